@@ -1,0 +1,111 @@
+"""Every error Weft raises on purpose, and the finding a verifier reports.
+
+Four situations are four types: the caller's mistake (`UserError`), an invalid program
+(`SpecViolation`), a valid request nobody here can serve (`Unimplemented`), and our own bug
+(`InternalError`). All of them derive from `WeftError`, and all read as one sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong: a stable code, the place, the reason, and what to do about it."""
+
+    code: str
+    where: str
+    why: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        place = f" at {self.where}" if self.where else ""
+        advice = f" ({self.hint})" if self.hint else ""
+        return f"{self.code}{place}: {self.why}{advice}"
+
+
+class WeftError(Exception):
+    """Base of every error that Weft raises on purpose."""
+
+
+class SpecViolation(WeftError):
+    """The program, or the data given to it, breaks a rule of the contract.
+
+    `findings` holds every violation that was collected; `code`, `where`, `why` and `hint` are
+    those of the first one.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        why: str,
+        hint: str = "",
+        where: str = "",
+        *,
+        findings: Sequence[Finding] = (),
+    ) -> None:
+        first = Finding(code, where, why, hint)
+        self.findings: tuple[Finding, ...] = tuple(findings) or (first,)
+        super().__init__("\n".join(str(finding) for finding in self.findings))
+
+    @classmethod
+    def of(cls, findings: Sequence[Finding]) -> SpecViolation:
+        """The violation that carries a whole list of findings; the list must not be empty."""
+        first = findings[0]
+        return cls(first.code, first.why, first.hint, first.where, findings=findings)
+
+    def at(self, where: str) -> SpecViolation:
+        """The same violation with its place filled in, where it has none yet."""
+        return SpecViolation.of(
+            [Finding(f.code, f.where or where, f.why, f.hint) for f in self.findings]
+        )
+
+    @property
+    def code(self) -> str:
+        return self.findings[0].code
+
+    @property
+    def where(self) -> str:
+        return self.findings[0].where
+
+    @property
+    def why(self) -> str:
+        return self.findings[0].why
+
+    @property
+    def hint(self) -> str:
+        return self.findings[0].hint
+
+
+class Unimplemented(WeftError):
+    """A valid program asks for something this backend or target does not have."""
+
+    def __init__(self, op: str, reason: str) -> None:
+        self.op = op
+        self.reason = reason
+        super().__init__(f"Unimplemented {op}: {reason}")
+
+
+class ExecutionError(WeftError):
+    """A valid program could not be carried out: a device failed, a loop never ended."""
+
+
+class UserError(WeftError):
+    """The call itself is wrong: a missing file, an unknown name, the wrong number of inputs."""
+
+
+class ResourceExceeded(WeftError):
+    """Carrying on would need more memory or work than the configured limit allows."""
+
+
+class InternalError(WeftError):
+    """Weft broke one of its own promises. Please report it with the program."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(f"{message}; this is a bug in Weft, please report it with the program")
+
+
+class WeftWarning(UserWarning):
+    """Something was ignored that the reader may care about."""

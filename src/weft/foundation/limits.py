@@ -1,0 +1,47 @@
+"""Bounds on what an untrusted program may ask for, read once from the environment.
+
+They exist so that a small file cannot claim a huge machine: each is checked before memory is taken.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from weft.foundation.errors import ResourceExceeded, UserError
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much one program may use. Change with `WEFT_MAX_TENSOR_BYTES`, `WEFT_MAX_LOOP_STEPS`."""
+
+    tensor_bytes: int = 16 << 30
+    loop_steps: int = 100_000_000
+    rank: int = 64
+    nesting: int = 64
+
+
+def _read(name: str, default: int) -> int:
+    text = os.environ.get(name, "")
+    if not text:
+        return default
+    if not text.isdecimal():
+        raise UserError(f"the environment variable {name} is {text!r}; it must be a whole number")
+    return int(text)
+
+
+def current() -> Limits:
+    """The limits in force: the defaults, overridden by the environment."""
+    return Limits(
+        tensor_bytes=_read("WEFT_MAX_TENSOR_BYTES", Limits.tensor_bytes),
+        loop_steps=_read("WEFT_MAX_LOOP_STEPS", Limits.loop_steps),
+    )
+
+
+def check_bytes(count: int, what: str, limits: Limits) -> None:
+    """Refuse an allocation before it is made."""
+    if count > limits.tensor_bytes:
+        raise ResourceExceeded(
+            f"{what} would need {count:,} bytes, over the limit of {limits.tensor_bytes:,}; "
+            "raise WEFT_MAX_TENSOR_BYTES if this is meant"
+        )

@@ -1,0 +1,161 @@
+"""A tokeniser for Weft's text formats, with positions good enough for error messages.
+
+A token is one of: a name (`reduce`, `weft.sqrt.v1`), a number, a quoted string (JSON escapes), a hex
+blob (`0x00ff`), or a punctuation mark. Comments run from `#` to the end of the line.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, NoReturn, TypeVar
+
+from weft.foundation.errors import SpecViolation
+
+Item = TypeVar("Item")
+
+_TOKEN: Final = re.compile(
+    r"""(?P<space>(?:[ \t\r\n]+|\#[^\n]*)+)
+      | (?P<hex>0x[0-9a-f]*)
+      | (?P<number>[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|inf|nan)(?![A-Za-z_]))
+      | (?P<name>[A-Za-z_][A-Za-z0-9_.$-]*(?<![.-]))
+      | (?P<string>"(?:[^"\\\n]|\\.)*")
+      | (?P<mark>->|[][(){}<>=,:;@%?^!*+/-])
+    """,
+    re.VERBOSE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A piece of text, its class, and where it starts."""
+
+    kind: str
+    text: str
+    offset: int
+
+
+class TokenStream:
+    """The tokens of a text, read from front to back."""
+
+    def __init__(self, text: str, code: str = "MalformedText") -> None:
+        self.text = text
+        self.code = code
+        self._position = 0
+        self._token = self._scan()
+
+    # -- looking and taking ----------------------------------------------------------------------
+
+    @property
+    def current(self) -> Token:
+        return self._token
+
+    @property
+    def at_end(self) -> bool:
+        return self._token.kind == "end"
+
+    def take(self) -> Token:
+        """The current token; moves on."""
+        token = self._token
+        self._token = self._scan()
+        return token
+
+    def accept(self, text: str) -> bool:
+        """Take the current token if it is exactly this name or mark."""
+        if self._token.text == text and self._token.kind in ("name", "mark"):
+            self.take()
+            return True
+        return False
+
+    def expect(self, text: str) -> None:
+        if not self.accept(text):
+            self.fail(f"expected {text!r}")
+
+    def name(self, what: str = "a name") -> str:
+        if self._token.kind != "name":
+            self.fail(f"expected {what}")
+        return self.take().text
+
+    def label(self, what: str = "a name") -> str:
+        """A bare name or number, or any text in quotes."""
+        if self._token.kind == "string":
+            return self.string()
+        if self._token.kind not in ("name", "number"):
+            self.fail(f"expected {what}")
+        return self.take().text
+
+    def string(self) -> str:
+        if self._token.kind != "string":
+            self.fail("expected a quoted string")
+        try:
+            return str(json.loads(self._token.text, strict=False))
+        except ValueError:
+            self.fail("the string has an escape that is not JSON's")
+        finally:
+            self.take()
+
+    def integer(self, what: str = "a whole number") -> int:
+        text = self._token.text
+        if self._token.kind != "number" or not re.fullmatch(r"[-+]?\d{1,40}", text):
+            self.fail(f"expected {what}")
+        return int(self.take().text)
+
+    def number(self) -> float:
+        if self._token.kind != "number" or len(self._token.text) > 400:
+            self.fail("expected a number")
+        return float(self.take().text)
+
+    def listed(self, item: Callable[[], Item], open_: str = "[", close: str = "]") -> list[Item]:
+        """Comma-separated items between two marks."""
+        self.expect(open_)
+        items: list[Item] = []
+        while not self.accept(close):
+            if items:
+                self.expect(",")
+            items.append(item())
+        return items
+
+    # -- errors ----------------------------------------------------------------------------------
+
+    def where(self, offset: int | None = None) -> str:
+        at = self._token.offset if offset is None else offset
+        line = self.text.count("\n", 0, at) + 1
+        column = at - (self.text.rfind("\n", 0, at) + 1) + 1
+        return f"line {line}, column {column}"
+
+    def fail(self, why: str) -> NoReturn:
+        found = self._token.text if len(self._token.text) <= 30 else self._token.text[:27] + "..."
+        shown = "the end of the text" if self.at_end else repr(found)
+        raise SpecViolation(self.code, f"{why} but found {shown}", where=self.where())
+
+    def _scan(self) -> Token:
+        while True:
+            if self._position >= len(self.text):
+                return Token("end", "", len(self.text))
+            match = _TOKEN.match(self.text, self._position)
+            if match is None:
+                character = self.text[self._position]
+                raise SpecViolation(
+                    self.code,
+                    f"unexpected character {character!r}",
+                    where=self.where(self._position),
+                )
+            start, self._position = self._position, match.end()
+            if match.lastgroup != "space":
+                return Token(str(match.lastgroup), match.group(), start)
+
+
+def quoted(text: str) -> str:
+    """Text in quotes, with JSON escapes: ASCII only, on one line."""
+    return json.dumps(text)
+
+
+def label(text: str) -> str:
+    """A name as it is where it can be, else in quotes."""
+    return text if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text) else quoted(text)
+
+
+def commas(parts: Iterable[object]) -> str:
+    return ", ".join(map(str, parts))

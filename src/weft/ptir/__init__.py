@@ -1,0 +1,52 @@
+"""PTIR v0.4, the portable tensor IR: build, read, verify, transform, run and exchange programs."""
+
+from weft.foundation.errors import Finding, SpecViolation
+from weft.ptir import ops
+from weft.ptir.builder import BodyBuilder, Builder, Value
+from weft.ptir.files import dumps, load, loads, save
+from weft.ptir.ir import (
+    ElementRef,
+    Function,
+    HintRegion,
+    Instruction,
+    Operand,
+    Program,
+    Ref,
+    Region,
+)
+from weft.ptir.literal import ScalarLiteral, TensorLiteral, literal
+from weft.ptir.op import Op, all_ops
+from weft.ptir.types import Symbol, TensorType, TupleType, ValueType, tensor
+from weft.ptir.verify import verify
+
+__all__ = [
+    "BodyBuilder",
+    "Builder",
+    "ElementRef",
+    "Finding",
+    "Function",
+    "HintRegion",
+    "Instruction",
+    "Op",
+    "Operand",
+    "Program",
+    "Ref",
+    "Region",
+    "ScalarLiteral",
+    "SpecViolation",
+    "Symbol",
+    "TensorLiteral",
+    "TensorType",
+    "TupleType",
+    "Value",
+    "ValueType",
+    "all_ops",
+    "dumps",
+    "literal",
+    "load",
+    "loads",
+    "ops",
+    "save",
+    "tensor",
+    "verify",
+]

@@ -1,0 +1,495 @@
+"""Programs written by people: a `Builder` with a method for every op, and values with operators.
+
+    b = Builder("mlp")
+    x, w = b.param("f32", [8, 16]), b.param("f32", [16, 4])
+    y = b.dot_general(x, w, contract=([1], [0]))
+    program = b.build(b.tanh(y) * 2.0)
+
+Every op is type-checked where it is written; a mistake is a `SpecViolation` that names the caller's
+line. Operators broadcast a Python number over the tensor (through a literal and `broadcast_to`), and
+nothing else: two tensors must have the same type. Methods that are not spelled out here take the
+operands, then the attributes of the op by name: `b.sqrt(x)`, `b.sort(x, axis=-1, descending=False)`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from weft.foundation.dtypes import DType, as_dtype
+from weft.foundation.errors import SpecViolation, UserError
+from weft.ptir.ir import (
+    ElementRef,
+    Function,
+    Instruction,
+    Operand,
+    Program,
+    Ref,
+    Region,
+    ValueKey,
+)
+from weft.ptir.literal import TensorLiteral, literal, scalar_literal
+from weft.ptir.op import SPELLINGS, Op
+from weft.ptir.ops.constant import Constant, CustomCall
+from weft.ptir.ops.control import Cond, Scan, While
+from weft.ptir.ops.movement import BroadcastTo
+from weft.ptir.schema import Maybe, ScalarOf, attr_map
+from weft.ptir.types import (
+    UNKNOWN,
+    Shape,
+    Symbol,
+    TensorType,
+    TupleType,
+    ValueType,
+    agrees,
+    shape_of,
+    symbols_of,
+    tensor,
+)
+from weft.ptir.verify import BodyScope, check_type
+
+_PACKAGE = str(Path(__file__).parents[1])
+Number: TypeAlias = bool | int | float | complex
+Like: TypeAlias = "Value | Number | Sequence[Any] | np.ndarray[Any, Any] | TensorLiteral"
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A value of the program under construction: an operand with its type."""
+
+    builder: BodyBuilder
+    operand: Operand
+    type: ValueType
+
+    @property
+    def tensor(self) -> TensorType:
+        """The type of a tensor value; a tuple has none."""
+        if isinstance(self.type, TupleType):
+            raise UserError(f"{self.operand} is the tuple {self.type}; take an element of it first")
+        return self.type
+
+    @property
+    def shape(self) -> Shape:
+        return self.tensor.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.tensor.dtype
+
+    @property
+    def rank(self) -> int:
+        return self.tensor.rank
+
+    def __repr__(self) -> str:
+        return f"<{self.operand} : {self.type}>"
+
+    def __getitem__(self, index: int) -> Value:
+        """An element of a tuple."""
+        if not isinstance(self.type, TupleType) or not isinstance(self.operand, Ref):
+            raise UserError(f"{self!r} is not a tuple; slice tensors with b.slice")
+        if not 0 <= index < len(self.type.elements):
+            raise UserError(f"the tuple {self.type} has no element {index}")
+        return Value(self.builder, ElementRef(self.operand.id, index), self.type.elements[index])
+
+    def __iter__(self) -> Iterator[Value]:
+        """The elements of a tuple, for unpacking."""
+        if not isinstance(self.type, TupleType):
+            raise UserError(f"{self!r} is not a tuple and cannot be unpacked")
+        return iter([self[index] for index in range(len(self.type.elements))])
+
+    def _binary(self, name: str, other: Like, *, swap: bool = False, **attrs: Any) -> Value:
+        right = self.builder.like(other, self)
+        operands = (right, self) if swap else (self, right)
+        return self.builder.emit(name, *operands, **attrs)
+
+    def __add__(self, other: Like) -> Value:
+        return self._binary("add", other)
+
+    def __radd__(self, other: Like) -> Value:
+        return self._binary("add", other, swap=True)
+
+    def __sub__(self, other: Like) -> Value:
+        return self._binary("sub", other)
+
+    def __rsub__(self, other: Like) -> Value:
+        return self._binary("sub", other, swap=True)
+
+    def __mul__(self, other: Like) -> Value:
+        return self._binary("mul", other)
+
+    def __rmul__(self, other: Like) -> Value:
+        return self._binary("mul", other, swap=True)
+
+    def __truediv__(self, other: Like) -> Value:
+        return self._binary("div", other)
+
+    def __rtruediv__(self, other: Like) -> Value:
+        return self._binary("div", other, swap=True)
+
+    def __neg__(self) -> Value:
+        return self.builder.emit("neg", self)
+
+    def __lt__(self, other: Like) -> Value:
+        return self._binary("compare", other, op="less")
+
+    def __le__(self, other: Like) -> Value:
+        return self._binary("compare", other, op="less_equal")
+
+    def __gt__(self, other: Like) -> Value:
+        return self._binary("compare", other, op="greater")
+
+    def __ge__(self, other: Like) -> Value:
+        return self._binary("compare", other, op="greater_equal")
+
+    def __matmul__(self, other: Value) -> Value:
+        """Matrix product over the last two axes; leading axes are batch axes and must match."""
+        return self.builder.matmul(self, other)
+
+
+@dataclass
+class _Shared:
+    """What the builders of one program share: regions, lines, and the supply of names."""
+
+    regions: list[Region | None] = field(default_factory=list)
+    locations: dict[ValueKey, str] = field(default_factory=dict)
+    symbols: set[Symbol] = field(default_factory=set)
+
+    def fresh_symbol(self) -> Symbol:
+        """A name for a derived dim that nothing else uses."""
+        number = len(self.symbols)
+        while (symbol := Symbol(f"d{number}")) in self.symbols:
+            number += 1
+        self.symbols.add(symbol)
+        return symbol
+
+    def as_program(self, entry: str, functions: tuple[Function, ...]) -> Program:
+        regions = tuple(region for region in self.regions if region is not None)
+        return Program(entry, functions, regions, dict(self.locations))
+
+
+class BodyBuilder:
+    """Builds one body: the instructions of a function or of a region."""
+
+    def __init__(self, label: str, shared: _Shared) -> None:
+        self.label = label
+        self._shared = shared
+        self._types: dict[int, ValueType] = {}
+        self._body: list[Instruction] = []
+        self._bound: set[Symbol] = set()
+
+    # -- instructions ----------------------------------------------------------------------------
+
+    def emit(
+        self, name: str, *operands: Like, output: ValueType | None = None, **attrs: Any
+    ) -> Value:
+        """Append the op called `name`. `output` names dims that cannot be inferred."""
+        if name not in SPELLINGS:
+            raise UserError(f"there is no op called {name!r}")
+        cls, fixed = SPELLINGS[name]
+        values = self._operands(cls, operands)
+        return self._located(lambda: self._emit(cls, values, {**fixed, **attrs}, output))
+
+    def __getattr__(self, name: str) -> Callable[..., Value]:
+        """Every op is a method: the operands, then its attributes by name."""
+        if name in SPELLINGS:
+            return partial(self.emit, name)
+        raise AttributeError(f"there is no op called {name!r}")
+
+    def _emit(
+        self, cls: type[Op], values: list[Value], attrs: dict[str, Any], output: ValueType | None
+    ) -> Value:
+        kinds = cls.all_attributes()
+        for name in attrs:
+            if name not in kinds:
+                known = ", ".join(kinds) or "none"
+                raise UserError(f"{cls.name} has no attribute {name!r}; it has {known}")
+        for name, kind in kinds.items():
+            if isinstance(kind, Maybe):
+                attrs.setdefault(name, None)
+            elif isinstance(kind, ScalarOf) and values and not hasattr(attrs.get(name), "tag"):
+                attrs[name] = scalar_literal(attrs.get(name, 0), values[0].dtype)
+        try:
+            op = cls.make([value.type for value in values], **attrs)
+        except TypeError:
+            missing = [n for n in kinds if n not in attrs]
+            raise UserError(f"{cls.name} needs the attribute {missing[0]!r}") from None
+        return self.append(op, values, output)
+
+    def append(self, op: Op, values: Sequence[Value], output: ValueType | None = None) -> Value:
+        """Append an op that is already made."""
+        for value in values:
+            if value.builder is not self and not isinstance(value.operand, TensorLiteral):
+                raise UserError(
+                    f"{value!r} belongs to {value.builder.label}, not to {self.label}; "
+                    "a region sees only its own parameters, pass the value as an argument"
+                )
+        scope = BodyScope(self._shared.as_program("", ()), self._bound)
+        if isinstance(op, CustomCall):
+            if output is None:
+                raise UserError(f"the custom call {op.target!r} needs its output type")
+            inferred = output
+        else:
+            inferred = op.result_type([value.type for value in values], scope)
+        declared = self._declare(inferred, output)
+        check_type(declared)
+        return self._define(op, tuple(value.operand for value in values), declared)
+
+    def _declare(self, inferred: ValueType, output: ValueType | None) -> ValueType:
+        if output is not None:
+            if not agrees(inferred, output):
+                raise SpecViolation(
+                    "OutputTypeMismatch", f"the op gives {inferred}, not {output} as was asked for"
+                )
+            return output
+        if isinstance(inferred, TupleType):
+            return TupleType(tuple(self._declare(kind, None) for kind in inferred.elements))
+        return inferred.with_shape(
+            self._shared.fresh_symbol() if dim == UNKNOWN else dim for dim in inferred.shape
+        )
+
+    def _define(self, op: Op, operands: tuple[Operand, ...], output: ValueType) -> Value:
+        value_id = len(self._types)
+        self._types[value_id] = output
+        self._body.append(Instruction(value_id, op, operands, output))
+        self._bind(output)
+        line = caller_line()
+        if line:
+            self._shared.locations[self.label, value_id] = line
+        return Value(self, Ref(value_id), output)
+
+    def _bind(self, kind: ValueType) -> None:
+        symbols = set(symbols_of(kind))
+        self._bound |= symbols
+        self._shared.symbols |= symbols
+
+    def _parameter(self, kind: ValueType) -> Value:
+        check_type(kind)
+        value_id = len(self._types)
+        self._types[value_id] = kind
+        self._bind(kind)
+        return Value(self, Ref(value_id), kind)
+
+    def _operands(self, cls: type[Op], operands: Sequence[Like]) -> list[Value]:
+        model = next((o for o in operands if isinstance(o, Value)), None)
+        made = []
+        for operand in operands:
+            if isinstance(operand, Value):
+                made.append(operand)
+            elif cls.elementwise and model is not None and isinstance(operand, Number):
+                made.append(self.like(operand, model))
+            else:
+                made.append(self.literal(operand))
+        return made
+
+    def _located(self, action: Callable[[], Value]) -> Value:
+        try:
+            return action()
+        except SpecViolation as error:
+            raise error.at(caller_line() or self.label) from None
+
+    # -- constants -------------------------------------------------------------------------------
+
+    def literal(self, value: Any, dtype: DType | str | None = None) -> Value:
+        """An inline literal: usable as an operand, not an instruction of its own."""
+        made = literal(value, dtype)
+        return Value(self, made, made.type)
+
+    def constant(self, value: Any, dtype: DType | str | None = None) -> Value:
+        """A constant instruction from a number, list or array."""
+        return self._located(lambda: self.append(Constant(literal(value, dtype)), []))
+
+    def full(self, dims: Iterable[int | str | Symbol], value: Number, dtype: DType | str) -> Value:
+        """A tensor with the same number everywhere."""
+        return self.broadcast_to(self.literal(value, dtype), dims)
+
+    def like(self, other: Like, model: Value) -> Value:
+        """`other` as a value; a Python number takes the dtype and shape of `model`."""
+        if isinstance(other, Value):
+            return other
+        if isinstance(other, Number | np.number):
+            scalar = self.literal(other, model.dtype)
+            return self.broadcast_to(scalar, model.shape) if model.rank else scalar
+        return self.literal(other)
+
+    # -- ops with a friendlier form --------------------------------------------------------------
+
+    def cast(self, x: Value, dtype: DType | str) -> Value:
+        return x if as_dtype(dtype) is x.dtype else self.emit("cast", x, dtype=dtype)
+
+    def compare(self, lhs: Like, rhs: Like, op: str) -> Value:
+        """`op` is less, less_equal, equal, greater_equal, greater or not_equal."""
+        return self.emit("compare", lhs, rhs, op=op)
+
+    def reshape(self, x: Value, dims: Iterable[Any]) -> Value:
+        """One dim may be -1: it is computed from the others."""
+        return self.emit("reshape", x, new_shape=list(dims))
+
+    def transpose(self, x: Value, perm: Sequence[int]) -> Value:
+        return self.emit("transpose", x, perm=perm)
+
+    def broadcast_to(self, x: Like, dims: Iterable[int | str | Symbol]) -> Value:
+        return self.emit("broadcast_to", x, result_shape=shape_of(dims))
+
+    def slice(self, x: Value, starts: Sequence[int], sizes: Sequence[int]) -> Value:
+        return self.emit("slice", x, starts=starts, sizes=sizes)
+
+    def concat(self, values: Sequence[Value], axis: int) -> Value:
+        return self.emit("concat", *values, axis=axis)
+
+    def iota(self, dtype: DType | str, dims: Iterable[int | str | Symbol], axis: int) -> Value:
+        """0, 1, 2, ... along one axis."""
+        shape = shape_of(dims)
+        position = axis + len(shape) if axis < 0 else axis
+        return self.emit("iota", shape=shape, dtype=dtype, axis=position)
+
+    def dot_general(
+        self,
+        lhs: Value,
+        rhs: Value,
+        *,
+        contract: tuple[Sequence[int], Sequence[int]],
+        batch: tuple[Sequence[int], Sequence[int]] = ((), ()),
+        accum_dtype: DType | str | None = None,
+        out_dtype: DType | str | None = None,
+    ) -> Value:
+        """`contract` and `batch` are (axes of lhs, axes of rhs), paired by position."""
+        return self.emit(
+            "dot_general", lhs, rhs, batch_lhs=batch[0], batch_rhs=batch[1],
+            contract_lhs=contract[0], contract_rhs=contract[1],
+            accum_dtype=accum_dtype, out_dtype=out_dtype,
+        )  # fmt: skip
+
+    def matmul(self, lhs: Value, rhs: Value) -> Value:
+        """Matrix product over the last two axes; leading axes are batch axes and must match."""
+        batch = tuple(range(lhs.rank - 2))
+        return self.dot_general(lhs, rhs, contract=([-1], [-2]), batch=(batch, batch))
+
+    def reduce_sum(self, x: Value, axes: Sequence[int], **attrs: Any) -> Value:
+        return self._reduce("sum", x, axes, attrs)
+
+    def reduce_max(self, x: Value, axes: Sequence[int], **attrs: Any) -> Value:
+        return self._reduce("max", x, axes, attrs)
+
+    def reduce_min(self, x: Value, axes: Sequence[int], **attrs: Any) -> Value:
+        return self._reduce("min", x, axes, attrs)
+
+    def _reduce(self, kind: str, x: Value, axes: Sequence[int], attrs: dict[str, Any]) -> Value:
+        return self.emit("reduce", x, kind=kind, axes=axes, **{"keepdims": False, **attrs})
+
+    def custom_call(self, target: str, *operands: Like, output: ValueType, **attrs: Any) -> Value:
+        """A call of a kernel that only some backends know."""
+        values = self._operands(CustomCall, operands)
+        op = CustomCall(target, attr_map(attrs))
+        return self._located(lambda: self.append(op, values, output))
+
+    # -- control flow ----------------------------------------------------------------------------
+
+    def region(self, kinds: Sequence[ValueType], body: RegionBody) -> int:
+        """Build a region by calling `body(builder, *parameters)`; answers its id."""
+        region_id = len(self._shared.regions)
+        self._shared.regions.append(None)
+        inner = BodyBuilder(f"region ^{region_id}", self._shared)
+        inner._bound |= self._bound
+        parameters = [inner._parameter(kind) for kind in kinds]
+        results = inner._results(body(inner, *parameters))
+        self._shared.regions[region_id] = Region(
+            region_id,
+            tuple(kinds),
+            tuple(inner._body),
+            tuple(inner._types[value_id] for value_id in results),
+            results,
+        )
+        return region_id
+
+    def cond(self, pred: Value, on_true: RegionBody, on_false: RegionBody, *args: Value) -> Value:
+        """`on_true(builder, *args)` if `pred` holds, else `on_false(builder, *args)`."""
+        kinds = [arg.type for arg in args]
+        op = Cond(self.region(kinds, on_true), self.region(kinds, on_false))
+        return self._located(lambda: self.append(op, [pred, *args]))
+
+    def while_(self, cond: RegionBody, body: RegionBody, *carry: Value) -> Value:
+        """`cond` answers (predicate, carries...), `body` the next carries."""
+        kinds = [value.type for value in carry]
+        op = While(self.region(kinds, cond), self.region(kinds, body))
+        return self._located(lambda: self.append(op, carry))
+
+    def scan(self, body: RegionBody, carry: Sequence[Value], inputs: Sequence[Value]) -> Value:
+        """`body(builder, *carries, *slices)` answers the next carries, then the outputs to stack."""
+        slices = [value.tensor.with_shape(value.shape[1:]) for value in inputs]
+        region = self.region([*(value.type for value in carry), *slices], body)
+        made = self._shared.regions[region]
+        count = len(made.results) - len(carry) if made else 0
+        op = Scan(region, len(carry), max(count, 0))
+        return self._located(lambda: self.append(op, [*carry, *inputs]))
+
+    def _results(self, results: Value | Sequence[Value]) -> tuple[int, ...]:
+        """The ids of returned values; what is not a plain value is copied into one."""
+        values = [results] if isinstance(results, Value) else list(results)
+        return tuple(self._result_id(value) for value in values)
+
+    def _result_id(self, value: Value) -> int:
+        if not isinstance(value, Value):
+            raise UserError(f"a result must be a value of the builder, not {value!r}")
+        if value.builder is not self and not isinstance(value.operand, TensorLiteral):
+            raise UserError(f"{value!r} belongs to {value.builder.label}, not to {self.label}")
+        if isinstance(value.operand, TensorLiteral):
+            value = self.append(Constant(value.operand), [])
+        elif isinstance(value.operand, ElementRef):
+            value = self.append(BroadcastTo(value.shape), [value])
+        if not isinstance(value.operand, Ref):
+            raise UserError(f"{value!r} cannot be returned")
+        return value.operand.id
+
+
+RegionBody: TypeAlias = "Callable[..., Value | Sequence[Value]]"
+
+
+class Builder(BodyBuilder):
+    """Builds a program of one function."""
+
+    def __init__(self, name: str = "main") -> None:
+        super().__init__(f"function @{name}", _Shared())
+        self.name = name
+        self._parameters: list[Value] = []
+
+    def param(self, dtype: DType | str, dims: Iterable[int | str | Symbol] = ()) -> Value:
+        """A tensor parameter; dims are numbers or names such as "?B"."""
+        return self.param_of(tensor(dtype, dims))
+
+    def param_of(self, kind: ValueType) -> Value:
+        """A parameter of any type. All parameters come before the first instruction."""
+        if self._body:
+            raise UserError("declare every parameter before the first op")
+        value = self._located(lambda: self._parameter(kind))
+        self._parameters.append(value)
+        return value
+
+    def build(self, *results: Value) -> Program:
+        """The finished program, returning these values."""
+        ids = self._results(results)
+        function = Function(
+            self.name,
+            tuple(p.type for p in self._parameters),
+            tuple(range(len(self._parameters))),
+            tuple(self._types[value_id] for value_id in ids),
+            tuple(self._body),
+            (),
+            ids,
+        )
+        return self._shared.as_program(self.name, (function,))
+
+
+def caller_line() -> str:
+    """`file:line` of the innermost frame outside Weft; empty when there is none."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    if frame.f_code.co_filename.startswith(_PACKAGE):
+        return ""
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"

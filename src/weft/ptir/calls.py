@@ -1,0 +1,148 @@
+"""Extension and coarse ops on the wire: an op class becomes a `CustomCall`, and back.
+
+Attributes map to the eight custom-call classes by kind; an absent optional attribute is left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from weft.foundation.errors import SpecViolation
+from weft.ptir.op import BY_TARGET, Op
+from weft.ptir.ops.constant import CustomCall
+from weft.ptir.ops.random import RngNormal, RngUniform
+from weft.ptir.schema import (
+    ISIZE_MAX,
+    Attr,
+    AttrKind,
+    Bool,
+    Choice,
+    DTypeOf,
+    Float,
+    Isize,
+    ListOf,
+    Maybe,
+    SchemaKind,
+    ShapeOf,
+    String,
+    Usize,
+)
+
+STREAMED: dict[str, type[Op]] = {
+    "weft.rng_uniform.v1": RngUniform,
+    "weft.rng_normal.v1": RngNormal,
+}
+"""Contract ops that need a custom call when their random stream is not the default one."""
+
+
+def encode_call(op: Op) -> Op:
+    """The contract op that carries `op` on the wire: a custom call where one is needed."""
+    target = op.call_target
+    if isinstance(op, RngUniform | RngNormal) and op.stream is not None:
+        target = f"weft.{op.name}.v1"
+    if target is None:
+        return op
+    attrs: dict[str, Attr] = {}
+    for name, kind in op.all_attributes().items():
+        value = getattr(op, name)
+        if value is not None:
+            attrs[name] = _encode(kind, value)
+    return CustomCall(target, tuple(sorted(attrs.items())))
+
+
+def decode_call(call: CustomCall) -> Op:
+    """The op that a custom call stands for; the call itself when its target is not known.
+
+    Raises a violation when the target is known and the attributes are not what it takes.
+    """
+    cls = STREAMED.get(call.target) or BY_TARGET.get(call.target)
+    if cls is None:
+        return call
+    kinds = cls.all_attributes()
+    given = dict(call.attrs)
+    unknown = sorted(set(given) - set(kinds))
+    if unknown:
+        raise SpecViolation(
+            "InvalidAttributeValue",
+            f"{call.target} has no attribute {unknown[0]!r}",
+            f"its attributes are {', '.join(kinds) or 'none'}",
+        )
+    values = {name: _decode(kinds[name], attr, name) for name, attr in given.items()}
+    missing = [f.name for f in dataclasses.fields(cls) if _is_required(f) and f.name not in values]
+    if missing:
+        raise SpecViolation(
+            "InvalidAttributeValue", f"{call.target} needs the attribute {missing[0]!r}"
+        )
+    return cls(**values)
+
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    optional = isinstance(field.metadata["kind"], Maybe)
+    return field.default is dataclasses.MISSING and not optional
+
+
+def _encode(kind: SchemaKind, value: Any) -> Attr:
+    match kind:
+        case Maybe():
+            return _encode(kind.inner, value)
+        case Bool():
+            return Attr(AttrKind.BOOL, value)
+        case Usize() | Isize():
+            return Attr(AttrKind.I64, _fits(value))
+        case Float():
+            return Attr(AttrKind.F64, value)
+        case String():
+            return Attr(AttrKind.STRING, value)
+        case Choice() | DTypeOf():
+            return Attr(AttrKind.STRING, str(value))
+        case ShapeOf() if not all(isinstance(dim, int) for dim in value):
+            return Attr(AttrKind.STRING_ARRAY, tuple(map(str, value)))
+        case ShapeOf() | ListOf(Usize()) | ListOf(Isize()):
+            return Attr(AttrKind.I64_ARRAY, tuple(map(_fits, value)))
+        case ListOf(Float()):
+            return Attr(AttrKind.F64_ARRAY, tuple(value))
+        case ListOf(String()):
+            return Attr(AttrKind.STRING_ARRAY, tuple(value))
+    raise SpecViolation("InvalidAttributeValue", f"{kind} cannot be a custom-call attribute")
+
+
+def _fits(value: int) -> int:
+    if value > ISIZE_MAX:
+        raise SpecViolation("InvalidAttributeValue", f"{value} does not fit a 64-bit attribute")
+    return value
+
+
+_CLASSES: dict[type, frozenset[AttrKind]] = {
+    Bool: frozenset({AttrKind.BOOL}),
+    Usize: frozenset({AttrKind.I64}),
+    Isize: frozenset({AttrKind.I64}),
+    Float: frozenset({AttrKind.F64, AttrKind.I64}),
+    String: frozenset({AttrKind.STRING}),
+    Choice: frozenset({AttrKind.STRING}),
+    DTypeOf: frozenset({AttrKind.STRING}),
+    ShapeOf: frozenset({AttrKind.I64_ARRAY, AttrKind.STRING_ARRAY}),
+}
+_ARRAYS = {
+    Usize: AttrKind.I64_ARRAY,
+    Isize: AttrKind.I64_ARRAY,
+    Float: AttrKind.F64_ARRAY,
+    String: AttrKind.STRING_ARRAY,
+}
+
+
+def _decode(kind: SchemaKind, attr: Attr, name: str) -> Any:
+    inner = kind.inner if isinstance(kind, Maybe) else kind
+    if isinstance(inner, ListOf):
+        classes = frozenset({_ARRAYS[type(inner.inner)]})
+    else:
+        classes = _CLASSES[type(inner)]
+    if attr.kind not in classes:
+        wanted = " or ".join(sorted(c.value for c in classes))
+        raise SpecViolation(
+            "InvalidAttributeValue",
+            f"attribute {name!r} is of class {attr.kind.value}, not {wanted}",
+        )
+    if isinstance(inner, ShapeOf) and attr.kind is AttrKind.STRING_ARRAY:
+        return tuple(int(dim) if dim.isdecimal() else dim for dim in attr.value)
+    return attr.value

@@ -1,0 +1,1 @@
+"""Wire forms of PTIR: JSON, bincode, and the public display text."""

@@ -1,0 +1,93 @@
+"""Reading and writing programs: four formats, told apart by content when reading."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from weft.foundation.errors import SpecViolation, UserError
+from weft.ptir import text
+from weft.ptir.codecs import bincode, display, json_reader, json_writer
+from weft.ptir.ir import SPEC_VERSION, Program
+
+FORMATS: Final = ("json", "text", "display", "bincode")
+EXTENSIONS: Final = {
+    ".json": "json",
+    ".bin": "bincode",
+    ".bincode": "bincode",
+    ".txt": "text",
+    ".ptir": "display",
+}
+
+
+def dumps(program: Program, format: str = "text") -> str | bytes:
+    """The program in one of the formats; bytes for bincode, a string for the others."""
+    if format == "json":
+        return json_writer.encode(program)
+    if format == "bincode":
+        return bincode.encode(program)
+    if format == "display":
+        return display.encode(program)
+    if format == "text":
+        return text.print_program(program)
+    raise UserError(f"unknown format {format!r}; the formats are {', '.join(FORMATS)}")
+
+
+def loads(data: bytes | str) -> Program:
+    """The program in `data`, whatever its format. Structure is checked; `verify` checks the rest."""
+    if isinstance(data, str):
+        return _from_text(data)
+    head = data[:64].lstrip()
+    if head.startswith((b"{", SPEC_VERSION.encode(), b"#", b"program", b"\xef\xbb\xbf")):
+        try:
+            return _from_text(data.decode("utf-8-sig"))
+        except UnicodeDecodeError as error:
+            raise SpecViolation(
+                "MalformedText", f"the file is not UTF-8 text: byte {error.start} is wrong"
+            ) from None
+    return bincode.decode(data)
+
+
+def _from_text(data: str) -> Program:
+    head = data.lstrip()
+    if head.startswith("{"):
+        return json_reader.decode(data)
+    if head.startswith("program @"):
+        raise SpecViolation(
+            "MalformedText",
+            "this is the display form, which leaves out literal bytes and cannot be read back",
+            "write the program with format='text' or 'json'",
+        )
+    return text.parse_program(data)
+
+
+def load(path: str | Path) -> Program:
+    """The program in a file, whatever its format."""
+    return loads(read_bytes(path))
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """A file's bytes; a file that cannot be read is the caller's mistake, told in a sentence."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def save(program: Program, path: str | Path, format: str | None = None) -> None:
+    """Write a program; without `format`, the file's extension decides."""
+    chosen = format or format_of(path)
+    data = dumps(program, chosen)
+    try:
+        Path(path).write_bytes(data if isinstance(data, bytes) else data.encode())
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def format_of(path: str | Path) -> str:
+    """The format that a file name asks for."""
+    suffix = Path(path).suffix
+    if suffix not in EXTENSIONS:
+        known = ", ".join(f"{ext} ({fmt})" for ext, fmt in EXTENSIONS.items())
+        raise UserError(f"cannot tell the format of {path} by its extension; use one of {known}")
+    return EXTENSIONS[suffix]

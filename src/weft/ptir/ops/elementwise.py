@@ -1,0 +1,279 @@
+"""Elementwise arithmetic, comparison and selection: one result element per index, no broadcasting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from weft.foundation.dtypes import ANY, BOOL, COMPLEX, FLOATS, I1, NUMBERS, ORDERED, DType, as_dtype
+from weft.foundation.errors import SpecViolation
+from weft.ptir import numeric
+from weft.ptir.op import Array, EvalContext, Op, core_op
+from weft.ptir.rules import same_dtype, same_shape
+from weft.ptir.schema import Choice, DTypeOf, WireEnum, attr
+from weft.ptir.special import erf
+from weft.ptir.types import TensorType
+
+
+class UnaryFn(WireEnum):
+    """The unary functions of the contract."""
+
+    NEG = "Neg"
+    ABS = "Abs"
+    EXP = "Exp"
+    LOG = "Log"
+    TANH = "Tanh"
+    ERF = "Erf"
+    RSQRT = "Rsqrt"
+    RECIPROCAL = "Reciprocal"
+
+
+class BinaryFn(WireEnum):
+    """The binary functions of the contract."""
+
+    ADD = "Add"
+    SUB = "Sub"
+    MUL = "Mul"
+    DIV = "Div"
+    MAXIMUM = "Maximum"
+    MINIMUM = "Minimum"
+
+
+class CompareFn(WireEnum):
+    """The comparisons, in wire order."""
+
+    LESS = "Less"
+    LESS_EQUAL = "LessEqual"
+    EQUAL = "Equal"
+    GREATER_EQUAL = "GreaterEqual"
+    GREATER = "Greater"
+    NOT_EQUAL = "NotEqual"
+
+
+def _abs(x: Array) -> Array:
+    return np.abs(x).astype(x.dtype)
+
+
+_UNARY: Mapping[UnaryFn, tuple[Callable[[Array], Any], frozenset[DType]]] = {
+    UnaryFn.NEG: (np.negative, NUMBERS),
+    UnaryFn.ABS: (_abs, NUMBERS),
+    UnaryFn.EXP: (np.exp, FLOATS | COMPLEX),
+    UnaryFn.LOG: (np.log, FLOATS | COMPLEX),
+    UnaryFn.TANH: (np.tanh, FLOATS | COMPLEX),
+    UnaryFn.ERF: (erf, FLOATS),
+    UnaryFn.RSQRT: (lambda x: np.reciprocal(np.sqrt(x)), FLOATS | COMPLEX),
+    UnaryFn.RECIPROCAL: (np.reciprocal, FLOATS | COMPLEX),
+}
+
+
+@core_op(tag=1, spec=None, newtype=True)
+class ElementwiseUnary(Op):
+    """`out[i] = fn(x[i])`. Integers wrap: `neg` of an unsigned value is its two's complement, `abs` of
+    the lowest value is itself. `abs` of a complex value keeps the dtype, with a zero imaginary part."""
+
+    operands = ("x",)
+    elementwise = True
+
+    fn: UnaryFn = attr(Choice(UnaryFn))
+
+    @classmethod
+    def spellings(cls) -> Mapping[str, Mapping[str, Any]]:
+        return {str(fn): {"fn": fn} for fn in UnaryFn}
+
+    @property
+    def mnemonic(self) -> str:
+        return str(self.fn)
+
+    @classmethod
+    def rows(cls) -> Mapping[str, Mapping[str, frozenset[DType]]]:
+        return {str(fn): {"x": dtypes} for fn, (_, dtypes) in _UNARY.items()}
+
+    @property
+    def dtype_table(self) -> Mapping[str, frozenset[DType]]:
+        return {"x": _UNARY[self.fn][1]}
+
+    def infer(self, *types: TensorType) -> TensorType:
+        (x,) = types
+        return x
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
+        (x,) = args
+        return numeric.compute(_UNARY[self.fn][0], as_dtype(x.dtype), x)
+
+
+def divide(lhs: Array, rhs: Array) -> Array:
+    """Division: IEEE for floats; toward zero for integers, where zero divisors are a violation."""
+    if lhs.dtype.kind not in "iu":
+        return np.asarray(np.divide(lhs, rhs))
+    zero = np.flatnonzero(np.broadcast_to(rhs, lhs.shape) == 0)
+    if zero.size:
+        raise SpecViolation("IntegerDivideByZero", f"the divisor is zero at element {int(zero[0])}")
+    if lhs.dtype.kind == "u":
+        return np.asarray(lhs // rhs)
+    quotient = np.floor_divide(lhs, rhs)
+    inexact = quotient * rhs != lhs
+    toward_zero = quotient + (inexact & ((lhs < 0) != (rhs < 0)))
+    return np.asarray(toward_zero, lhs.dtype)
+
+
+_BINARY: Mapping[BinaryFn, tuple[Callable[[Array, Array], Any], frozenset[DType]]] = {
+    BinaryFn.ADD: (np.add, NUMBERS),
+    BinaryFn.SUB: (np.subtract, NUMBERS),
+    BinaryFn.MUL: (np.multiply, NUMBERS),
+    BinaryFn.DIV: (divide, NUMBERS),
+    BinaryFn.MAXIMUM: (np.maximum, ORDERED),
+    BinaryFn.MINIMUM: (np.minimum, ORDERED),
+}
+
+
+@core_op(tag=2, spec=None, newtype=True)
+class ElementwiseBinary(Op):
+    """`out[i] = fn(lhs[i], rhs[i])`. Integers wrap; integer division truncates toward zero, and a zero
+    divisor is rejected when the program runs. `maximum` and `minimum` propagate NaN; on i1 they are
+    or and and. Which zero they return for `(-0, +0)` is not specified."""
+
+    operands = ("lhs", "rhs")
+    elementwise = True
+
+    fn: BinaryFn = attr(Choice(BinaryFn))
+
+    @classmethod
+    def spellings(cls) -> Mapping[str, Mapping[str, Any]]:
+        return {str(fn): {"fn": fn} for fn in BinaryFn}
+
+    @property
+    def mnemonic(self) -> str:
+        return str(self.fn)
+
+    @classmethod
+    def rows(cls) -> Mapping[str, Mapping[str, frozenset[DType]]]:
+        return {str(fn): {"lhs": dtypes, "rhs": dtypes} for fn, (_, dtypes) in _BINARY.items()}
+
+    @property
+    def dtype_table(self) -> Mapping[str, frozenset[DType]]:
+        return self.rows()[str(self.fn)]
+
+    def infer(self, *types: TensorType) -> TensorType:
+        lhs, rhs = types
+        same_dtype(lhs, rhs, f"the operands of {self.mnemonic}")
+        same_shape(lhs, rhs, f"the operands of {self.mnemonic}")
+        return lhs
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
+        lhs, rhs = args
+        return numeric.compute(_BINARY[self.fn][0], as_dtype(lhs.dtype), lhs, rhs)
+
+
+_COMPARE: Mapping[CompareFn, Callable[[Array, Array], Any]] = {
+    CompareFn.LESS: np.less,
+    CompareFn.LESS_EQUAL: np.less_equal,
+    CompareFn.EQUAL: np.equal,
+    CompareFn.GREATER_EQUAL: np.greater_equal,
+    CompareFn.GREATER: np.greater,
+    CompareFn.NOT_EQUAL: np.not_equal,
+}
+
+
+@core_op(tag=6)
+class Compare(Op):
+    """`out[i] = lhs[i] op rhs[i]` as i1. Any comparison with NaN is false, except `not_equal`.
+    Complex values have no order: only `equal` and `not_equal` are defined for them."""
+
+    operands = ("lhs", "rhs")
+    dtypes = {"lhs": ANY, "rhs": ANY}
+    elementwise = True
+
+    op: CompareFn = attr(Choice(CompareFn))
+
+    @property
+    def dtype_table(self) -> Mapping[str, frozenset[DType]]:
+        equality = self.op in (CompareFn.EQUAL, CompareFn.NOT_EQUAL)
+        return self.dtypes if equality else {"lhs": ORDERED, "rhs": ORDERED}
+
+    def infer(self, *types: TensorType) -> TensorType:
+        lhs, rhs = types
+        same_dtype(lhs, rhs, "the operands of compare", "CompareDTypePromotionInvalid")
+        same_shape(lhs, rhs, "the operands of compare", "CompareOperandsMustMatchShape")
+        return lhs.with_dtype(I1)
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
+        lhs, rhs = (numeric.widen(a, as_dtype(a.dtype)) for a in args)
+        return np.asarray(_COMPARE[self.op](lhs, rhs))
+
+
+@core_op(tag=7, spec=None)
+class Select(Op):
+    """`out[i] = pred[i] ? on_true[i] : on_false[i]`. Nothing is computed with the unchosen value."""
+
+    operands = ("pred", "on_true", "on_false")
+    dtypes = {"on_true": ANY, "on_false": ANY, "pred": BOOL}
+    elementwise = True
+
+    def infer(self, *types: TensorType) -> TensorType:
+        pred, on_true, on_false = types
+        same_dtype(on_true, on_false, "on_true and on_false")
+        same_shape(on_true, on_false, "on_true and on_false")
+        same_shape(pred, on_true, "pred and on_true")
+        return on_true
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
+        pred, on_true, on_false = args
+        return np.asarray(np.where(pred, on_true, on_false))
+
+
+@core_op(tag=8)
+class Cast(Op):
+    """Elementwise conversion. Float to int truncates and saturates, NaN becomes 0; int to int
+    saturates; to float rounds to nearest even; to i1 is `!= 0`; complex to real takes the real part."""
+
+    operands = ("x",)
+    dtypes = {"x": ANY}
+    elementwise = True
+
+    dtype: DType = attr(DTypeOf())
+
+    def infer(self, *types: TensorType) -> TensorType:
+        return types[0].with_dtype(self.dtype)
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
+        (x,) = args
+        return numeric.cast(x, as_dtype(x.dtype), self.dtype)
+
+
+@core_op(tag=9, spec=None)
+class StopGradient(Op):
+    """The value of `x`; gradients do not pass."""
+
+    operands = ("x",)
+    dtypes = {"x": ANY}
+    elementwise = True
+
+    def infer(self, *types: TensorType) -> TensorType:
+        return types[0]
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
+        return args[0]
+
+
+@core_op(tag=38, spec=None)
+class Clamp(Op):
+    """`out[i] = min(max(x[i], lo[i]), hi[i])`; NaN propagates."""
+
+    operands = ("x", "lo", "hi")
+    dtypes = {"x": ORDERED, "lo": ORDERED, "hi": ORDERED}
+    elementwise = True
+
+    def infer(self, *types: TensorType) -> TensorType:
+        x, lo, hi = types
+        for bound, name in ((lo, "lo"), (hi, "hi")):
+            same_dtype(x, bound, f"x and {name}")
+            same_shape(x, bound, f"x and {name}")
+        return x
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
+        def clamp(x: Array, lo: Array, hi: Array) -> Any:
+            return np.minimum(np.maximum(x, lo), hi)
+
+        return numeric.compute(clamp, as_dtype(args[0].dtype), *args)

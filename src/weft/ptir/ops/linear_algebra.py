@@ -1,0 +1,291 @@
+"""Matrix factorisations and triangular systems, over the last two axes; all others are batch axes.
+
+Signs and phases that the mathematics leaves open (of a column of q, of an eigenvector, of a pair of
+singular vectors) are not promised, nor the basis chosen where values coincide: two backends may
+differ there. What is promised is the product, the shape of the factors, and orthogonality, each to
+a small multiple of `n` ulp.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+
+from weft.foundation.dtypes import CF32, CF64, F32, F64, SI32, DType
+from weft.foundation.errors import InternalError
+from weft.ptir.op import Array, EvalContext, Op, extension_op
+from weft.ptir.ops.complex_parts import PART
+from weft.ptir.rules import rank_at_least, rank_is, same_dim, same_dtype, violation
+from weft.ptir.schema import Bool, Choice, WireEnum, attr
+from weft.ptir.types import UNKNOWN, Dim, TensorType, TupleType
+
+MATRIX: frozenset[DType] = frozenset({F32, F64, CF32, CF64})
+"""What LAPACK has: cast narrower floats first."""
+
+Parts: TypeAlias = tuple[Array, ...]
+
+
+class QrMode(WireEnum):
+    """How many columns of q there are."""
+
+    REDUCED = "Reduced"
+    COMPLETE = "Complete"
+
+
+class Factorisation(Op):
+    """An op on the matrices of one operand `x`, of shape [..., m, n]."""
+
+    operands = ("x",)
+    dtypes = {"x": MATRIX}
+    square: ClassVar[bool] = False
+
+    def infer(self, *types: TensorType) -> TensorType | TupleType:
+        (x,) = types
+        rank_at_least(x, 2, f"the operand of {self.mnemonic}")
+        if self.square:
+            same_dim(x.shape[-2], x.shape[-1], f"the matrices of {self.mnemonic} are not square")
+        return self.factors(x, *x.shape[-2:])
+
+    def factors(self, x: TensorType, m: Dim, n: Dim) -> TensorType | TupleType:
+        """The result type for matrices with `m` rows and `n` columns."""
+        raise InternalError(f"{self.name} does not say what its factors are")
+
+
+def _with_matrix(x: TensorType, *dims: Dim) -> TensorType:
+    """The batch of `x` with `dims` in place of its matrices."""
+    return x.with_shape((*x.shape[:-2], *dims))
+
+
+def _smaller(m: Dim, n: Dim) -> Dim:
+    if isinstance(m, int) and isinstance(n, int):
+        return min(m, n)
+    return m if m == n else UNKNOWN
+
+
+def _real(x: TensorType) -> TensorType:
+    return x.with_dtype(PART.get(x.dtype, x.dtype))
+
+
+def _stack(x: Array) -> Array:
+    """The matrices along one batch axis."""
+    return x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:])
+
+
+def _unstack(parts: Parts, like: Array) -> Parts:
+    """Results for a stack of matrices, back along the batch axes of `like`."""
+    return tuple(part.reshape(*like.shape[:-2], *part.shape[1:]) for part in parts)
+
+
+def _where_finite(factorise: Callable[[Array], Any], stack: Array) -> Parts:
+    """The factors of each matrix; NaN for a matrix that has an element which is not finite."""
+    finite = np.asarray(np.isfinite(stack).all(axis=(-2, -1)))
+    parts = _where_convergent(factorise, np.where(finite[:, None, None], stack, 0))
+    return tuple(np.where(finite.reshape(-1, *[1] * (p.ndim - 1)), p, np.nan) for p in parts)
+
+
+def _where_convergent(factorise: Callable[[Array], Any], stack: Array) -> Parts:
+    """The factors of each matrix; NaN where the iteration does not end. NumPy gives up on the whole
+    stack when one matrix fails, so a failing stack is halved."""
+    try:
+        return tuple(factorise(stack))
+    except np.linalg.LinAlgError:
+        if len(stack) == 1:
+            return tuple(np.full_like(p, np.nan) for p in factorise(np.zeros_like(stack)))
+        halves = [_where_convergent(factorise, half) for half in np.array_split(stack, 2)]
+        return tuple(np.concatenate(parts) for parts in zip(*halves, strict=True))
+
+
+def _cholesky(stack: Array, upper: bool) -> Array | None:
+    """The factors, or None unless every matrix is positive definite."""
+    try:
+        factor = np.linalg.cholesky(stack, upper=upper)
+    except np.linalg.LinAlgError:
+        return None
+    # LAPACK compares pivots with zero, which NaN passes in some versions.
+    pivots = np.diagonal(factor, axis1=-2, axis2=-1).real
+    return factor if np.all(pivots > 0) else None
+
+
+def _first_indefinite(stack: Array, upper: bool) -> int:
+    """Where the first matrix without a factor is, found by halving; there is one."""
+    low, high = 0, len(stack)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _cholesky(stack[low:middle], upper) is None:
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+@extension_op("cholesky")
+class Cholesky(Factorisation):
+    """The Cholesky factor of each Hermitian positive definite matrix of `x`: the lower triangular
+    `l` with `l @ l^H = x`, or with `upper` the upper triangular `u` with `u^H @ u = x`; its
+    diagonal is positive and the other triangle zero. Only the triangle of `x` that is returned is
+    read, of its diagonal only the real part. A matrix that is not positive definite, NaN included,
+    is rejected when the program runs (NotPositiveDefinite)."""
+
+    square = True
+
+    upper: bool = attr(Bool())
+
+    def factors(self, x: TensorType, m: Dim, n: Dim) -> TensorType:
+        return x
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
+        (x,) = args
+        stack = _stack(x)
+        factor = _cholesky(stack, self.upper)
+        if factor is None:
+            batch = x.shape[:-2]
+            index = np.unravel_index(_first_indefinite(stack, self.upper), batch) if batch else ()
+            which = f"matrix {[int(i) for i in index]}" if batch else "the matrix"
+            raise violation("NotPositiveDefinite", f"{which} of cholesky is not positive definite")
+        return factor.reshape(x.shape)
+
+
+@extension_op("qr")
+class Qr(Factorisation):
+    """`(q, r)` with `q @ r = x`, `q` with orthonormal columns and `r` upper triangular. For
+    matrices m x n, `reduced` gives `q` m x min(m, n) and `r` min(m, n) x n; `complete` gives `q` m
+    x m and `r` m x n. The signs of the diagonal of `r` are not promised."""
+
+    mode: QrMode = attr(Choice(QrMode))
+
+    def factors(self, x: TensorType, m: Dim, n: Dim) -> TupleType:
+        inner = _smaller(m, n) if self.mode is QrMode.REDUCED else m
+        return TupleType((_with_matrix(x, m, inner), _with_matrix(x, inner, n)))
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> Parts:
+        (x,) = args
+        if self.mode is QrMode.REDUCED:
+            return tuple(np.linalg.qr(x, mode="reduced"))
+        return tuple(np.linalg.qr(x, mode="complete"))
+
+
+@extension_op("eigh")
+class Eigh(Factorisation):
+    """`(values, vectors)` of each Hermitian matrix of `x`: the eigenvalues as floats in ascending
+    order, and a unitary matrix whose column `i` belongs to value `i`, so that `x @ vectors =
+    vectors * values`. Only the lower triangle is read, of the diagonal only the real part. A matrix
+    with an infinity or NaN gives NaN everywhere. The sign or phase of each vector is not
+    promised."""
+
+    square = True
+
+    def factors(self, x: TensorType, m: Dim, n: Dim) -> TupleType:
+        return TupleType((_real(_with_matrix(x, n)), x))
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> Parts:
+        (x,) = args
+        return _unstack(_where_finite(np.linalg.eigh, np.tril(_stack(x))), x)
+
+
+@extension_op("svd")
+class Svd(Factorisation):
+    """`(u, s, vh)` of each matrix of `x`: the singular values `s` as floats, not negative, in
+    descending order, and `u`, `vh` with orthonormal columns and rows, so that `(u * s) @ vh = x`.
+    For matrices m x n and k = min(m, n), `u` is m x k and `vh` k x n; with `full_matrices` they are
+    completed to m x m and n x n. A matrix with an infinity or NaN gives NaN everywhere. The signs
+    or phases of the vectors are not promised."""
+
+    full_matrices: bool = attr(Bool())
+
+    def factors(self, x: TensorType, m: Dim, n: Dim) -> TupleType:
+        k = _smaller(m, n)
+        rows, columns = (m, n) if self.full_matrices else (k, k)
+        s = _real(_with_matrix(x, k))
+        return TupleType((_with_matrix(x, m, rows), s, _with_matrix(x, columns, n)))
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> Parts:
+        (x,) = args
+
+        def factorise(stack: Array) -> Any:
+            return np.linalg.svd(stack, full_matrices=self.full_matrices)
+
+        return _unstack(_where_finite(factorise, _stack(x)), x)
+
+
+def _eliminate(work: Array) -> Array:
+    """Gaussian elimination of a stack of matrices in place: `u` and, below its diagonal, `l`. The
+    result is the order in which the rows were taken."""
+    count, m, n = work.shape
+    each = np.arange(count)
+    order = np.tile(np.arange(m, dtype=np.int32), (count, 1))
+    for j in range(min(m, n)):
+        column = work[:, j:, j]
+        pivot = j + np.argmax(np.abs(column.real) + np.abs(column.imag), axis=1)
+        for rows in (work, order):
+            rows[each, pivot], rows[:, j] = rows[:, j].copy(), rows[each, pivot]
+        # A zero pivot has only zeros below it: nothing is left to eliminate.
+        divisor = np.where(work[:, j, j] == 0, 1, work[:, j, j])
+        work[:, j + 1 :, j] /= divisor[:, None]
+        work[:, j + 1 :, j + 1 :] -= work[:, j + 1 :, j, None] * work[:, None, j, j + 1 :]
+    return order
+
+
+@extension_op("lu")
+class Lu(Factorisation):
+    """`(permutation, l, u)` of each matrix of `x` with partial pivoting: `x[permutation] = l @ u`.
+    For matrices m x n and k = min(m, n), `permutation` holds the m row numbers as si32, `l` is m x
+    k, lower triangular with a unit diagonal, and `u` is k x n, upper triangular. Each pivot is the
+    largest of its column in `|re| + |im|`, the first of equals. A singular matrix gives a zero on
+    the diagonal of `u` and is no error."""
+
+    def factors(self, x: TensorType, m: Dim, n: Dim) -> TupleType:
+        k = _smaller(m, n)
+        permutation = _with_matrix(x, m).with_dtype(SI32)
+        return TupleType((permutation, _with_matrix(x, m, k), _with_matrix(x, k, n)))
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> Parts:
+        (x,) = args
+        work = _stack(x).copy()
+        order = _eliminate(work)
+        k = min(x.shape[-2:])
+        l_factor = np.tril(work[:, :, :k], -1)
+        l_factor[:, range(k), range(k)] = 1
+        return _unstack((order, l_factor, np.triu(work[:, :k])), x)
+
+
+@extension_op("triangular_solve")
+class TriangularSolve(Op):
+    """The `x` with `op(a) @ x = b` by substitution, for each matrix `a` [..., n, n] and its `b`
+    [..., n, k]; the batch axes agree. `op(a)` is `a`, or with `transpose` its transpose (not
+    conjugated). `lower` says which triangle of `a` itself is read, the other counts as zero; with
+    `unit_diagonal` the diagonal counts as ones and is not read. A zero on the diagonal divides as
+    IEEE says: infinities and NaN."""
+
+    operands = ("a", "b")
+    dtypes = {"a": MATRIX, "b": MATRIX}
+
+    lower: bool = attr(Bool())
+    transpose: bool = attr(Bool())
+    unit_diagonal: bool = attr(Bool())
+
+    def infer(self, *types: TensorType) -> TensorType:
+        a, b = types
+        same_dtype(a, b, "the operands of triangular_solve")
+        rank_at_least(a, 2, "a of triangular_solve")
+        rank_is(b, a.rank, "b of triangular_solve")
+        same_dim(a.shape[-2], a.shape[-1], "the matrices a of triangular_solve are not square")
+        same_dim(a.shape[-1], b.shape[-2], "a and b of triangular_solve differ in rows")
+        for left, right in zip(a.shape[:-2], b.shape[:-2], strict=True):
+            same_dim(left, right, "a and b of triangular_solve differ in a batch axis")
+        return b
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
+        a, b = _stack(args[0]), _stack(args[1])
+        if self.transpose:
+            a = np.swapaxes(a, -2, -1)
+        downward = self.lower != self.transpose
+        n = a.shape[-1]
+        x = np.empty_like(b, order="C")
+        for row in range(n) if downward else reversed(range(n)):
+            done = slice(0, row) if downward else slice(row + 1, n)
+            rest = b[:, row] - (a[:, row : row + 1, done] @ x[:, done])[:, 0]
+            x[:, row] = rest if self.unit_diagonal else rest / a[:, row, row, None]
+        return x.reshape(args[1].shape)

@@ -1,0 +1,142 @@
+"""Sorting and searching. One order is used throughout: NaN is larger than everything else, equal
+elements keep the order of their positions, and -0 equals +0."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from weft.foundation.axes import normalise_axis
+from weft.foundation.dtypes import INDICES, ORDERED, SI64, DType, as_dtype
+from weft.ptir import numeric
+from weft.ptir.op import Array, EvalContext, Op, core_op, extension_op
+from weft.ptir.rules import index_range, invalid_attribute, rank_is, same_dtype
+from weft.ptir.schema import Bool, Choice, DTypeOf, Isize, Usize, WireEnum, attr
+from weft.ptir.types import Dim, TensorType, TupleType, add_dims
+
+
+def stable_order(x: Array, axis: int, descending: bool) -> Array:
+    """The positions along `axis` in sorted order; equal elements keep their order either way."""
+    keys = numeric.widen(x, as_dtype(x.dtype))
+    if not descending:
+        return np.argsort(keys, axis=axis, kind="stable")
+    # Sorting back to front and reading the result backwards keeps ties in front-to-back order.
+    backwards = np.argsort(np.flip(keys, axis), axis=axis, kind="stable")
+    return np.flip(x.shape[axis] - 1 - backwards, axis)
+
+
+@core_op(tag=31)
+class TopK(Op):
+    """The tuple of the `k` largest (or smallest) values along `axis`, sorted from the first to the
+    last chosen, and their positions. NaN counts as largest; of equal values the lower position
+    comes first. `k` may not exceed the extent of the axis."""
+
+    operands = ("x",)
+    dtypes = {"x": ORDERED, "indices_dtype": INDICES}
+
+    k: int = attr(Usize())
+    axis: int = attr(Isize())
+    largest: bool = attr(Bool())
+    indices_dtype: DType = attr(DTypeOf())
+
+    def infer(self, *types: TensorType) -> TupleType:
+        (x,) = types
+        axis = normalise_axis(self.axis, x.rank)
+        self._check_extent(axis, x.shape[axis])
+        index_range(x.shape[axis], self.indices_dtype, f"axis {axis} of top_k")
+        values = x.with_shape((*x.shape[:axis], self.k, *x.shape[axis + 1 :]))
+        return TupleType((values, values.with_dtype(self.indices_dtype)))
+
+    def _check_extent(self, axis: int, extent: Dim) -> None:
+        if isinstance(extent, int) and self.k > extent:
+            raise invalid_attribute(
+                f"k {self.k} of top_k exceeds the extent {extent} of axis {axis}"
+            )
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> tuple[Array, Array]:
+        (x,) = args
+        axis = normalise_axis(self.axis, x.ndim)
+        self._check_extent(axis, x.shape[axis])
+        order = stable_order(x, axis, self.largest)[(slice(None),) * axis + (slice(self.k),)]
+        return np.take_along_axis(x, order, axis), order.astype(self.indices_dtype.numpy)
+
+
+@extension_op("sort")
+class Sort(Op):
+    """The elements along `axis` in ascending or descending order. NaN is larger than everything
+    else, so it comes last or first; equal elements keep their order."""
+
+    operands = ("x",)
+    dtypes = {"x": ORDERED}
+
+    axis: int = attr(Isize())
+    descending: bool = attr(Bool(), default=False)
+
+    def infer(self, *types: TensorType) -> TensorType:
+        (x,) = types
+        normalise_axis(self.axis, x.rank)
+        return x
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
+        (x,) = args
+        axis = normalise_axis(self.axis, x.ndim)
+        return np.take_along_axis(x, stable_order(x, axis, self.descending), axis)
+
+
+@extension_op("argsort")
+class Argsort(Op):
+    """The positions along `axis` of the elements in ascending or descending order. NaN is larger
+    than everything else; of equal elements the lower position comes first."""
+
+    operands = ("x",)
+    dtypes = {"x": ORDERED, "output_dtype": INDICES}
+
+    axis: int = attr(Isize())
+    descending: bool = attr(Bool(), default=False)
+    output_dtype: DType = attr(DTypeOf(), default=SI64)
+
+    def infer(self, *types: TensorType) -> TensorType:
+        (x,) = types
+        axis = normalise_axis(self.axis, x.rank)
+        index_range(x.shape[axis], self.output_dtype, f"axis {axis} of argsort")
+        return x.with_dtype(self.output_dtype)
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
+        (x,) = args
+        order = stable_order(x, normalise_axis(self.axis, x.ndim), self.descending)
+        return order.astype(self.output_dtype.numpy)
+
+
+class Side(WireEnum):
+    """Where an equal element would be inserted: before the first or after the last of its
+    equals."""
+
+    LEFT = "Left"
+    RIGHT = "Right"
+
+
+@extension_op("searchsorted")
+class Searchsorted(Op):
+    """For each value the number of elements of `sorted` that are less than it (`left`), or less
+    than or equal to it (`right`): the position at which it would be inserted. `sorted` is rank 1
+    and ascending, NaN last; where it is not ascending the result is some position from 0 to its
+    extent."""
+
+    operands = ("sorted", "values")
+    dtypes = {"sorted": ORDERED, "values": ORDERED, "output_dtype": INDICES}
+
+    side: Side = attr(Choice(Side), default=Side.LEFT)
+    output_dtype: DType = attr(DTypeOf(), default=SI64)
+
+    def infer(self, *types: TensorType) -> TensorType:
+        ascending, values = types
+        same_dtype(ascending, values, "sorted and values")
+        rank_is(ascending, 1, "sorted")
+        index_range(add_dims(ascending.shape[0], 1), self.output_dtype, "searchsorted")
+        return values.with_dtype(self.output_dtype)
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
+        ascending, values = (numeric.widen(a, as_dtype(a.dtype)) for a in args)
+        found = np.searchsorted(
+            ascending, values, side="left" if self.side is Side.LEFT else "right"
+        )
+        return np.asarray(found).astype(self.output_dtype.numpy)

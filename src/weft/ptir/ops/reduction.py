@@ -1,0 +1,398 @@
+"""Reductions over axes and segments, positions of extremes, and running reductions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from weft.foundation.axes import normalise_axes, normalise_axis
+from weft.foundation.dtypes import BOOL, I1, INDICES, NUMBERS, ORDERED, DType, as_dtype
+from weft.ptir import numeric
+from weft.ptir.op import Array, EvalContext, Op, core_op, extension_op, op_base
+from weft.ptir.ops.reduce_kind import DEFINED, ReduceKind, identity, ufunc
+from weft.ptir.rules import accumulator, index_range, rank_at_least, rank_is, same_dim, violation
+from weft.ptir.schema import (
+    OPTIONAL_DTYPE,
+    USIZES,
+    Bool,
+    Choice,
+    DTypeOf,
+    Isize,
+    Usize,
+    WireEnum,
+    attr,
+)
+from weft.ptir.types import Dim, Shape, TensorType
+
+
+def reduced_shape(x: TensorType, axes: Sequence[int], keepdims: bool) -> Shape:
+    """The shape left by reducing over `axes`: they become 1 or disappear."""
+    gone = normalise_axes(axes, x.rank)
+    if keepdims:
+        return tuple(1 if axis in gone else dim for axis, dim in enumerate(x.shape))
+    return tuple(dim for axis, dim in enumerate(x.shape) if axis not in gone)
+
+
+def fold(function: Any, x: Array, axes: Sequence[int], accum: DType, start: Array) -> Array:
+    """`x` reduced over `axes` with a ufunc in the dtype `accum`; `start` where there is nothing."""
+    count = math.prod(x.shape[axis] for axis in axes)
+    if count == 0:
+        shape = [extent for axis, extent in enumerate(x.shape) if axis not in axes]
+        return np.full(shape, start.astype(accum.numpy), accum.numpy)
+    if rounds_each_step(function, accum):
+        return _fold_in_sequence(function, x, sorted(axes), count, accum)
+    # With `dtype`, NumPy converts buffer by buffer: a wider accumulator needs no copy of x.
+    wide = numeric.compute_dtype(accum)
+    total = function.reduce(x, axis=tuple(axes), dtype=wide.numpy)
+    return numeric.narrow(np.asarray(total), accum)
+
+
+def rounds_each_step(function: Any, accum: DType) -> bool:
+    """Whether accumulating in a narrow float differs from accumulating in f32 and rounding."""
+    return accum.is_float and accum.bits < 32 and function in (np.add, np.multiply)
+
+
+def _fold_in_sequence(
+    function: Any, x: Array, axes: Sequence[int], count: int, accum: DType
+) -> Array:
+    # `reduce` of f16 keeps partial sums in f32; `accumulate` has to round each of them.
+    rest = [axis for axis in range(x.ndim) if axis not in axes]
+    rows = x.transpose(*axes, *rest).reshape(count, *(x.shape[axis] for axis in rest))
+    return np.asarray(function.accumulate(rows.astype(accum.numpy), axis=0)[-1])
+
+
+def _summable(accum: DType | None) -> frozenset[DType]:
+    """What can be summed: numbers, and i1 where an integer accumulator is given."""
+    return NUMBERS | BOOL if accum is not None and accum.is_integer else NUMBERS
+
+
+def _check_accumulator(kind: ReduceKind, dtype: DType, accum: DType | None, what: str) -> None:
+    counting = kind is ReduceKind.SUM and dtype is I1
+    if not counting:
+        accumulator(dtype, accum, what)
+
+
+@core_op(tag=4)
+class Reduce(Op):
+    """The sum, maximum or minimum over `axes`, which become 1 with `keepdims` and disappear
+    without; no axes at all reduce nothing. Elements are converted to `accum_dtype`, combined there
+    in an order that is not specified, and the result is cast to `out_dtype` (default: the dtype of
+    x).
+
+    The default accumulator is f32 for floats under 32 bits and the dtype of x otherwise; integer
+    sums wrap in it. A float accumulator under 32 bits that is asked for really rounds after each
+    addition, in row-major order. `accum_dtype` is the dtype of x or a wider one of its class; only
+    a sum over i1 needs an integer one (it counts the true elements, and the default output is again
+    i1: whether the count differs from 0). Maximum and minimum propagate NaN and are or and and on
+    i1; complex numbers can only be summed. Nothing to reduce gives 0, the lowest value of the dtype
+    of x (-Inf for floats that have it), or its highest."""
+
+    operands = ("x",)
+    relative_axes = {"axes": 0}
+
+    kind: ReduceKind = attr(Choice(ReduceKind))
+    axes: tuple[int, ...] = attr(USIZES)
+    keepdims: bool = attr(Bool())
+    accum_dtype: DType | None = attr(OPTIONAL_DTYPE)
+    out_dtype: DType | None = attr(OPTIONAL_DTYPE)
+
+    @classmethod
+    def spellings(cls) -> Mapping[str, Mapping[str, Any]]:
+        return {f"reduce_{kind}": {"kind": kind} for kind in ReduceKind}
+
+    @property
+    def mnemonic(self) -> str:
+        return f"reduce_{self.kind}"
+
+    @classmethod
+    def rows(cls) -> Mapping[str, Mapping[str, frozenset[DType]]]:
+        return {f"reduce_{kind}": {"x": dtypes} for kind, dtypes in DEFINED.items()}
+
+    @property
+    def dtype_table(self) -> Mapping[str, frozenset[DType]]:
+        if self.kind is ReduceKind.SUM:
+            return {"x": _summable(self.accum_dtype)}
+        return {"x": DEFINED[self.kind]}
+
+    def infer(self, *types: TensorType) -> TensorType:
+        (x,) = types
+        _check_accumulator(self.kind, x.dtype, self.accum_dtype, self.mnemonic)
+        return TensorType(self.out_dtype or x.dtype, reduced_shape(x, self.axes, self.keepdims))
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
+        (x,) = args
+        dtype = as_dtype(x.dtype)
+        accum = self.accum_dtype or numeric.accumulator_dtype(dtype)
+        total = fold(ufunc(self.kind), x, self.axes, accum, identity(self.kind, dtype))
+        return numeric.cast(total, accum, self.out_dtype or dtype).reshape(ctx.shape)
+
+
+@extension_op("reduce_prod")
+class ReduceProd(Op):
+    """The product over `axes`, with the accumulator, output dtype and `keepdims` of `reduce_sum`;
+    nothing to multiply gives 1. i1 has no product: use `reduce_all`."""
+
+    operands = ("x",)
+    dtypes = {"x": NUMBERS}
+    relative_axes = {"axes": 0}
+
+    axes: tuple[int, ...] = attr(USIZES)
+    keepdims: bool = attr(Bool(), default=False)
+    accum_dtype: DType | None = attr(OPTIONAL_DTYPE, default=None)
+    out_dtype: DType | None = attr(OPTIONAL_DTYPE, default=None)
+
+    def infer(self, *types: TensorType) -> TensorType:
+        (x,) = types
+        accumulator(x.dtype, self.accum_dtype, self.mnemonic)
+        return TensorType(self.out_dtype or x.dtype, reduced_shape(x, self.axes, self.keepdims))
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
+        (x,) = args
+        dtype = as_dtype(x.dtype)
+        accum = self.accum_dtype or numeric.accumulator_dtype(dtype)
+        total = fold(np.multiply, x, self.axes, accum, np.ones((), dtype.numpy))
+        return numeric.cast(total, accum, self.out_dtype or dtype).reshape(ctx.shape)
+
+
+@op_base
+class _Logical(Op):
+    """A reduction of i1."""
+
+    operands = ("x",)
+    dtypes = {"x": BOOL}
+    relative_axes = {"axes": 0}
+    function: ClassVar[Any]
+
+    axes: tuple[int, ...] = attr(USIZES)
+    keepdims: bool = attr(Bool(), default=False)
+
+    def infer(self, *types: TensorType) -> TensorType:
+        (x,) = types
+        return x.with_shape(reduced_shape(x, self.axes, self.keepdims))
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
+        return np.asarray(self.function.reduce(args[0], axis=self.axes)).reshape(ctx.shape)
+
+
+@extension_op("reduce_any")
+class ReduceAny(_Logical):
+    """Whether any element over `axes` is true; of no elements, false."""
+
+    function = np.logical_or
+
+
+@extension_op("reduce_all")
+class ReduceAll(_Logical):
+    """Whether every element over `axes` is true; of no elements, true."""
+
+    function = np.logical_and
+
+
+@op_base
+class _Position(Op):
+    """The position of an extreme element along an axis."""
+
+    operands = ("x",)
+    dtypes = {"x": ORDERED, "output_dtype": INDICES}
+    function: ClassVar[Any]
+
+    axis: int = attr(Isize())
+    keepdims: bool = attr(Bool())
+    output_dtype: DType = attr(DTypeOf())
+
+    def infer(self, *types: TensorType) -> TensorType:
+        (x,) = types
+        axis = normalise_axis(self.axis, x.rank)
+        self._check_extent(axis, x.shape[axis])
+        index_range(x.shape[axis], self.output_dtype, f"axis {axis} of {self.mnemonic}")
+        return TensorType(self.output_dtype, reduced_shape(x, (axis,), self.keepdims))
+
+    def _check_extent(self, axis: int, extent: Dim) -> None:
+        if extent == 0:
+            raise violation(
+                "EmptyReduction", f"axis {axis} of {self.mnemonic} has no elements to choose from"
+            )
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
+        x = numeric.widen(args[0], as_dtype(args[0].dtype))
+        axis = normalise_axis(self.axis, x.ndim)
+        self._check_extent(axis, x.shape[axis])
+        found = self.function(x, axis=axis)
+        return np.asarray(found, self.output_dtype.numpy).reshape(ctx.shape)
+
+
+@core_op(tag=5)
+class ArgMax(_Position):
+    """The position of the largest element along `axis`. NaN counts as largest; of equal elements
+    the first wins. An axis without elements is rejected."""
+
+    function = staticmethod(np.argmax)
+
+
+@extension_op("argmin")
+class ArgMin(_Position):
+    """The position of the smallest element along `axis`; of equal elements the first wins. NaN is
+    chosen before everything else, as in NumPy. An axis without elements is rejected."""
+
+    function = staticmethod(np.argmin)
+
+
+class SegmentKind(WireEnum):
+    """How a segment combines its rows, in wire order."""
+
+    SUM = "Sum"
+    MAX = "Max"
+
+
+_SEGMENT_KINDS = {SegmentKind.SUM: ReduceKind.SUM, SegmentKind.MAX: ReduceKind.MAX}
+
+
+@core_op(tag=32)
+class SegmentReduce(Op):
+    """`out[s]` is the sum or maximum of the rows `data[i]` with `ids[i] == s`, for s from 0 to
+    `num_segments - 1`. A segment without rows is 0, or the lowest value of the dtype. An id outside
+    that range is rejected when the program runs.
+
+    Accumulation is that of `reduce`, with the result in the dtype of data: narrow floats add up in
+    f32 unless `accum_dtype` says otherwise, integers wrap, a sum over i1 needs an integer
+    accumulator. `indices_are_sorted` and `unique` are promises that a backend may use to go faster;
+    the reference checks and does not rely on them."""
+
+    operands = ("data", "ids")
+
+    kind: SegmentKind = attr(Choice(SegmentKind))
+    num_segments: int = attr(Usize())
+    accum_dtype: DType | None = attr(OPTIONAL_DTYPE)
+    indices_are_sorted: bool = attr(Bool())
+    unique: bool = attr(Bool())
+
+    @classmethod
+    def spellings(cls) -> Mapping[str, Mapping[str, Any]]:
+        return {f"segment_{kind}": {"kind": kind} for kind in SegmentKind}
+
+    @property
+    def mnemonic(self) -> str:
+        return f"segment_{self.kind}"
+
+    @classmethod
+    def rows(cls) -> Mapping[str, Mapping[str, frozenset[DType]]]:
+        return {
+            f"segment_{kind}": {"data": DEFINED[_SEGMENT_KINDS[kind]], "ids": INDICES}
+            for kind in SegmentKind
+        }
+
+    @property
+    def dtype_table(self) -> Mapping[str, frozenset[DType]]:
+        data = _summable(self.accum_dtype) if self.kind is SegmentKind.SUM else ORDERED
+        return {"data": data, "ids": INDICES}
+
+    def infer(self, *types: TensorType) -> TensorType:
+        data, ids = types
+        rank_at_least(data, 1, "data")
+        rank_is(ids, 1, "ids")
+        same_dim(ids.shape[0], data.shape[0], "ids and axis 0 of data differ in extent")
+        kind = _SEGMENT_KINDS[self.kind]
+        _check_accumulator(kind, data.dtype, self.accum_dtype, self.mnemonic)
+        return data.with_shape((self.num_segments, *data.shape[1:]))
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
+        data, ids = args
+        self._check_ids(ids)
+        dtype, kind = as_dtype(data.dtype), _SEGMENT_KINDS[self.kind]
+        accum = self.accum_dtype or numeric.accumulator_dtype(dtype)
+        start = identity(kind, dtype).astype(accum.numpy)
+        result = np.full(ctx.shape, start, accum.numpy)
+        if rounds_each_step(ufunc(kind), accum):
+            np.add.at(result, ids, data.astype(accum.numpy))
+        elif ids.size:
+            present, totals = _runs(ufunc(kind), data, ids, accum)
+            result[present] = totals
+        return numeric.cast(result, accum, dtype)
+
+    def _check_ids(self, ids: Array) -> None:
+        bad = np.flatnonzero((ids < 0) | (ids >= self.num_segments))
+        if bad.size:
+            place = int(bad[0])
+            raise violation(
+                "ScatterIndexOutOfBounds",
+                f"segment id {int(ids[place])} at position {place} is not in "
+                f"[0, {self.num_segments})",
+            )
+
+
+def _runs(function: Any, data: Array, ids: Array, accum: DType) -> tuple[Array, Array]:
+    """The ids that occur, ascending, and the rows of each combined."""
+    if np.any(ids[1:] < ids[:-1]):
+        order = np.argsort(ids, kind="stable")
+        data, ids = data[order], ids[order]
+    starts = np.flatnonzero(np.concatenate([[True], ids[1:] != ids[:-1]]))
+    wide = numeric.compute_dtype(accum)
+    totals = function.reduceat(data.astype(wide.numpy, copy=False), starts, axis=0)
+    return ids[starts], numeric.narrow(np.asarray(totals, wide.numpy), accum)
+
+
+@op_base
+class _Cumulative(Op):
+    """A running reduction along an axis."""
+
+    operands = ("x",)
+    function: ClassVar[Any]
+
+    axis: int = attr(Isize())
+    reverse: bool = attr(Bool(), default=False)
+
+    def infer(self, *types: TensorType) -> TensorType:
+        (x,) = types
+        normalise_axis(self.axis, x.rank)
+        return x
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
+        (x,) = args
+        axis = normalise_axis(self.axis, x.ndim)
+
+        def running(x: Array) -> Array:
+            source = np.flip(x, axis) if self.reverse else x
+            result = self.function.accumulate(source, axis=axis, dtype=x.dtype)
+            return np.flip(result, axis) if self.reverse else np.asarray(result)
+
+        return numeric.compute(running, as_dtype(x.dtype), x)
+
+
+@extension_op("cumulative_sum")
+class CumulativeSum(_Cumulative):
+    """`out[i]` is the sum of the elements up to and including i along `axis`, or from i to the end
+    with `reverse`. Integers wrap; floats under 32 bits add up in f32, each result rounded once."""
+
+    dtypes = {"x": NUMBERS}
+    function = np.add
+
+
+@extension_op("cumulative_prod")
+class CumulativeProd(_Cumulative):
+    """`out[i]` is the product of the elements up to and including i along `axis`, or from i to the
+    end with `reverse`. Integers wrap; floats under 32 bits multiply in f32, each result rounded
+    once."""
+
+    dtypes = {"x": NUMBERS}
+    function = np.multiply
+
+
+@extension_op("cumulative_max")
+class CumulativeMax(_Cumulative):
+    """`out[i]` is the maximum of the elements up to and including i along `axis`, or from i to the
+    end with `reverse`. NaN propagates; on i1 it is or."""
+
+    dtypes = {"x": ORDERED}
+    function = np.maximum
+
+
+@extension_op("cumulative_min")
+class CumulativeMin(_Cumulative):
+    """`out[i]` is the minimum of the elements up to and including i along `axis`, or from i to the
+    end with `reverse`. NaN propagates; on i1 it is and."""
+
+    dtypes = {"x": ORDERED}
+    function = np.minimum

@@ -1,0 +1,207 @@
+"""Sliding windows: patches as a tensor of their own, and reductions over each window.
+
+Both ops see windows through strides of the (padded) operand; only the result is materialised.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided, sliding_window_view
+
+from weft.foundation import limits
+from weft.foundation.dtypes import ANY, DType, as_dtype
+from weft.ptir import numeric
+from weft.ptir.literal import ScalarLiteral
+from weft.ptir.op import Array, EvalContext, Op, core_op
+from weft.ptir.ops.movement import check_pad_value, padded
+from weft.ptir.ops.reduce_kind import DEFINED, ReduceKind, identity, ufunc
+from weft.ptir.rules import accumulator, all_positive, invalid_attribute, length_is, rank_at_least
+from weft.ptir.schema import OPTIONAL_DTYPE, PADDING, USIZES, Choice, ScalarOf, attr
+from weft.ptir.types import UNKNOWN, Dim, Symbol, TensorType, multiply_dims
+
+
+def _spread(extent: int, step: int) -> int:
+    """How many places `extent` elements take that lie `step` apart."""
+    return (extent - 1) * step + 1 if extent else 0
+
+
+def _positions(
+    dim: Dim, span: int, stride: int, padding: tuple[int, int], *, axis: int, base: int = 1
+) -> Dim:
+    """How many windows of `span` places there are along an axis of size `dim`."""
+    around = sum(padding)
+    if isinstance(dim, Symbol):
+        return dim if (around, stride, base) == (span - 1, 1, 1) else UNKNOWN
+    places = _spread(dim, base) + around
+    if places == 0:
+        return 0
+    if span > places:
+        raise invalid_attribute(
+            f"the window on axis {axis} spans {span} places, more than the {places} of the "
+            "padded operand"
+        )
+    return (places - span) // stride + 1
+
+
+def _board(
+    x: Array, low: Sequence[int], shape: Sequence[int], steps: Sequence[int], fill: Array
+) -> Array:
+    """The operand with its padding; itself where there is none."""
+    if x.shape == tuple(shape):
+        return x
+    # Padding may be far larger than operand and result, which are all that was checked before.
+    count = math.prod(shape) * x.dtype.itemsize
+    limits.check_bytes(count, "the padded operand of a window op", limits.current())
+    return padded(x, low, shape, steps, fill)
+
+
+@core_op(tag=27)
+class ExtractPatches(Op):
+    """Every window of a channels-last operand `x[N, spatial..., C]` as one row: the result is `[N,
+    out_spatial..., prod(window) * C]`, and a row has the layout `(window..., C)`.
+
+    On each spatial axis the window has `window` elements `dilation` apart, moves by `strides`, and
+    runs over `x` with `padding` (low, high) elements of `pad_value` around it: `out = (in + low +
+    high - ((window - 1) * dilation + 1)) / stride + 1`, rounded down. A window larger than the
+    padded axis is rejected, except that an axis without any element gives none."""
+
+    operands = ("x",)
+    dtypes = {"x": ANY}
+
+    window: tuple[int, ...] = attr(USIZES)
+    strides: tuple[int, ...] = attr(USIZES)
+    dilation: tuple[int, ...] = attr(USIZES)
+    padding: tuple[tuple[int, int], ...] = attr(PADDING)
+    pad_value: ScalarLiteral = attr(ScalarOf())
+
+    def infer(self, *types: TensorType) -> TensorType:
+        (x,) = types
+        rank_at_least(x, 2, "x")
+        for name in ("window", "strides", "dilation", "padding"):
+            length_is(getattr(self, name), x.rank - 2, name)
+        for name in ("window", "strides", "dilation"):
+            all_positive(getattr(self, name), name)
+        check_pad_value(self.pad_value, x.dtype)
+        places = (self._positions(axis, dim) for axis, dim in enumerate(x.shape[1:-1]))
+        return x.with_shape((x.shape[0], *places, multiply_dims(*self.window, x.shape[-1])))
+
+    def _positions(self, axis: int, dim: Dim) -> Dim:
+        span = _spread(self.window[axis], self.dilation[axis])
+        return _positions(dim, span, self.strides[axis], self.padding[axis], axis=axis + 1)
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
+        (x,) = args
+        if 0 in ctx.shape:
+            return np.empty(ctx.shape, x.dtype)
+        around = ((0, 0), *self.padding, (0, 0))
+        shape = [n + low + high for n, (low, high) in zip(x.shape, around, strict=True)]
+        fill = self.pad_value.fill(as_dtype(x.dtype))
+        board = _board(x, [low for low, _ in around], shape, [1] * x.ndim, fill)
+        first, *spatial, last = board.strides
+        moves = [b * s for b, s in zip(spatial, self.strides, strict=True)]
+        reach = [b * d for b, d in zip(spatial, self.dilation, strict=True)]
+        extents = [*ctx.shape[:-1], *self.window, x.shape[-1]]
+        return _strided(board, extents, [first, *moves, *reach, last]).reshape(ctx.shape)
+
+
+def _strided(board: Array, extents: Sequence[int], strides: Sequence[int]) -> Array:
+    """The view with these extents and byte strides, but for axes of extent 1: left out, they cannot
+    exceed NumPy's rank, nor their strides its integers."""
+    axes = [(n, s) for n, s in zip(extents, strides, strict=True) if n != 1]
+    return as_strided(board, [n for n, _ in axes], [s for _, s in axes], writeable=False)
+
+
+@core_op(tag=28)
+class ReduceWindow(Op):
+    """The sum, maximum or minimum of every window of `x`; the dtype is kept.
+
+    On each axis the window has `window_dims` elements `window_dilation` apart and moves by
+    `strides` over `x`, whose elements lie `base_dilation` apart with `padding` (low, high) places
+    around them. Places without an element contribute the identity of the reduction. A window larger
+    than the padded axis is rejected, except that an axis without any place gives none.
+
+    `sum` is defined for numbers, `max` and `min` for all but complex dtypes; they propagate NaN,
+    and are or and and on i1. Elements are combined in an order that is not specified. Narrow floats
+    accumulate in f32, integers in their own dtype, wrapping. An explicit `accum_dtype` is the dtype
+    of `x` or a wider one of its class; a float under 32 bits then really rounds after each
+    addition. What is accumulated is cast to the dtype of `x` at the end, so that integers
+    saturate."""
+
+    operands = ("x",)
+    dtypes = {"x": ANY}
+
+    window_dims: tuple[int, ...] = attr(USIZES)
+    strides: tuple[int, ...] = attr(USIZES)
+    padding: tuple[tuple[int, int], ...] = attr(PADDING)
+    base_dilation: tuple[int, ...] = attr(USIZES)
+    window_dilation: tuple[int, ...] = attr(USIZES)
+    reduce: ReduceKind = attr(Choice(ReduceKind))
+    accum_dtype: DType | None = attr(OPTIONAL_DTYPE, default=None)
+
+    @property
+    def dtype_table(self) -> Mapping[str, frozenset[DType]]:
+        return {"x": DEFINED[self.reduce]}
+
+    def infer(self, *types: TensorType) -> TensorType:
+        (x,) = types
+        for name in ("window_dims", "strides", "padding", "base_dilation", "window_dilation"):
+            length_is(getattr(self, name), x.rank, name)
+        for name in ("window_dims", "strides", "base_dilation", "window_dilation"):
+            all_positive(getattr(self, name), name)
+        accumulator(x.dtype, self.accum_dtype, "reduce_window")
+        return x.with_shape(self._positions(axis, dim) for axis, dim in enumerate(x.shape))
+
+    def _positions(self, axis: int, dim: Dim) -> Dim:
+        span = _spread(self.window_dims[axis], self.window_dilation[axis])
+        base = self.base_dilation[axis]
+        return _positions(dim, span, self.strides[axis], self.padding[axis], axis=axis, base=base)
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
+        (x,) = args
+        if 0 in ctx.shape:
+            return np.empty(ctx.shape, x.dtype)
+        dtype = as_dtype(x.dtype)
+        accum = self.accum_dtype or numeric.accumulator_dtype(dtype)
+        work = accum if self._rounds_each_step(accum) else numeric.compute_dtype(accum)
+        total = numeric.cast(x, dtype, accum).astype(work.numpy)
+        fill = numeric.cast(identity(self.reduce, dtype), dtype, accum).astype(work.numpy)
+        # A rectangular window is reduced one axis after the other: sizes add up, not multiply.
+        for axis in range(x.ndim):
+            total = self._reduce_axis(total, axis, fill)
+        return numeric.cast(numeric.narrow(total, accum), accum, dtype)
+
+    def _rounds_each_step(self, accum: DType) -> bool:
+        return self.reduce is ReduceKind.SUM and accum.is_float and accum.bits < 32
+
+    def _reduce_axis(self, total: Array, axis: int, fill: Array) -> Array:
+        before, extent, after = total.shape[:axis], total.shape[axis], total.shape[axis + 1 :]
+        low, high = self.padding[axis]
+        base = self.base_dilation[axis]
+        flat = total.reshape(math.prod(before), extent, math.prod(after))
+        places = low + _spread(extent, base) + high
+        shape = (flat.shape[0], places, flat.shape[2])
+        windows = self._windows(_board(flat, (0, low, 0), shape, (1, base, 1), fill), axis)
+        result = self._combine(windows)
+        return result.reshape(*before, result.shape[1], *after)
+
+    def _windows(self, board: Array, axis: int) -> Array:
+        """The windows along the middle axis; the axis over which one lies comes first, where NumPy
+        reduces fastest."""
+        step = self.window_dilation[axis]
+        span = _spread(self.window_dims[axis], step)
+        windows = sliding_window_view(board, span, axis=1)
+        return np.moveaxis(windows[:, :: self.strides[axis], :, ::step], -1, 0)
+
+    def _combine(self, windows: Array) -> Array:
+        """`windows` reduced over its first axis."""
+        function = ufunc(self.reduce)
+        if not self._rounds_each_step(as_dtype(windows.dtype)):
+            return np.asarray(function.reduce(windows, axis=0, dtype=windows.dtype))
+        # `reduce` would keep partial sums of a narrow float in f32.
+        total = windows[0]
+        for element in windows[1:]:
+            total = function(total, element)
+        return np.asarray(total)

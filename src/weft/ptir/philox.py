@@ -1,0 +1,92 @@
+"""Philox4x32-10, the counter-based generator behind every random op: the same bits everywhere.
+
+    key      the seed: low word, high word
+    counter  (block low word, block high word, stream, earlier executions of the stream in this run)
+    element  i takes word i mod 4 of block i div 4; an f64 takes words 2 (i mod 2) and the next of
+             block i div 2, the first of them being the high half
+
+See Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.foundation.dtypes import F32, F64, DType
+from weft.ptir import numeric
+
+Array = NDArray[Any]
+
+_MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+_MASK = 0xFFFFFFFF
+_WORD = np.uint64(_MASK)
+_HALF = np.uint64(32)
+_ROUNDS = 10
+_CHUNK = 1 << 14
+"""Blocks computed at once: the temporaries of a round stay in the cache."""
+
+
+def philox4x32(counter: Array, key: tuple[int, int]) -> Array:
+    """The four output words of each counter; `counter` is u64[4, n] holding 32-bit words."""
+    words = [counter[0], counter[1], counter[2], counter[3]]
+    key_0, key_1 = key[0] & _MASK, key[1] & _MASK
+    for _ in range(_ROUNDS):
+        even = words[0] * _MULTIPLIERS[0]
+        odd = words[2] * _MULTIPLIERS[1]
+        words = [
+            (odd >> _HALF) ^ words[1] ^ np.uint64(key_0),
+            odd & _WORD,
+            (even >> _HALF) ^ words[3] ^ np.uint64(key_1),
+            even & _WORD,
+        ]
+        key_0, key_1 = (key_0 + _WEYL[0]) & _MASK, (key_1 + _WEYL[1]) & _MASK
+    return np.stack(words).astype(np.uint32)
+
+
+def counters(first: int, last: int, stream: int, execution: int) -> Array:
+    """The counters of the blocks from `first` to `last - 1` of a stream."""
+    block = np.arange(first, last, dtype=np.uint64)
+    counter = np.empty((4, last - first), np.uint64)
+    counter[0], counter[1] = block & _WORD, block >> _HALF
+    counter[2], counter[3] = stream & _MASK, execution & _MASK
+    return counter
+
+
+def words(seed: int, stream: int, execution: int, count: int) -> Array:
+    """The first `count` 32-bit words of a stream."""
+    key = (seed & _MASK, (seed >> 32) & _MASK)
+    blocks = -(-count // 4)
+    result = np.empty((blocks, 4), np.uint32)
+    for start in range(0, blocks, _CHUNK):
+        stop = min(start + _CHUNK, blocks)
+        result[start:stop] = philox4x32(counters(start, stop, stream, execution), key).T
+    return result.reshape(-1)[:count]
+
+
+def uniform(seed: int, stream: int, execution: int, count: int, dtype: DType) -> Array:
+    """`count` values in [0, 1): the top p bits of each element's words times 2^-p, p being the
+    precision of `dtype`. Nothing rounds, so every backend makes the same bits."""
+    precision = dtype.precision
+    if dtype is F64:
+        pairs = words(seed, stream, execution, 2 * count).astype(np.uint64).reshape(count, 2)
+        bits = ((pairs[:, 0] << _HALF) | pairs[:, 1]) >> np.uint64(64 - precision)
+        return bits.astype(np.float64) * 2.0**-precision
+    bits = words(seed, stream, execution, count) >> np.uint32(32 - precision)
+    scaled = bits.astype(np.float32) * np.float32(2.0**-precision)
+    return numeric.round_float(scaled, dtype) if dtype is not F32 else scaled
+
+
+def normal(seed: int, stream: int, execution: int, count: int, dtype: DType) -> Array:
+    """`count` standard normal values by Box and Muller: elements 2j and 2j+1 are r cos(2 pi u2) and
+    r sin(2 pi u2), r = sqrt(-2 ln(1 - u1)), u1 and u2 being the uniforms 2j and 2j+1 of `dtype`.
+    Computed in f64 and rounded once."""
+    even_count = count + count % 2
+    pairs = uniform(seed, stream, execution, even_count, dtype).astype(np.float64).reshape(-1, 2)
+    radius = np.sqrt(-2.0 * np.log1p(-pairs[:, 0]))
+    angle = (2.0 * np.pi) * pairs[:, 1]
+    result = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
+    return numeric.round_float(result.reshape(-1)[:count], dtype)

@@ -1,0 +1,150 @@
+"""From a program with dynamic dims to one without, for given sizes.
+
+PTIR has no shapes that depend on data: once the inputs are known, every dim is. Specialising walks the
+program with concrete types, binds each derived symbol where it is first declared, and checks
+everything the verifier had to leave open. The result is an ordinary static program, so no backend
+needs to know about symbols.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from weft.foundation.errors import SpecViolation
+from weft.ptir.ir import Body, Instruction, Program, Region, ValueKey, operand_type
+from weft.ptir.ops.constant import CustomCall
+from weft.ptir.types import (
+    Dim,
+    Symbol,
+    TensorType,
+    TupleType,
+    ValueType,
+    leaves,
+    substitute,
+    symbols_of,
+)
+from weft.ptir.verify import check_type
+
+Sizes = dict[str, int]
+
+
+def is_static(program: Program) -> bool:
+    """Whether no type or attribute of the program mentions a symbol."""
+    for body in program.bodies:
+        kinds = (*body.parameters, *body.results, *(i.output for i in body.body))
+        if any(True for kind in kinds for _ in symbols_of(kind)):
+            return False
+    return True
+
+
+def bind_shapes(kinds: Sequence[ValueType], shapes: Sequence[tuple[int, ...]]) -> Sizes:
+    """The size of every symbol of the parameters, from the shapes of the (flattened) inputs."""
+    sizes: Sizes = {}
+    tensors = [leaf for kind in kinds for leaf in leaves(kind)]
+    for index, (kind, shape) in enumerate(zip(tensors, shapes, strict=True)):
+        if kind.rank != len(shape):
+            raise SpecViolation(
+                "RankMismatch", f"input {index} has rank {len(shape)}, not {kind.rank} as in {kind}"
+            )
+        for axis, (dim, size) in enumerate(zip(kind.shape, shape, strict=True)):
+            _bind(dim, size, sizes, f"axis {axis} of input {index}")
+    return sizes
+
+
+def _bind(dim: Dim, size: int, sizes: Sizes, what: str) -> None:
+    wanted = sizes.setdefault(dim.name, size) if isinstance(dim, Symbol) else dim
+    if wanted != size:
+        name = f"{dim} = {wanted}" if isinstance(dim, Symbol) else str(dim)
+        raise SpecViolation("DynamicDimensionMismatch", f"{what} has size {size}, not {name}")
+
+
+def specialise(program: Program, sizes: Mapping[str, int]) -> Program:
+    """The program with every symbol replaced by its size. A static program is returned as it is."""
+    if is_static(program):
+        return program
+    return _Specialiser(program).run(dict(sizes))
+
+
+@dataclass
+class _Specialiser:
+    program: Program
+    regions: dict[tuple[int, tuple[tuple[str, int], ...]], Region] = field(default_factory=dict)
+    locations: dict[ValueKey, str] = field(default_factory=dict)
+
+    def run(self, sizes: Sizes) -> Program:
+        main = self.program.main
+        parameters = tuple(substitute(kind, sizes) for kind in main.parameters)
+        body, types = self._body(main, parameters, sizes)
+        results = tuple(types[value_id] for value_id in main.result_ids)
+        function = replace(main, parameters=parameters, body=body, results=results, hints=())
+        self._note_lines(main, main.label)
+        regions = tuple(self.regions.values())
+        return Program(main.name, (function,), regions, self.locations)
+
+    def region(self, region_id: int) -> Region:
+        for region in self.regions.values():
+            if region.id == region_id:
+                return region
+        raise SpecViolation("RegionUndefined", f"region ^{region_id} does not exist")
+
+    def is_bound(self, symbol: Symbol) -> bool:
+        return False
+
+    def _note_lines(self, body: Body, label: str) -> None:
+        for instruction in body.body:
+            line = self.program.locations.get((body.label, instruction.id))
+            if line:
+                self.locations[label, instruction.id] = line
+
+    def _region(self, region_id: int, sizes: Sizes) -> int:
+        key = (region_id, tuple(sorted(sizes.items())))
+        if key not in self.regions:
+            source = self.program.regions_by_id[region_id]
+            parameters = tuple(substitute(kind, sizes) for kind in source.parameters)
+            body, types = self._body(source, parameters, dict(sizes))
+            results = tuple(types[value_id] for value_id in source.result_ids)
+            made = Region(len(self.regions), parameters, body, results, source.result_ids)
+            self._note_lines(source, made.label)
+            self.regions[key] = made
+        return self.regions[key].id
+
+    def _body(
+        self, body: Body, parameters: tuple[ValueType, ...], sizes: Sizes
+    ) -> tuple[tuple[Instruction, ...], dict[int, ValueType]]:
+        types = dict(zip(body.parameter_ids, parameters, strict=True))
+        made = []
+        for instruction in body.body:
+            try:
+                new = self._instruction(instruction, types, sizes)
+            except SpecViolation as error:
+                raise error.at(self.program.place(body, instruction)) from None
+            types[new.id] = new.output
+            made.append(new)
+        return tuple(made), types
+
+    def _instruction(
+        self, instruction: Instruction, types: dict[int, ValueType], sizes: Sizes
+    ) -> Instruction:
+        op = instruction.op.with_dims(
+            lambda dim: sizes.get(dim.name, dim) if isinstance(dim, Symbol) else dim
+        )
+        if op.regions:
+            op = op.with_regions({r: self._region(r, sizes) for r in op.regions})
+        operands = [operand_type(operand, types) for operand in instruction.operands]
+        if isinstance(op, CustomCall):
+            output = substitute(instruction.output, sizes)
+        else:
+            output = op.result_type(operands, self)
+            _bind_output(instruction.output, output, sizes)
+        check_type(output)
+        return replace(instruction, op=op, output=output)
+
+
+def _bind_output(declared: ValueType, actual: ValueType, sizes: Sizes) -> None:
+    if isinstance(declared, TupleType) and isinstance(actual, TupleType):
+        for wanted, found in zip(declared.elements, actual.elements, strict=True):
+            _bind_output(wanted, found, sizes)
+    elif isinstance(declared, TensorType) and isinstance(actual, TensorType):
+        for axis, (dim, size) in enumerate(zip(declared.shape, actual.static_shape, strict=True)):
+            _bind(dim, size, sizes, f"axis {axis} of the result")

@@ -1,0 +1,313 @@
+"""The verifier: every rule of the contract that can be checked without running the program.
+
+It visits each body once, in order, and reports all it finds; after a violation an instruction's
+declared type stands, so that one mistake is reported once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from weft.foundation import limits
+from weft.foundation.errors import Finding, SpecViolation
+from weft.ptir.ir import (
+    Body,
+    Function,
+    HintKind,
+    HintRegion,
+    Instruction,
+    Program,
+    Region,
+    operand_type,
+)
+from weft.ptir.literal import TensorLiteral
+from weft.ptir.op import Op
+from weft.ptir.ops.constant import CustomCall
+from weft.ptir.ops.contraction import DotGeneral
+from weft.ptir.ops.reduction import Reduce
+from weft.ptir.types import (
+    Symbol,
+    TensorType,
+    TupleType,
+    ValueType,
+    agrees,
+    leaves,
+    symbols_of,
+)
+
+MAX_ELEMENTS = 2**63 - 1
+MAX_REGION_DEPTH = 100
+U32_MAX = 2**32 - 1
+
+
+def verify(program: Program, *, collect: bool = False) -> list[Finding]:
+    """Check a program. Raises `SpecViolation` with the first finding, or returns them all."""
+    found: list[Finding] = []
+    for finding in _Verifier(program).findings():
+        found.append(finding)
+        if not collect:
+            raise SpecViolation.of(found)
+    return found
+
+
+@dataclass
+class BodyScope:
+    """The scope of one body: its regions, and the symbols that have a size so far."""
+
+    program: Program
+    bound: set[Symbol] = field(default_factory=set)
+
+    def region(self, region_id: int) -> Region:
+        if region_id not in self.program.regions_by_id:
+            raise SpecViolation("RegionUndefined", f"region ^{region_id} does not exist")
+        return self.program.regions_by_id[region_id]
+
+    def is_bound(self, symbol: Symbol) -> bool:
+        return symbol in self.bound
+
+
+def check_type(kind: ValueType) -> None:
+    """A type is within bounds: rank, nesting, named symbols, and a countable number of elements."""
+    bounds = limits.current()
+    stack: list[tuple[ValueType, int]] = [(kind, 0)]
+    while stack:
+        top, depth = stack.pop()
+        if depth > bounds.nesting:
+            raise SpecViolation("NestingTooDeep", f"a tuple nests deeper than {bounds.nesting}")
+        if isinstance(top, TupleType):
+            stack.extend((element, depth + 1) for element in top.elements)
+        else:
+            _check_tensor(top, bounds.rank)
+
+
+def _check_tensor(kind: TensorType, most: int) -> None:
+    if kind.rank > most:
+        raise SpecViolation("RankTooLarge", f"a tensor has rank {kind.rank}; at most {most}")
+    elements = 1
+    for dim in kind.shape:
+        if isinstance(dim, Symbol):
+            if not dim.name:
+                raise SpecViolation("InvalidAttributeValue", "a dynamic dimension has no name")
+        elif dim < 0:
+            raise SpecViolation("NegativeDimension", f"{kind} has the negative dimension {dim}")
+        else:
+            elements *= max(dim, 1)
+    if elements > MAX_ELEMENTS:
+        raise SpecViolation("ElementCountOverflow", f"{kind} has more than 2^63 - 1 elements")
+
+
+def check_instruction(
+    instruction: Instruction, types: dict[int, ValueType], scope: BodyScope
+) -> None:
+    """One instruction against its type rule; afterwards the symbols of its output are bound."""
+    operands = []
+    for operand in instruction.operands:
+        if isinstance(operand, TensorLiteral):
+            check_type(operand.type)
+            operand.check()
+        operands.append(operand_type(operand, types))
+    check_type(instruction.output)
+    if not isinstance(instruction.op, CustomCall):
+        inferred = instruction.op.result_type(operands, scope)
+        check_type(_named(inferred))
+        if not agrees(inferred, instruction.output):
+            raise SpecViolation(
+                "OutputTypeMismatch",
+                f"the declared type is {instruction.output} but the op gives {inferred}",
+            )
+
+
+def _named(kind: ValueType) -> ValueType:
+    """The type with unknown dims named, so that only its sizes are judged."""
+    if isinstance(kind, TupleType):
+        return TupleType(tuple(_named(element) for element in kind.elements))
+    return kind.with_shape(Symbol("_") if d == Symbol("") else d for d in kind.shape)
+
+
+class _Verifier:
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.function_symbols = _all_symbols(program)
+
+    def findings(self) -> Iterator[Finding]:
+        yield from self._names()
+        yield from self._region_nesting()
+        for body in self.program.bodies:
+            yield from self._body(body)
+
+    def _names(self) -> Iterator[Finding]:
+        names = [function.name for function in self.program.functions]
+        if self.program.entry not in names:
+            yield Finding(
+                "EntryUndefined",
+                "program",
+                f"the entry function @{self.program.entry} does not exist",
+            )
+        for name in _repeated(names):
+            yield Finding("DuplicateName", "program", f"two functions are named @{name}")
+        for region_id in _repeated(region.id for region in self.program.regions):
+            yield Finding("DuplicateRegion", "program", f"two regions have the id ^{region_id}")
+
+    def _region_nesting(self) -> Iterator[Finding]:
+        try:
+            check_region_nesting(self.program)
+        except SpecViolation as error:
+            yield from error.findings
+
+    def _body(self, body: Body) -> Iterator[Finding]:
+        scope = BodyScope(self.program, self._symbols_of_parameters(body))
+        types: dict[int, ValueType] = {}
+        if len(body.parameter_ids) != len(body.parameters):
+            yield Finding(
+                "SignatureMismatch",
+                body.label,
+                f"{len(body.parameters)} parameter types but {len(body.parameter_ids)} ids",
+            )
+        for value_id, kind in zip(body.parameter_ids, body.parameters, strict=False):
+            yield from _caught(lambda kind=kind: check_type(kind), body.label)
+            yield from _fresh(value_id, types, body.label)
+            types[value_id] = kind
+        for instruction in body.body:
+            where = self.program.place(body, instruction)
+            yield from _fresh(instruction.id, types, where)
+            yield from _caught(lambda it=instruction: check_instruction(it, types, scope), where)
+            types[instruction.id] = instruction.output
+            scope.bound.update(symbols_of(instruction.output))
+        yield from self._results(body, types)
+        if isinstance(body, Function):
+            for hint in body.hints:
+                yield from _caught(
+                    lambda hint=hint: check_hint(hint, body), f"hint {hint.id} in {body.label}"
+                )
+
+    def _symbols_of_parameters(self, body: Body) -> set[Symbol]:
+        own = {symbol for kind in body.parameters for symbol in symbols_of(kind)}
+        return own | self.function_symbols if isinstance(body, Region) else own
+
+    def _results(self, body: Body, types: dict[int, ValueType]) -> Iterator[Finding]:
+        if len(body.result_ids) != len(body.results):
+            yield Finding(
+                "SignatureMismatch",
+                body.label,
+                f"{len(body.results)} result types but {len(body.result_ids)} result ids",
+            )
+        for value_id, kind in zip(body.result_ids, body.results, strict=False):
+            if value_id not in types:
+                yield Finding(
+                    "UseBeforeDefinition", body.label, f"the result %{value_id} is not defined"
+                )
+            elif types[value_id] != kind:
+                yield Finding(
+                    "OutputTypeMismatch",
+                    body.label,
+                    f"the result %{value_id} has type {types[value_id]}, declared as {kind}",
+                )
+
+
+def check_region_nesting(program: Program) -> None:
+    """No region contains itself, and regions do not nest too deep."""
+    depth: dict[int, int] = {}
+    open_regions: set[int] = set()
+    for root in program.regions_by_id:
+        stack = [(root, False)]
+        while stack:
+            region_id, leaving = stack.pop()
+            children = _children(program, region_id)
+            if leaving:
+                open_regions.discard(region_id)
+                depth[region_id] = 1 + max((depth.get(c, 0) for c in children), default=0)
+                if depth[region_id] > MAX_REGION_DEPTH:
+                    raise SpecViolation(
+                        "NestingTooDeep",
+                        f"regions nest more than {MAX_REGION_DEPTH} deep",
+                        where=f"region ^{region_id}",
+                    )
+            elif region_id in open_regions:
+                raise SpecViolation(
+                    "RegionCycle", "the region contains itself", where=f"region ^{region_id}"
+                )
+            elif region_id not in depth:
+                open_regions.add(region_id)
+                stack.append((region_id, True))
+                stack.extend((child, False) for child in children)
+
+
+def _children(program: Program, region_id: int) -> list[int]:
+    region = program.regions_by_id.get(region_id)
+    if region is None:
+        return []
+    return [child for instruction in region.body for child in instruction.op.regions]
+
+
+def check_hint(hint: HintRegion, function: Function) -> None:
+    """A hint copies instructions of the body, and names exactly what crosses its border."""
+    body = {instruction.id: instruction for instruction in function.body}
+    inside = {instruction.id for instruction in hint.body}
+    if not hint.body:
+        raise SpecViolation("HintInvalid", "the hint has no instructions")
+    for instruction in hint.body:
+        if body.get(instruction.id) != instruction:
+            raise SpecViolation(
+                "HintInvalid", f"{instruction.summary} is not an instruction of the function"
+            )
+        if not _allowed_in(hint.kind, instruction.op):
+            raise SpecViolation(
+                "HintInvalid", f"{instruction.op.mnemonic} does not belong in {hint.kind}"
+            )
+    used = {use for instruction in hint.body for use in instruction.uses} - inside
+    if used != set(hint.inputs):
+        raise SpecViolation(
+            "HintInvalid", f"inputs are {_ids(hint.inputs)} but the body reads {_ids(used)}"
+        )
+    if not set(hint.exports) <= inside:
+        raise SpecViolation(
+            "HintInvalid", f"exports {_ids(hint.exports)} are not all defined in the hint"
+        )
+
+
+def _allowed_in(kind: HintKind, op: Op) -> bool:
+    if op.regions or op.random:
+        return False
+    if op.elementwise or op.family == "movement":
+        return True
+    if kind is HintKind.DOT_EPILOGUE:
+        return isinstance(op, DotGeneral)
+    return kind is HintKind.REDUCTION_CHAIN and isinstance(op, Reduce)
+
+
+def _ids(ids: Iterable[int]) -> str:
+    return "[" + ", ".join(f"%{i}" for i in sorted(ids)) + "]"
+
+
+def _all_symbols(program: Program) -> set[Symbol]:
+    types = [
+        kind
+        for function in program.functions
+        for kind in (*function.parameters, *(i.output for i in function.body))
+    ]
+    return {dim for kind in types for leaf in leaves(kind) for dim in leaf.shape if _is_symbol(dim)}
+
+
+def _is_symbol(dim: object) -> bool:
+    return isinstance(dim, Symbol)
+
+
+def _repeated(values: Iterable[object]) -> list[object]:
+    seen: set[object] = set()
+    repeats = {value: None for value in values if value in seen or seen.add(value)}
+    return list(repeats)
+
+
+def _fresh(value_id: int, types: dict[int, ValueType], where: str) -> Iterator[Finding]:
+    if value_id in types:
+        yield Finding("DoubleDefinition", where, f"%{value_id} is defined twice")
+    elif not 0 <= value_id <= U32_MAX:
+        yield Finding("InvalidAttributeValue", where, f"the id {value_id} is not a 32-bit number")
+
+
+def _caught(check: Callable[[], None], where: str) -> Iterator[Finding]:
+    try:
+        check()
+    except SpecViolation as error:
+        yield from error.at(where).findings

@@ -1,1 +1,2 @@
-"""What every other folder stands on: dtypes, errors, axes, text tokens, limits. Imports nothing of ours."""
+"""What every other folder stands on: dtypes, errors, axes, text tokens, limits. Imports nothing of
+ours."""

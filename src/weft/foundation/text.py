@@ -1,7 +1,7 @@
 """A tokeniser for Weft's text formats, with positions good enough for error messages.
 
-A token is one of: a name (`reduce`, `weft.sqrt.v1`), a number, a quoted string (JSON escapes), a hex
-blob (`0x00ff`), or a punctuation mark. Comments run from `#` to the end of the line.
+A token is one of: a name (`reduce`, `weft.sqrt.v1`), a number, a quoted string (JSON escapes), a
+hex blob (`0x00ff`), or a punctuation mark. Comments run from `#` to the end of the line.
 """
 
 from __future__ import annotations

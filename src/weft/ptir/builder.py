@@ -6,9 +6,10 @@
     program = b.build(b.tanh(y) * 2.0)
 
 Every op is type-checked where it is written; a mistake is a `SpecViolation` that names the caller's
-line. Operators broadcast a Python number over the tensor (through a literal and `broadcast_to`), and
-nothing else: two tensors must have the same type. Methods that are not spelled out here take the
-operands, then the attributes of the op by name: `b.sqrt(x)`, `b.sort(x, axis=-1, descending=False)`.
+line. Operators broadcast a Python number over the tensor (through a literal and `broadcast_to`),
+and nothing else: two tensors must have the same type. Methods that are not spelled out here take
+the operands, then the attributes of the op by name: `b.sqrt(x)`,
+`b.sort(x, axis=-1, descending=False)`.
 """
 
 from __future__ import annotations
@@ -156,7 +157,8 @@ class Value:
 class _Shared:
     """What the builders of one program share: regions, lines, and the supply of names."""
 
-    regions: list[Region | None] = field(default_factory=list)
+    regions: dict[int, Region] = field(default_factory=dict)
+    region_count: int = 0
     locations: dict[ValueKey, str] = field(default_factory=dict)
     symbols: set[Symbol] = field(default_factory=set)
 
@@ -169,7 +171,7 @@ class _Shared:
         return symbol
 
     def as_program(self, entry: str, functions: tuple[Function, ...]) -> Program:
-        regions = tuple(region for region in self.regions if region is not None)
+        regions = tuple(self.regions[region_id] for region_id in sorted(self.regions))
         return Program(entry, functions, regions, dict(self.locations))
 
 
@@ -229,7 +231,7 @@ class BodyBuilder:
                     f"{value!r} belongs to {value.builder.label}, not to {self.label}; "
                     "a region sees only its own parameters, pass the value as an argument"
                 )
-        scope = BodyScope(self._shared.as_program("", ()), self._bound)
+        scope = BodyScope(self._shared.regions, self._bound)
         if isinstance(op, CustomCall):
             if output is None:
                 raise UserError(f"the custom call {op.target!r} needs its output type")
@@ -392,8 +394,8 @@ class BodyBuilder:
 
     def region(self, kinds: Sequence[ValueType], body: RegionBody) -> int:
         """Build a region by calling `body(builder, *parameters)`; answers its id."""
-        region_id = len(self._shared.regions)
-        self._shared.regions.append(None)
+        region_id = self._shared.region_count
+        self._shared.region_count += 1
         inner = BodyBuilder(f"region ^{region_id}", self._shared)
         inner._bound |= self._bound
         parameters = [inner._parameter(kind) for kind in kinds]
@@ -420,11 +422,11 @@ class BodyBuilder:
         return self._located(lambda: self.append(op, carry))
 
     def scan(self, body: RegionBody, carry: Sequence[Value], inputs: Sequence[Value]) -> Value:
-        """`body(builder, *carries, *slices)` answers the next carries, then the outputs to stack."""
+        """`body(builder, *carries, *slices)` answers the next carries, then the outputs to
+        stack."""
         slices = [value.tensor.with_shape(value.shape[1:]) for value in inputs]
         region = self.region([*(value.type for value in carry), *slices], body)
-        made = self._shared.regions[region]
-        count = len(made.results) - len(carry) if made else 0
+        count = len(self._shared.regions[region].results) - len(carry)
         op = Scan(region, len(carry), max(count, 0))
         return self._located(lambda: self.append(op, [*carry, *inputs]))
 

@@ -34,7 +34,8 @@ def dumps(program: Program, format: str = "text") -> str | bytes:
 
 
 def loads(data: bytes | str) -> Program:
-    """The program in `data`, whatever its format. Structure is checked; `verify` checks the rest."""
+    """The program in `data`, whatever its format. Structure is checked; `verify` checks the
+    rest."""
     if isinstance(data, str):
         return _from_text(data)
     head = data[:64].lstrip()

@@ -1,7 +1,7 @@
 """The reference interpreter: PTIR's meaning, executed with NumPy.
 
-It runs static programs that verify. There is no recursion: calls of regions are frames on a list, and a
-value is dropped after its last use.
+It runs static programs that verify. There is no recursion: calls of regions are frames on a list,
+and a value is dropped after its last use.
 """
 
 from __future__ import annotations

@@ -122,8 +122,7 @@ def from_array(array: NDArray[Any]) -> TensorLiteral:
         stored: NDArray[Any] = array.astype(np.int8)
     else:
         stored = np.ascontiguousarray(array, dtype=dtype.numpy.newbyteorder("<"))
-    made = TensorLiteral(TensorType(dtype, tuple(array.shape)), stored.tobytes())
-    return made
+    return TensorLiteral(TensorType(dtype, tuple(array.shape)), stored.tobytes())
 
 
 Scalar: TypeAlias = bool | int | float | complex

@@ -77,7 +77,7 @@ def _to_odd_f32(array: Array) -> Array:
     away = inexact & (np.abs(back) > np.abs(exact))
     bits = near.view(np.uint32) - away.astype(np.uint32)
     bits |= inexact.astype(np.uint32)
-    return bits.view(np.float32).reshape(array.shape)
+    return np.asarray(bits.view(np.float32).reshape(array.shape))
 
 
 def cast(array: Array, source: DType, target: DType) -> Array:

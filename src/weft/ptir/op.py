@@ -107,7 +107,8 @@ class Op:
     """Which dtypes each operand (or attribute of that name) may have. The first is the op's row
     in the table op x dtype."""
     relative_axes: ClassVar[Mapping[str, int]] = {}
-    """Attributes that the wire stores unsigned but people may write negative: operand to count by."""
+    """Attributes that the wire stores unsigned but people may write negative: operand to count
+    by."""
     family: ClassVar[str] = ""
     """Heading in the op reference: the name of the module that defines the op."""
     elementwise: ClassVar[bool] = False

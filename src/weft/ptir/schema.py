@@ -1,7 +1,8 @@
 """What the attributes of an op can be. A kind is data: the codecs, the printer and the parser each
 walk it, so an attribute that is declared once is read and written in every format.
 
-`check` turns a loosely given value (a list, a dtype name) into the stored one, or raises a violation.
+`check` turns a loosely given value (a list, a dtype name) into the stored one, or raises a
+violation.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ ISIZE_MAX: Final = 2**63 - 1
 
 
 class WireEnum(Enum):
-    """An enumeration whose values are the names on the wire; declaration order is the bincode tag."""
+    """An enumeration whose values are the names on the wire; declaration order is the bincode
+    tag."""
 
     def __str__(self) -> str:
         return snake_case(str(self.value))

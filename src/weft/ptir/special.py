@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-# erf(x) / x as a polynomial in x^2, on |x| <= 1, and erfc(x) * exp(x^2) as one in (x - 2) / (x + 2),
-# on 1 <= x <= 6: interpolated at Chebyshev nodes in 50-digit arithmetic, relative error below 3e-18.
+# erf(x) / x as a polynomial in x^2, on |x| <= 1, and erfc(x) * exp(x^2) as one in
+# (x - 2) / (x + 2), on 1 <= x <= 6: interpolated at Chebyshev nodes in 50-digit arithmetic,
+# relative error below 3e-18.
 _NEAR = (
     1.1283791670955126, -0.3761263890318375, 0.11283791670954879, -0.026866170645076792,
     0.0052239776248180145, -0.000854832698083379, 0.0001205533111164271, -1.4925595266831182e-05,

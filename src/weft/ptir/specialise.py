@@ -1,7 +1,7 @@
 """From a program with dynamic dims to one without, for given sizes.
 
-PTIR has no shapes that depend on data: once the inputs are known, every dim is. Specialising walks the
-program with concrete types, binds each derived symbol where it is first declared, and checks
+PTIR has no shapes that depend on data: once the inputs are known, every dim is. Specialising walks
+the program with concrete types, binds each derived symbol where it is first declared, and checks
 everything the verifier had to leave open. The result is an ordinary static program, so no backend
 needs to know about symbols.
 """

@@ -12,8 +12,8 @@
     region ^0(f32[2]) -> (f32[2]) { ... }
 
 An instruction is `%id = op(operands) {attributes} : type`; absent optional attributes are left out.
-Literals are `f32[2]<1.0, -2.5>`, or hex bytes where decimals would be long or lose bits. Negative axes
-are accepted and stored as the wire stores them. Comments run from `#` to the end of the line.
+Literals are `f32[2]<1.0, -2.5>`, or hex bytes where decimals would be long or lose bits. Negative
+axes are accepted and stored as the wire stores them. Comments run from `#` to the end of the line.
 """
 
 from __future__ import annotations
@@ -224,6 +224,12 @@ def _scalar(scalar: ScalarLiteral) -> str:
     return f"{scalar.tag.lower()} {text}"
 
 
+_SCALAR_KINDS: dict[str, SchemaKind] = {
+    ScalarTag.I1: Bool(),
+    ScalarTag.SIGNED: Isize(),
+    ScalarTag.UNSIGNED: Usize(),
+    ScalarTag.FLOAT: Float(),
+}
 _ATTR_ITEMS: dict[str, SchemaKind] = {
     "I64": Isize(),
     "F64": Float(),
@@ -284,7 +290,7 @@ class _Parser:
         parameters = self.tokens.listed(self.parameter, "(", ")")
         self.types = dict(parameters)
         self.tokens.expect("->")
-        results = self.tokens.listed(self.type, "(", ")")
+        results = self.tokens.listed(self.value_type, "(", ")")
         body, result_ids = self.body()
         hints: list[HintRegion] = []
         while self.tokens.accept("hint"):
@@ -303,10 +309,10 @@ class _Parser:
     def region(self) -> Region:
         self.tokens.expect("^")
         region_id = Usize().check(self.tokens.integer())
-        parameters = tuple(self.tokens.listed(self.type, "(", ")"))
+        parameters = tuple(self.tokens.listed(self.value_type, "(", ")"))
         self.types = dict(enumerate(parameters))
         self.tokens.expect("->")
-        results = tuple(self.tokens.listed(self.type, "(", ")"))
+        results = tuple(self.tokens.listed(self.value_type, "(", ")"))
         body, result_ids = self.body()
         self.tokens.expect("}")
         return Region(region_id, parameters, body, results, result_ids)
@@ -314,7 +320,7 @@ class _Parser:
     def parameter(self) -> tuple[int, ValueType]:
         value_id = self.value_id()
         self.tokens.expect(":")
-        return value_id, self.type()
+        return value_id, self.value_type()
 
     def value_id(self) -> int:
         self.tokens.expect("%")
@@ -371,7 +377,7 @@ class _Parser:
         except SpecViolation as error:
             raise error.at(where(offset)) from None
         tokens.expect(":")
-        output = self.type()
+        output = self.value_type()
         self.types[value_id] = output
         return Instruction(value_id, op, operands, output)
 
@@ -416,11 +422,13 @@ class _Parser:
         self.tokens.expect("]")
         return ElementRef(value_id, index)
 
-    def type(self, depth: int = 0) -> ValueType:
+    def value_type(self, depth: int = 0) -> ValueType:
         if depth > MAX_NESTING:
             self.tokens.fail("a tuple type nests too deep; expected less")
         if self.tokens.current.text == "(":
-            return TupleType(tuple(self.tokens.listed(lambda: self.type(depth + 1), "(", ")")))
+            return TupleType(
+                tuple(self.tokens.listed(lambda: self.value_type(depth + 1), "(", ")"))
+            )
         return TensorType(self.dtype(), self.shape())
 
     def dtype(self) -> DType:
@@ -445,7 +453,7 @@ class _Parser:
         return int(Usize().check(size))
 
     def literal(self) -> TensorLiteral:
-        kind = self.type()
+        kind = self.value_type()
         if not isinstance(kind, TensorType):
             self.tokens.fail("a literal is a tensor; expected one")
         self.tokens.expect("<")
@@ -505,8 +513,7 @@ class _Parser:
         tag = tags[self.tokens.name()]
         if tag == ScalarTag.COMPLEX:
             return ScalarLiteral(tag, complex(*self.pair(Float())))
-        kinds = {ScalarTag.I1: Bool(), ScalarTag.FLOAT: Float(), ScalarTag.SIGNED: Isize()}
-        return ScalarLiteral(tag, self.value(kinds.get(tag, Usize())))
+        return ScalarLiteral(tag, self.value(_SCALAR_KINDS[tag]))
 
     def value(self, kind: SchemaKind) -> Any:
         tokens = self.tokens

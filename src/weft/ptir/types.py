@@ -4,8 +4,8 @@
     TensorType= dtype x (Dim, ...)      text: f32[2, ?B]
     TupleType = (ValueType, ...)        text: (f32[2], si32[2])
 
-A dim that a type rule cannot name yet (the size of a reshape of a dynamic tensor, say) is inferred as
-`UNKNOWN`; the declared output type of the instruction gives it a name.
+A dim that a type rule cannot name yet (the size of a reshape of a dynamic tensor, say) is inferred
+as `UNKNOWN`; the declared output type of the instruction gives it a name.
 """
 
 from __future__ import annotations
@@ -173,9 +173,7 @@ def agrees(inferred: ValueType, declared: ValueType) -> bool:
         return (
             inferred.dtype is declared.dtype
             and inferred.rank == declared.rank
-            and all(
-                a == UNKNOWN or a == b for a, b in zip(inferred.shape, declared.shape, strict=True)
-            )
+            and all(a in (UNKNOWN, b) for a, b in zip(inferred.shape, declared.shape, strict=True))
         )
     return False
 

@@ -6,11 +6,14 @@ declared type stands, so that one mistake is reported once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from weft.foundation import limits
 from weft.foundation.errors import Finding, SpecViolation
+from weft.ptir.calls import decode_call
 from weft.ptir.ir import (
     Body,
     Function,
@@ -32,7 +35,6 @@ from weft.ptir.types import (
     TupleType,
     ValueType,
     agrees,
-    leaves,
     symbols_of,
 )
 
@@ -55,13 +57,13 @@ def verify(program: Program, *, collect: bool = False) -> list[Finding]:
 class BodyScope:
     """The scope of one body: its regions, and the symbols that have a size so far."""
 
-    program: Program
+    regions: Mapping[int, Region]
     bound: set[Symbol] = field(default_factory=set)
 
     def region(self, region_id: int) -> Region:
-        if region_id not in self.program.regions_by_id:
+        if region_id not in self.regions:
             raise SpecViolation("RegionUndefined", f"region ^{region_id} does not exist")
-        return self.program.regions_by_id[region_id]
+        return self.regions[region_id]
 
     def is_bound(self, symbol: Symbol) -> bool:
         return symbol in self.bound
@@ -108,8 +110,11 @@ def check_instruction(
             operand.check()
         operands.append(operand_type(operand, types))
     check_type(instruction.output)
-    if not isinstance(instruction.op, CustomCall):
-        inferred = instruction.op.result_type(operands, scope)
+    op = instruction.op
+    if isinstance(op, CustomCall):
+        decode_call(op)
+    else:
+        inferred = op.result_type(operands, scope)
         check_type(_named(inferred))
         if not agrees(inferred, instruction.output):
             raise SpecViolation(
@@ -156,7 +161,7 @@ class _Verifier:
             yield from error.findings
 
     def _body(self, body: Body) -> Iterator[Finding]:
-        scope = BodyScope(self.program, self._symbols_of_parameters(body))
+        scope = BodyScope(self.program.regions_by_id, self._symbols_of_parameters(body))
         types: dict[int, ValueType] = {}
         if len(body.parameter_ids) != len(body.parameters):
             yield Finding(
@@ -165,21 +170,20 @@ class _Verifier:
                 f"{len(body.parameters)} parameter types but {len(body.parameter_ids)} ids",
             )
         for value_id, kind in zip(body.parameter_ids, body.parameters, strict=False):
-            yield from _caught(lambda kind=kind: check_type(kind), body.label)
+            yield from _caught(partial(check_type, kind), body.label)
             yield from _fresh(value_id, types, body.label)
             types[value_id] = kind
         for instruction in body.body:
             where = self.program.place(body, instruction)
             yield from _fresh(instruction.id, types, where)
-            yield from _caught(lambda it=instruction: check_instruction(it, types, scope), where)
+            yield from _caught(partial(check_instruction, instruction, types, scope), where)
             types[instruction.id] = instruction.output
             scope.bound.update(symbols_of(instruction.output))
         yield from self._results(body, types)
         if isinstance(body, Function):
             for hint in body.hints:
-                yield from _caught(
-                    lambda hint=hint: check_hint(hint, body), f"hint {hint.id} in {body.label}"
-                )
+                where = f"hint {hint.id} in {body.label}"
+                yield from _caught(partial(check_hint, hint, body), where)
 
     def _symbols_of_parameters(self, body: Body) -> set[Symbol]:
         own = {symbol for kind in body.parameters for symbol in symbols_of(kind)}
@@ -286,17 +290,11 @@ def _all_symbols(program: Program) -> set[Symbol]:
         for function in program.functions
         for kind in (*function.parameters, *(i.output for i in function.body))
     ]
-    return {dim for kind in types for leaf in leaves(kind) for dim in leaf.shape if _is_symbol(dim)}
+    return {symbol for kind in types for symbol in symbols_of(kind)}
 
 
-def _is_symbol(dim: object) -> bool:
-    return isinstance(dim, Symbol)
-
-
-def _repeated(values: Iterable[object]) -> list[object]:
-    seen: set[object] = set()
-    repeats = {value: None for value in values if value in seen or seen.add(value)}
-    return list(repeats)
+def _repeated(values: Iterable[Hashable]) -> list[Hashable]:
+    return [value for value, count in Counter(values).items() if count > 1]
 
 
 def _fresh(value_id: int, types: dict[int, ValueType], where: str) -> Iterator[Finding]:

@@ -1,14 +1,15 @@
 """PTIR as bincode (version 1 defaults): little-endian, u64 lengths, u32 enum tags, no field names.
 
-One description of the layout serves both directions: a `Writer` and a `Reader` have the same methods,
-and the functions below walk the structure with either. Reading is bounds-checked: a length that the
-remaining bytes cannot hold is refused before anything is allocated for it.
+One description of the layout serves both directions: a `Writer` and a `Reader` have the same
+methods, and the functions below walk the structure with either. Reading is bounds-checked: a length
+that the remaining bytes cannot hold is refused before anything is allocated for it.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from weft.foundation import limits
@@ -200,9 +201,7 @@ class Writer:
         for name, attr in attrs:
             self.string(name)
             self.member(attr.kind)
-            write = (
-                self.string if attr.kind in _TEXT else lambda v: self.pack(_LAYOUTS[attr.kind], v)
-            )
+            write = self.string if attr.kind in _TEXT else partial(self.pack, _LAYOUTS[attr.kind])
             if isinstance(attr.value, tuple):
                 self.listed(attr.value, write)
             else:

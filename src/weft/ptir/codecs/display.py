@@ -1,5 +1,6 @@
-"""The public display form: what other PTIR implementations print. It loses literal operands' bytes and
-is for eyes and for comparing with their output; `weft.ptir.text` is the form that reads back."""
+"""The public display form: what other PTIR implementations print. It loses literal operands' bytes
+and is for eyes and for comparing with their output; `weft.ptir.text` is the form that reads
+back."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from weft.ptir.ir import (
     SPEC_VERSION,
     ElementRef,
     Function,
+    HintRegion,
     Instruction,
     Operand,
     Program,
@@ -66,21 +68,25 @@ def _function(function: Function) -> list[str]:
     if function.hints:
         lines.append("    hints:")
         for hint in function.hints:
-            lines += [
-                f"      fused_hint id={hint.id} kind={hint.kind.value} policy={hint.policy.value} {{",
-                f"        inputs: [{_refs(hint.inputs)}]",
-                f"        exports: [{_refs(hint.exports)}]",
-            ]
-            if hint.attrs:
-                lines.append("        attrs:")
-                lines += [f"          {name} = {_attr(attr)}" for name, attr in hint.attrs]
-            lines.append("        body:")
-            lines += [f"          {_instruction(i)}" for i in hint.body]
-            lines.append("      }")
+            lines += _hint(hint)
     lines.append("    results:")
     results = zip(function.result_ids, function.results, strict=False)
     lines += [f"      %{i} : {_type(t)}" for i, t in results]
     return [*lines, "  }"]
+
+
+def _hint(hint: HintRegion) -> list[str]:
+    head = f"fused_hint id={hint.id} kind={hint.kind.value} policy={hint.policy.value}"
+    attrs = [f"          {name} = {_attr(attr)}" for name, attr in hint.attrs]
+    return [
+        f"      {head} {{",
+        f"        inputs: [{_refs(hint.inputs)}]",
+        f"        exports: [{_refs(hint.exports)}]",
+        *(["        attrs:", *attrs] if attrs else []),
+        "        body:",
+        *(f"          {_instruction(i)}" for i in hint.body),
+        "      }",
+    ]
 
 
 def _region(region: Region) -> list[str]:
@@ -215,7 +221,8 @@ def _debug(kind: SchemaKind, value: Any) -> str:
         case ScalarOf():
             return _scalar(value)
         case LiteralOf():
-            spec = f"TensorSpec {{ dtype: {value.type.dtype.wire}, shape: {_shape(value.type.shape)} }}"
+            fields = f"dtype: {value.type.dtype.wire}, shape: {_shape(value.type.shape)}"
+            spec = f"TensorSpec {{ {fields} }}"
             return f"TensorLiteral {{ spec: {spec}, bytes: {_list(map(str, value.data))} }}"
         case Attributes():
             return _attrs(value)

@@ -1,7 +1,7 @@
 """PTIR from JSON, checked: structure and ranges, not meaning.
 
-Unknown fields of an object are ignored with a warning, unknown variants are errors, and every complaint
-names the path to the offending place.
+Unknown fields of an object are ignored with a warning, unknown variants are errors, and every
+complaint names the path to the offending place.
 """
 
 from __future__ import annotations

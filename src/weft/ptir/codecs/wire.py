@@ -27,7 +27,8 @@ def to_wire(program: Program) -> Program:
 
 
 def from_wire(program: Program) -> Program:
-    """The program as Weft holds it. A malformed call of a known target stays a call, for `verify`."""
+    """The program as Weft holds it. A malformed call of a known target stays a call, for
+    `verify`."""
     return _map_ops(program, _decode)
 
 

@@ -30,9 +30,9 @@ class Constant(Op):
 
 @core_op(tag=36)
 class CustomCall(Op):
-    """A fused kernel that a backend provides under a name. The declared output type is authoritative.
-    Targets that Weft knows become ops of their own when a program is read; what is left here is
-    carried, verified by its declared type, and Unimplemented when it runs."""
+    """A fused kernel that a backend provides under a name. The declared output type is
+    authoritative. Targets that Weft knows become ops of their own when a program is read; what is
+    left here is carried, verified by its declared type, and Unimplemented when it runs."""
 
     operands = ("*args",)
 

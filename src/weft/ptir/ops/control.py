@@ -52,8 +52,8 @@ def _match(found: Sequence[ValueType], wanted: Sequence[ValueType], what: str) -
 
 @core_op(tag=24)
 class Cond(Op):
-    """Runs `true_region` on the arguments if `pred` holds, else `false_region`. Both regions have the
-    same signature; one result is bare, several form a tuple."""
+    """Runs `true_region` on the arguments if `pred` holds, else `false_region`. Both regions have
+    the same signature; one result is bare, several form a tuple."""
 
     operands = ("pred", "*args?")
     dtypes = {"pred": frozenset({I1})}

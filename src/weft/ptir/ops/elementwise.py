@@ -1,4 +1,5 @@
-"""Elementwise arithmetic, comparison and selection: one result element per index, no broadcasting."""
+"""Elementwise arithmetic, comparison and selection: one result element per index, no
+broadcasting."""
 
 from __future__ import annotations
 
@@ -70,8 +71,9 @@ _UNARY: Mapping[UnaryFn, tuple[Callable[[Array], Any], frozenset[DType]]] = {
 
 @core_op(tag=1, spec=None, newtype=True)
 class ElementwiseUnary(Op):
-    """`out[i] = fn(x[i])`. Integers wrap: `neg` of an unsigned value is its two's complement, `abs` of
-    the lowest value is itself. `abs` of a complex value keeps the dtype, with a zero imaginary part."""
+    """`out[i] = fn(x[i])`. Integers wrap: `neg` of an unsigned value is its two's complement, `abs`
+    of the lowest value is itself. `abs` of a complex value keeps the dtype, with a zero imaginary
+    part."""
 
     operands = ("x",)
     elementwise = True
@@ -130,9 +132,9 @@ _BINARY: Mapping[BinaryFn, tuple[Callable[[Array, Array], Any], frozenset[DType]
 
 @core_op(tag=2, spec=None, newtype=True)
 class ElementwiseBinary(Op):
-    """`out[i] = fn(lhs[i], rhs[i])`. Integers wrap; integer division truncates toward zero, and a zero
-    divisor is rejected when the program runs. `maximum` and `minimum` propagate NaN; on i1 they are
-    or and and. Which zero they return for `(-0, +0)` is not specified."""
+    """`out[i] = fn(lhs[i], rhs[i])`. Integers wrap; integer division truncates toward zero, and a
+    zero divisor is rejected when the program runs. `maximum` and `minimum` propagate NaN; on i1
+    they are or and and. Which zero they return for `(-0, +0)` is not specified."""
 
     operands = ("lhs", "rhs")
     elementwise = True
@@ -205,7 +207,8 @@ class Compare(Op):
 
 @core_op(tag=7, spec=None)
 class Select(Op):
-    """`out[i] = pred[i] ? on_true[i] : on_false[i]`. Nothing is computed with the unchosen value."""
+    """`out[i] = pred[i] ? on_true[i] : on_false[i]`. Nothing is computed with the unchosen
+    value."""
 
     operands = ("pred", "on_true", "on_false")
     dtypes = {"on_true": ANY, "on_false": ANY, "pred": BOOL}
@@ -226,7 +229,8 @@ class Select(Op):
 @core_op(tag=8)
 class Cast(Op):
     """Elementwise conversion. Float to int truncates and saturates, NaN becomes 0; int to int
-    saturates; to float rounds to nearest even; to i1 is `!= 0`; complex to real takes the real part."""
+    saturates; to float rounds to nearest even; to i1 is `!= 0`; complex to real takes the real
+    part."""
 
     operands = ("x",)
     dtypes = {"x": ANY}

@@ -105,6 +105,11 @@ def _complex(real: Array, imag: Array) -> Array:
     return result
 
 
+def _sqrt(x: Array) -> Array:
+    # A real square root is correctly rounded in any format: no detour is needed.
+    return np.asarray(np.sqrt(x) if x.dtype.kind == "f" else _in_double(np.sqrt)(x))
+
+
 def _complex_expm1(z: Array) -> Array:
     x, y = z.real, z.imag
     half = np.sin(y / 2)
@@ -199,7 +204,7 @@ class Sqrt(UnaryFunction):
     """The square root, correctly rounded for floats. Of a negative float it is NaN, of -0 it is -0;
     of a complex value it is the root with non-negative real part."""
 
-    function = np.sqrt
+    function = _sqrt
 
 
 @extension_op("floor")

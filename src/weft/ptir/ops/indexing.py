@@ -4,8 +4,8 @@ Indices are si32 or si64 and never wrap around: one that is out of range is a vi
 program runs, with its value, its position and the bound. Only the starts of dynamic slices are
 clamped.
 
-Scatters turn every update into one position of the flattened operand, then combine them there in
-row-major order of the updates; NumPy's unbuffered `ufunc.at` makes repeated positions add up.
+Scatters turn every update into one position of the flattened operand and combine them there one
+after the other; NumPy's unbuffered `ufunc.at` makes repeated positions add up.
 """
 
 from __future__ import annotations

@@ -1,0 +1,58 @@
+# Weft's chores; `make help` lists them. Everything installs into .venv and nowhere else.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest -n auto
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test test-full check lint types imports format docs bench clean
+
+help: ## list what make can do
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(INSTALLED) ## make .venv and install Weft and its tools; again when pyproject.toml changes
+
+$(INSTALLED): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Weft needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+run: setup ## build, verify and run a small GPT, with the time of every op
+	@$(BIN)/python examples/gpt.py
+
+test: setup ## the fast tests
+	@$(PYTEST) -m 'not slow'
+
+test-full: setup ## all tests, long random runs included
+	@$(PYTEST)
+
+check: lint types imports test ## everything that must hold before a commit
+
+lint: setup ## style, by ruff
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: setup ## types, by mypy
+	@$(BIN)/mypy
+
+imports: setup ## who may import whom, by import-linter
+	@$(BIN)/lint-imports
+
+format: setup ## format the code and fix what ruff can fix
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+docs: setup ## write the op reference again, from the op classes
+	@$(BIN)/python docs/generate_ops.py
+
+bench: setup ## the reference backend against plain NumPy on a GPT-2 forward pass
+	@$(BIN)/python benchmarks/reference_gpt2.py
+
+clean: ## remove caches and build outputs; .venv stays
+	@rm -rf build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find src tests examples benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Carrying programs out: backends by name, and running."""

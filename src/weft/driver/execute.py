@@ -1,0 +1,98 @@
+"""`weft.run`: verify a program, check the inputs, bind its dims, and carry it out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.driver.backends import DEFAULT, get_backend
+from weft.foundation.errors import UserError
+from weft.ptir.interp import Observer
+from weft.ptir.ir import Program
+from weft.ptir.specialise import bind_shapes, specialise
+from weft.ptir.types import TensorType, leaves
+from weft.ptir.verify import verify
+
+Array = NDArray[Any]
+MAX_SEED = 2**64 - 1
+
+
+def run(
+    program: Program,
+    inputs: Sequence[Any] = (),
+    *,
+    backend: str = DEFAULT,
+    seed: int = 0,
+    observer: Observer | None = None,
+) -> list[Array]:
+    """Run a program. Inputs and results are flat lists: tuples are flattened in order.
+
+    Arrays must have exactly the declared dtype; Python numbers and lists are converted where that
+    loses nothing. `seed` (64 bits) feeds the random ops. `observer` is told the time of every
+    instruction, on backends that run one at a time.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= MAX_SEED:
+        raise UserError(f"seed {seed!r} is not a whole number from 0 to 2^64 - 1")
+    chosen = get_backend(backend)
+    verify(program)
+    arrays = check_inputs(program, inputs)
+    sizes = bind_shapes(program.main.parameters, [array.shape for array in arrays])
+    concrete = specialise(program, sizes)
+    executable = chosen.compile(concrete)
+    inputs = [chosen.store(array) for array in arrays]
+    results = executable.execute(inputs, seed=seed, observer=observer)
+    kinds = [leaf for kind in concrete.main.results for leaf in leaves(kind)]
+    return [chosen.read_storage(x, kind) for x, kind in zip(results, kinds, strict=True)]
+
+
+def check_inputs(program: Program, inputs: Sequence[Any]) -> list[Array]:
+    """The inputs as arrays of the declared types, or a sentence about the first that is wrong."""
+    wanted = [leaf for kind in program.main.parameters for leaf in leaves(kind)]
+    if isinstance(inputs, np.ndarray | str | dict) or not isinstance(inputs, Sequence):
+        found = type(inputs).__name__
+        raise UserError(f"inputs must be a list with {len(wanted)} arrays, not {found}")
+    if len(inputs) != len(wanted):
+        signature = ", ".join(map(str, wanted)) or "nothing"
+        raise UserError(
+            f"@{program.entry} takes {len(wanted)} inputs ({signature}) but got {len(inputs)}"
+        )
+    pairs = zip(inputs, wanted, strict=True)
+    return [_array(index, value, kind) for index, (value, kind) in enumerate(pairs)]
+
+
+def _array(index: int, value: Any, kind: TensorType) -> Array:
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise UserError(f"input {index} is not an array: {error}") from None
+    if array.dtype != kind.dtype.numpy:
+        if isinstance(value, np.ndarray | np.generic):
+            raise UserError(
+                f"input {index} has dtype {array.dtype}, but the program takes {kind}; "
+                f"convert it with .astype first"
+            )
+        array = _convert(index, array, kind)
+    if array.ndim != kind.rank or not all(
+        size == dim or not isinstance(dim, int)
+        for size, dim in zip(array.shape, kind.shape, strict=False)
+    ):
+        raise UserError(
+            f"input {index} has shape {list(array.shape)}, but the program takes {kind}"
+        )
+    return array
+
+
+def _convert(index: int, array: Array, kind: TensorType) -> Array:
+    """A Python number or list in the declared dtype; integers must not lose anything."""
+    try:
+        with np.errstate(all="ignore"):
+            converted = array.astype(kind.dtype.numpy)
+            exact = np.array_equal(converted.astype(array.dtype), array)
+    except (TypeError, ValueError, OverflowError):
+        raise UserError(f"input {index} cannot become {kind}") from None
+    if not exact and not (kind.dtype.is_float or kind.dtype.is_complex):
+        raise UserError(f"input {index} has values that {kind.dtype} cannot hold")
+    return converted

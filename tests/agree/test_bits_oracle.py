@@ -1,0 +1,106 @@
+"""Bitwise ops against Python's unbounded integers with explicit wrapping."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from tests.support import Array, apply, bits, by_name, random_array
+
+from weft.foundation.dtypes import BOOL, I1, INTEGERS, SI4, SI64, UI4, UI64, DType
+from weft.ptir.op import Op
+from weft.ptir.ops import bits as b
+
+LOGIC: dict[type[Op], Callable[[int, int], int]] = {
+    b.BitwiseAnd: lambda x, y: x & y,
+    b.BitwiseOr: lambda x, y: x | y,
+    b.BitwiseXor: lambda x, y: x ^ y,
+}
+
+
+def wrap(value: int, dtype: DType) -> int:
+    """The value modulo 2^bits, in the dtype's range."""
+    value %= 1 << dtype.bits
+    return value - (1 << dtype.bits) if dtype.is_signed and value >> (dtype.bits - 1) else value
+
+
+def every(dtype: DType) -> Array:
+    """All values where there are few, otherwise random and extreme ones."""
+    if dtype is I1:
+        return np.array([False, True])
+    if dtype in (SI4, UI4):
+        return np.arange(16, dtype=np.uint8).view(dtype.numpy)
+    edges = [wrap(v, dtype) for v in (0, 1, 2, -1, -2, 1 << (dtype.bits - 1))]
+    edges += [int(dtype.lowest), int(dtype.highest)]
+    return np.concatenate([np.array(edges, dtype.numpy), random_array(dtype, (40,))])
+
+
+def pairs(dtype: DType) -> tuple[Array, Array]:
+    x, y = np.meshgrid(every(dtype), every(dtype))
+    return x.reshape(-1), y.reshape(-1)
+
+
+def ints(array: Array) -> list[int]:
+    return [int(v) for v in array]
+
+
+@pytest.mark.parametrize("dtype", by_name(INTEGERS | BOOL), ids=str)
+@pytest.mark.parametrize("op", LOGIC, ids=lambda op: op.name)
+def test_logic(op: type[Op], dtype: DType) -> None:
+    x, y = pairs(dtype)
+    want = [wrap(LOGIC[op](p, q), dtype) for p, q in zip(ints(x), ints(y), strict=True)]
+    assert ints(apply(op(), x, y)) == want
+
+
+@pytest.mark.parametrize("dtype", by_name(INTEGERS | BOOL), ids=str)
+def test_not(dtype: DType) -> None:
+    x = every(dtype)
+    assert ints(apply(b.BitwiseNot(), x)) == [wrap(~v, dtype) for v in ints(x)]
+
+
+def amounts(dtype: DType) -> list[int]:
+    """From none to far beyond the width, as far as the dtype can say."""
+    wanted = [*range(min(dtype.bits + 3, 70)), 100, 127, int(dtype.highest)]
+    return sorted({a for a in wanted if a <= dtype.highest})
+
+
+def shift_cases(dtype: DType) -> tuple[Array, Array]:
+    x, y = np.meshgrid(every(dtype), np.array(amounts(dtype)).astype(dtype.numpy))
+    return x.reshape(-1), y.reshape(-1)
+
+
+def one_at_a_time(x: int, steps: int, dtype: DType, left: bool) -> int:
+    for _ in range(min(steps, dtype.bits)):
+        x = wrap(x * 2, dtype) if left else x // 2
+    return x
+
+
+@pytest.mark.parametrize("dtype", by_name(INTEGERS), ids=str)
+@pytest.mark.parametrize("op", [b.ShiftLeft, b.ShiftRight], ids=lambda op: op.name)
+def test_shifts_act_one_bit_at_a_time(op: type[Op], dtype: DType) -> None:
+    x, y = shift_cases(dtype)
+    left = op is b.ShiftLeft
+    want = [one_at_a_time(p, q, dtype, left) for p, q in zip(ints(x), ints(y), strict=True)]
+    assert ints(apply(op(), x, y)) == want
+
+
+@pytest.mark.parametrize("dtype", [SI64, UI64, SI4], ids=str)
+def test_shifts_beyond_the_width_leave_only_the_sign(dtype: DType) -> None:
+    amount = np.array([dtype.highest] * 2).astype(dtype.numpy)
+    x = np.array([dtype.lowest, dtype.highest]).astype(dtype.numpy)
+    assert ints(apply(b.ShiftLeft(), x, amount)) == [0, 0]
+    assert ints(apply(b.ShiftRight(), x, amount)) == [-1 if dtype.is_signed else 0, 0]
+
+
+@pytest.mark.parametrize("dtype", [SI4, UI64], ids=str)
+@pytest.mark.parametrize("op", [*LOGIC, b.ShiftLeft, b.ShiftRight], ids=lambda op: op.name)
+def test_views_scalars_and_empty_tensors(op: type[Op], dtype: DType) -> None:
+    x = random_array(dtype, (3, 4))
+    y = np.broadcast_to(np.array([0, 1, 2, 3]).astype(dtype.numpy), (3, 4))
+    x.flags.writeable = False
+    whole = apply(op(), x, y)
+    assert bits(apply(op(), x.T, y.T)) == bits(whole.T)
+    assert bits(apply(op(), np.asarray(x[1, 2]), np.asarray(y[1, 2]))) == bits(whole[1, 2])
+    assert apply(op(), x[:, :0], y[:, :0]).shape == (3, 0)
+    assert bits(apply(b.BitwiseNot(), np.asarray(x[0, 0]))) == bits(apply(b.BitwiseNot(), x)[0, 0])

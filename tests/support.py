@@ -47,7 +47,8 @@ def apply(op: Op, *args: Array, seed: int = 0, execution: int = 0) -> Any:
 def check_type(value: Value, kind: ValueType) -> None:
     """The value has exactly the dtype and shape that the type says."""
     if isinstance(kind, TupleType):
-        assert isinstance(value, tuple) and len(value) == len(kind.elements)
+        assert isinstance(value, tuple)
+        assert len(value) == len(kind.elements)
         for part, part_kind in zip(value, kind.elements, strict=True):
             check_type(part, part_kind)
     else:
@@ -109,8 +110,8 @@ def assert_ulp(out: Array, exact: Array, ulps: float) -> None:
     if bad.any():
         first = tuple(int(i[0]) for i in np.nonzero(np.atleast_1d(bad)))
         raise AssertionError(
-            f"{int(bad.sum())} of {bad.size} elements off by more than {ulps} ulp; first at {first}: "
-            f"got {np.atleast_1d(got)[first]!r}, exact {np.atleast_1d(want)[first]!r}"
+            f"{int(bad.sum())} of {bad.size} elements off by more than {ulps} ulp; "
+            f"first at {first}: got {np.atleast_1d(got)[first]!r}, exact {np.atleast_1d(want)[first]!r}"
         )
 
 

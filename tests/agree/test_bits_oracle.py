@@ -66,7 +66,7 @@ def amounts(dtype: DType) -> list[int]:
 
 
 def shift_cases(dtype: DType) -> tuple[Array, Array]:
-    x, y = np.meshgrid(every(dtype), np.array(amounts(dtype)).astype(dtype.numpy))
+    x, y = np.meshgrid(every(dtype), np.array(amounts(dtype), dtype.numpy))
     return x.reshape(-1), y.reshape(-1)
 
 
@@ -87,8 +87,8 @@ def test_shifts_act_one_bit_at_a_time(op: type[Op], dtype: DType) -> None:
 
 @pytest.mark.parametrize("dtype", [SI64, UI64, SI4], ids=str)
 def test_shifts_beyond_the_width_leave_only_the_sign(dtype: DType) -> None:
-    amount = np.array([dtype.highest] * 2).astype(dtype.numpy)
-    x = np.array([dtype.lowest, dtype.highest]).astype(dtype.numpy)
+    amount = np.array([dtype.highest] * 2, dtype.numpy)
+    x = np.array([dtype.lowest, dtype.highest], dtype.numpy)
     assert ints(apply(b.ShiftLeft(), x, amount)) == [0, 0]
     assert ints(apply(b.ShiftRight(), x, amount)) == [-1 if dtype.is_signed else 0, 0]
 

@@ -39,7 +39,7 @@ Shape = tuple[int, ...]
 
 
 def small(dtype: DType, shape: Shape, seed: int = 0) -> Array:
-    """Whole numbers from -2 (or 0) to 3: few of them add up exactly in any float, and wrap in si4."""
+    """Whole numbers from -2 (or 0) to 3: a few add up exactly in any float, and wrap in si4."""
     rng = np.random.default_rng([seed, dtype.index, *shape])
     signed = dtype.kind.value not in ("unsigned", "bool")
     values = rng.integers(-2 if signed else 0, 4, shape)

@@ -27,7 +27,7 @@ KNOWN = [
 
 
 def scalar_philox(counter: tuple[int, ...], key: tuple[int, ...]) -> tuple[int, ...]:
-    """Ten rounds: each multiplies words 0 and 2, swaps the products' halves in, and bumps the key."""
+    """Ten rounds: multiply words 0 and 2, mix the halves of the products, bump the key."""
     r0, l0, r1, l1 = counter
     k0, k1 = key
     for _ in range(10):
@@ -50,7 +50,7 @@ def scalar_uniform(seed: int, stream: int, execution: int, index: int, dtype: DT
         word, width = high * 2**32 + scalar_word(seed, stream, execution, 2 * index + 1), 64
     else:
         word, width = scalar_word(seed, stream, execution, index), 32
-    return word // 2 ** (width - PRECISION[dtype]) / 2 ** PRECISION[dtype]
+    return float((word >> (width - PRECISION[dtype])) / (1 << PRECISION[dtype]))
 
 
 def scalar_normal(seed: int, stream: int, execution: int, index: int, dtype: DType) -> float:

@@ -171,9 +171,9 @@ class Qr(Factorisation):
 class Eigh(Factorisation):
     """`(values, vectors)` of each Hermitian matrix of `x`: the eigenvalues as floats in ascending
     order, and a unitary matrix whose column `i` belongs to value `i`, so that `x @ vectors =
-    vectors * values`. Only the lower triangle is read, of the diagonal only the real part. A matrix
-    with an infinity or NaN gives NaN everywhere. The sign or phase of each vector is not
-    promised."""
+    vectors * values`. Only the lower triangle is read, of the diagonal only the real part. Where
+    one of the elements read is infinite or NaN, all results of that matrix are NaN. The sign or
+    phase of each vector is not promised."""
 
     square = True
 
@@ -190,8 +190,8 @@ class Svd(Factorisation):
     """`(u, s, vh)` of each matrix of `x`: the singular values `s` as floats, not negative, in
     descending order, and `u`, `vh` with orthonormal columns and rows, so that `(u * s) @ vh = x`.
     For matrices m x n and k = min(m, n), `u` is m x k and `vh` k x n; with `full_matrices` they are
-    completed to m x m and n x n. A matrix with an infinity or NaN gives NaN everywhere. The signs
-    or phases of the vectors are not promised."""
+    completed to m x m and n x n. Where an element is infinite or NaN, all results of that matrix
+    are NaN. The signs or phases of the vectors are not promised."""
 
     full_matrices: bool = attr(Bool())
 

@@ -5,6 +5,7 @@ Both ops see windows through strides of the (padded) operand; only the result is
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -111,7 +112,10 @@ def _strided(board: Array, extents: Sequence[int], strides: Sequence[int]) -> Ar
     """The view with these extents and byte strides, but for axes of extent 1: left out, they cannot
     exceed NumPy's rank, nor their strides its integers."""
     axes = [(n, s) for n, s in zip(extents, strides, strict=True) if n != 1]
-    return as_strided(board, [n for n, _ in axes], [s for _, s in axes], writeable=False)
+    # NumPy's array interface, which as_strided goes through, has no name for fp8.
+    plain = board.view(np.uint8) if board.dtype.itemsize == 1 else board
+    view = as_strided(plain, [n for n, _ in axes], [s for _, s in axes], writeable=False)
+    return view.view(board.dtype)
 
 
 @core_op(tag=28)
@@ -183,25 +187,19 @@ class ReduceWindow(Op):
         flat = total.reshape(math.prod(before), extent, math.prod(after))
         places = low + _spread(extent, base) + high
         shape = (flat.shape[0], places, flat.shape[2])
-        windows = self._windows(_board(flat, (0, low, 0), shape, (1, base, 1), fill), axis)
-        result = self._combine(windows)
+        result = self._slide(_board(flat, (0, low, 0), shape, (1, base, 1), fill), axis)
         return result.reshape(*before, result.shape[1], *after)
 
-    def _windows(self, board: Array, axis: int) -> Array:
-        """The windows along the middle axis; the axis over which one lies comes first, where NumPy
-        reduces fastest."""
-        step = self.window_dilation[axis]
+    def _slide(self, board: Array, axis: int) -> Array:
+        """Every window along the middle axis reduced to one element."""
+        stride, step = self.strides[axis], self.window_dilation[axis]
         span = _spread(self.window_dims[axis], step)
-        windows = sliding_window_view(board, span, axis=1)
-        return np.moveaxis(windows[:, :: self.strides[axis], :, ::step], -1, 0)
-
-    def _combine(self, windows: Array) -> Array:
-        """`windows` reduced over its first axis."""
-        function = ufunc(self.reduce)
-        if not self._rounds_each_step(as_dtype(windows.dtype)):
-            return np.asarray(function.reduce(windows, axis=0, dtype=windows.dtype))
-        # `reduce` would keep partial sums of a narrow float in f32.
-        total = windows[0]
-        for element in windows[1:]:
-            total = function(total, element)
-        return np.asarray(total)
+        if self._rounds_each_step(as_dtype(board.dtype)):
+            # `ufunc.reduce` would keep partial sums of a narrow float in f32.
+            starts = board.shape[1] - span + 1
+            places = range(0, span, step)
+            return functools.reduce(np.add, (board[:, at : at + starts : stride] for at in places))
+        windows = sliding_window_view(board, span, axis=1)[:, ::stride, :, ::step]
+        # The axis over which a window lies comes first: there NumPy reduces fastest.
+        first = np.moveaxis(windows, -1, 0)
+        return np.asarray(ufunc(self.reduce).reduce(first, axis=0, dtype=board.dtype))

@@ -1,0 +1,1 @@
+"""The command line. Nothing else in Weft imports this folder, typer, or rich."""

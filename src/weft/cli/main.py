@@ -1,0 +1,190 @@
+"""`weft`: verify, show, convert and run programs from the command line.
+
+Exit codes: 0 for success, 1 when the program or the data is wrong, 2 when the command line is.
+Errors are sentences on stderr. With WEFT_DEBUG=1 an error comes with its traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+import warnings
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from weft import __version__
+from weft.cli import arrays
+from weft.cli.report import complain, outputs_table, print_table, printable
+from weft.driver.backends import DEFAULT, backend_names
+from weft.driver.execute import MAX_SEED, run
+from weft.foundation.errors import SpecViolation, WeftError, WeftWarning
+from weft.ptir.files import EXTENSIONS, dumps, load, save
+from weft.ptir.verify import verify
+
+app = typer.Typer(
+    name="weft",
+    help="Portable tensor programs (PTIR): verify, show, convert and run them.",
+    epilog="FILE is a PTIR program as JSON, bincode or text; which one it is, its content tells. "
+    "Exit codes: 0 success, 1 the program or the data is wrong, 2 the command line is wrong.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+ProgramFile = Annotated[Path, typer.Argument(metavar="FILE", help="A PTIR program.")]
+_EXTENSIONS = ", ".join(f"{extension} ({form})" for extension, form in EXTENSIONS.items())
+
+
+class ShowFormat(StrEnum):
+    """The forms of a program that people read."""
+
+    TEXT = "text"
+    DISPLAY = "display"
+    JSON = "json"
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        version_command()
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command("version")
+def version_command() -> None:
+    """Show the version of Weft."""
+    print(f"weft {__version__}")
+
+
+@app.command("verify")
+def verify_command(file: ProgramFile) -> None:
+    """Check FILE against every rule of PTIR and list all violations, one a line."""
+    program = load(file)
+    findings = verify(program, collect=True)
+    for finding in findings:
+        complain(str(finding))
+    if findings:
+        raise typer.Exit(1)
+    count = sum(len(body.body) for body in program.bodies)
+    print(f"{printable(str(file))}: valid, {_counted(count, 'instruction')}")
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+@app.command("show")
+def show_command(
+    file: ProgramFile,
+    format: Annotated[
+        ShowFormat,
+        typer.Option(
+            "--format",
+            "-f",
+            help="text reads back as it is; display is what other PTIR tools print.",
+        ),
+    ] = ShowFormat.TEXT,
+) -> None:
+    """Print FILE. It need not verify."""
+    shown = dumps(load(file), format.value)
+    sys.stdout.write(shown if isinstance(shown, str) else shown.decode())
+    if format is ShowFormat.JSON:
+        sys.stdout.write("\n")
+
+
+@app.command("convert")
+def convert_command(
+    source: Annotated[Path, typer.Argument(metavar="IN", help="A PTIR program in any form.")],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help=f"One of {_EXTENSIONS}.")],
+) -> None:
+    """Write the program IN as OUT; the extension of OUT says in which form."""
+    save(load(source), target)
+
+
+@app.command("run")
+def run_command(
+    file: ProgramFile,
+    inputs: Annotated[
+        Path | None,
+        typer.Option(metavar="NPZ", help="The inputs: arr_0, arr_1, ... or any names, in order."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="NPZ", help="Where the outputs go; without it, a table shows them."),
+    ] = None,
+    backend: Annotated[str, typer.Option(help=f"One of {', '.join(backend_names())}.")] = DEFAULT,
+    seed: Annotated[
+        int, typer.Option(min=0, max=MAX_SEED, help="What the random ops draw from.")
+    ] = 0,
+) -> None:
+    """Run FILE. bf16, fp8 and 4-bit arrays are stored as bits under names such as 'arr_0:bf16'."""
+    program = load(file)
+    given = arrays.read(inputs) if inputs is not None else []
+    results = run(program, given, backend=backend, seed=seed)
+    if out is None:
+        print_table(outputs_table(results))
+    else:
+        arrays.write(out, results)
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *place: object) -> None:
+    """Warnings as sentences; where in Weft they arose is nobody's concern here."""
+    name = "warning" if issubclass(category, WeftWarning) else category.__name__
+    complain(f"{name}: {message}")
+
+
+def _status() -> int:
+    """Run the command; every error becomes a sentence and an exit code here."""
+    try:
+        app(prog_name="weft")
+    except SystemExit as done:
+        return done.code if isinstance(done.code, int) else 0
+    except SpecViolation as error:
+        _trace()
+        for finding in error.findings:
+            complain(f"error: {finding}")
+    except WeftError as error:
+        _trace()
+        complain(f"error: {error}")
+    except OSError as error:
+        _trace()
+        complain(f"error: {error.strerror or error}")
+    except Exception as error:
+        _trace()
+        complain(
+            f"internal error: {type(error).__name__}: {error}; this is a bug in Weft, please "
+            "report it with the program (WEFT_DEBUG=1 shows where it happened)"
+        )
+    return 1
+
+
+def _trace() -> None:
+    if os.environ.get("WEFT_DEBUG") == "1":
+        traceback.print_exc()
+
+
+def main() -> None:
+    """The entry point of the `weft` command."""
+    warnings.showwarning = _show_warning  # type: ignore[assignment]
+    status = _status()
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read the output has left; without this, Python complains about it while exiting.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = status or 1
+    sys.exit(status)

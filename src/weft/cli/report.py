@@ -1,0 +1,63 @@
+"""What the command line prints: sentences on stderr, tables on stdout."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from weft.foundation.dtypes import as_dtype
+
+Array = NDArray[Any]
+FIRST = 6
+"""How many elements of an output are shown."""
+
+
+def complain(sentence: str) -> None:
+    """A sentence on stderr."""
+    print(printable(sentence), file=sys.stderr)
+
+
+def printable(text: str) -> str:
+    """Text that stays on one line and sends nothing but letters to a terminal."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def outputs_table(arrays: Sequence[Array]) -> Table:
+    """One row for each output: its number, its type and its first values."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("output", justify="right")
+    table.add_column("type", no_wrap=True)
+    table.add_column("first values")
+    for index, array in enumerate(arrays):
+        kind = f"{as_dtype(array.dtype)}{list(array.shape)}"
+        table.add_row(str(index), Text(kind), Text(first_values(array)))
+    return table
+
+
+def first_values(array: Array) -> str:
+    """The first elements in row-major order, short enough to read."""
+    shown = [_element(value) for value in array.reshape(-1)[:FIRST]]
+    return ", ".join(shown) + (", ..." if array.size > FIRST else "")
+
+
+def _element(value: Any) -> str:
+    if isinstance(value, np.bool_):
+        return "true" if value else "false"
+    dtype = as_dtype(value.dtype)
+    if dtype.is_integer:
+        return str(int(value))
+    return f"{complex(value):.6g}" if dtype.is_complex else f"{float(value):.6g}"
+
+
+def print_table(table: Table) -> None:
+    """A table on stdout, as wide as it needs to be where no terminal sets the width."""
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    console.print(table)

@@ -1,0 +1,260 @@
+"""Quantisation against the ONNX definition, one scalar at a time."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.support import Array, apply, by_name, random_array
+
+from weft.foundation.dtypes import (
+    BF16,
+    F16,
+    F32,
+    F64,
+    FLOATS,
+    FP8_E4M3,
+    SI4,
+    SI8,
+    SI16,
+    SI32,
+    UI4,
+    UI8,
+    UI16,
+    DType,
+)
+from weft.ptir.ops.quantisation import Dequantize, Quantize, Requantize
+
+QUANTISED = [SI4, UI4, SI8, UI8, SI16, UI16]
+RANGE = {
+    SI4: (-8, 7),
+    UI4: (0, 15),
+    SI8: (-128, 127),
+    UI8: (0, 255),
+    SI16: (-32768, 32767),
+    UI16: (0, 65535),
+}
+
+
+def saturate(value: int, dtype: DType) -> int:
+    low, high = RANGE[dtype]
+    return min(max(value, low), high)
+
+
+def quantise_one(x: Any, scale: Any, zero: int, dtype: DType) -> int:
+    """x and scale are NumPy scalars of the dtype that divides; round() is half to even."""
+    with np.errstate(all="ignore"):
+        ratio = float(x / scale)
+    if math.isnan(ratio):
+        return 0
+    if math.isinf(ratio):
+        return RANGE[dtype][ratio > 0]
+    return saturate(round(ratio) + zero, dtype)
+
+
+def carrier(dtype: DType) -> Any:
+    return np.float64 if dtype is F64 else np.float32
+
+
+def whole(values: list[int], dtype: DType, shape: tuple[int, ...]) -> Array:
+    return np.asarray(values, np.int64).astype(dtype.numpy).reshape(shape)
+
+
+def at(parameter: Array, index: tuple[int, ...], axis: int | None) -> Any:
+    return parameter[()] if parameter.ndim == 0 or axis is None else parameter[index[axis]]
+
+
+def loop_quantise(
+    x: Array, scale: Array, zero: Array | None, axis: int | None, source: DType, dtype: DType
+) -> Array:
+    wide = carrier(source)
+    values = [
+        quantise_one(
+            wide(x[index]),
+            wide(at(scale, index, axis)),
+            0 if zero is None else int(at(zero, index, axis)),
+            dtype,
+        )
+        for index in np.ndindex(x.shape)
+    ]
+    return whole(values, dtype, x.shape)
+
+
+def same(out: Array, want: Array) -> None:
+    assert out.dtype == want.dtype
+    assert out.shape == want.shape
+    np.testing.assert_array_equal(out.astype(np.float64), want.astype(np.float64))
+
+
+def inputs(dtype: DType, shape: tuple[int, ...]) -> Array:
+    """Random values with ties, zeros of both signs and values far outside every range."""
+    x = random_array(dtype, shape, scale=6.0)
+    special = [0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 0.0, -0.0, 440.0, -440.0]
+    if dtype.bits > 8:
+        special += [6e4, -6e4, np.inf, -np.inf, np.nan]
+    if x.size >= len(special):
+        x.reshape(-1)[: len(special)] = np.asarray(special).astype(dtype.numpy)
+    return x
+
+
+SHAPES: list[tuple[tuple[int, ...], int | None]] = [
+    ((24,), None),
+    ((24,), 0),
+    ((3, 8), None),
+    ((3, 8), 0),
+    ((3, 8), 1),
+    ((2, 4, 3), 1),
+    ((), None),
+    ((2, 0, 3), 1),
+    ((2, 0, 3), 2),
+]
+
+
+def parameters(
+    shape: tuple[int, ...], axis: int | None, scale_dtype: DType, zero_dtype: DType, seed: int = 0
+) -> tuple[Array, Array]:
+    extent = () if axis is None else (shape[axis],)
+    rng = np.random.default_rng([seed, *extent])
+    scale = np.asarray(rng.choice([0.25, 0.3, 1.0, 2.0], extent)).astype(scale_dtype.numpy)
+    zero = np.asarray(rng.integers(*RANGE.get(zero_dtype, (-1000, 1000)), extent, endpoint=True))
+    return scale, np.asarray(zero.astype(zero_dtype.numpy))
+
+
+@pytest.mark.parametrize("source", by_name(FLOATS), ids=str)
+@pytest.mark.parametrize("dtype", QUANTISED, ids=str)
+@pytest.mark.parametrize(("shape", "axis"), SHAPES)
+def test_quantize(source: DType, dtype: DType, shape: tuple[int, ...], axis: int | None) -> None:
+    x = inputs(source, shape)
+    scale, zero = parameters(shape, axis, source, dtype)
+    op = Quantize(dtype, axis)
+    same(apply(op, x, scale, zero), loop_quantise(x, scale, zero, axis, source, dtype))
+    same(apply(op, x, scale), loop_quantise(x, scale, None, axis, source, dtype))
+
+
+def test_quantize_rounds_halves_to_even_before_the_zero_point() -> None:
+    x = np.asarray([0.5, 1.5, 2.5, -0.5, -1.5, -2.5], np.float32)
+    one, odd = np.asarray(1.0, np.float32), np.asarray(3, np.int8)
+    assert apply(Quantize(SI8, None), x, one).astype(int).tolist() == [0, 2, 2, 0, -2, -2]
+    assert apply(Quantize(SI8, None), x, one, odd).astype(int).tolist() == [3, 5, 5, 3, 1, 1]
+
+
+def test_quantize_divides_in_the_dtype_of_x_or_in_f32() -> None:
+    """0.15 / 0.1 is below 1.5 in f32 and at 1.5 or above in f64; 1/3 in f16 must not be rounded."""
+    for dtype in (F32, F64):
+        x = np.asarray(np.arange(1, 4000) * 0.05).astype(dtype.numpy)
+        scale = np.asarray(0.1).astype(dtype.numpy)
+        want = [saturate(round(float(v / scale)), UI16) for v in x]
+        assert apply(Quantize(UI16, None), x, scale).tolist() == want
+    half = np.asarray([2049, 3000.0], np.float16)
+    scale = np.asarray(1.0009765625, np.float16)
+    want = [round(float(np.float32(v) / np.float32(scale))) for v in half]
+    assert want == [2046, 2997]
+    assert apply(Quantize(SI16, None), half, scale).tolist() == want
+
+
+def test_quantize_of_a_zero_scale_saturates() -> None:
+    x = np.asarray([1.0, -1.0, 0.0], np.float32)
+    out = apply(Quantize(SI8, None), x, np.asarray(0.0, np.float32), np.asarray(5, np.int8))
+    assert out.tolist() == [127, -128, 0]
+
+
+@pytest.mark.parametrize("source", [*QUANTISED, SI32], ids=str)
+@pytest.mark.parametrize("scale_dtype", by_name(FLOATS), ids=str)
+@pytest.mark.parametrize("output", [None, F16, BF16, F32, F64, FP8_E4M3], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((24,), None), ((3, 8), 0), ((2, 4, 3), 1), ((), None)]
+)
+def test_dequantize(
+    source: DType,
+    scale_dtype: DType,
+    output: DType | None,
+    shape: tuple[int, ...],
+    axis: int | None,
+) -> None:
+    q = random_array(source, shape)
+    scale, zero = parameters(shape, axis, scale_dtype, source)
+    wanted = output or scale_dtype
+    wide = np.float64 if F64 in (scale_dtype, wanted) else np.float32
+    for given in (zero, None):
+        values = [
+            wide(int(q[i]) - (0 if given is None else int(at(given, i, axis))))
+            * wide(at(scale, i, axis))
+            for i in np.ndindex(shape)
+        ]
+        with np.errstate(all="ignore"):
+            exact = np.asarray(values, wide).astype(np.float32 if wanted is not F64 else wide)
+            want = np.asarray(exact.astype(wanted.numpy)).reshape(shape)
+        rest = () if given is None else (given,)
+        same(apply(Dequantize(axis, output), q, scale, *rest), want)
+
+
+def test_dequantize_subtracts_without_wrapping() -> None:
+    q = np.asarray([-128, 127], np.int8)
+    out = apply(Dequantize(None, None), q, np.asarray(1.0, np.float32), np.asarray(127, np.int8))
+    assert out.tolist() == [-255.0, 0.0]
+    wide = np.asarray([-(2**31)], np.int32)
+    most = np.asarray(2**31 - 1, np.int32)
+    out = apply(Dequantize(None, F64), wide, np.asarray(1.0, np.float32), most)
+    assert out.tolist() == [-(2.0**32) + 1]
+
+
+def test_dequantize_rounds_once() -> None:
+    """(100 * 1.001953125) is 100.1953125; f16 scales and outputs must not round on the way."""
+    q, scale = np.asarray([100, 33], np.int16), np.asarray(1.001953125, np.float16)
+    assert apply(Dequantize(None, F32), q, scale).tolist() == [100.1953125, 33.064453125]
+    fine = np.asarray(1.0000001, np.float32)
+    assert apply(Dequantize(None, F64), q, fine).tolist() == [
+        100 * float(fine),
+        33 * float(fine),
+    ]
+
+
+@pytest.mark.parametrize("source", [*QUANTISED, SI32], ids=str)
+@pytest.mark.parametrize("dtype", QUANTISED, ids=str)
+@pytest.mark.parametrize("scale_dtype", [F32, F64, F16], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "axis", "in_axis", "out_axis"),
+    [
+        ((24,), None, None, None),
+        ((3, 8), 1, 1, 1),
+        ((3, 8), 0, 0, None),
+        ((2, 4, 3), 1, None, 1),
+        ((2, 0), 1, 1, 1),
+    ],
+)
+def test_requantize(
+    source: DType,
+    dtype: DType,
+    scale_dtype: DType,
+    shape: tuple[int, ...],
+    axis: int | None,
+    in_axis: int | None,
+    out_axis: int | None,
+) -> None:
+    q = random_array(source, shape)
+    in_scale, in_zero = parameters(shape, in_axis, scale_dtype, source, seed=1)
+    out_scale, out_zero = parameters(shape, out_axis, scale_dtype, dtype, seed=2)
+    wide = carrier(scale_dtype)
+    values = []
+    for i in np.ndindex(shape):
+        steps = wide(int(q[i]) - int(at(in_zero, i, in_axis)))
+        real = wide(steps * wide(at(in_scale, i, in_axis)))
+        zero = int(at(out_zero, i, out_axis))
+        values.append(quantise_one(real, wide(at(out_scale, i, out_axis)), zero, dtype))
+    out = apply(Requantize(dtype, axis), q, in_scale, in_zero, out_scale, out_zero)
+    same(out, whole(values, dtype, shape))
+
+
+def test_views_work() -> None:
+    x = inputs(F32, (6, 4)).T[::2, ::-1]
+    scale, zero = parameters(x.shape, 1, F32, SI8)
+    x.flags.writeable = False
+    want = loop_quantise(x, scale, zero, 1, F32, SI8)
+    same(apply(Quantize(SI8, 1), x, scale, zero), want)
+    spread = np.broadcast_to(x[:1], x.shape)
+    same(
+        apply(Quantize(UI8, None), spread, scale[0, ...]),
+        loop_quantise(spread, scale[0, ...], None, None, F32, UI8),
+    )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.support import Array, apply, bits, by_name, infer, random_array
 
+from tests.support import Array, apply, bits, by_name, infer, random_array
 from weft.foundation.dtypes import CF32, CF64, COMPLEX, F32, F64, DType
 from weft.ptir.ops import complex_parts as c
 from weft.ptir.types import tensor

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support import Array, apply, assert_ulp, bits, by_name, random_array
 
+from tests.support import Array, apply, assert_ulp, bits, by_name, random_array
 from weft.foundation.dtypes import (
     BF16,
     CF32,

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support import Array, apply, by_name, random_array
 
+from tests.support import Array, apply, by_name, random_array
 from weft.foundation.dtypes import (
     BF16,
     F16,
@@ -54,10 +54,6 @@ def quantise_one(x: Any, scale: Any, zero: int, dtype: DType) -> int:
     return saturate(round(ratio) + zero, dtype)
 
 
-def carrier(dtype: DType) -> Any:
-    return np.float64 if dtype is F64 else np.float32
-
-
 def whole(values: list[int], dtype: DType, shape: tuple[int, ...]) -> Array:
     return np.asarray(values, np.int64).astype(dtype.numpy).reshape(shape)
 
@@ -67,9 +63,9 @@ def at(parameter: Array, index: tuple[int, ...], axis: int | None) -> Any:
 
 
 def loop_quantise(
-    x: Array, scale: Array, zero: Array | None, axis: int | None, source: DType, dtype: DType
+    x: Array, scale: Array, zero: Array | None, axis: int | None, dtype: DType
 ) -> Array:
-    wide = carrier(source)
+    wide = np.float64 if x.dtype == np.float64 else np.float32
     values = [
         quantise_one(
             wide(x[index]),
@@ -129,8 +125,8 @@ def test_quantize(source: DType, dtype: DType, shape: tuple[int, ...], axis: int
     x = inputs(source, shape)
     scale, zero = parameters(shape, axis, source, dtype)
     op = Quantize(dtype, axis)
-    same(apply(op, x, scale, zero), loop_quantise(x, scale, zero, axis, source, dtype))
-    same(apply(op, x, scale), loop_quantise(x, scale, None, axis, source, dtype))
+    same(apply(op, x, scale, zero), loop_quantise(x, scale, zero, axis, dtype))
+    same(apply(op, x, scale), loop_quantise(x, scale, None, axis, dtype))
 
 
 def test_quantize_rounds_halves_to_even_before_the_zero_point() -> None:
@@ -215,7 +211,7 @@ def test_dequantize_rounds_once() -> None:
 @pytest.mark.parametrize("dtype", QUANTISED, ids=str)
 @pytest.mark.parametrize("scale_dtype", [F32, F64, F16], ids=str)
 @pytest.mark.parametrize(
-    ("shape", "axis", "in_axis", "out_axis"),
+    "case",
     [
         ((24,), None, None, None),
         ((3, 8), 1, 1, 1),
@@ -228,15 +224,13 @@ def test_requantize(
     source: DType,
     dtype: DType,
     scale_dtype: DType,
-    shape: tuple[int, ...],
-    axis: int | None,
-    in_axis: int | None,
-    out_axis: int | None,
+    case: tuple[tuple[int, ...], int | None, int | None, int | None],
 ) -> None:
+    shape, axis, in_axis, out_axis = case
     q = random_array(source, shape)
     in_scale, in_zero = parameters(shape, in_axis, scale_dtype, source, seed=1)
     out_scale, out_zero = parameters(shape, out_axis, scale_dtype, dtype, seed=2)
-    wide = carrier(scale_dtype)
+    wide = np.float64 if scale_dtype is F64 else np.float32
     values = []
     for i in np.ndindex(shape):
         steps = wide(int(q[i]) - int(at(in_zero, i, in_axis)))
@@ -251,10 +245,10 @@ def test_views_work() -> None:
     x = inputs(F32, (6, 4)).T[::2, ::-1]
     scale, zero = parameters(x.shape, 1, F32, SI8)
     x.flags.writeable = False
-    want = loop_quantise(x, scale, zero, 1, F32, SI8)
+    want = loop_quantise(x, scale, zero, 1, SI8)
     same(apply(Quantize(SI8, 1), x, scale, zero), want)
     spread = np.broadcast_to(x[:1], x.shape)
     same(
         apply(Quantize(UI8, None), spread, scale[0, ...]),
-        loop_quantise(spread, scale[0, ...], None, None, F32, UI8),
+        loop_quantise(spread, scale[0, ...], None, None, UI8),
     )

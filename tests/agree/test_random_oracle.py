@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 import pytest
-from tests.support import Array, apply, assert_ulp, bits
 
+from tests.support import Array, apply, assert_ulp, bits
 from weft.foundation.dtypes import BF16, F16, F32, F64, DType
 from weft.ptir import philox
 from weft.ptir.op import EvalContext

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support import Array, apply, by_name, random_array
 
+from tests.support import Array, apply, by_name, random_array
 from weft.foundation.dtypes import (
     ALL,
     BF16,
@@ -249,6 +249,21 @@ def test_each_accumulator_and_output(
     value = min(int(total), int(wanted.highest)) if discrete else total
     want = as_array([value] * count, wanted, () if layout == "vector" else (count,))
     same(result, want)
+
+
+@pytest.mark.parametrize("dtype", [FP8_E4M3, FP8_E5M2, BF16, F16], ids=str)
+@pytest.mark.parametrize("axes", [(0, 2), (2, 0), (1,), (2,), (0, 1, 2)])
+def test_narrow_accumulators_follow_a_scalar_loop(dtype: DType, axes: tuple[int, ...]) -> None:
+    x = random_array(dtype, (6, 4, 7), scale=1.0)
+    scalar = dtype.numpy.type
+    want = []
+    for group in groups(x, axes):
+        total = scalar(group[0])
+        for value in group[1:]:
+            total = scalar(np.float32(total) + np.float32(value))
+        want.append(float(total))
+    out = apply(Reduce(SUM, axes, False, dtype, None), x)
+    same(out, as_array(want, dtype, reduced(x, axes, False)))
 
 
 @pytest.mark.parametrize("dtype", by_name(FLOATS), ids=str)

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support import Array, apply, infer
 
+from tests.support import Array, apply, infer
 from weft.foundation.dtypes import ALL, DType
 from weft.foundation.errors import SpecViolation
 from weft.ptir.op import BY_TARGET, SPELLINGS, Op

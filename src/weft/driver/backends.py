@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol, TypeAlias, cast
 
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import UserError
 from weft.ptir.interp import Observer
-from weft.ptir.ir import Program
+from weft.ptir.ir import HintKind, Program
 from weft.ptir.op import Op
 from weft.ptir.types import TensorType
 
@@ -67,6 +67,12 @@ class Backend(Protocol):
         """The ops of the contract it carries out, by wire name (`DotGeneral`, `Scan`, ...)."""
         ...
 
+    @property
+    def hints(self) -> frozenset[HintKind]:
+        """The kinds of hints whose instructions it can run as one kernel. A `Required` hint of
+        another kind is `Unimplemented`; weaker ones may always be ignored."""
+        ...
+
     def supports(self, op: Op) -> bool:
         """Whether it carries out this op, which is an extension op, a coarse op or a custom
         call."""
@@ -90,7 +96,8 @@ class Backend(Protocol):
 
 
 def register_backend(backend: Backend) -> None:
-    """Make a backend known under its name, for this process."""
+    """Make a backend known under its name, for this process; an earlier one of that name goes."""
+    check_members(backend, Backend, "backend")
     if backend.name in _HOMES:
         raise UserError(f"the backend name {backend.name!r} is taken by Weft's own")
     _REGISTERED[backend.name] = backend
@@ -98,8 +105,7 @@ def register_backend(backend: Backend) -> None:
 
 def backend_names() -> list[str]:
     """Every known backend: Weft's own, the registered, the installed."""
-    installed = [entry.name for entry in entry_points(group=ENTRY_POINTS)]
-    return list(dict.fromkeys([*_HOMES, *_REGISTERED, *sorted(installed)]))
+    return list(dict.fromkeys([*_HOMES, *_REGISTERED, *installed_names(ENTRY_POINTS)]))
 
 
 def get_backend(name: str) -> Backend:
@@ -108,15 +114,46 @@ def get_backend(name: str) -> Backend:
         return _REGISTERED[name]
     if name in _HOMES:
         return cast(Backend, importlib.import_module(_HOMES[name]).BACKEND)
-    for entry in entry_points(group=ENTRY_POINTS, name=name):
-        return _load(entry)
-    raise UserError(f"there is no backend {name!r}; the backends are {', '.join(backend_names())}")
+    found = load_installed(ENTRY_POINTS, name, Backend, "backend")
+    if found is None:
+        known = ", ".join(backend_names())
+        raise UserError(f"there is no backend {name!r}; the backends are {known}")
+    return cast(Backend, found)
 
 
-def _load(entry: Any) -> Backend:
+def installed_names(group: str) -> list[str]:
+    """The names that installed packages announce in an entry-point group."""
+    return sorted({entry.name for entry in entry_points(group=group)})
+
+
+def load_installed(group: str, name: str, protocol: type, what: str) -> Any:
+    """The object that an installed package announces under a name; None where nobody does."""
+    entries = list(entry_points(group=group, name=name))
+    if not entries:
+        return None
+    if len({entry.value for entry in entries}) > 1:
+        owners = " and ".join(sorted(map(_owner, entries)))
+        raise UserError(f"the {what} {name!r} is announced by {owners}; uninstall all but one")
     try:
-        return cast(Backend, entry.load())
+        found = entries[0].load()
     except Exception as error:
         raise UserError(
-            f"the backend {entry.name!r} is installed but cannot be loaded: {error}"
+            f"the {what} {name!r} is installed but cannot be loaded: {error}"
         ) from error
+    check_members(found, protocol, what)
+    if found.name != name:
+        raise UserError(f"the {what} announced as {name!r} calls itself {found.name!r}")
+    return found
+
+
+def check_members(candidate: object, protocol: type, what: str) -> None:
+    """A plug-in has every attribute and method of its protocol."""
+    wanted = [name for name in vars(protocol) if not name.startswith("_")]
+    missing = [name for name in wanted if not hasattr(candidate, name)]
+    if isinstance(candidate, type) or missing:
+        lacks = f"has no {', '.join(missing)}" if missing else "is a class, not an object"
+        raise UserError(f"{candidate!r} is not a {what}: it {lacks}")
+
+
+def _owner(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist is not None else entry.value

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from weft.foundation.dtypes import ANY
 from weft.foundation.errors import Unimplemented
 from weft.ptir.interp import Interpreter, Observer
-from weft.ptir.ir import Program
+from weft.ptir.ir import HintKind, Program
 from weft.ptir.op import CORE, Op, Value
 from weft.ptir.ops.constant import CustomCall
 from weft.ptir.types import TensorType, TupleType, ValueType
@@ -63,6 +63,8 @@ class ReferenceBackend:
     name = "reference"
     dtypes = ANY
     ops = frozenset(cls.wire_name for cls in CORE.values())
+    hints = frozenset(HintKind)
+    """How instructions are grouped cannot be seen in its results: every hint is met."""
 
     def supports(self, op: Op) -> bool:
         return not isinstance(op, CustomCall)

@@ -25,6 +25,8 @@ import numpy as np
 
 from weft.foundation.dtypes import DType, as_dtype
 from weft.foundation.errors import SpecViolation, UserError
+from weft.ptir import library
+from weft.ptir.calls import decode_call
 from weft.ptir.ir import (
     ElementRef,
     Function,
@@ -43,6 +45,7 @@ from weft.ptir.ops.movement import BroadcastTo
 from weft.ptir.schema import Maybe, ScalarOf, attr_map
 from weft.ptir.types import (
     UNKNOWN,
+    Dim,
     Shape,
     Symbol,
     TensorType,
@@ -103,6 +106,12 @@ class Value:
         if not isinstance(self.type, TupleType):
             raise UserError(f"{self!r} is not a tuple and cannot be unpacked")
         return iter([self[index] for index in range(len(self.type.elements))])
+
+    def __bool__(self) -> bool:
+        raise UserError(
+            f"{self!r} has no truth value while the program is being built; "
+            "use b.select or b.cond to choose by it"
+        )
 
     def _binary(self, name: str, other: Like, *, swap: bool = False, **attrs: Any) -> Value:
         right = self.builder.like(other, self)
@@ -346,9 +355,7 @@ class BodyBuilder:
 
     def iota(self, dtype: DType | str, dims: Iterable[int | str | Symbol], axis: int) -> Value:
         """0, 1, 2, ... along one axis."""
-        shape = shape_of(dims)
-        position = axis + len(shape) if axis < 0 else axis
-        return self.emit("iota", shape=shape, dtype=dtype, axis=position)
+        return self.emit("iota", shape=shape_of(dims), dtype=dtype, axis=axis)
 
     def dot_general(
         self,
@@ -373,22 +380,51 @@ class BodyBuilder:
         return self.dot_general(lhs, rhs, contract=([-1], [-2]), batch=(batch, batch))
 
     def reduce_sum(self, x: Value, axes: Sequence[int], **attrs: Any) -> Value:
-        return self._reduce("sum", x, axes, attrs)
+        return self.emit("reduce_sum", x, axes=axes, **{"keepdims": False, **attrs})
 
     def reduce_max(self, x: Value, axes: Sequence[int], **attrs: Any) -> Value:
-        return self._reduce("max", x, axes, attrs)
+        return self.emit("reduce_max", x, axes=axes, **{"keepdims": False, **attrs})
 
     def reduce_min(self, x: Value, axes: Sequence[int], **attrs: Any) -> Value:
-        return self._reduce("min", x, axes, attrs)
-
-    def _reduce(self, kind: str, x: Value, axes: Sequence[int], attrs: dict[str, Any]) -> Value:
-        return self.emit("reduce", x, kind=kind, axes=axes, **{"keepdims": False, **attrs})
+        return self.emit("reduce_min", x, axes=axes, **{"keepdims": False, **attrs})
 
     def custom_call(self, target: str, *operands: Like, output: ValueType, **attrs: Any) -> Value:
-        """A call of a kernel that only some backends know."""
+        """A call of a kernel that only some backends know; a target that Weft knows becomes its
+        op."""
         values = self._operands(CustomCall, operands)
-        op = CustomCall(target, attr_map(attrs))
-        return self._located(lambda: self.append(op, values, output))
+        call = CustomCall(target, attr_map(attrs))
+        return self._located(lambda: self.append(decode_call(call), values, output))
+
+    # -- library forms: see `weft.ptir.library` --------------------------------------------------
+
+    def softmax(self, x: Value, axis: int = -1) -> Value:
+        """The stable softmax along `axis`, in f32 at least."""
+        return library.softmax(self, x, axis)
+
+    def gelu(self, x: Value) -> Value:
+        """`0.5 * x * (1 + erf(x / sqrt(2)))`."""
+        return library.gelu(self, x)
+
+    def silu(self, x: Value) -> Value:
+        """`x / (1 + exp(-x))`."""
+        return library.silu(self, x)
+
+    def causal_mask(self, rows: Dim, columns: Dim, dtype: DType | str = "f32") -> Value:
+        """0 where row i may see the column and -Inf elsewhere; the last row sees everything."""
+        return library.causal_mask(self, rows, columns, dtype)
+
+    def attention(
+        self,
+        q: Value,
+        k: Value,
+        v: Value,
+        *,
+        mask: Value | None = None,
+        causal: bool = False,
+        scale: float | None = None,
+    ) -> Value:
+        """`softmax(q k^T * scale + mask) v` for q, k and v of shape [B, H, S, D]."""
+        return library.attention(self, q, k, v, mask=mask, causal=causal, scale=scale)
 
     # -- control flow ----------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@
 
     func @main(%0: f32[2, ?B]) -> (f32[2]) {
       %1 = exp(%0) : f32[2, ?B]
-      %2 = reduce(%1) {kind=sum, axes=[1], keepdims=false} : f32[2]
+      %2 = reduce_sum(%1) {axes=[1], keepdims=false} : f32[2]
       return %2
     }
 
@@ -27,6 +27,7 @@ import numpy as np
 from weft.foundation.dtypes import BY_NAME, I1, DType
 from weft.foundation.errors import SpecViolation, UserError
 from weft.foundation.text import TokenStream, commas, label, quoted
+from weft.ptir.codecs.wire import from_wire
 from weft.ptir.ir import (
     SPEC_VERSION,
     ElementRef,
@@ -252,7 +253,7 @@ def _attr(attr: Attr) -> str:
 
 def parse_program(text: str) -> Program:
     """The program of a text; structure is checked, meaning is not."""
-    return _Parser(text).program()
+    return from_wire(_Parser(text).program())
 
 
 class _Parser:

@@ -11,27 +11,22 @@ as `UNKNOWN`; the declared output type of the instruction gives it a name.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from weft.foundation.dims import (
+    UNKNOWN,
+    Dim,
+    Shape,
+    Symbol,
+    add_dims,
+    multiply_dims,
+    shape_of,
+    static,
+    substitute_dims,
+)
 from weft.foundation.dtypes import DType, as_dtype
-from weft.foundation.errors import SpecViolation, UserError
-
-
-@dataclass(frozen=True, slots=True)
-class Symbol:
-    """A dimension whose size is known only at run time."""
-
-    name: str
-
-    def __str__(self) -> str:
-        return f"?{self.name}"
-
-
-Dim: TypeAlias = int | Symbol
-Shape: TypeAlias = tuple[Dim, ...]
-UNKNOWN = Symbol("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,29 +81,6 @@ class TupleType:
 ValueType: TypeAlias = TensorType | TupleType
 
 
-def static(dim: Dim) -> int:
-    """A dim as a number; a symbol here means that a dynamic program was not specialised first."""
-    if isinstance(dim, Symbol):
-        raise UserError(f"dimension {dim} is not bound to a size yet")
-    return dim
-
-
-def shape_of(dims: Iterable[int | str | Symbol]) -> Shape:
-    """A shape from numbers, symbols, and strings such as "B" or "?B" for symbols."""
-    return tuple(Symbol(d.removeprefix("?")) if isinstance(d, str) else _dim(d) for d in dims)
-
-
-def _dim(dim: object) -> Dim:
-    if isinstance(dim, Symbol):
-        return dim
-    if isinstance(dim, bool) or not hasattr(dim, "__index__"):
-        raise UserError(f"a dimension is a whole number or a name such as '?B', not {dim!r}")
-    size = int(dim.__index__())
-    if size < 0:
-        raise SpecViolation("NegativeDimension", f"dimension {size} is negative")
-    return size
-
-
 def tensor(dtype: DType | str, dims: Iterable[int | str | Symbol] = ()) -> TensorType:
     """The tensor type written as in `tensor("f32", [2, "?B"])`."""
     return TensorType(as_dtype(dtype), shape_of(dims))
@@ -133,34 +105,11 @@ def symbols_of(value: ValueType) -> Iterator[Symbol]:
                 yield dim
 
 
-def substitute_dims(shape: Sequence[Dim], sizes: Mapping[str, int]) -> Shape:
-    """`shape` with every symbol that `sizes` knows replaced by its size."""
-    return tuple(sizes.get(d.name, d) if isinstance(d, Symbol) else d for d in shape)
-
-
 def substitute(value: ValueType, sizes: Mapping[str, int]) -> ValueType:
     """`value` with every symbol that `sizes` knows replaced by its size."""
     if isinstance(value, TensorType):
         return TensorType(value.dtype, substitute_dims(value.shape, sizes))
     return TupleType(tuple(substitute(element, sizes) for element in value.elements))
-
-
-def add_dims(*dims: Dim) -> Dim:
-    """The sum of sizes; `UNKNOWN` when a symbol takes part in more than `+ 0`."""
-    known = sum(d for d in dims if isinstance(d, int))
-    named = [d for d in dims if isinstance(d, Symbol)]
-    if not named:
-        return known
-    return named[0] if len(named) == 1 and known == 0 else UNKNOWN
-
-
-def multiply_dims(*dims: Dim) -> Dim:
-    """The product of sizes; `UNKNOWN` when a symbol takes part in more than `* 1`."""
-    known = math.prod(d for d in dims if isinstance(d, int))
-    named = [d for d in dims if isinstance(d, Symbol)]
-    if not named or known == 0:
-        return known
-    return named[0] if len(named) == 1 and known == 1 else UNKNOWN
 
 
 def agrees(inferred: ValueType, declared: ValueType) -> bool:
@@ -178,11 +127,22 @@ def agrees(inferred: ValueType, declared: ValueType) -> bool:
     return False
 
 
-def same_dim(a: Dim, b: Dim) -> bool:
-    """Whether two dims are certainly equal: the same number or the same name."""
-    return a == b and a != UNKNOWN
-
-
-def may_be_equal(a: Dim, b: Dim) -> bool:
-    """Whether two dims can be equal at run time: not two different numbers."""
-    return a == b or isinstance(a, Symbol) or isinstance(b, Symbol)
+__all__ = [
+    "UNKNOWN",
+    "Dim",
+    "Shape",
+    "Symbol",
+    "TensorType",
+    "TupleType",
+    "ValueType",
+    "add_dims",
+    "agrees",
+    "leaves",
+    "multiply_dims",
+    "shape_of",
+    "static",
+    "substitute",
+    "substitute_dims",
+    "symbols_of",
+    "tensor",
+]

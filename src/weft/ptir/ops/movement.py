@@ -140,15 +140,15 @@ def _inferred_dim(source: Shape, known: Shape, new_shape: Sequence[Dim | Infer])
     divisor, new_symbols = _split((Counter(known) - Counter(source)).elements())
     if new_symbols:
         return UNKNOWN
-    if divisor == 0 and (size == 0 or symbols):
+    if divisor and size % divisor == 0:
+        return multiply_dims(size // divisor, *symbols.elements())
+    if divisor and symbols:
+        return UNKNOWN
+    if 0 in known and any(d == 0 or isinstance(d, Symbol) for d in source):
         raise invalid_attribute(
             f"reshape from {show(source)} to {_show_new(new_shape)} cannot infer a dimension "
             "beside one of size 0"
         )
-    if divisor and size % divisor == 0:
-        return multiply_dims(size // divisor, *symbols.elements())
-    if symbols:
-        return UNKNOWN
     raise _element_count(source, new_shape)
 
 

@@ -61,13 +61,13 @@ def _board(
 
 @core_op(tag=27)
 class ExtractPatches(Op):
-    """Every window of a channels-last operand `x[N, spatial..., C]` as one row: the result is `[N,
-    out_spatial..., prod(window) * C]`, and a row has the layout `(window..., C)`.
+    """Every window of a channels-last operand `x[N, spatial..., C]` as one row: the result is
+    `[N, out_spatial..., prod(window) * C]`, and a row has the layout `(window..., C)`.
 
     On each spatial axis the window has `window` elements `dilation` apart, moves by `strides`, and
-    runs over `x` with `padding` (low, high) elements of `pad_value` around it: `out = (in + low +
-    high - ((window - 1) * dilation + 1)) / stride + 1`, rounded down. A window larger than the
-    padded axis is rejected, except that an axis without any element gives none."""
+    runs over `x` with `padding` (low, high) elements of `pad_value` around it:
+    `out = (in + low + high - ((window - 1) * dilation + 1)) / stride + 1`, rounded down. A window
+    larger than the padded axis is rejected, except that a padded axis of size 0 has no windows."""
 
     operands = ("x",)
     dtypes = {"x": ANY}
@@ -125,7 +125,7 @@ class ReduceWindow(Op):
     On each axis the window has `window_dims` elements `window_dilation` apart and moves by
     `strides` over `x`, whose elements lie `base_dilation` apart with `padding` (low, high) places
     around them. Places without an element contribute the identity of the reduction. A window larger
-    than the padded axis is rejected, except that an axis without any place gives none.
+    than the padded axis is rejected, except that a padded axis of size 0 has no windows.
 
     `sum` is defined for numbers, `max` and `min` for all but complex dtypes; they propagate NaN,
     and are or and and on i1. Elements are combined in an order that is not specified. Narrow floats
@@ -143,7 +143,7 @@ class ReduceWindow(Op):
     base_dilation: tuple[int, ...] = attr(USIZES)
     window_dilation: tuple[int, ...] = attr(USIZES)
     reduce: ReduceKind = attr(Choice(ReduceKind))
-    accum_dtype: DType | None = attr(OPTIONAL_DTYPE, default=None)
+    accum_dtype: DType | None = attr(OPTIONAL_DTYPE)
 
     @property
     def dtype_table(self) -> Mapping[str, frozenset[DType]]:
@@ -170,7 +170,7 @@ class ReduceWindow(Op):
         dtype = as_dtype(x.dtype)
         accum = self.accum_dtype or numeric.accumulator_dtype(dtype)
         work = accum if self._rounds_each_step(accum) else numeric.compute_dtype(accum)
-        total = numeric.cast(x, dtype, accum).astype(work.numpy)
+        total = numeric.cast(x, dtype, accum).astype(work.numpy, copy=False)
         fill = numeric.cast(identity(self.reduce, dtype), dtype, accum).astype(work.numpy)
         # A rectangular window is reduced one axis after the other: sizes add up, not multiply.
         for axis in range(x.ndim):
@@ -182,8 +182,9 @@ class ReduceWindow(Op):
 
     def _reduce_axis(self, total: Array, axis: int, fill: Array) -> Array:
         before, extent, after = total.shape[:axis], total.shape[axis], total.shape[axis + 1 :]
-        low, high = self.padding[axis]
-        base = self.base_dilation[axis]
+        (low, high), base = self.padding[axis], self.base_dilation[axis]
+        if (self.window_dims[axis], self.strides[axis], low, high, base) == (1, 1, 0, 0, 1):
+            return total
         flat = total.reshape(math.prod(before), extent, math.prod(after))
         places = low + _spread(extent, base) + high
         shape = (flat.shape[0], places, flat.shape[2])

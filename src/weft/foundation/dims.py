@@ -1,0 +1,71 @@
+"""Dimensions: sizes that are numbers, and sizes that have only a name until a program runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from weft.foundation.errors import SpecViolation, UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A dimension whose size is known only at run time."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"?{self.name}"
+
+
+Dim: TypeAlias = int | Symbol
+Shape: TypeAlias = tuple[Dim, ...]
+UNKNOWN = Symbol("")
+
+
+def static(dim: Dim) -> int:
+    """A dim as a number; a symbol here means that a dynamic program was not specialised first."""
+    if isinstance(dim, Symbol):
+        raise UserError(f"dimension {dim} is not bound to a size yet")
+    return dim
+
+
+def shape_of(dims: Iterable[int | str | Symbol]) -> Shape:
+    """A shape from numbers, symbols, and strings such as "B" or "?B" for symbols."""
+    return tuple(Symbol(d.removeprefix("?")) if isinstance(d, str) else _dim(d) for d in dims)
+
+
+def _dim(dim: object) -> Dim:
+    if isinstance(dim, Symbol):
+        return dim
+    if isinstance(dim, bool) or not hasattr(dim, "__index__"):
+        raise UserError(f"a dimension is a whole number or a name such as '?B', not {dim!r}")
+    size = int(dim.__index__())
+    if size < 0:
+        raise SpecViolation("NegativeDimension", f"dimension {size} is negative")
+    return size
+
+
+def substitute_dims(shape: Sequence[Dim], sizes: Mapping[str, int]) -> Shape:
+    """`shape` with every symbol that `sizes` knows replaced by its size."""
+    return tuple(sizes.get(d.name, d) if isinstance(d, Symbol) else d for d in shape)
+
+
+def add_dims(*dims: Dim) -> Dim:
+    """The sum of sizes; `UNKNOWN` when a symbol takes part in more than `+ 0`."""
+    known = sum(d for d in dims if isinstance(d, int))
+    named = [d for d in dims if isinstance(d, Symbol)]
+    if not named:
+        return known
+    return named[0] if len(named) == 1 and known == 0 else UNKNOWN
+
+
+def multiply_dims(*dims: Dim) -> Dim:
+    """The product of sizes; `UNKNOWN` when a symbol takes part in more than `* 1`."""
+    known = math.prod(d for d in dims if isinstance(d, int))
+    named = [d for d in dims if isinstance(d, Symbol)]
+    if not named or known == 0:
+        return known
+    return named[0] if len(named) == 1 and known == 1 else UNKNOWN

@@ -1,0 +1,280 @@
+"""Index expressions: integers made of axes by sums, constant multiples and floor division.
+
+    Expr = constant + sum of coefficient * Term
+    Term = Axis(name) | Param(name) | FloorDiv(Expr, divisor)
+
+Semantics. An `Axis` is a loop index or a value's axis; a `Param` is a number known only at run time
+(the start of a dynamic slice); `FloorDiv` rounds toward minus infinity and its divisor is positive.
+Remainders are written `e - q * floordiv(e, q)`. Expressions are interned and in normal form: terms
+are sorted, no coefficient is zero, so equal expressions are the same object.
+
+A `Guard` says `0 <= expr < size`: where it fails, the element read is not there (it is padding).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import gcd
+from typing import Any, TypeAlias
+
+from weft.foundation.errors import InternalError
+from weft.foundation.interned import Node, node
+
+
+@node
+class Axis(Node):
+    """An index variable."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@node
+class Param(Node):
+    """A number known at run time, the same for every index."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"${self.name}"
+
+
+@node
+class FloorDiv(Node):
+    """`floor(value / divisor)`."""
+
+    value: Expr
+    divisor: int
+
+    def __str__(self) -> str:
+        return f"floor(({self.value})/{self.divisor})"
+
+
+Term: TypeAlias = Axis | Param | FloorDiv
+
+
+@node
+class Expr(Node):
+    """`constant + sum(coefficient * term)`; build with the functions below."""
+
+    constant: int
+    terms: tuple[tuple[Term, int], ...]
+
+    def __str__(self) -> str:
+        parts = [_product(term, factor) for term, factor in self.terms]
+        if self.constant or not parts:
+            parts.append(str(self.constant))
+        return " + ".join(parts).replace("+ -", "- ")
+
+    def __add__(self, other: Expr | int) -> Expr:
+        return add(self, other)
+
+    def __radd__(self, other: int) -> Expr:
+        return add(self, other)
+
+    def __sub__(self, other: Expr | int) -> Expr:
+        return add(self, scale(as_expr(other), -1))
+
+    def __mul__(self, factor: int) -> Expr:
+        return scale(self, factor)
+
+    def __rmul__(self, factor: int) -> Expr:
+        return scale(self, factor)
+
+    def __floordiv__(self, divisor: int) -> Expr:
+        return floordiv(self, divisor)
+
+    def __mod__(self, divisor: int) -> Expr:
+        return add(self, scale(floordiv(self, divisor), -divisor))
+
+    @property
+    def is_constant(self) -> bool:
+        return not self.terms
+
+    @property
+    def single_axis(self) -> Axis | None:
+        """The axis this expression is, if it is nothing but one axis."""
+        if self.constant == 0 and len(self.terms) == 1:
+            term, factor = self.terms[0]
+            if factor == 1 and isinstance(term, Axis):
+                return term
+        return None
+
+
+@node
+class Guard(Node):
+    """`0 <= expr < size`."""
+
+    expr: Expr
+    size: int
+
+    def __str__(self) -> str:
+        return f"0 <= {self.expr} < {self.size}"
+
+
+Index: TypeAlias = tuple[Expr, ...]
+
+
+def _product(term: Term, factor: int) -> str:
+    if factor == 1:
+        return str(term)
+    return f"-{term}" if factor == -1 else f"{factor}*{term}"
+
+
+def constant(value: int) -> Expr:
+    return Expr(value, ())
+
+
+def axis(name: str) -> Expr:
+    return Expr(0, ((Axis(name), 1),))
+
+
+def param(name: str) -> Expr:
+    return Expr(0, ((Param(name), 1),))
+
+
+def as_expr(value: Expr | int) -> Expr:
+    return value if isinstance(value, Expr) else constant(value)
+
+
+def add(*values: Expr | int) -> Expr:
+    """The sum, in normal form."""
+    total = 0
+    factors: dict[Term, int] = {}
+    for value in map(as_expr, values):
+        total += value.constant
+        for term, factor in value.terms:
+            factors[term] = factors.get(term, 0) + factor
+    return _normal(total, factors)
+
+
+def scale(value: Expr, factor: int) -> Expr:
+    """The expression times a constant."""
+    return _normal(value.constant * factor, {t: f * factor for t, f in value.terms})
+
+
+def floordiv(value: Expr, divisor: int) -> Expr:
+    """`floor(value / divisor)`, reduced: multiples of the divisor come out, common factors
+    cancel."""
+    if divisor <= 0:
+        raise InternalError(f"floor division by {divisor}")
+    if divisor == 1:
+        return value
+    whole = {t: f // divisor for t, f in value.terms if f % divisor == 0}
+    rest = {t: f for t, f in value.terms if f % divisor}
+    out, inside = divmod(value.constant, divisor)
+    if not rest:
+        return _normal(out, whole)
+    common = gcd(divisor, *rest.values())
+    inner = _normal(inside // common, {t: f // common for t, f in rest.items()})
+    return (
+        _normal(out, {**whole, FloorDiv(inner, divisor // common): 1})
+        if (divisor // common > 1)
+        else add(_normal(out, whole), inner)
+    )
+
+
+def _normal(total: int, factors: Mapping[Term, int]) -> Expr:
+    kept = [(term, factor) for term, factor in factors.items() if factor]
+    return Expr(total, tuple(sorted(kept, key=lambda pair: _order(pair[0]))))
+
+
+def _order(term: Term) -> tuple[int, str]:
+    kinds = {Axis: 0, Param: 1, FloorDiv: 2}
+    return (kinds[type(term)], str(term))
+
+
+def substitute(value: Expr, replace: Mapping[str, Expr]) -> Expr:
+    """The expression with axes (by name) replaced by expressions."""
+    parts: list[Expr | int] = [value.constant]
+    for term, factor in value.terms:
+        match term:
+            case Axis(name=name):
+                new = replace.get(name, Expr(0, ((term, 1),)))
+            case FloorDiv(value=inner, divisor=divisor):
+                new = floordiv(substitute(inner, replace), divisor)
+            case _:
+                new = Expr(0, ((term, 1),))
+        parts.append(scale(new, factor))
+    return add(*parts)
+
+
+def axes_of(value: Expr) -> frozenset[str]:
+    """Names of the axes the expression depends on."""
+    found: set[str] = set()
+    for term, _ in value.terms:
+        if isinstance(term, Axis):
+            found.add(term.name)
+        elif isinstance(term, FloorDiv):
+            found |= axes_of(term.value)
+    return frozenset(found)
+
+
+def params_of(value: Expr) -> frozenset[str]:
+    """Names of the run-time parameters the expression depends on."""
+    found: set[str] = set()
+    for term, _ in value.terms:
+        if isinstance(term, Param):
+            found.add(term.name)
+        elif isinstance(term, FloorDiv):
+            found |= params_of(term.value)
+    return frozenset(found)
+
+
+def coefficient(value: Expr, name: str) -> int:
+    """The factor of an axis outside floor divisions."""
+    return sum(f for t, f in value.terms if isinstance(t, Axis) and t.name == name)
+
+
+def evaluate(value: Expr, env: Mapping[str, Any]) -> Any:
+    """The number for given axes and params; works on NumPy arrays too."""
+    total: Any = value.constant
+    for term, factor in value.terms:
+        match term:
+            case Axis(name=name) | Param(name=name):
+                found = env[name]
+            case FloorDiv(value=inner, divisor=divisor):
+                found = evaluate(inner, env) // divisor
+        total = total + factor * found
+    return total
+
+
+def bounds(value: Expr, ranges: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
+    """The least and greatest value when each axis or param lies in an inclusive range."""
+    low = high = value.constant
+    for term, factor in value.terms:
+        match term:
+            case Axis(name=name) | Param(name=name):
+                first, last = ranges[name]
+            case FloorDiv(value=inner, divisor=divisor):
+                first, last = (bound // divisor for bound in bounds(inner, ranges))
+        ends = (factor * first, factor * last)
+        low, high = low + min(ends), high + max(ends)
+    return low, high
+
+
+def simplify(value: Expr, ranges: Mapping[str, tuple[int, int]]) -> Expr:
+    """The expression with floor divisions removed that the ranges make constant."""
+    parts: list[Expr | int] = [value.constant]
+    for term, factor in value.terms:
+        new = Expr(0, ((term, 1),))
+        if isinstance(term, FloorDiv):
+            inner = simplify(term.value, ranges)
+            new = floordiv(inner, term.divisor)
+            low, high = bounds(new, ranges)
+            new = constant(low) if low == high else new
+        parts.append(scale(new, factor))
+    return add(*parts)
+
+
+def always(guard: Guard, ranges: Mapping[str, tuple[int, int]]) -> bool:
+    """Whether a guard holds everywhere in the ranges, by interval arithmetic."""
+    low, high = bounds(guard.expr, ranges)
+    return low >= 0 and high < guard.size
+
+
+def linear(index: Iterable[Expr], strides: Iterable[int]) -> Expr:
+    """The dot product of an index with strides."""
+    return add(0, *(scale(e, s) for e, s in zip(index, strides, strict=True)))

@@ -1,0 +1,46 @@
+"""Immutable nodes that exist once: two nodes with equal fields are the same object.
+
+Equality is identity, hashing is constant-time, and a graph with shared parts stays shared however
+it is built. Decorate a class of annotated fields with `@node`; fields must be hashable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar, dataclass_transform
+from weakref import WeakValueDictionary
+
+Class = TypeVar("Class", bound=type)
+
+
+class _Interning(type):
+    """Hands out the existing node when one with the same fields is alive."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        made = super().__call__(*args, **kwargs)
+        key = (cls, *(_key(getattr(made, f.name)) for f in fields(made)))
+        return _TABLE.setdefault(key, made)
+
+
+_TABLE: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
+
+
+def _key(value: Any) -> Any:
+    """Numbers of different types, and zeros of different sign, are different fields."""
+    if isinstance(value, bool | int | float | complex):
+        return (type(value), repr(value))
+    return value
+
+
+class Node(metaclass=_Interning):
+    """Base of interned nodes."""
+
+    __slots__ = ("__weakref__",)
+
+
+@dataclass_transform(frozen_default=True, eq_default=False)
+def node(cls: Class) -> Class:
+    """Make a class of fields an interned node."""
+    made: Any = dataclass(frozen=True, eq=False, slots=True)(cls)
+    result: Class = made
+    return result

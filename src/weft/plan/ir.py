@@ -1,0 +1,133 @@
+"""Schedule plans: a tagged union with one header.
+
+    Plan   = MmaPlan | RowPlan | MapPlan | AttentionPlan | ConvPlan
+    Header = target, kernel key          in each of them
+
+A plan decides everything about *how*: tiles, pipeline depth, vector widths, loop order, threads,
+the split of a reduction. It never decides *what*. Code generation is a function of (kernel,
+buffers, plan); every field has an effect on the emitted code or is refused with a reason by the
+template's `accepts`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+
+@dataclass(frozen=True)
+class Header:
+    """Which target and which kernel structure a plan is for."""
+
+    target: str
+    kernel: str
+
+
+@dataclass(frozen=True)
+class CacheRead:
+    """A tensor staged in shared memory (GPU) or packed (CPU) at a loop level."""
+
+    tensor: str
+    where: str
+    at: str
+    pingpong: bool = True
+
+
+@dataclass(frozen=True)
+class Vectorize:
+    """An axis carried by vector instructions."""
+
+    axis: str
+    width: int
+
+
+@dataclass(frozen=True)
+class LocalEdge:
+    """An intermediate that never reaches global memory, and where it is kept."""
+
+    source: str
+    to: str
+    buffer: str
+    depth: int | None = None
+
+
+@dataclass(frozen=True)
+class MmaPlan:
+    """A contraction by matrix instructions (document 2's plan, extended)."""
+
+    header: Header
+    tile: tuple[int, int, int]
+    stages: int = 2
+    bind: dict[str, str] = field(default_factory=dict, hash=False)
+    warp_tile: tuple[int, int] = (64, 64)
+    cache: tuple[CacheRead, ...] = ()
+    vectorize: Vectorize | None = None
+    predicate_tail: tuple[str, ...] = ()
+    epilogue: tuple[str, ...] = ()
+    arch: str = "sm80"
+    layout_hints: dict[str, bool | str] = field(default_factory=dict, hash=False)
+    algo_choice: dict[str, str] = field(default_factory=dict, hash=False)
+    local_edges: tuple[LocalEdge, ...] = ()
+    cluster: tuple[int, int] = (1, 1)
+    order: str = "grouped:8"
+    """Tile order: rows, grouped:N, or hilbert."""
+    operand_layouts: tuple[str, str] = ("row", "row")
+    """Layout of A and B as stored: row (last axis contiguous) or col."""
+    split_k: int = 1
+    swap_ab: bool = False
+    roles: str = "cooperative"
+    """cooperative, pingpong, or single (no specialised warps)."""
+    deferred_epilogue: bool = False
+    consumers: int = 2
+    """Consumer warpgroups (SM90)."""
+
+
+@dataclass(frozen=True)
+class MapPlan:
+    """Elementwise over the output axes."""
+
+    header: Header
+    vector: int
+    unroll: int = 1
+    threads: int = 256
+    grain: int = 4096
+    """Elements per piece of work."""
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """Reductions along the last axes, one row (or several) at a time."""
+
+    header: Header
+    vector: int
+    rows_per_block: int = 1
+    threads: int = 256
+    accumulators: int = 4
+    """Independent partial results; their number is part of the result's bits."""
+    keep_row: bool = True
+    """Whether a row stays on chip between passes."""
+
+
+@dataclass(frozen=True)
+class AttentionPlan:
+    """Contraction, fold, contraction without the score matrix in memory."""
+
+    header: Header
+    tile_q: int
+    tile_kv: int
+    stages: int = 2
+    algo: str = "online_softmax"
+
+
+@dataclass(frozen=True)
+class ConvPlan:
+    """Convolution as an implicit contraction."""
+
+    header: Header
+    tile: tuple[int, int, int]
+    stages: int = 2
+    algo: str = "implicit_gemm"
+    halo: tuple[int, ...] = ()
+
+
+Plan: TypeAlias = MmaPlan | MapPlan | RowPlan | AttentionPlan | ConvPlan

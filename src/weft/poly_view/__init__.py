@@ -1,0 +1,2 @@
+"""Poly-View: what is computed over which domain from which elements (document 2, sections 1.4 and
+3)."""

@@ -1,0 +1,177 @@
+"""Library forms: the few subgraphs that PTIR producers write the same way, so that backends and
+rewrite rules find them. Each function emits one, in exactly the order shown in its docstring.
+
+The forms are written against an `Emitter`, which the builder is: `b.softmax(x)` calls
+`softmax(b, x)`. Statistics and softmax of floats under 32 bits are computed in f32, with a cast
+before and a cast back after; f64 stays f64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from weft.foundation.axes import normalise_axis
+from weft.foundation.dtypes import F32, F64, DType
+from weft.foundation.errors import UserError
+from weft.ptir.types import Dim, Shape, Symbol
+
+
+class Handle(Protocol):
+    """A tensor value under construction."""
+
+    @property
+    def shape(self) -> Shape: ...
+
+    @property
+    def dtype(self) -> DType: ...
+
+    @property
+    def rank(self) -> int: ...
+
+
+H = TypeVar("H", bound=Handle)
+
+
+class Emitter(Protocol[H]):
+    """What appends instructions: the op's name in text, its operands, its attributes by name.
+
+    A Python number stands for a literal of the dtype of the first operand, broadcast to its shape.
+    """
+
+    def emit(self, name: str, *operands: Any, **attrs: Any) -> H: ...
+
+    def cast(self, x: H, dtype: DType | str) -> H:
+        """`x` itself where it has that dtype already."""
+        ...
+
+    def broadcast_to(self, x: H, dims: Iterable[Dim]) -> H: ...
+
+    def literal(self, value: Any, dtype: DType | str) -> H: ...
+
+    def iota(self, dtype: DType | str, dims: Iterable[Dim], axis: int) -> H: ...
+
+
+def _wide(dtype: DType) -> DType:
+    return F64 if dtype is F64 else F32
+
+
+def _reduce(b: Emitter[H], kind: str, x: H, axis: int) -> H:
+    """A reduction over one axis that stays, in the dtype of x throughout, spread over x again."""
+    wide = x.dtype
+    kept = b.emit(f"reduce_{kind}", x, axes=[axis], keepdims=True, accum_dtype=wide, out_dtype=wide)
+    return b.broadcast_to(kept, x.shape)
+
+
+def softmax(b: Emitter[H], x: H, axis: int = -1) -> H:
+    """The stable softmax along `axis`: reduce_max, broadcast_to, sub, exp, reduce_sum,
+    broadcast_to, div."""
+    z = b.cast(x, _wide(x.dtype))
+    axis = normalise_axis(axis, x.rank)
+    shifted = b.emit("sub", z, _reduce(b, "max", z, axis))
+    e = b.emit("exp", shifted)
+    return b.cast(b.emit("div", e, _reduce(b, "sum", e, axis)), x.dtype)
+
+
+def gelu(b: Emitter[H], x: H) -> H:
+    """`0.5 * x * (1 + erf(x / sqrt(2)))`."""
+    inner = b.emit("erf", b.emit("div", x, math.sqrt(2.0)))
+    return b.emit("mul", b.emit("mul", x, 0.5), b.emit("add", inner, 1.0))
+
+
+def silu(b: Emitter[H], x: H) -> H:
+    """`x / (1 + exp(-x))`."""
+    return b.emit("div", x, b.emit("add", b.emit("exp", b.emit("neg", x)), 1.0))
+
+
+def causal_mask(b: Emitter[H], rows: Dim, columns: Dim, dtype: DType | str = F32) -> H:
+    """The additive mask `[rows, columns]` that lets row i see columns 0 .. i + columns - rows: 0
+    there and -Inf elsewhere. The last row sees everything. iota, iota, compare, select."""
+    row = b.iota("si32", [rows, columns], 0)
+    column = b.iota("si32", [rows, columns], 1)
+    if rows != columns:
+        if isinstance(rows, Symbol) or isinstance(columns, Symbol):
+            raise UserError(
+                f"a causal mask of {rows} rows and {columns} columns needs their difference, and "
+                "dynamic dims have none; build the mask from an input instead"
+            )
+        row = b.emit("add", row, columns - rows)
+    seen = b.emit("compare", column, row, op="less_equal")
+    zero = b.broadcast_to(b.literal(0.0, dtype), [rows, columns])
+    hidden = b.broadcast_to(b.literal(-math.inf, dtype), [rows, columns])
+    return b.emit("select", seen, zero, hidden)
+
+
+def attention(
+    b: Emitter[H],
+    q: H,
+    k: H,
+    v: H,
+    *,
+    mask: H | None = None,
+    causal: bool = False,
+    scale: float | None = None,
+) -> H:
+    """`softmax(q k^T * scale + mask) v` for q, k and v of shape [B, H, S, D].
+
+    Scores and softmax are f32 (f64 for f64 operands); the weights are cast to the dtype of v before
+    the second product, which accumulates in f32 and gives the dtype of q. `mask` is additive and is
+    broadcast to the scores [B, H, Sq, Sk]; `causal` adds a `causal_mask`, aligned at the bottom
+    right. `scale` is 1 / sqrt(D) unless given."""
+    for value, name in ((q, "q"), (k, "k"), (v, "v")):
+        if value.rank != 4:
+            raise UserError(f"attention takes {name} of shape [B, H, S, D], not rank {value.rank}")
+    wide = _wide(q.dtype)
+    turned = b.emit("transpose", k, perm=[0, 1, 3, 2])
+    scores = _product(b, q, turned, wide, wide)
+    scores = b.emit("mul", scores, _scale(q) if scale is None else scale)
+    if mask is not None:
+        scores = b.emit("add", scores, b.broadcast_to(b.cast(mask, wide), scores.shape))
+    if causal:
+        hidden = causal_mask(b, scores.shape[-2], scores.shape[-1], wide)
+        scores = b.emit("add", scores, b.broadcast_to(hidden, scores.shape))
+    weights = b.cast(softmax(b, scores), v.dtype)
+    return _product(b, weights, v, wide, q.dtype)
+
+
+def _scale(q: Handle) -> float:
+    depth = q.shape[-1]
+    if isinstance(depth, Symbol) or depth == 0:
+        raise UserError(f"attention over a last axis of size {depth} needs its scale to be given")
+    return 1.0 / math.sqrt(depth)
+
+
+def _product(b: Emitter[H], lhs: H, rhs: H, accum: DType, out: DType) -> H:
+    return b.emit(
+        "dot_general", lhs, rhs, batch_lhs=[0, 1], batch_rhs=[0, 1], contract_lhs=[3],
+        contract_rhs=[2], accum_dtype=accum, out_dtype=out,
+    )  # fmt: skip
+
+
+def layer_norm(
+    b: Emitter[H], x: H, gamma: H, beta: H, *, epsilon: float, feature_axis: int = -1
+) -> H:
+    """The op `layer_norm` in terms of simpler ones, which it equals step by step: reduce_sum,
+    div, sub for the mean; mul, reduce_sum, div for the biased variance of the differences; add
+    epsilon, sqrt, div; then the affine part."""
+    z = b.cast(x, _wide(x.dtype))
+    axis = normalise_axis(feature_axis, x.rank, "feature_axis")
+    count = x.shape[axis]
+    if isinstance(count, Symbol):
+        raise UserError(f"layer_norm over the dynamic dim {count} cannot be written as simpler ops")
+    mean = b.emit("div", _reduce(b, "sum", z, axis), float(max(count, 1)))
+    centred = b.emit("sub", z, mean)
+    square = b.emit("mul", centred, centred)
+    variance = b.emit("div", _reduce(b, "sum", square, axis), float(max(count, 1)))
+    deviation = b.emit("sqrt", b.emit("add", variance, epsilon))
+    normal = b.emit("div", centred, deviation)
+    scaled = b.emit("mul", normal, _along(b, gamma, z, axis))
+    return b.cast(b.emit("add", scaled, _along(b, beta, z, axis)), x.dtype)
+
+
+def _along(b: Emitter[H], parameter: H, x: H, axis: int) -> H:
+    """A rank-1 parameter laid along one axis of x and repeated over the others."""
+    column: Sequence[Dim] = [x.shape[axis], *[1] * (x.rank - 1 - axis)]
+    wide = b.cast(parameter, x.dtype)
+    return b.broadcast_to(b.emit("reshape", wide, new_shape=column), x.shape)

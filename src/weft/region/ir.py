@@ -1,0 +1,274 @@
+"""Region Buffer SSA: kernels. Only kernel outputs exist in memory; inside, values are SSA over
+axes.
+
+    Module  = tensors, kernels in order, inputs and outputs by tensor name
+    Kernel  = axes, inputs, body [Let], outputs
+    Let     = name : dtype over axes = Expr
+    Expr    = Read(tensor, index, guards, fill) | Const | AxisIndex | Unary | Cast | Binary
+            | Select | Reduce(fn, axes, value, acc) | Fold(...)
+    Output  = tensor[index] <- value            (base: the tensor whose other elements stay)
+
+Semantics. A kernel has named axes with sizes. A value lives over a subset of them and is a function
+of those axes alone; an operand that lives over fewer axes is the same for all others (nothing is
+broadcast in memory). `Reduce` combines its operand over axes that its result no longer has. `Index`
+is an axis expression as a number. `Read` loads the element at `index`, or gives `fill` where a
+guard fails, and then touches no memory. An output stores its value at `index` for every point of
+the value's axes; each element is written once. With `base`, the elements that are not written are
+those of the tensor `base`: the memory stage puts both into one buffer or inserts a copy.
+
+`Fold` is a loop with state: for each step over `axes`, in order, the carries are updated by `step`;
+two partial results can be merged by `combine`, which is associative with `init` as identity. Online
+softmax, Welford and log-sum-exp are folds. `carries` are named, and `step` and `combine` are bodies
+of Lets over them.
+
+Playback (`interp.py`) executes exactly this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeAlias
+
+from weft.foundation.dtypes import DType
+from weft.foundation.index_expr import Expr as IndexExpr
+from weft.foundation.index_expr import Guard, Index
+
+Scalar: TypeAlias = bool | int | float | complex
+
+
+class Materialize(Enum):
+    """Whether an output goes to memory, or is consumed at once by the next kernel."""
+
+    DEFERRED = "deferred"
+    GMEM = "gmem"
+
+
+@dataclass(frozen=True)
+class Read:
+    """`tensor[index]`, or `fill` where a guard fails."""
+
+    tensor: str
+    index: Index
+    guards: tuple[Guard, ...] = ()
+    fill: Scalar | None = None
+
+
+@dataclass(frozen=True)
+class Const:
+    """A number."""
+
+    value: Scalar
+
+
+@dataclass(frozen=True)
+class AxisIndex:
+    """An axis expression as a value."""
+
+    expr: IndexExpr
+
+
+@dataclass(frozen=True)
+class Unary:
+    """`fn(x)`; function names are Tiny's."""
+
+    fn: str
+    x: str
+
+
+@dataclass(frozen=True)
+class Cast:
+    """`x` in the dtype of the Let."""
+
+    x: str
+
+
+@dataclass(frozen=True)
+class Binary:
+    """`fn(lhs, rhs)`; a comparison gives i1."""
+
+    fn: str
+    lhs: str
+    rhs: str
+
+
+@dataclass(frozen=True)
+class Select:
+    """`pred ? x : y`."""
+
+    pred: str
+    x: str
+    y: str
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """`value` combined by `fn` over `axes`, accumulated in the dtype of the Let."""
+
+    fn: str
+    axes: tuple[str, ...]
+    value: str
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A loop with state over `axes`; the Let's value is the carry named `result`."""
+
+    axes: tuple[str, ...]
+    carries: tuple[Carry, ...]
+    step: tuple[Let, ...]
+    combine: tuple[Let, ...]
+    result: str
+
+
+@dataclass(frozen=True)
+class Carry:
+    """One state of a fold: its start, and the names that step and combine give its next value.
+
+    In `step` the carry is known by `name`. In `combine` the two sides are `name.a` and `name.b`.
+    """
+
+    name: str
+    dtype: DType
+    axes: tuple[str, ...]
+    init: Scalar
+    next: str
+    merged: str
+
+
+ValueExpr: TypeAlias = Read | Const | AxisIndex | Unary | Cast | Binary | Select | Reduce | Fold
+
+
+@dataclass(frozen=True)
+class Let:
+    """A value of a kernel."""
+
+    name: str
+    dtype: DType
+    axes: tuple[str, ...]
+    expr: ValueExpr
+
+
+@dataclass(frozen=True)
+class KernelAxis:
+    """An axis of a kernel. Reduction axes are those no output is stored over."""
+
+    name: str
+    size: int
+    reduce: bool = False
+
+
+@dataclass(frozen=True)
+class Output:
+    """`tensor[index] <- value` over the value's axes."""
+
+    tensor: str
+    value: str
+    index: Index
+    base: str | None = None
+    materialize: Materialize = Materialize.GMEM
+
+
+@dataclass(frozen=True)
+class Param:
+    """A run-time index parameter: the element of a rank-0 or rank-1 integer tensor, clamped."""
+
+    name: str
+    tensor: str
+    element: int
+    low: int
+    high: int
+
+
+class Pattern(Enum):
+    """What a kernel was recognised as; it decides which plan kinds can carry it out."""
+
+    MAP = "map"
+    ROW = "row"
+    MATMUL = "matmul"
+    CONV = "conv"
+    ATTENTION = "attention"
+    OPAQUE = "opaque"
+
+
+@dataclass(frozen=True)
+class Roles:
+    """For contractions: which axes are batch, rows, columns and reduced, and which Let is it."""
+
+    batch: tuple[str, ...]
+    m: tuple[str, ...]
+    n: tuple[str, ...]
+    k: tuple[str, ...]
+    contraction: str
+    lhs: str
+    rhs: str
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel: everything between its reads and its stores stays in registers or on chip."""
+
+    name: str
+    pattern: Pattern
+    axes: tuple[KernelAxis, ...]
+    body: tuple[Let, ...]
+    outputs: tuple[Output, ...]
+    params: tuple[Param, ...] = ()
+    roles: Roles | None = None
+    opaque: object | None = field(default=None, compare=False)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {axis.name: axis.size for axis in self.axes}
+
+    @property
+    def ranges(self) -> dict[str, tuple[int, int]]:
+        """Inclusive ranges of axes and params, for interval arithmetic."""
+        ranges = {axis.name: (0, axis.size - 1) for axis in self.axes}
+        ranges.update((param.name, (param.low, param.high)) for param in self.params)
+        return ranges
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Tensors it reads, in order of first use."""
+        names = [let.expr.tensor for let in walk(self.body) if isinstance(let.expr, Read)]
+        return tuple(dict.fromkeys([*names, *(param.tensor for param in self.params)]))
+
+    def let(self, name: str) -> Let:
+        for found in self.body:
+            if found.name == name:
+                return found
+        raise KeyError(name)
+
+
+def walk(body: tuple[Let, ...]) -> Iterator[Let]:
+    """Every Let of a body, those inside folds included."""
+    for let in body:
+        yield let
+        if isinstance(let.expr, Fold):
+            yield from walk(let.expr.step)
+            yield from walk(let.expr.combine)
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor that kernels read or write."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    role: str = "internal"
+    """input, param, state, constant, output or internal."""
+
+
+@dataclass(frozen=True)
+class Module:
+    """The kernels of a program, in order."""
+
+    tensors: dict[str, Tensor]
+    kernels: tuple[Kernel, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    origin: dict[str, tuple[int, ...]] = field(default_factory=dict, compare=False)
+    """Kernel name to the ids of the PTIR values it computes."""

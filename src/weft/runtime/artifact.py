@@ -1,0 +1,84 @@
+"""What code generation hands to the runtime: plain records, no IR.
+
+    Artifact = buffers, kernels (machine code by symbol), steps, inputs, outputs
+    Step     = Launch(kernel, pointers, params) | CopyBuffer | HostCall
+
+A launch names its buffers by number; the numbers index the parameter block, a table of pointers
+filled in by `model_init` (constants, arena, state) and `model_run` (inputs, outputs).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+
+@dataclass(frozen=True)
+class BufferSlot:
+    """An entry of the parameter block: input n, output n, state n, constant n, or an arena
+    range."""
+
+    space: str
+    number: int
+    offset: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class KernelCode:
+    """One kernel: object code or cubin, its symbol, and how it is split over workers."""
+
+    symbol: str
+    code: bytes = field(repr=False)
+    work_items: int = 1
+    """How many pieces the kernel's iteration space is cut into; any worker may take any piece."""
+    grid: tuple[int, int, int] = (1, 1, 1)
+    block: tuple[int, int, int] = (1, 1, 1)
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    shared_bytes: int = 0
+    tensor_maps: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Run a kernel on buffers, in the order of its parameters."""
+
+    kernel: int
+    buffers: tuple[int, ...]
+    label: str
+
+
+@dataclass(frozen=True)
+class CopyBuffer:
+    """Copy bytes between buffers."""
+
+    source: int
+    target: int
+    bytes: int
+    label: str
+
+
+Step: TypeAlias = Launch | CopyBuffer
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A named input or output as the runtime sees it."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A compiled program."""
+
+    target: str
+    buffers: tuple[BufferSlot, ...]
+    kernels: tuple[KernelCode, ...]
+    steps: tuple[Step, ...]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    arena_bytes: int
+    constants: tuple[bytes, ...] = field(default=(), repr=False)

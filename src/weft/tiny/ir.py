@@ -1,0 +1,415 @@
+"""Tiny IR: a graph of values that only move, compute element by element, or reduce.
+
+    Leaf     = Input(name) | Const(value) | Iota(axis)
+    Movement = Reshape | Permute | Expand | Pad | Shrink | Flip | View | DynamicShrink
+    Compute  = Unary(fn) | Cast | Binary(fn) | Where | Reduce(fn, axes, acc) | DynamicUpdate
+    Other    = Opaque(op)                  what is none of these; a boundary for every later stage
+
+Semantics. A value is a function from indices to elements. Movements copy nothing; they say which
+element of their operand is meant. `Expand` repeats axes of size 1 and keeps the rank; `Pad`
+surrounds with a scalar; `View` reads `x[index(out axes)]`, where every index is affine and in
+range; `Reduce` removes its axes and accumulates in `acc`, which is also its dtype. Operands of
+`Binary` and `Where` have one shape and one dtype (`Where`'s predicate is i1); nothing is cast or
+broadcast implicitly. Storage types (fp8, bf16, f16, 4-bit) are computed as their reference meaning
+says: widened, computed, rounded back by each node.
+
+Nodes are interned; a graph names its inputs and outputs and nothing else. Shapes may hold symbols
+when a graph is read from JSON; every later stage wants numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeAlias
+
+from weft.foundation.dims import Dim, Shape
+from weft.foundation.dtypes import I1, DType
+from weft.foundation.index_expr import Index
+from weft.foundation.interned import Node, node
+
+Scalar: TypeAlias = bool | int | float | complex
+
+
+class Fn(Enum):
+    """Functions of elements. Their meaning is the PTIR op of the same name."""
+
+    NEG = "neg"
+    ABS = "abs"
+    EXP = "exp"
+    EXP2 = "exp2"
+    LOG = "log"
+    LOG2 = "log2"
+    SQRT = "sqrt"
+    RSQRT = "rsqrt"
+    RECIP = "recip"
+    SIN = "sin"
+    COS = "cos"
+    TANH = "tanh"
+    ERF = "erf"
+    RELU = "relu"
+    GELU = "gelu"
+    SILU = "silu"
+    FLOOR = "floor"
+    CEIL = "ceil"
+    TRUNC = "trunc"
+    NOT = "not"
+    ADD = "add"
+    SUB = "sub"
+    MUL = "mul"
+    DIV = "div"
+    MAX = "max"
+    MIN = "min"
+    LT = "lt"
+    LE = "le"
+    EQ = "eq"
+    GE = "ge"
+    GT = "gt"
+    NE = "ne"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+COMPARISONS = frozenset({Fn.LT, Fn.LE, Fn.EQ, Fn.GE, Fn.GT, Fn.NE})
+UNARY = frozenset(
+    {
+        Fn.NEG, Fn.ABS, Fn.EXP, Fn.EXP2, Fn.LOG, Fn.LOG2, Fn.SQRT, Fn.RSQRT, Fn.RECIP, Fn.SIN,
+        Fn.COS, Fn.TANH, Fn.ERF, Fn.RELU, Fn.GELU, Fn.SILU, Fn.FLOOR, Fn.CEIL, Fn.TRUNC, Fn.NOT,
+    }
+)  # fmt: skip
+BINARY = frozenset(Fn) - UNARY
+
+
+class ReduceFn(Enum):
+    """Reductions, each with its identity."""
+
+    SUM = "sum"
+    MAX = "max"
+    MIN = "min"
+    PROD = "prod"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@node
+class Input(Node):
+    """A tensor handed in by name."""
+
+    name: str
+    dtype: DType
+    shape: Shape
+
+
+@node
+class Const(Node):
+    """A scalar; `Expand` makes it a tensor."""
+
+    value: Scalar
+    dtype: DType
+
+    @property
+    def shape(self) -> Shape:
+        return ()
+
+
+@node
+class Iota(Node):
+    """The index along one axis."""
+
+    dtype: DType
+    shape: Shape
+    axis: int
+
+
+@node
+class Reshape(Node):
+    """The same elements in row-major order under another shape."""
+
+    x: Value
+    shape: Shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.x.dtype
+
+
+@node
+class Permute(Node):
+    """Axis `i` of the result is axis `perm[i]` of `x`."""
+
+    x: Value
+    perm: tuple[int, ...]
+
+    @property
+    def dtype(self) -> DType:
+        return self.x.dtype
+
+    @property
+    def shape(self) -> Shape:
+        return tuple(self.x.shape[axis] for axis in self.perm)
+
+
+@node
+class Expand(Node):
+    """Axes of size 1 repeated to `shape`; the rank stays."""
+
+    x: Value
+    shape: Shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.x.dtype
+
+
+@node
+class Pad(Node):
+    """`low` elements of `value` before and `high` after each axis."""
+
+    x: Value
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+    value: Const
+
+    @property
+    def dtype(self) -> DType:
+        return self.x.dtype
+
+    @property
+    def shape(self) -> Shape:
+        sizes = zip(self.x.shape, self.low, self.high, strict=True)
+        return tuple(_plus(size, low + high) for size, low, high in sizes)
+
+
+@node
+class Shrink(Node):
+    """The window of `size` that begins at `start`."""
+
+    x: Value
+    start: tuple[int, ...]
+    size: Shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.x.dtype
+
+    @property
+    def shape(self) -> Shape:
+        return self.size
+
+
+@node
+class Flip(Node):
+    """The axes run backwards."""
+
+    x: Value
+    axes: tuple[int, ...]
+
+    @property
+    def dtype(self) -> DType:
+        return self.x.dtype
+
+    @property
+    def shape(self) -> Shape:
+        return self.x.shape
+
+
+@node
+class View(Node):
+    """`x[index]`, the index affine in the result's axes `i0, i1, ...` and always in range."""
+
+    x: Value
+    shape: Shape
+    index: Index
+
+    @property
+    def dtype(self) -> DType:
+        return self.x.dtype
+
+
+@node
+class DynamicShrink(Node):
+    """A window whose start is computed: `starts` has one scalar per axis, clamped into range."""
+
+    x: Value
+    starts: tuple[Value, ...]
+    size: Shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.x.dtype
+
+    @property
+    def shape(self) -> Shape:
+        return self.size
+
+
+@node
+class DynamicUpdate(Node):
+    """`x` with a window replaced by `update`; starts as in `DynamicShrink`."""
+
+    x: Value
+    update: Value
+    starts: tuple[Value, ...]
+
+    @property
+    def dtype(self) -> DType:
+        return self.x.dtype
+
+    @property
+    def shape(self) -> Shape:
+        return self.x.shape
+
+
+@node
+class Unary(Node):
+    """`fn` of every element."""
+
+    fn: Fn
+    x: Value
+
+    @property
+    def dtype(self) -> DType:
+        return self.x.dtype
+
+    @property
+    def shape(self) -> Shape:
+        return self.x.shape
+
+
+@node
+class Cast(Node):
+    """Every element in another dtype, by PTIR's cast."""
+
+    x: Value
+    dtype: DType
+
+    @property
+    def shape(self) -> Shape:
+        return self.x.shape
+
+
+@node
+class Binary(Node):
+    """`fn` of pairs of elements; a comparison gives i1."""
+
+    fn: Fn
+    lhs: Value
+    rhs: Value
+
+    @property
+    def dtype(self) -> DType:
+        return I1 if self.fn in COMPARISONS else self.lhs.dtype
+
+    @property
+    def shape(self) -> Shape:
+        return self.lhs.shape
+
+
+@node
+class Where(Node):
+    """`pred ? x : y`, element by element."""
+
+    pred: Value
+    x: Value
+    y: Value
+
+    @property
+    def dtype(self) -> DType:
+        return self.x.dtype
+
+    @property
+    def shape(self) -> Shape:
+        return self.x.shape
+
+
+@node
+class Reduce(Node):
+    """Elements along `axes` combined in the dtype `acc`; the axes disappear."""
+
+    fn: ReduceFn
+    x: Value
+    axes: tuple[int, ...]
+    acc: DType
+
+    @property
+    def dtype(self) -> DType:
+        return self.acc
+
+    @property
+    def shape(self) -> Shape:
+        return tuple(d for axis, d in enumerate(self.x.shape) if axis not in self.axes)
+
+
+@node
+class Opaque(Node):
+    """One result of an op that is neither affine nor elementwise, carried whole.
+
+    `op` is the PTIR op itself, which this stage only hands on.
+    """
+
+    op: object
+    inputs: tuple[Value, ...]
+    result: int
+    dtype: DType
+    shape: Shape
+
+
+Leaf: TypeAlias = Input | Const | Iota
+Movement: TypeAlias = Reshape | Permute | Expand | Pad | Shrink | Flip | View | DynamicShrink
+Compute: TypeAlias = Unary | Cast | Binary | Where | Reduce | DynamicUpdate
+Value: TypeAlias = Leaf | Movement | Compute | Opaque
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Named outputs over shared values. `origin` maps a value to the ids of the PTIR values it came
+    from; it is a side table, outside equality."""
+
+    inputs: tuple[Input, ...]
+    outputs: tuple[tuple[str, Value], ...]
+    origin: dict[Value, tuple[int, ...]] = field(default_factory=dict, compare=False, repr=False)
+
+
+def operands(value: Value) -> tuple[Value, ...]:
+    """The values a value is made of, in order."""
+    match value:
+        case Input() | Const() | Iota():
+            return ()
+        case Binary(lhs=lhs, rhs=rhs):
+            return (lhs, rhs)
+        case Where(pred=pred, x=x, y=y):
+            return (pred, x, y)
+        case DynamicShrink(x=x, starts=starts):
+            return (x, *starts)
+        case DynamicUpdate(x=x, update=update, starts=starts):
+            return (x, update, *starts)
+        case Opaque(inputs=inputs):
+            return inputs
+        case _:
+            return (value.x,)
+
+
+def topological(outputs: tuple[Value, ...]) -> list[Value]:
+    """Every value below the outputs, operands first, in a deterministic order; no recursion."""
+    order: dict[Value, None] = {}
+    stack: list[tuple[Value, bool]] = [(value, False) for value in reversed(outputs)]
+    while stack:
+        value, ready = stack.pop()
+        if value in order:
+            continue
+        if ready:
+            order[value] = None
+        else:
+            stack.append((value, True))
+            stack.extend((operand, False) for operand in reversed(operands(value)))
+    return list(order)
+
+
+def _plus(size: Dim, amount: int) -> Dim:
+    if isinstance(size, int):
+        return size + amount
+    if amount == 0:
+        return size
+    raise ValueError(f"{size} + {amount} has no name")

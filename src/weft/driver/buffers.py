@@ -30,14 +30,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from weft.driver.arena import ALIGNMENT, Arena, aligned
+from weft.driver.views import MOVES, View, is_dense, moved, whole
 from weft.foundation.errors import InternalError, UserError
 from weft.ptir.ir import Body, ElementRef, Instruction, Operand, Program, Ref, operand_type
 from weft.ptir.literal import TensorLiteral
-from weft.ptir.op import Op
 from weft.ptir.ops.constant import Constant, CustomCall
 from weft.ptir.ops.control import Scan, While
-from weft.ptir.ops.elementwise import StopGradient
-from weft.ptir.ops.movement import BroadcastTo, Reshape, Slice, Transpose
 from weft.ptir.specialise import is_static
 from weft.ptir.types import TensorType, TupleType, ValueType, leaves
 
@@ -74,22 +72,13 @@ class Buffer:
         return self.role in (Role.TEMPORARY, Role.RESULT)
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """Where a tensor lies: element `i` begins at byte `offset + sum(i * strides)` of a buffer."""
-
-    buffer: int
-    offset: int
-    strides: tuple[int, ...]
-
-
 @dataclass(frozen=True)
 class Scratch:
     """The part of the arena that the regions of one instruction use in turn."""
 
     offset: int
     bytes: int
-    plans: tuple[BufferPlan, ...]
+    plans: tuple[BufferPlan, ...] = field(repr=False)
     """One for each of the op's regions, in the order of its attributes."""
 
 
@@ -133,7 +122,7 @@ class BufferPlan:
     def views(self, operand: Operand) -> tuple[View, ...]:
         """Where an operand lies: a view for each of its tensors."""
         if isinstance(operand, TensorLiteral):
-            return (_whole(self._constants[operand], operand.type),)
+            return (whole(self._constants[operand], operand.type),)
         return _select(operand, self.values, self.types)
 
     @cached_property
@@ -149,9 +138,8 @@ class BufferPlan:
             spots = (f"#{v.buffer}+{v.offset} strides {list(v.strides)}" for v in views)
             lines.append(f"  %{value_id} = {', '.join(spots)}")
         for position, scratch in self.scratch.items():
-            lines.append(f"  regions at {position}: {scratch.bytes} at {scratch.offset}")
-            inner = "\n".join(map(str, scratch.plans))
-            lines += [f"    {line}" for line in inner.splitlines()]
+            labels = ", ".join(plan.label for plan in scratch.plans)
+            lines.append(f"  {labels} at {position}: {scratch.bytes} at {scratch.offset}")
         return "\n".join(lines)
 
 
@@ -275,13 +263,13 @@ class _Planner:
 
     def _new(self, kind: TensorType, role: Role, first: int) -> View:
         self.drafts.append(_Draft(role, kind.bytes, first, first))
-        return _whole(len(self.drafts) - 1, kind)
+        return whole(len(self.drafts) - 1, kind)
 
     def _constant(self, literal: TensorLiteral) -> View:
         if literal not in self.constants:
             self.constants[literal] = len(self.drafts)
             self.drafts.append(_Draft(Role.CONSTANT, literal.type.bytes, -1, -1, literal))
-        return _whole(self.constants[literal], literal.type)
+        return whole(self.constants[literal], literal.type)
 
     def _read(self, operand: Operand, position: int) -> tuple[View, ...]:
         if isinstance(operand, TensorLiteral):
@@ -309,18 +297,17 @@ class _Planner:
         op = instruction.op
         if isinstance(op, Constant):
             return self._constant(op.value) if instruction.id not in self.returned_ids else None
-        if isinstance(op, StopGradient | Reshape | Slice | Transpose | BroadcastTo):
+        if isinstance(op, MOVES):
             source = _tensor(operand_type(instruction.operands[0], self.types))
-            return _view(op, operands[0][0], source, _tensor(instruction.output))
+            return moved(op, operands[0][0], source, _tensor(instruction.output))
         return None
 
     def _will_do(self, instruction: Instruction, view: View) -> bool:
         """Whether the result may stay where it lies."""
         kind, draft = _tensor(instruction.output), self.drafts[view.buffer]
         if instruction.id in self.returned_ids:
-            whole = kind.bytes == draft.bytes and _is_dense(view, kind)
-            return draft.in_arena and whole
-        return instruction.id not in self.dense_ids or _is_dense(view, kind)
+            return draft.in_arena and kind.bytes == draft.bytes and is_dense(view, kind)
+        return instruction.id not in self.dense_ids or is_dense(view, kind)
 
     def _result(self, index: int, value_id: int) -> None:
         views = self._read(Ref(value_id), self.end)
@@ -357,55 +344,6 @@ class _Planner:
             for draft in dying.get(position, ()):
                 arena.give(draft.offset or 0, draft.bytes)
         return scratch
-
-
-# -- views ---------------------------------------------------------------------------------------
-
-
-def _dense_strides(kind: TensorType) -> tuple[int, ...]:
-    strides: list[int] = []
-    step = kind.dtype.storage_bytes
-    for dim in reversed(kind.static_shape):
-        strides.append(step)
-        step *= dim
-    return tuple(reversed(strides))
-
-
-def _whole(buffer: int, kind: TensorType) -> View:
-    return View(buffer, 0, _dense_strides(kind))
-
-
-def _is_dense(view: View, kind: TensorType) -> bool:
-    """Whether the elements lie in row-major order without gaps; the stride of a dim of size 1 does
-    not matter."""
-    if 0 in kind.shape:
-        return True
-    wanted = zip(kind.shape, view.strides, _dense_strides(kind), strict=True)
-    return all(dim == 1 or found == dense for dim, found, dense in wanted)
-
-
-def _view(op: Op, view: View, source: TensorType, result: TensorType) -> View | None:
-    """Where the result of an op that computes nothing lies; None where it must be copied."""
-    match op:
-        case StopGradient():
-            return view
-        case Reshape():
-            dense = View(view.buffer, view.offset, _dense_strides(result))
-            return dense if _is_dense(view, source) else None
-        case Slice():
-            begin = sum(s * step for s, step in zip(op.starts, view.strides, strict=True))
-            return View(view.buffer, view.offset + begin, view.strides)
-        case Transpose():
-            return View(view.buffer, view.offset, tuple(view.strides[axis] for axis in op.perm))
-        case BroadcastTo():
-            return View(view.buffer, view.offset, _repeated(view, source, result))
-    return None
-
-
-def _repeated(view: View, source: TensorType, result: TensorType) -> tuple[int, ...]:
-    added = result.rank - source.rank
-    kept = zip(source.shape, result.shape[added:], view.strides, strict=True)
-    return (*(0 for _ in range(added)), *(s if dim == size else 0 for dim, size, s in kept))
 
 
 def _select(

@@ -130,6 +130,10 @@ class TokenStream:
         shown = "the end of the text" if self.at_end else repr(found)
         raise SpecViolation(self.code, f"{why} but found {shown}", where=self.where())
 
+    def reject(self, why: str, offset: int, code: str = "") -> NoReturn:
+        """A complaint about what stands at `offset`, which need not be the current token."""
+        raise SpecViolation(code or self.code, why, where=self.where(offset))
+
     def _scan(self) -> Token:
         while True:
             if self._position >= len(self.text):
@@ -137,11 +141,7 @@ class TokenStream:
             match = _TOKEN.match(self.text, self._position)
             if match is None:
                 character = self.text[self._position]
-                raise SpecViolation(
-                    self.code,
-                    f"unexpected character {character!r}",
-                    where=self.where(self._position),
-                )
+                self.reject(f"unexpected character {character!r}", self._position)
             start, self._position = self._position, match.end()
             if match.lastgroup != "space":
                 return Token(str(match.lastgroup), match.group(), start)

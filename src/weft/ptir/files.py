@@ -50,6 +50,7 @@ def loads(data: bytes | str) -> Program:
 
 
 def _from_text(data: str) -> Program:
+    data = data.removeprefix("\ufeff")
     head = data.lstrip()
     if head.startswith("{"):
         return json_reader.decode(data)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from weft.foundation.dtypes import I1, SI4, UI4, DType, as_dtype
 from weft.foundation.errors import SpecViolation, UserError
-from weft.ptir.numeric import round_float
+from weft.foundation.numeric import round_float
 from weft.ptir.types import TensorType
 
 
@@ -100,7 +100,8 @@ def literal(value: Any, dtype: DType | str | None = None) -> TensorLiteral:
     else:
         wanted = as_dtype(dtype)
     with np.errstate(all="ignore"):
-        converted = array.astype(wanted.numpy)
+        exact_source = wanted.is_float and array.dtype == np.float64
+        converted = round_float(array, wanted) if exact_source else array.astype(wanted.numpy)
     if wanted.is_integer and not np.array_equal(converted.astype(object), array.astype(object)):
         raise UserError(f"the value {_brief(value)} is not representable in {wanted}")
     return from_array(converted)

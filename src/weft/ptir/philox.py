@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.foundation import numeric
 from weft.foundation.dtypes import F32, F64, DType
-from weft.ptir import numeric
 
 Array = NDArray[Any]
 

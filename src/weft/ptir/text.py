@@ -18,8 +18,9 @@ axes are accepted and stored as the wire stores them. Comments run from `#` to t
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,7 @@ from weft.ptir.literal import ScalarLiteral, ScalarTag, TensorLiteral, from_arra
 from weft.ptir.op import SPELLINGS, Op
 from weft.ptir.schema import (
     INFER,
+    USIZE_MAX,
     Attr,
     Attributes,
     AttrKind,
@@ -72,6 +74,7 @@ from weft.ptir.types import Dim, Shape, Symbol, TensorType, TupleType, ValueType
 
 SHORT_LITERAL = 8
 MAX_NESTING = 64
+U32_MAX = 2**32 - 1
 
 
 # -- printing ------------------------------------------------------------------------------------
@@ -81,6 +84,13 @@ def print_program(program: Program) -> str:
     """The text of a program; `parse_program` reads it back."""
     lines = [SPEC_VERSION, f"entry @{label(program.entry)}"]
     for function in program.functions:
+        if len(function.parameter_ids) != len(function.parameters):
+            raise SpecViolation(
+                "SignatureMismatch",
+                f"{len(function.parameters)} parameter types but {len(function.parameter_ids)} "
+                "ids cannot be written as text",
+                where=function.label,
+            )
         pairs = zip(function.parameter_ids, function.parameters, strict=True)
         parameters = commas(f"%{i}: {print_type(t)}" for i, t in pairs)
         lines += [
@@ -309,7 +319,7 @@ class _Parser:
 
     def region(self) -> Region:
         self.tokens.expect("^")
-        region_id = Usize().check(self.tokens.integer())
+        region_id = self.number_up_to(USIZE_MAX, "a region id")
         parameters = tuple(self.tokens.listed(self.value_type, "(", ")"))
         self.types = dict(enumerate(parameters))
         self.tokens.expect("->")
@@ -325,10 +335,14 @@ class _Parser:
 
     def value_id(self) -> int:
         self.tokens.expect("%")
-        value_id = self.tokens.integer("a value id")
-        if not 0 <= value_id < 2**32:
-            self.tokens.fail(f"the id {value_id} is not a 32-bit number; expected one")
-        return value_id
+        return self.number_up_to(U32_MAX, "a value id")
+
+    def number_up_to(self, most: int, what: str) -> int:
+        offset = self.tokens.current.offset
+        number = self.tokens.integer(what)
+        if not 0 <= number <= most:
+            self.tokens.reject(f"{number} is not {what}: it must be from 0 to {most}", offset)
+        return number
 
     def body(self) -> tuple[tuple[Instruction, ...], tuple[int, ...]]:
         self.tokens.expect("{")
@@ -345,7 +359,7 @@ class _Parser:
 
     def hint(self) -> HintRegion:
         tokens = self.tokens
-        hint_id = tokens.integer()
+        hint_id = self.number_up_to(U32_MAX, "a hint id")
         kind: Any = self.choice(HintKind)
         policy: Any = self.choice(HintPolicy)
         tokens.expect("inputs")
@@ -363,48 +377,46 @@ class _Parser:
         tokens = self.tokens
         value_id = self.value_id()
         tokens.expect("=")
-        where = tokens.where
         offset = tokens.current.offset
         mnemonic = tokens.name("an op")
         if mnemonic not in SPELLINGS:
-            raise SpecViolation(
-                "UnknownOp", f"there is no op {mnemonic[:40]!r}", where=where(offset)
-            )
+            tokens.reject(f"there is no op {mnemonic[:40]!r}", offset, "UnknownOp")
         cls, fixed = SPELLINGS[mnemonic]
         operands = tuple(tokens.listed(self.operand, "(", ")"))
-        given = self.op_attributes(cls, fixed)
+        kinds = {n: k for n, k in cls.all_attributes().items() if n not in fixed}
+        given = self.op_attributes(mnemonic, kinds)
+        for name in kinds:
+            if name not in given and name not in _optional(cls):
+                tokens.reject(f"{mnemonic} needs the attribute {name!r}", offset)
         try:
             op = cls.make([self.type_of(o) for o in operands], **fixed, **given)
         except SpecViolation as error:
-            raise error.at(where(offset)) from None
+            raise error.at(tokens.where(offset)) from None
         tokens.expect(":")
         output = self.value_type()
         self.types[value_id] = output
         return Instruction(value_id, op, operands, output)
 
-    def op_attributes(self, cls: type[Op], fixed: Iterable[str]) -> dict[str, Any]:
-        kinds = {n: k for n, k in cls.all_attributes().items() if n not in fixed}
-        given: dict[str, Any] = {}
+    def op_attributes(self, mnemonic: str, kinds: Mapping[str, SchemaKind]) -> dict[str, Any]:
+        given: dict[str, Any] = {name: None for name, k in kinds.items() if isinstance(k, Maybe)}
+        seen: set[str] = set()
+
+        def item() -> None:
+            offset = self.tokens.current.offset
+            name = self.tokens.name("an attribute")
+            if name not in kinds:
+                known = commas(kinds) or "none"
+                self.tokens.reject(
+                    f"{mnemonic} has no attribute {name!r}; its attributes are {known}", offset
+                )
+            if name in seen:
+                self.tokens.reject(f"the attribute {name!r} is given twice", offset)
+            self.tokens.expect("=")
+            given[name] = self.value(kinds[name])
+            seen.add(name)
+
         if self.tokens.current.text == "{":
-
-            def item() -> None:
-                name = self.tokens.name("an attribute")
-                if name not in kinds or name in given:
-                    known = ", ".join(kinds) or "none"
-                    self.tokens.fail(f"{cls.name} takes {known}, each once, not {name!r}; stopped")
-                self.tokens.expect("=")
-                given[name] = self.value(kinds[name])
-
             self.tokens.listed(item, "{", "}")
-        for name, kind in kinds.items():
-            if isinstance(kind, Maybe):
-                given.setdefault(name, None)
-            elif (
-                name not in given
-                and not isinstance(kind, Attributes)
-                and name not in _defaults(cls)
-            ):
-                self.tokens.fail(f"{cls.name} needs the attribute {name}; expected it")
         return given
 
     def type_of(self, operand: Operand) -> ValueType:
@@ -419,13 +431,14 @@ class _Parser:
         value_id = self.value_id()
         if not self.tokens.accept("["):
             return Ref(value_id)
-        index = Usize().check(self.tokens.integer())
+        index = self.number_up_to(USIZE_MAX, "a tuple index")
         self.tokens.expect("]")
         return ElementRef(value_id, index)
 
     def value_type(self, depth: int = 0) -> ValueType:
         if depth > MAX_NESTING:
-            self.tokens.fail("a tuple type nests too deep; expected less")
+            offset = self.tokens.current.offset
+            self.tokens.reject("a tuple type nests too deep", offset, "NestingTooDeep")
         if self.tokens.current.text == "(":
             return TupleType(
                 tuple(self.tokens.listed(lambda: self.value_type(depth + 1), "(", ")"))
@@ -446,35 +459,33 @@ class _Parser:
         offset = self.tokens.current.offset
         size = self.tokens.integer("a dimension")
         if size < 0:
-            raise SpecViolation(
-                "NegativeDimension",
-                f"dimension {size} is negative",
-                where=self.tokens.where(offset),
-            )
-        return int(Usize().check(size))
+            self.tokens.reject(f"dimension {size} is negative", offset, "NegativeDimension")
+        if size > USIZE_MAX:
+            self.tokens.reject(f"dimension {size} is more than {USIZE_MAX}", offset)
+        return size
 
     def literal(self) -> TensorLiteral:
+        start = self.tokens.current.offset
         kind = self.value_type()
         if not isinstance(kind, TensorType):
-            self.tokens.fail("a literal is a tensor; expected one")
+            self.tokens.reject("a literal is a tensor, not a tuple", start)
         self.tokens.expect("<")
         if self.tokens.current.kind == "hex":
             blob = self.tokens.take().text[2:]
             self.tokens.expect(">")
             if len(blob) % 2:
-                self.tokens.fail("hex bytes come in pairs; one digit is missing before here,")
+                self.tokens.reject("hex bytes come in pairs; one digit is missing", start)
             return TensorLiteral(kind, bytes.fromhex(blob))
         texts: list[str] = []
         while not self.tokens.accept(">"):
             if texts:
                 self.tokens.expect(",")
             texts.append(self.element())
-        offset = self.tokens.current.offset
         try:
             return _from_decimals(texts, kind)
-        except (ValueError, OverflowError, SpecViolation, UserError):
-            why = f"these {len(texts)} values do not make a {print_type(kind)}"
-            raise SpecViolation("LiteralInvalid", why, where=self.tokens.where(offset)) from None
+        except (ValueError, OverflowError, SpecViolation, UserError) as error:
+            why = f"these values do not make a {print_type(kind)}: {error}"
+            self.tokens.reject(why, start, "LiteralInvalid")
 
     def element(self) -> str:
         if self.tokens.current.text == "(":
@@ -503,9 +514,18 @@ class _Parser:
             name = self.tokens.label()
             self.tokens.expect("=")
             kind: Any = self.choice(AttrKind)
-            return name, Attr(kind, self.value(_attr_kind(kind)))
+            offset = self.tokens.current.offset
+            value = self.value(_attr_kind(kind))
+            try:
+                return name, Attr(kind, _attr_kind(kind).check(value))
+            except SpecViolation as error:
+                self.tokens.reject(error.why, offset, error.code)
 
-        return tuple(sorted(self.tokens.listed(item, "{", "}"), key=lambda pair: pair[0]))
+        start = self.tokens.current.offset
+        found = self.tokens.listed(item, "{", "}")
+        if len(dict(found)) != len(found):
+            self.tokens.reject("an attribute is given twice", start)
+        return tuple(sorted(found, key=lambda pair: pair[0]))
 
     def scalar(self) -> ScalarLiteral:
         tags = {tag.lower(): tag for tag in ScalarTag.ORDER}
@@ -553,21 +573,24 @@ class _Parser:
                 return self.attributes()
 
 
-def _defaults(cls: type[Op]) -> set[str]:
-    return {name for name in cls.all_attributes() if name in cls.__dict__}
+def _optional(cls: type[Op]) -> set[str]:
+    """The attributes that may be left out because they have a default."""
+    return {f.name for f in dataclasses.fields(cls) if f.default is not dataclasses.MISSING}
 
 
 def _from_decimals(texts: list[str], kind: TensorType) -> TensorLiteral:
     """The literal with these elements; raises `ValueError` where one does not parse."""
     dtype = kind.dtype
     if len(texts) != kind.size:
-        raise ValueError("wrong number of elements")
+        raise ValueError(f"there are {len(texts)} of them, not {kind.size}")
     if dtype is I1:
-        values: list[Any] = [{"true": True, "false": False}[t] for t in texts]
+        if not {"true", "false"}.issuperset(texts):
+            raise ValueError("i1 is written as true and false")
+        values: list[Any] = [t == "true" for t in texts]
     elif dtype.is_integer:
         values = [int(t) for t in texts]
         if any(not dtype.lowest <= v <= dtype.highest for v in values):
-            raise ValueError("out of range")
+            raise ValueError(f"they must be from {dtype.lowest} to {dtype.highest}")
     elif dtype.is_complex:
         values = [complex(*map(float, t.strip("()").split(","))) for t in texts]
     else:

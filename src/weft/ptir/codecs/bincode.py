@@ -404,7 +404,10 @@ class Reader:
         return ScalarLiteral(tag, self.unpack(_SCALAR_LAYOUTS[tag]))
 
     def attrs(self) -> AttrMap:
-        return tuple(sorted(self.listed(lambda: (self.string(), self.attr())), key=lambda i: i[0]))
+        found = self.listed(lambda: (self.string(), self.attr()))
+        if len(dict(found)) != len(found):
+            raise self.bad("a map has the same key twice")
+        return tuple(sorted(found, key=lambda item: item[0]))
 
     def attr(self) -> Attr:
         kind: AttrKind = self.member(AttrKind)

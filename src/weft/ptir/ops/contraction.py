@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from weft.foundation import numeric
 from weft.foundation.axes import normalise_axes
 from weft.foundation.dtypes import NUMBERS, SI4, SI8, UI4, UI8, DType, as_dtype
-from weft.ptir import numeric
 from weft.ptir.op import Array, EvalContext, Op, core_op
 from weft.ptir.rules import accumulator, invalid_attribute, same_dim, same_dtype
 from weft.ptir.schema import OPTIONAL_DTYPE, USIZES, attr

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from weft.foundation import numeric
 from weft.foundation.dtypes import ANY, BOOL, COMPLEX, FLOATS, I1, NUMBERS, ORDERED, DType, as_dtype
 from weft.foundation.errors import SpecViolation
-from weft.ptir import numeric
+from weft.foundation.special import erf
 from weft.ptir.op import Array, EvalContext, Op, core_op
 from weft.ptir.rules import same_dtype, same_shape
 from weft.ptir.schema import Choice, DTypeOf, WireEnum, attr
-from weft.ptir.special import erf
 from weft.ptir.types import TensorType
 
 

@@ -15,8 +15,8 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from weft.foundation import numeric
 from weft.foundation.dtypes import COMPLEX, FLOATS, I1, NUMBERS, REALS, as_dtype
-from weft.ptir import numeric
 from weft.ptir.op import Array, EvalContext, Op, extension_op
 from weft.ptir.ops.elementwise import divide
 from weft.ptir.rules import same_dtype, same_shape, violation

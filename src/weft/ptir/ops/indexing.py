@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from weft.foundation import numeric
 from weft.foundation.axes import normalise_axes, normalise_axis
 from weft.foundation.dtypes import ANY, INDICES, NUMBERS, ORDERED, DType, as_dtype
 from weft.foundation.errors import SpecViolation
-from weft.ptir import numeric
 from weft.ptir.op import Array, EvalContext, Op, core_op
 from weft.ptir.ops.movement import window_at, window_fits
 from weft.ptir.rules import (

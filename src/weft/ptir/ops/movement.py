@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from weft.foundation import numeric
 from weft.foundation.axes import check_permutation, normalise_axis
 from weft.foundation.dtypes import ANY, NUMBERS, SI64, DType, as_dtype
 from weft.foundation.errors import SpecViolation
-from weft.ptir import numeric
 from weft.ptir.literal import ScalarLiteral
 from weft.ptir.op import Array, EvalContext, Op, Scope, core_op
 from weft.ptir.rules import (

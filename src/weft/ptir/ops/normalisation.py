@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
+from weft.foundation import numeric
 from weft.foundation.axes import normalise_axis
 from weft.foundation.dtypes import FLOATS, as_dtype
-from weft.ptir import numeric
 from weft.ptir.op import Array, EvalContext, Op, core_op
 from weft.ptir.rules import invalid_attribute, rank_is, same_dim, same_dtype
 from weft.ptir.schema import Float, Isize, attr

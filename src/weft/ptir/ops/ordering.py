@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from weft.foundation import numeric
 from weft.foundation.axes import normalise_axis
 from weft.foundation.dtypes import INDICES, ORDERED, SI64, DType, as_dtype
-from weft.ptir import numeric
 from weft.ptir.op import Array, EvalContext, Op, core_op, extension_op
 from weft.ptir.rules import index_range, invalid_attribute, rank_is, same_dtype
 from weft.ptir.schema import Bool, Choice, DTypeOf, Isize, Usize, WireEnum, attr

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from weft.foundation import numeric
 from weft.foundation.axes import normalise_axis
 from weft.foundation.dtypes import (
     F32,
@@ -23,7 +24,6 @@ from weft.foundation.dtypes import (
     DType,
     as_dtype,
 )
-from weft.ptir import numeric
 from weft.ptir.op import Array, EvalContext, Op, core_op
 from weft.ptir.rules import rank_is, same_dim, same_dtype, same_shape, violation
 from weft.ptir.schema import OPTIONAL_DTYPE, DTypeOf, Maybe, Usize, attr

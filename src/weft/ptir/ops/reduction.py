@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from weft.foundation import numeric
 from weft.foundation.axes import normalise_axes, normalise_axis
 from weft.foundation.dtypes import BOOL, I1, INDICES, NUMBERS, ORDERED, DType, as_dtype
-from weft.ptir import numeric
 from weft.ptir.op import Array, EvalContext, Op, core_op, extension_op, op_base
 from weft.ptir.ops.reduce_kind import DEFINED, ReduceKind, identity, ufunc
 from weft.ptir.rules import accumulator, index_range, rank_at_least, rank_is, same_dim, violation

@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.lib.stride_tricks import as_strided, sliding_window_view
 
-from weft.foundation import limits
+from weft.foundation import limits, numeric
 from weft.foundation.dtypes import ANY, DType, as_dtype
-from weft.ptir import numeric
 from weft.ptir.literal import ScalarLiteral
 from weft.ptir.op import Array, EvalContext, Op, core_op
 from weft.ptir.ops.movement import check_pad_value, padded

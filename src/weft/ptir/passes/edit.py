@@ -91,6 +91,7 @@ class Editor:
         self.body = body
         self.lines = lines
         self.protected = protected(body)
+        self.results = frozenset(body.result_ids)
         self.types: dict[int, ValueType] = dict(
             zip(body.parameter_ids, body.parameters, strict=True)
         )
@@ -110,9 +111,7 @@ class Editor:
 
     def place(self, instruction: Instruction) -> str:
         """The instruction with the user's line."""
-        line = self.lines.get((self.body.label, instruction.id))
-        suffix = f" ({line})" if line else ""
-        return f"{instruction.summary} in {self.body.label}{suffix}"
+        return self.program.place(self.body, instruction)
 
     def resolved(self, instruction: Instruction) -> Instruction:
         """The instruction with its operands read through the forwards so far."""
@@ -146,10 +145,10 @@ class Editor:
         if instruction.id in self.protected.pinned:
             return False
         if not isinstance(target, Ref) and (
-            instruction.id in self.body.result_ids or isinstance(instruction.output, TupleType)
+            instruction.id in self.results or isinstance(instruction.output, TupleType)
         ):
             return False
-        if isinstance(target, Ref) and target.id in self.protected.private:
+        if not isinstance(target, TensorLiteral) and target.id in self.protected.private:
             return False
         return self.type_of(target) == instruction.output
 
@@ -190,11 +189,12 @@ class Editor:
 def edit_bodies(program: Program, edit: Callable[[Editor], bool], log: PassLog) -> Program:
     """Rebuild every body; `edit` says whether it changed anything. Unchanged: the same program."""
     lines: Lines = dict(program.locations)
+    known = replace(program, locations=lines)
     outer = function_symbols(program)
     bodies: list[Body] = []
     changed = False
     for body in program.bodies:
-        editor = Editor(program, body, lines, outer)
+        editor = Editor(known, body, lines, outer)
         done = edit(editor)
         changed |= done
         bodies.append(editor.finish(log) if done else body)

@@ -1,0 +1,241 @@
+"""The rewrite engine: rules as data, applied to every instruction until none applies.
+
+A rule looks at one instruction and the definitions of its operands and answers what the value can be
+computed by instead: another operand that already holds it, or another op. Bodies are swept front to
+back, so definitions are already in final form when their uses are looked at, and one sweep does nearly
+everything; sweeps repeat until nothing fires.
+
+A rule is only ever accepted with exactly the declared type of the instruction, symbols included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.foundation.errors import InternalError, SpecViolation
+from weft.ptir.ir import Instruction, Operand, Program, Ref
+from weft.ptir.literal import TensorLiteral, from_array
+from weft.ptir.op import SPELLINGS, Op
+from weft.ptir.ops.constant import Constant
+from weft.ptir.ops.movement import BroadcastTo
+from weft.ptir.passes.edit import Editor, edit_bodies
+from weft.ptir.passes.log import PassLog
+from weft.ptir.types import UNKNOWN, Symbol, TensorType, ValueType, symbols_of
+from weft.ptir.verify import check_instruction
+
+MAX_SWEEPS = 16
+MAX_STEPS = 64
+"""How often one instruction may be rewritten in one sweep."""
+
+
+@dataclass(frozen=True)
+class New:
+    """The replacement that computes the value by another op."""
+
+    op: Op
+    operands: tuple[Operand, ...]
+
+
+Replacement: TypeAlias = "Operand | New"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`before -> after`, for instructions whose op is spelled as one of `ops` (none: every op)."""
+
+    name: str
+    before: str
+    after: str
+    ops: tuple[str, ...]
+    apply: Callable[[Match], Replacement | None] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        for op in self.ops:
+            if op not in SPELLINGS:
+                raise InternalError(f"the rule {self.name} looks for an op {op!r}, which is not one")
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.before} -> {self.after}"
+
+
+class Match:
+    """An instruction that a rule looks at, and what there is to know about it."""
+
+    def __init__(self, editor: Editor, instruction: Instruction) -> None:
+        self._editor = editor
+        self.instruction = instruction
+        self.made: list[Instruction] = []
+
+    @property
+    def op(self) -> Op:
+        return self.instruction.op
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        return self.instruction.operands
+
+    @property
+    def output(self) -> ValueType:
+        return self.instruction.output
+
+    def type(self, operand: Operand) -> ValueType:
+        return self._editor.type_of(operand)
+
+    def tensor(self, operand: Operand) -> TensorType:
+        """The type of an operand that the op's type rule has found to be a tensor."""
+        kind = self.type(operand)
+        if not isinstance(kind, TensorType):
+            raise InternalError(f"{operand} is the tuple {kind}")
+        return kind
+
+    def definition(self, operand: Operand) -> Instruction | None:
+        """The instruction that makes an operand; None for parameters, literals, tuple elements."""
+        return self._editor.definitions.get(operand.id) if isinstance(operand, Ref) else None
+
+    def is_bound(self, shape: Iterable[object]) -> bool:
+        """Whether every symbol of a shape has a size before this instruction."""
+        return all(self._editor.scope.is_bound(dim) for dim in shape if isinstance(dim, Symbol))
+
+    # -- constants -------------------------------------------------------------------------------
+
+    def literal(self, operand: Operand) -> TensorLiteral | None:
+        """The literal that an operand is, or that a constant instruction holds."""
+        if isinstance(operand, TensorLiteral):
+            return operand
+        definition = self.definition(operand)
+        if definition is not None and isinstance(definition.op, Constant):
+            return definition.op.value
+        return None
+
+    def splat(self, operand: Operand) -> NDArray[Any] | None:
+        """The one value that all elements of an operand have, as a rank-0 array, if it is known."""
+        definition = self.definition(operand)
+        if definition is not None and isinstance(definition.op, BroadcastTo):
+            operand = definition.operands[0]
+        found = self.literal(operand)
+        if found is None or not _starts_uniform(found) or not found.is_splat:
+            return None
+        return np.asarray(found.item(), found.type.dtype.numpy)
+
+    # -- making instructions ---------------------------------------------------------------------
+
+    def emit(self, op: Op, *operands: Operand) -> Operand:
+        """A new instruction before this one. It stays only if the rule is accepted."""
+        editor = self._editor
+        output = op.result_type([editor.type_of(o) for o in operands], editor.scope)
+        if UNKNOWN in symbols_of(output):
+            raise SpecViolation("DynamicDimensionMismatch", "a dim of the result has no name")
+        made = Instruction(next(editor.ids), op, operands, output)
+        editor.types[made.id] = output
+        self.made.append(made)
+        return Ref(made.id)
+
+    def discard(self) -> None:
+        """Forget the instructions made for a rule that did not apply."""
+        for instruction in self.made:
+            del self._editor.types[instruction.id]
+        self.made.clear()
+
+
+def _starts_uniform(found: TensorLiteral) -> bool:
+    """A cheap look at both ends, before all of a large literal is compared."""
+    width = found.type.dtype.storage_bytes
+    return found.data[:width] == found.data[width : 2 * width] == found.data[-width:] or (
+        len(found.data) == width
+    )
+
+
+def constant(array: NDArray[Any]) -> New:
+    """The replacement by a constant with exactly these elements."""
+    return New(Constant(from_array(array)), ())
+
+
+def rewrite(program: Program, rules: Sequence[Rule], log: PassLog | None = None) -> Program:
+    """Apply rules everywhere until none applies. The same program if none ever did."""
+    table = _by_op(rules)
+    kept_log = PassLog() if log is None else log
+    for _ in range(MAX_SWEEPS):
+        swept = edit_bodies(program, lambda editor: _sweep(editor, table, kept_log), kept_log)
+        if swept is program:
+            break
+        program = swept
+    return program
+
+
+def _by_op(rules: Sequence[Rule]) -> dict[str, tuple[Rule, ...]]:
+    """The rules for each op spelling, in the order given; those for every op stand under ""."""
+    table: dict[str, tuple[Rule, ...]] = {"": tuple(rule for rule in rules if not rule.ops)}
+    for spelling in SPELLINGS:
+        table[spelling] = tuple(rule for rule in rules if not rule.ops or spelling in rule.ops)
+    return table
+
+
+def _sweep(editor: Editor, table: Mapping[str, tuple[Rule, ...]], log: PassLog) -> bool:
+    """Rewrite one body; whether anything changed."""
+    before = len(log.entries)
+    for original in editor.body.body:
+        instruction: Instruction | None = editor.resolved(original)
+        if original.id not in editor.protected.fixed:
+            instruction = _rewritten(editor, editor.resolved(original), table, log)
+        if instruction is not None:
+            editor.keep(instruction)
+    return len(log.entries) > before
+
+
+def _rewritten(
+    editor: Editor, instruction: Instruction, table: Mapping[str, tuple[Rule, ...]], log: PassLog
+) -> Instruction | None:
+    """The instruction after all rules that apply; None when its value was forwarded."""
+    for _ in range(MAX_STEPS):
+        for rule in table.get(instruction.op.mnemonic, table[""]):
+            match = Match(editor, instruction)
+            accepted = _accepted(editor, match, _apply(rule, match))
+            if accepted is not None:
+                break
+            match.discard()
+        else:
+            return instruction
+        log.fire(rule.name, editor.place(instruction))
+        for made in match.made:
+            editor.inherit(made.id, instruction.id)
+            editor.keep(made)
+        if not isinstance(accepted, Instruction):
+            editor.forward(instruction, accepted)
+            return None
+        instruction = accepted
+    return instruction
+
+
+def _apply(rule: Rule, match: Match) -> Replacement | None:
+    try:
+        return rule.apply(match)
+    except SpecViolation:
+        # What the rule would have made is not valid here: sizes overflow, or a dim has no name.
+        return None
+
+
+def _accepted(
+    editor: Editor, match: Match, replacement: Replacement | None
+) -> Operand | Instruction | None:
+    """The replacement if it has the same type and respects what is protected."""
+    instruction = match.instruction
+    if replacement is None:
+        return None
+    if not isinstance(replacement, New):
+        return replacement if editor.may_forward(instruction, replacement) else None
+    made = Instruction(
+        instruction.id, replacement.op, replacement.operands, instruction.output
+    )
+    reads = [o for i in (*match.made, made) for o in i.operands]
+    if not editor.may_read(instruction, reads):
+        return None
+    try:
+        check_instruction(made, editor.types, editor.scope)
+    except SpecViolation:
+        return None
+    return made

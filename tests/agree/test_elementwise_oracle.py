@@ -418,6 +418,9 @@ def test_cast_to_i1_is_not_equal_zero(source: DType) -> None:
     if source.is_float:
         special = np.array([math.nan, -0.0]).astype(source.numpy)
         assert apply(Cast(I1), special).tolist() == [True, False]
+    if source.is_complex:
+        parts = np.array([1j, -0.0j, complex(0, math.nan), 0, 1], source.numpy)
+        assert apply(Cast(I1), parts).tolist() == [True, False, True, False, True]
 
 
 @pytest.mark.parametrize("source", by_name(ANY), ids=str)

@@ -35,20 +35,20 @@ STORED: dict[DType, np.dtype[Any]] = {
 }
 """What an .npz file holds for the dtypes that NumPy's format cannot name."""
 
-_BROKEN = (OSError, ValueError, EOFError, KeyError, MemoryError, zipfile.BadZipFile)
+_BROKEN = (ValueError, EOFError, KeyError, MemoryError, zipfile.BadZipFile)
 
 
 def read(path: Path) -> list[Array]:
     """The arrays of an .npz file, in the order of the inputs they are meant for."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in _in_order(archive.files)}
-    except FileNotFoundError:
-        raise UserError(f"cannot read {path}: No such file or directory") from None
     except (AttributeError, TypeError):
         raise UserError(
             f"{path} holds a single array; save a list of them with numpy.savez"
         ) from None
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
     except _BROKEN as error:
         raise UserError(f"cannot read {path} as an .npz file of arrays: {error}") from None
     return [_decode(name, array) for name, array in arrays.items()]

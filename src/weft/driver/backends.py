@@ -140,7 +140,7 @@ def load_installed(group: str, name: str, protocol: type, what: str) -> Any:
         raise UserError(
             f"the {what} {name!r} is installed but cannot be loaded: {error}"
         ) from error
-    check_members(found, protocol, what)
+    check_members(found, protocol, f"{what} (announced as {name!r})")
     if found.name != name:
         raise UserError(f"the {what} announced as {name!r} calls itself {found.name!r}")
     return found

@@ -86,13 +86,13 @@ def _array(index: int, value: Any, kind: TensorType) -> Array:
 
 
 def _convert(index: int, array: Array, kind: TensorType) -> Array:
-    """A Python number or list in the declared dtype; integers must not lose anything."""
-    try:
-        with np.errstate(all="ignore"):
-            converted = array.astype(kind.dtype.numpy)
-            exact = np.array_equal(converted.astype(array.dtype), array)
-    except (TypeError, ValueError, OverflowError):
-        raise UserError(f"input {index} cannot become {kind}") from None
-    if not exact and not (kind.dtype.is_float or kind.dtype.is_complex):
-        raise UserError(f"input {index} has values that {kind.dtype} cannot hold")
+    """A Python number or list in the declared dtype; only floats may be rounded."""
+    dtype = kind.dtype
+    if array.dtype.kind not in ("biufc" if dtype.is_complex else "biuf"):
+        raise UserError(f"input {index} cannot become {kind}")
+    with np.errstate(all="ignore"):
+        converted = array.astype(dtype.numpy)
+        exact = np.array_equal(converted.astype(array.dtype), array)
+    if not exact and not (dtype.is_float or dtype.is_complex):
+        raise UserError(f"input {index} has values that {dtype} cannot hold")
     return converted

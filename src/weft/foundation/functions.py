@@ -43,8 +43,9 @@ def divide(lhs: Array, rhs: Array) -> Array:
 
 
 def _in_double(function: Function) -> Function:
-    """`function` carried out in f64: f32 results are then the same on every machine."""
-    return lambda x: function(x.astype(np.float64, copy=False)).astype(x.dtype)
+    """`function` carried out in f64: results are rounded once, and are then the same on every
+    machine."""
+    return lambda x: function(x.astype(np.float64, copy=False))
 
 
 def _gelu(x: Array) -> Array:

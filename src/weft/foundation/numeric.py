@@ -84,11 +84,11 @@ def cast(array: Array, source: DType, target: DType) -> Array:
     """The contract's cast: truncating and saturating to integers, nearest even to floats."""
     if source is target:
         return array
+    if target is I1:
+        return np.asarray(array != np.zeros((), array.dtype), np.bool_)
     if source.is_complex and not target.is_complex:
         array, source = array.real, F32 if source.bits == 64 else F64
         return cast(array, source, target)
-    if target is I1:
-        return np.asarray(array != np.zeros((), array.dtype), np.bool_)
     if target.is_complex:
         part = F32 if target.bits == 64 else F64
         real = array if source.is_complex else cast(array, source, part)

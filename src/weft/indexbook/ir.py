@@ -2,19 +2,23 @@
 reads.
 
     AxisVar   = (id, name i0 | i1 | ..., size, kind iter | reduce | broadcast)
-    IndexInfo = axes, domain, inputs [(value, map, guards)], reduce_axes
+    IndexInfo = axes, domain, inputs [(value, map, guards)], reduce_axes, params
     IndexBook = value id -> IndexInfo
 
 Semantics. `axes` are the value's own axes, named `i0, i1, ...` in order. For each operand, `map`
 has one expression per axis of the *operand*, in the value's axes (for a `Reduce`, in its operand's
 axes: those that stay keep their id, those that go are listed in `reduce_axes`). A broadcast axis is
-the constant 0. Where a guard fails the element is not there: it is padding (`fill`). Divisors are
-positive and reduced, and a remainder is a floor division with its guard.
+the constant 0. Where a guard of an input fails, that operand has no such element: it is padding, or
+for a `DynamicUpdate` the element of the other operand. Divisors are positive and reduced, and a
+remainder is a floor division with its guard among the constraints of the domain.
+
+The start of a dynamic window is a parameter: a scalar value, clamped to `[low, high]`.
 
 Axes are made of atoms. `atoms[k]` lists the sizes into which axis k is split so that every reshape
 connected to this value is a regrouping: later stages iterate over atoms, and most maps are then
-permutations with offsets. A reshape without a common refinement keeps floor divisions
-(`aligned=False`).
+permutations with offsets. An axis of size 1 has no atoms. A reshape without a common refinement
+keeps floor divisions (`aligned=False`); a second one in a chain of movements reads a value that is
+marked `materialise`, which must then exist in memory.
 """
 
 from __future__ import annotations
@@ -23,7 +27,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from weft.foundation.dims import Dim
-from weft.foundation.index_expr import Guard, Index
+from weft.foundation.errors import Finding
+from weft.foundation.index_expr import Expr, FloorDiv, Guard, Index
 
 
 class AxisKind(Enum):
@@ -63,6 +68,16 @@ class InputMap:
 
 
 @dataclass(frozen=True)
+class IndexParam:
+    """A number known only at run time: the scalar `value_id`, clamped to `[low, high]`."""
+
+    name: str
+    value_id: str
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
 class IndexInfo:
     """The axis space of one value."""
 
@@ -73,6 +88,9 @@ class IndexInfo:
     atoms: tuple[tuple[int, ...], ...] = ()
     scop: bool = True
     """False for values that are not affine: boundaries of every later stage."""
+    params: tuple[IndexParam, ...] = ()
+    materialise: bool = False
+    """True for a movement that must be a tensor of its own."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +99,14 @@ class IndexBook:
     v1)."""
 
     infos: dict[str, IndexInfo]
+    findings: tuple[Finding, ...] = ()
+    """Warnings: W2101 for each value that had to be marked `materialise`."""
 
     def get(self, value_id: str) -> IndexInfo:
         return self.infos[value_id]
+
+
+def is_remainder(expr: Expr) -> bool:
+    """Whether an expression takes away a floor division, as `e - q * floor(e / q)` does: it then
+    needs a guard that says how large the rest may be."""
+    return any(isinstance(term, FloorDiv) and factor < 0 for term, factor in expr.terms)

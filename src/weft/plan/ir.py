@@ -80,6 +80,12 @@ class MmaPlan:
     deferred_epilogue: bool = False
     consumers: int = 2
     """Consumer warpgroups (SM90)."""
+    in_flight: int = 1
+    """Groups of matrix instructions still running when the next group is issued (SM90): 0 or 1."""
+    store_buffers: int = 2
+    """Shared-memory buffers that each consumer stages its result through (SM90)."""
+    registers: tuple[int, int] = (40, 232)
+    """Registers per thread of the producer and of the consumers (SM90)."""
 
 
 @dataclass(frozen=True)

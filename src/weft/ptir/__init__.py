@@ -16,6 +16,7 @@ from weft.ptir.ir import (
 )
 from weft.ptir.literal import ScalarLiteral, TensorLiteral, literal
 from weft.ptir.op import Op, all_ops
+from weft.ptir.passes import optimise
 from weft.ptir.types import Symbol, TensorType, TupleType, ValueType, tensor
 from weft.ptir.verify import verify
 
@@ -46,6 +47,7 @@ __all__ = [
     "load",
     "loads",
     "ops",
+    "optimise",
     "save",
     "tensor",
     "verify",

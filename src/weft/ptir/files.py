@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from weft.foundation.errors import SpecViolation, UserError
-from weft.ptir import text
+from weft.ptir import decompose, text
 from weft.ptir.codecs import bincode, display, json_reader, json_writer
 from weft.ptir.ir import SPEC_VERSION, Program
 
@@ -20,8 +20,14 @@ EXTENSIONS: Final = {
 }
 
 
-def dumps(program: Program, format: str = "text") -> str | bytes:
-    """The program in one of the formats; bytes for bincode, a string for the others."""
+def dumps(program: Program, format: str = "text", *, portable: bool = False) -> str | bytes:
+    """The program in one of the formats; bytes for bincode, a string for the others.
+
+    With `portable` it is written in ops of the public contract only: what goes beyond them is
+    decomposed, and refused by name (`Unimplemented`) where it has no exact decomposition.
+    """
+    if portable:
+        program = decompose.portable(program)
     if format == "json":
         return json_writer.encode(program)
     if format == "bincode":
@@ -76,10 +82,12 @@ def read_bytes(path: str | Path) -> bytes:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
 
 
-def save(program: Program, path: str | Path, format: str | None = None) -> None:
-    """Write a program; without `format`, the file's extension decides."""
+def save(
+    program: Program, path: str | Path, format: str | None = None, *, portable: bool = False
+) -> None:
+    """Write a program; without `format`, the file's extension decides. `portable` as in `dumps`."""
     chosen = format or format_of(path)
-    data = dumps(program, chosen)
+    data = dumps(program, chosen, portable=portable)
     try:
         Path(path).write_bytes(data if isinstance(data, bytes) else data.encode())
     except OSError as error:

@@ -53,25 +53,29 @@ class Emitter(Protocol[H]):
     def iota(self, dtype: DType | str, dims: Iterable[Dim], axis: int) -> H: ...
 
 
-def _wide(dtype: DType) -> DType:
+def _wide(dtype: DType, form: str) -> DType:
+    """The dtype in which a form computes."""
+    if not dtype.is_float:
+        raise UserError(f"{form} takes floats, not {dtype}")
     return F64 if dtype is F64 else F32
 
 
 def _reduce(b: Emitter[H], kind: str, x: H, axis: int) -> H:
-    """A reduction over one axis that stays, in the dtype of x throughout, spread over x again."""
-    wide = x.dtype
-    kept = b.emit(f"reduce_{kind}", x, axes=[axis], keepdims=True, accum_dtype=wide, out_dtype=wide)
-    return b.broadcast_to(kept, x.shape)
+    """A reduction over one axis, which stays as 1, in the dtype of x throughout."""
+    return b.emit(
+        f"reduce_{kind}", x, axes=[axis], keepdims=True, accum_dtype=x.dtype, out_dtype=x.dtype
+    )
 
 
 def softmax(b: Emitter[H], x: H, axis: int = -1) -> H:
     """The stable softmax along `axis`: reduce_max, broadcast_to, sub, exp, reduce_sum,
     broadcast_to, div."""
-    z = b.cast(x, _wide(x.dtype))
+    z = b.cast(x, _wide(x.dtype, "softmax"))
     axis = normalise_axis(axis, x.rank)
-    shifted = b.emit("sub", z, _reduce(b, "max", z, axis))
-    e = b.emit("exp", shifted)
-    return b.cast(b.emit("div", e, _reduce(b, "sum", e, axis)), x.dtype)
+    largest = b.broadcast_to(_reduce(b, "max", z, axis), z.shape)
+    e = b.emit("exp", b.emit("sub", z, largest))
+    total = b.broadcast_to(_reduce(b, "sum", e, axis), z.shape)
+    return b.cast(b.emit("div", e, total), x.dtype)
 
 
 def gelu(b: Emitter[H], x: H) -> H:
@@ -122,7 +126,7 @@ def attention(
     for value, name in ((q, "q"), (k, "k"), (v, "v")):
         if value.rank != 4:
             raise UserError(f"attention takes {name} of shape [B, H, S, D], not rank {value.rank}")
-    wide = _wide(q.dtype)
+    wide = _wide(q.dtype, "attention")
     turned = b.emit("transpose", k, perm=[0, 1, 3, 2])
     scores = _product(b, q, turned, wide, wide)
     scores = b.emit("mul", scores, _scale(q) if scale is None else scale)
@@ -152,20 +156,20 @@ def _product(b: Emitter[H], lhs: H, rhs: H, accum: DType, out: DType) -> H:
 def layer_norm(
     b: Emitter[H], x: H, gamma: H, beta: H, *, epsilon: float, feature_axis: int = -1
 ) -> H:
-    """The op `layer_norm` in terms of simpler ones, which it equals step by step: reduce_sum,
-    div, sub for the mean; mul, reduce_sum, div for the biased variance of the differences; add
-    epsilon, sqrt, div; then the affine part."""
-    z = b.cast(x, _wide(x.dtype))
+    """The op `layer_norm` in ops that every PTIR implementation knows, equal up to rounding:
+    reduce_sum, div, broadcast_to, sub for the differences to the mean; mul, reduce_sum, div for
+    their variance; add epsilon, rsqrt, broadcast_to, mul; then gamma and beta."""
+    z = b.cast(x, _wide(x.dtype, "layer_norm"))
     axis = normalise_axis(feature_axis, x.rank, "feature_axis")
     count = x.shape[axis]
     if isinstance(count, Symbol):
         raise UserError(f"layer_norm over the dynamic dim {count} cannot be written as simpler ops")
     mean = b.emit("div", _reduce(b, "sum", z, axis), float(max(count, 1)))
-    centred = b.emit("sub", z, mean)
-    square = b.emit("mul", centred, centred)
-    variance = b.emit("div", _reduce(b, "sum", square, axis), float(max(count, 1)))
-    deviation = b.emit("sqrt", b.emit("add", variance, epsilon))
-    normal = b.emit("div", centred, deviation)
+    centred = b.emit("sub", z, b.broadcast_to(mean, z.shape))
+    squares = _reduce(b, "sum", b.emit("mul", centred, centred), axis)
+    variance = b.emit("div", squares, float(max(count, 1)))
+    factor = b.emit("rsqrt", b.emit("add", variance, epsilon))
+    normal = b.emit("mul", centred, b.broadcast_to(factor, z.shape))
     scaled = b.emit("mul", normal, _along(b, gamma, z, axis))
     return b.cast(b.emit("add", scaled, _along(b, beta, z, axis)), x.dtype)
 

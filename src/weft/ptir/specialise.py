@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from weft.foundation.errors import SpecViolation
 from weft.ptir.ir import Body, Instruction, Program, Region, ValueKey, operand_type
 from weft.ptir.ops.constant import CustomCall
+from weft.ptir.streams import assign_streams
 from weft.ptir.types import (
     Dim,
     Symbol,
@@ -63,7 +64,8 @@ def specialise(program: Program, sizes: Mapping[str, int]) -> Program:
     """The program with every symbol replaced by its size. A static program is returned as it is."""
     if is_static(program):
         return program
-    return _Specialiser(program).run(dict(sizes))
+    # A region used with different sizes becomes several: random streams are settled before that.
+    return _Specialiser(assign_streams(program)).run(dict(sizes))
 
 
 @dataclass

@@ -178,13 +178,11 @@ def _decimals(literal: TensorLiteral) -> str:
     if len(literal.data) > SHORT_LITERAL * literal.type.dtype.storage_bytes:
         return ""
     try:
-        elements = literal.array.reshape(-1)
-    except (SpecViolation, UserError):
+        texts = [_element(value, literal.type.dtype) for value in literal.array.reshape(-1)]
+        same = _from_decimals(texts, literal.type)
+    except (SpecViolation, UserError, ValueError):
         return ""
-    dtype = literal.type.dtype
-    texts = [_element(value, dtype) for value in elements]
-    same = _from_decimals(texts, literal.type) if texts else None
-    return commas(texts) if same is not None and same.data == literal.data else ""
+    return commas(texts) if same.data == literal.data else ""
 
 
 def _element(value: Any, dtype: DType) -> str:

@@ -8,18 +8,23 @@ axes.
             | Select | Reduce(fn, axes, value, acc) | Fold(...)
     Output  = tensor[index] <- value            (base: the tensor whose other elements stay)
 
-Semantics. A kernel has named axes with sizes. A value lives over a subset of them and is a function
-of those axes alone; an operand that lives over fewer axes is the same for all others (nothing is
-broadcast in memory). `Reduce` combines its operand over axes that its result no longer has. `Index`
-is an axis expression as a number. `Read` loads the element at `index`, or gives `fill` where a
-guard fails, and then touches no memory. An output stores its value at `index` for every point of
-the value's axes; each element is written once. With `base`, the elements that are not written are
-those of the tensor `base`: the memory stage puts both into one buffer or inserts a copy.
+Semantics. A kernel has named axes with sizes. A value lives over a subset of them, listed in the
+kernel's order, and is a function of those axes alone; an operand that lives over fewer axes is the
+same for all others (nothing is broadcast in memory). `Reduce` combines its operand over axes that
+its result no longer has. `AxisIndex` is an axis expression as a number. `Read` loads the element at
+`index`, or gives `fill` where a guard fails, and then touches no memory. An output stores its value
+at `index` for every point of the value's axes; each element is written once. With `base`, the
+elements that are not written are those of the tensor `base`: the memory stage puts both into one
+buffer or inserts a copy.
 
 `Fold` is a loop with state: for each step over `axes`, in order, the carries are updated by `step`;
 two partial results can be merged by `combine`, which is associative with `init` as identity. Online
 softmax, Welford and log-sum-exp are folds. `carries` are named, and `step` and `combine` are bodies
-of Lets over them.
+of Lets over them. A step sees one point of `axes`: a value of the kernel that lives over them is
+taken at that point, and no value of the step lives over them. Two Lets whose folds differ only in
+`result` are one loop.
+
+An opaque kernel carries an op whole: it has no body, and its outputs are the op's results.
 
 Playback (`interp.py`) executes exactly this.
 """
@@ -194,7 +199,11 @@ class Pattern(Enum):
 
 @dataclass(frozen=True)
 class Roles:
-    """For contractions: which axes are batch, rows, columns and reduced, and which Let is it."""
+    """For contractions: which axes are batch, rows, columns and reduced, and which Let is it.
+
+    `contraction` names the Let that is the `Reduce`; `lhs` and `rhs` name the Lets that are the
+    `Read`s of its operands, before any widening cast.
+    """
 
     batch: tuple[str, ...]
     m: tuple[str, ...]
@@ -203,6 +212,18 @@ class Roles:
     contraction: str
     lhs: str
     rhs: str
+
+
+@dataclass(frozen=True)
+class OpaqueCall:
+    """An op that no kernel language expresses, on whole tensors.
+
+    `results[i]` says which result of the op the kernel's output number i is.
+    """
+
+    op: object
+    inputs: tuple[str, ...]
+    results: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -216,7 +237,7 @@ class Kernel:
     outputs: tuple[Output, ...]
     params: tuple[Param, ...] = ()
     roles: Roles | None = None
-    opaque: object | None = field(default=None, compare=False)
+    opaque: OpaqueCall | None = None
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -233,7 +254,8 @@ class Kernel:
     def inputs(self) -> tuple[str, ...]:
         """Tensors it reads, in order of first use."""
         names = [let.expr.tensor for let in walk(self.body) if isinstance(let.expr, Read)]
-        return tuple(dict.fromkeys([*names, *(param.tensor for param in self.params)]))
+        carried = self.opaque.inputs if self.opaque else ()
+        return tuple(dict.fromkeys([*names, *(param.tensor for param in self.params), *carried]))
 
     def let(self, name: str) -> Let:
         for found in self.body:
@@ -249,6 +271,26 @@ def walk(body: tuple[Let, ...]) -> Iterator[Let]:
         if isinstance(let.expr, Fold):
             yield from walk(let.expr.step)
             yield from walk(let.expr.combine)
+
+
+def operands(let: Let) -> tuple[str, ...]:
+    """The values a Let is made of; of a fold, those its bodies take from outside."""
+    match let.expr:
+        case Read() | Const() | AxisIndex():
+            return ()
+        case Unary(x=x) | Cast(x=x):
+            return (x,)
+        case Binary(lhs=lhs, rhs=rhs):
+            return (lhs, rhs)
+        case Select(pred=pred, x=x, y=y):
+            return (pred, x, y)
+        case Reduce(value=value):
+            return (value,)
+        case Fold(carries=carries, step=step, combine=combine):
+            own = {c.name + side for c in carries for side in ("", ".a", ".b")}
+            own |= {inner.name for inner in walk((*step, *combine))}
+            names = [name for inner in (*step, *combine) for name in operands(inner)]
+            return tuple(name for name in dict.fromkeys(names) if name not in own)
 
 
 @dataclass(frozen=True)

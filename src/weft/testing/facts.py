@@ -2,8 +2,8 @@
 
 Two questions decide which op may follow a value:
 
-- *In which range do the elements lie?* Functions are fed arguments inside their domain and away from
-  their poles, sums and products stay far below the largest number of the dtype.
+- *In which range do the elements lie?* Functions are fed arguments inside their domain and away
+  from their poles, sums and products stay far below the largest number of the dtype.
 - *Are the elements exact?* They are while every one is a whole multiple of `step`, so that every
   correct implementation makes the same bits, in any order of additions and at any precision. Ops
   that jump (comparisons, rounding, sorting, casts to integers) are fed exact values only.
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import ml_dtypes
 
@@ -25,7 +25,7 @@ from weft.ptir.ops.complex_parts import PART
 
 Number = int | float
 
-LIMITS: Final = {
+LIMITS: Final[dict[DType, Number]] = {
     FP8_E4M3: 256.0,
     FP8_E5M2: 2.0**10,
     F16: 2.0**12,
@@ -44,7 +44,7 @@ def part(dtype: DType) -> DType:
 def limit(dtype: DType) -> Number:
     """The largest magnitude that a random program gives to elements of this dtype."""
     real = part(dtype)
-    return LIMITS[real] if real in LIMITS else real.highest
+    return LIMITS.get(real, real.highest)
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,13 @@ BITS: Final = Facts(0, 1, zeros=True)
 def representable(dtype: DType, bound: Number, step: float) -> bool:
     """Whether a float dtype holds every multiple of `step` up to `bound`."""
     real = part(dtype)
-    tiny = float(ml_dtypes.finfo(real.numpy).smallest_subnormal)
-    return bound <= limit(real) and bound <= step * 2.0**real.precision and step >= tiny
+    return bound <= limit(real) and bound <= step * 2.0**real.precision and step >= smallest(real)
+
+
+def smallest(dtype: DType) -> float:
+    """The smallest positive number of a float dtype."""
+    info: Any = ml_dtypes.finfo
+    return float(info(dtype.numpy).smallest_subnormal)
 
 
 def outward(low: Number, high: Number) -> tuple[float, float]:
@@ -164,13 +169,9 @@ def join(*several: Facts) -> Facts:
     )
 
 
-def joined(dtype: DType, *several: Facts) -> Facts:
-    """`join`, exact only where one grid of `dtype` holds the elements of all."""
-    facts = join(*several)
-    if facts.step is None or not (dtype.is_float or dtype.is_complex):
-        return facts
-    fits = representable(dtype, facts.bound, facts.step)
-    return facts if fits else replace(facts, step=None)
+def default_accumulator(dtype: DType) -> DType:
+    """Where sums over a dtype add up unless an op says otherwise."""
+    return F32 if dtype.is_float and dtype.bits < 32 else dtype
 
 
 def total(dtype: DType, accum: DType, facts: Facts, count: int) -> Facts:
@@ -179,9 +180,7 @@ def total(dtype: DType, accum: DType, facts: Facts, count: int) -> Facts:
     return accumulated(dtype, accum, low, high, facts.step)
 
 
-def accumulated(
-    dtype: DType, accum: DType, low: Number, high: Number, step: float | None
-) -> Facts:
+def accumulated(dtype: DType, accum: DType, low: Number, high: Number, step: float | None) -> Facts:
     """The facts of something accumulated in `accum` and then cast to `dtype`."""
     inner = settle(accum, low, high, step)
     if not (dtype.is_float or dtype.is_complex):

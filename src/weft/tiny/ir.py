@@ -19,9 +19,12 @@ when a graph is read from JSON; every later stage wants numbers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+from numpy.typing import NDArray
 
 from weft.foundation.dims import Dim, Shape
 from weft.foundation.dtypes import I1, DType
@@ -364,12 +367,25 @@ Value: TypeAlias = Leaf | Movement | Compute | Opaque
 
 @dataclass(frozen=True)
 class Graph:
-    """Named outputs over shared values. `origin` maps a value to the ids of the PTIR values it came
-    from; it is a side table, outside equality."""
+    """Named outputs over shared values.
+
+    `constants` holds the data of the `Input` nodes that are not handed in: literals of more than
+    one distinct element. The other tables are for people, and outside equality like the data:
+    `origin` maps a value to the ids of the PTIR values it came from; `names` and `op_names` are the
+    names that a JSON file gave to a value and to the op that makes it.
+    """
 
     inputs: tuple[Input, ...]
     outputs: tuple[tuple[str, Value], ...]
     origin: dict[Value, tuple[int, ...]] = field(default_factory=dict, compare=False, repr=False)
+    constants: dict[str, NDArray[Any]] = field(default_factory=dict, compare=False, repr=False)
+    names: dict[Value, str] = field(default_factory=dict, compare=False, repr=False)
+    op_names: dict[Value, str] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def values(self) -> list[Value]:
+        """Every value below the outputs, operands first."""
+        return topological(tuple(value for _, value in self.outputs))
 
 
 def operands(value: Value) -> tuple[Value, ...]:
@@ -405,6 +421,12 @@ def topological(outputs: tuple[Value, ...]) -> list[Value]:
             stack.append((value, True))
             stack.extend((operand, False) for operand in reversed(operands(value)))
     return list(order)
+
+
+def value_ids(values: Sequence[Value]) -> dict[Value, str]:
+    """The ids of values in topological order: v0, v1, ... These are the ids that every side table
+    and every dump uses."""
+    return {value: f"v{number}" for number, value in enumerate(values)}
 
 
 def _plus(size: Dim, amount: int) -> Dim:

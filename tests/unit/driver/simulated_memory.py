@@ -142,7 +142,8 @@ class _Frame:
                 place, tags = machine.outside(buffer.literal.type)
                 self.bases[buffer.index], self.literals[buffer.index] = place.start, tags
             elif buffer.in_arena:
-                assert buffer.offset is not None and buffer.offset % 64 == 0
+                assert buffer.offset is not None
+                assert buffer.offset % 64 == 0
                 assert buffer.offset + buffer.bytes <= plan.peak_bytes
                 self.bases[buffer.index] = arena + buffer.offset
 
@@ -211,8 +212,8 @@ class _Frame:
         self, instruction: Instruction, operands: Any, kinds: Sequence[TensorType]
     ) -> Value:
         op = instruction.op
-        (kind, *_) = kinds or (None,)
-        tags = operands[0][0][1] if operands and operands[0] else None
+        kind: Any = kinds[0] if kinds else None
+        tags: Any = operands[0][0][1] if operands and operands[0] else None
         match op:
             case StopGradient():
                 return (tags,)

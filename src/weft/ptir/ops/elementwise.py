@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.foundation import numeric
 from weft.foundation.dtypes import ANY, BOOL, COMPLEX, FLOATS, I1, NUMBERS, ORDERED, DType, as_dtype
-from weft.foundation.errors import SpecViolation
+from weft.foundation.functions import divide
 from weft.foundation.special import erf
 from weft.ptir.op import Array, EvalContext, Op, core_op
 from weft.ptir.rules import same_dtype, same_shape
@@ -103,21 +103,6 @@ class ElementwiseUnary(Op):
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
         (x,) = args
         return numeric.compute(_UNARY[self.fn][0], as_dtype(x.dtype), x)
-
-
-def divide(lhs: Array, rhs: Array) -> Array:
-    """Division: IEEE for floats; toward zero for integers, where zero divisors are a violation."""
-    if lhs.dtype.kind not in "iu":
-        return np.asarray(np.divide(lhs, rhs))
-    zero = np.flatnonzero(np.broadcast_to(rhs, lhs.shape) == 0)
-    if zero.size:
-        raise SpecViolation("IntegerDivideByZero", f"the divisor is zero at element {int(zero[0])}")
-    if lhs.dtype.kind == "u":
-        return np.asarray(lhs // rhs)
-    quotient = np.floor_divide(lhs, rhs)
-    inexact = quotient * rhs != lhs
-    toward_zero = quotient + (inexact & ((lhs < 0) != (rhs < 0)))
-    return np.asarray(toward_zero, lhs.dtype)
 
 
 _BINARY: Mapping[BinaryFn, tuple[Callable[[Array, Array], Any], frozenset[DType]]] = {

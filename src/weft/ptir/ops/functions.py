@@ -17,8 +17,8 @@ import numpy as np
 
 from weft.foundation import numeric
 from weft.foundation.dtypes import COMPLEX, FLOATS, I1, NUMBERS, REALS, as_dtype
+from weft.foundation.functions import divide
 from weft.ptir.op import Array, EvalContext, Op, extension_op
-from weft.ptir.ops.elementwise import divide
 from weft.ptir.rules import same_dtype, same_shape, violation
 from weft.ptir.types import TensorType
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -11,6 +10,7 @@ import numpy as np
 from weft.foundation import numeric
 from weft.foundation.axes import normalise_axes, normalise_axis
 from weft.foundation.dtypes import BOOL, I1, INDICES, NUMBERS, ORDERED, DType, as_dtype
+from weft.foundation.functions import fold, rounds_each_step
 from weft.ptir.op import Array, EvalContext, Op, core_op, extension_op, op_base
 from weft.ptir.ops.reduce_kind import DEFINED, ReduceKind, identity, ufunc
 from weft.ptir.rules import accumulator, index_range, rank_at_least, rank_is, same_dim, violation
@@ -34,34 +34,6 @@ def reduced_shape(x: TensorType, axes: Sequence[int], keepdims: bool) -> Shape:
     if keepdims:
         return tuple(1 if axis in gone else dim for axis, dim in enumerate(x.shape))
     return tuple(dim for axis, dim in enumerate(x.shape) if axis not in gone)
-
-
-def fold(function: Any, x: Array, axes: Sequence[int], accum: DType, start: Array) -> Array:
-    """`x` reduced over `axes` with a ufunc in the dtype `accum`; `start` where there is nothing."""
-    count = math.prod(x.shape[axis] for axis in axes)
-    if count == 0:
-        shape = [extent for axis, extent in enumerate(x.shape) if axis not in axes]
-        return np.full(shape, start.astype(accum.numpy), accum.numpy)
-    if rounds_each_step(function, accum):
-        return _fold_in_sequence(function, x, sorted(axes), count, accum)
-    # With `dtype`, NumPy converts buffer by buffer: a wider accumulator needs no copy of x.
-    wide = numeric.compute_dtype(accum)
-    total = function.reduce(x, axis=tuple(axes), dtype=wide.numpy)
-    return numeric.narrow(np.asarray(total), accum)
-
-
-def rounds_each_step(function: Any, accum: DType) -> bool:
-    """Whether accumulating in a narrow float differs from accumulating in f32 and rounding."""
-    return accum.is_float and accum.bits < 32 and function in (np.add, np.multiply)
-
-
-def _fold_in_sequence(
-    function: Any, x: Array, axes: Sequence[int], count: int, accum: DType
-) -> Array:
-    # `reduce` of f16 keeps partial sums in f32; `accumulate` has to round each of them.
-    rest = [axis for axis in range(x.ndim) if axis not in axes]
-    rows = x.transpose(*axes, *rest).reshape(count, *(x.shape[axis] for axis in rest))
-    return np.asarray(function.accumulate(rows.astype(accum.numpy), axis=0)[-1])
 
 
 def _summable(accum: DType | None) -> frozenset[DType]:

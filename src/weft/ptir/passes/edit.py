@@ -1,14 +1,14 @@
 """Rebuilding a body: what every pass that changes instructions has to respect.
 
-A pass walks a body front to back with an `Editor`: it keeps an instruction, puts others before it, or
-forwards its value to another operand, which all later uses then read. Invariants, which `Editor` and
-`finish` hold for every pass:
+A pass walks a body front to back with an `Editor`: it keeps an instruction, puts others before it,
+or forwards its value to another operand, which all later uses then read. Invariants, which `Editor`
+and `edit_bodies` hold for every pass:
 
 - a value that is forwarded and the operand that takes its place have exactly the same type;
-- the results of a function or region stay plain values; a region with a tuple among its results keeps
-  them all, because the wire can only return a tuple as the last instruction;
-- the instructions of a `Required` hint are left alone, the values it reads stay, and nothing outside
-  starts to read a value that it does not export;
+- the results of a function or region stay plain values; a region with a tuple among its results
+  keeps them all, because the wire can only return a tuple as the last instruction;
+- the instructions of a `Required` hint are left alone, the values it reads stay, and nothing
+  outside starts to read a value that it does not export;
 - any other hint is kept if its instructions are all still there, and else dropped with a note;
 - a new instruction has the line of the one it was made for.
 """
@@ -17,9 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
-from weft.foundation.errors import InternalError
+from weft.foundation.errors import InternalError, SpecViolation
 from weft.ptir.ir import (
     Body,
     ElementRef,
@@ -35,11 +34,11 @@ from weft.ptir.ir import (
     operand_type,
 )
 from weft.ptir.literal import TensorLiteral
+from weft.ptir.op import Op
 from weft.ptir.passes.log import PassLog
-from weft.ptir.types import Symbol, TupleType, ValueType, symbols_of
+from weft.ptir.types import UNKNOWN, Symbol, TupleType, ValueType, symbols_of
 from weft.ptir.verify import U32_MAX, BodyScope
 
-AnyBody = TypeVar("AnyBody", Function, Region)
 Lines = dict[ValueKey, str]
 
 
@@ -154,6 +153,23 @@ class Editor:
 
     # -- changing --------------------------------------------------------------------------------
 
+    def make(self, op: Op, operands: tuple[Operand, ...]) -> Instruction:
+        """A new instruction of the inferred type. It joins the body only when it is kept."""
+        output = op.result_type([self.type_of(operand) for operand in operands], self.scope)
+        if UNKNOWN in symbols_of(output):
+            raise SpecViolation(
+                "DynamicDimensionMismatch",
+                f"{op.mnemonic} would give {output}, whose dims have no name",
+            )
+        made = Instruction(next(self.ids), op, operands, output)
+        self.types[made.id] = output
+        return made
+
+    def unmake(self, made: Iterable[Instruction]) -> None:
+        """Forget instructions that were made and not kept."""
+        for instruction in made:
+            del self.types[instruction.id]
+
     def keep(self, instruction: Instruction) -> None:
         """Append an instruction as it is."""
         self._made.append(instruction)
@@ -171,13 +187,10 @@ class Editor:
         if line is not None:
             self.lines[self.body.label, new_id] = line
 
-    def finish(self, log: PassLog) -> Body:
-        """The rebuilt body."""
+    def rebuilt(self) -> Body:
+        """The body as it is now; hints are those of before."""
         ids = tuple(self._result(value_id) for value_id in self.body.result_ids)
-        made = replace(self.body, body=tuple(self._made), result_ids=ids)
-        if isinstance(self.body, Function) and isinstance(made, Function):
-            return with_settled_hints(self.body, made, log)
-        return made
+        return replace(self.body, body=tuple(self._made), result_ids=ids)
 
     def _result(self, value_id: int) -> int:
         target = self.forwards.get(value_id, Ref(value_id))
@@ -186,8 +199,16 @@ class Editor:
         return target.id
 
 
-def edit_bodies(program: Program, edit: Callable[[Editor], bool], log: PassLog) -> Program:
-    """Rebuild every body; `edit` says whether it changed anything. Unchanged: the same program."""
+def edit_bodies(
+    program: Program,
+    edit: Callable[[Editor], bool],
+    log: PassLog,
+    settle: Callable[[Function, Function, PassLog], Function] | None = None,
+) -> Program:
+    """Rebuild every body; `edit` says whether it changed anything. Unchanged: the same program.
+
+    `settle(before, after, log)` decides which hints stay; the default is `with_settled_hints`.
+    """
     lines: Lines = dict(program.locations)
     known = replace(program, locations=lines)
     outer = function_symbols(program)
@@ -195,9 +216,14 @@ def edit_bodies(program: Program, edit: Callable[[Editor], bool], log: PassLog) 
     changed = False
     for body in program.bodies:
         editor = Editor(known, body, lines, outer)
-        done = edit(editor)
-        changed |= done
-        bodies.append(editor.finish(log) if done else body)
+        if not edit(editor):
+            bodies.append(body)
+            continue
+        changed = True
+        after = editor.rebuilt()
+        if isinstance(body, Function) and isinstance(after, Function):
+            after = (settle or with_settled_hints)(body, after, log)
+        bodies.append(after)
     return with_bodies(program, bodies, lines) if changed else program
 
 

@@ -1,5 +1,5 @@
-"""What passes ask about control flow: what a region reaches, where random numbers are drawn, and which
-symbols an instruction mentions."""
+"""What passes ask about control flow: what a region reaches, where random numbers are drawn, and
+which symbols an instruction mentions."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ class Facts:
     # -- symbols ---------------------------------------------------------------------------------
 
     def mentioned(self, instruction: Instruction) -> set[Symbol]:
-        """Symbols in the output type and attributes of an instruction and in the regions it runs."""
+        """Symbols in the output type and attributes of an instruction and in the regions it
+        runs."""
         if self._is_static:
             return set()
         found = _own_symbols(instruction)

@@ -1,9 +1,9 @@
 """The rewrite engine: rules as data, applied to every instruction until none applies.
 
-A rule looks at one instruction and the definitions of its operands and answers what the value can be
-computed by instead: another operand that already holds it, or another op. Bodies are swept front to
-back, so definitions are already in final form when their uses are looked at, and one sweep does nearly
-everything; sweeps repeat until nothing fires.
+A rule looks at one instruction and the definitions of its operands and answers what the value can
+be computed by instead: another operand that already holds it, or another op. Bodies are swept front
+to back, so definitions are already in final form when their uses are looked at, and one sweep does
+nearly everything; sweeps repeat until nothing fires.
 
 A rule is only ever accepted with exactly the declared type of the instruction, symbols included.
 """
@@ -25,7 +25,7 @@ from weft.ptir.ops.constant import Constant
 from weft.ptir.ops.movement import BroadcastTo
 from weft.ptir.passes.edit import Editor, edit_bodies
 from weft.ptir.passes.log import PassLog
-from weft.ptir.types import UNKNOWN, Symbol, TensorType, ValueType, symbols_of
+from weft.ptir.types import Symbol, TensorType, ValueType
 from weft.ptir.verify import check_instruction
 
 MAX_SWEEPS = 16
@@ -57,7 +57,9 @@ class Rule:
     def __post_init__(self) -> None:
         for op in self.ops:
             if op not in SPELLINGS:
-                raise InternalError(f"the rule {self.name} looks for an op {op!r}, which is not one")
+                raise InternalError(
+                    f"the rule {self.name} looks for an op {op!r}, which is not one"
+                )
 
     def __str__(self) -> str:
         return f"{self.name}: {self.before} -> {self.after}"
@@ -126,28 +128,21 @@ class Match:
 
     def emit(self, op: Op, *operands: Operand) -> Operand:
         """A new instruction before this one. It stays only if the rule is accepted."""
-        editor = self._editor
-        output = op.result_type([editor.type_of(o) for o in operands], editor.scope)
-        if UNKNOWN in symbols_of(output):
-            raise SpecViolation("DynamicDimensionMismatch", "a dim of the result has no name")
-        made = Instruction(next(editor.ids), op, operands, output)
-        editor.types[made.id] = output
+        made = self._editor.make(op, operands)
         self.made.append(made)
         return Ref(made.id)
 
     def discard(self) -> None:
         """Forget the instructions made for a rule that did not apply."""
-        for instruction in self.made:
-            del self._editor.types[instruction.id]
+        self._editor.unmake(self.made)
         self.made.clear()
 
 
 def _starts_uniform(found: TensorLiteral) -> bool:
     """A cheap look at both ends, before all of a large literal is compared."""
     width = found.type.dtype.storage_bytes
-    return found.data[:width] == found.data[width : 2 * width] == found.data[-width:] or (
-        len(found.data) == width
-    )
+    first = found.data[:width]
+    return found.data[width : 2 * width] in (first, b"") and found.data[-width:] == first
 
 
 def constant(array: NDArray[Any]) -> New:
@@ -180,8 +175,8 @@ def _sweep(editor: Editor, table: Mapping[str, tuple[Rule, ...]], log: PassLog) 
     before = len(log.entries)
     for original in editor.body.body:
         instruction: Instruction | None = editor.resolved(original)
-        if original.id not in editor.protected.fixed:
-            instruction = _rewritten(editor, editor.resolved(original), table, log)
+        if instruction is not None and original.id not in editor.protected.fixed:
+            instruction = _rewritten(editor, instruction, table, log)
         if instruction is not None:
             editor.keep(instruction)
     return len(log.entries) > before
@@ -228,9 +223,7 @@ def _accepted(
         return None
     if not isinstance(replacement, New):
         return replacement if editor.may_forward(instruction, replacement) else None
-    made = Instruction(
-        instruction.id, replacement.op, replacement.operands, instruction.output
-    )
+    made = Instruction(instruction.id, replacement.op, replacement.operands, instruction.output)
     reads = [o for i in (*match.made, made) for o in i.operands]
     if not editor.may_read(instruction, reads):
         return None

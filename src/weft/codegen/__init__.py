@@ -1,0 +1,1 @@
+"""Code generation: a function of kernel, buffers and plan."""

@@ -1,0 +1,1 @@
+"""The CPU: kernels as loop nests, loop nests as LLVM IR."""

@@ -1,0 +1,208 @@
+"""LLVM IR as text, one instruction a line: values, constants, intrinsics, blocks, loops.
+
+A `Val` is an SSA name with its scalar type and number of lanes; operations on a scalar and a vector
+spread the scalar first. Nothing here knows about kernels.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from weft.foundation.errors import InternalError
+
+_SUFFIX = {"float": "f32", "double": "f64"}
+
+
+@dataclass(frozen=True, slots=True)
+class Val:
+    """A value: its text, its scalar type, and how many lanes it has."""
+
+    text: str
+    scalar: str
+    lanes: int = 1
+
+    @property
+    def type(self) -> str:
+        return type_of(self.scalar, self.lanes)
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.text}"
+
+
+def type_of(scalar: str, lanes: int) -> str:
+    return scalar if lanes == 1 else f"<{lanes} x {scalar}>"
+
+
+def number(value: bool | int | float, scalar: str, lanes: int = 1) -> Val:
+    """A constant."""
+    if scalar in ("float", "double"):
+        wide = struct.unpack("<f", struct.pack("<f", value))[0] if scalar == "float" else value
+        text = f"0x{struct.unpack('<Q', struct.pack('<d', wide))[0]:016X}"
+    elif scalar == "i1":
+        text = "true" if value else "false"
+    else:
+        bits = int(scalar[1:])
+        whole = int(value) % (1 << bits)
+        text = str(whole - (1 << bits) if whole >> (bits - 1) else whole)
+    return Val(text if lanes == 1 else f"splat ({scalar} {text})", scalar, lanes)
+
+
+class Code:
+    """The body of one function under construction."""
+
+    def __init__(self) -> None:
+        self.entry: list[str] = []
+        self.lines: list[str] = []
+        self.declared: dict[str, str] = {}
+        self.functions: dict[str, str] = {}
+        self.block = "entry"
+        self._count = 0
+
+    # -- lines and names -------------------------------------------------------------------------
+
+    def fresh(self) -> str:
+        self._count += 1
+        return f"%v{self._count}"
+
+    def line(self, text: str) -> None:
+        self.lines.append(f"  {text}")
+
+    def assign(self, text: str, scalar: str, lanes: int = 1) -> Val:
+        name = self.fresh()
+        self.line(f"{name} = {text}")
+        return Val(name, scalar, lanes)
+
+    def label(self, name: str) -> None:
+        self.lines.append(f"{name}:")
+        self.block = name
+
+    def alloca(self, kind: str, count: int = 1) -> str:
+        """Memory of the function's frame, taken once on entry."""
+        name = self.fresh()
+        size = f", i64 {count}" if count != 1 else ""
+        self.entry.append(f"  {name} = alloca {kind}{size}, align 64")
+        return name
+
+    # -- operations ------------------------------------------------------------------------------
+
+    def spread(self, value: Val, lanes: int) -> Val:
+        """The value with that many lanes."""
+        if value.lanes == lanes:
+            return value
+        if value.lanes != 1:
+            raise InternalError(f"{value} cannot have {lanes} lanes")
+        if not value.text.startswith("%"):
+            return Val(f"splat ({value.scalar} {value.text})", value.scalar, lanes)
+        kind = type_of(value.scalar, lanes)
+        first = self.assign(f"insertelement {kind} poison, {value}, i64 0", value.scalar, lanes)
+        mask = type_of("i32", lanes)
+        return self.assign(
+            f"shufflevector {first}, {kind} poison, {mask} zeroinitializer", value.scalar, lanes
+        )
+
+    def level(self, *values: Val) -> list[Val]:
+        """The values with equal lanes."""
+        lanes = max(value.lanes for value in values)
+        return [self.spread(value, lanes) for value in values]
+
+    def binary(self, op: str, a: Val, b: Val) -> Val:
+        a, b = self.level(a, b)
+        flags = " contract" if op in ("fadd", "fsub", "fmul") else ""
+        return self.assign(f"{op}{flags} {a}, {b.text}", a.scalar, a.lanes)
+
+    def compare(self, op: str, a: Val, b: Val) -> Val:
+        """`op` is an LLVM predicate with its instruction: `fcmp olt`, `icmp slt`."""
+        a, b = self.level(a, b)
+        return self.assign(f"{op} {a}, {b.text}", "i1", a.lanes)
+
+    def select(self, pred: Val, x: Val, y: Val) -> Val:
+        pred, x, y = self.level(pred, x, y)
+        return self.assign(f"select {pred}, {x}, {y}", x.scalar, x.lanes)
+
+    def convert(self, op: str, value: Val, scalar: str) -> Val:
+        kind = type_of(scalar, value.lanes)
+        return self.assign(f"{op} {value} to {kind}", scalar, value.lanes)
+
+    def intrinsic(self, name: str, *args: Val) -> Val:
+        """An overloaded intrinsic on one type, such as `llvm.fma`."""
+        values = self.level(*args)
+        kind = values[0].type
+        scalar = _SUFFIX.get(values[0].scalar, values[0].scalar)
+        suffix = scalar if values[0].lanes == 1 else f"v{values[0].lanes}{scalar}"
+        full = f"{name}.{suffix}"
+        self.declared[full] = f"declare {kind} @{full}({', '.join([kind] * len(values))})"
+        operands = ", ".join(map(str, values))
+        return self.assign(f"call {kind} @{full}({operands})", values[0].scalar, values[0].lanes)
+
+    def intrinsic_to(self, name: str, value: Val, scalar: str) -> Val:
+        """An intrinsic that converts, such as `llvm.fptosi.sat`."""
+        kind = type_of(scalar, value.lanes)
+        vector = "" if value.lanes == 1 else f"v{value.lanes}"
+        full = f"{name}.{vector}{_SUFFIX.get(scalar, scalar)}.{vector}{_SUFFIX[value.scalar]}"
+        self.declared[full] = f"declare {kind} @{full}({value.type})"
+        return self.assign(f"call {kind} @{full}({value})", scalar, value.lanes)
+
+    def function(self, name: str, x: Val, body: Callable[[Code, Val], Val]) -> Val:
+        """A call of a function of one value that `body` writes, once per type."""
+        full = f"{name}_{x.scalar}_{x.lanes}"
+        if full not in self.functions:
+            inner = Code()
+            inner.functions = self.functions
+            result = body(inner, Val("%x", x.scalar, x.lanes))
+            self.declared.update(inner.declared)
+            lines = "\n".join(inner.lines)
+            head = f"define internal {x.type} @{full}({x.type} %x) nounwind {{"
+            self.functions[full] = f"{head}\nentry:\n{lines}\n  ret {result}\n}}"
+        return self.assign(f"call {x.type} @{full}({x})", x.scalar, x.lanes)
+
+    def lane(self, value: Val, index: int) -> Val:
+        if value.lanes == 1:
+            return value
+        return self.assign(f"extractelement {value}, i64 {index}", value.scalar)
+
+    def gather_lanes(self, parts: list[Val]) -> Val:
+        """A vector from scalars."""
+        lanes, scalar = len(parts), parts[0].scalar
+        text = "poison"
+        for index, part in enumerate(parts):
+            kind = type_of(scalar, lanes)
+            text = self.assign(f"insertelement {kind} {text}, {part}, i64 {index}", scalar).text
+        return Val(text, scalar, lanes)
+
+    # -- memory ----------------------------------------------------------------------------------
+
+    def pointer(self, base: str, kind: str, index: Val) -> str:
+        return self.assign(f"getelementptr inbounds {kind}, ptr {base}, {index}", "ptr").text
+
+    def load(self, kind: str, pointer: str, lanes: int, align: int, scope: str = "") -> Val:
+        loaded = type_of(kind, lanes)
+        return self.assign(f"load {loaded}, ptr {pointer}, align {align}{scope}", kind, lanes)
+
+    def store(self, value: Val, pointer: str, align: int, scope: str = "") -> None:
+        self.line(f"store {value}, ptr {pointer}, align {align}{scope}")
+
+    # -- control ---------------------------------------------------------------------------------
+
+    def loop(self, start: Val, stop: Val, step: int, body: Callable[[Val], None]) -> None:
+        """`for i in range(start, stop, step)`."""
+        self._count += 1
+        head, inside, leave = (f"{part}{self._count}" for part in ("head", "body", "exit"))
+        before = self.block
+        self.line(f"br label %{head}")
+        self.label(head)
+        index, following = self.fresh(), self.fresh()
+        place = len(self.lines)
+        self.line("")
+        going = self.compare("icmp slt", Val(index, "i64"), stop)
+        self.line(f"br {going}, label %{inside}, label %{leave}")
+        self.label(inside)
+        body(Val(index, "i64"))
+        self.line(f"{following} = add nsw i64 {index}, {step}")
+        after = self.block
+        self.line(f"br label %{head}")
+        self.lines[place] = (
+            f"  {index} = phi i64 [ {start.text}, %{before} ], [ {following}, %{after} ]"
+        )
+        self.label(leave)

@@ -1,0 +1,452 @@
+"""From a kernel, its buffers and its plan to a loop nest.
+
+One scheme serves elementwise kernels, row reductions and contractions. Axes that no reduction
+removes are *outer*: they are cut into tiles, and the tiles of all of them, flattened, are the
+pieces. Inside a tile an axis is unrolled and, if it is the vector axis, carried by lanes. A
+reduction is a loop *around* the unrolled and lanes loops of its tile, with one accumulator per
+instance, so that a contraction over an unrolled tile is a register-tiled matrix product and a
+reduction along the vector axis keeps several partial sums. Where an axis does not divide evenly,
+the rest is a second, smaller tile and the last elements are scalars.
+
+Values are computed in the outermost loop in which all their axes are known. Reductions with the
+same axes share one loop. What several loops need is computed again in each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import product
+from typing import TypeAlias
+
+from weft.codegen.cpu import ir
+from weft.codegen.cpu.ir import LoopKind
+from weft.codegen.cpu.tiling import Segment, Tiling, segments
+from weft.foundation.errors import InternalError, Unimplemented
+from weft.foundation.index_expr import (
+    Expr,
+    Guard,
+    add,
+    always,
+    axes_of,
+    axis,
+    constant,
+    linear,
+    scale,
+    simplify,
+    substitute,
+)
+from weft.memory.ir import MemRef
+from weft.region.ir import (
+    AxisIndex,
+    Binary,
+    Cast,
+    Const,
+    Fold,
+    Kernel,
+    Let,
+    Output,
+    Read,
+    Reduce,
+    Select,
+    Tensor,
+    Unary,
+)
+
+UNROLLED, LANES, SERIAL, PARALLEL = (
+    LoopKind.UNROLLED,
+    LoopKind.LANES,
+    LoopKind.SERIAL,
+    LoopKind.PARALLEL,
+)
+
+
+@dataclass
+class _Scope:
+    """A loop under construction: its statements, and the axes that are known inside it."""
+
+    parent: _Scope | None
+    var: str = ""
+    count: int = 1
+    kind: LoopKind = SERIAL
+    axes: dict[str, Expr] = field(default_factory=dict)
+    body: list[ir.Stmt] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
+
+    @property
+    def is_tile(self) -> bool:
+        """Whether it is written out or carried by lanes, so that its values are still seen
+        later."""
+        return self.kind in (UNROLLED, LANES)
+
+    def chain(self) -> list[_Scope]:
+        """The scopes from the outermost to this one."""
+        found: list[_Scope] = []
+        scope: _Scope | None = self
+        while scope is not None:
+            found.append(scope)
+            scope = scope.parent
+        return found[::-1]
+
+    def bindings(self) -> dict[str, Expr]:
+        merged: dict[str, Expr] = {}
+        for scope in self.chain():
+            merged.update(scope.axes)
+        return merged
+
+    def close(self) -> None:
+        """Hand the statements gathered so far to the parent, as a loop; more may follow."""
+        if self.parent is not None and self.body:
+            body, self.body = tuple(self.body), []
+            self.parent.body.append(
+                ir.For(self.var, constant(0), constant(self.count), 1, self.kind, body)
+            )
+
+
+_Body: TypeAlias = Callable[[_Scope, str], None]
+_Wrapper: TypeAlias = tuple[str, int, LoopKind]
+
+
+def lower_kernel(
+    kernel: Kernel,
+    tensors: dict[str, Tensor],
+    refs: dict[str, MemRef],
+    tiling: Tiling,
+    name: str,
+) -> ir.Routine:
+    """The routine that computes `kernel`. Its buffers are `kernel_buffers(kernel)`, in that
+    order."""
+    return _Lowering(kernel, tensors, refs, tiling).routine(name)
+
+
+def kernel_buffers(kernel: Kernel) -> tuple[str, ...]:
+    """The tensors a kernel touches, in the order in which its routine takes them."""
+    return tuple(dict.fromkeys([*kernel.inputs, *(output.tensor for output in kernel.outputs)]))
+
+
+class _Lowering:
+    def __init__(
+        self,
+        kernel: Kernel,
+        tensors: dict[str, Tensor],
+        refs: dict[str, MemRef],
+        tiling: Tiling,
+    ) -> None:
+        self.kernel = kernel
+        self.tensors = tensors
+        self.refs = refs
+        self.tiling = tiling
+        self.numbers = {tensor: i for i, tensor in enumerate(kernel_buffers(kernel))}
+        self.lets = {let.name: let for let in kernel.body}
+        self.reduced = _reduced_axes(kernel)
+        self.groups = _reduction_groups(kernel)
+        self.fresh = 0
+
+    def routine(self, name: str) -> ir.Routine:
+        outer = [a.name for a in self.kernel.axes if a.name not in self.reduced]
+        body: list[ir.Stmt] = []
+        pieces = 0
+        cuts = [segments(self.kernel.sizes[a], self.tiling.outer(a)) for a in outer]
+        for tiles in product(*cuts):
+            count, nest = self._tile_nest(outer, tiles, pieces)
+            body.append(nest)
+            pieces += count
+        buffers = self._buffer_args()
+        params = tuple(
+            ir.ParamArg(p.name, self.numbers[p.tensor], p.element, p.low, p.high)
+            for p in self.kernel.params
+        )
+        return ir.Routine(name, buffers, pieces, tuple(body), params)
+
+    # -- the outer loops -------------------------------------------------------------------------
+
+    def _tile_nest(
+        self, outer: Sequence[str], tiles: Sequence[Segment], first: int
+    ) -> tuple[int, ir.Stmt]:
+        """All tiles of one combination of segments, as one parallel loop over flattened tiles."""
+        total = 1
+        for tile in tiles:
+            total *= tile.count
+        piece = self._name("p")
+        ranges = {piece: (first, first + total - 1)}
+        places: dict[str, Expr] = {}
+        wrappers: list[_Wrapper] = []
+        remaining = total
+        for name, tile in zip(outer, tiles, strict=True):
+            remaining //= tile.count
+            here = simplify(((axis(piece) - first) // remaining) % tile.count, ranges)
+            place = add(tile.start, scale(here, tile.extent))
+            if tile.unroll > 1:
+                wrappers.append((self._name(f"{_plain(name)}u"), tile.unroll, UNROLLED))
+                place = place + axis(wrappers[-1][0]) * tile.lanes
+            if tile.lanes > 1:
+                wrappers.append((self._name(f"{_plain(name)}l"), tile.lanes, LANES))
+                place = place + axis(wrappers[-1][0])
+            places[name] = place
+        root = _Scope(None, kind=PARALLEL)
+        leaf = _open_tile(root, places, wrappers)
+        self._stores(leaf)
+        for scope in leaf.chain()[:0:-1]:
+            scope.close()
+        stop = constant(first + total)
+        return total, ir.For(piece, constant(first), stop, 1, PARALLEL, tuple(root.body))
+
+    # -- statements ------------------------------------------------------------------------------
+
+    def _stores(self, leaf: _Scope) -> None:
+        """Every output, in loops over the axes that are not known yet."""
+        groups: dict[tuple[str, ...], list[Output]] = {}
+        known = set(leaf.bindings())
+        for output in self.kernel.outputs:
+            missing = tuple(a for a in self.lets[output.value].axes if a not in known)
+            groups.setdefault(missing, []).append(output)
+        for missing, outputs in sorted(groups.items(), key=lambda item: len(item[0])):
+            if missing:
+                self._loop(leaf, missing, partial(self._store, outputs))
+            else:
+                self._store(outputs, leaf)
+
+    def _store(self, outputs: Iterable[Output], scope: _Scope, _: str = "") -> None:
+        for output in outputs:
+            self._emit(output.value, scope)
+            home = self._home(self.lets[output.value].axes, scope)
+            bindings = scope.bindings()
+            point = tuple(substitute(e, bindings) for e in output.index)
+            address = linear(point, self.refs[output.tensor].strides)
+            number = self.numbers[output.tensor]
+            home.body.append(ir.Store(number, address, output.value, point))
+
+    def _home(self, axes: Sequence[str], scope: _Scope) -> _Scope:
+        """The outermost scope in which all these axes are known."""
+        known: set[str] = set()
+        for candidate in scope.chain():
+            known |= set(candidate.axes)
+            if set(axes) <= known:
+                return candidate
+        raise InternalError(f"axes {axes} of a value are not all in loops")
+
+    def _emit(self, name: str, scope: _Scope) -> None:
+        """Make the value known in the scope, computing it as far outside as possible."""
+        let = self.lets[name]
+        home = self._home(let.axes, scope)
+        if name in home.names:
+            return
+        if isinstance(let.expr, Reduce):
+            self._reduce(let, home)
+            return
+        for operand in _operands(let):
+            self._emit(operand, home)
+        home.names.add(name)
+        home.body.append(self._statement(let, home))
+
+    def _statement(self, let: Let, scope: _Scope) -> ir.Stmt:
+        match let.expr:
+            case Read():
+                return self._load(let, let.expr, scope)
+            case Const(value=value):
+                return ir.Let(let.name, let.dtype, "const", value=value)
+            case AxisIndex(expr=expr):
+                index = substitute(expr, scope.bindings())
+                return ir.Let(let.name, let.dtype, "index", index=index)
+            case Unary(fn=fn, x=x):
+                return ir.Let(let.name, let.dtype, fn, (x,))
+            case Cast(x=x):
+                return ir.Let(let.name, let.dtype, "cast", (x,))
+            case Binary(fn=fn, lhs=lhs, rhs=rhs):
+                return ir.Let(let.name, let.dtype, fn, (lhs, rhs))
+            case Select(pred=pred, x=x, y=y):
+                return ir.Let(let.name, let.dtype, "select", (pred, x, y))
+            case Fold():
+                raise Unimplemented("fold", "this CPU template computes reductions, not folds")
+        raise InternalError(f"no statement for {let.expr}")
+
+    def _load(self, let: Let, read: Read, scope: _Scope) -> ir.Load:
+        bindings = scope.bindings()
+        kept = [g for g in read.guards if not always(g, self.kernel.ranges)]
+        guards = tuple(Guard(substitute(g.expr, bindings), g.size) for g in kept)
+        index = tuple(substitute(e, bindings) for e in read.index)
+        address = linear(index, self.refs[read.tensor].strides)
+        return ir.Load(let.name, self.numbers[read.tensor], address, guards, read.fill)
+
+    # -- reductions ------------------------------------------------------------------------------
+
+    def _reduce(self, let: Let, home: _Scope) -> None:
+        """One loop for all reductions of the same group, around the tile loops they stand in."""
+        group = self.groups[let.name]
+        tile = [scope for scope in home.chain() if scope.is_tile]
+        base = next(scope for scope in reversed(home.chain()) if not scope.is_tile)
+        for scope in reversed(tile):
+            scope.close()
+        reduction = self.lets[group[0]].expr
+        if not isinstance(reduction, Reduce):
+            raise InternalError("a reduction group holds something else")
+        pending: dict[str, list[str]] = {name: [] for name in group}
+        opened: dict[str, ir.Init] = {}
+        marker = len(base.body)
+
+        def accumulate(inner: _Scope, suffix: str) -> None:
+            for name in group:
+                expr = self.lets[name].expr
+                if isinstance(expr, Reduce):
+                    acc = f"{name}.{suffix}"
+                    if acc not in opened:
+                        opened[acc] = self._init(acc, self.lets[name], inner)
+                        pending[name].append(acc)
+                    self._emit(expr.value, inner)
+                    inner.body.append(ir.Accumulate(acc, expr.value))
+
+        self._loop(base, reduction.axes, accumulate, tile)
+        base.body[marker:marker] = list(opened.values())
+        for name in group:
+            home.names.add(name)
+            home.body.append(ir.Finish(name, tuple(pending[name])))
+
+    def _init(self, acc: str, let: Let, inner: _Scope) -> ir.Init:
+        expr = let.expr
+        if not isinstance(expr, Reduce):
+            raise InternalError("only reductions have accumulators")
+        loops = tuple((s.var, s.count, s.kind) for s in inner.chain() if s.is_tile)
+        return ir.Init(acc, let.dtype, expr.fn, loops)
+
+    def _loop(
+        self,
+        base: _Scope,
+        axes: Sequence[str],
+        body: _Body,
+        tile: Sequence[_Scope] = (),
+    ) -> None:
+        """`body` in loops over `axes`, with the tile loops of `tile` opened again inside them."""
+        lanes_taken = any(scope.kind is LANES for scope in (*base.chain(), *tile))
+        vector = self.tiling.vector_axis
+        cut = vector if vector in axes and not lanes_taken else None
+        scope = base
+        for name in axes:
+            if name != cut:
+                scope = self._serial(scope, name, self.kernel.sizes[name])
+        loops = [s for s in scope.chain() if s not in base.chain()]
+        if cut is None:
+            self._segment_body(scope, tile, None, None, body, "a")
+        else:
+            cuts = segments(self.kernel.sizes[cut], self.tiling.inner(cut))
+            for number, segment in enumerate(cuts):
+                suffix = "a" if segment.lanes > 1 else f"t{number}"
+                self._segment_body(scope, tile, cut, segment, body, suffix)
+        for made in reversed(loops):
+            made.close()
+
+    def _serial(self, parent: _Scope, name: str, size: int) -> _Scope:
+        var = self._name(_plain(name))
+        return _Scope(parent, var, size, SERIAL, {name: axis(var)})
+
+    def _segment_body(
+        self,
+        scope: _Scope,
+        tile: Sequence[_Scope],
+        cut: str | None,
+        segment: Segment | None,
+        body: _Body,
+        suffix: str,
+    ) -> None:
+        start = scope
+        place: Expr | None = None
+        if cut is not None and segment is not None:
+            place = constant(segment.start)
+            if segment.count > 1:
+                var = self._name(f"{_plain(cut)}t")
+                scope = _Scope(scope, var, segment.count, SERIAL)
+                place = place + axis(var) * segment.extent
+        for outer in tile:
+            scope = _Scope(scope, outer.var, outer.count, outer.kind, dict(outer.axes))
+            scope.names = set(outer.names)
+        if cut is not None and segment is not None and place is not None:
+            if segment.unroll > 1:
+                var = f"{_plain(cut)}_u"
+                scope = _Scope(scope, var, segment.unroll, UNROLLED)
+                place = place + axis(var) * segment.lanes
+            if segment.lanes > 1:
+                var = f"{_plain(cut)}_l"
+                scope = _Scope(scope, var, segment.lanes, LANES)
+                place = place + axis(var)
+            if scope is start:
+                scope = _Scope(scope, self._name(_plain(cut)), 1, UNROLLED)
+            scope.axes[cut] = place
+        body(scope, suffix)
+        for made in reversed([s for s in scope.chain() if s not in start.chain()]):
+            made.close()
+
+    # -- small things ----------------------------------------------------------------------------
+
+    def _buffer_args(self) -> tuple[ir.BufferArg, ...]:
+        written = {output.tensor for output in self.kernel.outputs}
+        by_number = {number: tensor for tensor, number in self.numbers.items()}
+        args = []
+        for number in range(len(by_number)):
+            name = by_number[number]
+            size = max(1, math.prod(self.tensors[name].shape))
+            noalias = self.refs[name].noalias
+            args.append(ir.BufferArg(self.tensors[name].dtype, size, name in written, noalias))
+        return tuple(args)
+
+    def _name(self, stem: str) -> str:
+        self.fresh += 1
+        return f"{stem}{self.fresh}"
+
+
+def _open_tile(root: _Scope, places: dict[str, Expr], wrappers: Sequence[_Wrapper]) -> _Scope:
+    """Scopes for the unrolled, then the lanes loops; an axis is known where its last variable
+    is."""
+    missing = dict(places)
+    inside = {var for var, _, _ in wrappers}
+
+    def bind(scope: _Scope, known: set[str]) -> None:
+        for name, place in list(missing.items()):
+            if axes_of(place) & inside <= known:
+                scope.axes[name] = place
+                del missing[name]
+
+    scope, known = root, set[str]()
+    bind(scope, known)
+    for var, count, kind in sorted(wrappers, key=lambda wrapper: wrapper[2] is LANES):
+        scope = _Scope(scope, var, count, kind)
+        known.add(var)
+        bind(scope, known)
+    return scope
+
+
+def _reduced_axes(kernel: Kernel) -> frozenset[str]:
+    return frozenset(
+        name for let in kernel.body if isinstance(let.expr, Reduce) for name in let.expr.axes
+    )
+
+
+def _reduction_groups(kernel: Kernel) -> dict[str, tuple[str, ...]]:
+    """For each reduction, those that can share its loop: same axes, and none needs another."""
+    depth: dict[str, int] = {}
+    keys: dict[str, tuple[object, ...]] = {}
+    for let in kernel.body:
+        below = max((depth[operand] for operand in _operands(let)), default=0)
+        is_reduction = isinstance(let.expr, Reduce)
+        depth[let.name] = below + is_reduction
+        if isinstance(let.expr, Reduce):
+            keys[let.name] = (let.axes, let.expr.axes, depth[let.name])
+    return {name: tuple(n for n, k in keys.items() if k == key) for name, key in keys.items()}
+
+
+def _operands(let: Let) -> tuple[str, ...]:
+    match let.expr:
+        case Unary(x=x) | Cast(x=x):
+            return (x,)
+        case Binary(lhs=lhs, rhs=rhs):
+            return (lhs, rhs)
+        case Select(pred=pred, x=x, y=y):
+            return (pred, x, y)
+        case Reduce(value=value):
+            return (value,)
+    return ()
+
+
+def _plain(name: str) -> str:
+    """An axis name as part of a loop variable's name."""
+    return "".join(c for c in name if c.isalnum()) or "i"

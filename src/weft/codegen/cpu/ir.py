@@ -1,0 +1,160 @@
+"""The CPU dialect: a kernel as loops over statements. It is what LLVM IR is written from.
+
+    Routine = name, buffers, pieces, body
+    Stmt    = For(var, start, stop, step, kind, body) | Load | Let | Store
+            | Init | Accumulate | Finish
+    kind    = parallel | serial | unrolled | lanes
+
+Semantics. Loop variables are integers; addresses, guards and points are expressions in them. The
+iterations of the `parallel` loops are the kernel's pieces: they may run on any thread in any order.
+An `unrolled` loop has constant bounds and is written out; a `lanes` loop has one iteration per
+vector lane, and its body runs for all lanes at once. A name is defined once per iteration of the
+loops around it; it is seen below, in inner loops and in later unrolled and lanes loops over the
+same variables.
+
+`Init` makes an accumulator with one instance for each combination of its `loops`. `Accumulate`
+updates the instance of the iteration it stands in; a loop that is not around it counts as iteration
+0. `Finish` combines the instances over those loops that are not around it, in order, as a fixed
+tree. `Load` touches memory only where its guards hold, and gives `fill` elsewhere. `Store.point` is
+the index of the stored element in the output tensor: it is what the domain proof reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from weft.foundation.dtypes import DType
+from weft.foundation.index_expr import Expr, Guard, Index
+
+Scalar: TypeAlias = bool | int | float | complex
+
+
+class LoopKind(Enum):
+    """How the iterations of a loop are carried out."""
+
+    PARALLEL = "parallel"
+    SERIAL = "serial"
+    UNROLLED = "unrolled"
+    LANES = "lanes"
+
+
+@dataclass(frozen=True)
+class For:
+    """`for var in range(start, stop, step)`."""
+
+    var: str
+    start: Expr
+    stop: Expr
+    step: int
+    kind: LoopKind
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True)
+class Load:
+    """`name = buffer[address]`, or `fill` where a guard fails. `widened` dtypes are computed in
+    f32."""
+
+    name: str
+    buffer: int
+    address: Expr
+    guards: tuple[Guard, ...] = ()
+    fill: Scalar | None = None
+
+
+@dataclass(frozen=True)
+class Let:
+    """`name = fn(args)` in `dtype`: a function of elements, `cast`, `select`, `const` or
+    `index`."""
+
+    name: str
+    dtype: DType
+    fn: str
+    args: tuple[str, ...] = ()
+    value: Scalar | None = None
+    index: Expr | None = None
+
+
+@dataclass(frozen=True)
+class Init:
+    """A new accumulator for `fn`, starting at its identity."""
+
+    acc: str
+    dtype: DType
+    fn: str
+    loops: tuple[tuple[str, int, LoopKind], ...]
+    """Variable, count and kind of the unrolled and lanes loops that give it instances."""
+
+
+@dataclass(frozen=True)
+class Accumulate:
+    """`acc = fn(acc, value)`."""
+
+    acc: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Finish:
+    """`name` = the accumulators combined."""
+
+    name: str
+    accs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Store:
+    """`buffer[address] = value`, which is element `point` of the tensor in that buffer."""
+
+    buffer: int
+    address: Expr
+    value: str
+    point: Index
+
+
+Stmt: TypeAlias = For | Load | Let | Init | Accumulate | Finish | Store
+
+
+@dataclass(frozen=True)
+class BufferArg:
+    """A buffer the routine is handed, by position."""
+
+    dtype: DType
+    elements: int
+    written: bool
+    noalias: bool
+
+
+@dataclass(frozen=True)
+class ParamArg:
+    """A run-time index: element `element` of an integer buffer, clamped into [low, high]."""
+
+    name: str
+    buffer: int
+    element: int
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class Routine:
+    """One kernel of machine code to be."""
+
+    name: str
+    buffers: tuple[BufferArg, ...]
+    pieces: int
+    body: tuple[Stmt, ...]
+    params: tuple[ParamArg, ...] = ()
+
+
+def walk(
+    body: tuple[Stmt, ...], around: tuple[For, ...] = ()
+) -> Iterator[tuple[Stmt, tuple[For, ...]]]:
+    """Every statement with the loops around it, outermost first."""
+    for stmt in body:
+        yield stmt, around
+        if isinstance(stmt, For):
+            yield from walk(stmt.body, (*around, stmt))

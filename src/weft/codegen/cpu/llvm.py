@@ -1,0 +1,388 @@
+"""From a loop nest to LLVM IR text.
+
+A routine becomes `void name(ptr args, ptr error, i64 first, i64 last)`: `args` is a table of buffer
+pointers, and the pieces `first .. last - 1` of its parallel loops are carried out. Unrolled loops
+and lanes are written out here; accumulators are stack slots that LLVM turns into registers. Names
+in the text are ours alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from weft.codegen.cpu import ir
+from weft.codegen.cpu.code import Code, Val, number
+from weft.codegen.cpu.elements import Elements, compute_type, storage_type
+from weft.codegen.cpu.ir import LoopKind
+from weft.foundation.dtypes import DType, Kind
+from weft.foundation.errors import InternalError
+from weft.foundation.index_expr import Axis, Expr, FloorDiv, Guard, bounds, coefficient, constant
+
+_IDENTITIES: dict[str, float] = {"sum": 0.0, "prod": 1.0}
+_COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
+
+
+@dataclass(frozen=True)
+class _Accumulator:
+    init: ir.Init
+    slots: dict[tuple[int, ...], str]
+    lanes: int
+
+
+def emit_module(routines: list[ir.Routine], triple: str = "") -> str:
+    """The LLVM IR of several routines."""
+    declared: dict[str, str] = {}
+    shared: dict[str, str] = {}
+    functions = []
+    for routine in routines:
+        emitter = _Emitter(routine)
+        emitter.code.functions = shared
+        functions.append(emitter.function())
+        declared.update(emitter.code.declared)
+    head = [f'target triple = "{triple}"'] if triple else []
+    return "\n".join(
+        [*head, *sorted(declared.values()), *shared.values(), *functions, "!0 = !{}", ""]
+    )
+
+
+class _Emitter:
+    def __init__(self, routine: ir.Routine) -> None:
+        self.routine = routine
+        self.code = Code()
+        self.elements = Elements(self.code)
+        self.variables: dict[str, Val | int] = {}
+        self.ranges: dict[str, tuple[int, int]] = {}
+        self.lane_var: tuple[str, int] | None = None
+        self.values: dict[tuple[str, tuple[tuple[str, int], ...]], Val] = {}
+        self.defined: dict[str, tuple[str, ...]] = {}
+        self.dtypes: dict[str, DType] = {}
+        self.accumulators: dict[str, _Accumulator] = {}
+        self.pointers: list[str] = []
+
+    def function(self) -> str:
+        code = self.code
+        for index in range(len(self.routine.buffers)):
+            slot = code.pointer("%args", "ptr", number(index, "i64"))
+            self.pointers.append(code.load("ptr", slot, 1, 8, ", !invariant.load !0").text)
+        for parameter in self.routine.params:
+            self._parameter(parameter)
+        self._body(self.routine.body)
+        code.line("ret void")
+        lines = "\n".join(["entry:", *code.entry, *code.lines])
+        name = self.routine.name
+        return (
+            f"define void @{name}(ptr noalias %args, ptr noalias %error, i64 %first, i64 %last) "
+            f"nounwind {{\n{lines}\n}}"
+        )
+
+    # -- statements ------------------------------------------------------------------------------
+
+    def _body(self, body: tuple[ir.Stmt, ...]) -> None:
+        for stmt in body:
+            match stmt:
+                case ir.For():
+                    self._for(stmt)
+                case ir.Load():
+                    self._load(stmt)
+                case ir.Let():
+                    self._let(stmt)
+                case ir.Init():
+                    self._init(stmt)
+                case ir.Accumulate():
+                    self._accumulate(stmt)
+                case ir.Finish():
+                    self._finish(stmt)
+                case ir.Store():
+                    self._store(stmt)
+
+    def _for(self, loop: ir.For) -> None:
+        start, stop = loop.start.constant, loop.stop.constant
+        if not (loop.start.is_constant and loop.stop.is_constant):
+            raise InternalError("loop bounds are not constant")
+        self.ranges[loop.var] = (start, max(start, stop - 1))
+        if loop.kind is LoopKind.LANES:
+            self.lane_var = (loop.var, stop)
+            self._body(loop.body)
+            self.lane_var = None
+        elif loop.kind is LoopKind.UNROLLED:
+            for value in range(start, stop, loop.step):
+                self.variables[loop.var] = value
+                self._body(loop.body)
+            del self.variables[loop.var]
+        else:
+            self._counted(loop, start, stop)
+
+    def _counted(self, loop: ir.For, start: int, stop: int) -> None:
+        first, last = number(start, "i64"), number(stop, "i64")
+        if loop.kind is LoopKind.PARALLEL:
+            first = self.code.intrinsic("llvm.smax", Val("%first", "i64"), first)
+            last = self.code.intrinsic("llvm.smin", Val("%last", "i64"), last)
+
+        def body(index: Val) -> None:
+            self.variables[loop.var] = index
+            self._body(loop.body)
+
+        self.code.loop(first, last, loop.step, body)
+        del self.variables[loop.var]
+
+    def _parameter(self, parameter: ir.ParamArg) -> None:
+        dtype = self.routine.buffers[parameter.buffer].dtype
+        kind = storage_type(dtype)
+        place = self.code.pointer(
+            self.pointers[parameter.buffer], kind, number(parameter.element, "i64")
+        )
+        value = self.code.load(kind, place, 1, dtype.storage_bytes)
+        if kind != "i64":
+            value = self.code.convert("sext" if dtype.is_signed else "zext", value, "i64")
+        value = self.code.intrinsic("llvm.smax", value, number(parameter.low, "i64"))
+        value = self.code.intrinsic("llvm.smin", value, number(parameter.high, "i64"))
+        self.variables[parameter.name] = value
+        self.ranges[parameter.name] = (parameter.low, parameter.high)
+
+    # -- names -----------------------------------------------------------------------------------
+
+    def _unrolled(self) -> dict[str, int]:
+        return {var: value for var, value in self.variables.items() if isinstance(value, int)}
+
+    def _define(self, name: str, value: Val, dtype: DType) -> None:
+        here = self._unrolled()
+        self.defined[name] = tuple(here)
+        self.values[name, tuple(here.items())] = value
+        self.dtypes[name] = dtype
+
+    def _value(self, name: str) -> Val:
+        here = self._unrolled()
+        key = tuple((var, here[var]) for var in self.defined[name])
+        return self.values[name, key]
+
+    # -- index expressions -----------------------------------------------------------------------
+
+    def _index(self, expr: Expr, lane: int = 0) -> Val:
+        """The expression as a number, in the given lane."""
+        total = number(expr.constant, "i64")
+        known = expr.constant
+        parts: list[Val] = []
+        for term, factor in expr.terms:
+            value = self._term(term, lane)
+            if isinstance(value, int):
+                known += factor * value
+            else:
+                scaled = self.code.binary("mul", value, number(factor, "i64"))
+                parts.append(value if factor == 1 else scaled)
+        total = number(known, "i64")
+        for part in parts:
+            total = part if total.text == "0" else self.code.binary("add", total, part)
+        return total
+
+    def _term(self, term: object, lane: int) -> Val | int:
+        if isinstance(term, FloorDiv):
+            return self._floordiv(term, lane)
+        name: str = term.name  # type: ignore[attr-defined]
+        if self.lane_var is not None and name == self.lane_var[0]:
+            return lane
+        return self.variables[name]
+
+    def _floordiv(self, term: FloorDiv, lane: int) -> Val:
+        code = self.code
+        value = self._index(term.value, lane)
+        divisor = number(term.divisor, "i64")
+        low, _ = bounds(term.value, self.ranges)
+        if low >= 0:
+            return code.binary("udiv", value, divisor)
+        quotient = code.binary("sdiv", value, divisor)
+        rest = code.binary("srem", value, divisor)
+        below = code.compare("icmp slt", rest, number(0, "i64"))
+        return code.binary("sub", quotient, code.convert("zext", below, "i64"))
+
+    def _step(self, expr: Expr) -> int | None:
+        """How far the expression moves from lane to lane; None when it is not the same
+        everywhere."""
+        if self.lane_var is None:
+            return 0
+        name = self.lane_var[0]
+        for term, _ in expr.terms:
+            if isinstance(term, FloorDiv) and _mentions(term.value, name):
+                return None
+        return coefficient(expr, name)
+
+    # -- memory ----------------------------------------------------------------------------------
+
+    def _load(self, load: ir.Load) -> None:
+        buffer = self.routine.buffers[load.buffer]
+        dtype, kind = buffer.dtype, storage_type(buffer.dtype)
+        if load.guards:
+            value = self._guarded(load, dtype, kind)
+        else:
+            value = self.elements.from_storage(
+                self._plain_load(load.buffer, load.address, kind, dtype), dtype
+            )
+        self._define(load.name, value, dtype)
+
+    def _plain_load(self, buffer: int, address: Expr, kind: str, dtype: DType) -> Val:
+        code, base = self.code, self.pointers[buffer]
+        step, align = self._step(address), dtype.storage_bytes
+        lanes = self.lane_var[1] if self.lane_var else 1
+        if step == 0 or lanes == 1:
+            return code.load(kind, code.pointer(base, kind, self._index(address)), 1, align)
+        if step == 1:
+            return code.load(kind, code.pointer(base, kind, self._index(address)), lanes, align)
+        parts = [
+            code.load(kind, code.pointer(base, kind, self._index(address, lane)), 1, align)
+            for lane in range(lanes)
+        ]
+        return code.gather_lanes(parts)
+
+    def _guarded(self, load: ir.Load, dtype: DType, kind: str) -> Val:
+        """Lane by lane: where a guard fails, element 0 is read instead and `fill` is the value."""
+        code, base = self.code, self.pointers[load.buffer]
+        varies = any(self._step(e) != 0 for e in (load.address, *(g.expr for g in load.guards)))
+        lanes = self.lane_var[1] if self.lane_var and varies else 1
+        fill = number(load.fill or 0, compute_type(dtype))  # type: ignore[arg-type]
+        parts = []
+        for lane in range(lanes):
+            inside = self._inside(load.guards, lane)
+            address = code.select(inside, self._index(load.address, lane), number(0, "i64"))
+            raw = code.load(kind, code.pointer(base, kind, address), 1, dtype.storage_bytes)
+            parts.append(code.select(inside, self.elements.from_storage(raw, dtype), fill))
+        return code.gather_lanes(parts) if lanes > 1 else parts[0]
+
+    def _inside(self, guards: tuple[Guard, ...], lane: int) -> Val:
+        found: Val | None = None
+        for guard in guards:
+            value = self._index(guard.expr, lane)
+            # One unsigned comparison says both that it is not negative and that it is small enough.
+            holds = self.code.compare("icmp ult", value, number(guard.size, "i64"))
+            found = holds if found is None else self.code.binary("and", found, holds)
+        if found is None:
+            raise InternalError("a guarded load without guards")
+        return found
+
+    def _store(self, store: ir.Store) -> None:
+        code = self.code
+        dtype = self.routine.buffers[store.buffer].dtype
+        kind, base, align = storage_type(dtype), self.pointers[store.buffer], dtype.storage_bytes
+        value = self.elements.to_storage(self._value(store.value), dtype)
+        step = self._step(store.address)
+        if self.lane_var is None or (step == 0 and value.lanes == 1):
+            code.store(value, code.pointer(base, kind, self._index(store.address)), align)
+            return
+        value = code.spread(value, self.lane_var[1])
+        if step == 1:
+            code.store(value, code.pointer(base, kind, self._index(store.address)), align)
+            return
+        for lane in range(value.lanes):
+            place = code.pointer(base, kind, self._index(store.address, lane))
+            code.store(code.lane(value, lane), place, align)
+
+    # -- computing -------------------------------------------------------------------------------
+
+    def _let(self, let: ir.Let) -> None:
+        if let.fn == "const":
+            scalar = compute_type(let.dtype)
+            value = number(let.value or 0, scalar)  # type: ignore[arg-type]
+        elif let.fn == "index":
+            value = self._index_value(let.index or constant(0), let.dtype)
+        else:
+            args = [self._value(name) for name in let.args]
+            source = self.dtypes[let.args[-1]]
+            if let.fn == "div" and source.is_integer:
+                self._report_zero(args[1])
+            value = self.elements.apply(let.fn, args, source, let.dtype)
+        self._define(let.name, value, let.dtype)
+
+    def _index_value(self, expr: Expr, dtype: DType) -> Val:
+        lanes = self.lane_var[1] if self.lane_var and self._step(expr) != 0 else 1
+        parts = [self._index(expr, lane) for lane in range(lanes)]
+        value = self.code.gather_lanes(parts) if lanes > 1 else parts[0]
+        if dtype.is_float:
+            wide = self.code.convert("sitofp", value, compute_type(dtype))
+            return self.elements.rounded(wide, dtype)
+        scalar = compute_type(dtype)
+        return value if scalar == "i64" else self.code.convert("trunc", value, scalar)
+
+    def _report_zero(self, divisor: Val) -> None:
+        """Note a division by zero in the error word; the caller raises it."""
+        code = self.code
+        zero = code.compare("icmp eq", divisor, number(0, divisor.scalar, divisor.lanes))
+        for lane in range(divisor.lanes):
+            one = code.convert("zext", code.lane(zero, lane), "i64")
+            code.line(f"{code.fresh()} = atomicrmw umax ptr %error, {one} monotonic")
+
+    # -- accumulators ----------------------------------------------------------------------------
+
+    def _init(self, init: ir.Init) -> None:
+        lanes = next((n for _, n, kind in init.loops if kind is LoopKind.LANES), 1)
+        scalar = compute_type(init.dtype)
+        start = number(_identity(init.fn, init.dtype), scalar, lanes)
+        counts = [n for _, n, kind in init.loops if kind is LoopKind.UNROLLED]
+        slots = {}
+        for place in itertools.product(*map(range, counts)):
+            slots[place] = self.code.alloca(start.type)
+            self.code.store(start, slots[place], 4)
+        self.accumulators[init.acc] = _Accumulator(init, slots, lanes)
+
+    def _place(self, accumulator: _Accumulator) -> list[int | None]:
+        """The instance meant here; None for loops that are not around."""
+        unrolled = [v for v, _, kind in accumulator.init.loops if kind is LoopKind.UNROLLED]
+        here = self._unrolled()
+        return [here.get(var) for var in unrolled]
+
+    def _accumulate(self, stmt: ir.Accumulate) -> None:
+        accumulator = self.accumulators[stmt.acc]
+        place = tuple(index or 0 for index in self._place(accumulator))
+        slot, init = accumulator.slots[place], accumulator.init
+        old = self.code.load(compute_type(init.dtype), slot, accumulator.lanes, 4)
+        value = self.code.spread(self._value(stmt.value), accumulator.lanes)
+        self.code.store(self._combined(init, old, value), slot, 4)
+
+    def _combined(self, init: ir.Init, a: Val, b: Val) -> Val:
+        return self.elements.apply(_COMBINE[init.fn], [a, b], init.dtype, init.dtype)
+
+    def _finish(self, finish: ir.Finish) -> None:
+        total: Val | None = None
+        init = self.accumulators[finish.accs[0]].init
+        for acc in finish.accs:
+            part = self._reduced(self.accumulators[acc])
+            total = part if total is None else self._combined(init, total, part)
+        if total is None:
+            raise InternalError("a reduction without accumulators")
+        self._define(finish.name, total, init.dtype)
+
+    def _reduced(self, accumulator: _Accumulator) -> Val:
+        """The instances over loops that are not around, as a tree, then the lanes, likewise."""
+        init, wanted = accumulator.init, self._place(accumulator)
+        values = [
+            self.code.load(compute_type(init.dtype), slot, accumulator.lanes, 4)
+            for place, slot in accumulator.slots.items()
+            if all(w is None or w == p for w, p in zip(wanted, place, strict=True))
+        ]
+        lane_vars = [v for v, _, kind in init.loops if kind is LoopKind.LANES]
+        inside = self.lane_var is not None and self.lane_var[0] in lane_vars
+        total = self._tree(init, values)
+        if total.lanes > 1 and not inside:
+            total = self._tree(init, [self.code.lane(total, i) for i in range(total.lanes)])
+        return total
+
+    def _tree(self, init: ir.Init, values: list[Val]) -> Val:
+        while len(values) > 1:
+            pairs = itertools.zip_longest(values[::2], values[1::2])
+            values = [a if b is None else self._combined(init, a, b) for a, b in pairs]
+        return values[0]
+
+
+def _identity(fn: str, dtype: DType) -> bool | int | float:
+    if fn in _IDENTITIES:
+        return _IDENTITIES[fn]
+    if dtype.kind is Kind.BOOL:
+        return fn == "min"
+    return dtype.lowest if fn == "max" else dtype.highest
+
+
+def _mentions(expr: Expr, name: str) -> bool:
+    return any(
+        term.name == name
+        if isinstance(term, Axis)
+        else isinstance(term, FloorDiv) and _mentions(term.value, name)
+        for term, _ in expr.terms
+    )

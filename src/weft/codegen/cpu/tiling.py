@@ -1,0 +1,119 @@
+"""How the axes of a kernel are cut: what of a plan the CPU's loop nests use.
+
+    axis = segments;  segment = count tiles of (unroll x lanes) elements, from `start`
+
+A `MapPlan` gives the vector axis `vector` lanes and `unroll` vectors a tile. A `RowPlan` does the
+same along the reduced axis, where the unrolled vectors are independent partial results
+(`accumulators`); if the contiguous axis is not reduced, lanes run along that one instead. An
+`MmaPlan` gives a register tile: `warp_tile` = rows x columns, columns carried by lanes of
+`vectorize.width`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.foundation.index_expr import coefficient, linear
+from weft.memory.ir import MemRef
+from weft.plan.ir import MapPlan, MmaPlan, Plan, RowPlan
+from weft.region.ir import Kernel, Read, Reduce
+
+
+@dataclass(frozen=True)
+class AxisTiling:
+    """A tile of an axis: `unroll` vectors of `lanes` elements."""
+
+    unroll: int = 1
+    lanes: int = 1
+
+
+@dataclass(frozen=True)
+class Segment:
+    """`count` equal tiles that follow one another from `start`."""
+
+    start: int
+    count: int
+    unroll: int
+    lanes: int
+
+    @property
+    def extent(self) -> int:
+        return self.unroll * self.lanes
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """The tiles of every axis, and which axis the lanes run along."""
+
+    vector_axis: str | None
+    outer_tiles: dict[str, AxisTiling]
+    inner_tiles: dict[str, AxisTiling]
+
+    def outer(self, axis: str) -> AxisTiling:
+        return self.outer_tiles.get(axis, AxisTiling())
+
+    def inner(self, axis: str) -> AxisTiling:
+        return self.inner_tiles.get(axis, AxisTiling())
+
+
+def segments(size: int, tiling: AxisTiling) -> list[Segment]:
+    """Full tiles, then the full vectors that are left, then the single elements that are left."""
+    found = []
+    full = size // (tiling.unroll * tiling.lanes)
+    if full:
+        found.append(Segment(0, full, tiling.unroll, tiling.lanes))
+    start = full * tiling.unroll * tiling.lanes
+    vectors = (size - start) // tiling.lanes
+    if vectors:
+        found.append(Segment(start, 1, vectors, tiling.lanes))
+    start += vectors * tiling.lanes
+    if size > start:
+        found.append(Segment(start, 1, size - start, 1))
+    return found
+
+
+def tiling_of(kernel: Kernel, refs: dict[str, MemRef], plan: Plan) -> Tiling:
+    """The tiles that a plan asks for."""
+    reduced = {a for let in kernel.body if isinstance(let.expr, Reduce) for a in let.expr.axes}
+    if isinstance(plan, MmaPlan):
+        return _matrix_tiling(kernel, plan)
+    vector = contiguous_axis(kernel, refs)
+    if isinstance(plan, MapPlan):
+        tile = AxisTiling(plan.unroll, plan.vector)
+    elif isinstance(plan, RowPlan):
+        tile = AxisTiling(plan.accumulators if vector in reduced else 1, plan.vector)
+    else:
+        tile = AxisTiling()
+    if vector is None:
+        return Tiling(None, {}, {})
+    outer = {} if vector in reduced else {vector: tile}
+    return Tiling(vector, outer, {vector: tile})
+
+
+def _matrix_tiling(kernel: Kernel, plan: MmaPlan) -> Tiling:
+    roles = kernel.roles
+    lanes = plan.vectorize.width if plan.vectorize else 1
+    rows, columns = plan.warp_tile
+    if roles is None or not roles.n:
+        return Tiling(None, {}, {})
+    outer = {roles.n[-1]: AxisTiling(max(1, columns // lanes), lanes)}
+    if roles.m:
+        outer[roles.m[-1]] = AxisTiling(rows, 1)
+    return Tiling(roles.n[-1], outer, {})
+
+
+def contiguous_axis(kernel: Kernel, refs: dict[str, MemRef]) -> str | None:
+    """The axis along which most accesses are to neighbouring elements; the innermost of equals."""
+    addresses = [
+        linear(let.expr.index, refs[let.expr.tensor].strides)
+        for let in kernel.body
+        if isinstance(let.expr, Read)
+    ]
+    addresses += [linear(o.index, refs[o.tensor].strides) for o in kernel.outputs]
+    best, chosen = 0, None
+    for axis in kernel.axes:
+        steps = [coefficient(address, axis.name) for address in addresses]
+        score = sum(step == 1 for step in steps) - 2 * sum(step not in (0, 1) for step in steps)
+        if axis.size > 1 and score >= best and any(step == 1 for step in steps):
+            best, chosen = score, axis.name
+    return chosen

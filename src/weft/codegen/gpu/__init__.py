@@ -1,0 +1,1 @@
+"""GPU code generation: region kernels by templates to a dialect, to CUDA C, to cubins."""

@@ -1,0 +1,547 @@
+"""The GPU dialect: what the threads of one block do, as data. CUDA C is printed from it.
+
+    Kernel = grid, threads, buffers, maps [TensorMap], tiles [SharedTile], barriers [Barriers],
+             tables, body
+    Stmt   = Let | Set | Registers | For | If | Roles(case, ...)                     control
+           | LoadElement | StShared | Epilogue | StGlobalVec                         elements
+           | CpAsync | CommitGroup | WaitGroup | LdMatrix | MmaSync                  SM80
+           | MbarrierInit | MbarrierInitFence | MbarrierExpectTx | MbarrierArrive | MbarrierWait
+           | PrefetchMap | TmaLoad | TmaStore | TmaCommit | TmaWaitRead | ProxyFence
+           | Descriptor | WgmmaFence | Wgmma | WgmmaCommit | WgmmaWait               SM90
+           | StMatrix | NamedBarrier | SyncThreads | SetMaxNReg
+
+Semantics. Every statement is executed by all threads that reach it, each with its own variables
+and register arrays; `Roles` sends ranges of warps (whole warpgroups) to different bodies. Shared
+memory is one array of bytes: a `SharedTile` is a range of it, and addresses are a tile plus a byte
+offset. Indices of register arrays are known after unrolling.
+
+Asynchronous statements take effect late, between their issue and the wait that covers them:
+`TmaLoad` writes its box (zeros outside the tensor) and then counts its bytes on its barrier;
+`Wgmma` reads its operands and updates its accumulators by the `WgmmaWait` that covers its group;
+`CpAsync` writes by the `WaitGroup` that covers its group; `TmaStore` reads by the `TmaWaitRead`
+that covers its group. What an asynchronous statement reads must be written before (with a
+`ProxyFence` where plain stores wrote it) and not overwritten until then.
+
+A barrier has a phase, which completes when all arrivals have come and all announced bytes have been
+counted; `MbarrierWait(parity)` passes when the phase of that parity is complete. Waiting for a
+phase more than one ahead passes by mistake: templates never do it, and the interpreter checks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from weft.codegen.gpu.element import ElementOp
+from weft.codegen.gpu.scalar import Like, Scalar
+from weft.codegen.gpu.swizzle import Major, Swizzle, TileLayout
+from weft.foundation.dtypes import DType
+
+
+@dataclass(frozen=True)
+class SharedTile:
+    """A range of shared memory. `layout` is that of one matrix in it, where it holds matrices."""
+
+    name: str
+    offset: int
+    bytes: int
+    layout: TileLayout | None = None
+
+
+@dataclass(frozen=True)
+class Barriers:
+    """An array of mbarriers, each completed by `arrivals` arrivals."""
+
+    name: str
+    offset: int
+    count: int
+    arrivals: int
+
+
+@dataclass(frozen=True)
+class Table:
+    """Constants the kernel looks up."""
+
+    name: str
+    values: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """A tensor as the copy engine sees it: contiguous axis first.
+
+    `offset` is in elements from the start of the buffer; `strides` (elements) has no entry for the
+    first axis. `box` is what one copy moves.
+    """
+
+    name: str
+    buffer: int
+    dtype: DType
+    offset: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: Swizzle
+
+
+@dataclass(frozen=True)
+class Address:
+    """A byte of a shared tile."""
+
+    tile: str
+    offset: Scalar
+
+
+@dataclass(frozen=True)
+class BarrierAt:
+    """One barrier of an array."""
+
+    barriers: str
+    index: Scalar
+
+
+class RegisterKind(Enum):
+    """What a register array holds: floats, or 32 bits of anything (pairs of 16-bit floats)."""
+
+    F32 = "float"
+    B32 = "u32"
+
+
+@dataclass(frozen=True)
+class RegAt:
+    """An element of a register array."""
+
+    array: str
+    index: Like = 0
+
+
+# Control
+
+
+@dataclass(frozen=True)
+class Let:
+    """A new integer variable."""
+
+    name: str
+    value: Scalar
+
+
+@dataclass(frozen=True)
+class Set:
+    """A new value for a variable."""
+
+    name: str
+    value: Scalar
+
+
+@dataclass(frozen=True)
+class Registers:
+    """A register array, of undefined content."""
+
+    name: str
+    kind: RegisterKind
+    count: int
+
+
+@dataclass(frozen=True)
+class For:
+    """`for var in range(start, stop, step)`; unrolled loops have literal bounds."""
+
+    var: str
+    start: Like
+    stop: Like
+    step: Like
+    body: tuple[Stmt, ...]
+    unroll: bool = False
+
+
+@dataclass(frozen=True)
+class If:
+    """The threads for which `cond` holds do `then`, the others `otherwise`."""
+
+    cond: Scalar
+    then: tuple[Stmt, ...]
+    otherwise: tuple[Stmt, ...] = ()
+
+
+@dataclass(frozen=True)
+class Role:
+    """What the warps `first .. first + count - 1` do."""
+
+    name: str
+    first: int
+    count: int
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Warps part ways, for good. The cases cover all warps."""
+
+    cases: tuple[Role, ...]
+
+
+# Elements
+
+
+@dataclass(frozen=True)
+class LoadElement:
+    """`name = buffer[offset]`, or 0 where the guard fails."""
+
+    name: str
+    buffer: int
+    dtype: DType
+    offset: Scalar
+    guard: Scalar
+
+
+@dataclass(frozen=True)
+class StShared:
+    """Store a variable made by `LoadElement`, as `dtype`."""
+
+    target: Address
+    name: str
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class StSharedVec:
+    """Store consecutive registers of 32 bits."""
+
+    target: Address
+    source: RegAt
+    count: int
+
+
+@dataclass(frozen=True)
+class SharedColumns:
+    """A value per column, from f32s in shared memory that begin with this thread's first column."""
+
+    name: str
+    dtype: DType
+    source: Address
+
+
+@dataclass(frozen=True)
+class GlobalElements:
+    """A value per element, from `buffer[base + row * row_stride + column * column_stride]`."""
+
+    name: str
+    dtype: DType
+    buffer: int
+    base: Scalar
+    row_stride: int
+    column_stride: int
+
+
+@dataclass(frozen=True)
+class IndexElements:
+    """`base + row * row_factor + column * column_factor` as a number."""
+
+    name: str
+    dtype: DType
+    base: Scalar
+    row_factor: int
+    column_factor: int
+
+
+ElementSource: TypeAlias = SharedColumns | GlobalElements | IndexElements
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """Where a thread's share of a 16-row accumulator lies in the result.
+
+    Accumulators come in groups of 8 columns; of each, a thread holds four elements: (row, column),
+    (row, column + 1), (row + 8, column), (row + 8, column + 1). The next group is 8 columns on.
+    Elements outside `rows x columns` are neither read from memory nor stored.
+    """
+
+    groups: int
+    row: Scalar
+    column: Scalar
+    rows: int
+    columns: int
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """Apply `ops` to every element of an accumulator and keep the results in registers.
+
+    `value` names the accumulator's element in `ops`, `result` the op whose value is kept: in pairs
+    of 16 bits (two registers a group), or as f32 (four registers a group).
+    """
+
+    acc: RegAt
+    fragment: Fragment
+    value: str
+    sources: tuple[ElementSource, ...]
+    ops: tuple[ElementOp, ...]
+    result: str
+    out: RegAt
+    out_dtype: DType
+
+
+@dataclass(frozen=True)
+class StGlobalVec:
+    """Store a fragment of results, `width` elements at a time, at
+    `buffer[base + row * row_stride + column * column_stride]`."""
+
+    source: RegAt
+    dtype: DType
+    fragment: Fragment
+    buffer: int
+    base: Scalar
+    row_stride: int
+    column_stride: int
+    width: int
+
+
+# SM90
+
+
+@dataclass(frozen=True)
+class MbarrierInit:
+    """Make every barrier of an array ready for its first phase."""
+
+    barriers: str
+
+
+@dataclass(frozen=True)
+class MbarrierInitFence:
+    """Make initialised barriers visible to the copy engine."""
+
+
+@dataclass(frozen=True)
+class MbarrierExpectTx:
+    """Arrive, and announce bytes that must be counted before the phase completes."""
+
+    barrier: BarrierAt
+    bytes: int
+
+
+@dataclass(frozen=True)
+class MbarrierArrive:
+    """Arrive once."""
+
+    barrier: BarrierAt
+
+
+@dataclass(frozen=True)
+class MbarrierWait:
+    """Wait until the phase of the given parity is complete."""
+
+    barrier: BarrierAt
+    parity: Scalar
+
+
+@dataclass(frozen=True)
+class PrefetchMap:
+    """Bring a tensor map near; no meaning."""
+
+    map: str
+
+
+@dataclass(frozen=True)
+class TmaLoad:
+    """Copy one box of a tensor into shared memory."""
+
+    target: Address
+    map: str
+    coords: tuple[Scalar, ...]
+    barrier: BarrierAt
+
+
+@dataclass(frozen=True)
+class TmaStore:
+    """Copy one box from shared memory into a tensor."""
+
+    source: Address
+    map: str
+    coords: tuple[Scalar, ...]
+
+
+@dataclass(frozen=True)
+class TmaCommit:
+    """Close a group of stores."""
+
+
+@dataclass(frozen=True)
+class TmaWaitRead:
+    """Wait until at most `pending` groups of stores still read shared memory."""
+
+    pending: int
+
+
+@dataclass(frozen=True)
+class ProxyFence:
+    """Order this thread's plain stores to shared memory before later asynchronous reads."""
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """A wgmma descriptor: where a matrix operand begins, and how it lies."""
+
+    name: str
+    address: Address
+    layout: TileLayout
+    major: Major
+
+
+@dataclass(frozen=True)
+class WgmmaFence:
+    """Order register accesses before the following wgmmas."""
+
+
+@dataclass(frozen=True)
+class WgmmaOperand:
+    """The 16-deep slice that begins `offset` bytes after a descriptor's start."""
+
+    descriptor: str
+    offset: int
+    major: Major
+
+
+@dataclass(frozen=True)
+class Wgmma:
+    """`acc[64 x n] (+)= a[64 x 16] b[16 x n]`; without `accumulate` the old content is ignored."""
+
+    acc: str
+    n: int
+    a: WgmmaOperand
+    b: WgmmaOperand
+    dtype: DType
+    accumulate: bool
+
+
+@dataclass(frozen=True)
+class WgmmaCommit:
+    """Close a group of wgmmas."""
+
+
+@dataclass(frozen=True)
+class WgmmaWait:
+    """Wait until at most `pending` groups of wgmmas are unfinished.
+
+    Accumulators named in `acc` are read or written next.
+    """
+
+    pending: int
+    acc: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SetMaxNReg:
+    """Change how many registers each thread of the warpgroup has."""
+
+    count: int
+    grow: bool
+
+
+# SM80
+
+
+@dataclass(frozen=True)
+class CpAsync:
+    """Copy 16 bytes from global to shared memory; where the guard fails, zeros."""
+
+    target: Address
+    buffer: int
+    offset: Scalar
+    guard: Scalar
+
+
+@dataclass(frozen=True)
+class CommitGroup:
+    """Close a group of copies."""
+
+
+@dataclass(frozen=True)
+class WaitGroup:
+    """Wait until at most `pending` groups of this thread's copies are unfinished."""
+
+    pending: int
+
+
+@dataclass(frozen=True)
+class LdMatrix:
+    """Load four 8 x 8 matrices of 16-bit elements, one row address per lane."""
+
+    target: RegAt
+    source: Address
+    transposed: bool
+
+
+@dataclass(frozen=True)
+class MmaSync:
+    """`acc[16 x 8] += a[16 x 16] b[16 x 8]`, fragments in registers of the warp."""
+
+    acc: RegAt
+    a: RegAt
+    b: RegAt
+    dtype: DType
+
+
+# Both
+
+
+@dataclass(frozen=True)
+class StMatrix:
+    """Store two or four 8 x 8 matrices of 16-bit elements, one row address per lane."""
+
+    target: Address
+    source: RegAt
+    count: int
+
+
+@dataclass(frozen=True)
+class NamedBarrier:
+    """Meet the other threads that use the same number."""
+
+    number: Scalar
+    threads: int
+
+
+@dataclass(frozen=True)
+class SyncThreads:
+    """Meet all threads of the block."""
+
+
+Stmt: TypeAlias = (
+    Let | Set | Registers | For | If | Roles
+    | LoadElement | StShared | StSharedVec | Epilogue | StGlobalVec
+    | MbarrierInit | MbarrierInitFence | MbarrierExpectTx | MbarrierArrive | MbarrierWait
+    | PrefetchMap | TmaLoad | TmaStore | TmaCommit | TmaWaitRead | ProxyFence
+    | Descriptor | WgmmaFence | Wgmma | WgmmaCommit | WgmmaWait | SetMaxNReg
+    | CpAsync | CommitGroup | WaitGroup | LdMatrix | MmaSync
+    | StMatrix | NamedBarrier | SyncThreads
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What one launch runs. Parameters are the tensor maps, then one pointer per buffer."""
+
+    name: str
+    grid: int
+    threads: int
+    buffers: tuple[str, ...]
+    """Tensors, by the position of their pointer."""
+    maps: tuple[TensorMap, ...]
+    tiles: tuple[SharedTile, ...]
+    barriers: tuple[Barriers, ...]
+    tables: tuple[Table, ...]
+    body: tuple[Stmt, ...]
+
+    @property
+    def shared_bytes(self) -> int:
+        ends = [tile.offset + tile.bytes for tile in self.tiles]
+        ends += [array.offset + 8 * array.count for array in self.barriers]
+        return max(ends, default=0)
+
+    def tile(self, name: str) -> SharedTile:
+        return next(tile for tile in self.tiles if tile.name == name)
+
+    def map(self, name: str) -> TensorMap:
+        return next(found for found in self.maps if found.name == name)

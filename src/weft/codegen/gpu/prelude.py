@@ -1,0 +1,208 @@
+"""The CUDA text that stands above every kernel: types and one function per machine instruction.
+
+No header is included, so that NVRTC needs none. Each function wraps one instruction in inline PTX;
+what may not move across it is said by its clobbers. `mbarrier.arrive` has no `.release` at cluster
+scope: that would put a memory barrier for the whole device into every step of a matrix product.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from weft.codegen.gpu.swizzle import Major
+from weft.foundation.dtypes import DType
+
+COMMON: Final = r"""
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long i64;
+struct alignas(64) TensorMap { u64 words[16]; };
+#define INLINE static __device__ __forceinline__
+
+INLINE float max_nan(float a, float b) {
+  float r; asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b)); return r;
+}
+INLINE float min_nan(float a, float b) {
+  float r; asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b)); return r;
+}
+INLINE float gelu(float x) { return 0.5f * x * (1.0f + erff(x * 0.707106781f)); }
+INLINE float silu(float x) { return x / (1.0f + expf(-x)); }
+
+INLINE float widen_bf16(u16 h) { return __uint_as_float((u32)h << 16); }
+INLINE float widen_f16(u16 h) { float r; asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(h)); return r; }
+INLINE u16 narrow_bf16(float x) {
+  u16 h; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(x)); return h;
+}
+INLINE u16 narrow_f16(float x) {
+  u16 h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x)); return h;
+}
+INLINE float round_bf16(float x) { return widen_bf16(narrow_bf16(x)); }
+INLINE float round_f16(float x) { return widen_f16(narrow_f16(x)); }
+INLINE u32 pack_bf16(float low, float high) {
+  u32 r; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low)); return r;
+}
+INLINE u32 pack_f16(float low, float high) {
+  u32 r; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low)); return r;
+}
+INLINE float load_bf16(const u16* p) { return widen_bf16(__ldg(p)); }
+INLINE float load_f16(const u16* p) { return widen_f16(__ldg(p)); }
+INLINE void store_shared_f32(u32 address, float x) {
+  asm volatile("st.shared.f32 [%0], %1;" :: "r"(address), "f"(x) : "memory");
+}
+INLINE void store_shared_v2(u32 address, u32 a, u32 b) {
+  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" :: "r"(address), "r"(a), "r"(b) : "memory");
+}
+INLINE void load_shared_pair(float& a, float& b, u32 address) {
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(a), "=f"(b) : "r"(address));
+}
+INLINE void named_barrier(int number, int threads) {
+  asm volatile("bar.sync %0, %1;" :: "r"(number), "r"(threads) : "memory");
+}
+"""
+
+SM90: Final = r"""
+INLINE void stmatrix_x4(u32 address, u32 a, u32 b, u32 c, u32 d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+               :: "r"(address), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+INLINE void stmatrix_x2(u32 address, u32 a, u32 b) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};"
+               :: "r"(address), "r"(a), "r"(b) : "memory");
+}
+INLINE void mbarrier_init(u32 barrier, u32 arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
+}
+INLINE void mbarrier_init_fence() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+INLINE void mbarrier_expect_tx(u32 barrier, u32 bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+               :: "r"(barrier), "r"(bytes) : "memory");
+}
+INLINE void mbarrier_arrive(u32 barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
+}
+INLINE void mbarrier_wait(u32 barrier, u32 parity) {
+  asm volatile(
+      "{\n.reg .pred done;\n"
+      "again_%=:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra over_%=;\n"
+      "bra again_%=;\n"
+      "over_%=:\n}\n" :: "r"(barrier), "r"(parity) : "memory");
+}
+INLINE void prefetch_map(const TensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" :: "l"(&map) : "memory");
+}
+INLINE void tma_load(u32 target, const TensorMap& map, u32 barrier, int c0, int c1) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4}], [%2];"
+      :: "r"(target), "l"(&map), "r"(barrier), "r"(c0), "r"(c1) : "memory");
+}
+INLINE void tma_load(u32 target, const TensorMap& map, u32 barrier, int c0, int c1, int c2) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %5}], [%2];"
+      :: "r"(target), "l"(&map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2) : "memory");
+}
+INLINE void tma_load(u32 target, const TensorMap& map, u32 barrier,
+                     int c0, int c1, int c2, int c3) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %5, %6}], [%2];"
+      :: "r"(target), "l"(&map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3) : "memory");
+}
+INLINE void tma_store(u32 source, const TensorMap& map, int c0, int c1) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];"
+               :: "l"(&map), "r"(source), "r"(c0), "r"(c1) : "memory");
+}
+INLINE void tma_store(u32 source, const TensorMap& map, int c0, int c1, int c2) {
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];"
+               :: "l"(&map), "r"(source), "r"(c0), "r"(c1), "r"(c2) : "memory");
+}
+INLINE void tma_store(u32 source, const TensorMap& map, int c0, int c1, int c2, int c3) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
+               :: "l"(&map), "r"(source), "r"(c0), "r"(c1), "r"(c2), "r"(c3) : "memory");
+}
+INLINE void tma_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+template <int Pending> INLINE void tma_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(Pending) : "memory");
+}
+INLINE void proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+INLINE u64 descriptor(u32 address, u64 bits) { return bits | (u64)((address & 0x3ffff) >> 4); }
+INLINE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+INLINE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int Pending> INLINE void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(Pending) : "memory");
+}
+template <int Count> INLINE void hold(float (&registers)[Count]) {
+  #pragma unroll
+  for (int i = 0; i < Count; ++i) asm volatile("" : "+f"(registers[i]) :: "memory");
+}
+template <int Count> INLINE void grow_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(Count));
+}
+template <int Count> INLINE void shrink_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(Count));
+}
+"""
+
+SM80: Final = r"""
+INLINE void cp_async(u32 target, const void* source, bool guard) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :: "r"(target), "l"(source), "r"(guard ? 16 : 0) : "memory");
+}
+INLINE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int Pending> INLINE void cp_async_wait() {
+  asm volatile("cp.async.wait_group %0;" :: "n"(Pending) : "memory");
+}
+INLINE void ldmatrix(u32& a, u32& b, u32& c, u32& d, u32 address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(a), "=r"(b), "=r"(c), "=r"(d) : "r"(address) : "memory");
+}
+INLINE void ldmatrix_transposed(u32& a, u32& b, u32& c, u32& d, u32 address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(a), "=r"(b), "=r"(c), "=r"(d) : "r"(address) : "memory");
+}
+"""
+
+
+def wgmma(n: int, dtype: DType, a: Major, b: Major) -> str:
+    """The function for one shape and layout of wgmma."""
+    count = n // 2
+    registers = ", ".join(f"%{i}" for i in range(count))
+    outputs = ", ".join(f'"+f"(d[{i}])' for i in range(count))
+    name = wgmma_name(n, dtype, a, b)
+    kind = dtype.name
+    turned = f"{int(a is Major.MN)}, {int(b is Major.MN)}"
+    return f"""
+template <int Accumulate> INLINE void {name}(float (&d)[{count}], u64 a, u64 b) {{
+  asm volatile(
+      "{{\\n.reg .pred keep;\\nsetp.ne.b32 keep, %{count + 2}, 0;\\n"
+      "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{kind}.{kind} "
+      "{{{registers}}}, %{count}, %{count + 1}, keep, 1, 1, {turned};\\n}}\\n"
+      : {outputs}
+      : "l"(a), "l"(b), "n"(Accumulate));
+}}
+"""
+
+
+def wgmma_name(n: int, dtype: DType, a: Major, b: Major) -> str:
+    return f"wgmma_{dtype.name}_n{n}_{a.value}_{b.value}"
+
+
+def mma_sync(dtype: DType) -> str:
+    """The function for one dtype of mma.sync m16n8k16."""
+    kind = dtype.name
+    return f"""
+INLINE void mma_{kind}(float& d0, float& d1, float& d2, float& d3,
+                       u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {{
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32 "
+               "{{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};"
+               : "+f"(d0), "+f"(d1), "+f"(d2), "+f"(d3)
+               : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}}
+"""

@@ -1,0 +1,242 @@
+"""CUDA C from the dialect: each statement is a line or a block of them.
+
+The text printed here is what is compiled. Identifiers are the dialect's own; buffers are `b0, b1`,
+tensor maps `m0, m1`. Register arrays are indexed by literals or by variables of unrolled loops, so
+that they stay in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from weft.codegen.gpu import ir, prelude
+from weft.codegen.gpu.print_elements import epilogue, load, store_vectors
+from weft.codegen.gpu.print_scalars import at, braced, text
+from weft.codegen.gpu.scalar import Scalar, scalar
+from weft.codegen.gpu.swizzle import Major, descriptor
+from weft.foundation.dtypes import DType
+from weft.foundation.errors import InternalError
+
+BASE_ALIGNMENT: Final = 1024
+"""Alignment of the start of shared memory: that of the widest swizzle."""
+
+
+def cuda(kernel: ir.Kernel) -> str:
+    """The whole source of a kernel."""
+    return "\n".join([*_head(kernel), *_signature(kernel), *_entry(), *_body(kernel), "}", ""])
+
+
+def _head(kernel: ir.Kernel) -> Iterator[str]:
+    yield prelude.COMMON
+    statements = list(walk(kernel.body))
+    if any(isinstance(s, ir.MbarrierInit | ir.TmaLoad | ir.StMatrix) for s in statements):
+        yield prelude.SM90
+    if any(isinstance(s, ir.CpAsync | ir.LdMatrix) for s in statements):
+        yield prelude.SM80
+    shapes: dict[tuple[int, DType, Major, Major], None] = {}
+    narrow: dict[DType, None] = {}
+    for statement in statements:
+        match statement:
+            case ir.Wgmma(n=n, dtype=dtype, a=a, b=b):
+                shapes[n, dtype, a.major, b.major] = None
+            case ir.MmaSync(dtype=dtype):
+                narrow[dtype] = None
+    yield from (prelude.wgmma(*shape) for shape in shapes)
+    yield from (prelude.mma_sync(dtype) for dtype in narrow)
+    for table in kernel.tables:
+        values = ", ".join(map(str, table.values))
+        yield f"__device__ const int {table.name}[{len(table.values)}] = {{{values}}};"
+
+
+def walk(body: tuple[ir.Stmt, ...]) -> Iterator[ir.Stmt]:
+    """Every statement, those inside others included."""
+    for statement in body:
+        yield statement
+        match statement:
+            case ir.For(body=inner):
+                yield from walk(inner)
+            case ir.If(then=then, otherwise=otherwise):
+                yield from walk(then)
+                yield from walk(otherwise)
+            case ir.Roles(cases=cases):
+                for case in cases:
+                    yield from walk(case.body)
+
+
+def _signature(kernel: ir.Kernel) -> Iterator[str]:
+    maps = [f"const __grid_constant__ TensorMap m{i}" for i, _ in enumerate(kernel.maps)]
+    buffers = [f"char* b{i}" for i, _ in enumerate(kernel.buffers)]
+    # The second bound, one block per multiprocessor, is what lets setmaxnreg take effect.
+    yield f'extern "C" __global__ void __launch_bounds__({kernel.threads}, 1)'
+    yield f"{kernel.name}({', '.join(maps + buffers)}) {{"
+
+
+def _entry() -> Iterator[str]:
+    yield f"  extern __shared__ __align__({BASE_ALIGNMENT}) unsigned char shared_bytes[];"
+    yield "  const u32 shared = (u32)__cvta_generic_to_shared(shared_bytes);"
+    yield f"  if (shared & {BASE_ALIGNMENT - 1}) __trap();"
+    yield "  const int thread = threadIdx.x;"
+    yield "  const int lane = thread & 31;"
+    # The shuffle tells the compiler that the warp number is the same for all lanes.
+    yield "  const int warp = __shfl_sync(0xffffffffu, thread >> 5, 0);"
+    yield "  const int block = blockIdx.x;"
+
+
+def _body(kernel: ir.Kernel) -> Iterator[str]:
+    printer = _Printer(kernel)
+    for line in printer.block(kernel.body):
+        yield "  " + line
+
+
+class _Printer:
+    """Prints statements of one kernel."""
+
+    def __init__(self, kernel: ir.Kernel) -> None:
+        self.tiles = {tile.name: tile.offset for tile in kernel.tiles}
+        self.barriers = {array.name: array for array in kernel.barriers}
+        self.maps = {found.name: f"m{i}" for i, found in enumerate(kernel.maps)}
+
+    def block(self, body: tuple[ir.Stmt, ...]) -> Iterator[str]:
+        for statement in body:
+            yield from self.statement(statement)
+
+    def statement(self, statement: ir.Stmt) -> Iterator[str]:
+        match statement:
+            case ir.Let(name=name, value=value):
+                yield f"int {name} = {text(value)};"
+            case ir.Set(name=name, value=value):
+                yield f"{name} = {text(value)};"
+            case ir.Registers(name=name, kind=kind, count=count):
+                yield f"{kind.value} {name}[{count}];"
+            case ir.For() | ir.If() | ir.Roles():
+                yield from self.control(statement)
+            case ir.LoadElement() | ir.StShared() | ir.StSharedVec():
+                yield from self.element(statement)
+            case ir.Epilogue():
+                yield from epilogue(statement, self.address)
+            case ir.StGlobalVec():
+                yield from store_vectors(statement)
+            case ir.CpAsync() | ir.CommitGroup() | ir.WaitGroup() | ir.LdMatrix() | ir.MmaSync():
+                yield self.sm80(statement)
+            case ir.StMatrix(target=target, source=source, count=count):
+                values = ", ".join(at(source, i) for i in range(count))
+                yield f"stmatrix_x{count}({self.address(target)}, {values});"
+            case ir.NamedBarrier(number=number, threads=threads):
+                yield f"named_barrier({text(number)}, {threads});"
+            case ir.SyncThreads():
+                yield "__syncthreads();"
+            case _:
+                yield from self.sm90(statement)
+
+    def control(self, statement: ir.For | ir.If | ir.Roles) -> Iterator[str]:
+        match statement:
+            case ir.For(var=var, body=body):
+                yield "#pragma unroll" if statement.unroll else "#pragma unroll 1"
+                bounds = f"int {var} = {text(scalar(statement.start))}; "
+                bounds += f"{var} < {text(scalar(statement.stop))}; "
+                bounds += f"{var} += {text(scalar(statement.step))}"
+                yield from braced(f"for ({bounds})", self.block(body))
+            case ir.If(cond=cond, then=then, otherwise=otherwise):
+                yield from braced(f"if ({text(cond)})", self.block(then))
+                if otherwise:
+                    yield from braced("else", self.block(otherwise))
+            case ir.Roles(cases=cases):
+                for number, case in enumerate(cases):
+                    last = number == len(cases) - 1
+                    test = "" if last else f"if (warp < {case.first + case.count})"
+                    head = f"else {test}".strip() if number else test
+                    yield from braced(head, self.block(case.body))
+
+    def element(self, statement: ir.LoadElement | ir.StShared | ir.StSharedVec) -> Iterator[str]:
+        match statement:
+            case ir.LoadElement(name=name, dtype=dtype):
+                yield load(name, dtype, statement.buffer, statement.offset, text(statement.guard))
+            case ir.StShared(target=target, name=name, dtype=dtype):
+                yield f"store_shared_{dtype.name}({self.address(target)}, {name});"
+            case ir.StSharedVec(target=target, source=source, count=count):
+                values = ", ".join(f"__float_as_uint({at(source, i)})" for i in range(count))
+                yield f"store_shared_v{count}({self.address(target)}, {values});"
+
+    def sm80(
+        self, statement: ir.CpAsync | ir.CommitGroup | ir.WaitGroup | ir.LdMatrix | ir.MmaSync
+    ) -> str:
+        match statement:
+            case ir.CpAsync(target=target, buffer=buffer, offset=offset, guard=guard):
+                source = f"b{buffer} + {text(offset)}"
+                return f"cp_async({self.address(target)}, {source}, {text(guard)});"
+            case ir.CommitGroup():
+                return "cp_async_commit();"
+            case ir.WaitGroup(pending=pending):
+                return f"cp_async_wait<{pending}>();"
+            case ir.LdMatrix(target=target, source=source, transposed=transposed):
+                values = ", ".join(at(target, i) for i in range(4))
+                name = "ldmatrix_transposed" if transposed else "ldmatrix"
+                return f"{name}({values}, {self.address(source)});"
+            case ir.MmaSync(acc=acc, a=a, b=b, dtype=dtype):
+                values = [at(acc, i) for i in range(4)] + [at(a, i) for i in range(4)]
+                values += [at(b, i) for i in range(2)]
+                return f"mma_{dtype.name}({', '.join(values)});"
+
+    def sm90(self, statement: ir.Stmt) -> Iterator[str]:
+        match statement:
+            case ir.MbarrierInit(barriers=name):
+                array = self.barriers[name]
+                for index in range(array.count):
+                    place = self.barrier(ir.BarrierAt(name, scalar(index)))
+                    yield f"mbarrier_init({place}, {array.arrivals});"
+            case ir.MbarrierInitFence():
+                yield "mbarrier_init_fence();"
+            case ir.MbarrierExpectTx(barrier=barrier, bytes=count):
+                yield f"mbarrier_expect_tx({self.barrier(barrier)}, {count});"
+            case ir.MbarrierArrive(barrier=barrier):
+                yield f"mbarrier_arrive({self.barrier(barrier)});"
+            case ir.MbarrierWait(barrier=barrier, parity=parity):
+                yield f"mbarrier_wait({self.barrier(barrier)}, {text(parity)});"
+            case ir.PrefetchMap(map=name):
+                yield f"prefetch_map({self.maps[name]});"
+            case ir.TmaLoad(target=target, map=name, coords=coords, barrier=barrier):
+                places = ", ".join(map(text, coords))
+                head = f"{self.address(target)}, {self.maps[name]}, {self.barrier(barrier)}"
+                yield f"tma_load({head}, {places});"
+            case ir.TmaStore(source=source, map=name, coords=coords):
+                places = ", ".join(map(text, coords))
+                yield f"tma_store({self.address(source)}, {self.maps[name]}, {places});"
+            case ir.TmaCommit():
+                yield "tma_commit();"
+            case ir.TmaWaitRead(pending=pending):
+                yield f"tma_wait_read<{pending}>();"
+            case ir.ProxyFence():
+                yield "proxy_fence();"
+            case _:
+                yield from self.wgmma(statement)
+
+    def wgmma(self, statement: ir.Stmt) -> Iterator[str]:
+        match statement:
+            case ir.Descriptor(name=name, address=address, layout=layout, major=major):
+                bits = descriptor(layout, major)
+                yield f"u64 {name} = descriptor({self.address(address)}, {bits:#x}ull);"
+            case ir.WgmmaFence():
+                yield "wgmma_fence();"
+            case ir.Wgmma(acc=acc, a=a, b=b):
+                function = prelude.wgmma_name(statement.n, statement.dtype, a.major, b.major)
+                places = ", ".join(f"{x.descriptor} + {x.offset // 16}" for x in (a, b))
+                yield f"{function}<{int(statement.accumulate)}>({acc}, {places});"
+            case ir.WgmmaCommit():
+                yield "wgmma_commit();"
+            case ir.WgmmaWait(pending=pending, acc=arrays):
+                yield f"wgmma_wait<{pending}>();"
+                yield from (f"hold({name});" for name in arrays)
+            case ir.SetMaxNReg(count=count, grow=grow):
+                yield f"{'grow' if grow else 'shrink'}_registers<{count}>();"
+            case _:
+                raise InternalError(f"no CUDA text for {type(statement).__name__}")
+
+    def address(self, address: ir.Address) -> str:
+        return self.place(self.tiles[address.tile], address.offset)
+
+    def barrier(self, barrier: ir.BarrierAt) -> str:
+        return self.place(self.barriers[barrier.barriers].offset, barrier.index * 8)
+
+    def place(self, start: int, offset: Scalar) -> str:
+        return f"shared + {text(offset + start)}"

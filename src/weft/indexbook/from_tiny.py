@@ -1,0 +1,348 @@
+"""From a Tiny graph to its IndexBook: the reading rule of every node, and the atoms of every axis.
+
+Two passes. The first gives each value its axes and, for each operand, the map from the value's axes
+to the operand's. The second finds the atoms: dims that run together are united, then each reshape
+is linked in order; one that has no common refinement with those before it stays unaligned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from math import prod
+from typing import TypeAlias
+
+from weft.foundation.axes import inverse
+from weft.foundation.dims import static
+from weft.foundation.errors import Finding
+from weft.foundation.index_expr import (
+    Guard,
+    Index,
+    add,
+    axis,
+    constant,
+    param,
+    scale,
+    simplify,
+)
+from weft.indexbook.atoms import AtomTable, Group, matching_groups, side_of
+from weft.indexbook.ir import (
+    AxisKind,
+    AxisVar,
+    Domain,
+    IndexBook,
+    IndexInfo,
+    IndexParam,
+    InputMap,
+    is_remainder,
+)
+from weft.tiny.ir import (
+    Binary,
+    Cast,
+    Const,
+    DynamicShrink,
+    DynamicUpdate,
+    Expand,
+    Flip,
+    Graph,
+    Input,
+    Iota,
+    Movement,
+    Opaque,
+    Pad,
+    Permute,
+    Reduce,
+    Reshape,
+    Shrink,
+    Unary,
+    Value,
+    View,
+    Where,
+    operands,
+    value_ids,
+)
+
+Plain: TypeAlias = Reshape | Permute | Expand | Pad | Shrink | Flip | View
+"""Movements that need no run-time number."""
+
+
+def build_book(graph: Graph) -> IndexBook:
+    """The axis space of every value below the outputs."""
+    values = graph.values
+    book = _Book(value_ids(values))
+    for value in values:
+        book.enter(value)
+    return book.finish(values)
+
+
+@dataclass
+class _Book:
+    ids: dict[Value, str]
+    infos: dict[Value, IndexInfo] = field(default_factory=dict)
+    axis_ids: count[int] = field(default_factory=count)
+
+    # -- the axes and maps of one value ----------------------------------------------------------
+
+    def enter(self, value: Value) -> None:
+        axes = self._axes(value)
+        bounds = tuple(Guard(axis(a.name), static(a.size)) for a in axes)
+        inputs, params = self._inputs(value)
+        info = IndexInfo(
+            axes,
+            Domain((*bounds, *_remainder_guards(inputs, value)), _pieces(value)),
+            inputs,
+            self._reduced(value),
+            scop=not isinstance(value, Opaque),
+            params=params,
+        )
+        self.infos[value] = info
+
+    def _axes(self, value: Value) -> tuple[AxisVar, ...]:
+        """Axes inherit the id of the axis they are; those that a movement makes are new."""
+        found = []
+        for k, source in enumerate(_inherited(value)):
+            size = static(value.shape[k])
+            repeated = isinstance(value, Expand) and value.x.shape[k] != size
+            kind = AxisKind.BROADCAST if repeated else AxisKind.ITER
+            number = self.infos[source[0]].axes[source[1]].id if source else next(self.axis_ids)
+            found.append(AxisVar(number, f"i{k}", size, kind))
+        return tuple(found)
+
+    def _reduced(self, value: Value) -> tuple[int, ...]:
+        if not isinstance(value, Reduce):
+            return ()
+        axes = self.infos[value.x].axes
+        return tuple(axes[k].id for k in value.axes)
+
+    def _inputs(self, value: Value) -> tuple[tuple[InputMap, ...], tuple[IndexParam, ...]]:
+        match value:
+            case Input() | Const() | Iota():
+                return (), ()
+            case Binary(lhs=lhs, rhs=rhs):
+                return (self._same(lhs), self._same(rhs)), ()
+            case Where(pred=pred, x=x, y=y):
+                return (self._same(pred), self._same(x), self._same(y)), ()
+            case Unary(x=x) | Cast(x=x) | Reduce(x=x):
+                return (self._same(x),), ()
+            case Opaque(inputs=inputs):
+                return tuple(InputMap(self.ids[x], ()) for x in inputs), ()
+            case DynamicShrink():
+                return self._dynamic_window(value)
+            case DynamicUpdate():
+                return self._dynamic_update(value)
+            case _:
+                map_, guards = movement_map(value)
+                return (InputMap(self.ids[value.x], map_, guards),), ()
+
+    def _same(self, operand: Value) -> InputMap:
+        return InputMap(self.ids[operand], own_index(operand))
+
+    def _params(self, value: DynamicShrink | DynamicUpdate, size: Sequence[int]) -> Index:
+        """The start of each axis: a parameter, or 0 where the window fills the axis."""
+        full = [static(d) == n for d, n in zip(value.x.shape, size, strict=True)]
+        names = (f"{self.ids[value]}_{k}" for k in range(len(size)))
+        return tuple(constant(0) if f else param(name) for f, name in zip(full, names, strict=True))
+
+    def _window(
+        self, value: DynamicShrink | DynamicUpdate, size: Sequence[int]
+    ) -> tuple[tuple[InputMap, ...], tuple[IndexParam, ...]]:
+        starts = tuple(InputMap(self.ids[s], ()) for s in value.starts)
+        params = tuple(
+            IndexParam(f"{self.ids[value]}_{k}", self.ids[s], 0, static(d) - n)
+            for k, (s, d, n) in enumerate(zip(value.starts, value.x.shape, size, strict=True))
+            if static(d) != n
+        )
+        return starts, params
+
+    def _dynamic_window(
+        self, value: DynamicShrink
+    ) -> tuple[tuple[InputMap, ...], tuple[IndexParam, ...]]:
+        size = [static(d) for d in value.size]
+        starts, params = self._window(value, size)
+        map_ = tuple(
+            add(i, s) for i, s in zip(own_index(value), self._params(value, size), strict=True)
+        )
+        return (InputMap(self.ids[value.x], map_), *starts), params
+
+    def _dynamic_update(
+        self, value: DynamicUpdate
+    ) -> tuple[tuple[InputMap, ...], tuple[IndexParam, ...]]:
+        size = [static(d) for d in value.update.shape]
+        starts, params = self._window(value, size)
+        begin = self._params(value, size)
+        map_ = tuple(add(i, scale(s, -1)) for i, s in zip(own_index(value), begin, strict=True))
+        guards = tuple(
+            Guard(e, n) for e, n, d in zip(map_, size, value.x.shape, strict=True) if static(d) != n
+        )
+        update = InputMap(self.ids[value.update], map_, guards)
+        return (self._same(value.x), update, *starts), params
+
+    # -- atoms -----------------------------------------------------------------------------------
+
+    def finish(self, values: Sequence[Value]) -> IndexBook:
+        table = AtomTable()
+        nodes = {v: [table.add(static(d)) for d in v.shape] for v in values}
+        for value in values:
+            for (operand, k), own in running_together(value):
+                table.unite(nodes[operand][k], nodes[value][own])
+        unaligned = {
+            value
+            for value in values
+            if isinstance(value, Reshape) and not _link(table, value, nodes)
+        }
+        findings, materialise = self._limit(values, unaligned)
+        infos = {}
+        for value in values:
+            info = self.infos[value]
+            atoms = tuple(table.atoms(node) for node in nodes[value])
+            if value in unaligned:
+                info = replace(info, inputs=(replace(info.inputs[0], aligned=False),))
+            infos[self.ids[value]] = replace(info, atoms=atoms, materialise=value in materialise)
+        return IndexBook(infos, tuple(findings))
+
+    def _limit(
+        self, values: Sequence[Value], unaligned: set[Value]
+    ) -> tuple[list[Finding], set[Value]]:
+        """At most one unaligned reshape between two tensors: what the next one reads is made."""
+        depth: dict[Value, int] = {}
+        materialise: set[Value] = set()
+        findings = []
+        for value in values:
+            below = depth[value.x] if isinstance(value, Movement) else 0
+            if value in unaligned and below and isinstance(value, Reshape):
+                materialise.add(value.x)
+                below = 0
+                why = f"{self.ids[value.x]} feeds a second reshape without a common refinement"
+                hint = "it is stored, so that its index expressions stay small"
+                findings.append(Finding("W2101 ExcessivePiecewise", self.ids[value], why, hint))
+            depth[value] = below + (value in unaligned)
+        return findings, materialise
+
+
+# -- the rules -----------------------------------------------------------------------------------
+
+
+def own_index(value: Value) -> Index:
+    """The axes of a value as an index: i0, i1, ..."""
+    return tuple(axis(f"i{k}") for k in range(len(value.shape)))
+
+
+def movement_map(value: Plain) -> tuple[Index, tuple[Guard, ...]]:
+    """Which element of its operand a movement means, in its own axes, and when there is one."""
+    own = own_index(value)
+    match value:
+        case Permute(perm=perm):
+            return tuple(own[k] for k in inverse(perm)), ()
+        case Expand(x=x, shape=shape):
+            pairs = zip(own, x.shape, shape, strict=True)
+            return tuple(e if before == after else constant(0) for e, before, after in pairs), ()
+        case Shrink(start=start):
+            return tuple(add(e, s) for e, s in zip(own, start, strict=True)), ()
+        case Flip(x=x, axes=axes):
+            return tuple(
+                add(static(d) - 1, scale(e, -1)) if k in axes else e
+                for k, (e, d) in enumerate(zip(own, x.shape, strict=True))
+            ), ()
+        case View(index=index):
+            return index, ()
+        case Pad(x=x, low=low, high=high):
+            map_ = tuple(add(e, -first) for e, first in zip(own, low, strict=True))
+            rows = zip(map_, x.shape, low, high, strict=True)
+            return map_, tuple(Guard(e, static(d)) for e, d, a, b in rows if a or b)
+        case Reshape():
+            return _reshape_map(value), ()
+
+
+def _reshape_map(value: Reshape) -> Index:
+    """Linearise the axes of each group of dims and take the number apart again."""
+    before = [static(d) for d in value.x.shape]
+    after = [static(d) for d in value.shape]
+    result = [constant(0)] * len(before)
+    if 0 in before:
+        return tuple(result)
+    ranges = {f"i{k}": (0, n - 1) for k, n in enumerate(after)}
+    for source, target in matching_groups(before, after):
+        offset = constant(0)
+        for k in target:
+            offset = add(scale(offset, after[k]), axis(f"i{k}"))
+        inner = prod(before[k] for k in source)
+        for k in source:
+            inner //= before[k]
+            quotient = simplify(offset // inner, ranges)
+            result[k] = quotient
+            offset = simplify(add(offset, scale(quotient, -inner)), ranges)
+    return tuple(result)
+
+
+def _remainder_guards(inputs: Sequence[InputMap], value: Value) -> tuple[Guard, ...]:
+    """`0 <= e - q * floor(e / q) < q` for every remainder that a reshape reads."""
+    if not isinstance(value, Reshape):
+        return ()
+    pairs = zip(inputs[0].map, value.x.shape, strict=True)
+    return tuple(Guard(e, static(d)) for e, d in pairs if is_remainder(e))
+
+
+def _pieces(value: Value) -> tuple[Domain, ...]:
+    """A pad splits its domain: the operand inside, and a piece before and after on each axis."""
+    if not isinstance(value, Pad):
+        return ()
+    map_, guards = movement_map(value)
+    pieces = [Domain(guards)]
+    for k, (e, d) in enumerate(zip(map_, value.x.shape, strict=True)):
+        if value.low[k]:
+            pieces.append(Domain((Guard(axis(f"i{k}"), value.low[k]),)))
+        if value.high[k]:
+            pieces.append(Domain((Guard(add(e, -static(d)), value.high[k]),)))
+    return tuple(pieces)
+
+
+def _inherited(value: Value) -> list[tuple[Value, int] | None]:
+    """For each axis of a value, the axis of an operand that it is; None for a new one."""
+    rank = len(value.shape)
+    pairs = {k: (operand, j) for (operand, j), k in running_together(value)}
+    return [pairs.get(k) for k in range(rank)]
+
+
+def running_together(value: Value) -> Iterator[tuple[tuple[Value, int], int]]:
+    """Axes of operands that run with an axis of the value: ((operand, its axis), axis)."""
+    match value:
+        case Input() | Const() | Iota() | Opaque() | Reshape():
+            return
+        case Reduce(x=x, axes=axes):
+            kept = [k for k in range(len(x.shape)) if k not in axes]
+            yield from (((x, k), j) for j, k in enumerate(kept))
+        case Permute(x=x, perm=perm):
+            yield from (((x, k), j) for j, k in enumerate(perm))
+        case View(x=x, index=index, shape=shape):
+            for k, e in enumerate(index):
+                if e.single_axis is not None:
+                    j = int(e.single_axis.name[1:])
+                    if shape[j] == x.shape[k]:
+                        yield (x, k), j
+        case Unary() | Cast() | Binary() | Where() | Flip():
+            for operand in reversed(operands(value)):
+                yield from (((operand, k), k) for k in range(len(value.shape)))
+        case Pad(x=x) | Shrink(x=x) | Expand(x=x) | DynamicShrink(x=x):
+            same = (k for k, d in enumerate(x.shape) if d == value.shape[k])
+            yield from (((x, k), k) for k in same)
+        case DynamicUpdate(x=x, update=update):
+            same = (k for k, d in enumerate(update.shape) if d == x.shape[k])
+            yield from (((update, k), k) for k in same)
+            yield from (((x, k), k) for k in range(len(x.shape)))
+
+
+def _link(table: AtomTable, value: Reshape, nodes: Mapping[Value, Sequence[int]]) -> bool:
+    """Whether every group of dims of a reshape has a common refinement."""
+    before = [static(d) for d in value.x.shape]
+    after = [static(d) for d in value.shape]
+    if 0 in before:
+        return True
+    linked = []
+    for source, target in matching_groups(before, after):
+        sides = (
+            side_of([nodes[v][k] for k in run], [static(v.shape[k]) for k in run])
+            for v, run in ((value.x, source), (value, target))
+        )
+        linked.append(table.link(Group(*sides)))
+    return all(linked)

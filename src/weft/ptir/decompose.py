@@ -1,0 +1,177 @@
+"""Legalisation: ops that somebody does not know, written as ops that everybody does.
+
+`decompose` replaces every op that has a rule in `DECOMPOSITIONS` and that the caller does not keep.
+`portable` is the same for readers of the public contract: it keeps nothing, and refuses by name
+what cannot be said in the contract's 37 ops.
+
+A hint that holds a decomposed instruction holds the new ones instead, if they belong there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from weft.foundation.errors import InternalError, SpecViolation, Unimplemented
+from weft.ptir.decompositions import DECOMPOSITIONS
+from weft.ptir.ir import Body, Function, HintPolicy, HintRegion, Instruction, Program, Ref
+from weft.ptir.literal import TensorLiteral
+from weft.ptir.op import Op
+from weft.ptir.ops.constant import Constant
+from weft.ptir.ops.movement import BroadcastTo
+from weft.ptir.ops.random import RngNormal, RngUniform
+from weft.ptir.passes.edit import Editor, dropped, edit_bodies
+from weft.ptir.passes.emitter import Emitter, Handle
+from weft.ptir.passes.log import PassLog
+from weft.ptir.streams import drop_default_streams
+from weft.ptir.verify import check_hint, verify
+
+LAST_PUBLIC_TAG = 36
+MAX_ROUNDS = 8
+Expansions: TypeAlias = dict[int, tuple[Instruction, ...]]
+"""The instructions that took the place of each one that was decomposed."""
+
+
+def decompose(
+    program: Program, keep: Container[type[Op]] = (), log: PassLog | None = None
+) -> Program:
+    """The program with every op replaced that has a decomposition, except the classes in `keep`."""
+    kept_log = PassLog() if log is None else log
+    for _ in range(MAX_ROUNDS):
+        step = _Round(keep, kept_log)
+        simpler = edit_bodies(program, step.expand, kept_log, step.settle)
+        if simpler is program:
+            break
+        program = simpler
+    return program
+
+
+def portable(program: Program) -> Program:
+    """The program in ops of the public contract only. `Unimplemented` names what has no such form.
+
+    Custom calls that Weft does not know are ops of the contract already and stay.
+    """
+    result = drop_default_streams(program)
+    if _beyond_contract(result) is None:
+        return result
+    # Rules rely on well-typed operands.
+    verify(result)
+    result = decompose(result)
+    found = _beyond_contract(result)
+    if found is not None:
+        body, instruction = found
+        place = result.place(body, instruction)
+        raise Unimplemented(instruction.op.mnemonic, f"{_not_portable(instruction)}; {place}")
+    return result
+
+
+def _beyond_contract(program: Program) -> tuple[Body, Instruction] | None:
+    """The first instruction that public readers do not know."""
+    for body in program.bodies:
+        for instruction in body.body:
+            if _not_portable(instruction):
+                return body, instruction
+    return None
+
+
+def _not_portable(instruction: Instruction) -> str:
+    op = instruction.op
+    if isinstance(op, RngUniform | RngNormal) and op.stream is not None:
+        return f"its random stream {op.stream} is not the one that its position gives it"
+    if op.tag is None or op.tag > LAST_PUBLIC_TAG:
+        return f"it has no exact form in portable ops for a result of type {instruction.output}"
+    return ""
+
+
+@dataclass
+class _Round:
+    """One walk over the program. Rules may make ops that have rules themselves, so there are
+    more."""
+
+    keep: Container[type[Op]]
+    log: PassLog
+    expansions: dict[str, Expansions] = field(default_factory=dict)
+    """By the label of the body."""
+
+    def expand(self, editor: Editor) -> bool:
+        """Decompose the instructions of one body; whether there were any."""
+        found = self.expansions.setdefault(editor.body.label, {})
+        for original in editor.body.body:
+            instruction = editor.resolved(original)
+            made = self._decomposed(editor, instruction)
+            if made is None:
+                editor.keep(instruction)
+            else:
+                found[instruction.id] = made
+        return bool(found)
+
+    def _decomposed(
+        self, editor: Editor, instruction: Instruction
+    ) -> tuple[Instruction, ...] | None:
+        rule = DECOMPOSITIONS.get(type(instruction.op))
+        if rule is None or type(instruction.op) in self.keep:
+            return None
+        emitter = Emitter(editor)
+        value = rule(emitter, instruction)
+        if value is None:
+            editor.unmake(emitter.made)
+            return None
+        self.log.fire(f"decompose-{instruction.op.mnemonic}", editor.place(instruction))
+        return _put(editor, instruction, emitter.made, value)
+
+    def settle(self, before: Function, after: Function, log: PassLog) -> Function:
+        """Hints with new instructions in place of old ones; those that fit no more are noted."""
+        body = {instruction.id: instruction for instruction in after.body}
+        kept = []
+        for hint in before.hints:
+            expanded = _expanded(hint, body, self.expansions[before.label])
+            try:
+                check_hint(expanded, after)
+            except SpecViolation as error:
+                if hint.policy is HintPolicy.REQUIRED:
+                    raise Unimplemented(
+                        f"hint {hint.id}", f"it is Required and decomposing breaks it: {error.why}"
+                    ) from None
+                log.note(dropped(hint, after, error.why))
+            else:
+                kept.append(expanded)
+        return replace(after, hints=tuple(kept))
+
+
+def _put(
+    editor: Editor, instruction: Instruction, made: list[Instruction], value: Handle
+) -> tuple[Instruction, ...]:
+    """Put the made instructions where the old one stood; the value keeps its id where it can."""
+    if value.type != instruction.output:
+        raise InternalError(
+            f"{instruction.summary} of type {instruction.output} was decomposed to {value.type}"
+        )
+    done = list(made)
+    if made and value.operand == Ref(made[-1].id):
+        done[-1] = replace(made[-1], id=instruction.id)
+    elif editor.may_forward(instruction, value.operand):
+        editor.forward(instruction, value.operand)
+    else:
+        done.append(_copy(instruction, value))
+    for new in done:
+        editor.inherit(new.id, instruction.id)
+        editor.keep(new)
+    return tuple(done)
+
+
+def _copy(instruction: Instruction, value: Handle) -> Instruction:
+    """An instruction that only holds a value: results and the inputs of hints must be plain."""
+    if isinstance(value.operand, TensorLiteral):
+        return replace(instruction, op=Constant(value.operand), operands=())
+    return replace(instruction, op=BroadcastTo(value.shape), operands=(value.operand,))
+
+
+def _expanded(
+    hint: HintRegion, body: Mapping[int, Instruction], expansions: Expansions
+) -> HintRegion:
+    made: list[Instruction] = []
+    for instruction in hint.body:
+        new = expansions.get(instruction.id, (body.get(instruction.id, instruction),))
+        made.extend(new)
+    return replace(hint, body=tuple(made))

@@ -1,0 +1,34 @@
+"""Passes over PTIR: simplify, fold, merge, drop, and move what depends on parameters alone.
+
+`optimise` runs the list `PASSES`. A pass takes a verified program and a log and gives a program
+that verifies and computes the same; it respects hints, lines and random streams (see `edit`).
+"""
+
+from weft.ptir.passes.canonicalise import RULES, canonicalise
+from weft.ptir.passes.cse import cse
+from weft.ptir.passes.dce import dce
+from weft.ptir.passes.fold import fold
+from weft.ptir.passes.hoist import Hoisted, hoist
+from weft.ptir.passes.log import Fired, Note, PassLog
+from weft.ptir.passes.pipeline import PASSES, Pass, optimise
+from weft.ptir.passes.rewrite import Match, New, Rule, rewrite
+
+__all__ = [
+    "PASSES",
+    "RULES",
+    "Fired",
+    "Hoisted",
+    "Match",
+    "New",
+    "Note",
+    "Pass",
+    "PassLog",
+    "Rule",
+    "canonicalise",
+    "cse",
+    "dce",
+    "fold",
+    "hoist",
+    "optimise",
+    "rewrite",
+]

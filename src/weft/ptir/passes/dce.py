@@ -1,0 +1,82 @@
+"""Dead code: instructions whose value nothing reads, and regions that nothing runs.
+
+Three kinds of dead instructions stay: those of Required hints, those that give a dim its name for a
+live one, and random ones that share a stream with another instruction, whose numbers would change.
+A violation that a dead instruction would have reported is gone with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weft.ptir.ir import Body, Function, Instruction, Program
+from weft.ptir.passes.edit import protected, with_bodies, with_settled_hints
+from weft.ptir.passes.facts import Facts
+from weft.ptir.passes.log import PassLog
+from weft.ptir.types import Symbol, symbols_of
+
+RULE = "dead-code"
+
+
+def dce(program: Program, log: PassLog | None = None) -> Program:
+    """Drop what is dead. The same program if everything lives."""
+    kept_log = PassLog() if log is None else log
+    facts = Facts(program)
+    bodies = [_live_body(program, body, facts, kept_log) for body in program.bodies]
+    changed = any(a is not b for a, b in zip(bodies, program.bodies, strict=True))
+    trimmed = with_bodies(program, bodies, program.locations) if changed else program
+    return _without_unused_regions(trimmed, kept_log)
+
+
+def _live_body(program: Program, body: Body, facts: Facts, log: PassLog) -> Body:
+    live = _live_ids(body, facts)
+    kept = tuple(i for i in body.body if i.id in live)
+    if len(kept) == len(body.body):
+        return body
+    for instruction in body.body:
+        if instruction.id not in live:
+            log.fire(RULE, program.place(body, instruction))
+    if isinstance(body, Function):
+        return with_settled_hints(body, replace(body, body=kept), log)
+    return replace(body, body=kept)
+
+
+def _live_ids(body: Body, facts: Facts) -> set[int]:
+    """The values that are needed, found from the last instruction to the first."""
+    live = {*body.result_ids, *protected(body).fixed}
+    binders = _binders(body)
+    needed: set[Symbol] = {symbol for kind in body.results for symbol in symbols_of(kind)}
+    for instruction in reversed(body.body):
+        names = binders.get(instruction.id, set()) & needed
+        if instruction.id in live or names or not facts.is_removable(instruction.op):
+            live.add(instruction.id)
+            live.update(instruction.uses)
+            needed |= facts.mentioned(instruction)
+    return live
+
+
+def _binders(body: Body) -> dict[int, set[Symbol]]:
+    """For each instruction the symbols that its output type is the first to mention."""
+    seen = {symbol for kind in body.parameters for symbol in symbols_of(kind)}
+    found: dict[int, set[Symbol]] = {}
+    for instruction in body.body:
+        fresh = _fresh(instruction, seen)
+        if fresh:
+            found[instruction.id] = fresh
+            seen |= fresh
+    return found
+
+
+def _fresh(instruction: Instruction, seen: set[Symbol]) -> set[Symbol]:
+    return {symbol for symbol in symbols_of(instruction.output) if symbol not in seen}
+
+
+def _without_unused_regions(program: Program, log: PassLog) -> Program:
+    used = Facts(program).used_regions()
+    kept = tuple(region for region in program.regions if region.id in used)
+    if len(kept) == len(program.regions):
+        return program
+    for region in program.regions:
+        if region.id not in used:
+            log.note(f"{region.label} dropped: nothing runs it")
+    return with_bodies(program, (*program.functions, *kept), program.locations)

@@ -1,0 +1,58 @@
+"""The list of passes, and running them to a fixpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from weft.foundation.errors import InternalError, SpecViolation
+from weft.ptir.ir import Program
+from weft.ptir.passes.canonicalise import canonicalise
+from weft.ptir.passes.cse import cse
+from weft.ptir.passes.dce import dce
+from weft.ptir.passes.fold import fold
+from weft.ptir.passes.log import PassLog
+from weft.ptir.streams import assign_streams, drop_default_streams
+from weft.ptir.verify import verify
+
+Transform: TypeAlias = Callable[[Program, PassLog], Program]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A named step from program to program. It returns the same object when it changed nothing."""
+
+    name: str
+    run: Transform = field(repr=False)
+
+
+PASSES: tuple[Pass, ...] = (
+    Pass("canonicalise", canonicalise),
+    Pass("fold", fold),
+    Pass("cse", cse),
+    Pass("dce", dce),
+)
+MAX_ROUNDS = 8
+
+
+def optimise(program: Program, log: PassLog | None = None) -> Program:
+    """The program after all passes, until none changes anything; it takes a verified program.
+
+    Results are bit for bit those of the program that was given (but for the sign and payload of
+    NaN), random numbers included. The same program always gives the same result.
+    """
+    kept_log = PassLog() if log is None else log
+    current = assign_streams(program)
+    for _ in range(MAX_ROUNDS):
+        before = current
+        for step in PASSES:
+            current = step.run(current, kept_log)
+        if current is before:
+            break
+    result = drop_default_streams(current)
+    try:
+        verify(result)
+    except SpecViolation as error:
+        raise InternalError(f"the passes made an invalid program: {error}") from error
+    return result

@@ -1,0 +1,98 @@
+"""Writing kernels: a body grows by one Let at a time, and an equal Let is never written twice.
+
+Axes and dtypes of results follow from the operands, so a body built here has the shape that the
+verifier asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from weft.foundation.dtypes import I1, DType
+from weft.foundation.functions import COMPARISONS
+from weft.foundation.index_expr import Expr, Guard, Index, axes_of
+from weft.region.ir import (
+    AxisIndex,
+    Binary,
+    Cast,
+    Const,
+    Let,
+    Read,
+    Reduce,
+    Scalar,
+    Select,
+    Unary,
+    ValueExpr,
+)
+
+
+@dataclass
+class Body:
+    """Lets in the making. `axes` are the kernel's axis names in order; each method answers the name
+    of a Let."""
+
+    axes: list[str]
+    prefix: str = "v"
+    lets: list[Let] = field(default_factory=list)
+    known: dict[str, tuple[DType, tuple[str, ...]]] = field(default_factory=dict)
+    _names: dict[object, str] = field(default_factory=dict)
+
+    def let(self, dtype: DType, axes: Iterable[str], expr: ValueExpr) -> str:
+        """The Let of this expression: the existing one, or a new one."""
+        held = set(axes)
+        ordered = tuple(name for name in self.axes if name in held)
+        key = (dtype, ordered, expr, repr(expr) if isinstance(expr, Const | Read) else None)
+        if key not in self._names:
+            name = f"{self.prefix}{len(self.lets)}"
+            self.lets.append(Let(name, dtype, ordered, expr))
+            self.known[name] = (dtype, ordered)
+            self._names[key] = name
+        return self._names[key]
+
+    def inside(self, prefix: str) -> Body:
+        """An empty body that sees what this one has: for the step and the merge of a fold."""
+        return Body(self.axes, prefix, known=dict(self.known))
+
+    def dtype(self, name: str) -> DType:
+        return self.known[name][0]
+
+    def axes_of(self, *names: str) -> tuple[str, ...]:
+        return tuple(axis for name in names for axis in self.known[name][1])
+
+    # -- expressions -----------------------------------------------------------------------------
+
+    def read(
+        self,
+        tensor: str,
+        dtype: DType,
+        index: Index,
+        guards: Sequence[Guard] = (),
+        fill: Scalar | None = None,
+    ) -> str:
+        exprs: list[Expr] = [*index, *(guard.expr for guard in guards)]
+        axes = [name for expr in exprs for name in axes_of(expr)]
+        return self.let(dtype, axes, Read(tensor, index, tuple(guards), fill))
+
+    def const(self, value: Scalar, dtype: DType) -> str:
+        return self.let(dtype, (), Const(value))
+
+    def index(self, expr: Expr, dtype: DType) -> str:
+        return self.let(dtype, axes_of(expr), AxisIndex(expr))
+
+    def unary(self, fn: str, x: str) -> str:
+        return self.let(self.dtype(x), self.axes_of(x), Unary(fn, x))
+
+    def cast(self, x: str, dtype: DType) -> str:
+        return x if self.dtype(x) is dtype else self.let(dtype, self.axes_of(x), Cast(x))
+
+    def binary(self, fn: str, lhs: str, rhs: str) -> str:
+        dtype = I1 if fn in COMPARISONS else self.dtype(lhs)
+        return self.let(dtype, self.axes_of(lhs, rhs), Binary(fn, lhs, rhs))
+
+    def select(self, pred: str, x: str, y: str) -> str:
+        return self.let(self.dtype(x), self.axes_of(pred, x, y), Select(pred, x, y))
+
+    def reduce(self, fn: str, x: str, axes: Sequence[str], accum: DType) -> str:
+        kept = [name for name in self.axes_of(x) if name not in axes]
+        return self.let(accum, kept, Reduce(fn, tuple(axes), x))

@@ -1,0 +1,189 @@
+"""What makes two kernels the same: `structure_key` forgets names and keeps everything else.
+
+Tensors, axes, params and Lets are renamed by position, so equal layers of a model have one key and
+are planned and compiled once. Whether a tensor is an input, a parameter or internal is forgotten
+too; its dtype and shape are not, and neither is which tensors are the same one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+
+from weft.foundation.index_expr import Axis as AxisTerm
+from weft.foundation.index_expr import (
+    Expr,
+    FloorDiv,
+    Guard,
+    Index,
+    add,
+    axis,
+    floordiv,
+    param,
+    scale,
+)
+from weft.region.ir import (
+    AxisIndex,
+    Binary,
+    Carry,
+    Cast,
+    Const,
+    Fold,
+    Kernel,
+    Let,
+    Output,
+    Read,
+    Reduce,
+    Roles,
+    Select,
+    Tensor,
+    Unary,
+    ValueExpr,
+)
+from weft.region.text import kernel_to_json
+
+
+def structure_key(kernel: Kernel, tensors: Mapping[str, Tensor]) -> str:
+    """A digest that is equal for kernels which differ in names alone."""
+    plain, order = canonical(kernel)
+    shapes = {new: replace(tensors[old], name=new, role="") for old, new in order.items()}
+    document = kernel_to_json(plain, shapes, repr)
+    document["tensors"] = {
+        name: [tensor.dtype.name, *tensor.shape] for name, tensor in shapes.items()
+    }
+    text = json.dumps(document, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def buffers(kernel: Kernel) -> tuple[str, ...]:
+    """The tensors of a kernel by position: what it reads, what it writes, what that is based on."""
+    outputs = [output.tensor for output in kernel.outputs]
+    bases = [output.base for output in kernel.outputs if output.base is not None]
+    return tuple(dict.fromkeys([*kernel.inputs, *outputs, *bases]))
+
+
+def canonical(kernel: Kernel) -> tuple[Kernel, dict[str, str]]:
+    """The kernel with every name replaced by position, and the new names of its tensors."""
+    tensors = {name: f"t{number}" for number, name in enumerate(buffers(kernel))}
+    names = _Names(
+        tensors,
+        {found.name: f"i{number}" for number, found in enumerate(kernel.axes)},
+        {found.name: f"p{number}" for number, found in enumerate(kernel.params)},
+    )
+    body = tuple(names.let(let) for let in kernel.body)
+    opaque = kernel.opaque
+    if opaque is not None:
+        opaque = replace(opaque, inputs=tuple(tensors[name] for name in opaque.inputs))
+    renamed = Kernel(
+        "",
+        kernel.pattern,
+        tuple(replace(found, name=names.axes[found.name]) for found in kernel.axes),
+        body,
+        tuple(names.output(output) for output in kernel.outputs),
+        tuple(
+            replace(found, name=names.params[found.name], tensor=tensors[found.tensor])
+            for found in kernel.params
+        ),
+        names.roles(kernel.roles),
+        opaque,
+    )
+    return renamed, tensors
+
+
+class _Names:
+    """New names for everything in one kernel; Lets get theirs as they are met."""
+
+    def __init__(
+        self, tensors: dict[str, str], axes: dict[str, str], params: dict[str, str]
+    ) -> None:
+        self.tensors = tensors
+        self.axes = axes
+        self.params = params
+        self.lets: dict[str, str] = {}
+
+    def let(self, let: Let) -> Let:
+        expr = self.value(let.expr)
+        name = self.fresh(let.name)
+        return Let(name, let.dtype, self.axis_names(let.axes), expr)
+
+    def fresh(self, name: str) -> str:
+        return self.lets.setdefault(name, f"v{len(self.lets)}")
+
+    def axis_names(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(self.axes[name] for name in names)
+
+    def expr(self, expr: Expr) -> Expr:
+        parts: list[Expr | int] = [expr.constant]
+        for term, factor in expr.terms:
+            match term:
+                case AxisTerm(name=name):
+                    new = axis(self.axes[name])
+                case FloorDiv(value=inner, divisor=divisor):
+                    new = floordiv(self.expr(inner), divisor)
+                case _:
+                    new = param(self.params[term.name])
+            parts.append(scale(new, factor))
+        return add(*parts)
+
+    def index(self, index: Index) -> Index:
+        return tuple(map(self.expr, index))
+
+    def value(self, value: ValueExpr) -> ValueExpr:
+        match value:
+            case Read(tensor=tensor, index=index, guards=guards, fill=fill):
+                limits = tuple(Guard(self.expr(guard.expr), guard.size) for guard in guards)
+                return Read(self.tensors[tensor], self.index(index), limits, fill)
+            case AxisIndex(expr=expr):
+                return AxisIndex(self.expr(expr))
+            case Const():
+                return value
+            case Unary(fn=fn, x=x):
+                return Unary(fn, self.lets[x])
+            case Cast(x=x):
+                return Cast(self.lets[x])
+            case Binary(fn=fn, lhs=lhs, rhs=rhs):
+                return Binary(fn, self.lets[lhs], self.lets[rhs])
+            case Select(pred=pred, x=x, y=y):
+                return Select(self.lets[pred], self.lets[x], self.lets[y])
+            case Reduce(fn=fn, axes=axes, value=name):
+                return Reduce(fn, self.axis_names(axes), self.lets[name])
+            case Fold():
+                return self.fold(value)
+
+    def fold(self, fold: Fold) -> Fold:
+        for carry in fold.carries:
+            new = self.fresh(carry.name)
+            self.lets[f"{carry.name}.a"] = f"{new}.a"
+            self.lets[f"{carry.name}.b"] = f"{new}.b"
+        step = tuple(map(self.let, fold.step))
+        combine = tuple(map(self.let, fold.combine))
+        carries = tuple(map(self.carry, fold.carries))
+        axes = self.axis_names(fold.axes)
+        return Fold(axes, carries, step, combine, self.lets[fold.result])
+
+    def carry(self, carry: Carry) -> Carry:
+        return replace(
+            carry,
+            name=self.lets[carry.name],
+            axes=self.axis_names(carry.axes),
+            next=self.lets[carry.next],
+            merged=self.lets[carry.merged],
+        )
+
+    def output(self, output: Output) -> Output:
+        return replace(
+            output,
+            tensor=self.tensors[output.tensor],
+            value=self.lets.get(output.value, ""),
+            index=self.index(output.index),
+            base=None if output.base is None else self.tensors[output.base],
+        )
+
+    def roles(self, roles: Roles | None) -> Roles | None:
+        if roles is None:
+            return None
+        batch, m, n, k = map(self.axis_names, (roles.batch, roles.m, roles.n, roles.k))
+        contraction, lhs, rhs = (self.lets[x] for x in (roles.contraction, roles.lhs, roles.rhs))
+        return Roles(batch, m, n, k, contraction, lhs, rhs)

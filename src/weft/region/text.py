@@ -1,0 +1,406 @@
+"""Region Buffer SSA as JSON, both ways without loss: document 2's section 12.4, extended.
+
+A module is `{"module": {"tensors", "inputs", "outputs", "kernels": [{"region": ...}, ...]}}`. A
+region has the document's fields `name`, `inputs`, `outputs` and `body`, and beside them:
+
+- `pattern`, `axes` (`{"name", "size", "reduce"?}`), `params` and, for contractions, `roles`;
+- a Let says its `dtype` and its `axes`; its `op` is Tiny's form (`{"op": "Unary", "fn", "inputs"}`)
+  with `Read` (`tensor`, `index`, `guards`?, `fill`?), `Const`, `AxisIndex` and `Fold` added;
+- an output says at which `index` its value is stored and, where it has one, its `base`;
+- an opaque region has `opaque` instead of a body, written by the caller's codec.
+
+The `memref` of an input or output is the row-major view of the tensor; where its buffer lies is the
+business of the memory stage. Index expressions and guards are text; numbers that JSON cannot write
+are the strings "NaN", "Infinity" and "-Infinity". Unknown fields are errors.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from weft.foundation.errors import Unimplemented
+from weft.foundation.index_text import parse_expr, parse_guard, parse_index
+from weft.foundation.json_fields import Fields, Scalar, parse, reading, write_scalar
+from weft.region.ir import (
+    AxisIndex,
+    Binary,
+    Carry,
+    Cast,
+    Const,
+    Fold,
+    Kernel,
+    KernelAxis,
+    Let,
+    Materialize,
+    Module,
+    OpaqueCall,
+    Output,
+    Param,
+    Pattern,
+    Read,
+    Reduce,
+    Roles,
+    Select,
+    Tensor,
+    Unary,
+    ValueExpr,
+)
+
+Json: TypeAlias = dict[str, Any]
+Encode: TypeAlias = Callable[[object], Any]
+"""Writes the op of an opaque kernel; its counterpart reads it back."""
+
+ALIGNMENT = 128
+
+
+def dumps(module: Module, encode_op: Encode | None = None) -> str:
+    """The module as JSON text, one Let on a line."""
+    document = to_json(module, encode_op)["module"]
+    kernels = document.pop("kernels")
+    head = _block(document, 2)
+    regions = ",\n".join(_region_text(kernel["region"]) for kernel in kernels)
+    body = f"[\n{regions}\n  ]" if kernels else "[]"
+    return f'{{"module": {{\n{head},\n  "kernels": {body}\n}}}}\n'
+
+
+def loads(text: str, decode_op: Encode | None = None) -> Module:
+    """The module that a JSON text describes."""
+    return from_json(parse(text, "region file"), decode_op)
+
+
+def _block(fields: Json, indent: int) -> str:
+    """Fields of an object one per line, lists of objects one item per line."""
+    space = " " * indent
+    lines = []
+    for key, value in fields.items():
+        nested = isinstance(value, list) and value and isinstance(value[0], dict)
+        if nested:
+            items = f",\n{space}  ".join(json.dumps(item) for item in value)
+            lines.append(f"{space}{json.dumps(key)}: [\n{space}  {items}\n{space}]")
+        elif key == "tensors":
+            items = f",\n{space}  ".join(
+                f"{json.dumps(name)}: {json.dumps(item)}" for name, item in value.items()
+            )
+            lines.append(f"{space}{json.dumps(key)}: {{\n{space}  {items}\n{space}}}")
+        else:
+            lines.append(f"{space}{json.dumps(key)}: {json.dumps(value)}")
+    return ",\n".join(lines)
+
+
+def _region_text(region: Json) -> str:
+    return '    {"region": {\n' + _block(region, 6) + "\n    }}"
+
+
+# -- writing -------------------------------------------------------------------------------------
+
+
+def to_json(module: Module, encode_op: Encode | None = None) -> Json:
+    """The module as a JSON document."""
+    tensors = {
+        t.name: {"dtype": t.dtype.name, "shape": list(t.shape), "role": t.role}
+        for t in module.tensors.values()
+    }
+    kernels = [kernel_to_json(kernel, module.tensors, encode_op) for kernel in module.kernels]
+    origin = {name: list(ids) for name, ids in module.origin.items()}
+    document: Json = {
+        "tensors": tensors,
+        "inputs": list(module.inputs),
+        "outputs": list(module.outputs),
+        "kernels": [{"region": kernel} for kernel in kernels],
+    }
+    if origin:
+        document["origin"] = origin
+    return {"module": document}
+
+
+def kernel_to_json(
+    kernel: Kernel, tensors: Mapping[str, Tensor], encode_op: Encode | None = None
+) -> Json:
+    """One kernel as document 2's `region` object."""
+    region: Json = {
+        "name": kernel.name,
+        "pattern": kernel.pattern.value,
+        "axes": [_axis(found) for found in kernel.axes],
+        "params": [_param(found) for found in kernel.params],
+        "inputs": [{"name": n, "memref": _memref(tensors[n])} for n in kernel.inputs],
+        "outputs": [_output(output, tensors) for output in kernel.outputs],
+    }
+    if kernel.roles is not None:
+        region["roles"] = _roles(kernel.roles)
+    if kernel.opaque is not None:
+        region["opaque"] = _opaque(kernel.opaque, encode_op)
+    else:
+        stores = [f"{output.value} -> {output.tensor}" for output in kernel.outputs]
+        region["body"] = [*map(_let, kernel.body), {"yield": stores}]
+    return region
+
+
+def _axis(found: KernelAxis) -> Json:
+    return {"name": found.name, "size": found.size} | ({"reduce": True} if found.reduce else {})
+
+
+def _param(found: Param) -> Json:
+    return {
+        "name": found.name,
+        "tensor": found.tensor,
+        "element": found.element,
+        "low": found.low,
+        "high": found.high,
+    }
+
+
+def _memref(tensor: Tensor) -> Json:
+    strides = [math.prod(tensor.shape[place + 1 :]) for place in range(len(tensor.shape))]
+    return {
+        "shape": list(tensor.shape),
+        "strides": strides,
+        "alignment": ALIGNMENT,
+        "noalias": True,
+    }
+
+
+def _output(output: Output, tensors: Mapping[str, Tensor]) -> Json:
+    found: Json = {
+        "name": output.tensor,
+        "memref": _memref(tensors[output.tensor]),
+        "materialize": output.materialize.value,
+        "index": [str(expr) for expr in output.index],
+    }
+    return found | ({} if output.base is None else {"base": output.base})
+
+
+def _roles(roles: Roles) -> Json:
+    lists = {key: list(getattr(roles, key)) for key in ("batch", "m", "n", "k")}
+    return {**lists, "contraction": roles.contraction, "lhs": roles.lhs, "rhs": roles.rhs}
+
+
+def _opaque(call: OpaqueCall, encode_op: Encode | None) -> Json:
+    if encode_op is None:
+        raise Unimplemented("region text", "nothing was given that can write an opaque op")
+    return {
+        "op": encode_op(call.op),
+        "inputs": list(call.inputs),
+        "results": list(call.results),
+    }
+
+
+def _let(let: Let) -> Json:
+    return {"let": let.name, "dtype": let.dtype.name, "axes": list(let.axes), "op": _op(let.expr)}
+
+
+def _op(expr: ValueExpr) -> Json:
+    match expr:
+        case Read():
+            return _read(expr)
+        case Const(value=value):
+            return {"op": "Const", "value": write_scalar(value)}
+        case AxisIndex(expr=index):
+            return {"op": "AxisIndex", "expr": str(index)}
+        case Unary(fn=fn, x=x):
+            return {"op": "Unary", "fn": fn, "inputs": [x]}
+        case Cast(x=x):
+            return {"op": "Cast", "inputs": [x]}
+        case Binary(fn=fn, lhs=lhs, rhs=rhs):
+            return {"op": "Binary", "fn": fn, "inputs": [lhs, rhs]}
+        case Select(pred=pred, x=x, y=y):
+            return {"op": "Binary", "fn": "where", "inputs": [pred, x, y]}
+        case Reduce(fn=fn, axes=axes, value=value):
+            return {"op": "Reduce", "fn": fn, "inputs": [value], "axes": list(axes)}
+        case Fold():
+            return _fold(expr)
+
+
+def _read(read: Read) -> Json:
+    found: Json = {"op": "Read", "tensor": read.tensor, "index": [str(e) for e in read.index]}
+    if read.guards:
+        found["guards"] = [str(guard) for guard in read.guards]
+    return found | ({} if read.fill is None else {"fill": write_scalar(read.fill)})
+
+
+def _fold(fold: Fold) -> Json:
+    carries = [
+        {
+            "name": carry.name,
+            "dtype": carry.dtype.name,
+            "axes": list(carry.axes),
+            "init": write_scalar(carry.init),
+            "next": carry.next,
+            "merged": carry.merged,
+        }
+        for carry in fold.carries
+    ]
+    return {
+        "op": "Fold",
+        "axes": list(fold.axes),
+        "carries": carries,
+        "step": [_let(let) for let in fold.step],
+        "combine": [_let(let) for let in fold.combine],
+        "result": fold.result,
+    }
+
+
+# -- reading -------------------------------------------------------------------------------------
+
+
+def from_json(document: Any, decode_op: Encode | None = None) -> Module:
+    """The module that a JSON document describes. It is read, not verified."""
+    with reading(document, "module file") as outer, reading(outer.take("module"), "module") as top:
+        tensors = {}
+        for name, entry in top.take("tensors").items():
+            with reading(entry, f"tensor {name}") as fields:
+                tensors[name] = Tensor(
+                    name, fields.dtype("dtype"), fields.wholes("shape"), fields.text("role")
+                )
+        kernels = top.items("kernels", lambda fields: _read_region(fields, decode_op))
+        origin = {}
+        if top.has("origin"):
+            origin = {name: tuple(ids) for name, ids in top.take("origin").items()}
+        return Module(tensors, kernels, top.texts("inputs"), top.texts("outputs"), origin)
+
+
+def _read_region(fields: Fields, decode_op: Encode | None) -> Kernel:
+    with reading(fields.take("region"), f"{fields.where}.region") as region:
+        region.take("inputs")
+        outputs = region.items("outputs", _read_output)
+        body: tuple[Let, ...] = ()
+        if region.has("body"):
+            lets = list(region.take("body"))
+            stores = lets.pop() if lets else None
+            body = tuple(_read_let(let, f"{region.where}.body[{n}]") for n, let in enumerate(lets))
+            outputs = _with_values(outputs, stores, region)
+        return Kernel(
+            region.text("name"),
+            _pattern(region),
+            region.items("axes", _read_axis),
+            body,
+            outputs,
+            region.items("params", _read_param),
+            _read_roles(region),
+            _read_opaque(region, decode_op),
+        )
+
+
+def _pattern(region: Fields) -> Pattern:
+    found = region.text("pattern")
+    known = {pattern.value: pattern for pattern in Pattern}
+    if found not in known:
+        region.fail(f"{found!r} is not a pattern; the patterns are {', '.join(known)}")
+    return known[found]
+
+
+def _read_axis(fields: Fields) -> KernelAxis:
+    return KernelAxis(fields.text("name"), fields.whole("size"), fields.flag("reduce", False))
+
+
+def _read_param(fields: Fields) -> Param:
+    numbers = (fields.whole(key) for key in ("element", "low", "high"))
+    return Param(fields.text("name"), fields.text("tensor"), *numbers)
+
+
+def _read_output(fields: Fields) -> Output:
+    fields.take("memref")
+    return Output(
+        fields.text("name"),
+        "",
+        parse_index(list(fields.texts("index"))),
+        fields.text("base") if fields.has("base") else None,
+        Materialize(fields.text("materialize")),
+    )
+
+
+def _with_values(outputs: tuple[Output, ...], stores: Any, region: Fields) -> tuple[Output, ...]:
+    """The outputs with the values that the final `yield` names, in order."""
+    with reading(stores, f"{region.where}.body[-1]") as fields:
+        pairs = [store.split(" -> ", 1) for store in fields.texts("yield")]
+    if [pair[-1] for pair in pairs] != [output.tensor for output in outputs]:
+        region.fail("the yield does not name the outputs in order")
+    return tuple(
+        replace(output, value=pair[0]) for output, pair in zip(outputs, pairs, strict=True)
+    )
+
+
+def _read_roles(region: Fields) -> Roles | None:
+    if not region.has("roles"):
+        return None
+    with reading(region.take("roles"), f"{region.where}.roles") as fields:
+        batch, m, n, k = (fields.texts(key) for key in ("batch", "m", "n", "k"))
+        contraction, lhs, rhs = (fields.text(key) for key in ("contraction", "lhs", "rhs"))
+        return Roles(batch, m, n, k, contraction, lhs, rhs)
+
+
+def _read_opaque(region: Fields, decode_op: Encode | None) -> OpaqueCall | None:
+    if not region.has("opaque"):
+        return None
+    if decode_op is None:
+        raise Unimplemented("region text", "nothing was given that can read an opaque op")
+    with reading(region.take("opaque"), f"{region.where}.opaque") as fields:
+        op = decode_op(fields.take("op"))
+        return OpaqueCall(op, fields.texts("inputs"), fields.wholes("results"))
+
+
+def _read_let(document: Any, where: str) -> Let:
+    with reading(document, where) as fields:
+        name, dtype, axes = fields.text("let"), fields.dtype("dtype"), fields.texts("axes")
+        with reading(fields.take("op"), f"{where}.op") as op:
+            return Let(name, dtype, axes, _read_op(op))
+
+
+def _read_op(op: Fields) -> ValueExpr:
+    kind = op.text("op")
+    match kind:
+        case "Read":
+            guards = tuple(parse_guard(text) for text in op.texts("guards", ()))
+            fill: Scalar | None = op.scalar("fill") if op.has("fill") else None
+            index = parse_index(list(op.texts("index")))
+            return Read(op.text("tensor"), index, guards, fill)
+        case "Const":
+            return Const(op.scalar("value"))
+        case "AxisIndex":
+            return AxisIndex(parse_expr(op.text("expr")))
+        case "Fold":
+            return _read_fold(op)
+        case "Unary" | "Cast" | "Binary" | "Reduce":
+            return _read_compute(kind, op)
+        case _:
+            op.fail(f"there is no op {kind!r}")
+
+
+def _read_compute(kind: str, op: Fields) -> ValueExpr:
+    fn = "" if kind == "Cast" else op.text("fn")
+    inputs = op.texts("inputs")
+    wanted = 3 if fn == "where" else (2 if kind == "Binary" else 1)
+    if len(inputs) != wanted:
+        op.fail(f"{kind} {fn} takes {wanted} inputs")
+    match kind:
+        case "Unary":
+            return Unary(fn, inputs[0])
+        case "Cast":
+            return Cast(inputs[0])
+        case "Reduce":
+            return Reduce(fn, op.texts("axes"), inputs[0])
+        case _:
+            return Select(*inputs) if fn == "where" else Binary(fn, *inputs)
+
+
+def _read_fold(op: Fields) -> Fold:
+    bodies = [
+        tuple(_read_let(let, f"{op.where}.{key}[{n}]") for n, let in enumerate(op.take(key)))
+        for key in ("step", "combine")
+    ]
+    carries = op.items("carries", _read_carry)
+    return Fold(op.texts("axes"), carries, bodies[0], bodies[1], op.text("result"))
+
+
+def _read_carry(fields: Fields) -> Carry:
+    return Carry(
+        fields.text("name"),
+        fields.dtype("dtype"),
+        fields.texts("axes"),
+        fields.scalar("init"),
+        fields.text("next"),
+        fields.text("merged"),
+    )

@@ -1,0 +1,413 @@
+"""What holds of every module: names, axes, dtypes, reads in range, each output element written
+once.
+
+Ranges are proved by interval arithmetic over axes and params. That an index reaches every element
+of a tensor exactly once is proved by reading it as a mixed-radix number; where it is not one, small
+kernels are checked point by point and large ones are refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from weft.foundation.dtypes import I1, DType
+from weft.foundation.errors import Finding, SpecViolation
+from weft.foundation.functions import BINARY, COMPARISONS, REDUCTIONS, UNARY
+from weft.foundation.index_expr import (
+    Axis,
+    Expr,
+    Guard,
+    Index,
+    always,
+    axes_of,
+    bounds,
+    evaluate,
+    params_of,
+)
+from weft.region.ir import (
+    AxisIndex,
+    Binary,
+    Carry,
+    Cast,
+    Const,
+    Fold,
+    Kernel,
+    Let,
+    Module,
+    Output,
+    Pattern,
+    Read,
+    Reduce,
+    Select,
+    Tensor,
+    Unary,
+    operands,
+)
+
+ROLES = frozenset({"input", "param", "state", "constant", "output", "internal"})
+_POINTS = 1 << 20
+"""Up to this many points, an index that is not a mixed-radix number is checked one by one."""
+
+
+def verify(module: Module) -> None:
+    """Raise with everything that is wrong."""
+    found = list(findings(module))
+    if found:
+        raise SpecViolation.of(found)
+
+
+def findings(module: Module) -> Iterator[Finding]:
+    """Everything that is wrong with a module."""
+    written = {name for name, t in module.tensors.items() if t.role in _GIVEN}
+    for name, tensor in module.tensors.items():
+        if tensor.name != name or tensor.role not in ROLES:
+            yield Finding("RegionTensor", name, f"tensor {tensor.name} has role {tensor.role}")
+    for kernel in module.kernels:
+        yield from _order(kernel, module.tensors, written)
+        if all(name in module.tensors for name in _touched(kernel)):
+            yield from _Check(kernel, module.tensors).findings()
+        written |= {output.tensor for output in kernel.outputs}
+    for name in module.outputs:
+        if name not in written:
+            yield Finding("RegionOutput", name, "no kernel writes this output of the module")
+
+
+_GIVEN = frozenset({"input", "param", "state", "constant"})
+
+
+def _touched(kernel: Kernel) -> set[str]:
+    bases = {output.base for output in kernel.outputs if output.base is not None}
+    return {*kernel.inputs, *(output.tensor for output in kernel.outputs), *bases}
+
+
+def _order(kernel: Kernel, tensors: Mapping[str, Tensor], written: set[str]) -> Iterator[Finding]:
+    bases = [output.base for output in kernel.outputs if output.base is not None]
+    for name in (*kernel.inputs, *bases):
+        if name not in tensors:
+            yield Finding("RegionName", kernel.name, f"tensor {name} is not declared")
+        elif name not in written:
+            yield Finding("RegionOrder", kernel.name, f"{name} is read before it is written")
+    for output in kernel.outputs:
+        if output.tensor not in tensors:
+            yield Finding("RegionName", kernel.name, f"tensor {output.tensor} is not declared")
+        elif output.tensor in written:
+            yield Finding("RegionOrder", kernel.name, f"{output.tensor} is written a second time")
+
+
+@dataclass
+class _Check:
+    """The checks of one kernel; `values` holds the Lets in scope."""
+
+    kernel: Kernel
+    tensors: Mapping[str, Tensor]
+    values: dict[str, tuple[DType, tuple[str, ...]]] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+
+    def findings(self) -> Iterator[Finding]:
+        yield from self._axes_and_params()
+        if self.kernel.pattern is Pattern.OPAQUE or self.kernel.opaque is not None:
+            yield from self._opaque()
+            return
+        yield from self._body(self.kernel.body, gone=())
+        for output in self.kernel.outputs:
+            yield from self._output(output)
+        yield from self._roles()
+
+    def wrong(self, code: str, why: str) -> Finding:
+        return Finding(code, self.kernel.name, why)
+
+    # -- the frame -------------------------------------------------------------------------------
+
+    def _axes_and_params(self) -> Iterator[Finding]:
+        names = [axis.name for axis in self.kernel.axes] + [p.name for p in self.kernel.params]
+        if len(set(names)) != len(names):
+            yield self.wrong("RegionName", f"axes and params {names} are not all different")
+        for axis in self.kernel.axes:
+            if axis.size < 0:
+                yield self.wrong("RegionAxis", f"axis {axis.name} has size {axis.size}")
+        for param in self.kernel.params:
+            tensor = self.tensors[param.tensor]
+            if not tensor.dtype.is_integer or param.element >= math.prod(tensor.shape):
+                yield self.wrong(
+                    "RegionParam", f"param {param.name} is not an element of an integer tensor"
+                )
+            if param.low > param.high:
+                yield self.wrong(
+                    "RegionParam", f"param {param.name} has the range {param.low}..{param.high}"
+                )
+
+    def _opaque(self) -> Iterator[Finding]:
+        call = self.kernel.opaque
+        if call is None or self.kernel.pattern is not Pattern.OPAQUE or self.kernel.body:
+            yield self.wrong("RegionOpaque", "an opaque kernel has an op and no body")
+        elif len(call.results) != len(self.kernel.outputs):
+            yield self.wrong("RegionOpaque", "an opaque kernel has one output for each result")
+
+    def _roles(self) -> Iterator[Finding]:
+        roles = self.kernel.roles
+        needed = self.kernel.pattern in (Pattern.MATMUL, Pattern.CONV)
+        if roles is None:
+            if needed:
+                yield self.wrong("RegionRoles", f"a {self.kernel.pattern.value} kernel needs roles")
+            return
+        named = [*roles.batch, *roles.m, *roles.n, *roles.k]
+        if len(set(named)) != len(named) or not set(named) <= set(self.kernel.sizes):
+            yield self.wrong("RegionRoles", f"the roles {named} are not axes, each in one role")
+        lets = {let.name: let.expr for let in self.kernel.body}
+        total = lets.get(roles.contraction)
+        if not isinstance(total, Reduce) or set(total.axes) != set(roles.k):
+            yield self.wrong("RegionRoles", f"{roles.contraction} is not a sum over {roles.k}")
+        if not all(isinstance(lets.get(side), Read) for side in (roles.lhs, roles.rhs)):
+            yield self.wrong("RegionRoles", f"{roles.lhs} and {roles.rhs} are not both reads")
+
+    # -- values ----------------------------------------------------------------------------------
+
+    def _body(self, body: Sequence[Let], gone: tuple[str, ...]) -> Iterator[Finding]:
+        """Check Lets in order. `gone` are axes that no Let may live over: those of a fold."""
+        for let in body:
+            if let.name in self.names:
+                yield self.wrong("RegionName", f"{let.name} is defined twice")
+            self.names.add(let.name)
+            ordered = tuple(axis.name for axis in self.kernel.axes if axis.name in let.axes)
+            if let.axes != ordered or set(let.axes) & set(gone):
+                yield self.wrong(
+                    "RegionAxis", f"{let.name} lives over {list(let.axes)}, not axes in order"
+                )
+            yield from self._let(let, gone)
+            self.values[let.name] = (let.dtype, let.axes)
+
+    def _let(self, let: Let, gone: tuple[str, ...]) -> Iterator[Finding]:
+        unknown = [name for name in operands(let) if name not in self.values]
+        if unknown:
+            yield self.wrong("RegionName", f"{let.name} uses {unknown[0]}, which is not defined")
+            return
+        free = set(let.axes) | set(gone)
+        if isinstance(let.expr, Reduce | Fold):
+            free |= set(let.expr.axes)
+        lost = {a for name in operands(let) for a in self.values[name][1]} - free
+        if lost:
+            yield self.wrong(
+                "RegionAxis", f"{let.name} does not live over {min(lost)}, its operand does"
+            )
+        match let.expr:
+            case Read():
+                yield from self._read(let, let.expr, free)
+            case AxisIndex(expr=expr):
+                yield from self._index_scope(let, (expr,), free)
+            case Reduce() | Fold():
+                yield from self._reduction(let, let.expr, gone)
+            case _:
+                yield from self._dtypes(let)
+
+    def _index_scope(self, let: Let, exprs: Sequence[Expr], free: set[str]) -> Iterator[Finding]:
+        for expr in exprs:
+            beyond = axes_of(expr) - free
+            params = params_of(expr) - {p.name for p in self.kernel.params}
+            if beyond or params:
+                missing = min(beyond | params)
+                yield self.wrong("RegionAxis", f"{let.name} is indexed by {missing}, not its axis")
+
+    def _read(self, let: Let, read: Read, free: set[str]) -> Iterator[Finding]:
+        tensor = self.tensors[read.tensor]
+        exprs = [*read.index, *(guard.expr for guard in read.guards)]
+        scope = list(self._index_scope(let, exprs, free))
+        yield from scope
+        if tensor.dtype is not let.dtype:
+            yield self.wrong(
+                "RegionDType", f"{let.name} reads {tensor.dtype} {tensor.name} as {let.dtype}"
+            )
+        if len(read.index) != len(tensor.shape):
+            yield self.wrong(
+                "RegionRank", f"{let.name} reads {tensor.name} with {len(read.index)} indices"
+            )
+        elif not scope:
+            yield from self._in_range(let.name, read.index, tensor, read.guards)
+        if read.guards and read.fill is None:
+            yield self.wrong("RegionFill", f"{let.name} has guards but no fill")
+
+    def _in_range(
+        self, name: str, index: Index, tensor: Tensor, guards: Sequence[Guard]
+    ) -> Iterator[Finding]:
+        if any(axis.size == 0 for axis in self.kernel.axes):
+            return
+        for place, (expr, size) in enumerate(zip(index, tensor.shape, strict=True)):
+            if _guarded(expr, size, guards, self.kernel.ranges):
+                continue
+            low, high = bounds(expr, self.kernel.ranges)
+            yield self.wrong(
+                "RegionRange",
+                f"{name} indexes axis {place} of {tensor.name}, which has {size} elements, with "
+                f"{expr} from {low} to {high}",
+            )
+
+    def _reduction(self, let: Let, expr: Reduce | Fold, gone: tuple[str, ...]) -> Iterator[Finding]:
+        if not set(expr.axes) <= set(self.kernel.sizes) or set(expr.axes) & {*let.axes, *gone}:
+            yield self.wrong("RegionAxis", f"{let.name} cannot reduce over {list(expr.axes)}")
+        if isinstance(expr, Reduce):
+            if expr.fn not in REDUCTIONS:
+                yield self.wrong("RegionFunction", f"there is no reduction named {expr.fn}")
+            return
+        yield from self._fold(let, expr, gone)
+
+    def _fold(self, let: Let, fold: Fold, gone: tuple[str, ...]) -> Iterator[Finding]:
+        outside = dict(self.values)
+        carried = {carry.name: carry for carry in fold.carries}
+        if fold.result not in carried or carried[fold.result].dtype is not let.dtype:
+            yield self.wrong("RegionFold", f"{let.name} has no carry {fold.result} of its dtype")
+        inner = (*gone, *fold.axes)
+        for sides, body, chosen in (
+            (("",), fold.step, [carry.next for carry in fold.carries]),
+            ((".a", ".b"), fold.combine, [carry.merged for carry in fold.carries]),
+        ):
+            self.values = dict(outside)
+            names = set(self.names)
+            for carry in fold.carries:
+                self.values.update((carry.name + s, (carry.dtype, carry.axes)) for s in sides)
+            yield from self._body(body, inner if sides == ("",) else gone)
+            yield from self._carried(fold.carries, chosen)
+            # Folds that share a loop share the names inside it.
+            self.names = names
+        self.values = outside
+
+    def _carried(self, carries: Sequence[Carry], chosen: Sequence[str]) -> Iterator[Finding]:
+        for carry, name in zip(carries, chosen, strict=True):
+            dtype, axes = self.values.get(name, (None, ()))
+            if dtype is not carry.dtype or not set(axes) <= set(carry.axes):
+                yield self.wrong("RegionFold", f"{name} cannot be the next {carry.name}")
+
+    def _dtypes(self, let: Let) -> Iterator[Finding]:
+        kinds = [self.values[name][0] for name in operands(let)]
+        match let.expr:
+            case Unary(fn=fn):
+                right = fn in UNARY and kinds == [let.dtype]
+            case Binary(fn=fn) if fn in COMPARISONS:
+                right = kinds[0] is kinds[1] and let.dtype is I1
+            case Binary(fn=fn):
+                right = fn in BINARY and kinds == [let.dtype] * 2
+            case Select():
+                right = kinds == [I1, let.dtype, let.dtype]
+            case Const() | Cast():
+                right = True
+            case _:
+                right = False
+        if not right:
+            shown = type(let.expr).__name__.lower()
+            yield self.wrong(
+                "RegionDType", f"{let.name} : {let.dtype} cannot be this {shown} of {kinds}"
+            )
+
+    # -- outputs ---------------------------------------------------------------------------------
+
+    def _output(self, output: Output) -> Iterator[Finding]:
+        tensor = self.tensors[output.tensor]
+        if output.value not in {let.name for let in self.kernel.body}:
+            yield self.wrong("RegionName", f"{output.value} is stored but not defined")
+            return
+        let = self.kernel.let(output.value)
+        if let.dtype is not tensor.dtype or len(output.index) != len(tensor.shape):
+            yield self.wrong(
+                "RegionDType", f"{output.value} : {let.dtype} cannot be stored to {tensor.name}"
+            )
+            return
+        if output.base is not None and self.tensors[output.base].shape != tensor.shape:
+            yield self.wrong("RegionBase", f"{output.base} and {tensor.name} differ in shape")
+        scope = list(self._index_scope(let, output.index, set(let.axes)))
+        yield from scope
+        if not scope:
+            yield from self._in_range(f"the store of {output.value}", output.index, tensor, ())
+            yield from self._once(output, let, tensor)
+
+    def _once(self, output: Output, let: Let, tensor: Tensor) -> Iterator[Finding]:
+        sizes = {name: self.kernel.sizes[name] for name in let.axes}
+        points, elements = math.prod(sizes.values()), math.prod(tensor.shape)
+        if output.base is None and points != elements:
+            yield self.wrong(
+                "RegionCover",
+                f"{points} points are stored to {tensor.name}, which has {elements} elements",
+            )
+        elif not _injective(output.index, sizes, self.kernel.ranges, tensor.shape):
+            yield self.wrong(
+                "RegionCover",
+                f"the index [{', '.join(map(str, output.index))}] is not known to reach each "
+                f"element of {tensor.name} once",
+            )
+
+
+def _guarded(
+    expr: Expr, size: int, guards: Sequence[Guard], ranges: Mapping[str, tuple[int, int]]
+) -> bool:
+    """Whether an index is in range wherever all guards hold."""
+    if always(Guard(expr, size), ranges):
+        return True
+    for guard in guards:
+        shift = expr - guard.expr
+        if shift.is_constant and shift.constant >= 0 and shift.constant + guard.size <= size:
+            return True
+    narrowed = _narrow(guards, ranges)
+    return narrowed is None or always(Guard(expr, size), narrowed)
+
+
+def _narrow(
+    guards: Sequence[Guard], ranges: Mapping[str, tuple[int, int]]
+) -> dict[str, tuple[int, int]] | None:
+    """Axis ranges narrowed by guards on a single axis; None where no point is left."""
+    found = dict(ranges)
+    for guard in guards:
+        if len(guard.expr.terms) != 1:
+            continue
+        term, factor = guard.expr.terms[0]
+        if not isinstance(term, Axis) or abs(factor) != 1:
+            continue
+        ends = (-guard.expr.constant, guard.size - 1 - guard.expr.constant)
+        low, high = ends if factor == 1 else (-ends[1], -ends[0])
+        first, last = found[term.name]
+        found[term.name] = (max(low, first), min(high, last))
+        if found[term.name][0] > found[term.name][1]:
+            return None
+    return found
+
+
+def _injective(
+    index: Index,
+    sizes: Mapping[str, int],
+    ranges: Mapping[str, tuple[int, int]],
+    shape: Sequence[int],
+) -> bool:
+    """Whether different points get different indices."""
+    if math.prod(sizes.values()) <= 1 or _is_mixed_radix(index, sizes):
+        return True
+    if math.prod(sizes.values()) > _POINTS or any(params_of(expr) for expr in index):
+        return False
+    grids = np.meshgrid(*(np.arange(size) for size in sizes.values()), indexing="ij")
+    env = dict(zip(sizes, grids, strict=True))
+    where = [np.broadcast_to(evaluate(expr, env), grids[0].shape) for expr in index]
+    if any(((at < 0) | (at >= size)).any() for at, size in zip(where, shape, strict=True)):
+        return False
+    flat = np.ravel_multi_index(tuple(where), tuple(shape))
+    return len(np.unique(flat)) == flat.size
+
+
+def _is_mixed_radix(index: Index, sizes: Mapping[str, int]) -> bool:
+    """Whether each axis is a digit of one index: factors are at least the extent of the digits
+    below them."""
+    seen: set[str] = set()
+    for expr in index:
+        digits = []
+        for term, factor in expr.terms:
+            if isinstance(term, Axis) and sizes.get(term.name, 1) > 1:
+                digits.append((abs(factor), sizes[term.name]))
+                if term.name in seen:
+                    return False
+                seen.add(term.name)
+            elif axes_of(Expr(0, ((term, 1),))):
+                return False
+        extent = 1
+        for factor, size in sorted(digits):
+            if factor < extent:
+                return False
+            extent = factor * (size - 1) + extent
+    return seen == {name for name, size in sizes.items() if size > 1}

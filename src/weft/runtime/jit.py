@@ -1,0 +1,76 @@
+"""LLVM: from IR text to object code, and from object code to addresses in this process."""
+
+from __future__ import annotations
+
+import threading
+from functools import cache
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from weft.foundation.errors import InternalError
+
+_LOCK = threading.Lock()
+_COUNT = [0]
+
+
+@cache
+def _initialise() -> None:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+
+
+def host_cpu() -> tuple[str, str, str]:
+    """Triple, processor and features of this machine."""
+    _initialise()
+    features = llvm.get_host_cpu_features().flatten()
+    return llvm.get_process_triple(), llvm.get_host_cpu_name(), features
+
+
+def compile_object(text: str, cpu: tuple[str, str, str] | None = None, level: int = 3) -> bytes:
+    """The object code of a module, optimised for a processor (this one unless told)."""
+    triple, name, features = cpu or host_cpu()
+    _initialise()
+    with _LOCK:
+        machine = llvm.Target.from_triple(triple).create_target_machine(
+            cpu=name, features=features, opt=level, reloc="pic", codemodel="default"
+        )
+        try:
+            module = llvm.parse_assembly(text)
+            module.triple = triple
+            module.verify()
+        except RuntimeError as error:
+            raise InternalError(f"generated LLVM IR is not valid: {error}") from None
+        options = llvm.create_pipeline_tuning_options(speed_level=level)
+        options.loop_vectorization = False
+        options.slp_vectorization = False
+        builder = llvm.create_pass_builder(machine, options)
+        builder.getModulePassManager().run(module, builder)
+        code: bytes = machine.emit_object(module)
+    return code
+
+
+class Library:
+    """Object code linked into this process; addresses are good while the library lives."""
+
+    def __init__(self, objects: list[bytes], symbols: list[str]) -> None:
+        jit = _compiler()
+        builder = llvm.JITLibraryBuilder()
+        for code in objects:
+            builder.add_object_img(code)
+        for symbol in symbols:
+            builder.export_symbol(symbol)
+        builder.add_current_process()
+        with _LOCK:
+            _COUNT[0] += 1
+            self._tracker: Any = builder.link(jit, f"weft{_COUNT[0]}")
+
+    def address(self, symbol: str) -> int:
+        return int(self._tracker[symbol])
+
+
+@cache
+def _compiler() -> Any:
+    _initialise()
+    machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
+    return llvm.create_lljit_compiler(machine)

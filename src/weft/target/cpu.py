@@ -1,0 +1,97 @@
+"""The machine Weft runs on, as a CPU target.
+
+Features come from what the operating system says about the processor; where it says nothing, the
+least that the architecture guarantees is assumed. Rates are estimates from core count and vector
+width, good enough to compare two ways of computing the same thing.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from functools import cache
+from pathlib import Path
+
+from weft.target.target import Kind, Limits, Rates, Target
+
+_CPUINFO = Path("/proc/cpuinfo")
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_CLOCK = 2.6e9
+_KNOWN = frozenset(
+    {"avx", "avx2", "fma", "avx512f", "avx512_bf16", "f16c", "asimd", "asimdhp", "bf16", "sve"}
+)
+
+
+@cache
+def host() -> Target:
+    """The host, asked once."""
+    flags = read_flags(_read(_CPUINFO))
+    return describe(platform.machine(), flags, available_cores(), read_caches(_CACHES))
+
+
+def describe(machine: str, flags: frozenset[str], cores: int, caches: tuple[int, ...]) -> Target:
+    """A CPU target from an architecture name, its feature flags, its cores and its caches."""
+    bits = vector_bits(machine, flags)
+    lanes = bits // 32
+    # Two fused multiply-adds a clock is what these cores reach with full vectors.
+    peak = cores * lanes * 4 * _CLOCK
+    rates = Rates(
+        {"f32": peak, "f64": peak / 2, "bf16": peak, "f16": peak},
+        {"f32": peak / 4, "f64": peak / 8},
+        bandwidth=12e9 * min(cores, 8),
+        launch_seconds=2e-6,
+    )
+    limits = Limits(
+        units=cores,
+        vector_bits=bits,
+        vector_registers=32 if machine in _ARM or bits == 512 else 16,
+        cache_bytes=caches or (32 << 10, 1 << 20),
+    )
+    return Target("cpu", Kind.CPU, flags & _KNOWN, limits, rates)
+
+
+_ARM = ("aarch64", "arm64")
+
+
+def vector_bits(machine: str, flags: frozenset[str]) -> int:
+    """The width of the vectors that code is written for."""
+    if machine in _ARM:
+        return 128
+    if "avx512f" in flags:
+        return 512
+    return 256 if {"avx2", "fma"} <= flags else 128
+
+
+def available_cores() -> int:
+    """Cores this process may use: the affinity mask where there is one."""
+    if hasattr(os, "sched_getaffinity"):
+        return max(1, len(os.sched_getaffinity(0)))
+    return os.cpu_count() or 1
+
+
+def read_flags(text: str) -> frozenset[str]:
+    """The feature flags of the first processor in a /proc/cpuinfo text."""
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return frozenset(value.split())
+    return frozenset()
+
+
+def read_caches(folder: Path) -> tuple[int, ...]:
+    """Sizes of the data caches, from the nearest to the last; nothing where they are not told."""
+    found: dict[int, int] = {}
+    for entry in sorted(folder.glob("index*")):
+        size, level = _read(entry / "size").strip(), _read(entry / "level").strip()
+        if _read(entry / "type").strip() == "Instruction" or not size[:-1].isdecimal():
+            continue
+        unit = {"K": 1 << 10, "M": 1 << 20}.get(size[-1], 1)
+        found[int(level)] = int(size[:-1]) * unit
+    return tuple(found[level] for level in sorted(found))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,24 @@
+"""Targets by name."""
+
+from __future__ import annotations
+
+from weft.foundation.errors import UserError
+from weft.target.cpu import host
+from weft.target.sm80 import SM80
+from weft.target.sm90 import SM90
+from weft.target.target import Target
+
+NAMES = ("cpu", "sm80", "sm90")
+
+
+def target_named(name: str) -> Target:
+    """The target called `name`."""
+    match name:
+        case "cpu":
+            return host()
+        case "sm80":
+            return SM80
+        case "sm90":
+            return SM90
+        case _:
+            raise UserError(f"there is no target {name!r}; the targets are {', '.join(NAMES)}")

@@ -1,0 +1,91 @@
+"""A target: features, limits and measured numbers of a machine, as data.
+
+Later stages ask a target; they never ask its name. A *unit* is what runs a block of work on its
+own: a streaming multiprocessor, or a core. Numbers that a kind of machine does not have are 0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from weft.foundation.dtypes import DType
+
+
+class Kind(Enum):
+    """Which code generator serves a target."""
+
+    CPU = "cpu"
+    GPU = "gpu"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one block and one unit have."""
+
+    units: int
+    vector_bits: int
+    shared_bytes_per_block: int = 0
+    shared_bytes_per_unit: int = 0
+    registers_per_unit: int = 0
+    registers_per_thread: int = 0
+    vector_registers: int = 0
+    warps_per_unit: int = 1
+    blocks_per_unit: int = 1
+    threads_per_block: int = 1
+    cache_bytes: tuple[int, ...] = ()
+    """Cache sizes from the nearest to the last."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a machine was measured to reach: operations and bytes in a second."""
+
+    matrix_flops: Mapping[str, float] = field(hash=False)
+    """By dtype name, through matrix instructions (or the vector units where there are none)."""
+    vector_flops: Mapping[str, float] = field(hash=False)
+    bandwidth: float = 0.0
+    launch_seconds: float = 0.0
+    """What starting one kernel inside a program costs."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A machine to compile for."""
+
+    name: str
+    kind: Kind
+    features: frozenset[str]
+    limits: Limits
+    rates: Rates
+
+    def has(self, feature: str) -> bool:
+        return feature in self.features
+
+    def matrix_rate(self, dtype: DType) -> float:
+        """Operations a second of a contraction over `dtype`; dtypes that have no instruction run as
+        f32."""
+        return self.rates.matrix_flops.get(dtype.name, self.rates.matrix_flops["f32"])
+
+    def vector_rate(self, dtype: DType) -> float:
+        """Operations a second of elementwise work on `dtype`."""
+        return self.rates.vector_flops.get(dtype.name, self.rates.vector_flops["f32"])
+
+    def lanes(self, dtype: DType) -> int:
+        """How many elements of `dtype` one vector instruction carries."""
+        return max(1, self.limits.vector_bits // (8 * dtype.storage_bytes))
+
+    @property
+    def row_bytes(self) -> int:
+        """How much of one row a block can keep on chip between passes over it."""
+        if self.kind is Kind.GPU:
+            return self.limits.shared_bytes_per_block
+        return self.limits.cache_bytes[1] // 2 if len(self.limits.cache_bytes) > 1 else 1 << 17
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of everything that can change generated code: part of every cache key."""
+        parts = (self.name, self.kind.value, sorted(self.features), self.limits)
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]

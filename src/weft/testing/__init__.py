@@ -1,0 +1,1 @@
+"""Random programs, comparison with the reference, and reduction of failing programs."""

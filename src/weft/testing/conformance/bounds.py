@@ -1,0 +1,60 @@
+"""Which rule holds for which function: the tolerances as data. `docs/conformance.md` prints them.
+
+A function of a float under 32 bits is carried out in f32 and rounded once, so an error of a few ulp
+in f32 leaves no more than the rounding to be seen.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.foundation.dtypes import F32, DType
+from weft.testing.conformance.tolerance import CORRECTLY_ROUNDED, Exact, Rule, Ulps, ulp
+
+EXACT = frozenset(
+    "neg floor ceil trunc round sign copysign nextafter fmod maximum minimum clamp".split()
+)
+"""Float functions that round nothing. `abs` is one of them for floats, not for complex numbers."""
+
+ROUNDED = frozenset("add sub mul div sqrt".split())
+"""Float functions that IEEE 754 wants correctly rounded."""
+
+FLOAT_ULPS = {"reciprocal": 1.0, "rsqrt": 2.0}
+DEFAULT_FLOAT_ULPS = 4.0
+
+COMPLEX_ULPS = {"add": 1.0, "sub": 1.0, "exp": 8.0, "log": 8.0, "tanh": 8.0, "rsqrt": 8.0}
+DEFAULT_COMPLEX_ULPS = 4.0
+
+ZERO_SIGN_FREE = frozenset({"maximum", "minimum", "clamp"})
+"""Functions for which the sign of a zero result is not specified."""
+
+
+def function_rule(name: str, dtype: DType) -> Rule:
+    """The rule for one elementwise function on one dtype."""
+    if dtype.is_complex:
+        if name == "neg":
+            return Exact()
+        return Ulps(COMPLEX_ULPS.get(name, DEFAULT_COMPLEX_ULPS), zeros=False)
+    if not dtype.is_float or name in EXACT or name == "abs":
+        return Exact(zeros=name not in ZERO_SIGN_FREE)
+    if name in ROUNDED or dtype.bits < 32:
+        return CORRECTLY_ROUNDED
+    return Ulps(FLOAT_ULPS.get(name, DEFAULT_FLOAT_ULPS))
+
+
+def widened(rule: Rule, extra: NDArray[Any]) -> Rule:
+    """An ulp rule with more room for some elements, because the arguments ask for it."""
+    return Ulps(rule.count + extra, rule.zeros) if isinstance(rule, Ulps) else rule
+
+
+def logaddexp_room(x: NDArray[Any], y: NDArray[Any], exact: NDArray[Any], dtype: DType) -> Any:
+    """`logaddexp` errs by 4 ulp of its largest argument, or of 1: a result near 0 has fewer
+    correct digits."""
+    size = np.maximum(np.maximum(np.abs(x), np.abs(y)), 1)
+    work = F32 if dtype.bits < 32 else dtype
+    finite = np.isfinite(exact) & np.isfinite(size)
+    spacing = np.where(finite, ulp(exact, dtype), 1)
+    return np.where(finite, DEFAULT_FLOAT_ULPS * ulp(np.where(finite, size, 1), work) / spacing, 0)

@@ -1,0 +1,45 @@
+"""How each op is added to a random program, one file per family. Importing this package fills the
+table in `registry`."""
+
+from weft.ptir.op import Op
+from weft.ptir.ops.constant import CustomCall
+from weft.testing.generators import (
+    contraction,
+    control,
+    elementwise,
+    functions,
+    idioms,
+    indexing,
+    linear_algebra,
+    movement,
+    quantisation,
+    random,
+    reduction,
+    window,
+)
+from weft.testing.generators.growth import grow
+from weft.testing.generators.registry import GENERATORS, generates
+
+NOT_GENERATED: dict[type[Op], str] = {
+    CustomCall: "a call of an unknown target runs on no backend but its own",
+}
+"""Ops without a generator, and why."""
+
+__all__ = [
+    "GENERATORS",
+    "NOT_GENERATED",
+    "contraction",
+    "control",
+    "elementwise",
+    "functions",
+    "generates",
+    "grow",
+    "idioms",
+    "indexing",
+    "linear_algebra",
+    "movement",
+    "quantisation",
+    "random",
+    "reduction",
+    "window",
+]

@@ -1,0 +1,83 @@
+"""Quantisation with scales that are powers of two, so that no rounding is in doubt."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from weft.foundation.dtypes import F32, F64, FLOATS, DType
+from weft.ptir.ops.quantisation import QUANTISED, READABLE, Dequantize, Quantize, Requantize
+from weft.ptir.types import Shape
+from weft.testing.data import Array
+from weft.testing.draft import Item
+from weft.testing.facts import EXACT, Facts, anywhere, limit, settle, within
+from weft.testing.generator import Generator
+from weft.testing.generators.registry import generates
+
+
+def _axis(g: Generator, x: Item) -> int | None:
+    return g.choices.integer(0, x.rank - 1) if x.rank and g.choices.chance(0.5) else None
+
+
+def _along(x: Item, axis: int | None) -> Shape:
+    return () if axis is None else (x.shape[axis],)
+
+
+def _scale(g: Generator, dtype: DType, shape: Shape, exponents: tuple[int, int]) -> Item:
+    """Powers of two with exponents in this range."""
+    low, high = exponents
+
+    def fill(sizes: tuple[int, ...]) -> Array:
+        powers = g.data.integers(sizes, low, high).astype(np.int32)
+        return np.asarray(np.ldexp(np.float32(1), powers)).astype(dtype.numpy)
+
+    return g.given(dtype, shape, fill, Facts(2.0**low, 2.0**high, 2.0**low, zeros=True))
+
+
+def _zero_point(g: Generator, dtype: DType, shape: Shape) -> Item:
+    return g.new(dtype, shape, within(7))
+
+
+@generates(Quantize, weight=3)
+def quantize(g: Generator) -> None:
+    x = g.pick(FLOATS, EXACT)
+    axis = _axis(g, x)
+    output = g.choices.choose(g.dtypes(QUANTISED))
+    operands = [x, _scale(g, x.dtype, _along(x, axis), (-2, 1))]
+    if g.choices.chance(0.6):
+        operands.append(_zero_point(g, output, _along(x, axis)))
+    g.emit(Quantize(output, axis), *operands, facts=anywhere(output))
+
+
+@generates(Dequantize, weight=3)
+def dequantize(g: Generator) -> None:
+    dtype = g.choices.choose(g.dtypes(FLOATS))
+    output = g.choices.choose([None, *g.dtypes(FLOATS)])
+    narrow = 8 in (dtype.bits, (output or dtype).bits)
+    x = g.pick(READABLE, within(48 if narrow else 2**16))
+    axis = _axis(g, x)
+    bound = int(x.facts.bound) + 8
+    # The largest scale for which the result stays in range.
+    room = math.floor(math.log2(limit(output or dtype) / bound))
+    top = min(1, room)
+    operands = [x, _scale(g, dtype, _along(x, axis), (top - 2, top))]
+    if g.choices.chance(0.6):
+        operands.append(_zero_point(g, x.dtype, _along(x, axis)))
+    wide = F64 if F64 in (dtype, output) else F32
+    inner = settle(wide, -bound * 2.0**top, bound * 2.0**top, 2.0 ** (top - 2))
+    facts = settle(output or dtype, inner.low, inner.high, inner.step)
+    g.emit(Dequantize(axis, output), *operands, facts=facts)
+
+
+@generates(Requantize, weight=3)
+def requantize(g: Generator) -> None:
+    q = g.pick(READABLE, within(2**16))
+    axis = _axis(g, q)
+    dtype = g.choices.choose(g.dtypes(FLOATS))
+    output = g.choices.choose(g.dtypes(QUANTISED))
+    operands = [q]
+    for zero_dtype in (q.dtype, output):
+        shape = _along(q, axis if g.choices.chance(0.7) else None)
+        operands += [_scale(g, dtype, shape, (-2, 1)), _zero_point(g, zero_dtype, shape)]
+    g.emit(Requantize(output, axis), *operands, facts=anywhere(output))

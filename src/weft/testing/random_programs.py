@@ -1,0 +1,148 @@
+"""Random programs: valid, deterministic, well conditioned, and over every op and dtype.
+
+A seed always makes the same program and the same inputs. Programs verify, run on the reference
+backend, and are fair to other backends: functions are used inside their domains, numbers stay far
+from overflow, indices are in range, loops end, and ops that jump see only values that every correct
+backend computes exactly (see `weft.testing.facts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from weft.foundation.dtypes import ALL, DType, as_dtype
+from weft.foundation.errors import UserError
+from weft.ptir.ir import Program
+from weft.ptir.op import SPELLINGS, Op
+from weft.ptir.types import Dim, TensorType, TupleType
+from weft.testing.choices import Choices, SeededChoices
+from weft.testing.data import DataSource
+from weft.testing.draft import Bundle, Draft, Item, Symbols
+from weft.testing.generator import Generator, Rules
+from weft.testing.generators import GENERATORS, grow
+
+MAX_SEED = 2**64 - 1
+
+
+@dataclass(frozen=True)
+class RandomCase:
+    """A random program with inputs for it."""
+
+    program: Program
+    inputs: list[NDArray[Any]]
+    seed: int
+
+
+def random_program(
+    seed: int,
+    size: int = 20,
+    *,
+    ops: Iterable[type[Op] | str] | None = None,
+    dtypes: Iterable[DType | str] | None = None,
+    control_flow: bool = True,
+    dynamic: bool = True,
+) -> RandomCase:
+    """The random program of about `size` instructions that belongs to a seed.
+
+    `ops` (classes, or names as in the text form: "add", "dot_general") and `dtypes` restrict what
+    the program may contain, for backends that do not have everything; nothing else occurs in it.
+    Without `control_flow` there are no regions, without `dynamic` no symbols.
+    """
+    if not 0 <= seed <= MAX_SEED:
+        raise UserError(f"seed {seed} is not a whole number from 0 to 2^64 - 1")
+    rules = rules_for(ops, dtypes, control_flow=control_flow, dynamic=dynamic)
+    program, inputs = generate(SeededChoices(seed), DataSource(seed), size, rules)
+    return RandomCase(program, inputs, seed)
+
+
+def rules_for(
+    ops: Iterable[type[Op] | str] | None,
+    dtypes: Iterable[DType | str] | None,
+    *,
+    control_flow: bool,
+    dynamic: bool,
+) -> Rules:
+    """The rules that arguments of `random_program` stand for."""
+    named = GENERATORS if ops is None else ops
+    spellings = frozenset(name for op in named for name in _spellings(op))
+    kinds = frozenset(ALL if dtypes is None else map(as_dtype, dtypes))
+    if not spellings or not kinds:
+        raise UserError("a random program needs at least one op and one dtype")
+    return Rules(spellings, kinds, control_flow, dynamic)
+
+
+def _spellings(op: type[Op] | str) -> Iterable[str]:
+    if not isinstance(op, str):
+        return op.spellings()
+    if op in SPELLINGS:
+        return [op]
+    raise UserError(f"there is no op called {op!r}")
+
+
+def generate(
+    choices: Choices, data: DataSource, size: int, rules: Rules
+) -> tuple[Program, list[NDArray[Any]]]:
+    """A program and its inputs, from any source of decisions."""
+    symbols = Symbols()
+    g = Generator(choices, data, rules, Draft(symbols, set()), _dims(choices, symbols, rules))
+    _first_inputs(g)
+    grow(g, size)
+    return g.draft.build("main", _results(g)), g.draft.arrays()
+
+
+def _dims(choices: Choices, symbols: Symbols, rules: Rules) -> list[Dim]:
+    """The sizes that the shapes of a program are made of."""
+    dims: list[Dim] = []
+    for _ in range(choices.integer(2, 4)):
+        size = choices.choose((2, 3, 4, 5, 7, 1))
+        if rules.dynamic and choices.chance(0.2):
+            size = 0 if choices.chance(0.04) else size
+            dims.append(symbols.fresh(size, "N"))
+        else:
+            dims.append(size)
+    return dims
+
+
+def _first_inputs(g: Generator) -> None:
+    """One input for each symbol, which binds it, and a few more, now and then as a tuple."""
+    for dim in g.dims:
+        if not isinstance(dim, int):
+            _input(g, [(dim, *g.shape(0, 2))])
+    for _ in range(g.choices.integer(1, 3)):
+        count = 2 if g.choices.chance(0.06) else 1
+        _input(g, [g.shape() for _ in range(count)])
+
+
+def _input(g: Generator, shapes: Sequence[tuple[Dim, ...]]) -> None:
+    kinds, arrays, known = [], [], []
+    for shape in shapes:
+        dtype = g.choices.choose(g.dtypes(ALL))
+        facts = g.invent(dtype)
+        kinds.append(TensorType(dtype, shape))
+        arrays.append(g.data.array(dtype, g.draft.sizes(shape), facts))
+        known.append(facts)
+    g.draft.input(kinds[0] if len(kinds) == 1 else TupleType(tuple(kinds)), arrays, known)
+
+
+def _results(g: Generator) -> list[Item | Bundle]:
+    """Every value that nothing uses, and now and then one that something does."""
+    draft = g.draft
+    chosen: list[Item | Bundle] = []
+    whole: set[int] = set()
+    for bundle in draft.bundles:
+        if bundle.operand.id not in draft.uses and g.choices.chance(0.5):
+            chosen.append(bundle)
+            whole.add(bundle.operand.id)
+    inputs = {entry.id for entry in draft.inputs}
+    for item in draft.items:
+        used = getattr(item.operand, "id", -1)
+        wanted = g.choices.chance(0.08) if used in draft.uses else g.choices.chance(0.92)
+        if used not in whole and used not in inputs and used >= 0 and wanted:
+            chosen.append(item)
+    if not chosen:
+        chosen += [item for item in draft.items if getattr(item.operand, "id", -1) >= 0][-1:]
+    return g.choices.shuffled(chosen) if g.choices.chance(0.3) else chosen

@@ -1,0 +1,184 @@
+"""The meaning of a Tiny graph, executed with NumPy, node by node.
+
+Functions of elements are those of `foundation.functions`; a value is dropped after its last use.
+Ops that stayed whole are handed to `opaque`, which knows what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.foundation import functions, numeric
+from weft.foundation.dims import Shape, static
+from weft.foundation.dtypes import SI64
+from weft.foundation.errors import Unimplemented, UserError
+from weft.foundation.index_expr import evaluate
+from weft.tiny.ir import (
+    Binary,
+    Cast,
+    Const,
+    DynamicShrink,
+    DynamicUpdate,
+    Expand,
+    Flip,
+    Graph,
+    Input,
+    Iota,
+    Opaque,
+    Pad,
+    Permute,
+    Reduce,
+    Reshape,
+    Shrink,
+    Unary,
+    Value,
+    View,
+    Where,
+    operands,
+)
+
+Array: TypeAlias = NDArray[Any]
+Whole: TypeAlias = Callable[[Opaque, Sequence[Array]], Array]
+
+
+def run(graph: Graph, inputs: Mapping[str, Array], opaque: Whole | None = None) -> list[Array]:
+    """The outputs of a graph, in order."""
+    every = evaluate_all(graph, inputs, opaque, keep_all=False)
+    return [every[value] for _, value in graph.outputs]
+
+
+def evaluate_all(
+    graph: Graph, inputs: Mapping[str, Array], opaque: Whole | None = None, *, keep_all: bool = True
+) -> dict[Value, Array]:
+    """The arrays of the outputs, or of every value, by value."""
+    data = {**graph.constants, **inputs}
+    order = graph.values
+    uses = _last_uses(order, [value for _, value in graph.outputs])
+    arrays: dict[Value, Array] = {}
+    with np.errstate(**functions.QUIET):
+        for position, value in enumerate(order):
+            args = [arrays[operand] for operand in operands(value)]
+            arrays[value] = _checked(value, _evaluate(value, args, data, opaque))
+            for dead in [] if keep_all else uses.get(position, []):
+                del arrays[dead]
+    return arrays
+
+
+def _last_uses(order: Sequence[Value], outputs: Sequence[Value]) -> dict[int, list[Value]]:
+    last = {
+        operand: position for position, value in enumerate(order) for operand in operands(value)
+    }
+    dead: dict[int, list[Value]] = {}
+    for value, position in last.items():
+        if value not in outputs:
+            dead.setdefault(position, []).append(value)
+    return dead
+
+
+def _checked(value: Value, array: Array) -> Array:
+    if array.shape != value.shape or array.dtype != value.dtype.numpy:
+        kind = type(value).__name__
+        raise UserError(
+            f"{kind} has type {value.dtype}{list(value.shape)} but its array is "
+            f"{array.dtype}{list(array.shape)}"
+        )
+    return array
+
+
+def _evaluate(
+    value: Value, args: Sequence[Array], data: Mapping[str, Array], opaque: Whole | None
+) -> Array:
+    match value:
+        case Input(name=name):
+            if name not in data:
+                raise UserError(f"the input {name!r} was not given")
+            return np.asarray(data[name])
+        case Const(value=scalar, dtype=dtype):
+            return _scalar(scalar, value)
+        case Iota(dtype=dtype, shape=shape, axis=axis):
+            return _iota(value)
+        case Unary(fn=fn, x=x):
+            return functions.unary(str(fn), x.dtype, args[0])
+        case Cast(x=x, dtype=dtype):
+            return numeric.cast(args[0], x.dtype, dtype)
+        case Binary(fn=fn, lhs=lhs):
+            return functions.binary(str(fn), lhs.dtype, *args)
+        case Where():
+            return np.asarray(np.where(*args))
+        case Reduce(fn=reduce_fn, x=x, axes=axes, acc=acc):
+            return functions.reduce(str(reduce_fn), x.dtype, args[0], axes, acc)
+        case DynamicUpdate(update=update, starts=starts):
+            return _updated(args[0], args[1], args[2:])
+        case Opaque():
+            if opaque is None:
+                raise Unimplemented(str(value.op), "Tiny does not know what it means")
+            return opaque(value, args)
+        case _:
+            return _moved(value, args)
+
+
+def _scalar(scalar: object, value: Const) -> Array:
+    if value.dtype.is_float:
+        return numeric.round_float(np.asarray(scalar, np.float64), value.dtype)
+    return np.asarray(np.asarray(scalar).astype(value.dtype.numpy))
+
+
+def _iota(value: Iota) -> Array:
+    shape = _sizes(value.shape)
+    counts = numeric.cast(np.arange(shape[value.axis]), SI64, value.dtype)
+    column = (-1, *(1 for _ in shape[value.axis + 1 :]))
+    if 0 in shape:
+        return np.empty(shape, value.dtype.numpy)
+    return np.broadcast_to(counts.reshape(column), shape)
+
+
+def _moved(value: Value, args: Sequence[Array]) -> Array:
+    x = args[0]
+    match value:
+        case Reshape(shape=shape):
+            return x.reshape(_sizes(shape))
+        case Permute(perm=perm):
+            return x.transpose(perm)
+        case Expand(shape=shape):
+            return np.broadcast_to(x, _sizes(shape))
+        case Pad(low=low, value=fill):
+            result = np.full(_sizes(value.shape), _scalar(fill.value, fill), x.dtype)
+            result[_window(low, x.shape)] = x
+            return result
+        case Shrink(start=start, size=size):
+            return np.asarray(x[_window(start, _sizes(size))])
+        case Flip(axes=axes):
+            return np.flip(x, axes)
+        case View(shape=shape, index=index):
+            places = np.indices(_sizes(shape), sparse=True)
+            env = {f"i{k}": place for k, place in enumerate(places)}
+            found = x[tuple(evaluate(e, env) for e in index)] if index else x
+            return np.asarray(np.broadcast_to(found, _sizes(shape)))
+        case DynamicShrink(size=size):
+            return np.asarray(x[_clamped(x, _sizes(size), args[1:])])
+    raise UserError(f"{type(value).__name__} is not a node of Tiny")
+
+
+def _updated(x: Array, update: Array, starts: Sequence[Array]) -> Array:
+    result = np.array(x)
+    result[_clamped(x, update.shape, starts)] = update
+    return result
+
+
+def _clamped(x: Array, size: Sequence[int], starts: Sequence[Array]) -> tuple[Any, ...]:
+    """The window whose start is moved as little as needed for it to lie inside `x`."""
+    bounds = zip(starts, x.shape, size, strict=True)
+    return _window([min(max(int(s), 0), dim - n) for s, dim, n in bounds], size)
+
+
+def _window(start: Sequence[int], size: Sequence[int]) -> tuple[Any, ...]:
+    """The ellipsis keeps a rank-0 result an array."""
+    return (..., *(slice(s, s + n) for s, n in zip(start, size, strict=True)))
+
+
+def _sizes(shape: Shape) -> tuple[int, ...]:
+    return tuple(static(dim) for dim in shape)

@@ -1,0 +1,1 @@
+"""An example of what others add to Weft: a backend, and a conversion target."""

@@ -1,0 +1,385 @@
+"""The command line: what each command prints, where, and with which exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import weft
+from weft.cli import arrays, main
+from weft.foundation.dtypes import ALL, DType
+from weft.ptir import Builder, Program, load, save
+
+SOURCE = str(Path(weft.__file__).parents[1])
+GOLDEN = Path(__file__).parents[1] / "compat" / "2026-11-ptir-golden"
+
+
+@dataclass(frozen=True)
+class Result:
+    code: int
+    out: str
+    err: str
+
+
+Weft = Callable[..., Result]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Weft:
+    """Runs the command line in this process."""
+
+    def call(*args: object) -> Result:
+        monkeypatch.setattr(sys, "argv", ["weft", *map(str, args)])
+        monkeypatch.setattr("warnings.showwarning", None)
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as done:
+            main.main()
+        assert isinstance(done.value.code, int)
+        return Result(done.value.code, *capfd.readouterr())
+
+    return call
+
+
+def small() -> Program:
+    b = Builder("small")
+    x = b.param("f32", [2, 3])
+    return b.build(b.exp(x), b.reduce_sum(x, [0, 1]))
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "small.json"
+    save(small(), path)
+    return path
+
+
+# -- verify --------------------------------------------------------------------------------------
+
+
+def test_verify_accepts_a_valid_program(run: Weft, program: Path) -> None:
+    assert run("verify", program) == Result(0, f"{program}: valid, 2 instructions\n", "")
+
+
+def test_verify_lists_every_finding(run: Weft, tmp_path: Path) -> None:
+    path = tmp_path / "wrong.txt"
+    path.write_text(
+        "ptir.v0.4\nentry @main\n\nfunc @main(%0: f32[2]) -> (f32[2]) {\n"
+        "  %1 = neg(%7) : f32[2]\n  %2 = exp(%1) : f32[3]\n  return %2\n}\n"
+    )
+    result = run("verify", path)
+    assert (result.code, result.out) == (1, "")
+    assert result.err.splitlines() == [
+        "UseBeforeDefinition at %1 = neg(%7) in function @main: %7 is used but not defined before",
+        "OutputTypeMismatch at %2 = exp(%1) in function @main: the declared type is f32[3] but the "
+        "op gives f32[2]",
+        "OutputTypeMismatch at function @main: the result %2 has type f32[3], declared as f32[2]",
+    ]
+
+
+def test_a_name_cannot_send_control_characters_to_the_terminal(run: Weft, tmp_path: Path) -> None:
+    path = tmp_path / "wrong.txt"
+    path.write_text('ptir.v0.4\nentry @"red \\u001b[31m\\nline"\n')
+    result = run("verify", path)
+    assert result.err == (
+        "EntryUndefined at program: the entry function @red \\x1b[31m\\nline does not exist\n"
+    )
+
+
+# -- show ----------------------------------------------------------------------------------------
+
+
+def test_show_prints_the_text_that_reads_back(run: Weft, program: Path) -> None:
+    result = run("show", program)
+    assert (result.code, result.err) == (0, "")
+    assert weft.ptir.loads(result.out) == small()
+
+
+def test_show_has_three_formats(run: Weft, program: Path) -> None:
+    assert run("show", program, "--format", "display").out.startswith(
+        "program @small (spec_version"
+    )
+    assert json.loads(run("show", program, "--format", "json").out)["entry"] == "small"
+    assert run("show", program, "--format", "text").out == run("show", program).out
+
+
+def test_show_does_not_verify(run: Weft) -> None:
+    result = run("show", GOLDEN / "pad_i1.bin")
+    assert result.code == 0
+    assert "pad_value=i1 true" in result.out
+
+
+# -- convert -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("extension", ["json", "bin", "bincode", "txt"])
+def test_convert_writes_by_extension(
+    run: Weft, program: Path, tmp_path: Path, extension: str
+) -> None:
+    target = tmp_path / f"other.{extension}"
+    assert run("convert", program, target) == Result(0, "", "")
+    assert load(target) == small()
+
+
+def test_convert_to_display(run: Weft, tmp_path: Path) -> None:
+    target = tmp_path / "other.ptir"
+    assert run("convert", GOLDEN / "scan.json", target).code == 0
+    assert target.read_text() == (GOLDEN / "scan.ptir").read_text()
+
+
+def test_convert_to_an_unknown_extension(run: Weft, program: Path) -> None:
+    result = run("convert", program, "model.onnx")
+    assert result.code == 1
+    assert result.err == (
+        "error: cannot tell the format of model.onnx by its extension; use one of .json (json), "
+        ".bin (bincode), .bincode (bincode), .txt (text), .ptir (display)\n"
+    )
+
+
+# -- run -----------------------------------------------------------------------------------------
+
+
+def test_run_reads_and_writes_npz(run: Weft, program: Path, tmp_path: Path) -> None:
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.savez(tmp_path / "in.npz", x)
+    out = tmp_path / "results"
+    done = run("run", program, "--inputs", tmp_path / "in.npz", "--out", out)
+    assert done == Result(0, "", "")
+    with np.load(out) as results:
+        assert results.files == ["arr_0", "arr_1"]
+        np.testing.assert_allclose(results["arr_0"], np.exp(x), rtol=1e-6)
+        assert results["arr_1"] == 15
+
+
+def test_run_without_out_shows_a_table(run: Weft, program: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "in.npz", values=np.zeros((2, 3), np.float32))
+    result = run("run", program, "--inputs", tmp_path / "in.npz", "--backend", "reference")
+    assert result.code == 0
+    rows = [line.split(maxsplit=2) for line in result.out.splitlines() if "f32" in line]
+    assert [row[0] for row in rows] == ["0", "1"]
+    assert "1, 1, 1, 1, 1, 1" in result.out
+    assert "f32[2, 3]" in result.out
+
+
+def test_run_without_inputs_and_with_a_seed(run: Weft, tmp_path: Path) -> None:
+    b = Builder()
+    save(b.build(b.rng_uniform(shape=[3], dtype="f32")), tmp_path / "random.txt")
+    for seed in (0, 7):
+        done = run("run", tmp_path / "random.txt", "--seed", seed, "--out", tmp_path / "out.npz")
+        assert done.code == 0
+        with np.load(tmp_path / "out.npz") as results:
+            (expected,) = weft.run(load(tmp_path / "random.txt"), seed=seed)
+            np.testing.assert_array_equal(results["arr_0"], expected)
+
+
+def test_run_says_what_is_wrong_with_the_inputs(run: Weft, program: Path, tmp_path: Path) -> None:
+    assert run("run", program) == Result(
+        1, "", "error: @small takes 1 inputs (f32[2, 3]) but got 0\n"
+    )
+    np.savez(tmp_path / "in.npz", np.zeros(3))
+    assert run("run", program, "--inputs", tmp_path / "in.npz").err == (
+        "error: input 0 has dtype float64, but the program takes f32[2, 3]; convert it with "
+        ".astype first\n"
+    )
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 broken", b"not an archive"])
+def test_an_archive_that_cannot_be_read(
+    run: Weft, program: Path, tmp_path: Path, content: bytes
+) -> None:
+    path = tmp_path / "in.npz"
+    path.write_bytes(content)
+    result = run("run", program, "--inputs", path)
+    assert result.code == 1
+    assert result.err.startswith(f"error: cannot read {path}")
+    assert result.err.count("\n") == 1
+
+
+def test_a_single_array_or_pickled_objects_are_refused(
+    run: Weft, program: Path, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "one.npy", np.zeros((2, 3), np.float32))
+    assert "holds a single array" in run("run", program, "--inputs", tmp_path / "one.npy").err
+    np.savez(tmp_path / "objects.npz", np.array([object()], object))
+    result = run("run", program, "--inputs", tmp_path / "objects.npz")
+    assert result.code == 1
+    assert "cannot read" in result.err
+    assert run("run", program, "--inputs", tmp_path / "none.npz").err == (
+        f"error: cannot read {tmp_path / 'none.npz'}: No such file or directory\n"
+    )
+
+
+# -- arrays that NumPy's format cannot name ------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ALL, ids=str)
+@pytest.mark.parametrize("shape", [(), (3,), (0, 2)])
+def test_every_dtype_goes_through_an_archive(
+    tmp_path: Path, dtype: DType, shape: tuple[int, ...]
+) -> None:
+    array = np.asarray(np.resize([0, 1, 7], shape)).astype(dtype.numpy)
+    arrays.write(tmp_path / "a.npz", [array, array])
+    first, second = arrays.read(tmp_path / "a.npz")
+    for read in (first, second):
+        assert (read.dtype, read.shape) == (dtype.numpy, shape)
+        assert read.tobytes() == array.tobytes()
+
+
+def test_the_bits_have_the_documented_form(tmp_path: Path) -> None:
+    given = [
+        np.array([1.0, -2.0], ml_dtypes.bfloat16),
+        np.array([1.0], ml_dtypes.float8_e4m3fn),
+        np.array([-8, 7], ml_dtypes.int4),
+    ]
+    arrays.write(tmp_path / "a.npz", given)
+    with np.load(tmp_path / "a.npz") as archive:
+        assert archive.files == ["arr_0:bf16", "arr_1:fp8_e4m3", "arr_2:si4"]
+        assert archive["arr_0:bf16"].tolist() == [0x3F80, 0xC000]
+        assert archive["arr_0:bf16"].dtype == np.uint16
+        assert archive["arr_1:fp8_e4m3"].tolist() == [0x38]
+        assert archive["arr_2:si4"].tolist() == [-8, 7]
+        assert archive["arr_2:si4"].dtype == np.int8
+
+
+def test_arrays_come_by_number_or_in_file_order(tmp_path: Path) -> None:
+    numbered = {f"arr_{n}": np.int32(n) for n in (10, 2, 0)}
+    np.savez(tmp_path / "a.npz", **numbered)  # type: ignore[arg-type]
+    assert [int(a) for a in arrays.read(tmp_path / "a.npz")] == [0, 2, 10]
+    np.savez(tmp_path / "b.npz", zebra=np.int32(1), ant=np.int32(2))
+    assert [int(a) for a in arrays.read(tmp_path / "b.npz")] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "sentence"),
+    [
+        ("x", np.zeros(2, ml_dtypes.bfloat16), "array 'x' has lost its dtype"),
+        ("x:bf16", np.zeros(2, np.float32), "array 'x:bf16' holds float32, not uint16"),
+        ("x:ui4", np.array([16], np.uint8), "array 'x:ui4' has values that ui4 cannot hold"),
+    ],
+)
+def test_wrong_bits_are_refused(tmp_path: Path, name: str, array: Any, sentence: str) -> None:
+    np.savez(tmp_path / "a.npz", **{name: array})
+    with pytest.raises(weft.UserError, match=sentence):
+        arrays.read(tmp_path / "a.npz")
+
+
+# -- the command line itself ---------------------------------------------------------------------
+
+
+def test_the_version(run: Weft) -> None:
+    assert run("--version") == run("version") == Result(0, f"weft {weft.__version__}\n", "")
+
+
+def test_help_lists_the_commands(run: Weft) -> None:
+    result = run("--help")
+    assert result.code == 0
+    for command in ("run", "verify", "show", "convert", "version"):
+        assert command in result.out
+        assert run(command, "--help").code == 0
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["frobnicate"],
+        ["verify"],
+        ["show", "x.json", "--format", "yaml"],
+        ["run", "x.json", "--seed", "-1"],
+        ["convert", "x.json"],
+    ],
+)
+def test_a_wrong_command_line_is_exit_code_2(run: Weft, args: list[str]) -> None:
+    result = run(*args)
+    assert (result.code, result.out) == (2, "")
+    assert "Usage: weft" in result.err
+
+
+def test_errors_are_sentences_on_stderr(run: Weft, tmp_path: Path) -> None:
+    assert run("show", "missing.json") == Result(
+        1, "", "error: cannot read missing.json: No such file or directory\n"
+    )
+    (tmp_path / "bad.json").write_text("{}")
+    assert run("verify", tmp_path / "bad.json") == Result(
+        1, "", "error: MalformedJson at the top level: the field 'entry' is missing\n"
+    )
+
+
+@pytest.mark.filterwarnings("default::weft.foundation.errors.WeftWarning")
+def test_warnings_are_sentences_too(run: Weft, program: Path, tmp_path: Path) -> None:
+    data = json.loads(program.read_text())
+    data["comment"] = "hello"
+    (tmp_path / "more.json").write_text(json.dumps(data))
+    result = run("verify", tmp_path / "more.json")
+    assert result.code == 0
+    assert result.err == "warning: program: unknown field 'comment' is ignored\n"
+
+
+def test_a_bug_is_reported_as_one_with_a_traceback_on_request(
+    run: Weft, program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: object) -> None:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr(main, "load", broken)
+    monkeypatch.delenv("WEFT_DEBUG", raising=False)
+    sentence = (
+        "internal error: ZeroDivisionError: oops; this is a bug in Weft, please report it with the "
+        "program (WEFT_DEBUG=1 shows where it happened)\n"
+    )
+    assert run("verify", program) == Result(1, "", sentence)
+    monkeypatch.setenv("WEFT_DEBUG", "1")
+    result = run("verify", program)
+    assert result.err.startswith("Traceback (most recent call last):")
+    assert result.err.endswith(sentence)
+
+
+def start(*args: object, **options: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "weft", *map(str, args)],
+        env={**os.environ, "PYTHONPATH": SOURCE},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def test_python_m_weft_is_the_command(program: Path) -> None:
+    process = start("verify", program)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (0, f"{program}: valid, 2 instructions\n", "")
+
+
+@pytest.mark.parametrize("lines", [1, 5_000])
+def test_a_reader_that_leaves_early_is_no_news(tmp_path: Path, lines: int) -> None:
+    b = Builder()
+    x = b.param("f32", [2])
+    for _ in range(lines):
+        x = b.neg(x)
+    save(b.build(x), tmp_path / "long.bin")
+    process = start("show", tmp_path / "long.bin")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    process.wait(timeout=60)
+
+
+def test_interrupting_is_exit_code_130(
+    run: Weft, program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main, "load", interrupted)
+    assert run("verify", program) == Result(130, "", "")

@@ -1,0 +1,102 @@
+"""Files: the format is told by content when reading and by extension when writing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from weft.foundation.errors import SpecViolation, UserError
+from weft.ptir import Builder, Program, dumps, load, loads, save
+from weft.ptir.files import EXTENSIONS, format_of
+
+
+def small_program() -> Program:
+    b = Builder("small")
+    x = b.param("f32", [2])
+    return b.build(b.exp(x) + 1.0)
+
+
+@pytest.mark.parametrize("extension", [e for e, form in EXTENSIONS.items() if form != "display"])
+def test_what_is_saved_loads(tmp_path: Path, extension: str) -> None:
+    path = tmp_path / f"program{extension}"
+    save(small_program(), path)
+    assert load(path) == small_program()
+    assert load(str(path)) == small_program()
+
+
+@pytest.mark.parametrize("form", ["json", "bincode", "text"])
+def test_content_decides_whatever_the_extension_says(tmp_path: Path, form: str) -> None:
+    path = tmp_path / "program.unknown"
+    save(small_program(), path, form)
+    assert load(path) == small_program()
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_text_may_begin_with_spaces_or_a_byte_order_mark(form: str) -> None:
+    text = str(dumps(small_program(), form))
+    assert loads(" \n" + text) == small_program()
+    assert loads(("\ufeff" + text).encode()) == small_program()
+
+
+def test_the_display_form_cannot_be_read_back() -> None:
+    text = str(dumps(small_program(), "display"))
+    for data in (text, text.encode()):
+        with pytest.raises(SpecViolation) as caught:
+            loads(data)
+        assert str(caught.value) == (
+            "MalformedText: this is the display form, which leaves out literal bytes and cannot be "
+            "read back (write the program with format='text' or 'json')"
+        )
+
+
+def test_text_that_is_not_utf_8() -> None:
+    with pytest.raises(SpecViolation) as caught:
+        loads(b"ptir.v0.4 \xff")
+    assert str(caught.value) == "MalformedText: the file is not UTF-8 text: byte 10 is wrong"
+
+
+def test_mistakes_with_files_are_told_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        load(tmp_path / "missing.json")
+    assert str(caught.value) == (
+        f"cannot read {tmp_path / 'missing.json'}: No such file or directory"
+    )
+    with pytest.raises(UserError) as caught:
+        save(small_program(), tmp_path / "no" / "folder.json")
+    assert str(caught.value) == (
+        f"cannot write {tmp_path / 'no' / 'folder.json'}: No such file or directory"
+    )
+    with pytest.raises(UserError) as caught:
+        format_of("model.onnx")
+    assert str(caught.value) == (
+        "cannot tell the format of model.onnx by its extension; use one of .json (json), "
+        ".bin (bincode), .bincode (bincode), .txt (text), .ptir (display)"
+    )
+    with pytest.raises(UserError) as caught:
+        dumps(small_program(), "yaml")
+    assert str(caught.value) == (
+        "unknown format 'yaml'; the formats are json, text, display, bincode"
+    )
+
+
+def test_a_region_returns_its_last_instructions_on_the_wire() -> None:
+    b = Builder()
+    flag, x, y = b.param("i1"), b.param("f32", [2]), b.param("f32", [2])
+    swapped = b.cond(flag, lambda r, p, q: (q, p), lambda r, p, q: (p, r.neg(q)), x, y)
+    program = b.build(swapped)
+    read = loads(dumps(program, "json"))
+    for region in read.regions:
+        count = len(region.results)
+        assert region.result_ids == tuple(i.id for i in region.body[-count:])
+        assert {i.op.name for i in region.body} <= {"broadcast_to", "elementwise_unary"}
+    assert loads(dumps(read, "json")) == read
+    assert loads(dumps(program, "text")) == program
+
+
+def test_a_region_without_results_on_the_wire() -> None:
+    b = Builder()
+    counter = b.param("si32")
+    b.region([counter.type], lambda r, c: ())
+    program = b.build(counter)
+    assert loads(dumps(program, "bincode")) == program

@@ -18,11 +18,20 @@ import typer
 
 from weft import __version__
 from weft.cli import arrays
-from weft.cli.report import complain, outputs_table, print_table, printable
+from weft.cli.report import (
+    complain,
+    outputs_table,
+    print_table,
+    printable,
+    targets_table,
+    write,
+)
 from weft.driver.backends import DEFAULT, backend_names
+from weft.driver.conversion import conversion_target_names, convert
 from weft.driver.execute import MAX_SEED, run
 from weft.foundation.errors import SpecViolation, WeftError, WeftWarning
 from weft.ptir.files import EXTENSIONS, dumps, load, save
+from weft.ptir.passes.log import PassLog
 from weft.ptir.verify import verify
 
 app = typer.Typer(
@@ -108,11 +117,35 @@ def show_command(
 
 @app.command("convert")
 def convert_command(
-    source: Annotated[Path, typer.Argument(metavar="IN", help="A PTIR program in any form.")],
-    target: Annotated[Path, typer.Argument(metavar="OUT", help=f"One of {_EXTENSIONS}.")],
+    source: Annotated[
+        Path | None, typer.Argument(metavar="IN", help="A PTIR program in any form.")
+    ] = None,
+    target: Annotated[
+        Path | None,
+        typer.Argument(metavar="OUT", help=f"One of {_EXTENSIONS}, or any with --to."),
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help=f"One of {', '.join(conversion_target_names())}."),
+    ] = None,
+    list_targets: Annotated[
+        bool, typer.Option("--list", help="List what --to can name, and stop.")
+    ] = False,
 ) -> None:
-    """Write the program IN as OUT; the extension of OUT says in which form."""
-    save(load(source), target)
+    """Write the program IN as OUT; the extension of OUT says in which form.
+
+    With --to, a conversion target says it, IN must verify, and without OUT the result is printed.
+    """
+    if list_targets:
+        print_table(targets_table())
+    elif source is None:
+        raise typer.BadParameter("it is missing: the program to convert", param_hint="IN")
+    elif to is not None:
+        write(convert(load(source), to), target)
+    elif target is None:
+        raise typer.BadParameter("give it, or --to NAME", param_hint="OUT")
+    else:
+        save(load(source), target)
 
 
 @app.command("run")
@@ -130,11 +163,18 @@ def run_command(
     seed: Annotated[
         int, typer.Option(min=0, max=MAX_SEED, help="What the random ops draw from.")
     ] = 0,
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", "-v", help="Tell on stderr how the program was legalised."),
+    ] = False,
 ) -> None:
     """Run FILE. bf16, fp8 and 4-bit arrays are stored as bits under names such as 'arr_0:bf16'."""
     program = load(file)
     given = arrays.read(inputs) if inputs is not None else []
-    results = run(program, given, backend=backend, seed=seed)
+    log = PassLog()
+    results = run(program, given, backend=backend, seed=seed, log=log)
+    for entry in log.entries if verbose else ():
+        complain(str(entry))
     if out is None:
         print_table(outputs_table(results))
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from weft.driver.conversion import conversion_target_names, get_conversion_target
 from weft.foundation.dtypes import as_dtype
+from weft.foundation.errors import UserError
 
 Array = NDArray[Any]
 FIRST = 6
@@ -40,6 +43,34 @@ def outputs_table(arrays: Sequence[Array]) -> Table:
         kind = f"{as_dtype(array.dtype)}{list(array.shape)}"
         table.add_row(str(index), Text(kind), Text(first_values(array)))
     return table
+
+
+def targets_table() -> Table:
+    """One row for each conversion target; for one that cannot be loaded, why."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("target", no_wrap=True)
+    table.add_column("file", no_wrap=True)
+    table.add_column("writes")
+    for name in conversion_target_names():
+        try:
+            target = get_conversion_target(name)
+            table.add_row(Text(name), Text(target.extension), Text(target.description))
+        except UserError as error:
+            table.add_row(Text(name), "", Text(printable(str(error))))
+    return table
+
+
+def write(data: str | bytes, target: Path | None) -> None:
+    """Text or bytes into a file, or on stdout."""
+    raw = data if isinstance(data, bytes) else data.encode()
+    if target is None:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(raw)
+        return
+    try:
+        target.write_bytes(raw)
+    except OSError as error:
+        raise UserError(f"cannot write {target}: {error.strerror or error}") from None
 
 
 def first_values(array: Array) -> str:

@@ -287,8 +287,6 @@ class _Planner:
         if view is not None and self._will_do(instruction, view):
             self.types[instruction.id] = instruction.output
             self.values[instruction.id] = (view,)
-            draft = self.drafts[view.buffer]
-            draft.last = max(draft.last, position)
         else:
             self._define(instruction.id, instruction.output, Role.TEMPORARY, position)
 

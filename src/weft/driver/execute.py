@@ -1,4 +1,4 @@
-"""`weft.run`: verify a program, check the inputs, bind its dims, and carry it out."""
+"""`weft.run`: verify a program, check the inputs, bind its dims, legalise it, and carry it out."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.driver.backends import DEFAULT, get_backend
+from weft.driver.legalise import legalise
 from weft.foundation.errors import UserError
 from weft.ptir.interp import Observer
 from weft.ptir.ir import Program
+from weft.ptir.passes.log import PassLog
 from weft.ptir.specialise import bind_shapes, specialise
 from weft.ptir.types import TensorType, leaves
 from weft.ptir.verify import verify
@@ -27,12 +29,14 @@ def run(
     backend: str = DEFAULT,
     seed: int = 0,
     observer: Observer | None = None,
+    log: PassLog | None = None,
 ) -> list[Array]:
     """Run a program. Inputs and results are flat lists: tuples are flattened in order.
 
     Arrays must have exactly the declared dtype; Python numbers and lists are converted where that
     loses nothing. `seed` (64 bits) feeds the random ops. `observer` is told the time of every
-    instruction, on backends that run one at a time.
+    instruction, on backends that run one at a time. `log` is told which ops were decomposed for
+    the backend.
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= MAX_SEED:
         raise UserError(f"seed {seed!r} is not a whole number from 0 to 2^64 - 1")
@@ -41,7 +45,7 @@ def run(
     arrays = check_inputs(program, inputs)
     sizes = bind_shapes(program.main.parameters, [array.shape for array in arrays])
     concrete = specialise(program, sizes)
-    executable = chosen.compile(concrete)
+    executable = chosen.compile(legalise(concrete, chosen, log))
     inputs = [chosen.store(array) for array in arrays]
     results = executable.execute(inputs, seed=seed, observer=observer)
     kinds = [leaf for kind in concrete.main.results for leaf in leaves(kind)]

@@ -186,17 +186,19 @@ def _order(term: Term) -> tuple[int, str]:
     return (kinds[type(term)], str(term))
 
 
-def substitute(value: Expr, replace: Mapping[str, Expr]) -> Expr:
-    """The expression with axes (by name) replaced by expressions."""
+def substitute(
+    value: Expr, replace: Mapping[str, Expr], params: Mapping[str, Expr] | None = None
+) -> Expr:
+    """The expression with axes, and run-time parameters, replaced by expressions, by name."""
     parts: list[Expr | int] = [value.constant]
     for term, factor in value.terms:
         match term:
             case Axis(name=name):
                 new = replace.get(name, Expr(0, ((term, 1),)))
+            case Param(name=name):
+                new = (params or {}).get(name, Expr(0, ((term, 1),)))
             case FloorDiv(value=inner, divisor=divisor):
-                new = floordiv(substitute(inner, replace), divisor)
-            case _:
-                new = Expr(0, ((term, 1),))
+                new = floordiv(substitute(inner, replace, params), divisor)
         parts.append(scale(new, factor))
     return add(*parts)
 

@@ -186,7 +186,7 @@ class _Book:
         for value in values:
             for (operand, k), own in running_together(value):
                 table.unite(nodes[operand][k], nodes[value][own])
-        unaligned = {
+        unaligned: set[Value] = {
             value
             for value in values
             if isinstance(value, Reshape) and not _link(table, value, nodes)
@@ -265,9 +265,10 @@ def _reshape_map(value: Reshape) -> Index:
     for source, target in matching_groups(before, after):
         offset = constant(0)
         for k in target:
-            offset = add(scale(offset, after[k]), axis(f"i{k}"))
+            here = axis(f"i{k}") if after[k] > 1 else constant(0)
+            offset = add(scale(offset, after[k]), here)
         inner = prod(before[k] for k in source)
-        for k in source:
+        for k in (k for k in source if before[k] > 1):
             inner //= before[k]
             quotient = simplify(offset // inner, ranges)
             result[k] = quotient

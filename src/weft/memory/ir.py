@@ -1,20 +1,25 @@
 """BufferMap: where every tensor of a module lives.
 
-    BufferMap = tensor -> MemRef, arena bytes, copies
-    MemRef    = buffer, strides (elements), offset, alignment, noalias
+    BufferMap = tensor -> MemRef, arena bytes, copies, lives, shares
+    MemRef    = buffer, strides (elements), alignment, noalias
     Buffer    = input n | output n | state n | constant n | arena [offset, bytes)
 
-Semantics. A tensor's element at index i is at `offset + dot(i, strides)` elements from the start of
-its buffer. Two tensors may share a buffer when one is dead before the other is written, or when the
-second is the first with some elements replaced (`base`), or the same elements under another shape.
-An output with a `base` shares the base's buffer if the base is donated, state, or internal and
-dead; otherwise a copy is listed, to be made before the kernel runs. Arena ranges of tensors that
-live at the same time do not overlap.
+Semantics. A tensor's element at index i is at `dot(i, strides)` elements from the start of its
+buffer; an arena buffer starts `offset` bytes into the arena. Two tensors may share a buffer when
+one is dead before the other is written, or when the second is the first with some elements replaced
+(`base`), or the same elements under another shape. An output with a `base` shares the base's buffer
+if the base is donated, state, or internal and dead; otherwise a copy is listed, to be made before
+the kernel runs. Arena ranges of tensors that live at the same time do not overlap.
+
+A tensor's life is a pair of kernel numbers, first write to last read, both counted; what is handed
+in lives from -1, what is handed out lives to the number of kernels. Two tensors that share a buffer
+meet in at most one kernel, the one that reads the first and writes the second, and are listed under
+`shares` with the reason.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 
@@ -62,9 +67,21 @@ class Copy:
 
 
 @dataclass(frozen=True)
+class Share:
+    """A tensor that took over the buffer of another one, in which kernel, and why it may."""
+
+    kernel: str
+    first: str
+    second: str
+    why: str
+
+
+@dataclass(frozen=True)
 class BufferMap:
     """Where everything lives."""
 
     refs: dict[str, MemRef]
     arena_bytes: int
     copies: tuple[Copy, ...] = ()
+    lives: dict[str, tuple[int, int]] = field(default_factory=dict)
+    shares: tuple[Share, ...] = ()

@@ -1,31 +1,48 @@
 """Poly-View: the analysis form. Movements are gone; what is left are statements with domains and
 accesses.
 
-    Scop      = blocks, edges, non-SCoP boundaries
-    PolyBlock = name, kind, axes (with sizes), accesses, attrs
-    Access    = tensor (a block or an input), map, guards, fill
+    Scop      = inputs, params, blocks, edges, outputs, chains
+    PolyBlock = name, kind, axes (with sizes), accesses, shape, write, base, attrs
+    Access    = tensor (a block or an input), map, guards, fill, widen
     Edge      = from, to, true dependences
 
 Semantics. A block computes one Tiny value: its elementwise function, reduction or contraction.
 `axes` are its iteration axes, made of atoms, in order; `reduce_axes` are the ones it reduces. Each
 access says, for one operand, which element of which other block (or input) is read: movements
 between the two have been composed into `map`, a list of expressions in the block's axes, one per
-axis (atom) of the source's *output* space. Where a guard fails, `fill` is the element. SSA makes
-anti and output dependences empty; a true dependence is the access itself.
+axis (atom) of the source's *output* space. Where a guard fails, `fill` is the element. With `widen`
+the element is converted to that dtype, exactly, after it is read. SSA makes anti and output
+dependences empty; a true dependence is the access itself.
 
-A contraction block is a `mul` under a `reduce(sum)` whose operands are movements only. `pattern`
-names what it was recognised as; `fold` marks a chain (softmax statistics) that one pass can
-compute.
+Tensors, inputs included, have the shape of their atoms: their elements in row-major order, the same
+as under the shape that the program gave them (`Scop.shapes`), without axes of size 1 and with axes
+split where a reshape splits them. Constants and counters are blocks without accesses, whose `value`
+says what they are. A scalar is a tensor of rank 0, and so is a constant.
+
+A contraction block is a `mul` under a `reduce(sum)` whose operands are movements (and widening
+casts) of other tensors; both depend on every reduced axis. `pattern` names what it was recognised
+as: `matmul`, or `conv` where an operand adds a reduced axis to another one.
+
+An update block writes a window of a tensor: it iterates over the window, stores at `write` (one
+expression per axis of its result, in its axes and in params), and takes every other element from
+the tensor `base`, which has the shape of the result.
+
+An opaque block reads whole tensors: the maps of its accesses are identities over the tensors' own
+axes.
+
+A param is a scalar of the run: element `access` of a tensor, clamped to `[low, high]`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, TypeAlias
 
 from weft.foundation.dtypes import DType
-from weft.foundation.index_expr import Guard, Index
+from weft.foundation.index_expr import Expr, Guard, Index
+
+Scalar: TypeAlias = bool | int | float | complex
 
 
 class BlockKind(Enum):
@@ -35,6 +52,7 @@ class BlockKind(Enum):
     REDUCE = "reduce"
     MOVEMENT = "movement_affine"
     CONTRACTION = "contraction_pattern"
+    UPDATE = "update"
     OPAQUE = "opaque"
 
 
@@ -54,12 +72,26 @@ class Access:
     tensor: str
     map: Index
     guards: tuple[Guard, ...] = ()
-    fill: object | None = None
+    fill: Scalar | None = None
+    widen: DType | None = None
+
+
+@dataclass(frozen=True)
+class IndexParam:
+    """A run-time number of index expressions, `$name` in them."""
+
+    name: str
+    access: Access
+    low: int
+    high: int
 
 
 @dataclass(frozen=True)
 class ContractionAttrs:
-    """The roles of the axes of a contraction, by name."""
+    """The roles of the axes of a contraction, by name: in both operands and the result (batch), in
+    lhs and the result, in rhs and the result, in the result (all of the former, in its order), and
+    in the operands only. `affine_offsets` maps an axis to the expression that adds a reduced axis
+    to it."""
 
     pattern: str
     batch_idx: tuple[str, ...]
@@ -81,16 +113,47 @@ class PolyBlock:
     accesses: tuple[Access, ...]
     value: Any
     attrs: ContractionAttrs | None = None
+    value_id: str = ""
+    """The id of the Tiny value: v0, v1, ..."""
+    fn: str = ""
+    """What is computed: the function or reduction by its Tiny name, or cast, where, const, iota."""
+    write: Index | None = None
+    base: str | None = None
+    window_of: tuple[int, ...] = ()
+    """The shape of the result of an update block."""
 
     @property
     def out_axes(self) -> tuple[IterAxis, ...]:
-        """The axes of the result, in order."""
+        """The axes that are not reduced, in order: those of the result, but for an update."""
         return tuple(axis for axis in self.axes if not axis.reduce)
+
+    @property
+    def reduce_axes(self) -> tuple[IterAxis, ...]:
+        return tuple(axis for axis in self.axes if axis.reduce)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the result, in atoms."""
+        if self.write is not None:
+            return self.window_of
+        return tuple(axis.size for axis in self.out_axes)
+
+    @property
+    def expressions(self) -> tuple[Expr, ...]:
+        """Every index expression of the block."""
+        reads = (e for a in self.accesses for e in (*a.map, *(g.expr for g in a.guards)))
+        return (*reads, *(self.write or ()))
+
+    @property
+    def ranges(self) -> dict[str, tuple[int, int]]:
+        """Inclusive ranges of the axes, for interval arithmetic."""
+        return {axis.name: (0, axis.size - 1) for axis in self.axes}
 
 
 @dataclass(frozen=True)
 class Edge:
-    """Block `to` reads block `source` through access number `access`."""
+    """Block `to` reads block `source` through access number `access`; -1: as its base, or for a
+    param of its index expressions."""
 
     source: str
     to: str
@@ -108,10 +171,17 @@ class Chain:
 @dataclass(frozen=True)
 class Scop:
     """The whole view. `outputs` maps a program output to the block (or input) that is it, and
-    how."""
+    how, over the atoms of the output."""
 
     inputs: dict[str, tuple[DType, tuple[int, ...]]]
     blocks: tuple[PolyBlock, ...]
     edges: tuple[Edge, ...]
     outputs: tuple[tuple[str, Access, tuple[IterAxis, ...]], ...]
     chains: tuple[Chain, ...] = ()
+    params: tuple[IndexParam, ...] = ()
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """The shapes of inputs and outputs as the program gave them."""
+
+    @property
+    def by_name(self) -> dict[str, PolyBlock]:
+        return {block.name: block for block in self.blocks}

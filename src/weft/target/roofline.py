@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from weft.target.target import Kind, Limits, Target
+from weft.target.target import Limits, Target
 
 BASE_REGISTERS = 40
 """Addresses, loop counters and fragments beside the accumulators."""
@@ -136,7 +136,3 @@ def waves(tiles: int, slots: int) -> int:
 def quantisation(tiles: int, slots: int) -> float:
     """The share of slots that have work, over all waves."""
     return tiles / (waves(tiles, slots) * slots) if tiles else 1.0
-
-
-def is_gpu(target: Target) -> bool:
-    return target.kind is Kind.GPU

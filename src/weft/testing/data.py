@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,6 @@ from weft.testing.facts import Facts, part
 
 Array = NDArray[Any]
 
-_SPECIALS: Final = (math.nan, math.inf, -math.inf, -0.0)
 _FULL = 2**64
 
 
@@ -65,16 +64,17 @@ class DataSource:
         low, high = math.ceil(facts.low / step), math.floor(facts.high / step)
         values = self.integers(shape, low, high).astype(np.float64) * step
         if facts.special:
-            values = self._sprinkled(values, dtype)
+            values = self._sprinkled(values, dtype, zeros=facts.low <= 0 <= facts.high)
         return (
             np.asarray(values)
             .astype(np.float32 if dtype.bits < 32 else dtype.numpy)
             .astype(dtype.numpy)
         )
 
-    def _sprinkled(self, values: Array, dtype: DType) -> Array:
-        """About one element in six becomes NaN, an infinity or -0."""
-        kinds = [math.nan, -0.0] if dtype is FP8_E4M3 else list(_SPECIALS)
+    def _sprinkled(self, values: Array, dtype: DType, *, zeros: bool) -> Array:
+        """About one element in six becomes NaN, an infinity, or (where it is in range) -0."""
+        kinds = [math.nan] if dtype is FP8_E4M3 else [math.nan, math.inf, -math.inf]
+        kinds += [-0.0] if zeros else []
         chosen = self.integers(values.shape, 0, 6 * len(kinds) - 1)
         return np.where(chosen < len(kinds), np.asarray(kinds)[chosen % len(kinds)], values)
 

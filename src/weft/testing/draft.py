@@ -123,6 +123,8 @@ class Draft:
         """Every tensor that may be used further."""
         self.bundles: list[Bundle] = []
         self.uses: Counter[int] = Counter()
+        self.values: dict[int, Value] = {}
+        """After `build`: what each id of the draft has become."""
         self._count = 0
 
     # -- returning to an earlier state -----------------------------------------------------------
@@ -228,8 +230,8 @@ class Draft:
     def build(self, name: str, results: Sequence[Item | Bundle]) -> Program:
         """The program that returns these values."""
         builder = Builder(name)
-        values = {entry.id: builder.param_of(entry.type) for entry in self.inputs}
-        return builder.build(*self._play(builder, values, results))
+        self.values = {entry.id: builder.param_of(entry.type) for entry in self.inputs}
+        return builder.build(*self._play(builder, self.values, results))
 
     def arrays(self) -> list[Array]:
         """The inputs of the program, flattened."""

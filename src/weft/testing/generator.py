@@ -59,6 +59,17 @@ class Rules:
     dynamic: bool = True
 
 
+@dataclass(frozen=True)
+class Setting:
+    """What the ops of one program have in common, so that their values meet."""
+
+    rules: Rules
+    dims: Sequence[Dim]
+    """Sizes that come up again and again."""
+    dtypes: frozenset[DType]
+    """The dtypes that are preferred."""
+
+
 Shaper = Callable[[], Shape]
 Test = Callable[[Item], bool]
 
@@ -67,15 +78,14 @@ class Generator:
     """Random choices, the draft they build, and the rules they keep."""
 
     def __init__(
-        self, choices: Choices, data: DataSource, rules: Rules, draft: Draft,
-        dims: Sequence[Dim], depth: int = 0, outer_bound: set[Symbol] | None = None,
+        self, choices: Choices, data: DataSource, setting: Setting, draft: Draft,
+        depth: int = 0, outer_bound: set[Symbol] | None = None,
     ) -> None:  # fmt: skip
         self.choices = choices
         self.data = data
-        self.rules = rules
+        self.setting = setting
+        self.rules = setting.rules
         self.draft = draft
-        self.dims = dims
-        """Sizes that come up again and again, so that shapes meet."""
         self.depth = depth
         """How many regions are around this body."""
         self._outer_bound = outer_bound
@@ -96,6 +106,14 @@ class Generator:
         if not found:
             raise Skip
         return found
+
+    def dtype(self, dtypes: Iterable[DType]) -> DType:
+        """One of the dtypes, mostly one that the program prefers."""
+        return self.choices.choose(self._preferred(self.dtypes(dtypes)))
+
+    def _preferred(self, dtypes: list[DType]) -> list[DType]:
+        common = [dtype for dtype in dtypes if dtype in self.setting.dtypes]
+        return common if common and self.choices.chance(0.85) else dtypes
 
     def emit(self, op: Op, *operands: Item, facts: Facts) -> Item:
         """Append an op with a tensor result."""
@@ -136,7 +154,7 @@ class Generator:
         """A size: often one of the program's own, now and then 1, rarely 0."""
         choices = self.choices
         if choices.chance(0.7):
-            return choices.choose(self.dims)
+            return choices.choose(self.setting.dims)
         if choices.chance(0.04):
             return 0
         return choices.choose((1, 2, 3, 4, 5, 8))
@@ -159,7 +177,7 @@ class Generator:
         ok: Test | None = None, shape: Shaper | None = None,
     ) -> Item:  # fmt: skip
         """A value of one of the dtypes that passes `ok`; a new one has a shape from `shape`."""
-        allowed = self.dtypes(dtypes)
+        allowed = self._preferred(self.dtypes(dtypes))
         found = [i for i in self.draft.items if i.dtype in allowed and (ok is None or ok(i))]
         if found and self.choices.chance(0.85):
             good = [item for item in found if want.accepts(item.facts)]
@@ -181,13 +199,14 @@ class Generator:
 
     def like(self, model: Item, want: Want = ANYTHING, dtype: DType | None = None) -> Item:
         """A value of exactly the shape of `model`, and of its dtype unless another one is given."""
-        return self.of_type(model.type.with_dtype(dtype or model.dtype), want)
+        return self.of_type(model.type.with_dtype(dtype or model.dtype), want, model)
 
-    def of_type(self, kind: TensorType, want: Want = ANYTHING) -> Item:
-        """A value of exactly this type."""
+    def of_type(self, kind: TensorType, want: Want = ANYTHING, besides: Item | None = None) -> Item:
+        """A value of exactly this type, rarely the one given as `besides`."""
         if kind.dtype not in self.rules.dtypes:
             raise Skip
-        found = [item for item in self.draft.items if item.type == kind]
+        again = self.choices.chance(0.1)
+        found = [i for i in self.draft.items if i.type == kind and (again or i is not besides)]
         good = [item for item in found if want.accepts(item.facts)]
         if good and self.choices.chance(0.75):
             return self.choices.choose(good)
@@ -250,6 +269,8 @@ class Generator:
         if dtype not in self.rules.dtypes:
             raise Skip
         facts = Facts(value, value, grid(value), zeros=True)
+        if dtype.is_complex:
+            facts = join(facts, Facts(0, 0, grid(value), zeros=True))
         scalar = np.asarray(value).astype(dtype.numpy)
         sizes = self.draft.sizes(shape)
         static = all(isinstance(dim, int) for dim in shape)
@@ -373,10 +394,13 @@ class Generator:
 
     def cut(self, item: Item, low: Item, high: Item) -> Facts:
         """The facts of `min(max(item, low), high)`."""
-        every = join(item.facts, low.facts, high.facts)
-        least = min(max(item.facts.low, low.facts.low), high.facts.low)
-        most = min(max(item.facts.high, low.facts.high), high.facts.high)
-        return replace(every, low=least, high=most, zeros=False)
+        every = replace(join(item.facts, low.facts, high.facts), zeros=False)
+        if low.facts.special or high.facts.special:
+            return every
+        reach = math.inf if item.facts.special else 0
+        least = min(max(item.facts.low - reach, low.facts.low), high.facts.low)
+        most = min(max(item.facts.high + reach, low.facts.high), high.facts.high)
+        return replace(every, low=least, high=most)
 
 
 def grid(value: Number) -> float:

@@ -14,7 +14,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from weft.foundation.dtypes import ALL, DType, as_dtype
+from weft.foundation.dtypes import ALL, DType, as_dtype, in_order
 from weft.foundation.errors import UserError
 from weft.ptir.ir import Program
 from weft.ptir.op import SPELLINGS, Op
@@ -22,7 +22,7 @@ from weft.ptir.types import Dim, TensorType, TupleType
 from weft.testing.choices import Choices, SeededChoices
 from weft.testing.data import DataSource
 from weft.testing.draft import Bundle, Draft, Item, Symbols
-from weft.testing.generator import Generator, Rules
+from weft.testing.generator import Generator, Rules, Setting
 from weft.testing.generators import GENERATORS, grow
 
 MAX_SEED = 2**64 - 1
@@ -87,11 +87,22 @@ def generate(
     choices: Choices, data: DataSource, size: int, rules: Rules
 ) -> tuple[Program, list[NDArray[Any]]]:
     """A program and its inputs, from any source of decisions."""
+    draft, results = drafted(choices, data, size, rules)
+    return draft.build("main", results), draft.arrays()
+
+
+def drafted(
+    choices: Choices, data: DataSource, size: int, rules: Rules
+) -> tuple[Draft, list[Item | Bundle]]:
+    """A program before it is built, with the facts of all its values, and what it returns."""
     symbols = Symbols()
-    g = Generator(choices, data, rules, Draft(symbols, set()), _dims(choices, symbols, rules))
+    dims = _dims(choices, symbols, rules)
+    preferred = choices.sample(in_order(rules.dtypes), choices.integer(2, 5))
+    setting = Setting(rules, dims, frozenset(preferred))
+    g = Generator(choices, data, setting, Draft(symbols, set()))
     _first_inputs(g)
     grow(g, size)
-    return g.draft.build("main", _results(g)), g.draft.arrays()
+    return g.draft, _results(g)
 
 
 def _dims(choices: Choices, symbols: Symbols, rules: Rules) -> list[Dim]:
@@ -109,7 +120,7 @@ def _dims(choices: Choices, symbols: Symbols, rules: Rules) -> list[Dim]:
 
 def _first_inputs(g: Generator) -> None:
     """One input for each symbol, which binds it, and a few more, now and then as a tuple."""
-    for dim in g.dims:
+    for dim in g.setting.dims:
         if not isinstance(dim, int):
             _input(g, [(dim, *g.shape(0, 2))])
     for _ in range(g.choices.integer(1, 3)):
@@ -120,7 +131,7 @@ def _first_inputs(g: Generator) -> None:
 def _input(g: Generator, shapes: Sequence[tuple[Dim, ...]]) -> None:
     kinds, arrays, known = [], [], []
     for shape in shapes:
-        dtype = g.choices.choose(g.dtypes(ALL))
+        dtype = g.dtype(ALL)
         facts = g.invent(dtype)
         kinds.append(TensorType(dtype, shape))
         arrays.append(g.data.array(dtype, g.draft.sizes(shape), facts))

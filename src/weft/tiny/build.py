@@ -73,6 +73,10 @@ def reshape(x: Value, shape: Sequence[Dim]) -> Value:
 
 
 def permute(x: Value, perm: Sequence[int]) -> Value:
+    """The axes in another order; a permutation of a permutation is one."""
+    while isinstance(x, Permute):
+        perm = [x.perm[k] for k in perm]
+        x = x.x
     return x if tuple(perm) == tuple(range(len(x.shape))) else Permute(x, tuple(perm))
 
 
@@ -222,21 +226,26 @@ def windows(
 
 
 def layer_norm(x: Value, gamma: Value, beta: Value, epsilon: float, along: int) -> Value:
-    """`(x - mean) / sqrt(variance + epsilon) * gamma + beta`, the variance from the differences."""
+    """`(x - mean) / sqrt(variance + epsilon) * gamma + beta`, the variance from the differences.
+
+    What is the same for a whole row is computed once, before it is spread over the row.
+    """
     count = float(max(static(x.shape[along]), 1))
 
     def mean(value: Value) -> Value:
-        total = reduce(ReduceFn.SUM, value, [along], value.dtype)
-        return binary(Fn.DIV, expand(keep_dims(total, x.shape, [along]), x.shape), count)
+        return binary(Fn.DIV, reduce(ReduceFn.SUM, value, [along], value.dtype), count)
+
+    def over_rows(row: Value) -> Value:
+        return expand(keep_dims(row, x.shape, [along]), x.shape)
 
     def laid(parameter: Value) -> Value:
         column = [x.shape[along] if k == along else 1 for k in range(len(x.shape))]
         return expand(reshape(parameter, column), x.shape)
 
-    centred = binary(Fn.SUB, x, mean(x))
+    centred = binary(Fn.SUB, x, over_rows(mean(x)))
     variance = mean(binary(Fn.MUL, centred, centred))
     deviation = Unary(Fn.SQRT, binary(Fn.ADD, variance, epsilon))
-    normal = binary(Fn.DIV, centred, deviation)
+    normal = binary(Fn.DIV, centred, over_rows(deviation))
     return binary(Fn.ADD, binary(Fn.MUL, normal, laid(gamma)), laid(beta))
 
 

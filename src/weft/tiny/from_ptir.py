@@ -566,4 +566,3 @@ def opaque_name(value: Opaque) -> str:
         return str(op)
     row = ROWS.get(type(op))
     return f"{op.mnemonic}: {row}" if isinstance(row, str) else op.mnemonic
-

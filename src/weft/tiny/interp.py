@@ -97,9 +97,9 @@ def _evaluate(
             if name not in data:
                 raise UserError(f"the input {name!r} was not given")
             return np.asarray(data[name])
-        case Const(value=scalar, dtype=dtype):
+        case Const(value=scalar):
             return _scalar(scalar, value)
-        case Iota(dtype=dtype, shape=shape, axis=axis):
+        case Iota():
             return _iota(value)
         case Unary(fn=fn, x=x):
             return functions.unary(str(fn), x.dtype, args[0])
@@ -111,7 +111,7 @@ def _evaluate(
             return np.asarray(np.where(*args))
         case Reduce(fn=reduce_fn, x=x, axes=axes, acc=acc):
             return functions.reduce(str(reduce_fn), x.dtype, args[0], axes, acc)
-        case DynamicUpdate(update=update, starts=starts):
+        case DynamicUpdate():
             return _updated(args[0], args[1], args[2:])
         case Opaque():
             if opaque is None:

@@ -182,6 +182,8 @@ def full(b: Any, dims: Sequence[int]) -> Any:
     return b.neg(b.param("f32", dims))
 
 
+NESTED = TupleType((TupleType((tensor("f32", [4]), tensor("f64", [2]))), tensor("f32", [8])))
+
 CASES = [
     # -- nothing but inputs
     Case("parameter", lambda b: unit(b), 0, 0, returned=((0, 0),)),
@@ -540,6 +542,26 @@ CASES = [
         64,
         64,
         views={1: (0, (8, 4))},
+    ),
+    Case(
+        "element after a nested tuple",
+        lambda b: b.neg(b.slice(b.param_of(NESTED)[1], [2], [4])),
+        64,
+        64,
+        views={1: (8, (4,))},
+    ),
+    Case(
+        "nested element as an argument",
+        lambda b: b.cond(
+            b.literal(True),
+            lambda r, p: r.neg(p[1]),
+            lambda r, p: r.abs(p[1]),
+            b.param_of(NESTED)[0],
+        ),
+        128,
+        128,
+        constants=1,
+        scratch=(64,),
     ),
     # -- custom calls
     Case(

@@ -23,8 +23,8 @@ from typing import TypeAlias
 
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.ir import LoopKind
-from weft.codegen.cpu.tiling import Segment, Tiling, segments
-from weft.foundation.errors import InternalError, Unimplemented
+from weft.codegen.cpu.tiling import Segment, Tiling, reduced_axes, segments
+from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import (
     Expr,
     Guard,
@@ -53,7 +53,9 @@ from weft.region.ir import (
     Select,
     Tensor,
     Unary,
+    operands,
 )
+from weft.region.structure import buffers
 
 UNROLLED, LANES, SERIAL, PARALLEL = (
     LoopKind.UNROLLED,
@@ -116,14 +118,9 @@ def lower_kernel(
     tiling: Tiling,
     name: str,
 ) -> ir.Routine:
-    """The routine that computes `kernel`. Its buffers are `kernel_buffers(kernel)`, in that
+    """The routine that computes `kernel`. Its buffers are `buffers(kernel)`, in that
     order."""
     return _Lowering(kernel, tensors, refs, tiling).routine(name)
-
-
-def kernel_buffers(kernel: Kernel) -> tuple[str, ...]:
-    """The tensors a kernel touches, in the order in which its routine takes them."""
-    return tuple(dict.fromkeys([*kernel.inputs, *(output.tensor for output in kernel.outputs)]))
 
 
 class _Lowering:
@@ -138,9 +135,9 @@ class _Lowering:
         self.tensors = tensors
         self.refs = refs
         self.tiling = tiling
-        self.numbers = {tensor: i for i, tensor in enumerate(kernel_buffers(kernel))}
+        self.numbers = {tensor: i for i, tensor in enumerate(buffers(kernel))}
         self.lets = {let.name: let for let in kernel.body}
-        self.reduced = _reduced_axes(kernel)
+        self.reduced = reduced_axes(kernel)
         self.groups = _reduction_groups(kernel)
         self.fresh = 0
 
@@ -153,12 +150,12 @@ class _Lowering:
             count, nest = self._tile_nest(outer, tiles, pieces)
             body.append(nest)
             pieces += count
-        buffers = self._buffer_args()
+        arguments = self._buffer_args()
         params = tuple(
             ir.ParamArg(p.name, self.numbers[p.tensor], p.element, p.low, p.high)
             for p in self.kernel.params
         )
-        return ir.Routine(name, buffers, pieces, tuple(body), params)
+        return ir.Routine(name, arguments, pieces, tuple(body), params)
 
     # -- the outer loops -------------------------------------------------------------------------
 
@@ -236,7 +233,10 @@ class _Lowering:
         if isinstance(let.expr, Reduce):
             self._reduce(let, home)
             return
-        for operand in _operands(let):
+        if isinstance(let.expr, Fold):
+            self._fold(let, let.expr, home)
+            return
+        for operand in operands(let):
             self._emit(operand, home)
         home.names.add(name)
         home.body.append(self._statement(let, home))
@@ -258,8 +258,6 @@ class _Lowering:
                 return ir.Let(let.name, let.dtype, fn, (lhs, rhs))
             case Select(pred=pred, x=x, y=y):
                 return ir.Let(let.name, let.dtype, "select", (pred, x, y))
-            case Fold():
-                raise Unimplemented("fold", "this CPU template computes reductions, not folds")
         raise InternalError(f"no statement for {let.expr}")
 
     def _load(self, let: Let, read: Read, scope: _Scope) -> ir.Load:
@@ -275,10 +273,7 @@ class _Lowering:
     def _reduce(self, let: Let, home: _Scope) -> None:
         """One loop for all reductions of the same group, around the tile loops they stand in."""
         group = self.groups[let.name]
-        tile = [scope for scope in home.chain() if scope.is_tile]
-        base = next(scope for scope in reversed(home.chain()) if not scope.is_tile)
-        for scope in reversed(tile):
-            scope.close()
+        tile, base = _reopen(home)
         reduction = self.lets[group[0]].expr
         if not isinstance(reduction, Reduce):
             raise InternalError("a reduction group holds something else")
@@ -307,8 +302,63 @@ class _Lowering:
         expr = let.expr
         if not isinstance(expr, Reduce):
             raise InternalError("only reductions have accumulators")
-        loops = tuple((s.var, s.count, s.kind) for s in inner.chain() if s.is_tile)
-        return ir.Init(acc, let.dtype, expr.fn, loops)
+        return ir.Init(acc, let.dtype, expr.fn, _instances(inner))
+
+    def _fold(self, let: Let, fold: Fold, home: _Scope) -> None:
+        """One loop for all results of a fold: its carries are accumulators that steps replace."""
+        tile, base = _reopen(home)
+        opened: dict[str, ir.Init] = {}
+        parts: dict[str, tuple[str, ...]] = {}
+        marker = len(base.body)
+
+        def step(inner: _Scope, suffix: str) -> None:
+            accs = tuple(f"{let.name}.{carry.name}.{suffix}" for carry in fold.carries)
+            parts[suffix] = accs
+            for carry, acc in zip(fold.carries, accs, strict=True):
+                loops = _instances(inner)
+                opened.setdefault(acc, ir.Init(acc, carry.dtype, "carry", loops, carry.init))
+                inner.body.append(ir.Current(carry.name, acc))
+            self._step(fold, inner)
+            for carry, acc in zip(fold.carries, accs, strict=True):
+                inner.body.append(ir.Assign(acc, carry.next))
+
+        self._loop(base, fold.axes, step, tile)
+        base.body[marker:marker] = list(opened.values())
+        self._merge(let, fold, tuple(parts.values()), home)
+
+    def _step(self, fold: Fold, inner: _Scope) -> None:
+        """The body of a fold, which depends on its carries and so stays where it is."""
+        own = {carry.name for carry in fold.carries} | {let.name for let in fold.step}
+        for let in fold.step:
+            for operand in operands(let):
+                if operand not in own:
+                    self._emit(operand, inner)
+            inner.body.append(self._statement(let, inner))
+
+    def _merge(
+        self, let: Let, fold: Fold, parts: tuple[tuple[str, ...], ...], home: _Scope
+    ) -> None:
+        """The carries, combined, under the names of the Lets that want them."""
+        wanted = {
+            other.expr.result: other.name
+            for other in self.kernel.body
+            if isinstance(other.expr, Fold)
+            and other.axes == let.axes
+            and (other.expr.axes, other.expr.carries, other.expr.step)
+            == (fold.axes, fold.carries, fold.step)
+        }
+        names = tuple(wanted.get(c.name, f"{let.name}.{c.name}") for c in fold.carries)
+        combine = tuple(self._scalar_let(inner, home) for inner in fold.combine)
+        home.names.update(names)
+        carries = tuple(carry.name for carry in fold.carries)
+        merged = tuple(carry.merged for carry in fold.carries)
+        home.body.append(ir.Merge(names, carries, parts, combine, merged))
+
+    def _scalar_let(self, let: Let, scope: _Scope) -> ir.Let:
+        made = self._statement(let, scope)
+        if not isinstance(made, ir.Let):
+            raise InternalError("a fold's combine reads memory")
+        return made
 
     def _loop(
         self,
@@ -415,10 +465,19 @@ def _open_tile(root: _Scope, places: dict[str, Expr], wrappers: Sequence[_Wrappe
     return scope
 
 
-def _reduced_axes(kernel: Kernel) -> frozenset[str]:
-    return frozenset(
-        name for let in kernel.body if isinstance(let.expr, Reduce) for name in let.expr.axes
-    )
+def _reopen(home: _Scope) -> tuple[list[_Scope], _Scope]:
+    """The tile loops around a scope, closed so that a loop can come before what follows, and the
+    scope outside them."""
+    tile = [scope for scope in home.chain() if scope.is_tile]
+    base = next(scope for scope in reversed(home.chain()) if not scope.is_tile)
+    for scope in reversed(tile):
+        scope.close()
+    return tile, base
+
+
+def _instances(inner: _Scope) -> tuple[tuple[str, int, LoopKind], ...]:
+    """The loops that give an accumulator its instances."""
+    return tuple((s.var, s.count, s.kind) for s in inner.chain() if s.is_tile)
 
 
 def _reduction_groups(kernel: Kernel) -> dict[str, tuple[str, ...]]:
@@ -426,25 +485,12 @@ def _reduction_groups(kernel: Kernel) -> dict[str, tuple[str, ...]]:
     depth: dict[str, int] = {}
     keys: dict[str, tuple[object, ...]] = {}
     for let in kernel.body:
-        below = max((depth[operand] for operand in _operands(let)), default=0)
+        below = max((depth[operand] for operand in operands(let)), default=0)
         is_reduction = isinstance(let.expr, Reduce)
         depth[let.name] = below + is_reduction
         if isinstance(let.expr, Reduce):
             keys[let.name] = (let.axes, let.expr.axes, depth[let.name])
     return {name: tuple(n for n, k in keys.items() if k == key) for name, key in keys.items()}
-
-
-def _operands(let: Let) -> tuple[str, ...]:
-    match let.expr:
-        case Unary(x=x) | Cast(x=x):
-            return (x,)
-        case Binary(lhs=lhs, rhs=rhs):
-            return (lhs, rhs)
-        case Select(pred=pred, x=x, y=y):
-            return (pred, x, y)
-        case Reduce(value=value):
-            return (value,)
-    return ()
 
 
 def _plain(name: str) -> str:

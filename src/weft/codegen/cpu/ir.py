@@ -2,7 +2,8 @@
 
     Routine = name, buffers, pieces, body
     Stmt    = For(var, start, stop, step, kind, body) | Load | Let | Store
-            | Init | Accumulate | Finish
+            | Init | Accumulate | Finish             reductions
+            | Current | Assign | Merge               folds
     kind    = parallel | serial | unrolled | lanes
 
 Semantics. Loop variables are integers; addresses, guards and points are expressions in them. The
@@ -15,8 +16,11 @@ same variables.
 `Init` makes an accumulator with one instance for each combination of its `loops`. `Accumulate`
 updates the instance of the iteration it stands in; a loop that is not around it counts as iteration
 0. `Finish` combines the instances over those loops that are not around it, in order, as a fixed
-tree. `Load` touches memory only where its guards hold, and gives `fill` elsewhere. `Store.point` is
-the index of the stored element in the output tensor: it is what the domain proof reads.
+tree. A fold keeps several accumulators at once: `Current` reads the instance of this iteration,
+`Assign` replaces it, and `Merge` combines the instances of all of them pairwise by a body of its
+own, in the same fixed order. `Load` touches memory only where its guards hold, and gives `fill`
+elsewhere. `Store.point` is the index of the stored element in the output tensor: it is what the
+domain proof reads.
 """
 
 from __future__ import annotations
@@ -80,13 +84,14 @@ class Let:
 
 @dataclass(frozen=True)
 class Init:
-    """A new accumulator for `fn`, starting at its identity."""
+    """A new accumulator, starting at the identity of `fn`, or at `start`."""
 
     acc: str
     dtype: DType
     fn: str
     loops: tuple[tuple[str, int, LoopKind], ...]
     """Variable, count and kind of the unrolled and lanes loops that give it instances."""
+    start: Scalar | None = None
 
 
 @dataclass(frozen=True)
@@ -106,6 +111,38 @@ class Finish:
 
 
 @dataclass(frozen=True)
+class Current:
+    """`name` = what the accumulator holds here."""
+
+    name: str
+    acc: str
+
+
+@dataclass(frozen=True)
+class Assign:
+    """The accumulator holds `value` from now on."""
+
+    acc: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Merge:
+    """All instances of a fold's carries combined.
+
+    `parts` are the sets of accumulators, one accumulator per carry in each; `combine` is computed
+    with the carries of two sides as `carry.a` and `carry.b`, and gives their union as `merged`.
+    """
+
+    names: tuple[str, ...]
+    """What the merged carries are called below, in order."""
+    carries: tuple[str, ...]
+    parts: tuple[tuple[str, ...], ...]
+    combine: tuple[Let, ...]
+    merged: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Store:
     """`buffer[address] = value`, which is element `point` of the tensor in that buffer."""
 
@@ -115,7 +152,7 @@ class Store:
     point: Index
 
 
-Stmt: TypeAlias = For | Load | Let | Init | Accumulate | Finish | Store
+Stmt: TypeAlias = For | Load | Let | Init | Accumulate | Finish | Current | Assign | Merge | Store
 
 
 @dataclass(frozen=True)

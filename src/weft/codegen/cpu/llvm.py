@@ -9,7 +9,9 @@ in the text are ours alone.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
 
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.code import Code, Val, number
@@ -19,6 +21,8 @@ from weft.foundation.dtypes import DType, Kind
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import Axis, Expr, FloorDiv, Guard, bounds, coefficient, constant
 
+Item = TypeVar("Item")
+_Carries: TypeAlias = tuple[Val, ...]
 _IDENTITIES: dict[str, float] = {"sum": 0.0, "prod": 1.0}
 _COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 
@@ -93,6 +97,13 @@ class _Emitter:
                     self._accumulate(stmt)
                 case ir.Finish():
                     self._finish(stmt)
+                case ir.Current():
+                    accumulator = self.accumulators[stmt.acc]
+                    self._define(stmt.name, self._held(accumulator), accumulator.init.dtype)
+                case ir.Assign():
+                    self._assign(stmt)
+                case ir.Merge():
+                    self._merge(stmt)
                 case ir.Store():
                     self._store(stmt)
 
@@ -314,7 +325,8 @@ class _Emitter:
     def _init(self, init: ir.Init) -> None:
         lanes = next((n for _, n, kind in init.loops if kind is LoopKind.LANES), 1)
         scalar = compute_type(init.dtype)
-        start = number(_identity(init.fn, init.dtype), scalar, lanes)
+        first = _identity(init.fn, init.dtype) if init.start is None else init.start
+        start = number(first, scalar, lanes)  # type: ignore[arg-type]
         counts = [n for _, n, kind in init.loops if kind is LoopKind.UNROLLED]
         slots = {}
         for place in itertools.product(*map(range, counts)):
@@ -328,13 +340,24 @@ class _Emitter:
         here = self._unrolled()
         return [here.get(var) for var in unrolled]
 
+    def _slot(self, accumulator: _Accumulator) -> str:
+        return accumulator.slots[tuple(index or 0 for index in self._place(accumulator))]
+
+    def _held(self, accumulator: _Accumulator) -> Val:
+        scalar = compute_type(accumulator.init.dtype)
+        return self.code.load(scalar, self._slot(accumulator), accumulator.lanes, 4)
+
     def _accumulate(self, stmt: ir.Accumulate) -> None:
         accumulator = self.accumulators[stmt.acc]
-        place = tuple(index or 0 for index in self._place(accumulator))
-        slot, init = accumulator.slots[place], accumulator.init
-        old = self.code.load(compute_type(init.dtype), slot, accumulator.lanes, 4)
+        old = self._held(accumulator)
         value = self.code.spread(self._value(stmt.value), accumulator.lanes)
-        self.code.store(self._combined(init, old, value), slot, 4)
+        new = self._combined(accumulator.init, old, value)
+        self.code.store(new, self._slot(accumulator), 4)
+
+    def _assign(self, stmt: ir.Assign) -> None:
+        accumulator = self.accumulators[stmt.acc]
+        value = self.code.spread(self._value(stmt.value), accumulator.lanes)
+        self.code.store(value, self._slot(accumulator), 4)
 
     def _combined(self, init: ir.Init, a: Val, b: Val) -> Val:
         return self.elements.apply(_COMBINE[init.fn], [a, b], init.dtype, init.dtype)
@@ -349,26 +372,69 @@ class _Emitter:
             raise InternalError("a reduction without accumulators")
         self._define(finish.name, total, init.dtype)
 
-    def _reduced(self, accumulator: _Accumulator) -> Val:
-        """The instances over loops that are not around, as a tree, then the lanes, likewise."""
+    def _instances(self, accumulator: _Accumulator) -> list[Val]:
+        """What the instances over loops that are not around hold."""
         init, wanted = accumulator.init, self._place(accumulator)
-        values = [
+        return [
             self.code.load(compute_type(init.dtype), slot, accumulator.lanes, 4)
             for place, slot in accumulator.slots.items()
             if all(w is None or w == p for w, p in zip(wanted, place, strict=True))
         ]
-        lane_vars = [v for v, _, kind in init.loops if kind is LoopKind.LANES]
-        inside = self.lane_var is not None and self.lane_var[0] in lane_vars
-        total = self._tree(init, values)
-        if total.lanes > 1 and not inside:
-            total = self._tree(init, [self.code.lane(total, i) for i in range(total.lanes)])
+
+    def _is_around(self, accumulator: _Accumulator) -> bool:
+        """Whether the accumulator's lanes are the lanes of a loop around this place."""
+        lane_vars = [v for v, _, kind in accumulator.init.loops if kind is LoopKind.LANES]
+        return self.lane_var is not None and self.lane_var[0] in lane_vars
+
+    def _reduced(self, accumulator: _Accumulator) -> Val:
+        """The instances as a tree, then the lanes, likewise."""
+
+        def combine(a: Val, b: Val) -> Val:
+            return self._combined(accumulator.init, a, b)
+
+        total = tree(self._instances(accumulator), combine)
+        if total.lanes > 1 and not self._is_around(accumulator):
+            lanes = [self.code.lane(total, i) for i in range(total.lanes)]
+            total = tree(lanes, combine)
         return total
 
-    def _tree(self, init: ir.Init, values: list[Val]) -> Val:
-        while len(values) > 1:
-            pairs = itertools.zip_longest(values[::2], values[1::2])
-            values = [a if b is None else self._combined(init, a, b) for a, b in pairs]
-        return values[0]
+    def _merge(self, merge: ir.Merge) -> None:
+        """The same for several carries at once, with a body of their own for combining."""
+
+        def combine(a: _Carries, b: _Carries) -> _Carries:
+            return self._combine_carries(merge, a, b)
+
+        totals: list[_Carries] = []
+        for part in merge.parts:
+            accumulators = [self.accumulators[acc] for acc in part]
+            rows: list[_Carries] = list(zip(*map(self._instances, accumulators), strict=True))
+            total: _Carries = tree(rows, combine)
+            if total[0].lanes > 1 and not self._is_around(accumulators[0]):
+                lanes = range(total[0].lanes)
+                sides: list[_Carries] = [tuple(self.code.lane(v, i) for v in total) for i in lanes]
+                total = tree(sides, combine)
+            totals.append(total)
+        dtypes = [self.accumulators[acc].init.dtype for acc in merge.parts[0]]
+        merged: _Carries = tree(totals, combine)
+        for name, value, dtype in zip(merge.names, merged, dtypes, strict=True):
+            self._define(name, value, dtype)
+
+    def _combine_carries(self, merge: ir.Merge, a: _Carries, b: _Carries) -> _Carries:
+        dtypes = [self.accumulators[acc].init.dtype for acc in merge.parts[0]]
+        for name, left, right, dtype in zip(merge.carries, a, b, dtypes, strict=True):
+            self._define(f"{name}.a", left, dtype)
+            self._define(f"{name}.b", right, dtype)
+        for let in merge.combine:
+            self._let(let)
+        return tuple(self._value(name) for name in merge.merged)
+
+
+def tree(values: list[Item], combine: Callable[[Item, Item], Item]) -> Item:
+    """The values combined pairwise, neighbours first: the same order every time."""
+    while len(values) > 1:
+        pairs = itertools.zip_longest(values[::2], values[1::2])
+        values = [a if b is None else combine(a, b) for a, b in pairs]
+    return values[0]
 
 
 def _identity(fn: str, dtype: DType) -> bool | int | float:

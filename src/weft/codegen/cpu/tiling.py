@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from weft.foundation.index_expr import coefficient, linear
 from weft.memory.ir import MemRef
 from weft.plan.ir import MapPlan, MmaPlan, Plan, RowPlan
-from weft.region.ir import Kernel, Read, Reduce
+from weft.region.ir import Fold, Kernel, Read, Reduce
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def segments(size: int, tiling: AxisTiling) -> list[Segment]:
 
 def tiling_of(kernel: Kernel, refs: dict[str, MemRef], plan: Plan) -> Tiling:
     """The tiles that a plan asks for."""
-    reduced = {a for let in kernel.body if isinstance(let.expr, Reduce) for a in let.expr.axes}
+    reduced = reduced_axes(kernel)
     if isinstance(plan, MmaPlan):
         return _matrix_tiling(kernel, plan)
     vector = contiguous_axis(kernel, refs)
@@ -88,6 +88,13 @@ def tiling_of(kernel: Kernel, refs: dict[str, MemRef], plan: Plan) -> Tiling:
         return Tiling(None, {}, {})
     outer = {} if vector in reduced else {vector: tile}
     return Tiling(vector, outer, {vector: tile})
+
+
+def reduced_axes(kernel: Kernel) -> frozenset[str]:
+    """The axes that some reduction or fold of the kernel removes."""
+    return frozenset(
+        name for let in kernel.body if isinstance(let.expr, Reduce | Fold) for name in let.expr.axes
+    )
 
 
 def _matrix_tiling(kernel: Kernel, plan: MmaPlan) -> Tiling:

@@ -10,6 +10,7 @@ number. Names are made here and not taken from the program: they become C identi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -120,7 +121,8 @@ def _expression(op: ElementOp, dtypes: Mapping[str, DType]) -> str:
     if op.fn == "const":
         return literal(op.value, op.dtype)
     if op.fn == "select":
-        return "{0} ? {1} : {2}".format(*op.args)
+        pred, x, y = op.args
+        return f"{pred} ? {x} : {y}"
     source = dtypes[op.args[0]]
     if op.fn == "cast":
         return _cast(op.args[0], source, op.dtype)
@@ -162,7 +164,7 @@ def literal(value: Number | None, dtype: DType) -> str:
     if not dtype.is_float:
         return f"({held(dtype)}){int(value)}"
     number = float(dtype.numpy.type(value))
-    if number != number:
+    if math.isnan(number):
         return "__int_as_float(0x7fffffff)"
     if number in (float("inf"), float("-inf")):
         return f"__int_as_float({'0x7f800000' if number > 0 else '(int)0xff800000'})"

@@ -285,7 +285,7 @@ def _strides(expr: Expr, axes: _Axes) -> Strides:
 
 
 def _operand(let: Let, expr: Expr, outer: tuple[str, ...], axes: _Axes) -> Operand:
-    assert isinstance(let.expr, Read)  # noqa: S101 - `_operand_address` has refused the rest
+    assert isinstance(let.expr, Read)  # `_operand_address` has refused the rest
     inner = _step(expr, axes.k, axes.sizes)
     across = _step(expr, outer, axes.sizes)
     k, rows = axes.size(axes.k), axes.size(outer)

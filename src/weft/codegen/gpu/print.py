@@ -174,9 +174,9 @@ class _Printer:
                 name = "ldmatrix_transposed" if transposed else "ldmatrix"
                 return f"{name}({values}, {self.address(source)});"
             case ir.MmaSync(acc=acc, a=a, b=b, dtype=dtype):
-                values = [at(acc, i) for i in range(4)] + [at(a, i) for i in range(4)]
-                values += [at(b, i) for i in range(2)]
-                return f"mma_{dtype.name}({', '.join(values)});"
+                parts = [at(acc, i) for i in range(4)] + [at(a, i) for i in range(4)]
+                parts += [at(b, i) for i in range(2)]
+                return f"mma_{dtype.name}({', '.join(parts)});"
 
     def sm90(self, statement: ir.Stmt) -> Iterator[str]:
         match statement:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.element import held, statement
-from weft.codegen.gpu.print_scalars import at, braced, text
+from weft.codegen.gpu.print_scalars import braced, text
 from weft.codegen.gpu.scalar import Scalar
 from weft.foundation.dtypes import BF16, F16, F32, DType
 

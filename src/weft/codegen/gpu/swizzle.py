@@ -45,13 +45,6 @@ class Swizzle:
         mask = (1 << self.bits) - 1
         return offset ^ ((offset >> 7 & mask) << 4)
 
-    def of(self, offset: Scalar) -> Scalar:
-        """`at`, as an expression."""
-        if self.bits == 0:
-            return offset
-        mask = (1 << self.bits) - 1
-        return offset ^ ((offset >> 7 & mask) << 4)
-
 
 NONE: Final = Swizzle(0)
 SWIZZLE_32: Final = Swizzle(1)
@@ -103,18 +96,20 @@ class TileLayout:
         )
 
     def of(self, row: Like, column: Like) -> Scalar:
-        """`at`, as an expression; the panel is split off where the column is a literal."""
+        """`at`, as an expression; the part that the row decides stands by itself."""
         width = self.panel_columns
+        start: Like = 0
         if isinstance(column, int):
             panel, column = divmod(column, width)
-            start: Like = panel * self.panel_bytes
-        elif self.panels == 1:
-            start = 0
-        else:
+            start = panel * self.panel_bytes
+        elif self.panels > 1:
             start = (column // width) * self.panel_bytes
             column = column % width
-        inside = scalar(row) * self.swizzle.span + scalar(column) * self.size
-        return self.swizzle.of(inside) + start
+        line = scalar(row) * self.swizzle.span
+        mask = (1 << self.swizzle.bits) - 1
+        turn = ((line >> 7) & mask) << 4
+        inside = scalar(column) * self.size
+        return line + (inside ^ turn if mask else inside) + start
 
 
 def fitting(columns: int, size: int) -> Swizzle:

@@ -60,9 +60,26 @@ def protected(body: Body) -> Protected:
     fixed = {instruction.id for hint in hints for instruction in hint.body}
     exported = {value_id for hint in hints for value_id in hint.exports}
     pinned = fixed | {value_id for hint in hints for value_id in hint.inputs}
-    if isinstance(body, Region) and any(isinstance(kind, TupleType) for kind in body.results):
+    if _returns_tuple(body):
         pinned |= set(body.result_ids)
     return Protected(frozenset(fixed), frozenset(pinned), frozenset(fixed - exported))
+
+
+def _returns_tuple(body: Body) -> bool:
+    """Whether it is a region that returns a tuple, which it must do with its last instructions."""
+    return isinstance(body, Region) and any(isinstance(kind, TupleType) for kind in body.results)
+
+
+def _results_last(body: Body) -> Body:
+    """The results after everything else, where nothing else reads them."""
+    results = {i.id: i for i in body.body if i.id in body.result_ids}
+    others = tuple(i for i in body.body if i.id not in results)
+    if any(use in results for i in others for use in i.uses) or len(results) < len(body.results):
+        return body
+    last = tuple(results[value_id] for value_id in body.result_ids)
+    if any(use in results for i in last for use in i.uses):
+        return body
+    return replace(body, body=others + last)
 
 
 def fresh_ids(used: Collection[int]) -> Iterator[int]:
@@ -190,7 +207,8 @@ class Editor:
     def rebuilt(self) -> Body:
         """The body as it is now; hints are those of before."""
         ids = tuple(self._result(value_id) for value_id in self.body.result_ids)
-        return replace(self.body, body=tuple(self._made), result_ids=ids)
+        made = replace(self.body, body=tuple(self._made), result_ids=ids)
+        return _results_last(made) if _returns_tuple(made) else made
 
     def _result(self, value_id: int) -> int:
         target = self.forwards.get(value_id, Ref(value_id))

@@ -28,7 +28,7 @@ class Axes:
 
 @generates(DotGeneral, weight=6)
 def dot_general(g: Generator) -> None:
-    dtype = g.choices.choose(g.dtypes(NUMBERS))
+    dtype = g.dtype(NUMBERS)
     lhs = g.pick({dtype}, within(_factor(dtype, 1)))
     rhs = _partner(g, lhs)
     axes = _axes(g, lhs, rhs)

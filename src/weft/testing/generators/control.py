@@ -29,7 +29,7 @@ def _inside(
 ) -> Generator:
     """A generator for a region with these parameters."""
     draft = Draft(g.draft.symbols, set(g.outer_bound))
-    inner = Generator(g.choices, g.data, g.rules, draft, g.dims, g.depth + 1, g.outer_bound)
+    inner = Generator(g.choices, g.data, g.setting, draft, g.depth + 1, g.outer_bound)
     for kind, known in zip(kinds, facts, strict=True):
         draft.parameter(kind, known)
     return inner
@@ -216,7 +216,7 @@ def while_(g: Generator) -> None:
 
 
 def _counter(g: Generator) -> Item:
-    dtype = g.choices.choose(g.dtypes({SI32, SI64}))
+    dtype = g.dtype({SI32, SI64})
     return g.of_type(TensorType(dtype, ()), Want(0, 3))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from weft.foundation.dtypes import ANY, BOOL, I1, INTEGERS, NUMBERS, ORDERED, DType
 from weft.ptir.ops.bits import (
@@ -68,12 +69,14 @@ def extreme(g: Generator, fn: BinaryFn) -> Item:
     a, b = lhs.facts, rhs.facts
     choose = max if fn is BinaryFn.MAXIMUM else min
     both = join(a, b)
-    facts = Facts(choose(a.low, b.low), choose(a.high, b.high), both.step, both.special)
+    facts = replace(both, zeros=False)
+    if not both.special:
+        facts = Facts(choose(a.low, b.low), choose(a.high, b.high), both.step)
     return g.emit(ElementwiseBinary(fn), lhs, rhs, facts=facts)
 
 
 def add(g: Generator, fn: BinaryFn) -> Item:
-    dtype = g.choices.choose(g.dtypes(NUMBERS))
+    dtype = g.dtype(NUMBERS)
     want = within(operand_bound(dtype, 2))
     lhs = g.pick({dtype}, want)
     rhs = g.like(lhs, want)
@@ -89,7 +92,7 @@ def sum_of(g: Generator, lhs: Item, rhs: Item, fn: BinaryFn = BinaryFn.ADD) -> I
 
 
 def multiply(g: Generator) -> Item:
-    dtype = g.choices.choose(g.dtypes(NUMBERS))
+    dtype = g.dtype(NUMBERS)
     bound = math.inf if dtype.is_integer else 2.0 ** (math.log2(limit(dtype)) // 2 - 1)
     lhs = g.pick({dtype}, within(bound))
     return product_of(g, lhs, g.like(lhs, within(bound)))
@@ -107,7 +110,7 @@ def product_of(g: Generator, lhs: Item, rhs: Item) -> Item:
 
 
 def divide(g: Generator) -> Item:
-    dtype = g.choices.choose(g.dtypes(NUMBERS))
+    dtype = g.dtype(NUMBERS)
     if dtype.is_integer:
         lhs = g.pick({dtype})
         rhs = divisor(g, lhs)
@@ -158,7 +161,7 @@ def stop_gradient(g: Generator) -> None:
 
 @generates(Cast, weight=6)
 def cast(g: Generator) -> None:
-    target = g.choices.choose(g.dtypes(ANY))
+    target = g.dtype(ANY)
     x = g.pick(ANY, ok=lambda item: item.dtype is not target)
     cast_to(g, x, target)
 

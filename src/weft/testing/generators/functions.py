@@ -76,12 +76,16 @@ _FUNCTIONS: dict[type[Op], Domain] = {
 def apply_in(g: Generator, op: Op, domain: Domain) -> Item:
     """Emit a function of one operand inside its domain."""
     dtypes = FLOATS if domain.parts is None else FLOATS | COMPLEX
-    dtype = g.choices.choose(g.dtypes(dtypes))
+    dtype = g.dtype(dtypes)
     if dtype.is_complex and domain.parts is not None:
         x = g.pick({dtype}, Want(*domain.parts))
         return g.emit(op, x, facts=Facts(-domain.parts_bound, domain.parts_bound, None))
     x = g.pick({dtype}, Want(*domain.real, special=True))
-    return g.emit(op, x, facts=Facts(*domain.result, None, x.facts.special))
+    low, high = domain.result
+    if x.facts.special:
+        # At an infinity a function is infinite, NaN, in the range of its other results, or 0.
+        low, high = min(low, 0), max(high, 0)
+    return g.emit(op, x, facts=Facts(low, high, None, x.facts.special))
 
 
 def _function(cls: type[Op], domain: Domain) -> Callable[[Generator], None]:
@@ -137,7 +141,7 @@ def rounding(g: Generator) -> None:
 
 @generates(fns.Sign)
 def sign(g: Generator) -> None:
-    dtype = g.choices.choose(g.dtypes(NUMBERS))
+    dtype = g.dtype(NUMBERS)
     if dtype.is_complex:
         x = g.pick({dtype}, Want(*_QUADRANT))
         g.emit(fns.Sign(), x, facts=Facts(-1, 1, None))
@@ -187,7 +191,7 @@ def logaddexp(g: Generator) -> None:
 
 @generates(fns.Pow)
 def power(g: Generator) -> None:
-    dtype = g.choices.choose(g.dtypes(NUMBERS))
+    dtype = g.dtype(NUMBERS)
     if dtype.is_integer:
         lhs = g.pick({dtype})
         g.emit(fns.Pow(), lhs, g.like(lhs, Want(0, 6)), facts=anywhere(dtype))
@@ -201,7 +205,7 @@ def power(g: Generator) -> None:
 
 @generates(fns.Fmod)
 def fmod(g: Generator) -> None:
-    dtype = g.choices.choose(g.dtypes(REALS))
+    dtype = g.dtype(REALS)
     if dtype.is_integer:
         lhs = g.pick({dtype})
         rhs = divisor(g, lhs)
@@ -224,7 +228,7 @@ def copysign(g: Generator) -> None:
 
 @generates(fns.Nextafter)
 def nextafter(g: Generator) -> None:
-    dtype = g.choices.choose(g.dtypes(FLOATS))
+    dtype = g.dtype(FLOATS)
     want = within(operand_bound(dtype, 2), exact=True)
     lhs = g.pick({dtype}, want)
     rhs = g.like(lhs, want)

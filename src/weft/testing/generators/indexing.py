@@ -18,7 +18,7 @@ from weft.testing.generators.registry import generates
 
 def indices(g: Generator, shape: Shape, positions: int, dtypes: Iterable[DType] = INDICES) -> Item:
     """Indices of this shape, each in [0, positions)."""
-    dtype = g.choices.choose(g.dtypes(dtypes))
+    dtype = g.dtype(dtypes)
     if not positions:
         if 0 not in g.draft.sizes(shape):
             raise Skip
@@ -75,7 +75,7 @@ def gather(g: Generator) -> None:
 def scatter_reduce(g: Generator) -> None:
     fn = g.choices.choose(list(ScatterFn))
     probe = indexing.ScatterReduce(0, fn)
-    dtype = g.choices.choose(g.dtypes(probe.dtype_table["x"]))
+    dtype = g.dtype(probe.dtype_table["x"])
     want = Want(special=True)
     if fn is ScatterFn.ADD:
         want = within(_summand(dtype))
@@ -98,7 +98,7 @@ def _summand(dtype: DType) -> float:
 
 @generates(indexing.ScatterAdd, weight=3)
 def scatter_add(g: Generator) -> None:
-    dtype = g.choices.choose(g.dtypes(NUMBERS))
+    dtype = g.dtype(NUMBERS)
     x = _indexed(g, {dtype}, within(_summand(dtype)))
     scattered = g.choices.sample(range(x.rank), g.choices.integer(1, min(x.rank, 2)))
     inserted = sorted(scattered if g.choices.chance(0.5) else g.choices.subset(scattered))

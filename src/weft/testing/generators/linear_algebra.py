@@ -49,7 +49,7 @@ def _matrices(
 
 
 def _dtype(g: Generator) -> DType:
-    return g.choices.choose(g.dtypes(la.MATRIX))
+    return g.dtype(la.MATRIX)
 
 
 def _adjoint(a: Array) -> Array:
@@ -58,7 +58,7 @@ def _adjoint(a: Array) -> Array:
 
 def _dominant(a: Array) -> Array:
     """Twelve times the identity on top: no pivot is in doubt."""
-    return a + 12 * np.eye(*a.shape[-2:], dtype=a.dtype)
+    return np.asarray(a + 12 * np.eye(*a.shape[-2:], dtype=a.dtype))
 
 
 def _hermitian(a: Array) -> Array:
@@ -86,7 +86,8 @@ def _gram(g: Generator, dtype: DType) -> Item:
     """`a @ a^H + 4` of a computed value: positive definite."""
 
     def matrices(item: Item) -> bool:
-        return item.rank >= 2 and max(item.sizes[-1], item.sizes[-2]) <= 8
+        static = item.rank >= 2 and isinstance(item.shape[-2], int)
+        return static and max(item.sizes[-1], item.sizes[-2]) <= 8
 
     a = g.pick({dtype}, within(1), matrices, lambda: (3, 4))
     other = g.emit(Conj(), a, facts=Facts(-1, 1, None)) if dtype.is_complex else a

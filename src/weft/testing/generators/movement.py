@@ -30,7 +30,7 @@ NewShape = Sequence[Dim | Infer]
 
 @generates(Constant)
 def constant(g: Generator) -> None:
-    dtype = g.choices.choose(g.dtypes(ANY))
+    dtype = g.dtype(ANY)
     sizes = [g.choices.choose((1, 2, 3, 0)) for _ in range(g.choices.integer(0, 3))]
     facts = g.invent(dtype)
     g.emit(Constant(from_array(g.data.array(dtype, sizes, facts))), facts=facts)
@@ -38,7 +38,7 @@ def constant(g: Generator) -> None:
 
 @generates(Iota, weight=3)
 def iota(g: Generator) -> None:
-    dtype = g.choices.choose(g.dtypes(NUMBERS))
+    dtype = g.dtype(NUMBERS)
     shape = g.shape(1, 3)
     axis = g.choices.integer(0, len(shape) - 1)
     last = max(g.draft.size(shape[axis]) - 1, 0)

@@ -43,7 +43,7 @@ def _zero_point(g: Generator, dtype: DType, shape: Shape) -> Item:
 def quantize(g: Generator) -> None:
     x = g.pick(FLOATS, EXACT)
     axis = _axis(g, x)
-    output = g.choices.choose(g.dtypes(QUANTISED))
+    output = g.dtype(QUANTISED)
     operands = [x, _scale(g, x.dtype, _along(x, axis), (-2, 1))]
     if g.choices.chance(0.6):
         operands.append(_zero_point(g, output, _along(x, axis)))
@@ -52,7 +52,7 @@ def quantize(g: Generator) -> None:
 
 @generates(Dequantize, weight=3)
 def dequantize(g: Generator) -> None:
-    dtype = g.choices.choose(g.dtypes(FLOATS))
+    dtype = g.dtype(FLOATS)
     output = g.choices.choose([None, *g.dtypes(FLOATS)])
     narrow = 8 in (dtype.bits, (output or dtype).bits)
     x = g.pick(READABLE, within(48 if narrow else 2**16))
@@ -74,8 +74,8 @@ def dequantize(g: Generator) -> None:
 def requantize(g: Generator) -> None:
     q = g.pick(READABLE, within(2**16))
     axis = _axis(g, q)
-    dtype = g.choices.choose(g.dtypes(FLOATS))
-    output = g.choices.choose(g.dtypes(QUANTISED))
+    dtype = g.dtype(FLOATS)
+    output = g.dtype(QUANTISED)
     operands = [q]
     for zero_dtype in (q.dtype, output):
         shape = _along(q, axis if g.choices.chance(0.7) else None)

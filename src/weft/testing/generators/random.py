@@ -10,7 +10,7 @@ from weft.testing.generators.registry import generates
 
 
 def _dtype(g: Generator) -> DType:
-    return g.choices.choose(g.dtypes(RngUniform.dtypes["dtype"]))
+    return g.dtype(RngUniform.dtypes["dtype"])
 
 
 @generates(RngUniform)

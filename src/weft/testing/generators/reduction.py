@@ -91,7 +91,7 @@ def reduce(g: Generator) -> None:
 
 
 def _sum(g: Generator) -> None:
-    dtype = g.choices.choose(g.dtypes(NUMBERS | BOOL))
+    dtype = g.dtype(NUMBERS | BOOL)
     x = g.pick({dtype}, Want())
     axes = axes_of(g, x)
     count = _count(x, axes)
@@ -120,7 +120,7 @@ def _output(g: Generator, dtype: DType, facts: Facts, inner: DType, count: int) 
 
 @generates(reduction.ReduceProd)
 def reduce_prod(g: Generator) -> None:
-    dtype = g.choices.choose(g.dtypes(NUMBERS))
+    dtype = g.dtype(NUMBERS)
     x = g.pick({dtype}, Want(), ok=lambda item: math.prod(item.sizes) <= 64, shape=lambda: (2, 3))
     axes = axes_of(g, x)
     count = _count(x, axes)
@@ -185,7 +185,7 @@ def position(g: Generator) -> None:
     classes = (reduction.ArgMax, reduction.ArgMin)
     cls = g.choices.choose([cls for cls in classes if g.allows(cls.name)])
     x, axis, written = along(g, ORDERED, EXACT)
-    dtype = g.choices.choose(g.dtypes(INDICES))
+    dtype = g.dtype(INDICES)
     facts = Facts(0, x.sizes[axis] - 1)
     g.emit(cls(written, g.choices.chance(0.4), dtype), x, facts=facts)
 
@@ -194,7 +194,7 @@ def position(g: Generator) -> None:
 def top_k(g: Generator) -> None:
     x, axis, written = along(g, ORDERED, EXACT)
     k = g.choices.integer(1 if g.choices.chance(0.95) else 0, x.sizes[axis])
-    dtype = g.choices.choose(g.dtypes(INDICES))
+    dtype = g.dtype(INDICES)
     facts = [replace(x.facts, zeros=False), Facts(0, x.sizes[axis] - 1)]
     g.emit_tuple(ordering.TopK(k, written, g.choices.chance(0.6), dtype), x, facts=facts)
 
@@ -209,7 +209,7 @@ def sort(g: Generator) -> None:
 @generates(ordering.Argsort)
 def argsort(g: Generator) -> None:
     x, axis, written = along(g, ORDERED, EXACT)
-    dtype = g.choices.choose(g.dtypes(INDICES))
+    dtype = g.dtype(INDICES)
     op = ordering.Argsort(written, g.choices.chance(0.5), dtype)
     g.emit(op, x, facts=Facts(0, x.sizes[axis] - 1))
 
@@ -218,7 +218,7 @@ def argsort(g: Generator) -> None:
 def searchsorted(g: Generator) -> None:
     values = g.pick(ORDERED, Want(exact=True))
     ascending = _ascending(g, values.dtype)
-    dtype = g.choices.choose(g.dtypes(INDICES))
+    dtype = g.dtype(INDICES)
     side = g.choices.choose(list(ordering.Side))
     facts = Facts(0, ascending.sizes[0])
     g.emit(ordering.Searchsorted(side, dtype), ascending, values, facts=facts)
@@ -281,7 +281,7 @@ def segment_reduce(g: Generator) -> None:
     kinds = [k for k in reduction.SegmentKind if g.allows(f"segment_{k}")]
     kind = g.choices.choose(kinds)
     adds = kind is reduction.SegmentKind.SUM
-    dtype = g.choices.choose(g.dtypes(NUMBERS | BOOL if adds else ORDERED))
+    dtype = g.dtype(NUMBERS | BOOL if adds else ORDERED)
     data = g.pick(
         {dtype}, ANYTHING if not adds else Want(), lambda i: i.rank > 0, lambda: g.shape(1)
     )
@@ -306,7 +306,7 @@ def _ids(g: Generator, data: Item, segments: int) -> tuple[Item, bool, bool]:
     """Segment ids for the rows of `data`, and whether to promise that they ascend, or differ."""
     rows = data.sizes[0]
     facts = Facts(0, segments - 1)
-    dtype = g.choices.choose(g.dtypes(INDICES))
+    dtype = g.dtype(INDICES)
     if g.choices.chance(0.3):
         ids = g.given(
             dtype, data.shape[:1], lambda n: _sorted(g.data.array(dtype, n, facts)), facts

@@ -54,7 +54,7 @@ def _window(g: Generator, extent: int, *, base: bool) -> Window:
 @generates(ReduceWindow, weight=3)
 def reduce_window(g: Generator) -> None:
     kind = g.choices.choose(list(ReduceKind))
-    dtype = g.choices.choose(g.dtypes(DEFINED[kind]))
+    dtype = g.dtype(DEFINED[kind])
     adds = kind is ReduceKind.SUM
     x = g.pick({dtype}, Want() if adds else Want(special=True))
     windows = [_window(g, n, base=True) for n in x.sizes]

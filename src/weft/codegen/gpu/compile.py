@@ -1,0 +1,125 @@
+"""CUDA C to cubins, by NVRTC: no GPU, driver, header or compiler on the machine is needed.
+
+The compiler's log is part of the result: what it says about registers, spills and matrix
+instructions that lost their asynchrony decides whether a kernel may be used (`Report.findings`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+from weft.foundation.errors import Finding, InternalError, Unimplemented
+
+ARCHITECTURES: Final = ("sm_80", "sm_90", "sm_90a")
+"""`sm_90a` has wgmma and setmaxnreg; code for `sm_80` runs on an SM90 card only when built for
+`sm_90`."""
+
+_OPTIONS: Final = ("-std=c++17", "-default-device", "--ptxas-options=-v")
+_REGISTERS: Final = re.compile(r"Used (\d+) registers")
+_FRAME: Final = re.compile(
+    r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
+)
+_ADVICE: Final = re.compile(r"\(?\b(C75\d\d)\b\)?:?\s*(.*)")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the compiler says about a kernel."""
+
+    registers: int
+    stack_bytes: int
+    spilled_bytes: int
+    remarks: tuple[str, ...]
+    """Lines with a C75xx code: matrix instructions serialised, register requests ignored."""
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What makes a kernel slower than its plan says."""
+        return list(self._findings())
+
+    def _findings(self) -> Iterator[Finding]:
+        if self.stack_bytes:
+            yield Finding("StackFrame", "", f"the kernel has a stack of {self.stack_bytes} bytes")
+        if self.spilled_bytes:
+            yield Finding("Spills", "", f"{self.spilled_bytes} bytes of registers are spilled")
+        for remark in self.remarks:
+            yield Finding("Remark", "", remark)
+
+
+@dataclass(frozen=True)
+class Cubin:
+    """Machine code for one architecture."""
+
+    arch: str
+    code: bytes
+    log: str
+    report: Report
+
+
+@cache
+def _nvrtc() -> Any:
+    """The compiler library, loaded when first asked for: it is an optional package."""
+    try:
+        return importlib.import_module("cuda.bindings.nvrtc")
+    except ImportError as error:
+        raise Unimplemented(
+            "cuda", "compiling for GPUs needs the packages of the extra weft[cuda]"
+        ) from error
+
+
+def compile_cuda(source: str, arch: str) -> Cubin:
+    """Compile one source file."""
+    nvrtc = _nvrtc()
+    if arch not in ARCHITECTURES:
+        raise InternalError(f"there is no architecture {arch}")
+    program = _check(nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], []))
+    try:
+        options = [option.encode() for option in (f"-arch={arch}", *_OPTIONS)]
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+        log = _text(nvrtc, program)
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise InternalError(f"generated CUDA does not compile for {arch}:\n{log}")
+        size = _check(nvrtc.nvrtcGetCUBINSize(program))
+        code = b"\0" * size
+        _check(nvrtc.nvrtcGetCUBIN(program, code))
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+    return Cubin(arch, code, log, read_log(log))
+
+
+def _check(answer: tuple[Any, ...]) -> Any:
+    status, *rest = answer
+    if int(status) != 0:
+        raise InternalError(f"NVRTC answered {status}")
+    return rest[0] if rest else None
+
+
+def _text(nvrtc: Any, program: Any) -> str:
+    size = _check(nvrtc.nvrtcGetProgramLogSize(program))
+    log = b"\0" * size
+    _check(nvrtc.nvrtcGetProgramLog(program, log))
+    return log.rstrip(b"\0").decode(errors="replace")
+
+
+def read_log(log: str) -> Report:
+    """The numbers of a compiler log; the largest, where it speaks of several functions."""
+    frames = [tuple(map(int, found)) for found in _FRAME.findall(log)]
+    remarks = [line.strip() for line in log.splitlines() if _ADVICE.search(line)]
+    return Report(
+        registers=max((int(n) for n in _REGISTERS.findall(log)), default=0),
+        stack_bytes=max((frame[0] for frame in frames), default=0),
+        spilled_bytes=max((frame[1] + frame[2] for frame in frames), default=0),
+        remarks=tuple(remarks),
+    )
+
+
+def version() -> tuple[int, int]:
+    """The compiler's version: part of every cache key."""
+    status, major, minor = _nvrtc().nvrtcVersion()
+    _check((status,))
+    return int(major), int(minor)

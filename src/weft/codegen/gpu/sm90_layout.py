@@ -1,0 +1,340 @@
+"""How an SM90 contraction is laid out on the chip: a function of problem, plan and target.
+
+The block's shared memory holds a ring of `stages` slots (a tile of A and a tile of B each), staging
+buffers for the result, the epilogue's column vectors, and the barriers. `refusals` says what the
+template cannot do; a layout without refusals can be generated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from weft.codegen.gpu.matmul import Operand, Problem, Refusal, Source
+from weft.codegen.gpu.swizzle import SWIZZLE_128, Major, TileLayout, fitting
+from weft.codegen.gpu.tiles import TABLE_LIMIT, TileOrder, known
+from weft.foundation.dtypes import BF16, F16, F32
+from weft.foundation.errors import Finding
+from weft.plan.ir import MmaPlan
+from weft.target.target import Target
+
+WARPGROUP: Final = 128
+ALIGNMENT: Final = 1024
+MMA_K: Final = 16
+SPARE_REGISTERS: Final = 32
+"""Addresses, counters and epilogue values beside accumulators and packed results."""
+MAX_BATCH_AXES: Final = 2
+TMA_ALIGNMENT: Final = 16
+"""Bytes that tensor addresses and strides must be multiples of."""
+
+
+@dataclass(frozen=True)
+class Sm90Layout:
+    """The derived numbers of one kernel."""
+
+    problem: Problem
+    plan: MmaPlan
+    units: int
+
+    @property
+    def pingpong(self) -> bool:
+        return self.plan.roles == "pingpong"
+
+    @property
+    def tile(self) -> tuple[int, int, int]:
+        return self.plan.tile
+
+    @property
+    def warpgroup_tile(self) -> tuple[int, int]:
+        """Rows and columns of the result that one consumer warpgroup computes."""
+        return self.plan.warp_tile
+
+    @property
+    def blocks(self) -> int:
+        """64-row accumulators of a warpgroup."""
+        return self.warpgroup_tile[0] // 64
+
+    @property
+    def a(self) -> TileLayout:
+        return operand_layout(self.problem.a, self.tile[0], self.tile[2])
+
+    @property
+    def b(self) -> TileLayout:
+        return operand_layout(self.problem.b, self.tile[1], self.tile[2])
+
+    @property
+    def slot_bytes(self) -> int:
+        return self.a.bytes + self.b.bytes
+
+    @property
+    def c(self) -> TileLayout:
+        """One staging buffer: all rows of a warpgroup, one panel of its columns."""
+        size = self.problem.out_dtype.storage_bytes
+        swizzle = fitting(self.warpgroup_tile[1], size)
+        return TileLayout(self.warpgroup_tile[0], swizzle.span // size, size, swizzle)
+
+    @property
+    def chunks(self) -> int:
+        """Panels of columns in which a warpgroup stores its result."""
+        return self.warpgroup_tile[1] // self.c.columns
+
+    @property
+    def tma_store(self) -> bool:
+        """Whether the copy engine can write the result; otherwise registers are stored."""
+        problem = self.problem
+        size = problem.out_dtype.storage_bytes
+        strides = [problem.out.row, *problem.out.batch]
+        regular = all(s >= 0 and s * size % TMA_ALIGNMENT == 0 for s in strides)
+        row_major = problem.out.column == 1 and (problem.m == 1 or problem.out.row > 0)
+        return row_major and regular and problem.out.offset * size % TMA_ALIGNMENT == 0
+
+    @property
+    def packed(self) -> int:
+        """Registers of the results of 64 rows of one warpgroup."""
+        per_group = 4 if self.problem.out_dtype is F32 else 2
+        return self.warpgroup_tile[1] // 8 * per_group
+
+    @property
+    def columns(self) -> tuple[Source, ...]:
+        """Epilogue values that depend on the column: staged in shared memory as f32."""
+        return tuple(s for s in self.problem.sources if by_column(s))
+
+    @property
+    def k_steps(self) -> int:
+        return -(-self.problem.k // self.tile[2])
+
+    @property
+    def order(self) -> TileOrder:
+        rows = -(-self.problem.m // self.tile[0])
+        columns = -(-self.problem.n // self.tile[1])
+        return TileOrder(rows, columns, self.problem.batches, self.plan.order)
+
+    @property
+    def grid(self) -> int:
+        return min(self.units, self.order.count)
+
+    @property
+    def threads(self) -> int:
+        return WARPGROUP * (1 + self.plan.consumers)
+
+    # Shared memory, in this order
+
+    @property
+    def a_offset(self) -> int:
+        return 0
+
+    @property
+    def b_offset(self) -> int:
+        return self.plan.stages * self.a.bytes
+
+    @property
+    def c_offset(self) -> int:
+        return self.plan.stages * self.slot_bytes
+
+    @property
+    def c_bytes(self) -> int:
+        if not self.tma_store:
+            return 0
+        return self.plan.consumers * self.plan.store_buffers * _aligned(self.c.bytes)
+
+    @property
+    def columns_offset(self) -> int:
+        return self.c_offset + self.c_bytes
+
+    @property
+    def columns_bytes(self) -> int:
+        return self.plan.consumers * len(self.columns) * self.warpgroup_tile[1] * 4
+
+    @property
+    def barriers_offset(self) -> int:
+        return self.columns_offset + self.columns_bytes
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.barriers_offset + 8 * (2 * self.plan.stages + self.plan.consumers)
+
+    @property
+    def registers_at_launch(self) -> int:
+        return min(255, 65_536 // self.threads // 8 * 8)
+
+
+def by_column(source: Source) -> bool:
+    return source.tensor is not None and source.strides.column != 0 and source.strides.row == 0
+
+
+def operand_layout(operand: Operand, outer: int, k: int) -> TileLayout:
+    """K-major operands lie with rows along m or n, MN-major ones with rows along k."""
+    rows, columns = (outer, k) if operand.major is Major.K else (k, outer)
+    return TileLayout(rows, columns, operand.dtype.storage_bytes, SWIZZLE_128)
+
+
+def _aligned(count: int) -> int:
+    return -(-count // ALIGNMENT) * ALIGNMENT
+
+
+def refusals(layout: Sm90Layout, target: Target) -> Iterator[Finding]:
+    """Everything the template cannot carry out."""
+    yield from _operand_refusals(layout.problem)
+    yield from _unused_fields(layout.plan)
+    broken = [*_tile_refusals(layout)]
+    yield from broken
+    if not broken:
+        yield from _resource_refusals(layout, target)
+
+
+def _refuse(code: str, why: str, hint: str = "") -> Finding:
+    return Refusal(code, why, hint).finding
+
+
+def _operand_refusals(problem: Problem) -> Iterator[Finding]:
+    if problem.a.dtype not in (BF16, F16) or problem.a.dtype is not problem.b.dtype:
+        yield _refuse(
+            "OperandDType", f"wgmma takes bf16 or f16, not {problem.a.dtype} and {problem.b.dtype}"
+        )
+        return
+    if problem.out_dtype not in (BF16, F16, F32):
+        yield _refuse("ResultDType", f"a result of {problem.out_dtype} cannot be stored")
+    if min(problem.m, problem.n, problem.k, *problem.batch, 1) < 1:
+        yield _refuse("Empty", "the contraction has an empty axis")
+    for name, operand in (("A", problem.a), ("B", problem.b)):
+        yield from _alignment(name, operand)
+
+
+def _alignment(name: str, operand: Operand) -> Iterator[Finding]:
+    size = operand.dtype.storage_bytes
+    if 1 not in (operand.inner, operand.outer):
+        yield _refuse("OperandStride", f"no axis of {name} is contiguous")
+        return
+    for what, count in [("pitch", operand.pitch), ("offset", operand.offset)] + [
+        ("batch stride", stride) for stride in operand.batch
+    ]:
+        if count < 0 or count * size % TMA_ALIGNMENT:
+            yield _refuse(
+                "Alignment",
+                f"the {what} of {name} is {count} elements; the copy engine needs multiples of "
+                f"{TMA_ALIGNMENT // size}",
+            )
+    if sum(stride != 0 for stride in operand.batch) > MAX_BATCH_AXES:
+        yield _refuse("BatchAxes", f"{name} has more than {MAX_BATCH_AXES} batch axes")
+
+
+def _unused_fields(plan: MmaPlan) -> Iterator[Finding]:
+    """Fields that have no effect here are refused, so that nobody believes they have."""
+    fixed = {
+        "cluster": (plan.cluster, (1, 1)),
+        "split_k": (plan.split_k, 1),
+        "swap_ab": (plan.swap_ab, False),
+        "bind": (plan.bind, {}),
+        "vectorize": (plan.vectorize, None),
+        "predicate_tail": (plan.predicate_tail, ()),
+    }
+    for name, (value, only) in fixed.items():
+        if value != only:
+            yield _refuse("PlanField", f"{name}={value} has no effect in the SM90 template")
+    if plan.arch != "sm90":
+        yield _refuse("PlanField", f"arch={plan.arch} is not this template's")
+    if plan.algo_choice.get("matmul", "implicit_gemm") != "implicit_gemm":
+        yield _refuse("PlanField", f"algo_choice.matmul={plan.algo_choice['matmul']} is not built")
+    for hint, value in plan.layout_hints.items():
+        if value not in (True, "row"):
+            yield _refuse("PlanField", f"layout_hints.{hint}={value} is not built")
+    for cached in plan.cache:
+        if cached.where != "smem" or not cached.pingpong:
+            yield _refuse("PlanField", f"{cached.tensor} must be cached in smem, double-buffered")
+    for edge in plan.local_edges:
+        if edge.buffer != "reg":
+            yield _refuse("PlanField", f"the edge to {edge.to} can only be kept in registers")
+
+
+def _tile_refusals(layout: Sm90Layout) -> Iterator[Finding]:
+    plan = layout.plan
+    (bm, bn, bk), (wm, wn) = plan.tile, plan.warp_tile
+    if plan.roles not in ("cooperative", "pingpong"):
+        yield _refuse("PlanField", f"roles={plan.roles} is not built for SM90")
+    if bk % 64 or bk <= 0:
+        yield _refuse("Tile", f"a k tile of {bk} is no multiple of 64")
+    if wm % 64 or wm <= 0 or wn % 8 or not 8 <= wn <= 256 or bm > 256 or bn > 256:
+        yield _refuse(
+            "Tile",
+            f"a warpgroup tile of {wm}x{wn} in {bm}x{bn} is not made of 64xN matrix instructions, "
+            "N a multiple of 8 up to 256",
+        )
+        return
+    parts = 1 if plan.roles == "pingpong" else plan.consumers
+    if bm % wm or bn % wn or (bm // wm) * (bn // wn) != parts:
+        yield _refuse(
+            "Tile",
+            f"warp_tile={wm}x{wn} does not divide the tile {bm}x{bn} among {parts} warpgroups",
+            "cooperative warpgroups share one tile, ping-pong warpgroups have one each",
+        )
+    if layout.problem.b.major is Major.MN and wn != bn and wn % 64:
+        yield _refuse("Tile", f"columns cannot be split at {wn} when B is contiguous along n")
+    if wn * layout.problem.out_dtype.storage_bytes % TMA_ALIGNMENT:
+        yield _refuse("Tile", f"{wn} columns of the result are no multiple of 16 bytes")
+    yield from _schedule_refusals(layout)
+
+
+def _schedule_refusals(layout: Sm90Layout) -> Iterator[Finding]:
+    plan = layout.plan
+    if plan.consumers < 1 or (plan.roles == "pingpong" and plan.consumers < 2):
+        yield _refuse("PlanField", f"{plan.consumers} consumers cannot be {plan.roles}")
+    if plan.stages < 2 or plan.store_buffers < 1:
+        yield _refuse("PlanField", "there must be two stages and one store buffer at least")
+    if plan.in_flight not in (0, 1):
+        yield _refuse("PlanField", f"in_flight={plan.in_flight} is neither 0 nor 1")
+    if plan.deferred_epilogue and (plan.roles == "pingpong" or not layout.tma_store):
+        yield _refuse(
+            "PlanField", "a deferred epilogue needs cooperative roles and a result of whole rows"
+        )
+    if not known(plan.order):
+        yield _refuse("PlanField", f"there is no tile order {plan.order}")
+    elif plan.order == "hilbert" and layout.order.per_matrix > TABLE_LIMIT:
+        yield _refuse("PlanField", f"a Hilbert order goes up to {TABLE_LIMIT} tiles")
+    stored = (
+        "row" if layout.problem.a.major is Major.K else "col",
+        "col" if layout.problem.b.major is Major.K else "row",
+    )
+    if plan.operand_layouts != stored:
+        yield _refuse("Layouts", f"operand_layouts={plan.operand_layouts}, stored as {stored}")
+
+
+def _resource_refusals(layout: Sm90Layout, target: Target) -> Iterator[Finding]:
+    plan = layout.plan
+    limit = target.limits.shared_bytes_per_block
+    if layout.shared_bytes > limit:
+        yield _refuse(
+            "SharedMemory",
+            f"the plan needs {layout.shared_bytes} bytes of shared memory, over {limit}",
+            "use fewer stages or a smaller tile",
+        )
+    accumulators = layout.blocks * layout.warpgroup_tile[1] // 2
+    packed = layout.packed * layout.blocks
+    held = packed if plan.deferred_epilogue else packed // layout.chunks
+    needed = accumulators + held + SPARE_REGISTERS
+    given = plan.registers[1] or layout.registers_at_launch
+    if needed > given:
+        yield _refuse("Registers", f"a consumer needs about {needed} registers and has {given}")
+    yield from _register_split(layout)
+
+
+def _register_split(layout: Sm90Layout) -> Iterator[Finding]:
+    producer, consumer = layout.plan.registers
+    if (producer, consumer) == (0, 0):
+        return
+    total = WARPGROUP * (producer + layout.plan.consumers * consumer)
+    available = layout.threads * layout.registers_at_launch
+    bad = any(count % 8 or not 24 <= count <= 240 for count in (producer, consumer))
+    if bad or total > available or consumer < layout.registers_at_launch < producer:
+        yield _refuse(
+            "Registers",
+            f"registers={layout.plan.registers} do not split {available} among "
+            f"{layout.plan.consumers} consumers and a producer",
+            "use multiples of 8 from 24 to 240, or 0, 0 to leave them as launched",
+        )
+    elif consumer < layout.registers_at_launch:
+        yield _refuse(
+            "Registers",
+            f"every thread is launched with {layout.registers_at_launch} registers already",
+            "use registers 0, 0",
+        )

@@ -1,0 +1,38 @@
+"""Legalisation: a program made to fit a backend, before the backend sees it.
+
+    before   any program without dynamic dims that verifies
+    after    an equivalent one in which the backend supports every op, dtype, custom call and
+             Required hint; or `Unimplemented`, which names the first that it does not
+
+An op that the backend does not support is decomposed where an exact decomposition exists, and what
+that makes likewise. Nothing else changes, and a program that fits is returned as it is.
+"""
+
+from __future__ import annotations
+
+from weft.driver.conversion import Capabilities, is_supported, require_legal
+from weft.ptir.decompose import decompose
+from weft.ptir.decompositions import DECOMPOSITIONS
+from weft.ptir.ir import Program
+from weft.ptir.op import Op
+from weft.ptir.passes.log import PassLog
+
+MAX_ROUNDS = 8
+
+
+def legalise(program: Program, backend: Capabilities, log: PassLog | None = None) -> Program:
+    """The program in what the backend supports. `log` is told of every op that was decomposed."""
+    for _ in range(MAX_ROUNDS):
+        lacking = _lacking(program, backend)
+        simpler = decompose(program, DECOMPOSITIONS.keys() - lacking, log) if lacking else program
+        if simpler is program:
+            break
+        program = simpler
+    require_legal(program, backend)
+    return program
+
+
+def _lacking(program: Program, backend: Capabilities) -> set[type[Op]]:
+    """The classes of the ops that the backend does not support and that can be decomposed."""
+    ops = (instruction.op for body in program.bodies for instruction in body.body)
+    return {type(op) for op in ops if type(op) in DECOMPOSITIONS and not is_supported(op, backend)}

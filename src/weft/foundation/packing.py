@@ -1,0 +1,77 @@
+"""Interval packing: byte ranges in one arena for blocks that live at different times.
+
+Two blocks may take the same bytes only if they do not live at the same moment. Finding the smallest
+arena is NP-hard; large blocks first, each into the smallest gap that fits, stays within a few per
+cent of the most that ever lives at once on the graphs of real models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Block:
+    """`size` bytes that live from moment `first` to moment `last`, both counted."""
+
+    name: Hashable
+    size: int
+    first: int
+    last: int
+
+    def meets(self, other: Block) -> bool:
+        """Whether both live at some moment."""
+        return self.first <= other.last and other.first <= self.last
+
+
+@dataclass(frozen=True)
+class Packing:
+    """The offset of every block, and the size of the arena."""
+
+    offsets: dict[Hashable, int]
+    size: int
+
+
+def pack(blocks: Sequence[Block], alignment: int = 1) -> Packing:
+    """Offsets at multiples of `alignment`, so that blocks that meet do not overlap."""
+    order = sorted(blocks, key=lambda block: (-block.size, block.first, str(block.name)))
+    placed: list[tuple[int, Block]] = []
+    offsets: dict[Hashable, int] = {}
+    for block in order:
+        taken = sorted((at, at + other.size) for at, other in placed if block.meets(other))
+        offset = _best_gap(taken, block.size, alignment)
+        offsets[block.name] = offset
+        if block.size:
+            placed.append((offset, block))
+    end = max((at + block.size for at, block in placed), default=0)
+    return Packing(offsets, _up(end, alignment))
+
+
+def peak(blocks: Iterable[Block]) -> int:
+    """The most bytes that live at one moment: no arena can be smaller."""
+    changes: dict[int, int] = {}
+    for block in blocks:
+        changes[block.first] = changes.get(block.first, 0) + block.size
+        changes[block.last + 1] = changes.get(block.last + 1, 0) - block.size
+    most = now = 0
+    for moment in sorted(changes):
+        now += changes[moment]
+        most = max(most, now)
+    return most
+
+
+def _best_gap(taken: list[tuple[int, int]], size: int, alignment: int) -> int:
+    """The start of the smallest gap that fits, or the end of everything."""
+    best: tuple[int, int] | None = None
+    start = 0
+    for first, end in taken:
+        room = first - start
+        if room >= size and (best is None or room < best[0]):
+            best = (room, start)
+        start = max(start, _up(end, alignment))
+    return start if best is None else best[1]
+
+
+def _up(value: int, alignment: int) -> int:
+    return -(-value // alignment) * alignment

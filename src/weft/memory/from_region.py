@@ -1,0 +1,272 @@
+"""From kernels in order to buffers: who lives when, who may take over whose place, what must be
+copied.
+
+1. A life for every tensor: first write to last read.
+2. An output with a `base` takes over the base's buffer if the base is dead after the kernel, may be
+   overwritten (state, donated, or internal), and is not read by the kernel at another element than
+   the one being written. Otherwise the base is copied first.
+3. An elementwise kernel with one output writes into an operand that dies there, if it is read only
+   at the element being written and has the same size.
+4. What is left internal is packed into one arena.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from weft.foundation.index_expr import Expr, linear
+from weft.foundation.packing import Block, pack
+from weft.memory.ir import Buffer, BufferMap, Copy, MemRef, Share, Space
+from weft.region.ir import Fold, Kernel, Module, Output, Pattern, Read, Reduce, Tensor, walk
+
+ALIGNMENT = 128
+GIVEN = ("input", "param", "state", "constant")
+
+
+def assign_buffers(module: Module, donated: Iterable[str] = ()) -> BufferMap:
+    """Where every tensor of a module lives. `donated` inputs may be overwritten once dead."""
+    assignment = _Assignment(module, frozenset(donated))
+    assignment.share_all()
+    return assignment.result()
+
+
+def tensor_bytes(tensor: Tensor) -> int:
+    return math.prod(tensor.shape) * tensor.dtype.storage_bytes
+
+
+def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides in elements."""
+    return tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
+
+
+def lives_of(module: Module, donated: frozenset[str]) -> dict[str, tuple[int, int]]:
+    """First write and last read of every tensor, as kernel numbers."""
+    end = len(module.kernels)
+    first = {name: -1 for name, t in module.tensors.items() if t.role in GIVEN}
+    last: dict[str, int] = {}
+    for number, kernel in enumerate(module.kernels):
+        for output in kernel.outputs:
+            first[output.tensor] = number
+            last[output.tensor] = number
+        for name in (*kernel.inputs, *_bases(kernel)):
+            last[name] = number
+    for name, tensor in module.tensors.items():
+        kept = tensor.role in GIVEN and tensor.role != "state" and name not in donated
+        if kept or name in module.outputs:
+            last[name] = end
+    return {name: (at, last.get(name, at)) for name, at in first.items()}
+
+
+def _bases(kernel: Kernel) -> list[str]:
+    return [output.base for output in kernel.outputs if output.base is not None]
+
+
+@dataclass
+class _Assignment:
+    """Decisions so far: `owner` maps a tensor to the one whose buffer it took over."""
+
+    module: Module
+    donated: frozenset[str]
+    owner: dict[str, str] = field(default_factory=dict)
+    shares: list[Share] = field(default_factory=list)
+    copies: list[Copy] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.lives = lives_of(self.module, self.donated)
+        self.refreshed = self._refreshed_state()
+
+    def _refreshed_state(self) -> set[str]:
+        """State that some output is based on: its old content dies there, all other state stays."""
+        found = {base for kernel in self.module.kernels for base in _bases(kernel)}
+        end = len(self.module.kernels)
+        for name, tensor in self.module.tensors.items():
+            if tensor.role == "state" and name not in found | self.donated:
+                self.lives[name] = (-1, end)
+        return found
+
+    # -- sharing ---------------------------------------------------------------------------------
+
+    def share_all(self) -> None:
+        for number, kernel in enumerate(self.module.kernels):
+            for output in kernel.outputs:
+                if output.base is not None:
+                    self._update(number, kernel, output, output.base)
+            if len(kernel.outputs) == 1 and kernel.outputs[0].base is None:
+                self._reuse(number, kernel, kernel.outputs[0])
+
+    def _update(self, number: int, kernel: Kernel, output: Output, base: str) -> None:
+        why = self._obstacle(number, kernel, output, base)
+        if why is None:
+            self._share(kernel, base, output.tensor, "it is the same tensor with a part replaced")
+            return
+        size = tensor_bytes(self.module.tensors[base])
+        self.copies.append(Copy(kernel.name, base, output.tensor, size, why))
+        # The copy is made before the kernel: from then on the output is alive, and the base is read
+        # by the copy alone.
+
+    def _obstacle(self, number: int, kernel: Kernel, output: Output, base: str) -> str | None:
+        """Why an output cannot be written into its base; None where it can."""
+        role = self.module.tensors[base].role
+        if role in ("input", "param", "constant") and base not in self.donated:
+            return f"{base} is {_A[role]} that is not donated"
+        if self.lives[base][1] > number:
+            return f"{base} is read again after {kernel.name}"
+        if self._taken(number, base):
+            return f"the buffer of {base} is already taken over"
+        if not _same_elements(kernel, output, base, self.module.tensors):
+            return f"{kernel.name} also reads other elements of {base} than it writes"
+        if self._both_fixed(base, output.tensor):
+            return f"{base} and {output.tensor} are both fixed in place"
+        return None
+
+    def _taken(self, number: int, name: str) -> bool:
+        return any(
+            share.first == name and self.module.kernels[number].name == share.kernel
+            for share in self.shares
+        )
+
+    def _both_fixed(self, base: str, name: str) -> bool:
+        """Whether a share would force one address onto two tensors that each have their own.
+
+        An output of the program may live in state or in a donated input; the runtime hands it out
+        from there. Two given tensors never share.
+        """
+        fixed = {self._root(base), self._root(name)}
+        return sum(self.module.tensors[root].role in GIVEN for root in fixed) > 1
+
+    def _reuse(self, number: int, kernel: Kernel, output: Output) -> None:
+        if kernel.pattern not in (Pattern.MAP, Pattern.ROW) or not _one_row_at_a_time(kernel):
+            return
+        tensors = self.module.tensors
+        for name in kernel.inputs:
+            operand, result = tensors[name], tensors[output.tensor]
+            dead = operand.role == "internal" or name in self.donated
+            if not dead or self.lives[name] == (-1, len(self.module.kernels)):
+                continue
+            fits = operand.dtype.storage_bytes == result.dtype.storage_bytes and tensor_bytes(
+                operand
+            ) == tensor_bytes(result)
+            if not fits or self.lives[name][1] != number or self._taken(number, name):
+                continue
+            if any(param.tensor == name for param in kernel.params):
+                continue
+            if _same_elements(kernel, output, name, tensors):
+                why = "it is read only at the element being written"
+                self._share(kernel, name, output.tensor, why)
+                return
+
+    def _share(self, kernel: Kernel, first: str, second: str, why: str) -> None:
+        self.shares.append(Share(kernel.name, first, second, why))
+        self.owner[second] = first
+
+    def _root(self, name: str) -> str:
+        while name in self.owner:
+            name = self.owner[name]
+        return name
+
+    # -- the result ------------------------------------------------------------------------------
+
+    def result(self) -> BufferMap:
+        groups: dict[str, list[str]] = {}
+        for name in self.module.tensors:
+            groups.setdefault(self._root(name), []).append(name)
+        homes = {root: self._home(names) for root, names in groups.items()}
+        arena = pack(
+            [self._block(root, groups[root]) for root, home in homes.items() if home is None],
+            ALIGNMENT,
+        )
+        shared = {name for share in self.shares for name in (share.first, share.second)}
+        refs = {}
+        for root, names in groups.items():
+            size = max(tensor_bytes(self.module.tensors[name]) for name in names)
+            buffer = homes[root] or Buffer(Space.ARENA, 0, arena.offsets[root], size)
+            for name in names:
+                shape = self.module.tensors[name].shape
+                alone = name not in shared
+                refs[name] = MemRef(name, buffer, shape, row_major(shape), ALIGNMENT, alone)
+        ordered = {name: refs[name] for name in self.module.tensors}
+        copies, shares = tuple(self.copies), tuple(self.shares)
+        return BufferMap(ordered, arena.size, copies, self.lives, shares)
+
+    def _block(self, root: str, names: list[str]) -> Block:
+        size = max(tensor_bytes(self.module.tensors[name]) for name in names)
+        lives = [self.lives[name] for name in names]
+        return Block(root, size, min(life[0] for life in lives), max(life[1] for life in lives))
+
+    def _home(self, names: list[str]) -> Buffer | None:
+        """The buffer outside the arena that a group has because of one of its tensors: that of
+        what is given before that of what is handed out."""
+        for roles, space in _SPACES:
+            for name in names:
+                tensor = self.module.tensors[name]
+                if tensor.role in roles or (space is Space.OUTPUT and name in self.module.outputs):
+                    return Buffer(space, self._number(name, roles), 0, tensor_bytes(tensor))
+        return None
+
+    def _number(self, name: str, roles: tuple[str, ...]) -> int:
+        """The position of a tensor among those of its space."""
+        if roles == ("output",):
+            return self.module.outputs.index(name)
+        if roles == ("input", "param"):
+            given = [n for n in self.module.inputs if self.module.tensors[n].role in roles]
+            return given.index(name)
+        alike = [n for n, tensor in self.module.tensors.items() if tensor.role in roles]
+        return alike.index(name)
+
+
+_A = {"input": "an input", "param": "a parameter", "constant": "a constant"}
+_SPACES = (
+    (("state",), Space.STATE),
+    (("constant",), Space.CONSTANT),
+    (("input", "param"), Space.INPUT),
+    (("output",), Space.OUTPUT),
+)
+
+
+def _one_row_at_a_time(kernel: Kernel) -> bool:
+    """Whether all reductions run over the same axes: a row is then read whole before any of its
+    elements is written, and no other row needs it."""
+    reduced = [let.expr.axes for let in kernel.body if isinstance(let.expr, Reduce | Fold)]
+    return len({frozenset(axes) for axes in reduced}) <= 1
+
+
+def _same_elements(
+    kernel: Kernel, output: Output, name: str, tensors: Mapping[str, Tensor]
+) -> bool:
+    """Whether every read of `name` in a kernel is of the element that `output` writes."""
+    target = _address(output.index, tensors[output.tensor])
+    reads = [
+        let.expr
+        for let in walk(kernel.body)
+        if isinstance(let.expr, Read) and let.expr.tensor == name
+    ]
+    return all(_address(read.index, tensors[name]) is target for read in reads)
+
+
+def _address(index: tuple[Expr, ...], tensor: Tensor) -> Expr:
+    return linear(index, row_major(tensor.shape))
+
+
+def report(module: Module, buffers: BufferMap) -> list[str]:
+    """What `compile -v` says about memory, a line each."""
+    copied = {(copy.before, copy.target): copy for copy in buffers.copies}
+    lines = []
+    for kernel in module.kernels:
+        for output in kernel.outputs:
+            if output.base is None:
+                continue
+            copy = copied.get((kernel.name, output.tensor))
+            what = f"{kernel.name}: {output.tensor} updates {output.base}"
+            lines.append(
+                f"{what} in place, 0 bytes copied"
+                if copy is None
+                else f"{what} in a copy, {copy.bytes:,} bytes copied: {copy.why}"
+            )
+    internal = [name for name, ref in buffers.refs.items() if ref.buffer.space is Space.ARENA]
+    total = sum(tensor_bytes(module.tensors[name]) for name in internal)
+    lines.append(
+        f"arena: {buffers.arena_bytes:,} bytes hold {len(internal)} tensors of {total:,} bytes"
+    )
+    return lines

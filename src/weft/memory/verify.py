@@ -1,0 +1,86 @@
+"""What holds of every buffer map: nothing that is alive is overwritten, and every tensor fits.
+
+The map carries lives and shares, so it can be checked on its own, also after it was edited by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+
+from weft.foundation.errors import Finding, SpecViolation
+from weft.memory.ir import BufferMap, MemRef, Space
+
+
+def verify(buffers: BufferMap) -> None:
+    """Raise with everything that is wrong."""
+    found = list(findings(buffers))
+    if found:
+        raise SpecViolation.of(found)
+
+
+def findings(buffers: BufferMap) -> Iterator[Finding]:
+    """Everything that is wrong with a buffer map."""
+    for name, ref in buffers.refs.items():
+        yield from _reference(name, ref, buffers)
+    shares = {(share.first, share.second) for share in buffers.shares}
+    for first, second in combinations(buffers.refs.values(), 2):
+        if _overlap(first, second):
+            yield from _neighbours(first, second, buffers, shares)
+    for copy in buffers.copies:
+        if copy.source not in buffers.refs or copy.target not in buffers.refs:
+            yield Finding("BufferName", copy.before, f"{copy.source} or {copy.target} is unknown")
+        elif copy.bytes > buffers.refs[copy.target].buffer.bytes:
+            yield Finding("BufferSize", copy.before, f"the copy to {copy.target} does not fit")
+
+
+def _reference(name: str, ref: MemRef, buffers: BufferMap) -> Iterator[Finding]:
+    buffer = ref.buffer
+    if ref.tensor != name or name not in buffers.lives:
+        yield Finding("BufferName", name, f"the entry is for {ref.tensor}, or it has no life")
+    if len(ref.strides) != len(ref.shape):
+        yield Finding("BufferRank", name, f"strides {ref.strides} do not fit shape {ref.shape}")
+    elif 0 not in ref.shape:
+        last = sum(s * (n - 1) for s, n in zip(ref.strides, ref.shape, strict=True))
+        if any(stride < 0 for stride in ref.strides) or last >= max(buffer.bytes, 1):
+            yield Finding("BufferSize", name, f"its last element lies beyond {buffer.bytes} bytes")
+    if buffer.space is Space.ARENA:
+        if buffer.offset % ref.alignment:
+            yield Finding(
+                "BufferAlignment",
+                name,
+                f"offset {buffer.offset} is not a multiple of {ref.alignment}",
+            )
+        if buffer.offset + buffer.bytes > buffers.arena_bytes:
+            yield Finding(
+                "BufferSize",
+                name,
+                f"it ends at {buffer.offset + buffer.bytes}, the arena at {buffers.arena_bytes}",
+            )
+
+
+def _overlap(first: MemRef, second: MemRef) -> bool:
+    a, b = first.buffer, second.buffer
+    if a.space is not b.space or a.number != b.number:
+        return False
+    if a.space is not Space.ARENA:
+        return True
+    return a.offset < b.offset + b.bytes and b.offset < a.offset + a.bytes
+
+
+def _neighbours(
+    first: MemRef, second: MemRef, buffers: BufferMap, shares: set[tuple[str, str]]
+) -> Iterator[Finding]:
+    """Two tensors with bytes in common must not live at the same time, but for one kernel in which
+    one takes over from the other."""
+    names = first.tensor, second.tensor
+    if any(name not in buffers.lives for name in names):
+        return
+    a, b = sorted(names, key=lambda name: buffers.lives[name])
+    if buffers.lives[a][1] < buffers.lives[b][0]:
+        return
+    handed = buffers.lives[a][1] == buffers.lives[b][0] and (a, b) in shares
+    if not handed:
+        yield Finding("BufferOverlap", b, f"it overlaps {a}, which is still alive")
+    elif first.noalias or second.noalias:
+        yield Finding("BufferAlias", b, f"it shares a buffer with {a} but is marked noalias")

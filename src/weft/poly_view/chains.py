@@ -1,0 +1,160 @@
+"""Recognising chains of blocks: a softmax of rows, and an attention around one.
+
+    row_softmax = reduce(max) , sub , exp , reduce(sum) , div           over the same rows
+    attention   = contraction , ewise* , row_softmax , ewise* , contraction
+
+The elementwise blocks of an attention (scale, mask, casts) lie between its parts and read them at
+their own index. Both are facts about accesses; nothing is rewritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from weft.foundation.index_expr import axes_of
+from weft.poly_view.ir import Access, BlockKind, Chain, PolyBlock, Scop
+
+_EWISE_DEPTH = 12
+"""How many elementwise blocks may lie between a product and the softmax of its scores."""
+
+
+def find_chains(scop: Scop) -> tuple[Chain, ...]:
+    """Every softmax and every attention, each softmax first."""
+    finder = _Finder(scop)
+    found = []
+    for block in scop.blocks:
+        softmax = finder.softmax(block)
+        if softmax is not None:
+            found.append(softmax)
+            attention = finder.attention(softmax)
+            if attention is not None:
+                found.append(attention)
+    return tuple(found)
+
+
+@dataclass
+class _Finder:
+    scop: Scop
+
+    def __post_init__(self) -> None:
+        self.blocks = self.scop.by_name
+        self.readers: dict[str, list[tuple[PolyBlock, int]]] = {}
+        for edge in self.scop.edges:
+            self.readers.setdefault(edge.source, []).append((self.blocks[edge.to], edge.access))
+        self.results = {access.tensor for _, access, _ in self.scop.outputs}
+
+    # -- row softmax -----------------------------------------------------------------------------
+
+    def softmax(self, div: PolyBlock) -> Chain | None:
+        """The softmax that ends in this block."""
+        if not _is_ewise(div, "div"):
+            return None
+        exp, total = (self.blocks.get(a.tensor) for a in div.accesses)
+        if exp is None or total is None or not _is_ewise(exp, "exp"):
+            return None
+        if not _same_place(div, div.accesses[0]) or not _is_reduce(total, "sum", exp.name):
+            return None
+        sub = self.blocks.get(exp.accesses[0].tensor)
+        if sub is None or not _is_ewise(sub, "sub") or not _same_place(exp, exp.accesses[0]):
+            return None
+        top = self.blocks.get(sub.accesses[1].tensor)
+        source = sub.accesses[0]
+        if top is None or not _is_reduce(top, "max", source.tensor):
+            return None
+        rows = _row_axes(total)
+        same_rows = rows == _row_axes(top) and _reads_rows(sub, sub.accesses[1], top)
+        if not same_rows or not _reads_rows(div, div.accesses[1], total):
+            return None
+        if not _same_place(sub, source) or not _same_place(top, top.accesses[0]):
+            return None
+        return Chain("row_softmax", (top.name, sub.name, exp.name, total.name, div.name))
+
+    # -- attention -------------------------------------------------------------------------------
+
+    def attention(self, softmax: Chain) -> Chain | None:
+        """The attention around a softmax: products before and after it."""
+        _, sub, _, _, div = (self.blocks[name] for name in softmax.blocks)
+        before = self._producers(sub.accesses[0].tensor, _EWISE_DEPTH)
+        after = self._consumers(div)
+        if before is None or after is None:
+            return None
+        return Chain("attention", (*before, *softmax.blocks, *after))
+
+    def _producers(self, name: str, depth: int) -> list[str] | None:
+        """From the first product to the scores, through elementwise blocks at the same place."""
+        block = self.blocks.get(name)
+        if block is None or depth == 0:
+            return None
+        if block.kind is BlockKind.CONTRACTION:
+            return [name]
+        if block.kind is not BlockKind.EWISE:
+            return None
+        for access in block.accesses:
+            found = (
+                self._producers(access.tensor, depth - 1) if _same_place(block, access) else None
+            )
+            if found is not None:
+                return [*found, name]
+        return None
+
+    def _consumers(self, div: PolyBlock) -> list[str] | None:
+        """From the weights to the second product, each read once."""
+        found: list[str] = []
+        block, rows = div, {div.axes[k].name for k in self._row_positions(div)}
+        while True:
+            readers = self.readers.get(block.name, [])
+            if len(readers) != 1 or block.name in self.results:
+                return None
+            reader, number = readers[0]
+            access = reader.accesses[number]
+            found.append(reader.name)
+            if reader.kind is BlockKind.CONTRACTION:
+                return found if _sums_rows(reader, access, block, rows) else None
+            if reader.kind is not BlockKind.EWISE or not _same_place(reader, access):
+                return None
+            block = reader
+
+    def _row_positions(self, div: PolyBlock) -> list[int]:
+        """The axes of the weights that the softmax sums over."""
+        kept = frozenset[str]().union(*(axes_of(e) for e in div.accesses[1].map))
+        return [k for k, axis in enumerate(div.axes) if axis.name not in kept]
+
+
+def _is_ewise(block: PolyBlock, fn: str) -> bool:
+    return block.kind is BlockKind.EWISE and block.fn == fn
+
+
+def _is_reduce(block: PolyBlock, fn: str, of: str) -> bool:
+    """Whether a block reduces another one by `fn`."""
+    return block.kind is BlockKind.REDUCE and block.fn == fn and block.accesses[0].tensor == of
+
+
+def _same_place(block: PolyBlock, access: Access) -> bool:
+    """Whether a block reads the element at its own index."""
+    names = [e.single_axis.name if e.single_axis else None for e in access.map]
+    return not access.guards and names == [axis.name for axis in block.axes]
+
+
+def _row_axes(block: PolyBlock) -> tuple[str, ...]:
+    return tuple(axis.name for axis in block.axes if axis.reduce)
+
+
+def _reads_rows(block: PolyBlock, access: Access, reduced: PolyBlock) -> bool:
+    """Whether a block reads, at each index, the row that index lies in."""
+    kept = [axis.name for axis in reduced.out_axes]
+    names = [e.single_axis.name if e.single_axis else None for e in access.map]
+    same = [axis.name for axis in block.axes] == [axis.name for axis in reduced.axes]
+    return not access.guards and same and names == kept
+
+
+def _sums_rows(reader: PolyBlock, access: Access, block: PolyBlock, rows: set[str]) -> bool:
+    """Whether a product sums over exactly the axes of the softmax."""
+    reduced = {axis.name for axis in reader.axes if axis.reduce}
+    pairs = _pairs(block, access)
+    return {name for name, own in pairs if own in rows} == reduced and not access.guards
+
+
+def _pairs(block: PolyBlock, access: Access) -> Iterator[tuple[str | None, str]]:
+    for expr, axis in zip(access.map, block.out_axes, strict=True):
+        yield (expr.single_axis.name if expr.single_axis else None), axis.name

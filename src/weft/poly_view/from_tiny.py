@@ -1,0 +1,445 @@
+"""From Tiny and its IndexBook to Poly-View: blocks for what is computed, movements composed into
+accesses.
+
+The graph is walked from the outputs back. Each value that some access ends at becomes a block; a
+movement becomes one only if it must be stored: because the book says so, because two different
+fills meet in one chain, or because an op that stays whole reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import TypeAlias
+
+from weft.foundation.dims import static
+from weft.foundation.dtypes import DType
+from weft.foundation.errors import InternalError
+from weft.foundation.index_expr import (
+    Expr,
+    Guard,
+    Index,
+    add,
+    always,
+    axis,
+    constant,
+    param,
+    params_of,
+    scale,
+    simplify,
+    substitute,
+)
+from weft.indexbook.ir import IndexBook, IndexInfo
+from weft.indexbook.ir import IndexParam as BookParam
+from weft.poly_view.chains import find_chains
+from weft.poly_view.contraction import recognise
+from weft.poly_view.ir import (
+    Access,
+    BlockKind,
+    Edge,
+    IndexParam,
+    IterAxis,
+    PolyBlock,
+    Scop,
+)
+from weft.tiny.ir import (
+    Binary,
+    Cast,
+    Const,
+    DynamicUpdate,
+    Fn,
+    Graph,
+    Input,
+    Movement,
+    Opaque,
+    Pad,
+    Reduce,
+    ReduceFn,
+    Unary,
+    Value,
+    operands,
+    value_ids,
+)
+
+Ranges: TypeAlias = dict[str, tuple[int, int]]
+
+
+def build_scop(graph: Graph, book: IndexBook) -> Scop:
+    """The Poly-View of a graph with static shapes."""
+    return _Builder(graph, book).run()
+
+
+def atom_axes(info: IndexInfo, reduced: Sequence[int] = ()) -> tuple[IterAxis, ...]:
+    """Iteration axes for the atoms of a value: i0, i1, ..., and i2_0, i2_1 where an axis is
+    split."""
+    found = []
+    for k, atoms in enumerate(info.atoms):
+        for j, size in enumerate(atoms):
+            name = f"i{k}" if len(atoms) == 1 else f"i{k}_{j}"
+            found.append(IterAxis(name, size, k in reduced))
+    return tuple(found)
+
+
+def dim_index(info: IndexInfo) -> Index:
+    """Each axis of a value in terms of its atoms."""
+    result = []
+    for k, atoms in enumerate(info.atoms):
+        here = constant(0)
+        for j, size in enumerate(atoms):
+            name = f"i{k}" if len(atoms) == 1 else f"i{k}_{j}"
+            here = add(scale(here, size), axis(name))
+        result.append(here)
+    return tuple(result)
+
+
+@dataclass
+class _Reading:
+    """A read on its way down a chain of movements: an index into `value`, in the block's axes.
+
+    Where a guard was met, the index goes on in an axis of its own that stays in range, because
+    outside it nothing is read; `inner` says what that axis is.
+    """
+
+    value: Value
+    index: Index
+    ranges: Ranges
+    guards: list[Guard] = field(default_factory=list)
+    fill: Const | None = None
+    widen: DType | None = None
+    inner: dict[str, Expr] = field(default_factory=dict)
+    params: list[str] = field(default_factory=list)
+
+    def admits(self, fill: Const) -> bool:
+        """Whether padding with `fill` further down means the same as padding met before."""
+        if self.fill is None:
+            return True
+        same_class = type(fill.value) is type(self.fill.value)
+        return same_class and repr(fill.value) == repr(self.fill.value)
+
+    def simple(self, expr: Expr) -> Expr:
+        return simplify(expr, self.ranges)
+
+    def guarded(self, expr: Expr, size: int) -> Expr:
+        """Note that `expr` is read only inside `[0, size)`; the axis that stands for it there."""
+        name = f"z{len(self.inner)}"
+        self.guards.append(Guard(expr, size))
+        self.inner[name] = expr
+        self.ranges[name] = (0, size - 1)
+        return axis(name)
+
+    def outer(self, expr: Expr) -> Expr:
+        """An expression in the block's axes again."""
+        for name in reversed(self.inner):
+            expr = substitute(expr, {name: self.inner[name]})
+        return self.simple(expr)
+
+
+@dataclass
+class _Builder:
+    graph: Graph
+    book: IndexBook
+    blocks: list[PolyBlock] = field(default_factory=list)
+    params: dict[str, tuple[IndexParam, Value]] = field(default_factory=dict)
+    param_names: dict[tuple[Access, int, int], str] = field(default_factory=dict)
+    used: dict[str, IndexParam] = field(default_factory=dict)
+    needed: set[Value] = field(default_factory=set)
+    stored: set[Value] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.values = self.graph.values
+        self.ids = value_ids(self.values)
+        self.names = self._names()
+
+    def run(self) -> Scop:
+        outputs = tuple(
+            (name, self._read_whole(value), atom_axes(self._info(value)))
+            for name, value in self.graph.outputs
+        )
+        for value in reversed(self.values):
+            if value in self.needed and not isinstance(value, Input):
+                self.blocks.append(self._block(value))
+        blocks = tuple(reversed(self.blocks))
+        inputs = {v.name: v for v in self.graph.inputs}
+        inputs.update((v.name, v) for v in self.values if isinstance(v, Input) and v in self.needed)
+        scop = Scop(
+            {name: (v.dtype, self._atoms(v)) for name, v in inputs.items()},
+            blocks,
+            _edges(blocks, self.used),
+            outputs,
+            params=tuple(self.used[name] for name in sorted(self.used)),
+            shapes={name: _sizes(v) for name, v in [*inputs.items(), *self.graph.outputs]},
+        )
+        return replace(scop, chains=find_chains(scop))
+
+    def _names(self) -> dict[Value, str]:
+        """Inputs have their own names, blocks that of their op or their id."""
+        taken = {v.name for v in (*self.values, *self.graph.inputs) if isinstance(v, Input)}
+        names: dict[Value, str] = {}
+        for value in self.values:
+            name = value.name if isinstance(value, Input) else self.graph.op_names.get(value, "")
+            if not isinstance(value, Input):
+                name = name or self.ids[value]
+                while name in taken:
+                    name += "_"
+                taken.add(name)
+            names[value] = name
+        return names
+
+    def _info(self, value: Value) -> IndexInfo:
+        found = self.book.infos.get(self.ids.get(value, ""))
+        if found is None:
+            raise InternalError("the index book does not belong to the graph")
+        return found
+
+    def _atoms(self, value: Value) -> tuple[int, ...]:
+        if value not in self.ids:
+            return tuple(n for n in _sizes(value) if n != 1)
+        return tuple(size for atoms in self._info(value).atoms for size in atoms)
+
+    # -- blocks ----------------------------------------------------------------------------------
+
+    def _block(self, value: Value) -> PolyBlock:
+        match value:
+            case Reduce(fn=fn):
+                if fn is ReduceFn.SUM:
+                    found = self._contraction(value)
+                    if found is not None:
+                        return found
+                axes = atom_axes(self._info(value.x), value.axes)
+                access = self._read(value.x, dim_index(self._info(value.x)), axes)
+                return self._made(value, BlockKind.REDUCE, axes, (access,))
+            case DynamicUpdate():
+                return self._update(value)
+            case Opaque(inputs=inputs):
+                axes = atom_axes(self._info(value))
+                accesses = tuple(self._read_stored(x) for x in inputs)
+                return self._made(value, BlockKind.OPAQUE, axes, accesses)
+            case _:
+                axes = atom_axes(self._info(value))
+                own = dim_index(self._info(value))
+                if isinstance(value, Movement):
+                    access = self._read(value, own, axes, first=True)
+                    return self._made(value, BlockKind.MOVEMENT, axes, (access,))
+                accesses = tuple(self._read(x, own, axes) for x in operands(value))
+                return self._made(value, BlockKind.EWISE, axes, accesses)
+
+    def _made(
+        self,
+        value: Value,
+        kind: BlockKind,
+        axes: tuple[IterAxis, ...],
+        accesses: tuple[Access, ...],
+    ) -> PolyBlock:
+        return PolyBlock(
+            self.names[value],
+            kind,
+            axes,
+            value.dtype,
+            accesses,
+            value,
+            value_id=self.ids[value],
+            fn=_function(value),
+        )
+
+    def _contraction(self, value: Reduce) -> PolyBlock | None:
+        product = value.x
+        if isinstance(product, Cast) and _widens(product):
+            product = product.x
+        if not isinstance(product, Binary) or product.fn is not Fn.MUL:
+            return None
+        info = self._info(product)
+        axes, index = atom_axes(info, value.axes), dim_index(info)
+        sides = [self._follow(x, index, axes, widening=True) for x in (product.lhs, product.rhs)]
+        accesses = tuple(self._access(reading) for reading in sides)
+        attrs = recognise(axes, *accesses)
+        if attrs is None:
+            return None
+        for reading in sides:
+            self._commit(reading)
+        return replace(self._made(value, BlockKind.CONTRACTION, axes, accesses), attrs=attrs)
+
+    def _update(self, value: DynamicUpdate) -> PolyBlock:
+        info = self._info(value.update)
+        axes = atom_axes(info)
+        reading = _Reading(value, (), _ranges(axes))
+        starts = self._bind(self._info(value).params, reading)
+        names = [f"{self.ids[value]}_{k}" for k in range(len(info.axes))]
+        pairs = zip(dim_index(info), names, strict=True)
+        reading.index = tuple(add(here, starts.get(name, 0)) for here, name in pairs)
+        write = self._access(reading).map
+        self._commit_params(reading)
+        base = self._read_stored(value.x).tensor
+        update = self._read(value.update, dim_index(info), axes)
+        made = self._made(value, BlockKind.UPDATE, axes, (update,))
+        return replace(made, write=write, base=base, window_of=self._atoms(value))
+
+    # -- accesses --------------------------------------------------------------------------------
+
+    def _read_whole(self, value: Value) -> Access:
+        """The access of a value over its own atoms."""
+        info = self._info(value)
+        return self._read(value, dim_index(info), atom_axes(info))
+
+    def _read_stored(self, value: Value) -> Access:
+        """The access of a value that has to be a tensor, over its own atoms."""
+        if isinstance(value, Movement):
+            self.stored.add(value)
+        return self._read_whole(value)
+
+    def _read(
+        self, value: Value, index: Index, axes: tuple[IterAxis, ...], *, first: bool = False
+    ) -> Access:
+        reading = self._follow(value, index, axes, first=first)
+        self._commit(reading)
+        return self._access(reading)
+
+    def _follow(
+        self,
+        value: Value,
+        index: Index,
+        axes: tuple[IterAxis, ...],
+        *,
+        first: bool = False,
+        widening: bool = False,
+    ) -> _Reading:
+        """Down from `value` to the tensor that is read; `first`: at least one movement down."""
+        reading = _Reading(value, index, _ranges(axes))
+        while True:
+            here = reading.value
+            if isinstance(here, Movement):
+                if self._is_stored(here) and not (first and here is value):
+                    return reading
+                if isinstance(here, Pad) and not reading.admits(here.value):
+                    return reading
+                self._step(reading, here)
+            elif widening and isinstance(here, Cast) and _widens(here):
+                reading.widen = reading.widen or here.dtype
+                reading.value = here.x
+            else:
+                return reading
+
+    def _is_stored(self, value: Value) -> bool:
+        return value in self.stored or self._info(value).materialise
+
+    def _step(self, reading: _Reading, here: Movement) -> None:
+        """Through one movement, by the rule that the book has for it."""
+        info = self._info(here)
+        rule = info.inputs[0]
+        replaced = {f"i{k}": e for k, e in enumerate(reading.index)}
+        params = self._bind(info.params, reading)
+        index = [reading.simple(substitute(e, replaced, params)) for e in rule.map]
+        for guard in rule.guards:
+            expr = reading.simple(substitute(guard.expr, replaced, params))
+            if not always(Guard(expr, guard.size), reading.ranges):
+                index[rule.map.index(guard.expr)] = reading.guarded(expr, guard.size)
+                reading.fill = here.value if isinstance(here, Pad) else None
+        reading.value, reading.index = here.x, tuple(index)
+
+    def _access(self, reading: _Reading) -> Access:
+        info = self._info(reading.value)
+        map_: list[Expr] = []
+        for expr, atoms in zip(reading.index, info.atoms, strict=True):
+            map_.extend(_parts(expr, atoms, reading))
+        guards = [Guard(reading.outer(g.expr), g.size) for g in reading.guards]
+        fill = None if reading.fill is None else reading.fill.value
+        return Access(
+            self.names[reading.value],
+            tuple(reading.outer(e) for e in map_),
+            tuple(dict.fromkeys(guards)),
+            fill,
+            reading.widen,
+        )
+
+    def _commit(self, reading: _Reading) -> None:
+        """The tensor that a reading ends at is wanted, and so are the params on the way."""
+        if isinstance(reading.value, Movement):
+            self.stored.add(reading.value)
+        self.needed.add(reading.value)
+        self._commit_params(reading)
+
+    def _commit_params(self, reading: _Reading) -> None:
+        for name in reading.params:
+            found, source = self.params[name]
+            self.used[name] = found
+            self.needed.add(source)
+
+    def _bind(self, params: Sequence[BookParam], reading: _Reading) -> dict[str, Expr]:
+        """What each parameter of a rule is: a number, or a parameter of the view."""
+        bound = {}
+        for known in params:
+            scalar = self.values[int(known.value_id[1:])]
+            inner = self._follow(scalar, (), ())
+            if isinstance(inner.value, Const):
+                start = int(inner.value.value.real)
+                bound[known.name] = constant(min(max(start, known.low), known.high))
+                continue
+            name = self._param(inner, known.low, known.high)
+            reading.params.append(name)
+            reading.ranges[name] = (known.low, known.high)
+            bound[known.name] = param(name)
+        return bound
+
+    def _param(self, scalar: _Reading, low: int, high: int) -> str:
+        key = (self._access(scalar), low, high)
+        if key not in self.param_names:
+            name = f"p{len(self.param_names)}"
+            self.param_names[key] = name
+            self.params[name] = (IndexParam(name, *key), scalar.value)
+        return self.param_names[key]
+
+
+def _parts(expr: Expr, atoms: Sequence[int], reading: _Reading) -> list[Expr]:
+    """An index along an axis taken apart into its atoms."""
+    found = []
+    inner = prod(atoms)
+    for size in atoms:
+        inner //= max(size, 1)
+        quotient = reading.simple(expr // max(inner, 1))
+        found.append(quotient)
+        expr = reading.simple(add(expr, scale(quotient, -inner)))
+    return found
+
+
+def _widens(cast: Cast) -> bool:
+    """Whether a cast loses nothing: to a wider dtype of the same class."""
+    before, after = cast.x.dtype, cast.dtype
+    exact = not before.is_float or before.precision <= after.precision
+    return before.kind is after.kind and before.bits < after.bits and exact
+
+
+def _ranges(axes: Sequence[IterAxis]) -> Ranges:
+    return {a.name: (0, a.size - 1) for a in axes}
+
+
+def _sizes(value: Value) -> tuple[int, ...]:
+    return tuple(static(d) for d in value.shape)
+
+
+def _function(value: Value) -> str:
+    match value:
+        case Unary(fn=fn) | Binary(fn=fn):
+            return str(fn)
+        case Reduce(fn=reduce_fn):
+            return str(reduce_fn)
+        case Opaque(op=op):
+            return str(getattr(op, "mnemonic", op))
+        case DynamicUpdate():
+            return "update"
+        case _:
+            return type(value).__name__.lower()
+
+
+def _edges(blocks: Sequence[PolyBlock], params: Mapping[str, IndexParam]) -> tuple[Edge, ...]:
+    names = {block.name for block in blocks}
+    found: dict[Edge, None] = {}
+    for block in blocks:
+        for number, access in enumerate(block.accesses):
+            if access.tensor in names:
+                found[Edge(access.tensor, block.name, number)] = None
+        starts = {name for e in block.expressions for name in params_of(e)}
+        others = [block.base, *(params[name].access.tensor for name in sorted(starts))]
+        for tensor in others:
+            if tensor in names:
+                found[Edge(str(tensor), block.name, -1)] = None
+    return tuple(found)

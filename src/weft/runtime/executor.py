@@ -1,0 +1,143 @@
+"""Running a compiled program on the CPU.
+
+`Program` links the kernels once. A run fills a parameter block (pointers of inputs and outputs) and
+makes one native call that carries out every step. Each concurrent run has a workspace of its own:
+arena, argument tables, step table, error words. Constants and state live at fixed addresses.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.foundation.dtypes import BY_NAME
+from weft.foundation.errors import SpecViolation
+from weft.runtime.artifact import Artifact, BufferSlot, CopyBuffer, Launch, TensorSpec
+from weft.runtime.jit import Library
+from weft.runtime.native import STEP_WORDS
+from weft.runtime.threads import execute, thread_count
+
+Array = NDArray[Any]
+ALIGNMENT = 128
+
+
+def aligned_bytes(count: int) -> Array:
+    """Uninitialised memory that starts at a multiple of the alignment; never empty."""
+    raw = np.empty(max(1, count) + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + max(1, count)]
+
+
+def empty_tensor(spec: TensorSpec) -> Array:
+    """An aligned tensor with unspecified contents."""
+    dtype = BY_NAME[spec.dtype]
+    count = int(np.prod(spec.shape, dtype=np.int64))
+    raw = aligned_bytes(count * dtype.storage_bytes)
+    return raw[: count * dtype.storage_bytes].view(dtype.numpy).reshape(spec.shape)
+
+
+class _Workspace:
+    """What one run at a time needs for itself."""
+
+    def __init__(self, program: Program) -> None:
+        artifact = program.artifact
+        self.arena = aligned_bytes(artifact.arena_bytes)
+        tables = [s.buffers if isinstance(s, Launch) else () for s in artifact.steps]
+        offsets = np.cumsum([0, *map(len, tables)])
+        flat = [number for table in tables for number in table]
+        self.args = np.zeros(max(1, len(flat)), np.uint64)
+        self.errors = np.zeros(max(1, len(artifact.steps)), np.uint64)
+        self.steps = np.zeros((len(artifact.steps), STEP_WORDS), np.uint64)
+        self.slots = [artifact.buffers[number] for number in flat]
+        self.copies: list[tuple[int, CopyBuffer]] = []
+        for index, step in enumerate(artifact.steps):
+            self.steps[index, 2] = self.errors[index:].ctypes.data
+            if isinstance(step, Launch):
+                kernel = artifact.kernels[step.kernel]
+                self.steps[index, 0] = program.addresses[step.kernel]
+                self.steps[index, 1] = self.args[int(offsets[index]) :].ctypes.data
+                self.steps[index, 3] = kernel.work_items
+            else:
+                self.steps[index, 3] = step.bytes
+                self.copies.append((index, step))
+
+    def fill(self, program: Program, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """The pointers of this run."""
+
+        def address(slot: BufferSlot) -> int:
+            return program.address(slot, self.arena, inputs, outputs)
+
+        for index, slot in enumerate(self.slots):
+            self.args[index] = address(slot)
+        for index, copy in self.copies:
+            self.steps[index, 1] = address(program.artifact.buffers[copy.target])
+            self.steps[index, 5] = address(program.artifact.buffers[copy.source])
+
+    def set_grabs(self, threads: int) -> None:
+        """How many pieces a thread takes at a time: enough for balance, few enough to be cheap."""
+        pieces = self.steps[:, 3].astype(np.int64)
+        self.steps[:, 4] = np.maximum(1, pieces // (threads * 4))
+
+
+class Program:
+    """A compiled program, linked and ready."""
+
+    def __init__(self, artifact: Artifact, state: Sequence[Array] = ()) -> None:
+        self.artifact = artifact
+        objects = {kernel.symbol: kernel.code for kernel in artifact.kernels}
+        self._library = Library(list(objects.values()), list(objects)) if objects else None
+        self.addresses = [
+            self._library.address(kernel.symbol) if self._library else 0
+            for kernel in artifact.kernels
+        ]
+        self.constants = [_aligned_copy(data) for data in artifact.constants]
+        self.state = list(state)
+        self._idle: list[_Workspace] = []
+        self._lock = threading.Lock()
+
+    def address(
+        self,
+        slot: BufferSlot,
+        arena: Array,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+    ) -> int:
+        """Where a buffer of this run begins."""
+        spaces: dict[str, Sequence[Array]] = {
+            "input": inputs,
+            "output": outputs,
+            "state": self.state,
+            "constant": self.constants,
+        }
+        if slot.space == "arena":
+            return int(arena.ctypes.data) + slot.offset
+        return int(spaces[slot.space][slot.number].ctypes.data) + slot.offset
+
+    def run(self, inputs: Sequence[Array], threads: int | None = None) -> list[Array]:
+        """The outputs for inputs that have exactly the declared types and lie contiguously."""
+        count = threads or thread_count()
+        outputs = [empty_tensor(spec) for spec in self.artifact.outputs]
+        with self._lock:
+            workspace = self._idle.pop() if self._idle else None
+        workspace = workspace or _Workspace(self)
+        workspace.fill(self, inputs, outputs)
+        workspace.set_grabs(count)
+        workspace.errors[:] = 0
+        execute(int(workspace.steps.ctypes.data), len(workspace.steps), count)
+        failed = np.flatnonzero(workspace.errors)
+        with self._lock:
+            self._idle.append(workspace)
+        if failed.size:
+            label = self.artifact.steps[int(failed[0])].label
+            raise SpecViolation("IntegerDivideByZero", "a divisor is zero", where=label)
+        return outputs
+
+
+def _aligned_copy(data: bytes) -> Array:
+    memory = aligned_bytes(len(data))
+    memory[: len(data)] = np.frombuffer(data, np.uint8)
+    return memory

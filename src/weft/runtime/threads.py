@@ -1,0 +1,72 @@
+"""The process's thread pool: made on first use, sized by the affinity mask, remade after a fork."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from dataclasses import dataclass, field
+
+from weft.foundation.errors import UserError
+from weft.runtime import native
+from weft.runtime.jit import Library, compile_object
+
+_NEW = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int64)
+_EXECUTE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
+
+
+def thread_count() -> int:
+    """How many threads kernels may use: `WEFT_NUM_THREADS`, else the processors we may run on."""
+    text = os.environ.get("WEFT_NUM_THREADS", "")
+    if text:
+        if not text.isdecimal() or not 1 <= int(text) <= 4096:
+            raise UserError(f"WEFT_NUM_THREADS is {text!r}; it must be a number from 1 to 4096")
+        return int(text)
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@dataclass
+class _Native:
+    library: Library | None = None
+    pools: dict[int, int] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+_STATE = _Native()
+
+
+def _library() -> Library:
+    if _STATE.library is None:
+        _STATE.library = Library([compile_object(native.SOURCE)], list(native.SYMBOLS))
+    return _STATE.library
+
+
+def _pool(threads: int) -> int | None:
+    """The pool with one worker fewer than `threads`; the caller is the other one."""
+    if threads <= 1:
+        return None
+    if threads not in _STATE.pools:
+        make = _NEW(_library().address("weft_pool_new"))
+        _STATE.pools[threads] = make(threads - 1)
+    return _STATE.pools[threads]
+
+
+def execute(steps: int, count: int, threads: int) -> None:
+    """Carry out the table of `count` steps at address `steps`; Python runs on meanwhile."""
+    with _STATE.lock:
+        run = _EXECUTE(_library().address("weft_execute"))
+        pool = _pool(threads)
+    run(steps, count, pool)
+
+
+def _after_fork() -> None:
+    """The child has none of the parent's threads: forget the pools, whose memory it merely
+    copied."""
+    _STATE.pools = {}
+    _STATE.lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,81 @@
+"""The import graph of `src/weft`, read from the sources: nothing is imported to build it."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[2] / "src"
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import of a module: who imports it, where, and whether inside a function."""
+
+    importer: str
+    imported: str
+    line: int
+    in_function: bool
+
+    def __str__(self) -> str:
+        return f"{self.importer} imports {self.imported} (line {self.line})"
+
+    @property
+    def is_ours(self) -> bool:
+        return self.imported.partition(".")[0] == "weft"
+
+    @property
+    def is_standard(self) -> bool:
+        return self.imported.partition(".")[0] in sys.stdlib_module_names
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """Every module of Weft by name, parsed."""
+    paths = sorted(SOURCE.rglob("*.py"))
+    return {module_name(path): ast.parse(path.read_text(), str(path)) for path in paths}
+
+
+@cache
+def imports() -> tuple[Import, ...]:
+    """Every import of every module, those under TYPE_CHECKING included."""
+    return tuple(found for name, tree in modules().items() for found in _imports(name, tree))
+
+
+def _imports(importer: str, tree: ast.Module) -> Iterator[Import]:
+    stack: list[tuple[ast.AST, bool]] = [(tree, False)]
+    while stack:
+        node, inside = stack.pop()
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(importer, alias.name, node.lineno, inside)
+        elif isinstance(node, ast.ImportFrom):
+            for name in _targets(node, importer):
+                yield Import(importer, name, node.lineno, inside)
+        inside = inside or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        stack.extend((child, inside) for child in ast.iter_child_nodes(node))
+
+
+def _targets(node: ast.ImportFrom, importer: str) -> Iterator[str]:
+    """What `from base import a, b` imports: the modules `base.a`, `base.b` where they exist."""
+    if node.level:
+        raise AssertionError(f"{importer} has a relative import at line {node.lineno}")
+    base = str(node.module)
+    for alias in node.names:
+        inner = f"{base}.{alias.name}"
+        yield inner if inner in modules() else base
+
+
+def folder(module: str) -> str:
+    """The folder of a module under `weft`; the package face and `__main__` are their own."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else ""

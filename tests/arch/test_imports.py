@@ -1,0 +1,211 @@
+"""Who may import whom: the rules of docs/architecture.md, read off the sources."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+
+import pytest
+
+from tests.arch.import_graph import SOURCE, Import, folder, imports, modules
+
+# What each folder may import besides itself and `foundation`.
+ALLOWED: dict[str, set[str]] = {
+    "foundation": set(),
+    "target": set(),
+    "poly": set(),
+    "runtime": set(),
+    "ptir": set(),
+    "coarse": {"ptir"},
+    "core_ir": {"ptir"},
+    "tiny": {"ptir"},
+    "indexbook": {"tiny"},
+    "poly_view": {"tiny", "indexbook", "poly"},
+    "region": {"poly_view", "tiny", "poly", "target"},
+    "memory": {"region", "target"},
+    "plan": {"region", "target", "poly"},
+    "codegen": {"region", "memory", "plan", "target", "poly", "runtime"},
+    "driver": {
+        "ptir", "coarse", "core_ir", "tiny", "indexbook", "poly_view", "region", "memory", "plan",
+        "codegen", "runtime", "target", "poly",
+    },
+    "ops": {"ptir", "coarse", "driver"},
+    "interop": {"ptir", "coarse", "driver"},
+    "testing": {"ptir", "coarse", "driver"},
+    "explorer": {"*"},
+    "cli": {"*"},
+    "__main__": {"cli"},
+    "": {"ptir", "driver", "ops", "coarse"},
+}  # fmt: skip
+NOBODY_IMPORTS = {"cli", "explorer"}
+STAGES = {"tiny", "indexbook", "poly_view", "region", "memory", "plan"}
+CLOSED_FILES = {"ir", "verify", "text", "interp"}
+"""Files of a stage that know no other stage."""
+
+# Where each package that is not in the standard library may be imported.
+HOMES: dict[str, set[str]] = {
+    "numpy": {"*"},
+    "ml_dtypes": {"*"},
+    "islpy": {"poly"},
+    "llvmlite": {"codegen.cpu", "runtime"},
+    "cuda": {"codegen.gpu", "runtime"},
+    "highspy": {"region"},
+    "torch": {"interop"},
+    "onnx": {"interop"},
+    "jaxlib": {"interop"},
+    "safetensors": {"interop"},
+    "hypothesis": {"testing"},
+    "typer": {"cli"},
+    "rich": {"cli"},
+}
+DYNAMIC = {"weft", "weft.driver.backends"}
+"""Modules that load others by name: the package face and the backends."""
+INSIDE_FUNCTIONS: set[str] = set()
+"""Modules with an import statement inside a function."""
+
+
+def show(found: list[Import]) -> str:
+    return "\n".join(map(str, found))
+
+
+def test_the_sources_are_found() -> None:
+    assert len(modules()) > 50
+    assert any(
+        i.importer == "weft.ptir.builder" and i.imported == "weft.ptir.ir" for i in imports()
+    )
+
+
+def test_every_folder_has_a_rule() -> None:
+    assert {folder(name) for name in modules()} <= set(ALLOWED)
+
+
+def test_folders_import_only_what_they_may() -> None:
+    wrong = []
+    for found in imports():
+        source, target = folder(found.importer), folder(found.imported)
+        allowed = ALLOWED.get(source, set()) | {source, "foundation"}
+        if found.is_ours and target not in allowed and "*" not in allowed:
+            wrong.append(found)
+    assert not wrong, show(wrong)
+
+
+def test_nobody_imports_the_command_line() -> None:
+    wrong = [
+        found
+        for found in imports()
+        if found.is_ours
+        and folder(found.imported) in NOBODY_IMPORTS
+        and folder(found.importer) not in {folder(found.imported), "__main__"}
+    ]
+    assert not wrong, show(wrong)
+
+
+def test_a_stages_grammar_knows_no_other_stage() -> None:
+    wrong = [
+        found
+        for found in imports()
+        if found.is_ours
+        and folder(found.importer) in STAGES
+        and found.importer.rpartition(".")[2] in CLOSED_FILES
+        and folder(found.imported) in (STAGES | {"ptir", "codegen"}) - {folder(found.importer)}
+    ]
+    assert not wrong, show(wrong)
+
+
+def test_lowerings_stand_in_files_named_after_what_they_lower() -> None:
+    """`from_<previous>.py` is the only file of an early stage that sees the stage before it."""
+    wrong = [
+        found
+        for found in imports()
+        if found.is_ours
+        and folder(found.importer) in {"tiny", "indexbook", "poly_view"}
+        and folder(found.imported) in {"ptir", "tiny", "indexbook"} - {folder(found.importer)}
+        and not found.importer.rpartition(".")[2].startswith("from_")
+    ]
+    assert not wrong, show(wrong)
+
+
+def test_there_are_no_cycles() -> None:
+    graph: dict[str, set[str]] = {name: set() for name in modules()}
+    for found in imports():
+        if found.imported in graph and found.imported != found.importer:
+            graph[found.importer].add(found.imported)
+    order = list(graphlib.TopologicalSorter(graph).static_order())
+    assert len(order) == len(graph)
+
+
+def test_no_module_imports_itself() -> None:
+    wrong = [found for found in imports() if found.imported == found.importer]
+    assert not wrong, show(wrong)
+
+
+def test_other_packages_stay_in_their_homes() -> None:
+    wrong = []
+    for found in imports():
+        if found.is_ours or found.is_standard:
+            continue
+        homes = HOMES.get(found.imported.partition(".")[0], set())
+        at_home = any(found.importer.startswith(f"weft.{home}") for home in homes)
+        if "*" not in homes and not at_home:
+            wrong.append(found)
+    assert not wrong, show(wrong)
+
+
+def test_no_import_stands_inside_a_function() -> None:
+    wrong = [i for i in imports() if i.in_function and i.importer not in INSIDE_FUNCTIONS]
+    assert not wrong, show(wrong)
+
+
+@pytest.mark.parametrize("package", ["importlib", "pickle", "marshal", "shelve", "dill"])
+def test_what_loads_code_is_imported_where_it_may_be(package: str) -> None:
+    users = {i.importer for i in imports() if i.imported.partition(".")[0] == package}
+    assert users <= (DYNAMIC if package == "importlib" else set())
+
+
+FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
+FORBIDDEN_METHODS = {("os", "system"), ("os", "popen"), ("numpy", "load"), ("np", "load")}
+
+
+def forbidden(tree: ast.Module) -> list[str]:
+    """Calls that run text as code, start a shell, or read pickles."""
+    found = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        function = node.func
+        if isinstance(function, ast.Name) and function.id in FORBIDDEN_CALLS:
+            found.append(f"{function.id} at line {node.lineno}")
+        if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
+            name = (function.value.id, function.attr)
+            safe = any(
+                k.arg == "allow_pickle" and getattr(k.value, "value", True) is False
+                for k in node.keywords
+            )
+            if name in FORBIDDEN_METHODS and not safe:
+                found.append(f"{'.'.join(name)} at line {node.lineno}")
+        for keyword in node.keywords:
+            if keyword.arg == "shell":
+                found.append(f"shell= at line {node.lineno}")
+    return found
+
+
+def test_no_text_is_run_as_code() -> None:
+    wrong = {name: calls for name, tree in modules().items() if (calls := forbidden(tree))}
+    assert wrong == {}
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["eval('1')", "exec(x)", "os.system('ls')", "subprocess.run('ls', shell=True)", "np.load(f)"],
+)
+def test_the_search_for_forbidden_calls_finds_them(code: str) -> None:
+    assert forbidden(ast.parse(code))
+
+
+def test_every_folder_has_a_docstring() -> None:
+    missing = [
+        name
+        for name, tree in modules().items()
+        if (SOURCE / name.replace(".", "/")).is_dir() and not ast.get_docstring(tree)
+    ]
+    assert missing == []

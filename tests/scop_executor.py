@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.foundation import functions, numeric
+from weft.foundation.dims import static
 from weft.foundation.dtypes import DType, as_dtype
 from weft.foundation.index_expr import evaluate
 from weft.poly_view.ir import Access, BlockKind, IterAxis, PolyBlock, Scop
@@ -58,7 +59,7 @@ class _Executor:
         inside: Any = np.ones(sizes, bool)
         for guard in access.guards:
             value = evaluate(guard.expr, env)
-            inside = inside & (0 <= value) & (value < guard.size)
+            inside = inside & (value >= 0) & (value < guard.size)
         index = [np.broadcast_to(evaluate(e, env), sizes) for e in access.map]
         if 0 in sizes:
             result: Array = np.zeros(sizes, source.dtype)
@@ -101,7 +102,8 @@ class _Executor:
             case Const(value=scalar, dtype=dtype):
                 return _constant(scalar, dtype)
             case Iota(axis=along, dtype=dtype):
-                counts = np.indices(value.shape)[along] if value.shape else np.zeros((), int)
+                whole = tuple(static(d) for d in value.shape)
+                counts: Array = np.indices(whole)[along]
                 return numeric.cast(counts, as_dtype(counts.dtype), dtype).reshape(sizes)
             case Cast(x=x, dtype=dtype):
                 return numeric.cast(args[0], x.dtype, dtype)

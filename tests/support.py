@@ -85,7 +85,7 @@ def ulp(exact: Array, dtype: DType) -> Array:
 def _finfo(dtype: DType) -> Any:
     import ml_dtypes
 
-    return ml_dtypes.finfo(dtype.numpy)
+    return ml_dtypes.finfo(dtype.numpy)  # type: ignore[no-untyped-call]
 
 
 def assert_ulp(out: Array, exact: Array, ulps: float) -> None:

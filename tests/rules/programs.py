@@ -108,7 +108,8 @@ def same(before: Sequence[Array], after: Sequence[Array]) -> None:
 
 def is_nan(array: Array) -> Array:
     """NaN of any dtype; integers have none."""
-    return np.asarray(np.not_equal(array, array), np.bool_)
+    with np.errstate(invalid="ignore"):  # signalling NaN
+        return np.asarray(np.not_equal(array, array), np.bool_)
 
 
 def _parts(array: Array) -> list[Array]:

@@ -136,6 +136,34 @@ def test_convert_to_display(run: Weft, tmp_path: Path) -> None:
     assert target.read_text() == (GOLDEN / "scan.ptir").read_text()
 
 
+def test_convert_to_a_target_prints(run: Weft, program: Path) -> None:
+    result = run("convert", "--to", "ptir-text", program)
+    assert (result.code, result.err) == (0, "")
+    assert weft.ptir.loads(result.out) == small()
+
+
+def test_convert_to_a_target_writes(run: Weft, program: Path, tmp_path: Path) -> None:
+    target = tmp_path / "any.name"
+    assert run("convert", program, target, "--to", "ptir-bincode") == Result(0, "", "")
+    assert load(target) == small()
+    result = run("convert", program, tmp_path / "no" / "x", "--to", "ptir-json")
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith("error: cannot write ")
+
+
+def test_convert_to_an_unknown_target(run: Weft, program: Path) -> None:
+    result = run("convert", "--to", "elf", program)
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith("error: there is no conversion target 'elf'; the targets are ptir")
+
+
+def test_convert_lists_the_targets(run: Weft) -> None:
+    result = run("convert", "--list")
+    assert (result.code, result.err) == (0, "")
+    for name in ("ptir-text", "ptir-json", "ptir-bincode"):
+        assert name in result.out
+
+
 def test_convert_to_an_unknown_extension(run: Weft, program: Path) -> None:
     result = run("convert", program, "model.onnx")
     assert result.code == 1
@@ -294,7 +322,9 @@ def test_help_lists_the_commands(run: Weft) -> None:
         ["verify"],
         ["show", "x.json", "--format", "yaml"],
         ["run", "x.json", "--seed", "-1"],
+        ["convert"],
         ["convert", "x.json"],
+        ["convert", "--to", "ptir-json"],
     ],
 )
 def test_a_wrong_command_line_is_exit_code_2(run: Weft, args: list[str]) -> None:

@@ -26,7 +26,7 @@ from weft.cli.report import (
     targets_table,
     write,
 )
-from weft.driver.backends import DEFAULT, backend_names
+from weft.driver.backends import DEFAULT
 from weft.driver.conversion import conversion_target_names, convert
 from weft.driver.execute import MAX_SEED, run
 from weft.foundation.errors import SpecViolation, WeftError, WeftWarning
@@ -159,7 +159,7 @@ def run_command(
         Path | None,
         typer.Option(metavar="NPZ", help="Where the outputs go; without it, a table shows them."),
     ] = None,
-    backend: Annotated[str, typer.Option(help=f"One of {', '.join(backend_names())}.")] = DEFAULT,
+    backend: Annotated[str, typer.Option(help="Which backend carries it out.")] = DEFAULT,
     seed: Annotated[
         int, typer.Option(min=0, max=MAX_SEED, help="What the random ops draw from.")
     ] = 0,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -35,7 +35,7 @@ from weft.ptir.ir import (
 from weft.ptir.literal import TensorLiteral
 from weft.ptir.op import Op
 from weft.ptir.ops.constant import CustomCall
-from weft.ptir.types import ValueType, leaves
+from weft.ptir.types import leaves
 from weft.ptir.verify import verify
 
 ENTRY_POINTS = "weft.targets"
@@ -274,46 +274,50 @@ def _illegal(program: Program, backend: Capabilities) -> Iterator[tuple[str, Fin
     """Findings, each with the name of the op (or parameter, or hint) it is about."""
     entered: set[str] = set()
     for visit in walk_program(program):
-        body = visit.body
-        if body.label not in entered:
-            entered.add(body.label)
-            yield from _illegal_parameters(body, backend)
-        where = program.place(body, visit.instruction)
-        yield from _illegal_instruction(visit.instruction, where, backend)
+        if visit.body.label not in entered:
+            entered.add(visit.body.label)
+            yield from _illegal_parameters(visit.body, backend)
+        lacking = _dtypes(visit.instruction) - backend.dtypes
+        supported = is_supported(visit.instruction.op, backend)
+        if lacking or not supported:
+            where = program.place(visit.body, visit.instruction)
+            yield from _illegal_op(visit.instruction.op, where, backend, supported, lacking)
     for function in program.functions:
         if function.label not in entered:
             yield from _illegal_parameters(function, backend)
         yield from _illegal_hints(function, backend)
 
 
+def _dtypes(instruction: Instruction) -> set[DType]:
+    """The dtypes of an instruction's result, its literals and its attributes."""
+    literals = (o.type for o in instruction.operands if isinstance(o, TensorLiteral))
+    kinds = (instruction.output, *literals)
+    attributes = (value for value in vars(instruction.op).values() if isinstance(value, DType))
+    return {leaf.dtype for kind in kinds for leaf in leaves(kind)}.union(attributes)
+
+
+def _illegal_op(
+    op: Op, where: str, backend: Capabilities, supported: bool, lacking: set[DType]
+) -> Iterator[tuple[str, Finding]]:
+    target = call_target(op)
+    name = op.mnemonic if target is None else f"custom call {target!r}"
+    if not supported:
+        code = "UnsupportedOp" if target is None else "UnsupportedCustomCall"
+        lacks = f"the op {name}" if target is None else f"the {name}"
+        yield name, Finding(code, where, f"the backend {backend.name!r} does not support {lacks}")
+    yield from _illegal_dtypes(name, where, backend, lacking)
+
+
 def _illegal_parameters(body: Body, backend: Capabilities) -> Iterator[tuple[str, Finding]]:
     for value_id, kind in zip(body.parameter_ids, body.parameters, strict=True):
-        yield from _illegal_dtypes("parameter", [kind], f"%{value_id} of {body.label}", backend)
-
-
-def _illegal_instruction(
-    instruction: Instruction, where: str, backend: Capabilities
-) -> Iterator[tuple[str, Finding]]:
-    op, target = instruction.op, call_target(instruction.op)
-    name = op.mnemonic if target is None else f"custom call {target!r}"
-    if not is_supported(op, backend):
-        code = "UnsupportedOp" if target is None else "UnsupportedCustomCall"
-        lacks = f"the op {op.mnemonic}" if target is None else f"the custom call {target!r}"
-        yield name, Finding(code, where, f"the backend {backend.name!r} does not support {lacks}")
-    literals = [o.type for o in instruction.operands if isinstance(o, TensorLiteral)]
-    attributes = [a for a in map(op.__getattribute__, op.all_attributes()) if isinstance(a, DType)]
-    yield from _illegal_dtypes(name, [instruction.output, *literals], where, backend, attributes)
+        lacking = {leaf.dtype for leaf in leaves(kind)} - backend.dtypes
+        yield from _illegal_dtypes("parameter", f"%{value_id} of {body.label}", backend, lacking)
 
 
 def _illegal_dtypes(
-    name: str,
-    kinds: Iterable[ValueType],
-    where: str,
-    backend: Capabilities,
-    others: Iterable[DType] = (),
+    name: str, where: str, backend: Capabilities, lacking: set[DType]
 ) -> Iterator[tuple[str, Finding]]:
-    used = {leaf.dtype for kind in kinds for leaf in leaves(kind)} | set(others)
-    for dtype in in_order(used - backend.dtypes):
+    for dtype in in_order(lacking):
         why = f"the backend {backend.name!r} does not support the dtype {dtype}"
         supported = ", ".join(map(str, in_order(backend.dtypes)))
         yield name, Finding("UnsupportedDType", where, why, f"it supports {supported}")

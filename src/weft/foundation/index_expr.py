@@ -13,7 +13,7 @@ A `Guard` says `0 <= expr < size`: where it fails, the element read is not there
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import gcd
 from typing import Any, TypeAlias
 
@@ -162,18 +162,30 @@ def floordiv(value: Expr, divisor: int) -> Expr:
         raise InternalError(f"floor division by {divisor}")
     if divisor == 1:
         return value
+    nested = _nested_division(value)
+    if nested is not None:
+        # floor((floor(e / q) + c) / d) = floor((e + c * q) / (q * d))
+        inside, by = nested
+        return floordiv(add(inside, value.constant * by), by * divisor)
     whole = {t: f // divisor for t, f in value.terms if f % divisor == 0}
     rest = {t: f for t, f in value.terms if f % divisor}
-    out, inside = divmod(value.constant, divisor)
+    out, left = divmod(value.constant, divisor)
     if not rest:
         return _normal(out, whole)
     common = gcd(divisor, *rest.values())
-    inner = _normal(inside // common, {t: f // common for t, f in rest.items()})
-    return (
-        _normal(out, {**whole, FloorDiv(inner, divisor // common): 1})
-        if (divisor // common > 1)
-        else add(_normal(out, whole), inner)
-    )
+    inner = _normal(left // common, {t: f // common for t, f in rest.items()})
+    if inner is value:
+        return Expr(0, ((FloorDiv(inner, divisor), 1),))
+    return add(_normal(out, whole), floordiv(inner, divisor // common))
+
+
+def _nested_division(value: Expr) -> tuple[Expr, int] | None:
+    """What is divided, and by what, if an expression is one floor division plus a constant."""
+    if len(value.terms) == 1:
+        term, factor = value.terms[0]
+        if factor == 1 and isinstance(term, FloorDiv):
+            return term.value, term.divisor
+    return None
 
 
 def _normal(total: int, factors: Mapping[Term, int]) -> Expr:
@@ -244,31 +256,94 @@ def evaluate(value: Expr, env: Mapping[str, Any]) -> Any:
 
 
 def bounds(value: Expr, ranges: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
-    """The least and greatest value when each axis or param lies in an inclusive range."""
+    """Bounds of the value when each axis or param lies in an inclusive range.
+
+    They are those of interval arithmetic, with remainders `c * (e - q * floor(e / q))` known to lie
+    in `[0, c * (q - 1)]`.
+    """
     low = high = value.constant
     for term, factor in value.terms:
         match term:
             case Axis(name=name) | Param(name=name):
                 first, last = ranges[name]
             case FloorDiv(value=inner, divisor=divisor):
+                split = _split_remainder(value, term, factor)
+                if split is not None:
+                    rest, largest = split
+                    below, above = bounds(rest, ranges)
+                    return below, above + largest
                 first, last = (bound // divisor for bound in bounds(inner, ranges))
         ends = (factor * first, factor * last)
         low, high = low + min(ends), high + max(ends)
     return low, high
 
 
+def _split_remainder(value: Expr, term: FloorDiv, factor: int) -> tuple[Expr, int] | None:
+    """What is left when `c * (e - q * floor(e / q))`, with `-c * q` the factor, is taken away, and
+    the largest value of what was taken; None if it is not there."""
+    present = dict(value.terms)
+    for whole, divisor in _dividends(value, term):
+        count, uneven = divmod(-factor, divisor)
+        wanted = {part: count * own for part, own in whole.terms}
+        if (
+            uneven
+            or count <= 0
+            or not all(_covers(present.get(part, 0), n) for part, n in wanted.items())
+        ):
+            continue
+        remainder = add(whole, scale(Expr(0, ((term, 1),)), -divisor))
+        return add(value, scale(remainder, -count)), count * (divisor - 1)
+    return None
+
+
+def _dividends(value: Expr, term: FloorDiv) -> Iterator[tuple[Expr, int]]:
+    """Pairs (e, q) with `floor(e / q)` equal to the term: its own, and those where e is a floor
+    division of the expression."""
+    yield term.value, term.divisor
+    for other, _ in value.terms:
+        if isinstance(other, FloorDiv) and other is not term and term.divisor % other.divisor == 0:
+            ahead = add(term.value, scale(other.value, -1))
+            if ahead.is_constant and ahead.constant % other.divisor == 0:
+                shifted = Expr(ahead.constant // other.divisor, ((other, 1),))
+                yield shifted, term.divisor // other.divisor
+
+
+def _covers(present: int, wanted: int) -> bool:
+    """Whether a factor can give away another one without changing its sign."""
+    return _sign(present) == _sign(wanted) and abs(present) >= abs(wanted)
+
+
+def _sign(number: int) -> int:
+    return (number > 0) - (number < 0)
+
+
 def simplify(value: Expr, ranges: Mapping[str, tuple[int, int]]) -> Expr:
-    """The expression with floor divisions removed that the ranges make constant."""
+    """The expression without the floor divisions, and the parts of them, that the ranges make
+    constant."""
     parts: list[Expr | int] = [value.constant]
     for term, factor in value.terms:
         new = Expr(0, ((term, 1),))
         if isinstance(term, FloorDiv):
-            inner = simplify(term.value, ranges)
-            new = floordiv(inner, term.divisor)
-            low, high = bounds(new, ranges)
-            new = constant(low) if low == high else new
+            new = _divide(simplify(term.value, ranges), term.divisor, ranges)
         parts.append(scale(new, factor))
     return add(*parts)
+
+
+def _divide(value: Expr, divisor: int, ranges: Mapping[str, tuple[int, int]]) -> Expr:
+    """`floor(value / divisor)` where small parts that cannot reach the next multiple are dropped:
+    `floor((4*i + j) / 8)` is `floor(i / 2)` for `0 <= j < 4`."""
+    result = floordiv(value, divisor)
+    low, high = bounds(result, ranges)
+    if low == high:
+        return constant(low)
+    steps = sorted({gcd(divisor, f) for _, f in value.terms}, reverse=True)
+    for step in steps:
+        small = {t: f for t, f in value.terms if f % step}
+        rest = _normal(value.constant % step, small)
+        first, last = bounds(rest, ranges)
+        if step > 1 and small and first >= 0 and last < step:
+            return floordiv(add(value, scale(rest, -1)), divisor)
+    return result
 
 
 def always(guard: Guard, ranges: Mapping[str, tuple[int, int]]) -> bool:

@@ -79,7 +79,12 @@ class _Specialiser:
         parameters = tuple(substitute(kind, sizes) for kind in main.parameters)
         body, types = self._body(main, parameters, sizes)
         results = tuple(types[value_id] for value_id in main.result_ids)
-        function = replace(main, parameters=parameters, body=body, results=results, hints=())
+        made = {instruction.id: instruction for instruction in body}
+        hints = tuple(
+            replace(hint, body=tuple(made[copied.id] for copied in hint.body))
+            for hint in main.hints
+        )
+        function = replace(main, parameters=parameters, body=body, results=results, hints=hints)
         self._note_lines(main, main.label)
         regions = tuple(self.regions.values())
         return Program(main.name, (function,), regions, self.locations)

@@ -168,13 +168,13 @@ class Elements:
                 return code.assign(f"fneg {x}", x.scalar, x.lanes)
             case "abs":
                 return code.intrinsic("llvm.fabs", x)
-            case "sqrt" | "floor" | "ceil" | "trunc":
-                return code.intrinsic(f"llvm.{fn}", x)
+            case "sqrt":
+                return code.intrinsic("llvm.sqrt", x)
             case "recip":
                 return code.binary("fdiv", one, x)
             case "rsqrt":
                 return code.binary("fdiv", one, code.intrinsic("llvm.sqrt", x))
-            case "exp" | "exp2" | "log" | "log2" | "tanh" | "erf":
+            case _ if fn in BODIES:
                 return code.function(fn, x, BODIES[fn])
             case "relu":
                 return code.intrinsic("llvm.maximum", x, number(0.0, x.scalar, x.lanes))

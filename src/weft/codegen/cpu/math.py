@@ -83,7 +83,7 @@ class Functions:
         return number(value, x.scalar, x.lanes)
 
     def _fma(self, a: Val, b: Val, c: Val) -> Val:
-        return self.code.intrinsic("llvm.fma", a, b, c)
+        return self.code.intrinsic("llvm.fmuladd", a, b, c)
 
     def _poly(self, coefficients: tuple[float, ...], t: Val) -> Val:
         result = self._like(coefficients[-1], t)
@@ -95,7 +95,7 @@ class Functions:
         """e^x: x = n ln 2 + r with ln 2 in two parts, then 2^n times a polynomial."""
         form, code = _FORMATS[x.scalar], self.code
         scaled = code.binary("fmul", x, self._like(math.log2(math.e), x))
-        n = code.intrinsic("llvm.rint", self._bounded(scaled, form))
+        n = self._nearest(self._bounded(scaled, form))
         r = self._fma(n, self._like(-form.ln2_high, x), x)
         r = self._fma(n, self._like(-form.ln2_low, x), r)
         return self._edges(self._scale(self._poly(form.exp, r), n), scaled, x, form)
@@ -103,9 +103,14 @@ class Functions:
     def exp2(self, x: Val) -> Val:
         """2^x: x = n + r exactly, then 2^n times e^(r ln 2)."""
         form, code = _FORMATS[x.scalar], self.code
-        n = code.intrinsic("llvm.rint", self._bounded(x, form))
+        n = self._nearest(self._bounded(x, form))
         r = code.binary("fmul", code.binary("fsub", x, n), self._like(math.log(2), x))
         return self._edges(self._scale(self._poly(form.exp, r), n), x, x, form)
+
+    def _nearest(self, x: Val) -> Val:
+        """The whole number nearest to a moderate x: adding 1.5 * 2^mantissa rounds the rest off."""
+        magic = self._like(1.5 * 2.0 ** _FORMATS[x.scalar].mantissa, x)
+        return self.code.binary("fsub", self.code.binary("fadd", x, magic), magic)
 
     def _bounded(self, x: Val, form: _Format) -> Val:
         """x kept where 2^x is neither far below nor far above the format; NaN becomes a bound."""
@@ -166,8 +171,9 @@ class Functions:
         count = code.select(tiny, code.binary("fsub", count, lift), count)
         f = code.binary("fsub", m, self._like(1.0, x))
         s = code.binary("fdiv", f, code.binary("fadd", f, self._like(2.0, x)))
-        series = self._poly(form.atanh, code.binary("fmul", s, s))
-        return count, code.binary("fmul", code.binary("fadd", s, s), series)
+        square, double = code.binary("fmul", s, s), code.binary("fadd", s, s)
+        tail = code.binary("fmul", square, self._poly(form.atanh[1:], square))
+        return count, self._fma(double, tail, double)
 
     def _log_edges(self, result: Val, x: Val) -> Val:
         code = self.code
@@ -210,6 +216,24 @@ class Functions:
         return code.select(code.compare("fcmp uno", x, x), x, result)
 
 
+def truncate(code: Code, x: Val) -> Val:
+    """x without its fraction, -0 kept: through an integer where x has a fraction at all."""
+    form = _FORMATS[x.scalar]
+    size = code.intrinsic("llvm.fabs", x)
+    small = code.compare("fcmp olt", size, number(2.0**form.mantissa, x.scalar, x.lanes))
+    safe = code.select(small, x, number(0.0, x.scalar, x.lanes))
+    whole = code.convert("sitofp", code.convert("fptosi", safe, form.integer), x.scalar)
+    return code.select(small, code.intrinsic("llvm.copysign", whole, x), x)
+
+
+def _toward(code: Code, x: Val, side: str, step: float) -> Val:
+    """The truncated x, moved one step where that lies on the wrong side of x."""
+    whole = truncate(code, x)
+    moved = code.binary("fadd", whole, number(step, x.scalar, x.lanes))
+    wrong = code.compare(f"fcmp {side}", whole, x)
+    return code.intrinsic("llvm.copysign", code.select(wrong, moved, whole), x)
+
+
 BODIES: dict[str, Callable[[Code, Val], Val]] = {
     "exp": lambda code, x: Functions(code).exp(x),
     "exp2": lambda code, x: Functions(code).exp2(x),
@@ -217,5 +241,8 @@ BODIES: dict[str, Callable[[Code, Val], Val]] = {
     "log2": lambda code, x: Functions(code).log2(x),
     "tanh": lambda code, x: Functions(code).tanh(x),
     "erf": lambda code, x: Functions(code).erf(x),
+    "trunc": truncate,
+    "floor": lambda code, x: _toward(code, x, "ogt", -1.0),
+    "ceil": lambda code, x: _toward(code, x, "olt", 1.0),
 }
 """Each function as the writer of its body."""

@@ -309,9 +309,9 @@ def _resource_refusals(layout: Sm90Layout, target: Target) -> Iterator[Finding]:
             "use fewer stages or a smaller tile",
         )
     accumulators = layout.blocks * layout.warpgroup_tile[1] // 2
-    packed = layout.packed * layout.blocks
-    held = packed if plan.deferred_epilogue else packed // layout.chunks
-    needed = accumulators + held + SPARE_REGISTERS
+    # Results take the place of their accumulators, unless they wait beside the next tile's.
+    waiting = layout.packed * layout.blocks if plan.deferred_epilogue else 0
+    needed = accumulators + waiting + SPARE_REGISTERS
     given = plan.registers[1] or layout.registers_at_launch
     if needed > given:
         yield _refuse("Registers", f"a consumer needs about {needed} registers and has {given}")

@@ -12,6 +12,7 @@ distance from the exact value counts, measured in units of its magnitude.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -83,7 +84,8 @@ class PerTensor:
         most = np.max(np.where(np.isfinite(size), size, 0), initial=0.0)
         bound = 2 * self.error + 4 * ulp(np.asarray(most), self.accum)
         if precision(dtype) < precision(self.accum):
-            bound = bound + _ROUNDING * ulp(exact, dtype)
+            both = math.sqrt(2) if dtype.is_complex else 1.0
+            bound = bound + both * _ROUNDING * ulp(exact, dtype)
         return _near(got, exact, np.broadcast_to(bound, size.shape), dtype)
 
 

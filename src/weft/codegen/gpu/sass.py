@@ -1,0 +1,98 @@
+"""What the machine code of a kernel must and must not contain.
+
+The assembler may quietly undo a plan: serialise matrix instructions, put a device-wide memory
+barrier between them, or move registers to memory. Each is visible in the disassembly, so it is
+read, with the CUDA disassembler where one is installed.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from weft.foundation.errors import ExecutionError, Finding, UserError
+
+_LINE: Final = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)(.*?);")
+
+MATRIX: Final = {"sm_90a": ("HGMMA", "UTMALDG"), "sm_90": ("HMMA", "LDGSTS")}
+"""Instructions that a matrix kernel of an architecture is made of."""
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One machine instruction: its name with modifiers, and its operands."""
+
+    name: str
+    operands: str
+
+    @property
+    def root(self) -> str:
+        return self.name.partition(".")[0]
+
+
+def disassemble(cubin: bytes) -> tuple[Instruction, ...]:
+    """The instructions of a cubin, in order."""
+    tool = _tool("nvdisasm")
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        done = subprocess.run(  # noqa: S603 - the tool is ours, the argument a file of ours
+            [tool, "--print-code", file.name], capture_output=True, text=True, check=False
+        )
+    if done.returncode:
+        raise ExecutionError(f"nvdisasm failed: {done.stderr.strip()}")
+    return parse(done.stdout)
+
+
+def parse(listing: str) -> tuple[Instruction, ...]:
+    """The instructions of a disassembler's listing."""
+    found = (_LINE.match(line) for line in listing.splitlines())
+    return tuple(Instruction(m[1], m[2].strip()) for m in found if m)
+
+
+def _tool(name: str) -> str:
+    found = shutil.which(name)
+    if found:
+        return found
+    package = find_spec("nvidia")
+    for folder in package.submodule_search_locations or () if package else ():
+        for path in sorted(Path(folder).glob(f"*/bin/{name}")):
+            return str(path)
+    raise UserError(f"{name} is not installed; it comes with the extra weft[dev]")
+
+
+def available() -> bool:
+    """Whether there is a disassembler."""
+    try:
+        _tool("nvdisasm")
+    except UserError:
+        return False
+    return True
+
+
+def check(code: Sequence[Instruction], wanted: Sequence[str] = ()) -> list[Finding]:
+    """What is wrong with a kernel's machine code; `wanted` instructions must be there."""
+    return list(_check(code, wanted))
+
+
+def _check(code: Sequence[Instruction], wanted: Sequence[str]) -> Iterator[Finding]:
+    roots = [instruction.root for instruction in code]
+    for name in wanted:
+        if name not in roots:
+            yield Finding("MissingInstruction", "", f"there is no {name} in the kernel")
+    for name in ("LDL", "STL"):
+        if name in roots:
+            yield Finding("LocalMemory", "", f"{roots.count(name)} {name}: registers in memory")
+    matrix = [number for number, root in enumerate(roots) if root == "HGMMA"]
+    if matrix:
+        inside = roots[matrix[0] : matrix[-1]]
+        for name in ("MEMBAR", "ERRBAR", "CCTL"):
+            if name in inside:
+                yield Finding("MemoryBarrier", "", f"a {name} stands between matrix instructions")

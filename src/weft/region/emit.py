@@ -1,0 +1,326 @@
+"""Writing the body of one kernel from the blocks it computes.
+
+A block is either *stored*, and then read as a tensor, or *inlined*: its expression is written where
+it is read, with its axes replaced by the expressions of the access. A reduction takes its axes from
+those of the kernel that its rows do not depend on, if the sizes agree: what is reduced and what is
+stored of one row then share an axis, and reads are shared too.
+
+Where an access has guards, an inlined value is computed everywhere, its reads carry the guards so
+that nothing is touched out of range, and a select puts the fill where a guard fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from weft.foundation.dtypes import I1, SI64, DType
+from weft.foundation.errors import InternalError
+from weft.foundation.index_expr import (
+    Expr,
+    Guard,
+    Index,
+    add,
+    always,
+    axes_of,
+    axis,
+    bounds,
+    constant,
+    params_of,
+    scale,
+    simplify,
+    substitute,
+)
+from weft.poly_view.ir import Access, BlockKind, IndexParam, PolyBlock, Scop
+from weft.region.build import Body
+from weft.region.ir import Output, Param, Scalar, Tensor
+from weft.tiny.ir import Cast as TinyCast
+from weft.tiny.ir import Const as TinyConst
+from weft.tiny.ir import Iota as TinyIota
+
+Env = Mapping[str, Expr]
+
+
+class Stop(Exception):  # noqa: N818
+    """A block cannot be inlined here; the message says why. Never leaves the region stage."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A tensor that accesses can end at: the shape it is stored with, and its atoms."""
+
+    tensor: Tensor
+    atoms: tuple[int, ...]
+
+    def index(self, atoms: Sequence[Expr]) -> Index:
+        """An index in atoms as an index in the axes of the tensor."""
+        return regroup(self.tensor.shape, self.atoms, atoms)
+
+
+def regroup(shape: Sequence[int], atoms: Sequence[int], index: Sequence[Expr]) -> Index:
+    """Atoms put together into axes: each axis is the next atoms whose sizes multiply to it."""
+    result = []
+    place = 0
+    for size in shape:
+        here, extent = constant(0), 1
+        while extent != size:
+            if place == len(atoms):
+                raise InternalError(f"the atoms {list(atoms)} do not make up {list(shape)}")
+            here = add(scale(here, atoms[place]), index[place])
+            extent *= atoms[place]
+            place += 1
+        result.append(here)
+    return tuple(result)
+
+
+@dataclass(frozen=True)
+class View:
+    """The blocks to choose from and the tensors they are stored as."""
+
+    blocks: dict[str, PolyBlock]
+    sources: dict[str, Source]
+    params: dict[str, IndexParam]
+
+    @classmethod
+    def of(cls, scop: Scop, blocks: dict[str, PolyBlock], sources: dict[str, Source]) -> View:
+        return cls(blocks, sources, {p.name: p for p in scop.params})
+
+
+@dataclass(frozen=True)
+class Root:
+    """A block that a kernel stores. `env` says where its axes are among the kernel's; none for the
+    block that gives the kernel its axes."""
+
+    block: str
+    env: tuple[Expr, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """A reduction in a kernel: the Let, the rows it is computed for, and what it reduces over."""
+
+    block: str
+    let: str
+    rows: tuple[Expr, ...]
+    axes: tuple[str, ...]
+    guarded: bool
+    contraction: bool
+    sides: tuple[str, str] = ("", "")
+    """The Lets of the two operands of a contraction."""
+
+
+@dataclass
+class Emitter:
+    """One kernel in the making."""
+
+    view: View
+    inlined: frozenset[str]
+    sizes: dict[str, int] = field(default_factory=dict)
+    reductions: list[Reduction] = field(default_factory=list)
+    used_params: dict[str, None] = field(default_factory=dict)
+    members: dict[str, str] = field(default_factory=dict)
+    """Blocks computed here, with the Let of each."""
+
+    def __post_init__(self) -> None:
+        self.body = Body([])
+        self.values: dict[object, str] = {}
+        self.own: tuple[str, ...] = ()
+        self.ranges: dict[str, tuple[int, int]] = {
+            p.name: (p.low, p.high) for p in self.view.params.values()
+        }
+
+    def run(self, roots: Sequence[Root]) -> tuple[Output, ...]:
+        first = self.view.blocks[roots[0].block]
+        self.own = tuple(self._new_axis(a.size) for a in first.out_axes)
+        return tuple(self._root(root) for root in roots)
+
+    def _new_axis(self, size: int) -> str:
+        name = f"i{len(self.sizes)}"
+        self.sizes[name] = size
+        self.body.axes.append(name)
+        self.ranges[name] = (0, size - 1)
+        return name
+
+    # -- roots -----------------------------------------------------------------------------------
+
+    def _root(self, root: Root) -> Output:
+        block = self.view.blocks[root.block]
+        places = root.env or tuple(axis(name) for name in self.own)
+        env = dict(zip((a.name for a in block.out_axes), places, strict=True))
+        source = self.view.sources[root.block]
+        if block.kind is BlockKind.UPDATE:
+            value = self._access(block.accesses[0], env, ())
+            write = [self._place(expr, env) for expr in block.write or ()]
+            self._spread(value)
+            base = self.view.sources[str(block.base)].tensor.name
+            return Output(source.tensor.name, value, source.index(write), base)
+        value = self._spread(self.value(block, env, ()))
+        index = source.index([env[a.name] for a in block.out_axes])
+        return Output(source.tensor.name, value, index)
+
+    def _spread(self, value: str) -> str:
+        """The value over all axes that it is stored over, where it lives over fewer: a repeated
+        store reads it through an addition of nothing."""
+        dtype, held = self.body.known[value]
+        missing = [name for name in self.own if name not in held]
+        if not missing:
+            return value
+        inside = self.body.const(True, I1)
+        for name in missing:
+            number = self.body.index(axis(name), SI64)
+            zero = self.body.const(0, SI64)
+            inside = self.body.binary("min", inside, self.body.binary("ge", number, zero))
+        return self.body.select(inside, value, self.body.const(_zero(dtype), dtype))
+
+    # -- values ----------------------------------------------------------------------------------
+
+    def value(self, block: PolyBlock, env: Env, guards: tuple[Guard, ...]) -> str:
+        """The Let of a block at the given place."""
+        places = tuple(env[a.name] for a in block.out_axes)
+        key = (block.name, places, guards)
+        if key not in self.values:
+            self.values[key] = self._compute(block, env, guards)
+            self.members.setdefault(block.name, self.values[key])
+        return self.values[key]
+
+    def _compute(self, block: PolyBlock, env: Env, guards: tuple[Guard, ...]) -> str:
+        match block.kind:
+            case BlockKind.EWISE:
+                return self._elementwise(block, env, guards)
+            case BlockKind.MOVEMENT:
+                return self._access(block.accesses[0], env, guards)
+            case BlockKind.REDUCE | BlockKind.CONTRACTION:
+                return self._reduce(block, env, guards)
+            case _:
+                raise Stop(f"{block.name} is computed by a kernel of its own")
+
+    def _elementwise(self, block: PolyBlock, env: Env, guards: tuple[Guard, ...]) -> str:
+        if isinstance(block.value, TinyConst):
+            return self.body.const(block.value.value, block.dtype)
+        if isinstance(block.value, TinyIota):
+            return self.body.index(self._counter(block, block.value, env), block.dtype)
+        if guards and block.fn == "div" and block.dtype.is_integer:
+            raise Stop("a division must not be computed where nothing is read")
+        args = [self._access(access, env, guards) for access in block.accesses]
+        match block.fn, len(args):
+            case "cast", 1:
+                return self.body.cast(args[0], block.dtype)
+            case "where", 3:
+                return self.body.select(args[0], args[1], args[2])
+            case fn, 1:
+                return self.body.unary(fn, args[0])
+            case fn, 2:
+                return self.body.binary(fn, args[0], args[1])
+            case fn, count:
+                raise InternalError(f"block {block.name} is {fn} of {count} operands")
+
+    def _counter(self, block: PolyBlock, iota: TinyIota, env: Env) -> Expr:
+        shape = [int(size) for size in iota.shape if isinstance(size, int)]
+        atoms = [a.size for a in block.axes]
+        places = regroup(shape, atoms, [env[a.name] for a in block.axes])
+        return simplify(places[iota.axis], self.ranges)
+
+    # -- reductions ------------------------------------------------------------------------------
+
+    def _reduce(self, block: PolyBlock, env: Env, guards: tuple[Guard, ...]) -> str:
+        contraction = block.kind is BlockKind.CONTRACTION
+        rows = tuple(env[a.name] for a in block.out_axes)
+        taken = {name for expr in (*rows, *(g.expr for g in guards)) for name in axes_of(expr)}
+        axes = []
+        for reduced in block.reduce_axes:
+            name = None if contraction else self._free_axis(reduced.size, taken)
+            axes.append(name or self._new_axis(reduced.size))
+            taken.add(axes[-1])
+        inner = {**env, **{a.name: axis(n) for a, n in zip(block.reduce_axes, axes, strict=True)}}
+        sides = [self._access(access, inner, guards) for access in block.accesses]
+        operand = self._product(block, sides) if contraction else sides[0]
+        fn = "sum" if contraction else block.fn
+        let = self.body.reduce(fn, operand, axes, block.dtype)
+        pair = (sides[0], sides[-1])
+        self.reductions.append(
+            Reduction(block.name, let, rows, tuple(axes), bool(guards), contraction, pair)
+        )
+        return let
+
+    def _product(self, block: PolyBlock, sides: Sequence[str]) -> str:
+        product = self.body.binary("mul", sides[0], sides[1])
+        summed = block.value.x
+        return self.body.cast(product, summed.dtype) if isinstance(summed, TinyCast) else product
+
+    def _free_axis(self, size: int, taken: set[str]) -> str | None:
+        free = (n for n, extent in self.sizes.items() if extent == size and n not in taken)
+        return next(free, None)
+
+    # -- accesses --------------------------------------------------------------------------------
+
+    def _place(self, expr: Expr, env: Env) -> Expr:
+        for name in sorted(params_of(expr)):
+            self.used_params[name] = None
+        return simplify(substitute(expr, env), self.ranges)
+
+    def _access(self, access: Access, env: Env, guards: tuple[Guard, ...]) -> str:
+        places = tuple(self._place(expr, env) for expr in access.map)
+        limits = (Guard(self._place(g.expr, env), g.size) for g in access.guards)
+        own = tuple(guard for guard in limits if not always(guard, self.ranges))
+        every = tuple(dict.fromkeys((*own, *guards)))
+        if access.tensor in self.inlined:
+            producer = self.view.blocks[access.tensor]
+            inner = dict(zip((a.name for a in producer.out_axes), places, strict=True))
+            value = self._filled(self.value(producer, inner, every), own, access.fill)
+        else:
+            value = self._read(access, places, own, every)
+        return value if access.widen is None else self.body.cast(value, access.widen)
+
+    def _read(
+        self, access: Access, places: Index, own: tuple[Guard, ...], every: tuple[Guard, ...]
+    ) -> str:
+        source = self.view.sources[access.tensor]
+        dtype = source.tensor.dtype
+        fill: Scalar | None = access.fill if own else _zero(dtype)
+        index = tuple(simplify(expr, self.ranges) for expr in source.index(places))
+        return self.body.read(source.tensor.name, dtype, index, every, fill if every else None)
+
+    def _filled(self, value: str, own: tuple[Guard, ...], fill: Scalar | None) -> str:
+        if not own:
+            return value
+        inside = self._predicate(own)
+        dtype = self.body.dtype(value)
+        other = self.body.const(_zero(dtype) if fill is None else fill, dtype)
+        return self.body.select(inside, value, other)
+
+    def _predicate(self, guards: Sequence[Guard]) -> str:
+        parts = []
+        for guard in guards:
+            low, high = bounds(guard.expr, self.ranges)
+            number = self.body.index(guard.expr, SI64)
+            if low < 0:
+                parts.append(self.body.binary("ge", number, self.body.const(0, SI64)))
+            if high >= guard.size:
+                parts.append(self.body.binary("lt", number, self.body.const(guard.size, SI64)))
+        inside = parts[0]
+        for part in parts[1:]:
+            inside = self.body.binary("min", inside, part)
+        return inside
+
+    # -- params ----------------------------------------------------------------------------------
+
+    def params(self) -> tuple[Param, ...]:
+        """The run-time numbers that the indices of this kernel use."""
+        found = []
+        for name in self.used_params:
+            known = self.view.params[name]
+            source = self.view.sources[known.access.tensor]
+            index = source.index(known.access.map)
+            element = 0
+            for expr, size in zip(index, source.tensor.shape, strict=True):
+                element = element * size + expr.constant
+            found.append(Param(name, source.tensor.name, element, known.low, known.high))
+        return tuple(found)
+
+
+def _zero(dtype: DType) -> Scalar:
+    if dtype is I1:
+        return False
+    if dtype.is_complex:
+        return 0j
+    return 0.0 if dtype.is_float else 0

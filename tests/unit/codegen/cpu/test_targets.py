@@ -1,0 +1,82 @@
+"""Generated code for other processors: it compiles, and refers to nothing but itself."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from tests import kernels
+from tests.agree.test_cpu_kernels import plans_for, row_major
+from weft.codegen.cpu.compile import lower
+from weft.codegen.cpu.llvm import emit_module
+from weft.foundation.dtypes import BF16, F16
+from weft.region.ir import Module
+from weft.runtime import native
+from weft.runtime.jit import compile_object
+
+PROCESSORS = {
+    "x86-64": ("x86_64-unknown-linux-gnu", "x86-64", ""),
+    "haswell": ("x86_64-unknown-linux-gnu", "haswell", ""),
+    "skylake-avx512": ("x86_64-unknown-linux-gnu", "skylake-avx512", ""),
+    "neoverse-n1": ("aarch64-unknown-linux-gnu", "neoverse-n1", ""),
+}
+MODULES: dict[str, Callable[[], Module]] = {
+    "linear f32": kernels.linear,
+    "linear bf16": lambda: kernels.linear(dtype=BF16),
+    "softmax f16": lambda: kernels.softmax(dtype=F16),
+    "fold": kernels.softmax_fold,
+    "layer norm": kernels.layer_norm,
+    "elementwise": kernels.elementwise,
+}
+
+
+def undefined_symbols(code: bytes) -> set[str]:
+    """Names that an ELF object expects somebody else to define, read from its symbol table."""
+    table, entry, count = (
+        struct.unpack_from("<Q", code, 0x28)[0],
+        *struct.unpack_from("<HH", code, 0x3A),
+    )
+    headers = [struct.unpack_from("<IIQQQQIIQQ", code, table + i * entry) for i in range(count)]
+    found: set[str] = set()
+    for _, kind, _, _, offset, size, link, *_ in headers:
+        if kind != 2:
+            continue
+        strings = headers[link][4]
+        for at in range(offset, offset + size, 24):
+            name, _, _, section = struct.unpack_from("<IBBH", code, at)
+            if section == 0 and name:
+                end = code.index(b"\0", strings + name)
+                found.add(code[strings + name : end].decode())
+    return found
+
+
+def module_text(module: Module) -> str:
+    refs = row_major(module.tensors)
+    routines = [
+        lower(kernel, module.tensors, refs, plans_for(kernel)[0], f"k{number}")
+        for number, kernel in enumerate(module.kernels)
+    ]
+    return emit_module(routines)
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+@pytest.mark.parametrize("name", MODULES)
+def test_kernels_need_no_symbol(processor: str, name: str) -> None:
+    code = compile_object(module_text(MODULES[name]()), PROCESSORS[processor], level=2)
+    assert undefined_symbols(code) == set()
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+def test_the_executor_needs_only_what_every_process_has(processor: str) -> None:
+    code = compile_object(native.SOURCE, PROCESSORS[processor], level=2)
+    assert undefined_symbols(code) == set(native.EXTERNAL)
+
+
+def test_names_of_the_program_do_not_reach_the_code() -> None:
+    module = kernels.linear(tensors=("evil name", "w", "bias", "y"))
+    text = module_text(module)
+    assert "evil" not in text
+    assert set(re.findall(r"define void @(\w+)", text)) == {"k0"}

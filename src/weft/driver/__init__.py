@@ -1,1 +1,1 @@
-"""Carrying programs out: backends by name, and running."""
+"""Carrying programs out: backends and conversion targets by name, legalisation, and running."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.driver.backends import DEFAULT, get_backend
+from weft.driver.backends import DEFAULT, Backend, get_backend
 from weft.driver.legalise import legalise
 from weft.foundation.errors import UserError
 from weft.ptir.interp import Observer
@@ -26,7 +26,7 @@ def run(
     program: Program,
     inputs: Sequence[Any] = (),
     *,
-    backend: str = DEFAULT,
+    backend: str | Backend = DEFAULT,
     seed: int = 0,
     observer: Observer | None = None,
     log: PassLog | None = None,
@@ -34,13 +34,13 @@ def run(
     """Run a program. Inputs and results are flat lists: tuples are flattened in order.
 
     Arrays must have exactly the declared dtype; Python numbers and lists are converted where that
-    loses nothing. `seed` (64 bits) feeds the random ops. `observer` is told the time of every
-    instruction, on backends that run one at a time. `log` is told which ops were decomposed for
-    the backend.
+    loses nothing. `backend` is a name or a backend itself. `seed` (64 bits) feeds the random ops.
+    `observer` is told the time of every instruction, on backends that run one at a time. `log` is
+    told which ops were decomposed for the backend.
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= MAX_SEED:
         raise UserError(f"seed {seed!r} is not a whole number from 0 to 2^64 - 1")
-    chosen = get_backend(backend)
+    chosen = get_backend(backend) if isinstance(backend, str) else backend
     verify(program)
     arrays = check_inputs(program, inputs)
     sizes = bind_shapes(program.main.parameters, [array.shape for array in arrays])

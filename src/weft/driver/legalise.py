@@ -5,7 +5,8 @@
              Required hint; or `Unimplemented`, which names the first that it does not
 
 An op that the backend does not support is decomposed where an exact decomposition exists, and what
-that makes likewise. Nothing else changes, and a program that fits is returned as it is.
+that makes likewise. Nothing else changes, and a program that fits is returned as it is. Where a
+backend supports an op with some attributes and not with others, all of that op are decomposed.
 """
 
 from __future__ import annotations

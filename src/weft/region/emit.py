@@ -33,7 +33,7 @@ from weft.foundation.index_expr import (
 )
 from weft.poly_view.ir import Access, BlockKind, IndexParam, PolyBlock, Scop
 from weft.region.build import Body
-from weft.region.ir import Output, Param, Scalar, Tensor
+from weft.region.ir import Cast, Output, Param, Scalar, Tensor
 from weft.tiny.ir import Cast as TinyCast
 from weft.tiny.ir import Const as TinyConst
 from weft.tiny.ir import Iota as TinyIota
@@ -41,7 +41,7 @@ from weft.tiny.ir import Iota as TinyIota
 Env = Mapping[str, Expr]
 
 
-class Stop(Exception):  # noqa: N818
+class Stop(Exception):
     """A block cannot be inlined here; the message says why. Never leaves the region stage."""
 
 
@@ -149,9 +149,8 @@ class Emitter:
         env = dict(zip((a.name for a in block.out_axes), places, strict=True))
         source = self.view.sources[root.block]
         if block.kind is BlockKind.UPDATE:
-            value = self._access(block.accesses[0], env, ())
+            value = self._spread(self._access(block.accesses[0], env, ()))
             write = [self._place(expr, env) for expr in block.write or ()]
-            self._spread(value)
             base = self.view.sources[str(block.base)].tensor.name
             return Output(source.tensor.name, value, source.index(write), base)
         value = self._spread(self.value(block, env, ()))
@@ -159,18 +158,11 @@ class Emitter:
         return Output(source.tensor.name, value, index)
 
     def _spread(self, value: str) -> str:
-        """The value over all axes that it is stored over, where it lives over fewer: a repeated
-        store reads it through an addition of nothing."""
+        """The value over every axis that it is stored over, also where it is the same for all."""
         dtype, held = self.body.known[value]
-        missing = [name for name in self.own if name not in held]
-        if not missing:
+        if set(self.own) <= set(held):
             return value
-        inside = self.body.const(True, I1)
-        for name in missing:
-            number = self.body.index(axis(name), SI64)
-            zero = self.body.const(0, SI64)
-            inside = self.body.binary("min", inside, self.body.binary("ge", number, zero))
-        return self.body.select(inside, value, self.body.const(_zero(dtype), dtype))
+        return self.body.let(dtype, (*held, *self.own), Cast(value))
 
     # -- values ----------------------------------------------------------------------------------
 

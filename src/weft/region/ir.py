@@ -44,7 +44,11 @@ Scalar: TypeAlias = bool | int | float | complex
 
 
 class Materialize(Enum):
-    """Whether an output goes to memory, or is consumed at once by the next kernel."""
+    """When a result goes to memory.
+
+    Deferred: what the kernel's contraction produced is consumed at once, on chip, and only the
+    value at the end of its epilogue is stored. Gmem: the result is stored as it is.
+    """
 
     DEFERRED = "deferred"
     GMEM = "gmem"
@@ -238,6 +242,8 @@ class Kernel:
     params: tuple[Param, ...] = ()
     roles: Roles | None = None
     opaque: OpaqueCall | None = None
+    labels: dict[str, str] = field(default_factory=dict, compare=False)
+    """For people: Lets that have a name in the program, with that name."""
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -314,3 +320,5 @@ class Module:
     outputs: tuple[str, ...]
     origin: dict[str, tuple[int, ...]] = field(default_factory=dict, compare=False)
     """Kernel name to the ids of the PTIR values it computes."""
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    """What the choice of kernels decided and why, a sentence each."""

@@ -7,7 +7,8 @@ region has the document's fields `name`, `inputs`, `outputs` and `body`, and bes
 - a Let says its `dtype` and its `axes`; its `op` is Tiny's form (`{"op": "Unary", "fn", "inputs"}`)
   with `Read` (`tensor`, `index`, `guards`?, `fill`?), `Const`, `AxisIndex` and `Fold` added;
 - an output says at which `index` its value is stored and, where it has one, its `base`;
-- an opaque region has `opaque` instead of a body, written by the caller's codec.
+- an opaque region has `opaque` instead of a body, written by the caller's codec;
+- `labels` gives Lets the names that the program has for them.
 
 The `memref` of an input or output is the row-major view of the tensor; where its buffer lies is the
 business of the memory stage. Index expressions and guards are text; numbers that JSON cannot write
@@ -136,6 +137,8 @@ def kernel_to_json(
     else:
         stores = [f"{output.value} -> {output.tensor}" for output in kernel.outputs]
         region["body"] = [*map(_let, kernel.body), {"yield": stores}]
+    if kernel.labels:
+        region["labels"] = dict(kernel.labels)
     return region
 
 
@@ -281,6 +284,7 @@ def _read_region(fields: Fields, decode_op: Encode | None) -> Kernel:
             region.items("params", _read_param),
             _read_roles(region),
             _read_opaque(region, decode_op),
+            dict(region.take("labels")) if region.has("labels") else {},
         )
 
 

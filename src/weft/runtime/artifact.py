@@ -1,7 +1,7 @@
 """What code generation hands to the runtime: plain records, no IR.
 
     Artifact = buffers, kernels (machine code by symbol), steps, inputs, outputs
-    Step     = Launch(kernel, pointers, params) | CopyBuffer | HostCall
+    Step     = Launch(kernel, buffers) | CopyBuffer | HostCall(function, buffers)
 
 A launch names its buffers by number; the numbers index the parameter block, a table of pointers
 filled in by `model_init` (constants, arena, state) and `model_run` (inputs, outputs).
@@ -9,6 +9,7 @@ filled in by `model_init` (constants, arena, state) and `model_run` (inputs, out
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -58,9 +59,6 @@ class CopyBuffer:
     label: str
 
 
-Step: TypeAlias = Launch | CopyBuffer
-
-
 @dataclass(frozen=True)
 class TensorSpec:
     """A named input or output as the runtime sees it."""
@@ -68,6 +66,20 @@ class TensorSpec:
     name: str
     dtype: str
     shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class HostCall:
+    """Run a function of the host on whole tensors; it ends a native segment."""
+
+    function: HostFunction = field(repr=False)
+    inputs: tuple[tuple[int, TensorSpec], ...]
+    outputs: tuple[tuple[int, TensorSpec], ...]
+    label: str
+
+
+HostFunction: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]
+Step: TypeAlias = Launch | CopyBuffer | HostCall
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ arena, argument tables, step table, error words. Constants and state live at fix
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +17,14 @@ from numpy.typing import NDArray
 
 from weft.foundation.dtypes import BY_NAME
 from weft.foundation.errors import SpecViolation
-from weft.runtime.artifact import Artifact, BufferSlot, CopyBuffer, Launch, TensorSpec
+from weft.runtime.artifact import (
+    Artifact,
+    BufferSlot,
+    CopyBuffer,
+    HostCall,
+    Launch,
+    TensorSpec,
+)
 from weft.runtime.jit import Library
 from weft.runtime.native import STEP_WORDS
 from weft.runtime.threads import execute, thread_count
@@ -61,7 +69,7 @@ class _Workspace:
                 self.steps[index, 0] = program.addresses[step.kernel]
                 self.steps[index, 1] = self.args[int(offsets[index]) :].ctypes.data
                 self.steps[index, 3] = kernel.work_items
-            else:
+            elif isinstance(step, CopyBuffer):
                 self.steps[index, 3] = step.bytes
                 self.copies.append((index, step))
 
@@ -96,6 +104,7 @@ class Program:
         ]
         self.constants = [_aligned_copy(data) for data in artifact.constants]
         self.state = list(state)
+        self._segments = _native_segments(artifact)
         self._idle: list[_Workspace] = []
         self._lock = threading.Lock()
 
@@ -127,7 +136,11 @@ class Program:
         workspace.fill(self, inputs, outputs)
         workspace.set_grabs(count)
         workspace.errors[:] = 0
-        execute(int(workspace.steps.ctypes.data), len(workspace.steps), count)
+        for first, last, call in self._segments:
+            if last > first:
+                execute(int(workspace.steps[first:].ctypes.data), last - first, count)
+            if call is not None:
+                self._host_call(call, workspace.arena, inputs, outputs)
         failed = np.flatnonzero(workspace.errors)
         with self._lock:
             self._idle.append(workspace)
@@ -135,6 +148,40 @@ class Program:
             label = self.artifact.steps[int(failed[0])].label
             raise SpecViolation("IntegerDivideByZero", "a divisor is zero", where=label)
         return outputs
+
+    def _host_call(
+        self, call: HostCall, arena: Array, inputs: Sequence[Array], outputs: Sequence[Array]
+    ) -> None:
+        """Hand whole tensors to a function of the host, and keep what it returns."""
+
+        def tensor(number: int, spec: TensorSpec) -> Array:
+            slot = self.artifact.buffers[number]
+            address = self.address(slot, arena, inputs, outputs)
+            return _tensor_at(address, spec)
+
+        results = call.function([tensor(*argument) for argument in call.inputs])
+        for result, place in zip(results, call.outputs, strict=True):
+            tensor(*place)[...] = result
+
+
+def _native_segments(artifact: Artifact) -> list[tuple[int, int, HostCall | None]]:
+    """Ranges of steps between host calls, each with the call that ends it."""
+    found: list[tuple[int, int, HostCall | None]] = []
+    first = 0
+    for index, step in enumerate(artifact.steps):
+        if isinstance(step, HostCall):
+            found.append((first, index, step))
+            first = index + 1
+    return [*found, (first, len(artifact.steps), None)]
+
+
+def _tensor_at(address: int, spec: TensorSpec) -> Array:
+    """The memory at an address as a tensor."""
+    dtype = BY_NAME[spec.dtype]
+    count = int(np.prod(spec.shape, dtype=np.int64))
+    raw = (ctypes.c_uint8 * max(1, count * dtype.storage_bytes)).from_address(address)
+    memory: Array = np.ctypeslib.as_array(raw)[: count * dtype.storage_bytes]
+    return np.asarray(memory.view(dtype.numpy).reshape(spec.shape))
 
 
 def _aligned_copy(data: bytes) -> Array:

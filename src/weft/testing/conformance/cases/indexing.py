@@ -270,8 +270,7 @@ def _dynamic_update(dtype: DType, index: DType, name: str) -> Trial:
     at = np.array(start, index.numpy)
     want = x.copy()
     begin = oracle.clamped(at, shape, sizes)
-    for place in np.ndindex(*sizes):
-        want[tuple(i + b for i, b in zip(place, begin, strict=True))] = update[place]
+    want[tuple(i + b for i, b in zip(np.indices(sizes), begin, strict=True))] = update
     dims = [symbols, sizes, at.shape] if symbols else None
     build = apply("dynamic_update_slice", [x, update, at], dims=dims, sizes=sizes)
     return trial(build, [x, update, at], exactly(want))

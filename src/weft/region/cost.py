@@ -1,0 +1,137 @@
+"""What a kernel costs before anybody planned it: operations, and bytes to and from memory.
+
+Every tensor counts once, however often it is read: a row or tile that is read again is on chip. The
+exception are rows too long to keep, which are read again for each reduction over them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from weft.foundation.dtypes import DType
+from weft.region.ir import (
+    AxisIndex,
+    Binary,
+    Cast,
+    Const,
+    Fold,
+    Kernel,
+    Let,
+    Read,
+    Reduce,
+    Select,
+    Tensor,
+    Unary,
+    walk,
+)
+from weft.target.roofline import Work, time_estimate
+from weft.target.target import Target
+
+_OPERATIONS: Final[Mapping[str, int]] = {
+    "exp": 12, "exp2": 10, "log": 14, "log2": 14, "sqrt": 6, "rsqrt": 8, "recip": 4, "div": 6,
+    "sin": 20, "cos": 20, "tanh": 20, "erf": 24, "gelu": 28, "silu": 18,
+}  # fmt: skip
+"""Operations of functions that are more than one instruction."""
+
+
+def kernel_seconds(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> float:
+    """The time of one kernel, its launch included."""
+    work = kernel_work(kernel, tensors, target)
+    return time_estimate(target, work) + target.rates.launch_seconds
+
+
+def kernel_work(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> Work:
+    """Operations and bytes of one kernel."""
+    moved = sum(_bytes(tensors[name]) for name in kernel.inputs if name in _whole(kernel))
+    moved += sum(_read_bytes(kernel, tensors).values())
+    for output in kernel.outputs:
+        moved += _points(kernel, kernel.let(output.value).axes if kernel.body else ()) * (
+            tensors[output.tensor].dtype.storage_bytes
+        )
+    if kernel.opaque is not None:
+        moved += sum(_bytes(tensors[output.tensor]) for output in kernel.outputs)
+    work = Work(bytes=moved * _passes(kernel, tensors, target))
+    lets = {let.name: let for let in kernel.body}
+    for let in walk(kernel.body):
+        work += _let_work(kernel, let, lets, target)
+    return work
+
+
+def _whole(kernel: Kernel) -> tuple[str, ...]:
+    return kernel.opaque.inputs if kernel.opaque is not None else ()
+
+
+def _bytes(tensor: Tensor) -> int:
+    return math.prod(tensor.shape) * tensor.dtype.storage_bytes
+
+
+def _points(kernel: Kernel, axes: tuple[str, ...]) -> int:
+    return math.prod(kernel.sizes[name] for name in axes)
+
+
+def _read_bytes(kernel: Kernel, tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    """Bytes read of each tensor: all of it, or fewer where fewer points are read."""
+    found: dict[str, int] = {}
+    for let in walk(kernel.body):
+        if isinstance(let.expr, Read):
+            tensor = tensors[let.expr.tensor]
+            here = _points(kernel, let.axes) * tensor.dtype.storage_bytes
+            total = found.get(tensor.name, 0) + here
+            found[tensor.name] = min(_bytes(tensor), total)
+    return found
+
+
+def _passes(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> int:
+    """How often the rows are read: once if they fit on chip, else once for each reduction and once
+    for the result."""
+    reduced = [let.expr.axes for let in kernel.body if isinstance(let.expr, Reduce | Fold)]
+    if not reduced or kernel.roles is not None or row_bytes(kernel, tensors) <= target.row_bytes:
+        return 1
+    loops = len({let.expr for let in kernel.body if isinstance(let.expr, Reduce)})
+    loops += len({let.expr.axes for let in kernel.body if isinstance(let.expr, Fold)})
+    stored = {name for output in kernel.outputs for name in kernel.let(output.value).axes}
+    return loops + (1 if set(reduced[0]) & stored else 0)
+
+
+def row_bytes(kernel: Kernel, tensors: Mapping[str, Tensor]) -> int:
+    """The bytes of one row of everything that is read along the reduced axes."""
+    axes = {a for let in kernel.body if isinstance(let.expr, Reduce | Fold) for a in let.expr.axes}
+    reads = {
+        let.expr.tensor: _points(kernel, tuple(name for name in let.axes if name in axes))
+        for let in walk(kernel.body)
+        if isinstance(let.expr, Read) and set(let.axes) & axes
+    }
+    return sum(points * tensors[name].dtype.storage_bytes for name, points in reads.items())
+
+
+def _let_work(kernel: Kernel, let: Let, lets: Mapping[str, Let], target: Target) -> Work:
+    points = _points(kernel, let.axes)
+    match let.expr:
+        case Read() | Const() | Cast() | AxisIndex():
+            return Work()
+        case Unary(fn=fn) | Binary(fn=fn):
+            roles = kernel.roles
+            if roles is not None and fn == "mul" and _is_product(let, kernel):
+                return Work()
+            return _vector(points * _OPERATIONS.get(fn, 1), let.dtype, target)
+        case Select():
+            return _vector(points, let.dtype, target)
+        case Reduce(axes=axes, value=value):
+            count = points * _points(kernel, axes)
+            if kernel.roles is not None and kernel.roles.contraction == let.name:
+                dtype = lets[kernel.roles.lhs].dtype
+                return Work(matrix_seconds=2 * count / target.matrix_rate(dtype))
+            return _vector(count, lets[value].dtype, target)
+        case Fold(axes=axes, step=step):
+            each = sum(_OPERATIONS.get(getattr(inner.expr, "fn", ""), 1) for inner in step)
+            return _vector(points * _points(kernel, axes) * each, let.dtype, target)
+
+
+def _is_product(let: Let, kernel: Kernel) -> bool:
+    return set(kernel.roles.k if kernel.roles else ()) <= set(let.axes)
+
+
+def _vector(operations: int, dtype: DType, target: Target) -> Work:
+    return Work(vector_seconds=operations / target.vector_rate(dtype))

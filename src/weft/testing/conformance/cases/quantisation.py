@@ -1,0 +1,218 @@
+"""quantize, dequantize, requantize: per tensor and per axis, every pair of dtypes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from weft.foundation.dtypes import (
+    BF16,
+    F16,
+    F32,
+    F64,
+    FLOATS,
+    SI8,
+    UI8,
+    UI16,
+    DType,
+    in_order,
+)
+from weft.ptir.op import SPELLINGS
+from weft.testing.conformance.case import Case, Trial, Wanted, exactly
+from weft.testing.conformance.cases.common import Array, Shape, apply, case, defined, trial
+from weft.testing.conformance.data import edges, sample, source
+from weft.testing.conformance.oracles import quantisation as oracle
+from weft.testing.conformance.oracles.rounding import from_whole, nearest
+from weft.testing.conformance.tolerance import CORRECTLY_ROUNDED
+
+LAYOUTS: dict[str, tuple[Shape, int | None]] = {
+    "tensor": ((24,), None),
+    "rank0": ((), None),
+    "first": ((3, 8), 0),
+    "last": ((3, 8), -1),
+    "middle": ((2, 4, 3), 1),
+    "empty": ((2, 0, 3), 2),
+    "large": ((31, 67), 0),
+    "dynamic": ((3, 5), 1),
+}
+
+
+def cases() -> Iterator[Case]:
+    """The three ops on every layout, with and without zero point, every output dtype."""
+    yield from _quantizes()
+    yield from _dequantizes()
+    yield from _requantizes()
+
+
+def _dims(name: str, count: int, shape: Shape, axis: int | None) -> list[list[int | str]] | None:
+    """Symbols for the tensor and its parameters, in the dynamic case."""
+    if name != "dynamic":
+        return None
+    return [["?A", "?B"], *[["?B"]] * count]
+
+
+def _place(shape: Shape, axis: int | None) -> int | None:
+    return None if axis is None else axis % len(shape)
+
+
+def _scale(dtype: DType, shape: Shape, axis: int | None, key: str) -> Array:
+    extent = () if axis is None else (shape[axis],)
+    return nearest(source(dtype, extent, key).choice([0.25, 0.3, 1.0, 1.7], extent), dtype)
+
+
+def _zero(dtype: DType, shape: Shape, axis: int | None, key: str) -> Array:
+    extent = () if axis is None else (shape[axis],)
+    low, high = max(int(dtype.lowest), -1000), min(int(dtype.highest), 1000)
+    drawn = np.asarray(source(dtype, extent, key).integers(low, high, extent, endpoint=True))
+    return from_whole(drawn.astype(object), dtype)
+
+
+def _outputs(row: str) -> list[DType]:
+    return in_order(SPELLINGS[row][0].dtypes["output_dtype"])
+
+
+# -- quantize ------------------------------------------------------------------------------------
+
+
+def _quantizes() -> Iterator[Case]:
+    named = partial(case, "quantize")
+    for dtype in defined("quantize"):
+        for output in _outputs("quantize"):
+            make = partial(_quantize_values, dtype, output, None)
+            yield named(dtype, f"to={output}", "special", trial=make)
+            for name in ("tensor", "middle"):
+                make = partial(_quantize, dtype, output, name, zero=True)
+                yield named(dtype, f"to={output}", name, trial=make)
+        for name in LAYOUTS:
+            make = partial(_quantize, dtype, SI8, name, zero=False)
+            yield named(dtype, "no-zero-point", name, trial=make)
+            make = partial(_quantize, dtype, UI8, name, zero=True)
+            yield named(dtype, "zero-point", name, trial=make)
+        yield named(dtype, "ties", trial=partial(_quantize_ties, dtype))
+
+
+def _quantize(dtype: DType, output: DType, name: str, zero: bool) -> Trial:
+    shape, axis = LAYOUTS[name]
+    place = _place(shape, axis)
+    x = sample(dtype, shape, "quantize", scale=20.0)
+    scale = _scale(dtype, shape, place, "quantize")
+    zeros = _zero(output, shape, place, "quantize") if zero else None
+    return _quantize_trial(x, scale, zeros, output, axis, name)
+
+
+def _quantize_values(dtype: DType, output: DType, axis: int | None) -> Trial:
+    x = edges(dtype)
+    scale = nearest(np.array(0.3), dtype)
+    return _quantize_trial(x, scale, _zero(output, x.shape, None, "edges"), output, axis, "")
+
+
+def _quantize_ties(dtype: DType) -> Trial:
+    """Halves go to the even step before the zero point is added."""
+    x = nearest(np.arange(-15, 16) / 2, dtype)
+    zero = np.array(3, np.int8)
+    return _quantize_trial(x, np.ones((), dtype.numpy), zero, SI8, None, "")
+
+
+def _quantize_trial(
+    x: Array, scale: Array, zero: Array | None, output: DType, axis: int | None, name: str
+) -> Trial:
+    place = _place(x.shape, axis)
+    work = np.float64 if x.dtype == np.float64 else np.float32
+    wide_x, wide_scale = x.astype(work), oracle.along(scale.astype(work), x.ndim, place)
+    offset = None if zero is None else oracle.along(zero, x.ndim, place)
+    want = oracle.quantised(wide_x, wide_scale, offset, output)
+    inputs = [x, scale] if zero is None else [x, scale, zero]
+    dims = _dims(name, len(inputs) - 1, x.shape, axis)
+    build = apply("quantize", inputs, dims=dims, output_dtype=output, axis=axis)
+    return trial(build, inputs, exactly(want))
+
+
+# -- dequantize ----------------------------------------------------------------------------------
+
+
+def _dequantizes() -> Iterator[Case]:
+    named = partial(case, "dequantize")
+    for dtype in defined("dequantize"):
+        for scale in in_order(FLOATS):
+            for output in (None, F16, F32, F64):
+                make = partial(_dequantize, dtype, scale, output, "tensor", zero=True)
+                parts = (f"scale={scale}", f"to={output}" if output else None)
+                yield named(dtype, *parts, trial=make)
+        for name in LAYOUTS:
+            for output in (None, BF16):
+                make = partial(_dequantize, dtype, F32, output, name, zero=True)
+                parts = ("zero-point", name, f"to={output}" if output else None)
+                yield named(dtype, *parts, trial=make)
+            make = partial(_dequantize, dtype, F32, None, name, zero=False)
+            yield named(dtype, "no-zero-point", name, trial=make)
+        make = partial(_dequantize, dtype, F32, F64, "tensor", zero=True, extreme=True)
+        yield named(dtype, "extreme", trial=make)
+
+
+def _dequantize(
+    dtype: DType,
+    scale_dtype: DType,
+    output: DType | None,
+    name: str,
+    zero: bool,
+    extreme: bool = False,
+) -> Trial:
+    shape, axis = LAYOUTS[name]
+    place = _place(shape, axis)
+    q = edges(dtype) if extreme else sample(dtype, shape, "dequantize")
+    scale = _scale(scale_dtype, q.shape, place, "dequantize")
+    zeros = _zero(dtype, q.shape, place, "dequantize") if zero else None
+    if extreme:
+        zeros = from_whole(np.array(int(dtype.highest), object), dtype)
+    result = output or scale_dtype
+    work = oracle.work_dtype(scale_dtype, result)
+    offset = None if zeros is None else oracle.along(zeros, q.ndim, place)
+    real = oracle.restored(q, oracle.along(scale.astype(work), q.ndim, place), offset)
+    inputs = [q, scale] if zeros is None else [q, scale, zeros]
+    dims = _dims(name, len(inputs) - 1, shape, axis)
+    build = apply("dequantize", inputs, dims=dims, axis=axis, output_dtype=output)
+    want = Wanted(real.astype(np.float64), result, CORRECTLY_ROUNDED)
+    return trial(build, inputs, want)
+
+
+# -- requantize ----------------------------------------------------------------------------------
+
+
+def _requantizes() -> Iterator[Case]:
+    named = partial(case, "requantize")
+    for dtype in defined("requantize"):
+        for output in _outputs("requantize"):
+            for scale in (F32, F64, F16):
+                make = partial(_requantize, dtype, output, scale, "tensor")
+                yield named(dtype, f"to={output}", f"scale={scale}", trial=make)
+        for name in LAYOUTS:
+            make = partial(_requantize, dtype, SI8, F32, name)
+            yield named(dtype, name, trial=make)
+        for mixed in ("in", "out"):
+            make = partial(_requantize, dtype, UI16, F32, "middle", only=mixed)
+            yield named(dtype, f"axis-of-{mixed}", trial=make)
+
+
+def _requantize(
+    dtype: DType, output: DType, scale_dtype: DType, name: str, only: str | None = None
+) -> Trial:
+    shape, axis = LAYOUTS[name]
+    place = _place(shape, axis)
+    inner = None if only == "out" else place
+    outer = None if only == "in" else place
+    q = sample(dtype, shape, "requantize")
+    in_scale, in_zero = _scale(scale_dtype, shape, inner, "in"), _zero(dtype, shape, inner, "in")
+    out_scale = _scale(scale_dtype, shape, outer, "out")
+    out_zero = _zero(output, shape, outer, "out")
+    work = oracle.work_dtype(scale_dtype)
+    steps, zero, step, offset = (
+        oracle.along(parameter, q.ndim, place)
+        for parameter in (in_scale.astype(work), in_zero, out_scale.astype(work), out_zero)
+    )
+    want = oracle.quantised(oracle.restored(q, steps, zero), step, offset, output)
+    inputs = [q, in_scale, in_zero, out_scale, out_zero]
+    dims = _dims(name, 4, shape, axis)
+    build = apply("requantize", inputs, dims=dims, output_dtype=output, axis=axis)
+    return trial(build, inputs, exactly(want))

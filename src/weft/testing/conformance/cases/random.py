@@ -1,0 +1,102 @@
+"""Random tensors: the bits of every seed, stream and execution."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from weft.foundation.dtypes import I1, DType
+from weft.ptir.builder import BodyBuilder, Builder, Value
+from weft.testing.conformance.case import Case, Trial, Wanted, exactly
+from weft.testing.conformance.cases.common import Shape, apply, case, defined, program, trial
+from weft.testing.conformance.data import sample
+from weft.testing.conformance.oracles import philox
+from weft.testing.conformance.oracles.rounding import nearest
+from weft.testing.conformance.tolerance import Ulps, ulp
+
+SHAPES: dict[str, Shape] = {
+    "rank0": (),
+    "line": (9,),
+    "odd": (3, 5, 7),
+    "empty": (2, 0),
+    "large": (37, 61),
+}
+SEEDS = (0, 1, 2**32, 2**64 - 1, 0x299F31D0A4093822)
+ROWS = ("rng_uniform", "rng_normal")
+
+
+def cases() -> Iterator[Case]:
+    """Both distributions: shapes, seeds, streams, executions in a loop."""
+    for row in ROWS:
+        for dtype in defined(row):
+            for name, shape in SHAPES.items():
+                yield case(row, dtype, name, trial=partial(_shaped, row, dtype, shape, 7))
+            for seed in SEEDS:
+                make = partial(_shaped, row, dtype, (11,), seed)
+                yield case(row, dtype, f"seed={seed}", trial=make)
+            yield case(row, dtype, "dynamic", trial=partial(_dynamic, row, dtype))
+            yield case(row, dtype, "streams", trial=partial(_streams, row, dtype))
+            yield case(row, dtype, "stream=9", trial=partial(_numbered, row, dtype))
+            yield case(row, dtype, "scan", trial=partial(_scanned, row, dtype))
+
+
+def wanted(
+    row: str, shape: Shape, dtype: DType, seed: int = 0, stream: int = 0, execution: int = 0
+) -> Wanted:
+    """What a random instruction must give."""
+    if row == "rng_uniform":
+        return exactly(nearest(philox.uniform(shape, dtype, seed, stream, execution), dtype))
+    exact, radius = philox.normal(shape, dtype, seed, stream, execution)
+    # Near a zero of sine and cosine the angle, a number in f64, sets the limit.
+    room = radius * 2.0**-49 / ulp(exact, dtype)
+    return Wanted(exact, dtype, Ulps(4.0 + room, zeros=False))
+
+
+def _shaped(row: str, dtype: DType, shape: Shape, seed: int) -> Trial:
+    build = apply(row, [], shape=list(shape), dtype=dtype)
+    return trial(build, [], wanted(row, shape, dtype, seed), seed=seed)
+
+
+def _numbered(row: str, dtype: DType) -> Trial:
+    build = apply(row, [], shape=[6], dtype=dtype, stream=9)
+    return trial(build, [], wanted(row, (6,), dtype, 3, stream=9), seed=3)
+
+
+def _dynamic(row: str, dtype: DType) -> Trial:
+    x = sample(I1, (5,), row)
+
+    def body(b: Builder, _: Value) -> Value:
+        return b.emit(row, shape=["?B", 3], dtype=dtype)
+
+    build = program([x], body, dims=[["?B"]])
+    return trial(build, [x], wanted(row, (5, 3), dtype, 2), seed=2)
+
+
+def _streams(row: str, dtype: DType) -> Trial:
+    """Each random instruction of a program draws from a stream of its own, its ordinal."""
+
+    def body(b: Builder) -> list[Value]:
+        return [b.emit(row, shape=[5], dtype=dtype) for _ in range(3)]
+
+    want = [wanted(row, (5,), dtype, 5, stream=i) for i in range(3)]
+    return trial(program([], body), [], *want, seed=5)
+
+
+def _scanned(row: str, dtype: DType) -> Trial:
+    """In a loop each step draws anew: the last word of the counter is the number of the step."""
+    x = sample(I1, (3,), row)
+
+    def body(b: Builder, steps: Value) -> Value:
+        def step(inner: BodyBuilder, _: Value) -> Value:
+            return inner.emit(row, shape=[5], dtype=dtype)
+
+        return b.scan(step, [], [steps])
+
+    each = [wanted(row, (5,), dtype, 8, execution=i) for i in range(3)]
+    exact = np.stack([want.exact for want in each])
+    rule = each[0].rule
+    if isinstance(rule, Ulps):
+        rule = Ulps(np.stack([w.rule.count for w in each if isinstance(w.rule, Ulps)]), zeros=False)
+    return trial(program([x], body), [x], Wanted(exact, dtype, rule), seed=8)

@@ -1,0 +1,51 @@
+"""Linear quantisation as ONNX defines it, with the arithmetic that PTIR fixes: the division and the
+product are single IEEE operations in f32, or in f64 where f64 takes part."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.foundation.dtypes import F64, DType
+from weft.testing.conformance.oracles.functions import each
+from weft.testing.conformance.oracles.rounding import from_whole, whole
+
+Array = NDArray[Any]
+
+
+def along(parameter: Array, rank: int, axis: int | None) -> Array:
+    """A parameter that broadcasts over the tensor it belongs to."""
+    if axis is None or parameter.ndim == 0:
+        return parameter
+    return parameter.reshape([-1 if d == axis else 1 for d in range(rank)])
+
+
+def work_dtype(*dtypes: DType) -> np.dtype[Any]:
+    """The dtype that divides and multiplies."""
+    return np.dtype(np.float64 if F64 in dtypes else np.float32)
+
+
+def quantised(x: Array, scale: Array, zero: Array | None, dtype: DType) -> Array:
+    """Divide, round halves to even, add the zero point, saturate; NaN gives 0."""
+    with np.errstate(all="ignore"):
+        ratio = x / scale
+    low, high = int(dtype.lowest), int(dtype.highest)
+
+    def step(value: float, offset: int) -> int:
+        if math.isnan(value):
+            return 0
+        if math.isinf(value):
+            return high if value > 0 else low
+        return min(max(round(value) + offset, low), high)
+
+    offsets = np.zeros((), object) if zero is None else whole(zero)
+    return from_whole(each(step, ratio.astype(np.float64), offsets), dtype)
+
+
+def restored(q: Array, scale: Array, zero: Array | None) -> Array:
+    """(q - zero) * scale: the difference is exact, the product rounds once in the scale's dtype."""
+    steps = whole(q) if zero is None else whole(q) - whole(zero)
+    return np.asarray(np.asarray(steps, object).astype(scale.dtype) * scale)

@@ -1,0 +1,175 @@
+"""Compiled modules through the native executor: threads, concurrency, forks, caches, host calls."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests import kernels
+from tests.agree.test_cpu_kernels import plans_for
+from weft.driver.cpu_code import build_artifact, lower_module
+from weft.foundation.dtypes import F32, SI32
+from weft.foundation.errors import SpecViolation, UserError
+from weft.memory.from_region import assign_buffers
+from weft.region.interp import run_module
+from weft.region.ir import Kernel, KernelAxis, Module, OpaqueCall, Output, Pattern, Tensor
+from weft.runtime import cache
+from weft.runtime.executor import Program
+from weft.runtime.threads import thread_count
+
+Array = NDArray[Any]
+
+
+def double(op: object, arrays: Sequence[Array]) -> list[Array]:
+    """Stands for an op that only the host can carry out."""
+    return [arrays[0] * 2]
+
+
+def link(module: Module) -> Program:
+    plans = {k.name: plans_for(k)[0] for k in module.kernels if k.opaque is None}
+    buffer_map = assign_buffers(module)
+    code = lower_module(module, buffer_map, plans)
+    return Program(build_artifact(module, buffer_map, code, {}, double))
+
+
+def inputs_of(module: Module, seed: int = 0) -> list[Array]:
+    arrays = kernels.arrays_for(module, seed)
+    return [arrays[name] for name in module.inputs]
+
+
+def test_a_program_of_several_kernels_agrees_with_playback() -> None:
+    module = kernels.mlp(37, 19, 45)
+    want = run_module(module, kernels.arrays_for(module))[module.outputs[0]]
+    (got,) = link(module).run(inputs_of(module))
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_the_number_of_threads_does_not_change_a_bit() -> None:
+    module = kernels.softmax(403, 37)
+    program = link(module)
+    inputs = inputs_of(module)
+    first = program.run(inputs, threads=1)[0].tobytes()
+    for threads in (2, 3, 7, 2, 1):
+        assert program.run(inputs, threads=threads)[0].tobytes() == first
+
+
+def test_concurrent_runs_do_not_disturb_each_other() -> None:
+    module = kernels.mlp(64, 32, 48)
+    program = link(module)
+    data = [inputs_of(module, seed) for seed in range(4)]
+    want = [program.run(inputs)[0].tobytes() for inputs in data]
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        for _ in range(50):
+            if program.run(data[number])[0].tobytes() != want[number]:
+                wrong.append(number)
+
+    workers = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert wrong == []
+
+
+def test_a_forked_child_has_threads_of_its_own() -> None:
+    module = kernels.softmax(200, 64)
+    program = link(module)
+    inputs = inputs_of(module)
+    want = program.run(inputs, threads=2)[0].tobytes()
+    child = os.fork()
+    if child == 0:
+        same = program.run(inputs, threads=2)[0].tobytes() == want
+        os._exit(0 if same else 1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_a_host_call_stands_between_native_segments() -> None:
+    first, second = kernels.elementwise(4, 6), kernels.softmax(4, 6)
+    before, after = first.kernels[0], second.kernels[0]
+    made = first.tensors[first.outputs[0]]
+    taken = second.tensors[second.inputs[0]]
+    tensors = {**first.tensors, **second.tensors}
+    for internal in (*first.outputs, taken.name):
+        tensors[internal] = Tensor(internal, F32, tensors[internal].shape)
+    call = Kernel(
+        "host", Pattern.OPAQUE, (), (), (Output(taken.name, "", ()),),
+        opaque=OpaqueCall("double", (made.name,), (0,)),
+    )  # fmt: skip
+    outputs = second.outputs
+    module = Module(tensors, (before, call, after), first.inputs, outputs)
+    want = run_module(module, kernels.arrays_for(first), opaque=double)[outputs[0]]
+    (got,) = link(module).run(inputs_of(first))
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_a_zero_divisor_is_reported_with_the_kernel() -> None:
+    axes = (KernelAxis("i", 10),)
+    body = kernels.body_over(axes)
+    value = body.binary("div", body.plain("x", SI32, "i"), body.plain("y", SI32, "i"))
+    kernel = Kernel(
+        "quotient",
+        Pattern.MAP,
+        axes,
+        tuple(body.lets),
+        (Output("z", value, kernels.identity("i")),),
+    )
+    module = kernels.module_of(
+        kernel,
+        tensors=[
+            Tensor("x", SI32, (10,), "input"),
+            Tensor("y", SI32, (10,), "input"),
+            Tensor("z", SI32, (10,), "output"),
+        ],
+    )
+    program = link(module)
+    x = np.array([7, -7, -(2**31), 5, 1, 0, 9, -9, 3, 4], np.int32)
+    y = np.array([2, 2, -1, -2, 1, 3, -4, 4, 3, 5], np.int32)
+    assert program.run([x, y])[0].tolist() == [3, -3, -(2**31), -2, 1, 0, -2, -2, 1, 0]
+    y[8] = 0
+    with pytest.raises(SpecViolation) as caught:
+        program.run([x, y])
+    assert str(caught.value) == "IntegerDivideByZero at quotient: a divisor is zero"
+
+
+def test_compiled_code_is_kept_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
+    cache.save("key", b"payload")
+    assert cache.load("key") == b"payload"
+    assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o700
+    entry = tmp_path / "cache" / "key"
+    entry.write_bytes(entry.read_bytes()[:-1] + b"X")
+    assert cache.load("key") is None
+    entry.write_bytes(b"")
+    assert cache.load("key") is None
+    monkeypatch.setenv("WEFT_CACHE", "off")
+    assert cache.folder() is None
+    cache.save("key", b"other")
+    assert cache.load("key") is None
+
+
+def test_equal_kernels_are_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path))
+    module = kernels.softmax(5, 9)
+    plans = {k.name: plans_for(k)[0] for k in module.kernels}
+    buffer_map = assign_buffers(module)
+    for compiled, reused in ((1, 0), (0, 1)):
+        code = lower_module(module, buffer_map, plans)
+        build_artifact(module, buffer_map, code, {}, double)
+        assert (code.compiled, code.reused) == (compiled, reused)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "two", "99999"])
+def test_a_wrong_thread_count_is_a_sentence(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_NUM_THREADS", text)
+    with pytest.raises(UserError, match="it must be a number from 1 to 4096"):
+        thread_count()

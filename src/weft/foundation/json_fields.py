@@ -49,6 +49,11 @@ class Fields:
             self.fail(f"field {name!r} is missing")
         return self._left.pop(name)
 
+    def rest(self) -> list[tuple[str, Any]]:
+        """Every field that is left, for objects whose keys are names; takes them all."""
+        found, self._left = list(self._left.items()), {}
+        return found
+
     def done(self) -> None:
         """No field may be left over."""
         if self._left:

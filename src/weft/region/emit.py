@@ -125,6 +125,7 @@ class Emitter:
         self.body = Body([])
         self.values: dict[object, str] = {}
         self.own: tuple[str, ...] = ()
+        self.places: tuple[Expr, ...] = ()
         self.ranges: dict[str, tuple[int, int]] = {
             p.name: (p.low, p.high) for p in self.view.params.values()
         }
@@ -132,6 +133,7 @@ class Emitter:
     def run(self, roots: Sequence[Root]) -> tuple[Output, ...]:
         first = self.view.blocks[roots[0].block]
         self.own = tuple(self._new_axis(a.size) for a in first.out_axes)
+        self.places = tuple(axis(name) for name in self.own)
         return tuple(self._root(root) for root in roots)
 
     def _new_axis(self, size: int) -> str:
@@ -145,7 +147,7 @@ class Emitter:
 
     def _root(self, root: Root) -> Output:
         block = self.view.blocks[root.block]
-        places = root.env or tuple(axis(name) for name in self.own)
+        places = self.places if root.env is None else root.env
         env = dict(zip((a.name for a in block.out_axes), places, strict=True))
         source = self.view.sources[root.block]
         if block.kind is BlockKind.UPDATE:

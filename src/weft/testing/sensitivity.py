@@ -2,9 +2,9 @@
 
 A backend may round differently from the reference wherever the contract allows it: other sums,
 other functions, fused multiply-adds. What such differences grow to downstream depends on the
-program. So the reference is run again with a random disturbance of about one ulp on every result that was
-rounded; what it then computes is as right as what it computed before, and the distance between them
-says which errors prove nothing.
+program. So the reference is run again with a random disturbance of about one ulp on every result
+that was rounded; what it then computes is as right as what it computed before, and the distance
+between them says which errors prove nothing.
 
 A result is left alone when its own op rounded nothing, which is found by repeating the op in f64 on
 the very same operands. Exact values therefore stay exact, and ops that jump do not jump elsewhere.

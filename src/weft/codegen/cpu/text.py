@@ -1,0 +1,238 @@
+"""Loop nests as text, one statement a line, and back.
+
+routine k0 pieces=12
+buffer 0 f32[64] write noalias
+param $p0 = b2[0] in 0..5
+parallel p1 in 0..12 {
+  lanes j_l in 0..4 {
+    load v0 = b0[4*p1 + j_l] if 0 <= j_l - 1 < 3 else 0.0
+    let v1:f32 = exp(v0)
+    store b1[4*p1 + j_l] = v1 at [4*p1 + j_l]
+  }
+}
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from math import inf, nan
+from typing import NoReturn
+
+from weft.codegen.cpu import ir
+from weft.codegen.cpu.ir import LoopKind, Scalar, Stmt
+from weft.foundation.dtypes import BY_NAME, DType
+from weft.foundation.errors import SpecViolation
+from weft.foundation.index_expr import Guard, constant
+from weft.foundation.index_text import parse_expr, parse_guard, parse_index
+
+# -- printing ------------------------------------------------------------------------------------
+
+
+def print_routines(routines: list[ir.Routine]) -> str:
+    """The text of several routines."""
+    return "\n".join(print_routine(routine) for routine in routines)
+
+
+def print_routine(routine: ir.Routine) -> str:
+    lines = [f"routine {routine.name} pieces={routine.pieces}"]
+    for number, buffer in enumerate(routine.buffers):
+        flags = " write" * buffer.written + " noalias" * buffer.noalias
+        lines.append(f"buffer {number} {buffer.dtype}[{buffer.elements}]{flags}")
+    for p in routine.params:
+        lines.append(f"param ${p.name} = b{p.buffer}[{p.element}] in {p.low}..{p.high}")
+    lines += _block(routine.body, 0)
+    return "\n".join(lines) + "\n"
+
+
+def _block(body: tuple[Stmt, ...], depth: int) -> list[str]:
+    lines: list[str] = []
+    for stmt in body:
+        inner: tuple[Stmt, ...] | None = None
+        if isinstance(stmt, ir.For):
+            inner = stmt.body
+        elif isinstance(stmt, ir.Merge):
+            inner = stmt.combine
+        opening = " {" if inner is not None else ""
+        lines.append("  " * depth + _line(stmt) + opening)
+        if inner is not None:
+            lines += [*_block(inner, depth + 1), "  " * depth + "}"]
+    return lines
+
+
+def _line(stmt: Stmt) -> str:
+    match stmt:
+        case ir.For(var=var, start=start, stop=stop, step=step, kind=kind):
+            by = f" by {step}" if step != 1 else ""
+            return f"{kind.value} {var} in {start}..{stop}{by}"
+        case ir.Load(name=name, buffer=buffer, address=address, guards=guards, fill=fill):
+            condition = (
+                f" if {' and '.join(map(str, guards))} else {_scalar(fill)}" if guards else ""
+            )
+            return f"load {name} = b{buffer}[{address}]{condition}"
+        case ir.Let(name=name, dtype=dtype):
+            return f"let {name}:{dtype} = {_expression(stmt)}"
+        case ir.Init(acc=acc, dtype=dtype, fn=fn, loops=loops, start=start):
+            over = ", ".join(f"{var}={count} {kind.value}" for var, count, kind in loops)
+            first = f" from {_scalar(start)}" if start is not None else ""
+            return f"init {acc}:{dtype} {fn} over [{over}]{first}"
+        case ir.Accumulate(acc=acc, value=value):
+            return f"accumulate {acc} <- {value}"
+        case ir.Finish(name=name, accs=accs):
+            return f"finish {name} = {', '.join(accs)}"
+        case ir.Current(name=name, acc=acc):
+            return f"current {name} = {acc}"
+        case ir.Assign(acc=acc, value=value):
+            return f"assign {acc} <- {value}"
+        case ir.Merge(names=names, carries=carries, parts=parts, merged=merged):
+            sets = " ".join(f"({', '.join(part)})" for part in parts)
+            lists = [", ".join(part) for part in (names, carries, merged)]
+            return f"merge {lists[0]} of {lists[1]} from {sets} as {lists[2]}"
+        case ir.Store(buffer=buffer, address=address, value=value, point=point):
+            return f"store b{buffer}[{address}] = {value} at [{', '.join(map(str, point))}]"
+
+
+def _expression(let: ir.Let) -> str:
+    if let.fn == "const":
+        return f"const {_scalar(let.value)}"
+    if let.fn == "index":
+        return f"index {let.index or constant(0)}"
+    return f"{let.fn}({', '.join(let.args)})"
+
+
+def _scalar(value: Scalar | None) -> str:
+    if value is None:
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+# -- parsing -------------------------------------------------------------------------------------
+
+
+def parse_routines(text: str) -> list[ir.Routine]:
+    """The routines of a text that `print_routines` wrote, or somebody edited."""
+    return _Parser(text).routines()
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self.lines: list[tuple[int, str]] = [
+            (number, line.strip())
+            for number, line in enumerate(text.splitlines(), 1)
+            if line.strip() and not line.strip().startswith("#")
+        ]
+        self.at = 0
+
+    def fail(self, why: str) -> NoReturn:
+        number = self.lines[min(self.at, len(self.lines) - 1)][0] if self.lines else 1
+        raise SpecViolation("MalformedText", why, where=f"line {number}")
+
+    def match(self, pattern: str) -> re.Match[str] | None:
+        """The current line, if it has this form; moves on."""
+        if self.at >= len(self.lines):
+            return None
+        found = re.fullmatch(pattern, self.lines[self.at][1])
+        self.at += found is not None
+        return found
+
+    def routines(self) -> list[ir.Routine]:
+        found = []
+        while self.at < len(self.lines):
+            head = self.match(r"routine (\w+) pieces=(\d+)")
+            if head is None:
+                self.fail("expected 'routine NAME pieces=N'")
+            buffers, params = tuple(self._buffers()), tuple(self._params())
+            body = self._block(top=True)
+            found.append(ir.Routine(head[1], buffers, int(head[2]), body, params))
+        return found
+
+    def _buffers(self) -> Iterator[ir.BufferArg]:
+        while m := self.match(r"buffer \d+ (\w+)\[(\d+)\]( write)?( noalias)?"):
+            yield ir.BufferArg(self._dtype(m[1]), int(m[2]), bool(m[3]), bool(m[4]))
+
+    def _params(self) -> Iterator[ir.ParamArg]:
+        while m := self.match(r"param \$([\w.]+) = b(\d+)\[(\d+)\] in (-?\d+)\.\.(-?\d+)"):
+            yield ir.ParamArg(m[1], *(int(m[i]) for i in range(2, 6)))
+
+    def _block(self, *, top: bool = False) -> tuple[Stmt, ...]:
+        found: list[Stmt] = []
+        while True:
+            if self.at >= len(self.lines) or (
+                top and self.lines[self.at][1].startswith("routine ")
+            ):
+                if not top:
+                    self.fail("a '}' is missing")
+                return tuple(found)
+            if self.match(r"\}"):
+                if top:
+                    self.fail("there is a '}' too many before here")
+                return tuple(found)
+            found.append(self._statement())
+
+    def _statement(self) -> Stmt:
+        kinds = "|".join(kind.value for kind in LoopKind)
+        if m := self.match(rf"({kinds}) ([\w.]+) in (.+?)\.\.(.+?)(?: by (\d+))? \{{"):
+            start, stop = parse_expr(m[3]), parse_expr(m[4])
+            return ir.For(m[2], start, stop, int(m[5] or 1), LoopKind(m[1]), self._block())
+        if m := self.match(r"load ([\w.]+) = b(\d+)\[(.+?)\](?: if (.+) else (\S+))?"):
+            guards: tuple[Guard, ...] = ()
+            if m[4]:
+                guards = tuple(parse_guard(part) for part in m[4].split(" and "))
+            fill = self._scalar(m[5]) if m[4] else None
+            return ir.Load(m[1], int(m[2]), parse_expr(m[3]), guards, fill)
+        if m := self.match(r"store b(\d+)\[(.+?)\] = ([\w.]+) at \[(.*)\]"):
+            point = parse_index(m[4].split(", ")) if m[4] else ()
+            return ir.Store(int(m[1]), parse_expr(m[2]), m[3], point)
+        if m := self.match(r"let ([\w.]+):(\w+) = (.+)"):
+            return self._let(m[1], self._dtype(m[2]), m[3])
+        return self._accumulation()
+
+    def _accumulation(self) -> Stmt:
+        if m := self.match(r"init ([\w.]+):(\w+) (\w+) over \[(.*)\](?: from (\S+))?"):
+            loops = tuple(self._loop(part) for part in m[4].split(", ")) if m[4] else ()
+            first = self._scalar(m[5]) if m[5] else None
+            return ir.Init(m[1], self._dtype(m[2]), m[3], loops, first)
+        if m := self.match(r"accumulate (\S+) <- (\S+)"):
+            return ir.Accumulate(m[1], m[2])
+        if m := self.match(r"finish (\S+) = (.+)"):
+            return ir.Finish(m[1], tuple(m[2].split(", ")))
+        if m := self.match(r"current (\S+) = (\S+)"):
+            return ir.Current(m[1], m[2])
+        if m := self.match(r"assign (\S+) <- (\S+)"):
+            return ir.Assign(m[1], m[2])
+        if m := self.match(r"merge (.+) of (.+) from (.+) as (.+) \{"):
+            parts = tuple(tuple(p.split(", ")) for p in re.findall(r"\(([^)]*)\)", m[3]))
+            names, carries, merged = (tuple(m[i].split(", ")) for i in (1, 2, 4))
+            combine = tuple(s for s in self._block() if isinstance(s, ir.Let))
+            return ir.Merge(names, carries, parts, combine, merged)
+        self.fail(f"cannot read {self.lines[self.at][1][:60]!r}")
+
+    def _loop(self, text: str) -> tuple[str, int, LoopKind]:
+        m = re.fullmatch(r"(\S+)=(\d+) (unrolled|lanes)", text)
+        if m is None:
+            self.fail(f"{text!r} is not 'variable=count kind'")
+        return m[1], int(m[2]), LoopKind(m[3])
+
+    def _let(self, name: str, dtype: DType, text: str) -> ir.Let:
+        if text.startswith("const "):
+            return ir.Let(name, dtype, "const", value=self._scalar(text.removeprefix("const ")))
+        if text.startswith("index "):
+            return ir.Let(name, dtype, "index", index=parse_expr(text.removeprefix("index ")))
+        m = re.fullmatch(r"(\w+)\((.*)\)", text)
+        if m is None:
+            self.fail(f"{text[:60]!r} is not a function of values")
+        return ir.Let(name, dtype, m[1], tuple(m[2].split(", ")))
+
+    def _dtype(self, name: str) -> DType:
+        if name not in BY_NAME:
+            self.fail(f"{name!r} is not a dtype")
+        return BY_NAME[name]
+
+    def _scalar(self, text: str) -> Scalar | None:
+        names = {"none": None, "true": True, "false": False, "inf": inf, "-inf": -inf, "nan": nan}
+        if text in names:
+            return names[text]
+        try:
+            return int(text) if re.fullmatch(r"-?\d+", text) else float(text)
+        except ValueError:
+            self.fail(f"{text!r} is not a number")

@@ -1,0 +1,117 @@
+"""When fusing goes too far: document 2's thresholds (section 4.2), before anybody planned a tile.
+
+A fusion stops where it would push a kernel over a limit that its parts keep: on-chip memory for
+rows, registers for live values, whole vectors, and the layouts that matrix engines write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from weft.foundation.index_expr import Expr, coefficient, linear
+from weft.region.cost import row_bytes
+from weft.region.ir import Const, Fold, Kernel, Pattern, Read, Reduce, Tensor, operands
+from weft.target import roofline
+from weft.target.target import Kind, Target
+
+SHARED_SHARE: Final = 0.8
+"""Of the on-chip memory of a block, what rows may take."""
+_THREADS: Final = 256
+
+
+def stop_reason(
+    before: Kernel, after: Kernel, tensors: Mapping[str, Tensor], target: Target
+) -> str | None:
+    """Why a kernel should not become another one; None where nothing speaks against it."""
+    if target.kind is not Kind.GPU:
+        return None
+    limit = SHARED_SHARE * target.limits.shared_bytes_per_block
+    rows, rows_before = row_bytes(after, tensors), row_bytes(before, tensors)
+    if after.pattern is Pattern.ROW and rows > limit >= rows_before:
+        return f"its rows would take {rows:,} bytes of on-chip memory, over {limit:,.0f}"
+    blocks, blocks_before = _blocks(after, target), _blocks(before, target)
+    if blocks <= 1 < blocks_before:
+        return f"{live_values(after)} live values would leave one block per unit"
+    width, width_before = vector_bytes(after, tensors), vector_bytes(before, tensors)
+    if width * 2 <= width_before and width < 16:
+        return f"accesses would narrow from {width_before} to {width} bytes"
+    if target.has("wgmma") and after.roles is not None and not _stores_columns(after, tensors):
+        return "the result would not be stored along its columns"
+    return None
+
+
+def _blocks(kernel: Kernel, target: Target) -> int:
+    registers = roofline.registers_per_thread(0, 4 * live_values(kernel))
+    return roofline.blocks_per_unit(target.limits, 0, registers, _THREADS)
+
+
+def live_values(kernel: Kernel) -> int:
+    """The most values that are needed at one moment, in the order of the body."""
+    last: dict[str, int] = {}
+    for number, let in enumerate(kernel.body):
+        for name in operands(let):
+            last[name] = number
+    for output in kernel.outputs:
+        last[output.value] = len(kernel.body)
+    most = 0
+    alive: set[str] = set()
+    for number, let in enumerate(kernel.body):
+        if not isinstance(let.expr, Const):
+            alive.add(let.name)
+        most = max(most, len(alive))
+        alive = {name for name in alive if last.get(name, -1) > number}
+    return most
+
+
+def vector_bytes(kernel: Kernel, tensors: Mapping[str, Tensor]) -> int:
+    """The widest access, up to 16 bytes, that every tensor along the innermost axis allows.
+
+    Tensors that do not change along that axis, or that are read across it, do not take part: those
+    are not accessed by vectors at all.
+    """
+    if not kernel.axes:
+        return 16
+    reduced = {
+        a for let in kernel.body if isinstance(let.expr, Reduce | Fold) for a in let.expr.axes
+    }
+    inner = [a for a in kernel.axes if kernel.pattern is Pattern.MAP or a.name in reduced]
+    if not inner or kernel.pattern in (Pattern.MATMUL, Pattern.CONV):
+        inner = [a for a in kernel.axes if not a.reduce]
+    if not inner:
+        return 16
+    axis = inner[-1]
+    widths = [16]
+    for name, address in _addresses(kernel, tensors):
+        if coefficient(address, axis.name) == 1:
+            size = tensors[name].dtype.storage_bytes
+            steps = [abs(f) for term, f in address.terms if str(term) != axis.name]
+            numbers = [axis.size, address.constant, *steps]
+            width = 16
+            while width > size and any((number * size) % width for number in numbers):
+                width //= 2
+            widths.append(width)
+    return min(widths)
+
+
+def _addresses(kernel: Kernel, tensors: Mapping[str, Tensor]) -> list[tuple[str, Expr]]:
+    found = [(let.expr.tensor, let.expr.index) for let in kernel.body if isinstance(let.expr, Read)]
+    found += [(output.tensor, output.index) for output in kernel.outputs]
+    return [(name, linear(index, _strides(tensors[name].shape))) for name, index in found]
+
+
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))
+
+
+def _stores_columns(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether neighbouring columns of every result are neighbours in memory."""
+    columns = kernel.roles.n[-1] if kernel.roles else ""
+    return all(
+        coefficient(linear(output.index, _strides(tensors[output.tensor].shape)), columns) == 1
+        for output in kernel.outputs
+    )

@@ -8,6 +8,7 @@ with a layer norm, and one attention block that appends to a key-value cache.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import weft.ptir
@@ -72,7 +73,11 @@ def _position_mask(b: Builder, position: Value, rows: int, columns: int) -> Valu
     return b.select(seen, zero, hidden)
 
 
-PROGRAMS = {"mlp": mlp, "softmax_layernorm": softmax_layernorm, "attention": attention}
+PROGRAMS: dict[str, Callable[[], Program]] = {
+    "mlp": mlp,
+    "softmax_layernorm": softmax_layernorm,
+    "attention": attention,
+}
 
 
 def main() -> None:

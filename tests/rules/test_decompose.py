@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.rules.programs import Case, is_nan, mnemonics, same, special_array
+from tests.rules.programs import Case, is_nan, mnemonics, same, special_array, specials
 from tests.support import Array, by_name, random_array, ulp
 from weft.foundation.dtypes import (
     BF16,
@@ -225,6 +225,19 @@ def test_every_narrow_value(name: str, dtype: DType) -> None:
     b = Builder()
     program = b.build(b.emit(name, b.param(dtype, values.shape)))
     same(weft.run(program, [values]), weft.run(portable(program), [values]))
+
+
+@pytest.mark.parametrize("name", ["isnan", "isinf", "isfinite"])
+@pytest.mark.parametrize("dtype", by_name(COMPLEX), ids=str)
+def test_every_pair_of_special_parts(name: str, dtype: DType) -> None:
+    """Among them two large parts, whose absolute value overflows, and infinity beside NaN."""
+    real, imag = np.meshgrid(*[specials(PART[dtype].numpy)] * 2)
+    values = np.empty(real.shape, dtype.numpy)
+    values.real, values.imag = real, imag
+    b = Builder()
+    program = b.build(b.emit(name, b.param(dtype, values.shape)))
+    expected = {"isnan": np.isnan, "isinf": np.isinf, "isfinite": np.isfinite}[name]
+    same([expected(values)], weft.run(portable(program), [values]))
 
 
 @pytest.mark.parametrize("name", ["trunc", "floor", "ceil", "round"])

@@ -144,6 +144,26 @@ def test_an_index_out_of_range_stays() -> None:
     assert fold(program) is program
 
 
+def test_what_needs_too_much_memory_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_MAX_TENSOR_BYTES", "1000")
+    b = Builder()
+    wide = {"strides": [9000], "base_dilation": [1], "window_dilation": [1]}
+    x = b.constant([1.0, 2.0])
+    reduced = b.emit(
+        "reduce_window",
+        x,
+        output=None,
+        window_dims=[1],
+        padding=[(4500, 4500)],
+        reduce="sum",
+        **wide,
+    )
+    program = b.build(reduced)
+    assert fold(program) is program
+    monkeypatch.delenv("WEFT_MAX_TENSOR_BYTES")
+    assert fold(program) is not program
+
+
 def test_random_ops_custom_calls_and_barriers_stay() -> None:
     b = Builder()
     c = b.constant([1.0, 2.0])

@@ -35,7 +35,7 @@ def printable(text: str) -> str:
 
 def outputs_table(arrays: Sequence[Array]) -> Table:
     """One row for each output: its number, its type and its first values."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("output", justify="right")
     table.add_column("type", no_wrap=True)
     table.add_column("first values")
@@ -47,7 +47,7 @@ def outputs_table(arrays: Sequence[Array]) -> Table:
 
 def targets_table() -> Table:
     """One row for each conversion target; for one that cannot be loaded, why."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("target", no_wrap=True)
     table.add_column("file", no_wrap=True)
     table.add_column("writes")

@@ -202,6 +202,11 @@ def substitute(
     value: Expr, replace: Mapping[str, Expr], params: Mapping[str, Expr] | None = None
 ) -> Expr:
     """The expression with axes, and run-time parameters, replaced by expressions, by name."""
+    alone = value.single_axis
+    if alone is not None:
+        return replace.get(alone.name, value)
+    if not value.terms:
+        return value
     parts: list[Expr | int] = [value.constant]
     for term, factor in value.terms:
         match term:

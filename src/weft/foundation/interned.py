@@ -18,16 +18,23 @@ class _Interning(type):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         made = super().__call__(*args, **kwargs)
-        key = (cls, *(_key(getattr(made, f.name)) for f in fields(made)))
+        names = _NAMES.get(cls)
+        if names is None:
+            names = _NAMES[cls] = tuple(f.name for f in fields(made))
+        key = (cls, *[_key(getattr(made, name)) for name in names])
         return _TABLE.setdefault(key, made)
 
 
 _TABLE: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
+_NAMES: dict[type, tuple[str, ...]] = {}
+
+
+_NUMBERS = frozenset({bool, int, float, complex})
 
 
 def _key(value: Any) -> Any:
     """Numbers of different types, and zeros of different sign, are different fields."""
-    if isinstance(value, bool | int | float | complex):
+    if type(value) in _NUMBERS:
         return (type(value), repr(value))
     return value
 

@@ -29,19 +29,26 @@ from weft.region.ir import (
 )
 
 
-def assemble(view: View, roots: Sequence[Root], inlined: frozenset[str], name: str = "") -> Kernel:
-    """The kernel that stores `roots` and computes the inlined blocks they need on the way.
+def assemble(view: View, roots: Sequence[Root], inlined: frozenset[str], name: str) -> Kernel:
+    """The kernel that stores `roots` and computes the inlined blocks they need on the way."""
+    kernel, _ = draft(view, roots, inlined)
+    kernel = _named_axes(coalesce(kernel))
+    return replace(kernel, name=f"{kernel.pattern.value}{name}")
 
-    Raises `Stop` where that is no kernel of a known shape.
-    """
+
+def draft(view: View, roots: Sequence[Root], inlined: frozenset[str]) -> tuple[Kernel, Emitter]:
+    """The kernel over its atoms, good enough to be costed. Raises `Stop` where it is no kernel of
+    a known shape."""
     emitter = Emitter(view, inlined)
     outputs = emitter.run(roots)
     stored = {a for output in outputs for a in emitter.body.known[output.value][1]}
     _check_shape(emitter.reductions, emitter.own, tuple(emitter.sizes))
+    if any(found.contraction for found in emitter.reductions) and any(o.base for o in outputs):
+        raise Stop("a contraction is not stored into a window of another tensor")
     axes = tuple(KernelAxis(n, size, n not in stored) for n, size in emitter.sizes.items())
     roles = _roles(view, emitter)
     kernel = Kernel(
-        name,
+        "",
         _pattern(view, emitter, roles),
         axes,
         tuple(emitter.body.lets),
@@ -50,14 +57,7 @@ def assemble(view: View, roots: Sequence[Root], inlined: frozenset[str], name: s
         roles,
         labels=_labels(view, emitter),
     )
-    return _named_axes(coalesce(kernel))
-
-
-def members(view: View, roots: Sequence[Root], inlined: frozenset[str]) -> tuple[str, ...]:
-    """The blocks that a kernel computes."""
-    emitter = Emitter(view, inlined)
-    emitter.run(roots)
-    return tuple(dict.fromkeys([*emitter.members, *(root.block for root in roots)]))
+    return kernel, emitter
 
 
 # -- shapes --------------------------------------------------------------------------------------

@@ -6,12 +6,14 @@ cut among lanes, threads or blocks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import inf
 
 from weft.foundation.dtypes import DType
 from weft.region.build import Body
-from weft.region.ir import Carry, Fold
+from weft.region.cost import row_bytes
+from weft.region.ir import Binary, Carry, Fold, Kernel, Let, Reduce, Tensor, Unary
 
 
 def online_softmax(body: Body, x: str, axes: Sequence[str]) -> tuple[str, str]:
@@ -62,6 +64,46 @@ def _rescaled(body: Body, m: str, amount: str, top: str) -> str:
     power = body.unary("exp", body.binary("sub", m, top))
     factor = body.select(body.binary("eq", m, top), body.const(1.0, dtype), power)
     return body.binary("mul", amount, factor)
+
+
+def in_one_pass(kernel: Kernel, tensors: Mapping[str, Tensor], limit: int) -> Kernel:
+    """The kernel with softmax statistics from one pass, where its rows take more than `limit` bytes
+    and a second pass would read them from memory again.
+
+        m = max(x), l = sum(exp(x - m))   ->   (m, l) = fold
+    """
+    if row_bytes(kernel, tensors) <= limit:
+        return kernel
+    lets = {let.name: let for let in kernel.body}
+    body = list(kernel.body)
+    for total in kernel.body:
+        pair = _statistics(total, lets)
+        if pair is not None:
+            x, top = pair
+            scratch = Body([found.name for found in kernel.axes], prefix=f"{total.name}_")
+            scratch.known = {let.name: (let.dtype, let.axes) for let in kernel.body}
+            online_softmax(scratch, x, _axes(top))
+            fold_top, fold_total = (made.expr for made in scratch.lets)
+            changed = {top.name: fold_top, total.name: fold_total}
+            body = [replace(let, expr=changed.get(let.name, let.expr)) for let in body]
+    return replace(kernel, body=tuple(body))
+
+
+def _statistics(total: Let, lets: Mapping[str, Let]) -> tuple[str, Let] | None:
+    """For `sum(exp(x - max(x)))` over one set of axes: x, and the maximum."""
+    if not isinstance(total.expr, Reduce) or total.expr.fn != "sum":
+        return None
+    power = lets[total.expr.value].expr
+    shifted = lets[power.x].expr if isinstance(power, Unary) and power.fn == "exp" else None
+    if not isinstance(shifted, Binary) or shifted.fn != "sub":
+        return None
+    top = lets[shifted.rhs]
+    same = isinstance(top.expr, Reduce) and top.expr == Reduce("max", total.expr.axes, shifted.lhs)
+    return (shifted.lhs, top) if same and top.dtype is total.dtype else None
+
+
+def _axes(let: Let) -> tuple[str, ...]:
+    return let.expr.axes if isinstance(let.expr, Reduce) else ()
 
 
 def welford(body: Body, x: str, axes: Sequence[str]) -> tuple[str, str]:

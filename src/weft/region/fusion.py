@@ -10,12 +10,13 @@ tried (the rollback). At the end, kernels over the same space that share what th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weft.foundation.index_expr import Expr, params_of
-from weft.poly_view.ir import BlockKind
-from weft.region.assemble import assemble
+from weft.poly_view.ir import Access, BlockKind
+from weft.region.assemble import draft
 from weft.region.cost import kernel_seconds
 from weft.region.emit import Emitter, Root, Stop, View
 from weft.region.ir import Kernel, Tensor
@@ -23,6 +24,10 @@ from weft.region.resources import stop_reason
 from weft.target.target import Target
 
 HEAVY = (BlockKind.REDUCE, BlockKind.CONTRACTION)
+SMALL = 24
+"""Kernels of fewer blocks than this are within every limit of registers."""
+LARGEST = 96
+"""The most blocks that one kernel computes."""
 
 
 @dataclass
@@ -58,21 +63,42 @@ class Fusion:
                 self.notes.append(f"{name} is stored: {self.must[name]}")
             else:
                 self._decide(name)
-        groups = [(Root(name),) for name in self.order if name not in self.inlined]
+        stored = [name for name in self.order if name not in self.inlined]
+        groups: list[tuple[Root, ...]] = [(Root(name),) for name in stored]
         return Merger(self, groups).run()
 
     # -- one block -------------------------------------------------------------------------------
 
     def _decide(self, name: str) -> None:
-        why = self._try_inline(name, self.inlined)
+        why = None if self._surely(name) else self._try_inline(name, self.inlined)
         if why is None:
             self.inlined.add(name)
         elif not self._roll_back(name):
             self.notes.append(f"{name} is stored: {why}")
 
+    def _surely(self, name: str) -> bool:
+        """Whether inlining needs no estimate: an elementwise block that one small kernel reads,
+        element by element, and that itself reads nothing out of place."""
+        block = self.view.blocks[name]
+        users = self.roots_using(name, self.inlined)
+        if block.kind is not BlockKind.EWISE or len(users) != 1:
+            return False
+        inside = [*users, *self.closure(users, self.inlined)]
+        if len(inside) >= SMALL or not all(_in_place(a) for a in block.accesses):
+            return False
+        points = math.prod(block.shape)
+        return all(
+            math.prod(a.size for a in self.view.blocks[reader].axes) == points
+            and all(_in_place(a) for a in self.view.blocks[reader].accesses if a.tensor == name)
+            for reader in inside
+            if name in self._sources(reader)
+        )
+
     def _try_inline(self, name: str, inlined: set[str]) -> str | None:
         """Why a block cannot or should not be inlined; None where it should."""
         users = self.roots_using(name, inlined)
+        if any(len(self.closure((user,), inlined)) >= LARGEST for user in users):
+            return f"a kernel that reads it has {LARGEST} blocks already"
         heavy = self.view.blocks[name].kind in HEAVY
         if heavy and len(users) > 1:
             return f"{len(users)} kernels read it"
@@ -143,11 +169,12 @@ class Fusion:
         return frozenset(found)
 
     def kernel(self, roots: tuple[Root, ...], inlined: set[str]) -> tuple[Kernel, float]:
-        """The kernel of some roots, and its time."""
-        needed = self.closure((root.block for root in roots), inlined)
+        """The kernel of some roots, and its time. What one of them reads of another is inlined."""
+        names = {root.block for root in roots}
+        needed = self.closure(names, inlined | names)
         key = (roots, needed)
         if key not in self._kernels:
-            kernel = assemble(self.view, roots, needed)
+            kernel, _ = draft(self.view, roots, needed)
             seconds = kernel_seconds(kernel, self.tensors, self.target)
             self._kernels[key] = kernel, seconds
         return self._kernels[key]
@@ -180,11 +207,9 @@ class Merger:
         if not self._related(group, other) or self._far(group, other):
             return None
         fusion = self.fusion
-        names = {root.block for root in other}
-        inlined = fusion.inlined | names
         try:
-            roots = (*group, *self._places(group, other, inlined))
-            kernel, seconds = fusion.kernel(roots, inlined)
+            roots = (*group, *self._places(group, other))
+            kernel, seconds = fusion.kernel(roots, fusion.inlined)
             parts = [fusion.kernel(part, fusion.inlined) for part in (group, other)]
         except Stop:
             return None
@@ -213,13 +238,12 @@ class Merger:
         sources = {a.tensor for name in inside for a in fusion.view.blocks[name].accesses}
         return sources - inside
 
-    def _places(
-        self, group: tuple[Root, ...], other: tuple[Root, ...], inlined: set[str]
-    ) -> list[Root]:
+    def _places(self, group: tuple[Root, ...], other: tuple[Root, ...]) -> list[Root]:
         """The roots of `other` placed on the axes of `group`: where it reads them, or position by
         position."""
         fusion = self.fusion
-        emitter = Emitter(fusion.view, fusion.closure((r.block for r in group), inlined))
+        names = {root.block for root in (*group, *other)}
+        emitter = Emitter(fusion.view, fusion.closure(names, fusion.inlined | names))
         emitter.run(group)
         found = []
         for root in other:
@@ -229,8 +253,8 @@ class Merger:
                 if isinstance(key, tuple) and key[0] == root.block and not key[2]
             }
             places = read.pop() if len(read) == 1 else self._by_position(emitter, root)
-            names = {expr.single_axis.name for expr in places if expr.single_axis is not None}
-            if len(names) != len(places) or names != set(emitter.own):
+            axes = {expr.single_axis.name for expr in places if expr.single_axis is not None}
+            if len(axes) != len(places) or axes != set(emitter.own):
                 raise Stop(f"{root.block} lies over other axes")
             found.append(Root(root.block, places))
         return found
@@ -303,3 +327,9 @@ def dependencies(view: View, name: str) -> set[str]:
         for param in params_of(expr):
             found.add(view.params[param].access.tensor)
     return found
+
+
+def _in_place(access: Access) -> bool:
+    """Whether an access reads along whole axes, each at most once, without guards."""
+    names = [expr.single_axis for expr in access.map if not expr.is_constant]
+    return not access.guards and None not in names and len(set(names)) == len(names)

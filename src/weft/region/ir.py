@@ -31,6 +31,7 @@ Playback (`interp.py`) executes exactly this.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -308,6 +309,11 @@ class Tensor:
     shape: tuple[int, ...]
     role: str = "internal"
     """input, param, state, constant, output or internal."""
+
+
+def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides in elements of a tensor whose last axis is contiguous."""
+    return tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Final
 
 from weft.foundation.index_expr import Expr, coefficient, linear
 from weft.region.cost import row_bytes
-from weft.region.ir import Const, Fold, Kernel, Pattern, Read, Reduce, Tensor, operands
+from weft.region.ir import Const, Fold, Kernel, Pattern, Read, Reduce, Tensor, operands, row_major
 from weft.target import roofline
 from weft.target.target import Kind, Target
 
@@ -97,21 +97,13 @@ def vector_bytes(kernel: Kernel, tensors: Mapping[str, Tensor]) -> int:
 def _addresses(kernel: Kernel, tensors: Mapping[str, Tensor]) -> list[tuple[str, Expr]]:
     found = [(let.expr.tensor, let.expr.index) for let in kernel.body if isinstance(let.expr, Read)]
     found += [(output.tensor, output.index) for output in kernel.outputs]
-    return [(name, linear(index, _strides(tensors[name].shape))) for name, index in found]
-
-
-def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= size
-    return tuple(reversed(strides))
+    return [(name, linear(index, row_major(tensors[name].shape))) for name, index in found]
 
 
 def _stores_columns(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bool:
     """Whether neighbouring columns of every result are neighbours in memory."""
     columns = kernel.roles.n[-1] if kernel.roles else ""
     return all(
-        coefficient(linear(output.index, _strides(tensors[output.tensor].shape)), columns) == 1
+        coefficient(linear(output.index, row_major(tensors[output.tensor].shape)), columns) == 1
         for output in kernel.outputs
     )

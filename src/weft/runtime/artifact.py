@@ -26,6 +26,22 @@ class BufferSlot:
 
 
 @dataclass(frozen=True)
+class TensorMap:
+    """A tensor as the GPU's copy engine sees it, contiguous axis first; its address is that of a
+    launch's buffer. Offset and strides are in bytes; the first axis has no stride."""
+
+    buffer: int
+    """Position among the launch's buffers."""
+    dtype: str
+    offset: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int
+    """Bytes within which 16-byte pieces are permuted: 128, 64, 32, or 16 for none."""
+
+
+@dataclass(frozen=True)
 class KernelCode:
     """One kernel: object code or cubin, its symbol, and how it is split over workers."""
 
@@ -37,7 +53,8 @@ class KernelCode:
     block: tuple[int, int, int] = (1, 1, 1)
     cluster: tuple[int, int, int] = (1, 1, 1)
     shared_bytes: int = 0
-    tensor_maps: tuple[Any, ...] = ()
+    tensor_maps: tuple[TensorMap, ...] = ()
+    """On GPUs the first parameters of a kernel; then come its buffers' addresses."""
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,8 @@ class Setting:
     """Sizes that come up again and again."""
     dtypes: frozenset[DType]
     """The dtypes that are preferred."""
+    focus: frozenset[str] | None = None
+    """The ops, by name, that are added on purpose; None: all. Others occur where they help."""
 
 
 Shaper = Callable[[], Shape]

@@ -98,11 +98,19 @@ def drafted(
     symbols = Symbols()
     dims = _dims(choices, symbols, rules)
     preferred = choices.sample(in_order(rules.dtypes), choices.integer(2, 5))
-    setting = Setting(rules, dims, frozenset(preferred))
+    setting = Setting(rules, dims, frozenset(preferred), _focus(choices, rules))
     g = Generator(choices, data, setting, Draft(symbols, set()))
     _first_inputs(g)
     grow(g, size)
     return g.draft, _results(g)
+
+
+def _focus(choices: Choices, rules: Rules) -> frozenset[str] | None:
+    """Half of the programs are made of few ops, which then meet more often."""
+    names = sorted({SPELLINGS[spelling][0].name for spelling in rules.spellings})
+    if len(names) <= 24 or choices.chance(0.5):
+        return None
+    return frozenset(choices.sample(names, choices.integer(8, 24)))
 
 
 def _dims(choices: Choices, symbols: Symbols, rules: Rules) -> list[Dim]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -96,7 +96,9 @@ class _Lowering:
             self._note(result, instruction.id)
         results = [v for value_id in main.result_ids for v in _flat(self.values[value_id])]
         outputs = tuple((f"out{n}", value) for n, value in enumerate(results))
-        return Graph(tuple(self.inputs), outputs, self.origin, self.constants)
+        graph = Graph(tuple(self.inputs), outputs, self.origin)
+        used = {v.name for v in graph.values if isinstance(v, Input)}
+        return replace(graph, constants={n: a for n, a in self.constants.items() if n in used})
 
     def _parameter(self, kind: ValueType) -> Tree:
         if isinstance(kind, TupleType):

@@ -229,6 +229,7 @@ class _Reader:
         self.used: set[str] = set()
         self.names: dict[Value, str] = {}
         self.op_names: dict[Value, str] = {}
+        self.named: set[str] = set()
         self.inputs: list[Input] = []
 
     def run(self) -> Graph:
@@ -299,8 +300,13 @@ class _Reader:
             self._check(output, value)
         self.values[output] = value
         self.names[value] = output
-        if name:
-            self.op_names.setdefault(value, name)
+        self._name_op(value, name)
+
+    def _name_op(self, value: Value, name: str) -> None:
+        """The first value that an op makes has its name: the reduction, not the cast back."""
+        if name and name not in self.named:
+            self.op_names[value] = name
+            self.named.add(name)
 
     def _check(self, name: str, value: Value) -> None:
         dtype, shape = self.types[name]
@@ -319,8 +325,7 @@ class _Reader:
             return Reduce(fn, x, axes, _dtype(attrs, "acc"))
         acc = numeric.accumulator_dtype(x.dtype)
         total = Reduce(fn, build.cast(x, acc), axes, acc)
-        if name:
-            self.op_names[total] = name
+        self._name_op(total, name)
         return build.cast(total, self.types[output][0] if output in self.types else x.dtype)
 
     def _opaque(self, inputs: Sequence[Value], attrs: Fields, output: str) -> Value:

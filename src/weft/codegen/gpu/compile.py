@@ -101,7 +101,7 @@ def _check(answer: tuple[Any, ...]) -> Any:
 
 def _text(nvrtc: Any, program: Any) -> str:
     size = _check(nvrtc.nvrtcGetProgramLogSize(program))
-    log = b"\0" * size
+    log: bytes = b"\0" * size
     _check(nvrtc.nvrtcGetProgramLog(program, log))
     return log.rstrip(b"\0").decode(errors="replace")
 

@@ -26,8 +26,28 @@ INLINE float max_nan(float a, float b) {
 INLINE float min_nan(float a, float b) {
   float r; asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b)); return r;
 }
-INLINE float gelu(float x) { return 0.5f * x * (1.0f + erff(x * 0.707106781f)); }
-INLINE float silu(float x) { return x / (1.0f + expf(-x)); }
+// x * Phi(x) = max(x, 0) - t * Phi(-t) with t = |x|, and Phi(-t) = 2^p(t): p is a minimax fit of
+// log2 of the normal tail, weighted by what it contributes. Within 3 ulp for x > -1; below, the
+// relative error stays under 5e-6 down to x = -5.5. gelu(-inf) is its limit, 0.
+INLINE float gelu(float x) {
+  const float t = fminf(fabsf(x), 16.0f);
+  float p = -0x1.082e20p-25f;
+  p = fmaf(p, t, 0x1.dd5c8ap-21f);
+  p = fmaf(p, t, -0x1.7438bcp-17f);
+  p = fmaf(p, t, 0x1.3efc76p-14f);
+  p = fmaf(p, t, -0x1.1fce46p-12f);
+  p = fmaf(p, t, -0x1.3287a0p-16f);
+  p = fmaf(p, t, 0x1.c94c32p-8f);
+  p = fmaf(p, t, -0x1.add080p-5f);
+  p = fmaf(p, t, -0x1.d63b48p-2f);
+  p = fmaf(p, t, -0x1.26aedap+0f);
+  p = fmaf(p, t, -1.0f);
+  float tail; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(tail) : "f"(p));
+  return fmaf(-t, tail, max_nan(x, 0.0f));
+}
+INLINE float silu(float x) {
+  float r; asm("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"(1.0f + expf(-x))); return x * r;
+}
 
 INLINE float widen_bf16(u16 h) { return __uint_as_float((u32)h << 16); }
 INLINE float widen_f16(u16 h) { float r; asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(h)); return r; }

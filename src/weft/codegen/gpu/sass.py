@@ -90,9 +90,14 @@ def _check(code: Sequence[Instruction], wanted: Sequence[str]) -> Iterator[Findi
     for name in ("LDL", "STL"):
         if name in roots:
             yield Finding("LocalMemory", "", f"{roots.count(name)} {name}: registers in memory")
+    yield from _barriers(code, roots)
+
+
+def _barriers(code: Sequence[Instruction], roots: Sequence[str]) -> Iterator[Finding]:
+    """Memory barriers between matrix instructions, but for those that a proxy fence is made of."""
     matrix = [number for number, root in enumerate(roots) if root == "HGMMA"]
-    if matrix:
-        inside = roots[matrix[0] : matrix[-1]]
-        for name in ("MEMBAR", "ERRBAR", "CCTL"):
-            if name in inside:
-                yield Finding("MemoryBarrier", "", f"a {name} stands between matrix instructions")
+    for number in range(matrix[0], matrix[-1]) if matrix else ():
+        root, name = roots[number], code[number].name
+        fence = name == "MEMBAR.ALL.CTA" and code[number + 1].name.startswith("FENCE.VIEW.ASYNC")
+        if root in ("MEMBAR", "ERRBAR", "CGAERRBAR", "CCTL") and not fence:
+            yield Finding("MemoryBarrier", "", f"a {name} stands between matrix instructions")

@@ -15,13 +15,15 @@ def allowed_entries(g: Generator) -> list[Entry]:
     found = [
         entry
         for cls, entry in GENERATORS.items()
-        if _spelled(g, cls) and (nested or not entry.control_flow)
+        if _wanted(g, cls) and (nested or not entry.control_flow)
     ]
     return found + IDIOMS
 
 
-def _spelled(g: Generator, cls: type[Op]) -> bool:
-    return any(g.allows(spelling) for spelling in cls.spellings())
+def _wanted(g: Generator, cls: type[Op]) -> bool:
+    focus = g.setting.focus
+    in_focus = focus is None or cls.name in focus
+    return in_focus and any(g.allows(spelling) for spelling in cls.spellings())
 
 
 def grow(g: Generator, size: int) -> None:

@@ -1,0 +1,39 @@
+"""A dialect kernel to what the runtime loads: source, cubin, and how it is launched."""
+
+from __future__ import annotations
+
+from weft.codegen.gpu import ir
+from weft.codegen.gpu.compile import Cubin, compile_cuda
+from weft.codegen.gpu.print import cuda
+from weft.runtime.artifact import KernelCode, TensorMap
+
+
+def assemble(kernel: ir.Kernel, arch: str) -> tuple[KernelCode, Cubin]:
+    """Compile a kernel; the cubin carries the compiler's report."""
+    cubin = compile_cuda(cuda(kernel), arch)
+    return kernel_code(kernel, cubin.code), cubin
+
+
+def kernel_code(kernel: ir.Kernel, code: bytes) -> KernelCode:
+    """The record of a compiled kernel."""
+    return KernelCode(
+        symbol=kernel.name,
+        code=code,
+        grid=(kernel.grid, 1, 1),
+        block=(kernel.threads, 1, 1),
+        shared_bytes=kernel.shared_bytes,
+        tensor_maps=tuple(_map(found) for found in kernel.maps),
+    )
+
+
+def _map(found: ir.TensorMap) -> TensorMap:
+    size = found.dtype.storage_bytes
+    return TensorMap(
+        buffer=found.buffer,
+        dtype=found.dtype.name,
+        offset=found.offset * size,
+        sizes=found.sizes,
+        strides=tuple(stride * size for stride in found.strides),
+        box=found.box,
+        swizzle=found.swizzle.span,
+    )

@@ -1,0 +1,120 @@
+"""The verifier of an IndexBook: what every map, guard and atom has to hold.
+
+E1203 MissingDivGuard         a remainder without the guard that bounds it
+E1204 DivisorInvalid          a divisor that is not positive or not reduced
+E1304 AxisAlignmentMismatch   a map of the wrong length, axes that are not i0, i1, ... or not
+                              there, atoms that do not make up their axis or differ where two
+                              axes are one
+E1305 MapOutOfRange           a map that leaves its operand where its guards hold
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import gcd, prod
+from typing import Final
+
+from weft.foundation.dims import static
+from weft.foundation.errors import Finding, SpecViolation
+from weft.foundation.index_expr import Expr, FloorDiv, Guard, axes_of, axis, bounds, params_of
+from weft.indexbook.ir import IndexBook, IndexInfo, InputMap, is_remainder
+
+GUARD: Final = "E1203 MissingDivGuard"
+DIVISOR: Final = "E1204 DivisorInvalid"
+ALIGNMENT: Final = "E1304 AxisAlignmentMismatch"
+RANGE: Final = "E1305 MapOutOfRange"
+Problem = tuple[str, str]
+
+
+def verify(book: IndexBook) -> None:
+    """Raise a `SpecViolation` that carries everything that is wrong with a book."""
+    found = list(findings(book))
+    if found:
+        raise SpecViolation.of(found)
+
+
+def findings(book: IndexBook) -> Iterator[Finding]:
+    """Everything that is wrong with a book."""
+    for value_id, info in book.infos.items():
+        for code, why in _axis_problems(info):
+            yield Finding(code, value_id, why)
+        for read in info.inputs:
+            for code, why in _input_problems(info, read, book):
+                yield Finding(code, f"{value_id} reading {read.value_id}", why)
+
+
+def _axis_problems(info: IndexInfo) -> Iterator[Problem]:
+    names = [own.name for own in info.axes]
+    if names != [f"i{k}" for k in range(len(names))]:
+        yield ALIGNMENT, f"the axes are called {', '.join(names)}, not i0, i1, ..."
+    if len({own.id for own in info.axes}) != len(info.axes) and info.scop:
+        yield ALIGNMENT, "two axes have one id"
+    if len(info.atoms) != len(info.axes):
+        yield ALIGNMENT, f"there are atoms for {len(info.atoms)} axes of {len(info.axes)}"
+    for own, atoms in zip(info.axes, info.atoms, strict=False):
+        if prod(atoms) != own.size:
+            yield ALIGNMENT, f"the atoms {list(atoms)} do not make up {own.name} of {own.size}"
+    wanted = {a.name: Guard(axis(a.name), static(a.size)) for a in info.axes}
+    missing = [name for name, bound in wanted.items() if bound not in info.domain.constraints]
+    if missing:
+        yield ALIGNMENT, f"the domain does not bound {', '.join(missing)}"
+
+
+def _input_problems(info: IndexInfo, read: InputMap, book: IndexBook) -> Iterator[Problem]:
+    source = book.infos.get(read.value_id)
+    if source is None:
+        yield ALIGNMENT, "there is no such value"
+        return
+    if not info.scop:
+        return
+    if len(read.map) != len(source.axes):
+        yield ALIGNMENT, f"the map has {len(read.map)} parts for {len(source.axes)} axes"
+        return
+    own = source if info.reduce_axes else info
+    known = {a.name for a in own.axes} | {param.name for param in info.params}
+    for expr in (*read.map, *(guard.expr for guard in read.guards)):
+        unknown = (axes_of(expr) | params_of(expr)) - known
+        if unknown:
+            yield ALIGNMENT, f"{expr} uses {', '.join(sorted(unknown))}, which is not there"
+            return
+        yield from _divisors(expr)
+    for k, expr in enumerate(read.map):
+        yield from _part(info, own, source, read, k, expr)
+
+
+def _part(
+    info: IndexInfo, own: IndexInfo, source: IndexInfo, read: InputMap, k: int, expr: Expr
+) -> Iterator[Problem]:
+    """One expression: guarded where it is a remainder, in range, and with the atoms it runs by."""
+    size = static(source.axes[k].size)
+    if is_remainder(expr) and Guard(expr, size) not in info.domain.constraints:
+        yield GUARD, f"{expr} takes a remainder, and the domain has no guard 0 <= {expr} < {size}"
+        return
+    if any(guard.expr is expr and guard.size <= size for guard in read.guards):
+        return
+    ranges = {a.name: (0, static(a.size) - 1) for a in own.axes}
+    ranges.update((p.name, (p.low, p.high)) for p in info.params)
+    if any(first > last for first, last in ranges.values()):
+        return
+    low, high = bounds(expr, ranges)
+    if low < 0 or high >= size:
+        yield RANGE, f"{expr} runs from {low} to {high}, outside [0, {size})"
+    single = expr.single_axis
+    if single is not None:
+        number = int(single.name[1:])
+        same = own.axes[number].size == size
+        if same and own.atoms[number] != source.atoms[k]:
+            yield (
+                ALIGNMENT,
+                f"{single.name} is axis {k} of the operand, but their atoms are "
+                f"{list(own.atoms[number])} and {list(source.atoms[k])}",
+            )
+
+
+def _divisors(expr: Expr) -> Iterator[Problem]:
+    for term, _ in expr.terms:
+        if isinstance(term, FloorDiv):
+            factors = [factor for _, factor in term.value.terms]
+            if term.divisor <= 1 or gcd(term.divisor, *factors) > 1:
+                yield DIVISOR, f"the divisor of {term} is not positive and reduced"
+            yield from _divisors(term.value)

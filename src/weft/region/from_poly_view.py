@@ -1,0 +1,215 @@
+"""From the blocks of Poly-View to kernels.
+
+1. Every block and input gets the tensor it would be stored as. A program output that is a block as
+   it stands *is* that block's tensor; any other output becomes a block that copies.
+2. `fusion` chooses what is stored, and which stored blocks share a kernel.
+3. Each choice is written out as a kernel; opaque ops are carried whole, and results of one op
+   are outputs of one kernel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from weft.foundation.dims import static
+from weft.foundation.dtypes import DType
+from weft.foundation.index_expr import axis, linear
+from weft.poly_view.ir import Access, BlockKind, IterAxis, PolyBlock, Scop
+from weft.region.assemble import assemble
+from weft.region.emit import Root, Source, View
+from weft.region.folds import in_one_pass
+from weft.region.fusion import Fusion, dependencies
+from weft.region.ir import Kernel, Module, OpaqueCall, Output, Pattern, Tensor, row_major
+from weft.target.target import Target
+from weft.tiny.ir import Graph
+
+
+def lower_scop(
+    scop: Scop, graph: Graph, target: Target, roles: Mapping[str, str] | None = None
+) -> Module:
+    """The kernels of a program for a target. `roles` says what each input is: input (the default),
+    param or state."""
+    return _Lowering(scop, graph, target, roles or {}).run()
+
+
+@dataclass
+class _Lowering:
+    scop: Scop
+    graph: Graph
+    target: Target
+    roles: Mapping[str, str]
+    blocks: dict[str, PolyBlock] = field(default_factory=dict)
+    sources: dict[str, Source] = field(default_factory=dict)
+    outputs: list[str] = field(default_factory=list)
+    must: dict[str, str] = field(default_factory=dict)
+
+    def run(self) -> Module:
+        self._inputs()
+        self.blocks = dict(self.scop.by_name)
+        self._outputs()
+        for name, block in self.blocks.items():
+            if name not in self.sources:
+                self._source(name, block, _shape(block), "internal")
+        self._stored()
+        view = View.of(self.scop, self.blocks, self.sources)
+        # Poly-View has blocks after what they read; copies of outputs come last.
+        fusion = Fusion(view, self.target, list(self.blocks), self.must)
+        groups = fusion.choose()
+        return self._module(view, fusion, groups)
+
+    # -- tensors ---------------------------------------------------------------------------------
+
+    def _inputs(self) -> None:
+        for name, (dtype, atoms) in self.scop.inputs.items():
+            role = "constant" if name in self.graph.constants else self.roles.get(name, "input")
+            shape = self.scop.shapes.get(name, atoms)
+            self.sources[name] = Source(Tensor(name, dtype, shape, role), atoms)
+
+    def _source(self, name: str, block: PolyBlock, shape: tuple[int, ...], role: str) -> None:
+        tensor = Tensor(self._free_name(name), block.dtype, shape, role)
+        self.sources[name] = Source(tensor, block.shape)
+
+    def _free_name(self, name: str) -> str:
+        taken = {source.tensor.name for source in self.sources.values()}
+        while name in taken:
+            name += "_"
+        return name
+
+    def _outputs(self) -> None:
+        for name, access, axes in self.scop.outputs:
+            shape = self.scop.shapes.get(name, tuple(a.size for a in axes))
+            held = self.blocks.get(access.tensor)
+            fresh = held is not None and access.tensor not in self.sources
+            if held is not None and fresh and _is_whole(access, axes, held):
+                block, source = held, access.tensor
+            else:
+                source = self._copy_name(name)
+                dtype = self._dtype(access.tensor)
+                block = PolyBlock(source, BlockKind.MOVEMENT, axes, dtype, (access,), None)
+                self.blocks[source] = block
+            tensor = Tensor(self._free_name(name), block.dtype, shape, "output")
+            self.sources[source] = Source(tensor, block.shape)
+            self.outputs.append(tensor.name)
+            self.must[source] = "it is an output"
+
+    def _copy_name(self, name: str) -> str:
+        while name in self.blocks or name in self.sources:
+            name += "_"
+        return name
+
+    def _dtype(self, name: str) -> DType:
+        return self.blocks[name].dtype if name in self.blocks else self.scop.inputs[name][0]
+
+    def _stored(self) -> None:
+        """Note every block that has to be in memory, and why."""
+        for name, block in self.blocks.items():
+            if block.kind is BlockKind.OPAQUE:
+                self.must.setdefault(name, "its op is carried whole")
+            if block.kind is BlockKind.UPDATE:
+                self.must.setdefault(name, "it is a window of another tensor")
+            why = _WHOLE.get(block.kind)
+            if why is not None:
+                for access in block.accesses:
+                    if access.tensor in self.blocks:
+                        self.must.setdefault(access.tensor, why)
+            for source in dependencies(self._view(), name):
+                if source in self.blocks:
+                    self.must.setdefault(source, "an index or an update needs it in memory")
+
+    def _view(self) -> View:
+        return View.of(self.scop, self.blocks, self.sources)
+
+    # -- kernels ---------------------------------------------------------------------------------
+
+    def _module(self, view: View, fusion: Fusion, groups: Sequence[tuple[Root, ...]]) -> Module:
+        kernels: list[Kernel] = []
+        origin: dict[str, tuple[int, ...]] = {}
+        done: set[object] = set()
+        for group in groups:
+            block = self.blocks[group[0].block]
+            if block.kind is BlockKind.OPAQUE:
+                key = _call_key(block)
+                if key in done:
+                    continue
+                done.add(key)
+                kernel, names = self._opaque(block, len(kernels))
+            else:
+                kernel, names = self._kernel(view, fusion, group, len(kernels))
+            kernels.append(kernel)
+            origin[kernel.name] = self._origin(names)
+        used = {name for kernel in kernels for name in _tensors(kernel)}
+        tensors = {
+            source.tensor.name: source.tensor
+            for source in self.sources.values()
+            if source.tensor.name in used or source.tensor.role != "internal"
+        }
+        return Module(
+            tensors,
+            tuple(kernels),
+            tuple(self.scop.inputs),
+            tuple(self.outputs),
+            origin,
+            tuple(fusion.notes),
+        )
+
+    def _kernel(
+        self, view: View, fusion: Fusion, group: tuple[Root, ...], number: int
+    ) -> tuple[Kernel, tuple[str, ...]]:
+        roots = {root.block for root in group}
+        inlined = fusion.closure(roots, fusion.inlined | roots)
+        kernel = assemble(view, group, inlined, str(number))
+        kernel = in_one_pass(kernel, fusion.tensors, self.target.row_bytes)
+        return kernel, (*inlined, *roots)
+
+    def _opaque(self, block: PolyBlock, number: int) -> tuple[Kernel, tuple[str, ...]]:
+        alike = [
+            other
+            for other in self.blocks.values()
+            if other.kind is BlockKind.OPAQUE and _call_key(other) == _call_key(block)
+        ]
+        inputs = tuple(self.sources[a.tensor].tensor.name for a in block.accesses)
+        results = tuple(other.value.result for other in alike)
+        outputs = tuple(Output(self.sources[o.name].tensor.name, "", ()) for o in alike)
+        call = OpaqueCall(block.value.op, inputs, results)
+        kernel = Kernel(f"opaque{number}", Pattern.OPAQUE, (), (), outputs, opaque=call)
+        return kernel, tuple(other.name for other in alike)
+
+    def _origin(self, names: Sequence[str]) -> tuple[int, ...]:
+        values = [self.blocks[name].value for name in names if self.blocks[name].value is not None]
+        ids = [found for value in values for found in self.graph.origin.get(value, ())]
+        return tuple(sorted(set(ids)))
+
+
+_WHOLE = {
+    BlockKind.OPAQUE: "an op that is carried whole reads it",
+    BlockKind.CONTRACTION: "a contraction reads it",
+}
+
+
+def _call_key(block: PolyBlock) -> tuple[int, tuple[str, ...]]:
+    """What makes results those of one op: the op itself, and what it is given."""
+    return id(block.value.op), tuple(access.tensor for access in block.accesses)
+
+
+def _shape(block: PolyBlock) -> tuple[int, ...]:
+    """The shape a block is stored with: that of its value, where the atoms make it up."""
+    sizes = tuple(static(size) for size in block.value.shape)
+    return sizes if math.prod(sizes) == math.prod(block.shape) else block.shape
+
+
+def _is_whole(access: Access, axes: tuple[IterAxis, ...], block: PolyBlock) -> bool:
+    """Whether an output is a block as it lies in memory."""
+    if access.guards or access.widen is not None:
+        return False
+    shape = tuple(found.size for found in axes)
+    if math.prod(shape) != math.prod(block.shape):
+        return False
+    own = linear([axis(found.name) for found in axes], row_major(shape))
+    return own is linear(access.map, row_major(block.shape))
+
+
+def _tensors(kernel: Kernel) -> set[str]:
+    bases = {output.base for output in kernel.outputs if output.base is not None}
+    return {*kernel.inputs, *(output.tensor for output in kernel.outputs), *bases}

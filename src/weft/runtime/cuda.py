@@ -1,0 +1,225 @@
+"""The CUDA driver: devices, memory, streams, events, graphs. Knows no IR.
+
+The driver's Python bindings are an optional package and the driver itself comes with a GPU, so both
+are looked for when a device is first opened, and their absence is the user's to know about. A
+device uses its primary context, which other libraries of the process share.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.foundation.errors import ExecutionError, UserError
+
+
+@cache
+def bindings() -> Any:
+    """The driver's Python bindings."""
+    try:
+        return importlib.import_module("cuda.bindings.driver")
+    except ImportError as error:
+        raise UserError(
+            "the cuda backend needs the packages of the extra weft[cuda], which are not installed"
+        ) from error
+
+
+def call(driver: Any, name: str, *args: Any) -> Any:
+    """Call a driver function; its one result, or a tuple of several, or nothing."""
+    status, *rest = getattr(driver, name)(*args)
+    if int(status) != 0:
+        raise ExecutionError(f"the CUDA driver's {name} failed: {_explain(driver, status)}")
+    if not rest:
+        return None
+    return rest[0] if len(rest) == 1 else tuple(rest)
+
+
+def _explain(driver: Any, status: Any) -> str:
+    bad, text = driver.cuGetErrorString(status)
+    if int(bad) != 0 or text is None:
+        return str(status)
+    return text.decode() if isinstance(text, bytes) else str(text)
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU whose primary context is current in the thread that opened it."""
+
+    driver: Any
+    handle: Any
+    context: Any
+    name: str
+    compute_capability: tuple[int, int]
+    multiprocessors: int
+
+    def activate(self) -> None:
+        """Make the context current in the calling thread."""
+        call(self.driver, "cuCtxSetCurrent", self.context)
+
+    def synchronize(self) -> None:
+        """Wait for everything that was asked of the device."""
+        call(self.driver, "cuCtxSynchronize")
+
+    def allocate(self, count: int) -> Memory:
+        """Device memory; at least one byte, so that every buffer has an address."""
+        pointer = call(self.driver, "cuMemAlloc", max(1, count))
+        return Memory(self, int(pointer), count)
+
+    def upload(self, array: NDArray[Any]) -> Memory:
+        """A copy of an array in device memory."""
+        memory = self.allocate(array.nbytes)
+        memory.write(array)
+        return memory
+
+    def stream(self) -> Stream:
+        """A new stream of work."""
+        flags = self.driver.CUstream_flags.CU_STREAM_NON_BLOCKING
+        return Stream(self, call(self.driver, "cuStreamCreate", flags))
+
+    def event(self) -> Event:
+        """A new point in time."""
+        flags = self.driver.CUevent_flags.CU_EVENT_DEFAULT
+        return Event(self, call(self.driver, "cuEventCreate", flags))
+
+
+def open_device(number: int = 0, driver: Any = None) -> Device:
+    """The `number`-th GPU of the machine; `driver` stands in for the bindings in tests."""
+    driver = bindings() if driver is None else driver
+    try:
+        call(driver, "cuInit", 0)
+        count = call(driver, "cuDeviceGetCount")
+    except (ExecutionError, RuntimeError, OSError) as error:
+        # The bindings raise RuntimeError where there is no driver library to load.
+        raise UserError(f"there is no usable CUDA driver on this machine: {error}") from error
+    if not 0 <= number < count:
+        raise UserError(f"there is no GPU number {number}: the machine has {count}")
+    handle = call(driver, "cuDeviceGet", number)
+    context = call(driver, "cuDevicePrimaryCtxRetain", handle)
+    call(driver, "cuCtxSetCurrent", context)
+    attributes = driver.CUdevice_attribute
+    ask = [
+        attributes.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+        attributes.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+        attributes.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+    ]
+    major, minor, units = (call(driver, "cuDeviceGetAttribute", a, handle) for a in ask)
+    name = call(driver, "cuDeviceGetName", 256, handle)
+    text = name.split(b"\0")[0].decode()
+    return Device(driver, handle, context, text, (int(major), int(minor)), int(units))
+
+
+@dataclass
+class Memory:
+    """A block of device memory."""
+
+    device: Device
+    address: int
+    bytes: int
+
+    def write(self, array: NDArray[Any]) -> None:
+        """Copy an array to the start of the block; done when it returns."""
+        data = np.ascontiguousarray(array)
+        if data.nbytes:
+            call(self.device.driver, "cuMemcpyHtoD", self.address, data.ctypes.data, data.nbytes)
+
+    def read(self, array: NDArray[Any]) -> None:
+        """Fill a contiguous array from the start of the block; done when it returns."""
+        if array.nbytes:
+            call(self.device.driver, "cuMemcpyDtoH", array.ctypes.data, self.address, array.nbytes)
+
+    def fill(self, byte: int) -> None:
+        """Set every byte."""
+        if self.bytes:
+            call(self.device.driver, "cuMemsetD8", self.address, byte, self.bytes)
+
+    def free(self) -> None:
+        """Give the block back; a second time does nothing."""
+        if self.address:
+            call(self.device.driver, "cuMemFree", self.address)
+            self.address = 0
+
+
+@dataclass
+class Stream:
+    """Work that is done in order."""
+
+    device: Device
+    handle: Any
+
+    def synchronize(self) -> None:
+        """Wait for everything in the stream."""
+        call(self.device.driver, "cuStreamSynchronize", self.handle)
+
+    def copy(self, target: int, source: int, count: int) -> None:
+        """Copy bytes between device addresses."""
+        call(self.device.driver, "cuMemcpyDtoDAsync", target, source, count, self.handle)
+
+    @contextmanager
+    def capture(self) -> Iterator[Graph]:
+        """Record what the block puts into the stream instead of doing it."""
+        driver = self.device.driver
+        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        call(driver, "cuStreamBeginCapture", self.handle, mode)
+        graph = Graph(self.device)
+        try:
+            yield graph
+        finally:
+            recorded = call(driver, "cuStreamEndCapture", self.handle)
+        graph.instantiate(recorded)
+
+    def close(self) -> None:
+        """Destroy the stream."""
+        call(self.device.driver, "cuStreamDestroy", self.handle)
+
+
+@dataclass
+class Graph:
+    """Recorded work that one call starts."""
+
+    device: Device
+    recorded: Any = None
+    executable: Any = None
+
+    def instantiate(self, recorded: Any) -> None:
+        self.recorded = recorded
+        self.executable = call(self.device.driver, "cuGraphInstantiate", recorded, 0)
+
+    def launch(self, stream: Stream) -> None:
+        """Do the recorded work."""
+        call(self.device.driver, "cuGraphLaunch", self.executable, stream.handle)
+
+    def close(self) -> None:
+        """Destroy the graph."""
+        call(self.device.driver, "cuGraphExecDestroy", self.executable)
+        call(self.device.driver, "cuGraphDestroy", self.recorded)
+
+
+@dataclass
+class Event:
+    """A point in a stream."""
+
+    device: Device
+    handle: Any
+
+    def record(self, stream: Stream) -> None:
+        call(self.device.driver, "cuEventRecord", self.handle, stream.handle)
+
+    def synchronize(self) -> None:
+        call(self.device.driver, "cuEventSynchronize", self.handle)
+
+    def milliseconds_since(self, earlier: Event) -> float:
+        """Time between two recorded events, both reached."""
+        return float(call(self.device.driver, "cuEventElapsedTime", earlier.handle, self.handle))
+
+
+def pointer_table(addresses: list[int]) -> ctypes.Array[ctypes.c_void_p]:
+    """An array of addresses, as the driver wants kernel parameters."""
+    return (ctypes.c_void_p * len(addresses))(*addresses)

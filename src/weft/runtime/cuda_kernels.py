@@ -1,0 +1,132 @@
+"""Kernels on a CUDA device: machine code loaded, tensor maps made, launches sent.
+
+A kernel's parameters are its tensor maps, by value, and then the address of every buffer. Maps hold
+addresses: they are made again when a buffer moves, and kept while it stays.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from weft.foundation.errors import ExecutionError
+from weft.runtime.artifact import KernelCode, TensorMap
+from weft.runtime.cuda import Device, call, pointer_table
+
+_DTYPES: Final = {
+    "bf16": "BFLOAT16",
+    "f16": "FLOAT16",
+    "f32": "FLOAT32",
+    "f64": "FLOAT64",
+    "si32": "INT32",
+    "ui32": "UINT32",
+    "ui8": "UINT8",
+    "ui16": "UINT16",
+    "si64": "INT64",
+    "ui64": "UINT64",
+}
+_MAP_WORDS: Final = 16
+_KEPT: Final = 64
+"""Address combinations whose parameters are kept ready."""
+
+
+@dataclass
+class Prepared:
+    """The parameters of one launch: maps and addresses in memory, and pointers to them."""
+
+    storage: list[Any]
+    pointers: Any
+
+    @property
+    def address(self) -> int:
+        return ctypes.addressof(self.pointers)
+
+
+@dataclass
+class LoadedKernel:
+    """A kernel of a loaded module."""
+
+    device: Device
+    code: KernelCode
+    module: Any
+    function: Any
+    prepared: dict[tuple[int, ...], Prepared] = field(default_factory=dict)
+
+    def launch(self, addresses: Sequence[int], stream: Any) -> None:
+        """Start the kernel on buffers at these addresses, in a stream of the driver's."""
+        parameters = self.parameters(tuple(addresses))
+        code = self.code
+        call(
+            self.device.driver,
+            "cuLaunchKernel",
+            self.function,
+            *code.grid,
+            *code.block,
+            code.shared_bytes,
+            stream,
+            parameters.address,
+            0,
+        )
+
+    def parameters(self, addresses: tuple[int, ...]) -> Prepared:
+        """The parameters for these addresses, made once."""
+        found = self.prepared.get(addresses)
+        if found is None:
+            if len(self.prepared) >= _KEPT:
+                self.prepared.clear()
+            found = self.prepared[addresses] = self._prepare(addresses)
+        return found
+
+    def _prepare(self, addresses: tuple[int, ...]) -> Prepared:
+        maps = [
+            encode(self.device.driver, found, addresses[found.buffer])
+            for found in self.code.tensor_maps
+        ]
+        storage = [*maps, *(ctypes.c_uint64(address) for address in addresses)]
+        return Prepared(storage, pointer_table([ctypes.addressof(part) for part in storage]))
+
+    def unload(self) -> None:
+        """Free the module."""
+        call(self.device.driver, "cuModuleUnload", self.module)
+
+
+def load(device: Device, code: KernelCode) -> LoadedKernel:
+    """Load a kernel's machine code and make room for its shared memory."""
+    driver = device.driver
+    module = call(driver, "cuModuleLoadData", code.code)
+    function = call(driver, "cuModuleGetFunction", module, code.symbol.encode())
+    if code.shared_bytes:
+        limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        call(driver, "cuFuncSetAttribute", function, limit, code.shared_bytes)
+    return LoadedKernel(device, code, module, function)
+
+
+def encode(driver: Any, found: TensorMap, address: int) -> Any:
+    """A tensor map as the 128 bytes that a kernel takes."""
+    start = address + found.offset
+    if start % 16:
+        raise ExecutionError(f"a buffer lies at {start:#x}, which is no multiple of 16 bytes")
+    rank = len(found.sizes)
+    answer = call(
+        driver,
+        "cuTensorMapEncodeTiled",
+        getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_DTYPES[found.dtype]}"),
+        rank,
+        start,
+        [driver.cuuint64_t(size) for size in found.sizes],
+        [driver.cuuint64_t(stride) for stride in found.strides],
+        [driver.cuuint32_t(extent) for extent in found.box],
+        [driver.cuuint32_t(1)] * rank,
+        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        _swizzle(driver, found.swizzle),
+        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    )
+    return (ctypes.c_uint64 * _MAP_WORDS)(*(int(word) for word in answer.opaque))
+
+
+def _swizzle(driver: Any, span: int) -> Any:
+    name = "NONE" if span == 16 else f"{span}B"
+    return getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{name}")

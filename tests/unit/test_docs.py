@@ -1,0 +1,153 @@
+"""Documentation that shows code: the code is run, and what it is said to print is what it prints.
+
+A `python` block is run after those before it on the page; a `text` block right after it holds its
+output. In a `console` block the lines after `$ ` are run, the others are their output; a line that
+ends in `...` shows only how the real one begins. A `ptir` block is a program that verifies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from examples import gpt
+
+import weft
+from weft.ptir import dumps, loads, verify
+
+ROOT = Path(__file__).parents[2]
+SOURCE = str(Path(weft.__file__).parents[1])
+ELSEWHERE = {"docs/backends.md": "its example is tests/example_backend, which has tests of its own"}
+PAGES = sorted(
+    str(path.relative_to(ROOT))
+    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    if str(path.relative_to(ROOT)) not in ELSEWHERE
+)
+LANGUAGES = {"python", "text", "console", "ptir", "sh"}
+
+
+@dataclass(frozen=True)
+class Block:
+    language: str
+    code: str
+    line: int
+    follows: str
+    """The language of the block right before this one, where nothing stands between them."""
+
+
+def blocks(page: str) -> Iterator[Block]:
+    text = (ROOT / page).read_text()
+    end, before = -1, ""
+    for match in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+        adjacent = end >= 0 and not text[end : match.start()].strip()
+        line = text.count("\n", 0, match.start()) + 1
+        yield Block(match[1], match[2], line, before if adjacent else "")
+        end, before = match.end(), match[1]
+
+
+def lines(text: str) -> list[str]:
+    """The lines of a text without the spaces at their ends and without empty lines around."""
+    return [line.rstrip() for line in text.strip("\n").splitlines()]
+
+
+def run_python(code: str, names: dict[str, Any]) -> str:
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        exec(compile(code, "example.py", "exec"), names)
+    return output.getvalue()
+
+
+def run_command(command: str) -> str:
+    program, *args = shlex.split(command)
+    assert program == "weft", f"only the weft command is run, not {program}"
+    done = subprocess.run(
+        [sys.executable, "-m", "weft", *args],
+        env={**os.environ, "PYTHONPATH": SOURCE, "PYTHONIOENCODING": "utf-8"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        encoding="utf-8",
+        timeout=60,
+        check=False,
+    )
+    return done.stdout
+
+
+def check_console(code: str) -> None:
+    for part in re.split(r"^\$ ", code, flags=re.MULTILINE)[1:]:
+        command, _, shown = part.partition("\n")
+        expected, real = lines(shown), lines(run_command(command))
+        assert len(real) == len(expected), f"{command} prints\n" + "\n".join(real)
+        for want, got in zip(expected, real, strict=True):
+            if want.endswith("..."):
+                assert got.startswith(want.removesuffix("...").rstrip())
+            else:
+                assert got == want
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_code_on_the_page_does_what_it_says(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    printed = ""
+    for block in blocks(page):
+        where = f"{page}:{block.line}"
+        assert block.language in LANGUAGES, f"{where} is in no language that is checked"
+        assert not printed or block.language == "text", f"{where}: the code before it prints"
+        match block.language:
+            case "python":
+                printed = run_python(block.code, names)
+            case "text" if block.follows == "python":
+                assert lines(printed) == lines(block.code), f"{where} shows another output"
+                printed = ""
+            case "console":
+                check_console(block.code)
+            case "ptir":
+                program = loads(block.code)
+                verify(program)
+                assert dumps(program, "text") == block.code
+    assert not printed, f"{page}: the last code prints, and nothing shows what"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    text = (ROOT / page).read_text()
+    targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text)
+    for target in targets:
+        if not target.startswith("https://"):
+            assert ((ROOT / page).parent / target).exists(), f"{page} links to {target}"
+
+
+def test_the_make_commands_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    for page in PAGES:
+        for name in re.findall(r"(?:`|^)make ([a-z-]+)", (ROOT / page).read_text(), re.MULTILINE):
+            assert name in targets, f"{page} mentions make {name}"
+
+
+def test_every_make_target_is_described() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    phony = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
+    assert phony is not None
+    for target in phony[1].split():
+        assert re.search(rf"^{target}:.*## \w", makefile, re.MULTILINE), target
+
+
+def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    gpt.main()
+    shown = capsys.readouterr().out
+    for expected in ("func @gpt(", "next tokens", "time by op", "dot_general", "layer_norm"):
+        assert expected in shown

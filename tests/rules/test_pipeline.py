@@ -8,7 +8,7 @@ import pytest
 import weft
 from tests.rules.programs import agree, mnemonics, same
 from weft.foundation.errors import InternalError
-from weft.ptir import BodyBuilder, Builder, Program, Value, dumps, loads, ops
+from weft.ptir import BodyBuilder, Builder, Program, Value, dumps, loads
 from weft.ptir.ops.random import RngUniform
 from weft.ptir.passes import PASSES, Pass, PassLog, optimise, pipeline
 from weft.testing.random_programs import random_program
@@ -121,4 +121,3 @@ def test_stop_gradient_is_not_removed() -> None:
 
 def test_optimise_is_part_of_the_face() -> None:
     assert weft.ptir.optimise is optimise
-    assert ops is weft.ptir.ops

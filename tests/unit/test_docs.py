@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from examples import gpt
 
 import weft
+from examples import gpt
 from weft.ptir import dumps, loads, verify
 
 ROOT = Path(__file__).parents[2]

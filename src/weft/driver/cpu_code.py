@@ -31,7 +31,7 @@ from weft.runtime.artifact import (
 )
 from weft.runtime.jit import compile_object, host_cpu
 
-OpaqueRunner = Callable[[object, Sequence[NDArray[Any]]], Sequence[NDArray[Any]]]
+OpaqueRunner = Callable[[object, Sequence[NDArray[Any]], int], Sequence[NDArray[Any]]]
 
 
 @dataclass
@@ -94,8 +94,9 @@ def build_artifact(
         if kernel.pattern is Pattern.OPAQUE:
             steps.append(_host_call(kernel, module, table, run_opaque))
         else:
-            places = tuple(table.slot(name) for name in buffers(kernel))
-            steps.append(Launch(numbers[code.symbols[kernel.name]], places, kernel.name))
+            args = tuple(table.slot(name) for name in buffers(kernel))
+            steps.append(Launch(numbers[code.symbols[kernel.name]], args, kernel.name))
+    places = tuple(table.slot(name) for name in module.outputs)
     held = [name for name, tensor in module.tensors.items() if tensor.role == "constant"]
     return Artifact(
         "cpu",
@@ -104,6 +105,7 @@ def build_artifact(
         tuple(steps),
         tuple(_spec(module.tensors[name]) for name in module.inputs),
         tuple(_spec(module.tensors[name]) for name in module.outputs),
+        places,
         buffer_map.arena_bytes,
         tuple(constants[name].tobytes() for name in held),
     )
@@ -145,8 +147,8 @@ def _host_call(kernel: Kernel, module: Module, table: _Slots, run_opaque: Opaque
         raise SpecViolation("OpaqueKernel", f"kernel {kernel.name} says nothing to call")
     op, results = call.op, call.results
 
-    def function(arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-        found = run_opaque(op, arrays)
+    def function(arrays: Sequence[NDArray[Any]], seed: int) -> list[NDArray[Any]]:
+        found = run_opaque(op, arrays, seed)
         return [found[number] for number in results]
 
     def place(name: str) -> tuple[int, TensorSpec]:

@@ -86,6 +86,8 @@ class MmaPlan:
     """Shared-memory buffers that each consumer stages its result through (SM90)."""
     registers: tuple[int, int] = (40, 232)
     """Registers per thread of the producer and of the consumers (SM90)."""
+    batch: int = 1
+    """Batch entries that one tile covers."""
 
 
 @dataclass(frozen=True)
@@ -137,3 +139,16 @@ class ConvPlan:
 
 
 Plan: TypeAlias = MmaPlan | MapPlan | RowPlan | AttentionPlan | ConvPlan
+
+
+@dataclass(frozen=True)
+class PlanSet:
+    """The plans of a module: `kernels` gives each kernel its structure key, `plans` each key its
+    plan. Kernels that are carried out whole by the host have none."""
+
+    kernels: dict[str, str]
+    plans: dict[str, Plan]
+
+    def of(self, kernel: str) -> Plan:
+        """The plan of a kernel, by the kernel's name."""
+        return self.plans[self.kernels[kernel]]

@@ -346,6 +346,7 @@ def _along(b: Emitter, feature: Handle, z: Handle, axis: int) -> Handle:
     return b.broadcast_to(laid, z.shape)
 
 
+# Packages that bring their own ops (coarse ops) add their rules here.
 DECOMPOSITIONS: dict[type[Op], Rule] = {
     Clamp: _clamp,
     LayerNorm: _layer_norm,

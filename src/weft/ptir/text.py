@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -141,6 +141,12 @@ def print_attributes(op: Op) -> str:
         if name not in fixed and getattr(op, name) is not None
     }
     return commas(f"{name}={_print(kind, value)}" for name, (kind, value) in shown.items())
+
+
+def print_op(op: Op) -> str:
+    """An op on its own: its name and its attributes."""
+    attributes = print_attributes(op)
+    return f"{op.mnemonic} {{{attributes}}}" if attributes else op.mnemonic
 
 
 def print_type(kind: ValueType) -> str:
@@ -264,6 +270,15 @@ def parse_program(text: str) -> Program:
     return from_wire(_Parser(text).program())
 
 
+def parse_op(text: str) -> Op:
+    """The op that `print_op` printed."""
+    parser = _Parser(text)
+    op = parser.op(())
+    if not parser.tokens.at_end:
+        parser.tokens.fail("expected the end")
+    return op
+
+
 class _Parser:
     def __init__(self, text: str) -> None:
         self.tokens = TokenStream(text)
@@ -372,28 +387,38 @@ class _Parser:
         return HintRegion(hint_id, kind, policy, inputs, exports, tuple(body), attrs)
 
     def instruction(self) -> Instruction:
-        tokens = self.tokens
         value_id = self.value_id()
-        tokens.expect("=")
-        offset = tokens.current.offset
-        mnemonic = tokens.name("an op")
-        if mnemonic not in SPELLINGS:
-            tokens.reject(f"there is no op {mnemonic[:40]!r}", offset, "UnknownOp")
+        self.tokens.expect("=")
+        offset = self.tokens.current.offset
+        mnemonic = self.mnemonic()
+        operands = tuple(self.tokens.listed(self.operand, "(", ")"))
+        op = self.made(mnemonic, operands, offset)
+        self.tokens.expect(":")
+        output = self.value_type()
+        self.types[value_id] = output
+        return Instruction(value_id, op, operands, output)
+
+    def op(self, operands: Sequence[Operand]) -> Op:
+        offset = self.tokens.current.offset
+        return self.made(self.mnemonic(), operands, offset)
+
+    def mnemonic(self) -> str:
+        offset, name = self.tokens.current.offset, self.tokens.name("an op")
+        if name not in SPELLINGS:
+            self.tokens.reject(f"there is no op {name[:40]!r}", offset, "UnknownOp")
+        return name
+
+    def made(self, mnemonic: str, operands: Sequence[Operand], offset: int) -> Op:
         cls, fixed = SPELLINGS[mnemonic]
-        operands = tuple(tokens.listed(self.operand, "(", ")"))
         kinds = {n: k for n, k in cls.all_attributes().items() if n not in fixed}
         given = self.op_attributes(mnemonic, kinds)
         for name in kinds:
             if name not in given and name not in _optional(cls):
-                tokens.reject(f"{mnemonic} needs the attribute {name!r}", offset)
+                self.tokens.reject(f"{mnemonic} needs the attribute {name!r}", offset)
         try:
-            op = cls.make([self.type_of(o) for o in operands], **fixed, **given)
+            return cls.make([self.type_of(o) for o in operands], **fixed, **given)
         except SpecViolation as error:
-            raise error.at(tokens.where(offset)) from None
-        tokens.expect(":")
-        output = self.value_type()
-        self.types[value_id] = output
-        return Instruction(value_id, op, operands, output)
+            raise error.at(self.tokens.where(offset)) from None
 
     def op_attributes(self, mnemonic: str, kinds: Mapping[str, SchemaKind]) -> dict[str, Any]:
         given: dict[str, Any] = {name: None for name, k in kinds.items() if isinstance(k, Maybe)}

@@ -95,7 +95,8 @@ class HostCall:
     label: str
 
 
-HostFunction: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]
+HostFunction: TypeAlias = Callable[[Sequence[Any], int], Sequence[Any]]
+"""Arrays and the run's seed to arrays."""
 Step: TypeAlias = Launch | CopyBuffer | HostCall
 
 
@@ -109,5 +110,7 @@ class Artifact:
     steps: tuple[Step, ...]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    output_slots: tuple[int, ...]
+    """The buffer of each output: memory of its own, a state that was updated, or an input."""
     arena_bytes: int
     constants: tuple[bytes, ...] = field(default=(), repr=False)

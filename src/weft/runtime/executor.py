@@ -126,10 +126,16 @@ class Program:
             return int(arena.ctypes.data) + slot.offset
         return int(spaces[slot.space][slot.number].ctypes.data) + slot.offset
 
-    def run(self, inputs: Sequence[Array], threads: int | None = None) -> list[Array]:
-        """The outputs for inputs that have exactly the declared types and lie contiguously."""
+    def run(
+        self, inputs: Sequence[Array], seed: int = 0, threads: int | None = None
+    ) -> list[Array]:
+        """The outputs for inputs that have exactly the declared types and lie contiguously.
+
+        An output that is an updated state is a view of that state, good until the next run; one
+        that took over a donated input is that input.
+        """
         count = threads or thread_count()
-        outputs = [empty_tensor(spec) for spec in self.artifact.outputs]
+        outputs = self._outputs(inputs)
         with self._lock:
             workspace = self._idle.pop() if self._idle else None
         workspace = workspace or _Workspace(self)
@@ -140,7 +146,7 @@ class Program:
             if last > first:
                 execute(int(workspace.steps[first:].ctypes.data), last - first, count)
             if call is not None:
-                self._host_call(call, workspace.arena, inputs, outputs)
+                self._host_call(call, workspace.arena, inputs, outputs, seed)
         failed = np.flatnonzero(workspace.errors)
         with self._lock:
             self._idle.append(workspace)
@@ -149,8 +155,26 @@ class Program:
             raise SpecViolation("IntegerDivideByZero", "a divisor is zero", where=label)
         return outputs
 
+    def _outputs(self, inputs: Sequence[Array]) -> list[Array]:
+        """Memory for every output: fresh, or what its buffer already is."""
+        found = []
+        for spec, number in zip(self.artifact.outputs, self.artifact.output_slots, strict=True):
+            slot = self.artifact.buffers[number]
+            taken = {"state": self.state, "input": inputs, "constant": self.constants}
+            if slot.space in taken:
+                memory = taken[slot.space][slot.number]
+                found.append(_tensor_at(int(memory.ctypes.data), spec, memory))
+            else:
+                found.append(empty_tensor(spec))
+        return found
+
     def _host_call(
-        self, call: HostCall, arena: Array, inputs: Sequence[Array], outputs: Sequence[Array]
+        self,
+        call: HostCall,
+        arena: Array,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        seed: int,
     ) -> None:
         """Hand whole tensors to a function of the host, and keep what it returns."""
 
@@ -159,7 +183,7 @@ class Program:
             address = self.address(slot, arena, inputs, outputs)
             return _tensor_at(address, spec)
 
-        results = call.function([tensor(*argument) for argument in call.inputs])
+        results = call.function([tensor(*argument) for argument in call.inputs], seed)
         for result, place in zip(results, call.outputs, strict=True):
             tensor(*place)[...] = result
 
@@ -175,11 +199,12 @@ def _native_segments(artifact: Artifact) -> list[tuple[int, int, HostCall | None
     return [*found, (first, len(artifact.steps), None)]
 
 
-def _tensor_at(address: int, spec: TensorSpec) -> Array:
-    """The memory at an address as a tensor."""
+def _tensor_at(address: int, spec: TensorSpec, owner: object = None) -> Array:
+    """The memory at an address as a tensor; `owner` is kept alive with it."""
     dtype = BY_NAME[spec.dtype]
     count = int(np.prod(spec.shape, dtype=np.int64))
-    raw = (ctypes.c_uint8 * max(1, count * dtype.storage_bytes)).from_address(address)
+    raw: Any = (ctypes.c_uint8 * max(1, count * dtype.storage_bytes)).from_address(address)
+    raw.owner = owner
     memory: Array = np.ctypeslib.as_array(raw)[: count * dtype.storage_bytes]
     return np.asarray(memory.view(dtype.numpy).reshape(spec.shape))
 

@@ -1,0 +1,62 @@
+"""Ops that no kernel language expresses, at the borders of the stages: on disk, and when they run.
+
+A stage after PTIR carries such an op whole and does not look inside. Its text is the op's own PTIR
+text, and the host runs it by its reference meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.foundation.dtypes import as_dtype
+from weft.foundation.errors import InternalError, Unimplemented
+from weft.ptir.op import EvalContext, Op, RegionSignature, Value
+from weft.ptir.text import parse_op, print_op
+from weft.ptir.types import Symbol, TensorType
+
+Array = NDArray[Any]
+
+
+def encode_op(op: object) -> str:
+    """The text of an op inside another stage's text."""
+    if not isinstance(op, Op):
+        raise InternalError(f"{op!r} is not a PTIR op")
+    return print_op(op)
+
+
+def decode_op(text: object) -> Op:
+    """The op back from its text."""
+    return parse_op(str(text))
+
+
+class _Alone:
+    """The scope of an op that runs on its own: no regions, and no symbols either."""
+
+    def region(self, region_id: int) -> RegionSignature:
+        raise Unimplemented("control flow", "this backend cannot run regions yet")
+
+    def is_bound(self, symbol: Symbol) -> bool:
+        return True
+
+
+def run_opaque(op: object, arrays: Sequence[Array], seed: int = 0) -> list[Array]:
+    """All results of an op, flattened, by its reference meaning."""
+    if not isinstance(op, Op):
+        raise InternalError(f"{op!r} is not a PTIR op")
+    if op.regions:
+        raise Unimplemented(op.mnemonic, "this backend cannot run regions yet")
+    types = [TensorType(as_dtype(a.dtype), tuple(a.shape)) for a in arrays]
+    output = op.result_type(types, _Alone())
+    with np.errstate(all="ignore"):
+        result = op.evaluate(EvalContext(output, seed, lambda stream: 0), *arrays)
+    return _flat(result)
+
+
+def _flat(value: Value) -> list[Array]:
+    if isinstance(value, tuple):
+        return [array for element in value for array in _flat(element)]
+    return [value]

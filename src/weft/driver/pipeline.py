@@ -1,0 +1,193 @@
+"""The pipeline: one list of stages from PTIR to code. Each can be dumped, stopped at, timed, and
+(where its text reads back) replaced by an edited file.
+
+    frontend → tiny → indexbook → poly_view → region → memory → plan → cpu → llvm
+                                                                     → gpu → cu
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from weft.codegen.cpu import text as cpu_text
+from weft.codegen.cpu.llvm import emit_module
+from weft.driver.cpu_code import lower_module
+from weft.driver.opaque import decode_op, encode_op
+from weft.driver.signature import Signature
+from weft.foundation.errors import SpecViolation, UserError
+from weft.indexbook import text as indexbook_text
+from weft.indexbook import verify as indexbook_verify
+from weft.indexbook.from_tiny import build_book
+from weft.memory import text as memory_text
+from weft.memory import verify as memory_verify
+from weft.memory.from_region import assign_buffers
+from weft.plan import text as plan_text
+from weft.plan import verify as plan_verify
+from weft.plan.from_region import choose_plans
+from weft.poly_view import text as poly_view_text
+from weft.poly_view import verify as poly_view_verify
+from weft.poly_view.from_tiny import build_scop
+from weft.ptir import text as ptir_text
+from weft.ptir.ir import Program
+from weft.ptir.passes import optimise
+from weft.ptir.passes.log import PassLog
+from weft.ptir.verify import verify as verify_program
+from weft.region import text as region_text
+from weft.region import verify as region_verify
+from weft.region.from_poly_view import lower_scop
+from weft.target.target import Kind, Target
+from weft.tiny import text as tiny_text
+from weft.tiny import verify as tiny_verify
+from weft.tiny.from_ptir import lower_program
+
+
+@dataclass
+class Compilation:
+    """A program on its way through the stages: what each made, and how long it took."""
+
+    program: Program
+    target: Target
+    signature: Signature
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    """Stage to text: what is read instead of computed."""
+    values: dict[str, Any] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    log: PassLog = field(default_factory=PassLog)
+
+    def __getitem__(self, stage: str) -> Any:
+        return self.values[stage]
+
+    def text(self, stage: str) -> str:
+        """The dump of a stage that has run."""
+        if stage not in self.values:
+            raise UserError(f"stage {stage!r} did not run; there are {', '.join(self.values)}")
+        return _BY_NAME[stage].render(self.values[stage])
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step: how its value is made, checked, shown, and read back."""
+
+    name: str
+    extension: str
+    enter: Callable[[Compilation], Any]
+    verify: Callable[[Compilation], object]
+    render: Callable[[Any], str]
+    parse: Callable[[str], Any] | None = None
+
+
+def _unchecked(compilation: Compilation) -> None:
+    """For stages that the next tool checks: LLVM verifies its own text."""
+
+
+MIDDLE: tuple[Stage, ...] = (
+    Stage(
+        "frontend", "ptir.txt",
+        enter=lambda c: optimise(c.program, c.log),
+        verify=lambda c: verify_program(c["frontend"]),
+        render=ptir_text.print_program,
+        parse=ptir_text.parse_program,
+    ),
+    Stage(
+        "tiny", "json",
+        enter=lambda c: lower_program(c["frontend"]),
+        verify=lambda c: tiny_verify.verify(c["tiny"]),
+        render=lambda graph: tiny_text.dumps(graph, encode_op),
+        parse=lambda text: tiny_text.loads(text, decode_op),
+    ),
+    Stage(
+        "indexbook", "json",
+        enter=lambda c: build_book(c["tiny"]),
+        verify=lambda c: indexbook_verify.verify(c["indexbook"]),
+        render=indexbook_text.dumps,
+        parse=indexbook_text.loads,
+    ),
+    Stage(
+        "poly_view", "json",
+        enter=lambda c: build_scop(c["tiny"], c["indexbook"]),
+        verify=lambda c: poly_view_verify.verify(c["poly_view"]),
+        render=poly_view_text.dumps,
+    ),
+    Stage(
+        "region", "json",
+        enter=lambda c: lower_scop(
+            c["poly_view"], c["tiny"], c.target, c.signature.tensor_roles
+        ),
+        verify=lambda c: region_verify.verify(c["region"]),
+        render=lambda module: region_text.dumps(module, encode_op),
+        parse=lambda text: region_text.loads(text, decode_op),
+    ),
+    Stage(
+        "memory", "json",
+        enter=lambda c: assign_buffers(
+            c["region"], [f"in{i}" for i in sorted(c.signature.donated)]
+        ),
+        verify=lambda c: memory_verify.verify(c["memory"]),
+        render=memory_text.dumps,
+        parse=memory_text.loads,
+    ),
+    Stage(
+        "plan", "json",
+        enter=lambda c: choose_plans(c["region"], c.target),
+        verify=lambda c: plan_verify.verify(c["plan"], c["region"], c.target),
+        render=plan_text.dumps_all,
+        parse=plan_text.loads_all,
+    ),
+)  # fmt: skip
+CODE: dict[Kind, tuple[Stage, ...]] = {
+    Kind.CPU: (
+        Stage(
+            "cpu", "txt",
+            enter=lambda c: lower_module(c["region"], c["memory"], c["plan"]),
+            verify=_unchecked,
+            render=lambda code: cpu_text.print_routines(list(code.routines.values())),
+        ),
+        Stage(
+            "llvm", "ll",
+            enter=lambda c: emit_module(list(c["cpu"].routines.values())),
+            verify=_unchecked,
+            render=str,
+        ),
+    ),
+}  # fmt: skip
+_BY_NAME = {stage.name: stage for stage in (*MIDDLE, *(s for ss in CODE.values() for s in ss))}
+
+
+def stages_for(target: Target) -> tuple[Stage, ...]:
+    """The stages in order, for a target."""
+    if target.kind not in CODE:
+        raise UserError(f"there is no code generator for {target.name} yet")
+    return MIDDLE + CODE[target.kind]
+
+
+def run_pipeline(compilation: Compilation, until: str | None = None) -> Compilation:
+    """Run the stages, up to and including `until`."""
+    stages = stages_for(compilation.target)
+    names = [stage.name for stage in stages]
+    for name in (*compilation.overrides, *([until] if until else [])):
+        if name not in names:
+            raise UserError(f"there is no stage {name!r}; the stages are {', '.join(names)}")
+    for stage in stages:
+        started = time.perf_counter()
+        _enter(stage, compilation)
+        compilation.seconds[stage.name] = time.perf_counter() - started
+        if stage.name == until:
+            break
+    return compilation
+
+
+def _enter(stage: Stage, compilation: Compilation) -> None:
+    override = compilation.overrides.get(stage.name)
+    try:
+        if override is None:
+            compilation.values[stage.name] = stage.enter(compilation)
+        elif stage.parse is None:
+            raise UserError(f"stage {stage.name!r} has no text that reads back")
+        else:
+            compilation.values[stage.name] = stage.parse(override)
+        stage.verify(compilation)
+    except SpecViolation as error:
+        raise error.at(f"stage {stage.name}") from None

@@ -1,0 +1,71 @@
+"""What the inputs of a program are to their caller: data, parameters or state, and which are given
+away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from weft.foundation.errors import UserError
+from weft.ptir.ir import Program
+from weft.ptir.types import leaves
+
+
+class Role(Enum):
+    """How long an input lives, and who may write it."""
+
+    DATA = "data"
+    """New in every run."""
+    PARAM = "param"
+    """The same in many runs: converted and packed once."""
+    STATE = "state"
+    """Kept by the executable between runs, at a fixed address, and updated in place."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """One role per (flattened) input; donated inputs may be overwritten by a run."""
+
+    roles: tuple[Role, ...]
+    donated: frozenset[int] = frozenset()
+
+    def names(self, role: Role) -> list[str]:
+        """The Tiny names of the inputs with a role."""
+        return [input_name(i) for i, found in enumerate(self.roles) if found is role]
+
+    @property
+    def tensor_roles(self) -> dict[str, str]:
+        """The roles as region tensors have them."""
+        words = {Role.DATA: "input", Role.PARAM: "param", Role.STATE: "state"}
+        return {input_name(i): words[role] for i, role in enumerate(self.roles)}
+
+
+def input_name(index: int) -> str:
+    """The name of the n-th input in every stage after the frontend."""
+    return f"in{index}"
+
+
+def make_signature(
+    program: Program,
+    params: Iterable[int] = (),
+    state: Iterable[int] = (),
+    donate: Iterable[int] = (),
+) -> Signature:
+    """A signature from lists of input positions; what is in none of them is data."""
+    count = sum(1 for kind in program.main.parameters for _ in leaves(kind))
+    chosen = {"params": set(params), "state": set(state), "donate": set(donate)}
+    for name, positions in chosen.items():
+        for position in positions:
+            if not isinstance(position, int) or not 0 <= position < count:
+                raise UserError(
+                    f"{name} names input {position!r}; @{program.entry} has inputs 0 to {count - 1}"
+                )
+    both = chosen["params"] & chosen["state"]
+    if both:
+        raise UserError(f"input {min(both)} is named in both params and state")
+    roles = [
+        Role.STATE if i in chosen["state"] else Role.PARAM if i in chosen["params"] else Role.DATA
+        for i in range(count)
+    ]
+    return Signature(tuple(roles), frozenset(chosen["donate"]))

@@ -1,0 +1,336 @@
+"""The plan language of document 2 (section 12.6), extended: an `MmaPlan` as a list of statements.
+
+    program   = stmt (';' stmt)* [';']                 '#' begins a comment
+    split     = 'split' axis int                       the tile: m, n and k
+    reorder   = 'reorder' axis+                        the template's loop order, no other
+    bind      = 'bind' axis target
+    pipeline  = 'pipeline' axis 'stages=' int
+    cache_read= 'cache_read' tensor 'smem' 'at=' axis ['pingpong=' bool]
+    vectorize = 'vectorize' axis int
+    predicate_tail = 'predicate_tail' axis+            epilogue = 'epilogue' op+
+    algo_choice = 'algo_choice' key value              key = matmul | conv | attention
+    fuse, unroll                                       read and refused: see below
+  extended with
+    target NAME · kernel KEY · arch NAME · warp_tile RxC · cluster int int · order NAME · batch int
+    layout A|B row|col · split_k int · swap_ab bool · roles NAME · consumers int · in_flight int
+    store_buffers int · registers int int · deferred_epilogue bool · layout_hint NAME VALUE
+    local_edge FROM TO BUFFER ['depth=' int]
+
+An axis is `[a-z][a-z0-9.]*`. `fuse` and `unroll` belong to the grammar but say nothing that the
+template could do otherwise: tiles of a matrix instruction are not fused, and everything inside a
+tile is always unrolled, because accumulators are registers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NoReturn
+
+from weft.foundation.errors import SpecViolation
+from weft.plan.ir import CacheRead, Header, LocalEdge, MmaPlan, Vectorize
+
+CODE: Final = "PlanSyntax"
+LOOPS: Final = ("m.o", "n.o", "k.o", "m.i.o", "n.i.o", "k.i.o", "m.i.i", "n.i.i", "k.i.i")
+"""The loop order of the template."""
+TARGETS: Final = tuple(f"{kind}.{way}" for kind in ("block", "warp") for way in "xyz")
+_AXIS: Final = re.compile(r"[a-z][a-z0-9.]*")
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]*")
+_BOOLS: Final = {"true": True, "false": False}
+_LISTS: Final = ("cache", "predicate_tail", "epilogue", "local_edges")
+
+
+# -- printing ------------------------------------------------------------------------------------
+
+
+def print_plan(plan: MmaPlan) -> str:
+    """The plan as statements; reading them gives an equal plan."""
+    return "".join(f"{line};\n" for line in _statements(plan))
+
+
+def _statements(plan: MmaPlan) -> Iterator[str]:
+    yield f"target {plan.header.target}"
+    if plan.header.kernel:
+        yield f"kernel {plan.header.kernel}"
+    yield f"arch {plan.arch}"
+    yield "; ".join(f"split {a} {n}" for a, n in zip("mnk", plan.tile, strict=True))
+    yield f"reorder {' '.join(LOOPS)}"
+    yield from (f"bind {axis} {where}" for axis, where in plan.bind.items())
+    yield f"pipeline k.i stages={plan.stages}"
+    for read in plan.cache:
+        pingpong = "true" if read.pingpong else "false"
+        yield f"cache_read {read.tensor} {read.where} at={read.at} pingpong={pingpong}"
+    if plan.vectorize is not None:
+        yield f"vectorize {plan.vectorize.axis} {plan.vectorize.width}"
+    if plan.predicate_tail:
+        yield f"predicate_tail {' '.join(plan.predicate_tail)}"
+    if plan.epilogue:
+        yield f"epilogue {' '.join(plan.epilogue)}"
+    yield from (f"algo_choice {key} {value}" for key, value in plan.algo_choice.items())
+    yield from _extended(plan)
+
+
+def _extended(plan: MmaPlan) -> Iterator[str]:
+    yield f"warp_tile {plan.warp_tile[0]}x{plan.warp_tile[1]}"
+    yield f"cluster {plan.cluster[0]} {plan.cluster[1]}"
+    yield f"order {plan.order}"
+    yield f"batch {plan.batch}"
+    yield from (f"layout {t} {s}" for t, s in zip("AB", plan.operand_layouts, strict=True))
+    yield f"split_k {plan.split_k}"
+    yield f"swap_ab {_flag(plan.swap_ab)}"
+    yield f"roles {plan.roles}"
+    yield f"consumers {plan.consumers}"
+    yield f"in_flight {plan.in_flight}"
+    yield f"store_buffers {plan.store_buffers}"
+    yield f"registers {plan.registers[0]} {plan.registers[1]}"
+    yield f"deferred_epilogue {_flag(plan.deferred_epilogue)}"
+    for name, value in plan.layout_hints.items():
+        yield f"layout_hint {name} {_flag(value) if isinstance(value, bool) else value}"
+    for edge in plan.local_edges:
+        depth = "" if edge.depth is None else f" depth={edge.depth}"
+        yield f"local_edge {edge.source} {edge.to} {edge.buffer}{depth}"
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"
+
+
+# -- parsing -------------------------------------------------------------------------------------
+
+
+def parse_plan(text: str) -> MmaPlan:
+    """The plan that a program of statements describes."""
+    draft = _Draft()
+    without_comments = "\n".join(line.partition("#")[0] for line in text.splitlines())
+    pieces = without_comments.split(";")
+    if pieces and not pieces[-1].strip():
+        pieces.pop()
+    for number, piece in enumerate(pieces, 1):
+        draft.statement = number
+        words = piece.split()
+        if not words:
+            draft.fail("it is empty")
+        known = _READERS.get(words[0])
+        if known is None:
+            draft.fail(f"{words[0]!r} is not a statement")
+        known(draft, words[1:])
+    return draft.plan()
+
+
+@dataclass
+class _Draft:
+    """A plan under construction. Statements that say one thing may stand once."""
+
+    statement: int = 0
+    tile: dict[str, int] = field(default_factory=dict)
+    layouts: dict[str, str] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+
+    def fail(self, why: str) -> NoReturn:
+        raise SpecViolation(CODE, why, where=f"statement {self.statement}")
+
+    def once(self, name: str, value: Any) -> None:
+        if name in self.values:
+            self.fail(f"{name} is given twice")
+        self.values[name] = value
+
+    def plan(self) -> MmaPlan:
+        self.statement += 1
+        missing = [axis for axis in "mnk" if axis not in self.tile]
+        if missing:
+            self.fail(f"no statement splits {missing[0]}")
+        values = dict(self.values)
+        arch = values.get("arch", MmaPlan.arch)
+        header = Header(values.pop("target", arch), values.pop("kernel", ""))
+        if self.layouts:
+            values["operand_layouts"] = tuple(self.layouts.get(t, "row") for t in "AB")
+        for name in _LISTS:
+            values[name] = tuple(values.get(name, ()))
+        tile = (self.tile["m"], self.tile["n"], self.tile["k"])
+        return MmaPlan(header, tile, **values)
+
+    # Words
+
+    def counted(self, words: Sequence[str], count: int) -> Sequence[str]:
+        if len(words) != count:
+            self.fail(f"{count} words are needed, not {len(words)}")
+        return words
+
+    def axis(self, word: str) -> str:
+        return self._matching(_AXIS, word, "an axis")
+
+    def name(self, word: str) -> str:
+        return self._matching(_NAME, word, "a name")
+
+    def _matching(self, pattern: re.Pattern[str], word: str, what: str) -> str:
+        if pattern.fullmatch(word) is None:
+            self.fail(f"{word!r} is not {what}")
+        return word
+
+    def whole(self, word: str) -> int:
+        if not word.isdecimal():
+            self.fail(f"{word!r} is not a whole number")
+        return int(word)
+
+    def flag(self, word: str) -> bool:
+        if word not in _BOOLS:
+            self.fail(f"{word!r} is neither true nor false")
+        return _BOOLS[word]
+
+    def option(self, word: str, name: str) -> str:
+        key, equals, value = word.partition("=")
+        if key != name or not equals:
+            self.fail(f"{name}= is needed where {word!r} stands")
+        return value
+
+
+Reader = Callable[[_Draft, Sequence[str]], None]
+
+
+def _split(draft: _Draft, words: Sequence[str]) -> None:
+    name, size = draft.counted(words, 2)
+    if name not in ("m", "n", "k"):
+        draft.fail(f"{name!r} is not an axis of a contraction: m, n or k")
+    if name in draft.tile:
+        draft.fail(f"{name} is split twice")
+    draft.tile[name] = draft.whole(size)
+
+
+def _reorder(draft: _Draft, words: Sequence[str]) -> None:
+    loops = [draft.axis(word) for word in words]
+    if tuple(loops) != LOOPS:
+        draft.fail(f"the template's loops have one order: {' '.join(LOOPS)}")
+
+
+def _bind(draft: _Draft, words: Sequence[str]) -> None:
+    name, where = draft.counted(words, 2)
+    if where not in TARGETS:
+        draft.fail(f"{where!r} is not one of {', '.join(TARGETS)}")
+    draft.values.setdefault("bind", {})[draft.axis(name)] = where
+
+
+def _pipeline(draft: _Draft, words: Sequence[str]) -> None:
+    name, stages = draft.counted(words, 2)
+    draft.axis(name)
+    draft.once("stages", draft.whole(draft.option(stages, "stages")))
+
+
+def _cache_read(draft: _Draft, words: Sequence[str]) -> None:
+    if len(words) not in (3, 4):
+        draft.fail("a tensor, smem, at= and perhaps pingpong= are needed")
+    pingpong = draft.flag(draft.option(words[3], "pingpong")) if len(words) == 4 else True
+    at = draft.axis(draft.option(words[2], "at"))
+    read = CacheRead(draft.name(words[0]), draft.name(words[1]), at, pingpong)
+    draft.values.setdefault("cache", []).append(read)
+
+
+def _vectorize(draft: _Draft, words: Sequence[str]) -> None:
+    name, width = draft.counted(words, 2)
+    draft.once("vectorize", Vectorize(draft.axis(name), draft.whole(width)))
+
+
+def _predicate_tail(draft: _Draft, words: Sequence[str]) -> None:
+    draft.once("predicate_tail", [draft.axis(word) for word in words])
+
+
+def _epilogue(draft: _Draft, words: Sequence[str]) -> None:
+    draft.once("epilogue", [draft.name(word) for word in words])
+
+
+def _algo_choice(draft: _Draft, words: Sequence[str]) -> None:
+    key, value = draft.counted(words, 2)
+    if key not in ("matmul", "conv", "attention"):
+        draft.fail(f"{key!r} is not one of matmul, conv, attention")
+    draft.values.setdefault("algo_choice", {})[key] = draft.name(value)
+
+
+def _fuse(draft: _Draft, words: Sequence[str]) -> None:
+    if len(words) != 4 or words[2] != "->":
+        draft.fail("fuse is written: fuse axis axis -> axis")
+    draft.fail("tiles of a matrix instruction are not fused")
+
+
+def _unroll(draft: _Draft, words: Sequence[str]) -> None:
+    draft.axis(draft.counted(words, 2)[0])
+    draft.fail("everything inside a tile is always unrolled")
+
+
+def _warp_tile(draft: _Draft, words: Sequence[str]) -> None:
+    (word,) = draft.counted(words, 1)
+    match = re.fullmatch(r"(\d+)x(\d+)", word)
+    if match is None:
+        draft.fail(f"{word!r} is not ROWSxCOLUMNS")
+    draft.once("warp_tile", (int(match[1]), int(match[2])))
+
+
+def _layout(draft: _Draft, words: Sequence[str]) -> None:
+    tensor, order = draft.counted(words, 2)
+    if tensor not in ("A", "B") or order not in ("row", "col"):
+        draft.fail("layout is written: layout A|B row|col")
+    draft.layouts[tensor] = order
+
+
+def _layout_hint(draft: _Draft, words: Sequence[str]) -> None:
+    name, value = draft.counted(words, 2)
+    draft.values.setdefault("layout_hints", {})[name] = _BOOLS.get(value, value)
+
+
+def _local_edge(draft: _Draft, words: Sequence[str]) -> None:
+    if len(words) not in (3, 4):
+        draft.fail("from, to, a buffer and perhaps depth= are needed")
+    depth = draft.whole(draft.option(words[3], "depth")) if len(words) == 4 else None
+    source, to, buffer = (draft.name(word) for word in words[:3])
+    draft.values.setdefault("local_edges", []).append(LocalEdge(source, to, buffer, depth))
+
+
+def _one(name: str, read: Callable[[_Draft, str], Any]) -> Reader:
+    def statement(draft: _Draft, words: Sequence[str]) -> None:
+        draft.once(name, read(draft, draft.counted(words, 1)[0]))
+
+    return statement
+
+
+def _pair(name: str) -> Reader:
+    def statement(draft: _Draft, words: Sequence[str]) -> None:
+        first, second = draft.counted(words, 2)
+        draft.once(name, (draft.whole(first), draft.whole(second)))
+
+    return statement
+
+
+def _text(draft: _Draft, word: str) -> str:
+    return word
+
+
+_READERS: Final[Mapping[str, Reader]] = {
+    "split": _split,
+    "reorder": _reorder,
+    "fuse": _fuse,
+    "bind": _bind,
+    "pipeline": _pipeline,
+    "cache_read": _cache_read,
+    "vectorize": _vectorize,
+    "unroll": _unroll,
+    "predicate_tail": _predicate_tail,
+    "epilogue": _epilogue,
+    "algo_choice": _algo_choice,
+    "target": _one("target", _Draft.name),
+    "kernel": _one("kernel", _text),
+    "arch": _one("arch", _Draft.name),
+    "warp_tile": _warp_tile,
+    "cluster": _pair("cluster"),
+    "order": _one("order", _Draft.name),
+    "batch": _one("batch", _Draft.whole),
+    "layout": _layout,
+    "split_k": _one("split_k", _Draft.whole),
+    "swap_ab": _one("swap_ab", _Draft.flag),
+    "roles": _one("roles", _Draft.name),
+    "consumers": _one("consumers", _Draft.whole),
+    "in_flight": _one("in_flight", _Draft.whole),
+    "store_buffers": _one("store_buffers", _Draft.whole),
+    "registers": _pair("registers"),
+    "deferred_epilogue": _one("deferred_epilogue", _Draft.flag),
+    "layout_hint": _layout_hint,
+    "local_edge": _local_edge,
+}

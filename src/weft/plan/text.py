@@ -1,0 +1,238 @@
+"""Plans as JSON, both ways without loss.
+
+A plan is one object with `kind` (mma, map, row, attention, conv), `target` and `kernel`, and the
+fields of its kind. An mma plan has the fields of document 2's section 12.5, written as there
+(`"warp_tile": "64x64"`), and beside them cluster, order, batch, operand_layouts, split_k, swap_ab,
+roles, deferred_epilogue, consumers, in_flight, store_buffers and registers. Fields that are left
+out have their defaults, so an object with the document's fields alone is a plan; unknown fields are
+errors.
+
+The plans of a module are `{"plans": [...], "kernels": {name: key}}`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import fields as dataclass_fields
+from typing import Any, Final, TypeAlias
+
+from weft.foundation.json_fields import Fields, parse, reading
+from weft.plan.ir import (
+    AttentionPlan,
+    CacheRead,
+    ConvPlan,
+    Header,
+    LocalEdge,
+    MapPlan,
+    MmaPlan,
+    Plan,
+    PlanSet,
+    RowPlan,
+    Vectorize,
+)
+
+Json: TypeAlias = dict[str, Any]
+KINDS: Final[Mapping[str, type[Plan]]] = {
+    "mma": MmaPlan,
+    "map": MapPlan,
+    "row": RowPlan,
+    "attention": AttentionPlan,
+    "conv": ConvPlan,
+}
+
+
+def dumps(plans: PlanSet) -> str:
+    """The plans of a module as JSON text, one field on a line."""
+    items = ",\n".join(_indented(plan_to_json(plan)) for plan in plans.plans.values())
+    kernels = json.dumps(plans.kernels, indent=2).replace("\n", "\n  ")
+    body = f"[\n{items}\n  ]" if items else "[]"
+    return f'{{\n  "plans": {body},\n  "kernels": {kernels}\n}}\n'
+
+
+def loads(text: str) -> PlanSet:
+    """The plans that a JSON text describes."""
+    with reading(parse(text, "plan file"), "plan file") as top:
+        plans = top.items("plans", plan_of_fields)
+        kernels = top.take("kernels")
+        found = PlanSet(dict(kernels), {plan.header.kernel: plan for plan in plans})
+    for name, key in found.kernels.items():
+        if key not in found.plans:
+            top.fail(f"kernel {name} has the key {key}, for which there is no plan")
+    return found
+
+
+def dump_plan(plan: Plan) -> str:
+    """One plan as JSON text."""
+    return _indented(plan_to_json(plan), "") + "\n"
+
+
+def load_plan(text: str) -> Plan:
+    """The plan that a JSON text describes."""
+    return plan_from_json(parse(text, "plan"))
+
+
+def _indented(document: Json, space: str = "    ") -> str:
+    lines = ",\n".join(f"{space}  {json.dumps(k)}: {json.dumps(v)}" for k, v in document.items())
+    return f"{space}{{\n{lines}\n{space}}}"
+
+
+# -- writing -------------------------------------------------------------------------------------
+
+
+def plan_to_json(plan: Plan) -> Json:
+    """A plan as a JSON object."""
+    kind = next(name for name, cls in KINDS.items() if isinstance(plan, cls))
+    document: Json = {"kind": kind, "target": plan.header.target, "kernel": plan.header.kernel}
+    for found in dataclass_fields(plan):
+        if found.name != "header":
+            document[found.name] = _WRITERS.get(found.name, _plain)(getattr(plan, found.name))
+    return document
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _write_warp_tile(value: tuple[int, int]) -> str:
+    return f"{value[0]}x{value[1]}"
+
+
+def _write_cache(value: tuple[CacheRead, ...]) -> list[Json]:
+    return [
+        {"tensor": c.tensor, "where": c.where, "at": c.at, "pingpong": c.pingpong} for c in value
+    ]
+
+
+def _write_vectorize(value: Vectorize | None) -> Json | None:
+    return None if value is None else {"axis": value.axis, "width": value.width}
+
+
+def _write_edges(value: tuple[LocalEdge, ...]) -> list[Json]:
+    return [
+        {"from": e.source, "to": e.to, "buffer": e.buffer}
+        | ({} if e.depth is None else {"depth": e.depth})
+        for e in value
+    ]
+
+
+_WRITERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "warp_tile": _write_warp_tile,
+    "cache": _write_cache,
+    "vectorize": _write_vectorize,
+    "local_edges": _write_edges,
+}
+
+
+# -- reading -------------------------------------------------------------------------------------
+
+
+def plan_from_json(document: Any) -> Plan:
+    """The plan that a JSON object describes. It is read, not verified."""
+    with reading(document, "plan") as fields:
+        return plan_of_fields(fields)
+
+
+def plan_of_fields(fields: Fields) -> Plan:
+    """A plan from the fields of an object."""
+    kind = fields.text("kind", "mma")
+    if kind not in KINDS:
+        fields.fail(f"{kind!r} is not a kind of plan; the kinds are {', '.join(KINDS)}")
+    header = Header(fields.text("target", ""), fields.text("kernel", ""))
+    match kind:
+        case "mma":
+            return _read_mma(fields, header)
+        case "map":
+            return MapPlan(header, fields.whole("vector"), **_given(fields, MapPlan))
+        case "row":
+            return RowPlan(header, fields.whole("vector"), **_given(fields, RowPlan))
+        case "attention":
+            sizes = fields.whole("tile_q"), fields.whole("tile_kv")
+            return AttentionPlan(header, *sizes, **_given(fields, AttentionPlan))
+        case _:
+            return ConvPlan(header, _triple(fields, "tile"), **_given(fields, ConvPlan))
+
+
+def _given(fields: Fields, kind: type[Plan]) -> dict[str, Any]:
+    """The fields that an object has of those with a default, each of the default's type."""
+    found: dict[str, Any] = {}
+    for known in dataclass_fields(kind):
+        name, default = known.name, known.default
+        if not fields.has(name):
+            continue
+        if isinstance(default, bool):
+            found[name] = fields.flag(name)
+        elif isinstance(default, int):
+            found[name] = fields.whole(name)
+        elif isinstance(default, str):
+            found[name] = fields.text(name)
+        elif isinstance(default, tuple):
+            of_text = any(isinstance(item, str) for item in default)
+            found[name] = fields.texts(name) if of_text else fields.wholes(name)
+    return found
+
+
+def _read_mma(fields: Fields, header: Header) -> MmaPlan:
+    special: dict[str, Any] = {
+        "tile": _triple(fields, "tile"),
+        "bind": _table(fields, "bind", (str,)),
+        "layout_hints": _table(fields, "layout_hints", (bool, str)),
+        "algo_choice": _table(fields, "algo_choice", (str,)),
+        "predicate_tail": fields.texts("predicate_tail", ()),
+        "epilogue": fields.texts("epilogue", ()),
+        "vectorize": _read_vectorize(fields),
+    }
+    for name, read in (("cache", _read_cache), ("local_edges", _read_edge)):
+        if fields.has(name):
+            special[name] = fields.items(name, read)
+    if fields.has("warp_tile"):
+        special["warp_tile"] = warp_tile(fields.text("warp_tile"), fields)
+    rest = _given(fields, MmaPlan)
+    for name in ("cluster", "operand_layouts", "registers"):
+        if name in rest and len(rest[name]) != 2:
+            fields.fail(f"field {name!r} must have two entries")
+    target = header.target or rest.get("arch", MmaPlan.arch)
+    return MmaPlan(Header(target, header.kernel), **special, **rest)
+
+
+def _triple(fields: Fields, name: str) -> tuple[int, int, int]:
+    found = fields.wholes(name)
+    if len(found) != 3:
+        fields.fail(f"field {name!r} must have three entries")
+    return found[0], found[1], found[2]
+
+
+def _table(fields: Fields, name: str, kinds: tuple[type, ...]) -> dict[str, Any]:
+    if not fields.has(name):
+        return {}
+    found = fields.take(name)
+    if not isinstance(found, dict) or any(type(v) not in kinds for v in found.values()):
+        fields.fail(f"field {name!r} must be an object of {' or '.join(k.__name__ for k in kinds)}")
+    return found
+
+
+def warp_tile(text: str, fields: Fields) -> tuple[int, int]:
+    """`64x32` as numbers."""
+    match = re.fullmatch(r"(\d+)x(\d+)", text)
+    if match is None:
+        fields.fail(f"warp_tile {text!r} is not ROWSxCOLUMNS")
+    return int(match[1]), int(match[2])
+
+
+def _read_vectorize(fields: Fields) -> Vectorize | None:
+    found = fields.take("vectorize") if fields.has("vectorize") else None
+    if found is None:
+        return None
+    with reading(found, f"{fields.where}.vectorize") as inner:
+        return Vectorize(inner.text("axis"), inner.whole("width"))
+
+
+def _read_cache(fields: Fields) -> CacheRead:
+    tensor, where, at = (fields.text(key) for key in ("tensor", "where", "at"))
+    return CacheRead(tensor, where, at, fields.flag("pingpong", True))
+
+
+def _read_edge(fields: Fields) -> LocalEdge:
+    source, to, buffer = (fields.text(key) for key in ("from", "to", "buffer"))
+    return LocalEdge(source, to, buffer, fields.whole("depth") if fields.has("depth") else None)

@@ -1,0 +1,195 @@
+"""What holds of every plan, on its own and on its target: ranges, divisibility, and resources.
+
+What depends on the kernel as well (strides, dtypes, epilogues) is for the templates' `accepts`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from weft.foundation.errors import Finding, SpecViolation
+from weft.plan.ir import AttentionPlan, ConvPlan, MapPlan, MmaPlan, Plan, RowPlan
+from weft.target import roofline
+from weft.target.target import Kind, Target
+
+SHARED: Final = "E2201 SharedMemoryOverrun"
+REGISTERS: Final = "E2202 RegisterOverrun"
+ALIGNMENT: Final = "E2203 AlignmentOverrun"
+RANGE: Final = "E2204 PlanRange"
+_VECTOR_BYTES: Final = 16
+_ROLES: Final = ("cooperative", "pingpong", "single")
+_BUFFERS: Final = ("reg", "smem_ring", "gmem")
+_ALGORITHMS: Final = {
+    "matmul": re.compile(r"implicit_gemm|splitk_(serial|parallel)_[1-9]\d*"),
+    "conv": re.compile(r"implicit_gemm|winograd_3x3|fft_conv"),
+    "attention": re.compile(r"streaming_softmax_2pass|online_softmax"),
+}
+
+
+def verify(plan: Plan, target: Target, element_bytes: int = 2) -> None:
+    """Raise with everything that is wrong with a plan for a target."""
+    found = list(findings(plan, target, element_bytes))
+    if found:
+        raise SpecViolation.of(found)
+
+
+def findings(plan: Plan, target: Target, element_bytes: int = 2) -> Iterator[Finding]:
+    """Everything that is wrong. `element_bytes` is the size of the operands' elements."""
+    if plan.header.target != target.name:
+        yield _wrong(RANGE, f"the plan is for {plan.header.target}, not for {target.name}")
+    match plan:
+        case MmaPlan():
+            yield from _mma_ranges(plan)
+            yield from _mma_fields(plan)
+            if not list(_mma_ranges(plan)):
+                yield from _mma_alignment(plan, target, element_bytes)
+                if target.kind is Kind.GPU:
+                    yield from _mma_resources(plan, target, element_bytes)
+        case MapPlan():
+            yield from _positive(unroll=plan.unroll, grain=plan.grain)
+            yield from _vector(plan.vector, element_bytes, target)
+            yield from _threads(plan.threads, target)
+        case RowPlan():
+            yield from _positive(rows=plan.rows_per_block, accumulators=plan.accumulators)
+            yield from _vector(plan.vector, element_bytes, target)
+            yield from _threads(plan.threads, target)
+        case AttentionPlan():
+            yield from _positive(tile_q=plan.tile_q, tile_kv=plan.tile_kv)
+            yield from _stages(plan.stages)
+            yield from _algorithm("attention", plan.algo)
+        case ConvPlan():
+            yield from _positive(**dict(zip(("m", "n", "k"), plan.tile, strict=True)))
+            yield from _stages(plan.stages)
+            yield from _algorithm("conv", plan.algo)
+
+
+def _wrong(code: str, why: str, hint: str = "") -> Finding:
+    return Finding(code, "", why, hint)
+
+
+def _positive(**numbers: int) -> Iterator[Finding]:
+    for name, value in numbers.items():
+        if value < 1:
+            yield _wrong(RANGE, f"{name} is {value}; it must be at least 1")
+
+
+def _stages(stages: int) -> Iterator[Finding]:
+    if stages < 2:
+        yield _wrong(RANGE, f"stages is {stages}; loading and computing need two at least")
+
+
+def _algorithm(key: str, value: str) -> Iterator[Finding]:
+    if key not in _ALGORITHMS or _ALGORITHMS[key].fullmatch(value) is None:
+        yield _wrong(RANGE, f"algo_choice.{key}={value} is not an algorithm")
+
+
+def _vector(width: int, element_bytes: int, target: Target) -> Iterator[Finding]:
+    if width < 1 or width & (width - 1):
+        yield _wrong(RANGE, f"a vector of {width} elements is no power of two")
+    elif target.kind is Kind.GPU and width * element_bytes > _VECTOR_BYTES:
+        yield _wrong(
+            ALIGNMENT,
+            f"a vector of {width} elements of {element_bytes} bytes is over {_VECTOR_BYTES} bytes",
+            f"use {_VECTOR_BYTES // element_bytes}",
+        )
+
+
+def _threads(threads: int, target: Target) -> Iterator[Finding]:
+    limit = target.limits.threads_per_block
+    if target.kind is Kind.GPU and (threads % roofline.WARP or not 32 <= threads <= limit):
+        yield _wrong(RANGE, f"{threads} threads are not whole warps up to {limit}")
+
+
+# -- contractions --------------------------------------------------------------------------------
+
+
+def _mma_ranges(plan: MmaPlan) -> Iterator[Finding]:
+    yield from _positive(
+        **dict(zip(("tile m", "tile n", "tile k"), plan.tile, strict=True)),
+        split_k=plan.split_k,
+        consumers=plan.consumers,
+        batch=plan.batch,
+        store_buffers=plan.store_buffers,
+    )
+    yield from _positive(**{"cluster x": plan.cluster[0], "cluster y": plan.cluster[1]})
+    yield from _stages(plan.stages)
+    (rows, columns, _), (warp_rows, warp_columns) = plan.tile, plan.warp_tile
+    if warp_rows < 1 or warp_columns < 1:
+        yield _wrong(RANGE, f"warp_tile is {warp_rows}x{warp_columns}")
+    elif rows % warp_rows or columns % warp_columns:
+        yield _wrong(
+            RANGE, f"warp_tile {warp_rows}x{warp_columns} does not divide tile {rows}x{columns}"
+        )
+
+
+def _mma_fields(plan: MmaPlan) -> Iterator[Finding]:
+    if re.fullmatch(r"rows|hilbert|grouped:[1-9]\d*", plan.order) is None:
+        yield _wrong(RANGE, f"order={plan.order} is not rows, grouped:N or hilbert")
+    if plan.roles not in _ROLES:
+        yield _wrong(RANGE, f"roles={plan.roles} is not one of {', '.join(_ROLES)}")
+    if any(layout not in ("row", "col") for layout in plan.operand_layouts):
+        yield _wrong(RANGE, f"operand_layouts={plan.operand_layouts} are not row or col")
+    if plan.in_flight not in (0, 1):
+        yield _wrong(RANGE, f"in_flight is {plan.in_flight}; it is 0 or 1")
+    for key, value in plan.algo_choice.items():
+        yield from _algorithm(key, value)
+    for edge in plan.local_edges:
+        if edge.buffer not in _BUFFERS or edge.depth not in (None, 2, 3):
+            yield _wrong(RANGE, f"the edge {edge.source} to {edge.to} is kept in no known buffer")
+
+
+def _mma_alignment(plan: MmaPlan, target: Target, element_bytes: int) -> Iterator[Finding]:
+    if plan.vectorize is None:
+        return
+    width = plan.vectorize.width
+    yield from _vector(width, element_bytes, target)
+    axis = plan.vectorize.axis.partition(".")[0]
+    extents = dict(zip("mnk", plan.tile, strict=True))
+    if axis in extents and extents[axis] % max(width, 1):
+        yield _wrong(
+            ALIGNMENT,
+            f"vectors of {width} do not divide the tile of {extents[axis]} along {axis}",
+        )
+
+
+def _mma_resources(plan: MmaPlan, target: Target, element_bytes: int) -> Iterator[Finding]:
+    shared = roofline.shared_bytes_per_block(plan.tile, element_bytes, plan.stages)
+    limit = target.limits.shared_bytes_per_block
+    if shared > limit:
+        yield _wrong(
+            SHARED,
+            f"{plan.stages} stages of a {'x'.join(map(str, plan.tile))} tile take {shared:,} bytes "
+            f"of shared memory, over {limit:,}",
+            "use fewer stages or a smaller tile",
+        )
+    workers = threads_of_accumulators(plan)
+    needed = roofline.registers_per_thread(
+        roofline.accumulator_registers(plan.warp_tile, workers), base=_base(plan)
+    )
+    if needed > target.limits.registers_per_thread:
+        yield _wrong(
+            REGISTERS,
+            f"a warp tile of {plan.warp_tile[0]}x{plan.warp_tile[1]} takes about {needed} registers "
+            f"a thread, over {target.limits.registers_per_thread}",
+            "use a smaller warp_tile",
+        )
+    if plan.arch != "sm90":
+        yield from _threads(threads_of_block(plan), target)
+
+
+def threads_of_accumulators(plan: MmaPlan) -> int:
+    """Threads that share one `warp_tile`: a warp, or on SM90 a warpgroup."""
+    return 4 * roofline.WARP if plan.arch == "sm90" else roofline.WARP
+
+
+def threads_of_block(plan: MmaPlan) -> int:
+    """Threads of a block without specialised warps."""
+    (rows, columns, _), (warp_rows, warp_columns) = plan.tile, plan.warp_tile
+    return (rows // warp_rows) * (columns // warp_columns) * roofline.WARP
+
+
+def _base(plan: MmaPlan) -> int:
+    # Operands of wgmma come from shared memory: no fragments are held in registers.
+    return 24 if plan.arch == "sm90" else roofline.BASE_REGISTERS

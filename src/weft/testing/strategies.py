@@ -1,0 +1,103 @@
+"""Hypothesis strategies: programs, dtypes, shapes and arrays for property tests.
+
+    @given(programs(max_size=10))
+    def test_my_backend(case: RandomCase) -> None:
+        assert compare(case.program, case.inputs, "mine").agrees
+
+Programs are drawn decision by decision, so that Hypothesis shrinks a failing one by itself;
+`weft.testing.reduce_program` usually gets further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn, SearchStrategy
+from numpy.typing import NDArray
+
+from weft.foundation.dtypes import ALL, DType, as_dtype, in_order
+from weft.foundation.errors import UserError
+from weft.ptir.op import Op
+from weft.ptir.types import TensorType, tensor
+from weft.testing.choices import Choices
+from weft.testing.data import DataSource
+from weft.testing.facts import Facts, limit, part
+from weft.testing.random_programs import MAX_SEED, RandomCase, generate, rules_for
+
+Array = NDArray[Any]
+
+
+class _DrawnChoices(Choices):
+    """Decisions that Hypothesis makes, and takes back when it shrinks."""
+
+    def __init__(self, draw: DrawFn) -> None:
+        self._draw = draw
+
+    def integer(self, low: int, high: int) -> int:
+        return self._draw(st.integers(low, high))
+
+
+@st.composite
+def programs(
+    draw: DrawFn,
+    *,
+    max_size: int = 12,
+    ops: Iterable[type[Op] | str] | None = None,
+    dtypes: Iterable[DType | str] | None = None,
+    control_flow: bool = True,
+    dynamic: bool = True,
+) -> RandomCase:
+    """Random programs with inputs, as `weft.testing.random_program` makes them."""
+    rules = rules_for(ops, dtypes, control_flow=control_flow, dynamic=dynamic)
+    size = draw(st.integers(1, max_size))
+    seed = draw(st.integers(0, MAX_SEED))
+    program, inputs = generate(_DrawnChoices(draw), DataSource(seed), size, rules)
+    return RandomCase(program, inputs, seed)
+
+
+def dtypes(among: Iterable[DType | str] | None = None) -> SearchStrategy[DType]:
+    """The nineteen dtypes, or some of them."""
+    chosen = ALL if among is None else tuple(in_order({as_dtype(dtype) for dtype in among}))
+    return st.sampled_from(chosen)
+
+
+def shapes(
+    min_rank: int = 0, max_rank: int = 4, max_dim: int = 6, *, empty: bool = True
+) -> SearchStrategy[tuple[int, ...]]:
+    """Static shapes; with `empty`, a dim may be 0."""
+    dims = st.integers(0 if empty else 1, max_dim)
+    return st.lists(dims, min_size=min_rank, max_size=max_rank).map(tuple)
+
+
+@st.composite
+def arrays(
+    draw: DrawFn, kind: TensorType | SearchStrategy[TensorType], *, special: bool = False
+) -> Array:
+    """Arrays of a static tensor type (or of types drawn from a strategy): integers over the whole
+    range, floats exact multiples of a power of two. With `special`, floats are sprinkled with NaN,
+    infinities and -0."""
+    wanted = draw(kind) if isinstance(kind, SearchStrategy) else kind
+    if not wanted.is_static:
+        raise UserError(f"{wanted} has a dynamic dimension; give the arrays a size")
+    source = DataSource(draw(st.integers(0, MAX_SEED)))
+    return source.array(wanted.dtype, wanted.static_shape, _facts(draw, wanted.dtype, special))
+
+
+def _facts(draw: DrawFn, dtype: DType, special: bool) -> Facts:
+    if dtype.is_float or dtype.is_complex:
+        top = float(draw(st.sampled_from((1, 2, 8, 64))))
+        step = top / 2 ** draw(st.integers(0, part(dtype).precision - 1))
+        return Facts(-top, top, step, special and dtype.is_float)
+    if dtype.is_integer and draw(st.booleans()):
+        return Facts(int(dtype.lowest), int(dtype.highest))
+    return Facts(max(int(dtype.lowest), -3), min(int(limit(dtype)), 3))
+
+
+def types(
+    of: SearchStrategy[DType] | None = None,
+    shape: SearchStrategy[tuple[int, ...]] | None = None,
+) -> SearchStrategy[TensorType]:
+    """Static tensor types."""
+    return st.builds(tensor, of or dtypes(), shape or shapes())

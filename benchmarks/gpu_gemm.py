@@ -12,13 +12,15 @@ leaves. The table goes to standard output and, as JSON and Markdown, to $OUT or 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
+import queue
 import random
 import statistics
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -27,9 +29,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from gemm_kernels import Built, Contraction, build, load_plan, plan_names  # noqa: E402
+from gemm_kernels import Built, Contraction, build, load_plan, plan_names
 
-from weft.foundation.errors import WeftError  # noqa: E402
+from weft.foundation.errors import WeftError
+from weft.runtime.cuda import open_device
+from weft.runtime.cuda_kernels import load
 
 CASES = {
     "2k": Contraction(2048, 2048, 2048),
@@ -41,7 +45,8 @@ CASES = {
 }
 GOALS = {"4k": 0.97, "8k": 0.97, "gpt": 0.97, "gelu": 1.3}
 CACHE = Path(__file__).resolve().parent.parent / ".cubins"
-HUNG_AFTER = 40.0
+HUNG_AFTER = 60.0
+"""Seconds of silence after which a child is given up."""
 FLUSH_BYTES = 256 << 20
 PASSES = {"8k": 60, "llama": 60}
 
@@ -95,8 +100,6 @@ class Bench:
         self.tensors = {"a": self.a, "b": self.b, "bias": self.bias, "y": self.y}
 
     def launcher(self, built: Built) -> Callable[[], None]:
-        from weft.runtime.cuda_kernels import load
-
         kernel = load(self.device, built.code)
         addresses = [self.tensors[name].data_ptr() for name in built.buffers]
         stream = self.device.driver.CUstream(self.torch.cuda.current_stream().cuda_stream)
@@ -143,10 +146,7 @@ class Bench:
 
 
 def _device() -> tuple[Any, Any]:
-    import torch
-
-    from weft.runtime.cuda import open_device
-
+    torch = importlib.import_module("torch")
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.cuda.init()
     return open_device(), torch
@@ -194,8 +194,6 @@ def _run_child(
     done = json.dumps([list(job) for job in verdicts])
     command = [sys.executable, __file__, "--check", "--cases", ",".join(cases), "--skip", done]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert child.stdout is not None
-    os.set_blocking(child.stdout.fileno(), False)
     current: tuple[str, str] | None = None
     before, ended_early = len(verdicts), False
     for line in _lines(child):
@@ -223,23 +221,24 @@ def _run_child(
 
 def _lines(child: subprocess.Popen[str]) -> Iterator[str | None]:
     """Lines of a child's output; None when it has said nothing for too long."""
-    assert child.stdout is not None
-    rest, since = "", time.monotonic()
+    lines: queue.Queue[str | None] = queue.Queue()
+    threading.Thread(target=_read, args=(child, lines), daemon=True).start()
     while True:
         try:
-            data = child.stdout.read()
-        except (BlockingIOError, TypeError):
-            data = None
-        if data:
-            since = time.monotonic()
-            *lines, rest = (rest + data).split("\n")
-            yield from lines
-        elif child.poll() is not None:
-            return
-        elif time.monotonic() - since > 3 * HUNG_AFTER:
+            line = lines.get(timeout=HUNG_AFTER)
+        except queue.Empty:
             yield None
             return
-        time.sleep(0.05)
+        if line is None:
+            return
+        yield line
+
+
+def _read(child: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:
+    assert child.stdout is not None
+    for line in child.stdout:
+        lines.put(line.rstrip("\n"))
+    lines.put(None)
 
 
 @dataclass

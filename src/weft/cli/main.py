@@ -18,6 +18,7 @@ import typer
 
 from weft import __version__
 from weft.cli import arrays
+from weft.cli.compare import compare_command
 from weft.cli.report import (
     complain,
     outputs_table,
@@ -179,6 +180,9 @@ def run_command(
         print_table(outputs_table(results))
     else:
         arrays.write(out, results)
+
+
+app.command("compare")(compare_command)
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *place: object) -> None:

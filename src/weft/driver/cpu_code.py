@@ -15,7 +15,7 @@ from weft.codegen.cpu.compile import accepts, lower
 from weft.codegen.cpu.llvm import emit_module
 from weft.foundation.errors import SpecViolation, Unimplemented
 from weft.memory.ir import BufferMap, MemRef
-from weft.plan.ir import Plan
+from weft.plan.ir import Plan, PlanSet
 from weft.region.ir import Kernel, Module, Pattern, Tensor
 from weft.region.structure import buffers, structure_key
 from weft.runtime import cache
@@ -46,13 +46,13 @@ class CpuCode:
     reused: int = 0
 
 
-def lower_module(module: Module, buffer_map: BufferMap, plans: Mapping[str, Plan]) -> CpuCode:
+def lower_module(module: Module, buffer_map: BufferMap, plans: PlanSet) -> CpuCode:
     """The loop nests of all distinct kernels."""
     code = CpuCode()
     for kernel in module.kernels:
         if kernel.pattern is Pattern.OPAQUE:
             continue
-        plan = plans[kernel.name]
+        plan = plans.of(kernel.name)
         findings = accepts(kernel, module.tensors, plan)
         if findings:
             raise Unimplemented(f"kernel {kernel.name}", findings[0].why)

@@ -34,6 +34,7 @@ from weft.ptir import text as ptir_text
 from weft.ptir.ir import Program
 from weft.ptir.passes import optimise
 from weft.ptir.passes.log import PassLog
+from weft.ptir.streams import assign_streams
 from weft.ptir.verify import verify as verify_program
 from weft.region import text as region_text
 from weft.region import verify as region_verify
@@ -86,7 +87,7 @@ def _unchecked(compilation: Compilation) -> None:
 MIDDLE: tuple[Stage, ...] = (
     Stage(
         "frontend", "ptir.txt",
-        enter=lambda c: optimise(c.program, c.log),
+        enter=lambda c: assign_streams(optimise(c.program, c.log)),
         verify=lambda c: verify_program(c["frontend"]),
         render=ptir_text.print_program,
         parse=ptir_text.parse_program,
@@ -133,8 +134,8 @@ MIDDLE: tuple[Stage, ...] = (
         "plan", "json",
         enter=lambda c: choose_plans(c["region"], c.target),
         verify=lambda c: plan_verify.verify(c["plan"], c["region"], c.target),
-        render=plan_text.dumps_all,
-        parse=plan_text.loads_all,
+        render=plan_text.dumps,
+        parse=plan_text.loads,
     ),
 )  # fmt: skip
 CODE: dict[Kind, tuple[Stage, ...]] = {

@@ -48,6 +48,13 @@ def empty_tensor(spec: TensorSpec) -> Array:
     return raw[: count * dtype.storage_bytes].view(dtype.numpy).reshape(spec.shape)
 
 
+def zero_tensor(dtype: str, shape: tuple[int, ...]) -> Array:
+    """An aligned tensor of zeros."""
+    made = empty_tensor(TensorSpec("", dtype, shape))
+    made[...] = np.zeros((), made.dtype)
+    return made
+
+
 class _Workspace:
     """What one run at a time needs for itself."""
 

@@ -3,6 +3,7 @@
 Each step proposes a smaller program with inputs and keeps it if it still fails:
 
     one result        all results but one are dropped
+    end earlier       the result is an intermediate value
     cut               instructions become parameters that hold the values the reference computed
     descend           a control-flow op gives way to one of the regions it runs, with its arguments
     shrink            a size that occurs in the shapes becomes smaller, inputs are sliced
@@ -27,13 +28,14 @@ from weft.ptir.passes.dce import dce
 from weft.ptir.streams import drop_default_streams
 from weft.ptir.types import Dim, TensorType, TupleType, ValueType, leaves
 from weft.ptir.verify import BodyScope, verify
-from weft.testing.instrument import Case, all_values, region_calls, settle
+from weft.testing.instrument import Case, all_values, prefix, region_calls, settle
 
 Array = NDArray[Any]
 Fails: TypeAlias = Callable[[Program, list[Array]], bool]
 
 BUDGET = 600
 _CALLS = 8
+_FEW = 12
 
 
 def reduce_program(
@@ -74,6 +76,7 @@ class _Search:
             before = self._size()
             self._results()
             self._cuts()
+            self._first_of(self._earlier())
             self._first_of(self._descents())
             self._first_of(self._shrunk())
         self._simplify()
@@ -139,6 +142,13 @@ class _Search:
                 if not self._keep(_cut(self.case, run, values)):
                     start += size
             size //= 2
+
+    def _earlier(self) -> Iterator[Case]:
+        """The programs that end at one of the instructions, the shortest first."""
+        case = self.case
+        if len(case.main.body) <= _FEW:
+            for count in range(1, len(case.main.body)):
+                yield replace(case, program=prefix(case.program, count))
 
     def _descents(self) -> Iterator[Case]:
         """The regions of the control-flow instructions, as programs of their own."""

@@ -18,6 +18,7 @@ from weft.driver.cpu_code import build_artifact, lower_module
 from weft.foundation.dtypes import F32, SI32
 from weft.foundation.errors import SpecViolation, UserError
 from weft.memory.from_region import assign_buffers
+from weft.plan.ir import PlanSet
 from weft.region.interp import run_module
 from weft.region.ir import Kernel, KernelAxis, Module, OpaqueCall, Output, Pattern, Tensor
 from weft.runtime import cache
@@ -32,8 +33,13 @@ def double(op: object, arrays: Sequence[Array], seed: int = 0) -> list[Array]:
     return [arrays[0] * 2]
 
 
+def plan_set(module: Module) -> PlanSet:
+    native = [kernel for kernel in module.kernels if kernel.opaque is None]
+    return PlanSet({k.name: k.name for k in native}, {k.name: plans_for(k)[0] for k in native})
+
+
 def link(module: Module) -> Program:
-    plans = {k.name: plans_for(k)[0] for k in module.kernels if k.opaque is None}
+    plans = plan_set(module)
     buffer_map = assign_buffers(module)
     code = lower_module(module, buffer_map, plans)
     return Program(build_artifact(module, buffer_map, code, {}, double))
@@ -160,7 +166,7 @@ def test_compiled_code_is_kept_and_checked(tmp_path: Path, monkeypatch: pytest.M
 def test_equal_kernels_are_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path))
     module = kernels.softmax(5, 9)
-    plans = {k.name: plans_for(k)[0] for k in module.kernels}
+    plans = plan_set(module)
     buffer_map = assign_buffers(module)
     for compiled, reused in ((1, 0), (0, 1)):
         code = lower_module(module, buffer_map, plans)

@@ -151,7 +151,7 @@ PROGRAMS: dict[str, dict[str, str]] = {
     "MalformedText": {
         "empty": "",
         "unclosed": HEAD + NEG,
-        "not-a-program": "module {}\n",
+        "no-functions": HEAD + "module {}\n",
     },
     "MalformedJson": {
         "truncated": '{"spec_version": "ptir.v0.4", "entry": "ma',

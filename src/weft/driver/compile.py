@@ -1,0 +1,217 @@
+"""`weft.compile`: a program through the whole pipeline, as something that runs.
+
+A program without dynamic dims is compiled at once. One with dynamic dims is compiled again for
+every set of sizes it meets (a shape cluster); `explain` says which, when and why.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.driver.cpu_code import build_artifact
+from weft.driver.execute import check_inputs
+from weft.driver.opaque import run_opaque
+from weft.driver.pipeline import Compilation, run_pipeline
+from weft.driver.signature import Role, Signature, make_signature
+from weft.foundation.errors import UserError
+from weft.memory.from_region import report as memory_report
+from weft.ptir.ir import Program
+from weft.ptir.specialise import bind_shapes, is_static, specialise
+from weft.ptir.types import TensorType, leaves
+from weft.ptir.verify import verify
+from weft.region.ir import Pattern
+from weft.runtime import executor
+from weft.target.known import target_named
+from weft.target.target import Kind, Target
+
+Array = NDArray[Any]
+
+
+@dataclass
+class Cluster:
+    """One compiled version of a program: the sizes it is for, and everything made on the way."""
+
+    sizes: dict[str, int]
+    compilation: Compilation
+    program: executor.Program
+    seconds: float
+    reason: str
+    compiled: int
+    reused: int
+
+    def describe(self) -> str:
+        """A line for `explain`."""
+        named = ", ".join(f"{name}={size}" for name, size in sorted(self.sizes.items()))
+        what = f"for {named}" if named else "as it is"
+        return (
+            f"compiled {what} in {self.seconds:.2f} s ({self.compiled} kernels built, "
+            f"{self.reused} from the cache): {self.reason}"
+        )
+
+
+@dataclass
+class Executable:
+    """A program ready to run on a target."""
+
+    source: Program
+    target: Target
+    signature: Signature
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    clusters: dict[tuple[tuple[str, int], ...], Cluster] = field(default_factory=dict)
+    state: list[Array] = field(default_factory=list)
+    """The state inputs, in order; write into them to set them."""
+
+    @property
+    def inputs(self) -> list[TensorType]:
+        """The types of everything a run is given: all inputs but the state."""
+        return [
+            kind
+            for kind, role in zip(self._leaves, self.signature.roles, strict=True)
+            if role is not Role.STATE
+        ]
+
+    @property
+    def _leaves(self) -> list[TensorType]:
+        return [leaf for kind in self.source.main.parameters for leaf in leaves(kind)]
+
+    @property
+    def stages(self) -> dict[str, str]:
+        """The dump of every stage, of the version compiled last."""
+        if not self.clusters:
+            raise UserError("nothing is compiled yet: the program has dynamic dims, run it first")
+        compilation = list(self.clusters.values())[-1].compilation
+        return {name: compilation.text(name) for name in compilation.values}
+
+    def __call__(self, *inputs: Any, seed: int = 0) -> list[Array]:
+        return self.run(inputs, seed=seed)
+
+    def run(
+        self, inputs: Sequence[Any], *, seed: int = 0, threads: int | None = None
+    ) -> list[Array]:
+        """The flattened results. State outputs are views that the next run overwrites."""
+        given = iter(inputs)
+        wanted = len(self.inputs)
+        if len(inputs) != wanted:
+            raise UserError(f"@{self.source.entry} takes {wanted} inputs but got {len(inputs)}")
+        states = iter(self.state)
+        everything = [
+            next(states) if role is Role.STATE else next(given) for role in self.signature.roles
+        ]
+        arrays = check_inputs(self.source, everything)
+        cluster = self._cluster([array.shape for array in arrays])
+        data = [
+            np.ascontiguousarray(array)
+            for array, role in zip(arrays, self.signature.roles, strict=True)
+            if role is not Role.STATE
+        ]
+        return cluster.program.run(data, seed, threads)
+
+    def bind(self, params: Sequence[Any]) -> Bound:
+        """The executable with its parameters given once; calls then take only data."""
+        return Bound(self, _check_params(self, params))
+
+    def explain(self) -> str:
+        """What was compiled, when, and why."""
+        lines = [cluster.describe() for cluster in self.clusters.values()]
+        return "\n".join(lines) or "nothing compiled yet: the program has dynamic dims"
+
+    def report(self) -> list[str]:
+        """Kernels, buffers and copies of the version compiled last, in sentences."""
+        compilation = list(self.clusters.values())[-1].compilation
+        module = compilation["region"]
+        hosts = [k for k in module.kernels if k.pattern is Pattern.OPAQUE]
+        lines = [f"{kernel.name}: {kernel.pattern.value}" for kernel in module.kernels]
+        lines += [f"{kernel.name} runs on the host: no kernel expresses it" for kernel in hosts]
+        return lines + memory_report(module, compilation["memory"])
+
+    def _cluster(self, shapes: Sequence[tuple[int, ...]]) -> Cluster:
+        sizes = bind_shapes(self.source.main.parameters, shapes)
+        key = tuple(sorted(sizes.items()))
+        if key not in self.clusters:
+            reason = "first run with these sizes" if sizes else "the program has fixed sizes"
+            self.clusters[key] = self._compile(sizes, reason)
+        return self.clusters[key]
+
+    def _compile(self, sizes: dict[str, int], reason: str) -> Cluster:
+        started = time.perf_counter()
+        concrete = specialise(self.source, sizes)
+        compilation = Compilation(concrete, self.target, self.signature, self.overrides)
+        run_pipeline(compilation)
+        code = compilation["cpu"]
+        constants = compilation["tiny"].constants
+        artifact = build_artifact(
+            compilation["region"], compilation["memory"], code, constants, run_opaque
+        )
+        program = executor.Program(artifact, self.state)
+        seconds = time.perf_counter() - started
+        return Cluster(sizes, compilation, program, seconds, reason, code.compiled, code.reused)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """An executable with its parameters fixed."""
+
+    executable: Executable
+    params: tuple[Array, ...]
+
+    def __call__(self, *data: Any, seed: int = 0) -> list[Array]:
+        given, fixed = iter(data), iter(self.params)
+        roles = [role for role in self.executable.signature.roles if role is not Role.STATE]
+        if len(data) != roles.count(Role.DATA):
+            raise UserError(f"this takes {roles.count(Role.DATA)} data inputs but got {len(data)}")
+        everything = [next(fixed) if role is Role.PARAM else next(given) for role in roles]
+        return self.executable.run(everything, seed=seed)
+
+
+def _check_params(executable: Executable, params: Sequence[Any]) -> tuple[Array, ...]:
+    wanted = executable.signature.roles.count(Role.PARAM)
+    if len(params) != wanted:
+        raise UserError(f"bind takes the {wanted} parameters but got {len(params)}")
+    return tuple(np.ascontiguousarray(value) for value in params)
+
+
+def compile_program(
+    program: Program,
+    target: str | Target = "cpu",
+    *,
+    params: Iterable[int] = (),
+    state: Iterable[int] = (),
+    donate: Iterable[int] = (),
+    overrides: Mapping[str, str] | None = None,
+) -> Executable:
+    """Compile a program for a target. `params`, `state` and `donate` are positions of inputs.
+
+    `overrides` maps a stage to its text: what is read instead of computed.
+    """
+    verify(program)
+    chosen = target_named(target) if isinstance(target, str) else target
+    if chosen.kind is not Kind.CPU:
+        raise UserError(f"programs compiled for {chosen.name} cannot be run from here yet")
+    signature = make_signature(program, params, state, donate)
+    made = Executable(program, chosen, signature, overrides or {})
+    made.state = _new_state(made)
+    if is_static(program):
+        made._cluster([leaf.static_shape for leaf in made._leaves])
+    return made
+
+
+def _new_state(executable: Executable) -> list[Array]:
+    """State starts as zeros, aligned, at addresses that stay."""
+    found = []
+    for kind, role in zip(executable._leaves, executable.signature.roles, strict=True):
+        if role is Role.STATE:
+            if not kind.is_static:
+                raise UserError(f"a state of type {kind} has a dynamic dimension")
+            found.append(executor.zero_tensor(kind.dtype.name, kind.static_shape))
+    return found
+
+
+def explain(executable: Executable) -> str:
+    """What an executable compiled, when, and why."""
+    return executable.explain()

@@ -1,6 +1,7 @@
 """Weft, a deep-learning compiler: portable tensor programs, verified, and run on any backend.
 
-The names below are loaded when they are first used, so that `import weft` costs little more than NumPy.
+The names below are loaded when they are first used, so that `import weft` costs little more than
+NumPy.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from weft import ptir
+    from weft import ptir, testing
+    from weft.driver.compile import compile_program as compile  # noqa: A004
+    from weft.driver.compile import explain
     from weft.driver.execute import run
     from weft.foundation.errors import (
         ExecutionError,
@@ -24,18 +27,21 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+_ERRORS = "weft.foundation.errors"
 _HOMES = {
-    "ptir": "weft.ptir",
-    "run": "weft.driver.execute",
-    "ExecutionError": "weft.foundation.errors",
-    "InternalError": "weft.foundation.errors",
-    "ResourceExceeded": "weft.foundation.errors",
-    "SpecViolation": "weft.foundation.errors",
-    "Unimplemented": "weft.foundation.errors",
-    "UserError": "weft.foundation.errors",
-    "WeftError": "weft.foundation.errors",
-    "WeftWarning": "weft.foundation.errors",
+    "compile": ("weft.driver.compile", "compile_program"),
+    "explain": ("weft.driver.compile", "explain"),
+    "run": ("weft.driver.execute", "run"),
+    "ExecutionError": (_ERRORS, "ExecutionError"),
+    "InternalError": (_ERRORS, "InternalError"),
+    "ResourceExceeded": (_ERRORS, "ResourceExceeded"),
+    "SpecViolation": (_ERRORS, "SpecViolation"),
+    "Unimplemented": (_ERRORS, "Unimplemented"),
+    "UserError": (_ERRORS, "UserError"),
+    "WeftError": (_ERRORS, "WeftError"),
+    "WeftWarning": (_ERRORS, "WeftWarning"),
 }
+_PACKAGES = ("ptir", "testing")
 
 __all__ = [
     "ExecutionError",
@@ -47,21 +53,25 @@ __all__ = [
     "WeftError",
     "WeftWarning",
     "__version__",
+    "compile",
+    "explain",
     "ptir",
     "run",
+    "testing",
 ]
 
 
 def __getattr__(name: str) -> Any:
     """Load a public name from its home."""
-    home = _HOMES.get(name)
-    if home is None:
+    if name in _PACKAGES:
+        return importlib.import_module(f"weft.{name}")
+    if name not in _HOMES:
         raise AttributeError(f"module 'weft' has no attribute {name!r}")
-    module = importlib.import_module(home)
-    value = module if home == f"weft.{name}" else getattr(module, name)
+    home, attribute = _HOMES[name]
+    value = getattr(importlib.import_module(home), attribute)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_HOMES, *_PACKAGES})

@@ -56,7 +56,7 @@ HOMES: dict[str, set[str]] = {
     "safetensors": {"interop"},
     "hypothesis": {"testing"},
     "typer": {"cli"},
-    "rich": {"cli"},
+    "rich": {"cli", "testing"},
 }
 DYNAMIC = {"weft", "weft.driver.backends"}
 """Modules that load others by name: the package face and the backends."""
@@ -156,10 +156,36 @@ def test_no_import_stands_inside_a_function() -> None:
     assert not wrong, show(wrong)
 
 
-@pytest.mark.parametrize("package", ["importlib", "pickle", "marshal", "shelve", "dill"])
-def test_what_loads_code_is_imported_where_it_may_be(package: str) -> None:
-    users = {i.importer for i in imports() if i.imported.partition(".")[0] == package}
-    assert users <= (DYNAMIC if package == "importlib" else set())
+@pytest.mark.parametrize("package", ["pickle", "marshal", "shelve", "dill"])
+def test_nothing_reads_code_from_bytes(package: str) -> None:
+    assert not [str(i) for i in imports() if i.imported.partition(".")[0] == package]
+
+
+def loaded_by_name(tree: ast.Module) -> list[str | None]:
+    """What `import_module` is called with: the text, or None for anything that is computed."""
+    found: list[str | None] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            function = node.func
+            name = function.attr if isinstance(function, ast.Attribute) else ""
+            name = function.id if isinstance(function, ast.Name) else name
+            if name == "import_module":
+                given = node.args[0] if node.args else None
+                found.append(str(given.value) if isinstance(given, ast.Constant) else None)
+    return found
+
+
+def test_modules_are_loaded_by_name_in_two_places_only() -> None:
+    """The package face, the backends, and optional packages in their homes."""
+    wrong = []
+    for module, tree in modules().items():
+        for name in loaded_by_name(tree):
+            homes = HOMES.get(str(name).partition(".")[0], set())
+            at_home = any(module.startswith(f"weft.{home}") for home in homes)
+            if module not in DYNAMIC and not at_home:
+                wrong.append(f"{module} loads {name}")
+    assert wrong == []
+    assert {m for m, tree in modules().items() if None in loaded_by_name(tree)} == DYNAMIC
 
 
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}

@@ -311,7 +311,7 @@ def test_an_unknown_custom_call_is_unimplemented() -> None:
     b = Builder()
     x = b.param("f32", [2])
     program = b.build(b.custom_call("other.kernel.v1", x, output=x.type))
-    with pytest.raises(Unimplemented, match=r"custom call '?other\.kernel\.v1.* does not know"):
+    with pytest.raises(Unimplemented, match=r"^Unimplemented custom call '?other\.kernel\.v1"):
         run(program, np.zeros(2, np.float32))
 
 

@@ -1,1 +1,1 @@
-"""The command line. Nothing else in Weft imports this folder, typer, or rich."""
+"""The command line. Nothing else in Weft imports this folder or typer."""

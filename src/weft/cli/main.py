@@ -19,6 +19,7 @@ import typer
 from weft import __version__
 from weft.cli import arrays
 from weft.cli.compare import compare_command
+from weft.cli.conformance import conformance_command
 from weft.cli.report import (
     complain,
     outputs_table,
@@ -183,6 +184,7 @@ def run_command(
 
 
 app.command("compare")(compare_command)
+app.command("conformance")(conformance_command)
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *place: object) -> None:

@@ -26,7 +26,7 @@ from weft.memory import verify as memory_verify
 from weft.memory.from_region import assign_buffers
 from weft.plan import text as plan_text
 from weft.plan import verify as plan_verify
-from weft.plan.from_region import choose_plans
+from weft.plan.from_region import plan_module
 from weft.poly_view import text as poly_view_text
 from weft.poly_view import verify as poly_view_verify
 from weft.poly_view.from_tiny import build_scop
@@ -132,8 +132,8 @@ MIDDLE: tuple[Stage, ...] = (
     ),
     Stage(
         "plan", "json",
-        enter=lambda c: choose_plans(c["region"], c.target),
-        verify=lambda c: plan_verify.verify(c["plan"], c["region"], c.target),
+        enter=lambda c: plan_module(c["region"], c.target),
+        verify=lambda c: [plan_verify.verify(p, c.target) for p in c["plan"].plans.values()],
         render=plan_text.dumps,
         parse=plan_text.loads,
     ),

@@ -171,8 +171,8 @@ def _mma_resources(plan: MmaPlan, target: Target, element_bytes: int) -> Iterato
     if needed > target.limits.registers_per_thread:
         yield _wrong(
             REGISTERS,
-            f"a warp tile of {plan.warp_tile[0]}x{plan.warp_tile[1]} takes about {needed} registers "
-            f"a thread, over {target.limits.registers_per_thread}",
+            f"a warp tile of {plan.warp_tile[0]}x{plan.warp_tile[1]} takes about {needed} "
+            f"registers a thread, over {target.limits.registers_per_thread}",
             "use a smaller warp_tile",
         )
     if plan.arch != "sm90":

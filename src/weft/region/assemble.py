@@ -15,7 +15,6 @@ from weft.foundation.index_expr import Expr
 from weft.region.axes import coalesce, rename_axes
 from weft.region.emit import Emitter, Reduction, Root, Stop, View
 from weft.region.ir import (
-    Binary,
     Cast,
     Kernel,
     KernelAxis,
@@ -24,7 +23,6 @@ from weft.region.ir import (
     Output,
     Pattern,
     Read,
-    Reduce,
     Roles,
 )
 
@@ -107,21 +105,15 @@ def _pattern(view: View, emitter: Emitter, roles: Roles | None) -> Pattern:
 
 
 def _roles(view: View, emitter: Emitter) -> Roles | None:
-    """The roles of the axes, where the kernel is a contraction with rows and columns whose products
-    are not rounded before they are added."""
+    """The roles of the axes, where the kernel is a contraction with rows and columns."""
     if len(emitter.reductions) != 1 or not emitter.reductions[0].contraction:
         return None
     found = emitter.reductions[0]
     block = view.blocks[found.block]
     attrs = block.attrs
     lets = {let.name: let for let in emitter.body.lets}
-    total = lets[found.let].expr
-    if attrs is None or not isinstance(total, Reduce):
-        return None
-    if not isinstance(lets[total.value].expr, Binary):
-        return None
     sides = [_read_of(lets, side) for side in found.sides]
-    if None in sides:
+    if attrs is None or None in sides:
         return None
     where = dict(zip((a.name for a in block.out_axes), _single_axes(found.rows) or (), strict=True))
     batch, rows, columns = (

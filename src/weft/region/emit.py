@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from weft.foundation.dtypes import I1, SI64, DType
+from weft.foundation.dtypes import I1, SI32, SI64, DType
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import (
     Expr,
@@ -71,6 +71,19 @@ def regroup(shape: Sequence[int], atoms: Sequence[int], index: Sequence[Expr]) -
             place += 1
         result.append(here)
     return tuple(result)
+
+
+def makes_up(shape: Sequence[int], atoms: Sequence[int]) -> bool:
+    """Whether axes of this shape are made of whole atoms, in order."""
+    place = 0
+    for size in shape:
+        extent = 1
+        while extent != size:
+            if place == len(atoms):
+                return False
+            extent *= atoms[place]
+            place += 1
+    return all(size == 1 for size in atoms[place:])
 
 
 @dataclass(frozen=True)
@@ -237,9 +250,13 @@ class Emitter:
         return let
 
     def _product(self, block: PolyBlock, sides: Sequence[str]) -> str:
-        product = self.body.binary("mul", sides[0], sides[1])
+        """A product as matrix units form it: where the program rounds it and widens it again before
+        it is added, the operands are widened instead and nothing is rounded (a multiply-add may be
+        contracted)."""
         summed = block.value.x
-        return self.body.cast(product, summed.dtype) if isinstance(summed, TinyCast) else product
+        if isinstance(summed, TinyCast):
+            sides = [self.body.cast(side, summed.dtype) for side in sides]
+        return self.body.binary("mul", sides[0], sides[1])
 
     def _free_axis(self, size: int, taken: set[str]) -> str | None:
         free = (n for n, extent in self.sizes.items() if extent == size and n not in taken)
@@ -286,11 +303,12 @@ class Emitter:
         parts = []
         for guard in guards:
             low, high = bounds(guard.expr, self.ranges)
-            number = self.body.index(guard.expr, SI64)
+            dtype = SI32 if max(-low, high) < 1 << 31 else SI64
+            number = self.body.index(guard.expr, dtype)
             if low < 0:
-                parts.append(self.body.binary("ge", number, self.body.const(0, SI64)))
+                parts.append(self.body.binary("ge", number, self.body.const(0, dtype)))
             if high >= guard.size:
-                parts.append(self.body.binary("lt", number, self.body.const(guard.size, SI64)))
+                parts.append(self.body.binary("lt", number, self.body.const(guard.size, dtype)))
         inside = parts[0]
         for part in parts[1:]:
             inside = self.body.binary("min", inside, part)

@@ -18,7 +18,7 @@ from weft.foundation.dtypes import DType
 from weft.foundation.index_expr import axis, linear
 from weft.poly_view.ir import Access, BlockKind, IterAxis, PolyBlock, Scop
 from weft.region.assemble import assemble
-from weft.region.emit import Root, Source, View
+from weft.region.emit import Root, Source, View, makes_up
 from weft.region.folds import in_one_pass
 from weft.region.fusion import Fusion, dependencies
 from weft.region.ir import Kernel, Module, OpaqueCall, Output, Pattern, Tensor, row_major
@@ -81,8 +81,7 @@ class _Lowering:
         for name, access, axes in self.scop.outputs:
             shape = self.scop.shapes.get(name, tuple(a.size for a in axes))
             held = self.blocks.get(access.tensor)
-            fresh = held is not None and access.tensor not in self.sources
-            if held is not None and fresh and _is_whole(access, axes, held):
+            if held is not None and self._is_block(held, access, axes, shape):
                 block, source = held, access.tensor
             else:
                 source = self._copy_name(name)
@@ -93,6 +92,18 @@ class _Lowering:
             self.sources[source] = Source(tensor, block.shape)
             self.outputs.append(tensor.name)
             self.must[source] = "it is an output"
+
+    def _is_block(
+        self, block: PolyBlock, access: Access, axes: tuple[IterAxis, ...], shape: tuple[int, ...]
+    ) -> bool:
+        """Whether an output can be the tensor of a block: no other output is, its elements lie the
+        same way, and no op that is carried whole wants them under another shape."""
+        if block.name in self.sources or not _is_whole(access, axes, block):
+            return False
+        readers = (self.blocks[e.to].kind for e in self.scop.edges if e.source == block.name)
+        if BlockKind.OPAQUE in (block.kind, *readers):
+            return shape == _shape(block)
+        return makes_up(shape, block.shape)
 
     def _copy_name(self, name: str) -> str:
         while name in self.blocks or name in self.sources:
@@ -196,7 +207,7 @@ def _call_key(block: PolyBlock) -> tuple[int, tuple[str, ...]]:
 def _shape(block: PolyBlock) -> tuple[int, ...]:
     """The shape a block is stored with: that of its value, where the atoms make it up."""
     sizes = tuple(static(size) for size in block.value.shape)
-    return sizes if math.prod(sizes) == math.prod(block.shape) else block.shape
+    return sizes if makes_up(sizes, block.shape) else block.shape
 
 
 def _is_whole(access: Access, axes: tuple[IterAxis, ...], block: PolyBlock) -> bool:

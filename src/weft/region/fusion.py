@@ -186,6 +186,7 @@ class Merger:
 
     fusion: Fusion
     groups: list[tuple[Root, ...]]
+    _read_sets: dict[tuple[Root, ...], set[str]] = field(default_factory=dict)
 
     def run(self) -> list[tuple[Root, ...]]:
         for place in range(len(self.groups) - 1, -1, -1):
@@ -232,11 +233,14 @@ class Merger:
 
     def _reads(self, group: tuple[Root, ...]) -> set[str]:
         """Every stored tensor that a group reads."""
+        if group in self._read_sets:
+            return self._read_sets[group]
         fusion = self.fusion
         names = {root.block for root in group}
         inside = names | fusion.closure(names, fusion.inlined)
         sources = {a.tensor for name in inside for a in fusion.view.blocks[name].accesses}
-        return sources - inside
+        self._read_sets[group] = sources - inside
+        return self._read_sets[group]
 
     def _places(self, group: tuple[Root, ...], other: tuple[Root, ...]) -> list[Root]:
         """The roots of `other` placed on the axes of `group`: where it reads them, or position by
@@ -301,7 +305,7 @@ class Merger:
         view = self.fusion.view
         inside = {root.block for root in group}
         inside |= self.fusion.closure(inside, self.fusion.inlined)
-        found = self._reads(group)
+        found = set(self._reads(group))
         for name in inside:
             found |= dependencies(view, name)
         return {name for name in found if name in view.blocks and name not in inside}

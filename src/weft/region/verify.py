@@ -2,15 +2,16 @@
 once.
 
 Ranges are proved by interval arithmetic over axes and params. That an index reaches every element
-of a tensor exactly once is proved by reading it as a mixed-radix number; where it is not one, small
-kernels are checked point by point and large ones are refused.
+of a tensor exactly once is proved by reading it as a mixed-radix number. Where neither suffices,
+small kernels are checked point by point, and large ones by a `prover` if the caller has one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -50,17 +51,20 @@ from weft.region.ir import (
 
 ROLES = frozenset({"input", "param", "state", "constant", "output", "internal"})
 _POINTS = 1 << 20
-"""Up to this many points, an index that is not a mixed-radix number is checked one by one."""
+"""Up to this many points, what interval arithmetic cannot settle is checked one by one."""
+Ranges: TypeAlias = Mapping[str, tuple[int, int]]
+Prover: TypeAlias = Callable[[Guard, Sequence[Guard], Ranges], bool]
+"""Whether a guard holds wherever others do, over inclusive ranges of axes and params."""
 
 
-def verify(module: Module) -> None:
+def verify(module: Module, prover: Prover | None = None) -> None:
     """Raise with everything that is wrong."""
-    found = list(findings(module))
+    found = list(findings(module, prover))
     if found:
         raise SpecViolation.of(found)
 
 
-def findings(module: Module) -> Iterator[Finding]:
+def findings(module: Module, prover: Prover | None = None) -> Iterator[Finding]:
     """Everything that is wrong with a module."""
     written = {name for name, t in module.tensors.items() if t.role in _GIVEN}
     for name, tensor in module.tensors.items():
@@ -69,7 +73,7 @@ def findings(module: Module) -> Iterator[Finding]:
     for kernel in module.kernels:
         yield from _order(kernel, module.tensors, written)
         if all(name in module.tensors for name in _touched(kernel)):
-            yield from _Check(kernel, module.tensors).findings()
+            yield from _Check(kernel, module.tensors, prover).findings()
         written |= {output.tensor for output in kernel.outputs}
     for name in module.outputs:
         if name not in written:
@@ -104,6 +108,7 @@ class _Check:
 
     kernel: Kernel
     tensors: Mapping[str, Tensor]
+    prover: Prover | None = None
     values: dict[str, tuple[DType, tuple[str, ...]]] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
 
@@ -237,12 +242,25 @@ class _Check:
         for place, (expr, size) in enumerate(zip(index, tensor.shape, strict=True)):
             if _guarded(expr, size, guards, self.kernel.ranges):
                 continue
+            if self._holds(Guard(expr, size), guards):
+                continue
             low, high = bounds(expr, self.kernel.ranges)
             yield self.wrong(
                 "RegionRange",
                 f"{name} indexes axis {place} of {tensor.name}, which has {size} elements, with "
                 f"{expr} from {low} to {high}",
             )
+
+    def _holds(self, wanted: Guard, guards: Sequence[Guard]) -> bool:
+        every = _points_of((wanted, *guards), self.kernel.ranges)
+        if every is not None:
+            inside = np.ones((), np.bool_)
+            for guard in guards:
+                at = evaluate(guard.expr, every)
+                inside = inside & (at >= 0) & (at < guard.size)
+            at = evaluate(wanted.expr, every)
+            return bool((~inside | ((at >= 0) & (at < wanted.size))).all())
+        return self.prover is not None and self.prover(wanted, guards, self.kernel.ranges)
 
     def _reduction(self, let: Let, expr: Reduce | Fold, gone: tuple[str, ...]) -> Iterator[Finding]:
         if not set(expr.axes) <= set(self.kernel.sizes) or set(expr.axes) & {*let.axes, *gone}:
@@ -337,9 +355,7 @@ class _Check:
             )
 
 
-def _guarded(
-    expr: Expr, size: int, guards: Sequence[Guard], ranges: Mapping[str, tuple[int, int]]
-) -> bool:
+def _guarded(expr: Expr, size: int, guards: Sequence[Guard], ranges: Ranges) -> bool:
     """Whether an index is in range wherever all guards hold."""
     if always(Guard(expr, size), ranges):
         return True
@@ -351,9 +367,7 @@ def _guarded(
     return narrowed is None or always(Guard(expr, size), narrowed)
 
 
-def _narrow(
-    guards: Sequence[Guard], ranges: Mapping[str, tuple[int, int]]
-) -> dict[str, tuple[int, int]] | None:
+def _narrow(guards: Sequence[Guard], ranges: Ranges) -> dict[str, tuple[int, int]] | None:
     """Axis ranges narrowed by guards on a single axis; None where no point is left."""
     found = dict(ranges)
     for guard in guards:
@@ -371,10 +385,20 @@ def _narrow(
     return found
 
 
+def _points_of(guards: Sequence[Guard], ranges: Ranges) -> dict[str, Any] | None:
+    """Every point of the axes and params that guards depend on; None where these are too many."""
+    names = sorted({n for g in guards for n in (*axes_of(g.expr), *params_of(g.expr))})
+    sizes = [ranges[name][1] - ranges[name][0] + 1 for name in names]
+    if math.prod(sizes) > _POINTS:
+        return None
+    grids = np.meshgrid(*(np.arange(n) for n in sizes), indexing="ij", sparse=True)
+    return {name: grid + ranges[name][0] for name, grid in zip(names, grids, strict=True)}
+
+
 def _injective(
     index: Index,
     sizes: Mapping[str, int],
-    ranges: Mapping[str, tuple[int, int]],
+    ranges: Ranges,
     shape: Sequence[int],
 ) -> bool:
     """Whether different points get different indices."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from weft.foundation.dtypes import DType, in_order
+from weft.ptir.ir import ElementRef, Ref
 from weft.ptir.literal import from_array
 from weft.ptir.op import Op
 from weft.ptir.ops.complex_parts import Complex, Imag, Real
@@ -149,6 +150,12 @@ class Generator:
             raise Skip
         if math.prod(self.draft.sizes(kind.shape)) > MAX_ELEMENTS:
             raise Skip
+
+    def may_return(self, item: Item) -> bool:
+        """Whether a body can return an item: the builder copies what is not a value of its own."""
+        if isinstance(item.operand, ElementRef):
+            return self.allows("broadcast_to")
+        return isinstance(item.operand, Ref) or self.allows("constant")
 
     # -- shapes ----------------------------------------------------------------------------------
 

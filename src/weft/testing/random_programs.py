@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from weft.foundation.dtypes import ALL, DType, as_dtype, in_order
 from weft.foundation.errors import UserError
-from weft.ptir.ir import Program
+from weft.ptir.ir import Program, Ref
 from weft.ptir.op import SPELLINGS, Op
 from weft.ptir.types import Dim, TensorType, TupleType
 from weft.testing.choices import Choices, SeededChoices
@@ -153,15 +153,16 @@ def _results(g: Generator) -> list[Item | Bundle]:
     chosen: list[Item | Bundle] = []
     whole: set[int] = set()
     for bundle in draft.bundles:
-        if bundle.operand.id not in draft.uses and g.choices.chance(0.5):
+        copies = g.allows("broadcast_to") and g.choices.chance(0.5)
+        if bundle.operand.id not in draft.uses and not copies:
             chosen.append(bundle)
             whole.add(bundle.operand.id)
     inputs = {entry.id for entry in draft.inputs}
-    for item in draft.items:
+    for item in filter(g.may_return, draft.items):
         used = getattr(item.operand, "id", -1)
         wanted = g.choices.chance(0.08) if used in draft.uses else g.choices.chance(0.92)
         if used not in whole and used not in inputs and used >= 0 and wanted:
             chosen.append(item)
     if not chosen:
-        chosen += [item for item in draft.items if getattr(item.operand, "id", -1) >= 0][-1:]
+        chosen += [item for item in draft.items if isinstance(item.operand, Ref)][-1:]
     return g.choices.shuffled(chosen) if g.choices.chance(0.3) else chosen

@@ -37,7 +37,11 @@ def _inside(
 
 def _returnable(g: Generator, inner: Generator) -> list[Item]:
     """Values of a region whose type has a meaning outside."""
-    return [i for i in inner.draft.items if set(symbols_of(i.type)) <= g.draft.bound]
+    return [
+        item
+        for item in inner.draft.items
+        if inner.may_return(item) and set(symbols_of(item.type)) <= g.draft.bound
+    ]
 
 
 class OpFactory:
@@ -90,6 +94,8 @@ def cond(g: Generator) -> None:
         raise Skip
     first = [g.choices.choose(candidates) for _ in range(g.choices.integer(1, 3))]
     second = [branches[1].of_type(item.type) for item in first]
+    if not all(map(branches[1].may_return, second)):
+        raise Skip
     bodies = [(branches[0].draft, first), (branches[1].draft, second)]
     facts = [join(a.facts, b.facts) for a, b in zip(first, second, strict=True)]
     factory = OpFactory(Cond, kinds, bodies)
@@ -145,7 +151,7 @@ def _next(inner: Generator, carry: Carry, parameter: Item) -> Item:
     found = [item for item in inner.draft.items if item.type == carry.type]
     for _ in range(3):
         fitted = inner.fit(inner.choices.choose(found), want)
-        if fitted is not None and _on_grid(fitted.facts, facts):
+        if fitted is not None and _on_grid(fitted.facts, facts) and inner.may_return(fitted):
             return fitted
     return parameter
 
@@ -170,6 +176,8 @@ def scan(g: Generator) -> None:
     grow(inner, g.choices.integer(1, _STEPS))
     following = [_next(inner, c, p) for c, p in zip(carries, parameters, strict=True)]
     candidates = _returnable(g, inner)
+    if not candidates:
+        raise Skip
     count = g.choices.integer(0 if carries else 1, 2)
     outputs = [g.choices.choose(candidates) for _ in range(count)]
     stacked = [y.type.with_shape((first.shape[0], *y.shape)) for y in outputs]

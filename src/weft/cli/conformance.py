@@ -1,0 +1,135 @@
+"""`weft conformance`: how much of PTIR a backend carries out, as a matrix op x dtype."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from weft.cli.report import printable
+from weft.driver.backends import DEFAULT, Backend, get_backend
+from weft.foundation.errors import UserError
+from weft.testing.conformance.case import Case
+from weft.testing.conformance.matrix import Matrix, as_lists, as_table, legend
+from weft.testing.conformance.page import write_page
+from weft.testing.conformance.records import Journal, write_json
+from weft.testing.conformance.run import Outcome, Result, run_case
+from weft.testing.conformance.table import parse_shard, select
+
+MATRIX_WIDTH = 84
+FIRST_FAILURES = 10
+"""How many failures are told about at the end; the page and the JSON file have them all."""
+
+
+def conformance_command(
+    backend: Annotated[str, typer.Option(help="The backend to examine.")] = DEFAULT,
+    pattern: Annotated[
+        str | None,
+        typer.Option("--filter", metavar="GLOB", help="Only cases whose id matches, as 'add/f32/*'."),
+    ] = None,
+    shard: Annotated[
+        str, typer.Option(metavar="I/N", help="Only the I-th of N equal shares of the cases.")
+    ] = "1/1",
+    resume: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Note each result here; skip what it already holds."),
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write all results as JSON.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a page with every failure.")
+    ] = None,
+) -> None:
+    """Run the conformance cases on a backend; exit code 1 if any fails."""
+    chosen = get_backend(backend)
+    cases = select(pattern, parse_shard(shard))
+    if not cases:
+        raise UserError(f"no case matches {pattern!r} in shard {shard}")
+    results = _run(cases, chosen, Journal(resume, backend) if resume else None)
+    _print(results)
+    if json is not None:
+        write_json(json, backend, results)
+    if html is not None:
+        write_page(html, backend, results)
+    if any(result.outcome is Outcome.FAIL for result in results):
+        raise typer.Exit(1)
+
+
+def _run(cases: list[Case], backend: Backend, journal: Journal | None) -> list[Result]:
+    """The results in the order of the cases, with a progress bar where someone is watching."""
+    progress = Progress(
+        TextColumn(f"{printable(backend.name)}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    results, failed = [], 0
+    try:
+        with progress:
+            task = progress.add_task("", total=len(cases))
+            for result in _each(cases, backend, journal):
+                results.append(result)
+                failed += result.outcome is Outcome.FAIL
+                progress.update(task, advance=1, description=f"[red]{failed} fail" if failed else "")
+    finally:
+        if journal is not None:
+            journal.close()
+    return results
+
+
+def _each(cases: list[Case], backend: Backend, journal: Journal | None) -> Iterator[Result]:
+    for case in cases:
+        if journal is not None and case.id in journal.done:
+            yield journal.done[case.id]
+            continue
+        result = run_case(case, backend)
+        if journal is not None:
+            journal.add(result)
+        yield result
+
+
+def _print(results: list[Result]) -> None:
+    """The matrix, what failed first, and the counts."""
+    console = Console(width=None if sys.stdout.isatty() else MATRIX_WIDTH, highlight=False)
+    matrix = Matrix.of(results)
+    console.print(as_table(matrix))
+    for family, rows in as_lists(matrix):
+        console.print(Text(f"\n{family}", style="bold"))
+        console.print(rows)
+    console.print()
+    console.print(legend(matrix))
+    failed = [result for result in results if result.outcome is Outcome.FAIL]
+    for result in failed[:FIRST_FAILURES]:
+        console.print(Text(f"\n{result.id}", style="bold red"))
+        console.print(Text(printable(result.reason)))
+    if len(failed) > FIRST_FAILURES:
+        console.print(Text(f"\n... and {len(failed) - FIRST_FAILURES} more failures"))
+    console.print(_summary(matrix, len(results)))
+
+
+def _summary(matrix: Matrix, count: int) -> Text:
+    total = matrix.total
+    decomposed = f" ({total.decomposed} decomposed)" if total.decomposed else ""
+    text = Text(f"\n{count} cases: ")
+    text.append(f"{total.passed} pass{decomposed}", style="green")
+    text.append(", ")
+    text.append(f"{total.failed} fail", style="bold red" if total.failed else "")
+    text.append(", ")
+    text.append(f"{total.unimplemented} unimplemented", style="yellow" if total.unimplemented else "")
+    return text

@@ -1,0 +1,470 @@
+"""Running the dialect: what a kernel means, over all threads of its blocks, with NumPy.
+
+Each warp is a strand: a generator that runs until it must wait. Values of a warp's lanes are
+vectors of 32; numbers that are the same for all lanes are plain integers. Strands run one at a
+time, as far as they get, in an order that a seed decides. Asynchronous statements take effect as
+late as their waits allow (`Timing.LATE`), or at once (`Timing.EARLY`): a kernel that is right in
+both, for several orders, has its waits and barriers in place. Touching what an asynchronous
+statement still owns, and waiting for ever, are `Hazard`s.
+
+Shared memory is modelled byte by byte, with the permutations of the copy engine and of the matrix
+instructions applied to addresses, independently of the layouts that the templates use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from random import Random
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from weft.codegen.gpu import ir
+from weft.codegen.gpu.interp_elements import epilogue, load_element, store_vectors
+from weft.codegen.gpu.interp_matrix import (
+    apply_mma,
+    apply_wgmma,
+    load_matrices,
+    matrix_rows,
+    operand_places,
+)
+from weft.codegen.gpu.interp_memory import (
+    Array,
+    Hazard,
+    Mbarrier,
+    NamedBarrier,
+    SharedMemory,
+    as_bytes,
+    box_elements,
+    box_places,
+)
+from weft.codegen.gpu.interp_scalars import Lanes, Value, evaluate, only, truth
+from weft.codegen.gpu.scalar import scalar
+from weft.codegen.gpu.swizzle import descriptor
+from weft.foundation.dtypes import F32
+from weft.foundation.errors import InternalError
+
+WARP = 32
+
+
+class Timing(Enum):
+    """When asynchronous statements take effect."""
+
+    EARLY = "early"
+    LATE = "late"
+
+
+@dataclass(frozen=True)
+class _Blocked:
+    """What a strand waits for."""
+
+    ready: Callable[[], bool]
+    what: str
+
+
+Running: TypeAlias = Generator[_Blocked, None, None]
+
+
+def run(
+    kernel: ir.Kernel,
+    buffers: Mapping[str, Array],
+    timing: Timing = Timing.LATE,
+    seed: int = 0,
+) -> None:
+    """Run every block of a kernel on flat arrays, which it changes."""
+    arrays = [buffers[name] for name in kernel.buffers]
+    for block in range(kernel.grid):
+        _Block(kernel, arrays, block, timing, Random(seed)).run()  # noqa: S311 - a test order
+
+
+@dataclass
+class _Copy:
+    """An asynchronous load on its way."""
+
+    places: Array
+    data: Array
+    barrier: Mbarrier
+
+
+@dataclass
+class _Block:
+    """The state that the threads of a block share."""
+
+    kernel: ir.Kernel
+    arrays: list[Array]
+    number: int
+    timing: Timing
+    order: Random
+    memory: SharedMemory = field(init=False)
+    barriers: dict[str, list[Mbarrier]] = field(default_factory=dict)
+    meetings: dict[int, NamedBarrier] = field(default_factory=dict)
+    copies: list[_Copy] = field(default_factory=list)
+    strands: list[_Strand] = field(default_factory=list)
+
+    def run(self) -> None:
+        self.memory = SharedMemory(self.kernel.shared_bytes)
+        warps = range(self.kernel.threads // WARP)
+        self.strands = [_Strand(self, warp) for warp in warps]
+        self.order.shuffle(self.strands)
+        waiting = [(strand, strand.start()) for strand in self.strands]
+        blocked: dict[int, _Blocked] = {}
+        while waiting:
+            chosen = next((p for p in waiting if self.may_run(p[0], blocked)), None)
+            if chosen is None:
+                self.complete_a_copy(blocked)
+                continue
+            strand, running = chosen
+            try:
+                blocked[strand.warp] = next(running)
+            except StopIteration:
+                waiting.remove(chosen)
+        self.finish()
+
+    @staticmethod
+    def may_run(strand: _Strand, blocked: Mapping[int, _Blocked]) -> bool:
+        reason = blocked.get(strand.warp)
+        return reason is None or reason.ready()
+
+    def complete_a_copy(self, blocked: Mapping[int, _Blocked]) -> None:
+        """Nobody can go on: the next copy arrives. Copies of one barrier may overtake others."""
+        if not self.copies:
+            reasons = ", ".join(sorted({reason.what for reason in blocked.values()}))
+            raise Hazard(f"every warp waits for ever: {reasons}")
+        self.arrive(self.copies.pop(self.order.randrange(len(self.copies))))
+
+    def arrive(self, copy: _Copy) -> None:
+        self.memory.arrive(copy.places, copy.data)
+        copy.barrier.counted(len(copy.data))
+
+    def finish(self) -> None:
+        for strand in self.strands:
+            if any(group for group in strand.stores):
+                raise Hazard("a store was still reading shared memory when the block ended")
+        if self.copies:
+            raise Hazard("a copy was still on its way when the block ended")
+
+
+@dataclass
+class _Pending:
+    """A matrix instruction that was issued."""
+
+    statement: ir.Wgmma
+    a_places: Array
+    b_places: Array
+    done: bool = False
+
+
+@dataclass
+class _Strand:
+    """One warp."""
+
+    block: _Block
+    warp: int
+    names: dict[str, Value] = field(default_factory=dict)
+    registers: dict[str, Array] = field(default_factory=dict)
+    elements: dict[str, Array] = field(default_factory=dict)
+    descriptors: dict[str, tuple[int, int]] = field(default_factory=dict)
+    matrix: list[list[_Pending]] = field(default_factory=list)
+    matrix_open: list[_Pending] = field(default_factory=list)
+    stores: list[list[Callable[[], None]]] = field(default_factory=list)
+    stores_open: list[Callable[[], None]] = field(default_factory=list)
+    copies: list[list[tuple[Array, Array]]] = field(default_factory=list)
+    copies_open: list[tuple[Array, Array]] = field(default_factory=list)
+
+    def start(self) -> Running:
+        return self.body(self.block.kernel.body, np.ones(WARP, bool))
+
+    def body(self, statements: Sequence[ir.Stmt], mask: Lanes) -> Running:
+        for statement in statements:
+            yield from self.statement(statement, mask)
+
+    def value(self, expression: Any) -> Value:
+        return evaluate(scalar(expression), self.names, self.warp, self.block)
+
+    def one(self, expression: Any, mask: Lanes) -> int:
+        """A number on which the active lanes agree."""
+        return only(self.value(expression), mask)
+
+    def statement(self, statement: ir.Stmt, mask: Lanes) -> Running:
+        match statement:
+            case ir.Let(name=name, value=value) | ir.Set(name=name, value=value):
+                self.assign(name, self.value(value), mask)
+            case ir.Registers(name=name, kind=kind, count=count):
+                dtype = np.float32 if kind is ir.RegisterKind.F32 else np.uint32
+                poison = np.full((count, WARP), 0xFFFFFFFF, np.uint32)
+                self.registers[name] = poison.view(dtype)
+            case ir.For() | ir.If() | ir.Roles():
+                yield from self.control(statement, mask)
+            case ir.NamedBarrier(number=number, threads=threads):
+                yield from self.meet(self.one(number, mask), threads, mask)
+            case ir.SyncThreads():
+                yield from self.meet(0, self.block.kernel.threads, mask)
+            case ir.MbarrierWait(barrier=barrier, parity=parity):
+                found, wanted = self.barrier(barrier, mask), self.one(parity, mask)
+                if not found.passes(wanted):
+                    what = f"{barrier.barriers} parity {wanted}"
+                    yield _Blocked(lambda: found.passes(wanted), what)
+            case ir.MbarrierInit() | ir.MbarrierExpectTx() | ir.MbarrierArrive():
+                self.mbarrier(statement, mask)
+            case ir.TmaLoad() | ir.TmaStore() | ir.TmaCommit() | ir.TmaWaitRead():
+                self.copy_engine(statement, mask)
+            case ir.ProxyFence():
+                self.block.memory.fence(self.warp)
+            case ir.PrefetchMap() | ir.MbarrierInitFence() | ir.SetMaxNReg() | ir.WgmmaFence():
+                pass
+            case ir.Descriptor() | ir.Wgmma() | ir.WgmmaCommit() | ir.WgmmaWait():
+                self.wgmma(statement, mask)
+            case ir.CpAsync() | ir.CommitGroup() | ir.WaitGroup() | ir.LdMatrix() | ir.MmaSync():
+                self.sm80(statement, mask)
+            case _:
+                self.element(statement, mask)
+
+    def assign(self, name: str, value: Value, mask: Lanes) -> None:
+        if mask.all():
+            self.names[name] = value
+        else:
+            old = self.names.get(name, 0)
+            self.names[name] = np.where(mask, value, old)
+
+    # Control
+
+    def control(self, statement: ir.For | ir.If | ir.Roles, mask: Lanes) -> Running:
+        match statement:
+            case ir.For(var=var, start=start, stop=stop, step=step, body=body):
+                bounds = [self.one(bound, mask) for bound in (start, stop, step)]
+                for number in range(*bounds):
+                    self.names[var] = number
+                    yield from self.body(body, mask)
+            case ir.If(cond=cond, then=then, otherwise=otherwise):
+                holds = truth(self.value(cond))
+                for lanes, body in ((mask & holds, then), (mask & ~holds, otherwise)):
+                    if lanes.any():
+                        yield from self.body(body, lanes)
+            case ir.Roles(cases=cases):
+                for case in cases:
+                    if case.first <= self.warp < case.first + case.count:
+                        yield from self.body(case.body, mask)
+
+    def meet(self, number: int, threads: int, mask: Lanes) -> Running:
+        if not mask.all():
+            raise Hazard("a barrier is reached by part of a warp")
+        barrier = self.block.meetings.setdefault(number, NamedBarrier())
+        goal = barrier.arrive(WARP, threads)
+        if barrier.meetings < goal:
+            yield _Blocked(lambda: barrier.meetings >= goal, f"named barrier {number}")
+
+    # Barriers and the copy engine
+
+    def barrier(self, place: ir.BarrierAt, mask: Lanes) -> Mbarrier:
+        array = self.block.barriers.get(place.barriers)
+        if array is None:
+            raise Hazard(f"the barriers {place.barriers} are used before they are made")
+        index = self.one(place.index, mask)
+        if not 0 <= index < len(array):
+            raise Hazard(f"there is no barrier {place.barriers}[{index}]")
+        return array[index]
+
+    def mbarrier(
+        self, statement: ir.MbarrierInit | ir.MbarrierExpectTx | ir.MbarrierArrive, mask: Lanes
+    ) -> None:
+        lanes = int(mask.sum())
+        match statement:
+            case ir.MbarrierInit(barriers=name):
+                found = next(a for a in self.block.kernel.barriers if a.name == name)
+                self.block.barriers[name] = [Mbarrier(found.arrivals) for _ in range(found.count)]
+            case ir.MbarrierExpectTx(barrier=barrier, bytes=count):
+                found_barrier = self.barrier(barrier, mask)
+                found_barrier.expect(count * lanes)
+                found_barrier.arrive(lanes, barrier.barriers)
+            case ir.MbarrierArrive(barrier=barrier):
+                self.barrier(barrier, mask).arrive(lanes, barrier.barriers)
+
+    def copy_engine(
+        self,
+        statement: ir.TmaLoad | ir.TmaStore | ir.TmaCommit | ir.TmaWaitRead,
+        mask: Lanes,
+    ) -> None:
+        if mask.sum() != 1:
+            raise Hazard(f"{type(statement).__name__} is issued by {int(mask.sum())} lanes")
+        match statement:
+            case ir.TmaLoad():
+                self.tma_load(statement, mask)
+            case ir.TmaStore():
+                self.stores_open.append(self.tma_store(statement, mask))
+            case ir.TmaCommit():
+                self.stores.append(self.stores_open)
+                self.stores_open = []
+            case ir.TmaWaitRead(pending=pending):
+                while len(self.stores) > pending:
+                    for store in self.stores.pop(0):
+                        store()
+
+    def tma_load(self, statement: ir.TmaLoad, mask: Lanes) -> None:
+        found = self.block.kernel.map(statement.map)
+        coords = tuple(self.one(c, mask) for c in statement.coords)
+        offsets, inside = box_elements(found, coords)
+        source = self.block.arrays[found.buffer]
+        data = np.where(inside, source[np.where(inside, offsets, 0)], source.dtype.type(0))
+        places = box_places(found, self.one(self.address(statement.target), mask))
+        self.block.memory.places(places, 1)
+        if self.block.memory.awaited[places].any():
+            raise Hazard("two copies write the same shared memory")
+        self.block.memory.announce(places)
+        copy = _Copy(places, as_bytes(data), self.barrier(statement.barrier, mask))
+        if self.block.timing is Timing.EARLY:
+            self.block.arrive(copy)
+        else:
+            self.block.copies.append(copy)
+
+    def tma_store(self, statement: ir.TmaStore, mask: Lanes) -> Callable[[], None]:
+        found = self.block.kernel.map(statement.map)
+        coords = tuple(self.one(c, mask) for c in statement.coords)
+        offsets, inside = box_elements(found, coords)
+        places = box_places(found, self.one(self.address(statement.source), mask))
+        memory, target = self.block.memory, self.block.arrays[found.buffer]
+        memory.check_fenced(places, "a store by the copy engine")
+
+        def store() -> None:
+            data = memory.bytes[places].view(target.dtype).reshape(offsets.shape)
+            target[offsets[inside]] = data[inside]
+
+        if self.block.timing is Timing.EARLY:
+            store()
+            return lambda: None
+        return store
+
+    def address(self, address: ir.Address) -> Any:
+        return address.offset + self.block.kernel.tile(address.tile).offset
+
+    def places(self, address: ir.Address) -> Array:
+        """A byte address for every lane."""
+        return np.broadcast_to(np.asarray(self.value(self.address(address))), (WARP,))
+
+    # Matrix instructions
+
+    def wgmma(self, statement: ir.Stmt, mask: Lanes) -> None:
+        if not mask.all():
+            raise Hazard("a matrix instruction is reached by part of a warp")
+        match statement:
+            case ir.Descriptor(name=name, layout=layout, major=major):
+                start = self.one(self.address(statement.address), mask)
+                self.descriptors[name] = (start, descriptor(layout, major))
+            case ir.Wgmma():
+                self.matrix_open.append(self.issue(statement))
+            case ir.WgmmaCommit():
+                self.matrix.append(self.matrix_open)
+                self.matrix_open = []
+            case ir.WgmmaWait(pending=pending):
+                while len(self.matrix) > pending:
+                    for instruction in self.matrix.pop(0):
+                        self.multiply(instruction)
+
+    def issue(self, statement: ir.Wgmma) -> _Pending:
+        sides = ((statement.a, 64), (statement.b, statement.n))
+        a, b = (
+            operand_places(*self.descriptors[side.descriptor], side.offset, side.major, count)
+            for side, count in sides
+        )
+        # The warp's own rows of A, all of B.
+        rows = a[16 * (self.warp % 4) : 16 * (self.warp % 4) + 16]
+        pending = _Pending(statement, rows, b)
+        for places in (rows, b):
+            self.block.memory.load(places, 2, "a matrix instruction")
+            self.block.memory.check_fenced(places, "a matrix instruction")
+        if self.block.timing is Timing.EARLY:
+            self.multiply(pending)
+        return pending
+
+    def multiply(self, pending: _Pending) -> None:
+        if pending.done:
+            return
+        pending.done = True
+        memory, statement = self.block.memory, pending.statement
+        a = memory.load(pending.a_places, 2, "a matrix instruction")
+        b = memory.load(pending.b_places, 2, "a matrix instruction")
+        acc = self.registers[statement.acc]
+        apply_wgmma(acc, a, b, statement.dtype, accumulate=statement.accumulate)
+
+    def settled(self, array: str) -> Array:
+        """A register array that no matrix instruction is still going to write."""
+        groups = [*self.matrix, self.matrix_open]
+        if any(p.statement.acc == array for group in groups for p in group):
+            raise Hazard(f"{array} is used while matrix instructions write it")
+        return self.registers[array]
+
+    def sm80(self, statement: ir.Stmt, mask: Lanes) -> None:
+        match statement:
+            case ir.CpAsync():
+                self.cp_async(statement, mask)
+            case ir.CommitGroup():
+                self.copies.append(self.copies_open)
+                self.copies_open = []
+            case ir.WaitGroup(pending=pending):
+                while len(self.copies) > pending:
+                    for places, data in self.copies.pop(0):
+                        self.block.memory.arrive(places, data)
+            case ir.LdMatrix(target=target, source=source, transposed=transposed):
+                rows = self.block.memory.load(self.places(source), 16, "ldmatrix")
+                first = self.one(target.index, mask)
+                load_matrices(self.registers[target.array], first, rows, transposed=transposed)
+            case ir.MmaSync(acc=acc, a=a, b=b, dtype=dtype):
+                at = [self.one(part.index, mask) for part in (acc, a, b)]
+                arrays = [self.registers[part.array] for part in (acc, a, b)]
+                apply_mma(arrays, at, dtype)
+
+    def cp_async(self, statement: ir.CpAsync, mask: Lanes) -> None:
+        guard = mask & truth(self.value(statement.guard))
+        offsets = np.broadcast_to(np.asarray(self.value(statement.offset)), (WARP,))
+        source = self.block.arrays[statement.buffer].view(np.uint8)
+        if guard.any() and (offsets[guard] % 16).any():
+            raise Hazard("an asynchronous copy begins at an address that is no multiple of 16")
+        index = np.where(guard, offsets, 0)[:, None] + np.arange(16)
+        data = np.where(guard[:, None], source[index], 0).astype(np.uint8)[mask]
+        places = self.block.memory.places(self.places(statement.target)[mask], 16)
+        if self.block.memory.awaited[places].any():
+            raise Hazard("two copies write the same shared memory")
+        self.block.memory.announce(places)
+        if self.block.timing is Timing.EARLY:
+            self.block.memory.arrive(places, data)
+        else:
+            self.copies_open.append((places, data))
+
+    # Elements
+
+    def element(self, statement: ir.Stmt, mask: Lanes) -> None:
+        memory = self.block.memory
+        match statement:
+            case ir.LoadElement(name=name, offset=offset, guard=guard):
+                lanes = mask & truth(self.value(guard))
+                source = self.block.arrays[statement.buffer]
+                self.elements[name] = load_element(source, self.value(offset), lanes)
+            case ir.StShared(target=target, name=name, dtype=dtype):
+                data = self.elements[name].astype(dtype.numpy)[mask]
+                rows = np.ascontiguousarray(data)[:, None].view(np.uint8)
+                memory.store(self.places(target)[mask], rows, self.warp, "a store")
+            case ir.StSharedVec(target=target, source=source_at, count=count):
+                first = self.one(source_at.index, mask)
+                values = self.settled(source_at.array)[first : first + count]
+                rows = np.ascontiguousarray(values.T).view(np.uint8)[mask]
+                memory.store(self.places(target)[mask], rows, self.warp, "a store")
+            case ir.StMatrix(target=target, source=source_at, count=count):
+                first = self.one(source_at.index, mask)
+                rows = matrix_rows(self.registers[source_at.array], first, count)
+                places = self.places(target)[: 8 * count]
+                memory.store(places, rows, self.warp, "stmatrix")
+            case ir.Epilogue(acc=acc):
+                self.settled(acc.array)
+                epilogue(statement, self, mask)
+            case ir.StGlobalVec():
+                store_vectors(statement, self, mask)
+            case _:
+                raise InternalError(f"no meaning for {type(statement).__name__}")
+
+    def shared_f32(self, address: ir.Address, steps: Array) -> Array:
+        """f32 values of shared memory, for every lane and each of `steps` bytes further on."""
+        places = self.places(address)[None, :] + steps[:, None]
+        data = self.block.memory.load(places, 4, "an epilogue")
+        found: Array = np.ascontiguousarray(data).view(F32.numpy)[..., 0]
+        return found

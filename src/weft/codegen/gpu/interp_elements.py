@@ -1,0 +1,145 @@
+"""Element programs, and the loads and stores of fragments, for the lanes of a warp."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from weft.codegen.gpu import ir
+from weft.codegen.gpu.element import ElementOp
+from weft.codegen.gpu.interp_memory import Array, Hazard
+from weft.codegen.gpu.interp_scalars import Lanes, Value
+from weft.foundation import functions
+from weft.foundation.dtypes import F32, DType
+
+
+class Warp(Protocol):
+    """What element statements need of the warp that runs them."""
+
+    registers: dict[str, Array]
+
+    @property
+    def block(self) -> Any: ...
+
+    def value(self, expression: Any) -> Value: ...
+
+    def one(self, expression: Any, mask: Lanes) -> int: ...
+
+    def shared_f32(self, address: ir.Address, steps: Array) -> Array: ...
+
+
+def load_element(source: Array, offset: Value, lanes: Lanes) -> Array:
+    """An element for every lane, 0 where a lane is not active."""
+    place = np.where(lanes, offset, 0)
+    _in_range(source, place)
+    zero = source.dtype.type(0)
+    found: Array = np.where(lanes, source[place] if source.size else zero, zero)
+    return found.astype(source.dtype)
+
+
+def _in_range(buffer: Array, places: Array) -> None:
+    if places.size and (places.min() < 0 or places.max() >= max(1, buffer.size)):
+        raise Hazard(f"element {int(places.max())} of a buffer of {buffer.size} is used")
+
+
+def apply(op: ElementOp, values: Mapping[str, Array], dtypes: Mapping[str, DType]) -> Array:
+    """The value of one op, as an array of its dtype (f32 where rounding is left to the store)."""
+    if op.fn == "const":
+        return np.asarray(op.value).astype(op.dtype.numpy)
+    args = [values[name] for name in op.args]
+    if op.fn == "select":
+        return np.where(args[0], args[1], args[2])
+    source = dtypes[op.args[0]]
+    if op.deferred_rounding:
+        args = [arg.astype(np.float32) for arg in args]
+        source = F32
+    if op.fn == "cast":
+        target = F32 if op.deferred_rounding else op.dtype
+        return args[0].astype(target.numpy)
+    if len(args) == 1:
+        return functions.unary(op.fn, source, args[0])
+    return functions.binary(op.fn, source, args[0], args[1])
+
+
+def coordinates(fragment: ir.Fragment, warp: Warp) -> tuple[Array, Array]:
+    """Row and column of every element of a fragment, as [group, element, lane]."""
+    group = np.arange(fragment.groups)[:, None, None]
+    element = np.arange(4)[None, :, None]
+    row = np.asarray(warp.value(fragment.row)) + 8 * (element // 2) + 0 * group
+    column = np.asarray(warp.value(fragment.column)) + element % 2 + 8 * group
+    rows, columns, _ = np.broadcast_arrays(row, column, np.zeros((1, 1, 32), np.int64))
+    return rows, columns
+
+
+def epilogue(node: ir.Epilogue, warp: Warp, mask: Lanes) -> None:
+    """Apply an element program to a fragment of an accumulator."""
+    fragment = node.fragment
+    first = warp.one(node.acc.index, mask)
+    acc = warp.registers[node.acc.array][first : first + 4 * fragment.groups]
+    row, column = coordinates(fragment, warp)
+    values: dict[str, Array] = {node.value: acc.reshape(fragment.groups, 4, 32)}
+    dtypes: dict[str, DType] = {node.value: F32}
+    with np.errstate(**functions.QUIET):
+        for source in node.sources:
+            values[source.name] = _source(source, fragment, warp, row, column)
+            dtypes[source.name] = source.dtype
+        for op in node.ops:
+            values[op.name] = apply(op, values, dtypes)
+            dtypes[op.name] = op.dtype
+    result = np.broadcast_to(values[node.result], row.shape)
+    _keep(node, warp, result, warp.one(node.out.index, mask))
+
+
+def _source(
+    source: ir.ElementSource, fragment: ir.Fragment, warp: Warp, row: Array, column: Array
+) -> Array:
+    match source:
+        case ir.SharedColumns(source=address, dtype=dtype):
+            steps = (np.arange(fragment.groups)[:, None] * 32 + np.arange(4) % 2 * 4).reshape(-1)
+            found = warp.shared_f32(address, steps)
+            return found.reshape(fragment.groups, 4, 32).astype(dtype.numpy)
+        case ir.GlobalElements(buffer=number, row_stride=rows, column_stride=columns):
+            buffer = warp.block.arrays[number]
+            place = np.asarray(warp.value(source.base)) + row * rows + column * columns
+            inside = np.ones(place.shape, bool)
+            if rows:
+                inside = inside & (row < fragment.rows)
+            if columns:
+                inside = inside & (column < fragment.columns)
+            return load_element(buffer, place, inside)
+        case ir.IndexElements(row_factor=rows, column_factor=columns, dtype=dtype):
+            index: Array = np.asarray(warp.value(source.base)) + row * rows + column * columns
+            return index.astype(dtype.numpy)
+
+
+def _keep(node: ir.Epilogue, warp: Warp, result: Array, first: int) -> None:
+    """Results into registers: pairs of 16 bits, or f32."""
+    out = warp.registers[node.out.array]
+    groups = node.fragment.groups
+    if node.out_dtype is F32:
+        out[first : first + 4 * groups] = result.astype(np.float32).reshape(4 * groups, 32)
+        return
+    bits = np.ascontiguousarray(result.astype(node.out_dtype.numpy)).view(np.uint16)
+    wide = bits.astype(np.uint32).reshape(groups, 2, 2, 32)
+    out[first : first + 2 * groups] = (wide[:, :, 0] | wide[:, :, 1] << 16).reshape(-1, 32)
+
+
+def store_vectors(node: ir.StGlobalVec, warp: Warp, mask: Lanes) -> None:
+    """Store a fragment's results."""
+    fragment = node.fragment
+    first = warp.one(node.source.index, mask)
+    row, column = coordinates(fragment, warp)
+    registers = warp.registers[node.source.array]
+    if node.dtype is F32:
+        values = registers[first : first + 4 * fragment.groups].reshape(row.shape)
+    else:
+        pairs = registers[first : first + 2 * fragment.groups].reshape(fragment.groups, 2, 32)
+        halves = np.stack([pairs & 0xFFFF, pairs >> 16], axis=2).astype(np.uint16)
+        values = np.ascontiguousarray(halves.reshape(row.shape)).view(node.dtype.numpy)
+    target = warp.block.arrays[node.buffer]
+    place = np.asarray(warp.value(node.base)) + row * node.row_stride + column * node.column_stride
+    inside = (row < fragment.rows) & (column < fragment.columns) & mask
+    _in_range(target, place[inside])
+    target[place[inside]] = values[inside]

@@ -1,0 +1,257 @@
+"""Choosing an `MmaPlan`: tiles by how well they fill the machine's units, from a short list.
+
+The time of a candidate is `waves * tile area / efficiency`: all tiles of a wave run at once, one on
+each unit, and the last wave is as slow as a full one. Efficiencies are what kernels of that form
+were measured to reach of the best one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from weft.foundation.dtypes import BF16, F16, F32, DType
+from weft.foundation.index_expr import Expr, coefficient, linear
+from weft.plan.epilogue import epilogue_names, local_edges
+from weft.plan.ir import CacheRead, Header, MmaPlan, Vectorize
+from weft.region.ir import Kernel, Let, Read, Tensor, row_major
+from weft.target import roofline
+from weft.target.target import Target
+
+LIGHT: Final = frozenset({"bias", "scale"})
+"""Epilogue steps that cost next to nothing."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The sizes of a contraction, the dtype of its operands, and how they lie in memory."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    dtype: DType
+    layouts: tuple[str, str]
+    aligned: bool
+    """Whether every pitch and offset of the operands is a multiple of 16 bytes."""
+
+    def tiles(self, rows: int, columns: int) -> int:
+        return self.batch * -(-self.m // rows) * -(-self.n // columns)
+
+
+def problem_of(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Problem | None:
+    """The problem of a contraction kernel; None where it has none that matrix units can take."""
+    roles = kernel.roles
+    if roles is None:
+        return None
+    sides = [kernel.let(roles.lhs), kernel.let(roles.rhs)]
+    addresses = [_address(let, tensors) for let in sides]
+    if None in addresses or len({let.dtype for let in sides}) > 1:
+        return None
+    found = [address for address in addresses if address is not None]
+    sizes = kernel.sizes
+    batch, m, n, k = (
+        math.prod(sizes[a] for a in axes) for axes in (roles.batch, roles.m, roles.n, roles.k)
+    )
+    contiguous = [coefficient(address, roles.k[-1]) == 1 for address in found]
+    layouts = ("row" if contiguous[0] else "col", "col" if contiguous[1] else "row")
+    item = sides[0].dtype.storage_bytes
+    aligned = all(_is_aligned(address, item) for address in found)
+    return Problem(batch, m, n, k, sides[0].dtype, layouts, aligned)
+
+
+def _address(let: Let, tensors: Mapping[str, Tensor]) -> Expr | None:
+    if not isinstance(let.expr, Read) or let.expr.guards:
+        return None
+    return linear(let.expr.index, row_major(tensors[let.expr.tensor].shape))
+
+
+def _is_aligned(address: Expr, item: int) -> bool:
+    steps = [factor for _, factor in address.terms]
+    if 1 not in steps:
+        return False
+    steps.remove(1)
+    return all(number * item % 16 == 0 for number in (*steps, address.constant))
+
+
+# -- GPU -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A form that kernels can have."""
+
+    rows: int
+    columns: int
+    warp_tile: tuple[int, int]
+    roles: str
+    efficiency: float
+    stages: int = 0
+    """0: as many as fit."""
+
+    @property
+    def consumers(self) -> int:
+        if self.roles == "pingpong":
+            return 2
+        return (self.rows // self.warp_tile[0]) * (self.columns // self.warp_tile[1])
+
+
+SM90_FORMS: Final = (
+    Candidate(128, 256, (64, 256), "cooperative", 1.0),
+    Candidate(128, 192, (128, 192), "pingpong", 1.012),
+    Candidate(128, 128, (128, 128), "pingpong", 0.985),
+    Candidate(256, 128, (128, 128), "cooperative", 0.99),
+    Candidate(128, 224, (64, 224), "cooperative", 0.98),
+    Candidate(128, 192, (64, 192), "cooperative", 0.97),
+    Candidate(128, 160, (64, 160), "cooperative", 0.96),
+    Candidate(128, 128, (64, 128), "cooperative", 0.95),
+    Candidate(64, 256, (64, 256), "cooperative", 0.92),
+    Candidate(64, 128, (64, 128), "cooperative", 0.85),
+    Candidate(64, 64, (64, 64), "cooperative", 0.5),
+)
+SM80_FORMS: Final = (
+    Candidate(128, 64, (64, 64), "single", 1.0, stages=2),
+    Candidate(128, 128, (64, 64), "single", 1.05, stages=3),
+)
+
+
+def sm90_plan(kernel: Kernel, problem: Problem, target: Target, header: Header) -> MmaPlan:
+    """The SM90 form that fills the units best."""
+    form = _fastest(SM90_FORMS, problem, target)
+    steps = epilogue_names(kernel)
+    narrow = kernel.let(kernel.outputs[0].value).dtype is not F32
+    wait = form.roles == "cooperative" and form.columns == 256 and form.rows == 128
+    return MmaPlan(
+        header,
+        (form.rows, form.columns, 64),
+        stages=_stages(form, target, _column_vectors(kernel)),
+        warp_tile=form.warp_tile,
+        cache=_cached(),
+        epilogue=steps,
+        arch="sm90",
+        layout_hints={"A_swizzle": True, "B_swizzle": True, "C_stride": "row"},
+        algo_choice={"matmul": "implicit_gemm"},
+        local_edges=local_edges(kernel),
+        operand_layouts=problem.layouts,
+        roles=form.roles,
+        # Heavy epilogues cost more inside the next tile than after their own.
+        deferred_epilogue=wait and narrow and set(steps) <= LIGHT,
+        consumers=form.consumers,
+        registers=(40, 232) if form.consumers == 2 else (0, 0),
+    )
+
+
+def _column_vectors(kernel: Kernel) -> int:
+    """How many tensors the epilogue reads along the columns alone."""
+    columns = set(kernel.roles.n) if kernel.roles else set()
+    reads = [let for let in kernel.body if isinstance(let.expr, Read)]
+    return sum(bool(let.axes) and set(let.axes) <= columns for let in reads)
+
+
+def _stages(form: Candidate, target: Target, vectors: int) -> int:
+    """As many stages as shared memory holds beside the staging of results and the column vectors
+    of the epilogue."""
+    slot = roofline.shared_bytes_per_block((form.rows, form.columns, 64), 2, 1)
+    staging = form.consumers * 2 * form.warp_tile[0] * 128
+    beside = staging + form.consumers * vectors * form.warp_tile[1] * 4 + 256
+    room = target.limits.shared_bytes_per_block - beside
+    return max(2, min(8, room // slot))
+
+
+def sm80_plan(kernel: Kernel, problem: Problem, target: Target, header: Header) -> MmaPlan:
+    """The SM80 form: document 2's tile, or twice its columns where that fills the units too."""
+    form = SM80_FORMS[0]
+    wide = SM80_FORMS[1]
+    if problem.tiles(wide.rows, wide.columns) >= 2 * target.limits.units:
+        form = _fastest(SM80_FORMS, problem, target)
+    tile = (form.rows, form.columns, 64)
+    extents = zip("mnk", (problem.m, problem.n, problem.k), tile, strict=True)
+    return MmaPlan(
+        header,
+        tile,
+        stages=form.stages,
+        bind={"m.o": "block.y", "n.o": "block.x", "m.i.o": "warp.y", "n.i.o": "warp.x"},
+        warp_tile=form.warp_tile,
+        cache=_cached(),
+        vectorize=Vectorize("n.i.i", 8),
+        predicate_tail=tuple(f"{a}.i.i" for a, size, step in extents if size % step),
+        epilogue=epilogue_names(kernel),
+        arch="sm80",
+        layout_hints={"A_swizzle": True, "B_swizzle": True, "C_stride": "row"},
+        algo_choice={"matmul": "implicit_gemm"},
+        local_edges=local_edges(kernel),
+        operand_layouts=problem.layouts,
+        roles="single",
+    )
+
+
+def _cached() -> tuple[CacheRead, CacheRead]:
+    return CacheRead("A", "smem", "k.i"), CacheRead("B", "smem", "k.i")
+
+
+def _fastest(forms: tuple[Candidate, ...], problem: Problem, target: Target) -> Candidate:
+    return min(forms, key=lambda form: form_time(form, problem, target))
+
+
+def form_time(form: Candidate, problem: Problem, target: Target) -> float:
+    """The time of a form, up to a factor that all forms share."""
+    tiles = problem.tiles(form.rows, form.columns)
+    waves = roofline.waves(tiles, target.limits.units)
+    return waves * form.rows * form.columns / form.efficiency
+
+
+def takes_matrix_units(problem: Problem | None, kernel: Kernel) -> bool:
+    """Whether matrix instructions compute what the kernel says: narrow operands, f32 sums."""
+    if problem is None or problem.dtype not in (BF16, F16) or kernel.roles is None:
+        return False
+    return kernel.let(kernel.roles.contraction).dtype is F32
+
+
+# -- CPU -----------------------------------------------------------------------------------------
+
+
+def cpu_plan(kernel: Kernel, target: Target, header: Header) -> MmaPlan:
+    """A register tile: rows by vectors of columns, as large as the registers allow and the sizes
+    fill."""
+    assert kernel.roles is not None
+    roles, sizes = kernel.roles, kernel.sizes
+    lanes = target.lanes(kernel.let(roles.contraction).dtype)
+    m, n = sizes[roles.m[-1]], sizes[roles.n[-1]]
+    while lanes > 1 and lanes > n:
+        lanes //= 2
+    rows, vectors = register_tile(m, n, lanes, target.limits.vector_registers or 16)
+    depth = math.prod(sizes[a] for a in roles.k)
+    kind = "conv" if kernel.pattern.value == "conv" else "matmul"
+    return MmaPlan(
+        header,
+        (rows, vectors * lanes, max(1, min(depth, 256))),
+        warp_tile=(rows, vectors * lanes),
+        vectorize=Vectorize("n.i.i", lanes),
+        epilogue=epilogue_names(kernel),
+        arch="cpu",
+        algo_choice={kind: "implicit_gemm"},
+        local_edges=local_edges(kernel),
+        roles="single",
+    )
+
+
+def register_tile(m: int, n: int, lanes: int, registers: int) -> tuple[int, int]:
+    """Rows and vectors of a register tile: each step loads rows + vectors values for rows * vectors
+    multiply-adds, and what does not fill a tile runs at the speed of single elements."""
+    best, chosen = 0.0, (1, 1)
+    for vectors in range(1, 5):
+        most = (registers - 1 - vectors) // vectors
+        for rows in range(1, min(most, m, 14) + 1):
+            reuse = rows * vectors / (rows + vectors)
+            score = reuse * _filled(m, rows) * _filled(n, vectors * lanes)
+            if score > best:
+                best, chosen = score, (rows, vectors)
+    return chosen
+
+
+def _filled(size: int, step: int) -> float:
+    """The share of an axis that whole tiles cover, and a quarter of what is left."""
+    whole = size // step * step
+    return (whole + (size - whole) / 4) / size if size else 1.0

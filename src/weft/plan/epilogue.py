@@ -1,0 +1,135 @@
+"""What happens to a contraction before it is stored, in the words of the plan language.
+
+    bias      a value along the columns is added        residual   a whole matrix is added
+    scale     times, or over, one number or vector      relu gelu silu tanh ...
+    where     chosen by a mask                          ewise      anything else
+
+Casts have no name of their own: storing rounds anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from weft.plan.ir import LocalEdge
+from weft.region.ir import Binary, Cast, Const, Kernel, Let, Reduce, Select, Unary, operands
+
+
+def epilogue_names(kernel: Kernel) -> tuple[str, ...]:
+    """The steps between the contraction of a kernel and its first result."""
+    if kernel.roles is None:
+        return ()
+    return tuple(_Namer(kernel).names(kernel.outputs[0].value))
+
+
+def local_edges(kernel: Kernel) -> tuple[LocalEdge, ...]:
+    """The intermediates that stay on chip: a contraction and what its epilogue makes of it."""
+    if kernel.roles is None:
+        return ()
+    start = kernel.roles.contraction
+    values = dict.fromkeys(o.value for o in kernel.outputs if o.value != start)
+    label = kernel.labels
+    return tuple(
+        LocalEdge(label.get(start, start), label.get(value, value), "reg") for value in values
+    )
+
+
+class _Namer:
+    """Reads an epilogue backward from the stored value."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        assert kernel.roles is not None
+        self.roles = kernel.roles
+        self.lets: Mapping[str, Let] = {let.name: let for let in kernel.body}
+        self.after = self._after()
+
+    def _after(self) -> set[str]:
+        """The Lets that depend on the contraction."""
+        found = {self.roles.contraction}
+        for let in self.lets.values():
+            if not isinstance(let.expr, Reduce) and found.intersection(operands(let)):
+                found.add(let.name)
+        return found
+
+    def names(self, value: str) -> list[str]:
+        if value == self.roles.contraction or value not in self.after:
+            return []
+        known = self._gelu(value) or self._silu(value)
+        if known is not None:
+            return [*self.names(known[1]), known[0]]
+        match self.lets[value].expr:
+            case Cast(x=x):
+                return self.names(x)
+            case Unary(fn=fn, x=x):
+                return [*self.names(x), fn]
+            case Select(pred=pred, x=x, y=y):
+                inner = next(name for name in (x, y, pred) if name in self.after)
+                return [*self.names(inner), "where"]
+            case Binary() as expr:
+                return self._binary(expr)
+            case _:
+                return ["ewise"]
+
+    def _binary(self, expr: Binary) -> list[str]:
+        sides = [name for name in (expr.lhs, expr.rhs) if name in self.after]
+        if len(sides) == 2:
+            return [*self.names(sides[0]), "ewise"]
+        other = expr.rhs if sides[0] == expr.lhs else expr.lhs
+        axes = set(self.lets[other].axes)
+        along_rows = bool(axes & {*self.roles.m, *self.roles.batch})
+        if expr.fn == "add":
+            word = "residual" if along_rows else "bias"
+        else:
+            word = "scale" if expr.fn in ("mul", "div") and not along_rows else "ewise"
+        return [*self.names(sides[0]), word]
+
+    # Functions that programs spell out
+
+    def _gelu(self, value: str) -> tuple[str, str] | None:
+        """`(x * 0.5) * (erf(x / sqrt 2) + 1)`, in any order of the factors."""
+        outer = self._sides(value, "mul")
+        for half, one in _orders(outer):
+            scaled, shifted = self._sides(half, "mul"), self._sides(one, "add")
+            for x, c in _orders(scaled):
+                if self._number(c) == 0.5 and any(
+                    self._number(d) == 1.0 and self._erf_of(e) == x for e, d in _orders(shifted)
+                ):
+                    return "gelu", x
+        return None
+
+    def _erf_of(self, value: str) -> str | None:
+        expr = self.lets[value].expr
+        if not isinstance(expr, Unary) or expr.fn != "erf":
+            return None
+        inner = self.lets[expr.x].expr
+        if not isinstance(inner, Binary) or inner.fn not in ("mul", "div"):
+            return None
+        number = self._number(inner.rhs)
+        root = 2.0**0.5 if inner.fn == "div" else 0.5**0.5
+        return inner.lhs if number is not None and abs(number - root) < 1e-3 else None
+
+    def _silu(self, value: str) -> tuple[str, str] | None:
+        """`x / (1 + exp(-x))`."""
+        quotient = self._sides(value, "div")
+        if quotient is None:
+            return None
+        x, below = quotient
+        for power, one in _orders(self._sides(below, "add")):
+            expr = self.lets[power].expr
+            if self._number(one) == 1.0 and isinstance(expr, Unary) and expr.fn == "exp":
+                inner = self.lets[expr.x].expr
+                if inner == Unary("neg", x):
+                    return "silu", x
+        return None
+
+    def _sides(self, value: str, fn: str) -> tuple[str, str] | None:
+        expr = self.lets[value].expr
+        return (expr.lhs, expr.rhs) if isinstance(expr, Binary) and expr.fn == fn else None
+
+    def _number(self, value: str) -> float | None:
+        expr = self.lets[value].expr
+        return float(expr.value.real) if isinstance(expr, Const) else None
+
+
+def _orders(pair: tuple[str, str] | None) -> list[tuple[str, str]]:
+    return [] if pair is None else [pair, pair[::-1]]

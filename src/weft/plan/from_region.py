@@ -1,0 +1,129 @@
+"""From a kernel and a target to a plan: a good first choice, made in microseconds.
+
+The pattern of a kernel decides the kind of plan, the target the numbers. Kernels of equal structure
+get one plan. Tuning starts from here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from weft.plan.contraction import (
+    cpu_plan,
+    problem_of,
+    sm80_plan,
+    sm90_plan,
+    takes_matrix_units,
+)
+from weft.plan.ir import ConvPlan, Header, MapPlan, Plan, PlanSet, RowPlan
+from weft.region.cost import row_bytes
+from weft.region.ir import Fold, Kernel, Module, Pattern, Read, Reduce, Tensor, walk
+from weft.region.resources import vector_bytes
+from weft.region.structure import structure_key
+from weft.target.target import Kind, Target
+
+
+def plan_module(module: Module, target: Target) -> PlanSet:
+    """A plan for every kernel of a module but those the host carries out."""
+    kernels: dict[str, str] = {}
+    plans: dict[str, Plan] = {}
+    for kernel in module.kernels:
+        if kernel.pattern is Pattern.OPAQUE:
+            continue
+        key = structure_key(kernel, module.tensors)
+        kernels[kernel.name] = key
+        if key not in plans:
+            plans[key] = plan_kernel(kernel, module.tensors, target, key)
+    return PlanSet(kernels, plans)
+
+
+def plan_kernel(
+    kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, key: str = ""
+) -> Plan:
+    """The plan of one kernel."""
+    header = Header(target.name, key or structure_key(kernel, tensors))
+    if kernel.roles is not None:
+        plan = _contraction(kernel, tensors, target, header)
+        if plan is not None:
+            return plan
+    if any(isinstance(let.expr, Reduce | Fold) for let in kernel.body):
+        return _row(kernel, tensors, target, header)
+    return _map(kernel, tensors, target, header)
+
+
+def _contraction(
+    kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: Header
+) -> Plan | None:
+    """A plan for matrix instructions; None where the kernel does not suit them."""
+    if target.kind is Kind.CPU:
+        return cpu_plan(kernel, target, header)
+    problem = problem_of(kernel, tensors)
+    if kernel.pattern is Pattern.CONV:
+        return ConvPlan(header, (128, 64, 64), halo=_halo(kernel))
+    if problem is None or not takes_matrix_units(problem, kernel):
+        return None
+    if target.has("wgmma") and problem.aligned and len(kernel.outputs) == 1:
+        return sm90_plan(kernel, problem, target, header)
+    return sm80_plan(kernel, problem, target, header)
+
+
+def _halo(kernel: Kernel) -> tuple[int, ...]:
+    """How far the guarded read of a convolution reaches beyond its tile, an entry per axis that has
+    a window."""
+    assert kernel.roles is not None
+    read = kernel.let(kernel.roles.lhs).expr
+    reduced = set(kernel.roles.k)
+    found = []
+    for expr in read.index if isinstance(read, Read) else ():
+        reach = sum(
+            factor * (kernel.sizes[str(term)] - 1)
+            for term, factor in expr.terms
+            if str(term) in reduced
+        )
+        if len(expr.terms) > 1 and reach:
+            found.append(reach // 2)
+    return tuple(found)
+
+
+def _row(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: Header) -> RowPlan:
+    reduced = {
+        a for let in kernel.body if isinstance(let.expr, Reduce | Fold) for a in let.expr.axes
+    }
+    length = math.prod(kernel.sizes[name] for name in reduced)
+    fits = row_bytes(kernel, tensors) <= target.row_bytes
+    if target.kind is Kind.CPU:
+        vector = _cpu_lanes(kernel, target)
+        partial = max(1, min(4, length // max(vector, 1)))
+        return RowPlan(header, vector, 1, 1, accumulators=partial, keep_row=fits)
+    vector = _gpu_vector(kernel, tensors)
+    wanted = -(-length // (vector * 4))
+    threads = min(1024, max(32, 1 << max(0, wanted - 1).bit_length()))
+    rows = max(1, 128 // threads)
+    return RowPlan(header, vector, rows, threads, accumulators=1, keep_row=fits)
+
+
+def _map(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: Header) -> MapPlan:
+    points = math.prod(kernel.sizes.values())
+    if target.kind is Kind.CPU:
+        vector = _cpu_lanes(kernel, target)
+        unroll = 4 if points >= 64 * vector else 1
+        return MapPlan(header, vector, unroll, 1)
+    vector = _gpu_vector(kernel, tensors)
+    return MapPlan(header, vector, 1, 256, grain=256 * vector)
+
+
+def _cpu_lanes(kernel: Kernel, target: Target) -> int:
+    """Lanes for the widest number that the kernel computes with."""
+    widths = [let.dtype.bits for let in walk(kernel.body) if not let.dtype.is_complex]
+    widest = max([w for w in widths if w <= 64], default=32)
+    return max(1, target.limits.vector_bits // max(widest, 32))
+
+
+def _gpu_vector(kernel: Kernel, tensors: Mapping[str, Tensor]) -> int:
+    """Elements of the narrowest tensor in the widest access that all tensors allow."""
+    names = [*kernel.inputs, *(output.tensor for output in kernel.outputs)]
+    size = max(
+        (tensors[name].dtype.storage_bytes for name in names if tensors[name].shape), default=4
+    )
+    return max(1, vector_bytes(kernel, tensors) // size)

@@ -1,0 +1,2 @@
+"""Integer sets and maps behind names, and the analyses that stand on them. The only importer of
+islpy."""

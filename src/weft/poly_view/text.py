@@ -1,0 +1,266 @@
+"""Poly-View as JSON, both ways without loss: document 2's section 12.3, extended.
+
+    {"poly_view": {"inputs", "params", "blocks", "edges", "outputs", "chains"}}
+
+A block has the document's fields. Its `domain` maps each axis to `[lower, upper)`; an access's
+`map` is one string, piecewise where there are guards:
+
+    "[i0, i2]"        "[i0, i1 + i3 - 1] : 0 <= i1 + i3 - 1 < 8 else 0.0"
+
+Beside them a block says its `fn`, its `dtype`, which axes it reduces (`reduce`), the Tiny value it
+computes (`value`, an id), and for an update `write`, `base` and `shape`; an access may `widen`.
+`attrs` are the document's, with `batch_idx`. Under `edges` the list `true` has access numbers, and
+-1 for a base or a param; `anti` and `output` are always empty. Blocks are read back with the Tiny
+values that the caller gives by id.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final, TypeAlias
+
+from weft.foundation.errors import SpecViolation
+from weft.foundation.index_expr import Index
+from weft.foundation.index_text import NON_AFFINE, parse_guard, parse_index
+from weft.foundation.json_fields import Fields, parse, read_scalar, reading, write_scalar
+from weft.poly_view.ir import (
+    Access,
+    BlockKind,
+    Chain,
+    ContractionAttrs,
+    Edge,
+    IndexParam,
+    IterAxis,
+    PolyBlock,
+    Scop,
+)
+
+Json: TypeAlias = dict[str, Any]
+_MAP: Final = re.compile(r"\[(?P<index>[^\]]*)\](?: : (?P<guards>.*?)(?: else (?P<fill>.*))?)?")
+
+
+def dumps(scop: Scop) -> str:
+    """The view as JSON text, one block on a line."""
+    parts = []
+    for key, value in to_json(scop)["poly_view"].items():
+        if isinstance(value, list) and value:
+            rows = ",\n      ".join(json.dumps(row) for row in value)
+            parts.append(f'    "{key}": [\n      {rows}\n    ]')
+        else:
+            parts.append(f'    "{key}": {json.dumps(value)}')
+    return '{\n  "poly_view": {\n' + ",\n".join(parts) + "\n  }\n}\n"
+
+
+def loads(text: str, values: Mapping[str, Any] | None = None) -> Scop:
+    """The view that a JSON text describes, over the given Tiny values."""
+    return from_json(parse(text, "Poly-View file"), values)
+
+
+# -- writing -------------------------------------------------------------------------------------
+
+
+def to_json(scop: Scop) -> Json:
+    """The view as a JSON document."""
+    return {
+        "poly_view": {
+            "inputs": {
+                name: {"dtype": dtype.name, "shape": list(shape)}
+                for name, (dtype, shape) in scop.inputs.items()
+            },
+            "shapes": {name: list(shape) for name, shape in scop.shapes.items()},
+            "params": [
+                {"name": p.name, **_access(p.access), "low": p.low, "high": p.high}
+                for p in scop.params
+            ],
+            "blocks": [_block(block) for block in scop.blocks],
+            "edges": _edges(scop),
+            "outputs": [
+                {"name": name, **_access(access), "domain": _domain(axes)}
+                for name, access, axes in scop.outputs
+            ],
+            "chains": [{"kind": c.kind, "blocks": list(c.blocks)} for c in scop.chains],
+        }
+    }
+
+
+def _block(block: PolyBlock) -> Json:
+    made: Json = {
+        "name": block.name,
+        "kind": block.kind.value,
+        "fn": block.fn,
+        "value": block.value_id,
+        "dtype": block.dtype.name,
+        "domain": _domain(block.axes),
+    }
+    reduced = [axis.name for axis in block.axes if axis.reduce]
+    if reduced:
+        made["reduce"] = reduced
+    made["accesses"] = [_access(access) for access in block.accesses]
+    if block.write is not None:
+        made["write"] = _index_text(block.write)
+        made["base"] = block.base
+        made["shape"] = list(block.window_of)
+    if block.attrs is not None:
+        made["attrs"] = _attrs(block.attrs)
+    return made
+
+
+def _domain(axes: tuple[IterAxis, ...]) -> Json:
+    return {axis.name: [0, axis.size] for axis in axes}
+
+
+def _access(access: Access) -> Json:
+    made: Json = {"tensor": access.tensor, "map": map_text(access)}
+    if access.widen is not None:
+        made["widen"] = access.widen.name
+    return made
+
+
+def map_text(access: Access) -> str:
+    """The piecewise map of an access in one string."""
+    text = _index_text(access.map)
+    if access.guards:
+        text += " : " + " and ".join(str(guard) for guard in access.guards)
+        text += f" else {json.dumps(write_scalar(access.fill))}" if access.fill is not None else ""
+    return text
+
+
+def _index_text(index: Index) -> str:
+    return f"[{', '.join(map(str, index))}]"
+
+
+def _attrs(attrs: ContractionAttrs) -> Json:
+    return {
+        "pattern": attrs.pattern,
+        "batch_idx": list(attrs.batch_idx),
+        "lhs_idx": list(attrs.lhs_idx),
+        "rhs_idx": list(attrs.rhs_idx),
+        "out_idx": list(attrs.out_idx),
+        "reduce_idx": list(attrs.reduce_idx),
+        "affine_offsets": attrs.affine_offsets,
+    }
+
+
+def _edges(scop: Scop) -> list[Json]:
+    """One object for each pair of blocks, with every access between them."""
+    merged: dict[tuple[str, str], list[int]] = {}
+    for edge in scop.edges:
+        merged.setdefault((edge.source, edge.to), []).append(edge.access)
+    return [
+        {"from": source, "to": to, "deps": {"true": numbers, "anti": [], "output": []}}
+        for (source, to), numbers in merged.items()
+    ]
+
+
+# -- reading -------------------------------------------------------------------------------------
+
+
+def from_json(document: Any, values: Mapping[str, Any] | None = None) -> Scop:
+    """The view that a JSON document describes, over the given Tiny values."""
+    with reading(document, "the file") as outer:
+        whole = outer.take("poly_view")
+    with reading(whole, "poly_view") as fields:
+        return Scop(
+            _read_inputs(fields),
+            fields.items("blocks", lambda f: _read_block(f, values or {})),
+            _read_edges(fields),
+            fields.items("outputs", _read_output),
+            fields.items("chains", lambda f: Chain(f.text("kind"), f.texts("blocks"))),
+            fields.items("params", _read_param),
+            {n: tuple(s) for n, s in Fields(fields.take("shapes"), "poly_view.shapes").rest()},
+        )
+
+
+def _read_inputs(fields: Fields) -> dict[str, Any]:
+    found = {}
+    for name, document in Fields(fields.take("inputs"), "poly_view.inputs").rest():
+        with reading(document, f"poly_view.inputs.{name}") as one:
+            found[name] = (one.dtype("dtype"), one.wholes("shape"))
+    return found
+
+
+def _read_block(fields: Fields, values: Mapping[str, Any]) -> PolyBlock:
+    value_id = fields.text("value")
+    write = parse_map(fields.text("write")).map if fields.has("write") else None
+    return PolyBlock(
+        fields.text("name"),
+        BlockKind(fields.text("kind")),
+        _read_domain(fields, fields.texts("reduce", ())),
+        fields.dtype("dtype"),
+        fields.items("accesses", _read_access),
+        values.get(value_id),
+        _read_attrs(fields),
+        value_id,
+        fields.text("fn"),
+        write,
+        fields.text("base") if write is not None else None,
+        fields.wholes("shape") if write is not None else (),
+    )
+
+
+def _read_domain(fields: Fields, reduced: tuple[str, ...]) -> tuple[IterAxis, ...]:
+    axes = []
+    for name, bounds in Fields(fields.take("domain"), f"{fields.where}.domain").rest():
+        if not isinstance(bounds, list) or len(bounds) != 2 or bounds[0] != 0:
+            fields.fail(f"the bounds of {name} must be [0, size], not {bounds!r}")
+        axes.append(IterAxis(name, int(bounds[1]), name in reduced))
+    return tuple(axes)
+
+
+def _read_access(fields: Fields) -> Access:
+    found = parse_map(fields.text("map"), fields.text("tensor"))
+    if not fields.has("widen"):
+        return found
+    return Access(found.tensor, found.map, found.guards, found.fill, fields.dtype("widen"))
+
+
+def parse_map(text: str, tensor: str = "") -> Access:
+    """The access that `map_text` wrote."""
+    match = _MAP.fullmatch(text)
+    if match is None:
+        raise SpecViolation(NON_AFFINE, f"{text!r} is not a map: [exprs] : guards else fill")
+    parts = [part for part in match["index"].split(", ") if part]
+    guards = match["guards"].split(" and ") if match["guards"] else []
+    fill = read_scalar(json.loads(match["fill"])) if match["fill"] else None
+    return Access(tensor, parse_index(parts), tuple(parse_guard(g) for g in guards), fill)
+
+
+def _read_attrs(fields: Fields) -> ContractionAttrs | None:
+    if not fields.has("attrs"):
+        return None
+    with reading(fields.take("attrs"), f"{fields.where}.attrs") as attrs:
+        return ContractionAttrs(
+            attrs.text("pattern"),
+            attrs.texts("batch_idx"),
+            attrs.texts("lhs_idx"),
+            attrs.texts("rhs_idx"),
+            attrs.texts("out_idx"),
+            attrs.texts("reduce_idx"),
+            attrs.take("affine_offsets"),
+        )
+
+
+def _read_edges(fields: Fields) -> tuple[Edge, ...]:
+    found: list[Edge] = []
+
+    def one(edge: Fields) -> None:
+        source, to = edge.text("from"), edge.text("to")
+        with reading(edge.take("deps"), f"{edge.where}.deps") as deps:
+            if deps.wholes("anti", ()) or deps.wholes("output", ()):
+                deps.fail("in SSA there are no anti and no output dependences")
+            found.extend(Edge(source, to, number) for number in deps.wholes("true"))
+
+    fields.items("edges", one)
+    return tuple(found)
+
+
+def _read_output(fields: Fields) -> tuple[str, Access, tuple[IterAxis, ...]]:
+    return fields.text("name"), _read_access(fields), _read_domain(fields, ())
+
+
+def _read_param(fields: Fields) -> IndexParam:
+    return IndexParam(
+        fields.text("name"), _read_access(fields), fields.whole("low"), fields.whole("high")
+    )

@@ -1,0 +1,150 @@
+"""A backend's results against what was expected: nothing to say, or what is wrong in detail."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.foundation.dtypes import DType, as_dtype
+from weft.foundation.errors import UserError
+from weft.testing.conformance.case import Holds, Values, Wanted
+from weft.testing.conformance.oracles.rounding import rounded
+from weft.testing.conformance.tolerance import Exact, ulp
+
+Array: TypeAlias = NDArray[Any]
+
+SHOWN = 8
+"""How many wrong elements are listed."""
+LISTED = 24
+"""How many elements of a tensor are written out."""
+
+
+@dataclass(frozen=True)
+class WrongElement:
+    """An element that does not pass, all in text."""
+
+    index: str
+    expected: str
+    got: str
+    difference: str
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong with the results of a case."""
+
+    reason: str
+    elements: tuple[WrongElement, ...] = ()
+
+
+def judge(expected: Values | Holds, got: Sequence[Any]) -> Problem | None:
+    """The first problem with the results, if there is one."""
+    kinds = (
+        [(want.dtype, want.exact.shape) for want in expected.wanted]
+        if isinstance(expected, Values)
+        else list(expected.kinds)
+    )
+    problem = _wrong_types(kinds, got)
+    if problem:
+        return Problem(problem)
+    with np.errstate(all="ignore"):
+        if isinstance(expected, Holds):
+            said = expected.check(got)
+            return Problem(f"{expected.property}: {said}") if said else None
+        for position, (want, array) in enumerate(zip(expected.wanted, got, strict=True)):
+            found = _compare(want, array, position, len(got))
+            if found:
+                return found
+    return None
+
+
+def _wrong_types(kinds: Sequence[tuple[DType, tuple[int, ...]]], got: Sequence[Any]) -> str:
+    if len(got) != len(kinds):
+        return f"there are {len(got)} results, not {len(kinds)}"
+    for position, ((dtype, shape), result) in enumerate(zip(kinds, got, strict=True)):
+        if not isinstance(result, np.ndarray):
+            return f"result {position} is of type {type(result).__name__}, not an array"
+        if result.dtype != dtype.numpy or result.shape != shape:
+            return f"result {position} is {_type(result)}, not {dtype}{list(shape)}"
+    return ""
+
+
+def _type(array: Array) -> str:
+    try:
+        return f"{as_dtype(array.dtype)}{list(array.shape)}"
+    except UserError:
+        return f"{array.dtype}{list(array.shape)}"
+
+
+def _compare(want: Wanted, got: Array, position: int, count: int) -> Problem | None:
+    passed = want.rule.accepts(got, want.exact, want.dtype)
+    wrong = np.argwhere(~passed)
+    if not len(wrong):
+        return None
+    elements = tuple(_element(want, got, tuple(index)) for index in wrong[:SHOWN])
+    first = elements[0]
+    which = f"result {position}: " if count > 1 else ""
+    amount = "the element is" if got.size == 1 else f"{len(wrong)} of {got.size} elements are"
+    reason = (
+        f"{which}{amount} wrong ({want.rule}); at {first.index} it is {first.got}, "
+        f"not {first.expected}"
+    )
+    return Problem(reason, elements)
+
+
+def _element(want: Wanted, got: Array, index: tuple[Any, ...]) -> WrongElement:
+    place = [int(i) for i in index]
+    expected = expected_array(want)[index]
+    return WrongElement(
+        str(place), show(expected), show(got[index]), _difference(want, got[index], index)
+    )
+
+
+def expected_array(want: Wanted) -> Array:
+    """What was expected, in the dtype of the result."""
+    return want.exact if isinstance(want.rule, Exact) else rounded(want.exact, want.dtype)
+
+
+def _difference(want: Wanted, got: Any, index: tuple[Any, ...]) -> str:
+    """How far an element is off: in ulp for floats, as a number for integers."""
+    dtype, exact = want.dtype, want.exact[index]
+    if dtype.is_integer:
+        return f"{int(got) - int(exact):+d}"
+    if not (dtype.is_float or dtype.is_complex):
+        return ""
+    wide: Any = np.clongdouble if dtype.is_complex else np.longdouble
+    distance = abs(wide(got) - wide(exact))
+    if not np.isfinite(distance):
+        return ""
+    spacing = float(ulp(np.asarray(exact), dtype))
+    return f"{float(distance):.3g} ({float(distance) / spacing:.3g} ulp)"
+
+
+def show(value: Any) -> str:
+    """One element, as short as it can be said exactly."""
+    if isinstance(value, np.bool_ | bool):
+        return "true" if value else "false"
+    dtype = as_dtype(value.dtype)
+    if dtype.is_integer:
+        return str(int(value))
+    if dtype.is_complex:
+        return f"({_digits(value.real)}, {_digits(value.imag)})"
+    return _digits(value)
+
+
+def _digits(value: Any) -> str:
+    if value.dtype.kind == "V" or value.dtype.itemsize < 4:
+        return repr(float(value))
+    return str(value)
+
+
+def listing(array: Array) -> str:
+    """A tensor in a line: its type and its first elements."""
+    flat = array.reshape(-1)
+    elements = ", ".join(show(value) for value in flat[:LISTED])
+    more = f", ... ({flat.size - LISTED} more)" if flat.size > LISTED else ""
+    return f"{_type(array)}: {elements}{more}" if flat.size else f"{_type(array)}: no elements"

@@ -1,0 +1,162 @@
+"""Running cases on a backend.
+
+A case that the backend answers with `Unimplemented` is unimplemented; everything else that is not
+what was expected is a failure, an exception of any other type included. An op that the driver
+decomposed because the backend lacks it passes by what comes out, and the result says so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from weft.driver.backends import Backend
+from weft.driver.execute import run
+from weft.foundation.errors import SpecViolation, Unimplemented
+from weft.ptir.files import dumps
+from weft.ptir.ir import Program
+from weft.ptir.passes.log import PassLog
+from weft.testing.conformance.case import Case, Holds, Refused, Rejected, Trial, Values
+from weft.testing.conformance.judge import Problem, WrongElement, expected_array, judge, listing
+
+
+class Outcome(StrEnum):
+    """What became of a case."""
+
+    PASS = "pass"  # noqa: S105
+    FAIL = "fail"
+    UNIMPLEMENTED = "unimplemented"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A failed case in full, all in text."""
+
+    program: str
+    inputs: tuple[str, ...]
+    expected: tuple[str, ...]
+    got: tuple[str, ...]
+    elements: tuple[WrongElement, ...] = ()
+
+
+@dataclass(frozen=True)
+class Result:
+    """One case on one backend."""
+
+    id: str
+    family: str
+    row: str
+    dtype: str | None
+    outcome: Outcome
+    seconds: float
+    reason: str = ""
+    """Why it did not pass, in a sentence."""
+    decomposed: tuple[str, ...] = ()
+    """The ops that the driver decomposed for the backend."""
+    failure: Failure | None = None
+
+
+def run_cases(cases: Iterable[Case], backend: Backend) -> Iterator[Result]:
+    """The results of the cases, one after the other."""
+    return (run_case(case, backend) for case in cases)
+
+
+def run_case(case: Case, backend: Backend) -> Result:
+    """One case on a backend."""
+    started = time.perf_counter()
+    with np.errstate(all="ignore"):
+        trial = case.trial()
+    attempt = _attempt(trial, backend)
+    dtype = None if case.dtype is None else case.dtype.name
+    blank = Result(case.id, case.family, case.row, dtype, Outcome.PASS, 0.0)
+    result = replace(_outcome(blank, trial, attempt), decomposed=attempt.decomposed)
+    return replace(result, seconds=round(time.perf_counter() - started, 6))
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """What happened: results, or an exception."""
+
+    program: Program | None
+    results: tuple[Any, ...]
+    error: Exception | None
+    decomposed: tuple[str, ...]
+
+
+def _attempt(trial: Trial, backend: Backend) -> _Attempt:
+    log = PassLog()
+    program, results, error = None, [], None
+    before = [array.tobytes() for array in trial.inputs]
+    try:
+        with np.errstate(all="ignore"):
+            program = trial.program()
+        results = run(program, trial.inputs, backend=backend, seed=trial.seed, log=log)
+    except Exception as found:
+        # Whatever a backend raises is an answer: the wrong one, unless the case expects it.
+        error = found
+    if before != [array.tobytes() for array in trial.inputs]:
+        error = AssertionError("the backend wrote to its inputs")
+    names = tuple(dict.fromkeys(fired.rule for fired in log.fired))
+    return _Attempt(program, tuple(results), error, names)
+
+
+def _outcome(blank: Result, trial: Trial, attempt: _Attempt) -> Result:
+    expected, error = trial.expected, attempt.error
+    if isinstance(error, Unimplemented):
+        if isinstance(expected, Refused):
+            return blank
+        return replace(blank, outcome=Outcome.UNIMPLEMENTED, reason=str(error))
+    problem = _problem(trial, attempt)
+    if problem is None:
+        return blank
+    failure = _failure(trial, attempt, problem)
+    return replace(blank, outcome=Outcome.FAIL, reason=problem.reason, failure=failure)
+
+
+def _problem(trial: Trial, attempt: _Attempt) -> Problem | None:
+    expected, error = trial.expected, attempt.error
+    if isinstance(expected, Rejected):
+        if isinstance(error, SpecViolation) and error.code == expected.code:
+            return None
+        wanted = f"SpecViolation {expected.code}"
+        return Problem(f"{wanted} was expected, but {_happened(error)}")
+    if isinstance(expected, Refused):
+        return Problem(f"Unimplemented was expected, but {_happened(error)}")
+    if error is not None:
+        return Problem(_happened(error))
+    return judge(expected, attempt.results)
+
+
+def _happened(error: Exception | None) -> str:
+    if error is None:
+        return "the program ran"
+    return f"{type(error).__name__} was raised: {error}"
+
+
+def _failure(trial: Trial, attempt: _Attempt, problem: Problem) -> Failure:
+    text = "" if attempt.program is None else str(dumps(attempt.program, "text"))
+    arrays = [result for result in attempt.results if isinstance(result, np.ndarray)]
+    got = tuple(map(listing, arrays)) if attempt.error is None else (_happened(attempt.error),)
+    inputs = tuple(map(listing, trial.inputs))
+    return Failure(text, inputs, _expected(trial), got, problem.elements)
+
+
+def _expected(trial: Trial) -> tuple[str, ...]:
+    expected = trial.expected
+    if isinstance(expected, Values):
+        return tuple(f"{listing(expected_array(w))} ({w.rule})" for w in expected.wanted)
+    if isinstance(expected, Holds):
+        return (expected.property,)
+    if isinstance(expected, Rejected):
+        return (f"SpecViolation {expected.code}",)
+    return ("Unimplemented",)
+
+
+def failures(results: Sequence[Result]) -> list[Result]:
+    """The results that failed."""
+    return [result for result in results if result.outcome is Outcome.FAIL]

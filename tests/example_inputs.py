@@ -20,7 +20,7 @@ def inputs_for(program: Program, seed: int = 0) -> list[NDArray[Any]]:
         if kind.dtype.is_integer:
             found.append(rng.integers(0, 9, shape).astype(kind.dtype.numpy))
         else:
-            scale = 1.0 if len(shape) < 2 else shape[-2] ** -0.5
+            scale = 1.0 if len(shape) < 2 else max(shape[-2], 1) ** -0.5
             values = np.asarray(rng.standard_normal(shape) * scale)
             found.append(values.astype(np.float32).astype(kind.dtype.numpy))
     return found

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from weft.foundation import functions, numeric
 from weft.foundation.dims import static
 from weft.foundation.dtypes import DType, as_dtype
-from weft.foundation.index_expr import evaluate
+from weft.foundation.index_expr import evaluate, params_of
 from weft.poly_view.ir import Access, BlockKind, IterAxis, PolyBlock, Scop
 from weft.tiny.ir import Cast, Const, Iota
 
@@ -54,7 +54,7 @@ class _Executor:
         sizes = tuple(axis.size for axis in axes)
         places = np.indices(sizes, sparse=True)
         env: dict[str, Any] = {axis.name: place for axis, place in zip(axes, places, strict=True)}
-        if access.map and any("$" in str(e) for e in access.map):
+        if any(params_of(e) for e in (*access.map, *(g.expr for g in access.guards))):
             env.update(self.params())
         inside: Any = np.ones(sizes, bool)
         for guard in access.guards:

@@ -28,7 +28,7 @@ from weft.ptir.types import TensorType
 
 DEFAULT = "reference"
 ENTRY_POINTS = "weft.backends"
-_HOMES = {"reference": "weft.driver.reference"}
+_HOMES = {"reference": "weft.driver.reference", "cpu": "weft.driver.cpu"}
 _REGISTERED: dict[str, Backend] = {}
 
 Storage: TypeAlias = Any

@@ -106,7 +106,7 @@ class Executable:
         arrays = check_inputs(self.source, everything)
         cluster = self._cluster([array.shape for array in arrays])
         data = [
-            np.ascontiguousarray(array)
+            np.asarray(array, order="C")
             for array, role in zip(arrays, self.signature.roles, strict=True)
             if role is not Role.STATE
         ]
@@ -173,7 +173,7 @@ def _check_params(executable: Executable, params: Sequence[Any]) -> tuple[Array,
     wanted = executable.signature.roles.count(Role.PARAM)
     if len(params) != wanted:
         raise UserError(f"bind takes the {wanted} parameters but got {len(params)}")
-    return tuple(np.ascontiguousarray(value) for value in params)
+    return tuple(np.asarray(value, order="C") for value in params)
 
 
 def compile_program(

@@ -325,6 +325,8 @@ def _sign(number: int) -> int:
 def simplify(value: Expr, ranges: Mapping[str, tuple[int, int]]) -> Expr:
     """The expression without the floor divisions, and the parts of them, that the ranges make
     constant."""
+    if not any(isinstance(term, FloorDiv) for term, _ in value.terms):
+        return value
     parts: list[Expr | int] = [value.constant]
     for term, factor in value.terms:
         new = Expr(0, ((term, 1),))

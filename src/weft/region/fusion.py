@@ -247,7 +247,10 @@ class Merger:
         position."""
         fusion = self.fusion
         names = {root.block for root in (*group, *other)}
-        emitter = Emitter(fusion.view, fusion.closure(names, fusion.inlined | names))
+        inside = fusion.closure(names, fusion.inlined | names)
+        if len(inside) >= LARGEST:
+            raise Stop(f"a kernel has at most {LARGEST} blocks")
+        emitter = Emitter(fusion.view, inside)
         emitter.run(group)
         found = []
         for root in other:

@@ -287,8 +287,9 @@ class _Playback:
         tensor = self.tensors[output.tensor]
         value = self.values[output.value]
         grids = [np.broadcast_to(evaluate(e, self.grid), value.shape) for e in output.index]
-        flat = np.ravel_multi_index(tuple(grids), tensor.shape) if grids else np.zeros_like(value)
-        times = np.bincount(np.asarray(flat, np.int64).ravel(), minlength=math.prod(tensor.shape))
+        places = np.ravel_multi_index(tuple(grids), tensor.shape) if grids else 0
+        flat = np.asarray(places, np.int64).ravel()
+        times = np.bincount(flat, minlength=math.prod(tensor.shape))
         if times.size and times.max() > 1:
             raise InternalError(f"{self.kernel.name} writes an element of {tensor.name} twice")
         if output.base is None and not times.all():
@@ -296,7 +297,7 @@ class _Playback:
         result = np.empty(tensor.shape, tensor.dtype.numpy)
         if output.base is not None:
             result[...] = self.arrays[output.base]
-        result.reshape(-1)[np.asarray(flat, np.int64).ravel()] = value.ravel()
+        result.reshape(-1)[flat] = value.ravel()
         return result
 
 

@@ -1,0 +1,67 @@
+"""The CPU backend: programs through the whole pipeline to machine code of this host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.codegen.cpu.elements import supported
+from weft.driver.compile import Executable, compile_program
+from weft.foundation.dtypes import ALL
+from weft.foundation.errors import Unimplemented
+from weft.ptir.interp import Observer
+from weft.ptir.ir import HintKind, Program
+from weft.ptir.op import CORE, Op
+from weft.ptir.ops.constant import CustomCall
+from weft.ptir.types import TensorType
+from weft.runtime.artifact import TensorSpec
+from weft.runtime.executor import empty_tensor
+
+Array = NDArray[Any]
+CONTROL_FLOW = frozenset({"Cond", "While", "Scan"})
+
+
+class CpuExecutable:
+    """A compiled program behind the backend protocol."""
+
+    def __init__(self, executable: Executable) -> None:
+        self.executable = executable
+
+    def execute(
+        self, inputs: Sequence[Array], *, seed: int = 0, observer: Observer | None = None
+    ) -> list[Array]:
+        return self.executable.run(inputs, seed=seed)
+
+
+class CpuBackend:
+    """Runs what its kernels express natively, and other ops on the host, one by one."""
+
+    name = "cpu"
+    dtypes = frozenset(dtype for dtype in ALL if supported(dtype))
+    ops = frozenset(cls.wire_name for cls in CORE.values()) - CONTROL_FLOW
+    hints: frozenset[HintKind] = frozenset(HintKind)
+
+    def supports(self, op: Op) -> bool:
+        return not isinstance(op, CustomCall)
+
+    def compile(self, program: Program) -> CpuExecutable:
+        for instruction in program.main.body:
+            if isinstance(instruction.op, CustomCall):
+                target = f"custom call {instruction.op.target!r}"
+                raise Unimplemented(target, "the cpu backend does not know this target")
+        return CpuExecutable(compile_program(program, "cpu"))
+
+    def allocate(self, kind: TensorType) -> Array:
+        return empty_tensor(TensorSpec("", kind.dtype.name, kind.static_shape))
+
+    def store(self, array: Array) -> Array:
+        return np.asarray(array, order="C")
+
+    def read_storage(self, storage: Array, kind: TensorType) -> Array:
+        return storage
+
+
+BACKEND = CpuBackend()

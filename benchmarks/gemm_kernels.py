@@ -8,10 +8,8 @@ stage knows that it was written by hand.
 from __future__ import annotations
 
 import hashlib
-import json
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from weft.codegen.gpu import ir, mma_sm90
 from weft.codegen.gpu.assemble import kernel_code
@@ -20,7 +18,8 @@ from weft.codegen.gpu.print import cuda
 from weft.foundation.dtypes import BF16, F32, DType
 from weft.foundation.index_expr import Expr, axis
 from weft.memory.ir import Buffer, MemRef, Space
-from weft.plan.ir import Header, MmaPlan
+from weft.plan import text
+from weft.plan.ir import MmaPlan
 from weft.region.build import Body
 from weft.region.ir import Kernel, KernelAxis, Output, Pattern, Roles
 from weft.runtime.artifact import KernelCode
@@ -135,20 +134,10 @@ def plan_names() -> list[str]:
 
 
 def load_plan(name: str) -> MmaPlan:
-    """A plan file. Its fields are those of `MmaPlan`, with the warp tile as `64x256`."""
-    return read_plan(json.loads((PLANS / f"{name}.json").read_text()))
-
-
-def read_plan(data: dict[str, Any]) -> MmaPlan:
-    known = {field.name for field in fields(MmaPlan)}
-    header = Header(data.pop("target"), data.pop("kernel"))
-    unknown = set(data) - known
-    if unknown:
-        raise ValueError(f"a plan has no field {', '.join(sorted(unknown))}")
-    values = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items()}
-    if "warp_tile" in values:
-        values["warp_tile"] = tuple(int(part) for part in values["warp_tile"].split("x"))
-    return MmaPlan(header=header, **values)
+    """A plan file."""
+    plan = text.load_plan((PLANS / f"{name}.json").read_text())
+    assert isinstance(plan, MmaPlan)
+    return plan
 
 
 def dialect_kernel(shape: Contraction, plan: MmaPlan) -> ir.Kernel:

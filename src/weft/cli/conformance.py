@@ -37,7 +37,9 @@ def conformance_command(
     backend: Annotated[str, typer.Option(help="The backend to examine.")] = DEFAULT,
     pattern: Annotated[
         str | None,
-        typer.Option("--filter", metavar="GLOB", help="Only cases whose id matches, as 'add/f32/*'."),
+        typer.Option(
+            "--filter", metavar="GLOB", help="Only cases whose id matches, as 'add/f32/*'."
+        ),
     ] = None,
     shard: Annotated[
         str, typer.Option(metavar="I/N", help="Only the I-th of N equal shares of the cases.")
@@ -86,7 +88,9 @@ def _run(cases: list[Case], backend: Backend, journal: Journal | None) -> list[R
             for result in _each(cases, backend, journal):
                 results.append(result)
                 failed += result.outcome is Outcome.FAIL
-                progress.update(task, advance=1, description=f"[red]{failed} fail" if failed else "")
+                progress.update(
+                    task, advance=1, description=f"[red]{failed} fail" if failed else ""
+                )
     finally:
         if journal is not None:
             journal.close()
@@ -131,5 +135,7 @@ def _summary(matrix: Matrix, count: int) -> Text:
     text.append(", ")
     text.append(f"{total.failed} fail", style="bold red" if total.failed else "")
     text.append(", ")
-    text.append(f"{total.unimplemented} unimplemented", style="yellow" if total.unimplemented else "")
+    text.append(
+        f"{total.unimplemented} unimplemented", style="yellow" if total.unimplemented else ""
+    )
     return text

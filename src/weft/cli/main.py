@@ -19,6 +19,7 @@ import typer
 from weft import __version__
 from weft.cli import arrays
 from weft.cli.compare import compare_command
+from weft.cli.compile import compile_command
 from weft.cli.conformance import conformance_command
 from weft.cli.report import (
     complain,
@@ -184,6 +185,7 @@ def run_command(
 
 
 app.command("compare")(compare_command)
+app.command("compile")(compile_command)
 app.command("conformance")(conformance_command)
 
 

@@ -84,6 +84,11 @@ def _unchecked(compilation: Compilation) -> None:
     """For stages that the next tool checks: LLVM verifies its own text."""
 
 
+def _verify_plans(compilation: Compilation) -> None:
+    for plan in compilation["plan"].plans.values():
+        plan_verify.verify(plan, compilation.target)
+
+
 MIDDLE: tuple[Stage, ...] = (
     Stage(
         "frontend", "ptir.txt",
@@ -133,7 +138,7 @@ MIDDLE: tuple[Stage, ...] = (
     Stage(
         "plan", "json",
         enter=lambda c: plan_module(c["region"], c.target),
-        verify=lambda c: [plan_verify.verify(p, c.target) for p in c["plan"].plans.values()],
+        verify=_verify_plans,
         render=plan_text.dumps,
         parse=plan_text.loads,
     ),
@@ -162,6 +167,11 @@ def stages_for(target: Target) -> tuple[Stage, ...]:
     if target.kind not in CODE:
         raise UserError(f"there is no code generator for {target.name} yet")
     return MIDDLE + CODE[target.kind]
+
+
+def file_name(stage: str) -> str:
+    """The file that a stage's dump goes to."""
+    return f"{stage}.{_BY_NAME[stage].extension}"
 
 
 def run_pipeline(compilation: Compilation, until: str | None = None) -> Compilation:

@@ -173,8 +173,8 @@ class _Space:
         return isl.Map.from_multi_aff(result)
 
     def point(self, found: Any) -> Point:
-        """Some point of a set that is not empty."""
-        sample = found.sample_point()
+        """The first point, in the order of the names, of a set that is not empty."""
+        sample = found.lexmin().sample_point()
         values = (sample.get_coordinate_val(isl.dim_type.set, k) for k in range(len(self.names)))
         return {n: int(v.to_python()) for n, v in zip(self.names, values, strict=True)}
 
@@ -194,7 +194,7 @@ def is_empty(domain: Domain) -> bool:
 
 @_query
 def sample(domain: Domain) -> Point | None:
-    """Some point of a domain; None where there is none."""
+    """The first point of a domain, in the order of its names; None where there is none."""
     space = _Space(domain.names)
     found = space.set(domain)
     return None if found.is_empty() else space.point(found)

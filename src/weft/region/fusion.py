@@ -24,8 +24,8 @@ from weft.region.resources import stop_reason
 from weft.target.target import Target
 
 HEAVY = (BlockKind.REDUCE, BlockKind.CONTRACTION)
-SMALL = 24
-"""Kernels of fewer blocks than this are within every limit of registers."""
+SMALL = 64
+"""Elementwise kernels of fewer blocks than this are within the limits of registers."""
 LARGEST = 96
 """The most blocks that one kernel computes."""
 

@@ -16,6 +16,18 @@ _MASK = 2**64 - 1
 _PARTS = 1000
 
 
+GOLDEN = 0x9E3779B97F4A7C15
+MIXING = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+"""The constants of SplitMix64: its step, and the shifts and factors that mix a state."""
+
+
+def mixed(state: int) -> int:
+    """The 64 random bits that belong to a state."""
+    for shift, factor in MIXING:
+        state = ((state ^ (state >> shift)) * factor) & _MASK
+    return state ^ (state >> 31)
+
+
 class Choices(ABC):
     """A source of decisions. Small numbers, first items and "no" are the simple ones: a source that
     shrinks, such as Hypothesis, moves towards them."""
@@ -64,8 +76,5 @@ class SeededChoices(Choices):
         return low + self._next() % (high - low + 1)
 
     def _next(self) -> int:
-        self._state = (self._state + 0x9E3779B97F4A7C15) & _MASK
-        mixed = self._state
-        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
-        return mixed ^ (mixed >> 31)
+        self._state = (self._state + GOLDEN) & _MASK
+        return mixed(self._state)

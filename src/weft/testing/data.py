@@ -1,6 +1,6 @@
 """Random array contents: the same for a seed on every machine, and of known facts.
 
-The bits are those of Philox, the generator behind PTIR's own random ops; floats are made as whole
+Everything is integer arithmetic: the bits are those of SplitMix64, and floats are made as whole
 multiples of a power of two, so nothing rounds on the way.
 """
 
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from weft.foundation.dtypes import FP8_E4M3, I1, DType
 from weft.foundation.errors import UserError
-from weft.ptir import philox
 from weft.ptir.ir import Program
 from weft.ptir.types import Symbol, TensorType, leaves
+from weft.testing.choices import GOLDEN, MIXING, mixed
 from weft.testing.facts import Facts, part
 
 Array = NDArray[Any]
@@ -35,8 +35,13 @@ class DataSource:
     def words(self, count: int) -> Array:
         """`count` random 64-bit words."""
         self._stream += 1
-        halves = philox.words(self._seed, self._stream, 0, 2 * count).astype(np.uint64)
-        return np.asarray(halves[0::2] << np.uint64(32) | halves[1::2])
+        start = mixed(mixed(self._seed) + self._stream)
+        with np.errstate(over="ignore"):
+            words = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(GOLDEN)
+            words += np.uint64(start)
+            for shift, factor in MIXING:
+                words = (words ^ (words >> np.uint64(shift))) * np.uint64(factor)
+        return np.asarray(words ^ (words >> np.uint64(31)))
 
     def integers(self, shape: Sequence[int], low: int, high: int) -> Array:
         """Whole numbers from `low` to `high`, as u64 where they exceed si64, else as si64."""

@@ -166,7 +166,7 @@ class _Lowering:
         total = 1
         for tile in tiles:
             total *= tile.count
-        piece = self._name("p")
+        piece = self._name("piece")
         ranges = {piece: (first, first + total - 1)}
         places: dict[str, Expr] = {}
         wrappers: list[_Wrapper] = []
@@ -440,8 +440,9 @@ class _Lowering:
         return tuple(args)
 
     def _name(self, stem: str) -> str:
+        """A loop variable; the underscore keeps it apart from every param."""
         self.fresh += 1
-        return f"{stem}{self.fresh}"
+        return f"{stem}_{self.fresh}"
 
 
 def _open_tile(root: _Scope, places: dict[str, Expr], wrappers: Sequence[_Wrapper]) -> _Scope:

@@ -37,14 +37,11 @@ def apply_wgmma(acc: Array, a: Array, b: Array, dtype: DType, *, accumulate: boo
     """A warp's 16 rows of `acc (+)= a @ b`; operands come as the bytes of [outer, k] elements."""
     wide = [from_bytes(side, dtype)[..., 0].astype(np.float32) for side in (a, b)]
     product = wide[0] @ wide[1].T
-    groups = product.shape[1] // 8
-    for group in range(groups):
-        for element in range(4):
-            row = _LANE // 4 + 8 * (element // 2)
-            column = 8 * group + _LANE % 4 * 2 + element % 2
-            values = product[row, column]
-            place = 4 * group + element
-            acc[place] = acc[place] + values if accumulate else values
+    place = np.arange(product.shape[1] // 2)[:, None]
+    row = _LANE // 4 + 8 * (place % 4 // 2)
+    column = 8 * (place // 4) + _LANE % 4 * 2 + place % 2
+    values = product[row, column]
+    acc[:] = acc + values if accumulate else values
 
 
 def load_matrices(registers: Array, first: int, rows: Array, *, transposed: bool) -> None:

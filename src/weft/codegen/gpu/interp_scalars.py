@@ -27,6 +27,7 @@ Lanes: TypeAlias = NDArray[np.bool_]
 Value: TypeAlias = int | NDArray[np.int64]
 
 _LANE: Final = np.arange(32, dtype=np.int64)
+_LIMIT: Final = 1 << 31
 _VECTOR: Final[Mapping[str, Any]] = {
     **FOLD,
     "min": np.minimum,
@@ -82,14 +83,23 @@ def _lookup(kernel: ir.Kernel, table: str, index: Value) -> Value:
 
 
 def _apply(expression: Op, fn: str, left: Value, right: Value) -> Value:
-    if fn in ("div", "mod") and (np.min(left) < 0 or np.min(right) <= 0):
-        raise Hazard(f"{fn} of {left} and {right}: C rounds negative numbers differently")
     if isinstance(left, int) and isinstance(right, int):
-        result: Value = FOLD[fn](left, right)
+        low, below = left, right
     else:
-        result = _VECTOR[fn](left, right)
-    if not is_wide(expression) and np.max(np.abs(result)) >= 1 << 31:
+        low, below = int(np.min(left)), int(np.min(right))
+    if fn in ("div", "mod") and (low < 0 or below <= 0):
+        raise Hazard(f"{fn} of {left} and {right}: C rounds negative numbers differently")
+    result = _compute(fn, left, right)
+    largest = abs(result) if isinstance(result, int) else int(np.abs(result).max())
+    if largest >= _LIMIT and not is_wide(expression):
         raise Hazard(f"{fn} of {left} and {right} does not fit 32 bits")
+    return result
+
+
+def _compute(fn: str, left: Value, right: Value) -> Value:
+    if isinstance(left, int) and isinstance(right, int):
+        return FOLD[fn](left, right)
+    result: Value = _VECTOR[fn](left, right)
     return result
 
 

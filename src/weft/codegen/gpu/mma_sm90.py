@@ -43,6 +43,7 @@ from weft.codegen.gpu.sm90_layout import (
 from weft.codegen.gpu.swizzle import Major, operand_offset
 from weft.foundation.dtypes import F32
 from weft.foundation.errors import Finding, SpecViolation
+from weft.plan.epilogue import epilogue_names
 from weft.plan.ir import MmaPlan
 from weft.region.ir import Kernel
 from weft.target.target import Target
@@ -56,7 +57,12 @@ def accepts(kernel: Kernel, refs: Refs, plan: MmaPlan, target: Target) -> list[F
         problem = analyse(kernel, refs)
     except Refusal as refusal:
         return [refusal.finding]
-    return list(refusals(Sm90Layout(problem, plan, target.limits.units), target))
+    found = list(refusals(Sm90Layout(problem, plan, target.limits.units), target))
+    steps = epilogue_names(kernel)
+    if plan.epilogue not in ((), steps):
+        why = f"the plan's epilogue is {plan.epilogue}, the kernel's is {steps}"
+        found.append(Finding("PlanField", "", why))
+    return found
 
 
 def build(kernel: Kernel, refs: Refs, plan: MmaPlan, target: Target, name: str) -> ir.Kernel:

@@ -228,6 +228,7 @@ def _unused_fields(plan: MmaPlan) -> Iterator[Finding]:
         "bind": (plan.bind, {}),
         "vectorize": (plan.vectorize, None),
         "predicate_tail": (plan.predicate_tail, ()),
+        "batch": (plan.batch, 1),
     }
     for name, (value, only) in fixed.items():
         if value != only:

@@ -6,8 +6,8 @@
     for result in run_cases(select("dot_general/*"), get_backend("mine")):
         print(result.id, result.outcome, result.reason)
 
-A case is a program, its inputs, and what must come of it: tensors with a tolerance, a property, or a
-rejection with its code. Expected values come from `oracles`, which run nothing of Weft. On the
+A case is a program, its inputs, and what must come of it: tensors with a tolerance, a property, or
+a rejection with its code. Expected values come from `oracles`, which run nothing of Weft. On the
 command line this is `weft conformance --backend mine`.
 """
 

@@ -15,11 +15,14 @@ from weft.foundation.dtypes import F32, DType
 from weft.testing.conformance.tolerance import CORRECTLY_ROUNDED, Exact, Rule, Ulps, ulp
 
 EXACT = frozenset(
-    "neg floor ceil trunc round sign copysign nextafter fmod maximum minimum clamp".split()
+    {
+        *("neg", "floor", "ceil", "trunc", "round", "sign", "copysign", "nextafter", "fmod"),
+        *("maximum", "minimum", "clamp"),
+    }
 )
 """Float functions that round nothing. `abs` is one of them for floats, not for complex numbers."""
 
-ROUNDED = frozenset("add sub mul div sqrt".split())
+ROUNDED = frozenset(["add", "sub", "mul", "div", "sqrt"])
 """Float functions that IEEE 754 wants correctly rounded."""
 
 FLOAT_ULPS = {"reciprocal": 1.0, "rsqrt": 2.0}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,9 +13,9 @@ from weft.foundation.dtypes import FP8_E4M3, I1, DType
 from weft.testing.conformance.oracles.rounding import (
     from_whole,
     largest,
-    magnitudes,
     nearest,
     part,
+    rounded,
     smallest,
 )
 
@@ -109,17 +108,27 @@ def pairs(x: Array, y: Array) -> tuple[Array, Array]:
     return np.repeat(x, y.size), np.tile(y, x.size)
 
 
-def finite_grid(dtype: DType) -> Array:
-    """The finite values of a narrow float, of both signs."""
-    table = magnitudes(dtype)
-    return nearest(np.concatenate([table, -table]), dtype)
+def near_one(dtype: DType, shape: Shape, *key: object) -> Array:
+    """Floats and complex numbers around 1 and -1: long products of them stay in range."""
+    rng = source(dtype, shape, *key)
+    size = rng.uniform(0.8, 1.25, shape) * rng.choice([-1, 1], shape)
+    return rounded(np.asarray(size), dtype)
+
+
+def unusual(dtype: DType, shape: Shape, *key: object) -> Array:
+    """Special values in any order."""
+    return np.array(source(dtype, shape, *key).choice(special(dtype), shape), dtype.numpy)
+
+
+def filling(dtype: DType) -> Any:
+    """A Python number that a padding of this dtype can be."""
+    if dtype is I1:
+        return True
+    if dtype.is_complex:
+        return 1.5 - 2.5j
+    return 3 if dtype.is_integer else -1.5
 
 
 def positions(limit: int, shape: Shape, dtype: DType, *key: object) -> Array:
     """Indices in [0, limit), with repeats."""
     return source("positions", limit, shape, *key).integers(0, limit, shape).astype(dtype.numpy)
-
-
-def permuted(values: Sequence[Any] | Array, *key: object) -> Array:
-    """The same elements in another order."""
-    return source("permuted", *key).permutation(np.asarray(values))

@@ -31,6 +31,8 @@ class WrongElement:
     expected: str
     got: str
     difference: str
+    operands: str = ""
+    """The inputs at this place, where every input has the shape of the result."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Problem:
     elements: tuple[WrongElement, ...] = ()
 
 
-def judge(expected: Values | Holds, got: Sequence[Any]) -> Problem | None:
+def judge(expected: Values | Holds, got: Sequence[Any], inputs: Sequence[Array]) -> Problem | None:
     """The first problem with the results, if there is one."""
     kinds = (
         [(want.dtype, want.exact.shape) for want in expected.wanted]
@@ -56,9 +58,10 @@ def judge(expected: Values | Holds, got: Sequence[Any]) -> Problem | None:
             said = expected.check(got)
             return Problem(f"{expected.property}: {said}") if said else None
         for position, (want, array) in enumerate(zip(expected.wanted, got, strict=True)):
-            found = _compare(want, array, position, len(got))
+            found = _compare(want, array, inputs)
             if found:
-                return found
+                which = f"result {position}: " if len(got) > 1 else ""
+                return Problem(which + found.reason, found.elements)
     return None
 
 
@@ -80,27 +83,31 @@ def _type(array: Array) -> str:
         return f"{array.dtype}{list(array.shape)}"
 
 
-def _compare(want: Wanted, got: Array, position: int, count: int) -> Problem | None:
+def _compare(want: Wanted, got: Array, inputs: Sequence[Array]) -> Problem | None:
     passed = want.rule.accepts(got, want.exact, want.dtype)
     wrong = np.argwhere(~passed)
     if not len(wrong):
         return None
-    elements = tuple(_element(want, got, tuple(index)) for index in wrong[:SHOWN])
+    operands = inputs if all(x.shape == got.shape for x in inputs) else ()
+    elements = tuple(_element(want, got, tuple(index), operands) for index in wrong[:SHOWN])
     first = elements[0]
-    which = f"result {position}: " if count > 1 else ""
     amount = "the element is" if got.size == 1 else f"{len(wrong)} of {got.size} elements are"
     reason = (
-        f"{which}{amount} wrong ({want.rule}); at {first.index} it is {first.got}, "
-        f"not {first.expected}"
+        f"{amount} wrong ({want.rule}); at {first.index} it is {first.got}, not {first.expected}"
     )
     return Problem(reason, elements)
 
 
-def _element(want: Wanted, got: Array, index: tuple[Any, ...]) -> WrongElement:
+def _element(
+    want: Wanted, got: Array, index: tuple[Any, ...], operands: Sequence[Array]
+) -> WrongElement:
     place = [int(i) for i in index]
-    expected = expected_array(want)[index]
     return WrongElement(
-        str(place), show(expected), show(got[index]), _difference(want, got[index], index)
+        str(place),
+        show(expected_array(want)[index]),
+        show(got[index]),
+        _difference(want, got[index], index),
+        ", ".join(show(operand[index]) for operand in operands),
     )
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cache
 
 from rich.columns import Columns
 from rich.table import Table
 from rich.text import Text
 
 from weft.foundation.dtypes import ALL
+from weft.testing.conformance.cases.common import table
 from weft.testing.conformance.run import Outcome, Result
 
 COLUMNS = tuple(dtype.name for dtype in ALL)
@@ -26,6 +28,7 @@ class State(Enum):
     FAIL = ("\u2717", "bold red", "some fail")
     PARTIAL = ("\u25d0", "yellow", "some pass, the rest unimplemented")
     UNIMPLEMENTED = ("\u2013", "yellow", "unimplemented")
+    NOT_RUN = (" ", "", "not run")
     UNDEFINED = ("\u00b7", "bright_black", "not defined")
 
     def __init__(self, symbol: str, colour: str, meaning: str) -> None:
@@ -56,7 +59,7 @@ class Cell:
         if self.unimplemented:
             return State.PARTIAL if self.passed else State.UNIMPLEMENTED
         if not self.passed:
-            return State.UNDEFINED
+            return State.NOT_RUN
         return State.DECOMPOSED if self.decomposed else State.PASS
 
     @property
@@ -68,7 +71,12 @@ class Cell:
             f"{self.failed} fail" if self.failed else "",
             f"{self.unimplemented} unimplemented" if self.unimplemented else "",
         ]
-        return ", ".join(part for part in parts if part) or "not defined"
+        return ", ".join(part for part in parts if part)
+
+
+@cache
+def _defined() -> dict[str, frozenset[str]]:
+    return {row: frozenset(d.name for d in dtypes) for row, dtypes in table().items()}
 
 
 @dataclass
@@ -87,6 +95,14 @@ class Matrix:
             row = matrix.rows.setdefault((result.family, result.row), {})
             row.setdefault(result.dtype, Cell()).add(result)
         return matrix
+
+    def state(self, family: str, row: str, column: str) -> State:
+        """What a cell of the matrix shows."""
+        cell = self.rows[family, row].get(column)
+        if cell is not None:
+            return cell.state
+        is_defined = column in _defined().get(row, ())
+        return State.NOT_RUN if is_defined and family != "library" else State.UNDEFINED
 
     def families(self) -> Iterator[tuple[str, dict[str, dict[str | None, Cell]]]]:
         """Each family with its rows; families in the order of their first case."""
@@ -125,8 +141,8 @@ def as_table(matrix: Matrix) -> Table:
         if family in LISTS:
             continue
         table.add_row(Text(family.replace("_", " "), style="bold"))
-        for row, cells in rows.items():
-            states = [cells.get(column, Cell()).state for column in COLUMNS]
+        for row in rows:
+            states = [matrix.state(family, row, column) for column in COLUMNS]
             marks = [Text(state.symbol, style=state.colour) for state in states]
             table.add_row(Text(f"  {row}"), *marks)
     return table
@@ -145,13 +161,18 @@ def _item(row: str, cell: Cell) -> Text:
     return Text.assemble((cell.state.symbol, cell.state.colour), f" {row} ", (str(count), "dim"))
 
 
+def shown_states(matrix: Matrix) -> set[State]:
+    """The states that occur in the matrix and in the lists."""
+    lists = {cell.state for row in matrix.rows.values() for cell in row.values()}
+    rows = [(family, row) for family, row in matrix.rows if family not in LISTS]
+    return lists | {matrix.state(*row, column) for row in rows for column in COLUMNS}
+
+
 def legend(matrix: Matrix) -> Text:
     """What the symbols in the matrix mean."""
-    cells = [cell for row in matrix.rows.values() for cell in row.values()]
-    shown = {cell.state for cell in cells} | {State.UNDEFINED}
     text = Text()
     for state in State:
-        if state in shown:
+        if state in shown_states(matrix) and state is not State.NOT_RUN:
             text.append(f"{state.symbol} ", style=state.colour)
             text.append(f"{state.meaning}   ", style="dim")
     return text

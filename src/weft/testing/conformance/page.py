@@ -12,7 +12,16 @@ from pathlib import Path
 
 from weft import __version__
 from weft.foundation.errors import UserError
-from weft.testing.conformance.matrix import COLUMNS, LISTS, Cell, Matrix, State, merged, short
+from weft.testing.conformance.matrix import (
+    COLUMNS,
+    LISTS,
+    Cell,
+    Matrix,
+    State,
+    merged,
+    short,
+    shown_states,
+)
 from weft.testing.conformance.run import Failure, Outcome, Result
 
 STYLE = """
@@ -20,7 +29,7 @@ STYLE = """
   --pass: #2e9e5b; --decomposed: #2a8fb5; --fail: #d63f3f; --partial: #d9a321;
   --unimplemented: #e9c46a; --undefined: #eef0f3; --mark: #ffffff; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e7e9ee; --soft: #98a1b3; --line: #2c3340;
-  --paper: #14181f; --wash: #1b2029; --undefined: #20262f; --unimplemented: #8a6d1c; } }
+  --paper: #14181f; --wash: #1b2029; --undefined: #20262f; --unimplemented: #c9a13f; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 2.5rem 1.5rem 5rem; max-width: 72rem; background: var(--paper);
   color: var(--ink); font: 15px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
@@ -36,26 +45,27 @@ h2 { font-size: 1.15rem; margin: 2.75rem 0 0.75rem; }
 .bar i { display: block; height: 100%; }
 .legend { display: flex; flex-wrap: wrap; gap: 0.3rem 1.4rem; margin: 0.9rem 0; font-size: 13px;
   color: var(--soft); }
-.legend span { display: inline-flex; align-items: center; gap: 0.45rem; }
+.legend div { display: inline-flex; align-items: center; gap: 0.45rem; }
 table.matrix { border-collapse: separate; border-spacing: 2px; font-size: 13px; }
 .matrix thead th { position: sticky; top: 0; background: var(--paper); z-index: 1; padding: 6px 0;
   font: 600 11px/1.15 ui-monospace, SFMono-Regular, Menlo, monospace; color: var(--soft);
-  width: 30px; }
+  width: 38px; }
 .matrix th.op { text-align: left; font-weight: 400; padding: 0 0.9rem 0 0; white-space: nowrap;
   font-family: ui-monospace, SFMono-Regular, Menlo, monospace; font-size: 12.5px; }
-.matrix th.family { text-align: left; padding: 0.9rem 0 0.15rem; font-weight: 650; font-size: 13px; }
+.matrix th.family { text-align: left; padding: 0.9rem 0 0.15rem; font-weight: 650; }
 .matrix tr:hover th.op { color: var(--decomposed); }
-.mark { display: block; width: 30px; height: 21px; border-radius: 4px; color: var(--mark);
+.mark { display: block; width: 38px; height: 21px; border-radius: 4px; color: var(--mark);
   text-align: center; line-height: 21px; font-size: 12px; text-decoration: none;
   font-weight: 700; }
 .pass { background: var(--pass); } .decomposed { background: var(--decomposed); }
 .fail { background: var(--fail); } .partial { background: var(--partial); }
-.unimplemented { background: var(--unimplemented); }
+.unimplemented { background: var(--unimplemented); color: #6b5310; }
+.not_run { border: 1px dashed var(--line); }
 .undefined { background: var(--undefined); color: transparent; }
 a.mark:hover { outline: 2px solid var(--ink); }
 .chips { display: flex; flex-wrap: wrap; gap: 0.4rem; }
-.chip { display: inline-flex; align-items: center; gap: 0.5rem; padding: 0.2rem 0.65rem 0.2rem 0.25rem;
-  border-radius: 7px; background: var(--wash); font-size: 13px; color: inherit;
+.chip { display: inline-flex; align-items: center; gap: 0.5rem;
+  padding: 0.2rem 0.65rem 0.2rem 0.25rem; border-radius: 7px; background: var(--wash); font-size: 13px; color: inherit;
   text-decoration: none; font-family: ui-monospace, SFMono-Regular, Menlo, monospace; }
 .chip .mark { width: 21px; }
 #find { width: 100%; max-width: 26rem; padding: 0.5rem 0.75rem; font: inherit; color: inherit;
@@ -71,10 +81,12 @@ h4 { font-size: 11px; text-transform: uppercase; letter-spacing: 0.07em; color: 
 code, pre { font-family: ui-monospace, SFMono-Regular, Menlo, monospace; font-size: 12.5px; }
 pre { margin: 0; padding: 0.7rem 0.9rem; background: var(--wash); border-radius: 7px;
   overflow-x: auto; white-space: pre-wrap; overflow-wrap: anywhere; }
-table.wrong { border-collapse: collapse; font: 12.5px ui-monospace, SFMono-Regular, Menlo, monospace; }
+table.wrong { border-collapse: collapse;
+  font: 12.5px ui-monospace, SFMono-Regular, Menlo, monospace; }
 .wrong th, .wrong td { text-align: left; padding: 0.2rem 1.4rem 0.2rem 0; vertical-align: top; }
 .wrong th { color: var(--soft); font-weight: 500; border-bottom: 1px solid var(--line); }
 .got { color: var(--fail); }
+@media (max-width: 62rem) { .wide { overflow-x: auto; } .matrix thead th { position: static; } }
 """
 SCRIPT = """
 const find = document.getElementById("find");
@@ -173,8 +185,11 @@ def _head(backend: str, results: Sequence[Result], matrix: Matrix) -> str:
     )
 
 
-def _legend() -> str:
-    items = "".join(f"<span>{_mark(state, '')}{escape(state.meaning)}</span>" for state in State)
+def _legend(matrix: Matrix) -> str:
+    shown = shown_states(matrix)
+    items = "".join(
+        f"<div>{_mark(state, '')}{escape(state.meaning)}</div>" for state in State if state in shown
+    )
     return f'<div class="legend">{items}</div>'
 
 
@@ -200,10 +215,11 @@ def _matrix(matrix: Matrix, first: Anchors) -> str:
         f'<th scope="col" title="{name}">{"<br>".join(short(name))}</th>' for name in COLUMNS
     )
     return (
-        f"<h2>Ops by dtype</h2>\n{_legend()}\n"
-        f'<table class="matrix"><thead><tr><th></th>{heads}</tr></thead>\n<tbody>\n'
+        f"<h2>Ops by dtype</h2>\n{_legend(matrix)}\n"
+        '<div class="wide"><table class="matrix">'
+        f"<thead><tr><th></th>{heads}</tr></thead>\n<tbody>\n"
         + "\n".join(body)
-        + "\n</tbody></table>"
+        + "\n</tbody></table></div>"
     )
 
 
@@ -213,17 +229,17 @@ def _matrix_rows(matrix: Matrix, first: Anchors) -> Iterator[str]:
             continue
         name = escape(family.replace("_", " "))
         yield f'<tr><th class="family" colspan="{len(COLUMNS) + 1}">{name}</th></tr>'
-        for row, cells in rows.items():
-            marks = "".join(
-                f"<td>{_cell(family, row, column, cells.get(column, Cell()), first)}</td>"
-                for column in COLUMNS
-            )
+        for row in rows:
+            cells = (_cell(matrix, family, row, column, first) for column in COLUMNS)
+            marks = "".join(f"<td>{cell}</td>" for cell in cells)
             yield f'<tr><th class="op" scope="row">{escape(row)}</th>{marks}</tr>'
 
 
-def _cell(family: str, row: str, column: str, cell: Cell, first: Anchors) -> str:
-    link = first.get((family, row, column))
-    return _mark(cell.state, f"{row} {column}: {cell.summary}", link)
+def _cell(matrix: Matrix, family: str, row: str, column: str, first: Anchors) -> str:
+    state = matrix.state(family, row, column)
+    cell = matrix.rows[family, row].get(column)
+    counts = state.meaning if cell is None else cell.summary
+    return _mark(state, f"{row} {column}: {counts}", first.get((family, row, column)))
 
 
 def _list(family: str, rows: Rows, first: Anchors) -> str:
@@ -282,13 +298,17 @@ def _detail(failure: Failure) -> str:
 
 
 def _elements(failure: Failure) -> str:
-    rows = "".join(
-        f"<tr><td>{escape(e.index)}</td><td>{escape(e.expected)}</td>"
-        f'<td class="got">{escape(e.got)}</td><td>{escape(e.difference)}</td></tr>'
-        for e in failure.elements
+    names = ["index", "operands", "expected", "got", "off by"]
+    rows = [(e.index, e.operands, e.expected, e.got, e.difference) for e in failure.elements]
+    kept = [i for i in range(len(names)) if any(row[i] for row in rows)]
+    head = "".join(f"<th>{names[i]}</th>" for i in kept)
+    body = "".join(
+        "<tr>"
+        + "".join(f'<td class="{names[i].split()[0]}">{escape(row[i])}</td>' for i in kept)
+        + "</tr>"
+        for row in rows
     )
-    head = "".join(f"<th>{name}</th>" for name in ("index", "expected", "got", "off by"))
-    return f'<table class="wrong"><tr>{head}</tr>{rows}</table>'
+    return f'<table class="wrong"><tr>{head}</tr>{body}</table>'
 
 
 def _unimplemented(results: Sequence[Result]) -> str:

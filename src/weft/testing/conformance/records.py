@@ -16,12 +16,16 @@ from weft.testing.conformance.run import Failure, Outcome, Result
 
 def encode(result: Result) -> dict[str, Any]:
     """A result as plain data; what is empty is left out."""
-    return {key: value for key, value in dataclasses.asdict(result).items() if value not in ((), "")}
+    return {
+        key: value for key, value in dataclasses.asdict(result).items() if value not in ((), "")
+    }
 
 
 def decode(data: dict[str, Any]) -> Result:
     """The result that `encode` wrote."""
-    fields = {field.name: data[field.name] for field in dataclasses.fields(Result) if field.name in data}
+    fields = {
+        field.name: data[field.name] for field in dataclasses.fields(Result) if field.name in data
+    }
     fields["outcome"] = Outcome(fields["outcome"])
     fields["decomposed"] = tuple(fields.get("decomposed", ()))
     if fields.get("failure"):
@@ -59,7 +63,9 @@ class Journal:
                 if record["backend"] == self.backend:
                     self.done[record["id"]] = decode(record)
             elif line and number == 0:
-                raise UserError(f"{self.path} does not hold conformance results; it was not changed")
+                raise UserError(
+                    f"{self.path} does not hold conformance results; it was not changed"
+                )
         if lines[-1]:
             # A line that was cut off when the last run ended.
             with self.path.open("a", encoding="utf-8") as file:

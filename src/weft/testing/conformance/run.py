@@ -129,7 +129,7 @@ def _problem(trial: Trial, attempt: _Attempt) -> Problem | None:
         return Problem(f"Unimplemented was expected, but {_happened(error)}")
     if error is not None:
         return Problem(_happened(error))
-    return judge(expected, attempt.results)
+    return judge(expected, attempt.results, trial.inputs)
 
 
 def _happened(error: Exception | None) -> str:
@@ -140,10 +140,17 @@ def _happened(error: Exception | None) -> str:
 
 def _failure(trial: Trial, attempt: _Attempt, problem: Problem) -> Failure:
     text = "" if attempt.program is None else str(dumps(attempt.program, "text"))
-    arrays = [result for result in attempt.results if isinstance(result, np.ndarray)]
-    got = tuple(map(listing, arrays)) if attempt.error is None else (_happened(attempt.error),)
+    got = (
+        tuple(map(_shown, attempt.results))
+        if attempt.error is None
+        else (_happened(attempt.error),)
+    )
     inputs = tuple(map(listing, trial.inputs))
     return Failure(text, inputs, _expected(trial), got, problem.elements)
+
+
+def _shown(result: Any) -> str:
+    return listing(result) if isinstance(result, np.ndarray) else repr(result)
 
 
 def _expected(trial: Trial) -> tuple[str, ...]:

@@ -57,14 +57,10 @@ def all_cases() -> tuple[Case, ...]:
     return (*found, *rejections.cases(found))
 
 
-def select(
-    pattern: str | None = None, shard: tuple[int, int] = (1, 1)
-) -> list[Case]:
+def select(pattern: str | None = None, shard: tuple[int, int] = (1, 1)) -> list[Case]:
     """The cases whose id matches a glob pattern, and of these the i-th of n equal shares."""
     index, count = shard
-    matching = [
-        case for case in all_cases() if pattern is None or fnmatchcase(case.id, pattern)
-    ]
+    matching = [case for case in all_cases() if pattern is None or fnmatchcase(case.id, pattern)]
     return matching[index - 1 :: count]
 
 

@@ -130,7 +130,7 @@ def _equal(a: Array, b: Array) -> Array:
     if a.dtype.kind == "c":
         return _equal(a.real, b.real) & _equal(a.imag, b.imag)
     same = np.asarray(a == b)
-    return same | (_is_nan(a) & _is_nan(b))
+    return np.asarray(same | (_is_nan(a) & _is_nan(b)))
 
 
 def _is_nan(a: Array) -> Array:
@@ -140,7 +140,7 @@ def _is_nan(a: Array) -> Array:
 
 def _is_zero(a: Array) -> Array:
     if a.dtype.kind == "c":
-        return (a.real == 0) | (a.imag == 0)
+        return np.asarray((a.real == 0) | (a.imag == 0))
     return np.asarray(a == np.zeros((), a.dtype))
 
 

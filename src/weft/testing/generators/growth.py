@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from weft.ptir.op import Op
 from weft.testing.generator import Generator, Skip
 from weft.testing.generators.registry import GENERATORS, IDIOMS, Entry
@@ -9,21 +11,25 @@ from weft.testing.generators.registry import GENERATORS, IDIOMS, Entry
 MAX_DEPTH = 2
 
 
-def allowed_entries(g: Generator) -> list[Entry]:
+def allowed_entries(g: Generator) -> tuple[Entry, ...]:
     """What may come next: ops of which at least one spelling is allowed, and idioms."""
     nested = g.rules.control_flow and g.depth < MAX_DEPTH
     found = [
         entry
-        for cls, entry in GENERATORS.items()
-        if _wanted(g, cls) and (nested or not entry.control_flow)
+        for cls, entry in _spelled(g.rules.spellings)
+        if (g.setting.focus is None or cls.name in g.setting.focus)
+        and (nested or not entry.control_flow)
     ]
-    return found + IDIOMS
+    return (*found, *(entry for entry in IDIOMS if g.allows(*entry.needs)))
 
 
-def _wanted(g: Generator, cls: type[Op]) -> bool:
-    focus = g.setting.focus
-    in_focus = focus is None or cls.name in focus
-    return in_focus and any(g.allows(spelling) for spelling in cls.spellings())
+@lru_cache(maxsize=64)
+def _spelled(spellings: frozenset[str]) -> tuple[tuple[type[Op], Entry], ...]:
+    return tuple(
+        (cls, entry)
+        for cls, entry in GENERATORS.items()
+        if not spellings.isdisjoint(cls.spellings())
+    )
 
 
 def grow(g: Generator, size: int) -> None:
@@ -31,7 +37,8 @@ def grow(g: Generator, size: int) -> None:
     entries = allowed_entries(g)
     weights = [entry.weight for entry in entries]
     wanted = len(g.draft.steps) + size
-    for _ in range(8 * size + 16):
+    attempts = 2 * size + 4 if g.depth else 8 * size + 16
+    for _ in range(attempts if entries else 0):
         if len(g.draft.steps) >= wanted:
             return
         attempt(g, g.choices.weighted(entries, weights))

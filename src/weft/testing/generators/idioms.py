@@ -16,7 +16,7 @@ from weft.testing.generators.elementwise import sum_of
 from weft.testing.generators.registry import idiom
 
 
-@idiom(weight=4)
+@idiom(4, "reduce_max", "broadcast_to", "sub", "exp", "reduce_sum", "div")
 def softmax(g: Generator) -> None:
     """reduce_max, broadcast, sub, exp, reduce_sum, broadcast, div."""
     x = g.pick({F32, F64}, within(4), lambda i: i.rank > 0 and i.sizes[-1] > 0, lambda: (2, 5))
@@ -33,7 +33,7 @@ def softmax(g: Generator) -> None:
     g.emit(ElementwiseBinary(BinaryFn.DIV), powers, whole, facts=Facts(0, 1.25, None))
 
 
-@idiom(weight=4)
+@idiom(4, "dot_general", "broadcast_to", "add", "tanh")
 def dense_layer(g: Generator) -> None:
     """A matrix product, a bias on every row, an activation."""
     x = g.pick(FLOATS, within(8), lambda item: item.rank == 2, lambda: g.shape(2, 2))
@@ -46,7 +46,7 @@ def dense_layer(g: Generator) -> None:
         g.emit(ElementwiseUnary(UnaryFn.TANH), fitted, facts=Facts(-1, 1, None))
 
 
-@idiom(weight=5)
+@idiom(5, "reshape", "transpose", "broadcast_to", "slice", "pad", "tile")
 def movements(g: Generator) -> None:
     """A chain of ops that move elements, each applied to the result of the one before."""
     x: Item = g.pick(ANY)

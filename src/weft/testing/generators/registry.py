@@ -19,6 +19,8 @@ class Entry:
     generate: Generate
     weight: int
     control_flow: bool
+    needs: tuple[str, ...] = ()
+    """Spellings without which it is hopeless."""
 
 
 GENERATORS: dict[type[Op], Entry] = {}
@@ -39,11 +41,11 @@ def generates(
     return decorate
 
 
-def idiom(weight: int) -> Callable[[Generate], Generate]:
+def idiom(weight: int, *needs: str) -> Callable[[Generate], Generate]:
     """Declare a function that adds several ops which belong together."""
 
     def decorate(function: Generate) -> Generate:
-        IDIOMS.append(Entry(function, weight, control_flow=False))
+        IDIOMS.append(Entry(function, weight, control_flow=False, needs=needs))
         return function
 
     return decorate

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from weft.foundation.dtypes import ALL, F16, F32, FP8_E4M3, I1, SI8, SI64, DType
+from weft.foundation.dtypes import ALL, F16, F32, I1, SI8, SI64, DType
 from weft.testing.conformance.case import Case, Trial, exactly
 from weft.testing.conformance.cases.common import (
     DYNAMIC,
@@ -50,7 +50,9 @@ def cases() -> Iterator[Case]:
 def _shaped(source: DType, target: DType, shape: Shape, dynamic: bool = False) -> Trial:
     x = sample(source, shape, "cast", target, scale=100.0)
     dims = [symbolic(shape, DYNAMIC)] if dynamic else None
-    return trial(apply("cast", [x], dims=dims, dtype=target), [x], exactly(convert(x, source, target)))
+    return trial(
+        apply("cast", [x], dims=dims, dtype=target), [x], exactly(convert(x, source, target))
+    )
 
 
 def _edges(source: DType, target: DType) -> Trial:
@@ -100,6 +102,3 @@ def _between(target: DType) -> Array:
     beyond = values[-1] + (values[-1] - values[-2]) / 2
     around = [middle, -middle, np.nextafter(middle, np.inf), np.nextafter(middle, 0), [beyond]]
     return np.concatenate([*around, ends])
-
-
-__all__ = ["FP8_E4M3", "cases"]

@@ -24,7 +24,15 @@ from weft.foundation.dtypes import (
     DType,
 )
 from weft.testing.conformance.case import Case, Trial, Wanted, exactly
-from weft.testing.conformance.cases.common import Array, Shape, apply, case, defined, symbolic, trial
+from weft.testing.conformance.cases.common import (
+    Array,
+    Shape,
+    apply,
+    case,
+    defined,
+    symbolic,
+    trial,
+)
 from weft.testing.conformance.data import counts, sample, special
 from weft.testing.conformance.oracles.casts import convert
 from weft.testing.conformance.oracles.contraction import (
@@ -73,12 +81,8 @@ LAYOUTS = {
     "empty-sum": _layout((3, 0), (0, 4), ((1,), (0,))),
     "empty-result": _layout((0, 3), (3, 4), ((1,), (0,))),
     "large": _layout((33, 71), (71, 45), ((1,), (0,))),
-    "negative": Layout(
-        (2, 3, 5), (2, 5, 4), Pairing(((0,), (0,)), ((2,), (1,))), negative=True
-    ),
-    "dynamic": Layout(
-        (3, 5), (5, 7), Pairing(contract=((1,), (0,))), names=((3, "?M"), (5, "?K"))
-    ),
+    "negative": Layout((2, 3, 5), (2, 5, 4), Pairing(((0,), (0,)), ((2,), (1,))), negative=True),
+    "dynamic": Layout((3, 5), (5, 7), Pairing(contract=((1,), (0,))), names=((3, "?M"), (5, "?K"))),
 }
 
 
@@ -113,9 +117,7 @@ def _choices(dtype: DType) -> list[tuple[DType | None, DType | None]]:
     return [(None, out) for out in outputs] + [(accum, accum) for accum in accumulators]
 
 
-def _attributes(
-    layout: Layout, accum: DType | None, out: DType | None
-) -> dict[str, object]:
+def _attributes(layout: Layout, accum: DType | None, out: DType | None) -> dict[str, object]:
     def given(axes: tuple[int, ...], rank: int) -> list[int]:
         return [axis - rank if layout.negative else axis for axis in axes]
 

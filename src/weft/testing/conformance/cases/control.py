@@ -10,7 +10,7 @@ import numpy as np
 from weft.foundation.dtypes import F32, I1, SI32, DType
 from weft.ptir.builder import BodyBuilder, Builder, Value
 from weft.testing.conformance.case import Case, Trial, exactly
-from weft.testing.conformance.cases.common import Array, Shape, case, defined, program, trial
+from weft.testing.conformance.cases.common import Array, Dims, Shape, case, defined, program, trial
 from weft.testing.conformance.data import counts, sample
 
 
@@ -127,7 +127,7 @@ def _scan(dtype: DType, length: int, dynamic: bool = False) -> Trial:
 
     rows = [start, *x]
     outputs = np.array(rows[:-1], dtype.numpy).reshape(length, 2)
-    dims = [[2], ["?T", 2]] if dynamic else None
+    dims: list[Dims] | None = [[2], ["?T", 2]] if dynamic else None
     want = [exactly(rows[-1]), exactly(outputs)]
     return trial(program([start, x], body, dims=dims), [start, x], *want)
 

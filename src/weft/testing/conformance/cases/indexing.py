@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from weft.foundation.dtypes import INDICES, NUMBERS, ORDERED, SI32, SI64, DType, in_order
+from weft.foundation.dtypes import INDICES, NUMBERS, ORDERED, DType, in_order
 from weft.testing.conformance.case import Case, Trial, Wanted, exactly
 from weft.testing.conformance.cases.common import Array, Dims, Shape, apply, case, defined, trial
-from weft.testing.conformance.data import permuted, positions, sample, source, special
+from weft.testing.conformance.data import positions, sample, source, special
 from weft.testing.conformance.oracles import indexing as oracle
 from weft.testing.conformance.oracles import reduction
 from weft.testing.conformance.oracles.movement import window
@@ -133,7 +133,9 @@ def _summand(kind: str, dtype: DType, shape: Shape, part: int) -> Array:
 def _met(kind: str, x: Array, found: dict[oracle.Index, list[Any]], dtype: DType) -> Wanted:
     """What is left at each place when everything that meets there is combined."""
     if kind == "replace":
-        return exactly(np.array([values[-1] for values in found.values()], x.dtype).reshape(x.shape))
+        return exactly(
+            np.array([values[-1] for values in found.values()], x.dtype).reshape(x.shape)
+        )
     lines, last = _as_lines(kind, x, list(found.values())), (x.ndim,)
     if kind != "add":
         return exactly(reduction.extreme(kind, lines, last, dtype), zeros=False)
@@ -182,9 +184,7 @@ WINDOWS = {
     "matrix-of-indices": Windows((6, 4), (2, 3, 1), (2, 3, 4), [2], [0], [0], 2),
     "no-indices": Windows((6, 4), (0, 1), (0, 4), [1], [0], [0], 1),
     "many": Windows((9, 7), (40, 1), (40, 7), [1], [0], [0], 1),
-    "dynamic": Windows(
-        (6, 4), (3, 1), (3, 4), [1], [0], [0], 1, [["?N", 4], ["?K", 1], ["?K", 4]]
-    ),
+    "dynamic": Windows((6, 4), (3, 1), (3, 4), [1], [0], [0], 1, [["?N", 4], ["?K", 1], ["?K", 4]]),
 }
 
 
@@ -274,6 +274,3 @@ def _dynamic_update(dtype: DType, index: DType, name: str) -> Trial:
     dims = [symbols, sizes, at.shape] if symbols else None
     build = apply("dynamic_update_slice", [x, update, at], dims=dims, sizes=sizes)
     return trial(build, [x, update, at], exactly(want))
-
-
-__all__ = ["SI32", "SI64", "cases", "permuted"]

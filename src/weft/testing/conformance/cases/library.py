@@ -183,7 +183,7 @@ def _layer_norm(dtype: DType, shape: Shape, axis: int) -> Trial:
 
     work = _work(dtype)
     exact = oracle.layer_norm(wide(x), wide(gamma), wide(beta), 1e-5, place)
-    narrow = [a.astype(np.float64) for a in (x, gamma, beta)]
-    plain = oracle.layer_norm(*narrow, 1e-5, place, oracle.rounding(work))
+    one, two, three = (a.astype(np.float64) for a in (x, gamma, beta))
+    plain = oracle.layer_norm(one, two, three, 1e-5, place, oracle.rounding(work))
     inputs = [x, gamma, beta]
     return trial(program(inputs, body), inputs, _wanted(exact, plain, dtype, work))

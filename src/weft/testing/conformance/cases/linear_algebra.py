@@ -234,8 +234,6 @@ def _solve(
     def check(results: Sequence[Array]) -> str:
         return oracle.solved(matrix, b, results[0])
 
-    build = apply(
-        "triangular_solve", [a, b], lower=lower, transpose=transpose, unit_diagonal=unit
-    )
+    build = apply("triangular_solve", [a, b], lower=lower, transpose=transpose, unit_diagonal=unit)
     kinds = ((dtype, b.shape),)
     return judged(build, [a, b], Holds(_PROPERTY["triangular_solve"], kinds, check))

@@ -24,12 +24,13 @@ from weft.testing.conformance.cases.common import (
     symbolic,
     trial,
 )
-from weft.testing.conformance.data import sample, source, special
+from weft.testing.conformance.data import filling, sample, special, unusual
 from weft.testing.conformance.oracles import movement as oracle
 
 Moved = tuple[Shape, dict[str, Any], Callable[[Array], Array]]
 """The shape of the operand, the attributes, and what they do to an array."""
 
+Draw = Callable[..., Array]
 EMPTY: Shape = (2, 0, 3)
 
 
@@ -112,9 +113,9 @@ def cases() -> Iterator[Case]:
     for row, moves in MOVES.items():
         for dtype in defined(row):
             for name, move in moves.items():
-                yield case(row, dtype, name, trial=partial(_moved, row, dtype, move, False))
+                yield case(row, dtype, name, trial=partial(_moved, row, dtype, move, sample))
             move = _SPECIAL[row]
-            yield case(row, dtype, "special", trial=partial(_moved, row, dtype, move, True))
+            yield case(row, dtype, "special", trial=partial(_moved, row, dtype, move, unusual))
             yield case(row, dtype, "dynamic", trial=partial(_DYNAMIC[row], dtype))
     yield from _concats()
     yield from _pads()
@@ -131,15 +132,9 @@ _SPECIAL: dict[str, Moved] = {
 }
 
 
-def _values(dtype: DType, shape: Shape, key: str, unusual: bool) -> Array:
-    if not unusual:
-        return sample(dtype, shape, key)
-    return np.array(source(dtype, shape, key).choice(special(dtype), shape), dtype.numpy)
-
-
-def _moved(row: str, dtype: DType, move: Moved, unusual: bool) -> Trial:
+def _moved(row: str, dtype: DType, move: Moved, draw: Draw) -> Trial:
     shape, attrs, expected = move
-    x = _values(dtype, shape, row, unusual)
+    x = draw(dtype, shape, row)
     return trial(apply(row, [x], **attrs), [x], exactly(expected(x)))
 
 
@@ -196,14 +191,18 @@ def _concats() -> Iterator[Case]:
             yield case("concat", dtype, name, trial=make)
         make = partial(_concat, dtype, [(2, 3), (4, 3)], 0, [["?A", "?B"], ["?C", "?B"]])
         yield case("concat", dtype, "dynamic", trial=make)
-        make = partial(_concat, dtype, [(4, 3), (4, 2)], 1, None, unusual=True)
+        make = partial(_concat, dtype, [(4, 3), (4, 2)], 1, None, unusual)
         yield case("concat", dtype, "special", trial=make)
 
 
 def _concat(
-    dtype: DType, shapes: list[Shape], axis: int, dims: Sequence[Dims] | None, unusual: bool = False
+    dtype: DType,
+    shapes: list[Shape],
+    axis: int,
+    dims: Sequence[Dims] | None,
+    draw: Draw = sample,
 ) -> Trial:
-    xs = [_values(dtype, shape, f"concat{i}", unusual) for i, shape in enumerate(shapes)]
+    xs = [draw(dtype, shape, f"concat{i}") for i, shape in enumerate(shapes)]
     want = oracle.concatenated(xs, axis % len(shapes[0]))
     return trial(apply("concat", xs, dims=dims, axis=axis), xs, exactly(want))
 
@@ -225,20 +224,12 @@ PADS: dict[str, tuple[Shape, Shape, Shape, Shape]] = {
 def _pads() -> Iterator[Case]:
     for dtype in defined("pad"):
         for name, layout in PADS.items():
-            yield case("pad", dtype, name, trial=partial(_pad, dtype, layout, _fill(dtype), None))
-        make = partial(_pad, dtype, PADS["around"], _fill(dtype), [[3, "?B", 7]])
+            yield case("pad", dtype, name, trial=partial(_pad, dtype, layout, filling(dtype), None))
+        make = partial(_pad, dtype, PADS["around"], filling(dtype), [[3, "?B", 7]])
         yield case("pad", dtype, "dynamic", trial=make)
         for name, fill in _special_fills(dtype).items():
             make = partial(_pad, dtype, PADS["both"], fill, None)
             yield case("pad", dtype, f"fill={name}", trial=make)
-
-
-def _fill(dtype: DType) -> Any:
-    if dtype is I1:
-        return True
-    if dtype.is_complex:
-        return 1.5 - 2.5j
-    return 3 if dtype.is_integer else -1.5
 
 
 def _special_fills(dtype: DType) -> dict[str, Any]:
@@ -252,9 +243,7 @@ def _special_fills(dtype: DType) -> dict[str, Any]:
     return {k: v for k, v in fills.items() if not (dtype is FP8_E4M3 and k == "inf")}
 
 
-def _pad(
-    dtype: DType, layout: tuple[Shape, ...], fill: Any, dims: Sequence[Dims] | None
-) -> Trial:
+def _pad(dtype: DType, layout: tuple[Shape, ...], fill: Any, dims: Sequence[Dims] | None) -> Trial:
     shape, low, high, interior = layout
     x = sample(dtype, shape, "pad")
     value = oracle.scalar(fill, dtype)
@@ -310,7 +299,7 @@ def _constants() -> Iterator[Case]:
         values = partial(special, dtype)
         yield case("constant", dtype, "special", trial=partial(_constant, values, False))
         yield case("constant", dtype, "literal", trial=partial(_constant, values, True))
-        same = partial(np.full, (3, 4), _fill(dtype), dtype.numpy)
+        same = partial(np.full, (3, 4), filling(dtype), dtype.numpy)
         yield case("constant", dtype, "splat", trial=partial(_constant, same, False))
 
 

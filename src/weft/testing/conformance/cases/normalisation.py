@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.foundation.dtypes import F32, F64, DType
 from weft.testing.conformance.case import Case, Trial, Wanted
-from weft.testing.conformance.cases.common import Shape, apply, case, defined, trial
+from weft.testing.conformance.cases.common import Array, Shape, apply, case, defined, trial
 from weft.testing.conformance.data import sample
 from weft.testing.conformance.oracles.normalisation import layer_norm, rounding
 from weft.testing.conformance.oracles.rounding import wide
@@ -51,14 +51,14 @@ def _layer_norm(
 
 
 def _trial(
-    x: np.ndarray, dtype: DType, axis: int, epsilon: float, symbols: list[str] | None = None
+    x: Array, dtype: DType, axis: int, epsilon: float, symbols: list[str] | None = None
 ) -> Trial:
     place = axis % x.ndim
     gamma, beta = (sample(dtype, (x.shape[place],), "layer_norm", i, scale=1.0) for i in (1, 2))
     work = F64 if dtype is F64 else F32
     exact = layer_norm(wide(x), wide(gamma), wide(beta), epsilon, place)
-    operands = (a.astype(np.float64) for a in (x, gamma, beta))
-    plain = layer_norm(*operands, epsilon, place, rounding(work))
+    one, two, three = (a.astype(np.float64) for a in (x, gamma, beta))
+    plain = layer_norm(one, two, three, epsilon, place, rounding(work))
     far = np.abs(plain.astype(exact.dtype) - exact)
     error = float(np.max(np.where(np.isfinite(far), far, 0), initial=0.0))
     dims = [symbols, symbols[1:], symbols[1:]] if symbols else None

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from weft.foundation.dtypes import F32, SI32, DType
-from weft.ptir.builder import BodyBuilder, Builder, Value
+from weft.ptir.builder import Builder, Value
 from weft.ptir.ir import HintKind, HintPolicy, HintRegion, Program
 from weft.ptir.types import TensorType, TupleType, ValueType, tensor
 from weft.testing.conformance.case import Case, Refused, Trial, exactly
@@ -67,7 +67,11 @@ def _whole_tuple() -> Trial:
 
 
 def _nested_tuple() -> Trial:
-    inputs = [np.array([1.5, -2.5], np.float32), np.array(7, np.int32), np.array([True, False, True])]
+    inputs = [
+        np.array([1.5, -2.5], np.float32),
+        np.array(7, np.int32),
+        np.array([True, False, True]),
+    ]
     build = _tuple_program(NESTED, lambda b, p: [p, b.neg(p[0])])
     return trial(build, inputs, *(exactly(a) for a in inputs), exactly(-inputs[0]))
 
@@ -313,5 +317,3 @@ _PROGRAMS: dict[str, Callable[[], Trial]] = {
     "symbols/two": _two_symbols,
     "symbols/empty": _empty_symbol,
 }
-
-__all__ = ["BodyBuilder", "cases"]

@@ -21,7 +21,7 @@ from weft.foundation.dtypes import (
 )
 from weft.ptir.op import SPELLINGS
 from weft.testing.conformance.case import Case, Trial, Wanted, exactly
-from weft.testing.conformance.cases.common import Array, Shape, apply, case, defined, trial
+from weft.testing.conformance.cases.common import Array, Dims, Shape, apply, case, defined, trial
 from weft.testing.conformance.data import edges, sample, source
 from weft.testing.conformance.oracles import quantisation as oracle
 from weft.testing.conformance.oracles.rounding import from_whole, nearest
@@ -46,11 +46,11 @@ def cases() -> Iterator[Case]:
     yield from _requantizes()
 
 
-def _dims(name: str, count: int, shape: Shape, axis: int | None) -> list[list[int | str]] | None:
+def _dims(name: str, parameters: int) -> list[Dims] | None:
     """Symbols for the tensor and its parameters, in the dynamic case."""
     if name != "dynamic":
         return None
-    return [["?A", "?B"], *[["?B"]] * count]
+    return [["?A", "?B"], *(["?B"] for _ in range(parameters))]
 
 
 def _place(shape: Shape, axis: int | None) -> int | None:
@@ -124,7 +124,7 @@ def _quantize_trial(
     offset = None if zero is None else oracle.along(zero, x.ndim, place)
     want = oracle.quantised(wide_x, wide_scale, offset, output)
     inputs = [x, scale] if zero is None else [x, scale, zero]
-    dims = _dims(name, len(inputs) - 1, x.shape, axis)
+    dims = _dims(name, len(inputs) - 1)
     build = apply("quantize", inputs, dims=dims, output_dtype=output, axis=axis)
     return trial(build, inputs, exactly(want))
 
@@ -143,8 +143,8 @@ def _dequantizes() -> Iterator[Case]:
         for name in LAYOUTS:
             for output in (None, BF16):
                 make = partial(_dequantize, dtype, F32, output, name, zero=True)
-                parts = ("zero-point", name, f"to={output}" if output else None)
-                yield named(dtype, *parts, trial=make)
+                to = f"to={output}" if output else None
+                yield named(dtype, "zero-point", name, to, trial=make)
             make = partial(_dequantize, dtype, F32, None, name, zero=False)
             yield named(dtype, "no-zero-point", name, trial=make)
         make = partial(_dequantize, dtype, F32, F64, "tensor", zero=True, extreme=True)
@@ -171,7 +171,7 @@ def _dequantize(
     offset = None if zeros is None else oracle.along(zeros, q.ndim, place)
     real = oracle.restored(q, oracle.along(scale.astype(work), q.ndim, place), offset)
     inputs = [q, scale] if zeros is None else [q, scale, zeros]
-    dims = _dims(name, len(inputs) - 1, shape, axis)
+    dims = _dims(name, len(inputs) - 1)
     build = apply("dequantize", inputs, dims=dims, axis=axis, output_dtype=output)
     want = Wanted(real.astype(np.float64), result, CORRECTLY_ROUNDED)
     return trial(build, inputs, want)
@@ -213,6 +213,6 @@ def _requantize(
     )
     want = oracle.quantised(oracle.restored(q, steps, zero), step, offset, output)
     inputs = [q, in_scale, in_zero, out_scale, out_zero]
-    dims = _dims(name, 4, shape, axis)
+    dims = _dims(name, 4)
     build = apply("requantize", inputs, dims=dims, output_dtype=output, axis=axis)
     return trial(build, inputs, exactly(want))

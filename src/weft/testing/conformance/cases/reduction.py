@@ -38,7 +38,7 @@ from weft.testing.conformance.cases.common import (
     symbolic,
     trial,
 )
-from weft.testing.conformance.data import counts, edges, pairs, sample, source, special
+from weft.testing.conformance.data import counts, edges, near_one, pairs, sample, source, special
 from weft.testing.conformance.oracles import reduction as oracle
 from weft.testing.conformance.oracles.casts import convert
 from weft.testing.conformance.oracles.rounding import from_whole, nearest, rounded
@@ -128,18 +128,10 @@ def _attributes(row: str, layout: Layout, accum: DType | None, out: DType | None
 
 
 def _reduced(row: str, dtype: DType, layout: Layout) -> Trial:
-    x = _ordinary(row, dtype, layout.shape)
+    around_one = row == "reduce_prod" and not dtype.is_integer
+    x = (near_one if around_one else sample)(dtype, layout.shape, row)
     build = apply(row, [x], dims=layout.dims, **_attributes(row, layout, None, None))
     return trial(build, [x], _wanted(row, x, layout, None, None))
-
-
-def _ordinary(row: str, dtype: DType, shape: Shape) -> Array:
-    if row == "reduce_prod" and not dtype.is_integer:
-        # Around 1, so that no product of a line leaves the dtype.
-        rng = source(row, dtype, shape)
-        size = rounded(rng.uniform(0.8, 1.25, shape), dtype)
-        return size * rng.choice([-1, 1], shape).astype(dtype.numpy)
-    return sample(dtype, shape, row)
 
 
 def _wanted(row: str, x: Array, layout: Layout, accum: DType | None, out: DType | None) -> Wanted:

@@ -52,9 +52,7 @@ PROGRAMS: dict[str, dict[str, str]] = {
     },
     "EntryUndefined": {"other": HEAD.replace("@main", "@other") + NEG + "}\n"},
     "DuplicateName": {"functions": HEAD + (NEG + "}\n") * 2},
-    "DuplicateRegion": {
-        "ids": HEAD + NEG + "}\n" + _region(4, "f32[2]", SAME, "f32[2]", "%1") * 2
-    },
+    "DuplicateRegion": {"ids": HEAD + NEG + "}\n" + _region(4, "f32[2]", SAME, "f32[2]", "%1") * 2},
     "UseBeforeDefinition": {
         "result": HEAD + NEG.replace("return %1", "return %7") + "}\n",
         "in-a-region": HEAD
@@ -109,9 +107,7 @@ PROGRAMS: dict[str, dict[str, str]] = {
         + _region(1, "si32[]", "%1 = cast(%0) {dtype=f32} : f32[]", "f32[]", "%1"),
         "scan-slices": HEAD
         + SCAN
-        + _region(
-            0, "f32[2], f32[5, 2]", "%2 = neg(%0) : f32[2]", "f32[2], f32[2]", "%2, %2"
-        ),
+        + _region(0, "f32[2], f32[5, 2]", "%2 = neg(%0) : f32[2]", "f32[2], f32[2]", "%2, %2"),
         "scan-count": HEAD
         + SCAN
         + _region(0, "f32[2], f32[2]", "%2 = neg(%0) : f32[2]", "f32[2]", "%2"),

@@ -208,7 +208,9 @@ LINES: dict[str, list[str]] = {
         "padding=[(0, 0)], base_dilation=[1], window_dilation=[1], reduce=sum} : i1[3]",
     ],
     "NegativeDimension": ["type: f32[2] => neg(%0) : f32[-2]"],
-    "RankTooLarge": [f"result: f32[] => broadcast_to(%0) {{result_shape={[1] * 65}}} : f32{[1] * 65}"],
+    "RankTooLarge": [
+        f"result: f32[] => broadcast_to(%0) {{result_shape={[1] * 65}}} : f32{[1] * 65}"
+    ],
     "ElementCountOverflow": [
         "result: f32[] => broadcast_to(%0) {result_shape=[4294967296, 4294967296]} "
         ": f32[4294967296, 4294967296]",
@@ -278,7 +280,8 @@ LINES: dict[str, list[str]] = {
         "dilation=[1], padding=[(0, 0)], pad_value=float 0.0} : f32[1, 3, 6]",
         f"patches-larger: f32[1, 2, 4] => extract_patches(%0) {{window=[3], {WINDOW}}} "
         ": f32[1, 0, 12]",
-        f"patches-fill: si8[1, 5, 2] => extract_patches(%0) {{window=[3], {WINDOW}}} : si8[1, 3, 6]",
+        f"patches-fill: si8[1, 5, 2] => extract_patches(%0) {{window=[3], {WINDOW}}} "
+        ": si8[1, 3, 6]",
         "window-lengths: f32[5, 5] => reduce_window(%0) {window_dims=[3], strides=[1], "
         f"padding=[(0, 0)], {POOL}}} : f32[3, 5]",
         "window-0: f32[5] => reduce_window(%0) {window_dims=[0], strides=[1], padding=[(0, 0)], "

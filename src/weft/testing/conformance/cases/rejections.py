@@ -119,9 +119,7 @@ def _undefined(first: dict[str, Case]) -> Iterator[Case]:
                     yield _case(code, None, row, f"{name}={dtype}", trial=make)
 
 
-def _other_tables(
-    row: str, allowed: frozenset[DType]
-) -> Iterator[tuple[str, frozenset[DType]]]:
+def _other_tables(row: str, allowed: frozenset[DType]) -> Iterator[tuple[str, frozenset[DType]]]:
     """The operands and attributes of an op with a dtype table of their own."""
     tables = list(SPELLINGS[row][0].rows()[row].items())
     for name, dtypes in tables[1:]:
@@ -273,7 +271,7 @@ def _indices() -> Iterator[Case]:
 def _sizes() -> Iterator[Case]:
     """Sizes that only the inputs tell."""
     x = np.zeros((0, 3), np.float32)
-    dims = [["?B", 3]]
+    dims: list[Dims] = [["?B", 3]]
     for row in ("arg_max", "argmin"):
         make = partial(
             _rejected, "EmptyReduction", row, [x], dims, axis=0, keepdims=False, output_dtype=SI64

@@ -14,6 +14,7 @@ from weft.testing.conformance.cases.common import (
     LARGE,
     ODD,
     Array,
+    Dims,
     Shape,
     apply,
     case,
@@ -21,10 +22,9 @@ from weft.testing.conformance.cases.common import (
     symbolic,
     trial,
 )
-from weft.testing.conformance.data import positions, sample, source, special
+from weft.testing.conformance.data import near_one, positions, sample, source, special
 from weft.testing.conformance.oracles import reduction as oracle
 from weft.testing.conformance.oracles.casts import convert
-from weft.testing.conformance.oracles.rounding import rounded
 from weft.testing.conformance.tolerance import PerTensor
 
 KINDS = {
@@ -46,30 +46,23 @@ LAYOUTS: dict[str, tuple[Shape, int, bool]] = {
 
 def cases() -> Iterator[Case]:
     """cumulative_sum, _prod, _max, _min; segment_sum, segment_max."""
-    for row in KINDS:
+    for row, kind in KINDS.items():
         for dtype in defined(row):
             for name, (shape, axis, reverse) in LAYOUTS.items():
                 make = partial(_running, row, dtype, shape, axis, reverse)
                 yield case(row, dtype, name, trial=make)
             make = partial(_running, row, dtype, ODD, 1, False, dynamic=True)
             yield case(row, dtype, "dynamic", trial=make)
-            if dtype.is_float and KINDS[row] in ("max", "min"):
+            if dtype.is_float and kind in ("max", "min"):
                 yield case(row, dtype, "special", trial=partial(_special, row, dtype))
     yield from _segments()
-
-
-def _ordinary(row: str, dtype: DType, shape: Shape) -> Array:
-    if KINDS[row] == "prod" and not dtype.is_integer:
-        rng = source(row, dtype, shape)
-        size = rounded(rng.uniform(0.8, 1.25, shape), dtype)
-        return size * rng.choice([-1, 1], shape).astype(dtype.numpy)
-    return sample(dtype, shape, row)
 
 
 def _running(
     row: str, dtype: DType, shape: Shape, axis: int, reverse: bool, dynamic: bool = False
 ) -> Trial:
-    x = _ordinary(row, dtype, shape)
+    around_one = KINDS[row] == "prod" and not dtype.is_integer
+    x = (near_one if around_one else sample)(dtype, shape, row)
     dims = [symbolic(shape, DYNAMIC)] if dynamic else None
     wanted = _wanted(row, x, axis % len(shape), reverse, dtype)
     return trial(apply(row, [x], dims=dims, axis=axis, reverse=reverse), [x], wanted)
@@ -151,7 +144,7 @@ def _segment(
     # The last segment stays empty where there is more than one.
     ids = positions(max(count - 1, 1), shape[:1], index, row, dtype)
     ids = np.sort(ids) if ordered else ids
-    dims = [["?B", *shape[1:]], ["?B"]] if dynamic else None
+    dims: list[Dims] | None = [["?B", *shape[1:]], ["?B"]] if dynamic else None
     build = apply(
         row, [data, ids], dims=dims, num_segments=count, accum_dtype=accum,
         indices_are_sorted=ordered, unique=False,

@@ -55,9 +55,7 @@ def cases() -> Iterator[Case]:
                 x = partial(_shaped, name, dtype, shape)
                 yield case(name, dtype, shape_class, trial=partial(make, name, dtype, x))
             odd = partial(_shaped, name, dtype, ODD)
-            yield case(
-                name, dtype, "dynamic", trial=partial(make, name, dtype, odd, dynamic=True)
-            )
+            yield case(name, dtype, "dynamic", trial=partial(make, name, dtype, odd, dynamic=True))
             values = partial(_special, name, dtype)
             yield case(name, dtype, "special", trial=partial(make, name, dtype, values))
 

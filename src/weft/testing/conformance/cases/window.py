@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from weft.foundation.dtypes import ALL, I1, NUMBERS, ORDERED, DType
+from weft.foundation.dtypes import ALL, NUMBERS, ORDERED, DType
 from weft.testing.conformance.case import Case, Trial, Wanted, exactly
 from weft.testing.conformance.cases.common import Array, Dims, Shape, apply, case, defined, trial
-from weft.testing.conformance.cases.movement import _fill
-from weft.testing.conformance.data import sample, source, special
+from weft.testing.conformance.data import filling, sample, unusual
 from weft.testing.conformance.oracles import reduction
 from weft.testing.conformance.oracles.casts import convert
 from weft.testing.conformance.oracles.movement import scalar
-from weft.testing.conformance.oracles.rounding import whole
 from weft.testing.conformance.oracles.window import Axis, covered, patches
 from weft.testing.conformance.tolerance import PerTensor
 
@@ -55,18 +53,12 @@ def cases() -> Iterator[Case]:
         for name, (shape, axes, dims) in PATCHES.items():
             make = partial(_patches, dtype, shape, axes, dims)
             yield case("extract_patches", dtype, name, trial=make)
-        make = partial(_patches, dtype, (2, 5, 2), [Axis(2, 1, 1, 1, 0)], None, unusual=True)
+        make = partial(_patches, dtype, (2, 5, 2), [Axis(2, 1, 1, 1, 0)], None, draw=unusual)
         yield case("extract_patches", dtype, "special", trial=make)
     for dtype in defined("reduce_window"):
-        for kind in KINDS:
-            if dtype in KINDS[kind]:
+        for kind, dtypes in KINDS.items():
+            if dtype in dtypes:
                 yield from _windows(dtype, kind)
-
-
-def _values(dtype: DType, shape: Shape, key: str, unusual: bool) -> Array:
-    if not unusual:
-        return sample(dtype, shape, key)
-    return np.array(source(dtype, shape, key).choice(special(dtype), shape), dtype.numpy)
 
 
 def _patches(
@@ -74,9 +66,9 @@ def _patches(
     shape: Shape,
     axes: list[Axis],
     dims: Sequence[Dims] | None,
-    unusual: bool = False,
+    draw: Callable[..., Array] = sample,
 ) -> Trial:
-    x, fill = _values(dtype, shape, "patches", unusual), _fill(dtype)
+    x, fill = draw(dtype, shape, "patches"), filling(dtype)
     build = apply(
         "extract_patches", [x], dims=dims, window=[a.window for a in axes],
         strides=[a.stride for a in axes], dilation=[a.dilation for a in axes],
@@ -90,7 +82,7 @@ def _windows(dtype: DType, kind: str) -> Iterator[Case]:
     for name, (shape, axes, dims) in WINDOWS.items():
         yield named(name, trial=partial(_window, dtype, kind, shape, axes, dims))
     if dtype.is_float and kind != "sum":
-        make = partial(_window, dtype, kind, (40,), [Axis(2, 2)], None, unusual=True)
+        make = partial(_window, dtype, kind, (40,), [Axis(2, 2)], None, draw=unusual)
         yield named("special", trial=make)
     if kind == "sum":
         for accum in (d for d in ALL if d.kind is dtype.kind and d.bits >= dtype.bits):
@@ -106,9 +98,9 @@ def _window(
     axes: list[Axis],
     dims: Sequence[Dims] | None,
     accum: DType | None = None,
-    unusual: bool = False,
+    draw: Callable[..., Array] = sample,
 ) -> Trial:
-    x = _values(dtype, shape, f"window {kind}", unusual)
+    x = draw(dtype, shape, f"window {kind}")
     build = apply(
         "reduce_window", [x], dims=dims, window_dims=[a.window for a in axes],
         strides=[a.stride for a in axes], padding=[(a.low, a.high) for a in axes],
@@ -132,6 +124,3 @@ def _wanted(x: Array, kind: str, axes: list[Axis], accum: DType | None, dtype: D
         return exactly(convert(reduction.integer_total(lines, last, work), work, dtype))
     exact = reduction.total(lines, last, work)
     return Wanted(exact, dtype, PerTensor(work, reduction.plain_error(lines, last, work)))
-
-
-__all__ = ["I1", "cases", "whole"]

@@ -61,7 +61,7 @@ def products(lhs: Array, rhs: Array, pairing: Pairing, accum: DType) -> Array:
     left, right = (
         _matrices(wide(x.astype(accum.numpy)), pairing, side) for side, x in enumerate((lhs, rhs))
     )
-    return np.matmul(left, right.swapaxes(-1, -2)).reshape(shape)
+    return np.asarray(np.matmul(left, right.swapaxes(-1, -2)).reshape(shape))
 
 
 def _integer_products(left: Array, right: Array, accum: DType) -> Array:

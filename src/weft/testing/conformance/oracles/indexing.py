@@ -24,7 +24,7 @@ def taken(x: Array, indices: Array) -> Array:
 
 def gathered(x: Array, indices: Array, axis: int) -> Array:
     """x at the place of each index, which replaces the place along one axis."""
-    at = list(np.indices(indices.shape))
+    at: list[Array] = list(np.indices(indices.shape))
     at[axis] = indices.astype(np.int64)
     return read(x, at)
 

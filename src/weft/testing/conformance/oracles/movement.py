@@ -117,6 +117,6 @@ def counted(shape: Shape, axis: int, dtype: DType) -> Array:
     if dtype.is_integer:
         return from_whole(index.astype(object), dtype)
     if dtype.is_complex:
-        return index.astype(dtype.numpy)
+        return np.asarray(index.astype(dtype.numpy))
     column = np.array(nearest_of_integers(range(shape[axis]), dtype), np.float64)
     return nearest(column[index], dtype)

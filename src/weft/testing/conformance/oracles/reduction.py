@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.foundation.dtypes import F32, FP8_E4M3, I1, DType
-from weft.testing.conformance.oracles.functions import each
 from weft.testing.conformance.oracles.rounding import (
     from_whole,
     nearest,
@@ -79,9 +78,7 @@ def _distance(got: Array, exact: Array) -> float:
     return float(np.max(np.where(np.isfinite(far), far, 0), initial=0.0))
 
 
-def integer_total(
-    x: Array, axes: Sequence[int], accum: DType, *, product: bool = False
-) -> Array:
+def integer_total(x: Array, axes: Sequence[int], accum: DType, *, product: bool = False) -> Array:
     """The sum or product of integers (or of i1, counted), wrapped to `accum`."""
     rows = lines(whole(x), axes)
     combine = math.prod if product else sum
@@ -169,22 +166,3 @@ def truth(kind: str, x: Array, axes: Sequence[int]) -> Array:
     counted = np.sum(lines(x, axes), axis=-1, dtype=np.int64)
     size = math.prod(x.shape[axis] for axis in axes)
     return np.asarray(counted > 0 if kind == "any" else counted == size)
-
-
-__all__ = [
-    "each",
-    "extreme",
-    "identity",
-    "integer_running",
-    "integer_total",
-    "lines",
-    "one_by_one",
-    "plain_error",
-    "position",
-    "running",
-    "running_error",
-    "running_extreme",
-    "sum_accumulator",
-    "total",
-    "truth",
-]

@@ -33,14 +33,18 @@ def precision(dtype: DType) -> int:
     return part(dtype).precision
 
 
+def _info(dtype: DType) -> Any:
+    return ml_dtypes.finfo(part(dtype).numpy)  # type: ignore[no-untyped-call]
+
+
 def smallest(dtype: DType) -> float:
     """The smallest positive value of a float dtype, or of the parts of a complex one."""
-    return float(ml_dtypes.finfo(part(dtype).numpy).smallest_subnormal)
+    return float(_info(dtype).smallest_subnormal)
 
 
 def largest(dtype: DType) -> float:
     """The largest finite value of a float dtype, or of the parts of a complex one."""
-    return float(ml_dtypes.finfo(part(dtype).numpy).max)
+    return float(_info(dtype).max)
 
 
 def wide(array: Array) -> Array:

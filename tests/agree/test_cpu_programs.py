@@ -1,0 +1,81 @@
+"""Random programs and the example programs on the cpu backend, against the reference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import weft
+from weft.driver.cpu import BACKEND
+from weft.foundation.errors import Unimplemented
+from weft.ptir import Builder, Program, load
+from weft.testing.compare import compare
+from weft.testing.random_programs import random_program
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.ptir.txt"))
+Array = NDArray[Any]
+
+
+def random_inputs(program: Program, seed: int) -> list[Array]:
+    rng = np.random.default_rng(seed)
+    found: list[Array] = []
+    for kind in program.main.parameters:
+        assert isinstance(kind, weft.ptir.TensorType)
+        if kind.dtype.is_integer:
+            found.append(rng.integers(0, 8, kind.static_shape).astype(kind.dtype.numpy))
+        else:
+            found.append(rng.standard_normal(kind.static_shape).astype(kind.dtype.numpy))
+    return found
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("seed", range(3))
+def test_examples_agree(path: Path, seed: int) -> None:
+    program = load(path)
+    report = compare(program, random_inputs(program, seed), "cpu")
+    assert report.agrees, str(report)
+
+
+def check_seed(seed: int, size: int) -> bool:
+    """Whether the backend carries the program out; if it does, it must agree."""
+    case = random_program(seed, size, control_flow=False, dtypes=BACKEND.dtypes)
+    try:
+        weft.run(case.program, case.inputs, backend="cpu", seed=1)
+    except Unimplemented:
+        return False
+    report = compare(case.program, case.inputs, "cpu", seed=1)
+    assert report.agrees, f"seed {seed}: {report}"
+    return True
+
+
+def test_random_programs_agree() -> None:
+    carried_out = sum(check_seed(seed, 6) for seed in range(40))
+    assert carried_out >= 32
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(40))
+def test_many_random_programs_agree(block: int) -> None:
+    carried_out = sum(check_seed(seed, 10) for seed in range(1000 + block * 25, 1025 + block * 25))
+    assert carried_out >= 18
+
+
+def mlp(rows: int, inner: int, columns: int) -> Program:
+    b = Builder()
+    x, w = b.param("f32", [rows, inner]), b.param("f32", [inner, columns])
+    bias = b.param("f32", [columns])
+    y = x @ w
+    return b.build(b.gelu(y + b.broadcast_to(bias, y.shape)))
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7])
+@pytest.mark.parametrize("inner", [0, 1, 13])
+@pytest.mark.parametrize("columns", [0, 1, 37])
+def test_odd_sizes_agree(rows: int, inner: int, columns: int) -> None:
+    program = mlp(rows, inner, columns)
+    report = compare(program, random_inputs(program, 0), "cpu")
+    assert report.agrees, str(report)

@@ -1,0 +1,115 @@
+"""Contractions on the dialect's interpreter: data, an f64 result to compare with, and kernels with
+planted faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from benchmarks.gemm_kernels import Contraction, references, region_kernel
+from weft.codegen.gpu import ir, mma_sm90
+from weft.plan.ir import Header, MmaPlan
+from weft.target.sm90 import SM90
+from weft.target.target import Target
+
+Array = NDArray[Any]
+TWO_UNITS: Target = replace(SM90, limits=replace(SM90.limits, units=2))
+"""A machine small enough that every block takes several tiles."""
+
+
+def sm90_plan(**fields: Any) -> MmaPlan:
+    """A small SM90 plan."""
+    defaults: dict[str, Any] = {"tile": (128, 64, 64), "warp_tile": (64, 64), "stages": 3}
+    return MmaPlan(Header("sm90", "gemm"), arch="sm90", **{**defaults, **fields})
+
+
+def sm90_kernel(shape: Contraction, plan: MmaPlan) -> ir.Kernel:
+    plan = replace(plan, operand_layouts=shape.layouts)
+    return mma_sm90.build(region_kernel(shape), references(shape), plan, TWO_UNITS, "gemm")
+
+
+def random_tensors(shape: Contraction, seed: int = 0) -> dict[str, Array]:
+    """Every tensor that a contraction may read, and a result full of NaN."""
+    rng = np.random.default_rng(seed)
+    kinds = {
+        "a": (shape.a_shape, shape.dtype),
+        "b": (shape.b_shape, shape.dtype),
+        "bias": ((shape.n,), shape.dtype),
+        "residual": (shape.y_shape, shape.out_dtype),
+    }
+    found = {
+        name: rng.standard_normal(sizes).astype(dtype.numpy)
+        for name, (sizes, dtype) in kinds.items()
+    }
+    found["rows"] = rng.standard_normal(shape.m).astype(np.float32)
+    found["y"] = np.full(shape.y_shape, np.nan, shape.out_dtype.numpy)
+    return found
+
+
+def expected(shape: Contraction, tensors: Mapping[str, Array]) -> Array:
+    """The result in f64."""
+    wide = {name: value.astype(np.float64) for name, value in tensors.items()}
+    a = wide["a"] if shape.layouts[0] == "row" else np.swapaxes(wide["a"], -1, -2)
+    b = wide["b"] if shape.layouts[1] == "row" else np.swapaxes(wide["b"], -1, -2)
+    result = a @ b
+    for step in shape.epilogue:
+        result = _step(step, result, wide)
+    return np.asarray(result)
+
+
+def _step(step: str, x: Array, wide: Mapping[str, Array]) -> Array:
+    match step:
+        case "bias":
+            return np.asarray(x + wide["bias"])
+        case "rows":
+            return np.asarray(x * wide["rows"][:, None])
+        case "residual":
+            return np.asarray(x + wide["residual"])
+        case "gelu":
+            return np.asarray(x * special.ndtr(x))
+        case "silu":
+            return np.asarray(x * special.expit(x))
+        case "relu":
+            return np.maximum(x, 0)
+        case "tanh":
+            return np.tanh(x)
+        case _:
+            raise ValueError(step)
+
+
+def relative_error(result: Array, exact: Array) -> float:
+    """The distance of the results over the size of the exact one; NaN counts as infinite."""
+    error = np.linalg.norm(result.astype(np.float64) - exact) / np.linalg.norm(exact)
+    return float("inf") if np.isnan(error) else float(error)
+
+
+Change = Callable[[ir.Stmt], "ir.Stmt | None"]
+
+
+def planted(kernel: ir.Kernel, change: Change) -> ir.Kernel:
+    """A kernel with every statement passed through `change`; None removes a statement."""
+    return replace(kernel, body=_changed(kernel.body, change))
+
+
+def _changed(body: tuple[ir.Stmt, ...], change: Change) -> tuple[ir.Stmt, ...]:
+    found = []
+    for statement in body:
+        match statement:
+            case ir.For(body=inner):
+                statement = replace(statement, body=_changed(inner, change))
+            case ir.If(then=then, otherwise=otherwise):
+                statement = replace(
+                    statement, then=_changed(then, change), otherwise=_changed(otherwise, change)
+                )
+            case ir.Roles(cases=cases):
+                roles = [replace(case, body=_changed(case.body, change)) for case in cases]
+                statement = ir.Roles(tuple(roles))
+        new = change(statement)
+        if new is not None:
+            found.append(new)
+    return tuple(found)

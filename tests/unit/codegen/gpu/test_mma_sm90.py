@@ -1,0 +1,222 @@
+"""The SM90 contraction template on the dialect's interpreter: right for every layout, dtype,
+epilogue and schedule; and faults that were planted are found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.gemm_kernels import Contraction, load_plan
+from tests.gpu_support import (
+    Change,
+    expected,
+    planted,
+    random_tensors,
+    relative_error,
+    sm90_kernel,
+    sm90_plan,
+)
+from weft.codegen.gpu import ir
+from weft.codegen.gpu.interp import Timing, run
+from weft.codegen.gpu.interp_memory import Hazard
+from weft.codegen.gpu.scalar import Lit, Name
+from weft.foundation.dtypes import F16, F32
+from weft.plan.ir import MmaPlan
+
+COOPERATIVE = sm90_plan()
+DEFERRED = sm90_plan(deferred_epilogue=True)
+PINGPONG = sm90_plan(tile=(64, 64, 64), roles="pingpong")
+COLUMNS = sm90_plan(tile=(64, 128, 64), stages=2)
+SINGLE = sm90_plan(tile=(64, 96, 64), warp_tile=(64, 96), consumers=1, registers=(0, 0))
+AT_ONCE = sm90_plan(in_flight=0)
+
+CASES: dict[str, tuple[Contraction, MmaPlan]] = {
+    "nt": (Contraction(136, 72, 72), COOPERATIVE),
+    "nn": (Contraction(136, 72, 72, layouts=("row", "row")), COOPERATIVE),
+    "tn": (Contraction(136, 72, 72, layouts=("col", "col")), COOPERATIVE),
+    "tt": (Contraction(136, 72, 72, layouts=("col", "row")), PINGPONG),
+    "columns split": (
+        Contraction(70, 136, 200, layouts=("row", "row"), epilogue=("bias", "relu")),
+        COLUMNS,
+    ),
+    "batched": (Contraction(72, 72, 72, batch=3), COOPERATIVE),
+    "batched residual": (
+        Contraction(72, 72, 72, batch=3, epilogue=("residual", "silu")),
+        PINGPONG,
+    ),
+    "f32 result": (Contraction(130, 72, 64, out_dtype=F32), COOPERATIVE),
+    "f32 rows": (Contraction(130, 72, 64, out_dtype=F32, epilogue=("residual", "rows")), PINGPONG),
+    "odd columns": (Contraction(70, 75, 64), COOPERATIVE),
+    "even columns": (Contraction(70, 74, 64, epilogue=("bias", "rows")), PINGPONG),
+    "odd f32": (Contraction(70, 75, 64, out_dtype=F32, epilogue=("bias",)), COLUMNS),
+    "f16": (Contraction(70, 200, 64, dtype=F16, out_dtype=F16, epilogue=("bias",)), SINGLE),
+    "deferred": (Contraction(136, 136, 72, epilogue=("bias", "gelu")), DEFERRED),
+    "deferred, long": (Contraction(136, 72, 328, epilogue=("bias",)), DEFERRED),
+    "at once": (Contraction(136, 72, 200, epilogue=("tanh",)), AT_ONCE),
+    "one row": (Contraction(1, 136, 8), COOPERATIVE),
+    "one element": (Contraction(1, 1, 8), COOPERATIVE),
+    "hilbert": (Contraction(200, 200, 64), sm90_plan(order="hilbert")),
+}
+
+
+def check(shape: Contraction, kernel: ir.Kernel, timing: Timing, seed: int) -> float:
+    tensors = random_tensors(shape, seed)
+    flat = {name: value.reshape(-1) for name, value in tensors.items()}
+    run(kernel, flat, timing, seed)
+    return relative_error(tensors["y"], expected(shape, tensors))
+
+
+def bound(shape: Contraction) -> float:
+    return {F32: 1e-6, F16: 1e-3}.get(shape.out_dtype, 3e-3)
+
+
+@pytest.mark.parametrize("timing", Timing)
+@pytest.mark.parametrize("case", CASES)
+def test_contractions_agree(case: str, timing: Timing) -> None:
+    shape, plan = CASES[case]
+    assert check(shape, sm90_kernel(shape, plan), timing, seed=3) < bound(shape)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_order_of_warps(seed: int) -> None:
+    shape = Contraction(136, 72, 136, epilogue=("bias",))
+    for plan in (COOPERATIVE, PINGPONG):
+        assert check(shape, sm90_kernel(shape, plan), Timing.LATE, seed) < bound(shape)
+
+
+@pytest.mark.parametrize("name", ["coop_128x256_deferred_hilbert", "pingpong_128x160_hilbert"])
+def test_benchmark_plans_agree(name: str) -> None:
+    shape = Contraction(200, 264, 72, epilogue=("bias", "gelu"))
+    assert check(shape, sm90_kernel(shape, load_plan(name)), Timing.LATE, 1) < bound(shape)
+
+
+def test_the_result_is_the_same_for_every_schedule() -> None:
+    shape = Contraction(136, 72, 136, epilogue=("bias",))
+    results = []
+    for plan in (COOPERATIVE, PINGPONG, DEFERRED, AT_ONCE):
+        tensors = random_tensors(shape)
+        flat = {name: value.reshape(-1) for name, value in tensors.items()}
+        run(sm90_kernel(shape, plan), flat)
+        results.append(tensors["y"].view(np.uint16))
+    assert all((result == results[0]).all() for result in results)
+
+
+# Planted faults
+
+
+def without(kind: type[ir.Stmt]) -> Change:
+    return lambda statement: None if isinstance(statement, kind) else statement
+
+
+def wrong_phase(statement: ir.Stmt) -> ir.Stmt:
+    if isinstance(statement, ir.MbarrierWait) and statement.barrier.barriers == "full":
+        return replace(statement, parity=statement.parity ^ 1)
+    return statement
+
+
+def stuck_phase(statement: ir.Stmt) -> ir.Stmt | None:
+    """The ring's phase never turns."""
+    return None if isinstance(statement, ir.Set) and statement.name == "phase" else statement
+
+
+def early_release(statement: ir.Stmt) -> ir.Stmt:
+    """The slot in use is handed back instead of the one before it."""
+    if isinstance(statement, ir.MbarrierArrive) and statement.barrier.barriers == "empty":
+        return ir.MbarrierArrive(ir.BarrierAt("empty", Name("slot")))
+    return statement
+
+
+def unswizzled(statement: ir.Stmt) -> ir.Stmt:
+    """Results are staged without the permutation that the copy engine undoes."""
+    if isinstance(statement, ir.StMatrix):
+        offset = statement.target.offset
+        plain = offset ^ ((offset >> 7 & 7) << 4)
+        return replace(statement, target=replace(statement.target, offset=plain))
+    return statement
+
+
+def weak_read_wait(statement: ir.Stmt) -> ir.Stmt:
+    if isinstance(statement, ir.TmaWaitRead) and statement.pending:
+        return ir.TmaWaitRead(statement.pending + 1)
+    return statement
+
+
+def unordered(statement: ir.Stmt) -> ir.Stmt | None:
+    """Ping-pong consumers do not wait for their turn."""
+    waits = isinstance(statement, ir.MbarrierWait) and statement.barrier.barriers == "turn"
+    return None if waits else statement
+
+
+def half_of_the_bytes(statement: ir.Stmt) -> ir.Stmt:
+    if isinstance(statement, ir.MbarrierExpectTx):
+        return replace(statement, bytes=statement.bytes // 2)
+    return statement
+
+
+def misplaced_slice(statement: ir.Stmt) -> ir.Stmt:
+    """The second slice of k begins where the first one does."""
+    if isinstance(statement, ir.Wgmma) and statement.a.offset == 32:
+        return replace(statement, a=replace(statement.a, offset=0))
+    return statement
+
+
+def stale_columns(statement: ir.Stmt) -> ir.Stmt | None:
+    return None if isinstance(statement, ir.StShared) else statement
+
+
+FAULTS: dict[str, tuple[Change, MmaPlan]] = {
+    "no full wait": (
+        lambda s: None if isinstance(s, ir.MbarrierWait) and s.barrier.barriers == "full" else s,
+        COOPERATIVE,
+    ),
+    "no empty wait": (
+        lambda s: None if isinstance(s, ir.MbarrierWait) and s.barrier.barriers == "empty" else s,
+        COOPERATIVE,
+    ),
+    "wrong phase": (wrong_phase, COOPERATIVE),
+    "stuck phase": (stuck_phase, COOPERATIVE),
+    "early release": (early_release, COOPERATIVE),
+    "no wait for matrix instructions": (without(ir.WgmmaWait), COOPERATIVE),
+    "no commit": (without(ir.WgmmaCommit), COOPERATIVE),
+    "no proxy fence": (without(ir.ProxyFence), COOPERATIVE),
+    "no named barrier": (without(ir.NamedBarrier), COOPERATIVE),
+    "no read wait": (without(ir.TmaWaitRead), COOPERATIVE),
+    "weak read wait": (weak_read_wait, sm90_plan(store_buffers=1)),
+    "no swizzle": (unswizzled, COOPERATIVE),
+    "no turn": (unordered, sm90_plan(tile=(64, 64, 64), roles="pingpong", stages=2)),
+    "half of the bytes": (half_of_the_bytes, COOPERATIVE),
+    "misplaced slice": (misplaced_slice, COOPERATIVE),
+    "stale columns": (stale_columns, COOPERATIVE),
+    "barriers never made": (without(ir.MbarrierInit), COOPERATIVE),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_faults_are_caught(fault: str) -> None:
+    """Some order or timing ends in a hazard or in a wrong result."""
+    change, plan = FAULTS[fault]
+    shape = Contraction(136, 136, 200, epilogue=("bias",))
+    broken = planted(sm90_kernel(shape, plan), change)
+    assert any(_caught(shape, broken, timing, seed) for timing in Timing for seed in range(3))
+
+
+def _caught(shape: Contraction, kernel: ir.Kernel, timing: Timing, seed: int) -> bool:
+    try:
+        return check(shape, kernel, timing, seed) > bound(shape)
+    except Hazard:
+        return True
+
+
+def test_a_hazard_says_what_it_saw() -> None:
+    shape = Contraction(64, 64, 64)
+    broken = planted(sm90_kernel(shape, COOPERATIVE), without(ir.ProxyFence))
+    with pytest.raises(Hazard, match="plain stores that no proxy fence has ordered"):
+        check(shape, broken, Timing.LATE, 0)
+    loops = planted(
+        sm90_kernel(shape, COOPERATIVE),
+        lambda s: ir.MbarrierWait(s.barrier, Lit(0)) if isinstance(s, ir.MbarrierWait) else s,
+    )
+    with pytest.raises(Hazard, match="every warp waits for ever: empty parity 0, full parity 0"):
+        check(shape, loops, Timing.LATE, 0)

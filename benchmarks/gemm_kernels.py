@@ -121,7 +121,7 @@ def references(shape: Contraction) -> dict[str, MemRef]:
 
 
 def _dense(name: str, sizes: tuple[int, ...]) -> MemRef:
-    strides = []
+    strides: list[int] = []
     step = 1
     for size in reversed(sizes):
         strides.insert(0, step)

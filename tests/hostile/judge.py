@@ -7,6 +7,7 @@ that nobody can read it.
 
 from __future__ import annotations
 
+import math
 import warnings
 
 import numpy as np
@@ -20,6 +21,7 @@ from weft.ptir.types import leaves
 
 LONGEST_COMPLAINT = 4_000
 DYNAMIC_SIZE = 2
+MOST_ELEMENTS = 1_000_000
 
 
 class Crash(AssertionError):
@@ -50,9 +52,12 @@ def _code(error: WeftError) -> str:
 
 
 def inputs(program: Program) -> list[Array]:
-    """Ones for every input, without memory of their own: a huge input costs its owner nothing."""
+    """Ones for every input; none at all where that would be too many."""
     tensors = [leaf for kind in program.main.parameters for leaf in leaves(kind)]
-    return [np.broadcast_to(np.ones((), t.dtype.numpy), list(map(_size, t.shape))) for t in tensors]
+    shapes = [[_size(dim) for dim in tensor.shape] for tensor in tensors]
+    if any(math.prod(shape) > MOST_ELEMENTS for shape in shapes):
+        return []
+    return [np.ones(shape, t.dtype.numpy) for t, shape in zip(tensors, shapes, strict=True)]
 
 
 def _size(dim: Dim) -> int:

@@ -201,7 +201,7 @@ CASES: dict[str, tuple[Program, str]] = {
             parameters=(tensor("f32", [2**32, 2**32]),), body=(), results=(), result_ids=()
         ),
         "ElementCountOverflow at function @main: f32[4294967296, 4294967296] has more than "
-        "2^63 - 1 bytes",
+        "2^59 - 1 elements",
     ),
     # -- values
     "a value defined twice": (

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.compile import accepts, lower
+from weft.codegen.cpu.domain import prove
 from weft.codegen.cpu.llvm import emit_module
-from weft.foundation.errors import SpecViolation, Unimplemented
+from weft.foundation.errors import Finding, SpecViolation, Unimplemented
 from weft.memory.ir import BufferMap, MemRef
 from weft.plan.ir import Plan, PlanSet
 from weft.region.ir import Kernel, Module, Pattern, Tensor
@@ -42,6 +43,8 @@ class CpuCode:
     """By the symbol of the kernel code they become."""
     symbols: dict[str, str] = field(default_factory=dict)
     """Kernel name to symbol; equal kernels have one symbol."""
+    findings: list[Finding] = field(default_factory=list)
+    """Proofs that were too hard; none in what Weft generates by itself."""
     compiled: int = 0
     reused: int = 0
 
@@ -60,7 +63,9 @@ def lower_module(module: Module, buffer_map: BufferMap, plans: PlanSet) -> CpuCo
         symbol = "k_" + _kernel_key(kernel, module.tensors, refs, plan)[:16]
         code.symbols[kernel.name] = symbol
         if symbol not in code.routines:
-            code.routines[symbol] = lower(kernel, module.tensors, refs, plan, symbol)
+            routine = lower(kernel, module.tensors, refs, plan, symbol)
+            code.findings += prove(routine, kernel)
+            code.routines[symbol] = routine
     return code
 
 

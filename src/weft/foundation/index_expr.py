@@ -14,6 +14,7 @@ A `Guard` says `0 <= expr < size`: where it fails, the element read is not there
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from math import gcd
 from typing import Any, TypeAlias
 
@@ -127,6 +128,7 @@ def constant(value: int) -> Expr:
     return Expr(value, ())
 
 
+@lru_cache(maxsize=1 << 12)
 def axis(name: str) -> Expr:
     return Expr(0, ((Axis(name), 1),))
 

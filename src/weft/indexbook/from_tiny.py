@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import count
 from math import prod
 from typing import TypeAlias
@@ -86,7 +87,7 @@ class _Book:
 
     def enter(self, value: Value) -> None:
         axes = self._axes(value)
-        bounds = tuple(Guard(axis(a.name), static(a.size)) for a in axes)
+        bounds = _box(tuple(static(a.size) for a in axes))
         inputs, params = self._inputs(value)
         info = IndexInfo(
             axes,
@@ -225,7 +226,18 @@ class _Book:
 
 def own_index(value: Value) -> Index:
     """The axes of a value as an index: i0, i1, ..."""
-    return tuple(axis(f"i{k}") for k in range(len(value.shape)))
+    return _axes_up_to(len(value.shape))
+
+
+@lru_cache(maxsize=1 << 12)
+def _box(sizes: tuple[int, ...]) -> tuple[Guard, ...]:
+    """`0 <= i_k < size_k` for every axis."""
+    return tuple(Guard(axis(f"i{k}"), size) for k, size in enumerate(sizes))
+
+
+@lru_cache(maxsize=64)
+def _axes_up_to(rank: int) -> Index:
+    return tuple(axis(f"i{k}") for k in range(rank))
 
 
 def movement_map(value: Plain) -> tuple[Index, tuple[Guard, ...]]:
@@ -250,14 +262,14 @@ def movement_map(value: Plain) -> tuple[Index, tuple[Guard, ...]]:
             map_ = tuple(add(e, -first) for e, first in zip(own, low, strict=True))
             rows = zip(map_, x.shape, low, high, strict=True)
             return map_, tuple(Guard(e, static(d)) for e, d, a, b in rows if a or b)
-        case Reshape():
-            return _reshape_map(value), ()
+        case Reshape(x=x, shape=shape):
+            sizes = (tuple(static(d) for d in dims) for dims in (x.shape, shape))
+            return _reshape_map(*sizes), ()
 
 
-def _reshape_map(value: Reshape) -> Index:
+@lru_cache(maxsize=1 << 12)
+def _reshape_map(before: tuple[int, ...], after: tuple[int, ...]) -> Index:
     """Linearise the axes of each group of dims and take the number apart again."""
-    before = [static(d) for d in value.x.shape]
-    after = [static(d) for d in value.shape]
     result = [constant(0)] * len(before)
     if 0 in before:
         return tuple(result)

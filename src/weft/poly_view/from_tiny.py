@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from math import prod
 from typing import TypeAlias
 
@@ -70,11 +71,19 @@ def build_scop(graph: Graph, book: IndexBook) -> Scop:
     return _Builder(graph, book).run()
 
 
+Atoms: TypeAlias = tuple[tuple[int, ...], ...]
+
+
 def atom_axes(info: IndexInfo, reduced: Sequence[int] = ()) -> tuple[IterAxis, ...]:
     """Iteration axes for the atoms of a value: i0, i1, ..., and i2_0, i2_1 where an axis is
     split."""
+    return _atom_axes(info.atoms, tuple(reduced))
+
+
+@lru_cache(maxsize=1 << 12)
+def _atom_axes(whole: Atoms, reduced: tuple[int, ...]) -> tuple[IterAxis, ...]:
     found = []
-    for k, atoms in enumerate(info.atoms):
+    for k, atoms in enumerate(whole):
         for j, size in enumerate(atoms):
             name = f"i{k}" if len(atoms) == 1 else f"i{k}_{j}"
             found.append(IterAxis(name, size, k in reduced))
@@ -83,8 +92,13 @@ def atom_axes(info: IndexInfo, reduced: Sequence[int] = ()) -> tuple[IterAxis, .
 
 def dim_index(info: IndexInfo) -> Index:
     """Each axis of a value in terms of its atoms."""
+    return _dim_index(info.atoms)
+
+
+@lru_cache(maxsize=1 << 12)
+def _dim_index(whole: Atoms) -> Index:
     result = []
-    for k, atoms in enumerate(info.atoms):
+    for k, atoms in enumerate(whole):
         here = constant(0)
         for j, size in enumerate(atoms):
             name = f"i{k}" if len(atoms) == 1 else f"i{k}_{j}"

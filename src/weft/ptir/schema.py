@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from typing import Any, Final, TypeAlias
 
 from weft.foundation.dtypes import DType, as_dtype
@@ -32,6 +33,7 @@ class WireEnum(Enum):
         return snake_case(str(self.value))
 
 
+@cache
 def snake_case(camel: str) -> str:
     """`LessEqual` becomes `less_equal`."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", camel).lower()

@@ -38,7 +38,8 @@ from weft.ptir.types import (
     symbols_of,
 )
 
-MAX_BYTES = 2**63 - 1
+MAX_ELEMENTS = 2**59 - 1
+"""Then a tensor has fewer than 2^63 bytes in every dtype, also in those that ops compute in."""
 MAX_REGION_DEPTH = 100
 U32_MAX = 2**32 - 1
 
@@ -95,8 +96,8 @@ def _check_tensor(kind: TensorType, most: int) -> None:
             raise SpecViolation("NegativeDimension", f"{kind} has the negative dimension {dim}")
         else:
             elements *= max(dim, 1)
-    if elements * kind.dtype.storage_bytes > MAX_BYTES:
-        raise SpecViolation("ElementCountOverflow", f"{kind} has more than 2^63 - 1 bytes")
+    if elements > MAX_ELEMENTS:
+        raise SpecViolation("ElementCountOverflow", f"{kind} has more than 2^59 - 1 elements")
 
 
 def check_instruction(

@@ -19,7 +19,7 @@ from weft.poly_view.ir import Access, BlockKind
 from weft.region.assemble import draft
 from weft.region.cost import kernel_seconds
 from weft.region.emit import Emitter, Root, Stop, View
-from weft.region.ir import Kernel, Tensor
+from weft.region.ir import Kernel, Read, Tensor
 from weft.region.resources import stop_reason
 from weft.target.target import Target
 
@@ -215,7 +215,8 @@ class Merger:
         except Stop:
             return None
         stops = [stop_reason(p, kernel, fusion.tensors, fusion.target) for p, _ in parts]
-        if any(stops) or seconds >= sum(time for _, time in parts):
+        shares = _reads_of(kernel) < sum(_reads_of(part) for part, _ in parts)
+        if any(stops) or not shares or seconds >= sum(time for _, time in parts):
             return None
         return roots
 
@@ -334,6 +335,10 @@ def dependencies(view: View, name: str) -> set[str]:
         for param in params_of(expr):
             found.add(view.params[param].access.tensor)
     return found
+
+
+def _reads_of(kernel: Kernel) -> int:
+    return sum(isinstance(let.expr, Read) for let in kernel.body)
 
 
 def _in_place(access: Access) -> bool:

@@ -210,10 +210,10 @@ class _Lowering:
             self._emit(output.value, scope)
             home = self._home(self.lets[output.value].axes, scope)
             bindings = scope.bindings()
-            point = tuple(substitute(e, bindings) for e in output.index)
-            address = linear(point, self.refs[output.tensor].strides)
-            number = self.numbers[output.tensor]
-            home.body.append(ir.Store(number, address, output.value, point))
+            index = tuple(substitute(e, bindings) for e in output.index)
+            address = linear(index, self.refs[output.tensor].strides)
+            point = tuple(bindings[name] for name in self.lets[output.value].axes)
+            home.body.append(ir.Store(self.numbers[output.tensor], address, output.value, point))
 
     def _home(self, axes: Sequence[str], scope: _Scope) -> _Scope:
         """The outermost scope in which all these axes are known."""

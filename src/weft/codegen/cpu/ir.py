@@ -19,8 +19,8 @@ updates the instance of the iteration it stands in; a loop that is not around it
 tree. A fold keeps several accumulators at once: `Current` reads the instance of this iteration,
 `Assign` replaces it, and `Merge` combines the instances of all of them pairwise by a body of its
 own, in the same fixed order. `Load` touches memory only where its guards hold, and gives `fill`
-elsewhere. `Store.point` is the index of the stored element in the output tensor: it is what the
-domain proof reads.
+elsewhere. `Store.point` says
+where the kernel's own axes stand at the moment of the store: it is what the domain proof reads.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Merge:
 
 @dataclass(frozen=True)
 class Store:
-    """`buffer[address] = value`, which is element `point` of the tensor in that buffer."""
+    """`buffer[address] = value`, at `point` of the axes that the value lives over in the kernel."""
 
     buffer: int
     address: Expr

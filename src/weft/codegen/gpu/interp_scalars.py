@@ -83,11 +83,7 @@ def _lookup(kernel: ir.Kernel, table: str, index: Value) -> Value:
 
 
 def _apply(expression: Op, fn: str, left: Value, right: Value) -> Value:
-    if isinstance(left, int) and isinstance(right, int):
-        low, below = left, right
-    else:
-        low, below = int(np.min(left)), int(np.min(right))
-    if fn in ("div", "mod") and (low < 0 or below <= 0):
+    if fn in ("div", "mod") and (np.min(left) < 0 or np.min(right) <= 0):
         raise Hazard(f"{fn} of {left} and {right}: C rounds negative numbers differently")
     result = _compute(fn, left, right)
     largest = abs(result) if isinstance(result, int) else int(np.abs(result).max())

@@ -21,6 +21,7 @@ from weft.foundation.axes import normalise_axes, normalise_axis
 from weft.foundation.dtypes import ANY, INDICES, NUMBERS, ORDERED, DType, as_dtype
 from weft.foundation.errors import SpecViolation
 from weft.ptir.op import Array, EvalContext, Op, core_op
+from weft.ptir.ops.along import take_along
 from weft.ptir.ops.movement import window_at, window_fits
 from weft.ptir.rules import (
     invalid_attribute,
@@ -118,7 +119,7 @@ class Gather(Op):
         x, indices = args
         axis = normalise_axis(self.axis, x.ndim)
         _check_range(indices, x.shape[axis], axis, _GATHER)
-        return np.take_along_axis(x, indices, axis)
+        return take_along(x, indices, axis)
 
 
 def _row_major(shape: Sequence[int]) -> list[int]:

@@ -20,7 +20,7 @@ from weft.ptir.op import Array, EvalContext, Op, extension_op
 from weft.ptir.ops.complex_parts import PART
 from weft.ptir.rules import rank_at_least, rank_is, same_dim, same_dtype, violation
 from weft.ptir.schema import Bool, Choice, WireEnum, attr
-from weft.ptir.types import UNKNOWN, Dim, TensorType, TupleType
+from weft.ptir.types import UNKNOWN, Dim, TensorType, TupleType, leaves
 
 MATRIX: frozenset[DType] = frozenset({F32, F64, CF32, CF64})
 """What LAPACK has: cast narrower floats first."""
@@ -52,6 +52,19 @@ class Factorisation(Op):
     def factors(self, x: TensorType, m: Dim, n: Dim) -> TensorType | TupleType:
         """The result type for matrices with `m` rows and `n` columns."""
         raise InternalError(f"{self.name} does not say what its factors are")
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> Array | Parts:
+        """The factors. LAPACK is not asked for those of no matrices: the work space for one, or a
+        loop over its rows, may be huge where `x` itself takes no memory."""
+        kinds = list(leaves(ctx.output))
+        if any(kind.size for kind in kinds):
+            return self.factorise(args[0])
+        empty = tuple(np.empty(kind.static_shape, kind.dtype.numpy) for kind in kinds)
+        return empty if isinstance(ctx.output, TupleType) else empty[0]
+
+    def factorise(self, x: Array) -> Array | Parts:
+        """The factors of at least one matrix."""
+        raise InternalError(f"{self.name} has no reference meaning")
 
 
 def _with_matrix(x: TensorType, *dims: Dim) -> TensorType:
@@ -136,8 +149,7 @@ class Cholesky(Factorisation):
     def factors(self, x: TensorType, m: Dim, n: Dim) -> TensorType:
         return x
 
-    def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
-        (x,) = args
+    def factorise(self, x: Array) -> Array:
         stack = _stack(x)
         factor = _cholesky(stack, self.upper)
         if factor is None:
@@ -160,8 +172,7 @@ class Qr(Factorisation):
         inner = _smaller(m, n) if self.mode is QrMode.REDUCED else m
         return TupleType((_with_matrix(x, m, inner), _with_matrix(x, inner, n)))
 
-    def evaluate(self, ctx: EvalContext, *args: Array) -> Parts:
-        (x,) = args
+    def factorise(self, x: Array) -> Parts:
         if self.mode is QrMode.REDUCED:
             return tuple(np.linalg.qr(x, mode="reduced"))
         return tuple(np.linalg.qr(x, mode="complete"))
@@ -180,8 +191,7 @@ class Eigh(Factorisation):
     def factors(self, x: TensorType, m: Dim, n: Dim) -> TupleType:
         return TupleType((_real(_with_matrix(x, n)), x))
 
-    def evaluate(self, ctx: EvalContext, *args: Array) -> Parts:
-        (x,) = args
+    def factorise(self, x: Array) -> Parts:
         return _unstack(_where_finite(np.linalg.eigh, np.tril(_stack(x))), x)
 
 
@@ -201,13 +211,11 @@ class Svd(Factorisation):
         s = _real(_with_matrix(x, k))
         return TupleType((_with_matrix(x, m, rows), s, _with_matrix(x, columns, n)))
 
-    def evaluate(self, ctx: EvalContext, *args: Array) -> Parts:
-        (x,) = args
-
-        def factorise(stack: Array) -> Any:
+    def factorise(self, x: Array) -> Parts:
+        def svd(stack: Array) -> Any:
             return np.linalg.svd(stack, full_matrices=self.full_matrices)
 
-        return _unstack(_where_finite(factorise, _stack(x)), x)
+        return _unstack(_where_finite(svd, _stack(x)), x)
 
 
 def _eliminate(work: Array) -> Array:
@@ -241,8 +249,7 @@ class Lu(Factorisation):
         permutation = _with_matrix(x, m).with_dtype(SI32)
         return TupleType((permutation, _with_matrix(x, m, k), _with_matrix(x, k, n)))
 
-    def evaluate(self, ctx: EvalContext, *args: Array) -> Parts:
-        (x,) = args
+    def factorise(self, x: Array) -> Parts:
         work = _stack(x).copy()
         order = _eliminate(work)
         k = min(x.shape[-2:])
@@ -278,6 +285,9 @@ class TriangularSolve(Op):
         return b
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
+        if not args[1].size:
+            # The loop below would still visit every row.
+            return np.empty(args[1].shape, args[1].dtype)
         a, b = _stack(args[0]), _stack(args[1])
         if self.transpose:
             a = np.swapaxes(a, -2, -1)

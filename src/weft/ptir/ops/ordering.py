@@ -9,6 +9,7 @@ from weft.foundation import numeric
 from weft.foundation.axes import normalise_axis
 from weft.foundation.dtypes import INDICES, ORDERED, SI64, DType, as_dtype
 from weft.ptir.op import Array, EvalContext, Op, core_op, extension_op
+from weft.ptir.ops.along import as_middle, take_along
 from weft.ptir.rules import index_range, invalid_attribute, rank_is, same_dtype
 from weft.ptir.schema import Bool, Choice, DTypeOf, Isize, Usize, WireEnum, attr
 from weft.ptir.types import Dim, TensorType, TupleType, add_dims
@@ -16,12 +17,12 @@ from weft.ptir.types import Dim, TensorType, TupleType, add_dims
 
 def stable_order(x: Array, axis: int, descending: bool) -> Array:
     """The positions along `axis` in sorted order; equal elements keep their order either way."""
-    keys = numeric.widen(x, as_dtype(x.dtype))
+    keys = as_middle(numeric.widen(x, as_dtype(x.dtype)), axis)
     if not descending:
-        return np.argsort(keys, axis=axis, kind="stable")
+        return np.argsort(keys, axis=1, kind="stable").reshape(x.shape)
     # Sorting back to front and reading the result backwards keeps ties in front-to-back order.
-    backwards = np.argsort(np.flip(keys, axis), axis=axis, kind="stable")
-    return np.flip(x.shape[axis] - 1 - backwards, axis)
+    backwards = np.argsort(np.flip(keys, 1), axis=1, kind="stable")
+    return np.flip(x.shape[axis] - 1 - backwards, 1).reshape(x.shape)
 
 
 @core_op(tag=31)
@@ -57,7 +58,7 @@ class TopK(Op):
         axis = normalise_axis(self.axis, x.ndim)
         self._check_extent(axis, x.shape[axis])
         order = stable_order(x, axis, self.largest)[(slice(None),) * axis + (slice(self.k),)]
-        return np.take_along_axis(x, order, axis), order.astype(self.indices_dtype.numpy)
+        return take_along(x, order, axis), order.astype(self.indices_dtype.numpy)
 
 
 @extension_op("sort")
@@ -79,7 +80,7 @@ class Sort(Op):
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
         (x,) = args
         axis = normalise_axis(self.axis, x.ndim)
-        return np.take_along_axis(x, stable_order(x, axis, self.descending), axis)
+        return take_along(x, stable_order(x, axis, self.descending), axis)
 
 
 @extension_op("argsort")

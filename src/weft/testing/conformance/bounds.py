@@ -11,7 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.foundation.dtypes import F32, DType
+from weft.foundation.dtypes import CF32, F16, F32, DType
+from weft.testing.conformance.oracles.functions import (
+    COMPLEX_BINARY,
+    COMPLEX_UNARY,
+    REAL_BINARY,
+    REAL_UNARY,
+)
 from weft.testing.conformance.tolerance import CORRECTLY_ROUNDED, Exact, Rule, Ulps, ulp
 
 EXACT = frozenset(
@@ -46,6 +52,48 @@ def function_rule(name: str, dtype: DType) -> Rule:
     if name in ROUNDED or dtype.bits < 32:
         return CORRECTLY_ROUNDED
     return Ulps(FLOAT_ULPS.get(name, DEFAULT_FLOAT_ULPS))
+
+
+FAMILIES: tuple[tuple[str, str], ...] = (
+    (
+        "`reduce_sum`, `reduce_prod`, `cumulative_*`, `segment_sum`, `reduce_window` sum, "
+        "`scatter_add`, `scatter_reduce` add, `dot_general`",
+        "per tensor, in the accumulator's dtype",
+    ),
+    ("`layer_norm`, softmax, attention", "per tensor, in f32 (f64 for f64)"),
+    ("gelu, silu", "per tensor, in the operand's dtype"),
+    ("maxima, minima, positions, sorting, searching, casts", "exact"),
+    ("ops that place elements, constants, control flow", "exact, zero signs and all"),
+    ("`rng_uniform`", "exact"),
+    (
+        "`rng_normal`",
+        "4 ulp, and 2^-49 of the radius where sine or cosine is near 0",
+    ),
+    ("`quantize`, `requantize`", "exact"),
+    ("`dequantize`", "within 0.501 ulp"),
+    (
+        "factorisations, `triangular_solve`",
+        "by what they promise: the product, orthogonality, triangles; to 20 n eps of the operand",
+    ),
+)
+"""The rules for everything that is not an elementwise function."""
+
+
+def markdown() -> str:
+    """The tolerances as two tables of Markdown, which `docs/conformance.md` holds."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for name in (*REAL_UNARY, *REAL_BINARY, "copysign", "nextafter", "clamp"):
+        rules = tuple(_said(name, dtype) for dtype in (F16, F32, CF32))
+        groups.setdefault(rules, []).append(f"`{name}`")
+    lines = ["| function | narrow floats | f32, f64 | complex |", "|---|---|---|---|"]
+    lines += [f"| {', '.join(names)} | {' | '.join(rules)} |" for rules, names in groups.items()]
+    lines += ["", "| op | rule |", "|---|---|"]
+    return "\n".join([*lines, *(f"| {what} | {rule} |" for what, rule in FAMILIES)])
+
+
+def _said(name: str, dtype: DType) -> str:
+    defined = name in (*COMPLEX_UNARY, *COMPLEX_BINARY) if dtype.is_complex else True
+    return str(function_rule(name, dtype)) if defined else "–"
 
 
 def widened(rule: Rule, extra: NDArray[Any]) -> Rule:

@@ -65,8 +65,9 @@ table.matrix { border-collapse: separate; border-spacing: 2px; font-size: 13px; 
 a.mark:hover { outline: 2px solid var(--ink); }
 .chips { display: flex; flex-wrap: wrap; gap: 0.4rem; }
 .chip { display: inline-flex; align-items: center; gap: 0.5rem;
-  padding: 0.2rem 0.65rem 0.2rem 0.25rem; border-radius: 7px; background: var(--wash); font-size: 13px; color: inherit;
-  text-decoration: none; font-family: ui-monospace, SFMono-Regular, Menlo, monospace; }
+  padding: 0.2rem 0.65rem 0.2rem 0.25rem; border-radius: 7px; background: var(--wash);
+  font: 13px ui-monospace, SFMono-Regular, Menlo, monospace; color: inherit;
+  text-decoration: none; }
 .chip .mark { width: 21px; }
 #find { width: 100%; max-width: 26rem; padding: 0.5rem 0.75rem; font: inherit; color: inherit;
   border: 1px solid var(--line); border-radius: 8px; background: var(--wash); }

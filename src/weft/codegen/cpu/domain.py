@@ -1,0 +1,53 @@
+"""The proof that a loop nest does what its kernel says: every output element, once, and no other.
+
+The executed points are recovered from the emitted loops (their bounds, and the expressions the
+stores were given), not from the kernel; isl compares them with the kernel's domain.
+"""
+
+from __future__ import annotations
+
+from weft.codegen.cpu import ir
+from weft.foundation.errors import Finding, InternalError
+from weft.poly.sets import Domain, IslBudget, Piece, difference
+from weft.region.ir import Kernel, Output
+from weft.region.structure import buffers
+
+
+def prove(routine: ir.Routine, kernel: Kernel) -> list[Finding]:
+    """Raises an `InternalError` with a sample point where loops and kernel differ.
+
+    What could not be decided within isl's budget is returned as findings.
+    """
+    skipped = []
+    for output in kernel.outputs:
+        try:
+            _prove_output(routine, kernel, output)
+        except IslBudget as error:
+            skipped.append(error.finding)
+    return skipped
+
+
+def _prove_output(routine: ir.Routine, kernel: Kernel, output: Output) -> None:
+    number = buffers(kernel).index(output.tensor)
+    pieces = tuple(
+        Piece(_executed(loops), stmt.point)
+        for stmt, loops in ir.walk(routine.body)
+        if isinstance(stmt, ir.Store) and stmt.buffer == number and stmt.value == output.value
+    )
+    axes = kernel.let(output.value).axes
+    wanted = Domain.box({name: kernel.sizes[name] for name in axes})
+    found = difference(pieces, wanted)
+    if found is not None:
+        raise InternalError(
+            f"the loops of {routine.name} do not compute {kernel.name} over its domain: {found}"
+        )
+
+
+def _executed(loops: tuple[ir.For, ...]) -> Domain:
+    """The points that loops run over. Unit steps are all that code generation emits."""
+    ranges = []
+    for loop in loops:
+        if loop.step != 1 or not (loop.start.is_constant and loop.stop.is_constant):
+            raise InternalError(f"the loop over {loop.var} has bounds that cannot be proved")
+        ranges.append((loop.var, loop.start.constant, loop.stop.constant - 1))
+    return Domain(tuple(ranges))

@@ -1,0 +1,179 @@
+"""Programs through the whole pipeline: every stage is what runs, and can be replaced by an edit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import weft
+from weft.driver.compile import Executable
+from weft.driver.pipeline import MIDDLE
+from weft.foundation.errors import SpecViolation, UserError
+from weft.ptir import Builder, Program, load
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+Array = NDArray[Any]
+
+
+def example(name: str) -> Program:
+    return load(EXAMPLES / f"{name}.ptir.txt")
+
+
+def data_for(program: Program, seed: int = 0) -> list[Array]:
+    rng = np.random.default_rng(seed)
+    found: list[Array] = []
+    for kind in program.main.parameters:
+        assert isinstance(kind, weft.ptir.TensorType)
+        shape = tuple(d if isinstance(d, int) else 5 for d in kind.shape)
+        whole = kind.dtype.is_integer
+        found.append(
+            (rng.integers(0, 3, shape) if whole else rng.standard_normal(shape)).astype(
+                kind.dtype.numpy
+            )
+        )
+    return found
+
+
+def mlp(rows: int | str = 8) -> Program:
+    b = Builder("mlp")
+    x, w = b.param("f32", [rows, 24]), b.param("f32", [24, 40])
+    bias = b.param("f32", [40])
+    y = x @ w
+    return b.build(b.gelu(y + b.broadcast_to(bias, y.shape)))
+
+
+def close(got: Array, want: Array) -> bool:
+    return bool(np.allclose(got, want, rtol=1e-5, atol=1e-5))
+
+
+@pytest.mark.parametrize("name", ["mlp", "softmax_layernorm", "attention"])
+def test_every_stage_that_reads_back_can_be_fed_back(name: str) -> None:
+    program = example(name)
+    inputs = data_for(program)
+    plain = weft.compile(program)
+    want = [array.tobytes() for array in plain(*inputs)]
+    readable = [stage.name for stage in MIDDLE if stage.parse is not None]
+    assert readable == ["frontend", "tiny", "indexbook", "region", "memory", "plan"]
+    for stage in readable:
+        again = weft.compile(program, overrides={stage: plain.stages[stage]})
+        for later in ("plan", "cpu", "llvm"):
+            assert again.stages[later] == plain.stages[later], stage
+        assert [array.tobytes() for array in again(*inputs)] == want
+
+
+def test_an_edited_plan_changes_the_code_and_not_the_result() -> None:
+    program = mlp()
+    inputs = data_for(program)
+    plain = weft.compile(program)
+    document = json.loads(plain.stages["plan"])
+    document["plans"][0]["warp_tile"] = "2x8"
+    document["plans"][0]["tile"] = [2, 8, 24]
+    edited = weft.compile(program, overrides={"plan": json.dumps(document)})
+    assert "unrolled m" in plain.stages["cpu"]
+    assert edited.stages["cpu"] != plain.stages["cpu"]
+    assert "mu_2=2 unrolled" in edited.stages["cpu"]
+    assert edited.stages["llvm"] != plain.stages["llvm"]
+    assert close(edited(*inputs)[0], weft.run(program, inputs)[0])
+
+
+def test_a_plan_that_cannot_be_is_refused_with_the_stage() -> None:
+    program = mlp()
+    document = json.loads(weft.compile(program).stages["plan"])
+    document["plans"][0]["tile"] = [0, 8, 24]
+    with pytest.raises(SpecViolation) as caught:
+        weft.compile(program, overrides={"plan": json.dumps(document)})
+    assert "tile" in str(caught.value)
+
+
+def test_unknown_stages_and_targets_are_sentences() -> None:
+    with pytest.raises(
+        UserError, match="there is no stage 'planned'; the stages are frontend, tiny"
+    ):
+        weft.compile(mlp(), overrides={"planned": ""})
+    with pytest.raises(UserError, match="sm12"):
+        weft.compile(mlp(), "sm12")
+
+
+def test_a_cache_update_happens_in_place() -> None:
+    program = example("attention")
+    inputs = data_for(program)
+    executable = weft.compile(program, state=[3, 4])
+    caches = [array.copy() for array in inputs[3:5]]
+    for held, start in zip(executable.state, caches, strict=True):
+        held[...] = start
+    assert sum("in place, 0 bytes copied" in line for line in executable.report()) == 2
+    for step in range(3):
+        inputs[5] = np.asarray(inputs[5] * 0 + step, inputs[5].dtype)
+        want = weft.run(program, [*inputs[:3], *caches, *inputs[5:]])
+        got = executable(*inputs[:3], *inputs[5:])
+        for mine, theirs in zip(got, want, strict=True):
+            assert close(mine, theirs)
+        caches = want[1:3]
+        assert np.shares_memory(got[1], executable.state[0])
+        assert close(executable.state[0], caches[0])
+
+
+def test_dynamic_dims_compile_once_for_each_size() -> None:
+    program = mlp("?B")
+    executable = weft.compile(program)
+    assert weft.explain(executable) == "nothing compiled yet: the program has dynamic dims"
+    for rows in (3, 7, 3, 3, 7):
+        inputs = [np.ones((rows, 24), np.float32), *data_for(program)[1:]]
+        assert close(executable(*inputs)[0], weft.run(program, inputs)[0])
+    lines = weft.explain(executable).splitlines()
+    assert [line.split(" in ")[0] for line in lines] == ["compiled for B=3", "compiled for B=7"]
+    assert all(line.endswith("first run with these sizes") for line in lines)
+
+
+def test_parameters_are_bound_once() -> None:
+    program = mlp()
+    x, w, bias = data_for(program)
+    run = weft.compile(program, params=[1, 2]).bind([w, bias])
+    assert close(run(x)[0], weft.run(program, [x, w, bias])[0])
+    with pytest.raises(UserError, match="this takes 1 data inputs but got 2"):
+        run(x, w)
+    with pytest.raises(UserError, match="bind takes the 2 parameters but got 1"):
+        weft.compile(program, params=[1, 2]).bind([w])
+
+
+@pytest.mark.parametrize(
+    ("roles", "message"),
+    [
+        ({"params": [3]}, "params names input 3; @mlp has inputs 0 to 2"),
+        ({"params": [1], "state": [1]}, "input 1 is named in both params and state"),
+    ],
+)
+def test_wrong_roles_are_sentences(roles: dict[str, list[int]], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        weft.compile(mlp(), **roles)  # type: ignore[arg-type]
+
+
+def stack_of_blocks(count: int) -> Program:
+    """Blocks that are equal but for their weights."""
+    b = Builder("stack")
+    x = b.param("f32", [16, 32])
+    weights = [(b.param("f32", [32, 32]), b.param("f32", [32])) for _ in range(count)]
+    for w, bias in weights:
+        y = x @ w
+        x = x + b.softmax(b.gelu(y + b.broadcast_to(bias, y.shape)), axis=-1)
+    return b.build(x)
+
+
+def test_equal_blocks_are_compiled_once() -> None:
+    def distinct(executable: Executable) -> tuple[int, int]:
+        (cluster,) = executable.clusters.values()
+        module = cluster.compilation["region"]
+        return len(module.kernels), len(cluster.compilation["cpu"].routines)
+
+    program = stack_of_blocks(12)
+    executable = weft.compile(program)
+    kernels, routines = distinct(executable)
+    assert kernels >= 24
+    assert routines <= 4
+    inputs = data_for(program)
+    assert close(executable(*inputs)[0], weft.run(program, inputs)[0])

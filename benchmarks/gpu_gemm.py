@@ -45,7 +45,8 @@ GOALS = {"4k": 0.97, "8k": 0.97, "gpt": 0.97, "gelu": 1.3}
 CACHE = Path(__file__).resolve().parent.parent / ".cubins"
 HUNG_AFTER = 60.0
 """Seconds of silence after which a child is given up."""
-GIVE_UP_AFTER = 3
+GIVE_UP_AFTER = 4
+"""Children that may fail."""
 FLUSH_BYTES = 256 << 20
 PASSES = {"8k": 60, "llama": 60}
 
@@ -56,19 +57,19 @@ def output_folder() -> Path:
     return folder
 
 
-def build_all(cases: list[str]) -> dict[tuple[str, str], Built]:
-    """Every plan on every shape; a plan that does not suit a shape is reported."""
+def build_all(cases: list[str], *, report: bool = False) -> dict[tuple[str, str], Built]:
+    """Every plan on every shape; what does not suit a shape, or will be slow, can be reported."""
     jobs = [(case, plan) for case in cases for plan in plan_names()]
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         results = list(pool.map(lambda job: _try_build(*job), jobs))
     built = {}
     for job, result in zip(jobs, results, strict=True):
-        if isinstance(result, str):
-            print(f"not built: {' '.join(job)}: {result}", flush=True)
-            continue
-        for finding in result.report.findings:
-            print(f"slow: {' '.join(job)}: {finding}", flush=True)
-        built[job] = result
+        if not isinstance(result, str):
+            built[job] = result
+        if report:
+            slow = [] if isinstance(result, str) else [str(f) for f in result.report.findings]
+            for line in [result] if isinstance(result, str) else slow:
+                print(f"{' '.join(job)}: {line}", flush=True)
     return built
 
 
@@ -162,13 +163,15 @@ def check_kernels(cases: list[str], skip: set[tuple[str, str]]) -> None:
         bench = Bench(case, device, torch)
         reference = bench.reference()
         for job in jobs:
-            _say({"begin": job})
+            _say({"job": job})
             try:
                 problem = bench.check(bench.launcher(built[job]), reference)
             except Exception as error:
-                _say({"end": job, "problem": f"{type(error).__name__}: {error}"})
-                return  # a failed launch leaves the context unusable
-            _say({"end": job, "problem": problem})
+                # A failed launch leaves the context unusable.
+                text = f"{type(error).__name__}: {error}"
+                _say({"job": job, "problem": text, "fatal": True})
+                return
+            _say({"job": job, "problem": problem, "fatal": False})
 
 
 def _say(record: dict[str, Any]) -> None:
@@ -178,30 +181,30 @@ def _say(record: dict[str, Any]) -> None:
 def check_all(cases: list[str]) -> dict[tuple[str, str], str]:
     """Verdicts of all kernels, from children that may hang or die."""
     verdicts: dict[tuple[str, str], str] = {}
-    lost = 0
-    while lost < GIVE_UP_AFTER:
-        current, finished = _run_child(cases, verdicts)
+    for _ in range(GIVE_UP_AFTER):
+        lost, finished = _run_child(cases, verdicts)
         if finished:
             return verdicts
-        if current is not None:
-            # A plan that hangs on one shape is not tried on the others: hanging takes a minute.
-            lost += 1
-            verdicts |= {(case, current[1]): "not run" for case in cases}
-            verdicts[current] = "hung or crashed"
-            print(f"{' '.join(current):50} hung or crashed", flush=True)
-    print("too many kernels hang; the rest is not checked", flush=True)
+        if lost is not None:
+            # Hanging takes a minute: the plan is not tried on the other shapes.
+            verdicts.update(
+                {(c, lost[1]): "not run" for c in cases if (c, lost[1]) not in verdicts}
+            )
+            verdicts[lost] = verdicts.get(lost, "") or "hung or crashed"
+            print(f"{' '.join(lost):50} {verdicts[lost]}", flush=True)
+    print("too many kernels fail; the rest is not checked", flush=True)
     return verdicts
 
 
 def _run_child(
     cases: list[str], verdicts: dict[tuple[str, str], str]
 ) -> tuple[tuple[str, str] | None, bool]:
-    """One child: the kernel it was at when it ended too early, and whether it got through."""
+    """One child: the kernel at which it ended too early, if it did, and whether it got through."""
     done = json.dumps([list(job) for job in verdicts])
     command = [sys.executable, __file__, "--check", "--cases", ",".join(cases), "--skip", done]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     current: tuple[str, str] | None = None
-    before, ended_early = len(verdicts), False
+    before = len(verdicts)
     for line in _lines(child):
         if line is None:
             child.kill()
@@ -210,19 +213,20 @@ def _run_child(
             print(line, flush=True)
             continue
         record = json.loads(line[1:])
-        if "begin" in record:
-            current = tuple(record["begin"])
-        else:
-            job = tuple(record["end"])
-            verdicts[job] = record["problem"]
-            current = None
-            ended_early = record["problem"].count(": ") > 0
-            print(f"{' '.join(job):50} {record['problem'] or 'right'}", flush=True)
+        current = _job(record["job"])
+        if "problem" in record:
+            verdicts[current] = record["problem"]
+            print(f"{' '.join(current):50} {record['problem'] or 'right'}", flush=True)
+            current = current if record["fatal"] else None
     child.wait()
-    finished = child.returncode == 0 and not ended_early and current is None
+    finished = child.returncode == 0 and current is None
     if not finished and current is None and len(verdicts) == before:
         raise SystemExit("the checks cannot run on this machine")
     return current, finished
+
+
+def _job(pair: list[str]) -> tuple[str, str]:
+    return pair[0], pair[1]
 
 
 def _lines(child: subprocess.Popen[str]) -> Iterator[str | None]:
@@ -261,12 +265,13 @@ class Row:
     extra: dict[str, float] = field(default_factory=dict)
 
 
-def time_kernels(cases: list[str], good: set[tuple[str, str]], only: str | None) -> list[Row]:
-    """All kernels of each case and its peers, interleaved."""
+def time_kernels(
+    cases: list[str], good: set[tuple[str, str]], only: str | None
+) -> Iterator[list[Row]]:
+    """All kernels of each case and its peers, interleaved; a case at a time."""
     built = build_all(cases)
     device, torch = _device()
     flush = torch.empty(FLUSH_BYTES // 4, dtype=torch.int32, device="cuda")
-    rows: list[Row] = []
     for case in cases:
         bench = Bench(case, device, torch)
         run = dict(bench.library())
@@ -277,9 +282,8 @@ def time_kernels(cases: list[str], good: set[tuple[str, str]], only: str | None)
         found = _rows(case, times)
         best = sorted(found, key=lambda row: row.microseconds)[:4]
         _sustained(found, [r.name for r in best], run, torch)
-        rows += found
         print(markdown(found), flush=True)
-    return rows
+        yield found
 
 
 def interleaved(
@@ -387,19 +391,22 @@ def main() -> None:
     options = parser.parse_args()
     cases = options.cases.split(",")
     if options.build_only:
-        built = build_all(cases)
-        for (case, plan), found in built.items():
+        for (case, plan), found in build_all(cases, report=True).items():
             print(f"{case:6} {plan:40} {found.report.registers} registers")
         return
     if options.check:
         check_kernels(cases, {tuple(job) for job in json.loads(options.skip)})
         return
+    build_all(cases, report=True)
     verdicts = check_all(cases)
     good = {job for job, problem in verdicts.items() if not problem}
     OUR_NAMES.update(good)
-    rows = time_kernels(cases, good, options.only)
     wrong = [f"{' '.join(job)}: {why}" for job, why in verdicts.items() if why]
-    _write(rows, wrong)
+    rows: list[Row] = []
+    for found in time_kernels(cases, good, options.only):
+        rows += found
+        _write(rows, wrong)
+    print((output_folder() / "gpu_gemm.md").read_text(), flush=True)
 
 
 def _write(rows: list[Row], wrong: list[str]) -> None:
@@ -409,7 +416,6 @@ def _write(rows: list[Row], wrong: list[str]) -> None:
     text = markdown(rows) + "\n\n" + summary(rows) + "\n"
     text += "".join(f"\nwrong: {line}" for line in wrong)
     (folder / "gpu_gemm.md").write_text(text + "\n")
-    print(text, flush=True)
 
 
 if __name__ == "__main__":

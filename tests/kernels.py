@@ -4,7 +4,7 @@ on."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -282,7 +282,7 @@ def mlp(batch: int = 8, width: int = 16, hidden: int = 24) -> Module:
     return module_of(*first.kernels, *second.kernels, tensors=list(tensors.values()))
 
 
-ALL = {
+ALL: dict[str, Callable[[], Module]] = {
     "linear": linear,
     "softmax": softmax,
     "softmax_fold": softmax_fold,

@@ -8,6 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from weft.foundation.dims import static
 from weft.indexbook.from_tiny import build_book
 from weft.poly_view.from_tiny import build_scop
 from weft.poly_view.ir import Scop
@@ -48,3 +49,8 @@ def lowered(
 
 def graph_of(inputs: tuple[Any, ...], **outputs: Value) -> Graph:
     return Graph(inputs, tuple(outputs.items()))
+
+
+def sizes(value: Value) -> tuple[int, ...]:
+    """The shape of a value, as numbers."""
+    return tuple(static(size) for size in value.shape)

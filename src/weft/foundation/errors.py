@@ -9,6 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
+
+LONGEST: Final = 1_000
+"""How many characters one part of a message may have: the names of a program may be megabytes."""
+
+
+def clipped(text: str, most: int = LONGEST) -> str:
+    """The text, cut where it is longer than `most` characters."""
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +29,10 @@ class Finding:
     why: str
     hint: str = ""
 
+    def __post_init__(self) -> None:
+        for name in ("where", "why", "hint"):
+            object.__setattr__(self, name, clipped(getattr(self, name)))
+
     def __str__(self) -> str:
         place = f" at {self.where}" if self.where else ""
         advice = f" ({self.hint})" if self.hint else ""
@@ -28,6 +41,9 @@ class Finding:
 
 class WeftError(Exception):
     """Base of every error that Weft raises on purpose."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(clipped(message))
 
 
 class SpecViolation(WeftError):
@@ -48,7 +64,8 @@ class SpecViolation(WeftError):
     ) -> None:
         first = Finding(code, where, why, hint)
         self.findings: tuple[Finding, ...] = tuple(findings) or (first,)
-        super().__init__("\n".join(str(finding) for finding in self.findings))
+        # Findings are clipped one by one; all of them are shown.
+        Exception.__init__(self, "\n".join(str(finding) for finding in self.findings))
 
     @classmethod
     def of(cls, findings: Sequence[Finding]) -> SpecViolation:

@@ -154,6 +154,8 @@ def add(*values: Expr | int) -> Expr:
 
 def scale(value: Expr, factor: int) -> Expr:
     """The expression times a constant."""
+    if factor == 1:
+        return value
     return _normal(value.constant * factor, {t: f * factor for t, f in value.terms})
 
 
@@ -192,12 +194,20 @@ def _nested_division(value: Expr) -> tuple[Expr, int] | None:
 
 def _normal(total: int, factors: Mapping[Term, int]) -> Expr:
     kept = [(term, factor) for term, factor in factors.items() if factor]
-    return Expr(total, tuple(sorted(kept, key=lambda pair: _order(pair[0]))))
+    if len(kept) > 1:
+        kept.sort(key=lambda pair: _order(pair[0]))
+    return Expr(total, tuple(kept))
 
 
 def _order(term: Term) -> tuple[int, str]:
-    kinds = {Axis: 0, Param: 1, FloorDiv: 2}
-    return (kinds[type(term)], str(term))
+    if isinstance(term, FloorDiv):
+        return (2, _text_of(term))
+    return (0 if isinstance(term, Axis) else 1, term.name)
+
+
+@lru_cache(maxsize=1 << 14)
+def _text_of(term: FloorDiv) -> str:
+    return str(term)
 
 
 def substitute(

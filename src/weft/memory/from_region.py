@@ -19,7 +19,18 @@ from dataclasses import dataclass, field
 from weft.foundation.index_expr import Expr, linear
 from weft.foundation.packing import Block, pack
 from weft.memory.ir import Buffer, BufferMap, Copy, MemRef, Share, Space
-from weft.region.ir import Fold, Kernel, Module, Output, Pattern, Read, Reduce, Tensor, walk
+from weft.region.ir import (
+    Fold,
+    Kernel,
+    Module,
+    Output,
+    Pattern,
+    Read,
+    Reduce,
+    Tensor,
+    row_major,
+    walk,
+)
 
 ALIGNMENT = 128
 GIVEN = ("input", "param", "state", "constant")
@@ -34,11 +45,6 @@ def assign_buffers(module: Module, donated: Iterable[str] = ()) -> BufferMap:
 
 def tensor_bytes(tensor: Tensor) -> int:
     return math.prod(tensor.shape) * tensor.dtype.storage_bytes
-
-
-def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides in elements."""
-    return tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
 
 
 def lives_of(module: Module, donated: frozenset[str]) -> dict[str, tuple[int, int]]:
@@ -183,9 +189,9 @@ class _Assignment:
             size = max(tensor_bytes(self.module.tensors[name]) for name in names)
             buffer = homes[root] or Buffer(Space.ARENA, 0, arena.offsets[root], size)
             for name in names:
-                shape = self.module.tensors[name].shape
-                alone = name not in shared
-                refs[name] = MemRef(name, buffer, shape, row_major(shape), ALIGNMENT, alone)
+                tensor, alone = self.module.tensors[name], name not in shared
+                strides, item = row_major(tensor.shape), tensor.dtype.storage_bytes
+                refs[name] = MemRef(name, buffer, tensor.shape, strides, ALIGNMENT, alone, item)
         ordered = {name: refs[name] for name in self.module.tensors}
         copies, shares = tuple(self.copies), tuple(self.shares)
         return BufferMap(ordered, arena.size, copies, self.lives, shares)

@@ -53,6 +53,7 @@ class MemRef:
     strides: tuple[int, ...]
     alignment: int
     noalias: bool
+    element_bytes: int = 1
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,7 @@ def _tensor(ref: MemRef, life: tuple[int, int] | None) -> Json:
             "strides": list(ref.strides),
             "alignment": ref.alignment,
             "noalias": ref.noalias,
+            "element_bytes": ref.element_bytes,
         },
     }
     return found | ({} if life is None else {"life": list(life)})
@@ -82,10 +83,11 @@ def _read_tensor(fields: Fields) -> tuple[MemRef, tuple[int, int] | None]:
     with reading(fields.take("memref"), f"{fields.where}.memref") as memref:
         shape, strides = memref.wholes("shape"), memref.wholes("strides")
         alignment, noalias = memref.whole("alignment"), memref.flag("noalias")
+        item = memref.whole("element_bytes")
     life = fields.wholes("life") if fields.has("life") else None
     if life is not None and len(life) != 2:
         fields.fail("a life is a pair of kernel numbers")
-    ref = MemRef(name, buffer, shape, strides, alignment, noalias)
+    ref = MemRef(name, buffer, shape, strides, alignment, noalias, item)
     return ref, None if life is None else (life[0], life[1])
 
 

@@ -42,8 +42,9 @@ def _reference(name: str, ref: MemRef, buffers: BufferMap) -> Iterator[Finding]:
         yield Finding("BufferRank", name, f"strides {ref.strides} do not fit shape {ref.shape}")
     elif 0 not in ref.shape:
         last = sum(s * (n - 1) for s, n in zip(ref.strides, ref.shape, strict=True))
-        if any(stride < 0 for stride in ref.strides) or last >= max(buffer.bytes, 1):
-            yield Finding("BufferSize", name, f"its last element lies beyond {buffer.bytes} bytes")
+        end = (last + 1) * ref.element_bytes
+        if any(stride < 0 for stride in ref.strides) or end > buffer.bytes:
+            yield Finding("BufferSize", name, f"it ends at byte {end} of {buffer.bytes}")
     if buffer.space is Space.ARENA:
         if buffer.offset % ref.alignment:
             yield Finding(

@@ -222,7 +222,10 @@ class _Builder:
                         return found
                 axes = atom_axes(self._info(value.x), value.axes)
                 access = self._read(value.x, dim_index(self._info(value.x)), axes)
-                return self._made(value, BlockKind.REDUCE, axes, (access,))
+                # Over axes of size 1 there is nothing to combine: the elements stay as they are.
+                summed = any(a.reduce for a in axes)
+                kind = BlockKind.REDUCE if summed else BlockKind.MOVEMENT
+                return self._made(value, kind, axes, (access,))
             case DynamicUpdate():
                 return self._update(value)
             case Opaque(inputs=inputs):
@@ -360,7 +363,7 @@ class _Builder:
         return Access(
             self.names[reading.value],
             tuple(reading.outer(e) for e in map_),
-            tuple(dict.fromkeys(guards)),
+            _tight(guards),
             fill,
             reading.widen,
         )
@@ -413,6 +416,22 @@ def _parts(expr: Expr, atoms: Sequence[int], reading: _Reading) -> list[Expr]:
         found.append(quotient)
         expr = reading.simple(add(expr, scale(quotient, -inner)))
     return found
+
+
+def _tight(guards: Sequence[Guard]) -> tuple[Guard, ...]:
+    """Guards without those that another one implies."""
+    kept: list[Guard] = []
+    for guard in guards:
+        if not any(_implies(other, guard) for other in kept):
+            kept = [other for other in kept if not _implies(guard, other)]
+            kept.append(guard)
+    return tuple(kept)
+
+
+def _implies(one: Guard, other: Guard) -> bool:
+    """Whether the second holds wherever the first does, because it bounds the same expression."""
+    ahead = add(other.expr, scale(one.expr, -1))
+    return ahead.is_constant and 0 <= ahead.constant <= other.size - one.size
 
 
 def _widens(cast: Cast) -> bool:

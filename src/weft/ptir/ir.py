@@ -24,13 +24,15 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias
 
-from weft.foundation.errors import SpecViolation
+from weft.foundation.errors import SpecViolation, clipped
 from weft.ptir.literal import TensorLiteral
 from weft.ptir.op import Op
 from weft.ptir.schema import AttrMap, WireEnum
 from weft.ptir.types import ValueType
 
 SPEC_VERSION = "ptir.v0.4"
+LONGEST_NAME = 200
+"""How much of a function's name a message repeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +125,13 @@ class Function:
     hints: tuple[HintRegion, ...] = ()
     result_ids: tuple[int, ...] = ()
 
-    @property
+    @cached_property
     def label(self) -> str:
         return f"function @{self.name}"
+
+    @cached_property
+    def instructions_by_id(self) -> dict[int, Instruction]:
+        return {instruction.id: instruction for instruction in self.body}
 
 
 @dataclass(frozen=True)
@@ -142,7 +148,7 @@ class Region:
     def parameter_ids(self) -> tuple[int, ...]:
         return tuple(range(len(self.parameters)))
 
-    @property
+    @cached_property
     def label(self) -> str:
         return f"region ^{self.id}"
 
@@ -187,7 +193,7 @@ class Program:
         """Where an instruction stands, with the user's line when it is known."""
         line = self.locations.get((body.label, instruction.id))
         suffix = f" ({line})" if line else ""
-        return f"{instruction.summary} in {body.label}{suffix}"
+        return f"{instruction.summary} in {clipped(body.label, LONGEST_NAME)}{suffix}"
 
 
 def operand_type(operand: Operand, types: Mapping[int, ValueType]) -> ValueType:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import SpecViolation
 from weft.ptir.op import Scope
-from weft.ptir.types import Dim, Shape, Symbol, TensorType
+from weft.ptir.types import Dim, Shape, Symbol, TensorType, listed
 
 
 def violation(code: str, why: str, hint: str = "") -> SpecViolation:
@@ -103,4 +103,4 @@ def bound_symbols(shape: Shape, scope: Scope, what: str) -> None:
 
 def show(shape: Sequence[object]) -> str:
     """A shape for messages."""
-    return f"[{', '.join(map(str, shape))}]"
+    return f"[{listed(shape)}]"

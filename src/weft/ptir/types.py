@@ -11,9 +11,9 @@ as `UNKNOWN`; the declared output type of the instruction gives it a name.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from weft.foundation.dims import (
     UNKNOWN,
@@ -28,6 +28,14 @@ from weft.foundation.dims import (
 )
 from weft.foundation.dtypes import DType, as_dtype
 
+MOST_SHOWN: Final = 64
+
+
+def listed(items: Sequence[object]) -> str:
+    """Items for a message, the first of them where there are more than any valid type has."""
+    more = ", ..." if len(items) > MOST_SHOWN else ""
+    return ", ".join(map(str, items[:MOST_SHOWN])) + more
+
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
@@ -37,7 +45,7 @@ class TensorType:
     shape: Shape
 
     def __str__(self) -> str:
-        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+        return f"{self.dtype}[{listed(self.shape)}]"
 
     @property
     def rank(self) -> int:
@@ -75,7 +83,7 @@ class TupleType:
     elements: tuple[ValueType, ...]
 
     def __str__(self) -> str:
-        return f"({', '.join(map(str, self.elements))})"
+        return f"({listed(self.elements)})"
 
 
 ValueType: TypeAlias = TensorType | TupleType
@@ -138,6 +146,7 @@ __all__ = [
     "add_dims",
     "agrees",
     "leaves",
+    "listed",
     "multiply_dims",
     "shape_of",
     "static",

@@ -1,7 +1,8 @@
 """The verifier: every rule of the contract that can be checked without running the program.
 
 It visits each body once, in order, and reports all it finds; after a violation an instruction's
-declared type stands, so that one mistake is reported once.
+declared type stands, so that one mistake is reported once. Where that type itself is out of bounds,
+the instructions that use the value are not judged.
 """
 
 from __future__ import annotations
@@ -35,19 +36,25 @@ from weft.ptir.types import (
     TupleType,
     ValueType,
     agrees,
+    listed,
     symbols_of,
 )
 
 MAX_ELEMENTS = 2**59 - 1
 """Then a tensor has fewer than 2^63 bytes in every dtype, also in those that ops compute in."""
 MAX_REGION_DEPTH = 100
+MAX_FINDINGS = 1_000
 U32_MAX = 2**32 - 1
 
 
 def verify(program: Program, *, collect: bool = False) -> list[Finding]:
-    """Check a program. Raises `SpecViolation` with the first finding, or returns them all."""
+    """Check a program. Raises `SpecViolation` with the first finding; with `collect`, returns them
+    all, or after `MAX_FINDINGS` of them says that there are more."""
     found: list[Finding] = []
     for finding in _Verifier(program).findings():
+        if len(found) == MAX_FINDINGS:
+            found.append(Finding("TooManyFindings", "program", "there are more findings than these"))
+            break
         found.append(finding)
         if not collect:
             raise SpecViolation.of(found)
@@ -103,14 +110,13 @@ def _check_tensor(kind: TensorType, most: int) -> None:
 def check_instruction(
     instruction: Instruction, types: dict[int, ValueType], scope: BodyScope
 ) -> None:
-    """One instruction against its type rule; afterwards the symbols of its output are bound."""
+    """One instruction, whose types are within bounds, against its type rule."""
     operands = []
     for operand in instruction.operands:
         if isinstance(operand, TensorLiteral):
             check_type(operand.type)
             operand.check()
         operands.append(operand_type(operand, types))
-    check_type(instruction.output)
     op = instruction.op
     if isinstance(op, CustomCall):
         decode_call(op)
@@ -135,6 +141,8 @@ class _Verifier:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.function_symbols = _all_symbols(program)
+        self.unusable: set[int] = set()
+        """Values of the body at hand whose types are out of bounds."""
 
     def findings(self) -> Iterator[Finding]:
         yield from self._names()
@@ -164,6 +172,7 @@ class _Verifier:
     def _body(self, body: Body) -> Iterator[Finding]:
         scope = BodyScope(self.program.regions_by_id, self._symbols_of_parameters(body))
         types: dict[int, ValueType] = {}
+        self.unusable = set()
         if len(body.parameter_ids) != len(body.parameters):
             yield Finding(
                 "SignatureMismatch",
@@ -171,20 +180,36 @@ class _Verifier:
                 f"{len(body.parameters)} parameter types but {len(body.parameter_ids)} ids",
             )
         for value_id, kind in zip(body.parameter_ids, body.parameters, strict=False):
-            yield from _caught(partial(check_type, kind), body.label)
-            yield from _fresh(value_id, types, body.label)
+            yield from self._type(kind, value_id, lambda: body.label)
+            yield from _fresh(value_id, types, lambda: body.label)
             types[value_id] = kind
         for instruction in body.body:
-            where = self.program.place(body, instruction)
-            yield from _fresh(instruction.id, types, where)
-            yield from _caught(partial(check_instruction, instruction, types, scope), where)
+            yield from self._instruction(body, instruction, types, scope)
             types[instruction.id] = instruction.output
             scope.bound.update(symbols_of(instruction.output))
         yield from self._results(body, types)
         if isinstance(body, Function):
             for hint in body.hints:
-                where = f"hint {hint.id} in {body.label}"
+                where = partial("hint {} in {}".format, hint.id, body.label)
                 yield from _caught(partial(check_hint, hint, body), where)
+
+    def _type(self, kind: ValueType, value_id: int, where: Callable[[], str]) -> Iterator[Finding]:
+        for finding in _caught(partial(check_type, kind), where):
+            self.unusable.add(value_id)
+            yield finding
+
+    def _instruction(
+        self,
+        body: Body,
+        instruction: Instruction,
+        types: dict[int, ValueType],
+        scope: BodyScope,
+    ) -> Iterator[Finding]:
+        where = partial(self.program.place, body, instruction)
+        yield from _fresh(instruction.id, types, where)
+        yield from self._type(instruction.output, instruction.id, where)
+        if not self.unusable or self.unusable.isdisjoint((instruction.id, *instruction.uses)):
+            yield from _caught(partial(check_instruction, instruction, types, scope), where)
 
     def _symbols_of_parameters(self, body: Body) -> set[Symbol]:
         own = {symbol for kind in body.parameters for symbol in symbols_of(kind)}
@@ -212,16 +237,17 @@ class _Verifier:
 
 def check_region_nesting(program: Program) -> None:
     """No region contains itself, and regions do not nest too deep."""
+    children = {region.id: _children(region) for region in program.regions}
     depth: dict[int, int] = {}
     open_regions: set[int] = set()
-    for root in program.regions_by_id:
+    for root in children:
         stack = [(root, False)]
         while stack:
             region_id, leaving = stack.pop()
-            children = _children(program, region_id)
+            inside = children.get(region_id, ())
             if leaving:
                 open_regions.discard(region_id)
-                depth[region_id] = 1 + max((depth.get(c, 0) for c in children), default=0)
+                depth[region_id] = 1 + max((depth.get(c, 0) for c in inside), default=0)
                 if depth[region_id] > MAX_REGION_DEPTH:
                     raise SpecViolation(
                         "NestingTooDeep",
@@ -235,19 +261,17 @@ def check_region_nesting(program: Program) -> None:
             elif region_id not in depth:
                 open_regions.add(region_id)
                 stack.append((region_id, True))
-                stack.extend((child, False) for child in children)
+                stack.extend((child, False) for child in inside)
 
 
-def _children(program: Program, region_id: int) -> list[int]:
-    region = program.regions_by_id.get(region_id)
-    if region is None:
-        return []
-    return [child for instruction in region.body for child in instruction.op.regions]
+def _children(region: Region) -> tuple[int, ...]:
+    """The regions that a region runs, each once."""
+    return tuple(dict.fromkeys(c for instruction in region.body for c in instruction.op.regions))
 
 
 def check_hint(hint: HintRegion, function: Function) -> None:
     """A hint copies instructions of the body, and names exactly what crosses its border."""
-    body = {instruction.id: instruction for instruction in function.body}
+    body = function.instructions_by_id
     inside = {instruction.id for instruction in hint.body}
     if not hint.body:
         raise SpecViolation("HintInvalid", "the hint has no instructions")
@@ -282,7 +306,7 @@ def _allowed_in(kind: HintKind, op: Op) -> bool:
 
 
 def _ids(ids: Iterable[int]) -> str:
-    return "[" + ", ".join(f"%{i}" for i in sorted(ids)) + "]"
+    return f"[{listed([f'%{i}' for i in sorted(ids)])}]"
 
 
 def _all_symbols(program: Program) -> set[Symbol]:
@@ -298,15 +322,17 @@ def _repeated(values: Iterable[Hashable]) -> list[Hashable]:
     return [value for value, count in Counter(values).items() if count > 1]
 
 
-def _fresh(value_id: int, types: dict[int, ValueType], where: str) -> Iterator[Finding]:
+def _fresh(
+    value_id: int, types: dict[int, ValueType], where: Callable[[], str]
+) -> Iterator[Finding]:
     if value_id in types:
-        yield Finding("DoubleDefinition", where, f"%{value_id} is defined twice")
+        yield Finding("DoubleDefinition", where(), f"%{value_id} is defined twice")
     elif not 0 <= value_id <= U32_MAX:
-        yield Finding("InvalidAttributeValue", where, f"the id {value_id} is not a 32-bit number")
+        yield Finding("InvalidAttributeValue", where(), f"the id {value_id} is not a 32-bit number")
 
 
-def _caught(check: Callable[[], None], where: str) -> Iterator[Finding]:
+def _caught(check: Callable[[], None], where: Callable[[], str]) -> Iterator[Finding]:
     try:
         check()
     except SpecViolation as error:
-        yield from error.at(where).findings
+        yield from error.at(where()).findings

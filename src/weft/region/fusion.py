@@ -187,6 +187,7 @@ class Merger:
     fusion: Fusion
     groups: list[tuple[Root, ...]]
     _read_sets: dict[tuple[Root, ...], set[str]] = field(default_factory=dict)
+    _need_sets: dict[tuple[Root, ...], set[str]] = field(default_factory=dict)
 
     def run(self) -> list[tuple[Root, ...]]:
         for place in range(len(self.groups) - 1, -1, -1):
@@ -306,13 +307,17 @@ class Merger:
 
     def _needs(self, group: tuple[Root, ...]) -> set[str]:
         """Stored blocks that a group depends on, bases and params included."""
+        if group in self._need_sets:
+            return self._need_sets[group]
         view = self.fusion.view
         inside = {root.block for root in group}
         inside |= self.fusion.closure(inside, self.fusion.inlined)
         found = set(self._reads(group))
         for name in inside:
             found |= dependencies(view, name)
-        return {name for name in found if name in view.blocks and name not in inside}
+        needs = {name for name in found if name in view.blocks and name not in inside}
+        self._need_sets[group] = needs
+        return needs
 
     def _in_order(self) -> list[tuple[Root, ...]]:
         """Groups after everything they read; otherwise in the order of the program."""

@@ -296,7 +296,7 @@ class _Playback:
             raise InternalError(f"{self.kernel.name} leaves elements of {tensor.name} unwritten")
         result = np.empty(tensor.shape, tensor.dtype.numpy)
         if output.base is not None:
-            result[...] = self.arrays[output.base]
+            result[...] = self.arrays[output.base].reshape(tensor.shape)
         result.reshape(-1)[flat] = value.ravel()
         return result
 

@@ -14,8 +14,8 @@ same for all others (nothing is broadcast in memory). `Reduce` combines its oper
 its result no longer has. `AxisIndex` is an axis expression as a number. `Read` loads the element at
 `index`, or gives `fill` where a guard fails, and then touches no memory. An output stores its value
 at `index` for every point of the value's axes; each element is written once. With `base`, the
-elements that are not written are those of the tensor `base`: the memory stage puts both into one
-buffer or inserts a copy.
+elements that are not written are those of the tensor `base`, which has as many, in row-major order:
+the memory stage puts both into one buffer or inserts a copy.
 
 `Fold` is a loop with state: for each step over `axes`, in order, the carries are updated by `step`;
 two partial results can be merged by `combine`, which is associative with `init` as identity. Online

@@ -53,7 +53,9 @@ from weft.region.ir import (
 
 Json: TypeAlias = dict[str, Any]
 Encode: TypeAlias = Callable[[object], Any]
-"""Writes the op of an opaque kernel; its counterpart reads it back."""
+"""Writes the op of an opaque kernel."""
+Decode: TypeAlias = Callable[[Any], object]
+"""Reads it back."""
 
 ALIGNMENT = 128
 
@@ -68,7 +70,7 @@ def dumps(module: Module, encode_op: Encode | None = None) -> str:
     return f'{{"module": {{\n{head},\n  "kernels": {body}\n}}}}\n'
 
 
-def loads(text: str, decode_op: Encode | None = None) -> Module:
+def loads(text: str, decode_op: Decode | None = None) -> Module:
     """The module that a JSON text describes."""
     return from_json(parse(text, "region file"), decode_op)
 
@@ -249,7 +251,7 @@ def _fold(fold: Fold) -> Json:
 # -- reading -------------------------------------------------------------------------------------
 
 
-def from_json(document: Any, decode_op: Encode | None = None) -> Module:
+def from_json(document: Any, decode_op: Decode | None = None) -> Module:
     """The module that a JSON document describes. It is read, not verified."""
     with reading(document, "module file") as outer, reading(outer.take("module"), "module") as top:
         tensors = {}
@@ -265,7 +267,7 @@ def from_json(document: Any, decode_op: Encode | None = None) -> Module:
         return Module(tensors, kernels, top.texts("inputs"), top.texts("outputs"), origin)
 
 
-def _read_region(fields: Fields, decode_op: Encode | None) -> Kernel:
+def _read_region(fields: Fields, decode_op: Decode | None) -> Kernel:
     with reading(fields.take("region"), f"{fields.where}.region") as region:
         region.take("inputs")
         outputs = region.items("outputs", _read_output)
@@ -336,7 +338,7 @@ def _read_roles(region: Fields) -> Roles | None:
         return Roles(batch, m, n, k, contraction, lhs, rhs)
 
 
-def _read_opaque(region: Fields, decode_op: Encode | None) -> OpaqueCall | None:
+def _read_opaque(region: Fields, decode_op: Decode | None) -> OpaqueCall | None:
     if not region.has("opaque"):
         return None
     if decode_op is None:

@@ -331,8 +331,8 @@ class _Check:
                 "RegionDType", f"{output.value} : {let.dtype} cannot be stored to {tensor.name}"
             )
             return
-        if output.base is not None and self.tensors[output.base].shape != tensor.shape:
-            yield self.wrong("RegionBase", f"{output.base} and {tensor.name} differ in shape")
+        if output.base is not None and not _same_elements(self.tensors[output.base], tensor):
+            yield self.wrong("RegionBase", f"{output.base} and {tensor.name} differ in elements")
         scope = list(self._index_scope(let, output.index, set(let.axes)))
         yield from scope
         if not scope:
@@ -353,6 +353,11 @@ class _Check:
                 f"the index [{', '.join(map(str, output.index))}] is not known to reach each "
                 f"element of {tensor.name} once",
             )
+
+
+def _same_elements(first: Tensor, second: Tensor) -> bool:
+    counts = math.prod(first.shape), math.prod(second.shape)
+    return first.dtype is second.dtype and counts[0] == counts[1]
 
 
 def _guarded(expr: Expr, size: int, guards: Sequence[Guard], ranges: Ranges) -> bool:

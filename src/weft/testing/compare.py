@@ -11,9 +11,9 @@ for one value at a time: for the prefixes of the program.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from weft.foundation.errors import WeftError
 from weft.ptir.ir import Instruction, Program
 from weft.ptir.op import Op
 from weft.ptir.ops.linear_algebra import Eigh, Qr, Svd
-from weft.ptir.types import leaves
+from weft.ptir.types import TupleType, leaves
 from weft.ptir.verify import verify
 from weft.testing.instrument import (
     Case,
@@ -32,7 +32,6 @@ from weft.testing.instrument import (
     instrumented,
     prefix,
     region_calls,
-    returning,
     settle,
 )
 from weft.testing.sensitivity import disturbed_run, spreads
@@ -47,15 +46,12 @@ _LINEAR: Final = 64
 """Up to so many prefixes are tried one by one; more are searched by halving."""
 _CALLS: Final = 64
 """How many calls of regions are looked into before the search gives up."""
-_FACTORISATION_ULPS: Final = 64.0
+_FACTOR_ULPS: Final = 64.0
+"""Factorisations are promised to a small multiple of n ulp, n being the size of the matrix."""
 
 _UNSTABLE: Final = "an error of one ulp upstream changes it on the reference as well"
-_UNPROMISED: Final[dict[type[Op], frozenset[int]]] = {
-    Qr: frozenset({0, 1}),
-    Eigh: frozenset({1}),
-    Svd: frozenset({0, 2}),
-}
-"""Factors whose signs are open: they are judged by what is computed from them."""
+
+_Judged: TypeAlias = list[list[Comparison]]
 
 
 @dataclass(frozen=True)
@@ -123,23 +119,24 @@ def disagrees(
     """Whether a backend fails on a program or gives results out of bounds. No place is looked
     for."""
     verify(program)
-    case = settle(program, inputs)
-    outcome = _outcome(case, backend, seed)
-    return isinstance(outcome, str) or not all(
-        found.passed for found in _judge(case, outcome, seed)
-    )
+    return not _report(settle(program, inputs), backend, seed).agrees
 
 
 def _compare(case: Case, backend: str | Backend, seed: int) -> Report:
-    name = backend if isinstance(backend, str) else backend.name
-    outcome = _outcome(case, backend, seed)
-    if isinstance(outcome, str):
-        report = Report(name, (), outcome)
-    else:
-        report = Report(name, tuple(_judge(case, outcome, seed)))
+    report = _report(case, backend, seed)
     if report.agrees:
         return report
     return replace(report, deviation=_locate(case, backend, seed))
+
+
+def _report(case: Case, backend: str | Backend, seed: int) -> Report:
+    """The results alone; no place is looked for."""
+    name = backend if isinstance(backend, str) else backend.name
+    outcome = _outcome(case, backend, seed)
+    if isinstance(outcome, str):
+        return Report(name, (), outcome)
+    judged = _judge(case, outcome, _targets(case, seed))
+    return Report(name, tuple(found for value in judged for found in value))
 
 
 def _outcome(case: Case, backend: str | Backend, seed: int) -> list[Array] | str:
@@ -156,54 +153,94 @@ def _outcome(case: Case, backend: str | Backend, seed: int) -> list[Array] | str
 
 
 @dataclass(frozen=True)
-class _Oracle:
-    """What is known about the results of a program."""
+class _Target:
+    """What one tensor should be."""
 
-    reference: list[Array]
-    exact: list[Array]
-    spread: list[float]
+    reference: Array
+    exact: Array
+    spread: float
+
+    def judge(self, out: Array, ulps: float | None = None) -> Comparison:
+        stable = bool(np.isfinite(self.spread))
+        spread = self.spread if stable else 0.0
+        found = compare_results(out, self.reference, self.exact, spread=spread, ulps=ulps)
+        if found.passed or stable:
+            return found
+        return replace(found, reason=f"{found.reason} ({_UNSTABLE})")
 
 
-def _oracle(case: Case, seed: int) -> _Oracle:
+def _targets(case: Case, seed: int) -> list[list[_Target]]:
+    """For each result the tensors it is made of."""
     reference = run(case.program, case.inputs, seed=seed)
     exact = run(widen_program(case.program), widen_arrays(case.inputs), seed=seed)
     spread = [0.0] * len(reference)
     for attempt in range(ROUNDS):
         again = disturbed_run(case.program, case.inputs, seed=seed, round=attempt)
         spread = [max(pair) for pair in zip(spread, spreads(again, exact), strict=True)]
-    return _Oracle(reference, exact, spread)
+    flat = iter(map(_Target, reference, exact, spread))
+    return [[next(flat) for _ in leaves(kind)] for kind in case.main.results]
 
 
-def _judge(case: Case, outcome: Sequence[Array], seed: int) -> Iterator[Comparison]:
-    """One comparison for each flattened result."""
-    oracle = _oracle(case, seed)
+def _judge(case: Case, outcome: Sequence[Array], targets: Sequence[list[_Target]]) -> _Judged:
+    """One comparison for each tensor of each result."""
     definitions = {i.id: i for i in case.main.body}
-    index = 0
-    for value_id, kind in zip(case.main.result_ids, case.main.results, strict=True):
-        made_by = definitions.get(value_id)
-        for element, _ in enumerate(leaves(kind)):
-            yield _judged(oracle, outcome, index, made_by, element)
-            index += 1
+    flat = iter(outcome)
+    judged = []
+    for value_id, parts in zip(case.main.result_ids, targets, strict=True):
+        arrays = [next(flat) for _ in parts]
+        judged.append(_judge_value(definitions.get(value_id), arrays, parts))
+    return judged
 
 
-def _judged(
-    oracle: _Oracle, outcome: Sequence[Array], index: int, made_by: Instruction | None, element: int
-) -> Comparison:
+def _judge_value(
+    made_by: Instruction | None, arrays: Sequence[Array], targets: Sequence[_Target]
+) -> list[Comparison]:
     op = made_by.op if made_by is not None else None
-    if op is not None and element in _UNPROMISED.get(type(op), ()):
-        return Comparison(True, "")
-    spread = oracle.spread[index]
-    stable = bool(np.isfinite(spread))
-    found = compare_results(
-        outcome[index],
-        oracle.reference[index],
-        oracle.exact[index],
-        spread=spread if stable else 0.0,
-        ulps=_FACTORISATION_ULPS if op is not None and op.family == "linear_algebra" else None,
-    )
-    if found.passed or stable:
+    if op is None or op.family != "linear_algebra":
+        return [target.judge(array) for array, target in zip(arrays, targets, strict=True)]
+    found = [t.judge(a, _FACTOR_ULPS) for a, t in zip(arrays, targets, strict=True)]
+    if type(op) not in _PRODUCTS or len(arrays) == 1:
         return found
-    return replace(found, reason=f"{found.reason} ({_UNSTABLE})")
+    whole = _judge_factors(type(op), arrays, targets)
+    return [whole if index in _PRODUCTS[type(op)][1] else f for index, f in enumerate(found)]
+
+
+def _judge_factors(
+    cls: type[Op], arrays: Sequence[Array], targets: Sequence[_Target]
+) -> Comparison:
+    """The factors by what they make: their signs are open."""
+    multiply = _PRODUCTS[cls][0]
+    ours = [target.reference for target in targets]
+    if any(a.shape != b.shape or a.dtype != b.dtype for a, b in zip(arrays, ours, strict=True)):
+        return Comparison(False, "the factors have other types than on the reference")
+    with np.errstate(all="ignore"):
+        out, ref, exact = (
+            multiply(*parts) for parts in (arrays, ours, [target.exact for target in targets])
+        )
+    found = compare_results(out, ref, exact, ulps=_FACTOR_ULPS)
+    return found if found.passed else replace(found, reason=f"their product: {found.reason}")
+
+
+def _qr(q: Array, r: Array) -> Array:
+    return np.asarray(q @ r)
+
+
+def _eigh(values: Array, vectors: Array) -> Array:
+    columns = vectors * values[..., None, :].astype(vectors.dtype)
+    return np.asarray(columns @ np.conjugate(np.swapaxes(vectors, -2, -1)))
+
+
+def _svd(u: Array, s: Array, vh: Array) -> Array:
+    k = s.shape[-1]
+    return np.asarray((u[..., :k] * s[..., None, :].astype(u.dtype)) @ vh[..., :k, :])
+
+
+_PRODUCTS: Final[dict[type[Op], tuple[Callable[..., Array], frozenset[int]]]] = {
+    Qr: (_qr, frozenset({0, 1})),
+    Eigh: (_eigh, frozenset({1})),
+    Svd: (_svd, frozenset({0, 2})),
+}
+"""How factors make the matrix again, and which of them are judged by that alone."""
 
 
 # -- finding the place ---------------------------------------------------------------------------
@@ -211,51 +248,55 @@ def _judged(
 
 def _locate(case: Case, backend: str | Backend, seed: int) -> Deviation | None:
     """The first instruction that goes wrong; None when none does by itself."""
-    found = _among_all(case, backend, seed) or _among_prefixes(case, backend, seed)
+    whole = replace(case, program=instrumented(case.program))
+    targets = _targets(whole, seed)
+    found = _among_all(whole, targets, backend, seed)
+    if found is None:
+        found = _among_prefixes(case, targets, backend, seed)
     if found is None or not found.instruction.op.regions:
         return found
     return _inside(case, found, backend, seed) or found
 
 
-def _among_all(case: Case, backend: str | Backend, seed: int) -> Deviation | None:
+def _among_all(
+    whole: Case, targets: Sequence[list[_Target]], backend: str | Backend, seed: int
+) -> Deviation | None:
     """The first deviation when every value is a result."""
-    whole = replace(case, program=instrumented(case.program))
     outcome = _outcome(whole, backend, seed)
     if isinstance(outcome, str):
         return None
-    return _first_deviation(whole, outcome, seed)
-
-
-def _first_deviation(case: Case, outcome: Sequence[Array], seed: int) -> Deviation | None:
-    """The first result out of bounds; every result is an instruction."""
-    definitions = {i.id: i for i in case.main.body}
-    judged = _judge(case, outcome, seed)
-    for value_id, kind in zip(case.main.result_ids, case.main.results, strict=True):
-        for element, _ in enumerate(leaves(kind)):
-            comparison = next(judged)
-            if not comparison.passed:
-                instruction = definitions[value_id]
-                which = element if instruction.output is kind and _is_tuple(instruction) else None
-                place = case.program.place(case.main, instruction)
-                return Deviation(instruction, place, comparison, which)
+    judged = _judge(whole, outcome, targets)
+    for instruction, comparisons in zip(whole.main.body, judged, strict=True):
+        found = _deviation(whole, instruction, comparisons)
+        if found is not None:
+            return found
     return None
 
 
-def _is_tuple(instruction: Instruction) -> bool:
-    return hasattr(instruction.output, "elements")
+def _deviation(
+    case: Case, instruction: Instruction, comparisons: Sequence[Comparison]
+) -> Deviation | None:
+    """The first of the tensors of a value that is out of bounds."""
+    for element, comparison in enumerate(comparisons):
+        if not comparison.passed:
+            which = element if isinstance(instruction.output, TupleType) else None
+            place = case.program.place(case.main, instruction)
+            return Deviation(instruction, place, comparison, which)
+    return None
 
 
-def _among_prefixes(case: Case, backend: str | Backend, seed: int) -> Deviation | None:
+def _among_prefixes(
+    case: Case, targets: Sequence[list[_Target]], backend: str | Backend, seed: int
+) -> Deviation | None:
     """The first prefix whose last value is wrong, or on which the backend fails."""
 
     def deviation(count: int) -> Deviation | None:
-        part = replace(case, program=prefix(case.program, count))
-        outcome = _outcome(part, backend, seed)
-        if not isinstance(outcome, str):
-            return _first_deviation(part, outcome, seed)
         instruction = case.main.body[count - 1]
-        place = case.program.place(case.main, instruction)
-        return Deviation(instruction, place, Comparison(False, f"the backend fails: {outcome}"))
+        outcome = _outcome(replace(case, program=prefix(case.program, count)), backend, seed)
+        if isinstance(outcome, str):
+            failed = Comparison(False, f"the backend fails: {outcome}")
+            return _deviation(case, instruction, [failed])
+        return _deviation(case, instruction, _judge_value(instruction, outcome, targets[count - 1]))
 
     length = len(case.main.body)
     if length <= _LINEAR:
@@ -280,7 +321,7 @@ def _bisect(length: int, deviation: Callable[[int], Deviation | None]) -> Deviat
 def _inside(case: Case, outer: Deviation, backend: str | Backend, seed: int) -> Deviation | None:
     """The deviation inside one of the regions that a control-flow instruction runs; None when each
     of them is right on its own, so that the fault is in the control flow itself."""
-    values = all_values(replace(case, program=returning(case.program, case.main.body)), seed=seed)
+    values = all_values(case, seed=seed)
     calls = region_calls(case, outer.instruction, values, seed=seed)
     for count, (region_id, inner) in enumerate(calls):
         if count >= _CALLS:

@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 
 from weft.driver.reference import BACKEND
 from weft.foundation.dtypes import DType, as_dtype
-from weft.ptir import philox
 from weft.ptir.ir import Body, Instruction, Program
 from weft.ptir.op import EvalContext, Op, Value
 from weft.ptir.ops.random import RngNormal, RngUniform
 from weft.ptir.specialise import bind_shapes, specialise
 from weft.ptir.streams import assign_streams
 from weft.ptir.types import TensorType, TupleType, ValueType
+from weft.testing.choices import mixed
+from weft.testing.data import DataSource
 from weft.testing.facts import part, smallest
 from weft.testing.widen import widen_arrays, widen_op, widen_type
 
@@ -118,16 +119,16 @@ class _Disturbed(Op):
             if part(kind.dtype).bits == 64 and family in _FUNCTIONS:
                 rounded = np.isfinite(plain) & (plain != np.rint(plain))
             reach = np.where(rounded, np.maximum(reach, np.max(errors, initial=0.0)), 0.0)
-        noise = self._noise(plain.shape, kind.dtype)
-        return np.where(reach > 0, plain + noise * reach, plain).astype(kind.dtype.numpy)
+        if not reach.any():
+            return value
+        moved = plain + self._noise(plain.shape, kind.dtype) * reach
+        return np.where(reach > 0, moved, plain).astype(kind.dtype.numpy)
 
     def _noise(self, shape: tuple[int, ...], dtype: DType) -> Array:
         """-1 or 1 for every element, and for a complex one in both parts."""
-        count = int(np.prod(shape, dtype=np.int64))
-        words = philox.words(self.key[0], self.key[1], 0, 2 * count).reshape(2, count)
-        signs = (words & 1).astype(np.float64) * 2 - 1
-        both = signs[0] + 1j * signs[1] if dtype.is_complex else signs[0]
-        return np.asarray(both).reshape(shape)
+        seed, position = self.key
+        signs = 2.0 * DataSource(mixed(seed) + position).integers((2, *shape), 0, 1) - 1.0
+        return np.asarray(signs[0] + 1j * signs[1] if dtype.is_complex else signs[0])
 
 
 def _ulps(size: Array, dtype: DType) -> Array:

@@ -100,4 +100,5 @@ def types(
     shape: SearchStrategy[tuple[int, ...]] | None = None,
 ) -> SearchStrategy[TensorType]:
     """Static tensor types."""
-    return st.builds(tensor, of or dtypes(), shape or shapes())
+    kinds = dtypes() if of is None else of
+    return st.builds(tensor, kinds, shapes() if shape is None else shape)

@@ -110,9 +110,11 @@ def cast(x: Value, dtype: DType) -> Value:
 
 
 def reduce(fn: ReduceFn, x: Value, axes: Sequence[int], acc: DType) -> Value:
-    """`x`, converted to `acc`, reduced over `axes`; no axes reduce nothing."""
+    """`x`, converted to `acc`, reduced over `axes`; axes of size 1 just disappear."""
     wide = cast(x, acc)
-    return Reduce(fn, wide, tuple(sorted(axes)), acc) if axes else wide
+    if any(x.shape[k] != 1 for k in axes):
+        return Reduce(fn, wide, tuple(sorted(axes)), acc)
+    return reshape(wide, [d for k, d in enumerate(x.shape) if k not in axes])
 
 
 def keep_dims(reduced: Value, shape: Shape, axes: Sequence[int]) -> Value:

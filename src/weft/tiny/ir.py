@@ -22,11 +22,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from numpy.typing import NDArray
 
-from weft.foundation.dims import Dim, Shape
+from weft.foundation.dims import Shape, add_dims
 from weft.foundation.dtypes import I1, DType
 from weft.foundation.index_expr import Index
 from weft.foundation.interned import Node, node
@@ -126,8 +126,23 @@ class Iota(Node):
     axis: int
 
 
+class Derived(Node):
+    """A node whose type follows from its operands. It is found once, when the node is made and its
+    operands have theirs, so that a deep graph needs no recursion. What a verifier would refuse gets
+    some type, too."""
+
+    __slots__ = ("_dtype", "_shape")
+    _dtype: DType
+    _shape: Shape
+
+    def __post_init__(self) -> None:
+        dtype, shape = _type_of(cast(Any, self))
+        object.__setattr__(self, "_dtype", dtype)
+        object.__setattr__(self, "_shape", shape)
+
+
 @node
-class Reshape(Node):
+class Reshape(Derived):
     """The same elements in row-major order under another shape."""
 
     x: Value
@@ -135,11 +150,11 @@ class Reshape(Node):
 
     @property
     def dtype(self) -> DType:
-        return self.x.dtype
+        return self._dtype
 
 
 @node
-class Permute(Node):
+class Permute(Derived):
     """Axis `i` of the result is axis `perm[i]` of `x`."""
 
     x: Value
@@ -147,15 +162,15 @@ class Permute(Node):
 
     @property
     def dtype(self) -> DType:
-        return self.x.dtype
+        return self._dtype
 
     @property
     def shape(self) -> Shape:
-        return tuple(self.x.shape[axis] for axis in self.perm)
+        return self._shape
 
 
 @node
-class Expand(Node):
+class Expand(Derived):
     """Axes of size 1 repeated to `shape`; the rank stays."""
 
     x: Value
@@ -163,11 +178,11 @@ class Expand(Node):
 
     @property
     def dtype(self) -> DType:
-        return self.x.dtype
+        return self._dtype
 
 
 @node
-class Pad(Node):
+class Pad(Derived):
     """`low` elements of `value` before and `high` after each axis."""
 
     x: Value
@@ -177,16 +192,15 @@ class Pad(Node):
 
     @property
     def dtype(self) -> DType:
-        return self.x.dtype
+        return self._dtype
 
     @property
     def shape(self) -> Shape:
-        sizes = zip(self.x.shape, self.low, self.high, strict=True)
-        return tuple(_plus(size, low + high) for size, low, high in sizes)
+        return self._shape
 
 
 @node
-class Shrink(Node):
+class Shrink(Derived):
     """The window of `size` that begins at `start`."""
 
     x: Value
@@ -195,7 +209,7 @@ class Shrink(Node):
 
     @property
     def dtype(self) -> DType:
-        return self.x.dtype
+        return self._dtype
 
     @property
     def shape(self) -> Shape:
@@ -203,7 +217,7 @@ class Shrink(Node):
 
 
 @node
-class Flip(Node):
+class Flip(Derived):
     """The axes run backwards."""
 
     x: Value
@@ -211,15 +225,15 @@ class Flip(Node):
 
     @property
     def dtype(self) -> DType:
-        return self.x.dtype
+        return self._dtype
 
     @property
     def shape(self) -> Shape:
-        return self.x.shape
+        return self._shape
 
 
 @node
-class View(Node):
+class View(Derived):
     """`x[index]`, the index affine in the result's axes `i0, i1, ...` and always in range."""
 
     x: Value
@@ -228,11 +242,11 @@ class View(Node):
 
     @property
     def dtype(self) -> DType:
-        return self.x.dtype
+        return self._dtype
 
 
 @node
-class DynamicShrink(Node):
+class DynamicShrink(Derived):
     """A window whose start is computed: `starts` has one scalar per axis, clamped into range."""
 
     x: Value
@@ -241,7 +255,7 @@ class DynamicShrink(Node):
 
     @property
     def dtype(self) -> DType:
-        return self.x.dtype
+        return self._dtype
 
     @property
     def shape(self) -> Shape:
@@ -249,7 +263,7 @@ class DynamicShrink(Node):
 
 
 @node
-class DynamicUpdate(Node):
+class DynamicUpdate(Derived):
     """`x` with a window replaced by `update`; starts as in `DynamicShrink`."""
 
     x: Value
@@ -258,15 +272,15 @@ class DynamicUpdate(Node):
 
     @property
     def dtype(self) -> DType:
-        return self.x.dtype
+        return self._dtype
 
     @property
     def shape(self) -> Shape:
-        return self.x.shape
+        return self._shape
 
 
 @node
-class Unary(Node):
+class Unary(Derived):
     """`fn` of every element."""
 
     fn: Fn
@@ -274,15 +288,15 @@ class Unary(Node):
 
     @property
     def dtype(self) -> DType:
-        return self.x.dtype
+        return self._dtype
 
     @property
     def shape(self) -> Shape:
-        return self.x.shape
+        return self._shape
 
 
 @node
-class Cast(Node):
+class Cast(Derived):
     """Every element in another dtype, by PTIR's cast."""
 
     x: Value
@@ -290,11 +304,11 @@ class Cast(Node):
 
     @property
     def shape(self) -> Shape:
-        return self.x.shape
+        return self._shape
 
 
 @node
-class Binary(Node):
+class Binary(Derived):
     """`fn` of pairs of elements; a comparison gives i1."""
 
     fn: Fn
@@ -303,15 +317,15 @@ class Binary(Node):
 
     @property
     def dtype(self) -> DType:
-        return I1 if self.fn in COMPARISONS else self.lhs.dtype
+        return self._dtype
 
     @property
     def shape(self) -> Shape:
-        return self.lhs.shape
+        return self._shape
 
 
 @node
-class Where(Node):
+class Where(Derived):
     """`pred ? x : y`, element by element."""
 
     pred: Value
@@ -320,15 +334,15 @@ class Where(Node):
 
     @property
     def dtype(self) -> DType:
-        return self.x.dtype
+        return self._dtype
 
     @property
     def shape(self) -> Shape:
-        return self.x.shape
+        return self._shape
 
 
 @node
-class Reduce(Node):
+class Reduce(Derived):
     """Elements along `axes` combined in the dtype `acc`; the axes disappear."""
 
     fn: ReduceFn
@@ -342,7 +356,7 @@ class Reduce(Node):
 
     @property
     def shape(self) -> Shape:
-        return tuple(d for axis, d in enumerate(self.x.shape) if axis not in self.axes)
+        return self._shape
 
 
 @node
@@ -429,9 +443,23 @@ def value_ids(values: Sequence[Value]) -> dict[Value, str]:
     return {value: f"v{number}" for number, value in enumerate(values)}
 
 
-def _plus(size: Dim, amount: int) -> Dim:
-    if isinstance(size, int):
-        return size + amount
-    if amount == 0:
-        return size
-    raise ValueError(f"{size} + {amount} has no name")
+def _type_of(value: Movement | Compute) -> tuple[DType, Shape]:
+    """The type that a node has by its operands."""
+    match value:
+        case Binary(fn=fn, lhs=lhs):
+            return (I1 if fn in COMPARISONS else lhs.dtype), lhs.shape
+        case Reduce(x=x, axes=axes, acc=acc):
+            return acc, tuple(d for k, d in enumerate(x.shape) if k not in axes)
+        case Cast(x=x, dtype=dtype):
+            return dtype, x.shape
+        case Permute(x=x, perm=perm):
+            return x.dtype, tuple(x.shape[k] for k in perm if -len(x.shape) <= k < len(x.shape))
+        case Pad(x=x, low=low, high=high):
+            sizes = zip(x.shape, low, high, strict=False)
+            return x.dtype, tuple(add_dims(size, a + b) for size, a, b in sizes)
+        case Shrink(x=x, size=size) | DynamicShrink(x=x, size=size):
+            return x.dtype, size
+        case Reshape(x=x, shape=shape) | Expand(x=x, shape=shape) | View(x=x, shape=shape):
+            return x.dtype, shape
+        case _:
+            return value.x.dtype, value.x.shape

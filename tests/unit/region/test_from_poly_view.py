@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from examples.make_programs import PROGRAMS
 from tests.example_inputs import inputs_for
-from tests.lowered import Lowered, graph_of, lowered
+from tests.lowered import Lowered, graph_of, lowered, sizes
 from tests.unit.tiny.test_text import EXAMPLE
 from weft import run
 from weft.foundation.dtypes import BF16, F32, SI32, DType
@@ -46,17 +46,19 @@ def patterns(module: Module) -> list[str]:
     return [kernel.pattern.value for kernel in module.kernels]
 
 
-def agrees(found: Lowered, arrays: Mapping[str, Array] | None = None) -> None:
+def agrees(
+    found: Lowered, arrays: Mapping[str, Array] | None = None, tolerance: float = 1e-5
+) -> None:
     """Playback gives what the Tiny interpreter gives."""
     rng = np.random.default_rng(7)
     given = arrays or {
-        i.name: np.asarray(rng.standard_normal(i.shape), np.float32).astype(i.dtype.numpy)
+        i.name: np.asarray(rng.standard_normal(sizes(i)), np.float32).astype(i.dtype.numpy)
         for i in found.graph.inputs
     }
     played = run_module(found.module, given)
     for name, expected in found.expected(given).items():
         wide = [a.astype(np.float64) for a in (played[name], expected)]
-        np.testing.assert_allclose(wide[0], wide[1], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(wide[0], wide[1], rtol=10 * tolerance, atol=tolerance)
         assert played[name].dtype == expected.dtype
 
 
@@ -122,7 +124,9 @@ def test_section_7_1_is_one_region(golden: Any) -> None:
     assert plan["vectorize"] == {"axis": "n.i.i", "width": 8}
     assert plan["local_edges"] == [{"from": "sum_k", "to": "relu", "buffer": "reg"}]
     assert plan["epilogue"] == ["bias", "relu"]
-    agrees(lowered(specialise(text.loads(EXAMPLE), {"M": 8, "N": 12, "K": 16}), "sm80"))
+    small = specialise(text.loads(EXAMPLE), {"M": 8, "N": 12, "K": 16})
+    # Tiny rounds each product to f16; the kernel widens first, as matrix units do.
+    agrees(lowered(small, "sm80"), tolerance=5e-3)
 
 
 def convolution(dtype: DType = F32) -> tuple[list[Input], Value]:
@@ -281,7 +285,7 @@ def test_an_update_writes_a_window_of_its_base() -> None:
     assert found.module.tensors["x0"].role == "state"
     assert [(p.tensor, p.low, p.high) for p in kernel.params] == [("start", 0, 5)]
     rng = np.random.default_rng(0)
-    given = {i.name: rng.standard_normal(i.shape).astype(np.float32) for i in (cache, rows)} | {
+    given = {i.name: rng.standard_normal(sizes(i)).astype(np.float32) for i in (cache, rows)} | {
         "start": np.asarray(4, np.int32)
     }
     agrees(found, given)

@@ -229,6 +229,14 @@ BROKEN: dict[str, tuple[Module, str, str]] = {
         "the store of v0 indexes axis 1 of new_cache, which has 8 elements, with s + $p from 0 "
         "to 8",
     ),
+    "a base of another size": (
+        replace(
+            kernels.cache_update(),
+            tensors=kernels.cache_update().tensors | {"cache": Tensor("cache", F32, (9,), "state")},
+        ),
+        "RegionBase",
+        "cache and new_cache differ in elements",
+    ),
     "a fold without its result": (
         changed(kernels.softmax_fold(), fold_result),
         "RegionFold",

@@ -87,7 +87,9 @@ def after(change: Callable[[Array], Any]) -> Meaning:
 
     def meaning(op: Op, ctx: EvalContext, args: Sequence[Array]) -> Any:
         value = op.evaluate(ctx, *args)
-        return tuple(change(part) for part in value) if isinstance(value, tuple) else change(value)
+        if isinstance(value, tuple):
+            return tuple(change(np.asarray(part)) for part in value)
+        return change(value)
 
     return meaning
 
@@ -183,7 +185,7 @@ def _clamped_indices(op: Op, ctx: EvalContext, args: Sequence[Array]) -> Any:
     return op.evaluate(ctx, x, np.clip(indices, 0, x.shape[0] - 1))
 
 
-def _zero_for_division_by_zero(op: Op, ctx: EvalContext, args: Sequence[Array]) -> Any:
+def _zero_instead(op: Op, ctx: EvalContext, args: Sequence[Array]) -> Any:
     try:
         return op.evaluate(ctx, *args)
     except SpecViolation:
@@ -261,7 +263,7 @@ MUTANTS: Mapping[str, tuple[str, Rewrite]] = {
         "scatter_reduce/f32/replace/*", twist("scatter_reduce", _first_writer_wins)
     ),
     "take clamps its indices": ("reject/Gather*/take/*", twist("take", _clamped_indices)),
-    "division by zero is 0": ("reject/IntegerDivide*/div/*", twist("div", _zero_for_division_by_zero)),
+    "division by zero is 0": ("reject/IntegerDivide*/div/*", twist("div", _zero_instead)),
     "padding is 0 in a maximum": ("reduce_window/f32/max/*", twist("reduce_window", _zeros_around)),
     "argsort is unstable": ("argsort/si32/*", twist("argsort", _unstable)),
     "every random op draws from stream 0": ("rng_uniform/f32/*", _first_stream),

@@ -19,6 +19,9 @@ from weft.ptir.types import TensorType
 _PRODUCT_BYTES = 1 << 26
 """How much memory the products of a sequential dot may take at a time."""
 
+_MOST_BATCH_AXES = 32
+"""Beyond this the batch axes are merged into one, at the price of a copy."""
+
 
 class _Sides(NamedTuple):
     """The axes of one operand by role, in the order in which the matrix product wants them."""
@@ -116,12 +119,14 @@ def _as_matrices(
     array: Array, batch: Sequence[int], rows: Sequence[int], columns: Sequence[int]
 ) -> Array:
     """The array as (batch..., rows, columns); a view wherever the merged axes lie evenly."""
-    shape = array.shape
     turned = array.transpose(*batch, *rows, *columns)
+    # With many batch axes the others would exceed NumPy's rank.
+    groups = [[axis] for axis in batch] if len(batch) <= _MOST_BATCH_AXES else [batch]
+    extents = (math.prod(array.shape[axis] for axis in group) for group in groups)
     return turned.reshape(
-        *(shape[axis] for axis in batch),
-        math.prod(shape[axis] for axis in rows),
-        math.prod(shape[axis] for axis in columns),
+        *extents,
+        math.prod(array.shape[axis] for axis in rows),
+        math.prod(array.shape[axis] for axis in columns),
     )
 
 

@@ -26,7 +26,7 @@ from weft.ptir.op import (
 )
 from weft.ptir.rules import violation
 from weft.ptir.schema import RegionId, Usize, attr
-from weft.ptir.types import Dim, TensorType, TupleType, ValueType, leaves
+from weft.ptir.types import Dim, TensorType, TupleType, ValueType, leaves, listed
 
 PREDICATE = TensorType(I1, ())
 
@@ -42,7 +42,7 @@ def pack(values: Sequence[Value]) -> Value:
 
 
 def _show(types: Sequence[ValueType]) -> str:
-    return f"({', '.join(map(str, types))})"
+    return f"({listed(types)})"
 
 
 def _match(found: Sequence[ValueType], wanted: Sequence[ValueType], what: str) -> None:
@@ -165,7 +165,7 @@ class Scan(Op):
             lengths.append(kind.shape[0])
         if len(set(lengths)) > 1:
             raise violation(
-                "ShapeMismatch", f"scanned inputs have lengths {', '.join(map(str, lengths))}"
+                "ShapeMismatch", f"scanned inputs have lengths {listed(lengths)}"
             )
         return lengths[0]
 

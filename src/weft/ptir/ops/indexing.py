@@ -276,18 +276,19 @@ class ScatterAdd(Op):
         """The flat position in `x` where each window begins, after all are found to lie inside."""
         along = self._vector_axis(indices.ndim)
         explicit = along < indices.ndim
-        vectors = np.moveaxis(indices, along, -1) if explicit else indices[..., None]
-        starts = np.zeros(vectors.shape[:-1], np.intp)
+        components = np.moveaxis(indices, along, 0) if explicit else (indices,)
+        starts = np.zeros((*indices.shape[:along], *indices.shape[along + 1 :]), np.intp)
         strides = _row_major(x.shape)
         for k, axis in enumerate(self.scatter_dims_to_operand_dims):
+            component = np.asarray(components[k])
             size = sizes.get(axis, 1)
             limit = x.shape[axis] - size + 1
-            at = _first_outside(vectors[..., k], limit)
+            at = _first_outside(component, limit)
             if at is not None:
                 place = (*at[:along], k, *at[along:]) if explicit else at
                 of = f"axis {axis} of x" + (f" for windows of {size}" if axis in sizes else "")
                 raise _outside(_SCATTER, indices, place, limit, of)
-            starts += vectors[..., k].astype(np.intp) * strides[axis]
+            starts += component.astype(np.intp) * strides[axis]
         return starts
 
 

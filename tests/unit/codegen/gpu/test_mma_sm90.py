@@ -10,7 +10,13 @@ import pytest
 
 from benchmarks.gemm_kernels import Contraction, load_plan
 from tests.gpu_support import (
+    AT_ONCE,
+    COOPERATIVE,
+    DEFERRED,
+    PINGPONG,
+    SM90_CASES,
     Change,
+    bound,
     expected,
     planted,
     random_tensors,
@@ -22,43 +28,7 @@ from weft.codegen.gpu import ir
 from weft.codegen.gpu.interp import Timing, run
 from weft.codegen.gpu.interp_memory import Hazard
 from weft.codegen.gpu.scalar import Lit, Name
-from weft.foundation.dtypes import F16, F32
 from weft.plan.ir import MmaPlan
-
-COOPERATIVE = sm90_plan()
-DEFERRED = sm90_plan(deferred_epilogue=True)
-PINGPONG = sm90_plan(tile=(64, 64, 64), roles="pingpong")
-COLUMNS = sm90_plan(tile=(64, 128, 64), stages=2)
-SINGLE = sm90_plan(tile=(64, 96, 64), warp_tile=(64, 96), consumers=1, registers=(0, 0))
-AT_ONCE = sm90_plan(in_flight=0)
-
-CASES: dict[str, tuple[Contraction, MmaPlan]] = {
-    "nt": (Contraction(136, 72, 72), COOPERATIVE),
-    "nn": (Contraction(136, 72, 72, layouts=("row", "row")), COOPERATIVE),
-    "tn": (Contraction(136, 72, 72, layouts=("col", "col")), COOPERATIVE),
-    "tt": (Contraction(136, 72, 72, layouts=("col", "row")), PINGPONG),
-    "columns split": (
-        Contraction(70, 136, 200, layouts=("row", "row"), epilogue=("bias", "relu")),
-        COLUMNS,
-    ),
-    "batched": (Contraction(72, 72, 72, batch=3), COOPERATIVE),
-    "batched residual": (
-        Contraction(72, 72, 72, batch=3, epilogue=("residual", "silu")),
-        PINGPONG,
-    ),
-    "f32 result": (Contraction(130, 72, 64, out_dtype=F32), COOPERATIVE),
-    "f32 rows": (Contraction(130, 72, 64, out_dtype=F32, epilogue=("residual", "rows")), PINGPONG),
-    "odd columns": (Contraction(70, 75, 64), COOPERATIVE),
-    "even columns": (Contraction(70, 74, 64, epilogue=("bias", "rows")), PINGPONG),
-    "odd f32": (Contraction(70, 75, 64, out_dtype=F32, epilogue=("bias",)), COLUMNS),
-    "f16": (Contraction(70, 200, 64, dtype=F16, out_dtype=F16, epilogue=("bias",)), SINGLE),
-    "deferred": (Contraction(136, 136, 72, epilogue=("bias", "gelu")), DEFERRED),
-    "deferred, long": (Contraction(136, 72, 328, epilogue=("bias",)), DEFERRED),
-    "at once": (Contraction(136, 72, 200, epilogue=("tanh",)), AT_ONCE),
-    "one row": (Contraction(1, 136, 8), COOPERATIVE),
-    "one element": (Contraction(1, 1, 8), COOPERATIVE),
-    "hilbert": (Contraction(200, 200, 64), sm90_plan(order="hilbert")),
-}
 
 
 def check(shape: Contraction, kernel: ir.Kernel, timing: Timing, seed: int) -> float:
@@ -68,19 +38,15 @@ def check(shape: Contraction, kernel: ir.Kernel, timing: Timing, seed: int) -> f
     return relative_error(tensors["y"], expected(shape, tensors))
 
 
-def bound(shape: Contraction) -> float:
-    return {F32: 1e-6, F16: 1e-3}.get(shape.out_dtype, 3e-3)
-
-
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", SM90_CASES)
 def test_contractions_agree(case: str) -> None:
-    shape, plan = CASES[case]
+    shape, plan = SM90_CASES[case]
     assert check(shape, sm90_kernel(shape, plan), Timing.LATE, seed=3) < bound(shape)
 
 
 @pytest.mark.parametrize("case", ["nn", "tt", "batched residual", "odd columns", "deferred"])
 def test_asynchronous_statements_may_take_effect_at_once(case: str) -> None:
-    shape, plan = CASES[case]
+    shape, plan = SM90_CASES[case]
     assert check(shape, sm90_kernel(shape, plan), Timing.EARLY, seed=4) < bound(shape)
 
 

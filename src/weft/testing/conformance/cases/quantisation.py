@@ -22,7 +22,7 @@ from weft.foundation.dtypes import (
 from weft.ptir.op import SPELLINGS
 from weft.testing.conformance.case import Case, Trial, Wanted, exactly
 from weft.testing.conformance.cases.common import Array, Dims, Shape, apply, case, defined, trial
-from weft.testing.conformance.data import edges, sample, source
+from weft.testing.conformance.data import counts, edges, sample, source
 from weft.testing.conformance.oracles import quantisation as oracle
 from weft.testing.conformance.oracles.rounding import from_whole, nearest
 from weft.testing.conformance.tolerance import CORRECTLY_ROUNDED
@@ -62,9 +62,9 @@ def _scale(dtype: DType, shape: Shape, axis: int | None, key: str) -> Array:
     return nearest(source(dtype, extent, key).choice([0.25, 0.3, 1.0, 1.7], extent), dtype)
 
 
-def _zero(dtype: DType, shape: Shape, axis: int | None, key: str) -> Array:
+def _zero(dtype: DType, shape: Shape, axis: int | None, key: str, most: int = 1000) -> Array:
     extent = () if axis is None else (shape[axis],)
-    low, high = max(int(dtype.lowest), -1000), min(int(dtype.highest), 1000)
+    low, high = max(int(dtype.lowest), -most), min(int(dtype.highest), most)
     drawn = np.asarray(source(dtype, extent, key).integers(low, high, extent, endpoint=True))
     return from_whole(drawn.astype(object), dtype)
 
@@ -161,12 +161,16 @@ def _dequantize(
 ) -> Trial:
     shape, axis = LAYOUTS[name]
     place = _place(shape, axis)
-    q = edges(dtype) if extreme else sample(dtype, shape, "dequantize")
+    result = output or scale_dtype
+    # An fp8 result holds a few hundred at most.
+    most = min(int(dtype.highest), 60 if result.bits == 8 else 1000)
+    small = result.bits == 8 or (dtype.bits > 16 and result.bits == 16)
+    drawn = counts(dtype, shape, most=most) if small else sample(dtype, shape, "dequantize")
+    q = edges(dtype) if extreme else drawn
     scale = _scale(scale_dtype, q.shape, place, "dequantize")
-    zeros = _zero(dtype, q.shape, place, "dequantize") if zero else None
+    zeros = _zero(dtype, q.shape, place, "dequantize", most) if zero else None
     if extreme:
         zeros = from_whole(np.array(int(dtype.highest), object), dtype)
-    result = output or scale_dtype
     work = oracle.work_dtype(scale_dtype, result)
     offset = None if zeros is None else oracle.along(zeros, q.ndim, place)
     real = oracle.restored(q, oracle.along(scale.astype(work), q.ndim, place), offset)

@@ -1,0 +1,112 @@
+"""Contractions on a GPU: the kernels that the interpreter ran, and larger ones, give the same
+numbers; nothing is written outside the result; two runs agree bit by bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from benchmarks.gemm_kernels import (
+    Contraction,
+    build,
+    load_plan,
+    plan_names,
+    references,
+    region_kernel,
+)
+from tests.gpu_support import (
+    SM90_CASES,
+    TWO_UNITS,
+    Array,
+    bound,
+    expected,
+    random_tensors,
+    relative_error,
+)
+from weft.codegen.gpu import mma_sm90
+from weft.codegen.gpu.assemble import assemble
+from weft.foundation.errors import UserError
+from weft.plan.ir import MmaPlan
+from weft.runtime.artifact import KernelCode
+from weft.runtime.cuda import Device, Memory, open_device
+from weft.runtime.cuda_kernels import load
+
+GUARD = 4096
+
+
+@cache
+def device() -> Device:
+    try:
+        found = open_device()
+    except UserError as error:
+        pytest.skip(str(error))
+    if found.compute_capability != (9, 0):
+        pytest.skip(f"{found.name} is not an SM90 GPU")
+    return found
+
+
+def run(code: KernelCode, names: tuple[str, ...], tensors: dict[str, Array]) -> Array:
+    """Run a kernel; the result with `GUARD` elements of NaN on both sides."""
+    gpu = device()
+    kernel = load(gpu, code)
+    result = np.full(tensors["y"].size + 2 * GUARD, np.nan, tensors["y"].dtype)
+    inputs = {name: gpu.upload(tensors[name]) for name in names if name != "y"}
+    target = gpu.upload(result)
+    edge = GUARD * result.itemsize
+    blocks: dict[str, Memory] = inputs | {"y": Memory(gpu, target.address + edge, 0)}
+    stream = gpu.stream()
+    kernel.launch([blocks[name].address for name in names], stream.handle)
+    stream.synchronize()
+    target.read(result)
+    for memory in (*inputs.values(), target):
+        memory.free()
+    stream.close()
+    kernel.unload()
+    return result
+
+
+def check(shape: Contraction, code: KernelCode, names: tuple[str, ...], seed: int = 0) -> None:
+    tensors = random_tensors(shape, seed)
+    exact = expected(shape, tensors)
+    first, second = (run(code, names, tensors) for _ in range(2))
+    assert (first.view(np.uint8) == second.view(np.uint8)).all()
+    assert np.isnan(first[:GUARD]).all()
+    assert np.isnan(first[-GUARD:]).all()
+    inside = first[GUARD:-GUARD].reshape(shape.y_shape)
+    assert relative_error(inside, exact) < bound(shape)
+
+
+@pytest.mark.parametrize("case", SM90_CASES)
+def test_kernels_of_the_interpreter(case: str) -> None:
+    device()
+    shape, plan = SM90_CASES[case]
+    plan = replace(plan, operand_layouts=shape.layouts)
+    kernel = mma_sm90.build(region_kernel(shape), references(shape), plan, TWO_UNITS, "gemm")
+    code, _ = assemble(kernel, "sm_90a")
+    check(shape, code, kernel.buffers)
+
+
+def ragged(seed: int) -> tuple[Contraction, MmaPlan]:
+    """A random shape that no tile divides, with a random plan of the benchmarks."""
+    rng = np.random.default_rng(seed)
+    names = plan_names()
+    layouts = [("row", "col"), ("row", "row"), ("col", "col"), ("col", "row")][seed % 4]
+    shape = Contraction(
+        int(rng.integers(1, 160)) * 8,
+        int(rng.integers(1, 160)) * 8,
+        int(rng.integers(1, 100)) * 8,
+        layouts=layouts,
+        epilogue=((), ("bias",), ("bias", "gelu"), ("residual",))[seed % 3],
+    )
+    return shape, load_plan(names[seed % len(names)])
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_ragged_shapes(seed: int) -> None:
+    device()
+    shape, plan = ragged(seed)
+    built = build(shape, plan)
+    check(shape, built.code, built.buffers, seed)

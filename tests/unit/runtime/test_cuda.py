@@ -1,0 +1,177 @@
+"""The CUDA layer against a stand-in for the driver: what is asked of it, and what errors say."""
+
+from __future__ import annotations
+
+import ctypes
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from weft.foundation.errors import ExecutionError, UserError
+from weft.runtime.artifact import KernelCode, TensorMap
+from weft.runtime.cuda import open_device
+from weft.runtime.cuda_kernels import encode, load
+
+
+class Names:
+    """An enumeration whose members are their own names."""
+
+    def __getattr__(self, name: str) -> str:
+        return name
+
+
+class FakeDriver:
+    """Answers like the bindings and remembers what was asked."""
+
+    def __init__(self, failing: str = "", devices: int = 1) -> None:
+        self.failing, self.devices = failing, devices
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        self.memory: dict[int, bytearray] = {}
+        for kind in (
+            "CUdevice_attribute", "CUfunction_attribute", "CUtensorMapDataType",
+            "CUtensorMapInterleave", "CUtensorMapSwizzle", "CUtensorMapL2promotion",
+            "CUtensorMapFloatOOBfill", "CUstream_flags", "CUevent_flags", "CUstreamCaptureMode",
+        ):  # fmt: skip
+            setattr(self, kind, Names())
+        self.cuuint64_t = self.cuuint32_t = int
+
+    def cuGetErrorString(self, status: int) -> tuple[int, bytes]:
+        return 0, b"out of luck"
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("cu"):
+            raise AttributeError(name)
+
+        def ask(*args: Any) -> tuple[Any, ...]:
+            self.calls.append((name, args))
+            if name == self.failing:
+                return (2, None)
+            return (0, *self.answer(name, args))
+
+        return ask
+
+    def answer(self, name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        match name:
+            case "cuDeviceGetCount":
+                return (self.devices,)
+            case "cuDeviceGetName":
+                return (b"Stand-in\0\0\0",)
+            case "cuDeviceGetAttribute":
+                values = {"MAJOR": 9, "MINOR": 0, "COUNT": 132}
+                return (next(v for k, v in values.items() if args[0].endswith(k)),)
+            case "cuMemAlloc":
+                address = 4096 * (1 + len(self.memory))
+                self.memory[address] = bytearray(args[0])
+                return (address,)
+            case "cuMemcpyHtoD":
+                self.memory[args[0]][: args[2]] = ctypes.string_at(args[1], args[2])
+                return ()
+            case "cuMemcpyDtoH":
+                ctypes.memmove(args[0], bytes(self.memory[args[1]][: args[2]]), args[2])
+                return ()
+            case "cuTensorMapEncodeTiled":
+                return (SimpleNamespace(opaque=list(range(16))),)
+            case "cuEventElapsedTime":
+                return (1.5,)
+            case _ if name.endswith(("Set", "SetCurrent", "Free", "Synchronize", "cuInit")):
+                return ()
+            case _ if name in ("cuLaunchKernel", "cuFuncSetAttribute", "cuMemsetD8"):
+                return ()
+            case _:
+                return (f"{name} handle",)
+
+    def asked(self, name: str) -> list[tuple[Any, ...]]:
+        return [args for found, args in self.calls if found == name]
+
+
+MAP = TensorMap(1, "bf16", 32, (64, 100, 3), (128, 12800), (64, 32, 1), 128)
+CODE = KernelCode(
+    "gemm", b"cubin", grid=(7, 1, 1), block=(384, 1, 1), shared_bytes=1 << 17, tensor_maps=(MAP,)
+)
+
+
+def test_a_device_says_what_it_is() -> None:
+    device = open_device(driver=FakeDriver())
+    assert (device.name, device.compute_capability, device.multiprocessors) == (
+        "Stand-in",
+        (9, 0),
+        132,
+    )
+
+
+@pytest.mark.parametrize(
+    ("driver", "number", "message"),
+    [
+        (FakeDriver(failing="cuInit"), 0, "no usable CUDA driver on this machine: .*out of luck"),
+        (FakeDriver(devices=0), 0, "there is no GPU number 0: the machine has 0"),
+        (FakeDriver(), 1, "there is no GPU number 1: the machine has 1"),
+    ],
+)
+def test_machines_without_a_gpu(driver: FakeDriver, number: int, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        open_device(number, driver)
+
+
+def test_arrays_travel() -> None:
+    device = open_device(driver=FakeDriver())
+    array = np.arange(12, dtype=np.float32).reshape(3, 4)
+    memory = device.upload(array.T)
+    back = np.empty((4, 3), np.float32)
+    memory.read(back)
+    assert (back == array.T).all()
+    memory.free()
+    memory.free()
+    assert len(device.driver.asked("cuMemFree")) == 1
+
+
+def test_a_failed_call_names_itself() -> None:
+    device = open_device(driver=FakeDriver(failing="cuMemAlloc"))
+    with pytest.raises(ExecutionError, match="the CUDA driver's cuMemAlloc failed: out of luck"):
+        device.allocate(10)
+
+
+def test_a_launch_passes_maps_and_addresses() -> None:
+    driver = FakeDriver()
+    kernel = load(open_device(driver=driver), CODE)
+    kernel.launch([4096, 8192], "stream")
+    kernel.launch([4096, 8192], "stream")
+    assert driver.asked("cuFuncSetAttribute")[0][2] == 1 << 17
+    (made,) = driver.asked("cuTensorMapEncodeTiled")
+    assert made[1:7] == (3, 8192 + 32, [64, 100, 3], [128, 12800], [64, 32, 1], [1, 1, 1])
+    assert made[0].endswith("BFLOAT16")
+    assert made[8].endswith("SWIZZLE_128B")
+    launch = driver.asked("cuLaunchKernel")[0]
+    assert launch[1:8] == (7, 1, 1, 384, 1, 1, 1 << 17)
+    pointers = ctypes.cast(launch[9], ctypes.POINTER(ctypes.c_void_p))
+    words = ctypes.cast(pointers[0], ctypes.POINTER(ctypes.c_uint64))
+    assert list(words[:16]) == list(range(16))
+    addresses = [ctypes.cast(pointers[i], ctypes.POINTER(ctypes.c_uint64))[0] for i in (1, 2)]
+    assert addresses == [4096, 8192]
+
+
+def test_maps_are_made_again_when_a_buffer_moves() -> None:
+    driver = FakeDriver()
+    kernel = load(open_device(driver=driver), CODE)
+    for address in (8192, 16384, 8192):
+        kernel.launch([4096, address], "stream")
+    assert len(driver.asked("cuTensorMapEncodeTiled")) == 2
+
+
+def test_a_misaligned_buffer_is_refused() -> None:
+    with pytest.raises(ExecutionError, match="lies at 0x2028, which is no multiple of 16 bytes"):
+        encode(FakeDriver(), MAP, 8200)
+
+
+def test_work_is_recorded_into_a_graph() -> None:
+    driver = FakeDriver()
+    device = open_device(driver=driver)
+    stream = device.stream()
+    with stream.capture() as graph:
+        load(device, CODE).launch([4096, 8192], stream.handle)
+    graph.launch(stream)
+    names = [name for name, _ in driver.calls]
+    order = ["cuStreamBeginCapture", "cuLaunchKernel", "cuStreamEndCapture", "cuGraphInstantiate"]
+    assert [name for name in names if name in order] == order
+    assert driver.asked("cuGraphLaunch") == [("cuGraphInstantiate handle", stream.handle)]

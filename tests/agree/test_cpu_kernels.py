@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -16,7 +17,7 @@ from weft.codegen.cpu.compile import accepts, lower
 from weft.codegen.cpu.llvm import emit_module
 from weft.foundation.dtypes import BF16, F16, F32, F64, DType
 from weft.memory.ir import Buffer, MemRef, Space
-from weft.plan.ir import Header, MapPlan, MmaPlan, Plan, RowPlan, Vectorize
+from weft.plan.ir import CacheRead, Header, MapPlan, MmaPlan, Plan, RowPlan, Vectorize
 from weft.region.interp import run_kernel
 from weft.region.ir import Kernel, Module, Pattern, Tensor
 from weft.region.structure import buffers
@@ -55,12 +56,15 @@ def run_native(kernel: Kernel, module: Module, plan: Plan, arrays: dict[str, Arr
 
 def plans_for(kernel: Kernel) -> list[Plan]:
     if kernel.pattern is Pattern.MATMUL:
-        return [
+        plain = [
             MmaPlan(
                 HEADER, (64, 64, 64), warp_tile=(rows, columns), vectorize=Vectorize("n", lanes)
             )
             for rows, columns, lanes in ((4, 8, 4), (1, 1, 1), (6, 16, 8))
         ]
+        packed = replace(plain[0], tile=(5, 8, 1), cache=(CacheRead("B", "packed", "k"),))
+        summed = replace(plain[0], vectorize=Vectorize("k.i.i", 4), warp_tile=(2, 3))
+        return [*plain, packed, summed]
     if kernel.pattern is Pattern.ROW:
         return [RowPlan(HEADER, 4, accumulators=4), RowPlan(HEADER, 1, accumulators=1)]
     return [MapPlan(HEADER, 4, unroll=2), MapPlan(HEADER, 1)]

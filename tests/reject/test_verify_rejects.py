@@ -468,6 +468,25 @@ def test_without_collect_the_first_finding_is_raised() -> None:
     assert len(verify(wrong, collect=True)) == 2
 
 
+def test_a_list_of_findings_ends() -> None:
+    wrong = with_main(body=tuple(Instruction(i, NEG, (Ref(2**20),), X) for i in range(1, 2_000)))
+    findings = verify(wrong, collect=True)
+    assert len(findings) == 1_001
+    assert str(findings[-1]) == ("TooManyFindings at program: there are more findings than these")
+    assert {finding.code for finding in findings[:-1]} == {"UseBeforeDefinition"}
+
+
+def test_uses_of_a_value_whose_type_is_out_of_bounds_are_not_judged() -> None:
+    broad = tensor("f32", [1] * 65)
+    wrong = with_main(
+        parameters=(broad,),
+        body=(Instruction(1, NEG, (Ref(0),), X), Instruction(2, NEG, (Ref(1),), broad)),
+        results=(broad,),
+        result_ids=(2,),
+    )
+    assert [finding.code for finding in verify(wrong, collect=True)] == ["RankTooLarge"] * 2
+
+
 def test_the_users_line_is_part_of_the_place() -> None:
     wrong, _ = CASES["another declared type"]
     wrong = replace(wrong, locations={("function @main", 1): "model.py:12"})
@@ -475,11 +494,11 @@ def test_the_users_line_is_part_of_the_place() -> None:
     assert finding.where == f"{AT} (model.py:12)"
 
 
-# Codes that `verify` cannot report: of readers, of running, and of ops that need no program.
+# Codes that no table can hold: of readers, of running, of ops that need no program, of the limit.
 ELSEWHERE = {
     "MalformedText", "MalformedJson", "MalformedBincode", "UnknownOp", "SpecVersionMismatch",
     "GatherIndexOutOfBounds", "ScatterIndexOutOfBounds", "IntegerDivideByZero", "InvalidShift",
-    "InvalidExponent", "NotPositiveDefinite", "UnknownCustomCall",
+    "InvalidExponent", "NotPositiveDefinite", "UnknownCustomCall", "TooManyFindings",
 }  # fmt: skip
 
 

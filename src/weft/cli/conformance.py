@@ -18,6 +18,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from weft import __version__
 from weft.cli.report import printable
 from weft.driver.backends import DEFAULT, Backend, get_backend
 from weft.foundation.errors import UserError
@@ -65,7 +66,7 @@ def conformance_command(
     if json is not None:
         write_json(json, backend, results)
     if html is not None:
-        write_page(html, backend, results)
+        write_page(html, backend, results, f"Weft {__version__}")
     if any(result.outcome is Outcome.FAIL for result in results):
         raise typer.Exit(1)
 

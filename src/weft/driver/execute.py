@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from weft.driver.backends import DEFAULT, Backend, get_backend
 from weft.driver.legalise import legalise
-from weft.foundation.errors import UserError
+from weft.foundation.errors import ResourceExceeded, UserError
 from weft.ptir.interp import Observer
 from weft.ptir.ir import Program
 from weft.ptir.passes.log import PassLog
@@ -41,6 +41,20 @@ def run(
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= MAX_SEED:
         raise UserError(f"seed {seed!r} is not a whole number from 0 to 2^64 - 1")
     chosen = get_backend(backend) if isinstance(backend, str) else backend
+    try:
+        return _run(program, inputs, chosen, seed, observer, log)
+    except MemoryError:
+        raise ResourceExceeded(f"out of memory while running @{program.entry}") from None
+
+
+def _run(
+    program: Program,
+    inputs: Sequence[Any],
+    chosen: Backend,
+    seed: int,
+    observer: Observer | None,
+    log: PassLog | None,
+) -> list[Array]:
     verify(program)
     arrays = check_inputs(program, inputs)
     sizes = bind_shapes(program.main.parameters, [array.shape for array in arrays])

@@ -7,6 +7,7 @@ hex blob (`0x00ff`), or a punctuation mark. Comments run from `#` to the end of 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ Item = TypeVar("Item")
 _TOKEN: Final = re.compile(
     r"""(?P<space>(?:[ \t\r\n]+|\#[^\n]*)+)
       | (?P<hex>0x[0-9a-f]*)
-      | (?P<number>[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|inf|nan)(?![A-Za-z_]))
+      | (?P<number>[-+]?(?:[0-9]+\.?[0-9]*(?:[eE][-+]?[0-9]+)?|inf|nan)(?![A-Za-z_]))
       | (?P<name>[A-Za-z_][A-Za-z0-9_.$-]*(?<![.-]))
       | (?P<string>"(?:[^"\\\n]|\\.)*")
       | (?P<mark>->|[][(){}<>=,:;@%?^!*+/-])
@@ -90,22 +91,29 @@ class TokenStream:
         if self._token.kind != "string":
             self.fail("expected a quoted string")
         try:
-            return str(json.loads(self._token.text, strict=False))
+            text = str(json.loads(self._token.text, strict=False))
+            text.encode()
+        except UnicodeEncodeError:
+            self.reject("the string has a lone surrogate and is not text", self._token.offset)
         except ValueError:
             self.fail("the string has an escape that is not JSON's")
-        finally:
-            self.take()
+        self.take()
+        return text
 
     def integer(self, what: str = "a whole number") -> int:
         text = self._token.text
-        if self._token.kind != "number" or not re.fullmatch(r"[-+]?\d{1,40}", text):
+        if self._token.kind != "number" or not re.fullmatch(r"[-+]?[0-9]{1,40}", text):
             self.fail(f"expected {what}")
         return int(self.take().text)
 
     def number(self) -> float:
         if self._token.kind != "number" or len(self._token.text) > 400:
             self.fail("expected a number")
-        return float(self.take().text)
+        number = float(self._token.text)
+        if math.isinf(number) and "inf" not in self._token.text:
+            self.fail("expected a number that 64-bit floats can hold")
+        self.take()
+        return number
 
     def listed(self, item: Callable[[], Item], open_: str = "[", close: str = "]") -> list[Item]:
         """Comma-separated items between two marks."""

@@ -20,8 +20,9 @@ split where a reshape splits them. Constants and counters are blocks without acc
 says what they are. A scalar is a tensor of rank 0, and so is a constant.
 
 A contraction block is a `mul` under a `reduce(sum)` whose operands are movements (and widening
-casts) of other tensors; both depend on every reduced axis. `pattern` names what it was recognised
-as: `matmul`, or `conv` where an operand adds a reduced axis to another one.
+casts) of other tensors; both depend on every reduced axis. Products are in the dtype in which the
+operands are read (after `widen`) and are summed in the block's. `pattern` names what it was
+recognised as: `matmul`, or `conv` where an operand adds a reduced axis to another one.
 
 An update block writes a window of a tensor: it iterates over the window, stores at `write` (one
 expression per axis of its result, in its axes and in params), and takes every other element from

@@ -6,14 +6,16 @@ Attributes map to the eight custom-call classes by kind; an absent optional attr
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
-from weft.foundation.errors import SpecViolation
+from weft.foundation.errors import SpecViolation, clipped
 from weft.ptir.op import BY_TARGET, Op
 from weft.ptir.ops.constant import CustomCall
 from weft.ptir.ops.random import RngNormal, RngUniform
 from weft.ptir.schema import (
     ISIZE_MAX,
+    USIZE_MAX,
     Attr,
     AttrKind,
     Bool,
@@ -34,6 +36,8 @@ STREAMED: dict[str, type[Op]] = {
     "weft.rng_normal.v1": RngNormal,
 }
 """Contract ops that need a custom call when their random stream is not the default one."""
+
+_USIZE_DIGITS = len(str(USIZE_MAX))
 
 
 def encode_call(op: Op) -> Op:
@@ -65,7 +69,7 @@ def decode_call(call: CustomCall) -> Op:
     if unknown:
         raise SpecViolation(
             "InvalidAttributeValue",
-            f"{call.target} has no attribute {unknown[0]!r}",
+            f"{call.target} has no attribute {clipped(unknown[0], 40)!r}",
             f"its attributes are {', '.join(kinds) or 'none'}",
         )
     values = {name: _decode(kinds[name], attr, name) for name, attr in given.items()}
@@ -144,5 +148,13 @@ def _decode(kind: SchemaKind, attr: Attr, name: str) -> Any:
             f"attribute {name!r} is of class {attr.kind.value}, not {wanted}",
         )
     if isinstance(inner, ShapeOf) and attr.kind is AttrKind.STRING_ARRAY:
-        return tuple(int(dim) if dim.isdecimal() else dim for dim in attr.value)
+        return tuple(map(_dim, attr.value))
     return attr.value
+
+
+def _dim(text: str) -> int | str:
+    if not re.fullmatch("[0-9]+", text):
+        return text
+    if len(text) > _USIZE_DIGITS:
+        raise SpecViolation("InvalidAttributeValue", f"{clipped(text, 40)} is not a dimension")
+    return int(text)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Final
 
-from weft.foundation.errors import SpecViolation, UserError
+from weft.foundation.errors import ResourceExceeded, SpecViolation, UserError
 from weft.ptir import decompose, text
 from weft.ptir.codecs import bincode, display, json_reader, json_writer
-from weft.ptir.ir import SPEC_VERSION, Program
+from weft.ptir.ir import Program
 
 FORMATS: Final = ("json", "text", "display", "bincode")
 EXTENSIONS: Final = {
@@ -18,6 +19,7 @@ EXTENSIONS: Final = {
     ".txt": "text",
     ".ptir": "display",
 }
+_FIRST: Final = re.compile(r"\S")
 
 
 def dumps(program: Program, format: str = "text", *, portable: bool = False) -> str | bytes:
@@ -42,25 +44,36 @@ def dumps(program: Program, format: str = "text", *, portable: bool = False) -> 
 def loads(data: bytes | str) -> Program:
     """The program in `data`, whatever its format. Structure is checked; `verify` checks the
     rest."""
-    if isinstance(data, str):
-        return _from_text(data)
-    head = data[:64].lstrip()
-    if head.startswith((b"{", SPEC_VERSION.encode(), b"#", b"program", b"\xef\xbb\xbf")):
-        try:
-            return _from_text(data.decode("utf-8-sig"))
-        except UnicodeDecodeError as error:
-            raise SpecViolation(
-                "MalformedText", f"the file is not UTF-8 text: byte {error.start} is wrong"
-            ) from None
-    return bincode.decode(data)
+    try:
+        if isinstance(data, str):
+            return _from_text(data)
+        return bincode.decode(data) if _is_bincode(data) else _from_text(_as_text(data))
+    except MemoryError:
+        raise ResourceExceeded("out of memory while reading a program") from None
+
+
+def _is_bincode(data: bytes) -> bool:
+    """Whether it can be bincode, which begins with a small number of 64 bits: text has no NUL."""
+    return b"\0" in data[:8]
+
+
+def _as_text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise SpecViolation(
+            "MalformedText", f"the file is not UTF-8 text: byte {error.start} is wrong"
+        ) from None
 
 
 def _from_text(data: str) -> Program:
     data = data.removeprefix("\ufeff")
-    head = data.lstrip()
-    if head.startswith("{"):
+    start = _FIRST.search(data)
+    if start is None:
+        raise SpecViolation("MalformedText", "the file is empty")
+    if start.group() in ("{", "["):
         return json_reader.decode(data)
-    if head.startswith("program @"):
+    if data.startswith("program @", start.start()):
         raise SpecViolation(
             "MalformedText",
             "this is the display form, which leaves out literal bytes and cannot be read back",
@@ -80,6 +93,10 @@ def read_bytes(path: str | Path) -> bytes:
         return Path(path).read_bytes()
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise UserError(f"{str(path)!r} cannot be the name of a file: {error}") from None
+    except MemoryError:
+        raise ResourceExceeded(f"out of memory while reading {path}") from None
 
 
 def save(
@@ -92,6 +109,8 @@ def save(
         Path(path).write_bytes(data if isinstance(data, bytes) else data.encode())
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise UserError(f"{str(path)!r} cannot be the name of a file: {error}") from None
 
 
 def format_of(path: str | Path) -> str:

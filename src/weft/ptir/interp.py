@@ -65,8 +65,9 @@ class Interpreter:
         for body in self.program.bodies:
             for instruction in body.body:
                 for kind in leaves(instruction.output):
-                    what = f"the result of {self.program.place(body, instruction)}"
-                    limits.check_bytes(kind.bytes, what, self.bounds)
+                    if kind.bytes > self.bounds.tensor_bytes:
+                        what = f"the result of {self.program.place(body, instruction)}"
+                        limits.check_bytes(kind.bytes, what, self.bounds)
 
     def run(
         self, inputs: Sequence[Value], seed: int = 0, observer: Observer | None = None
@@ -131,13 +132,8 @@ class _Run:
         started = time.perf_counter()
         try:
             value = instruction.op.evaluate(context, *args)  # type: ignore[arg-type]
-        except SpecViolation as error:
-            raise error.at(self.program.place(frame.body, instruction)) from None
-        except WeftError:
-            raise
-        except MemoryError:
-            place = self.program.place(frame.body, instruction)
-            raise ResourceExceeded(f"out of memory in {place}") from None
+        except (SpecViolation, MemoryError) as error:
+            raise self._located(error, frame) from None
         if self.observer is not None:
             self.observer(frame.body, instruction, time.perf_counter() - started)
         self._finish(frame, value)
@@ -153,6 +149,8 @@ class _Run:
             frame.running = None
             self._finish(frame, done.value)
             return None
+        except (SpecViolation, MemoryError) as error:
+            raise self._located(error, frame) from None
         self.region_calls += 1
         if self.region_calls > self.interpreter.bounds.loop_steps:
             place = self.program.place(frame.body, frame.steps[frame.position].instruction)
@@ -161,6 +159,13 @@ class _Run:
                 "raise WEFT_MAX_LOOP_STEPS if this is meant"
             )
         return self.interpreter.frame(self.program.regions_by_id[call.region], call.args)
+
+    def _located(self, error: SpecViolation | MemoryError, frame: _Frame) -> WeftError:
+        """The error with the instruction that the frame is at."""
+        place = self.program.place(frame.body, frame.steps[frame.position].instruction)
+        if isinstance(error, SpecViolation):
+            return error.at(place)
+        return ResourceExceeded(f"out of memory in {place}")
 
     def _finish(self, frame: _Frame, value: Value) -> None:
         step = frame.steps[frame.position]

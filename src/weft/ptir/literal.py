@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from weft.foundation.dtypes import I1, SI4, UI4, DType, as_dtype
 from weft.foundation.errors import SpecViolation, UserError
+from weft.foundation.limits import Limits
 from weft.foundation.numeric import round_float
 from weft.ptir.types import TensorType
 
@@ -61,6 +62,8 @@ class TensorLiteral:
             raise SpecViolation(
                 "LiteralInvalid", f"a literal of type {self.type} has a dynamic dimension"
             )
+        if self.type.rank > Limits.rank:
+            raise SpecViolation("RankTooLarge", f"a literal has rank {self.type.rank}")
         if len(self.data) != self.type.bytes:
             raise SpecViolation(
                 "LiteralInvalid",

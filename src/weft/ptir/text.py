@@ -186,7 +186,7 @@ def _decimals(literal: TensorLiteral) -> str:
     try:
         texts = [_element(value, literal.type.dtype) for value in literal.array.reshape(-1)]
         same = _from_decimals(texts, literal.type)
-    except (SpecViolation, UserError, ValueError):
+    except (SpecViolation, UserError, ValueError, OverflowError):
         return ""
     return commas(texts) if same.data == literal.data else ""
 

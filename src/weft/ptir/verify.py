@@ -53,7 +53,9 @@ def verify(program: Program, *, collect: bool = False) -> list[Finding]:
     found: list[Finding] = []
     for finding in _Verifier(program).findings():
         if len(found) == MAX_FINDINGS:
-            found.append(Finding("TooManyFindings", "program", "there are more findings than these"))
+            found.append(
+                Finding("TooManyFindings", "program", "there are more findings than these")
+            )
             break
         found.append(finding)
         if not collect:

@@ -183,6 +183,13 @@ def test_an_access_reads_through_everything_between() -> None:
     assert maps(block) == ["[i0_0, i1]"]
 
 
+def test_padding_does_not_hide_that_a_reshape_is_aligned() -> None:
+    x = Input("x", F32, (12,))
+    padded = Pad(Reshape(x, (3, 4)), (0, 1), (0, 1), Const(0.0, F32))
+    scop = same(Graph((x,), (("y", Unary(Fn.NEG, padded)),)), {"x": random_array(F32, (12,))})
+    assert maps(only(scop, BlockKind.EWISE)) == ["[i0, i1 - 1] : 0 <= i1 - 1 < 4 else 0.0"]
+
+
 def test_two_pads_with_one_fill_are_one_access() -> None:
     x = Input("x", F32, (4,))
     zero = Const(0.0, F32)

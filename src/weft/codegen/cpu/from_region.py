@@ -16,14 +16,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from typing import TypeAlias
 
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.ir import LoopKind
-from weft.codegen.cpu.tiling import Segment, Tiling, reduced_axes, segments
+from weft.codegen.cpu.tiling import (
+    AxisTiling,
+    Packing,
+    Segment,
+    Tiling,
+    reduced_axes,
+    segments,
+)
+from weft.foundation.dtypes import DType
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import (
     Expr,
@@ -139,13 +147,16 @@ class _Lowering:
         self.lets = {let.name: let for let in kernel.body}
         self.reduced = reduced_axes(kernel)
         self.groups = _reduction_groups(kernel)
+        self.packed: tuple[Expr, int] | None = None
+        """While a piece with packed columns is built: its first column, and how many it has."""
+        self.scratch_elements = 0
         self.fresh = 0
 
     def routine(self, name: str) -> ir.Routine:
         outer = [a.name for a in self.kernel.axes if a.name not in self.reduced]
         body: list[ir.Stmt] = []
         pieces = 0
-        cuts = [segments(self.kernel.sizes[a], self.tiling.outer(a)) for a in outer]
+        cuts = [segments(self.kernel.sizes[a], self._piece_tiling(a)) for a in outer]
         for tiles in product(*cuts):
             count, nest = self._tile_nest(outer, tiles, pieces)
             body.append(nest)
@@ -155,7 +166,21 @@ class _Lowering:
             ir.ParamArg(p.name, self.numbers[p.tensor], p.element, p.low, p.high)
             for p in self.kernel.params
         )
-        return ir.Routine(name, arguments, pieces, tuple(body), params)
+        return ir.Routine(name, arguments, pieces, tuple(body), params, self._scratch())
+
+    def _scratch(self) -> tuple[tuple[DType, int], ...]:
+        packing = self.tiling.packing
+        if packing is None or not self.scratch_elements:
+            return ()
+        return ((self.lets[packing.value].dtype, self.scratch_elements),)
+
+    def _piece_tiling(self, name: str) -> AxisTiling:
+        """How an axis is cut into pieces: by tiles, or by all the rows that share packed
+        columns."""
+        packing = self.tiling.packing
+        if packing is not None and name == packing.rows_axis:
+            return AxisTiling(packing.rows, 1)
+        return self.tiling.outer(name)
 
     # -- the outer loops -------------------------------------------------------------------------
 
@@ -174,21 +199,106 @@ class _Lowering:
         for name, tile in zip(outer, tiles, strict=True):
             remaining //= tile.count
             here = simplify(((axis(piece) - first) // remaining) % tile.count, ranges)
-            place = add(tile.start, scale(here, tile.extent))
-            if tile.unroll > 1:
-                wrappers.append((self._name(f"{_plain(name)}u"), tile.unroll, UNROLLED))
-                place = place + axis(wrappers[-1][0]) * tile.lanes
-            if tile.lanes > 1:
-                wrappers.append((self._name(f"{_plain(name)}l"), tile.lanes, LANES))
-                place = place + axis(wrappers[-1][0])
-            places[name] = place
+            places[name] = add(tile.start, scale(here, tile.extent))
+            if not self._is_block(name):
+                places[name] = self._cut(name, places[name], tile, wrappers)
         root = _Scope(None, kind=PARALLEL)
-        leaf = _open_tile(root, places, wrappers)
-        self._stores(leaf)
-        for scope in leaf.chain()[:0:-1]:
-            scope.close()
+        block = next((t for n, t in zip(outer, tiles, strict=True) if self._is_block(n)), None)
+        if block is None:
+            self._tile(root, places, wrappers)
+        else:
+            self._packed_rows(root, places, wrappers, block)
         stop = constant(first + total)
         return total, ir.For(piece, constant(first), stop, 1, PARALLEL, tuple(root.body))
+
+    def _is_block(self, name: str) -> bool:
+        packing = self.tiling.packing
+        return packing is not None and name == packing.rows_axis
+
+    def _cut(self, name: str, place: Expr, tile: Segment, wrappers: list[_Wrapper]) -> Expr:
+        """The place of an axis inside its tile; its unrolled and lanes loops join `wrappers`."""
+        if tile.unroll > 1:
+            wrappers.append((self._name(f"{_plain(name)}u"), tile.unroll, UNROLLED))
+            place = place + axis(wrappers[-1][0]) * tile.lanes
+        if tile.lanes > 1:
+            wrappers.append((self._name(f"{_plain(name)}l"), tile.lanes, LANES))
+            place = place + axis(wrappers[-1][0])
+        return place
+
+    def _tile(self, base: _Scope, places: dict[str, Expr], wrappers: Sequence[_Wrapper]) -> None:
+        """Everything that is stored in one tile."""
+        leaf = _open_tile(base, places, wrappers)
+        self._stores(leaf)
+        for scope in leaf.chain()[: len(base.chain()) - 1 : -1]:
+            scope.close()
+
+    # -- packed operands -------------------------------------------------------------------------
+
+    def _packed_rows(
+        self,
+        root: _Scope,
+        places: dict[str, Expr],
+        wrappers: Sequence[_Wrapper],
+        block: Segment,
+    ) -> None:
+        """The columns of a piece copied into scratch, then all its rows, tile by tile."""
+        packing = self._packing()
+        start = substitute(
+            places[packing.columns_axis], {var: constant(0) for var, _, _ in wrappers}
+        )
+        width = math.prod(count for _, count, _ in wrappers)
+        self._pack(root, places, wrappers, (start, width))
+        self.packed = (start, width)
+        rows = packing.rows_axis
+        for segment in segments(block.extent, self.tiling.outer(rows)):
+            scope = _Scope(root, self._name(f"{_plain(rows)}t"), segment.count, SERIAL)
+            inner = list(wrappers)
+            place = places[rows] + segment.start + axis(scope.var) * segment.extent
+            place = self._cut(rows, place, segment, inner)
+            self._tile(scope, {**places, rows: place}, inner)
+            scope.close()
+        self.packed = None
+
+    def _pack(
+        self,
+        root: _Scope,
+        places: dict[str, Expr],
+        wrappers: Sequence[_Wrapper],
+        columns: tuple[Expr, int],
+    ) -> None:
+        """Loops that copy the operand: one row of columns for every summed index."""
+        packing = self._packing()
+        let = self.lets[packing.value]
+        if not isinstance(let.expr, Read):
+            raise InternalError("only a read can be packed")
+        scope, depth = root, 1
+        for name in self._summed():
+            scope = self._serial(scope, name, self.kernel.sizes[name])
+            depth *= self.kernel.sizes[name]
+        known = {name: place for name, place in places.items() if name != packing.rows_axis}
+        leaf = _open_tile(scope, known, wrappers)
+        load = replace(self._load(let, let.expr, leaf), name="packed")
+        address = self._scratch_address(leaf.bindings(), columns)
+        self.scratch_elements = max(self.scratch_elements, depth * columns[1])
+        leaf.body += [load, ir.Store(len(self.numbers), address, "packed", ())]
+        for made in leaf.chain()[:0:-1]:
+            made.close()
+
+    def _packing(self) -> Packing:
+        if self.tiling.packing is None:
+            raise InternalError("nothing is packed here")
+        return self.tiling.packing
+
+    def _summed(self) -> tuple[str, ...]:
+        return self.kernel.roles.k if self.kernel.roles else ()
+
+    def _scratch_address(self, bindings: dict[str, Expr], columns: tuple[Expr, int]) -> Expr:
+        """Where an element of the packed operand lies."""
+        start, width = columns
+        row = constant(0)
+        for name in self._summed():
+            row = row * self.kernel.sizes[name] + bindings[name]
+        return row * width + (bindings[self._packing().columns_axis] - start)
 
     # -- statements ------------------------------------------------------------------------------
 
@@ -262,6 +372,9 @@ class _Lowering:
 
     def _load(self, let: Let, read: Read, scope: _Scope) -> ir.Load:
         bindings = scope.bindings()
+        if self.packed is not None and let.name == self._packing().value:
+            address = self._scratch_address(bindings, self.packed)
+            return ir.Load(let.name, len(self.numbers), address)
         kept = [g for g in read.guards if not always(g, self.kernel.ranges)]
         guards = tuple(Guard(substitute(g.expr, bindings), g.size) for g in kept)
         index = tuple(substitute(e, bindings) for e in read.index)

@@ -1,6 +1,6 @@
 """The CPU dialect: a kernel as loops over statements. It is what LLVM IR is written from.
 
-    Routine = name, buffers, pieces, body
+    Routine = name, buffers, scratch, pieces, body
     Stmt    = For(var, start, stop, step, kind, body) | Load | Let | Store
             | Init | Accumulate | Finish             reductions
             | Current | Assign | Merge               folds
@@ -185,6 +185,14 @@ class Routine:
     pieces: int
     body: tuple[Stmt, ...]
     params: tuple[ParamArg, ...] = ()
+    scratch: tuple[tuple[DType, int], ...] = ()
+    """Memory of the thread: dtype and elements. Its buffer numbers follow those of `buffers`."""
+
+    def dtype_of(self, buffer: int) -> DType:
+        """The dtype of a buffer or scratch."""
+        if buffer < len(self.buffers):
+            return self.buffers[buffer].dtype
+        return self.scratch[buffer - len(self.buffers)][0]
 
 
 def walk(

@@ -69,6 +69,8 @@ class _Emitter:
         for index in range(len(self.routine.buffers)):
             slot = code.pointer("%args", "ptr", number(index, "i64"))
             self.pointers.append(code.load("ptr", slot, 1, 8, ", !invariant.load !0").text)
+        for dtype, elements in self.routine.scratch:
+            self.pointers.append(code.alloca(storage_type(dtype), elements))
         for parameter in self.routine.params:
             self._parameter(parameter)
         self._body(self.routine.body)
@@ -220,8 +222,8 @@ class _Emitter:
     # -- memory ----------------------------------------------------------------------------------
 
     def _load(self, load: ir.Load) -> None:
-        buffer = self.routine.buffers[load.buffer]
-        dtype, kind = buffer.dtype, storage_type(buffer.dtype)
+        dtype = self.routine.dtype_of(load.buffer)
+        kind = storage_type(dtype)
         if load.guards:
             value = self._guarded(load, dtype, kind)
         else:
@@ -271,7 +273,7 @@ class _Emitter:
 
     def _store(self, store: ir.Store) -> None:
         code = self.code
-        dtype = self.routine.buffers[store.buffer].dtype
+        dtype = self.routine.dtype_of(store.buffer)
         kind, base, align = storage_type(dtype), self.pointers[store.buffer], dtype.storage_bytes
         value = self.elements.to_storage(self._value(store.value), dtype)
         step = self._step(store.address)

@@ -39,6 +39,8 @@ def print_routine(routine: ir.Routine) -> str:
     for number, buffer in enumerate(routine.buffers):
         flags = " write" * buffer.written + " noalias" * buffer.noalias
         lines.append(f"buffer {number} {buffer.dtype}[{buffer.elements}]{flags}")
+    for dtype, elements in routine.scratch:
+        lines.append(f"scratch {dtype}[{elements}]")
     for p in routine.params:
         lines.append(f"param ${p.name} = b{p.buffer}[{p.element}] in {p.low}..{p.high}")
     lines += _block(routine.body, 0)
@@ -141,14 +143,19 @@ class _Parser:
             head = self.match(r"routine (\w+) pieces=(\d+)")
             if head is None:
                 self.fail("expected 'routine NAME pieces=N'")
-            buffers, params = tuple(self._buffers()), tuple(self._params())
+            buffers, scratch = tuple(self._buffers()), tuple(self._scratch())
+            params = tuple(self._params())
             body = self._block(top=True)
-            found.append(ir.Routine(head[1], buffers, int(head[2]), body, params))
+            found.append(ir.Routine(head[1], buffers, int(head[2]), body, params, scratch))
         return found
 
     def _buffers(self) -> Iterator[ir.BufferArg]:
         while m := self.match(r"buffer \d+ (\w+)\[(\d+)\]( write)?( noalias)?"):
             yield ir.BufferArg(self._dtype(m[1]), int(m[2]), bool(m[3]), bool(m[4]))
+
+    def _scratch(self) -> Iterator[tuple[DType, int]]:
+        while m := self.match(r"scratch (\w+)\[(\d+)\]"):
+            yield self._dtype(m[1]), int(m[2])
 
     def _params(self) -> Iterator[ir.ParamArg]:
         while m := self.match(r"param \$([\w.]+) = b(\d+)\[(\d+)\] in (-?\d+)\.\.(-?\d+)"):

@@ -5,8 +5,10 @@
 A `MapPlan` gives the vector axis `vector` lanes and `unroll` vectors a tile. A `RowPlan` does the
 same along the reduced axis, where the unrolled vectors are independent partial results
 (`accumulators`); if the contiguous axis is not reduced, lanes run along that one instead. An
-`MmaPlan` gives a register tile: `warp_tile` = rows x columns, columns carried by lanes of
-`vectorize.width`.
+`MmaPlan` gives a register tile: `warp_tile` = rows x columns. `vectorize.axis` says which columns
+the lanes carry: those of the result (n), or those that are summed (k), which suits a single row.
+With B in `cache`, a piece first copies the columns of B that it needs into scratch, one after the
+other, and then computes `tile[0]` rows with them.
 """
 
 from __future__ import annotations
@@ -42,12 +44,24 @@ class Segment:
 
 
 @dataclass(frozen=True)
+class Packing:
+    """An operand copied into scratch once for many rows."""
+
+    value: str
+    """The Let that reads the operand."""
+    rows_axis: str
+    rows: int
+    columns_axis: str
+
+
+@dataclass(frozen=True)
 class Tiling:
     """The tiles of every axis, and which axis the lanes run along."""
 
     vector_axis: str | None
     outer_tiles: dict[str, AxisTiling]
     inner_tiles: dict[str, AxisTiling]
+    packing: Packing | None = None
 
     def outer(self, axis: str) -> AxisTiling:
         return self.outer_tiles.get(axis, AxisTiling())
@@ -103,10 +117,17 @@ def _matrix_tiling(kernel: Kernel, plan: MmaPlan) -> Tiling:
     rows, columns = plan.warp_tile
     if roles is None or not roles.n:
         return Tiling(None, {}, {})
-    outer = {roles.n[-1]: AxisTiling(max(1, columns // lanes), lanes)}
+    along_k = plan.vectorize is not None and plan.vectorize.axis.startswith("k")
+    across = AxisTiling(columns) if along_k else AxisTiling(max(1, columns // lanes), lanes)
+    outer = {roles.n[-1]: across}
     if roles.m:
         outer[roles.m[-1]] = AxisTiling(rows, 1)
-    return Tiling(roles.n[-1], outer, {})
+    if along_k:
+        return Tiling(roles.k[-1], outer, {roles.k[-1]: AxisTiling(1, lanes)})
+    packing = None
+    if roles.m and any(cached.tensor == "B" for cached in plan.cache):
+        packing = Packing(roles.rhs, roles.m[-1], max(rows, plan.tile[0]), roles.n[-1])
+    return Tiling(roles.n[-1], outer, {}, packing)
 
 
 def contiguous_axis(kernel: Kernel, refs: dict[str, MemRef]) -> str | None:

@@ -87,7 +87,12 @@ class Writer:
         self.out = bytearray()
 
     def pack(self, layout: str, value: Any) -> None:
-        self.out += struct.pack(layout, value)
+        try:
+            self.out += struct.pack(layout, value)
+        except struct.error:
+            raise SpecViolation(
+                "InvalidAttributeValue", f"{value} does not fit the field that holds it in bincode"
+            ) from None
 
     def tag(self, value: int) -> None:
         self.pack("<I", value)

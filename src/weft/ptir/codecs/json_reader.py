@@ -1,7 +1,8 @@
 """PTIR from JSON, checked: structure and ranges, not meaning.
 
-Unknown fields of an object are ignored with a warning, unknown variants are errors, and every
-complaint names the path to the offending place.
+Unknown fields of an object are ignored with a warning, unknown variants and repeated keys are
+errors, and every complaint names the path to the offending place. Keys are clipped in paths: a path
+is written down for every node, and a key may have megabytes.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import json
 import math
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 from weft.foundation import limits
 from weft.foundation.dtypes import BY_WIRE, DType
-from weft.foundation.errors import SpecViolation, WeftWarning
+from weft.foundation.errors import SpecViolation, WeftWarning, clipped
 from weft.ptir.codecs.wire import from_wire, last_ids
 from weft.ptir.ir import (
     SPEC_VERSION,
@@ -67,7 +69,7 @@ Json = Any
 def decode(text: str) -> Program:
     """The program of a JSON text; structure is checked, meaning is not."""
     try:
-        data = json.loads(text, parse_constant=_no_constant)
+        data = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_repeats)
     except RecursionError:
         raise SpecViolation("MalformedJson", "the JSON nests too deep") from None
     except ValueError as error:
@@ -77,6 +79,18 @@ def decode(text: str) -> Program:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f'the bare number {name} is not JSON; write the string "{name}"')
+
+
+def _no_repeats(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        repeated = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"the key {_quoted(repeated)} is repeated in an object")
+    return found
+
+
+def _quoted(text: str) -> str:
+    return repr(clipped(text, 40))
 
 
 def _bad(path: str, why: str, code: str = "MalformedJson") -> SpecViolation:
@@ -101,9 +115,12 @@ def _object(
     for name in fields:
         if name not in value:
             raise _bad(path, f"the field {name!r} is missing")
-    for name in value:
-        if name not in fields and name not in optional:
-            warnings.warn(f"{path or 'program'}: unknown field {name!r} is ignored", WeftWarning, 2)
+    unknown = [name for name in value if name not in fields and name not in optional]
+    if unknown:
+        more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+        place = path or "program"
+        message = f"{place}: unknown field {_quoted(unknown[0])}{more} is ignored"
+        warnings.warn(message, WeftWarning, 2)
     return value
 
 
@@ -148,9 +165,12 @@ def _float(value: Json, path: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _bad(path, f"expected a number but found {_describe(value)}")
     try:
-        return float(value)
+        number = float(value)
     except OverflowError:
-        raise _bad(path, "the number is too large for 64-bit floats") from None
+        number = math.inf
+    if math.isinf(number):
+        raise _bad(path, "the number is too large for 64-bit floats")
+    return number
 
 
 def _variant(value: Json, path: str) -> tuple[str, Json]:
@@ -168,17 +188,17 @@ def _enum(value: Json, path: str, enum: type[WireEnum]) -> Any:
         if member.value == value:
             return member
     names = ", ".join(str(member.value) for member in enum)
-    raise _bad(
-        path, f"{_describe(value) if not isinstance(value, str) else value!r} is not one of {names}"
-    )
+    found = _quoted(value) if isinstance(value, str) else _describe(value)
+    raise _bad(path, f"{found} is not one of {names}")
 
 
 def _program_in(data: Json) -> Program:
     data = _object(data, "", ("entry", "functions"), ("spec_version", "regions"))
-    version = data.get("spec_version") or SPEC_VERSION
+    version = _string(data.get("spec_version", ""), "spec_version") or SPEC_VERSION
     if version != SPEC_VERSION:
         raise SpecViolation(
-            "SpecVersionMismatch", f"the file is of version {version!r}, expected {SPEC_VERSION!r}"
+            "SpecVersionMismatch",
+            f"the file is of version {_quoted(version)}, expected {SPEC_VERSION!r}",
         )
     return Program(
         _string(data["entry"], "entry"),
@@ -242,9 +262,7 @@ def _op_in(data: Json, path: str) -> Op:
     tag, content = _variant(data, path)
     cls = BY_WIRE_NAME.get(tag)
     if cls is None:
-        raise _bad(
-            path, f"there is no op {_describe(tag) if len(tag) > 30 else tag!r}", "UnknownOp"
-        )
+        raise _bad(path, f"there is no op {_quoted(tag)}", "UnknownOp")
     schema = cls.schema()
     path = f"{path}.{tag}"
     if not schema:
@@ -279,7 +297,7 @@ def _operand_in(data: Json, path: str) -> Operand:
         )
     if tag == "Literal":
         return _literal_in(content, f"{path}.Literal")
-    raise _bad(path, f"{tag!r} is not a kind of operand")
+    raise _bad(path, f"{_quoted(tag)} is not a kind of operand")
 
 
 def _type_in(data: Json, path: str, depth: int = 0) -> ValueType:
@@ -290,7 +308,7 @@ def _type_in(data: Json, path: str, depth: int = 0) -> ValueType:
         return _spec_in(content, path)
     if tag == "Tuple":
         return TupleType(_list(content, path, lambda v, p: _type_in(v, p, depth + 1)))
-    raise _bad(path, f"{tag!r} is not a kind of type")
+    raise _bad(path, f"{_quoted(tag)} is not a kind of type")
 
 
 def _spec_in(data: Json, path: str) -> TensorType:
@@ -300,7 +318,7 @@ def _spec_in(data: Json, path: str) -> TensorType:
 
 def _dtype_in(data: Json, path: str) -> DType:
     if not isinstance(data, str) or data not in BY_WIRE:
-        shown = repr(data) if isinstance(data, str) and len(data) < 30 else _describe(data)
+        shown = _quoted(data) if isinstance(data, str) else _describe(data)
         raise _bad(path, f"{shown} is not a dtype")
     return BY_WIRE[data]
 
@@ -318,7 +336,7 @@ def _dim_in(data: Json, path: str) -> Dim:
         return _integer(content, path)
     if tag == "Dynamic":
         return Symbol(_string(content, path))
-    raise _bad(path, f"{tag!r} is not a kind of dimension")
+    raise _bad(path, f"{_quoted(tag)} is not a kind of dimension")
 
 
 def _literal_in(data: Json, path: str) -> TensorLiteral:
@@ -335,7 +353,7 @@ def _literal_in(data: Json, path: str) -> TensorLiteral:
 
 def _scalar_in(data: Json, path: str) -> ScalarLiteral:
     tag, content = _variant(data, path)
-    path = f"{path}.{tag}"
+    path = f"{path}.{clipped(tag, 40)}"
     match tag:
         case ScalarTag.I1:
             if not isinstance(content, bool):
@@ -351,14 +369,15 @@ def _scalar_in(data: Json, path: str) -> ScalarLiteral:
             content = _object(content, path, ("re", "im"))
             parts = (_float(content["re"], f"{path}.re"), _float(content["im"], f"{path}.im"))
             return ScalarLiteral(tag, complex(*parts))
-    raise _bad(path, f"{tag!r} is not a kind of scalar")
+    raise _bad(path, f"{_quoted(tag)} is not a kind of scalar")
 
 
 def _attrs_in(data: Json, path: str) -> AttrMap:
     if not isinstance(data, dict):
         raise _bad(path, f"expected an object but found {_describe(data)}")
     return tuple(
-        (_string(name, path), _attr_in(data[name], f"{path}.{name}")) for name in sorted(data)
+        (_string(name, path), _attr_in(data[name], f"{path}.{clipped(name, 40)}"))
+        for name in sorted(data)
     )
 
 
@@ -424,7 +443,7 @@ def _value_in(kind: SchemaKind, data: Json, path: str) -> Any:
             if tag == "Infer":
                 return INFER
             if tag != "Explicit":
-                raise _bad(path, f"{tag!r} is not a kind of new dimension")
+                raise _bad(path, f"{_quoted(tag)} is not a kind of new dimension")
             return _dim_in(content, path)
         case ScalarOf():
             return _scalar_in(data, path)

@@ -164,9 +164,7 @@ class Scan(Op):
                 )
             lengths.append(kind.shape[0])
         if len(set(lengths)) > 1:
-            raise violation(
-                "ShapeMismatch", f"scanned inputs have lengths {listed(lengths)}"
-            )
+            raise violation("ShapeMismatch", f"scanned inputs have lengths {listed(lengths)}")
         return lengths[0]
 
     def _outputs(self, body: RegionSignature) -> list[TensorType]:

@@ -22,7 +22,7 @@ def stable_order(x: Array, axis: int, descending: bool) -> Array:
         return np.argsort(keys, axis=1, kind="stable").reshape(x.shape)
     # Sorting back to front and reading the result backwards keeps ties in front-to-back order.
     backwards = np.argsort(np.flip(keys, 1), axis=1, kind="stable")
-    return np.flip(x.shape[axis] - 1 - backwards, 1).reshape(x.shape)
+    return np.asarray(np.flip(x.shape[axis] - 1 - backwards, 1)).reshape(x.shape)
 
 
 @core_op(tag=31)

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from pathlib import Path
 
-from weft import __version__
 from weft.foundation.errors import UserError
 from weft.testing.conformance.matrix import (
     COLUMNS,
@@ -105,20 +104,20 @@ reveal();
 """
 
 
-def write_page(path: Path, backend: str, results: Sequence[Result]) -> None:
+def write_page(path: Path, backend: str, results: Sequence[Result], note: str = "") -> None:
     """Write the page to a file."""
     try:
-        path.write_text(page(backend, results), encoding="utf-8")
+        path.write_text(page(backend, results, note), encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from None
 
 
-def page(backend: str, results: Sequence[Result]) -> str:
-    """The page as text."""
+def page(backend: str, results: Sequence[Result], note: str = "") -> str:
+    """The page as text. `note` stands beside the number of cases."""
     matrix = Matrix.of(results)
     first = _first_failures(results)
     parts = [
-        _head(backend, results, matrix),
+        _head(backend, results, matrix, note),
         _matrix(matrix, first),
         *(_list(family, rows, first) for family, rows in matrix.families() if family in LISTS),
         _failures([r for r in results if r.outcome is Outcome.FAIL]),
@@ -151,7 +150,7 @@ def _anchor(case: str) -> str:
 # -- the summary ---------------------------------------------------------------------------------
 
 
-def _head(backend: str, results: Sequence[Result], matrix: Matrix) -> str:
+def _head(backend: str, results: Sequence[Result], matrix: Matrix, note: str) -> str:
     total = matrix.total
     plain = total.passed - total.decomposed
     tiles = [
@@ -170,8 +169,8 @@ def _head(backend: str, results: Sequence[Result], matrix: Matrix) -> str:
     seconds = sum(result.seconds for result in results)
     return (
         f"<header><h1>{escape(backend)}</h1>"
-        f'<div class="soft">PTIR conformance: {len(results):,} cases in {seconds:.1f} s, '
-        f"Weft {__version__}</div></header>\n"
+        f'<div class="soft">PTIR conformance: {len(results):,} cases in {seconds:.1f} s'
+        f"{escape(f', {note}' if note else '')}</div></header>\n"
         '<div class="tiles">'
         + "".join(
             f'<div class="tile" style="--tone: var(--{tone})"><b>{count:,}</b>{label}</div>'

@@ -1,0 +1,240 @@
+"""The first choice of a plan: kinds by pattern, numbers by target."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests import kernels
+from tests.lowered import graph_of, lowered
+from tests.unit.region.test_from_poly_view import convolution
+from weft.foundation.dtypes import BF16, F16, F32
+from weft.foundation.index_expr import axis
+from weft.plan.contraction import Problem, problem_of, register_tile
+from weft.plan.epilogue import epilogue_names, local_edges
+from weft.plan.from_region import plan_kernel, plan_module
+from weft.plan.ir import ConvPlan, LocalEdge, MapPlan, MmaPlan, Plan, RowPlan
+from weft.plan.verify import verify
+from weft.region.ir import Kernel, KernelAxis, Module, OpaqueCall, Output, Pattern
+from weft.target.cpu import describe
+from weft.target.known import target_named
+
+KINDS: dict[str, dict[str, type[Plan]]] = {
+    "linear": {"cpu": MmaPlan, "sm80": RowPlan, "sm90": RowPlan},
+    "softmax": {"cpu": RowPlan, "sm80": RowPlan, "sm90": RowPlan},
+    "softmax_fold": {"cpu": RowPlan, "sm80": RowPlan, "sm90": RowPlan},
+    "layer_norm": {"cpu": RowPlan, "sm80": RowPlan, "sm90": RowPlan},
+    "elementwise": {"cpu": MapPlan, "sm80": MapPlan, "sm90": MapPlan},
+    "cache_update": {"cpu": MapPlan, "sm80": MapPlan, "sm90": MapPlan},
+}
+
+
+@pytest.mark.parametrize("target", ["cpu", "sm80", "sm90"])
+@pytest.mark.parametrize("name", KINDS)
+def test_kinds(name: str, target: str) -> None:
+    module = kernels.ALL[name]()
+    plans = plan_module(module, target_named(target))
+    (plan,) = plans.plans.values()
+    assert type(plan) is KINDS[name][target]
+    assert plan.header.target == target
+    assert plan.header.kernel == plans.kernels[module.kernels[0].name]
+    verify(plan, target_named(target), 4)
+
+
+def test_equal_kernels_share_a_plan() -> None:
+    one = kernels.linear(name="a", tensors=("x", "w", "b", "h"))
+    two = kernels.linear(name="c", tensors=("h2", "w2", "b2", "y"))
+    module = Module({**one.tensors, **two.tensors}, (*one.kernels, *two.kernels), (), ())
+    plans = plan_module(module, target_named("cpu"))
+    assert set(plans.kernels) == {"a", "c"}
+    assert len(plans.plans) == 1
+    assert plans.of("a") is plans.of("c")
+
+
+def test_opaque_kernels_have_no_plan() -> None:
+    kernel = Kernel(
+        "o",
+        Pattern.OPAQUE,
+        (),
+        (),
+        (Output("y", "", ()),),
+        opaque=OpaqueCall("sort", ("x",), (0,)),
+    )
+    module = replace(kernels.elementwise(), kernels=(kernel,))
+    assert not plan_module(module, target_named("cpu")).plans
+
+
+# -- contractions on SM90: the forms that were measured to win ------------------------------------
+
+SM90 = {
+    (4096, 4096, 4096): ((128, 256, 64), "cooperative"),
+    (8192, 8192, 8192): ((128, 192, 64), "pingpong"),
+    (8192, 3072, 768): ((128, 192, 64), "pingpong"),
+    (4096, 14336, 4096): ((128, 256, 64), "cooperative"),
+    (1024, 1024, 1024): ((64, 128, 64), "cooperative"),
+    (512, 512, 512): ((64, 64, 64), "cooperative"),
+    (256, 4096, 4096): ((64, 128, 64), "cooperative"),
+}
+
+
+def planned(m: int, n: int, k: int, target: str, activation: str = "none") -> MmaPlan:
+    module = kernels.linear(m, n, k, dtype=BF16, activation=activation)
+    plan = plan_kernel(module.kernels[0], module.tensors, target_named(target))
+    assert isinstance(plan, MmaPlan)
+    verify(plan, target_named(target))
+    return plan
+
+
+@pytest.mark.parametrize("sizes", SM90)
+def test_sm90_forms(sizes: tuple[int, int, int]) -> None:
+    plan = planned(*sizes, "sm90")
+    assert (plan.tile, plan.roles) == SM90[sizes]
+    assert plan.stages >= 3
+
+
+def test_sm90_details() -> None:
+    plan = planned(4096, 4096, 4096, "sm90")
+    assert (plan.stages, plan.consumers, plan.warp_tile) == (4, 2, (64, 256))
+    assert (plan.registers, plan.deferred_epilogue) == ((40, 232), True)
+    assert plan.operand_layouts == ("row", "row")
+    gelu = planned(4096, 4096, 4096, "sm90", "gelu")
+    assert (gelu.epilogue, gelu.deferred_epilogue) == (("bias", "gelu"), False)
+    small = planned(512, 512, 512, "sm90")
+    assert (small.consumers, small.registers) == (1, (0, 0))
+
+
+def test_what_the_copy_engine_cannot_read_gets_the_older_form() -> None:
+    assert planned(512, 512, 517, "sm90").arch == "sm80"
+    assert planned(512, 512, 520, "sm90").arch == "sm90"
+
+
+def test_sm80_form_is_the_documents() -> None:
+    plan = planned(1024, 768, 512, "sm80", "relu")
+    assert (plan.tile, plan.stages, plan.warp_tile) == ((128, 64, 64), 2, (64, 64))
+    assert plan.bind == {"m.o": "block.y", "n.o": "block.x", "m.i.o": "warp.y", "n.i.o": "warp.x"}
+    assert plan.predicate_tail == ()
+    assert planned(1000, 768, 500, "sm80").predicate_tail == ("m.i.i", "k.i.i")
+    assert planned(8192, 3072, 768, "sm80").tile == (128, 128, 64)
+
+
+def test_the_problem_of_a_kernel() -> None:
+    module = kernels.linear(24, 40, 16, dtype=F16, batch=3)
+    problem = problem_of(module.kernels[0], module.tensors)
+    assert problem == Problem(3, 24, 40, 16, F16, ("row", "row"), aligned=True)
+    assert problem.tiles(16, 16) == 3 * 2 * 3
+
+
+def test_convolutions() -> None:
+    given, y = convolution()
+    module = lowered(graph_of(tuple(given), y=y), "sm80").module
+    plan = plan_kernel(module.kernels[0], module.tensors, target_named("sm80"))
+    assert isinstance(plan, ConvPlan)
+    assert plan.halo == (1, 1)
+    on_cpu = plan_kernel(module.kernels[0], module.tensors, target_named("cpu"))
+    assert isinstance(on_cpu, MmaPlan)
+    assert on_cpu.algo_choice == {"conv": "implicit_gemm"}
+
+
+# -- the CPU -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "lanes", "registers"),
+    [(1024, 1024, 4, 32), (1024, 1024, 8, 16), (1024, 1024, 16, 32), (3, 7, 4, 32), (1, 1, 1, 16)],
+)
+def test_register_tiles_fit(m: int, n: int, lanes: int, registers: int) -> None:
+    rows, vectors = register_tile(m, n, lanes, registers)
+    assert 1 <= rows <= m
+    assert rows * vectors + vectors + 1 <= registers
+
+
+def test_register_tiles_are_large_where_there_is_room() -> None:
+    rows, vectors = register_tile(1024, 1024, 4, 32)
+    assert rows * vectors >= 20
+    rows, vectors = register_tile(1024, 1024, 8, 16)
+    assert rows * vectors >= 10
+
+
+def test_lanes_follow_the_machine() -> None:
+    module = kernels.elementwise(64, 64)
+    machines = {
+        4: describe("aarch64", frozenset({"asimd"}), 2, ()),
+        8: describe("x86_64", frozenset({"avx2", "fma"}), 2, ()),
+        16: describe("x86_64", frozenset({"avx512f"}), 2, ()),
+    }
+    for lanes, machine in machines.items():
+        plan = plan_kernel(module.kernels[0], module.tensors, machine)
+        assert isinstance(plan, MapPlan)
+        assert plan.vector == lanes
+
+
+def test_gpu_rows() -> None:
+    long = kernels.softmax(64, 8192)
+    plan = plan_kernel(long.kernels[0], long.tensors, target_named("sm90"))
+    assert isinstance(plan, RowPlan)
+    assert (plan.vector, plan.threads, plan.rows_per_block, plan.keep_row) == (4, 512, 1, True)
+    short = kernels.softmax(64, 64)
+    plan = plan_kernel(short.kernels[0], short.tensors, target_named("sm90"))
+    assert isinstance(plan, RowPlan)
+    assert (plan.threads, plan.rows_per_block) == (32, 4)
+    huge = kernels.softmax(2, 1 << 20)
+    plan = plan_kernel(huge.kernels[0], huge.tensors, target_named("sm90"))
+    assert isinstance(plan, RowPlan)
+    assert not plan.keep_row
+
+
+# -- epilogues -----------------------------------------------------------------------------------
+
+EPILOGUES = {
+    "gelu": ("bias", "gelu"),
+    "relu": ("bias", "relu"),
+    "tanh": ("bias", "tanh"),
+    "none": ("bias",),
+}
+
+
+@pytest.mark.parametrize("activation", EPILOGUES)
+def test_epilogues_are_named(activation: str) -> None:
+    kernel = kernels.linear(activation=activation).kernels[0]
+    assert epilogue_names(kernel) == EPILOGUES[activation]
+
+
+def with_end(end: str) -> Kernel:
+    """`x @ w` followed by something else."""
+    kernel = kernels.linear(activation="none").kernels[0]
+    known = {let.name: (let.dtype, let.axes) for let in kernel.body}
+    body = kernels.Rows([found.name for found in kernel.axes], lets=list(kernel.body), known=known)
+    total = kernel.roles.contraction if kernel.roles else ""
+    one = body.const(1.0, F32)
+    match end:
+        case "silu":
+            power = body.unary("exp", body.unary("neg", total))
+            value = body.binary("div", total, body.binary("add", one, power))
+        case "residual":
+            value = body.binary("add", body.plain("y0", F32, "m", "n"), total)
+        case "scale":
+            value = body.binary("mul", total, one)
+        case "where":
+            lower = body.binary("lt", body.index(axis("n"), F32), one)
+            value = body.select(lower, total, one)
+        case _:
+            value = body.binary("mul", total, total)
+    output = replace(kernel.outputs[0], value=value)
+    return replace(kernel, body=tuple(body.lets), outputs=(output,))
+
+
+@pytest.mark.parametrize("end", ["silu", "residual", "scale", "where", "ewise"])
+def test_other_ends(end: str) -> None:
+    assert epilogue_names(with_end(end)) == (end,)
+
+
+def test_local_edges_lead_from_the_contraction_to_the_result() -> None:
+    kernel = replace(kernels.linear().kernels[0], labels={"v3": "sum_k"})
+    assert local_edges(kernel) == (LocalEdge("sum_k", "v13", "reg"),)
+    assert local_edges(kernels.softmax().kernels[0]) == ()
+    assert epilogue_names(kernels.softmax().kernels[0]) == ()
+
+
+def test_axes_are_plain_records() -> None:
+    assert KernelAxis("m", 4) == KernelAxis("m", 4, reduce=False)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from weft.foundation.dtypes import BF16, F16, F32, DType
 from weft.foundation.index_expr import Expr, coefficient, linear
@@ -212,29 +212,61 @@ def takes_matrix_units(problem: Problem | None, kernel: Kernel) -> bool:
 # -- CPU -----------------------------------------------------------------------------------------
 
 
-def cpu_plan(kernel: Kernel, target: Target, header: Header) -> MmaPlan:
+SCRATCH_BYTES = 1 << 20
+"""The most that packed columns may take: they live on a thread's stack and in its cache."""
+ROWS_PER_PIECE = 240
+"""Rows that share packed columns, at most: enough to make packing cheap, few enough to spread."""
+
+
+def cpu_plan(
+    kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: Header
+) -> MmaPlan:
     """A register tile: rows by vectors of columns, as large as the registers allow and the sizes
-    fill."""
+    fill. One or two rows of a B that lies along k are dot products: lanes along k."""
     assert kernel.roles is not None
     roles, sizes = kernel.roles, kernel.sizes
     lanes = target.lanes(kernel.let(roles.contraction).dtype)
-    m, n = sizes[roles.m[-1]], sizes[roles.n[-1]]
+    m, n = sizes[roles.m[-1]] if roles.m else 1, sizes[roles.n[-1]]
+    depth = math.prod(sizes[a] for a in roles.k)
+    step_n, step_k = (_step(kernel, tensors, name) for name in (roles.n[-1], roles.k[-1]))
+    kind = "conv" if kernel.pattern.value == "conv" else "matmul"
+    common: dict[str, Any] = {
+        "epilogue": epilogue_names(kernel),
+        "arch": "cpu",
+        "algo_choice": {kind: "implicit_gemm"},
+        "local_edges": local_edges(kernel),
+        "roles": "single",
+    }
+    if m <= 2 and step_k == 1 and step_n != 1 and depth >= lanes:
+        tile = (m, min(4, n))
+        return MmaPlan(
+            header, (*tile, depth), warp_tile=tile, vectorize=Vectorize("k.i.i", lanes), **common
+        )
     while lanes > 1 and lanes > n:
         lanes //= 2
     rows, vectors = register_tile(m, n, lanes, target.limits.vector_registers or 16)
-    depth = math.prod(sizes[a] for a in roles.k)
-    kind = "conv" if kernel.pattern.value == "conv" else "matmul"
+    columns = vectors * lanes
+    small = depth * columns * kernel.let(roles.rhs).dtype.storage_bytes <= SCRATCH_BYTES
+    packs = small and bool(roles.m) and (m >= 3 * rows or (step_n != 1 and m > 1))
+    block = min(-(-m // rows), max(1, ROWS_PER_PIECE // rows)) * rows if packs else rows
     return MmaPlan(
         header,
-        (rows, vectors * lanes, max(1, min(depth, 256))),
-        warp_tile=(rows, vectors * lanes),
+        (block, columns, depth),
+        warp_tile=(rows, columns),
+        cache=(CacheRead("B", "packed", "k", pingpong=False),) if packs else (),
         vectorize=Vectorize("n.i.i", lanes),
-        epilogue=epilogue_names(kernel),
-        arch="cpu",
-        algo_choice={kind: "implicit_gemm"},
-        local_edges=local_edges(kernel),
-        roles="single",
+        **common,
     )
+
+
+def _step(kernel: Kernel, tensors: Mapping[str, Tensor], name: str) -> int:
+    """How far apart in memory neighbours of B along an axis lie, in elements."""
+    assert kernel.roles is not None
+    read = kernel.let(kernel.roles.rhs).expr
+    if not isinstance(read, Read):
+        return 0
+    strides = row_major(tensors[read.tensor].shape)
+    return coefficient(linear(read.index, strides), name)
 
 
 def register_tile(m: int, n: int, lanes: int, registers: int) -> tuple[int, int]:

@@ -57,7 +57,7 @@ def _contraction(
 ) -> Plan | None:
     """A plan for matrix instructions; None where the kernel does not suit them."""
     if target.kind is Kind.CPU:
-        return cpu_plan(kernel, target, header)
+        return cpu_plan(kernel, tensors, target, header)
     problem = problem_of(kernel, tensors)
     if kernel.pattern is Pattern.CONV:
         return ConvPlan(header, (128, 64, 64), halo=_halo(kernel))

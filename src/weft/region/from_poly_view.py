@@ -21,7 +21,7 @@ from weft.region.assemble import assemble
 from weft.region.emit import Root, Source, View, makes_up
 from weft.region.folds import in_one_pass
 from weft.region.fusion import Fusion, dependencies
-from weft.region.ir import Kernel, Module, OpaqueCall, Output, Pattern, Tensor, row_major
+from weft.region.ir import Chain, Kernel, Module, OpaqueCall, Output, Pattern, Tensor, row_major
 from weft.target.target import Target
 from weft.tiny.ir import Graph
 
@@ -136,7 +136,7 @@ class _Lowering:
 
     def _module(self, view: View, fusion: Fusion, groups: Sequence[tuple[Root, ...]]) -> Module:
         kernels: list[Kernel] = []
-        origin: dict[str, tuple[int, ...]] = {}
+        computed: dict[str, tuple[str, ...]] = {}
         done: set[object] = set()
         for group in groups:
             block = self.blocks[group[0].block]
@@ -149,7 +149,7 @@ class _Lowering:
             else:
                 kernel, names = self._kernel(view, fusion, group, len(kernels))
             kernels.append(kernel)
-            origin[kernel.name] = self._origin(names)
+            computed[kernel.name] = names
         used = {name for kernel in kernels for name in _tensors(kernel)}
         tensors = {
             source.tensor.name: source.tensor
@@ -161,9 +161,19 @@ class _Lowering:
             tuple(kernels),
             tuple(self.scop.inputs),
             tuple(self.outputs),
-            origin,
+            {kernel: self._origin(names) for kernel, names in computed.items()},
+            self._chains(computed),
             tuple(fusion.notes),
         )
+
+    def _chains(self, computed: Mapping[str, tuple[str, ...]]) -> tuple[Chain, ...]:
+        """The chains of Poly-View as the kernels that compute them."""
+        found = []
+        for chain in self.scop.chains:
+            blocks = set(chain.blocks)
+            kernels = tuple(name for name, names in computed.items() if blocks & set(names))
+            found.append(Chain(chain.kind, kernels))
+        return tuple(found)
 
     def _kernel(
         self, view: View, fusion: Fusion, group: tuple[Root, ...], number: int

@@ -317,6 +317,15 @@ def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
+class Chain:
+    """Kernels that together are something with a name: a `row_softmax`, an `attention`. A template
+    for the whole may take their place."""
+
+    kind: str
+    kernels: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Module:
     """The kernels of a program, in order."""
 
@@ -326,5 +335,6 @@ class Module:
     outputs: tuple[str, ...]
     origin: dict[str, tuple[int, ...]] = field(default_factory=dict, compare=False)
     """Kernel name to the ids of the PTIR values it computes."""
+    chains: tuple[Chain, ...] = ()
     notes: tuple[str, ...] = field(default=(), compare=False)
     """What the choice of kernels decided and why, a sentence each."""

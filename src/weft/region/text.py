@@ -1,7 +1,8 @@
 """Region Buffer SSA as JSON, both ways without loss: document 2's section 12.4, extended.
 
-A module is `{"module": {"tensors", "inputs", "outputs", "kernels": [{"region": ...}, ...]}}`. A
-region has the document's fields `name`, `inputs`, `outputs` and `body`, and beside them:
+A module is `{"module": {"tensors", "inputs", "outputs", "kernels": [{"region": ...}, ...]}}`, with
+`origin` and `chains` where there are any. A region has the document's fields `name`, `inputs`,
+`outputs` and `body`, and beside them:
 
 - `pattern`, `axes` (`{"name", "size", "reduce"?}`), `params` and, for contractions, `roles`;
 - a Let says its `dtype` and its `axes`; its `op` is Tiny's form (`{"op": "Unary", "fn", "inputs"}`)
@@ -31,6 +32,7 @@ from weft.region.ir import (
     Binary,
     Carry,
     Cast,
+    Chain,
     Const,
     Fold,
     Kernel,
@@ -117,6 +119,9 @@ def to_json(module: Module, encode_op: Encode | None = None) -> Json:
     }
     if origin:
         document["origin"] = origin
+    if module.chains:
+        chains = [{"kind": chain.kind, "kernels": list(chain.kernels)} for chain in module.chains]
+        document["chains"] = chains
     return {"module": document}
 
 
@@ -264,7 +269,13 @@ def from_json(document: Any, decode_op: Decode | None = None) -> Module:
         origin = {}
         if top.has("origin"):
             origin = {name: tuple(ids) for name, ids in top.take("origin").items()}
-        return Module(tensors, kernels, top.texts("inputs"), top.texts("outputs"), origin)
+        chains = top.items("chains", _read_chain) if top.has("chains") else ()
+        ends = top.texts("inputs"), top.texts("outputs")
+        return Module(tensors, kernels, *ends, origin, chains)
+
+
+def _read_chain(fields: Fields) -> Chain:
+    return Chain(fields.text("kind"), fields.texts("kernels"))
 
 
 def _read_region(fields: Fields, decode_op: Decode | None) -> Kernel:

@@ -1,12 +1,8 @@
-"""Where random decisions come from: one method to override, everything else follows from it.
-
-The numbers of `SeededChoices` are integer arithmetic alone, so a seed makes the same decisions on
-every machine and with every version of Python and NumPy.
-"""
+"""Random decisions. They are integer arithmetic alone, so a seed decides the same on every machine
+and with every version of Python and NumPy."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -28,17 +24,20 @@ def mixed(state: int) -> int:
     return state ^ (state >> 31)
 
 
-class Choices(ABC):
-    """A source of decisions. Small numbers, first items and "no" are the simple ones: a source that
-    shrinks, such as Hypothesis, moves towards them."""
+class Choices:
+    """Decisions from a seed: the SplitMix64 generator."""
 
-    @abstractmethod
+    def __init__(self, seed: int) -> None:
+        self._state = seed & _MASK
+
     def integer(self, low: int, high: int) -> int:
         """A whole number from `low` to `high`, both included."""
+        self._state = (self._state + GOLDEN) & _MASK
+        return low + mixed(self._state) % (high - low + 1)
 
     def chance(self, probability: float) -> bool:
         """True with this probability, in steps of a thousandth."""
-        return self.integer(0, _PARTS - 1) >= _PARTS - round(probability * _PARTS)
+        return self.integer(0, _PARTS - 1) < round(probability * _PARTS)
 
     def choose(self, items: Sequence[Item]) -> Item:
         """One of the items."""
@@ -64,17 +63,3 @@ class Choices(ABC):
     def subset(self, items: Sequence[Item], probability: float = 0.5) -> list[Item]:
         """Each item with this probability, in order."""
         return [item for item in items if self.chance(probability)]
-
-
-class SeededChoices(Choices):
-    """Decisions from a seed: the SplitMix64 generator."""
-
-    def __init__(self, seed: int) -> None:
-        self._state = seed & _MASK
-
-    def integer(self, low: int, high: int) -> int:
-        return low + self._next() % (high - low + 1)
-
-    def _next(self) -> int:
-        self._state = (self._state + GOLDEN) & _MASK
-        return mixed(self._state)

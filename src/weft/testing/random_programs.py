@@ -19,7 +19,7 @@ from weft.foundation.errors import UserError
 from weft.ptir.ir import Program, Ref
 from weft.ptir.op import SPELLINGS, Op
 from weft.ptir.types import Dim, TensorType, TupleType
-from weft.testing.choices import Choices, SeededChoices
+from weft.testing.choices import Choices
 from weft.testing.data import DataSource
 from weft.testing.draft import Bundle, Draft, Item, Symbols
 from weft.testing.generator import Generator, Rules, Setting
@@ -35,6 +35,10 @@ class RandomCase:
     program: Program
     inputs: list[NDArray[Any]]
     seed: int
+
+    def __repr__(self) -> str:
+        count = sum(len(body.body) for body in self.program.bodies)
+        return f"<random program {self.seed} with {count} instructions>"
 
 
 def random_program(
@@ -55,8 +59,8 @@ def random_program(
     if not 0 <= seed <= MAX_SEED:
         raise UserError(f"seed {seed} is not a whole number from 0 to 2^64 - 1")
     rules = rules_for(ops, dtypes, control_flow=control_flow, dynamic=dynamic)
-    program, inputs = generate(SeededChoices(seed), DataSource(seed), size, rules)
-    return RandomCase(program, inputs, seed)
+    draft, results = drafted(seed, size, rules)
+    return RandomCase(draft.build("main", results), draft.arrays(), seed)
 
 
 def rules_for(
@@ -83,23 +87,13 @@ def _spellings(op: type[Op] | str) -> Iterable[str]:
     raise UserError(f"there is no op called {op!r}")
 
 
-def generate(
-    choices: Choices, data: DataSource, size: int, rules: Rules
-) -> tuple[Program, list[NDArray[Any]]]:
-    """A program and its inputs, from any source of decisions."""
-    draft, results = drafted(choices, data, size, rules)
-    return draft.build("main", results), draft.arrays()
-
-
-def drafted(
-    choices: Choices, data: DataSource, size: int, rules: Rules
-) -> tuple[Draft, list[Item | Bundle]]:
+def drafted(seed: int, size: int, rules: Rules) -> tuple[Draft, list[Item | Bundle]]:
     """A program before it is built, with the facts of all its values, and what it returns."""
-    symbols = Symbols()
+    choices, symbols = Choices(seed), Symbols()
     dims = _dims(choices, symbols, rules)
     preferred = choices.sample(in_order(rules.dtypes), choices.integer(2, 5))
     setting = Setting(rules, dims, frozenset(preferred), _focus(choices, rules))
-    g = Generator(choices, data, setting, Draft(symbols, set()))
+    g = Generator(choices, DataSource(seed), setting, Draft(symbols, set()))
     _first_inputs(g)
     grow(g, size)
     return g.draft, _results(g)

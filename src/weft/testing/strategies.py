@@ -4,13 +4,14 @@
     def test_my_backend(case: RandomCase) -> None:
         assert compare(case.program, case.inputs, "mine").agrees
 
-Programs are drawn decision by decision, so that Hypothesis shrinks a failing one by itself;
-`weft.testing.reduce_program` usually gets further.
+Hypothesis draws the seed and the size of a program and makes both as small as it can when a test
+fails; from there, `weft.testing.reduce_program` goes much further.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from hypothesis import strategies as st
@@ -21,40 +22,31 @@ from weft.foundation.dtypes import ALL, DType, as_dtype, in_order
 from weft.foundation.errors import UserError
 from weft.ptir.op import Op
 from weft.ptir.types import TensorType, tensor
-from weft.testing.choices import Choices
 from weft.testing.data import DataSource
 from weft.testing.facts import Facts, limit, part
-from weft.testing.random_programs import MAX_SEED, RandomCase, generate, rules_for
+from weft.testing.random_programs import MAX_SEED, RandomCase, random_program
 
 Array = NDArray[Any]
 
 
-class _DrawnChoices(Choices):
-    """Decisions that Hypothesis makes, and takes back when it shrinks."""
-
-    def __init__(self, draw: DrawFn) -> None:
-        self._draw = draw
-
-    def integer(self, low: int, high: int) -> int:
-        return self._draw(st.integers(low, high))
-
-
-@st.composite
 def programs(
-    draw: DrawFn,
     *,
+    min_size: int = 1,
     max_size: int = 12,
     ops: Iterable[type[Op] | str] | None = None,
     dtypes: Iterable[DType | str] | None = None,
     control_flow: bool = True,
     dynamic: bool = True,
-) -> RandomCase:
+) -> SearchStrategy[RandomCase]:
     """Random programs with inputs, as `weft.testing.random_program` makes them."""
-    rules = rules_for(ops, dtypes, control_flow=control_flow, dynamic=dynamic)
-    size = draw(st.integers(1, max_size))
-    seed = draw(st.integers(0, MAX_SEED))
-    program, inputs = generate(_DrawnChoices(draw), DataSource(seed), size, rules)
-    return RandomCase(program, inputs, seed)
+    make = partial(
+        random_program,
+        ops=None if ops is None else tuple(ops),
+        dtypes=None if dtypes is None else tuple(dtypes),
+        control_flow=control_flow,
+        dynamic=dynamic,
+    )
+    return st.builds(make, st.integers(0, MAX_SEED), st.integers(min_size, max_size))
 
 
 def dtypes(among: Iterable[DType | str] | None = None) -> SearchStrategy[DType]:

@@ -20,7 +20,7 @@ from weft.plan.from_region import plan_module
 from weft.plan.text import plan_to_json
 from weft.region.interp import run_module
 from weft.region.ir import Fold, Kernel, Materialize, Module, Pattern, Read, Select, walk
-from weft.region.text import dumps
+from weft.region.text import dumps, loads
 from weft.target.known import target_named
 from weft.tiny import build, text
 from weft.tiny.from_ptir import lower_program
@@ -105,6 +105,15 @@ def test_kernels_name_the_values_they_compute() -> None:
     module = lowered(lower_program(PROGRAMS["mlp"]())).module
     assert module.origin["matmul0"] == (5, 7, 8, 9, 10, 11, 12, 13, 14, 15)
     assert module.origin["matmul1"] == (16, 18)
+
+
+def test_the_attention_is_known_to_be_one() -> None:
+    module = lowered(lower_program(PROGRAMS["attention"]())).module
+    assert [(chain.kind, chain.kernels) for chain in module.chains] == [
+        ("row_softmax", ("row2",)),
+        ("attention", ("matmul1", "row2", "matmul4")),
+    ]
+    assert loads(dumps(module)) == module
 
 
 # -- section 7 of the document -------------------------------------------------------------------

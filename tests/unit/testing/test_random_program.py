@@ -28,7 +28,7 @@ from weft.ptir.ops.contraction import DotGeneral
 from weft.ptir.ops.control import Cond, Scan, While
 from weft.ptir.types import Symbol, leaves, symbols_of
 from weft.testing import GENERATORS, random_program
-from weft.testing.choices import SeededChoices
+from weft.testing.choices import Choices
 from weft.testing.data import DataSource
 from weft.testing.draft import Draft, Item
 from weft.testing.generators import NOT_GENERATED
@@ -157,7 +157,7 @@ def facts_against_values(seed: int) -> Iterator[str]:
 
 def executed(seed: int) -> tuple[Draft, Program, dict[int, list[Array]]]:
     rules = rules_for(None, None, control_flow=True, dynamic=True)
-    draft, results = drafted(SeededChoices(seed), DataSource(seed), 20, rules)
+    draft, results = drafted(seed, 20, rules)
     program = draft.build("main", results)
     body = program.main.body
     every = replace(
@@ -235,7 +235,7 @@ def test_a_seed_means_the_same_in_every_process() -> None:
 
 def test_choices_are_pinned() -> None:
     """The stream of decisions is integer arithmetic: these numbers are SplitMix64's own."""
-    choices = SeededChoices(1234567)
+    choices = Choices(1234567)
     first = [choices.integer(0, 2**64 - 1) for _ in range(3)]
     assert first == [6457827717110365317, 3203168211198807973, 9817491932198370423]
 

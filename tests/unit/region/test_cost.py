@@ -1,0 +1,124 @@
+"""What a kernel costs, by hand; and when a fusion stops."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests import kernels
+from weft.foundation.dtypes import BF16, F32
+from weft.foundation.index_expr import axis
+from weft.region.cost import kernel_seconds, kernel_work, row_bytes
+from weft.region.ir import Kernel, KernelAxis, Module, Output, Pattern, Tensor
+from weft.region.resources import live_values, stop_reason, vector_bytes
+from weft.target.known import target_named
+
+SM90 = target_named("sm90")
+CPU = target_named("cpu")
+
+
+def test_a_contraction_counts_matrix_operations_and_each_tensor_once() -> None:
+    module = kernels.linear(64, 32, 16, dtype=BF16, activation="none")
+    work = kernel_work(module.kernels[0], module.tensors, SM90)
+    assert work.matrix_seconds == pytest.approx(2 * 64 * 32 * 16 / SM90.matrix_rate(BF16))
+    assert work.bytes == 2 * (64 * 16 + 16 * 32 + 64 * 32) + 4 * 32
+    # The bias is one operation an element.
+    assert work.vector_seconds == pytest.approx(64 * 32 / SM90.vector_rate(F32))
+
+
+def test_rows_are_read_once_if_they_fit_and_once_a_pass_if_not() -> None:
+    short, long = kernels.softmax(4, 64), kernels.softmax(4, 1 << 18)
+    assert row_bytes(short.kernels[0], short.tensors) == 256
+    assert kernel_work(short.kernels[0], short.tensors, SM90).bytes == 2 * 4 * 4 * 64
+    whole = 2 * 4 * 4 * (1 << 18)
+    assert kernel_work(long.kernels[0], long.tensors, SM90).bytes == 3 * whole
+
+
+def test_a_window_counts_what_it_reads() -> None:
+    module = kernels.cache_update()
+    assert kernel_work(module.kernels[0], module.tensors, CPU).bytes == 2 * 4 * 2 * 3 * 4
+
+
+def test_a_launch_is_never_free() -> None:
+    module = kernels.cache_update()
+    seconds = kernel_seconds(module.kernels[0], module.tensors, SM90)
+    assert seconds > SM90.rates.launch_seconds
+
+
+def test_live_values() -> None:
+    assert live_values(kernels.causal_mask().kernels[0]) == 4
+    assert live_values(kernels.cache_update().kernels[0]) == 1
+
+
+def test_the_width_of_accesses() -> None:
+    for columns, width in ((16, 16), (6, 8), (9, 4)):
+        module = kernels.elementwise(4, columns)
+        assert vector_bytes(module.kernels[0], module.tensors) == width
+    module = kernels.linear(8, 8, 8)
+    assert vector_bytes(module.kernels[0], module.tensors) == 16
+
+
+# -- stops ---------------------------------------------------------------------------------------
+
+
+def stop(before: Module, after: Module, target: str = "sm90") -> str | None:
+    tensors = {**before.tensors, **after.tensors}
+    return stop_reason(before.kernels[0], after.kernels[0], tensors, target_named(target))
+
+
+def test_rows_must_leave_room_on_chip() -> None:
+    """Two rows of 100,000 bytes are over 80 % of 232,448."""
+    before, after = kernels.softmax(4, 25_000), kernels.layer_norm(4, 25_000)
+    assert stop(before, after) == (
+        "its rows would take 300,000 bytes of on-chip memory, over 185,958"
+    )
+    assert stop(after, after) is None
+    assert stop(before, after, "cpu") is None
+
+
+def wide(count: int) -> Module:
+    """A kernel that holds many values at once."""
+    axes = (KernelAxis("i", 64),)
+    body = kernels.body_over(axes)
+    values = [body.unary("exp", body.plain(f"x{n}", F32, "i")) for n in range(count)]
+    total = values[0]
+    for value in reversed(values):
+        total = body.binary("add", total, value)
+    kernel = Kernel(
+        "wide", Pattern.MAP, axes, tuple(body.lets), (Output("y", total, (axis("i"),)),)
+    )
+    tensors = [Tensor(f"x{n}", F32, (64,), "input") for n in range(count)]
+    return kernels.module_of(kernel, tensors=[*tensors, Tensor("y", F32, (64,), "output")])
+
+
+def test_registers_must_leave_room_for_a_second_block() -> None:
+    assert stop(wide(4), wide(40)) == "41 live values would leave one block per unit"
+    assert stop(wide(40), wide(41)) is None
+
+
+def shifted(by: int) -> Module:
+    """`y[i] = x[i] + z[i + by]`."""
+    axes = (KernelAxis("i", 64),)
+    body = kernels.body_over(axes)
+    sides = body.plain("x", F32, "i"), body.read("z", F32, (axis("i") + by,))
+    total = body.binary("add", *sides)
+    kernel = Kernel("k", Pattern.MAP, axes, tuple(body.lets), (Output("y", total, (axis("i"),)),))
+    shapes = {"x": 64, "z": 68, "y": 64}
+    tensors = [Tensor(name, F32, (n,), "input") for name, n in shapes.items()]
+    return kernels.module_of(kernel, tensors=tensors)
+
+
+def test_accesses_must_not_become_narrower() -> None:
+    assert stop(shifted(0), shifted(1)) == "accesses would narrow from 16 to 4 bytes"
+    assert stop(shifted(0), shifted(4)) is None
+    assert stop(shifted(1), shifted(1)) is None
+
+
+def test_matrix_engines_store_along_columns() -> None:
+    module = kernels.linear(16, 16, 16, dtype=BF16)
+    (kernel,) = module.kernels
+    turned = replace(kernel.outputs[0], index=(axis("n"), axis("m")))
+    after = replace(module, kernels=(replace(kernel, outputs=(turned,)),))
+    assert stop(module, after) == "the result would not be stored along its columns"
+    assert stop(module, after, "sm80") is None

@@ -109,9 +109,10 @@ def assert_ulp(out: Array, exact: Array, ulps: float) -> None:
     bad = np.where(special, ~same, ~close)
     if bad.any():
         first = tuple(int(i[0]) for i in np.nonzero(np.atleast_1d(bad)))
+        pair = (np.atleast_1d(got)[first], np.atleast_1d(want)[first])
         raise AssertionError(
             f"{int(bad.sum())} of {bad.size} elements off by more than {ulps} ulp; "
-            f"first at {first}: got {np.atleast_1d(got)[first]!r}, exact {np.atleast_1d(want)[first]!r}"
+            f"first at {first}: got {pair[0]!r}, exact {pair[1]!r}"
         )
 
 

@@ -165,7 +165,7 @@ def test_integer_division_by_zero_is_a_violation(dtype: DType) -> None:
     x = np.ones((2, 3), dtype.numpy)
     y = np.array([[1, 1, 1], [1, 0, 1]]).astype(dtype.numpy)
     with pytest.raises(SpecViolation) as caught:
-        apply(ElementwiseBinary("div"), x, y)
+        apply(ElementwiseBinary(BinaryFn.DIV), x, y)
     assert caught.value.code == "IntegerDivideByZero"
     assert caught.value.why == "the divisor is zero at element 4"
 
@@ -204,8 +204,8 @@ def test_maximum_and_minimum_propagate_nan(dtype: DType) -> None:
 
 def test_maximum_on_i1_is_or_and_minimum_is_and() -> None:
     x, y = np.array([0, 0, 1, 1], np.bool_), np.array([0, 1, 0, 1], np.bool_)
-    assert apply(ElementwiseBinary("maximum"), x, y).tolist() == [False, True, True, True]
-    assert apply(ElementwiseBinary("minimum"), x, y).tolist() == [False, False, False, True]
+    assert apply(ElementwiseBinary(BinaryFn.MAXIMUM), x, y).tolist() == [False, True, True, True]
+    assert apply(ElementwiseBinary(BinaryFn.MINIMUM), x, y).tolist() == [False, False, False, True]
 
 
 @pytest.mark.parametrize("dtype", by_name(COMPLEX), ids=str)
@@ -214,10 +214,10 @@ def test_binary_complex(dtype: DType) -> None:
     a, b, c, d = (np.longdouble(v) for v in (x.real, x.imag, y.real, y.imag))
     size = c * c + d * d
     wanted = {
-        "add": (a + c, b + d),
-        "sub": (a - c, b - d),
-        "mul": (a * c - b * d, a * d + b * c),
-        "div": ((a * c + b * d) / size, (b * c - a * d) / size),
+        BinaryFn.ADD: (a + c, b + d),
+        BinaryFn.SUB: (a - c, b - d),
+        BinaryFn.MUL: (a * c - b * d, a * d + b * c),
+        BinaryFn.DIV: ((a * c + b * d) / size, (b * c - a * d) / size),
     }
     eps = float(np.finfo(dtype.numpy).eps)
     for fn, (real, imag) in wanted.items():
@@ -261,10 +261,10 @@ def test_compare(fn: CompareFn, dtype: DType) -> None:
 def test_complex_values_compare_for_equality_only(dtype: DType) -> None:
     x = np.array([1 + 2j, 1 - 2j, complex(math.nan, 0)], dtype.numpy)
     y = np.array([1 + 2j, 1 + 2j, complex(math.nan, 0)], dtype.numpy)
-    assert apply(Compare(op="equal"), x, y).tolist() == [True, False, False]
-    assert apply(Compare(op="not_equal"), x, y).tolist() == [False, True, True]
+    assert apply(Compare(op=CompareFn.EQUAL), x, y).tolist() == [True, False, False]
+    assert apply(Compare(op=CompareFn.NOT_EQUAL), x, y).tolist() == [False, True, True]
     with pytest.raises(SpecViolation, match="compare is not defined for lhs of dtype"):
-        apply(Compare(op="less"), x, y)
+        apply(Compare(op=CompareFn.LESS), x, y)
 
 
 @pytest.mark.parametrize("dtype", by_name(ANY), ids=str)

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gemm_kernels import Built, Contraction, build, load_plan, plan_names
+from benchmarks.gemm_kernels import Built, Contraction, build, load_plan, plan_names
 
 from weft.foundation.errors import WeftError
 from weft.runtime.cuda import open_device

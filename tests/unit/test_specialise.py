@@ -142,24 +142,37 @@ def test_regions_with_dynamic_dims(steps: int, width: int) -> None:
 
 
 def test_one_region_with_different_sizes_becomes_two_with_one_random_stream() -> None:
-    def noise(b: BodyBuilder, x: Value) -> Value:
-        return b.add(x, b.rng_uniform(shape=[2], dtype="f32"))
+    def program(batch: int | str, twice: int | str) -> Program:
+        def doubled(b: BodyBuilder, y: Value) -> Value:
+            return b.emit("concat", y, y, axis=0, output=tensor("f32", [twice]))
 
-    def program(batch: int | str) -> Program:
+        def noise(b: BodyBuilder, x: Value, y: Value) -> Value:
+            doubled(b, y)
+            return b.add(x, b.rng_uniform(shape=[2], dtype="f32"))
+
         b = Builder()
         flag, x, y = b.param("i1"), b.param("f32", [2]), b.param("f32", [batch])
-        first = b.cond(flag, noise, noise, x)
-        b.concat([y, y], 0)
+        first = b.cond(flag, noise, noise, x, y)
+        doubled(b, y)
         op = b.build(first).main.body[0].op
-        again = b.append(op, [flag, x])
+        again = b.append(op, [flag, x, y])
         return b.build(first, again)
 
-    dynamic, static = program("?B"), program(3)
+    dynamic, static = program("?B", "?S"), program(3, 6)
     made = specialise(dynamic, {"B": 3})
     assert len(made.regions) > len(dynamic.regions)
     inputs = [np.True_, floats(2), floats(3)]
     for left, right in zip(weft.run(dynamic, inputs), weft.run(static, inputs), strict=True):
         np.testing.assert_array_equal(left, right)
+
+
+def test_sizes_that_a_region_does_not_mention_make_no_copy_of_it() -> None:
+    b = Builder()
+    flag, x, y = b.param("i1"), b.param("f32", [2]), b.param("f32", ["?B"])
+    first = b.cond(flag, lambda r, a: r.neg(a), lambda r, a: r.exp(a), x)
+    b.concat([y, y], 0)
+    program = b.build(first, b.append(b.build(first).main.body[0].op, [flag, x]))
+    assert len(specialise(program, {"B": 3}).regions) == 2
 
 
 def test_lines_are_kept() -> None:

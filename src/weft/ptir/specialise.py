@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from weft.foundation.errors import SpecViolation
+from weft.foundation.errors import ResourceExceeded, SpecViolation
 from weft.ptir.ir import Body, Instruction, Program, Region, ValueKey, operand_type
 from weft.ptir.ops.constant import CustomCall
 from weft.ptir.streams import assign_streams
@@ -68,11 +68,22 @@ def specialise(program: Program, sizes: Mapping[str, int]) -> Program:
     return _Specialiser(assign_streams(program)).run(dict(sizes))
 
 
+MAX_COPIES = 50_000
+"""How many instructions the further copies of regions may have, in all: their number can double
+with every level of nesting."""
+
+
 @dataclass
 class _Specialiser:
     program: Program
     regions: dict[tuple[int, tuple[tuple[str, int], ...]], Region] = field(default_factory=dict)
     locations: dict[ValueKey, str] = field(default_factory=dict)
+    made: dict[int, Region] = field(default_factory=dict)
+    """What `regions` holds, by the new id."""
+    mentioned: dict[int, frozenset[str]] = field(default_factory=dict)
+    """The symbols that matter to a region: those that it mentions, and those that it runs."""
+    sources: set[int] = field(default_factory=set)
+    copies: int = 0
 
     def run(self, sizes: Sizes) -> Program:
         main = self.program.main
@@ -90,10 +101,7 @@ class _Specialiser:
         return Program(main.name, (function,), regions, self.locations)
 
     def region(self, region_id: int) -> Region:
-        for region in self.regions.values():
-            if region.id == region_id:
-                return region
-        raise SpecViolation("RegionUndefined", f"region ^{region_id} does not exist")
+        return self.made[region_id]
 
     def is_bound(self, symbol: Symbol) -> bool:
         return False
@@ -105,16 +113,37 @@ class _Specialiser:
                 self.locations[label, instruction.id] = line
 
     def _region(self, region_id: int, sizes: Sizes) -> int:
-        key = (region_id, tuple(sorted(sizes.items())))
+        relevant = {name: sizes[name] for name in self._mentioned(region_id) if name in sizes}
+        key = (region_id, tuple(sorted(relevant.items())))
         if key not in self.regions:
             source = self.program.regions_by_id[region_id]
-            parameters = tuple(substitute(kind, sizes) for kind in source.parameters)
-            body, types = self._body(source, parameters, dict(sizes))
+            self._count(source)
+            parameters = tuple(substitute(kind, relevant) for kind in source.parameters)
+            body, types = self._body(source, parameters, relevant)
             results = tuple(types[value_id] for value_id in source.result_ids)
             made = Region(len(self.regions), parameters, body, results, source.result_ids)
             self._note_lines(source, made.label)
-            self.regions[key] = made
+            self.regions[key] = self.made[made.id] = made
         return self.regions[key].id
+
+    def _count(self, source: Region) -> None:
+        if source.id in self.sources:
+            self.copies += len(source.body)
+        self.sources.add(source.id)
+        if self.copies > MAX_COPIES:
+            raise ResourceExceeded(
+                f"regions run with so many different sizes that their copies have more than "
+                f"{MAX_COPIES:,} instructions"
+            )
+
+    def _mentioned(self, region_id: int) -> frozenset[str]:
+        if region_id not in self.mentioned:
+            region = self.program.regions_by_id[region_id]
+            found = {dim.name for dim in _symbols(region)}
+            for instruction in region.body:
+                found.update(*map(self._mentioned, instruction.op.regions))
+            self.mentioned[region_id] = frozenset(found)
+        return self.mentioned[region_id]
 
     def _body(
         self, body: Body, parameters: tuple[ValueType, ...], sizes: Sizes
@@ -146,6 +175,21 @@ class _Specialiser:
             _bind_output(instruction.output, output, sizes)
         check_type(output)
         return replace(instruction, op=op, output=output)
+
+
+def _symbols(region: Region) -> list[Symbol]:
+    """Every symbol in the types and attributes of a region."""
+    found: list[Dim] = []
+
+    def note(dim: Dim) -> Dim:
+        found.append(dim)
+        return dim
+
+    for kind in (*region.parameters, *(instruction.output for instruction in region.body)):
+        found.extend(symbols_of(kind))
+    for instruction in region.body:
+        instruction.op.with_dims(note)
+    return [dim for dim in found if isinstance(dim, Symbol)]
 
 
 def _bind_output(declared: ValueType, actual: ValueType, sizes: Sizes) -> None:

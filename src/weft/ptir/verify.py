@@ -12,8 +12,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from weft.foundation import limits
 from weft.foundation.errors import Finding, SpecViolation
+from weft.foundation.limits import Limits
 from weft.ptir.calls import decode_call
 from weft.ptir.ir import (
     Body,
@@ -81,21 +81,20 @@ class BodyScope:
 
 def check_type(kind: ValueType) -> None:
     """A type is within bounds: rank, nesting, named symbols, and a countable number of elements."""
-    bounds = limits.current()
     stack: list[tuple[ValueType, int]] = [(kind, 0)]
     while stack:
         top, depth = stack.pop()
-        if depth > bounds.nesting:
-            raise SpecViolation("NestingTooDeep", f"a tuple nests deeper than {bounds.nesting}")
+        if depth > Limits.nesting:
+            raise SpecViolation("NestingTooDeep", f"a tuple nests deeper than {Limits.nesting}")
         if isinstance(top, TupleType):
             stack.extend((element, depth + 1) for element in top.elements)
         else:
-            _check_tensor(top, bounds.rank)
+            _check_tensor(top)
 
 
-def _check_tensor(kind: TensorType, most: int) -> None:
-    if kind.rank > most:
-        raise SpecViolation("RankTooLarge", f"a tensor has rank {kind.rank}; at most {most}")
+def _check_tensor(kind: TensorType) -> None:
+    if kind.rank > Limits.rank:
+        raise SpecViolation("RankTooLarge", f"a tensor has rank {kind.rank}; at most {Limits.rank}")
     elements = 1
     for dim in kind.shape:
         if isinstance(dim, Symbol):

@@ -27,14 +27,12 @@ from weft.region.ir import (
 )
 
 
-def assemble(view: View, roots: Sequence[Root], inlined: frozenset[str], name: str) -> Kernel:
+def assemble(view: View, roots: Sequence[Root], inlined: frozenset[str]) -> Kernel:
     """The kernel that stores `roots` and computes the inlined blocks they need on the way."""
-    kernel, _ = draft(view, roots, inlined)
-    kernel = _named_axes(coalesce(kernel))
-    return replace(kernel, name=f"{kernel.pattern.value}{name}")
+    return _named_axes(coalesce(draft(view, roots, inlined)))
 
 
-def draft(view: View, roots: Sequence[Root], inlined: frozenset[str]) -> tuple[Kernel, Emitter]:
+def draft(view: View, roots: Sequence[Root], inlined: frozenset[str]) -> Kernel:
     """The kernel over its atoms, good enough to be costed. Raises `Stop` where it is no kernel of
     a known shape."""
     emitter = Emitter(view, inlined)
@@ -45,7 +43,7 @@ def draft(view: View, roots: Sequence[Root], inlined: frozenset[str]) -> tuple[K
         raise Stop("a contraction is not stored into a window of another tensor")
     axes = tuple(KernelAxis(n, size, n not in stored) for n, size in emitter.sizes.items())
     roles = _roles(view, emitter)
-    kernel = Kernel(
+    return Kernel(
         "",
         _pattern(view, emitter, roles),
         axes,
@@ -55,7 +53,6 @@ def draft(view: View, roots: Sequence[Root], inlined: frozenset[str]) -> tuple[K
         roles,
         labels=_labels(view, emitter),
     )
-    return kernel, emitter
 
 
 # -- shapes --------------------------------------------------------------------------------------
@@ -71,12 +68,12 @@ def _check_shape(
         raise Stop("a contraction and another reduction need kernels of their own")
     for found in reductions:
         if found.guarded:
-            raise Stop(f"{found.block} is not needed everywhere")
+            raise Stop("a reduction in it is not needed everywhere")
         if _single_axes(found.rows) is None:
-            raise Stop(f"{found.block} would be computed more than once for a row")
+            raise Stop("a reduction in it would be computed more than once for a row")
     if products:
         if set(_single_axes(products[0].rows) or ()) != set(own):
-            raise Stop(f"{products[0].block} is not read at every element once")
+            raise Stop("its contraction is not read at every element once")
         return
     rows = {frozenset(_single_axes(found.rows) or ()) for found in reductions}
     axes = {frozenset(found.axes) for found in reductions}

@@ -47,14 +47,19 @@ class Stop(Exception):
 
 @dataclass(frozen=True)
 class Source:
-    """A tensor that accesses can end at: the shape it is stored with, and its atoms."""
+    """A tensor that accesses can end at: the shape it is stored with, and its atoms. With `order`
+    it is stored with its atoms in another order than its own: place k holds atom `order[k]`."""
 
     tensor: Tensor
     atoms: tuple[int, ...]
+    order: tuple[int, ...] | None = None
 
     def index(self, atoms: Sequence[Expr]) -> Index:
         """An index in atoms as an index in the axes of the tensor."""
-        return regroup(self.tensor.shape, self.atoms, atoms)
+        if self.order is None:
+            return regroup(self.tensor.shape, self.atoms, atoms)
+        sizes = [self.atoms[k] for k in self.order]
+        return regroup(self.tensor.shape, sizes, [atoms[k] for k in self.order])
 
 
 def regroup(shape: Sequence[int], atoms: Sequence[int], index: Sequence[Expr]) -> Index:
@@ -136,7 +141,7 @@ class Emitter:
 
     def __post_init__(self) -> None:
         self.body = Body([])
-        self.values: dict[object, str] = {}
+        self.values: dict[tuple[str, tuple[Expr, ...], tuple[Guard, ...]], str] = {}
         self.own: tuple[str, ...] = ()
         self.places: tuple[Expr, ...] = ()
         self.ranges: dict[str, tuple[int, int]] = {
@@ -199,7 +204,7 @@ class Emitter:
             case BlockKind.REDUCE | BlockKind.CONTRACTION:
                 return self._reduce(block, env, guards)
             case _:
-                raise Stop(f"{block.name} is computed by a kernel of its own")
+                raise Stop("it is computed by a kernel of its own")
 
     def _elementwise(self, block: PolyBlock, env: Env, guards: tuple[Guard, ...]) -> str:
         if isinstance(block.value, TinyConst):

@@ -2,7 +2,7 @@
 
 1. Every block and input gets the tensor it would be stored as. A program output that is a block as
    it stands *is* that block's tensor; any other output becomes a block that copies.
-2. `fusion` chooses what is stored, and which stored blocks share a kernel.
+2. `fusion` chooses what is stored, `merge` which stored blocks share a kernel.
 3. Each choice is written out as a kernel; opaque ops are carried whole, and results of one op
    are outputs of one kernel.
 """
@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from weft.foundation.dims import static
 from weft.foundation.dtypes import DType
 from weft.foundation.index_expr import axis, linear
 from weft.poly_view.ir import Access, BlockKind, IterAxis, PolyBlock, Scop
-from weft.region.assemble import assemble
 from weft.region.emit import Root, Source, View, makes_up
 from weft.region.folds import in_one_pass
-from weft.region.fusion import Fusion, dependencies
+from weft.region.fusion import Fusion
 from weft.region.ir import Chain, Kernel, Module, OpaqueCall, Output, Pattern, Tensor, row_major
+from weft.region.merge import dependencies, merge_groups
 from weft.target.target import Target
 from weft.tiny.ir import Graph
 
@@ -56,8 +56,8 @@ class _Lowering:
         view = View.of(self.scop, self.blocks, self.sources)
         # Poly-View has blocks after what they read; copies of outputs come last.
         fusion = Fusion(view, self.target, list(self.blocks), self.must)
-        groups = fusion.choose()
-        return self._module(view, fusion, groups)
+        fusion.choose()
+        return self._module(fusion, merge_groups(fusion))
 
     # -- tensors ---------------------------------------------------------------------------------
 
@@ -134,7 +134,7 @@ class _Lowering:
 
     # -- kernels ---------------------------------------------------------------------------------
 
-    def _module(self, view: View, fusion: Fusion, groups: Sequence[tuple[Root, ...]]) -> Module:
+    def _module(self, fusion: Fusion, groups: Sequence[tuple[Root, ...]]) -> Module:
         kernels: list[Kernel] = []
         computed: dict[str, tuple[str, ...]] = {}
         done: set[object] = set()
@@ -147,7 +147,7 @@ class _Lowering:
                 done.add(key)
                 kernel, names = self._opaque(block, len(kernels))
             else:
-                kernel, names = self._kernel(view, fusion, group, len(kernels))
+                kernel, names = self._kernel(fusion, group, len(kernels))
             kernels.append(kernel)
             computed[kernel.name] = names
         used = {name for kernel in kernels for name in _tensors(kernel)}
@@ -176,13 +176,11 @@ class _Lowering:
         return tuple(found)
 
     def _kernel(
-        self, view: View, fusion: Fusion, group: tuple[Root, ...], number: int
+        self, fusion: Fusion, group: tuple[Root, ...], number: int
     ) -> tuple[Kernel, tuple[str, ...]]:
-        roots = {root.block for root in group}
-        inlined = fusion.closure(roots, fusion.inlined | roots)
-        kernel = assemble(view, group, inlined, str(number))
-        kernel = in_one_pass(kernel, fusion.tensors, self.target.row_bytes)
-        return kernel, (*inlined, *roots)
+        kernel = in_one_pass(fusion.finished(group), fusion.tensors, self.target.row_bytes)
+        names = fusion.members(group, fusion.inlined) | {root.block for root in group}
+        return replace(kernel, name=f"{kernel.pattern.value}{number}"), tuple(names)
 
     def _opaque(self, block: PolyBlock, number: int) -> tuple[Kernel, tuple[str, ...]]:
         alike = [

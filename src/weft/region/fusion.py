@@ -5,7 +5,7 @@ Blocks are visited from the last to the first. A block is written into every ker
 it back; otherwise it is *stored* and begins a kernel of its own. Elementwise blocks may be
 duplicated; a reduction or contraction is computed once or not inlined at all. When a block has to
 be stored because a reader of it was inlined into several kernels, storing that reader instead is
-tried (the rollback). At the end, kernels over the same space that share what they read are merged.
+tried (the rollback).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from weft.foundation.index_expr import Expr, params_of
 from weft.poly_view.ir import Access, BlockKind
-from weft.region.assemble import draft
+from weft.region.assemble import assemble, draft
 from weft.region.cost import kernel_seconds
-from weft.region.emit import Emitter, Root, Stop, View
-from weft.region.ir import Kernel, Read, Tensor
+from weft.region.emit import Root, Stop, View
+from weft.region.ir import Kernel, Tensor
 from weft.region.resources import stop_reason
+from weft.region.signature import on_tensors, signature
 from weft.target.target import Target
 
 HEAVY = (BlockKind.REDUCE, BlockKind.CONTRACTION)
@@ -51,21 +51,24 @@ class Fusion:
             for source in self._sources(name):
                 if source in self.readers and name not in self.readers[source]:
                     self.readers[source].append(name)
-        self._kernels: dict[object, tuple[Kernel, float]] = {}
+        self._drafts: dict[object, tuple[Kernel, float] | str] = {}
+        self._finished: dict[object, tuple[Kernel, tuple[str, ...]]] = {}
 
     def _sources(self, name: str) -> list[str]:
         return [access.tensor for access in self.view.blocks[name].accesses]
 
-    def choose(self) -> list[tuple[Root, ...]]:
-        """The roots of every kernel, in an order in which they can run."""
+    def choose(self) -> None:
+        """Decide about every block."""
         for name in reversed(self.order):
             if name in self.must:
                 self.notes.append(f"{name} is stored: {self.must[name]}")
             else:
                 self._decide(name)
-        stored = [name for name in self.order if name not in self.inlined]
-        groups: list[tuple[Root, ...]] = [(Root(name),) for name in stored]
-        return Merger(self, groups).run()
+
+    @property
+    def stored(self) -> list[str]:
+        """The blocks that are not inlined, in order."""
+        return [name for name in self.order if name not in self.inlined]
 
     # -- one block -------------------------------------------------------------------------------
 
@@ -168,182 +171,40 @@ class Fusion:
                 stack += self._sources(name)
         return frozenset(found)
 
-    def kernel(self, roots: tuple[Root, ...], inlined: set[str]) -> tuple[Kernel, float]:
-        """The kernel of some roots, and its time. What one of them reads of another is inlined."""
+    def members(self, roots: tuple[Root, ...], inlined: set[str]) -> frozenset[str]:
+        """What a kernel with these roots inlines, also of one another."""
         names = {root.block for root in roots}
-        needed = self.closure(names, inlined | names)
-        key = (roots, needed)
-        if key not in self._kernels:
-            kernel, _ = draft(self.view, roots, needed)
-            seconds = kernel_seconds(kernel, self.tensors, self.target)
-            self._kernels[key] = kernel, seconds
-        return self._kernels[key]
+        return self.closure(names, inlined | names)
 
-
-@dataclass
-class Merger:
-    """Kernels over the same space made one, where that saves reads."""
-
-    fusion: Fusion
-    groups: list[tuple[Root, ...]]
-    _read_sets: dict[tuple[Root, ...], set[str]] = field(default_factory=dict)
-    _need_sets: dict[tuple[Root, ...], set[str]] = field(default_factory=dict)
-
-    def run(self) -> list[tuple[Root, ...]]:
-        for place in range(len(self.groups) - 1, -1, -1):
-            self._absorb(place)
-        return self._in_order()
-
-    def _absorb(self, place: int) -> None:
-        """Merge earlier groups into the group at `place`, nearest first."""
-        for other in range(place - 1, -1, -1):
-            if not self.groups[other] or not self.groups[place]:
-                continue
-            merged = self._merged(self.groups[place], self.groups[other])
-            if merged is not None:
-                first, second = self.groups[place][0].block, self.groups[other][0].block
-                self.fusion.notes.append(f"{second} is stored by the kernel of {first}")
-                self.groups[place], self.groups[other] = merged, ()
-
-    def _merged(self, group: tuple[Root, ...], other: tuple[Root, ...]) -> tuple[Root, ...] | None:
-        if not self._related(group, other) or self._far(group, other):
-            return None
-        fusion = self.fusion
-        try:
-            roots = (*group, *self._places(group, other))
-            kernel, seconds = fusion.kernel(roots, fusion.inlined)
-            parts = [fusion.kernel(part, fusion.inlined) for part in (group, other)]
-        except Stop:
-            return None
-        stops = [stop_reason(p, kernel, fusion.tensors, fusion.target) for p, _ in parts]
-        shares = _reads_of(kernel) < sum(_reads_of(part) for part, _ in parts)
-        if any(stops) or not shares or seconds >= sum(time for _, time in parts):
-            return None
-        return roots
-
-    def _related(self, group: tuple[Root, ...], other: tuple[Root, ...]) -> bool:
-        """Whether two groups are of a kind that can be merged and read something in common."""
-        blocks = [self.fusion.view.blocks[root.block] for root in (*group, *other)]
-        if any(b.kind in (BlockKind.OPAQUE, BlockKind.UPDATE) for b in blocks):
-            return False
-        if len({b.shape for b in blocks}) > 1 and sorted(blocks[0].shape) != sorted(
-            blocks[-1].shape
-        ):
-            return False
-        mine, theirs = self._reads(group), self._reads(other)
-        return bool(mine & theirs) or any(root.block in mine for root in other)
-
-    def _reads(self, group: tuple[Root, ...]) -> set[str]:
-        """Every stored tensor that a group reads."""
-        if group in self._read_sets:
-            return self._read_sets[group]
-        fusion = self.fusion
-        names = {root.block for root in group}
-        inside = names | fusion.closure(names, fusion.inlined)
-        sources = {a.tensor for name in inside for a in fusion.view.blocks[name].accesses}
-        self._read_sets[group] = sources - inside
-        return self._read_sets[group]
-
-    def _places(self, group: tuple[Root, ...], other: tuple[Root, ...]) -> list[Root]:
-        """The roots of `other` placed on the axes of `group`: where it reads them, or position by
-        position."""
-        fusion = self.fusion
-        names = {root.block for root in (*group, *other)}
-        inside = fusion.closure(names, fusion.inlined | names)
-        if len(inside) >= LARGEST:
-            raise Stop(f"a kernel has at most {LARGEST} blocks")
-        emitter = Emitter(fusion.view, inside)
-        emitter.run(group)
-        found = []
-        for root in other:
-            read = {
-                key[1]
-                for key in emitter.values
-                if isinstance(key, tuple) and key[0] == root.block and not key[2]
-            }
-            places = read.pop() if len(read) == 1 else self._by_position(emitter, root)
-            axes = {expr.single_axis.name for expr in places if expr.single_axis is not None}
-            if len(axes) != len(places) or axes != set(emitter.own):
-                raise Stop(f"{root.block} lies over other axes")
-            found.append(Root(root.block, places))
+    def kernel(self, roots: tuple[Root, ...], inlined: set[str]) -> tuple[Kernel, float]:
+        """A draft of the kernel of some roots, on tensors of the same shapes, and its time."""
+        needed = self.members(roots, inlined)
+        key, _ = signature(self.view, roots, needed)
+        if key not in self._drafts:
+            self._drafts[key] = self._draft(roots, needed)
+        found = self._drafts[key]
+        if isinstance(found, str):
+            raise Stop(found)
         return found
 
-    def _by_position(self, emitter: Emitter, root: Root) -> tuple[Expr, ...]:
-        shape = self.fusion.view.blocks[root.block].shape
-        if shape != tuple(emitter.sizes[name] for name in emitter.own):
-            raise Stop(f"{root.block} has another shape")
-        return emitter.places
+    def _draft(self, roots: tuple[Root, ...], needed: frozenset[str]) -> tuple[Kernel, float] | str:
+        try:
+            kernel = draft(self.view, roots, needed)
+        except Stop as reason:
+            return str(reason)
+        return kernel, kernel_seconds(kernel, self.tensors, self.target)
 
-    def _far(self, group: tuple[Root, ...], other: tuple[Root, ...]) -> bool:
-        """Whether a third group stands between the two: it reads one and is read by the other."""
-        mine = {root.block for root in group}
-        start = {root.block for root in other}
-        reached: set[str] = set()
-        stack = [
-            reader
-            for name in start
-            for reader in self._reading_groups(name)
-            if not reader & (mine | start)
-        ]
-        while stack:
-            names = stack.pop()
-            if names <= reached:
-                continue
-            reached |= names
-            for name in names:
-                for reader in self._reading_groups(name):
-                    if reader & mine:
-                        return True
-                    stack.append(reader)
-        return False
-
-    def _reading_groups(self, name: str) -> list[frozenset[str]]:
-        """The groups whose kernels read a stored block, as sets of roots."""
-        return [
-            frozenset(root.block for root in group)
-            for group in self.groups
-            if group and name in self._needs(group)
-        ]
-
-    def _needs(self, group: tuple[Root, ...]) -> set[str]:
-        """Stored blocks that a group depends on, bases and params included."""
-        if group in self._need_sets:
-            return self._need_sets[group]
-        view = self.fusion.view
-        inside = {root.block for root in group}
-        inside |= self.fusion.closure(inside, self.fusion.inlined)
-        found = set(self._reads(group))
-        for name in inside:
-            found |= dependencies(view, name)
-        needs = {name for name in found if name in view.blocks and name not in inside}
-        self._need_sets[group] = needs
-        return needs
-
-    def _in_order(self) -> list[tuple[Root, ...]]:
-        """Groups after everything they read; otherwise in the order of the program."""
-        left = [group for group in self.groups if group]
-        done: set[str] = set()
-        result = []
-        while left:
-            ready = next(g for g in left if self._needs(g) <= done)
-            left.remove(ready)
-            result.append(ready)
-            done |= {root.block for root in ready}
-        return result
-
-
-def dependencies(view: View, name: str) -> set[str]:
-    """What a block needs besides what it reads: its base, and the tensors of its params."""
-    block = view.blocks[name]
-    found = {block.base} if block.base is not None else set()
-    for expr in block.expressions:
-        for param in params_of(expr):
-            found.add(view.params[param].access.tensor)
-    return found
-
-
-def _reads_of(kernel: Kernel) -> int:
-    return sum(isinstance(let.expr, Read) for let in kernel.body)
+    def finished(self, roots: tuple[Root, ...]) -> Kernel:
+        """The kernel of some roots as it will be; equal ones are written out once."""
+        needed = self.members(roots, self.inlined)
+        blocks = [self.view.blocks[name] for name in (*needed, *(r.block for r in roots))]
+        if any(block.value_id and block.name != block.value_id for block in blocks):
+            return assemble(self.view, roots, needed)
+        key, tensors = signature(self.view, roots, needed)
+        if key not in self._finished:
+            self._finished[key] = assemble(self.view, roots, needed), tensors
+        kernel, known = self._finished[key]
+        return on_tensors(kernel, dict(zip(known, tensors, strict=True)))
 
 
 def _in_place(access: Access) -> bool:

@@ -27,17 +27,8 @@ from weft.ptir.types import Dim, Shape, Symbol, TensorType, TupleType, leaves
 from weft.testing.choices import Choices
 from weft.testing.data import Array, DataSource
 from weft.testing.draft import Bundle, Draft, Item
-from weft.testing.facts import (
-    ANYTHING,
-    BITS,
-    Facts,
-    Number,
-    Want,
-    join,
-    limit,
-    part,
-    settle,
-)
+from weft.testing.facts import ANYTHING, BITS, Facts, Number, Want, join, limit, settle
+from weft.testing.invent import invent
 
 MAX_ELEMENTS = 4096
 MAX_INPUT = 512
@@ -292,37 +283,10 @@ class Generator:
 
     def invent(self, dtype: DType, want: Want = ANYTHING) -> Facts:
         """Facts for fresh contents that a want accepts."""
-        if dtype.is_float or dtype.is_complex:
-            return self._invent_float(dtype, want)
-        low, high = int(dtype.lowest), int(dtype.highest)
-        if not dtype.is_integer:
-            return BITS
-        if self.choices.chance(0.75):
-            small = self.choices.choose((1, 3, 7, 15))
-            low, high = max(low, -small), min(high, small)
-        low = math.ceil(max(low, want.low)) if want.low > -math.inf else low
-        high = math.floor(min(high, want.high)) if want.high < math.inf else high
-        if low > high:
-            low = math.ceil(max(int(dtype.lowest), want.low))
-            high = math.floor(min(int(dtype.highest), max(want.high, want.low)))
-        if low > high:
+        found = invent(self.choices, dtype, want)
+        if found is None:
             raise Skip
-        return Facts(low, high, zeros=True)
-
-    def _invent_float(self, dtype: DType, want: Want) -> Facts:
-        precision = part(dtype).precision
-        top = float(self.choices.choose((1, 2, 4, 8)))
-        while top <= want.low or -top >= want.high:
-            top *= 2
-        bits = min(self.choices.choose((2, 3, 4, precision - 1)), precision - 1)
-        low, high = max(want.low, -top), min(want.high, top)
-        for used in range(bits, precision + 1):
-            step = top / 2**used
-            first, last = math.ceil(low / step), math.floor(high / step)
-            if first <= last:
-                special = want.special and dtype.is_float and self.choices.chance(0.12)
-                return Facts(first * step, last * step, step, special, zeros=True)
-        raise Skip
+        return found
 
     # -- adapting values -------------------------------------------------------------------------
 

@@ -40,6 +40,10 @@ class RandomCase:
         count = sum(len(body.body) for body in self.program.bodies)
         return f"<random program {self.seed} with {count} instructions>"
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """What IPython and Hypothesis print; the fields alone would fill pages."""
+        printer.text(repr(self))
+
 
 def random_program(
     seed: int,

@@ -3,7 +3,8 @@
     Kernel = grid, threads, buffers, maps [TensorMap], tiles [SharedTile], barriers [Barriers],
              tables, body
     Stmt   = Let | Set | Registers | For | If | Roles(case, ...)                     control
-           | LoadElement | StShared | Epilogue | StGlobalVec                         elements
+           | LoadElement | StShared | LoadShared | Epilogue | StGlobalVec            elements
+           | statements on single values (`values.py`)                               map, row
            | CpAsync | CommitGroup | WaitGroup | LdMatrix | MmaSync                  SM80
            | MbarrierInit | MbarrierInitFence | MbarrierExpectTx | MbarrierArrive | MbarrierWait
            | PrefetchMap | TmaLoad | TmaStore | TmaCommit | TmaWaitRead | ProxyFence
@@ -33,9 +34,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from weft.codegen.gpu.element import ElementOp
+from weft.codegen.gpu.element import ElementOp, Number
 from weft.codegen.gpu.scalar import Like, Scalar
 from weft.codegen.gpu.swizzle import Major, Swizzle, TileLayout
+from weft.codegen.gpu.values import ValueStmt
 from weft.foundation.dtypes import DType
 
 
@@ -146,7 +148,10 @@ class Registers:
 
 @dataclass(frozen=True)
 class For:
-    """`for var in range(start, stop, step)`; unrolled loops have literal bounds."""
+    """`for var in range(start, stop, step)`; unrolled loops have literal bounds.
+
+    `times` turns of a loop that is not unrolled may be interleaved by the compiler.
+    """
 
     var: str
     start: Like
@@ -154,6 +159,7 @@ class For:
     step: Like
     body: tuple[Stmt, ...]
     unroll: bool = False
+    times: int = 1
 
 
 @dataclass(frozen=True)
@@ -187,22 +193,34 @@ class Roles:
 
 @dataclass(frozen=True)
 class LoadElement:
-    """`name = buffer[offset]`, or 0 where the guard fails."""
+    """`name = buffer[offset]`, or `fill` where the guard fails."""
 
     name: str
     buffer: int
     dtype: DType
     offset: Scalar
     guard: Scalar
+    fill: Number = 0
+    constant: bool = True
+    """Whether nobody writes the buffer while the kernel runs."""
 
 
 @dataclass(frozen=True)
 class StShared:
-    """Store a variable made by `LoadElement`, as `dtype`."""
+    """Store a value as `dtype`, in whole words."""
 
     target: Address
     name: str
     dtype: DType
+
+
+@dataclass(frozen=True)
+class LoadShared:
+    """A value that was stored as `dtype`."""
+
+    name: str
+    dtype: DType
+    source: Address
 
 
 @dataclass(frozen=True)
@@ -510,7 +528,7 @@ class SyncThreads:
 
 Stmt: TypeAlias = (
     Let | Set | Registers | For | If | Roles
-    | LoadElement | StShared | StSharedVec | Epilogue | StGlobalVec
+    | LoadElement | StShared | StSharedVec | LoadShared | Epilogue | StGlobalVec | ValueStmt
     | MbarrierInit | MbarrierInitFence | MbarrierExpectTx | MbarrierArrive | MbarrierWait
     | PrefetchMap | TmaLoad | TmaStore | TmaCommit | TmaWaitRead | ProxyFence
     | Descriptor | WgmmaFence | Wgmma | WgmmaCommit | WgmmaWait | SetMaxNReg
@@ -521,7 +539,8 @@ Stmt: TypeAlias = (
 
 @dataclass(frozen=True)
 class Kernel:
-    """What one launch runs. Parameters are the tensor maps, then one pointer per buffer."""
+    """What one launch runs. Parameters are the tensor maps, then one pointer per buffer, then, in
+    kernels that report violations, that of the error word."""
 
     name: str
     grid: int
@@ -533,6 +552,8 @@ class Kernel:
     barriers: tuple[Barriers, ...]
     tables: tuple[Table, ...]
     body: tuple[Stmt, ...]
+    reports: bool = False
+    """Whether it can find a violation."""
 
     @property
     def shared_bytes(self) -> int:

@@ -13,12 +13,16 @@ from weft.codegen.gpu.swizzle import Major
 from weft.foundation.dtypes import DType
 
 COMMON: Final = r"""
+typedef signed char i8;
+typedef unsigned char u8;
+typedef short i16;
 typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef long long i64;
 struct alignas(64) TensorMap { u64 words[16]; };
 #define INLINE static __device__ __forceinline__
+#define INLINE_MEMBER __device__ __forceinline__
 
 INLINE float max_nan(float a, float b) {
   float r; asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b)); return r;
@@ -79,6 +83,88 @@ INLINE void load_shared_pair(float& a, float& b, u32 address) {
 INLINE void named_barrier(int number, int threads) {
   asm volatile("bar.sync %0, %1;" :: "r"(number), "r"(threads) : "memory");
 }
+"""
+
+ELEMENTS: Final = r"""
+INLINE double max_nan(double a, double b) { return a != a ? a : b != b ? b : fmax(a, b); }
+INLINE double min_nan(double a, double b) { return a != a ? a : b != b ? b : fmin(a, b); }
+INLINE double gelu(double x) { return 0.5 * x * (1.0 + erf(x * 0x1.6a09e667f3bcdp-1)); }
+INLINE double silu(double x) { return x / (1.0 + exp(-x)); }
+// Toward zero; the lowest value by -1 wraps. A divisor of 0 is reported elsewhere and counts as 1.
+template <class T> INLINE T divide(T a, T b) {
+  if (b == 0) return a;
+  if (b == (T)-1 && (T)-1 < (T)0) return (T)(0 - (u64)a);
+  return (T)(a / b);
+}
+// Rounded to odd: the last digit says whether anything was cut off.
+INLINE float to_odd(double x) {
+  const float cut = __double2float_rz(x);
+  return (double)cut == x || x != x ? cut : __uint_as_float(__float_as_uint(cut) | 1);
+}
+INLINE double sticky(double cut, bool exact) {
+  return exact ? cut : __longlong_as_double(__double_as_longlong(cut) | 1);
+}
+INLINE float to_odd(int x) { return to_odd((double)x); }
+INLINE float to_odd(u32 x) { return to_odd((double)x); }
+INLINE float to_odd(i64 x) {
+  const double cut = __ll2double_rz(x);
+  return to_odd(sticky(cut, __double2ll_rz(cut) == x));
+}
+INLINE float to_odd(u64 x) {
+  const double cut = __ull2double_rz(x);
+  return to_odd(sticky(cut, __double2ull_rz(cut) == x));
+}
+"""
+
+THREADS: Final = r"""
+template <class T> INLINE u32 bits(T x) { return (u32)x; }
+INLINE u32 bits(float x) { return __float_as_uint(x); }
+INLINE u64 bits(double x) { return (u64)__double_as_longlong(x); }
+INLINE u64 bits(i64 x) { return (u64)x; }
+INLINE u64 bits(u64 x) { return x; }
+template <class T> struct Held { static INLINE_MEMBER T from(u64 x) { return (T)x; } };
+template <> struct Held<float> {
+  static INLINE_MEMBER float from(u64 x) { return __uint_as_float((u32)x); }
+};
+template <> struct Held<double> {
+  static INLINE_MEMBER double from(u64 x) { return __longlong_as_double((i64)x); }
+};
+template <> struct Held<bool> { static INLINE_MEMBER bool from(u64 x) { return x != 0; } };
+INLINE u32 exchange(u32 x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
+INLINE u64 exchange(u64 x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
+INLINE void store_shared(u32 address, u32 x) {
+  asm volatile("st.shared.b32 [%0], %1;" :: "r"(address), "r"(x) : "memory");
+}
+INLINE void store_shared(u32 address, u64 x) {
+  asm volatile("st.shared.b64 [%0], %1;" :: "r"(address), "l"(x) : "memory");
+}
+INLINE u32 load_shared_4(u32 address) {
+  u32 x; asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(address) : "memory"); return x;
+}
+INLINE u64 load_shared_8(u32 address) {
+  u64 x; asm volatile("ld.shared.b64 %0, [%1];" : "=l"(x) : "r"(address) : "memory"); return x;
+}
+template <class T> INLINE T fetch(const T* p, bool constant) { return constant ? __ldg(p) : *p; }
+INLINE bool fetch(const bool* p, bool constant) {
+  return fetch((const u8*)p, constant) != 0;
+}
+INLINE void fetch_words(u32 (&w)[1], const char* p, bool constant) {
+  w[0] = fetch((const u32*)p, constant);
+}
+INLINE void fetch_words(u32 (&w)[2], const char* p, bool constant) {
+  const uint2 q = fetch((const uint2*)p, constant);
+  w[0] = q.x; w[1] = q.y;
+}
+INLINE void fetch_words(u32 (&w)[4], const char* p, bool constant) {
+  const uint4 q = fetch((const uint4*)p, constant);
+  w[0] = q.x; w[1] = q.y; w[2] = q.z; w[3] = q.w;
+}
+INLINE void put_words(const u32 (&w)[1], char* p) { *(u32*)p = w[0]; }
+INLINE void put_words(const u32 (&w)[2], char* p) { *(uint2*)p = make_uint2(w[0], w[1]); }
+INLINE void put_words(const u32 (&w)[4], char* p) {
+  *(uint4*)p = make_uint4(w[0], w[1], w[2], w[3]);
+}
+INLINE void report(u64* error, u64 what) { atomicMax(error, what); }
 """
 
 SM90: Final = r"""

@@ -1,0 +1,136 @@
+"""Statements on single values: what map and row kernels are made of.
+
+    Stmt = ReadParam | LoadVector | Compute | IndexValue | Variable | Assign | Choose | Shuffle
+         | StoreElement | StoreVector | Report
+
+Semantics. A value is a named element of a dtype, one per thread; `Compute` and the others that name
+a value make it once, a `Variable` may be assigned again. Guards are truth values per thread: where
+one fails, memory is not touched and nothing changes. Offsets are in elements. Names are unique in a
+kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from weft.codegen.gpu.element import ElementOp, Number
+from weft.codegen.gpu.scalar import Scalar
+from weft.foundation.dtypes import DType
+
+
+@dataclass(frozen=True)
+class ReadParam:
+    """A new integer variable: an element of an integer buffer, held to a range."""
+
+    name: str
+    buffer: int
+    dtype: DType
+    element: int
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class LoadVector:
+    """Consecutive elements by one access, or zeros where the guard fails."""
+
+    names: tuple[str, ...]
+    buffer: int
+    dtype: DType
+    offset: Scalar
+    guard: Scalar
+    constant: bool = True
+    """Whether nobody writes the buffer while the kernel runs."""
+
+
+@dataclass(frozen=True)
+class Compute:
+    """A value by one function."""
+
+    op: ElementOp
+
+
+@dataclass(frozen=True)
+class IndexValue:
+    """An integer expression as a value."""
+
+    name: str
+    dtype: DType
+    value: Scalar
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A value that will be assigned again, and its start."""
+
+    name: str
+    dtype: DType
+    start: Number
+
+
+@dataclass(frozen=True)
+class Assign:
+    """A variable's next value."""
+
+    name: str
+    source: str
+    guard: Scalar
+
+
+@dataclass(frozen=True)
+class Choose:
+    """`cond ? x : y`, of two values of one dtype."""
+
+    name: str
+    dtype: DType
+    cond: Scalar
+    x: str
+    y: str
+
+
+@dataclass(frozen=True)
+class Shuffle:
+    """The value that the lane whose number differs in the bits of `mask` has. All lanes take
+    part."""
+
+    name: str
+    dtype: DType
+    source: str
+    mask: int
+
+
+@dataclass(frozen=True)
+class StoreElement:
+    """`buffer[offset] = source`, rounded to nothing: the value has the buffer's dtype."""
+
+    buffer: int
+    dtype: DType
+    offset: Scalar
+    guard: Scalar
+    source: str
+
+
+@dataclass(frozen=True)
+class StoreVector:
+    """Consecutive elements by one access."""
+
+    buffer: int
+    dtype: DType
+    offset: Scalar
+    guard: Scalar
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """Report a violation to the host where a divisor is zero."""
+
+    divisor: str
+    guard: Scalar
+
+
+ValueStmt: TypeAlias = (
+    ReadParam | LoadVector | Compute | IndexValue | Variable | Assign | Choose | Shuffle
+    | StoreElement | StoreVector | Report
+)  # fmt: skip

@@ -1,0 +1,196 @@
+"""Kernels over the same space made one, where that saves reads; and the order in which kernels run.
+
+Two kernels are candidates when one reads what the other stores, or when both read a tensor. They
+are merged if no third kernel stands between them, the result is a kernel of a known shape within
+the machine's limits, at least one read disappears, and the estimate is lower.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import TypeAlias
+
+from weft.foundation.index_expr import Expr, params_of
+from weft.poly_view.ir import BlockKind
+from weft.region.emit import Emitter, Root, Stop, View
+from weft.region.fusion import LARGEST, Fusion
+from weft.region.ir import Kernel, Read
+from weft.region.resources import stop_reason
+
+Group: TypeAlias = tuple[Root, ...]
+
+
+def merge_groups(fusion: Fusion) -> list[Group]:
+    """The roots of every kernel, in an order in which they can run."""
+    merger = _Merger(fusion, [(Root(name),) for name in fusion.stored])
+    merger.run()
+    return merger.in_order()
+
+
+class _Merger:
+    """Groups of roots by number; a group that was merged into another one is gone."""
+
+    def __init__(self, fusion: Fusion, groups: list[Group]) -> None:
+        self.fusion = fusion
+        self.groups: dict[int, Group] = dict(enumerate(groups))
+        self.home = {root.block: n for n, group in self.groups.items() for root in group}
+        self.reads = {n: self._reads(group) for n, group in self.groups.items()}
+        self.before = {n: self._before(group, n) for n, group in self.groups.items()}
+        self.readers: dict[str, set[int]] = {}
+        for n, names in self.reads.items():
+            for name in names:
+                self.readers.setdefault(name, set()).add(n)
+
+    def run(self) -> None:
+        for number in sorted(self.groups, reverse=True):
+            for other in self._candidates(number) if number in self.groups else ():
+                self._try(number, other)
+
+    # -- what a group reads ----------------------------------------------------------------------
+
+    def _inside(self, group: Group) -> set[str]:
+        names = {root.block for root in group}
+        return names | self.fusion.closure(names, self.fusion.inlined | names)
+
+    def _reads(self, group: Group) -> set[str]:
+        """Every tensor that a group reads."""
+        blocks, inside = self.fusion.view.blocks, self._inside(group)
+        return {a.tensor for name in inside for a in blocks[name].accesses} - inside
+
+    def _before(self, group: Group, number: int) -> set[int]:
+        """The groups that have to run before this one."""
+        needed = set(self._reads(group))
+        for name in self._inside(group):
+            needed |= dependencies(self.fusion.view, name)
+        return {self.home[name] for name in needed if name in self.home} - {number}
+
+    def _candidates(self, number: int) -> list[int]:
+        """Earlier groups that this one reads, or that read the same tensors, nearest first."""
+        found = {self.home[name] for name in self.reads[number] if name in self.home}
+        for name in self.reads[number]:
+            found |= self.readers[name]
+        earlier = (n for n in found if n < number and n in self.groups)
+        return sorted((n for n in earlier if self._alike(n, number)), reverse=True)
+
+    def _alike(self, first: int, second: int) -> bool:
+        """Whether two groups could share a kernel by kind and size."""
+        blocks = self.fusion.view.blocks
+        lead = [blocks[self.groups[n][0].block] for n in (first, second)]
+        if any(block.kind in (BlockKind.OPAQUE, BlockKind.UPDATE) for block in lead):
+            return False
+        return sorted(lead[0].shape) == sorted(lead[1].shape)
+
+    # -- merging ---------------------------------------------------------------------------------
+
+    def _try(self, number: int, other: int) -> None:
+        if other not in self.groups or self._far(number, other):
+            return
+        roots = self._merged(self.groups[number], self.groups[other])
+        if roots is None:
+            return
+        first, second = self.groups[number][0].block, self.groups[other][0].block
+        self.fusion.notes.append(f"{second} is stored by the kernel of {first}")
+        del self.groups[other]
+        self.groups[number] = roots
+        self.home.update((root.block, number) for root in roots)
+        self.reads[number] = self._reads(roots)
+        self.before[number] = (self.before[number] | self.before.pop(other)) - {number, other}
+        for waiting in self.before.values():
+            if other in waiting:
+                waiting.discard(other)
+                waiting.add(number)
+        for name in self.reads.pop(other):
+            self.readers[name].discard(other)
+            self.readers[name].add(number)
+
+    def _merged(self, group: Group, other: Group) -> Group | None:
+        fusion = self.fusion
+        try:
+            roots = (*group, *self._places(group, other))
+            kernel, seconds = fusion.kernel(roots, fusion.inlined)
+            parts = [fusion.kernel(part, fusion.inlined) for part in (group, other)]
+        except Stop:
+            return None
+        stops = [stop_reason(p, kernel, fusion.tensors, fusion.target) for p, _ in parts]
+        shares = _read_count(kernel) < sum(_read_count(part) for part, _ in parts)
+        if any(stops) or not shares or seconds >= sum(time for _, time in parts):
+            return None
+        return roots
+
+    def _places(self, group: Group, other: Group) -> list[Root]:
+        """The roots of `other` placed on the axes of `group`: where it reads them, or position by
+        position."""
+        fusion = self.fusion
+        inside = fusion.members((*group, *other), fusion.inlined)
+        if len(inside) >= LARGEST:
+            raise Stop(f"a kernel has at most {LARGEST} blocks")
+        emitter = Emitter(fusion.view, inside)
+        emitter.run(group)
+        found = []
+        for root in other:
+            read = {
+                places
+                for (block, places, guards) in emitter.values
+                if block == root.block and not guards
+            }
+            places = read.pop() if len(read) == 1 else self._by_position(emitter, root)
+            axes = {expr.single_axis.name for expr in places if expr.single_axis is not None}
+            if len(axes) != len(places) or axes != set(emitter.own):
+                raise Stop(f"{root.block} lies over other axes")
+            found.append(Root(root.block, places))
+        return found
+
+    def _by_position(self, emitter: Emitter, root: Root) -> tuple[Expr, ...]:
+        shape = self.fusion.view.blocks[root.block].shape
+        if shape != tuple(emitter.sizes[name] for name in emitter.own):
+            raise Stop(f"{root.block} has another shape")
+        return emitter.places
+
+    def _far(self, number: int, other: int) -> bool:
+        """Whether a third group stands between the two: it needs one and is needed by the other."""
+        for last, first in ((number, other), (other, number)):
+            stack = [n for n in self.before[last] if n != first]
+            seen: set[int] = set()
+            while stack:
+                here = stack.pop()
+                if here == first:
+                    return True
+                if here not in seen:
+                    seen.add(here)
+                    stack += self.before[here]
+        return False
+
+    # -- order -----------------------------------------------------------------------------------
+
+    def in_order(self) -> list[Group]:
+        """Groups after everything they need; otherwise in the order of the program."""
+        missing = {n: set(needed) for n, needed in self.before.items()}
+        after: dict[int, list[int]] = {n: [] for n in missing}
+        for n, needed in missing.items():
+            for earlier in needed:
+                after[earlier].append(n)
+        ready = [n for n, needed in missing.items() if not needed]
+        heapify(ready)
+        result = []
+        while ready:
+            n = heappop(ready)
+            result.append(self.groups[n])
+            for later in after[n]:
+                missing[later].discard(n)
+                if not missing[later]:
+                    heappush(ready, later)
+        return result
+
+
+def dependencies(view: View, name: str) -> set[str]:
+    """What a block needs besides what it reads: its base, and the tensors of its params."""
+    block = view.blocks[name]
+    found = {block.base} if block.base is not None else set()
+    for expr in block.expressions:
+        for param in params_of(expr):
+            found.add(view.params[param].access.tensor)
+    return found
+
+
+def _read_count(kernel: Kernel) -> int:
+    return sum(isinstance(let.expr, Read) for let in kernel.body)

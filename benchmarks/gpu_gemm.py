@@ -1,6 +1,6 @@
 """GEMM on the GPU against cuBLAS: every plan in `plans/` on every shape.
 
-    PYTHONPATH=src python3 benchmarks/gpu_gemm.py [--build-only] [--cases 4k,gpt]
+    PYTHONPATH=src python3 -m benchmarks.gpu_gemm [--build-only] [--cases 4k,gpt]
 
 Every kernel is first checked against an f32 product, in a child process that is given up when a
 kernel hangs. Then all kernels of a shape and cuBLAS are timed together: one launch of each per
@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gemm_kernels import Built, Contraction, build, load_plan, plan_names
-
 from weft.foundation.errors import WeftError
 from weft.runtime.cuda import open_device
 from weft.runtime.cuda_kernels import load
@@ -201,7 +200,16 @@ def _run_child(
 ) -> tuple[tuple[str, str] | None, bool]:
     """One child: the kernel at which it ended too early, if it did, and whether it got through."""
     done = json.dumps([list(job) for job in verdicts])
-    command = [sys.executable, __file__, "--check", "--cases", ",".join(cases), "--skip", done]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.gpu_gemm",
+        "--check",
+        "--cases",
+        ",".join(cases),
+        "--skip",
+        done,
+    ]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     current: tuple[str, str] | None = None
     before = len(verdicts)
@@ -403,8 +411,8 @@ def main() -> None:
     OUR_NAMES.update(good)
     wrong = [f"{' '.join(job)}: {why}" for job, why in verdicts.items() if why]
     rows: list[Row] = []
-    for found in time_kernels(cases, good, options.only):
-        rows += found
+    for timed in time_kernels(cases, good, options.only):
+        rows += timed
         _write(rows, wrong)
     print((output_folder() / "gpu_gemm.md").read_text(), flush=True)
 

@@ -21,6 +21,7 @@ from weft.region.emit import Root, Source, View, makes_up
 from weft.region.folds import in_one_pass
 from weft.region.fusion import Fusion
 from weft.region.ir import Chain, Kernel, Module, OpaqueCall, Output, Pattern, Tensor, row_major
+from weft.region.layouts import Layout, contraction_layouts
 from weft.region.merge import dependencies, merge_groups
 from weft.target.target import Target
 from weft.tiny.ir import Graph
@@ -49,10 +50,11 @@ class _Lowering:
         self._inputs()
         self.blocks = dict(self.scop.by_name)
         self._outputs()
+        self._stored()
+        layouts = contraction_layouts(self.blocks, set(self.sources) | self._shaped())
         for name, block in self.blocks.items():
             if name not in self.sources:
-                self._source(name, block, _shape(block), "internal")
-        self._stored()
+                self._source(name, block, layouts.get(name))
         view = View.of(self.scop, self.blocks, self.sources)
         # Poly-View has blocks after what they read; copies of outputs come last.
         fusion = Fusion(view, self.target, list(self.blocks), self.must)
@@ -67,9 +69,20 @@ class _Lowering:
             shape = self.scop.shapes.get(name, atoms)
             self.sources[name] = Source(Tensor(name, dtype, shape, role), atoms)
 
-    def _source(self, name: str, block: PolyBlock, shape: tuple[int, ...], role: str) -> None:
-        tensor = Tensor(self._free_name(name), block.dtype, shape, role)
-        self.sources[name] = Source(tensor, block.shape)
+    def _source(self, name: str, block: PolyBlock, layout: Layout | None) -> None:
+        shape = _shape(block) if layout is None else layout.shape(block.shape)
+        tensor = Tensor(self._free_name(name), block.dtype, shape, "internal")
+        self.sources[name] = Source(tensor, block.shape, layout.order if layout else None)
+
+    def _shaped(self) -> set[str]:
+        """Blocks whose tensors have to lie as they are: of ops that are carried whole, of updates,
+        and of their operands."""
+        whole = (BlockKind.OPAQUE, BlockKind.UPDATE)
+        found = {name for name, block in self.blocks.items() if block.kind in whole}
+        for name in tuple(found):
+            found.update(access.tensor for access in self.blocks[name].accesses)
+            found |= dependencies(self._view(), name)
+        return found
 
     def _free_name(self, name: str) -> str:
         taken = {source.tensor.name for source in self.sources.values()}

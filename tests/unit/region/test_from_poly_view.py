@@ -18,8 +18,11 @@ from weft import run
 from weft.foundation.dtypes import BF16, F32, SI32, DType
 from weft.plan.from_region import plan_module
 from weft.plan.text import plan_to_json
+from weft.region import fusion
+from weft.region.assemble import draft
 from weft.region.interp import run_module
 from weft.region.ir import Fold, Kernel, Materialize, Module, Pattern, Read, Select, walk
+from weft.region.structure import structure_key
 from weft.region.text import dumps, loads
 from weft.target.known import target_named
 from weft.tiny import build, text
@@ -377,3 +380,52 @@ def test_windows_are_one_kernel() -> None:
     found = lowered(graph_of((x,), y=Unary(Fn.EXP, view)))
     assert patterns(found.module) == ["map"]
     agrees(found)
+
+
+# -- equal layers --------------------------------------------------------------------------------
+
+
+def block_of(x: Value, weights: list[Input]) -> Value:
+    """Heads apart, scores, softmax, heads together, a projection, a residual."""
+    q, k, v = (build.permute(Reshape(matmul(x, w), (8, 2, 4)), (1, 0, 2)) for w in weights[:3])
+    scores = build.product(q, k, ([0], [0]), ([2], [2]), F32)
+    mixed = build.product(softmax(scores, (2, 8, 8)), v, ([0], [0]), ([2], [1]), F32)
+    together = Reshape(build.permute(mixed, (1, 0, 2)), (8, 8))
+    return Binary(Fn.ADD, x, matmul(together, weights[3]))
+
+
+def layers(count: int) -> Lowered:
+    x = Input("x", F32, (8, 8))
+    weights = [Input(f"w{n}", F32, (8, 8)) for n in range(4 * count)]
+    value: Value = x
+    for n in range(count):
+        value = block_of(value, weights[4 * n : 4 * n + 4])
+    return lowered(graph_of((x, *weights), y=value))
+
+
+def test_a_block_of_attention_is_seven_kernels() -> None:
+    """The result of the heads is stored so that the projection sums over one axis."""
+    found = layers(1)
+    assert patterns(found.module) == ["matmul"] * 3 + ["row"] + ["matmul"] * 3
+    last = found.module.kernels[-1]
+    assert {a.name: a.size for a in last.axes} == {"m": 8, "n": 8, "k": 8}
+    agrees(found)
+
+
+def test_equal_layers_are_drafted_and_keyed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    drafted: list[int] = []
+
+    def counting(*args: Any) -> Kernel:
+        drafted[-1] += 1
+        return draft(*args)
+
+    monkeypatch.setattr(fusion, "draft", counting)
+    keys = []
+    for count in (2, 5):
+        drafted.append(0)
+        module = layers(count).module
+        keys.append({structure_key(kernel, module.tensors) for kernel in module.kernels})
+        assert len(module.kernels) == 7 * count
+    assert drafted[1] == drafted[0]
+    assert keys[0] == keys[1]
+    agrees(layers(3))

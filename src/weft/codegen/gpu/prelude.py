@@ -71,9 +71,6 @@ INLINE u32 pack_f16(float low, float high) {
 }
 INLINE float load_bf16(const u16* p) { return widen_bf16(__ldg(p)); }
 INLINE float load_f16(const u16* p) { return widen_f16(__ldg(p)); }
-INLINE void store_shared_f32(u32 address, float x) {
-  asm volatile("st.shared.f32 [%0], %1;" :: "r"(address), "f"(x) : "memory");
-}
 INLINE void store_shared_v2(u32 address, u32 a, u32 b) {
   asm volatile("st.shared.v2.b32 [%0], {%1, %2};" :: "r"(address), "r"(a), "r"(b) : "memory");
 }

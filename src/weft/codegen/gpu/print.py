@@ -11,10 +11,13 @@ from collections.abc import Iterator
 from typing import Final
 
 from weft.codegen.gpu import ir, prelude
-from weft.codegen.gpu.print_elements import epilogue, load, store_vectors
+from weft.codegen.gpu.element import held
+from weft.codegen.gpu.print_elements import epilogue, store_vectors
 from weft.codegen.gpu.print_scalars import at, braced, text
+from weft.codegen.gpu.print_values import ValuePrinter, get_shared, load, put_shared
 from weft.codegen.gpu.scalar import Scalar, scalar
 from weft.codegen.gpu.swizzle import Major, descriptor
+from weft.codegen.gpu.values import ValueStmt
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import InternalError
 
@@ -28,8 +31,11 @@ def cuda(kernel: ir.Kernel) -> str:
 
 
 def _head(kernel: ir.Kernel) -> Iterator[str]:
-    yield prelude.COMMON
     statements = list(walk(kernel.body))
+    yield prelude.COMMON
+    yield prelude.ELEMENTS
+    if any(isinstance(s, ValueStmt | ir.LoadElement) for s in statements):
+        yield prelude.THREADS
     if any(isinstance(s, ir.MbarrierInit | ir.TmaLoad | ir.StMatrix) for s in statements):
         yield prelude.SM90
     if any(isinstance(s, ir.CpAsync | ir.LdMatrix) for s in statements):
@@ -67,6 +73,7 @@ def walk(body: tuple[ir.Stmt, ...]) -> Iterator[ir.Stmt]:
 def _signature(kernel: ir.Kernel) -> Iterator[str]:
     maps = [f"const __grid_constant__ TensorMap m{i}" for i, _ in enumerate(kernel.maps)]
     buffers = [f"char* b{i}" for i, _ in enumerate(kernel.buffers)]
+    buffers += ["u64* error"] if kernel.reports else []
     # The second bound, one block per multiprocessor, is what lets setmaxnreg take effect.
     yield f'extern "C" __global__ void __launch_bounds__({kernel.threads}, 1)'
     yield f"{kernel.name}({', '.join(maps + buffers)}) {{"
@@ -96,6 +103,7 @@ class _Printer:
         self.tiles = {tile.name: tile.offset for tile in kernel.tiles}
         self.barriers = {array.name: array for array in kernel.barriers}
         self.maps = {found.name: f"m{i}" for i, found in enumerate(kernel.maps)}
+        self.values = ValuePrinter()
 
     def block(self, body: tuple[ir.Stmt, ...]) -> Iterator[str]:
         for statement in body:
@@ -111,7 +119,7 @@ class _Printer:
                 yield f"{kind.value} {name}[{count}];"
             case ir.For() | ir.If() | ir.Roles():
                 yield from self.control(statement)
-            case ir.LoadElement() | ir.StShared() | ir.StSharedVec():
+            case ir.LoadElement() | ir.StShared() | ir.StSharedVec() | ir.LoadShared():
                 yield from self.element(statement)
             case ir.Epilogue():
                 yield from epilogue(statement, self.address)
@@ -126,13 +134,15 @@ class _Printer:
                 yield f"named_barrier({text(number)}, {threads});"
             case ir.SyncThreads():
                 yield "__syncthreads();"
+            case _ if isinstance(statement, ValueStmt):
+                yield from self.values.lines(statement)
             case _:
                 yield from self.sm90(statement)
 
     def control(self, statement: ir.For | ir.If | ir.Roles) -> Iterator[str]:
         match statement:
             case ir.For(var=var, body=body):
-                yield "#pragma unroll" if statement.unroll else "#pragma unroll 1"
+                yield "#pragma unroll" if statement.unroll else f"#pragma unroll {statement.times}"
                 bounds = f"int {var} = {text(scalar(statement.start))}; "
                 bounds += f"{var} < {text(scalar(statement.stop))}; "
                 bounds += f"{var} += {text(scalar(statement.step))}"
@@ -148,15 +158,23 @@ class _Printer:
                     head = f"else {test}".strip() if number else test
                     yield from braced(head, self.block(case.body))
 
-    def element(self, statement: ir.LoadElement | ir.StShared | ir.StSharedVec) -> Iterator[str]:
+    def element(
+        self, statement: ir.LoadElement | ir.StShared | ir.StSharedVec | ir.LoadShared
+    ) -> Iterator[str]:
         match statement:
-            case ir.LoadElement(name=name, dtype=dtype):
-                yield load(name, dtype, statement.buffer, statement.offset, text(statement.guard))
+            case ir.LoadElement(name=name, dtype=dtype, buffer=buffer, offset=offset, guard=guard):
+                self.values.name(name, dtype)
+                fill, constant = statement.fill, statement.constant
+                yield load(name, dtype, buffer, offset, guard, fill=fill, constant=constant)
             case ir.StShared(target=target, name=name, dtype=dtype):
-                yield f"store_shared_{dtype.name}({self.address(target)}, {name});"
+                kind = held(dtype)
+                yield put_shared(self.address(target), f"({kind}){name}")
             case ir.StSharedVec(target=target, source=source, count=count):
                 values = ", ".join(f"__float_as_uint({at(source, i)})" for i in range(count))
                 yield f"store_shared_v{count}({self.address(target)}, {values});"
+            case ir.LoadShared(name=name, dtype=dtype, source=place):
+                value = get_shared(self.address(place), dtype)
+                yield f"{self.values.name(name, dtype)} = {value};"
 
     def sm80(
         self, statement: ir.CpAsync | ir.CommitGroup | ir.WaitGroup | ir.LdMatrix | ir.MmaSync

@@ -15,16 +15,6 @@ AddressText = Callable[[ir.Address], str]
 _NARROW = (BF16, F16)
 
 
-def load(name: str, dtype: DType, buffer: int, offset: Scalar, guard: str) -> str:
-    """Declare a variable that holds an element of a buffer."""
-    if dtype in _NARROW:
-        value = f"load_{dtype.name}((const u16*)b{buffer} + {text(offset)})"
-    else:
-        value = f"__ldg((const {held(dtype)}*)b{buffer} + {text(offset)})"
-    chosen = value if guard == "1" else f"({guard}) ? {value} : 0"
-    return f"{held(dtype)} {name} = {chosen};"
-
-
 def epilogue(node: ir.Epilogue, address: AddressText) -> Iterator[str]:
     """The loop over the groups of a fragment, unrolled by the compiler."""
     yield from braced("", _epilogue(node, address))

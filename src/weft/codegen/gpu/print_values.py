@@ -1,0 +1,186 @@
+"""Statements on single values as CUDA text.
+
+The printer remembers the dtype of every value it has named: functions are chosen by it. Vectors
+travel as 32-bit words and are cut into elements by shifts, which the compiler turns into byte
+selections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from weft.codegen.gpu import values
+from weft.codegen.gpu.element import NARROW, Number, held, held_bytes, literal, statement
+from weft.codegen.gpu.print_scalars import text
+from weft.codegen.gpu.scalar import Lit, Scalar
+from weft.foundation.dtypes import I1, DType
+from weft.foundation.errors import InternalError
+
+WORD = 4
+
+
+def storage(dtype: DType) -> str:
+    """The C type of an element in memory."""
+    return "u16" if dtype in NARROW else held(dtype)
+
+
+def widen(value: str, dtype: DType) -> str:
+    """An element from memory in the form it is held in."""
+    return f"widen_{dtype.name}({value})" if dtype in NARROW else value
+
+
+def narrow(value: str, dtype: DType) -> str:
+    """A held value in the form it has in memory."""
+    return f"narrow_{dtype.name}({value})" if dtype in NARROW else value
+
+
+def load(
+    name: str,
+    dtype: DType,
+    buffer: int,
+    offset: Scalar,
+    guard: Scalar,
+    *,
+    fill: Number = 0,
+    constant: bool = True,
+) -> str:
+    """Declare a value that is an element of a buffer."""
+    place = f"(const {storage(dtype)}*)b{buffer} + {text(offset)}"
+    value = widen(f"fetch({place}, {_truth(constant)})", dtype)
+    if guard != Lit(1):
+        value = f"({text(guard)}) ? {value} : {literal(fill, dtype)}"
+    return f"{held(dtype)} {name} = {value};"
+
+
+class ValuePrinter:
+    """Prints the statements of one kernel on single values."""
+
+    def __init__(self) -> None:
+        self.dtypes: dict[str, DType] = {}
+
+    def name(self, name: str, dtype: DType) -> str:
+        """The head of a declaration."""
+        self.dtypes[name] = dtype
+        return f"{held(dtype)} {name}"
+
+    def lines(self, node: values.ValueStmt) -> Iterator[str]:
+        match node:
+            case values.Compute(op=op):
+                yield statement(op, self.dtypes)
+                self.dtypes[op.name] = op.dtype
+            case values.ReadParam():
+                yield self.param(node)
+            case values.LoadVector():
+                yield from self.load_vector(node)
+            case values.IndexValue(name=name, dtype=dtype, value=value):
+                yield f"{self.name(name, dtype)} = {_index(value, dtype)};"
+            case values.Variable(name=name, dtype=dtype, start=start):
+                yield f"{self.name(name, dtype)} = {literal(start, dtype)};"
+            case values.Assign(name=name, source=source, guard=guard):
+                test = "" if guard == Lit(1) else f"if ({text(guard)}) "
+                yield f"{test}{name} = {source};"
+            case values.Choose(name=name, dtype=dtype, cond=cond, x=x, y=y):
+                yield f"{self.name(name, dtype)} = {text(cond)} ? {x} : {y};"
+            case values.Shuffle(name=name, dtype=dtype, source=source, mask=mask):
+                value = f"exchange(bits({source}), {mask})"
+                yield f"{self.name(name, dtype)} = {from_bits(value, dtype)};"
+            case values.StoreElement():
+                yield self.store(node)
+            case values.StoreVector():
+                yield from self.store_vector(node)
+            case values.Report(divisor=divisor, guard=guard):
+                yield f"if ({divisor} == 0 && {text(guard)}) report(error, 1);"
+
+    def param(self, node: values.ReadParam) -> str:
+        place = f"__ldg((const {held(node.dtype)}*)b{node.buffer} + {node.element})"
+        kind = "u64" if node.dtype.bits == 64 and not node.dtype.is_signed else "i64"
+        value = f"min(({kind}){node.high}, max(({kind}){node.low}, ({kind}){place}))"
+        return f"const int {node.name} = (int){value};"
+
+    def load_vector(self, node: values.LoadVector) -> Iterator[str]:
+        size = node.dtype.storage_bytes
+        count = _words(len(node.names), size)
+        words = f"{node.names[0]}_w"
+        yield f"u32 {words}[{count}] = {{}};"
+        place = f"b{node.buffer} + (i64){text(node.offset)} * {size}"
+        fetch = f"fetch_words({words}, {place}, {_truth(node.constant)});"
+        yield fetch if node.guard == Lit(1) else f"if ({text(node.guard)}) {fetch}"
+        for number, name in enumerate(node.names):
+            yield f"{self.name(name, node.dtype)} = {_piece(words, number, node.dtype)};"
+
+    def store(self, node: values.StoreElement) -> str:
+        place = f"*((({storage(node.dtype)}*)b{node.buffer}) + {text(node.offset)})"
+        store = f"{place} = {narrow(node.source, node.dtype)};"
+        return store if node.guard == Lit(1) else f"if ({text(node.guard)}) {store}"
+
+    def store_vector(self, node: values.StoreVector) -> Iterator[str]:
+        size = node.dtype.storage_bytes
+        count = _words(len(node.sources), size)
+        words = f"{node.sources[0]}_s{node.buffer}"
+        parts = ", ".join(_packed(node.sources, number, node.dtype) for number in range(count))
+        yield f"const u32 {words}[{count}] = {{{parts}}};"
+        place = f"b{node.buffer} + (i64){text(node.offset)} * {size}"
+        put = f"put_words({words}, {place});"
+        yield put if node.guard == Lit(1) else f"if ({text(node.guard)}) {put}"
+
+
+def from_bits(value: str, dtype: DType) -> str:
+    """A held value back from its bits."""
+    return f"Held<{held(dtype)}>::from({value})"
+
+
+def put_shared(address: str, name: str) -> str:
+    """Store a value's bits in shared memory."""
+    return f"store_shared({address}, bits({name}));"
+
+
+def get_shared(address: str, dtype: DType) -> str:
+    return from_bits(f"load_shared_{held_bytes(dtype)}({address})", dtype)
+
+
+def _truth(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _index(value: Scalar, dtype: DType) -> str:
+    if dtype in NARROW:
+        return f"round_{dtype.name}(to_odd({text(value)}))"
+    return f"({held(dtype)})({text(value)})"
+
+
+def _words(count: int, size: int) -> int:
+    total = count * size
+    if total not in (4, 8, 16):
+        raise InternalError(f"{count} elements of {size} bytes are no vector")
+    return total // WORD
+
+
+def _piece(words: str, number: int, dtype: DType) -> str:
+    """An element of a vector of words."""
+    size = dtype.storage_bytes
+    word, inside = divmod(number * size, WORD)
+    if size == 8:
+        both = f"((u64){words}[{2 * number + 1}] << 32 | {words}[{2 * number}])"
+        return from_bits(both, dtype)
+    if size == WORD:
+        return from_bits(f"{words}[{word}]", dtype)
+    shifted = f"({words}[{word}] >> {8 * inside})"
+    if dtype is I1:
+        return f"({shifted} & 0xff) != 0"
+    return widen(f"({storage(dtype)}){shifted}", dtype)
+
+
+def _packed(sources: tuple[str, ...], word: int, dtype: DType) -> str:
+    """A word of a vector of values."""
+    size = dtype.storage_bytes
+    if size == 8:
+        half = f"bits({sources[word // 2]})"
+        return f"(u32)({half} >> 32)" if word % 2 else f"(u32){half}"
+    if size == WORD:
+        return f"bits({sources[word]})"
+    each = WORD // size
+    own = sources[word * each : (word + 1) * each]
+    if dtype in NARROW:
+        return f"pack_{dtype.name}({own[0]}, {own[1]})"
+    mask = (1 << 8 * size) - 1
+    return " | ".join(f"((u32){name} & {mask}) << {8 * size * i}" for i, name in enumerate(own))

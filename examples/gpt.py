@@ -1,4 +1,4 @@
-"""A small GPT in PTIR: built, verified, run on the reference backend, and timed op by op.
+"""A small GPT in PTIR: built, verified, compiled for this machine, run, and timed kernel by kernel.
 
     python examples/gpt.py
 
@@ -117,16 +117,30 @@ def feed_forward(b: Builder, block: Block, x: Value) -> Value:
     return dense(b, b.gelu(dense(b, x, *block.expand)), *block.contract)
 
 
-def timed_run(program: Program, inputs: list[Array]) -> tuple[Array, dict[str, list[float]]]:
-    """The logits of a second run, and the seconds of each of its instructions by op."""
+def reference_times(program: Program, inputs: list[Array]) -> tuple[Array, dict[str, list[float]]]:
+    """The logits of the reference backend, and the seconds of each instruction by op."""
     seconds: dict[str, list[float]] = defaultdict(list)
 
     def observe(body: object, instruction: weft.ptir.Instruction, elapsed: float) -> None:
         seconds[instruction.op.mnemonic].append(elapsed)
 
-    weft.run(program, inputs)
-    (logits,) = weft.run(program, inputs, observer=observe)
+    weft.run(program, inputs, backend="reference")
+    (logits,) = weft.run(program, inputs, backend="reference", observer=observe)
     return logits, seconds
+
+
+def kernel_times(
+    program: Program, inputs: list[Array]
+) -> tuple[Array, dict[str, list[float]], str]:
+    """The logits of the compiled program, the seconds of its kernels by kind, and what was
+    built."""
+    executable = weft.compile(program, "cpu", params=range(1, len(inputs)))
+    (logits,) = executable(*inputs)
+    executable.profile(inputs)
+    seconds: dict[str, list[float]] = defaultdict(list)
+    for label, elapsed in executable.profile(inputs):
+        seconds[label.rstrip("0123456789")].append(elapsed)
+    return logits, seconds, executable.explain()
 
 
 def print_program(console: Console, program: Program, lines: int = 24) -> None:
@@ -150,12 +164,12 @@ def predictions_table(tokens: Array, logits: Array) -> Table:
     return table
 
 
-def timings_table(seconds: dict[str, list[float]]) -> Table:
-    """Where the time went, the most expensive op first."""
+def timings_table(seconds: dict[str, list[float]], what: str, backend: str) -> Table:
+    """Where the time went, the most expensive first."""
     total = sum(map(sum, seconds.values()))
-    table = Table(title="time by op, reference backend")
-    for heading in ("op", "count", "microseconds", "share"):
-        table.add_column(heading, justify="left" if heading == "op" else "right")
+    table = Table(title=f"time by {what}, {backend} backend")
+    for heading in (what, "count", "microseconds", "share"):
+        table.add_column(heading, justify="left" if heading == what else "right")
     for op, times in sorted(seconds.items(), key=lambda item: -sum(item[1])):
         spent = sum(times)
         table.add_row(op, str(len(times)), f"{spent * 1e6:.0f}", f"{spent / total:.1%}")
@@ -174,7 +188,9 @@ def main() -> None:
     weft.ptir.verify(program)
     verified = time.perf_counter()
     tokens = np.random.default_rng(1).integers(0, shape.vocabulary, shape.sequence)
-    logits, seconds = timed_run(program, [tokens, *weights])
+    inputs = [tokens, *weights]
+    logits, kernels, explained = kernel_times(program, inputs)
+    expected, ops = reference_times(program, inputs)
 
     print_program(console, program)
     console.print(
@@ -182,8 +198,12 @@ def main() -> None:
         f"built in {built - started:.3f} s, verified in {verified - built:.3f} s\n",
         highlight=False,
     )
+    console.print(explained, highlight=False)
     console.print(predictions_table(tokens, logits))
-    console.print(timings_table(seconds))
+    console.print(timings_table(ops, "op", "reference"))
+    console.print(timings_table(kernels, "kernel", "cpu"))
+    distance = float(np.abs(logits - expected).max())
+    console.print(f"largest difference between the two backends: {distance:.1e}", highlight=False)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from weft import ptir, testing
+    from weft import ptir
     from weft.driver.compile import compile_program as compile  # noqa: A004
     from weft.driver.compile import explain
     from weft.driver.execute import run
@@ -41,7 +41,7 @@ _HOMES = {
     "WeftError": (_ERRORS, "WeftError"),
     "WeftWarning": (_ERRORS, "WeftWarning"),
 }
-_PACKAGES = ("ptir", "testing")
+_PACKAGES = ("ptir",)
 
 __all__ = [
     "ExecutionError",
@@ -57,7 +57,6 @@ __all__ = [
     "explain",
     "ptir",
     "run",
-    "testing",
 ]
 
 

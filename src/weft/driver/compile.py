@@ -95,6 +95,16 @@ class Executable:
         self, inputs: Sequence[Any], *, seed: int = 0, threads: int | None = None
     ) -> list[Array]:
         """The flattened results. State outputs are views that the next run overwrites."""
+        cluster, data = self._prepare(inputs)
+        return cluster.program.run(data, seed, threads)
+
+    def profile(self, inputs: Sequence[Any], *, seed: int = 0) -> list[tuple[str, float]]:
+        """The seconds of every step (kernel, copy or host call) of one run."""
+        cluster, data = self._prepare(inputs)
+        return cluster.program.profile(data, seed)
+
+    def _prepare(self, inputs: Sequence[Any]) -> tuple[Cluster, list[Array]]:
+        """The version for these inputs, and the inputs that are not state, ready for it."""
         given = iter(inputs)
         wanted = len(self.inputs)
         if len(inputs) != wanted:
@@ -104,13 +114,12 @@ class Executable:
             next(states) if role is Role.STATE else next(given) for role in self.signature.roles
         ]
         arrays = check_inputs(self.source, everything)
-        cluster = self._cluster([array.shape for array in arrays])
         data = [
             np.asarray(array, order="C")
             for array, role in zip(arrays, self.signature.roles, strict=True)
             if role is not Role.STATE
         ]
-        return cluster.program.run(data, seed, threads)
+        return self._cluster([array.shape for array in arrays]), data
 
     def bind(self, params: Sequence[Any]) -> Bound:
         """The executable with its parameters given once; calls then take only data."""

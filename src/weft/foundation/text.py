@@ -10,27 +10,29 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Final, NoReturn, TypeVar
+from typing import Final, NamedTuple, NoReturn, TypeVar
 
 from weft.foundation.errors import SpecViolation
 
 Item = TypeVar("Item")
 
+_SPACE: Final = r"(?:[ \t\r\n]++|\#[^\n]*+)*+"
+"""Spaces and comments. It never gives back what it has matched: no text makes it try twice."""
 _TOKEN: Final = re.compile(
-    r"""(?P<space>(?:[ \t\r\n]+|\#[^\n]*)+)
-      | (?P<hex>0x[0-9a-f]*)
+    _SPACE
+    + r"""(?:
+        (?P<hex>0x[0-9a-f]*)
       | (?P<number>[-+]?(?:[0-9]+\.?[0-9]*(?:[eE][-+]?[0-9]+)?|inf|nan)(?![A-Za-z_]))
       | (?P<name>[A-Za-z_][A-Za-z0-9_.$-]*(?<![.-]))
       | (?P<string>"(?:[^"\\\n]|\\.)*")
       | (?P<mark>->|[][(){}<>=,:;@%?^!*+/-])
-    """,
+      | (?P<end>\Z)
+    )""",
     re.VERBOSE,
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """A piece of text, its class, and where it starts."""
 
     kind: str
@@ -143,16 +145,14 @@ class TokenStream:
         raise SpecViolation(code or self.code, why, where=self.where(offset))
 
     def _scan(self) -> Token:
-        while True:
-            if self._position >= len(self.text):
-                return Token("end", "", len(self.text))
-            match = _TOKEN.match(self.text, self._position)
-            if match is None:
-                character = self.text[self._position]
-                self.reject(f"unexpected character {character!r}", self._position)
-            start, self._position = self._position, match.end()
-            if match.lastgroup != "space":
-                return Token(str(match.lastgroup), match.group(), start)
+        match = _TOKEN.match(self.text, self._position)
+        if match is None:
+            space = re.compile(_SPACE).match(self.text, self._position)
+            at = space.end() if space else self._position
+            self.reject(f"unexpected character {self.text[at]!r}", at)
+        kind = str(match.lastgroup)
+        start, self._position = match.span(kind)
+        return Token(kind, self.text[start : self._position], start)
 
 
 def quoted(text: str) -> str:

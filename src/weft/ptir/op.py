@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, cast, dataclass_transform
 
 import numpy as np
@@ -117,30 +118,26 @@ class Op:
     """Whether the op draws random numbers: never merged, folded or hoisted."""
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
+        for name, kind, _ in _attributes(type(self)):
             try:
-                checked = field.metadata["kind"].check(getattr(self, field.name))
+                checked = kind.check(getattr(self, name))
             except SpecViolation as error:
                 raise SpecViolation(
-                    error.code, f"attribute {field.name} of {self.mnemonic_safe}: {error.why}"
+                    error.code, f"attribute {name} of {self.mnemonic_safe}: {error.why}"
                 ) from None
-            object.__setattr__(self, field.name, checked)
+            object.__setattr__(self, name, checked)
 
     # -- attributes ------------------------------------------------------------------------------
 
     @classmethod
     def schema(cls) -> dict[str, SchemaKind]:
         """Attribute names and kinds, in wire order."""
-        return {
-            f.name: f.metadata["kind"]
-            for f in dataclasses.fields(cls)
-            if f.metadata.get("wire", True)
-        }
+        return {name: kind for name, kind, on_wire in _attributes(cls) if on_wire}
 
     @classmethod
     def all_attributes(cls) -> dict[str, SchemaKind]:
         """Attribute names and kinds, those that the core wire form leaves out included."""
-        return {f.name: f.metadata["kind"] for f in dataclasses.fields(cls)}
+        return {name: kind for name, kind, _ in _attributes(cls)}
 
     @classmethod
     def spellings(cls) -> Mapping[str, Mapping[str, Any]]:
@@ -260,6 +257,14 @@ class Op:
     def with_dims(self, replace: Callable[[Dim], Dim]) -> Op:
         """The same op with every dimension in its attributes replaced."""
         return self
+
+
+@cache
+def _attributes(cls: type[Op]) -> tuple[tuple[str, SchemaKind, bool], ...]:
+    """Name and kind of every attribute, and whether the core wire form has it."""
+    return tuple(
+        (f.name, f.metadata["kind"], f.metadata.get("wire", True)) for f in dataclasses.fields(cls)
+    )
 
 
 OpClass = TypeVar("OpClass", bound=type[Op])

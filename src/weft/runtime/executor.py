@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -141,26 +143,61 @@ class Program:
         An output that is an updated state is a view of that state, good until the next run; one
         that took over a donated input is that input.
         """
-        count = threads or thread_count()
         outputs = self._outputs(inputs)
-        with self._lock:
-            workspace = self._idle.pop() if self._idle else None
-        workspace = workspace or _Workspace(self)
-        workspace.fill(self, inputs, outputs)
-        workspace.set_grabs(count)
-        workspace.errors[:] = 0
-        for first, last, call in self._segments:
-            if last > first:
-                execute(int(workspace.steps[first:].ctypes.data), last - first, count)
-            if call is not None:
-                self._host_call(call, workspace.arena, inputs, outputs, seed)
-        failed = np.flatnonzero(workspace.errors)
-        with self._lock:
-            self._idle.append(workspace)
+        with self._workspace(inputs, outputs, threads or thread_count()) as workspace:
+            self._carry_out(workspace, inputs, outputs, seed, threads or thread_count())
+            failed = np.flatnonzero(workspace.errors)
         if failed.size:
             label = self.artifact.steps[int(failed[0])].label
             raise SpecViolation("IntegerDivideByZero", "a divisor is zero", where=label)
         return outputs
+
+    def profile(
+        self, inputs: Sequence[Array], seed: int = 0, threads: int | None = None
+    ) -> list[tuple[str, float]]:
+        """The seconds of every step of one run, each step called on its own."""
+        count = threads or thread_count()
+        outputs = self._outputs(inputs)
+        found = []
+        with self._workspace(inputs, outputs, count) as workspace:
+            for index, step in enumerate(self.artifact.steps):
+                started = time.perf_counter()
+                if isinstance(step, HostCall):
+                    self._host_call(step, workspace.arena, inputs, outputs, seed)
+                else:
+                    execute(int(workspace.steps[index:].ctypes.data), 1, count)
+                found.append((step.label, time.perf_counter() - started))
+        return found
+
+    @contextmanager
+    def _workspace(
+        self, inputs: Sequence[Array], outputs: Sequence[Array], threads: int
+    ) -> Iterator[_Workspace]:
+        """A workspace with the pointers of this run; it goes back to the idle ones afterwards."""
+        with self._lock:
+            idle = self._idle.pop() if self._idle else None
+        workspace = idle or _Workspace(self)
+        workspace.fill(self, inputs, outputs)
+        workspace.set_grabs(threads)
+        workspace.errors[:] = 0
+        yield workspace
+        with self._lock:
+            self._idle.append(workspace)
+
+    def _carry_out(
+        self,
+        workspace: _Workspace,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        seed: int,
+        threads: int,
+    ) -> None:
+        """All steps: one native call for each segment between host calls."""
+        for first, last, call in self._segments:
+            if last > first:
+                execute(int(workspace.steps[first:].ctypes.data), last - first, threads)
+            if call is not None:
+                self._host_call(call, workspace.arena, inputs, outputs, seed)
 
     def _outputs(self, inputs: Sequence[Array]) -> list[Array]:
         """Memory for every output: fresh, or what its buffer already is."""

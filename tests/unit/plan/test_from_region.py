@@ -9,8 +9,11 @@ import pytest
 from tests import kernels
 from tests.lowered import graph_of, lowered
 from tests.unit.region.test_from_poly_view import convolution
+from weft.codegen.cpu import compile as cpu_compile
+from weft.codegen.gpu import mma_sm90
 from weft.foundation.dtypes import BF16, F16, F32
 from weft.foundation.index_expr import axis
+from weft.memory.from_region import assign_buffers
 from weft.plan.contraction import Problem, problem_of, register_tile
 from weft.plan.epilogue import epilogue_names, local_edges
 from weft.plan.from_region import plan_kernel, plan_module
@@ -238,3 +241,28 @@ def test_local_edges_lead_from_the_contraction_to_the_result() -> None:
 
 def test_axes_are_plain_records() -> None:
     assert KernelAxis("m", 4) == KernelAxis("m", 4, reduce=False)
+
+
+# -- the templates take what is chosen -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("activation", ["none", "gelu"])
+@pytest.mark.parametrize("batch", [0, 3])
+@pytest.mark.parametrize("sizes", [*SM90, (100, 200, 128), (16, 4096, 4096), (1536, 1536, 1536)])
+def test_the_sm90_template_accepts_its_plans(
+    sizes: tuple[int, int, int], batch: int, activation: str
+) -> None:
+    module = kernels.linear(*sizes, dtype=BF16, activation=activation, batch=batch)
+    (kernel,) = module.kernels
+    target = target_named("sm90")
+    plan = plan_kernel(kernel, module.tensors, target)
+    assert isinstance(plan, MmaPlan)
+    assert mma_sm90.accepts(kernel, assign_buffers(module).refs, plan, target) == []
+
+
+@pytest.mark.parametrize("name", kernels.ALL)
+def test_the_cpu_accepts_its_plans(name: str) -> None:
+    module = kernels.ALL[name]()
+    for kernel in module.kernels:
+        plan = plan_kernel(kernel, module.tensors, target_named("cpu"))
+        assert cpu_compile.accepts(kernel, module.tensors, plan) == []

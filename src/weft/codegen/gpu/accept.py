@@ -1,0 +1,77 @@
+"""What map and row kernels can compute with: the refusals that their templates share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from weft.codegen.gpu.element import HELD, supports
+from weft.codegen.gpu.reductions import FUNCTIONS
+from weft.foundation.dtypes import I1, DType
+from weft.foundation.errors import Finding
+from weft.region.ir import (
+    Binary,
+    Fold,
+    Kernel,
+    Let,
+    Pattern,
+    Reduce,
+    Tensor,
+    Unary,
+    operands,
+    walk,
+)
+
+MAX_POINTS: Final = 1 << 31
+"""Points of a kernel that threads can count."""
+_MAX_PARAM: Final = 1 << 30
+
+
+def refuse(code: str, why: str, hint: str = "") -> Finding:
+    return Finding(code, "", why, hint)
+
+
+def kernel_refusals(kernel: Kernel, tensors: Mapping[str, Tensor]) -> list[Finding]:
+    """Dtypes and functions that there is no code for."""
+    return list(dict.fromkeys(_refusals(kernel, tensors)))
+
+
+def _refusals(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Iterator[Finding]:
+    if kernel.pattern is Pattern.OPAQUE:
+        yield refuse("OpaqueKernel", "an op that no kernel language expresses has no GPU code")
+        return
+    dtypes = _dtypes(kernel)
+    for let in walk(kernel.body):
+        if let.dtype not in HELD:
+            yield refuse("DTypeNotSupported", f"GPU kernels have no arithmetic in {let.dtype}")
+        else:
+            yield from _function(let, dtypes)
+    for output in kernel.outputs:
+        dtype = tensors[output.tensor].dtype
+        if dtype not in HELD:
+            yield refuse("DTypeNotSupported", f"GPU kernels cannot store {dtype}")
+    for param in kernel.params:
+        if not -_MAX_PARAM < param.low <= param.high < _MAX_PARAM:
+            yield refuse("ParamRange", f"the range {param.low}..{param.high} needs 64 bits")
+
+
+def _dtypes(kernel: Kernel) -> dict[str, DType]:
+    found = {let.name: let.dtype for let in walk(kernel.body)}
+    for let in kernel.body:
+        if isinstance(let.expr, Fold):
+            for carry in let.expr.carries:
+                found |= {carry.name + side: carry.dtype for side in ("", ".a", ".b")}
+    return found
+
+
+def _function(let: Let, dtypes: Mapping[str, DType]) -> Iterator[Finding]:
+    match let.expr:
+        case Unary(fn=fn) | Binary(fn=fn):
+            source = dtypes[operands(let)[0]]
+            if source in HELD and not supports(fn, source):
+                yield refuse("FunctionNotSupported", f"there is no GPU code for {fn} of {source}")
+        case Reduce(fn=fn):
+            if let.dtype is I1 and fn in ("sum", "prod"):
+                yield refuse("FunctionNotSupported", f"there is no GPU code for a {fn} of i1")
+            elif fn not in FUNCTIONS:
+                yield refuse("FunctionNotSupported", f"there is no GPU code for a {fn}")

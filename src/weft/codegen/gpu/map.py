@@ -1,0 +1,149 @@
+"""Elementwise kernels: a thread takes a vector of neighbouring points, a block a grain of them.
+
+    for each turn: point = block * grain + turn * threads * vector + thread * vector
+        if it exists: read, compute, store
+
+`grain` points go to a block, in `grain / (threads * vector)` turns, of which `unroll` may be
+interleaved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+
+from weft.codegen.gpu import ir
+from weft.codegen.gpu.accept import MAX_POINTS, kernel_refusals, refuse
+from weft.codegen.gpu.index import unflatten
+from weft.codegen.gpu.reductions import Reduction
+from weft.codegen.gpu.scalar import BLOCK, THREAD, Lit, Name, Scalar, both
+from weft.codegen.gpu.thread import Emitter, Refs, Scope, Sweep, group_at
+from weft.foundation.errors import Finding, InternalError, SpecViolation
+from weft.plan.ir import MapPlan
+from weft.region.ir import Fold, Kernel, Reduce, Tensor
+from weft.region.resources import inner_axis
+from weft.target.target import Target
+
+
+def accepts(
+    kernel: Kernel, tensors: Mapping[str, Tensor], plan: MapPlan, target: Target
+) -> list[Finding]:
+    """Why this template cannot carry out the kernel with the plan; empty if it can."""
+    return [*kernel_refusals(kernel, tensors), *_refusals(kernel, plan)]
+
+
+def _refusals(kernel: Kernel, plan: MapPlan) -> Iterator[Finding]:
+    if any(isinstance(let.expr, Reduce | Fold) for let in kernel.body):
+        yield refuse("Reduction", "an elementwise plan cannot carry out a reduction")
+    axis = inner_axis(kernel)
+    size = axis.size if axis else 1
+    if size % plan.vector:
+        yield refuse("Vector", f"a vector of {plan.vector} does not divide an axis of {size}")
+    if plan.grain % (plan.threads * plan.vector * plan.unroll):
+        yield refuse(
+            "Grain",
+            f"a grain of {plan.grain} points is not made of {plan.threads} threads with vectors of "
+            f"{plan.vector}, {plan.unroll} at a time",
+        )
+    if prod(kernel.sizes.values()) >= MAX_POINTS:
+        yield refuse("Points", "the kernel has more points than 32 bits count")
+
+
+def build(
+    kernel: Kernel,
+    tensors: Mapping[str, Tensor],
+    refs: Refs,
+    plan: MapPlan,
+    target: Target,
+    name: str,
+) -> ir.Kernel:
+    """The dialect kernel, called `name` in the generated source."""
+    findings = accepts(kernel, tensors, plan, target)
+    if findings:
+        raise SpecViolation.of(findings)
+    return _Map(kernel, refs, plan).kernel_called(name, tensors)
+
+
+class _Map(Emitter):
+    def __init__(self, kernel: Kernel, refs: Refs, plan: MapPlan) -> None:
+        super().__init__(kernel, refs)
+        self.plan = plan
+        axis = inner_axis(kernel)
+        self.axis = axis.name if axis else None
+
+    def kernel_called(self, name: str, tensors: Mapping[str, Tensor]) -> ir.Kernel:
+        points = prod(self.kernel.sizes.values())
+        body: list[ir.Stmt] = []
+        if points:
+            dtypes = {found.name: found.dtype for found in tensors.values()}
+            body += self.read_params(dtypes)
+            body += self.turns(points)
+        return ir.Kernel(
+            name,
+            grid=-(-points // self.plan.grain),
+            threads=self.plan.threads,
+            buffers=self.names,
+            maps=(),
+            tiles=(),
+            barriers=(),
+            tables=(),
+            body=tuple(body),
+            reports=self.reports,
+        )
+
+    def turns(self, points: int) -> Iterator[ir.Stmt]:
+        plan = self.plan
+        each = plan.threads * plan.vector
+        turns = plan.grain // each
+        start = BLOCK * (plan.grain // plan.vector) + THREAD
+        number: Scalar = Name("turn") * plan.threads + start if turns > 1 else start
+        vectors = points // plan.vector
+        whole = points % plan.grain == 0
+        cond: Scalar = Lit(1) if whole else Name("point") < vectors
+        scope = Scope(None, {}, [])
+        self.point(scope)
+        work: tuple[ir.Stmt, ...] = tuple(scope.body)
+        if not whole:
+            work = (ir.If(cond, work),)
+        work = (ir.Let("point", number), *work)
+        if turns == 1:
+            yield from work
+        else:
+            yield ir.For("turn", 0, turns, 1, work, times=plan.unroll)
+
+    def point(self, root: Scope) -> None:
+        """Everything for the vector with the number `point`."""
+        sizes = dict(self.kernel.sizes)
+        if self.axis is not None:
+            sizes[self.axis] //= self.plan.vector
+        order = [name for name in sizes if name != self.axis]
+        order += [self.axis] if self.axis is not None else []
+        places = unflatten(Name("point"), order, sizes)
+        axes: dict[str, Scalar] = {}
+        for number, (name, place) in enumerate(places.items()):
+            if sizes[name] == 1:
+                axes[name] = Lit(0)
+                continue
+            factor = self.plan.vector if name == self.axis else 1
+            root.body.append(ir.Let(f"i{number}", place * factor))
+            axes[name] = Name(f"i{number}")
+        group = group_at(root, axes, self.axis, self.plan.vector, Lit(1))
+        for output in self.kernel.outputs:
+            live = set(self.lets[output.value].axes)
+            guard: Scalar = Lit(1)
+            for name in axes:
+                if name not in live and sizes[name] > 1:
+                    guard = both(guard, axes[name].equals(0))
+            self.store(output, group, guard)
+
+    # An elementwise kernel has nothing to sweep over.
+
+    def sweep(self, scope: Scope, axes: Sequence[str], body: Sweep) -> None:
+        raise InternalError("a reduction in an elementwise kernel")
+
+    def finish(self, scope: Scope, reduction: Reduction, carries: Sequence[str]) -> list[str]:
+        raise InternalError("a reduction in an elementwise kernel")
+
+    @property
+    def partials(self) -> int:
+        return 1

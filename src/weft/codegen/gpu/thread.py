@@ -1,0 +1,357 @@
+"""What one thread computes: the Lets of a kernel as statements on single values.
+
+A `Scope` is a place in the code where some axes stand at known scalars. A value is made once, in
+the outermost scope in which all its axes are known, when somebody first asks for it. Points that a
+thread takes together (a vector) are scopes that write into one body: the *instances* of a group.
+Reads that are neighbours in memory along the group's axis become one vector access.
+
+How reductions run over their axes is the template's business (`sweep`): in registers, in loops,
+shared among threads.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from weft.codegen.gpu import ir, values
+from weft.codegen.gpu.element import ElementOp
+from weft.codegen.gpu.index import Indexer
+from weft.codegen.gpu.reductions import Reduction, reductions_of
+from weft.codegen.gpu.scalar import Lit, Name, Scalar, both, wide
+from weft.foundation.dtypes import DType
+from weft.foundation.errors import InternalError
+from weft.foundation.index_expr import (
+    Axis,
+    Expr,
+    FloorDiv,
+    always,
+    axes_of,
+    coefficient,
+    linear,
+)
+from weft.memory.ir import MemRef
+from weft.region.ir import (
+    AxisIndex,
+    Binary,
+    Cast,
+    Const,
+    Fold,
+    Kernel,
+    Let,
+    Output,
+    Read,
+    Reduce,
+    Select,
+    Unary,
+    operands,
+)
+from weft.region.structure import buffers
+
+Refs = Mapping[str, MemRef]
+Resolve = Callable[[str], str]
+_VECTOR_BYTES = 16
+_WORD = 4
+
+
+@dataclass(eq=False)
+class Scope:
+    """A place in the code: axes that are known, statements so far, values made here."""
+
+    parent: Scope | None
+    axes: dict[str, Scalar]
+    body: list[ir.Stmt]
+    inside: Scalar = Lit(1)
+    """Whether the point exists; where it does not, nothing is read, stored or accumulated."""
+    group: Group | None = None
+    made: dict[str, str] = field(default_factory=dict)
+
+    def chain(self) -> list[Scope]:
+        """The scopes from the outermost to this one."""
+        found: list[Scope] = []
+        scope: Scope | None = self
+        while scope is not None:
+            found.append(scope)
+            scope = scope.parent
+        return found[::-1]
+
+    def known(self) -> dict[str, Scalar]:
+        merged: dict[str, Scalar] = {}
+        for scope in self.chain():
+            merged.update(scope.axes)
+        return merged
+
+    def exists(self) -> Scalar:
+        result: Scalar = Lit(1)
+        for scope in self.chain():
+            result = both(result, scope.inside)
+        return result
+
+
+@dataclass(eq=False)
+class Group:
+    """Points that follow one another along an axis, taken together."""
+
+    axis: str | None
+    instances: list[Scope] = field(default_factory=list)
+
+
+def group_at(
+    parent: Scope, axes: Mapping[str, Scalar], axis: str | None, count: int, inside: Scalar
+) -> Group:
+    """`count` points from the one at `axes` on, along `axis`. What does not change along it is
+    made once for all of them."""
+    others = {name: place for name, place in axes.items() if name != axis}
+    base = Scope(parent, others, parent.body, inside)
+    group = Group(axis)
+    if axis is None:
+        base.group = group
+        group.instances.append(base)
+        return group
+    for step in range(count):
+        group.instances.append(Scope(base, {axis: axes[axis] + step}, base.body, group=group))
+    return group
+
+
+Sweep = Callable[[Group, int], None]
+"""What is done with every group of points, and how many points came before it in the body."""
+
+
+class Emitter(ABC):
+    """Makes the statements of one kernel."""
+
+    def __init__(self, kernel: Kernel, refs: Refs) -> None:
+        self.kernel = kernel
+        self.refs = refs
+        self.lets = {let.name: let for let in kernel.body}
+        self.names = buffers(kernel)
+        self.numbers = {tensor: i for i, tensor in enumerate(self.names)}
+        self.params = {p.name: Name(f"p{i}") for i, p in enumerate(kernel.params)}
+        self.indexer = Indexer(kernel.ranges, self.params)
+        self.reductions = reductions_of(kernel)
+        self.written = {refs[o.tensor].buffer for o in kernel.outputs}
+        self.count = 0
+        self.reports = False
+
+    @abstractmethod
+    def sweep(self, scope: Scope, axes: Sequence[str], body: Sweep) -> None:
+        """Do something with every point of `axes`."""
+
+    @abstractmethod
+    def finish(self, scope: Scope, reduction: Reduction, carries: Sequence[str]) -> list[str]:
+        """The carries of all threads that share a reduction, merged."""
+
+    def fresh(self, stem: str = "v") -> str:
+        self.count += 1
+        return f"{stem}{self.count}"
+
+    def read_params(self, dtypes: Mapping[str, DType]) -> list[ir.Stmt]:
+        """The statements that make the run-time parameters known."""
+        return [
+            values.ReadParam(
+                self.params[p.name].name,
+                self.numbers[p.tensor],
+                dtypes[p.tensor],
+                p.element,
+                p.low,
+                p.high,
+            )
+            for p in self.kernel.params
+        ]
+
+    # -- values ----------------------------------------------------------------------------------
+
+    def home(self, axes: Sequence[str], scope: Scope) -> Scope:
+        """The outermost scope in which all these axes are known."""
+        missing = set(axes)
+        for candidate in scope.chain():
+            missing -= set(candidate.axes)
+            if not missing:
+                return candidate
+        raise InternalError(f"the axes {axes} of a value are not all known")
+
+    def value(self, name: str, scope: Scope) -> str:
+        """The variable that holds a value of the kernel at the scope's point."""
+        let = self.lets[name]
+        home = self.home(let.axes, scope)
+        if name not in home.made:
+            if isinstance(let.expr, Reduce | Fold):
+                self.reduce(self.reductions[name], home)
+            elif isinstance(let.expr, Read):
+                self.read(let, let.expr, home)
+            else:
+                made = self.compute(let, home, lambda operand: self.value(operand, home))
+                home.made[name] = made
+        return home.made[name]
+
+    def compute(self, let: Let, scope: Scope, resolve: Resolve) -> str:
+        """A Let that is neither read nor reduced, in a scope."""
+        name = self.fresh()
+        args = tuple(map(resolve, operands(let)))
+        match let.expr:
+            case AxisIndex(expr=expr):
+                value = self.indexer.scalar(expr, scope.known())
+                scope.body.append(values.IndexValue(name, let.dtype, value))
+                return name
+            case Const(value=number):
+                made = ElementOp(name, let.dtype, "const", (), number)
+            case Unary(fn=fn):
+                made = ElementOp(name, let.dtype, fn, args)
+            case Binary(fn=fn):
+                if fn == "div" and let.dtype.is_integer:
+                    self.reports = True
+                    scope.body.append(values.Report(args[1], scope.exists()))
+                made = ElementOp(name, let.dtype, fn, args)
+            case Cast():
+                made = ElementOp(name, let.dtype, "cast", args)
+            case Select():
+                made = ElementOp(name, let.dtype, "select", args)
+            case _:
+                raise InternalError(f"{let.name} is no function of elements")
+        scope.body.append(values.Compute(made))
+        return name
+
+    # -- memory ----------------------------------------------------------------------------------
+
+    def read(self, let: Let, read: Read, home: Scope) -> None:
+        """An element, or with it those of the other instances of its group."""
+        group = home.group
+        if group is not None and len(group.instances) > 1 and self.is_vector(read, group):
+            self.read_vectors(let, read, group)
+            return
+        name = self.fresh()
+        home.made[let.name] = name
+        home.body.append(self.load(name, let, read, home))
+
+    def load(self, name: str, let: Let, read: Read, scope: Scope) -> ir.Stmt:
+        kept = [g for g in read.guards if not always(g, self.kernel.ranges)]
+        inside = self.indexer.holds(kept, scope.known())
+        fill = 0 if read.fill is None else read.fill
+        return ir.LoadElement(
+            name,
+            self.numbers[read.tensor],
+            let.dtype,
+            self.offset(self.address(read), scope),
+            both(scope.exists(), inside),
+            fill,
+            self.is_constant(read.tensor),
+        )
+
+    def read_vectors(self, let: Let, read: Read, group: Group) -> None:
+        most = _VECTOR_BYTES // let.dtype.storage_bytes
+        for first in range(0, len(group.instances), most):
+            part = group.instances[first : first + most]
+            names = tuple(self.fresh() for _ in part)
+            for instance, name in zip(part, names, strict=True):
+                instance.made[let.name] = name
+            head = part[0]
+            head.body.append(
+                values.LoadVector(
+                    names,
+                    self.numbers[read.tensor],
+                    let.dtype,
+                    self.offset(self.address(read), head),
+                    head.exists(),
+                    self.is_constant(read.tensor),
+                )
+            )
+
+    def store(self, output: Output, group: Group, guard: Scalar) -> None:
+        """An output at every point of a group."""
+        names = [self.value(output.value, instance) for instance in group.instances]
+        dtype = self.lets[output.value].dtype
+        address = linear(output.index, self.refs[output.tensor].strides)
+        number = self.numbers[output.tensor]
+        width = 1
+        if len(names) > 1 and self.in_vectors(address, output.tensor, dtype, group):
+            width = min(len(names), _VECTOR_BYTES // dtype.storage_bytes)
+        for first in range(0, len(names), width):
+            head = group.instances[first]
+            place = self.offset(address, head)
+            allowed = both(head.exists(), guard)
+            head.body.append(
+                values.StoreVector(
+                    number, dtype, place, allowed, tuple(names[first : first + width])
+                )
+                if width > 1
+                else values.StoreElement(number, dtype, place, allowed, names[first])
+            )
+
+    def address(self, read: Read) -> Expr:
+        return linear(read.index, self.refs[read.tensor].strides)
+
+    def offset(self, address: Expr, scope: Scope) -> Scalar:
+        return wide(self.indexer.scalar(address, scope.known()))
+
+    def is_constant(self, tensor: str) -> bool:
+        """Whether no output of the kernel lies in the tensor's buffer."""
+        return self.refs[tensor].buffer not in self.written
+
+    def is_vector(self, read: Read, group: Group) -> bool:
+        """Whether the instances of a group read neighbours that one access may take."""
+        if not all(always(guard, self.kernel.ranges) for guard in read.guards):
+            return False
+        dtype_bytes = self.refs[read.tensor].element_bytes
+        return self._neighbours(self.address(read), read.tensor, dtype_bytes, group)
+
+    def in_vectors(self, address: Expr, tensor: str, dtype: DType, group: Group) -> bool:
+        return self._neighbours(address, tensor, dtype.storage_bytes, group)
+
+    def _neighbours(self, address: Expr, tensor: str, size: int, group: Group) -> bool:
+        count = len(group.instances)
+        span = min(count * size, _VECTOR_BYTES)
+        if group.axis is None or span % _WORD or self.refs[tensor].alignment % span:
+            return False
+        return aligned(address, group.axis, span // size, self.kernel.sizes)
+
+    # -- reductions ------------------------------------------------------------------------------
+
+    def reduce(self, reduction: Reduction, home: Scope) -> None:
+        """Make the results of a reduction known: partial results over the sweep, then merged."""
+        slots: dict[int, list[str]] = {}
+        marker = len(home.body)
+
+        def step(group: Group, before: int) -> None:
+            for number, instance in enumerate(group.instances):
+                slot = (before + number) % self.partials
+                names = slots.setdefault(slot, [self.fresh("acc") for _ in reduction.carries])
+                following = reduction.step(self, instance, names)
+                for name, new in zip(names, following, strict=True):
+                    instance.body.append(values.Assign(name, new, instance.exists()))
+
+        self.sweep(home, reduction.axes, step)
+        if not slots:
+            slots[0] = [self.fresh("acc") for _ in reduction.carries]
+        starts = [
+            values.Variable(name, carry.dtype, carry.start)
+            for names in slots.values()
+            for name, carry in zip(names, reduction.carries, strict=True)
+        ]
+        home.body[marker:marker] = starts
+        merged, *others = slots.values()
+        for other in others:
+            merged = reduction.combine(self, home, merged, other)
+        merged = self.finish(home, reduction, merged)
+        for name, carry in reduction.results.items():
+            home.made[name] = merged[carry]
+
+    @property
+    @abstractmethod
+    def partials(self) -> int:
+        """Independent partial results of one thread."""
+
+
+def aligned(address: Expr, axis: str, count: int, sizes: Mapping[str, int]) -> bool:
+    """Whether the `count` elements from a multiple of `count` on along an axis are neighbours that
+    begin at a multiple of `count` elements."""
+    if coefficient(address, axis) != 1 or address.constant % count or sizes[axis] % count:
+        return False
+    for term, factor in address.terms:
+        if isinstance(term, Axis) and (term.name == axis or sizes[term.name] == 1):
+            continue
+        if isinstance(term, FloorDiv) and axis in axes_of(Expr(0, ((term, 1),))):
+            return False
+        if factor % count:
+            return False
+    return True

@@ -22,7 +22,7 @@ $(INSTALLED): pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-run: setup ## build, verify and run a small GPT, with the time of every op
+run: setup ## build a small GPT, compile it for this machine, run it, and show where the time goes
 	@$(BIN)/python examples/gpt.py
 
 test: setup ## the fast tests
@@ -47,8 +47,9 @@ format: setup ## format the code and fix what ruff can fix
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-docs: setup ## write the op reference again, from the op classes
+docs: setup ## write the generated pages again: the op reference and the walk through the stages
 	@$(BIN)/python docs/generate_ops.py
+	@$(BIN)/python docs/generate_walkthrough.py
 
 bench: setup ## the reference backend against plain NumPy on a GPT-2 forward pass
 	@$(BIN)/python benchmarks/reference_gpt2.py

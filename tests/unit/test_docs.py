@@ -27,7 +27,10 @@ from weft.ptir import dumps, loads, verify
 
 ROOT = Path(__file__).parents[2]
 SOURCE = str(Path(weft.__file__).parents[1])
-ELSEWHERE = {"docs/backends.md": "its example is tests/example_backend, which has tests of its own"}
+ELSEWHERE = {
+    "docs/walkthrough.md": "its listings are compared by tests/unit/test_walkthrough.py",
+    "docs/backends.md": "its example is tests/example_backend, which has tests of its own",
+}
 PAGES = sorted(
     str(path.relative_to(ROOT))
     for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]

@@ -30,6 +30,7 @@ _TOKEN: Final = re.compile(
     )""",
     re.VERBOSE,
 )
+_INTEGER: Final = re.compile(r"[-+]?[0-9]{1,40}")
 
 
 class Token(NamedTuple):
@@ -104,7 +105,7 @@ class TokenStream:
 
     def integer(self, what: str = "a whole number") -> int:
         text = self._token.text
-        if self._token.kind != "number" or not re.fullmatch(r"[-+]?[0-9]{1,40}", text):
+        if self._token.kind != "number" or not _INTEGER.fullmatch(text):
             self.fail(f"expected {what}")
         return int(self.take().text)
 
@@ -147,8 +148,8 @@ class TokenStream:
     def _scan(self) -> Token:
         match = _TOKEN.match(self.text, self._position)
         if match is None:
-            space = re.compile(_SPACE).match(self.text, self._position)
-            at = space.end() if space else self._position
+            space = re.match(_SPACE, self.text[self._position :])
+            at = self._position + (space.end() if space else 0)
             self.reject(f"unexpected character {self.text[at]!r}", at)
         kind = str(match.lastgroup)
         start, self._position = match.span(kind)

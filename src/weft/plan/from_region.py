@@ -17,9 +17,10 @@ from weft.plan.contraction import (
     takes_matrix_units,
 )
 from weft.plan.ir import ConvPlan, Header, MapPlan, Plan, PlanSet, RowPlan
+from weft.plan.rows import gpu_row_plan, whole_vectors
 from weft.region.cost import row_bytes
 from weft.region.ir import Fold, Kernel, Module, Pattern, Read, Reduce, Tensor, walk
-from weft.region.resources import vector_bytes
+from weft.region.resources import inner_axis, vector_bytes
 from weft.region.structure import structure_key
 from weft.target.target import Kind, Target
 
@@ -87,20 +88,16 @@ def _halo(kernel: Kernel) -> tuple[int, ...]:
 
 
 def _row(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: Header) -> RowPlan:
+    if target.kind is Kind.GPU:
+        return gpu_row_plan(kernel, tensors, target, header)
     reduced = {
         a for let in kernel.body if isinstance(let.expr, Reduce | Fold) for a in let.expr.axes
     }
     length = math.prod(kernel.sizes[name] for name in reduced)
     fits = row_bytes(kernel, tensors) <= target.row_bytes
-    if target.kind is Kind.CPU:
-        vector = _cpu_lanes(kernel, target)
-        partial = max(1, min(4, length // max(vector, 1)))
-        return RowPlan(header, vector, 1, 1, accumulators=partial, keep_row=fits)
-    vector = _gpu_vector(kernel, tensors)
-    wanted = -(-length // (vector * 4))
-    threads = min(1024, max(32, 1 << max(0, wanted - 1).bit_length()))
-    rows = max(1, 128 // threads)
-    return RowPlan(header, vector, rows, threads, accumulators=1, keep_row=fits)
+    vector = _cpu_lanes(kernel, target)
+    partial = max(1, min(4, length // max(vector, 1)))
+    return RowPlan(header, vector, 1, 1, accumulators=partial, keep_row=fits)
 
 
 def _map(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: Header) -> MapPlan:
@@ -109,7 +106,9 @@ def _map(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: 
         vector = _cpu_lanes(kernel, target)
         unroll = 4 if points >= 64 * vector else 1
         return MapPlan(header, vector, unroll, 1)
-    vector = _gpu_vector(kernel, tensors)
+    axis = inner_axis(kernel)
+    width = vector_bytes(kernel, tensors)
+    vector = whole_vectors(kernel, tensors, width, axis.size if axis else 1)
     return MapPlan(header, vector, 1, 256, grain=256 * vector)
 
 
@@ -118,12 +117,3 @@ def _cpu_lanes(kernel: Kernel, target: Target) -> int:
     widths = [let.dtype.bits for let in walk(kernel.body) if not let.dtype.is_complex]
     widest = max([w for w in widths if w <= 64], default=32)
     return max(1, target.limits.vector_bits // max(widest, 32))
-
-
-def _gpu_vector(kernel: Kernel, tensors: Mapping[str, Tensor]) -> int:
-    """Elements of the narrowest tensor in the widest access that all tensors allow."""
-    names = [*kernel.inputs, *(output.tensor for output in kernel.outputs)]
-    size = max(
-        (tensors[name].dtype.storage_bytes for name in names if tensors[name].shape), default=4
-    )
-    return max(1, vector_bytes(kernel, tensors) // size)

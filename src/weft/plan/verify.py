@@ -54,7 +54,7 @@ def findings(plan: Plan, target: Target, element_bytes: int = 2) -> Iterator[Fin
         case RowPlan():
             yield from _positive(rows=plan.rows_per_block, accumulators=plan.accumulators)
             yield from _vector(plan.vector, element_bytes, target)
-            yield from _threads(plan.threads, target)
+            yield from _row_threads(plan, target)
         case AttentionPlan():
             yield from _positive(tile_q=plan.tile_q, tile_kv=plan.tile_kv)
             yield from _stages(plan.stages)
@@ -100,6 +100,16 @@ def _threads(threads: int, target: Target) -> Iterator[Finding]:
     limit = target.limits.threads_per_block
     if target.kind is Kind.GPU and (threads % roofline.WARP or not 32 <= threads <= limit):
         yield _wrong(RANGE, f"{threads} threads are not whole warps up to {limit}")
+
+
+def _row_threads(plan: RowPlan, target: Target) -> Iterator[Finding]:
+    """Threads that share a row exchange partial results by halves."""
+    if target.kind is not Kind.GPU or plan.rows_per_block < 1:
+        return
+    if plan.threads < 1 or plan.threads & (plan.threads - 1):
+        yield _wrong(RANGE, f"{plan.threads} threads for a row are no power of two")
+    else:
+        yield from _threads(plan.threads * plan.rows_per_block, target)
 
 
 # -- contractions --------------------------------------------------------------------------------

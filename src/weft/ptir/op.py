@@ -18,7 +18,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, cast, dataclass_transform
 
 import numpy as np
@@ -259,12 +258,17 @@ class Op:
         return self
 
 
-@cache
+_ATTRIBUTES: dict[type[Op], tuple[tuple[str, SchemaKind, bool], ...]] = {}
+
+
 def _attributes(cls: type[Op]) -> tuple[tuple[str, SchemaKind, bool], ...]:
     """Name and kind of every attribute, and whether the core wire form has it."""
-    return tuple(
-        (f.name, f.metadata["kind"], f.metadata.get("wire", True)) for f in dataclasses.fields(cls)
-    )
+    if cls not in _ATTRIBUTES:
+        _ATTRIBUTES[cls] = tuple(
+            (field.name, field.metadata["kind"], field.metadata.get("wire", True))
+            for field in dataclasses.fields(cls)
+        )
+    return _ATTRIBUTES[cls]
 
 
 OpClass = TypeVar("OpClass", bound=type[Op])

@@ -11,7 +11,18 @@ from typing import Final
 
 from weft.foundation.index_expr import Expr, coefficient, linear
 from weft.region.cost import row_bytes
-from weft.region.ir import Const, Fold, Kernel, Pattern, Read, Reduce, Tensor, operands, row_major
+from weft.region.ir import (
+    Const,
+    Fold,
+    Kernel,
+    KernelAxis,
+    Pattern,
+    Read,
+    Reduce,
+    Tensor,
+    operands,
+    row_major,
+)
 from weft.target import roofline
 from weft.target.target import Kind, Target
 
@@ -70,17 +81,9 @@ def vector_bytes(kernel: Kernel, tensors: Mapping[str, Tensor]) -> int:
     Tensors that do not change along that axis, or that are read across it, do not take part: those
     are not accessed by vectors at all.
     """
-    if not kernel.axes:
+    axis = inner_axis(kernel)
+    if axis is None:
         return 16
-    reduced = {
-        a for let in kernel.body if isinstance(let.expr, Reduce | Fold) for a in let.expr.axes
-    }
-    inner = [a for a in kernel.axes if kernel.pattern is Pattern.MAP or a.name in reduced]
-    if not inner or kernel.pattern in (Pattern.MATMUL, Pattern.CONV):
-        inner = [a for a in kernel.axes if not a.reduce]
-    if not inner:
-        return 16
-    axis = inner[-1]
     widths = [16]
     for name, address in _addresses(kernel, tensors):
         if coefficient(address, axis.name) == 1:
@@ -92,6 +95,17 @@ def vector_bytes(kernel: Kernel, tensors: Mapping[str, Tensor]) -> int:
                 width //= 2
             widths.append(width)
     return min(widths)
+
+
+def inner_axis(kernel: Kernel) -> KernelAxis | None:
+    """The axis that vectors run along: the last one, or the last that is reduced."""
+    reduced = {
+        a for let in kernel.body if isinstance(let.expr, Reduce | Fold) for a in let.expr.axes
+    }
+    inner = [a for a in kernel.axes if kernel.pattern is Pattern.MAP or a.name in reduced]
+    if not inner or kernel.pattern in (Pattern.MATMUL, Pattern.CONV):
+        inner = [a for a in kernel.axes if not a.reduce]
+    return inner[-1] if inner else None
 
 
 def _addresses(kernel: Kernel, tensors: Mapping[str, Tensor]) -> list[tuple[str, Expr]]:

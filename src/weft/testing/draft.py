@@ -27,7 +27,6 @@ from weft.ptir.types import (
     TensorType,
     TupleType,
     ValueType,
-    substitute,
     substitute_dims,
     symbols_of,
 )
@@ -252,10 +251,6 @@ class Draft:
             operands = [_find(builder, values, operand) for operand in step.operands]
             values[step.id] = builder.append(step.make(builder), operands, step.output)
         return [_find(builder, values, item.operand) for item in results]
-
-    def actual(self, kind: ValueType) -> ValueType:
-        """A type with the sizes in place of the symbols."""
-        return substitute(kind, self.symbols.sizes)
 
 
 def _find(builder: BodyBuilder, values: Mapping[int, Value], operand: Operand) -> Value:

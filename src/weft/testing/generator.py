@@ -23,7 +23,7 @@ from weft.ptir.ops.constant import Constant
 from weft.ptir.ops.elementwise import BinaryFn, Clamp, ElementwiseBinary, Select
 from weft.ptir.ops.functions import IsFinite
 from weft.ptir.ops.movement import BroadcastTo
-from weft.ptir.types import Dim, Shape, Symbol, TensorType, TupleType, leaves
+from weft.ptir.types import Dim, Shape, Symbol, TensorType, leaves
 from weft.testing.choices import Choices
 from weft.testing.data import Array, DataSource
 from weft.testing.draft import Bundle, Draft, Item
@@ -388,15 +388,3 @@ def _down(value: float) -> float:
     """The number of two significant bits next to `value` on the side of zero or below."""
     mantissa, exponent = math.frexp(value)
     return math.ldexp(math.floor(mantissa * 4), exponent - 2)
-
-
-def is_static(item: Item) -> bool:
-    return not any(isinstance(dim, Symbol) for dim in item.shape)
-
-
-def has_elements(item: Item) -> bool:
-    return 0 not in item.sizes
-
-
-def tuple_of(items: Sequence[Item]) -> TupleType:
-    return TupleType(tuple(item.type for item in items))

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from weft.driver.execute import check_inputs, run
@@ -142,15 +141,3 @@ def as_program(program: Program, region_id: int) -> Program:
         if label == region.label
     }
     return Program(name, (function,), program.regions, {**program.locations, **lines})
-
-
-def byte_equal(a: Sequence[Array], b: Sequence[Array]) -> bool:
-    """Whether two lists of arrays hold the same bits."""
-    return len(a) == len(b) and all(
-        x.dtype == y.dtype and x.shape == y.shape and _bytes(x) == _bytes(y)
-        for x, y in zip(a, b, strict=True)
-    )
-
-
-def _bytes(array: Array) -> bytes:
-    return np.ascontiguousarray(array).tobytes()

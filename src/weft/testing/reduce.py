@@ -9,7 +9,8 @@ Each step proposes a smaller program with inputs and keeps it if it still fails:
     shrink            a size that occurs in the shapes becomes smaller, inputs are sliced
     simplify          inputs become zeros, ones, or whole numbers
 
-What is dead goes with every step: instructions, parameters, regions.
+What is dead goes with every step: instructions, parameters, regions. Only where the failure itself
+needs a dead instruction (one that raises an error, say) are such instructions kept until cut.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.foundation.errors import SpecViolation, UserError, WeftError
-from weft.ptir.ir import Function, Instruction, Program, operand_type
+from weft.ptir.ir import Body, Function, Instruction, Program, operand_type
 from weft.ptir.op import Value
 from weft.ptir.passes.dce import dce
 from weft.ptir.streams import drop_default_streams
@@ -66,14 +67,17 @@ class _Search:
     budget: int
     seed: int
     best: Case | None = field(default=None)
+    drop_dead: bool = True
 
     def run(self, first: Case) -> Case | None:
         """The smallest case found; None when not even the settled program fails."""
-        if not self._keep(first):
+        self.best = first
+        if not self._without_dead() and not self._keep(first):
             return None
         before = -1
         while self.budget > 0 and self._size() != before:
             before = self._size()
+            self._without_dead()
             self._results()
             self._cuts()
             self._first_of(self._earlier())
@@ -81,6 +85,12 @@ class _Search:
             self._first_of(self._shrunk())
         self._simplify()
         return self._plain()
+
+    def _without_dead(self) -> bool:
+        """Drop dead instructions from here on, if the program fails without them too."""
+        self.drop_dead = True
+        self.drop_dead = self._keep(self.case)
+        return self.drop_dead
 
     @property
     def case(self) -> Case:
@@ -99,7 +109,7 @@ class _Search:
             return False
         self.budget -= 1
         try:
-            tidy = _without_dead(case)
+            tidy = _tidy(case, drop_dead=self.drop_dead)
             verify(tidy.program)
             failing = self.fails(tidy.program, tidy.inputs)
         except WeftError:
@@ -223,11 +233,11 @@ def _cut(case: Case, gone: Sequence[Instruction], values: dict[int, Value]) -> C
     return Case(case.program.with_main(changed), arguments)
 
 
-def _without_dead(case: Case) -> Case:
-    """The case without what no result depends on. Functions that are never run go too."""
+def _tidy(case: Case, *, drop_dead: bool) -> Case:
+    """The case without unused parameters and functions, and without dead instructions."""
     main = replace(case.main, hints=())
     lone = Program(case.program.entry, (main,), case.program.regions, case.program.locations)
-    program = dce(lone)
+    program = dce(lone) if drop_dead else _with_regions_in_use(lone)
     used = set(program.main.result_ids) | {u for i in program.main.body for u in i.uses}
     kept = [index for index, value_id in enumerate(main.parameter_ids) if value_id in used]
     changed = replace(
@@ -236,6 +246,18 @@ def _without_dead(case: Case) -> Case:
         parameter_ids=tuple(main.parameter_ids[i] for i in kept),
     )
     return Case(program.with_main(changed), tuple(case.arguments[i] for i in kept))
+
+
+def _with_regions_in_use(program: Program) -> Program:
+    """The program without regions that nothing runs."""
+    used: set[int] = set()
+    open_bodies: list[Body] = [program.main]
+    while open_bodies:
+        for instruction in open_bodies.pop().body:
+            fresh = set(instruction.op.regions) - used
+            used |= fresh
+            open_bodies += [program.regions_by_id[region_id] for region_id in fresh]
+    return replace(program, regions=tuple(r for r in program.regions if r.id in used))
 
 
 def _resized(case: Case, size: int, smaller: int) -> Case:

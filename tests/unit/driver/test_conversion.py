@@ -433,5 +433,5 @@ def test_require_legal_on_a_hint() -> None:
 
 def test_huge_shapes_cost_nothing() -> None:
     b = Builder()
-    program = b.build(b.neg(b.param("f32", [2**40, 2**20])))
+    program = b.build(b.neg(b.param("f32", [2**38, 2**20])))
     assert check_program_legality(program, EVERYTHING) == []

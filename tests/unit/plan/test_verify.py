@@ -113,9 +113,19 @@ WRONG: dict[str, tuple[Plan, str, str]] = {
     ),
     "too much in flight": (mma(in_flight=2), RANGE, "in_flight is 2; it is 0 or 1"),
     "threads that are no warps": (
-        RowPlan(Header("sm80", "k"), 4, 1, 48),
+        MapPlan(Header("sm80", "k"), 4, 1, 48),
         RANGE,
         "48 threads are not whole warps up to 1024",
+    ),
+    "rows of too few threads": (
+        RowPlan(Header("sm80", "k"), 4, 3, 8),
+        RANGE,
+        "24 threads are not whole warps up to 1024",
+    ),
+    "rows that cannot be halved": (
+        RowPlan(Header("sm80", "k"), 4, 1, 48),
+        RANGE,
+        "48 threads for a row are no power of two",
     ),
     "another target": (
         replace(MMA, header=Header("sm90", "k")),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -86,7 +86,3 @@ class FaultyBackend(ReferenceBackend):
             replace(i, op=Broken(i.op, self.change)) if i.op.mnemonic == self.spelling else i
             for i in body.body
         )
-
-
-def instructions_of(program: Program, spelling: str) -> Sequence[Instruction]:
-    return [i for body in program.bodies for i in body.body if i.op.mnemonic == spelling]

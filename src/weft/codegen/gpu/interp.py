@@ -39,11 +39,15 @@ from weft.codegen.gpu.interp_memory import (
     as_bytes,
     box_elements,
     box_places,
+    from_bytes,
 )
 from weft.codegen.gpu.interp_scalars import Lanes, Value, evaluate, only, truth
+from weft.codegen.gpu.interp_values import keep
+from weft.codegen.gpu.interp_values import run as run_value
 from weft.codegen.gpu.scalar import scalar
 from weft.codegen.gpu.swizzle import descriptor
-from weft.foundation.dtypes import F32
+from weft.codegen.gpu.values import ValueStmt
+from weft.foundation.dtypes import F32, DType
 from weft.foundation.errors import InternalError
 
 WARP = 32
@@ -165,6 +169,7 @@ class _Strand:
     names: dict[str, Value] = field(default_factory=dict)
     registers: dict[str, Array] = field(default_factory=dict)
     elements: dict[str, Array] = field(default_factory=dict)
+    dtypes: dict[str, DType] = field(default_factory=dict)
     descriptors: dict[str, tuple[int, int]] = field(default_factory=dict)
     matrix: list[list[_Pending]] = field(default_factory=list)
     matrix_open: list[_Pending] = field(default_factory=list)
@@ -218,6 +223,8 @@ class _Strand:
                 self.wgmma(statement, mask)
             case ir.CpAsync() | ir.CommitGroup() | ir.WaitGroup() | ir.LdMatrix() | ir.MmaSync():
                 self.sm80(statement, mask)
+            case _ if isinstance(statement, ValueStmt):
+                run_value(statement, self, mask)
             case _:
                 self.element(statement, mask)
 
@@ -439,11 +446,15 @@ class _Strand:
             case ir.LoadElement(name=name, offset=offset, guard=guard):
                 lanes = mask & truth(self.value(guard))
                 source = self.block.arrays[statement.buffer]
-                self.elements[name] = load_element(source, self.value(offset), lanes)
+                found = load_element(source, self.value(offset), lanes, statement.fill)
+                keep(self, name, statement.dtype, found)
             case ir.StShared(target=target, name=name, dtype=dtype):
                 data = self.elements[name].astype(dtype.numpy)[mask]
                 rows = np.ascontiguousarray(data)[:, None].view(np.uint8)
                 memory.store(self.places(target)[mask], rows, self.warp, "a store")
+            case ir.LoadShared(name=name, dtype=dtype, source=place):
+                raw = memory.load(self.places(place), dtype.storage_bytes, "a load")
+                keep(self, name, dtype, from_bytes(raw, dtype)[:, 0])
             case ir.StSharedVec(target=target, source=source_at, count=count):
                 first = self.one(source_at.index, mask)
                 values = self.settled(source_at.array)[first : first + count]

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from weft.codegen.gpu import ir
-from weft.codegen.gpu.element import ElementOp
+from weft.codegen.gpu.element import ElementOp, Number
 from weft.codegen.gpu.interp_memory import Array, Hazard
 from weft.codegen.gpu.interp_scalars import Lanes, Value
-from weft.foundation import functions
+from weft.foundation import functions, numeric
 from weft.foundation.dtypes import F32, DType
 
 
@@ -30,16 +30,17 @@ class Warp(Protocol):
     def shared_f32(self, address: ir.Address, steps: Array) -> Array: ...
 
 
-def load_element(source: Array, offset: Value, lanes: Lanes) -> Array:
-    """An element for every lane, 0 where a lane is not active."""
+def load_element(source: Array, offset: Value, lanes: Lanes, fill: Number) -> Array:
+    """An element for every lane, `fill` where a lane is not active."""
     place = np.where(lanes, offset, 0)
-    _in_range(source, place)
-    zero = source.dtype.type(0)
-    found: Array = np.where(lanes, source[place] if source.size else zero, zero)
+    in_range(source, place)
+    rest = np.asarray(fill).astype(source.dtype)
+    found: Array = np.where(lanes, source[place] if source.size else rest, rest)
     return found.astype(source.dtype)
 
 
-def _in_range(buffer: Array, places: Array) -> None:
+def in_range(buffer: Array, places: Array) -> None:
+    """Raise where an element is used that the buffer does not have."""
     if places.size and (places.min() < 0 or places.max() >= max(1, buffer.size)):
         raise Hazard(f"element {int(places.max())} of a buffer of {buffer.size} is used")
 
@@ -56,8 +57,7 @@ def apply(op: ElementOp, values: Mapping[str, Array], dtypes: Mapping[str, DType
         args = [arg.astype(np.float32) for arg in args]
         source = F32
     if op.fn == "cast":
-        target = F32 if op.deferred_rounding else op.dtype
-        return args[0].astype(target.numpy)
+        return numeric.cast(args[0], source, F32 if op.deferred_rounding else op.dtype)
     if len(args) == 1:
         return functions.unary(op.fn, source, args[0])
     return functions.binary(op.fn, source, args[0], args[1])
@@ -108,7 +108,7 @@ def _source(
                 inside = inside & (row < fragment.rows)
             if columns:
                 inside = inside & (column < fragment.columns)
-            return load_element(buffer, place, inside)
+            return load_element(buffer, place, inside, 0)
         case ir.IndexElements(row_factor=rows, column_factor=columns, dtype=dtype):
             index: Array = np.asarray(warp.value(source.base)) + row * rows + column * columns
             return index.astype(dtype.numpy)
@@ -141,5 +141,5 @@ def store_vectors(node: ir.StGlobalVec, warp: Warp, mask: Lanes) -> None:
     target = warp.block.arrays[node.buffer]
     place = np.asarray(warp.value(node.base)) + row * node.row_stride + column * node.column_stride
     inside = (row < fragment.rows) & (column < fragment.columns) & mask
-    _in_range(target, place[inside])
+    in_range(target, place[inside])
     target[place[inside]] = values[inside]

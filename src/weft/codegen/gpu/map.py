@@ -17,7 +17,7 @@ from weft.codegen.gpu.accept import MAX_POINTS, kernel_refusals, refuse
 from weft.codegen.gpu.index import unflatten
 from weft.codegen.gpu.reductions import Reduction
 from weft.codegen.gpu.scalar import BLOCK, THREAD, Lit, Name, Scalar, both
-from weft.codegen.gpu.thread import Emitter, Refs, Scope, Sweep, group_at
+from weft.codegen.gpu.thread import Emitter, Group, Refs, Scope, Sweep, group_at
 from weft.foundation.errors import Finding, InternalError, SpecViolation
 from weft.plan.ir import MapPlan
 from weft.region.ir import Fold, Kernel, Reduce, Tensor
@@ -131,10 +131,12 @@ class _Map(Emitter):
         for output in self.kernel.outputs:
             live = set(self.lets[output.value].axes)
             guard: Scalar = Lit(1)
-            for name in axes:
+            # An axis that a result does not live over is stored from its first point only.
+            for name, place in axes.items():
                 if name not in live and sizes[name] > 1:
-                    guard = both(guard, axes[name].equals(0))
-            self.store(output, group, guard)
+                    guard = both(guard, place.equals(0))
+            alone = Group(None, group.instances[:1])
+            self.store(output, group if self.axis in live else alone, guard)
 
     # An elementwise kernel has nothing to sweep over.
 

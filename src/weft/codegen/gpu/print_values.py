@@ -82,8 +82,8 @@ class ValuePrinter:
             case values.Choose(name=name, dtype=dtype, cond=cond, x=x, y=y):
                 yield f"{self.name(name, dtype)} = {text(cond)} ? {x} : {y};"
             case values.Shuffle(name=name, dtype=dtype, source=source, mask=mask):
-                value = f"exchange(bits({source}), {mask})"
-                yield f"{self.name(name, dtype)} = {from_bits(value, dtype)};"
+                other = f"exchange(bits({source}), {mask})"
+                yield f"{self.name(name, dtype)} = {from_bits(other, dtype)};"
             case values.StoreElement():
                 yield self.store(node)
             case values.StoreVector():
@@ -102,7 +102,7 @@ class ValuePrinter:
         count = _words(len(node.names), size)
         words = f"{node.names[0]}_w"
         yield f"u32 {words}[{count}] = {{}};"
-        place = f"b{node.buffer} + (i64){text(node.offset)} * {size}"
+        place = f"b{node.buffer} + {text(node.offset)} * {size}"
         fetch = f"fetch_words({words}, {place}, {_truth(node.constant)});"
         yield fetch if node.guard == Lit(1) else f"if ({text(node.guard)}) {fetch}"
         for number, name in enumerate(node.names):
@@ -119,7 +119,7 @@ class ValuePrinter:
         words = f"{node.sources[0]}_s{node.buffer}"
         parts = ", ".join(_packed(node.sources, number, node.dtype) for number in range(count))
         yield f"const u32 {words}[{count}] = {{{parts}}};"
-        place = f"b{node.buffer} + (i64){text(node.offset)} * {size}"
+        place = f"b{node.buffer} + {text(node.offset)} * {size}"
         put = f"put_words({words}, {place});"
         yield put if node.guard == Lit(1) else f"if ({text(node.guard)}) {put}"
 

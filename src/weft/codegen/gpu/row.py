@@ -30,7 +30,6 @@ from weft.plan.rows import (
     chunks_of,
     is_regular,
     reduced_axes,
-    row_length,
     row_registers,
     row_vector_axis,
 )
@@ -141,18 +140,208 @@ class _Rows(Emitter):
 
     def work(self) -> Iterator[ir.Stmt]:
         plan = self.plan
-        place: Scalar = THREAD // plan.threads
-        yield ir.Let("number", BLOCK * plan.rows_per_block + place)
         whole = self.rows % plan.rows_per_block == 0
         exists: Scalar = Lit(1) if whole else Name("number") < self.rows
-        root = Scope(None, {}, [])
+        yield ir.Let("number", BLOCK * plan.rows_per_block + THREAD // plan.threads)
         if self.shared:
-            yield ir.Let("row", Name("number") if whole else least("number_", 0))
-        else:
-            yield ir.Let("row", Name("number"))
-        root.axes = self.outer_axes(root)
+            yield ir.Let("member", THREAD % plan.threads)
+        root = Scope(None, {}, [])
+        clamped = self.shared and not whole
+        row = least(Name("number"), self.rows - 1) if clamped else Name("number")
+        root.body.append(ir.Let("row", row))
+        root.axes = self.places(root, Name("row"), self.outer, self.kernel.sizes)
         self.store_all(root, exists if self.shared else Lit(1))
         if self.shared or whole:
             yield from root.body
         else:
             yield ir.If(exists, tuple(root.body))
+
+    def places(
+        self, scope: Scope, number: Scalar, names: Sequence[str], sizes: Mapping[str, int]
+    ) -> dict[str, Scalar]:
+        """The axes of a point, each in a variable, from its number."""
+        found: dict[str, Scalar] = {}
+        for name, place in unflatten(number, names, sizes).items():
+            if sizes[name] == 1:
+                found[name] = Lit(0)
+                continue
+            variable = self.fresh("i")
+            scope.body.append(ir.Let(variable, place))
+            found[name] = Name(variable)
+        return found
+
+    # -- results ---------------------------------------------------------------------------------
+
+    def store_all(self, root: Scope, exists: Scalar) -> None:
+        groups: dict[tuple[str, ...], list[Output]] = {}
+        for output in self.kernel.outputs:
+            live = self.lets[output.value].axes
+            groups.setdefault(tuple(a for a in live if a in self.reduced), []).append(output)
+        for missing, outputs in sorted(groups.items(), key=lambda item: len(item[0])):
+            if missing:
+                self.sweep(root, missing, partial(self.store_group, outputs, exists))
+            else:
+                first = both(exists, Name("member").equals(0)) if self.shared else exists
+                self.store_group(outputs, first, Group(None, [root]), 0)
+
+    def store_group(
+        self, outputs: Sequence[Output], exists: Scalar, group: Group, before: int
+    ) -> None:
+        axes = group.instances[0].known()
+        for output in outputs:
+            guard = exists
+            # An axis that a result does not live over is stored from its first point only.
+            for name in self.outer:
+                if name not in self.lets[output.value].axes and self.kernel.sizes[name] > 1:
+                    guard = both(guard, axes[name].equals(0))
+            self.store(output, group, guard)
+
+    # -- sweeps ----------------------------------------------------------------------------------
+
+    def sweep(self, scope: Scope, axes: Sequence[str], body: Sweep) -> None:
+        if any(self.kernel.sizes[name] == 0 for name in axes):
+            return
+        if not self.shared:
+            self.sweep_loops(scope, axes, body)
+        elif self.plan.keep_row:
+            self.sweep_kept(scope, body)
+        else:
+            self.sweep_chunks(scope, body)
+
+    def sweep_loops(self, scope: Scope, axes: Sequence[str], body: Sweep) -> None:
+        """Loops of one thread, the innermost over vectors."""
+        last = self.axis if self.axis is not None and self.axis in axes else axes[-1]
+        vector = self.plan.vector if last == self.axis else 1
+        loops: list[tuple[Scope, str, int, int]] = []
+        inner = scope
+        for name in [a for a in axes if a != last]:
+            variable = self.fresh("i")
+            loops.append((inner, variable, self.kernel.sizes[name], 1))
+            inner = Scope(inner, {name: Name(variable)}, [])
+        variable = self.fresh("i")
+        loops.append((inner, variable, self.kernel.sizes[last], vector))
+        inner = Scope(inner, {}, [])
+        body(group_at(inner, {last: Name(variable)}, last, vector, Lit(1)), 0)
+        times = _INTERLEAVED
+        for outside, variable, stop, step in reversed(loops):
+            turns = tuple(inner.body)
+            outside.body.append(ir.For(variable, 0, stop, step, turns, times=times))
+            inner, times = outside, 1
+
+    @property
+    def order(self) -> list[str]:
+        """The reduced axes, the one that vectors run along last."""
+        return [a for a in self.reduced if a != self.axis] + ([self.axis] if self.axis else [])
+
+    @property
+    def vectors(self) -> dict[str, int]:
+        """The extents of the reduced axes, in vectors."""
+        sizes = {name: self.kernel.sizes[name] for name in self.order}
+        if self.axis:
+            sizes[self.axis] //= self.plan.vector
+        return sizes
+
+    def chunk(self, scope: Scope, number: Scalar, *, whole: bool) -> Group:
+        """The vector with a number, if the row has so many."""
+        sizes = self.vectors
+        inside: Scalar = Lit(1) if whole else number < prod(sizes.values())
+        axes = self.places(scope, number, self.order, sizes)
+        if self.axis:
+            axes[self.axis] = axes[self.axis] * self.plan.vector
+        return group_at(scope, axes, self.axis, self.plan.vector, inside)
+
+    def sweep_kept(self, root: Scope, body: Sweep) -> None:
+        """Every vector of this thread, in registers; the same ones each time."""
+        threads, count = self.plan.threads, prod(self.vectors.values())
+        if self.kept is None:
+            self.kept = []
+            for chunk in range(-(-count // threads)):
+                variable = self.fresh("q")
+                root.body.append(ir.Let(variable, Name("member") + chunk * threads))
+                whole = (chunk + 1) * threads <= count
+                self.kept.append(self.chunk(root, Name(variable), whole=whole))
+        for chunk, group in enumerate(self.kept):
+            body(group, chunk * self.plan.vector)
+
+    def sweep_chunks(self, root: Scope, body: Sweep) -> None:
+        """A loop over the vectors of this thread."""
+        threads, count = self.plan.threads, prod(self.vectors.values())
+        variable, turn = self.fresh("q"), self.fresh("turn")
+        inner = Scope(root, {}, [])
+        inner.body.append(ir.Let(variable, Name(turn) * threads + Name("member")))
+        body(self.chunk(inner, Name(variable), whole=count % threads == 0), 0)
+        turns = -(-count // threads)
+        root.body.append(ir.For(turn, 0, turns, 1, tuple(inner.body), times=_INTERLEAVED))
+
+    # -- merging ---------------------------------------------------------------------------------
+
+    def finish(self, scope: Scope, reduction: Reduction, carries: Sequence[str]) -> list[str]:
+        if not self.shared:
+            return list(carries)
+        merged = self.exchange(scope, reduction, carries, min(self.plan.threads, _WARP))
+        warps = self.plan.threads // _WARP
+        return self.through_shared(scope, reduction, merged, warps) if warps > 1 else merged
+
+    def exchange(
+        self, scope: Scope, reduction: Reduction, carries: Sequence[str], width: int
+    ) -> list[str]:
+        """Merge the partial results of `width` neighbouring lanes; all of them get the result."""
+        merged, mask = list(carries), 1
+        while mask < width:
+            others = []
+            for name, carry in zip(merged, reduction.carries, strict=True):
+                others.append(self.fresh())
+                scope.body.append(values.Shuffle(others[-1], carry.dtype, name, mask))
+            sides = (merged, others)
+            if not reduction.commutes:
+                sides = self.ordered(scope, reduction, sides, (LANE & mask).equals(0))
+            merged = reduction.combine(self, scope, *sides)
+            mask *= 2
+        return merged
+
+    def ordered(
+        self,
+        scope: Scope,
+        reduction: Reduction,
+        sides: tuple[list[str], list[str]],
+        first: Scalar,
+    ) -> tuple[list[str], list[str]]:
+        """Both sides of a merge, the lower lane's on the left: every lane computes the same."""
+        left: list[str] = []
+        right: list[str] = []
+        for mine, other, carry in zip(*sides, reduction.carries, strict=True):
+            for found, x, y in ((left, mine, other), (right, other, mine)):
+                found.append(self.fresh())
+                scope.body.append(values.Choose(found[-1], carry.dtype, first, x, y))
+        return left, right
+
+    def through_shared(
+        self, scope: Scope, reduction: Reduction, carries: Sequence[str], warps: int
+    ) -> list[str]:
+        """Merge the partial results of the warps of a row."""
+        count = len(carries)
+        tile = self.new_tile(count * warps)
+        in_block = THREAD // self.plan.threads * count
+        puts: list[ir.Stmt] = []
+        found = []
+        for number, (name, carry) in enumerate(zip(carries, reduction.carries, strict=True)):
+            start = (in_block + number) * warps
+            here = ir.Address(tile, (start + WARP % warps) * _SLOT)
+            puts.append(ir.StShared(here, name, carry.dtype))
+            found.append((carry.dtype, ir.Address(tile, (start + LANE % warps) * _SLOT)))
+        scope.body += [ir.If(LANE.equals(0), tuple(puts)), ir.SyncThreads()]
+        merged = [self.get(scope, dtype, place) for dtype, place in found]
+        return self.exchange(scope, reduction, merged, warps)
+
+    def get(self, scope: Scope, dtype: DType, place: ir.Address) -> str:
+        name = self.fresh()
+        scope.body.append(ir.LoadShared(name, dtype, place))
+        return name
+
+    def new_tile(self, slots: int) -> str:
+        """Room for partial results of all rows of the block, used once."""
+        start = sum(tile.bytes for tile in self.slots)
+        name = f"partial{len(self.slots)}"
+        size = slots * self.plan.rows_per_block * _SLOT
+        self.slots.append(ir.SharedTile(name, start, size))
+        return name

@@ -53,6 +53,7 @@ Refs = Mapping[str, MemRef]
 Resolve = Callable[[str], str]
 _VECTOR_BYTES = 16
 _WORD = 4
+ALWAYS = Lit(1)
 
 
 @dataclass(eq=False)
@@ -62,7 +63,7 @@ class Scope:
     parent: Scope | None
     axes: dict[str, Scalar]
     body: list[ir.Stmt]
-    inside: Scalar = Lit(1)
+    inside: Scalar = ALWAYS
     """Whether the point exists; where it does not, nothing is read, stored or accumulated."""
     group: Group | None = None
     made: dict[str, str] = field(default_factory=dict)

@@ -208,7 +208,7 @@ def _other_function() -> Trial:
     x = sample(F32, (3,), "functions")
 
     def build() -> Program:
-        first, second = Builder("helper"), Builder("main")
+        first, second = Builder("unused"), Builder("main")
         unused = first.build(first.exp(first.param("f32", [2])))
         value = second.param("f32", [3])
         main = second.build(second.neg(value))

@@ -1,0 +1,120 @@
+"""Statements on single values, for the lanes of a warp."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from weft.codegen.gpu import values
+from weft.codegen.gpu.element import ElementOp
+from weft.codegen.gpu.interp_elements import apply, in_range, load_element
+from weft.codegen.gpu.interp_memory import Array, Hazard
+from weft.codegen.gpu.interp_scalars import Lanes, Value, truth
+from weft.codegen.gpu.scalar import Lit, Scalar
+from weft.foundation import functions, numeric
+from weft.foundation.dtypes import SI64, DType
+from weft.foundation.errors import SpecViolation
+
+_LANE = np.arange(32)
+
+
+class Warp(Protocol):
+    """What these statements need of the warp that runs them."""
+
+    elements: dict[str, Array]
+    dtypes: dict[str, DType]
+    names: dict[str, Value]
+
+    @property
+    def block(self) -> Any: ...
+
+    def value(self, expression: Any) -> Value: ...
+
+
+def keep(warp: Warp, name: str, dtype: DType, array: Array) -> None:
+    """Name a value: 32 elements of a dtype."""
+    warp.elements[name] = np.broadcast_to(np.asarray(array, dtype.numpy), (32,))
+    warp.dtypes[name] = dtype
+
+
+def run(node: values.ValueStmt, warp: Warp, mask: Lanes) -> None:
+    """Carry out one statement."""
+    match node:
+        case values.Compute(op=op):
+            _compute(op, warp, mask)
+        case values.ReadParam(name=name):
+            source = warp.block.arrays[node.buffer]
+            in_range(source, np.asarray([node.element]))
+            warp.names[name] = min(max(int(source[node.element]), node.low), node.high)
+        case values.LoadVector():
+            _load_vector(node, warp, mask)
+        case values.IndexValue(name=name, dtype=dtype, value=value):
+            number = np.asarray(warp.value(value), np.int64)
+            keep(warp, name, dtype, numeric.cast(number, SI64, dtype))
+        case values.Variable(name=name, dtype=dtype, start=start):
+            keep(warp, name, dtype, np.asarray(start))
+        case values.Assign(name=name, source=source, guard=guard):
+            lanes = mask & truth(warp.value(guard))
+            new = np.where(lanes, warp.elements[source], warp.elements[name])
+            keep(warp, name, warp.dtypes[name], new)
+        case values.Choose(name=name, dtype=dtype, cond=cond, x=x, y=y):
+            chosen = np.where(truth(warp.value(cond)), warp.elements[x], warp.elements[y])
+            keep(warp, name, dtype, chosen)
+        case values.Shuffle(name=name, dtype=dtype, source=source, mask=bits):
+            if not mask.all():
+                raise Hazard("an exchange is reached by part of a warp")
+            keep(warp, name, dtype, warp.elements[source][_LANE ^ bits])
+        case values.StoreElement(source=source):
+            _store(node, (source,), warp, mask)
+        case values.StoreVector(sources=sources):
+            _check_alignment(node.offset, len(sources), warp, mask)
+            _store(node, sources, warp, mask)
+        case values.Report(divisor=divisor, guard=guard):
+            lanes = mask & truth(warp.value(guard))
+            if (warp.elements[divisor][lanes] == 0).any():
+                raise SpecViolation("IntegerDivideByZero", "a divisor is zero")
+
+
+def _compute(op: ElementOp, warp: Warp, mask: Lanes) -> None:
+    arguments = {name: warp.elements[name] for name in op.args}
+    if op.fn == "div" and op.dtype.is_integer:
+        # Lanes without a point hold zeros; what they divide by does not matter.
+        divisor = arguments[op.args[1]]
+        arguments[op.args[1]] = np.where(divisor == 0, divisor.dtype.type(1), divisor)
+    with np.errstate(**functions.QUIET):
+        keep(warp, op.name, op.dtype, apply(op, arguments, warp.dtypes))
+
+
+def _lanes_at(offset: Scalar, warp: Warp) -> Array:
+    return np.broadcast_to(np.asarray(warp.value(offset)), (32,))
+
+
+def _check_alignment(offset: Scalar, count: int, warp: Warp, lanes: Lanes) -> None:
+    if (_lanes_at(offset, warp)[lanes] % count).any():
+        raise Hazard(f"a vector of {count} begins at no multiple of {count} elements")
+
+
+def _load_vector(node: values.LoadVector, warp: Warp, mask: Lanes) -> None:
+    lanes = mask & truth(warp.value(node.guard))
+    source = warp.block.arrays[node.buffer]
+    _check_alignment(node.offset, len(node.names), warp, lanes)
+    for number, name in enumerate(node.names):
+        found = load_element(source, warp.value(node.offset + Lit(number)), lanes, 0)
+        keep(warp, name, node.dtype, found)
+
+
+def _store(
+    node: values.StoreElement | values.StoreVector,
+    sources: tuple[str, ...],
+    warp: Warp,
+    mask: Lanes,
+) -> None:
+    lanes = mask & truth(warp.value(node.guard))
+    target = warp.block.arrays[node.buffer]
+    for number, name in enumerate(sources):
+        place = _lanes_at(node.offset, warp)[lanes] + number
+        in_range(target, place)
+        if np.unique(place).size != place.size:
+            raise Hazard("two lanes store the same element")
+        target[place] = warp.elements[name][lanes]

@@ -1,0 +1,194 @@
+"""Rows on a GPU: what a kernel with reductions looks like to a plan, and choosing one.
+
+A row is a point of the axes that no reduction removes. Kernels whose reductions all run over the
+same axes are *regular*: several threads can share a row. The others are computed by one thread per
+row. A row is kept in registers where they hold every value that a later pass needs again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from weft.foundation.index_expr import coefficient, linear
+from weft.plan.ir import Header, RowPlan
+from weft.region.ir import (
+    AxisIndex,
+    Const,
+    Fold,
+    Kernel,
+    Let,
+    Read,
+    Reduce,
+    Tensor,
+    operands,
+    row_major,
+)
+from weft.region.resources import vector_bytes
+from weft.target.target import Target
+
+_BASE: Final = 36
+"""Registers for addresses, row statistics and what is being computed."""
+_MOST: Final = 255
+_PER_THREAD: Final = 16
+"""Elements of a row that a thread takes where there are threads enough."""
+_WIDEST: Final = 8
+_SINGLE: Final = 128
+"""Threads of a block in which each has a row of its own."""
+
+
+def reduced_axes(kernel: Kernel) -> tuple[str, ...]:
+    """The axes that some reduction of the kernel removes, in order."""
+    found = {a for let in kernel.body if isinstance(let.expr, Reduce | Fold) for a in let.expr.axes}
+    return tuple(axis.name for axis in kernel.axes if axis.name in found)
+
+
+def is_regular(kernel: Kernel) -> bool:
+    """Whether all reductions run over the same axes, and results live over all or none of them."""
+    reduced = set(reduced_axes(kernel))
+    every = [set(let.expr.axes) for let in kernel.body if isinstance(let.expr, Reduce | Fold)]
+    stored = [set(kernel.let(output.value).axes) & reduced for output in kernel.outputs]
+    return all(axes == reduced for axes in every) and all(s in (set(), reduced) for s in stored)
+
+
+def row_vector_axis(kernel: Kernel) -> str | None:
+    """The axis that vectors of a row run along."""
+    reduced = reduced_axes(kernel)
+    return reduced[-1] if reduced else None
+
+
+def row_length(kernel: Kernel) -> int:
+    return math.prod(kernel.sizes[name] for name in reduced_axes(kernel))
+
+
+def row_count(kernel: Kernel) -> int:
+    return math.prod(kernel.sizes.values()) // max(1, row_length(kernel))
+
+
+def chunks_of(kernel: Kernel, plan: RowPlan) -> int:
+    """Vectors of a row that each thread takes."""
+    return -(-row_length(kernel) // (plan.threads * plan.vector))
+
+
+def row_registers(kernel: Kernel, plan: RowPlan, target: Target) -> tuple[int, int]:
+    """Registers that keeping a row takes of each thread, about, and those it has."""
+    elements = chunks_of(kernel, plan) * plan.vector
+    needed = _BASE + elements * kept_registers(kernel) + 2 * plan.vector
+    threads = plan.threads * plan.rows_per_block
+    given = min(_MOST, target.limits.registers_per_unit // max(1, threads) // 8 * 8)
+    return needed, given
+
+
+def kept_registers(kernel: Kernel) -> int:
+    """Registers that one element of a row takes between passes, at the worst moment.
+
+    A value of the row is made in the pass that first needs it and kept until the last that does.
+    """
+    reduced = set(reduced_axes(kernel))
+    passes = _passes(kernel)
+    final = max(passes.values(), default=0) + 1
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for output in kernel.outputs:
+        first[output.value] = last[output.value] = final
+    for let in reversed(kernel.body):
+        own = isinstance(let.expr, Reduce | Fold)
+        made = passes[let.name] if own else first.get(let.name, final)
+        for name in operands(let):
+            first[name] = min(first.get(name, made), made)
+            last[name] = max(last.get(name, made), made)
+    kept = [let for let in kernel.body if _is_kept(let, reduced)]
+    return max(
+        (
+            sum(
+                max(1, let.dtype.bits // 32)
+                for let in kept
+                if first.get(let.name, final) <= number < last.get(let.name, final)
+            )
+            for number in range(1, final)
+        ),
+        default=0,
+    )
+
+
+def _is_kept(let: Let, reduced: set[str]) -> bool:
+    return bool(reduced & set(let.axes)) and not isinstance(let.expr, Const | AxisIndex)
+
+
+def _passes(kernel: Kernel) -> dict[str, int]:
+    """How many reductions stand one after the other before each value, itself included."""
+    found: dict[str, int] = {}
+    for let in kernel.body:
+        below = max((found[name] for name in operands(let)), default=0)
+        found[let.name] = below + isinstance(let.expr, Reduce | Fold)
+    return found
+
+
+def gpu_row_plan(
+    kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: Header
+) -> RowPlan:
+    """How many threads share a row, and whether it stays in registers."""
+    axis = row_vector_axis(kernel)
+    if axis is None or not is_regular(kernel) or not _suits_threads(kernel, tensors, target):
+        return _single(kernel, tensors, header)
+    vector = _vector(kernel, tensors, axis)
+    wanted = -(-row_length(kernel) // _PER_THREAD)
+    threads = min(1024, max(32, 1 << max(0, wanted - 1).bit_length()))
+    plan = RowPlan(header, vector, max(1, 128 // threads), threads, accumulators=1)
+    while plan.threads > 128 and not _fits(kernel, plan, target):
+        fewer = plan.threads // 2
+        plan = replace(plan, threads=fewer, rows_per_block=max(1, 128 // fewer))
+    if _fits(kernel, plan, target):
+        return plan
+    return RowPlan(header, vector, max(1, 128 // threads), threads, accumulators=1, keep_row=False)
+
+
+def _fits(kernel: Kernel, plan: RowPlan, target: Target) -> bool:
+    needed, given = row_registers(kernel, plan, target)
+    return needed <= given
+
+
+def _single(kernel: Kernel, tensors: Mapping[str, Tensor], header: Header) -> RowPlan:
+    axis = row_vector_axis(kernel)
+    vector = _vector(kernel, tensors, axis) if axis is not None else 1
+    return RowPlan(header, vector, _SINGLE, 1, accumulators=1, keep_row=False)
+
+
+def _vector(kernel: Kernel, tensors: Mapping[str, Tensor], axis: str) -> int:
+    """Elements of one access along an axis: as many as all tensors allow, or, in a contraction,
+    which reads its operands along different axes, as many as are worth unrolling."""
+    width = 16 if kernel.roles is not None else vector_bytes(kernel, tensors)
+    return whole_vectors(kernel, tensors, width, kernel.sizes[axis])
+
+
+def whole_vectors(kernel: Kernel, tensors: Mapping[str, Tensor], width: int, extent: int) -> int:
+    """Elements of the widest tensor in an access of `width` bytes that divide an extent."""
+    names = [*kernel.inputs, *(output.tensor for output in kernel.outputs)]
+    sizes = [tensors[name].dtype.storage_bytes for name in names if tensors[name].shape]
+    vector = min(_WIDEST, max(1, width // max(sizes, default=4)))
+    while vector > 1 and extent % vector:
+        vector //= 2
+    return vector
+
+
+def _suits_threads(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> bool:
+    """Whether neighbouring threads should take neighbours in a row, and not neighbouring rows.
+
+    They should where most reads of the row are along its last axis, and where rows alone are too
+    few to fill the machine.
+    """
+    reduced = reduced_axes(kernel)
+    along = across = 0
+    outer = [axis.name for axis in kernel.axes if axis.name not in reduced and axis.size > 1]
+    for let in kernel.body:
+        if not isinstance(let.expr, Read) or not set(let.axes) & set(reduced):
+            continue
+        address = linear(let.expr.index, row_major(tensors[let.expr.tensor].shape))
+        along += coefficient(address, reduced[-1]) == 1
+        across += bool(outer) and coefficient(address, outer[-1]) == 1
+    enough = row_count(kernel) >= target.limits.units * _SINGLE
+    if kernel.roles is not None:
+        return not enough and row_length(kernel) > 4 * _SINGLE
+    return along > across or (along == across and not enough)

@@ -1,0 +1,117 @@
+"""A process with little memory that judges hostile files, and the call that starts one.
+
+    outcomes = judged(["file small.json", "made chain-text"])
+
+Each case is a line on stdin, each outcome a line of JSON on stdout. A case that takes too long, by
+the clock of the processor, is a crash.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.hostile import extremes
+from tests.hostile.generated import GENERATED
+from tests.hostile.judge import Crash, verdict
+
+ROOT = Path(__file__).parents[2]
+CORPUS = Path(__file__).parent / "corpus"
+MEMORY = 1 << 30
+SECONDS = 10.0
+PATIENCE = 600
+LIMITS = {"WEFT_MAX_TENSOR_BYTES": str(64 << 20), "WEFT_MAX_LOOP_STEPS": "20000"}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The verdict on one file, or how it failed; and what it cost."""
+
+    name: str
+    verdict: str
+    seconds: float
+    crash: str = ""
+
+
+def judged(cases: Sequence[str]) -> list[Outcome]:
+    """The outcomes of cases that one process judges in turn."""
+    environment = {**os.environ, **LIMITS, "OPENBLAS_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "tests.hostile.worker"],
+        input="\n".join(cases),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env=environment,
+        cwd=ROOT,
+        check=False,
+    )
+    found = [Outcome(**json.loads(line)) for line in done.stdout.splitlines()]
+    if done.returncode or not found:
+        after = found[-1].name if found else "the start"
+        raise Crash(
+            f"the process ended with {done.returncode} after {after}: {done.stderr[-2000:]}"
+        )
+    return found
+
+
+# -- inside the process ----------------------------------------------------------------------------
+
+
+def files(case: str) -> Iterator[tuple[str, bytes | str]]:
+    """The files that a case stands for."""
+    kind, _, name = case.partition(" ")
+    match kind:
+        case "file":
+            yield case, (CORPUS / name).read_bytes()
+        case "made":
+            data = GENERATED[name][1]()
+            yield case, data if isinstance(data, bytes) else data.encode()
+        case "attributes":
+            yield from extremes.attribute_cases(name)
+        case "operands":
+            yield from extremes.operand_cases(name)
+
+
+def _too_long(*_: Any) -> None:
+    raise TimeoutError(f"it takes more than {SECONDS} s")
+
+
+def outcome(name: str, data: bytes | str) -> Outcome:
+    """The judgement of one file."""
+    started = time.process_time()
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    try:
+        found, crash = verdict(data), ""
+    except (Crash, TimeoutError) as error:
+        found, crash = "CRASH", _trace(error)
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+    return Outcome(name, found, time.process_time() - started, crash)
+
+
+def _trace(error: Exception) -> str:
+    return "".join(traceback.format_exception(error, limit=-4))[-3_000:]
+
+
+def main() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    signal.signal(signal.SIGPROF, _too_long)
+    for case in sys.stdin.read().splitlines():
+        for name, data in files(case):
+            print(json.dumps(asdict(outcome(name, data))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

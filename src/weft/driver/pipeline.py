@@ -39,10 +39,12 @@ from weft.ptir.verify import verify as verify_program
 from weft.region import text as region_text
 from weft.region import verify as region_verify
 from weft.region.from_poly_view import lower_scop
+from weft.region.prove import holds
 from weft.target.target import Kind, Target
 from weft.tiny import text as tiny_text
 from weft.tiny import verify as tiny_verify
 from weft.tiny.from_ptir import lower_program
+from weft.tiny.ir import Value, topological, value_ids
 
 
 @dataclass
@@ -77,11 +79,18 @@ class Stage:
     enter: Callable[[Compilation], Any]
     verify: Callable[[Compilation], object]
     render: Callable[[Any], str]
-    parse: Callable[[str], Any] | None = None
+    parse: Callable[[str, Compilation], Any] | None = None
 
 
 def _unchecked(compilation: Compilation) -> None:
     """For stages that the next tool checks: LLVM verifies its own text."""
+
+
+def _tiny_values(compilation: Compilation) -> dict[str, Value]:
+    """The Tiny values by the ids that dumps use."""
+    graph = compilation["tiny"]
+    values = topological(tuple(value for _, value in graph.outputs))
+    return {value_id: value for value, value_id in value_ids(values).items()}
 
 
 def _verify_plans(compilation: Compilation) -> None:
@@ -95,36 +104,37 @@ MIDDLE: tuple[Stage, ...] = (
         enter=lambda c: assign_streams(optimise(c.program, c.log)),
         verify=lambda c: verify_program(c["frontend"]),
         render=ptir_text.print_program,
-        parse=ptir_text.parse_program,
+        parse=lambda text, c: ptir_text.parse_program(text),
     ),
     Stage(
         "tiny", "json",
         enter=lambda c: lower_program(c["frontend"]),
         verify=lambda c: tiny_verify.verify(c["tiny"]),
         render=lambda graph: tiny_text.dumps(graph, encode_op),
-        parse=lambda text: tiny_text.loads(text, decode_op),
+        parse=lambda text, c: tiny_text.loads(text, decode_op),
     ),
     Stage(
         "indexbook", "json",
         enter=lambda c: build_book(c["tiny"]),
         verify=lambda c: indexbook_verify.verify(c["indexbook"]),
         render=indexbook_text.dumps,
-        parse=indexbook_text.loads,
+        parse=lambda text, c: indexbook_text.loads(text),
     ),
     Stage(
         "poly_view", "json",
         enter=lambda c: build_scop(c["tiny"], c["indexbook"]),
         verify=lambda c: poly_view_verify.verify(c["poly_view"]),
         render=poly_view_text.dumps,
+        parse=lambda text, c: poly_view_text.loads(text, _tiny_values(c)),
     ),
     Stage(
         "region", "json",
         enter=lambda c: lower_scop(
             c["poly_view"], c["tiny"], c.target, c.signature.tensor_roles
         ),
-        verify=lambda c: region_verify.verify(c["region"]),
+        verify=lambda c: region_verify.verify(c["region"], holds),
         render=lambda module: region_text.dumps(module, encode_op),
-        parse=lambda text: region_text.loads(text, decode_op),
+        parse=lambda text, c: region_text.loads(text, decode_op),
     ),
     Stage(
         "memory", "json",
@@ -133,14 +143,14 @@ MIDDLE: tuple[Stage, ...] = (
         ),
         verify=lambda c: memory_verify.verify(c["memory"]),
         render=memory_text.dumps,
-        parse=memory_text.loads,
+        parse=lambda text, c: memory_text.loads(text),
     ),
     Stage(
         "plan", "json",
         enter=lambda c: plan_module(c["region"], c.target),
         verify=_verify_plans,
         render=plan_text.dumps,
-        parse=plan_text.loads,
+        parse=lambda text, c: plan_text.loads(text),
     ),
 )  # fmt: skip
 CODE: dict[Kind, tuple[Stage, ...]] = {
@@ -198,7 +208,7 @@ def _enter(stage: Stage, compilation: Compilation) -> None:
         elif stage.parse is None:
             raise UserError(f"stage {stage.name!r} has no text that reads back")
         else:
-            compilation.values[stage.name] = stage.parse(override)
+            compilation.values[stage.name] = stage.parse(override, compilation)
         stage.verify(compilation)
     except SpecViolation as error:
         raise error.at(f"stage {stage.name}") from None

@@ -58,7 +58,7 @@ def test_every_stage_that_reads_back_can_be_fed_back(name: str) -> None:
     plain = weft.compile(program)
     want = [array.tobytes() for array in plain(*inputs)]
     readable = [stage.name for stage in MIDDLE if stage.parse is not None]
-    assert readable == ["frontend", "tiny", "indexbook", "region", "memory", "plan"]
+    assert len(readable) == len(MIDDLE)
     for stage in readable:
         again = weft.compile(program, overrides={stage: plain.stages[stage]})
         for later in ("plan", "cpu", "llvm"):

@@ -2,8 +2,8 @@
 
     outcomes = judged(["file small.json", "made chain-text"])
 
-Each case is a line on stdin, each outcome a line of JSON on stdout. A case that takes too long, by
-the clock of the processor, is a crash.
+Each case is a line on stdin, each outcome a line of JSON on stdout. A file that takes too long to
+load, to verify or to run, by the clock of the processor, is a crash.
 """
 
 from __future__ import annotations
@@ -91,9 +91,8 @@ def _too_long(*_: Any) -> None:
 def outcome(name: str, data: bytes | str) -> Outcome:
     """The judgement of one file."""
     started = time.process_time()
-    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
-        found, crash = verdict(data), ""
+        found, crash = verdict(data, lambda: signal.setitimer(signal.ITIMER_PROF, SECONDS)), ""
     except (Crash, TimeoutError) as error:
         found, crash = "CRASH", _trace(error)
     finally:

@@ -18,7 +18,6 @@ from weft.ptir.files import load, read_bytes
 from weft.ptir.specialise import is_static
 from weft.ptir.verify import verify
 from weft.target.known import target_named
-from weft.target.target import Kind
 
 
 def compile_command(
@@ -57,7 +56,7 @@ def compile_command(
     overrides = {from_[0]: read_bytes(from_[1]).decode()} if from_ else {}
     signature = make_signature(program, _positions(params), _positions(state))
     compilation = Compilation(program, chosen, signature, overrides)
-    if to is None and chosen.kind is Kind.CPU:
+    if to is None:
         executable = compile_program(
             program, chosen, params=_positions(params), state=_positions(state), overrides=overrides
         )

@@ -28,7 +28,11 @@ from weft.ptir.types import TensorType
 
 DEFAULT = "reference"
 ENTRY_POINTS = "weft.backends"
-_HOMES = {"reference": "weft.driver.reference", "cpu": "weft.driver.cpu"}
+_HOMES = {
+    "reference": "weft.driver.reference",
+    "cpu": "weft.driver.cpu",
+    "cuda": "weft.driver.cuda",
+}
 _REGISTERED: dict[str, Backend] = {}
 
 Storage: TypeAlias = Any

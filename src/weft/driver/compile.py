@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.driver.cpu_code import build_artifact
 from weft.driver.execute import check_inputs
-from weft.driver.opaque import run_opaque
+from weft.driver.machines import Built, build, new_state
 from weft.driver.pipeline import Compilation, run_pipeline
 from weft.driver.signature import Role, Signature, make_signature
 from weft.foundation.errors import UserError
@@ -26,9 +25,8 @@ from weft.ptir.specialise import bind_shapes, is_static, specialise
 from weft.ptir.types import TensorType, leaves
 from weft.ptir.verify import verify
 from weft.region.ir import Pattern
-from weft.runtime import executor
 from weft.target.known import target_named
-from weft.target.target import Kind, Target
+from weft.target.target import Target
 
 Array = NDArray[Any]
 
@@ -39,19 +37,17 @@ class Cluster:
 
     sizes: dict[str, int]
     compilation: Compilation
-    program: executor.Program
+    built: Built
     seconds: float
     reason: str
-    compiled: int
-    reused: int
 
     def describe(self) -> str:
         """A line for `explain`."""
         named = ", ".join(f"{name}={size}" for name, size in sorted(self.sizes.items()))
         what = f"for {named}" if named else "as it is"
         return (
-            f"compiled {what} in {self.seconds:.2f} s ({self.compiled} kernels built, "
-            f"{self.reused} from the cache): {self.reason}"
+            f"compiled {what} in {self.seconds:.2f} s ({self.built.compiled} kernels built, "
+            f"{self.built.reused} from the cache): {self.reason}"
         )
 
 
@@ -92,16 +88,25 @@ class Executable:
         return self.run(inputs, seed=seed)
 
     def run(
-        self, inputs: Sequence[Any], *, seed: int = 0, threads: int | None = None
+        self,
+        inputs: Sequence[Any],
+        *,
+        seed: int = 0,
+        threads: int | None = None,
+        holder: object = None,
     ) -> list[Array]:
-        """The flattened results. State outputs are views that the next run overwrites."""
+        """The flattened results. State outputs are views that the next run overwrites.
+
+        `holder` owns the parameters among the inputs; they are taken to be the same as in the last
+        run that had the same holder.
+        """
         cluster, data = self._prepare(inputs)
-        return cluster.program.run(data, seed, threads)
+        return cluster.built.program.run(data, seed, threads, holder)
 
     def profile(self, inputs: Sequence[Any], *, seed: int = 0) -> list[tuple[str, float]]:
         """The seconds of every step (kernel, copy or host call) of one run."""
         cluster, data = self._prepare(inputs)
-        return cluster.program.profile(data, seed)
+        return cluster.built.program.profile(data, seed)
 
     def _prepare(self, inputs: Sequence[Any]) -> tuple[Cluster, list[Array]]:
         """The version for these inputs, and the inputs that are not state, ready for it."""
@@ -137,7 +142,8 @@ class Executable:
         hosts = [k for k in module.kernels if k.pattern is Pattern.OPAQUE]
         lines = [f"{kernel.name}: {kernel.pattern.value}" for kernel in module.kernels]
         lines += [f"{kernel.name} runs on the host: no kernel expresses it" for kernel in hosts]
-        return lines + memory_report(module, compilation["memory"])
+        lines += memory_report(module, compilation["memory"])
+        return lines + list(self.clusters.values())[-1].built.notes
 
     def _cluster(self, shapes: Sequence[tuple[int, ...]]) -> Cluster:
         sizes = bind_shapes(self.source.main.parameters, shapes)
@@ -152,14 +158,8 @@ class Executable:
         concrete = specialise(self.source, sizes)
         compilation = Compilation(concrete, self.target, self.signature, self.overrides)
         run_pipeline(compilation)
-        code = compilation["cpu"]
-        constants = compilation["tiny"].constants
-        artifact = build_artifact(
-            compilation["region"], compilation["memory"], code, constants, run_opaque
-        )
-        program = executor.Program(artifact, self.state)
-        seconds = time.perf_counter() - started
-        return Cluster(sizes, compilation, program, seconds, reason, code.compiled, code.reused)
+        built = build(compilation, self.signature, self.state)
+        return Cluster(sizes, compilation, built, time.perf_counter() - started, reason)
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class Bound:
         if len(data) != roles.count(Role.DATA):
             raise UserError(f"this takes {roles.count(Role.DATA)} data inputs but got {len(data)}")
         everything = [next(fixed) if role is Role.PARAM else next(given) for role in roles]
-        return self.executable.run(everything, seed=seed)
+        return self.executable.run(everything, seed=seed, holder=self)
 
 
 def _check_params(executable: Executable, params: Sequence[Any]) -> tuple[Array, ...]:
@@ -200,8 +200,6 @@ def compile_program(
     """
     verify(program)
     chosen = target_named(target) if isinstance(target, str) else target
-    if chosen.kind is not Kind.CPU:
-        raise UserError(f"programs compiled for {chosen.name} cannot be run from here yet")
     signature = make_signature(program, params, state, donate)
     made = Executable(program, chosen, signature, overrides or {})
     made.state = _new_state(made)
@@ -211,13 +209,13 @@ def compile_program(
 
 
 def _new_state(executable: Executable) -> list[Array]:
-    """State starts as zeros, aligned, at addresses that stay."""
+    """State starts as zeros."""
     found = []
     for kind, role in zip(executable._leaves, executable.signature.roles, strict=True):
         if role is Role.STATE:
             if not kind.is_static:
                 raise UserError(f"a state of type {kind} has a dynamic dimension")
-            found.append(executor.zero_tensor(kind.dtype.name, kind.static_shape))
+            found.append(new_state(kind, executable.target))
     return found
 
 

@@ -14,8 +14,10 @@ from typing import Any
 
 from weft.codegen.cpu import text as cpu_text
 from weft.codegen.cpu.llvm import emit_module
-from weft.driver.cpu_code import lower_module
+from weft.codegen.gpu import text as gpu_text
+from weft.driver import cpu_code, gpu_code
 from weft.driver.opaque import decode_op, encode_op
+from weft.driver.plans import choose_plans
 from weft.driver.signature import Signature
 from weft.foundation.errors import SpecViolation, UserError
 from weft.indexbook import text as indexbook_text
@@ -26,7 +28,6 @@ from weft.memory import verify as memory_verify
 from weft.memory.from_region import assign_buffers
 from weft.plan import text as plan_text
 from weft.plan import verify as plan_verify
-from weft.plan.from_region import plan_module
 from weft.poly_view import text as poly_view_text
 from weft.poly_view import verify as poly_view_verify
 from weft.poly_view.from_tiny import build_scop
@@ -83,7 +84,8 @@ class Stage:
 
 
 def _unchecked(compilation: Compilation) -> None:
-    """For stages that the next tool checks: LLVM verifies its own text."""
+    """For stages that the next tool checks: LLVM verifies its own text, templates what they
+    build."""
 
 
 def _tiny_values(compilation: Compilation) -> dict[str, Value]:
@@ -147,7 +149,7 @@ MIDDLE: tuple[Stage, ...] = (
     ),
     Stage(
         "plan", "json",
-        enter=lambda c: plan_module(c["region"], c.target),
+        enter=lambda c: choose_plans(c["region"], c["memory"], c.target),
         verify=_verify_plans,
         render=plan_text.dumps,
         parse=lambda text, c: plan_text.loads(text),
@@ -157,7 +159,7 @@ CODE: dict[Kind, tuple[Stage, ...]] = {
     Kind.CPU: (
         Stage(
             "cpu", "txt",
-            enter=lambda c: lower_module(c["region"], c["memory"], c["plan"]),
+            enter=lambda c: cpu_code.lower_module(c["region"], c["memory"], c["plan"]),
             verify=_unchecked,
             render=lambda code: cpu_text.print_routines(list(code.routines.values())),
         ),
@@ -166,6 +168,23 @@ CODE: dict[Kind, tuple[Stage, ...]] = {
             enter=lambda c: emit_module(list(c["cpu"].routines.values())),
             verify=_unchecked,
             render=str,
+        ),
+    ),
+    Kind.GPU: (
+        Stage(
+            "gpu", "txt",
+            enter=lambda c: gpu_code.lower_module(
+                c["region"], c["memory"], c["plan"], c.target
+            ),
+            verify=_unchecked,
+            render=lambda code: gpu_text.print_kernels(list(code.kernels.values())),
+        ),
+        Stage(
+            "cu", "cu",
+            enter=lambda c: gpu_code.print_module(c["gpu"]),
+            verify=lambda c: gpu_code.check_sources(c["cu"], c["gpu"]),
+            render=gpu_code.dump_sources,
+            parse=lambda text, c: gpu_code.read_sources(text),
         ),
     ),
 }  # fmt: skip

@@ -148,6 +148,8 @@ class PlanSet:
 
     kernels: dict[str, str]
     plans: dict[str, Plan]
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    """Plans that were tried before and why they were not taken, a sentence each."""
 
     def of(self, kernel: str) -> Plan:
         """The plan of a kernel, by the kernel's name."""

@@ -121,14 +121,16 @@ def check_instruction(
     op = instruction.op
     if isinstance(op, CustomCall):
         decode_call(op)
-    else:
-        inferred = op.result_type(operands, scope)
-        check_type(_named(inferred))
-        if not agrees(inferred, instruction.output):
-            raise SpecViolation(
-                "OutputTypeMismatch",
-                f"the declared type is {instruction.output} but the op gives {inferred}",
-            )
+        return
+    inferred = op.result_type(operands, scope)
+    if inferred == instruction.output:
+        return
+    check_type(_named(inferred))
+    if not agrees(inferred, instruction.output):
+        raise SpecViolation(
+            "OutputTypeMismatch",
+            f"the declared type is {instruction.output} but the op gives {inferred}",
+        )
 
 
 def _named(kind: ValueType) -> ValueType:

@@ -55,6 +55,8 @@ class KernelCode:
     shared_bytes: int = 0
     tensor_maps: tuple[TensorMap, ...] = ()
     """On GPUs the first parameters of a kernel; then come its buffers' addresses."""
+    reports: bool = False
+    """Whether, on GPUs, its last parameter is the address of an error word."""
 
 
 @dataclass(frozen=True)

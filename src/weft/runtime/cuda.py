@@ -73,6 +73,12 @@ class Device:
         pointer = call(self.driver, "cuMemAlloc", max(1, count))
         return Memory(self, int(pointer), count)
 
+    def managed(self, count: int) -> Memory:
+        """Memory that host and device both reach; whoever touches a page gets it."""
+        flags = self.driver.CUmemAttach_flags.CU_MEM_ATTACH_GLOBAL
+        pointer = call(self.driver, "cuMemAllocManaged", max(1, count), flags)
+        return Memory(self, int(pointer), count)
+
     def upload(self, array: NDArray[Any]) -> Memory:
         """A copy of an array in device memory."""
         memory = self.allocate(array.nbytes)
@@ -116,6 +122,26 @@ def open_device(number: int = 0, driver: Any = None) -> Device:
     return Device(driver, handle, context, text, (int(major), int(minor)), int(units))
 
 
+def compute_capability(driver: Any = None) -> tuple[int, int] | None:
+    """That of the machine's first GPU; None where there is none."""
+    try:
+        driver = bindings() if driver is None else driver
+        call(driver, "cuInit", 0)
+        if call(driver, "cuDeviceGetCount") < 1:
+            return None
+        handle = call(driver, "cuDeviceGet", 0)
+        major, minor = (
+            call(driver, "cuDeviceGetAttribute", getattr(driver.CUdevice_attribute, name), handle)
+            for name in (
+                "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR",
+                "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR",
+            )
+        )
+    except (UserError, ExecutionError, RuntimeError, OSError):
+        return None
+    return int(major), int(minor)
+
+
 @dataclass
 class Memory:
     """A block of device memory."""
@@ -129,6 +155,8 @@ class Memory:
         data = np.ascontiguousarray(array)
         if data.nbytes:
             call(self.device.driver, "cuMemcpyHtoD", self.address, data.ctypes.data, data.nbytes)
+            # The call returns when the array has been read, not when the block is written.
+            self.device.synchronize()
 
     def read(self, array: NDArray[Any]) -> None:
         """Fill a contiguous array from the start of the block; done when it returns."""
@@ -161,6 +189,31 @@ class Stream:
     def copy(self, target: int, source: int, count: int) -> None:
         """Copy bytes between device addresses."""
         call(self.device.driver, "cuMemcpyDtoDAsync", target, source, count, self.handle)
+
+    def upload(self, target: int, array: NDArray[Any]) -> None:
+        """Copy a contiguous array to a device address; the array may change when it returns."""
+        if array.nbytes:
+            place, count = array.ctypes.data, array.nbytes
+            call(self.device.driver, "cuMemcpyHtoDAsync", target, place, count, self.handle)
+
+    def download(self, array: NDArray[Any], source: int) -> None:
+        """Fill a contiguous array from a device address; done when the stream is."""
+        if array.nbytes:
+            place, count = array.ctypes.data, array.nbytes
+            call(self.device.driver, "cuMemcpyDtoHAsync", place, source, count, self.handle)
+
+    def fill(self, target: int, count: int) -> None:
+        """Set bytes at a device address to zero."""
+        call(self.device.driver, "cuMemsetD8Async", target, 0, count, self.handle)
+
+    def bring(self, address: int, count: int) -> None:
+        """Move managed memory to the device before it is used there; it would come by itself, page
+        by page."""
+        driver = self.device.driver
+        place = driver.CUmemLocation()
+        place.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        place.id = int(self.device.handle)
+        call(driver, "cuMemPrefetchAsync", address, count, place, 0, self.handle)
 
     @contextmanager
     def capture(self) -> Iterator[Graph]:

@@ -136,12 +136,17 @@ class Program:
         return int(spaces[slot.space][slot.number].ctypes.data) + slot.offset
 
     def run(
-        self, inputs: Sequence[Array], seed: int = 0, threads: int | None = None
+        self,
+        inputs: Sequence[Array],
+        seed: int = 0,
+        threads: int | None = None,
+        holder: object = None,
     ) -> list[Array]:
         """The outputs for inputs that have exactly the declared types and lie contiguously.
 
         An output that is an updated state is a view of that state, good until the next run; one
-        that took over a donated input is that input.
+        that took over a donated input is that input. Who holds the parameters does not matter: all
+        inputs are read where they lie.
         """
         outputs = self._outputs(inputs)
         with self._workspace(inputs, outputs, threads or thread_count()) as workspace:

@@ -275,8 +275,16 @@ def test_only_the_given_ops_and_dtypes_occur(seed: int) -> None:
     case = random_program(seed, 15, ops=ops, dtypes=["f32", SI32, I1])
     assert {i.op.mnemonic for body in case.program.bodies for i in body.body} <= ops
     assert {kind.dtype for kind in types_of(case.program)} <= {F32, SI32, I1}
+    assert dtype_attributes(case.program) <= {F32, SI32, I1}
     verify(case.program)
     weft.run(case.program, case.inputs)
+
+
+def dtype_attributes(program: Program) -> set[DType]:
+    """Accumulators and the like: dtypes that occur in no type."""
+    ops = [i.op for body in program.bodies for i in body.body]
+    values = [getattr(op, name) for op in ops for name in op.all_attributes()]
+    return {value for value in values if isinstance(value, DType)}
 
 
 @pytest.mark.parametrize("cls", list(GENERATORS), ids=lambda cls: cls.name)
@@ -299,6 +307,7 @@ def test_programs_of_a_single_dtype(dtype: Any) -> None:
     for seed in range(4):
         case = random_program(seed, 12, dtypes=[dtype])
         assert {kind.dtype for kind in types_of(case.program)} <= {dtype}
+        assert dtype_attributes(case.program) <= {dtype}
         assert case.program.main.body
         weft.run(case.program, case.inputs)
 

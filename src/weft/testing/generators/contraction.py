@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from weft.foundation.dtypes import F32, FLOATS, NUMBERS, ORDERED, SI32, UI32, DType
+from weft.foundation.dtypes import F32, FLOATS, NUMBERS, ORDERED, SI32, UI32, DType, in_order
 from weft.ptir.ops.contraction import DotGeneral
 from weft.ptir.ops.normalisation import LayerNorm
 from weft.ptir.types import Shape
@@ -108,7 +108,7 @@ def _output(g: Generator, dtype: DType, inner: DType, bound: float) -> DType | N
         return None
     kept = {dtype} if dtype.is_complex else g.rules.dtypes & ORDERED
     fitting = [d for d in kept if d.kind is inner.kind and (d.is_integer or limit(d) >= bound)]
-    return g.choices.choose(sorted(fitting, key=lambda d: d.index)) if fitting else None
+    return g.choices.choose(in_order(fitting)) if fitting else None
 
 
 @generates(LayerNorm, weight=3)

@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 
 from weft.foundation.dtypes import (
-    ANY,
     BOOL,
     FP8_E4M3,
     I1,
@@ -18,6 +17,7 @@ from weft.foundation.dtypes import (
     NUMBERS,
     ORDERED,
     DType,
+    in_order,
 )
 from weft.ptir.ops import ordering, reduction
 from weft.ptir.ops.reduce_kind import DEFINED, ReduceKind
@@ -45,8 +45,8 @@ def accumulators(g: Generator, dtype: DType) -> DType | None:
     """Nothing, or an accumulator that the dtype may have."""
     if g.choices.chance(0.6):
         return None
-    wider = [d for d in ANY if d.kind is dtype.kind and d.bits > dtype.bits]
-    return g.choices.choose(sorted([dtype, *wider], key=lambda d: d.index))
+    wider = {d for d in g.rules.dtypes if d.kind is dtype.kind and d.bits > dtype.bits}
+    return g.choices.choose(in_order({dtype, *wider}))
 
 
 def summand_bound(dtype: DType, count: int) -> float:
@@ -99,7 +99,7 @@ def _sum(g: Generator) -> None:
     x = fitted if fitted is not None else g.like(x, within(summand_bound(dtype, count)))
     accum = accumulators(g, dtype)
     if dtype is I1:
-        accum = g.choices.choose(sorted(INTEGERS, key=lambda d: d.index))
+        accum = g.dtype(INTEGERS)
     inner = accum or default_accumulator(dtype)
     out = _output(g, dtype, x.facts, inner, count)
     facts = total(out or dtype, inner, x.facts, count)
@@ -115,7 +115,7 @@ def _output(g: Generator, dtype: DType, facts: Facts, inner: DType, count: int) 
     same = [d for d in g.rules.dtypes if d.kind is inner.kind and limit(d) >= limit(dtype)]
     if dtype.is_integer or dtype is I1 or sums.exact:
         same += [d for d in g.rules.dtypes & ORDERED if limit(d) >= sums.bound]
-    return g.choices.choose(sorted(set(same), key=lambda d: d.index)) if same else None
+    return g.choices.choose(in_order(set(same))) if same else None
 
 
 @generates(reduction.ReduceProd)
@@ -294,7 +294,7 @@ def segment_reduce(g: Generator) -> None:
         fitted = g.fit(data, want)
         data = fitted if fitted is not None else g.like(data, want)
         if dtype is I1:
-            accum = g.choices.choose(sorted(INTEGERS, key=lambda d: d.index))
+            accum = g.dtype(INTEGERS)
         facts = total(dtype, accum or default_accumulator(dtype), data.facts, rows)
     else:
         facts = empty_extreme(dtype, ReduceKind.MAX, replace(data.facts, zeros=False))

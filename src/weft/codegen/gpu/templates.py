@@ -1,0 +1,57 @@
+"""Which template carries out which plan, and whether it can."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from weft.codegen.gpu import ir, mma_sm90, row
+from weft.codegen.gpu import map as elementwise
+from weft.codegen.gpu.accept import refuse
+from weft.codegen.gpu.matmul import Refs
+from weft.codegen.gpu.peephole import recognise
+from weft.foundation.errors import Finding, SpecViolation
+from weft.plan.ir import MapPlan, MmaPlan, Plan, RowPlan
+from weft.region.ir import Kernel, Tensor
+from weft.target.target import Target
+
+
+def accepts(
+    kernel: Kernel, tensors: Mapping[str, Tensor], refs: Refs, plan: Plan, target: Target
+) -> list[Finding]:
+    """Why the plan cannot be carried out; empty if it can."""
+    kernel = recognise(kernel)
+    match plan:
+        case MapPlan():
+            found = elementwise.accepts(kernel, tensors, plan, target)
+        case RowPlan():
+            found = row.accepts(kernel, tensors, plan, target)
+        case MmaPlan(arch="sm90"):
+            found = mma_sm90.accepts(kernel, refs, plan, target)
+        case _:
+            found = [refuse("PlanNotSupported", f"no GPU template carries out this {_kind(plan)}")]
+    return [Finding(f.code, f"kernel {kernel.name}", f.why, f.hint) for f in found]
+
+
+def build(
+    kernel: Kernel,
+    tensors: Mapping[str, Tensor],
+    refs: Refs,
+    plan: Plan,
+    target: Target,
+    name: str,
+) -> ir.Kernel:
+    """The dialect kernel of a plan that `accepts` has nothing against."""
+    kernel = recognise(kernel)
+    match plan:
+        case MapPlan():
+            return elementwise.build(kernel, tensors, refs, plan, target, name)
+        case RowPlan():
+            return row.build(kernel, tensors, refs, plan, target, name)
+        case MmaPlan(arch="sm90"):
+            return mma_sm90.build(kernel, refs, plan, target, name)
+        case _:
+            raise SpecViolation.of(accepts(kernel, tensors, refs, plan, target))
+
+
+def _kind(plan: Plan) -> str:
+    return f"{plan.arch} MmaPlan" if isinstance(plan, MmaPlan) else type(plan).__name__

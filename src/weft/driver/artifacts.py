@@ -1,0 +1,121 @@
+"""What all code generators share on the way to an artifact: keys of kernels, buffers as slots of
+the parameter block, steps in order."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from weft.foundation.errors import SpecViolation
+from weft.memory.ir import BufferMap, MemRef
+from weft.plan.ir import Plan
+from weft.region.ir import Kernel, Module, Pattern, Tensor
+from weft.region.structure import structure_key
+from weft.runtime.artifact import (
+    Artifact,
+    BufferSlot,
+    CopyBuffer,
+    HostCall,
+    KernelCode,
+    Launch,
+    Step,
+    TensorSpec,
+)
+
+OpaqueRunner = Callable[[object, Sequence[NDArray[Any]], int], Sequence[NDArray[Any]]]
+Launcher = Callable[[Kernel], tuple[int, Sequence[str]]]
+"""The number of a kernel's code, and its tensors in the order of the code's parameters."""
+
+
+def kernel_key(
+    kernel: Kernel, tensors: dict[str, Tensor], refs: Mapping[str, MemRef], plan: Plan, *more: str
+) -> str:
+    """A digest that is equal for kernels which become the same code."""
+    layout = [(ref.strides, ref.noalias) for ref in refs.values()]
+    # The header names the kernel the plan was made for; two equal kernels may have two headers.
+    plan_text = re.sub(r"header=Header\([^)]*\)", "", repr(plan))
+    text = "\0".join([structure_key(kernel, tensors), repr(layout), plan_text, *more])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def make_artifact(
+    target: str,
+    module: Module,
+    buffer_map: BufferMap,
+    kernels: Sequence[KernelCode],
+    launch: Launcher,
+    constants: Mapping[str, NDArray[Any]],
+    run_opaque: OpaqueRunner,
+) -> Artifact:
+    """The steps of a module over compiled kernels."""
+    table = _Slots(module, buffer_map)
+    steps: list[Step] = []
+    for kernel in module.kernels:
+        steps += [
+            CopyBuffer(table.slot(c.source), table.slot(c.target), c.bytes, f"copy {c.source}")
+            for c in buffer_map.copies
+            if c.before == kernel.name
+        ]
+        if kernel.pattern is Pattern.OPAQUE:
+            steps.append(_host_call(kernel, module, table, run_opaque))
+        else:
+            number, names = launch(kernel)
+            args = tuple(table.slot(name) for name in names)
+            steps.append(Launch(number, args, kernel.name))
+    places = tuple(table.slot(name) for name in module.outputs)
+    held = [name for name, tensor in module.tensors.items() if tensor.role == "constant"]
+    return Artifact(
+        target,
+        tuple(table.slots),
+        tuple(kernels),
+        tuple(steps),
+        tuple(_spec(module.tensors[name]) for name in module.inputs),
+        tuple(_spec(module.tensors[name]) for name in module.outputs),
+        places,
+        buffer_map.arena_bytes,
+        tuple(constants[name].tobytes() for name in held),
+    )
+
+
+class _Slots:
+    """Entries of the parameter block, numbered as they are asked for."""
+
+    def __init__(self, module: Module, buffer_map: BufferMap) -> None:
+        self.module = module
+        self.buffer_map = buffer_map
+        self.slots: list[BufferSlot] = []
+        self._numbers: dict[BufferSlot, int] = {}
+
+    def slot(self, name: str) -> int:
+        buffer = self.buffer_map.refs[name].buffer
+        made = BufferSlot(buffer.space.value, buffer.number, buffer.offset, buffer.bytes)
+        if made not in self._numbers:
+            self._numbers[made] = len(self.slots)
+            self.slots.append(made)
+        return self._numbers[made]
+
+
+def _host_call(kernel: Kernel, module: Module, table: _Slots, run_opaque: OpaqueRunner) -> HostCall:
+    call = kernel.opaque
+    if call is None:
+        raise SpecViolation("OpaqueKernel", f"kernel {kernel.name} says nothing to call")
+    op, results = call.op, call.results
+
+    def function(arrays: Sequence[NDArray[Any]], seed: int) -> list[NDArray[Any]]:
+        found = run_opaque(op, arrays, seed)
+        return [found[number] for number in results]
+
+    def place(name: str) -> tuple[int, TensorSpec]:
+        return table.slot(name), _spec(module.tensors[name])
+
+    inputs = tuple(place(name) for name in call.inputs)
+    outputs = tuple(place(output.tensor) for output in kernel.outputs)
+    return HostCall(function, inputs, outputs, kernel.name)
+
+
+def _spec(tensor: Tensor) -> TensorSpec:
+    return TensorSpec(tensor.name, tensor.dtype.name, tensor.shape)

@@ -1,0 +1,201 @@
+"""From planned kernels to an artifact for a GPU: equal kernels become one, CUDA text becomes cubins
+that are kept on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from numpy.typing import NDArray
+
+from weft.codegen.gpu import ir
+from weft.codegen.gpu.assemble import kernel_code
+from weft.codegen.gpu.compile import Cubin, Report, compile_cuda, version
+from weft.codegen.gpu.print import cuda
+from weft.codegen.gpu.templates import accepts, build
+from weft.driver.artifacts import OpaqueRunner, kernel_key, make_artifact
+from weft.foundation.errors import SpecViolation, Unimplemented
+from weft.memory.ir import BufferMap, MemRef
+from weft.plan.ir import PlanSet
+from weft.region.ir import Kernel, Module, Pattern
+from weft.region.structure import buffers
+from weft.runtime import cache
+from weft.runtime.artifact import Artifact
+from weft.target.target import Target
+
+_MARK: Final = "// ==== kernel "
+_NAMES: Final = re.compile(r"k_[0-9a-f]{16}")
+
+
+@dataclass
+class GpuCode:
+    """The dialect kernels of a module."""
+
+    kernels: dict[str, ir.Kernel] = field(default_factory=dict)
+    """By symbol."""
+    symbols: dict[str, str] = field(default_factory=dict)
+    """Kernel name to symbol; equal kernels have one symbol."""
+    order: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """By symbol: which tensor of the kernel, by position, each parameter is."""
+
+
+@dataclass
+class CudaCode:
+    """The CUDA text of every distinct kernel, by symbol."""
+
+    sources: dict[str, str]
+
+
+@dataclass
+class Cubins:
+    """Machine code for one architecture, and what was compiled and what was found."""
+
+    arch: str
+    cubins: dict[str, Cubin] = field(default_factory=dict)
+    compiled: int = 0
+    reused: int = 0
+
+
+def lower_module(module: Module, buffer_map: BufferMap, plans: PlanSet, target: Target) -> GpuCode:
+    """The dialect kernels of all distinct kernels."""
+    code = GpuCode()
+    for kernel in module.kernels:
+        if kernel.pattern is Pattern.OPAQUE:
+            continue
+        plan = plans.of(kernel.name)
+        names = buffers(kernel)
+        refs = {name: buffer_map.refs[name] for name in names}
+        findings = accepts(kernel, module.tensors, refs, plan, target)
+        if findings:
+            raise Unimplemented(f"kernel {kernel.name}", findings[0].why)
+        key = kernel_key(kernel, module.tensors, refs, plan, _shared(refs.values()))
+        symbol = "k_" + key[:16]
+        code.symbols[kernel.name] = symbol
+        if symbol not in code.kernels:
+            made = build(kernel, module.tensors, refs, plan, target, symbol)
+            code.kernels[symbol] = made
+            code.order[symbol] = tuple(names.index(name) for name in made.buffers)
+    return code
+
+
+def _shared(refs: Iterable[MemRef]) -> str:
+    """Which tensors lie in one buffer: such a buffer is not read as if nobody wrote it."""
+    found = [ref.buffer for ref in refs]
+    return repr([found.index(buffer) for buffer in found])
+
+
+def print_module(code: GpuCode) -> CudaCode:
+    """The CUDA text of every distinct kernel."""
+    return CudaCode({symbol: cuda(kernel) for symbol, kernel in code.kernels.items()})
+
+
+def dump_sources(code: CudaCode) -> str:
+    """All sources in one text, each after a line with its symbol."""
+    return "".join(f"{_MARK}{symbol}\n{text}" for symbol, text in code.sources.items())
+
+
+def read_sources(text: str) -> CudaCode:
+    """The sources back from one text."""
+    sources = {}
+    for part in text.split(_MARK)[1:]:
+        symbol, _, source = part.partition("\n")
+        if _NAMES.fullmatch(symbol) is None:
+            raise SpecViolation("CudaText", f"{symbol!r} is not the symbol of a kernel")
+        sources[symbol] = source
+    return CudaCode(sources)
+
+
+def check_sources(code: CudaCode, kernels: GpuCode) -> None:
+    """There is one source for every kernel that will be launched."""
+    missing = sorted(set(kernels.kernels) - set(code.sources))
+    if missing:
+        raise SpecViolation("CudaText", f"there is no source for the kernel {missing[0]}")
+
+
+def compile_sources(code: CudaCode, arch: str) -> Cubins:
+    """Machine code, from the disk where it is there."""
+    made = Cubins(arch)
+    version_text = ".".join(map(str, version()))
+    keys = {
+        symbol: cache.key_of(source, arch, version_text) for symbol, source in code.sources.items()
+    }
+    missing = []
+    for symbol, key in keys.items():
+        found = _unpack(cache.load(key), arch)
+        if found is None:
+            missing.append(symbol)
+        else:
+            made.cubins[symbol] = found
+            made.reused += 1
+    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+        fresh = pool.map(lambda symbol: compile_cuda(code.sources[symbol], arch), missing)
+        for symbol, cubin in zip(missing, fresh, strict=True):
+            cache.save(keys[symbol], _pack(cubin))
+            made.cubins[symbol] = cubin
+            made.compiled += 1
+    return made
+
+
+def _pack(cubin: Cubin) -> bytes:
+    """A cubin and what the compiler said about it."""
+    return json.dumps(asdict(cubin.report)).encode() + b"\n" + cubin.code
+
+
+def _unpack(data: bytes | None, arch: str) -> Cubin | None:
+    if data is None:
+        return None
+    head, _, code = data.partition(b"\n")
+    fields = json.loads(head)
+    report = Report(**{**fields, "remarks": tuple(fields["remarks"])})
+    return Cubin(arch, code, "", report)
+
+
+def build_artifact(
+    module: Module,
+    buffer_map: BufferMap,
+    code: GpuCode,
+    cubins: Cubins,
+    constants: Mapping[str, NDArray[Any]],
+    run_opaque: OpaqueRunner,
+) -> Artifact:
+    """The steps over compiled kernels."""
+    kernels = [
+        kernel_code(kernel, cubins.cubins[symbol].code) for symbol, kernel in code.kernels.items()
+    ]
+    numbers = {symbol: number for number, symbol in enumerate(code.kernels)}
+
+    def launch(kernel: Kernel) -> tuple[int, list[str]]:
+        symbol, names = code.symbols[kernel.name], buffers(kernel)
+        return numbers[symbol], [names[place] for place in code.order[symbol]]
+
+    return make_artifact(cubins.arch, module, buffer_map, kernels, launch, constants, run_opaque)
+
+
+def resource_report(code: GpuCode, cubins: Cubins) -> list[str]:
+    """What every distinct kernel takes, a line each."""
+    users: dict[str, list[str]] = {}
+    for name, symbol in code.symbols.items():
+        users.setdefault(symbol, []).append(name)
+    lines = []
+    for symbol, kernel in code.kernels.items():
+        found = cubins.cubins[symbol].report
+        lines.append(
+            f"{symbol} ({', '.join(users[symbol])}): {kernel.grid} blocks of {kernel.threads} "
+            f"threads, {found.registers} registers, {found.spilled_bytes} bytes spilled, "
+            f"{found.stack_bytes} bytes of stack, {kernel.shared_bytes} bytes shared"
+        )
+        lines += [f"{symbol}: {finding}" for finding in found.findings]
+    return lines
+
+
+def architecture(target: Target, device: tuple[int, int] | None) -> str:
+    """What to build for: a target's own architecture, or that of a newer device, which runs no
+    code built for the older one."""
+    if target.has("wgmma"):
+        return "sm_90a"
+    return "sm_90" if device is not None and device >= (9, 0) else "sm_80"

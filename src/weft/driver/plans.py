@@ -1,0 +1,76 @@
+"""Plans that code generation can carry out: the planner's choice, or, where its template refuses
+it, the next best one.
+
+On GPUs a contraction is tried with the matrix instructions of its target, then with those of SM80,
+then with plain loops; why is kept as a note of the plan set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from weft.codegen.gpu import templates
+from weft.foundation.errors import Finding
+from weft.memory.ir import BufferMap
+from weft.plan.contraction import problem_of, sm80_plan, takes_matrix_units
+from weft.plan.from_region import plan_module
+from weft.plan.ir import Header, MapPlan, MmaPlan, Plan, PlanSet
+from weft.plan.rows import gpu_row_plan
+from weft.region.ir import Kernel, Module
+from weft.target.target import Kind, Target
+
+
+def choose_plans(module: Module, buffer_map: BufferMap, target: Target) -> PlanSet:
+    """A plan for every kernel of a module but those the host carries out."""
+    chosen = plan_module(module, target)
+    if target.kind is Kind.CPU:
+        return chosen
+    plans: dict[str, Plan] = {}
+    notes: list[str] = []
+    for key, plan in chosen.plans.items():
+        kernels = [k for k in module.kernels if chosen.kernels.get(k.name) == key]
+        plans[key], why = _settle(kernels, module, buffer_map, plan, target)
+        names = ", ".join(kernel.name for kernel in kernels)
+        notes += [f"{names}: {reason}" for reason in why]
+    return replace(chosen, plans=plans, notes=tuple(notes))
+
+
+def _settle(
+    kernels: list[Kernel], module: Module, buffer_map: BufferMap, first: Plan, target: Target
+) -> tuple[Plan, list[str]]:
+    """The first plan that suits all kernels of one structure, and why those before it do not.
+
+    Where none does, the planner's own stays: code generation says what is missing.
+    """
+    reasons: list[str] = []
+    for plan in (first, *_others(kernels[0], module, first, target)):
+        findings = _findings(kernels, module, buffer_map, plan, target)
+        if not findings:
+            return plan, reasons
+        reasons.append(f"no {_name(plan)} plan: {findings[0].why}")
+    return first, reasons
+
+
+def _findings(
+    kernels: list[Kernel], module: Module, buffer_map: BufferMap, plan: Plan, target: Target
+) -> list[Finding]:
+    for kernel in kernels:
+        found = templates.accepts(kernel, module.tensors, buffer_map.refs, plan, target)
+        if found:
+            return found
+    return []
+
+
+def _others(kernel: Kernel, module: Module, first: Plan, target: Target) -> Iterator[Plan]:
+    header = Header(target.name, first.header.kernel)
+    problem = problem_of(kernel, module.tensors)
+    is_sm80 = isinstance(first, MmaPlan) and first.arch == "sm80"
+    if problem is not None and takes_matrix_units(problem, kernel) and not is_sm80:
+        yield sm80_plan(kernel, problem, target, header)
+    if not isinstance(first, MapPlan):
+        yield gpu_row_plan(kernel, module.tensors, target, header)
+
+
+def _name(plan: Plan) -> str:
+    return plan.arch if isinstance(plan, MmaPlan) else type(plan).__name__

@@ -1,0 +1,198 @@
+"""A GPU made of the dialect's interpreter: a stand-in for the CUDA driver whose device memory is host
+memory and whose launches run kernels by their meaning."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import prod
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.codegen.gpu import ir
+from weft.codegen.gpu.interp import Timing, run
+from weft.driver.compile import Executable
+from weft.foundation.dtypes import DType
+from weft.runtime import cuda
+
+Array = NDArray[Any]
+ALIGNMENT = 256
+
+
+class _Names:
+    """An enumeration whose members are their own names."""
+
+    def __getattr__(self, name: str) -> str:
+        return name
+
+
+class Machine:
+    """Answers like the driver's bindings."""
+
+    def __init__(self, capability: tuple[int, int] = (9, 0)) -> None:
+        self.capability = capability
+        self.kernels: dict[str, tuple[ir.Kernel, list[tuple[DType, int]]]] = {}
+        self.memory: dict[int, Any] = {}
+        self.recording: list[Callable[[], None]] | None = None
+        self.launches: list[str] = []
+        self.graph_launches = 0
+        self.uploads = 0
+        self.timing, self.seed = Timing.LATE, 0
+        self.cuuint64_t = self.cuuint32_t = int
+        self.CUmemLocation = SimpleNamespace
+
+    def learn(self, executable: Executable) -> None:
+        """The kernels that an executable is going to launch."""
+        for cluster in executable.clusters.values():
+            tensors = cluster.compilation["region"].tensors
+            for symbol, kernel in cluster.compilation["gpu"].kernels.items():
+                kinds = [(tensors[n].dtype, prod(tensors[n].shape)) for n in kernel.buffers]
+                self.kernels[symbol] = (kernel, kinds)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("CU"):
+            return _Names()
+        if not name.startswith("cu"):
+            raise AttributeError(name)
+        function = getattr(self, f"do_{name}", None)
+
+        def ask(*args: Any) -> tuple[Any, ...]:
+            answer = function(*args) if function is not None else f"{name} handle"
+            return (0,) if answer is None else (0, answer)
+
+        return ask
+
+    # Devices
+
+    def do_cuInit(self, flags: int) -> None:
+        pass
+
+    def do_cuDeviceGetCount(self) -> int:
+        return 1
+
+    def do_cuDeviceGet(self, number: int) -> int:
+        return number
+
+    def do_cuDeviceGetName(self, most: int, device: int) -> bytes:
+        return b"Interpreter\0"
+
+    def do_cuDeviceGetAttribute(self, what: str, device: int) -> int:
+        numbers = {"MAJOR": self.capability[0], "MINOR": self.capability[1], "COUNT": 132}
+        return next(number for key, number in numbers.items() if what.endswith(key))
+
+    def do_cuCtxSetCurrent(self, context: Any) -> None:
+        pass
+
+    def do_cuCtxSynchronize(self) -> None:
+        pass
+
+    def do_cuStreamSynchronize(self, stream: Any) -> None:
+        pass
+
+    def do_cuFuncSetAttribute(self, function: Any, what: str, value: int) -> None:
+        pass
+
+    # Memory
+
+    def do_cuMemAlloc(self, count: int) -> int:
+        raw = (ctypes.c_uint8 * (count + ALIGNMENT))()
+        start = ctypes.addressof(raw)
+        address = start + -start % ALIGNMENT
+        ctypes.memset(address, 0xFF, count)
+        self.memory[address] = raw
+        return address
+
+    def do_cuMemAllocManaged(self, count: int, flags: str) -> int:
+        return self.do_cuMemAlloc(count)
+
+    def do_cuMemFree(self, address: int) -> None:
+        del self.memory[address]
+
+    def do_cuMemPrefetchAsync(self, *args: Any) -> None:
+        pass
+
+    def do_cuMemcpyHtoD(self, target: int, source: int, count: int) -> None:
+        ctypes.memmove(target, source, count)
+
+    def do_cuMemcpyHtoDAsync(self, target: int, source: int, count: int, stream: Any) -> None:
+        self.uploads += 1
+        ctypes.memmove(target, source, count)
+
+    def do_cuMemcpyDtoHAsync(self, target: int, source: int, count: int, stream: Any) -> None:
+        ctypes.memmove(target, source, count)
+
+    def do_cuMemcpyDtoDAsync(self, target: int, source: int, count: int, stream: Any) -> None:
+        self.later(lambda: ctypes.memmove(target, source, count))
+
+    def do_cuMemsetD8Async(self, target: int, byte: int, count: int, stream: Any) -> None:
+        self.later(lambda: ctypes.memset(target, byte, count))
+
+    # Work
+
+    def later(self, work: Callable[[], Any]) -> None:
+        if self.recording is not None:
+            self.recording.append(work)
+        else:
+            work()
+
+    def do_cuStreamBeginCapture(self, stream: Any, mode: str) -> None:
+        self.recording = []
+
+    def do_cuStreamEndCapture(self, stream: Any) -> Any:
+        recorded, self.recording = self.recording, None
+        return recorded
+
+    def do_cuGraphInstantiate(self, graph: Any, flags: int) -> Any:
+        return graph
+
+    def do_cuGraphLaunch(self, graph: list[Callable[[], None]], stream: Any) -> None:
+        self.graph_launches += 1
+        for work in graph:
+            work()
+
+    def do_cuEventRecord(self, event: Any, stream: Any) -> None:
+        pass
+
+    def do_cuEventElapsedTime(self, first: Any, last: Any) -> float:
+        return 0.5
+
+    def do_cuTensorMapEncodeTiled(self, *args: Any) -> Any:
+        return SimpleNamespace(opaque=list(range(16)))
+
+    def do_cuModuleGetFunction(self, module: Any, symbol: bytes) -> str:
+        return symbol.decode()
+
+    def do_cuLaunchKernel(self, symbol: str, *rest: Any) -> None:
+        *_, parameters, _extra = rest
+        kernel, kinds = self.kernels[symbol]
+        count = len(kernel.maps) + len(kernel.buffers)
+        table = (ctypes.c_void_p * count).from_address(parameters)
+        addresses = [ctypes.c_uint64.from_address(p or 0).value for p in table]
+        self.later(lambda: self.launch(symbol, addresses[len(kernel.maps) :]))
+
+    def launch(self, symbol: str, addresses: list[int]) -> None:
+        kernel, kinds = self.kernels[symbol]
+        self.launches.append(symbol)
+        arrays = {
+            name: _array_at(address, *kind)
+            for name, address, kind in zip(kernel.buffers, addresses, kinds, strict=True)
+        }
+        run(kernel, arrays, self.timing, self.seed)
+
+
+def _array_at(address: int, dtype: DType, count: int) -> Array:
+    raw = (ctypes.c_uint8 * (count * dtype.storage_bytes)).from_address(address)
+    return np.ctypeslib.as_array(raw).view(dtype.numpy)
+
+
+@contextmanager
+def machine(capability: tuple[int, int] = (9, 0)) -> Iterator[Machine]:
+    """This process with such a GPU."""
+    made = Machine(capability)
+    with patch.object(cuda, "bindings", lambda: made):
+        yield made

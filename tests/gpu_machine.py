@@ -1,5 +1,5 @@
-"""A GPU made of the dialect's interpreter: a stand-in for the CUDA driver whose device memory is host
-memory and whose launches run kernels by their meaning."""
+"""A GPU made of the dialect's interpreter: a stand-in for the CUDA driver whose device memory is
+host memory and whose launches run kernels by their meaning."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ class Machine:
 
     def __init__(self, capability: tuple[int, int] = (9, 0)) -> None:
         self.capability = capability
+        self.executables: list[Executable] = []
         self.kernels: dict[str, tuple[ir.Kernel, list[tuple[DType, int]]]] = {}
         self.memory: dict[int, Any] = {}
         self.recording: list[Callable[[], None]] | None = None
@@ -47,7 +48,17 @@ class Machine:
         self.CUmemLocation = SimpleNamespace
 
     def learn(self, executable: Executable) -> None:
-        """The kernels that an executable is going to launch."""
+        """Know the kernels that an executable is going to launch."""
+        self.executables.append(executable)
+
+    def kernel(self, symbol: str) -> tuple[ir.Kernel, list[tuple[DType, int]]]:
+        """A kernel, and dtype and size of each of its buffers."""
+        if symbol not in self.kernels:
+            for executable in self.executables:
+                self._look_into(executable)
+        return self.kernels[symbol]
+
+    def _look_into(self, executable: Executable) -> None:
         for cluster in executable.clusters.values():
             tensors = cluster.compilation["region"].tensors
             for symbol, kernel in cluster.compilation["gpu"].kernels.items():
@@ -169,14 +180,14 @@ class Machine:
 
     def do_cuLaunchKernel(self, symbol: str, *rest: Any) -> None:
         *_, parameters, _extra = rest
-        kernel, kinds = self.kernels[symbol]
+        kernel, _ = self.kernel(symbol)
         count = len(kernel.maps) + len(kernel.buffers)
         table = (ctypes.c_void_p * count).from_address(parameters)
         addresses = [ctypes.c_uint64.from_address(p or 0).value for p in table]
         self.later(lambda: self.launch(symbol, addresses[len(kernel.maps) :]))
 
     def launch(self, symbol: str, addresses: list[int]) -> None:
-        kernel, kinds = self.kernels[symbol]
+        kernel, kinds = self.kernel(symbol)
         self.launches.append(symbol)
         arrays = {
             name: _array_at(address, *kind)

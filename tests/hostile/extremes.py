@@ -1,12 +1,25 @@
-"""Every attribute of every op set to extremes, and every op with the wrong operands, as JSON."""
+"""Every attribute of every op set to extremes, and every op on strange operands, as JSON.
+
+Most of these are rejected because the declared type of the result does not follow. So each is also
+made with the type that the op's own rule gives, where it gives one: such a program verifies, and
+runs with the extreme in it.
+"""
 
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
+import weft
 from tests.hostile.bases import Json, bases, instruction
+from weft.foundation.dtypes import ALL
+from weft.foundation.errors import WeftError
+from weft.ptir import dumps, loads
+from weft.ptir.ir import operand_type
+from weft.ptir.verify import BodyScope
 
 INT64_MIN, INT64_MAX, UINT64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
 NUMBERS: list[Any] = [
@@ -112,3 +125,62 @@ def operand_cases(name: str) -> Iterator[Case]:
     for number, operands in enumerate(lists):
         inst["operands"] = operands
         yield f"{name} with operands {number}", json.dumps(base)
+
+
+SHAPES: list[list[int]] = [
+    [], [0], [1], [0, 0], [1, 1], [0, 3], [2, 0], [2, 2], [1, 2**20], [2**20, 1], [2**31, 0],
+    [0, 2**58], [2**58, 0], [2**59, 1], [2, 0, 2**57], [2**29, 0, 2**29], [0, 2**29, 2**29],
+    [2] * 8, [1] * 32, [1] * 33, [1] * 62 + [2, 2], [1] * 64, [0] + [1] * 63, [1] * 65, [0] * 64,
+]  # fmt: skip
+
+
+def shape_cases(name: str) -> Iterator[Case]:
+    """An op on operands that all have one strange shape, and with one operand of it."""
+    base = bases()[name]
+    function = base["functions"][0]
+    kinds = [json.dumps(kind) for kind in function["parameters"]]
+    for shape in SHAPES:
+        dims = {"dims": [{"Static": dim} for dim in shape]}
+        for chosen in [*range(len(kinds)), None]:
+            for index, kind in enumerate(kinds):
+                function["parameters"][index] = json.loads(kind)
+                if chosen in (index, None):
+                    function["parameters"][index]["Tensor"]["shape"] = dims
+            where = "all" if chosen is None else chosen
+            yield f"{name} with {str(shape)[:60]} for {where}", json.dumps(base)
+
+
+def dtype_cases(name: str) -> Iterator[Case]:
+    """An op on operands of each dtype."""
+    base = bases()[name]
+    for dtype in ALL:
+        for kind in base["functions"][0]["parameters"]:
+            kind["Tensor"]["dtype"] = dtype.wire
+        yield f"{name} of {dtype}", json.dumps(base)
+
+
+def fitted(text: str) -> str | None:
+    """The program with the type that its first instruction has by the rule of its op."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", weft.WeftWarning)
+            program = loads(text)
+        main = program.main
+        types = dict(zip(main.parameter_ids, main.parameters, strict=True))
+        first = main.body[0]
+        operands = [operand_type(operand, types) for operand in first.operands]
+        output = first.op.result_type(operands, BodyScope(program.regions_by_id))
+        first = replace(first, output=output)
+        main = replace(main, body=(first,), results=(output,), result_ids=(first.id,))
+        return str(dumps(program.with_main(main), "json"))
+    except WeftError:
+        return None
+
+
+def with_fitted(cases: Iterator[Case]) -> Iterator[Case]:
+    """Every case, and after it the same with a fitting type, where there is one that differs."""
+    for name, text in cases:
+        yield name, text
+        again = fitted(text)
+        if again is not None and json.loads(again) != json.loads(text):
+            yield f"{name}, fitted", again

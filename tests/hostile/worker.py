@@ -78,10 +78,11 @@ def files(case: str) -> Iterator[tuple[str, bytes | str]]:
         case "made":
             data = GENERATED[name][1]()
             yield case, data if isinstance(data, bytes) else data.encode()
-        case "attributes":
-            yield from extremes.attribute_cases(name)
-        case "operands":
-            yield from extremes.operand_cases(name)
+        case "op":
+            yield from extremes.with_fitted(extremes.attribute_cases(name))
+            yield from extremes.with_fitted(extremes.operand_cases(name))
+            yield from extremes.with_fitted(extremes.shape_cases(name))
+            yield from extremes.with_fitted(extremes.dtype_cases(name))
 
 
 def _too_long(*_: Any) -> None:

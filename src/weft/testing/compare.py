@@ -49,7 +49,7 @@ _CALLS: Final = 64
 _FACTOR_ULPS: Final = 64.0
 """Factorisations are promised to a small multiple of n ulp, n being the size of the matrix."""
 
-_UNSTABLE: Final = "an error of one ulp upstream changes it on the reference as well"
+_UNSTABLE: Final = "a rounding error upstream changes it on the reference as well"
 
 _Judged: TypeAlias = list[list[Comparison]]
 

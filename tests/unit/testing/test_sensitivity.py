@@ -23,7 +23,7 @@ def test_exact_values_stay_exact() -> None:
             assert np.array_equal(a, c)
 
 
-def test_rounded_values_move_by_an_ulp() -> None:
+def test_rounded_values_move_by_two_ulp() -> None:
     b = Builder()
     x = b.param("f32", [50])
     program = b.build(b.exp(x))
@@ -33,10 +33,19 @@ def test_rounded_values_move_by_an_ulp() -> None:
     for attempt in range(4):
         (moved,) = disturbed_run(program, inputs, round=attempt)
         steps = (moved.astype(np.float64) - plain) / 2.0**-23
-        assert set(np.unique(steps)) <= {-1.0, 0.0, 1.0}
+        assert set(np.unique(steps)) <= {-2.0, 0.0, 2.0}
         assert np.count_nonzero(steps) > 25
         seen.add(moved.tobytes())
     assert len(seen) == 4
+
+
+def test_f64_functions_are_disturbed_and_exact_ones_are_not() -> None:
+    b = Builder()
+    x = b.param("f64", [8])
+    program = b.build(b.exp(x), b.emit("copysign", x, x), b.emit("sqrt", x), b.emit("fmod", x, x))
+    inputs = [np.linspace(0.1, 0.9, 8)]
+    pairs = zip(disturbed_run(program, inputs), weft.run(program, inputs), strict=True)
+    assert [np.array_equal(a, c) for a, c in pairs] == [False, True, True, True]
 
 
 def test_a_program_that_magnifies_errors_is_found_out() -> None:

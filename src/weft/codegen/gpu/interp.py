@@ -198,7 +198,7 @@ class _Strand:
                 self.assign(name, self.value(value), mask)
             case ir.Registers(name=name, kind=kind, count=count):
                 dtype = np.float32 if kind is ir.RegisterKind.F32 else np.uint32
-                poison = np.full((count, WARP), 0xFFFFFFFF, np.uint32)
+                poison = np.full((count, WARP), 0 if statement.zero else 0xFFFFFFFF, np.uint32)
                 self.registers[name] = poison.view(dtype)
             case ir.For() | ir.If() | ir.Roles():
                 yield from self.control(statement, mask)
@@ -223,6 +223,8 @@ class _Strand:
                 self.wgmma(statement, mask)
             case ir.CpAsync() | ir.CommitGroup() | ir.WaitGroup() | ir.LdMatrix() | ir.MmaSync():
                 self.sm80(statement, mask)
+            case ir.Gather():
+                self.gather(statement, mask)
             case _ if isinstance(statement, ValueStmt):
                 run_value(statement, self, mask)
             case _:
@@ -437,6 +439,18 @@ class _Strand:
             self.block.memory.arrive(places, data)
         else:
             self.copies_open.append((places, data))
+
+    def gather(self, statement: ir.Gather, mask: Lanes) -> None:
+        source = self.block.arrays[statement.buffer]
+        guard = mask & truth(self.value(statement.guard))
+        limit = np.broadcast_to(np.asarray(self.value(statement.limit)), (WARP,))
+        start = np.asarray(self.value(statement.offset))
+        columns = [
+            load_element(source, start + i * statement.step, guard & (limit > i), 0)
+            for i in range(statement.count)
+        ]
+        rows = np.ascontiguousarray(np.stack(columns, axis=1)).view(np.uint8)[mask]
+        self.block.memory.store(self.places(statement.target)[mask], rows, self.warp, "a gather")
 
     # Elements
 

@@ -5,7 +5,7 @@
     Stmt   = Let | Set | Registers | For | If | Roles(case, ...)                     control
            | LoadElement | StShared | LoadShared | Epilogue | StGlobalVec            elements
            | statements on single values (`values.py`)                               map, row
-           | CpAsync | CommitGroup | WaitGroup | LdMatrix | MmaSync                  SM80
+           | CpAsync | Gather | CommitGroup | WaitGroup | LdMatrix | MmaSync                  SM80
            | MbarrierInit | MbarrierInitFence | MbarrierExpectTx | MbarrierArrive | MbarrierWait
            | PrefetchMap | TmaLoad | TmaStore | TmaCommit | TmaWaitRead | ProxyFence
            | Descriptor | WgmmaFence | Wgmma | WgmmaCommit | WgmmaWait               SM90
@@ -139,11 +139,12 @@ class Set:
 
 @dataclass(frozen=True)
 class Registers:
-    """A register array, of undefined content."""
+    """A register array, of undefined content unless it starts as zeros."""
 
     name: str
     kind: RegisterKind
     count: int
+    zero: bool = False
 
 
 @dataclass(frozen=True)
@@ -471,6 +472,24 @@ class CpAsync:
 
 
 @dataclass(frozen=True)
+class Gather:
+    """Copy `count` 16-bit elements, `step` apart, to neighbours in shared memory, at once.
+
+    Element i comes from `buffer[offset + i * step]`, or is zero where the guard fails or i is not
+    below `limit`.
+    """
+
+    target: Address
+    buffer: int
+    dtype: DType
+    offset: Scalar
+    step: int
+    count: int
+    limit: Scalar
+    guard: Scalar
+
+
+@dataclass(frozen=True)
 class CommitGroup:
     """Close a group of copies."""
 
@@ -532,7 +551,7 @@ Stmt: TypeAlias = (
     | MbarrierInit | MbarrierInitFence | MbarrierExpectTx | MbarrierArrive | MbarrierWait
     | PrefetchMap | TmaLoad | TmaStore | TmaCommit | TmaWaitRead | ProxyFence
     | Descriptor | WgmmaFence | Wgmma | WgmmaCommit | WgmmaWait | SetMaxNReg
-    | CpAsync | CommitGroup | WaitGroup | LdMatrix | MmaSync
+    | CpAsync | Gather | CommitGroup | WaitGroup | LdMatrix | MmaSync
     | StMatrix | NamedBarrier | SyncThreads
 )  # fmt: skip
 

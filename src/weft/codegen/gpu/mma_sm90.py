@@ -21,7 +21,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from weft.codegen.gpu import ir
-from weft.codegen.gpu.matmul import Problem, Refs, Refusal, Source, Strides, analyse
+from weft.codegen.gpu.matmul import Problem, Refs, Refusal, Source, analyse
+from weft.codegen.gpu.mma_place import Place, locate, offset, present
 from weft.codegen.gpu.scalar import (
     BLOCK,
     LANE,
@@ -30,8 +31,6 @@ from weft.codegen.gpu.scalar import (
     Lit,
     Name,
     Scalar,
-    total,
-    wide,
 )
 from weft.codegen.gpu.sm90_layout import (
     MMA_K,
@@ -72,24 +71,6 @@ def build(kernel: Kernel, refs: Refs, plan: MmaPlan, target: Target, name: str) 
         raise SpecViolation.of(findings)
     problem = analyse(kernel, refs)
     return _Builder(Sm90Layout(problem, plan, target.limits.units), name).kernel()
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Where in the result a tile lies: its number by rows and columns, and its matrix."""
-
-    m: Scalar
-    n: Scalar
-    batch: tuple[Scalar, ...]
-
-    def moved_to(self, prefix: str) -> _Place:
-        """The same, in variables that outlive the loop over tiles."""
-        batch = tuple(Name(f"{prefix}_batch{i}") for i, _ in enumerate(self.batch))
-        return _Place(Name(f"{prefix}_m"), Name(f"{prefix}_n"), batch)
-
-    @property
-    def parts(self) -> tuple[Scalar, ...]:
-        return (self.m, self.n, *self.batch)
 
 
 @dataclass
@@ -222,14 +203,14 @@ class _Builder:
         )
         return ir.If(THREAD.equals(0), (*_start_of_ring(), tiles))
 
-    def loads(self, place: _Place, slot: Scalar, k: Scalar) -> Iterator[ir.Stmt]:
+    def loads(self, place: Place, slot: Scalar, k: Scalar) -> Iterator[ir.Stmt]:
         bm, bn, bk = self.layout.tile
         barrier = ir.BarrierAt("full", slot)
         for name, operand, tile, outer in (
             ("a", self.problem.a, self.layout.a, place.m * bm),
             ("b", self.problem.b, self.layout.b, place.n * bn),
         ):
-            batch = _present(place.batch, operand.batch)
+            batch = present(place.batch, operand.batch)
             for panel in range(tile.panels):
                 address = ir.Address(name, slot * tile.bytes + panel * tile.panel_bytes)
                 across = panel * tile.panel_columns
@@ -243,18 +224,9 @@ class _Builder:
                 )
                 yield ir.TmaLoad(address, name, (*pair, *batch), barrier)
 
-    def locate(self) -> tuple[_Place, Body]:
+    def locate(self) -> tuple[Place, Body]:
         """Where the tile `tile` lies, and the statements that find out."""
-        statements = list(self.layout.order.locate(Name("tile")))
-        batch: list[Scalar] = []
-        rest: Scalar = Name("matrix")
-        for axis in reversed(range(len(self.problem.batch))):
-            statements.append(
-                ir.Let(f"batch{axis}", rest % self.problem.batch[axis] if axis else rest)
-            )
-            batch.insert(0, Name(f"batch{axis}"))
-            rest = rest // self.problem.batch[axis]
-        return _Place(Name("tile_m"), Name("tile_n"), tuple(batch)), tuple(statements)
+        return locate(self.problem, self.layout.order, Name("tile"))
 
     def advance(self, prefix: str = "") -> Body:
         slot, phase = Name(f"{prefix}slot"), Name(f"{prefix}phase")
@@ -301,7 +273,7 @@ class _Builder:
         loop = ir.For("tile", first, layout.order.count, stride, tile)
         return (*head, loop, *self.finish(place))
 
-    def store_state(self, place: _Place) -> list[ir.Stmt]:
+    def store_state(self, place: Place) -> list[ir.Stmt]:
         """Registers and variables that staging and storing keep between tiles."""
         layout = self.layout
         kind = ir.RegisterKind.F32 if self.problem.out_dtype is F32 else ir.RegisterKind.B32
@@ -321,7 +293,7 @@ class _Builder:
         """Whether the staging buffer of a panel differs from tile to tile."""
         return self.layout.tma_store and self.layout.chunks % self.plan.store_buffers != 0
 
-    def tile_body(self, place: _Place) -> Body:
+    def tile_body(self, place: Place) -> Body:
         layout = self.layout
         body: list[ir.Stmt] = [*self.load_columns(place)]
         turn = Name("turn_phase")
@@ -343,7 +315,7 @@ class _Builder:
     def accumulators(self) -> tuple[str, ...]:
         return tuple(f"acc{i}" for i in range(self.layout.blocks))
 
-    def k_loop(self, place: _Place) -> Iterator[ir.Stmt]:
+    def k_loop(self, place: Place) -> Iterator[ir.Stmt]:
         """The first steps stand alone: they start the accumulators and store the last tile."""
         steps = self.layout.k_steps
         alone = min(self.layout.chunks, steps) if self.plan.deferred_epilogue else 1
@@ -422,7 +394,7 @@ class _Builder:
 
     # Epilogue
 
-    def load_columns(self, place: _Place) -> Iterator[ir.Stmt]:
+    def load_columns(self, place: Place) -> Iterator[ir.Stmt]:
         """Column vectors travel to registers while the tile is being multiplied."""
         for number, source in enumerate(self.layout.columns):
             for part, inside in self.column_parts():
@@ -432,7 +404,7 @@ class _Builder:
                     f"column{number}_{part}",
                     self.buffers.index(source.tensor),
                     source.dtype,
-                    _offset(source.strides, Lit(0), column, place.batch),
+                    offset(source.strides, Lit(0), column, place.batch),
                     column < self.problem.n,
                 )
 
@@ -466,13 +438,13 @@ class _Builder:
     def meet(self) -> ir.Stmt:
         return ir.NamedBarrier(Name("group") + 1, WARPGROUP)
 
-    def first_row(self, place: _Place) -> Scalar:
+    def first_row(self, place: Place) -> Scalar:
         return place.m * self.layout.tile[0] + self.row_split * self.layout.warpgroup_tile[0]
 
-    def first_column(self, place: _Place) -> Scalar:
+    def first_column(self, place: Place) -> Scalar:
         return place.n * self.layout.tile[1] + self.column_split * self.layout.warpgroup_tile[1]
 
-    def store_tile(self, place: _Place) -> Iterator[ir.Stmt]:
+    def store_tile(self, place: Place) -> Iterator[ir.Stmt]:
         layout = self.layout
         if self.plan.deferred_epilogue:
             yield from self.epilogue(place, Lit(0), layout.warpgroup_tile[1], Lit(0))
@@ -489,7 +461,7 @@ class _Builder:
             yield from self.epilogue(place, Lit(0), layout.warpgroup_tile[1], Lit(0))
             yield from self.store_registers(place)
 
-    def finish(self, place: _Place) -> Iterator[ir.Stmt]:
+    def finish(self, place: Place) -> Iterator[ir.Stmt]:
         """Store what waits, and let no copy outlive its shared memory."""
         if self.plan.deferred_epilogue:
             stored = place.moved_to("stored")
@@ -499,12 +471,12 @@ class _Builder:
         if self.layout.tma_store:
             yield ir.If(Name("member").equals(0), (ir.TmaWaitRead(0),))
 
-    def fragment(self, place: _Place, block: int, column: Scalar, count: int) -> ir.Fragment:
+    def fragment(self, place: Place, block: int, column: Scalar, count: int) -> ir.Fragment:
         row = self.first_row(place) + 64 * block + Name("quarter") * 16 + (LANE >> 2)
         across = self.first_column(place) + column + (LANE & 3) * 2
         return ir.Fragment(count // 8, row, across, self.problem.m, self.problem.n)
 
-    def epilogue(self, place: _Place, column: Scalar, count: int, out: Scalar) -> Iterator[ir.Stmt]:
+    def epilogue(self, place: Place, column: Scalar, count: int, out: Scalar) -> Iterator[ir.Stmt]:
         """Apply the element program to `count` columns of every accumulator."""
         for block in range(self.layout.blocks):
             yield ir.Epilogue(
@@ -518,11 +490,11 @@ class _Builder:
                 out_dtype=self.problem.out_dtype,
             )
 
-    def source(self, source: Source, place: _Place, column: Scalar) -> ir.ElementSource:
+    def source(self, source: Source, place: Place, column: Scalar) -> ir.ElementSource:
         strides = source.strides
-        base = _offset(replace(strides, row=0, column=0), Lit(0), Lit(0), place.batch)
+        base = offset(replace(strides, row=0, column=0), Lit(0), Lit(0), place.batch)
         if source.tensor is None:
-            narrow = _offset(strides, Lit(0), Lit(0), place.batch, widen=False)
+            narrow = offset(strides, Lit(0), Lit(0), place.batch, widen=False)
             return ir.IndexElements(source.name, source.dtype, narrow, strides.row, strides.column)
         if by_column(source):
             number = self.layout.columns.index(source)
@@ -533,7 +505,7 @@ class _Builder:
             source.name, source.dtype, buffer, base, strides.row, strides.column
         )
 
-    def store_panel(self, panel: int, place: _Place) -> Iterator[ir.Stmt]:
+    def store_panel(self, panel: int, place: Place) -> Iterator[ir.Stmt]:
         """One panel of columns: registers to a staging buffer, staging buffer to memory."""
         tile, buffers = self.layout.c, self.plan.store_buffers
         first = Name("member").equals(0)
@@ -546,7 +518,7 @@ class _Builder:
         yield ir.ProxyFence()
         yield self.meet()
         column = self.first_column(place) + panel * tile.columns
-        batch = _present(place.batch, self.problem.out.batch)
+        batch = present(place.batch, self.problem.out.batch)
         coords = (column, self.first_row(place), *batch)
         yield ir.If(first, (ir.TmaStore(ir.Address("c", start), "c", coords), ir.TmaCommit()))
         if self.rotates:
@@ -580,7 +552,7 @@ class _Builder:
             register = ir.RegAt(source, first + 4 * pair)
             yield ir.StMatrix(ir.Address("c", start + place), register, 4)
 
-    def store_registers(self, place: _Place) -> Iterator[ir.Stmt]:
+    def store_registers(self, place: Place) -> Iterator[ir.Stmt]:
         """The result straight from registers, where the copy engine cannot write it."""
         out = self.problem.out
         count = self.layout.warpgroup_tile[1]
@@ -592,7 +564,7 @@ class _Builder:
                 self.problem.out_dtype,
                 self.fragment(place, block, Lit(0), count),
                 self.buffers.index(self.problem.out_tensor),
-                _offset(replace(out, row=0, column=0), Lit(0), Lit(0), place.batch),
+                offset(replace(out, row=0, column=0), Lit(0), Lit(0), place.batch),
                 out.row,
                 out.column,
                 width,
@@ -614,22 +586,3 @@ def _name(part: Scalar) -> str:
 
 def _ones(strides: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(1 for stride in strides if stride)
-
-
-def _present(batch: tuple[Scalar, ...], strides: tuple[int, ...]) -> tuple[Scalar, ...]:
-    return tuple(index for index, stride in zip(batch, strides, strict=True) if stride)
-
-
-def _offset(
-    strides: Strides,
-    row: Scalar,
-    column: Scalar,
-    batch: tuple[Scalar, ...],
-    *,
-    widen: bool = True,
-) -> Scalar:
-    """The element's offset from the start of its buffer."""
-    parts = [(row, strides.row), (column, strides.column)]
-    parts += list(zip(batch, strides.batch, strict=True))
-    terms = [(wide(index) if widen else index) * stride for index, stride in parts if stride]
-    return total(strides.offset, *terms)

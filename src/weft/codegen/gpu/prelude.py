@@ -258,6 +258,21 @@ INLINE void cp_async(u32 target, const void* source, bool guard) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                :: "r"(target), "l"(source), "r"(guard ? 16 : 0) : "memory");
 }
+template <int Count, int Step>
+INLINE void gather(u32 target, const u16* source, int limit) {
+  u32 words[Count / 2];
+  #pragma unroll
+  for (int i = 0; i < Count / 2; ++i) {
+    const u32 low = 2 * i < limit ? __ldg(source + (i64)(2 * i) * Step) : 0;
+    const u32 high = 2 * i + 1 < limit ? __ldg(source + (i64)(2 * i + 1) * Step) : 0;
+    words[i] = low | high << 16;
+  }
+  #pragma unroll
+  for (int i = 0; i < Count / 2; i += 4)
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
+                 :: "r"(target + 4 * i), "r"(words[i]), "r"(words[i + 1]), "r"(words[i + 2]),
+                    "r"(words[i + 3]) : "memory");
+}
 INLINE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int Pending> INLINE void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" :: "n"(Pending) : "memory");

@@ -38,7 +38,7 @@ def _head(kernel: ir.Kernel) -> Iterator[str]:
         yield prelude.THREADS
     if any(isinstance(s, ir.MbarrierInit | ir.TmaLoad | ir.StMatrix) for s in statements):
         yield prelude.SM90
-    if any(isinstance(s, ir.CpAsync | ir.LdMatrix) for s in statements):
+    if any(isinstance(s, ir.CpAsync | ir.Gather | ir.LdMatrix) for s in statements):
         yield prelude.SM80
     shapes: dict[tuple[int, DType, Major, Major], None] = {}
     narrow: dict[DType, None] = {}
@@ -116,7 +116,7 @@ class _Printer:
             case ir.Set(name=name, value=value):
                 yield f"{name} = {text(value)};"
             case ir.Registers(name=name, kind=kind, count=count):
-                yield f"{kind.value} {name}[{count}];"
+                yield f"{kind.value} {name}[{count}]{' = {}' if statement.zero else ''};"
             case ir.For() | ir.If() | ir.Roles():
                 yield from self.control(statement)
             case ir.LoadElement() | ir.StShared() | ir.StSharedVec() | ir.LoadShared():
@@ -127,6 +127,8 @@ class _Printer:
                 yield from store_vectors(statement)
             case ir.CpAsync() | ir.CommitGroup() | ir.WaitGroup() | ir.LdMatrix() | ir.MmaSync():
                 yield self.sm80(statement)
+            case ir.Gather():
+                yield from self.gather(statement)
             case ir.StMatrix(target=target, source=source, count=count):
                 values = ", ".join(at(source, i) for i in range(count))
                 yield f"stmatrix_x{count}({self.address(target)}, {values});"
@@ -195,6 +197,12 @@ class _Printer:
                 parts = [at(acc, i) for i in range(4)] + [at(a, i) for i in range(4)]
                 parts += [at(b, i) for i in range(2)]
                 return f"mma_{dtype.name}({', '.join(parts)});"
+
+    def gather(self, statement: ir.Gather) -> Iterator[str]:
+        place = f"(const u16*)b{statement.buffer} + {text(statement.offset)}"
+        limit = f"({text(statement.guard)}) ? {text(statement.limit)} : 0"
+        function = f"gather<{statement.count}, {statement.step}>"
+        yield f"{function}({self.address(statement.target)}, {place}, {limit});"
 
     def sm90(self, statement: ir.Stmt) -> Iterator[str]:
         match statement:

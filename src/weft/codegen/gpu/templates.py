@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from weft.codegen.gpu import ir, mma_sm90, row
+from weft.codegen.gpu import ir, mma_sm80, mma_sm90, row
 from weft.codegen.gpu import map as elementwise
 from weft.codegen.gpu.accept import refuse
 from weft.codegen.gpu.matmul import Refs
@@ -27,6 +27,8 @@ def accepts(
             found = row.accepts(kernel, tensors, plan, target)
         case MmaPlan(arch="sm90"):
             found = mma_sm90.accepts(kernel, refs, plan, target)
+        case MmaPlan(arch="sm80"):
+            found = mma_sm80.accepts(kernel, refs, plan, target)
         case _:
             found = [refuse("PlanNotSupported", f"no GPU template carries out this {_kind(plan)}")]
     return [Finding(f.code, f"kernel {kernel.name}", f.why, f.hint) for f in found]
@@ -49,6 +51,8 @@ def build(
             return row.build(kernel, tensors, refs, plan, target, name)
         case MmaPlan(arch="sm90"):
             return mma_sm90.build(kernel, refs, plan, target, name)
+        case MmaPlan(arch="sm80"):
+            return mma_sm80.build(kernel, refs, plan, target, name)
         case _:
             raise SpecViolation.of(accepts(kernel, tensors, refs, plan, target))
 

@@ -218,7 +218,11 @@ class Emitter(ABC):
     def read(self, let: Let, read: Read, home: Scope) -> None:
         """An element, or with it those of the other instances of its group."""
         group = home.group
-        if group is not None and len(group.instances) > 1 and self.is_vector(read, group):
+        if (
+            group is not None
+            and len(group.instances) > 1
+            and self.is_vector(let.dtype, read, group)
+        ):
             self.read_vectors(let, read, group)
             return
         name = self.fresh()
@@ -289,19 +293,15 @@ class Emitter(ABC):
         """Whether no output of the kernel lies in the tensor's buffer."""
         return self.refs[tensor].buffer not in self.written
 
-    def is_vector(self, read: Read, group: Group) -> bool:
+    def is_vector(self, dtype: DType, read: Read, group: Group) -> bool:
         """Whether the instances of a group read neighbours that one access may take."""
         if not all(always(guard, self.kernel.ranges) for guard in read.guards):
             return False
-        dtype_bytes = self.refs[read.tensor].element_bytes
-        return self._neighbours(self.address(read), read.tensor, dtype_bytes, group)
+        return self.in_vectors(self.address(read), read.tensor, dtype, group)
 
     def in_vectors(self, address: Expr, tensor: str, dtype: DType, group: Group) -> bool:
-        return self._neighbours(address, tensor, dtype.storage_bytes, group)
-
-    def _neighbours(self, address: Expr, tensor: str, size: int, group: Group) -> bool:
-        count = len(group.instances)
-        span = min(count * size, _VECTOR_BYTES)
+        size = dtype.storage_bytes
+        span = min(len(group.instances) * size, _VECTOR_BYTES)
         if group.axis is None or span % _WORD or self.refs[tensor].alignment % span:
             return False
         return aligned(address, group.axis, span // size, self.kernel.sizes)

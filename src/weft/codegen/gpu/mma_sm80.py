@@ -1,0 +1,318 @@
+"""The SM80 contraction: asynchronous copies, `ldmatrix`, `mma.sync`; one tile a block.
+
+    fill all slots but one
+    for each k step: wait for its slot, meet, start the copy into the slot that has become free,
+                     multiply
+    epilogue on the fragments, stored from registers
+
+Who may touch a slot: copies write the slot of step k + stages - 1 after the meeting of step k, at
+which all warps have done with step k - 1, whose slot it is. Every step closes one group of copies,
+so that waiting for all but the last `stages - 2` groups is waiting for the step's own.
+
+Operands that 16-byte pieces cannot take (odd extents or pitches, no contiguous axis) are gathered
+element by element into the same places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from weft.codegen.gpu import ir
+from weft.codegen.gpu.matmul import Operand, Problem, Refs, Refusal, Source, analyse
+from weft.codegen.gpu.mma_place import Place, locate, offset
+from weft.codegen.gpu.scalar import (
+    BLOCK,
+    LANE,
+    THREAD,
+    WARP,
+    Lit,
+    Name,
+    Scalar,
+    both,
+    total,
+    wide,
+)
+from weft.codegen.gpu.sm80_layout import PIECE, Sm80Layout, in_pieces, refusals, slot_bytes
+from weft.codegen.gpu.swizzle import Major, TileLayout
+from weft.foundation.dtypes import F32
+from weft.foundation.errors import Finding, SpecViolation
+from weft.plan.epilogue import epilogue_names
+from weft.plan.ir import MmaPlan
+from weft.region.ir import Kernel
+from weft.target.target import Target
+
+_MMA_K = 16
+_UNROLLED = 4
+"""Copies of a thread that are written out one after the other."""
+
+
+def accepts(kernel: Kernel, refs: Refs, plan: MmaPlan, target: Target) -> list[Finding]:
+    """Why this template cannot carry out the kernel with the plan; empty if it can."""
+    try:
+        problem = analyse(kernel, refs)
+    except Refusal as refusal:
+        return [refusal.finding]
+    found = list(refusals(Sm80Layout(problem, plan), target))
+    steps = epilogue_names(kernel)
+    if plan.epilogue not in ((), steps):
+        why = f"the plan's epilogue is {plan.epilogue}, the kernel's is {steps}"
+        found.append(Finding("PlanField", "", why))
+    return found
+
+
+def build(kernel: Kernel, refs: Refs, plan: MmaPlan, target: Target, name: str) -> ir.Kernel:
+    """The dialect kernel, called `name` in the generated source."""
+    findings = accepts(kernel, refs, plan, target)
+    if findings:
+        raise SpecViolation.of(findings)
+    return _Builder(Sm80Layout(analyse(kernel, refs), plan), name).kernel()
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One operand: where it is, how its tile lies, and its axis that is not contracted."""
+
+    name: str
+    axis: str
+    operand: Operand
+    tile: TileLayout
+    extent: int
+    step: int
+    place: Scalar
+
+
+@dataclass
+class _Builder:
+    """Makes the statements of one kernel."""
+
+    layout: Sm80Layout
+    name: str
+    problem: Problem = field(init=False)
+    plan: MmaPlan = field(init=False)
+    buffers: list[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.problem, self.plan = self.layout.problem, self.layout.plan
+        tensors = [self.problem.a.tensor, self.problem.b.tensor]
+        tensors += [s.tensor for s in self.problem.sources if s.tensor is not None]
+        self.buffers = list(dict.fromkeys([*tensors, self.problem.out_tensor]))
+
+    def kernel(self) -> ir.Kernel:
+        layout, stages = self.layout, self.plan.stages
+        return ir.Kernel(
+            name=self.name,
+            grid=layout.order.count,
+            threads=layout.threads,
+            buffers=tuple(self.buffers),
+            maps=(),
+            tiles=(
+                ir.SharedTile("a", 0, stages * slot_bytes(layout.a), layout.a),
+                ir.SharedTile("b", layout.b_offset, stages * slot_bytes(layout.b), layout.b),
+            ),
+            barriers=(),
+            tables=layout.order.tables,
+            body=tuple(self.body()),
+        )
+
+    def body(self) -> Iterator[ir.Stmt]:
+        layout = self.layout
+        place, located = locate(self.problem, layout.order, BLOCK)
+        yield from located
+        yield ir.Let("warp_m", WARP % layout.warps[0])
+        yield ir.Let("warp_n", WARP // layout.warps[0])
+        rows, columns = layout.blocks
+        yield ir.Registers("acc", ir.RegisterKind.F32, 4 * rows * columns, zero=True)
+        yield ir.Registers("a_part", ir.RegisterKind.B32, 4 * rows)
+        yield ir.Registers("b_part", ir.RegisterKind.B32, 2 * columns)
+        for step in range(self.plan.stages - 1):
+            yield from self.copy(place, Lit(step), Lit(step))
+        yield ir.Let("slot", Lit(0))
+        yield ir.Let("free", Lit(self.plan.stages - 1))
+        yield ir.For("k", 0, layout.k_steps, 1, tuple(self.step(place)))
+        yield from self.store(place)
+
+    def step(self, place: Place) -> Iterator[ir.Stmt]:
+        yield ir.WaitGroup(self.plan.stages - 2)
+        yield ir.SyncThreads()
+        yield from self.copy(place, Name("free"), Name("k") + (self.plan.stages - 1))
+        yield from self.multiply(Name("slot"))
+        for name in ("slot", "free"):
+            yield ir.Set(name, Name(name) + 1)
+            yield ir.If(Name(name).equals(self.plan.stages), (ir.Set(name, Lit(0)),))
+
+    # -- copies ----------------------------------------------------------------------------------
+
+    def sides(self, place: Place) -> tuple[_Side, _Side]:
+        problem, layout = self.problem, self.layout
+        bm, bn, _ = layout.tile
+        return (
+            _Side("a", "m", problem.a, layout.a, problem.m, bm, place.m),
+            _Side("b", "n", problem.b, layout.b, problem.n, bn, place.n),
+        )
+
+    def copy(self, place: Place, slot: Scalar, step: Scalar) -> Iterator[ir.Stmt]:
+        """Start filling a slot with a k step, if there is one, and close the group."""
+        work = tuple(s for side in self.sides(place) for s in self.fill(side, place, slot, step))
+        exists = step < self.layout.k_steps
+        if exists == Lit(1):
+            yield from work
+        elif exists != Lit(0):
+            yield ir.If(exists, work)
+        yield ir.CommitGroup()
+
+    def fill(self, side: _Side, place: Place, slot: Scalar, step: Scalar) -> Iterator[ir.Stmt]:
+        """Every thread takes every `threads`-th piece of the tile."""
+        tile, threads = side.tile, self.layout.threads
+        pieces = tile.rows * (tile.columns // PIECE)
+        turns = -(-pieces // threads)
+        whole = pieces % threads == 0
+        direct = in_pieces(side.operand, side.extent, self.problem.k)
+
+        def turn(number: Scalar) -> tuple[ir.Stmt, ...]:
+            piece = number * threads + THREAD
+            load = self.load(side, place, slot, step, piece, direct=direct)
+            return (load,) if whole else (ir.If(piece < pieces, (load,)),)
+
+        if direct and turns <= _UNROLLED:
+            for number in range(turns):
+                yield from turn(Lit(number))
+        else:
+            # Written out, the addresses of many pieces would fill the registers.
+            var = f"{side.name}_turn"
+            times = _UNROLLED if direct else 1
+            yield ir.For(var, 0, turns, 1, turn(Name(var)), times=times)
+
+    def load(
+        self, side: _Side, place: Place, slot: Scalar, step: Scalar, piece: Scalar, *, direct: bool
+    ) -> ir.Stmt:
+        """One piece of a tile, from where it lies in memory."""
+        tile = side.tile
+        in_row = tile.columns // PIECE
+        row, column = piece // in_row, piece % in_row * PIECE
+        target = ir.Address(side.name, slot * slot_bytes(tile) + tile.of(row, column))
+        operand, depth = side.operand, self.layout.tile[2]
+        k_major = operand.major is Major.K
+        outer = side.place * side.step + (row if k_major else column)
+        k = step * depth + (column if k_major else row)
+        terms = [wide(outer) * operand.outer, wide(k) * operand.inner]
+        for index, stride in zip(place.batch, operand.batch, strict=True):
+            terms.append(wide(index) * stride)
+        start = total(operand.offset, *terms)
+        buffer = self.buffers.index(operand.tensor)
+        across, along = (outer < side.extent, k < self.problem.k)
+        # A tail needs its predicate; where tiles are whole nothing is compared.
+        outside = {side.axis: across, "k": along}
+        guards = {name: outside[name] for name in outside if name in self.layout.tails}
+        if direct:
+            guard: Scalar = Lit(1)
+            for found in guards.values():
+                guard = both(guard, found)
+            return ir.CpAsync(target, buffer, start * operand.dtype.storage_bytes, guard)
+        rows_axis, columns_axis = (side.axis, "k") if k_major else ("k", side.axis)
+        last = {side.axis: side.extent - outer, "k": self.problem.k - k}
+        return ir.Gather(
+            target,
+            buffer,
+            operand.dtype,
+            start,
+            operand.inner if k_major else operand.outer,
+            PIECE,
+            last[columns_axis] if columns_axis in guards else Lit(PIECE),
+            guards.get(rows_axis, Lit(1)),
+        )
+
+    # -- matrix instructions -----------------------------------------------------------------------
+
+    def multiply(self, slot: Scalar) -> Iterator[ir.Stmt]:
+        """All k slices of a slot."""
+        layout, dtype = self.layout, self.problem.a.dtype
+        rows, columns = layout.blocks
+        warp_m, warp_n = (Name("warp_m"), Name("warp_n"))
+        for k in range(0, layout.tile[2], _MMA_K):
+            for i in range(rows):
+                outer = warp_m * layout.warp_tile[0] + 16 * i
+                yield self.fragment("a", slot, outer, k, 4 * i)
+            for j in range(0, columns, 2):
+                outer = warp_n * layout.warp_tile[1] + 8 * j
+                yield self.fragment("b", slot, outer, k, 2 * j)
+            for i in range(rows):
+                for j in range(columns):
+                    yield ir.MmaSync(
+                        ir.RegAt("acc", 4 * (i * columns + j)),
+                        ir.RegAt("a_part", 4 * i),
+                        ir.RegAt("b_part", 2 * j),
+                        dtype,
+                    )
+
+    def fragment(self, side: str, slot: Scalar, outer: Scalar, k: int, register: int) -> ir.Stmt:
+        """Four 8 x 8 matrices of one operand, as the instruction wants them.
+
+        Of A, in order: (rows 0-7, k 0-7), (8-15, 0-7), (0-7, 8-15), (8-15, 8-15). Of B: k runs
+        first, then columns. Tiles whose rows are k are turned on the way.
+        """
+        is_a = side == "a"
+        operand = self.problem.a if is_a else self.problem.b
+        tile = self.layout.a if is_a else self.layout.b
+        k_major = operand.major is Major.K
+        plain = (LANE & 15, (LANE >> 4) * 8)
+        crossed = ((LANE & 7) + (LANE >> 4) * 8, ((LANE >> 3) & 1) * 8)
+        row, column = plain if k_major == is_a else crossed
+        down, across = (outer, Lit(k)) if k_major else (Lit(k), outer)
+        place = tile.of(row + down, column + across)
+        address = ir.Address(side, slot * slot_bytes(tile) + place)
+        return ir.LdMatrix(ir.RegAt(f"{side}_part", register), address, transposed=not k_major)
+
+    # -- epilogue --------------------------------------------------------------------------------
+
+    def store(self, place: Place) -> Iterator[ir.Stmt]:
+        """The element program on every fragment, and its result to memory."""
+        rows, columns = self.layout.blocks
+        per_group = 4 if self.problem.out_dtype is F32 else 2
+        kind = ir.RegisterKind.F32 if self.problem.out_dtype is F32 else ir.RegisterKind.B32
+        yield ir.Registers("out", kind, per_group * columns)
+        for i in range(rows):
+            fragment = self.accumulator(place, i)
+            yield ir.Epilogue(
+                acc=ir.RegAt("acc", 4 * i * columns),
+                fragment=fragment,
+                value=self.problem.value,
+                sources=tuple(self.source(s, place) for s in self.problem.sources),
+                ops=self.problem.ops,
+                result=self.problem.result,
+                out=ir.RegAt("out"),
+                out_dtype=self.problem.out_dtype,
+            )
+            yield self.store_fragment(place, fragment)
+
+    def accumulator(self, place: Place, block: int) -> ir.Fragment:
+        bm, bn, _ = self.layout.tile
+        wm, wn = self.layout.warp_tile
+        row = place.m * bm + Name("warp_m") * wm + 16 * block + (LANE >> 2)
+        column = place.n * bn + Name("warp_n") * wn + (LANE & 3) * 2
+        return ir.Fragment(wn // 8, row, column, self.problem.m, self.problem.n)
+
+    def source(self, source: Source, place: Place) -> ir.ElementSource:
+        strides = source.strides
+        if source.tensor is None:
+            narrow = offset(strides, Lit(0), Lit(0), place.batch, widen=False)
+            return ir.IndexElements(source.name, source.dtype, narrow, strides.row, strides.column)
+        base = offset(replace(strides, row=0, column=0), Lit(0), Lit(0), place.batch)
+        buffer = self.buffers.index(source.tensor)
+        return ir.GlobalElements(
+            source.name, source.dtype, buffer, base, strides.row, strides.column
+        )
+
+    def store_fragment(self, place: Place, fragment: ir.Fragment) -> ir.Stmt:
+        out = self.problem.out
+        even = all(s % 2 == 0 for s in (out.row, out.offset, *out.batch))
+        return ir.StGlobalVec(
+            ir.RegAt("out"),
+            self.problem.out_dtype,
+            fragment,
+            self.buffers.index(self.problem.out_tensor),
+            offset(replace(out, row=0, column=0), Lit(0), Lit(0), place.batch),
+            out.row,
+            out.column,
+            2 if out.column == 1 and even and self.problem.n % 2 == 0 else 1,
+        )

@@ -1,0 +1,85 @@
+"""GPU kernels by their meaning, as a backend: every stage up to the dialect, which is
+interpreted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.codegen.gpu.interp import run
+from weft.driver.cuda import BACKEND
+from weft.driver.opaque import run_opaque
+from weft.driver.pipeline import Compilation, run_pipeline
+from weft.driver.reference import ReferenceBackend
+from weft.driver.signature import make_signature
+from weft.ptir import Program
+from weft.ptir.interp import Observer
+from weft.region.ir import Kernel, Module
+from weft.region.structure import buffers
+from weft.target.known import target_named
+
+Array = NDArray[Any]
+
+
+class InterpretedExecutable:
+    """The kernels of a program, and everything made on the way to them."""
+
+    def __init__(self, compilation: Compilation) -> None:
+        self.compilation = compilation
+
+    def execute(
+        self, inputs: Sequence[Array], *, seed: int = 0, observer: Observer | None = None
+    ) -> list[Array]:
+        module: Module = self.compilation["region"]
+        arrays: dict[str, Array] = dict(self.compilation["tiny"].constants)
+        given = [name for name in module.inputs if name not in arrays]
+        arrays.update(zip(given, inputs, strict=True))
+        for kernel in module.kernels:
+            if kernel.opaque is not None:
+                results = run_opaque(
+                    kernel.opaque.op, [arrays[name] for name in kernel.opaque.inputs], seed
+                )
+                for output, number in zip(kernel.outputs, kernel.opaque.results, strict=True):
+                    arrays[output.tensor] = results[number]
+            else:
+                arrays |= self.launch(kernel, arrays)
+        return [np.array(arrays[name], order="C") for name in module.outputs]
+
+    def launch(self, kernel: Kernel, arrays: dict[str, Array]) -> dict[str, Array]:
+        """The tensors that a kernel writes."""
+        tensors, code = self.compilation["region"].tensors, self.compilation["gpu"]
+        written = {}
+        for output in kernel.outputs:
+            tensor = tensors[output.tensor]
+            made = np.empty(tensor.shape, tensor.dtype.numpy)
+            if output.base is not None:
+                made[...] = arrays[output.base].reshape(tensor.shape)
+            else:
+                made.reshape(-1).view(np.uint8)[...] = 0xFF
+            written[output.tensor] = made
+        symbol = code.symbols[kernel.name]
+        made_kernel, names = code.kernels[symbol], buffers(kernel)
+        flat = {}
+        for parameter, place in zip(made_kernel.buffers, code.order[symbol], strict=True):
+            array = written.get(names[place], arrays.get(names[place]))
+            assert array is not None
+            flat[parameter] = np.asarray(array, order="C").reshape(-1)
+        run(made_kernel, flat)
+        return written
+
+
+class InterpretedGpu(ReferenceBackend):
+    """A GPU without a GPU."""
+
+    dtypes = BACKEND.dtypes
+
+    def __init__(self, target: str) -> None:
+        self.name = f"interpreted {target}"
+        self.target = target_named(target)
+
+    def compile(self, program: Program) -> Any:
+        compilation = Compilation(program, self.target, make_signature(program))
+        return InterpretedExecutable(run_pipeline(compilation))

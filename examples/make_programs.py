@@ -15,12 +15,14 @@ import weft.ptir
 from weft.ptir import Builder, Program, Value
 
 
-def mlp(batch: int | str = 32) -> Program:
+def mlp(
+    batch: int | str = 32, width: int = 64, hidden: int = 128, out: int = 32, dtype: str = "f32"
+) -> Program:
     """Two dense layers with biases and a gelu between them."""
     b = Builder("mlp")
-    x = b.param("f32", [batch, 64])
-    first, first_bias = b.param("f32", [64, 128]), b.param("f32", [128])
-    second, second_bias = b.param("f32", [128, 32]), b.param("f32", [32])
+    x = b.param(dtype, [batch, width])
+    first, first_bias = b.param(dtype, [width, hidden]), b.param(dtype, [hidden])
+    second, second_bias = b.param(dtype, [hidden, out]), b.param(dtype, [out])
     hidden = b.gelu(_dense(b, x, first, first_bias))
     return b.build(_dense(b, hidden, second, second_bias))
 
@@ -30,11 +32,11 @@ def _dense(b: Builder, x: Value, weight: Value, bias: Value) -> Value:
     return y + b.broadcast_to(bias, y.shape)
 
 
-def softmax_layernorm(rows: int = 24, columns: int = 48) -> Program:
+def softmax_layernorm(rows: int = 24, columns: int = 48, dtype: str = "f32") -> Program:
     """A softmax of each row, and a layer norm of each row of it."""
     b = Builder("softmax_layernorm")
-    x = b.param("f32", [rows, columns])
-    gamma, beta = b.param("f32", [columns]), b.param("f32", [columns])
+    x = b.param(dtype, [rows, columns])
+    gamma, beta = b.param(dtype, [columns]), b.param(dtype, [columns])
     weights = b.softmax(x)
     normal = b.layer_norm(weights, gamma, beta, epsilon=1e-5, feature_axis=-1)
     return b.build(weights, normal)

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -43,9 +43,10 @@ class Outcome:
     crash: str = ""
 
 
-def judged(cases: Sequence[str]) -> list[Outcome]:
-    """The outcomes of cases that one process judges in turn."""
-    environment = {**os.environ, **LIMITS, "OPENBLAS_NUM_THREADS": "1"}
+def judged(cases: Sequence[str], limits: Mapping[str, str] = LIMITS) -> list[Outcome]:
+    """The outcomes of cases that one process judges in turn, under the given limits of Weft."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
+    environment |= {**limits, "OPENBLAS_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     done = subprocess.run(
         [sys.executable, "-W", "error", "-m", "tests.hostile.worker"],

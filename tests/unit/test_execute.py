@@ -145,3 +145,23 @@ def test_a_program_that_does_not_verify_is_not_run() -> None:
     with pytest.raises(SpecViolation) as caught:
         weft.run(broken, [np.zeros(2, np.float32)])
     assert caught.value.code == "UseBeforeDefinition"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"), [("ui64", -1), ("si64", 2**63), ("si64", 2.0**63), ("si8", 200)]
+)
+def test_lists_are_never_wrapped(dtype: str, value: float) -> None:
+    b = Builder()
+    program = b.build(b.param(dtype, [1]))
+    with pytest.raises(UserError):
+        weft.run(program, [[value]])
+
+
+def test_what_is_not_a_program_or_a_backend_is_a_sentence() -> None:
+    with pytest.raises(UserError, match="verify takes a program, not str"):
+        weft.run("foo", [])  # type: ignore[arg-type]
+    b = Builder()
+    program = b.build(b.param("f32", []))
+    with pytest.raises(UserError, match="backend None is neither a name nor a backend"):
+        weft.run(program, [1.0], backend=None)  # type: ignore[arg-type]
+    assert weft.run(program, [1.0], seed=np.int64(1))[0] == 1.0  # type: ignore[arg-type]

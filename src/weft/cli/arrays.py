@@ -50,7 +50,8 @@ def read(path: Path) -> list[Array]:
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
     except _BROKEN as error:
-        raise UserError(f"cannot read {path} as an .npz file of arrays: {error}") from None
+        why = "it is not one" if "pickle" in str(error) else str(error)
+        raise UserError(f"cannot read {path} as an .npz file of arrays: {why}") from None
     return [_decode(name, array) for name, array in arrays.items()]
 
 

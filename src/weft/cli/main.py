@@ -39,7 +39,7 @@ from weft.ptir.verify import verify
 
 app = typer.Typer(
     name="weft",
-    help="Portable tensor programs (PTIR): verify, show, convert and run them.",
+    help="Portable tensor programs (PTIR): verify, convert, run, compile and compare them.",
     epilog="FILE is a PTIR program as JSON, bincode or text; which one it is, its content tells. "
     "Exit codes: 0 success, 1 the program or the data is wrong, 2 the command line is wrong.",
     no_args_is_help=True,

@@ -35,12 +35,18 @@ class CudaExecutable:
 
 
 class CudaBackend:
-    """Runs what its kernels express; other ops are `Unimplemented`."""
+    """Runs what its kernels express; other ops are `Unimplemented`.
+
+    It compiles for the target that the machine's GPU is, or for the one it was made for.
+    """
 
     name = "cuda"
     dtypes = frozenset(HELD)
     ops = frozenset(cls.wire_name for cls in CORE.values()) - CONTROL_FLOW
     hints: frozenset[HintKind] = frozenset(HintKind)
+
+    def __init__(self, target: str | None = None) -> None:
+        self.target = target
 
     def supports(self, op: Op) -> bool:
         return not isinstance(op, CustomCall)
@@ -50,7 +56,7 @@ class CudaBackend:
             if isinstance(instruction.op, CustomCall):
                 target = f"custom call {instruction.op.target!r}"
                 raise Unimplemented(target, "the cuda backend does not know this target")
-        return CudaExecutable(compile_program(program, target_of_device()))
+        return CudaExecutable(compile_program(program, self.target or target_of_device()))
 
     def allocate(self, kind: TensorType) -> Array:
         return np.empty(kind.static_shape, kind.dtype.numpy)

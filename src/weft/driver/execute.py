@@ -38,8 +38,9 @@ def run(
     `observer` is told the time of every instruction, on backends that run one at a time. `log` is
     told which ops were decomposed for the backend.
     """
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= MAX_SEED:
-        raise UserError(f"seed {seed!r} is not a whole number from 0 to 2^64 - 1")
+    seed = check_seed(seed)
+    if not isinstance(backend, str) and not hasattr(backend, "compile"):
+        raise UserError(f"backend {backend!r} is neither a name nor a backend")
     chosen = get_backend(backend) if isinstance(backend, str) else backend
     try:
         return _run(program, inputs, chosen, seed, observer, log)
@@ -64,6 +65,14 @@ def _run(
     results = executable.execute(inputs, seed=seed, observer=observer)
     kinds = [leaf for kind in concrete.main.results for leaf in leaves(kind)]
     return [chosen.read_storage(x, kind) for x, kind in zip(results, kinds, strict=True)]
+
+
+def check_seed(seed: Any) -> int:
+    """A seed as a plain number of 64 bits."""
+    whole = hasattr(seed, "__index__") and not isinstance(seed, bool)
+    if not whole or not 0 <= int(seed) <= MAX_SEED:
+        raise UserError(f"seed {seed!r} is not a whole number from 0 to 2^64 - 1")
+    return int(seed)
 
 
 def check_inputs(program: Program, inputs: Sequence[Any]) -> list[Array]:
@@ -110,7 +119,7 @@ def _convert(index: int, array: Array, kind: TensorType) -> Array:
         raise UserError(f"input {index} cannot become {kind}")
     with np.errstate(all="ignore"):
         converted = array.astype(dtype.numpy)
-        exact = np.array_equal(converted.astype(array.dtype), array)
+        exact = np.array_equal(converted.astype(object), array.astype(object))
     if not exact and not (dtype.is_float or dtype.is_complex):
         raise UserError(f"input {index} has values that {dtype} cannot hold")
     return converted

@@ -34,6 +34,8 @@ def static(dim: Dim) -> int:
 
 def shape_of(dims: Iterable[int | str | Symbol]) -> Shape:
     """A shape from numbers, symbols, and strings such as "B" or "?B" for symbols."""
+    if isinstance(dims, str) or not hasattr(dims, "__iter__"):
+        raise UserError(f"a shape is a list of dimensions, not {dims!r}")
     return tuple(Symbol(d.removeprefix("?")) if isinstance(d, str) else _dim(d) for d in dims)
 
 

@@ -46,6 +46,10 @@ class DType:
     def __repr__(self) -> str:
         return self.name
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copied to another process, a dtype is still the one there is."""
+        return (as_dtype, (self.name,))
+
     def __copy__(self) -> DType:
         return self
 

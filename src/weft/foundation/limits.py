@@ -16,7 +16,7 @@ class Limits:
     """How much one program may use. Change with `WEFT_MAX_TENSOR_BYTES`, `WEFT_MAX_LOOP_STEPS`."""
 
     tensor_bytes: int = 16 << 30
-    loop_steps: int = 100_000_000
+    loop_steps: int = 2_000_000
     rank: int = 64
     nesting: int = 64
 

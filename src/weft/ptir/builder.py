@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -41,6 +41,7 @@ from weft.ptir.literal import TensorLiteral, literal, scalar_literal
 from weft.ptir.op import SPELLINGS, Op
 from weft.ptir.ops.constant import Constant, CustomCall
 from weft.ptir.ops.control import Cond, Scan, While
+from weft.ptir.ops.elementwise import Select
 from weft.ptir.ops.movement import BroadcastTo
 from weft.ptir.schema import Maybe, ScalarOf, attr_map
 from weft.ptir.types import (
@@ -71,6 +72,9 @@ class Value:
     operand: Operand
     type: ValueType
 
+    __array_ufunc__ = None
+    """NumPy leaves operators with an array on the left to the methods below."""
+
     @property
     def tensor(self) -> TensorType:
         """The type of a tensor value; a tuple has none."""
@@ -95,8 +99,13 @@ class Value:
 
     def __getitem__(self, index: int) -> Value:
         """An element of a tuple."""
-        if not isinstance(self.type, TupleType) or not isinstance(self.operand, Ref):
+        if not isinstance(self.type, TupleType):
             raise UserError(f"{self!r} is not a tuple; slice tensors with b.slice")
+        if not isinstance(self.operand, Ref):
+            raise UserError(
+                f"{self!r} is a tuple inside a tuple, and PTIR can only name elements of a value; "
+                "take the inner values as parameters or results of their own"
+            )
         if not 0 <= index < len(self.type.elements):
             raise UserError(f"the tuple {self.type} has no element {index}")
         return Value(self.builder, ElementRef(self.operand.id, index), self.type.elements[index])
@@ -157,6 +166,33 @@ class Value:
     def __ge__(self, other: Like) -> Value:
         return self._binary("compare", other, op="greater_equal")
 
+    def __eq__(self, other: object) -> Any:
+        """A comparison in the program; values themselves are told apart with `is`."""
+        return self._binary("compare", cast(Like, other), op="equal")
+
+    def __ne__(self, other: object) -> Any:
+        return self._binary("compare", cast(Like, other), op="not_equal")
+
+    __hash__ = object.__hash__
+
+    def __abs__(self) -> Value:
+        return self.builder.emit("abs", self)
+
+    def __pow__(self, other: Like) -> Value:
+        return self._binary("pow", other)
+
+    def __and__(self, other: Like) -> Value:
+        return self._binary("bitwise_and", other)
+
+    def __or__(self, other: Like) -> Value:
+        return self._binary("bitwise_or", other)
+
+    def __xor__(self, other: Like) -> Value:
+        return self._binary("bitwise_xor", other)
+
+    def __invert__(self) -> Value:
+        return self.builder.emit("bitwise_not", self)
+
     def __matmul__(self, other: Value) -> Value:
         """Matrix product over the last two axes; leading axes are batch axes and must match."""
         return self.builder.matmul(self, other)
@@ -200,11 +236,15 @@ class BodyBuilder:
         self, name: str, *operands: Like, output: ValueType | None = None, **attrs: Any
     ) -> Value:
         """Append the op called `name`. `output` names dims that cannot be inferred."""
-        if name not in SPELLINGS:
-            raise UserError(f"there is no op called {name!r}")
-        cls, fixed = SPELLINGS[name]
-        values = self._operands(cls, operands)
-        return self._located(lambda: self._emit(cls, values, {**fixed, **attrs}, output))
+
+        def action() -> Value:
+            if name not in SPELLINGS:
+                raise UserError(f"there is no op called {name!r}")
+            cls, fixed = SPELLINGS[name]
+            values = self._operands(cls, operands)
+            return self._emit(cls, values, {**fixed, **attrs}, output)
+
+        return self._located(action)
 
     def __getattr__(self, name: str) -> Callable[..., Value]:
         """Every op is a method: the operands, then its attributes by name."""
@@ -237,7 +277,7 @@ class BodyBuilder:
         for value in values:
             if value.builder is not self and not isinstance(value.operand, TensorLiteral):
                 raise UserError(
-                    f"{value!r} belongs to {value.builder.label}, not to {self.label}; "
+                    f"{value!r} belongs to {_other(value, self)}, not to {self.label}; "
                     "a region sees only its own parameters, pass the value as an argument"
                 )
         scope = BodyScope(self._shared.regions, self._bound)
@@ -287,7 +327,11 @@ class BodyBuilder:
         return Value(self, Ref(value_id), kind)
 
     def _operands(self, cls: type[Op], operands: Sequence[Like]) -> list[Value]:
-        model = next((o for o in operands if isinstance(o, Value)), None)
+        choosing = cls is Select
+        models = operands[1:] if choosing else operands
+        model = next((o for o in models if isinstance(o, Value)), None)
+        if choosing and model is None and any(isinstance(o, Number) for o in models):
+            raise UserError("select between two numbers has no dtype; make one of them a value")
         made = []
         for operand in operands:
             if isinstance(operand, Value):
@@ -303,6 +347,11 @@ class BodyBuilder:
             return action()
         except SpecViolation as error:
             raise error.at(caller_line() or self.label) from None
+        except UserError as error:
+            line = caller_line()
+            if not line or (str(error).endswith(")") and ".py:" in str(error)):
+                raise
+            raise UserError(f"{error} ({line})") from None
 
     # -- constants -------------------------------------------------------------------------------
 
@@ -319,6 +368,10 @@ class BodyBuilder:
         """A tensor with the same number everywhere."""
         return self.broadcast_to(self.literal(value, dtype), dims)
 
+    def as_value(self, value: Like) -> Value:
+        """A value as it is; anything else as a literal."""
+        return value if isinstance(value, Value) else self.literal(value)
+
     def like(self, other: Like, model: Value) -> Value:
         """`other` as a value; a Python number takes the dtype and shape of `model`."""
         if isinstance(other, Value):
@@ -330,8 +383,10 @@ class BodyBuilder:
 
     # -- ops with a friendlier form --------------------------------------------------------------
 
-    def cast(self, x: Value, dtype: DType | str) -> Value:
-        return x if as_dtype(dtype) is x.dtype else self.emit("cast", x, dtype=dtype)
+    def cast(self, x: Like, dtype: DType | str) -> Value:
+        """`x` in another dtype; nothing is emitted when it has it already."""
+        value = self.as_value(x)
+        return value if as_dtype(dtype) is value.dtype else self.emit("cast", value, dtype=dtype)
 
     def compare(self, lhs: Like, rhs: Like, op: str) -> Value:
         """`op` is less, less_equal, equal, greater_equal, greater or not_equal."""
@@ -339,7 +394,7 @@ class BodyBuilder:
 
     def reshape(self, x: Value, dims: Iterable[Any]) -> Value:
         """One dim may be -1: it is computed from the others."""
-        return self.emit("reshape", x, new_shape=list(dims))
+        return self.emit("reshape", x, new_shape=dims)
 
     def transpose(self, x: Value, perm: Sequence[int]) -> Value:
         return self.emit("transpose", x, perm=perm)
@@ -399,19 +454,19 @@ class BodyBuilder:
 
     def softmax(self, x: Value, axis: int = -1) -> Value:
         """The stable softmax along `axis`, in f32 at least."""
-        return library.softmax(self, x, axis)
+        return self._located(lambda: library.softmax(self, self.as_value(x), axis))
 
     def gelu(self, x: Value) -> Value:
         """`0.5 * x * (1 + erf(x / sqrt(2)))`."""
-        return library.gelu(self, x)
+        return self._located(lambda: library.gelu(self, self.as_value(x)))
 
     def silu(self, x: Value) -> Value:
         """`x / (1 + exp(-x))`."""
-        return library.silu(self, x)
+        return self._located(lambda: library.silu(self, self.as_value(x)))
 
     def causal_mask(self, rows: Dim, columns: Dim, dtype: DType | str = "f32") -> Value:
         """0 where row i may see the column and -Inf elsewhere; the last row sees everything."""
-        return library.causal_mask(self, rows, columns, dtype)
+        return self._located(lambda: library.causal_mask(self, rows, columns, dtype))
 
     def attention(
         self,
@@ -424,7 +479,9 @@ class BodyBuilder:
         scale: float | None = None,
     ) -> Value:
         """`softmax(q k^T * scale + mask) v` for q, k and v of shape [B, H, S, D]."""
-        return library.attention(self, q, k, v, mask=mask, causal=causal, scale=scale)
+        return self._located(
+            lambda: library.attention(self, q, k, v, mask=mask, causal=causal, scale=scale)
+        )
 
     # -- control flow ----------------------------------------------------------------------------
 
@@ -449,7 +506,7 @@ class BodyBuilder:
         """`on_true(builder, *args)` if `pred` holds, else `on_false(builder, *args)`."""
         kinds = [arg.type for arg in args]
         op = Cond(self.region(kinds, on_true), self.region(kinds, on_false))
-        return self._located(lambda: self.append(op, [pred, *args]))
+        return self._located(lambda: self.append(op, [self.as_value(pred), *args]))
 
     def while_(self, cond: RegionBody, body: RegionBody, *carry: Value) -> Value:
         """`cond` answers (predicate, carries...), `body` the next carries."""
@@ -468,6 +525,8 @@ class BodyBuilder:
 
     def _results(self, results: Value | Sequence[Value]) -> tuple[int, ...]:
         """The ids of returned values; what is not a plain value is copied into one."""
+        if not isinstance(results, Value | Sequence):
+            raise UserError(f"a result must be a value of the builder, not {results!r}")
         values = [results] if isinstance(results, Value) else list(results)
         return tuple(self._result_id(value) for value in values)
 
@@ -475,7 +534,7 @@ class BodyBuilder:
         if not isinstance(value, Value):
             raise UserError(f"a result must be a value of the builder, not {value!r}")
         if value.builder is not self and not isinstance(value.operand, TensorLiteral):
-            raise UserError(f"{value!r} belongs to {value.builder.label}, not to {self.label}")
+            raise UserError(f"{value!r} belongs to {_other(value, self)}, not to {self.label}")
         if isinstance(value.operand, TensorLiteral):
             value = self.append(Constant(value.operand), [])
         elif isinstance(value.operand, ElementRef):
@@ -498,7 +557,7 @@ class Builder(BodyBuilder):
 
     def param(self, dtype: DType | str, dims: Iterable[int | str | Symbol] = ()) -> Value:
         """A tensor parameter; dims are numbers or names such as "?B"."""
-        return self.param_of(tensor(dtype, dims))
+        return self._located(lambda: self.param_of(tensor(dtype, dims)))
 
     def param_of(self, kind: ValueType) -> Value:
         """A parameter of any type. All parameters come before the first instruction."""
@@ -521,6 +580,12 @@ class Builder(BodyBuilder):
             ids,
         )
         return self._shared.as_program(self.name, (function,))
+
+
+def _other(value: Value, builder: BodyBuilder) -> str:
+    """Where a foreign value comes from."""
+    label = value.builder.label
+    return label if label != builder.label else f"another builder's {label}"
 
 
 def caller_line() -> str:

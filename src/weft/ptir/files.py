@@ -44,6 +44,8 @@ def dumps(program: Program, format: str = "text", *, portable: bool = False) -> 
 def loads(data: bytes | str) -> Program:
     """The program in `data`, whatever its format. Structure is checked; `verify` checks the
     rest."""
+    if not isinstance(data, str | bytes | bytearray):
+        raise UserError(f"loads takes bytes or text, not {type(data).__name__}")
     try:
         if isinstance(data, str):
             return _from_text(data)

@@ -97,11 +97,20 @@ def literal(value: Any, dtype: DType | str | None = None) -> TensorLiteral:
     """A literal from a scalar, list or array. Python floats become f32, ints si64, bools i1."""
     if isinstance(value, TensorLiteral):
         return value
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise UserError(f"{_brief(value)} is not a rectangular list of numbers") from None
+    if array.dtype.kind in "OUS":
+        raise UserError(f"{_brief(value)} is not a number, or a list or array of numbers")
     if dtype is None:
         wanted = as_dtype(np.float32) if _is_python_float(value, array) else as_dtype(array.dtype)
     else:
         wanted = as_dtype(dtype)
+    if array.dtype.kind == "c" and not wanted.is_complex:
+        raise UserError(
+            f"the value {_brief(value)} is complex; it is not representable in {wanted}"
+        )
     with np.errstate(all="ignore"):
         exact_source = wanted.is_float and array.dtype == np.float64
         converted = round_float(array, wanted) if exact_source else array.astype(wanted.numpy)
@@ -190,8 +199,8 @@ def scalar_literal(value: Scalar | ScalarLiteral, dtype: DType) -> ScalarLiteral
         return ScalarLiteral(ScalarTag.I1, bool(value))
     if dtype.is_complex:
         return ScalarLiteral(ScalarTag.COMPLEX, complex(value))
-    if isinstance(value, complex):
-        raise UserError(f"the complex value {value} cannot fill a {dtype} tensor")
+    if isinstance(value, complex) or not hasattr(value, "__float__"):
+        raise UserError(f"the value {value!r} cannot fill a {dtype} tensor")
     if dtype.is_float:
         return ScalarLiteral(ScalarTag.FLOAT, float(value))
     if int(value) != value:

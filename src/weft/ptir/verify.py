@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from weft.foundation.errors import Finding, SpecViolation
+from weft.foundation.errors import Finding, SpecViolation, UserError
 from weft.foundation.limits import Limits
 from weft.ptir.calls import decode_call
 from weft.ptir.ir import (
@@ -50,6 +50,8 @@ U32_MAX = 2**32 - 1
 def verify(program: Program, *, collect: bool = False) -> list[Finding]:
     """Check a program. Raises `SpecViolation` with the first finding; with `collect`, returns them
     all, or after `MAX_FINDINGS` of them says that there are more."""
+    if not isinstance(program, Program):
+        raise UserError(f"verify takes a program, not {type(program).__name__}")
     found: list[Finding] = []
     for finding in _Verifier(program).findings():
         if len(found) == MAX_FINDINGS:

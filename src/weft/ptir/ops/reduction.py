@@ -231,7 +231,7 @@ class SegmentReduce(Op):
     Accumulation is that of `reduce`, with the result in the dtype of data: narrow floats add up in
     f32 unless `accum_dtype` says otherwise, integers wrap, a sum over i1 needs an integer
     accumulator. `indices_are_sorted` and `unique` are promises that a backend may use to go faster;
-    the reference checks and does not rely on them."""
+    the reference does not rely on them, and a broken promise changes nothing here."""
 
     operands = ("data", "ids")
 

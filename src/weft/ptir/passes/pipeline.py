@@ -37,11 +37,12 @@ MAX_ROUNDS = 8
 
 
 def optimise(program: Program, log: PassLog | None = None) -> Program:
-    """The program after all passes, until none changes anything; it takes a verified program.
+    """The program after all passes, until none changes anything. It verifies the program first.
 
     Results are bit for bit those of the program that was given (but for the sign and payload of
     NaN), random numbers included. The same program always gives the same result.
     """
+    verify(program)
     kept_log = PassLog() if log is None else log
     current = assign_streams(program)
     for _ in range(MAX_ROUNDS):

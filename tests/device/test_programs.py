@@ -1,0 +1,176 @@
+"""Whole programs on a GPU against the reference: the three examples in every float dtype, by the
+SM90 and by the SM80 templates, at their own sizes and at larger and odd ones; state and parameters;
+and runs that give the same bits again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import weft
+from examples.make_programs import attention, mlp, softmax_layernorm
+from tests.example_inputs import inputs_for
+from weft.driver.compile import compile_program
+from weft.driver.cuda import CudaBackend
+from weft.foundation.errors import SpecViolation, Unimplemented
+from weft.ptir import Builder, Program
+from weft.runtime.cuda import compute_capability
+from weft.testing.compare import compare
+from weft.testing.random_programs import random_program
+
+Array = NDArray[Any]
+Maker = Callable[[str], Program]
+TARGETS = ("sm90", "sm80")
+DTYPES = ("f32", "bf16", "f16")
+
+pytestmark = pytest.mark.skipif(
+    compute_capability() != (9, 0), reason="these programs are for an SM90 GPU"
+)
+
+
+@cache
+def backend(target: str) -> CudaBackend:
+    return CudaBackend(target)
+
+
+def agree(program: Program, target: str, seed: int) -> None:
+    report = compare(program, inputs_for(program, seed), backend(target))
+    assert report.agrees, str(report)
+
+
+EXAMPLES: dict[str, Maker] = {
+    "mlp": lambda dtype: mlp(dtype=dtype),
+    "softmax_layernorm": lambda dtype: softmax_layernorm(dtype=dtype),
+    "attention": lambda dtype: attention(dtype=dtype),
+}
+LARGE: dict[str, Maker] = {
+    "mlp": lambda dtype: mlp(384, 768, 1536, 768, dtype=dtype),
+    "rows in registers": lambda dtype: softmax_layernorm(1000, 4096, dtype=dtype),
+    "rows of many warps": lambda dtype: softmax_layernorm(65, 16384, dtype=dtype),
+    "rows read again": lambda dtype: softmax_layernorm(9, 120_000, dtype=dtype),
+    "attention": lambda dtype: attention(4, 192, 64, 512, dtype=dtype),
+}
+ODD: dict[str, Maker] = {
+    "mlp": lambda dtype: mlp(7, 13, 37, 5, dtype=dtype),
+    "one row": lambda dtype: mlp(1, 1, 1, 1, dtype=dtype),
+    "no rows": lambda dtype: mlp(0, 8, 8, 8, dtype=dtype),
+    "nothing to add up": lambda dtype: mlp(4, 0, 8, 8, dtype=dtype),
+    "rows": lambda dtype: softmax_layernorm(5, 37, dtype=dtype),
+    "long odd rows": lambda dtype: softmax_layernorm(3, 5001, dtype=dtype),
+    "attention": lambda dtype: attention(3, 7, 10, 13, dtype=dtype),
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_agree(name: str, dtype: str, target: str) -> None:
+    for seed in range(3):
+        agree(EXAMPLES[name](dtype), target, seed)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("name", LARGE)
+def test_large_programs_agree(name: str, dtype: str, target: str) -> None:
+    agree(LARGE[name](dtype), target, 1)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("name", ODD)
+def test_odd_sizes_agree(name: str, dtype: str, target: str) -> None:
+    agree(ODD[name](dtype), target, 2)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("name", [*EXAMPLES, "large attention"])
+def test_runs_give_the_same_bits(name: str, dtype: str, target: str) -> None:
+    make = EXAMPLES.get(name, LARGE["attention"])
+    program = make(dtype)
+    executable = compile_program(program, target)
+    inputs = inputs_for(program, 5)
+    other = inputs_for(program, 6)
+    first = executable.run(inputs)
+    executable.run(other)
+    for _ in range(3):
+        again = executable.run(inputs)
+        assert all(_bits(a) == _bits(b) for a, b in zip(first, again, strict=True))
+
+
+def _bits(array: Array) -> bytes:
+    return array.tobytes()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_the_cache_is_updated_in_place(dtype: str, target: str) -> None:
+    """Pieces of a sequence, one after the other, through an executable that keeps its caches."""
+    program = attention(2, 4, 16, 32, dtype=dtype)
+    executable = compile_program(program, target, state=[3, 4])
+    assert any("0 bytes copied" in line for line in executable.report())
+    caches = inputs_for(program, 0)[3:5]
+    for held, start in zip(executable.state, caches, strict=True):
+        held[...] = start
+    for step in range(4):
+        q, k, v, _, _, position = inputs_for(program, step)
+        position = np.asarray(4 * step, position.dtype)
+        want = weft.run(program, [q, k, v, *caches, position], backend="reference")
+        got = executable.run([q, k, v, position])
+        for mine, exact in zip(got, want, strict=True):
+            close = np.allclose(mine.astype(np.float32), exact.astype(np.float32), 2e-2, 2e-2)
+            assert close, f"step {step}"
+        caches = [np.array(cache) for cache in want[1:]]
+        assert all(_bits(a) == _bits(b) for a, b in zip(executable.state, caches, strict=True))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_parameters_are_bound_once(target: str) -> None:
+    program = mlp(dtype="bf16")
+    inputs = inputs_for(program, 1)
+    executable = compile_program(program, target, params=[1, 2, 3, 4])
+    bound = executable.bind(inputs[1:])
+    first = bound(inputs[0])[0]
+    assert _bits(first) == _bits(executable.run(inputs)[0])
+    for seed in range(3):
+        x = inputs_for(program, seed)[0]
+        assert _bits(bound(x)[0]) == _bits(executable.run([x, *inputs[1:]])[0])
+
+
+def test_integer_division_by_zero_is_reported() -> None:
+    b = Builder()
+    x, y = b.param("si32", [100]), b.param("si32", [100])
+    executable = compile_program(b.build(x / y), "sm90")
+    ones = np.ones(100, np.int32)
+    assert (executable.run([7 * ones, 2 * ones])[0] == 3).all()
+    with pytest.raises(SpecViolation, match="IntegerDivideByZero"):
+        executable.run([ones, np.arange(100, dtype=np.int32)])
+    assert (executable.run([7 * ones, 2 * ones])[0] == 3).all()
+
+
+def test_steps_are_timed() -> None:
+    program = attention(dtype="bf16")
+    steps = compile_program(program, "sm90").profile(inputs_for(program))
+    assert [label for label, _ in steps if label.startswith("matmul")] == ["matmul1", "matmul4"]
+    assert all(0 <= seconds < 1 for _, seconds in steps)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_random_programs_agree(target: str) -> None:
+    carried_out = 0
+    for seed in range(120):
+        case = random_program(seed, 6, control_flow=False, dtypes=CudaBackend.dtypes)
+        try:
+            weft.run(case.program, case.inputs, backend=backend(target), seed=1)
+        except Unimplemented:
+            continue
+        carried_out += 1
+        report = compare(case.program, case.inputs, backend(target), seed=1)
+        assert report.agrees, f"seed {seed}: {report}"
+    assert carried_out >= 15

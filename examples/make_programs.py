@@ -23,8 +23,8 @@ def mlp(
     x = b.param(dtype, [batch, width])
     first, first_bias = b.param(dtype, [width, hidden]), b.param(dtype, [hidden])
     second, second_bias = b.param(dtype, [hidden, out]), b.param(dtype, [out])
-    hidden = b.gelu(_dense(b, x, first, first_bias))
-    return b.build(_dense(b, hidden, second, second_bias))
+    middle = b.gelu(_dense(b, x, first, first_bias))
+    return b.build(_dense(b, middle, second, second_bias))
 
 
 def _dense(b: Builder, x: Value, weight: Value, bias: Value) -> Value:

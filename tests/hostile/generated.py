@@ -115,6 +115,14 @@ def _chain(form: str, name: str = "main") -> Data:
 
 
 in_all_forms("chain", "ok", _chain)
+SLOW = {
+    "chain-json",
+    "chain-bincode",
+    "nested-regions-text",
+    "nested-regions-json",
+    "nested-regions-bincode",
+}
+"""Those that take seconds; each has a brother that does not, or that is judged every time."""
 
 
 @entry("ok")

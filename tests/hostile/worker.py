@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.hostile import extremes
+from tests.hostile.bases import bases
 from tests.hostile.generated import GENERATED
 from tests.hostile.judge import Crash, verdict
 
@@ -40,6 +41,8 @@ class Outcome:
     name: str
     verdict: str
     seconds: float
+    peak: int
+    """The most memory that the process has had so far, in MB."""
     crash: str = ""
 
 
@@ -79,6 +82,8 @@ def files(case: str) -> Iterator[tuple[str, bytes | str]]:
         case "made":
             data = GENERATED[name][1]()
             yield case, data if isinstance(data, bytes) else data.encode()
+        case "base":
+            yield case, json.dumps(bases()[name])
         case "op":
             yield from extremes.with_fitted(extremes.attribute_cases(name))
             yield from extremes.with_fitted(extremes.operand_cases(name))
@@ -99,7 +104,8 @@ def outcome(name: str, data: bytes | str) -> Outcome:
         found, crash = "CRASH", _trace(error)
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-    return Outcome(name, found, time.process_time() - started, crash)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    return Outcome(name, found, time.process_time() - started, peak, crash)
 
 
 def _trace(error: Exception) -> str:

@@ -112,10 +112,9 @@ def show_command(
     ] = ShowFormat.TEXT,
 ) -> None:
     """Print FILE. It need not verify."""
-    shown = dumps(load(file), format.value)
-    sys.stdout.write(shown if isinstance(shown, str) else shown.decode())
+    write(dumps(load(file), format.value), None)
     if format is ShowFormat.JSON:
-        sys.stdout.write("\n")
+        write("\n", None)
 
 
 @app.command("convert")
@@ -211,6 +210,9 @@ def _status() -> int:
     except OSError as error:
         _trace()
         complain(f"error: {error.strerror or error}")
+    except MemoryError:
+        _trace()
+        complain("error: out of memory")
     except Exception as error:
         _trace()
         complain(

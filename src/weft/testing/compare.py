@@ -40,7 +40,7 @@ from weft.testing.widen import widen_arrays, widen_program
 
 Array = NDArray[Any]
 
-ROUNDS: Final = 3
+ROUNDS: Final = 5
 """How often the reference is run with its roundings disturbed."""
 _LINEAR: Final = 64
 """Up to so many prefixes are tried one by one; more are searched by halving."""

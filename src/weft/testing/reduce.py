@@ -36,7 +36,7 @@ Fails: TypeAlias = Callable[[Program, list[Array]], bool]
 
 BUDGET = 600
 _CALLS = 8
-_FEW = 12
+_FEW = 64
 
 
 def reduce_program(

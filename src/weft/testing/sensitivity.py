@@ -35,7 +35,7 @@ from weft.testing.widen import widen_arrays, widen_op, widen_type
 Array = NDArray[Any]
 
 ULPS = 2.0
-"""How far a rounded result is moved: functions may err by a few ulp."""
+"""How far a rounded result is moved at most: functions may err by a few ulp."""
 _FACTOR_ULPS = 16.0
 """Ulps of the largest element by which a factorisation is moved."""
 _INEXACT = frozenset(
@@ -138,10 +138,11 @@ class _Disturbed(Op):
         return np.where(reach > 0, moved, plain).astype(kind.dtype.numpy)
 
     def _noise(self, shape: tuple[int, ...], dtype: DType) -> Array:
-        """-1 or 1 for every element, and for a complex one in both parts."""
+        """-1, -1/2, 1/2 or 1 for every element, and for a complex one in both parts."""
         seed, position = self.key
-        signs = 2.0 * DataSource(mixed(seed) + position).integers((2, *shape), 0, 1) - 1.0
-        return np.asarray(signs[0] + 1j * signs[1] if dtype.is_complex else signs[0])
+        drawn = DataSource(mixed(seed) + position).integers((2, *shape), 0, 3)
+        noise = np.asarray((-1.0, -0.5, 0.5, 1.0))[drawn]
+        return np.asarray(noise[0] + 1j * noise[1] if dtype.is_complex else noise[0])
 
 
 def _ulps(size: Array, dtype: DType) -> Array:

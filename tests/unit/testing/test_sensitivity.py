@@ -23,7 +23,7 @@ def test_exact_values_stay_exact() -> None:
             assert np.array_equal(a, c)
 
 
-def test_rounded_values_move_by_two_ulp() -> None:
+def test_rounded_values_move_by_up_to_two_ulp() -> None:
     b = Builder()
     x = b.param("f32", [50])
     program = b.build(b.exp(x))
@@ -33,7 +33,7 @@ def test_rounded_values_move_by_two_ulp() -> None:
     for attempt in range(4):
         (moved,) = disturbed_run(program, inputs, round=attempt)
         steps = (moved.astype(np.float64) - plain) / 2.0**-23
-        assert set(np.unique(steps)) <= {-2.0, 0.0, 2.0}
+        assert set(np.unique(steps)) <= {-2.0, -1.0, 0.0, 1.0, 2.0}
         assert np.count_nonzero(steps) > 25
         seen.add(moved.tobytes())
     assert len(seen) == 4

@@ -64,8 +64,10 @@ def points(dtype: DType) -> Array:
 def test_functions_are_accurate(fn: str, dtype: DType) -> None:
     exact, ulps = FUNCTIONS[fn]
     x = points(dtype)
+    # What IEEE arithmetic rounds correctly must not be rounded twice by the oracle.
+    rounded = fn in ("erf", "sqrt", "recip") and dtype is F64
     with np.errstate(all="ignore"):
-        want = exact(x.astype(np.longdouble if fn not in ("erf",) else np.float64))
+        want = exact(x.astype(np.float64 if rounded or fn == "erf" else np.longdouble))
         assert_ulp(apply_unary(fn, x, dtype), want.astype(np.float64), ulps)
 
 

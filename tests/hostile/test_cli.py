@@ -1,0 +1,108 @@
+"""The command line on hostile files: exit code 1, one sentence on stderr, and no traceback."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.hostile.worker import CORPUS, LIMITS, ROOT
+from weft.cli import arrays
+from weft.foundation.errors import UserError
+
+
+def weft(*args: object, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """Run the command line in a process of its own."""
+    given = {**os.environ, **LIMITS, **environment, "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-m", "weft", *map(str, args)]
+    return subprocess.run(command, capture_output=True, env=given, timeout=300, check=False)
+
+
+REFUSED = [
+    ("verify", "empty.txt", "error: MalformedText: the file is empty"),
+    ("verify", "region-contains-itself.txt", "RegionCycle at region ^0: the region contains"),
+    ("verify", "repeated-key.json", "error: MalformedJson: this is not JSON: the key 'entry' is"),
+    ("verify", "constant-of-huge-dims.txt", "LiteralInvalid at %1 = constant() in function @main"),
+    ("show", "not-utf-8.txt", "error: MalformedText: the file is not UTF-8 text: byte 22 is wrong"),
+    ("show", "string-of-2-to-the-64.bin", "error: MalformedBincode at byte 25: the file ends"),
+    ("run", "bomb-broadcast.txt", "error: the result of %1 = broadcast_to(literal f32[]) in "),
+    ("run", "while-that-never-ends.txt", "error: @main takes 1 inputs"),
+    ("run", "while-without-carries-that-never-ends.txt", "error: @main takes 1 inputs"),
+    ("run", "older-version.txt", "error: SpecVersionMismatch: the file is of version 'ptir.v0.3'"),
+    ("convert", "lone-surrogate.json", "error: MalformedJson at entry: the string has a lone"),
+    ("convert", "pickle.bin", "error: MalformedText: the file is not UTF-8 text"),
+]
+
+
+@pytest.mark.parametrize(("command", "name", "sentence"), REFUSED)
+def test_a_bad_file_is_refused_in_a_sentence(
+    command: str, name: str, sentence: str, tmp_path: Path
+) -> None:
+    out = [tmp_path / "out.json"] if command == "convert" else []
+    done = weft(command, CORPUS / name, *out)
+    lines = done.stderr.decode().splitlines()
+    assert (done.returncode, done.stdout, len(lines)) == (1, b"", 1)
+    assert lines[0].startswith(sentence)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_directory_and_a_missing_file(tmp_path: Path) -> None:
+    for path, why in ((tmp_path, "Is a directory"), (tmp_path / "x", "No such file or directory")):
+        done = weft("verify", path)
+        assert done.returncode == 1
+        assert done.stderr.decode() == f"error: cannot read {path}: {why}\n"
+
+
+def test_a_name_cannot_break_the_sentence_it_stands_in(tmp_path: Path) -> None:
+    path = tmp_path / "odd.txt"
+    path.write_text('ptir.v0.4\nentry @"\\u001b[2J\\n\\u202e' + "n" * 100_000 + '"\n')
+    done = weft("verify", path)
+    text = done.stderr.decode()
+    assert done.returncode == 1
+    assert text.startswith("EntryUndefined at program: the entry function @\\x1b[2J\\n\\u202enn")
+    assert text.count("\n") == 1
+    assert len(text) < 2_000
+
+
+def test_odd_names_are_shown_on_a_terminal_without_unicode() -> None:
+    for form in ("text", "display", "json"):
+        done = weft("show", CORPUS / "name-of-unicode.txt", "-f", form, PYTHONIOENCODING="ascii")
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert "tensor" in done.stdout.decode()
+
+
+# -- inputs ----------------------------------------------------------------------------------------
+
+
+def archives() -> list[bytes]:
+    plain, small, single = io.BytesIO(), io.BytesIO(), io.BytesIO()
+    np.savez(plain, np.ones((2, 3), np.float32), np.arange(5))
+    np.savez_compressed(small, np.ones((2, 3), np.float32), np.arange(5))
+    np.save(single, np.ones(3))
+    return [plain.getvalue(), small.getvalue(), single.getvalue()]
+
+
+@pytest.mark.filterwarnings("ignore:Reading `.npy` or `.npz` file required additional header")
+def test_damaged_archives_of_inputs_are_refused_or_read(tmp_path: Path) -> None:
+    rng = random.Random(7)
+    path = tmp_path / "inputs.npz"
+    counts = {"read": 0, "refused": 0}
+    for _ in range(1_500):
+        data = bytearray(rng.choice(archives()))
+        for _ in range(rng.choice([1, 2, 4])):
+            at = rng.randrange(len(data))
+            junk = rng.choice([b"\0\0", b"\xff\xff", b"99", b"((", rng.randbytes(3)])
+            data[at : at + rng.choice([0, 1, 2, 4])] = junk
+        path.write_bytes(data[: rng.choice([len(data), len(data), rng.randrange(len(data))])])
+        try:
+            arrays.read(path)
+            counts["read"] += 1
+        except UserError:
+            counts["refused"] += 1
+    assert min(counts.values()) > 50

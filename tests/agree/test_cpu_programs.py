@@ -79,3 +79,13 @@ def test_odd_sizes_agree(rows: int, inner: int, columns: int) -> None:
     program = mlp(rows, inner, columns)
     report = compare(program, random_inputs(program, 0), "cpu")
     assert report.agrees, str(report)
+
+
+@pytest.mark.parametrize("inner", [3, 4, 9, 14])
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_dot_products_of_rows_agree(dtype: str, inner: int) -> None:
+    b = Builder()
+    x, w = b.param(dtype, [2, inner]), b.param(dtype, [9, inner])
+    program = b.build(b.dot_general(x, w, contract=([1], [1])))
+    report = compare(program, random_inputs(program, 0), "cpu")
+    assert report.agrees, str(report)

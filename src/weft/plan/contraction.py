@@ -240,7 +240,11 @@ def cpu_plan(
     if m <= 2 and step_k == 1 and step_n != 1 and depth >= lanes:
         tile = (m, min(4, n))
         return MmaPlan(
-            header, (*tile, depth), warp_tile=tile, vectorize=Vectorize("k.i.i", lanes), **common
+            header,
+            (*tile, depth - depth % lanes),
+            warp_tile=tile,
+            vectorize=Vectorize("k.i.i", lanes),
+            **common,
         )
     while lanes > 1 and lanes > n:
         lanes //= 2

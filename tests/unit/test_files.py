@@ -56,6 +56,14 @@ def test_text_that_is_not_utf_8() -> None:
     assert str(caught.value) == "MalformedText: the file is not UTF-8 text: byte 10 is wrong"
 
 
+def test_what_cannot_be_the_name_of_a_file() -> None:
+    sentence = r"'a\\x00b.json' cannot be the name of a file: embedded null byte"
+    with pytest.raises(UserError, match=sentence):
+        load("a\0b.json")
+    with pytest.raises(UserError, match=sentence):
+        save(small_program(), "a\0b.json")
+
+
 def test_mistakes_with_files_are_told_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         load(tmp_path / "missing.json")

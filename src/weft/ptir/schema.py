@@ -145,7 +145,10 @@ class Float:
 
     def check(self, value: Any) -> float:
         if isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value)
+            try:
+                return float(value)
+            except OverflowError:
+                raise _wrong("a number of so many digits", "a 64-bit float") from None
         raise _wrong(value, "a number")
 
 

@@ -109,6 +109,7 @@ class _Builder:
             tiles=(
                 ir.SharedTile("a", 0, stages * slot_bytes(layout.a), layout.a),
                 ir.SharedTile("b", layout.b_offset, stages * slot_bytes(layout.b), layout.b),
+                ir.SharedTile("columns", layout.columns_offset, layout.columns_bytes),
             ),
             barriers=(),
             tables=layout.order.tables,
@@ -125,6 +126,7 @@ class _Builder:
         yield ir.Registers("acc", ir.RegisterKind.F32, 4 * rows * columns, zero=True)
         yield ir.Registers("a_part", ir.RegisterKind.B32, 4 * rows)
         yield ir.Registers("b_part", ir.RegisterKind.B32, 2 * columns)
+        yield from self.stage_columns(place)
         for step in range(self.plan.stages - 1):
             yield from self.copy(place, Lit(step), Lit(step))
         yield ir.Let("slot", Lit(0))
@@ -265,6 +267,26 @@ class _Builder:
 
     # -- epilogue --------------------------------------------------------------------------------
 
+    def stage_columns(self, place: Place) -> Iterator[ir.Stmt]:
+        """Column vectors into shared memory; the meeting of the first k step makes them known."""
+        width, threads = self.layout.tile[1], self.layout.threads
+        for number, source in enumerate(self.layout.columns):
+            assert source.tensor is not None
+            for first in range(0, width, threads):
+                name = f"column{number}_{first}"
+                inside = THREAD + first
+                column = place.n * width + inside
+                start = (inside + number * width) * 4
+                load = ir.LoadElement(
+                    name,
+                    self.buffers.index(source.tensor),
+                    source.dtype,
+                    offset(source.strides, Lit(0), column, place.batch),
+                    column < self.problem.n,
+                )
+                work = (load, ir.StShared(ir.Address("columns", start), name, F32))
+                yield ir.If(inside < width, work)
+
     def store(self, place: Place) -> Iterator[ir.Stmt]:
         """The element program on every fragment, and its result to memory."""
         rows, columns = self.layout.blocks
@@ -297,6 +319,10 @@ class _Builder:
         if source.tensor is None:
             narrow = offset(strides, Lit(0), Lit(0), place.batch, widen=False)
             return ir.IndexElements(source.name, source.dtype, narrow, strides.row, strides.column)
+        if source in self.layout.columns:
+            start = Name("warp_n") * self.layout.warp_tile[1] + (LANE & 3) * 2
+            start = start + self.layout.columns.index(source) * self.layout.tile[1]
+            return ir.SharedColumns(source.name, source.dtype, ir.Address("columns", start * 4))
         base = offset(replace(strides, row=0, column=0), Lit(0), Lit(0), place.batch)
         buffer = self.buffers.index(source.tensor)
         return ir.GlobalElements(

@@ -27,7 +27,8 @@ BASE_ALIGNMENT: Final = 1024
 
 def cuda(kernel: ir.Kernel) -> str:
     """The whole source of a kernel."""
-    return "\n".join([*_head(kernel), *_signature(kernel), *_entry(), *_body(kernel), "}", ""])
+    parts = [*_head(kernel), *_signature(kernel), *_entry(kernel), *_body(kernel), "}", ""]
+    return "\n".join(parts)
 
 
 def _head(kernel: ir.Kernel) -> Iterator[str]:
@@ -79,10 +80,11 @@ def _signature(kernel: ir.Kernel) -> Iterator[str]:
     yield f"{kernel.name}({', '.join(maps + buffers)}) {{"
 
 
-def _entry() -> Iterator[str]:
-    yield f"  extern __shared__ __align__({BASE_ALIGNMENT}) unsigned char shared_bytes[];"
-    yield "  const u32 shared = (u32)__cvta_generic_to_shared(shared_bytes);"
-    yield f"  if (shared & {BASE_ALIGNMENT - 1}) __trap();"
+def _entry(kernel: ir.Kernel) -> Iterator[str]:
+    if kernel.shared_bytes:
+        yield f"  extern __shared__ __align__({BASE_ALIGNMENT}) unsigned char shared_bytes[];"
+        yield "  const u32 shared = (u32)__cvta_generic_to_shared(shared_bytes);"
+        yield f"  if (shared & {BASE_ALIGNMENT - 1}) __trap();"
     yield "  const int thread = threadIdx.x;"
     yield "  const int lane = thread & 31;"
     # The shuffle tells the compiler that the warp number is the same for all lanes.

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from weft.codegen.gpu.matmul import Operand, Problem, Refusal
+from weft.codegen.gpu.matmul import Operand, Problem, Refusal, Source
 from weft.codegen.gpu.swizzle import Major, TileLayout, fitting
 from weft.codegen.gpu.tiles import TABLE_LIMIT, TileOrder, known
 from weft.foundation.dtypes import BF16, F16, F32
@@ -69,8 +69,22 @@ class Sm80Layout:
         return self.plan.stages * _aligned(self.a.bytes)
 
     @property
-    def shared_bytes(self) -> int:
+    def columns(self) -> tuple[Source, ...]:
+        """Epilogue values that depend on the column alone: staged in shared memory as f32."""
+        found = [s for s in self.problem.sources if s.tensor is not None and s.strides.row == 0]
+        return tuple(s for s in found if s.strides.column and s.dtype in (BF16, F16, F32))
+
+    @property
+    def columns_offset(self) -> int:
         return self.b_offset + self.plan.stages * _aligned(self.b.bytes)
+
+    @property
+    def columns_bytes(self) -> int:
+        return len(self.columns) * self.tile[1] * 4
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.columns_offset + self.columns_bytes
 
     @property
     def k_steps(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from weft.ptir import Instruction, Program, Ref, dumps, loads, tensor
@@ -33,8 +34,7 @@ def entry(expected: str) -> Callable[[Make], Make]:
     """Put a maker into the table, under its name."""
 
     def add(make: Make) -> Make:
-        name = make.__name__.strip("_").replace("_", "-")
-        GENERATED[name] = (expected, make)
+        GENERATED[make.__name__.replace("_", "-")] = (expected, make)
         return make
 
     return add
@@ -43,17 +43,13 @@ def entry(expected: str) -> Callable[[Make], Make]:
 def in_all_forms(name: str, expected: str, make: Callable[[str], Data]) -> None:
     """Three entries that differ in the form of the file."""
     for form in ("text", "json", "bincode"):
-        GENERATED[f"{name}-{form}"] = (expected, lambda form=form: make(form))  # type: ignore[misc]
+        GENERATED[f"{name}-{form}"] = (expected, partial(make, form))
 
 
 def main(lines: Iterable[str], result: str, kind: str = X, parameters: str = f"%0: {X}") -> str:
     """A text program with one function."""
     body = "\n".join(lines)
     return f"{HEAD}func @main({parameters}) -> ({kind}) {{\n{body}\nreturn {result}\n}}\n"
-
-
-def as_json(text: str) -> Any:
-    return json.loads(text)
 
 
 def static(*dims: int) -> dict[str, Any]:
@@ -64,7 +60,8 @@ def tensor_json(*dims: int) -> dict[str, Any]:
     return {"Tensor": {"dtype": "F32", "shape": static(*dims)}}
 
 
-def function_json(body: list[Any], **changed: Any) -> dict[str, Any]:
+def program_json(body: list[Any], **changed: Any) -> str:
+    """A JSON program with one function, some of whose fields are changed."""
     function = {
         "name": "main",
         "parameters": [tensor_json(2)],
@@ -74,13 +71,8 @@ def function_json(body: list[Any], **changed: Any) -> dict[str, Any]:
         "hints": [],
         "result_ids": [0],
     }
-    return {**function, **changed}
-
-
-def program_json(body: list[Any], regions: list[Any] = [], **changed: Any) -> str:  # noqa: B006
-    function = function_json(body, **changed)
-    root = {"spec_version": "ptir.v0.4", "entry": function["name"], "functions": [function]}
-    return json.dumps({**root, "regions": regions})
+    root = {"spec_version": "ptir.v0.4", "entry": "main", "functions": [{**function, **changed}]}
+    return json.dumps({**root, "regions": []})
 
 
 def instruction_json(value_id: int, op: Any, *operands: int, output: Any = None) -> dict[str, Any]:
@@ -109,11 +101,11 @@ def string(text: str) -> bytes:
 # -- long and wide ---------------------------------------------------------------------------------
 
 
-def _chain(form: str, name: str = "main") -> Data:
+def _chain(form: str) -> Data:
     kind, neg = tensor("f32", [2]), ElementwiseUnary(UnaryFn.NEG)
     body = tuple(Instruction(i + 1, neg, (Ref(i),), kind) for i in range(MANY))
-    function = Function(name, (kind,), (0,), (kind,), body, (), (MANY,))
-    return dumps(Program(name, (function,)), form)
+    function = Function("main", (kind,), (0,), (kind,), body, (), (MANY,))
+    return dumps(Program("main", (function,)), form)
 
 
 in_all_forms("chain", "ok", _chain)

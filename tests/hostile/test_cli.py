@@ -27,19 +27,15 @@ def weft(*args: object, **environment: str) -> subprocess.CompletedProcess[bytes
 REFUSED = [
     ("verify", "empty.txt", "error: MalformedText: the file is empty"),
     ("verify", "region-contains-itself.txt", "RegionCycle at region ^0: the region contains"),
-    ("verify", "repeated-key.json", "error: MalformedJson: this is not JSON: the key 'entry' is"),
     ("verify", "constant-of-huge-dims.txt", "LiteralInvalid at %1 = constant() in function @main"),
     ("show", "not-utf-8.txt", "error: MalformedText: the file is not UTF-8 text: byte 22 is wrong"),
-    ("show", "string-of-2-to-the-64.bin", "error: MalformedBincode at byte 25: the file ends"),
     (
         "run",
         "claims-without-inputs.txt",
         "error: the result of %0 = iota() in function @main would",
     ),
     ("run", "loops-without-inputs.txt", "error: %0 = while() in function @main ran 20,000 region"),
-    ("run", "older-version.txt", "error: SpecVersionMismatch: the file is of version 'ptir.v0.3'"),
     ("convert", "lone-surrogate.json", "error: MalformedJson at entry: the string has a lone"),
-    ("convert", "pickle.bin", "error: MalformedText: the file is not UTF-8 text"),
 ]
 
 

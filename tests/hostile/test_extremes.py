@@ -5,14 +5,19 @@ Whatever a file says, it is rejected, refused, or works: there are too many to s
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from tests.hostile.bases import bases
+from tests.hostile.bases import bases, instruction
+from tests.hostile.judge import verdict
 from tests.hostile.worker import judged
 from weft.ptir.op import all_ops
 
 NAMES = [cls.name for cls in all_ops()]
 CHUNK = 25
+TAKE_NONE = {"custom_call", "while"}
+TAKE_MANY = TAKE_NONE | {"concat", "cond", "scan"}
 
 
 def test_every_op_has_a_program() -> None:
@@ -21,6 +26,17 @@ def test_every_op_has_a_program() -> None:
     wrong = {o.name: (o.verdict, o.crash) for o in outcomes if o.verdict != "ok"}
     assert list(wrong) == ["base custom_call"]
     assert wrong["base custom_call"][0] == "Unimplemented"
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("count", [0, 20])
+def test_every_op_counts_its_operands(name: str, count: int) -> None:
+    base = bases()[name]
+    inst = instruction(base)
+    right = name in TAKE_MANY if count else name in TAKE_NONE or not inst["operands"]
+    literal = {"spec": {"dtype": "F32", "shape": {"dims": []}}, "bytes": [0, 0, 128, 63]}
+    inst["operands"] = ([*inst["operands"], {"Literal": literal}] * 20)[:count]
+    assert (verdict(json.dumps(base)) == "ArityMismatch") != right
 
 
 @pytest.mark.parametrize("start", range(0, len(NAMES), CHUNK))

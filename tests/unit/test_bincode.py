@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from weft.foundation.errors import SpecViolation
+from weft.ptir import Function, Program, tensor
 from weft.ptir.codecs import bincode
 from weft.ptir.ops.reduction import Reduce
 
@@ -100,3 +101,14 @@ def test_a_map_has_each_key_once() -> None:
     assert b"b_f64" in data
     with pytest.raises(SpecViolation, match="a map has the same key twice"):
         bincode.decode(data.replace(b"b_f64", b"d_str"))
+
+
+def test_what_does_not_fit_is_not_written() -> None:
+    kind = tensor("f32", [2**64])
+    function = Function("main", (kind,), (0,), (kind,), (), (), (0,))
+    with pytest.raises(SpecViolation) as caught:
+        bincode.encode(Program("main", (function,)))
+    assert str(caught.value) == (
+        "InvalidAttributeValue: 18446744073709551616 does not fit the field that holds it in "
+        "bincode"
+    )

@@ -48,28 +48,25 @@ class TokenStream:
         self.text = text
         self.code = code
         self._position = 0
-        self._token = self._scan()
+        self.current = self._scan()
 
     # -- looking and taking ----------------------------------------------------------------------
 
     @property
-    def current(self) -> Token:
-        return self._token
-
-    @property
     def at_end(self) -> bool:
-        return self._token.kind == "end"
+        return self.current.kind == "end"
 
     def take(self) -> Token:
         """The current token; moves on."""
-        token = self._token
-        self._token = self._scan()
+        token = self.current
+        self.current = self._scan()
         return token
 
     def accept(self, text: str) -> bool:
         """Take the current token if it is exactly this name or mark."""
-        if self._token.text == text and self._token.kind in ("name", "mark"):
-            self.take()
+        token = self.current
+        if token.text == text and token.kind in ("name", "mark"):
+            self.current = self._scan()
             return True
         return False
 
@@ -78,42 +75,42 @@ class TokenStream:
             self.fail(f"expected {text!r}")
 
     def name(self, what: str = "a name") -> str:
-        if self._token.kind != "name":
+        if self.current.kind != "name":
             self.fail(f"expected {what}")
         return self.take().text
 
     def label(self, what: str = "a name") -> str:
         """A bare name or number, or any text in quotes."""
-        if self._token.kind == "string":
+        if self.current.kind == "string":
             return self.string()
-        if self._token.kind not in ("name", "number"):
+        if self.current.kind not in ("name", "number"):
             self.fail(f"expected {what}")
         return self.take().text
 
     def string(self) -> str:
-        if self._token.kind != "string":
+        if self.current.kind != "string":
             self.fail("expected a quoted string")
         try:
-            text = str(json.loads(self._token.text, strict=False))
+            text = str(json.loads(self.current.text, strict=False))
             text.encode()
         except UnicodeEncodeError:
-            self.reject("the string has a lone surrogate and is not text", self._token.offset)
+            self.reject("the string has a lone surrogate and is not text", self.current.offset)
         except ValueError:
             self.fail("the string has an escape that is not JSON's")
         self.take()
         return text
 
     def integer(self, what: str = "a whole number") -> int:
-        text = self._token.text
-        if self._token.kind != "number" or not _INTEGER.fullmatch(text):
+        text = self.current.text
+        if self.current.kind != "number" or not _INTEGER.fullmatch(text):
             self.fail(f"expected {what}")
         return int(self.take().text)
 
     def number(self) -> float:
-        if self._token.kind != "number" or len(self._token.text) > 400:
+        if self.current.kind != "number" or len(self.current.text) > 400:
             self.fail("expected a number")
-        number = float(self._token.text)
-        if math.isinf(number) and "inf" not in self._token.text:
+        number = float(self.current.text)
+        if math.isinf(number) and "inf" not in self.current.text:
             self.fail("expected a number that 64-bit floats can hold")
         self.take()
         return number
@@ -131,13 +128,15 @@ class TokenStream:
     # -- errors ----------------------------------------------------------------------------------
 
     def where(self, offset: int | None = None) -> str:
-        at = self._token.offset if offset is None else offset
+        at = self.current.offset if offset is None else offset
         line = self.text.count("\n", 0, at) + 1
         column = at - (self.text.rfind("\n", 0, at) + 1) + 1
         return f"line {line}, column {column}"
 
     def fail(self, why: str) -> NoReturn:
-        found = self._token.text if len(self._token.text) <= 30 else self._token.text[:27] + "..."
+        found = (
+            self.current.text if len(self.current.text) <= 30 else self.current.text[:27] + "..."
+        )
         shown = "the end of the text" if self.at_end else repr(found)
         raise SpecViolation(self.code, f"{why} but found {shown}", where=self.where())
 
@@ -152,8 +151,8 @@ class TokenStream:
             at = self._position + (space.end() if space else 0)
             self.reject(f"unexpected character {self.text[at]!r}", at)
         kind = str(match.lastgroup)
-        start, self._position = match.span(kind)
-        return Token(kind, self.text[start : self._position], start)
+        text, self._position = match[kind], match.end()
+        return Token(kind, text, self._position - len(text))
 
 
 def quoted(text: str) -> str:

@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any, Final, TypeAlias
 
 from weft.foundation.dtypes import DType, as_dtype
-from weft.foundation.errors import SpecViolation, UserError
+from weft.foundation.errors import SpecViolation, UserError, clipped
 from weft.ptir.literal import ScalarLiteral, TensorLiteral
 from weft.ptir.types import Symbol, shape_of
 
@@ -148,7 +148,7 @@ class Float:
             try:
                 return float(value)
             except OverflowError:
-                raise _wrong("a number of so many digits", "a 64-bit float") from None
+                raise _wrong(value, "a 64-bit float") from None
         raise _wrong(value, "a number")
 
 
@@ -325,6 +325,8 @@ def _integer(value: Any, low: int, high: int) -> int:
 
 
 def _wrong(value: Any, wanted: str) -> SpecViolation:
-    text = str(value) if isinstance(value, Enum) else repr(value)
-    text = text if len(text) <= 60 else text[:57] + "..."
+    if isinstance(value, int) and value.bit_length() > 1_000:
+        text = f"a number of {value.bit_length()} bits"
+    else:
+        text = clipped(str(value) if isinstance(value, Enum) else repr(value), 60)
     return SpecViolation("InvalidAttributeValue", f"{text} is not {wanted}")

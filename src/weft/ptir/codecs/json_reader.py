@@ -344,10 +344,13 @@ def _literal_in(data: Json, path: str) -> TensorLiteral:
     raw = data["bytes"]
     if not isinstance(raw, list):
         raise _bad(f"{path}.bytes", f"expected a list but found {_describe(raw)}")
-    # Python would take true and false for numbers.
-    if not {int}.issuperset(map(type, raw)) or not all(0 <= byte <= 255 for byte in raw):
-        raise _bad(f"{path}.bytes", "expected numbers from 0 to 255")
-    return TensorLiteral(_spec_in(data["spec"], f"{path}.spec"), bytes(raw))
+    try:
+        payload = bytes(raw)
+    except (TypeError, ValueError):
+        raise _bad(f"{path}.bytes", "expected numbers from 0 to 255") from None
+    if bool in set(map(type, raw)):
+        raise _bad(f"{path}.bytes", "expected numbers from 0 to 255 but found a boolean")
+    return TensorLiteral(_spec_in(data["spec"], f"{path}.spec"), payload)
 
 
 def _scalar_in(data: Json, path: str) -> ScalarLiteral:

@@ -3,7 +3,8 @@
     python examples/make_programs.py
 
 Each is a shape of computation that the compiler knows well: a multilayer perceptron, a row softmax
-with a layer norm, and one attention block that appends to a key-value cache.
+with a layer norm, and one attention block that appends to a key-value cache. Twelve such blocks on
+top of each other are what compile times are measured with.
 """
 
 from __future__ import annotations
@@ -53,17 +54,57 @@ def attention(
     b = Builder("attention")
     new, whole = [1, heads, sequence, depth], [1, heads, cache, depth]
     q, k, v = (b.param(dtype, new) for _ in range(3))
-    k_cache, v_cache = (b.param(dtype, whole) for _ in range(2))
+    caches = b.param(dtype, whole), b.param(dtype, whole)
     position = b.param("si32", [])
+    return b.build(*_cached_attention(b, (q, k, v), caches, position))
 
+
+def attention_stack(
+    blocks: int = 12, heads: int = 2, sequence: int = 16, depth: int = 8, cache: int = 32
+) -> Program:
+    """Attention blocks on top of each other, each with a cache: what a decoder does with a piece.
+
+    Inputs: the piece, its position, and then of every block both caches, the weight that makes q, k
+    and v of its input, and the weight that its result is multiplied with before it is added.
+    Results: the last block's, and all caches with the piece written into them.
+    """
+    b = Builder("attention_stack")
+    width = heads * depth
+    x = b.param("f32", [sequence, width])
+    position = b.param("si32", [])
+    shapes = [[1, heads, cache, depth]] * 2 + [[width, 3 * width], [width, width]]
+    layers = [[b.param("f32", shape) for shape in shapes] for _ in range(blocks)]
+    updated: list[Value] = []
+    for k_cache, v_cache, attend, project in layers:
+        parts = b.reshape(b.matmul(x, attend), [1, sequence, 3, heads, depth])
+        piece = _unstack(b, b.transpose(parts, [2, 0, 3, 1, 4]))
+        mixed, *pair = _cached_attention(b, piece, (k_cache, v_cache), position)
+        rows = b.reshape(b.transpose(mixed, [0, 2, 1, 3]), [sequence, width])
+        x = x + b.matmul(rows, project)
+        updated += pair
+    return b.build(x, *updated)
+
+
+def _unstack(b: Builder, parts: Value) -> tuple[Value, ...]:
+    """The parts along the first axis."""
+    count, *shape = parts.shape
+    starts = ([number, *(0 for _ in shape)] for number in range(int(count)))
+    return tuple(b.reshape(b.slice(parts, start, [1, *shape]), shape) for start in starts)
+
+
+def _cached_attention(
+    b: Builder, piece: tuple[Value, ...], caches: tuple[Value, ...], position: Value
+) -> tuple[Value, Value, Value]:
+    """A piece's attended values, and the caches with its keys and values written into them."""
+    q, k, v = piece
+    rows, columns = k.shape[2], caches[0].shape[2]
     start = b.concat(
         [b.full([2], 0, "si32"), b.reshape(position, [1]), b.full([1], 0, "si32")], axis=0
     )
-    keys = b.dynamic_update_slice(k_cache, k, start, sizes=new)
-    values = b.dynamic_update_slice(v_cache, v, start, sizes=new)
-    mask = _position_mask(b, position, sequence, cache)
-    mixed = b.attention(q, keys, values, mask=mask)
-    return b.build(mixed, keys, values)
+    keys = b.dynamic_update_slice(caches[0], k, start, sizes=k.shape)
+    values = b.dynamic_update_slice(caches[1], v, start, sizes=v.shape)
+    mask = _position_mask(b, position, int(rows), int(columns))
+    return b.attention(q, keys, values, mask=mask), keys, values
 
 
 def _position_mask(b: Builder, position: Value, rows: int, columns: int) -> Value:
@@ -80,11 +121,13 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     "softmax_layernorm": softmax_layernorm,
     "attention": attention,
 }
+STACKS: dict[str, Callable[[], Program]] = {"attention_12_blocks": attention_stack}
+"""Programs of equal parts, for what should not take longer the more parts there are."""
 
 
 def main() -> None:
     folder = Path(__file__).parent
-    for name, make in PROGRAMS.items():
+    for name, make in (PROGRAMS | STACKS).items():
         path = folder / f"{name}.ptir.txt"
         path.write_text(text_of(make()), encoding="utf-8")
         print(f"wrote {path}")

@@ -11,7 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from benchmarks.gemm_kernels import Contraction, references, region_kernel
+from benchmarks.gemm_kernels import (
+    Contraction,
+    load_plan,
+    plan_names,
+    references,
+    region_kernel,
+)
 from weft.codegen.gpu import ir, mma_sm90
 from weft.foundation.dtypes import F16, F32
 from weft.plan.ir import Header, MmaPlan
@@ -32,6 +38,31 @@ def sm90_plan(**fields: Any) -> MmaPlan:
 def sm90_kernel(shape: Contraction, plan: MmaPlan) -> ir.Kernel:
     plan = replace(plan, operand_layouts=shape.layouts)
     return mma_sm90.build(region_kernel(shape), references(shape), plan, TWO_UNITS, "gemm")
+
+
+def ragged(seed: int) -> tuple[Contraction, MmaPlan]:
+    """A random shape that no tile divides, with a plan of the benchmarks."""
+    rng = np.random.default_rng(seed)
+    names = plan_names()
+    layouts = [("row", "col"), ("row", "row"), ("col", "col"), ("col", "row")][seed % 4]
+    shape = Contraction(
+        int(rng.integers(1, 160)) * 8,
+        int(rng.integers(1, 160)) * 8,
+        int(rng.integers(1, 100)) * 8,
+        layouts=layouts,
+        epilogue=((), ("bias",), ("bias", "gelu"), ("residual",))[seed // 4 % 4],
+    )
+    return shape, _with_room(shape, load_plan(names[seed % len(names)]))
+
+
+def _with_room(shape: Contraction, plan: MmaPlan) -> MmaPlan:
+    """The plan with as many of its stages as there is room for: columns that lie along n take whole
+    panels, for which the plans of the benchmarks were not made."""
+    plan = replace(plan, operand_layouts=shape.layouts)
+    kernel, refs = region_kernel(shape), references(shape)
+    while any(f.code == "SharedMemory" for f in mma_sm90.accepts(kernel, refs, plan, SM90)):
+        plan = replace(plan, stages=plan.stages - 1)
+    return plan
 
 
 def random_tensors(shape: Contraction, seed: int = 0) -> dict[str, Array]:

@@ -41,6 +41,8 @@ _HOMES = {
     "WeftError": (_ERRORS, "WeftError"),
     "WeftWarning": (_ERRORS, "WeftWarning"),
 }
+_OPS = "weft.ops.namespace"
+"""The home of every name of the ops layer: tensors, functions, dtypes."""
 _PACKAGES = ("ptir",)
 
 __all__ = [
@@ -64,13 +66,14 @@ def __getattr__(name: str) -> Any:
     """Load a public name from its home."""
     if name in _PACKAGES:
         return importlib.import_module(f"weft.{name}")
-    if name not in _HOMES:
+    home, attribute = _HOMES.get(name, (_OPS, name))
+    foreign = name.startswith("__") and not name.startswith("__array")
+    if foreign or (home == _OPS and not hasattr(importlib.import_module(_OPS), name)):
         raise AttributeError(f"module 'weft' has no attribute {name!r}")
-    home, attribute = _HOMES[name]
     value = getattr(importlib.import_module(home), attribute)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES, *_PACKAGES})
+    return sorted({*globals(), *_HOMES, *_PACKAGES, *importlib.import_module(_OPS).__all__})

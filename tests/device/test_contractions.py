@@ -9,27 +9,20 @@ from functools import cache
 import numpy as np
 import pytest
 
-from benchmarks.gemm_kernels import (
-    Contraction,
-    build,
-    load_plan,
-    plan_names,
-    references,
-    region_kernel,
-)
+from benchmarks.gemm_kernels import Contraction, build, references, region_kernel
 from tests.gpu_support import (
     SM90_CASES,
     TWO_UNITS,
     Array,
     bound,
     expected,
+    ragged,
     random_tensors,
     relative_error,
 )
 from weft.codegen.gpu import mma_sm90
 from weft.codegen.gpu.assemble import assemble
 from weft.foundation.errors import UserError
-from weft.plan.ir import MmaPlan
 from weft.runtime.artifact import KernelCode
 from weft.runtime.cuda import Device, Memory, open_device
 from weft.runtime.cuda_kernels import load
@@ -87,21 +80,6 @@ def test_kernels_of_the_interpreter(case: str) -> None:
     kernel = mma_sm90.build(region_kernel(shape), references(shape), plan, TWO_UNITS, "gemm")
     code, _ = assemble(kernel, "sm_90a")
     check(shape, code, kernel.buffers)
-
-
-def ragged(seed: int) -> tuple[Contraction, MmaPlan]:
-    """A random shape that no tile divides, with a random plan of the benchmarks."""
-    rng = np.random.default_rng(seed)
-    names = plan_names()
-    layouts = [("row", "col"), ("row", "row"), ("col", "col"), ("col", "row")][seed % 4]
-    shape = Contraction(
-        int(rng.integers(1, 160)) * 8,
-        int(rng.integers(1, 160)) * 8,
-        int(rng.integers(1, 100)) * 8,
-        layouts=layouts,
-        epilogue=((), ("bias",), ("bias", "gelu"), ("residual",))[seed % 3],
-    )
-    return shape, load_plan(names[seed % len(names)])
 
 
 @pytest.mark.parametrize("seed", range(24))

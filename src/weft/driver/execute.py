@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.driver.backends import DEFAULT, Backend, get_backend
+from weft.driver.backends import DEFAULT, Backend, Executable, Storage, get_backend
 from weft.driver.legalise import legalise
 from weft.foundation.errors import ResourceExceeded, UserError
 from weft.ptir.interp import Observer
@@ -65,6 +66,25 @@ def _run(
     results = executable.execute(inputs, seed=seed, observer=observer)
     kinds = [leaf for kind in concrete.main.results for leaf in leaves(kind)]
     return [chosen.read_storage(x, kind) for x, kind in zip(results, kinds, strict=True)]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A program that was verified, legalised and compiled once, for any number of runs."""
+
+    program: Program
+    backend: Backend
+    executable: Executable
+
+    def execute(self, inputs: Sequence[Storage], *, seed: int = 0) -> list[Storage]:
+        """The flattened results for flattened inputs, as the backend stores them."""
+        return self.executable.execute(inputs, seed=seed)
+
+
+def prepare(program: Program, backend: Backend) -> Prepared:
+    """Make a program without dynamic dims ready to run on tensors that the backend holds."""
+    verify(program)
+    return Prepared(program, backend, backend.compile(legalise(program, backend)))
 
 
 def check_seed(seed: Any) -> int:

@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Final, NamedTuple, NoReturn, TypeVar
 
 from weft.foundation.errors import SpecViolation
@@ -18,19 +19,26 @@ Item = TypeVar("Item")
 
 _SPACE: Final = r"(?:[ \t\r\n]++|\#[^\n]*+)*+"
 """Spaces and comments. It never gives back what it has matched: no text makes it try twice."""
-_TOKEN: Final = re.compile(
-    _SPACE
-    + r"""(?:
-        (?P<hex>0x[0-9a-f]*)
-      | (?P<number>[-+]?(?:[0-9]+\.?[0-9]*(?:[eE][-+]?[0-9]+)?|inf|nan)(?![A-Za-z_]))
-      | (?P<name>[A-Za-z_][A-Za-z0-9_.$-]*(?<![.-]))
-      | (?P<string>"(?:[^"\\\n]|\\.)*")
-      | (?P<mark>->|[][(){}<>=,:;@%?^!*+/-])
-      | (?P<end>\Z)
-    )""",
-    re.VERBOSE,
-)
+MARKS: Final = r"->|[][(){}<>=,:;@%?^!*+/-]"
+"""The punctuation of programs, as a pattern."""
 _INTEGER: Final = re.compile(r"[-+]?[0-9]{1,40}")
+
+
+@cache
+def _token(marks: str) -> re.Pattern[str]:
+    """Spaces and then one token, the longest mark first."""
+    return re.compile(
+        _SPACE
+        + rf"""(?:
+            (?P<hex>0x[0-9a-f]*)
+          | (?P<number>[-+]?(?:[0-9]+\.?[0-9]*(?:[eE][-+]?[0-9]+)?|inf|nan)(?![A-Za-z_]))
+          | (?P<name>[A-Za-z_][A-Za-z0-9_.$-]*(?<![.-]))
+          | (?P<string>"(?:[^"\\\n]|\\.)*")
+          | (?P<mark>{marks})
+          | (?P<end>\Z)
+        )""",
+        re.VERBOSE,
+    )
 
 
 class Token(NamedTuple):
@@ -42,11 +50,12 @@ class Token(NamedTuple):
 
 
 class TokenStream:
-    """The tokens of a text, read from front to back."""
+    """The tokens of a text, read from front to back. `marks` is its punctuation, as a pattern."""
 
-    def __init__(self, text: str, code: str = "MalformedText") -> None:
+    def __init__(self, text: str, code: str = "MalformedText", marks: str = MARKS) -> None:
         self.text = text
         self.code = code
+        self._token = _token(marks)
         self._position = 0
         self.current = self._scan()
 
@@ -145,7 +154,7 @@ class TokenStream:
         raise SpecViolation(code or self.code, why, where=self.where(offset))
 
     def _scan(self) -> Token:
-        match = _TOKEN.match(self.text, self._position)
+        match = self._token.match(self.text, self._position)
         if match is None:
             space = re.match(_SPACE, self.text[self._position :])
             at = self._position + (space.end() if space else 0)

@@ -8,7 +8,7 @@ were measured to reach of the best one.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,6 +22,8 @@ from weft.target.target import Target
 
 LIGHT: Final = frozenset({"bias", "scale"})
 """Epilogue steps that cost next to nothing."""
+_PANEL: Final = 64
+"""16-bit elements of a row of 128 bytes, within which shared memory is permuted."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def problem_of(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Problem | None:
     batch, m, n, k = (
         math.prod(sizes[a] for a in axes) for axes in (roles.batch, roles.m, roles.n, roles.k)
     )
-    contiguous = [coefficient(address, roles.k[-1]) == 1 for address in found]
+    contiguous = [_runs_along(address, roles.k, sizes) for address in found]
     layouts = ("row" if contiguous[0] else "col", "col" if contiguous[1] else "row")
     item = sides[0].dtype.storage_bytes
     aligned = all(_is_aligned(address, item) for address in found)
@@ -66,6 +68,13 @@ def _address(let: Let, tensors: Mapping[str, Tensor]) -> Expr | None:
     if not isinstance(let.expr, Read) or let.expr.guards:
         return None
     return linear(let.expr.index, row_major(tensors[let.expr.tensor].shape))
+
+
+def _runs_along(address: Expr, axes: Sequence[str], sizes: Mapping[str, int]) -> bool:
+    """Whether neighbours along the last of these axes are neighbours in memory. Where no axis has
+    two elements, nobody can tell: they are."""
+    last = next((name for name in reversed(axes) if sizes[name] != 1), None)
+    return last is None or coefficient(address, last) == 1
 
 
 def _is_aligned(address: Expr, item: int) -> bool:
@@ -126,7 +135,7 @@ def sm90_plan(kernel: Kernel, problem: Problem, target: Target, header: Header) 
     return MmaPlan(
         header,
         (form.rows, form.columns, 64),
-        stages=_stages(form, target, _column_vectors(kernel)),
+        stages=_stages(form, problem, target, _column_vectors(kernel)),
         warp_tile=form.warp_tile,
         cache=_cached(),
         epilogue=steps,
@@ -144,16 +153,20 @@ def sm90_plan(kernel: Kernel, problem: Problem, target: Target, header: Header) 
 
 
 def _column_vectors(kernel: Kernel) -> int:
-    """How many tensors the epilogue reads along the columns alone."""
-    columns = set(kernel.roles.n) if kernel.roles else set()
-    reads = [let for let in kernel.body if isinstance(let.expr, Read)]
-    return sum(bool(let.axes) and set(let.axes) <= columns for let in reads)
+    """How many tensors the epilogue reads along columns, the same for every row."""
+    assert kernel.roles is not None
+    columns, others = set(kernel.roles.n), {*kernel.roles.m, *kernel.roles.k}
+    reads = [set(let.axes) for let in kernel.body if isinstance(let.expr, Read)]
+    return sum(bool(axes & columns) and not axes & others for axes in reads)
 
 
-def _stages(form: Candidate, target: Target, vectors: int) -> int:
+def _stages(form: Candidate, problem: Problem, target: Target, vectors: int) -> int:
     """As many stages as shared memory holds beside the staging of results and the column vectors
     of the epilogue."""
-    slot = roofline.shared_bytes_per_block((form.rows, form.columns, 64), 2, 1)
+    # Columns that lie along n are stored in whole panels.
+    panel = _PANEL if problem.layouts[1] == "row" else 1
+    columns = -(-form.columns // panel) * panel
+    slot = roofline.shared_bytes_per_block((form.rows, columns, 64), 2, 1)
     staging = form.consumers * 2 * form.warp_tile[0] * 128
     beside = staging + form.consumers * vectors * form.warp_tile[1] * 4 + 256
     room = target.limits.shared_bytes_per_block - beside

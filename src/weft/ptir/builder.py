@@ -255,22 +255,7 @@ class BodyBuilder:
     def _emit(
         self, cls: type[Op], values: list[Value], attrs: dict[str, Any], output: ValueType | None
     ) -> Value:
-        kinds = cls.all_attributes()
-        for name in attrs:
-            if name not in kinds:
-                known = ", ".join(kinds) or "none"
-                raise UserError(f"{cls.name} has no attribute {name!r}; it has {known}")
-        for name, kind in kinds.items():
-            if isinstance(kind, Maybe):
-                attrs.setdefault(name, None)
-            elif isinstance(kind, ScalarOf) and values and not hasattr(attrs.get(name), "tag"):
-                attrs[name] = scalar_literal(attrs.get(name, 0), values[0].dtype)
-        try:
-            op = cls.make([value.type for value in values], **attrs)
-        except TypeError:
-            missing = [n for n in kinds if n not in attrs]
-            raise UserError(f"{cls.name} needs the attribute {missing[0]!r}") from None
-        return self.append(op, values, output)
+        return self.append(make_op(cls, [value.type for value in values], attrs), values, output)
 
     def append(self, op: Op, values: Sequence[Value], output: ValueType | None = None) -> Value:
         """Append an op that is already made."""
@@ -580,6 +565,28 @@ class Builder(BodyBuilder):
             ids,
         )
         return self._shared.as_program(self.name, (function,))
+
+
+def make_op(cls: type[Op], types: Sequence[ValueType], attrs: dict[str, Any]) -> Op:
+    """The op with these attributes, as people write them: absent ones get their defaults, and a
+    plain number becomes a scalar of the first operand's dtype where a scalar is wanted."""
+    kinds = cls.all_attributes()
+    for name in attrs:
+        if name not in kinds:
+            known = ", ".join(kinds) or "none"
+            raise UserError(f"{cls.name} has no attribute {name!r}; it has {known}")
+    for name, kind in kinds.items():
+        if isinstance(kind, Maybe):
+            attrs.setdefault(name, None)
+        elif isinstance(kind, ScalarOf) and types and not hasattr(attrs.get(name), "tag"):
+            model = types[0]
+            if isinstance(model, TensorType):
+                attrs[name] = scalar_literal(attrs.get(name, 0), model.dtype)
+    try:
+        return cls.make(types, **attrs)
+    except TypeError:
+        missing = [n for n in kinds if n not in attrs]
+        raise UserError(f"{cls.name} needs the attribute {missing[0]!r}") from None
 
 
 def _other(value: Value, builder: BodyBuilder) -> str:

@@ -17,51 +17,79 @@ from weft.region.ir import Fold, Kernel, Let, Read
 from weft.tiny.ir import Cast, Const, Iota, Reduce
 
 
-def signature(
-    view: View, roots: Sequence[Root], inlined: frozenset[str]
-) -> tuple[Hashable, tuple[str, ...]]:
-    """A key that equal kernels share, and the tensors of this one in the order of the key."""
-    numbers: dict[str, int] = {}
-    tensors: dict[str, None] = {}
-    parts: list[Hashable] = []
-    stack = []
-    for root in roots:
-        parts.append(("root", _number(numbers, root.block), root.env))
-        parts.append(_tensor(view, root.block, tensors))
-        stack.append(root.block)
-    done: set[str] = set()
-    while stack:
-        name = stack.pop()
-        if name in done:
-            continue
-        done.add(name)
-        block = view.blocks[name]
-        parts.append(_block(block))
-        for access in block.accesses:
-            inside = access.tensor in inlined
-            parts.append((_number(numbers, access.tensor), inside, replace(access, tensor="")))
-            parts.append(repr(access.fill))
-            if inside:
-                stack.append(access.tensor)
-            else:
-                parts.append(_tensor(view, access.tensor, tensors))
-        parts.extend(_around(view, block, tensors))
-    return tuple(parts), tuple(tensors)
+class Signatures:
+    """The keys of kernels over one view. What a block is by itself is described once and numbered,
+    so that a key is a few small numbers per block."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self._numbers: dict[Hashable, int] = {}
+        self._blocks: dict[str, int] = {}
+        self._tensors: dict[str, int] = {}
+        self._around: dict[str, tuple[str, ...]] = {}
+
+    def of(
+        self, roots: Sequence[Root], inlined: frozenset[str]
+    ) -> tuple[Hashable, tuple[str, ...]]:
+        """A key that equal kernels share, and the tensors of this one in the order of the key."""
+        blocks = self.view.blocks
+        numbers: dict[str, int] = {}
+        tensors: dict[str, int] = {}
+        parts: list[Hashable] = []
+        for root in roots:
+            parts.append(root.env)
+            parts.append(numbers.setdefault(root.block, len(numbers)))
+            self._place(root.block, tensors, parts)
+        stack = [root.block for root in roots]
+        done: set[str] = set()
+        while stack:
+            name = stack.pop()
+            if name in done:
+                continue
+            done.add(name)
+            parts.append(self._block(name))
+            for access in blocks[name].accesses:
+                source = access.tensor
+                parts.append(numbers.setdefault(source, len(numbers)))
+                if source in inlined:
+                    stack.append(source)
+                else:
+                    self._place(source, tensors, parts)
+            for source in self._around[name]:
+                self._place(source, tensors, parts)
+        return tuple(parts), tuple(tensors)
+
+    def _place(self, name: str, tensors: dict[str, int], parts: list[Hashable]) -> None:
+        """Note which tensor a block is stored as: the how-manieth, and of what kind."""
+        tensor = self.view.sources[name].tensor.name
+        parts.append((tensors.setdefault(tensor, len(tensors)), self._tensor(name)))
+
+    def _tensor(self, name: str) -> int:
+        if name not in self._tensors:
+            source = self.view.sources[name]
+            held = source.tensor
+            self._tensors[name] = self._number((held.dtype, held.shape, source.atoms, source.order))
+        return self._tensors[name]
+
+    def _block(self, name: str) -> int:
+        """The number of what a block computes, without its name and those of its operands."""
+        if name not in self._blocks:
+            block = self.view.blocks[name]
+            used = sorted({name for expr in block.expressions for name in params_of(expr)})
+            params = [self.view.params[name] for name in used]
+            around = [] if block.base is None else [block.base]
+            self._around[name] = (*around, *(param.access.tensor for param in params))
+            reads = ((a.map, a.guards, repr(a.fill), a.widen) for a in block.accesses)
+            known = ((param.name, param.low, param.high, param.access.map) for param in params)
+            written = (block.write, block.base is None)
+            self._blocks[name] = self._number((_computed(block), *reads, written, *known))
+        return self._blocks[name]
+
+    def _number(self, what: Hashable) -> int:
+        return self._numbers.setdefault(what, len(self._numbers))
 
 
-def _number(numbers: dict[str, int], name: str) -> int:
-    return numbers.setdefault(name, len(numbers))
-
-
-def _tensor(view: View, name: str, tensors: dict[str, None]) -> Hashable:
-    source = view.sources[name]
-    tensors.setdefault(source.tensor.name)
-    place = list(tensors).index(source.tensor.name)
-    return ("tensor", place, source.tensor.dtype, source.tensor.shape, source.atoms, source.order)
-
-
-def _block(block: PolyBlock) -> Hashable:
-    """What a block computes, without its name."""
+def _computed(block: PolyBlock) -> Hashable:
     detail: Hashable = None
     match block.value:
         case Const(value=value):
@@ -71,19 +99,6 @@ def _block(block: PolyBlock) -> Hashable:
         case Reduce(x=Cast(dtype=dtype)):
             detail = dtype
     return (block.kind, block.fn, block.axes, block.dtype, block.attrs, detail)
-
-
-def _around(view: View, block: PolyBlock, tensors: dict[str, None]) -> list[Hashable]:
-    """The base of an update, where it writes, and the params of the block."""
-    found: list[Hashable] = [block.write]
-    if block.base is not None:
-        found.append(_tensor(view, block.base, tensors))
-    names = sorted({name for expr in block.expressions for name in params_of(expr)})
-    for name in names:
-        known = view.params[name]
-        found.append((name, known.low, known.high, known.access.map))
-        found.append(_tensor(view, known.access.tensor, tensors))
-    return found
 
 
 def on_tensors(kernel: Kernel, names: Mapping[str, str]) -> Kernel:

@@ -416,10 +416,10 @@ class _Strand:
                         self.block.memory.arrive(places, data)
             case ir.LdMatrix(target=target, source=source, transposed=transposed):
                 rows = self.block.memory.load(self.places(source), 16, "ldmatrix")
-                first = self.one(target.index, mask)
+                first = target.index
                 load_matrices(self.registers[target.array], first, rows, transposed=transposed)
             case ir.MmaSync(acc=acc, a=a, b=b, dtype=dtype):
-                at = [self.one(part.index, mask) for part in (acc, a, b)]
+                at = [part.index for part in (acc, a, b)]
                 arrays = [self.registers[part.array] for part in (acc, a, b)]
                 apply_mma(arrays, at, dtype)
 
@@ -462,7 +462,7 @@ class _Strand:
                 source = self.block.arrays[statement.buffer]
                 found = load_element(source, self.value(offset), lanes, statement.fill)
                 keep(self, name, statement.dtype, found)
-            case ir.StShared(target=target, name=name, dtype=dtype):
+            case ir.StShared(target=target, source=name, dtype=dtype):
                 data = self.elements[name].astype(dtype.numpy)[mask]
                 rows = np.ascontiguousarray(data)[:, None].view(np.uint8)
                 memory.store(self.places(target)[mask], rows, self.warp, "a store")
@@ -470,12 +470,12 @@ class _Strand:
                 raw = memory.load(self.places(place), dtype.storage_bytes, "a load")
                 keep(self, name, dtype, from_bytes(raw, dtype)[:, 0])
             case ir.StSharedVec(target=target, source=source_at, count=count):
-                first = self.one(source_at.index, mask)
+                first = source_at.index
                 values = self.settled(source_at.array)[first : first + count]
                 rows = np.ascontiguousarray(values.T).view(np.uint8)[mask]
                 memory.store(self.places(target)[mask], rows, self.warp, "a store")
             case ir.StMatrix(target=target, source=source_at, count=count):
-                first = self.one(source_at.index, mask)
+                first = source_at.index
                 rows = matrix_rows(self.registers[source_at.array], first, count)
                 places = self.places(target)[: 8 * count]
                 memory.store(places, rows, self.warp, "stmatrix")

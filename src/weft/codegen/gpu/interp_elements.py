@@ -76,7 +76,7 @@ def coordinates(fragment: ir.Fragment, warp: Warp) -> tuple[Array, Array]:
 def epilogue(node: ir.Epilogue, warp: Warp, mask: Lanes) -> None:
     """Apply an element program to a fragment of an accumulator."""
     fragment = node.fragment
-    first = warp.one(node.acc.index, mask)
+    first = node.acc.index
     acc = warp.registers[node.acc.array][first : first + 4 * fragment.groups]
     row, column = coordinates(fragment, warp)
     values: dict[str, Array] = {node.value: acc.reshape(fragment.groups, 4, 32)}
@@ -89,7 +89,7 @@ def epilogue(node: ir.Epilogue, warp: Warp, mask: Lanes) -> None:
             values[op.name] = apply(op, values, dtypes)
             dtypes[op.name] = op.dtype
     result = np.broadcast_to(values[node.result], row.shape)
-    _keep(node, warp, result, warp.one(node.out.index, mask))
+    _keep(node, warp, result, node.out.index)
 
 
 def _source(
@@ -129,7 +129,7 @@ def _keep(node: ir.Epilogue, warp: Warp, result: Array, first: int) -> None:
 def store_vectors(node: ir.StGlobalVec, warp: Warp, mask: Lanes) -> None:
     """Store a fragment's results."""
     fragment = node.fragment
-    first = warp.one(node.source.index, mask)
+    first = node.source.index
     row, column = coordinates(fragment, warp)
     registers = warp.registers[node.source.array]
     if node.dtype is F32:

@@ -14,7 +14,7 @@
 Semantics. Every statement is executed by all threads that reach it, each with its own variables
 and register arrays; `Roles` sends ranges of warps (whole warpgroups) to different bodies. Shared
 memory is one array of bytes: a `SharedTile` is a range of it, and addresses are a tile plus a byte
-offset. Indices of register arrays are known after unrolling.
+offset. Register arrays are indexed by numbers: they stay in registers.
 
 Asynchronous statements take effect late, between their issue and the wait that covers them:
 `TmaLoad` writes its box (zeros outside the tensor) and then counts its bytes on its barrier;
@@ -35,7 +35,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from weft.codegen.gpu.element import ElementOp, Number
-from weft.codegen.gpu.scalar import Like, Scalar
+from weft.codegen.gpu.scalar import Like, Scalar, scalar
 from weft.codegen.gpu.swizzle import Major, Swizzle, TileLayout
 from weft.codegen.gpu.values import ValueStmt
 from weft.foundation.dtypes import DType
@@ -115,7 +115,7 @@ class RegAt:
     """An element of a register array."""
 
     array: str
-    index: Like = 0
+    index: int = 0
 
 
 # Control
@@ -149,18 +149,18 @@ class Registers:
 
 @dataclass(frozen=True)
 class For:
-    """`for var in range(start, stop, step)`; unrolled loops have literal bounds.
-
-    `times` turns of a loop that is not unrolled may be interleaved by the compiler.
-    """
+    """`for var in range(start, stop, step)`; the compiler may interleave `times` turns."""
 
     var: str
     start: Like
     stop: Like
     step: Like
     body: tuple[Stmt, ...]
-    unroll: bool = False
     times: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("start", "stop", "step"):
+            object.__setattr__(self, name, scalar(getattr(self, name)))
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ class StShared:
     """Store a value as `dtype`, in whole words."""
 
     target: Address
-    name: str
+    source: str
     dtype: DType
 
 

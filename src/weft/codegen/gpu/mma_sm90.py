@@ -447,18 +447,18 @@ class _Builder:
     def store_tile(self, place: Place) -> Iterator[ir.Stmt]:
         layout = self.layout
         if self.plan.deferred_epilogue:
-            yield from self.epilogue(place, Lit(0), layout.warpgroup_tile[1], Lit(0))
+            yield from self.epilogue(place, 0, layout.warpgroup_tile[1])
             kept = place.moved_to("stored")
             for new, part in zip(kept.parts, place.parts, strict=True):
                 yield ir.Set(_name(new), part)
             yield ir.Set("waiting", Lit(1))
         elif layout.tma_store:
             for panel in range(layout.chunks):
-                start = Lit(panel * layout.c.columns)
-                yield from self.epilogue(place, start, layout.c.columns, Lit(0))
+                start = panel * layout.c.columns
+                yield from self.epilogue(place, start, layout.c.columns)
                 yield from self.store_panel(panel, place)
         else:
-            yield from self.epilogue(place, Lit(0), layout.warpgroup_tile[1], Lit(0))
+            yield from self.epilogue(place, 0, layout.warpgroup_tile[1])
             yield from self.store_registers(place)
 
     def finish(self, place: Place) -> Iterator[ir.Stmt]:
@@ -471,13 +471,13 @@ class _Builder:
         if self.layout.tma_store:
             yield ir.If(Name("member").equals(0), (ir.TmaWaitRead(0),))
 
-    def fragment(self, place: Place, block: int, column: Scalar, count: int) -> ir.Fragment:
+    def fragment(self, place: Place, block: int, column: int, count: int) -> ir.Fragment:
         row = self.first_row(place) + 64 * block + Name("quarter") * 16 + (LANE >> 2)
         across = self.first_column(place) + column + (LANE & 3) * 2
         return ir.Fragment(count // 8, row, across, self.problem.m, self.problem.n)
 
-    def epilogue(self, place: Place, column: Scalar, count: int, out: Scalar) -> Iterator[ir.Stmt]:
-        """Apply the element program to `count` columns of every accumulator."""
+    def epilogue(self, place: Place, column: int, count: int) -> Iterator[ir.Stmt]:
+        """Apply the element program to `count` columns of every accumulator, from `column` on."""
         for block in range(self.layout.blocks):
             yield ir.Epilogue(
                 acc=ir.RegAt(f"acc{block}", column // 8 * 4),
@@ -486,11 +486,11 @@ class _Builder:
                 sources=tuple(self.source(s, place, column) for s in self.problem.sources),
                 ops=self.problem.ops,
                 result=self.problem.result,
-                out=ir.RegAt(f"out{block}", out),
+                out=ir.RegAt(f"out{block}"),
                 out_dtype=self.problem.out_dtype,
             )
 
-    def source(self, source: Source, place: Place, column: Scalar) -> ir.ElementSource:
+    def source(self, source: Source, place: Place, column: int) -> ir.ElementSource:
         strides = source.strides
         base = offset(replace(strides, row=0, column=0), Lit(0), Lit(0), place.batch)
         if source.tensor is None:
@@ -498,7 +498,7 @@ class _Builder:
             return ir.IndexElements(source.name, source.dtype, narrow, strides.row, strides.column)
         if by_column(source):
             number = self.layout.columns.index(source)
-            start = self.columns_start(number) + (column + (LANE & 3) * 2) * 4
+            start = self.columns_start(number) + ((LANE & 3) * 2 + column) * 4
             return ir.SharedColumns(source.name, source.dtype, ir.Address("columns", start))
         buffer = self.buffers.index(source.tensor)
         return ir.GlobalElements(
@@ -562,7 +562,7 @@ class _Builder:
             yield ir.StGlobalVec(
                 ir.RegAt(f"out{block}"),
                 self.problem.out_dtype,
-                self.fragment(place, block, Lit(0), count),
+                self.fragment(place, block, 0, count),
                 self.buffers.index(self.problem.out_tensor),
                 offset(replace(out, row=0, column=0), Lit(0), Lit(0), place.batch),
                 out.row,

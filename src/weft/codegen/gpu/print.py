@@ -1,8 +1,7 @@
 """CUDA C from the dialect: each statement is a line or a block of them.
 
 The text printed here is what is compiled. Identifiers are the dialect's own; buffers are `b0, b1`,
-tensor maps `m0, m1`. Register arrays are indexed by literals or by variables of unrolled loops, so
-that they stay in registers.
+tensor maps `m0, m1`. Register arrays are indexed by literals, so that they stay in registers.
 """
 
 from __future__ import annotations
@@ -146,7 +145,7 @@ class _Printer:
     def control(self, statement: ir.For | ir.If | ir.Roles) -> Iterator[str]:
         match statement:
             case ir.For(var=var, body=body):
-                yield "#pragma unroll" if statement.unroll else f"#pragma unroll {statement.times}"
+                yield f"#pragma unroll {statement.times}"
                 bounds = f"int {var} = {text(scalar(statement.start))}; "
                 bounds += f"{var} < {text(scalar(statement.stop))}; "
                 bounds += f"{var} += {text(scalar(statement.step))}"
@@ -170,7 +169,7 @@ class _Printer:
                 self.values.name(name, dtype)
                 fill, constant = statement.fill, statement.constant
                 yield load(name, dtype, buffer, offset, guard, fill=fill, constant=constant)
-            case ir.StShared(target=target, name=name, dtype=dtype):
+            case ir.StShared(target=target, source=name, dtype=dtype):
                 kind = held(dtype)
                 yield put_shared(self.address(target), f"({kind}){name}")
             case ir.StSharedVec(target=target, source=source, count=count):

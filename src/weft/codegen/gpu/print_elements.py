@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.element import held, statement
 from weft.codegen.gpu.print_scalars import braced, text
-from weft.codegen.gpu.scalar import Scalar
 from weft.foundation.dtypes import BF16, F16, F32, DType
 
 AddressText = Callable[[ir.Address], str]
@@ -67,8 +66,7 @@ def _group(node: ir.Epilogue, address: AddressText) -> Iterator[str]:
 
 
 def _out(out: ir.RegAt, per_group: int, element: int) -> str:
-    base = text(out.index) if isinstance(out.index, Scalar) else str(out.index)
-    return f"{out.array}[{base} + g * {per_group} + {element}]"
+    return f"{out.array}[{out.index} + g * {per_group} + {element}]"
 
 
 def _element(node: ir.Epilogue, element: int) -> Iterator[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from weft.codegen.gpu.ir import RegAt
-from weft.codegen.gpu.scalar import Lit, Name, Op, Scalar, Special, TableAt, Wide, scalar
+from weft.codegen.gpu.scalar import Lit, Name, Op, Scalar, Special, TableAt, Wide
 from weft.foundation.errors import InternalError
 
 _INFIX: Final = {
@@ -52,7 +52,7 @@ def text(value: Scalar) -> str:
 
 def at(register: RegAt, offset: int = 0) -> str:
     """A register array's element, `offset` further on."""
-    return f"{register.array}[{text(scalar(register.index) + offset)}]"
+    return f"{register.array}[{register.index + offset}]"
 
 
 def braced(head: str, body: Iterable[str]) -> Iterator[str]:

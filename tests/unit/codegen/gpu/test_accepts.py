@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.gemm_kernels import Contraction, references, region_kernel
-from tests.gpu_support import sm90_plan
+from tests.gpu_support import ragged, sm90_plan
 from weft.codegen.gpu import mma_sm90
 from weft.foundation.dtypes import F16, F32
 from weft.foundation.errors import SpecViolation
@@ -167,3 +167,11 @@ def test_building_a_refused_kernel_raises_all_findings() -> None:
     with pytest.raises(SpecViolation) as caught:
         mma_sm90.build(region_kernel(SHAPE), references(SHAPE), plan, SM90, "gemm")
     assert len(caught.value.findings) == 2
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_ragged_shapes_are_accepted(seed: int) -> None:
+    """The shapes that the device tests run."""
+    shape, plan = ragged(seed)
+    assert mma_sm90.accepts(region_kernel(shape), references(shape), plan, SM90) == []
+    assert plan.stages >= 3

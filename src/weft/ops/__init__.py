@@ -1,0 +1,1 @@
+"""The ops layer: lazy tensors, functional ops, traced functions. Everything becomes PTIR."""

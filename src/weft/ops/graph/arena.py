@@ -1,0 +1,136 @@
+"""Arenas: where instructions are captured.
+
+An arena belongs to one backend and hands out nodes. Most code never meets one: every thread has a
+default arena, and tensors made there are computed when they are read. An arena can also be held and
+used as a program under construction: it has parameters and exports, and `run` computes the exports
+for given inputs, compiling again only when instructions were added since (its `version` grew).
+
+A *tracing* arena has arguments instead of data: reading a tensor in it is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from weft.driver.backends import Backend
+from weft.foundation.errors import UserError
+from weft.ops.graph.cache import PROGRAMS, Compiled
+from weft.ops.graph.node import Form, Node, canonical, tensor_type
+from weft.ops.graph.program import as_program, reachable
+from weft.ops.lines import Line, shown
+from weft.ptir.ir import Program
+from weft.ptir.literal import TensorLiteral
+from weft.ptir.types import TensorType
+
+
+class Arena:
+    """A place for nodes: their backend, and how often it has changed."""
+
+    __slots__ = (
+        "__weakref__", "_compiled", "_compiled_version", "backend", "exports", "name", "parameters",
+        "parent", "tracing", "version",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        name: str = "main",
+        tracing: bool = False,
+        parent: Arena | None = None,
+    ) -> None:
+        self.backend = backend
+        self.name = name
+        self.tracing = tracing
+        self.parent = parent
+        """The arena around a traced body: its nodes may be used inside."""
+        self.version = 0
+        self.parameters: list[Node] = []
+        self.exports: list[Node] = []
+        self._compiled: Compiled | None = None
+        self._compiled_version = -1
+
+    # -- nodes -----------------------------------------------------------------------------------
+
+    def emit(self, form: Form, operands: tuple[Node, ...], line: Line | None) -> Node:
+        """A new instruction."""
+        for operand in operands:
+            if operand.arena is not self:
+                self.admit(operand)
+        self.version += 1
+        return Node(self, form, operands, form.output, line)
+
+    def leaf(self, storage: Any, kind: TensorType) -> Node:
+        """A tensor that the backend holds."""
+        return Node(self, None, (), tensor_type(kind.dtype, kind.shape), None, storage)
+
+    def constant(self, literal: TensorLiteral) -> Node:
+        """A tensor that is part of the program."""
+        return Node(self, None, (), canonical(literal.type), None, literal)
+
+    def parameter(self, kind: TensorType, line: Line | None = None) -> Node:
+        """An argument: a value that only a run has."""
+        node = Node(self, None, (), canonical(kind), line)
+        self.parameters.append(node)
+        self.version += 1
+        return node
+
+    def export(self, node: Node) -> None:
+        """Make a node a result of the arena's program."""
+        self.exports.append(node)
+        self.version += 1
+
+    def admit(self, operand: Node) -> None:
+        """A node of another arena may be used here: the same backend holds it, and it is data or
+        belongs to a trace that is still under way around this one."""
+        other = operand.arena
+        if other.backend is not self.backend:
+            raise UserError(
+                f"a tensor on backend {other.backend.name!r} meets one on {self.backend.name!r}; "
+                f"move it first with .to({self.backend.name!r})"
+            )
+        if other.tracing and not isinstance(operand.storage, TensorLiteral):
+            around: Arena | None = self
+            while around is not None and around is not other:
+                around = around.parent
+            if around is None:
+                raise leaked(operand)
+
+    # -- the arena as a program ------------------------------------------------------------------
+
+    def program(self) -> Program:
+        """The exports as a function of the parameters."""
+        self._check_exports()
+        return as_program(self.name, self.parameters, self.exports)
+
+    def run(self, inputs: Sequence[Any], seed: int = 0) -> list[Any]:
+        """The exports for these inputs, as the backend stores them."""
+        if len(inputs) != len(self.parameters):
+            raise UserError(
+                f"the arena has {len(self.parameters)} parameters but got {len(inputs)} inputs"
+            )
+        if self._compiled is None or self._compiled_version != self.version:
+            self._compiled = PROGRAMS.compile(self.program(), self.backend)
+            self._compiled_version = self.version
+        return self._compiled.execute(inputs, seed=seed)
+
+    def _check_exports(self) -> None:
+        known = set(self.parameters)
+        for node in reachable(self.exports):
+            constant = isinstance(node.storage, TensorLiteral)
+            if node.form is None and node not in known and not constant:
+                raise UserError(
+                    "an export depends on a tensor that is no parameter of the arena; "
+                    "make it a parameter, or evaluate the export instead"
+                )
+
+
+def leaked(node: Node) -> UserError:
+    """A value of a traced function is used where the function is over."""
+    where = shown(node.line)
+    made = f", made at {where}," if where else ""
+    return UserError(
+        f"the value of type {node.type}{made} belongs to a traced function that has ended or is "
+        "not around this one; return it from the function instead of keeping it"
+    )

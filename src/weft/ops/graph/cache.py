@@ -1,0 +1,130 @@
+"""The program cache: compiled programs by structural signature.
+
+Two graphs with the same structure, over whatever tensors, have the same signature and share one
+compiled program. Numbers in a graph (the 0.5 of `x * 0.5`) are compiled into the program at first;
+when the same structure comes back with other numbers, one more program is compiled that takes them
+as parameters, and from then on nothing is compiled for that structure again.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+from weft.driver.backends import Backend
+from weft.driver.execute import prepare
+from weft.ptir.ir import Program
+from weft.ptir.passes import optimise
+
+Signature: TypeAlias = tuple[Any, ...]
+Numbers: TypeAlias = tuple[bytes, ...]
+
+
+class Compiled(Protocol):
+    """A program that is ready to run on stored tensors."""
+
+    def execute(self, inputs: Sequence[Any], *, seed: int = 0) -> list[Any]:
+        """The flattened results for flattened inputs, as the backend stores them."""
+        ...
+
+
+@dataclass
+class Statistics:
+    """What the cache has done so far."""
+
+    hits: int = 0
+    misses: int = 0
+    compiled: int = 0
+    evicted: int = 0
+
+
+@dataclass
+class Entry:
+    """The compiled versions of one structure."""
+
+    numbers: Numbers
+    fixed: Compiled | None = None
+    """With the numbers compiled in."""
+    lifted: Compiled | None = None
+    """With the numbers as parameters after the leaves."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class ProgramCache:
+    """Least recently used first out. Threads may use it at the same time."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.statistics = Statistics()
+        self._entries: OrderedDict[Signature, Entry] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def find(
+        self,
+        signature: Signature,
+        numbers: Numbers,
+        build: Callable[[bool], tuple[Program, Backend]],
+    ) -> tuple[Compiled, bool]:
+        """The program for a structure, and whether it takes the numbers as parameters.
+
+        `build(lifted)` makes the program where it is needed.
+        """
+        entry = self._entry(signature, numbers)
+        if entry.fixed is not None and entry.numbers == numbers:
+            self.statistics.hits += 1
+            return entry.fixed, False
+        if entry.lifted is not None:
+            self.statistics.hits += 1
+            return entry.lifted, True
+        with entry.lock:
+            return self._fill(entry, numbers, build)
+
+    def _entry(self, signature: Signature, numbers: Numbers) -> Entry:
+        with self._lock:
+            entry = self._entries.get(signature)
+            if entry is None:
+                entry = self._entries[signature] = Entry(numbers)
+                if len(self._entries) > self.size:
+                    self._entries.popitem(last=False)
+                    self.statistics.evicted += 1
+            else:
+                self._entries.move_to_end(signature)
+        return entry
+
+    def _fill(
+        self,
+        entry: Entry,
+        numbers: Numbers,
+        build: Callable[[bool], tuple[Program, Backend]],
+    ) -> tuple[Compiled, bool]:
+        """Compile what is missing; another thread may have done so while this one waited."""
+        if entry.numbers == numbers:
+            if entry.fixed is None:
+                self.statistics.misses += 1
+                entry.fixed = self.compile(*build(False))
+            return entry.fixed, False
+        if entry.lifted is None:
+            self.statistics.misses += 1
+            entry.lifted = self.compile(*build(True))
+        return entry.lifted, True
+
+    def compile(self, program: Program, backend: Backend) -> Compiled:
+        """A program after all passes, ready to run."""
+        self.statistics.compiled += 1
+        return prepare(optimise(program), backend)
+
+    def clear(self) -> None:
+        """Forget every program."""
+        with self._lock:
+            self._entries.clear()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+PROGRAMS = ProgramCache(int(os.environ.get("WEFT_PROGRAM_CACHE", "512")))
+"""The cache of the process."""

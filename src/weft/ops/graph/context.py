@@ -1,0 +1,77 @@
+"""The arena that new instructions go to: a stack per thread, with a default arena at its bottom."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from weft.driver.backends import DEFAULT, Backend, get_backend
+from weft.ops.graph.arena import Arena
+
+_default_backend = os.environ.get("WEFT_BACKEND", DEFAULT)
+_BACKENDS: dict[str, Backend] = {}
+
+
+class _Context(threading.local):
+    """What a thread sees: its stack of arenas, and its default arena for each backend."""
+
+    def __init__(self) -> None:
+        self.stack: list[Arena] = []
+        self.defaults: dict[str, Arena] = {}
+
+
+_context = _Context()
+
+
+def current() -> Arena:
+    """The arena in force."""
+    stack = _context.stack
+    return stack[-1] if stack else default_arena(_default_backend)
+
+
+def default_arena(backend: str) -> Arena:
+    """This thread's own arena on a backend."""
+    found = _context.defaults.get(backend)
+    if found is None:
+        found = _context.defaults[backend] = Arena(backend_named(backend))
+    return found
+
+
+def backend_named(name: str) -> Backend:
+    """The backend with this name, always the same object."""
+    found = _BACKENDS.get(name)
+    if found is None:
+        found = _BACKENDS[name] = get_backend(name)
+    return found
+
+
+def default_backend() -> str:
+    """The name of the backend on which new tensors live."""
+    return _default_backend
+
+
+def set_default_backend(name: str) -> None:
+    """Make new tensors live on another backend from now on, in every thread."""
+    global _default_backend  # noqa: PLW0603
+    backend_named(name)
+    _default_backend = name
+
+
+@contextmanager
+def within(arena: Arena) -> Iterator[Arena]:
+    """Capture into this arena inside the `with` block."""
+    _context.stack.append(arena)
+    try:
+        yield arena
+    finally:
+        _context.stack.pop()
+
+
+@contextmanager
+def graph(arena: Arena | None = None, *, backend: str | None = None) -> Iterator[Arena]:
+    """Capture into an arena of its own (or a shared one that is given) inside the `with` block."""
+    chosen = arena or Arena(backend_named(backend or _default_backend))
+    with within(chosen):
+        yield chosen

@@ -1,0 +1,94 @@
+"""Carrying out what was captured: from nodes to a signature, a compiled program, and results.
+
+Whatever the user still holds a tensor for is computed along with what was asked for, so that no
+work is done twice; everything in between exists only inside the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from weft.driver.backends import Backend
+from weft.foundation.errors import UserError
+from weft.ops.graph.cache import PROGRAMS, Signature
+from weft.ops.graph.node import Node
+from weft.ops.graph.program import as_program, reachable
+from weft.ops.lines import shown
+from weft.ptir.ir import Program
+from weft.ptir.literal import TensorLiteral
+from weft.ptir.types import TensorType
+
+
+class Request:
+    """What must run: the nodes in order, taken apart into leaves, numbers and exports."""
+
+    __slots__ = ("exports", "leaves", "literals", "nodes", "signature")
+
+    def __init__(self, roots: Sequence[Node]) -> None:
+        self.nodes = reachable(roots)
+        self.leaves: list[Node] = []
+        self.literals: list[Node] = []
+        self.exports: list[Node] = []
+        self.signature = self._walk(set(roots))
+
+    def _walk(self, roots: set[Node]) -> Signature:
+        position: dict[Node, int] = {}
+        key: list[Any] = [self.nodes[-1].arena.backend.name]
+        for index, node in enumerate(self.nodes):
+            position[node] = index
+            operands, form, storage = node.operands, node.form, node.storage
+            if storage is None and form is not None:
+                key.append(form.number)
+                key.extend([position[operand] for operand in operands])
+                owner = node.owner
+                if node in roots or (owner is not None and owner() is not None):
+                    self.exports.append(node)
+                    key.append("export")
+                continue
+            if storage is None:
+                raise unknown_value(node)
+            kind = node.type
+            assert isinstance(kind, TensorType)
+            key.append(kind.dtype)
+            key.append(kind.shape)
+            if type(storage) is TensorLiteral:
+                self.literals.append(node)
+                key.append(None)
+            else:
+                self.leaves.append(node)
+        return tuple(key)
+
+    def build(self, lifted: bool) -> tuple[Program, Backend]:
+        """The program for this request and the backend to run it on."""
+        parameters = [*self.leaves, *self.literals] if lifted else self.leaves
+        program = as_program("main", parameters, self.exports)
+        return program, self.exports[0].arena.backend
+
+
+def evaluate(roots: Sequence[Node]) -> None:
+    """Compute these nodes, all in one program."""
+    wanted = [node for node in roots if node.storage is None]
+    if not wanted:
+        return
+    request = Request(wanted)
+    numbers = tuple([node.storage.data for node in request.literals])
+    program, lifted = PROGRAMS.find(request.signature, numbers, request.build)
+    inputs = [node.storage for node in request.leaves]
+    if lifted:
+        backend = wanted[0].arena.backend
+        inputs += [backend.store(node.storage.array) for node in request.literals]
+    results = program.execute(inputs)
+    for node, storage in zip(request.exports, results, strict=True):
+        node.settle(storage)
+
+
+def unknown_value(node: Node) -> UserError:
+    """A traced argument has no elements that Python could look at."""
+    where = shown(node.line)
+    made = f" (made at {where})" if where else ""
+    return UserError(
+        f"the elements of a traced value of type {node.type}{made} are known only when the "
+        "function runs; inside weft.jit use weft.where, weft.cond or weft.while_loop instead of "
+        "Python's if and while, and return what you want to look at"
+    )

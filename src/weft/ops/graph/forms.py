@@ -1,0 +1,102 @@
+"""From an op's name, operand types and attributes to its `Form`, checked once, then looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from weft.foundation.dims import UNKNOWN, Symbol
+from weft.foundation.errors import InternalError, UserError
+from weft.ops.graph.node import Form, Fragment, canonical
+from weft.ptir.builder import make_op
+from weft.ptir.op import SPELLINGS, Op, RegionSignature
+from weft.ptir.types import TensorType, TupleType, ValueType
+from weft.ptir.verify import check_type
+
+_FORMS: dict[Any, Form] = {}
+_ELEMENTS: dict[tuple[int, int], Form] = {}
+_derived_symbols = 0
+
+
+class _Scope:
+    """What a type rule may ask: regions are at hand, and every symbol is bound by an operand."""
+
+    def __init__(self, fragments: tuple[Fragment, ...]) -> None:
+        self._fragments = fragments
+
+    def region(self, region_id: int) -> RegionSignature:
+        return self._fragments[region_id].signature
+
+    def is_bound(self, symbol: Symbol) -> bool:
+        return True
+
+
+def plain_form(name: str, *types: ValueType) -> Form:
+    """The form of an op without attributes."""
+    key = (name, *map(id, types))
+    found = _FORMS.get(key)
+    return _FORMS.setdefault(key, _make(name, types, {})) if found is None else found
+
+
+def form(name: str, types: tuple[ValueType, ...], attrs: Mapping[str, Any]) -> Form:
+    """The form of an op with its attributes; sequences among them must be tuples."""
+    key = (name, *map(id, types), *[_distinct(item) for item in attrs.items()])
+    found = _FORMS.get(key)
+    return _FORMS.setdefault(key, _make(name, types, attrs)) if found is None else found
+
+
+def form_of(op: Op, types: tuple[ValueType, ...], fragments: tuple[Fragment, ...] = ()) -> Form:
+    """The form of an op that is already made; control flow brings its regions."""
+    key = (op, *map(id, types), *fragments)
+    found = _FORMS.get(key)
+    if found is None:
+        found = _FORMS.setdefault(key, _checked(op, types, fragments))
+    return found
+
+
+def element_form(kind: ValueType, index: int) -> Form:
+    """The form of a node that is element `index` of a tuple."""
+    key = (id(kind), index)
+    found = _ELEMENTS.get(key)
+    if found is None:
+        if not isinstance(kind, TupleType):
+            raise InternalError(f"{kind} has no elements")
+        found = _ELEMENTS.setdefault(key, Form(None, kind.elements[index], element=index))
+    return found
+
+
+def _distinct(item: tuple[str, Any]) -> Any:
+    """An attribute as part of a key: 0.0 and -0.0, 1 and True are different attributes."""
+    value = item[1]
+    kind = type(value)
+    return (item[0], kind, value.hex() if kind is float else value)
+
+
+def _make(name: str, types: tuple[ValueType, ...], attrs: Mapping[str, Any]) -> Form:
+    if name not in SPELLINGS:
+        raise UserError(f"there is no op called {name!r}")
+    cls, fixed = SPELLINGS[name]
+    return _checked(make_op(cls, types, {**fixed, **attrs}), types, ())
+
+
+def _checked(op: Op, types: tuple[ValueType, ...], fragments: tuple[Fragment, ...]) -> Form:
+    inferred = op.result_type(types, _Scope(fragments))
+    declared = _named(inferred)
+    check_type(declared)
+    return Form(op, canonical(declared), fragments)
+
+
+def _named(kind: ValueType) -> ValueType:
+    """The type with a name for every dim that could not be inferred. Such a dim is a function of
+    the operand types, so that one name serves every instruction of this form."""
+    if isinstance(kind, TupleType):
+        return TupleType(tuple(_named(element) for element in kind.elements))
+    if UNKNOWN not in kind.shape:
+        return kind
+    return TensorType(kind.dtype, tuple(_symbol() if d == UNKNOWN else d for d in kind.shape))
+
+
+def _symbol() -> Symbol:
+    global _derived_symbols  # noqa: PLW0603
+    _derived_symbols += 1
+    return Symbol(f"d{_derived_symbols}")

@@ -1,0 +1,144 @@
+"""The nodes of the lazy graph.
+
+    Node = leaf                 a tensor in a backend's memory, a constant, or a traced argument
+         | form(operands)       an instruction that has not been carried out yet
+         | element i of a node  one tensor of a tuple
+
+A `Form` is an instruction without its operands: op, result type, regions. Forms are made once per
+(op, operand types) and found again by a dictionary, so that capturing an instruction that was seen
+before checks nothing twice. Types are canonical objects here: equal types are one object.
+
+A node is immutable but for `storage`, which is set once, when the node has been computed; from then
+on it is a leaf. Readers take `operands` before they look at `storage`, writers set `storage` before
+they clear `operands`: that order makes two threads on one graph safe without a lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final
+from weakref import ref
+
+from weft.foundation.dims import Shape
+from weft.foundation.dtypes import DType
+from weft.ops.lines import Line
+from weft.ptir.ir import Region
+from weft.ptir.op import Op
+from weft.ptir.types import TensorType, TupleType, ValueType
+
+if TYPE_CHECKING:
+    from weft.ops.graph.arena import Arena
+
+_TYPES: dict[ValueType, ValueType] = {}
+_TENSORS: dict[tuple[DType, Shape], TensorType] = {}
+_next_form: Final[Callable[[], int]] = count().__next__
+_next_node: Final[Callable[[], int]] = count().__next__
+
+
+def tensor_type(dtype: DType, shape: Shape) -> TensorType:
+    """The one object that stands for this tensor type."""
+    found = _TENSORS.get((dtype, shape))
+    if found is None:
+        found = _TENSORS.setdefault((dtype, shape), TensorType(dtype, shape))
+    return found
+
+
+def canonical(kind: ValueType) -> ValueType:
+    """The one object that stands for this type."""
+    if isinstance(kind, TensorType):
+        return tensor_type(kind.dtype, kind.shape)
+    elements = tuple(canonical(element) for element in kind.elements)
+    return _TYPES.setdefault(kind, TupleType(elements))
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """A region as a thing of its own: it has id 0, and the regions inside it follow, by id."""
+
+    regions: tuple[Region, ...]
+
+    @property
+    def signature(self) -> Region:
+        return self.regions[0]
+
+
+class Form:
+    """An instruction without its operands. `number` is its identity in program signatures."""
+
+    __slots__ = ("element", "fragments", "number", "op", "output")
+
+    def __init__(
+        self,
+        op: Op | None,
+        output: ValueType,
+        fragments: tuple[Fragment, ...] = (),
+        element: int = 0,
+    ) -> None:
+        self.op = op
+        """None: the node is an element of its only operand, a tuple."""
+        self.output = canonical(output)
+        self.fragments = fragments
+        """The regions of a control-flow op, which names them by their position here."""
+        self.element = element
+        self.number = _next_form()
+
+
+class Node:
+    """A value of the lazy graph. `id` grows with time, so it orders nodes topologically."""
+
+    __slots__ = (
+        "__weakref__",
+        "arena",
+        "form",
+        "id",
+        "line",
+        "operands",
+        "owner",
+        "storage",
+        "type",
+    )
+
+    def __init__(
+        self,
+        arena: Arena,
+        form: Form | None,
+        operands: tuple[Node, ...],
+        kind: ValueType,
+        line: Line | None,
+        storage: Any = None,
+    ) -> None:
+        self.arena = arena
+        self.form = form
+        self.operands = operands
+        self.type = kind
+        self.line = line
+        self.storage = storage
+        """What a backend stored; a `TensorLiteral` for a constant; None: not computed yet."""
+        self.owner: ref[Any] | None = None
+        """The tensor that shows this node to the user, as long as it lives."""
+        self.id = _next_node()
+
+    @property
+    def tensor(self) -> TensorType:
+        """The type of a node that is no tuple."""
+        assert isinstance(self.type, TensorType)
+        return self.type
+
+    @property
+    def is_parameter(self) -> bool:
+        """Whether the node is the argument of a function that is being traced."""
+        return self.form is None and self.storage is None
+
+    @property
+    def is_owned(self) -> bool:
+        """Whether the user still holds a tensor that shows this node."""
+        owner = self.owner
+        return owner is not None and owner() is not None
+
+    def settle(self, storage: Any) -> None:
+        """The node has been computed: it keeps the result and lets go of how it was made."""
+        self.storage = storage
+        self.form = None
+        self.operands = ()

@@ -1,0 +1,136 @@
+"""From a set of nodes to a PTIR program: leaves become parameters, the rest instructions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from weft.foundation.errors import InternalError
+from weft.ops.graph.node import Form, Fragment, Node
+from weft.ops.lines import shown
+from weft.ptir.ir import ElementRef, Function, Instruction, Operand, Program, Ref, Region, ValueKey
+from weft.ptir.literal import TensorLiteral
+from weft.ptir.op import Op
+from weft.ptir.ops.constant import Constant
+from weft.ptir.ops.movement import BroadcastTo
+
+
+def reachable(roots: Sequence[Node]) -> list[Node]:
+    """Every node that the roots depend on, operands before users."""
+    seen = set(roots)
+    stack = list(seen)
+    while stack:
+        node = stack.pop()
+        operands = node.operands
+        if node.storage is None:
+            for operand in operands:
+                if operand not in seen:
+                    seen.add(operand)
+                    stack.append(operand)
+    return sorted(seen, key=_creation)
+
+
+def _creation(node: Node) -> int:
+    return node.id
+
+
+@dataclass
+class BodyWriter:
+    """Writes nodes as instructions of one body. Parameters come first and count from 0."""
+
+    label: str
+    parameters: Sequence[Node]
+    first_region: int = 0
+    regions: list[Region] = field(default_factory=list)
+    locations: dict[ValueKey, str] = field(default_factory=dict)
+    body: list[Instruction] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._operands: dict[Node, Operand] = {
+            node: Ref(index) for index, node in enumerate(self.parameters)
+        }
+        self._count = len(self.parameters)
+
+    def write(self, nodes: Sequence[Node]) -> None:
+        """Instructions for the nodes that are not parameters, in order."""
+        for node in nodes:
+            if node not in self._operands:
+                self._operands[node] = self._operand(node)
+
+    def result(self, node: Node) -> int:
+        """The id of a value to return; what is no value of its own is copied into one."""
+        operand = self._operands[node]
+        if isinstance(operand, Ref) and operand.id >= len(self.parameters):
+            return operand.id
+        if isinstance(operand, TensorLiteral):
+            return self._append(Constant(operand), (), node).id
+        return self._append(BroadcastTo(node.tensor.shape), (operand,), node).id
+
+    def _operand(self, node: Node) -> Operand:
+        if isinstance(node.storage, TensorLiteral):
+            return node.storage
+        form = node.form
+        if form is None:
+            raise InternalError("a leaf of the graph is no parameter of the program")
+        if form.op is None:
+            whole = self._operands[node.operands[0]]
+            assert isinstance(whole, Ref)
+            return ElementRef(whole.id, form.element)
+        operands = tuple(self._operands[operand] for operand in node.operands)
+        return self._append(self._own_regions(form), operands, node)
+
+    def _own_regions(self, form: Form) -> Op:
+        """The op on regions of this program: every use has copies of its own."""
+        assert form.op is not None
+        if not form.fragments:
+            return form.op
+        rename = {at: self._add(fragment) for at, fragment in enumerate(form.fragments)}
+        return form.op.with_regions(rename)
+
+    def _add(self, fragment: Fragment) -> int:
+        base = self.first_region + len(self.regions)
+        rename = {region.id: base + region.id for region in fragment.regions}
+        for region in fragment.regions:
+            body = tuple(replace(i, op=i.op.with_regions(rename)) for i in region.body)
+            self.regions.append(replace(region, id=rename[region.id], body=body))
+        return base
+
+    def _append(self, op: Op, operands: tuple[Operand, ...], node: Node) -> Ref:
+        number = self._count
+        self._count += 1
+        self.body.append(Instruction(number, op, operands, node.type))
+        if node.line is not None:
+            self.locations[self.label, number] = shown(node.line)
+        return Ref(number)
+
+
+def as_program(name: str, parameters: Sequence[Node], roots: Sequence[Node]) -> Program:
+    """The program that computes the roots from the parameters."""
+    writer = BodyWriter(f"function @{name}", parameters)
+    writer.write(reachable(roots))
+    results = tuple(writer.result(node) for node in roots)
+    function = Function(
+        name,
+        tuple(node.type for node in parameters),
+        tuple(range(len(parameters))),
+        tuple(node.type for node in roots),
+        tuple(writer.body),
+        (),
+        results,
+    )
+    return Program(name, (function,), tuple(writer.regions), writer.locations)
+
+
+def as_fragment(parameters: Sequence[Node], roots: Sequence[Node]) -> Fragment:
+    """The region that computes the roots from the parameters, with the regions inside it."""
+    writer = BodyWriter("region ^0", parameters, first_region=1)
+    writer.write(reachable(roots))
+    results = tuple(writer.result(node) for node in roots)
+    region = Region(
+        0,
+        tuple(node.type for node in parameters),
+        tuple(writer.body),
+        tuple(node.type for node in roots),
+        results,
+    )
+    return Fragment((region, *writer.regions))

@@ -1,0 +1,72 @@
+"""Which line of the user's code an instruction comes from.
+
+Recording must cost next to nothing, since every captured instruction does it: a `Line` keeps the
+code object and the position in its bytecode, and becomes a file and a number when it is shown.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import TypeAlias
+
+_PACKAGE = str(Path(__file__).parents[1]) + "/"
+_INSIDE: dict[CodeType, bool] = {}
+"""Whether a function is Weft's own, for every function seen so far."""
+
+Line: TypeAlias = tuple[CodeType, int]
+"""A place in the user's code: the code object and the offset of an instruction in it."""
+
+
+def is_inside(code: CodeType) -> bool:
+    """Whether a function is Weft's own."""
+    found = _INSIDE.get(code)
+    if found is None:
+        found = _INSIDE[code] = code.co_filename.startswith(_PACKAGE)
+    return found
+
+
+def user_line() -> Line | None:
+    """The innermost line outside Weft; None where there is none."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        code = frame.f_code
+        inside = _INSIDE.get(code)
+        if inside is None:
+            inside = is_inside(code)
+        if not inside:
+            return (code, frame.f_lasti)
+        frame = frame.f_back
+    return None
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line as people read it."""
+
+    file: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{Path(self.file).name}:{self.number}"
+
+
+def place_of(line: Line | None) -> Place | None:
+    """The file and the number of a line."""
+    if line is None:
+        return None
+    code, offset = line
+    number = code.co_firstlineno
+    for start, end, found in code.co_lines():
+        if start <= offset < end and found is not None:
+            number = found
+            break
+    return Place(code.co_filename, number)
+
+
+def shown(line: Line | None) -> str:
+    """`file:number`; empty where it is not known."""
+    place = place_of(line)
+    return "" if place is None else str(place)

@@ -1,0 +1,267 @@
+"""The PTIR session: the language in which functional ops are captured.
+
+    s = Session.here()
+    x, y = s.import_(a), s.import_(b)
+    total = (x + y) * s.scalar(2.0, x.dtype)
+    return s.export(total.reduce_mean([1]))
+
+A handle is a value of the session with a method for every op; a Python number beside a handle takes
+its dtype and is broadcast to its shape. Two handles must have the same type: nothing is promoted
+here, so what is written is the program. Sessions emit library forms too: they are an `Emitter` of
+`weft.ptir.library`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+from weft.foundation.dims import Dim, Shape, shape_of
+from weft.foundation.dtypes import DType, as_dtype
+from weft.foundation.errors import InternalError, UserError
+from weft.ops.graph.arena import Arena
+from weft.ops.graph.context import current
+from weft.ops.graph.forms import element_form, form, form_of
+from weft.ops.graph.node import Fragment, Node, canonical
+from weft.ops.lines import Line, user_line
+from weft.ops.tensor import Tensor
+from weft.ptir import library
+from weft.ptir.literal import literal
+from weft.ptir.op import SPELLINGS, Op
+from weft.ptir.types import TensorType, TupleType, ValueType
+
+Number: TypeAlias = bool | int | float | complex
+Like: TypeAlias = "Handle | Number"
+
+
+class Session:
+    """Emits instructions into an arena, all of them for one line of the user's code."""
+
+    __slots__ = ("arena", "line")
+
+    def __init__(self, arena: Arena, line: Line | None = None) -> None:
+        self.arena = arena
+        self.line = line
+
+    @classmethod
+    def here(cls) -> Session:
+        """A session in the arena in force, for the user's current line."""
+        return cls(current(), user_line())
+
+    # -- in and out ------------------------------------------------------------------------------
+
+    def import_(self, tensor: Tensor) -> Handle:
+        """A tensor as a value of this session."""
+        return Handle(self, tensor._node)
+
+    def export(self, handle: Handle, *, requires_grad: bool = False) -> Tensor:
+        """A value of this session as a tensor, lazy until it is read."""
+        return Tensor(handle.node, requires_grad)
+
+    def scalar(self, value: Number, dtype: DType | str) -> Handle:
+        """A rank-0 constant."""
+        return self.literal(value, dtype)
+
+    def literal(self, value: Any, dtype: DType | str) -> Handle:
+        """A constant: part of the program, not an instruction."""
+        return Handle(self, self.arena.constant(literal(value, dtype)))
+
+    def full(self, value: Number, dtype: DType | str, dims: Iterable[Dim]) -> Handle:
+        """A tensor with the same number everywhere."""
+        return self.broadcast_to(self.literal(value, dtype), dims)
+
+    def iota(self, dtype: DType | str, dims: Iterable[Dim], axis: int) -> Handle:
+        """0, 1, 2, ... along one axis."""
+        return self.emit("iota", shape=shape_of(dims), dtype=as_dtype(dtype), axis=axis)
+
+    # -- instructions ----------------------------------------------------------------------------
+
+    def emit(self, name: str, *operands: Like, **attrs: Any) -> Handle:
+        """The op called `name`. A number takes the dtype and shape of the first handle."""
+        nodes = tuple([o.node if type(o) is Handle else self._like(o, operands) for o in operands])
+        types = tuple([node.type for node in nodes])
+        for key, value in attrs.items():
+            if type(value) is list:
+                attrs[key] = tuple(value)
+        made = form(name, types, attrs)
+        return Handle(self, self.arena.emit(made, nodes, self.line))
+
+    def append(self, op: Op, *operands: Handle, fragments: tuple[Fragment, ...] = ()) -> Handle:
+        """An op that is already made; a control-flow op brings its regions."""
+        nodes = tuple(operand.node for operand in operands)
+        made = form_of(op, tuple(node.type for node in nodes), fragments)
+        return Handle(self, self.arena.emit(made, nodes, self.line))
+
+    def _like(self, number: Any, operands: Sequence[Any]) -> Node:
+        model = next((o for o in operands if type(o) is Handle), None)
+        if model is None or not isinstance(number, Number):
+            raise InternalError(f"nothing says which tensor {number!r} stands for")
+        return self.full(number, model.dtype, model.shape).node
+
+    def cast(self, x: Handle, dtype: DType | str) -> Handle:
+        """`x` itself where it has that dtype already."""
+        wanted = as_dtype(dtype)
+        return x if x.dtype is wanted else self.emit("cast", x, dtype=wanted)
+
+    def broadcast_to(self, x: Handle, dims: Iterable[Dim]) -> Handle:
+        """`x` itself where it has that shape already."""
+        shape = shape_of(dims)
+        return x if x.shape == shape else self.emit("broadcast_to", x, result_shape=shape)
+
+    def concat(self, values: Sequence[Handle], axis: int) -> Handle:
+        return self.emit("concat", *values, axis=axis)
+
+    def select(self, condition: Handle, on_true: Handle, on_false: Handle) -> Handle:
+        return self.emit("select", condition, on_true, on_false)
+
+
+class Handle:
+    """A value of a session. Every op is a method: `x.exp()`, `x.add(y)`, `x.sort(axis=0, ...)`."""
+
+    __slots__ = ("node", "session")
+
+    def __init__(self, session: Session, node: Node) -> None:
+        self.session = session
+        self.node = node
+
+    @property
+    def type(self) -> ValueType:
+        return self.node.type
+
+    @property
+    def tensor(self) -> TensorType:
+        kind = self.node.type
+        if isinstance(kind, TupleType):
+            raise InternalError(f"{kind} is a tuple")
+        return kind
+
+    @property
+    def shape(self) -> Shape:
+        return self.tensor.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.tensor.dtype
+
+    @property
+    def rank(self) -> int:
+        return len(self.tensor.shape)
+
+    def __repr__(self) -> str:
+        return f"<%{self.node.id} : {self.node.type}>"
+
+    # -- tuples ----------------------------------------------------------------------------------
+
+    def __getitem__(self, index: int) -> Handle:
+        """An element of a tuple."""
+        node = self.node
+        made = element_form(canonical(node.type), index)
+        return Handle(self.session, self.session.arena.emit(made, (node,), self.session.line))
+
+    def __iter__(self) -> Iterator[Handle]:
+        kind = self.node.type
+        if not isinstance(kind, TupleType):
+            raise InternalError(f"{self!r} is no tuple")
+        return iter([self[index] for index in range(len(kind.elements))])
+
+    # -- every op --------------------------------------------------------------------------------
+
+    def __getattr__(self, name: str) -> Callable[..., Handle]:
+        """The op called `name`, with this handle as its first operand."""
+        if name not in SPELLINGS:
+            raise AttributeError(f"there is no op called {name!r}")
+        return partial(self.session.emit, name, self)
+
+    def __add__(self, other: Like) -> Handle:
+        return self.session.emit("add", self, other)
+
+    def __radd__(self, other: Like) -> Handle:
+        return self.session.emit("add", other, self)
+
+    def __sub__(self, other: Like) -> Handle:
+        return self.session.emit("sub", self, other)
+
+    def __rsub__(self, other: Like) -> Handle:
+        return self.session.emit("sub", other, self)
+
+    def __mul__(self, other: Like) -> Handle:
+        return self.session.emit("mul", self, other)
+
+    def __rmul__(self, other: Like) -> Handle:
+        return self.session.emit("mul", other, self)
+
+    def __truediv__(self, other: Like) -> Handle:
+        return self.session.emit("div", self, other)
+
+    def __rtruediv__(self, other: Like) -> Handle:
+        return self.session.emit("div", other, self)
+
+    def __neg__(self) -> Handle:
+        return self.session.emit("neg", self)
+
+    def compare(self, op: str, other: Like) -> Handle:
+        """`op` is less, less_equal, equal, greater_equal, greater or not_equal."""
+        return self.session.emit("compare", self, other, op=op)
+
+    def cast(self, dtype: DType | str) -> Handle:
+        return self.session.cast(self, dtype)
+
+    def reshape(self, dims: Iterable[Any]) -> Handle:
+        """`self` itself where it has that shape already."""
+        shape = tuple(dims)
+        return self if shape == self.shape else self.session.emit("reshape", self, new_shape=shape)
+
+    def transpose(self, perm: Sequence[int]) -> Handle:
+        return self.session.emit("transpose", self, perm=tuple(perm))
+
+    def broadcast_to(self, dims: Iterable[Dim]) -> Handle:
+        return self.session.broadcast_to(self, dims)
+
+    def slice(self, starts: Sequence[int], limits: Sequence[int]) -> Handle:
+        """From `starts` up to, and without, `limits`."""
+        sizes = tuple(limit - start for start, limit in zip(starts, limits, strict=True))
+        return self.session.emit("slice", self, starts=tuple(starts), sizes=sizes)
+
+    def concat(self, other: Handle, axis: int) -> Handle:
+        return self.session.emit("concat", self, other, axis=axis)
+
+    def reduce_sum(self, axes: Sequence[int], keepdims: bool = False, **attrs: Any) -> Handle:
+        return self.session.emit("reduce_sum", self, axes=tuple(axes), keepdims=keepdims, **attrs)
+
+    def reduce_max(self, axes: Sequence[int], keepdims: bool = False) -> Handle:
+        return self.session.emit("reduce_max", self, axes=tuple(axes), keepdims=keepdims)
+
+    def reduce_min(self, axes: Sequence[int], keepdims: bool = False) -> Handle:
+        return self.session.emit("reduce_min", self, axes=tuple(axes), keepdims=keepdims)
+
+    def reduce_mean(self, axes: Sequence[int], keepdims: bool = False) -> Handle:
+        """The sum times 1/n."""
+        count = 1
+        for axis in axes:
+            size = self.shape[axis]
+            if not isinstance(size, int):
+                raise UserError(f"the mean over the dynamic dim {size} needs its size")
+            count *= size
+        total = self.reduce_sum(axes, keepdims)
+        return total * (1.0 / count if count else float("nan"))
+
+    def dot_general(
+        self,
+        other: Handle,
+        *,
+        contract: tuple[Sequence[int], Sequence[int]],
+        batch: tuple[Sequence[int], Sequence[int]] = ((), ()),
+        accum_dtype: DType | None = None,
+        out_dtype: DType | None = None,
+    ) -> Handle:
+        """`contract` and `batch` are (axes of self, axes of other), paired by position."""
+        return self.session.emit(
+            "dot_general", self, other, batch_lhs=tuple(batch[0]), batch_rhs=tuple(batch[1]),
+            contract_lhs=tuple(contract[0]), contract_rhs=tuple(contract[1]),
+            accum_dtype=accum_dtype, out_dtype=out_dtype,
+        )  # fmt: skip
+
+    def softmax(self, axis: int = -1) -> Handle:
+        """The canonical stable softmax."""
+        return library.softmax(self.session, self, axis)

@@ -1,0 +1,297 @@
+"""`weft.Tensor`: a value of the lazy graph, or data that a backend holds.
+
+A tensor is *lazy* while its node waits to be computed and *eager* from then on; reading it (with
+`numpy`, `item`, `repr`, `np.asarray`, DLPack) computes it. Elements never change under a tensor
+that was read: assignment to an element makes the tensor show a new node.
+
+Methods are functions too: a function of the ops layer that is marked `@tensor_method` becomes a
+method of the same name, so `weft.sum(x)` and `x.sum()` are one thing. Operators are installed the
+same way, by `@tensor_method("__add__", ...)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+from weakref import ref
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.foundation.dims import Shape
+from weft.foundation.dtypes import DType, as_dtype
+from weft.foundation.errors import UserError
+from weft.ops.graph.arena import Arena
+from weft.ops.graph.context import current, default_arena
+from weft.ops.graph.evaluate import evaluate
+from weft.ops.graph.node import Node
+from weft.ops.graph.program import as_program, reachable
+from weft.ptir.ir import Program
+from weft.ptir.literal import TensorLiteral
+from weft.ptir.types import TensorType
+
+Array = NDArray[Any]
+F = TypeVar("F", bound=Callable[..., Any])
+_MOST_SHOWN = 1_000
+"""How many elements `repr` computes and shows; it never reads a larger tensor that is lazy."""
+
+
+class Tensor:
+    """An n-dimensional array of one dtype, computed when it is read."""
+
+    __slots__ = ("__weakref__", "_node", "requires_grad")
+
+    __array_priority__ = 1_000
+    __array_ufunc__ = None
+    """NumPy leaves operators with an array on the left to this class."""
+
+    def __init__(self, node: Node, requires_grad: bool = False) -> None:
+        self._node = node
+        self.requires_grad = requires_grad
+        """Whether gradients are wanted with respect to this tensor, or to one it came from."""
+        node.owner = ref(self)
+
+    # -- what it is ------------------------------------------------------------------------------
+
+    @property
+    def type(self) -> TensorType:
+        """Dtype and shape, as PTIR writes them."""
+        return self._node.tensor
+
+    @property
+    def shape(self) -> Shape:
+        return self._node.tensor.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self._node.tensor.dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self._node.tensor.shape)
+
+    @property
+    def size(self) -> int | None:
+        """The number of elements; None where a dim is symbolic."""
+        kind = self._node.tensor
+        return kind.size if kind.is_static else None
+
+    @property
+    def nbytes(self) -> int:
+        return self._node.tensor.bytes
+
+    @property
+    def arena(self) -> Arena:
+        """Where its instruction was captured."""
+        return self._node.arena
+
+    @property
+    def value_id(self) -> int:
+        """The number of its node; grows with time."""
+        return self._node.id
+
+    @property
+    def backend(self) -> str:
+        """The name of the backend that computes and holds it."""
+        return self._node.arena.backend.name
+
+    @property
+    def device(self) -> str:
+        """The same as `backend`, under the array API's name."""
+        return self.backend
+
+    @property
+    def is_lazy(self) -> bool:
+        """Whether it has not been computed yet."""
+        return self._node.storage is None
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether it is a value of a function being traced: its elements are not known."""
+        return self._node.arena.tracing and self._node.storage is None
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def eval(self) -> Tensor:
+        """Compute it now, and everything else the same program gives to a tensor that is held."""
+        evaluate([self._node])
+        return self
+
+    def numpy(self) -> Array:
+        """The elements as a NumPy array that belongs to the caller."""
+        return np.array(self._elements(), copy=True)
+
+    def _elements(self) -> Array:
+        """The elements, maybe shared with the backend's memory."""
+        node = self._node
+        if node.storage is None:
+            evaluate([node])
+        if isinstance(node.storage, TensorLiteral):
+            return node.storage.array
+        return node.arena.backend.read_storage(node.storage, node.tensor)
+
+    def item(self) -> Any:
+        """The only element, as a Python number."""
+        if self.size != 1:
+            raise UserError(f"item needs a tensor with one element, not {self.type}")
+        return self._elements().reshape(-1)[0].item()
+
+    def tolist(self) -> Any:
+        """The elements as nested lists of Python numbers."""
+        return self._elements().tolist()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        elements = self._elements()
+        if dtype is not None and np.dtype(dtype) != elements.dtype:
+            return elements.astype(dtype)
+        if copy:
+            return np.array(elements)
+        shared = elements.view()
+        shared.flags.writeable = False
+        return shared
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """The elements for another library; shared where the backend's memory is the host's."""
+        if options.get("stream") is not None:
+            raise BufferError("the tensor is in host memory and has no stream")
+        options.pop("stream", None)
+        return self._exportable().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+    def _exportable(self) -> Array:
+        elements = self._elements()
+        return elements if elements.flags.writeable else np.array(elements)
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __index__(self) -> int:
+        if not self.dtype.is_integer:
+            raise TypeError(f"only an integer tensor can be an index, not one of {self.dtype}")
+        return int(self.item())
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a tensor of rank 0 has no length")
+        size = self.shape[0]
+        if not isinstance(size, int):
+            raise UserError(f"the length of {self.type} is known only when the function runs")
+        return size
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[index] for index in range(len(self)))
+
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        about = f"shape={list(self.shape)}, dtype={self.dtype}, backend={self.backend!r}"
+        if self.is_traced:
+            return f"Tensor(traced, {about})"
+        if self.is_lazy and (self.size or 0) > _MOST_SHOWN:
+            return f"Tensor(lazy, {about})"
+        elements = self._elements()
+        text = np.array2string(elements, separator=", ", threshold=_MOST_SHOWN, prefix="Tensor(")
+        return f"Tensor({text}, {about})"
+
+    # -- programs and backends -------------------------------------------------------------------
+
+    def program(self) -> Program:
+        """The PTIR program that computes it; tensors that are data are its parameters."""
+        leaves = [n for n in reachable([self._node]) if n.form is None and not is_constant(n)]
+        return as_program("main", leaves, [self._node])
+
+    def to(self, backend: str) -> Tensor:
+        """The tensor on another backend; itself where it is there already."""
+        if backend == self.backend:
+            return self
+        return from_array(self._elements(), default_arena(backend), self.requires_grad)
+
+    def detach(self) -> Tensor:
+        """The same elements, without gradient."""
+        return Tensor(self._node)
+
+    def __copy__(self) -> Tensor:
+        return Tensor(self._node, self.requires_grad)
+
+    def __deepcopy__(self, memo: object) -> Tensor:
+        return Tensor(self._node, self.requires_grad)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Callable[..., Tensor]: ...
+        def __getitem__(self, index: Any) -> Tensor: ...
+        def __setitem__(self, index: Any, value: Any) -> None: ...
+        def __add__(self, other: Any) -> Tensor: ...
+        def __radd__(self, other: Any) -> Tensor: ...
+        def __sub__(self, other: Any) -> Tensor: ...
+        def __rsub__(self, other: Any) -> Tensor: ...
+        def __mul__(self, other: Any) -> Tensor: ...
+        def __rmul__(self, other: Any) -> Tensor: ...
+        def __truediv__(self, other: Any) -> Tensor: ...
+        def __rtruediv__(self, other: Any) -> Tensor: ...
+        def __floordiv__(self, other: Any) -> Tensor: ...
+        def __mod__(self, other: Any) -> Tensor: ...
+        def __pow__(self, other: Any) -> Tensor: ...
+        def __rpow__(self, other: Any) -> Tensor: ...
+        def __matmul__(self, other: Any) -> Tensor: ...
+        def __neg__(self) -> Tensor: ...
+        def __pos__(self) -> Tensor: ...
+        def __abs__(self) -> Tensor: ...
+        def __invert__(self) -> Tensor: ...
+        def __and__(self, other: Any) -> Tensor: ...
+        def __or__(self, other: Any) -> Tensor: ...
+        def __xor__(self, other: Any) -> Tensor: ...
+        def __lshift__(self, other: Any) -> Tensor: ...
+        def __rshift__(self, other: Any) -> Tensor: ...
+        def __lt__(self, other: Any) -> Tensor: ...
+        def __le__(self, other: Any) -> Tensor: ...
+        def __gt__(self, other: Any) -> Tensor: ...
+        def __ge__(self, other: Any) -> Tensor: ...
+        def __eq__(self, other: object) -> Any: ...
+        def __ne__(self, other: object) -> Any: ...
+
+
+def is_constant(node: Node) -> bool:
+    """Whether a node is a number that is part of the program."""
+    return isinstance(node.storage, TensorLiteral)
+
+
+def from_array(array: Array, arena: Arena | None = None, requires_grad: bool = False) -> Tensor:
+    """A tensor with these elements; the memory may be shared, so hand over what nobody writes."""
+    home = arena or current()
+    kind = TensorType(as_dtype(array.dtype), tuple(array.shape))
+    return Tensor(home.leaf(home.backend.store(array), kind), requires_grad)
+
+
+def evaluate_all(*tensors: Tensor) -> None:
+    """Compute several tensors in one program; shared work is done once."""
+    evaluate([tensor._node for tensor in tensors])
+
+
+@overload
+def tensor_method(function: F, /) -> F: ...
+@overload
+def tensor_method(*names: str) -> Callable[[F], F]: ...
+def tensor_method(*given: Any) -> Any:
+    """Install a function as a method of `Tensor`, under its own name or the names given."""
+    if given and callable(given[0]):
+        setattr(Tensor, given[0].__name__, given[0])
+        return given[0]
+
+    def install(function: F) -> F:
+        for name in given:
+            setattr(Tensor, name, function)
+        return function
+
+    return install

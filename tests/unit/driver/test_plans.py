@@ -1,0 +1,146 @@
+"""Every contraction gets a plan that a template carries out: at any sizes, layouts and epilogues,
+and by the first choice wherever matrix instructions compute it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.gemm_kernels import Contraction, references, region_kernel
+from tests import kernels
+from weft.codegen.gpu import templates
+from weft.driver.plans import choose_plans
+from weft.foundation.dtypes import BF16, F16, F32
+from weft.memory.from_region import assign_buffers
+from weft.plan.from_region import plan_kernel
+from weft.plan.ir import MmaPlan, Plan, RowPlan
+from weft.region.ir import Module, Tensor
+from weft.target.known import target_named
+
+LAYOUTS = (("row", "col"), ("row", "row"), ("col", "col"), ("col", "row"))
+EPILOGUES: tuple[tuple[str, ...], ...] = (
+    (),
+    ("bias",),
+    ("bias", "gelu"),
+    ("residual",),
+    ("bias", "relu", "residual"),
+    ("rows",),
+)
+
+
+def tensors_of(shape: Contraction) -> dict[str, Tensor]:
+    kinds = {
+        "a": (shape.dtype, shape.a_shape),
+        "b": (shape.dtype, shape.b_shape),
+        "bias": (shape.dtype, (shape.n,)),
+        "rows": (F32, (shape.m,)),
+        "residual": (shape.out_dtype, shape.y_shape),
+        "y": (shape.out_dtype, shape.y_shape),
+    }
+    return {name: Tensor(name, dtype, sizes, "input") for name, (dtype, sizes) in kinds.items()}
+
+
+def chosen(shape: Contraction, target: str) -> tuple[Plan, list[str]]:
+    """The planner's own choice, and what the templates have against it."""
+    kernel, tensors, machine = region_kernel(shape), tensors_of(shape), target_named(target)
+    plan = plan_kernel(kernel, tensors, machine)
+    found = templates.accepts(kernel, tensors, references(shape), plan, machine)
+    return plan, [str(finding) for finding in found]
+
+
+def random_shape(rng: np.random.Generator) -> Contraction:
+    """Sizes from 1 up, half of them multiples of eight."""
+    step = 8 if rng.random() < 0.5 else 1
+    m, n, k = (int(2 ** rng.uniform(0, 12)) * step for _ in range(3))
+    return Contraction(
+        m,
+        n,
+        k,
+        batch=int(rng.choice([0, 2, 5])),
+        out_dtype=(BF16, F16, F32)[rng.integers(3)],
+        layouts=LAYOUTS[rng.integers(4)],
+        epilogue=EPILOGUES[rng.integers(len(EPILOGUES))],
+    )
+
+
+@pytest.mark.parametrize("target", ["sm80", "sm90"])
+def test_the_first_choice_is_carried_out(target: str) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(400):
+        shape = random_shape(rng)
+        plan, refusals = chosen(shape, target)
+        assert isinstance(plan, MmaPlan)
+        assert refusals == [], shape
+
+
+def test_columns_in_panels_take_more_shared_memory() -> None:
+    """160 columns that lie along n take the room of 192."""
+    sizes = (16016, 456, 1240)
+    along_k, _ = chosen(Contraction(*sizes, batch=2), "sm90")
+    along_n, refusals = chosen(Contraction(*sizes, batch=2, layouts=("row", "row")), "sm90")
+    assert isinstance(along_k, MmaPlan)
+    assert isinstance(along_n, MmaPlan)
+    assert (along_k.tile, along_n.tile) == ((128, 160, 64), (128, 160, 64))
+    assert (along_k.stages, along_n.stages) == (5, 4)
+    assert refusals == []
+
+
+@pytest.mark.parametrize("layouts", LAYOUTS)
+def test_a_contraction_of_one_step_has_no_layout(layouts: tuple[str, str]) -> None:
+    plan, refusals = chosen(Contraction(40, 24, 1, layouts=layouts), "sm80")
+    assert isinstance(plan, MmaPlan)
+    assert plan.operand_layouts == ("row", "col")
+    assert refusals == []
+
+
+# -- second choices --------------------------------------------------------------------------------
+
+
+def settled(module: Module, target: str) -> tuple[Plan, tuple[str, ...]]:
+    plans = choose_plans(module, assign_buffers(module), target_named(target))
+    (plan,) = plans.plans.values()
+    return plan, plans.notes
+
+
+def test_what_suits_needs_no_note() -> None:
+    plan, notes = settled(kernels.linear(64, 64, 64, dtype=BF16), "sm90")
+    assert isinstance(plan, MmaPlan)
+    assert (plan.arch, notes) == ("sm90", ())
+
+
+def test_f32_contractions_are_rows() -> None:
+    plan, notes = settled(kernels.linear(64, 64, 64), "sm90")
+    assert isinstance(plan, RowPlan)
+    assert notes == ()
+
+
+def two_results(module: Module) -> Module:
+    """The kernel stores its result twice, which no matrix template does."""
+    (kernel,) = module.kernels
+    (output,) = kernel.outputs
+    more = replace(module.tensors[output.tensor], name="again")
+    both = (output, replace(output, tensor="again"))
+    return replace(
+        module,
+        kernels=(replace(kernel, outputs=both),),
+        tensors={**module.tensors, "again": more},
+        outputs=(*module.outputs, "again"),
+    )
+
+
+@pytest.mark.parametrize("target", ["sm80", "sm90"])
+def test_what_no_matrix_template_takes_becomes_rows(target: str) -> None:
+    plan, notes = settled(two_results(kernels.linear(64, 64, 64, dtype=BF16)), target)
+    assert isinstance(plan, RowPlan)
+    assert notes == ("linear: no sm80 plan: the kernel has 2 outputs, not one",)
+
+
+def test_empty_contractions_become_rows() -> None:
+    plan, notes = settled(kernels.linear(8, 8, 0, dtype=BF16), "sm90")
+    assert isinstance(plan, RowPlan)
+    assert notes == (
+        "linear: no sm90 plan: the contraction has an empty axis",
+        "linear: no sm80 plan: the contraction has an empty axis",
+    )

@@ -60,10 +60,10 @@ class InterpretedExecutable:
             else:
                 made.reshape(-1).view(np.uint8)[...] = 0xFF
             written[output.tensor] = made
-        symbol = code.symbols[kernel.name]
-        made_kernel, names = code.kernels[symbol], buffers(kernel)
+        launch = code.launches[kernel.name]
+        made_kernel, names = code.kernels[launch.symbol], buffers(kernel)
         flat = {}
-        for parameter, place in zip(made_kernel.buffers, code.order[symbol], strict=True):
+        for parameter, place in zip(made_kernel.buffers, launch.tensors, strict=True):
             array = written.get(names[place], arrays.get(names[place]))
             assert array is not None
             flat[parameter] = np.asarray(array, order="C").reshape(-1)

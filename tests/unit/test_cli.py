@@ -211,7 +211,7 @@ def test_run_without_inputs_and_with_a_seed(run: Weft, tmp_path: Path) -> None:
 
 def test_run_says_what_is_wrong_with_the_inputs(run: Weft, program: Path, tmp_path: Path) -> None:
     assert run("run", program) == Result(
-        1, "", "error: @small takes 1 inputs (f32[2, 3]) but got 0\n"
+        1, "", "error: @small takes inputs, f32[2, 3]; give them with --inputs NPZ\n"
     )
     np.savez(tmp_path / "in.npz", np.zeros(3))
     assert run("run", program, "--inputs", tmp_path / "in.npz").err == (

@@ -158,10 +158,10 @@ def test_lists_are_never_wrapped(dtype: str, value: float) -> None:
 
 
 def test_what_is_not_a_program_or_a_backend_is_a_sentence() -> None:
-    with pytest.raises(UserError, match="verify takes a program, not str"):
+    with pytest.raises(UserError, match="run takes a program, not str"):
         weft.run("foo", [])  # type: ignore[arg-type]
     b = Builder()
     program = b.build(b.param("f32", []))
-    with pytest.raises(UserError, match="backend None is neither a name nor a backend"):
+    with pytest.raises(UserError, match="None is neither the name of a backend nor"):
         weft.run(program, [1.0], backend=None)  # type: ignore[arg-type]
     assert weft.run(program, [1.0], seed=np.int64(1))[0] == 1.0  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from rich.progress import (
 from rich.text import Text
 
 from weft import __version__
-from weft.cli.report import printable
+from weft.cli.report import complain, printable
 from weft.driver.backends import DEFAULT, Backend, get_backend
 from weft.foundation.errors import UserError
 from weft.testing.conformance.case import Case
@@ -56,7 +56,7 @@ def conformance_command(
         Path | None, typer.Option(metavar="FILE", help="Write a page with every failure.")
     ] = None,
 ) -> None:
-    """Run the conformance cases on a backend; exit code 1 if any fails."""
+    """Run the conformance cases on a backend; exit code 1 if any fails, or if it refuses all."""
     chosen = get_backend(backend)
     cases = select(pattern, parse_shard(shard))
     if not cases:
@@ -67,8 +67,21 @@ def conformance_command(
         write_json(json, backend, results)
     if html is not None:
         write_page(html, backend, results, f"Weft {__version__}")
-    if any(result.outcome is Outcome.FAIL for result in results):
+    refused = _refuses_all(results)
+    if refused is not None:
+        complain(
+            f"warning: the backend carried out nothing of this; it refused {refused.id}, the first "
+            f"case, with: {refused.reason}"
+        )
+    if refused is not None or any(result.outcome is Outcome.FAIL for result in results):
         raise typer.Exit(1)
+
+
+def _refuses_all(results: list[Result]) -> Result | None:
+    """The first refusal, where nothing else came of any case that asks for results."""
+    if any(result.computed or result.outcome is Outcome.FAIL for result in results):
+        return None
+    return next((r for r in results if r.outcome is Outcome.UNIMPLEMENTED), None)
 
 
 def _run(cases: list[Case], backend: Backend, journal: Journal | None) -> list[Result]:

@@ -32,7 +32,7 @@ from weft.cli.report import (
 from weft.driver.backends import DEFAULT
 from weft.driver.conversion import conversion_target_names, convert
 from weft.driver.execute import MAX_SEED, run
-from weft.foundation.errors import SpecViolation, WeftError, WeftWarning
+from weft.foundation.errors import SpecViolation, UserError, WeftError, WeftWarning
 from weft.ptir.files import EXTENSIONS, dumps, load, save
 from weft.ptir.passes.log import PassLog
 from weft.ptir.verify import verify
@@ -172,6 +172,9 @@ def run_command(
 ) -> None:
     """Run FILE. bf16, fp8 and 4-bit arrays are stored as bits under names such as 'arr_0:bf16'."""
     program = load(file)
+    if inputs is None and program.main.parameters:
+        kinds = ", ".join(str(kind) for kind in program.main.parameters)
+        raise UserError(f"@{program.entry} takes inputs, {kinds}; give them with --inputs NPZ")
     given = arrays.read(inputs) if inputs is not None else []
     log = PassLog()
     results = run(program, given, backend=backend, seed=seed, log=log)

@@ -2,8 +2,8 @@
 
 A backend is an object with the attributes and methods of `Backend`; it needs no base class. Weft's
 own are listed here, others announce themselves through the entry-point group `weft.backends` (each
-entry names a `Backend` object) or with `register_backend`. This is the one place that loads a
-backend, and it loads only the one asked for.
+entry names a `Backend` object) or with `register_backend`. This is the one place that loads
+Weft's own, and it loads only the one asked for.
 
 A backend is handed programs that verify and have no dynamic dims. It never falls back: for an op or
 a custom call that it does not know it raises `Unimplemented`. Decomposing what it lacks is the
@@ -13,27 +13,26 @@ driver's business, before the backend sees the program.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
-from importlib.metadata import EntryPoint, entry_points
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from typing import Any, Protocol, TypeAlias, cast
 
 from numpy.typing import NDArray
 
+from weft.driver.plugins import Registry, check_members, described
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import UserError
 from weft.ptir.interp import Observer
 from weft.ptir.ir import HintKind, Program
-from weft.ptir.op import Op
+from weft.ptir.op import BY_WIRE_NAME, CORE, SPELLINGS, Op
 from weft.ptir.types import TensorType
 
 DEFAULT = "reference"
-ENTRY_POINTS = "weft.backends"
 _HOMES = {
     "reference": "weft.driver.reference",
     "cpu": "weft.driver.cpu",
     "cuda": "weft.driver.cuda",
 }
-_REGISTERED: dict[str, Backend] = {}
 
 Storage: TypeAlias = Any
 """A backend's own handle of a tensor in its memory."""
@@ -99,65 +98,81 @@ class Backend(Protocol):
         ...
 
 
+# -- the backends by name --------------------------------------------------------------------------
+
+
 def register_backend(backend: Backend) -> None:
     """Make a backend known under its name, for this process; an earlier one of that name goes."""
-    check_members(backend, Backend, "backend")
-    if backend.name in _HOMES:
-        raise UserError(f"the backend name {backend.name!r} is taken by Weft's own")
-    _REGISTERED[backend.name] = backend
+    REGISTRY.register(backend)
 
 
 def backend_names() -> list[str]:
     """Every known backend: Weft's own, the registered, the installed."""
-    return list(dict.fromkeys([*_HOMES, *_REGISTERED, *installed_names(ENTRY_POINTS)]))
+    return REGISTRY.names()
 
 
 def get_backend(name: str) -> Backend:
-    """The backend with that name."""
-    if name in _REGISTERED:
-        return _REGISTERED[name]
-    if name in _HOMES:
-        return cast(Backend, importlib.import_module(_HOMES[name]).BACKEND)
-    found = load_installed(ENTRY_POINTS, name, Backend, "backend")
-    if found is None:
-        known = ", ".join(backend_names())
-        raise UserError(f"there is no backend {name!r}; the backends are {known}")
-    return cast(Backend, found)
+    """The backend with that name; `package.module:OBJECT` names one that is not installed."""
+    return REGISTRY.get(name)
 
 
-def installed_names(group: str) -> list[str]:
-    """The names that installed packages announce in an entry-point group."""
-    return sorted({entry.name for entry in entry_points(group=group)})
+def is_own(backend: Backend) -> bool:
+    """Whether a backend is one of Weft's own: then what goes wrong in it is a bug in Weft."""
+    return type(backend).__module__ in _HOMES.values()
 
 
-def load_installed(group: str, name: str, protocol: type, what: str) -> Any:
-    """The object that an installed package announces under a name; None where nobody does."""
-    entries = list(entry_points(group=group, name=name))
-    if not entries:
-        return None
-    if len({entry.value for entry in entries}) > 1:
-        owners = " and ".join(sorted(map(_owner, entries)))
-        raise UserError(f"the {what} {name!r} is announced by {owners}; uninstall all but one")
-    try:
-        found = entries[0].load()
-    except Exception as error:
-        raise UserError(
-            f"the {what} {name!r} is installed but cannot be loaded: {error}"
-        ) from error
-    check_members(found, protocol, f"{what} (announced as {name!r})")
-    if found.name != name:
-        raise UserError(f"the {what} announced as {name!r} calls itself {found.name!r}")
-    return found
+def _load_own(name: str) -> Backend:
+    return cast(Backend, importlib.import_module(_HOMES[name]).BACKEND)
 
 
-def check_members(candidate: object, protocol: type, what: str) -> None:
-    """A plug-in has every attribute and method of its protocol."""
-    wanted = [name for name in vars(protocol) if not name.startswith("_")]
-    missing = [name for name in wanted if not hasattr(candidate, name)]
-    if isinstance(candidate, type) or missing:
-        lacks = f"has no {', '.join(missing)}" if missing else "is a class, not an object"
-        raise UserError(f"{candidate!r} is not a {what}: it {lacks}")
+# -- what a backend says of itself -----------------------------------------------------------------
 
 
-def _owner(entry: EntryPoint) -> str:
-    return entry.dist.name if entry.dist is not None else entry.value
+def check_backend(backend: Any) -> None:
+    """An object is a backend: it has every member, and its lists name what there is."""
+    check_members(backend, Backend, "backend")
+    what = f"the backend {backend.name!r}"
+    check_wire_names(_entries(backend.ops, f"{what} has ops"), what)
+    for dtype in _entries(backend.dtypes, f"{what} has dtypes"):
+        if not isinstance(dtype, DType):
+            raise UserError(
+                f"{what} lists {described(dtype)} in its dtypes, which is not a DType; they are in "
+                "weft.foundation.dtypes, as F32"
+            )
+    for hint in _entries(backend.hints, f"{what} has hints"):
+        if not isinstance(hint, HintKind):
+            raise UserError(
+                f"{what} lists {described(hint)} in its hints, which is not a weft.ptir.HintKind"
+            )
+
+
+def _entries(found: Any, what: str) -> list[Any]:
+    if isinstance(found, str) or not isinstance(found, Iterable):
+        raise UserError(f"{what} that are {described(found)}, not a set")
+    return list(found)
+
+
+def check_wire_names(names: Iterable[Any], what: str) -> None:
+    """Every name is the wire name of an op of the contract. A wrong one would mean that the op is
+    refused for ever, and nobody would know why."""
+    for name in names:
+        if not isinstance(name, str) or name not in BY_WIRE_NAME:
+            raise UserError(
+                f"{what} lists {described(name)} in its ops, which is no wire name{_advice(name)}"
+            )
+
+
+def _advice(name: Any) -> str:
+    found = SPELLINGS.get(name) if isinstance(name, str) else None
+    if found is not None and found[0].call_target is not None:
+        return f"; {name} is an extension op, for which supports(op) answers"
+    if found is not None:
+        return f"; the op {name} is written {found[0].wire_name!r}"
+    close = get_close_matches(str(name), BY_WIRE_NAME, 1, 0.5)
+    known = ", ".join(CORE[tag].wire_name for tag in sorted(CORE))
+    return f"; did you mean {close[0]!r}?" if close else f"; they are {known}"
+
+
+REGISTRY: Registry[Backend] = Registry(
+    "backend", "weft.backends", check_backend, tuple(_HOMES), _load_own
+)

@@ -16,11 +16,18 @@ import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Any, Protocol
 
-from weft.driver.backends import check_members, installed_names, load_installed
+from weft.driver.backends import check_wire_names
+from weft.driver.plugins import (
+    Registry,
+    blaming,
+    check_members,
+    described,
+    identified,
+)
 from weft.foundation.dtypes import DType, in_order
-from weft.foundation.errors import Finding, Unimplemented, UserError
+from weft.foundation.errors import Finding, PluginFault, Unimplemented, UserError
 from weft.ptir.files import dumps
 from weft.ptir.ir import (
     Body,
@@ -37,9 +44,6 @@ from weft.ptir.op import Op
 from weft.ptir.ops.constant import CustomCall
 from weft.ptir.types import leaves
 from weft.ptir.verify import verify
-
-ENTRY_POINTS = "weft.targets"
-
 
 # -- targets -------------------------------------------------------------------------------------
 
@@ -88,39 +92,60 @@ _OWN: dict[str, ConversionTarget] = {
         PtirFormat("ptir-bincode", "PTIR as bincode, small and fast to read", ".bin", "bincode"),
     )
 }
-_REGISTERED: dict[str, ConversionTarget] = {}
+
+
+def check_target(target: Any) -> None:
+    """An object is a conversion target: it has every member."""
+    check_members(target, ConversionTarget, "conversion target")
+    for member in ("description", "extension"):
+        value = getattr(target, member)
+        if not isinstance(value, str):
+            what = f"the conversion target {target.name!r}"
+            raise UserError(f"{what} has the {member} {described(value)}, which is not a text")
+
+
+REGISTRY: Registry[ConversionTarget] = Registry(
+    "conversion target", "weft.targets", check_target, tuple(_OWN), _OWN.__getitem__
+)
 
 
 def register_conversion_target(target: ConversionTarget) -> None:
     """Make a target known under its name, for this process; an earlier one of that name goes."""
-    check_members(target, ConversionTarget, "conversion target")
-    if target.name in _OWN:
-        raise UserError(f"the conversion target name {target.name!r} is taken by Weft's own")
-    _REGISTERED[target.name] = target
+    REGISTRY.register(target)
 
 
 def conversion_target_names() -> list[str]:
     """Every known target: Weft's own, the registered, the installed."""
-    return list(dict.fromkeys([*_OWN, *_REGISTERED, *installed_names(ENTRY_POINTS)]))
+    return REGISTRY.names()
 
 
 def get_conversion_target(name: str) -> ConversionTarget:
-    """The target with that name."""
-    found = _REGISTERED.get(name) or _OWN.get(name)
-    if found is not None:
-        return found
-    installed = load_installed(ENTRY_POINTS, name, ConversionTarget, "conversion target")
-    if installed is None:
-        known = ", ".join(conversion_target_names())
-        raise UserError(f"there is no conversion target {name!r}; the targets are {known}")
-    return cast(ConversionTarget, installed)
+    """The target with that name; `package.module:OBJECT` names one that is not installed."""
+    return REGISTRY.get(name)
 
 
 def convert(program: Program, target: str) -> str | bytes:
     """The program in the form of the target with that name. It is verified first."""
     chosen = get_conversion_target(target)
     verify(program)
-    return chosen.convert(program)
+    if isinstance(chosen, PtirFormat):
+        return chosen.convert(program)
+    what = identified(chosen, "conversion target")
+    with blaming(what, "convert"):
+        found = chosen.convert(program)
+    if not isinstance(found, str | bytes):
+        raise PluginFault(what, f"made {described(found)}, which is neither text nor bytes")
+    if isinstance(found, str) and not _is_unicode(found):
+        raise PluginFault(what, "made text with half of a surrogate pair, which no file can hold")
+    return found
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 # -- traversal -----------------------------------------------------------------------------------
@@ -241,6 +266,9 @@ class LegalitySpec:
     """Custom-call targets, those of extension ops included."""
     hints: frozenset[HintKind] = frozenset()
 
+    def __post_init__(self) -> None:
+        check_wire_names(self.ops, f"the specification {self.name!r}")
+
     def supports(self, op: Op) -> bool:
         return call_target(op) in self.targets
 
@@ -303,7 +331,7 @@ def _illegal_op(
     name = op.mnemonic if target is None else f"custom call {target!r}"
     if not supported:
         code = "UnsupportedOp" if target is None else "UnsupportedCustomCall"
-        lacks = f"the op {name}" if target is None else f"the {name}"
+        lacks = f"the op {name} (wire name {op.wire_name})" if target is None else f"the {name}"
         yield name, Finding(code, where, f"the backend {backend.name!r} does not support {lacks}")
     yield from _illegal_dtypes(name, where, backend, lacking)
 

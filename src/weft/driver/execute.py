@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.driver.backends import DEFAULT, Backend, Executable, Storage, get_backend
+from weft.driver.guard import guarded
 from weft.driver.legalise import legalise
+from weft.driver.plugins import described
 from weft.foundation.errors import ResourceExceeded, UserError
 from weft.ptir.interp import Observer
 from weft.ptir.ir import Program
@@ -39,10 +41,12 @@ def run(
     `observer` is told the time of every instruction, on backends that run one at a time. `log` is
     told which ops were decomposed for the backend.
     """
+    if not isinstance(program, Program):
+        raise UserError(f"run takes a program, not {type(program).__name__}")
     seed = check_seed(seed)
     if not isinstance(backend, str) and not hasattr(backend, "compile"):
-        raise UserError(f"backend {backend!r} is neither a name nor a backend")
-    chosen = get_backend(backend) if isinstance(backend, str) else backend
+        raise UserError(f"{described(backend)} is neither the name of a backend nor a backend")
+    chosen = guarded(get_backend(backend) if isinstance(backend, str) else backend)
     try:
         return _run(program, inputs, chosen, seed, observer, log)
     except MemoryError:
@@ -84,6 +88,7 @@ class Prepared:
 def prepare(program: Program, backend: Backend) -> Prepared:
     """Make a program without dynamic dims ready to run on tensors that the backend holds."""
     verify(program)
+    backend = guarded(backend)
     return Prepared(program, backend, backend.compile(legalise(program, backend)))
 
 

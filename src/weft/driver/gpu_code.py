@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
-from weft.codegen.gpu import ir
 from weft.codegen.gpu.assemble import kernel_code
 from weft.codegen.gpu.compile import Cubin, Report, compile_cuda, version
+from weft.codegen.gpu.module import GpuModule, Launch
 from weft.codegen.gpu.print import cuda
 from weft.codegen.gpu.templates import accepts, build
 from weft.driver.artifacts import OpaqueRunner, kernel_key, make_artifact
@@ -30,18 +30,6 @@ from weft.target.target import Target
 
 _MARK: Final = "// ==== kernel "
 _NAMES: Final = re.compile(r"k_[0-9a-f]{16}")
-
-
-@dataclass
-class GpuCode:
-    """The dialect kernels of a module."""
-
-    kernels: dict[str, ir.Kernel] = field(default_factory=dict)
-    """By symbol."""
-    symbols: dict[str, str] = field(default_factory=dict)
-    """Kernel name to symbol; equal kernels have one symbol."""
-    order: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """By symbol: which tensor of the kernel, by position, each parameter is."""
 
 
 @dataclass
@@ -61,9 +49,12 @@ class Cubins:
     reused: int = 0
 
 
-def lower_module(module: Module, buffer_map: BufferMap, plans: PlanSet, target: Target) -> GpuCode:
+def lower_module(
+    module: Module, buffer_map: BufferMap, plans: PlanSet, target: Target
+) -> GpuModule:
     """The dialect kernels of all distinct kernels."""
-    code = GpuCode()
+    code = GpuModule()
+    order: dict[str, tuple[int, ...]] = {}
     for kernel in module.kernels:
         if kernel.pattern is Pattern.OPAQUE:
             continue
@@ -75,11 +66,11 @@ def lower_module(module: Module, buffer_map: BufferMap, plans: PlanSet, target: 
             raise Unimplemented(f"kernel {kernel.name}", findings[0].why)
         key = kernel_key(kernel, module.tensors, refs, plan, _shared(refs.values()))
         symbol = "k_" + key[:16]
-        code.symbols[kernel.name] = symbol
         if symbol not in code.kernels:
             made = build(kernel, module.tensors, refs, plan, target, symbol)
             code.kernels[symbol] = made
-            code.order[symbol] = tuple(names.index(name) for name in made.buffers)
+            order[symbol] = tuple(names.index(name) for name in made.buffers)
+        code.launches[kernel.name] = Launch(symbol, order[symbol])
     return code
 
 
@@ -89,7 +80,7 @@ def _shared(refs: Iterable[MemRef]) -> str:
     return repr([found.index(buffer) for buffer in found])
 
 
-def print_module(code: GpuCode) -> CudaCode:
+def print_module(code: GpuModule) -> CudaCode:
     """The CUDA text of every distinct kernel."""
     return CudaCode({symbol: cuda(kernel) for symbol, kernel in code.kernels.items()})
 
@@ -110,7 +101,7 @@ def read_sources(text: str) -> CudaCode:
     return CudaCode(sources)
 
 
-def check_sources(code: CudaCode, kernels: GpuCode) -> None:
+def check_sources(code: CudaCode, kernels: GpuModule) -> None:
     """There is one source for every kernel that will be launched."""
     missing = sorted(set(kernels.kernels) - set(code.sources))
     if missing:
@@ -158,7 +149,7 @@ def _unpack(data: bytes | None, arch: str) -> Cubin | None:
 def build_artifact(
     module: Module,
     buffer_map: BufferMap,
-    code: GpuCode,
+    code: GpuModule,
     cubins: Cubins,
     constants: Mapping[str, NDArray[Any]],
     run_opaque: OpaqueRunner,
@@ -170,17 +161,17 @@ def build_artifact(
     numbers = {symbol: number for number, symbol in enumerate(code.kernels)}
 
     def launch(kernel: Kernel) -> tuple[int, list[str]]:
-        symbol, names = code.symbols[kernel.name], buffers(kernel)
-        return numbers[symbol], [names[place] for place in code.order[symbol]]
+        made, names = code.launches[kernel.name], buffers(kernel)
+        return numbers[made.symbol], [names[place] for place in made.tensors]
 
     return make_artifact(cubins.arch, module, buffer_map, kernels, launch, constants, run_opaque)
 
 
-def resource_report(code: GpuCode, cubins: Cubins) -> list[str]:
+def resource_report(code: GpuModule, cubins: Cubins) -> list[str]:
     """What every distinct kernel takes, a line each."""
     users: dict[str, list[str]] = {}
-    for name, symbol in code.symbols.items():
-        users.setdefault(symbol, []).append(name)
+    for name, launch in code.launches.items():
+        users.setdefault(launch.symbol, []).append(name)
     lines = []
     for symbol, kernel in code.kernels.items():
         found = cubins.cubins[symbol].report

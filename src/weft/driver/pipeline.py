@@ -15,6 +15,7 @@ from typing import Any
 from weft.codegen.cpu import text as cpu_text
 from weft.codegen.cpu.llvm import emit_module
 from weft.codegen.gpu import text as gpu_text
+from weft.codegen.gpu import text_parser as gpu_parser
 from weft.driver import cpu_code, gpu_code
 from weft.driver.opaque import decode_op, encode_op
 from weft.driver.plans import choose_plans
@@ -177,7 +178,8 @@ CODE: dict[Kind, tuple[Stage, ...]] = {
                 c["region"], c["memory"], c["plan"], c.target
             ),
             verify=_unchecked,
-            render=lambda code: gpu_text.print_kernels(list(code.kernels.values())),
+            render=gpu_text.print_module,
+            parse=lambda text, c: gpu_parser.parse_module(text),
         ),
         Stage(
             "cu", "cu",

@@ -6,20 +6,20 @@ own, those that were registered in this process, and those that installed packag
 entry-point group. One that is not installed is asked for as `package.module:OBJECT`.
 
 Nothing that a plug-in does can look like a bug in Weft: whatever it raises that is not an error of
-Weft's becomes an `ExecutionError` that says whose fault it is.
+Weft's becomes a `PluginFault` that says whose fault it is.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
 
-from weft.foundation.errors import ExecutionError, UserError, WeftError, WeftWarning, clipped
+from weft.foundation.errors import PluginFault, UserError, WeftError, WeftWarning, clipped
 
 Plugin = TypeVar("Plugin")
 LONGEST_REPR = 60
@@ -35,8 +35,9 @@ class Registry(Generic[Plugin]):
     """The entry-point group in which packages announce theirs."""
     check: Callable[[Any], None]
     """Raises `UserError` for an object that is not one."""
-    own: Mapping[str, Callable[[], Plugin]]
-    """What loads Weft's own."""
+    own: tuple[str, ...]
+    """The names of Weft's own."""
+    load_own: Callable[[str], Plugin]
     registered: dict[str, Plugin] = field(default_factory=dict)
 
     def register(self, plugin: Plugin) -> None:
@@ -56,11 +57,13 @@ class Registry(Generic[Plugin]):
 
     def get(self, name: str) -> Plugin:
         """The one with that name; `module:OBJECT` names one that is not announced."""
+        if not isinstance(name, str):
+            raise UserError(f"a {self.noun} is asked for by its name, not by {described(name)}")
         if name in self.registered:
             return self.registered[name]
         if name in self.own:
             self._warn_of_shadows(name)
-            return self.own[name]()
+            return self.load_own(name)
         entries = list(entry_points(group=self.group, name=name))
         if entries:
             return self._announced(name, entries)
@@ -95,7 +98,7 @@ class Registry(Generic[Plugin]):
         try:
             self.check(found)
         except UserError as error:
-            raise UserError(f"{what} is of no use: {error}") from error
+            raise UserError(f"{what} cannot be used: {error}") from error
         return found
 
     def _warn_of_shadows(self, name: str) -> None:
@@ -165,12 +168,7 @@ def blaming(plugin: str, member: str) -> Iterator[None]:
     except (WeftError, MemoryError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        raise fault(plugin, f"failed in {member} with {_told(error)}") from error
-
-
-def fault(plugin: str, what: str) -> ExecutionError:
-    """The error for a plug-in that did something it must not."""
-    return ExecutionError(f"{plugin} {what}; this is a fault of the plug-in, not of Weft")
+        raise PluginFault(plugin, f"failed in {member} with {_told(error)}") from error
 
 
 def identified(plugin: Any, noun: str) -> str:

@@ -109,6 +109,15 @@ class ExecutionError(WeftError):
     """A valid program could not be carried out: a device failed, a loop never ended."""
 
 
+class PluginFault(ExecutionError):
+    """A backend or a conversion target that is not Weft's broke its promises."""
+
+    def __init__(self, plugin: str, what: str) -> None:
+        self.plugin = plugin
+        self.what = what
+        super().__init__(f"{plugin} {what}; this is a fault of the plug-in, not of Weft")
+
+
 class UserError(WeftError):
     """The call itself is wrong: a missing file, an unknown name, the wrong number of inputs."""
 

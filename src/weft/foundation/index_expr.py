@@ -232,6 +232,7 @@ def substitute(
     return add(*parts)
 
 
+@lru_cache(maxsize=1 << 14)
 def axes_of(value: Expr) -> frozenset[str]:
     """Names of the axes the expression depends on."""
     found: set[str] = set()
@@ -243,6 +244,7 @@ def axes_of(value: Expr) -> frozenset[str]:
     return frozenset(found)
 
 
+@lru_cache(maxsize=1 << 14)
 def params_of(value: Expr) -> frozenset[str]:
     """Names of the run-time parameters the expression depends on."""
     found: set[str] = set()

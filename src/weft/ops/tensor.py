@@ -24,7 +24,7 @@ from weft.foundation.errors import UserError
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.context import current, default_arena
 from weft.ops.graph.evaluate import evaluate
-from weft.ops.graph.node import Node
+from weft.ops.graph.node import Donated, Node
 from weft.ops.graph.program import as_program, reachable
 from weft.ptir.ir import Program
 from weft.ptir.literal import TensorLiteral
@@ -39,7 +39,7 @@ _MOST_SHOWN = 1_000
 class Tensor:
     """An n-dimensional array of one dtype, computed when it is read."""
 
-    __slots__ = ("__weakref__", "_node", "requires_grad")
+    __slots__ = ("__weakref__", "_node", "requires_grad", "weak")
 
     __array_priority__ = 1_000
     __array_ufunc__ = None
@@ -49,6 +49,9 @@ class Tensor:
         self._node = node
         self.requires_grad = requires_grad
         """Whether gradients are wanted with respect to this tensor, or to one it came from."""
+        self.weak = False
+        """Whether it stands for a Python number in a traced function: it takes the dtype of the
+        tensor beside it."""
         node.owner = ref(self)
 
     # -- what it is ------------------------------------------------------------------------------
@@ -128,6 +131,8 @@ class Tensor:
             evaluate([node])
         if isinstance(node.storage, TensorLiteral):
             return node.storage.array
+        if isinstance(node.storage, Donated):
+            raise node.storage.error()
         return node.arena.backend.read_storage(node.storage, node.tensor)
 
     def item(self) -> Any:

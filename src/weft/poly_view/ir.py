@@ -38,6 +38,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from weft.foundation.dtypes import DType
@@ -123,23 +124,23 @@ class PolyBlock:
     window_of: tuple[int, ...] = ()
     """The shape of the result of an update block."""
 
-    @property
+    @cached_property
     def out_axes(self) -> tuple[IterAxis, ...]:
         """The axes that are not reduced, in order: those of the result, but for an update."""
         return tuple(axis for axis in self.axes if not axis.reduce)
 
-    @property
+    @cached_property
     def reduce_axes(self) -> tuple[IterAxis, ...]:
         return tuple(axis for axis in self.axes if axis.reduce)
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         """The shape of the result, in atoms."""
         if self.write is not None:
             return self.window_of
         return tuple(axis.size for axis in self.out_axes)
 
-    @property
+    @cached_property
     def expressions(self) -> tuple[Expr, ...]:
         """Every index expression of the block."""
         reads = (e for a in self.accesses for e in (*a.map, *(g.expr for g in a.guards)))
@@ -183,6 +184,6 @@ class Scop:
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """The shapes of inputs and outputs as the program gave them."""
 
-    @property
+    @cached_property
     def by_name(self) -> dict[str, PolyBlock]:
         return {block.name: block for block in self.blocks}

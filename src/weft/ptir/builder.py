@@ -433,7 +433,7 @@ class BodyBuilder:
         op."""
         values = self._operands(CustomCall, operands)
         call = CustomCall(target, attr_map(attrs))
-        return self._located(lambda: self.append(decode_call(call), values, output))
+        return self._located(lambda: self.append(decode_call(call, output), values, output))
 
     # -- library forms: see `weft.ptir.library` --------------------------------------------------
 

@@ -1,6 +1,8 @@
 """Extension and coarse ops on the wire: an op class becomes a `CustomCall`, and back.
 
 Attributes map to the eight custom-call classes by kind; an absent optional attribute is left out.
+What the declared type of the result says (how many results there are, a size that depends on data)
+is an attribute in memory and not on the wire.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import Any
 from weft.foundation.errors import SpecViolation, clipped
 from weft.ptir.op import BY_TARGET, Op
 from weft.ptir.ops.constant import CustomCall
-from weft.ptir.ops.random import RngNormal, RngUniform
+from weft.ptir.ops.random import Drawing, RngNormal, RngUniform
 from weft.ptir.schema import (
     ISIZE_MAX,
     USIZE_MAX,
@@ -25,11 +27,14 @@ from weft.ptir.schema import (
     Isize,
     ListOf,
     Maybe,
+    Number,
     SchemaKind,
     ShapeOf,
     String,
     Usize,
+    attr_of,
 )
+from weft.ptir.types import ValueType
 
 STREAMED: dict[str, type[Op]] = {
     "weft.rng_uniform.v1": RngUniform,
@@ -43,27 +48,28 @@ _USIZE_DIGITS = len(str(USIZE_MAX))
 def encode_call(op: Op) -> Op:
     """The contract op that carries `op` on the wire: a custom call where one is needed."""
     target = op.call_target
-    if isinstance(op, RngUniform | RngNormal) and op.stream is not None:
+    if target is None and isinstance(op, Drawing) and op.stream is not None:
         target = f"weft.{op.name}.v1"
     if target is None:
         return op
     attrs: dict[str, Attr] = {}
-    for name, kind in op.all_attributes().items():
+    for name, kind in op.call_attributes().items():
         value = getattr(op, name)
         if value is not None:
             attrs[name] = _encode(kind, value)
     return CustomCall(target, tuple(sorted(attrs.items())))
 
 
-def decode_call(call: CustomCall) -> Op:
-    """The op that a custom call stands for; the call itself when its target is not known.
+def decode_call(call: CustomCall, output: ValueType) -> Op:
+    """The op that a custom call with this declared type stands for; the call itself when its target
+    is not known.
 
     Raises a violation when the target is known and the attributes are not what it takes.
     """
     cls = STREAMED.get(call.target) or BY_TARGET.get(call.target)
     if cls is None:
         return call
-    kinds = cls.all_attributes()
+    kinds = cls.call_attributes()
     given = dict(call.attrs)
     unknown = sorted(set(given) - set(kinds))
     if unknown:
@@ -73,6 +79,7 @@ def decode_call(call: CustomCall) -> Op:
             f"its attributes are {', '.join(kinds) or 'none'}",
         )
     values = {name: _decode(kinds[name], attr, name) for name, attr in given.items()}
+    values.update(cls.declared_attributes(output))
     missing = [f.name for f in dataclasses.fields(cls) if _is_required(f) and f.name not in values]
     if missing:
         raise SpecViolation(
@@ -96,6 +103,8 @@ def _encode(kind: SchemaKind, value: Any) -> Attr:
             return Attr(AttrKind.I64, _fits(value))
         case Float():
             return Attr(AttrKind.F64, value)
+        case Number():
+            return attr_of(value)
         case String():
             return Attr(AttrKind.STRING, value)
         case Choice() | DTypeOf():
@@ -122,6 +131,7 @@ _CLASSES: dict[type, frozenset[AttrKind]] = {
     Usize: frozenset({AttrKind.I64}),
     Isize: frozenset({AttrKind.I64}),
     Float: frozenset({AttrKind.F64, AttrKind.I64}),
+    Number: frozenset({AttrKind.BOOL, AttrKind.I64, AttrKind.F64}),
     String: frozenset({AttrKind.STRING}),
     Choice: frozenset({AttrKind.STRING}),
     DTypeOf: frozenset({AttrKind.STRING}),

@@ -20,11 +20,13 @@ from weft.ptir.literal import TensorLiteral
 from weft.ptir.op import Op
 from weft.ptir.ops.constant import Constant
 from weft.ptir.ops.movement import BroadcastTo
-from weft.ptir.ops.random import RngNormal, RngUniform
+from weft.ptir.ops.random import Drawing
+from weft.ptir.ops.tuples import MakeTuple
 from weft.ptir.passes.edit import Editor, dropped, edit_bodies
 from weft.ptir.passes.emitter import Emitter, Handle
 from weft.ptir.passes.log import PassLog
 from weft.ptir.streams import drop_default_streams
+from weft.ptir.types import TupleType
 from weft.ptir.verify import check_hint, verify
 
 LAST_PUBLIC_TAG = 36
@@ -77,7 +79,7 @@ def _beyond_contract(program: Program) -> tuple[Body, Instruction] | None:
 
 def _not_portable(instruction: Instruction) -> str:
     op = instruction.op
-    if isinstance(op, RngUniform | RngNormal) and op.stream is not None:
+    if isinstance(op, Drawing) and op.stream is not None:
         return f"its random stream {op.stream} is not the one that its position gives it"
     if op.tag is None or op.tag > LAST_PUBLIC_TAG:
         return f"it has no exact form in portable ops for a result of type {instruction.output}"
@@ -118,6 +120,8 @@ class _Round:
             editor.unmake(emitter.made)
             return None
         self.log.fire(f"decompose-{instruction.op.mnemonic}", editor.place(instruction))
+        if isinstance(value, tuple):
+            return _put_parts(editor, instruction, emitter.made, value)
         return _put(editor, instruction, emitter.made, value)
 
     def settle(self, before: Function, after: Function, log: PassLog) -> Function:
@@ -154,6 +158,27 @@ def _put(
         editor.forward(instruction, value.operand)
     else:
         done.append(_copy(instruction, value))
+    for new in done:
+        editor.inherit(new.id, instruction.id)
+        editor.keep(new)
+    return tuple(done)
+
+
+def _put_parts(
+    editor: Editor, instruction: Instruction, made: list[Instruction], parts: tuple[Handle, ...]
+) -> tuple[Instruction, ...]:
+    """Put the made instructions where one with a tuple result stood. The elements are read where
+    they are made; the tuple is put together only if somebody uses it as a whole."""
+    found = TupleType(tuple(part.type for part in parts))
+    if found != instruction.output:
+        raise InternalError(
+            f"{instruction.summary} of type {instruction.output} was decomposed to {found}"
+        )
+    operands = tuple(part.operand for part in parts)
+    done = list(made)
+    if editor.is_whole(instruction.id):
+        done.append(replace(instruction, op=MakeTuple(), operands=operands))
+    editor.forward_parts(instruction, operands)
     for new in done:
         editor.inherit(new.id, instruction.id)
         editor.keep(new)

@@ -70,11 +70,16 @@ class Interpreter:
                         limits.check_bytes(kind.bytes, what, self.bounds)
 
     def run(
-        self, inputs: Sequence[Value], seed: int = 0, observer: Observer | None = None
+        self,
+        inputs: Sequence[Value],
+        seed: int = 0,
+        observer: Observer | None = None,
+        execution: Callable[[int], int] | None = None,
     ) -> tuple[Value, ...]:
-        """The results of the entry function."""
+        """The results of the entry function. `execution` counts the draws of a run that this one is
+        a part of."""
         with np.errstate(all="ignore"):
-            return _Run(self, seed, observer).run(inputs)
+            return _Run(self, seed, observer, execution).run(inputs)
 
     def frame(self, body: Body, args: Sequence[Value]) -> _Frame:
         values = dict(zip(body.parameter_ids, args, strict=True))
@@ -98,11 +103,18 @@ def _steps(body: Body) -> tuple[_Step, ...]:
 
 
 class _Run:
-    def __init__(self, interpreter: Interpreter, seed: int, observer: Observer | None) -> None:
+    def __init__(
+        self,
+        interpreter: Interpreter,
+        seed: int,
+        observer: Observer | None,
+        execution: Callable[[int], int] | None,
+    ) -> None:
         self.interpreter = interpreter
         self.program = interpreter.program
         self.seed = seed
         self.observer = observer
+        self.execution = execution or self._execution
         self.drawn: Counter[int] = Counter()
         self.region_calls = 0
 
@@ -125,7 +137,7 @@ class _Run:
     def _step(self, frame: _Frame) -> _Frame | None:
         instruction = frame.steps[frame.position].instruction
         args = tuple(_value(operand, frame.values) for operand in instruction.operands)
-        context = EvalContext(instruction.output, self.seed, self._execution)
+        context = EvalContext(instruction.output, self.seed, self.execution)
         if instruction.op.regions:
             frame.running = instruction.op.run_regions(context, *args)
             return self._resume(frame, None)

@@ -1,8 +1,9 @@
 """What an op is, and the table of all of them.
 
 An op is one class: its attributes are dataclass fields with a kind (`schema.attr`), and beside them
-stand the operand names, the dtype table, the type rule (`infer`) and the reference meaning
-(`evaluate`). Everything else (codecs, printer, parser, docs) is derived from that.
+stand the operand names, the dtype table, the type rule (`infer`), the reference meaning
+(`evaluate`) and the gradient rule (`vjp`). Everything else (codecs, printer, parser, docs) is
+derived from that.
 
 Three class decorators put a class into the table:
 
@@ -25,8 +26,9 @@ from numpy.typing import NDArray
 
 from weft.foundation.axes import normalise_axis
 from weft.foundation.dtypes import DType, in_order
-from weft.foundation.errors import InternalError, SpecViolation
-from weft.ptir.schema import SchemaKind, attr, snake_case
+from weft.foundation.errors import InternalError, SpecViolation, Unimplemented
+from weft.ptir.schema import Maybe, SchemaKind, attr, snake_case
+from weft.ptir.term import Cotangents, Pullback
 from weft.ptir.types import Dim, Symbol, TensorType, TupleType, ValueType
 
 Array: TypeAlias = NDArray[Any]
@@ -115,6 +117,11 @@ class Op:
     """Whether each result element depends only on the operand elements at its own index."""
     random: ClassVar[bool] = False
     """Whether the op draws random numbers: never merged, folded or hoisted."""
+    dtype_bound: ClassVar[bool] = False
+    """Whether the result belongs to its dtype, so that a wider one would give another result:
+    random numbers, neighbours."""
+    no_gradient: ClassVar[str] = ""
+    """Why no gradient passes from the result to the operands; empty for an op with a rule."""
 
     def __post_init__(self) -> None:
         for name, kind, _ in _attributes(type(self)):
@@ -137,6 +144,17 @@ class Op:
     def all_attributes(cls) -> dict[str, SchemaKind]:
         """Attribute names and kinds, those that the core wire form leaves out included."""
         return {name: kind for name, kind, _ in _attributes(cls)}
+
+    @classmethod
+    def call_attributes(cls) -> dict[str, SchemaKind]:
+        """Attribute names and kinds of the custom call that carries such an op."""
+        said = {f.name for f in dataclasses.fields(cls) if f.metadata.get("declared", False)}
+        return {name: kind for name, kind, _ in _attributes(cls) if name not in said}
+
+    @classmethod
+    def declared_attributes(cls, output: ValueType) -> Mapping[str, Any]:
+        """The attributes that a custom call leaves to the declared type of its result."""
+        return {}
 
     @classmethod
     def spellings(cls) -> Mapping[str, Mapping[str, Any]]:
@@ -218,7 +236,7 @@ class Op:
         return kind
 
     def _dtype_attributes(self) -> Iterable[tuple[str, DType]]:
-        for name in self.schema():
+        for name in self.all_attributes():
             value = getattr(self, name)
             if name in self.dtype_table and isinstance(value, DType):
                 yield name, value
@@ -237,6 +255,15 @@ class Op:
     def evaluate(self, ctx: EvalContext, *args: Array) -> Value:
         """The result on concrete arrays; dtypes and shapes are already checked."""
         raise InternalError(f"{self.name} has no reference meaning")
+
+    # -- the gradient ----------------------------------------------------------------------------
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        """The cotangent of each operand, from those of the result: the adjoint of the derivative.
+
+        Complex numbers count as pairs of real ones with the inner product `Re(conj(a) b)`, so the
+        gradient of a real function of `z = x + i y` is `df/dx + i df/dy`."""
+        raise Unimplemented(f"the gradient of {self.mnemonic}", "there is no rule for it")
 
     # -- for control flow ------------------------------------------------------------------------
 
@@ -338,6 +365,13 @@ def _finish(cls: OpClass, name: str) -> OpClass:
             raise InternalError(f"two ops are spelled {spelling}")
         SPELLINGS[spelling] = (made, fixed)
     return made
+
+
+def make_op(name: str, types: Sequence[ValueType], attrs: Mapping[str, Any]) -> Op:
+    """The op called `name` for operands of these types; optional attributes may be left out."""
+    cls, fixed = SPELLINGS[name]
+    absent = {n: None for n, kind in cls.all_attributes().items() if isinstance(kind, Maybe)}
+    return cls.make(types, **{**absent, **fixed, **attrs})
 
 
 def all_ops() -> list[type[Op]]:

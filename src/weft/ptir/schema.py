@@ -153,6 +153,19 @@ class Float:
 
 
 @dataclass(frozen=True)
+class Number:
+    """A truth value, a whole number of 64 bits with a sign, or a 64-bit float; which of them is
+    kept."""
+
+    def check(self, value: Any) -> bool | int | float:
+        if isinstance(value, bool):
+            return value
+        if hasattr(value, "__index__"):
+            return Isize().check(value)
+        return Float().check(value)
+
+
+@dataclass(frozen=True)
 class String:
     """Text."""
 
@@ -291,6 +304,7 @@ SchemaKind: TypeAlias = (
     | Isize
     | Bool
     | Float
+    | Number
     | String
     | Choice
     | DTypeOf
@@ -310,9 +324,10 @@ OPTIONAL_DTYPE: Final = Maybe(DTypeOf())
 PADDING: Final = ListOf(Pair(Usize()))
 
 
-def attr(kind: SchemaKind, **default: Any) -> Any:
-    """Declare an attribute of an op: a dataclass field that knows its kind."""
-    return dataclasses.field(metadata={"kind": kind}, **default)
+def attr(kind: SchemaKind, *, declared: bool = False, **default: Any) -> Any:
+    """Declare an attribute of an op: a dataclass field that knows its kind. One that is `declared`
+    is not on the wire: the declared output type of the instruction says it."""
+    return dataclasses.field(metadata={"kind": kind, "declared": declared}, **default)
 
 
 def _integer(value: Any, low: int, high: int) -> int:

@@ -12,9 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from weft.ptir.ir import Body, Function, Instruction, Program, Region, ValueKey
-from weft.ptir.ops.random import RngNormal, RngUniform
-
-RandomOp = RngUniform | RngNormal
+from weft.ptir.ops.random import Drawing
 
 
 def default_streams(program: Program) -> dict[ValueKey, int]:
@@ -47,8 +45,8 @@ def assign_streams(program: Program) -> Program:
     """Give every random instruction an explicit stream."""
     ordinals = default_streams(program)
 
-    def explicit(op: RandomOp, ordinal: int) -> RandomOp:
-        return op if op.stream is not None else replace(op, stream=ordinal)
+    def explicit(op: Drawing, ordinal: int) -> Drawing:
+        return op if op.stream is not None else op.with_stream(ordinal)
 
     return _rewrite(program, ordinals, explicit) if ordinals else program
 
@@ -57,8 +55,8 @@ def drop_default_streams(program: Program) -> Program:
     """Forget the streams that equal the default."""
     ordinals = default_streams(program)
 
-    def plain(op: RandomOp, ordinal: int) -> RandomOp:
-        return replace(op, stream=None) if op.stream == ordinal else op
+    def plain(op: Drawing, ordinal: int) -> Drawing:
+        return op.with_stream(None) if op.stream == ordinal else op
 
     return _rewrite(program, ordinals, plain) if ordinals else program
 
@@ -66,12 +64,12 @@ def drop_default_streams(program: Program) -> Program:
 def _rewrite(
     program: Program,
     ordinals: dict[ValueKey, int],
-    change: Callable[[RandomOp, int], RandomOp],
+    change: Callable[[Drawing, int], Drawing],
 ) -> Program:
     def body_of(body: Body) -> tuple[Instruction, ...]:
         return tuple(
             replace(i, op=change(i.op, ordinals[body.label, i.id]))
-            if isinstance(i.op, RandomOp) and (body.label, i.id) in ordinals
+            if isinstance(i.op, Drawing) and (body.label, i.id) in ordinals
             else i
             for i in body.body
         )

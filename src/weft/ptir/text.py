@@ -62,6 +62,7 @@ from weft.ptir.schema import (
     LiteralOf,
     Maybe,
     NewDimension,
+    Number,
     Pair,
     ScalarOf,
     SchemaKind,
@@ -215,6 +216,8 @@ def _print(kind: SchemaKind, value: Any) -> str:
             return quoted(value)
         case Float():
             return repr(value)
+        case Number():
+            return str(value).lower() if isinstance(value, bool) else repr(value)
         case Dimension():
             return _dim(value)
         case ShapeOf():
@@ -559,6 +562,13 @@ class _Parser:
             return ScalarLiteral(tag, complex(*self.pair(Float())))
         return ScalarLiteral(tag, self.value(_SCALAR_KINDS[tag]))
 
+    def plain_number(self) -> bool | int | float:
+        text = self.tokens.current.text
+        if text in ("true", "false"):
+            return self.tokens.take().text == "true"
+        whole = text.lstrip("+-").isdecimal()
+        return self.tokens.integer() if whole else self.tokens.number()
+
     def value(self, kind: SchemaKind) -> Any:
         tokens = self.tokens
         match kind:
@@ -576,6 +586,8 @@ class _Parser:
                 return tokens.take().text == "true"
             case Float():
                 return tokens.number()
+            case Number():
+                return self.plain_number()
             case String():
                 return tokens.string()
             case Choice():

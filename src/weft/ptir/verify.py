@@ -122,7 +122,7 @@ def check_instruction(
         operands.append(operand_type(operand, types))
     op = instruction.op
     if isinstance(op, CustomCall):
-        decode_call(op)
+        decode_call(op, instruction.output)
         return
     inferred = op.result_type(operands, scope)
     if inferred == instruction.output:

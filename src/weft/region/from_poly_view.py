@@ -45,19 +45,26 @@ class _Lowering:
     sources: dict[str, Source] = field(default_factory=dict)
     outputs: list[str] = field(default_factory=list)
     must: dict[str, str] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
+    """Names of tensors that are given away."""
+
+    def __post_init__(self) -> None:
+        self.blocks = dict(self.scop.by_name)
+        self.view = View.of(self.scop, self.blocks, self.sources)
+        self.readers: dict[str, list[BlockKind]] = {}
+        for edge in self.scop.edges:
+            self.readers.setdefault(edge.source, []).append(self.blocks[edge.to].kind)
 
     def run(self) -> Module:
         self._inputs()
-        self.blocks = dict(self.scop.by_name)
         self._outputs()
         self._stored()
         layouts = contraction_layouts(self.blocks, set(self.sources) | self._shaped())
         for name, block in self.blocks.items():
             if name not in self.sources:
                 self._source(name, block, layouts.get(name))
-        view = View.of(self.scop, self.blocks, self.sources)
         # Poly-View has blocks after what they read; copies of outputs come last.
-        fusion = Fusion(view, self.target, list(self.blocks), self.must)
+        fusion = Fusion(self.view, self.target, list(self.blocks), self.must)
         fusion.choose()
         return self._module(fusion, merge_groups(fusion))
 
@@ -68,6 +75,7 @@ class _Lowering:
             role = "constant" if name in self.graph.constants else self.roles.get(name, "input")
             shape = self.scop.shapes.get(name, atoms)
             self.sources[name] = Source(Tensor(name, dtype, shape, role), atoms)
+            self.taken.add(name)
 
     def _source(self, name: str, block: PolyBlock, layout: Layout | None) -> None:
         shape = _shape(block) if layout is None else layout.shape(block.shape)
@@ -81,13 +89,13 @@ class _Lowering:
         found = {name for name, block in self.blocks.items() if block.kind in whole}
         for name in tuple(found):
             found.update(access.tensor for access in self.blocks[name].accesses)
-            found |= dependencies(self._view(), name)
+            found |= dependencies(self.view, name)
         return found
 
     def _free_name(self, name: str) -> str:
-        taken = {source.tensor.name for source in self.sources.values()}
-        while name in taken:
+        while name in self.taken:
             name += "_"
+        self.taken.add(name)
         return name
 
     def _outputs(self) -> None:
@@ -113,8 +121,7 @@ class _Lowering:
         same way, and no op that is carried whole wants them under another shape."""
         if block.name in self.sources or not _is_whole(access, axes, block):
             return False
-        readers = (self.blocks[e.to].kind for e in self.scop.edges if e.source == block.name)
-        if BlockKind.OPAQUE in (block.kind, *readers):
+        if BlockKind.OPAQUE in (block.kind, *self.readers.get(block.name, ())):
             return shape == _shape(block)
         return makes_up(shape, block.shape)
 
@@ -138,12 +145,9 @@ class _Lowering:
                 for access in block.accesses:
                     if access.tensor in self.blocks:
                         self.must.setdefault(access.tensor, why)
-            for source in dependencies(self._view(), name):
+            for source in dependencies(self.view, name):
                 if source in self.blocks:
                     self.must.setdefault(source, "an index or an update needs it in memory")
-
-    def _view(self) -> View:
-        return View.of(self.scop, self.blocks, self.sources)
 
     # -- kernels ---------------------------------------------------------------------------------
 
@@ -181,18 +185,22 @@ class _Lowering:
 
     def _chains(self, computed: Mapping[str, tuple[str, ...]]) -> tuple[Chain, ...]:
         """The chains of Poly-View as the kernels that compute them."""
+        places = {name: place for place, name in enumerate(computed)}
+        kernels: dict[str, list[str]] = {}
+        for kernel, names in computed.items():
+            for name in names:
+                kernels.setdefault(name, []).append(kernel)
         found = []
         for chain in self.scop.chains:
-            blocks = set(chain.blocks)
-            kernels = tuple(name for name, names in computed.items() if blocks & set(names))
-            found.append(Chain(chain.kind, kernels))
+            held = {kernel for name in chain.blocks for kernel in kernels.get(name, ())}
+            found.append(Chain(chain.kind, tuple(sorted(held, key=places.__getitem__))))
         return tuple(found)
 
     def _kernel(
         self, fusion: Fusion, group: tuple[Root, ...], number: int
     ) -> tuple[Kernel, tuple[str, ...]]:
         kernel = in_one_pass(fusion.finished(group), fusion.tensors, self.target.row_bytes)
-        names = fusion.members(group, fusion.inlined) | {root.block for root in group}
+        names = fusion.members(group) | {root.block for root in group}
         return replace(kernel, name=f"{kernel.pattern.value}{number}"), tuple(names)
 
     def _opaque(self, block: PolyBlock, number: int) -> tuple[Kernel, tuple[str, ...]]:

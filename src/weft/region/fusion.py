@@ -11,8 +11,10 @@ tried (the rollback).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from weft.poly_view.ir import Access, BlockKind
 from weft.region.assemble import assemble, draft
@@ -20,9 +22,11 @@ from weft.region.cost import kernel_seconds
 from weft.region.emit import Root, Stop, View
 from weft.region.ir import Kernel, Tensor
 from weft.region.resources import stop_reason
-from weft.region.signature import on_tensors, signature
+from weft.region.signature import Signatures, on_tensors
 from weft.target.target import Target
 
+Draft: TypeAlias = tuple[Kernel, float] | str
+"""A kernel with its time, or why it is none."""
 HEAVY = (BlockKind.REDUCE, BlockKind.CONTRACTION)
 SMALL = 64
 """Elementwise kernels of fewer blocks than this are within the limits of registers."""
@@ -46,16 +50,19 @@ class Fusion:
         self.tensors: dict[str, Tensor] = {
             source.tensor.name: source.tensor for source in self.view.sources.values()
         }
-        self.readers: dict[str, list[str]] = {name: [] for name in self.order}
+        self._sources = {
+            name: tuple(access.tensor for access in block.accesses)
+            for name, block in self.view.blocks.items()
+        }
+        self.readers: dict[str, dict[str, None]] = {name: {} for name in self.order}
         for name in self.order:
-            for source in self._sources(name):
-                if source in self.readers and name not in self.readers[source]:
-                    self.readers[source].append(name)
-        self._drafts: dict[object, tuple[Kernel, float] | str] = {}
+            for source in self._sources[name]:
+                if source in self.readers:
+                    self.readers[source][name] = None
+        self._signatures = Signatures(self.view)
+        self._known: dict[tuple[tuple[Root, ...], frozenset[str]], Draft] = {}
+        self._drafts: dict[object, Draft] = {}
         self._finished: dict[object, tuple[Kernel, tuple[str, ...]]] = {}
-
-    def _sources(self, name: str) -> list[str]:
-        return [access.tensor for access in self.view.blocks[name].accesses]
 
     def choose(self) -> None:
         """Decide about every block."""
@@ -73,7 +80,7 @@ class Fusion:
     # -- one block -------------------------------------------------------------------------------
 
     def _decide(self, name: str) -> None:
-        why = None if self._surely(name) else self._try_inline(name, self.inlined)
+        why = None if self._surely(name) else self._try_inline(name)
         if why is None:
             self.inlined.add(name)
         elif not self._roll_back(name):
@@ -83,10 +90,10 @@ class Fusion:
         """Whether inlining needs no estimate: an elementwise block that one small kernel reads,
         element by element, and that itself reads nothing out of place."""
         block = self.view.blocks[name]
-        users = self.roots_using(name, self.inlined)
+        users = self.roots_using(name)
         if block.kind is not BlockKind.EWISE or len(users) != 1:
             return False
-        inside = [*users, *self.closure(users, self.inlined)]
+        inside = [*users, *self.closure(users)]
         if len(inside) >= SMALL or not all(_in_place(a) for a in block.accesses):
             return False
         points = math.prod(block.shape)
@@ -94,20 +101,21 @@ class Fusion:
             math.prod(a.size for a in self.view.blocks[reader].axes) == points
             and all(_in_place(a) for a in self.view.blocks[reader].accesses if a.tensor == name)
             for reader in inside
-            if name in self._sources(reader)
+            if name in self._sources[reader]
         )
 
-    def _try_inline(self, name: str, inlined: set[str]) -> str | None:
+    def _try_inline(self, name: str) -> str | None:
         """Why a block cannot or should not be inlined; None where it should."""
-        users = self.roots_using(name, inlined)
-        if any(len(self.closure((user,), inlined)) >= LARGEST for user in users):
+        users = self.roots_using(name)
+        if any(len(self.closure((user,))) >= LARGEST for user in users):
             return f"a kernel that reads it has {LARGEST} blocks already"
         heavy = self.view.blocks[name].kind in HEAVY
         if heavy and len(users) > 1:
             return f"{len(users)} kernels read it"
         try:
-            before = [self.kernel((Root(user),), inlined) for user in users]
-            after = [self.kernel((Root(user),), inlined | {name}) for user in users]
+            before = [self.kernel((Root(user),)) for user in users]
+            with self._supposing(inlined=[name]):
+                after = [self.kernel((Root(user),)) for user in users]
         except Stop as reason:
             return str(reason)
         for (old, _), (new, _) in zip(before, after, strict=True):
@@ -115,79 +123,129 @@ class Fusion:
             if stop is not None:
                 return stop
         spent = sum(seconds for _, seconds in after)
-        stored = sum(seconds for _, seconds in before) + self._alone(name, inlined)
+        stored = sum(seconds for _, seconds in before) + self._storing(name, len(users))
         if spent >= stored:
             return f"computing it {len(users)} times takes {spent - stored:.2g} s longer"
         return None
 
-    def _alone(self, name: str, inlined: set[str]) -> float:
-        return self.kernel((Root(name),), inlined)[1]
+    def _storing(self, name: str, users: int) -> float:
+        """The time it takes to store a block that several kernels read: a kernel of its own, or
+        what it adds to the kernel of a contraction that nobody else reads, as its last step."""
+        alone = self._seconds(name)
+        chain = self._private_chain(name) if users > 1 else []
+        if not chain:
+            return alone
+        try:
+            with self._supposing(inlined=chain[1:]):
+                short, without = self.kernel((Root(chain[0]),))
+            with self._supposing(inlined=chain):
+                whole, seconds = self.kernel((Root(name),))
+        except Stop:
+            return alone
+        if stop_reason(short, whole, self.tensors, self.target) is not None:
+            return alone
+        return min(alone, seconds - without)
+
+    def _private_chain(self, name: str) -> list[str]:
+        """The blocks from what this one reads up to a contraction, each read by the next one alone;
+        none where there is no such contraction."""
+        for source in self._sources[name]:
+            chain: list[str] = []
+            while self._is_private(source):
+                chain.append(source)
+                if self.view.blocks[source].kind is BlockKind.CONTRACTION:
+                    return chain
+                source = self._sources[source][0]
+        return []
+
+    def _is_private(self, name: str) -> bool:
+        """Whether a block may be inlined, has operands, and has one reader."""
+        if name not in self.readers or name in self.must or not self._sources[name]:
+            return False
+        return len(self.readers[name]) == 1 and self.view.blocks[name].kind is not BlockKind.REDUCE
+
+    def _seconds(self, *names: str) -> float:
+        """The time of kernels that store one block each."""
+        return sum(self.kernel((Root(name),))[1] for name in names)
 
     def _roll_back(self, name: str) -> bool:
         """Store a reader that was inlined before, so that this block can be inlined into it."""
-        for reader in self.readers[name]:
-            if reader not in self.inlined:
-                continue
-            without = self.inlined - {reader}
-            users = self.roots_using(reader, self.inlined)
-            if self._try_inline(name, without) is not None:
-                continue
+        for reader in [found for found in self.readers[name] if found in self.inlined]:
+            users = self.roots_using(reader)
             try:
-                now = sum(self.kernel((Root(u),), self.inlined)[1] for u in users)
-                now += self._alone(name, self.inlined)
-                then = sum(self.kernel((Root(u),), without)[1] for u in users)
-                then += self._alone(reader, without | {name})
+                now = self._seconds(*users, name)
+                with self._supposing(stored=[reader]):
+                    if self._try_inline(name) is not None:
+                        continue
+                    then = self._seconds(*users)
+                    with self._supposing(inlined=[name]):
+                        then += self._seconds(reader)
             except Stop:
                 continue
             if then < now:
-                self.inlined = without | {name}
+                self.inlined.discard(reader)
+                self.inlined.add(name)
                 self.notes.append(f"{reader} is stored after all: {name} is computed with it")
                 return True
         return False
 
+    @contextmanager
+    def _supposing(self, inlined: Sequence[str] = (), stored: Sequence[str] = ()) -> Iterator[None]:
+        """The choice changed for a moment: blocks inlined that are stored, or the reverse."""
+        self.inlined.update(inlined)
+        self.inlined.difference_update(stored)
+        try:
+            yield
+        finally:
+            self.inlined.difference_update(inlined)
+            self.inlined.update(stored)
+
     # -- kernels ---------------------------------------------------------------------------------
 
-    def roots_using(self, name: str, inlined: set[str]) -> list[str]:
+    def roots_using(self, name: str) -> list[str]:
         """The stored blocks whose kernels would contain this block, if it were inlined."""
         found: dict[str, None] = {}
-        stack, seen = list(self.readers[name]), set()
+        stack, seen = list(self.readers[name]), set[str]()
         while stack:
             reader = stack.pop()
-            if reader in inlined:
+            if reader in self.inlined:
                 stack += [r for r in self.readers[reader] if r not in seen]
                 seen.update(self.readers[reader])
             else:
                 found[reader] = None
         return list(found)
 
-    def closure(self, roots: Iterable[str], inlined: set[str]) -> frozenset[str]:
-        """The inlined blocks that kernels with these roots compute."""
+    def closure(self, roots: Iterable[str], more: Collection[str] = ()) -> frozenset[str]:
+        """The inlined blocks that kernels with these roots compute; `more` are inlined too."""
         found: set[str] = set()
-        stack = [source for root in roots for source in self._sources(root)]
+        stack = [source for root in roots for source in self._sources[root]]
         while stack:
             name = stack.pop()
-            if name in inlined and name not in found:
+            if name not in found and (name in self.inlined or name in more):
                 found.add(name)
-                stack += self._sources(name)
+                stack += self._sources[name]
         return frozenset(found)
 
-    def members(self, roots: tuple[Root, ...], inlined: set[str]) -> frozenset[str]:
+    def members(self, roots: tuple[Root, ...]) -> frozenset[str]:
         """What a kernel with these roots inlines, also of one another."""
         names = {root.block for root in roots}
-        return self.closure(names, inlined | names)
+        return self.closure(names, names)
 
-    def kernel(self, roots: tuple[Root, ...], inlined: set[str]) -> tuple[Kernel, float]:
+    def kernel(self, roots: tuple[Root, ...]) -> tuple[Kernel, float]:
         """A draft of the kernel of some roots, on tensors of the same shapes, and its time."""
-        needed = self.members(roots, inlined)
-        key, _ = signature(self.view, roots, needed)
-        if key not in self._drafts:
-            self._drafts[key] = self._draft(roots, needed)
-        found = self._drafts[key]
+        needed = self.members(roots)
+        known = (roots, needed)
+        if known not in self._known:
+            key, _ = self._signatures.of(roots, needed)
+            if key not in self._drafts:
+                self._drafts[key] = self._draft(roots, needed)
+            self._known[known] = self._drafts[key]
+        found = self._known[known]
         if isinstance(found, str):
             raise Stop(found)
         return found
 
-    def _draft(self, roots: tuple[Root, ...], needed: frozenset[str]) -> tuple[Kernel, float] | str:
+    def _draft(self, roots: tuple[Root, ...], needed: frozenset[str]) -> Draft:
         try:
             kernel = draft(self.view, roots, needed)
         except Stop as reason:
@@ -196,11 +254,11 @@ class Fusion:
 
     def finished(self, roots: tuple[Root, ...]) -> Kernel:
         """The kernel of some roots as it will be; equal ones are written out once."""
-        needed = self.members(roots, self.inlined)
+        needed = self.members(roots)
         blocks = [self.view.blocks[name] for name in (*needed, *(r.block for r in roots))]
         if any(block.value_id and block.name != block.value_id for block in blocks):
             return assemble(self.view, roots, needed)
-        key, tensors = signature(self.view, roots, needed)
+        key, tensors = self._signatures.of(roots, needed)
         if key not in self._finished:
             self._finished[key] = assemble(self.view, roots, needed), tensors
         kernel, known = self._finished[key]

@@ -50,7 +50,7 @@ class _Merger:
 
     def _inside(self, group: Group) -> set[str]:
         names = {root.block for root in group}
-        return names | self.fusion.closure(names, self.fusion.inlined | names)
+        return names | self.fusion.closure(names, names)
 
     def _reads(self, group: Group) -> set[str]:
         """Every tensor that a group reads."""
@@ -107,8 +107,8 @@ class _Merger:
         fusion = self.fusion
         try:
             roots = (*group, *self._places(group, other))
-            kernel, seconds = fusion.kernel(roots, fusion.inlined)
-            parts = [fusion.kernel(part, fusion.inlined) for part in (group, other)]
+            kernel, seconds = fusion.kernel(roots)
+            parts = [fusion.kernel(part) for part in (group, other)]
         except Stop:
             return None
         stops = [stop_reason(p, kernel, fusion.tensors, fusion.target) for p, _ in parts]
@@ -121,7 +121,7 @@ class _Merger:
         """The roots of `other` placed on the axes of `group`: where it reads them, or position by
         position."""
         fusion = self.fusion
-        inside = fusion.members((*group, *other), fusion.inlined)
+        inside = fusion.members((*group, *other))
         if len(inside) >= LARGEST:
             raise Stop(f"a kernel has at most {LARGEST} blocks")
         emitter = Emitter(fusion.view, inside)

@@ -23,7 +23,8 @@ from weft.driver.reference import BACKEND
 from weft.foundation.dtypes import F64, DType, as_dtype
 from weft.ptir.ir import Body, Instruction, Program
 from weft.ptir.op import EvalContext, Op, Value
-from weft.ptir.ops.random import RngNormal, RngUniform
+from weft.ptir.ops.functions import Nextafter
+from weft.ptir.ops.random import PhiloxUniform, RngUniform
 from weft.ptir.specialise import bind_shapes, specialise
 from weft.ptir.streams import assign_streams
 from weft.ptir.types import TensorType, TupleType, ValueType
@@ -68,7 +69,7 @@ def disturbed(program: Program, round: int, ulps: float = ULPS) -> Program:
         for instruction in body.body:
             count += 1
             op = instruction.op
-            if op.regions or isinstance(op, RngUniform):
+            if op.regions or isinstance(op, RngUniform | PhiloxUniform | Nextafter):
                 made.append(instruction)
             else:
                 made.append(replace(instruction, op=_Disturbed(op, (round, count), ulps)))
@@ -102,7 +103,7 @@ class _Disturbed(Op):
 
     def _precise(self, ctx: EvalContext, args: Sequence[Array]) -> Value | None:
         """The result on the same operands in f64; None where the op has no such form."""
-        if isinstance(self.inner, RngNormal):
+        if self.inner.dtype_bound:
             return None
         wide = EvalContext(widen_type(ctx.output), ctx.seed, ctx.execution)
         return widen_op(self.inner).evaluate(wide, *widen_arrays(args))

@@ -4,10 +4,10 @@ The reference backend on the widened program gives what `weft.testing.tolerance`
 to a narrower float rounds nothing there; casts to integers, comparisons and everything else that
 jumps stay, and agree with the original as long as they are fed values that are exact in both.
 
-Three kinds of ops mean something else in another dtype and keep theirs, between casts:
+Two kinds of ops mean something else in another dtype and keep theirs, between casts:
 
-- random ops, whose numbers depend on the dtype: `cast(rng_uniform f32)`,
-- `nextafter`, whose result is a neighbour in the dtype,
+- random ops, whose numbers depend on the dtype: `cast(rng_uniform f32)`, and other ops that are
+  bound to their dtype, as `nextafter` is, whose result is a neighbour in it,
 - maxima of nothing, which for fp8_e4m3 (it has no infinity) are -448.
 """
 
@@ -26,9 +26,7 @@ from weft.ptir.ir import Body, Function, Instruction, Operand, Program, Ref, ope
 from weft.ptir.literal import ScalarLiteral, TensorLiteral, from_array
 from weft.ptir.op import Op
 from weft.ptir.ops.elementwise import BinaryFn, Cast, ElementwiseBinary
-from weft.ptir.ops.functions import Nextafter
 from weft.ptir.ops.movement import BroadcastTo
-from weft.ptir.ops.random import RngNormal, RngUniform
 from weft.ptir.ops.reduce_kind import ReduceKind
 from weft.ptir.ops.reduction import Reduce, SegmentKind, SegmentReduce
 from weft.ptir.ops.window import ReduceWindow
@@ -137,11 +135,8 @@ class _Widening:
         if output == instruction.output and operands == instruction.operands:
             # Integers throughout, or f64 already.
             self._made.append(replace(instruction, op=widen_op(op)))
-        elif isinstance(op, RngUniform | RngNormal):
-            drawn = self._add(op, (), instruction.output)
-            self._make(instruction.id, Cast(F64), (drawn,), output)
-        elif isinstance(op, Nextafter) and isinstance(instruction.output, TensorType):
-            self._next_after(instruction, operands, instruction.output)
+        elif op.dtype_bound:
+            self._as_it_is(instruction, operands)
         elif self._has_own_lowest(instruction):
             self._extreme(instruction, operands, output)
         else:
@@ -154,12 +149,19 @@ class _Widening:
         first = operand_type(instruction.operands[0], self._types)
         return _rounded_scalars(op, first.dtype) if isinstance(first, TensorType) else op
 
-    def _next_after(
-        self, instruction: Instruction, operands: Sequence[Operand], kind: TensorType
-    ) -> None:
-        narrow = [self._add(Cast(kind.dtype), (operand,), kind) for operand in operands]
-        step = self._add(instruction.op, narrow, kind)
-        self._make(instruction.id, Cast(F64), (step,), widen_type(kind))
+    def _as_it_is(self, instruction: Instruction, operands: Sequence[Operand]) -> None:
+        narrow = [
+            self._narrowed(wide, operand_type(operand, self._types))
+            for wide, operand in zip(operands, instruction.operands, strict=True)
+        ]
+        found = self._add(instruction.op, narrow, instruction.output)
+        self._make(instruction.id, Cast(F64), (found,), widen_type(instruction.output))
+
+    def _narrowed(self, operand: Operand, kind: ValueType) -> Operand:
+        """A widened operand in its own dtype again; it holds nothing that this would round."""
+        if not isinstance(kind, TensorType) or widen_type(kind) == kind:
+            return operand
+        return self._add(Cast(kind.dtype), (operand,), kind)
 
     def _has_own_lowest(self, instruction: Instruction) -> bool:
         """Whether this is a maximum or minimum over fp8_e4m3, perhaps of nothing."""

@@ -39,6 +39,7 @@ from weft.ptir.ops import (
     quantisation,
     random,
     reduction,
+    tuples,
     window,
 )
 from weft.ptir.ops import functions as fns
@@ -112,6 +113,8 @@ class _Lowering:
         args = [v for operand in instruction.operands for v in _flat(self._operand(operand))]
         if isinstance(op, constant.Constant):
             return self._literal(op.value)
+        if isinstance(op, tuples.MakeTuple):
+            return tuple(self._operand(operand) for operand in instruction.operands)
         row = ROWS.get(type(op), "Tiny has no row for it")
         if not isinstance(row, str) and isinstance(output, TensorType):
             made = row(op, args, output)
@@ -477,6 +480,9 @@ _ROWS: Final[Mapping[type[Op], Row]] = {
     window.ReduceWindow: _reduce_window,
     random.RngUniform: "draws from a stream of the run",
     random.RngNormal: "draws from a stream of the run",
+    random.RngState: "draws from a stream of the run",
+    random.PhiloxUniform: "works on the bits of integers",
+    random.PhiloxNormal: "works on the bits of integers",
     ordering.TopK: "sorts",
     ordering.Sort: "sorts",
     ordering.Argsort: "sorts",
@@ -484,6 +490,7 @@ _ROWS: Final[Mapping[type[Op], Row]] = {
     quantisation.Quantize: "rounds halves to even, which no function of Tiny does",
     quantisation.Dequantize: "subtracts zero points beyond the range of their dtype",
     quantisation.Requantize: "rounds halves to even, which no function of Tiny does",
+    tuples.MakeTuple: "the lowering takes it apart before it looks here",
     control.Cond: "control flow",
     control.While: "control flow",
     control.Scan: "control flow",

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 import weft
-from weft.driver import backends, conversion
+from weft.driver import backends, plugins
 from weft.driver.backends import backend_names, get_backend, register_backend
 from weft.driver.reference import ReferenceBackend
-from weft.foundation.errors import UserError
+from weft.foundation.dtypes import F32
+from weft.foundation.errors import UserError, WeftWarning
 from weft.ptir import Builder
 
 
@@ -28,8 +29,8 @@ class Renamed(ReferenceBackend):
 
 @pytest.fixture(autouse=True)
 def _clean_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backends, "_REGISTERED", {})
-    monkeypatch.setattr(conversion, "_REGISTERED", {})
+    monkeypatch.setattr(backends.REGISTRY, "registered", {})
+    plugins._announcers.cache_clear()
 
 
 @pytest.fixture
@@ -120,8 +121,47 @@ def test_incomplete_object_is_refused_with_what_it_lacks() -> None:
 
 
 def test_class_instead_of_object_is_refused() -> None:
-    with pytest.raises(UserError, match="it is a class, not an object"):
+    with pytest.raises(UserError, match="it is a class, and backends are objects of one"):
         register_backend(ReferenceBackend)  # type: ignore[arg-type]
+
+
+def test_an_object_is_named_by_its_class_not_by_its_address() -> None:
+    class Nothing: ...
+
+    with pytest.raises(UserError, match=r"^an object of class Nothing is not a backend: it has no"):
+        register_backend(Nothing())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("member", "value", "sentence"),
+    [
+        ("ops", {"add"}, "lists 'add' in its ops, which is no wire name; the op add is written "
+         "'ElementwiseBinary'"),
+        ("ops", {"reduce_max"}, "the op reduce_max is written 'Reduce'"),
+        ("ops", {"sqrt"}, "sqrt is an extension op, for which supports(op) answers"),
+        ("ops", {"DotGenral"}, "which is no wire name; did you mean 'DotGeneral'?"),
+        ("ops", {"?"}, "which is no wire name; they are Constant, ElementwiseUnary, "),
+        ("ops", {1: 2}, "lists 1 in its ops, which is no wire name; they are Constant, "),
+        ("ops", [[]], "lists an object of class list in its ops, which is no wire name"),
+        ("ops", {ReferenceBackend}, "lists the class ReferenceBackend in its ops, which is no w"),
+        ("ops", "Add", "the backend 'mine' has ops that are 'Add', not a set"),
+        ("ops", None, "the backend 'mine' has ops that are None, not a set"),
+        ("dtypes", {"f32"}, "lists 'f32' in its dtypes, which is not a DType; they are in "
+         "weft.foundation.dtypes, as F32"),
+        ("dtypes", F32, "the backend 'mine' has dtypes that are an object of class DType, not a"),
+        ("hints", {"ElementwiseDag"}, "lists 'ElementwiseDag' in its hints, which is not a weft."),
+        ("name", "", "an object of class Renamed is not a backend: its name is '', not a word"),
+        ("name", 3, "an object of class Renamed is not a backend: its name is 3, not a word"),
+    ],
+)  # fmt: skip
+def test_what_a_backend_says_of_itself_is_checked(member: str, value: Any, sentence: str) -> None:
+    wrong = Renamed("mine")
+    setattr(wrong, member, value)
+    with pytest.raises(UserError, match=re.escape(sentence)):
+        register_backend(wrong)
+    b = Builder()
+    with pytest.raises(UserError, match=re.escape(sentence)):
+        weft.run(b.build(b.param("f32")), [1.0], backend=wrong)
 
 
 # -- installed -----------------------------------------------------------------------------------
@@ -145,21 +185,67 @@ def test_registered_goes_before_installed(site: Path) -> None:
 
 def test_installed_cannot_take_an_own_name(site: Path) -> None:
     install(site, "bold", SOURCE, reference="first")
-    assert get_backend("reference").name == "reference"
-    assert type(get_backend("reference")) is ReferenceBackend
+    sentence = "the package plugin-bold announces a backend 'reference', which is the name of Weft"
+    with pytest.warns(WeftWarning, match=sentence):
+        assert type(get_backend("reference")) is ReferenceBackend
+    with pytest.warns(WeftWarning, match=sentence):
+        assert backend_names().count("reference") == 1
+
+
+# -- not installed -------------------------------------------------------------------------------
+
+
+def test_a_backend_that_is_not_installed_is_named_by_its_module(site: Path) -> None:
+    (site / "plugin_loose.py").write_text(SOURCE)
+    assert negated("plugin_loose:second") == [-1, -2]
+    assert "plugin_loose:second" not in backend_names()
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("plugin_loose:third", "cannot be loaded: AttributeError: module 'plugin_loose' has no"),
+        (
+            "plugin_nowhere:first",
+            "cannot be loaded: ModuleNotFoundError: No module named 'plugin_n",
+        ),
+        ("plugin_loose:Plugin", "cannot be used: the class Plugin is not a backend: it is a class"),
+        ("plugin_loose:", "there is no backend 'plugin_loose:'; the backends are reference, "),
+        (":first", "there is no backend ':first'; the backends are reference, "),
+        ("plugin loose:first", "cannot be loaded: "),
+        ("..:x", "cannot be loaded: "),
+    ],
+)
+def test_a_wrong_place_is_a_sentence(site: Path, name: str, sentence: str) -> None:
+    (site / "plugin_loose.py").write_text(SOURCE)
+    with pytest.raises(UserError, match=re.escape(sentence)):
+        get_backend(name)
+
+
+def test_a_backend_is_asked_for_by_name() -> None:
+    with pytest.raises(UserError, match="a backend is asked for by its name, not by 3"):
+        get_backend(3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("source", "value", "sentence"),
     [
-        ("raise RuntimeError('no driver')", "x", "is installed but cannot be loaded: no driver"),
-        ("import not_there_at_all", "x", "cannot be loaded: No module named 'not_there_at_all'"),
-        ("x = 1", "y", "cannot be loaded: module 'plugin_broken' has no attribute 'y'"),
-        ("x = (", "x", "is installed but cannot be loaded"),
-        ("x = 1", "x", "1 is not a backend (announced as 'broken'): it has no name, dtypes, ops"),
+        ("raise RuntimeError('no driver')", "x", "cannot be loaded: RuntimeError: no driver"),
+        ("import not_there_at_all", "x", "cannot be loaded: ModuleNotFoundError: No module named"),
+        ("x = 1", "y", "AttributeError: module 'plugin_broken' has no attribute 'y'"),
+        ("x = (", "x", "announces, cannot be loaded: SyntaxError: '(' was never closed"),
+        ("raise SystemExit('bye')", "x", "announces, cannot be loaded: SystemExit: bye"),
+        ("import sys; sys.exit()", "x", "announces, cannot be loaded: SystemExit"),
+        ("class Odd(BaseException): ...\nraise Odd('no')", "x", "cannot be loaded: Odd: no"),
+        ("x = 1", "x", "cannot be used: 1 is not a backend: it has no name, dtypes, ops, hints"),
         ("x = None", "x", "None is not a backend"),
-        (SOURCE, "Plugin", "Plugin'> is not a backend (announced as 'broken'): it is a class"),
-        (SOURCE, "first", "the backend announced as 'broken' calls itself 'first'"),
+        (SOURCE, "Plugin", "cannot be used: the class Plugin is not a backend: it is a class"),
+        (SOURCE, "first", "announces, calls itself 'first'"),
+        (
+            SOURCE + "first.ops = {'neg'}",
+            "first",
+            "cannot be used: the backend 'first' lists 'neg'",
+        ),
     ],
 )
 def test_broken_entry_point_is_a_sentence(
@@ -169,6 +255,7 @@ def test_broken_entry_point_is_a_sentence(
     assert "broken" in backend_names()
     with pytest.raises(UserError, match=re.escape(sentence)) as caught:
         get_backend("broken")
+    assert str(caught.value).startswith("the backend 'broken', which the package plugin-broken ann")
     assert "\n" not in str(caught.value)
 
 
@@ -182,5 +269,5 @@ def test_two_packages_with_one_name(site: Path) -> None:
     install(site, "one", SOURCE, first="first")
     install(site, "two", SOURCE, first="first")
     assert backend_names().count("first") == 1
-    with pytest.raises(UserError, match="announced by plugin-one and plugin-two; uninstall all"):
+    with pytest.raises(UserError, match="by the package plugin-one and the package plugin-two; un"):
         get_backend("first")

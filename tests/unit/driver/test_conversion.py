@@ -24,7 +24,7 @@ from weft.driver.conversion import (
     walk_program,
 )
 from weft.foundation.dtypes import ANY, F32, I1, SI32
-from weft.foundation.errors import SpecViolation, Unimplemented, UserError
+from weft.foundation.errors import ExecutionError, SpecViolation, Unimplemented, UserError
 from weft.ptir import Builder, Function, Program, loads
 from weft.ptir.ir import HintKind, HintPolicy, HintRegion
 from weft.ptir.op import CORE
@@ -34,7 +34,7 @@ from weft.ptir.types import TupleType, tensor
 
 @pytest.fixture(autouse=True)
 def _clean_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversion, "_REGISTERED", {})
+    monkeypatch.setattr(conversion.REGISTRY, "registered", {})
 
 
 def small() -> Program:
@@ -97,7 +97,9 @@ def test_incomplete_target_is_refused() -> None:
 
 
 def test_unknown_target_lists_the_known_ones() -> None:
-    with pytest.raises(UserError, match="no conversion target 'elf'; the targets are ptir-text, "):
+    with pytest.raises(
+        UserError, match="no conversion target 'elf'; the conversion targets are ptir-t"
+    ):
         convert(small(), "elf")
 
 
@@ -105,6 +107,59 @@ def test_convert_verifies_first() -> None:
     register_conversion_target(Shout())
     with pytest.raises(SpecViolation, match="EntryUndefined"):
         convert(replace(small(), entry="other"), "shout")
+
+
+class Stubborn:
+    """A target whose `convert` is given."""
+
+    name = "stubborn"
+    description = "whatever it likes"
+    extension = ".txt"
+
+    def __init__(self, convert: Any) -> None:
+        self.convert = convert
+
+
+def _fails(error: BaseException) -> Any:
+    def convert(program: Program) -> str:
+        raise error
+
+    return convert
+
+
+@pytest.mark.parametrize(
+    ("made", "sentence"),
+    [
+        (_fails(KeyError("add")), "failed in convert with KeyError: 'add'"),
+        (_fails(SystemExit()), "failed in convert with SystemExit"),
+        (lambda program: None, "made None, which is neither text nor bytes"),
+        (lambda program: ["text"], "made an object of class list, which is neither text nor bytes"),
+        (
+            lambda program: "\ud800",
+            "made text with half of a surrogate pair, which no file can hold",
+        ),
+    ],
+)
+def test_what_a_target_does_wrong_is_its_fault(made: Any, sentence: str) -> None:
+    register_conversion_target(Stubborn(made))
+    whole = f"the conversion target 'stubborn' ({__name__}) {sentence}; this is a fault of the plug"
+    with pytest.raises(ExecutionError, match=re.escape(whole)):
+        convert(small(), "stubborn")
+
+
+def test_a_target_may_refuse() -> None:
+    register_conversion_target(Stubborn(_fails(Unimplemented("tanh", "no such instruction"))))
+    with pytest.raises(Unimplemented, match="no such instruction"):
+        convert(small(), "stubborn")
+
+
+@pytest.mark.parametrize("member", ["description", "extension"])
+def test_members_of_a_target_are_text(member: str) -> None:
+    wrong = Stubborn(str)
+    setattr(wrong, member, 3)
+    sentence = f"the conversion target 'stubborn' has the {member} 3, which is not a text"
+    with pytest.raises(UserError, match=sentence):
+        register_conversion_target(wrong)
 
 
 # -- walk_program --------------------------------------------------------------------------------
@@ -320,7 +375,10 @@ def test_missing_op_is_found_in_regions_too() -> None:
     findings = check_program_legality(nested(), spec)
     assert [f.code for f in findings] == ["UnsupportedOp"] * 6
     assert findings[0].where.startswith("%2 = neg(%1) in function @main (test_conversion.py:")
-    assert findings[0].why == "the backend 'tiny' does not support the op neg"
+    assert (
+        findings[0].why
+        == "the backend 'tiny' does not support the op neg (wire name ElementwiseUnary)"
+    )
     assert [f.where.split(" in ")[1].split(" (")[0] for f in findings] == [
         "function @main", "region ^1", "region ^2", "region ^0", "region ^3", "function @main",
     ]  # fmt: skip
@@ -414,13 +472,18 @@ def test_only_required_hints_must_be_met() -> None:
     assert check_program_legality(hinted(HintPolicy.REQUIRED), able) == []
 
 
+def test_a_specification_names_ops_as_the_wire_does() -> None:
+    with pytest.raises(UserError, match=r"'tiny' lists 'cond' in its ops.* is written 'Cond'"):
+        replace(EVERYTHING, name="tiny", ops=frozenset({"cond"}))
+
+
 def test_require_legal_names_the_first_op_its_place_and_the_reason() -> None:
     spec = replace(EVERYTHING, name="tiny", ops=ALL_OPS - {"Cond"})
     with pytest.raises(Unimplemented) as caught:
         require_legal(nested(), spec)
     assert caught.value.op == "cond"
     assert re.fullmatch(
-        r"Unimplemented cond: the backend 'tiny' does not support the op cond; "
+        r"Unimplemented cond: the backend 'tiny' does not support the op cond \(wire name Cond\); "
         r"it is %3 = cond\(%0, %0, %2\) in function @main \(test_conversion.py:\d+\)",
         str(caught.value),
     )

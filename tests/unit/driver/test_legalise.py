@@ -49,7 +49,7 @@ class PlainBackend(ReferenceBackend):
 
 @pytest.fixture(autouse=True)
 def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backends, "_REGISTERED", {})
+    monkeypatch.setattr(backends.REGISTRY, "registered", {})
     register_backend(PlainBackend())
 
 

@@ -26,7 +26,7 @@ Weft = Callable[..., tuple[int, str, str]]
 def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Weft:
     """Runs the command line in this process, which knows a faulty backend."""
     backend = FaultyBackend("tanh")
-    monkeypatch.setitem(backends._REGISTERED, backend.name, backend)
+    monkeypatch.setitem(backends.REGISTRY.registered, backend.name, backend)
 
     def call(*args: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["weft", *map(str, args)])

@@ -384,7 +384,7 @@ class Answering(ReferenceBackend):
 
 ANSWERS: list[tuple[Any, str, str]] = [
     (Unimplemented("neg", "too hard"), "unimplemented", "Unimplemented neg: too hard"),
-    (IndexError("far out"), "fail", "IndexError was raised: far out"),
+    (IndexError("far out"), "fail", "the backend failed in execute with IndexError: far out"),
     (weft.ExecutionError("no"), "fail", "ExecutionError was raised: no"),
     (
         weft.SpecViolation("ShapeMismatch", "so"),
@@ -394,10 +394,18 @@ ANSWERS: list[tuple[Any, str, str]] = [
     (
         lambda xs: [(-xs[0]).astype(np.float64)],
         "fail",
-        "result 0 is f64[3, 5, 7], not f32[3, 5, 7]",
+        "the backend gives an array of float64[3, 5, 7] for f32[3, 5, 7]",
     ),
-    (lambda xs: [-xs[0][0]], "fail", "result 0 is f32[5, 7], not f32[3, 5, 7]"),
-    (lambda xs: [(-xs[0]).tolist()], "fail", "result 0 is of type list, not an array"),
+    (
+        lambda xs: [-xs[0][0]],
+        "fail",
+        "the backend gives an array of float32[5, 7] for f32[3, 5, 7]",
+    ),
+    (
+        lambda xs: [(-xs[0]).tolist()],
+        "fail",
+        "the backend read an object of class list instead of an array",
+    ),
     (lambda xs: [-xs[0]], "pass", ""),
     (
         lambda xs: [np.negative(xs[0], out=xs[0])],
@@ -581,6 +589,30 @@ def test_the_command_tells_of_failures(
         assert {name for name, result in by_id.items() if result["outcome"] == outcome} == ids
     assert document["pass"] == document["cases"] - 3
     assert "sqrt/f32/odd" in html.read_text()
+
+
+class Idle(MutantBackend):
+    """A backend that says it can do nothing."""
+
+    ops = frozenset()
+
+
+def test_a_backend_that_refuses_everything_is_told_why(capfd: pytest.CaptureFixture[str]) -> None:
+    register_backend(Idle("conformance-idle", lambda op: op))
+    args = ["--backend", "conformance-idle", "--filter"]
+    assert weft_command(*args, "neg/f32/*") == 1
+    found = capfd.readouterr()
+    first = select("neg/f32/*")[0].id
+    assert f"0 pass, 0 fail, {len(select('neg/f32/*'))} unimplemented" in found.out
+    assert found.err.lstrip().startswith(
+        f"warning: the backend carried out nothing of this; it refused {first}, the first case, "
+        "with: Unimplemented neg: the backend 'conformance-idle' does not support the op neg (wire "
+    )
+    # Rejections pass without the backend, and say nothing of what it can do.
+    assert weft_command(*args, "*IntegerDivideByZero*") == 1
+    assert "carried out nothing" in capfd.readouterr().err
+    assert weft_command(*args, "reject/RankTooLarge/*") == 0
+    assert capfd.readouterr().err.strip() == ""
 
 
 def test_the_command_takes_up_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

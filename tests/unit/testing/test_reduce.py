@@ -181,7 +181,7 @@ def test_the_script_reproduces_the_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     case, backend = broken(8)
-    monkeypatch.setitem(backends._REGISTERED, backend.name, backend)
+    monkeypatch.setitem(backends.REGISTRY.registered, backend.name, backend)
     small, few = reduce_program(
         case.program, case.inputs, lambda p, v: disagrees(p, v, backend.name)
     )

@@ -144,18 +144,30 @@ class Code:
         self.declared[full] = f"declare {kind} @{full}({value.type})"
         return self.assign(f"call {kind} @{full}({value})", scalar, value.lanes)
 
-    def function(self, name: str, x: Val, body: Callable[[Code, Val], Val]) -> Val:
-        """A call of a function of one value that `body` writes, once per type."""
+    def intrinsic_scalar(self, name: str, value: Val) -> Val:
+        """An intrinsic that makes one number of a vector, such as `llvm.vector.reduce.or`."""
+        scalar = _SUFFIX.get(value.scalar, value.scalar)
+        full = f"{name}.v{value.lanes}{scalar}"
+        self.declared[full] = f"declare {value.scalar} @{full}({value.type})"
+        return self.assign(f"call {value.scalar} @{full}({value})", value.scalar)
+
+    def function(self, name: str, body: Callable[..., Val], *args: Val) -> Val:
+        """A call of a function of values of one type that `body` writes, once per type."""
+        values = self.level(*args)
+        x = values[0]
         full = f"{name}_{x.scalar}_{x.lanes}"
         if full not in self.functions:
             inner = Code()
             inner.functions = self.functions
-            result = body(inner, Val("%x", x.scalar, x.lanes))
+            names = [f"%x{number}" for number in range(len(values))]
+            result = body(inner, *(Val(name, x.scalar, x.lanes) for name in names))
             self.declared.update(inner.declared)
             lines = "\n".join(inner.lines)
-            head = f"define internal {x.type} @{full}({x.type} %x) nounwind {{"
+            parameters = ", ".join(f"{x.type} {name}" for name in names)
+            head = f"define internal {x.type} @{full}({parameters}) nounwind {{"
             self.functions[full] = f"{head}\nentry:\n{lines}\n  ret {result}\n}}"
-        return self.assign(f"call {x.type} @{full}({x})", x.scalar, x.lanes)
+        operands = ", ".join(map(str, values))
+        return self.assign(f"call {x.type} @{full}({operands})", x.scalar, x.lanes)
 
     def lane(self, value: Val, index: int) -> Val:
         if value.lanes == 1:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from weft.codegen.cpu.code import Code, Val, number
-from weft.codegen.cpu.math import BODIES
+from weft.codegen.cpu import math as elementary
 from weft.foundation.dtypes import BF16, F16, F32, F64, I1, DType
 from weft.foundation.errors import Unimplemented
 
@@ -27,9 +27,9 @@ _PREDICATES = {
 _FLOAT_OPS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 _INTEGER_OPS = {"add": "add", "sub": "sub", "mul": "mul"}
 FUNCTIONS = frozenset(
-    {"neg", "abs", "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "recip", "tanh", "erf", "relu"}
-    | {"gelu", "silu", "floor", "ceil", "trunc", "not", "max", "min", "div", "cast", "select"}
-    | {"const", "index"}
+    {"neg", "abs", "sqrt", "rsqrt", "recip", "relu", "gelu", "silu", "not", "max", "min", "div"}
+    | {"cast", "select", "const", "index"}
+    | elementary.FUNCTIONS
     | set(_INTEGER_OPS)
     | set(_PREDICATES)
 )
@@ -174,8 +174,8 @@ class Elements:
                 return code.binary("fdiv", one, x)
             case "rsqrt":
                 return code.binary("fdiv", one, code.intrinsic("llvm.sqrt", x))
-            case _ if fn in BODIES:
-                return code.function(fn, x, BODIES[fn])
+            case _ if fn in elementary.FUNCTIONS:
+                return elementary.apply(code, fn, *args)
             case "relu":
                 return code.intrinsic("llvm.maximum", x, number(0.0, x.scalar, x.lanes))
             case "silu":

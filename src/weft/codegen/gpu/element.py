@@ -150,6 +150,13 @@ def supports(fn: str, dtype: DType) -> bool:
     return dtype in HELD and (fn in ("cast", "select", "const") or fn in _table(fn, dtype))
 
 
+def arity(fn: str, dtype: DType) -> int:
+    """How many arguments a function that there is code for takes."""
+    if fn in ("const", "cast", "select"):
+        return ("const", "cast", "", "select").index(fn)
+    return 2 if "{1}" in _table(fn, dtype)[fn] else 1
+
+
 def _rounds(op: ElementOp, dtypes: Mapping[str, DType]) -> bool:
     if op.deferred_rounding or op.fn in _UNROUNDED:
         return False

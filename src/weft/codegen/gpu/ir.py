@@ -8,8 +8,9 @@
            | CpAsync | Gather | CommitGroup | WaitGroup | LdMatrix | MmaSync                  SM80
            | MbarrierInit | MbarrierInitFence | MbarrierExpectTx | MbarrierArrive | MbarrierWait
            | PrefetchMap | TmaLoad | TmaStore | TmaCommit | TmaWaitRead | ProxyFence
-           | Descriptor | WgmmaFence | Wgmma | WgmmaCommit | WgmmaWait               SM90
-           | StMatrix | NamedBarrier | SyncThreads | SetMaxNReg
+           | Descriptor | WgmmaFence | Wgmma | WgmmaCommit | WgmmaWait
+           | StMatrix | SetMaxNReg                                                   SM90
+           | NamedBarrier | SyncThreads                                              both
 
 Semantics. Every statement is executed by all threads that reach it, each with its own variables
 and register arrays; `Roles` sends ranges of warps (whole warpgroups) to different bodies. Shared
@@ -458,6 +459,15 @@ class SetMaxNReg:
     grow: bool
 
 
+@dataclass(frozen=True)
+class StMatrix:
+    """Store two or four 8 x 8 matrices of 16-bit elements, one row address per lane."""
+
+    target: Address
+    source: RegAt
+    count: int
+
+
 # SM80
 
 
@@ -524,15 +534,6 @@ class MmaSync:
 
 
 @dataclass(frozen=True)
-class StMatrix:
-    """Store two or four 8 x 8 matrices of 16-bit elements, one row address per lane."""
-
-    target: Address
-    source: RegAt
-    count: int
-
-
-@dataclass(frozen=True)
 class NamedBarrier:
     """Meet the other threads that use the same number."""
 
@@ -545,14 +546,16 @@ class SyncThreads:
     """Meet all threads of the block."""
 
 
+Sm80Stmt: TypeAlias = CpAsync | Gather | CommitGroup | WaitGroup | LdMatrix | MmaSync
+Sm90Stmt: TypeAlias = (
+    MbarrierInit | MbarrierInitFence | MbarrierExpectTx | MbarrierArrive | MbarrierWait
+    | PrefetchMap | TmaLoad | TmaStore | TmaCommit | TmaWaitRead | ProxyFence
+    | Descriptor | WgmmaFence | Wgmma | WgmmaCommit | WgmmaWait | SetMaxNReg | StMatrix
+)  # fmt: skip
 Stmt: TypeAlias = (
     Let | Set | Registers | For | If | Roles
     | LoadElement | StShared | StSharedVec | LoadShared | Epilogue | StGlobalVec | ValueStmt
-    | MbarrierInit | MbarrierInitFence | MbarrierExpectTx | MbarrierArrive | MbarrierWait
-    | PrefetchMap | TmaLoad | TmaStore | TmaCommit | TmaWaitRead | ProxyFence
-    | Descriptor | WgmmaFence | Wgmma | WgmmaCommit | WgmmaWait | SetMaxNReg
-    | CpAsync | Gather | CommitGroup | WaitGroup | LdMatrix | MmaSync
-    | StMatrix | NamedBarrier | SyncThreads
+    | Sm80Stmt | Sm90Stmt | NamedBarrier | SyncThreads
 )  # fmt: skip
 
 

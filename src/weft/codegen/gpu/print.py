@@ -1,7 +1,8 @@
 """CUDA C from the dialect: each statement is a line or a block of them.
 
-The text printed here is what is compiled. Identifiers are the dialect's own; buffers are `b0, b1`,
-tensor maps `m0, m1`. Register arrays are indexed by literals, so that they stay in registers.
+The text printed here is what is compiled. Identifiers are the dialect's own; those that end in an
+underscore, which no name of the dialect does, are the printer's. Buffers are `b0, b1`, tensor maps
+`m0, m1`. Register arrays are indexed by literals, so that they stay in registers.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ def _head(kernel: ir.Kernel) -> Iterator[str]:
     yield prelude.ELEMENTS
     if any(isinstance(s, ValueStmt | ir.LoadElement) for s in statements):
         yield prelude.THREADS
-    if any(isinstance(s, ir.MbarrierInit | ir.TmaLoad | ir.StMatrix) for s in statements):
+    if any(isinstance(s, ir.Sm90Stmt) for s in statements):
         yield prelude.SM90
-    if any(isinstance(s, ir.CpAsync | ir.Gather | ir.LdMatrix) for s in statements):
+    if any(isinstance(s, ir.Sm80Stmt) for s in statements):
         yield prelude.SM80
     shapes: dict[tuple[int, DType, Major, Major], None] = {}
     narrow: dict[DType, None] = {}

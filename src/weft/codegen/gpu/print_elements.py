@@ -21,21 +21,21 @@ def epilogue(node: ir.Epilogue, address: AddressText) -> Iterator[str]:
 
 def _epilogue(node: ir.Epilogue, address: AddressText) -> Iterator[str]:
     fragment = node.fragment
-    yield f"const int row = {text(fragment.row)};"
-    yield f"const int column = {text(fragment.column)};"
+    yield f"const int row_ = {text(fragment.row)};"
+    yield f"const int column_ = {text(fragment.column)};"
     for source in node.sources:
         if isinstance(source, ir.GlobalElements) and source.column_stride == 0:
             yield from _rows(source, fragment)
     yield "#pragma unroll"
-    yield from braced(f"for (int g = 0; g < {fragment.groups}; ++g)", _group(node, address))
+    yield from braced(f"for (int g_ = 0; g_ < {fragment.groups}; ++g_)", _group(node, address))
 
 
 def _rows(source: ir.GlobalElements, fragment: ir.Fragment) -> Iterator[str]:
     """Values that depend on the row alone are loaded once, before the loop."""
     for half in (0, 1):
-        place = text(source.base) + f" + (i64)(row + {8 * half}) * {source.row_stride}"
-        guard = f"row + {8 * half} < {fragment.rows}" if source.row_stride else "1"
-        yield _load_text(f"{source.name}_r{half}", source, place, guard)
+        place = text(source.base) + f" + (i64)(row_ + {8 * half}) * {source.row_stride}"
+        guard = f"row_ + {8 * half} < {fragment.rows}" if source.row_stride else "1"
+        yield _load_text(f"{source.name}_r{half}_", source, place, guard)
 
 
 def _load_text(name: str, source: ir.GlobalElements, place: str, guard: str) -> str:
@@ -50,23 +50,23 @@ def _load_text(name: str, source: ir.GlobalElements, place: str, guard: str) -> 
 def _group(node: ir.Epilogue, address: AddressText) -> Iterator[str]:
     for source in node.sources:
         if isinstance(source, ir.SharedColumns):
-            yield f"float {source.name}_c0, {source.name}_c1;"
-            place = f"{address(source.source)} + g * 32"
-            yield f"load_shared_pair({source.name}_c0, {source.name}_c1, {place});"
-    yield "float y0, y1, y2, y3;"
+            yield f"float {source.name}_c0_, {source.name}_c1_;"
+            place = f"{address(source.source)} + g_ * 32"
+            yield f"load_shared_pair({source.name}_c0_, {source.name}_c1_, {place});"
+    yield "float y0_, y1_, y2_, y3_;"
     for element in range(4):
         yield from braced("", _element(node, element))
     if node.out_dtype is F32:
         for element in range(4):
-            yield f"{_out(node.out, 4, element)} = y{element};"
+            yield f"{_out(node.out, 4, element)} = y{element}_;"
     else:
         pack = f"pack_{node.out_dtype.name}"
-        yield f"{_out(node.out, 2, 0)} = {pack}(y0, y1);"
-        yield f"{_out(node.out, 2, 1)} = {pack}(y2, y3);"
+        yield f"{_out(node.out, 2, 0)} = {pack}(y0_, y1_);"
+        yield f"{_out(node.out, 2, 1)} = {pack}(y2_, y3_);"
 
 
 def _out(out: ir.RegAt, per_group: int, element: int) -> str:
-    return f"{out.array}[{out.index} + g * {per_group} + {element}]"
+    return f"{out.array}[{out.index} + g_ * {per_group} + {element}]"
 
 
 def _element(node: ir.Epilogue, element: int) -> Iterator[str]:
@@ -79,16 +79,16 @@ def _element(node: ir.Epilogue, element: int) -> Iterator[str]:
     for op in node.ops:
         yield statement(op, dtypes)
         dtypes[op.name] = op.dtype
-    yield f"y{element} = {node.result};"
+    yield f"y{element}_ = {node.result};"
 
 
 def _source(source: ir.ElementSource, fragment: ir.Fragment, half: int, side: int) -> str:
-    row, column = f"(row + {8 * half})", f"(column + g * 8 + {side})"
+    row, column = f"(row_ + {8 * half})", f"(column_ + g_ * 8 + {side})"
     match source:
         case ir.SharedColumns(name=name):
-            return f"const float {name} = {name}_c{side};"
+            return f"const float {name} = {name}_c{side}_;"
         case ir.GlobalElements(name=name, column_stride=0):
-            return f"const {held(source.dtype)} {name} = {name}_r{half};"
+            return f"const {held(source.dtype)} {name} = {name}_r{half}_;"
         case ir.GlobalElements(name=name, row_stride=rows, column_stride=columns):
             place = f"{text(source.base)} + (i64){row} * {rows} + (i64){column} * {columns}"
             guard = f"{row} < {fragment.rows} && {column} < {fragment.columns}"
@@ -105,22 +105,22 @@ def store_vectors(node: ir.StGlobalVec) -> Iterator[str]:
 
 def _store_vectors(node: ir.StGlobalVec) -> Iterator[str]:
     fragment = node.fragment
-    yield f"const int row = {text(fragment.row)};"
-    yield f"const int column = {text(fragment.column)};"
+    yield f"const int row_ = {text(fragment.row)};"
+    yield f"const int column_ = {text(fragment.column)};"
     yield "#pragma unroll"
     yield from braced(
-        f"for (int g = 0; g < {fragment.groups}; ++g)",
+        f"for (int g_ = 0; g_ < {fragment.groups}; ++g_)",
         (line for half in (0, 1) for line in _store_half(node, half)),
     )
 
 
 def _store_half(node: ir.StGlobalVec, half: int) -> Iterator[str]:
     fragment = node.fragment
-    place = f"{text(node.base)} + (i64)(row + {8 * half}) * {node.row_stride}"
-    place += f" + (i64)(column + g * 8) * {node.column_stride}"
+    place = f"{text(node.base)} + (i64)(row_ + {8 * half}) * {node.row_stride}"
+    place += f" + (i64)(column_ + g_ * 8) * {node.column_stride}"
     size = node.dtype.storage_bytes
     yield from braced(
-        f"if (row + {8 * half} < {fragment.rows})",
+        f"if (row_ + {8 * half} < {fragment.rows})",
         _store_pair(node, half, f"b{node.buffer} + ({place}) * {size}"),
     )
 
@@ -131,16 +131,16 @@ def _store_pair(node: ir.StGlobalVec, half: int, pointer: str) -> Iterator[str]:
     if node.dtype is F32:
         values = [_out(node.source, 4, 2 * half + side) for side in (0, 1)]
         pair = f"*(float2*)({pointer}) = make_float2({values[0]}, {values[1]});"
-        single = [f"*(float*)(p{{}}) = {value};" for value in values]
+        single = [f"*(float*)(p{{}}_) = {value};" for value in values]
     else:
         value = _out(node.source, 2, half)
         pair = f"*(u32*)({pointer}) = {value};"
-        single = [f"*(u16*)(p{{}}) = (u16){value};", f"*(u16*)(p{{}}) = (u16)({value} >> 16);"]
+        single = [f"*(u16*)(p{{}}_) = (u16){value};", f"*(u16*)(p{{}}_) = (u16)({value} >> 16);"]
     if wide_store:
-        yield f"if (column + g * 8 < {columns}) {pair}"
+        yield f"if (column_ + g_ * 8 < {columns}) {pair}"
         return
     step = node.column_stride * node.dtype.storage_bytes
-    yield f"char* p0 = {pointer};"
-    yield f"char* p1 = p0 + {step};"
+    yield f"char* p0_ = {pointer};"
+    yield f"char* p1_ = p0_ + {step};"
     for side in (0, 1):
-        yield f"if (column + g * 8 + {side} < {columns}) " + single[side].format(side)
+        yield f"if (column_ + g_ * 8 + {side} < {columns}) " + single[side].format(side)

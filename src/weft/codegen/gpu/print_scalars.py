@@ -3,30 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final
 
 from weft.codegen.gpu.ir import RegAt
-from weft.codegen.gpu.scalar import Lit, Name, Op, Scalar, Special, TableAt, Wide
+from weft.codegen.gpu.scalar import INFIX, Lit, Name, Op, Scalar, Special, TableAt, Wide
 from weft.foundation.errors import InternalError
-
-_INFIX: Final = {
-    "add": "+",
-    "sub": "-",
-    "mul": "*",
-    "div": "/",
-    "mod": "%",
-    "and": "&",
-    "or": "|",
-    "xor": "^",
-    "shl": "<<",
-    "shr": ">>",
-    "lt": "<",
-    "le": "<=",
-    "eq": "==",
-    "ne": "!=",
-    "ge": ">=",
-    "gt": ">",
-}
 
 
 def text(value: Scalar) -> str:
@@ -45,7 +25,7 @@ def text(value: Scalar) -> str:
         case Op(fn=("min" | "max") as fn, lhs=lhs, rhs=rhs):
             return f"{fn}({text(lhs)}, {text(rhs)})"
         case Op(fn=fn, lhs=lhs, rhs=rhs):
-            return f"({text(lhs)} {_INFIX[fn]} {text(rhs)})"
+            return f"({text(lhs)} {INFIX[fn]} {text(rhs)})"
         case _:
             raise InternalError(f"no CUDA text for {type(value).__name__}")
 

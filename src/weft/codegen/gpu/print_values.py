@@ -100,7 +100,7 @@ class ValuePrinter:
     def load_vector(self, node: values.LoadVector) -> Iterator[str]:
         size = node.dtype.storage_bytes
         count = _words(len(node.names), size)
-        words = f"{node.names[0]}_w"
+        words = f"{node.names[0]}_w_"
         yield f"u32 {words}[{count}] = {{}};"
         place = f"b{node.buffer} + {text(node.offset)} * {size}"
         fetch = f"fetch_words({words}, {place}, {_truth(node.constant)});"
@@ -116,7 +116,7 @@ class ValuePrinter:
     def store_vector(self, node: values.StoreVector) -> Iterator[str]:
         size = node.dtype.storage_bytes
         count = _words(len(node.sources), size)
-        words = f"{node.sources[0]}_s{node.buffer}"
+        words = f"{node.sources[0]}_s{node.buffer}_"
         parts = ", ".join(_packed(node.sources, number, node.dtype) for number in range(count))
         yield f"const u32 {words}[{count}] = {{{parts}}};"
         place = f"b{node.buffer} + {text(node.offset)} * {size}"

@@ -48,6 +48,26 @@ FOLD: Final[dict[str, Callable[[int, int], int]]] = {
 }
 """Binary operations and what they do to literals."""
 
+INFIX: Final[dict[str, str]] = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "div": "/",
+    "mod": "%",
+    "and": "&",
+    "or": "|",
+    "xor": "^",
+    "shl": "<<",
+    "shr": ">>",
+    "lt": "<",
+    "le": "<=",
+    "eq": "==",
+    "ne": "!=",
+    "ge": ">=",
+    "gt": ">",
+}
+"""Those that are written between their operands, and how."""
+
 _NEUTRAL: Final[dict[str, int]] = {
     "add": 0,
     "sub": 0,

@@ -1,41 +1,71 @@
-"""The dialect as text, for people: a line per statement, blocks indented.
+"""The dialect as text, a statement a line; `text_parser.py` reads it back.
 
-It is printed only. What is compiled is the CUDA text, which says the same statement by statement.
+    launch row0 = k_5c1d(0, 1, 2)
+
+    kernel k_5c1d grid=6 threads=128 reports {
+      buffers (in0, in1, t3)
+      partial0 = shared_tile(offset=0, bytes=32)
+      let row = ((block * 4) + (thread / 32))
+      v1 : f32 = load_element(buffer=0, offset=wide(row), guard=(row < 24))
+      v2 : f32 = exp(v1)
+      if (lane == 0) {
+        store_element(buffer=2, dtype=f32, offset=wide(row), guard=1, source=v2)
+      }
+    }
+
+A record is written by its own name: the class in lower case and its fields in order, those left out
+that have their defaults. What a record names stands in front, with its dtype: `v1 : f32 = ...`.
+`let`, `set`, `for`, `if`, `roles`, functions of elements and element programs have forms of their
+own. Numbers of the thread are written with every parenthesis, so that operators need no order.
+Comments run from `#` to the end of the line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from enum import Enum
 from typing import Any
 
 from weft.codegen.gpu import ir, values
-from weft.codegen.gpu.element import ElementOp
-from weft.codegen.gpu.print_scalars import text
-from weft.codegen.gpu.scalar import Lit, Scalar, scalar
-from weft.codegen.gpu.swizzle import Swizzle, TileLayout
+from weft.codegen.gpu.element import ElementOp, Number
+from weft.codegen.gpu.module import GpuModule
+from weft.codegen.gpu.scalar import INFIX, Lit, Name, Op, Scalar, Special, TableAt, Wide
+from weft.codegen.gpu.swizzle import Swizzle
 from weft.foundation.dtypes import DType
+from weft.foundation.errors import InternalError
+from weft.foundation.text import commas, label
 
-INDENT = "  "
+
+def spelling(cls: type) -> str:
+    """The name of a record in the text."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
 
-def print_kernels(kernels: Sequence[ir.Kernel]) -> str:
-    """All kernels, an empty line between them."""
-    return "\n".join(print_kernel(kernel) for kernel in kernels)
+def print_module(module: GpuModule) -> str:
+    """The launches and all kernels, an empty line between them."""
+    launches = "".join(
+        f"launch {label(name)} = {launch.symbol}({commas(launch.tensors)})\n"
+        for name, launch in module.launches.items()
+    )
+    return "\n".join([launches, *map(print_kernel, module.kernels.values())])
 
 
 def print_kernel(kernel: ir.Kernel) -> str:
     """One kernel: its frame, then its statements."""
-    head = f"kernel {kernel.name} grid={kernel.grid} threads={kernel.threads}"
-    lines = [f"{head} shared={kernel.shared_bytes}"]
-    lines.append(f"{INDENT}buffers {', '.join(f'b{i}' for i, _ in enumerate(kernel.buffers))}")
-    for frame in (*kernel.maps, *kernel.tiles, *kernel.barriers):
-        lines.append(f"{INDENT}{_statement(frame)}")
-    for table in kernel.tables:
-        lines.append(f"{INDENT}table {table.name} of {len(table.values)}")
-    lines += [INDENT + line for line in _body(kernel.body)]
-    return "\n".join(lines) + "\n"
+    reports = " reports" if kernel.reports else ""
+    head = f"kernel {kernel.name} grid={kernel.grid} threads={kernel.threads}{reports}"
+    inner = [f"buffers ({commas(map(label, kernel.buffers))})"]
+    inner += map(_show, (*kernel.maps, *kernel.tiles, *kernel.barriers, *kernel.tables))
+    inner += _body(kernel.body)
+    return "\n".join(_braced(head, inner)) + "\n"
+
+
+def _braced(head: str, inner: Iterable[str]) -> Iterator[str]:
+    yield f"{head} {{"
+    yield from (f"  {line}" for line in inner)
+    yield "}"
 
 
 def _body(body: Sequence[ir.Stmt]) -> Iterator[str]:
@@ -45,100 +75,115 @@ def _body(body: Sequence[ir.Stmt]) -> Iterator[str]:
 
 def _lines(node: ir.Stmt) -> Iterator[str]:
     match node:
+        case ir.Let(name=name, value=value):
+            yield f"let {name} = {_show(value)}"
+        case ir.Set(name=name, value=value):
+            yield f"set {name} = {_show(value)}"
         case ir.For(var=var, start=start, stop=stop, step=step, body=body):
-            bounds = ", ".join(text(scalar(bound)) for bound in (start, stop, step))
-            how = " unrolled" if node.unroll else f" by {node.times}" if node.times > 1 else ""
-            yield f"for {var} in ({bounds}){how}:"
-            yield from _inside(body)
+            times = f" times={node.times}" if node.times != 1 else ""
+            yield from _braced(f"for {var} in {_show((start, stop, step))}{times}", _body(body))
         case ir.If(cond=cond, then=then, otherwise=otherwise):
-            yield f"if {text(cond)}:"
-            yield from _inside(then)
+            yield from _braced(f"if {_show(cond)}", _body(then))
             if otherwise:
-                yield "else:"
-                yield from _inside(otherwise)
+                yield from _braced("else", _body(otherwise))
         case ir.Roles(cases=cases):
-            for case in cases:
-                yield f"warps {case.first}..{case.first + case.count - 1} {case.name}:"
-                yield from _inside(case.body)
-        case _:
-            yield _simple(node)
-
-
-def _inside(body: Sequence[ir.Stmt]) -> Iterator[str]:
-    for line in _body(body):
-        yield INDENT + line
-
-
-def _simple(node: ir.Stmt) -> str:
-    match node:
-        case ir.Let(name=name, value=value) | ir.Set(name=name, value=value):
-            return f"{name} = {text(value)}"
-        case ir.LoadElement(name=name, dtype=dtype, buffer=buffer, offset=offset, guard=guard):
-            return f"{name} : {dtype} = b{buffer}[{text(offset)}]" + _if(guard)
+            yield from _braced("roles", (line for case in cases for line in _role(case)))
         case values.Compute(op=op):
-            return _op(op)
-        case values.Variable(name=name, dtype=dtype, start=start):
-            return f"{name} : {dtype} = {start} (variable)"
-        case values.Assign(name=name, source=source, guard=guard):
-            return f"{name} = {source}" + _if(guard)
-        case values.IndexValue(name=name, dtype=dtype, value=value):
-            return f"{name} : {dtype} = {text(value)}"
-        case values.Choose(name=name, dtype=dtype, cond=cond, x=x, y=y):
-            return f"{name} : {dtype} = {x} if {text(cond)} else {y}"
-        case values.Shuffle(name=name, dtype=dtype, source=source, mask=mask):
-            return f"{name} : {dtype} = {source} of lane ^ {mask}"
-        case values.LoadVector(names=names, dtype=dtype, buffer=buffer, offset=offset, guard=guard):
-            what = f"{', '.join(names)} : {dtype}"
-            return f"{what} = b{buffer}[{text(offset)} .. +{len(names)}]" + _if(guard)
-        case values.StoreElement(buffer=buffer, offset=offset, guard=guard, source=source):
-            return f"b{buffer}[{text(offset)}] = {source}" + _if(guard)
-        case values.StoreVector(buffer=buffer, offset=offset, guard=guard, sources=sources):
-            where = f"b{buffer}[{text(offset)} .. +{len(sources)}]"
-            return f"{where} = {', '.join(sources)}" + _if(guard)
+            yield _op(op)
+        case ir.Epilogue(sources=sources, ops=ops):
+            head = f"epilogue({_fields(node, ('sources', 'ops'))})"
+            yield from _braced(head, [*map(_show, sources), *map(_op, ops)])
         case _:
-            return _statement(node)
+            yield _show(node)
 
 
-def _if(guard: Scalar) -> str:
-    return "" if guard == Lit(1) else f" if {text(guard)}"
+def _role(case: ir.Role) -> Iterator[str]:
+    yield from _braced(f"{case.name} first={case.first} count={case.count}", _body(case.body))
 
 
 def _op(op: ElementOp) -> str:
-    if op.fn == "const":
-        return f"{op.name} : {op.dtype} = {op.value}"
-    exact = " (rounded when stored)" if op.deferred_rounding else ""
-    return f"{op.name} : {op.dtype} = {op.fn}({', '.join(op.args)}){exact}"
+    """A function of elements: `v2 : f32 = mul(v0, v1)`."""
+    given = op.args if op.fn != "const" else (_number(op.value),)
+    later = " unrounded" if op.deferred_rounding else ""
+    return f"{op.name} : {op.dtype} = {op.fn}({commas(given)}){later}"
 
 
-def _statement(node: Any) -> str:
-    """Any other statement: its name and its fields."""
-    parts = [f"{field.name}={_field(getattr(node, field.name))}" for field in fields(node)]
-    return " ".join([type(node).__name__, *parts])
+def _number(value: Number | None) -> str:
+    if value is None or isinstance(value, complex):
+        raise InternalError(f"{value} is no number of a GPU kernel")
+    return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
-def _field(value: Any) -> str:
+def _show(value: Any) -> str:
+    """A field, or a record in its own name."""
     match value:
         case Scalar():
-            return text(value)
-        case ElementOp():
-            return f"[{_op(value)}]"
-        case TileLayout(rows=rows, columns=columns, swizzle=swizzle):
-            return f"{rows}x{columns}@{swizzle.span}"
+            return _scalar(value)
+        case bool() | float():
+            return _number(value)
+        case int() | str() | DType():
+            return str(value)
         case Swizzle():
-            return f"{value.span}B"
-        case ir.Address(tile=tile, offset=offset):
-            return f"{tile}[{text(offset)}]"
-        case ir.BarrierAt(barriers=barriers, index=index):
-            return f"{barriers}[{text(index)}]"
-        case ir.RegAt(array=array, index=index):
-            return f"{array}[{text(scalar(index))}]"
+            return str(value.span)
+        case ir.Address(tile=name, offset=place) | ir.BarrierAt(barriers=name, index=place):
+            return f"{name}[{_show(place)}]"
+        case ir.RegAt(array=name, index=number):
+            return f"{name}[{number}]"
         case Enum():
             return str(value.value)
-        case DType() | str() | int():
-            return str(value)
         case tuple():
-            return f"({', '.join(map(_field, value))})"
+            return f"({commas(map(_show, value))})"
         case None:
             return "none"
         case _:
-            return f"({_statement(value)})"
+            return _record(value)
+
+
+def _record(node: Any) -> str:
+    names = in_front(type(node))
+    written = f"{spelling(type(node))}({_fields(node, names)})"
+    if not names:
+        return written
+    first = getattr(node, names[0])
+    defined = first if isinstance(first, str) else commas(first)
+    dtype = f" : {node.dtype}" if "dtype" in names else ""
+    return f"{defined}{dtype} = {written}"
+
+
+def in_front(cls: type) -> tuple[str, ...]:
+    """The fields of a record that stand in front of it: what it names, and the dtype of that."""
+    found = [field.name for field in fields(cls)]
+    if not {"name", "names"} & set(found):
+        return ()
+    return tuple(name for name in found if name in ("name", "names", "dtype"))
+
+
+def _fields(node: Any, without: Sequence[str] = ()) -> str:
+    """The fields that do not have their defaults. Numbers are compared as they are written: -0.0 is
+    not 0."""
+    parts = []
+    for field in fields(node):
+        value = getattr(node, field.name)
+        if field.name not in without and repr(value) != repr(field.default):
+            parts.append(f"{field.name}={_show(value)}")
+    return commas(parts)
+
+
+def _scalar(value: Scalar) -> str:
+    match value:
+        case Lit(value=number):
+            return str(number)
+        case Name(name=name):
+            return name
+        case Special(which=which):
+            return which.value
+        case Wide(value=inner):
+            return f"wide({_scalar(inner)})"
+        case TableAt(table=table, index=index):
+            return f"{table}[{_scalar(index)}]"
+        case Op(fn=fn, lhs=lhs, rhs=rhs) if fn in INFIX:
+            return f"({_scalar(lhs)} {INFIX[fn]} {_scalar(rhs)})"
+        case Op(fn=fn, lhs=lhs, rhs=rhs):
+            return f"{fn}({_scalar(lhs)}, {_scalar(rhs)})"
+        case _:
+            raise InternalError(f"no text for {type(value).__name__}")

@@ -28,8 +28,8 @@ class Arena:
     """A place for nodes: their backend, and how often it has changed."""
 
     __slots__ = (
-        "__weakref__", "_compiled", "_compiled_version", "backend", "exports", "name", "parameters",
-        "parent", "tracing", "version",
+        "__weakref__", "_compiled", "_compiled_version", "backend", "created", "exports", "name",
+        "parameters", "parent", "tracing", "version",
     )  # fmt: skip
 
     def __init__(
@@ -46,6 +46,8 @@ class Arena:
         self.parent = parent
         """The arena around a traced body: its nodes may be used inside."""
         self.version = 0
+        self.created: list[Node] = []
+        """Every instruction, in a tracing arena."""
         self.parameters: list[Node] = []
         self.exports: list[Node] = []
         self._compiled: Compiled | None = None
@@ -59,7 +61,10 @@ class Arena:
             if operand.arena is not self:
                 self.admit(operand)
         self.version += 1
-        return Node(self, form, operands, form.output, line)
+        node = Node(self, form, operands, form.output, line)
+        if self.tracing:
+            self.created.append(node)
+        return node
 
     def leaf(self, storage: Any, kind: TensorType) -> Node:
         """A tensor that the backend holds."""

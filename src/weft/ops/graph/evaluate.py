@@ -12,9 +12,9 @@ from typing import Any
 from weft.driver.backends import Backend
 from weft.foundation.errors import UserError
 from weft.ops.graph.cache import PROGRAMS, Signature
-from weft.ops.graph.node import Node
+from weft.ops.graph.node import Donated, Node
 from weft.ops.graph.program import as_program, reachable
-from weft.ops.lines import shown
+from weft.ops.lines import shown, user_line
 from weft.ptir.ir import Program
 from weft.ptir.literal import TensorLiteral
 from weft.ptir.types import TensorType
@@ -48,6 +48,8 @@ class Request:
                 continue
             if storage is None:
                 raise unknown_value(node)
+            if type(storage) is Donated:
+                raise storage.error()
             kind = node.type
             assert isinstance(kind, TensorType)
             key.append(kind.dtype)
@@ -85,10 +87,10 @@ def evaluate(roots: Sequence[Node]) -> None:
 
 def unknown_value(node: Node) -> UserError:
     """A traced argument has no elements that Python could look at."""
-    where = shown(node.line)
-    made = f" (made at {where})" if where else ""
+    asked = shown(user_line())
+    at = f" at {asked}" if asked else ""
     return UserError(
-        f"the elements of a traced value of type {node.type}{made} are known only when the "
-        "function runs; inside weft.jit use weft.where, weft.cond or weft.while_loop instead of "
-        "Python's if and while, and return what you want to look at"
+        f"the elements of a traced value of type {node.type} are asked for{at}, but they are known "
+        "only when the function runs; inside weft.jit use weft.where, weft.cond or weft.while_loop "
+        "instead of Python's if and while, and return what you want to look at"
     )

@@ -23,7 +23,8 @@ from weakref import ref
 
 from weft.foundation.dims import Shape
 from weft.foundation.dtypes import DType
-from weft.ops.lines import Line
+from weft.foundation.errors import UserError
+from weft.ops.lines import Line, shown
 from weft.ptir.ir import Region
 from weft.ptir.op import Op
 from weft.ptir.types import TensorType, TupleType, ValueType
@@ -83,6 +84,24 @@ class Form:
         """The regions of a control-flow op, which names them by their position here."""
         self.element = element
         self.number = _next_form()
+
+
+class Donated:
+    """What a node holds after its memory was given away."""
+
+    __slots__ = ("line",)
+
+    def __init__(self, line: Line | None) -> None:
+        self.line = line
+
+    def error(self) -> UserError:
+        """The tensor cannot be read any more."""
+        where = shown(self.line)
+        given = f" at {where}" if where else ""
+        return UserError(
+            f"this tensor was donated{given}: its memory belongs to a result of that call; use the "
+            "result, or do not donate it"
+        )
 
 
 class Node:

@@ -23,7 +23,7 @@ def to_wire(program: Program) -> Program:
     """The program as others know it: contract ops only, region results last."""
     program = drop_default_streams(program)
     regions = tuple(_results_last(region) for region in program.regions)
-    return _map_ops(replace(program, regions=regions), encode_call)
+    return _map_ops(replace(program, regions=regions), lambda i: encode_call(i.op))
 
 
 def from_wire(program: Program) -> Program:
@@ -32,18 +32,19 @@ def from_wire(program: Program) -> Program:
     return _map_ops(program, _decode)
 
 
-def _decode(op: Op) -> Op:
+def _decode(instruction: Instruction) -> Op:
+    op = instruction.op
     if not isinstance(op, CustomCall):
         return op
     try:
-        return decode_call(op)
+        return decode_call(op, instruction.output)
     except SpecViolation:
         return op
 
 
-def _map_ops(program: Program, change: Callable[[Op], Op]) -> Program:
+def _map_ops(program: Program, change: Callable[[Instruction], Op]) -> Program:
     def body_of(body: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
-        return tuple(i if (op := change(i.op)) is i.op else replace(i, op=op) for i in body)
+        return tuple(i if (op := change(i)) is i.op else replace(i, op=op) for i in body)
 
     def function_of(function: Function) -> Function:
         hints = tuple(replace(hint, body=body_of(hint.body)) for hint in function.hints)

@@ -16,6 +16,7 @@ from weft.ptir.ops import (
     quantisation,
     random,
     reduction,
+    tuples,
     window,
 )
 
@@ -35,5 +36,6 @@ __all__ = [
     "quantisation",
     "random",
     "reduction",
+    "tuples",
     "window",
 ]

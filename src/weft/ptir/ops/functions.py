@@ -460,6 +460,7 @@ class Nextafter(BitPatternFunction):
     """The neighbour of `lhs` in its own dtype in the direction of `rhs`; `rhs` itself where they
     are equal; NaN where either is NaN. Beyond the largest finite value lies infinity."""
 
+    dtype_bound = True
     function = _nextafter
 
 

@@ -1,35 +1,66 @@
 """Random tensors. The bits are those of `weft.ptir.philox`: a seed gives the same program the same
-numbers on every run."""
+numbers on every run.
+
+`rng_uniform` and `rng_normal` draw from a stream of the run. `philox_uniform` and `philox_normal`
+are functions of a state (seed, offset) that the program computes or is given; a state gives the
+same numbers wherever and how often it is used. `rng_state` is the state of a stream, so that
+`rng_uniform` is `philox_uniform` of an `rng_state` in its place.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
-from weft.foundation.dtypes import BF16, F16, F32, F64, DType
+import numpy as np
+
+from weft.foundation.dtypes import BF16, F16, F32, F64, SI64, DType
 from weft.ptir import philox
-from weft.ptir.op import Array, EvalContext, Op, Scope, core_op, op_base
-from weft.ptir.rules import bound_symbols, invalid_attribute
+from weft.ptir.op import Array, EvalContext, Op, Scope, core_op, extension_op, op_base
+from weft.ptir.rules import bound_symbols, invalid_attribute, rank_is, same_dim
 from weft.ptir.schema import DTypeOf, Maybe, ShapeOf, Usize, attr
 from weft.ptir.types import Dim, Shape, TensorType
 
-_DTYPES = frozenset({F16, BF16, F32, F64})
+SAMPLED = frozenset({F16, BF16, F32, F64})
+"""What can be drawn."""
+STATE = TensorType(SI64, (2,))
+"""The type of a state: the seed and the offset, the latter as two words of the counter."""
 _STREAMS = 1 << 32
 
 
-@op_base
-class _Draw(Op):
-    """What the random ops share: the shape, the dtype, and the stream they draw from."""
+def stream_attribute() -> Any:
+    """The random stream; None: not assigned yet, the op's ordinal in the program."""
+    return dataclasses.field(default=None, metadata={"kind": Maybe(Usize()), "wire": False})
 
-    dtypes = {"dtype": _DTYPES}
+
+class Drawing(Op):
+    """An op that draws from a stream of the run. Its last attribute is the stream."""
+
     random = True
+    stream: int | None
+
+    def with_stream(self, stream: int | None) -> Drawing:
+        changed: Any = {"stream": stream}
+        return dataclasses.replace(self, **changed)
+
+    def check_stream(self) -> None:
+        if self.stream is not None and self.stream >= _STREAMS:
+            raise invalid_attribute(
+                f"stream {self.stream} of {self.mnemonic} does not fit 32 bits",
+                f"streams are numbered from 0 to {_STREAMS - 1}",
+            )
+
+
+@op_base
+class _Sampled(Op):
+    """What the ops that make random tensors share: their shape and dtype."""
+
+    dtypes = {"dtype": SAMPLED}
+    dtype_bound = True
 
     shape: Shape = attr(ShapeOf())
     dtype: DType = attr(DTypeOf())
-    stream: int | None = dataclasses.field(
-        default=None, metadata={"kind": Maybe(Usize()), "wire": False}
-    )
-    """The random stream; None: not assigned yet, the op's ordinal in the program."""
 
     def check_symbols(self, scope: Scope) -> None:
         bound_symbols(self.shape, scope, f"the shape of {self.mnemonic}")
@@ -37,12 +68,15 @@ class _Draw(Op):
     def with_dims(self, replace: Callable[[Dim], Dim]) -> Op:
         return dataclasses.replace(self, shape=tuple(replace(dim) for dim in self.shape))
 
+
+@op_base
+class _Draw(_Sampled, Drawing):
+    """A random tensor from a stream."""
+
+    stream: int | None = stream_attribute()
+
     def infer(self, *types: TensorType) -> TensorType:
-        if self.stream is not None and self.stream >= _STREAMS:
-            raise invalid_attribute(
-                f"stream {self.stream} of {self.mnemonic} does not fit 32 bits",
-                f"streams are numbered from 0 to {_STREAMS - 1}",
-            )
+        self.check_stream()
         return TensorType(self.dtype, self.shape)
 
     def draw(self, ctx: EvalContext, distribution: Callable[..., Array]) -> Array:
@@ -71,3 +105,63 @@ class RngNormal(_Draw):
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
         return self.draw(ctx, philox.normal)
+
+
+@extension_op("rng_state")
+class RngState(Drawing):
+    """The state (seed, offset) of a stream, as si64[2]: the seed of the run, and the number of the
+    stream plus 2^32 times how often the run has drawn from it before. It counts as a draw, so the
+    next one has another state."""
+
+    dtypes = {"result": frozenset({SI64})}
+
+    stream: int | None = stream_attribute()
+
+    def infer(self, *types: TensorType) -> TensorType:
+        self.check_stream()
+        return STATE
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
+        stream = self.stream or 0
+        words = np.array([ctx.seed, stream | ctx.execution(stream) << 32], np.uint64)
+        return words.view(np.int64)
+
+
+@op_base
+class _Philox(_Sampled):
+    """A random tensor as a function of a state."""
+
+    operands = ("state",)
+    dtypes = {"dtype": SAMPLED, "state": frozenset({SI64})}
+
+    def infer(self, *types: TensorType) -> TensorType:
+        (state,) = types
+        rank_is(state, 1, "state")
+        same_dim(state.shape[0], 2, "state has the extent of (seed, offset)")
+        return TensorType(self.dtype, self.shape)
+
+    def sample(self, ctx: EvalContext, state: Array, distribution: Callable[..., Array]) -> Array:
+        """The result's elements from one of the distributions of `philox`."""
+        seed, offset = (int(word) for word in state.astype(np.uint64))
+        size = TensorType(self.dtype, ctx.shape).size
+        flat = distribution(seed, offset & 0xFFFFFFFF, offset >> 32, size, self.dtype)
+        return flat.reshape(ctx.shape)
+
+
+@extension_op("philox_uniform")
+class PhiloxUniform(_Philox):
+    """Values in [0, 1), equally likely, for a state (seed, offset): those that `rng_uniform` makes,
+    with the seed as key and the offset as the upper two words of the counter. Every backend makes
+    the same bits."""
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
+        return self.sample(ctx, args[0], philox.uniform)
+
+
+@extension_op("philox_normal")
+class PhiloxNormal(_Philox):
+    """Standard normal values for a state (seed, offset): those that `rng_normal` makes of the
+    uniforms of `philox_uniform`. Backends agree to 4 ulp."""
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
+        return self.sample(ctx, args[0], philox.normal)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from weft.foundation.errors import InternalError, SpecViolation
 from weft.ptir.ir import (
@@ -117,6 +118,8 @@ class Editor:
         )
         self.definitions: dict[int, Instruction] = {}
         self.forwards: dict[int, Operand] = {}
+        self.parts: dict[int, tuple[Operand, ...]] = {}
+        """Tuples whose elements are read elsewhere."""
         self.ids = fresh_ids({*self.types, *(i.id for i in body.body)})
         self._made: list[Instruction] = []
 
@@ -131,7 +134,7 @@ class Editor:
 
     def resolved(self, instruction: Instruction) -> Instruction:
         """The instruction with its operands read through the forwards so far."""
-        if instruction.id in self.protected.fixed or not self.forwards:
+        if instruction.id in self.protected.fixed or not (self.forwards or self.parts):
             return instruction
         operands = tuple(self._resolve(operand) for operand in instruction.operands)
         if all(a is b for a, b in zip(operands, instruction.operands, strict=True)):
@@ -139,6 +142,8 @@ class Editor:
         return replace(instruction, operands=operands)
 
     def _resolve(self, operand: Operand) -> Operand:
+        if isinstance(operand, ElementRef) and operand.id in self.parts:
+            return self.parts[operand.id][operand.index]
         if isinstance(operand, TensorLiteral) or operand.id not in self.forwards:
             return operand
         target = self.forwards[operand.id]
@@ -197,6 +202,19 @@ class Editor:
     def forward(self, instruction: Instruction, target: Operand) -> None:
         """Leave the instruction out and let its uses read `target`."""
         self.forwards[instruction.id] = target
+
+    def forward_parts(self, instruction: Instruction, targets: tuple[Operand, ...]) -> None:
+        """Let the uses of each element of a tuple read its target."""
+        self.parts[instruction.id] = targets
+
+    def is_whole(self, value_id: int) -> bool:
+        """Whether a tuple is used as a whole: returned, handed on, or read by a Required hint."""
+        return value_id in self._whole
+
+    @cached_property
+    def _whole(self) -> frozenset[int]:
+        handed = {o.id for i in self.body.body for o in i.operands if isinstance(o, Ref)}
+        return frozenset(handed | self.results | self.protected.pinned)
 
     def inherit(self, new_id: int, old_id: int) -> None:
         """Give a new value the line of the one it was made for."""

@@ -11,9 +11,8 @@ from weft.foundation.dtypes import DType, as_dtype
 from weft.foundation.errors import InternalError
 from weft.ptir.ir import ElementRef, Instruction, Operand, Ref
 from weft.ptir.literal import literal
-from weft.ptir.op import SPELLINGS
+from weft.ptir.op import make_op
 from weft.ptir.passes.edit import Editor
-from weft.ptir.schema import Maybe
 from weft.ptir.types import Dim, Shape, TensorType, TupleType, ValueType
 
 Number = bool | int | float | complex
@@ -64,11 +63,9 @@ class Emitter:
 
     def emit(self, name: str, *operands: Handle | Number, **attrs: Any) -> Handle:
         """The op called `name`. A number takes the dtype and shape of the first operand."""
-        cls, fixed = SPELLINGS[name]
         model = next((operand for operand in operands if isinstance(operand, Handle)), None)
         values = [o if isinstance(o, Handle) else self._like(o, model) for o in operands]
-        absent = {n: None for n, kind in cls.all_attributes().items() if isinstance(kind, Maybe)}
-        op = cls.make([value.type for value in values], **{**absent, **fixed, **attrs})
+        op = make_op(name, [value.type for value in values], attrs)
         made = self._editor.make(op, tuple(value.operand for value in values))
         self.made.append(made)
         return Handle(Ref(made.id), made.output)

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from weft.ptir.ir import Body, Instruction, Program
 from weft.ptir.op import Op
-from weft.ptir.ops.random import RngNormal, RngUniform
+from weft.ptir.ops.random import Drawing
 from weft.ptir.specialise import is_static
 from weft.ptir.types import Dim, Symbol, symbols_of
 
@@ -62,7 +62,7 @@ class Facts:
 
     def _streams_of(self, op: Op, regions: Iterable[int]) -> list[int | None]:
         ops = [op, *(i.op for r in regions for i in self.program.regions_by_id[r].body)]
-        return [o.stream for o in ops if isinstance(o, RngUniform | RngNormal)]
+        return [o.stream for o in ops if isinstance(o, Drawing)]
 
     # -- symbols ---------------------------------------------------------------------------------
 
@@ -94,7 +94,7 @@ class Facts:
     def _draws(self) -> Counter[int | None]:
         """How many instructions draw from each stream."""
         ops = (i.op for body in self.program.bodies for i in body.body)
-        return Counter(op.stream for op in ops if isinstance(op, RngUniform | RngNormal))
+        return Counter(op.stream for op in ops if isinstance(op, Drawing))
 
     @cached_property
     def _random_regions(self) -> set[int]:

@@ -26,6 +26,7 @@ from weft.testing.conformance.cases import (
     rejections,
     running,
     selection,
+    tuples,
     window,
 )
 
@@ -44,6 +45,7 @@ FAMILIES = (
     quantisation,
     normalisation,
     linear_algebra,
+    tuples,
     control,
     library,
     programs,

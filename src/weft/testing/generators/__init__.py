@@ -15,6 +15,7 @@ from weft.testing.generators import (
     quantisation,
     random,
     reduction,
+    tuples,
     window,
 )
 from weft.testing.generators.growth import grow
@@ -41,5 +42,6 @@ __all__ = [
     "quantisation",
     "random",
     "reduction",
+    "tuples",
     "window",
 ]

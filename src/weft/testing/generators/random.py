@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from weft.foundation.dtypes import DType
-from weft.ptir.ops.random import RngNormal, RngUniform
-from weft.testing.facts import Facts
+from weft.foundation.dtypes import SI64, DType
+from weft.ptir.ops.random import (
+    STATE,
+    PhiloxNormal,
+    PhiloxUniform,
+    RngNormal,
+    RngState,
+    RngUniform,
+)
+from weft.testing.draft import Item
+from weft.testing.facts import Facts, anywhere
 from weft.testing.generator import Generator
 from weft.testing.generators.registry import generates
 
@@ -24,3 +32,24 @@ def rng_uniform(g: Generator) -> None:
 @generates(RngNormal)
 def rng_normal(g: Generator) -> None:
     g.emit(RngNormal(g.shape(), _dtype(g)), facts=Facts(-10, 10, None))
+
+
+@generates(RngState)
+def rng_state(g: Generator) -> None:
+    g.emit(RngState(), facts=anywhere(SI64))
+
+
+def _state(g: Generator) -> Item:
+    return g.of_type(STATE)
+
+
+@generates(PhiloxUniform)
+def philox_uniform(g: Generator) -> None:
+    dtype = _dtype(g)
+    facts = Facts(0.0, 1.0, 2.0**-dtype.precision)
+    g.emit(PhiloxUniform(g.shape(), dtype), _state(g), facts=facts)
+
+
+@generates(PhiloxNormal)
+def philox_normal(g: Generator) -> None:
+    g.emit(PhiloxNormal(g.shape(), _dtype(g)), _state(g), facts=Facts(-10, 10, None))

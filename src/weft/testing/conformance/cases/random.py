@@ -7,10 +7,19 @@ from functools import partial
 
 import numpy as np
 
-from weft.foundation.dtypes import I1, DType
+from weft.foundation.dtypes import I1, SI64, DType
 from weft.ptir.builder import BodyBuilder, Builder, Value
 from weft.testing.conformance.case import Case, Trial, Wanted, exactly
-from weft.testing.conformance.cases.common import Shape, apply, case, defined, program, trial
+from weft.testing.conformance.cases.common import (
+    Array,
+    Dims,
+    Shape,
+    apply,
+    case,
+    defined,
+    program,
+    trial,
+)
 from weft.testing.conformance.data import sample
 from weft.testing.conformance.oracles import philox
 from weft.testing.conformance.oracles.rounding import nearest
@@ -24,11 +33,14 @@ SHAPES: dict[str, Shape] = {
     "large": (37, 61),
 }
 SEEDS = (0, 1, 2**32, 2**64 - 1, 0x299F31D0A4093822)
+OFFSETS = (0, 1, 2**32, 2**64 - 1)
 ROWS = ("rng_uniform", "rng_normal")
+OF_STATE = {"philox_uniform": "rng_uniform", "philox_normal": "rng_normal"}
+"""Ops that make the numbers of a state, each with the op that makes those of a stream."""
 
 
 def cases() -> Iterator[Case]:
-    """Both distributions: shapes, seeds, streams, executions in a loop."""
+    """Both distributions: shapes, seeds, streams, executions in a loop; states."""
     for row in ROWS:
         for dtype in defined(row):
             for name, shape in SHAPES.items():
@@ -40,6 +52,26 @@ def cases() -> Iterator[Case]:
             yield case(row, dtype, "streams", trial=partial(_streams, row, dtype))
             yield case(row, dtype, "stream=9", trial=partial(_numbered, row, dtype))
             yield case(row, dtype, "scan", trial=partial(_scanned, row, dtype))
+    for row in OF_STATE:
+        for dtype in defined(row):
+            yield from _states(row, dtype)
+    for seed in SEEDS:
+        yield case("rng_state", SI64, f"seed={seed}", trial=partial(_state, seed))
+    yield case("rng_state", SI64, "nothing-drawn", trial=partial(_state, 5, stream=9))
+    yield case("rng_state", SI64, "dynamic-scan", trial=_scanned_state)
+
+
+def _states(row: str, dtype: DType) -> Iterator[Case]:
+    for name, shape in SHAPES.items():
+        yield case(row, dtype, name, trial=partial(_of_state, row, dtype, shape, 7, 3))
+    for seed in SEEDS:
+        make = partial(_of_state, row, dtype, (11,), seed, 2)
+        yield case(row, dtype, f"seed={seed}", trial=make)
+    for offset in OFFSETS:
+        make = partial(_of_state, row, dtype, (11,), 4, offset)
+        yield case(row, dtype, f"offset={offset}", trial=make)
+    make = partial(_of_state, row, dtype, (5, 3), 4, 1, dims=["?B", 3])
+    yield case(row, dtype, "dynamic", trial=make)
 
 
 def wanted(
@@ -100,3 +132,35 @@ def _scanned(row: str, dtype: DType) -> Trial:
     if isinstance(rule, Ulps):
         rule = Ulps(np.stack([w.rule.count for w in each if isinstance(w.rule, Ulps)]), zeros=False)
     return trial(program([x], body), [x], Wanted(exact, dtype, rule), seed=8)
+
+
+def _words(seed: int, offset: int) -> Array:
+    return np.array([seed, offset], np.uint64).view(np.int64)
+
+
+def _of_state(
+    row: str, dtype: DType, shape: Shape, seed: int, offset: int, dims: Dims | None = None
+) -> Trial:
+    state, x = _words(seed, offset), sample(I1, shape, row)
+
+    def body(b: Builder, words: Value, _: Value) -> Value:
+        return b.emit(row, words, shape=dims or shape, dtype=dtype)
+
+    want = wanted(OF_STATE[row], shape, dtype, seed, offset % 2**32, offset // 2**32)
+    return trial(program([state, x], body, dims=[[2], dims or shape]), [state, x], want)
+
+
+def _state(seed: int, stream: int | None = None) -> Trial:
+    build = apply("rng_state", [], stream=stream)
+    return trial(build, [], exactly(_words(seed, stream or 0)), seed=seed)
+
+
+def _scanned_state() -> Trial:
+    """Each step of a loop has another state; the number of the step is in the upper half."""
+    x = sample(I1, (3,), "rng_state")
+
+    def body(b: Builder, steps: Value) -> Value:
+        return b.scan(lambda inner, _: inner.emit("rng_state"), [], [steps])
+
+    want = np.stack([_words(8, step << 32) for step in range(3)])
+    return trial(program([x], body, dims=[["?T"]]), [x], exactly(want), seed=8)

@@ -1,0 +1,43 @@
+"""erf: x plus x times an even polynomial up to 1; beyond, 1 - e^(-x^2) times a polynomial in
+(x - 2) / (x + 2). Both interpolate at Chebyshev nodes, computed with 60 digits."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from weft.codegen.cpu.code import Val
+from weft.codegen.cpu.math.exponential import exp
+from weft.codegen.cpu.math.writer import Writer
+
+_NEAR: Final = {
+    "float": (0.1283791658483509, -0.37612626666720334, 0.11283594715160218, -0.026854212010626412,
+              0.005189087423433974, -0.000801686428716587, 7.875875062685488e-05),
+    "double": (0.1283791670955126, -0.3761263890318375, 0.11283791670954879, -0.026866170645076792,
+               0.0052239776248180145, -0.000854832698083379, 0.0001205533111164271,
+               -1.4925595266831182e-05, 1.6461000484121368e-06, -1.6350312701054695e-07,
+               1.4659775274047436e-08, -1.1372848856791674e-09, 5.957176147748911e-11),
+}  # fmt: skip
+_FAR: Final = {
+    "float": (0.25539567625190335, -0.42718584761434303, 0.24165821109072444, -0.07897852327253349,
+              0.0037321413513030097, 0.006994855413599958, -0.0008365899736486057,
+              -0.0009441596340872735),
+    "double": (0.25539567631050575, -0.4271858474139584, 0.24165819424246646, -0.07897858101573213,
+               0.003732892404327764, 0.006997461739200444, -0.0008471432509203844,
+               -0.000981977026567889, 4.355560219515472e-05, 0.00017436116545392264,
+               2.7525480361206068e-05, -2.7579864674305787e-05, -1.396807230177146e-05,
+               1.392621183618803e-06, 3.789215643758464e-06, 1.1780775215625583e-06,
+               -5.322696855655786e-07, -4.215301054238321e-07),
+}  # fmt: skip
+_ONE: Final = {"float": 4.0, "double": 6.0}
+"""From here on erf is 1."""
+
+
+def erf(w: Writer, x: Val) -> Val:
+    size = w.abs(x)
+    near = w.fma(x, w.poly(_NEAR[x.scalar], w.mul(x, x)), x)
+    held = w.code.intrinsic("llvm.minnum", size, w.like(_ONE[x.scalar], x))
+    t = w.div(w.sub(held, 2.0), w.add(held, 2.0))
+    decay = exp(w, w.mul(held, w.neg(held)))
+    far = w.copysign(w.sub(1.0, w.mul(w.poly(_FAR[x.scalar], t), decay)), x)
+    result = w.choose(w.test("olt", size, 1.0), near, far)
+    return w.choose(w.is_nan(x), x, result)

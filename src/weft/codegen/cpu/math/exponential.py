@@ -1,0 +1,144 @@
+"""exp and what is made of it: exp2, expm1, tanh, sinh, cosh.
+
+e^x = 2^n e^r with x = n ln 2 + r, ln 2 in two parts. Polynomials interpolate at Chebyshev nodes,
+computed with 60 digits.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from weft.codegen.cpu.code import Val
+from weft.codegen.cpu.math.writer import Pair, Writer
+
+LN2_HIGH: Final = {"float": 0.693145751953125, "double": 0.6931471803691238}
+LN2_LOW: Final = {"float": 1.4286068203094173e-06, "double": 1.9082149292705877e-10}
+
+
+@dataclass(frozen=True)
+class _Coefficients:
+    """e^r, (tanh x - x) / x^3 in x^2, and (e^r - 1 - r) / r^2 in r."""
+
+    exp: tuple[float, ...]
+    tanh: tuple[float, ...]
+    expm1: tuple[float, ...]
+
+
+_FLOAT = _Coefficients(
+    exp=(1.0, 1.0000000377388714, 0.5000000047146057, 0.16666415414041177, 0.04166635277111221,
+         0.008375134774624326, 0.0013941118895837),
+    tanh=(-0.3333325986294753, 0.1333111405568977, -0.05372010765662894, 0.02058819145458637,
+          -0.005657135184380392),
+    expm1=(0.5000000014286223, 0.16666666682534356, 0.04166645680967788, 0.008333310024225292,
+           0.0013934541928270264, 0.0001989198131397769),
+)  # fmt: skip
+_DOUBLE = _Coefficients(
+    exp=(1.0, 1.0, 0.5, 0.16666666666666702, 0.04166666666666669, 0.008333333333309509,
+         0.0013888888888871874, 0.00019841269909257902, 2.480158735013993e-05,
+         2.755722492065214e-06, 2.7557251877225084e-07, 2.511488209588034e-08,
+         2.092158893897149e-09),
+    tanh=(-0.33333333333333304, 0.13333333333328876, -0.053968253965732335, 0.021869488461885925,
+          -0.00886323422471307, 0.0035921132636968136, -0.0014557218116126916,
+          0.0005894360841645431, -0.00023697189507278623, 9.1493870984202e-05,
+          -3.0126774459409827e-05, 6.0175758508781835e-06),
+    expm1=(0.5, 0.1666666666666667, 0.04166666666666667, 0.008333333333325544,
+           0.0013888888888883327, 0.00019841269876864356, 2.4801587327007187e-05,
+           2.755725283351691e-06, 2.75572718102198e-07, 2.5106274733573296e-08,
+           2.0915442297780116e-09),
+)  # fmt: skip
+_COEFFICIENTS: Final = {"float": _FLOAT, "double": _DOUBLE}
+
+
+def exp(w: Writer, x: Val) -> Val:
+    scaled = w.mul(x, math.log2(math.e))
+    n, r = _reduced(w, x, scaled)
+    return _edges(w, w.scale(w.poly(_COEFFICIENTS[x.scalar].exp, r), n), scaled, x)
+
+
+def exp2(w: Writer, x: Val) -> Val:
+    """x = n + r exactly, then 2^n times e^(r ln 2)."""
+    n = w.nearest(_bounded(w, x))
+    r = w.mul(w.sub(x, n), math.log(2))
+    return _edges(w, w.scale(w.poly(_COEFFICIENTS[x.scalar].exp, r), n), x, x)
+
+
+def half_exp(w: Writer, x: Val) -> Val:
+    """e^x / 2, also where e^x itself is beyond the format."""
+    scaled = w.mul(x, math.log2(math.e))
+    n, r = _reduced(w, x, scaled)
+    halved = w.scale(w.poly(_COEFFICIENTS[x.scalar].exp, r), w.sub(n, 1.0))
+    return _edges(w, halved, scaled, x)
+
+
+def expm1(w: Writer, x: Val) -> Val:
+    """2^n (e^r - 1) + (2^n - 1), computed with half of everything so that 2^1024 is not needed."""
+    held = w.code.intrinsic("llvm.maxnum", x, w.like(-0.75 * w.form(x).mantissa, x))
+    scaled = w.mul(held, math.log2(math.e))
+    n = w.nearest(_bounded(w, scaled))
+    r, lost = _reduced_pair(w, held, n)
+    small = w.fma(w.mul(r, r), w.poly(_COEFFICIENTS[x.scalar].expm1, r), lost)
+    small = w.add(r, small)
+    half = w.power_of_two(w.whole(w.sub(n, 1.0)), x.scalar)
+    large = w.fma(half, small, w.sub(half, 0.5))
+    result = w.choose(w.test("oeq", n, 0.0), small, w.add(large, large))
+    result = _edges(w, result, scaled, x)
+    return w.copysign(result, x)
+
+
+def tanh(w: Writer, x: Val) -> Val:
+    """x plus x^3 times a polynomial near zero; 1 - 2 / (e^(2|x|) + 1) elsewhere."""
+    size, square = w.abs(x), w.mul(x, x)
+    cubic = w.mul(w.mul(x, square), w.poly(_COEFFICIENTS[x.scalar].tanh, square))
+    grown = w.add(exp(w, w.add(size, size)), 1.0)
+    far = w.copysign(w.sub(1.0, w.div(2.0, grown)), x)
+    return w.choose(w.test("olt", size, 0.625), w.add(x, cubic), far)
+
+
+def sinh(w: Writer, x: Val) -> Val:
+    """(d + d / (d + 1)) / 2 with d = e^|x| - 1; beyond the bound the second part is nothing."""
+    size = w.abs(x)
+    d = expm1(w, size)
+    near = w.mul(w.add(d, w.div(d, w.add(d, 1.0))), 0.5)
+    far = half_exp(w, size)
+    return w.copysign(w.choose(w.test("olt", size, 22.0), near, far), x)
+
+
+def cosh(w: Writer, x: Val) -> Val:
+    """e^|x| / 2 + e^-|x| / 2."""
+    size = w.abs(x)
+    half = half_exp(w, size)
+    return w.add(half, w.div(0.25, half))
+
+
+def _reduced(w: Writer, x: Val, scaled: Val) -> Pair:
+    """n and r of x = n ln 2 + r; `scaled` is x log2 e."""
+    n = w.nearest(_bounded(w, scaled))
+    r = w.fma(n, -LN2_HIGH[x.scalar], x)
+    return n, w.fma(n, -LN2_LOW[x.scalar], r)
+
+
+def _reduced_pair(w: Writer, x: Val, n: Val) -> Pair:
+    """r, and the part of it that one number cannot hold."""
+    high = w.exact_sub(x, w.exact_mul(n, LN2_HIGH[x.scalar]))
+    low = w.exact_mul(n, LN2_LOW[x.scalar])
+    r = w.exact_sub(high, low)
+    return r, w.exact_sub(w.exact_sub(high, r), low)
+
+
+def _limit(w: Writer, x: Val) -> float:
+    return float(2 * w.form(x).bias)
+
+
+def _bounded(w: Writer, x: Val) -> Val:
+    """x kept where 2^x is neither far below nor far above the format; NaN becomes a bound."""
+    low = w.code.intrinsic("llvm.maxnum", x, w.like(-_limit(w, x), x))
+    return w.code.intrinsic("llvm.minnum", low, w.like(_limit(w, x), x))
+
+
+def _edges(w: Writer, result: Val, power: Val, x: Val) -> Val:
+    """Infinity and zero beyond the bounds of 2^power, and NaN for NaN."""
+    result = w.choose(w.test("ogt", power, _limit(w, x)), math.inf, result)
+    result = w.choose(w.test("olt", power, -_limit(w, x)), 0.0, result)
+    return w.choose(w.is_nan(x), x, result)

@@ -1,0 +1,134 @@
+"""log and what is made of it: log2, log10, log1p, the inverse hyperbolic functions, logaddexp.
+
+ln x = n ln 2 + ln(1 + f) with 1 + f between sqrt(1/2) and sqrt(2), and
+ln(1 + f) = f - f^2/2 + s (f^2/2 + s^2 P(s^2)), s = f / (2 + f).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from weft.codegen.cpu.code import Val
+from weft.codegen.cpu.math.exponential import LN2_HIGH, LN2_LOW, exp
+from weft.codegen.cpu.math.writer import Pair, Writer
+
+# (2 atanh(s) / s - 2) / s^2 as a polynomial in s^2.
+_SERIES: Final = {
+    "float": (0.6666666655404201, 0.4000012221181065, 0.28550778633191964, 0.23331614471843498),
+    "double": (
+        0.6666666666666666, 0.40000000000000885, 0.28571428570799784, 0.22222222392581045,
+        0.18181795547521137, 0.15386244737621665, 0.13268638369266825, 0.13088034850927555,
+    ),
+}  # fmt: skip
+_LOG10_2_HIGH: Final = 0.3010299950838089
+_LOG10_2_LOW: Final = 5.801722962879576e-10
+_HUGE: Final = 2.0**28
+"""From here on 1 + x^2 is x^2 in every format, for the inverse hyperbolic functions."""
+
+
+def log(w: Writer, x: Val) -> Val:
+    n, f = split(w, x)
+    return _edges(w, _combined(w, n, f, w.mul(n, LN2_LOW[x.scalar])), x)
+
+
+def log2(w: Writer, x: Val) -> Val:
+    n, f = split(w, x)
+    series = _combined(w, w.like(0.0, x), f, w.like(0.0, x))
+    return _edges(w, w.fma(series, math.log2(math.e), n), x)
+
+
+def log10(w: Writer, x: Val) -> Val:
+    n, f = split(w, x)
+    series = _combined(w, w.like(0.0, x), f, w.like(0.0, x))
+    small = w.fma(series, math.log10(math.e), w.mul(n, _LOG10_2_LOW))
+    return _edges(w, w.fma(n, _LOG10_2_HIGH, small), x)
+
+
+def log1p(w: Writer, x: Val) -> Val:
+    """The logarithm of u = 1 + x, rounded, plus what the rounding lost, over u."""
+    u = w.exact_add(x, 1.0)
+    n, f = split(w, u)
+    lost = w.choose(
+        w.test("olt", w.abs(x), 1.0),
+        w.exact_sub(x, w.exact_sub(u, 1.0)),
+        w.exact_sub(1.0, w.exact_sub(u, x)),
+    )
+    near = w.test("oeq", n, 0.0)
+    correction = w.choose(near, 0.0, w.div(lost, u))
+    tail = w.fma(n, LN2_LOW[x.scalar], correction)
+    result = _combined(w, n, w.choose(near, x, f), tail)
+    tiny = w.test("olt", w.abs(x), 2.0 ** (-w.form(x).mantissa - 2))
+    return w.choose(tiny, x, _edges(w, result, u))
+
+
+def asinh(w: Writer, x: Val) -> Val:
+    """ln(1 + |x| + x^2 / (1 + sqrt(1 + x^2))), or ln |x| + ln 2 far out."""
+    size = w.abs(x)
+    held = w.code.intrinsic("llvm.minnum", size, w.like(_HUGE, x))
+    square = w.mul(held, held)
+    root = w.sqrt(w.add(square, 1.0))
+    near = log1p(w, w.add(held, w.div(square, w.add(root, 1.0))))
+    return w.copysign(_or_far(w, size, near), x)
+
+
+def acosh(w: Writer, x: Val) -> Val:
+    """ln(1 + t + sqrt(2 t + t^2)) with t = x - 1, or ln x + ln 2 far out; NaN below 1."""
+    t = w.sub(w.code.intrinsic("llvm.minnum", x, w.like(_HUGE, x)), 1.0)
+    root = w.sqrt(w.mul(t, w.add(t, 2.0)))
+    near = log1p(w, w.add(t, root))
+    result = _or_far(w, x, near)
+    return w.choose(w.test("uge", x, 1.0), w.choose(w.is_nan(x), x, result), math.nan)
+
+
+def atanh(w: Writer, x: Val) -> Val:
+    """ln(1 + 2 |x| / (1 - |x|)) / 2."""
+    size = w.abs(x)
+    ratio = w.div(w.add(size, size), w.sub(1.0, size))
+    result = w.mul(log1p(w, ratio), 0.5)
+    result = w.choose(w.test("ogt", size, 1.0), math.nan, result)
+    return w.copysign(result, x)
+
+
+def logaddexp(w: Writer, x: Val, y: Val) -> Val:
+    """The greater of the two plus ln(1 + e^-|x - y|); infinities that are equal stay."""
+    greater = w.code.intrinsic("llvm.maximum", x, y)
+    apart = w.choose(w.test("oeq", x, y), 0.0, w.sub(x, y))
+    return w.add(greater, log1p(w, exp(w, w.neg(w.abs(apart)))))
+
+
+def _or_far(w: Writer, size: Val, near: Val) -> Val:
+    far = w.add(log(w, size), math.log(2))
+    return w.choose(w.test("olt", size, _HUGE), near, far)
+
+
+def split(w: Writer, x: Val) -> Pair:
+    """n as a float, and f, of x = 2^n (1 + f) for a positive x, subnormal ones included."""
+    form = w.form(x)
+    tiny = w.test("olt", x, 2.0 ** (2 - form.bias))
+    lift = float(form.mantissa + 2)
+    bits = w.bits(w.choose(tiny, w.mul(x, 2.0**lift), x))
+    root_half = w.bits(w.like(math.sqrt(0.5), x))
+    shifted = w.integer("sub", bits, root_half)
+    n = w.integer("ashr", shifted, form.mantissa)
+    power = w.integer("shl", n, form.mantissa)
+    m = w.from_bits(w.integer("sub", bits, power))
+    count = w.as_float(n)
+    return w.choose(tiny, w.sub(count, lift), count), w.sub(m, 1.0)
+
+
+def _combined(w: Writer, n: Val, f: Val, tail: Val) -> Val:
+    """n ln 2 + ln(1 + f), where `tail` has what n times the upper part of ln 2 leaves out."""
+    half_square = w.mul(w.mul(f, 0.5), f)
+    s = w.div(f, w.add(f, 2.0))
+    square = w.mul(s, s)
+    rest = w.mul(square, w.poly(_SERIES[f.scalar], square))
+    small = w.fma(s, w.add(half_square, rest), tail)
+    high = w.mul(n, LN2_HIGH[f.scalar])
+    return w.sub(high, w.sub(w.sub(half_square, small), f))
+
+
+def _edges(w: Writer, result: Val, x: Val) -> Val:
+    result = w.choose(w.test("oeq", x, math.inf), x, result)
+    result = w.choose(w.test("oeq", x, 0.0), -math.inf, result)
+    return w.choose(w.test("ult", x, 0.0), math.nan, result)

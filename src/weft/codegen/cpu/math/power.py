@@ -1,0 +1,198 @@
+"""pow, hypot and fmod of doubles. Floats are handed in as doubles."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from weft.codegen.cpu.code import Val
+from weft.codegen.cpu.math.exponential import exp
+from weft.codegen.cpu.math.logarithm import split
+from weft.codegen.cpu.math.writer import Pair, Writer
+
+# (atanh(s) / s - 1 - s^2 / 3) / s^4 in s^2.
+_SERIES: Final = (
+    0.2, 0.14285714285714685, 0.11111111110826383, 0.09090909168049924, 0.0769229744350359,
+    0.0666740439940617, 0.05853063232281699, 0.058621635304233734,
+)  # fmt: skip
+_THIRD: Final = (0.3333333333333333, 1.850371707708594e-17)
+_LN2: Final = (0.6931471805599453, 2.3190468138462996e-17)
+_MOST: Final = 1500.0
+"""Beyond e^1500 and e^-1500 everything is infinite or zero."""
+
+
+def pow(w: Writer, x: Val, y: Val) -> Val:
+    """e^(y ln |x|) with the logarithm, and the product, as sums of two numbers; then the sign, and
+    the cases that IEEE 754 lists."""
+    size = w.abs(x)
+    log_high, log_low = _log_pair(w, size)
+    high, low = _product(w, (log_high, log_low), y)
+    held = w.code.intrinsic("llvm.maxnum", high, w.like(-_MOST, x))
+    grown = exp(w, w.code.intrinsic("llvm.minnum", held, w.like(_MOST, x)))
+    grown = w.choose(w.test("olt", w.abs(high), _MOST), w.fma(grown, low, grown), grown)
+    grown = w.choose(w.test("olt", grown, math.inf), grown, w.like(math.inf, x))
+    return _listed(w, x, y, size, grown)
+
+
+def _log_pair(w: Writer, size: Val) -> Pair:
+    """ln |x| to about 65 bits: n ln 2 + 2 (s + s^3 / 3 + s^5 Q(s^2)), s = f / (2 + f)."""
+    n, f = split(w, size)
+    bottom, bottom_low = w.two_sum(f, 2.0)
+    s = w.div(f, bottom)
+    back, back_low = w.two_product(s, bottom)
+    rest = w.sub(w.sub(w.sub(f, back), back_low), w.mul(s, bottom_low))
+    s_low = w.div(rest, bottom)
+    z, z_low = w.two_product(s, s)
+    z_low = w.fma(w.add(s, s), s_low, z_low)
+    third, third_low = w.two_product(z, _THIRD[0])
+    third_low = w.add(third_low, w.fma(z, _THIRD[1], w.mul(z_low, _THIRD[0])))
+    third_low = w.fma(w.mul(z, z), w.poly(_SERIES, z), third_low)
+    third, third_low = w.quick_two_sum(third, third_low)
+    more, more_low = w.two_product(s, third)
+    more_low = w.add(more_low, w.fma(s, third_low, w.mul(s_low, third)))
+    total, total_low = w.quick_two_sum(s, more)
+    total_low = w.add(total_low, w.add(s_low, more_low))
+    shift, shift_low = w.two_product(n, _LN2[0])
+    shift_low = w.fma(n, _LN2[1], shift_low)
+    high, low = w.two_sum(shift, w.add(total, total))
+    low = w.add(low, w.fma(total_low, 2.0, shift_low))
+    return w.quick_two_sum(high, low)
+
+
+def _product(w: Writer, pair: Pair, y: Val) -> Pair:
+    """A pair times a number. Where y is so large that its halves overflow, so does the result."""
+    held = w.code.intrinsic("llvm.minnum", w.abs(y), w.like(2.0**100, y))
+    held = w.copysign(held, y)
+    high, low = w.two_product(pair[0], held)
+    return w.quick_two_sum(high, w.fma(pair[1], held, low))
+
+
+def _listed(w: Writer, x: Val, y: Val, size: Val, grown: Val) -> Val:
+    whole, odd = _parity(w, y)
+    positive = w.test("ogt", y, 0.0)
+    endless = w.either(w.test("oeq", size, math.inf), w.test("oeq", size, 0.0))
+    upward = w.code.binary("xor", w.test("oeq", size, 0.0), positive)
+    grown = w.choose(endless, w.choose(upward, math.inf, w.like(0.0, x)), grown)
+    bigger, one = w.test("ogt", size, 1.0), w.test("oeq", size, 1.0)
+    endless_y = w.test("oeq", w.abs(y), math.inf)
+    rising = w.code.binary("xor", w.code.binary("xor", bigger, positive), w.test("oeq", x, x))
+    limit = w.choose(one, 1.0, w.choose(rising, math.inf, w.like(0.0, x)))
+    grown = w.choose(endless_y, limit, grown)
+    negative = w.test("olt", w.copysign(1.0, x), 0.0)
+    grown = w.choose(w.both(negative, odd), w.neg(grown), grown)
+    below = w.test("olt", x, 0.0)
+    finite = w.test("olt", size, math.inf)
+    outside = w.both(w.both(below, finite), w.code.binary("xor", whole, w.test("oeq", y, y)))
+    grown = w.choose(outside, math.nan, grown)
+    grown = w.choose(w.either(w.is_nan(x), w.is_nan(y)), math.nan, grown)
+    always = w.either(w.test("oeq", x, 1.0), w.test("oeq", y, 0.0))
+    return w.choose(always, 1.0, grown)
+
+
+def _parity(w: Writer, y: Val) -> tuple[Val, Val]:
+    """Whether y is a whole number (infinities are), and whether it is an odd one."""
+    size = w.abs(y)
+    small = w.test("olt", size, 2.0**53)
+    held = w.choose(small, size, 0.0)
+    number = w.whole(held)
+    whole = w.test("oeq", w.as_float(number), held)
+    odd = w.code.convert("trunc", number, "i1")
+    return whole, w.both(w.both(small, whole), odd)
+
+
+def hypot(w: Writer, x: Val, y: Val) -> Val:
+    """The root of the sum of squares, scaled by a power of two so that no square overflows or
+    vanishes; an infinite operand outweighs NaN."""
+    a, b = w.abs(x), w.abs(y)
+    larger, smaller = (w.code.intrinsic(f"llvm.{side}num", a, b) for side in ("max", "min"))
+    huge, tiny = w.test("ogt", larger, 2.0**500), w.test("olt", larger, 2.0**-500)
+    factor = w.choose(huge, 2.0**-600, w.choose(tiny, 2.0**600, w.like(1.0, x)))
+    back = w.choose(huge, 2.0**600, w.choose(tiny, 2.0**-600, w.like(1.0, x)))
+    larger, smaller = w.mul(larger, factor), w.mul(smaller, factor)
+    root = w.sqrt(w.fma(larger, larger, w.mul(smaller, smaller)))
+    result = w.mul(root, back)
+    result = w.choose(w.either(w.is_nan(x), w.is_nan(y)), math.nan, result)
+    infinite = w.either(w.test("oeq", a, math.inf), w.test("oeq", b, math.inf))
+    return w.choose(infinite, math.inf, result)
+
+
+_FMOD: Final = """
+; |x| mod |y| for finite x and y != 0, exactly: the significand of x times 2^k modulo that of y,
+; eleven bits of k at a time.
+define internal double @remainder(double %x, double %y) nounwind {
+entry:
+  %xb = bitcast double %x to i64
+  %yb = bitcast double %y to i64
+  %smaller = icmp ult i64 %xb, %yb
+  br i1 %smaller, label %same, label %prepare
+same:
+  ret double %x
+prepare:
+  %xe.raw = lshr i64 %xb, 52
+  %ye.raw = lshr i64 %yb, 52
+  %xf = and i64 %xb, 4503599627370495
+  %yf = and i64 %yb, 4503599627370495
+  %x.normal = icmp ne i64 %xe.raw, 0
+  %y.normal = icmp ne i64 %ye.raw, 0
+  %x.one = select i1 %x.normal, i64 4503599627370496, i64 0
+  %y.one = select i1 %y.normal, i64 4503599627370496, i64 0
+  %xm = or i64 %xf, %x.one
+  %ym = or i64 %yf, %y.one
+  %xe = select i1 %x.normal, i64 %xe.raw, i64 1
+  %ye = select i1 %y.normal, i64 %ye.raw, i64 1
+  %k.all = sub i64 %xe, %ye
+  %first = urem i64 %xm, %ym
+  br label %head
+head:
+  %k = phi i64 [ %k.all, %prepare ], [ %k.left, %step ]
+  %r = phi i64 [ %first, %prepare ], [ %r.next, %step ]
+  %done = icmp eq i64 %k, 0
+  br i1 %done, label %finish, label %step
+step:
+  %many = icmp ugt i64 %k, 11
+  %now = select i1 %many, i64 11, i64 %k
+  %k.left = sub i64 %k, %now
+  %shifted = shl i64 %r, %now
+  %r.next = urem i64 %shifted, %ym
+  br label %head
+finish:
+  %none = icmp eq i64 %r, 0
+  br i1 %none, label %zero, label %pack
+zero:
+  ret double 0.0
+pack:
+  %zeros = call i64 @llvm.ctlz.i64(i64 %r, i1 true)
+  %wanted = sub i64 %zeros, 11
+  %room = sub i64 %ye, 1
+  %fits = icmp ule i64 %wanted, %room
+  %shift = select i1 %fits, i64 %wanted, i64 %room
+  %m = shl i64 %r, %shift
+  %e.normal = sub i64 %ye, %shift
+  %has.one = icmp uge i64 %m, 4503599627370496
+  %e = select i1 %has.one, i64 %e.normal, i64 0
+  %f = and i64 %m, 4503599627370495
+  %e.bits = shl i64 %e, 52
+  %bits = or i64 %e.bits, %f
+  %value = bitcast i64 %bits to double
+  ret double %value
+}
+"""
+
+
+def fmod(w: Writer, x: Val, y: Val) -> Val:
+    """Lane by lane: each has its own number of steps."""
+    code = w.code
+    code.functions.setdefault("remainder", _FMOD)
+    code.declared["llvm.ctlz.i64"] = "declare i64 @llvm.ctlz.i64(i64, i1)"
+    a, b = w.abs(x), w.abs(y)
+    usual = w.both(w.test("olt", a, math.inf), w.test("ogt", b, 0.0))
+    a, b = w.choose(usual, a, 0.0), w.choose(usual, b, 1.0)
+    parts = [
+        code.assign(
+            f"call double @remainder({code.lane(a, lane)}, {code.lane(b, lane)})", "double"
+        )
+        for lane in range(x.lanes)
+    ]
+    result = code.gather_lanes(parts) if x.lanes > 1 else parts[0]
+    result = w.choose(usual, w.copysign(result, x), math.nan)
+    return w.choose(w.is_nan(x), x, w.choose(w.is_nan(y), y, result))

@@ -1,0 +1,222 @@
+"""sin, cos and tan of doubles of any size.
+
+x = n pi/2 + r. Up to 2^20 the multiple of pi/2 is taken away in three parts of 33 bits, whose
+products with n are exact. Beyond, x times 2/pi is taken modulo 4 in fixed point, with the 192 bits
+of 2/pi that matter for the exponent of x (Payne and Hanek); that code is skipped by a branch where
+no lane needs it. Both ways r is a sum of two numbers, good to the last bit of a result near zero.
+
+Floats are handed in as doubles; shorter polynomials do for them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from weft.codegen.cpu.code import Val, number
+from weft.codegen.cpu.math.writer import Pair, Writer
+
+# (sin r / r - 1) / r^2 and (cos r - 1 + r^2 / 2) / r^4 as polynomials in r^2.
+_SIN: Final = {
+    False: (-0.16666666666666666, 0.008333333333330827, -0.0001984126983657571,
+            2.755731600817155e-06, -2.5051112272573243e-08, 1.5916726193889336e-10),
+    True: (-0.16666666663741367, 0.00833333183062943, -0.00019840063040804117,
+           2.7246868722877944e-06),
+}  # fmt: skip
+_COS: Final = {
+    False: (0.041666666666666664, -0.0013888888888887322, 2.4801587298651292e-05,
+            -2.755731721268659e-07, 2.0876134024090145e-09, -1.1381754653662937e-11),
+    True: (0.04166666666422613, -0.0013888887635227975, 2.4800580601354642e-05,
+           -2.7298407652795173e-07),
+}  # fmt: skip
+_HALF_PI: Final = (1.5707963267341256, 6.077100506303966e-11, 2.0222662487111665e-21)
+"""Pieces of 33 bits."""
+_HALF_PI_REST: Final = 8.4784276603689e-32
+_LARGE: Final = 2.0**20
+
+_TWO_OVER_PI: Final = (
+    0, 11743562013128004905, 18169587780923219392, 15808362127397457985, 18325537948574664033,
+    13196794004601950944, 452944820249399836, 18311050168422213438, 16754012890938950788,
+    16833452818741296705, 4148332274289687028, 11278244420634880059, 2303758334597371919,
+    17235013589178936607, 7869616827067468215, 5712322887342352941, 8441921394348257659,
+    4397547296490951402, 7780917995555872008, 6197850593633725355, 17352294737506481693,
+    12241788059513133832,
+)  # fmt: skip
+"""64 zero bits, then the bits of 2/pi after the point."""
+_WORDS: Final = ", ".join(f"i64 {word - (word >> 63 << 64)}" for word in _TWO_OVER_PI)
+
+_REDUCE_LARGE: Final = f"""
+@two_over_pi = internal unnamed_addr constant [{len(_TWO_OVER_PI)} x i64] [{_WORDS}]
+
+; For a finite x of 2^20 or more: the nearest multiple of pi/2 modulo 4, and the rest as two numbers
+; in units of pi/2. x = m 2^e; the window begins at the bit of 2/pi whose weight is 2^(1 - e).
+define internal {{ double, double, i64 }} @reduce_large(double %x) nounwind {{
+  %bits = bitcast double %x to i64
+  %biased = lshr i64 %bits, 52
+  %exponent = and i64 %biased, 2047
+  %fraction = and i64 %bits, 4503599627370495
+  %m = or i64 %fraction, 4503599627370496
+  %place = sub i64 %exponent, {1075 - 62}
+  %word = lshr i64 %place, 6
+  %shift = and i64 %place, 63
+  %at0 = getelementptr inbounds i64, ptr @two_over_pi, i64 %word
+  %at1 = getelementptr inbounds i64, ptr %at0, i64 1
+  %at2 = getelementptr inbounds i64, ptr %at0, i64 2
+  %at3 = getelementptr inbounds i64, ptr %at0, i64 3
+  %w0 = load i64, ptr %at0, align 8
+  %w1 = load i64, ptr %at1, align 8
+  %w2 = load i64, ptr %at2, align 8
+  %w3 = load i64, ptr %at3, align 8
+  %t0 = call i64 @llvm.fshl.i64(i64 %w0, i64 %w1, i64 %shift)
+  %t1 = call i64 @llvm.fshl.i64(i64 %w1, i64 %w2, i64 %shift)
+  %t2 = call i64 @llvm.fshl.i64(i64 %w2, i64 %w3, i64 %shift)
+  %top = mul i64 %m, %t0
+  %wide = zext i64 %m to i128
+  %wide1 = zext i64 %t1 to i128
+  %wide2 = zext i64 %t2 to i128
+  %p1 = mul i128 %wide, %wide1
+  %p2 = mul i128 %wide, %wide2
+  %p2.high = lshr i128 %p2, 64
+  %top.wide = zext i64 %top to i128
+  %p0 = shl i128 %top.wide, 64
+  %sum = add i128 %p0, %p1
+  %turns = add i128 %sum, %p2.high
+  %rounded = add i128 %turns, {1 << 125}
+  %quadrant.wide = lshr i128 %rounded, 126
+  %quadrant = trunc i128 %quadrant.wide to i64
+  %nearest = shl i128 %quadrant.wide, 126
+  %rest = sub i128 %turns, %nearest
+  %below = icmp slt i128 %rest, 0
+  %opposite = sub i128 0, %rest
+  %size = select i1 %below, i128 %opposite, i128 %rest
+  %zeros = call i128 @llvm.ctlz.i128(i128 %size, i1 false)
+  %inside = and i128 %zeros, 127
+  %normal = shl i128 %size, %inside
+  %upper.wide = lshr i128 %normal, 75
+  %upper = trunc i128 %upper.wide to i64
+  %lower.wide = lshr i128 %normal, 11
+  %lower = trunc i128 %lower.wide to i64
+  %upper.float = uitofp i64 %upper to double
+  %lower.float = uitofp i64 %lower to double
+  %lower.scaled = fmul double %lower.float, {number(2.0**-64, "double").text}
+  %zeros.low = trunc i128 %inside to i64
+  %scale.biased = sub i64 {1023 + 75 - 126}, %zeros.low
+  %scale.bits = shl i64 %scale.biased, 52
+  %scale = bitcast i64 %scale.bits to double
+  %high = fmul double %upper.float, %scale
+  %low = fmul double %lower.scaled, %scale
+  %negative = icmp slt i64 %bits, 0
+  %flip = xor i1 %negative, %below
+  %high.other = fneg double %high
+  %low.other = fneg double %low
+  %high.signed = select i1 %flip, double %high.other, double %high
+  %low.signed = select i1 %flip, double %low.other, double %low
+  %quadrant.other = sub i64 0, %quadrant
+  %quadrant.signed = select i1 %negative, i64 %quadrant.other, i64 %quadrant
+  %r0 = insertvalue {{ double, double, i64 }} poison, double %high.signed, 0
+  %r1 = insertvalue {{ double, double, i64 }} %r0, double %low.signed, 1
+  %r2 = insertvalue {{ double, double, i64 }} %r1, i64 %quadrant.signed, 2
+  ret {{ double, double, i64 }} %r2
+}}
+"""
+
+
+def sin(w: Writer, x: Val, short: bool = False) -> Val:
+    quadrant, r = _reduced(w, x)
+    result = _turned(w, quadrant, _sin(w, r, short), _cos(w, r, short))
+    # r of a tiny x is x, but a zero loses its sign on the way.
+    return _finite(w, x, w.choose(w.test("oeq", x, 0.0), x, result))
+
+
+def cos(w: Writer, x: Val, short: bool = False) -> Val:
+    quadrant, r = _reduced(w, x)
+    return _finite(
+        w, x, _turned(w, w.integer("add", quadrant, 1), _sin(w, r, short), _cos(w, r, short))
+    )
+
+
+def tan(w: Writer, x: Val, short: bool = False) -> Val:
+    quadrant, r = _reduced(w, x)
+    s, c = _sin(w, r, short), _cos(w, r, short)
+    odd = _bit(w, quadrant, 1)
+    result = w.div(w.choose(odd, w.neg(c), s), w.choose(odd, s, c))
+    return _finite(w, x, w.choose(w.test("oeq", x, 0.0), x, result))
+
+
+def _finite(w: Writer, x: Val, result: Val) -> Val:
+    return w.choose(w.test("olt", w.abs(x), math.inf), result, math.nan)
+
+
+def _bit(w: Writer, quadrant: Val, bit: int) -> Val:
+    """Whether a bit of the number of quarter turns is set."""
+    return w.code.compare(
+        "icmp ne", w.integer("and", quadrant, bit), number(0, "i64", quadrant.lanes)
+    )
+
+
+def _turned(w: Writer, quadrant: Val, s: Val, c: Val) -> Val:
+    """The sine after some quarter turns, from sine and cosine before them."""
+    size = w.choose(_bit(w, quadrant, 1), c, s)
+    return w.choose(_bit(w, quadrant, 2), w.neg(size), size)
+
+
+def _sin(w: Writer, r: Pair, short: bool) -> Val:
+    high, low = r
+    square = w.mul(high, high)
+    cubic = w.mul(w.mul(high, square), w.poly(_SIN[short], square))
+    return w.add(high, w.add(cubic, w.fma(w.mul(square, -0.5), low, low)))
+
+
+def _cos(w: Writer, r: Pair, short: bool) -> Val:
+    high, low = r
+    square = w.mul(high, high)
+    half = w.mul(square, 0.5)
+    near = w.exact_sub(1.0, half)
+    lost = w.exact_sub(w.exact_sub(1.0, near), half)
+    rest = w.fma(w.mul(square, square), w.poly(_COS[short], square), lost)
+    return w.add(near, w.sub(rest, w.mul(high, low)))
+
+
+def _reduced(w: Writer, x: Val) -> tuple[Val, Pair]:
+    """The number of quarter turns modulo 4, and the rest."""
+    large = w.test("uge", w.abs(x), _LARGE)
+    held = w.choose(large, 0.0, x)
+    n = w.nearest(w.mul(held, 2.0 / math.pi))
+    high, low = w.exact_sub(held, w.exact_mul(n, _HALF_PI[0])), w.like(0.0, x)
+    for part in _HALF_PI[1:]:
+        high, lost = w.two_sum(high, w.neg(w.exact_mul(n, part)))
+        low = w.exact_add(low, lost)
+    low = w.exact_sub(low, w.exact_mul(n, _HALF_PI_REST))
+    high, low = w.quick_two_sum(high, low)
+    usual = (w.whole(n), high, low)
+    quadrant, high, low = w.rarely(large, usual, lambda: _reduced_large(w, x, large, usual))
+    return quadrant, (high, low)
+
+
+def _reduced_large(
+    w: Writer, x: Val, large: Val, usual: tuple[Val, Val, Val]
+) -> tuple[Val, Val, Val]:
+    """The same with the large lanes reduced one by one."""
+    code = w.code
+    code.functions.setdefault("reduce_large", _REDUCE_LARGE)
+    code.declared["llvm.fshl.i64"] = "declare i64 @llvm.fshl.i64(i64, i64, i64)"
+    code.declared["llvm.ctlz.i128"] = "declare i128 @llvm.ctlz.i128(i128, i1)"
+    kind = "{ double, double, i64 }"
+    parts: tuple[list[Val], list[Val], list[Val]] = ([], [], [])
+    # The function wants a finite number; what it says of another one is not used.
+    safe = w.choose(w.test("olt", w.abs(x), math.inf), w.choose(large, x, _LARGE), _LARGE)
+    for lane in range(x.lanes):
+        made = code.assign(f"call {kind} @reduce_large({code.lane(safe, lane)})", "i64").text
+        for place, (scalar, found) in enumerate(
+            zip(("double", "double", "i64"), parts, strict=True)
+        ):
+            found.append(code.assign(f"extractvalue {kind} {made}, {place}", scalar))
+    high, low, quadrant = (
+        code.gather_lanes(found) if x.lanes > 1 else found[0] for found in parts
+    )
+    turned, lost = w.two_product(high, math.pi / 2)
+    lost = w.add(lost, w.fma(high, 6.123233995736766e-17, w.mul(low, math.pi / 2)))
+    turned, lost = w.quick_two_sum(turned, lost)
+    pairs = zip((quadrant, turned, lost), usual, strict=True)
+    first, second, third = (code.select(large, here, before) for here, before in pairs)
+    return first, second, third

@@ -1,0 +1,25 @@
+"""The kernels of a whole program in the dialect, and who launches them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from weft.codegen.gpu import ir
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What carries out one kernel of the program: a dialect kernel, by its symbol, and for each of
+    its buffers the position of the tensor among those of the program's kernel."""
+
+    symbol: str
+    tensors: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class GpuModule:
+    """Dialect kernels by symbol, and launches by the name of the program's kernel. Equal kernels of
+    a program have one symbol."""
+
+    kernels: dict[str, ir.Kernel] = field(default_factory=dict)
+    launches: dict[str, Launch] = field(default_factory=dict)

@@ -1,0 +1,42 @@
+"""Names that kernels of the dialect may use: they become C identifiers.
+
+A name of the dialect is not one that C, the prelude or the printed frame of a kernel uses already,
+and does not end in an underscore: those are the printer's own.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from weft.codegen.gpu import prelude
+from weft.codegen.gpu.scalar import Which
+
+_FORM: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9_]{0,62}[A-Za-z0-9])?")
+_FRAME: Final = re.compile(r"[bm][0-9]+|shared|shared_bytes|error")
+_FUNCTION: Final = re.compile(r"INLINE\w* [\w*&]+ (\w+)\(")
+_WORDS: Final = """
+    alignas alignof and asm auto bool break case catch char class const constexpr continue decltype
+    default delete do double else enum explicit export extern false float for friend goto if inline
+    int long mutable namespace new noexcept not nullptr operator or private protected public register
+    return short signed sizeof static struct switch template this throw true try typedef typeid
+    typename union unsigned using virtual void volatile while xor
+    i8 u8 i16 u16 u32 i64 u64 TensorMap Held INLINE INLINE_MEMBER
+    min max fabs fabsf exp expf exp2 exp2f log logf log2 log2f sqrt sqrtf sin sinf cos cosf tanh tanhf
+    erf erff floor floorf ceil ceilf trunc truncf fmaf fmin fmax fminf fmaxf
+    threadIdx blockIdx blockDim gridDim float2 uint2 uint4 make_float2 make_uint2 make_uint4 atomicMax
+"""
+_PRELUDE: Final = (prelude.COMMON, prelude.ELEMENTS, prelude.THREADS, prelude.SM80, prelude.SM90)
+_TAKEN: Final = frozenset(
+    {
+        *_WORDS.split(),
+        *(which.value for which in Which),
+        *(name for part in _PRELUDE for name in _FUNCTION.findall(part)),
+    }
+)
+
+
+def is_free(name: str) -> bool:
+    """Whether a kernel may use a name."""
+    formed = _FORM.fullmatch(name) is not None and _FRAME.fullmatch(name) is None
+    return formed and name not in _TAKEN and not name.startswith(("wgmma_", "mma_"))

@@ -1,0 +1,1 @@
+"""Reverse-mode differentiation of bodies: what depends on what, the walk back, and control flow."""

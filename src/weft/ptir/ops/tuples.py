@@ -1,0 +1,21 @@
+"""Tuples, which otherwise only ops with several results make."""
+
+from __future__ import annotations
+
+from weft.foundation.dtypes import ANY
+from weft.ptir.op import Array, EvalContext, Op, extension_op
+from weft.ptir.types import TensorType, TupleType
+
+
+@extension_op("make_tuple")
+class MakeTuple(Op):
+    """The tuple of the values, in order. What it is made of may have any types."""
+
+    operands = ("*values",)
+    dtypes = {"values": ANY}
+
+    def infer(self, *types: TensorType) -> TupleType:
+        return TupleType(types)
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> tuple[Array, ...]:
+        return args

@@ -1,0 +1,203 @@
+"""What a backward part reads of the forward part before it: kept, or computed again.
+
+Keeping a tensor costs writing and reading it; computing it again costs its instruction, and
+whatever that reads must be at hand in turn. The cheapest mixture is a minimum cut. In the graph
+each forward instruction is a node behind the source, with the price of running it twice on the edge
+between them, and each of its results is a node behind it, with the price of keeping it on the edge.
+What an instruction reads and what the backward part reads are edges that may not be cut. Then a
+result on the sink's side whose instruction is on the source's side is kept, and an instruction on
+the sink's side is run again.
+
+Matrix products, reductions, windows, sorting and loops are never run twice unless the caller forces
+it; random instructions never are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from weft.foundation.min_cut import UNCUTTABLE, Network
+from weft.ptir.ir import ElementRef, Instruction, Region
+from weft.ptir.literal import TensorLiteral
+from weft.ptir.op import Op
+from weft.ptir.ops.constant import Constant
+from weft.ptir.ops.elementwise import Cast, Clamp, Compare, ElementwiseBinary, Select, StopGradient
+from weft.ptir.ops.indexing import DynamicSlice, Gather, Take
+from weft.ptir.ops.movement import BroadcastTo, Iota
+from weft.ptir.ops.tuples import MakeTuple
+from weft.ptir.slots import Slot, read_slots, slots_of
+from weft.ptir.types import Symbol, TensorType, TupleType, ValueType, leaves
+
+TYPICAL_SIZE = 128
+"""What a dim counts for whose size is not known."""
+BYTE = 16
+"""One byte written or read; prices are whole numbers."""
+KEEPING = 2 * BYTE
+"""Written once, read once."""
+
+
+@dataclass(frozen=True)
+class Division:
+    """How a backward part gets what it reads."""
+
+    kept: list[Slot]
+    """Forward values that are handed over, parameters included, in the order of definition."""
+    again: list[Instruction]
+    """Forward instructions that the backward part runs again."""
+
+
+def byte_count(kind: ValueType) -> int:
+    """The bytes of a value; sizes that are not known count as typical ones."""
+    return sum(
+        math.prod(TYPICAL_SIZE if isinstance(d, Symbol) else d for d in leaf.shape)
+        * leaf.dtype.storage_bytes
+        for leaf in leaves(kind)
+    )
+
+
+CHEAP = (ElementwiseBinary, Compare, Select, Clamp, Cast, StopGradient)
+FREE = (Constant, Iota, BroadcastTo, MakeTuple)
+READS = (Take, Gather, DynamicSlice)
+
+
+@dataclass
+class Prices:
+    """What running an instruction again costs, in the same measure as keeping its result."""
+
+    regions: Mapping[int, Region]
+    _draws: dict[int, bool] = field(default_factory=dict)
+
+    def again(self, instruction: Instruction) -> int:
+        op, count = instruction.op, byte_count(instruction.output)
+        if self.is_random(op) or op.regions:
+            return UNCUTTABLE
+        if isinstance(op, FREE):
+            return 0
+        if isinstance(op, CHEAP) or op.family == "movement":
+            return count * BYTE // 8
+        if op.elementwise or isinstance(op, READS):
+            return count * BYTE
+        return UNCUTTABLE
+
+    def is_random(self, op: Op) -> bool:
+        """Whether the op draws random numbers, itself or in a region it runs."""
+        if op.random:
+            return True
+        open_ids, seen = list(op.regions), set()
+        while open_ids:
+            region_id = open_ids.pop()
+            if region_id in seen:
+                continue
+            seen.add(region_id)
+            for instruction in self.regions[region_id].body:
+                if instruction.op.random:
+                    return True
+                open_ids.extend(instruction.op.regions)
+        return False
+
+
+@dataclass
+class Forward:
+    """The part that ran before: its parameters, its instructions, and what each is worth."""
+
+    types: Mapping[int, ValueType]
+    """Of parameters and instructions."""
+    instructions: Sequence[Instruction]
+    parameters: Mapping[int, int]
+    """The price of handing over each parameter; 0 for those that are at hand anyway."""
+    at_hand: Collection[Slot] = ()
+    """Values that are kept in any case."""
+    hidden: Collection[Slot] = ()
+    """Values that must not be kept."""
+    forced: Collection[int] = ()
+    """Instructions that are run again whatever it costs."""
+
+
+def divide(forward: Forward, wanted: Iterable[Slot], prices: Prices) -> Division | None:
+    """The cheapest way to have `wanted` in the backward part; None where there is no way."""
+    return _Division(forward, set(wanted), prices).found()
+
+
+class _Division:
+    def __init__(self, forward: Forward, wanted: set[Slot], prices: Prices) -> None:
+        self.forward = forward
+        self.wanted = wanted
+        self.prices = prices
+        self.by_id = {instruction.id: instruction for instruction in forward.instructions}
+        self.network = Network()
+        self.source, self.sink = self.network.node(), self.network.node()
+        self.runs: dict[int, int] = {}
+        self.values: dict[Slot, int] = {}
+
+    def found(self) -> Division | None:
+        for slot in self.wanted:
+            self.network.edge(self._value(slot), self.sink, UNCUTTABLE)
+        side = self.network.cut(self.source, self.sink)
+        if side is None:
+            return self._keeping_all()
+        again = {value_id for value_id, node in self.runs.items() if node in side}
+        kept = {s for s, node in self.values.items() if node in side and s[0] not in again}
+        return self._division(kept, again)
+
+    def _division(self, kept: Collection[Slot], again: Collection[int]) -> Division:
+        slots = [
+            slot
+            for value_id, kind in self.forward.types.items()
+            for slot, _ in slots_of(value_id, kind)
+            if slot in kept
+        ]
+        return Division(slots, [i for i in self.forward.instructions if i.id in again])
+
+    def _keeping_all(self) -> Division | None:
+        """Without a cut, everything that the backward part reads is kept, if it may be."""
+        if any(self._keeping(slot) >= UNCUTTABLE for slot in self.wanted):
+            return None
+        return self._division(self.wanted, ())
+
+    def _value(self, slot: Slot) -> int:
+        """The node of a value; the first time, with everything that leads to it."""
+        open_slots = [slot]
+        while open_slots:
+            top = open_slots.pop()
+            if top in self.values:
+                continue
+            node = self.values[top] = self.network.node()
+            instruction = self.by_id.get(top[0])
+            if instruction is None:
+                self.network.edge(self.source, node, self.forward.parameters[top[0]])
+                continue
+            if instruction.id not in self.runs:
+                self.runs[instruction.id] = self.network.node()
+                open_slots.extend(self._operands(instruction))
+            self.network.edge(self.runs[instruction.id], node, self._keeping(top))
+        return self.values[slot]
+
+    def _operands(self, instruction: Instruction) -> list[Slot]:
+        """What an instruction reads; its own node is connected once those have theirs."""
+        run = self.runs[instruction.id]
+        self.network.edge(self.source, run, self._price(instruction))
+        found = [
+            slot
+            for operand in instruction.operands
+            for slot in read_slots(operand, self.forward.types)
+        ]
+        self.pending.append((run, found))
+        return found
+
+    def _price(self, instruction: Instruction) -> int:
+        if instruction.id in self.forward.forced and not self.prices.is_random(instruction.op):
+            return 0
+        return self.prices.again(instruction)
+
+    def _keeping(self, slot: Slot) -> int:
+        if slot in self.forward.at_hand:
+            return 0
+        if slot[0] in self.forward.parameters:
+            return self.forward.parameters[slot[0]]
+        kind = self.forward.types[slot[0]]
+        part = kind.elements[slot[1]] if isinstance(kind, TupleType) and slot[1] is not None else kind
+        if slot in self.forward.hidden or not isinstance(part, TensorType):
+            return UNCUTTABLE
+        return byte_count(part) * KEEPING

@@ -1,0 +1,236 @@
+"""A body under construction whose values are terms: what program transformations write on.
+
+Instructions are typed where they are appended, so that whatever a tape holds verifies. A tape is
+filled from three sources: rules emit ops by name, existing instructions are replayed on other
+operands, and control flow is appended with regions that were made before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from weft.foundation.dtypes import DType
+from weft.foundation.errors import InternalError, SpecViolation
+from weft.ptir.ir import (
+    Body,
+    ElementRef,
+    Function,
+    Instruction,
+    Operand,
+    Program,
+    Ref,
+    Region,
+    ValueKey,
+)
+from weft.ptir.literal import TensorLiteral, literal
+from weft.ptir.op import Op, make_op
+from weft.ptir.ops.constant import Constant
+from weft.ptir.ops.movement import BroadcastTo
+from weft.ptir.ops.tuples import MakeTuple
+from weft.ptir.passes.edit import fresh_ids, function_symbols
+from weft.ptir.term import Number, Term
+from weft.ptir.types import UNKNOWN, Symbol, TensorType, TupleType, ValueType, symbols_of
+from weft.ptir.verify import BodyScope, check_type
+
+
+class Workshop:
+    """What the bodies of one program under construction share: its regions, symbols and lines."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.regions: dict[int, Region] = dict(program.regions_by_id)
+        self.lines: dict[ValueKey, str] = dict(program.locations)
+        self.symbols = function_symbols(program)
+        self._next_region = max(self.regions, default=-1) + 1
+
+    def function_tape(self, function: Function) -> Tape:
+        """A tape for a body in which the values of `function` keep their ids."""
+        used = {*function.parameter_ids, *(i.id for i in function.body)}
+        return Tape(self, used, set())
+
+    def region_tape(self) -> Tape:
+        return Tape(self, (), self.symbols)
+
+    def add_region(self, tape: Tape, results: Sequence[Term]) -> Region:
+        """The finished region, under a new id."""
+        region_id = self._next_region
+        self._next_region += 1
+        ids = tuple(map(tape.plain_id, results))
+        kinds = tuple(tape.types[value_id] for value_id in ids)
+        region = Region(region_id, tuple(tape.parameters), tuple(tape.body), kinds, ids)
+        self.regions[region_id] = region
+        self._note(region, tape)
+        return region
+
+    def finished(self, tape: Tape, ids: Sequence[int], results: Sequence[Term]) -> Program:
+        """The program with this tape as its entry function."""
+        main = self.program.main
+        result_ids = tuple(map(tape.plain_id, results))
+        function = Function(
+            main.name,
+            tuple(tape.parameters),
+            tuple(ids),
+            tuple(tape.types[value_id] for value_id in result_ids),
+            tuple(tape.body),
+            main.hints,
+            result_ids,
+        )
+        self._note(function, tape)
+        others = tuple(f for f in self.program.functions if f.name != main.name)
+        regions = tuple(self.regions[region_id] for region_id in sorted(self.regions))
+        return Program(main.name, (function, *others), regions, self.lines)
+
+    def _note(self, body: Body, tape: Tape) -> None:
+        self.lines.update({(body.label, value_id): line for value_id, line in tape.lines.items()})
+
+    def line(self, body: Body, instruction: Instruction) -> str:
+        return self.program.locations.get((body.label, instruction.id), "")
+
+
+class Tape:
+    """One body being written."""
+
+    def __init__(self, shop: Workshop, used: Collection[int], bound: Iterable[Symbol]) -> None:
+        self.shop = shop
+        self.scope = BodyScope(shop.regions, set(bound))
+        self.parameters: list[ValueType] = []
+        self.body: list[Instruction] = []
+        self.types: dict[int, ValueType] = {}
+        self.line = ""
+        """The user's line that new instructions belong to."""
+        self.lines: dict[int, str] = {}
+        self._ids = fresh_ids(used)
+        self._operands: list[Operand] = []
+
+    # -- values ----------------------------------------------------------------------------------
+
+    def parameter(self, kind: ValueType, value_id: int | None = None) -> Term:
+        self.parameters.append(kind)
+        return self._defined(kind, next(self._ids) if value_id is None else value_id)
+
+    def _defined(self, kind: ValueType, value_id: int) -> Term:
+        self.types[value_id] = kind
+        self.scope.bound.update(symbols_of(kind))
+        return self._term(Ref(value_id), kind)
+
+    def _term(self, operand: Operand, kind: ValueType) -> Term:
+        self._operands.append(operand)
+        return Term(self, len(self._operands) - 1, kind)
+
+    def operand(self, term: Term) -> Operand:
+        if term.emitter is not self:
+            raise InternalError(f"a term of type {term.type} belongs to another body")
+        return self._operands[term.key]
+
+    def literal(self, value: Any, dtype: DType) -> Term:
+        made = literal(value, dtype)
+        return self._term(made, made.type)
+
+    def constant(self, made: TensorLiteral) -> Term:
+        return self._term(made, made.type)
+
+    def element(self, value: Term, index: int) -> Term:
+        operand = self.operand(value)
+        if not isinstance(value.type, TupleType) or not isinstance(operand, Ref):
+            raise InternalError(f"a value of type {value.type} has no elements that can be named")
+        return self._term(ElementRef(operand.id, index), value.type.elements[index])
+
+    def plain_id(self, term: Term) -> int:
+        """The id of a value that can be returned: elements of tuples and literals are copied."""
+        operand = self.operand(term)
+        if isinstance(operand, Ref):
+            return operand.id
+        if isinstance(operand, TensorLiteral):
+            copy = self.append(Constant(operand), [])
+        else:
+            copy = self.append(BroadcastTo(term.shape), [term])
+        return self.plain_id(copy)
+
+    # -- instructions ----------------------------------------------------------------------------
+
+    def emit(self, name: str, *operands: Term | Number, **attrs: Any) -> Term:
+        model = next((operand for operand in operands if isinstance(operand, Term)), None)
+        terms = [o if isinstance(o, Term) else self._like(o, model) for o in operands]
+        return self.append(make_op(name, [term.type for term in terms], attrs), terms)
+
+    def _like(self, number: Number, model: Term | None) -> Term:
+        if model is None:
+            raise InternalError(f"nothing says which dtype the number {number} has")
+        return model.like(number)
+
+    def append(
+        self,
+        op: Op,
+        operands: Sequence[Term],
+        output: ValueType | None = None,
+        value_id: int | None = None,
+    ) -> Term:
+        """An op on these operands; `output` gives names to dims that cannot be inferred."""
+        if output is None:
+            output = op.result_type([term.type for term in operands], self.scope)
+            if UNKNOWN in symbols_of(output):
+                raise SpecViolation(
+                    "DynamicDimensionMismatch",
+                    f"{op.mnemonic} would give {output}, whose dims have no name",
+                )
+            check_type(output)
+        if value_id is None:
+            value_id = next(self._ids)
+        made = Instruction(value_id, op, tuple(map(self.operand, operands)), output)
+        self.body.append(made)
+        if self.line:
+            self.lines[value_id] = self.line
+        return self._defined(output, value_id)
+
+    def tuple_of(self, terms: Sequence[Term]) -> Term:
+        """Several values as one."""
+        return self.append(MakeTuple(), terms, TupleType(tuple(term.type for term in terms)))
+
+
+class Environment:
+    """The values of a body that is read, as terms of the tape that is written."""
+
+    def __init__(self, tape: Tape) -> None:
+        self.tape = tape
+        self._whole: dict[int, Term] = {}
+        self._parts: dict[int, tuple[Term, ...]] = {}
+
+    def define(self, value_id: int, term: Term) -> None:
+        self._whole[value_id] = term
+
+    def define_parts(self, value_id: int, terms: Sequence[Term]) -> None:
+        """A tuple that exists as its elements; it is put together where it is used as a whole."""
+        self._parts[value_id] = tuple(terms)
+
+    def __getitem__(self, operand: Operand) -> Term:
+        if isinstance(operand, TensorLiteral):
+            return self.tape.constant(operand)
+        parts = self._parts.get(operand.id)
+        if isinstance(operand, ElementRef):
+            return parts[operand.index] if parts else self._whole[operand.id][operand.index]
+        if operand.id not in self._whole and parts is not None:
+            self._whole[operand.id] = self.tape.tuple_of(parts)
+        return self._whole[operand.id]
+
+    def operands(self, instruction: Instruction) -> tuple[Term, ...]:
+        return tuple(self[operand] for operand in instruction.operands)
+
+    def replay(self, instruction: Instruction, *, same_id: bool = False) -> Term:
+        """The instruction as it is on the operands of now."""
+        made = self.tape.append(
+            instruction.op,
+            self.operands(instruction),
+            instruction.output,
+            instruction.id if same_id else None,
+        )
+        self.define(instruction.id, made)
+        return made
+
+
+def elements(term: Term) -> tuple[Term, ...]:
+    """The tensors of a value: itself, or the elements of a tuple."""
+    if isinstance(term.type, TensorType):
+        return (term,)
+    return tuple(term[index] for index in range(len(term.type.elements)))
+

@@ -172,7 +172,7 @@ def _odd_nan(array: NDArray[Any]) -> bool:
     if array.dtype.kind != "f":
         return False
     found = array[np.isnan(array)]
-    return found.tobytes() != np.full(found.shape, np.nan, array.dtype).tobytes()
+    return bool(found.tobytes() != np.full(found.shape, np.nan, array.dtype).tobytes())
 
 
 def _element(value: Any, dtype: DType) -> str:

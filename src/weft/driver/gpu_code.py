@@ -18,6 +18,7 @@ from weft.codegen.gpu.compile import Cubin, Report, compile_cuda, version
 from weft.codegen.gpu.module import GpuModule, Launch
 from weft.codegen.gpu.print import cuda
 from weft.codegen.gpu.templates import accepts, build
+from weft.codegen.gpu.verify import verify
 from weft.driver.artifacts import OpaqueRunner, kernel_key, make_artifact
 from weft.foundation.errors import SpecViolation, Unimplemented
 from weft.memory.ir import BufferMap, MemRef
@@ -78,6 +79,30 @@ def _shared(refs: Iterable[MemRef]) -> str:
     """Which tensors lie in one buffer: such a buffer is not read as if nobody wrote it."""
     found = [ref.buffer for ref in refs]
     return repr([found.index(buffer) for buffer in found])
+
+
+def check_module(code: GpuModule, module: Module, target: Target) -> None:
+    """Every kernel makes sense on the target, and every kernel of the program has its launch."""
+    for made in code.kernels.values():
+        verify(made, target)
+    for kernel in module.kernels:
+        if kernel.pattern is not Pattern.OPAQUE:
+            _check_launch(kernel, code)
+
+
+def _check_launch(kernel: Kernel, code: GpuModule) -> None:
+    launch = code.launches.get(kernel.name)
+    if launch is None:
+        raise SpecViolation("KernelLaunch", f"nothing is launched for the kernel {kernel.name}")
+    if launch.symbol not in code.kernels:
+        raise SpecViolation("KernelLaunch", f"there is no kernel {launch.symbol} to launch")
+    wanted, given = len(code.kernels[launch.symbol].buffers), len(buffers(kernel))
+    if len(launch.tensors) != wanted or not all(0 <= n < given for n in launch.tensors):
+        raise SpecViolation(
+            "KernelLaunch",
+            f"{launch.symbol} takes {wanted} of the {given} tensors of {kernel.name}, not the "
+            f"tensors {', '.join(map(str, launch.tensors))}",
+        )
 
 
 def print_module(code: GpuModule) -> CudaCode:

@@ -177,7 +177,7 @@ CODE: dict[Kind, tuple[Stage, ...]] = {
             enter=lambda c: gpu_code.lower_module(
                 c["region"], c["memory"], c["plan"], c.target
             ),
-            verify=_unchecked,
+            verify=lambda c: gpu_code.check_module(c["gpu"], c["region"], c.target),
             render=gpu_text.print_module,
             parse=lambda text, c: gpu_parser.parse_module(text),
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.foundation.errors import SpecViolation
+from weft.foundation.errors import OutOfRange, SpecViolation
 
 
 def normalise_axis(axis: int, rank: int, name: str = "axis") -> int:
@@ -12,7 +12,7 @@ def normalise_axis(axis: int, rank: int, name: str = "axis") -> int:
     if -rank <= axis < rank:
         return axis + rank if axis < 0 else axis
     allowed = f"[{-rank}, {rank})" if rank else "nothing, the operand is a scalar"
-    raise SpecViolation(
+    raise OutOfRange(
         "InvalidAttributeValue",
         f"{name} {axis} is out of range; a rank-{rank} operand has {allowed}",
     )

@@ -75,7 +75,7 @@ class SpecViolation(WeftError):
 
     def at(self, where: str) -> SpecViolation:
         """The same violation with its place filled in, where it has none yet."""
-        return SpecViolation.of(
+        return type(self).of(
             [Finding(f.code, f.where or where, f.why, f.hint) for f in self.findings]
         )
 
@@ -94,6 +94,11 @@ class SpecViolation(WeftError):
     @property
     def hint(self) -> str:
         return self.findings[0].hint
+
+
+class OutOfRange(SpecViolation, IndexError, ValueError):
+    """An axis, an index or a size is none that the tensor has. Code that is written for other array
+    libraries may catch it as an `IndexError` or a `ValueError`."""
 
 
 class Unimplemented(WeftError):

@@ -17,23 +17,28 @@ class _Interning(type):
     """Hands out the existing node when one with the same fields is alive."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        made = super().__call__(*args, **kwargs)
         names = _NAMES.get(cls)
+        if names is not None and len(args) == len(names):
+            # Every field was given by position: a node that exists need not be made again.
+            found = _TABLE.get((cls, *map(_key, args)))
+            if found is not None:
+                return found
+        made = super().__call__(*args, **kwargs)
         if names is None:
             names = _NAMES[cls] = tuple(f.name for f in fields(made))
-        key = (cls, *[_key(getattr(made, name)) for name in names])
-        return _TABLE.setdefault(key, made)
+        return _TABLE.setdefault((cls, *[_key(getattr(made, name)) for name in names]), made)
 
 
 _TABLE: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
 _NAMES: dict[type, tuple[str, ...]] = {}
 
 
-_NUMBERS = frozenset({bool, int, float, complex})
+_NUMBERS = frozenset({bool, float, complex})
 
 
 def _key(value: Any) -> Any:
-    """Numbers of different types, and zeros of different sign, are different fields."""
+    """Numbers of different types, and zeros of different sign, are different fields. An int is
+    itself, all other numbers are pairs."""
     if type(value) in _NUMBERS:
         return (type(value), repr(value))
     return value

@@ -31,7 +31,7 @@ def explained(name: str, error: WeftError, line: Line | None) -> WeftError:
     """The error with `[name]` and the line in it, unless an inner call has put its own there."""
     where = shown(line)
     if isinstance(error, SpecViolation):
-        return SpecViolation.of([_named(name, finding, where) for finding in error.findings])
+        return type(error).of([_named(name, finding, where) for finding in error.findings])
     text = str(error)
     if text.startswith("["):
         return error

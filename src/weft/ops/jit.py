@@ -19,13 +19,15 @@ from typing import Any, Final
 
 import numpy as np
 
+from weft.driver.execute import Prepared
 from weft.foundation.dims import Symbol
 from weft.foundation.dtypes import I1, DType
 from weft.foundation.errors import SpecViolation, UserError
 from weft.ops.calls import explained
-from weft.ops.graph.cache import PROGRAMS, Compiled
+from weft.ops.graph.cache import PROGRAMS
 from weft.ops.graph.context import current
 from weft.ops.graph.evaluate import evaluate
+from weft.ops.graph.hooks import execute
 from weft.ops.graph.node import Donated
 from weft.ops.lines import Line, shown, user_line
 from weft.ops.promotion import DEFAULT_COMPLEX, DEFAULT_FLOAT, DEFAULT_INTEGER
@@ -72,7 +74,7 @@ class Version:
 
     key: Key
     traced: Trace
-    compiled: Compiled
+    compiled: Prepared | ByShape
     seconds: float
     reason: str
     line: Line | None
@@ -132,9 +134,15 @@ class Jitted:
         version.calls += 1
         inputs = [tensor._node.storage for tensor in tensors]
         inputs += [captured.storage() for captured in version.traced.captured]
-        results = version.compiled.execute(inputs)
+        results = self._execute(version.compiled, inputs)
         self._give_away(args, results)
         return self._wrap(version.traced, results)
+
+    @staticmethod
+    def _execute(compiled: Prepared | ByShape, inputs: list[Any]) -> list[Any]:
+        if isinstance(compiled, ByShape):
+            return compiled.execute(inputs)
+        return execute(compiled, inputs)
 
     def _split(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -230,10 +238,10 @@ class Jitted:
             self.versions.popitem(last=False)
         return version
 
-    def _prepare(self, program: Program) -> Compiled:
+    def _prepare(self, program: Program) -> Prepared | ByShape:
         backend = current().backend
         if is_static(program):
-            return PROGRAMS.compile(program, backend)
+            return PROGRAMS.compile(program, backend, "jit")
         return ByShape(program, backend)
 
     def trace(self, key: Key) -> Trace:

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft.driver.backends import Backend
-from weft.ops.graph.cache import PROGRAMS, Compiled
+from weft.driver.execute import Prepared
+from weft.ops.graph.cache import PROGRAMS
+from weft.ops.graph.hooks import execute
 from weft.ptir.ir import Program
 from weft.ptir.passes import optimise
 from weft.ptir.specialise import bind_shapes, specialise
@@ -21,7 +23,7 @@ class ByShape:
     def __init__(self, program: Program, backend: Backend) -> None:
         self.program = optimise(program)
         self.backend = backend
-        self._ready: OrderedDict[tuple[tuple[str, int], ...], Compiled] = OrderedDict()
+        self._ready: OrderedDict[tuple[tuple[str, int], ...], Prepared] = OrderedDict()
 
     def execute(self, inputs: Sequence[Any], *, seed: int = 0) -> list[Any]:
         """The flattened results, as the backend stores them."""
@@ -34,4 +36,4 @@ class ByShape:
             )
             if len(self._ready) > _MOST_SIZES:
                 self._ready.popitem(last=False)
-        return found.execute(inputs, seed=seed)
+        return execute(found, inputs, seed)

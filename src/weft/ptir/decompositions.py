@@ -2,10 +2,10 @@
 
 A rule is a function of an emitter and the instruction; it answers the value that takes the
 instruction's place (or one for each element of a tuple), or None where this instance has no exact
-form (a complex operand, an axis of dynamic size). Every rule gives exactly the elements of the op's own meaning, with the freedoms that
-the contract leaves to the simpler ops as well: which zero `maximum(-0, +0)` is and how a float sum
-adds up. Only `layer_norm` differs in its last bits, because the contract has `rsqrt` and not
-`sqrt`.
+form (a complex operand, an axis of dynamic size). Every rule gives exactly the elements of the op's
+own meaning, with the freedoms that the contract leaves to the simpler ops as well: which zero
+`maximum(-0, +0)` is and how a float sum adds up. Only `layer_norm` differs in its last bits,
+because the contract has `rsqrt` and not `sqrt`.
 """
 
 from __future__ import annotations

@@ -71,11 +71,16 @@ def softmax(b: Emitter[H], x: H, axis: int = -1) -> H:
     """The stable softmax along `axis`: reduce_max, broadcast_to, sub, exp, reduce_sum,
     broadcast_to, div."""
     z = b.cast(x, _wide(x.dtype, "softmax"))
-    axis = normalise_axis(axis, x.rank)
-    largest = b.broadcast_to(_reduce(b, "max", z, axis), z.shape)
-    e = b.emit("exp", b.emit("sub", z, largest))
-    total = b.broadcast_to(_reduce(b, "sum", e, axis), z.shape)
-    return b.cast(b.emit("div", e, total), x.dtype)
+    _, e, total = exponentials(b, z, normalise_axis(axis, x.rank))
+    return b.cast(b.emit("div", e, b.broadcast_to(total, z.shape)), x.dtype)
+
+
+def exponentials(b: Emitter[H], z: H, axis: int) -> tuple[H, H, H]:
+    """What a softmax divides: the largest element along `axis`, the exponentials of the differences
+    to it, and their sum. The logarithm of the sum plus the largest is the log-sum-exp."""
+    largest = _reduce(b, "max", z, axis)
+    e = b.emit("exp", b.emit("sub", z, b.broadcast_to(largest, z.shape)))
+    return largest, e, _reduce(b, "sum", e, axis)
 
 
 def gelu(b: Emitter[H], x: H) -> H:
@@ -126,21 +131,34 @@ def attention(
     for value, name in ((q, "q"), (k, "k"), (v, "v")):
         if value.rank != 4:
             raise UserError(f"attention takes {name} of shape [B, H, S, D], not rank {value.rank}")
+    scores = attention_scores(b, q, k, mask=mask, causal=causal, scale=scale)
+    weights = b.cast(softmax(b, scores), v.dtype)
+    return attention_values(b, weights, v, q.dtype)
+
+
+def attention_scores(
+    b: Emitter[H], q: H, k: H, *, mask: H | None, causal: bool, scale: float | None
+) -> H:
+    """`q k^T * scale + mask`, in f32 at least: what an attention takes the softmax of."""
     wide = _wide(q.dtype, "attention")
     turned = b.emit("transpose", k, perm=[0, 1, 3, 2])
     scores = _product(b, q, turned, wide, wide)
-    scores = b.emit("mul", scores, _scale(q) if scale is None else scale)
+    scores = b.emit("mul", scores, default_scale(q.shape[-1]) if scale is None else scale)
     if mask is not None:
         scores = b.emit("add", scores, b.broadcast_to(b.cast(mask, wide), scores.shape))
     if causal:
         hidden = causal_mask(b, scores.shape[-2], scores.shape[-1], wide)
         scores = b.emit("add", scores, b.broadcast_to(hidden, scores.shape))
-    weights = b.cast(softmax(b, scores), v.dtype)
-    return _product(b, weights, v, wide, q.dtype)
+    return scores
 
 
-def _scale(q: Handle) -> float:
-    depth = q.shape[-1]
+def attention_values(b: Emitter[H], weights: H, v: H, dtype: DType) -> H:
+    """The values in proportion to the weights, both of one dtype, accumulated in f32 at least."""
+    return _product(b, weights, v, _wide(v.dtype, "attention"), dtype)
+
+
+def default_scale(depth: Dim) -> float:
+    """What scores are multiplied by unless told otherwise."""
     if isinstance(depth, Symbol) or depth == 0:
         raise UserError(f"attention over a last axis of size {depth} needs its scale to be given")
     return 1.0 / math.sqrt(depth)

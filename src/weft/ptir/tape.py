@@ -7,7 +7,7 @@ operands, and control flow is appended with regions that were made before.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from weft.foundation.dtypes import DType
@@ -29,6 +29,7 @@ from weft.ptir.ops.constant import Constant
 from weft.ptir.ops.movement import BroadcastTo
 from weft.ptir.ops.tuples import MakeTuple
 from weft.ptir.passes.edit import fresh_ids, function_symbols
+from weft.ptir.slots import Slot
 from weft.ptir.term import Number, Term
 from weft.ptir.types import UNKNOWN, Symbol, TensorType, TupleType, ValueType, symbols_of
 from weft.ptir.verify import BodyScope, check_type
@@ -189,29 +190,54 @@ class Tape:
 
 
 class Environment:
-    """The values of a body that is read, as terms of the tape that is written."""
+    """The values of a body that is read, as terms of the tape that is written.
+
+    A tuple may exist as its elements only; it is put together where it is used as a whole.
+    """
 
     def __init__(self, tape: Tape) -> None:
         self.tape = tape
         self._whole: dict[int, Term] = {}
-        self._parts: dict[int, tuple[Term, ...]] = {}
+        self._parts: dict[Slot, Term] = {}
+        self._arity: dict[int, int] = {}
 
     def define(self, value_id: int, term: Term) -> None:
         self._whole[value_id] = term
 
     def define_parts(self, value_id: int, terms: Sequence[Term]) -> None:
-        """A tuple that exists as its elements; it is put together where it is used as a whole."""
-        self._parts[value_id] = tuple(terms)
+        """A tuple by its elements."""
+        self._arity[value_id] = len(terms)
+        self._parts.update({(value_id, index): term for index, term in enumerate(terms)})
+
+    def define_slots(self, slots: Mapping[Slot, Term], types: Mapping[int, ValueType]) -> None:
+        """Values slot by slot, and of some tuples perhaps not every element."""
+        for (value_id, index), term in slots.items():
+            kind = types[value_id]
+            if index is None or not isinstance(kind, TupleType):
+                self._whole[value_id] = term
+            else:
+                self._arity[value_id] = len(kind.elements)
+                self._parts[value_id, index] = term
+
+    def slot(self, slot: Slot) -> Term:
+        value_id, index = slot
+        if index is None:
+            return self.whole(value_id)
+        part = self._parts.get(slot)
+        return self._whole[value_id][index] if part is None else part
+
+    def whole(self, value_id: int) -> Term:
+        if value_id not in self._whole:
+            parts = [self._parts[value_id, index] for index in range(self._arity[value_id])]
+            self._whole[value_id] = self.tape.tuple_of(parts)
+        return self._whole[value_id]
 
     def __getitem__(self, operand: Operand) -> Term:
         if isinstance(operand, TensorLiteral):
             return self.tape.constant(operand)
-        parts = self._parts.get(operand.id)
         if isinstance(operand, ElementRef):
-            return parts[operand.index] if parts else self._whole[operand.id][operand.index]
-        if operand.id not in self._whole and parts is not None:
-            self._whole[operand.id] = self.tape.tuple_of(parts)
-        return self._whole[operand.id]
+            return self.slot((operand.id, operand.index))
+        return self.whole(operand.id)
 
     def operands(self, instruction: Instruction) -> tuple[Term, ...]:
         return tuple(self[operand] for operand in instruction.operands)
@@ -233,4 +259,3 @@ def elements(term: Term) -> tuple[Term, ...]:
     if isinstance(term.type, TensorType):
         return (term,)
     return tuple(term[index] for index in range(len(term.type.elements)))
-

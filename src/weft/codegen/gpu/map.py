@@ -125,8 +125,8 @@ class _Map(Emitter):
                 axes[name] = Lit(0)
                 continue
             factor = self.plan.vector if name == self.axis else 1
-            root.body.append(ir.Let(f"i{number}", place * factor))
-            axes[name] = Name(f"i{number}")
+            root.body.append(ir.Let(f"at{number}", place * factor))
+            axes[name] = Name(f"at{number}")
         group = group_at(root, axes, self.axis, self.plan.vector, Lit(1))
         for output in self.kernel.outputs:
             live = set(self.lets[output.value].axes)

@@ -18,13 +18,14 @@ _FUNCTION: Final = re.compile(r"INLINE\w* [\w*&]+ (\w+)\(")
 _WORDS: Final = """
     alignas alignof and asm auto bool break case catch char class const constexpr continue decltype
     default delete do double else enum explicit export extern false float for friend goto if inline
-    int long mutable namespace new noexcept not nullptr operator or private protected public register
-    return short signed sizeof static struct switch template this throw true try typedef typeid
-    typename union unsigned using virtual void volatile while xor
+    int long mutable namespace new noexcept not nullptr operator or private protected public
+    register return short signed sizeof static struct switch template this throw true try typedef
+    typeid typename union unsigned using virtual void volatile while xor
     i8 u8 i16 u16 u32 i64 u64 TensorMap Held INLINE INLINE_MEMBER
-    min max fabs fabsf exp expf exp2 exp2f log logf log2 log2f sqrt sqrtf sin sinf cos cosf tanh tanhf
-    erf erff floor floorf ceil ceilf trunc truncf fmaf fmin fmax fminf fmaxf
-    threadIdx blockIdx blockDim gridDim float2 uint2 uint4 make_float2 make_uint2 make_uint4 atomicMax
+    min max fabs fabsf exp expf exp2 exp2f log logf log2 log2f sqrt sqrtf sin sinf cos cosf
+    tanh tanhf erf erff floor floorf ceil ceilf trunc truncf fmaf fmin fmax fminf fmaxf
+    threadIdx blockIdx blockDim gridDim float2 uint2 uint4 make_float2 make_uint2 make_uint4
+    atomicMax
 """
 _PRELUDE: Final = (prelude.COMMON, prelude.ELEMENTS, prelude.THREADS, prelude.SM80, prelude.SM90)
 _TAKEN: Final = frozenset(

@@ -165,7 +165,7 @@ class _Rows(Emitter):
             if sizes[name] == 1:
                 found[name] = Lit(0)
                 continue
-            variable = self.fresh("i")
+            variable = self.fresh("at")
             scope.body.append(ir.Let(variable, place))
             found[name] = Name(variable)
         return found
@@ -215,10 +215,10 @@ class _Rows(Emitter):
         loops: list[tuple[Scope, str, int, int]] = []
         inner = scope
         for name in [a for a in axes if a != last]:
-            variable = self.fresh("i")
+            variable = self.fresh("at")
             loops.append((inner, variable, self.kernel.sizes[name], 1))
             inner = Scope(inner, {name: Name(variable)}, [])
-        variable = self.fresh("i")
+        variable = self.fresh("at")
         loops.append((inner, variable, self.kernel.sizes[last], vector))
         inner = Scope(inner, {}, [])
         body(group_at(inner, {last: Name(variable)}, last, vector, Lit(1)), 0)

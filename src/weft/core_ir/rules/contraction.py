@@ -125,8 +125,8 @@ def _around(
     return total // 2, total - total // 2
 
 
-def _images(x: TensorType, kernel: TensorType, names: tuple[str, str], opcode: str) -> None:
-    for name, kind, layout in zip(names, (x, kernel), ("NHWC", "HWCF"), strict=True):
+def _images(x: TensorType, kernel: TensorType, opcode: str) -> None:
+    for name, kind, layout in (("input", x, "NHWC"), ("filter", kernel, "HWCF")):
         if kind.rank != 4:
             raise SpecViolation(
                 "E3002",
@@ -138,8 +138,8 @@ def _images(x: TensorType, kernel: TensorType, names: tuple[str, str], opcode: s
         hint = f"channels come third: {turned} would fit"
         raise SpecViolation(
             "E4009",
-            f"the {names[0]} {show_shape(x.shape)} has {x.shape[3]} channels, the "
-            f"{names[1]} {show_shape(kernel.shape)} takes {kernel.shape[2]}",
+            f"the input {show_shape(x.shape)} has {x.shape[3]} channels, the filter "
+            f"{show_shape(kernel.shape)} takes {kernel.shape[2]}",
             hint
             if kernel.shape[3] == x.shape[3]
             else "axis 3 of the input and axis 2 of the filter are the channels",
@@ -149,7 +149,7 @@ def _images(x: TensorType, kernel: TensorType, names: tuple[str, str], opcode: s
 def conv2d(attributes: Attributes, types: Sequence[TensorType], opcode: str) -> TensorType:
     x, kernel = types
     dtype = same_dtype(types, opcode)
-    _images(x, kernel, ("input", "filter"), opcode)
+    _images(x, kernel, opcode)
     rows, columns = windows(
         x.shape, kernel.shape, wholes(attributes, "strides"), padding_of(attributes)
     )

@@ -28,7 +28,7 @@ class Range(NamedTuple):
 
     start: int
     step: int
-    count: int
+    size: int
 
 
 def sliced(attributes: Attributes, shape: Shape) -> list[Range]:
@@ -59,7 +59,7 @@ def _range(axis: int, dim: int, start: int, end: int, step: int) -> Range:
 
 def slice_(attributes: Attributes, types: Sequence[TensorType], opcode: str) -> TensorType:
     (x,) = types
-    return x.with_shape(r.count for r in sliced(attributes, x.shape))
+    return x.with_shape(r.size for r in sliced(attributes, x.shape))
 
 
 def _indices_dtype(indices: TensorType, opcode: str) -> None:

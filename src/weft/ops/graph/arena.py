@@ -14,8 +14,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft.driver.backends import Backend
+from weft.driver.execute import Prepared
 from weft.foundation.errors import UserError
-from weft.ops.graph.cache import PROGRAMS, Compiled
+from weft.ops.graph.cache import PROGRAMS
+from weft.ops.graph.hooks import execute
 from weft.ops.graph.node import Form, Node, canonical, tensor_type
 from weft.ops.graph.program import as_program, reachable
 from weft.ops.lines import Line, shown
@@ -50,7 +52,7 @@ class Arena:
         """Every instruction, in a tracing arena."""
         self.parameters: list[Node] = []
         self.exports: list[Node] = []
-        self._compiled: Compiled | None = None
+        self._compiled: Prepared | None = None
         self._compiled_version = -1
 
     # -- nodes -----------------------------------------------------------------------------------
@@ -116,9 +118,9 @@ class Arena:
                 f"the arena has {len(self.parameters)} parameters but got {len(inputs)} inputs"
             )
         if self._compiled is None or self._compiled_version != self.version:
-            self._compiled = PROGRAMS.compile(self.program(), self.backend)
+            self._compiled = PROGRAMS.compile(self.program(), self.backend, "arena")
             self._compiled_version = self.version
-        return self._compiled.execute(inputs, seed=seed)
+        return execute(self._compiled, inputs, seed)
 
     def _check_exports(self) -> None:
         known = set(self.parameters)

@@ -10,26 +10,21 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from weft.driver.backends import Backend
-from weft.driver.execute import prepare
+from weft.driver.execute import Prepared, prepare
+from weft.ops.graph.hooks import WATCH
 from weft.ptir.ir import Program
 from weft.ptir.passes import optimise
+from weft.ptir.passes.log import PassLog
 
 Signature: TypeAlias = tuple[Any, ...]
 Numbers: TypeAlias = tuple[bytes, ...]
-
-
-class Compiled(Protocol):
-    """A program that is ready to run on stored tensors."""
-
-    def execute(self, inputs: Sequence[Any], *, seed: int = 0) -> list[Any]:
-        """The flattened results for flattened inputs, as the backend stores them."""
-        ...
 
 
 @dataclass
@@ -47,9 +42,9 @@ class Entry:
     """The compiled versions of one structure."""
 
     numbers: Numbers
-    fixed: Compiled | None = None
+    fixed: Prepared | None = None
     """With the numbers compiled in."""
-    lifted: Compiled | None = None
+    lifted: Prepared | None = None
     """With the numbers as parameters after the leaves."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -68,7 +63,7 @@ class ProgramCache:
         signature: Signature,
         numbers: Numbers,
         build: Callable[[bool], tuple[Program, Backend]],
-    ) -> tuple[Compiled, bool]:
+    ) -> tuple[Prepared, bool]:
         """The program for a structure, and whether it takes the numbers as parameters.
 
         `build(lifted)` makes the program where it is needed.
@@ -100,7 +95,7 @@ class ProgramCache:
         entry: Entry,
         numbers: Numbers,
         build: Callable[[bool], tuple[Program, Backend]],
-    ) -> tuple[Compiled, bool]:
+    ) -> tuple[Prepared, bool]:
         """Compile what is missing; another thread may have done so while this one waited."""
         if entry.numbers == numbers:
             if entry.fixed is None:
@@ -112,10 +107,15 @@ class ProgramCache:
             entry.lifted = self.compile(*build(True))
         return entry.lifted, True
 
-    def compile(self, program: Program, backend: Backend) -> Compiled:
-        """A program after all passes, ready to run."""
+    def compile(self, program: Program, backend: Backend, kind: str = "eval") -> Prepared:
+        """A program after all passes, ready to run. `kind` tells a tracer for whom."""
         self.statistics.compiled += 1
-        return prepare(optimise(program), backend)
+        started = time.perf_counter()
+        log = PassLog()
+        made = prepare(optimise(program, log), backend)
+        if WATCH.tracer is not None:
+            WATCH.tracer.compiled(kind, program, made, log, time.perf_counter() - started)
+        return made
 
     def clear(self) -> None:
         """Forget every program."""

@@ -12,6 +12,7 @@ from typing import Any
 from weft.driver.backends import Backend
 from weft.foundation.errors import UserError
 from weft.ops.graph.cache import PROGRAMS, Signature
+from weft.ops.graph.hooks import execute
 from weft.ops.graph.node import Donated, Node
 from weft.ops.graph.program import as_program, reachable
 from weft.ops.lines import shown, user_line
@@ -80,7 +81,7 @@ def evaluate(roots: Sequence[Node]) -> None:
     if lifted:
         backend = wanted[0].arena.backend
         inputs += [backend.store(node.storage.array) for node in request.literals]
-    results = program.execute(inputs)
+    results = execute(program, inputs)
     for node, storage in zip(request.exports, results, strict=True):
         node.settle(storage)
 

@@ -1,9 +1,8 @@
 """What depends on what in a differentiable way.
 
-A value is named by a slot: its id, and the index of the element for a tuple. The influences on a
-slot are a set of sources, written as the bits of a number; where the sources are the parameters of
-a body, bit `i` is parameter `i`. Integers and truth values have none, and nothing passes an op that
-has no gradient.
+The influences on a slot are a set of sources, written as the bits of a number; where the sources
+are the parameters of a body, bit `i` is parameter `i`. Integers and truth values have none, and
+nothing passes an op that has no gradient.
 """
 
 from __future__ import annotations
@@ -11,38 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from weft.ptir.ir import Body, ElementRef, Instruction, Operand, Ref, Region
-from weft.ptir.literal import TensorLiteral
+from weft.ptir.ir import Body, Instruction, Ref, Region
 from weft.ptir.op import Op
 from weft.ptir.ops.control import Cond, Scan, While
-from weft.ptir.types import TensorType, TupleType, ValueType
+from weft.ptir.slots import Slot, is_smooth, read_slots, slots_of
+from weft.ptir.types import ValueType
 
-Slot: TypeAlias = tuple[int, int | None]
 Bits: TypeAlias = int
-
-
-def is_smooth(kind: ValueType) -> bool:
-    """Whether a value of this type has a cotangent: floats, complex numbers, and tuples with
-    them."""
-    if isinstance(kind, TupleType):
-        return any(map(is_smooth, kind.elements))
-    return kind.dtype.is_float or kind.dtype.is_complex
-
-
-def slots_of(value_id: int, kind: ValueType) -> list[tuple[Slot, ValueType]]:
-    """The slots of a value with their types."""
-    if isinstance(kind, TensorType):
-        return [((value_id, None), kind)]
-    return [((value_id, index), element) for index, element in enumerate(kind.elements)]
-
-
-def read_slots(operand: Operand, types: Mapping[int, ValueType]) -> list[Slot]:
-    """The slots that an operand reads."""
-    if isinstance(operand, TensorLiteral):
-        return []
-    if isinstance(operand, ElementRef):
-        return [(operand.id, operand.index)]
-    return [slot for slot, _ in slots_of(operand.id, types[operand.id])]
 
 
 class Dependence:

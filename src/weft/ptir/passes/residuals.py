@@ -15,20 +15,19 @@ it; random instructions never are.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from weft.foundation.min_cut import UNCUTTABLE, Network
-from weft.ptir.ir import ElementRef, Instruction, Region
-from weft.ptir.literal import TensorLiteral
+from weft.ptir.ir import Instruction, Region
 from weft.ptir.op import Op
 from weft.ptir.ops.constant import Constant
 from weft.ptir.ops.elementwise import Cast, Clamp, Compare, ElementwiseBinary, Select, StopGradient
 from weft.ptir.ops.indexing import DynamicSlice, Gather, Take
 from weft.ptir.ops.movement import BroadcastTo, Iota
 from weft.ptir.ops.tuples import MakeTuple
-from weft.ptir.slots import Slot, read_slots, slots_of
-from weft.ptir.types import Symbol, TensorType, TupleType, ValueType, leaves
+from weft.ptir.slots import Slot, read_slots, slot_type, slots_of
+from weft.ptir.types import Symbol, TensorType, ValueType, leaves
 
 TYPICAL_SIZE = 128
 """What a dim counts for whose size is not known."""
@@ -67,7 +66,6 @@ class Prices:
     """What running an instruction again costs, in the same measure as keeping its result."""
 
     regions: Mapping[int, Region]
-    _draws: dict[int, bool] = field(default_factory=dict)
 
     def again(self, instruction: Instruction) -> int:
         op, count = instruction.op, byte_count(instruction.output)
@@ -85,7 +83,7 @@ class Prices:
         """Whether the op draws random numbers, itself or in a region it runs."""
         if op.random:
             return True
-        open_ids, seen = list(op.regions), set()
+        open_ids, seen = list(op.regions), set[int]()
         while open_ids:
             region_id = open_ids.pop()
             if region_id in seen:
@@ -120,20 +118,45 @@ def divide(forward: Forward, wanted: Iterable[Slot], prices: Prices) -> Division
     return _Division(forward, set(wanted), prices).found()
 
 
+def in_time(
+    backward: Sequence[Instruction], again: Iterable[Instruction], results: Iterable[int] = ()
+) -> Iterator[Instruction]:
+    """The backward part with the instructions that are run again, each right before the first one
+    that reads it; the last ones for the values that are returned."""
+    waiting = {instruction.id: instruction for instruction in again}
+    for reader in backward:
+        yield from _due(reader.uses, waiting)
+        yield reader
+    yield from _due(results, waiting)
+
+
+def _due(ids: Iterable[int], waiting: dict[int, Instruction]) -> Iterator[Instruction]:
+    stack = [(value_id, False) for value_id in reversed(list(ids))]
+    while stack:
+        value_id, ready = stack.pop()
+        instruction = waiting.get(value_id)
+        if instruction is None:
+            continue
+        if ready:
+            del waiting[value_id]
+            yield instruction
+        else:
+            stack.append((value_id, True))
+            stack.extend((use, False) for use in reversed(list(instruction.uses)))
+
+
 class _Division:
     def __init__(self, forward: Forward, wanted: set[Slot], prices: Prices) -> None:
         self.forward = forward
         self.wanted = wanted
         self.prices = prices
-        self.by_id = {instruction.id: instruction for instruction in forward.instructions}
         self.network = Network()
         self.source, self.sink = self.network.node(), self.network.node()
-        self.runs: dict[int, int] = {}
         self.values: dict[Slot, int] = {}
+        self.runs: dict[int, int] = {}
 
     def found(self) -> Division | None:
-        for slot in self.wanted:
-            self.network.edge(self._value(slot), self.sink, UNCUTTABLE)
+        self._connect()
         side = self.network.cut(self.source, self.sink)
         if side is None:
             return self._keeping_all()
@@ -141,52 +164,31 @@ class _Division:
         kept = {s for s, node in self.values.items() if node in side and s[0] not in again}
         return self._division(kept, again)
 
-    def _division(self, kept: Collection[Slot], again: Collection[int]) -> Division:
-        slots = [
-            slot
-            for value_id, kind in self.forward.types.items()
-            for slot, _ in slots_of(value_id, kind)
-            if slot in kept
-        ]
-        return Division(slots, [i for i in self.forward.instructions if i.id in again])
-
-    def _keeping_all(self) -> Division | None:
-        """Without a cut, everything that the backward part reads is kept, if it may be."""
-        if any(self._keeping(slot) >= UNCUTTABLE for slot in self.wanted):
-            return None
-        return self._division(self.wanted, ())
+    def _connect(self) -> None:
+        """Everything that leads to what is wanted, from the last instruction to the first."""
+        for slot in self.wanted:
+            self.network.edge(self._value(slot), self.sink, UNCUTTABLE)
+        for instruction in reversed(self.forward.instructions):
+            slots = [slot for slot, _ in slots_of(instruction.id, instruction.output)]
+            made = [slot for slot in slots if slot in self.values]
+            if not made:
+                continue
+            run = self.runs[instruction.id] = self.network.node()
+            self.network.edge(self.source, run, self._running(instruction))
+            for slot in made:
+                self.network.edge(run, self.values[slot], self._keeping(slot))
+            for operand in instruction.operands:
+                for slot in read_slots(operand, self.forward.types):
+                    self.network.edge(self._value(slot), run, UNCUTTABLE)
 
     def _value(self, slot: Slot) -> int:
-        """The node of a value; the first time, with everything that leads to it."""
-        open_slots = [slot]
-        while open_slots:
-            top = open_slots.pop()
-            if top in self.values:
-                continue
-            node = self.values[top] = self.network.node()
-            instruction = self.by_id.get(top[0])
-            if instruction is None:
-                self.network.edge(self.source, node, self.forward.parameters[top[0]])
-                continue
-            if instruction.id not in self.runs:
-                self.runs[instruction.id] = self.network.node()
-                open_slots.extend(self._operands(instruction))
-            self.network.edge(self.runs[instruction.id], node, self._keeping(top))
+        if slot not in self.values:
+            node = self.values[slot] = self.network.node()
+            if slot[0] in self.forward.parameters:
+                self.network.edge(self.source, node, self._keeping(slot))
         return self.values[slot]
 
-    def _operands(self, instruction: Instruction) -> list[Slot]:
-        """What an instruction reads; its own node is connected once those have theirs."""
-        run = self.runs[instruction.id]
-        self.network.edge(self.source, run, self._price(instruction))
-        found = [
-            slot
-            for operand in instruction.operands
-            for slot in read_slots(operand, self.forward.types)
-        ]
-        self.pending.append((run, found))
-        return found
-
-    def _price(self, instruction: Instruction) -> int:
+    def _running(self, instruction: Instruction) -> int:
         if instruction.id in self.forward.forced and not self.prices.is_random(instruction.op):
             return 0
         return self.prices.again(instruction)
@@ -196,8 +198,22 @@ class _Division:
             return 0
         if slot[0] in self.forward.parameters:
             return self.forward.parameters[slot[0]]
-        kind = self.forward.types[slot[0]]
-        part = kind.elements[slot[1]] if isinstance(kind, TupleType) and slot[1] is not None else kind
-        if slot in self.forward.hidden or not isinstance(part, TensorType):
+        kind = slot_type(slot, self.forward.types)
+        if slot in self.forward.hidden or not isinstance(kind, TensorType):
             return UNCUTTABLE
-        return byte_count(part) * KEEPING
+        return byte_count(kind) * KEEPING
+
+    def _keeping_all(self) -> Division | None:
+        """Without a cut, everything that the backward part reads is kept, if it may be."""
+        if any(self._keeping(slot) >= UNCUTTABLE for slot in self.wanted):
+            return None
+        return self._division(self.wanted, ())
+
+    def _division(self, kept: Collection[Slot], again: Collection[int]) -> Division:
+        slots = [
+            slot
+            for value_id, kind in self.forward.types.items()
+            for slot, _ in slots_of(value_id, kind)
+            if slot in kept
+        ]
+        return Division(slots, [i for i in self.forward.instructions if i.id in again])

@@ -19,11 +19,10 @@ LN2_LOW: Final = {"float": 1.4286068203094173e-06, "double": 1.9082149292705877e
 
 @dataclass(frozen=True)
 class _Coefficients:
-    """e^r, (tanh x - x) / x^3 in x^2, and (e^r - 1 - r) / r^2 in r."""
+    """e^r in r, and (tanh x - x) / x^3 in x^2."""
 
     exp: tuple[float, ...]
     tanh: tuple[float, ...]
-    expm1: tuple[float, ...]
 
 
 _FLOAT = _Coefficients(
@@ -31,8 +30,6 @@ _FLOAT = _Coefficients(
          0.008375134774624326, 0.0013941118895837),
     tanh=(-0.3333325986294753, 0.1333111405568977, -0.05372010765662894, 0.02058819145458637,
           -0.005657135184380392),
-    expm1=(0.5000000014286223, 0.16666666682534356, 0.04166645680967788, 0.008333310024225292,
-           0.0013934541928270264, 0.0001989198131397769),
 )  # fmt: skip
 _DOUBLE = _Coefficients(
     exp=(1.0, 1.0, 0.5, 0.16666666666666702, 0.04166666666666669, 0.008333333333309509,
@@ -43,12 +40,14 @@ _DOUBLE = _Coefficients(
           -0.00886323422471307, 0.0035921132636968136, -0.0014557218116126916,
           0.0005894360841645431, -0.00023697189507278623, 9.1493870984202e-05,
           -3.0126774459409827e-05, 6.0175758508781835e-06),
-    expm1=(0.5, 0.1666666666666667, 0.04166666666666667, 0.008333333333325544,
-           0.0013888888888883327, 0.00019841269876864356, 2.4801587327007187e-05,
-           2.755725283351691e-06, 2.75572718102198e-07, 2.5106274733573296e-08,
-           2.0915442297780116e-09),
 )  # fmt: skip
 _COEFFICIENTS: Final = {"float": _FLOAT, "double": _DOUBLE}
+_EXPM1: Final = (
+    0.5, 0.1666666666666667, 0.04166666666666667, 0.008333333333325544, 0.0013888888888883327,
+    0.00019841269876864356, 2.4801587327007187e-05, 2.755725283351691e-06, 2.75572718102198e-07,
+    2.5106274733573296e-08, 2.0915442297780116e-09,
+)  # fmt: skip
+"""(e^r - 1 - r) / r^2 in r."""
 
 
 def exp(w: Writer, x: Val) -> Val:
@@ -73,18 +72,18 @@ def half_exp(w: Writer, x: Val) -> Val:
 
 
 def expm1(w: Writer, x: Val) -> Val:
-    """2^n (e^r - 1) + (2^n - 1), computed with half of everything so that 2^1024 is not needed."""
-    held = w.code.intrinsic("llvm.maxnum", x, w.like(-0.75 * w.form(x).mantissa, x))
-    scaled = w.mul(held, math.log2(math.e))
-    n = w.nearest(_bounded(w, scaled))
+    """2^n (e^r - 1) + (2^n - 1) of a double, computed with half of everything so that 2^1024 is not
+    needed. Below -40 the result is -1, above 710 it is infinite."""
+    held = w.code.intrinsic("llvm.maxnum", x, w.like(-40.0, x))
+    held = w.code.intrinsic("llvm.minnum", held, w.like(709.79, x))
+    n = w.nearest(w.mul(held, math.log2(math.e)))
     r, lost = _reduced_pair(w, held, n)
-    small = w.fma(w.mul(r, r), w.poly(_COEFFICIENTS[x.scalar].expm1, r), lost)
-    small = w.add(r, small)
+    small = w.add(r, w.fma(w.mul(r, r), w.poly(_EXPM1, r), lost))
     half = w.power_of_two(w.whole(w.sub(n, 1.0)), x.scalar)
     large = w.fma(half, small, w.sub(half, 0.5))
     result = w.choose(w.test("oeq", n, 0.0), small, w.add(large, large))
-    result = _edges(w, result, scaled, x)
-    return w.copysign(result, x)
+    result = w.choose(w.test("ogt", x, 710.0), math.inf, result)
+    return w.choose(w.is_nan(x), x, w.copysign(result, x))
 
 
 def tanh(w: Writer, x: Val) -> Val:
@@ -93,7 +92,8 @@ def tanh(w: Writer, x: Val) -> Val:
     cubic = w.mul(w.mul(x, square), w.poly(_COEFFICIENTS[x.scalar].tanh, square))
     grown = w.add(exp(w, w.add(size, size)), 1.0)
     far = w.copysign(w.sub(1.0, w.div(2.0, grown)), x)
-    return w.choose(w.test("olt", size, 0.625), w.add(x, cubic), far)
+    near = w.copysign(w.add(x, cubic), x)
+    return w.choose(w.test("olt", size, 0.625), near, far)
 
 
 def sinh(w: Writer, x: Val) -> Val:

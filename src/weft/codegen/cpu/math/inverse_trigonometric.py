@@ -94,9 +94,7 @@ def _quarters(w: Writer, t: Val, part: int, wide: Val, steep: Val, left: Val) ->
 def asin(w: Writer, x: Val, short: bool = False) -> Val:
     """Beyond 1/2, pi/2 - 2 asin(sqrt((1 - |x|) / 2)), with the rounding of the root put right."""
     size = w.abs(x)
-    z, root, series = _near_one(w, size, short)
-    upper = w.upper(root)
-    lost = w.div(w.sub(z, w.mul(upper, upper)), w.add(root, upper))
+    root, upper, lost, series = _near_one(w, size, short)
     far = w.sub(w.mul(w.mul(root, series), 2.0), w.sub(_QUARTERS[2][1], w.mul(lost, 2.0)))
     far = w.sub(_QUARTERS[1][0], w.sub(far, w.sub(_QUARTERS[1][0], w.mul(upper, 2.0))))
     square = w.mul(x, x)
@@ -106,10 +104,7 @@ def asin(w: Writer, x: Val, short: bool = False) -> Val:
 
 def acos(w: Writer, x: Val, short: bool = False) -> Val:
     size = w.abs(x)
-    z, root, series = _near_one(w, size, short)
-    upper = w.upper(root)
-    lost = w.div(w.sub(z, w.mul(upper, upper)), w.add(root, upper))
-    lost = w.choose(w.test("oeq", root, 0.0), 0.0, lost)
+    root, upper, lost, series = _near_one(w, size, short)
     right = w.mul(w.add(upper, w.fma(root, series, lost)), 2.0)
     left = w.sub(w.mul(root, series), _QUARTERS[2][1])
     left = w.sub(_QUARTERS[4][0], w.mul(w.add(root, left), 2.0))
@@ -120,7 +115,12 @@ def acos(w: Writer, x: Val, short: bool = False) -> Val:
     return w.choose(w.test("ole", size, 0.5), near, far)
 
 
-def _near_one(w: Writer, size: Val, short: bool) -> tuple[Val, Val, Val]:
-    """z = (1 - |x|) / 2, its root s, and asin(s) / s - 1; NaN beyond 1."""
+def _near_one(w: Writer, size: Val, short: bool) -> tuple[Val, Val, Val, Val]:
+    """The root s of z = (1 - |x|) / 2, its upper half, how much s^2 should be off that half, over
+    2 s, and asin(s) / s - 1; all NaN beyond 1."""
     z = w.mul(w.sub(1.0, size), 0.5)
-    return z, w.sqrt(z), w.mul(z, w.poly(_ASIN[short], z))
+    root = w.sqrt(z)
+    upper = w.upper(root)
+    lost = w.div(w.sub(z, w.mul(upper, upper)), w.add(root, upper))
+    lost = w.choose(w.test("oeq", root, 0.0), 0.0, lost)
+    return root, upper, lost, w.mul(z, w.poly(_ASIN[short], z))

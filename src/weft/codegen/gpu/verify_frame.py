@@ -1,0 +1,92 @@
+"""What holds of the frame of a kernel: its sizes, maps, tiles, barriers and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final
+
+from weft.codegen.gpu import ir
+from weft.codegen.gpu.names import is_free
+from weft.foundation.errors import Finding
+from weft.target.target import Target
+
+FRAME: Final = "KernelFrame"
+SHARED: Final = "E2201 SharedMemoryOverrun"
+_WARP: Final = 32
+_MOST_BLOCKS: Final = (1 << 31) - 1
+_MOST_BUFFERS: Final = 256
+_MAP_RANKS: Final = (2, 3, 4)
+_LARGEST_BOX: Final = 256
+_LINE: Final = 16
+"""Bytes that addresses and strides of the copy engine are multiples of."""
+_BARRIER: Final = 8
+
+
+def frame_findings(kernel: ir.Kernel, target: Target) -> Iterator[Finding]:
+    """Everything that is wrong with a frame."""
+    place = f"kernel {kernel.name}"
+    for code, why in _findings(kernel, target):
+        yield Finding(code, place, why)
+
+
+def _findings(kernel: ir.Kernel, target: Target) -> Iterator[tuple[str, str]]:
+    limit = target.limits.threads_per_block
+    if not 0 <= kernel.grid <= _MOST_BLOCKS:
+        yield FRAME, f"a grid of {kernel.grid} blocks"
+    if kernel.threads % _WARP or not _WARP <= kernel.threads <= limit:
+        yield FRAME, f"{kernel.threads} threads are not whole warps up to {limit}"
+    if len(kernel.buffers) > _MOST_BUFFERS:
+        yield FRAME, f"{len(kernel.buffers)} buffers, over {_MOST_BUFFERS}"
+    for group in (kernel.maps, kernel.tiles, kernel.barriers, kernel.tables):
+        names = [found.name for found in group]
+        for name in names:
+            if not is_free(name):
+                yield FRAME, f"{name!r} cannot be a name"
+        if len(set(names)) != len(names):
+            yield FRAME, f"one name twice among {', '.join(names)}"
+    for found in kernel.maps:
+        yield from _map(found, len(kernel.buffers))
+    for table in kernel.tables:
+        if not table.values or not all(-(1 << 31) <= v < 1 << 31 for v in table.values):
+            yield FRAME, f"the table {table.name} is empty or has numbers beyond 32 bits"
+    yield from _shared(kernel, target)
+
+
+def _shared(kernel: ir.Kernel, target: Target) -> Iterator[tuple[str, str]]:
+    ranges = [(tile.offset, tile.offset + tile.bytes, tile.name) for tile in kernel.tiles]
+    for array in kernel.barriers:
+        ranges.append((array.offset, array.offset + _BARRIER * array.count, array.name))
+        if array.offset % _BARRIER or array.count < 1 or array.arrivals < 1:
+            yield FRAME, f"the barriers {array.name} are not there, or no multiple of 8 bytes in"
+    for tile in kernel.tiles:
+        alignment = tile.layout.swizzle.alignment if tile.layout else 4
+        if tile.offset % alignment:
+            yield FRAME, f"the tile {tile.name} begins at {tile.offset}, no multiple of {alignment}"
+    for start, end, name in ranges:
+        if not 0 <= start <= end:
+            yield FRAME, f"{name} takes the bytes {start}..{end}"
+    for (_, end, first), (start, _, second) in pairwise(sorted(ranges)):
+        if start < end:
+            yield FRAME, f"{first} and {second} overlap in shared memory"
+    limit = target.limits.shared_bytes_per_block
+    if kernel.shared_bytes > limit:
+        yield SHARED, f"{kernel.shared_bytes} bytes of shared memory, over {limit}"
+
+
+def _map(found: ir.TensorMap, buffers: int) -> Iterator[tuple[str, str]]:
+    rank = len(found.sizes)
+    if not 0 <= found.buffer < buffers:
+        yield FRAME, f"the map {found.name} is of buffer {found.buffer} of {buffers}"
+    if rank not in _MAP_RANKS or len(found.strides) != rank - 1 or len(found.box) != rank:
+        yield FRAME, f"the map {found.name} has no sizes, strides and box of one rank from 2 to 4"
+        return
+    if any(size < 1 for size in found.sizes):
+        yield FRAME, f"the map {found.name} is of nothing"
+    if any(not 1 <= extent <= _LARGEST_BOX for extent in found.box):
+        yield FRAME, f"the box of {found.name} is not 1 to {_LARGEST_BOX} elements wide"
+    size = found.dtype.storage_bytes
+    if any(s < 0 or s * size % _LINE for s in (found.offset, *found.strides)):
+        yield FRAME, f"strides and offset of {found.name} are no multiples of {_LINE} bytes"
+    if found.box[0] * size > found.swizzle.span or found.box[0] * size % _LINE:
+        yield FRAME, f"a row of the box of {found.name} does not fit {found.swizzle.span} bytes"

@@ -1,0 +1,5 @@
+"""Watching programs: dumps on disk, profiles, and a look at the tensors in between."""
+
+from weft.ops.trace.config import TraceConfig, trace
+
+__all__ = ["TraceConfig", "trace"]

@@ -1,0 +1,57 @@
+"""What to watch, and for how long.
+
+    with weft.trace(weft.TraceConfig(dump_programs="dumps", profile_backend=True)):
+        ...
+
+WEFT_TRACE=DIR watches a whole process: programs are dumped and profiled into DIR.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from weft.ops.graph.hooks import WATCH
+from weft.ops.trace.tracer import ProgramTracer
+
+
+@dataclass(frozen=True)
+class TraceConfig:
+    """What a trace writes and prints."""
+
+    dump_programs: str | os.PathLike[str] | None = None
+    """A folder for programs, executions, passes and profiles; made where it is missing."""
+    profile_backend: bool = False
+    """Time every instruction (or kernel, on backends that have kernels)."""
+    debug_tensors: bool = False
+    """Look at every tensor of every program: range, mean, NaN, and where the first NaN is made."""
+
+
+@contextmanager
+def trace(config: TraceConfig | None = None) -> Iterator[ProgramTracer]:
+    """Watch everything that is compiled or run inside the `with` block, in every thread."""
+    tracer = _tracer(config or TraceConfig(profile_backend=True))
+    before, WATCH.tracer = WATCH.tracer, tracer
+    try:
+        yield tracer
+    finally:
+        WATCH.tracer = before
+        tracer.close()
+
+
+def _tracer(config: TraceConfig) -> ProgramTracer:
+    folder = None if config.dump_programs is None else Path(config.dump_programs)
+    return ProgramTracer(folder, config.profile_backend, config.debug_tensors)
+
+
+def watch_process() -> None:
+    """Obey WEFT_TRACE."""
+    folder = os.environ.get("WEFT_TRACE")
+    if folder and WATCH.tracer is None:
+        tracer = _tracer(TraceConfig(dump_programs=folder, profile_backend=True))
+        WATCH.tracer = tracer
+        atexit.register(tracer.close)

@@ -1,0 +1,236 @@
+"""The walk through a body and back: its instructions are replayed, then each one, from the last to
+the first, hands the cotangents of its result on to its operands.
+
+Only what lies between the wanted parameters and the seeded results is asked for its rule. Control
+flow has rules of its own (`weft.ptir.autodiff.control_flow`), which replace the instruction on the
+way forward by one that also returns what the way back will need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
+
+from weft.foundation.errors import InternalError, SpecViolation, Unimplemented
+from weft.ptir.autodiff.dependence import Dependence
+from weft.ptir.ir import Body, ElementRef, Instruction, Operand, Region
+from weft.ptir.literal import TensorLiteral
+from weft.ptir.op import Op
+from weft.ptir.passes.residuals import Prices
+from weft.ptir.slots import Slot, read_slots, result_slots, slots_of
+from weft.ptir.tape import Environment, Tape, Workshop
+from weft.ptir.term import Cotangents, Pullback, Term
+from weft.ptir.types import TensorType, TupleType, ValueType
+
+WayBack: TypeAlias = Callable[[Sequence[Term | None]], Cotangents]
+"""From the cotangents of an instruction's results to those of its operands."""
+
+
+@dataclass(frozen=True)
+class ControlFlow:
+    """A control-flow instruction on its way forward, and what is asked of it."""
+
+    calculus: Calculus
+    tape: Tape
+    op: Op
+    operands: tuple[Term, ...]
+    output: ValueType
+    wanted: tuple[bool, ...]
+    """Operands whose cotangents are asked for."""
+    seeded: tuple[bool, ...]
+    """Slots of the result that will have cotangents."""
+
+
+ControlRule: TypeAlias = Callable[[ControlFlow], tuple[list[Term], WayBack]]
+"""The results of the instruction that takes its place, and the way back through it."""
+
+
+class Calculus:
+    """What the walks through the bodies of one program share."""
+
+    def __init__(self, shop: Workshop, control: Mapping[type[Op], ControlRule]) -> None:
+        self.shop = shop
+        self.control = control
+        self.dependence = Dependence(shop.regions)
+        self.prices = Prices(shop.regions)
+
+
+@dataclass(frozen=True)
+class _Step:
+    instruction: Instruction
+    operands: tuple[Term, ...]
+    way_back: WayBack
+
+
+class Walk:
+    """One body, replayed on a tape and differentiated."""
+
+    def __init__(
+        self, calculus: Calculus, tape: Tape, body: Body, *, same_ids: bool = False
+    ) -> None:
+        self.calculus = calculus
+        self.tape = tape
+        self.body = body
+        self.same_ids = same_ids
+        self.environment = Environment(tape)
+        self.types: dict[int, ValueType] = dict(
+            zip(body.parameter_ids, body.parameters, strict=True)
+        )
+        self.types.update((i.id, i.output) for i in body.body)
+        self.varied: Collection[Slot] = ()
+        self.useful: Collection[Slot] = ()
+        self.steps: list[_Step] = []
+        self.cotangents: dict[Slot, Term] = {}
+
+    # -- the way forward -------------------------------------------------------------------------
+
+    def forward(
+        self, parameters: Sequence[Term], wanted: Sequence[bool], seeded: Sequence[bool]
+    ) -> list[Term]:
+        """Replay the body; its results. `seeded` says which of their slots get cotangents."""
+        dependence = self.calculus.dependence
+        influences = dependence.influences(self.body, [int(asked) for asked in wanted])
+        self.varied = {slot for slot, bits in influences.items() if bits}
+        ends = zip(result_slots(self.body), seeded, strict=True)
+        self.useful = dependence.useful(self.body, [slot for (slot, _), asked in ends if asked])
+        for value_id, term in zip(self.body.parameter_ids, parameters, strict=True):
+            self.environment.define(value_id, term)
+        for instruction in self.body.body:
+            self._placed(instruction, partial(self._replay, instruction))
+        return [self.environment.whole(value_id) for value_id in self.body.result_ids]
+
+    def _replay(self, instruction: Instruction) -> None:
+        operands = self.environment.operands(instruction)
+        outputs = slots_of(instruction.id, instruction.output)
+        seeded = tuple(slot in self.varied and slot in self.useful for slot, _ in outputs)
+        rule = self.calculus.control.get(type(instruction.op))
+        if rule is None or not any(seeded):
+            result = self.environment.replay(instruction, same_id=self.same_ids)
+            if any(seeded):
+                self._note(instruction, operands, self._by_rule(instruction, operands, result))
+            return
+        wanted = tuple(map(self._is_wanted, instruction.operands))
+        op, output = instruction.op, instruction.output
+        flow = ControlFlow(self.calculus, self.tape, op, operands, output, wanted, seeded)
+        results, way_back = rule(flow)
+        self._note(instruction, operands, way_back)
+        if isinstance(output, TupleType):
+            self.environment.define_parts(instruction.id, results[: len(outputs)])
+        else:
+            self.environment.define(instruction.id, results[0])
+
+    def _note(
+        self, instruction: Instruction, operands: tuple[Term, ...], way_back: WayBack
+    ) -> None:
+        self.steps.append(_Step(instruction, operands, way_back))
+
+    def _is_wanted(self, operand: Operand) -> bool:
+        return any(slot in self.varied for slot in read_slots(operand, self.types))
+
+    def _by_rule(
+        self, instruction: Instruction, operands: tuple[Term, ...], result: Term
+    ) -> WayBack:
+        wanted = tuple(map(self._is_wanted, instruction.operands))
+
+        def way_back(cotangents: Sequence[Term | None]) -> Cotangents:
+            return instruction.op.vjp(Pullback(operands, result, tuple(cotangents), wanted))
+
+        return way_back
+
+    def _placed(self, instruction: Instruction, action: Callable[[], None]) -> None:
+        """Carry out an action; what it refuses to do is said with the place."""
+        self.tape.line = self.calculus.shop.line(self.body, instruction)
+        try:
+            action()
+        except (SpecViolation, Unimplemented) as error:
+            why = error.why if isinstance(error, SpecViolation) else f"{error.op}: {error.reason}"
+            if " in function @" in why or " in region ^" in why:
+                raise
+            place = self.calculus.shop.program.place(self.body, instruction)
+            name = f"the gradient of {instruction.op.mnemonic}"
+            raise Unimplemented(name, f"{why}, at {place}") from None
+
+    # -- the way back ----------------------------------------------------------------------------
+
+    def backward(self, seeds: Sequence[Term | None]) -> list[Term | None]:
+        """The cotangents of the parameters, from those of the slots of the results."""
+        for (slot, _), seed in zip(result_slots(self.body), seeds, strict=True):
+            if seed is not None:
+                self._add(slot, seed)
+        for step in reversed(self.steps):
+            self._placed(step.instruction, partial(self._pull, step))
+        return [self.cotangents.get((value_id, None)) for value_id in self.body.parameter_ids]
+
+    def _pull(self, step: _Step) -> None:
+        instruction = step.instruction
+        slots = [slot for slot, _ in slots_of(instruction.id, instruction.output)]
+        cotangents = [self.cotangents.pop(slot, None) for slot in slots]
+        if all(cotangent is None for cotangent in cotangents):
+            return
+        found = step.way_back(cotangents)
+        if len(found) != len(instruction.operands):
+            raise InternalError(f"the gradient rule of {instruction.op.mnemonic} miscounts")
+        for operand, term, cotangent in zip(
+            instruction.operands, step.operands, found, strict=True
+        ):
+            if cotangent is None or not self._is_wanted(operand):
+                continue
+            if cotangent.type != term.type:
+                raise InternalError(
+                    f"the gradient rule of {instruction.summary} gives {cotangent.type} for an "
+                    f"operand of type {term.type}"
+                )
+            self._add(_slot(operand), cotangent)
+
+    def _add(self, slot: Slot, cotangent: Term) -> None:
+        before = self.cotangents.get(slot)
+        self.cotangents[slot] = cotangent if before is None else before + cotangent
+
+
+def _slot(operand: Operand) -> Slot:
+    if isinstance(operand, TensorLiteral):
+        raise InternalError("a literal has a cotangent")
+    return (operand.id, operand.index if isinstance(operand, ElementRef) else None)
+
+
+@dataclass(frozen=True)
+class Joint:
+    """A region followed by its own way back, as one body."""
+
+    tape: Tape
+    parameters: list[Term]
+    seeds: list[Term]
+    """The cotangents of the seeded results, which are parameters too."""
+    results: list[Term]
+    border: int
+    """How many instructions the way forward has."""
+    cotangents: list[Term | None]
+    """Of the parameters."""
+
+
+def joint_region(
+    calculus: Calculus, region: Region, wanted: Sequence[bool], seeded: Sequence[bool]
+) -> Joint:
+    """A region differentiated: `wanted` parameters, `seeded` slots of results."""
+    tape = calculus.shop.region_tape()
+    parameters = [tape.parameter(kind) for kind in region.parameters]
+    ends = list(zip(result_slots(region), seeded, strict=True))
+    seeds = [tape.parameter(kind) for (_, kind), asked in ends if asked]
+    walk = Walk(calculus, tape, region)
+    results = walk.forward(parameters, wanted, seeded)
+    border = len(tape.body)
+    remaining = iter(seeds)
+    cotangents = walk.backward([next(remaining) if asked else None for _, asked in ends])
+    return Joint(tape, parameters, seeds, results, border, cotangents)
+
+
+def refuse_tuples(flow: ControlFlow) -> None:
+    """Cotangents of whole tuples cannot be handed to a region."""
+    for term, asked in zip(flow.operands, flow.wanted, strict=True):
+        if asked and not isinstance(term.type, TensorType):
+            raise Unimplemented(
+                f"the tuple {term.type}", "gradients pass only tensors; pass its elements instead"
+            )
+

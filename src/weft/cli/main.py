@@ -34,6 +34,7 @@ from weft.driver.conversion import conversion_target_names, convert
 from weft.driver.execute import MAX_SEED, run
 from weft.foundation.errors import SpecViolation, UserError, WeftError, WeftWarning
 from weft.ptir.files import EXTENSIONS, dumps, load, save
+from weft.ptir.ir import Program
 from weft.ptir.passes.log import PassLog
 from weft.ptir.verify import verify
 
@@ -136,6 +137,7 @@ def convert_command(
 ) -> None:
     """Write the program IN as OUT; the extension of OUT says in which form.
 
+    A program that does not verify is converted with a warning.
     With --to, a conversion target says it, IN must verify, and without OUT the result is printed.
     """
     if list_targets:
@@ -147,7 +149,17 @@ def convert_command(
     elif target is None:
         raise typer.BadParameter("give it, or --to NAME", param_hint="OUT")
     else:
-        save(load(source), target)
+        program = load(source)
+        _warn_unless_valid(program, source)
+        save(program, target)
+
+
+def _warn_unless_valid(program: Program, source: Path) -> None:
+    """A program that breaks a rule can be converted; nobody will run the result."""
+    findings = verify(program, collect=True)
+    if findings:
+        more = f" (and {len(findings) - 1} more, see weft verify)" if len(findings) > 1 else ""
+        complain(f"warning: {source} does not verify: {findings[0]}{more}")
 
 
 @app.command("run")

@@ -13,7 +13,9 @@ from weft.foundation.errors import ResourceExceeded, SpecViolation, UserError
 from weft.ptir.files import read_bytes
 
 EXTENSION: Final = ".core"
-_BEGINNING: Final = re.compile(r"(?:\s++|#[^\n]*+)*+(?:%|(?:outputs|extensions)\s*:)")
+_BEGINNING: Final = re.compile(
+    rb"(?:\xef\xbb\xbf)?(?:\s++|#[^\n]*+)*+(?:%|(?:outputs|extensions)\s*:)"
+)
 
 
 def loads(data: bytes | str, *, extensions: Iterable[str] = ()) -> Module:
@@ -65,4 +67,4 @@ def save(module: Module, path: str | Path) -> None:
 
 def is_core_ir(data: bytes) -> bool:
     """Whether a file begins as modules do: with an operation, the outputs, or extensions."""
-    return _BEGINNING.match(data.decode(errors="replace").removeprefix("\ufeff")) is not None
+    return _BEGINNING.match(data) is not None

@@ -12,6 +12,7 @@ from weft.driver import cpu_code, gpu_code
 from weft.driver.opaque import run_opaque
 from weft.driver.pipeline import Compilation
 from weft.driver.signature import Role, Signature
+from weft.foundation.errors import InternalError, UserError
 from weft.ptir.types import TensorType
 from weft.runtime import cuda, cuda_program, executor
 from weft.target.target import Kind, Target
@@ -70,7 +71,7 @@ def _build_cpu(compilation: Compilation, signature: Signature, state: Sequence[A
 def _build_gpu(compilation: Compilation, signature: Signature, state: Sequence[Array]) -> Built:
     code = compilation["gpu"]
     arch = gpu_code.architecture(compilation.target, cuda.compute_capability())
-    cubins = gpu_code.compile_sources(compilation["cu"], arch)
+    cubins = _cubins(compilation, arch)
     artifact = gpu_code.build_artifact(
         compilation["region"],
         compilation["memory"],
@@ -84,6 +85,15 @@ def _build_gpu(compilation: Compilation, signature: Signature, state: Sequence[A
     program = cuda_program.Program(artifact, state, params)
     notes = [*compilation["plan"].notes, *gpu_code.resource_report(code, cubins)]
     return Built(program, cubins.compiled, cubins.reused, notes)
+
+
+def _cubins(compilation: Compilation, arch: str) -> gpu_code.Cubins:
+    try:
+        return gpu_code.compile_sources(compilation["cu"], arch)
+    except InternalError as error:
+        if "cu" not in compilation.overrides:
+            raise
+        raise UserError(f"the CUDA text that was given does not compile: {error}") from None
 
 
 _BUILDERS: Mapping[Kind, Callable[[Compilation, Signature, Sequence[Array]], Built]] = {

@@ -1,9 +1,9 @@
-"""The functions of elements and the reductions that every interpreter shares, by name, on NumPy
-arrays.
+"""The functions of elements and the reductions, by name, on NumPy arrays: what every op and every
+interpreter means by them.
 
-Their meaning is that of the PTIR op of the same name: narrow floats are computed in f32 and rounded
-once, 4-bit integers wrap, integer division truncates toward zero, maximum and minimum propagate
-NaN. Warnings about overflow or invalid operands are not wanted here: infinities and NaN are values.
+Narrow floats are computed in f32 and rounded once, 4-bit integers wrap, integer division truncates
+toward zero, maximum and minimum propagate NaN. Warnings about overflow or invalid operands are not
+wanted here: infinities and NaN are values.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.foundation import numeric
+from weft.foundation import complex_functions, integer_functions, numeric
 from weft.foundation.dtypes import DType
-from weft.foundation.errors import InternalError, SpecViolation
+from weft.foundation.errors import InternalError
 from weft.foundation.special import erf
 
 Array = NDArray[Any]
@@ -27,25 +27,31 @@ QUIET: Final[Mapping[str, Any]] = {"all": "ignore"}
 """The NumPy error state in which programs run: `with np.errstate(**QUIET)`."""
 
 
-def divide(lhs: Array, rhs: Array) -> Array:
-    """Division: IEEE for floats; toward zero for integers, where zero divisors are a violation."""
-    if lhs.dtype.kind not in "iu":
-        return np.asarray(np.divide(lhs, rhs))
-    zero = np.flatnonzero(np.broadcast_to(rhs, lhs.shape) == 0)
-    if zero.size:
-        raise SpecViolation("IntegerDivideByZero", f"the divisor is zero at element {int(zero[0])}")
-    if lhs.dtype.kind == "u":
-        return np.asarray(lhs // rhs)
-    quotient = np.floor_divide(lhs, rhs)
-    inexact = quotient * rhs != lhs
-    toward_zero = quotient + (inexact & ((lhs < 0) != (rhs < 0)))
-    return np.asarray(toward_zero, lhs.dtype)
+def _in_double(real: Function, on_complex: Function | None = None) -> Function:
+    """`real` carried out in f64, or `on_complex` (default: `real`) in cf64.
+
+    Rounded to a narrower dtype, the result is then the same on every machine but for rare ties.
+    """
+
+    def wide(*args: Array) -> Any:
+        if args[0].dtype.kind == "c":
+            return (on_complex or real)(*(a.astype(np.complex128, copy=False) for a in args))
+        return real(*(a.astype(np.float64, copy=False) for a in args))
+
+    return wide
 
 
-def _in_double(function: Function) -> Function:
-    """`function` carried out in f64: results are rounded once, and are then the same on every
-    machine."""
-    return lambda x: function(x.astype(np.float64, copy=False))
+def _sqrt(x: Array) -> Array:
+    # A real square root is correctly rounded in any format: no detour is needed.
+    return np.asarray(np.sqrt(x) if x.dtype.kind == "f" else _in_double(np.sqrt)(x))
+
+
+def sign(x: Array) -> Array:
+    """-1, 0 or 1 with the sign of x, zeros as they are; of a complex value, its direction."""
+    if x.dtype.kind == "c":
+        return complex_functions.direction(x.astype(np.complex128, copy=False))
+    # NumPy turns -0 into +0.
+    return np.where(x == 0, x, np.sign(x))
 
 
 def _gelu(x: Array) -> Array:
@@ -53,19 +59,37 @@ def _gelu(x: Array) -> Array:
     return np.asarray(half * x * (1 + erf(x * x.dtype.type(math.sqrt(0.5)))))
 
 
+def _power(base: Array, exponent: Array) -> Array:
+    if base.dtype.kind in "iu":
+        return integer_functions.power(base, exponent)
+    return np.asarray(_in_double(np.power)(base, exponent))
+
+
 UNARY: Final[Mapping[str, Function]] = {
     "neg": np.negative,
     "abs": lambda x: np.abs(x).astype(x.dtype),
-    "exp": np.exp,
-    "exp2": _in_double(np.exp2),
-    "log": np.log,
-    "log2": _in_double(np.log2),
-    "sqrt": np.sqrt,
+    "sqrt": _sqrt,
     "rsqrt": lambda x: np.reciprocal(np.sqrt(x)),
     "recip": np.reciprocal,
+    "exp": np.exp,
+    "exp2": _in_double(np.exp2, complex_functions.exp2),
+    "expm1": _in_double(np.expm1, complex_functions.expm1),
+    "log": np.log,
+    "log2": _in_double(np.log2),
+    "log10": _in_double(np.log10),
+    "log1p": _in_double(np.log1p, complex_functions.log1p),
     "sin": _in_double(np.sin),
     "cos": _in_double(np.cos),
+    "tan": _in_double(np.tan),
+    "asin": _in_double(np.arcsin),
+    "acos": _in_double(np.arccos),
+    "atan": _in_double(np.arctan),
+    "sinh": _in_double(np.sinh),
+    "cosh": _in_double(np.cosh),
     "tanh": np.tanh,
+    "asinh": _in_double(np.arcsinh),
+    "acosh": _in_double(np.arccosh),
+    "atanh": _in_double(np.arctanh),
     "erf": erf,
     "relu": lambda x: np.maximum(x, x.dtype.type(0)),
     "gelu": _gelu,
@@ -73,16 +97,31 @@ UNARY: Final[Mapping[str, Function]] = {
     "floor": np.floor,
     "ceil": np.ceil,
     "trunc": np.trunc,
+    "round": np.rint,
     "not": np.invert,
 }
 BINARY: Final[Mapping[str, Function]] = {
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,
-    "div": divide,
+    "div": integer_functions.divide,
     "max": np.maximum,
     "min": np.minimum,
+    "pow": _power,
+    "fmod": integer_functions.remainder,
+    "atan2": _in_double(np.arctan2),
+    "hypot": _in_double(np.hypot),
+    "logaddexp": _in_double(np.logaddexp),
+    "copysign": integer_functions.copysign,
+    "nextafter": integer_functions.nextafter,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "shift_left": integer_functions.shift_left,
+    "shift_right": integer_functions.shift_right,
 }
+ON_BITS: Final = frozenset({"copysign", "nextafter"})
+"""Functions of the stored bits, which no widening may come before."""
 COMPARISONS: Final[Mapping[str, Function]] = {
     "lt": np.less,
     "le": np.less_equal,
@@ -109,6 +148,9 @@ def binary(fn: str, dtype: DType, lhs: Array, rhs: Array) -> Array:
     if fn in COMPARISONS:
         return np.asarray(COMPARISONS[fn](numeric.widen(lhs, dtype), numeric.widen(rhs, dtype)))
     lhs, rhs = np.broadcast_arrays(lhs, rhs)
+    if fn in ON_BITS:
+        lhs, rhs = np.asarray(lhs, order="C"), np.asarray(rhs, order="C")
+        return np.asarray(BINARY[fn](lhs, rhs)).view(lhs.dtype)
     return numeric.compute(BINARY[fn], dtype, lhs, rhs)
 
 

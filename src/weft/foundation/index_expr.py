@@ -124,7 +124,7 @@ def _product(term: Term, factor: int) -> str:
     return f"-{term}" if factor == -1 else f"{factor}*{term}"
 
 
-@lru_cache(maxsize=1 << 12)
+@lru_cache(maxsize=1 << 12, typed=True)
 def constant(value: int) -> Expr:
     return Expr(value, ())
 

@@ -1,5 +1,4 @@
-"""Operators and the elementwise functions behind them: promotion, then explicit broadcasts, then
-one PTIR instruction.
+"""From operands to one elementwise instruction: promotion, then explicit casts and broadcasts.
 
 This is the hot path of capture: two tensors of one type become an instruction after two dictionary
 look-ups, and everything else goes through `matched`.
@@ -7,41 +6,33 @@ look-ups, and everything else goes through `matched`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from weft.foundation.dims import Shape
 from weft.foundation.dtypes import DType
-from weft.foundation.errors import SpecViolation, UserError
+from weft.foundation.errors import OutOfRange, SpecViolation, UserError
 from weft.ops.calls import explained
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.context import current
 from weft.ops.graph.forms import form, plain_form
-from weft.ops.graph.node import Node
+from weft.ops.graph.node import Form, Node
 from weft.ops.lines import Line, user_line
-from weft.ops.promotion import beside, promoted
+from weft.ops.numbers import Number, is_number, number, number_type, python_type
+from weft.ops.promotion import as_float, beside, promoted
 from weft.ops.tensor import Tensor, from_array
-from weft.ptir.literal import TensorLiteral, literal
+from weft.ptir.literal import TensorLiteral
+from weft.ptir.types import TensorType, ValueType
 
-Number: TypeAlias = bool | int | float | complex
 TensorLike: TypeAlias = Tensor | Number | np.ndarray[Any, Any]
 
-
-@lru_cache(4096)
-def _number(kind: Any, text: str, dtype: DType) -> TensorLiteral:
-    value = kind(text) if kind is not bool else text == "True"
-    return literal(value, dtype)
+_CASTS: dict[tuple[int, DType], Form] = {}
+_BROADCASTS: dict[tuple[int, Shape], Form] = {}
+_COMPARES: dict[tuple[str, int], Form] = {}
 
 
-def number(value: Number, dtype: DType) -> TensorLiteral:
-    """A Python number as a rank-0 constant; the same number gives the same object."""
-    if isinstance(value, float | complex) and not (dtype.is_float or dtype.is_complex):
-        raise UserError(f"the number {value!r} is not representable in {dtype}")
-    kind: Any = type(value)
-    return _number(kind, repr(value), dtype)
+# -- shapes and dtypes ---------------------------------------------------------------------------
 
 
 def broadcast_shapes(left: Shape, right: Shape) -> Shape:
@@ -53,9 +44,9 @@ def broadcast_shapes(left: Shape, right: Shape) -> Shape:
     result = []
     for a, b in zip(*padded, strict=True):
         if a != b and 1 not in (a, b):
-            raise SpecViolation(
+            raise OutOfRange(
                 "BroadcastDimsInvalid",
-                f"shapes {_listed(left)} and {_listed(right)} do not broadcast: "
+                f"lhs {listed(left)} and rhs {listed(right)} do not broadcast: "
                 f"sizes {a} and {b} differ and neither is 1",
                 "reshape one of them, or insert axes with None",
             )
@@ -63,8 +54,26 @@ def broadcast_shapes(left: Shape, right: Shape) -> Shape:
     return tuple(result)
 
 
-def _listed(shape: Shape) -> str:
+def listed(shape: Shape) -> str:
+    """A shape as Python writes it."""
     return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
+
+
+def cast_form(kind: ValueType, dtype: DType) -> Form:
+    """The conversion of this type to a dtype."""
+    found = _CASTS.get((id(kind), dtype))
+    if found is None:
+        found = _CASTS[id(kind), dtype] = form("cast", (kind,), {"dtype": dtype})
+    return found
+
+
+def broadcast_form(kind: ValueType, shape: Shape) -> Form:
+    """The broadcast of this type to a shape."""
+    found = _BROADCASTS.get((id(kind), shape))
+    if found is None:
+        found = form("broadcast_to", (kind,), {"result_shape": shape})
+        _BROADCASTS[id(kind), shape] = found
+    return found
 
 
 def stretched(arena: Arena, node: Node, dtype: DType, shape: Shape, line: Line | None) -> Node:
@@ -75,16 +84,18 @@ def stretched(arena: Arena, node: Node, dtype: DType, shape: Shape, line: Line |
         if isinstance(node.storage, TensorLiteral) and not kind.shape:
             node = arena.constant(number(node.storage.item().item(), dtype))
         else:
-            node = arena.emit(form("cast", (kind,), {"dtype": dtype}), (node,), line)
+            node = arena.emit(cast_form(kind, dtype), (node,), line)
     if kind.shape != shape:
         if 0 < len(kind.shape) < len(shape):
             aligned = (1,) * (len(shape) - len(kind.shape)) + kind.shape
             made = form("reshape", (node.type,), {"new_shape": aligned})
             node = arena.emit(made, (node,), line)
         if node.tensor.shape != shape:
-            made = form("broadcast_to", (node.type,), {"result_shape": shape})
-            node = arena.emit(made, (node,), line)
+            node = arena.emit(broadcast_form(node.type, shape), (node,), line)
     return node
+
+
+# -- operands ------------------------------------------------------------------------------------
 
 
 def as_tensor(value: Any) -> Tensor:
@@ -93,83 +104,109 @@ def as_tensor(value: Any) -> Tensor:
         return value
     if isinstance(value, np.ndarray | np.generic):
         return from_array(np.array(value))
-    raise UserError(f"a tensor is wanted here, not {type(value).__name__}")
+    raise UserError(
+        f"a tensor is wanted here, not {type(value).__name__}; make one with weft.asarray"
+    )
 
 
-def matched(x: TensorLike, y: TensorLike, line: Line | None) -> tuple[Node, Node]:
-    """Two operands in their common dtype and shape; at least one of them is a tensor."""
+def common_dtype(x: Tensor, y: Tensor) -> DType:
+    """The dtype that both are converted to; a traced number takes that of the other."""
+    if x.weak is not y.weak:
+        strong, weak = (y, x) if x.weak else (x, y)
+        return beside(strong.dtype, python_type(weak.dtype))
+    return promoted(x.dtype, y.dtype)
+
+
+def matched(
+    x: TensorLike, y: TensorLike, line: Line | None, floating: bool = False
+) -> tuple[Node, Node]:
+    """Two operands in their common dtype and shape; at least one of them is a tensor. `floating`
+    asks for a dtype with fractions."""
     arena = current()
-    if isinstance(x, Number) and isinstance(y, Number):
-        raise UserError("at least one operand must be a tensor")
-    if isinstance(y, Number):
+    if is_number(y):
+        if is_number(x):
+            raise UserError("at least one operand must be a tensor; make one with weft.asarray")
         node = as_tensor(x)._node
-        kind: Any = type(y)
-        dtype = beside(node.tensor.dtype, kind)
+        dtype = beside(node.tensor.dtype, number_type(y))
+        if floating:
+            dtype = as_float(dtype)
         left = stretched(arena, node, dtype, node.tensor.shape, line)
-        right = arena.constant(number(y, dtype))
+        right = arena.constant(number(y, dtype))  # type: ignore[arg-type]
         return left, stretched(arena, right, dtype, left.tensor.shape, line)
-    if isinstance(x, Number):
-        right, left = matched(y, x, line)
+    if is_number(x):
+        right, left = matched(y, x, line, floating)
         return left, right
-    a, b = as_tensor(x)._node, as_tensor(y)._node
-    dtype = promoted(a.tensor.dtype, b.tensor.dtype)
-    shape = broadcast_shapes(a.tensor.shape, b.tensor.shape)
-    return stretched(arena, a, dtype, shape, line), stretched(arena, b, dtype, shape, line)
+    a, b = as_tensor(x), as_tensor(y)
+    dtype = common_dtype(a, b)
+    if floating:
+        dtype = as_float(dtype)
+    shape = broadcast_shapes(a.shape, b.shape)
+    left = stretched(arena, a._node, dtype, shape, line)
+    return left, stretched(arena, b._node, dtype, shape, line)
 
 
 def _wants_grad(x: Any) -> bool:
     return isinstance(x, Tensor) and x.requires_grad
 
 
-def binary(name: str, x: Any, y: Any, called: str = "", **attrs: Any) -> Tensor:
+def _is_weak(x: Any) -> bool:
+    return x.weak if isinstance(x, Tensor) else is_number(x)
+
+
+def _result(node: Node, x: Any, y: Any) -> Tensor:
+    kind = node.tensor.dtype
+    differentiable = kind.is_float or kind.is_complex
+    result = Tensor(node, differentiable and (_wants_grad(x) or _wants_grad(y)))
+    if _is_weak(x) and _is_weak(y):
+        result.weak = True
+    return result
+
+
+# -- instructions --------------------------------------------------------------------------------
+
+
+def binary(name: str, x: Any, y: Any, called: str = "", floating: bool = False) -> Tensor:
     """One elementwise instruction on two operands."""
     line = user_line()
     try:
-        if type(x) is Tensor and type(y) is Tensor and x._node.type is y._node.type:
+        if not floating and type(x) is type(y) is Tensor and x._node.type is y._node.type:
+            a, b = x._node, y._node
+        else:
+            a, b = matched(x, y, line, floating)
+        node = current().emit(plain_form(name, a.type, a.type), (a, b), line)
+    except (SpecViolation, UserError) as error:
+        raise explained(called or name, error, line) from None
+    return _result(node, x, y)
+
+
+def comparison(op: str, x: Any, y: Any) -> Tensor:
+    """Whether `x op y`, element by element."""
+    line = user_line()
+    try:
+        if type(x) is type(y) is Tensor and x._node.type is y._node.type:
             a, b = x._node, y._node
         else:
             a, b = matched(x, y, line)
-        kind = a.type
-        made = form(name, (kind, kind), attrs) if attrs else plain_form(name, kind, kind)
-        node = current().emit(made, (a, b), line)
+        found = _COMPARES.get((op, id(a.type)))
+        if found is None:
+            found = _COMPARES[op, id(a.type)] = form("compare", (a.type, a.type), {"op": op})
+        return Tensor(current().emit(found, (a, b), line))
     except (SpecViolation, UserError) as error:
-        raise explained(called or name, error, line) from None
-    return Tensor(node, _wants_grad(x) or _wants_grad(y))
+        raise explained(op, error, line) from None
 
 
-def unary(name: str, x: Any, called: str = "") -> Tensor:
-    """One elementwise instruction on one operand."""
+def unary(name: str, x: Any, called: str = "", floating: bool = False) -> Tensor:
+    """One elementwise instruction on one operand; `floating` converts integers first."""
     line = user_line()
     try:
+        arena = current()
         node = as_tensor(x)._node
-        made = plain_form(name, node.type)
-        return Tensor(current().emit(made, (node,), line), _wants_grad(x))
+        kind = node.type
+        if floating and isinstance(kind, TensorType):
+            wanted = as_float(kind.dtype)
+            if wanted is not kind.dtype:
+                node = arena.emit(cast_form(kind, wanted), (node,), line)
+        node = arena.emit(plain_form(name, node.type), (node,), line)
     except (SpecViolation, UserError) as error:
         raise explained(called or name, error, line) from None
-
-
-def _operator(name: str, called: str, swap: bool, attrs: dict[str, Any]) -> Callable[..., Any]:
-    def forward(self: Tensor, other: Any) -> Any:
-        if not isinstance(other, Tensor | Number | np.ndarray | np.generic):
-            return NotImplemented
-        return binary(name, self, other, called, **attrs)
-
-    def backward(self: Tensor, other: Any) -> Any:
-        if not isinstance(other, Tensor | Number | np.ndarray | np.generic):
-            return NotImplemented
-        return binary(name, other, self, called, **attrs)
-
-    return backward if swap else forward
-
-
-_OPERATORS = {"add": "add", "sub": "sub", "mul": "mul"}
-_COMPARISONS = {
-    "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal", "eq": "equal",
-    "ne": "not_equal",
-}  # fmt: skip
-for _short, _name in _OPERATORS.items():
-    setattr(Tensor, f"__{_short}__", _operator(_name, _name, False, {}))
-    setattr(Tensor, f"__r{_short}__", _operator(_name, _name, True, {}))
-for _short, _name in _COMPARISONS.items():
-    setattr(Tensor, f"__{_short}__", _operator("compare", _name, False, {"op": _name}))
-Tensor.__neg__ = lambda self: unary("neg", self)  # type: ignore[method-assign]
+    return _result(node, x, x)

@@ -49,9 +49,22 @@ def loads(data: bytes | str) -> Program:
     try:
         if isinstance(data, str):
             return _from_text(data)
+        _refuse_wide_text(data)
         return bincode.decode(data) if _is_bincode(data) else _from_text(_as_text(data))
     except MemoryError:
         raise ResourceExceeded("out of memory while reading a program") from None
+
+
+def _refuse_wide_text(data: bytes) -> None:
+    """Text of two or four bytes a letter begins with a mark, or with every second byte NUL; a
+    number of bincode's that did would be no length of anything."""
+    marked = data.startswith((b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff"))
+    halves = data[0:8:2], data[1:8:2]
+    alternates = any(a == bytes(4) and 0 not in b for a, b in (halves, halves[::-1]))
+    if marked or alternates:
+        raise SpecViolation(
+            "MalformedText", "the file is UTF-16 or UTF-32 text, not UTF-8", "save it as UTF-8"
+        )
 
 
 def _is_bincode(data: bytes) -> bool:

@@ -131,6 +131,11 @@ class Tape:
     def constant(self, made: TensorLiteral) -> Term:
         return self._term(made, made.type)
 
+    def zeros(self, kind: ValueType) -> Term:
+        if isinstance(kind, TupleType):
+            raise InternalError(f"there are no zeros of the tuple type {kind}")
+        return self.literal(0, kind.dtype).broadcast_to(kind.shape)
+
     def element(self, value: Term, index: int) -> Term:
         operand = self.operand(value)
         if not isinstance(value.type, TupleType) or not isinstance(operand, Ref):

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 
-from weft.codegen.cpu.code import Code, Val, number
 from weft.codegen.cpu import math as elementary
+from weft.codegen.cpu.code import Code, Val, number
 from weft.foundation.dtypes import BF16, F16, F32, F64, I1, DType
 from weft.foundation.errors import Unimplemented
 

@@ -23,6 +23,7 @@ from weft.foundation.index_expr import Axis, Expr, FloorDiv, Guard, bounds, coef
 
 Item = TypeVar("Item")
 _Carries: TypeAlias = tuple[Val, ...]
+MOST_COPIES = 8
 _IDENTITIES: dict[str, float] = {"sum": 0.0, "prod": 1.0}
 _COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 
@@ -45,9 +46,18 @@ def emit_module(routines: list[ir.Routine], triple: str = "") -> str:
         functions.append(emitter.function())
         declared.update(emitter.code.declared)
     head = [f'target triple = "{triple}"'] if triple else []
-    return "\n".join(
-        [*head, *sorted(declared.values()), *shared.values(), *functions, "!0 = !{}", ""]
-    )
+    text = "\n".join([*shared.values(), *functions])
+    called = [_kept_apart(name, body, text) for name, body in shared.items()]
+    return "\n".join([*head, *sorted(declared.values()), *called, *functions, "!0 = !{}", ""])
+
+
+def _kept_apart(name: str, function: str, text: str) -> str:
+    """A function that is called from many places, as the last step of an unrolled tile does, marked
+    so that it is not copied into each: compiling the copies takes longer than everything else, and
+    the calls cost less than a hundredth of the tile."""
+    if text.count(f"@{name}(") - 1 <= MOST_COPIES:
+        return function
+    return function.replace(" nounwind {", " noinline nounwind {", 1)
 
 
 class _Emitter:

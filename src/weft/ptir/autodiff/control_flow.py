@@ -14,10 +14,12 @@ way back is an instruction of the same kind:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
 from weft.foundation.errors import InternalError, Unimplemented
+from weft.foundation.min_cut import UNCUTTABLE
 from weft.ptir.autodiff.walk import (
     ControlFlow,
     ControlRule,
@@ -26,50 +28,45 @@ from weft.ptir.autodiff.walk import (
     joint_region,
     refuse_tuples,
 )
-from weft.ptir.ir import Instruction, Ref, Region
+from weft.ptir.ir import Instruction, Operand, Ref, Region
 from weft.ptir.literal import TensorLiteral
 from weft.ptir.op import Op
 from weft.ptir.ops.control import Cond, Scan, While
 from weft.ptir.ops.movement import BroadcastTo
 from weft.ptir.passes.residuals import KEEPING, Division, Forward, byte_count, divide, in_time
-from weft.ptir.slots import Slot, read_slots, result_slots, slot_type, slots_of
+from weft.ptir.slots import Slot, read_slots, slot_type, slots_of
 from weft.ptir.tape import Environment, Tape, elements
 from weft.ptir.term import Cotangents, Term
-from weft.ptir.types import Symbol, TensorType, TupleType, ValueType, symbols_of
+from weft.ptir.types import Symbol, TensorType, ValueType, symbols_of
+
+Item = TypeVar("Item")
 
 
 class Halves:
-    """A joint body cut in two: the way forward with what it keeps, and the way back."""
+    """A joint body cut in two: the way forward, and the way back that reads some of its values."""
 
-    def __init__(self, flow: ControlFlow, joint: Joint, prices: Mapping[int, int]) -> None:
+    def __init__(self, flow: ControlFlow, joint: Joint, prices: Mapping[Slot, int]) -> None:
         self.joint = joint
+        self.types = joint.tape.types
         self.forward = joint.tape.body[: joint.border]
-        self.ends = [c for c in joint.cotangents if c is not None]
-        self.backward = _live(joint.tape.body[joint.border :], joint.tape, self.ends)
-        self.division = self._divided(flow, prices)
-        self.parameter_ids = [_id(joint.tape, term) for term in joint.parameters]
-        ids = set(self.parameter_ids)
-        self.kept = [slot for slot in self.division.kept if slot[0] not in ids]
-        """What the way forward has to hand over."""
-        self.read = [slot for slot in self.division.kept if slot[0] in ids]
-        """The parameters that the way back reads as well."""
+        self.ends = [joint.tape.operand(c) for c in joint.cotangents if c is not None]
+        self.backward = _live(joint.tape.body[joint.border :], self.ends)
+        division = self._divided(flow, prices)
+        self.again = division.again
+        self.kept = [slot for slot in division.kept if slot not in prices]
+        """Values that the way forward has to hand over."""
+        self.read = [slot for slot in division.kept if slot in prices]
+        """Parameters that the way back reads as well."""
 
-    def _divided(self, flow: ControlFlow, prices: Mapping[int, int]) -> Division:
-        joint = self.joint
-        before = {*prices, *(i.id for i in self.forward)}
-        read = [o for i in self.backward for o in i.operands]
-        read += [joint.tape.operand(end) for end in self.ends]
-        wanted = [
-            slot
-            for operand in read
-            for slot in read_slots(operand, joint.tape.types)
-            if slot[0] in before
-        ]
-        types = {i: joint.tape.types[i] for i in (*prices, *(f.id for f in self.forward))}
-        hidden = _unnameable(self.forward, joint, flow)
-        found = divide(
-            Forward(types, self.forward, prices, hidden=hidden), wanted, flow.calculus.prices
-        )
+    def _divided(self, flow: ControlFlow, prices: Mapping[Slot, int]) -> Division:
+        ids = [_id(self.joint.tape, term) for term in self.joint.parameters]
+        types = {value_id: self.types[value_id] for value_id in ids}
+        types.update((i.id, i.output) for i in self.forward)
+        read = [*(o for i in self.backward for o in i.operands), *self.ends]
+        wanted = {s for o in read for s in read_slots(o, self.types) if s[0] in types}
+        hidden = _unnameable(self.forward, self.joint, flow)
+        forward = Forward(types, self.forward, prices, hidden=hidden)
+        found = divide(forward, wanted, flow.calculus.prices)
         if found is None:
             raise Unimplemented(
                 f"the way back through {flow.op.mnemonic}",
@@ -78,37 +75,36 @@ class Halves:
             )
         return found
 
-    def types(self, slots: Sequence[Slot]) -> list[ValueType]:
-        return [slot_type(slot, self.joint.tape.types) for slot in slots]
+    def kinds(self, slots: Sequence[Slot]) -> list[ValueType]:
+        return [slot_type(slot, self.types) for slot in slots]
 
-    def replay_forward(self, tape: Tape) -> tuple[list[Term], list[Term]]:
-        """The way forward on another tape, parameters first: its results, and what it keeps."""
+    def replay_forward(self, tape: Tape, slots: Sequence[Slot]) -> list[Term]:
+        """The way forward on another tape, parameters first: its results, then these values."""
         environment = Environment(tape)
-        for value_id, term in zip(self.parameter_ids, self.joint.parameters, strict=True):
-            environment.define(value_id, tape.parameter(term.type))
+        for term in self.joint.parameters:
+            environment.define(_id(self.joint.tape, term), tape.parameter(term.type))
         for instruction in self.forward:
             environment.replay(instruction)
         results = [environment[self.joint.tape.operand(term)] for term in self.joint.results]
-        return results, [environment.slot(slot) for slot in self.kept]
+        return [*results, *map(environment.slot, slots)]
 
     def replay_backward(self, tape: Tape, values: Mapping[Slot, Term]) -> list[Term | None]:
-        """The way back on another tape, given the values of the slots that it reads and of the
-        seeds: the cotangents of the parameters."""
+        """The way back on another tape, given what it reads and the seeds: the cotangents of the
+        parameters."""
         environment = Environment(tape)
-        environment.define_slots(values, self.joint.tape.types)
-        ends = [self.joint.tape.operand(end) for end in self.ends]
-        last = [end.id for end in ends if not isinstance(end, TensorLiteral)]
-        for instruction in in_time(self.backward, self.division.again, last):
+        environment.define_slots(values, self.types)
+        last = [end.id for end in self.ends if not isinstance(end, TensorLiteral)]
+        for instruction in in_time(self.backward, self.again, last):
             environment.replay(instruction)
         return [
             None if end is None else environment[self.joint.tape.operand(end)]
             for end in self.joint.cotangents
         ]
 
-    @property
-    def seeds(self) -> list[Slot]:
-        """The parameters of the joint body that hold the cotangents of the results."""
-        return [(_id(self.joint.tape, seed), None) for seed in self.joint.seeds]
+    def seeds(self, terms: Sequence[Term]) -> dict[Slot, Term]:
+        """Terms for the parameters that hold the cotangents of the results."""
+        ids = (_id(self.joint.tape, seed) for seed in self.joint.seeds)
+        return {(value_id, None): term for value_id, term in zip(ids, terms, strict=True)}
 
 
 def _id(tape: Tape, term: Term) -> int:
@@ -118,10 +114,9 @@ def _id(tape: Tape, term: Term) -> int:
     return operand.id
 
 
-def _live(body: Sequence[Instruction], tape: Tape, ends: Sequence[Term]) -> list[Instruction]:
+def _live(body: Sequence[Instruction], ends: Sequence[Operand]) -> list[Instruction]:
     """The instructions that the ends depend on."""
-    operands = [tape.operand(end) for end in ends]
-    needed = {operand.id for operand in operands if not isinstance(operand, TensorLiteral)}
+    needed = {operand.id for operand in ends if not isinstance(operand, TensorLiteral)}
     kept = []
     for instruction in reversed(body):
         if instruction.id in needed:
@@ -149,8 +144,9 @@ def _filled(cotangents: Sequence[Term | None], likes: Sequence[Term]) -> list[Te
     return [like.like(0) if found is None else found for found, like in pairs]
 
 
-def _chosen(terms: Sequence[Term | None], flags: Sequence[bool]) -> list[Term | None]:
-    return [term for term, chosen in zip(terms, flags, strict=True) if chosen]
+def _marked(items: Iterable[Item], flags: Iterable[bool]) -> list[Item]:
+    """The items that the flags mark; further flags belong to others."""
+    return [item for item, marked in zip(items, flags, strict=False) if marked]
 
 
 def _spread(terms: Sequence[Term], flags: Sequence[bool]) -> list[Term | None]:
@@ -159,9 +155,9 @@ def _spread(terms: Sequence[Term], flags: Sequence[bool]) -> list[Term | None]:
     return [next(remaining) if marked else None for marked in flags]
 
 
-def _results(flow: ControlFlow, op: Op, operands: Sequence[Term]) -> list[Term]:
+def _results(tape: Tape, op: Op, operands: Sequence[Term]) -> list[Term]:
     """The results of a control-flow op, each on its own."""
-    return list(elements(flow.tape.append(op, operands)))
+    return list(elements(tape.append(op, operands)))
 
 
 # -- cond ----------------------------------------------------------------------------------------
@@ -174,16 +170,15 @@ def _cond(flow: ControlFlow) -> tuple[list[Term], WayBack]:
     shop = flow.calculus.shop
     branches = [_branch(flow, shop.regions[region_id], wanted) for region_id in flow.op.regions]
     forward = [_forward_branch(flow, branches, index) for index in (0, 1)]
-    results = _results(flow, Cond(*(region.id for region in forward)), flow.operands)
-    count = len(forward[0].results) - sum(len(branch.kept) for branch in branches)
-    primal, kept = results[:count], results[count:]
-    likes = [term for term, seeded in zip(primal, flow.seeded, strict=True) if seeded]
+    results = _results(flow.tape, Cond(*(region.id for region in forward)), flow.operands)
+    count = len(results) - sum(len(branch.kept) for branch in branches)
+    likes, kept = _marked(results[:count], flow.seeded), results[count:]
     backward = [_backward_branch(flow, branches, index, wanted) for index in (0, 1)]
 
     def way_back(cotangents: Sequence[Term | None]) -> Cotangents:
-        seeds = _filled(_chosen(cotangents, flow.seeded), likes)
+        seeds = _filled(_marked(cotangents, flow.seeded), likes)
         op = Cond(*(region.id for region in backward))
-        found = _results(flow, op, [predicate, *arguments, *kept, *seeds])
+        found = _results(flow.tape, op, [predicate, *arguments, *kept, *seeds])
         return [None, *_spread(found, wanted)]
 
     return results, way_back
@@ -192,20 +187,22 @@ def _cond(flow: ControlFlow) -> tuple[list[Term], WayBack]:
 def _branch(flow: ControlFlow, region: Region, wanted: Sequence[bool]) -> Halves:
     joint = joint_region(flow.calculus, region, wanted, flow.seeded)
     # The arguments are at hand where the way back begins.
-    return Halves(flow, joint, dict.fromkeys(range(len(joint.parameters)), 0))
+    return Halves(flow, joint, {slot: 0 for slot, _ in _parameter_slots(joint)})
+
+
+def _parameter_slots(joint: Joint) -> list[tuple[Slot, ValueType]]:
+    return [s for term in joint.parameters for s in slots_of(_id(joint.tape, term), term.type)]
 
 
 def _forward_branch(flow: ControlFlow, branches: Sequence[Halves], chosen: int) -> Region:
     tape = flow.calculus.shop.region_tape()
-    results, own = branches[chosen].replay_forward(tape)
+    half = branches[chosen]
+    found = half.replay_forward(tape, half.kept)
+    count = len(found) - len(half.kept)
     kept: list[Term] = []
     for index, branch in enumerate(branches):
-        kept += own if index == chosen else _zeros(tape, branch.types(branch.kept))
-    return flow.calculus.shop.add_region(tape, [*results, *kept])
-
-
-def _zeros(tape: Tape, kinds: Sequence[ValueType]) -> list[Term]:
-    return [tape.zeros(kind) for kind in kinds]
+        kept += found[count:] if index == chosen else map(tape.zeros, branch.kinds(branch.kept))
+    return flow.calculus.shop.add_region(tape, [*found[:count], *kept])
 
 
 def _backward_branch(
@@ -214,50 +211,170 @@ def _backward_branch(
     tape = flow.calculus.shop.region_tape()
     half = branches[chosen]
     arguments = [tape.parameter(term.type) for term in half.joint.parameters]
-    values = half.parameter_slots(arguments)
+    parts = [part for term in arguments for part in elements(term)]
+    slots = [slot for slot, _ in _parameter_slots(half.joint)]
+    values = dict(zip(slots, parts, strict=True))
     for index, branch in enumerate(branches):
-        kept = [tape.parameter(kind) for kind in branch.types(branch.kept)]
+        kept = [tape.parameter(kind) for kind in branch.kinds(branch.kept)]
         if index == chosen:
             values.update(zip(branch.kept, kept, strict=True))
-    seeds = [tape.parameter(seed.type) for seed in half.joint.seeds]
-    values.update(zip(half.seeds, seeds, strict=True))
-    found = _chosen(half.replay_backward(tape, values), wanted)
-    likes = [term for term, asked in zip(arguments, wanted, strict=True) if asked]
-    return flow.calculus.shop.add_region(tape, _filled(found, likes))
+    values.update(half.seeds([tape.parameter(seed.type) for seed in half.joint.seeds]))
+    found = _marked(half.replay_backward(tape, values), wanted)
+    return flow.calculus.shop.add_region(tape, _filled(found, _marked(arguments, wanted)))
 
 
 # -- scan ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Loop:
-    """A scan and what its way back is about."""
-
-    flow: ControlFlow
-    op: Scan
-    body: Region
-    active: list[bool]
-    """Of the parameters of the body: those whose cotangents are computed."""
-    outputs: list[bool]
-    """Of the stacked outputs: those that have cotangents."""
-    constant: list[bool]
-    """Of the carries: those that the body returns as they came."""
-
-    @property
-    def count(self) -> int:
-        return self.op.carry_count
-
-
 def _scan(flow: ControlFlow) -> tuple[list[Term], WayBack]:
     refuse_tuples(flow)
-    loop = _loop(flow)
-    half = _loop_halves(loop)
-    results = _forward_scan(loop, half)
-    primal = results[: len(loop.body.results)]
-    stacks = dict(zip(half.kept, results[len(primal) :], strict=True))
-    backward = _backward_body(loop, half)
+    return _ScanGradient(flow).both_ways()
 
-    def way_back(cotangents: Sequence[Term | None]) -> Cotangents:
-        return _backward_scan(loop, half, backward, stacks, _filled_ends(loop, primal, cotangents))
 
-    return results, way_back
+class _ScanGradient:
+    """A scan that also stacks what its way back reads, and that way back."""
+
+    def __init__(self, flow: ControlFlow) -> None:
+        if not isinstance(flow.op, Scan):
+            raise InternalError(f"{flow.op.mnemonic} is not a scan")
+        self.flow = flow
+        self.op = flow.op
+        self.count = flow.op.carry_count
+        self.shop = flow.calculus.shop
+        self.body = self.shop.regions[flow.op.body_region]
+        self.constant = _constant_carries(self.body, self.count)
+        self.active, self.seeded = self._activity()
+        self.half = self._halves()
+        carried = [slot for slot in self.half.read if slot[0] < self.count]
+        self.stacked = [s for s in carried if not self.constant[s[0]]] + self.half.kept
+        """What the loop returns at every step besides its own results."""
+        self.constants = sorted({s[0] for s in carried if self.constant[s[0]]})
+        """Carries that the way back receives once, because every step has the same."""
+        self.slices = [slot for slot in self.half.read if slot[0] >= self.count]
+        """Scanned inputs that the way back scans as well."""
+
+    def _activity(self) -> tuple[list[bool], list[bool]]:
+        """Which parameters of the body have cotangents that are asked for, and which results have
+        cotangents: those of a carry are results of one step and parameters of the next."""
+        flow, count, dependence = self.flow, self.count, self.flow.calculus.dependence
+        if len(flow.seeded) != len(self.body.results):
+            raise _tuple_carry(flow.output)
+        bits = dependence.results(self.op, [int(asked) for asked in flow.wanted], flow.output)
+        varied = [*map(bool, bits[:count]), *flow.wanted[count:]]
+        influences = dependence.region(self.op.body_region)
+        seeded = list(flow.seeded)
+        while True:
+            ends = [bits for bits, asked in zip(influences, seeded, strict=True) if asked]
+            active = [v and any(e >> p & 1 for e in ends) for p, v in enumerate(varied)]
+            grown = [a or s for a, s in zip(active[:count], seeded[:count], strict=True)]
+            if grown == seeded[:count]:
+                break
+            seeded[:count] = grown
+        active[:count] = seeded[:count]
+        for kind in _marked(self.body.parameters, active):
+            if not isinstance(kind, TensorType):
+                raise _tuple_carry(kind)
+        return active, seeded
+
+    def _halves(self) -> Halves:
+        named = zip(self.body.results, self.seeded, strict=True)
+        flags = [asked for kind, asked in named for _ in slots_of(0, kind)]
+        joint = joint_region(self.flow.calculus, self.body, self.active, flags)
+        prices = {slot: self._price(slot, kind) for slot, kind in _parameter_slots(joint)}
+        return Halves(self.flow, joint, prices)
+
+    def _price(self, slot: Slot, kind: ValueType) -> int:
+        """A carry has to be stacked, unless it stays the same; scanned inputs are stacked
+        already."""
+        if slot[0] >= self.count or self.constant[slot[0]]:
+            return 0
+        return byte_count(kind) * KEEPING if isinstance(kind, TensorType) else UNCUTTABLE
+
+    def both_ways(self) -> tuple[list[Term], WayBack]:
+        tape = self.shop.region_tape()
+        region = self.shop.add_region(tape, self.half.replay_forward(tape, self.stacked))
+        outputs = self.op.scan_output_count + len(self.stacked)
+        op = replace(self.op, body_region=region.id, scan_output_count=outputs)
+        results = _results(self.flow.tape, op, self.flow.operands)
+        primal, stacks = results[: len(self.body.results)], results[len(self.body.results) :]
+        backward = self._backward_region()
+
+        def way_back(cotangents: Sequence[Term | None]) -> Cotangents:
+            ends = _filled(_marked(cotangents, self.seeded), _marked(primal, self.seeded))
+            return self._backward_scan(backward, stacks, ends)
+
+        return results, way_back
+
+    def _backward_region(self) -> Region:
+        """(cotangents of carries, constants, then at each step: kept values, slices, cotangents of
+        outputs) -> (cotangents of carries, constants, cotangents of slices)."""
+        tape = self.shop.region_tape()
+        parameters, active = self.body.parameters, self.active
+        carries = [tape.parameter(k) for k in _marked(parameters[: self.count], active)]
+        constants = [tape.parameter(parameters[index]) for index in self.constants]
+        values: dict[Slot, Term] = {}
+        for index, term in zip(self.constants, constants, strict=True):
+            slots = [slot for slot, _ in slots_of(index, term.type)]
+            values.update(zip(slots, elements(term), strict=True))
+        for slot in (*self.stacked, *self.slices):
+            values[slot] = tape.parameter(slot_type(slot, self.half.types))
+        seeds = [tape.parameter(seed.type) for seed in self.half.joint.seeds[len(carries) :]]
+        values.update(self.half.seeds([*carries, *seeds]))
+        if len(tape.parameters) == len(carries) + len(constants):
+            tape.parameter(parameters[self.count])
+        found = _marked(self.half.replay_backward(tape, values), active)
+        zeros = [tape.zeros(kind) for kind in _marked(parameters, active)]
+        made = [zero if c is None else c for c, zero in zip(found, zeros, strict=True)]
+        results = [*made[: len(carries)], *constants, *made[len(carries) :]]
+        return self.shop.add_region(tape, results)
+
+    def _backward_scan(
+        self, region: Region, stacks: Sequence[Term], ends: Sequence[Term]
+    ) -> Cotangents:
+        operands, active = self.flow.operands, self.active
+        carried = sum(active[: self.count])
+        constants = [operands[index] for index in self.constants]
+        scanned = [*stacks, *(operands[slot[0]] for slot in self.slices), *ends[carried:]]
+        # A loop needs something to count its steps by.
+        reversed_ = [term.flipped(0) for term in scanned] or [operands[self.count]]
+        count = carried + len(constants)
+        op = Scan(region.id, count, sum(active) - carried)
+        found = _results(self.flow.tape, op, [*ends[:carried], *constants, *reversed_])
+        slices = [term.flipped(0) for term in found[count:]]
+        return _spread([*found[:carried], *slices], active)
+
+
+def _tuple_carry(kind: ValueType) -> Unimplemented:
+    return Unimplemented(f"the carry {kind}", "pass its elements as carries of their own")
+
+
+def _constant_carries(body: Region, count: int) -> list[bool]:
+    """Which carries the body returns as they came."""
+    copies = {i.id: i.operands[0] for i in body.body if _is_copy(i)}
+
+    def origin(value_id: int) -> int:
+        source = copies.get(value_id)
+        while isinstance(source, Ref):
+            value_id = source.id
+            source = copies.get(value_id)
+        return value_id
+
+    return [origin(value_id) == index for index, value_id in enumerate(body.result_ids[:count])]
+
+
+def _is_copy(instruction: Instruction) -> bool:
+    """Whether it only repeats its operand: the wire returns parameters through such a copy. A
+    broadcast to more elements may look like one, and its operand then has another type."""
+    return isinstance(instruction.op, BroadcastTo) and isinstance(instruction.operands[0], Ref)
+
+
+def _while(flow: ControlFlow) -> tuple[list[Term], WayBack]:
+    raise Unimplemented(
+        "the gradient of while",
+        "how often the loop runs is not known in advance, so what the way back needs cannot be "
+        "kept; write the loop as a scan over a fixed number of steps, with a select for those "
+        "that come after the end",
+    )
+
+
+CONTROL: Mapping[type[Op], ControlRule] = {Cond: _cond, Scan: _scan, While: _while}

@@ -30,9 +30,7 @@ class Dependence:
         """The influences on every slot of a body, given those on its parameters."""
         found: dict[Slot, Bits] = {}
         types: dict[int, ValueType] = {}
-        for value_id, kind, bits in zip(
-            body.parameter_ids, body.parameters, sources, strict=True
-        ):
+        for value_id, kind, bits in zip(body.parameter_ids, body.parameters, sources, strict=True):
             types[value_id] = kind
             _note(found, value_id, kind, [bits] * len(slots_of(value_id, kind)))
         for instruction in body.body:

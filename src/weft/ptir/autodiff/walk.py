@@ -233,4 +233,3 @@ def refuse_tuples(flow: ControlFlow) -> None:
             raise Unimplemented(
                 f"the tuple {term.type}", "gradients pass only tensors; pass its elements instead"
             )
-

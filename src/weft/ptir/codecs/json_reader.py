@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -64,6 +65,8 @@ from weft.ptir.types import Dim, Shape, Symbol, TensorType, TupleType, ValueType
 
 Item = TypeVar("Item")
 Json = Any
+_LONG_NUMBER = re.compile(r"[0-9]{4000,}+")
+"""A whole number that Python does not convert: it allows 4,300 digits."""
 
 
 def decode(text: str) -> Program:
@@ -73,6 +76,10 @@ def decode(text: str) -> Program:
     except RecursionError:
         raise SpecViolation("MalformedJson", "the JSON nests too deep") from None
     except ValueError as error:
+        long = _LONG_NUMBER.search(text) if "digits" in str(error) else None
+        if long is not None:
+            digits = long.end() - long.start()
+            raise _bad(f"character {long.start()}", f"a number has {digits:,} digits") from None
         raise SpecViolation("MalformedJson", f"this is not JSON: {error}") from None
     return from_wire(_program_in(data))
 

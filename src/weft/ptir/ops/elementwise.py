@@ -3,15 +3,13 @@ broadcasting."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from weft.foundation import numeric
+from weft.foundation import functions, numeric
 from weft.foundation.dtypes import ANY, BOOL, COMPLEX, FLOATS, I1, NUMBERS, ORDERED, DType, as_dtype
-from weft.foundation.functions import divide
-from weft.foundation.special import erf
 from weft.ptir.op import Array, EvalContext, Op, core_op
 from weft.ptir.rules import same_dtype, same_shape
 from weft.ptir.schema import Choice, DTypeOf, WireEnum, attr
@@ -53,20 +51,17 @@ class CompareFn(WireEnum):
     NOT_EQUAL = "NotEqual"
 
 
-def _abs(x: Array) -> Array:
-    return np.abs(x).astype(x.dtype)
-
-
-_UNARY: Mapping[UnaryFn, tuple[Callable[[Array], Any], frozenset[DType]]] = {
-    UnaryFn.NEG: (np.negative, NUMBERS),
-    UnaryFn.ABS: (_abs, NUMBERS),
-    UnaryFn.EXP: (np.exp, FLOATS | COMPLEX),
-    UnaryFn.LOG: (np.log, FLOATS | COMPLEX),
-    UnaryFn.TANH: (np.tanh, FLOATS | COMPLEX),
-    UnaryFn.ERF: (erf, FLOATS),
-    UnaryFn.RSQRT: (lambda x: np.reciprocal(np.sqrt(x)), FLOATS | COMPLEX),
-    UnaryFn.RECIPROCAL: (np.reciprocal, FLOATS | COMPLEX),
+_UNARY: Mapping[UnaryFn, tuple[str, frozenset[DType]]] = {
+    UnaryFn.NEG: ("neg", NUMBERS),
+    UnaryFn.ABS: ("abs", NUMBERS),
+    UnaryFn.EXP: ("exp", FLOATS | COMPLEX),
+    UnaryFn.LOG: ("log", FLOATS | COMPLEX),
+    UnaryFn.TANH: ("tanh", FLOATS | COMPLEX),
+    UnaryFn.ERF: ("erf", FLOATS),
+    UnaryFn.RSQRT: ("rsqrt", FLOATS | COMPLEX),
+    UnaryFn.RECIPROCAL: ("recip", FLOATS | COMPLEX),
 }
+"""The function by its name, and the dtypes it is defined for."""
 
 
 @core_op(tag=1, spec=None, newtype=True)
@@ -102,16 +97,16 @@ class ElementwiseUnary(Op):
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
         (x,) = args
-        return numeric.compute(_UNARY[self.fn][0], as_dtype(x.dtype), x)
+        return functions.unary(_UNARY[self.fn][0], as_dtype(x.dtype), x)
 
 
-_BINARY: Mapping[BinaryFn, tuple[Callable[[Array, Array], Any], frozenset[DType]]] = {
-    BinaryFn.ADD: (np.add, NUMBERS),
-    BinaryFn.SUB: (np.subtract, NUMBERS),
-    BinaryFn.MUL: (np.multiply, NUMBERS),
-    BinaryFn.DIV: (divide, NUMBERS),
-    BinaryFn.MAXIMUM: (np.maximum, ORDERED),
-    BinaryFn.MINIMUM: (np.minimum, ORDERED),
+_BINARY: Mapping[BinaryFn, tuple[str, frozenset[DType]]] = {
+    BinaryFn.ADD: ("add", NUMBERS),
+    BinaryFn.SUB: ("sub", NUMBERS),
+    BinaryFn.MUL: ("mul", NUMBERS),
+    BinaryFn.DIV: ("div", NUMBERS),
+    BinaryFn.MAXIMUM: ("max", ORDERED),
+    BinaryFn.MINIMUM: ("min", ORDERED),
 }
 
 
@@ -150,16 +145,16 @@ class ElementwiseBinary(Op):
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
         lhs, rhs = args
-        return numeric.compute(_BINARY[self.fn][0], as_dtype(lhs.dtype), lhs, rhs)
+        return functions.binary(_BINARY[self.fn][0], as_dtype(lhs.dtype), lhs, rhs)
 
 
-_COMPARE: Mapping[CompareFn, Callable[[Array, Array], Any]] = {
-    CompareFn.LESS: np.less,
-    CompareFn.LESS_EQUAL: np.less_equal,
-    CompareFn.EQUAL: np.equal,
-    CompareFn.GREATER_EQUAL: np.greater_equal,
-    CompareFn.GREATER: np.greater,
-    CompareFn.NOT_EQUAL: np.not_equal,
+_COMPARE: Mapping[CompareFn, str] = {
+    CompareFn.LESS: "lt",
+    CompareFn.LESS_EQUAL: "le",
+    CompareFn.EQUAL: "eq",
+    CompareFn.GREATER_EQUAL: "ge",
+    CompareFn.GREATER: "gt",
+    CompareFn.NOT_EQUAL: "ne",
 }
 
 
@@ -186,8 +181,8 @@ class Compare(Op):
         return lhs.with_dtype(I1)
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
-        lhs, rhs = (numeric.widen(a, as_dtype(a.dtype)) for a in args)
-        return np.asarray(_COMPARE[self.op](lhs, rhs))
+        lhs, rhs = args
+        return functions.binary(_COMPARE[self.op], as_dtype(lhs.dtype), lhs, rhs)
 
 
 @core_op(tag=7, spec=None)

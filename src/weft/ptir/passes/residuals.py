@@ -103,7 +103,7 @@ class Forward:
     types: Mapping[int, ValueType]
     """Of parameters and instructions."""
     instructions: Sequence[Instruction]
-    parameters: Mapping[int, int]
+    parameters: Mapping[Slot, int]
     """The price of handing over each parameter; 0 for those that are at hand anyway."""
     at_hand: Collection[Slot] = ()
     """Values that are kept in any case."""
@@ -184,7 +184,7 @@ class _Division:
     def _value(self, slot: Slot) -> int:
         if slot not in self.values:
             node = self.values[slot] = self.network.node()
-            if slot[0] in self.forward.parameters:
+            if slot in self.forward.parameters:
                 self.network.edge(self.source, node, self._keeping(slot))
         return self.values[slot]
 
@@ -196,8 +196,8 @@ class _Division:
     def _keeping(self, slot: Slot) -> int:
         if slot in self.forward.at_hand:
             return 0
-        if slot[0] in self.forward.parameters:
-            return self.forward.parameters[slot[0]]
+        if slot in self.forward.parameters:
+            return self.forward.parameters[slot]
         kind = slot_type(slot, self.forward.types)
         if slot in self.forward.hidden or not isinstance(kind, TensorType):
             return UNCUTTABLE

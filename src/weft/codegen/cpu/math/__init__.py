@@ -33,7 +33,7 @@ _NATIVE: Final[dict[str, Callable[..., Val]]] = {
     "trunc": rounding.trunc,
     "floor": rounding.floor,
     "ceil": rounding.ceil,
-    "round": rounding.round,
+    "round": rounding.round_to_even,
 }
 _WIDE: Final[dict[str, Callable[..., Val]]] = {
     "expm1": exponential.expm1,
@@ -45,7 +45,7 @@ _WIDE: Final[dict[str, Callable[..., Val]]] = {
     "acosh": logarithm.acosh,
     "atanh": logarithm.atanh,
     "logaddexp": logarithm.logaddexp,
-    "pow": power.pow,
+    "pow": power.power,
     "hypot": power.hypot,
     "fmod": power.fmod,
 }

@@ -46,9 +46,7 @@ def atan(w: Writer, x: Val, short: bool = False) -> Val:
 
 def atan2(w: Writer, y: Val, x: Val, short: bool = False) -> Val:
     """Zeros on both sides are a ratio of nothing to something, infinities are equally long."""
-    infinite = w.both(
-        w.test("oeq", w.abs(x), math.inf), w.test("oeq", w.abs(y), math.inf)
-    )
+    infinite = w.both(w.test("oeq", w.abs(x), math.inf), w.test("oeq", w.abs(y), math.inf))
     x_held = w.choose(infinite, w.copysign(1.0, x), x)
     y_held = w.choose(infinite, w.copysign(1.0, y), y)
     result = _angle(w, y_held, x_held, short)

@@ -21,7 +21,7 @@ _MOST: Final = 1500.0
 """Beyond e^1500 and e^-1500 everything is infinite or zero."""
 
 
-def pow(w: Writer, x: Val, y: Val) -> Val:
+def power(w: Writer, x: Val, y: Val) -> Val:
     """e^(y ln |x|) with the logarithm, and the product, as sums of two numbers; then the sign, and
     the cases that IEEE 754 lists."""
     size = w.abs(x)
@@ -188,9 +188,7 @@ def fmod(w: Writer, x: Val, y: Val) -> Val:
     usual = w.both(w.test("olt", a, math.inf), w.test("ogt", b, 0.0))
     a, b = w.choose(usual, a, 0.0), w.choose(usual, b, 1.0)
     parts = [
-        code.assign(
-            f"call double @remainder({code.lane(a, lane)}, {code.lane(b, lane)})", "double"
-        )
+        code.assign(f"call double @remainder({code.lane(a, lane)}, {code.lane(b, lane)})", "double")
         for lane in range(x.lanes)
     ]
     result = code.gather_lanes(parts) if x.lanes > 1 else parts[0]

@@ -1,4 +1,4 @@
-"""trunc, floor, ceil and round: exact, with the sign of zeros kept."""
+"""trunc, floor, ceil and round to even: exact, with the sign of zeros kept."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _toward(w: Writer, x: Val, side: str, step: float) -> Val:
     return w.copysign(moved, x)
 
 
-def round(w: Writer, x: Val) -> Val:
+def round_to_even(w: Writer, x: Val) -> Val:
     """The nearest whole number, halves to the even one."""
     size = w.abs(x)
     limit = 2.0 ** w.form(x).mantissa

@@ -211,9 +211,7 @@ def _reduced_large(
             zip(("double", "double", "i64"), parts, strict=True)
         ):
             found.append(code.assign(f"extractvalue {kind} {made}, {place}", scalar))
-    high, low, quadrant = (
-        code.gather_lanes(found) if x.lanes > 1 else found[0] for found in parts
-    )
+    high, low, quadrant = (code.gather_lanes(found) if x.lanes > 1 else found[0] for found in parts)
     turned, lost = w.two_product(high, math.pi / 2)
     lost = w.add(lost, w.fma(high, 6.123233995736766e-17, w.mul(low, math.pi / 2)))
     turned, lost = w.quick_two_sum(turned, lost)

@@ -210,5 +210,3 @@ class Writer:
         lost = self.exact_add(lost, self.exact_mul(a_high, b_low))
         lost = self.exact_add(lost, self.exact_mul(a_low, b_high))
         return total, self.exact_add(lost, self.exact_mul(a_low, b_low))
-
-

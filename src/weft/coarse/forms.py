@@ -1,0 +1,82 @@
+"""Formulas that several decompositions share, and the library forms on terms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from weft.foundation.dtypes import SI64, DType, as_dtype
+from weft.ptir.term import Number, Term, TermEmitter
+from weft.ptir.types import Dim, Symbol
+
+
+class Writer:
+    """The emitter that `weft.ptir.library` writes to, for terms."""
+
+    def __init__(self, of: Term) -> None:
+        self._emitter: TermEmitter = of.emitter
+
+    def emit(self, name: str, *operands: Term | Number, **attrs: Any) -> Term:
+        return self._emitter.emit(name, *operands, **attrs)
+
+    def cast(self, x: Term, dtype: DType | str) -> Term:
+        return x.cast(dtype)
+
+    def broadcast_to(self, x: Term, dims: Iterable[Dim]) -> Term:
+        return x.broadcast_to(tuple(dims))
+
+    def literal(self, value: Any, dtype: DType | str) -> Term:
+        return self._emitter.literal(value, as_dtype(dtype))
+
+    def iota(self, dtype: DType | str, dims: Iterable[Dim], axis: int) -> Term:
+        return self._emitter.emit("iota", shape=tuple(dims), dtype=dtype, axis=axis)
+
+
+def reduced(x: Term, kind: str, axes: Sequence[int]) -> Term:
+    """A reduction over axes, which stay as 1, in the dtype of x throughout."""
+    return x.emitter.emit(
+        f"reduce_{kind}", x, axes=tuple(axes), keepdims=True, accum_dtype=x.dtype, out_dtype=x.dtype
+    )
+
+
+def mean(x: Term, axes: Sequence[int]) -> Term:
+    """The mean over axes, which stay as 1; of nothing it is 0."""
+    total = reduced(x, "sum", axes)
+    if any(isinstance(x.shape[axis], Symbol) for axis in axes):
+        count = x.extent(axes[0], SI64)
+        for axis in axes[1:]:
+            count = count * x.extent(axis, SI64)
+        return total / count.maximum(1).cast(x.dtype).broadcast_to(total.shape)
+    size = 1
+    for axis in axes:
+        extent = x.shape[axis]
+        size *= extent if isinstance(extent, int) else 1
+    return total / float(max(size, 1))
+
+
+def laid_along(parameter: Term, axes: Sequence[int], x: Term) -> Term:
+    """A parameter whose axes are these axes of x, repeated over the others."""
+    order = sorted(range(len(axes)), key=lambda position: axes[position])
+    ordered = parameter.transpose(order)
+    places = dict(zip(sorted(axes), ordered.shape, strict=True))
+    return ordered.reshape([places.get(d, 1) for d in range(x.rank)]).broadcast_to(x.shape)
+
+
+def guard(holds: Term) -> Term:
+    """0 as si64[] where a condition (i1[]) holds; elsewhere the program is rejected when it runs,
+    because an element is read that does not exist. What depends on it depends on the condition."""
+    emitter = holds.emitter
+    zero, one = emitter.literal(0, SI64), emitter.literal(1, SI64)
+    return emitter.emit("take", emitter.literal([0], SI64), zero.where(holds, one))
+
+
+def all_equal(x: Term, values: Sequence[int]) -> Term:
+    """Whether a rank-1 term has exactly these elements, as i1[]."""
+    same = x.compare(x.emitter.literal(list(values), x.dtype), "equal")
+    return same.reduce_min(axes=(0,), keepdims=False)
+
+
+def stacked(*scalars: Term) -> Term:
+    """Scalars of one dtype as a rank-1 term."""
+    first, *rest = (scalar.reshape((1,)) for scalar in scalars)
+    return first.emitter.emit("concat", first, *rest, axis=0)

@@ -1,0 +1,303 @@
+"""Scaled dot-product attention: masks, causal order, grouped heads, and a cache of keys and values.
+
+Two implementations compute it: the canonical composition, which the compiler finds and fuses, and
+`streaming`, which walks over blocks of keys with a running maximum and sum, so that no matrix of
+all scores ever exists, on any backend.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from weft.foundation.dims import Dim
+from weft.foundation.dtypes import F32, F64, FLOATS, I1, INDICES, DType
+from weft.foundation.errors import SpecViolation, UserError
+from weft.ops.arithmetic import broadcast_shapes
+from weft.ops.functional.capture import capture
+from weft.ops.functional.checks import (
+    Checked,
+    ensure_axis_in_bounds,
+    ensure_dtype,
+    ensure_known,
+    ensure_rank,
+    ensure_same_backend,
+    ensure_same_dtype,
+    ensure_tensor,
+    listed,
+)
+from weft.ops.functional.registry import functional, implements
+from weft.ops.session import Handle, Session
+from weft.ops.tensor import Tensor, from_array
+from weft.ptir import library
+
+BLOCK = 128
+"""How many keys the streaming implementation takes at a time."""
+
+
+@dataclass(frozen=True)
+class AttentionChecked(Checked):
+    """q [B, H, Sq, D], k [B, Hk, Sk, D], v [B, Hk, Sk, Dv], Hk a divisor of H."""
+
+    scale: float
+    causal: bool
+    groups: int
+    """How many heads of q share one head of k and v."""
+
+
+def check_attention(q: Any, k: Any, v: Any, mask: Any, causal: Any, scale: Any) -> AttentionChecked:
+    query, key, value = ensure_tensor("q", q), ensure_tensor("k", k), ensure_tensor("v", v)
+    for name, tensor in (("q", query), ("k", key), ("v", value)):
+        ensure_rank(name, tensor, 4, "(batch, heads, positions, size)")
+        ensure_dtype(name, tensor, FLOATS, "floats")
+        ensure_same_dtype("q", query, name, tensor)
+        ensure_same_backend("q", query, name, tensor)
+    batch, heads, queries, depth = query.shape
+    _agree(query, key, value, batch, depth)
+    groups = _groups(query, key)
+    if mask is not None:
+        _check_mask(ensure_tensor("mask", mask), (batch, heads, queries, key.shape[2]))
+    if scale is None:
+        size = ensure_known("the size of a head", depth)
+        scale = 1.0 / math.sqrt(size) if size else 1.0
+    if not isinstance(scale, int | float):
+        raise UserError(f"scale is {scale!r}; it must be a number")
+    return AttentionChecked(float(scale), bool(causal), groups)
+
+
+def _agree(query: Tensor, key: Tensor, value: Tensor, batch: Dim, depth: Dim) -> None:
+    same_batch = key.shape[0] == batch == value.shape[0]
+    if not same_batch or key.shape[3] != depth or key.shape[1:3] != value.shape[1:3]:
+        raise SpecViolation(
+            "ShapeMismatch",
+            f"q {listed(query.shape)}, k {listed(key.shape)} and v {listed(value.shape)} do not "
+            "belong together",
+            "q is (B, H, Sq, D), k (B, Hk, Sk, D) and v (B, Hk, Sk, Dv)",
+        )
+
+
+def _groups(query: Tensor, key: Tensor) -> int:
+    heads = ensure_known("the number of heads", query.shape[1])
+    shared = ensure_known("the number of key heads", key.shape[1])
+    if shared == 0 or heads % shared:
+        raise SpecViolation(
+            "ShapeMismatch",
+            f"q {listed(query.shape)} has {heads} heads and k {listed(key.shape)} has {shared}",
+            "the heads of q must be a multiple of those of k",
+        )
+    return heads // shared
+
+
+def _check_mask(mask: Tensor, scores: tuple[Dim, ...]) -> None:
+    ensure_dtype("mask", mask, {*FLOATS, I1}, "floats or booleans")
+    if mask.ndim > 4 or broadcast_shapes(mask.shape, scores) != scores:
+        raise SpecViolation(
+            "BroadcastDimsInvalid",
+            f"the mask {listed(mask.shape)} does not broadcast to the scores {listed(scores)}",
+            "a boolean mask says what may be seen, a float mask is added to the scores",
+        )
+
+
+def _repeated(x: Handle, groups: int) -> Handle:
+    """Every head of k or v `groups` times in a row."""
+    if groups == 1:
+        return x
+    batch, heads, positions, depth = x.shape
+    assert isinstance(heads, int)
+    parted = x.reshape((batch, heads, 1, positions, depth))
+    return parted.broadcast_to((batch, heads, groups, positions, depth)).reshape(
+        (batch, heads * groups, positions, depth)
+    )
+
+
+def _additive(s: Session, mask: Handle | None, dtype: DType) -> Handle | None:
+    """A mask of rank 4 to be added: 0 where a boolean mask holds and -Inf elsewhere."""
+    if mask is None:
+        return None
+    if mask.dtype is I1:
+        seen, hidden = (s.full(x, dtype, mask.shape) for x in (0.0, -math.inf))
+        mask = s.select(mask, seen, hidden)
+    return mask.reshape(((1,) * (4 - mask.rank)) + mask.shape)
+
+
+def _wide(dtype: DType) -> DType:
+    return F64 if dtype is F64 else F32
+
+
+def capture_attention(
+    s: Session, checked: AttentionChecked, q: Handle, k: Handle, v: Handle, mask: Handle | None
+) -> Handle:
+    return library.attention(
+        s,
+        q,
+        _repeated(k, checked.groups),
+        _repeated(v, checked.groups),
+        mask=_additive(s, mask, _wide(q.dtype)),
+        causal=checked.causal,
+        scale=checked.scale,
+    )
+
+
+@functional
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+) -> Tensor:
+    """`softmax(q k^T * scale + mask) v` for q [B, H, Sq, D] and k, v [B, Hk, Sk, D].
+
+    Hk may be a divisor of H: then heads are shared in groups. A boolean mask says what may be seen,
+    a float mask is added; both broadcast to [B, H, Sq, Sk]. `causal` lets position i of the queries
+    see keys up to i + Sk - Sq. Scores and softmax are f32 (f64 for f64)."""
+    checked = check_attention(q, k, v, mask, causal, scale)
+    return capture(capture_attention, checked, ensure_tensor("q", q), k, v, mask)
+
+
+def _streams(
+    q: Any, k: Any, v: Any, mask: Any = None, *, causal: bool = False, scale: Any = None
+) -> bool:
+    return isinstance(k, Tensor) and k.ndim == 4 and all(isinstance(d, int) for d in k.shape)
+
+
+def _block_scores(
+    s: Session,
+    checked: AttentionChecked,
+    q: Handle,
+    keys: Handle,
+    mask: Handle | None,
+    start: int,
+    columns: int,
+) -> Handle:
+    """The scores of all queries against one block of keys."""
+    wide = _wide(q.dtype)
+    scores = q.dot_general(
+        keys, contract=([3], [3]), batch=([0, 1], [0, 1]), accum_dtype=wide, out_dtype=wide
+    )
+    scores = scores * checked.scale
+    if mask is not None:
+        full = mask.cast(wide).broadcast_to((*scores.shape[:3], columns))
+        limits = [*scores.shape[:3], start + int(scores.shape[3])]  # type: ignore[arg-type]
+        scores = scores + full.slice([0, 0, 0, start], limits)  # type: ignore[arg-type]
+    if checked.causal:
+        scores = s.select(
+            _seen(s, scores, start, columns), scores, s.full(-math.inf, wide, scores.shape)
+        )
+    return scores
+
+
+def _seen(s: Session, scores: Handle, start: int, columns: int) -> Handle:
+    """Whether query i may see key j: j <= i + columns - rows."""
+    rows = scores.shape[2]
+    assert isinstance(rows, int)
+    row = s.iota("si32", scores.shape, 2) + (columns - rows)
+    column = s.iota("si32", scores.shape, 3) + start
+    return column.compare("less_equal", row)
+
+
+def capture_streaming(
+    s: Session, checked: AttentionChecked, q: Handle, k: Handle, v: Handle, mask: Handle | None
+) -> Handle:
+    """Online softmax: after each block, old sums are scaled to the new maximum."""
+    keys, values = _repeated(k, checked.groups), _repeated(v, checked.groups)
+    added = _additive(s, mask, _wide(q.dtype))
+    wide = _wide(q.dtype)
+    columns = int(keys.shape[2])  # type: ignore[arg-type]
+    rows = (*q.shape[:3], 1)
+    best, total = s.full(-math.inf, wide, rows), s.full(0.0, wide, rows)
+    out = s.full(0.0, wide, (*q.shape[:3], values.shape[3]))
+    for start in range(0, columns, BLOCK):
+        stop = min(start + BLOCK, columns)
+        scores = _block_scores(s, checked, q, _rows(keys, start, stop), added, start, columns)
+        best, total, out = _fold(s, scores, _rows(values, start, stop), best, total, out)
+    return s.cast(out / total.broadcast_to(out.shape), q.dtype)
+
+
+def _rows(x: Handle, start: int, stop: int) -> Handle:
+    limits = [*x.shape[:2], stop, x.shape[3]]
+    return x.slice([0, 0, start, 0], limits)  # type: ignore[arg-type]
+
+
+def _fold(
+    s: Session, scores: Handle, values: Handle, best: Handle, total: Handle, out: Handle
+) -> tuple[Handle, Handle, Handle]:
+    """One block of keys taken into the running maximum, sum and result."""
+    wide = scores.dtype
+    top = s.emit("maximum", best, scores.reduce_max([3], keepdims=True))
+    # A row that has seen nothing yet has the maximum -Inf, and -Inf - -Inf is NaN.
+    safe = s.select(top.compare("equal", -math.inf), s.full(0.0, wide, top.shape), top)
+    weights = (scores - safe.broadcast_to(scores.shape)).exp()
+    shrink = (best - safe).exp()
+    total = total * shrink + weights.reduce_sum([3], keepdims=True)
+    part = weights.cast(values.dtype).dot_general(
+        values, contract=([3], [2]), batch=([0, 1], [0, 1]), accum_dtype=wide, out_dtype=wide
+    )
+    return top, total, out * shrink.broadcast_to(out.shape) + part
+
+
+@implements("attention", "streaming", _streams)
+def attention_streaming(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+) -> Tensor:
+    """The same, over blocks of keys; a row whose keys are all masked is NaN, as in the other."""
+    checked = check_attention(q, k, v, mask, causal, scale)
+    return capture(capture_streaming, checked, ensure_tensor("q", q), k, v, mask)
+
+
+@dataclass(frozen=True)
+class CacheChecked(Checked):
+    """Where the new entries go."""
+
+    axis: int
+
+
+def check_cache(cache: Any, new: Any, position: Any, axis: Any) -> CacheChecked:
+    held, added = ensure_tensor("cache", cache), ensure_tensor("new", new)
+    ensure_same_dtype("cache", held, "new", added)
+    ensure_rank("new", added, held.ndim, "as the cache has")
+    at = ensure_axis_in_bounds("cache", held, axis)
+    rest = [(h, n) for i, (h, n) in enumerate(zip(held.shape, added.shape, strict=True)) if i != at]
+    fits = ensure_known("new", added.shape[at]) <= ensure_known("the cache", held.shape[at])
+    if not fits or any(h != n for h, n in rest):
+        raise SpecViolation(
+            "ShapeMismatch",
+            f"new {listed(added.shape)} does not fit into the cache {listed(held.shape)}",
+            f"all axes but axis {at} must be equal, and that one no longer than the cache's",
+        )
+    where = ensure_tensor("position", position)
+    ensure_dtype("position", where, INDICES, "integers (si32 or si64)")
+    ensure_rank("position", where, 0, "(one number)")
+    return CacheChecked(at)
+
+
+def capture_update_cache(
+    s: Session, checked: CacheChecked, cache: Handle, new: Handle, position: Handle
+) -> Handle:
+    zero = s.scalar(0, position.dtype).reshape((1,))
+    starts = [
+        position.reshape((1,)) if axis == checked.axis else zero for axis in range(cache.rank)
+    ]
+    where = s.concat(starts, 0) if len(starts) > 1 else starts[0]
+    return s.emit("dynamic_update_slice", cache, new, where, sizes=new.shape)
+
+
+@functional
+def update_cache(cache: Tensor, new: Tensor, position: Any, axis: int = 2) -> Tensor:
+    """The cache with `new` written at `position` along `axis`: one dynamic_update_slice, which runs
+    in place where the cache is donated or state."""
+    if isinstance(position, int):
+        position = from_array(np.asarray(position, np.int32))
+    checked = check_cache(cache, new, position, axis)
+    return capture(capture_update_cache, checked, ensure_tensor("cache", cache), new, position)

@@ -1,0 +1,297 @@
+"""Normalisation: layer and RMS norms over the last axes, batch, group and instance norms over
+channels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from weft.foundation.dims import Shape
+from weft.foundation.dtypes import F32, FLOATS, DType
+from weft.foundation.errors import SpecViolation, UserError
+from weft.ops.functional.capture import capture
+from weft.ops.functional.checks import (
+    Checked,
+    ensure_axis_in_bounds,
+    ensure_dtype,
+    ensure_known,
+    ensure_positive,
+    ensure_rank_at_least,
+    ensure_shape,
+    ensure_tensor,
+    listed,
+)
+from weft.ops.functional.registry import functional, implements
+from weft.ops.session import Handle, Session
+from weft.ops.tensor import Tensor
+
+
+@dataclass(frozen=True)
+class NormChecked(Checked):
+    """Statistics over `axes`; parameters are laid along `along`."""
+
+    axes: tuple[int, ...]
+    along: tuple[int, ...]
+    eps: float
+
+
+def wide_dtype(dtype: DType) -> DType:
+    """The dtype of statistics: f32 at least."""
+    return dtype if dtype.bits >= 32 else F32
+
+
+def _eps(eps: Any) -> float:
+    if isinstance(eps, bool) or not isinstance(eps, int | float) or eps < 0:
+        raise UserError(f"eps is {eps!r}; it must be a number, 0 or more")
+    return float(eps)
+
+
+def _parameters(x: Tensor, shape: Shape, **given: Any) -> None:
+    for name, parameter in given.items():
+        if parameter is not None:
+            tensor = ensure_tensor(name, parameter)
+            ensure_dtype(name, tensor, FLOATS, "floats")
+            ensure_shape(name, tensor, shape, "one number for each feature")
+
+
+def check_last_axes(
+    x: Any, normalized_shape: Any, eps: Any, weight: Any, bias: Any = None
+) -> NormChecked:
+    tensor = ensure_tensor("x", x)
+    ensure_dtype("x", tensor, FLOATS, "floats")
+    ensure_rank_at_least("x", tensor, 1)
+    if normalized_shape is None:
+        shape = tensor.shape[-1:]
+    else:
+        given = normalized_shape if isinstance(normalized_shape, Sequence) else (normalized_shape,)
+        shape = tuple(given)
+    if not shape or tensor.shape[-len(shape) :] != shape:
+        raise SpecViolation(
+            "ShapeMismatch",
+            f"x {listed(tensor.shape)} does not end with the normalised shape {listed(shape)}",
+            "give the sizes of the last axes of x",
+        )
+    for dim in shape:
+        ensure_known("a normalised axis", dim)
+    _parameters(tensor, shape, weight=weight, bias=bias)
+    axes = tuple(range(tensor.ndim - len(shape), tensor.ndim))
+    return NormChecked(axes, axes, _eps(eps))
+
+
+def _scaled(
+    x: Handle, checked: NormChecked, weight: Handle | None, bias: Handle | None, dtype: DType
+) -> Handle:
+    """Weight and bias, then the dtype of the input."""
+    if weight is not None:
+        x = x * _laid(weight, x, checked.along)
+    if bias is not None:
+        x = x + _laid(bias, x, checked.along)
+    return x.cast(dtype)
+
+
+def _laid(parameter: Handle, x: Handle, along: tuple[int, ...]) -> Handle:
+    sizes = iter(parameter.shape)
+    aligned = [next(sizes) if axis in along else 1 for axis in range(x.rank)]
+    return parameter.cast(x.dtype).reshape(aligned).broadcast_to(x.shape)
+
+
+def standardised(x: Handle, axes: Sequence[int], eps: float) -> Handle:
+    """`(x - mean) / sqrt(var + eps)` with the biased variance, two passes over x."""
+    centred = x - x.reduce_mean(axes, keepdims=True).broadcast_to(x.shape)
+    variance = (centred * centred).reduce_mean(axes, keepdims=True)
+    return centred / (variance + eps).sqrt().broadcast_to(x.shape)
+
+
+def capture_layer_norm(
+    s: Session, checked: NormChecked, x: Handle, weight: Handle | None, bias: Handle | None
+) -> Handle:
+    wide = s.cast(x, wide_dtype(x.dtype))
+    return _scaled(standardised(wide, checked.axes, checked.eps), checked, weight, bias, x.dtype)
+
+
+@functional
+def layer_norm(
+    x: Tensor,
+    normalized_shape: int | Sequence[int] | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """`(x - mean) / sqrt(var + eps) * weight + bias` over the last axes (the last one unless
+    `normalized_shape` gives more); statistics in f32 at least."""
+    checked = check_last_axes(x, normalized_shape, eps, weight, bias)
+    return capture(capture_layer_norm, checked, ensure_tensor("x", x), weight, bias)
+
+
+def _is_one_axis(
+    x: Any, normalized_shape: Any = None, weight: Any = None, bias: Any = None, eps: Any = 1e-5
+) -> bool:
+    one = (
+        normalized_shape is None or isinstance(normalized_shape, int) or len(normalized_shape) == 1
+    )
+    return one and isinstance(x, Tensor) and weight is not None and bias is not None
+
+
+def capture_whole_layer_norm(
+    s: Session, checked: NormChecked, x: Handle, weight: Handle, bias: Handle
+) -> Handle:
+    gamma, beta = s.cast(weight, x.dtype), s.cast(bias, x.dtype)
+    return s.emit("layer_norm", x, gamma, beta, epsilon=checked.eps, feature_axis=checked.axes[0])
+
+
+@implements("layer_norm", "whole", _is_one_axis)
+def layer_norm_whole(
+    x: Tensor,
+    normalized_shape: int | Sequence[int] | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """The same as PTIR's one `layer_norm` op, which backends may run whole."""
+    checked = check_last_axes(x, normalized_shape, eps, weight, bias)
+    return capture(capture_whole_layer_norm, checked, x, weight, bias)
+
+
+def capture_rms_norm(s: Session, checked: NormChecked, x: Handle, weight: Handle | None) -> Handle:
+    wide = s.cast(x, wide_dtype(x.dtype))
+    mean_square = (wide * wide).reduce_mean(checked.axes, keepdims=True)
+    factor = (mean_square + checked.eps).rsqrt().broadcast_to(wide.shape)
+    return _scaled(wide * factor, checked, weight, None, x.dtype)
+
+
+@functional
+def rms_norm(
+    x: Tensor,
+    normalized_shape: int | Sequence[int] | None = None,
+    weight: Tensor | None = None,
+    eps: float = 1e-6,
+) -> Tensor:
+    """`x / sqrt(mean(x²) + eps) * weight` over the last axes."""
+    checked = check_last_axes(x, normalized_shape, eps, weight)
+    return capture(capture_rms_norm, checked, ensure_tensor("x", x), weight)
+
+
+@dataclass(frozen=True)
+class GroupNormChecked(Checked):
+    """Channels in groups: x is seen as [N, groups, channels / groups, ...]."""
+
+    groups: int
+    channel: int
+    eps: float
+
+
+def check_group_norm(
+    x: Any, groups: Any, weight: Any, bias: Any, eps: Any, axis: Any
+) -> GroupNormChecked:
+    tensor = ensure_tensor("x", x)
+    ensure_dtype("x", tensor, FLOATS, "floats")
+    ensure_rank_at_least("x", tensor, 2)
+    channel = ensure_axis_in_bounds("x", tensor, axis)
+    size = ensure_known("the channel axis", tensor.shape[channel])
+    count = ensure_positive("num_groups", groups)
+    if channel == 0 or size % count:
+        raise SpecViolation(
+            "InvalidAttributeValue",
+            f"{size} channels of x {listed(tensor.shape)} cannot be parted into {count} groups",
+            "the number of groups must divide the number of channels",
+        )
+    _parameters(tensor, (size,), weight=weight, bias=bias)
+    return GroupNormChecked(count, channel, _eps(eps))
+
+
+def capture_group_norm(
+    s: Session, checked: GroupNormChecked, x: Handle, weight: Handle | None, bias: Handle | None
+) -> Handle:
+    wide = s.cast(x, wide_dtype(x.dtype))
+    channel, groups = checked.channel, checked.groups
+    size = x.shape[channel]
+    assert isinstance(size, int)
+    parted = (*x.shape[:channel], groups, size // groups, *x.shape[channel + 1 :])
+    axes = [a for a in range(1, len(parted)) if a != channel]
+    normal = standardised(wide.reshape(parted), axes, checked.eps).reshape(x.shape)
+    own = NormChecked((), (channel,), checked.eps)
+    return _scaled(normal, own, weight, bias, x.dtype)
+
+
+@functional
+def group_norm(
+    x: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    axis: int = 1,
+) -> Tensor:
+    """Statistics over each group of channels and all positions of one sample; `axis` is the channel
+    axis (1 for NCHW, -1 for NHWC)."""
+    checked = check_group_norm(x, num_groups, weight, bias, eps, axis)
+    return capture(capture_group_norm, checked, ensure_tensor("x", x), weight, bias)
+
+
+@functional
+def instance_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    axis: int = 1,
+) -> Tensor:
+    """Statistics over all positions of one channel of one sample."""
+    tensor = ensure_tensor("x", x)
+    ensure_rank_at_least("x", tensor, 3)
+    channels = tensor.shape[ensure_axis_in_bounds("x", tensor, axis)]
+    checked = check_group_norm(x, channels, weight, bias, eps, axis)
+    return capture(capture_group_norm, checked, tensor, weight, bias)
+
+
+def check_batch_norm(
+    x: Any, mean: Any, variance: Any, weight: Any, bias: Any, eps: Any, axis: Any
+) -> NormChecked:
+    tensor = ensure_tensor("x", x)
+    ensure_dtype("x", tensor, FLOATS, "floats")
+    ensure_rank_at_least("x", tensor, 2)
+    channel = ensure_axis_in_bounds("x", tensor, axis)
+    shape = tensor.shape[channel : channel + 1]
+    if (mean is None) != (variance is None):
+        raise UserError("give both running_mean and running_var, or neither")
+    _parameters(tensor, shape, weight=weight, bias=bias, running_mean=mean, running_var=variance)
+    axes = tuple(a for a in range(tensor.ndim) if a != channel)
+    return NormChecked(axes, (channel,), _eps(eps))
+
+
+def capture_batch_norm(
+    s: Session,
+    checked: NormChecked,
+    x: Handle,
+    mean: Handle | None,
+    variance: Handle | None,
+    weight: Handle | None,
+    bias: Handle | None,
+) -> Handle:
+    wide = s.cast(x, wide_dtype(x.dtype))
+    if mean is None or variance is None:
+        normal = standardised(wide, checked.axes, checked.eps)
+    else:
+        factor = (variance.cast(wide.dtype) + checked.eps).sqrt()
+        centred = wide - _laid(mean, wide, checked.along)
+        normal = centred / _laid(factor, wide, checked.along)
+    return _scaled(normal, checked, weight, bias, x.dtype)
+
+
+@functional
+def batch_norm(
+    x: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    axis: int = 1,
+) -> Tensor:
+    """Normalise each channel, by the running statistics where they are given (inference) and else
+    by those of the batch (training)."""
+    checked = check_batch_norm(x, running_mean, running_var, weight, bias, eps, axis)
+    return capture(
+        capture_batch_norm, checked, ensure_tensor("x", x), running_mean, running_var, weight, bias
+    )

@@ -1,0 +1,75 @@
+"""Python numbers as constants of a program. The same number in the same dtype is one object, so
+that capturing `x * 0.5` looks it up instead of making it."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from weft.foundation.dtypes import DType, Kind
+from weft.foundation.errors import OutOfRange
+from weft.ptir.literal import TensorLiteral, literal
+
+Number: TypeAlias = bool | int | float | complex
+
+_KINDS = (bool, int, float, complex)
+_EXACT = frozenset(_KINDS)
+_RANKS = {kind: rank for rank, kind in enumerate(_KINDS)}
+_PYTHON = {
+    Kind.BOOL: bool, Kind.SIGNED: int, Kind.UNSIGNED: int, Kind.FLOAT: float, Kind.COMPLEX: complex,
+}  # fmt: skip
+_MOST_KEPT = 4096
+_kept: dict[Any, TensorLiteral] = {}
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a Python number; NumPy's float64 and complex128 scalars are two."""
+    return type(value) in _EXACT or isinstance(value, int | float | complex)
+
+
+def number_type(value: Any) -> type[Any]:
+    """bool, int, float or complex: the one of which a number is an instance."""
+    kind = type(value)
+    return kind if kind in _EXACT else next(k for k in _KINDS if isinstance(value, k))
+
+
+def python_type(dtype: DType) -> type[Any]:
+    """The Python type whose numbers the elements of a dtype are."""
+    return _PYTHON[dtype.kind]
+
+
+def widest(values: Any) -> type[Any]:
+    """The Python type in which all of these numbers are written."""
+    return max(map(number_type, values), key=_RANKS.__getitem__, default=float)
+
+
+def number(value: Number, dtype: DType) -> TensorLiteral:
+    """A Python number as a rank-0 constant."""
+    kind = type(value)
+    plain = kind is bool or kind is int or (kind is float and value != 0 and value == value)
+    key = (kind, value if plain else repr(value), dtype)
+    found = _kept.get(key)
+    if found is None:
+        if len(_kept) >= _MOST_KEPT:
+            _kept.clear()
+        found = _kept[key] = _literal(number_type(value)(value), dtype)
+    return found
+
+
+def _literal(value: Number, dtype: DType) -> TensorLiteral:
+    if isinstance(value, complex) and not dtype.is_complex:
+        raise _unrepresentable(value, dtype, "take its real part")
+    if dtype.is_integer:
+        whole = not isinstance(value, float) or value.is_integer()
+        if not whole or not dtype.lowest <= value <= dtype.highest:  # type: ignore[operator]
+            advice = f"{dtype} holds whole numbers from {dtype.lowest} to {dtype.highest}"
+            raise _unrepresentable(value, dtype, advice)
+        return literal(int(value), dtype)  # type: ignore[arg-type]
+    try:
+        return literal(value if dtype.kind is Kind.BOOL else python_type(dtype)(value), dtype)
+    except OverflowError:
+        raise _unrepresentable(value, dtype, "it is larger than every float") from None
+
+
+def _unrepresentable(value: Number, dtype: DType, hint: str) -> OutOfRange:
+    text = f"the number {value!r} is not representable in {dtype}"
+    return OutOfRange("LiteralInvalid", text, hint)

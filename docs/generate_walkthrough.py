@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from weft.driver.pipeline import Compilation, run_pipeline
+from weft.driver.compilation import Compilation
+from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
 from weft.ptir import Builder, Program
 from weft.target.cpu import describe

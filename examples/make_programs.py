@@ -14,6 +14,7 @@ from pathlib import Path
 
 import weft.ptir
 from weft.ptir import Builder, Program, Value
+from weft.ptir.types import static
 
 
 def mlp(
@@ -87,8 +88,8 @@ def attention_stack(
 
 def _unstack(b: Builder, parts: Value) -> tuple[Value, ...]:
     """The parts along the first axis."""
-    count, *shape = parts.shape
-    starts = ([number, *(0 for _ in shape)] for number in range(int(count)))
+    count, *shape = map(static, parts.shape)
+    starts = ([number, *(0 for _ in shape)] for number in range(count))
     return tuple(b.reshape(b.slice(parts, start, [1, *shape]), shape) for start in starts)
 
 
@@ -97,13 +98,13 @@ def _cached_attention(
 ) -> tuple[Value, Value, Value]:
     """A piece's attended values, and the caches with its keys and values written into them."""
     q, k, v = piece
-    rows, columns = k.shape[2], caches[0].shape[2]
+    rows, columns = static(k.shape[2]), static(caches[0].shape[2])
     start = b.concat(
         [b.full([2], 0, "si32"), b.reshape(position, [1]), b.full([1], 0, "si32")], axis=0
     )
     keys = b.dynamic_update_slice(caches[0], k, start, sizes=k.shape)
     values = b.dynamic_update_slice(caches[1], v, start, sizes=v.shape)
-    mask = _position_mask(b, position, int(rows), int(columns))
+    mask = _position_mask(b, position, rows, columns)
     return b.attention(q, keys, values, mask=mask), keys, values
 
 

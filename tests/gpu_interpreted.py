@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.codegen.gpu.interp import run
+from weft.driver.compilation import Compilation
 from weft.driver.cuda import BACKEND
 from weft.driver.opaque import run_opaque
-from weft.driver.pipeline import Compilation, run_pipeline
+from weft.driver.pipeline import run_pipeline
 from weft.driver.reference import ReferenceBackend
 from weft.driver.signature import make_signature
 from weft.ptir import Program

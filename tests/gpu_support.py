@@ -1,9 +1,9 @@
-"""Contractions on the dialect's interpreter: data, an f64 result to compare with, and kernels with
-planted faults."""
+"""Contractions on the dialect's interpreter: plans, kernels, data, and an f64 result to compare
+with."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,9 +18,11 @@ from benchmarks.gemm_kernels import (
     references,
     region_kernel,
 )
-from weft.codegen.gpu import ir, mma_sm90
+from weft.codegen.gpu import ir, mma_sm80, mma_sm90
+from weft.codegen.gpu.interp import Timing, run
 from weft.foundation.dtypes import F16, F32
 from weft.plan.ir import Header, MmaPlan
+from weft.target.sm80 import SM80
 from weft.target.sm90 import SM90
 from weft.target.target import Target
 
@@ -38,6 +40,21 @@ def sm90_plan(**fields: Any) -> MmaPlan:
 def sm90_kernel(shape: Contraction, plan: MmaPlan) -> ir.Kernel:
     plan = replace(plan, operand_layouts=shape.layouts)
     return mma_sm90.build(region_kernel(shape), references(shape), plan, TWO_UNITS, "gemm")
+
+
+def sm80_plan(**fields: Any) -> MmaPlan:
+    """A small SM80 plan: two warps by one."""
+    defaults: dict[str, Any] = {"tile": (32, 32, 32), "warp_tile": (16, 32), "stages": 3}
+    return MmaPlan(Header("sm80", "gemm"), arch="sm80", roles="single", **{**defaults, **fields})
+
+
+def sm80_kernel(shape: Contraction, plan: MmaPlan) -> ir.Kernel:
+    sizes = zip("mnk", (shape.m, shape.n, shape.k), plan.tile, strict=True)
+    tails = tuple(f"{axis}.i.i" for axis, size, step in sizes if size % step)
+    # A contraction of one step has no layout: operands lie along k.
+    layouts = shape.layouts if shape.k > 1 else ("row", "col")
+    plan = replace(plan, operand_layouts=layouts, predicate_tail=tails)
+    return mma_sm80.build(region_kernel(shape), references(shape), plan, SM80, "gemm")
 
 
 def ragged(seed: int) -> tuple[Contraction, MmaPlan]:
@@ -94,6 +111,14 @@ def expected(shape: Contraction, tensors: Mapping[str, Array]) -> Array:
     return np.asarray(result)
 
 
+def error_of(shape: Contraction, kernel: ir.Kernel, timing: Timing, seed: int) -> float:
+    """How far a kernel is off on random tensors."""
+    tensors = random_tensors(shape, seed)
+    flat = {name: value.reshape(-1) for name, value in tensors.items()}
+    run(kernel, flat, timing, seed)
+    return relative_error(tensors["y"], expected(shape, tensors))
+
+
 def _step(step: str, x: Array, wide: Mapping[str, Array]) -> Array:
     match step:
         case "bias":
@@ -118,33 +143,6 @@ def relative_error(result: Array, exact: Array) -> float:
     """The distance of the results over the size of the exact one; NaN counts as infinite."""
     error = np.linalg.norm(result.astype(np.float64) - exact) / np.linalg.norm(exact)
     return float("inf") if np.isnan(error) else float(error)
-
-
-Change = Callable[[ir.Stmt], "ir.Stmt | None"]
-
-
-def planted(kernel: ir.Kernel, change: Change) -> ir.Kernel:
-    """A kernel with every statement passed through `change`; None removes a statement."""
-    return replace(kernel, body=_changed(kernel.body, change))
-
-
-def _changed(body: tuple[ir.Stmt, ...], change: Change) -> tuple[ir.Stmt, ...]:
-    found = []
-    for statement in body:
-        match statement:
-            case ir.For(body=inner):
-                statement = replace(statement, body=_changed(inner, change))
-            case ir.If(then=then, otherwise=otherwise):
-                statement = replace(
-                    statement, then=_changed(then, change), otherwise=_changed(otherwise, change)
-                )
-            case ir.Roles(cases=cases):
-                roles = [replace(case, body=_changed(case.body, change)) for case in cases]
-                statement = ir.Roles(tuple(roles))
-        new = change(statement)
-        if new is not None:
-            found.append(new)
-    return tuple(found)
 
 
 COOPERATIVE = sm90_plan()
@@ -180,6 +178,31 @@ SM90_CASES: dict[str, tuple[Contraction, MmaPlan]] = {
     "one row": (Contraction(1, 136, 8), COOPERATIVE),
     "one element": (Contraction(1, 1, 8), COOPERATIVE),
     "hilbert": (Contraction(200, 200, 64), sm90_plan(order="hilbert")),
+}
+
+
+TWO_BY_TWO = sm80_plan(tile=(64, 64, 32), warp_tile=(32, 32))
+DOCUMENTED = sm80_plan(tile=(128, 64, 64), warp_tile=(64, 64), stages=2)
+TWO_STAGES = sm80_plan(stages=2)
+SM80_CASES: dict[str, tuple[Contraction, MmaPlan]] = {
+    "nt": (Contraction(40, 40, 72), sm80_plan()),
+    "nn": (Contraction(40, 40, 72, layouts=("row", "row")), sm80_plan()),
+    "tn": (Contraction(40, 40, 72, layouts=("col", "col")), sm80_plan()),
+    "tt": (Contraction(40, 40, 72, layouts=("col", "row")), TWO_STAGES),
+    "whole tiles": (Contraction(64, 64, 64, layouts=("row", "row")), TWO_BY_TWO),
+    "the document's tile": (Contraction(136, 72, 72, epilogue=("bias", "relu")), DOCUMENTED),
+    "batched": (Contraction(40, 24, 40, batch=3), sm80_plan()),
+    "batched residual": (Contraction(24, 40, 40, batch=2, epilogue=("residual",)), TWO_BY_TWO),
+    "f32 result": (Contraction(40, 40, 32, out_dtype=F32, epilogue=("rows",)), sm80_plan()),
+    "odd": (Contraction(37, 35, 41, layouts=("row", "row"), epilogue=("bias",)), sm80_plan()),
+    "odd, turned": (Contraction(37, 35, 41, layouts=("col", "col")), TWO_BY_TWO),
+    "odd, f32": (Contraction(5, 3, 70, out_dtype=F32), TWO_STAGES),
+    "f16": (Contraction(40, 72, 40, dtype=F16, out_dtype=F16, epilogue=("bias",)), sm80_plan()),
+    "one step": (Contraction(40, 24, 1, layouts=("row", "row")), sm80_plan()),
+    "one row": (Contraction(1, 40, 40), TWO_STAGES),
+    "one element": (Contraction(1, 1, 8), sm80_plan()),
+    "many stages": (Contraction(40, 40, 200, epilogue=("bias", "gelu")), sm80_plan(stages=5)),
+    "hilbert": (Contraction(100, 100, 40), sm80_plan(order="hilbert")),
 }
 
 

@@ -58,8 +58,8 @@ HOMES: dict[str, set[str]] = {
     "typer": {"cli"},
     "rich": {"cli", "testing"},
 }
-DYNAMIC = {"weft", "weft.driver.backends"}
-"""Modules that load others by name: the package face and the backends."""
+DYNAMIC = {"weft", "weft.driver.backends", "weft.driver.generators"}
+"""Modules that load others by name: the package face, the backends, the code generators."""
 INSIDE_FUNCTIONS: set[str] = set()
 """Modules with an import statement inside a function."""
 

@@ -157,6 +157,52 @@ def test_convert_to_an_unknown_target(run: Weft, program: Path) -> None:
     assert result.err.startswith("error: there is no conversion target 'elf'; the conversion ")
 
 
+def test_convert_warns_of_a_program_that_does_not_verify(run: Weft, tmp_path: Path) -> None:
+    wrong, target = tmp_path / "wrong.txt", tmp_path / "wrong.json"
+    head = "ptir.v0.4\nentry @main\nfunc @main(%0: f32[2]) -> (f32[3]) {\n"
+    wrong.write_text(head + "  %1 = exp(%0) : f32[3]\n  return %1\n}\n")
+    first = "OutputTypeMismatch at %1 = exp(%0) in function @main: the declared type is f32[3] but"
+    result = run("convert", wrong, target)
+    assert (result.code, result.out) == (0, "")
+    assert result.err.startswith(f"warning: {wrong} does not verify: {first} the op gives f32[2]")
+    assert load(target) == load(wrong)
+    wrong.write_text(head + "  %1 = exp(%9) : f32[3]\n  return %8\n}\n")
+    assert run("convert", wrong, target).err.endswith(" (and 1 more, see weft verify)\n")
+
+
+PLUGIN = """
+class Target:
+    description, extension = "whatever it likes", ".txt"
+    def __init__(self, name, made):
+        self.name, self.made = name, made
+    def convert(self, program):
+        return self.made()
+good = Target("good", lambda: "good")
+wrong = Target("wrong", lambda: 1 / 0)
+"""
+
+
+def test_a_target_that_is_not_installed(
+    run: Weft, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plugin_here.py").write_text(PLUGIN)
+    (tmp_path / "plugin_leaving.py").write_text("raise SystemExit('I do not like you')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert run("convert", "--to", "plugin_here:good", program) == Result(0, "good", "")
+    result = run("convert", "--to", "plugin_here:wrong", program)
+    assert (result.code, result.out) == (1, "")
+    assert result.err == (
+        "error: the conversion target 'wrong' (plugin_here) failed in convert with "
+        "ZeroDivisionError: division by zero; this is a fault of the plug-in, not of Weft\n"
+    )
+    result = run("convert", "--to", "plugin_leaving:good", program)
+    assert (result.code, result.out) == (1, "")
+    assert result.err == (
+        "error: the conversion target 'plugin_leaving:good' cannot be loaded: SystemExit: I do "
+        "not like you\n"
+    )
+
+
 def test_convert_lists_the_targets(run: Weft) -> None:
     result = run("convert", "--list")
     assert (result.code, result.err) == (0, "")

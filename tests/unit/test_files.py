@@ -108,3 +108,25 @@ def test_a_region_without_results_on_the_wire() -> None:
     b.region([counter.type], lambda r, c: ())
     program = b.build(counter)
     assert loads(dumps(program, "bincode")) == program
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be"])
+def test_wide_text_is_named(form: str, encoding: str) -> None:
+    text = dumps(small_program(), form)
+    assert isinstance(text, str)
+    data = text.encode(encoding)
+    if encoding == "utf-32-be":
+        data = b"\0\0\xfe\xff" + data
+    with pytest.raises(SpecViolation) as caught:
+        loads(data)
+    assert str(caught.value) == (
+        "MalformedText: the file is UTF-16 or UTF-32 text, not UTF-8 (save it as UTF-8)"
+    )
+
+
+def test_short_files_are_not_taken_for_wide_text() -> None:
+    for data in (b"", b"\0", b"a", bytes(7), b"\t" + bytes(7)):
+        with pytest.raises(SpecViolation) as caught:
+            loads(data)
+        assert "UTF-16" not in str(caught.value)

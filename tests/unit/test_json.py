@@ -167,6 +167,8 @@ def test_a_wrong_node_is_rejected_with_its_path(
         ('{"entry": NaN}', "MalformedJson: this is not JSON: the bare number NaN is not JSON; "
          'write the string "NaN"'),
         ('{"entry":' + "[" * 100_000, "MalformedJson: the JSON nests too deep"),
+        ('{"entry": ' + "7" * 5_000 + "}", "MalformedJson at character 10: a number has 5,000 "
+         "digits"),
     ],
 )  # fmt: skip
 def test_what_is_no_program_is_rejected(text: str, sentence: str) -> None:

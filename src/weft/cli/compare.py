@@ -39,7 +39,7 @@ def compare_command(
     """Run FILE on a backend and on the reference; report the first instruction that differs.
 
     Made-up inputs are floats in [-2, 2], and 0 or 1 for integers, which may be indices; dynamic
-    dims are 4. The exit code is 1 when the backends differ.
+    dims are 4. The exit code is 1 when the backends differ, and when the backend refuses FILE.
     """
     get_backend(backend)
     program = load(file)
@@ -49,7 +49,9 @@ def compare_command(
         print(printable(line))
     if report.agrees:
         return
-    if reduce:
+    if reduce and report.unimplemented:
+        complain("there is nothing to reduce: the backend gives no results that could differ")
+    elif reduce:
         _print_reduced(program, given, backend, seed)
     raise typer.Exit(1)
 

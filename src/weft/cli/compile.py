@@ -10,8 +10,9 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from weft.cli.report import print_table, printable
+from weft.driver.compilation import Compilation
 from weft.driver.compile import compile_program
-from weft.driver.pipeline import Compilation, file_name, run_pipeline, stages_for
+from weft.driver.pipeline import run_pipeline, stages_for
 from weft.driver.signature import make_signature
 from weft.foundation.errors import UserError
 from weft.ptir.files import load, read_bytes
@@ -101,7 +102,7 @@ def _write(compilation: Compilation, dump: str, out: Path) -> None:
         out.mkdir(parents=True, exist_ok=True)
         for name in wanted:
             if name in compilation.values:
-                path = out / file_name(name)
+                path = out / compilation.stages[name].file_name
                 path.write_text(compilation.text(name))
                 print(f"wrote {printable(str(path))}")
     except OSError as error:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from weft.foundation.dtypes import SI64, DType, as_dtype
-from weft.ptir.term import Number, Term, TermEmitter
+from weft.foundation.dtypes import I1, SI64, DType, as_dtype
+from weft.ptir.term import Number, Term, TermEmitter, unknown_size
 from weft.ptir.types import Dim, Symbol
 
 
@@ -32,6 +33,13 @@ class Writer:
         return self._emitter.emit("iota", shape=tuple(dims), dtype=dtype, axis=axis)
 
 
+def known_size(dim: Dim) -> int:
+    """A dim that a formula needs as a number."""
+    if isinstance(dim, Symbol):
+        raise unknown_size(dim)
+    return dim
+
+
 def reduced(x: Term, kind: str, axes: Sequence[int]) -> Term:
     """A reduction over axes, which stay as 1, in the dtype of x throughout."""
     return x.emitter.emit(
@@ -47,10 +55,7 @@ def mean(x: Term, axes: Sequence[int]) -> Term:
         for axis in axes[1:]:
             count = count * x.extent(axis, SI64)
         return total / count.maximum(1).cast(x.dtype).broadcast_to(total.shape)
-    size = 1
-    for axis in axes:
-        extent = x.shape[axis]
-        size *= extent if isinstance(extent, int) else 1
+    size = math.prod(known_size(x.shape[axis]) for axis in axes)
     return total / float(max(size, 1))
 
 
@@ -62,12 +67,15 @@ def laid_along(parameter: Term, axes: Sequence[int], x: Term) -> Term:
     return ordered.reshape([places.get(d, 1) for d in range(x.rank)]).broadcast_to(x.shape)
 
 
-def guard(holds: Term) -> Term:
-    """0 as si64[] where a condition (i1[]) holds; elsewhere the program is rejected when it runs,
-    because an element is read that does not exist. What depends on it depends on the condition."""
+def guarded(x: Term, holds: Term) -> Term:
+    """`x` where a condition (i1[]) holds; elsewhere the program is rejected when it runs, because
+    an element is read that does not exist."""
     emitter = holds.emitter
     zero, one = emitter.literal(0, SI64), emitter.literal(1, SI64)
-    return emitter.emit("take", emitter.literal([0], SI64), zero.where(holds, one))
+    nothing = emitter.emit("take", emitter.literal([0], SI64), zero.where(holds, one))
+    none = nothing.cast(x.dtype).broadcast_to(x.shape)
+    # Subtracting zero changes no element, not even -0.
+    return x.maximum(none) if x.dtype is I1 else x - none
 
 
 def all_equal(x: Term, values: Sequence[int]) -> Term:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.coarse.forms import guard
+from weft.coarse.forms import guarded, known_size
 from weft.coarse.rules import check_axis, result_count
 from weft.foundation.dtypes import ANY, F32, I1, INDICES, INTEGERS, SI64, DType
 from weft.foundation.errors import SpecViolation
@@ -17,6 +17,7 @@ from weft.ptir.composite import Composite
 from weft.ptir.op import Array, Op, Scope, coarse_op
 from weft.ptir.rules import (
     bound_symbols,
+    index_range,
     invalid_attribute,
     rank_at_least,
     rank_is,
@@ -24,8 +25,8 @@ from weft.ptir.rules import (
     violation,
 )
 from weft.ptir.schema import OPTIONAL_DTYPE, Dimension, DTypeOf, Number, Usize, attr
-from weft.ptir.term import Term, unknown_size
-from weft.ptir.types import Dim, Symbol, TensorType, TupleType, ValueType
+from weft.ptir.term import Term
+from weft.ptir.types import Dim, TensorType, TupleType, ValueType
 
 
 def _declared_tensor(output: ValueType, target: str) -> TensorType:
@@ -103,30 +104,30 @@ class ByteirOneHot(Composite):
 @coarse_op("byteir.repeat")
 class ByteirRepeat(Composite):
     """Each row of `input` (along axis 0) as often as `repeats` says, in order. The declared type
-    says how many `rows` come out; repeats that are negative, or do not add up to that, are rejected
-    when the program runs."""
+    says the `length`, how many rows come out; repeats that are negative, or do not add up to that,
+    are rejected when the program runs."""
 
     operands = ("input", "repeats")
     dtypes = {"input": ANY, "repeats": INDICES}
 
-    rows: Dim = attr(Dimension(), declared=True)
+    length: Dim = attr(Dimension(), declared=True)
 
     @classmethod
     def declared_attributes(cls, output: ValueType) -> Mapping[str, Any]:
-        return {"rows": _first_dim(output, "byteir.repeat")}
+        return {"length": _first_dim(output, "byteir.repeat")}
 
     def check_symbols(self, scope: Scope) -> None:
-        bound_symbols((self.rows,), scope, f"the number of rows of {self.mnemonic}")
+        bound_symbols((self.length,), scope, f"the number of rows of {self.mnemonic}")
 
     def with_dims(self, replace: Callable[[Dim], Dim]) -> Op:
-        return dataclasses.replace(self, rows=replace(self.rows))
+        return dataclasses.replace(self, length=replace(self.length))
 
     def infer(self, *types: TensorType) -> TensorType:
         x, repeats = types
         rank_at_least(x, 1, "input")
         rank_is(repeats, 1, "repeats")
         same_dim(repeats.shape[0], x.shape[0], "repeats and axis 0 of input differ in extent")
-        return x.with_shape((self.rows, *x.shape[1:]))
+        return x.with_shape((self.length, *x.shape[1:]))
 
     def check_values(self, *args: Array) -> None:
         repeats = args[1]
@@ -137,23 +138,21 @@ class ByteirRepeat(Composite):
                 "InvalidRepeats", f"repeats has {int(repeats[place])} at position {place}"
             )
         total = sum(map(int, repeats))
-        if total != self.rows:
+        if total != self.length:
             raise violation(
-                "InvalidRepeats", f"repeats adds up to {total} rows, but {self.rows} are declared"
+                "InvalidRepeats", f"repeats adds up to {total} rows, but {self.length} are declared"
             )
 
     def decompose(self, *operands: Term) -> Term:
         x, repeats = operands
-        if isinstance(self.rows, Symbol):
-            raise unknown_size(self.rows)
+        length = known_size(self.length)
         ends = repeats.cast(SI64).cumulative_sum(axis=0)
         # Position p belongs to the first row that ends after it.
-        row = ends.searchsorted(ends.counting((self.rows,), 0), side="right", output_dtype=SI64)
+        row = ends.searchsorted(ends.counting((length,), 0), side="right", output_dtype=SI64)
         total = repeats.cast(SI64).sum([0])
-        whole = total.compare(self.rows, "equal")
+        whole = total.compare(length, "equal")
         counts = repeats.compare(0, "greater_equal").reduce_min(axes=(0,), keepdims=False)
-        checked = row + guard(whole.minimum(counts)).broadcast_to(row.shape)
-        return x.emitter.emit("take", x, checked)
+        return x.emitter.emit("take", x, guarded(row, whole.minimum(counts)))
 
 
 @coarse_op("byteir.non_zero")
@@ -182,6 +181,8 @@ class ByteirNonZero(Composite):
 
     def infer(self, *types: TensorType) -> TensorType:
         (x,) = types
+        for axis, dim in enumerate(x.shape):
+            index_range(dim, self.indices, f"axis {axis} of {self.mnemonic}")
         return TensorType(self.indices, (self.bound, x.rank))
 
     def check_values(self, *args: Array) -> None:
@@ -194,18 +195,14 @@ class ByteirNonZero(Composite):
 
     def decompose(self, *operands: Term) -> Term:
         (x,) = operands
-        for dim in (self.bound, *x.shape):
-            if isinstance(dim, Symbol):
-                raise unknown_size(dim)
-        sizes = x.tensor.static_shape
+        sizes, bound = tuple(map(known_size, x.shape)), known_size(self.bound)
         count = math.prod(sizes)
         found = x.compare(_zero(x), "not_equal").reshape((count,)).cast(SI64)
         seen = found.cumulative_sum(axis=0)
-        wanted = seen.counting((self.bound,), 0) + 1
+        wanted = seen.counting((bound,), 0) + 1
         place = seen.searchsorted(wanted, side="left", output_dtype=SI64)
-        fits = found.sum([0]).compare(self.bound, "less_equal")
-        place = place + guard(fits).broadcast_to(place.shape)
-        return self._unravelled(place, sizes, count)
+        fits = found.sum([0]).compare(bound, "less_equal")
+        return self._unravelled(guarded(place, fits), sizes, count)
 
     def _unravelled(self, place: Term, sizes: tuple[int, ...], count: int) -> Term:
         """Flat positions as one column for each axis; `count` itself stands for none."""

@@ -7,10 +7,10 @@ import math
 from collections.abc import Sequence
 
 from weft.foundation.dtypes import F32, F64, DType
-from weft.foundation.errors import SpecViolation
+from weft.foundation.errors import SpecViolation, clipped
 from weft.ptir.op import Op
-from weft.ptir.rules import invalid_attribute
-from weft.ptir.types import TupleType, ValueType
+from weft.ptir.rules import invalid_attribute, violation
+from weft.ptir.types import TensorType, TupleType, ValueType
 
 
 def wide_dtype(dtype: DType) -> DType:
@@ -54,6 +54,24 @@ def check_probability(op: Op, probability: float, name: str) -> None:
     """A share that may be dropped: something must be left."""
     if not 0.0 <= probability < 1.0:
         raise invalid_attribute(f"{name} {probability} of {op.mnemonic} is not in [0, 1)")
+
+
+def check_algorithms(op: Op, chosen: Sequence[str] | None, known: Sequence[str]) -> None:
+    """A choice of algorithms: at least one, each known."""
+    if chosen is None:
+        return
+    unknown = [name for name in chosen if name not in known]
+    if unknown or not chosen:
+        what = f"the algorithm {clipped(unknown[0], 40)!r}" if unknown else "no algorithm"
+        raise invalid_attribute(
+            f"algo_set of {op.mnemonic} names {what}", f"it may name {', '.join(known)}"
+        )
+
+
+def same_type(kind: TensorType, wanted: TensorType, what: str) -> None:
+    """An operand of one particular type."""
+    if kind != wanted:
+        raise violation("ShapeMismatch", f"{what} is {kind}, not {wanted}")
 
 
 def result_count(output: ValueType, allowed: Sequence[int], target: str) -> int:

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from weft.core_ir.attribute_text import UNPARSABLE
 from weft.core_ir.ir import Module
-from weft.core_ir.text import UNPARSABLE, parse_module, print_module
+from weft.core_ir.text import parse_module, print_module
 from weft.foundation.errors import ResourceExceeded, SpecViolation, UserError
 from weft.ptir.files import read_bytes
 

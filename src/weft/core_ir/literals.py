@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -27,6 +27,7 @@ LITERAL_SHAPE: Final = "E3010"
 CONSTANT: Final = "E4005"
 LONGEST_LISTED: Final = 256
 """Constants with more elements than this are written as hex bytes."""
+LONGEST_NUMBER: Final = 400
 _WHOLE: Final = re.compile(r"[-+]?[0-9]{1,40}")
 
 
@@ -42,26 +43,36 @@ class Unreadable:
 Data: TypeAlias = TensorLiteral | Unreadable
 
 
-@dataclass(frozen=True, slots=True)
-class Numbers:
-    """Numbers as they stand in a text: row by row, with the shape of their nesting."""
-
-    texts: tuple[str, ...]
-    shape: Shape | None
-    """None where rows differ in length or depth."""
-    source: str
-
-
-def literal_of(numbers: Numbers, dtype: DType) -> Data:
-    """The tensor that numbers in a text stand for."""
+def literal_of(rows: Any, dtype: DType) -> Data:
+    """The tensor that numbers in a text stand for: one, or nested lists of them."""
+    texts: list[str] = []
+    shape = _nested_shape(rows, texts)
     try:
-        if numbers.shape is None:
+        if shape is None:
             raise SpecViolation(LITERAL_SHAPE, "the rows of the literal differ in length or depth")
-        if len(numbers.shape) > Limits.rank:
+        if len(shape) > Limits.rank:
             raise SpecViolation(LITERAL_SHAPE, f"the literal nests deeper than {Limits.rank}")
-        return from_array(_array(numbers.texts, dtype).reshape(numbers.shape))
+        return from_array(_array(texts, dtype).reshape(shape))
     except SpecViolation as error:
-        return Unreadable(numbers.source, error.code, error.why)
+        return Unreadable(_as_written(rows), error.code, error.why)
+
+
+def _as_written(rows: Any) -> str:
+    """Nested lists of numbers as text."""
+    closed: list[str] = []
+    stack: list[Any] = [rows]
+    while stack:
+        top = stack.pop()
+        if not isinstance(top, list):
+            closed.append(top)
+            continue
+        closed.append("[")
+        stack.append("]")
+        for position in range(len(top) - 1, -1, -1):
+            stack.append(top[position])
+            if position:
+                stack.append(", ")
+    return "".join(closed)
 
 
 def literal_of_bytes(data: bytes, dtype: DType, shape: Shape, source: str) -> Data:
@@ -77,39 +88,42 @@ def literal_of_values(values: Any, dtype: DType) -> Data:
     """The tensor that a Python number, list or array stands for."""
     if isinstance(values, TensorLiteral | Unreadable):
         return values
-    if isinstance(values, np.ndarray | np.generic) and values.dtype == dtype.numpy:
-        return from_array(np.asarray(values))
-    texts: list[str] = []
-    shape = nested_shape(values, lambda leaf: texts.append(_written(leaf)))
-    return literal_of(Numbers(tuple(texts), shape, clipped(str(values), 200)), dtype)
+    if isinstance(values, np.ndarray | np.generic):
+        if values.dtype == dtype.numpy:
+            return from_array(np.asarray(values))
+        values = values.tolist()
+    return literal_of(_in_text(values), dtype)
 
 
-def _written(leaf: Any) -> str:
-    if isinstance(leaf, bool | np.bool_):
-        return str(leaf)
-    if isinstance(leaf, int | np.integer):
-        return str(int(leaf)) if abs(int(leaf)) < 10**40 else "a number of more than 40 digits"
-    return repr(float(leaf)) if isinstance(leaf, float | np.floating) else clipped(str(leaf), 40)
+def _in_text(values: Any) -> Any:
+    """The same nested lists with every number as text."""
+    if isinstance(values, np.ndarray):
+        values = values.tolist()
+    if isinstance(values, list | tuple):
+        return [_in_text(value) for value in values]
+    if isinstance(values, int | np.integer) and not isinstance(values, bool):
+        number = int(values)
+        return str(number) if abs(number) < 10**40 else "a number of more than 40 digits"
+    if isinstance(values, float | np.floating):
+        return repr(float(values))
+    return clipped(str(values), 40)
 
 
-def nested_shape(values: Any, visit: Callable[[Any], object]) -> Shape | None:
-    """The shape of nested lists, each leaf visited in order; None where rows differ."""
-    shapes: dict[int, set[int | None]] = {}
-    stack: list[tuple[Any, int]] = [(values, 0)]
+def _nested_shape(rows: Any, texts: list[str]) -> Shape | None:
+    """The shape of nested lists, whose leaves go to `texts` in order; None where rows differ."""
+    sizes: dict[int, set[int | None]] = {}
+    stack: list[tuple[Any, int]] = [(rows, 0)]
     while stack:
         top, depth = stack.pop()
-        if isinstance(top, np.ndarray):
-            top = top.tolist()
-        if isinstance(top, list | tuple):
-            shapes.setdefault(depth, set()).add(len(top))
+        if isinstance(top, list):
+            sizes.setdefault(depth, set()).add(len(top))
             stack.extend((item, depth + 1) for item in reversed(top))
         else:
-            shapes.setdefault(depth, set()).add(None)
-            visit(top)
-    levels = [shapes[depth] for depth in sorted(shapes)]
-    if any(len(level) != 1 for level in levels):
+            sizes.setdefault(depth, set()).add(None)
+            texts.append(top)
+    if any(len(level) != 1 for level in sizes.values()):
         return None
-    dims = [next(iter(level)) for level in levels]
+    dims = (next(iter(sizes[depth])) for depth in sorted(sizes))
     return tuple(dim for dim in dims if dim is not None)
 
 
@@ -134,9 +148,11 @@ def _whole(text: str, dtype: DType) -> int:
 
 def _real(text: str, dtype: DType) -> float:
     try:
-        number = float(text)
+        number = float(text[:LONGEST_NUMBER])
     except ValueError:
         raise _invalid(text, dtype) from None
+    if len(text) > LONGEST_NUMBER:
+        raise SpecViolation(CONSTANT, f"a number has more than {LONGEST_NUMBER} characters")
     with np.errstate(over="ignore"):
         held = float(dtype.numpy.type(number))
     if math.isinf(held) and "inf" not in text:

@@ -27,42 +27,27 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable
-from typing import Any, Final, NoReturn, TypeVar
+from collections.abc import Iterator
+from typing import Any, Final, NoReturn
 
+from weft.core_ir.attribute_text import UNPARSABLE, AttributeReader, settle_data
 from weft.core_ir.instructions import (
     BINARY,
     CONSTANTS,
     EXTENSIONS,
     I64_MAX,
-    I64_MIN,
     INSTRUCTIONS,
     Instruction,
     Kind,
-    Padding,
     near,
     show_attribute,
 )
 from weft.core_ir.ir import CoreOperation, Module
-from weft.core_ir.literals import (
-    Data,
-    Numbers,
-    Unreadable,
-    literal_of,
-    literal_of_bytes,
-    nested_shape,
-    print_data,
-)
-from weft.core_ir.types import DTYPES, TensorType
-from weft.foundation.dtypes import DType
+from weft.core_ir.literals import Unreadable, print_data
 from weft.foundation.errors import SpecViolation, UserError
-from weft.foundation.limits import Limits
 from weft.foundation.text import TokenStream
 from weft.ptir.literal import TensorLiteral
 
-Item = TypeVar("Item")
-
-UNPARSABLE: Final = "E0101"
 UNKNOWN_OPCODE: Final = "E0102"
 CONTROL_FLOW: Final = "E0103"
 _CONTROL_WORDS: Final = re.compile(
@@ -114,17 +99,9 @@ def parse_module(text: str) -> Module:
     return _Parser(text).module()
 
 
-class _Blob:
-    """Data as hex bytes, or numbers, until the type of the constant is known."""
-
-    def __init__(self, numbers: Numbers | None, blob: str = "") -> None:
-        self.numbers = numbers
-        self.blob = blob
-
-
-class _Parser:
+class _Parser(AttributeReader):
     def __init__(self, text: str) -> None:
-        self.tokens = TokenStream(text, UNPARSABLE)
+        super().__init__(TokenStream(text, UNPARSABLE))
         self.names: dict[str, int] = {}
         """Numbers for the values that the text calls by a name."""
 
@@ -220,7 +197,7 @@ class _Parser:
         kind = self.type()
         try:
             if opcode in CONSTANTS:
-                self.settle_data(opcode, given, kind)
+                settle_data(opcode, given, kind)
             return CoreOperation(value_id, opcode, tuple(operands), given, kind)
         except UserError as error:
             self.tokens.reject(str(error), offset)
@@ -287,64 +264,9 @@ class _Parser:
 
         self.listed(item, "{", "}")
 
-    # -- attributes ------------------------------------------------------------------------------
+    # -- slices ----------------------------------------------------------------------------------
 
-    def attribute(self, kind: Kind) -> Any:
-        match kind:
-            case Kind.WHOLES:
-                return self.wholes()
-            case Kind.WHOLE:
-                return self.whole()
-            case Kind.FLAG:
-                return self.flag()
-            case Kind.TEXT:
-                return self.tokens.label()
-            case Kind.DTYPE:
-                return self.dtype()
-            case Kind.PADDING:
-                return self.padding()
-            case Kind.DATA:
-                return self.data()
-
-    def whole(self) -> int:
-        offset = self.tokens.current.offset
-        number = self.tokens.integer()
-        if not I64_MIN <= number <= I64_MAX:
-            self.tokens.reject("the number does not fit in 64 bits", offset)
-        return number
-
-    def wholes(self) -> tuple[int, ...]:
-        """A list; other writers put round brackets around it."""
-        if self.tokens.current.text == "(":
-            return tuple(self.listed(self.whole, "(", ")"))
-        return tuple(self.listed(self.whole))
-
-    def flag(self) -> bool:
-        if self.tokens.current.text.lower() not in ("true", "false"):
-            self.tokens.fail("expected true or false")
-        return self.tokens.take().text.lower() == "true"
-
-    def dtype(self) -> DType:
-        token = self.tokens.current
-        if token.kind == "name" and token.text not in DTYPES:
-            self.tokens.reject(
-                f"{token.text[:40]!r} is not a dtype of Core IR; they are {', '.join(DTYPES)}",
-                token.offset,
-                "E2005",
-            )
-        return DTYPES[self.tokens.name("a dtype")]
-
-    def padding(self) -> Padding:
-        if self.tokens.accept("Custom"):
-            self.tokens.expect("(")
-            pairs = self.listed(self.wholes)
-            self.tokens.expect(")")
-            return Padding("Custom", tuple(pairs))
-        if self.tokens.current.text not in ("Valid", "Same"):
-            self.tokens.fail("expected Valid, Same or Custom([[low, high], [low, high]])")
-        return Padding(self.tokens.take().text)
-
-    def ranges(self, given: dict[str, Any], expected: Any) -> None:
+    def ranges(self, given: dict[str, Any], expected: Iterator[object]) -> None:
         """`[0:2, 1:9:2]`, or a plain list of starts."""
         found = self.listed(self.range)
         starts = [item[0] for item in found]
@@ -364,99 +286,5 @@ class _Parser:
             bounds.append(self.whole())
         return bounds
 
-    def data(self) -> _Blob:
-        """Hex bytes, a number, or nested lists of numbers."""
-        tokens = self.tokens
-        if tokens.current.kind == "hex":
-            return _Blob(None, tokens.take().text[2:])
-        start = tokens.current.offset
-        rows: list[Any] = []
-        stack = [rows]
-        while True:
-            if tokens.current.text in ("[", "("):
-                if len(stack) > Limits.rank + 1:
-                    tokens.fail(f"expected lists that nest at most {Limits.rank} deep")
-                tokens.take()
-                stack.append([])
-                if tokens.current.text not in ("]", ")"):
-                    continue
-            else:
-                stack[-1].append(self.number())
-            while len(stack) > 1 and not self.more(stack):
-                closed = stack.pop()
-                stack[-1].append(closed)
-            if len(stack) == 1:
-                break
-        end = tokens.current.offset
-        texts: list[str] = []
-        shape = nested_shape(rows[0], texts.append)
-        return _Blob(Numbers(tuple(texts), shape, tokens.text[start:end].strip()))
-
-    def more(self, stack: list[list[Any]]) -> bool:
-        """Whether another item follows in the innermost list; its end is taken."""
-        if self.tokens.accept(",") and self.tokens.current.text not in ("]", ")"):
-            return True
-        if not self.tokens.accept("]"):
-            self.tokens.expect(")")
-        return False
-
-    def number(self) -> str:
-        if self.tokens.current.kind != "number":
-            self.tokens.fail("expected a number")
-        return self.tokens.take().text
-
-    def settle_data(self, opcode: str, given: dict[str, Any], kind: TensorType) -> None:
-        """Data become a tensor of the declared type; what the type says need not be repeated."""
-        if opcode == "ConstTensor":
-            given.setdefault("dtype", kind.dtype)
-            given.setdefault("shape", kind.shape)
-        name = "data" if opcode == "ConstTensor" else "value"
-        found = given.get(name)
-        if isinstance(found, _Blob):
-            shape = tuple(given.get("shape", ()))
-            given[name] = _data(found, given.get("dtype", kind.dtype), shape)
-
-    # -- types and lists -------------------------------------------------------------------------
-
-    def type(self) -> TensorType:
-        if self.tokens.current.text not in ("tensor", "Tensor"):
-            self.tokens.fail("expected a type such as tensor<f32[2, 3]>")
-        self.tokens.take()
-        self.tokens.expect("<")
-        dtype = self.dtype()
-        self.tokens.accept(",")
-        shape = tuple(self.listed(self.dim))
-        self.tokens.expect(">")
-        return TensorType(dtype, shape)
-
-    def dim(self) -> int:
-        if self.tokens.current.text == "?":
-            self.tokens.reject(
-                "a dim is a number; Core IR has no dynamic dims",
-                self.tokens.current.offset,
-                "E3006",
-            )
-        return self.whole()
-
-    def listed(self, item: Callable[[], Item], open_: str = "[", close: str = "]") -> list[Item]:
-        """Items between two marks; a comma may follow the last."""
-        self.tokens.expect(open_)
-        items: list[Item] = []
-        while not self.tokens.accept(close):
-            if items:
-                self.tokens.expect(",")
-                if self.tokens.accept(close):
-                    break
-            items.append(item())
-        return items
-
 
 _BINOP: Final = Instruction("BinOp", ("lhs", "rhs"), {"op": Kind.TEXT}, "Add, Sub, Mul or Div")
-
-
-def _data(found: _Blob, dtype: DType, shape: tuple[int, ...]) -> Data:
-    if found.numbers is not None:
-        return literal_of(found.numbers, dtype)
-    if len(found.blob) % 2:
-        return Unreadable(f"0x{found.blob}", "E4005", "hex bytes come in pairs; a digit is missing")
-    return literal_of_bytes(bytes.fromhex(found.blob), dtype, shape, f"0x{found.blob}")

@@ -8,47 +8,30 @@ IR's codes. A result without elements is not computed, unless its indices must b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from weft.core_ir.instructions import data_of, padding_of, wholes
 from weft.core_ir.ir import CoreOperation, Module
 from weft.core_ir.literals import Unreadable
+from weft.core_ir.ptir_writer import Value, Writer
 from weft.core_ir.rules.checks import reduced_axes
 from weft.core_ir.rules.contraction import Window, windows
 from weft.core_ir.rules.indexing import sliced
 from weft.core_ir.types import Shape
 from weft.core_ir.verify import verify
-from weft.foundation.axes import inverse
-from weft.foundation.dtypes import SI64, DType
+from weft.foundation.dtypes import SI64
 from weft.foundation.errors import Finding, InternalError, SpecViolation
-from weft.ptir.ir import Function, Instruction, Operand, Program, Ref
-from weft.ptir.literal import TensorLiteral, literal, scalar_literal
-from weft.ptir.op import SPELLINGS
-from weft.ptir.ops.constant import Constant
-from weft.ptir.schema import Maybe
+from weft.ptir.ir import Function, Program, Ref
+from weft.ptir.literal import TensorLiteral, scalar_literal
 from weft.ptir.types import TensorType
-from weft.ptir.verify import BodyScope
 
 ENTRY: Final = "main"
 INDEX_OUT_OF_RANGE: Final = "E6001"
 _OUT_OF_RANGE: Final = ("GatherIndexOutOfBounds", "ScatterIndexOutOfBounds")
-
-
-@dataclass(frozen=True)
-class Value:
-    """A PTIR operand with its type."""
-
-    operand: Operand
-    dtype: DType
-    shape: Shape
-
-    @property
-    def rank(self) -> int:
-        return len(self.shape)
 
 
 @dataclass(frozen=True)
@@ -82,72 +65,6 @@ def _core_finding(finding: Finding, places: frozenset[str]) -> Finding:
         hint = "indices count from 0 and do not wrap"
         return Finding(INDEX_OUT_OF_RANGE, place, finding.why, hint)
     return Finding(finding.code, place, finding.why, finding.hint)
-
-
-class Writer:
-    """Appends PTIR instructions by name; each is typed where it is made."""
-
-    def __init__(self, parameters: int) -> None:
-        self.body: list[Instruction] = []
-        self.scope = BodyScope({})
-        self._next = parameters
-
-    def emit(self, name: str, *values: Value, **attrs: Any) -> Value:
-        cls, fixed = SPELLINGS[name]
-        absent = {n: None for n, kind in cls.all_attributes().items() if isinstance(kind, Maybe)}
-        types = [TensorType(value.dtype, value.shape) for value in values]
-        op = cls.make(types, **{**absent, **fixed, **attrs})
-        output = op.result_type(types, self.scope)
-        if not isinstance(output, TensorType):
-            raise InternalError(f"{name} gives {output} and not a tensor")
-        return self._define(op, tuple(value.operand for value in values), output)
-
-    def constant(self, data: TensorLiteral) -> Value:
-        """A constant as an instruction of its own."""
-        return self._define(Constant(data), (), data.type)
-
-    def _define(self, op: Any, operands: tuple[Operand, ...], output: TensorType) -> Value:
-        made = Instruction(self._next, op, operands, output)
-        self.body.append(made)
-        self._next += 1
-        return Value(Ref(made.id), output.dtype, output.static_shape)
-
-    # -- shapes ----------------------------------------------------------------------------------
-
-    def literal(self, value: Any, dtype: DType) -> Value:
-        """A literal, to be an operand."""
-        made = literal(np.asarray(value, dtype.numpy))
-        return Value(made, dtype, made.type.static_shape)
-
-    def full(self, number: float, dtype: DType, shape: Shape) -> Value:
-        """A tensor with one number everywhere."""
-        return self.broadcast_to(self.literal(number, dtype), shape)
-
-    def broadcast_to(self, x: Value, shape: Shape) -> Value:
-        return x if x.shape == shape else self.emit("broadcast_to", x, result_shape=shape)
-
-    def reshape(self, x: Value, shape: Shape) -> Value:
-        return x if x.shape == shape else self.emit("reshape", x, new_shape=shape)
-
-    def transpose(self, x: Value, perm: tuple[int, ...]) -> Value:
-        return x if perm == tuple(range(x.rank)) else self.emit("transpose", x, perm=perm)
-
-    def slice(self, x: Value, starts: Shape, sizes: Shape) -> Value:
-        return x if sizes == x.shape else self.emit("slice", x, starts=starts, sizes=sizes)
-
-    def pad(self, x: Value, low: Shape, high: Shape, interior: Shape) -> Value:
-        if not any((*low, *high, *interior)):
-            return x
-        zero = scalar_literal(0, x.dtype)
-        return self.emit("pad", x, low=low, high=high, interior=interior, pad_value=zero)
-
-    def dot(
-        self, x: Value, y: Value, contract: tuple[Shape, Shape], batch: tuple[Shape, Shape]
-    ) -> Value:
-        return self.emit(
-            "dot_general", x, y, batch_lhs=batch[0], batch_rhs=batch[1],
-            contract_lhs=contract[0], contract_rhs=contract[1],
-        )  # fmt: skip
 
 
 class _Lowering:
@@ -345,7 +262,7 @@ def _windows(op: CoreOperation, image: Shape, kernel: Shape) -> tuple[Window, Wi
     return windows(image, kernel, wholes(op.attributes, "strides"), padding_of(op.attributes))
 
 
-def _patches(w: Writer, x: Value, moves: tuple[Window, Window]) -> Value:
+def _patches(w: Writer, x: Value, moves: Sequence[Window]) -> Value:
     """Every window as one row `[N, rows, columns, kernel height * kernel width * C]`."""
     return w.emit(
         "extract_patches",
@@ -395,7 +312,7 @@ def _conv2d_backward_input(w: Writer, op: CoreOperation, gradient: Value, kernel
         interior.append(move.stride - 1)
     used = w.slice(gradient, (*starts, 0), (*shape, gradient.shape[3]))
     spread = w.pad(used, (*low, 0), (*high, 0), (*interior, 0))
-    around = tuple(Window(m.kernel, 1, 0, 0, n) for m, n in zip(moves, image[1:3], strict=True))
+    around = [Window(m.kernel, 1, 0, 0, n) for m, n in zip(moves, image[1:3], strict=True)]
     return w.dot(_patches(w, spread, around), _turned(w, kernel), ((3,), (0,)), ((), ()))
 
 
@@ -407,7 +324,7 @@ def _turned(w: Writer, kernel: Value) -> Value:
     if places > 1:
         backwards = w.literal(np.arange(places - 1, -1, -1), SI64)
         flat = w.emit("take", flat, backwards)
-    return w.reshape(w.transpose(flat, inverse((0, 2, 1))), (places * filters, channels))
+    return w.reshape(w.transpose(flat, (0, 2, 1)), (places * filters, channels))
 
 
 _CHECKS_INDICES: Final = frozenset({"Gather", "GatherBackward"})

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.driver.compilation import Compilation
 from weft.driver.execute import check_inputs
-from weft.driver.machines import Built, build, new_state
-from weft.driver.pipeline import Compilation, run_pipeline
+from weft.driver.generators import Built, generator_for
+from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import Role, Signature, make_signature
 from weft.foundation.errors import UserError
 from weft.memory.from_region import report as memory_report
@@ -158,7 +159,7 @@ class Executable:
         concrete = specialise(self.source, sizes)
         compilation = Compilation(concrete, self.target, self.signature, self.overrides)
         run_pipeline(compilation)
-        built = build(compilation, self.signature, self.state)
+        built = generator_for(self.target).build(compilation, self.signature, self.state)
         return Cluster(sizes, compilation, built, time.perf_counter() - started, reason)
 
 
@@ -215,7 +216,7 @@ def _new_state(executable: Executable) -> list[Array]:
         if role is Role.STATE:
             if not kind.is_static:
                 raise UserError(f"a state of type {kind} has a dynamic dimension")
-            found.append(new_state(kind, executable.target))
+            found.append(generator_for(executable.target).new_state(kind))
     return found
 
 

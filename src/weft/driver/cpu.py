@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.codegen.cpu.elements import supported
+from weft.codegen.cpu.formats import supported
 from weft.driver.compile import Executable, compile_program
 from weft.foundation.dtypes import ALL
 from weft.foundation.errors import Unimplemented

@@ -14,14 +14,15 @@ from weft.codegen.cpu.compile import accepts, lower
 from weft.codegen.cpu.domain import prove
 from weft.codegen.cpu.llvm import emit_module
 from weft.driver.artifacts import OpaqueRunner, kernel_key, make_artifact
-from weft.foundation.errors import Finding, Unimplemented
+from weft.driver.sources import LLVM
+from weft.foundation.errors import Finding, SpecViolation, Unimplemented
 from weft.memory.ir import BufferMap
 from weft.plan.ir import PlanSet
 from weft.region.ir import Kernel, Module, Pattern
 from weft.region.structure import buffers
 from weft.runtime import cache
 from weft.runtime.artifact import Artifact, KernelCode
-from weft.runtime.jit import compile_object, host_cpu
+from weft.runtime.jit import compile_object, fault_of, host_cpu
 
 
 @dataclass
@@ -34,6 +35,20 @@ class CpuCode:
     """Kernel name to symbol; equal kernels have one symbol."""
     findings: list[Finding] = field(default_factory=list)
     """Proofs that were too hard; none in what Weft generates by itself."""
+
+
+@dataclass
+class LlvmCode:
+    """The LLVM IR of every distinct kernel, each a module of its own, by symbol."""
+
+    sources: dict[str, str]
+
+
+@dataclass
+class Objects:
+    """Machine code, and how much of it was compiled now."""
+
+    objects: dict[str, bytes] = field(default_factory=dict)
     compiled: int = 0
     reused: int = 0
 
@@ -58,30 +73,53 @@ def lower_module(module: Module, buffer_map: BufferMap, plans: PlanSet) -> CpuCo
     return code
 
 
+def print_module(code: CpuCode) -> LlvmCode:
+    """The LLVM IR of every distinct kernel."""
+    return LlvmCode({symbol: emit_module([code.routines[symbol]]) for symbol in code.routines})
+
+
+def check_sources(code: LlvmCode, routines: CpuCode, was_read: bool) -> None:
+    """There is a module for every kernel that will be launched; one that somebody wrote is what
+    LLVM understands."""
+    LLVM.require(code.sources, routines.routines)
+    for symbol, source in code.sources.items() if was_read else ():
+        why = fault_of(source)
+        if why is not None:
+            raise SpecViolation("LlvmText", f"kernel {symbol}: {why}")
+
+
+def compile_sources(code: LlvmCode) -> Objects:
+    """Machine code for this machine, from the disk where it is there."""
+    made = Objects()
+    for symbol, source in code.sources.items():
+        key = cache.key_of(source, *host_cpu())
+        data = cache.load(key)
+        if data is None:
+            data = compile_object(source)
+            cache.save(key, data)
+            made.compiled += 1
+        else:
+            made.reused += 1
+        made.objects[symbol] = data
+    return made
+
+
 def build_artifact(
     module: Module,
     buffer_map: BufferMap,
     code: CpuCode,
+    objects: Mapping[str, bytes],
     constants: Mapping[str, NDArray[Any]],
     run_opaque: OpaqueRunner,
 ) -> Artifact:
-    """Machine code for every distinct kernel, and the steps that use it."""
-    kernels = [_kernel_code(symbol, routine, code) for symbol, routine in code.routines.items()]
+    """The steps over compiled kernels."""
+    kernels = [
+        KernelCode(symbol, objects[symbol], work_items=routine.pieces)
+        for symbol, routine in code.routines.items()
+    ]
     numbers = {symbol: number for number, symbol in enumerate(code.routines)}
 
     def launch(kernel: Kernel) -> tuple[int, tuple[str, ...]]:
         return numbers[code.symbols[kernel.name]], buffers(kernel)
 
     return make_artifact("cpu", module, buffer_map, kernels, launch, constants, run_opaque)
-
-
-def _kernel_code(symbol: str, routine: ir.Routine, code: CpuCode) -> KernelCode:
-    key = cache.key_of(symbol, *host_cpu())
-    data = cache.load(key)
-    if data is None:
-        data = compile_object(emit_module([routine]))
-        cache.save(key, data)
-        code.compiled += 1
-    else:
-        code.reused += 1
-    return KernelCode(symbol, data, work_items=routine.pieces)

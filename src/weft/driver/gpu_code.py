@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -28,9 +27,6 @@ from weft.region.structure import buffers
 from weft.runtime import cache
 from weft.runtime.artifact import Artifact
 from weft.target.target import Target
-
-_MARK: Final = "// ==== kernel "
-_NAMES: Final = re.compile(r"k_[0-9a-f]{16}")
 
 
 @dataclass
@@ -108,29 +104,6 @@ def _check_launch(kernel: Kernel, code: GpuModule) -> None:
 def print_module(code: GpuModule) -> CudaCode:
     """The CUDA text of every distinct kernel."""
     return CudaCode({symbol: cuda(kernel) for symbol, kernel in code.kernels.items()})
-
-
-def dump_sources(code: CudaCode) -> str:
-    """All sources in one text, each after a line with its symbol."""
-    return "".join(f"{_MARK}{symbol}\n{text}" for symbol, text in code.sources.items())
-
-
-def read_sources(text: str) -> CudaCode:
-    """The sources back from one text."""
-    sources = {}
-    for part in text.split(_MARK)[1:]:
-        symbol, _, source = part.partition("\n")
-        if _NAMES.fullmatch(symbol) is None:
-            raise SpecViolation("CudaText", f"{symbol!r} is not the symbol of a kernel")
-        sources[symbol] = source
-    return CudaCode(sources)
-
-
-def check_sources(code: CudaCode, kernels: GpuModule) -> None:
-    """There is one source for every kernel that will be launched."""
-    missing = sorted(set(kernels.kernels) - set(code.sources))
-    if missing:
-        raise SpecViolation("CudaText", f"there is no source for the kernel {missing[0]}")
 
 
 def compile_sources(code: CudaCode, arch: str) -> Cubins:

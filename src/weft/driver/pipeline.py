@@ -3,23 +3,17 @@
 
     frontend → tiny → indexbook → poly_view → region → memory → plan → cpu → llvm
                                                                      → gpu → cu
+
+What comes after the plan is the code generator's, one for each kind of target.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
 
-from weft.codegen.cpu import text as cpu_text
-from weft.codegen.cpu.llvm import emit_module
-from weft.codegen.gpu import text as gpu_text
-from weft.codegen.gpu import text_parser as gpu_parser
-from weft.driver import cpu_code, gpu_code
+from weft.driver.compilation import Compilation, Stage
+from weft.driver.generators import generator_for
 from weft.driver.opaque import decode_op, encode_op
-from weft.driver.plans import choose_plans
-from weft.driver.signature import Signature
 from weft.foundation.errors import SpecViolation, UserError
 from weft.indexbook import text as indexbook_text
 from weft.indexbook import verify as indexbook_verify
@@ -33,60 +27,18 @@ from weft.poly_view import text as poly_view_text
 from weft.poly_view import verify as poly_view_verify
 from weft.poly_view.from_tiny import build_scop
 from weft.ptir import text as ptir_text
-from weft.ptir.ir import Program
 from weft.ptir.passes import optimise
-from weft.ptir.passes.log import PassLog
 from weft.ptir.streams import assign_streams
 from weft.ptir.verify import verify as verify_program
 from weft.region import text as region_text
 from weft.region import verify as region_verify
 from weft.region.from_poly_view import lower_scop
 from weft.region.prove import holds
-from weft.target.target import Kind, Target
+from weft.target.target import Target
 from weft.tiny import text as tiny_text
 from weft.tiny import verify as tiny_verify
 from weft.tiny.from_ptir import lower_program
 from weft.tiny.ir import Value, topological, value_ids
-
-
-@dataclass
-class Compilation:
-    """A program on its way through the stages: what each made, and how long it took."""
-
-    program: Program
-    target: Target
-    signature: Signature
-    overrides: Mapping[str, str] = field(default_factory=dict)
-    """Stage to text: what is read instead of computed."""
-    values: dict[str, Any] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-    log: PassLog = field(default_factory=PassLog)
-
-    def __getitem__(self, stage: str) -> Any:
-        return self.values[stage]
-
-    def text(self, stage: str) -> str:
-        """The dump of a stage that has run."""
-        if stage not in self.values:
-            raise UserError(f"stage {stage!r} did not run; there are {', '.join(self.values)}")
-        return _BY_NAME[stage].render(self.values[stage])
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One step: how its value is made, checked, shown, and read back."""
-
-    name: str
-    extension: str
-    enter: Callable[[Compilation], Any]
-    verify: Callable[[Compilation], object]
-    render: Callable[[Any], str]
-    parse: Callable[[str, Compilation], Any] | None = None
-
-
-def _unchecked(compilation: Compilation) -> None:
-    """For stages that the next tool checks: LLVM verifies its own text, templates what they
-    build."""
 
 
 def _tiny_values(compilation: Compilation) -> dict[str, Value]:
@@ -150,59 +102,19 @@ MIDDLE: tuple[Stage, ...] = (
     ),
     Stage(
         "plan", "json",
-        enter=lambda c: choose_plans(c["region"], c["memory"], c.target),
+        enter=lambda c: generator_for(c.target).choose_plans(
+            c["region"], c["memory"], c.target
+        ),
         verify=_verify_plans,
         render=plan_text.dumps,
         parse=lambda text, c: plan_text.loads(text),
     ),
 )  # fmt: skip
-CODE: dict[Kind, tuple[Stage, ...]] = {
-    Kind.CPU: (
-        Stage(
-            "cpu", "txt",
-            enter=lambda c: cpu_code.lower_module(c["region"], c["memory"], c["plan"]),
-            verify=_unchecked,
-            render=lambda code: cpu_text.print_routines(list(code.routines.values())),
-        ),
-        Stage(
-            "llvm", "ll",
-            enter=lambda c: emit_module(list(c["cpu"].routines.values())),
-            verify=_unchecked,
-            render=str,
-        ),
-    ),
-    Kind.GPU: (
-        Stage(
-            "gpu", "txt",
-            enter=lambda c: gpu_code.lower_module(
-                c["region"], c["memory"], c["plan"], c.target
-            ),
-            verify=lambda c: gpu_code.check_module(c["gpu"], c["region"], c.target),
-            render=gpu_text.print_module,
-            parse=lambda text, c: gpu_parser.parse_module(text),
-        ),
-        Stage(
-            "cu", "cu",
-            enter=lambda c: gpu_code.print_module(c["gpu"]),
-            verify=lambda c: gpu_code.check_sources(c["cu"], c["gpu"]),
-            render=gpu_code.dump_sources,
-            parse=lambda text, c: gpu_code.read_sources(text),
-        ),
-    ),
-}  # fmt: skip
-_BY_NAME = {stage.name: stage for stage in (*MIDDLE, *(s for ss in CODE.values() for s in ss))}
 
 
 def stages_for(target: Target) -> tuple[Stage, ...]:
     """The stages in order, for a target."""
-    if target.kind not in CODE:
-        raise UserError(f"there is no code generator for {target.name} yet")
-    return MIDDLE + CODE[target.kind]
-
-
-def file_name(stage: str) -> str:
-    """The file that a stage's dump goes to."""
-    return f"{stage}.{_BY_NAME[stage].extension}"
+    return MIDDLE + generator_for(target).stages
 
 
 def run_pipeline(compilation: Compilation, until: str | None = None) -> Compilation:
@@ -223,6 +135,7 @@ def run_pipeline(compilation: Compilation, until: str | None = None) -> Compilat
 
 def _enter(stage: Stage, compilation: Compilation) -> None:
     override = compilation.overrides.get(stage.name)
+    compilation.stages[stage.name] = stage
     try:
         if override is None:
             compilation.values[stage.name] = stage.enter(compilation)

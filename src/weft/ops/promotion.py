@@ -30,6 +30,13 @@ from weft.foundation.errors import SpecViolation
 DEFAULT_FLOAT: Final = F32
 DEFAULT_INTEGER: Final = SI64
 DEFAULT_COMPLEX: Final = CF32
+DEFAULTS: Final[dict[type, DType]] = {
+    bool: I1,
+    int: DEFAULT_INTEGER,
+    float: DEFAULT_FLOAT,
+    complex: DEFAULT_COMPLEX,
+}
+"""The dtype of a Python number that nothing stands beside."""
 _RANK = {Kind.BOOL: 0, Kind.UNSIGNED: 1, Kind.SIGNED: 1, Kind.FLOAT: 2, Kind.COMPLEX: 3}
 
 

@@ -64,14 +64,14 @@ class Workshop:
         self._note(region, tape)
         return region
 
-    def finished(self, tape: Tape, ids: Sequence[int], results: Sequence[Term]) -> Program:
+    def finished(self, tape: Tape, results: Sequence[Term]) -> Program:
         """The program with this tape as its entry function."""
         main = self.program.main
         result_ids = tuple(map(tape.plain_id, results))
         function = Function(
             main.name,
             tuple(tape.parameters),
-            tuple(ids),
+            tuple(tape.parameter_ids),
             tuple(tape.types[value_id] for value_id in result_ids),
             tuple(tape.body),
             main.hints,
@@ -96,6 +96,7 @@ class Tape:
         self.shop = shop
         self.scope = BodyScope(shop.regions, set(bound))
         self.parameters: list[ValueType] = []
+        self.parameter_ids: list[int] = []
         self.body: list[Instruction] = []
         self.types: dict[int, ValueType] = {}
         self.line = ""
@@ -108,7 +109,8 @@ class Tape:
 
     def parameter(self, kind: ValueType, value_id: int | None = None) -> Term:
         self.parameters.append(kind)
-        return self._defined(kind, next(self._ids) if value_id is None else value_id)
+        self.parameter_ids.append(next(self._ids) if value_id is None else value_id)
+        return self._defined(kind, self.parameter_ids[-1])
 
     def _defined(self, kind: ValueType, value_id: int) -> Term:
         self.types[value_id] = kind

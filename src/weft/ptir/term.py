@@ -234,6 +234,18 @@ class Term:
             pad_value=scalar_literal(value, self.dtype),
         )  # fmt: skip
 
+    def shifted(self, axis: int, steps: int, fill: Number) -> Term:
+        """The elements moved along an axis, up or down; a number comes in behind them."""
+        extent = self.shape[axis]
+        if isinstance(extent, Symbol):
+            raise unknown_size(extent)
+        if abs(steps) >= extent:
+            return self.like(fill)
+        kept = self.part(axis, max(-steps, 0), extent - abs(steps))
+        low, high = [0] * self.rank, [0] * self.rank
+        low[axis], high[axis] = max(steps, 0), max(-steps, 0)
+        return kept.pad(low, high, value=fill)
+
     def placed(self, starts: Sequence[int], dims: Sequence[Dim]) -> Term:
         """Zeros of shape `dims` with this term in them from `starts` on."""
         if tuple(dims) == self.shape:

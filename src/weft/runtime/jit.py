@@ -27,6 +27,16 @@ def host_cpu() -> tuple[str, str, str]:
     return llvm.get_process_triple(), llvm.get_host_cpu_name(), features
 
 
+def fault_of(text: str) -> str | None:
+    """What is wrong with a module; None where LLVM understands it."""
+    _initialise()
+    try:
+        llvm.parse_assembly(text).verify()
+    except RuntimeError as error:
+        return " ".join(str(error).split())
+    return None
+
+
 def compile_object(text: str, cpu: tuple[str, str, str] | None = None, level: int = 3) -> bytes:
     """The object code of a module, optimised for a processor (this one unless told)."""
     triple, name, features = cpu or host_cpu()

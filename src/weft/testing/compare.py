@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from weft.driver.backends import Backend
 from weft.driver.execute import run
-from weft.foundation.errors import WeftError
+from weft.foundation.errors import PluginFault, Unimplemented, WeftError
 from weft.ptir.ir import Instruction, Program
 from weft.ptir.op import Op
 from weft.ptir.ops.linear_algebra import Eigh, Qr, Svd
@@ -67,10 +67,15 @@ class Deviation:
     around: tuple[str, ...] = ()
     """The control-flow instructions around it, the outermost first."""
 
-    def __str__(self) -> str:
+    @property
+    def position(self) -> str:
+        """The place and the instructions around it, a line each."""
         part = f", element {self.element}" if self.element is not None else ""
         path = "".join(f"\n  inside {place}" for place in reversed(self.around))
-        return f"{self.place}{part}{path}\n  {self.comparison.reason}"
+        return f"{self.place}{part}{path}"
+
+    def __str__(self) -> str:
+        return f"{self.position}\n  {self.comparison.reason}"
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,8 @@ class Report:
     """One for each (flattened) result of the program; none when the backend failed."""
     failure: str = ""
     """The error that the backend raised, if it did."""
+    unimplemented: bool = False
+    """Whether that error is `Unimplemented`: then the backend differs in nothing."""
     deviation: Deviation | None = None
 
     @property
@@ -95,12 +102,14 @@ class Report:
             return f"{self.backend} agrees with reference on {count} {noun}"
         lines = [f"{self.backend} differs from reference"]
         if self.failure:
-            lines = [f"{self.backend} fails: {self.failure}"]
+            verb = "refuses the program" if self.unimplemented else "fails"
+            lines = [f"{self.backend} {verb}: {self.failure}"]
         for index, result in enumerate(self.results):
             if not result.passed:
                 lines.append(f"result {index}: {result.reason}")
         if self.deviation is not None:
-            lines.append(f"first at {self.deviation}")
+            said = self.failure and self.deviation.comparison.reason.endswith(self.failure)
+            lines.append(f"first at {self.deviation.position if said else self.deviation}")
         return "\n".join(lines)
 
 
@@ -116,10 +125,11 @@ def compare(
 def disagrees(
     program: Program, inputs: Sequence[Any], backend: str | Backend, *, seed: int = 0
 ) -> bool:
-    """Whether a backend fails on a program or gives results out of bounds. No place is looked
-    for."""
+    """Whether a backend fails on a program or gives results out of bounds; one that refuses it as
+    `Unimplemented` does neither. No place is looked for."""
     verify(program)
-    return not _report(settle(program, inputs), backend, seed).agrees
+    report = _report(settle(program, inputs), backend, seed)
+    return not report.agrees and not report.unimplemented
 
 
 def _compare(case: Case, backend: str | Backend, seed: int) -> Report:
@@ -133,20 +143,24 @@ def _report(case: Case, backend: str | Backend, seed: int) -> Report:
     """The results alone; no place is looked for."""
     name = backend if isinstance(backend, str) else backend.name
     outcome = _outcome(case, backend, seed)
-    if isinstance(outcome, str):
-        return Report(name, (), outcome)
+    if isinstance(outcome, Exception):
+        return Report(name, (), _told(outcome), isinstance(outcome, Unimplemented))
     judged = _judge(case, outcome, _targets(case, seed))
     return Report(name, tuple(found for value in judged for found in value))
 
 
-def _outcome(case: Case, backend: str | Backend, seed: int) -> list[Array] | str:
+def _outcome(case: Case, backend: str | Backend, seed: int) -> list[Array] | Exception:
     """The backend's results, or the error it raised. Any error: backends are being tested here."""
     try:
         return run(case.program, case.inputs, backend=backend, seed=seed)
-    except WeftError as error:
-        return str(error)
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
+        return error
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, PluginFault):
+        return f"it {error.what}"
+    return str(error) if isinstance(error, WeftError) else f"{type(error).__name__}: {error}"
 
 
 # -- judging results -----------------------------------------------------------------------------
@@ -263,7 +277,7 @@ def _among_all(
 ) -> Deviation | None:
     """The first deviation when every value is a result."""
     outcome = _outcome(whole, backend, seed)
-    if isinstance(outcome, str):
+    if isinstance(outcome, Exception):
         return None
     judged = _judge(whole, outcome, targets)
     for instruction, comparisons in zip(whole.main.body, judged, strict=True):
@@ -293,8 +307,8 @@ def _among_prefixes(
     def deviation(count: int) -> Deviation | None:
         instruction = case.main.body[count - 1]
         outcome = _outcome(replace(case, program=prefix(case.program, count)), backend, seed)
-        if isinstance(outcome, str):
-            failed = Comparison(False, f"the backend fails: {outcome}")
+        if isinstance(outcome, Exception):
+            failed = Comparison(False, f"the backend fails: {_told(outcome)}")
             return _deviation(case, instruction, [failed])
         return _deviation(case, instruction, _judge_value(instruction, outcome, targets[count - 1]))
 

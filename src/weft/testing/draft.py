@@ -8,7 +8,7 @@ inputs will have.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,7 @@ from weft.testing.facts import Facts
 
 Array = NDArray[Any]
 OpMaker = Callable[[BodyBuilder], Op]
+FIRST_CANDIDATES, LAST_CANDIDATES = 64, 192
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,11 +104,14 @@ class Symbols:
 
 @dataclass(frozen=True)
 class Mark:
-    """A state of a draft to which it can return."""
+    """A state of a draft to which it can return: how much of everything there was."""
 
-    counts: tuple[int, int, int, int, int]
-    bound: frozenset[Symbol]
-    uses: Mapping[int, int]
+    steps: int
+    inputs: int
+    items: int
+    bundles: int
+    bindings: int
+    values: int
 
 
 class Draft:
@@ -116,6 +120,8 @@ class Draft:
     def __init__(self, symbols: Symbols, bound: set[Symbol]) -> None:
         self.symbols = symbols
         self.bound = bound
+        self._bindings: list[Symbol] = []
+        """What this draft has added to `bound`, in order."""
         self.steps: list[Step] = []
         self.inputs: list[Input] = []
         self.items: list[Item] = []
@@ -129,21 +135,34 @@ class Draft:
     # -- returning to an earlier state -----------------------------------------------------------
 
     def mark(self) -> Mark:
-        counts = (
-            len(self.steps), len(self.inputs), len(self.items), len(self.bundles), self._count
-        )  # fmt: skip
-        return Mark(counts, frozenset(self.bound), dict(self.uses))
+        lists = (self.steps, self.inputs, self.items, self.bundles, self._bindings)
+        return Mark(*map(len, lists), self._count)
 
     def back_to(self, mark: Mark) -> None:
-        """Forget everything since the mark."""
-        lists: tuple[list[Any], ...] = (self.steps, self.inputs, self.items, self.bundles)
-        for entries, count in zip(lists, mark.counts, strict=False):
-            del entries[count:]
-        self._count = mark.counts[-1]
-        self.bound = set(mark.bound)
-        self.uses = Counter(mark.uses)
+        """Forget everything since the mark; it costs as much as there is to forget."""
+        for step in self.steps[mark.steps :]:
+            self.uses.subtract(_ids(step.operands))
+        self.uses = +self.uses if mark.steps < len(self.steps) else self.uses
+        self.bound.difference_update(self._bindings[mark.bindings :])
+        del self.steps[mark.steps :], self.inputs[mark.inputs :], self.items[mark.items :]
+        del self.bundles[mark.bundles :], self._bindings[mark.bindings :]
+        self._count = mark.values
+
+    def _bind(self, kind: ValueType) -> None:
+        for symbol in symbols_of(kind):
+            if symbol not in self.bound:
+                self.bound.add(symbol)
+                self._bindings.append(symbol)
 
     # -- values ----------------------------------------------------------------------------------
+
+    @property
+    def candidates(self) -> list[Item]:
+        """The values among which operands are looked for: all of a short program, and of a long
+        one the first and the last, so that the search does not grow with the program."""
+        if len(self.items) <= FIRST_CANDIDATES + LAST_CANDIDATES:
+            return self.items
+        return self.items[:FIRST_CANDIDATES] + self.items[-LAST_CANDIDATES:]
 
     def size(self, dim: Dim) -> int:
         return self.symbols.sizes[dim.name] if isinstance(dim, Symbol) else dim
@@ -154,7 +173,7 @@ class Draft:
     def parameter(self, kind: ValueType, facts: Sequence[Facts]) -> Item | Bundle:
         """The next value that is defined from outside."""
         made = self._value(kind, facts)
-        self.bound.update(symbols_of(kind))
+        self._bind(kind)
         self._keep(made)
         return made
 
@@ -176,9 +195,9 @@ class Draft:
         """One instruction of a known type. A hidden one is not used any further on its own."""
         uses = tuple(item.operand for item in operands)
         self.steps.append(Step(self._count, make, uses, output))
-        self.uses.update(o.id for o in uses if not isinstance(o, TensorLiteral))
+        self.uses.update(_ids(uses))
         made = self._value(output, facts)
-        self.bound.update(symbols_of(output))
+        self._bind(output)
         if not hidden:
             self._keep(made)
         return made
@@ -251,6 +270,11 @@ class Draft:
             operands = [_find(builder, values, operand) for operand in step.operands]
             values[step.id] = builder.append(step.make(builder), operands, step.output)
         return [_find(builder, values, item.operand) for item in results]
+
+
+def _ids(operands: Sequence[Operand]) -> Iterator[int]:
+    """The values that operands use."""
+    return (operand.id for operand in operands if not isinstance(operand, TensorLiteral))
 
 
 def _find(builder: BodyBuilder, values: Mapping[int, Value], operand: Operand) -> Value:

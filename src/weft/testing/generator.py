@@ -178,7 +178,7 @@ class Generator:
     ) -> Item:  # fmt: skip
         """A value of one of the dtypes that passes `ok`; a new one has a shape from `shape`."""
         allowed = self._preferred(self.dtypes(dtypes))
-        found = [i for i in self.draft.items if i.dtype in allowed and (ok is None or ok(i))]
+        found = [i for i in self.draft.candidates if i.dtype in allowed and (ok is None or ok(i))]
         if found and self.choices.chance(0.85):
             good = [item for item in found if want.accepts(item.facts)]
             source = good if good and self.choices.chance(0.7) else found
@@ -206,7 +206,7 @@ class Generator:
         if kind.dtype not in self.rules.dtypes:
             raise Skip
         again = self.choices.chance(0.1)
-        found = [i for i in self.draft.items if i.type == kind and (again or i is not besides)]
+        found = [i for i in self.draft.candidates if i.type == kind and (again or i is not besides)]
         good = [item for item in found if want.accepts(item.facts)]
         if good and self.choices.chance(0.75):
             return self.choices.choose(good)
@@ -214,7 +214,7 @@ class Generator:
             fitted = self.fit(self.choices.choose(found), want)
             if fitted is not None:
                 return fitted
-        narrow = [i for i in self.draft.items if self._widens(i, kind) and want.accepts(i.facts)]
+        narrow = [i for i in self.draft.candidates if self._widens(i, kind) and want.accepts(i.facts)]
         if narrow and self.choices.chance(0.7):
             return self.broadcast(self.choices.choose(narrow), kind.shape)
         return self.new(kind.dtype, kind.shape, want)

@@ -14,6 +14,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from weft.driver.execute import check_seed
+from weft.driver.plugins import described
 from weft.foundation.dtypes import ALL, DType, as_dtype, in_order
 from weft.foundation.errors import UserError
 from weft.ptir.ir import Program, Ref
@@ -25,7 +27,7 @@ from weft.testing.draft import Bundle, Draft, Item, Symbols
 from weft.testing.generator import Generator, Rules, Setting
 from weft.testing.generators import GENERATORS, grow
 
-MAX_SEED = 2**64 - 1
+MAX_SIZE = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -60,11 +62,17 @@ def random_program(
     the program may contain, for backends that do not have everything; nothing else occurs in it.
     Without `control_flow` there are no regions, without `dynamic` no symbols.
     """
-    if not 0 <= seed <= MAX_SEED:
-        raise UserError(f"seed {seed} is not a whole number from 0 to 2^64 - 1")
+    seed, size = check_seed(seed), _whole(size, "size")
     rules = rules_for(ops, dtypes, control_flow=control_flow, dynamic=dynamic)
     draft, results = drafted(seed, size, rules)
     return RandomCase(draft.build("main", results), draft.arrays(), seed)
+
+
+def _whole(value: Any, what: str) -> int:
+    whole = hasattr(value, "__index__") and not isinstance(value, bool)
+    if not whole or not 0 <= int(value) <= MAX_SIZE:
+        raise UserError(f"{what} {described(value)} is not a whole number from 0 to {MAX_SIZE:,}")
+    return int(value)
 
 
 def rules_for(

@@ -35,20 +35,32 @@ Scalar: TypeAlias = bool | int | float | complex
 
 
 class Fn(Enum):
-    """Functions of elements. Their meaning is the PTIR op of the same name."""
+    """Functions of elements. Their meaning is that of the same name in `foundation.functions`."""
 
     NEG = "neg"
     ABS = "abs"
-    EXP = "exp"
-    EXP2 = "exp2"
-    LOG = "log"
-    LOG2 = "log2"
     SQRT = "sqrt"
     RSQRT = "rsqrt"
     RECIP = "recip"
+    EXP = "exp"
+    EXP2 = "exp2"
+    EXPM1 = "expm1"
+    LOG = "log"
+    LOG2 = "log2"
+    LOG10 = "log10"
+    LOG1P = "log1p"
     SIN = "sin"
     COS = "cos"
+    TAN = "tan"
+    ASIN = "asin"
+    ACOS = "acos"
+    ATAN = "atan"
+    SINH = "sinh"
+    COSH = "cosh"
     TANH = "tanh"
+    ASINH = "asinh"
+    ACOSH = "acosh"
+    ATANH = "atanh"
     ERF = "erf"
     RELU = "relu"
     GELU = "gelu"
@@ -56,6 +68,7 @@ class Fn(Enum):
     FLOOR = "floor"
     CEIL = "ceil"
     TRUNC = "trunc"
+    ROUND = "round"
     NOT = "not"
     ADD = "add"
     SUB = "sub"
@@ -63,6 +76,18 @@ class Fn(Enum):
     DIV = "div"
     MAX = "max"
     MIN = "min"
+    POW = "pow"
+    FMOD = "fmod"
+    ATAN2 = "atan2"
+    HYPOT = "hypot"
+    LOGADDEXP = "logaddexp"
+    COPYSIGN = "copysign"
+    NEXTAFTER = "nextafter"
+    AND = "and"
+    OR = "or"
+    XOR = "xor"
+    SHIFT_LEFT = "shift_left"
+    SHIFT_RIGHT = "shift_right"
     LT = "lt"
     LE = "le"
     EQ = "eq"
@@ -75,13 +100,15 @@ class Fn(Enum):
 
 
 COMPARISONS = frozenset({Fn.LT, Fn.LE, Fn.EQ, Fn.GE, Fn.GT, Fn.NE})
-UNARY = frozenset(
-    {
-        Fn.NEG, Fn.ABS, Fn.EXP, Fn.EXP2, Fn.LOG, Fn.LOG2, Fn.SQRT, Fn.RSQRT, Fn.RECIP, Fn.SIN,
-        Fn.COS, Fn.TANH, Fn.ERF, Fn.RELU, Fn.GELU, Fn.SILU, Fn.FLOOR, Fn.CEIL, Fn.TRUNC, Fn.NOT,
-    }
-)  # fmt: skip
-BINARY = frozenset(Fn) - UNARY
+ARITHMETIC = frozenset({Fn.ADD, Fn.SUB, Fn.MUL, Fn.DIV, Fn.MAX, Fn.MIN})
+BITWISE = frozenset({Fn.AND, Fn.OR, Fn.XOR, Fn.SHIFT_LEFT, Fn.SHIFT_RIGHT})
+BINARY = (
+    COMPARISONS
+    | ARITHMETIC
+    | BITWISE
+    | {Fn.POW, Fn.FMOD, Fn.ATAN2, Fn.HYPOT, Fn.LOGADDEXP, Fn.COPYSIGN, Fn.NEXTAFTER}
+)
+UNARY = frozenset(Fn) - BINARY
 
 
 class ReduceFn(Enum):

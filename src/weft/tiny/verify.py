@@ -62,12 +62,17 @@ Problem = tuple[str, str]
 _DEFINED: Final = {
     **dict.fromkeys(UNARY, FLOATS | COMPLEX),
     **dict.fromkeys((Fn.NEG, Fn.ABS), NUMBERS),
-    **dict.fromkeys((Fn.ERF, Fn.FLOOR, Fn.CEIL, Fn.TRUNC, Fn.GELU, Fn.SILU), FLOATS),
+    **dict.fromkeys((Fn.ERF, Fn.GELU, Fn.SILU), FLOATS),
+    **dict.fromkeys((Fn.FLOOR, Fn.CEIL, Fn.TRUNC, Fn.ROUND), FLOATS),
     Fn.RELU: INTEGERS | FLOATS,
     Fn.NOT: INTEGERS | BOOL,
-    **dict.fromkeys((Fn.ADD, Fn.SUB, Fn.MUL, Fn.DIV), NUMBERS),
+    **dict.fromkeys((Fn.ADD, Fn.SUB, Fn.MUL, Fn.DIV, Fn.POW), NUMBERS),
     **dict.fromkeys((Fn.MAX, Fn.MIN, Fn.LT, Fn.LE, Fn.GE, Fn.GT), ORDERED),
     **dict.fromkeys((Fn.EQ, Fn.NE), NUMBERS | BOOL),
+    **dict.fromkeys((Fn.ATAN2, Fn.HYPOT, Fn.LOGADDEXP, Fn.COPYSIGN, Fn.NEXTAFTER), FLOATS),
+    Fn.FMOD: INTEGERS | FLOATS,
+    **dict.fromkeys((Fn.AND, Fn.OR, Fn.XOR), INTEGERS | BOOL),
+    **dict.fromkeys((Fn.SHIFT_LEFT, Fn.SHIFT_RIGHT), INTEGERS),
 }
 
 

@@ -7,7 +7,20 @@ import pytest
 
 from tests.support import apply, random_array
 from weft.foundation import functions
-from weft.foundation.dtypes import ALL, BF16, F16, F32, F64, FP8_E4M3, I1, SI8, SI32, UI8, DType
+from weft.foundation.dtypes import (
+    ALL,
+    BF16,
+    F16,
+    F32,
+    F64,
+    FP8_E4M3,
+    I1,
+    SI4,
+    SI8,
+    SI32,
+    UI8,
+    DType,
+)
 from weft.foundation.errors import InternalError, SpecViolation
 from weft.ptir import Program
 from weft.ptir.builder import Builder
@@ -19,6 +32,9 @@ SPELLINGS = {
     "max": "maximum",
     "min": "minimum",
     "not": "bitwise_not",
+    "and": "bitwise_and",
+    "or": "bitwise_or",
+    "xor": "bitwise_xor",
 }
 COMPARED = {
     "lt": "less", "le": "less_equal", "eq": "equal", "ge": "greater_equal", "gt": "greater",
@@ -63,11 +79,21 @@ def test_functions_of_floats(fn: str, dtype: DType) -> None:
         same(functions.unary(fn, dtype, x), apply(op_of(fn, dtype, 1), x))
 
 
-@pytest.mark.parametrize("dtype", [*FLOATS, SI32, SI8, UI8], ids=str)
-@pytest.mark.parametrize("fn", sorted({*functions.BINARY, *functions.COMPARISONS}))
+FLOATS_ONLY = {"atan2", "hypot", "logaddexp", "copysign", "nextafter"}
+INTEGERS_ONLY = {"and", "or", "xor", "shift_left", "shift_right"}
+ALL_PAIRS = {*functions.BINARY, *functions.COMPARISONS}
+PAIRS = [
+    *((fn, dtype) for fn in sorted(ALL_PAIRS - INTEGERS_ONLY) for dtype in FLOATS),
+    *((fn, dtype) for fn in sorted(ALL_PAIRS - FLOATS_ONLY) for dtype in (SI32, SI8, UI8, SI4)),
+]
+
+
+@pytest.mark.parametrize(("fn", "dtype"), PAIRS, ids=str)
 def test_functions_of_pairs(fn: str, dtype: DType) -> None:
     x, y = random_array(dtype, (200,), 1), random_array(dtype, (200,), 2)
-    y = np.where(y == 0, np.asarray(3, y.dtype), y) if dtype.is_integer else y
+    if dtype.is_integer:
+        # Divisors are not zero; exponents and amounts are not negative.
+        y = np.asarray(np.abs(y.astype(np.int64)) % 7 + 1).astype(y.dtype)
     with np.errstate(all="ignore"):
         same(functions.binary(fn, dtype, x, y), apply(op_of(fn, dtype, 2), x, y))
 

@@ -10,7 +10,7 @@ import pytest
 import weft
 from tests.unit.testing.faulty import FaultyBackend
 from weft.driver.reference import ReferenceBackend, ReferenceExecutable
-from weft.foundation.errors import SpecViolation
+from weft.foundation.errors import SpecViolation, Unimplemented
 from weft.ptir import Builder, Program
 from weft.ptir.streams import assign_streams
 from weft.testing import Report, compare, disagrees, random_program
@@ -139,11 +139,32 @@ def test_a_backend_that_fails_is_reported_with_the_instruction() -> None:
     program, inputs = chain()
     report = compare(program, inputs, Crashing())
     assert not report.agrees
-    assert report.failure == "RuntimeError: no such kernel"
+    assert report.failure == "it failed in compile with RuntimeError: no such kernel"
     assert report.deviation is not None
     assert report.deviation.instruction.id == 3
-    assert "the backend fails: RuntimeError: no such kernel" in str(report)
+    assert str(report).count("no such kernel") == 1
     assert disagrees(program, inputs, Crashing())
+
+
+class Refusing(ReferenceBackend):
+    name = "refusing"
+
+    def compile(self, program: Program) -> ReferenceExecutable:
+        if any(i.op.mnemonic == "exp" for i in program.main.body):
+            raise Unimplemented("exp", "not today")
+        return super().compile(program)
+
+
+def test_a_backend_that_refuses_a_program_does_not_differ() -> None:
+    program, inputs = chain()
+    report = compare(program, inputs, Refusing())
+    assert not report.agrees
+    assert report.unimplemented
+    lines = str(report).splitlines()
+    assert lines[0] == "refusing refuses the program: Unimplemented exp: not today"
+    assert lines[1].startswith("first at %3 = exp(%2) in function @main")
+    assert len(lines) == 2
+    assert not disagrees(program, inputs, Refusing())
 
 
 # -- control flow --------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from tests.unit.testing.faulty import FaultyBackend
 from weft.cli import arrays, main
 from weft.driver import backends
 from weft.foundation.dtypes import ALL
-from weft.foundation.errors import UserError
+from weft.foundation.errors import Unimplemented, UserError
 from weft.ptir import Builder, Program, save
 from weft.testing import random_inputs
 
@@ -88,6 +88,40 @@ def test_reduce_prints_a_script(run: Weft, file: Path) -> None:
     with pytest.raises(SystemExit) as done:
         exec(compile(script, "script.py", "exec"), {"__name__": "__main__"})
     assert done.value.code
+
+
+class NeedsTanh(FaultyBackend):
+    """Differs in tanh, and refuses every program without one."""
+
+    def compile(self, program: Program) -> Any:
+        if not any(i.op.mnemonic == "tanh" for i in program.main.body):
+            raise Unimplemented("program", "it has no tanh")
+        return super().compile(program)
+
+
+def test_a_refusal_is_not_reduced(
+    run: Weft, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = NeedsTanh("tanh")
+    monkeypatch.setitem(backends.REGISTRY.registered, backend.name, backend)
+    b = Builder()
+    save(b.build(b.exp(b.param("f32", [2]))), tmp_path / "exp.txt")
+    code, out, err = run("compare", tmp_path / "exp.txt", "--backend", backend.name, "--reduce")
+    assert code == 1
+    assert out.startswith(f"{backend.name} refuses the program: Unimplemented program: it has no t")
+    assert out.count("it has no tanh") == 1
+    assert "import weft" not in out
+    assert err == "there is nothing to reduce: the backend gives no results that could differ\n"
+
+
+def test_a_difference_is_not_reduced_to_a_refusal(
+    run: Weft, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = NeedsTanh("tanh")
+    monkeypatch.setitem(backends.REGISTRY.registered, backend.name, backend)
+    code, out, _ = run("compare", file, "--backend", backend.name, "--reduce")
+    assert code == 1
+    assert "= tanh(" in out[out.index('"""Does') :]
 
 
 def test_mistakes_are_sentences(run: Weft, file: Path, tmp_path: Path) -> None:

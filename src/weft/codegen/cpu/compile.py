@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from weft.codegen.cpu import ir
-from weft.codegen.cpu.elements import FUNCTIONS, supported
+from weft.codegen.cpu.elements import FUNCTIONS
+from weft.codegen.cpu.formats import supported
 from weft.codegen.cpu.from_region import lower_kernel
 from weft.codegen.cpu.tiling import tiling_of
 from weft.foundation.errors import Finding

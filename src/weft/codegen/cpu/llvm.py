@@ -15,9 +15,10 @@ from typing import TypeAlias, TypeVar
 
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.code import Code, Val, number
-from weft.codegen.cpu.elements import Elements, compute_type, storage_type
+from weft.codegen.cpu.elements import Elements
+from weft.codegen.cpu.formats import compute_type, storage_type
 from weft.codegen.cpu.ir import LoopKind
-from weft.foundation.dtypes import DType, Kind
+from weft.foundation.dtypes import SI64, DType, Kind
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import Axis, Expr, FloorDiv, Guard, bounds, coefficient, constant
 
@@ -65,6 +66,7 @@ class _Emitter:
         self.routine = routine
         self.code = Code()
         self.elements = Elements(self.code)
+        self.formats = self.elements.formats
         self.variables: dict[str, Val | int] = {}
         self.ranges: dict[str, tuple[int, int]] = {}
         self.lane_var: tuple[str, int] | None = None
@@ -237,7 +239,7 @@ class _Emitter:
         if load.guards:
             value = self._guarded(load, dtype, kind)
         else:
-            value = self.elements.from_storage(
+            value = self.formats.from_storage(
                 self._plain_load(load.buffer, load.address, kind, dtype), dtype
             )
         self._define(load.name, value, dtype)
@@ -261,13 +263,13 @@ class _Emitter:
         code, base = self.code, self.pointers[load.buffer]
         varies = any(self._step(e) != 0 for e in (load.address, *(g.expr for g in load.guards)))
         lanes = self.lane_var[1] if self.lane_var and varies else 1
-        fill = number(load.fill or 0, compute_type(dtype))  # type: ignore[arg-type]
+        fill = _number(load.fill, dtype)
         parts = []
         for lane in range(lanes):
             inside = self._inside(load.guards, lane)
             address = code.select(inside, self._index(load.address, lane), number(0, "i64"))
             raw = code.load(kind, code.pointer(base, kind, address), 1, dtype.storage_bytes)
-            parts.append(code.select(inside, self.elements.from_storage(raw, dtype), fill))
+            parts.append(code.select(inside, self.formats.from_storage(raw, dtype), fill))
         return code.gather_lanes(parts) if lanes > 1 else parts[0]
 
     def _inside(self, guards: tuple[Guard, ...], lane: int) -> Val:
@@ -285,7 +287,7 @@ class _Emitter:
         code = self.code
         dtype = self.routine.dtype_of(store.buffer)
         kind, base, align = storage_type(dtype), self.pointers[store.buffer], dtype.storage_bytes
-        value = self.elements.to_storage(self._value(store.value), dtype)
+        value = self.formats.to_storage(self._value(store.value), dtype)
         step = self._step(store.address)
         if self.lane_var is None or (step == 0 and value.lanes == 1):
             code.store(value, code.pointer(base, kind, self._index(store.address)), align)
@@ -302,8 +304,7 @@ class _Emitter:
 
     def _let(self, let: ir.Let) -> None:
         if let.fn == "const":
-            scalar = compute_type(let.dtype)
-            value = number(let.value or 0, scalar)  # type: ignore[arg-type]
+            value = _number(let.value, let.dtype)
         elif let.fn == "index":
             value = self._index_value(let.index or constant(0), let.dtype)
         else:
@@ -318,11 +319,7 @@ class _Emitter:
         lanes = self.lane_var[1] if self.lane_var and self._step(expr) != 0 else 1
         parts = [self._index(expr, lane) for lane in range(lanes)]
         value = self.code.gather_lanes(parts) if lanes > 1 else parts[0]
-        if dtype.is_float:
-            wide = self.code.convert("sitofp", value, compute_type(dtype))
-            return self.elements.rounded(wide, dtype)
-        scalar = compute_type(dtype)
-        return value if scalar == "i64" else self.code.convert("trunc", value, scalar)
+        return self.formats.cast(value, SI64, dtype)
 
     def _report_zero(self, divisor: Val) -> None:
         """Note a division by zero in the error word; the caller raises it."""
@@ -336,9 +333,8 @@ class _Emitter:
 
     def _init(self, init: ir.Init) -> None:
         lanes = next((n for _, n, kind in init.loops if kind is LoopKind.LANES), 1)
-        scalar = compute_type(init.dtype)
         first = _identity(init.fn, init.dtype) if init.start is None else init.start
-        start = number(first, scalar, lanes)  # type: ignore[arg-type]
+        start = _number(first, init.dtype, lanes)
         counts = [n for _, n, kind in init.loops if kind is LoopKind.UNROLLED]
         slots = {}
         for place in itertools.product(*map(range, counts)):
@@ -447,6 +443,13 @@ def tree(values: list[Item], combine: Callable[[Item, Item], Item]) -> Item:
         pairs = itertools.zip_longest(values[::2], values[1::2])
         values = [a if b is None else combine(a, b) for a, b in pairs]
     return values[0]
+
+
+def _number(value: ir.Scalar | None, dtype: DType, lanes: int = 1) -> Val:
+    """A constant in the compute type of a dtype; nothing is 0."""
+    if isinstance(value, complex):
+        raise InternalError(f"{value} is no number of {dtype}")
+    return number(0 if value is None else value, compute_type(dtype), lanes)
 
 
 def _identity(fn: str, dtype: DType) -> bool | int | float:

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from weft.codegen.gpu import ir
-from weft.codegen.gpu.interp_elements import epilogue, load_element, store_vectors
+from weft.codegen.gpu.interp_elements import epilogue, in_range, load_element, store_vectors
 from weft.codegen.gpu.interp_matrix import (
     apply_mma,
     apply_wgmma,
@@ -430,6 +430,7 @@ class _Strand:
         if guard.any() and (offsets[guard] % 16).any():
             raise Hazard("an asynchronous copy begins at an address that is no multiple of 16")
         index = np.where(guard, offsets, 0)[:, None] + np.arange(16)
+        in_range(source, index[guard])
         data = np.where(guard[:, None], source[index], 0).astype(np.uint8)[mask]
         places = self.block.memory.places(self.places(statement.target)[mask], 16)
         if self.block.memory.awaited[places].any():

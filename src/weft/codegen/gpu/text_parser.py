@@ -7,7 +7,8 @@ makes sense is for `verify.py` to say.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields
 from enum import Enum
 from functools import cache
@@ -24,6 +25,8 @@ from weft.foundation.dtypes import BY_NAME, DType
 from weft.foundation.text import TokenStream, commas
 
 MAX_NESTING: Final = 256
+"""Levels of parentheses; a block counts as several."""
+_BLOCK: Final = 4
 _MARKS: Final = r"<<|>>|<=|>=|==|!=|[][(){}<>=,:*+/%&|^-]"
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _INFIX: Final = {mark: fn for fn, mark in INFIX.items()}
@@ -79,11 +82,14 @@ class _Reader:
             self.tokens.fail("expected a name")
         return self.tokens.name()
 
-    def nested(self) -> None:
-        """One level deeper."""
-        self.depth += 1
+    @contextmanager
+    def nested(self, weight: int = 1) -> Iterator[None]:
+        """A level deeper."""
+        self.depth += weight
         if self.depth > MAX_NESTING:
-            self.tokens.fail(f"expected at most {MAX_NESTING} levels")
+            self.tokens.fail("expected fewer levels")
+        yield
+        self.depth -= weight
 
     # -- kernels and blocks
 
@@ -117,13 +123,12 @@ class _Reader:
         return self.tokens.integer()
 
     def block(self) -> tuple[ir.Stmt, ...]:
-        self.nested()
-        self.tokens.expect("{")
         body: list[ir.Stmt] = []
-        while not self.tokens.accept("}"):
-            at = self.tokens.current.offset
-            body.append(self.as_statement(self.item(), at))
-        self.depth -= 1
+        with self.nested(_BLOCK):
+            self.tokens.expect("{")
+            while not self.tokens.accept("}"):
+                at = self.tokens.current.offset
+                body.append(self.as_statement(self.item(), at))
         return tuple(body)
 
     def as_statement(self, item: Any, at: int) -> ir.Stmt:
@@ -300,19 +305,17 @@ class _Reader:
 
     def scalar(self) -> Scalar:
         tokens = self.tokens
-        self.nested()
-        if tokens.accept("("):
+        if tokens.current.kind == "number":
+            return Lit(tokens.integer())
+        with self.nested():
+            if not tokens.accept("("):
+                return self.named()
             found = self.scalar()
             if tokens.current.text in _INFIX:
                 fn = _INFIX[tokens.take().text]
                 found = Op(fn, found, self.scalar())
             tokens.expect(")")
-        elif tokens.current.kind == "number":
-            found = Lit(tokens.integer())
-        else:
-            found = self.named()
-        self.depth -= 1
-        return found
+            return found
 
     def named(self) -> Scalar:
         """A variable, a word, an entry of a table, or a function of numbers."""

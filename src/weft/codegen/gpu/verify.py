@@ -225,6 +225,7 @@ class _Checker:
 
     def op(self, op: ElementOp) -> None:
         """Use the arguments of a function and define its value."""
+        self.need(op.dtype in HELD, f"kernels cannot hold {op.dtype}", TYPE)
         dtypes = [self.value(name) for name in op.args]
         source = dtypes[0] if dtypes else op.dtype
         if op.fn == "select":

@@ -185,6 +185,9 @@ def _cond(flow: ControlFlow) -> tuple[list[Term], WayBack]:
 
 
 def _branch(flow: ControlFlow, region: Region, wanted: Sequence[bool]) -> Halves:
+    for kind in region.results:
+        if not isinstance(kind, TensorType):
+            raise Unimplemented(f"the result {kind} of a region", "return its elements instead")
     joint = joint_region(flow.calculus, region, wanted, flow.seeded)
     # The arguments are at hand where the way back begins.
     return Halves(flow, joint, {slot: 0 for slot, _ in _parameter_slots(joint)})

@@ -15,6 +15,7 @@ class BitwiseAnd(BinaryFunction):
 
     dtypes = {"lhs": _BITS, "rhs": _BITS}
     function = "and"
+    no_gradient = "integers do not vary smoothly"
 
 
 @extension_op("bitwise_or")
@@ -23,6 +24,7 @@ class BitwiseOr(BinaryFunction):
 
     dtypes = {"lhs": _BITS, "rhs": _BITS}
     function = "or"
+    no_gradient = "integers do not vary smoothly"
 
 
 @extension_op("bitwise_xor")
@@ -31,6 +33,7 @@ class BitwiseXor(BinaryFunction):
 
     dtypes = {"lhs": _BITS, "rhs": _BITS}
     function = "xor"
+    no_gradient = "integers do not vary smoothly"
 
 
 @extension_op("bitwise_not")
@@ -40,6 +43,7 @@ class BitwiseNot(UnaryFunction):
 
     dtypes = {"x": _BITS}
     function = "not"
+    no_gradient = "integers do not vary smoothly"
 
 
 @extension_op("shift_left")
@@ -50,6 +54,7 @@ class ShiftLeft(BinaryFunction):
 
     operands = ("x", "amount")
     dtypes = {"x": INTEGERS, "amount": INTEGERS}
+    no_gradient = "integers do not vary smoothly"
 
 
 @extension_op("shift_right")
@@ -61,3 +66,4 @@ class ShiftRight(BinaryFunction):
 
     operands = ("x", "amount")
     dtypes = {"x": INTEGERS, "amount": INTEGERS}
+    no_gradient = "integers do not vary smoothly"

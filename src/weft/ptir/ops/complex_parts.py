@@ -7,6 +7,7 @@ import numpy as np
 from weft.foundation.dtypes import CF32, CF64, COMPLEX, F32, F64, DType
 from weft.ptir.op import Array, EvalContext, Op, extension_op
 from weft.ptir.rules import same_dtype, same_shape
+from weft.ptir.term import Cotangents, Pullback
 from weft.ptir.types import TensorType
 
 PART: dict[DType, DType] = {CF32: F32, CF64: F64}
@@ -33,6 +34,9 @@ class Real(Part):
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
         return args[0].real.copy()
 
+    def vjp(self, at: Pullback) -> Cotangents:
+        return (at.cotangent.cast(at.operands[0].dtype),)
+
 
 @extension_op("imag")
 class Imag(Part):
@@ -40,6 +44,10 @@ class Imag(Part):
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
         return args[0].imag.copy()
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        g = at.cotangent
+        return (g.like(0).complex(g),)
 
 
 @extension_op("conj")
@@ -56,6 +64,9 @@ class Conj(Op):
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
         return np.asarray(np.conjugate(args[0]))
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        return (at.cotangent.conj(),)
 
 
 @extension_op("complex")
@@ -78,3 +89,6 @@ class Complex(Op):
         result = np.empty(real.shape, np.result_type(real.dtype, np.complex64))
         result.real, result.imag = real, imag
         return result
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        return at.cotangent.real(), at.cotangent.imag()

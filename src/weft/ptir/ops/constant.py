@@ -8,6 +8,7 @@ from weft.foundation.errors import SpecViolation, Unimplemented
 from weft.ptir.literal import TensorLiteral
 from weft.ptir.op import Array, EvalContext, Op, Scope, Value, core_op
 from weft.ptir.schema import Attributes, AttrMap, LiteralOf, String, attr
+from weft.ptir.term import Cotangents, Pullback
 from weft.ptir.types import TensorType, ValueType
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 @core_op(tag=0, spec=None, newtype=True)
 class Constant(Op):
     """A dense tensor literal: row-major, little-endian, one byte an element for i1, si4 and ui4."""
+
+    no_gradient = "it does not depend on anything"
 
     value: TensorLiteral = attr(LiteralOf())
 
@@ -47,3 +50,6 @@ class CustomCall(Op):
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> Value:
         raise Unimplemented(f"custom call {self.target}", "this backend does not know the target")
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        raise Unimplemented(f"the gradient of {self.target}", "Weft does not know what it computes")

@@ -10,10 +10,11 @@ import numpy as np
 
 from weft.foundation import numeric
 from weft.foundation.axes import normalise_axes
-from weft.foundation.dtypes import NUMBERS, SI4, SI8, UI4, UI8, DType, as_dtype
+from weft.foundation.dtypes import F32, NUMBERS, SI4, SI8, UI4, UI8, DType, as_dtype
 from weft.ptir.op import Array, EvalContext, Op, core_op
 from weft.ptir.rules import accumulator, invalid_attribute, same_dim, same_dtype
 from weft.ptir.schema import OPTIONAL_DTYPE, USIZES, attr
+from weft.ptir.term import Cotangents, Pullback, Term
 from weft.ptir.types import TensorType
 
 _PRODUCT_BYTES = 1 << 26
@@ -109,6 +110,53 @@ class DotGeneral(Op):
         columns = _as_matrices(rhs, right.batch, right.contract, right.free)
         total = matrix_product(rows, columns, dtype, accum)
         return numeric.cast(total, accum, self.out_dtype or dtype).reshape(ctx.shape)
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        """Two products of the same kind, accumulated in the wider of the dtypes of the operands and
+        the result."""
+        lhs, rhs = at.operands
+        wide = _wider(lhs.dtype, at.cotangent.dtype)
+        g = at.cotangent.cast(wide)
+        accum = self.accum_dtype if wide is lhs.dtype else None
+        left, right = self._sides(lhs.rank, rhs.rank)
+        batch = tuple(range(len(left.batch)))
+        rows = tuple(range(len(batch), len(batch) + len(left.free)))
+        columns = tuple(range(len(batch) + len(rows), g.rank))
+
+        def product(a: Term, b: Term, **axes: tuple[int, ...]) -> Term:
+            return a.dot_general(b, **axes, accum_dtype=accum, out_dtype=lhs.dtype)
+
+        by_lhs = product(
+            g, rhs.cast(wide).conj(), batch_lhs=batch, batch_rhs=right.batch,
+            contract_lhs=columns, contract_rhs=right.free,
+        )  # fmt: skip
+        by_rhs = product(
+            lhs.cast(wide).conj(), g, batch_lhs=left.batch, batch_rhs=batch,
+            contract_lhs=left.free, contract_rhs=rows,
+        )  # fmt: skip
+        # The axes that were contracted come in the order in which the other operand has them.
+        pairs = list(zip(left.contract, right.contract, strict=True))
+        by_right = [a for a, _ in sorted(pairs, key=lambda pair: pair[1])]
+        by_left = [b for _, b in sorted(pairs)]
+        return (
+            _in_axis_order(by_lhs, [*left.batch, *left.free, *by_right]),
+            _in_axis_order(by_rhs, [*right.batch, *by_left, *right.free]),
+        )
+
+
+def _in_axis_order(x: Term, axes: Sequence[int]) -> Term:
+    """`x`, whose axis `i` belongs at `axes[i]`, with every axis where it belongs."""
+    return x.transpose([axes.index(axis) for axis in range(x.rank)])
+
+
+def _wider(operand: DType, result: DType) -> DType:
+    """The dtype of the operands' class in which neither loses digits."""
+    if operand.is_complex or result.is_complex:
+        # A cast between real and complex numbers keeps the real part; so does its adjoint.
+        return operand
+    if operand.bits == result.bits and operand is not result:
+        return F32
+    return max(operand, result, key=lambda dtype: dtype.bits)
 
 
 def _others(rank: int, taken: Sequence[int]) -> tuple[int, ...]:

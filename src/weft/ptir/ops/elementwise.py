@@ -3,8 +3,9 @@ broadcasting."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from weft.foundation.dtypes import ANY, BOOL, COMPLEX, FLOATS, I1, NUMBERS, ORDE
 from weft.ptir.op import Array, EvalContext, Op, core_op
 from weft.ptir.rules import same_dtype, same_shape
 from weft.ptir.schema import Choice, DTypeOf, WireEnum, attr
+from weft.ptir.term import Cotangents, Pullback, Term
 from weft.ptir.types import TensorType
 
 
@@ -63,6 +65,19 @@ _UNARY: Mapping[UnaryFn, tuple[str, frozenset[DType]]] = {
 }
 """The function by its name, and the dtypes it is defined for."""
 
+Derivative: TypeAlias = Callable[[Term, Term], Term]
+"""The derivative of a function at `x`, where its value is `y`."""
+
+_DERIVATIVES: Mapping[UnaryFn, Derivative] = {
+    UnaryFn.ABS: lambda x, y: x.sign(),
+    UnaryFn.EXP: lambda x, y: y,
+    UnaryFn.LOG: lambda x, y: x.reciprocal(),
+    UnaryFn.TANH: lambda x, y: 1 - y * y,
+    UnaryFn.ERF: lambda x, y: 2 / math.sqrt(math.pi) * (-(x * x)).exp(),
+    UnaryFn.RSQRT: lambda x, y: -0.5 * y * y * y,
+    UnaryFn.RECIPROCAL: lambda x, y: -(y * y),
+}
+
 
 @core_op(tag=1, spec=None, newtype=True)
 class ElementwiseUnary(Op):
@@ -99,6 +114,16 @@ class ElementwiseUnary(Op):
         (x,) = args
         return functions.unary(_UNARY[self.fn][0], as_dtype(x.dtype), x)
 
+    def vjp(self, at: Pullback) -> Cotangents:
+        """`abs` has the derivative 0 at 0."""
+        g, (x,) = at.cotangent, at.operands
+        if self.fn is UnaryFn.NEG:
+            return (-g,)
+        if self.fn is UnaryFn.ABS and x.dtype.is_complex:
+            # The imaginary part of the result is zero whatever x is.
+            return (g.real().cast(x.dtype) * x.sign(),)
+        return (g * _DERIVATIVES[self.fn](x, at.result).conj(),)
+
 
 _BINARY: Mapping[BinaryFn, tuple[str, frozenset[DType]]] = {
     BinaryFn.ADD: ("add", NUMBERS),
@@ -107,6 +132,9 @@ _BINARY: Mapping[BinaryFn, tuple[str, frozenset[DType]]] = {
     BinaryFn.DIV: ("div", NUMBERS),
     BinaryFn.MAXIMUM: ("max", ORDERED),
     BinaryFn.MINIMUM: ("min", ORDERED),
+}
+_BINARY_OPERANDS: Mapping[BinaryFn, Mapping[str, frozenset[DType]]] = {
+    fn: {"lhs": dtypes, "rhs": dtypes} for fn, (_, dtypes) in _BINARY.items()
 }
 
 
@@ -131,11 +159,11 @@ class ElementwiseBinary(Op):
 
     @classmethod
     def rows(cls) -> Mapping[str, Mapping[str, frozenset[DType]]]:
-        return {str(fn): {"lhs": dtypes, "rhs": dtypes} for fn, (_, dtypes) in _BINARY.items()}
+        return {str(fn): row for fn, row in _BINARY_OPERANDS.items()}
 
     @property
     def dtype_table(self) -> Mapping[str, frozenset[DType]]:
-        return self.rows()[str(self.fn)]
+        return _BINARY_OPERANDS[self.fn]
 
     def infer(self, *types: TensorType) -> TensorType:
         lhs, rhs = types
@@ -146,6 +174,30 @@ class ElementwiseBinary(Op):
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
         lhs, rhs = args
         return functions.binary(_BINARY[self.fn][0], as_dtype(lhs.dtype), lhs, rhs)
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        """Where the operands of `maximum` or `minimum` are equal, each gets half."""
+        g, (lhs, rhs) = at.cotangent, at.operands
+        match self.fn:
+            case BinaryFn.ADD:
+                return g, g
+            case BinaryFn.SUB:
+                return g, -g
+            case BinaryFn.MUL:
+                return g * rhs.conj(), g * lhs.conj()
+            case BinaryFn.DIV:
+                left = g / rhs.conj()
+                return left, -(left * at.result.conj())
+            case BinaryFn.MAXIMUM:
+                return _won(g, lhs, rhs, "less"), _won(g, rhs, lhs, "less")
+            case BinaryFn.MINIMUM:
+                return _won(g, lhs, rhs, "greater"), _won(g, rhs, lhs, "greater")
+
+
+def _won(g: Term, own: Term, other: Term, loses: str) -> Term:
+    """All of `g` where `own` was chosen, half of it at a tie."""
+    shared = (g * 0.5).where(own.compare(other, "equal"), g)
+    return g.like(0).where(own.compare(other, loses), shared)
 
 
 _COMPARE: Mapping[CompareFn, str] = {
@@ -166,6 +218,7 @@ class Compare(Op):
     operands = ("lhs", "rhs")
     dtypes = {"lhs": ANY, "rhs": ANY}
     elementwise = True
+    no_gradient = "truth values do not vary smoothly"
 
     op: CompareFn = attr(Choice(CompareFn))
 
@@ -205,6 +258,10 @@ class Select(Op):
         pred, on_true, on_false = args
         return np.asarray(np.where(pred, on_true, on_false))
 
+    def vjp(self, at: Pullback) -> Cotangents:
+        g, pred = at.cotangent, at.operands[0]
+        return None, g.where(pred), g.like(0).where(pred, g)
+
 
 @core_op(tag=8)
 class Cast(Op):
@@ -225,6 +282,10 @@ class Cast(Op):
         (x,) = args
         return numeric.cast(x, as_dtype(x.dtype), self.dtype)
 
+    def vjp(self, at: Pullback) -> Cotangents:
+        """The cotangent is cast back; integers and truth values on either side stop it."""
+        return (at.cotangent.cast(at.operands[0].dtype),)
+
 
 @core_op(tag=9, spec=None)
 class StopGradient(Op):
@@ -233,6 +294,7 @@ class StopGradient(Op):
     operands = ("x",)
     dtypes = {"x": ANY}
     elementwise = True
+    no_gradient = "it is there to stop them"
 
     def infer(self, *types: TensorType) -> TensorType:
         return types[0]
@@ -261,3 +323,13 @@ class Clamp(Op):
             return np.minimum(np.maximum(x, lo), hi)
 
         return numeric.compute(clamp, as_dtype(args[0].dtype), *args)
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        """At a bound `x` gets all of it; where the bounds cross, `hi` does."""
+        g, (x, lo, hi) = at.cotangent, at.operands
+        below, crossed = x.compare(lo, "less"), lo.compare(hi, "greater_equal")
+        above = x.compare(hi, "greater")
+        zero = g.like(0)
+        inside = zero.where(below, zero.where(above, g))
+        low = zero.where(crossed, g.where(below))
+        return inside, low, g.where(above.maximum(crossed.minimum(below)))

@@ -9,6 +9,7 @@ zero part) are as in Annex G of the C standard.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -16,8 +17,10 @@ import numpy as np
 
 from weft.foundation import functions, numeric
 from weft.foundation.dtypes import COMPLEX, FLOATS, I1, NUMBERS, REALS, as_dtype
+from weft.foundation.errors import InternalError
 from weft.ptir.op import Array, EvalContext, Op, extension_op
 from weft.ptir.rules import same_dtype, same_shape
+from weft.ptir.term import Cotangents, Pullback, Term
 from weft.ptir.types import TensorType
 
 
@@ -38,6 +41,14 @@ class UnaryFunction(Op):
         (x,) = args
         return functions.unary(self.function or self.name, as_dtype(x.dtype), x)
 
+    def derivative(self, x: Term, y: Term) -> Term:
+        """The derivative at `x`, where the function is `y`."""
+        raise InternalError(f"{self.name} does not say what its derivative is")
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        (x,) = at.operands
+        return (at.cotangent * self.derivative(x, at.result).conj(),)
+
 
 class Predicate(Op):
     """`out[i] = test(x[i])` as i1."""
@@ -45,6 +56,7 @@ class Predicate(Op):
     operands = ("x",)
     dtypes = {"x": FLOATS | COMPLEX}
     elementwise = True
+    no_gradient = "truth values do not vary smoothly"
     test: ClassVar[Callable[..., Any]]
 
     def infer(self, *types: TensorType) -> TensorType:
@@ -75,6 +87,15 @@ class BinaryFunction(Op):
         lhs, rhs = args
         return functions.binary(self.function or self.name, as_dtype(lhs.dtype), lhs, rhs)
 
+    def derivatives(self, lhs: Term, rhs: Term, out: Term) -> tuple[Term, Term]:
+        """The derivatives by either operand, where the function is `out`."""
+        raise InternalError(f"{self.name} does not say what its derivatives are")
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        lhs, rhs = at.operands
+        by_lhs, by_rhs = self.derivatives(lhs, rhs, at.result)
+        return at.cotangent * by_lhs.conj(), at.cotangent * by_rhs.conj()
+
 
 # -- roots, rounding, sign -----------------------------------------------------------------------
 
@@ -84,12 +105,16 @@ class Sqrt(UnaryFunction):
     """The square root, correctly rounded for floats. Of a negative float it is NaN, of -0 it is -0;
     of a complex value it is the root with non-negative real part."""
 
+    def derivative(self, x: Term, y: Term) -> Term:
+        return 0.5 / y
+
 
 @extension_op("floor")
 class Floor(UnaryFunction):
     """The largest whole number not above `x`. Zeros keep their sign; infinities and NaN stay."""
 
     dtypes = {"x": FLOATS}
+    no_gradient = "it is constant between its steps"
 
 
 @extension_op("ceil")
@@ -98,6 +123,7 @@ class Ceil(UnaryFunction):
     stay."""
 
     dtypes = {"x": FLOATS}
+    no_gradient = "it is constant between its steps"
 
 
 @extension_op("trunc")
@@ -105,6 +131,7 @@ class Trunc(UnaryFunction):
     """`x` without its fraction: rounded toward zero, keeping the sign, of a zero too."""
 
     dtypes = {"x": FLOATS}
+    no_gradient = "it is constant between its steps"
 
 
 @extension_op("round")
@@ -113,6 +140,7 @@ class Round(UnaryFunction):
     too."""
 
     dtypes = {"x": FLOATS}
+    no_gradient = "it is constant between its steps"
 
 
 @extension_op("sign")
@@ -127,6 +155,15 @@ class Sign(UnaryFunction):
         (x,) = args
         return numeric.compute(functions.sign, as_dtype(x.dtype), x)
 
+    def vjp(self, at: Pullback) -> Cotangents:
+        """Zero for floats; a complex `x` gets what turns it, and nothing at 0."""
+        g, (x,), y = at.cotangent, at.operands, at.result
+        if not x.dtype.is_complex:
+            return (None,)
+        along = (y.conj() * g).real().cast(x.dtype)
+        turned = (g - y * along) / x.abs()
+        return (g.like(0).where(x.compare(0, "equal"), turned),)
+
 
 # -- trigonometric and hyperbolic functions ------------------------------------------------------
 
@@ -136,11 +173,17 @@ class Sin(UnaryFunction):
     """The sine of `x` in radians, exactly reduced however large `x` is; of an infinity it is
     NaN."""
 
+    def derivative(self, x: Term, y: Term) -> Term:
+        return x.cos()
+
 
 @extension_op("cos")
 class Cos(UnaryFunction):
     """The cosine of `x` in radians, exactly reduced however large `x` is; of an infinity it is
     NaN."""
+
+    def derivative(self, x: Term, y: Term) -> Term:
+        return -x.sin()
 
 
 @extension_op("tan")
@@ -148,11 +191,17 @@ class Tan(UnaryFunction):
     """The tangent of `x` in radians, exactly reduced however large `x` is; of an infinity it is
     NaN."""
 
+    def derivative(self, x: Term, y: Term) -> Term:
+        return y * y + 1
+
 
 @extension_op("asin")
 class Asin(UnaryFunction):
     """The angle in [-pi/2, pi/2] whose sine is `x`; NaN for floats outside [-1, 1]. Complex branch
     cuts: the real axis beyond -1 and 1."""
+
+    def derivative(self, x: Term, y: Term) -> Term:
+        return (1 - x * x).rsqrt()
 
 
 @extension_op("acos")
@@ -160,26 +209,41 @@ class Acos(UnaryFunction):
     """The angle in [0, pi] whose cosine is `x`; NaN for floats outside [-1, 1]. Complex branch
     cuts: the real axis beyond -1 and 1."""
 
+    def derivative(self, x: Term, y: Term) -> Term:
+        return -(1 - x * x).rsqrt()
+
 
 @extension_op("atan")
 class Atan(UnaryFunction):
     """The angle in [-pi/2, pi/2] whose tangent is `x`. Complex branch cuts: the imaginary axis
     beyond -i and i."""
 
+    def derivative(self, x: Term, y: Term) -> Term:
+        return 1 / (x * x + 1)
+
 
 @extension_op("sinh")
 class Sinh(UnaryFunction):
     """The hyperbolic sine, `(exp(x) - exp(-x)) / 2`."""
+
+    def derivative(self, x: Term, y: Term) -> Term:
+        return x.cosh()
 
 
 @extension_op("cosh")
 class Cosh(UnaryFunction):
     """The hyperbolic cosine, `(exp(x) + exp(-x)) / 2`."""
 
+    def derivative(self, x: Term, y: Term) -> Term:
+        return x.sinh()
+
 
 @extension_op("asinh")
 class Asinh(UnaryFunction):
     """The inverse of `sinh`. Complex branch cuts: the imaginary axis beyond -i and i."""
+
+    def derivative(self, x: Term, y: Term) -> Term:
+        return (x * x + 1).rsqrt()
 
 
 @extension_op("acosh")
@@ -187,11 +251,17 @@ class Acosh(UnaryFunction):
     """The non-negative inverse of `cosh`; NaN for floats below 1. Complex branch cut: the real axis
     below 1."""
 
+    def derivative(self, x: Term, y: Term) -> Term:
+        return (x - 1).rsqrt() * (x + 1).rsqrt()
+
 
 @extension_op("atanh")
 class Atanh(UnaryFunction):
     """The inverse of `tanh`; infinite at -1 and 1, NaN for floats outside. Complex branch cuts: the
     real axis beyond -1 and 1."""
+
+    def derivative(self, x: Term, y: Term) -> Term:
+        return 1 / (1 - x * x)
 
 
 # -- exponentials and logarithms -----------------------------------------------------------------
@@ -201,11 +271,17 @@ class Atanh(UnaryFunction):
 class Expm1(UnaryFunction):
     """`exp(x) - 1`, accurate where `x` is small."""
 
+    def derivative(self, x: Term, y: Term) -> Term:
+        return y + 1
+
 
 @extension_op("log1p")
 class Log1p(UnaryFunction):
     """`log(1 + x)`, accurate where `x` is small; -inf at -1, NaN for floats below. Complex branch
     cut: the real axis below -1."""
+
+    def derivative(self, x: Term, y: Term) -> Term:
+        return 1 / (x + 1)
 
 
 @extension_op("exp2")
@@ -213,17 +289,26 @@ class Exp2(UnaryFunction):
     """2 to the power `x`. For cf64 the error grows with the imaginary part: up to `|imag(x)|` ulp
     more."""
 
+    def derivative(self, x: Term, y: Term) -> Term:
+        return y * math.log(2)
+
 
 @extension_op("log2")
 class Log2(UnaryFunction):
     """The logarithm to base 2; -inf at 0, NaN for floats below. Complex branch cut: the real axis
     below 0."""
 
+    def derivative(self, x: Term, y: Term) -> Term:
+        return 1 / (x * math.log(2))
+
 
 @extension_op("log10")
 class Log10(UnaryFunction):
     """The logarithm to base 10; -inf at 0, NaN for floats below. Complex branch cut: the real axis
     below 0."""
+
+    def derivative(self, x: Term, y: Term) -> Term:
+        return 1 / (x * math.log(10))
 
 
 # -- tests ---------------------------------------------------------------------------------------
@@ -267,6 +352,10 @@ class Atan2(BinaryFunction):
     """The angle in [-pi, pi] of the point with ordinate `lhs` and abscissa `rhs`. Zero signs choose
     the quadrant; two infinities lie on a diagonal."""
 
+    def derivatives(self, lhs: Term, rhs: Term, out: Term) -> tuple[Term, Term]:
+        size = lhs.hypot(rhs)
+        return rhs / size / size, -(lhs / size) / size
+
 
 @extension_op("pow")
 class Pow(BinaryFunction):
@@ -278,6 +367,16 @@ class Pow(BinaryFunction):
 
     dtypes = {"lhs": NUMBERS, "rhs": NUMBERS}
 
+    def derivatives(self, lhs: Term, rhs: Term, out: Term) -> tuple[Term, Term]:
+        """The derivative by `lhs` is 0 for the power 0, that by `rhs` for the base 0, as long as
+        the power has no negative part."""
+        zero = lhs.like(0)
+        by_lhs = rhs * lhs.pow(rhs - 1)
+        by_rhs = out * lhs.log()
+        part = rhs.real() if rhs.dtype.is_complex else rhs
+        vanishes = lhs.compare(0, "equal").minimum(part.compare(0, "greater_equal"))
+        return zero.where(rhs.compare(0, "equal"), by_lhs), zero.where(vanishes, by_rhs)
+
 
 @extension_op("fmod")
 class Fmod(BinaryFunction):
@@ -288,10 +387,17 @@ class Fmod(BinaryFunction):
 
     dtypes = {"lhs": REALS, "rhs": REALS}
 
+    def derivatives(self, lhs: Term, rhs: Term, out: Term) -> tuple[Term, Term]:
+        return lhs.like(1), -(lhs / rhs).trunc()
+
 
 @extension_op("copysign")
 class Copysign(BinaryFunction):
     """`lhs` with the sign bit of `rhs`; zeros and NaN have one too."""
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        """Zero where `lhs` is 0; the sign bit of `rhs` does not vary smoothly."""
+        return at.cotangent * at.operands[0].sign() * at.result.sign(), None
 
 
 @extension_op("nextafter")
@@ -300,6 +406,7 @@ class Nextafter(BinaryFunction):
     are equal; NaN where either is NaN. Beyond the largest finite value lies infinity."""
 
     dtype_bound = True
+    no_gradient = "it is about the dtype, not about numbers"
 
 
 @extension_op("hypot")
@@ -307,8 +414,14 @@ class Hypot(BinaryFunction):
     """`sqrt(lhs^2 + rhs^2)` without overflow in between; infinite where either operand is, even
     beside NaN."""
 
+    def derivatives(self, lhs: Term, rhs: Term, out: Term) -> tuple[Term, Term]:
+        return lhs / out, rhs / out
+
 
 @extension_op("logaddexp")
 class Logaddexp(BinaryFunction):
     """`log(exp(lhs) + exp(rhs))` without overflow in between. In f64 the error is within 4 ulp of
     the larger of |lhs|, |rhs| and 1, so a result near 0 has fewer correct digits."""
+
+    def derivatives(self, lhs: Term, rhs: Term, out: Term) -> tuple[Term, Term]:
+        return 1 / ((rhs - lhs).exp() + 1), 1 / ((lhs - rhs).exp() + 1)

@@ -18,7 +18,7 @@ import numpy as np
 
 from weft.foundation import numeric
 from weft.foundation.axes import normalise_axes, normalise_axis
-from weft.foundation.dtypes import ANY, INDICES, NUMBERS, ORDERED, DType, as_dtype
+from weft.foundation.dtypes import ANY, INDICES, NUMBERS, ORDERED, SI64, DType, as_dtype
 from weft.foundation.errors import SpecViolation
 from weft.ptir.op import Array, EvalContext, Op, core_op
 from weft.ptir.ops.along import take_along
@@ -35,7 +35,8 @@ from weft.ptir.rules import (
     violation,
 )
 from weft.ptir.schema import USIZES, Choice, Isize, Maybe, Usize, WireEnum, attr
-from weft.ptir.types import Dim, Shape, TensorType
+from weft.ptir.term import Cotangents, Pullback, Term, unknown_size
+from weft.ptir.types import Dim, Shape, Symbol, TensorType
 
 
 class ScatterFn(WireEnum):
@@ -89,6 +90,15 @@ class Take(Op):
         _check_range(indices, x.shape[0], 0, _GATHER)
         return np.asarray(np.take(x, indices, axis=0), x.dtype)
 
+    def vjp(self, at: Pullback) -> Cotangents:
+        g, (x, indices) = at.cotangent, at.operands
+        window = range(indices.rank, g.rank)
+        total = x.like(0).scatter_add(
+            indices, g, update_window_dims=tuple(window), inserted_window_dims=(0,),
+            scatter_dims_to_operand_dims=(0,),
+        )  # fmt: skip
+        return total, None
+
 
 def _check_along(x: TensorType, other: TensorType, axis: int, name: str) -> int:
     """`other` has the shape of `x` but for one axis, which is returned normalised."""
@@ -120,6 +130,11 @@ class Gather(Op):
         axis = normalise_axis(self.axis, x.ndim)
         _check_range(indices, x.shape[axis], axis, _GATHER)
         return take_along(x, indices, axis)
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        x, indices = at.operands
+        zeros = x.like(0)
+        return zeros.scatter_reduce(indices, at.cotangent, axis=self.axis, reduce="add"), None
 
 
 def _row_major(shape: Sequence[int]) -> list[int]:
@@ -291,6 +306,51 @@ class ScatterAdd(Op):
             starts += component.astype(np.intp) * strides[axis]
         return starts
 
+    def vjp(self, at: Pullback) -> Cotangents:
+        g, (x, indices, updates) = at.cotangent, at.operands
+        return g, None, self._windows(g, indices, updates) if at.wanted[2] else None
+
+    def _windows(self, g: Term, indices: Term, updates: Term) -> Term:
+        """The windows of `g` that the updates were added to."""
+        axes = self._window_axes(g.rank)
+        scattered = [d for d in range(updates.rank) if d not in self.update_window_dims]
+        sizes = [updates.shape[d] for d in self.update_window_dims]
+        order = [*scattered, *self.update_window_dims]
+        if self._takes_rows(g, indices, sizes, axes):
+            found = g.take(indices)
+        else:
+            positions = self._positions(g, indices, axes, sizes)
+            total = math.prod(g.tensor.static_shape)
+            found = g.reshape([total]).take(positions)
+        return found.transpose([order.index(d) for d in range(updates.rank)])
+
+    def _takes_rows(
+        self, g: Term, indices: Term, sizes: Sequence[Dim], axes: Sequence[int]
+    ) -> bool:
+        """Whether the windows are whole rows along axis 0, whatever the sizes are."""
+        plain = self._vector_axis(indices.rank) == indices.rank
+        whole = tuple(axes) == tuple(range(1, g.rank)) and tuple(sizes) == g.shape[1:]
+        return plain and whole and self.scatter_dims_to_operand_dims == (0,)
+
+    def _positions(self, g: Term, indices: Term, axes: Sequence[int], sizes: Sequence[Dim]) -> Term:
+        """Where each element of each window lies in the flattened operand: an axis for each
+        scattered axis of the updates, then one for each window axis."""
+        for dim in (*g.shape, *sizes):
+            if isinstance(dim, Symbol):
+                raise unknown_size(dim)
+        strides = _row_major(g.tensor.static_shape)
+        along = self._vector_axis(indices.rank)
+        batch = self._batch_dims(indices.shape)
+        dims = [*batch, *sizes]
+        total = g.full(0, dims, SI64)
+        for k, axis in enumerate(self.scatter_dims_to_operand_dims):
+            component = indices if along == indices.rank else indices.part(along, k, 1)
+            start = component.cast(SI64).reshape([*batch, *(1 for _ in sizes)])
+            total = total + start.broadcast_to(dims) * strides[axis]
+        for offset, axis in enumerate(axes):
+            total = total + g.counting(dims, len(batch) + offset) * strides[axis]
+        return total
+
 
 @core_op(tag=21)
 class ScatterReduce(Op):
@@ -332,6 +392,40 @@ class ScatterReduce(Op):
         positions = _offsets(updates.shape, strides) + indices.astype(np.intp) * along
         return _scatter(x, positions, updates, self.reduce)
 
+    def vjp(self, at: Pullback) -> Cotangents:
+        """Equal extreme values share the cotangent equally, the one of `x` included. With `replace`
+        only the update that came last at its place gets anything."""
+        g, (_, indices, updates) = at.cotangent, at.operands
+        match self.reduce:
+            case ScatterFn.ADD:
+                return g, None, g.gather(indices, axis=self.axis)
+            case ScatterFn.REPLACE:
+                zeros = updates.like(0)
+                kept = g.scatter_reduce(indices, zeros, axis=self.axis, reduce="replace")
+                return kept, None, self._last(g, indices, updates)
+            case _:
+                return self._shared(at)
+
+    def _last(self, g: Term, indices: Term, updates: Term) -> Term:
+        """The cotangents of the updates that nothing replaced: their number is what would have been
+        left, had the numbers been scattered."""
+        axis = normalise_axis(self.axis, g.rank)
+        number = g.counting(updates.shape, axis)
+        left = g.full(-1, g.shape, SI64).scatter_reduce(
+            indices, number, axis=axis, reduce="replace"
+        )
+        stays = left.gather(indices, axis=axis).compare(number, "equal")
+        return g.gather(indices, axis=axis).where(stays)
+
+    def _shared(self, at: Pullback) -> Cotangents:
+        g, (x, indices, updates) = at.cotangent, at.operands
+        own = x.compare(at.result, "equal").cast(g.dtype)
+        found = at.result.gather(indices, axis=self.axis)
+        others = updates.compare(found, "equal").cast(g.dtype)
+        count = own.scatter_reduce(indices, others, axis=self.axis, reduce="add")
+        share = g / count
+        return own * share, None, others * share.gather(indices, axis=self.axis)
+
 
 def _check_start(x: TensorType, sizes: Sequence[int], start: TensorType, what: str) -> None:
     length_is(sizes, x.rank, "sizes")
@@ -367,6 +461,10 @@ class DynamicSlice(Op):
         window: Array = x[_clamped(x, self.sizes, start)]
         return window
 
+    def vjp(self, at: Pullback) -> Cotangents:
+        x, start = at.operands
+        return x.like(0).dynamic_update_slice(at.cotangent, start, sizes=self.sizes), None
+
 
 @core_op(tag=23)
 class DynamicUpdateSlice(Op):
@@ -392,3 +490,8 @@ class DynamicUpdateSlice(Op):
         result = np.array(x, order="C")
         result[_clamped(x, self.sizes, start)] = update
         return result
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        g, (_, update, start) = at.cotangent, at.operands
+        outside = g.dynamic_update_slice(update.like(0), start, sizes=self.sizes)
+        return outside, g.dynamic_slice(start, sizes=self.sizes), None

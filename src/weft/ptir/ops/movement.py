@@ -39,6 +39,7 @@ from weft.ptir.schema import (
     Usize,
     attr,
 )
+from weft.ptir.term import Cotangents, Pullback, Term
 from weft.ptir.types import (
     UNKNOWN,
     Dim,
@@ -103,6 +104,9 @@ class Reshape(Op):
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
         return args[0].reshape(ctx.shape)
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        return (at.cotangent.reshape(at.operands[0].shape),)
 
 
 def _show_new(new_shape: Sequence[Dim | Infer]) -> str:
@@ -170,6 +174,9 @@ class Transpose(Op):
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
         return args[0].transpose(self.perm)
 
+    def vjp(self, at: Pullback) -> Cotangents:
+        return (at.cotangent.transpose([self.perm.index(axis) for axis in range(len(self.perm))]),)
+
 
 @core_op(tag=12)
 class BroadcastTo(Op):
@@ -206,6 +213,9 @@ class BroadcastTo(Op):
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
         return np.broadcast_to(args[0], ctx.shape)
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        return (at.cotangent.reduced_to(at.operands[0].shape),)
 
 
 def window_fits(starts: Sequence[int], sizes: Sequence[int], x: TensorType, what: str) -> None:
@@ -244,6 +254,9 @@ class Slice(Op):
         window: Array = args[0][window_at(self.starts, self.sizes)]
         return window
 
+    def vjp(self, at: Pullback) -> Cotangents:
+        return (at.cotangent.placed(self.starts, at.operands[0].shape),)
+
 
 @core_op(tag=14)
 class Concat(Op):
@@ -270,6 +283,22 @@ class Concat(Op):
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
         return np.concatenate(args, axis=self.axis)
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        axis = normalise_axis(self.axis, at.cotangent.rank)
+        found: list[Term] = []
+        start: int | Term = 0
+        for x in at.operands:
+            size = x.shape[axis]
+            if isinstance(start, int) and isinstance(size, int):
+                found.append(at.cotangent.part(axis, start, size))
+                start += size
+                continue
+            begin = at.cotangent.emitter.literal(start, SI64) if isinstance(start, int) else start
+            positions = x.counting((size,), 0) + begin.broadcast_to((size,))
+            found.append(at.cotangent.taken(axis, positions))
+            start = begin + x.extent(axis, SI64)
+        return found
 
 
 def check_pad_value(value: ScalarLiteral, dtype: DType) -> None:
@@ -322,6 +351,19 @@ class Pad(Op):
         steps = [between + 1 for between in self.interior]
         return padded(x, self.low, ctx.shape, steps, self.pad_value.fill(as_dtype(x.dtype)))
 
+    def vjp(self, at: Pullback) -> Cotangents:
+        g, (x,) = at.cotangent, at.operands
+        for axis, size in enumerate(x.shape):
+            low, step = self.low[axis], self.interior[axis] + 1
+            if g.shape[axis] == size:
+                continue
+            if g.tensor.is_static and isinstance(size, int):
+                spread = max((size - 1) * step + 1, 0)
+                g = g.part(axis, low, spread).every(axis, step, size)
+            else:
+                g = g.taken(axis, x.counting((size,), 0) * step + low)
+        return (g,)
+
 
 @core_op(tag=16)
 class Tile(Op):
@@ -343,6 +385,17 @@ class Tile(Op):
             return np.empty(ctx.shape, args[0].dtype)
         return np.tile(args[0], self.repeats)
 
+    def vjp(self, at: Pullback) -> Cotangents:
+        (x,) = at.operands
+        dims: list[Dim] = []
+        copies: list[int] = []
+        for size, count in zip(x.shape, self.repeats, strict=True):
+            if count != 1:
+                copies.append(len(dims))
+                dims.append(count)
+            dims.append(size)
+        return (at.cotangent.reshape(dims).sum(copies),)
+
 
 @core_op(tag=17)
 class Iota(Op):
@@ -351,6 +404,7 @@ class Iota(Op):
     have a zero imaginary part."""
 
     dtypes = {"dtype": NUMBERS}
+    no_gradient = "it does not depend on anything"
 
     shape: Shape = attr(ShapeOf())
     dtype: DType = attr(DTypeOf())

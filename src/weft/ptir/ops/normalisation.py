@@ -8,10 +8,11 @@ import numpy as np
 
 from weft.foundation import numeric
 from weft.foundation.axes import normalise_axis
-from weft.foundation.dtypes import FLOATS, as_dtype
+from weft.foundation.dtypes import F32, F64, FLOATS, as_dtype
 from weft.ptir.op import Array, EvalContext, Op, core_op
 from weft.ptir.rules import invalid_attribute, rank_is, same_dim, same_dtype
 from weft.ptir.schema import Float, Isize, attr
+from weft.ptir.term import Cotangents, Pullback, Term
 from weft.ptir.types import TensorType
 
 
@@ -55,3 +56,23 @@ class LayerNorm(Op):
             return np.asarray(normal * gamma.reshape(along) + beta.reshape(along))
 
         return numeric.compute(layer_norm, as_dtype(x.dtype), *args)
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        x, gamma, _ = at.operands
+        axis = normalise_axis(self.feature_axis, x.rank)
+        wide = F64 if x.dtype is F64 else F32
+        z, g = x.cast(wide), at.cotangent.cast(wide)
+        count = z.extent(axis, wide).maximum(1.0)
+
+        def mean(term: Term) -> Term:
+            total = term.sum([axis])
+            return (total / count.broadcast_to(total.shape)).restored([axis], x.shape)
+
+        centred = z - mean(z)
+        scale = (mean(centred * centred) + self.epsilon).rsqrt()
+        normal = centred * scale
+        inner = g * gamma.cast(wide).along(axis, x.shape)
+        by_x = scale * (inner - mean(inner) - normal * mean(inner * normal))
+        others = [d for d in range(x.rank) if d != axis]
+        by_gamma, by_beta = (g * normal).sum(others), g.sum(others)
+        return by_x.cast(x.dtype), by_gamma.cast(x.dtype), by_beta.cast(x.dtype)

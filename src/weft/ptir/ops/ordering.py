@@ -12,6 +12,7 @@ from weft.ptir.op import Array, EvalContext, Op, core_op, extension_op
 from weft.ptir.ops.along import as_middle, take_along
 from weft.ptir.rules import index_range, invalid_attribute, rank_is, same_dtype
 from weft.ptir.schema import Bool, Choice, DTypeOf, Isize, Usize, WireEnum, attr
+from weft.ptir.term import Cotangents, Pullback
 from weft.ptir.types import Dim, TensorType, TupleType, add_dims
 
 
@@ -60,6 +61,12 @@ class TopK(Op):
         order = stable_order(x, axis, self.largest)[(slice(None),) * axis + (slice(self.k),)]
         return take_along(x, order, axis), order.astype(self.indices_dtype.numpy)
 
+    def vjp(self, at: Pullback) -> Cotangents:
+        """Each value hands its cotangent to the element at its position."""
+        g = at.of_elements[0]
+        zeros = at.operands[0].like(0)
+        return (zeros.scatter_reduce(at.result[1], g, axis=self.axis, reduce="add"),)
+
 
 @extension_op("sort")
 class Sort(Op):
@@ -82,6 +89,13 @@ class Sort(Op):
         axis = normalise_axis(self.axis, x.ndim)
         return take_along(x, stable_order(x, axis, self.descending), axis)
 
+    def vjp(self, at: Pullback) -> Cotangents:
+        """Each value hands its cotangent to the element that it was; equal ones keep their
+        order."""
+        (x,) = at.operands
+        order = x.argsort(axis=self.axis, descending=self.descending)
+        return (x.like(0).scatter_reduce(order, at.cotangent, axis=self.axis, reduce="add"),)
+
 
 @extension_op("argsort")
 class Argsort(Op):
@@ -90,6 +104,7 @@ class Argsort(Op):
 
     operands = ("x",)
     dtypes = {"x": ORDERED, "output_dtype": INDICES}
+    no_gradient = "integers do not vary smoothly"
 
     axis: int = attr(Isize())
     descending: bool = attr(Bool(), default=False)
@@ -124,6 +139,7 @@ class Searchsorted(Op):
 
     operands = ("sorted", "values")
     dtypes = {"sorted": ORDERED, "values": ORDERED, "output_dtype": INDICES}
+    no_gradient = "integers do not vary smoothly"
 
     side: Side = attr(Choice(Side), default=Side.LEFT)
     output_dtype: DType = attr(DTypeOf(), default=SI64)

@@ -27,6 +27,7 @@ from weft.foundation.dtypes import (
 from weft.ptir.op import Array, EvalContext, Op, core_op
 from weft.ptir.rules import rank_is, same_dim, same_dtype, same_shape, violation
 from weft.ptir.schema import OPTIONAL_DTYPE, DTypeOf, Maybe, Usize, attr
+from weft.ptir.term import Cotangents, Pullback, Term
 from weft.ptir.types import TensorType
 
 QUANTISED = frozenset({SI4, UI4, SI8, UI8, SI16, UI16})
@@ -44,6 +45,7 @@ class Quantize(Op):
     operands = ("x", "scale", "zero_point?")
     dtypes = {"x": FLOATS, "scale": FLOATS, "zero_point": QUANTISED, "output_dtype": QUANTISED}
     relative_axes = {"axis": 0}
+    no_gradient = "integers do not vary smoothly"
 
     output_dtype: DType = attr(DTypeOf())
     axis: int | None = attr(Maybe(Usize()))
@@ -91,6 +93,18 @@ class Dequantize(Op):
         real = _dequantise(x, scale.astype(wide.numpy), rest[0] if rest else None)
         return numeric.cast(real, wide, output)
 
+    def vjp(self, at: Pullback) -> Cotangents:
+        """Only the scale varies smoothly."""
+        x, scale, *rest = at.operands
+        wide = F64 if F64 in (at.result.dtype, scale.dtype) else F32
+        steps = x.cast(wide)
+        if rest:
+            steps = steps - _term_along(rest[0].cast(wide), x, self.axis)
+        total = at.cotangent.cast(wide) * steps
+        others = [d for d in range(x.rank) if d != self.axis]
+        by_scale = total.sum(others).cast(scale.dtype)
+        return (None, by_scale, *(None for _ in rest))
+
 
 @core_op(tag=35)
 class Requantize(Op):
@@ -110,6 +124,7 @@ class Requantize(Op):
         "output_dtype": QUANTISED,
     }
     relative_axes = {"axis": 0}
+    no_gradient = "integers do not vary smoothly"
 
     output_dtype: DType = attr(DTypeOf())
     axis: int | None = attr(Maybe(Usize()))
@@ -154,6 +169,11 @@ def _along(parameter: Array, rank: int, axis: int | None) -> Array:
     if axis is None or parameter.ndim == 0:
         return parameter
     return parameter.reshape([-1 if position == axis else 1 for position in range(rank)])
+
+
+def _term_along(parameter: Term, x: Term, axis: int | None) -> Term:
+    """A parameter as a term of the shape of x."""
+    return parameter.broadcast_to(x.shape) if axis is None else parameter.along(axis, x.shape)
 
 
 def _real(array: Array) -> Array:

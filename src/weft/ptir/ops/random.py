@@ -38,6 +38,7 @@ class Drawing(Op):
     """An op that draws from a stream of the run. Its last attribute is the stream."""
 
     random = True
+    no_gradient = "it does not depend on anything"
     stream: int | None
 
     def with_stream(self, stream: int | None) -> Drawing:
@@ -58,6 +59,7 @@ class _Sampled(Op):
 
     dtypes = {"dtype": SAMPLED}
     dtype_bound = True
+    no_gradient = "random numbers do not vary with their state"
 
     shape: Shape = attr(ShapeOf())
     dtype: DType = attr(DTypeOf())

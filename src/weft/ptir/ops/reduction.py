@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.foundation import numeric
 from weft.foundation.axes import normalise_axes, normalise_axis
-from weft.foundation.dtypes import BOOL, I1, INDICES, NUMBERS, ORDERED, DType, as_dtype
+from weft.foundation.dtypes import BOOL, I1, INDICES, NUMBERS, ORDERED, SI64, DType, as_dtype
 from weft.foundation.functions import fold, rounds_each_step
 from weft.ptir.op import Array, EvalContext, Op, core_op, extension_op, op_base
 from weft.ptir.ops.reduce_kind import DEFINED, ReduceKind, identity, ufunc
@@ -25,7 +25,8 @@ from weft.ptir.schema import (
     WireEnum,
     attr,
 )
-from weft.ptir.types import Dim, Shape, TensorType
+from weft.ptir.term import Cotangents, Pullback, Term, unknown_size
+from weft.ptir.types import UNKNOWN, Dim, Shape, Symbol, TensorType, multiply_dims
 
 
 def reduced_shape(x: TensorType, axes: Sequence[int], keepdims: bool) -> Shape:
@@ -101,6 +102,19 @@ class Reduce(Op):
         total = fold(ufunc(self.kind), x, self.axes, accum, identity(self.kind, dtype))
         return numeric.cast(total, accum, self.out_dtype or dtype).reshape(ctx.shape)
 
+    def vjp(self, at: Pullback) -> Cotangents:
+        """Equal extreme elements share the cotangent equally."""
+        (x,) = at.operands
+        g = at.cotangent.cast(x.dtype)
+        if self.kind is ReduceKind.SUM:
+            return (g.restored(self.axes, x.shape),)
+        extreme = at.result
+        if extreme.dtype is not x.dtype:
+            extreme = x.emitter.emit(self.mnemonic, x, axes=self.axes, keepdims=False)
+        chosen = x.compare(extreme.restored(self.axes, x.shape), "equal").cast(x.dtype)
+        share = g / chosen.sum(self.axes).reshape(g.shape)
+        return (chosen * share.restored(self.axes, x.shape),)
+
 
 @extension_op("reduce_prod")
 class ReduceProd(Op):
@@ -128,6 +142,22 @@ class ReduceProd(Op):
         total = fold(np.multiply, x, self.axes, accum, np.ones((), dtype.numpy))
         return numeric.cast(total, accum, self.out_dtype or dtype).reshape(ctx.shape)
 
+    def vjp(self, at: Pullback) -> Cotangents:
+        """Each element gets the product of the others: zeros are no exception."""
+        (x,) = at.operands
+        gone = normalise_axes(self.axes, x.rank)
+        kept = [axis for axis in range(x.rank) if axis not in gone]
+        order = [*kept, *gone]
+        dims = [x.shape[axis] for axis in kept]
+        count = multiply_dims(*(x.shape[axis] for axis in gone))
+        if count == UNKNOWN:
+            raise unknown_size(next(d for d in x.shape if isinstance(d, Symbol)))
+        flat = x.transpose(order).reshape([*dims, count])
+        others = _product_of_others(flat, len(dims))
+        g = at.cotangent.cast(x.dtype).restored([len(dims)], flat.shape)
+        turned = (g * others.conj()).reshape([x.shape[axis] for axis in order])
+        return (turned.transpose([order.index(axis) for axis in range(x.rank)]),)
+
 
 @op_base
 class _Logical(Op):
@@ -136,6 +166,7 @@ class _Logical(Op):
     operands = ("x",)
     dtypes = {"x": BOOL}
     relative_axes = {"axes": 0}
+    no_gradient = "truth values do not vary smoothly"
     function: ClassVar[Any]
 
     axes: tuple[int, ...] = attr(USIZES)
@@ -169,6 +200,7 @@ class _Position(Op):
 
     operands = ("x",)
     dtypes = {"x": ORDERED, "output_dtype": INDICES}
+    no_gradient = "integers do not vary smoothly"
     function: ClassVar[Any]
 
     axis: int = attr(Isize())
@@ -294,6 +326,20 @@ class SegmentReduce(Op):
                 f"[0, {self.num_segments})",
             )
 
+    def vjp(self, at: Pullback) -> Cotangents:
+        """Equal largest rows of a segment share the cotangent equally."""
+        g, (data, ids) = at.cotangent, at.operands
+        if self.kind is SegmentKind.SUM:
+            return g.take(ids), None
+        chosen = data.compare(at.result.take(ids), "equal").cast(data.dtype)
+        count = chosen.segment_sum(
+            ids,
+            num_segments=self.num_segments,
+            indices_are_sorted=self.indices_are_sorted,
+            unique=self.unique,
+        )
+        return chosen * (g / count).take(ids), None
+
 
 def _runs(function: Any, data: Array, ids: Array, accum: DType) -> tuple[Array, Array]:
     """The ids that occur, ascending, and the rows of each combined."""
@@ -304,6 +350,40 @@ def _runs(function: Any, data: Array, ids: Array, accum: DType) -> tuple[Array, 
     wide = numeric.compute_dtype(accum)
     totals = function.reduceat(data.astype(wide.numpy, copy=False), starts, axis=0)
     return ids[starts], numeric.narrow(np.asarray(totals, wide.numpy), accum)
+
+
+def _product_of_others(x: Term, axis: int) -> Term:
+    """For each element along the axis, the product of all before and all after it."""
+    before = x.cumulative_prod(axis=axis, reverse=False).shifted(axis, 1, 1)
+    return before * x.cumulative_prod(axis=axis, reverse=True).shifted(axis, -1, 1)
+
+
+def _recurrence(start: Term, factors: Term, axis: int, step: int) -> Term:
+    """The `s` with `s[i] = start[i] + factors[i] * s[i - step]`, in as many rounds as the extent
+    has binary digits: each doubles how far back an element has looked."""
+    extent = start.shape[axis]
+    if isinstance(extent, Symbol):
+        raise unknown_size(extent)
+    total, reach = start, 1
+    while reach < extent:
+        total = total + factors * total.shifted(axis, reach * step, 0)
+        factors = factors * factors.shifted(axis, reach * step, 0)
+        reach *= 2
+    return total
+
+
+def _to_last_record(at: Pullback, axis: int, reverse: bool) -> Term:
+    """Each cotangent added to the element that was extreme there."""
+    g, (x,) = at.cotangent, at.operands
+    axis = normalise_axis(axis, x.rank)
+    record = x.compare(at.result, "equal").maximum(x.compare(x, "not_equal"))
+    position = g.counting(x.shape, axis)
+    if reverse:
+        beyond = position.like(SI64.highest)
+        source = position.where(record, beyond).cumulative_min(axis=axis, reverse=True)
+    else:
+        source = position.where(record).cumulative_max(axis=axis, reverse=False)
+    return g.like(0).scatter_reduce(source, g, axis=axis, reduce="add")
 
 
 @op_base
@@ -341,6 +421,9 @@ class CumulativeSum(_Cumulative):
     dtypes = {"x": NUMBERS}
     function = np.add
 
+    def vjp(self, at: Pullback) -> Cotangents:
+        return (at.cotangent.cumulative_sum(axis=self.axis, reverse=not self.reverse),)
+
 
 @extension_op("cumulative_prod")
 class CumulativeProd(_Cumulative):
@@ -351,6 +434,15 @@ class CumulativeProd(_Cumulative):
     dtypes = {"x": NUMBERS}
     function = np.multiply
 
+    def vjp(self, at: Pullback) -> Cotangents:
+        """Without division, so that zeros are no exception."""
+        (x,) = at.operands
+        axis = normalise_axis(self.axis, x.rank)
+        step = 1 if self.reverse else -1
+        before = x.cumulative_prod(axis=axis, reverse=self.reverse).shifted(axis, -step, 1)
+        factors = x.conj().shifted(axis, step, 0)
+        return (before.conj() * _recurrence(at.cotangent, factors, axis, step),)
+
 
 @extension_op("cumulative_max")
 class CumulativeMax(_Cumulative):
@@ -360,6 +452,10 @@ class CumulativeMax(_Cumulative):
     dtypes = {"x": ORDERED}
     function = np.maximum
 
+    def vjp(self, at: Pullback) -> Cotangents:
+        """Of equal extreme elements the one met last gets it all."""
+        return (_to_last_record(at, self.axis, self.reverse),)
+
 
 @extension_op("cumulative_min")
 class CumulativeMin(_Cumulative):
@@ -368,3 +464,7 @@ class CumulativeMin(_Cumulative):
 
     dtypes = {"x": ORDERED}
     function = np.minimum
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        """Of equal extreme elements the one met last gets it all."""
+        return (_to_last_record(at, self.axis, self.reverse),)

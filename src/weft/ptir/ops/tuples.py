@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from weft.foundation.dtypes import ANY
 from weft.ptir.op import Array, EvalContext, Op, extension_op
+from weft.ptir.term import Cotangents, Pullback
 from weft.ptir.types import TensorType, TupleType
 
 
@@ -19,3 +20,6 @@ class MakeTuple(Op):
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> tuple[Array, ...]:
         return args
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        return at.cotangents

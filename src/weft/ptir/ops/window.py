@@ -13,13 +13,15 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided, sliding_window_view
 
 from weft.foundation import limits, numeric
-from weft.foundation.dtypes import ANY, DType, as_dtype
-from weft.ptir.literal import ScalarLiteral
+from weft.foundation.dtypes import ANY, SI64, DType, as_dtype
+from weft.foundation.errors import InternalError
+from weft.ptir.literal import ScalarLiteral, scalar_literal
 from weft.ptir.op import Array, EvalContext, Op, core_op
 from weft.ptir.ops.movement import check_pad_value, padded
 from weft.ptir.ops.reduce_kind import DEFINED, ReduceKind, identity, ufunc
 from weft.ptir.rules import accumulator, all_positive, invalid_attribute, length_is, rank_at_least
 from weft.ptir.schema import OPTIONAL_DTYPE, PADDING, USIZES, Choice, ScalarOf, attr
+from weft.ptir.term import Cotangents, Pullback, Term, unknown_size
 from weft.ptir.types import UNKNOWN, Dim, Symbol, TensorType, multiply_dims
 
 
@@ -56,6 +58,14 @@ def _board(
     count = math.prod(shape) * x.dtype.itemsize
     limits.check_bytes(count, "the padded operand of a window op", limits.current())
     return padded(x, low, shape, steps, fill)
+
+
+def _known(x: Term) -> tuple[int, ...]:
+    """The shape of a term in numbers."""
+    for dim in x.shape:
+        if isinstance(dim, Symbol):
+            raise unknown_size(dim)
+    return x.tensor.static_shape
 
 
 @core_op(tag=27)
@@ -105,6 +115,41 @@ class ExtractPatches(Op):
         reach = [b * d for b, d in zip(spatial, self.dilation, strict=True)]
         extents = [*ctx.shape[:-1], *self.window, x.shape[-1]]
         return _strided(board, extents, [first, *moves, *reach, last]).reshape(ctx.shape)
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        """Every window is put back where it was taken, one spatial axis after the other."""
+        g, (x,) = at.cotangent, at.operands
+        sizes = _known(x)
+        first, *places, _ = _known(g)
+        # The window axes come last, in front of the channels; each is folded into its places.
+        g = g.reshape([first, *places, *self.window, sizes[-1]])
+        for axis in range(len(self.window)):
+            g = self._put_back(g, axis, sizes[axis + 1])
+        return (g,)
+
+    def _put_back(self, g: Term, axis: int, size: int) -> Term:
+        """The places of one axis and its window, which comes right after the places of the last
+        spatial axis, made one axis of the operand's extent."""
+        at, inner = axis + 1, 1 + len(self.window)
+        count, window = g.tensor.static_shape[at], self.window[axis]
+        low, high = self.padding[axis]
+        board = low + size + high
+        stride, step = self.strides[axis], self.dilation[axis]
+        zeros = [0] * (g.rank - 1)
+        total: Term | None = None
+        for offset in range(window if count else 0):
+            piece = g.part(inner, offset, 1)
+            piece = piece.reshape([*piece.shape[:inner], *piece.shape[inner + 1 :]])
+            before, after, between = list(zeros), list(zeros), list(zeros)
+            before[at], between[at] = offset * step, stride - 1
+            after[at] = board - offset * step - _spread(count, stride)
+            piece = piece.pad(before, after, between)
+            total = piece if total is None else total + piece
+        if total is None:
+            dims = [*g.shape[:inner], *g.shape[inner + 1 :]]
+            dims[at] = board
+            total = g.full(0, dims)
+        return total.part(at, low, size)
 
 
 def _strided(board: Array, extents: Sequence[int], strides: Sequence[int]) -> Array:
@@ -203,3 +248,68 @@ class ReduceWindow(Op):
         # The axis over which a window lies comes first: there NumPy reduces fastest.
         first = np.moveaxis(windows, -1, 0)
         return np.asarray(ufunc(self.reduce).reduce(first, axis=0, dtype=board.dtype))
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        """Of equal extreme elements of a window the first one gets all of it."""
+        if self.reduce is ReduceKind.SUM:
+            return (self._spread_back(at.cotangent, at.operands[0]),)
+        return (self._to_first(at.cotangent, at.operands[0]),)
+
+    def _spread_back(self, g: Term, x: Term) -> Term:
+        """Each element sums over the windows that it lies in: another sliding sum."""
+        sizes, counts = _known(x), _known(g)
+        if 0 in sizes or 0 in counts:
+            return x.like(0)
+        spans = list(map(_spread, self.window_dims, self.window_dilation))
+        boards = [
+            low + _spread(size, base) + high
+            for size, base, (low, high) in zip(sizes, self.base_dilation, self.padding, strict=True)
+        ]
+        rests = [
+            board - _spread(count, stride) - (span - 1)
+            for board, count, stride, span in zip(boards, counts, self.strides, spans, strict=True)
+        ]
+        ones = (1,) * x.rank
+        total = g.reduce_window(
+            window_dims=self.window_dims, window_dilation=self.window_dilation, strides=ones,
+            padding=tuple((span - 1, span - 1 + rest) for span, rest in zip(spans, rests, strict=True)),
+            base_dilation=self.strides, reduce="sum", accum_dtype=self.accum_dtype,
+        )  # fmt: skip
+        for axis, (size, base) in enumerate(zip(sizes, self.base_dilation, strict=True)):
+            low, _ = self.padding[axis]
+            total = total.part(axis, low, _spread(size, base)).every(axis, base, size)
+        return total
+
+    def _to_first(self, g: Term, x: Term) -> Term:
+        """The windows as rows of patches: the position of the extreme element in each, and each
+        cotangent put back there."""
+        sizes, counts = _known(x), _known(g)
+        if 0 in sizes or 0 in counts:
+            return x.like(0)
+        worst = float(identity(self.reduce, x.dtype))
+        between = [base - 1 for base in self.base_dilation]
+        none = [0] * x.rank
+        board = x.pad(none, none, between, worst)
+        rows = board.reshape([1, *board.shape, 1])
+        patches = ExtractPatches(
+            self.window_dims, self.strides, self.window_dilation, self.padding,
+            scalar_literal(worst, x.dtype),
+        )  # fmt: skip
+        windows = rows.extract_patches(
+            window=patches.window, strides=patches.strides, dilation=patches.dilation,
+            padding=patches.padding, pad_value=patches.pad_value,
+        )  # fmt: skip
+        name = "arg_max" if self.reduce is ReduceKind.MAX else "argmin"
+        last = windows.rank - 1
+        chosen = windows.emitter.emit(
+            name, windows, axis=last, keepdims=True, output_dtype=SI64
+        ).broadcast_to(windows.shape)
+        hit = windows.counting(windows.shape, last).compare(chosen, "equal")
+        spread = g.reshape([1, *counts, 1]).broadcast_to(windows.shape).where(hit)
+        (back,) = patches.vjp(Pullback((rows,), windows, (spread,), (True,)))
+        if back is None:
+            raise InternalError("patches have no cotangent")
+        found = back.reshape(board.shape)
+        for axis, (size, base) in enumerate(zip(sizes, self.base_dilation, strict=True)):
+            found = found.every(axis, base, size)
+        return found

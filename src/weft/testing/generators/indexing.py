@@ -24,7 +24,7 @@ def indices(g: Generator, shape: Shape, positions: int, dtypes: Iterable[DType] 
             raise Skip
         return g.given(dtype, shape, lambda n: g.data.array(dtype, n, Facts(0, 0)), Facts(0, 0))
     want = Want(0, positions - 1)
-    found = [i for i in g.draft.items if i.dtype is dtype and i.shape == shape]
+    found = [i for i in g.draft.candidates if i.dtype is dtype and i.shape == shape]
     if found and g.choices.chance(0.6):
         fitted = g.fit(g.choices.choose(found), want)
         if fitted is not None:

@@ -9,18 +9,16 @@ import numpy as np
 import pytest
 
 from benchmarks.gemm_kernels import Contraction, load_plan
+from tests.gpu_faults import Change, planted, without
 from tests.gpu_support import (
     AT_ONCE,
     COOPERATIVE,
     DEFERRED,
     PINGPONG,
     SM90_CASES,
-    Change,
     bound,
-    expected,
-    planted,
+    error_of,
     random_tensors,
-    relative_error,
     sm90_kernel,
     sm90_plan,
 )
@@ -31,36 +29,29 @@ from weft.codegen.gpu.scalar import Lit, Name
 from weft.plan.ir import MmaPlan
 
 
-def check(shape: Contraction, kernel: ir.Kernel, timing: Timing, seed: int) -> float:
-    tensors = random_tensors(shape, seed)
-    flat = {name: value.reshape(-1) for name, value in tensors.items()}
-    run(kernel, flat, timing, seed)
-    return relative_error(tensors["y"], expected(shape, tensors))
-
-
 @pytest.mark.parametrize("case", SM90_CASES)
 def test_contractions_agree(case: str) -> None:
     shape, plan = SM90_CASES[case]
-    assert check(shape, sm90_kernel(shape, plan), Timing.LATE, seed=3) < bound(shape)
+    assert error_of(shape, sm90_kernel(shape, plan), Timing.LATE, seed=3) < bound(shape)
 
 
 @pytest.mark.parametrize("case", ["nn", "tt", "batched residual", "odd columns", "deferred"])
 def test_asynchronous_statements_may_take_effect_at_once(case: str) -> None:
     shape, plan = SM90_CASES[case]
-    assert check(shape, sm90_kernel(shape, plan), Timing.EARLY, seed=4) < bound(shape)
+    assert error_of(shape, sm90_kernel(shape, plan), Timing.EARLY, seed=4) < bound(shape)
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_any_order_of_warps(seed: int) -> None:
     shape = Contraction(136, 72, 136, epilogue=("bias",))
     for plan in (COOPERATIVE, PINGPONG):
-        assert check(shape, sm90_kernel(shape, plan), Timing.LATE, seed) < bound(shape)
+        assert error_of(shape, sm90_kernel(shape, plan), Timing.LATE, seed) < bound(shape)
 
 
 @pytest.mark.parametrize("name", ["coop_128x256_deferred_hilbert", "pingpong_128x160_hilbert"])
 def test_benchmark_plans_agree(name: str) -> None:
     shape = Contraction(200, 264, 72, epilogue=("bias", "gelu"))
-    assert check(shape, sm90_kernel(shape, load_plan(name)), Timing.LATE, 1) < bound(shape)
+    assert error_of(shape, sm90_kernel(shape, load_plan(name)), Timing.LATE, 1) < bound(shape)
 
 
 def test_the_result_is_the_same_for_every_schedule() -> None:
@@ -75,10 +66,6 @@ def test_the_result_is_the_same_for_every_schedule() -> None:
 
 
 # Planted faults
-
-
-def without(kind: type[ir.Stmt]) -> Change:
-    return lambda statement: None if isinstance(statement, kind) else statement
 
 
 def wrong_phase(statement: ir.Stmt) -> ir.Stmt:
@@ -175,7 +162,7 @@ def test_planted_faults_are_caught(fault: str) -> None:
 
 def _caught(shape: Contraction, kernel: ir.Kernel, timing: Timing, seed: int) -> bool:
     try:
-        return check(shape, kernel, timing, seed) > bound(shape)
+        return error_of(shape, kernel, timing, seed) > bound(shape)
     except Hazard:
         return True
 
@@ -184,10 +171,10 @@ def test_a_hazard_says_what_it_saw() -> None:
     shape = Contraction(64, 64, 64)
     broken = planted(sm90_kernel(shape, COOPERATIVE), without(ir.ProxyFence))
     with pytest.raises(Hazard, match="plain stores that no proxy fence has ordered"):
-        check(shape, broken, Timing.LATE, 0)
+        error_of(shape, broken, Timing.LATE, 0)
     loops = planted(
         sm90_kernel(shape, COOPERATIVE),
         lambda s: ir.MbarrierWait(s.barrier, Lit(0)) if isinstance(s, ir.MbarrierWait) else s,
     )
     with pytest.raises(Hazard, match="every warp waits for ever: empty parity 0, full parity 0"):
-        check(shape, loops, Timing.LATE, 0)
+        error_of(shape, loops, Timing.LATE, 0)

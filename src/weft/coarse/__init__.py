@@ -1,0 +1,38 @@
+"""Coarse ops: what front ends know as one op, with a type rule, and a decomposition to PTIR that is
+its meaning. Importing this package fills the tables of `weft.ptir`.
+
+`byteir.*` ops are public under that name; `weft.conv` and `weft.attention` are Weft's own.
+"""
+
+from weft.coarse import (
+    activations,
+    affine,
+    attention,
+    convolution,
+    extremes,
+    flash,
+    norms,
+    positions,
+    resize,
+    sampling,
+    softmax,
+)
+from weft.ptir.composite import Composite, expand
+from weft.ptir.decompositions import DECOMPOSITIONS
+from weft.ptir.op import BY_TARGET
+
+DECOMPOSITIONS.update({cls: expand for cls in BY_TARGET.values() if issubclass(cls, Composite)})
+
+__all__ = [
+    "activations",
+    "affine",
+    "attention",
+    "convolution",
+    "extremes",
+    "flash",
+    "norms",
+    "positions",
+    "resize",
+    "sampling",
+    "softmax",
+]

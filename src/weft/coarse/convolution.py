@@ -1,0 +1,200 @@
+"""Convolution over one to three spatial axes, with the channels last or first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from weft.coarse.forms import known_size
+from weft.coarse.rules import check_algorithms
+from weft.foundation.dtypes import NUMBERS, DType
+from weft.foundation.numeric import dot_accumulator_dtype
+from weft.ptir.composite import Composite
+from weft.ptir.literal import scalar_literal
+from weft.ptir.op import coarse_op
+from weft.ptir.ops.window import ExtractPatches
+from weft.ptir.rules import (
+    all_positive,
+    invalid_attribute,
+    length_is,
+    rank_is,
+    same_dim,
+    same_dtype,
+)
+from weft.ptir.schema import USIZES, Choice, ListOf, Maybe, String, Usize, WireEnum, attr
+from weft.ptir.term import Term
+from weft.ptir.types import Dim, Symbol, TensorType
+
+ALGORITHMS = ("implicit_gemm", "winograd_3x3", "fft_conv")
+
+
+class Layout(WireEnum):
+    """The axes of the input and of the result, in order."""
+
+    NWC = "NWC"
+    NHWC = "NHWC"
+    NDHWC = "NDHWC"
+    NCW = "NCW"
+    NCHW = "NCHW"
+    NCDHW = "NCDHW"
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+    @property
+    def spatial(self) -> int:
+        """How many axes the window moves over."""
+        return len(self.value) - 2
+
+    @property
+    def channels_last(self) -> bool:
+        return bool(self.value.endswith("C"))
+
+    def to_last(self) -> tuple[int, ...]:
+        """The permutation that puts the channels of an operand last."""
+        rank = self.spatial + 2
+        return tuple(range(rank)) if self.channels_last else (0, *range(2, rank), 1)
+
+    def from_last(self) -> tuple[int, ...]:
+        """The permutation that puts them back."""
+        rank = self.spatial + 2
+        return tuple(range(rank)) if self.channels_last else (0, rank - 1, *range(1, rank - 1))
+
+    def weight_to_last(self) -> tuple[int, ...]:
+        """The permutation of a weight to (window..., input channels, output channels)."""
+        rank = self.spatial + 2
+        return tuple(range(rank)) if self.channels_last else (*range(2, rank), 1, 0)
+
+
+@coarse_op("weft.conv.v1", "weft.conv")
+class Conv(Composite):
+    """The convolution (without flipping) of `input` with `weight`, plus `bias` for each output
+    channel. `layout` names the axes of the input and of the result. With the channels last the
+    weight is `[window..., C / groups, O]`, with the channels first `[O, C / groups, window...]`.
+
+    On each spatial axis the window moves by `stride` (default 1) over the input with `pad` zeros
+    around it (all low ends, then all high ends; default none), its elements `dilation` apart
+    (default 1): `out = (in + low + high - ((window - 1) * dilation + 1)) / stride + 1`, rounded
+    down. With `groups`, output channel o sees the input channels of its group only, o / (O /
+    groups). Products accumulate as in `dot_general`, and the bias is added there, before the result
+    is cast to the dtype of the input. `algo_set` names the algorithms that a compiler may choose from
+    (`implicit_gemm`, `winograd_3x3`, `fft_conv`); it does not change the meaning."""
+
+    operands = ("input", "weight", "bias?")
+    dtypes = {"input": NUMBERS, "weight": NUMBERS, "bias": NUMBERS}
+
+    layout: Layout = attr(Choice(Layout))
+    stride: tuple[int, ...] | None = attr(Maybe(USIZES), default=None)
+    pad: tuple[int, ...] | None = attr(Maybe(USIZES), default=None)
+    dilation: tuple[int, ...] | None = attr(Maybe(USIZES), default=None)
+    groups: int = attr(Usize(), default=1)
+    algo_set: tuple[str, ...] | None = attr(Maybe(ListOf(String())), default=None)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        return self.stride if self.stride is not None else (1,) * self.layout.spatial
+
+    @property
+    def dilations(self) -> tuple[int, ...]:
+        return self.dilation if self.dilation is not None else (1,) * self.layout.spatial
+
+    @property
+    def padding(self) -> tuple[tuple[int, int], ...]:
+        """(low, high) of each spatial axis."""
+        count = self.layout.spatial
+        ends = self.pad if self.pad is not None else (0,) * (2 * count)
+        return tuple(zip(ends[:count], ends[count:], strict=True))
+
+    def infer(self, *types: TensorType) -> TensorType:
+        x, weight, *bias = types
+        self._check_attributes()
+        for kind, name in ((x, "input"), (weight, "weight")):
+            rank_is(kind, self.layout.spatial + 2, f"{name} of {self.mnemonic} in {self.layout}")
+            same_dtype(x, kind, f"input and {name}")
+        image = _permuted(x, self.layout.to_last())
+        kernel = _permuted(weight, self.layout.weight_to_last())
+        self._check_channels(image.shape[-1], kernel)
+        for kind in bias:
+            same_dtype(x, kind, "input and bias")
+            rank_is(kind, 1, "bias")
+            same_dim(kind.shape[0], kernel.shape[-1], "bias and the output channels differ")
+        window = [self._window(dim) for dim in kernel.shape[:-2]]
+        patches = self._patches(window, x).infer(image)
+        result = image.with_shape((*patches.shape[:-1], kernel.shape[-1]))
+        return _permuted(result, self.layout.from_last())
+
+    def _check_attributes(self) -> None:
+        count = self.layout.spatial
+        for name, length in (("stride", count), ("dilation", count), ("pad", 2 * count)):
+            values = getattr(self, name)
+            if values is not None:
+                length_is(values, length, f"{name} of {self.mnemonic} in {self.layout}")
+        all_positive(self.strides, f"stride of {self.mnemonic}")
+        all_positive(self.dilations, f"dilation of {self.mnemonic}")
+        if self.groups < 1:
+            raise invalid_attribute(f"groups of {self.mnemonic} must be at least 1")
+        check_algorithms(self, self.algo_set, ALGORITHMS)
+
+    def _check_channels(self, channels: Dim, kernel: TensorType) -> None:
+        for dim, name in ((channels, "input"), (kernel.shape[-1], "output")):
+            if self.groups > 1 and (isinstance(dim, Symbol) or dim % self.groups):
+                raise invalid_attribute(
+                    f"the {dim} {name} channels of {self.mnemonic} do not make {self.groups} groups"
+                )
+        share = channels if isinstance(channels, Symbol) else channels // self.groups
+        same_dim(kernel.shape[-2], share, "weight and the input channels of a group differ")
+
+    def _window(self, dim: Dim) -> int:
+        if isinstance(dim, Symbol) or not dim:
+            raise invalid_attribute(f"the window of {self.mnemonic} has the extent {dim}")
+        return dim
+
+    def _patches(self, window: Sequence[int], x: TensorType) -> ExtractPatches:
+        zero = scalar_literal(0, x.dtype)
+        return ExtractPatches(tuple(window), self.strides, self.dilations, self.padding, zero)
+
+    def decompose(self, *operands: Term) -> Term:
+        x, weight, *bias = operands
+        image = x.transpose(self.layout.to_last())
+        kernel = weight.transpose(self.layout.weight_to_last())
+        patches = self._patches_of(image, [known_size(dim) for dim in kernel.shape[:-2]])
+        found = self._product(patches, kernel, dot_accumulator_dtype(x.dtype))
+        for shift in bias:
+            found = found + shift.cast(found.dtype).along(found.rank - 1, found.shape)
+        return found.cast(x.dtype).transpose(self.layout.from_last())
+
+    def _patches_of(self, image: Term, window: Sequence[int]) -> Term:
+        return image.extract_patches(
+            window=tuple(window), strides=self.strides, dilation=self.dilations,
+            padding=self.padding, pad_value=scalar_literal(0, image.dtype),
+        )  # fmt: skip
+
+    def _product(self, patches: Term, kernel: Term, dtype: DType) -> Term:
+        *window, share, outputs = kernel.shape
+        last, size = patches.rank - 1, math.prod(map(known_size, window))
+        if self.groups == 1:
+            flat = kernel.reshape((known_size(share) * size, outputs))
+            return _dot(patches, flat, ([], []), ([last], [0]), dtype)
+        places, groups = patches.shape[:-1], self.groups
+        each = known_size(outputs) // groups
+        rows = patches.reshape((*places, size, groups, share))
+        columns = kernel.reshape((size, share, groups, each))
+        found = _dot(rows, columns, ([last + 1], [2]), ([last, last + 2], [0, 1]), dtype)
+        return found.move_axis(0, last).reshape((*places, outputs))
+
+
+def _permuted(kind: TensorType, order: Sequence[int]) -> TensorType:
+    return kind.with_shape(kind.shape[axis] for axis in order)
+
+
+def _dot(
+    lhs: Term,
+    rhs: Term,
+    batch: tuple[Sequence[int], Sequence[int]],
+    contract: tuple[Sequence[int], Sequence[int]],
+    dtype: DType,
+) -> Term:
+    return lhs.emitter.emit(
+        "dot_general", lhs, rhs, batch_lhs=batch[0], batch_rhs=batch[1],
+        contract_lhs=contract[0], contract_rhs=contract[1], out_dtype=dtype,
+    )  # fmt: skip

@@ -1,0 +1,188 @@
+"""Resampling of images: every axis on its own, by a table of positions that depends on the two
+lengths alone.
+
+Where a position lies between the elements is found in exact fractions, so that no rounding decides
+which element is the nearest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from weft.coarse.forms import all_equal, guarded, known_size
+from weft.coarse.rules import result_count, wide_dtype
+from weft.foundation.dtypes import ANY, F64, FLOATS, I1, INTEGERS, SI64, DType
+from weft.ptir.composite import Composite
+from weft.ptir.op import Array, Op, Scope, coarse_op
+from weft.ptir.rules import bound_symbols, length_is, rank_is, same_dim, violation
+from weft.ptir.schema import Choice, ShapeOf, WireEnum, attr
+from weft.ptir.term import Term
+from weft.ptir.types import Dim, Shape, TensorType, ValueType
+
+
+class TargetMode(WireEnum):
+    """What the target holds."""
+
+    SCALE = "scale"
+    SIZE = "size"
+
+
+class ResizeMode(WireEnum):
+    """What lies between two elements."""
+
+    NEAREST = "nearest"
+    LINEAR = "linear"
+
+
+class Coordinates(WireEnum):
+    """Which position of the input a position of the result corresponds to."""
+
+    ASYMMETRIC = "asymmetric"
+    PYTORCH_HALF_PIXEL = "pytorch_half_pixel"
+    HALF_PIXEL = "half_pixel"
+    ALIGN_CORNERS = "align_corners"
+
+
+def source_position(mode: Coordinates, place: int, old: int, new: int) -> Fraction:
+    """Where a place on an axis of length `new` lies on one of length `old`, as the public table of
+    coordinate modes says."""
+    match mode:
+        case Coordinates.ASYMMETRIC:
+            return Fraction(place * old, new)
+        case Coordinates.ALIGN_CORNERS:
+            return Fraction(place * (old - 1), new - 1) if new > 1 else Fraction(0)
+        case Coordinates.PYTORCH_HALF_PIXEL if new == 1:
+            return Fraction(0)
+        case _:
+            return Fraction((2 * place + 1) * old, 2 * new) - Fraction(1, 2)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """For each place of the new axis the two elements around it, and the share of the second."""
+
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+    share: tuple[float, ...]
+
+
+def samples(mode: Coordinates, old: int, new: int) -> Samples:
+    """The table of one axis; positions are clamped to the elements at the edges."""
+    where = [source_position(mode, place, old, new) for place in range(new)]
+    inside = [min(max(position, Fraction(0)), Fraction(old - 1)) for position in where]
+    low = tuple(position.numerator // position.denominator for position in inside)
+    high = tuple(min(place + 1, old - 1) for place in low)
+    share = tuple(float(position - place) for position, place in zip(inside, low, strict=True))
+    return Samples(low, high, share)
+
+
+@coarse_op("byteir.resize")
+class ByteirResize(Composite):
+    """The input resampled to another `shape` (the declared type says it). With scale = new length /
+    old length, position x of the result lies at `x / scale` (`asymmetric`), `(x + 0.5) / scale -
+    0.5` (`half_pixel`; `pytorch_half_pixel` takes 0 where the new length is 1), or `x * (old - 1) /
+    (new - 1)` (`align_corners`; 0 where the new length is 1).
+
+    `nearest` takes the element at or before that position; `linear` interpolates between the two
+    around it, one axis after the other. Positions beyond the edges are those of the edge. `target`
+    has an entry for each axis: its new length (`size`), or what the old one is multiplied by and
+    rounded down (`scale`); one that contradicts the declared shape is rejected when the program
+    runs. `nearest` is defined for every dtype, `linear` for floats; those under 32 bits are
+    computed in f32 and rounded once."""
+
+    operands = ("input", "target")
+    dtypes = {"input": ANY, "target": FLOATS | INTEGERS}
+
+    target_mode: TargetMode = attr(Choice(TargetMode))
+    mode: ResizeMode = attr(Choice(ResizeMode))
+    coordinate_transformation_mode: Coordinates = attr(Choice(Coordinates))
+    shape: Shape = attr(ShapeOf(), declared=True)
+
+    @classmethod
+    def declared_attributes(cls, output: ValueType) -> Mapping[str, Any]:
+        result_count(output, (1,), "byteir.resize")
+        return {"shape": output.shape} if isinstance(output, TensorType) else {}
+
+    @property
+    def dtype_table(self) -> Mapping[str, frozenset[DType]]:
+        linear = self.mode is ResizeMode.LINEAR
+        scale = self.target_mode is TargetMode.SCALE
+        return {"input": FLOATS if linear else ANY, "target": FLOATS if scale else INTEGERS}
+
+    def check_symbols(self, scope: Scope) -> None:
+        bound_symbols(self.shape, scope, f"the shape of {self.mnemonic}")
+
+    def with_dims(self, replace: Callable[[Dim], Dim]) -> Op:
+        return dataclasses.replace(self, shape=tuple(replace(dim) for dim in self.shape))
+
+    def infer(self, *types: TensorType) -> TensorType:
+        x, target = types
+        rank_is(target, 1, "target")
+        same_dim(target.shape[0], x.rank, "the length of target and the rank of input differ")
+        length_is(self.shape, x.rank, f"the shape of {self.mnemonic}")
+        for axis, (old, new) in enumerate(zip(x.shape, self.shape, strict=True)):
+            if old == 0 and new not in (0, old):
+                raise violation(
+                    "EmptyReduction", f"axis {axis} of input has no elements to resize to {new}"
+                )
+        return x.with_shape(self.shape)
+
+    def check_values(self, *args: Array) -> None:
+        x, target = args
+        found = list(target)
+        if self.target_mode is TargetMode.SCALE:
+            found = [
+                float(np.floor(np.float64(old) * np.float64(scale)))
+                for old, scale in zip(x.shape, target, strict=True)
+            ]
+        for axis, (size, wanted) in enumerate(zip(found, self.shape, strict=True)):
+            if float(size) != wanted:
+                why = f"target gives axis {axis} the length {float(size):g}, not {wanted}"
+                raise violation("InvalidTarget", f"{why} as is declared")
+
+    def decompose(self, *operands: Term) -> Term:
+        x, target = operands
+        old, new = (tuple(map(known_size, dims)) for dims in (x.shape, self.shape))
+        z = x if self.mode is ResizeMode.NEAREST else x.cast(wide_dtype(x.dtype))
+        if 0 in new:
+            z = z.full(False if z.dtype is I1 else 0, self.shape)
+        else:
+            for axis in range(x.rank):
+                z = self._along(z, axis, old[axis], new[axis])
+        return guarded(z.cast(x.dtype), self._agrees(target, old, new))
+
+    def _agrees(self, target: Term, old: tuple[int, ...], new: tuple[int, ...]) -> Term:
+        """Whether the target gives every axis its new length."""
+        sizes = target.cast(SI64)
+        if self.target_mode is TargetMode.SCALE:
+            lengths = target.emitter.literal([float(length) for length in old], F64)
+            sizes = (target.cast(F64) * lengths).floor().cast(SI64)
+        return all_equal(sizes, new)
+
+    def _along(self, z: Term, axis: int, old: int, new: int) -> Term:
+        if old == new:
+            return z
+        table = samples(self.coordinate_transformation_mode, old, new)
+        low = _taken(z, axis, table.low)
+        if self.mode is ResizeMode.NEAREST or not any(table.share):
+            return low
+        high = _taken(z, axis, table.high)
+        share = z.emitter.literal(list(table.share), z.dtype).along(axis, low.shape)
+        return low * (1.0 - share) + high * share
+
+
+def _taken(z: Term, axis: int, table: tuple[int, ...]) -> Term:
+    """The elements at these positions of an axis."""
+    old, new = known_size(z.shape[axis]), len(table)
+    if new % old == 0 and table == tuple(place // (new // old) for place in range(new)):
+        before, after = z.shape[:axis], z.shape[axis + 1 :]
+        column = z.reshape((*before, old, 1, *after))
+        repeated = column.broadcast_to((*before, old, new // old, *after))
+        return repeated.reshape((*before, new, *after))
+    return z.taken(axis, z.emitter.literal(list(table), SI64))

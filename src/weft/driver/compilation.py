@@ -1,0 +1,59 @@
+"""A program on its way through the stages, and what a stage is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from weft.driver.signature import Signature
+from weft.foundation.errors import UserError
+from weft.ptir.ir import Program
+from weft.ptir.passes.log import PassLog
+from weft.target.target import Target
+
+
+@dataclass
+class Compilation:
+    """What each stage made of a program, and how long it took."""
+
+    program: Program
+    target: Target
+    signature: Signature
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    """Stage to text: what is read instead of computed."""
+    stages: dict[str, Stage] = field(default_factory=dict)
+    """The stages that have run."""
+    values: dict[str, Any] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    log: PassLog = field(default_factory=PassLog)
+
+    def __getitem__(self, stage: str) -> Any:
+        return self.values[stage]
+
+    def text(self, stage: str) -> str:
+        """The dump of a stage that has run."""
+        if stage not in self.values:
+            raise UserError(f"stage {stage!r} did not run; there are {', '.join(self.values)}")
+        return self.stages[stage].render(self.values[stage])
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step: how its value is made, checked, shown, and read back."""
+
+    name: str
+    extension: str
+    enter: Callable[[Compilation], Any]
+    verify: Callable[[Compilation], object]
+    render: Callable[[Any], str]
+    parse: Callable[[str, Compilation], Any] | None = None
+
+    @property
+    def file_name(self) -> str:
+        """The file that its dump goes to."""
+        return f"{self.name}.{self.extension}"
+
+
+def unchecked(compilation: Compilation) -> None:
+    """For stages whose value is checked on the way: templates check what they build."""

@@ -1,0 +1,77 @@
+"""Code generators: the last stages of the pipeline, one list for each kind of target, and how what
+they made comes to run. This is the one place that loads a generator, and it loads only the one
+asked for: a program for the CPU needs no CUDA printer.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
+
+from numpy.typing import NDArray
+
+from weft.driver.compilation import Compilation, Stage
+from weft.driver.signature import Signature
+from weft.foundation.errors import UserError
+from weft.memory.ir import BufferMap
+from weft.plan.ir import PlanSet
+from weft.ptir.types import TensorType
+from weft.region.ir import Module
+from weft.target.target import Kind, Target
+
+Array = NDArray[Any]
+_HOMES = {Kind.CPU: "weft.driver.cpu_generator", Kind.GPU: "weft.driver.gpu_generator"}
+
+
+class Runner(Protocol):
+    """A program on its machine."""
+
+    def run(
+        self,
+        inputs: Sequence[Array],
+        seed: int = 0,
+        threads: int | None = None,
+        holder: object = None,
+    ) -> list[Array]:
+        """The results. `holder` owns the parameters among the inputs: while it stays the same, so
+        do they."""
+        ...
+
+    def profile(
+        self, inputs: Sequence[Array], seed: int = 0, threads: int | None = None
+    ) -> list[tuple[str, float]]:
+        """The seconds of every step of one run."""
+        ...
+
+
+@dataclass
+class Built:
+    """A program that runs, what of it was compiled now, and what there is to say about it."""
+
+    program: Runner
+    compiled: int
+    reused: int
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Generator:
+    """From kernels to something that runs on one kind of target."""
+
+    stages: tuple[Stage, ...]
+    """What comes after the plan."""
+    choose_plans: Callable[[Module, BufferMap, Target], PlanSet]
+    """A plan for every kernel that its templates can carry out."""
+    build: Callable[[Compilation, Signature, Sequence[Array]], Built]
+    """Machine code and a runner, after all stages."""
+    new_state: Callable[[TensorType], Array]
+    """A state of zeros, aligned, at an address that stays: where the machine reaches it."""
+
+
+def generator_for(target: Target) -> Generator:
+    """The code generator of a target."""
+    if target.kind not in _HOMES:
+        raise UserError(f"there is no code generator for {target.name} yet")
+    return cast(Generator, importlib.import_module(_HOMES[target.kind]).GENERATOR)

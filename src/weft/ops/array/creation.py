@@ -1,0 +1,306 @@
+"""Tensors from data, from numbers and from counting. What can be said in a few instructions is not
+stored: `zeros` is a broadcast, `arange` and `eye` count."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from weft.foundation.dims import Shape, shape_of
+from weft.foundation.dtypes import CF64, F64, I1, SI64, UI64, DType
+from weft.foundation.errors import OutOfRange, UserError
+from weft.ops.arithmetic import as_tensor, listed
+from weft.ops.array.conversion import converted, home
+from weft.ops.array.data_types import dtype_named
+from weft.ops.array.linear_algebra import check_matrices
+from weft.ops.array.operands import given, taken
+from weft.ops.calls import public
+from weft.ops.lines import user_line
+from weft.ops.numbers import Number, is_number, number, widest
+from weft.ops.promotion import DEFAULT_FLOAT, DEFAULTS
+from weft.ops.session import Handle, Session
+from weft.ops.tensor import Tensor, tensor_method
+
+__all__ = [
+    "arange", "asarray", "empty", "empty_like", "eye", "full", "full_like", "linspace", "meshgrid",
+    "ones", "ones_like", "tensor", "tril", "triu", "zeros", "zeros_like",
+]  # fmt: skip
+
+
+# -- from data -----------------------------------------------------------------------------------
+
+
+@public
+def asarray(
+    obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: bool | None = None
+) -> Tensor:
+    """A tensor from a tensor, an array, a number, or nested lists of numbers or tensors.
+
+    Python floats become the default float, ints the default integer. An array is copied, unless
+    `copy` is False: then the tensor shares its memory, and nobody may write to it any more.
+    """
+    return converted(obj, None if dtype is None else dtype_named(dtype), device, copy)
+
+
+@public
+def tensor(
+    obj: Any, dtype: Any = None, *, device: str | None = None, requires_grad: bool = False
+) -> Tensor:
+    """A new tensor with the elements of `obj`, which may be whatever `asarray` takes."""
+    made = converted(obj, None if dtype is None else dtype_named(dtype), device, copy=True)
+    made.requires_grad = requires_grad
+    return made
+
+
+# -- from numbers --------------------------------------------------------------------------------
+
+
+def _dims(shape: Any) -> Shape:
+    return shape_of((shape,) if isinstance(shape, int) else shape)
+
+
+def _filled(shape: Shape, value: Number, dtype: DType, device: str | None) -> Tensor:
+    session = Session(home(device), user_line())
+    return session.export(
+        Handle(session, session.arena.constant(number(value, dtype))).broadcast_to(shape)
+    )
+
+
+@public
+def full(
+    shape: Any, fill_value: Number, *, dtype: Any = None, device: str | None = None
+) -> Tensor:
+    """The same number everywhere."""
+    if isinstance(fill_value, Tensor) and not fill_value.shape:
+        value = fill_value if dtype is None else fill_value.astype(dtype)
+        return given(taken(value).broadcast_to(_dims(shape)), value)
+    if not is_number(fill_value):
+        raise UserError(f"fill_value must be a number, not {type(fill_value).__name__}")
+    wanted = DEFAULTS[widest([fill_value])] if dtype is None else dtype_named(dtype)
+    return _filled(_dims(shape), fill_value, wanted, device)
+
+
+@public
+def zeros(shape: Any, *, dtype: Any = None, device: str | None = None) -> Tensor:
+    """Zeros."""
+    return _filled(_dims(shape), 0, dtype_named(dtype or DEFAULT_FLOAT), device)
+
+
+@public
+def ones(shape: Any, *, dtype: Any = None, device: str | None = None) -> Tensor:
+    """Ones."""
+    return _filled(_dims(shape), 1, dtype_named(dtype or DEFAULT_FLOAT), device)
+
+
+@public
+def empty(shape: Any, *, dtype: Any = None, device: str | None = None) -> Tensor:
+    """A tensor whose elements do not matter; they are zeros."""
+    return _filled(_dims(shape), 0, dtype_named(dtype or DEFAULT_FLOAT), device)
+
+
+@tensor_method
+@public
+def full_like(
+    x: Tensor, /, fill_value: Number, *, dtype: Any = None, device: str | None = None
+) -> Tensor:
+    """The same number everywhere, in the shape and dtype of `x`."""
+    value = as_tensor(x)
+    return full(value.shape, fill_value, dtype=dtype or value.dtype, device=device or value.device)
+
+
+@tensor_method
+@public
+def zeros_like(x: Tensor, /, *, dtype: Any = None, device: str | None = None) -> Tensor:
+    """Zeros in the shape and dtype of `x`."""
+    return full_like(x, 0, dtype=dtype, device=device)
+
+
+@tensor_method
+@public
+def ones_like(x: Tensor, /, *, dtype: Any = None, device: str | None = None) -> Tensor:
+    """Ones in the shape and dtype of `x`."""
+    return full_like(x, 1, dtype=dtype, device=device)
+
+
+@tensor_method
+@public
+def empty_like(x: Tensor, /, *, dtype: Any = None, device: str | None = None) -> Tensor:
+    """A tensor like `x` whose elements do not matter; they are zeros."""
+    return full_like(x, 0, dtype=dtype, device=device)
+
+
+# -- counting ------------------------------------------------------------------------------------
+
+
+@public
+def arange(
+    start: float,
+    /,
+    stop: float | None = None,
+    step: float = 1,
+    *,
+    dtype: Any = None,
+    device: str | None = None,
+) -> Tensor:
+    """Numbers from `start` up to, and without, `stop`, `step` apart; `arange(n)` counts from 0."""
+    first, last = (0, start) if stop is None else (start, stop)
+    given_numbers = [first, last, step]
+    if not all(is_number(n) and not isinstance(n, complex) for n in given_numbers):
+        raise UserError(f"start, stop and step must be real numbers, not {tuple(given_numbers)}")
+    wanted = DEFAULTS[max(int, widest(given_numbers), key=_is_float)]
+    wanted = wanted if dtype is None else dtype_named(dtype)
+    size = _steps(first, last, step)
+    session = Session(home(device), user_line())
+    if all(isinstance(n, int) for n in given_numbers) and wanted.is_integer:
+        return session.export(_counted(session, int(first), int(step), size, wanted))
+    return session.export(_spaced(session, float(first), float(step), size, F64).cast(wanted))
+
+
+def _is_float(kind: type) -> bool:
+    return kind is float
+
+
+def _steps(first: float, last: float, step: float) -> int:
+    """How many numbers lie between two, a step apart."""
+    if step == 0 or not all(map(math.isfinite, (first, last, step))):
+        raise OutOfRange(
+            "InvalidAttributeValue",
+            f"from {first} to {last} in steps of {step} there is no finite number of steps",
+            "the step must not be 0, and all three must be finite",
+        )
+    if isinstance(first, int) and isinstance(last, int) and isinstance(step, int):
+        return len(range(first, last, step))
+    return max(0, math.ceil((last - first) / step))
+
+
+def _counted(session: Session, first: int, step: int, size: int, dtype: DType) -> Handle:
+    """Integers; in 64 bits, where wrapping makes every constant representable."""
+    wide = SI64 if dtype.is_signed else UI64
+    result = session.iota(wide, (size,), 0)
+    if step != 1:
+        result = result * _wrapped(step, wide)
+    if first != 0:
+        result = result + _wrapped(first, wide)
+    return result.cast(dtype)
+
+
+def _wrapped(value: int, dtype: DType) -> int:
+    bits = value & ((1 << 64) - 1)
+    return bits - (1 << 64) if dtype.is_signed and bits >> 63 else bits
+
+
+def _spaced(session: Session, first: Any, step: Any, size: int, dtype: DType) -> Handle:
+    return session.iota(dtype, (size,), 0) * step + first
+
+
+@public
+def linspace(
+    start: complex,
+    stop: complex,
+    /,
+    num: int,
+    *,
+    dtype: Any = None,
+    device: str | None = None,
+    endpoint: bool = True,
+) -> Tensor:
+    """`num` numbers from `start` to `stop` at equal distances; without `stop` where `endpoint` is
+    False."""
+    if not is_number(start) or not is_number(stop):
+        raise UserError(f"start and stop must be numbers, not {start!r} and {stop!r}")
+    if num < 0:
+        raise OutOfRange("InvalidAttributeValue", f"num is {num}, but must not be negative")
+    kind = max(float, widest([start, stop]), key=lambda k: k is complex)
+    wanted = DEFAULTS[kind] if dtype is None else dtype_named(dtype)
+    wide = CF64 if kind is complex or wanted.is_complex else F64
+    parts = num - 1 if endpoint else num
+    session = Session(home(device), user_line())
+    result = _spaced(session, start, _distance(start, stop, parts), num, wide)
+    if endpoint and num > 1:
+        last = session.iota(SI64, (num,), 0).compare("equal", num - 1)
+        result = last.select(session.full(stop, wide, (num,)), result)
+    return session.export(result.real().cast(wanted) if _drops(wide, wanted) else result.cast(wanted))
+
+
+def _drops(wide: DType, wanted: DType) -> bool:
+    return wide.is_complex and not wanted.is_complex
+
+
+def _distance(start: Any, stop: Any, parts: int) -> Any:
+    if parts < 1:
+        return 0
+    whole = stop - start
+    if isinstance(whole, float) and math.isinf(whole):
+        return stop / parts - start / parts
+    return whole / parts
+
+
+@public
+def eye(
+    n_rows: int,
+    n_cols: int | None = None,
+    /,
+    *,
+    k: int = 0,
+    dtype: Any = None,
+    device: str | None = None,
+) -> Tensor:
+    """A matrix with ones on diagonal `k` (above the main one where positive) and zeros elsewhere."""
+    shape = shape_of((n_rows, n_rows if n_cols is None else n_cols))
+    session = Session(home(device), user_line())
+    wanted = dtype_named(dtype or DEFAULT_FLOAT)
+    return session.export(diagonal_mask(session, shape, k, "equal").cast(wanted))
+
+
+def diagonal_mask(session: Session, shape: Shape, k: int, op: str) -> Handle:
+    """Where `column op row + k`."""
+    rows = session.iota(SI64, shape, 0)
+    return session.iota(SI64, shape, 1).compare(op, rows + k if k else rows)
+
+
+@tensor_method
+@public
+def tril(x: Tensor, /, *, k: int = 0) -> Tensor:
+    """Each matrix with zeros above diagonal `k`."""
+    return given(_triangle(taken(x), k, "less_equal"), x)
+
+
+@tensor_method
+@public
+def triu(x: Tensor, /, *, k: int = 0) -> Tensor:
+    """Each matrix with zeros below diagonal `k`."""
+    return given(_triangle(taken(x), k, "greater_equal"), x)
+
+
+def _triangle(x: Handle, k: int, op: str) -> Handle:
+    check_matrices(x)
+    mask = diagonal_mask(x.session, x.shape[-2:], k, op).broadcast_to(x.shape)
+    return mask.select(x, x.session.full(False if x.dtype is I1 else 0, x.dtype, x.shape))
+
+
+@public
+def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
+    """The coordinates of a grid: each vector along an axis of its own. With "xy" the first two axes
+    are exchanged."""
+    if indexing not in ("xy", "ij"):
+        raise UserError(f"indexing is {indexing!r}; it can be 'xy' or 'ij'")
+    vectors = [taken(x) for x in arrays]
+    for vector in vectors:
+        if vector.rank > 1:
+            raise UserError(f"meshgrid takes vectors, not a tensor of shape {listed(vector.shape)}")
+    order = list(range(len(vectors)))
+    if indexing == "xy" and len(vectors) > 1:
+        order[:2] = 1, 0
+    sizes = [vector.shape[0] if vector.rank else 1 for vector in vectors]
+    shape = tuple(sizes[axis] for axis in order)
+    return [
+        given(_along(vector, order.index(i), shape), arrays[i]) for i, vector in enumerate(vectors)
+    ]
+
+
+def _along(vector: Handle, axis: int, shape: Sequence[Any]) -> Handle:
+    dims = [1] * len(shape)
+    if vector.rank:
+        dims[axis] = shape[axis]
+    return vector.reshape(dims).broadcast_to(shape)

@@ -1,0 +1,165 @@
+"""Elementwise functions of real and complex numbers: powers, exponentials, logarithms, angles.
+Integers are converted to the default float first, but for `pow`."""
+
+from __future__ import annotations
+
+from weft.ops.arithmetic import TensorLike, binary, unary
+from weft.ops.tensor import Tensor, tensor_method
+
+__all__ = [
+    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cos", "cosh", "exp", "expm1",
+    "hypot", "log", "log10", "log1p", "log2", "logaddexp", "pow", "sin", "sinh", "sqrt", "tan",
+    "tanh",
+]  # fmt: skip
+
+
+# -- powers and roots ----------------------------------------------------------------------------
+
+
+@tensor_method
+def pow(x1: TensorLike, x2: TensorLike, /) -> Tensor:  # noqa: A001
+    """`x1` to the power `x2`; an integer takes no negative exponent."""
+    if type(x2) is int and x2 == 2 and isinstance(x1, Tensor):
+        return binary("mul", x1, x1, "pow")
+    return binary("pow", x1, x2)
+
+
+@tensor_method
+def sqrt(x: Tensor, /) -> Tensor:
+    """The square root; NaN for floats below zero."""
+    return unary("sqrt", x, floating=True)
+
+
+@tensor_method
+def hypot(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """`sqrt(x1^2 + x2^2)` without overflow in between."""
+    return binary("hypot", x1, x2, floating=True)
+
+
+# -- exponentials and logarithms -----------------------------------------------------------------
+
+
+@tensor_method
+def exp(x: Tensor, /) -> Tensor:
+    """e to the power `x`."""
+    return unary("exp", x, floating=True)
+
+
+@tensor_method
+def expm1(x: Tensor, /) -> Tensor:
+    """`exp(x) - 1`, accurate where `x` is small."""
+    return unary("expm1", x, floating=True)
+
+
+@tensor_method
+def log(x: Tensor, /) -> Tensor:
+    """The natural logarithm."""
+    return unary("log", x, floating=True)
+
+
+@tensor_method
+def log1p(x: Tensor, /) -> Tensor:
+    """`log(1 + x)`, accurate where `x` is small."""
+    return unary("log1p", x, floating=True)
+
+
+@tensor_method
+def log2(x: Tensor, /) -> Tensor:
+    """The logarithm to base 2."""
+    return unary("log2", x, floating=True)
+
+
+@tensor_method
+def log10(x: Tensor, /) -> Tensor:
+    """The logarithm to base 10."""
+    return unary("log10", x, floating=True)
+
+
+@tensor_method
+def logaddexp(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """`log(exp(x1) + exp(x2))` without overflow in between."""
+    return binary("logaddexp", x1, x2, floating=True)
+
+
+# -- angles --------------------------------------------------------------------------------------
+
+
+@tensor_method
+def sin(x: Tensor, /) -> Tensor:
+    """The sine of an angle in radians."""
+    return unary("sin", x, floating=True)
+
+
+@tensor_method
+def cos(x: Tensor, /) -> Tensor:
+    """The cosine of an angle in radians."""
+    return unary("cos", x, floating=True)
+
+
+@tensor_method
+def tan(x: Tensor, /) -> Tensor:
+    """The tangent of an angle in radians."""
+    return unary("tan", x, floating=True)
+
+
+@tensor_method
+def asin(x: Tensor, /) -> Tensor:
+    """The angle in [-pi/2, pi/2] whose sine is `x`."""
+    return unary("asin", x, floating=True)
+
+
+@tensor_method
+def acos(x: Tensor, /) -> Tensor:
+    """The angle in [0, pi] whose cosine is `x`."""
+    return unary("acos", x, floating=True)
+
+
+@tensor_method
+def atan(x: Tensor, /) -> Tensor:
+    """The angle in [-pi/2, pi/2] whose tangent is `x`."""
+    return unary("atan", x, floating=True)
+
+
+@tensor_method
+def atan2(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """The angle of the point with ordinate `x1` and abscissa `x2`."""
+    return binary("atan2", x1, x2, floating=True)
+
+
+# -- hyperbolic functions ------------------------------------------------------------------------
+
+
+@tensor_method
+def sinh(x: Tensor, /) -> Tensor:
+    """The hyperbolic sine."""
+    return unary("sinh", x, floating=True)
+
+
+@tensor_method
+def cosh(x: Tensor, /) -> Tensor:
+    """The hyperbolic cosine."""
+    return unary("cosh", x, floating=True)
+
+
+@tensor_method
+def tanh(x: Tensor, /) -> Tensor:
+    """The hyperbolic tangent."""
+    return unary("tanh", x, floating=True)
+
+
+@tensor_method
+def asinh(x: Tensor, /) -> Tensor:
+    """The inverse of `sinh`."""
+    return unary("asinh", x, floating=True)
+
+
+@tensor_method
+def acosh(x: Tensor, /) -> Tensor:
+    """The inverse of `cosh`, not negative."""
+    return unary("acosh", x, floating=True)
+
+
+@tensor_method
+def atanh(x: Tensor, /) -> Tensor:
+    """The inverse of `tanh`."""
+    return unary("atanh", x, floating=True)

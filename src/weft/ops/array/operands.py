@@ -1,0 +1,50 @@
+"""How the arguments of an array function become handles of a session, and a handle a tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.foundation.dims import Dim
+from weft.foundation.errors import SpecViolation
+from weft.ops.arithmetic import as_tensor, listed, matched
+from weft.ops.graph.context import current
+from weft.ops.lines import user_line
+from weft.ops.session import Handle, Session
+from weft.ops.tensor import Tensor
+
+
+def taken(x: Any) -> Handle:
+    """A tensor as a handle of a new session, for the user's current line."""
+    return Handle(Session(current(), user_line()), as_tensor(x)._node)
+
+
+def paired(x1: Any, x2: Any, floating: bool = False) -> tuple[Handle, Handle]:
+    """Two operands in their common dtype and shape, as handles of one session."""
+    session = Session(current(), user_line())
+    left, right = matched(x1, x2, session.line, floating)
+    return Handle(session, left), Handle(session, right)
+
+
+def given(handle: Handle, *sources: Any) -> Tensor:
+    """A handle as a tensor; it wants gradients where a source does and fractions exist."""
+    dtype = handle.dtype
+    if not (dtype.is_float or dtype.is_complex):
+        return Tensor(handle.node)
+    wanted = [isinstance(source, Tensor) and source.requires_grad for source in sources]
+    return Tensor(handle.node, True in wanted)
+
+
+def known(dim: Dim, what: str) -> int:
+    """A size that must be a number here."""
+    if not isinstance(dim, int):
+        raise SpecViolation(
+            "DynamicDimensionMismatch",
+            f"{what} is the dynamic dim {dim}, but its size must be known here",
+            "trace the function with this dim fixed",
+        )
+    return dim
+
+
+def known_shape(x: Handle) -> tuple[int, ...]:
+    """A shape of numbers."""
+    return tuple(known(dim, f"a size of {listed(x.shape)}") for dim in x.shape)

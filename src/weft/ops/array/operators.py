@@ -1,0 +1,87 @@
+"""The operators of tensors: `+` is `add`, `@` is `matmul`, and so on.
+
+With a number or an array on the other side either order works; with anything else Python looks
+further. `x += y` makes `x` show the new value, wherever else it is held, and keeps dtype and shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from weft.ops.array import elementwise, functions, linear_algebra
+from weft.ops.calls import public
+from weft.ops.tensor import Tensor
+
+_OPERANDS = (Tensor, int, float, complex, np.ndarray, np.generic)
+
+_ARITHMETIC: dict[str, Callable[..., Tensor]] = {
+    "add": elementwise.add,
+    "sub": elementwise.subtract,
+    "mul": elementwise.multiply,
+    "truediv": elementwise.divide,
+    "floordiv": elementwise.floor_divide,
+    "mod": elementwise.remainder,
+    "pow": functions.pow,
+    "matmul": linear_algebra.matmul,
+    "and": elementwise.bitwise_and,
+    "or": elementwise.bitwise_or,
+    "xor": elementwise.bitwise_xor,
+    "lshift": elementwise.bitwise_left_shift,
+    "rshift": elementwise.bitwise_right_shift,
+}
+_COMPARISONS: dict[str, Callable[..., Tensor]] = {
+    "lt": elementwise.less,
+    "le": elementwise.less_equal,
+    "gt": elementwise.greater,
+    "ge": elementwise.greater_equal,
+    "eq": elementwise.equal,
+    "ne": elementwise.not_equal,
+}
+_UNARY: dict[str, Callable[..., Tensor]] = {
+    "neg": elementwise.negative,
+    "pos": elementwise.positive,
+    "abs": elementwise.abs,
+    "invert": elementwise.bitwise_invert,
+}
+
+
+def _forward(function: Callable[..., Tensor]) -> Callable[..., Any]:
+    def operator(self: Tensor, other: Any, /) -> Any:
+        if not isinstance(other, _OPERANDS):
+            return NotImplemented
+        return function(self, other)
+
+    return operator
+
+
+def _reflected(function: Callable[..., Tensor]) -> Callable[..., Any]:
+    def operator(self: Tensor, other: Any, /) -> Any:
+        if not isinstance(other, _OPERANDS):
+            return NotImplemented
+        return function(other, self)
+
+    return operator
+
+
+def _in_place(function: Callable[..., Tensor], symbol: str) -> Callable[..., Any]:
+    def operator(self: Tensor, other: Any, /) -> Any:
+        if not isinstance(other, _OPERANDS):
+            return NotImplemented
+        self.become(function(self, other), symbol)
+        return self
+
+    operator.__name__ = symbol
+    return public(operator)
+
+
+for _name, _function in _ARITHMETIC.items():
+    setattr(Tensor, f"__{_name}__", _forward(_function))
+    setattr(Tensor, f"__r{_name}__", _reflected(_function))
+    setattr(Tensor, f"__i{_name}__", _in_place(_function, f"i{_name}"))
+for _name, _function in _COMPARISONS.items():
+    setattr(Tensor, f"__{_name}__", _forward(_function))
+for _name, _function in _UNARY.items():
+    setattr(Tensor, f"__{_name}__", _function)

@@ -1,0 +1,64 @@
+"""Kernels of the dialect with faults planted into them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+from weft.codegen.gpu import ir
+from weft.codegen.gpu.scalar import Lit, Name, Op, Scalar
+
+Change = Callable[[ir.Stmt], "ir.Stmt | None"]
+
+
+def without(kind: type[ir.Stmt]) -> Change:
+    """Every statement of a kind is left out."""
+    return lambda statement: None if isinstance(statement, kind) else statement
+
+
+def planted(kernel: ir.Kernel, change: Change) -> ir.Kernel:
+    """A kernel with every statement passed through `change`; None removes a statement."""
+    return replace(kernel, body=_changed(kernel.body, change))
+
+
+def _changed(body: tuple[ir.Stmt, ...], change: Change) -> tuple[ir.Stmt, ...]:
+    found = []
+    for statement in body:
+        match statement:
+            case ir.For(body=inner):
+                statement = replace(statement, body=_changed(inner, change))
+            case ir.If(then=then, otherwise=otherwise):
+                statement = replace(
+                    statement, then=_changed(then, change), otherwise=_changed(otherwise, change)
+                )
+            case ir.Roles(cases=cases):
+                roles = [replace(case, body=_changed(case.body, change)) for case in cases]
+                statement = ir.Roles(tuple(roles))
+        new = change(statement)
+        if new is not None:
+            found.append(new)
+    return tuple(found)
+
+
+def with_bound(kernel: ir.Kernel, name: str, old: int, new: int) -> ir.Kernel:
+    """A kernel in which every test `name < old` is `name < new`, and every `min` with `old - 1` is
+    one with `new - 1`."""
+    changes = {
+        Op("lt", Name(name), Lit(old)): Op("lt", Name(name), Lit(new)),
+        Op("min", Name(name), Lit(old - 1)): Op("min", Name(name), Lit(new - 1)),
+    }
+    changed = replace(kernel, body=_rewritten(kernel.body, changes))
+    assert changed != kernel
+    return changed
+
+
+def _rewritten(node: Any, changes: dict[Scalar, Scalar]) -> Any:
+    if isinstance(node, Scalar) and node in changes:
+        return changes[node]
+    if isinstance(node, tuple):
+        return tuple(_rewritten(item, changes) for item in node)
+    if not is_dataclass(node) or isinstance(node, type):
+        return node
+    parts = {f.name: getattr(node, f.name) for f in fields(node)}
+    return replace(node, **{name: _rewritten(part, changes) for name, part in parts.items()})

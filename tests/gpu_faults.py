@@ -44,7 +44,7 @@ def _changed(body: tuple[ir.Stmt, ...], change: Change) -> tuple[ir.Stmt, ...]:
 def with_bound(kernel: ir.Kernel, name: str, old: int, new: int) -> ir.Kernel:
     """A kernel in which every test `name < old` is `name < new`, and every `min` with `old - 1` is
     one with `new - 1`."""
-    changes = {
+    changes: dict[Scalar, Scalar] = {
         Op("lt", Name(name), Lit(old)): Op("lt", Name(name), Lit(new)),
         Op("min", Name(name), Lit(old - 1)): Op("min", Name(name), Lit(new - 1)),
     }

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.support import Array, apply, assert_ulp, bits
+from weft.foundation import philox
 from weft.foundation.dtypes import BF16, F16, F32, F64, DType
-from weft.ptir import philox
 from weft.ptir.op import EvalContext
 from weft.ptir.ops.random import RngNormal, RngUniform
 from weft.ptir.types import Symbol, TensorType

@@ -12,7 +12,7 @@ from weft.ptir.composite import Composite
 from weft.ptir.op import coarse_op
 from weft.ptir.rules import same_dtype, same_shape
 from weft.ptir.schema import Choice, WireEnum, attr
-from weft.ptir.term import Term
+from weft.ptir.term import Cotangents, Pullback, Term
 from weft.ptir.types import TensorType
 
 CUBIC = 0.044715
@@ -49,6 +49,19 @@ class ByteirGelu(Composite):
             return library.gelu(Writer(z), z).cast(x.dtype)
         inner = (z + z * z * z * CUBIC) * math.sqrt(2.0 / math.pi)
         return (z * 0.5 * (inner.tanh() + 1.0)).cast(x.dtype)
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        (x,) = at.operands
+        z, g = (term.cast(wide_dtype(x.dtype)) for term in (x, at.cotangent))
+        if self.approximate is Approximation.TANH:
+            root, square = math.sqrt(2.0 / math.pi), z * z
+            t = ((z + z * square * CUBIC) * root).tanh()
+            steepness = (square * (3.0 * CUBIC) + 1.0) * root
+            slope = (t + 1.0) * 0.5 + z * 0.5 * (1.0 - t * t) * steepness
+        else:
+            density = (z * z * -0.5).exp() * (1.0 / math.sqrt(2.0 * math.pi))
+            slope = ((z / math.sqrt(2.0)).erf() + 1.0) * 0.5 + z * density
+        return [(g * slope).cast(x.dtype)]
 
 
 @coarse_op("byteir.erf")
@@ -89,3 +102,6 @@ class ByteirAddn(Composite):
         for other in operands[1:]:
             total = total + other.cast(dtype)
         return total.cast(first.dtype)
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        return [at.cotangent] * len(at.operands)

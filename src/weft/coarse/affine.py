@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from weft.coarse.rules import check_axis
-from weft.foundation.dtypes import FLOATS, SI8, SI16, UI8, UI16, DType
+from weft.foundation.dtypes import F32, FLOATS, SI8, SI16, UI8, UI16, DType
 from weft.ptir.composite import Composite
 from weft.ptir.op import coarse_op
 from weft.ptir.ops.quantisation import Dequantize, Quantize
-from weft.ptir.schema import OPTIONAL_DTYPE, Maybe, Usize, attr
+from weft.ptir.schema import DTypeOf, Maybe, Usize, attr
 from weft.ptir.term import Term
 from weft.ptir.types import TensorType, ValueType
 
@@ -25,6 +25,7 @@ class ByteirQuantize(Composite):
 
     operands = ("input", "scale", "zero_point")
     dtypes = {"input": FLOATS, "scale": FLOATS, "zero_point": QUANTISED}
+    no_gradient = "integers do not vary smoothly"
 
     axis: int | None = attr(Maybe(Usize()), default=None)
 
@@ -41,15 +42,15 @@ class ByteirQuantize(Composite):
 
 @coarse_op("byteir.dequantize")
 class ByteirDequantize(Composite):
-    """`(x - zero_point) * scale`, as `dequantize`, in the dtype `dtype` (the declared type says it;
-    by default that of `scale`). `scale` and `zero_point` are rank 0, or with `axis`, which counts
-    from the front, rank 1 of that axis's extent; the zero point has the dtype of the input."""
+    """`(x - zero_point) * scale`, as `dequantize`, in the dtype `dtype` (the declared type says
+    it). `scale` and `zero_point` are rank 0, or with `axis`, which counts from the front, rank 1 of
+    that axis's extent; the zero point has the dtype of the input."""
 
     operands = ("input", "scale", "zero_point")
     dtypes = {"input": QUANTISED, "scale": FLOATS, "zero_point": QUANTISED, "dtype": FLOATS}
 
     axis: int | None = attr(Maybe(Usize()), default=None)
-    dtype: DType | None = attr(OPTIONAL_DTYPE, declared=True, default=None)
+    dtype: DType = attr(DTypeOf(), declared=True, default=F32)
 
     @classmethod
     def declared_attributes(cls, output: ValueType) -> Mapping[str, Any]:

@@ -32,7 +32,7 @@ from weft.ptir.rules import (
     violation,
 )
 from weft.ptir.schema import Bool, Float, ListOf, Maybe, String, Usize, attr
-from weft.ptir.term import Term
+from weft.ptir.term import Cotangents, Pullback, Term
 from weft.ptir.types import Dim, Shape, Symbol, TensorType, TupleType, ValueType, symbols_of
 
 ATTENDED = frozenset({F16, BF16, F32, F64})
@@ -99,8 +99,8 @@ def _scores(q: Term, k: Term, setting: Setting) -> Term:
 
 
 @dataclass(frozen=True)
-class Cotangents:
-    """What flows back through an attention."""
+class Back:
+    """The cotangents of an attention."""
 
     q: Term
     """In the dtype that is computed in, `[B, H, Sq, D]`."""
@@ -121,25 +121,29 @@ def attend_backward(
     dout: Term,
     setting: Setting,
     dlse: Term | None = None,
-) -> Cotangents:
-    """The cotangents of q, k, v and the scores, from those of the result (and of the
-    log-sum-exp)."""
+    dweights: Term | None = None,
+) -> Back:
+    """The cotangents of q, k, v and the scores, from those of the result, the log-sum-exp and the
+    weights after dropout."""
     heads, wide = q.shape[1], wide_dtype(q.dtype)
     keys, values = shared_heads(k, heads), shared_heads(v, heads)
     scores = _scores(q, keys, setting)
     lse_column = lse.cast(wide).reshape((*scores.shape[:3], 1))
     weights = (scores - lse_column.broadcast_to(scores.shape)).exp()
     rows = (dout.cast(wide) * out.cast(wide)).sum([3])
-    offset = rows if dlse is None else rows - dlse.cast(wide)
-    dweights = setting.kept(_product(dout, values, 3, 3))
+    dropped, dproduct, offset = setting.kept(weights), _product(dout, values, 3, 3), rows
+    if dweights is not None:
+        dproduct = dproduct + dweights.cast(wide)
+        offset = offset + (dweights.cast(wide) * dropped).sum([3])
+    if dlse is not None:
+        offset = offset - dlse.cast(wide)
     column = offset.reshape((*scores.shape[:3], 1)).broadcast_to(scores.shape)
-    dscores = weights * (dweights - column)
+    dscores = weights * (setting.kept(dproduct) - column)
     narrow = dscores.cast(q.dtype)
-    dropped = setting.kept(weights).cast(v.dtype)
-    return Cotangents(
+    return Back(
         _product(narrow, keys, 3, 2) * setting.scale,
         summed_heads(_product(narrow, q, 2, 2) * setting.scale, k.shape[1]),
-        summed_heads(_product(dropped, dout, 2, 2), v.shape[1]),
+        summed_heads(_product(dropped.cast(v.dtype), dout, 2, 2), v.shape[1]),
         dscores,
         rows,
     )
@@ -296,3 +300,17 @@ class Attention(Composite):
         q, k, v, *rest = operands
         out, lse, _ = attend(q, k, v, self.setting(q, *rest))
         return out, lse
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        q, k, v, *rest = at.operands
+        setting = self.setting(q, *rest)
+        out, lse = (at.result[index] for index in range(2))
+        dout, dlse = at.of_elements[0], at.cotangents[1]
+        back = attend_backward(q, k, v, out, lse, dout, setting, dlse)
+        found: list[Term | None] = [x.cast(q.dtype) for x in (back.q, back.k, back.v)]
+        if self.dropout:
+            found.append(None)
+        if setting.mask is not None:
+            mask = setting.mask
+            found.append(back.scores.reduced_to(mask.shape).cast(mask.dtype))
+        return found

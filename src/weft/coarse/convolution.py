@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from weft.coarse.forms import known_size
 from weft.coarse.rules import check_algorithms
-from weft.foundation.dtypes import NUMBERS, DType
+from weft.foundation.axes import inverse
+from weft.foundation.dtypes import NUMBERS, SI64, DType
 from weft.foundation.numeric import dot_accumulator_dtype
 from weft.ptir.composite import Composite
 from weft.ptir.literal import scalar_literal
@@ -22,7 +23,7 @@ from weft.ptir.rules import (
     same_dtype,
 )
 from weft.ptir.schema import USIZES, Choice, ListOf, Maybe, String, Usize, WireEnum, attr
-from weft.ptir.term import Term
+from weft.ptir.term import Cotangents, Pullback, Term
 from weft.ptir.types import Dim, Symbol, TensorType
 
 ALGORITHMS = ("implicit_gemm", "winograd_3x3", "fft_conv")
@@ -77,8 +78,8 @@ class Conv(Composite):
     (default 1): `out = (in + low + high - ((window - 1) * dilation + 1)) / stride + 1`, rounded
     down. With `groups`, output channel o sees the input channels of its group only, o / (O /
     groups). Products accumulate as in `dot_general`, and the bias is added there, before the result
-    is cast to the dtype of the input. `algo_set` names the algorithms that a compiler may choose from
-    (`implicit_gemm`, `winograd_3x3`, `fft_conv`); it does not change the meaning."""
+    is cast to the dtype of the input. `algo_set` names the algorithms that a compiler may choose
+    from (`implicit_gemm`, `winograd_3x3`, `fft_conv`); it does not change the meaning."""
 
     operands = ("input", "weight", "bias?")
     dtypes = {"input": NUMBERS, "weight": NUMBERS, "bias": NUMBERS}
@@ -181,6 +182,74 @@ class Conv(Composite):
         columns = kernel.reshape((size, share, groups, each))
         found = _dot(rows, columns, ([last + 1], [2]), ([last, last + 2], [0, 1]), dtype)
         return found.move_axis(0, last).reshape((*places, outputs))
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        """The input's is a convolution of the result's, with its elements as far apart as the
+        windows were; the weight's is a product of patches."""
+        x, weight, *bias = at.operands
+        wide = dot_accumulator_dtype(x.dtype)
+        g = at.cotangent.transpose(self.layout.to_last())
+        kernel = weight.transpose(self.layout.weight_to_last())
+        image = x.transpose(self.layout.to_last())
+        found: list[Term | None] = [None, None]
+        if at.wanted[0]:
+            dimage = self._back_to_image(g, kernel.conj(), image)
+            found[0] = dimage.transpose(self.layout.from_last())
+        if at.wanted[1]:
+            dkernel = self._back_to_kernel(g, kernel, image.conj(), wide)
+            found[1] = dkernel.cast(x.dtype).transpose(inverse(self.layout.weight_to_last()))
+        for shift in bias:
+            found.append(g.cast(wide).sum(range(g.rank - 1)).cast(shift.dtype))
+        return found
+
+    def _back_to_image(self, g: Term, kernel: Term, image: Term) -> Term:
+        """g with zeros between its elements, convolved with the kernel turned around."""
+        count, (*window, share, outputs) = self.layout.spatial, map(known_size, kernel.shape)
+        for axis in range(count):
+            backwards = range(window[axis] - 1, -1, -1)
+            kernel = kernel.taken(axis, g.emitter.literal(list(backwards), SI64))
+        each = outputs // self.groups
+        groups = kernel.reshape((*window, share, self.groups, each))
+        turned = groups.transpose((*range(count), count + 2, count + 1, count))
+        turned = turned.reshape((*window, each, share * self.groups))
+        board = self._spread(g, window, image)
+        last = (Layout.NWC, Layout.NHWC, Layout.NDHWC)[count - 1]
+        return g.emitter.emit(
+            "weft.conv", board, turned, layout=last, dilation=self.dilations, groups=self.groups
+        )
+
+    def _spread(self, g: Term, window: Sequence[int], image: Term) -> Term:
+        """g with its elements as far apart as the stride, and so much around it that there is a
+        window for every element of the image."""
+        low, high, between = [0] * g.rank, [0] * g.rank, [0] * g.rank
+        for axis, size in enumerate(window, 1):
+            stride, reach = self.strides[axis - 1], (size - 1) * self.dilations[axis - 1]
+            below, _ = self.padding[axis - 1]
+            extent = known_size(g.shape[axis])
+            places = (extent - 1) * stride + 1 if extent else 0
+            between[axis] = stride - 1
+            low[axis] = reach - below
+            high[axis] = known_size(image.shape[axis]) - places + below
+        board = g.pad([max(n, 0) for n in low], [max(n, 0) for n in high], between)
+        for axis in range(1, g.rank - 1):
+            cut = max(-low[axis], 0)
+            size = known_size(board.shape[axis]) - cut - max(-high[axis], 0)
+            board = board.part(axis, cut, size)
+        return board
+
+    def _back_to_kernel(self, g: Term, kernel: Term, image: Term, dtype: DType) -> Term:
+        """The product of the patches with g over all places."""
+        *window, share, outputs = map(known_size, kernel.shape)
+        patches, size = self._patches_of(image, window), math.prod(window)
+        places = list(range(g.rank - 1))
+        if self.groups == 1:
+            found = _dot(patches, g, ([], []), (places, places), dtype)
+            return found.reshape(kernel.shape)
+        each, last = outputs // self.groups, g.rank - 1
+        rows = patches.reshape((*patches.shape[:-1], size, self.groups, share))
+        columns = g.reshape((*g.shape[:-1], self.groups, each))
+        found = _dot(rows, columns, ([last + 1], [last]), (places, places), dtype)
+        return found.transpose((1, 2, 0, 3)).reshape(kernel.shape)
 
 
 def _permuted(kind: TensorType, order: Sequence[int]) -> TensorType:

@@ -29,7 +29,7 @@ from weft.ptir.op import Array, coarse_op
 from weft.ptir.ops.random import STATE, Drawing, stream_attribute
 from weft.ptir.rules import invalid_attribute, rank_is, same_dim, violation
 from weft.ptir.schema import Bool, Float, Usize, attr
-from weft.ptir.term import Term
+from weft.ptir.term import Cotangents, Pullback, Term
 from weft.ptir.types import Shape, TensorType, TupleType, ValueType
 
 
@@ -59,6 +59,7 @@ class ByteirFlashAttnFwd(Composite, Drawing):
 
     operands = ("q", "k", "v")
     dtypes = {"q": ATTENDED, "k": ATTENDED, "v": ATTENDED}
+    no_gradient = ""
 
     dropout_p: float = attr(Float())
     softmax_scale: float = attr(Float())
@@ -85,6 +86,17 @@ class ByteirFlashAttnFwd(Composite, Drawing):
         out, lse, weights = attend(q, k, v, setting)
         shown = weights.cast(q.dtype) if self.return_softmax else q.full(0, (0,))
         return _turned(out), lse, shown, state
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        q, k, v = map(_turned, at.operands)
+        out, lse, _, state = (at.result[index] for index in range(4))
+        _, dlse, dweights, _ = at.cotangents
+        setting = Setting(self.softmax_scale, self.causal, self.dropout_p, None, state)
+        if not self.return_softmax:
+            dweights = None
+        dout = _turned(at.of_elements[0])
+        back = attend_backward(q, k, v, _turned(out), lse, dout, setting, dlse, dweights)
+        return [_turned(x).cast(q.dtype) for x in (back.q, back.k, back.v)]
 
 
 @coarse_op("byteir.flash_attn_bwd")

@@ -67,6 +67,13 @@ def laid_along(parameter: Term, axes: Sequence[int], x: Term) -> Term:
     return ordered.reshape([places.get(d, 1) for d in range(x.rank)]).broadcast_to(x.shape)
 
 
+def summed_to(x: Term, axes: Sequence[int]) -> Term:
+    """The adjoint of `laid_along`: the sum over all axes but these, which come in this order."""
+    kept = sorted(axes)
+    total = x.sum([d for d in range(x.rank) if d not in kept])
+    return total.transpose([kept.index(axis) for axis in axes])
+
+
 def guarded(x: Term, holds: Term) -> Term:
     """`x` where a condition (i1[]) holds; elsewhere the program is rejected when it runs, because
     an element is read that does not exist."""

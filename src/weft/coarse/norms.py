@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from weft.coarse.forms import laid_along, mean, reduced
+from weft.coarse.forms import laid_along, mean, reduced, summed_to
 from weft.coarse.rules import check_axes, check_epsilon, result_count, wide_dtype
 from weft.foundation.dtypes import FLOATS, DType
 from weft.foundation.errors import SpecViolation
@@ -13,7 +13,7 @@ from weft.ptir.composite import Composite, Parts
 from weft.ptir.op import coarse_op
 from weft.ptir.rules import invalid_attribute, rank_is, same_dim, same_dtype
 from weft.ptir.schema import OPTIONAL_DTYPE, USIZES, Bool, Float, Maybe, Usize, attr
-from weft.ptir.term import Term
+from weft.ptir.term import Cotangents, Pullback, Term
 from weft.ptir.types import TensorType, TupleType, ValueType
 
 
@@ -44,10 +44,11 @@ class ByteirLayerNorm(Composite):
         count = result_count(output, (1, 3), "byteir.layer_norm")
         if not isinstance(output, TupleType):
             return {"results": count}
-        kept = output.elements[1]
-        if not isinstance(kept, TensorType):
-            raise SpecViolation("OutputTypeMismatch", f"the mean is declared as the tuple {kept}")
-        return {"results": count, "statistics": kept.dtype}
+        result, kept, _ = output.elements
+        if not isinstance(result, TensorType) or not isinstance(kept, TensorType):
+            raise SpecViolation("OutputTypeMismatch", f"the results are declared as {output}")
+        own = kept.dtype is result.dtype
+        return {"results": count, "statistics": None if own else kept.dtype}
 
     def infer(self, *types: TensorType) -> ValueType:
         x, weight, bias = types
@@ -90,6 +91,21 @@ class ByteirLayerNorm(Composite):
             return result
         kept = self.statistics or x.dtype
         return result, centre.cast(kept), factor.cast(kept)
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        if self.results != 1 or self.eps_outside_sqrt:
+            return super().vjp(at)
+        x, weight, _ = at.operands
+        z, g = (term.cast(wide_dtype(x.dtype)) for term in (x, at.cotangent))
+        centred = z - mean(z, self.axis).broadcast_to(z.shape)
+        factor = (mean(centred * centred, self.axis) + self.epsilon).rsqrt().broadcast_to(z.shape)
+        normal = centred * factor
+        inner = g * laid_along(weight.cast(z.dtype), self.axis, z)
+        drift = mean(inner, self.axis).broadcast_to(z.shape)
+        stretch = mean(inner * normal, self.axis).broadcast_to(z.shape)
+        dx = factor * (inner - drift - normal * stretch)
+        parameters = (summed_to(term, self.axis) for term in (g * normal, g))
+        return [term.cast(x.dtype) for term in (dx, *parameters)]
 
 
 @coarse_op("byteir.l2_norm")

@@ -11,7 +11,7 @@ import numpy as np
 
 from weft.coarse.forms import guarded, known_size
 from weft.coarse.rules import check_axis, result_count
-from weft.foundation.dtypes import ANY, F32, I1, INDICES, INTEGERS, SI64, DType
+from weft.foundation.dtypes import ANY, I1, INDICES, INTEGERS, SI64, DType
 from weft.foundation.errors import SpecViolation
 from weft.ptir.composite import Composite
 from weft.ptir.op import Array, Op, Scope, coarse_op
@@ -24,7 +24,7 @@ from weft.ptir.rules import (
     same_dim,
     violation,
 )
-from weft.ptir.schema import OPTIONAL_DTYPE, Dimension, DTypeOf, Number, Usize, attr
+from weft.ptir.schema import Dimension, DTypeOf, Number, Usize, attr
 from weft.ptir.term import Term
 from weft.ptir.types import Dim, TensorType, TupleType, ValueType
 
@@ -48,26 +48,21 @@ class ByteirOneHot(Composite):
     """A new axis of extent `depth` at position `axis` of the result, which holds `on_value` where
     its index is the element of `indices` and `off_value` elsewhere. An index from -depth to -1
     counts from the end; one out of range gives `off_value` everywhere. The result has the dtype
-    `dtype` (the declared type says it; by default f32, si64 or i1 after the values), and both
-    values are of its class."""
+    `dtype` (the declared type says it), and both values are of its class."""
 
     operands = ("indices",)
     dtypes = {"indices": INTEGERS, "dtype": ANY}
+    no_gradient = "integers do not vary smoothly"
 
     depth: int = attr(Usize())
     axis: int = attr(Usize())
     on_value: bool | int | float = attr(Number())
     off_value: bool | int | float = attr(Number())
-    dtype: DType | None = attr(OPTIONAL_DTYPE, declared=True, default=None)
+    dtype: DType = attr(DTypeOf(), declared=True)
 
     @classmethod
     def declared_attributes(cls, output: ValueType) -> Mapping[str, Any]:
         return {"dtype": _declared_tensor(output, "byteir.one_hot").dtype}
-
-    @property
-    def _dtype(self) -> DType:
-        classes = {bool: I1, int: SI64, float: F32}
-        return self.dtype or classes[type(self.on_value)]
 
     def infer(self, *types: TensorType) -> TensorType:
         (indices,) = types
@@ -75,10 +70,10 @@ class ByteirOneHot(Composite):
         for name in ("on_value", "off_value"):
             self._check_value(name, getattr(self, name))
         shape = (*indices.shape[:axis], self.depth, *indices.shape[axis:])
-        return TensorType(self._dtype, shape)
+        return TensorType(self.dtype, shape)
 
     def _check_value(self, name: str, value: bool | int | float) -> None:
-        dtype = self._dtype
+        dtype = self.dtype
         if dtype is I1:
             fits = isinstance(value, bool)
         elif dtype.is_integer:
@@ -97,7 +92,7 @@ class ByteirOneHot(Composite):
         shape = (*index.shape[: self.axis], self.depth, *index.shape[self.axis :])
         column = index.reshape((*index.shape[: self.axis], 1, *index.shape[self.axis :]))
         hot = column.broadcast_to(shape).compare(index.counting(shape, self.axis), "equal")
-        on, off = (index.full(v, shape, self._dtype) for v in (self.on_value, self.off_value))
+        on, off = (index.full(v, shape, self.dtype) for v in (self.on_value, self.off_value))
         return on.where(hot, off)
 
 
@@ -164,6 +159,7 @@ class ByteirNonZero(Composite):
 
     operands = ("input",)
     dtypes = {"input": ANY, "indices": INDICES}
+    no_gradient = "integers do not vary smoothly"
 
     bound: Dim = attr(Dimension(), declared=True)
     indices: DType = attr(DTypeOf(), declared=True, default=SI64)

@@ -9,7 +9,7 @@ from weft.ptir import library
 from weft.ptir.composite import Composite
 from weft.ptir.op import coarse_op, op_base
 from weft.ptir.schema import Usize, attr
-from weft.ptir.term import Term
+from weft.ptir.term import Cotangents, Pullback, Term
 from weft.ptir.types import TensorType
 
 
@@ -37,6 +37,12 @@ class ByteirSoftmax(_AlongAxis):
         (x,) = operands
         return library.softmax(Writer(x), x, self.axis)
 
+    def vjp(self, at: Pullback) -> Cotangents:
+        wide = wide_dtype(at.cotangent.dtype)
+        y, g = at.result.cast(wide), at.cotangent.cast(wide)
+        inner = reduced(g * y, "sum", [self.axis]).broadcast_to(y.shape)
+        return [((g - inner) * y).cast(at.cotangent.dtype)]
+
 
 @coarse_op("byteir.log_softmax")
 class ByteirLogSoftmax(_AlongAxis):
@@ -49,3 +55,9 @@ class ByteirLogSoftmax(_AlongAxis):
         shifted = z - reduced(z, "max", [self.axis]).broadcast_to(z.shape)
         total = reduced(shifted.exp(), "sum", [self.axis])
         return (shifted - total.log().broadcast_to(z.shape)).cast(x.dtype)
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        wide = wide_dtype(at.cotangent.dtype)
+        y, g = at.result.cast(wide), at.cotangent.cast(wide)
+        total = reduced(g, "sum", [self.axis]).broadcast_to(y.shape)
+        return [(g - y.exp() * total).cast(at.cotangent.dtype)]

@@ -8,6 +8,7 @@ IR's codes. A result without elements is not computed, unless its indices must b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -163,9 +164,7 @@ def _sum(w: Writer, op: CoreOperation, x: Value) -> Value:
 
 def _mean(w: Writer, op: CoreOperation, x: Value) -> Value:
     total = _sum(w, op, x)
-    count = 1
-    for axis in reduced_axes(op.attributes, x.rank, op.opcode):
-        count *= x.shape[axis]
+    count = math.prod(x.shape[axis] for axis in reduced_axes(op.attributes, x.rank, op.opcode))
     if count <= x.dtype.highest:
         return w.emit("div", total, w.full(count, x.dtype, total.shape))
     # More elements than an i32 can count: the division is the same in i64.
@@ -207,15 +206,15 @@ def _slice(w: Writer, op: CoreOperation, x: Value) -> Value:
     """Along an axis with a step, the axis is cut into pieces of that size and the first element of
     each is taken; the last piece is filled up."""
     ranges = sliced(op.attributes, x.shape)
-    spans = [r.size * r.step for r in ranges]
+    steps = [r.step if r.size > 1 else 1 for r in ranges]
+    spans = [r.size * step for r, step in zip(ranges, steps, strict=True)]
     held = tuple(min(s, dim - r.start) for s, r, dim in zip(spans, ranges, x.shape, strict=True))
     found = w.slice(x, tuple(r.start for r in ranges), held)
     none = (0,) * x.rank
     found = w.pad(found, none, tuple(s - h for s, h in zip(spans, held, strict=True)), none)
-    if all(r.step == 1 for r in ranges):
-        return found
-    found = w.reshape(found, tuple(n for r in ranges for n in (r.size, r.step)))
-    first = tuple(n for r in ranges for n in (r.size, 1))
+    cut = [(r.size, step) if step > 1 else (r.size,) for r, step in zip(ranges, steps, strict=True)]
+    found = w.reshape(found, tuple(n for piece in cut for n in piece))
+    first = tuple(n for piece in cut for n in (piece[0], *(1 for _ in piece[1:])))
     return w.reshape(w.slice(found, (0,) * len(first), first), op.result_type.shape)
 
 

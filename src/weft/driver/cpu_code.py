@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from numpy.typing import NDArray
 
@@ -18,11 +18,16 @@ from weft.driver.sources import LLVM
 from weft.foundation.errors import Finding, SpecViolation, Unimplemented
 from weft.memory.ir import BufferMap
 from weft.plan.ir import PlanSet
+from weft.region.cost import kernel_seconds
 from weft.region.ir import Kernel, Module, Pattern
 from weft.region.structure import buffers
-from weft.runtime import cache
 from weft.runtime.artifact import Artifact, KernelCode
-from weft.runtime.jit import compile_object, fault_of, host_cpu
+from weft.runtime.jit import fault_of, object_code
+from weft.target.target import Target
+
+WORTH_SHARING: Final = 15e-6
+"""The least seconds of a kernel, as estimated, for which other threads are woken: that takes ten
+microseconds."""
 
 
 @dataclass
@@ -92,15 +97,9 @@ def compile_sources(code: LlvmCode) -> Objects:
     """Machine code for this machine, from the disk where it is there."""
     made = Objects()
     for symbol, source in code.sources.items():
-        key = cache.key_of(source, *host_cpu())
-        data = cache.load(key)
-        if data is None:
-            data = compile_object(source)
-            cache.save(key, data)
-            made.compiled += 1
-        else:
-            made.reused += 1
-        made.objects[symbol] = data
+        made.objects[symbol], fresh = object_code(source)
+        made.compiled += fresh
+        made.reused += not fresh
     return made
 
 
@@ -109,12 +108,19 @@ def build_artifact(
     buffer_map: BufferMap,
     code: CpuCode,
     objects: Mapping[str, bytes],
+    target: Target,
     constants: Mapping[str, NDArray[Any]],
     run_opaque: OpaqueRunner,
 ) -> Artifact:
     """The steps over compiled kernels."""
+    small = {
+        code.symbols[kernel.name]
+        for kernel in module.kernels
+        if kernel.name in code.symbols
+        and kernel_seconds(kernel, module.tensors, target) < WORTH_SHARING
+    }
     kernels = [
-        KernelCode(symbol, objects[symbol], work_items=routine.pieces)
+        KernelCode(symbol, objects[symbol], routine.pieces, symbol in small)
         for symbol, routine in code.routines.items()
     ]
     numbers = {symbol: number for number, symbol in enumerate(code.routines)}

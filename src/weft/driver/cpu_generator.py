@@ -36,10 +36,12 @@ def _build(compilation: Compilation, signature: Signature, state: Sequence[Array
         compilation["memory"],
         compilation["cpu"],
         objects.objects,
+        compilation.target,
         compilation["tiny"].constants,
         run_opaque,
     )
-    return Built(executor.Program(artifact, state), objects.compiled, objects.reused)
+    program = executor.Program(artifact, state, signature.given_params)
+    return Built(program, objects.compiled, objects.reused)
 
 
 def _new_state(kind: TensorType) -> Array:

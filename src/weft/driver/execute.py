@@ -96,7 +96,7 @@ def check_seed(seed: Any) -> int:
     """A seed as a plain number of 64 bits."""
     whole = hasattr(seed, "__index__") and not isinstance(seed, bool)
     if not whole or not 0 <= int(seed) <= MAX_SEED:
-        raise UserError(f"seed {seed!r} is not a whole number from 0 to 2^64 - 1")
+        raise UserError(f"seed {described(seed)} is not a whole number from 0 to 2^64 - 1")
     return int(seed)
 
 

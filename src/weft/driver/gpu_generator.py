@@ -13,7 +13,7 @@ from weft.driver.compilation import Compilation, Stage
 from weft.driver.generators import Built, Generator
 from weft.driver.opaque import run_opaque
 from weft.driver.plans import choose_plans
-from weft.driver.signature import Role, Signature
+from weft.driver.signature import Signature
 from weft.driver.sources import CUDA
 from weft.foundation.errors import InternalError, UserError
 from weft.ptir.types import TensorType
@@ -34,9 +34,7 @@ def _build(compilation: Compilation, signature: Signature, state: Sequence[Array
         compilation["tiny"].constants,
         run_opaque,
     )
-    given = [role for role in signature.roles if role is not Role.STATE]
-    params = frozenset(place for place, role in enumerate(given) if role is Role.PARAM)
-    program = cuda_program.Program(artifact, state, params)
+    program = cuda_program.Program(artifact, state, signature.given_params)
     notes = [*compilation["plan"].notes, *gpu_code.resource_report(code, cubins)]
     return Built(program, cubins.compiled, cubins.reused, notes)
 

@@ -30,6 +30,16 @@ class Signature:
     roles: tuple[Role, ...]
     donated: frozenset[int] = frozenset()
 
+    @property
+    def given(self) -> tuple[Role, ...]:
+        """The roles of what a run is given: all inputs but the state."""
+        return tuple(role for role in self.roles if role is not Role.STATE)
+
+    @property
+    def given_params(self) -> frozenset[int]:
+        """The positions of the parameters in what a run is given."""
+        return frozenset(n for n, role in enumerate(self.given) if role is Role.PARAM)
+
     def names(self, role: Role) -> list[str]:
         """The Tiny names of the inputs with a role."""
         return [input_name(i) for i, found in enumerate(self.roles) if found is role]

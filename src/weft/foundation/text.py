@@ -17,7 +17,7 @@ from weft.foundation.errors import SpecViolation
 
 Item = TypeVar("Item")
 
-_SPACE: Final = r"(?:[ \t\r\n]++|\#[^\n]*+)*+"
+SPACE: Final = r"(?:[ \t\r\n]++|\#[^\n]*+)*+"
 """Spaces and comments. It never gives back what it has matched: no text makes it try twice."""
 MARKS: Final = r"->|[][(){}<>=,:;@%?^!*+/-]"
 """The punctuation of programs, as a pattern."""
@@ -28,7 +28,7 @@ _INTEGER: Final = re.compile(r"[-+]?[0-9]{1,40}")
 def _token(marks: str) -> re.Pattern[str]:
     """Spaces and then one token, the longest mark first."""
     return re.compile(
-        _SPACE
+        SPACE
         + rf"""(?:
             (?P<hex>0x[0-9a-f]*)
           | (?P<number>[-+]?(?:[0-9]+\.?[0-9]*(?:[eE][-+]?[0-9]+)?|inf|nan)(?![A-Za-z_]))
@@ -49,13 +49,24 @@ class Token(NamedTuple):
     offset: int
 
 
-class TokenStream:
-    """The tokens of a text, read from front to back. `marks` is its punctuation, as a pattern."""
+_NEW: Final = tuple.__new__
+"""Makes a `Token` without a call of its constructor: a text has millions."""
 
-    def __init__(self, text: str, code: str = "MalformedText", marks: str = MARKS) -> None:
+
+class TokenStream:
+    """The tokens of a text, read from front to back. `marks` is its punctuation, as a pattern;
+    `token` is a whole pattern, for languages that have another idea of names and numbers."""
+
+    def __init__(
+        self,
+        text: str,
+        code: str = "MalformedText",
+        marks: str = MARKS,
+        token: re.Pattern[str] | None = None,
+    ) -> None:
         self.text = text
         self.code = code
-        self._token = _token(marks)
+        self._token = token or _token(marks)
         self._position = 0
         self.current = self._scan()
 
@@ -80,8 +91,10 @@ class TokenStream:
         return False
 
     def expect(self, text: str) -> None:
-        if not self.accept(text):
+        token = self.current
+        if token.text != text or token.kind not in ("name", "mark"):
             self.fail(f"expected {text!r}")
+        self.current = self._scan()
 
     def name(self, what: str = "a name") -> str:
         if self.current.kind != "name":
@@ -110,10 +123,11 @@ class TokenStream:
         return text
 
     def integer(self, what: str = "a whole number") -> int:
-        text = self.current.text
-        if self.current.kind != "number" or not _INTEGER.fullmatch(text):
+        kind, text, _ = self.current
+        if kind != "number" or not _INTEGER.fullmatch(text):
             self.fail(f"expected {what}")
-        return int(self.take().text)
+        self.current = self._scan()
+        return int(text)
 
     def number(self) -> float:
         if self.current.kind != "number" or len(self.current.text) > 400:
@@ -156,12 +170,12 @@ class TokenStream:
     def _scan(self) -> Token:
         match = self._token.match(self.text, self._position)
         if match is None:
-            space = re.match(_SPACE, self.text[self._position :])
+            space = re.match(SPACE, self.text[self._position :])
             at = self._position + (space.end() if space else 0)
             self.reject(f"unexpected character {self.text[at]!r}", at)
-        kind = str(match.lastgroup)
+        kind = match.lastgroup or ""
         text, self._position = match[kind], match.end()
-        return Token(kind, text, self._position - len(text))
+        return _NEW(Token, (kind, text, self._position - len(text)))
 
 
 def quoted(text: str) -> str:

@@ -19,11 +19,10 @@ from weft.ops.functional.checks import listed
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.context import current, within
 from weft.ops.graph.node import Fragment, Node
-from weft.ops.graph.program import as_fragment
+from weft.ops.graph.program import as_fragment, captured
 from weft.ops.pytree import Structure, flatten, leaf_names, unflatten
 from weft.ops.session import Handle, Session
 from weft.ops.tensor import Tensor
-from weft.ptir.literal import TensorLiteral
 from weft.ptir.ops.control import Cond, Scan, While
 from weft.ptir.types import TensorType
 
@@ -51,7 +50,7 @@ def trace_body(
         result = function(*arguments)
         leaves, shape = flatten(result)
         results = [_result(name, leaf)._node for leaf in leaves]
-    return Body(arena, parameters, results, shape, _captured(arena, results))
+    return Body(arena, parameters, results, shape, captured(arena, results))
 
 
 def _result(name: str, leaf: Any) -> Tensor:
@@ -61,20 +60,6 @@ def _result(name: str, leaf: Any) -> Tensor:
         return asarray(leaf)
     except (UserError, TypeError):
         raise UserError(f"{name} must return tensors, not {type(leaf).__name__}") from None
-
-
-def _captured(arena: Arena, roots: Sequence[Node]) -> list[Node]:
-    seen, stack, found = set(roots), list(roots), []
-    while stack:
-        node = stack.pop()
-        if node.arena is not arena and not isinstance(node.storage, TensorLiteral):
-            found.append(node)
-            continue
-        for operand in node.operands:
-            if operand not in seen:
-                seen.add(operand)
-                stack.append(operand)
-    return sorted(found, key=lambda node: node.id)
 
 
 def _merged(*bodies: Body) -> list[Node]:
@@ -129,10 +114,10 @@ def cond(
     _same_structure("the results of on_true and on_false", yes.structure, no.structure)
     names = leaf_names(yes.structure, "result")
     _same_types("on_true and on_false differ in their ", yes.results, no.results, names)
-    captured = _merged(yes, no)
-    fragments = tuple(_fragment(body, captured, body.results) for body in (yes, no))
+    outside = _merged(yes, no)
+    fragments = tuple(_fragment(body, outside, body.results) for body in (yes, no))
     session = Session.here()
-    operands = [chosen._node, *(t._node for t in tensors), *captured]
+    operands = [chosen._node, *(t._node for t in tensors), *outside]
     made = session.append(
         Cond(0, 1), *(Handle(session, node) for node in operands), fragments=fragments
     )
@@ -158,13 +143,13 @@ def while_loop(condition: Callable[..., Any], body: Callable[..., Any], init: An
     _same_structure("the carry and what body returns", structure.children[0], step.structure)
     names = leaf_names(step.structure, "carry")
     _same_types("body changes the type of the ", step.parameters, step.results, names)
-    captured = _merged(test, step)
+    outside = _merged(test, step)
     fragments = (
-        _fragment(test, captured, [test.results[0], *test.parameters, *captured]),
-        _fragment(step, captured, [*step.results, *captured]),
+        _fragment(test, outside, [test.results[0], *test.parameters, *outside]),
+        _fragment(step, outside, [*step.results, *outside]),
     )
     session = Session.here()
-    operands = [*(t._node for t in tensors), *captured]
+    operands = [*(t._node for t in tensors), *outside]
     made = session.append(
         While(0, 1), *(Handle(session, node) for node in operands), fragments=fragments
     )
@@ -219,21 +204,21 @@ def _emit_scan(
     output_shape: Structure,
 ) -> tuple[Any, Any]:
     count = len(carry)
-    captured = traced.captured
-    order = [*traced.parameters[:count], *captured, *traced.parameters[count:]]
-    roots = [*traced.results[:count], *captured, *traced.results[count:]]
+    outside = traced.captured
+    order = [*traced.parameters[:count], *outside, *traced.parameters[count:]]
+    roots = [*traced.results[:count], *outside, *traced.results[count:]]
     outputs = len(traced.results) - count
     session = Session.here()
-    operands = [*(t._node for t in carry), *captured, *(t._node for t in slices)]
+    operands = [*(t._node for t in carry), *outside, *(t._node for t in slices)]
     made = session.append(
-        Scan(0, count + len(captured), outputs),
+        Scan(0, count + len(outside), outputs),
         *(Handle(session, node) for node in operands),
         fragments=(as_fragment(order, roots),),
     )
     grad = any(t.requires_grad for t in (*carry, *slices))
     handles = [made] if isinstance(made.type, TensorType) else list(made)
     last = [session.export(h, requires_grad=grad) for h in handles[:count]]
-    stacked = [session.export(h, requires_grad=grad) for h in handles[count + len(captured) :]]
+    stacked = [session.export(h, requires_grad=grad) for h in handles[count + len(outside) :]]
     return unflatten(carry_shape, last), unflatten(output_shape, stacked)
 
 

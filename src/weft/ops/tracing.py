@@ -17,12 +17,11 @@ from weft.ops.graph.arena import Arena
 from weft.ops.graph.context import current, within
 from weft.ops.graph.evaluate import evaluate
 from weft.ops.graph.node import Node
-from weft.ops.graph.program import as_program
+from weft.ops.graph.program import as_program, captured
 from weft.ops.lines import shown
 from weft.ops.pytree import Structure, flatten
 from weft.ops.tensor import Tensor
 from weft.ptir.ir import Program
-from weft.ptir.literal import TensorLiteral
 from weft.ptir.types import TensorType
 
 
@@ -90,27 +89,17 @@ def trace(
     roots = [leaf._node for leaf in leaves if isinstance(leaf, Tensor)]
     del result
     _check_leaks(arena, {*roots, *arena.parameters})
-    captured = _captured(arena, roots)
-    parameters = [*arena.parameters, *(c.node for c in captured)]
+    outside = captured(arena, roots)
+    evaluate([node for node in outside if not node.arena.tracing])
+    parameters = [*arena.parameters, *outside]
     outputs = tuple(None if isinstance(leaf, Tensor) else Plain(leaf) for leaf in leaves)
-    return Trace(as_program(arena.name, parameters, roots), captured, outputs, structure)
+    return Trace(
+        as_program(arena.name, parameters, roots), tuple(map(_held, outside)), outputs, structure
+    )
 
 
-def _captured(arena: Arena, roots: Sequence[Node]) -> tuple[Captured, ...]:
-    """The nodes of other arenas that the roots need, computed."""
-    seen, stack, found = set(roots), list(roots), []
-    while stack:
-        node = stack.pop()
-        if node.arena is not arena and not isinstance(node.storage, TensorLiteral):
-            found.append(node)
-            continue
-        for operand in node.operands:
-            if operand not in seen:
-                seen.add(operand)
-                stack.append(operand)
-    found.sort(key=lambda node: node.id)
-    evaluate([node for node in found if not node.arena.tracing])
-    return tuple(Captured(node, node.owner) for node in found)
+def _held(node: Node) -> Captured:
+    return Captured(node, node.owner)
 
 
 def _check_leaks(arena: Arena, allowed: set[Node]) -> None:

@@ -5,24 +5,30 @@
             return x + x
 
 The decomposition is written once, in terms, and used three times: the reference runs it, a program
-is decomposed with it for whoever does not know the op, and (where the op has no gradient rule of
-its own) its gradient is taken.
+is decomposed with it for whoever does not know the op, and where the op has no gradient rule of its
+own, the gradient is that of the formula.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeAlias
 
 from weft.foundation.dtypes import DType, as_dtype
 from weft.foundation.errors import InternalError, SpecViolation, Unimplemented
+from weft.ptir.gradient import vjp
 from weft.ptir.interp import Interpreter
-from weft.ptir.ir import Function, Instruction, Program
+from weft.ptir.ir import ElementRef, Function, Instruction, Operand, Program
+from weft.ptir.literal import TensorLiteral
 from weft.ptir.op import Array, EvalContext, Op, Value
+from weft.ptir.passes.dce import dce
 from weft.ptir.passes.emitter import Emitter, Handle
+from weft.ptir.slots import is_smooth
 from weft.ptir.tape import Workshop
-from weft.ptir.term import Number, Term
-from weft.ptir.types import TensorType
+from weft.ptir.term import Cotangents, Number, Pullback, Term
+from weft.ptir.types import TensorType, TupleType
 
 Parts: TypeAlias = "Term | tuple[Term, ...]"
 """A result as a formula: one term, or one for each element of a tuple."""
@@ -53,6 +59,15 @@ class Composite(Op):
             raise SpecViolation(error.code, error.why, error.hint) from None
         return found[0] if len(found) == 1 else found
 
+    def vjp(self, at: Pullback) -> Cotangents:
+        types = tuple(operand.tensor for operand in at.operands)
+        wanted = tuple(index for index, asked in enumerate(at.wanted) if asked)
+        parts = at.of_elements if isinstance(at.result.type, TupleType) else (at.cotangent,)
+        seeds = [part for part in parts if is_smooth(part.type)]
+        found = _replayed(_adjoint(self, types, wanted), [*at.operands, *seeds])
+        gradients = dict(zip(wanted, found, strict=True))
+        return [gradients.get(index) for index in range(len(types))]
+
 
 _EMPTY = Program("composite", (Function("composite", (), (), (), ()),), ())
 
@@ -62,10 +77,38 @@ def _as_program(op: Composite, types: tuple[TensorType, ...]) -> Program:
     """The program that computes an op by its decomposition."""
     shop = Workshop(_EMPTY)
     tape = shop.function_tape(_EMPTY.main)
-    ids = tuple(range(len(types)))
-    operands = [tape.parameter(kind, index) for index, kind in enumerate(types)]
-    found = op.decompose(*operands)
-    return shop.finished(tape, ids, found if isinstance(found, tuple) else [found])
+    found = op.decompose(*map(tape.parameter, types))
+    return shop.finished(tape, found if isinstance(found, tuple) else [found])
+
+
+@lru_cache(maxsize=256)
+def _adjoint(op: Composite, types: tuple[TensorType, ...], wrt: tuple[int, ...]) -> Program:
+    """The program from operands and cotangents to the gradients with respect to some operands."""
+    program = vjp(_as_program(op, types), wrt)
+    main, count = program.main, len(program.main.results) - len(wrt)
+    alone = replace(main, results=main.results[count:], result_ids=main.result_ids[count:])
+    return dce(program.with_main(alone))
+
+
+def _replayed(program: Program, operands: Sequence[Term]) -> list[Term]:
+    """The results of a program without control flow on these operands, as further terms."""
+    main, emitter = program.main, operands[0].emitter
+    values = dict(zip(main.parameter_ids, operands, strict=True))
+
+    def term(operand: Operand) -> Term:
+        if isinstance(operand, TensorLiteral):
+            return emitter.literal(operand.array, operand.type.dtype)
+        value = values[operand.id]
+        return value[operand.index] if isinstance(operand, ElementRef) else value
+
+    for instruction in main.body:
+        op = instruction.op
+        fixed = op.spellings()[op.mnemonic]
+        attrs = {name: getattr(op, name) for name in op.all_attributes() if name not in fixed}
+        values[instruction.id] = emitter.emit(
+            op.mnemonic, *map(term, instruction.operands), **attrs
+        )
+    return [values[value_id] for value_id in main.result_ids]
 
 
 class _Formula:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import threading
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import llvmlite.binding as llvm
 
 from weft.foundation.errors import InternalError
+from weft.runtime import cache
 
 _LOCK = threading.Lock()
 _COUNT = [0]
 
 
-@cache
+@lru_cache
 def _initialise() -> None:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
@@ -60,6 +61,18 @@ def compile_object(text: str, cpu: tuple[str, str, str] | None = None, level: in
     return code
 
 
+def object_code(text: str) -> tuple[bytes, bool]:
+    """The object code of a module for this machine, from the disk where it is there, and whether it
+    was compiled now."""
+    key = cache.key_of(text, *host_cpu())
+    code = cache.load(key)
+    if code is not None:
+        return code, False
+    code = compile_object(text)
+    cache.save(key, code)
+    return code, True
+
+
 class Library:
     """Object code linked into this process; addresses are good while the library lives."""
 
@@ -79,7 +92,7 @@ class Library:
         return int(self._tracker[symbol])
 
 
-@cache
+@lru_cache
 def _compiler() -> Any:
     _initialise()
     machine = llvm.Target.from_default_triple().create_target_machine(jit=True)

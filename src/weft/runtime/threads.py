@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from weft.foundation.errors import UserError
 from weft.runtime import native
-from weft.runtime.jit import Library, compile_object
+from weft.runtime.jit import Library, object_code
 
 _NEW = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int64)
 _EXECUTE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
@@ -27,9 +27,19 @@ def thread_count() -> int:
     return os.cpu_count() or 1
 
 
+class _Library(Library):
+    """The native executor, linked into this process."""
+
+    def __init__(self) -> None:
+        code, _ = object_code(native.SOURCE)
+        super().__init__([code], list(native.SYMBOLS))
+        self.new_pool = _NEW(self.address("weft_pool_new"))
+        self.execute = _EXECUTE(self.address("weft_execute"))
+
+
 @dataclass
 class _Native:
-    library: Library | None = None
+    library: _Library | None = None
     pools: dict[int, int] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -37,28 +47,28 @@ class _Native:
 _STATE = _Native()
 
 
-def _library() -> Library:
-    if _STATE.library is None:
-        _STATE.library = Library([compile_object(native.SOURCE)], list(native.SYMBOLS))
-    return _STATE.library
+def _library() -> _Library:
+    with _STATE.lock:
+        if _STATE.library is None:
+            _STATE.library = _Library()
+        return _STATE.library
 
 
-def _pool(threads: int) -> int | None:
+def _pool(threads: int, library: _Library) -> int:
     """The pool with one worker fewer than `threads`; the caller is the other one."""
-    if threads <= 1:
-        return None
-    if threads not in _STATE.pools:
-        make = _NEW(_library().address("weft_pool_new"))
-        _STATE.pools[threads] = make(threads - 1)
-    return _STATE.pools[threads]
+    with _STATE.lock:
+        if threads not in _STATE.pools:
+            _STATE.pools[threads] = library.new_pool(threads - 1)
+        return _STATE.pools[threads]
 
 
 def execute(steps: int, count: int, threads: int) -> None:
     """Carry out the table of `count` steps at address `steps`; Python runs on meanwhile."""
-    with _STATE.lock:
-        run = _EXECUTE(_library().address("weft_execute"))
-        pool = _pool(threads)
-    run(steps, count, pool)
+    library = _STATE.library or _library()
+    pool = None
+    if threads > 1:
+        pool = _STATE.pools.get(threads) or _pool(threads, library)
+    library.execute(steps, count, pool)
 
 
 def _after_fork() -> None:

@@ -135,14 +135,18 @@ class Draft:
     # -- returning to an earlier state -----------------------------------------------------------
 
     def mark(self) -> Mark:
-        lists = (self.steps, self.inputs, self.items, self.bundles, self._bindings)
-        return Mark(*map(len, lists), self._count)
+        return Mark(
+            len(self.steps), len(self.inputs), len(self.items), len(self.bundles),
+            len(self._bindings), self._count,
+        )  # fmt: skip
 
     def back_to(self, mark: Mark) -> None:
         """Forget everything since the mark; it costs as much as there is to forget."""
         for step in self.steps[mark.steps :]:
-            self.uses.subtract(_ids(step.operands))
-        self.uses = +self.uses if mark.steps < len(self.steps) else self.uses
+            for used in _ids(step.operands):
+                self.uses[used] -= 1
+                if not self.uses[used]:
+                    del self.uses[used]
         self.bound.difference_update(self._bindings[mark.bindings :])
         del self.steps[mark.steps :], self.inputs[mark.inputs :], self.items[mark.items :]
         del self.bundles[mark.bundles :], self._bindings[mark.bindings :]

@@ -214,7 +214,9 @@ class Generator:
             fitted = self.fit(self.choices.choose(found), want)
             if fitted is not None:
                 return fitted
-        narrow = [i for i in self.draft.candidates if self._widens(i, kind) and want.accepts(i.facts)]
+        narrow = [
+            i for i in self.draft.candidates if self._widens(i, kind) and want.accepts(i.facts)
+        ]
         if narrow and self.choices.chance(0.7):
             return self.broadcast(self.choices.choose(narrow), kind.shape)
         return self.new(kind.dtype, kind.shape, want)

@@ -83,20 +83,26 @@ def rules_for(
     dynamic: bool,
 ) -> Rules:
     """The rules that arguments of `random_program` stand for."""
-    named = GENERATORS if ops is None else ops
+    named = GENERATORS if ops is None else _listed(ops, "ops")
     spellings = frozenset(name for op in named for name in _spellings(op))
-    kinds = frozenset(ALL if dtypes is None else map(as_dtype, dtypes))
+    kinds = frozenset(ALL if dtypes is None else map(as_dtype, _listed(dtypes, "dtypes")))
     if not spellings or not kinds:
         raise UserError("a random program needs at least one op and one dtype")
     return Rules(spellings, kinds, control_flow, dynamic)
 
 
-def _spellings(op: type[Op] | str) -> Iterable[str]:
-    if not isinstance(op, str):
+def _listed(given: Any, what: str) -> Iterable[Any]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise UserError(f"{what} must be a list, not {described(given)}")
+    return given
+
+
+def _spellings(op: Any) -> Iterable[str]:
+    if isinstance(op, type) and issubclass(op, Op):
         return op.spellings()
-    if op in SPELLINGS:
+    if isinstance(op, str) and op in SPELLINGS:
         return [op]
-    raise UserError(f"there is no op called {op!r}")
+    raise UserError(f"there is no op called {described(op)}")
 
 
 def drafted(seed: int, size: int, rules: Rules) -> tuple[Draft, list[Item | Bundle]]:

@@ -18,13 +18,14 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 from numpy.typing import NDArray
 
+from weft.driver.execute import MAX_SEED
 from weft.foundation.dtypes import ALL, DType, as_dtype, in_order
 from weft.foundation.errors import UserError
 from weft.ptir.op import Op
 from weft.ptir.types import TensorType, tensor
 from weft.testing.data import DataSource
 from weft.testing.facts import Facts, limit, part
-from weft.testing.random_programs import MAX_SEED, RandomCase, random_program
+from weft.testing.random_programs import RandomCase, random_program
 
 Array = NDArray[Any]
 

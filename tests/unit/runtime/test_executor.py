@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tests import kernels
 from tests.agree.test_cpu_kernels import plans_for
-from weft.driver.cpu_code import build_artifact, lower_module
+from weft.driver.cpu_code import build_artifact, compile_sources, lower_module, print_module
 from weft.foundation.dtypes import F32, SI32
 from weft.foundation.errors import SpecViolation, UserError
 from weft.memory.from_region import assign_buffers
@@ -24,6 +24,7 @@ from weft.region.ir import Kernel, KernelAxis, Module, OpaqueCall, Output, Patte
 from weft.runtime import cache
 from weft.runtime.executor import Program
 from weft.runtime.threads import thread_count
+from weft.target.known import target_named
 
 Array = NDArray[Any]
 
@@ -42,7 +43,9 @@ def link(module: Module) -> Program:
     plans = plan_set(module)
     buffer_map = assign_buffers(module)
     code = lower_module(module, buffer_map, plans)
-    return Program(build_artifact(module, buffer_map, code, {}, double))
+    objects = compile_sources(print_module(code)).objects
+    target = target_named("cpu")
+    return Program(build_artifact(module, buffer_map, code, objects, target, {}, double))
 
 
 def inputs_of(module: Module, seed: int = 0) -> list[Array]:
@@ -170,8 +173,8 @@ def test_equal_kernels_are_compiled_once(tmp_path: Path, monkeypatch: pytest.Mon
     buffer_map = assign_buffers(module)
     for compiled, reused in ((1, 0), (0, 1)):
         code = lower_module(module, buffer_map, plans)
-        build_artifact(module, buffer_map, code, {}, double)
-        assert (code.compiled, code.reused) == (compiled, reused)
+        made = compile_sources(print_module(code))
+        assert (made.compiled, made.reused) == (compiled, reused)
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "two", "99999"])

@@ -324,8 +324,20 @@ def test_wrong_arguments_are_told() -> None:
         random_program(0, ops=["frobnicate"])
     with pytest.raises(UserError, match="unknown dtype 'f31'"):
         random_program(0, dtypes=["f31"])
-    with pytest.raises(UserError, match="seed -1 is not a whole number from 0"):
-        random_program(-1)
+    seeds: tuple[Any, ...] = (-1, 2**64, 1.5, "7", None, True, np.float32(1))
+    for wrong in seeds:
+        with pytest.raises(UserError, match=r"^seed .* is not a whole number from 0 to 2\^64 - 1$"):
+            random_program(wrong)
+    sizes: tuple[Any, ...] = (-1, 10**7, 2.5, "7", None, False)
+    for wrong in sizes:
+        with pytest.raises(UserError, match=r"^size .* is not a whole number from 0 to 1,000,000$"):
+            random_program(0, wrong)
+    ops: tuple[Any, ...] = ("add", 3, [3], [int])
+    for wrong in ops:
+        with pytest.raises(UserError, match=r"ops must be a list, not|there is no op called"):
+            random_program(0, ops=wrong)
+    with pytest.raises(UserError, match="dtypes must be a list, not 'f32'"):
+        random_program(0, dtypes="f32")
     with pytest.raises(UserError, match="at least one op and one dtype"):
         random_program(0, ops=[])
 
@@ -336,6 +348,38 @@ def test_a_case_knows_its_seed_and_is_reproducible() -> None:
     assert case.program == again.program
     assert [a.tobytes() for a in case.inputs] == [a.tobytes() for a in again.inputs]
     assert random_program(6).program != case.program
+
+
+def test_numbers_of_numpys_are_whole_numbers() -> None:
+    numbers: Any = (np.uint64(5), np.int32(8))
+    assert random_program(*numbers).program == random_program(5, 8).program
+
+
+def test_an_empty_program_can_be_asked_for() -> None:
+    case = random_program(1, 0)
+    assert weft.run(case.program, case.inputs) is not None
+
+
+def _calls(size: int) -> int:
+    """How many functions are called to make programs of a size: time that no other load changes."""
+    count = 0
+
+    def on_event(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(on_event)
+    try:
+        for seed in range(2):
+            random_program(seed, size, control_flow=False)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_the_work_grows_with_the_size_and_no_faster() -> None:
+    small, large = _calls(400), _calls(1_600)
+    assert large < 6 * small
 
 
 def test_narrow_programs_are_not_trivial() -> None:

@@ -49,6 +49,12 @@ def number(value: bool | int | float, scalar: str, lanes: int = 1) -> Val:
     return Val(text if lanes == 1 else f"splat ({scalar} {text})", scalar, lanes)
 
 
+def multiples(step: int, scalar: str, lanes: int) -> Val:
+    """The vector 0, step, 2 step, ..."""
+    parts = (number(step * lane, scalar) for lane in range(lanes))
+    return Val(f"<{', '.join(map(str, parts))}>", scalar, lanes)
+
+
 class Code:
     """The body of one function under construction."""
 

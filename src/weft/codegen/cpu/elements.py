@@ -47,7 +47,8 @@ class Elements:
         if fn in _PREDICATES:
             return self._compare(fn, args, source)
         if fn == "nextafter":
-            return self._nextafter(*self.code.level(*args), source)
+            start, goal = self.code.level(*args)
+            return self._nextafter(start, goal, source)
         if source.is_float:
             return self.formats.rounded(self._float(fn, args), target)
         if source is I1:

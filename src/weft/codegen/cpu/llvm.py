@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 from weft.codegen.cpu import ir
-from weft.codegen.cpu.code import Code, Val, number
+from weft.codegen.cpu.code import Code, Val, multiples, number
 from weft.codegen.cpu.elements import Elements
 from weft.codegen.cpu.formats import compute_type, storage_type
 from weft.codegen.cpu.ir import LoopKind
@@ -316,7 +316,17 @@ class _Emitter:
         self._define(let.name, value, let.dtype)
 
     def _index_value(self, expr: Expr, dtype: DType) -> Val:
-        lanes = self.lane_var[1] if self.lane_var and self._step(expr) != 0 else 1
+        """An index expression as a value; where it cannot leave the range of the dtype, there is
+        nothing to saturate."""
+        low, high = bounds(expr, self.ranges)
+        step = self._step(expr)
+        if dtype.is_integer and dtype.lowest <= low and high <= dtype.highest and step is not None:
+            first, scalar = self._index(expr), compute_type(dtype)
+            value = first if scalar == "i64" else self.code.convert("trunc", first, scalar)
+            if step == 0 or self.lane_var is None:
+                return value
+            return self.code.binary("add", value, multiples(step, scalar, self.lane_var[1]))
+        lanes = self.lane_var[1] if self.lane_var and step != 0 else 1
         parts = [self._index(expr, lane) for lane in range(lanes)]
         value = self.code.gather_lanes(parts) if lanes > 1 else parts[0]
         return self.formats.cast(value, SI64, dtype)

@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from weft.codegen.gpu.element import ElementOp
 from weft.codegen.gpu.swizzle import Major
-from weft.foundation.dtypes import F32, DType
+from weft.foundation.dtypes import BF16, F16, F32, DType
 from weft.foundation.errors import Finding
 from weft.foundation.index_expr import Expr, FloorDiv, always, coefficient, linear, params_of
 from weft.memory.ir import MemRef
@@ -86,6 +86,12 @@ class Source:
     dtype: DType
     tensor: str | None
     strides: Strides
+
+    @property
+    def by_column(self) -> bool:
+        """Whether it is read once for a column, of whatever row, and f32 holds it exactly."""
+        read = self.tensor is not None and self.strides.column != 0 and self.strides.row == 0
+        return read and self.dtype in (BF16, F16, F32)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,6 @@ from weft.codegen.gpu.sm90_layout import (
     MMA_K,
     WARPGROUP,
     Sm90Layout,
-    by_column,
     refusals,
 )
 from weft.codegen.gpu.swizzle import Major, operand_offset
@@ -496,7 +495,7 @@ class _Builder:
         if source.tensor is None:
             narrow = offset(strides, Lit(0), Lit(0), place.batch, widen=False)
             return ir.IndexElements(source.name, source.dtype, narrow, strides.row, strides.column)
-        if by_column(source):
+        if source.by_column:
             number = self.layout.columns.index(source)
             start = self.columns_start(number) + ((LANE & 3) * 2 + column) * 4
             return ir.SharedColumns(source.name, source.dtype, ir.Address("columns", start))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.element import held, statement
 from weft.codegen.gpu.print_scalars import braced, text
-from weft.foundation.dtypes import BF16, F16, F32, DType
+from weft.foundation.dtypes import BF16, F16, F32, I1, DType
 
 AddressText = Callable[[ir.Address], str]
 
@@ -42,6 +42,8 @@ def _load_text(name: str, source: ir.GlobalElements, place: str, guard: str) -> 
     kind = held(source.dtype)
     if source.dtype in _NARROW:
         value = f"load_{source.dtype.name}((const u16*)b{source.buffer} + {place})"
+    elif source.dtype is I1:
+        value = f"(__ldg((const u8*)b{source.buffer} + {place}) != 0)"
     else:
         value = f"__ldg((const {kind}*)b{source.buffer} + {place})"
     return f"{kind} {name} = " + (f"{value};" if guard == "1" else f"({guard}) ? {value} : 0;")

@@ -21,8 +21,8 @@ from weft.foundation.errors import ExecutionError, Finding, UserError
 
 _LINE: Final = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)(.*?);")
 
-MATRIX: Final = {"sm_90a": ("HGMMA", "UTMALDG"), "sm_90": ("HMMA", "LDGSTS")}
-"""Instructions that a matrix kernel of an architecture is made of."""
+MATRIX: Final = {"sm90": ("HGMMA", "UTMALDG"), "sm80": ("HMMA", "LDGSTS")}
+"""Instructions that a matrix kernel is made of, by the `arch` of its plan."""
 
 
 @dataclass(frozen=True)

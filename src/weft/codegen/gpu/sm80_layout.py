@@ -71,8 +71,7 @@ class Sm80Layout:
     @property
     def columns(self) -> tuple[Source, ...]:
         """Epilogue values that depend on the column alone: staged in shared memory as f32."""
-        found = [s for s in self.problem.sources if s.tensor is not None and s.strides.row == 0]
-        return tuple(s for s in found if s.strides.column and s.dtype in (BF16, F16, F32))
+        return tuple(s for s in self.problem.sources if s.by_column)
 
     @property
     def columns_offset(self) -> int:

@@ -98,7 +98,7 @@ class Sm90Layout:
     @property
     def columns(self) -> tuple[Source, ...]:
         """Epilogue values that depend on the column: staged in shared memory as f32."""
-        return tuple(s for s in self.problem.sources if by_column(s))
+        return tuple(s for s in self.problem.sources if s.by_column)
 
     @property
     def k_steps(self) -> int:
@@ -157,10 +157,6 @@ class Sm90Layout:
     @property
     def registers_at_launch(self) -> int:
         return min(255, 65_536 // self.threads // 8 * 8)
-
-
-def by_column(source: Source) -> bool:
-    return source.tensor is not None and source.strides.column != 0 and source.strides.row == 0
 
 
 def operand_layout(operand: Operand, outer: int, k: int) -> TileLayout:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from weft.codegen.gpu import ir, mma_sm80, mma_sm90, row
 from weft.codegen.gpu import map as elementwise
-from weft.codegen.gpu.accept import refuse
+from weft.codegen.gpu.accept import kernel_refusals, refuse
 from weft.codegen.gpu.matmul import Refs
 from weft.codegen.gpu.peephole import recognise
 from weft.foundation.errors import Finding, SpecViolation
@@ -26,9 +26,11 @@ def accepts(
         case RowPlan():
             found = row.accepts(kernel, tensors, plan, target)
         case MmaPlan(arch="sm90"):
-            found = mma_sm90.accepts(kernel, refs, plan, target)
+            found = kernel_refusals(kernel, tensors)
+            found += mma_sm90.accepts(kernel, refs, plan, target)
         case MmaPlan(arch="sm80"):
-            found = mma_sm80.accepts(kernel, refs, plan, target)
+            found = kernel_refusals(kernel, tensors)
+            found += mma_sm80.accepts(kernel, refs, plan, target)
         case _:
             found = [refuse("PlanNotSupported", f"no GPU template carries out this {_kind(plan)}")]
     return [Finding(f.code, f"kernel {kernel.name}", f.why, f.hint) for f in found]

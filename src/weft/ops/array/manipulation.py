@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from weft.foundation.axes import normalise_axes, normalise_axis
-from weft.foundation.dims import Shape, shape_of
+from weft.foundation.dims import Shape, Symbol, shape_of
 from weft.foundation.errors import OutOfRange, UserError
 from weft.ops.arithmetic import as_tensor, broadcast_shapes, listed
 from weft.ops.array.movement import flipped, permuted, rows_at, window
@@ -72,11 +72,9 @@ def broadcast_arrays(*arrays: Tensor) -> list[Tensor]:
 @public
 def reshape(x: Tensor, /, shape: Sequence[int], *, copy: bool | None = None) -> Tensor:
     """The elements in row-major order under another shape; one size may be -1 and is inferred."""
-    value = as_tensor(x)
-    wanted = _inferred(value.shape, shape)
-    if copy is False and wanted == value.shape:
-        return value
-    return given(taken(value).reshape(wanted), value)
+    dims = shape if isinstance(shape, tuple | list) else (shape,)
+    wanted = tuple(dim if isinstance(dim, Symbol) else _tuple(dim)[0] for dim in dims)
+    return given(taken(x).reshape(wanted), x)
 
 
 @tensor_method("reshape")
@@ -84,26 +82,6 @@ def _reshape_method(x: Tensor, /, *shape: Any, copy: bool | None = None) -> Tens
     """`weft.reshape`; the sizes may also be written one by one: `x.reshape(2, -1)`."""
     one = len(shape) == 1 and isinstance(shape[0], tuple | list)
     return reshape(x, shape[0] if one else shape, copy=copy)
-
-
-def _inferred(old: Shape, shape: Any) -> Shape:
-    dims = (shape,) if isinstance(shape, int) else tuple(shape)
-    static = all(isinstance(dim, int) for dim in old)
-    open_axes = [axis for axis, dim in enumerate(dims) if isinstance(dim, int) and dim == -1]
-    if len(open_axes) > 1 or not static:
-        return dims
-    sizes = [int(dim) for dim in old if isinstance(dim, int)]
-    rest = math.prod(int(dim) for axis, dim in enumerate(dims) if axis not in open_axes)
-    size = math.prod(sizes)
-    if open_axes and rest > 0 and size % rest == 0:
-        dims = (*dims[: open_axes[0]], size // rest, *dims[open_axes[0] + 1 :])
-    elif open_axes or rest != size:
-        raise OutOfRange(
-            "ElementCountMismatch",
-            f"x {listed(old)} has {size} elements and cannot take the shape {listed(dims)}",
-            "the sizes multiply to the number of elements; one may be -1",
-        )
-    return dims
 
 
 @tensor_method

@@ -97,7 +97,7 @@ class Arena:
                 f"a tensor on backend {other.backend.name!r} meets one on {self.backend.name!r}; "
                 f"move it first with .to({self.backend.name!r})"
             )
-        if other.tracing and not isinstance(operand.storage, TensorLiteral):
+        if other.tracing and operand.storage is None:
             around: Arena | None = self
             while around is not None and around is not other:
                 around = around.parent

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from weft.foundation.errors import InternalError
 from weft.ops.graph.node import Form, Fragment, Node
@@ -14,11 +15,15 @@ from weft.ptir.op import Op
 from weft.ptir.ops.constant import Constant
 from weft.ptir.ops.movement import BroadcastTo
 
+if TYPE_CHECKING:
+    from weft.ops.graph.arena import Arena
 
-def reachable(roots: Sequence[Node]) -> list[Node]:
-    """Every node that the roots depend on, operands before users."""
+
+def reachable(roots: Sequence[Node], given: Collection[Node] = ()) -> list[Node]:
+    """Every node that the roots depend on, operands before users. Nodes that are given are taken as
+    they are: what they depend on does not matter."""
     seen = set(roots)
-    stack = list(seen)
+    stack = [node for node in seen if node not in given]
     while stack:
         node = stack.pop()
         operands = node.operands
@@ -26,8 +31,25 @@ def reachable(roots: Sequence[Node]) -> list[Node]:
             for operand in operands:
                 if operand not in seen:
                     seen.add(operand)
-                    stack.append(operand)
+                    if operand not in given:
+                        stack.append(operand)
     return sorted(seen, key=_creation)
+
+
+def captured(arena: Arena, roots: Sequence[Node]) -> list[Node]:
+    """What the roots, traced in an arena, use of the outside: data, and nodes of other arenas."""
+    seen, stack, found = set(roots), list(roots), []
+    while stack:
+        node = stack.pop()
+        if node.arena is not arena or node.storage is not None:
+            if not isinstance(node.storage, TensorLiteral):
+                found.append(node)
+            continue
+        for operand in node.operands:
+            if operand not in seen:
+                seen.add(operand)
+                stack.append(operand)
+    return sorted(found, key=_creation)
 
 
 def _creation(node: Node) -> int:
@@ -107,7 +129,7 @@ class BodyWriter:
 def as_program(name: str, parameters: Sequence[Node], roots: Sequence[Node]) -> Program:
     """The program that computes the roots from the parameters."""
     writer = BodyWriter(f"function @{name}", parameters)
-    writer.write(reachable(roots))
+    writer.write(reachable(roots, set(parameters)))
     results = tuple(writer.result(node) for node in roots)
     function = Function(
         name,
@@ -124,7 +146,7 @@ def as_program(name: str, parameters: Sequence[Node], roots: Sequence[Node]) -> 
 def as_fragment(parameters: Sequence[Node], roots: Sequence[Node]) -> Fragment:
     """The region that computes the roots from the parameters, with the regions inside it."""
     writer = BodyWriter("region ^0", parameters, first_region=1)
-    writer.write(reachable(roots))
+    writer.write(reachable(roots, set(parameters)))
     results = tuple(writer.result(node) for node in roots)
     region = Region(
         0,

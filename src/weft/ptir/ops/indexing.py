@@ -307,7 +307,7 @@ class ScatterAdd(Op):
         return starts
 
     def vjp(self, at: Pullback) -> Cotangents:
-        g, (x, indices, updates) = at.cotangent, at.operands
+        g, (_, indices, updates) = at.cotangent, at.operands
         return g, None, self._windows(g, indices, updates) if at.wanted[2] else None
 
     def _windows(self, g: Term, indices: Term, updates: Term) -> Term:

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
 from weft.foundation.dtypes import CF32, CF64, F32, F64, SI32, DType
-from weft.foundation.errors import InternalError
+from weft.foundation.errors import InternalError, Unimplemented
 from weft.ptir.op import Array, EvalContext, Op, extension_op
 from weft.ptir.ops.complex_parts import PART
 from weft.ptir.rules import rank_at_least, rank_is, same_dim, same_dtype, violation
 from weft.ptir.schema import Bool, Choice, WireEnum, attr
-from weft.ptir.types import UNKNOWN, Dim, TensorType, TupleType, leaves
+from weft.ptir.term import Cotangents, Pullback, Term, unknown_size
+from weft.ptir.types import UNKNOWN, Dim, Symbol, TensorType, TupleType, leaves
 
 MATRIX: frozenset[DType] = frozenset({F32, F64, CF32, CF64})
 """What LAPACK has: cast narrower floats first."""
@@ -159,6 +160,13 @@ class Cholesky(Factorisation):
             raise violation("NotPositiveDefinite", f"{which} of cholesky is not positive definite")
         return factor.reshape(x.shape)
 
+    def vjp(self, at: Pullback) -> Cotangents:
+        """Only the triangle that is read gets anything."""
+        g, factor = at.cotangent, at.result
+        if self.upper:
+            return (_cholesky_vjp(g.adjoint(), factor.adjoint()).adjoint(),)
+        return (_cholesky_vjp(g, factor),)
+
 
 @extension_op("qr")
 class Qr(Factorisation):
@@ -177,6 +185,21 @@ class Qr(Factorisation):
             return tuple(np.linalg.qr(x, mode="reduced"))
         return tuple(np.linalg.qr(x, mode="complete"))
 
+    def vjp(self, at: Pullback) -> Cotangents:
+        """Defined for full rank; not for a completed `q`, whose last columns are arbitrary."""
+        (x,), (q, r) = at.operands, _factors(at.result)
+        m, n = x.shape[-2:]
+        if self.mode is QrMode.COMPLETE and not _at_most(m, n):
+            raise Unimplemented("the gradient of a completed qr", "use the reduced mode")
+        by_q, by_r = at.of_elements
+        if not _at_most(m, n) or m == n:
+            return (_qr_vjp(q, r, by_q, by_r),)
+        # The columns beyond the square part are q times what r has there.
+        square, rest = _columns(r, 0, m), _columns(by_r, m, n)
+        by_q = by_q + _columns(x, m, n) @ rest.adjoint()
+        first = _qr_vjp(q, square, by_q, _columns(by_r, 0, m))
+        return (first.concat(q @ rest, axis=x.rank - 1),)
+
 
 @extension_op("eigh")
 class Eigh(Factorisation):
@@ -193,6 +216,18 @@ class Eigh(Factorisation):
 
     def factorise(self, x: Array) -> Parts:
         return _unstack(_where_finite(np.linalg.eigh, np.tril(_stack(x))), x)
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        """Only the lower triangle gets anything. Through the vectors it is not defined where values
+        coincide; complex vectors must be used in a way that their phases do not matter."""
+        (x,), (w, v) = at.operands, _factors(at.result)
+        by_w, by_v = at.cotangents
+        inner = x.like(0)
+        if by_w is not None:
+            inner = _diagonal(by_w.cast(x.dtype))
+        if by_v is not None:
+            inner = inner + _over_gaps(v.adjoint() @ by_v, w.cast(x.dtype))
+        return (_lower_only(v @ inner @ v.adjoint()),)
 
 
 @extension_op("svd")
@@ -216,6 +251,21 @@ class Svd(Factorisation):
             return np.linalg.svd(stack, full_matrices=self.full_matrices)
 
         return _unstack(_where_finite(svd, _stack(x)), x)
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        """Through the vectors it is not defined where values coincide or vanish, nor for completed
+        ones; complex vectors must be used in a way that their common phase does not matter."""
+        (x,), (u, s, vh) = at.operands, _factors(at.result)
+        by_u, by_s, by_vh = at.cotangents
+        m, n = x.shape[-2:]
+        if self.full_matrices and m != n:
+            if by_u is not None or by_vh is not None:
+                raise Unimplemented(
+                    "the gradient through completed singular vectors", "use full_matrices=false"
+                )
+            k = _known_smaller(m, n)
+            u, vh = _columns(u, 0, k), _rows(vh, 0, k)
+        return (_svd_vjp(_Svd(u, s.cast(x.dtype), vh), by_u, by_s, by_vh),)
 
 
 def _eliminate(work: Array) -> Array:
@@ -256,6 +306,26 @@ class Lu(Factorisation):
         l_factor = np.tril(work[:, :, :k], -1)
         l_factor[:, range(k), range(k)] = 1
         return _unstack((order, l_factor, np.triu(work[:, :k])), x)
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        """Defined where no pivot is zero; the permutation counts as constant."""
+        (x,), (order, lower, upper) = at.operands, _factors(at.result)
+        _, by_l, by_u = at.of_elements
+        m, n = x.shape[-2:]
+        if m == n:
+            found = _lu_vjp(lower, upper, lower.adjoint() @ by_l, by_u @ upper.adjoint())
+        elif _at_most(m, n):
+            square, rest = _columns(upper, 0, m), _columns(by_u, m, n)
+            left = lower.adjoint() @ by_l - rest @ _columns(upper, m, n).adjoint()
+            first = _lu_vjp(lower, square, left, _columns(by_u, 0, m) @ square.adjoint())
+            found = first.concat(_solve(lower, rest, lower=True, unit=True), axis=x.rank - 1)
+        else:
+            square, rest = _rows(lower, 0, n), _rows(by_l, n, m)
+            right = by_u @ upper.adjoint() - _rows(lower, n, m).adjoint() @ rest
+            first = _lu_vjp(square, upper, square.adjoint() @ _rows(by_l, 0, n), right)
+            found = first.concat(_divide(rest, upper), axis=x.rank - 2)
+        rows = order.reshape([*order.shape, 1]).broadcast_to(x.shape)
+        return (x.like(0).scatter_reduce(rows, found, axis=x.rank - 2, reduce="add"),)
 
 
 @extension_op("triangular_solve")
@@ -299,3 +369,149 @@ class TriangularSolve(Op):
             rest = b[:, row] - (a[:, row : row + 1, done] @ x[:, done])[:, 0]
             x[:, row] = rest if self.unit_diagonal else rest / a[:, row, row, None]
         return x.reshape(args[1].shape)
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        """Only the triangle that is read gets anything."""
+        a, _ = at.operands
+        by_b = a.conj().triangular_solve(
+            at.cotangent, lower=self.lower, transpose=not self.transpose,
+            unit_diagonal=self.unit_diagonal,
+        )  # fmt: skip
+        if not at.wanted[0]:
+            return None, by_b
+        by_a = -(by_b @ at.result.adjoint())
+        if self.transpose:
+            by_a = by_a.matrix_transpose()
+        read = "greater" if self.lower else "less"
+        if not self.unit_diagonal:
+            read += "_equal"
+        return by_a.where(by_a.mask(read)), by_b
+
+
+# -- gradients -----------------------------------------------------------------------------------
+
+
+def _factors(result: Term) -> list[Term]:
+    """The factors that an op returns."""
+    return [result[index] for index, _ in enumerate(leaves(result.type))]
+
+
+def _at_most(m: Dim, n: Dim) -> bool:
+    for dim in (m, n):
+        if isinstance(dim, Symbol) and m != n:
+            raise unknown_size(dim)
+    return m == n or (isinstance(m, int) and isinstance(n, int) and m < n)
+
+
+def _known_smaller(m: Dim, n: Dim) -> Dim:
+    return m if _at_most(m, n) else n
+
+
+def _columns(x: Term, start: Dim, stop: Dim) -> Term:
+    return x.part(x.rank - 1, *_window(start, stop))
+
+
+def _rows(x: Term, start: Dim, stop: Dim) -> Term:
+    return x.part(x.rank - 2, *_window(start, stop))
+
+
+def _window(start: Dim, stop: Dim) -> tuple[int, int]:
+    if isinstance(start, Symbol) or isinstance(stop, Symbol):
+        raise unknown_size(stop if isinstance(stop, Symbol) else Symbol(str(start)))
+    return start, stop - start
+
+
+def _solve(a: Term, b: Term, *, lower: bool, unit: bool = False) -> Term:
+    """The x with a^H x = b for a triangular a."""
+    return a.conj().triangular_solve(b, lower=lower, transpose=True, unit_diagonal=unit)
+
+
+def _divide(b: Term, upper: Term) -> Term:
+    """The x with x u^H = b for an upper triangular u."""
+    turned = upper.triangular_solve(b.adjoint(), lower=False, transpose=False, unit_diagonal=False)
+    return turned.adjoint()
+
+
+def _diagonal(values: Term) -> Term:
+    """Matrices with these diagonals."""
+    n = values.shape[-1]
+    wide = values.reshape([*values.shape, 1]).broadcast_to([*values.shape, n])
+    return wide.where(wide.mask("equal"))
+
+
+def _lower_only(s: Term) -> Term:
+    """The gradient by the lower triangle of a Hermitian matrix, from the one by all of it."""
+    both = s + s.adjoint()
+    below = both.where(both.mask("greater"))
+    return below + (both * 0.5).where(both.mask("equal"))
+
+
+def _cholesky_vjp(g: Term, factor: Term) -> Term:
+    product = factor.adjoint() @ g
+    half = (product * 0.5).where(product.mask("equal"), product.where(product.mask("greater")))
+    left = _solve(factor, half, lower=True)
+    return _lower_only(_solve(factor, left.adjoint(), lower=True).adjoint())
+
+
+def _qr_vjp(q: Term, r: Term, by_q: Term, by_r: Term) -> Term:
+    """`(by_q + q t) r^-H`, where the Hermitian t has the upper triangle of the matrix below."""
+    upper = by_r @ r.adjoint() - q.adjoint() @ by_q
+    strict = upper.where(upper.mask("less"))
+    both = upper + upper.conj() if upper.dtype.is_complex else upper * 2
+    middle = strict + strict.adjoint() + (both * 0.5).where(upper.mask("equal"))
+    return _divide(by_q + q @ middle, r)
+
+
+def _over_gaps(x: Term, values: Term) -> Term:
+    """`x[i, j] / (values[j] - values[i])` off the diagonal, zero on it."""
+    column = values.reshape([*values.shape, 1]).broadcast_to(x.shape)
+    row = values.reshape([*values.shape[:-1], 1, values.shape[-1]]).broadcast_to(x.shape)
+    same = x.mask("equal")
+    gaps = x.like(1).where(same, row - column)
+    return x.like(0).where(same, x / gaps)
+
+
+class _Svd(NamedTuple):
+    u: Term
+    s: Term
+    vh: Term
+
+    def scaled(self, x: Term) -> Term:
+        """x times the diagonal matrix of the singular values."""
+        row = self.s.reshape([*self.s.shape[:-1], 1, self.s.shape[-1]])
+        return x * row.broadcast_to(x.shape)
+
+    def unscaled(self, x: Term) -> Term:
+        """x divided by it."""
+        row = self.s.reshape([*self.s.shape[:-1], 1, self.s.shape[-1]])
+        return x / row.broadcast_to(x.shape)
+
+
+def _svd_vjp(factors: _Svd, by_u: Term | None, by_s: Term | None, by_vh: Term | None) -> Term:
+    """Through the values, the left vectors and the right vectors, each where it is asked for."""
+    u, s, vh = factors
+    squares = s * s
+    inner = (s.full(0, [*s.shape, s.shape[-1]])) if by_s is None else _diagonal(by_s.cast(s.dtype))
+    beyond: Term | None = None
+    if by_u is not None:
+        turned = u.adjoint() @ by_u
+        inner = inner + factors.scaled(_over_gaps(turned - turned.adjoint(), squares))
+        if s.dtype.is_complex:
+            phase = (turned - turned.conj()) * 0.5
+            inner = inner + factors.unscaled(phase).where(phase.mask("equal"))
+        beyond = factors.unscaled(by_u - u @ turned) @ vh
+    if by_vh is not None:
+        turned = vh @ by_vh.adjoint()
+        gaps = _over_gaps(turned - turned.adjoint(), squares)
+        inner = inner + factors.scaled(gaps.adjoint()).adjoint()
+        rest = by_vh - turned.adjoint() @ vh
+        right = u @ factors.unscaled(rest.adjoint()).adjoint()
+        beyond = right if beyond is None else beyond + right
+    total = u @ inner @ vh
+    return total if beyond is None else total + beyond
+
+
+def _lu_vjp(lower: Term, upper: Term, left: Term, right: Term) -> Term:
+    """`l^-H (strict lower part of left + upper part of right) u^-H` for square factors."""
+    inner = left.where(left.mask("greater"), right.where(right.mask("less_equal")))
+    return _divide(_solve(lower, inner, lower=True, unit=True), upper)

@@ -1,4 +1,4 @@
-"""Random tensors. The bits are those of `weft.ptir.philox`: a seed gives the same program the same
+"""Random tensors. The bits are those of `weft.foundation.philox`: a seed gives the same program the same
 numbers on every run.
 
 `rng_uniform` and `rng_normal` draw from a stream of the run. `philox_uniform` and `philox_normal`
@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from weft.foundation import philox
 from weft.foundation.dtypes import BF16, F16, F32, F64, SI64, DType
-from weft.ptir import philox
 from weft.ptir.op import Array, EvalContext, Op, Scope, core_op, extension_op, op_base
 from weft.ptir.rules import bound_symbols, invalid_attribute, rank_is, same_dim
 from weft.ptir.schema import DTypeOf, Maybe, ShapeOf, Usize, attr

@@ -14,7 +14,6 @@ from numpy.lib.stride_tricks import as_strided, sliding_window_view
 
 from weft.foundation import limits, numeric
 from weft.foundation.dtypes import ANY, SI64, DType, as_dtype
-from weft.foundation.errors import InternalError
 from weft.ptir.literal import ScalarLiteral, scalar_literal
 from weft.ptir.op import Array, EvalContext, Op, core_op
 from weft.ptir.ops.movement import check_pad_value, padded
@@ -60,12 +59,12 @@ def _board(
     return padded(x, low, shape, steps, fill)
 
 
-def _known(x: Term) -> tuple[int, ...]:
-    """The shape of a term in numbers."""
-    for dim in x.shape:
-        if isinstance(dim, Symbol):
-            raise unknown_size(dim)
-    return x.tensor.static_shape
+def _size(x: Term, axis: int) -> int:
+    """The extent of an axis in numbers."""
+    dim = x.shape[axis]
+    if isinstance(dim, Symbol):
+        raise unknown_size(dim)
+    return dim
 
 
 @core_op(tag=27)
@@ -118,37 +117,36 @@ class ExtractPatches(Op):
 
     def vjp(self, at: Pullback) -> Cotangents:
         """Every window is put back where it was taken, one spatial axis after the other."""
-        g, (x,) = at.cotangent, at.operands
-        sizes = _known(x)
-        first, *places, _ = _known(g)
-        # The window axes come last, in front of the channels; each is folded into its places.
-        g = g.reshape([first, *places, *self.window, sizes[-1]])
-        for axis in range(len(self.window)):
-            g = self._put_back(g, axis, sizes[axis + 1])
-        return (g,)
+        return (self.folded(at.cotangent, at.operands[0]),)
 
-    def _put_back(self, g: Term, axis: int, size: int) -> Term:
-        """The places of one axis and its window, which comes right after the places of the last
-        spatial axis, made one axis of the operand's extent."""
+    def folded(self, patches: Term, x: Term) -> Term:
+        """The sum of all patches at the places of `x` that they would be taken from."""
+        g = patches.reshape([*patches.shape[:-1], *self.window, x.shape[-1]])
+        for axis in range(len(self.window)):
+            g = self._put_back(g, axis, x)
+        return g
+
+    def _put_back(self, g: Term, axis: int, x: Term) -> Term:
+        """The places along one axis, and the window there, made one axis of the extent in `x`. The
+        windows come after all places, and those of the axes before are gone already."""
         at, inner = axis + 1, 1 + len(self.window)
-        count, window = g.tensor.static_shape[at], self.window[axis]
         low, high = self.padding[axis]
-        board = low + size + high
         stride, step = self.strides[axis], self.dilation[axis]
-        zeros = [0] * (g.rank - 1)
-        total: Term | None = None
-        for offset in range(window if count else 0):
+        dims = [*g.shape[:inner], *g.shape[inner + 1 :]]
+        if (self.window[axis], stride, low, high) == (1, 1, 0, 0):
+            return g.reshape(dims)
+        count, size = _size(g, at), _size(x, at)
+        board = low + size + high
+        dims[at] = board
+        total = g.full(0, dims)
+        for offset in range(self.window[axis] if count else 0):
             piece = g.part(inner, offset, 1)
-            piece = piece.reshape([*piece.shape[:inner], *piece.shape[inner + 1 :]])
-            before, after, between = list(zeros), list(zeros), list(zeros)
+            piece = piece.reshape([*g.shape[:inner], *g.shape[inner + 1 :]])
+            before, after, between = ([0] * piece.rank for _ in range(3))
             before[at], between[at] = offset * step, stride - 1
             after[at] = board - offset * step - _spread(count, stride)
             piece = piece.pad(before, after, between)
-            total = piece if total is None else total + piece
-        if total is None:
-            dims = [*g.shape[:inner], *g.shape[inner + 1 :]]
-            dims[at] = board
-            total = g.full(0, dims)
+            total = piece if offset == 0 else total + piece
         return total.part(at, low, size)
 
 
@@ -251,65 +249,59 @@ class ReduceWindow(Op):
 
     def vjp(self, at: Pullback) -> Cotangents:
         """Of equal extreme elements of a window the first one gets all of it."""
-        if self.reduce is ReduceKind.SUM:
-            return (self._spread_back(at.cotangent, at.operands[0]),)
-        return (self._to_first(at.cotangent, at.operands[0]),)
+        g, (x,) = at.cotangent, at.operands
+        if 0 in (*x.shape, *g.shape):
+            return (x.like(0),)
+        return (self._sums(g, x) if self.reduce is ReduceKind.SUM else self._to_first(g, x),)
 
-    def _spread_back(self, g: Term, x: Term) -> Term:
-        """Each element sums over the windows that it lies in: another sliding sum."""
-        sizes, counts = _known(x), _known(g)
-        if 0 in sizes or 0 in counts:
-            return x.like(0)
-        spans = list(map(_spread, self.window_dims, self.window_dilation))
-        boards = [
-            low + _spread(size, base) + high
-            for size, base, (low, high) in zip(sizes, self.base_dilation, self.padding, strict=True)
-        ]
-        rests = [
-            board - _spread(count, stride) - (span - 1)
-            for board, count, stride, span in zip(boards, counts, self.strides, spans, strict=True)
-        ]
-        ones = (1,) * x.rank
-        total = g.reduce_window(
-            window_dims=self.window_dims, window_dilation=self.window_dilation, strides=ones,
-            padding=tuple((span - 1, span - 1 + rest) for span, rest in zip(spans, rests, strict=True)),
-            base_dilation=self.strides, reduce="sum", accum_dtype=self.accum_dtype,
+    def _sums(self, g: Term, x: Term) -> Term:
+        """For each element the sum over the windows that it lies in: another sliding sum."""
+        around = [self._around(axis, x, g) for axis in range(x.rank)]
+        board = g.reduce_window(
+            window_dims=self.window_dims, window_dilation=self.window_dilation, padding=around,
+            strides=[1] * x.rank, base_dilation=self.strides, reduce="sum",
+            accum_dtype=self.accum_dtype,
         )  # fmt: skip
-        for axis, (size, base) in enumerate(zip(sizes, self.base_dilation, strict=True)):
-            low, _ = self.padding[axis]
-            total = total.part(axis, low, _spread(size, base)).every(axis, base, size)
-        return total
+        for axis, (low, high) in enumerate(self.padding):
+            if low or high:
+                spread = _spread(_size(x, axis), self.base_dilation[axis])
+                board = board.part(axis, low, spread)
+        return self._undilated(board, x)
+
+    def _around(self, axis: int, x: Term, g: Term) -> tuple[int, int]:
+        """The padding with which windows over `g` begin at each place of the padded operand."""
+        low, high = self.padding[axis]
+        span = _spread(self.window_dims[axis], self.window_dilation[axis])
+        base, stride = self.base_dilation[axis], self.strides[axis]
+        if (span, base, stride, low, high) == (1, 1, 1, 0, 0):
+            return 0, 0
+        board = low + _spread(_size(x, axis), base) + high
+        return span - 1, board - _spread(_size(g, axis), stride)
+
+    def _undilated(self, board: Term, x: Term) -> Term:
+        for axis, base in enumerate(self.base_dilation):
+            if base != 1:
+                board = board.every(axis, base, _size(x, axis))
+        return board
 
     def _to_first(self, g: Term, x: Term) -> Term:
-        """The windows as rows of patches: the position of the extreme element in each, and each
-        cotangent put back there."""
-        sizes, counts = _known(x), _known(g)
-        if 0 in sizes or 0 in counts:
-            return x.like(0)
+        """Each cotangent put back at the first position of the extreme element in its window."""
         worst = float(identity(self.reduce, x.dtype))
-        between = [base - 1 for base in self.base_dilation]
         none = [0] * x.rank
-        board = x.pad(none, none, between, worst)
-        rows = board.reshape([1, *board.shape, 1])
+        board = x.pad(none, none, [base - 1 for base in self.base_dilation], worst)
+        pad_value = scalar_literal(worst, x.dtype)
         patches = ExtractPatches(
-            self.window_dims, self.strides, self.window_dilation, self.padding,
-            scalar_literal(worst, x.dtype),
-        )  # fmt: skip
+            self.window_dims, self.strides, self.window_dilation, self.padding, pad_value
+        )
+        rows = board.reshape([1, *board.shape, 1])
         windows = rows.extract_patches(
             window=patches.window, strides=patches.strides, dilation=patches.dilation,
-            padding=patches.padding, pad_value=patches.pad_value,
+            padding=patches.padding, pad_value=pad_value,
         )  # fmt: skip
-        name = "arg_max" if self.reduce is ReduceKind.MAX else "argmin"
         last = windows.rank - 1
-        chosen = windows.emitter.emit(
-            name, windows, axis=last, keepdims=True, output_dtype=SI64
-        ).broadcast_to(windows.shape)
-        hit = windows.counting(windows.shape, last).compare(chosen, "equal")
-        spread = g.reshape([1, *counts, 1]).broadcast_to(windows.shape).where(hit)
-        (back,) = patches.vjp(Pullback((rows,), windows, (spread,), (True,)))
-        if back is None:
-            raise InternalError("patches have no cotangent")
-        found = back.reshape(board.shape)
-        for axis, (size, base) in enumerate(zip(sizes, self.base_dilation, strict=True)):
-            found = found.every(axis, base, size)
-        return found
+        find = windows.arg_max if self.reduce is ReduceKind.MAX else windows.argmin
+        first = find(axis=last, keepdims=True, output_dtype=SI64).broadcast_to(windows.shape)
+        hit = windows.counting(windows.shape, last).compare(first, "equal")
+        spread = g.reshape([1, *g.shape, 1]).broadcast_to(windows.shape).where(hit)
+        back = patches.folded(spread, rows).reshape(board.shape)
+        return self._undilated(back, x)

@@ -1,5 +1,5 @@
-"""The SM80 contraction template on the dialect's interpreter: right for every layout, size, dtype and
-schedule; and faults that were planted are found."""
+"""The SM80 contraction template on the dialect's interpreter: right for every layout, size, dtype
+and schedule; and faults that were planted are found."""
 
 from __future__ import annotations
 
@@ -173,7 +173,11 @@ def test_planted_faults_are_caught(fault: str) -> None:
     kernel = sm80_kernel(shape, plan)
     broken = planted(kernel, change)
     assert broken != kernel
-    assert any(_caught(shape, broken, timing, seed) for timing in Timing for seed in range(3))
+    assert any(
+        _caught(shape, broken, timing, seed)
+        for timing in (Timing.LATE, Timing.EARLY)
+        for seed in range(3)
+    )
 
 
 def _caught(shape: Contraction, kernel: ir.Kernel, timing: Timing, seed: int) -> bool:

@@ -155,7 +155,7 @@ def test_wrong_exchanges_are_found(change: Callable[[ir.Stmt], ir.Stmt]) -> None
         ),
         (
             RowPlan(HEADER, 4, 8, 32, 1),
-            "keeping a row takes about 10051 registers of each thread, which has 248",
+            "keeping a row takes about 2544 registers of each thread, which has 255",
         ),
     ],
 )

@@ -1,0 +1,170 @@
+"""Ops that stay whole through every stage: their places depend on data, or each element on the one
+before, so no stage can take them apart. Each is a plain record with its meaning on NumPy arrays.
+
+    Scatter   out[a, index[a, m], w] = fn(out[a, index[a, m], w], update[a, m, w]), m in order
+    Running   out[a, n, w] = x[a, 0, w] fn ... fn x[a, n, w]
+    Order     the positions of the first `count` elements of each row, in order
+
+Operands and results are dense and in row-major order; their shapes do not matter, only that they
+have the elements that the record says. Indices are in range: whoever makes the record sees to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.foundation import numeric
+from weft.foundation.dtypes import as_dtype
+from weft.foundation.functions import REDUCTIONS
+
+Array = NDArray[Any]
+
+
+@runtime_checkable
+class WholeOp(Protocol):
+    """What the records have in common."""
+
+    name: ClassVar[str]
+    base: ClassVar[int | None]
+    """The operand that the result is, but for the elements that the op replaces."""
+
+    def evaluate(self, *arrays: Array) -> Array:
+        """The result, flat."""
+        ...
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """Operands (x, index, update): x is [outer, rows, width], update [outer, count, width]. The
+    index is [outer, count], or [outer, count, width] with `each`. `fn` is add, max, min or
+    replace."""
+
+    name: ClassVar[str] = "scatter"
+    base: ClassVar[int | None] = 0
+
+    fn: str
+    outer: int
+    rows: int
+    width: int
+    count: int
+    each: bool = False
+
+    def evaluate(self, *arrays: Array) -> Array:
+        x, index, update = arrays
+        place = index.reshape(self.outer, self.count, -1).astype(np.int64)
+        first = np.arange(self.outer).reshape(-1, 1, 1) * self.rows
+        positions = (place + first) * self.width + np.arange(self.width)
+        return combined_at(x, positions, update, self.fn)
+
+
+def combined_at(x: Array, positions: Array, updates: Array, fn: str) -> Array:
+    """The elements of `x` with each update combined into its flat position, one after the other.
+    Narrow floats are combined in f32 and rounded once."""
+    dtype = as_dtype(x.dtype)
+    places, added = positions.reshape(-1), updates.reshape(-1)
+    if fn == "replace":
+        replaced = np.array(x, order="C").reshape(-1)
+        replaced[places] = added
+        return replaced
+    total = np.array(numeric.widen(x, dtype), order="C").reshape(-1)
+    _COMBINE[fn].at(total, places, numeric.widen(added, dtype))
+    return numeric.narrow(total, dtype)
+
+
+_COMBINE = {"add": np.add, "max": np.maximum, "min": np.minimum}
+
+
+@dataclass(frozen=True)
+class Running:
+    """Operand x, [outer, length, width]; with `reverse` the elements from n to the end are
+    combined. `fn` is a reduction; floats under 32 bits are combined in f32, each result rounded
+    once."""
+
+    name: ClassVar[str] = "running"
+    base: ClassVar[int | None] = None
+
+    fn: str
+    outer: int
+    length: int
+    width: int
+    reverse: bool = False
+
+    def evaluate(self, *arrays: Array) -> Array:
+        (x,) = arrays
+        rows = x.reshape(self.outer, self.length, self.width)
+        return numeric.compute(self._running, as_dtype(x.dtype), rows).reshape(-1)
+
+    def _running(self, rows: Array) -> Array:
+        source = np.flip(rows, 1) if self.reverse else rows
+        result = REDUCTIONS[self.fn].accumulate(source, axis=1, dtype=rows.dtype)
+        return np.flip(result, 1) if self.reverse else np.asarray(result)
+
+
+@dataclass(frozen=True)
+class Order:
+    """Operand x, [outer, length]. NaN is larger than everything else, -0 equals +0, and equal
+    elements keep their order either way."""
+
+    name: ClassVar[str] = "order"
+    base: ClassVar[int | None] = None
+
+    outer: int
+    length: int
+    count: int
+    descending: bool = False
+
+    def evaluate(self, *arrays: Array) -> Array:
+        (x,) = arrays
+        keys = numeric.widen(x, as_dtype(x.dtype)).reshape(self.outer, self.length)
+        return stable_order(keys, self.descending)[:, : self.count].astype(np.int64).reshape(-1)
+
+
+def stable_order(keys: Array, descending: bool) -> Array:
+    """The positions along axis 1 in sorted order; equal elements keep their order either way."""
+    if not descending:
+        return np.argsort(keys, axis=1, kind="stable")
+    # Sorting back to front and reading the result backwards keeps ties in front-to-back order.
+    backwards = np.argsort(np.flip(keys, 1), axis=1, kind="stable")
+    return np.asarray(np.flip(keys.shape[1] - 1 - backwards, 1))
+
+
+KINDS: dict[str, type[Scatter | Running | Order]] = {
+    kind.name: kind for kind in (Scatter, Running, Order)
+}
+
+
+def write(op: Scatter | Running | Order) -> str:
+    """`scatter(fn=add, outer=1, ...)`."""
+    fields = ", ".join(f"{name}={value}" for name, value in vars(op).items())
+    return f"{op.name}({fields})"
+
+
+def is_written(text: str) -> bool:
+    """Whether a text may be one that `write` wrote."""
+    return text.partition("(")[0] in KINDS and text.endswith(")")
+
+
+def read(text: str) -> Scatter | Running | Order:
+    """The record that `write` wrote."""
+    name, _, rest = text.partition("(")
+    fields: dict[str, Any] = {}
+    for part in rest.removesuffix(")").split(", "):
+        key, _, value = part.partition("=")
+        fields[key] = _value(value)
+    return KINDS[name](**fields)
+
+
+def _value(text: str) -> bool | int | str:
+    if text in ("True", "False"):
+        return text == "True"
+    return int(text) if text.isdecimal() else text
+
+
+def results(op: Scatter | Running | Order, arrays: Sequence[Array]) -> Array:
+    """The meaning of a record on arrays of any shape."""
+    return op.evaluate(*arrays)

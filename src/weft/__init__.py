@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from weft import ptir
+    from weft import core_ir, ptir
     from weft.driver.compile import compile_program as compile  # noqa: A004
     from weft.driver.compile import explain
     from weft.driver.execute import run
@@ -43,7 +43,7 @@ _HOMES = {
 }
 _OPS = "weft.ops.namespace"
 """The home of every name of the ops layer: tensors, functions, dtypes."""
-_PACKAGES = ("ptir",)
+_PACKAGES = ("core_ir", "ptir")
 
 __all__ = [
     "ExecutionError",
@@ -56,6 +56,7 @@ __all__ = [
     "WeftWarning",
     "__version__",
     "compile",
+    "core_ir",
     "explain",
     "ptir",
     "run",

@@ -35,7 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "explorer": {"*"},
     "cli": {"*"},
     "__main__": {"cli"},
-    "": {"ptir", "driver", "ops", "coarse"},
+    "": {"ptir", "driver", "ops", "coarse", "core_ir"},
 }  # fmt: skip
 NOBODY_IMPORTS = {"cli", "explorer"}
 STAGES = {"tiny", "indexbook", "poly_view", "region", "memory", "plan"}

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from weft.driver.plugins import Registry, check_members, described
 from weft.foundation.dtypes import DType
-from weft.foundation.errors import UserError
+from weft.foundation.errors import BackendUnavailable, UserError
 from weft.ptir.interp import Observer
 from weft.ptir.ir import HintKind, Program
 from weft.ptir.op import BY_WIRE_NAME, CORE, SPELLINGS, Op
@@ -113,7 +113,10 @@ def backend_names() -> list[str]:
 
 def get_backend(name: str) -> Backend:
     """The backend with that name; `package.module:OBJECT` names one that is not installed."""
-    return REGISTRY.get(name)
+    try:
+        return REGISTRY.get(name)
+    except UserError as error:
+        raise BackendUnavailable(str(error)) from error
 
 
 def is_own(backend: Backend) -> bool:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from weft.codegen.gpu.element import HELD
 from weft.driver.compile import Executable, compile_program
-from weft.foundation.errors import Unimplemented, UserError
+from weft.foundation.errors import BackendUnavailable, Unimplemented
 from weft.ptir.interp import Observer
 from weft.ptir.ir import HintKind, Program
 from weft.ptir.op import CORE, Op
@@ -73,13 +73,15 @@ def target_of_device() -> str:
     found = compute_capability()
     if found is None:
         open_device()
-        raise UserError("this machine has no GPU that the cuda backend can use")
+        raise BackendUnavailable("this machine has no GPU that the cuda backend can use")
     if found[0] == 9:
         return "sm90"
     if found >= (8, 0):
         return "sm80"
     major, minor = found
-    raise UserError(f"the cuda backend needs an SM80 or SM90 GPU; this one is SM{major}{minor}")
+    raise BackendUnavailable(
+        f"the cuda backend needs an SM80 or SM90 GPU; this one is SM{major}{minor}"
+    )
 
 
 BACKEND = CudaBackend()

@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.core_ir.ir import Module
+from weft.core_ir.to_ptir import to_ptir
 from weft.driver.backends import DEFAULT, Backend, Executable, Storage, get_backend
+from weft.driver.core_modules import in_core_words
 from weft.driver.guard import guarded
 from weft.driver.legalise import legalise
 from weft.driver.plugins import described
@@ -26,7 +29,7 @@ MAX_SEED = 2**64 - 1
 
 
 def run(
-    program: Program,
+    program: Program | Module,
     inputs: Sequence[Any] = (),
     *,
     backend: str | Backend = DEFAULT,
@@ -36,11 +39,17 @@ def run(
 ) -> list[Array]:
     """Run a program. Inputs and results are flat lists: tuples are flattened in order.
 
+    A Core IR module is lowered to PTIR first, and what goes wrong is told in its own codes.
+
     Arrays must have exactly the declared dtype; Python numbers and lists are converted where that
     loses nothing. `backend` is a name or a backend itself. `seed` (64 bits) feeds the random ops.
     `observer` is told the time of every instruction, on backends that run one at a time. `log` is
     told which ops were decomposed for the backend.
     """
+    if isinstance(program, Module):
+        lowered = to_ptir(program)
+        with in_core_words(lowered):
+            return run(lowered, inputs, backend=backend, seed=seed, observer=observer, log=log)
     if not isinstance(program, Program):
         raise UserError(f"run takes a program, not {type(program).__name__}")
     seed = check_seed(seed)

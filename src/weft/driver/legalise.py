@@ -12,11 +12,14 @@ backend supports an op with some attributes and not with others, all of that op 
 from __future__ import annotations
 
 from weft.driver.conversion import Capabilities, is_supported, require_legal
+from weft.ptir.composite import Composite
 from weft.ptir.decompose import decompose
 from weft.ptir.decompositions import DECOMPOSITIONS
 from weft.ptir.ir import Program
 from weft.ptir.op import Op
+from weft.ptir.passes import optimise
 from weft.ptir.passes.log import PassLog
+from weft.ptir.streams import assign_streams
 
 MAX_ROUNDS = 8
 
@@ -31,6 +34,13 @@ def legalise(program: Program, backend: Capabilities, log: PassLog | None = None
         program = simpler
     require_legal(program, backend)
     return program
+
+
+def without_composites(program: Program, log: PassLog | None = None) -> Program:
+    """The program with every composite op decomposed, and what that makes simplified."""
+    kept = {cls for cls in DECOMPOSITIONS if not issubclass(cls, Composite)}
+    simpler = decompose(program, kept, log)
+    return program if simpler is program else assign_streams(optimise(simpler, log))
 
 
 def _lacking(program: Program, backend: Capabilities) -> set[type[Op]]:

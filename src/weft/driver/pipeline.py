@@ -13,6 +13,7 @@ import time
 
 from weft.driver.compilation import Compilation, Stage
 from weft.driver.generators import generator_for
+from weft.driver.legalise import without_composites
 from weft.driver.opaque import decode_op, encode_op
 from weft.foundation.errors import SpecViolation, UserError
 from weft.indexbook import text as indexbook_text
@@ -63,7 +64,7 @@ MIDDLE: tuple[Stage, ...] = (
     ),
     Stage(
         "tiny", "json",
-        enter=lambda c: lower_program(c["frontend"]),
+        enter=lambda c: lower_program(without_composites(c["frontend"], c.log)),
         verify=lambda c: tiny_verify.verify(c["tiny"]),
         render=lambda graph: tiny_text.dumps(graph, encode_op),
         parse=lambda text, c: tiny_text.loads(text, decode_op),

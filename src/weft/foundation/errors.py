@@ -127,6 +127,10 @@ class UserError(WeftError):
     """The call itself is wrong: a missing file, an unknown name, the wrong number of inputs."""
 
 
+class BackendUnavailable(UserError):
+    """The backend that was asked for does not exist, or cannot work on this machine."""
+
+
 class ResourceExceeded(WeftError):
     """Carrying on would need more memory or work than the configured limit allows."""
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from weft.foundation import complex_functions, integer_functions, numeric
 from weft.foundation.dtypes import DType
-from weft.foundation.errors import InternalError
+from weft.foundation.errors import InternalError, SpecViolation
 from weft.foundation.special import erf
 
 Array = NDArray[Any]
@@ -152,6 +152,26 @@ def binary(fn: str, dtype: DType, lhs: Array, rhs: Array) -> Array:
         lhs, rhs = np.asarray(lhs, order="C"), np.asarray(rhs, order="C")
         return np.asarray(BINARY[fn](lhs, rhs)).view(lhs.dtype)
     return numeric.compute(BINARY[fn], dtype, lhs, rhs)
+
+
+def checked(x: Array, rule: str, size: int, code: str) -> Array:
+    """`x`, or a violation that names the first element which breaks the rule: `inside` [0, size),
+    `nonzero` or `nonnegative`."""
+    broken = {"inside": (x < 0) | (x >= size), "nonzero": x == 0, "nonnegative": x < 0}[rule]
+    found = np.flatnonzero(broken)
+    if found.size:
+        first = int(found[0])
+        raise SpecViolation(code, f"{broken_rule(rule, size)} at element {first}")
+    return x
+
+
+def broken_rule(rule: str, size: int) -> str:
+    """What is wrong with an element that breaks a rule."""
+    return {
+        "inside": f"an index is outside [0, {size})",
+        "nonzero": "the divisor is zero",
+        "nonnegative": "the number is negative",
+    }[rule]
 
 
 def identity(fn: str, dtype: DType) -> Array:

@@ -179,8 +179,11 @@ class Term:
     def restored(self, axes: Sequence[int], dims: Sequence[Dim]) -> Term:
         """What is left of a reduction over `axes` (kept as 1 or gone) repeated to `dims`."""
         gone = normalise_axes(axes, len(dims))
-        kept = [1 if axis in gone else dim for axis, dim in enumerate(dims)]
-        return self.reshape(kept).broadcast_to(dims)
+        kept = tuple(1 if axis in gone else dim for axis, dim in enumerate(dims))
+        leading = next((axis for axis in range(len(dims)) if axis not in gone), len(dims))
+        # What a broadcast adds in front need not be there before.
+        whole = self if self.shape == kept[leading:] else self.reshape(kept)
+        return whole.broadcast_to(dims)
 
     def reduced_to(self, dims: Sequence[Dim]) -> Term:
         """The sum over all copies that a broadcast from `dims` made."""

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.foundation.errors import ExecutionError, UserError
+from weft.foundation.errors import BackendUnavailable, ExecutionError, UserError
 
 
 @cache
@@ -27,7 +27,7 @@ def bindings() -> Any:
     try:
         return importlib.import_module("cuda.bindings.driver")
     except ImportError as error:
-        raise UserError(
+        raise BackendUnavailable(
             "the cuda backend needs the packages of the extra weft[cuda], which are not installed"
         ) from error
 
@@ -104,9 +104,11 @@ def open_device(number: int = 0, driver: Any = None) -> Device:
         count = call(driver, "cuDeviceGetCount")
     except (ExecutionError, RuntimeError, OSError) as error:
         # The bindings raise RuntimeError where there is no driver library to load.
-        raise UserError(f"there is no usable CUDA driver on this machine: {error}") from error
+        raise BackendUnavailable(
+            f"there is no usable CUDA driver on this machine: {error}"
+        ) from error
     if not 0 <= number < count:
-        raise UserError(f"there is no GPU number {number}: the machine has {count}")
+        raise BackendUnavailable(f"there is no GPU number {number}: the machine has {count}")
     handle = call(driver, "cuDeviceGet", number)
     context = call(driver, "cuDevicePrimaryCtxRetain", handle)
     call(driver, "cuCtxSetCurrent", context)

@@ -7,12 +7,13 @@ Ops that stayed whole are handed to `opaque`, which knows what they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.foundation import functions, numeric
+from weft.foundation import functions, numeric, philox
 from weft.foundation.dims import Shape, static
 from weft.foundation.dtypes import SI64
 from weft.foundation.errors import Unimplemented, UserError
@@ -20,11 +21,13 @@ from weft.foundation.index_expr import evaluate
 from weft.tiny.ir import (
     Binary,
     Cast,
+    Check,
     Const,
     DynamicShrink,
     DynamicUpdate,
     Expand,
     Flip,
+    Gather,
     Graph,
     Input,
     Iota,
@@ -38,6 +41,7 @@ from weft.tiny.ir import (
     Value,
     View,
     Where,
+    Words,
     operands,
 )
 
@@ -113,6 +117,12 @@ def _evaluate(
             return functions.reduce(str(reduce_fn), x.dtype, args[0], axes, acc)
         case DynamicUpdate():
             return _updated(args[0], args[1], args[2:])
+        case Gather(axis=axis):
+            return _gathered(args[0], args[1], axis)
+        case Check(rule=rule, size=size, code=code):
+            return functions.checked(args[0], str(rule), size, code)
+        case Words():
+            return _words(args[0], _sizes(value.shape))
         case Opaque():
             if opaque is None:
                 raise Unimplemented(str(value.op), "Tiny does not know what it means")
@@ -167,6 +177,18 @@ def _updated(x: Array, update: Array, starts: Sequence[Array]) -> Array:
     result = np.array(x)
     result[_clamped(x, update.shape, starts)] = update
     return result
+
+
+def _gathered(x: Array, index: Array, axis: int) -> Array:
+    places = list(np.indices(index.shape, sparse=True))
+    places[axis] = index
+    return np.asarray(x[tuple(places)]).reshape(index.shape)
+
+
+def _words(state: Array, shape: Sequence[int]) -> Array:
+    seed, offset = (int(word) for word in state.astype(np.uint64))
+    found = philox.words(seed, offset & 0xFFFFFFFF, offset >> 32, prod(shape))
+    return found.reshape(shape)
 
 
 def _clamped(x: Array, size: Sequence[int], starts: Sequence[Array]) -> tuple[Any, ...]:

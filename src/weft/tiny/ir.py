@@ -3,6 +3,7 @@
     Leaf     = Input(name) | Const(value) | Iota(axis)
     Movement = Reshape | Permute | Expand | Pad | Shrink | Flip | View | DynamicShrink
     Compute  = Unary(fn) | Cast | Binary(fn) | Where | Reduce(fn, axes, acc) | DynamicUpdate
+             | Gather(axis) | Check(rule) | Words
     Other    = Opaque(op)                  what is none of these; a boundary for every later stage
 
 Semantics. A value is a function from indices to elements. Movements copy nothing; they say which
@@ -10,7 +11,9 @@ element of their operand is meant. `Expand` repeats axes of size 1 and keeps the
 surrounds with a scalar; `View` reads `x[index(out axes)]`, where every index is affine and in
 range; `Reduce` removes its axes and accumulates in `acc`, which is also its dtype. Operands of
 `Binary` and `Where` have one shape and one dtype (`Where`'s predicate is i1); nothing is cast or
-broadcast implicitly. Storage types (fp8, bf16, f16, 4-bit) are computed as their reference meaning
+broadcast implicitly. `Gather` reads places that another value names; `Check` is its operand, of
+which every element must keep a rule; one that does not is a violation when the graph runs. `Words`
+are random bits, a function of a state. Storage types (fp8, bf16, f16, 4-bit) are computed as their reference meaning
 says: widened, computed, rounded back by each node.
 
 Nodes are interned; a graph names its inputs and outputs and nothing else. Shapes may hold symbols
@@ -22,12 +25,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
 from weft.foundation.dims import Shape, add_dims
-from weft.foundation.dtypes import I1, DType
+from weft.foundation.dtypes import I1, UI32, DType
 from weft.foundation.index_expr import Index
 from weft.foundation.interned import Node, node
 
@@ -163,7 +166,7 @@ class Derived(Node):
     _shape: Shape
 
     def __post_init__(self) -> None:
-        dtype, shape = _type_of(cast(Any, self))
+        dtype, shape = _type_of(self)
         object.__setattr__(self, "_dtype", dtype)
         object.__setattr__(self, "_shape", shape)
 
@@ -307,6 +310,70 @@ class DynamicUpdate(Derived):
 
 
 @node
+class Gather(Derived):
+    """`x` read at places that `index` names along one axis: element i is `x[i]` with `i[axis]`
+    replaced by `index[i]`. The shape is that of `index`, and that of `x` but for the axis. Indices
+    are in range: a `Check` sees to it, or whoever makes them."""
+
+    x: Value
+    index: Value
+    axis: int
+
+    @property
+    def dtype(self) -> DType:
+        return self._dtype
+
+    @property
+    def shape(self) -> Shape:
+        return self._shape
+
+
+class Rule(Enum):
+    """What a `Check` asks of an element."""
+
+    INSIDE = "inside"
+    """0 <= x < size."""
+    NONZERO = "nonzero"
+    NONNEGATIVE = "nonnegative"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@node
+class Check(Derived):
+    """`x`, an integer, where every element keeps the rule; a violation with `code` where one does
+    not."""
+
+    x: Value
+    rule: Rule
+    code: str
+    size: int = 0
+
+    @property
+    def dtype(self) -> DType:
+        return self._dtype
+
+    @property
+    def shape(self) -> Shape:
+        return self._shape
+
+
+@node
+class Words(Node):
+    """Random 32-bit words for a state, si64[2]: element i in row-major order is word i mod 4 of
+    block i div 4 of Philox4x32-10, with the first number of the state as its key and the second as
+    the upper half of its counter."""
+
+    state: Value
+    shape: Shape
+
+    @property
+    def dtype(self) -> DType:
+        return UI32
+
+
+@node
 class Unary(Derived):
     """`fn` of every element."""
 
@@ -402,7 +469,7 @@ class Opaque(Node):
 
 Leaf: TypeAlias = Input | Const | Iota
 Movement: TypeAlias = Reshape | Permute | Expand | Pad | Shrink | Flip | View | DynamicShrink
-Compute: TypeAlias = Unary | Cast | Binary | Where | Reduce | DynamicUpdate
+Compute: TypeAlias = Unary | Cast | Binary | Where | Reduce | DynamicUpdate | Gather | Check | Words
 Value: TypeAlias = Leaf | Movement | Compute | Opaque
 
 
@@ -442,6 +509,10 @@ def operands(value: Value) -> tuple[Value, ...]:
             return (x, *starts)
         case DynamicUpdate(x=x, update=update, starts=starts):
             return (x, update, *starts)
+        case Gather(x=x, index=index):
+            return (x, index)
+        case Words(state=state):
+            return (state,)
         case Opaque(inputs=inputs):
             return inputs
         case _:
@@ -470,11 +541,13 @@ def value_ids(values: Sequence[Value]) -> dict[Value, str]:
     return {value: f"v{number}" for number, value in enumerate(values)}
 
 
-def _type_of(value: Movement | Compute) -> tuple[DType, Shape]:
+def _type_of(value: Any) -> tuple[DType, Shape]:
     """The type that a node has by its operands."""
     match value:
         case Binary(fn=fn, lhs=lhs):
             return (I1 if fn in COMPARISONS else lhs.dtype), lhs.shape
+        case Gather(x=x, index=index):
+            return x.dtype, index.shape
         case Reduce(x=x, axes=axes, acc=acc):
             return acc, tuple(d for k, d in enumerate(x.shape) if k not in axes)
         case Cast(x=x, dtype=dtype):
@@ -489,4 +562,5 @@ def _type_of(value: Movement | Compute) -> tuple[DType, Shape]:
         case Reshape(x=x, shape=shape) | Expand(x=x, shape=shape) | View(x=x, shape=shape):
             return x.dtype, shape
         case _:
-            return value.x.dtype, value.x.shape
+            x: Value = value.x
+            return x.dtype, x.shape

@@ -7,8 +7,9 @@ a symbol, digits for a number. Beside the document's fields there are
 - `inputs` and `outputs` (`{result name: value name}`). Without them every value that no op makes is
   an input, and every value that no op reads is a result under its own name;
 - `constants`: the data of inputs that are not handed in, in base64, row-major, little-endian;
-- ops `Leaf` (kinds `const` and `iota`) and `Opaque` (written by the caller's codec); movements
-  `flip`, `dynamic_shrink` and `dynamic_update`; `Unary` `cast`; `Reduce` with attribute `acc`.
+- ops `Leaf` (kinds `const` and `iota`), `Gather`, `Check`, `Words` and `Opaque` (written by the
+  caller's codec); movements `flip`, `dynamic_shrink` and `dynamic_update`; `Unary` `cast`; `Reduce`
+  with attribute `acc`.
 
 What a file may leave out is put in when it is read: types in `values`; broadcasts of operands
 (aligned at the right) and leading axes of `expand`; the accumulator of a reduction (f32 for floats
@@ -36,12 +37,14 @@ from weft.tiny import build
 from weft.tiny.ir import (
     Binary,
     Cast,
+    Check,
     Const,
     DynamicShrink,
     DynamicUpdate,
     Expand,
     Flip,
     Fn,
+    Gather,
     Graph,
     Input,
     Iota,
@@ -51,11 +54,13 @@ from weft.tiny.ir import (
     Reduce,
     ReduceFn,
     Reshape,
+    Rule,
     Shrink,
     Unary,
     Value,
     View,
     Where,
+    Words,
     operands,
     value_ids,
 )
@@ -177,6 +182,12 @@ def _form(value: Value, encode: Codec | None) -> tuple[str, Json, Json]:
         case Iota(axis=axis, dtype=dtype, shape=shape):
             attrs = {"axis": axis, "dtype": write_dtype(dtype), "new_shape": _write_shape(shape)}
             return "Leaf", {"kind": "iota"}, attrs
+        case Gather(axis=axis):
+            return "Gather", {}, {"axis": axis}
+        case Check(rule=rule, code=code, size=size):
+            return "Check", {}, {"rule": str(rule), "code": code, "size": size}
+        case Words(shape=shape):
+            return "Words", {}, {"new_shape": _write_shape(shape)}
         case Opaque(op=op, result=result):
             if encode is None:
                 raise Unimplemented(str(op), "writing it as JSON needs the codec of its ops")
@@ -286,6 +297,12 @@ class _Reader:
                 value = self._reduce(fields, inputs, attrs, output, name)
             case "Leaf":
                 value = _read_leaf(fields.text("kind"), attrs)
+            case "Gather":
+                value = Gather(inputs[0], inputs[1], attrs.whole("axis"))
+            case "Check":
+                value = _read_check(inputs[0], attrs)
+            case "Words":
+                value = Words(inputs[0], _shape(attrs.take("new_shape"), attrs))
             case "Opaque":
                 value = self._opaque(inputs, attrs, output)
             case _:
@@ -385,6 +402,14 @@ def _read_leaf(kind: str, attrs: Fields) -> Value:
     if kind != "iota":
         attrs.fail(f"there is no leaf {kind!r}")
     return Iota(dtype, _shape(attrs.take("new_shape"), attrs), attrs.whole("axis"))
+
+
+def _read_check(x: Value, attrs: Fields) -> Value:
+    rules = {str(rule): rule for rule in Rule}
+    name = attrs.text("rule")
+    if name not in rules:
+        attrs.fail(f"there is no rule {name!r}")
+    return Check(x, rules[name], attrs.text("code"), attrs.whole("size"))
 
 
 def _read_unary(fn: str, inputs: Sequence[Value], attrs: Fields) -> Value:

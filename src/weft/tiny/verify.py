@@ -19,7 +19,17 @@ from math import prod
 from typing import Final
 
 from weft.foundation.dims import Shape, Symbol
-from weft.foundation.dtypes import BOOL, COMPLEX, FLOATS, I1, INDICES, INTEGERS, NUMBERS, ORDERED
+from weft.foundation.dtypes import (
+    BOOL,
+    COMPLEX,
+    FLOATS,
+    I1,
+    INDICES,
+    INTEGERS,
+    NUMBERS,
+    ORDERED,
+    SI64,
+)
 from weft.foundation.dtypes import as_dtype as dtype_of
 from weft.foundation.errors import Finding, SpecViolation
 from weft.foundation.index_expr import Axis, axes_of, bounds
@@ -27,12 +37,14 @@ from weft.tiny.ir import (
     BINARY,
     UNARY,
     Binary,
+    Check,
     Const,
     DynamicShrink,
     DynamicUpdate,
     Expand,
     Flip,
     Fn,
+    Gather,
     Graph,
     Input,
     Iota,
@@ -46,6 +58,7 @@ from weft.tiny.ir import (
     Value,
     View,
     Where,
+    Words,
     value_ids,
 )
 
@@ -136,6 +149,14 @@ def _problems(value: Value) -> Iterator[Problem]:
             yield from _together(value)
         case Reduce():
             yield from _reduce(value)
+        case Gather():
+            yield from _gather(value)
+        case Check(x=x, size=size):
+            if x.dtype not in INTEGERS or size < 0:
+                yield DTYPE, f"a check of {x.dtype} against {size}; only integers have rules"
+        case Words(state=state):
+            if state.dtype is not SI64 or state.shape != (2,):
+                yield DTYPE, f"a state is {state.dtype}{_show(state.shape)}, not si64[2]"
         case Reshape(x=x, shape=shape):
             if _static(x.shape) and _static(shape) and _count(x.shape) != _count(shape):
                 why = f"{_show(x.shape)} and {_show(shape)} have different numbers of elements"
@@ -201,6 +222,18 @@ def _reduce(value: Reduce) -> Iterator[Problem]:
     ordered = value.fn in (ReduceFn.MAX, ReduceFn.MIN)
     if value.acc not in (ORDERED if ordered else NUMBERS):
         yield DTYPE, f"{value.fn} is not defined for {value.acc}"
+
+
+def _gather(value: Gather) -> Iterator[Problem]:
+    x, index, axis = value.x, value.index, value.axis
+    if index.dtype not in INDICES:
+        yield DTYPE, f"the index is {index.dtype}, not si32 or si64"
+    if not 0 <= axis < len(x.shape) or len(x.shape) != len(index.shape):
+        yield AXIS, f"axis {axis} of {_show(x.shape)} read by an index of {_show(index.shape)}"
+    elif any(
+        a != b for k, (a, b) in enumerate(zip(x.shape, index.shape, strict=True)) if k != axis
+    ):
+        yield SHAPE, f"{_show(x.shape)} and {_show(index.shape)} differ beside axis {axis}"
 
 
 def _axes(axes: Sequence[int], rank: int) -> Iterator[Problem]:

@@ -65,10 +65,8 @@ class Places:
     """Positions as data: a tensor, or an array, whose positions are checked already."""
 
     positions: Tensor | NDArray[Any]
-
-    @property
-    def shape(self) -> Shape:
-        return self.positions.shape
+    added: bool = False
+    """Whether they are positions on an axis of size 1 that the tensor does not have."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,7 @@ Pick: TypeAlias = Span | Point | Places | New
 
 @dataclass(frozen=True)
 class Selection:
-    """The picks in order; all but `New` belong to the axes of the tensor, in order."""
+    """The picks, in order. Each belongs to the next axis of the tensor, unless it adds one."""
 
     picks: tuple[Pick, ...]
 
@@ -90,20 +88,166 @@ class Selection:
         return any(isinstance(pick, Places) for pick in self.picks)
 
     @property
-    def spans(self) -> tuple[Span | Point | Places, ...]:
+    def own(self) -> tuple[Pick, ...]:
         """What is picked of each axis of the tensor."""
-        return tuple(pick for pick in self.picks if not isinstance(pick, New))
+        return tuple(pick for pick in self.picks if not adds_axis(pick))
+
+
+def adds_axis(pick: Pick) -> bool:
+    """Whether a pick is about an axis that the tensor does not have."""
+    return isinstance(pick, New) or (isinstance(pick, Places) and pick.added)
 
 
 def parsed(key: Any, shape: Shape) -> Selection:
     """The selection that `x[key]` means for an x of this shape."""
-    items = _expanded(key if isinstance(key, tuple) else (key,), shape)
     picks: list[Pick] = []
     axis = 0
-    for item in items:
+    for item in _complete([_item(item) for item in _items(key)], shape):
         found = _picked(item, shape, axis)
+        axis += sum(not adds_axis(pick) for pick in found)
         picks += found
-        axis += sum(not isinstance(pick, New) for pick in found if not _is_added(item))
     if any(isinstance(pick, Places) for pick in picks):
         picks = [Places(np.asarray(p.at)) if isinstance(p, Point) else p for p in picks]
     return Selection(tuple(picks))
+
+
+def _items(key: Any) -> tuple[Any, ...]:
+    return key if isinstance(key, tuple) else (key,)
+
+
+def _item(item: Any) -> Any:
+    """An entry of an index expression: None, `...`, a slice, an int, or an array or tensor of
+    integers or booleans."""
+    if item is None or item is Ellipsis or isinstance(item, slice | Tensor):
+        found = item
+    elif isinstance(item, bool | np.bool_):
+        return np.asarray(bool(item))
+    elif isinstance(item, list | np.ndarray):
+        found = np.asarray(item) if len(np.shape(item)) == 0 or np.size(item) else _empty(item)
+    elif hasattr(item, "__index__"):
+        return operator.index(item)
+    else:
+        raise UserError(
+            f"a tensor cannot be indexed with a {type(item).__name__}; integers, slices, ..., "
+            "None, and tensors of integers or booleans can"
+        )
+    if isinstance(found, Tensor | np.ndarray) and not _is_mask(found) and not _is_whole(found):
+        raise SpecViolation(
+            "DTypeNotSupported",
+            f"the index is of dtype {found.dtype}, but integers or booleans are wanted",
+            "convert it with astype",
+        )
+    return found
+
+
+def _empty(item: Any) -> NDArray[Any]:
+    """An empty list has no dtype of its own."""
+    array = np.asarray(item)
+    return array if isinstance(item, np.ndarray) else array.astype(np.int64)
+
+
+def _is_mask(item: Any) -> bool:
+    return item.dtype is I1 if isinstance(item, Tensor) else item.dtype == np.bool_
+
+
+def _is_whole(item: Any) -> bool:
+    return item.dtype.is_integer if isinstance(item, Tensor) else item.dtype.kind in "iu"
+
+
+def _complete(items: Sequence[Any], shape: Shape) -> list[Any]:
+    """The entries with whole axes in place of `...`, or at the end where there is none."""
+    dots = [index for index, item in enumerate(items) if item is Ellipsis]
+    if len(dots) > 1:
+        raise UserError("an index expression holds at most one ...")
+    named = sum(map(_axes_named, items))
+    if named > len(shape):
+        raise OutOfRange(
+            _BOUNDS,
+            f"{named} axes are indexed, but x {listed(shape)} has {len(shape)}",
+            "leave indices out, or add axes with None",
+        )
+    whole = [slice(None)] * (len(shape) - named)
+    at = dots[0] if dots else len(items)
+    return [*items[:at], *whole, *items[at + 1 :]]
+
+
+def _axes_named(item: Any) -> int:
+    if item is None or item is Ellipsis:
+        return 0
+    if isinstance(item, Tensor | np.ndarray) and _is_mask(item):
+        return len(item.shape)
+    return 1
+
+
+def _picked(item: Any, shape: Shape, axis: int) -> list[Pick]:
+    """What one entry picks, of the axes from `axis` on."""
+    if item is None:
+        return [New()]
+    if isinstance(item, Tensor | np.ndarray) and _is_mask(item):
+        return _from_mask(item, shape, axis)
+    size = shape[axis]
+    if isinstance(item, int):
+        return [Point(_position(item, size, axis, shape))]
+    if isinstance(item, slice):
+        return [_span(item, size, axis)]
+    if isinstance(item, np.ndarray):
+        return [Places(_checked(item, size, axis, shape))]
+    return [Places(item)]
+
+
+def _from_mask(mask: Any, shape: Shape, axis: int) -> list[Pick]:
+    dims = mask.shape
+    for offset, size in enumerate(dims):
+        if size not in (shape[axis + offset], 0):
+            raise OutOfRange(
+                "ShapeMismatch",
+                f"the mask {listed(dims)} has size {size} on axis {offset}, but x "
+                f"{listed(shape)} has {shape[axis + offset]} there",
+                "a mask has the sizes of the axes it stands for",
+            )
+    if isinstance(mask, Tensor):
+        mask = read(mask, "the number of elements that a mask selects")
+    if not dims:
+        return [Places(np.zeros(int(mask), np.int64), added=True)]
+    return [Places(places) for places in np.nonzero(mask)]
+
+
+def _position(at: int, size: Dim, axis: int, shape: Shape) -> int:
+    """A position counted from the front. On a dynamic axis only the run knows the end."""
+    if isinstance(size, int) and -size <= at < size:
+        return at + size if at < 0 else at
+    if not isinstance(size, int) and at >= 0:
+        return at
+    where = f"axis {axis} of x {listed(shape)}"
+    if not isinstance(size, int):
+        raise SpecViolation(
+            "DynamicDimensionMismatch", f"index {at} counts from the end of {where}, which is open"
+        )
+    range_ = f"it has {-size} to {size - 1}" if size else "it has no elements"
+    raise OutOfRange(_BOUNDS, f"index {at} is out of range for {where}", range_)
+
+
+def _checked(array: NDArray[Any], size: Dim, axis: int, shape: Shape) -> NDArray[Any]:
+    """Positions counted from the front, all in range."""
+    wide = array.astype(np.int64)
+    if not isinstance(size, int) or not wide.size:
+        return wide
+    for extreme in (int(wide.min()), int(wide.max())):
+        _position(extreme, size, axis, shape)
+    return np.where(wide < 0, wide + size, wide)
+
+
+def _span(item: slice, size: Dim, axis: int) -> Span:
+    if not isinstance(size, int):
+        if item == slice(None):
+            return Span(0, size)
+        raise SpecViolation(
+            "DynamicDimensionMismatch",
+            f"axis {axis} has the open size {size} and can only be taken whole",
+            "slice it outside the traced function, or trace with this dim fixed",
+        )
+    try:
+        start, stop, step = item.indices(size)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"the slice on axis {axis} is not valid: {error}") from None
+    return Span(start, len(range(start, stop, step)), step)

@@ -117,14 +117,14 @@ class DotGeneral(Op):
         lhs, rhs = at.operands
         wide = _wider(lhs.dtype, at.cotangent.dtype)
         g = at.cotangent.cast(wide)
-        accum = self.accum_dtype if wide is lhs.dtype else None
+        accum, out = (self.accum_dtype, None) if wide is lhs.dtype else (None, lhs.dtype)
         left, right = self._sides(lhs.rank, rhs.rank)
         batch = tuple(range(len(left.batch)))
         rows = tuple(range(len(batch), len(batch) + len(left.free)))
         columns = tuple(range(len(batch) + len(rows), g.rank))
 
         def product(a: Term, b: Term, **axes: tuple[int, ...]) -> Term:
-            return a.dot_general(b, **axes, accum_dtype=accum, out_dtype=lhs.dtype)
+            return a.dot_general(b, **axes, accum_dtype=accum, out_dtype=out)
 
         by_lhs = product(
             g, rhs.cast(wide).conj(), batch_lhs=batch, batch_rhs=right.batch,

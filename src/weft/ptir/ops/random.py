@@ -1,5 +1,5 @@
-"""Random tensors. The bits are those of `weft.foundation.philox`: a seed gives the same program the same
-numbers on every run.
+"""Random tensors. The bits are those of `weft.foundation.philox`: a seed gives the same program
+the same numbers on every run.
 
 `rng_uniform` and `rng_normal` draw from a stream of the run. `philox_uniform` and `philox_normal`
 are functions of a state (seed, offset) that the program computes or is given; a state gives the

@@ -1,5 +1,5 @@
-"""Every kernel of the example programs becomes machine code that does what its plan says: nothing is
-spilled, no matrix instruction has lost its asynchrony, and the instructions of the plan are there.
+"""Every kernel of the example programs becomes machine code that does what its plan says: nothing
+is spilled, no matrix instruction has lost its asynchrony, and the plan's instructions are there.
 
 No GPU is needed: the compiler and the disassembler are packages.
 """
@@ -12,9 +12,10 @@ import pytest
 
 from examples.make_programs import attention, mlp, softmax_layernorm
 from tests.gpu_programs import CASES, compiled, program, through_stages
-from weft.codegen.gpu import sass
+from weft.codegen.gpu import ir, sass
+from weft.codegen.gpu.print import walk
+from weft.driver.compilation import Compilation
 from weft.driver.gpu_code import architecture, compile_sources
-from weft.driver.pipeline import Compilation
 from weft.plan.ir import MmaPlan, Plan
 from weft.ptir import Program
 from weft.target.known import target_named
@@ -25,23 +26,23 @@ pytestmark = pytest.mark.skipif(not sass.available(), reason="nvdisasm is not in
 def check(compilation: Compilation, arch: str) -> list[str]:
     """What is wrong with the machine code of a program, by the names of its kernels."""
     cubins = compile_sources(compilation["cu"], arch).cubins
-    plans = {made.symbol: name for name, made in compilation["gpu"].launches.items()}
+    names = {made.symbol: name for name, made in compilation["gpu"].launches.items()}
     wrong = []
-    for symbol, name in plans.items():
-        plan: Plan = compilation["plan"].of(name)
+    for symbol, name in names.items():
+        wanted = _wanted(compilation["plan"].of(name), compilation["gpu"].kernels[symbol])
         found = [*cubins[symbol].report.findings]
-        found += sass.check(sass.disassemble(cubins[symbol].code), _wanted(plan, compilation))
+        found += sass.check(sass.disassemble(cubins[symbol].code), wanted)
         wrong += [f"{name}: {finding}" for finding in found]
     return wrong
 
 
-def _wanted(plan: Plan, compilation: Compilation) -> tuple[str, ...]:
-    """The instructions of a matrix plan. Operands of odd sizes are not copied by the engines."""
+def _wanted(plan: Plan, kernel: ir.Kernel) -> tuple[str, ...]:
+    """The instructions of a matrix plan. Operands of odd sizes are gathered, not copied."""
     if not isinstance(plan, MmaPlan):
         return ()
     matrix, copy = sass.MATRIX[plan.arch]
-    copied = any("cp_async(" in text for text in compilation["cu"].sources.values())
-    return (matrix, copy) if copied or plan.arch == "sm90" else (matrix,)
+    copied = any(isinstance(s, ir.CpAsync | ir.TmaLoad) for s in walk(kernel.body))
+    return (matrix, copy) if copied else (matrix,)
 
 
 @pytest.mark.parametrize(("name", "dtype", "target"), CASES)

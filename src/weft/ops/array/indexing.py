@@ -1,0 +1,299 @@
+"""Reading and assigning elements by index: `x[key]`, `x[key] = value`, `take`, `take_along_axis`.
+
+Positions count from the end where they are negative. One that is out of range is an error: at once
+where it is known, when the program runs where it is data. An assignment makes the tensor show a new
+value; nothing that was computed from the old one changes.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from weft.foundation.axes import normalise_axis
+from weft.foundation.dims import Dim, Shape
+from weft.foundation.dtypes import I1, SI32, SI64
+from weft.foundation.errors import OutOfRange, SpecViolation
+from weft.ops.arithmetic import as_tensor, broadcast_shapes, listed
+from weft.ops.array.movement import every, flipped, moved, permuted, rows_at, window
+from weft.ops.array.operands import given, known_shape, taken
+from weft.ops.array.selection import Places, Point, Selection, Span, adds_axis, parsed
+from weft.ops.calls import public
+from weft.ops.numbers import is_number, number
+from weft.ops.promotion import promoted
+from weft.ops.session import Handle, Session
+from weft.ops.tensor import Tensor, from_array, tensor_method
+
+__all__ = ["take", "take_along_axis"]
+
+
+# -- reading -------------------------------------------------------------------------------------
+
+
+@tensor_method("__getitem__")
+@public
+def getitem(self: Tensor, key: Any, /) -> Tensor:
+    """The elements that an index expression names, as NumPy means it."""
+    value = taken(self)
+    return given(selected(value, parsed(key, value.shape)), self)
+
+
+def selected(x: Handle, selection: Selection) -> Handle:
+    """The elements of a selection."""
+    x = _windowed(x, selection)
+    sizes = iter(x.shape)
+    shape: list[Dim] = []
+    for pick in selection.picks:
+        size = 1 if adds_axis(pick) else next(sizes)
+        if not isinstance(pick, Point):
+            shape.append(size)
+    x = x.reshape(shape)
+    return _gathered(x, selection) if selection.has_places else x
+
+
+def _windowed(x: Handle, selection: Selection) -> Handle:
+    """The spans and points of each axis; points keep an axis of size 1."""
+    spans = [_as_span(pick, dim) for pick, dim in zip(selection.own, x.shape, strict=True)]
+    if all(isinstance(dim, int) for dim in x.shape):
+        x = _sliced(x, spans)
+    else:
+        for axis, span in enumerate(spans):
+            if isinstance(span.extent, int):
+                x = window(x, axis, span.low, span.extent)
+    for axis, span in enumerate(spans):
+        x = every(x, axis, abs(span.step)) if abs(span.step) > 1 else x
+        x = flipped(x, axis) if span.step < 0 else x
+    return x
+
+
+def _as_span(pick: Any, dim: Dim) -> Span:
+    if isinstance(pick, Span):
+        return pick
+    return Span(pick.at, 1) if isinstance(pick, Point) else Span(0, dim)
+
+
+def _sliced(x: Handle, spans: list[Span]) -> Handle:
+    sizes = tuple(span.extent for span in spans)
+    if sizes == x.shape:
+        return x
+    starts = tuple(span.low if span.size else 0 for span in spans)
+    return x.session.emit("slice", x, starts=starts, sizes=sizes)
+
+
+def _gathered(x: Handle, selection: Selection) -> Handle:
+    """The places, of an x whose axes are the picks without points."""
+    picks = [pick for pick in selection.picks if not isinstance(pick, Point)]
+    axes = [axis for axis, pick in enumerate(picks) if isinstance(pick, Places)]
+    others = [axis for axis in range(x.rank) if axis not in axes]
+    positions = [_position_handle(x, axis, picks[axis]) for axis in axes]
+    rest = tuple(x.shape[axis] for axis in others)
+    if len(axes) == 1:
+        return rows_at(x, positions[0], axes[0])
+    sizes = [x.shape[axis] for axis in axes]
+    flat = permuted(x, [*axes, *others]).reshape((_product(sizes), *rest))
+    place = _linear(positions, sizes)
+    together = axes == list(range(axes[0], axes[-1] + 1))
+    return moved(flat.take(place), range(place.rank), axes[0] if together else 0)
+
+
+def _product(sizes: list[Dim]) -> int:
+    return math.prod(size if isinstance(size, int) else _open(size) for size in sizes)
+
+
+def _open(size: Dim) -> int:
+    raise SpecViolation(
+        "DynamicDimensionMismatch",
+        f"an axis of the open size {size} cannot be indexed together with others",
+        "index one axis after the other",
+    )
+
+
+def _position_handle(x: Handle, axis: int, pick: Any) -> Handle:
+    """Positions as a handle; those that are data count from the end where they are negative."""
+    if isinstance(pick.positions, np.ndarray):
+        return x.session.import_(from_array(pick.positions))
+    return from_the_front(x.session.import_(pick.positions), x.shape[axis])
+
+
+def from_the_front(indices: Handle, size: Dim) -> Handle:
+    """Indices in an index dtype, without negative ones."""
+    unsigned = indices.dtype.is_integer and not indices.dtype.is_signed
+    narrow = indices.dtype.bits < 32 or indices.dtype is SI32
+    indices = indices.cast(SI32 if narrow else SI64)
+    if unsigned or not isinstance(size, int) or indices.rank and 0 in indices.shape:
+        return indices
+    if size > SI32.highest:
+        indices = indices.cast(SI64)
+    return indices.compare("less", 0).select(indices + size, indices)
+
+
+def _linear(positions: list[Handle], sizes: list[Dim]) -> Handle:
+    """Positions on several axes as one on the axes taken together. Where one is out of range the
+    whole is -1, which the gather rejects."""
+    shape = reduce(broadcast_shapes, [p.shape for p in positions], ())
+    wide = [p.cast(SI64).broadcast_to(shape) for p in positions]
+    place, valid = wide[0], _in_range(wide[0], sizes[0])
+    for position, size in zip(wide[1:], sizes[1:], strict=True):
+        place = place * int(size) + position  # type: ignore[arg-type]
+        valid = valid.bitwise_and(_in_range(position, size))
+    return valid.select(place, place.session.full(-1, SI64, shape))
+
+
+def _in_range(position: Handle, size: Dim) -> Handle:
+    above = position.compare("greater_equal", 0)
+    return above.bitwise_and(position.compare("less", int(size)))  # type: ignore[arg-type]
+
+
+@tensor_method
+@public
+def take(x: Tensor, indices: Tensor, /, *, axis: int | None = None) -> Tensor:
+    """The elements at some positions along an axis, whose place the axes of `indices` take."""
+    value, places = taken(x), as_tensor(indices)
+    if axis is None and value.rank != 1:
+        raise OutOfRange(
+            "InvalidAttributeValue",
+            f"x {listed(value.shape)} has rank {value.rank}, so the axis must be named",
+            "pass axis=",
+        )
+    at = normalise_axis(0 if axis is None else axis, value.rank)
+    _check_indices(places)
+    positions = from_the_front(value.session.import_(places), value.shape[at])
+    return given(rows_at(value, positions, at), x)
+
+
+def _check_indices(indices: Tensor) -> None:
+    if not indices.dtype.is_integer:
+        raise SpecViolation(
+            "DTypeNotSupported",
+            f"indices are of dtype {indices.dtype}, but integers are wanted",
+            "convert them with astype",
+        )
+
+
+@tensor_method
+@public
+def take_along_axis(x: Tensor, indices: Tensor, /, *, axis: int = -1) -> Tensor:
+    """For every index the element at that position along the axis, and at the index's own position
+    on all others, where the two broadcast."""
+    value, places = taken(x), as_tensor(indices)
+    _check_indices(places)
+    if places.ndim != value.rank:
+        raise OutOfRange(
+            "RankMismatch",
+            f"x {listed(value.shape)} and indices {listed(places.shape)} have different ranks",
+            "insert axes with None",
+        )
+    at = normalise_axis(axis, value.rank)
+    positions = from_the_front(value.session.import_(places), value.shape[at])
+    front = broadcast_shapes(value.shape[:at], positions.shape[:at])
+    back = broadcast_shapes(value.shape[at + 1 :], positions.shape[at + 1 :])
+    value = value.broadcast_to((*front, value.shape[at], *back))
+    positions = positions.broadcast_to((*front, positions.shape[at], *back))
+    return given(value.gather(positions, axis=at), x)
+
+
+# -- assigning -----------------------------------------------------------------------------------
+
+
+@tensor_method("__setitem__")
+@public
+def setitem(self: Tensor, key: Any, value: Any, /) -> None:
+    """Give the elements that an index expression names new values, which broadcast to them."""
+    target = taken(self)
+    new = _value_handle(target, value)
+    self.become(given(_assigned(target, key, new), self, value), "setitem")
+
+
+def _value_handle(x: Handle, value: Any) -> Handle:
+    """The value assigned, in the dtype of x."""
+    if is_number(value):
+        return Handle(x.session, x.session.arena.constant(number(value, x.dtype)))
+    tensor = as_tensor(value)
+    if tensor.dtype.kind is not x.dtype.kind and not _fits(tensor, x):
+        raise SpecViolation(
+            "DTypeMismatch",
+            f"elements of {tensor.dtype} cannot be assigned to a tensor of {x.dtype}",
+            f"convert them with .astype({x.dtype})",
+        )
+    return x.session.import_(tensor).cast(x.dtype)
+
+
+def _fits(value: Tensor, x: Handle) -> bool:
+    if value.dtype.is_integer and x.dtype.is_integer:
+        return True
+    return promoted(value.dtype, x.dtype) is x.dtype
+
+
+def _assigned(x: Handle, key: Any, value: Handle) -> Handle:
+    mask = _whole_mask(key, x, value)
+    if mask is not None:
+        return mask.select(value.broadcast_to(x.shape), x)
+    shape = known_shape(x)
+    selection = parsed(key, shape)
+    if selection.has_places or any(isinstance(p, Span) and p.step != 1 for p in selection.own):
+        return _scattered(x, selection, value)
+    spans = [_as_span(pick, dim) for pick, dim in zip(selection.own, shape, strict=True)]
+    sizes = tuple(int(span.size) for span in spans)  # type: ignore[arg-type]
+    update = _fitted(value, _shape_of(selection)).reshape(sizes)
+    if sizes == shape:
+        return update
+    start = x.session.literal([span.start if span.size else 0 for span in spans], SI64)
+    return x.session.emit("dynamic_update_slice", x, update, start, sizes=sizes)
+
+
+def _shape_of(selection: Selection) -> Shape:
+    """The shape that a selection without places has."""
+    return tuple(
+        pick.size if isinstance(pick, Span) else 1
+        for pick in selection.picks
+        if not isinstance(pick, Point)
+    )
+
+
+def _fitted(value: Handle, shape: Shape) -> Handle:
+    """The value broadcast to the elements assigned; leading axes of size 1 do not count."""
+    dims = value.shape
+    while len(dims) > len(shape) and dims[0] == 1:
+        dims = dims[1:]
+    if len(dims) > len(shape) or broadcast_shapes(dims, shape) != shape:
+        raise OutOfRange(
+            "BroadcastDimsInvalid",
+            f"a value of shape {listed(value.shape)} does not broadcast to the "
+            f"{listed(shape)} elements assigned to",
+            "reshape it",
+        )
+    return value.reshape(dims).broadcast_to(shape)
+
+
+def _scattered(x: Handle, selection: Selection, value: Handle) -> Handle:
+    """Values at positions of the flattened tensor: those that the selection takes from a tensor
+    of positions."""
+    size = math.prod(known_shape(x))
+    numbers = x.session.iota(SI64, (size,), 0).reshape(x.shape)
+    places = selected(numbers, selection)
+    update = _fitted(value, places.shape)
+    count = math.prod(known_shape(places))
+    flat = x.reshape((size,)).scatter_reduce(
+        places.reshape((count,)), update.reshape((count,)), axis=0, reduce="replace"
+    )
+    return flat.reshape(x.shape)
+
+
+def _whole_mask(key: Any, x: Handle, value: Handle) -> Handle | None:
+    """The mask of `x[mask] = value`, broadcast to x, where the value is the same for all elements
+    of the mask's axes: then nothing needs to be read."""
+    only = key[0] if isinstance(key, tuple) and len(key) == 1 else key
+    if isinstance(only, np.ndarray) and only.dtype == np.bool_:
+        only = from_array(np.array(only))
+    if not isinstance(only, Tensor) or only.dtype is not I1 or not only.ndim:
+        return None
+    if x.shape[: only.ndim] != only.shape or value.rank > x.rank - only.ndim:
+        return None
+    rest = x.shape[only.ndim :]
+    if broadcast_shapes(value.shape, rest) != rest:
+        return None
+    dims = (*only.shape, *(1 for _ in rest))
+    return x.session.import_(only).reshape(dims).broadcast_to(x.shape)

@@ -1,0 +1,19 @@
+"""`weft.nn`: layers as modules. A module is a container of tensors and modules (a pytree), so that
+`grad`, `jit` and the optimisers take it as it is."""
+
+from weft.ops.nn.containers import Sequential
+from weft.ops.nn.initialise import manual_seed
+from weft.ops.nn.linear import Linear
+from weft.ops.nn.module import Module
+from weft.ops.nn.normalisation import BatchNorm, GroupNorm, LayerNorm, RMSNorm
+
+__all__ = [
+    "BatchNorm",
+    "GroupNorm",
+    "LayerNorm",
+    "Linear",
+    "Module",
+    "RMSNorm",
+    "Sequential",
+    "manual_seed",
+]

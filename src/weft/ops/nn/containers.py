@@ -1,0 +1,36 @@
+"""Modules made of modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from weft.ops.nn.module import Module
+
+
+class Function(Module):
+    """A plain function as a module without parameters."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+class Sequential(Module):
+    """One after the other; plain functions may stand between the modules."""
+
+    def __init__(self, *layers: Callable[..., Any]) -> None:
+        self.layers = tuple(x if isinstance(x, Module) else Function(x) for x in layers)
+
+    def __call__(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+    def __getitem__(self, index: int) -> Module:
+        return self.layers[index]
+
+    def __len__(self) -> int:
+        return len(self.layers)

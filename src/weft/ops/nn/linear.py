@@ -1,0 +1,22 @@
+"""The linear layer."""
+
+from __future__ import annotations
+
+from weft.foundation.dtypes import DType
+from weft.ops.functional.linear import linear
+from weft.ops.nn.initialise import kaiming
+from weft.ops.nn.module import Module
+from weft.ops.tensor import Tensor
+
+
+class Linear(Module):
+    """`x @ weight.T + bias`, weight [out, in]."""
+
+    def __init__(
+        self, inputs: int, outputs: int, bias: bool = True, *, dtype: DType | str = "f32"
+    ) -> None:
+        self.weight = kaiming((outputs, inputs), inputs, dtype)
+        self.bias = kaiming((outputs,), inputs, dtype) if bias else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight, self.bias)

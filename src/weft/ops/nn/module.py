@@ -1,0 +1,132 @@
+"""What a module is: an object whose attributes hold parameters and other modules.
+
+    class MLP(nn.Module):
+        def __init__(self) -> None:
+            self.hidden = nn.Linear(784, 128)
+            self.out = nn.Linear(128, 10)
+
+        def __call__(self, x):
+            return self.out(F.relu(self.hidden(x)))
+
+Attributes that are tensors, modules, or lists, tuples and dicts of them are its children; all
+others are settings, must be hashable, and are part of the structure. A module is never changed by a
+traced function: `grad` and the optimisers answer new modules of the same structure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from weft.foundation.errors import SpecViolation, UserError
+from weft.ops.pytree import flatten, leaf_names, map_leaves, register_pytree
+from weft.ops.tensor import Tensor
+
+M = TypeVar("M", bound="Module")
+
+
+class Module:
+    """The base of every layer and model."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        register_pytree(cls, _take_apart, lambda rest, c: _put_together(cls, rest, c), _names)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module computes; every module defines its own."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what it computes")
+
+    def parameters(self) -> list[Tensor]:
+        """Every tensor in it, in order."""
+        return [leaf for leaf in flatten(self)[0] if isinstance(leaf, Tensor)]
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Its tensors by name: `blocks.0.attention.query.weight`."""
+        leaves, structure = flatten(self)
+        named = zip(map(_dotted, leaf_names(structure)), leaves, strict=True)
+        return {name: leaf for name, leaf in named if isinstance(leaf, Tensor)}
+
+    def with_state(self: M, state: Mapping[str, Any], *, strict: bool = True) -> M:
+        """A module like this one with the tensors of a `state_dict`. Unless `strict` is off, every
+        name must be there and no other; shapes and dtypes must be the same."""
+        own = self.state_dict()
+        missing, strange = own.keys() - state.keys(), state.keys() - own.keys()
+        if strict and (missing or strange):
+            raise UserError(
+                f"the state does not belong to {type(self).__name__}: "
+                + "; ".join(_listed(missing, "missing") + _listed(strange, "unknown"))
+            )
+        names = iter(own)
+
+        def replaced(leaf: Any) -> Any:
+            if not isinstance(leaf, Tensor):
+                return leaf
+            name = next(names)
+            return _fitting(name, state[name], leaf) if name in state else leaf
+
+        return map_leaves(replaced, self)  # type: ignore[no-any-return]
+
+    def map(self: M, function: Callable[[Tensor], Tensor]) -> M:
+        """A module like this one with a function applied to each of its tensors."""
+        made: M = map_leaves(lambda x: function(x) if isinstance(x, Tensor) else x, self)
+        return made
+
+    def __repr__(self) -> str:
+        count = sum(tensor.size or 0 for tensor in self.parameters())
+        return f"{type(self).__name__}({count:,} parameters)"
+
+
+def _fitting(name: str, given: Any, own: Tensor) -> Tensor:
+    if not isinstance(given, Tensor):
+        raise UserError(f"{name} is a {type(given).__name__}, not a tensor")
+    if given.type != own.type:
+        raise SpecViolation(
+            "ShapeMismatch", f"{name} is {given.type}, but the module has {own.type}", "convert it"
+        )
+    return given
+
+
+def _listed(names: set[str], what: str) -> list[str]:
+    shown = sorted(names)[:5]
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return [f"{what} {', '.join(shown)}{more}"] if names else []
+
+
+def _dotted(name: str) -> str:
+    """`.blocks[0].weight` as `blocks.0.weight`."""
+    plain = name.replace("['", ".").replace("']", "").replace("[", ".").replace("]", "")
+    return plain.lstrip(".")
+
+
+def _is_child(value: Any) -> bool:
+    if isinstance(value, Tensor | Module):
+        return True
+    if isinstance(value, list | tuple):
+        return any(map(_is_child, value))
+    return isinstance(value, dict) and any(map(_is_child, value.values()))
+
+
+def _take_apart(module: Module) -> tuple[list[Any], Hashable]:
+    children = {name: value for name, value in vars(module).items() if _is_child(value)}
+    settings = tuple((n, v) for n, v in vars(module).items() if n not in children)
+    try:
+        hash(settings)
+    except TypeError:
+        bad = next(n for n, v in settings if v.__hash__ is None)
+        raise UserError(
+            f"the attribute {bad} of {type(module).__name__} is neither a tensor or module nor "
+            "hashable; make a list of settings a tuple"
+        ) from None
+    return list(children.values()), (tuple(children), settings)
+
+
+def _put_together(cls: type[Module], rest: Any, children: Sequence[Any]) -> Module:
+    names, settings = rest
+    made = object.__new__(cls)
+    for name, value in (*settings, *zip(names, children, strict=True)):
+        object.__setattr__(made, name, value)
+    return made
+
+
+def _names(rest: Any, count: int) -> list[str]:
+    return [f".{name}" for name in rest[0]]

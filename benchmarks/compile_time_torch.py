@@ -86,7 +86,9 @@ class CachedAttention(nn.Module):
         self, x: Tensor, keys: Tensor, values: Tensor, places: Tensor, mask: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         sequence, width = x.shape
-        q, k, v = (x @ self.attention).reshape(1, sequence, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        q, k, v = (
+            (x @ self.attention).reshape(1, sequence, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        )
         keys, values = keys.index_copy(2, places, k), values.index_copy(2, places, v)
         mixed = F.scaled_dot_product_attention(q, keys, values, mask)
         return x + mixed.transpose(1, 2).reshape(sequence, width) @ self.project, keys, values

@@ -32,6 +32,7 @@ from weft.ptir.schema import (
     Attributes,
     Bool,
     Choice,
+    Dimension,
     DTypeOf,
     Float,
     Isize,
@@ -39,6 +40,7 @@ from weft.ptir.schema import (
     LiteralOf,
     Maybe,
     NewDimension,
+    Number,
     Pair,
     RegionId,
     ScalarOf,
@@ -52,16 +54,19 @@ PAGE = Path(__file__).parent / "ops.md"
 HEAD = """\
 # Op reference
 
-This page is written by `make docs` from the op classes in `src/weft/ptir/ops/`; edit those instead.
+This page is written by `make docs` from the op classes in `src/weft/ptir/ops/` and
+`src/weft/coarse/`; edit those instead.
 
 Every op is a method of the builder, `b.NAME(operands..., attribute=value, ...)`, and a word of the
 [text form](text-format.md). Common ops have a shorter form there, such as `b.reshape(x, dims)`, and
-`cond`, `while_` and `scan` take Python functions that build their regions.
+`cond`, `while_` and `scan` take Python functions that build their regions. A name with a dot is
+given to `b.emit`: `b.emit("byteir.softmax", x, axis=1)`.
 
 Operands are tensors; an operand marked `?` may be left out, one marked `*` stands for any number of
 them. Attributes marked `?` are optional. Ops of the PTIR contract have a tag; the others are
-extension ops, which other implementations see as a `CustomCall` of the target given. An op on a
-dtype that its table does not list is rejected with `DTypeNotSupported`.
+extension and coarse ops, which other implementations see as a `CustomCall` of the target given.
+Attributes marked *declared* are not among those of the call: the declared type of its result says
+them. An op on a dtype that its table does not list is rejected with `DTypeNotSupported`.
 """
 _GROUPS: tuple[tuple[frozenset[DType], str], ...] = (
     (ANY, "any"),
@@ -106,6 +111,8 @@ _KINDS: dict[type, str] = {
     Isize: "number",
     Bool: "`true` or `false`",
     Float: "float",
+    Number: "truth value, whole number or float",
+    Dimension: "dim",
     String: "text",
     DTypeOf: "dtype",
     ShapeOf: "shape",
@@ -131,7 +138,8 @@ def attributes(cls: type[Op]) -> Iterator[str]:
             continue
         optional = isinstance(kind, Maybe) or field.default is not dataclasses.MISSING
         name = f"{field.name}?" if optional else field.name
-        yield f"  - `{name}`: {describe_kind(kind)}{describe_default(field)}"
+        said = ", declared" if field.metadata.get("declared") else ""
+        yield f"  - `{name}`: {describe_kind(kind)}{describe_default(field)}{said}"
 
 
 def dtype_lines(cls: type[Op]) -> Iterator[str]:

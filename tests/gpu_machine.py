@@ -18,6 +18,7 @@ from weft.codegen.gpu import ir
 from weft.codegen.gpu.interp import Timing, run
 from weft.driver.compile import Executable
 from weft.foundation.dtypes import DType
+from weft.foundation.errors import SpecViolation
 from weft.runtime import cuda
 
 Array = NDArray[Any]
@@ -181,7 +182,7 @@ class Machine:
     def do_cuLaunchKernel(self, symbol: str, *rest: Any) -> None:
         *_, parameters, _extra = rest
         kernel, _ = self.kernel(symbol)
-        count = len(kernel.maps) + len(kernel.buffers)
+        count = len(kernel.maps) + len(kernel.buffers) + kernel.reports
         table = (ctypes.c_void_p * count).from_address(parameters)
         addresses = [ctypes.c_uint64.from_address(p or 0).value for p in table]
         self.later(lambda: self.launch(symbol, addresses[len(kernel.maps) :]))
@@ -191,9 +192,13 @@ class Machine:
         self.launches.append(symbol)
         arrays = {
             name: _array_at(address, *kind)
-            for name, address, kind in zip(kernel.buffers, addresses, kinds, strict=True)
+            for name, address, kind in zip(kernel.buffers, addresses, kinds, strict=False)
         }
-        run(kernel, arrays, self.timing, self.seed)
+        try:
+            run(kernel, arrays, self.timing, self.seed)
+        except SpecViolation:
+            # What a kernel finds it leaves in the error word, its last parameter.
+            ctypes.c_uint64.from_address(addresses[-1]).value = 1
 
 
 def _array_at(address: int, dtype: DType, count: int) -> Array:

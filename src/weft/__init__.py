@@ -43,7 +43,7 @@ _HOMES = {
 }
 _OPS = "weft.ops.namespace"
 """The home of every name of the ops layer: tensors, functions, dtypes."""
-_PACKAGES = ("core_ir", "ptir")
+_PACKAGES = ("coarse", "core_ir", "ptir")
 
 __all__ = [
     "ExecutionError",

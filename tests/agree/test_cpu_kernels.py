@@ -13,11 +13,12 @@ import pytest
 from numpy.typing import NDArray
 
 from tests import kernels
+from weft.codegen.cpu.accept import PACKED
 from weft.codegen.cpu.compile import accepts, lower
 from weft.codegen.cpu.llvm import emit_module
 from weft.foundation.dtypes import BF16, F16, F32, F64, DType
 from weft.memory.ir import Buffer, MemRef, Space
-from weft.plan.ir import CacheRead, Header, MapPlan, MmaPlan, Plan, RowPlan, Vectorize
+from weft.plan.ir import Header, MapPlan, MmaPlan, Plan, RowPlan, Vectorize
 from weft.region.interp import run_kernel
 from weft.region.ir import Kernel, Module, Pattern, Tensor
 from weft.region.structure import buffers
@@ -54,16 +55,24 @@ def run_native(kernel: Kernel, module: Module, plan: Plan, arrays: dict[str, Arr
         function(ctypes.addressof(table), ctypes.addressof(error), first, last)
 
 
+def tiled(rows: int, columns: int, depth: int, lanes: Vectorize) -> MmaPlan:
+    """A register tile over all of the sum."""
+    tile = (rows, columns)
+    return MmaPlan(
+        HEADER, (*tile, depth), warp_tile=tile, vectorize=lanes, arch="cpu", roles="single"
+    )
+
+
 def plans_for(kernel: Kernel) -> list[Plan]:
     if kernel.pattern is Pattern.MATMUL:
+        assert kernel.roles is not None
+        depth = prod(kernel.sizes[name] for name in kernel.roles.k)
         plain = [
-            MmaPlan(
-                HEADER, (64, 64, 64), warp_tile=(rows, columns), vectorize=Vectorize("n", lanes)
-            )
+            tiled(rows, columns, depth, Vectorize("n", lanes))
             for rows, columns, lanes in ((4, 8, 4), (1, 1, 1), (6, 16, 8))
         ]
-        packed = replace(plain[0], tile=(5, 8, 1), cache=(CacheRead("B", "packed", "k"),))
-        summed = replace(plain[0], vectorize=Vectorize("k.i.i", 4), warp_tile=(2, 3))
+        packed = replace(plain[0], tile=(5, 8, depth), cache=PACKED)
+        summed = tiled(2, 3, depth - depth % 4, Vectorize("k.i.i", 4))
         return [*plain, packed, summed]
     if kernel.pattern is Pattern.ROW:
         return [RowPlan(HEADER, 4, accumulators=4), RowPlan(HEADER, 1, accumulators=1)]

@@ -89,3 +89,15 @@ def test_dot_products_of_rows_agree(dtype: str, inner: int) -> None:
     program = b.build(b.dot_general(x, w, contract=([1], [1])))
     report = compare(program, random_inputs(program, 0), "cpu")
     assert report.agrees, str(report)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_reductions_of_what_a_reduction_made_agree(axis: int) -> None:
+    """The variance alone: nothing but the second sum reads the first."""
+    b = Builder()
+    x = b.param("f32", [4, 6])
+    centre = b.reduce_sum(x, [axis], keepdims=True) * 0.25
+    centred = x - b.broadcast_to(centre, x.shape)
+    program = b.build(b.reduce_sum(centred * centred, [axis]))
+    report = compare(program, random_inputs(program, 0), "cpu")
+    assert report.agrees, str(report)

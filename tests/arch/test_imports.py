@@ -37,6 +37,8 @@ ALLOWED: dict[str, set[str]] = {
     "__main__": {"cli"},
     "": {"ptir", "driver", "ops", "coarse", "core_ir"},
 }  # fmt: skip
+LOADED_BY_A_FACE = {("weft.ptir", "weft.coarse")}
+"""What the face of a package loads only to fill a table; no other module of the package may."""
 NOBODY_IMPORTS = {"cli", "explorer"}
 STAGES = {"tiny", "indexbook", "poly_view", "region", "memory", "plan"}
 CLOSED_FILES = {"ir", "verify", "text", "interp"}
@@ -84,6 +86,8 @@ def test_folders_import_only_what_they_may() -> None:
     for found in imports():
         source, target = folder(found.importer), folder(found.imported)
         allowed = ALLOWED.get(source, set()) | {source, "foundation"}
+        if (found.importer, found.imported) in LOADED_BY_A_FACE:
+            continue
         if found.is_ours and target not in allowed and "*" not in allowed:
             wrong.append(found)
     assert not wrong, show(wrong)

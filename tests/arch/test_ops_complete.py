@@ -9,6 +9,8 @@ import pytest
 
 from docs import generate_ops
 from weft.foundation.dtypes import ALL
+from weft.ptir.composite import Composite
+from weft.ptir.decompositions import DECOMPOSITIONS
 from weft.ptir.op import BY_TARGET, CORE, SPELLINGS, Op, all_ops
 
 OPS = all_ops()
@@ -32,7 +34,16 @@ EXTENSIONS = [
     "hypot", "logaddexp", "cumulative_sum", "cumulative_prod", "cumulative_max",
     "cumulative_min", "reduce_prod", "reduce_any", "reduce_all", "cholesky", "qr", "eigh",
     "svd", "lu", "triangular_solve", "rng_state", "philox_uniform", "philox_normal", "make_tuple",
+    "barrier",
 ]  # fmt: skip
+
+
+COARSE = [
+    "layer_norm", "l2_norm", "softmax", "log_softmax", "gelu", "arg_max", "arg_min", "top_k", "erf",
+    "addn", "one_hot", "repeat", "quantize", "dequantize", "resize", "rng_uniform", "rng_normal",
+    "flash_attn_fwd", "flash_attn_bwd", "flash_attn_kvcache", "non_zero",
+]  # fmt: skip
+OURS = ["weft.conv.v1", "weft.attention.v1"]
 
 
 def overrides(cls: type[Op], method: str) -> bool:
@@ -49,6 +60,15 @@ def test_the_extension_op_exists(name: str) -> None:
     assert cls.name == name
     assert cls.tag is None
     assert cls.wire_name == "CustomCall"
+
+
+@pytest.mark.parametrize("target", [*(f"byteir.{n}" for n in COARSE), *OURS])
+def test_the_coarse_op_exists(target: str) -> None:
+    cls = BY_TARGET[target]
+    assert issubclass(cls, Composite)
+    assert cls.name == target.removesuffix(".v1")
+    assert cls.decompose is not Composite.decompose
+    assert cls in DECOMPOSITIONS
 
 
 @BY_CLASS
@@ -93,7 +113,8 @@ def test_an_op_has_a_dtype_table(cls: type[Op]) -> None:
 def test_an_op_is_found_by_its_names(cls: type[Op]) -> None:
     for spelling, fixed in cls.spellings().items():
         assert SPELLINGS[spelling] == (cls, fixed)
-        assert re.fullmatch(r"[a-z][a-z0-9_]*", spelling)
+        assert re.fullmatch(r"((byteir|weft)\.)?[a-z][a-z0-9_]*", spelling)
+        assert ("." in spelling) == cls.__module__.startswith("weft.coarse.")
 
 
 def test_no_two_ops_share_a_name() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import random
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.hostile.worker import CORPUS, LIMITS, ROOT
+from tests.hostile.generated import GENERATED
+from tests.hostile.worker import CORPUS, LIMITS, ROOT, SECONDS
 from weft.cli import arrays
 from weft.foundation.errors import UserError
 
@@ -74,6 +76,58 @@ def test_odd_names_are_shown_on_a_terminal_without_unicode() -> None:
     done = weft("show", path, "--format", "display", PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, b"")
     assert "func @tensor \u00e9\u4e2d\U0001f9f6 {" in done.stdout.decode()
+
+
+# -- a long chain ----------------------------------------------------------------------------------
+
+COMMANDS = [
+    ("text", "verify"),
+    ("text", "show"),
+    ("text", "run --inputs ONES"),
+    ("json", "verify"),
+    ("json", "show --format json"),
+    ("json", "run --inputs ONES"),
+    ("json", "convert --to ptir-text"),
+    ("json", "convert --to ptir-json"),
+    ("json", "convert --to ptir-bincode"),
+    ("bincode", "run --inputs ONES"),
+]
+
+
+@pytest.fixture(scope="module")
+def chains(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a chain of ops in every form, and an input for it."""
+    folder = tmp_path_factory.mktemp("chains")
+    np.savez(folder / "ones.npz", np.ones(2, np.float32))
+    for form in ("text", "json", "bincode"):
+        data = GENERATED[f"chain-{form}"][1]()
+        (folder / form).write_bytes(data if isinstance(data, bytes) else data.encode())
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("form", "command"), COMMANDS)
+def test_a_chain_of_a_hundred_thousand_ops_is_ordinary(
+    form: str, command: str, chains: Path
+) -> None:
+    words = command.replace("ONES", str(chains / "ones.npz")).split()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    done = weft(*words, chains / form)
+    seconds = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout
+    assert seconds < SECONDS
+
+
+def test_missing_inputs_are_told_before_the_program_is_walked(tmp_path: Path) -> None:
+    """The program does not verify, which nobody looks at."""
+    path = tmp_path / "chain.txt"
+    lines = "".join(f"%{i + 1} = neg(%{i}) : f32[3]\n" for i in range(50))
+    head = "ptir.v0.4\nentry @main\nfunc @main(%0: f32[2]) -> (f32[3]) {\n"
+    path.write_text(f"{head}{lines}return %50\n}}\n")
+    done = weft("run", path)
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr == b"error: @main takes inputs, f32[2]; give them with --inputs NPZ\n"
 
 
 # -- inputs ----------------------------------------------------------------------------------------

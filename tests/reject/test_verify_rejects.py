@@ -141,6 +141,16 @@ def dtype(kind: DType) -> TensorType:
 AT = "%1 = neg(%0) in function @main"
 ADD_AT = "%2 = add(%0, %1) in function @main"
 CASES: dict[str, tuple[Program, str]] = {
+    "a target of ours that does not exist": (
+        applied(CustomCall("weft.sqrt.v2"), X, gives=X),
+        "UnknownCustomCall at %1 = custom_call(%0) in function @main: Weft has no op with the "
+        "target 'weft.sqrt.v2' (did you mean 'weft.sqrt.v1'?)",
+    ),
+    "a target of ours from another time": (
+        applied(CustomCall("weft.frobnicate_all.v1"), X, gives=X),
+        "UnknownCustomCall at %1 = custom_call(%0) in function @main: Weft has no op with the "
+        "target 'weft.frobnicate_all.v1' (a newer Weft may know it)",
+    ),
     # -- the program as a whole
     "no entry": (
         replace(GOOD, entry="other"),
@@ -498,7 +508,7 @@ def test_the_users_line_is_part_of_the_place() -> None:
 ELSEWHERE = {
     "MalformedText", "MalformedJson", "MalformedBincode", "UnknownOp", "SpecVersionMismatch",
     "GatherIndexOutOfBounds", "ScatterIndexOutOfBounds", "IntegerDivideByZero", "InvalidShift",
-    "InvalidExponent", "NotPositiveDefinite", "UnknownCustomCall", "TooManyFindings",
+    "InvalidExponent", "NotPositiveDefinite", "TooManyFindings",
 }  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """Arrays in .npz files: how the inputs of a run come in and its outputs go out.
 
-An archive holds one array for each flattened input or output. Arrays named `arr_0`, `arr_1`, ...
-(as `numpy.savez` names them) are taken by number, others in the order of the file.
+An archive holds one array for each flattened input or output. Arrays that have the names of the
+inputs are taken by name, those named `arr_0`, `arr_1`, ... (as `numpy.savez` names them) by number,
+others in the order of the file.
 NumPy's format cannot name five dtypes; their arrays have a name that ends in the dtype, such as
 `arr_0:bf16`, and hold
 
@@ -35,11 +36,12 @@ STORED: dict[DType, np.dtype[Any]] = {
 """What an .npz file holds for the dtypes that NumPy's format cannot name."""
 
 
-def read(path: Path) -> list[Array]:
-    """The arrays of an .npz file, in the order of the inputs they are meant for."""
+def read(path: Path, inputs: Sequence[str] = ()) -> list[Array]:
+    """The arrays of an .npz file, in the order of the inputs they are meant for: by the names of
+    the inputs where the file has exactly these."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in _in_order(archive.files)}
+            arrays = {name: archive[name] for name in _in_order(archive.files, inputs)}
     except (AttributeError, TypeError):
         raise UserError(
             f"{path} holds a single array; save a list of them with numpy.savez"
@@ -53,7 +55,9 @@ def read(path: Path) -> list[Array]:
     return [_decode(name, array) for name, array in arrays.items()]
 
 
-def _in_order(names: Sequence[str]) -> list[str]:
+def _in_order(names: Sequence[str], inputs: Sequence[str]) -> list[str]:
+    if sorted(names) == sorted(inputs):
+        return list(inputs)
     numbers = [re.fullmatch(r"arr_(\d+)(:\w+)?", name) for name in names]
     if not all(numbers):
         return list(names)

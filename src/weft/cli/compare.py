@@ -11,10 +11,10 @@ import typer
 from numpy.typing import NDArray
 
 from weft.cli import arrays
+from weft.cli.programs import load_program
 from weft.cli.report import complain, printable
 from weft.driver.backends import get_backend
 from weft.driver.execute import MAX_SEED
-from weft.ptir.files import load
 from weft.ptir.ir import Program
 from weft.testing import compare, disagrees, random_inputs, reduce_program, reproducer
 
@@ -42,7 +42,7 @@ def compare_command(
     dims are 4. The exit code is 1 when the backends differ, and when the backend refuses FILE.
     """
     get_backend(backend)
-    program = load(file)
+    program = load_program(file)
     given = arrays.read(inputs) if inputs is not None else random_inputs(program, seed)
     report = compare(program, given, backend, seed=seed)
     for line in str(report).splitlines():

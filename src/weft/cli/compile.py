@@ -9,13 +9,14 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from weft.cli.programs import load_program
 from weft.cli.report import print_table, printable
 from weft.driver.compilation import Compilation
 from weft.driver.compile import compile_program
 from weft.driver.pipeline import run_pipeline, stages_for
 from weft.driver.signature import make_signature
 from weft.foundation.errors import UserError
-from weft.ptir.files import load, read_bytes
+from weft.ptir.files import read_bytes
 from weft.ptir.specialise import is_static
 from weft.ptir.verify import verify
 from weft.target.known import target_named
@@ -46,7 +47,7 @@ def compile_command(
     ] = False,
 ) -> None:
     """Compile FILE for a target, and write what each stage made."""
-    program = load(file)
+    program = load_program(file)
     verify(program)
     if not is_static(program):
         raise UserError(

@@ -21,6 +21,18 @@ from weft.cli import arrays
 from weft.cli.compare import compare_command
 from weft.cli.compile import compile_command
 from weft.cli.conformance import conformance_command
+from weft.cli.core import app as core_app
+from weft.cli.programs import (
+    Source,
+    count_instructions,
+    findings_of,
+    input_kinds,
+    input_names,
+    load_program,
+    load_source,
+    save_as,
+    shown,
+)
 from weft.cli.report import (
     complain,
     outputs_table,
@@ -29,19 +41,20 @@ from weft.cli.report import (
     targets_table,
     write,
 )
+from weft.core_ir.files import EXTENSION as CORE
 from weft.driver.backends import DEFAULT
 from weft.driver.conversion import conversion_target_names, convert
 from weft.driver.execute import MAX_SEED, run
 from weft.foundation.errors import SpecViolation, UserError, WeftError, WeftWarning
-from weft.ptir.files import EXTENSIONS, dumps, load, save
+from weft.ptir.files import EXTENSIONS
 from weft.ptir.ir import Program
 from weft.ptir.passes.log import PassLog
-from weft.ptir.verify import verify
 
 app = typer.Typer(
     name="weft",
     help="Portable tensor programs (PTIR): verify, convert, run, compile and compare them.",
-    epilog="FILE is a PTIR program as JSON, bincode or text; which one it is, its content tells. "
+    epilog="FILE is a PTIR program as JSON, bincode or text, or a Core IR module; which one it is, "
+    "its content tells. "
     "Exit codes: 0 success, 1 the program or the data is wrong, 2 the command line is wrong.",
     no_args_is_help=True,
     add_completion=False,
@@ -49,8 +62,12 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-ProgramFile = Annotated[Path, typer.Argument(metavar="FILE", help="A PTIR program.")]
-_EXTENSIONS = ", ".join(f"{extension} ({form})" for extension, form in EXTENSIONS.items())
+ProgramFile = Annotated[
+    Path, typer.Argument(metavar="FILE", help="A PTIR program or a Core IR module.")
+]
+_EXTENSIONS = ", ".join(
+    f"{extension} ({form})" for extension, form in {**EXTENSIONS, CORE: "Core IR"}.items()
+)
 
 
 class ShowFormat(StrEnum):
@@ -85,14 +102,14 @@ def version_command() -> None:
 
 @app.command("verify")
 def verify_command(file: ProgramFile) -> None:
-    """Check FILE against every rule of PTIR and list all violations, one a line."""
-    program = load(file)
-    findings = verify(program, collect=True)
+    """Check FILE against every rule of PTIR or Core IR and list all violations, one a line."""
+    source = load_source(file)
+    findings = findings_of(source)
     for finding in findings:
         complain(str(finding))
     if findings:
         raise typer.Exit(1)
-    count = sum(len(body.body) for body in program.bodies)
+    count = count_instructions(source)
     print(f"{printable(str(file))}: valid, {_counted(count, 'instruction')}")
 
 
@@ -113,7 +130,7 @@ def show_command(
     ] = ShowFormat.TEXT,
 ) -> None:
     """Print FILE. It need not verify."""
-    write(dumps(load(file), format.value), None)
+    write(shown(load_source(file), format.value), None)
     if format is ShowFormat.JSON:
         write("\n", None)
 
@@ -121,7 +138,8 @@ def show_command(
 @app.command("convert")
 def convert_command(
     source: Annotated[
-        Path | None, typer.Argument(metavar="IN", help="A PTIR program in any form.")
+        Path | None,
+        typer.Argument(metavar="IN", help="A PTIR program in any form, or a Core IR module."),
     ] = None,
     target: Annotated[
         Path | None,
@@ -145,18 +163,18 @@ def convert_command(
     elif source is None:
         raise typer.BadParameter("it is missing: the program to convert", param_hint="IN")
     elif to is not None:
-        write(convert(load(source), to), target)
+        write(convert(load_program(source), to), target)
     elif target is None:
         raise typer.BadParameter("give it, or --to NAME", param_hint="OUT")
     else:
-        program = load(source)
+        program = load_source(source)
         _warn_unless_valid(program, source)
-        save(program, target)
+        save_as(program, target)
 
 
-def _warn_unless_valid(program: Program, source: Path) -> None:
+def _warn_unless_valid(program: Source, source: Path) -> None:
     """A program that breaks a rule can be converted; nobody will run the result."""
-    findings = verify(program, collect=True)
+    findings = findings_of(program)
     if findings:
         more = f" (and {len(findings) - 1} more, see weft verify)" if len(findings) > 1 else ""
         complain(f"warning: {source} does not verify: {findings[0]}{more}")
@@ -183,11 +201,12 @@ def run_command(
     ] = False,
 ) -> None:
     """Run FILE. bf16, fp8 and 4-bit arrays are stored as bits under names such as 'arr_0:bf16'."""
-    program = load(file)
-    if inputs is None and program.main.parameters:
-        kinds = ", ".join(str(kind) for kind in program.main.parameters)
-        raise UserError(f"@{program.entry} takes inputs, {kinds}; give them with --inputs NPZ")
-    given = arrays.read(inputs) if inputs is not None else []
+    program = load_source(file)
+    kinds = input_kinds(program)
+    if inputs is None and kinds:
+        what = f"@{program.entry}" if isinstance(program, Program) else "the module"
+        raise UserError(f"{what} takes inputs, {', '.join(kinds)}; give them with --inputs NPZ")
+    given = arrays.read(inputs, input_names(program)) if inputs is not None else []
     log = PassLog()
     results = run(program, given, backend=backend, seed=seed, log=log)
     for entry in log.entries if verbose else ():
@@ -201,6 +220,7 @@ def run_command(
 app.command("compare")(compare_command)
 app.command("compile")(compile_command)
 app.command("conformance")(conformance_command)
+app.add_typer(core_app, name="core")
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *place: object) -> None:

@@ -33,7 +33,8 @@ class ModuleBuilder:
         self.operations: list[CoreOperation] = list(module.operations) if module else []
         self.types: dict[int, TensorType] = dict(module.types) if module else {}
         self.extensions = frozenset(extensions) | (module.extensions if module else frozenset())
-        self._next = max(self.types, default=-1) + 1
+        used = {i for op in self.operations for i in (op.value_id, *op.operands)}
+        self._next = max(used, default=-1) + 1
 
     def type(self, value_id: int) -> TensorType:
         return type_of(value_id, self.types)

@@ -124,6 +124,13 @@ def _seed(b: ModuleBuilder, module: Module, start: int, seed: str | None) -> int
             "only f32 and f64 outputs have gradients",
             where,
         )
+    if kind.size == 0:
+        raise SpecViolation(
+            SHAPE,
+            f"the output %{start} has the shape {show_shape(kind.shape)} and no elements",
+            "differentiate another output",
+            where,
+        )
     if seed is not None:
         if any(op.attributes.get("name") == seed for op in module.inputs):
             raise UserError(f"there is an input {seed!r} already; the seed needs another name")

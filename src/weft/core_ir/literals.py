@@ -52,6 +52,8 @@ def literal_of(rows: Any, dtype: DType) -> Data:
             raise SpecViolation(LITERAL_SHAPE, "the rows of the literal differ in length or depth")
         if len(shape) > Limits.rank:
             raise SpecViolation(LITERAL_SHAPE, f"the literal nests deeper than {Limits.rank}")
+        if 0 in shape:
+            raise SpecViolation(LITERAL_SHAPE, "the literal has no elements")
         return from_array(_array(texts, dtype).reshape(shape))
     except SpecViolation as error:
         return Unreadable(_as_written(rows), error.code, error.why)
@@ -167,12 +169,13 @@ def _invalid(text: str, dtype: DType) -> SpecViolation:
 # -- back to text --------------------------------------------------------------------------------
 
 
-def print_data(data: Data) -> str:
-    """The data as nested lists, or as hex bytes where those would be long or lose bits."""
+def print_data(data: Data, declared: Shape) -> str:
+    """The data as nested lists, or as hex bytes where those would be long or lose bits. Bytes have
+    no shape: data of another than the declared one are always listed."""
     if isinstance(data, Unreadable):
         return data.text
     array = data.array
-    if not 0 < array.size <= LONGEST_LISTED or _odd_nan(array):
+    if array.shape == declared and (array.size > LONGEST_LISTED or _odd_nan(array)):
         return f"0x{data.data.hex()}"
     texts = [_element(value, data.type.dtype) for value in array.reshape(-1)]
     for extent in reversed(array.shape):

@@ -41,9 +41,11 @@ from weft.core_ir.instructions import (
     Kind,
     near,
     show_attribute,
+    wholes,
 )
 from weft.core_ir.ir import CoreOperation, Module
 from weft.core_ir.literals import Unreadable, print_data
+from weft.core_ir.types import Shape
 from weft.foundation.errors import SpecViolation, UserError
 from weft.foundation.text import TokenStream
 from weft.ptir.literal import TensorLiteral
@@ -76,14 +78,15 @@ def print_module(module: Module) -> str:
 
 def print_operation(op: CoreOperation) -> str:
     """One operation on one line."""
-    shown = ", ".join(f"{name}={_value(value)}" for name, value in op.attributes.items())
+    declared = wholes(op.attributes, "shape") if op.opcode == "ConstTensor" else ()
+    shown = ", ".join(f"{name}={_value(value, declared)}" for name, value in op.attributes.items())
     attributes = f" {{{shown}}}" if shown else ""
     return f"%{op.value_id} = {op.opcode} ({_values(op.operands)}){attributes} : {op.result_type}"
 
 
-def _value(value: Any) -> str:
+def _value(value: Any, declared: Shape) -> str:
     if isinstance(value, TensorLiteral | Unreadable):
-        return print_data(value)
+        return print_data(value, declared)
     return show_attribute(value)
 
 

@@ -32,7 +32,7 @@ def verify(
     found: list[Finding] = []
     for finding in _Verifier(module.with_extensions(extensions)).findings():
         if len(found) == MAX_FINDINGS:
-            found.append(Finding("E0101", "module", "there are more findings than these"))
+            found.append(Finding("TooManyFindings", "module", "there are more findings than these"))
             break
         found.append(finding)
         if not collect:

@@ -8,6 +8,7 @@ from typing import Any
 
 from weft.driver.signature import Signature
 from weft.foundation.errors import UserError
+from weft.foundation.tally import Tally
 from weft.ptir.ir import Program
 from weft.ptir.passes.log import PassLog
 from weft.target.target import Target
@@ -27,6 +28,8 @@ class Compilation:
     values: dict[str, Any] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     log: PassLog = field(default_factory=PassLog)
+    tally: Tally = field(default_factory=Tally)
+    """What was worked out, and what was known already."""
 
     def __getitem__(self, stage: str) -> Any:
         return self.values[stage]

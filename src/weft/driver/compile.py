@@ -11,12 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from weft.driver.compilation import Compilation
-from weft.driver.execute import check_inputs
 from weft.driver.generators import Built, generator_for
+from weft.driver.inputs import ReadyInputs, Shapes, check_array, check_inputs, in_one_piece
 from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import Role, Signature, make_signature
 from weft.foundation.errors import UserError
@@ -51,6 +50,29 @@ class Cluster:
             f"{self.built.reused} from the cache): {self.reason}"
         )
 
+    def report(self) -> list[str]:
+        """Kernels, what was worked out for them, buffers and copies, in sentences."""
+        module, built = self.compilation["region"], self.built
+        alike: dict[str, list[str]] = {}
+        for name, symbol in built.symbols.items():
+            alike.setdefault(symbol, []).append(name)
+        hosts = [k.name for k in module.kernels if k.pattern is Pattern.OPAQUE]
+        lines = [
+            f"{len(built.symbols)} kernels, {len(alike)} of them distinct; "
+            f"{built.compiled} compiled, {built.reused} from the cache"
+        ]
+        lines += str(self.compilation.tally).splitlines()
+        lines += [_named(names) for names in alike.values()]
+        lines += [f"{name} runs on the host: no kernel expresses it" for name in hosts]
+        return [*lines, *memory_report(module, self.compilation["memory"]), *built.notes]
+
+
+def _named(names: Sequence[str]) -> str:
+    """A kernel and those like it."""
+    pattern = names[0].rstrip("0123456789")
+    others = f", and {len(names) - 1} like it" if len(names) > 1 else ""
+    return f"{names[0]}: {pattern}{others}"
+
 
 @dataclass
 class Executable:
@@ -63,6 +85,11 @@ class Executable:
     clusters: dict[tuple[tuple[str, int], ...], Cluster] = field(default_factory=dict)
     state: list[Array] = field(default_factory=list)
     """The state inputs, in order; write into them to set them."""
+
+    def __post_init__(self) -> None:
+        self._given = ReadyInputs(self.inputs)
+        self._known: dict[Shapes, Cluster] = {}
+        """The version for inputs of given shapes that need no conversion."""
 
     @property
     def inputs(self) -> list[TensorType]:
@@ -101,16 +128,27 @@ class Executable:
         `holder` owns the parameters among the inputs; they are taken to be the same as in the last
         run that had the same holder.
         """
-        cluster, data = self._prepare(inputs)
+        cluster, data = self.prepare(inputs)
         return cluster.built.program.run(data, seed, threads, holder)
 
     def profile(self, inputs: Sequence[Any], *, seed: int = 0) -> list[tuple[str, float]]:
         """The seconds of every step (kernel, copy or host call) of one run."""
-        cluster, data = self._prepare(inputs)
+        cluster, data = self.prepare(inputs)
         return cluster.built.program.profile(data, seed)
 
-    def _prepare(self, inputs: Sequence[Any]) -> tuple[Cluster, list[Array]]:
+    def prepare(self, inputs: Sequence[Any]) -> tuple[Cluster, Sequence[Array]]:
         """The version for these inputs, and the inputs that are not state, ready for it."""
+        shapes = self._given.shapes(inputs)
+        found = None if shapes is None else self._known.get(shapes)
+        if found is not None:
+            return found, inputs
+        cluster, data = self._prepare(inputs)
+        if shapes is not None:
+            self._known[shapes] = cluster
+        return cluster, data
+
+    def _prepare(self, inputs: Sequence[Any]) -> tuple[Cluster, Sequence[Array]]:
+        """The same for inputs of which nothing is known yet."""
         given = iter(inputs)
         wanted = len(self.inputs)
         if len(inputs) != wanted:
@@ -121,7 +159,7 @@ class Executable:
         ]
         arrays = check_inputs(self.source, everything)
         data = [
-            np.asarray(array, order="C")
+            in_one_piece(array)
             for array, role in zip(arrays, self.signature.roles, strict=True)
             if role is not Role.STATE
         ]
@@ -129,7 +167,7 @@ class Executable:
 
     def bind(self, params: Sequence[Any]) -> Bound:
         """The executable with its parameters given once; calls then take only data."""
-        return Bound(self, _check_params(self, params))
+        return Bound(self, params)
 
     def explain(self) -> str:
         """What was compiled, when, and why."""
@@ -138,13 +176,7 @@ class Executable:
 
     def report(self) -> list[str]:
         """Kernels, buffers and copies of the version compiled last, in sentences."""
-        compilation = list(self.clusters.values())[-1].compilation
-        module = compilation["region"]
-        hosts = [k for k in module.kernels if k.pattern is Pattern.OPAQUE]
-        lines = [f"{kernel.name}: {kernel.pattern.value}" for kernel in module.kernels]
-        lines += [f"{kernel.name} runs on the host: no kernel expresses it" for kernel in hosts]
-        lines += memory_report(module, compilation["memory"])
-        return lines + list(self.clusters.values())[-1].built.notes
+        return list(self.clusters.values())[-1].report()
 
     def _cluster(self, shapes: Sequence[tuple[int, ...]]) -> Cluster:
         sizes = bind_shapes(self.source.main.parameters, shapes)
@@ -159,31 +191,50 @@ class Executable:
         concrete = specialise(self.source, sizes)
         compilation = Compilation(concrete, self.target, self.signature, self.overrides)
         run_pipeline(compilation)
+        generated = time.perf_counter()
         built = generator_for(self.target).build(compilation, self.signature, self.state)
+        compilation.seconds["machine code"] = time.perf_counter() - generated
         return Cluster(sizes, compilation, built, time.perf_counter() - started, reason)
 
 
-@dataclass(frozen=True)
 class Bound:
-    """An executable with its parameters fixed."""
+    """An executable with its parameters fixed: a call checks and fills in the data alone."""
 
-    executable: Executable
-    params: tuple[Array, ...]
+    def __init__(self, executable: Executable, params: Sequence[Any]) -> None:
+        kinds, roles = executable.inputs, executable.signature.given
+        places = [place for place, role in enumerate(roles) if role is Role.PARAM]
+        if len(params) != len(places):
+            raise UserError(f"bind takes the {len(places)} parameters but got {len(params)}")
+        self.executable = executable
+        self._inputs: list[Any] = [None] * len(roles)
+        for place, value in zip(places, params, strict=True):
+            self._inputs[place] = in_one_piece(check_array(place, value, kinds[place]))
+        self._places = [place for place, role in enumerate(roles) if role is Role.DATA]
+        self._data = ReadyInputs([kinds[place] for place in self._places])
+        self._known: dict[Shapes, Cluster] = {}
+
+    @property
+    def params(self) -> tuple[Array, ...]:
+        """The parameters, in order."""
+        return tuple(array for array in self._inputs if array is not None)
 
     def __call__(self, *data: Any, seed: int = 0) -> list[Array]:
-        given, fixed = iter(data), iter(self.params)
-        roles = [role for role in self.executable.signature.roles if role is not Role.STATE]
-        if len(data) != roles.count(Role.DATA):
-            raise UserError(f"this takes {roles.count(Role.DATA)} data inputs but got {len(data)}")
-        everything = [next(fixed) if role is Role.PARAM else next(given) for role in roles]
-        return self.executable.run(everything, seed=seed, holder=self)
+        if len(data) != len(self._places):
+            raise UserError(f"this takes {len(self._places)} data inputs but got {len(data)}")
+        shapes = self._data.shapes(data)
+        cluster = None if shapes is None else self._known.get(shapes)
+        inputs: Sequence[Any] = self._with(data)
+        if cluster is None:
+            cluster, inputs = self.executable.prepare(inputs)
+            if shapes is not None:
+                self._known[shapes] = cluster
+        return cluster.built.program.run(inputs, seed, None, self)
 
-
-def _check_params(executable: Executable, params: Sequence[Any]) -> tuple[Array, ...]:
-    wanted = executable.signature.roles.count(Role.PARAM)
-    if len(params) != wanted:
-        raise UserError(f"bind takes the {wanted} parameters but got {len(params)}")
-    return tuple(np.asarray(value, order="C") for value in params)
+    def _with(self, data: Sequence[Any]) -> list[Any]:
+        inputs = list(self._inputs)
+        for place, value in zip(self._places, data, strict=True):
+            inputs[place] = value
+        return inputs
 
 
 def compile_program(

@@ -88,7 +88,7 @@ def check_sources(code: LlvmCode, routines: CpuCode, was_read: bool) -> None:
     LLVM understands."""
     LLVM.require(code.sources, routines.routines)
     for symbol, source in code.sources.items() if was_read else ():
-        why = fault_of(source)
+        why = fault_of(source, symbol)
         if why is not None:
             raise SpecViolation("LlvmText", f"kernel {symbol}: {why}")
 

@@ -41,7 +41,8 @@ def _build(compilation: Compilation, signature: Signature, state: Sequence[Array
         run_opaque,
     )
     program = executor.Program(artifact, state, signature.given_params)
-    return Built(program, objects.compiled, objects.reused)
+    symbols = compilation["cpu"].symbols
+    return Built(program, symbols, objects.compiled, objects.reused)
 
 
 def _new_state(kind: TensorType) -> Array:

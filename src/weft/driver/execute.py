@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from threading import Lock
+from typing import Any, TypeAlias
 
-import numpy as np
 from numpy.typing import NDArray
 
 from weft.core_ir.ir import Module
 from weft.core_ir.to_ptir import to_ptir
-from weft.driver.backends import DEFAULT, Backend, Executable, Storage, get_backend
+from weft.driver.backends import DEFAULT, Backend, Executable, Storage, get_backend, is_own
 from weft.driver.core_modules import in_core_words
 from weft.driver.guard import guarded
+from weft.driver.inputs import check_inputs
 from weft.driver.legalise import legalise
 from weft.driver.plugins import described
 from weft.foundation.errors import ResourceExceeded, UserError
@@ -73,11 +76,13 @@ def _run(
     verify(program)
     arrays = check_inputs(program, inputs)
     sizes = bind_shapes(program.main.parameters, [array.shape for array in arrays])
-    concrete = specialise(program, sizes)
-    executable = chosen.compile(legalise(concrete, chosen, log))
-    inputs = [chosen.store(array) for array in arrays]
-    results = executable.execute(inputs, seed=seed, observer=observer)
-    kinds = [leaf for kind in concrete.main.results for leaf in leaves(kind)]
+    prepared = _RECENT.find(program, chosen, sizes) if log is None else None
+    if prepared is None:
+        prepared = _prepare(specialise(program, sizes), chosen, log)
+        _RECENT.keep(program, chosen, sizes, prepared)
+    stored = [chosen.store(array) for array in arrays]
+    results = prepared.executable.execute(stored, seed=seed, observer=observer)
+    kinds = prepared.results
     return [chosen.read_storage(x, kind) for x, kind in zip(results, kinds, strict=True)]
 
 
@@ -89,6 +94,11 @@ class Prepared:
     backend: Backend
     executable: Executable
 
+    @cached_property
+    def results(self) -> tuple[TensorType, ...]:
+        """The types of the flattened results."""
+        return tuple(leaf for kind in self.program.main.results for leaf in leaves(kind))
+
     def execute(self, inputs: Sequence[Storage], *, seed: int = 0) -> list[Storage]:
         """The flattened results for flattened inputs, as the backend stores them."""
         return self.executable.execute(inputs, seed=seed)
@@ -97,8 +107,50 @@ class Prepared:
 def prepare(program: Program, backend: Backend) -> Prepared:
     """Make a program without dynamic dims ready to run on tensors that the backend holds."""
     verify(program)
-    backend = guarded(backend)
-    return Prepared(program, backend, backend.compile(legalise(program, backend)))
+    return _prepare(program, guarded(backend), None)
+
+
+def _prepare(program: Program, backend: Backend, log: PassLog | None) -> Prepared:
+    return Prepared(program, backend, backend.compile(legalise(program, backend, log)))
+
+
+class _Recent:
+    """The programs that `run` prepared last, by identity: running one again does not compile it
+    again. Only for Weft's own backends; what others do in `compile` is their business."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._held: OrderedDict[_Key, tuple[Program, Prepared]] = OrderedDict()
+        self._lock = Lock()
+
+    def find(self, program: Program, backend: Backend, sizes: Mapping[str, int]) -> Prepared | None:
+        key = _key(program, backend, sizes)
+        with self._lock:
+            held = self._held.get(key)
+            if held is None:
+                return None
+            self._held.move_to_end(key)
+            return held[1]
+
+    def keep(
+        self, program: Program, backend: Backend, sizes: Mapping[str, int], prepared: Prepared
+    ) -> None:
+        if is_own(backend):
+            with self._lock:
+                # Program and backend are held, so that no other object gets their identities.
+                self._held[_key(program, backend, sizes)] = (program, prepared)
+                while len(self._held) > self.most:
+                    self._held.popitem(last=False)
+
+
+_Key: TypeAlias = tuple[int, int, tuple[tuple[str, int], ...]]
+
+
+def _key(program: Program, backend: Backend, sizes: Mapping[str, int]) -> _Key:
+    return id(program), id(backend), tuple(sorted(sizes.items()))
+
+
+_RECENT = _Recent(16)
 
 
 def check_seed(seed: Any) -> int:
@@ -107,53 +159,3 @@ def check_seed(seed: Any) -> int:
     if not whole or not 0 <= int(seed) <= MAX_SEED:
         raise UserError(f"seed {described(seed)} is not a whole number from 0 to 2^64 - 1")
     return int(seed)
-
-
-def check_inputs(program: Program, inputs: Sequence[Any]) -> list[Array]:
-    """The inputs as arrays of the declared types, or a sentence about the first that is wrong."""
-    wanted = [leaf for kind in program.main.parameters for leaf in leaves(kind)]
-    if isinstance(inputs, np.ndarray | str | dict) or not isinstance(inputs, Sequence):
-        found = type(inputs).__name__
-        raise UserError(f"inputs must be a list with {len(wanted)} arrays, not {found}")
-    if len(inputs) != len(wanted):
-        signature = ", ".join(map(str, wanted)) or "nothing"
-        raise UserError(
-            f"@{program.entry} takes {len(wanted)} inputs ({signature}) but got {len(inputs)}"
-        )
-    pairs = zip(inputs, wanted, strict=True)
-    return [_array(index, value, kind) for index, (value, kind) in enumerate(pairs)]
-
-
-def _array(index: int, value: Any, kind: TensorType) -> Array:
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise UserError(f"input {index} is not an array: {error}") from None
-    if array.dtype != kind.dtype.numpy:
-        if isinstance(value, np.ndarray | np.generic):
-            raise UserError(
-                f"input {index} has dtype {array.dtype}, but the program takes {kind}; "
-                f"convert it with .astype first"
-            )
-        array = _convert(index, array, kind)
-    if array.ndim != kind.rank or not all(
-        size == dim or not isinstance(dim, int)
-        for size, dim in zip(array.shape, kind.shape, strict=False)
-    ):
-        raise UserError(
-            f"input {index} has shape {list(array.shape)}, but the program takes {kind}"
-        )
-    return array
-
-
-def _convert(index: int, array: Array, kind: TensorType) -> Array:
-    """A Python number or list in the declared dtype; only floats may be rounded."""
-    dtype = kind.dtype
-    if array.dtype.kind not in ("biufc" if dtype.is_complex else "biuf"):
-        raise UserError(f"input {index} cannot become {kind}")
-    with np.errstate(all="ignore"):
-        converted = array.astype(dtype.numpy)
-        exact = np.array_equal(converted.astype(object), array.astype(object))
-    if not exact and not (dtype.is_float or dtype.is_complex):
-        raise UserError(f"input {index} has values that {dtype} cannot hold")
-    return converted

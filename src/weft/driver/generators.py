@@ -6,7 +6,7 @@ asked for: a program for the CPU needs no CUDA printer.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
@@ -51,6 +51,8 @@ class Built:
     """A program that runs, what of it was compiled now, and what there is to say about it."""
 
     program: Runner
+    symbols: Mapping[str, str]
+    """Kernel name to the symbol of its code; equal kernels share one."""
     compiled: int
     reused: int
     notes: list[str] = field(default_factory=list)

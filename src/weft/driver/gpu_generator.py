@@ -36,7 +36,8 @@ def _build(compilation: Compilation, signature: Signature, state: Sequence[Array
     )
     program = cuda_program.Program(artifact, state, signature.given_params)
     notes = [*compilation["plan"].notes, *gpu_code.resource_report(code, cubins)]
-    return Built(program, cubins.compiled, cubins.reused, notes)
+    symbols = {name: launch.symbol for name, launch in code.launches.items()}
+    return Built(program, symbols, cubins.compiled, cubins.reused, notes)
 
 
 def _cubins(compilation: Compilation, arch: str) -> gpu_code.Cubins:

@@ -16,6 +16,7 @@ from weft.driver.generators import generator_for
 from weft.driver.legalise import without_composites
 from weft.driver.opaque import decode_op, encode_op
 from weft.foundation.errors import SpecViolation, UserError
+from weft.foundation.tally import tallied
 from weft.indexbook import text as indexbook_text
 from weft.indexbook import verify as indexbook_verify
 from weft.indexbook.from_tiny import build_book
@@ -127,7 +128,8 @@ def run_pipeline(compilation: Compilation, until: str | None = None) -> Compilat
             raise UserError(f"there is no stage {name!r}; the stages are {', '.join(names)}")
     for stage in stages:
         started = time.perf_counter()
-        _enter(stage, compilation)
+        with tallied(compilation.tally):
+            _enter(stage, compilation)
         compilation.seconds[stage.name] = time.perf_counter() - started
         if stage.name == until:
             break

@@ -116,6 +116,8 @@ class Guard(Node):
 
 
 Index: TypeAlias = tuple[Expr, ...]
+SELECTED = "j"
+"""The param that stands for the place a gather reads: the same only within one of its elements."""
 
 
 def _product(term: Term, factor: int) -> str:

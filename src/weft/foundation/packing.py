@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 
 @dataclass(frozen=True)
@@ -36,16 +37,43 @@ class Packing:
 def pack(blocks: Sequence[Block], alignment: int = 1) -> Packing:
     """Offsets at multiples of `alignment`, so that blocks that meet do not overlap."""
     order = sorted(blocks, key=lambda block: (-block.size, block.first, str(block.name)))
-    placed: list[tuple[int, Block]] = []
+    placed = _Timeline(blocks)
     offsets: dict[Hashable, int] = {}
+    end = 0
     for block in order:
-        taken = sorted((at, at + other.size) for at, other in placed if block.meets(other))
+        taken = sorted((at, at + other.size) for at, other in placed.meeting(block))
         offset = _best_gap(taken, block.size, alignment)
         offsets[block.name] = offset
         if block.size:
-            placed.append((offset, block))
-    end = max((at + block.size for at, block in placed), default=0)
+            placed.add(offset, block)
+            end = max(end, offset + block.size)
     return Packing(offsets, _up(end, alignment))
+
+
+class _Timeline:
+    """Placed blocks by when they live, so that those which meet another one are found without
+    looking at all: most lives are short."""
+
+    PERIODS: Final = 256
+
+    def __init__(self, blocks: Sequence[Block]) -> None:
+        self.start = min((block.first for block in blocks), default=0)
+        end = max((block.last for block in blocks), default=0)
+        self.length = max(1, -(-(end + 1 - self.start) // self.PERIODS))
+        self.periods: dict[int, list[tuple[int, Block]]] = {}
+
+    def _periods(self, block: Block) -> range:
+        first, last = (moment - self.start for moment in (block.first, block.last))
+        return range(first // self.length, last // self.length + 1)
+
+    def add(self, offset: int, block: Block) -> None:
+        for period in self._periods(block):
+            self.periods.setdefault(period, []).append((offset, block))
+
+    def meeting(self, block: Block) -> set[tuple[int, Block]]:
+        """The blocks, with their offsets, that live while this one does."""
+        near = (held for period in self._periods(block) for held in self.periods.get(period, ()))
+        return {(offset, other) for offset, other in near if block.meets(other)}
 
 
 def peak(blocks: Iterable[Block]) -> int:

@@ -20,12 +20,12 @@ from weft.foundation.dtypes import F32, F64, DType
 
 Array = NDArray[Any]
 
-_MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
-_WEYL = (0x9E3779B9, 0xBB67AE85)
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+WEYL = (0x9E3779B9, 0xBB67AE85)
+ROUNDS = 10
 _MASK = 0xFFFFFFFF
 _WORD = np.uint64(_MASK)
 _HALF = np.uint64(32)
-_ROUNDS = 10
 _CHUNK = 1 << 14
 """Blocks computed at once: the temporaries of a round stay in the cache."""
 
@@ -34,16 +34,16 @@ def philox4x32(counter: Array, key: tuple[int, int]) -> Array:
     """The four output words of each counter; `counter` is u64[4, n] holding 32-bit words."""
     words = [counter[0], counter[1], counter[2], counter[3]]
     key_0, key_1 = key[0] & _MASK, key[1] & _MASK
-    for _ in range(_ROUNDS):
-        even = words[0] * _MULTIPLIERS[0]
-        odd = words[2] * _MULTIPLIERS[1]
+    for _ in range(ROUNDS):
+        even = words[0] * np.uint64(MULTIPLIERS[0])
+        odd = words[2] * np.uint64(MULTIPLIERS[1])
         words = [
             (odd >> _HALF) ^ words[1] ^ np.uint64(key_0),
             odd & _WORD,
             (even >> _HALF) ^ words[3] ^ np.uint64(key_1),
             even & _WORD,
         ]
-        key_0, key_1 = (key_0 + _WEYL[0]) & _MASK, (key_1 + _WEYL[1]) & _MASK
+        key_0, key_1 = (key_0 + WEYL[0]) & _MASK, (key_1 + WEYL[1]) & _MASK
     return np.stack(words).astype(np.uint32)
 
 

@@ -90,6 +90,11 @@ class TokenStream:
             return True
         return False
 
+    def continue_at(self, position: int) -> None:
+        """Go on behind a piece of text that somebody has understood without its tokens."""
+        self._position = position
+        self.current = self._scan()
+
     def expect(self, text: str) -> None:
         token = self.current
         if token.text != text or token.kind not in ("name", "mark"):

@@ -118,10 +118,27 @@ class Order:
     count: int
     descending: bool = False
 
+    @property
+    def pieces(self) -> int:
+        """Into how many parts the rows are cut; each sorts its rows in memory of its own."""
+        return min(self.outer, _PIECES)
+
+    def workspace(self, element_bytes: int) -> int:
+        """Bytes that sorting takes: for each piece the keys and positions of a row, twice."""
+        return self.pieces * self.length * 2 * (key_bytes(element_bytes) + 8)
+
     def evaluate(self, *arrays: Array) -> Array:
         (x,) = arrays
         keys = numeric.widen(x, as_dtype(x.dtype)).reshape(self.outer, self.length)
         return stable_order(keys, self.descending)[:, : self.count].astype(np.int64).reshape(-1)
+
+
+_PIECES = 16
+
+
+def key_bytes(element_bytes: int) -> int:
+    """Elements are sorted by keys of 32 or 64 bits."""
+    return max(4, element_bytes)
 
 
 def stable_order(keys: Array, descending: bool) -> Array:

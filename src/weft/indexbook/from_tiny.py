@@ -18,6 +18,7 @@ from weft.foundation.axes import inverse
 from weft.foundation.dims import static
 from weft.foundation.errors import Finding
 from weft.foundation.index_expr import (
+    SELECTED,
     Guard,
     Index,
     add,
@@ -41,11 +42,13 @@ from weft.indexbook.ir import (
 from weft.tiny.ir import (
     Binary,
     Cast,
+    Check,
     Const,
     DynamicShrink,
     DynamicUpdate,
     Expand,
     Flip,
+    Gather,
     Graph,
     Input,
     Iota,
@@ -60,6 +63,7 @@ from weft.tiny.ir import (
     Value,
     View,
     Where,
+    Words,
     operands,
     value_ids,
 )
@@ -96,6 +100,7 @@ class _Book:
             self._reduced(value),
             scop=not isinstance(value, Opaque),
             params=params,
+            selected=static(value.x.shape[value.axis]) if isinstance(value, Gather) else 0,
         )
         self.infos[value] = info
 
@@ -124,8 +129,15 @@ class _Book:
                 return (self._same(lhs), self._same(rhs)), ()
             case Where(pred=pred, x=x, y=y):
                 return (self._same(pred), self._same(x), self._same(y)), ()
-            case Unary(x=x) | Cast(x=x) | Reduce(x=x):
+            case Unary(x=x) | Cast(x=x) | Reduce(x=x) | Check(x=x):
                 return (self._same(x),), ()
+            case Gather(x=x, index=index, axis=along):
+                own = list(own_index(value))
+                own[along] = param(SELECTED)
+                return (InputMap(self.ids[x], tuple(own)), self._same(index)), ()
+            case Words(state=state):
+                pair = (InputMap(self.ids[state], (constant(k),)) for k in range(2))
+                return tuple(pair), ()
             case Opaque(inputs=inputs):
                 return tuple(InputMap(self.ids[x], ()) for x in inputs), ()
             case DynamicShrink():
@@ -320,7 +332,7 @@ def _inherited(value: Value) -> list[tuple[Value, int] | None]:
 def running_together(value: Value) -> Iterator[tuple[tuple[Value, int], int]]:
     """Axes of operands that run with an axis of the value: ((operand, its axis), axis)."""
     match value:
-        case Input() | Const() | Iota() | Opaque() | Reshape():
+        case Input() | Const() | Iota() | Opaque() | Reshape() | Words():
             return
         case Reduce(x=x, axes=axes):
             kept = [k for k in range(len(x.shape)) if k not in axes]
@@ -333,7 +345,10 @@ def running_together(value: Value) -> Iterator[tuple[tuple[Value, int], int]]:
                     j = int(e.single_axis.name[1:])
                     if shape[j] == x.shape[k]:
                         yield (x, k), j
-        case Unary() | Cast() | Binary() | Where() | Flip():
+        case Gather(x=x, index=index, axis=along):
+            yield from (((x, k), k) for k in range(len(x.shape)) if k != along)
+            yield from (((index, k), k) for k in range(len(index.shape)))
+        case Unary() | Cast() | Binary() | Where() | Flip() | Check():
             for operand in reversed(operands(value)):
                 yield from (((operand, k), k) for k in range(len(value.shape)))
         case Pad(x=x) | Shrink(x=x) | Expand(x=x) | DynamicShrink(x=x):

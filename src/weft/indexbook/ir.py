@@ -12,7 +12,9 @@ the constant 0. Where a guard of an input fails, that operand has no such elemen
 for a `DynamicUpdate` the element of the other operand. Divisors are positive and reduced, and a
 remainder is a floor division with its guard among the constraints of the domain.
 
-The start of a dynamic window is a parameter: a scalar value, clamped to `[low, high]`.
+The start of a dynamic window is a parameter: a scalar value, clamped to `[low, high]`. What a
+`Gather` reads along its axis is `$j`: the element of its other operand at the same place, a number
+from 0 to `selected` - 1.
 
 Axes are made of atoms. `atoms[k]` lists the sizes into which axis k is split so that every reshape
 connected to this value is a regrouping: later stages iterate over atoms, and most maps are then
@@ -91,6 +93,8 @@ class IndexInfo:
     params: tuple[IndexParam, ...] = ()
     materialise: bool = False
     """True for a movement that must be a tensor of its own."""
+    selected: int = 0
+    """For a gather, the extent of the axis along which it reads; `$j` is the place there."""
 
 
 @dataclass(frozen=True)

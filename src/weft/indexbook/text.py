@@ -4,8 +4,8 @@
 
 An `IndexInfo` has the document's fields `axes`, `domain`, `inputs` and, for a reduction,
 `reduce_axes`. Expressions and guards are text. Beside them there are `atoms` (a list of sizes per
-axis), `params` and, where they are not the rule, `scop: false` and `materialise: true`; an input
-has `guards` and `aligned: false` where it needs them.
+axis), `params` and, where they are not the rule, `scop: false`, `materialise: true` and `selected`;
+an input has `guards` and `aligned: false` where it needs them.
 """
 
 from __future__ import annotations
@@ -78,6 +78,8 @@ def _info(info: IndexInfo) -> Json:
         made["scop"] = False
     if info.materialise:
         made["materialise"] = True
+    if info.selected:
+        made["selected"] = info.selected
     return made
 
 
@@ -135,6 +137,7 @@ def _read_info(fields: Fields) -> IndexInfo:
         fields.flag("scop", True),
         fields.items("params", _read_param) if fields.has("params") else (),
         fields.flag("materialise", False),
+        fields.whole("selected", 0),
     )
 
 

@@ -16,7 +16,16 @@ from typing import Final
 
 from weft.foundation.dims import static
 from weft.foundation.errors import Finding, SpecViolation
-from weft.foundation.index_expr import Expr, FloorDiv, Guard, axes_of, axis, bounds, params_of
+from weft.foundation.index_expr import (
+    SELECTED,
+    Expr,
+    FloorDiv,
+    Guard,
+    axes_of,
+    axis,
+    bounds,
+    params_of,
+)
 from weft.indexbook.ir import IndexBook, IndexInfo, InputMap, is_remainder
 
 GUARD: Final = "E1203 MissingDivGuard"
@@ -71,7 +80,7 @@ def _input_problems(info: IndexInfo, read: InputMap, book: IndexBook) -> Iterato
         yield ALIGNMENT, f"the map has {len(read.map)} parts for {len(source.axes)} axes"
         return
     own = source if info.reduce_axes else info
-    known = {a.name for a in own.axes} | {param.name for param in info.params}
+    known = {a.name for a in own.axes} | _params(info).keys()
     for expr in (*read.map, *(guard.expr for guard in read.guards)):
         unknown = (axes_of(expr) | params_of(expr)) - known
         if unknown:
@@ -95,7 +104,7 @@ def _part(
     if any(guard.expr is expr and guard.size <= size for guard in read.guards):
         return
     ranges = {a.name: (0, static(a.size) - 1) for a in own.axes}
-    ranges.update((p.name, (p.low, p.high)) for p in info.params)
+    ranges.update(_params(info))
     if any(first > last for first, last in ranges.values()):
         return
     low, high = bounds(expr, ranges)
@@ -111,6 +120,12 @@ def _part(
                 f"{single.name} is axis {k} of the operand, but their atoms are "
                 f"{list(own.atoms[number])} and {list(source.atoms[k])}",
             )
+
+
+def _params(info: IndexInfo) -> dict[str, tuple[int, int]]:
+    """The ranges of the parameters of a value's maps."""
+    found = {p.name: (p.low, p.high) for p in info.params}
+    return found | ({SELECTED: (0, info.selected - 1)} if info.selected else {})
 
 
 def _divisors(expr: Expr) -> Iterator[Problem]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from weft.foundation.index_expr import Expr, linear
 from weft.foundation.packing import Block, pack
@@ -78,6 +79,8 @@ class _Assignment:
     owner: dict[str, str] = field(default_factory=dict)
     shares: list[Share] = field(default_factory=list)
     copies: list[Copy] = field(default_factory=list)
+    taken: set[tuple[str, str]] = field(default_factory=set)
+    """Kernels with the tensors whose buffers are taken over in them."""
 
     def __post_init__(self) -> None:
         self.lives = lives_of(self.module, self.donated)
@@ -88,7 +91,7 @@ class _Assignment:
         found = {base for kernel in self.module.kernels for base in _bases(kernel)}
         end = len(self.module.kernels)
         for name, tensor in self.module.tensors.items():
-            if tensor.role == "state" and name not in found | self.donated:
+            if tensor.role == "state" and name not in found and name not in self.donated:
                 self.lives[name] = (-1, end)
         return found
 
@@ -128,10 +131,7 @@ class _Assignment:
         return None
 
     def _taken(self, number: int, name: str) -> bool:
-        return any(
-            share.first == name and self.module.kernels[number].name == share.kernel
-            for share in self.shares
-        )
+        return (self.module.kernels[number].name, name) in self.taken
 
     def _both_fixed(self, base: str, name: str) -> bool:
         """Whether a share would force one address onto two tensors that each have their own.
@@ -165,6 +165,7 @@ class _Assignment:
 
     def _share(self, kernel: Kernel, first: str, second: str, why: str) -> None:
         self.shares.append(Share(kernel.name, first, second, why))
+        self.taken.add((kernel.name, first))
         self.owner[second] = first
 
     def _root(self, name: str) -> str:
@@ -208,18 +209,22 @@ class _Assignment:
             for name in names:
                 tensor = self.module.tensors[name]
                 if tensor.role in roles or (space is Space.OUTPUT and name in self.module.outputs):
-                    return Buffer(space, self._number(name, roles), 0, tensor_bytes(tensor))
+                    return Buffer(space, self._numbers[space][name], 0, tensor_bytes(tensor))
         return None
 
-    def _number(self, name: str, roles: tuple[str, ...]) -> int:
-        """The position of a tensor among those of its space."""
-        if roles == ("output",):
-            return self.module.outputs.index(name)
-        if roles == ("input", "param"):
-            given = [n for n in self.module.inputs if self.module.tensors[n].role in roles]
-            return given.index(name)
-        alike = [n for n, tensor in self.module.tensors.items() if tensor.role in roles]
-        return alike.index(name)
+    @cached_property
+    def _numbers(self) -> dict[Space, dict[str, int]]:
+        """The position of every tensor among those of its space."""
+        tensors, found = self.module.tensors, {}
+        for roles, space in _SPACES:
+            alike = [name for name, tensor in tensors.items() if tensor.role in roles]
+            if space is Space.INPUT:
+                alike = [name for name in self.module.inputs if tensors[name].role in roles]
+            if space is Space.OUTPUT:
+                alike = list(self.module.outputs)
+            # A tensor that is several outputs has the place of the first.
+            found[space] = {name: n for n, name in reversed(list(enumerate(alike)))}
+        return found
 
 
 _A = {"input": "an input", "param": "a parameter", "constant": "a constant"}

@@ -6,7 +6,6 @@ The map carries lives and shares, so it can be checked on its own, also after it
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import combinations
 
 from weft.foundation.errors import Finding, SpecViolation
 from weft.memory.ir import BufferMap, MemRef, Space
@@ -24,7 +23,7 @@ def findings(buffers: BufferMap) -> Iterator[Finding]:
     for name, ref in buffers.refs.items():
         yield from _reference(name, ref, buffers)
     shares = {(share.first, share.second) for share in buffers.shares}
-    for first, second in combinations(buffers.refs.values(), 2):
+    for first, second in _alive_together(buffers):
         if _overlap(first, second):
             yield from _neighbours(first, second, buffers, shares)
     for copy in buffers.copies:
@@ -60,10 +59,23 @@ def _reference(name: str, ref: MemRef, buffers: BufferMap) -> Iterator[Finding]:
             )
 
 
+def _alive_together(buffers: BufferMap) -> Iterator[tuple[MemRef, MemRef]]:
+    """Pairs in one buffer or arena of which the first is alive when the second comes to life."""
+    lives = buffers.lives
+    places: dict[tuple[Space, int], list[MemRef]] = {}
+    for ref in buffers.refs.values():
+        if ref.tensor in lives:
+            places.setdefault((ref.buffer.space, ref.buffer.number), []).append(ref)
+    for refs in places.values():
+        alive: list[MemRef] = []
+        for ref in sorted(refs, key=lambda ref: lives[ref.tensor]):
+            alive = [r for r in alive if lives[r.tensor][1] >= lives[ref.tensor][0]]
+            yield from ((other, ref) for other in alive)
+            alive.append(ref)
+
+
 def _overlap(first: MemRef, second: MemRef) -> bool:
     a, b = first.buffer, second.buffer
-    if a.space is not b.space or a.number != b.number:
-        return False
     if a.space is not Space.ARENA:
         return True
     return a.offset < b.offset + b.bytes and b.offset < a.offset + a.bytes
@@ -74,12 +86,7 @@ def _neighbours(
 ) -> Iterator[Finding]:
     """Two tensors with bytes in common must not live at the same time, but for one kernel in which
     one takes over from the other."""
-    names = first.tensor, second.tensor
-    if any(name not in buffers.lives for name in names):
-        return
-    a, b = sorted(names, key=lambda name: buffers.lives[name])
-    if buffers.lives[a][1] < buffers.lives[b][0]:
-        return
+    a, b = first.tensor, second.tensor
     handed = buffers.lives[a][1] == buffers.lives[b][0] and (a, b) in shares
     if not handed:
         yield Finding("BufferOverlap", b, f"it overlaps {a}, which is still alive")

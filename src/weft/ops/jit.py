@@ -36,6 +36,7 @@ from weft.ops.shapes import ByShape
 from weft.ops.tensor import Tensor, from_array
 from weft.ops.tracing import Trace, trace
 from weft.ptir.ir import Program
+from weft.ptir.literal import TensorLiteral
 from weft.ptir.specialise import is_static
 from weft.ptir.types import TensorType
 
@@ -174,6 +175,8 @@ class Jitted:
                 evaluate([leaf._node])
             if isinstance(leaf._node.storage, Donated):
                 raise leaf._node.storage.error()
+            if isinstance(leaf._node.storage, TensorLiteral):
+                return from_array(leaf._node.storage.array)
             return leaf
         if isinstance(leaf, np.ndarray | np.generic):
             return from_array(np.asarray(leaf))

@@ -8,9 +8,11 @@ from weft.ops.array import (
     creation,
     data_types,
     elementwise,
+    fft,
     functions,
     indexing,
     inspection,
+    linalg,
     linear_algebra,
     manipulation,
     operators,
@@ -39,10 +41,9 @@ from weft.ops.graph.context import default_backend, graph, set_default_backend
 from weft.ops.tensor import Tensor
 from weft.ops.tensor import evaluate_all as eval  # noqa: A004
 
-__all__ = ["Tensor", "default_backend", "eval", "graph", "set_default_backend"]
-for _module in (
-    constants, conversion, creation, data_types, elementwise, functions, indexing, inspection,
-    linear_algebra, manipulation, searching, sets, sorting, statistics, utility,
-):  # fmt: skip
-    __all__ += _module.__all__
-_ = operators
+operators.install()
+__all__ = ["Tensor", "default_backend", "eval", "fft", "graph", "linalg", "set_default_backend"]
+__all__ += constants.__all__ + conversion.__all__ + creation.__all__ + data_types.__all__
+__all__ += elementwise.__all__ + functions.__all__ + indexing.__all__ + inspection.__all__
+__all__ += linear_algebra.__all__ + manipulation.__all__ + searching.__all__ + sets.__all__
+__all__ += sorting.__all__ + statistics.__all__ + utility.__all__

@@ -3,6 +3,7 @@ that capturing `x * 0.5` looks it up instead of making it."""
 
 from __future__ import annotations
 
+import math
 from typing import Any, TypeAlias
 
 from weft.foundation.dtypes import DType, Kind
@@ -26,18 +27,18 @@ def is_number(value: object) -> bool:
     return type(value) in _EXACT or isinstance(value, int | float | complex)
 
 
-def number_type(value: Any) -> type[Any]:
+def number_type(value: Any) -> type:
     """bool, int, float or complex: the one of which a number is an instance."""
     kind = type(value)
     return kind if kind in _EXACT else next(k for k in _KINDS if isinstance(value, k))
 
 
-def python_type(dtype: DType) -> type[Any]:
+def python_type(dtype: DType) -> type:
     """The Python type whose numbers the elements of a dtype are."""
     return _PYTHON[dtype.kind]
 
 
-def widest(values: Any) -> type[Any]:
+def widest(values: Any) -> type:
     """The Python type in which all of these numbers are written."""
     return max(map(number_type, values), key=_RANKS.__getitem__, default=float)
 
@@ -45,14 +46,20 @@ def widest(values: Any) -> type[Any]:
 def number(value: Number, dtype: DType) -> TensorLiteral:
     """A Python number as a rank-0 constant."""
     kind = type(value)
-    plain = kind is bool or kind is int or (kind is float and value != 0 and value == value)
-    key = (kind, value if plain else repr(value), dtype)
+    plain = kind is bool or kind is int or (kind is float and abs(value) > 0)
+    key = (kind, value if plain else _written(value), dtype)
     found = _kept.get(key)
     if found is None:
         if len(_kept) >= _MOST_KEPT:
             _kept.clear()
         found = _kept[key] = _literal(number_type(value)(value), dtype)
     return found
+
+
+def _written(value: Number) -> tuple[str, float, float]:
+    """What tells numbers apart that are equal or are no numbers: zeros and NaN have signs."""
+    signs = [math.copysign(1.0, part) for part in (value.real, value.imag)]
+    return (repr(value), signs[0], signs[1])
 
 
 def _literal(value: Number, dtype: DType) -> TensorLiteral:

@@ -18,6 +18,7 @@ from weft.foundation.dtypes import (
     F32,
     F64,
     I1,
+    SI8,
     SI16,
     SI32,
     SI64,
@@ -76,7 +77,7 @@ def _integers(left: DType, right: DType) -> DType:
             f"{signed} and {unsigned} have no integer dtype in common",
             "cast one of them first, with astype",
         )
-    return {8: SI16, 16: SI32, 32: SI64}.get(unsigned.bits, SI16 if unsigned.bits > 4 else signed)
+    return {4: SI8, 8: SI16, 16: SI32, 32: SI64}[unsigned.bits]
 
 
 @cache

@@ -175,19 +175,24 @@ class Tensor:
         shared.flags.writeable = False
         return shared
 
-    def __dlpack__(self, **options: Any) -> Any:
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
         """The elements for another library; shared where the backend's memory is the host's."""
-        if options.get("stream") is not None:
+        if stream is not None:
             raise BufferError("the tensor is in host memory and has no stream")
-        options.pop("stream", None)
-        return self._exportable().__dlpack__(**options)
+        elements = self._elements()
+        if not elements.flags.writeable and copy is None:
+            elements = np.array(elements)
+        return elements.__dlpack__(max_version=max_version, dl_device=dl_device, copy=copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
-
-    def _exportable(self) -> Array:
-        elements = self._elements()
-        return elements if elements.flags.writeable else np.array(elements)
 
     def __bool__(self) -> bool:
         return bool(self.item())

@@ -259,6 +259,18 @@ def cpu_plan(
             vectorize=Vectorize("k.i.i", lanes),
             **common,
         )
+    blocked = blocked_tile(kernel, target, lanes)
+    if blocked is not None:
+        blocks, registers = blocked
+        packed = (CacheRead("A", "packed", "k", False), CacheRead("B", "packed", "k", False))
+        return MmaPlan(
+            header,
+            blocks,
+            warp_tile=registers,
+            cache=packed,
+            vectorize=Vectorize("n.i.i", lanes),
+            **common,
+        )
     while lanes > 1 and lanes > n:
         lanes //= 2
     rows, vectors = register_tile(m, n, lanes, target.limits.vector_registers or 16)
@@ -274,6 +286,37 @@ def cpu_plan(
         vectorize=Vectorize("n.i.i", lanes),
         **common,
     )
+
+
+BLOCK = (192, 384, 256)
+"""The most rows, columns and summed elements of a block: both packed operands and the sums, in f32,
+stay in the second cache."""
+WORTH_PACKING = 64 * 64 * 64
+
+
+def blocked_tile(
+    kernel: Kernel, target: Target, lanes: int
+) -> tuple[tuple[int, int, int], tuple[int, int]] | None:
+    """Block and register tile for a contraction that is worth packing both operands for: blocks of
+    equal size, as many as fill all threads. None: it is too small, or too thin."""
+    assert kernel.roles is not None
+    roles, sizes = kernel.roles, kernel.sizes
+    m, n, k = (math.prod(sizes[a] for a in axes) for axes in (roles.m, roles.n, roles.k))
+    registers = target.limits.vector_registers or 16
+    rows, vectors = (8, 3) if registers >= 32 else (6, 2)
+    columns = vectors * lanes
+    if m < rows or n < columns or k < 16 or m * n * k < WORTH_PACKING:
+        return None
+    wide = kernel.let(roles.contraction).dtype.storage_bytes > 4
+    most_rows, most_columns, most_depth = (x // 2 if wide else x for x in BLOCK)
+    block_rows, block_columns = _even(m, most_rows, rows), _even(n, most_columns, columns)
+    return (block_rows, block_columns, _even(k, most_depth, 1)), (rows, columns)
+
+
+def _even(size: int, most: int, step: int) -> int:
+    """The size of equal blocks, whole steps each but for the last."""
+    count = math.ceil(size / most)
+    return math.ceil(math.ceil(size / count) / step) * step
 
 
 def _step(kernel: Kernel, tensors: Mapping[str, Tensor], name: str) -> int:

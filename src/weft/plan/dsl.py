@@ -212,7 +212,8 @@ def _bind(draft: _Draft, words: Sequence[str]) -> None:
 
 def _pipeline(draft: _Draft, words: Sequence[str]) -> None:
     name, stages = draft.counted(words, 2)
-    draft.axis(name)
+    if draft.axis(name) != "k.i":
+        draft.fail(f"the template pipelines k.i, not {name}")
     draft.once("stages", draft.whole(draft.option(stages, "stages")))
 
 

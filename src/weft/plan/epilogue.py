@@ -9,9 +9,9 @@ Casts have no name of their own: storing rounds anyway.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-from weft.plan.ir import LocalEdge
+from weft.plan.ir import LocalEdge, MmaPlan
 from weft.region.ir import Binary, Cast, Const, Kernel, Let, Reduce, Select, Unary, operands
 
 
@@ -32,6 +32,19 @@ def local_edges(kernel: Kernel) -> tuple[LocalEdge, ...]:
     return tuple(
         LocalEdge(label.get(start, start), label.get(value, value), "reg") for value in values
     )
+
+
+def epilogue_refusals(kernel: Kernel, plan: MmaPlan) -> Iterator[str]:
+    """What a plan says about the end of a kernel that is not so. It may say nothing."""
+    steps = epilogue_names(kernel)
+    if plan.epilogue not in ((), steps):
+        yield f"the plan's epilogue is {plan.epilogue}, the kernel's is {steps}"
+    own = local_edges(kernel)
+    for edge in plan.local_edges:
+        if edge.buffer != "reg":
+            yield f"the edge to {edge.to} can only be kept in registers"
+        elif edge not in own:
+            yield f"the kernel has no edge from {edge.source} to {edge.to}"
 
 
 class _Namer:
@@ -101,12 +114,14 @@ class _Namer:
         expr = self.lets[value].expr
         if not isinstance(expr, Unary) or expr.fn != "erf":
             return None
-        inner = self.lets[expr.x].expr
-        if not isinstance(inner, Binary) or inner.fn not in ("mul", "div"):
-            return None
-        number = self._number(inner.rhs)
-        root = 2.0**0.5 if inner.fn == "div" else 0.5**0.5
-        return inner.lhs if number is not None and abs(number - root) < 1e-3 else None
+        quotient, factors = self._sides(expr.x, "div"), self._sides(expr.x, "mul")
+        pairs = [quotient] if quotient is not None else _orders(factors)
+        root = 2.0**0.5 if quotient is not None else 0.5**0.5
+        for inner, number in pairs:
+            found = self._number(number)
+            if found is not None and abs(found - root) < 1e-3:
+                return inner
+        return None
 
     def _silu(self, value: str) -> tuple[str, str] | None:
         """`x / (1 + exp(-x))`."""

@@ -18,7 +18,6 @@ from weft.plan.contraction import (
 )
 from weft.plan.ir import ConvPlan, Header, MapPlan, Plan, PlanSet, RowPlan
 from weft.plan.rows import gpu_row_plan, whole_vectors
-from weft.region.cost import row_bytes
 from weft.region.ir import Fold, Kernel, Module, Pattern, Read, Reduce, Tensor, walk
 from weft.region.resources import inner_axis, vector_bytes
 from weft.region.structure import structure_key
@@ -94,10 +93,9 @@ def _row(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: 
         a for let in kernel.body if isinstance(let.expr, Reduce | Fold) for a in let.expr.axes
     }
     length = math.prod(kernel.sizes[name] for name in reduced)
-    fits = row_bytes(kernel, tensors) <= target.row_bytes
     vector = _cpu_lanes(kernel, target)
     partial = max(1, min(4, length // max(vector, 1)))
-    return RowPlan(header, vector, 1, 1, accumulators=partial, keep_row=fits)
+    return RowPlan(header, vector, 1, 1, accumulators=partial)
 
 
 def _map(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: Header) -> MapPlan:

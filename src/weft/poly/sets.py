@@ -23,12 +23,14 @@ import islpy as isl
 
 from weft.foundation.errors import Finding, InternalError, ResourceExceeded
 from weft.foundation.index_expr import Axis, Expr, FloorDiv, Guard, Index, Param
+from weft.foundation.tally import asked, done
 
 BUDGET: Final = 20_000
 """isl operations that one query may take; most take a few hundred."""
 BUDGETS: Final = {"difference": 400_000}
 """Proofs about emitted loops have flattened tile numbers to take apart, once per kernel."""
 CODE: Final = "W2102 IslBudget"
+QUERIES: Final = "isl queries"
 
 Range: TypeAlias = tuple[str, int, int]
 """A name with the first and the last number it takes."""
@@ -89,6 +91,7 @@ class Difference:
 
 # -- the budget and the memory -------------------------------------------------------------------
 
+_MEMORIES: Final[list[Callable[[], None]]] = []
 _CONTEXT: Final = isl.Context()
 _LOCK: Final = Lock()
 """An isl context belongs to one thread at a time."""
@@ -113,12 +116,27 @@ def _budget(what: str, most: int) -> Iterator[None]:
 def _query(function: Callable[P, R]) -> Callable[P, R]:
     """A question that is asked within the budget and remembered by its arguments."""
 
-    @wraps(function)
-    def ask(*args: P.args, **kwargs: P.kwargs) -> R:
+    def work_out(*args: P.args, **kwargs: P.kwargs) -> R:
+        done(QUERIES)
         with _budget(function.__name__, BUDGETS.get(function.__name__, BUDGET)):
             return function(*args, **kwargs)
 
-    return cast(Callable[P, R], lru_cache(maxsize=1 << 14)(ask))
+    memory = lru_cache(maxsize=1 << 14)(work_out)
+    remember = cast(Callable[P, R], memory)
+    _MEMORIES.append(memory.cache_clear)
+
+    @wraps(function)
+    def ask(*args: P.args, **kwargs: P.kwargs) -> R:
+        asked(QUERIES)
+        return remember(*args, **kwargs)
+
+    return ask
+
+
+def forget() -> None:
+    """Drop every remembered answer."""
+    for clear in _MEMORIES:
+        clear()
 
 
 # -- from records to isl -------------------------------------------------------------------------

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from weft.foundation.index_expr import params_of
 from weft.poly import core
 from weft.poly_view.ir import BlockKind, PolyBlock, Scop
 
 
 def statement(block: PolyBlock, scop: Scop) -> core.Statement:
     """A block as Poly Core sees it."""
-    used = {name for expr in block.expressions for name in params_of(expr)}
-    whole = block.kind is BlockKind.OPAQUE
+    whole = block.kind is BlockKind.OPAQUE or block.selected > 0
     return core.Statement(
         block.name,
         tuple(core.LoopAxis(a.name, a.size, a.reduce) for a in block.axes),
         tuple(core.Read(a.tensor, () if whole else a.map, a.guards) for a in block.accesses),
         block.dtype.storage_bytes,
-        tuple((p.name, p.low, p.high) for p in scop.params if p.name in used),
+        tuple((p.name, p.low, p.high) for p in scop.params if p.name in block.params),
         affine=not whole,
         pinned=block.kind is BlockKind.UPDATE,
     )

@@ -18,6 +18,7 @@ from weft.foundation.dims import static
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import (
+    SELECTED,
     Expr,
     Guard,
     Index,
@@ -26,7 +27,6 @@ from weft.foundation.index_expr import (
     axis,
     constant,
     param,
-    params_of,
     scale,
     simplify,
     substitute,
@@ -50,6 +50,7 @@ from weft.tiny.ir import (
     Const,
     DynamicUpdate,
     Fn,
+    Gather,
     Graph,
     Input,
     Movement,
@@ -59,6 +60,7 @@ from weft.tiny.ir import (
     ReduceFn,
     Unary,
     Value,
+    Words,
     operands,
     value_ids,
 )
@@ -228,6 +230,12 @@ class _Builder:
                 return self._made(value, kind, axes, (access,))
             case DynamicUpdate():
                 return self._update(value)
+            case Gather():
+                return self._gather(value)
+            case Words(state=state):
+                axes = atom_axes(self._info(value))
+                words = tuple(self._read(state, (constant(k),), ()) for k in range(2))
+                return self._made(value, BlockKind.EWISE, axes, words)
             case Opaque(inputs=inputs):
                 axes = atom_axes(self._info(value))
                 accesses = tuple(self._read_stored(x) for x in inputs)
@@ -276,6 +284,18 @@ class _Builder:
             self._commit(reading)
         return replace(self._made(value, BlockKind.CONTRACTION, axes, accesses), attrs=attrs)
 
+    def _gather(self, value: Gather) -> PolyBlock:
+        info = self._info(value)
+        axes, own = atom_axes(info), list(dim_index(info))
+        places = self._read(value.index, tuple(own), axes)
+        own[value.axis] = param(SELECTED)
+        reading = _Reading(value.x, tuple(own), _ranges(axes))
+        reading.ranges[SELECTED] = (0, info.selected - 1)
+        self._down(reading)
+        self._commit(reading)
+        made = self._made(value, BlockKind.EWISE, axes, (places, self._access(reading)))
+        return replace(made, selected=info.selected)
+
     def _update(self, value: DynamicUpdate) -> PolyBlock:
         info = self._info(value.update)
         axes = atom_axes(info)
@@ -321,7 +341,10 @@ class _Builder:
         widening: bool = False,
     ) -> _Reading:
         """Down from `value` to the tensor that is read; `first`: at least one movement down."""
-        reading = _Reading(value, index, _ranges(axes))
+        return self._down(_Reading(value, index, _ranges(axes)), first=first, widening=widening)
+
+    def _down(self, reading: _Reading, *, first: bool = False, widening: bool = False) -> _Reading:
+        value = reading.value
         while True:
             here = reading.value
             if isinstance(here, Movement):
@@ -470,8 +493,7 @@ def _edges(blocks: Sequence[PolyBlock], params: Mapping[str, IndexParam]) -> tup
         for number, access in enumerate(block.accesses):
             if access.tensor in names:
                 found[Edge(access.tensor, block.name, number)] = None
-        starts = {name for e in block.expressions for name in params_of(e)}
-        others = [block.base, *(params[name].access.tensor for name in sorted(starts))]
+        others = [block.base, *(params[name].access.tensor for name in sorted(block.params))]
         for tensor in others:
             if tensor in names:
                 found[Edge(str(tensor), block.name, -1)] = None

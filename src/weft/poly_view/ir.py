@@ -28,6 +28,9 @@ An update block writes a window of a tensor: it iterates over the window, stores
 expression per axis of its result, in its axes and in params), and takes every other element from
 the tensor `base`, which has the shape of the result.
 
+A gather is an elementwise block whose first access reads a place along an axis of the tensor of its
+second access: `$j` there, a number from 0 to `selected` - 1.
+
 An opaque block reads whole tensors: the maps of its accesses are identities over the tensors' own
 axes.
 
@@ -42,7 +45,7 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 from weft.foundation.dtypes import DType
-from weft.foundation.index_expr import Expr, Guard, Index
+from weft.foundation.index_expr import SELECTED, Expr, Guard, Index, params_of
 
 Scalar: TypeAlias = bool | int | float | complex
 
@@ -118,11 +121,14 @@ class PolyBlock:
     value_id: str = ""
     """The id of the Tiny value: v0, v1, ..."""
     fn: str = ""
-    """What is computed: the function or reduction by its Tiny name, or cast, where, const, iota."""
+    """What is computed: the function or reduction by its Tiny name, or cast, where, const, iota,
+    gather, check, words."""
     write: Index | None = None
     base: str | None = None
     window_of: tuple[int, ...] = ()
     """The shape of the result of an update block."""
+    selected: int = 0
+    """For a gather, the extent of the axis along which it reads."""
 
     @cached_property
     def out_axes(self) -> tuple[IterAxis, ...]:
@@ -145,6 +151,12 @@ class PolyBlock:
         """Every index expression of the block."""
         reads = (e for a in self.accesses for e in (*a.map, *(g.expr for g in a.guards)))
         return (*reads, *(self.write or ()))
+
+    @property
+    def params(self) -> frozenset[str]:
+        """The params of the view that its index expressions use."""
+        used = frozenset[str]().union(*(params_of(expr) for expr in self.expressions))
+        return used - {SELECTED}
 
     @property
     def ranges(self) -> dict[str, tuple[int, int]]:

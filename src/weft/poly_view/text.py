@@ -8,7 +8,8 @@ A block has the document's fields. Its `domain` maps each axis to `[lower, upper
     "[i0, i2]"        "[i0, i1 + i3 - 1] : 0 <= i1 + i3 - 1 < 8 else 0.0"
 
 Beside them a block says its `fn`, its `dtype`, which axes it reduces (`reduce`), the Tiny value it
-computes (`value`, an id), and for an update `write`, `base` and `shape`; an access may `widen`.
+computes (`value`, an id), for an update `write`, `base` and `shape`, for a gather `selected`; an
+access may `widen`.
 `attrs` are the document's, with `batch_idx`. Under `edges` the list `true` has access numbers, and
 -1 for a base or a param; `anti` and `output` are always empty. Blocks are read back with the Tiny
 values that the caller gives by id.
@@ -104,6 +105,8 @@ def _block(block: PolyBlock) -> Json:
         made["shape"] = list(block.window_of)
     if block.attrs is not None:
         made["attrs"] = _attrs(block.attrs)
+    if block.selected:
+        made["selected"] = block.selected
     return made
 
 
@@ -197,6 +200,7 @@ def _read_block(fields: Fields, values: Mapping[str, Any]) -> PolyBlock:
         write,
         fields.text("base") if write is not None else None,
         fields.wholes("shape") if write is not None else (),
+        fields.whole("selected", 0),
     )
 
 

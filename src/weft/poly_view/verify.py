@@ -12,10 +12,11 @@ violation shows a point.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from weft.foundation.errors import Finding, SpecViolation
-from weft.foundation.index_expr import Expr, Guard, always, axes_of, params_of
+from weft.foundation.index_expr import SELECTED, Expr, Guard, always, axes_of, params_of
 from weft.foundation.index_text import NON_AFFINE
 from weft.poly.sets import CODE as BUDGET
 from weft.poly.sets import Domain, IslBudget, counterexample
@@ -51,7 +52,8 @@ class _Verifier:
                 axes = block.axes
                 if block.kind is BlockKind.OPAQUE:
                     axes = self._own_axes(access)
-                yield from self._placed(where, self._access(access, axes))
+                with self._selecting(block):
+                    yield from self._placed(where, self._access(access, axes))
             yield from self._placed(f"block {block.name}", self._block(block))
             self.shapes[block.name] = block.shape
         for p in self.scop.params:
@@ -59,8 +61,16 @@ class _Verifier:
         for name, access, axes in self.scop.outputs:
             yield from self._placed(f"output {name}", self._access(access, axes))
 
+    @contextmanager
+    def _selecting(self, block: PolyBlock) -> Iterator[None]:
+        """While the accesses of a gather are looked at, the place it reads is a param."""
+        if block.selected:
+            self.params[SELECTED] = (0, block.selected - 1)
+        yield
+        self.params.pop(SELECTED, None)
+
     def _placed(self, where: str, problems: Iterator[Problem]) -> Iterator[Finding]:
-        return (Finding(code, where, why) for code, why in problems)
+        return iter([Finding(code, where, why) for code, why in problems])
 
     def _own_axes(self, access: Access) -> tuple[IterAxis, ...]:
         """The axes of a tensor that is read whole, under the names that its access uses."""

@@ -1,5 +1,10 @@
-"""PTIR v0.4, the portable tensor IR: build, read, verify, transform, run and exchange programs."""
+"""PTIR v0.4, the portable tensor IR: build, read, verify, transform, run and exchange programs.
 
+Loading this package also loads the coarse ops, so that the table of ops is whole whoever asks. No
+module inside it knows them.
+"""
+
+import weft.coarse  # noqa: F401
 from weft.foundation.errors import Finding, SpecViolation
 from weft.ptir import ops
 from weft.ptir.builder import BodyBuilder, Builder, Value

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from difflib import get_close_matches
 from typing import Any
 
 from weft.foundation.errors import SpecViolation, clipped
@@ -42,6 +43,8 @@ STREAMED: dict[str, type[Op]] = {
 }
 """Contract ops that need a custom call when their random stream is not the default one."""
 
+OWN_NAMESPACE = "weft."
+"""Targets that begin like this are Weft's own; nobody else makes one up."""
 _USIZE_DIGITS = len(str(USIZE_MAX))
 
 
@@ -86,6 +89,17 @@ def decode_call(call: CustomCall, output: ValueType) -> Op:
             "InvalidAttributeValue", f"{call.target} needs the attribute {missing[0]!r}"
         )
     return cls(**values)
+
+
+def check_call(call: CustomCall, output: ValueType) -> None:
+    """The rules for a custom call that can be checked: its attributes where Weft knows the target,
+    and that Weft knows it if it has one of Weft's own names."""
+    decoded = decode_call(call, output)
+    if isinstance(decoded, CustomCall) and call.target.startswith(OWN_NAMESPACE):
+        close = get_close_matches(call.target, [*STREAMED, *BY_TARGET], 1, 0.8)
+        hint = f"did you mean {close[0]!r}?" if close else "a newer Weft may know it"
+        why = f"Weft has no op with the target {clipped(call.target, 60)!r}"
+        raise SpecViolation("UnknownCustomCall", why, hint)
 
 
 def _is_required(field: dataclasses.Field[Any]) -> bool:

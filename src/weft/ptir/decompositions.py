@@ -43,6 +43,7 @@ from weft.ptir.ops.reduction import (
     ReduceAll,
     ReduceAny,
 )
+from weft.ptir.ops.scheduling import Barrier
 from weft.ptir.passes.emitter import Emitter, Handle
 from weft.ptir.types import Symbol
 
@@ -200,6 +201,11 @@ def _fmod(b: Emitter, instruction: Instruction) -> Handle | None:
     if x.dtype.is_float:
         return None
     return b.emit("sub", x, b.emit("mul", b.emit("div", x, y), y))
+
+
+def _barrier(b: Emitter, instruction: Instruction) -> Handle:
+    """x: an order of computation is not a part of the contract."""
+    return b.values(instruction)[0]
 
 
 def _real(b: Emitter, instruction: Instruction) -> Handle:
@@ -364,6 +370,7 @@ DECOMPOSITIONS: dict[type[Op], Rule] = {
     BitwiseXor: _logic("compare", op="not_equal"),
     Fmod: _fmod,
     Real: _real,
+    Barrier: _barrier,
     ReduceAny: _reduce_any,
     ReduceAll: _reduce_all,
     ArgMin: _argmin,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +25,19 @@ EXTENSIONS: Final = {
 _FIRST: Final = re.compile(r"\S")
 
 
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Reading makes millions of objects and no cycles; Python would look through all of them for
+    cycles again and again, which takes as long as the reading."""
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if running:
+            gc.enable()
+
+
 def dumps(program: Program, format: str = "text", *, portable: bool = False) -> str | bytes:
     """The program in one of the formats; bytes for bincode, a string for the others.
 
@@ -31,7 +47,8 @@ def dumps(program: Program, format: str = "text", *, portable: bool = False) -> 
     if portable:
         program = decompose.portable(program)
     if format == "json":
-        return json_writer.encode(program)
+        with _collector_paused():
+            return json_writer.encode(program)
     if format == "bincode":
         return bincode.encode(program)
     if format == "display":
@@ -47,10 +64,11 @@ def loads(data: bytes | str) -> Program:
     if not isinstance(data, str | bytes | bytearray):
         raise UserError(f"loads takes bytes or text, not {type(data).__name__}")
     try:
-        if isinstance(data, str):
-            return _from_text(data)
-        _refuse_wide_text(data)
-        return bincode.decode(data) if _is_bincode(data) else _from_text(_as_text(data))
+        with _collector_paused():
+            if isinstance(data, str):
+                return _from_text(data)
+            _refuse_wide_text(data)
+            return bincode.decode(data) if _is_bincode(data) else _from_text(_as_text(data))
     except MemoryError:
         raise ResourceExceeded("out of memory while reading a program") from None
 

@@ -29,7 +29,7 @@ from weft.ptir.passes.edit import with_settled_hints
 from weft.ptir.passes.log import PassLog
 from weft.ptir.slots import is_smooth, result_slots
 from weft.ptir.streams import assign_streams, drop_default_streams
-from weft.ptir.tape import Environment, Tape, Workshop
+from weft.ptir.tape import Environment, Workshop
 from weft.ptir.term import Term
 from weft.ptir.types import TensorType, ValueType
 from weft.ptir.verify import verify
@@ -60,9 +60,11 @@ def vjp(
     `wrt`. A result that is a tuple has a cotangent for each of its floats."""
     main = _verified(program)
     chosen = range(len(main.results)) if of is None else _numbers(of, len(main.results), "result")
-    made = _Derivative(program, _parameters(main, wrt), chosen)
-    if of is not None and not made.seeded_kinds:
-        raise UserError("none of the results asked for is a float or complex number")
+    return _vjp(program, _parameters(main, wrt), chosen)
+
+
+def _vjp(program: Program, wanted: Sequence[int], of: Sequence[int]) -> Program:
+    made = _Derivative(program, wanted, of)
     return made.program([made.new_parameter(kind) for kind in made.seeded_kinds])
 
 
@@ -71,12 +73,11 @@ def jvp(program: Program, wrt: int | Sequence[int]) -> Program:
     further results the tangents of its results, as far as they are floats or complex numbers."""
     main = _verified(program)
     wanted = _parameters(main, wrt)
-    adjoint = vjp(program, wanted)
+    adjoint = _vjp(program, wanted, range(len(main.results)))
     first, count = len(main.parameters), len(adjoint.main.parameters)
     gradients = range(len(main.results), len(adjoint.main.results))
-    double = vjp(adjoint, range(first, count), of=gradients)
-    dropped = [i for i in range(len(double.main.results)) if i in gradients]
-    return _without(double, range(first, count), dropped)
+    double = _vjp(adjoint, range(first, count), gradients)
+    return _without(double, range(first, count), gradients)
 
 
 # -- the questions asked -------------------------------------------------------------------------
@@ -183,15 +184,16 @@ def _without(program: Program, parameters: Sequence[int], results: Sequence[int]
     shop = Workshop(source)
     tape = shop.function_tape(main)
     environment = Environment(tape)
-    read = {use for instruction in main.body for use in instruction.uses} | set(main.result_ids)
-    named = list(enumerate(zip(main.parameter_ids, main.parameters, strict=True)))
-    for index, (value_id, kind) in named:
-        if index not in parameters:
+    dropped: dict[int, ValueType] = {}
+    for index, (value_id, kind) in enumerate(zip(main.parameter_ids, main.parameters, strict=True)):
+        if index in parameters:
+            dropped[value_id] = kind
+        else:
             environment.define(value_id, tape.parameter(kind, value_id))
-    for index, (value_id, kind) in named:
-        if index in parameters and value_id in read:
-            environment.define(value_id, tape.zeros(kind))
     for instruction in main.body:
         tape.line = shop.line(main, instruction)
+        for value_id in dropped.keys() & instruction.uses:
+            # Not before: the sizes of the zeros may be known only from here on.
+            environment.define(value_id, tape.zeros(dropped.pop(value_id)))
         environment.replay(instruction, same_id=True)
     return _cleaned(shop.finished(tape, [*map(environment.whole, main.result_ids)]), main)

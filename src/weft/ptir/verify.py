@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 
 from weft.foundation.errors import Finding, SpecViolation, UserError
 from weft.foundation.limits import Limits
-from weft.ptir.calls import decode_call
+from weft.ptir.calls import check_call
 from weft.ptir.ir import (
     Body,
     Function,
@@ -131,7 +131,7 @@ def check_instruction(
         operands.append(operand_type(operand, types))
     op = instruction.op
     if isinstance(op, CustomCall):
-        decode_call(op, instruction.output)
+        check_call(op, instruction.output)
         return
     inferred = op.result_type(operands, scope)
     if inferred == instruction.output:

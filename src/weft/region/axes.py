@@ -24,6 +24,7 @@ from weft.foundation.index_expr import (
 )
 from weft.region.ir import (
     AxisIndex,
+    Check,
     Fold,
     Kernel,
     KernelAxis,
@@ -33,6 +34,7 @@ from weft.region.ir import (
     Reduce,
     Roles,
     ValueExpr,
+    Words,
     walk,
 )
 
@@ -115,6 +117,8 @@ def _expressions(kernel: Kernel) -> Iterator[Expr]:
             yield from (guard.expr for guard in let.expr.guards)
         elif isinstance(let.expr, AxisIndex):
             yield let.expr.expr
+        elif isinstance(let.expr, Check | Words):
+            yield let.expr.element
     for output in kernel.outputs:
         yield from output.index
 
@@ -130,6 +134,8 @@ def _rewrite(
                 return replace(expr, index=index, guards=guards)
             case AxisIndex():
                 return AxisIndex(change(expr.expr))
+            case Check() | Words():
+                return replace(expr, element=change(expr.element))
             case Reduce():
                 return replace(expr, axes=names(expr.axes))
             case Fold():

@@ -9,21 +9,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from weft.foundation.dtypes import I1, DType
+from weft.foundation.dtypes import I1, UI32, DType
 from weft.foundation.functions import COMPARISONS
 from weft.foundation.index_expr import Expr, Guard, Index, axes_of
 from weft.region.ir import (
     AxisIndex,
     Binary,
     Cast,
+    Check,
     Const,
     Let,
+    Place,
     Read,
     Reduce,
     Scalar,
     Select,
     Unary,
     ValueExpr,
+    Words,
 )
 
 
@@ -69,10 +72,12 @@ class Body:
         index: Index,
         guards: Sequence[Guard] = (),
         fill: Scalar | None = None,
+        places: Sequence[Place] = (),
     ) -> str:
         exprs: list[Expr] = [*index, *(guard.expr for guard in guards)]
         axes = [name for expr in exprs for name in axes_of(expr)]
-        return self.let(dtype, axes, Read(tensor, index, tuple(guards), fill))
+        axes += self.axes_of(*(place.value for place in places))
+        return self.let(dtype, axes, Read(tensor, index, tuple(guards), fill, tuple(places)))
 
     def const(self, value: Scalar, dtype: DType) -> str:
         return self.let(dtype, (), Const(value))
@@ -89,6 +94,13 @@ class Body:
     def binary(self, fn: str, lhs: str, rhs: str) -> str:
         dtype = I1 if fn in COMPARISONS else self.dtype(lhs)
         return self.let(dtype, self.axes_of(lhs, rhs), Binary(fn, lhs, rhs))
+
+    def check(self, x: str, rule: str, code: str, size: int, element: Expr) -> str:
+        axes = (*self.axes_of(x), *axes_of(element))
+        return self.let(self.dtype(x), axes, Check(x, rule, code, size, element))
+
+    def words(self, seed: str, offset: str, element: Expr) -> str:
+        return self.let(UI32, axes_of(element), Words(seed, offset, element))
 
     def select(self, pred: str, x: str, y: str) -> str:
         return self.let(self.dtype(x), self.axes_of(pred, x, y), Select(pred, x, y))

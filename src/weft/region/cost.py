@@ -15,6 +15,7 @@ from weft.region.ir import (
     AxisIndex,
     Binary,
     Cast,
+    Check,
     Const,
     Fold,
     Kernel,
@@ -24,6 +25,7 @@ from weft.region.ir import (
     Select,
     Tensor,
     Unary,
+    Words,
     walk,
 )
 from weft.target.roofline import Work, time_estimate
@@ -31,9 +33,14 @@ from weft.target.target import Target
 
 _OPERATIONS: Final[Mapping[str, int]] = {
     "exp": 12, "exp2": 10, "log": 14, "log2": 14, "sqrt": 6, "rsqrt": 8, "recip": 4, "div": 6,
-    "sin": 20, "cos": 20, "tanh": 20, "erf": 24, "gelu": 28, "silu": 18,
+    "sin": 40, "cos": 40, "tan": 60, "asin": 40, "acos": 40, "atan": 40, "atan2": 50, "tanh": 20,
+    "sinh": 40, "cosh": 30, "asinh": 60, "acosh": 60, "atanh": 60, "erf": 24, "gelu": 28,
+    "silu": 18, "expm1": 24, "log1p": 30, "log10": 30, "pow": 100, "fmod": 60, "hypot": 12,
+    "logaddexp": 60, "floor": 4, "ceil": 4, "trunc": 3, "round": 4,
 }  # fmt: skip
 """Operations of functions that are more than one instruction."""
+_PHILOX: Final = 80
+"""Operations of one random word."""
 
 
 def kernel_seconds(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> float:
@@ -116,8 +123,10 @@ def _let_work(kernel: Kernel, let: Let, lets: Mapping[str, Let], target: Target)
             if roles is not None and fn == "mul" and _is_product(let, kernel):
                 return Work()
             return _vector(points * _OPERATIONS.get(fn, 1), let.dtype, target)
-        case Select():
+        case Select() | Check():
             return _vector(points, let.dtype, target)
+        case Words():
+            return _vector(points * _PHILOX, let.dtype, target)
         case Reduce(axes=axes, value=value):
             count = points * _points(kernel, axes)
             if kernel.roles is not None and kernel.roles.contraction == let.name:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from weft.foundation.dtypes import I1, SI32, SI64, DType
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import (
+    SELECTED,
     Expr,
     Guard,
     Index,
@@ -26,6 +27,8 @@ from weft.foundation.index_expr import (
     axis,
     bounds,
     constant,
+    linear,
+    param,
     params_of,
     scale,
     simplify,
@@ -33,10 +36,11 @@ from weft.foundation.index_expr import (
 )
 from weft.poly_view.ir import Access, BlockKind, IndexParam, PolyBlock, Scop
 from weft.region.build import Body
-from weft.region.ir import Cast, Output, Param, Scalar, Tensor
+from weft.region.ir import Cast, Output, Param, Place, Scalar, Tensor, row_major
 from weft.tiny.ir import Cast as TinyCast
 from weft.tiny.ir import Const as TinyConst
 from weft.tiny.ir import Iota as TinyIota
+from weft.tiny.ir import Words as TinyWords
 
 Env = Mapping[str, Expr]
 
@@ -211,20 +215,40 @@ class Emitter:
             return self.body.const(block.value.value, block.dtype)
         if isinstance(block.value, TinyIota):
             return self.body.index(self._counter(block, block.value, env), block.dtype)
-        if guards and block.fn == "div" and block.dtype.is_integer:
-            raise Stop("a division must not be computed where nothing is read")
+        if isinstance(block.value, TinyWords):
+            seed, offset = (self._access(access, env, guards) for access in block.accesses)
+            return self.body.words(seed, offset, self._element(block, env))
+        if block.fn == "gather":
+            return self._gather(block, env, guards)
+        if guards and block.fn == "check":
+            raise Stop("a check must not be made where nothing is read")
         args = [self._access(access, env, guards) for access in block.accesses]
         match block.fn, len(args):
             case "cast", 1:
                 return self.body.cast(args[0], block.dtype)
             case "where", 3:
                 return self.body.select(args[0], args[1], args[2])
+            case "check", 1:
+                value, element = block.value, self._element(block, env)
+                return self.body.check(args[0], str(value.rule), value.code, value.size, element)
             case fn, 1:
                 return self.body.unary(fn, args[0])
             case fn, 2:
                 return self.body.binary(fn, args[0], args[1])
             case fn, count:
                 raise InternalError(f"block {block.name} is {fn} of {count} operands")
+
+    def _element(self, block: PolyBlock, env: Env) -> Expr:
+        """The place of an element of a block's value, counted in row-major order."""
+        places = [env[a.name] for a in block.out_axes]
+        return simplify(linear(places, row_major(block.shape)), self.ranges)
+
+    def _gather(self, block: PolyBlock, env: Env, guards: tuple[Guard, ...]) -> str:
+        where, source = block.accesses
+        value = self._access(where, env, guards)
+        place = Place(f"{SELECTED}_{value}", value, block.selected)
+        self.ranges[place.param] = (0, block.selected - 1)
+        return self._access(source, env, guards, place)
 
     def _counter(self, block: PolyBlock, iota: TinyIota, env: Env) -> Expr:
         shape = [int(size) for size in iota.shape if isinstance(size, int)]
@@ -269,14 +293,17 @@ class Emitter:
 
     # -- accesses --------------------------------------------------------------------------------
 
-    def _place(self, expr: Expr, env: Env) -> Expr:
-        for name in sorted(params_of(expr)):
+    def _place(self, expr: Expr, env: Env, place: Place | None = None) -> Expr:
+        for name in sorted(params_of(expr) - {SELECTED}):
             self.used_params[name] = None
-        return simplify(substitute(expr, env), self.ranges)
+        selected = {SELECTED: param(place.param)} if place is not None else None
+        return simplify(substitute(expr, env, selected), self.ranges)
 
-    def _access(self, access: Access, env: Env, guards: tuple[Guard, ...]) -> str:
-        places = tuple(self._place(expr, env) for expr in access.map)
-        limits = (Guard(self._place(g.expr, env), g.size) for g in access.guards)
+    def _access(
+        self, access: Access, env: Env, guards: tuple[Guard, ...], place: Place | None = None
+    ) -> str:
+        places = tuple(self._place(expr, env, place) for expr in access.map)
+        limits = (Guard(self._place(g.expr, env, place), g.size) for g in access.guards)
         own = tuple(guard for guard in limits if not always(guard, self.ranges))
         every = tuple(dict.fromkeys((*own, *guards)))
         if access.tensor in self.inlined:
@@ -284,17 +311,23 @@ class Emitter:
             inner = dict(zip((a.name for a in producer.out_axes), places, strict=True))
             value = self._filled(self.value(producer, inner, every), own, access.fill)
         else:
-            value = self._read(access, places, own, every)
+            value = self._read(access, places, own, every, () if place is None else (place,))
         return value if access.widen is None else self.body.cast(value, access.widen)
 
     def _read(
-        self, access: Access, places: Index, own: tuple[Guard, ...], every: tuple[Guard, ...]
+        self,
+        access: Access,
+        places: Index,
+        own: tuple[Guard, ...],
+        every: tuple[Guard, ...],
+        selected: tuple[Place, ...] = (),
     ) -> str:
         source = self.view.sources[access.tensor]
         dtype = source.tensor.dtype
         fill: Scalar | None = access.fill if own else _zero(dtype)
         index = tuple(simplify(expr, self.ranges) for expr in source.index(places))
-        return self.body.read(source.tensor.name, dtype, index, every, fill if every else None)
+        name = source.tensor.name
+        return self.body.read(name, dtype, index, every, fill if every else None, selected)
 
     def _filled(self, value: str, own: tuple[Guard, ...], fill: Scalar | None) -> str:
         if not own:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from weft.foundation.tally import asked, done
 from weft.poly_view.ir import Access, BlockKind
 from weft.region.assemble import assemble, draft
 from weft.region.cost import kernel_seconds
@@ -28,6 +29,8 @@ from weft.target.target import Target
 Draft: TypeAlias = tuple[Kernel, float] | str
 """A kernel with its time, or why it is none."""
 HEAVY = (BlockKind.REDUCE, BlockKind.CONTRACTION)
+DRAFTS = "kernels drafted"
+KERNELS = "kernels written out"
 SMALL = 64
 """Elementwise kernels of fewer blocks than this are within the limits of registers."""
 LARGEST = 96
@@ -149,13 +152,13 @@ class Fusion:
     def _private_chain(self, name: str) -> list[str]:
         """The blocks from what this one reads up to a contraction, each read by the next one alone;
         none where there is no such contraction."""
-        for source in self._sources[name]:
-            chain: list[str] = []
-            while self._is_private(source):
-                chain.append(source)
-                if self.view.blocks[source].kind is BlockKind.CONTRACTION:
-                    return chain
-                source = self._sources[source][0]
+        chains = [[source] for source in self._sources[name] if self._is_private(source)]
+        while chains:
+            chain = chains.pop()
+            if self.view.blocks[chain[-1]].kind is BlockKind.CONTRACTION:
+                return chain
+            sources = self._sources[chain[-1]]
+            chains += [[*chain, source] for source in sources if self._is_private(source)]
         return []
 
     def _is_private(self, name: str) -> bool:
@@ -237,7 +240,9 @@ class Fusion:
         known = (roots, needed)
         if known not in self._known:
             key, _ = self._signatures.of(roots, needed)
+            asked(DRAFTS)
             if key not in self._drafts:
+                done(DRAFTS)
                 self._drafts[key] = self._draft(roots, needed)
             self._known[known] = self._drafts[key]
         found = self._known[known]
@@ -259,7 +264,9 @@ class Fusion:
         if any(block.value_id and block.name != block.value_id for block in blocks):
             return assemble(self.view, roots, needed)
         key, tensors = self._signatures.of(roots, needed)
+        asked(KERNELS)
         if key not in self._finished:
+            done(KERNELS)
             self._finished[key] = assemble(self.view, roots, needed), tensors
         kernel, known = self._finished[key]
         return on_tensors(kernel, dict(zip(known, tensors, strict=True)))

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.foundation import functions, numeric
+from weft.foundation import functions, numeric, philox
 from weft.foundation.dtypes import SI64, DType
 from weft.foundation.errors import InternalError, Unimplemented
 from weft.foundation.index_expr import evaluate
@@ -27,6 +27,7 @@ from weft.region.ir import (
     Binary,
     Carry,
     Cast,
+    Check,
     Const,
     Fold,
     Kernel,
@@ -39,6 +40,7 @@ from weft.region.ir import (
     Select,
     Tensor,
     Unary,
+    Words,
     operands,
 )
 
@@ -155,6 +157,10 @@ class _Playback:
                 return functions.binary(fn, self.dtypes[lhs], self.values[lhs], self.values[rhs])
             case Select(pred=pred, x=x, y=y):
                 return np.where(self.values[pred], self.values[x], self.values[y])
+            case Check(x=x, rule=rule, size=size, code=code):
+                return functions.checked(self.values[x], rule, size, code)
+            case Words():
+                return self._words(let.expr)
             case Reduce():
                 return self._reduce(let.expr, let.dtype)
             case Fold():
@@ -165,8 +171,9 @@ class _Playback:
 
     def _read(self, read: Read, dtype: DType) -> Array:
         source = self.arrays[read.tensor]
-        inside = self._inside(read)
-        index = [np.where(inside, evaluate(e, self.grid), 0) for e in read.index]
+        env = {**self.grid, **{p.param: self.values[p.value] for p in read.places}}
+        inside = self._inside(read, env)
+        index = [np.where(inside, evaluate(e, env), 0) for e in read.index]
         if source.size == 0:
             found = np.zeros(np.broadcast_shapes(inside.shape, *(i.shape for i in index)))
             found = found.astype(dtype.numpy)
@@ -176,10 +183,19 @@ class _Playback:
             return found
         return np.where(inside, found, self._scalar(read.fill, dtype))
 
-    def _inside(self, read: Read) -> Array:
+    def _words(self, words: Words) -> Array:
+        seed, offset = (
+            int(self.values[name].reshape(-1)[0]) for name in (words.seed, words.offset)
+        )
+        where = np.asarray(evaluate(words.element, self.grid), np.int64)
+        key, upper = seed & 0xFFFFFFFFFFFFFFFF, offset & 0xFFFFFFFFFFFFFFFF
+        count = int(where.max(initial=-1)) + 1
+        return philox.words(key, upper & 0xFFFFFFFF, upper >> 32, count)[where]
+
+    def _inside(self, read: Read, env: Mapping[str, Any]) -> Array:
         inside = np.ones((1,) * len(self.place), np.bool_)
         for guard in read.guards:
-            at = np.asarray(evaluate(guard.expr, self.grid))
+            at = np.asarray(evaluate(guard.expr, env))
             inside = inside & (at >= 0) & (at < guard.size)
         return inside
 

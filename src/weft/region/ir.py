@@ -4,15 +4,18 @@ axes.
     Module  = tensors, kernels in order, inputs and outputs by tensor name
     Kernel  = axes, inputs, body [Let], outputs
     Let     = name : dtype over axes = Expr
-    Expr    = Read(tensor, index, guards, fill) | Const | AxisIndex | Unary | Cast | Binary
-            | Select | Reduce(fn, axes, value, acc) | Fold(...)
+    Expr    = Read(tensor, index, guards, fill, places) | Const | AxisIndex | Unary | Cast | Binary
+            | Select | Reduce(fn, axes, value, acc) | Fold(...) | Check(rule) | Words
     Output  = tensor[index] <- value            (base: the tensor whose other elements stay)
 
 Semantics. A kernel has named axes with sizes. A value lives over a subset of them, listed in the
 kernel's order, and is a function of those axes alone; an operand that lives over fewer axes is the
 same for all others (nothing is broadcast in memory). `Reduce` combines its operand over axes that
 its result no longer has. `AxisIndex` is an axis expression as a number. `Read` loads the element at
-`index`, or gives `fill` where a guard fails, and then touches no memory. An output stores its value
+`index`, or gives `fill` where a guard fails, and then touches no memory; a param of its index that
+`places` lists is a value of the kernel, kept inside its size. `Check` is its operand, reported as a
+violation where it breaks a rule (and then any number that keeps it). `Words` are random bits of a
+state at a place. An output stores its value
 at `index` for every point of the value's axes; each element is written once. With `base`, the
 elements that are not written are those of the tensor `base`, which has as many, in row-major order:
 the memory stage puts both into one buffer or inserts a copy.
@@ -56,6 +59,15 @@ class Materialize(Enum):
 
 
 @dataclass(frozen=True)
+class Place:
+    """A param of one read that is a value: `$param` in its index is `value`, in [0, size)."""
+
+    param: str
+    value: str
+    size: int
+
+
+@dataclass(frozen=True)
 class Read:
     """`tensor[index]`, or `fill` where a guard fails."""
 
@@ -63,6 +75,7 @@ class Read:
     index: Index
     guards: tuple[Guard, ...] = ()
     fill: Scalar | None = None
+    places: tuple[Place, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -113,6 +126,27 @@ class Select:
 
 
 @dataclass(frozen=True)
+class Check:
+    """`x`, which must be `inside` [0, size), `nonzero` or `nonnegative`: else a violation with
+    `code` at `element` of the value that the program checks."""
+
+    x: str
+    rule: str
+    code: str
+    size: int
+    element: IndexExpr
+
+
+@dataclass(frozen=True)
+class Words:
+    """Word `element` of the random stream of a state (`seed`, `offset`)."""
+
+    seed: str
+    offset: str
+    element: IndexExpr
+
+
+@dataclass(frozen=True)
 class Reduce:
     """`value` combined by `fn` over `axes`, accumulated in the dtype of the Let."""
 
@@ -147,7 +181,9 @@ class Carry:
     merged: str
 
 
-ValueExpr: TypeAlias = Read | Const | AxisIndex | Unary | Cast | Binary | Select | Reduce | Fold
+ValueExpr: TypeAlias = (
+    Read | Const | AxisIndex | Unary | Cast | Binary | Select | Reduce | Fold | Check | Words
+)
 
 
 @dataclass(frozen=True)
@@ -283,10 +319,14 @@ def walk(body: tuple[Let, ...]) -> Iterator[Let]:
 def operands(let: Let) -> tuple[str, ...]:
     """The values a Let is made of; of a fold, those its bodies take from outside."""
     match let.expr:
-        case Read() | Const() | AxisIndex():
+        case Const() | AxisIndex():
             return ()
-        case Unary(x=x) | Cast(x=x):
+        case Read(places=places):
+            return tuple(place.value for place in places)
+        case Unary(x=x) | Cast(x=x) | Check(x=x):
             return (x,)
+        case Words(seed=seed, offset=offset):
+            return (seed, offset)
         case Binary(lhs=lhs, rhs=rhs):
             return (lhs, rhs)
         case Select(pred=pred, x=x, y=y):

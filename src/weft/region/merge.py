@@ -10,7 +10,7 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import TypeAlias
 
-from weft.foundation.index_expr import Expr, params_of
+from weft.foundation.index_expr import Expr
 from weft.poly_view.ir import BlockKind
 from weft.region.emit import Emitter, Root, Stop, View
 from weft.region.fusion import LARGEST, Fusion
@@ -24,7 +24,7 @@ def merge_groups(fusion: Fusion) -> list[Group]:
     """The roots of every kernel, in an order in which they can run."""
     merger = _Merger(fusion, [(Root(name),) for name in fusion.stored])
     merger.run()
-    return merger.in_order()
+    return [merger.groups[number] for number in merger.order.sequence()]
 
 
 class _Merger:
@@ -35,7 +35,7 @@ class _Merger:
         self.groups: dict[int, Group] = dict(enumerate(groups))
         self.home = {root.block: n for n, group in self.groups.items() for root in group}
         self.reads = {n: self._reads(group) for n, group in self.groups.items()}
-        self.before = {n: self._before(group, n) for n, group in self.groups.items()}
+        self.order = _Order({n: self._before(group, n) for n, group in self.groups.items()})
         self.readers: dict[str, set[int]] = {}
         for n, names in self.reads.items():
             for name in names:
@@ -83,7 +83,7 @@ class _Merger:
     # -- merging ---------------------------------------------------------------------------------
 
     def _try(self, number: int, other: int) -> None:
-        if other not in self.groups or self._far(number, other):
+        if other not in self.groups or self.order.is_between(number, other):
             return
         roots = self._merged(self.groups[number], self.groups[other])
         if roots is None:
@@ -94,11 +94,7 @@ class _Merger:
         self.groups[number] = roots
         self.home.update((root.block, number) for root in roots)
         self.reads[number] = self._reads(roots)
-        self.before[number] = (self.before[number] | self.before.pop(other)) - {number, other}
-        for waiting in self.before.values():
-            if other in waiting:
-                waiting.discard(other)
-                waiting.add(number)
+        self.order.join(number, other)
         for name in self.reads.pop(other):
             self.readers[name].discard(other)
             self.readers[name].add(number)
@@ -146,37 +142,71 @@ class _Merger:
             raise Stop(f"{root.block} has another shape")
         return emitter.places
 
-    def _far(self, number: int, other: int) -> bool:
+
+class _Order:
+    """Which groups run before which. Groups have numbers in the order of the program; a group that
+    was joined into another one is gone."""
+
+    def __init__(self, before: dict[int, set[int]]) -> None:
+        self.before = before
+        self.after: dict[int, set[int]] = {n: set() for n in before}
+        for n, needed in before.items():
+            for earlier in needed:
+                self.after[earlier].add(n)
+        self.latest = {n: n for n in before}
+        """No number of a group, or of one that has to run before it, is greater."""
+
+    def join(self, number: int, other: int) -> None:
+        """Let a group take over another one's place too."""
+        for earlier in self.before.pop(other) - {number}:
+            self.after[earlier].discard(other)
+            self.after[earlier].add(number)
+            self.before[number].add(earlier)
+        for later in self.after.pop(other):
+            self.before[later].discard(other)
+            if later != number:
+                self.before[later].add(number)
+                self.after[number].add(later)
+        self.before[number] -= {number, other}
+        self.after[number] -= {number, other}
+        self._raise(number, max(self.latest[number], self.latest.pop(other)))
+
+    def _raise(self, number: int, latest: int) -> None:
+        self.latest[number] = latest
+        stack = [number]
+        while stack:
+            for later in self.after[stack.pop()]:
+                if self.latest[later] < latest:
+                    self.latest[later] = latest
+                    stack.append(later)
+
+    def is_between(self, number: int, other: int) -> bool:
         """Whether a third group stands between the two: it needs one and is needed by the other."""
-        for last, first in ((number, other), (other, number)):
-            stack = [n for n in self.before[last] if n != first]
-            seen: set[int] = set()
-            while stack:
-                here = stack.pop()
-                if here == first:
-                    return True
-                if here not in seen:
-                    seen.add(here)
-                    stack += self.before[here]
+        return self._needs(number, other) or self._needs(other, number)
+
+    def _needs(self, last: int, first: int) -> bool:
+        """Whether a group needs another one by way of a third."""
+        stack = [n for n in self.before[last] if n != first]
+        seen: set[int] = set()
+        while stack:
+            here = stack.pop()
+            if here == first:
+                return True
+            if here not in seen and self.latest[here] >= first:
+                seen.add(here)
+                stack += self.before[here]
         return False
 
-    # -- order -----------------------------------------------------------------------------------
-
-    def in_order(self) -> list[Group]:
+    def sequence(self) -> list[int]:
         """Groups after everything they need; otherwise in the order of the program."""
-        missing = {n: set(needed) for n, needed in self.before.items()}
-        after: dict[int, list[int]] = {n: [] for n in missing}
-        for n, needed in missing.items():
-            for earlier in needed:
-                after[earlier].append(n)
-        ready = [n for n, needed in missing.items() if not needed]
+        missing = {n: len(needed) for n, needed in self.before.items()}
+        ready = [n for n, count in missing.items() if not count]
         heapify(ready)
         result = []
         while ready:
-            n = heappop(ready)
-            result.append(self.groups[n])
-            for later in after[n]:
-                missing[later].discard(n)
+            result.append(heappop(ready))
+            for later in self.after[result[-1]]:
+                missing[later] -= 1
                 if not missing[later]:
                     heappush(ready, later)
         return result
@@ -186,9 +216,7 @@ def dependencies(view: View, name: str) -> set[str]:
     """What a block needs besides what it reads: its base, and the tensors of its params."""
     block = view.blocks[name]
     found = {block.base} if block.base is not None else set()
-    for expr in block.expressions:
-        for param in params_of(expr):
-            found.add(view.params[param].access.tensor)
+    found.update(view.params[param].access.tensor for param in block.params)
     return found
 
 

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
-from weft.foundation.index_expr import params_of
 from weft.poly_view.ir import PolyBlock
 from weft.region.emit import Root, View
 from weft.region.ir import Fold, Kernel, Let, Read
-from weft.tiny.ir import Cast, Const, Iota, Reduce
+from weft.tiny.ir import Cast, Check, Const, Iota, Reduce
 
 
 class Signatures:
@@ -75,8 +74,7 @@ class Signatures:
         """The number of what a block computes, without its name and those of its operands."""
         if name not in self._blocks:
             block = self.view.blocks[name]
-            used = sorted({name for expr in block.expressions for name in params_of(expr)})
-            params = [self.view.params[name] for name in used]
+            params = [self.view.params[name] for name in sorted(block.params)]
             around = [] if block.base is None else [block.base]
             self._around[name] = (*around, *(param.access.tensor for param in params))
             reads = ((a.map, a.guards, repr(a.fill), a.widen) for a in block.accesses)
@@ -98,7 +96,9 @@ def _computed(block: PolyBlock) -> Hashable:
             detail = (axis, shape)
         case Reduce(x=Cast(dtype=dtype)):
             detail = dtype
-    return (block.kind, block.fn, block.axes, block.dtype, block.attrs, detail)
+        case Check(rule=rule, code=code, size=size):
+            detail = (rule, code, size)
+    return (block.kind, block.fn, block.axes, block.dtype, block.attrs, block.selected, detail)
 
 
 def on_tensors(kernel: Kernel, names: Mapping[str, str]) -> Kernel:

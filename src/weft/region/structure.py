@@ -29,6 +29,7 @@ from weft.region.ir import (
     Binary,
     Carry,
     Cast,
+    Check,
     Const,
     Fold,
     Kernel,
@@ -41,6 +42,7 @@ from weft.region.ir import (
     Tensor,
     Unary,
     ValueExpr,
+    Words,
 )
 from weft.region.text import kernel_to_json
 
@@ -123,7 +125,7 @@ class _Names:
                 case FloorDiv(value=inner, divisor=divisor):
                     new = floordiv(self.expr(inner), divisor)
                 case _:
-                    new = param(self.params[term.name])
+                    new = param(self.params.get(term.name, term.name))
             parts.append(scale(new, factor))
         return add(*parts)
 
@@ -132,9 +134,12 @@ class _Names:
 
     def value(self, value: ValueExpr) -> ValueExpr:
         match value:
-            case Read(tensor=tensor, index=index, guards=guards, fill=fill):
-                limits = tuple(Guard(self.expr(guard.expr), guard.size) for guard in guards)
-                return Read(self.tensors[tensor], self.index(index), limits, fill)
+            case Read():
+                return self.read(value)
+            case Check(x=x, element=element):
+                return replace(value, x=self.lets[x], element=self.expr(element))
+            case Words(seed=seed, offset=offset, element=element):
+                return Words(self.lets[seed], self.lets[offset], self.expr(element))
             case AxisIndex(expr=expr):
                 return AxisIndex(self.expr(expr))
             case Const():
@@ -151,6 +156,16 @@ class _Names:
                 return Reduce(fn, self.axis_names(axes), self.lets[name])
             case Fold():
                 return self.fold(value)
+
+    def read(self, read: Read) -> Read:
+        # The params of places are called by the values they stand for.
+        self.params |= {place.param: f"j_{self.lets[place.value]}" for place in read.places}
+        places = tuple(
+            replace(place, param=self.params[place.param], value=self.lets[place.value])
+            for place in read.places
+        )
+        limits = tuple(Guard(self.expr(guard.expr), guard.size) for guard in read.guards)
+        return Read(self.tensors[read.tensor], self.index(read.index), limits, read.fill, places)
 
     def fold(self, fold: Fold) -> Fold:
         for carry in fold.carries:

@@ -6,7 +6,8 @@ A module is `{"module": {"tensors", "inputs", "outputs", "kernels": [{"region": 
 
 - `pattern`, `axes` (`{"name", "size", "reduce"?}`), `params` and, for contractions, `roles`;
 - a Let says its `dtype` and its `axes`; its `op` is Tiny's form (`{"op": "Unary", "fn", "inputs"}`)
-  with `Read` (`tensor`, `index`, `guards`?, `fill`?), `Const`, `AxisIndex` and `Fold` added;
+  with `Read` (`tensor`, `index`, `guards`?, `fill`?, `places`?), `Const`, `AxisIndex`, `Check`,
+  `Words` and `Fold` added;
 - an output says at which `index` its value is stored and, where it has one, its `base`;
 - an opaque region has `opaque` instead of a body, written by the caller's codec;
 - `labels` gives Lets the names that the program has for them.
@@ -33,6 +34,7 @@ from weft.region.ir import (
     Carry,
     Cast,
     Chain,
+    Check,
     Const,
     Fold,
     Kernel,
@@ -44,6 +46,7 @@ from weft.region.ir import (
     Output,
     Param,
     Pattern,
+    Place,
     Read,
     Reduce,
     Roles,
@@ -51,6 +54,7 @@ from weft.region.ir import (
     Tensor,
     Unary,
     ValueExpr,
+    Words,
 )
 
 Json: TypeAlias = dict[str, Any]
@@ -218,6 +222,11 @@ def _op(expr: ValueExpr) -> Json:
             return {"op": "Binary", "fn": fn, "inputs": [lhs, rhs]}
         case Select(pred=pred, x=x, y=y):
             return {"op": "Binary", "fn": "where", "inputs": [pred, x, y]}
+        case Check(x=x, rule=rule, code=code, size=size, element=element):
+            found = {"op": "Check", "inputs": [x], "rule": rule, "code": code, "size": size}
+            return found | {"element": str(element)}
+        case Words(seed=seed, offset=offset, element=element):
+            return {"op": "Words", "inputs": [seed, offset], "element": str(element)}
         case Reduce(fn=fn, axes=axes, value=value):
             return {"op": "Reduce", "fn": fn, "inputs": [value], "axes": list(axes)}
         case Fold():
@@ -228,6 +237,11 @@ def _read(read: Read) -> Json:
     found: Json = {"op": "Read", "tensor": read.tensor, "index": [str(e) for e in read.index]}
     if read.guards:
         found["guards"] = [str(guard) for guard in read.guards]
+    if read.places:
+        found["places"] = [
+            {"param": place.param, "value": place.value, "size": place.size}
+            for place in read.places
+        ]
     return found | ({} if read.fill is None else {"fill": write_scalar(read.fill)})
 
 
@@ -373,7 +387,8 @@ def _read_op(op: Fields) -> ValueExpr:
             guards = tuple(parse_guard(text) for text in op.texts("guards", ()))
             fill: Scalar | None = op.scalar("fill") if op.has("fill") else None
             index = parse_index(list(op.texts("index")))
-            return Read(op.text("tensor"), index, guards, fill)
+            places = op.items("places", _read_place) if op.has("places") else ()
+            return Read(op.text("tensor"), index, guards, fill, places)
         case "Const":
             return Const(op.scalar("value"))
         case "AxisIndex":
@@ -382,8 +397,18 @@ def _read_op(op: Fields) -> ValueExpr:
             return _read_fold(op)
         case "Unary" | "Cast" | "Binary" | "Reduce":
             return _read_compute(kind, op)
+        case "Check":
+            (x,), element = op.texts("inputs"), parse_expr(op.text("element"))
+            return Check(x, op.text("rule"), op.text("code"), op.whole("size"), element)
+        case "Words":
+            seed, offset = op.texts("inputs")
+            return Words(seed, offset, parse_expr(op.text("element")))
         case _:
             op.fail(f"there is no op {kind!r}")
+
+
+def _read_place(fields: Fields) -> Place:
+    return Place(fields.text("param"), fields.text("value"), fields.whole("size"))
 
 
 def _read_compute(kind: str, op: Fields) -> ValueExpr:

@@ -9,13 +9,13 @@ small kernels are checked point by point, and large ones by a `prover` if the ca
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from weft.foundation.dtypes import I1, DType
+from weft.foundation.dtypes import I1, SI64, UI32, DType
 from weft.foundation.errors import Finding, SpecViolation
 from weft.foundation.functions import BINARY, COMPARISONS, REDUCTIONS, UNARY
 from weft.foundation.index_expr import (
@@ -34,6 +34,7 @@ from weft.region.ir import (
     Binary,
     Carry,
     Cast,
+    Check,
     Const,
     Fold,
     Kernel,
@@ -46,9 +47,11 @@ from weft.region.ir import (
     Select,
     Tensor,
     Unary,
+    Words,
     operands,
 )
 
+RULES = frozenset({"inside", "nonzero", "nonnegative"})
 ROLES = frozenset({"input", "param", "state", "constant", "output", "internal"})
 _POINTS = 1 << 20
 """Up to this many points, what interval arithmetic cannot settle is checked one by one."""
@@ -203,15 +206,21 @@ class _Check:
                 yield from self._read(let, let.expr, free)
             case AxisIndex(expr=expr):
                 yield from self._index_scope(let, (expr,), free)
+            case Check() | Words():
+                yield from self._index_scope(let, (let.expr.element,), free)
+                yield from self._dtypes(let)
             case Reduce() | Fold():
                 yield from self._reduction(let, let.expr, gone)
             case _:
                 yield from self._dtypes(let)
 
-    def _index_scope(self, let: Let, exprs: Sequence[Expr], free: set[str]) -> Iterator[Finding]:
+    def _index_scope(
+        self, let: Let, exprs: Sequence[Expr], free: set[str], places: Collection[str] = ()
+    ) -> Iterator[Finding]:
+        known = {p.name for p in self.kernel.params}.union(places)
         for expr in exprs:
             beyond = axes_of(expr) - free
-            params = params_of(expr) - {p.name for p in self.kernel.params}
+            params = params_of(expr) - known
             if beyond or params:
                 missing = min(beyond | params)
                 yield self.wrong("RegionAxis", f"{let.name} is indexed by {missing}, not its axis")
@@ -219,8 +228,12 @@ class _Check:
     def _read(self, let: Let, read: Read, free: set[str]) -> Iterator[Finding]:
         tensor = self.tensors[read.tensor]
         exprs = [*read.index, *(guard.expr for guard in read.guards)]
-        scope = list(self._index_scope(let, exprs, free))
+        selected = {place.param: place for place in read.places}
+        scope = list(self._index_scope(let, exprs, free, selected))
         yield from scope
+        for place in read.places:
+            if not self.values[place.value][0].is_integer or place.size < 1:
+                yield self.wrong("RegionDType", f"{let.name} is read at {place.value}, no index")
         if tensor.dtype is not let.dtype:
             yield self.wrong(
                 "RegionDType", f"{let.name} reads {tensor.dtype} {tensor.name} as {let.dtype}"
@@ -230,29 +243,36 @@ class _Check:
                 "RegionRank", f"{let.name} reads {tensor.name} with {len(read.index)} indices"
             )
         elif not scope:
-            yield from self._in_range(let.name, read.index, tensor, read.guards)
+            limits = {name: (0, place.size - 1) for name, place in selected.items()}
+            yield from self._in_range(let.name, read.index, tensor, read.guards, limits)
         if read.guards and read.fill is None:
             yield self.wrong("RegionFill", f"{let.name} has guards but no fill")
 
     def _in_range(
-        self, name: str, index: Index, tensor: Tensor, guards: Sequence[Guard]
+        self,
+        name: str,
+        index: Index,
+        tensor: Tensor,
+        guards: Sequence[Guard],
+        places: Ranges | None = None,
     ) -> Iterator[Finding]:
         if any(axis.size == 0 for axis in self.kernel.axes):
             return
+        ranges = {**self.kernel.ranges, **(places or {})}
         for place, (expr, size) in enumerate(zip(index, tensor.shape, strict=True)):
-            if _guarded(expr, size, guards, self.kernel.ranges):
+            if _guarded(expr, size, guards, ranges):
                 continue
-            if self._holds(Guard(expr, size), guards):
+            if self._holds(Guard(expr, size), guards, ranges):
                 continue
-            low, high = bounds(expr, self.kernel.ranges)
+            low, high = bounds(expr, ranges)
             yield self.wrong(
                 "RegionRange",
                 f"{name} indexes axis {place} of {tensor.name}, which has {size} elements, with "
                 f"{expr} from {low} to {high}",
             )
 
-    def _holds(self, wanted: Guard, guards: Sequence[Guard]) -> bool:
-        every = _points_of((wanted, *guards), self.kernel.ranges)
+    def _holds(self, wanted: Guard, guards: Sequence[Guard], ranges: Ranges) -> bool:
+        every = _points_of((wanted, *guards), ranges)
         if every is not None:
             inside = np.ones((), np.bool_)
             for guard in guards:
@@ -260,7 +280,7 @@ class _Check:
                 inside = inside & (at >= 0) & (at < guard.size)
             at = evaluate(wanted.expr, every)
             return bool((~inside | ((at >= 0) & (at < wanted.size))).all())
-        return self.prover is not None and self.prover(wanted, guards, self.kernel.ranges)
+        return self.prover is not None and self.prover(wanted, guards, ranges)
 
     def _reduction(self, let: Let, expr: Reduce | Fold, gone: tuple[str, ...]) -> Iterator[Finding]:
         if not set(expr.axes) <= set(self.kernel.sizes) or set(expr.axes) & {*let.axes, *gone}:
@@ -308,6 +328,10 @@ class _Check:
                 right = fn in BINARY and kinds == [let.dtype] * 2
             case Select():
                 right = kinds == [I1, let.dtype, let.dtype]
+            case Check(rule=rule):
+                right = rule in RULES and kinds == [let.dtype] and let.dtype.is_integer
+            case Words():
+                right = kinds == [SI64, SI64] and let.dtype is UI32
             case Const() | Cast():
                 right = True
             case _:

@@ -203,12 +203,9 @@ class Program:
         count = self._thread_count(threads)
         workspace = self._take(inputs, outputs, count, holder)
         self._carry_out(workspace, inputs, outputs, seed, count)
-        failed = workspace.errors.any()
-        first = int(np.flatnonzero(workspace.errors)[0]) if failed else 0
-        self._give_back(workspace)
-        if failed:
-            label = self.artifact.steps[first].label
-            raise SpecViolation("IntegerDivideByZero", "a divisor is zero", where=label)
+        failed = self._give_back(workspace)
+        if failed is not None:
+            raise SpecViolation("IntegerDivideByZero", "a divisor is zero", where=failed)
         return outputs
 
     def profile(
@@ -251,12 +248,16 @@ class Program:
         workspace.use_threads(threads, self._alone)
         return workspace
 
-    def _give_back(self, workspace: _Workspace) -> None:
-        """A workspace for the next run. One whose run failed half-way never comes back."""
+    def _give_back(self, workspace: _Workspace) -> str | None:
+        """Keep a workspace for the next run, and say which step reported a violation first. A
+        workspace whose run ended in an exception is not kept."""
+        failed = None
         if workspace.errors.any():
+            failed = self.artifact.steps[int(np.flatnonzero(workspace.errors)[0])].label
             workspace.errors[:] = 0
         with self._lock:
             self._idle.append(workspace)
+        return failed
 
     # -- steps -----------------------------------------------------------------------------------
 

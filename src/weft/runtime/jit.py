@@ -28,14 +28,20 @@ def host_cpu() -> tuple[str, str, str]:
     return llvm.get_process_triple(), llvm.get_host_cpu_name(), features
 
 
-def fault_of(text: str) -> str | None:
-    """What is wrong with a module; None where LLVM understands it."""
+def fault_of(text: str, symbol: str) -> str | None:
+    """What is wrong with a module; None where LLVM understands it, it has the function, and it
+    calls nothing from outside."""
     _initialise()
     try:
-        llvm.parse_assembly(text).verify()
+        module = llvm.parse_assembly(text)
+        module.verify()
+        module.get_function(symbol)
     except RuntimeError as error:
         return " ".join(str(error).split())
-    return None
+    except NameError:
+        return f"there is no function @{symbol}"
+    outside = (f.name for f in module.functions if f.is_declaration)
+    return next((f"there is no function @{n}" for n in outside if not n.startswith("llvm.")), None)
 
 
 def compile_object(text: str, cpu: tuple[str, str, str] | None = None, level: int = 3) -> bytes:
@@ -86,7 +92,11 @@ class Library:
         builder.add_current_process()
         with _LOCK:
             _COUNT[0] += 1
-            self._tracker: Any = builder.link(jit, f"weft{_COUNT[0]}")
+            try:
+                self._tracker: Any = builder.link(jit, f"weft{_COUNT[0]}")
+            except RuntimeError as error:
+                why = " ".join(str(error).split())
+                raise InternalError(f"machine code cannot be linked: {why}") from None
 
     def address(self, symbol: str) -> int:
         return int(self._tracker[symbol])

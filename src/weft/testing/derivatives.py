@@ -89,7 +89,9 @@ def _along(
         inputs = list(arrays)
         for index, part in zip(chosen, direction, strict=True):
             inputs[index] = arrays[index] + distance * part
-        return _inner(seeds, _smooth(run(program, inputs, backend="reference", seed=seed)))
+        found = _smooth(run(program, inputs, backend="reference", seed=seed))
+        # The maximum of nothing is infinite, and stays so.
+        return _inner(seeds, [np.where(np.isfinite(array), array, 0) for array in found])
 
     def difference(distance: float) -> float:
         return (moved(distance) - moved(-distance)) / (2 * distance)

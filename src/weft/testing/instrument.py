@@ -12,7 +12,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from weft.driver.execute import check_inputs, run
+from weft.driver.execute import run
+from weft.driver.inputs import check_inputs
 from weft.foundation.errors import InternalError
 from weft.ptir.ir import Function, Instruction, Operand, Program, Ref
 from weft.ptir.literal import TensorLiteral

@@ -180,7 +180,7 @@ def _updated(x: Array, update: Array, starts: Sequence[Array]) -> Array:
 
 
 def _gathered(x: Array, index: Array, axis: int) -> Array:
-    places = list(np.indices(index.shape, sparse=True))
+    places: list[Array] = list(np.indices(index.shape, sparse=True))
     places[axis] = index
     return np.asarray(x[tuple(places)]).reshape(index.shape)
 

@@ -13,8 +13,8 @@ range; `Reduce` removes its axes and accumulates in `acc`, which is also its dty
 `Binary` and `Where` have one shape and one dtype (`Where`'s predicate is i1); nothing is cast or
 broadcast implicitly. `Gather` reads places that another value names; `Check` is its operand, of
 which every element must keep a rule; one that does not is a violation when the graph runs. `Words`
-are random bits, a function of a state. Storage types (fp8, bf16, f16, 4-bit) are computed as their reference meaning
-says: widened, computed, rounded back by each node.
+are random bits, a function of a state. Storage types (fp8, bf16, f16, 4-bit) are computed as their
+reference meaning says: widened, computed, rounded back by each node.
 
 Nodes are interned; a graph names its inputs and outputs and nothing else. Shapes may hold symbols
 when a graph is read from JSON; every later stage wants numbers.
@@ -457,7 +457,9 @@ class Reduce(Derived):
 class Opaque(Node):
     """One result of an op that is neither affine nor elementwise, carried whole.
 
-    `op` is the PTIR op itself, which this stage only hands on.
+    `op` is the PTIR op itself, or a record of `foundation.whole_ops`; this stage only hands it on.
+    A result with a `base` is that operand, but for elements that the op replaces. `pairs` are the
+    operands that are complex for the op, and `workspace` the bytes it needs for itself.
     """
 
     op: object
@@ -465,6 +467,9 @@ class Opaque(Node):
     result: int
     dtype: DType
     shape: Shape
+    base: int | None = None
+    workspace: int = 0
+    pairs: tuple[int, ...] = ()
 
 
 Leaf: TypeAlias = Input | Const | Iota
@@ -562,5 +567,5 @@ def _type_of(value: Any) -> tuple[DType, Shape]:
         case Reshape(x=x, shape=shape) | Expand(x=x, shape=shape) | View(x=x, shape=shape):
             return x.dtype, shape
         case _:
-            x: Value = value.x
-            return x.dtype, x.shape
+            operand: Value = value.x
+            return operand.dtype, operand.shape

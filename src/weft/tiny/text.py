@@ -191,7 +191,10 @@ def _form(value: Value, encode: Codec | None) -> tuple[str, Json, Json]:
         case Opaque(op=op, result=result):
             if encode is None:
                 raise Unimplemented(str(op), "writing it as JSON needs the codec of its ops")
-            return "Opaque", {}, {"op": encode(op), "result": result}
+            more = {} if value.base is None else {"base": value.base}
+            more |= {"workspace": value.workspace} if value.workspace else {}
+            more |= {"pairs": list(value.pairs)} if value.pairs else {}
+            return "Opaque", {}, {"op": encode(op), "result": result, **more}
         case _:
             kind, attrs = _movement(value)
             return "Movement", {"kind": kind}, attrs
@@ -350,7 +353,14 @@ class _Reader:
             raise Unimplemented("an opaque op", "reading it from JSON needs the codec of its ops")
         dtype, shape = self.types[output]
         return Opaque(
-            self.decode(attrs.take("op")), tuple(inputs), attrs.whole("result"), dtype, shape or ()
+            self.decode(attrs.take("op")),
+            tuple(inputs),
+            attrs.whole("result"),
+            dtype,
+            shape or (),
+            attrs.whole("base") if attrs.has("base") else None,
+            attrs.whole("workspace", 0),
+            attrs.wholes("pairs", ()),
         )
 
 

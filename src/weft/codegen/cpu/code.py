@@ -224,3 +224,13 @@ class Code:
             f"  {index} = phi i64 [ {start.text}, %{before} ], [ {following}, %{after} ]"
         )
         self.label(leave)
+
+    def when(self, pred: Val, body: Callable[[], None]) -> None:
+        """`body` where `pred`, a single i1, holds."""
+        self._count += 1
+        inside, leave = f"then{self._count}", f"done{self._count}"
+        self.line(f"br {pred}, label %{inside}, label %{leave}")
+        self.label(inside)
+        body()
+        self.line(f"br label %{leave}")
+        self.label(leave)

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from weft.codegen.cpu import ir
+from weft.codegen.cpu.accept import plan_refusals
+from weft.codegen.cpu.blocked import BlockedContraction
 from weft.codegen.cpu.elements import FUNCTIONS
 from weft.codegen.cpu.formats import supported
 from weft.codegen.cpu.from_region import lower_kernel
 from weft.codegen.cpu.tiling import tiling_of
 from weft.foundation.errors import Finding
 from weft.memory.ir import MemRef
-from weft.plan.ir import MapPlan, MmaPlan, Plan, RowPlan
+from weft.plan.ir import Plan
 from weft.region.ir import Binary, Kernel, Pattern, Tensor, Unary, walk
-
-MAX_LANES = 64
-MAX_UNROLL = 64
 
 
 def accepts(kernel: Kernel, tensors: dict[str, Tensor], plan: Plan) -> list[Finding]:
     """Why this kernel cannot be generated with this plan; nothing if it can."""
-    findings = [*_kernel_findings(kernel, tensors), *_plan_findings(plan)]
+    findings = _kernel_findings(kernel, tensors)
+    findings += [Finding("PlanRefused", "", why) for why in plan_refusals(kernel, plan)]
     return [Finding(f.code, f"kernel {kernel.name}", f.why, f.hint) for f in findings]
 
 
@@ -38,42 +38,11 @@ def _kernel_findings(kernel: Kernel, tensors: dict[str, Tensor]) -> list[Finding
     return list(dict.fromkeys(found))
 
 
-def _plan_findings(plan: Plan) -> list[Finding]:
-    if isinstance(plan, MmaPlan):
-        lanes = plan.vectorize.width if plan.vectorize else 1
-        numbers = {"warp_tile rows": plan.warp_tile[0], "warp_tile columns": plan.warp_tile[1]}
-        refused = _mma_refusals(plan)
-    elif isinstance(plan, MapPlan):
-        lanes, numbers, refused = plan.vector, {"unroll": plan.unroll}, []
-    elif isinstance(plan, RowPlan):
-        lanes, numbers, refused = plan.vector, {"accumulators": plan.accumulators}, []
-    else:
-        kind = type(plan).__name__
-        return [Finding("PlanNotSupported", "", f"the CPU has no template for {kind}")]
-    if not 1 <= lanes <= MAX_LANES or lanes & (lanes - 1):
-        refused.append(f"{lanes} lanes; a power of two up to {MAX_LANES} is needed")
-    refused += [
-        f"{name} is {value}; it must be from 1 to {MAX_UNROLL}"
-        for name, value in numbers.items()
-        if not 1 <= value <= MAX_UNROLL
-    ]
-    return [Finding("PlanRefused", "", why) for why in refused]
-
-
-def _mma_refusals(plan: MmaPlan) -> list[str]:
-    """GPU decisions in a plan that is to run on the CPU."""
-    refused = []
-    if plan.cluster != (1, 1):
-        refused.append("cluster is a GPU notion")
-    if plan.split_k != 1:
-        refused.append("split_k is not done on the CPU")
-    if plan.swap_ab:
-        refused.append("swap_ab is not done on the CPU")
-    return refused
-
-
 def lower(
     kernel: Kernel, tensors: dict[str, Tensor], refs: dict[str, MemRef], plan: Plan, name: str
 ) -> ir.Routine:
     """The loop nest of a kernel under a plan that `accepts` has nothing against."""
-    return lower_kernel(kernel, tensors, refs, tiling_of(kernel, refs, plan), name)
+    tiling = tiling_of(kernel, refs, plan)
+    if tiling.blocking is not None:
+        return BlockedContraction(kernel, tensors, refs, tiling).routine(name)
+    return lower_kernel(kernel, tensors, refs, tiling, name)

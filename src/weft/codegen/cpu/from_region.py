@@ -33,6 +33,7 @@ from weft.codegen.cpu.tiling import (
 )
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import InternalError
+from weft.foundation.functions import broken_rule
 from weft.foundation.index_expr import (
     Expr,
     Guard,
@@ -51,6 +52,7 @@ from weft.region.ir import (
     AxisIndex,
     Binary,
     Cast,
+    Check,
     Const,
     Fold,
     Kernel,
@@ -61,6 +63,7 @@ from weft.region.ir import (
     Select,
     Tensor,
     Unary,
+    Words,
     operands,
 )
 from weft.region.structure import buffers
@@ -74,10 +77,10 @@ UNROLLED, LANES, SERIAL, PARALLEL = (
 
 
 @dataclass
-class _Scope:
+class Scope:
     """A loop under construction: its statements, and the axes that are known inside it."""
 
-    parent: _Scope | None
+    parent: Scope | None
     var: str = ""
     count: int = 1
     kind: LoopKind = SERIAL
@@ -91,10 +94,10 @@ class _Scope:
         later."""
         return self.kind in (UNROLLED, LANES)
 
-    def chain(self) -> list[_Scope]:
+    def chain(self) -> list[Scope]:
         """The scopes from the outermost to this one."""
-        found: list[_Scope] = []
-        scope: _Scope | None = self
+        found: list[Scope] = []
+        scope: Scope | None = self
         while scope is not None:
             found.append(scope)
             scope = scope.parent
@@ -115,7 +118,7 @@ class _Scope:
             )
 
 
-_Body: TypeAlias = Callable[[_Scope, str], None]
+_Body: TypeAlias = Callable[[Scope, str], None]
 _Wrapper: TypeAlias = tuple[str, int, LoopKind]
 
 
@@ -128,10 +131,12 @@ def lower_kernel(
 ) -> ir.Routine:
     """The routine that computes `kernel`. Its buffers are `buffers(kernel)`, in that
     order."""
-    return _Lowering(kernel, tensors, refs, tiling).routine(name)
+    return Lowering(kernel, tensors, refs, tiling).routine(name)
 
 
-class _Lowering:
+class Lowering:
+    """The loop nest of one kernel, under construction."""
+
     def __init__(
         self,
         kernel: Kernel,
@@ -145,6 +150,7 @@ class _Lowering:
         self.tiling = tiling
         self.numbers = {tensor: i for i, tensor in enumerate(buffers(kernel))}
         self.lets = {let.name: let for let in kernel.body}
+        self.checks = [let.expr for let in kernel.body if isinstance(let.expr, Check)]
         self.reduced = reduced_axes(kernel)
         self.groups = _reduction_groups(kernel)
         self.packed: tuple[Expr, int] | None = None
@@ -161,12 +167,19 @@ class _Lowering:
             count, nest = self._tile_nest(outer, tiles, pieces)
             body.append(nest)
             pieces += count
-        arguments = self._buffer_args()
-        params = tuple(
+        return ir.Routine(
+            name, self._buffer_args(), pieces, tuple(body), self._params(), self._scratch(),
+            self._violations(),
+        )  # fmt: skip
+
+    def _params(self) -> tuple[ir.ParamArg, ...]:
+        return tuple(
             ir.ParamArg(p.name, self.numbers[p.tensor], p.element, p.low, p.high)
             for p in self.kernel.params
         )
-        return ir.Routine(name, arguments, pieces, tuple(body), params, self._scratch())
+
+    def _violations(self) -> tuple[tuple[str, str], ...]:
+        return tuple((c.code, broken_rule(c.rule, c.size)) for c in self.checks)
 
     def _scratch(self) -> tuple[tuple[DType, int], ...]:
         packing = self.tiling.packing
@@ -202,7 +215,7 @@ class _Lowering:
             places[name] = add(tile.start, scale(here, tile.extent))
             if not self._is_block(name):
                 places[name] = self._cut(name, places[name], tile, wrappers)
-        root = _Scope(None, kind=PARALLEL)
+        root = Scope(None, kind=PARALLEL)
         block = next((t for n, t in zip(outer, tiles, strict=True) if self._is_block(n)), None)
         if block is None:
             self._tile(root, places, wrappers)
@@ -225,7 +238,7 @@ class _Lowering:
             place = place + axis(wrappers[-1][0])
         return place
 
-    def _tile(self, base: _Scope, places: dict[str, Expr], wrappers: Sequence[_Wrapper]) -> None:
+    def _tile(self, base: Scope, places: dict[str, Expr], wrappers: Sequence[_Wrapper]) -> None:
         """Everything that is stored in one tile."""
         leaf = _open_tile(base, places, wrappers)
         self._stores(leaf)
@@ -236,7 +249,7 @@ class _Lowering:
 
     def _packed_rows(
         self,
-        root: _Scope,
+        root: Scope,
         places: dict[str, Expr],
         wrappers: Sequence[_Wrapper],
         block: Segment,
@@ -251,7 +264,7 @@ class _Lowering:
         self.packed = (start, width)
         rows = packing.rows_axis
         for segment in segments(block.extent, self.tiling.outer(rows)):
-            scope = _Scope(root, self._name(f"{_plain(rows)}t"), segment.count, SERIAL)
+            scope = Scope(root, self._name(f"{_plain(rows)}t"), segment.count, SERIAL)
             inner = list(wrappers)
             place = places[rows] + segment.start + axis(scope.var) * segment.extent
             place = self._cut(rows, place, segment, inner)
@@ -261,7 +274,7 @@ class _Lowering:
 
     def _pack(
         self,
-        root: _Scope,
+        root: Scope,
         places: dict[str, Expr],
         wrappers: Sequence[_Wrapper],
         columns: tuple[Expr, int],
@@ -302,7 +315,7 @@ class _Lowering:
 
     # -- statements ------------------------------------------------------------------------------
 
-    def _stores(self, leaf: _Scope) -> None:
+    def _stores(self, leaf: Scope) -> None:
         """Every output, in loops over the axes that are not known yet."""
         groups: dict[tuple[str, ...], list[Output]] = {}
         known = set(leaf.bindings())
@@ -315,7 +328,7 @@ class _Lowering:
             else:
                 self._store(outputs, leaf)
 
-    def _store(self, outputs: Iterable[Output], scope: _Scope, _: str = "") -> None:
+    def _store(self, outputs: Iterable[Output], scope: Scope, _: str = "") -> None:
         for output in outputs:
             self._emit(output.value, scope)
             home = self._home(self.lets[output.value].axes, scope)
@@ -325,7 +338,7 @@ class _Lowering:
             point = tuple(bindings[name] for name in self.lets[output.value].axes)
             home.body.append(ir.Store(self.numbers[output.tensor], address, output.value, point))
 
-    def _home(self, axes: Sequence[str], scope: _Scope) -> _Scope:
+    def _home(self, axes: Sequence[str], scope: Scope) -> Scope:
         """The outermost scope in which all these axes are known."""
         known: set[str] = set()
         for candidate in scope.chain():
@@ -334,7 +347,7 @@ class _Lowering:
                 return candidate
         raise InternalError(f"axes {axes} of a value are not all in loops")
 
-    def _emit(self, name: str, scope: _Scope) -> None:
+    def _emit(self, name: str, scope: Scope) -> None:
         """Make the value known in the scope, computing it as far outside as possible."""
         let = self.lets[name]
         home = self._home(let.axes, scope)
@@ -351,7 +364,7 @@ class _Lowering:
         home.names.add(name)
         home.body.append(self._statement(let, home))
 
-    def _statement(self, let: Let, scope: _Scope) -> ir.Stmt:
+    def _statement(self, let: Let, scope: Scope) -> ir.Stmt:
         match let.expr:
             case Read():
                 return self._load(let, let.expr, scope)
@@ -368,9 +381,15 @@ class _Lowering:
                 return ir.Let(let.name, let.dtype, fn, (lhs, rhs))
             case Select(pred=pred, x=x, y=y):
                 return ir.Let(let.name, let.dtype, "select", (pred, x, y))
+            case Check(x=x, rule=rule, size=size, element=element):
+                place = substitute(element, scope.bindings())
+                number = self.checks.index(let.expr)
+                return ir.Check(let.name, x, rule, size, number, place)
+            case Words(seed=seed, offset=offset, element=element):
+                return ir.Words(let.name, seed, offset, substitute(element, scope.bindings()))
         raise InternalError(f"no statement for {let.expr}")
 
-    def _load(self, let: Let, read: Read, scope: _Scope) -> ir.Load:
+    def _load(self, let: Let, read: Read, scope: Scope) -> ir.Load:
         bindings = scope.bindings()
         if self.packed is not None and let.name == self._packing().value:
             address = self._scratch_address(bindings, self.packed)
@@ -379,13 +398,15 @@ class _Lowering:
         guards = tuple(Guard(substitute(g.expr, bindings), g.size) for g in kept)
         index = tuple(substitute(e, bindings) for e in read.index)
         address = linear(index, self.refs[read.tensor].strides)
-        return ir.Load(let.name, self.numbers[read.tensor], address, guards, read.fill)
+        number = self.numbers[read.tensor]
+        return ir.Load(let.name, number, address, guards, read.fill, read.places)
 
     # -- reductions ------------------------------------------------------------------------------
 
-    def _reduce(self, let: Let, home: _Scope) -> None:
+    def _reduce(self, let: Let, home: Scope) -> None:
         """One loop for all reductions of the same group, around the tile loops they stand in."""
         group = self.groups[let.name]
+        self._emit_needed(group, home)
         tile, base = _reopen(home)
         reduction = self.lets[group[0]].expr
         if not isinstance(reduction, Reduce):
@@ -394,7 +415,7 @@ class _Lowering:
         opened: dict[str, ir.Init] = {}
         marker = len(base.body)
 
-        def accumulate(inner: _Scope, suffix: str) -> None:
+        def accumulate(inner: Scope, suffix: str) -> None:
             for name in group:
                 expr = self.lets[name].expr
                 if isinstance(expr, Reduce):
@@ -411,20 +432,36 @@ class _Lowering:
             home.names.add(name)
             home.body.append(ir.Finish(name, tuple(pending[name])))
 
-    def _init(self, acc: str, let: Let, inner: _Scope) -> ir.Init:
+    def _emit_needed(self, names: Sequence[str], home: Scope) -> None:
+        """Every reduction that a loop will read and that does not change in it, before the loop:
+        inside, its own loop would read what belongs to the one around it."""
+        known = set(home.bindings())
+        stack, seen = [o for name in names for o in operands(self.lets[name])], set[str]()
+        while stack:
+            needed = self.lets[stack.pop()]
+            if needed.name in seen:
+                continue
+            seen.add(needed.name)
+            if isinstance(needed.expr, Reduce | Fold) and set(needed.axes) <= known:
+                self._emit(needed.name, home)
+            else:
+                stack.extend(operands(needed))
+
+    def _init(self, acc: str, let: Let, inner: Scope) -> ir.Init:
         expr = let.expr
         if not isinstance(expr, Reduce):
             raise InternalError("only reductions have accumulators")
         return ir.Init(acc, let.dtype, expr.fn, _instances(inner))
 
-    def _fold(self, let: Let, fold: Fold, home: _Scope) -> None:
+    def _fold(self, let: Let, fold: Fold, home: Scope) -> None:
         """One loop for all results of a fold: its carries are accumulators that steps replace."""
+        self._emit_needed([let.name], home)
         tile, base = _reopen(home)
         opened: dict[str, ir.Init] = {}
         parts: dict[str, tuple[str, ...]] = {}
         marker = len(base.body)
 
-        def step(inner: _Scope, suffix: str) -> None:
+        def step(inner: Scope, suffix: str) -> None:
             accs = tuple(f"{let.name}.{carry.name}.{suffix}" for carry in fold.carries)
             parts[suffix] = accs
             for carry, acc in zip(fold.carries, accs, strict=True):
@@ -439,7 +476,7 @@ class _Lowering:
         base.body[marker:marker] = list(opened.values())
         self._merge(let, fold, tuple(parts.values()), home)
 
-    def _step(self, fold: Fold, inner: _Scope) -> None:
+    def _step(self, fold: Fold, inner: Scope) -> None:
         """The body of a fold, which depends on its carries and so stays where it is."""
         own = {carry.name for carry in fold.carries} | {let.name for let in fold.step}
         for let in fold.step:
@@ -448,9 +485,7 @@ class _Lowering:
                     self._emit(operand, inner)
             inner.body.append(self._statement(let, inner))
 
-    def _merge(
-        self, let: Let, fold: Fold, parts: tuple[tuple[str, ...], ...], home: _Scope
-    ) -> None:
+    def _merge(self, let: Let, fold: Fold, parts: tuple[tuple[str, ...], ...], home: Scope) -> None:
         """The carries, combined, under the names of the Lets that want them."""
         wanted = {
             other.expr.result: other.name
@@ -467,7 +502,7 @@ class _Lowering:
         merged = tuple(carry.merged for carry in fold.carries)
         home.body.append(ir.Merge(names, carries, parts, combine, merged))
 
-    def _scalar_let(self, let: Let, scope: _Scope) -> ir.Let:
+    def _scalar_let(self, let: Let, scope: Scope) -> ir.Let:
         made = self._statement(let, scope)
         if not isinstance(made, ir.Let):
             raise InternalError("a fold's combine reads memory")
@@ -475,10 +510,10 @@ class _Lowering:
 
     def _loop(
         self,
-        base: _Scope,
+        base: Scope,
         axes: Sequence[str],
         body: _Body,
-        tile: Sequence[_Scope] = (),
+        tile: Sequence[Scope] = (),
     ) -> None:
         """`body` in loops over `axes`, with the tile loops of `tile` opened again inside them."""
         lanes_taken = any(scope.kind is LANES for scope in (*base.chain(), *tile))
@@ -499,14 +534,14 @@ class _Lowering:
         for made in reversed(loops):
             made.close()
 
-    def _serial(self, parent: _Scope, name: str, size: int) -> _Scope:
+    def _serial(self, parent: Scope, name: str, size: int) -> Scope:
         var = self._name(_plain(name))
-        return _Scope(parent, var, size, SERIAL, {name: axis(var)})
+        return Scope(parent, var, size, SERIAL, {name: axis(var)})
 
     def _segment_body(
         self,
-        scope: _Scope,
-        tile: Sequence[_Scope],
+        scope: Scope,
+        tile: Sequence[Scope],
         cut: str | None,
         segment: Segment | None,
         body: _Body,
@@ -518,22 +553,22 @@ class _Lowering:
             place = constant(segment.start)
             if segment.count > 1:
                 var = self._name(f"{_plain(cut)}t")
-                scope = _Scope(scope, var, segment.count, SERIAL)
+                scope = Scope(scope, var, segment.count, SERIAL)
                 place = place + axis(var) * segment.extent
         for outer in tile:
-            scope = _Scope(scope, outer.var, outer.count, outer.kind, dict(outer.axes))
+            scope = Scope(scope, outer.var, outer.count, outer.kind, dict(outer.axes))
             scope.names = set(outer.names)
         if cut is not None and segment is not None and place is not None:
             if segment.unroll > 1:
                 var = f"{_plain(cut)}_u"
-                scope = _Scope(scope, var, segment.unroll, UNROLLED)
+                scope = Scope(scope, var, segment.unroll, UNROLLED)
                 place = place + axis(var) * segment.lanes
             if segment.lanes > 1:
                 var = f"{_plain(cut)}_l"
-                scope = _Scope(scope, var, segment.lanes, LANES)
+                scope = Scope(scope, var, segment.lanes, LANES)
                 place = place + axis(var)
             if scope is start:
-                scope = _Scope(scope, self._name(_plain(cut)), 1, UNROLLED)
+                scope = Scope(scope, self._name(_plain(cut)), 1, UNROLLED)
             scope.axes[cut] = place
         body(scope, suffix)
         for made in reversed([s for s in scope.chain() if s not in start.chain()]):
@@ -558,13 +593,13 @@ class _Lowering:
         return f"{stem}_{self.fresh}"
 
 
-def _open_tile(root: _Scope, places: dict[str, Expr], wrappers: Sequence[_Wrapper]) -> _Scope:
+def _open_tile(root: Scope, places: dict[str, Expr], wrappers: Sequence[_Wrapper]) -> Scope:
     """Scopes for the unrolled, then the lanes loops; an axis is known where its last variable
     is."""
     missing = dict(places)
     inside = {var for var, _, _ in wrappers}
 
-    def bind(scope: _Scope, known: set[str]) -> None:
+    def bind(scope: Scope, known: set[str]) -> None:
         for name, place in list(missing.items()):
             if axes_of(place) & inside <= known:
                 scope.axes[name] = place
@@ -573,13 +608,13 @@ def _open_tile(root: _Scope, places: dict[str, Expr], wrappers: Sequence[_Wrappe
     scope, known = root, set[str]()
     bind(scope, known)
     for var, count, kind in sorted(wrappers, key=lambda wrapper: wrapper[2] is LANES):
-        scope = _Scope(scope, var, count, kind)
+        scope = Scope(scope, var, count, kind)
         known.add(var)
         bind(scope, known)
     return scope
 
 
-def _reopen(home: _Scope) -> tuple[list[_Scope], _Scope]:
+def _reopen(home: Scope) -> tuple[list[Scope], Scope]:
     """The tile loops around a scope, closed so that a loop can come before what follows, and the
     scope outside them."""
     tile = [scope for scope in home.chain() if scope.is_tile]
@@ -589,7 +624,7 @@ def _reopen(home: _Scope) -> tuple[list[_Scope], _Scope]:
     return tile, base
 
 
-def _instances(inner: _Scope) -> tuple[tuple[str, int, LoopKind], ...]:
+def _instances(inner: Scope) -> tuple[tuple[str, int, LoopKind], ...]:
     """The loops that give an accumulator its instances."""
     return tuple((s.var, s.count, s.kind) for s in inner.chain() if s.is_tile)
 

@@ -1,7 +1,7 @@
 """The CPU dialect: a kernel as loops over statements. It is what LLVM IR is written from.
 
     Routine = name, buffers, scratch, pieces, body
-    Stmt    = For(var, start, stop, step, kind, body) | Load | Let | Store
+    Stmt    = For(var, start, stop, step, kind, body) | Load | LoadRun | Let | Check | Words | Store
             | Init | Accumulate | Finish             reductions
             | Current | Assign | Merge               folds
     kind    = parallel | serial | unrolled | lanes
@@ -19,8 +19,10 @@ updates the instance of the iteration it stands in; a loop that is not around it
 tree. A fold keeps several accumulators at once: `Current` reads the instance of this iteration,
 `Assign` replaces it, and `Merge` combines the instances of all of them pairwise by a body of its
 own, in the same fixed order. `Load` touches memory only where its guards hold, and gives `fill`
-elsewhere. `Store.point` says
-where the kernel's own axes stand at the moment of the store: it is what the domain proof reads.
+elsewhere; params of its address that `places` lists are values, kept inside their sizes. `Check`
+reports an element that breaks its rule in the error word, and goes on with one that does not.
+`Store.point` says where the kernel's own axes stand at the moment of the store: it is what the
+domain proof reads.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from typing import TypeAlias
 
 from weft.foundation.dtypes import DType
 from weft.foundation.index_expr import Expr, Guard, Index
+from weft.region.ir import Place
 
 Scalar: TypeAlias = bool | int | float | complex
 
@@ -59,14 +62,26 @@ class For:
 
 @dataclass(frozen=True)
 class Load:
-    """`name = buffer[address]`, or `fill` where a guard fails. `widened` dtypes are computed in
-    f32."""
+    """`name = buffer[address]`, or `fill` where a guard fails."""
 
     name: str
     buffer: int
     address: Expr
     guards: tuple[Guard, ...] = ()
     fill: Scalar | None = None
+    places: tuple[Place, ...] = ()
+
+
+@dataclass(frozen=True)
+class LoadRun:
+    """`name` in iteration i of the unrolled loop over `var` = `buffer[address + i]`: neighbours,
+    loaded together and used one by one."""
+
+    name: str
+    var: str
+    count: int
+    buffer: int
+    address: Expr
 
 
 @dataclass(frozen=True)
@@ -80,6 +95,28 @@ class Let:
     args: tuple[str, ...] = ()
     value: Scalar | None = None
     index: Expr | None = None
+
+
+@dataclass(frozen=True)
+class Check:
+    """`name = x`, reported as check `number` of the routine at `element` where it breaks `rule`."""
+
+    name: str
+    x: str
+    rule: str
+    size: int
+    number: int
+    element: Expr
+
+
+@dataclass(frozen=True)
+class Words:
+    """`name` = word `element` of the random stream of a state."""
+
+    name: str
+    seed: str
+    offset: str
+    element: Expr
 
 
 @dataclass(frozen=True)
@@ -150,9 +187,24 @@ class Store:
     address: Expr
     value: str
     point: Index
+    places: tuple[Place, ...] = ()
 
 
-Stmt: TypeAlias = For | Load | Let | Init | Accumulate | Finish | Current | Assign | Merge | Store
+Stmt: TypeAlias = (
+    For
+    | Load
+    | LoadRun
+    | Let
+    | Check
+    | Words
+    | Init
+    | Accumulate
+    | Finish
+    | Current
+    | Assign
+    | Merge
+    | Store
+)
 
 
 @dataclass(frozen=True)
@@ -187,6 +239,8 @@ class Routine:
     params: tuple[ParamArg, ...] = ()
     scratch: tuple[tuple[DType, int], ...] = ()
     """Memory of the thread: dtype and elements. Its buffer numbers follow those of `buffers`."""
+    checks: tuple[tuple[str, str], ...] = ()
+    """The violations that its checks report, by number: code and reason."""
 
     def dtype_of(self, buffer: int) -> DType:
         """The dtype of a buffer or scratch."""

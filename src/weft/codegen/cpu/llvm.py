@@ -17,10 +17,13 @@ from weft.codegen.cpu import ir
 from weft.codegen.cpu.code import Code, Val, multiples, number
 from weft.codegen.cpu.elements import Elements
 from weft.codegen.cpu.formats import compute_type, storage_type
+from weft.codegen.cpu.index_code import IndexCode, Lanes
 from weft.codegen.cpu.ir import LoopKind
-from weft.foundation.dtypes import SI64, DType, Kind
+from weft.codegen.cpu.philox import philox_word
+from weft.foundation.dtypes import SI64, UI32, DType, Kind
 from weft.foundation.errors import InternalError
-from weft.foundation.index_expr import Axis, Expr, FloorDiv, Guard, bounds, coefficient, constant
+from weft.foundation.index_expr import Expr, bounds, constant
+from weft.region.ir import Place
 
 Item = TypeVar("Item")
 _Carries: TypeAlias = tuple[Val, ...]
@@ -67,9 +70,7 @@ class _Emitter:
         self.code = Code()
         self.elements = Elements(self.code)
         self.formats = self.elements.formats
-        self.variables: dict[str, Val | int] = {}
-        self.ranges: dict[str, tuple[int, int]] = {}
-        self.lane_var: tuple[str, int] | None = None
+        self.indices = IndexCode(self.code)
         self.values: dict[tuple[str, tuple[tuple[str, int], ...]], Val] = {}
         self.defined: dict[str, tuple[str, ...]] = {}
         self.dtypes: dict[str, DType] = {}
@@ -103,8 +104,14 @@ class _Emitter:
                     self._for(stmt)
                 case ir.Load():
                     self._load(stmt)
+                case ir.LoadRun():
+                    self._load_run(stmt)
                 case ir.Let():
                     self._let(stmt)
+                case ir.Check():
+                    self._check(stmt)
+                case ir.Words():
+                    self._words(stmt)
                 case ir.Init():
                     self._init(stmt)
                 case ir.Accumulate():
@@ -125,16 +132,17 @@ class _Emitter:
         start, stop = loop.start.constant, loop.stop.constant
         if not (loop.start.is_constant and loop.stop.is_constant):
             raise InternalError("loop bounds are not constant")
-        self.ranges[loop.var] = (start, max(start, stop - 1))
+        indices = self.indices
+        indices.ranges[loop.var] = (start, max(start, stop - 1))
         if loop.kind is LoopKind.LANES:
-            self.lane_var = (loop.var, stop)
+            indices.lanes = Lanes(loop.var, stop)
             self._body(loop.body)
-            self.lane_var = None
+            indices.lanes = None
         elif loop.kind is LoopKind.UNROLLED:
             for value in range(start, stop, loop.step):
-                self.variables[loop.var] = value
+                indices.variables[loop.var] = value
                 self._body(loop.body)
-            del self.variables[loop.var]
+            del indices.variables[loop.var]
         else:
             self._counted(loop, start, stop)
 
@@ -145,11 +153,11 @@ class _Emitter:
             last = self.code.intrinsic("llvm.smin", Val("%last", "i64"), last)
 
         def body(index: Val) -> None:
-            self.variables[loop.var] = index
+            self.indices.variables[loop.var] = index
             self._body(loop.body)
 
         self.code.loop(first, last, loop.step, body)
-        del self.variables[loop.var]
+        del self.indices.variables[loop.var]
 
     def _parameter(self, parameter: ir.ParamArg) -> None:
         dtype = self.routine.buffers[parameter.buffer].dtype
@@ -162,80 +170,35 @@ class _Emitter:
             value = self.code.convert("sext" if dtype.is_signed else "zext", value, "i64")
         value = self.code.intrinsic("llvm.smax", value, number(parameter.low, "i64"))
         value = self.code.intrinsic("llvm.smin", value, number(parameter.high, "i64"))
-        self.variables[parameter.name] = value
-        self.ranges[parameter.name] = (parameter.low, parameter.high)
+        self.indices.variables[parameter.name] = value
+        self.indices.ranges[parameter.name] = (parameter.low, parameter.high)
 
     # -- names -----------------------------------------------------------------------------------
 
-    def _unrolled(self) -> dict[str, int]:
-        return {var: value for var, value in self.variables.items() if isinstance(value, int)}
-
     def _define(self, name: str, value: Val, dtype: DType) -> None:
-        here = self._unrolled()
+        here = self.indices.unrolled()
         self.defined[name] = tuple(here)
         self.values[name, tuple(here.items())] = value
         self.dtypes[name] = dtype
 
     def _value(self, name: str) -> Val:
-        here = self._unrolled()
+        here = self.indices.unrolled()
         key = tuple((var, here[var]) for var in self.defined[name])
         return self.values[name, key]
 
-    # -- index expressions -----------------------------------------------------------------------
-
-    def _index(self, expr: Expr, lane: int = 0) -> Val:
-        """The expression as a number, in the given lane."""
-        total = number(expr.constant, "i64")
-        known = expr.constant
-        parts: list[Val] = []
-        for term, factor in expr.terms:
-            value = self._term(term, lane)
-            if isinstance(value, int):
-                known += factor * value
-            else:
-                scaled = self.code.binary("mul", value, number(factor, "i64"))
-                parts.append(value if factor == 1 else scaled)
-        total = number(known, "i64")
-        for part in parts:
-            total = part if total.text == "0" else self.code.binary("add", total, part)
-        return total
-
-    def _term(self, term: object, lane: int) -> Val | int:
-        if isinstance(term, FloorDiv):
-            return self._floordiv(term, lane)
-        name: str = term.name  # type: ignore[attr-defined]
-        if self.lane_var is not None and name == self.lane_var[0]:
-            return lane
-        return self.variables[name]
-
-    def _floordiv(self, term: FloorDiv, lane: int) -> Val:
-        code = self.code
-        value = self._index(term.value, lane)
-        divisor = number(term.divisor, "i64")
-        low, _ = bounds(term.value, self.ranges)
-        if low >= 0:
-            return code.binary("udiv", value, divisor)
-        quotient = code.binary("sdiv", value, divisor)
-        rest = code.binary("srem", value, divisor)
-        below = code.compare("icmp slt", rest, number(0, "i64"))
-        return code.binary("sub", quotient, code.convert("zext", below, "i64"))
-
-    def _step(self, expr: Expr) -> int | None:
-        """How far the expression moves from lane to lane; None when it is not the same
-        everywhere."""
-        if self.lane_var is None:
-            return 0
-        name = self.lane_var[0]
-        for term, _ in expr.terms:
-            if isinstance(term, FloorDiv) and _mentions(term.value, name):
-                return None
-        return coefficient(expr, name)
-
     # -- memory ----------------------------------------------------------------------------------
+
+    def _select(self, places: tuple[Place, ...]) -> None:
+        """Make values known as params of the next addresses."""
+        found = {p.param: (self._value(p.value), p.size, self.dtypes[p.value]) for p in places}
+        self.indices.select(
+            {name: (value, size, dtype.is_signed) for name, (value, size, dtype) in found.items()}
+        )
 
     def _load(self, load: ir.Load) -> None:
         dtype = self.routine.dtype_of(load.buffer)
         kind = storage_type(dtype)
+        self._select(load.places)
         if load.guards:
             value = self._guarded(load, dtype, kind)
         else:
@@ -244,60 +207,68 @@ class _Emitter:
             )
         self._define(load.name, value, dtype)
 
+    def _load_run(self, run: ir.LoadRun) -> None:
+        """Vectors of neighbours, taken apart: multiply-adds can use a lane where it is."""
+        dtype = self.routine.dtype_of(run.buffer)
+        kind, variables = storage_type(dtype), self.indices.variables
+        width = max(1, 16 // dtype.storage_bytes)
+        for start in range(0, run.count, width):
+            lanes = min(width, run.count - start)
+            lanes = lanes if lanes & (lanes - 1) == 0 else 1
+            for first in range(start, min(start + width, run.count), lanes):
+                place = self.indices.value(run.address + first)
+                pointer = self.code.pointer(self.pointers[run.buffer], kind, place)
+                loaded = self.code.load(kind, pointer, lanes, dtype.storage_bytes)
+                value = self.formats.from_storage(loaded, dtype)
+                for lane in range(lanes):
+                    variables[run.var] = first + lane
+                    part = self.code.lane(value, lane) if lanes > 1 else value
+                    self._define(run.name, part, dtype)
+        del variables[run.var]
+
     def _plain_load(self, buffer: int, address: Expr, kind: str, dtype: DType) -> Val:
-        code, base = self.code, self.pointers[buffer]
-        step, align = self._step(address), dtype.storage_bytes
-        lanes = self.lane_var[1] if self.lane_var else 1
-        if step == 0 or lanes == 1:
-            return code.load(kind, code.pointer(base, kind, self._index(address)), 1, align)
-        if step == 1:
-            return code.load(kind, code.pointer(base, kind, self._index(address)), lanes, align)
+        code, base, indices = self.code, self.pointers[buffer], self.indices
+        step, align = indices.step(address), dtype.storage_bytes
+        lanes = indices.lane_count
+        if step in (0, 1) or lanes == 1:
+            place = code.pointer(base, kind, indices.value(address))
+            return code.load(kind, place, lanes if step == 1 else 1, align)
         parts = [
-            code.load(kind, code.pointer(base, kind, self._index(address, lane)), 1, align)
+            code.load(kind, code.pointer(base, kind, indices.value(address, lane)), 1, align)
             for lane in range(lanes)
         ]
         return code.gather_lanes(parts)
 
     def _guarded(self, load: ir.Load, dtype: DType, kind: str) -> Val:
         """Lane by lane: where a guard fails, element 0 is read instead and `fill` is the value."""
-        code, base = self.code, self.pointers[load.buffer]
-        varies = any(self._step(e) != 0 for e in (load.address, *(g.expr for g in load.guards)))
-        lanes = self.lane_var[1] if self.lane_var and varies else 1
+        code, base, indices = self.code, self.pointers[load.buffer], self.indices
+        varies = any(indices.step(e) != 0 for e in (load.address, *(g.expr for g in load.guards)))
+        lanes = indices.lane_count if varies else 1
         fill = _number(load.fill, dtype)
         parts = []
         for lane in range(lanes):
-            inside = self._inside(load.guards, lane)
-            address = code.select(inside, self._index(load.address, lane), number(0, "i64"))
+            inside = indices.inside(load.guards, lane)
+            address = code.select(inside, indices.value(load.address, lane), number(0, "i64"))
             raw = code.load(kind, code.pointer(base, kind, address), 1, dtype.storage_bytes)
             parts.append(code.select(inside, self.formats.from_storage(raw, dtype), fill))
         return code.gather_lanes(parts) if lanes > 1 else parts[0]
 
-    def _inside(self, guards: tuple[Guard, ...], lane: int) -> Val:
-        found: Val | None = None
-        for guard in guards:
-            value = self._index(guard.expr, lane)
-            # One unsigned comparison says both that it is not negative and that it is small enough.
-            holds = self.code.compare("icmp ult", value, number(guard.size, "i64"))
-            found = holds if found is None else self.code.binary("and", found, holds)
-        if found is None:
-            raise InternalError("a guarded load without guards")
-        return found
-
     def _store(self, store: ir.Store) -> None:
-        code = self.code
+        code, indices = self.code, self.indices
         dtype = self.routine.dtype_of(store.buffer)
         kind, base, align = storage_type(dtype), self.pointers[store.buffer], dtype.storage_bytes
+        self._select(store.places)
         value = self.formats.to_storage(self._value(store.value), dtype)
-        step = self._step(store.address)
-        if self.lane_var is None or (step == 0 and value.lanes == 1):
-            code.store(value, code.pointer(base, kind, self._index(store.address)), align)
+        step = indices.step(store.address)
+        if indices.lanes is None or (step == 0 and value.lanes == 1):
+            code.store(value, code.pointer(base, kind, indices.value(store.address)), align)
             return
-        value = code.spread(value, self.lane_var[1])
+        value = code.spread(value, indices.lane_count)
         if step == 1:
-            code.store(value, code.pointer(base, kind, self._index(store.address)), align)
+            code.store(value, code.pointer(base, kind, indices.value(store.address)), align)
             return
         for lane in range(value.lanes):
-            place = code.pointer(base, kind, self._index(store.address, lane))
+            place = code.pointer(base, kind, indices.value(store.address, lane))
             code.store(code.lane(value, lane), place, align)
 
     # -- computing -------------------------------------------------------------------------------
@@ -310,34 +281,65 @@ class _Emitter:
         else:
             args = [self._value(name) for name in let.args]
             source = self.dtypes[let.args[-1]]
-            if let.fn == "div" and source.is_integer:
-                self._report_zero(args[1])
             value = self.elements.apply(let.fn, args, source, let.dtype)
         self._define(let.name, value, let.dtype)
 
     def _index_value(self, expr: Expr, dtype: DType) -> Val:
         """An index expression as a value; where it cannot leave the range of the dtype, there is
         nothing to saturate."""
-        low, high = bounds(expr, self.ranges)
-        step = self._step(expr)
+        indices = self.indices
+        low, high = bounds(expr, indices.ranges)
+        step = indices.step(expr)
         if dtype.is_integer and dtype.lowest <= low and high <= dtype.highest and step is not None:
-            first, scalar = self._index(expr), compute_type(dtype)
+            first, scalar = indices.value(expr), compute_type(dtype)
             value = first if scalar == "i64" else self.code.convert("trunc", first, scalar)
-            if step == 0 or self.lane_var is None:
+            if step == 0 or indices.lanes is None:
                 return value
-            return self.code.binary("add", value, multiples(step, scalar, self.lane_var[1]))
-        lanes = self.lane_var[1] if self.lane_var and step != 0 else 1
-        parts = [self._index(expr, lane) for lane in range(lanes)]
+            return self.code.binary("add", value, multiples(step, scalar, indices.lane_count))
+        lanes = indices.lane_count if step != 0 else 1
+        parts = [indices.value(expr, lane) for lane in range(lanes)]
         value = self.code.gather_lanes(parts) if lanes > 1 else parts[0]
         return self.formats.cast(value, SI64, dtype)
 
-    def _report_zero(self, divisor: Val) -> None:
-        """Note a division by zero in the error word; the caller raises it."""
+    def _check(self, check: ir.Check) -> None:
+        """The value, with what breaks the rule noted in the error word and replaced."""
+        code, x, dtype = self.code, self._value(check.x), self.dtypes[check.x]
+        zero = number(0, x.scalar, x.lanes)
+        match check.rule:
+            case "inside":
+                broken = self._outside(x, check.size, dtype)
+            case "nonzero":
+                broken = code.compare("icmp eq", x, zero)
+            case _:
+                broken = code.compare("icmp slt", x, zero)
+        some = code.intrinsic_scalar("llvm.vector.reduce.or", broken) if x.lanes > 1 else broken
+        code.when(some, lambda: self._report(check, broken))
+        safe = number(1 if check.rule == "nonzero" else 0, x.scalar, x.lanes)
+        self._define(check.name, code.select(broken, safe, x), dtype)
+
+    def _outside(self, x: Val, size: int, dtype: DType) -> Val:
+        """Whether an index is not in [0, size)."""
+        if size > dtype.highest:
+            return self.code.compare("icmp slt", x, number(0, x.scalar, x.lanes))
+        return self.code.compare("icmp uge", x, number(size, x.scalar, x.lanes))
+
+    def _report(self, check: ir.Check, broken: Val) -> None:
+        """The least of (check, element) over all threads is kept, and the run is told to stop."""
         code = self.code
-        zero = code.compare("icmp eq", divisor, number(0, divisor.scalar, divisor.lanes))
-        for lane in range(divisor.lanes):
-            one = code.convert("zext", code.lane(zero, lane), "i64")
-            code.line(f"{code.fresh()} = atomicrmw umax ptr %error, {one} monotonic")
+        for lane in range(broken.lanes):
+            element = self.indices.value(check.element, lane)
+            key = code.binary("or", element, number(check.number << 48, "i64"))
+            key = code.select(code.lane(broken, lane), key, number(-1, "i64"))
+            code.line(f"{code.fresh()} = atomicrmw umin ptr %error, {key} monotonic")
+        slot = code.pointer("%error", "ptr", number(1, "i64"))
+        flag = code.load("ptr", slot, 1, 8)
+        code.line(f"store atomic i64 1, {flag} monotonic, align 8")
+
+    def _words(self, words: ir.Words) -> None:
+        element = self._index_value(words.element, SI64)
+        state = (self._value(words.seed), self._value(words.offset))
+        value = self.code.function("philox", philox_word, element, *state)
+        self._define(words.name, self.code.convert("trunc", value, "i32"), UI32)
 
     # -- accumulators ----------------------------------------------------------------------------
 
@@ -355,7 +357,7 @@ class _Emitter:
     def _place(self, accumulator: _Accumulator) -> list[int | None]:
         """The instance meant here; None for loops that are not around."""
         unrolled = [v for v, _, kind in accumulator.init.loops if kind is LoopKind.UNROLLED]
-        here = self._unrolled()
+        here = self.indices.unrolled()
         return [here.get(var) for var in unrolled]
 
     def _slot(self, accumulator: _Accumulator) -> str:
@@ -402,7 +404,7 @@ class _Emitter:
     def _is_around(self, accumulator: _Accumulator) -> bool:
         """Whether the accumulator's lanes are the lanes of a loop around this place."""
         lane_vars = [v for v, _, kind in accumulator.init.loops if kind is LoopKind.LANES]
-        return self.lane_var is not None and self.lane_var[0] in lane_vars
+        return self.indices.lanes is not None and self.indices.lanes.var in lane_vars
 
     def _reduced(self, accumulator: _Accumulator) -> Val:
         """The instances as a tree, then the lanes, likewise."""
@@ -468,12 +470,3 @@ def _identity(fn: str, dtype: DType) -> bool | int | float:
     if dtype.kind is Kind.BOOL:
         return fn == "min"
     return dtype.lowest if fn == "max" else dtype.highest
-
-
-def _mentions(expr: Expr, name: str) -> bool:
-    return any(
-        term.name == name
-        if isinstance(term, Axis)
-        else isinstance(term, FloorDiv) and _mentions(term.value, name)
-        for term, _ in expr.terms
-    )

@@ -25,6 +25,7 @@ from weft.foundation.dtypes import BY_NAME, DType
 from weft.foundation.errors import SpecViolation
 from weft.foundation.index_expr import Guard, constant
 from weft.foundation.index_text import parse_expr, parse_guard, parse_index
+from weft.region.ir import Place
 
 # -- printing ------------------------------------------------------------------------------------
 
@@ -43,6 +44,7 @@ def print_routine(routine: ir.Routine) -> str:
         lines.append(f"scratch {dtype}[{elements}]")
     for p in routine.params:
         lines.append(f"param ${p.name} = b{p.buffer}[{p.element}] in {p.low}..{p.high}")
+    lines += [f"reports {code}: {why}" for code, why in routine.checks]
     lines += _block(routine.body, 0)
     return "\n".join(lines) + "\n"
 
@@ -71,7 +73,9 @@ def _line(stmt: Stmt) -> str:
             condition = (
                 f" if {' and '.join(map(str, guards))} else {_scalar(fill)}" if guards else ""
             )
-            return f"load {name} = b{buffer}[{address}]{condition}"
+            return f"load {name} = b{buffer}[{address}]{condition}{_places(stmt.places)}"
+        case ir.LoadRun(name=name, var=var, count=count, buffer=buffer, address=address):
+            return f"run {name} over {var}={count} = b{buffer}[{address}]"
         case ir.Let(name=name, dtype=dtype):
             return f"let {name}:{dtype} = {_expression(stmt)}"
         case ir.Init(acc=acc, dtype=dtype, fn=fn, loops=loops, start=start):
@@ -91,7 +95,18 @@ def _line(stmt: Stmt) -> str:
             lists = [", ".join(part) for part in (names, carries, merged)]
             return f"merge {lists[0]} of {lists[1]} from {sets} as {lists[2]}"
         case ir.Store(buffer=buffer, address=address, value=value, point=point):
-            return f"store b{buffer}[{address}] = {value} at [{', '.join(map(str, point))}]"
+            where = f"at [{', '.join(map(str, point))}]{_places(stmt.places)}"
+            return f"store b{buffer}[{address}] = {value} {where}"
+        case ir.Check(name=name, x=x, rule=rule, size=size, number=number, element=element):
+            return f"check {name} = {x} {rule} {size} number {number} at {element}"
+        case ir.Words(name=name, seed=seed, offset=offset, element=element):
+            return f"words {name} = {seed}, {offset} at {element}"
+
+
+def _places(places: tuple[Place, ...]) -> str:
+    if not places:
+        return ""
+    return " where " + ", ".join(f"${p.param} = {p.value} below {p.size}" for p in places)
 
 
 def _expression(let: ir.Let) -> str:
@@ -144,9 +159,9 @@ class _Parser:
             if head is None:
                 self.fail("expected 'routine NAME pieces=N'")
             buffers, scratch = tuple(self._buffers()), tuple(self._scratch())
-            params = tuple(self._params())
+            params, checks = tuple(self._params()), tuple(self._checks())
             body = self._block(top=True)
-            found.append(ir.Routine(head[1], buffers, int(head[2]), body, params, scratch))
+            found.append(ir.Routine(head[1], buffers, int(head[2]), body, params, scratch, checks))
         return found
 
     def _buffers(self) -> Iterator[ir.BufferArg]:
@@ -160,6 +175,14 @@ class _Parser:
     def _params(self) -> Iterator[ir.ParamArg]:
         while m := self.match(r"param \$([\w.]+) = b(\d+)\[(\d+)\] in (-?\d+)\.\.(-?\d+)"):
             yield ir.ParamArg(m[1], *(int(m[i]) for i in range(2, 6)))
+
+    def _checks(self) -> Iterator[tuple[str, str]]:
+        while m := self.match(r"reports (\w+): (.+)"):
+            yield m[1], m[2]
+
+    def _places(self, text: str | None) -> tuple[Place, ...]:
+        found = re.findall(r"\$([\w.]+) = ([\w.]+) below (\d+)", text or "")
+        return tuple(Place(name, value, int(size)) for name, value, size in found)
 
     def _block(self, *, top: bool = False) -> tuple[Stmt, ...]:
         found: list[Stmt] = []
@@ -181,15 +204,23 @@ class _Parser:
         if m := self.match(rf"({kinds}) ([\w.]+) in (.+?)\.\.(.+?)(?: by (\d+))? \{{"):
             start, stop = parse_expr(m[3]), parse_expr(m[4])
             return ir.For(m[2], start, stop, int(m[5] or 1), LoopKind(m[1]), self._block())
-        if m := self.match(r"load ([\w.]+) = b(\d+)\[(.+?)\](?: if (.+) else (\S+))?"):
+        if m := self.match(r"load ([\w.]+) = b(\d+)\[(.+?)\](?: if (.+) else (\S+))?( where .+)?"):
             guards: tuple[Guard, ...] = ()
             if m[4]:
                 guards = tuple(parse_guard(part) for part in m[4].split(" and "))
             fill = self._scalar(m[5]) if m[4] else None
-            return ir.Load(m[1], int(m[2]), parse_expr(m[3]), guards, fill)
-        if m := self.match(r"store b(\d+)\[(.+?)\] = ([\w.]+) at \[(.*)\]"):
+            places = self._places(m[6])
+            return ir.Load(m[1], int(m[2]), parse_expr(m[3]), guards, fill, places)
+        if m := self.match(r"run ([\w.]+) over ([\w.]+)=(\d+) = b(\d+)\[(.+)\]"):
+            return ir.LoadRun(m[1], m[2], int(m[3]), int(m[4]), parse_expr(m[5]))
+        if m := self.match(r"store b(\d+)\[(.+?)\] = ([\w.]+) at \[(.*)\]( where .+)?"):
             point = parse_index(m[4].split(", ")) if m[4] else ()
-            return ir.Store(int(m[1]), parse_expr(m[2]), m[3], point)
+            return ir.Store(int(m[1]), parse_expr(m[2]), m[3], point, self._places(m[5]))
+        if m := self.match(r"check (\S+) = (\S+) (\w+) (\d+) number (\d+) at (.+)"):
+            element = parse_expr(m[6])
+            return ir.Check(m[1], m[2], m[3], int(m[4]), int(m[5]), element)
+        if m := self.match(r"words (\S+) = (\S+), (\S+) at (.+)"):
+            return ir.Words(m[1], m[2], m[3], parse_expr(m[4]))
         if m := self.match(r"let ([\w.]+):(\w+) = (.+)"):
             return self._let(m[1], self._dtype(m[2]), m[3])
         return self._accumulation()

@@ -8,7 +8,8 @@ same along the reduced axis, where the unrolled vectors are independent partial 
 `MmaPlan` gives a register tile: `warp_tile` = rows x columns. `vectorize.axis` says which columns
 the lanes carry: those of the result (n), or those that are summed (k), which suits a single row.
 With B in `cache`, a piece first copies the columns of B that it needs into scratch, one after the
-other, and then computes `tile[0]` rows with them.
+other, and then computes `tile[0]` rows with them. With A and B in `cache`, a piece is a block of
+`tile[0]` rows and `tile[1]` columns, and both operands are packed, `tile[2]` of the sum at a time.
 """
 
 from __future__ import annotations
@@ -55,6 +56,19 @@ class Packing:
 
 
 @dataclass(frozen=True)
+class Blocking:
+    """A contraction in blocks of both operands: what one piece computes, and the register tile."""
+
+    block_rows: int
+    block_columns: int
+    depth: int
+    """How much of the summed axes is packed at a time."""
+    rows: int
+    columns: int
+    lanes: int
+
+
+@dataclass(frozen=True)
 class Tiling:
     """The tiles of every axis, and which axis the lanes run along."""
 
@@ -62,6 +76,7 @@ class Tiling:
     outer_tiles: dict[str, AxisTiling]
     inner_tiles: dict[str, AxisTiling]
     packing: Packing | None = None
+    blocking: Blocking | None = None
 
     def outer(self, axis: str) -> AxisTiling:
         return self.outer_tiles.get(axis, AxisTiling())
@@ -124,6 +139,10 @@ def _matrix_tiling(kernel: Kernel, plan: MmaPlan) -> Tiling:
         outer[roles.m[-1]] = AxisTiling(rows, 1)
     if along_k:
         return Tiling(roles.k[-1], outer, {roles.k[-1]: AxisTiling(1, lanes)})
+    if {cached.tensor for cached in plan.cache} == {"A", "B"}:
+        block_rows, block_columns, depth = plan.tile
+        blocking = Blocking(block_rows, block_columns, depth, rows, columns, lanes)
+        return Tiling(roles.n[-1], {}, {}, blocking=blocking)
     packing = None
     if roles.m and any(cached.tensor == "B" for cached in plan.cache):
         packing = Packing(roles.rhs, roles.m[-1], max(rows, plan.tile[0]), roles.n[-1])

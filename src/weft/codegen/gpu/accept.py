@@ -11,13 +11,16 @@ from weft.foundation.dtypes import I1, DType
 from weft.foundation.errors import Finding
 from weft.region.ir import (
     Binary,
+    Check,
     Fold,
     Kernel,
     Let,
     Pattern,
+    Read,
     Reduce,
     Tensor,
     Unary,
+    Words,
     operands,
     walk,
 )
@@ -66,6 +69,12 @@ def _dtypes(kernel: Kernel) -> dict[str, DType]:
 
 def _function(let: Let, dtypes: Mapping[str, DType]) -> Iterator[Finding]:
     match let.expr:
+        case Read(places=places) if places:
+            yield refuse("GatherNotSupported", "GPU kernels do not read where data says yet")
+        case Check():
+            yield refuse("CheckNotSupported", "GPU kernels do not report broken rules yet")
+        case Words():
+            yield refuse("RandomNotSupported", "GPU kernels do not make random numbers yet")
         case Unary(fn=fn) | Binary(fn=fn):
             source = dtypes[operands(let)[0]]
             if source in HELD and not supports(fn, source):

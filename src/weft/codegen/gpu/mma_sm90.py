@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.matmul import Problem, Refs, Refusal, Source, analyse
+from weft.codegen.gpu.mma_fields import field_refusals
 from weft.codegen.gpu.mma_place import Place, locate, offset, present
 from weft.codegen.gpu.scalar import (
     BLOCK,
@@ -41,7 +42,6 @@ from weft.codegen.gpu.sm90_layout import (
 from weft.codegen.gpu.swizzle import Major, operand_offset
 from weft.foundation.dtypes import F32
 from weft.foundation.errors import Finding, SpecViolation
-from weft.plan.epilogue import epilogue_names
 from weft.plan.ir import MmaPlan
 from weft.region.ir import Kernel
 from weft.target.target import Target
@@ -55,12 +55,10 @@ def accepts(kernel: Kernel, refs: Refs, plan: MmaPlan, target: Target) -> list[F
         problem = analyse(kernel, refs)
     except Refusal as refusal:
         return [refusal.finding]
-    found = list(refusals(Sm90Layout(problem, plan, target.limits.units), target))
-    steps = epilogue_names(kernel)
-    if plan.epilogue not in ((), steps):
-        why = f"the plan's epilogue is {plan.epilogue}, the kernel's is {steps}"
-        found.append(Finding("PlanField", "", why))
-    return found
+    return [
+        *refusals(Sm90Layout(problem, plan, target.limits.units), target),
+        *field_refusals(kernel, plan),
+    ]
 
 
 def build(kernel: Kernel, refs: Refs, plan: MmaPlan, target: Target, name: str) -> ir.Kernel:

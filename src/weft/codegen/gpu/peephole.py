@@ -13,19 +13,38 @@ from dataclasses import replace
 from typing import Final
 
 from weft.foundation.dtypes import BF16, F16, F32, DType
-from weft.region.ir import Binary, Const, Kernel, Let, Unary
+from weft.region.ir import Binary, Check, Const, Kernel, Let, Unary
 
 _DTYPES: Final = frozenset({F32, F16, BF16})
 
 
 def recognise(kernel: Kernel) -> Kernel:
-    """The kernel with spelled-out functions by their names."""
+    """The kernel with spelled-out functions by their names. Divisors are checked by divisions."""
+    kernel = _without_divisor_checks(kernel)
     lets = {let.name: let for let in kernel.body}
     body = []
     for let in kernel.body:
         x = _gelu_of(let, lets) if let.dtype in _DTYPES else None
         body.append(let if x is None else replace(let, expr=Unary("gelu", x)))
     return replace(kernel, body=tuple(body))
+
+
+def _without_divisor_checks(kernel: Kernel) -> Kernel:
+    checks = {
+        let.name: let.expr.x
+        for let in kernel.body
+        if isinstance(let.expr, Check) and let.expr.rule == "nonzero"
+    }
+    if not checks:
+        return kernel
+    kept = (let for let in kernel.body if let.name not in checks)
+    return replace(kernel, body=tuple(_dividing_by(let, checks) for let in kept))
+
+
+def _dividing_by(let: Let, checks: Mapping[str, str]) -> Let:
+    if isinstance(let.expr, Binary) and let.expr.rhs in checks:
+        return replace(let, expr=replace(let.expr, rhs=checks[let.expr.rhs]))
+    return let
 
 
 def _gelu_of(let: Let, lets: Mapping[str, Let]) -> str | None:

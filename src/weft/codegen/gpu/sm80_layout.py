@@ -168,17 +168,6 @@ def _fields(layout: Sm80Layout) -> Iterator[Finding]:
         yield _refuse("PlanField", f"vectorize={plan.vectorize} is not 16 bytes along n.i.i")
     if plan.arch != "sm80" or plan.roles != "single":
         yield _refuse("PlanField", f"arch={plan.arch} with roles={plan.roles} is not this template")
-    if plan.algo_choice.get("matmul", "implicit_gemm") != "implicit_gemm":
-        yield _refuse("PlanField", f"algo_choice.matmul={plan.algo_choice['matmul']} is not built")
-    for hint, value in plan.layout_hints.items():
-        if value not in (True, "row"):
-            yield _refuse("PlanField", f"layout_hints.{hint}={value} is not built")
-    for cached in plan.cache:
-        if cached.where != "smem" or not cached.pingpong:
-            yield _refuse("PlanField", f"{cached.tensor} must be cached in smem, double-buffered")
-    for edge in plan.local_edges:
-        if edge.buffer != "reg":
-            yield _refuse("PlanField", f"the edge to {edge.to} can only be kept in registers")
     yield from _schedule(layout)
 
 

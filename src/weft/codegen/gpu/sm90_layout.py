@@ -231,17 +231,6 @@ def _unused_fields(plan: MmaPlan) -> Iterator[Finding]:
             yield _refuse("PlanField", f"{name}={value} has no effect in the SM90 template")
     if plan.arch != "sm90":
         yield _refuse("PlanField", f"arch={plan.arch} is not this template's")
-    if plan.algo_choice.get("matmul", "implicit_gemm") != "implicit_gemm":
-        yield _refuse("PlanField", f"algo_choice.matmul={plan.algo_choice['matmul']} is not built")
-    for hint, value in plan.layout_hints.items():
-        if value not in (True, "row"):
-            yield _refuse("PlanField", f"layout_hints.{hint}={value} is not built")
-    for cached in plan.cache:
-        if cached.where != "smem" or not cached.pingpong:
-            yield _refuse("PlanField", f"{cached.tensor} must be cached in smem, double-buffered")
-    for edge in plan.local_edges:
-        if edge.buffer != "reg":
-            yield _refuse("PlanField", f"the edge to {edge.to} can only be kept in registers")
 
 
 def _tile_refusals(layout: Sm90Layout) -> Iterator[Finding]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from weft.core_ir import suggest
 from weft.core_ir.instructions import data_of, wholes
 from weft.core_ir.literals import Unreadable
 from weft.core_ir.rules.checks import Attributes, Rule, positive_dims
@@ -54,7 +53,7 @@ def const_tensor(attributes: Attributes, types: Sequence[TensorType], opcode: st
             "E4005",
             f"the shape {show_shape(shape)} takes {math.prod(shape)} elements in "
             f"{len(shape)} levels of lists, the data are {held[0]} in one",
-            f"{suggest.nearest_shape(held[0], shape)} for these data",
+            f"write {math.prod(shape)} numbers, one list for each axis",
         )
     raise SpecViolation(
         "E3010",

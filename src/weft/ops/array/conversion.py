@@ -18,9 +18,7 @@ from weft.ops.graph.arena import Arena
 from weft.ops.graph.context import current, default_arena
 from weft.ops.numbers import is_number, number, widest
 from weft.ops.promotion import DEFAULTS
-from weft.ops.session import Handle, Session
 from weft.ops.tensor import Tensor, from_array
-from weft.ops.lines import user_line
 
 __all__ = ["from_dlpack"]
 
@@ -49,7 +47,7 @@ def converted(obj: Any, dtype: DType | None, device: str | None, copy: bool | No
         return Tensor(home(device).constant(number(obj, wanted)))
     if isinstance(obj, Sequence) and _holds_tensors(obj):
         return _stacked(obj, dtype, device)
-    array = _as_array(obj)
+    array = as_array(obj)
     if copy is False and (isinstance(obj, Sequence) or dtype not in (None, as_dtype(array.dtype))):
         raise _must_copy(f"{type(obj).__name__} as {dtype or 'a tensor'}")
     written = _is_written_in_python(obj)
@@ -96,7 +94,8 @@ def _stacked(items: Sequence[Any], dtype: DType | None, device: str | None) -> T
     return made if dtype is None else made.astype(dtype)
 
 
-def _as_array(obj: Any) -> Array:
+def as_array(obj: Any) -> Array:
+    """An array of numbers; a sentence where it is none."""
     try:
         array = np.asarray(obj)
     except (ValueError, TypeError, RuntimeError, BufferError) as error:

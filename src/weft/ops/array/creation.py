@@ -18,7 +18,7 @@ from weft.ops.array.operands import given, taken
 from weft.ops.calls import public
 from weft.ops.lines import user_line
 from weft.ops.numbers import Number, is_number, number, widest
-from weft.ops.promotion import DEFAULT_FLOAT, DEFAULTS
+from weft.ops.promotion import DEFAULT_FLOAT, DEFAULT_INTEGER, DEFAULTS
 from weft.ops.session import Handle, Session
 from weft.ops.tensor import Tensor, tensor_method
 
@@ -68,9 +68,7 @@ def _filled(shape: Shape, value: Number, dtype: DType, device: str | None) -> Te
 
 
 @public
-def full(
-    shape: Any, fill_value: Number, *, dtype: Any = None, device: str | None = None
-) -> Tensor:
+def full(shape: Any, fill_value: Number, *, dtype: Any = None, device: str | None = None) -> Tensor:
     """The same number everywhere."""
     if isinstance(fill_value, Tensor) and not fill_value.shape:
         value = fill_value if dtype is None else fill_value.astype(dtype)
@@ -148,17 +146,13 @@ def arange(
     given_numbers = [first, last, step]
     if not all(is_number(n) and not isinstance(n, complex) for n in given_numbers):
         raise UserError(f"start, stop and step must be real numbers, not {tuple(given_numbers)}")
-    wanted = DEFAULTS[max(int, widest(given_numbers), key=_is_float)]
-    wanted = wanted if dtype is None else dtype_named(dtype)
+    natural = DEFAULT_FLOAT if widest(given_numbers) is float else DEFAULT_INTEGER
+    wanted = natural if dtype is None else dtype_named(dtype)
     size = _steps(first, last, step)
     session = Session(home(device), user_line())
     if all(isinstance(n, int) for n in given_numbers) and wanted.is_integer:
         return session.export(_counted(session, int(first), int(step), size, wanted))
     return session.export(_spaced(session, float(first), float(step), size, F64).cast(wanted))
-
-
-def _is_float(kind: type) -> bool:
-    return kind is float
 
 
 def _steps(first: float, last: float, step: float) -> int:
@@ -190,8 +184,9 @@ def _wrapped(value: int, dtype: DType) -> int:
     return bits - (1 << 64) if dtype.is_signed and bits >> 63 else bits
 
 
-def _spaced(session: Session, first: Any, step: Any, size: int, dtype: DType) -> Handle:
-    return session.iota(dtype, (size,), 0) * step + first
+def _spaced(session: Session, first: Number, step: Number, size: int, dtype: DType) -> Handle:
+    steps = session.iota(dtype, (size,), 0)
+    return steps * step + first
 
 
 @public
@@ -211,7 +206,7 @@ def linspace(
         raise UserError(f"start and stop must be numbers, not {start!r} and {stop!r}")
     if num < 0:
         raise OutOfRange("InvalidAttributeValue", f"num is {num}, but must not be negative")
-    kind = max(float, widest([start, stop]), key=lambda k: k is complex)
+    kind = complex if widest([start, stop]) is complex else float
     wanted = DEFAULTS[kind] if dtype is None else dtype_named(dtype)
     wide = CF64 if kind is complex or wanted.is_complex else F64
     parts = num - 1 if endpoint else num
@@ -220,7 +215,9 @@ def linspace(
     if endpoint and num > 1:
         last = session.iota(SI64, (num,), 0).compare("equal", num - 1)
         result = last.select(session.full(stop, wide, (num,)), result)
-    return session.export(result.real().cast(wanted) if _drops(wide, wanted) else result.cast(wanted))
+    return session.export(
+        result.real().cast(wanted) if _drops(wide, wanted) else result.cast(wanted)
+    )
 
 
 def _drops(wide: DType, wanted: DType) -> bool:
@@ -246,7 +243,7 @@ def eye(
     dtype: Any = None,
     device: str | None = None,
 ) -> Tensor:
-    """A matrix with ones on diagonal `k` (above the main one where positive) and zeros elsewhere."""
+    """A matrix with ones on diagonal `k` (above the main one where positive), zeros elsewhere."""
     shape = shape_of((n_rows, n_rows if n_cols is None else n_cols))
     session = Session(home(device), user_line())
     wanted = dtype_named(dtype or DEFAULT_FLOAT)

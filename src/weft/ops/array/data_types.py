@@ -13,11 +13,36 @@ from typing import Any, Final
 
 import ml_dtypes
 
-from weft.foundation.dtypes import ALL, BF16, BY_NAME, CF32, CF64, COMPLEX, F16, F32, F64, FLOATS
-from weft.foundation.dtypes import FP8_E4M3 as float8_e4m3
-from weft.foundation.dtypes import FP8_E5M2 as float8_e5m2
-from weft.foundation.dtypes import I1, INTEGERS, SI4, SI8, SI16, SI32, SI64, SIGNED
-from weft.foundation.dtypes import UI4, UI8, UI16, UI32, UI64, UNSIGNED, DType, as_dtype
+from weft.foundation.dtypes import (
+    ALL,
+    BF16,
+    BY_NAME,
+    CF32,
+    CF64,
+    COMPLEX,
+    F16,
+    F32,
+    F64,
+    FLOATS,
+    FP8_E4M3,
+    FP8_E5M2,
+    I1,
+    INTEGERS,
+    SI4,
+    SI8,
+    SI16,
+    SI32,
+    SI64,
+    SIGNED,
+    UI4,
+    UI8,
+    UI16,
+    UI32,
+    UI64,
+    UNSIGNED,
+    DType,
+    as_dtype,
+)
 from weft.foundation.errors import SpecViolation, UserError
 from weft.ops.arithmetic import as_tensor
 from weft.ops.array.operands import given, taken
@@ -27,9 +52,9 @@ from weft.ops.promotion import DEFAULTS, beside, promoted
 from weft.ops.tensor import Tensor, tensor_method
 
 __all__ = [
-    "astype", "bfloat16", "bool", "can_cast", "complex128", "complex64", "finfo", "float16",
-    "float32", "float64", "float8_e4m3", "float8_e5m2", "iinfo", "int16", "int32", "int4", "int64",
-    "int8", "isdtype", "result_type", "uint16", "uint32", "uint4", "uint64", "uint8",
+    "astype", "bfloat16", "bool", "can_cast", "complex64", "complex128", "finfo", "float8_e4m3",
+    "float8_e5m2", "float16", "float32", "float64", "iinfo", "int4", "int8", "int16", "int32",
+    "int64", "isdtype", "result_type", "uint4", "uint8", "uint16", "uint32", "uint64",
 ]  # fmt: skip
 
 bool = I1  # noqa: A001
@@ -37,6 +62,7 @@ int4, int8, int16, int32, int64 = SI4, SI8, SI16, SI32, SI64
 uint4, uint8, uint16, uint32, uint64 = UI4, UI8, UI16, UI32, UI64
 float16, bfloat16, float32, float64 = F16, BF16, F32, F64
 complex64, complex128 = CF32, CF64
+float8_e4m3, float8_e5m2 = FP8_E4M3, FP8_E5M2
 
 STANDARD: Final[dict[str, DType]] = {
     "bool": I1, "int8": SI8, "int16": SI16, "int32": SI32, "int64": SI64, "uint8": UI8,
@@ -45,8 +71,8 @@ STANDARD: Final[dict[str, DType]] = {
 }  # fmt: skip
 """The dtypes of the standard."""
 _NAMES = STANDARD | {
-    "int4": SI4, "uint4": UI4, "float16": F16, "bfloat16": BF16, "float8_e4m3": float8_e4m3,
-    "float8_e5m2": float8_e5m2,
+    "int4": SI4, "uint4": UI4, "float16": F16, "bfloat16": BF16, "float8_e4m3": FP8_E4M3,
+    "float8_e5m2": FP8_E5M2,
 }  # fmt: skip
 KINDS: Final[dict[str, frozenset[DType]]] = {
     "bool": frozenset({I1}),
@@ -169,7 +195,7 @@ def finfo(type: Any, /) -> FloatInfo:
     dtype = {CF32: F32, CF64: F64}.get(dtype, dtype)
     if not dtype.is_float:
         raise SpecViolation("DTypeNotSupported", f"{dtype} is no float", "use iinfo for integers")
-    found = ml_dtypes.finfo(dtype.numpy)
+    found: Any = ml_dtypes.finfo(dtype.numpy)  # type: ignore[no-untyped-call]
     return FloatInfo(
         dtype.bits,
         float(found.eps),

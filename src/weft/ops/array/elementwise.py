@@ -130,9 +130,15 @@ def square(x: Tensor, /) -> Tensor:
 
 
 @tensor_method
+@public
 def sign(x: Tensor, /) -> Tensor:
     """-1, 0 or 1; of a complex number its direction."""
-    return unary("sign", x)
+    value = as_tensor(x)
+    if not value.dtype.is_complex:
+        return unary("sign", value)
+    handle = taken(value)
+    zero = handle.session.full(0, handle.dtype, handle.shape)
+    return given(handle.compare("equal", zero).select(zero, handle.sign()), x)
 
 
 @tensor_method
@@ -152,8 +158,8 @@ def minimum(x1: TensorLike, x2: TensorLike, /) -> Tensor:
 def clip(
     x: Tensor,
     /,
-    min: TensorLike | None = None,  # noqa: A002
-    max: TensorLike | None = None,  # noqa: A002
+    min: TensorLike | None = None,
+    max: TensorLike | None = None,
 ) -> Tensor:
     """`x`, but `min` where it is less and `max` where it is more; None is no bound."""
     result = positive(x)

@@ -3,12 +3,14 @@ Integers are converted to the default float first, but for `pow`."""
 
 from __future__ import annotations
 
-from weft.ops.arithmetic import TensorLike, binary, unary
+from weft.ops.arithmetic import TensorLike, as_tensor, binary, unary
+from weft.ops.array.operands import given, taken
+from weft.ops.calls import public
 from weft.ops.tensor import Tensor, tensor_method
 
 __all__ = [
     "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cos", "cosh", "exp", "expm1",
-    "hypot", "log", "log10", "log1p", "log2", "logaddexp", "pow", "sin", "sinh", "sqrt", "tan",
+    "hypot", "log", "log1p", "log2", "log10", "logaddexp", "pow", "sin", "sinh", "sqrt", "tan",
     "tanh",
 ]  # fmt: skip
 
@@ -46,9 +48,14 @@ def exp(x: Tensor, /) -> Tensor:
 
 
 @tensor_method
+@public
 def expm1(x: Tensor, /) -> Tensor:
-    """`exp(x) - 1`, accurate where `x` is small."""
-    return unary("expm1", x, floating=True)
+    """`exp(x) - 1`, accurate where `x` is small. A complex result has no real part of -0."""
+    value = as_tensor(x)
+    if not value.dtype.is_complex:
+        return unary("expm1", value, floating=True)
+    result = taken(value).expm1()
+    return given((result.real() + 0.0).complex(result.imag()), x)
 
 
 @tensor_method

@@ -24,7 +24,7 @@ from weft.ops.array.selection import Places, Point, Selection, Span, adds_axis, 
 from weft.ops.calls import public
 from weft.ops.numbers import is_number, number
 from weft.ops.promotion import promoted
-from weft.ops.session import Handle, Session
+from weft.ops.session import Handle
 from weft.ops.tensor import Tensor, from_array, tensor_method
 
 __all__ = ["take", "take_along_axis"]
@@ -123,7 +123,7 @@ def from_the_front(indices: Handle, size: Dim) -> Handle:
     unsigned = indices.dtype.is_integer and not indices.dtype.is_signed
     narrow = indices.dtype.bits < 32 or indices.dtype is SI32
     indices = indices.cast(SI32 if narrow else SI64)
-    if unsigned or not isinstance(size, int) or indices.rank and 0 in indices.shape:
+    if unsigned or not isinstance(size, int) or (indices.rank and 0 in indices.shape):
         return indices
     if size > SI32.highest:
         indices = indices.cast(SI64)
@@ -133,7 +133,7 @@ def from_the_front(indices: Handle, size: Dim) -> Handle:
 def _linear(positions: list[Handle], sizes: list[Dim]) -> Handle:
     """Positions on several axes as one on the axes taken together. Where one is out of range the
     whole is -1, which the gather rejects."""
-    shape = reduce(broadcast_shapes, [p.shape for p in positions], ())
+    shape = reduce(broadcast_shapes, [p.shape for p in positions])
     wide = [p.cast(SI64).broadcast_to(shape) for p in positions]
     place, valid = wide[0], _in_range(wide[0], sizes[0])
     for position, size in zip(wide[1:], sizes[1:], strict=True):

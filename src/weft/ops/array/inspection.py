@@ -60,6 +60,6 @@ class NamespaceInfo:
 
 
 @public
-def __array_namespace_info__() -> NamespaceInfo:
+def __array_namespace_info__() -> NamespaceInfo:  # noqa: N807
     """What the namespace can do."""
     return NamespaceInfo()

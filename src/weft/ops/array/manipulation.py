@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import reduce
 from typing import Any
@@ -138,9 +137,7 @@ def _permute_dims_method(x: Tensor, /, *axes: Any) -> Tensor:
 
 @tensor_method
 @public
-def moveaxis(
-    x: Tensor, source: int | Sequence[int], destination: int | Sequence[int], /
-) -> Tensor:
+def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence[int], /) -> Tensor:
     """`x` with some axes at other positions and the rest in order."""
     value = taken(x)
     origin, target = axes_of(source, value.rank), axes_of(destination, value.rank)
@@ -171,8 +168,9 @@ def roll(
     axis the flattened tensor is rolled."""
     value = taken(x)
     if axis is None:
-        flat = value.reshape((math.prod(known(d, "a size of x") for d in value.shape),))
-        return given(_rolled(flat, *_tuple(shift), 0).reshape(value.shape), x)
+        if not isinstance(shift, int):
+            raise UserError("several shifts need as many axes")
+        return given(_rolled(value.reshape((-1,)), shift, 0).reshape(value.shape), x)
     axes = [normalise_axis(at, value.rank) for at in _tuple(axis)]
     shifts = _tuple(shift) * (len(axes) if isinstance(shift, int) else 1)
     if len(shifts) != len(axes):

@@ -77,11 +77,13 @@ def _in_place(function: Callable[..., Tensor], symbol: str) -> Callable[..., Any
     return public(operator)
 
 
-for _name, _function in _ARITHMETIC.items():
-    setattr(Tensor, f"__{_name}__", _forward(_function))
-    setattr(Tensor, f"__r{_name}__", _reflected(_function))
-    setattr(Tensor, f"__i{_name}__", _in_place(_function, f"i{_name}"))
-for _name, _function in _COMPARISONS.items():
-    setattr(Tensor, f"__{_name}__", _forward(_function))
-for _name, _function in _UNARY.items():
-    setattr(Tensor, f"__{_name}__", _function)
+def install() -> None:
+    """Give `Tensor` its operators."""
+    for name, function in _ARITHMETIC.items():
+        setattr(Tensor, f"__{name}__", _forward(function))
+        setattr(Tensor, f"__r{name}__", _reflected(function))
+        setattr(Tensor, f"__i{name}__", _in_place(function, f"i{name}"))
+    for name, function in _COMPARISONS.items():
+        setattr(Tensor, f"__{name}__", _forward(function))
+    for name, function in _UNARY.items():
+        setattr(Tensor, f"__{name}__", function)

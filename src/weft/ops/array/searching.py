@@ -14,9 +14,9 @@ from weft.foundation.dtypes import I1, SI64
 from weft.foundation.errors import OutOfRange, SpecViolation, UserError
 from weft.ops.arithmetic import TensorLike, as_tensor, broadcast_shapes, listed, matched
 from weft.ops.array.data_types import result_type
+from weft.ops.array.linear_algebra import in_common_dtype
 from weft.ops.array.manipulation import axes_of
 from weft.ops.array.operands import given, taken
-from weft.ops.array.linear_algebra import in_common_dtype
 from weft.ops.array.reading import read
 from weft.ops.calls import public
 from weft.ops.graph.context import current
@@ -51,9 +51,7 @@ def _extreme(name: str, x: Handle, axis: int | None, keepdims: bool) -> Handle:
     if x.shape[at] == 0:
         raise OutOfRange("ShapeMismatch", f"x {listed(x.shape)} has no elements along axis {at}")
     flat = axis is None
-    found = x.session.emit(
-        name, x, axis=at, keepdims=keepdims and not flat, output_dtype=SI64
-    )
+    found = x.session.emit(name, x, axis=at, keepdims=keepdims and not flat, output_dtype=SI64)
     return found.reshape((1,) * rank) if flat and keepdims else found
 
 

@@ -24,6 +24,7 @@ from weft.foundation.dims import Dim, Shape
 from weft.foundation.dtypes import I1
 from weft.foundation.errors import OutOfRange, SpecViolation, UserError
 from weft.ops.arithmetic import listed
+from weft.ops.array.conversion import as_array
 from weft.ops.array.reading import read
 from weft.ops.tensor import Tensor
 
@@ -118,32 +119,31 @@ def _items(key: Any) -> tuple[Any, ...]:
 def _item(item: Any) -> Any:
     """An entry of an index expression: None, `...`, a slice, an int, or an array or tensor of
     integers or booleans."""
-    if item is None or item is Ellipsis or isinstance(item, slice | Tensor):
-        found = item
-    elif isinstance(item, bool | np.bool_):
+    if item is None or item is Ellipsis or isinstance(item, slice):
+        return item
+    if isinstance(item, bool | np.bool_):
         return np.asarray(bool(item))
-    elif isinstance(item, list | np.ndarray):
-        found = np.asarray(item) if len(np.shape(item)) == 0 or np.size(item) else _empty(item)
-    elif hasattr(item, "__index__"):
+    if isinstance(item, Tensor | np.ndarray | list):
+        return _array_item(item)
+    if hasattr(item, "__index__"):
         return operator.index(item)
-    else:
-        raise UserError(
-            f"a tensor cannot be indexed with a {type(item).__name__}; integers, slices, ..., "
-            "None, and tensors of integers or booleans can"
-        )
-    if isinstance(found, Tensor | np.ndarray) and not _is_mask(found) and not _is_whole(found):
+    raise UserError(
+        f"a tensor cannot be indexed with a {type(item).__name__}; integers, slices, ..., None, "
+        "and tensors of integers or booleans can"
+    )
+
+
+def _array_item(item: Any) -> Any:
+    array = as_array(item) if isinstance(item, list) else item
+    if isinstance(item, list) and not array.size:
+        return array.astype(np.int64)
+    if not _is_mask(array) and not _is_whole(array):
         raise SpecViolation(
             "DTypeNotSupported",
-            f"the index is of dtype {found.dtype}, but integers or booleans are wanted",
+            f"the index is of dtype {array.dtype}, but integers or booleans are wanted",
             "convert it with astype",
         )
-    return found
-
-
-def _empty(item: Any) -> NDArray[Any]:
-    """An empty list has no dtype of its own."""
-    array = np.asarray(item)
-    return array if isinstance(item, np.ndarray) else array.astype(np.int64)
+    return array
 
 
 def _is_mask(item: Any) -> bool:

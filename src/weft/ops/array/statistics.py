@@ -22,9 +22,7 @@ from weft.ops.promotion import as_float
 from weft.ops.session import Handle
 from weft.ops.tensor import Tensor, tensor_method
 
-__all__ = [
-    "cumulative_prod", "cumulative_sum", "max", "mean", "min", "prod", "std", "sum", "var",
-]  # fmt: skip
+__all__ = ["cumulative_prod", "cumulative_sum", "max", "mean", "min", "prod", "std", "sum", "var"]
 
 Axes = int | Sequence[int] | None
 
@@ -43,9 +41,7 @@ def summed(x: Handle, axes: Sequence[int], keepdims: bool, dtype: DType) -> Hand
     return _accumulated("reduce_sum", x, axes, keepdims, dtype)
 
 
-def _accumulated(
-    name: str, x: Handle, axes: Sequence[int], keepdims: bool, dtype: DType
-) -> Handle:
+def _accumulated(name: str, x: Handle, axes: Sequence[int], keepdims: bool, dtype: DType) -> Handle:
     """A sum or product in a dtype. A wider dtype of the same kind is the accumulator itself; all
     others are converted first."""
     source = x.dtype
@@ -71,9 +67,7 @@ def sum(  # noqa: A001
 
 @tensor_method
 @public
-def prod(
-    x: Tensor, /, *, axis: Axes = None, dtype: Any = None, keepdims: bool = False
-) -> Tensor:
+def prod(x: Tensor, /, *, axis: Axes = None, dtype: Any = None, keepdims: bool = False) -> Tensor:
     """The product; of no elements, 1."""
     value = taken(x)
     wanted = total_dtype(value.dtype, dtype)

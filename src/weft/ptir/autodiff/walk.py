@@ -47,6 +47,20 @@ ControlRule: TypeAlias = Callable[[ControlFlow], tuple[list[Term], WayBack]]
 """The results of the instruction that takes its place, and the way back through it."""
 
 
+class NoGradient(Unimplemented):
+    """A gradient that cannot be taken, with the reason and the place."""
+
+    def __init__(self, mnemonic: str, reason: str, place: str) -> None:
+        super().__init__(f"the gradient of {mnemonic}", f"{reason}; at {place}")
+
+
+def _reason(error: SpecViolation | Unimplemented) -> str:
+    if isinstance(error, SpecViolation):
+        return error.why
+    named = error.op.startswith("the gradient of ")
+    return error.reason if named else f"{error.op}: {error.reason}"
+
+
 class Calculus:
     """What the walks through the bodies of one program share."""
 
@@ -144,13 +158,11 @@ class Walk:
         self.tape.line = self.calculus.shop.line(self.body, instruction)
         try:
             action()
+        except NoGradient:
+            raise
         except (SpecViolation, Unimplemented) as error:
-            why = error.why if isinstance(error, SpecViolation) else f"{error.op}: {error.reason}"
-            if " in function @" in why or " in region ^" in why:
-                raise
             place = self.calculus.shop.program.place(self.body, instruction)
-            name = f"the gradient of {instruction.op.mnemonic}"
-            raise Unimplemented(name, f"{why}, at {place}") from None
+            raise NoGradient(instruction.op.mnemonic, _reason(error), place) from None
 
     # -- the way back ----------------------------------------------------------------------------
 

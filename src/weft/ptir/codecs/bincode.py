@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 
 from weft.foundation import limits
@@ -270,6 +270,11 @@ _LAYOUTS = {
 }
 
 
+@cache
+def _members(enum: type[WireEnum]) -> tuple[WireEnum, ...]:
+    return tuple(enum)
+
+
 class Reader:
     """Takes values off a byte string."""
 
@@ -292,14 +297,13 @@ class Reader:
         return value
 
     def tag(self, count: int = 2**32, what: str = "tag") -> int:
-        value: int = self.unpack("<I")
+        value = int.from_bytes(self.take(4), "little")
         if value >= count:
             raise self.bad(f"{value} is not a {what}")
         return value
 
     def size(self) -> int:
-        value: int = self.unpack("<Q")
-        return value
+        return int.from_bytes(self.take(8), "little")
 
     def flag(self) -> bool:
         value = self.unpack("<B")
@@ -397,7 +401,7 @@ class Reader:
         return TensorLiteral(self.spec(), self.take(self.size()))
 
     def member(self, enum: type[WireEnum]) -> Any:
-        members = list(enum)
+        members = _members(enum)
         return members[self.tag(len(members), enum.__name__)]
 
     def scalar(self) -> ScalarLiteral:

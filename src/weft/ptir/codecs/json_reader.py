@@ -13,6 +13,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NoReturn, TypeVar
 
 from weft.foundation import limits
@@ -122,7 +123,10 @@ def _object(
     for name in fields:
         if name not in value:
             raise _bad(path, f"the field {name!r} is missing")
-    unknown = [name for name in value if name not in fields and name not in optional]
+    if len(value) > len(fields):
+        unknown = [name for name in value if name not in fields and name not in optional]
+    else:
+        unknown = []
     if unknown:
         more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
         place = path or "program"
@@ -182,21 +186,26 @@ def _float(value: Json, path: str) -> float:
 
 def _variant(value: Json, path: str) -> tuple[str, Json]:
     """An externally tagged enum: its tag and its content."""
+    if isinstance(value, dict) and len(value) == 1:
+        ((tag, content),) = value.items()
+        return tag, content
     if isinstance(value, str):
         return value, None
-    if not isinstance(value, dict) or len(value) != 1:
-        raise _bad(path, f"expected one tagged variant but found {_describe(value)}")
-    ((tag, content),) = value.items()
-    return tag, content
+    raise _bad(path, f"expected one tagged variant but found {_describe(value)}")
 
 
 def _enum(value: Json, path: str, enum: type[WireEnum]) -> Any:
-    for member in enum:
-        if member.value == value:
-            return member
+    found = _members(enum).get(value) if isinstance(value, str) else None
+    if found is not None:
+        return found
     names = ", ".join(str(member.value) for member in enum)
-    found = _quoted(value) if isinstance(value, str) else _describe(value)
-    raise _bad(path, f"{found} is not one of {names}")
+    shown = _quoted(value) if isinstance(value, str) else _describe(value)
+    raise _bad(path, f"{shown} is not one of {names}")
+
+
+@cache
+def _members(enum: type[WireEnum]) -> dict[str, WireEnum]:
+    return {str(member.value): member for member in enum}
 
 
 def _program_in(data: Json) -> Program:
@@ -278,6 +287,8 @@ def _op_in(data: Json, path: str) -> Op:
         return cls()
     if cls.newtype:
         ((name, kind),) = schema.items()
+        if isinstance(kind, Choice):
+            return _chosen(tag, _enum(content, path, kind.enum))
         values = {name: _value_in(kind, content, path)}
     else:
         optional = tuple(n for n, k in schema.items() if isinstance(k, Maybe | Attributes))
@@ -291,6 +302,12 @@ def _op_in(data: Json, path: str) -> Op:
             for name, kind in schema.items()
         }
     return cls(**values)
+
+
+@cache
+def _chosen(wire_name: str, choice: WireEnum) -> Op:
+    """An op whose one attribute is a choice: most of a program's are the same few."""
+    return BY_WIRE_NAME[wire_name](*[choice])
 
 
 def _operand_in(data: Json, path: str) -> Operand:

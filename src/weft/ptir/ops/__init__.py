@@ -16,6 +16,7 @@ from weft.ptir.ops import (
     quantisation,
     random,
     reduction,
+    scheduling,
     tuples,
     window,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "quantisation",
     "random",
     "reduction",
+    "scheduling",
     "tuples",
     "window",
 ]

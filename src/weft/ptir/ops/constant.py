@@ -35,7 +35,8 @@ class Constant(Op):
 class CustomCall(Op):
     """A fused kernel that a backend provides under a name. The declared output type is
     authoritative. Targets that Weft knows become ops of their own when a program is read; what is
-    left here is carried, verified by its declared type, and Unimplemented when it runs."""
+    left here is carried, verified by its declared type, and Unimplemented when it runs. Names that
+    begin with `weft.` are Weft's own: a target among them that it does not know does not verify."""
 
     operands = ("*args",)
 

@@ -368,14 +368,14 @@ class Pow(BinaryFunction):
     dtypes = {"lhs": NUMBERS, "rhs": NUMBERS}
 
     def derivatives(self, lhs: Term, rhs: Term, out: Term) -> tuple[Term, Term]:
-        """The derivative by `lhs` is 0 for the power 0, that by `rhs` for the base 0, as long as
-        the power has no negative part."""
-        zero = lhs.like(0)
-        by_lhs = rhs * lhs.pow(rhs - 1)
-        by_rhs = out * lhs.log()
+        """The base 0 has the derivative 0 for the power 0; the one by the power is 0 there as well,
+        unless the power has a negative real part."""
+        # Where a derivative is 0, the base 1 stands in for 0: then those of higher order exist too.
+        base, one = lhs.compare(0, "equal"), lhs.like(1)
         part = rhs.real() if rhs.dtype.is_complex else rhs
-        vanishes = lhs.compare(0, "equal").minimum(part.compare(0, "greater_equal"))
-        return zero.where(rhs.compare(0, "equal"), by_lhs), zero.where(vanishes, by_rhs)
+        flat = one.where(base.minimum(rhs.compare(0, "equal")), lhs)
+        vanishing = one.where(base.minimum(part.compare(0, "greater_equal")), lhs)
+        return rhs * flat.pow(rhs - 1), out * vanishing.log()
 
 
 @extension_op("fmod")

@@ -20,6 +20,7 @@ from weft.foundation import numeric
 from weft.foundation.axes import normalise_axes, normalise_axis
 from weft.foundation.dtypes import ANY, INDICES, NUMBERS, ORDERED, SI64, DType, as_dtype
 from weft.foundation.errors import SpecViolation
+from weft.foundation.whole_ops import combined_at
 from weft.ptir.op import Array, EvalContext, Op, core_op
 from weft.ptir.ops.along import take_along
 from weft.ptir.ops.movement import window_at, window_fits
@@ -157,24 +158,11 @@ _DEFINED: Mapping[ScatterFn, frozenset[DType]] = {
     ScatterFn.MIN: ORDERED,
     ScatterFn.REPLACE: ANY,
 }
-_AT: Mapping[ScatterFn, Any] = {
-    ScatterFn.ADD: np.add,
-    ScatterFn.MAX: np.maximum,
-    ScatterFn.MIN: np.minimum,
-}
 
 
 def _scatter(x: Array, positions: Array, updates: Array, fn: ScatterFn) -> Array:
     """A copy of `x` with each update combined into its flat position, one after the other."""
-    dtype = as_dtype(x.dtype)
-    if fn is ScatterFn.REPLACE:
-        replaced = np.array(x, order="C")
-        replaced.reshape(-1)[positions.reshape(-1)] = updates.reshape(-1)
-        return replaced
-    total = np.array(numeric.widen(x, dtype), order="C")
-    added = numeric.widen(updates, dtype).reshape(-1)
-    _AT[fn].at(total.reshape(-1), positions.reshape(-1), added)
-    return numeric.narrow(total, dtype)
+    return combined_at(x, positions, updates, str(fn)).reshape(x.shape)
 
 
 def _check_ascending(axes: Sequence[int], rank: int, name: str) -> tuple[int, ...]:
@@ -211,7 +199,7 @@ class ScatterAdd(Op):
     def infer(self, *types: TensorType) -> TensorType:
         x, indices, updates = types
         same_dtype(x, updates, "x and updates")
-        window = self._window_axes(x.rank)
+        window = self.window_axes(x.rank)
         self._check_vectors(x, indices)
         batch = self._batch_dims(indices.shape)
         expected = len(batch) + len(self.update_window_dims)
@@ -242,7 +230,7 @@ class ScatterAdd(Op):
         scattered = normalise_axes(
             self.scatter_dims_to_operand_dims, x.rank, "scatter_dims_to_operand_dims"
         )
-        axis = self._vector_axis(indices.rank)
+        axis = self.vector_axis(indices.rank)
         if axis > indices.rank:
             raise invalid_attribute(
                 f"index_vector_dim {axis} is more than the rank {indices.rank} of the indices"
@@ -251,14 +239,14 @@ class ScatterAdd(Op):
         what = "the lengths of the index vectors and of scatter_dims_to_operand_dims differ"
         same_dim(length, len(scattered), what)
 
-    def _vector_axis(self, rank: int) -> int:
+    def vector_axis(self, rank: int) -> int:
         return rank if self.index_vector_dim is None else self.index_vector_dim
 
     def _batch_dims(self, shape: Shape) -> Shape:
-        axis = self._vector_axis(len(shape))
+        axis = self.vector_axis(len(shape))
         return (*shape[:axis], *shape[axis + 1 :])
 
-    def _window_axes(self, rank: int) -> tuple[int, ...]:
+    def window_axes(self, rank: int) -> tuple[int, ...]:
         """The axes of x that the window dims of the updates run over, in order."""
         inserted = _check_ascending(self.inserted_window_dims, rank, "inserted_window_dims")
         kept = tuple(d for d in range(rank) if d not in inserted)
@@ -275,7 +263,7 @@ class ScatterAdd(Op):
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
         x, indices, updates = args
-        axes = self._window_axes(x.ndim)
+        axes = self.window_axes(x.ndim)
         sizes = [updates.shape[d] for d in self.update_window_dims]
         starts = self._starts(x, indices, dict(zip(axes, sizes, strict=True)))
         if updates.size == 0:
@@ -289,7 +277,7 @@ class ScatterAdd(Op):
 
     def _starts(self, x: Array, indices: Array, sizes: Mapping[int, int]) -> Array:
         """The flat position in `x` where each window begins, after all are found to lie inside."""
-        along = self._vector_axis(indices.ndim)
+        along = self.vector_axis(indices.ndim)
         explicit = along < indices.ndim
         components = np.moveaxis(indices, along, 0) if explicit else (indices,)
         starts = np.zeros((*indices.shape[:along], *indices.shape[along + 1 :]), np.intp)
@@ -312,7 +300,7 @@ class ScatterAdd(Op):
 
     def _windows(self, g: Term, indices: Term, updates: Term) -> Term:
         """The windows of `g` that the updates were added to."""
-        axes = self._window_axes(g.rank)
+        axes = self.window_axes(g.rank)
         scattered = [d for d in range(updates.rank) if d not in self.update_window_dims]
         sizes = [updates.shape[d] for d in self.update_window_dims]
         order = [*scattered, *self.update_window_dims]
@@ -328,7 +316,7 @@ class ScatterAdd(Op):
         self, g: Term, indices: Term, sizes: Sequence[Dim], axes: Sequence[int]
     ) -> bool:
         """Whether the windows are whole rows along axis 0, whatever the sizes are."""
-        plain = self._vector_axis(indices.rank) == indices.rank
+        plain = self.vector_axis(indices.rank) == indices.rank
         whole = tuple(axes) == tuple(range(1, g.rank)) and tuple(sizes) == g.shape[1:]
         return plain and whole and self.scatter_dims_to_operand_dims == (0,)
 
@@ -339,7 +327,7 @@ class ScatterAdd(Op):
             if isinstance(dim, Symbol):
                 raise unknown_size(dim)
         strides = _row_major(g.tensor.static_shape)
-        along = self._vector_axis(indices.rank)
+        along = self.vector_axis(indices.rank)
         batch = self._batch_dims(indices.shape)
         dims = [*batch, *sizes]
         total = g.full(0, dims, SI64)

@@ -263,8 +263,7 @@ class Svd(Factorisation):
                 raise Unimplemented(
                     "the gradient through completed singular vectors", "use full_matrices=false"
                 )
-            k = _known_smaller(m, n)
-            u, vh = _columns(u, 0, k), _rows(vh, 0, k)
+            u, s, vh = _factors(x.svd(full_matrices=False))
         return (_svd_vjp(_Svd(u, s.cast(x.dtype), vh), by_u, by_s, by_vh),)
 
 
@@ -401,10 +400,6 @@ def _at_most(m: Dim, n: Dim) -> bool:
         if isinstance(dim, Symbol) and m != n:
             raise unknown_size(dim)
     return m == n or (isinstance(m, int) and isinstance(n, int) and m < n)
-
-
-def _known_smaller(m: Dim, n: Dim) -> Dim:
-    return m if _at_most(m, n) else n
 
 
 def _columns(x: Term, start: Dim, stop: Dim) -> Term:

@@ -8,6 +8,7 @@ import numpy as np
 from weft.foundation import numeric
 from weft.foundation.axes import normalise_axis
 from weft.foundation.dtypes import INDICES, ORDERED, SI64, DType, as_dtype
+from weft.foundation.whole_ops import stable_order
 from weft.ptir.op import Array, EvalContext, Op, core_op, extension_op
 from weft.ptir.ops.along import as_middle, take_along
 from weft.ptir.rules import index_range, invalid_attribute, rank_is, same_dtype
@@ -16,14 +17,10 @@ from weft.ptir.term import Cotangents, Pullback
 from weft.ptir.types import Dim, TensorType, TupleType, add_dims
 
 
-def stable_order(x: Array, axis: int, descending: bool) -> Array:
+def _positions(x: Array, axis: int, descending: bool) -> Array:
     """The positions along `axis` in sorted order; equal elements keep their order either way."""
     keys = as_middle(numeric.widen(x, as_dtype(x.dtype)), axis)
-    if not descending:
-        return np.argsort(keys, axis=1, kind="stable").reshape(x.shape)
-    # Sorting back to front and reading the result backwards keeps ties in front-to-back order.
-    backwards = np.argsort(np.flip(keys, 1), axis=1, kind="stable")
-    return np.asarray(np.flip(x.shape[axis] - 1 - backwards, 1)).reshape(x.shape)
+    return stable_order(keys, descending).reshape(x.shape)
 
 
 @core_op(tag=31)
@@ -58,7 +55,7 @@ class TopK(Op):
         (x,) = args
         axis = normalise_axis(self.axis, x.ndim)
         self._check_extent(axis, x.shape[axis])
-        order = stable_order(x, axis, self.largest)[(slice(None),) * axis + (slice(self.k),)]
+        order = _positions(x, axis, self.largest)[(slice(None),) * axis + (slice(self.k),)]
         return take_along(x, order, axis), order.astype(self.indices_dtype.numpy)
 
     def vjp(self, at: Pullback) -> Cotangents:
@@ -87,7 +84,7 @@ class Sort(Op):
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
         (x,) = args
         axis = normalise_axis(self.axis, x.ndim)
-        return take_along(x, stable_order(x, axis, self.descending), axis)
+        return take_along(x, _positions(x, axis, self.descending), axis)
 
     def vjp(self, at: Pullback) -> Cotangents:
         """Each value hands its cotangent to the element that it was; equal ones keep their
@@ -118,7 +115,7 @@ class Argsort(Op):
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
         (x,) = args
-        order = stable_order(x, normalise_axis(self.axis, x.ndim), self.descending)
+        order = _positions(x, normalise_axis(self.axis, x.ndim), self.descending)
         return order.astype(self.output_dtype.numpy)
 
 

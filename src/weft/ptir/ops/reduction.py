@@ -112,7 +112,7 @@ class Reduce(Op):
         if extreme.dtype is not x.dtype:
             extreme = x.emitter.emit(self.mnemonic, x, axes=self.axes, keepdims=False)
         chosen = x.compare(extreme.restored(self.axes, x.shape), "equal").cast(x.dtype)
-        share = g / chosen.sum(self.axes).reshape(g.shape)
+        share = g / chosen.sum(self.axes).reshape(g.shape).maximum(1.0)
         return (chosen * share.restored(self.axes, x.shape),)
 
 
@@ -338,7 +338,8 @@ class SegmentReduce(Op):
             indices_are_sorted=self.indices_are_sorted,
             unique=self.unique,
         )
-        return chosen * (g / count).take(ids), None
+        # A segment without rows has nobody to hand anything to.
+        return chosen * (g / count.maximum(1.0)).take(ids), None
 
 
 def _runs(function: Any, data: Array, ids: Array, accum: DType) -> tuple[Array, Array]:

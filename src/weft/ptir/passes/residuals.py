@@ -111,6 +111,8 @@ class Forward:
     """Values that must not be kept."""
     forced: Collection[int] = ()
     """Instructions that are run again whatever it costs."""
+    once: Collection[int] = ()
+    """Instructions that are never run again."""
 
 
 def divide(forward: Forward, wanted: Iterable[Slot], prices: Prices) -> Division | None:
@@ -189,7 +191,9 @@ class _Division:
         return self.values[slot]
 
     def _running(self, instruction: Instruction) -> int:
-        if instruction.id in self.forward.forced and not self.prices.is_random(instruction.op):
+        if instruction.id in self.forward.once:
+            return UNCUTTABLE
+        if instruction.id in self.forward.forced:
             return 0
         return self.prices.again(instruction)
 

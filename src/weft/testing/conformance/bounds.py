@@ -61,6 +61,13 @@ FAMILIES: tuple[tuple[str, str], ...] = (
         "per tensor, in the accumulator's dtype",
     ),
     ("`layer_norm`, softmax, attention", "per tensor, in f32 (f64 for f64)"),
+    (
+        "`byteir.softmax`, `byteir.log_softmax`, norms, `byteir.gelu`, linear `byteir.resize`, "
+        "`weft.attention` and the flash ops",
+        "per tensor, in f32 (f64 for f64)",
+    ),
+    ("`byteir.rng_uniform`", "exact"),
+    ("`byteir.rng_normal`", "4 ulp of what is drawn, times stddev, and 1 ulp"),
     ("gelu, silu", "per tensor, in the operand's dtype"),
     ("maxima, minima, positions, sorting, searching, casts", "exact"),
     ("ops that place elements, constants, control flow", "exact, zero signs and all"),

@@ -10,6 +10,11 @@ from weft.foundation.errors import UserError
 from weft.testing.conformance.case import Case
 from weft.testing.conformance.cases import (
     cast,
+    coarse_attention,
+    coarse_images,
+    coarse_positions,
+    coarse_rows,
+    coarse_sampling,
     contraction,
     control,
     elementwise,
@@ -25,6 +30,7 @@ from weft.testing.conformance.cases import (
     reduction,
     rejections,
     running,
+    scheduling,
     selection,
     tuples,
     window,
@@ -46,7 +52,13 @@ FAMILIES = (
     normalisation,
     linear_algebra,
     tuples,
+    scheduling,
     control,
+    coarse_rows,
+    coarse_positions,
+    coarse_images,
+    coarse_sampling,
+    coarse_attention,
     library,
     programs,
 )

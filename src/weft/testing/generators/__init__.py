@@ -4,6 +4,7 @@ table in `registry`."""
 from weft.ptir.op import Op
 from weft.ptir.ops.constant import CustomCall
 from weft.testing.generators import (
+    coarse,
     contraction,
     control,
     elementwise,
@@ -15,6 +16,7 @@ from weft.testing.generators import (
     quantisation,
     random,
     reduction,
+    scheduling,
     tuples,
     window,
 )
@@ -29,6 +31,7 @@ NOT_GENERATED: dict[type[Op], str] = {
 __all__ = [
     "GENERATORS",
     "NOT_GENERATED",
+    "coarse",
     "contraction",
     "control",
     "elementwise",
@@ -42,6 +45,7 @@ __all__ = [
     "quantisation",
     "random",
     "reduction",
+    "scheduling",
     "tuples",
     "window",
 ]

@@ -8,11 +8,12 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.foundation.dtypes import ANY, DType, as_dtype, in_order
+from weft.foundation.dtypes import ANY, F32, F64, DType, as_dtype, in_order
 from weft.ptir.builder import Builder, Value
 from weft.ptir.ir import Program
 from weft.ptir.op import SPELLINGS, all_ops
 from weft.testing.conformance.case import Case, Expectation, Trial, Values, Wanted
+from weft.testing.conformance.tolerance import PerTensor
 
 Array: TypeAlias = NDArray[Any]
 Shape: TypeAlias = tuple[int, ...]
@@ -104,6 +105,18 @@ def trial(build: Build, inputs: Iterable[Array], *wanted: Wanted, seed: int = 0)
 def judged(build: Build, inputs: Iterable[Array], expected: Expectation, seed: int = 0) -> Trial:
     """A trial with any expectation."""
     return Trial(build, tuple(inputs), expected, seed)
+
+
+def work_dtype(dtype: DType) -> DType:
+    """Where forms with several steps are computed: f64 in f64, all other floats in f32."""
+    return F64 if dtype is F64 else F32
+
+
+def near(exact: Array, plain: Array, dtype: DType, work: DType) -> Wanted:
+    """The expectation of a tensor, with the error of the plain evaluation in `work` as measure."""
+    far = np.abs(plain.astype(exact.dtype) - exact)
+    error = float(np.max(np.where(np.isfinite(far), far, 0), initial=0.0))
+    return Wanted(exact, dtype, PerTensor(work, error))
 
 
 def stack(*arrays: Array) -> Array:

@@ -11,12 +11,19 @@ import numpy as np
 from weft.foundation.dtypes import BF16, F16, F32, F64, FLOATS, DType, in_order
 from weft.ptir import library
 from weft.ptir.builder import Builder, Value
-from weft.testing.conformance.case import Case, Trial, Wanted, exactly
-from weft.testing.conformance.cases.common import Array, Dims, Shape, program, trial
+from weft.testing.conformance.case import Case, Trial, exactly
+from weft.testing.conformance.cases.common import (
+    Array,
+    Dims,
+    Shape,
+    near,
+    program,
+    trial,
+    work_dtype,
+)
 from weft.testing.conformance.data import sample
 from weft.testing.conformance.oracles import normalisation as oracle
 from weft.testing.conformance.oracles.rounding import nearest, wide
-from weft.testing.conformance.tolerance import PerTensor
 
 FAMILY = "library"
 
@@ -35,16 +42,6 @@ def cases() -> Iterator[Case]:
 def _case(row: str, dtype: DType, *parts: object, trial: Callable[[], Trial]) -> Case:
     name = "/".join(str(part) for part in (row, dtype, *parts))
     return Case(name, FAMILY, row, dtype, trial)
-
-
-def _work(dtype: DType) -> DType:
-    return F64 if dtype is F64 else F32
-
-
-def _wanted(exact: Array, plain: Array, dtype: DType, work: DType) -> Wanted:
-    far = np.abs(plain.astype(exact.dtype) - exact)
-    error = float(np.max(np.where(np.isfinite(far), far, 0), initial=0.0))
-    return Wanted(exact, dtype, PerTensor(work, error))
 
 
 # -- softmax -------------------------------------------------------------------------------------
@@ -89,9 +86,9 @@ def _masked_softmax(dtype: DType) -> Trial:
 
 
 def _softmax_trial(x: Array, dtype: DType, axis: int, dims: list[Dims] | None) -> Trial:
-    work = _work(dtype)
+    work = work_dtype(dtype)
     plain = oracle.softmax(x.astype(np.float64), axis, oracle.rounding(work))
-    want = _wanted(oracle.softmax(wide(x), axis), plain, dtype, work)
+    want = near(oracle.softmax(wide(x), axis), plain, dtype, work)
     build = program([x], lambda b, v: b.softmax(v, axis), dims=dims)
     return trial(build, [x], want)
 
@@ -113,7 +110,7 @@ def _activation(
 ) -> Trial:
     x = sample(dtype, shape, row)
     plain = function(x.astype(np.float64), oracle.rounding(dtype))
-    want = _wanted(function(wide(x)), plain, dtype, dtype)
+    want = near(function(wide(x)), plain, dtype, dtype)
     build = program([x], lambda b, v: getattr(b, row)(v), dims=dims)
     return trial(build, [x], want)
 
@@ -153,14 +150,14 @@ def _attention(dtype: DType, name: str) -> Trial:
         chosen = scale if name == "scale" else None
         return b.attention(*operands[:3], mask=given, causal=causal, scale=chosen)
 
-    work = _work(dtype)
+    work = work_dtype(dtype)
     exact = oracle.attention(wide(q), wide(k), wide(v), scale=scale, mask=added)
     narrow = [a.astype(np.float64) for a in (q, k, v)]
     plain = oracle.attention(
         *narrow, scale=scale, mask=added, step=oracle.rounding(work), weights=oracle.rounding(dtype)
     )
     inputs = [q, k, v] if mask is None else [q, k, v, mask]
-    return trial(program(inputs, body), inputs, _wanted(exact, plain, dtype, work))
+    return trial(program(inputs, body), inputs, near(exact, plain, dtype, work))
 
 
 # -- layer_norm ----------------------------------------------------------------------------------
@@ -181,9 +178,9 @@ def _layer_norm(dtype: DType, shape: Shape, axis: int) -> Trial:
     def body(b: Builder, value: Value, scale: Value, shift: Value) -> Value:
         return library.layer_norm(b, value, scale, shift, epsilon=1e-5, feature_axis=axis)
 
-    work = _work(dtype)
+    work = work_dtype(dtype)
     exact = oracle.layer_norm(wide(x), wide(gamma), wide(beta), 1e-5, place)
     one, two, three = (a.astype(np.float64) for a in (x, gamma, beta))
     plain = oracle.layer_norm(one, two, three, 1e-5, place, oracle.rounding(work))
     inputs = [x, gamma, beta]
-    return trial(program(inputs, body), inputs, _wanted(exact, plain, dtype, work))
+    return trial(program(inputs, body), inputs, near(exact, plain, dtype, work))

@@ -207,6 +207,10 @@ LINES: dict[str, list[str]] = {
         "window-sum-i1: i1[5] => reduce_window(%0) {window_dims=[3], strides=[1], "
         "padding=[(0, 0)], base_dilation=[1], window_dilation=[1], reduce=sum} : i1[3]",
     ],
+    "UnknownCustomCall": [
+        'version: f32[2] => custom_call(%0) {target="weft.sqrt.v9", attrs={}} : f32[2]',
+        'name: f32[2] => custom_call(%0) {target="weft.no_such_op.v1", attrs={}} : f32[2]',
+    ],
     "NegativeDimension": ["type: f32[2] => neg(%0) : f32[-2]"],
     "RankTooLarge": [
         f"result: f32[] => broadcast_to(%0) {{result_shape={[1] * 65}}} : f32{[1] * 65}"

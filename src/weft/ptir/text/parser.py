@@ -1,33 +1,15 @@
-"""PTIR as text that reads back to an equal program.
-
-    ptir.v0.4
-    entry @main
-
-    func @main(%0: f32[2, ?B]) -> (f32[2]) {
-      %1 = exp(%0) : f32[2, ?B]
-      %2 = reduce_sum(%1) {axes=[1], keepdims=false} : f32[2]
-      return %2
-    }
-
-    region ^0(f32[2]) -> (f32[2]) { ... }
-
-An instruction is `%id = op(operands) {attributes} : type`; absent optional attributes are left out.
-Literals are `f32[2]<1.0, -2.5>`, or hex bytes where decimals would be long or lose bits. Negative
-axes are accepted and stored as the wire stores them. Comments run from `#` to the end of the line.
-"""
+"""Programs and ops from text. Structure is checked, meaning is not; every complaint has a line."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from weft.foundation.dtypes import BY_NAME, I1, DType
+from weft.foundation.dtypes import BY_NAME, DType
 from weft.foundation.errors import SpecViolation, UserError
-from weft.foundation.text import TokenStream, commas, label, quoted
+from weft.foundation.text import TokenStream, commas
 from weft.ptir.codecs.wire import from_wire
 from weft.ptir.ir import (
     SPEC_VERSION,
@@ -43,7 +25,7 @@ from weft.ptir.ir import (
     Region,
     operand_type,
 )
-from weft.ptir.literal import ScalarLiteral, ScalarTag, TensorLiteral, from_array
+from weft.ptir.literal import ScalarLiteral, ScalarTag, TensorLiteral
 from weft.ptir.op import SPELLINGS, Op
 from weft.ptir.schema import (
     INFER,
@@ -71,201 +53,20 @@ from weft.ptir.schema import (
     Usize,
     WireEnum,
 )
+from weft.ptir.text.decimals import from_decimals
+from weft.ptir.text.printer import attr_kind, print_type
 from weft.ptir.types import Dim, Shape, Symbol, TensorType, TupleType, ValueType
 
-SHORT_LITERAL = 8
 MAX_NESTING = 64
 U32_MAX = 2**32 - 1
-
-
-# -- printing ------------------------------------------------------------------------------------
-
-
-def print_program(program: Program) -> str:
-    """The text of a program; `parse_program` reads it back."""
-    lines = [SPEC_VERSION, f"entry @{label(program.entry)}"]
-    for function in program.functions:
-        if len(function.parameter_ids) != len(function.parameters):
-            raise SpecViolation(
-                "SignatureMismatch",
-                f"{len(function.parameters)} parameter types but {len(function.parameter_ids)} "
-                "ids cannot be written as text",
-                where=function.label,
-            )
-        pairs = zip(function.parameter_ids, function.parameters, strict=True)
-        parameters = commas(f"%{i}: {print_type(t)}" for i, t in pairs)
-        lines += [
-            "",
-            f"func @{label(function.name)}({parameters}) -> {_types(function.results)} {{",
-        ]
-        lines += [f"  {print_instruction(i)}" for i in function.body]
-        lines.append(f"  return {_ids(function.result_ids)}".rstrip())
-        for hint in function.hints:
-            lines += _hint(hint)
-        lines.append("}")
-    for region in program.regions:
-        lines += [
-            "",
-            f"region ^{region.id}{_types(region.parameters)} -> {_types(region.results)} {{",
-        ]
-        lines += [f"  {print_instruction(i)}" for i in region.body]
-        lines += [f"  return {_ids(region.result_ids)}".rstrip(), "}"]
-    return "\n".join(lines) + "\n"
-
-
-def _hint(hint: HintRegion) -> list[str]:
-    head = f"hint {hint.id} {hint.kind} {hint.policy}"
-    attrs = f" {_print(Attributes(), hint.attrs)}" if hint.attrs else ""
-    return [
-        f"  {head} inputs({_ids(hint.inputs)}) exports({_ids(hint.exports)}){attrs} [",
-        *(f"    {print_instruction(i)}" for i in hint.body),
-        "  ]",
-    ]
-
-
-def print_instruction(instruction: Instruction) -> str:
-    """One instruction on one line."""
-    op = instruction.op
-    operands = commas(_operand(o) for o in instruction.operands)
-    attributes = print_attributes(op)
-    middle = f" {{{attributes}}}" if attributes else ""
-    kind = print_type(instruction.output)
-    return f"%{instruction.id} = {op.mnemonic}({operands}){middle} : {kind}"
-
-
-def print_attributes(op: Op) -> str:
-    """The attributes of an op that its name does not already say."""
-    fixed = SPELLINGS[op.mnemonic][1]
-    shown = {
-        name: (kind, getattr(op, name))
-        for name, kind in op.all_attributes().items()
-        if name not in fixed and getattr(op, name) is not None
-    }
-    return commas(f"{name}={_print(kind, value)}" for name, (kind, value) in shown.items())
-
-
-def print_op(op: Op) -> str:
-    """An op on its own: its name and its attributes."""
-    attributes = print_attributes(op)
-    return f"{op.mnemonic} {{{attributes}}}" if attributes else op.mnemonic
-
-
-def print_type(kind: ValueType) -> str:
-    if isinstance(kind, TupleType):
-        return _types(kind.elements)
-    return f"{kind.dtype}{_shape(kind.shape)}"
-
-
-def _types(kinds: Iterable[ValueType]) -> str:
-    return f"({commas(map(print_type, kinds))})"
-
-
-def _ids(ids: Iterable[int]) -> str:
-    return commas(f"%{i}" for i in ids)
-
-
-def _dim(dim: Dim) -> str:
-    return f"?{label(dim.name)}" if isinstance(dim, Symbol) else str(dim)
-
-
-def _shape(shape: Shape) -> str:
-    return f"[{commas(map(_dim, shape))}]"
-
-
-def _operand(operand: Operand) -> str:
-    return print_literal(operand) if isinstance(operand, TensorLiteral) else str(operand)
-
-
-def print_literal(literal: TensorLiteral) -> str:
-    """A literal in decimals where they are short and exact, else as hex bytes."""
-    return f"{print_type(literal.type)}<{_decimals(literal) or '0x' + literal.data.hex()}>"
-
-
-def _decimals(literal: TensorLiteral) -> str:
-    if len(literal.data) > SHORT_LITERAL * literal.type.dtype.storage_bytes:
-        return ""
-    try:
-        texts = [_element(value, literal.type.dtype) for value in literal.array.reshape(-1)]
-        same = _from_decimals(texts, literal.type)
-    except (SpecViolation, UserError, ValueError, OverflowError):
-        return ""
-    return commas(texts) if same.data == literal.data else ""
-
-
-def _element(value: Any, dtype: DType) -> str:
-    if dtype is I1:
-        return "true" if value else "false"
-    if dtype.is_integer:
-        return str(int(value))
-    if dtype.is_complex:
-        return f"({float(value.real)!r}, {float(value.imag)!r})"
-    return repr(float(value))
-
-
-def _print(kind: SchemaKind, value: Any) -> str:
-    match kind:
-        case Maybe():
-            return _print(kind.inner, value)
-        case ListOf():
-            return f"[{commas(_print(kind.inner, item) for item in value)}]"
-        case Pair():
-            return f"({commas(_print(kind.inner, item) for item in value)})"
-        case Bool():
-            return "true" if value else "false"
-        case String():
-            return quoted(value)
-        case Float():
-            return repr(value)
-        case Number():
-            return str(value).lower() if isinstance(value, bool) else repr(value)
-        case Dimension():
-            return _dim(value)
-        case ShapeOf():
-            return _shape(value)
-        case NewDimension():
-            return "infer" if value is INFER else _dim(value)
-        case ScalarOf():
-            return _scalar(value)
-        case LiteralOf():
-            return print_literal(value)
-        case Attributes():
-            return "{" + commas(f"{label(name)}={_attr(attr)}" for name, attr in value) + "}"
-        case _:
-            return str(value)
-
-
-def _scalar(scalar: ScalarLiteral) -> str:
-    value = scalar.value
-    if isinstance(value, complex):
-        return f"complex ({value.real!r}, {value.imag!r})"
-    text = str(value).lower() if isinstance(value, bool) else repr(value)
-    return f"{scalar.tag.lower()} {text}"
-
-
+_TENSOR = re.compile(r'[a-z][a-z0-9_]*\[[^]"#]*\]')
+"""A tensor type in which no name is quoted: it ends at the first bracket."""
 _SCALAR_KINDS: dict[str, SchemaKind] = {
     ScalarTag.I1: Bool(),
     ScalarTag.SIGNED: Isize(),
     ScalarTag.UNSIGNED: Usize(),
     ScalarTag.FLOAT: Float(),
 }
-_ATTR_ITEMS: dict[str, SchemaKind] = {
-    "I64": Isize(),
-    "F64": Float(),
-    "Bool": Bool(),
-    "String": String(),
-}
-
-
-def _attr_kind(kind: AttrKind) -> SchemaKind:
-    item = _ATTR_ITEMS[kind.value.removesuffix("Array")]
-    return ListOf(item) if kind.value.endswith("Array") else item
-
-
-def _attr(attr: Attr) -> str:
-    return f"{attr.kind} {_print(_attr_kind(attr.kind), attr.value)}"
-
-
-# -- parsing -------------------------------------------------------------------------------------
 
 
 def parse_program(text: str) -> Program:
@@ -286,6 +87,10 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self.tokens = TokenStream(text)
         self.types: dict[int, ValueType] = {}
+        self.tensors: dict[str, TensorType] = {}
+        """Types by how they are written: most of a program's are the same few."""
+        self.plain: dict[str, Op] = {}
+        """Ops without attributes, by name."""
 
     def program(self) -> Program:
         tokens = self.tokens
@@ -412,6 +217,9 @@ class _Parser:
         return name
 
     def made(self, mnemonic: str, operands: Sequence[Operand], offset: int) -> Op:
+        is_plain = self.tokens.current.text != "{"
+        if is_plain and mnemonic in self.plain:
+            return self.plain[mnemonic]
         cls, fixed = SPELLINGS[mnemonic]
         kinds = {n: k for n, k in cls.all_attributes().items() if n not in fixed}
         given = self.op_attributes(mnemonic, kinds)
@@ -419,9 +227,12 @@ class _Parser:
             if name not in given and name not in _optional(cls):
                 self.tokens.reject(f"{mnemonic} needs the attribute {name!r}", offset)
         try:
-            return cls.make([self.type_of(o) for o in operands], **fixed, **given)
+            op = cls.make([self.type_of(o) for o in operands], **fixed, **given)
         except SpecViolation as error:
             raise error.at(self.tokens.where(offset)) from None
+        if is_plain and not kinds:
+            self.plain[mnemonic] = op
+        return op
 
     def op_attributes(self, mnemonic: str, kinds: Mapping[str, SchemaKind]) -> dict[str, Any]:
         given: dict[str, Any] = {name: None for name, k in kinds.items() if isinstance(k, Maybe)}
@@ -469,7 +280,18 @@ class _Parser:
             return TupleType(
                 tuple(self.tokens.listed(lambda: self.value_type(depth + 1), "(", ")"))
             )
-        return TensorType(self.dtype(), self.shape())
+        return self.tensor_type()
+
+    def tensor_type(self) -> TensorType:
+        written = _TENSOR.match(self.tokens.text, self.tokens.current.offset)
+        if written is None:
+            return TensorType(self.dtype(), self.shape())
+        found = self.tensors.get(written[0])
+        if found is None:
+            found = self.tensors[written[0]] = TensorType(self.dtype(), self.shape())
+        else:
+            self.tokens.continue_at(written.end())
+        return found
 
     def dtype(self) -> DType:
         if self.tokens.current.text not in BY_NAME:
@@ -508,7 +330,7 @@ class _Parser:
                 self.tokens.expect(",")
             texts.append(self.element())
         try:
-            return _from_decimals(texts, kind)
+            return from_decimals(texts, kind)
         except (ValueError, OverflowError, SpecViolation, UserError) as error:
             why = f"these values do not make a {print_type(kind)}: {error}"
             self.tokens.reject(why, start, "LiteralInvalid")
@@ -541,9 +363,9 @@ class _Parser:
             self.tokens.expect("=")
             kind: Any = self.choice(AttrKind)
             offset = self.tokens.current.offset
-            value = self.value(_attr_kind(kind))
+            value = self.value(attr_kind(kind))
             try:
-                return name, Attr(kind, _attr_kind(kind).check(value))
+                return name, Attr(kind, attr_kind(kind).check(value))
             except SpecViolation as error:
                 self.tokens.reject(error.why, offset, error.code)
 
@@ -611,33 +433,3 @@ class _Parser:
 def _optional(cls: type[Op]) -> set[str]:
     """The attributes that may be left out because they have a default."""
     return {f.name for f in dataclasses.fields(cls) if f.default is not dataclasses.MISSING}
-
-
-def _from_decimals(texts: list[str], kind: TensorType) -> TensorLiteral:
-    """The literal with these elements; raises `ValueError` where one does not parse."""
-    dtype = kind.dtype
-    if len(texts) != kind.size:
-        raise ValueError(f"there are {len(texts)} of them, not {kind.size}")
-    if dtype is I1:
-        if not {"true", "false"}.issuperset(texts):
-            raise ValueError("i1 is written as true and false")
-        values: list[Any] = [t == "true" for t in texts]
-    elif dtype.is_integer:
-        values = [int(t) for t in texts]
-        if any(not dtype.lowest <= v <= dtype.highest for v in values):
-            raise ValueError(f"they must be from {dtype.lowest} to {dtype.highest}")
-    elif dtype.is_complex:
-        values = [complex(*map(float, t.strip("()").split(","))) for t in texts]
-    else:
-        values = [float(t) for t in texts]
-        if any(math.isnan(v) for v in values):
-            raise ValueError("NaN has many bit patterns; it is written in hex")
-    with np.errstate(all="ignore"):
-        array = np.array(values, dtype=_wide(dtype)).reshape(kind.static_shape)
-        return from_array(array.astype(dtype.numpy))
-
-
-def _wide(dtype: DType) -> Any:
-    if dtype.is_integer or dtype is I1:
-        return dtype.numpy
-    return np.complex128 if dtype.is_complex else np.float64

@@ -1,0 +1,169 @@
+"""How long compiling takes: Weft beside torch.compile, both from cold and from their disk caches.
+
+    python -m benchmarks.compile_time [--torch-python PATH] [--runs N] [--models NAME,...]
+
+Two models: twelve blocks of attention with key-value caches (`examples/make_programs.py`), and a
+GPT-2-small forward pass of 128 tokens (`examples/gpt.py`). Every measurement is a process of its
+own, with an empty cache folder for the cold ones and the folder of the cold one before for the warm
+ones; the two compilers take turns. A time is that of compiling and the first call, less that of a
+later call; imports of torch and building the model are not counted, what Weft loads in order to
+compile is. Medians are shown. torch needs a C++ compiler (`apt install g++`).
+
+The bar is a fifth of torch's cold time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).parents[1]
+BAR = 0.2
+MODELS = ("attention_12_blocks", "gpt2")
+
+
+@dataclass(frozen=True)
+class Side:
+    """A compiler: how a measurement is started, and where it keeps what it compiled."""
+
+    name: str
+    command: tuple[str, ...]
+    cache_variable: str
+
+    def measure(self, model: str, cache: Path) -> dict[str, Any]:
+        environment = {**os.environ, self.cache_variable: str(cache)}
+        done = subprocess.run(
+            [*self.command, model], cwd=ROOT, env=environment, capture_output=True, text=True
+        )
+        if done.returncode:
+            sys.exit(f"{self.name} failed on {model}:\n{done.stderr[-4000:]}")
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return found
+
+
+@dataclass
+class Times:
+    """The measurements of one compiler with one model."""
+
+    cold: list[dict[str, Any]]
+    warm: list[dict[str, Any]]
+
+    def median(self, which: str, field: str = "compile") -> float:
+        return statistics.median(found[field] for found in getattr(self, which))
+
+    def stage(self, which: str, name: str) -> float:
+        return statistics.median(found["stages"].get(name, 0.0) for found in getattr(self, which))
+
+
+def sides(torch_python: str | None) -> list[Side]:
+    ours = Side("weft", (sys.executable, "-m", "benchmarks.compile_time_weft"), "WEFT_CACHE")
+    script = str(ROOT / "benchmarks" / "compile_time_torch.py")
+    peer = Side("torch.compile", (torch_python or "", script), "TORCHINDUCTOR_CACHE_DIR")
+    return [ours, peer] if torch_python else [ours]
+
+
+def find_torch(given: str | None) -> str | None:
+    """A Python that has torch: the one that was named, or this one."""
+    found = given or sys.executable
+    check = subprocess.run([found, "-c", "import torch"], capture_output=True)
+    if check.returncode == 0:
+        return found
+    if given:
+        sys.exit(f"{given} cannot import torch")
+    return None
+
+
+def measure(model: str, compilers: Sequence[Side], runs: int, console: Console) -> dict[str, Times]:
+    times = {side.name: Times([], []) for side in compilers}
+    for number in range(runs):
+        for side in compilers:
+            cache = Path(tempfile.mkdtemp(prefix="weft-compile-time-"))
+            try:
+                cold, warm = side.measure(model, cache), side.measure(model, cache)
+            finally:
+                shutil.rmtree(cache, ignore_errors=True)
+            times[side.name].cold.append(cold)
+            times[side.name].warm.append(warm)
+            console.print(
+                f"{model} {number + 1}/{runs} {side.name}: cold {cold['compile']:.2f} s, "
+                f"warm {warm['compile']:.2f} s",
+                highlight=False,
+            )
+    return times
+
+
+def times_table(results: Mapping[str, Mapping[str, Times]]) -> Table:
+    table = Table(title=f"seconds to compile; the bar is a cold ratio of {BAR}")
+    table.add_column("model", no_wrap=True)
+    for heading in ("compiler", "cold", "warm", "ratio cold", "ratio warm", "one run"):
+        table.add_column(heading, justify="right")
+    for model, times in results.items():
+        peer = times.get("torch.compile")
+        for name, found in times.items():
+            ratios = [
+                f"{found.median(which) / peer.median(which):.3f}" if peer else ""
+                for which in ("cold", "warm")
+            ]
+            seconds = [f"{found.median(which):.2f}" for which in ("cold", "warm")]
+            table.add_row(model, name, *seconds, *ratios, f"{found.median('cold', 'run'):.4f}")
+    return table
+
+
+def stages_table(results: Mapping[str, Mapping[str, Times]]) -> Table:
+    table = Table(title="milliseconds of Weft's stages")
+    table.add_column("stage", no_wrap=True)
+    columns = [(model, which) for model in results for which in ("cold", "warm")]
+    for model, which in columns:
+        table.add_column(f"{model} {which}", justify="right")
+    ours = {model: times["weft"] for model, times in results.items()}
+    names = dict.fromkeys(n for times in ours.values() for n in times.cold[0]["stages"])
+    for name in names:
+        cells = (f"{1e3 * ours[model].stage(which, name):.1f}" for model, which in columns)
+        table.add_row(name, *cells)
+    table.add_section()
+    table.add_row("all of it", *(f"{1e3 * ours[m].median(w):.1f}" for m, w in columns))
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--torch-python", help="a Python interpreter that has torch")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--models", default=",".join(MODELS))
+    options = parser.parse_args()
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    compilers = sides(find_torch(options.torch_python))
+    results = {
+        model: measure(model, compilers, options.runs, console)
+        for model in options.models.split(",")
+    }
+    console.print(times_table(results))
+    console.print(stages_table(results))
+    for model, times in results.items():
+        ours = times["weft"].cold[0]
+        console.print(
+            f"{model}: {ours['kernels']} kernels, {ours['distinct']} distinct", highlight=False
+        )
+    versions = dict.fromkeys(
+        found.cold[0]["version"] for t in results.values() for found in t.values()
+    )
+    console.print("; ".join(versions), highlight=False)
+    if len(compilers) == 1:
+        console.print("torch is not installed here; name a Python that has it: --torch-python PATH")
+
+
+if __name__ == "__main__":
+    main()

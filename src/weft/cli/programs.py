@@ -1,0 +1,76 @@
+"""Program files of every kind: PTIR in its forms, and Core IR modules, which are lowered to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeAlias
+
+from weft import core_ir, ptir
+from weft.core_ir.files import EXTENSION, is_core_ir
+from weft.foundation.errors import Finding, UserError
+from weft.ptir.files import read_bytes
+
+Source: TypeAlias = ptir.Program | core_ir.Module
+
+
+def load_source(path: Path) -> Source:
+    """What a file holds, as it is: its content tells which kind it is, or its extension."""
+    data = read_bytes(path)
+    if path.suffix == EXTENSION or is_core_ir(data):
+        return core_ir.loads(data)
+    return ptir.loads(data)
+
+
+def load_program(path: Path) -> ptir.Program:
+    """What a file holds, as a PTIR program."""
+    return as_program(load_source(path))
+
+
+def as_program(source: Source) -> ptir.Program:
+    return core_ir.to_ptir(source) if isinstance(source, core_ir.Module) else source
+
+
+def findings_of(source: Source) -> list[Finding]:
+    """Everything that is wrong with a program, in the codes of its kind."""
+    if isinstance(source, core_ir.Module):
+        return core_ir.verify(source, collect=True)
+    return ptir.verify(source, collect=True)
+
+
+def count_instructions(source: Source) -> int:
+    if isinstance(source, core_ir.Module):
+        return len(source.operations)
+    return sum(len(body.body) for body in source.bodies)
+
+
+def shown(source: Source, format: str) -> str | bytes:
+    """A program for people to read; a module in its own text, or as PTIR in the other formats."""
+    if isinstance(source, core_ir.Module) and format == "text":
+        return core_ir.dumps(source)
+    return ptir.dumps(as_program(source), format)
+
+
+def save_as(source: Source, path: Path) -> None:
+    """Write a program in the form that the extension names."""
+    if path.suffix != EXTENSION:
+        ptir.save(as_program(source), path)
+    elif isinstance(source, core_ir.Module):
+        core_ir.save(source, path)
+    else:
+        raise UserError(f"cannot write {path}: PTIR says more than Core IR can")
+
+
+def input_kinds(source: Source) -> list[str]:
+    """The types of the inputs, and their names where they have any."""
+    if isinstance(source, core_ir.Module):
+        return [f"{name}: {op.result_type}" for name, op in _named(source)]
+    return [str(kind) for kind in source.main.parameters]
+
+
+def input_names(source: Source) -> list[str]:
+    """The names of a module's inputs; those of a PTIR program have none."""
+    return [name for name, _ in _named(source)] if isinstance(source, core_ir.Module) else []
+
+
+def _named(module: core_ir.Module) -> list[tuple[str, core_ir.CoreOperation]]:
+    return [(str(op.attributes.get("name", "")), op) for op in module.inputs]

@@ -1,0 +1,98 @@
+"""What a plan may say about a kernel on the CPU. What would have no effect is refused, so that
+nobody believes it has: a field either changes the loop nest or must be left as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from math import prod
+from typing import Final
+
+from weft.plan.epilogue import epilogue_refusals
+from weft.plan.ir import CacheRead, MapPlan, MmaPlan, Plan, RowPlan
+from weft.region.ir import Kernel
+
+MAX_LANES: Final = 64
+MAX_UNROLL: Final = 64
+PACKED: Final = (CacheRead("B", "packed", "k", pingpong=False),)
+BLOCKED: Final = (CacheRead("A", "packed", "k", pingpong=False), *PACKED)
+_USED: Final = frozenset(
+    {"header", "tile", "warp_tile", "vectorize", "cache", "epilogue", "local_edges", "algo_choice"}
+)
+"""Fields of a contraction's plan that mean something here, beside `arch` and `roles`."""
+
+
+def plan_refusals(kernel: Kernel, plan: Plan) -> Iterator[str]:
+    """Why a plan cannot be carried out on the CPU."""
+    match plan:
+        case MmaPlan():
+            yield from _lanes(plan.vectorize.width if plan.vectorize else 1)
+            yield from _unrolled("warp_tile rows", plan.warp_tile[0])
+            yield from _unrolled("warp_tile columns", plan.warp_tile[1])
+            yield from _unused(plan)
+            yield from _contraction(kernel, plan)
+        case MapPlan():
+            yield from _lanes(plan.vector)
+            yield from _unrolled("unroll", plan.unroll)
+            yield from _unless(threads=(plan.threads, 1, 256), grain=(plan.grain, 4096))
+        case RowPlan():
+            yield from _lanes(plan.vector)
+            yield from _unrolled("accumulators", plan.accumulators)
+            yield from _unless(threads=(plan.threads, 1, 256))
+            yield from _unless(rows_per_block=(plan.rows_per_block, 1), keep_row=(plan.keep_row, 1))
+        case _:
+            yield f"the CPU has no template for {type(plan).__name__}"
+
+
+def _lanes(lanes: int) -> Iterator[str]:
+    if not 1 <= lanes <= MAX_LANES or lanes & (lanes - 1):
+        yield f"{lanes} lanes; a power of two up to {MAX_LANES} is needed"
+
+
+def _unrolled(name: str, value: int) -> Iterator[str]:
+    if not 1 <= value <= MAX_UNROLL:
+        yield f"{name} is {value}; it must be from 1 to {MAX_UNROLL}"
+
+
+def _unless(**given: tuple[int, ...]) -> Iterator[str]:
+    for name, (value, *allowed) in given.items():
+        if value not in allowed:
+            yield f"{name}={value} has no effect on the CPU"
+
+
+def _unused(plan: MmaPlan) -> Iterator[str]:
+    default = MmaPlan(plan.header, plan.tile, arch="cpu", roles="single")
+    for found in fields(plan):
+        value = getattr(plan, found.name)
+        if found.name not in _USED and value != getattr(default, found.name):
+            yield f"{found.name}={value} has no effect on the CPU"
+
+
+def _contraction(kernel: Kernel, plan: MmaPlan) -> Iterator[str]:
+    yield from epilogue_refusals(kernel, plan)
+    for key, value in plan.algo_choice.items():
+        if (key, value) != (kernel.pattern.value, "implicit_gemm"):
+            yield f"algo_choice.{key}={value} is not built for this kernel"
+    axis = plan.vectorize.axis.partition(".")[0] if plan.vectorize else "n"
+    if axis not in ("n", "k"):
+        yield f"vectorize.axis={axis} is neither n nor k"
+    if plan.cache not in ((), PACKED, BLOCKED):
+        yield "B is cached, or A and B, packed at k, without pingpong"
+    elif plan.cache and axis == "k":
+        yield "nothing is packed where vectors run along k"
+    if plan.cache != BLOCKED:
+        yield from _tile(kernel, plan, axis)
+
+
+def _tile(kernel: Kernel, plan: MmaPlan, axis: str) -> Iterator[str]:
+    """The tile is what warp_tile says, over all of k; only packing has a say in its rows."""
+    rows, columns = plan.warp_tile
+    lanes = plan.vectorize.width if plan.vectorize else 1
+    if axis == "n" and columns % lanes:
+        yield f"warp_tile columns is {columns}, no multiple of {lanes} lanes"
+    depth = prod(kernel.sizes[name] for name in kernel.roles.k) if kernel.roles else 1
+    depth -= depth % lanes if axis == "k" else 0
+    wanted = (max(rows, plan.tile[0]) if plan.cache else rows, columns, depth)
+    if plan.tile != wanted:
+        shown = "x".join(map(str, wanted))
+        yield f"tile is {'x'.join(map(str, plan.tile))}; with this warp_tile it is {shown}"

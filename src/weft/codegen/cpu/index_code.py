@@ -1,0 +1,128 @@
+"""Index expressions as LLVM code: loop variables, params, lanes, and values that are places.
+
+A variable is a number that is known while code is written (an unrolled loop) or a value. Inside a
+lanes loop an expression has one number for each lane; most move by a constant step from lane to
+lane, and one address then serves them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from weft.codegen.cpu.code import Code, Val, number
+from weft.foundation.errors import InternalError
+from weft.foundation.index_expr import (
+    Expr,
+    FloorDiv,
+    Guard,
+    Term,
+    axes_of,
+    bounds,
+    coefficient,
+    params_of,
+)
+
+
+@dataclass
+class Lanes:
+    """The lanes loop that code stands in."""
+
+    var: str
+    count: int
+
+
+@dataclass
+class IndexCode:
+    """Writes expressions into a `Code`."""
+
+    code: Code
+    variables: dict[str, Val | int] = field(default_factory=dict)
+    ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
+    lanes: Lanes | None = None
+    places: dict[str, Val] = field(default_factory=dict)
+    """Params that are values: i64, one for each lane or one for all, in range."""
+
+    @property
+    def lane_count(self) -> int:
+        return 1 if self.lanes is None else self.lanes.count
+
+    def value(self, expr: Expr, lane: int = 0) -> Val:
+        """The expression as a number, in the given lane."""
+        known = expr.constant
+        parts: list[Val] = []
+        for term, factor in expr.terms:
+            value = self._term(term, lane)
+            if isinstance(value, int):
+                known += factor * value
+            elif factor == 1:
+                parts.append(value)
+            else:
+                parts.append(self.code.binary("mul", value, number(factor, "i64")))
+        total = number(known, "i64")
+        for part in parts:
+            total = part if total.text == "0" else self.code.binary("add", total, part)
+        return total
+
+    def _term(self, term: Term, lane: int) -> Val | int:
+        if isinstance(term, FloorDiv):
+            return self._floordiv(term, lane)
+        if self.lanes is not None and term.name == self.lanes.var:
+            return lane
+        if term.name in self.places:
+            place = self.places[term.name]
+            return place if place.lanes == 1 else self.code.lane(place, lane)
+        return self.variables[term.name]
+
+    def _floordiv(self, term: FloorDiv, lane: int) -> Val:
+        code = self.code
+        value = self.value(term.value, lane)
+        divisor = number(term.divisor, "i64")
+        low, _ = bounds(term.value, self.ranges)
+        if low >= 0:
+            return code.binary("udiv", value, divisor)
+        quotient = code.binary("sdiv", value, divisor)
+        rest = code.binary("srem", value, divisor)
+        below = code.compare("icmp slt", rest, number(0, "i64"))
+        return code.binary("sub", quotient, code.convert("zext", below, "i64"))
+
+    def step(self, expr: Expr) -> int | None:
+        """How far the expression moves from lane to lane; None when it is not the same
+        everywhere."""
+        if self.lanes is None:
+            return 0
+        if any(self.places[name].lanes > 1 for name in params_of(expr) if name in self.places):
+            return None
+        name = self.lanes.var
+        for term, _ in expr.terms:
+            if isinstance(term, FloorDiv) and name in axes_of(term.value):
+                return None
+        return coefficient(expr, name)
+
+    def inside(self, guards: Sequence[Guard], lane: int) -> Val:
+        """Whether every guard holds."""
+        found: Val | None = None
+        for guard in guards:
+            value = self.value(guard.expr, lane)
+            # One unsigned comparison says both that it is not negative and that it is small enough.
+            holds = self.code.compare("icmp ult", value, number(guard.size, "i64"))
+            found = holds if found is None else self.code.binary("and", found, holds)
+        if found is None:
+            raise InternalError("a guarded load without guards")
+        return found
+
+    def select(self, values: Mapping[str, tuple[Val, int, bool]]) -> None:
+        """Let params be values, each with its size and signedness, kept inside [0, size)."""
+        self.places = {}
+        for name, (value, size, signed) in values.items():
+            wide = value
+            if value.scalar != "i64":
+                wide = self.code.convert("sext" if signed else "zext", value, "i64")
+            low = self.code.intrinsic("llvm.smax", wide, number(0, "i64", wide.lanes))
+            last = number(max(size - 1, 0), "i64", wide.lanes)
+            self.places[name] = self.code.intrinsic("llvm.smin", low, last)
+            self.ranges[name] = (0, max(size - 1, 0))
+
+    def unrolled(self) -> dict[str, int]:
+        """The variables that are known while code is written."""
+        return {var: value for var, value in self.variables.items() if isinstance(value, int)}

@@ -1,0 +1,323 @@
+"""`weft.fft`: discrete Fourier transforms by contraction.
+
+A transform of size n = a b is a transform of size a along rows, a turn of each element, and one of
+size b along columns; the small ones are matrix products. So the cost per element is the sum of the
+factors, and all of it is `dot_general`. A prime factor costs itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from weft.foundation.axes import normalise_axes, normalise_axis
+from weft.foundation.dtypes import CF32, CF64, F32, F64, SI64, DType
+from weft.foundation.errors import OutOfRange, SpecViolation, UserError
+from weft.ops.array.conversion import home
+from weft.ops.array.data_types import dtype_named
+from weft.ops.array.manipulation import axes_of, roll
+from weft.ops.array.movement import flipped, padded, permuted, unpermuted, window
+from weft.ops.array.operands import given, known, taken
+from weft.ops.calls import public
+from weft.ops.lines import user_line
+from weft.ops.promotion import DEFAULT_FLOAT
+from weft.ops.session import Handle, Session
+from weft.ops.tensor import Tensor
+
+__all__ = [
+    "fft", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifftn", "ifftshift", "ihfft", "irfft",
+    "irfftn", "rfft", "rfftfreq", "rfftn",
+]  # fmt: skip
+
+_LARGEST_PRODUCT = 64
+"""Up to this size a transform is one matrix product."""
+_SWAPPED = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
+
+
+# -- the transform itself ------------------------------------------------------------------------
+
+
+def _roots(s: Session, rows: int, columns: int, size: int, sign: int, dtype: DType) -> Handle:
+    """`exp(sign 2 pi i r c / size)` for every row r and column c; the angle is reduced exactly."""
+    turns = s.iota(SI64, (rows, columns), 0) * s.iota(SI64, (rows, columns), 1)
+    turns = turns.fmod(s.full(size, SI64, (rows, columns)))
+    angle = turns.cast(F64) * (sign * 2 * math.pi / size)
+    return angle.cos().complex(angle.sin()).cast(dtype)
+
+
+def _transformed(x: Handle, sign: int) -> Handle:
+    """The sums along the last axis, without a factor."""
+    size = known(x.shape[-1], "the transformed axis")
+    rank, s = x.rank, x.session
+    rows = _radix(size)
+    if rows == size:
+        matrix = _roots(s, size, size, size, sign, x.dtype)
+        return x.dot_general(matrix, contract=((rank - 1,), (0,)))
+    columns = size // rows
+    matrix = _roots(s, rows, rows, rows, sign, x.dtype)
+    split = x.reshape((*x.shape[:-1], rows, columns))
+    first = split.dot_general(matrix, contract=((rank - 1,), (0,)))
+    turned = first * _roots(s, columns, rows, size, sign, x.dtype).broadcast_to(first.shape)
+    exchange = [*range(rank - 1), rank, rank - 1]
+    second = _transformed(turned.transpose(exchange), sign)
+    return second.transpose(exchange).reshape(x.shape)
+
+
+def _radix(size: int) -> int:
+    """The factor that goes first: the largest up to the limit; all where there is none."""
+    if size <= _LARGEST_PRODUCT:
+        return size
+    return next((f for f in range(_LARGEST_PRODUCT, 1, -1) if size % f == 0), size)
+
+
+def _along(x: Handle, axis: int, sign: int, norm: str) -> Handle:
+    """A scaled transform along one axis; the factor is that of a sum with this norm."""
+    last = [*(a for a in range(x.rank) if a != axis), axis]
+    size = known(x.shape[axis], "the transformed axis")
+    result = unpermuted(_transformed(permuted(x, last), sign), last)
+    forward = sign < 0
+    scale = {"ortho": size**-0.5, "forward": 1 / size if forward else 1.0}.get(
+        norm, 1.0 if forward else 1 / size
+    )
+    return result if scale == 1.0 else result * scale
+
+
+# -- arguments -----------------------------------------------------------------------------------
+
+
+def _check_norm(norm: str) -> None:
+    if norm not in _SWAPPED:
+        raise UserError(f"norm is {norm!r}; it can be 'backward', 'ortho' or 'forward'")
+
+
+def _complex(x: Handle) -> Handle:
+    if x.dtype.is_complex:
+        return x
+    return x.cast(CF64 if x.dtype is F64 else CF32)
+
+
+def _real(x: Handle) -> Handle:
+    if x.dtype.is_complex:
+        raise SpecViolation(
+            "DTypeNotSupported",
+            f"a tensor of {x.dtype} is given where a real one is wanted",
+            "use fft, or take weft.real of it",
+        )
+    return x.cast(F64 if x.dtype is F64 else F32)
+
+
+def _sized(x: Handle, axis: int, size: int | None) -> Handle:
+    """Cut off, or filled with zeros, to a size."""
+    old = known(x.shape[axis], "the transformed axis")
+    wanted = old if size is None else size
+    if wanted < 1:
+        raise OutOfRange(
+            "InvalidAttributeValue", f"a transform has at least one element, not {wanted}"
+        )
+    return window(x, axis, 0, wanted) if wanted <= old else padded(x, axis, wanted - old)
+
+
+def _several(x: Handle, s: Any, axes: Any) -> list[tuple[int, int | None]]:
+    """Axes with their sizes, for a transform over several."""
+    if axes is None:
+        count = x.rank if s is None else len(s)
+        axes = range(x.rank - count, x.rank)
+    chosen = normalise_axes(tuple(axes), x.rank)
+    sizes = [None] * len(chosen) if s is None else [None if n == -1 else n for n in s]
+    if len(sizes) != len(chosen):
+        raise UserError(f"{len(sizes)} sizes do not go with {len(chosen)} axes")
+    return list(zip(chosen, sizes, strict=True))
+
+
+# -- one axis ------------------------------------------------------------------------------------
+
+
+@public
+def fft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+    """The transform along an axis, cut or filled with zeros to `n` elements."""
+    return _one(x, n, axis, norm, -1)
+
+
+@public
+def ifft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+    """The inverse transform along an axis."""
+    return _one(x, n, axis, norm, 1)
+
+
+def _one(x: Tensor, n: int | None, axis: int, norm: str, sign: int) -> Tensor:
+    _check_norm(norm)
+    value = _complex(taken(x))
+    at = normalise_axis(axis, value.rank)
+    return given(_along(_sized(value, at, n), at, sign, norm), x)
+
+
+@public
+def rfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+    """The transform of real elements: its first half, of which the rest is the mirror image."""
+    _check_norm(norm)
+    value = _real(taken(x))
+    return given(_real_forward(value, n, normalise_axis(axis, value.rank), norm), x)
+
+
+def _real_forward(x: Handle, n: int | None, axis: int, norm: str) -> Handle:
+    whole = _along(_complex(_sized(x, axis, n)), axis, -1, norm)
+    return window(whole, axis, 0, known(whole.shape[axis], "the axis") // 2 + 1)
+
+
+@public
+def irfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+    """The inverse of `rfft`: `n` real elements, twice the distances between x's by default."""
+    _check_norm(norm)
+    value = _complex(taken(x))
+    return given(_real_backward(value, n, normalise_axis(axis, value.rank), norm), x)
+
+
+def _real_backward(x: Handle, n: int | None, axis: int, norm: str) -> Handle:
+    size = 2 * (known(x.shape[axis], "the axis") - 1) if n is None else n
+    half = _sized(x, axis, size // 2 + 1)
+    mirrored = (size - 1) // 2
+    if size < 1:
+        raise OutOfRange("InvalidAttributeValue", f"n is {size}, but must be at least 1")
+    if mirrored:
+        rest = flipped(window(half, axis, 1, mirrored), axis).conj()
+        half = half.concat(rest, axis)
+    return _along(half, axis, 1, norm).real()
+
+
+@public
+def hfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+    """The transform of elements that are their own mirror image, of which x is the first half: it
+    is real."""
+    _check_norm(norm)
+    value = _complex(taken(x)).conj()
+    at = normalise_axis(axis, value.rank)
+    return given(_real_backward(value, n, at, _SWAPPED[norm]), x)
+
+
+@public
+def ihfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+    """The inverse of `hfft`."""
+    _check_norm(norm)
+    value = _real(taken(x))
+    at = normalise_axis(axis, value.rank)
+    return given(_real_forward(value, n, at, _SWAPPED[norm]).conj(), x)
+
+
+# -- several axes --------------------------------------------------------------------------------
+
+
+@public
+def fftn(
+    x: Tensor,
+    /,
+    *,
+    s: Sequence[int] | None = None,
+    axes: Sequence[int] | None = None,
+    norm: str = "backward",
+) -> Tensor:
+    """The transform over several axes, or all."""
+    return _all_axes(x, s, axes, norm, -1)
+
+
+@public
+def ifftn(
+    x: Tensor,
+    /,
+    *,
+    s: Sequence[int] | None = None,
+    axes: Sequence[int] | None = None,
+    norm: str = "backward",
+) -> Tensor:
+    """The inverse transform over several axes, or all."""
+    return _all_axes(x, s, axes, norm, 1)
+
+
+def _all_axes(x: Tensor, s: Any, axes: Any, norm: str, sign: int) -> Tensor:
+    _check_norm(norm)
+    value = _complex(taken(x))
+    for at, size in _several(value, s, axes):
+        value = _along(_sized(value, at, size), at, sign, norm)
+    return given(value, x)
+
+
+@public
+def rfftn(
+    x: Tensor,
+    /,
+    *,
+    s: Sequence[int] | None = None,
+    axes: Sequence[int] | None = None,
+    norm: str = "backward",
+) -> Tensor:
+    """The transform of real elements over several axes: half of the last one."""
+    _check_norm(norm)
+    value = _real(taken(x))
+    *others, (last, size) = _several(value, s, axes)
+    value = _real_forward(value, size, last, norm)
+    for at, n in others:
+        value = _along(_sized(value, at, n), at, -1, norm)
+    return given(value, x)
+
+
+@public
+def irfftn(
+    x: Tensor,
+    /,
+    *,
+    s: Sequence[int] | None = None,
+    axes: Sequence[int] | None = None,
+    norm: str = "backward",
+) -> Tensor:
+    """The inverse of `rfftn`."""
+    _check_norm(norm)
+    value = _complex(taken(x))
+    *others, (last, size) = _several(value, s, axes)
+    for at, n in others:
+        value = _along(_sized(value, at, n), at, 1, norm)
+    return given(_real_backward(value, size, last, norm), x)
+
+
+# -- frequencies ---------------------------------------------------------------------------------
+
+
+@public
+def fftfreq(n: int, /, *, d: float = 1.0, dtype: Any = None, device: str | None = None) -> Tensor:
+    """The frequencies of a transform of size `n` over samples `d` apart, the negative ones last."""
+    return _frequencies(n, n, (n - 1) // 2, d, dtype, device)
+
+
+@public
+def rfftfreq(n: int, /, *, d: float = 1.0, dtype: Any = None, device: str | None = None) -> Tensor:
+    """The frequencies of `rfft`."""
+    return _frequencies(n, n // 2 + 1, n, d, dtype, device)
+
+
+def _frequencies(n: int, count: int, last: int, d: float, dtype: Any, device: Any) -> Tensor:
+    """`count` whole numbers over `n d`; those after `last` stand for negative ones."""
+    if n < 1:
+        raise OutOfRange("InvalidAttributeValue", f"n is {n}, but must be at least 1")
+    session = Session(home(device), user_line())
+    steps = session.iota(SI64, (count,), 0)
+    if last < count - 1:
+        steps = steps.compare("greater", last).select(steps - n, steps)
+    return session.export((steps.cast(F64) / (n * d)).cast(dtype_named(dtype or DEFAULT_FLOAT)))
+
+
+@public
+def fftshift(x: Tensor, /, *, axes: int | Sequence[int] | None = None) -> Tensor:
+    """The zero frequency in the middle."""
+    return _shifted(x, axes, 1)
+
+
+@public
+def ifftshift(x: Tensor, /, *, axes: int | Sequence[int] | None = None) -> Tensor:
+    """What `fftshift` did, undone."""
+    return _shifted(x, axes, -1)
+
+
+def _shifted(x: Tensor, axes: Any, sign: int) -> Tensor:
+    value = taken(x)
+    chosen = axes_of(axes, value.rank)
+    halves = [sign * (known(value.shape[a], "the axis") // 2) for a in chosen]
+    return roll(x, halves, axis=chosen)

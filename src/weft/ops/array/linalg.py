@@ -1,0 +1,323 @@
+"""`weft.linalg`: factorisations, and what follows from them, of matrices and stacks of matrices.
+
+The last two axes are the matrices, all others batch axes that broadcast. Integers are converted to
+the default float; floats under 32 bits are computed in f32 and rounded once.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from weft.foundation.dtypes import SI64, DType
+from weft.foundation.errors import OutOfRange, SpecViolation, UserError
+from weft.ops.arithmetic import as_tensor, broadcast_shapes, listed
+from weft.ops.array.creation import diagonal_mask
+from weft.ops.array.data_types import finfo
+from weft.ops.array.linear_algebra import (
+    check_matrices,
+    in_common_dtype,
+    matmul,
+    matrix_product,
+    matrix_transpose,
+    stacked,
+    tensordot,
+    vecdot,
+)
+from weft.ops.array.matrices import adjoint, computed_in, diagonal_of, magnitude, matrices
+from weft.ops.array.movement import window
+from weft.ops.array.norms import matrix_norm, real_dtype, singular_values, vector_norm
+from weft.ops.array.operands import given, known, paired, taken
+from weft.ops.array.statistics import summed, total_dtype
+from weft.ops.calls import public
+from weft.ops.promotion import as_float
+from weft.ops.session import Handle
+from weft.ops.tensor import Tensor
+
+__all__ = [
+    "cholesky", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "matmul", "matrix_norm",
+    "matrix_power", "matrix_rank", "matrix_transpose", "outer", "pinv", "qr", "slogdet", "solve",
+    "svd", "svdvals", "tensordot", "trace", "vecdot", "vector_norm",
+]  # fmt: skip
+
+
+class EighResult(NamedTuple):
+    """Eigenvalues, ascending, and eigenvectors as columns."""
+
+    eigenvalues: Tensor
+    eigenvectors: Tensor
+
+
+class QRResult(NamedTuple):
+    """Orthonormal columns and an upper triangle."""
+
+    Q: Tensor
+    R: Tensor
+
+
+class SlogdetResult(NamedTuple):
+    """The sign of a determinant and the logarithm of its absolute value."""
+
+    sign: Tensor
+    logabsdet: Tensor
+
+
+class SVDResult(NamedTuple):
+    """Left singular vectors, singular values, right singular vectors as rows."""
+
+    U: Tensor
+    S: Tensor
+    Vh: Tensor
+
+
+# -- factorisations ------------------------------------------------------------------------------
+
+
+@public
+def cholesky(x: Tensor, /, *, upper: bool = False) -> Tensor:
+    """The triangle `l` with `l @ l^H = x`, or `u` with `u^H @ u = x`. A matrix that is not positive
+    definite is an error when the result is computed."""
+    value, dtype = matrices(x, square=True)
+    return given(value.cholesky(upper=bool(upper)).cast(dtype), x)
+
+
+@public
+def qr(x: Tensor, /, *, mode: str = "reduced") -> QRResult:
+    """`q @ r = x`; q has as many columns as x has, or as it has rows with "complete"."""
+    if mode not in ("reduced", "complete"):
+        raise UserError(f"mode is {mode!r}; it can be 'reduced' or 'complete'")
+    value, dtype = matrices(x)
+    q, r = value.qr(mode=mode)
+    return QRResult(given(q.cast(dtype), x), given(r.cast(dtype), x))
+
+
+@public
+def svd(x: Tensor, /, *, full_matrices: bool = True) -> SVDResult:
+    """`(u * s) @ vh = x` with singular values in descending order."""
+    value, dtype = matrices(x)
+    u, s, vh = value.svd(full_matrices=bool(full_matrices))
+    values = s.cast(real_dtype(dtype))
+    return SVDResult(given(u.cast(dtype), x), given(values, x), given(vh.cast(dtype), x))
+
+
+@public
+def svdvals(x: Tensor, /) -> Tensor:
+    """The singular values in descending order."""
+    value, dtype = matrices(x)
+    return given(singular_values(value).cast(real_dtype(dtype)), x)
+
+
+@public
+def eigh(x: Tensor, /) -> EighResult:
+    """Eigenvalues and eigenvectors of Hermitian matrices, whose lower triangle is read."""
+    value, dtype = matrices(x, square=True)
+    values, vectors = value.eigh()
+    return EighResult(given(values.cast(real_dtype(dtype)), x), given(vectors.cast(dtype), x))
+
+
+@public
+def eigvalsh(x: Tensor, /) -> Tensor:
+    """The eigenvalues of Hermitian matrices, ascending."""
+    value, dtype = matrices(x, square=True)
+    return given(value.eigh()[0].cast(real_dtype(dtype)), x)
+
+
+# -- determinants --------------------------------------------------------------------------------
+
+
+@public
+def det(x: Tensor, /) -> Tensor:
+    """The determinant of each matrix."""
+    value, dtype = matrices(x, square=True)
+    permutation, _, upper = value.lu()
+    pivots = diagonal_of(upper)
+    product = pivots.reduce_prod(axes=[pivots.rank - 1])
+    return given((_parity(permutation, value.dtype) * product).cast(dtype), x)
+
+
+@public
+def slogdet(x: Tensor, /) -> SlogdetResult:
+    """The sign (or direction) of each determinant, and the logarithm of its absolute value; 0 and
+    -inf for a singular matrix."""
+    value, dtype = matrices(x, square=True)
+    permutation, _, upper = value.lu()
+    pivots = diagonal_of(upper)
+    last = [pivots.rank - 1]
+    sign = _parity(permutation, value.dtype) * pivots.sign().reduce_prod(axes=last)
+    size = magnitude(pivots).log().reduce_sum(last)
+    return SlogdetResult(given(sign.cast(dtype), x), given(size.cast(real_dtype(dtype)), x))
+
+
+def _parity(permutation: Handle, dtype: DType) -> Handle:
+    """1 for an even permutation, -1 for an odd one: the pairs out of order are counted."""
+    *batch, size = permutation.shape
+    square = (*batch, size, size)
+    before = permutation.reshape((*batch, size, 1)).broadcast_to(square)
+    after = permutation.reshape((*batch, 1, size)).broadcast_to(square)
+    later = diagonal_mask(permutation.session, (size, size), 0, "greater").broadcast_to(square)
+    wrong = before.compare("greater", after).bitwise_and(later).cast(SI64)
+    odd = wrong.reduce_sum([len(batch), len(batch) + 1]).bitwise_and(1)
+    return (1 - odd * 2).cast(dtype)
+
+
+# -- systems of equations ------------------------------------------------------------------------
+
+
+@public
+def solve(x1: Tensor, x2: Tensor, /) -> Tensor:
+    """The x with `x1 @ x = x2`; an x2 of rank 1 is a vector, all others are stacks of matrices. A
+    singular matrix gives infinities or NaN."""
+    a, b = in_common_dtype(x1, x2)
+    check_matrices(a, square=True)
+    dtype = as_float(a.dtype)
+    wide = computed_in(dtype)
+    a, b = a.cast(wide), b.cast(wide)
+    vector = b.rank == 1
+    b = b.reshape((*b.shape, 1)) if vector else b
+    if b.rank < 2 or b.shape[-2] != a.shape[-1]:
+        raise SpecViolation(
+            "ShapeMismatch",
+            f"x1 {listed(a.shape)} and x2 {listed(as_tensor(x2).shape)}: x2 must have "
+            f"{a.shape[-1]} rows",
+        )
+    result = solved(a, b)
+    return given((result.reshape(result.shape[:-1]) if vector else result).cast(dtype), x1, x2)
+
+
+def solved(a: Handle, b: Handle) -> Handle:
+    """`op(a) @ x = b` by elimination with row exchanges, for stacks that broadcast."""
+    batch = broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    permutation, lower, upper = a.lu()
+    b = stacked(b, batch)
+    rows = permutation.reshape((*permutation.shape, 1)).broadcast_to(b.shape)
+    b = b.gather(rows, axis=b.rank - 2)
+    options = {"transpose": False}
+    b = stacked(lower, batch).triangular_solve(b, lower=True, unit_diagonal=True, **options)
+    return stacked(upper, batch).triangular_solve(b, lower=False, unit_diagonal=False, **options)
+
+
+@public
+def inv(x: Tensor, /) -> Tensor:
+    """The inverse of each matrix; a singular one gives infinities or NaN."""
+    value, dtype = matrices(x, square=True)
+    return given(solved(value, _identity(value)).cast(dtype), x)
+
+
+def _identity(like: Handle) -> Handle:
+    mask = diagonal_mask(like.session, like.shape[-2:], 0, "equal")
+    return mask.cast(like.dtype).broadcast_to(like.shape)
+
+
+@public
+def pinv(x: Tensor, /, *, rtol: Any = None) -> Tensor:
+    """The pseudo-inverse: singular values up to `rtol` times the largest count as zero."""
+    value, dtype = matrices(x)
+    u, s, vh = value.svd(full_matrices=False)
+    significant = s.compare("greater", _cutoff(value, s, rtol))
+    inverse = significant.select(s.reciprocal(), s.session.full(0.0, s.dtype, s.shape))
+    scaled = adjoint(u)
+    factor = inverse.cast(value.dtype).reshape((*inverse.shape, 1)).broadcast_to(scaled.shape)
+    return given(matrix_product(adjoint(vh), scaled * factor).cast(dtype), x)
+
+
+@public
+def matrix_rank(x: Tensor, /, *, rtol: Any = None) -> Tensor:
+    """How many singular values are above `rtol` times the largest."""
+    value, _ = matrices(x)
+    s = singular_values(value)
+    above = s.compare("greater", _cutoff(value, s, rtol))
+    return given(above.cast(SI64).reduce_sum([s.rank - 1]))
+
+
+def _cutoff(x: Handle, s: Handle, rtol: Any) -> Handle:
+    """The largest singular value that counts as zero, in the shape of `s`."""
+    if s.shape[-1] == 0:
+        return s
+    largest = s.reduce_max([s.rank - 1], keepdims=True)
+    if rtol is None:
+        height, width = (known(dim, "a size of the matrices") for dim in x.shape[-2:])
+        rtol = max(height, width) * finfo(s.dtype).eps
+    if isinstance(rtol, Tensor):
+        factor = x.session.import_(rtol).cast(s.dtype)
+        factor = factor.reshape((*factor.shape, 1)).broadcast_to(largest.shape)
+        return (largest * factor).broadcast_to(s.shape)
+    return (largest * float(rtol)).broadcast_to(s.shape)
+
+
+# -- products ------------------------------------------------------------------------------------
+
+
+@public
+def matrix_power(x: Tensor, n: int, /) -> Tensor:
+    """Each matrix multiplied by itself: `n` times, its inverse for a negative `n`."""
+    if n < 0:
+        return matrix_power(inv(x), -n)
+    value = taken(x)
+    check_matrices(value, square=True)
+    result = None
+    square = value
+    while n:
+        if n & 1:
+            result = square if result is None else matrix_product(result, square)
+        n >>= 1
+        square = matrix_product(square, square) if n else square
+    return given(_identity(value) if result is None else result, x)
+
+
+@public
+def outer(x1: Tensor, x2: Tensor, /) -> Tensor:
+    """Every product of an element of one vector and one of the other."""
+    x, y = in_common_dtype(x1, x2)
+    for name, value in (("x1", x), ("x2", y)):
+        if value.rank != 1:
+            raise SpecViolation(
+                "RankMismatch",
+                f"{name} {listed(value.shape)} has rank {value.rank}, but a vector is wanted",
+                "flatten it with reshape(-1)",
+            )
+    return given(x.dot_general(y, contract=((), ())), x1, x2)
+
+
+@public
+def cross(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
+    """The vector product along an axis of size 3, counted in each operand before they broadcast."""
+    sizes = [as_tensor(x).shape for x in (x1, x2)]
+    for shape in sizes:
+        if not -len(shape) <= axis < len(shape) or shape[axis] != 3:
+            raise OutOfRange(
+                "ShapeMismatch",
+                f"x1 {listed(sizes[0])} and x2 {listed(sizes[1])} must have size 3 on axis {axis}",
+                "a vector product is defined for three components",
+            )
+    x, y = paired(x1, x2)
+    at = axis if axis < 0 else axis - len(sizes[0])
+    if axis >= 0 and len(sizes[0]) != len(sizes[1]):
+        raise UserError("operands of different ranks need a negative axis")
+    at += x.rank
+    one = _turned(x, at, 1) * _turned(y, at, 2)
+    return given(one - _turned(x, at, 2) * _turned(y, at, 1), x1, x2)
+
+
+def _turned(x: Handle, axis: int, by: int) -> Handle:
+    """The three components along an axis, beginning with another."""
+    return window(x, axis, by, 3 - by).concat(window(x, axis, 0, by), axis)
+
+
+# -- diagonals -----------------------------------------------------------------------------------
+
+
+@public
+def diagonal(x: Tensor, /, *, offset: int = 0) -> Tensor:
+    """A diagonal of each matrix, above the main one where `offset` is positive."""
+    value = taken(x)
+    check_matrices(value)
+    return given(diagonal_of(value, offset), x)
+
+
+@public
+def trace(x: Tensor, /, *, offset: int = 0, dtype: Any = None) -> Tensor:
+    """The sum of a diagonal of each matrix."""
+    value = taken(x)
+    check_matrices(value)
+    elements = diagonal_of(value, offset)
+    wanted = total_dtype(value.dtype, dtype)
+    return given(summed(elements, [elements.rank - 1], False, wanted), x)

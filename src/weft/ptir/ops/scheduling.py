@@ -1,0 +1,27 @@
+"""When things are computed: order that no operand would ask for."""
+
+from __future__ import annotations
+
+from weft.foundation.dtypes import ANY
+from weft.ptir.op import Array, EvalContext, Op, extension_op
+from weft.ptir.term import Cotangents, Pullback
+from weft.ptir.types import TensorType
+
+
+@extension_op("barrier")
+class Barrier(Op):
+    """The value of `x`, which is there only once `after` is. It counts as another value than `x`:
+    what is computed from both is computed twice, before and after. So memory is saved by computing
+    again what would have to be kept until then."""
+
+    operands = ("x", "after")
+    dtypes = {"x": ANY, "after": ANY}
+
+    def infer(self, *types: TensorType) -> TensorType:
+        return types[0]
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
+        return args[0]
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        return at.cotangent, None

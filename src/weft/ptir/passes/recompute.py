@@ -1,0 +1,222 @@
+"""Less memory between forward and backward: what is cheap is computed again instead of kept.
+
+    before   a program whose first results are a forward part and whose others are made by a
+             backward part, as `gradient` and `vjp` give it
+    after    the same, but the backward part computes some forward values itself
+
+The forward part is what the first results depend on, and the backward part is the rest. What is
+kept and what is computed again is the cheapest mixture by `weft.ptir.passes.residuals`. A part of
+the forward instructions can be marked: then only what leaves it is kept, and everything inside is
+computed again, matrix products included. Random numbers are always kept.
+
+What is computed again reads the kept values through a `barrier` that waits for the backward part to
+come so far; without it, merging equal instructions would undo all of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from weft.foundation.errors import UserError
+from weft.ptir.ir import ElementRef, Function, Instruction, Operand, Program, Ref
+from weft.ptir.literal import TensorLiteral
+from weft.ptir.ops.scheduling import Barrier
+from weft.ptir.passes.edit import fresh_ids, with_bodies, with_settled_hints
+from weft.ptir.passes.log import PassLog
+from weft.ptir.passes.residuals import (
+    FREE,
+    Division,
+    Forward,
+    Prices,
+    byte_count,
+    divide,
+    in_time,
+)
+from weft.ptir.slots import Slot, read_slots, slot_type, slots_of
+from weft.ptir.types import TensorType, ValueType
+
+RULE = "recompute"
+
+
+def recompute(
+    program: Program,
+    results: int,
+    parts: Iterable[Collection[int]] = (),
+    log: PassLog | None = None,
+) -> Program:
+    """The program with less to keep between its forward part, which makes the first `results`
+    results, and the rest. `parts` are sets of ids of forward instructions of which only what leaves
+    the set may be kept. The same program if there is nothing to gain."""
+    count = len(program.main.results)
+    if not 0 <= results <= count:
+        raise UserError(f"the forward part cannot have {results} of {count} results")
+    border = _Border(program, results)
+    division = border.divided([frozenset(part) for part in parts])
+    if not division.again:
+        return program
+    kept_log = PassLog() if log is None else log
+    for instruction in division.again:
+        kept_log.fire(RULE, program.place(program.main, instruction))
+    return _Rewrite(border, division).program(kept_log)
+
+
+def kept_bytes(program: Program, results: int) -> int:
+    """The bytes of forward values that the backward part reads: what has to be kept between them.
+    Parameters, results and constants do not count."""
+    border = _Border(program, results)
+    free = {*border.at_hand, *border.parameters}
+    return sum(byte_count(slot_type(s, border.types)) for s in border.wanted if s not in free)
+
+
+class _Border:
+    """A function seen as a forward and a backward part."""
+
+    def __init__(self, program: Program, results: int) -> None:
+        self.program = program
+        self.function = program.main
+        body = self.function.body
+        needed = set(self.function.result_ids[:results])
+        for instruction in reversed(body):
+            if instruction.id in needed:
+                needed.update(instruction.uses)
+        self.forward = [i for i in body if i.id in needed]
+        self.backward = [i for i in body if i.id not in needed]
+        self.types: dict[int, ValueType] = dict(
+            zip(self.function.parameter_ids, self.function.parameters, strict=True)
+        )
+        self.parameters = {slot for i, kind in self.types.items() for slot, _ in slots_of(i, kind)}
+        before = {*self.types, *needed}
+        self.types.update((i.id, i.output) for i in body)
+        self.wanted = {
+            slot
+            for instruction in self.backward
+            for operand in instruction.operands
+            for slot in read_slots(operand, self.types)
+            if slot[0] in before
+        }
+        ids = (*self.function.result_ids, *_constants(self.forward))
+        self.at_hand = {slot for i in ids for slot, _ in slots_of(i, self.types[i])}
+        """Values that take no memory of their own: results, and repeated numbers."""
+
+    def divided(self, parts: Sequence[frozenset[int]]) -> Division:
+        prices = Prices(self.program.regions_by_id)
+        drawn = {i.id for i in self.forward if prices.is_random(i.op)}
+        inside = {value_id for part in parts for value_id in part} - drawn
+        leaving = self._leaving(parts)
+        types = {i: self.types[i] for i in (*self.function.parameter_ids, *_ids(self.forward))}
+        forward = Forward(
+            types,
+            self.forward,
+            dict.fromkeys(self.parameters, 0),
+            at_hand=self.at_hand,
+            hidden={
+                slot for i in inside - leaving if i in types for slot, _ in slots_of(i, types[i])
+            },
+            forced=inside - leaving,
+            once=drawn | leaving,
+        )
+        found = divide(forward, self.wanted, prices)
+        return Division([], []) if found is None else found
+
+    def _leaving(self, parts: Sequence[frozenset[int]]) -> set[int]:
+        """The values of a part that the forward instructions outside of it read, or that are
+        returned."""
+        owner = {value_id: part for part in parts for value_id in part}
+        leaving = {value_id for value_id in self.function.result_ids if value_id in owner}
+        for instruction in self.forward:
+            for use in instruction.uses:
+                if use in owner and instruction.id not in owner[use]:
+                    leaving.add(use)
+        return leaving
+
+
+def _constants(body: Iterable[Instruction]) -> set[int]:
+    """The values that are made of literals by instructions that cost nothing."""
+    found: set[int] = set()
+    for instruction in body:
+        if isinstance(instruction.op, FREE) and found.issuperset(instruction.uses):
+            found.add(instruction.id)
+    return found
+
+
+def _ids(instructions: Iterable[Instruction]) -> list[int]:
+    return [instruction.id for instruction in instructions]
+
+
+@dataclass
+class _Rewrite:
+    """The body with the instructions that run again in the backward part."""
+
+    border: _Border
+    division: Division
+
+    def __post_init__(self) -> None:
+        border = self.border
+        self.ids = fresh_ids({*border.types})
+        self.again = {instruction.id for instruction in self.division.again}
+        self.copies: dict[int, int] = {}
+        self.barriers: dict[Slot, int] = {}
+        self.lines = dict(border.program.locations)
+        self.body: list[Instruction] = list(border.forward)
+        self.last: Operand | None = None
+        """The newest value of the backward part."""
+
+    def program(self, log: PassLog) -> Program:
+        border = self.border
+        for instruction in in_time(border.backward, self.division.again):
+            if instruction.id in self.again:
+                self._run_again(instruction)
+            else:
+                operands = tuple(map(self._copied, instruction.operands))
+                self.body.append(replace(instruction, operands=operands))
+                self.last = _first_tensor(instruction) or self.last
+        before = border.function
+        after: Function = with_settled_hints(before, replace(before, body=tuple(self.body)), log)
+        others = [f for f in border.program.functions if f.name != before.name]
+        return with_bodies(border.program, (after, *others, *border.program.regions), self.lines)
+
+    def _run_again(self, instruction: Instruction) -> None:
+        operands = tuple(map(self._late, instruction.operands))
+        made = self._append(replace(instruction, operands=operands), instruction.id)
+        self.copies[instruction.id] = made
+
+    def _append(self, instruction: Instruction, origin: int) -> int:
+        """A copy of an instruction under a new id, with the line of what it was made for."""
+        value_id = next(self.ids)
+        self.body.append(replace(instruction, id=value_id))
+        label = self.border.function.label
+        line = self.lines.get((label, origin))
+        if line is not None:
+            self.lines[label, value_id] = line
+        return value_id
+
+    def _copied(self, operand: Operand) -> Operand:
+        """The operand, or the copy of it."""
+        if isinstance(operand, TensorLiteral) or operand.id not in self.copies:
+            return operand
+        copy = self.copies[operand.id]
+        return Ref(copy) if isinstance(operand, Ref) else ElementRef(copy, operand.index)
+
+    def _late(self, operand: Operand) -> Operand:
+        """The operand for an instruction that runs again: a copy, or a kept value behind a
+        barrier."""
+        if isinstance(operand, TensorLiteral) or operand.id in self.copies:
+            return self._copied(operand)
+        slot = (operand.id, operand.index if isinstance(operand, ElementRef) else None)
+        kind = slot_type(slot, self.border.types)
+        if not isinstance(kind, TensorType):
+            return operand
+        if slot not in self.barriers:
+            after = operand if self.last is None else self.last
+            waiting = Instruction(0, Barrier(), (operand, after), kind)
+            self.barriers[slot] = self._append(waiting, operand.id)
+        return Ref(self.barriers[slot])
+
+
+def _first_tensor(instruction: Instruction) -> Operand | None:
+    """A tensor among the results of an instruction."""
+    for slot, kind in slots_of(instruction.id, instruction.output):
+        if isinstance(kind, TensorType):
+            return Ref(slot[0]) if slot[1] is None else ElementRef(slot[0], slot[1])
+    return None

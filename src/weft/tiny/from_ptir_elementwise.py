@@ -1,0 +1,274 @@
+"""From PTIR to Tiny, element by element: functions, comparisons, casts, bits, quantisation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from weft.foundation.dtypes import F32, F64, FP8_E4M3, I1, SI32, SI64, DType
+from weft.ptir.op import Op
+from weft.ptir.ops import bits, elementwise, quantisation, scheduling
+from weft.ptir.ops import functions as fns
+from weft.ptir.types import TensorType
+from weft.tiny import build
+from weft.tiny.from_ptir_row import Row, Rows
+from weft.tiny.ir import Binary, Check, Const, Expand, Fn, Rule, Unary, Value, Where
+
+_UNARY: Final = {
+    elementwise.UnaryFn.NEG: Fn.NEG,
+    elementwise.UnaryFn.ABS: Fn.ABS,
+    elementwise.UnaryFn.EXP: Fn.EXP,
+    elementwise.UnaryFn.LOG: Fn.LOG,
+    elementwise.UnaryFn.TANH: Fn.TANH,
+    elementwise.UnaryFn.ERF: Fn.ERF,
+    elementwise.UnaryFn.RSQRT: Fn.RSQRT,
+    elementwise.UnaryFn.RECIPROCAL: Fn.RECIP,
+}
+_BINARY: Final = {
+    elementwise.BinaryFn.ADD: Fn.ADD,
+    elementwise.BinaryFn.SUB: Fn.SUB,
+    elementwise.BinaryFn.MUL: Fn.MUL,
+    elementwise.BinaryFn.DIV: Fn.DIV,
+    elementwise.BinaryFn.MAXIMUM: Fn.MAX,
+    elementwise.BinaryFn.MINIMUM: Fn.MIN,
+}
+_COMPARE: Final = {
+    elementwise.CompareFn.LESS: Fn.LT,
+    elementwise.CompareFn.LESS_EQUAL: Fn.LE,
+    elementwise.CompareFn.EQUAL: Fn.EQ,
+    elementwise.CompareFn.GREATER_EQUAL: Fn.GE,
+    elementwise.CompareFn.GREATER: Fn.GT,
+    elementwise.CompareFn.NOT_EQUAL: Fn.NE,
+}
+
+
+def _unary(fn: Fn) -> Row:
+    return lambda op, args, output: Unary(fn, args[0])
+
+
+def _binary(fn: Fn) -> Row:
+    return lambda op, args, output: Binary(fn, args[0], args[1])
+
+
+def _elementwise_unary(
+    op: elementwise.ElementwiseUnary, args: Sequence[Value], output: TensorType
+) -> Value:
+    return Unary(_UNARY[op.fn], args[0])
+
+
+def _elementwise_binary(
+    op: elementwise.ElementwiseBinary, args: Sequence[Value], output: TensorType
+) -> Value:
+    if op.fn is elementwise.BinaryFn.DIV:
+        return Binary(Fn.DIV, args[0], divisor(args[1]))
+    return Binary(_BINARY[op.fn], args[0], args[1])
+
+
+def divisor(x: Value) -> Value:
+    """An operand that must not be zero, where it is an integer and not known to be another."""
+    return _checked(x, Rule.NONZERO, "IntegerDivideByZero", lambda number: number != 0)
+
+
+def _not_negative(x: Value, code: str) -> Value:
+    if not x.dtype.is_signed:
+        return x
+    return _checked(x, Rule.NONNEGATIVE, code, lambda number: number >= 0)
+
+
+def _checked(x: Value, rule: Rule, code: str, keeps: Callable[[int], bool]) -> Value:
+    inner = x.x if isinstance(x, Expand) else x
+    known = isinstance(inner, Const) and keeps(int(inner.value.real))
+    return x if known or not x.dtype.is_integer else Check(x, rule, code)
+
+
+def _fmod(op: fns.Fmod, args: Sequence[Value], output: TensorType) -> Value:
+    return Binary(Fn.FMOD, args[0], divisor(args[1]))
+
+
+def _pow(op: fns.Pow, args: Sequence[Value], output: TensorType) -> Value:
+    return Binary(Fn.POW, args[0], _not_negative(args[1], "InvalidExponent"))
+
+
+def _shift(fn: Fn) -> Row:
+    def row(op: Op, args: Sequence[Value], output: TensorType) -> Value:
+        return Binary(fn, args[0], _not_negative(args[1], "InvalidShift"))
+
+    return row
+
+
+def _logic(fn: Fn, on_truth: Fn) -> Row:
+    """Bitwise logic; on i1 in terms of its order: and is min, or is max, xor is ne."""
+
+    def row(op: Op, args: Sequence[Value], output: TensorType) -> Value:
+        return Binary(on_truth if args[0].dtype is I1 else fn, args[0], args[1])
+
+    return row
+
+
+def _compare(op: elementwise.Compare, args: Sequence[Value], output: TensorType) -> Value:
+    return Binary(_COMPARE[op.op], args[0], args[1])
+
+
+def _select(op: elementwise.Select, args: Sequence[Value], output: TensorType) -> Value:
+    return Where(args[0], args[1], args[2])
+
+
+def _cast(op: elementwise.Cast, args: Sequence[Value], output: TensorType) -> Value:
+    return build.cast(args[0], op.dtype)
+
+
+def _same(op: Op, args: Sequence[Value], output: TensorType) -> Value:
+    return args[0]
+
+
+def _clamp(op: elementwise.Clamp, args: Sequence[Value], output: TensorType) -> Value:
+    x, low, high = args
+    return Binary(Fn.MIN, Binary(Fn.MAX, x, low), high)
+
+
+# -- tests ---------------------------------------------------------------------------------------
+
+
+def _is_nan(op: Op, args: Sequence[Value], output: TensorType) -> Value:
+    return is_nan(args[0])
+
+
+def is_nan(x: Value) -> Value:
+    return Binary(Fn.NE, x, x)
+
+
+def _is_finite(op: Op, args: Sequence[Value], output: TensorType) -> Value:
+    (x,) = args
+    return build.binary(Fn.EQ, Binary(Fn.SUB, x, x), 0.0)
+
+
+def _is_inf(op: Op, args: Sequence[Value], output: TensorType) -> Value:
+    (x,) = args
+    if x.dtype is FP8_E4M3:
+        return build.splat(False, I1, x.shape)
+    return build.binary(Fn.EQ, Unary(Fn.ABS, x), math.inf)
+
+
+def _signbit(op: Op, args: Sequence[Value], output: TensorType) -> Value:
+    (x,) = args
+    return build.binary(Fn.LT, Binary(Fn.COPYSIGN, build.splat(1, x.dtype, x.shape), x), 0.0)
+
+
+def _sign(op: Op, args: Sequence[Value], output: TensorType) -> Value:
+    (x,) = args
+    zero, one = (build.splat(number, x.dtype, x.shape) for number in (0, 1))
+    positive = Binary(Fn.GT, x, zero)
+    if x.dtype.is_integer and not x.dtype.is_signed:
+        return Where(positive, one, x)
+    below = Where(Binary(Fn.LT, x, zero), build.splat(-1, x.dtype, x.shape), x)
+    return Where(positive, one, below)
+
+
+# -- quantisation --------------------------------------------------------------------------------
+
+
+def _real(dtype: DType) -> DType:
+    """What quantisation computes in."""
+    return F64 if dtype is F64 else F32
+
+
+def _along(parameter: Value, x: Value, axis: int | None) -> Value:
+    """A scale or zero point over the whole of `x`."""
+    if axis is not None and parameter.shape:
+        column = [dim if k == axis else 1 for k, dim in enumerate(x.shape)]
+        parameter = build.reshape(parameter, column)
+    return build.expand(parameter, x.shape)
+
+
+def _quantised(x: Value, scale: Value, zero_point: Value | None, dtype: DType) -> Value:
+    steps: Value = Unary(Fn.ROUND, Binary(Fn.DIV, x, scale))
+    if zero_point is not None:
+        steps = Binary(Fn.ADD, steps, build.cast(zero_point, steps.dtype))
+    return build.cast(steps, dtype)
+
+
+def _dequantised(x: Value, scale: Value, zero_point: Value | None) -> Value:
+    """The difference is exact: integers of up to 16 bits are subtracted in 32, others in 64."""
+    wide = SI32 if x.dtype.bits <= 16 else SI64
+    steps = build.cast(x, wide)
+    if zero_point is not None:
+        steps = Binary(Fn.SUB, steps, build.cast(zero_point, wide))
+    return Binary(Fn.MUL, build.cast(steps, scale.dtype), scale)
+
+
+def _quantize(op: quantisation.Quantize, args: Sequence[Value], output: TensorType) -> Value:
+    x, scale, *rest = args
+    wide = _real(x.dtype)
+    scale, *rest = (_along(p, x, op.axis) for p in (build.cast(scale, wide), *rest))
+    return _quantised(build.cast(x, wide), scale, rest[0] if rest else None, op.output_dtype)
+
+
+def _dequantize(op: quantisation.Dequantize, args: Sequence[Value], output: TensorType) -> Value:
+    x, scale, *rest = args
+    wide = F64 if F64 in (output.dtype, scale.dtype) else F32
+    scale, *rest = (_along(p, x, op.axis) for p in (build.cast(scale, wide), *rest))
+    return build.cast(_dequantised(x, scale, rest[0] if rest else None), output.dtype)
+
+
+def _requantize(op: quantisation.Requantize, args: Sequence[Value], output: TensorType) -> Value:
+    q, in_scale, in_zero, out_scale, out_zero = args
+    wide = _real(in_scale.dtype)
+    scales = (build.cast(scale, wide) for scale in (in_scale, out_scale))
+    before, after = (_along(scale, q, op.axis) for scale in scales)
+    real = _dequantised(q, before, _along(in_zero, q, op.axis))
+    return _quantised(real, after, _along(out_zero, q, op.axis), op.output_dtype)
+
+
+ROWS: Final[Rows] = {
+    elementwise.ElementwiseUnary: _elementwise_unary,
+    elementwise.ElementwiseBinary: _elementwise_binary,
+    elementwise.Compare: _compare,
+    elementwise.Select: _select,
+    elementwise.Cast: _cast,
+    elementwise.StopGradient: _same,
+    scheduling.Barrier: _same,
+    elementwise.Clamp: _clamp,
+    fns.Sqrt: _unary(Fn.SQRT),
+    fns.Floor: _unary(Fn.FLOOR),
+    fns.Ceil: _unary(Fn.CEIL),
+    fns.Trunc: _unary(Fn.TRUNC),
+    fns.Round: _unary(Fn.ROUND),
+    fns.Sin: _unary(Fn.SIN),
+    fns.Cos: _unary(Fn.COS),
+    fns.Tan: _unary(Fn.TAN),
+    fns.Asin: _unary(Fn.ASIN),
+    fns.Acos: _unary(Fn.ACOS),
+    fns.Atan: _unary(Fn.ATAN),
+    fns.Sinh: _unary(Fn.SINH),
+    fns.Cosh: _unary(Fn.COSH),
+    fns.Asinh: _unary(Fn.ASINH),
+    fns.Acosh: _unary(Fn.ACOSH),
+    fns.Atanh: _unary(Fn.ATANH),
+    fns.Exp2: _unary(Fn.EXP2),
+    fns.Expm1: _unary(Fn.EXPM1),
+    fns.Log2: _unary(Fn.LOG2),
+    fns.Log10: _unary(Fn.LOG10),
+    fns.Log1p: _unary(Fn.LOG1P),
+    fns.Sign: _sign,
+    fns.Signbit: _signbit,
+    fns.IsNan: _is_nan,
+    fns.IsInf: _is_inf,
+    fns.IsFinite: _is_finite,
+    fns.Atan2: _binary(Fn.ATAN2),
+    fns.Pow: _pow,
+    fns.Fmod: _fmod,
+    fns.Copysign: _binary(Fn.COPYSIGN),
+    fns.Nextafter: _binary(Fn.NEXTAFTER),
+    fns.Hypot: _binary(Fn.HYPOT),
+    fns.Logaddexp: _binary(Fn.LOGADDEXP),
+    bits.BitwiseNot: _unary(Fn.NOT),
+    bits.BitwiseAnd: _logic(Fn.AND, Fn.MIN),
+    bits.BitwiseOr: _logic(Fn.OR, Fn.MAX),
+    bits.BitwiseXor: _logic(Fn.XOR, Fn.NE),
+    bits.ShiftLeft: _shift(Fn.SHIFT_LEFT),
+    bits.ShiftRight: _shift(Fn.SHIFT_RIGHT),
+    quantisation.Quantize: _quantize,
+    quantisation.Dequantize: _dequantize,
+    quantisation.Requantize: _requantize,
+}

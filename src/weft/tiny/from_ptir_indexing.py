@@ -1,0 +1,356 @@
+"""From PTIR to Tiny: places that data names, sorting and searching, random numbers.
+
+What reads where data says is a `Gather` behind a `Check`. What writes there, and what sorts, stays
+whole as one of the records of `foundation.whole_ops`, on operands brought into the order that the
+record wants.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from math import prod
+from typing import Final
+
+from weft.foundation.axes import inverse, normalise_axis
+from weft.foundation.dims import static
+from weft.foundation.dtypes import F32, F64, I1, SI64, UI32, UI64, DType
+from weft.foundation.whole_ops import Order, Scatter
+from weft.ptir.ops import indexing, ordering, random
+from weft.ptir.types import TensorType, TupleType
+from weft.tiny import build
+from weft.tiny.from_ptir_elementwise import is_nan
+from weft.tiny.from_ptir_row import Rows
+from weft.tiny.ir import (
+    Binary,
+    Check,
+    Const,
+    DynamicShrink,
+    DynamicUpdate,
+    Fn,
+    Gather,
+    Iota,
+    Opaque,
+    Rule,
+    Unary,
+    Value,
+    Where,
+    Words,
+)
+
+_GATHER: Final = "GatherIndexOutOfBounds"
+_SCATTER: Final = "ScatterIndexOutOfBounds"
+
+
+def _sizes(x: Value) -> list[int]:
+    return [static(d) for d in x.shape]
+
+
+# -- windows at places that are computed ---------------------------------------------------------
+
+
+def _starts(start: Value, rank: int) -> tuple[Value, ...]:
+    return tuple(build.element(start, [k]) for k in range(rank))
+
+
+def _dynamic_slice(op: indexing.DynamicSlice, args: Sequence[Value], output: TensorType) -> Value:
+    x, start = args
+    starts = _starts(start, output.rank)
+    known = [int(s.value.real) for s in starts if isinstance(s, Const)]
+    if len(known) == len(starts):
+        bounds = zip(known, x.shape, op.sizes, strict=True)
+        return build.shrink(x, [min(max(s, 0), static(d) - n) for s, d, n in bounds], op.sizes)
+    return DynamicShrink(x, starts, op.sizes)
+
+
+def _dynamic_update_slice(
+    op: indexing.DynamicUpdateSlice, args: Sequence[Value], output: TensorType
+) -> Value:
+    x, update, start = args
+    return DynamicUpdate(x, update, _starts(start, output.rank))
+
+
+# -- reading -------------------------------------------------------------------------------------
+
+
+def _gathered(x: Value, index: Value, axis: int) -> Value:
+    """`x` read at checked places. An axis without elements has none to read: every index is a
+    violation, and zeros stand for what is not there."""
+    size = static(x.shape[axis])
+    checked = Check(index, Rule.INSIDE, _GATHER, size)
+    if size:
+        return Gather(x, checked, axis)
+    zeros = build.splat(0, x.dtype, index.shape)
+    return Where(build.binary(Fn.LT, checked, 0), zeros, zeros)
+
+
+def _take(op: indexing.Take, args: Sequence[Value], output: TensorType) -> Value:
+    x, indices = args
+    rows = build.reshape(indices, (prod(_sizes(indices)), *(1,) * (len(x.shape) - 1)))
+    index = build.expand(rows, (rows.shape[0], *x.shape[1:]))
+    return build.reshape(_gathered(x, index, 0), output.shape)
+
+
+def _gather(op: indexing.Gather, args: Sequence[Value], output: TensorType) -> Value:
+    x, indices = args
+    return _gathered(x, indices, normalise_axis(op.axis, output.rank))
+
+
+# -- writing -------------------------------------------------------------------------------------
+
+
+def _scatter_reduce(
+    op: indexing.ScatterReduce, args: Sequence[Value], output: TensorType
+) -> Value | None:
+    x, indices, updates = args
+    along = normalise_axis(op.axis, output.rank)
+    sizes, count = output.static_shape, static(indices.shape[along])
+    if 0 in updates.shape:
+        return x
+    if 0 in sizes:
+        return None
+    outer, width = prod(sizes[:along]), prod(sizes[along + 1 :])
+    index = Check(indices, Rule.INSIDE, _SCATTER, sizes[along])
+    whole = Scatter(str(op.reduce), outer, sizes[along], width, count, each=width > 1)
+    return _scattered(whole, x, index, updates)
+
+
+def _scattered(whole: Scatter, x: Value, index: Value, updates: Value) -> Value:
+    """Narrow floats are added in f32 and rounded once."""
+    wide = F32 if whole.fn == "add" and x.dtype.is_float and x.dtype.bits < 32 else x.dtype
+    values = (build.cast(x, wide), index, build.cast(updates, wide))
+    return build.cast(Opaque(whole, values, 0, wide, x.shape, base=0), x.dtype)
+
+
+def _scatter_add(
+    op: indexing.ScatterAdd, args: Sequence[Value], output: TensorType
+) -> Value | None:
+    """Rows added to rows where windows fill the axes that no index names; elements else."""
+    x, indices, updates = args
+    if 0 in updates.shape:
+        return x
+    if 0 in x.shape:
+        return None
+    batch = [d for d in range(len(updates.shape)) if d not in op.update_window_dims]
+    updates = build.permute(updates, [*batch, *op.update_window_dims])
+    axes = op.window_axes(len(x.shape))
+    extents = _sizes(updates)[len(batch) :]
+    count = prod(_sizes(updates)[: len(batch)])
+    window = dict(zip(axes, extents, strict=True))
+    starts = _components(op, indices, x, window)
+    scattered = op.scatter_dims_to_operand_dims
+    whole_rows = all(window[axis] == static(x.shape[axis]) for axis in axes)
+    if whole_rows and not set(axes) & set(scattered):
+        order = [
+            *scattered,
+            *(k for k in range(len(x.shape)) if k not in (*scattered, *axes)),
+            *axes,
+        ]
+        turned = build.permute(x, order)
+        rows = [static(x.shape[k]) for k in order[: len(order) - len(axes)]]
+        index = _flat_index(starts, rows[: len(starts)])
+        rest = prod(rows[len(starts) :])
+        whole = Scatter("add", 1, prod(rows), prod(extents), count)
+        index = build.binary(Fn.MUL, index, rest) if rest != 1 else index
+        return build.permute(_scattered(whole, turned, index, updates), inverse(order))
+    positions = _positions(starts, scattered, axes, (count, *extents), x)
+    whole = Scatter("add", 1, prod(_sizes(x)), 1, count * prod(extents))
+    return _scattered(whole, x, positions, updates)
+
+
+def _components(
+    op: indexing.ScatterAdd, indices: Value, x: Value, window: dict[int, int]
+) -> list[Value]:
+    """The checked positions along each indexed axis, each flat."""
+    along = op.vector_axis(len(indices.shape))
+    found = []
+    for k, axis in enumerate(op.scatter_dims_to_operand_dims):
+        part = indices
+        if along < len(indices.shape):
+            start, size = [0] * len(indices.shape), _sizes(indices)
+            start[along], size[along] = k, 1
+            part = build.shrink(indices, start, size)
+        flat = build.reshape(part, (prod(_sizes(part)),))
+        limit = static(x.shape[axis]) - window.get(axis, 1) + 1
+        found.append(build.cast(Check(flat, Rule.INSIDE, _SCATTER, limit), SI64))
+    return found
+
+
+def _flat_index(parts: Sequence[Value], sizes: Sequence[int]) -> Value:
+    """Positions along several axes as one number, the last axis running fastest."""
+    total = parts[0]
+    for part, size in zip(parts[1:], sizes[1:], strict=True):
+        total = Binary(Fn.ADD, build.binary(Fn.MUL, total, size), part)
+    return total
+
+
+def _positions(
+    starts: Sequence[Value],
+    scattered: Sequence[int],
+    axes: Sequence[int],
+    shape: tuple[int, ...],
+    x: Value,
+) -> Value:
+    """The flat position in `x` of every element of every window; `shape` is (windows, extents)."""
+    sizes = _sizes(x)
+    stride = [prod(sizes[k + 1 :]) for k in range(len(sizes))]
+    total = build.splat(0, SI64, shape)
+    for start, axis in zip(starts, scattered, strict=True):
+        column = build.reshape(start, (shape[0], *(1,) * len(axes)))
+        moved = build.binary(Fn.MUL, build.expand(column, shape), stride[axis])
+        total = Binary(Fn.ADD, total, moved)
+    for k, axis in enumerate(axes):
+        moved = build.binary(Fn.MUL, Iota(SI64, shape, k + 1), stride[axis])
+        total = Binary(Fn.ADD, total, moved)
+    return total
+
+
+# -- sorting and searching -----------------------------------------------------------------------
+
+
+def _first(x: Value, axis: int, count: int, descending: bool) -> tuple[Value, Value]:
+    """The first elements along an axis in order, and their positions as si64."""
+    order = [*(k for k in range(len(x.shape)) if k != axis), axis]
+    rows = build.permute(x, order)
+    sizes = _sizes(rows)
+    whole = Order(prod(sizes[:-1]), sizes[-1], count, descending)
+    shape = (*sizes[:-1], count)
+    if 0 in shape:
+        positions: Value = build.splat(0, SI64, shape)
+        values: Value = build.splat(0, x.dtype, shape)
+    else:
+        scratch = whole.workspace(x.dtype.storage_bytes)
+        positions = Opaque(whole, (rows,), 0, SI64, shape, workspace=scratch)
+        values = Gather(rows, positions, len(shape) - 1)
+    back = inverse(order)
+    return build.permute(values, back), build.permute(positions, back)
+
+
+def _top_k(op: ordering.TopK, args: Sequence[Value], output: TupleType) -> tuple[Value, Value]:
+    (x,) = args
+    values, positions = _first(x, normalise_axis(op.axis, len(x.shape)), op.k, op.largest)
+    return values, build.cast(positions, op.indices_dtype)
+
+
+def _sort(op: ordering.Sort, args: Sequence[Value], output: TensorType) -> Value:
+    axis = normalise_axis(op.axis, output.rank)
+    return _first(args[0], axis, output.static_shape[axis], op.descending)[0]
+
+
+def _argsort(op: ordering.Argsort, args: Sequence[Value], output: TensorType) -> Value:
+    axis = normalise_axis(op.axis, output.rank)
+    positions = _first(args[0], axis, output.static_shape[axis], op.descending)[1]
+    return build.cast(positions, op.output_dtype)
+
+
+def _searchsorted(op: ordering.Searchsorted, args: Sequence[Value], output: TensorType) -> Value:
+    """A binary search by halves: `found` elements are known to lie before the value, and a power of
+    two more are tried, from the largest one down."""
+    ascending, values = args
+    length = static(ascending.shape[0])
+    flat = build.reshape(values, (prod(_sizes(values)),))
+    if ascending.dtype is I1:
+        ascending, flat = (build.cast(side, UI32) for side in (ascending, flat))
+    found = build.splat(0, SI64, flat.shape)
+    step = 1 << max(length.bit_length() - 1, 0)
+    while step and length:
+        tried = build.binary(Fn.ADD, found, step)
+        there = build.binary(Fn.LE, tried, length)
+        place = build.binary(Fn.MIN, build.binary(Fn.SUB, tried, 1), length - 1)
+        here = Gather(ascending, place, 0)
+        ahead = Binary(Fn.MIN, there, _before(here, flat, op.side))
+        found = Where(ahead, tried, found)
+        step //= 2
+    return build.cast(build.reshape(found, output.shape), output.dtype)
+
+
+def _before(here: Value, value: Value, side: ordering.Side) -> Value:
+    """Whether an element comes before a value, NaN being the largest."""
+    fn = Fn.LT if side is ordering.Side.LEFT else Fn.LE
+    less: Value = Binary(fn, here, value)
+    if not value.dtype.is_float:
+        return less
+    last = is_nan(value)
+    if side is ordering.Side.LEFT:
+        last = Binary(Fn.MIN, last, Binary(Fn.EQ, here, here))
+    return Binary(Fn.MAX, less, last)
+
+
+# -- random numbers ------------------------------------------------------------------------------
+
+
+def stream_state(run: Value, stream: int) -> Value:
+    """The state of a stream: the seed of the run, and the number of the stream beside how often the
+    run has been here before, which `run` has in its upper half."""
+    second = build.binary(Fn.EQ, Iota(SI64, (2,), 0), 1)
+    own = Where(second, build.splat(stream, SI64, (2,)), build.splat(0, SI64, (2,)))
+    return Binary(Fn.OR, run, own)
+
+
+def _uniform(state: Value, count: int, dtype: DType) -> Value:
+    """`count` numbers in [0, 1): the top bits of each element's words; nothing rounds."""
+    scale = 2.0**-dtype.precision
+    if dtype is F64:
+        pairs = build.cast(Words(state, (count, 2)), UI64)
+        high, low = (
+            build.reshape(build.shrink(pairs, (0, k), (count, 1)), (count,)) for k in (0, 1)
+        )
+        both = Binary(Fn.OR, build.binary(Fn.SHIFT_LEFT, high, 32), low)
+        bits = build.binary(Fn.SHIFT_RIGHT, both, 64 - dtype.precision)
+        return build.binary(Fn.MUL, build.cast(bits, F64), scale)
+    bits = build.binary(Fn.SHIFT_RIGHT, Words(state, (count,)), 32 - dtype.precision)
+    return build.cast(build.binary(Fn.MUL, build.cast(bits, F32), scale), dtype)
+
+
+def _normal(state: Value, count: int, dtype: DType) -> Value:
+    """Box and Muller on pairs of uniforms, in f64 and rounded once."""
+    half = (count + 1) // 2
+    pairs = build.reshape(build.cast(_uniform(state, 2 * half, dtype), F64), (half, 2))
+    first, second = (
+        build.expand(build.shrink(pairs, (0, k), (half, 1)), (half, 2)) for k in (0, 1)
+    )
+    spread = Unary(Fn.LOG1P, Unary(Fn.NEG, first))
+    radius = Unary(Fn.SQRT, build.binary(Fn.MUL, spread, -2.0))
+    angle = build.binary(Fn.MUL, second, 2.0 * math.pi)
+    even = build.binary(Fn.EQ, Iota(SI64, (half, 2), 1), 0)
+    wave = Where(even, Unary(Fn.COS, angle), Unary(Fn.SIN, angle))
+    flat = build.reshape(Binary(Fn.MUL, radius, wave), (2 * half,))
+    return build.cast(build.shrink(flat, (0,), (count,)), dtype)
+
+
+def _draw(
+    op: random.RngUniform | random.RngNormal, args: Sequence[Value], output: TensorType
+) -> Value:
+    distribution = _uniform if isinstance(op, random.RngUniform) else _normal
+    made = distribution(stream_state(args[0], op.stream or 0), output.size, output.dtype)
+    return build.reshape(made, output.shape)
+
+
+def _rng_state(op: random.RngState, args: Sequence[Value], output: TensorType) -> Value:
+    return stream_state(args[0], op.stream or 0)
+
+
+def _philox(
+    op: random.PhiloxUniform | random.PhiloxNormal, args: Sequence[Value], output: TensorType
+) -> Value:
+    distribution = _uniform if isinstance(op, random.PhiloxUniform) else _normal
+    return build.reshape(distribution(args[0], output.size, output.dtype), output.shape)
+
+
+ROWS: Final[Rows] = {
+    indexing.Take: _take,
+    indexing.Gather: _gather,
+    indexing.ScatterAdd: _scatter_add,
+    indexing.ScatterReduce: _scatter_reduce,
+    indexing.DynamicSlice: _dynamic_slice,
+    indexing.DynamicUpdateSlice: _dynamic_update_slice,
+    ordering.TopK: _top_k,
+    ordering.Sort: _sort,
+    ordering.Argsort: _argsort,
+    ordering.Searchsorted: _searchsorted,
+    random.RngUniform: _draw,
+    random.RngNormal: _draw,
+    random.RngState: _rng_state,
+    random.PhiloxUniform: _philox,
+    random.PhiloxNormal: _philox,
+}

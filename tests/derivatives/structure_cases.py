@@ -1,0 +1,206 @@
+"""Movement, indexing, contraction, reductions, order, windows, norms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tests.derivatives.case import between, case, complex_normal, distinct, normal, whole
+
+# -- movement ------------------------------------------------------------------------------------
+
+case("reshape", lambda b, x: b.reshape(x, [4, 3]), normal(2, 6), torch=lambda t, x: x.reshape(4, 3))
+case("reshape", lambda b, x: b.reshape(x, []), normal(1, 1), label="scalar")
+case("transpose", lambda b, x: b.transpose(x, [2, 0, 1]), normal(2, 3, 4),
+     torch=lambda t, x: x.permute(2, 0, 1))  # fmt: skip
+for name, source, target in [
+    ("rows", (3,), (2, 3)),
+    ("columns", (2, 1), (2, 3)),
+    ("scalar", (), (2, 3)),
+    ("both", (1, 3, 1), (4, 2, 3, 5)),
+    ("same", (2, 3), (2, 3)),
+    ("none", (1, 3), (0, 3)),
+]:
+    case("broadcast_to", lambda b, x, d=target: b.broadcast_to(x, d), normal(*source), label=name)
+case("slice", lambda b, x: b.slice(x, [1, 0], [2, 3]), normal(4, 3),
+     torch=lambda t, x: x[1:3])  # fmt: skip
+case("slice", lambda b, x: b.slice(x, [1, 1], [0, 1]), normal(4, 3), label="nothing")
+case("concat", lambda b, x, y: b.concat([x, y, x], axis=1), normal(2, 1), normal(2, 3),
+     torch=lambda t, x, y: t.cat([x, y, x], 1))  # fmt: skip
+case("concat", lambda b, x, y: b.concat([x, y], axis=-2), normal(2, 1), normal(0, 1), label="empty")
+case("pad", lambda b, x: b.emit("pad", x, low=[1, 0], high=[0, 2], interior=[0, 0], pad_value=1.5),
+     normal(2, 3), label="around")  # fmt: skip
+case("pad", lambda b, x: b.emit("pad", x, low=[1, 2], high=[2, 0], interior=[2, 1], pad_value=0.0),
+     normal(2, 3), label="between")  # fmt: skip
+case("pad", lambda b, x: b.emit("pad", x, low=[1], high=[1], interior=[3], pad_value=0.0),
+     normal(0), label="empty")  # fmt: skip
+case("pad", lambda b, x: b.emit("pad", x, low=[0], high=[0], interior=[3], pad_value=0.0),
+     complex_normal(3), label="complex")  # fmt: skip
+case("tile", lambda b, x: b.emit("tile", x, repeats=[2, 1, 3]), normal(2, 3, 1),
+     torch=lambda t, x: x.tile(2, 1, 3))  # fmt: skip
+case("tile", lambda b, x: b.emit("tile", x, repeats=[0]), normal(2), label="none")
+
+# -- indexing ------------------------------------------------------------------------------------
+
+case("take", lambda b, x, i: b.take(x, i), normal(4, 3), whole(4, 2, 3),
+     torch=lambda t, x, i: x[i])  # fmt: skip
+case("take", lambda b, x, i: b.take(x, i), normal(4), whole(4), label="scalar")
+case("gather", lambda b, x, i: b.gather(x, i, axis=1), normal(2, 4), whole(4, 2, 5),
+     torch=lambda t, x, i: t.gather(x, 1, i))  # fmt: skip
+
+
+def _scatter(**attrs: Any) -> Any:
+    def build(b: Any, x: Any, i: Any, u: Any) -> Any:
+        return b.emit("scatter_add", x, i, u, **attrs)
+
+    return build
+
+
+case("scatter_add", _scatter(update_window_dims=[1], inserted_window_dims=[0],
+     scatter_dims_to_operand_dims=[0]), normal(4, 3), whole(4, 5), normal(5, 3),
+     label="rows", torch=lambda t, x, i, u: x.index_add(0, i, u))  # fmt: skip
+case("scatter_add", _scatter(update_window_dims=[], inserted_window_dims=[0, 1],
+     scatter_dims_to_operand_dims=[0, 1], index_vector_dim=1), normal(4, 3), whole(3, 5, 2),
+     normal(5), label="points")  # fmt: skip
+case("scatter_add", _scatter(update_window_dims=[0, 2], inserted_window_dims=[],
+     scatter_dims_to_operand_dims=[1]), normal(4, 6), whole(4, 3), normal(2, 3, 2),
+     label="windows")  # fmt: skip
+case("scatter_add", _scatter(update_window_dims=[0], inserted_window_dims=[1],
+     scatter_dims_to_operand_dims=[2, 1], index_vector_dim=0), normal(3, 4, 4), whole(4, 2, 2),
+     normal(2, 2), label="swapped")  # fmt: skip
+for fn in ("add", "max", "min", "replace"):
+    case("scatter_reduce",
+         lambda b, x, i, u, fn=fn: b.emit("scatter_reduce", x, i, u, axis=1, reduce=fn),
+         distinct(2, 4), whole(4, 2, 6), distinct(2, 6, seed=1) + 0.13, label=fn)  # fmt: skip
+case("dynamic_slice", lambda b, x, i: b.dynamic_slice(x, i, sizes=[2, 3]), normal(4, 5),
+     np.array([1, 2]))  # fmt: skip
+case("dynamic_slice", lambda b, x, i: b.dynamic_slice(x, i, sizes=[2, 3]), normal(4, 5),
+     np.array([9, -3]), label="clamped")  # fmt: skip
+case("dynamic_update_slice", lambda b, x, u, i: b.dynamic_update_slice(x, u, i, sizes=[2, 3]),
+     normal(4, 5), normal(2, 3), np.array([1, 9]))  # fmt: skip
+
+# -- contraction ---------------------------------------------------------------------------------
+
+
+def _dot(batch: Any, contract: Any, **attrs: Any) -> Any:
+    def build(b: Any, x: Any, y: Any) -> Any:
+        return b.dot_general(x, y, batch=batch, contract=contract, **attrs)
+
+    return build
+
+
+DOTS: list[tuple[str, tuple[Sequence[int], Sequence[int]], Any, Any, Any]] = [
+    ("matrix", ((), ()), ([1], [0]), (2, 3), (3, 4)),
+    ("transposed", ((), ()), ([0], [1]), (3, 2), (4, 3)),
+    ("batched", ([0], [0]), ([2], [1]), (2, 3, 4), (2, 4, 5)),
+    ("crossed", ([1, 3], [2, 0]), ([0, 2], [3, 1]), (2, 3, 4, 5), (5, 4, 3, 2)),
+    ("outer", ((), ()), ([], []), (2, 3), (4,)),
+    ("inner", ((), ()), ([0, 1], [1, 0]), (2, 3), (3, 2)),
+    ("only-batch", ([0, 1], [1, 0]), ([], []), (2, 3), (3, 2)),
+    ("vectors", ((), ()), ([0], [0]), (3,), (3,)),
+    ("empty", ((), ()), ([1], [0]), (2, 0), (0, 3)),
+]
+for label, batch, contract, left, right in DOTS:
+    case("dot_general", _dot(batch, contract), normal(*left), normal(*right, seed=1), label=label)
+case("dot_general", _dot(((), ()), ([1], [0])), complex_normal(2, 3), complex_normal(3, 2),
+     label="complex", torch=lambda t, x, y: x @ y)  # fmt: skip
+case("dot_general", _dot(((), ()), ([1], [0]), out_dtype="cf64"), normal(2, 3), normal(3, 2),
+     label="real-to-complex")  # fmt: skip
+case("dot_general", _dot(((), ()), ([1], [0]), out_dtype="f64"), complex_normal(2, 3),
+     complex_normal(3, 2), label="complex-to-real")  # fmt: skip
+case("dot_general", lambda b, x: b.dot_general(x, x, contract=([1], [1])), normal(3, 2),
+     label="square")  # fmt: skip
+
+# -- reductions ----------------------------------------------------------------------------------
+
+for axes, keep in [([0], False), ([0, 2], True), ([], False), ([1, 2, 0], False)]:
+    name = f"{axes}{'-kept' if keep else ''}".replace(" ", "")
+    for kind in ("sum", "max", "min", "prod"):
+        case(f"reduce_{kind}",
+             lambda b, x, a=axes, k=keep, n=kind: b.emit(f"reduce_{n}", x, axes=a, keepdims=k),
+             distinct(2, 3, 2), label=name)  # fmt: skip
+case("reduce_sum", lambda b, x: b.reduce_sum(x, [0]), complex_normal(3, 2), label="complex")
+case("reduce_prod", lambda b, x: b.emit("reduce_prod", x, axes=[0]), complex_normal(3, 2),
+     label="complex")  # fmt: skip
+case("reduce_prod", lambda b, x: b.emit("reduce_prod", x, axes=[0, 1]),
+     np.array([[1.5, 0.0], [2.0, -1.0]]), label="a-zero",
+     torch=lambda t, x: x.reshape(-1).prod())  # fmt: skip
+case("reduce_prod", lambda b, x: b.emit("reduce_prod", x, axes=[0]),
+     np.array([1.5, 0.0, 2.0, 0.0]), label="two-zeros")  # fmt: skip
+case("reduce_prod", lambda b, x: b.emit("reduce_prod", x, axes=[0]), normal(0, 2), label="empty")
+for reverse in (False, True):
+    for kind in ("sum", "prod", "max", "min"):
+        case(f"cumulative_{kind}",
+             lambda b, x, n=kind, r=reverse: b.emit(f"cumulative_{n}", x, axis=-2, reverse=r),
+             distinct(3, 5, 2) * 0.2, label="reverse" if reverse else "")  # fmt: skip
+case("cumulative_prod", lambda b, x: b.emit("cumulative_prod", x, axis=0),
+     np.array([1.5, 0.0, 2.0, 0.0, 3.0, -1.0]), label="zeros",
+     torch=lambda t, x: t.cumprod(x, 0))  # fmt: skip
+case("cumulative_prod", lambda b, x: b.emit("cumulative_prod", x, axis=0), complex_normal(5),
+     label="complex")  # fmt: skip
+case("cumulative_sum", lambda b, x: b.emit("cumulative_sum", x, axis=0), complex_normal(4),
+     label="complex", torch=lambda t, x: t.cumsum(x, 0))  # fmt: skip
+SEGMENTS = {"num_segments": 4, "indices_are_sorted": False, "unique": False}
+for kind in ("sum", "max"):
+    case(f"segment_{kind}",
+         lambda b, x, i, n=kind: b.emit(f"segment_{n}", x, i, **SEGMENTS),
+         distinct(6, 2), np.array([0, 2, 2, 0, 3, 2]))  # fmt: skip
+
+# -- order ---------------------------------------------------------------------------------------
+
+for down in (False, True):
+    case("sort", lambda b, x, d=down: b.emit("sort", x, axis=0, descending=d), distinct(5, 2),
+         label="down" if down else "up")  # fmt: skip
+    case("top_k",
+         lambda b, x, d=down: b.emit("top_k", x, k=2, axis=-1, largest=d, indices_dtype="si64")[0],
+         distinct(3, 4), label="largest" if down else "smallest")  # fmt: skip
+
+# -- windows -------------------------------------------------------------------------------------
+
+
+def _patches(window: Any, strides: Any, dilation: Any, padding: Any) -> Any:
+    def build(b: Any, x: Any) -> Any:
+        return b.emit("extract_patches", x, window=window, strides=strides, dilation=dilation,
+                      padding=padding, pad_value=0.0)  # fmt: skip
+
+    return build
+
+
+case("extract_patches", _patches([3], [1], [1], [(1, 1)]), normal(2, 5, 3), label="one-axis")
+case("extract_patches", _patches([2, 3], [2, 1], [1, 2], [(1, 0), (0, 2)]), normal(2, 5, 6, 2),
+     label="two-axes")  # fmt: skip
+case("extract_patches", _patches([2, 2], [2, 2], [1, 1], [(0, 0), (0, 0)]), normal(1, 4, 5, 1),
+     label="apart")  # fmt: skip
+case("extract_patches", _patches([], [], [], []), normal(2, 3), label="no-axes")
+
+
+def _windows(kind: str, window: Any, strides: Any, padding: Any, base: Any, dilation: Any) -> Any:
+    def build(b: Any, x: Any) -> Any:
+        return b.emit("reduce_window", x, window_dims=window, strides=strides, padding=padding,
+                      base_dilation=base, window_dilation=dilation, reduce=kind)  # fmt: skip
+
+    return build
+
+
+WINDOWS: list[tuple[str, Any]] = [
+    ("pool", ([2, 2], [2, 2], [(0, 0), (0, 0)], [1, 1], [1, 1])),
+    ("slide", ([3, 2], [1, 1], [(1, 1), (0, 1)], [1, 1], [1, 1])),
+    ("dilated", ([2, 3], [2, 1], [(0, 1), (2, 0)], [1, 2], [2, 1])),
+    ("rest", ([2, 1], [3, 2], [(0, 0), (0, 0)], [2, 1], [1, 1])),
+    ("far", ([2, 1], [1, 1], [(3, 4), (0, 0)], [1, 1], [1, 1])),
+]
+for label, attrs in WINDOWS:
+    for kind in ("sum", "max", "min"):
+        case("reduce_window", _windows(kind, *attrs), distinct(5, 4), label=f"{kind}-{label}")
+case("reduce_window", _windows("sum", *WINDOWS[2][1]), complex_normal(5, 4), label="sum-complex")
+
+# -- norms ---------------------------------------------------------------------------------------
+
+for axis in (-1, 0):
+    case("layer_norm",
+         lambda b, x, g, s, a=axis: b.layer_norm(x, g, s, epsilon=1e-3, feature_axis=a),
+         normal(3, 3, 3), between(0.5, 2, 3), normal(3), label=f"axis{axis}",
+         torch=(lambda t, x, g, s: t.nn.functional.layer_norm(x, (3,), g, s, 1e-3))
+         if axis == -1 else None)  # fmt: skip

@@ -1,0 +1,199 @@
+"""From planned kernels to an artifact for a GPU: equal kernels become one, cubins are kept on disk,
+and edited texts are what is compiled."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import weft
+from tests.gpu_programs import compiled, through_stages
+from weft.codegen.gpu.assemble import kernel_code
+from weft.codegen.gpu.print import walk
+from weft.driver import gpu_code
+from weft.driver.compilation import Compilation
+from weft.driver.opaque import run_opaque
+from weft.driver.pipeline import run_pipeline
+from weft.driver.signature import make_signature
+from weft.foundation.errors import InternalError, SpecViolation, Unimplemented, UserError
+from weft.ptir import Builder, Program
+from weft.region.structure import buffers
+from weft.runtime.artifact import Launch
+from weft.target.known import target_named
+
+# -- kernels ---------------------------------------------------------------------------------------
+
+
+def test_equal_kernels_are_built_once() -> None:
+    """Both caches of the attention program are updated by one kernel."""
+    module = compiled("attention", "f32", "sm90")["gpu"]
+    assert set(module.launches) == {"map0", "matmul1", "row2", "map3", "matmul4"}
+    assert module.launches["map0"] == module.launches["map3"]
+    assert len(module.kernels) == 4
+    assert {made.symbol for made in module.launches.values()} == set(module.kernels)
+
+
+def test_launches_say_which_tensor_each_buffer_is() -> None:
+    """Matrix templates put operands first and the result last, whatever order the kernel has."""
+    compilation = compiled("attention", "bf16", "sm90")
+    module = compilation["gpu"]
+    for kernel in compilation["region"].kernels:
+        launch = module.launches[kernel.name]
+        made = module.kernels[launch.symbol]
+        assert len(launch.tensors) == len(made.buffers)
+        names = [buffers(kernel)[n] for n in launch.tensors]
+        if module.launches["map0"].symbol != launch.symbol:
+            assert tuple(names) == made.buffers
+
+
+def sum_of(rows: int = 64) -> Program:
+    b = Builder()
+    x, y = b.param("f32", [rows]), b.param("f32", [rows])
+    return b.build(x + y)
+
+
+def loads(source: Program, donate: tuple[int, ...] = ()) -> set[bool]:
+    """Whether the kernels of a program take what they read to be constant."""
+    signature = make_signature(source, donate=donate)
+    made = run_pipeline(Compilation(source, target_named("sm90"), signature), "gpu")["gpu"]
+    found = [s for kernel in made.kernels.values() for s in walk(kernel.body)]
+    return {s.constant for s in found if hasattr(s, "constant")}
+
+
+def test_a_buffer_that_is_written_is_not_read_as_constant() -> None:
+    assert loads(sum_of()) == {True}
+    assert loads(sum_of(), donate=(0,)) == {True, False}
+
+
+def test_what_no_template_does_is_unimplemented() -> None:
+    b = Builder()
+    x = b.param("fp8_e4m3", [8])
+    with pytest.raises(Unimplemented, match="GPU kernels have no arithmetic in fp8_e4m3"):
+        through_stages(b.build(b.cast(x, "f32")), "sm90")
+
+
+# -- machine code ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def small() -> gpu_code.CudaCode:
+    return gpu_code.print_module(through_stages(sum_of(), "sm90")["gpu"])
+
+
+def test_cubins_are_kept_on_disk(cache: Path) -> None:
+    first = gpu_code.compile_sources(small(), "sm_90a")
+    again = gpu_code.compile_sources(small(), "sm_90a")
+    assert (first.compiled, first.reused) == (1, 0)
+    assert (again.compiled, again.reused) == (0, 1)
+    (made,), (kept,) = first.cubins.values(), again.cubins.values()
+    assert (made.code, made.report) == (kept.code, kept.report)
+    assert made.report.registers > 0
+    other = gpu_code.compile_sources(small(), "sm_80")
+    assert (other.compiled, other.reused) == (1, 0)
+    assert len(list(cache.iterdir())) == 2
+
+
+def test_a_damaged_entry_is_made_again(cache: Path) -> None:
+    gpu_code.compile_sources(small(), "sm_90a")
+    (entry,) = cache.iterdir()
+    entry.write_bytes(entry.read_bytes()[:-1] + b"?")
+    assert gpu_code.compile_sources(small(), "sm_90a").compiled == 1
+
+
+def test_without_a_cache_everything_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_CACHE", "off")
+    assert gpu_code.compile_sources(small(), "sm_90a").compiled == 1
+    assert gpu_code.compile_sources(small(), "sm_90a").compiled == 1
+
+
+def test_edited_cuda_is_what_is_compiled() -> None:
+    source = sum_of()
+    plain = weft.compile(source, target="sm90")
+    edited = re.sub(r"= (v\d+) \+ (v\d+);", r"= \1 - \2;", plain.stages["cu"])
+    again = weft.compile(source, target="sm90", overrides={"cu": edited})
+    assert again.stages["cu"] == edited != plain.stages["cu"]
+
+
+def test_cuda_that_does_not_compile_is_the_fault_of_whoever_wrote_it() -> None:
+    source = sum_of()
+    plain = weft.compile(source, target="sm90").stages["cu"]
+    with pytest.raises(UserError, match="the CUDA text that was given does not compile"):
+        weft.compile(source, target="sm90", overrides={"cu": plain + "nonsense;\n"})
+    symbol = plain.split()[3]
+    with pytest.raises(InternalError, match="generated CUDA does not compile"):
+        gpu_code.compile_sources(gpu_code.CudaCode({symbol: "nonsense;"}), "sm_90a")
+
+
+def test_missing_and_misnamed_sources_are_refused() -> None:
+    source = sum_of()
+    with pytest.raises(SpecViolation, match="CudaText at stage cu: there is no source for the"):
+        weft.compile(source, target="sm90", overrides={"cu": ""})
+    with pytest.raises(SpecViolation, match="'k_1' is not the symbol of a kernel"):
+        weft.compile(source, target="sm90", overrides={"cu": "// ==== kernel k_1\n"})
+
+
+@pytest.mark.parametrize(
+    ("target", "device", "arch"),
+    [
+        ("sm80", None, "sm_80"),
+        ("sm80", (8, 0), "sm_80"),
+        ("sm80", (9, 0), "sm_90"),
+        ("sm90", None, "sm_90a"),
+        ("sm90", (9, 0), "sm_90a"),
+    ],
+)
+def test_architectures(target: str, device: tuple[int, int] | None, arch: str) -> None:
+    assert gpu_code.architecture(target_named(target), device) == arch
+
+
+# -- artifacts -------------------------------------------------------------------------------------
+
+
+def test_an_artifact_has_the_steps_in_order() -> None:
+    compilation = compiled("attention", "bf16", "sm90")
+    module = compilation["gpu"]
+    cubins = gpu_code.compile_sources(compilation["cu"], "sm_90a")
+    artifact = gpu_code.build_artifact(
+        compilation["region"],
+        compilation["memory"],
+        module,
+        cubins,
+        compilation["tiny"].constants,
+        run_opaque,
+    )
+    launches = [step for step in artifact.steps if isinstance(step, Launch)]
+    assert [step.label for step in launches] == [k.name for k in compilation["region"].kernels]
+    symbols = [artifact.kernels[step.kernel].symbol for step in launches]
+    assert symbols == [module.launches[step.label].symbol for step in launches]
+    for step in launches:
+        code = artifact.kernels[step.kernel]
+        made = module.kernels[code.symbol]
+        assert len(step.buffers) == len(made.buffers)
+        assert (code.grid, code.block) == ((made.grid, 1, 1), (made.threads, 1, 1))
+        assert code.shared_bytes == made.shared_bytes
+        assert [found.box for found in code.tensor_maps] == [found.box for found in made.maps]
+
+
+def test_tensor_maps_are_in_bytes() -> None:
+    compilation = compiled("mlp", "bf16", "sm90")
+    (kernel, *_) = compilation["gpu"].kernels.values()
+    code = kernel_code(kernel, b"")
+    found = dict(zip((m.name for m in kernel.maps), code.tensor_maps, strict=True))
+    assert found["a"].strides == (2 * 64,)
+    assert (found["a"].sizes, found["a"].dtype, found["a"].swizzle) == ((64, 32), "bf16", 128)
+
+
+def test_the_report_names_users_and_resources() -> None:
+    compilation = compiled("attention", "f32", "sm90")
+    cubins = gpu_code.compile_sources(compilation["cu"], "sm_90a")
+    lines = gpu_code.resource_report(compilation["gpu"], cubins)
+    (shared,) = (line for line in lines if "map0, map3" in line)
+    assert "0 bytes spilled, 0 bytes of stack" in shared
+    assert len(lines) == len(compilation["gpu"].kernels)

@@ -1,0 +1,89 @@
+"""Equal parts of a program are worked out once: compiling twelve blocks does the work of three, and
+what is left grows with the length of the program and no faster."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import weft
+from examples.make_programs import attention_stack
+from weft.cli.main import app
+from weft.driver.compilation import Compilation
+from weft.driver.compile import Cluster
+from weft.driver.pipeline import run_pipeline
+from weft.driver.signature import make_signature
+from weft.poly import sets
+from weft.target.known import target_named
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_CACHE", "off")
+    sets.forget()
+
+
+def compiled(blocks: int) -> Cluster:
+    sets.forget()
+    (cluster,) = weft.compile(attention_stack(blocks)).clusters.values()
+    return cluster
+
+
+def test_twelve_blocks_take_the_work_of_three() -> None:
+    few, many = compiled(3), compiled(12)
+    assert many.compilation.tally.done == few.compilation.tally.done
+    assert many.compilation.tally.done["isl queries"] > 0
+    assert many.built.compiled == few.built.compiled == 7
+    assert len(many.built.symbols) == 4 * len(few.built.symbols) == 84
+
+
+def test_what_is_asked_for_grows_with_the_program() -> None:
+    few, more, many = (compiled(n).compilation.tally.asked for n in (3, 6, 12))
+    for what in ("kernels drafted", "kernels written out"):
+        assert many[what] - more[what] == 2 * (more[what] - few[what])
+
+
+def calls(work: Callable[[], object]) -> int:
+    """How many Python functions a piece of work calls."""
+    count = 0
+
+    def note(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_no_stage_takes_longer_than_the_program_is_long() -> None:
+    def lower(blocks: int) -> int:
+        program = attention_stack(blocks)
+        compilation = Compilation(program, target_named("cpu"), make_signature(program))
+        return calls(lambda: run_pipeline(compilation, "cpu"))
+
+    lower(2)
+    first, second, third = lower(4), lower(8), lower(16)
+    assert third - second < 2.2 * (second - first)
+
+
+def test_the_report_tells_distinct_kernels_and_times() -> None:
+    path = str(EXAMPLES / "attention_12_blocks.ptir.txt")
+    result = CliRunner().invoke(app, ["compile", path, "-v"])
+    assert result.exit_code == 0, result.output
+    assert "84 kernels, 7 of them distinct; 7 compiled, 0 from the cache\n" in result.output
+    assert re.search(r"^kernels written out: 84 asked for, 7 done$", result.output, re.M)
+    assert re.search(r"^isl queries: \d+ asked for, \d+ done$", result.output, re.M)
+    assert re.search(r"^matmul0: matmul, and 11 like it$", result.output, re.M)
+    for stage in ("frontend", "tiny", "region", "plan", "cpu", "llvm", "machine code"):
+        assert re.search(rf"^{stage} +\d+\.\d *$", result.output, re.M), stage

@@ -46,7 +46,12 @@ class Side:
     def measure(self, model: str, cache: Path) -> dict[str, Any]:
         environment = {**os.environ, self.cache_variable: str(cache)}
         done = subprocess.run(
-            [*self.command, model], cwd=ROOT, env=environment, capture_output=True, text=True
+            [*self.command, model],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode:
             sys.exit(f"{self.name} failed on {model}:\n{done.stderr[-4000:]}")
@@ -62,10 +67,13 @@ class Times:
     warm: list[dict[str, Any]]
 
     def median(self, which: str, field: str = "compile") -> float:
-        return statistics.median(found[field] for found in getattr(self, which))
+        return statistics.median(float(found[field]) for found in self._all(which))
 
     def stage(self, which: str, name: str) -> float:
-        return statistics.median(found["stages"].get(name, 0.0) for found in getattr(self, which))
+        return statistics.median(float(f["stages"].get(name, 0.0)) for f in self._all(which))
+
+    def _all(self, which: str) -> list[dict[str, Any]]:
+        return self.cold if which == "cold" else self.warm
 
 
 def sides(torch_python: str | None) -> list[Side]:
@@ -78,7 +86,7 @@ def sides(torch_python: str | None) -> list[Side]:
 def find_torch(given: str | None) -> str | None:
     """A Python that has torch: the one that was named, or this one."""
     found = given or sys.executable
-    check = subprocess.run([found, "-c", "import torch"], capture_output=True)
+    check = subprocess.run([found, "-c", "import torch"], capture_output=True, check=False)
     if check.returncode == 0:
         return found
     if given:

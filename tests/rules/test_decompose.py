@@ -34,6 +34,7 @@ from weft.foundation.dtypes import (
 )
 from weft.foundation.errors import SpecViolation, Unimplemented
 from weft.ptir import BodyBuilder, Builder, HintRegion, Program, Value, dumps, loads, verify
+from weft.ptir.composite import Composite
 from weft.ptir.decompose import decompose, portable
 from weft.ptir.decompositions import DECOMPOSITIONS
 from weft.ptir.ir import HintKind, HintPolicy
@@ -174,7 +175,8 @@ TRIALS: dict[str, Trial] = {
 
 
 def test_every_decomposition_has_a_trial() -> None:
-    assert {SPELLINGS[name][0] for name in TRIALS} == set(DECOMPOSITIONS)
+    own = {cls for cls in DECOMPOSITIONS if not issubclass(cls, Composite)}
+    assert {SPELLINGS[name][0] for name in TRIALS} == own
 
 
 def build(name: str, dtype: DType, sample: Sample, seed: int) -> tuple[Program, list[Array]]:

@@ -95,7 +95,7 @@ def test_cheap_functions_are_computed_again() -> None:
     size = ROWS * WIDTH * 4
     assert kept_bytes(before, 1) >= 4 * 3 * size
     assert kept_bytes(after, 1) <= 4 * size
-    assert peak(after) < 0.7 * peak(before)
+    assert peak(after) < 0.75 * peak(before)
 
 
 @pytest.mark.parametrize("layer", [residual_layer, dropout_layer])

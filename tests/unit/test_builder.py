@@ -14,7 +14,21 @@ import pytest
 import weft
 from weft.foundation.dtypes import F32, DType
 from weft.foundation.errors import SpecViolation, UserError, WeftError
-from weft.ptir import BodyBuilder, Builder, Symbol, TensorLiteral, TupleType, Value, tensor, verify
+from weft.ptir import (
+    BodyBuilder,
+    Builder,
+    HintKind,
+    HintPolicy,
+    ScalarLiteral,
+    Symbol,
+    TensorLiteral,
+    TupleType,
+    Value,
+    dumps,
+    loads,
+    tensor,
+    verify,
+)
 from weft.ptir.ops.constant import CustomCall
 from weft.ptir.ops.functions import Sqrt
 from weft.ptir.text import print_attributes
@@ -129,7 +143,7 @@ def rejected(action: Callable[[Builder, Value], object], sentence: str) -> None:
 
 def test_mistakes_of_the_caller_are_told_in_a_sentence() -> None:
     rejected(lambda b, x: b.sqrt(x, fast=True), "sqrt has no attribute 'fast'; it has none")
-    rejected(lambda b, x: b.sort(x), "sort needs the attribute 'axis'")
+    rejected(lambda b, x: b.cumulative_sum(x), "cumulative_sum needs the attribute 'axis'")
     rejected(lambda b, x: b.emit("frob", x), "there is no op called 'frob'")
     rejected(
         lambda b, x: b.build(x[0]), "<%0 : f32[2, 3]> is not a tuple; slice tensors with b.slice"
@@ -334,3 +348,114 @@ def copyreg_round_trip(dtype: DType) -> DType:
     function, args = dtype.__reduce__()
     result: DType = function(*args)
     return result
+
+
+# -- attributes that need not be given -------------------------------------------------------------
+
+USUAL: list[tuple[str, list[str], dict[str, Any], dict[str, Any]]] = [
+    ("reduce_sum", ["f32 2 3"], {"axes": [1]}, {"keepdims": False}),
+    ("reduce_any", ["i1 2 3"], {"axes": [1]}, {"keepdims": False}),
+    ("arg_max", ["f32 2 3"], {"axis": 1}, {"keepdims": False, "output_dtype": "si64"}),
+    ("argmin", ["f32 2 3"], {"axis": 1}, {"keepdims": False, "output_dtype": "si64"}),
+    ("sort", ["f32 2 3"], {}, {"axis": -1, "descending": False}),
+    ("argsort", ["f32 2 3"], {}, {"axis": -1, "descending": False, "output_dtype": "si64"}),
+    ("top_k", ["f32 2 3"], {"k": 2}, {"axis": -1, "largest": True, "indices_dtype": "si64"}),
+    ("pad", ["f32 2 3"], {"low": [1, 0]},
+     {"high": [0, 0], "interior": [0, 0], "pad_value": ScalarLiteral("Float", 0.0)}),
+    ("extract_patches", ["f32 1 4 4 2"], {"window": [2, 2]},
+     {"strides": [1, 1], "dilation": [1, 1], "padding": [(0, 0)] * 2}),
+    ("reduce_window", ["f32 2 3"], {"window_dims": [1, 2], "reduce": "max"},
+     {"strides": [1, 1], "padding": [(0, 0)] * 2, "base_dilation": [1, 1],
+      "window_dilation": [1, 1]}),
+    ("segment_sum", ["f32 4", "si32 4"], {"num_segments": 2},
+     {"indices_are_sorted": False, "unique": False}),
+    ("layer_norm", ["f32 2 3", "f32 3", "f32 3"], {}, {"epsilon": 1e-5, "feature_axis": -1}),
+    ("rng_uniform", [], {"shape": [2]}, {"dtype": "f32"}),
+    ("cholesky", ["f32 2 2"], {}, {"upper": False}),
+    ("qr", ["f32 2 2"], {}, {"mode": "reduced"}),
+    ("svd", ["f32 2 2"], {}, {"full_matrices": True}),
+    ("triangular_solve", ["f32 2 2", "f32 2 3"], {"lower": True},
+     {"transpose": False, "unit_diagonal": False}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds", "given", "usual"), USUAL, ids=[name for name, *_ in USUAL]
+)
+def test_attributes_with_an_obvious_value_need_not_be_given(
+    name: str, kinds: list[str], given: dict[str, Any], usual: dict[str, Any]
+) -> None:
+    built = []
+    for attrs in (given, {**given, **usual}):
+        b = Builder()
+        words = [kind.split() for kind in kinds]
+        operands = [b.param(dtype, [int(dim) for dim in dims]) for dtype, *dims in words]
+        b.emit(name, *operands, **attrs)
+        built.append(b.build(b.literal(0)))
+    assert built[0] == built[1]
+    assert not verify(built[0], collect=True)
+
+
+def test_emitted_dots_have_no_batch_axes() -> None:
+    b = Builder()
+    x = b.param("f32", [2, 2])
+    product = b.emit("dot_general", x, x, contract_lhs=[1], contract_rhs=[0])
+    assert product.shape == (2, 2)
+
+
+def test_files_say_every_attribute() -> None:
+    text = "ptir.v0.4\nentry @main\nfunc @main(%0: f32[2]) -> (f32[]) {\n"
+    with pytest.raises(SpecViolation, match="reduce_sum needs the attribute 'keepdims'"):
+        loads(f"{text}  %1 = reduce_sum(%0) {{axes=[0]}} : f32[]\n  return %1\n}}\n")
+
+
+# -- hints -----------------------------------------------------------------------------------------
+
+
+def test_a_hint_holds_the_ops_of_its_block() -> None:
+    b = Builder()
+    x, y = b.param("f32", [4]), b.param("f32", [4])
+    before = b.neg(x)
+    with b.hint("elementwise_dag", "required", width=8):
+        inner = b.exp(before)
+        both = inner * y
+        aside = b.tanh(inner)
+    with b.hint(HintKind.REDUCTION_CHAIN):
+        total = b.reduce_sum(both, [0])
+    program = b.build(total, aside)
+    first, second = program.main.hints
+    ids = {i.op.mnemonic: i.id for i in program.main.body}
+    assert (first.id, first.kind, first.policy) == (
+        0, HintKind.ELEMENTWISE_DAG, HintPolicy.REQUIRED
+    )  # fmt: skip
+    assert first.inputs == (1, ids["neg"])
+    assert first.exports == (ids["mul"], ids["tanh"])
+    assert [i.op.mnemonic for i in first.body] == ["exp", "mul", "tanh"]
+    assert dict(first.attrs)["width"].value == 8
+    assert (second.policy, second.inputs) == (HintPolicy.PREFERRED, (ids["mul"],))
+    assert second.exports == (ids["reduce_sum"],)
+    assert not verify(program, collect=True)
+    for form in ("text", "json", "bincode"):
+        assert loads(dumps(program, form)) == program
+    results = weft.run(program, [np.ones(4, np.float32)] * 2)
+    np.testing.assert_allclose(results[0], 4 * np.exp(-1), rtol=1e-6)
+
+
+def test_a_hint_that_cannot_be_is_told() -> None:
+    b = Builder()
+    x = b.param("f32", [4])
+    dag = "elementwise_dag"
+    with pytest.raises(UserError, match="a hint needs at least one op in its block"), b.hint(dag):
+        pass
+    with pytest.raises(UserError, match="hints do not nest"), b.hint(dag), b.hint(dag):
+        b.exp(x)
+    unknown = "'fastest' is not one of optional, preferred, required"
+    with pytest.raises(SpecViolation, match=unknown), b.hint(dag, "fastest"):
+        b.neg(x)
+    with b.hint("elementwise_dag"):
+        y = b.sort(x)
+    with pytest.raises(SpecViolation) as caught:
+        b.build(y)
+    assert str(caught.value) == (
+        "HintInvalid at hint 0 in function @main: sort does not belong in elementwise_dag"
+    )

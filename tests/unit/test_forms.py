@@ -28,6 +28,7 @@ from weft.ptir import (
     loads,
     tensor,
 )
+from weft.ptir.calls import encode_call
 from weft.ptir.ir import HintKind, HintPolicy
 from weft.ptir.schema import (
     INFER,
@@ -37,6 +38,7 @@ from weft.ptir.schema import (
     Attributes,
     Bool,
     Choice,
+    Dimension,
     DTypeOf,
     Float,
     Isize,
@@ -44,6 +46,7 @@ from weft.ptir.schema import (
     LiteralOf,
     Maybe,
     NewDimension,
+    Number,
     Pair,
     ScalarOf,
     SchemaKind,
@@ -87,6 +90,10 @@ def samples(kind: SchemaKind) -> list[Any]:
             return [True, False]
         case Float():
             return [0.1, -0.0, math.inf, -math.inf, 1e-300]
+        case Number():
+            return [True, 3, -1, 0.1, math.inf]
+        case Dimension():
+            return [3, Symbol("B")]
         case String():
             return ["plain", 'quote " and \\ and \n and ä and \0']
         case Choice():
@@ -140,9 +147,10 @@ def program_of(op: Op) -> Program:
 
 
 def wire_cannot_carry(op: Op) -> bool:
-    """Attributes of custom calls are 64-bit signed."""
-    values = [getattr(op, name) for name in op.all_attributes()]
-    flat = [v for value in values for v in (value if isinstance(value, tuple) else (value,))]
+    """Attributes of custom calls are 64-bit signed; shapes with symbols are text."""
+    values = [getattr(op, name) for name in op.call_attributes()]
+    lists = [value if isinstance(value, tuple) else (value,) for value in values]
+    flat = [v for one in lists if not any(isinstance(v, Symbol) for v in one) for v in one]
     return USIZE_MAX in flat and (
         op.call_target is not None or getattr(op, "stream", None) is not None
     )
@@ -160,7 +168,10 @@ def test_every_attribute_of_every_op_survives(cls: type[Op], form: str) -> None:
             continue
         count += 1
         read = loads(dumps(program, form))
-        assert read == program
+        if form == "text" or cls.call_attributes() == cls.all_attributes():
+            assert read == program
+        else:  # what the output declares is not what this output declares
+            assert encode_call(read.main.body[0].op) == encode_call(op)
         assert dumps(read, form) == dumps(program, form)
     assert count
     assert dumps(program_of(next(variants(cls))), "display")

@@ -78,7 +78,8 @@ class Instruction:
     @property
     def call(self) -> str:
         """Its name in the surface language: `expand_dims` for `ExpandDims`."""
-        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", self.opcode).lower()
+        words = self.opcode.replace("MatMul", "Matmul")
+        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", words).lower()
 
 
 _X: Final = ("input",)

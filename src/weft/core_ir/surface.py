@@ -57,6 +57,7 @@ class Literal:
 
     rows: Any
     """The text of a number, or nested lists of such texts."""
+    offset: int
 
     @property
     def is_whole(self) -> bool:
@@ -205,7 +206,7 @@ class _Parser(AttributeReader):
             elif tokens.accept("("):
                 frames.append(_Frame(offset=token.offset))
             elif token.kind == "number" or token.text in ("[", "inf", "nan"):
-                frame.operands.append(Literal(self.data().rows))
+                frame.operands.append(Literal(self.data().rows, token.offset))
                 return
             elif token.kind != "name":
                 tokens.fail("expected a value")
@@ -234,7 +235,7 @@ class _Parser(AttributeReader):
         if token.text in DTYPES:
             rows = self.data().rows
             self.tokens.expect(")")
-            value = self.constant(Literal(rows), DTYPES[token.text], token.offset)
+            value = self.constant(Literal(rows, token.offset), DTYPES[token.text])
             frames[-1].operands.append(value)
             return True
         row = FUNCTIONS.get(token.text)
@@ -275,7 +276,7 @@ class _Parser(AttributeReader):
 
     def applied(self, operator: _Operator, operands: list[Operand]) -> Operand:
         if operator.opcode == "Neg" and isinstance(operands[0], Literal):
-            return Literal(_negated(operands[0].rows))
+            return Literal(_negated(operands[0].rows), operands[0].offset)
         return self.emit(INSTRUCTIONS[operator.opcode], operands, {}, operator.offset)
 
     def settled(self, frame: _Frame) -> Operand:
@@ -408,7 +409,7 @@ class _Parser(AttributeReader):
         if not isinstance(operand, Literal):
             return operand
         default = SI64 if operand.is_whole else F32
-        return self.constant(operand, dtype or default, self.tokens.current.offset)
+        return self.constant(operand, dtype or default)
 
     def common_dtype(self, operands: list[Operand]) -> DType | None:
         """What the literals among operands become: the dtype of another, or f32 beside an f32."""
@@ -418,11 +419,11 @@ class _Parser(AttributeReader):
         whole = all(isinstance(operand, Literal) and operand.is_whole for operand in operands)
         return None if whole else F32
 
-    def constant(self, found: Literal, dtype: DType, offset: int) -> int:
+    def constant(self, found: Literal, dtype: DType) -> int:
         data = RawData(found.rows).literal(dtype, ())
         shape = data.type.static_shape if isinstance(data, TensorLiteral) else ()
         row = INSTRUCTIONS["ConstTensor"]
-        return self.emit(row, [], {"data": data, "dtype": dtype, "shape": shape}, offset)
+        return self.emit(row, [], {"data": data, "dtype": dtype, "shape": shape}, found.offset)
 
     def emit(
         self, row: Instruction, operands: list[Operand], given: dict[str, Any], offset: int

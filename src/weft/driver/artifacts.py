@@ -103,17 +103,18 @@ def _host_call(kernel: Kernel, module: Module, table: _Slots, run_opaque: Opaque
     call = kernel.opaque
     if call is None:
         raise SpecViolation("OpaqueKernel", f"kernel {kernel.name} says nothing to call")
-    op, results = call.op, call.results
+    pairs = zip(call.results, kernel.outputs, strict=True)
+    results = {number: module.tensors[o.tensor] for number, o in pairs if number >= 0}
 
     def function(arrays: Sequence[NDArray[Any]], seed: int) -> list[NDArray[Any]]:
-        found = run_opaque(op, arrays, seed)
-        return [found[number] for number in results]
+        found = run_opaque(call.op, arrays, seed)
+        return [found[number].reshape(tensor.shape) for number, tensor in results.items()]
 
     def place(name: str) -> tuple[int, TensorSpec]:
         return table.slot(name), _spec(module.tensors[name])
 
     inputs = tuple(place(name) for name in call.inputs)
-    outputs = tuple(place(output.tensor) for output in kernel.outputs)
+    outputs = tuple(place(tensor.name) for tensor in results.values())
     return HostCall(function, inputs, outputs, kernel.name)
 
 

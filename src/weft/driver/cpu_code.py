@@ -120,7 +120,7 @@ def build_artifact(
         and kernel_seconds(kernel, module.tensors, target) < WORTH_SHARING
     }
     kernels = [
-        KernelCode(symbol, objects[symbol], routine.pieces, symbol in small)
+        KernelCode(symbol, objects[symbol], routine.pieces, symbol in small, checks=routine.checks)
         for symbol, routine in code.routines.items()
     ]
     numbers = {symbol: number for number, symbol in enumerate(code.routines)}

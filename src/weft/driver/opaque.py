@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.foundation import whole_ops
 from weft.foundation.dtypes import as_dtype
 from weft.foundation.errors import InternalError, Unimplemented
 from weft.ptir.op import EvalContext, Op, RegionSignature, Value
@@ -23,13 +24,17 @@ Array = NDArray[Any]
 
 def encode_op(op: object) -> str:
     """The text of an op inside another stage's text."""
+    if isinstance(op, whole_ops.WholeOp):
+        return whole_ops.write(op)
     if not isinstance(op, Op):
         raise InternalError(f"{op!r} is not a PTIR op")
     return print_op(op)
 
 
-def decode_op(text: object) -> Op:
+def decode_op(text: object) -> Op | whole_ops.WholeOp:
     """The op back from its text."""
+    if whole_ops.is_written(str(text)):
+        return whole_ops.read(str(text))
     return parse_op(str(text))
 
 
@@ -45,6 +50,8 @@ class _Alone:
 
 def run_opaque(op: object, arrays: Sequence[Array], seed: int = 0) -> list[Array]:
     """All results of an op, flattened, by its reference meaning."""
+    if isinstance(op, whole_ops.WholeOp):
+        return [op.evaluate(*arrays)]
     if not isinstance(op, Op):
         raise InternalError(f"{op!r} is not a PTIR op")
     if op.regions:

@@ -25,6 +25,7 @@ from weft.memory import verify as memory_verify
 from weft.memory.from_region import assign_buffers
 from weft.plan import text as plan_text
 from weft.plan import verify as plan_verify
+from weft.plan.from_region import check_plans
 from weft.poly_view import text as poly_view_text
 from weft.poly_view import verify as poly_view_verify
 from weft.poly_view.from_tiny import build_scop
@@ -51,6 +52,7 @@ def _tiny_values(compilation: Compilation) -> dict[str, Value]:
 
 
 def _verify_plans(compilation: Compilation) -> None:
+    check_plans(compilation["plan"], compilation["region"])
     for plan in compilation["plan"].plans.values():
         plan_verify.verify(plan, compilation.target)
 

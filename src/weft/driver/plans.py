@@ -67,7 +67,9 @@ def _others(kernel: Kernel, module: Module, first: Plan, target: Target) -> Iter
     problem = problem_of(kernel, module.tensors)
     is_sm80 = isinstance(first, MmaPlan) and first.arch == "sm80"
     if problem is not None and takes_matrix_units(problem, kernel) and not is_sm80:
-        yield sm80_plan(kernel, problem, target, header)
+        plan = sm80_plan(kernel, problem, target, header)
+        algorithm = first.algo_choice if isinstance(first, MmaPlan) else plan.algo_choice
+        yield replace(plan, algo_choice=algorithm)
     if not isinstance(first, MapPlan):
         yield gpu_row_plan(kernel, module.tensors, target, header)
 

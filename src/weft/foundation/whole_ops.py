@@ -11,7 +11,6 @@ have the elements that the record says. Indices are in range: whoever makes the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -150,12 +149,10 @@ def stable_order(keys: Array, descending: bool) -> Array:
     return np.asarray(np.flip(keys.shape[1] - 1 - backwards, 1))
 
 
-KINDS: dict[str, type[Scatter | Running | Order]] = {
-    kind.name: kind for kind in (Scatter, Running, Order)
-}
+_KINDS: dict[str, type[WholeOp]] = {kind.name: kind for kind in (Scatter, Running, Order)}
 
 
-def write(op: Scatter | Running | Order) -> str:
+def write(op: WholeOp) -> str:
     """`scatter(fn=add, outer=1, ...)`."""
     fields = ", ".join(f"{name}={value}" for name, value in vars(op).items())
     return f"{op.name}({fields})"
@@ -163,25 +160,20 @@ def write(op: Scatter | Running | Order) -> str:
 
 def is_written(text: str) -> bool:
     """Whether a text may be one that `write` wrote."""
-    return text.partition("(")[0] in KINDS and text.endswith(")")
+    return text.partition("(")[0] in _KINDS and text.endswith(")")
 
 
-def read(text: str) -> Scatter | Running | Order:
+def read(text: str) -> WholeOp:
     """The record that `write` wrote."""
     name, _, rest = text.partition("(")
     fields: dict[str, Any] = {}
     for part in rest.removesuffix(")").split(", "):
         key, _, value = part.partition("=")
         fields[key] = _value(value)
-    return KINDS[name](**fields)
+    return _KINDS[name](**fields)
 
 
 def _value(text: str) -> bool | int | str:
     if text in ("True", "False"):
         return text == "True"
     return int(text) if text.isdecimal() else text
-
-
-def results(op: Scatter | Running | Order, arrays: Sequence[Array]) -> Array:
-    """The meaning of a record on arrays of any shape."""
-    return op.evaluate(*arrays)

@@ -34,7 +34,7 @@ from weft.region.ir import (
 )
 
 ALIGNMENT = 128
-GIVEN = ("input", "param", "state", "constant")
+GIVEN = ("input", "param", "state", "constant", "run")
 
 
 def assign_buffers(module: Module, donated: Iterable[str] = ()) -> BufferMap:
@@ -118,12 +118,14 @@ class _Assignment:
     def _obstacle(self, number: int, kernel: Kernel, output: Output, base: str) -> str | None:
         """Why an output cannot be written into its base; None where it can."""
         role = self.module.tensors[base].role
-        if role in ("input", "param", "constant") and base not in self.donated:
+        if role in _A and base not in self.donated:
             return f"{base} is {_A[role]} that is not donated"
         if self.lives[base][1] > number:
             return f"{base} is read again after {kernel.name}"
         if self._taken(number, base):
             return f"the buffer of {base} is already taken over"
+        if kernel.opaque is not None and kernel.opaque.inputs.count(base) > 1:
+            return f"{kernel.name} also reads {base} elsewhere"
         if not _same_elements(kernel, output, base, self.module.tensors):
             return f"{kernel.name} also reads other elements of {base} than it writes"
         if self._both_fixed(base, output.tensor):
@@ -227,10 +229,11 @@ class _Assignment:
         return found
 
 
-_A = {"input": "an input", "param": "a parameter", "constant": "a constant"}
+_A = {"input": "an input", "param": "a parameter", "constant": "a constant", "run": "the run's"}
 _SPACES = (
     (("state",), Space.STATE),
     (("constant",), Space.CONSTANT),
+    (("run",), Space.RUN),
     (("input", "param"), Space.INPUT),
     (("output",), Space.OUTPUT),
 )

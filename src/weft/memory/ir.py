@@ -2,7 +2,7 @@
 
     BufferMap = tensor -> MemRef, arena bytes, copies, lives, shares
     MemRef    = buffer, strides (elements), alignment, noalias
-    Buffer    = input n | output n | state n | constant n | arena [offset, bytes)
+    Buffer    = input n | output n | state n | constant n | run n | arena [offset, bytes)
 
 Semantics. A tensor's element at index i is at `dot(i, strides)` elements from the start of its
 buffer; an arena buffer starts `offset` bytes into the arena. Two tensors may share a buffer when
@@ -30,6 +30,8 @@ class Space(Enum):
     OUTPUT = "output"
     STATE = "state"
     CONSTANT = "constant"
+    RUN = "run"
+    """What the random numbers of a run depend on."""
     ARENA = "arena"
 
 

@@ -54,6 +54,14 @@ def broadcast_shapes(left: Shape, right: Shape) -> Shape:
     return tuple(result)
 
 
+def broadcasts(shape: Shape, to: Shape) -> bool:
+    """Whether a tensor of one shape can be repeated to another."""
+    if len(shape) > len(to):
+        return False
+    aligned = to[len(to) - len(shape) :]
+    return all(dim in (1, wanted) for dim, wanted in zip(shape, aligned, strict=True))
+
+
 def listed(shape: Shape) -> str:
     """A shape as Python writes it."""
     return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"

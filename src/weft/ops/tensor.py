@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from weft.foundation.dims import Shape
 from weft.foundation.dtypes import DType, as_dtype
 from weft.foundation.errors import SpecViolation, UserError
+from weft.ops.calls import public
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.context import current, default_arena
 from weft.ops.graph.evaluate import evaluate
@@ -118,17 +119,19 @@ class Tensor:
         return self._node.arena.tracing and self._node.storage is None
 
     @property
+    @public
     def T(self) -> Tensor:  # noqa: N802
         """A matrix with rows and columns exchanged; other ranks have `mT` and `permute_dims`."""
         if self.ndim != 2:
             raise SpecViolation(
                 "RankMismatch",
-                f"[T] {self.type} has rank {self.ndim}, but T is defined for matrices",
+                f"{self.type} has rank {self.ndim}, but T is defined for matrices",
                 "use mT for stacks of matrices, or permute_dims",
             )
         return self.permute_dims((1, 0))
 
     @property
+    @public
     def mT(self) -> Tensor:  # noqa: N802
         """Every matrix of a stack with rows and columns exchanged."""
         return self.matrix_transpose()
@@ -247,10 +250,11 @@ class Tensor:
             return self
         return from_array(self._elements(), default_arena(backend), self.requires_grad)
 
+    @public
     def to_device(self, device: str, /, *, stream: Any = None) -> Tensor:
         """The same as `to`, under the array API's name."""
         if stream is not None:
-            raise UserError("[to_device] tensors have no streams; leave `stream` out")
+            raise UserError("tensors have no streams; leave `stream` out")
         return self.to(device)
 
     def __array_namespace__(self, /, *, api_version: str | None = None) -> ModuleType:
@@ -263,17 +267,17 @@ class Tensor:
 
     # -- assignment ------------------------------------------------------------------------------
 
-    def become(self, other: Tensor, name: str) -> None:
-        """Show the value of another tensor from now on, under the same dtype and shape. `name` is
-        the op that asks: an assignment to elements or an operator such as `+=`."""
+    def become(self, other: Tensor) -> None:
+        """Show the value of another tensor of the same type from now on: an assignment to elements,
+        or an operator such as `+=`."""
         arena = current()
         if arena.tracing and self._node.arena is not arena:
             raise UserError(
-                f"[{name}] a tensor of type {self.type} that the traced function did not make is "
+                f"a tensor of type {self.type} that the traced function did not make is "
                 "assigned to; a traced function may change nothing outside: make a new tensor and "
                 "return it"
             )
-        self._check_type(other, name)
+        self._check_type(other)
         old = self._node
         if old.owner is not None and old.owner() is self:
             old.owner = None
@@ -281,17 +285,17 @@ class Tensor:
         self._node.owner = ref(self)
         self.requires_grad = self.requires_grad or other.requires_grad
 
-    def _check_type(self, other: Tensor, name: str) -> None:
+    def _check_type(self, other: Tensor) -> None:
         if self.dtype is not other.dtype:
             raise SpecViolation(
                 "DTypeMismatch",
-                f"[{name}] the result is {other.type}, but the tensor assigned to is {self.type}",
+                f"the result is {other.type}, but the tensor assigned to is {self.type}",
                 f"convert the value with .astype({self.dtype}), or assign to a new name",
             )
         if self.shape != other.shape:
             raise SpecViolation(
                 "ShapeMismatch",
-                f"[{name}] the result is {other.type}, but the tensor assigned to is {self.type}",
+                f"the result is {other.type}, but the tensor assigned to is {self.type}",
                 "assign to a new name",
             )
 

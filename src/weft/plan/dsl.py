@@ -111,7 +111,7 @@ def parse_plan(text: str) -> MmaPlan:
         words = piece.split()
         if not words:
             draft.fail("it is empty")
-        known = _READERS.get(words[0])
+        known = STATEMENTS.get(words[0])
         if known is None:
             draft.fail(f"{words[0]!r} is not a statement")
         known(draft, words[1:])
@@ -304,7 +304,7 @@ def _text(draft: _Draft, word: str) -> str:
     return word
 
 
-_READERS: Final[Mapping[str, Reader]] = {
+STATEMENTS: Final[Mapping[str, Reader]] = {
     "split": _split,
     "reorder": _reorder,
     "fuse": _fuse,

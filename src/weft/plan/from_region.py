@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
 
+from weft.foundation.errors import SpecViolation
 from weft.plan.contraction import (
     cpu_plan,
     problem_of,
@@ -16,26 +19,63 @@ from weft.plan.contraction import (
     sm90_plan,
     takes_matrix_units,
 )
-from weft.plan.ir import ConvPlan, Header, MapPlan, Plan, PlanSet, RowPlan
+from weft.plan.epilogue import local_edges
+from weft.plan.ir import ConvPlan, Header, LocalEdge, MapPlan, MmaPlan, Plan, PlanSet, RowPlan
 from weft.plan.rows import gpu_row_plan, whole_vectors
 from weft.region.ir import Fold, Kernel, Module, Pattern, Read, Reduce, Tensor, walk
 from weft.region.resources import inner_axis, vector_bytes
 from weft.region.structure import structure_key
 from weft.target.target import Kind, Target
 
+STREAMING: Final = "streaming_softmax_2pass"
+"""Attention by kernels of its own for the scores, for their softmax, and for the mixed values."""
+
 
 def plan_module(module: Module, target: Target) -> PlanSet:
     """A plan for every kernel of a module but those the host carries out."""
     kernels: dict[str, str] = {}
     plans: dict[str, Plan] = {}
+    attention = _in_attention(module)
     for kernel in module.kernels:
         if kernel.pattern is Pattern.OPAQUE:
             continue
         key = structure_key(kernel, module.tensors)
+        if kernel.name in attention:
+            key = f"{key}.attention"
         kernels[kernel.name] = key
         if key not in plans:
-            plans[key] = plan_kernel(kernel, module.tensors, target, key)
+            plan = plan_kernel(kernel, module.tensors, target, key)
+            plans[key] = _streaming(plan) if kernel.name in attention else plan
     return PlanSet(kernels, plans)
+
+
+def _in_attention(module: Module) -> set[str]:
+    """The contractions that scores and mixed values of an attention are."""
+    chains = [chain for chain in module.chains if chain.kind == "attention"]
+    members = {name for chain in chains for name in chain.kernels}
+    return {k.name for k in module.kernels if k.name in members and k.roles is not None}
+
+
+def _streaming(plan: Plan) -> Plan:
+    if not isinstance(plan, MmaPlan):
+        return plan
+    return replace(plan, algo_choice={**plan.algo_choice, "attention": STREAMING})
+
+
+def check_plans(plans: PlanSet, module: Module) -> None:
+    """Plans that somebody wrote are there for every kernel, and say nothing of another one."""
+    attention = _in_attention(module)
+    for kernel in module.kernels:
+        if kernel.pattern is Pattern.OPAQUE:
+            continue
+        where = f"kernel {kernel.name}"
+        if kernel.name not in plans.kernels:
+            raise SpecViolation("PlanMissing", "there is no plan for it", where=where)
+        plan = plans.of(kernel.name)
+        chosen = plan.algo_choice.get("attention") if isinstance(plan, MmaPlan) else None
+        if chosen is not None and kernel.name not in attention:
+            why = f"algo_choice.attention={chosen}, but it belongs to no attention"
+            raise SpecViolation("PlanField", why, where=where)
 
 
 def plan_kernel(
@@ -60,12 +100,24 @@ def _contraction(
         return cpu_plan(kernel, tensors, target, header)
     problem = problem_of(kernel, tensors)
     if kernel.pattern is Pattern.CONV:
-        return ConvPlan(header, (128, 64, 64), halo=_halo(kernel))
+        return _convolution(kernel, header)
     if problem is None or not takes_matrix_units(problem, kernel):
         return None
     if target.has("wgmma") and problem.aligned and len(kernel.outputs) == 1:
         return sm90_plan(kernel, problem, target, header)
     return sm80_plan(kernel, problem, target, header)
+
+
+def _convolution(kernel: Kernel, header: Header) -> ConvPlan:
+    """Rows of the input wait in a ring in shared memory for the windows that overlap them."""
+    assert kernel.roles is not None
+    halo = _halo(kernel)
+    read, result = kernel.let(kernel.roles.lhs).expr, kernel.roles.contraction
+    edges = local_edges(kernel)
+    if any(halo) and isinstance(read, Read):
+        to = kernel.labels.get(result, result)
+        edges = (LocalEdge(read.tensor, to, "smem_ring", ConvPlan.stages), *edges)
+    return ConvPlan(header, (128, 64, 64), halo=halo, local_edges=edges)
 
 
 def _halo(kernel: Kernel) -> tuple[int, ...]:

@@ -136,6 +136,7 @@ class ConvPlan:
     stages: int = 2
     algo: str = "implicit_gemm"
     halo: tuple[int, ...] = ()
+    local_edges: tuple[LocalEdge, ...] = ()
 
 
 Plan: TypeAlias = MmaPlan | MapPlan | RowPlan | AttentionPlan | ConvPlan

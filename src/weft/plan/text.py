@@ -151,7 +151,9 @@ def plan_of_fields(fields: Fields) -> Plan:
             sizes = fields.whole("tile_q"), fields.whole("tile_kv")
             return AttentionPlan(header, *sizes, **_given(fields, AttentionPlan))
         case _:
-            return ConvPlan(header, _triple(fields, "tile"), **_given(fields, ConvPlan))
+            edges = fields.items("local_edges", _read_edge) if fields.has("local_edges") else ()
+            given = _given(fields, ConvPlan)
+            return ConvPlan(header, _triple(fields, "tile"), **given, local_edges=tuple(edges))
 
 
 def _given(fields: Fields, kind: type[Plan]) -> dict[str, Any]:

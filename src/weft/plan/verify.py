@@ -6,11 +6,11 @@ What depends on the kernel as well (strides, dtypes, epilogues) is for the templ
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from weft.foundation.errors import Finding, SpecViolation
-from weft.plan.ir import AttentionPlan, ConvPlan, MapPlan, MmaPlan, Plan, RowPlan
+from weft.plan.ir import AttentionPlan, ConvPlan, LocalEdge, MapPlan, MmaPlan, Plan, RowPlan
 from weft.target import roofline
 from weft.target.target import Kind, Target
 
@@ -63,6 +63,7 @@ def findings(plan: Plan, target: Target, element_bytes: int = 2) -> Iterator[Fin
             yield from _positive(**dict(zip(("m", "n", "k"), plan.tile, strict=True)))
             yield from _stages(plan.stages)
             yield from _algorithm("conv", plan.algo)
+            yield from _edges(plan.local_edges)
 
 
 def _wrong(code: str, why: str, hint: str = "") -> Finding:
@@ -145,7 +146,11 @@ def _mma_fields(plan: MmaPlan) -> Iterator[Finding]:
         yield _wrong(RANGE, f"in_flight is {plan.in_flight}; it is 0 or 1")
     for key, value in plan.algo_choice.items():
         yield from _algorithm(key, value)
-    for edge in plan.local_edges:
+    yield from _edges(plan.local_edges)
+
+
+def _edges(edges: Sequence[LocalEdge]) -> Iterator[Finding]:
+    for edge in edges:
         if edge.buffer not in _BUFFERS or edge.depth not in (None, 2, 3):
             yield _wrong(RANGE, f"the edge {edge.source} to {edge.to} is kept in no known buffer")
 

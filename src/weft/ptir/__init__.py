@@ -12,6 +12,8 @@ from weft.ptir.files import dumps, load, loads, save
 from weft.ptir.ir import (
     ElementRef,
     Function,
+    HintKind,
+    HintPolicy,
     HintRegion,
     Instruction,
     Operand,
@@ -31,6 +33,8 @@ __all__ = [
     "ElementRef",
     "Finding",
     "Function",
+    "HintKind",
+    "HintPolicy",
     "HintRegion",
     "Instruction",
     "Op",

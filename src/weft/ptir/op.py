@@ -152,6 +152,12 @@ class Op:
         return {name: kind for name, kind, _ in _attributes(cls) if name not in said}
 
     @classmethod
+    def usual_attributes(cls) -> dict[str, Any]:
+        """What the builder takes for attributes of which nothing is said."""
+        usual = {field.name: field.metadata.get("usual") for field in dataclasses.fields(cls)}
+        return {name: value for name, value in usual.items() if value is not None}
+
+    @classmethod
     def declared_attributes(cls, output: ValueType) -> Mapping[str, Any]:
         """The attributes that a custom call leaves to the declared type of its result."""
         return {}

@@ -324,10 +324,20 @@ OPTIONAL_DTYPE: Final = Maybe(DTypeOf())
 PADDING: Final = ListOf(Pair(Usize()))
 
 
-def attr(kind: SchemaKind, *, declared: bool = False, **default: Any) -> Any:
+@dataclass(frozen=True)
+class PerAxis:
+    """The same for each axis of the first operand, or for all but `besides` of them."""
+
+    value: Any
+    besides: int = 0
+
+
+def attr(kind: SchemaKind, *, declared: bool = False, usual: Any = None, **default: Any) -> Any:
     """Declare an attribute of an op: a dataclass field that knows its kind. One that is `declared`
-    is not on the wire: the declared output type of the instruction says it."""
-    return dataclasses.field(metadata={"kind": kind, "declared": declared}, **default)
+    is not on the wire: the declared output type of the instruction says it. `usual` is what the
+    builder takes where nothing is said; files always say it."""
+    metadata = {"kind": kind, "declared": declared, "usual": usual}
+    return dataclasses.field(metadata=metadata, **default)
 
 
 def _integer(value: Any, low: int, high: int) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from weft.foundation.dims import static
-from weft.foundation.dtypes import DType
+from weft.foundation.dtypes import UI8, DType
 from weft.foundation.index_expr import axis, linear
 from weft.poly_view.ir import Access, BlockKind, IterAxis, PolyBlock, Scop
 from weft.region.emit import Root, Source, View, makes_up
@@ -209,12 +209,27 @@ class _Lowering:
             for other in self.blocks.values()
             if other.kind is BlockKind.OPAQUE and _call_key(other) == _call_key(block)
         ]
+        value = block.value
         inputs = tuple(self.sources[a.tensor].tensor.name for a in block.accesses)
-        results = tuple(other.value.result for other in alike)
-        outputs = tuple(Output(self.sources[o.name].tensor.name, "", ()) for o in alike)
-        call = OpaqueCall(block.value.op, inputs, results)
-        kernel = Kernel(f"opaque{number}", Pattern.OPAQUE, (), (), outputs, opaque=call)
+        results = [other.value.result for other in alike]
+        outputs = [self._result(other, inputs) for other in alike]
+        if value.workspace:
+            results.append(-1)
+            outputs.append(Output(self._workspace(block, value.workspace), "", ()))
+        call = OpaqueCall(value.op, inputs, tuple(results), value.pairs)
+        kernel = Kernel(f"opaque{number}", Pattern.OPAQUE, (), (), tuple(outputs), opaque=call)
         return kernel, tuple(other.name for other in alike)
+
+    def _result(self, block: PolyBlock, inputs: Sequence[str]) -> Output:
+        base = block.value.base
+        name = self.sources[block.name].tensor.name
+        return Output(name, "", (), None if base is None else inputs[base])
+
+    def _workspace(self, block: PolyBlock, size: int) -> str:
+        """Memory that only one kernel uses, as a tensor."""
+        tensor = Tensor(self._free_name(f"{block.name}_workspace"), UI8, (size,))
+        self.sources[tensor.name] = Source(tensor, (size,))
+        return tensor.name
 
     def _origin(self, names: Sequence[str]) -> tuple[int, ...]:
         values = [self.blocks[name].value for name in names if self.blocks[name].value is not None]

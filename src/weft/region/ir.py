@@ -259,12 +259,14 @@ class Roles:
 class OpaqueCall:
     """An op that no kernel language expresses, on whole tensors.
 
-    `results[i]` says which result of the op the kernel's output number i is.
+    `results[i]` says which result of the op the kernel's output number i is; -1 is memory that the
+    op needs for itself. `pairs` are the inputs, by position, that are complex for the op.
     """
 
     op: object
     inputs: tuple[str, ...]
     results: tuple[int, ...]
+    pairs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -348,7 +350,7 @@ class Tensor:
     dtype: DType
     shape: tuple[int, ...]
     role: str = "internal"
-    """input, param, state, constant, output or internal."""
+    """input, param, state, constant, run (what random numbers depend on), output or internal."""
 
 
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:

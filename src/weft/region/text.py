@@ -195,11 +195,12 @@ def _roles(roles: Roles) -> Json:
 def _opaque(call: OpaqueCall, encode_op: Encode | None) -> Json:
     if encode_op is None:
         raise Unimplemented("region text", "nothing was given that can write an opaque op")
-    return {
+    found: Json = {
         "op": encode_op(call.op),
         "inputs": list(call.inputs),
         "results": list(call.results),
     }
+    return found | ({"pairs": list(call.pairs)} if call.pairs else {})
 
 
 def _let(let: Let) -> Json:
@@ -369,8 +370,8 @@ def _read_opaque(region: Fields, decode_op: Decode | None) -> OpaqueCall | None:
     if decode_op is None:
         raise Unimplemented("region text", "nothing was given that can read an opaque op")
     with reading(region.take("opaque"), f"{region.where}.opaque") as fields:
-        op = decode_op(fields.take("op"))
-        return OpaqueCall(op, fields.texts("inputs"), fields.wholes("results"))
+        op, pairs = decode_op(fields.take("op")), fields.wholes("pairs", ())
+        return OpaqueCall(op, fields.texts("inputs"), fields.wholes("results"), pairs)
 
 
 def _read_let(document: Any, where: str) -> Let:

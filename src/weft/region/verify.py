@@ -52,7 +52,7 @@ from weft.region.ir import (
 )
 
 RULES = frozenset({"inside", "nonzero", "nonnegative"})
-ROLES = frozenset({"input", "param", "state", "constant", "output", "internal"})
+ROLES = frozenset({"input", "param", "state", "constant", "run", "output", "internal"})
 _POINTS = 1 << 20
 """Up to this many points, what interval arithmetic cannot settle is checked one by one."""
 Ranges: TypeAlias = Mapping[str, tuple[int, int]]
@@ -83,7 +83,7 @@ def findings(module: Module, prover: Prover | None = None) -> Iterator[Finding]:
             yield Finding("RegionOutput", name, "no kernel writes this output of the module")
 
 
-_GIVEN = frozenset({"input", "param", "state", "constant"})
+_GIVEN = frozenset({"input", "param", "state", "constant", "run"})
 
 
 def _touched(kernel: Kernel) -> set[str]:

@@ -2,9 +2,15 @@
 
     Artifact = buffers, kernels (machine code by symbol), steps, inputs, outputs
     Step     = Launch(kernel, buffers) | CopyBuffer | HostCall(function, buffers)
+             | Enter | Jump | JumpUnless | Reset | Leave | Again
 
 A launch names its buffers by number; the numbers index the parameter block, a table of pointers
 filled in by `model_init` (constants, arena, state) and `model_run` (inputs, outputs).
+
+Steps run one after the other. Bodies of branches and loops stand in the same list, entered by
+`Enter` and connected by jumps, whose targets are positions in the list. A counted loop is
+
+    reset c;  head: leave c at n for end;  enter;  ...;  again c from head;  end:
 """
 
 from __future__ import annotations
@@ -16,8 +22,9 @@ from typing import Any, TypeAlias
 
 @dataclass(frozen=True)
 class BufferSlot:
-    """An entry of the parameter block: input n, output n, state n, constant n, or an arena
-    range."""
+    """An entry of the parameter block: input n, output n, state n, constant n, an arena range, or
+    what the random numbers of body n depend on (`run`): the seed, and how often the run has been
+    there before, in the upper half of a second number."""
 
     space: str
     number: int
@@ -59,6 +66,8 @@ class KernelCode:
     """On GPUs the first parameters of a kernel; then come its buffers' addresses."""
     reports: bool = False
     """Whether, on GPUs, its last parameter is the address of an error word."""
+    checks: tuple[tuple[str, str], ...] = ()
+    """On CPUs, the violations it may report, by number: code and reason."""
 
 
 @dataclass(frozen=True)
@@ -68,15 +77,72 @@ class Launch:
     kernel: int
     buffers: tuple[int, ...]
     label: str
+    where: str = ""
+    """The instruction to name where the kernel reports a violation."""
 
 
 @dataclass(frozen=True)
 class CopyBuffer:
-    """Copy bytes between buffers."""
+    """Copy bytes between buffers. In a counted loop an end may move by so many bytes a turn."""
 
     source: int
     target: int
     bytes: int
+    label: str
+    counter: int = 0
+    source_step: int = 0
+    target_step: int = 0
+
+
+@dataclass(frozen=True)
+class Enter:
+    """A body of a branch or loop begins: it is counted, and the run stops here if it failed."""
+
+    body: int
+    label: str
+
+
+@dataclass(frozen=True)
+class Jump:
+    """Go on elsewhere."""
+
+    target: int
+    label: str
+
+
+@dataclass(frozen=True)
+class JumpUnless:
+    """Go on elsewhere where the i1 in a buffer is false."""
+
+    buffer: int
+    target: int
+    label: str
+
+
+@dataclass(frozen=True)
+class Reset:
+    """A counter becomes 0."""
+
+    counter: int
+    label: str
+
+
+@dataclass(frozen=True)
+class Leave:
+    """Go on elsewhere once a counter has reached its limit."""
+
+    counter: int
+    limit: int
+    target: int
+    label: str
+
+
+@dataclass(frozen=True)
+class Again:
+    """A counter becomes one more; go on elsewhere."""
+
+    counter: int
+    target: int
     label: str
 
 
@@ -101,7 +167,8 @@ class HostCall:
 
 HostFunction: TypeAlias = Callable[[Sequence[Any], int], Sequence[Any]]
 """Arrays and the run's seed to arrays."""
-Step: TypeAlias = Launch | CopyBuffer | HostCall
+Control: TypeAlias = Enter | Jump | JumpUnless | Reset | Leave | Again
+Step: TypeAlias = Launch | CopyBuffer | HostCall | Control
 
 
 @dataclass(frozen=True)
@@ -118,3 +185,6 @@ class Artifact:
     """The buffer of each output: memory of its own, a state that was updated, or an input."""
     arena_bytes: int
     constants: tuple[bytes, ...] = field(default=(), repr=False)
+    bodies: int = 1
+    """How many bodies there are: the program's own, number 0, and those of branches and loops."""
+    counters: int = 0

@@ -21,26 +21,36 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.foundation import limits
 from weft.foundation.dtypes import BY_NAME
-from weft.foundation.errors import SpecViolation
+from weft.foundation.errors import ExecutionError, InternalError, SpecViolation
+from weft.runtime import native
 from weft.runtime.artifact import (
+    Again,
     Artifact,
     BufferSlot,
     CopyBuffer,
+    Enter,
     HostCall,
+    Jump,
+    JumpUnless,
     Launch,
+    Leave,
+    Reset,
     Step,
     TensorSpec,
 )
 from weft.runtime.jit import Library
-from weft.runtime.native import STEP_WORDS
 from weft.runtime.threads import execute, thread_count
 
 Array = NDArray[Any]
 ALIGNMENT = 128
-_WORD = 8
-_TARGET, _SOURCE = 1, 5
-"""The words of a step that hold a copy's target and source."""
+_PIECES, _GRAB = 4, 5
+"""The words of a launch that say how many pieces it has, and how many are taken at a time."""
+_NOTHING = (1 << 64) - 1
+"""What an error word holds while nothing was reported; a report has the number of a check in its
+upper 16 bits and an element below."""
+_ELEMENT_BITS = 48
 
 
 def aligned_bytes(count: int) -> Array:
@@ -83,30 +93,62 @@ class _Workspace:
         tables = [s.buffers if isinstance(s, Launch) else () for s in artifact.steps]
         self.arena = aligned_bytes(artifact.arena_bytes)
         self.args = np.zeros(max(1, sum(map(len, tables))), np.uint64)
-        self.errors = np.zeros(max(1, len(artifact.steps)), np.uint64)
-        self.steps = np.zeros((len(artifact.steps), STEP_WORDS), np.uint64)
+        self.state = np.array([0, 0, program.most_bodies], np.int64)
+        self.errors = np.empty((max(1, len(artifact.steps)), 2), np.uint64)
+        self.errors[:] = _NOTHING, self.state.ctypes.data
+        self.runs = np.zeros((artifact.bodies, 3), np.uint64)
+        self.counters = np.zeros(max(1, artifact.counters), np.int64)
+        self.steps = np.zeros((len(artifact.steps), native.STEP_WORDS), np.uint64)
         self.first_step = int(self.steps.ctypes.data)
+        self.first_word = int(self.state.ctypes.data)
         self.threads = 0
         self.holder: Callable[[], object] = _nobody
         """Whose parameters are filled in."""
         self.changing: dict[tuple[str, int], list[tuple[Array, int, int]]] = {}
         """By space and number: the words that hold a pointer to it, and its offset there."""
-        place = 0
+        self._places = 0
         for index, step in enumerate(artifact.steps):
-            words = self.steps[index]
-            words[2] = self.errors[index:].ctypes.data
-            if isinstance(step, Launch):
-                kernel = artifact.kernels[step.kernel]
-                words[0] = program.addresses[step.kernel]
-                words[1] = self.args[place:].ctypes.data
-                words[3] = kernel.work_items
-                for number in step.buffers:
-                    self._point(program, self.args, place, artifact.buffers[number])
-                    place += 1
-            elif isinstance(step, CopyBuffer):
-                words[3] = step.bytes
-                self._point(program, words, _TARGET, artifact.buffers[step.target])
-                self._point(program, words, _SOURCE, artifact.buffers[step.source])
+            self._write(program, index, step)
+
+    def _write(self, program: Program, index: int, step: Step) -> None:
+        """The words of one step."""
+        words, slots = self.steps[index], program.artifact.buffers
+        match step:
+            case Launch():
+                self._launch(program, index, step)
+            case CopyBuffer():
+                words[0], words[3], words[4] = native.COPY, step.bytes, self._counter(step.counter)
+                words[5], words[6] = step.target_step, step.source_step
+                self._point(program, words, 1, slots[step.target])
+                self._point(program, words, 2, slots[step.source])
+            case HostCall():
+                words[0] = native.HOST
+            case Enter(body=body):
+                words[:2] = native.ENTER, self.runs[body:].ctypes.data
+            case Jump(target=target):
+                words[:2] = native.JUMP, target
+            case JumpUnless(buffer=buffer, target=target):
+                words[0], words[2] = native.UNLESS, target
+                self._point(program, words, 1, slots[buffer])
+            case Reset(counter=counter):
+                words[:2] = native.RESET, self._counter(counter)
+            case Leave(counter=counter, limit=limit, target=target):
+                words[:4] = native.LEAVE, self._counter(counter), limit, target
+            case Again(counter=counter, target=target):
+                words[:3] = native.AGAIN, self._counter(counter), target
+
+    def _launch(self, program: Program, index: int, launch: Launch) -> None:
+        artifact, words = program.artifact, self.steps[index]
+        words[0], words[1] = native.LAUNCH, program.addresses[launch.kernel]
+        words[2] = self.args[self._places :].ctypes.data
+        words[3] = self.errors[index:].ctypes.data
+        words[_PIECES] = artifact.kernels[launch.kernel].work_items
+        for number in launch.buffers:
+            self._point(program, self.args, self._places, artifact.buffers[number])
+            self._places += 1
+
+    def _counter(self, number: int) -> int:
+        return int(self.counters[number:].ctypes.data)
 
     def _point(self, program: Program, table: Array, place: int, slot: BufferSlot) -> None:
         """Make a word point to a buffer: now if its address stays, else in every run."""
@@ -114,7 +156,7 @@ class _Workspace:
             words = self.changing.setdefault((slot.space, slot.number), [])
             words.append((table, place, slot.offset))
         else:
-            table[place] = program.address(slot, self.arena, (), ())
+            table[place] = program.address(slot, self, (), ())
 
     def fill(self, space: str, numbers: Sequence[int], arrays: Sequence[Array]) -> None:
         """The pointers of some of this run's inputs or outputs."""
@@ -130,10 +172,17 @@ class _Workspace:
         """How many pieces a thread takes at a time: enough for balance, few enough to be cheap. All
         at once, where a kernel is done before another thread has woken up."""
         if threads != self.threads:
-            pieces = self.steps[:, 3].astype(np.int64)
+            launches = self.steps[:, 0] == native.LAUNCH
+            pieces = self.steps[launches, _PIECES].astype(np.int64)
             shared = np.maximum(1, pieces // (threads * 4))
-            self.steps[:, 4] = np.where(alone, np.maximum(1, pieces), shared)
+            self.steps[launches, _GRAB] = np.where(alone[launches], np.maximum(1, pieces), shared)
             self.threads = threads
+
+    def begin(self, seed: int) -> None:
+        """What random numbers depend on, and how many bodies were entered."""
+        self.runs[:] = 0
+        self.runs[:, 0] = seed
+        self.state[1] = 0
 
 
 class Program:
@@ -155,7 +204,8 @@ class Program:
         ]
         self.constants = [_aligned_copy(data) for data in artifact.constants]
         self.state = list(state)
-        self._segments = _native_segments(artifact)
+        self.most_bodies = limits.current().loop_steps
+        self._fresh_runs = artifact.bodies > 1 or any(b.space == "run" for b in artifact.buffers)
         self._alone = np.array([_runs_alone(artifact, step) for step in artifact.steps], bool)
         self._any_shared = not bool(self._alone.all())
         self._inputs = range(len(artifact.inputs))
@@ -171,19 +221,21 @@ class Program:
     def address(
         self,
         slot: BufferSlot,
-        arena: Array,
+        workspace: _Workspace,
         inputs: Sequence[Array],
         outputs: Sequence[Array],
     ) -> int:
         """Where a buffer of this run begins."""
+        if slot.space == "arena":
+            return int(workspace.arena.ctypes.data) + slot.offset
+        if slot.space == "run":
+            return int(workspace.runs[slot.number :].ctypes.data)
         spaces: dict[str, Sequence[Array]] = {
             "input": inputs,
             "output": outputs,
             "state": self.state,
             "constant": self.constants,
         }
-        if slot.space == "arena":
-            return int(arena.ctypes.data) + slot.offset
         return int(spaces[slot.space][slot.number].ctypes.data) + slot.offset
 
     def run(
@@ -201,11 +253,11 @@ class Program:
         """
         outputs = [make(inputs) for make in self._outputs]
         count = self._thread_count(threads)
-        workspace = self._take(inputs, outputs, count, holder)
+        workspace = self._take(inputs, outputs, count, holder, seed)
         self._carry_out(workspace, inputs, outputs, seed, count)
         failed = self._give_back(workspace)
         if failed is not None:
-            raise SpecViolation("IntegerDivideByZero", "a divisor is zero", where=failed)
+            raise failed
         return outputs
 
     def profile(
@@ -214,17 +266,22 @@ class Program:
         """The seconds of every step of one run, each step called on its own."""
         outputs = [make(inputs) for make in self._outputs]
         count = self._thread_count(threads)
-        workspace = self._take(inputs, outputs, count, None)
-        found = []
-        for index, step in enumerate(self.artifact.steps):
+        workspace = self._take(inputs, outputs, count, None, seed)
+        seconds = np.zeros(len(self.artifact.steps))
+        position = 0
+        while position < len(self.artifact.steps):
             started = time.perf_counter()
+            step, here = self.artifact.steps[position], position
             if isinstance(step, HostCall):
-                self._host_call(step, workspace.arena, inputs, outputs, seed)
+                self._host_call(step, workspace, inputs, outputs, seed)
+                position += 1
             else:
-                execute(workspace.first_step + index * STEP_WORDS * _WORD, 1, count)
-            found.append((step.label, time.perf_counter() - started))
+                position = self._execute(workspace, position, count, turns=1)
+            seconds[here] += time.perf_counter() - started
+            if position == native.STOPPED:
+                break
         self._give_back(workspace)
-        return found
+        return [(s.label, float(t)) for s, t in zip(self.artifact.steps, seconds, strict=True)]
 
     def _thread_count(self, wanted: int | None) -> int:
         """How many threads this run may use; no need to ask where no kernel is cut in pieces."""
@@ -233,7 +290,12 @@ class Program:
     # -- workspaces ------------------------------------------------------------------------------
 
     def _take(
-        self, inputs: Sequence[Array], outputs: Sequence[Array], threads: int, holder: object
+        self,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        threads: int,
+        holder: object,
+        seed: int,
     ) -> _Workspace:
         """A workspace with the pointers of this run."""
         with self._lock:
@@ -246,18 +308,32 @@ class Program:
             workspace.holder = _nobody if holder is None else weakref.ref(holder)
         workspace.fill("output", self._fresh, outputs)
         workspace.use_threads(threads, self._alone)
+        if self._fresh_runs:
+            workspace.begin(seed)
         return workspace
 
-    def _give_back(self, workspace: _Workspace) -> str | None:
-        """Keep a workspace for the next run, and say which step reported a violation first. A
-        workspace whose run ended in an exception is not kept."""
+    def _give_back(self, workspace: _Workspace) -> SpecViolation | None:
+        """Keep a workspace for the next run, and say what the first step that reported a violation
+        has to say. A workspace whose run ended in an exception is not kept."""
         failed = None
-        if workspace.errors.any():
-            failed = self.artifact.steps[int(np.flatnonzero(workspace.errors)[0])].label
-            workspace.errors[:] = 0
+        if workspace.state[0]:
+            failed = self._violation(workspace.errors[:, 0])
+            workspace.errors[:, 0] = _NOTHING
+            workspace.state[0] = 0
         with self._lock:
             self._idle.append(workspace)
         return failed
+
+    def _violation(self, reports: Array) -> SpecViolation:
+        index = int(np.flatnonzero(reports != _NOTHING)[0])
+        launch, report = self.artifact.steps[index], int(reports[index])
+        if not isinstance(launch, Launch):
+            raise InternalError(f"the step {launch.label} reported a violation")
+        code, why = self.artifact.kernels[launch.kernel].checks[report >> _ELEMENT_BITS]
+        element = report & ((1 << _ELEMENT_BITS) - 1)
+        return SpecViolation(
+            code, f"{why} at element {element}", where=launch.where or launch.label
+        )
 
     # -- steps -----------------------------------------------------------------------------------
 
@@ -269,12 +345,33 @@ class Program:
         seed: int,
         threads: int,
     ) -> None:
-        """All steps: one native call for each segment between host calls."""
-        for first, last, call in self._segments:
-            if last > first:
-                execute(workspace.first_step + first * STEP_WORDS * _WORD, last - first, threads)
-            if call is not None:
-                self._host_call(call, workspace.arena, inputs, outputs, seed)
+        """All steps: one native call up to each host call."""
+        steps = self.artifact.steps
+        position = 0
+        while position < len(steps):
+            position = self._execute(workspace, position, threads)
+            if position == native.STOPPED:
+                return
+            if position < len(steps):
+                step = steps[position]
+                if not isinstance(step, HostCall):
+                    raise InternalError(f"the step {step.label} was not carried out")
+                self._host_call(step, workspace, inputs, outputs, seed)
+                position += 1
+
+    def _execute(self, workspace: _Workspace, position: int, threads: int, turns: int = -1) -> int:
+        """Native steps from a position on; where to go on."""
+        count = len(self.artifact.steps)
+        found = execute(
+            workspace.first_step, count, workspace.first_word, threads, first=position, turns=turns
+        )
+        if found < native.STOPPED:
+            label = self.artifact.steps[-2 - found].label
+            raise ExecutionError(
+                f"{label} ran {self.most_bodies:,} region calls without ending; "
+                "raise WEFT_MAX_LOOP_STEPS if this is meant"
+            )
+        return found
 
     def _output(self, spec: TensorSpec, slot: BufferSlot) -> Callable[[Sequence[Array]], Array]:
         """A function from the inputs of a run to the memory of an output: fresh, or what its buffer
@@ -289,7 +386,7 @@ class Program:
     def _host_call(
         self,
         call: HostCall,
-        arena: Array,
+        workspace: _Workspace,
         inputs: Sequence[Array],
         outputs: Sequence[Array],
         seed: int,
@@ -298,23 +395,11 @@ class Program:
 
         def tensor(number: int, spec: TensorSpec) -> Array:
             slot = self.artifact.buffers[number]
-            address = self.address(slot, arena, inputs, outputs)
-            return _tensor_at(address, spec)
+            return _tensor_at(self.address(slot, workspace, inputs, outputs), spec)
 
         results = call.function([tensor(*argument) for argument in call.inputs], seed)
         for result, place in zip(results, call.outputs, strict=True):
             tensor(*place)[...] = result
-
-
-def _native_segments(artifact: Artifact) -> list[tuple[int, int, HostCall | None]]:
-    """Ranges of steps between host calls, each with the call that ends it."""
-    found: list[tuple[int, int, HostCall | None]] = []
-    first = 0
-    for index, step in enumerate(artifact.steps):
-        if isinstance(step, HostCall):
-            found.append((first, index, step))
-            first = index + 1
-    return [*found, (first, len(artifact.steps), None)]
 
 
 def _runs_alone(artifact: Artifact, step: Step) -> bool:

@@ -2,12 +2,30 @@
 
     weft_pool_new(workers) -> pool              threads besides the caller's; they sleep when idle
     weft_pool_free(pool)
-    weft_execute(steps, count, pool)            carries out a table of steps
+    weft_execute(steps, first, count, turns, state, pool) -> position
+                                                carries out a table of steps from a position on
 
-A step is six 64-bit words: kernel, argument table, error word, pieces, pieces per grab, source of a
-copy. A kernel is `void(ptr args, ptr error, i64 first, i64 last)`; its pieces are handed out by an
-atomic counter, so any thread may run any piece and no result depends on how many threads there are.
-A step without a kernel copies `pieces` bytes from its source to its argument table.
+A step is eight 64-bit words: its kind and what that kind needs.
+
+    launch   kernel, argument table, error record, pieces, pieces per grab
+    copy     target, source, bytes, counter, bytes the target moves a turn, bytes the source moves
+    enter    run record: seed, how often it was entered before (in the upper half), times entered
+    jump     position
+    unless   i1, position
+    reset    counter
+    leave    counter, limit, position
+    again    counter, position
+    host     nothing: the caller carries it out
+
+A kernel is `void(ptr args, ptr error, i64 first, i64 last)`; its pieces are handed out by an atomic
+counter, so any thread may run any piece and no result depends on how many threads there are. An
+error record is a word, in which a kernel leaves the least of what it has to report, and a pointer
+to the state's first word, which it then sets.
+
+The state is three words: whether something failed, how many bodies were entered, and how many may
+be. The answer is the position of the first step that was not carried out: `count` at the end, that
+of a host step, or that of any step after `turns` steps; -1 where a body was entered after a
+failure, and -2 - position where one body too many was.
 
 A worker waits for work by spinning for a moment and then on a condition variable. Two callers
 cannot use one pool at a time: the second runs its kernels alone.
@@ -15,7 +33,9 @@ cannot use one pool at a time: the second runs its kernels alone.
 
 from __future__ import annotations
 
-STEP_WORDS = 6
+STEP_WORDS = 8
+LAUNCH, COPY, ENTER, JUMP, UNLESS, RESET, LEAVE, AGAIN, HOST = range(9)
+STOPPED = -1
 _SPINS = 4000
 
 # The pool: 0 generation, 8 workers, 16 pending, 24 next piece, 32 pieces, 40 grab, 48 kernel, 56
@@ -207,7 +227,7 @@ done:
   ret void
 }}
 
-define void @weft_execute(ptr %steps, i64 %count, ptr %pool) {{
+define i64 @weft_execute(ptr %steps, i64 %first, i64 %count, i64 %turns, ptr %state, ptr %pool) {{
 entry:
   %none = icmp eq ptr %pool, null
   br i1 %none, label %head, label %try
@@ -218,49 +238,125 @@ try:
   br label %head
 head:
   %shared = phi i1 [ false, %entry ], [ %mine, %try ], [ %shared, %after ]
-  %i = phi i64 [ 0, %entry ], [ 0, %try ], [ %next, %after ]
+  %i = phi i64 [ %first, %entry ], [ %first, %try ], [ %following, %after ]
+  %turn = phi i64 [ 0, %entry ], [ 0, %try ], [ %turn.next, %after ]
   %more = icmp slt i64 %i, %count
-  br i1 %more, label %step, label %done
+  %allowed = icmp ne i64 %turn, %turns
+  %going = and i1 %more, %allowed
+  br i1 %going, label %step, label %done
 step:
+  %next = add i64 %i, 1
+  %turn.next = add i64 %turn, 1
   %offset = mul i64 %i, {STEP_WORDS * 8}
   %at = getelementptr i8, ptr %steps, i64 %offset
-  %args.at = getelementptr i8, ptr %at, i64 8
-  %error.at = getelementptr i8, ptr %at, i64 16
-  %pieces.at = getelementptr i8, ptr %at, i64 24
-  %grab.at = getelementptr i8, ptr %at, i64 32
-  %source.at = getelementptr i8, ptr %at, i64 40
-  %kernel = load ptr, ptr %at
-  %args = load ptr, ptr %args.at
-  %error = load ptr, ptr %error.at
-  %pieces = load i64, ptr %pieces.at
-  %grab = load i64, ptr %grab.at
-  %is.copy = icmp eq ptr %kernel, null
-  br i1 %is.copy, label %copy, label %launch
-copy:
-  %source = load ptr, ptr %source.at
-  %copied = call ptr @memcpy(ptr %args, ptr %source, i64 %pieces)
-  br label %after
+  %at1 = getelementptr i8, ptr %at, i64 8
+  %at2 = getelementptr i8, ptr %at, i64 16
+  %at3 = getelementptr i8, ptr %at, i64 24
+  %at4 = getelementptr i8, ptr %at, i64 32
+  %at5 = getelementptr i8, ptr %at, i64 40
+  %at6 = getelementptr i8, ptr %at, i64 48
+  %kind = load i64, ptr %at
+  %first.pointer = load ptr, ptr %at1
+  %first.number = load i64, ptr %at1
+  %second.pointer = load ptr, ptr %at2
+  %second.number = load i64, ptr %at2
+  switch i64 %kind, label %done [
+    i64 {LAUNCH}, label %launch
+    i64 {COPY}, label %copy
+    i64 {ENTER}, label %enter
+    i64 {JUMP}, label %jump
+    i64 {UNLESS}, label %unless
+    i64 {RESET}, label %reset
+    i64 {LEAVE}, label %leave
+    i64 {AGAIN}, label %again
+  ]
 launch:
+  %error = load ptr, ptr %at3
+  %pieces = load i64, ptr %at4
+  %grab = load i64, ptr %at5
   %many = icmp sgt i64 %pieces, %grab
   %parallel = and i1 %many, %shared
   br i1 %parallel, label %together, label %alone
 together:
-  call void @share(ptr %pool, ptr %kernel, ptr %args, ptr %error, i64 %pieces, i64 %grab)
+  call void @share(ptr %pool, ptr %first.pointer, ptr %second.pointer, ptr %error, i64 %pieces,
+                   i64 %grab)
   br label %after
 alone:
-  call void %kernel(ptr %args, ptr %error, i64 0, i64 %pieces)
+  call void %first.pointer(ptr %second.pointer, ptr %error, i64 0, i64 %pieces)
+  br label %after
+copy:
+  %bytes = load i64, ptr %at3
+  %copy.counter = load ptr, ptr %at4
+  %target.step = load i64, ptr %at5
+  %source.step = load i64, ptr %at6
+  %copy.turn = load i64, ptr %copy.counter
+  %target.moved = mul i64 %copy.turn, %target.step
+  %source.moved = mul i64 %copy.turn, %source.step
+  %target = getelementptr i8, ptr %first.pointer, i64 %target.moved
+  %source = getelementptr i8, ptr %second.pointer, i64 %source.moved
+  %copied = call ptr @memcpy(ptr %target, ptr %source, i64 %bytes)
+  br label %after
+enter:
+  %failed = load atomic i64, ptr %state monotonic, align 8
+  %is.failed = icmp ne i64 %failed, 0
+  br i1 %is.failed, label %done, label %enter.count
+enter.count:
+  %entered.at = getelementptr i8, ptr %state, i64 8
+  %limit.at = getelementptr i8, ptr %state, i64 16
+  %entered = load i64, ptr %entered.at
+  %entered.next = add i64 %entered, 1
+  %entered.limit = load i64, ptr %limit.at
+  %too.many = icmp sgt i64 %entered.next, %entered.limit
+  br i1 %too.many, label %done, label %enter.run
+enter.run:
+  store i64 %entered.next, ptr %entered.at
+  %before.at = getelementptr i8, ptr %first.pointer, i64 8
+  %times.at = getelementptr i8, ptr %first.pointer, i64 16
+  %times = load i64, ptr %times.at
+  %upper = shl i64 %times, 32
+  store i64 %upper, ptr %before.at
+  %times.next = add i64 %times, 1
+  store i64 %times.next, ptr %times.at
+  br label %after
+jump:
+  br label %after
+unless:
+  %flag = load i8, ptr %first.pointer
+  %is.false = icmp eq i8 %flag, 0
+  %unless.next = select i1 %is.false, i64 %second.number, i64 %next
+  br label %after
+reset:
+  store i64 0, ptr %first.pointer
+  br label %after
+leave:
+  %leave.turn = load i64, ptr %first.pointer
+  %leave.end = load i64, ptr %at3
+  %reached = icmp sge i64 %leave.turn, %second.number
+  %leave.next = select i1 %reached, i64 %leave.end, i64 %next
+  br label %after
+again:
+  %again.turn = load i64, ptr %first.pointer
+  %again.more = add i64 %again.turn, 1
+  store i64 %again.more, ptr %first.pointer
   br label %after
 after:
-  %next = add i64 %i, 1
+  %following = phi i64 [ %next, %together ], [ %next, %alone ], [ %next, %copy ],
+    [ %next, %enter.run ], [ %first.number, %jump ], [ %unless.next, %unless ], [ %next, %reset ],
+    [ %leave.next, %leave ], [ %second.number, %again ]
   br label %head
 done:
-  br i1 %shared, label %release, label %leave
+  %limited = phi i1 [ false, %head ], [ false, %step ], [ false, %enter ], [ true, %enter.count ]
+  %stopped = phi i1 [ false, %head ], [ false, %step ], [ true, %enter ], [ false, %enter.count ]
+  %beyond = sub i64 -2, %i
+  %answer.limited = select i1 %limited, i64 %beyond, i64 %i
+  %answer = select i1 %stopped, i64 {STOPPED}, i64 %answer.limited
+  br i1 %shared, label %release, label %finish
 release:
   %busy.out = getelementptr i8, ptr %pool, i64 80
   store atomic i64 0, ptr %busy.out release, align 8
-  br label %leave
-leave:
-  ret void
+  br label %finish
+finish:
+  ret i64 %answer
 }}
 """
 SYMBOLS = ("weft_pool_new", "weft_pool_free", "weft_execute")

@@ -12,7 +12,15 @@ from weft.runtime import native
 from weft.runtime.jit import Library, object_code
 
 _NEW = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int64)
-_EXECUTE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
+_EXECUTE = ctypes.CFUNCTYPE(
+    ctypes.c_int64,
+    ctypes.c_void_p,
+    ctypes.c_int64,
+    ctypes.c_int64,
+    ctypes.c_int64,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+)
 
 
 def thread_count() -> int:
@@ -62,13 +70,17 @@ def _pool(threads: int, library: _Library) -> int:
         return _STATE.pools[threads]
 
 
-def execute(steps: int, count: int, threads: int) -> None:
-    """Carry out the table of `count` steps at address `steps`; Python runs on meanwhile."""
+def execute(
+    steps: int, count: int, state: int, threads: int, *, first: int = 0, turns: int = -1
+) -> int:
+    """Carry out the table of `count` steps at address `steps`, from `first` on and at most `turns`
+    of them; the answer is that of `weft_execute`. Python runs on meanwhile."""
     library = _STATE.library or _library()
     pool = None
     if threads > 1:
         pool = _STATE.pools.get(threads) or _pool(threads, library)
-    library.execute(steps, count, pool)
+    position: int = library.execute(steps, first, count, turns, state, pool)
+    return position
 
 
 def _after_fork() -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.foundation import functions
+from weft.foundation.dims import static
 from weft.foundation.dtypes import SI64, as_dtype
 from weft.foundation.errors import InternalError, Unimplemented, UserError
 from weft.foundation.whole_ops import WholeOp
@@ -203,7 +204,7 @@ def evaluate_opaque(value: Opaque, args: Sequence[Array]) -> Array:
     """One result of an op that stayed whole, by its own meaning."""
     op = value.op
     if isinstance(op, WholeOp):
-        return op.evaluate(*args).reshape(value.shape)
+        return op.evaluate(*args).reshape([static(dim) for dim in value.shape])
     if not isinstance(op, Op):
         raise InternalError(f"{op!r} is not a PTIR op")
     if op.random or op.regions:

@@ -191,7 +191,7 @@ def _form(value: Value, encode: Codec | None) -> tuple[str, Json, Json]:
         case Opaque(op=op, result=result):
             if encode is None:
                 raise Unimplemented(str(op), "writing it as JSON needs the codec of its ops")
-            more = {} if value.base is None else {"base": value.base}
+            more: Json = {} if value.base is None else {"base": value.base}
             more |= {"workspace": value.workspace} if value.workspace else {}
             more |= {"pairs": list(value.pairs)} if value.pairs else {}
             return "Opaque", {}, {"op": encode(op), "result": result, **more}

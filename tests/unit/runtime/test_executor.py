@@ -17,6 +17,7 @@ from tests.agree.test_cpu_kernels import plans_for
 from weft.driver.cpu_code import build_artifact, compile_sources, lower_module, print_module
 from weft.foundation.dtypes import F32, SI32
 from weft.foundation.errors import SpecViolation, UserError
+from weft.foundation.index_expr import axis
 from weft.memory.from_region import assign_buffers
 from weft.plan.ir import PlanSet
 from weft.region.interp import run_module
@@ -124,7 +125,10 @@ def test_a_host_call_stands_between_native_segments() -> None:
 def test_a_zero_divisor_is_reported_with_the_kernel() -> None:
     axes = (KernelAxis("i", 10),)
     body = kernels.body_over(axes)
-    value = body.binary("div", body.plain("x", SI32, "i"), body.plain("y", SI32, "i"))
+    divisor = body.check(
+        body.plain("y", SI32, "i"), "nonzero", "IntegerDivideByZero", 0, axis("i")
+    )
+    value = body.binary("div", body.plain("x", SI32, "i"), divisor)
     kernel = Kernel(
         "quotient",
         Pattern.MAP,
@@ -147,7 +151,9 @@ def test_a_zero_divisor_is_reported_with_the_kernel() -> None:
     y[8] = 0
     with pytest.raises(SpecViolation) as caught:
         program.run([x, y])
-    assert str(caught.value) == "IntegerDivideByZero at quotient: a divisor is zero"
+    assert str(caught.value) == "IntegerDivideByZero at quotient: the divisor is zero at element 8"
+    y[8] = 2
+    assert program.run([x, y])[0][8] == 1, "a run after one that failed"
 
 
 def test_compiled_code_is_kept_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

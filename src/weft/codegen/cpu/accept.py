@@ -9,6 +9,7 @@ from math import prod
 from typing import Final
 
 from weft.plan.epilogue import epilogue_refusals
+from weft.plan.from_region import STREAMING
 from weft.plan.ir import CacheRead, MapPlan, MmaPlan, Plan, RowPlan
 from weft.region.ir import Kernel
 
@@ -70,8 +71,9 @@ def _unused(plan: MmaPlan) -> Iterator[str]:
 
 def _contraction(kernel: Kernel, plan: MmaPlan) -> Iterator[str]:
     yield from epilogue_refusals(kernel, plan)
+    known = {kernel.pattern.value: "implicit_gemm", "attention": STREAMING}
     for key, value in plan.algo_choice.items():
-        if (key, value) != (kernel.pattern.value, "implicit_gemm"):
+        if known.get(key) != value:
             yield f"algo_choice.{key}={value} is not built for this kernel"
     axis = plan.vectorize.axis.partition(".")[0] if plan.vectorize else "n"
     if axis not in ("n", "k"):

@@ -7,9 +7,11 @@ from typing import Final
 
 from weft.foundation.errors import Finding
 from weft.plan.epilogue import epilogue_refusals
+from weft.plan.from_region import STREAMING
 from weft.plan.ir import MmaPlan
 from weft.region.ir import Kernel
 
+_ALGORITHMS: Final = {"matmul": "implicit_gemm", "attention": STREAMING}
 _HINTS: Final[Mapping[str, bool | str]] = {"A_swizzle": True, "B_swizzle": True, "C_stride": "row"}
 
 
@@ -21,7 +23,7 @@ def field_refusals(kernel: Kernel, plan: MmaPlan) -> Iterator[Finding]:
 
 def _refusals(plan: MmaPlan) -> Iterator[str]:
     for key, value in plan.algo_choice.items():
-        if (key, value) != ("matmul", "implicit_gemm"):
+        if _ALGORITHMS.get(key) != value:
             yield f"algo_choice.{key}={value} is not built"
     for hint, wanted in plan.layout_hints.items():
         if _HINTS.get(hint) != wanted:

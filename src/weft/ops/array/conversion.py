@@ -42,7 +42,7 @@ def converted(obj: Any, dtype: DType | None, device: str | None, copy: bool | No
     """A tensor from whatever `asarray` takes."""
     if isinstance(obj, Tensor):
         return _from_tensor(obj, dtype, device, copy)
-    if is_number(obj):
+    if is_number(obj) and not isinstance(obj, np.generic):
         wanted = DEFAULTS[widest([obj])] if dtype is None else dtype
         return Tensor(home(device).constant(number(obj, wanted)))
     if isinstance(obj, Sequence) and _holds_tensors(obj):

@@ -17,7 +17,7 @@ from weft.foundation.axes import normalise_axis
 from weft.foundation.dims import Dim, Shape
 from weft.foundation.dtypes import I1, SI32, SI64
 from weft.foundation.errors import OutOfRange, SpecViolation
-from weft.ops.arithmetic import as_tensor, broadcast_shapes, listed
+from weft.ops.arithmetic import as_tensor, broadcast_shapes, broadcasts, listed
 from weft.ops.array.movement import every, flipped, moved, permuted, rows_at, window
 from weft.ops.array.operands import given, known_shape, taken
 from weft.ops.array.selection import Places, Point, Selection, Span, adds_axis, parsed
@@ -204,7 +204,7 @@ def setitem(self: Tensor, key: Any, value: Any, /) -> None:
     """Give the elements that an index expression names new values, which broadcast to them."""
     target = taken(self)
     new = _value_handle(target, value)
-    self.become(given(_assigned(target, key, new), self, value), "setitem")
+    self.become(given(_assigned(target, key, new), self, value))
 
 
 def _value_handle(x: Handle, value: Any) -> Handle:
@@ -258,7 +258,7 @@ def _fitted(value: Handle, shape: Shape) -> Handle:
     dims = value.shape
     while len(dims) > len(shape) and dims[0] == 1:
         dims = dims[1:]
-    if len(dims) > len(shape) or broadcast_shapes(dims, shape) != shape:
+    if not broadcasts(dims, shape):
         raise OutOfRange(
             "BroadcastDimsInvalid",
             f"a value of shape {listed(value.shape)} does not broadcast to the "
@@ -293,7 +293,7 @@ def _whole_mask(key: Any, x: Handle, value: Handle) -> Handle | None:
     if x.shape[: only.ndim] != only.shape or value.rank > x.rank - only.ndim:
         return None
     rest = x.shape[only.ndim :]
-    if broadcast_shapes(value.shape, rest) != rest:
+    if not broadcasts(value.shape, rest):
         return None
     dims = (*only.shape, *(1 for _ in rest))
     return x.session.import_(only).reshape(dims).broadcast_to(x.shape)

@@ -11,7 +11,7 @@ import numpy as np
 from weft.foundation.axes import normalise_axes, normalise_axis
 from weft.foundation.dims import Shape, Symbol, shape_of
 from weft.foundation.errors import OutOfRange, UserError
-from weft.ops.arithmetic import as_tensor, broadcast_shapes, listed
+from weft.ops.arithmetic import as_tensor, broadcast_shapes, broadcasts, listed
 from weft.ops.array.movement import flipped, permuted, rows_at, window
 from weft.ops.array.operands import given, known, taken
 from weft.ops.calls import public
@@ -51,7 +51,7 @@ def broadcast_to(x: Tensor, /, shape: Sequence[int]) -> Tensor:
     """`x` repeated to a shape."""
     value = taken(x)
     wanted = shape_of(shape)
-    if broadcast_shapes(value.shape, wanted) != wanted:
+    if not broadcasts(value.shape, wanted):
         raise OutOfRange(
             "BroadcastDimsInvalid",
             f"x {listed(value.shape)} does not broadcast to {listed(wanted)}",

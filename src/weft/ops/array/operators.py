@@ -70,7 +70,7 @@ def _in_place(function: Callable[..., Tensor], symbol: str) -> Callable[..., Any
     def operator(self: Tensor, other: Any, /) -> Any:
         if not isinstance(other, _OPERANDS):
             return NotImplemented
-        self.become(function(self, other), symbol)
+        self.become(function(self, other))
         return self
 
     operator.__name__ = symbol

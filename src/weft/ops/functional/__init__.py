@@ -5,7 +5,25 @@ record, `capture_<op>` writes the instructions into a session, and the public fu
 after the other. Nothing is computed until a tensor is read.
 """
 
-from weft.ops.functional.activation import log_softmax, softmax
+from weft.ops.functional.activation import (
+    elu,
+    gelu,
+    glu,
+    hardsigmoid,
+    hardswish,
+    leaky_relu,
+    log_sigmoid,
+    log_softmax,
+    mish,
+    relu,
+    relu6,
+    selu,
+    sigmoid,
+    silu,
+    softmax,
+    softplus,
+    swiglu,
+)
 from weft.ops.functional.attention import attention, update_cache
 from weft.ops.functional.linear import linear, matmul
 from weft.ops.functional.normalisation import (
@@ -28,18 +46,33 @@ __all__ = [
     "attention",
     "batch_norm",
     "configure",
+    "elu",
     "functional",
+    "gelu",
+    "glu",
     "group_norm",
+    "hardsigmoid",
+    "hardswish",
     "implementations",
     "implements",
     "instance_norm",
     "layer_norm",
+    "leaky_relu",
     "linear",
+    "log_sigmoid",
     "log_softmax",
     "matmul",
+    "mish",
     "overrides",
     "register",
+    "relu",
+    "relu6",
     "rms_norm",
+    "selu",
+    "sigmoid",
+    "silu",
     "softmax",
+    "softplus",
+    "swiglu",
     "update_cache",
 ]

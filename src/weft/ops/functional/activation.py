@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 from weft.foundation.dtypes import F32, FLOATS
+from weft.foundation.errors import SpecViolation, UserError
 from weft.ops.functional.capture import capture
 from weft.ops.functional.checks import (
     Checked,
     ensure_axis_in_bounds,
+    ensure_choice,
     ensure_dtype,
+    ensure_known,
     ensure_tensor,
+    listed,
 )
 from weft.ops.functional.registry import functional
 from weft.ops.session import Handle, Session
@@ -72,3 +77,225 @@ def capture_log_softmax(s: Session, checked: AxisChecked, x: Handle) -> Handle:
 def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
     """`log(softmax(x))`, computed without the detour: `x - max - log(sum(exp(x - max)))`."""
     return capture(capture_log_softmax, check_along_axis(x, axis), ensure_tensor("x", x))
+
+
+# -- one element at a time -----------------------------------------------------------------------
+
+
+def _rectified(s: Session, x: Handle) -> Handle:
+    return s.emit("maximum", x, 0.0)
+
+
+def _capped(s: Session, x: Handle) -> Handle:
+    """`min(max(x + 3, 0), 6)`."""
+    return s.emit("minimum", s.emit("maximum", x + 3.0, 0.0), 6.0)
+
+
+def capture_relu(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
+    return _rectified(s, x)
+
+
+@tensor_method
+@functional
+def relu(x: Tensor) -> Tensor:
+    """`max(x, 0)`; NaN stays NaN."""
+    return capture(capture_relu, check_pointwise(x), ensure_tensor("x", x))
+
+
+def capture_relu6(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
+    return s.emit("minimum", _rectified(s, x), 6.0)
+
+
+@functional
+def relu6(x: Tensor) -> Tensor:
+    """`min(max(x, 0), 6)`."""
+    return capture(capture_relu6, check_pointwise(x), ensure_tensor("x", x))
+
+
+def capture_gelu(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
+    return library.gelu(s, x)
+
+
+def capture_gelu_tanh(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
+    inner = (x + x * x * x * 0.044715) * math.sqrt(2.0 / math.pi)
+    return x * 0.5 * (inner.tanh() + 1.0)
+
+
+@tensor_method
+@functional
+def gelu(x: Tensor, approximate: str = "none") -> Tensor:
+    """`0.5 * x * (1 + erf(x / sqrt(2)))`, or with `approximate="tanh"`
+    `0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x³)))`."""
+    form = ensure_choice("approximate", approximate, ("none", "tanh"))
+    emit = capture_gelu if form == "none" else capture_gelu_tanh
+    return capture(emit, check_pointwise(x), ensure_tensor("x", x))
+
+
+def capture_silu(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
+    return library.silu(s, x)
+
+
+@tensor_method
+@functional
+def silu(x: Tensor) -> Tensor:
+    """`x / (1 + exp(-x))`."""
+    return capture(capture_silu, check_pointwise(x), ensure_tensor("x", x))
+
+
+def _sigmoid(x: Handle) -> Handle:
+    return ((-x).exp() + 1.0).reciprocal()
+
+
+def capture_sigmoid(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
+    return _sigmoid(x)
+
+
+@tensor_method
+@functional
+def sigmoid(x: Tensor) -> Tensor:
+    """`1 / (1 + exp(-x))`."""
+    return capture(capture_sigmoid, check_pointwise(x), ensure_tensor("x", x))
+
+
+def _softplus(x: Handle) -> Handle:
+    """`max(x, 0) + log1p(exp(-|x|))`: no overflow on either side."""
+    return x.session.emit("maximum", x, 0.0) + (-x.abs()).exp().log1p()
+
+
+def capture_softplus(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
+    beta = checked.first
+    soft = _softplus(x * beta) / beta
+    linear = (x * beta).compare("greater", checked.second)
+    return s.select(linear, x, soft)
+
+
+@functional
+def softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    """`log(1 + exp(beta * x)) / beta`, and x itself where `beta * x` is over the threshold."""
+    checked = check_pointwise(x, _nonzero("beta", beta), threshold)
+    return capture(capture_softplus, checked, ensure_tensor("x", x))
+
+
+def _nonzero(name: str, value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value == 0:
+        raise UserError(f"{name} is {value!r}; it must be a number other than 0")
+    return float(value)
+
+
+def capture_log_sigmoid(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
+    return -_softplus(-x)
+
+
+@functional
+def log_sigmoid(x: Tensor) -> Tensor:
+    """`log(1 / (1 + exp(-x)))`, without overflow."""
+    return capture(capture_log_sigmoid, check_pointwise(x), ensure_tensor("x", x))
+
+
+def capture_leaky_relu(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
+    return s.select(x.compare("greater", 0.0), x, x * checked.first)
+
+
+@functional
+def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
+    """x where it is positive, and `negative_slope * x` elsewhere."""
+    return capture(capture_leaky_relu, check_pointwise(x, negative_slope), ensure_tensor("x", x))
+
+
+def capture_elu(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
+    alpha, scale = checked.first, checked.second
+    # Where x is large, exp(x) - 1 overflows; the minimum keeps what is not chosen finite.
+    below = s.emit("minimum", x, 0.0).expm1() * alpha
+    return s.select(x.compare("greater", 0.0), x, below) * scale
+
+
+@functional
+def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
+    """x where it is positive, and `alpha * (exp(x) - 1)` elsewhere."""
+    return capture(capture_elu, check_pointwise(x, alpha, 1.0), ensure_tensor("x", x))
+
+
+_SELU_ALPHA = 1.6732632423543772
+_SELU_SCALE = 1.0507009873554805
+
+
+@functional
+def selu(x: Tensor) -> Tensor:
+    """`scale * elu(x, alpha)` with the two constants that keep mean and variance."""
+    checked = check_pointwise(x, _SELU_ALPHA, _SELU_SCALE)
+    return capture(capture_elu, checked, ensure_tensor("x", x))
+
+
+def capture_hardsigmoid(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
+    return _capped(s, x) / 6.0
+
+
+@functional
+def hardsigmoid(x: Tensor) -> Tensor:
+    """`min(max(x + 3, 0), 6) / 6`."""
+    return capture(capture_hardsigmoid, check_pointwise(x), ensure_tensor("x", x))
+
+
+def capture_hardswish(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
+    return x * _capped(s, x) / 6.0
+
+
+@functional
+def hardswish(x: Tensor) -> Tensor:
+    """`x * min(max(x + 3, 0), 6) / 6`."""
+    return capture(capture_hardswish, check_pointwise(x), ensure_tensor("x", x))
+
+
+def capture_mish(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
+    return x * _softplus(x).tanh()
+
+
+@functional
+def mish(x: Tensor) -> Tensor:
+    """`x * tanh(log(1 + exp(x)))`."""
+    return capture(capture_mish, check_pointwise(x), ensure_tensor("x", x))
+
+
+def check_gated(x: Any, axis: Any) -> AxisChecked:
+    checked = check_along_axis(x, axis)
+    size = ensure_known("the gated axis", ensure_tensor("x", x).shape[checked.axis])
+    if size % 2:
+        raise SpecViolation(
+            "ShapeMismatch",
+            f"axis {checked.axis} of x {listed(x.shape)} has size {size}",
+            "a gate needs two halves of equal size",
+        )
+    return checked
+
+
+def _halves(x: Handle, axis: int) -> tuple[Handle, Handle]:
+    size = x.shape[axis]
+    assert isinstance(size, int)
+    starts = [0] * x.rank
+    limits: list[Any] = list(x.shape)
+    limits[axis] = size // 2
+    first = x.slice(starts, limits)
+    starts[axis], limits[axis] = size // 2, size
+    return first, x.slice(starts, limits)
+
+
+def capture_glu(s: Session, checked: AxisChecked, x: Handle) -> Handle:
+    value, gate = _halves(x, checked.axis)
+    return value * _sigmoid(gate)
+
+
+@functional
+def glu(x: Tensor, axis: int = -1) -> Tensor:
+    """The first half of an axis times the sigmoid of the second."""
+    return capture(capture_glu, check_gated(x, axis), ensure_tensor("x", x))
+
+
+def capture_swiglu(s: Session, checked: AxisChecked, x: Handle) -> Handle:
+    gate, value = _halves(x, checked.axis)
+    return library.silu(s, gate) * value
+
+
+@functional
+def swiglu(x: Tensor, axis: int = -1) -> Tensor:
+    """The silu of the first half of an axis times the second."""
+    return capture(capture_swiglu, check_gated(x, axis), ensure_tensor("x", x))

@@ -51,8 +51,8 @@ class DotGeneral(Op):
     dtypes = {"lhs": NUMBERS, "rhs": NUMBERS}
     relative_axes = {"batch_lhs": 0, "batch_rhs": 1, "contract_lhs": 0, "contract_rhs": 1}
 
-    batch_lhs: tuple[int, ...] = attr(USIZES)
-    batch_rhs: tuple[int, ...] = attr(USIZES)
+    batch_lhs: tuple[int, ...] = attr(USIZES, usual=())
+    batch_rhs: tuple[int, ...] = attr(USIZES, usual=())
     contract_lhs: tuple[int, ...] = attr(USIZES)
     contract_rhs: tuple[int, ...] = attr(USIZES)
     accum_dtype: DType | None = attr(OPTIONAL_DTYPE)

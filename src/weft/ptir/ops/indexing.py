@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.foundation import numeric
 from weft.foundation.axes import normalise_axes, normalise_axis
-from weft.foundation.dtypes import ANY, INDICES, NUMBERS, ORDERED, SI64, DType, as_dtype
+from weft.foundation.dtypes import ANY, INDICES, NUMBERS, ORDERED, SI64, DType
 from weft.foundation.errors import SpecViolation
 from weft.foundation.whole_ops import combined_at
 from weft.ptir.op import Array, EvalContext, Op, core_op

@@ -145,7 +145,7 @@ class Cholesky(Factorisation):
 
     square = True
 
-    upper: bool = attr(Bool())
+    upper: bool = attr(Bool(), usual=False)
 
     def factors(self, x: TensorType, m: Dim, n: Dim) -> TensorType:
         return x
@@ -174,7 +174,7 @@ class Qr(Factorisation):
     matrices m x n, `reduced` gives `q` m x min(m, n) and `r` min(m, n) x n; `complete` gives `q` m
     x m and `r` m x n. The signs of the diagonal of `r` are not promised."""
 
-    mode: QrMode = attr(Choice(QrMode))
+    mode: QrMode = attr(Choice(QrMode), usual=QrMode.REDUCED)
 
     def factors(self, x: TensorType, m: Dim, n: Dim) -> TupleType:
         inner = _smaller(m, n) if self.mode is QrMode.REDUCED else m
@@ -238,7 +238,7 @@ class Svd(Factorisation):
     completed to m x m and n x n. Where an element is infinite or NaN, all results of that matrix
     are NaN. The signs or phases of the vectors are not promised."""
 
-    full_matrices: bool = attr(Bool())
+    full_matrices: bool = attr(Bool(), usual=True)
 
     def factors(self, x: TensorType, m: Dim, n: Dim) -> TupleType:
         k = _smaller(m, n)
@@ -339,8 +339,8 @@ class TriangularSolve(Op):
     dtypes = {"a": MATRIX, "b": MATRIX}
 
     lower: bool = attr(Bool())
-    transpose: bool = attr(Bool())
-    unit_diagonal: bool = attr(Bool())
+    transpose: bool = attr(Bool(), usual=False)
+    unit_diagonal: bool = attr(Bool(), usual=False)
 
     def infer(self, *types: TensorType) -> TensorType:
         a, b = types

@@ -34,6 +34,7 @@ from weft.ptir.schema import (
     Isize,
     ListOf,
     NewDimension,
+    PerAxis,
     ScalarOf,
     ShapeOf,
     Usize,
@@ -328,9 +329,9 @@ class Pad(Op):
     operands = ("x",)
     dtypes = {"x": ANY}
 
-    low: tuple[int, ...] = attr(USIZES)
-    high: tuple[int, ...] = attr(USIZES)
-    interior: tuple[int, ...] = attr(USIZES)
+    low: tuple[int, ...] = attr(USIZES, usual=PerAxis(0))
+    high: tuple[int, ...] = attr(USIZES, usual=PerAxis(0))
+    interior: tuple[int, ...] = attr(USIZES, usual=PerAxis(0))
     pad_value: ScalarLiteral = attr(ScalarOf())
 
     def infer(self, *types: TensorType) -> TensorType:

@@ -26,8 +26,8 @@ class LayerNorm(Op):
     operands = ("x", "gamma", "beta")
     dtypes = {"x": FLOATS, "gamma": FLOATS, "beta": FLOATS}
 
-    epsilon: float = attr(Float())
-    feature_axis: int = attr(Isize())
+    epsilon: float = attr(Float(), usual=1e-5)
+    feature_axis: int = attr(Isize(), usual=-1)
 
     def infer(self, *types: TensorType) -> TensorType:
         x, gamma, beta = types

@@ -33,9 +33,9 @@ class TopK(Op):
     dtypes = {"x": ORDERED, "indices_dtype": INDICES}
 
     k: int = attr(Usize())
-    axis: int = attr(Isize())
-    largest: bool = attr(Bool())
-    indices_dtype: DType = attr(DTypeOf())
+    axis: int = attr(Isize(), usual=-1)
+    largest: bool = attr(Bool(), usual=True)
+    indices_dtype: DType = attr(DTypeOf(), usual=SI64)
 
     def infer(self, *types: TensorType) -> TupleType:
         (x,) = types
@@ -73,7 +73,7 @@ class Sort(Op):
     operands = ("x",)
     dtypes = {"x": ORDERED}
 
-    axis: int = attr(Isize())
+    axis: int = attr(Isize(), usual=-1)
     descending: bool = attr(Bool(), default=False)
 
     def infer(self, *types: TensorType) -> TensorType:
@@ -103,7 +103,7 @@ class Argsort(Op):
     dtypes = {"x": ORDERED, "output_dtype": INDICES}
     no_gradient = "integers do not vary smoothly"
 
-    axis: int = attr(Isize())
+    axis: int = attr(Isize(), usual=-1)
     descending: bool = attr(Bool(), default=False)
     output_dtype: DType = attr(DTypeOf(), default=SI64)
 

@@ -62,7 +62,7 @@ class _Sampled(Op):
     no_gradient = "random numbers do not vary with their state"
 
     shape: Shape = attr(ShapeOf())
-    dtype: DType = attr(DTypeOf())
+    dtype: DType = attr(DTypeOf(), usual=F32)
 
     def check_symbols(self, scope: Scope) -> None:
         bound_symbols(self.shape, scope, f"the shape of {self.mnemonic}")

@@ -68,7 +68,7 @@ class Reduce(Op):
 
     kind: ReduceKind = attr(Choice(ReduceKind))
     axes: tuple[int, ...] = attr(USIZES)
-    keepdims: bool = attr(Bool())
+    keepdims: bool = attr(Bool(), usual=False)
     accum_dtype: DType | None = attr(OPTIONAL_DTYPE)
     out_dtype: DType | None = attr(OPTIONAL_DTYPE)
 
@@ -204,8 +204,8 @@ class _Position(Op):
     function: ClassVar[Any]
 
     axis: int = attr(Isize())
-    keepdims: bool = attr(Bool())
-    output_dtype: DType = attr(DTypeOf())
+    keepdims: bool = attr(Bool(), usual=False)
+    output_dtype: DType = attr(DTypeOf(), usual=SI64)
 
     def infer(self, *types: TensorType) -> TensorType:
         (x,) = types
@@ -270,8 +270,8 @@ class SegmentReduce(Op):
     kind: SegmentKind = attr(Choice(SegmentKind))
     num_segments: int = attr(Usize())
     accum_dtype: DType | None = attr(OPTIONAL_DTYPE)
-    indices_are_sorted: bool = attr(Bool())
-    unique: bool = attr(Bool())
+    indices_are_sorted: bool = attr(Bool(), usual=False)
+    unique: bool = attr(Bool(), usual=False)
 
     @classmethod
     def spellings(cls) -> Mapping[str, Mapping[str, Any]]:

@@ -19,7 +19,7 @@ from weft.ptir.op import Array, EvalContext, Op, core_op
 from weft.ptir.ops.movement import check_pad_value, padded
 from weft.ptir.ops.reduce_kind import DEFINED, ReduceKind, identity, ufunc
 from weft.ptir.rules import accumulator, all_positive, invalid_attribute, length_is, rank_at_least
-from weft.ptir.schema import OPTIONAL_DTYPE, PADDING, USIZES, Choice, ScalarOf, attr
+from weft.ptir.schema import OPTIONAL_DTYPE, PADDING, USIZES, Choice, PerAxis, ScalarOf, attr
 from weft.ptir.term import Cotangents, Pullback, Term, unknown_size
 from weft.ptir.types import UNKNOWN, Dim, Symbol, TensorType, multiply_dims
 
@@ -81,9 +81,9 @@ class ExtractPatches(Op):
     dtypes = {"x": ANY}
 
     window: tuple[int, ...] = attr(USIZES)
-    strides: tuple[int, ...] = attr(USIZES)
-    dilation: tuple[int, ...] = attr(USIZES)
-    padding: tuple[tuple[int, int], ...] = attr(PADDING)
+    strides: tuple[int, ...] = attr(USIZES, usual=PerAxis(1, besides=2))
+    dilation: tuple[int, ...] = attr(USIZES, usual=PerAxis(1, besides=2))
+    padding: tuple[tuple[int, int], ...] = attr(PADDING, usual=PerAxis((0, 0), besides=2))
     pad_value: ScalarLiteral = attr(ScalarOf())
 
     def infer(self, *types: TensorType) -> TensorType:
@@ -180,10 +180,10 @@ class ReduceWindow(Op):
     dtypes = {"x": ANY}
 
     window_dims: tuple[int, ...] = attr(USIZES)
-    strides: tuple[int, ...] = attr(USIZES)
-    padding: tuple[tuple[int, int], ...] = attr(PADDING)
-    base_dilation: tuple[int, ...] = attr(USIZES)
-    window_dilation: tuple[int, ...] = attr(USIZES)
+    strides: tuple[int, ...] = attr(USIZES, usual=PerAxis(1))
+    padding: tuple[tuple[int, int], ...] = attr(PADDING, usual=PerAxis((0, 0)))
+    base_dilation: tuple[int, ...] = attr(USIZES, usual=PerAxis(1))
+    window_dilation: tuple[int, ...] = attr(USIZES, usual=PerAxis(1))
     reduce: ReduceKind = attr(Choice(ReduceKind))
     accum_dtype: DType | None = attr(OPTIONAL_DTYPE)
 

@@ -20,6 +20,7 @@ from weft.coarse import (
     sampling,
     softmax,
 )
+from weft.coarse.rules import wide_dtype
 from weft.foundation.dtypes import (
     ANY,
     F32,
@@ -224,7 +225,7 @@ def resized(g: Generator) -> None:
 @generates(convolution.Conv, weight=3)
 def conv(g: Generator) -> None:
     spatial = g.choices.integer(1, 2)
-    dtype = g.dtype(NUMBERS - {d for d in NUMBERS if d.is_complex})
+    dtype = g.dtype(NUMBERS)
     bound = within(4 if dtype.bits > 8 else 1)
     groups, share, each = (g.choices.integer(1, 2) for _ in range(3))
     image = (g.choices.integer(1, 2), *(g.choices.integer(3, 5) for _ in range(spatial)))
@@ -239,7 +240,7 @@ def conv(g: Generator) -> None:
         groups,
     )
     depth = math.prod(window) * share
-    most = depth * x.facts.bound * weight.facts.bound
+    most = depth * x.facts.bound * weight.facts.bound * (2 if dtype.is_complex else 1)
     facts = anywhere(dtype) if dtype.is_integer else Facts(-most, most, None)
     g.emit(op, x, weight, facts=facts)
 
@@ -266,7 +267,7 @@ def samples(g: Generator) -> None:
 
 def _heads(g: Generator, third: bool) -> tuple[list[Item], int]:
     """q, k and v, and how many rows the keys have."""
-    dtype = g.dtype({F32, F64})
+    dtype = g.dtype(attention.ATTENDED)
     batch, own, shared = 1, g.choices.integer(1, 2), g.choices.integer(1, 2)
     rows, more, depth = (g.choices.integer(1, 3) for _ in range(3))
     found = []
@@ -308,9 +309,8 @@ def flash_backward(g: Generator) -> None:
     batch, rows, heads, _ = q.shape
     dout, out = (g.like(q, within(2)) for _ in range(2))
     # As large as the scores can be, so that no weight is larger than 1.
-    lse = g.given(
-        q.dtype, (batch, heads, rows), lambda n: np.full(n, 8, q.dtype.numpy), Facts(8, 8)
-    )
+    wide = wide_dtype(q.dtype)
+    lse = g.given(wide, (batch, heads, rows), lambda n: np.full(n, 8, wide.numpy), Facts(8, 8))
     op = flash.ByteirFlashAttnBwd(g.choices.choose((0.0, 0.25)), 0.5, g.choices.chance(0.5))
     bound = Facts(-512, 512, None)
     operands = (dout, q, k, v, out, lse, g.of_type(STATE))

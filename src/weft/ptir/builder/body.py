@@ -1,31 +1,20 @@
-"""Programs written by people: a `Builder` with a method for every op, and values with operators.
-
-    b = Builder("mlp")
-    x, w = b.param("f32", [8, 16]), b.param("f32", [16, 4])
-    y = b.dot_general(x, w, contract=([1], [0]))
-    program = b.build(b.tanh(y) * 2.0)
-
-Every op is type-checked where it is written; a mistake is a `SpecViolation` that names the caller's
-line. Operators broadcast a Python number over the tensor (through a literal and `broadcast_to`),
-and nothing else: two tensors must have the same type. Methods that are not spelled out here take
-the operands, then the attributes of the op by name: `b.sqrt(x)`,
-`b.sort(x, axis=-1, descending=False)`.
-"""
+"""One body under construction: a method for every op, each checked where it is written."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from weft.foundation.dtypes import DType, as_dtype
 from weft.foundation.errors import SpecViolation, UserError
 from weft.ptir import library
+from weft.ptir.builder.value import Like, Number, Value
 from weft.ptir.calls import decode_call
 from weft.ptir.ir import (
     ElementRef,
@@ -43,11 +32,10 @@ from weft.ptir.ops.constant import Constant, CustomCall
 from weft.ptir.ops.control import Cond, Scan, While
 from weft.ptir.ops.elementwise import Select
 from weft.ptir.ops.movement import BroadcastTo
-from weft.ptir.schema import Maybe, ScalarOf, attr_map
+from weft.ptir.schema import Maybe, PerAxis, ScalarOf, attr_map
 from weft.ptir.types import (
     UNKNOWN,
     Dim,
-    Shape,
     Symbol,
     TensorType,
     TupleType,
@@ -55,151 +43,14 @@ from weft.ptir.types import (
     agrees,
     shape_of,
     symbols_of,
-    tensor,
 )
 from weft.ptir.verify import BodyScope, check_type
 
-_PACKAGE = str(Path(__file__).parents[1])
-Number: TypeAlias = bool | int | float | complex
-Like: TypeAlias = "Value | Number | Sequence[Any] | np.ndarray[Any, Any] | TensorLiteral"
-
-
-@dataclass(frozen=True, eq=False)
-class Value:
-    """A value of the program under construction: an operand with its type."""
-
-    builder: BodyBuilder
-    operand: Operand
-    type: ValueType
-
-    __array_ufunc__ = None
-    """NumPy leaves operators with an array on the left to the methods below."""
-
-    @property
-    def tensor(self) -> TensorType:
-        """The type of a tensor value; a tuple has none."""
-        if isinstance(self.type, TupleType):
-            raise UserError(f"{self.operand} is the tuple {self.type}; take an element of it first")
-        return self.type
-
-    @property
-    def shape(self) -> Shape:
-        return self.tensor.shape
-
-    @property
-    def dtype(self) -> DType:
-        return self.tensor.dtype
-
-    @property
-    def rank(self) -> int:
-        return self.tensor.rank
-
-    def __repr__(self) -> str:
-        return f"<{self.operand} : {self.type}>"
-
-    def __getitem__(self, index: int) -> Value:
-        """An element of a tuple."""
-        if not isinstance(self.type, TupleType):
-            raise UserError(f"{self!r} is not a tuple; slice tensors with b.slice")
-        if not isinstance(self.operand, Ref):
-            raise UserError(
-                f"{self!r} is a tuple inside a tuple, and PTIR can only name elements of a value; "
-                "take the inner values as parameters or results of their own"
-            )
-        if not 0 <= index < len(self.type.elements):
-            raise UserError(f"the tuple {self.type} has no element {index}")
-        return Value(self.builder, ElementRef(self.operand.id, index), self.type.elements[index])
-
-    def __iter__(self) -> Iterator[Value]:
-        """The elements of a tuple, for unpacking."""
-        if not isinstance(self.type, TupleType):
-            raise UserError(f"{self!r} is not a tuple and cannot be unpacked")
-        return iter([self[index] for index in range(len(self.type.elements))])
-
-    def __bool__(self) -> bool:
-        raise UserError(
-            f"{self!r} has no truth value while the program is being built; "
-            "use b.select or b.cond to choose by it"
-        )
-
-    def _binary(self, name: str, other: Like, *, swap: bool = False, **attrs: Any) -> Value:
-        right = self.builder.like(other, self)
-        operands = (right, self) if swap else (self, right)
-        return self.builder.emit(name, *operands, **attrs)
-
-    def __add__(self, other: Like) -> Value:
-        return self._binary("add", other)
-
-    def __radd__(self, other: Like) -> Value:
-        return self._binary("add", other, swap=True)
-
-    def __sub__(self, other: Like) -> Value:
-        return self._binary("sub", other)
-
-    def __rsub__(self, other: Like) -> Value:
-        return self._binary("sub", other, swap=True)
-
-    def __mul__(self, other: Like) -> Value:
-        return self._binary("mul", other)
-
-    def __rmul__(self, other: Like) -> Value:
-        return self._binary("mul", other, swap=True)
-
-    def __truediv__(self, other: Like) -> Value:
-        return self._binary("div", other)
-
-    def __rtruediv__(self, other: Like) -> Value:
-        return self._binary("div", other, swap=True)
-
-    def __neg__(self) -> Value:
-        return self.builder.emit("neg", self)
-
-    def __lt__(self, other: Like) -> Value:
-        return self._binary("compare", other, op="less")
-
-    def __le__(self, other: Like) -> Value:
-        return self._binary("compare", other, op="less_equal")
-
-    def __gt__(self, other: Like) -> Value:
-        return self._binary("compare", other, op="greater")
-
-    def __ge__(self, other: Like) -> Value:
-        return self._binary("compare", other, op="greater_equal")
-
-    def __eq__(self, other: object) -> Any:
-        """A comparison in the program; values themselves are told apart with `is`."""
-        return self._binary("compare", cast(Like, other), op="equal")
-
-    def __ne__(self, other: object) -> Any:
-        return self._binary("compare", cast(Like, other), op="not_equal")
-
-    __hash__ = object.__hash__
-
-    def __abs__(self) -> Value:
-        return self.builder.emit("abs", self)
-
-    def __pow__(self, other: Like) -> Value:
-        return self._binary("pow", other)
-
-    def __and__(self, other: Like) -> Value:
-        return self._binary("bitwise_and", other)
-
-    def __or__(self, other: Like) -> Value:
-        return self._binary("bitwise_or", other)
-
-    def __xor__(self, other: Like) -> Value:
-        return self._binary("bitwise_xor", other)
-
-    def __invert__(self) -> Value:
-        return self.builder.emit("bitwise_not", self)
-
-    def __matmul__(self, other: Value) -> Value:
-        """Matrix product over the last two axes; leading axes are batch axes and must match."""
-        return self.builder.matmul(self, other)
+_PACKAGE = str(Path(__file__).parents[2])
 
 
 @dataclass
-class _Shared:
+class Shared:
     """What the builders of one program share: regions, lines, and the supply of names."""
 
     regions: dict[int, Region] = field(default_factory=dict)
@@ -223,7 +74,7 @@ class _Shared:
 class BodyBuilder:
     """Builds one body: the instructions of a function or of a region."""
 
-    def __init__(self, label: str, shared: _Shared) -> None:
+    def __init__(self, label: str, shared: Shared) -> None:
         self.label = label
         self._shared = shared
         self._types: dict[int, ValueType] = {}
@@ -420,13 +271,13 @@ class BodyBuilder:
         return self.dot_general(lhs, rhs, contract=([-1], [-2]), batch=(batch, batch))
 
     def reduce_sum(self, x: Value, axes: Sequence[int], **attrs: Any) -> Value:
-        return self.emit("reduce_sum", x, axes=axes, **{"keepdims": False, **attrs})
+        return self.emit("reduce_sum", x, axes=axes, **attrs)
 
     def reduce_max(self, x: Value, axes: Sequence[int], **attrs: Any) -> Value:
-        return self.emit("reduce_max", x, axes=axes, **{"keepdims": False, **attrs})
+        return self.emit("reduce_max", x, axes=axes, **attrs)
 
     def reduce_min(self, x: Value, axes: Sequence[int], **attrs: Any) -> Value:
-        return self.emit("reduce_min", x, axes=axes, **{"keepdims": False, **attrs})
+        return self.emit("reduce_min", x, axes=axes, **attrs)
 
     def custom_call(self, target: str, *operands: Like, output: ValueType, **attrs: Any) -> Value:
         """A call of a kernel that only some backends know; a target that Weft knows becomes its
@@ -532,41 +383,6 @@ class BodyBuilder:
 RegionBody: TypeAlias = "Callable[..., Value | Sequence[Value]]"
 
 
-class Builder(BodyBuilder):
-    """Builds a program of one function."""
-
-    def __init__(self, name: str = "main") -> None:
-        super().__init__(f"function @{name}", _Shared())
-        self.name = name
-        self._parameters: list[Value] = []
-
-    def param(self, dtype: DType | str, dims: Iterable[int | str | Symbol] = ()) -> Value:
-        """A tensor parameter; dims are numbers or names such as "?B"."""
-        return self._located(lambda: self.param_of(tensor(dtype, dims)))
-
-    def param_of(self, kind: ValueType) -> Value:
-        """A parameter of any type. All parameters come before the first instruction."""
-        if self._body:
-            raise UserError("declare every parameter before the first op")
-        value = self._located(lambda: self._parameter(kind))
-        self._parameters.append(value)
-        return value
-
-    def build(self, *results: Value) -> Program:
-        """The finished program, returning these values."""
-        ids = self._results(results)
-        function = Function(
-            self.name,
-            tuple(p.type for p in self._parameters),
-            tuple(range(len(self._parameters))),
-            tuple(self._types[value_id] for value_id in ids),
-            tuple(self._body),
-            (),
-            ids,
-        )
-        return self._shared.as_program(self.name, (function,))
-
-
 def make_op(cls: type[Op], types: Sequence[ValueType], attrs: dict[str, Any]) -> Op:
     """The op with these attributes, as people write them: absent ones get their defaults, and a
     plain number becomes a scalar of the first operand's dtype where a scalar is wanted."""
@@ -575,6 +391,8 @@ def make_op(cls: type[Op], types: Sequence[ValueType], attrs: dict[str, Any]) ->
         if name not in kinds:
             known = ", ".join(kinds) or "none"
             raise UserError(f"{cls.name} has no attribute {name!r}; it has {known}")
+    for name, usual in cls.usual_attributes().items():
+        attrs.setdefault(name, _for_types(usual, types))
     for name, kind in kinds.items():
         if isinstance(kind, Maybe):
             attrs.setdefault(name, None)
@@ -587,6 +405,14 @@ def make_op(cls: type[Op], types: Sequence[ValueType], attrs: dict[str, Any]) ->
     except TypeError:
         missing = [n for n in kinds if n not in attrs]
         raise UserError(f"{cls.name} needs the attribute {missing[0]!r}") from None
+
+
+def _for_types(usual: Any, types: Sequence[ValueType]) -> Any:
+    """What is usual for an attribute of an op on operands of these types."""
+    if not isinstance(usual, PerAxis):
+        return usual
+    rank = types[0].rank if types and isinstance(types[0], TensorType) else 0
+    return (usual.value,) * (rank - usual.besides)
 
 
 def _other(value: Value, builder: BodyBuilder) -> str:

@@ -1,0 +1,82 @@
+"""Rules of products, factorisations, norms and quantisation."""
+
+from __future__ import annotations
+
+from weft.foundation.axes import normalise_axis
+from weft.ptir.batching.rules import Batching, attributes, batches, elementwise
+from weft.ptir.batching.shapes import changed
+from weft.ptir.ops.contraction import DotGeneral
+from weft.ptir.ops.linear_algebra import Cholesky, Eigh, Lu, Qr, Svd, TriangularSolve
+from weft.ptir.ops.normalisation import LayerNorm
+from weft.ptir.ops.quantisation import Dequantize, Quantize, Requantize
+from weft.ptir.ops.random import PhiloxNormal, PhiloxUniform
+from weft.ptir.term import Term
+
+
+@batches(DotGeneral)
+def dot_general(b: Batching) -> Term:
+    """A further batch axis where both operands have it; else a further row or column."""
+    op = attributes(b, DotGeneral)
+    lhs, rhs = (int(flag) for flag in b.batched)
+    both = (0,) if lhs and rhs else ()
+    wider = changed(
+        op,
+        batch_lhs=(*both, *(axis + lhs for axis in op.batch_lhs)),
+        batch_rhs=(*both, *(axis + rhs for axis in op.batch_rhs)),
+        contract_lhs=tuple(axis + lhs for axis in op.contract_lhs),
+        contract_rhs=tuple(axis + rhs for axis in op.contract_rhs),
+    )
+    found = b.tape.append(wider, b.operands)
+    if both:
+        return found
+    ahead = len(op.batch_lhs)
+    rows = len(b.shape(0)) - ahead - len(op.contract_lhs)
+    return found.move_axis(ahead if lhs else ahead + rows, 0)
+
+
+@batches(Cholesky, Qr, Eigh, Svd, Lu)
+def factorise(b: Batching) -> Term:
+    return b.tape.append(b.op, b.operands)
+
+
+batches(TriangularSolve)(elementwise)
+
+
+@batches(LayerNorm)
+def layer_norm(b: Batching) -> Term:
+    op = attributes(b, LayerNorm)
+    axis = normalise_axis(op.feature_axis, len(b.shape(0)))
+    wider = changed(op, feature_axis=axis + 1)
+    x, gamma, beta = b.spread(0), b.operands[1], b.operands[2]
+    if not any(b.batched[1:]):
+        return b.emit(wider, x, gamma, beta)
+    plain = b.emit(wider, x, gamma.full(1, b.shape(1)), beta.full(0, b.shape(2)))
+    column = [b.size, *(1 for _ in b.shape(0))]
+    column[axis + 1] = b.shape(0)[axis]
+    scale, shift = (b.spread(i).reshape(column).broadcast_to(x.shape) for i in (1, 2))
+    return plain * scale + shift
+
+
+@batches(Quantize, Dequantize)
+def quantise(b: Batching) -> Term:
+    """Parameters of each value are parameters along the batch axis, if there is no other axis."""
+    axis = getattr(b.op, "axis", None)
+    if not any(b.batched[1:]):
+        wider = changed(b.op, axis=None if axis is None else axis + 1)
+        return b.emit(wider, *b.operands)
+    if axis is not None:
+        raise b.refuse("scales along an axis that differ within the batch; give one for all")
+    return b.emit(changed(b.op, axis=0), *b.all_spread)
+
+
+@batches(Requantize)
+def requantise(b: Batching) -> Term:
+    op = attributes(b, Requantize)
+    if any(b.batched[1:]):
+        raise b.refuse("scales that differ within the batch; give one for all")
+    return b.emit(changed(op, axis=None if op.axis is None else op.axis + 1), *b.operands)
+
+
+@batches(PhiloxUniform, PhiloxNormal)
+def philox(b: Batching) -> Term:
+    raise b.refuse("each value of the batch has its own state; draw for all of them at once")

@@ -1,0 +1,229 @@
+"""The walk through a body that makes it one over a batch, and control flow on the way.
+
+Regions are made batched as they are met, once for each combination of batched parameters. A loop
+carries the batch axis for every carry that becomes batched in any step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.foundation.errors import SpecViolation, Unimplemented
+from weft.ptir.batching.rules import Batching, rule_of
+from weft.ptir.batching.spread import Flags, Spread
+from weft.ptir.ir import Body, Instruction, Operand, Region
+from weft.ptir.op import Op
+from weft.ptir.ops.control import Cond, Scan, While
+from weft.ptir.ops.tuples import MakeTuple
+from weft.ptir.slots import Slot, read_slots, slots_of
+from weft.ptir.tape import Environment, Tape, Workshop, elements
+from weft.ptir.term import Term
+from weft.ptir.types import Dim, TensorType, TupleType, ValueType
+
+
+class BatchMaker:
+    """What the walks through the bodies of one program share."""
+
+    def __init__(self, shop: Workshop, size: Dim) -> None:
+        self.shop = shop
+        self.size = size
+        self.spread = Spread(shop.program.regions_by_id)
+        self._regions: dict[tuple[int, Flags, Flags], Region] = {}
+
+    def region(self, region_id: int, flags: Flags, wanted: Flags) -> int:
+        """The id of a region whose marked parameters and results are batched."""
+        key = (region_id, flags, wanted)
+        if key not in self._regions:
+            source = self.shop.program.regions_by_id[region_id]
+            tape = self.shop.region_tape()
+            walk = BatchWalk(self, tape, source)
+            for index, (kind, flag) in enumerate(zip(source.parameters, flags, strict=True)):
+                term = tape.parameter(batched_type(kind, self.size) if flag else kind)
+                walk.define(index, term, flag)
+            self._regions[key] = self.shop.add_region(tape, walk.run(wanted))
+        return self._regions[key].id
+
+
+def batched_type(kind: ValueType, size: Dim, axis: int = 0) -> ValueType:
+    """The type of a batch of values of a type."""
+    if isinstance(kind, TupleType):
+        return TupleType(tuple(batched_type(element, size) for element in kind.elements))
+    return kind.with_shape((*kind.shape[:axis], size, *kind.shape[axis:]))
+
+
+class BatchWalk:
+    """One body, written on a tape for a whole batch."""
+
+    def __init__(self, maker: BatchMaker, tape: Tape, body: Body) -> None:
+        self.maker = maker
+        self.size = maker.size
+        self.tape = tape
+        self.body = body
+        self.environment = Environment(tape)
+        self.flags: dict[Slot, bool] = {}
+        self.types: dict[int, ValueType] = dict(
+            zip(body.parameter_ids, body.parameters, strict=True)
+        )
+        self.types.update((i.id, i.output) for i in body.body)
+
+    def define(self, value_id: int, term: Term, flag: bool) -> None:
+        self.environment.define(value_id, term)
+        self._mark(value_id, [flag] * len(slots_of(value_id, self.types[value_id])))
+
+    def _mark(self, value_id: int, flags: Sequence[bool]) -> None:
+        slots = [slot for slot, _ in slots_of(value_id, self.types[value_id])]
+        self.flags.update(zip(slots, flags, strict=True))
+
+    def run(self, wanted: Sequence[bool]) -> list[Term]:
+        """The results; those that are wanted so are batched."""
+        for instruction in self.body.body:
+            self._placed(instruction)
+        named = zip(self.body.result_ids, wanted, strict=True)
+        return [self._result(value_id, flag) for value_id, flag in named]
+
+    def _result(self, value_id: int, flag: bool) -> Term:
+        term = self.environment.whole(value_id)
+        return self._spread(term, self._flags(value_id)) if flag else term
+
+    def _flags(self, value_id: int) -> list[bool]:
+        return [self.flags[slot] for slot, _ in slots_of(value_id, self.types[value_id])]
+
+    def _spread(self, term: Term, flags: Sequence[bool]) -> Term:
+        """A value of which every tensor is batched."""
+        if all(flags):
+            return term
+        if isinstance(term.type, TensorType):
+            return term.broadcast_to((self.size, *term.shape))
+        parts = zip(elements(term), flags, strict=True)
+        return self.tape.tuple_of([self._spread(part, [flag]) for part, flag in parts])
+
+    # -- instructions ----------------------------------------------------------------------------
+
+    def _placed(self, instruction: Instruction) -> None:
+        shop = self.maker.shop
+        self.tape.line = shop.line(self.body, instruction)
+        try:
+            self._instruction(instruction)
+        except NoBatch:
+            raise
+        except (SpecViolation, Unimplemented) as error:
+            why = error.why if isinstance(error, SpecViolation) else error.reason
+            place = shop.program.place(self.body, instruction)
+            raise NoBatch(instruction.op.mnemonic, why, place) from None
+
+    def _instruction(self, instruction: Instruction) -> None:
+        batched = tuple(any(self._slot_flags(operand)) for operand in instruction.operands)
+        if not any(batched):
+            self.environment.replay(instruction)
+            self._mark(instruction.id, [False] * len(slots_of(0, instruction.output)))
+            return
+        results = self._control(instruction, batched)
+        if results is None:
+            self.environment.define(instruction.id, self._by_rule(instruction, batched))
+        elif isinstance(instruction.output, TupleType):
+            self.environment.define_parts(instruction.id, results)
+        else:
+            self.environment.define(instruction.id, results[0])
+        self._mark(instruction.id, self.maker.spread.results(instruction, batched))
+
+    def _slot_flags(self, operand: Operand) -> list[bool]:
+        """Which tensors of an operand are batched."""
+        slots = read_slots(operand, self.types)
+        return [self.flags[slot] for slot in slots] or [False]
+
+    def _by_rule(self, instruction: Instruction, batched: Flags) -> Term:
+        op, operands = instruction.op, self.environment.operands(instruction)
+        rule = rule_of(op)
+        if rule is None:
+            raise Unimplemented(f"vmap of {op.mnemonic}", "there is no batching rule for it")
+        return rule(Batching(self.tape, self.size, op, operands, batched, instruction.output))
+
+    # -- control flow ----------------------------------------------------------------------------
+
+    def _control(self, instruction: Instruction, batched: Flags) -> list[Term] | None:
+        """The results of control flow and of tuples, each on its own; None for other ops."""
+        op, operands = instruction.op, instruction.operands
+        match op:
+            case MakeTuple():
+                return list(self.environment.operands(instruction))
+            case Cond() if batched[0]:
+                return self._choose(op, operands, batched)
+            case Cond():
+                return self._cond(op, operands, batched)
+            case Scan():
+                return self._scan(op, operands, batched)
+            case While():
+                return self._while(op, operands, batched)
+        return None
+
+    def _arguments(self, operands: Sequence[Operand], flags: Sequence[bool]) -> list[Term]:
+        """What is handed to a region: the marked ones batched as a whole."""
+        return [
+            self._spread(self.environment[o], self._slot_flags(o)) if flag else self.environment[o]
+            for o, flag in zip(operands, flags, strict=True)
+        ]
+
+    def _append(self, op: Op, operands: Sequence[Term]) -> list[Term]:
+        return list(elements(self.tape.append(op, operands)))
+
+    def _cond(self, op: Cond, operands: Sequence[Operand], batched: Flags) -> list[Term]:
+        wanted = self.maker.spread.branches(op, batched[1:])
+        regions = [self.maker.region(r, batched[1:], wanted) for r in op.regions]
+        return self._append(Cond(*regions), self._arguments(operands, batched))
+
+    def _choose(self, op: Cond, operands: Sequence[Operand], batched: Flags) -> list[Term]:
+        """Both branches, and of each result what the predicate of each value says."""
+        predicate = self.environment[operands[0]]
+        arguments = self._arguments(operands[1:], batched[1:])
+        sides = [self._inlined(r, arguments, batched[1:]) for r in op.regions]
+        return [self._selected(predicate, a, b) for a, b in zip(*sides, strict=True)]
+
+    def _inlined(self, region_id: int, arguments: Sequence[Term], batched: Flags) -> list[Term]:
+        """The results of a region, written right here."""
+        region = self.maker.shop.program.regions_by_id[region_id]
+        walk = BatchWalk(self.maker, self.tape, region)
+        for index, (term, flag) in enumerate(zip(arguments, batched, strict=True)):
+            walk.define(index, term, flag)
+        results = walk.run([True] * len(region.results))
+        return list(elements(results[0])) if len(results) == 1 else results
+
+    def _selected(self, predicate: Term, on_true: Term, on_false: Term) -> Term:
+        if not isinstance(on_true.type, TensorType):
+            raise Unimplemented("vmap of cond", "its predicate differs and a result is a tuple")
+        column = predicate.reshape([self.size, *(1 for _ in on_true.shape[1:])])
+        return on_true.where(column.broadcast_to(on_true.shape), on_false)
+
+    def _scan(self, op: Scan, operands: Sequence[Operand], batched: Flags) -> list[Term]:
+        """Scanned inputs and stacked outputs have the axis of the steps in front of the batch."""
+        wanted = self.maker.spread.loop(op, batched)
+        count = op.carry_count
+        flags = wanted[:count] + batched[count:]
+        region = self.maker.region(op.body_region, flags, wanted)
+        given = self._arguments(operands, flags)
+        for index in range(count, len(given)):
+            if flags[index]:
+                given[index] = given[index].move_axis(0, 1)
+        found = self._append(Scan(region, count, op.scan_output_count), given)
+        for index in range(count, len(found)):
+            if wanted[index]:
+                found[index] = found[index].move_axis(1, 0)
+        return found
+
+    def _while(self, op: While, operands: Sequence[Operand], batched: Flags) -> list[Term]:
+        flags = self.maker.spread.carries(op, batched)
+        if self.maker.spread.predicate(op, flags):
+            raise Unimplemented(
+                "vmap of while",
+                "the loop would end at different times within the batch; write it as a scan over a "
+                "fixed number of steps, with a select for those that come after the end",
+            )
+        cond = self.maker.region(op.cond_region, flags, (False, *flags))
+        body = self.maker.region(op.body_region, flags, flags)
+        return self._append(While(cond, body), self._arguments(operands, flags))
+
+
+class NoBatch(Unimplemented):
+    """A program that cannot be batched, with the reason and the place."""
+
+    def __init__(self, mnemonic: str, reason: str, place: str) -> None:
+        super().__init__(f"vmap of {mnemonic}", f"{reason}; at {place}")

@@ -1,5 +1,5 @@
-"""What the table of derivative checks is made of: small programs around one op, with inputs at which
-it is smooth."""
+"""What the table of derivative checks is made of: small programs around one op, with inputs at
+which it is smooth."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.foundation.dtypes import as_dtype
 from weft.ptir import Builder, Program, Value
 
 Array = NDArray[Any]
@@ -36,7 +37,7 @@ class Case:
 
     def program(self) -> Program:
         b = Builder()
-        parameters = [b.param(a.dtype, a.shape) for a in self.inputs]
+        parameters = [b.param(as_dtype(a.dtype), a.shape) for a in self.inputs]
         results = self.function(b, *parameters)
         return b.build(*([results] if isinstance(results, Value) else results))
 
@@ -56,6 +57,16 @@ def case(
     """Add a case to the table."""
     asked = None if wrt is None else tuple(wrt)
     CASES.append(Case(op, label, function, inputs, order, asked, torch))
+
+
+def emitted(name: str, **attrs: Any) -> Function:
+    """The op of that name, on all parameters."""
+    return lambda b, *operands: b.emit(name, *operands, **attrs)
+
+
+def in_torch(name: str) -> Function:
+    """The function of that name in torch."""
+    return lambda torch, *tensors: getattr(torch, name)(*tensors)
 
 
 def between(low: float, high: float, *shape: int, seed: int = 0) -> Array:

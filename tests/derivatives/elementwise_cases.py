@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.derivatives.case import between, case, complex_normal, distinct, normal
+from tests.derivatives.case import (
+    between,
+    case,
+    complex_normal,
+    distinct,
+    emitted,
+    in_torch,
+    normal,
+)
 
 # name, range of inputs, whether it is defined for complex numbers
 UNARY: list[tuple[str, float, float, bool]] = [
@@ -34,21 +42,14 @@ UNARY: list[tuple[str, float, float, bool]] = [
     ("log2", 0.3, 3, True),
     ("log10", 0.3, 3, True),
 ]
-IN_TORCH = {"neg", "abs", "exp", "log", "tanh", "erf", "rsqrt", "reciprocal", "sqrt", "sin", "cos",
-            "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "expm1",
-            "log1p", "exp2", "log2", "log10", "atan2", "pow", "fmod", "hypot", "logaddexp",
-            "maximum", "minimum", "copysign", "add", "sub", "mul", "div"}  # fmt: skip
-
 for name, low, high, has_complex in UNARY:
-    torch = (lambda t, x, n=name: getattr(t, n)(x)) if name in IN_TORCH else None
-    function = lambda b, x, n=name: b.emit(n, x)  # noqa: E731
-    case(name, function, between(low, high, 2, 3), torch=torch)
-    case(name, function, between(low, high), label="scalar")
-    case(name, function, between(low, high, 0, 2), label="empty", order=1)
+    case(name, emitted(name), between(low, high, 2, 3), torch=in_torch(name))
+    case(name, emitted(name), between(low, high), label="scalar")
+    case(name, emitted(name), between(low, high, 0, 2), label="empty", order=1)
     if has_complex:
         points = complex_normal(3, 2) * 0.5 + (1.5 if low > 0 else 0.0)
-        unlike = name == "abs"  # torch's is real
-        case(name, function, points, label="complex", torch=None if unlike else torch)
+        like = None if name == "abs" else in_torch(name)  # torch's abs is real
+        case(name, emitted(name), points, label="complex", torch=like)
 
 BINARY: list[tuple[str, float, float, bool]] = [
     ("add", -2, 2, True),
@@ -63,27 +64,23 @@ BINARY: list[tuple[str, float, float, bool]] = [
 ]
 
 for name, low, high, has_complex in BINARY:
-    torch = lambda t, x, y, n=name: getattr(t, n)(x, y)  # noqa: E731
-    function = lambda b, x, y, n=name: b.emit(n, x, y)  # noqa: E731
     pair = between(low, high, 2, 3), between(low, high, 2, 3, seed=1)
-    case(name, function, *pair, torch=torch)
+    case(name, emitted(name), *pair, torch=in_torch(name))
     case(name, lambda b, x, n=name: b.emit(n, x, x), pair[0], label="same")
     if has_complex:
-        points = complex_normal(2, 3) * 0.3 + 1.2, complex_normal(2, 3, seed=1) * 0.3 + 1.2
-        case(name, function, *points, label="complex", torch=torch)
+        both = complex_normal(2, 3) * 0.3 + 1.2, complex_normal(2, 3, seed=1) * 0.3 + 1.2
+        case(name, emitted(name), *both, label="complex", torch=in_torch(name))
 
-case("fmod", lambda b, x, y: b.fmod(x, y), np.array([7.3, -7.3, 2.2]), np.array([2.1, 2.1, 3.4]),
-     torch=lambda t, x, y: t.fmod(x, y))  # fmt: skip
-case("copysign", lambda b, x, y: b.copysign(x, y), np.array([1.5, -2.0, 3.0]),
-     np.array([-1.0, -2.0, 0.5]), label="signs", torch=lambda t, x, y: t.copysign(x, y))  # fmt: skip
+case("fmod", emitted("fmod"), np.array([7.3, -7.3, 2.2]), np.array([2.1, 2.1, 3.4]),
+     torch=in_torch("fmod"))  # fmt: skip
+case("copysign", emitted("copysign"), np.array([1.5, -2.0, 3.0]), np.array([-1.0, -2.0, 0.5]),
+     label="signs", torch=in_torch("copysign"))  # fmt: skip
 case("pow", lambda b, x: b.pow(x, 3.0), np.array([-1.5, 0.0, 2.0]), label="number", order=3)
 case("pow", lambda b, x: b.pow(x, 0.0), np.array([-1.5, 0.0, 2.0]), label="zeroth")
 case("pow", lambda b, x: b.pow(x, 1.0), np.array([-1.5, 0.0, 2.0]), label="first")
 
 for name in ("maximum", "minimum"):
-    function = lambda b, x, y, n=name: b.emit(n, x, y)  # noqa: E731
-    torch = lambda t, x, y, n=name: getattr(t, n)(x, y)  # noqa: E731
-    case(name, function, distinct(4, 3), distinct(4, 3, seed=5) + 0.13, torch=torch)
+    case(name, emitted(name), distinct(4, 3), distinct(4, 3, seed=5) + 0.13, torch=in_torch(name))
 
 case("select", lambda b, x, y: b.select(b.compare(x, y, "less"), x * x, y), distinct(5),
      distinct(5, seed=1) + 0.13)  # fmt: skip

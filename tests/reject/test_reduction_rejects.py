@@ -333,3 +333,16 @@ def test_negative_axes_are_normalised_by_the_builder() -> None:
     op = Reduce.make([M], kind=SUM, axes=[-1], keepdims=False, accum_dtype=None, out_dtype=None)
     assert op == total(axes=(1,))
     assert ReduceAny.make([tensor("i1", [2, 3])], axes=[-2]) == ReduceAny((0,))
+
+
+def test_a_sum_over_i1_is_told_how_to_count() -> None:
+    flags = tensor("i1", [2])
+    for op, operands in ((total(), [flags]), (segments(), [flags, IDS])):
+        with pytest.raises(SpecViolation) as caught:
+            infer(op, *operands)
+        assert caught.value.hint == (
+            "with an integer accum_dtype, such as si32, it counts the true elements"
+        )
+    with pytest.raises(SpecViolation) as caught:
+        infer(total(kind=MAX), tensor("cf32", [2]))
+    assert caught.value.hint.startswith("defined for i1, si4, ")

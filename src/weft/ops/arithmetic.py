@@ -15,7 +15,7 @@ from weft.foundation.dtypes import DType
 from weft.foundation.errors import OutOfRange, SpecViolation, UserError
 from weft.ops.calls import explained
 from weft.ops.graph.arena import Arena
-from weft.ops.graph.context import current
+from weft.ops.graph.context import arena_for, current
 from weft.ops.graph.forms import form, plain_form
 from weft.ops.graph.node import Form, Node
 from weft.ops.lines import Line, user_line
@@ -106,12 +106,12 @@ def stretched(arena: Arena, node: Node, dtype: DType, shape: Shape, line: Line |
 # -- operands ------------------------------------------------------------------------------------
 
 
-def as_tensor(value: Any) -> Tensor:
-    """A tensor as it is; an array as a tensor; nothing else."""
+def as_tensor(value: Any, arena: Arena | None = None) -> Tensor:
+    """A tensor as it is; an array as a tensor in an arena; nothing else."""
     if isinstance(value, Tensor):
         return value
     if isinstance(value, np.ndarray | np.generic):
-        return from_array(np.array(value))
+        return from_array(np.array(value), arena)
     raise UserError(
         f"a tensor is wanted here, not {type(value).__name__}; make one with weft.asarray"
     )
@@ -130,11 +130,11 @@ def matched(
 ) -> tuple[Node, Node]:
     """Two operands in their common dtype and shape; at least one of them is a tensor. `floating`
     asks for a dtype with fractions."""
-    arena = current()
     if is_number(y):
         if is_number(x):
             raise UserError("at least one operand must be a tensor; make one with weft.asarray")
         node = as_tensor(x)._node
+        arena = arena_for(node)
         dtype = beside(node.tensor.dtype, number_type(y))
         if floating:
             dtype = as_float(dtype)
@@ -144,7 +144,9 @@ def matched(
     if is_number(x):
         right, left = matched(y, x, line, floating)
         return left, right
-    a, b = as_tensor(x), as_tensor(y)
+    tensor = x if isinstance(x, Tensor) else y
+    arena = arena_for(tensor._node) if isinstance(tensor, Tensor) else current()
+    a, b = as_tensor(x, arena), as_tensor(y, arena)
     dtype = common_dtype(a, b)
     if floating:
         dtype = as_float(dtype)
@@ -181,7 +183,7 @@ def binary(name: str, x: Any, y: Any, called: str = "", floating: bool = False) 
             a, b = x._node, y._node
         else:
             a, b = matched(x, y, line, floating)
-        node = current().emit(plain_form(name, a.type, a.type), (a, b), line)
+        node = arena_for(a).emit(plain_form(name, a.type, a.type), (a, b), line)
     except (SpecViolation, UserError) as error:
         raise explained(called or name, error, line) from None
     return _result(node, x, y)
@@ -198,7 +200,7 @@ def comparison(op: str, x: Any, y: Any) -> Tensor:
         found = _COMPARES.get((op, id(a.type)))
         if found is None:
             found = _COMPARES[op, id(a.type)] = form("compare", (a.type, a.type), {"op": op})
-        return Tensor(current().emit(found, (a, b), line))
+        return Tensor(arena_for(a).emit(found, (a, b), line))
     except (SpecViolation, UserError) as error:
         raise explained(op, error, line) from None
 
@@ -207,8 +209,8 @@ def unary(name: str, x: Any, called: str = "", floating: bool = False) -> Tensor
     """One elementwise instruction on one operand; `floating` converts integers first."""
     line = user_line()
     try:
-        arena = current()
         node = as_tensor(x)._node
+        arena = arena_for(node)
         kind = node.type
         if floating and isinstance(kind, TensorType):
             wanted = as_float(kind.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from weft.ops import functional, nn
 from weft.ops.array import (
     constants,
     conversion,
@@ -37,12 +38,42 @@ from weft.ops.array.sets import *  # noqa: F403
 from weft.ops.array.sorting import *  # noqa: F403
 from weft.ops.array.statistics import *  # noqa: F403
 from weft.ops.array.utility import *  # noqa: F403
+from weft.ops.control_flow import cond, scan, while_loop
+from weft.ops.differentiate import grad, jvp, stop_gradient, value_and_grad, vjp
 from weft.ops.graph.context import default_backend, graph, set_default_backend
+from weft.ops.jit import jit
+from weft.ops.pytree import pytree, register_pytree
 from weft.ops.tensor import Tensor
 from weft.ops.tensor import evaluate_all as eval  # noqa: A004
+from weft.ops.trace import TraceConfig, trace
+from weft.ops.trace.config import watch_process
 
 operators.install()
-__all__ = ["Tensor", "default_backend", "eval", "fft", "graph", "linalg", "set_default_backend"]
+watch_process()
+__all__ = [
+    "Tensor",
+    "TraceConfig",
+    "cond",
+    "default_backend",
+    "eval",
+    "fft",
+    "functional",
+    "grad",
+    "graph",
+    "jit",
+    "jvp",
+    "linalg",
+    "nn",
+    "pytree",
+    "register_pytree",
+    "scan",
+    "set_default_backend",
+    "stop_gradient",
+    "trace",
+    "value_and_grad",
+    "vjp",
+    "while_loop",
+]
 __all__ += constants.__all__ + conversion.__all__ + creation.__all__ + data_types.__all__
 __all__ += elementwise.__all__ + functions.__all__ + indexing.__all__ + inspection.__all__
 __all__ += linear_algebra.__all__ + manipulation.__all__ + searching.__all__ + sets.__all__

@@ -21,7 +21,7 @@ from weft.foundation.dims import Dim, Shape, shape_of
 from weft.foundation.dtypes import DType, as_dtype
 from weft.foundation.errors import InternalError, UserError
 from weft.ops.graph.arena import Arena
-from weft.ops.graph.context import current
+from weft.ops.graph.context import arena_for, current
 from weft.ops.graph.forms import element_form, form, form_of
 from weft.ops.graph.node import Fragment, Node, canonical
 from weft.ops.lines import Line, user_line
@@ -48,6 +48,12 @@ class Session:
     def here(cls) -> Session:
         """A session in the arena in force, for the user's current line."""
         return cls(current(), user_line())
+
+    @classmethod
+    def of(cls, *tensors: Tensor | None) -> Session:
+        """A session for the user's current line, on the backend of the first of these tensors."""
+        first = next((tensor for tensor in tensors if tensor is not None), None)
+        return cls(current() if first is None else arena_for(first._node), user_line())
 
     # -- in and out ------------------------------------------------------------------------------
 

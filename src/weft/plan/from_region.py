@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
 
 from weft.foundation.errors import SpecViolation
 from weft.plan.contraction import (
@@ -20,15 +19,22 @@ from weft.plan.contraction import (
     takes_matrix_units,
 )
 from weft.plan.epilogue import local_edges
-from weft.plan.ir import ConvPlan, Header, LocalEdge, MapPlan, MmaPlan, Plan, PlanSet, RowPlan
+from weft.plan.ir import (
+    STREAMING,
+    ConvPlan,
+    Header,
+    LocalEdge,
+    MapPlan,
+    MmaPlan,
+    Plan,
+    PlanSet,
+    RowPlan,
+)
 from weft.plan.rows import gpu_row_plan, whole_vectors
 from weft.region.ir import Fold, Kernel, Module, Pattern, Read, Reduce, Tensor, walk
 from weft.region.resources import inner_axis, vector_bytes
 from weft.region.structure import structure_key
 from weft.target.target import Kind, Target
-
-STREAMING: Final = "streaming_softmax_2pass"
-"""Attention by kernels of its own for the scores, for their softmax, and for the mixed values."""
 
 
 def plan_module(module: Module, target: Target) -> PlanSet:

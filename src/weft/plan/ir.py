@@ -12,7 +12,10 @@ template's `accepts`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
+
+STREAMING: Final = "streaming_softmax_2pass"
+"""Attention by a kernel each for the scores, for their softmax, and for the mixed values."""
 
 
 @dataclass(frozen=True)

@@ -253,8 +253,12 @@ class Op:
             raise SpecViolation(
                 "DTypeNotSupported",
                 f"{self.mnemonic} is not defined for {operand} of dtype {dtype}",
-                "defined for " + ", ".join(map(str, in_order(allowed))),
+                self.dtype_hint(dtype, allowed),
             )
+
+    def dtype_hint(self, dtype: DType, allowed: frozenset[DType]) -> str:
+        """What to do about an operand of a dtype that is not in the table."""
+        return "defined for " + ", ".join(map(str, in_order(allowed)))
 
     # -- the reference meaning -------------------------------------------------------------------
 

@@ -16,7 +16,6 @@ from dataclasses import replace
 
 from weft.foundation.axes import normalise_axis
 from weft.foundation.errors import UserError
-from weft.ptir.batching import algebra, indexing, shapes
 from weft.ptir.batching.rules import RULES
 from weft.ptir.batching.walk import BatchMaker, BatchWalk, batched_type
 from weft.ptir.decompose import decompose
@@ -28,8 +27,6 @@ from weft.ptir.streams import assign_streams, drop_default_streams
 from weft.ptir.tape import Workshop
 from weft.ptir.types import Symbol, TensorType, shape_of
 from weft.ptir.verify import verify
-
-__all__ = ["algebra", "indexing", "shapes", "vmap"]
 
 
 def vmap(

@@ -9,8 +9,7 @@ from math import prod
 from typing import Final
 
 from weft.plan.epilogue import epilogue_refusals
-from weft.plan.from_region import STREAMING
-from weft.plan.ir import CacheRead, MapPlan, MmaPlan, Plan, RowPlan
+from weft.plan.ir import STREAMING, CacheRead, MapPlan, MmaPlan, Plan, RowPlan
 from weft.region.ir import Kernel
 
 MAX_LANES: Final = 64

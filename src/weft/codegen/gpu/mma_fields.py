@@ -7,8 +7,7 @@ from typing import Final
 
 from weft.foundation.errors import Finding
 from weft.plan.epilogue import epilogue_refusals
-from weft.plan.from_region import STREAMING
-from weft.plan.ir import MmaPlan
+from weft.plan.ir import STREAMING, MmaPlan
 from weft.region.ir import Kernel
 
 _ALGORITHMS: Final = {"matmul": "implicit_gemm", "attention": STREAMING}

@@ -9,7 +9,7 @@ from weft.foundation.dtypes import I1
 from weft.ops.arithmetic import TensorLike, as_tensor, binary, cast_form, comparison, unary
 from weft.ops.array.operands import given, paired, taken
 from weft.ops.calls import public
-from weft.ops.graph.context import current
+from weft.ops.graph.context import arena_for
 from weft.ops.lines import user_line
 from weft.ops.numbers import is_number
 from weft.ops.session import Handle
@@ -366,7 +366,7 @@ def _truth(x: Any) -> Any:
     if not isinstance(x, Tensor) or x.dtype is I1:
         return x
     node = x._node
-    return Tensor(current().emit(cast_form(node.type, I1), (node,), user_line()))
+    return Tensor(arena_for(node).emit(cast_form(node.type, I1), (node,), user_line()))
 
 
 @tensor_method

@@ -12,8 +12,6 @@ from weft.foundation.errors import OutOfRange, SpecViolation
 from weft.ops.arithmetic import as_tensor, broadcast_shapes, common_dtype, listed
 from weft.ops.array.operands import given, taken
 from weft.ops.calls import public
-from weft.ops.graph.context import current
-from weft.ops.lines import user_line
 from weft.ops.session import Handle, Session
 from weft.ops.tensor import Tensor, tensor_method
 
@@ -23,7 +21,7 @@ __all__ = ["matmul", "matrix_transpose", "tensordot", "vecdot"]
 def in_common_dtype(x1: Any, x2: Any) -> tuple[Handle, Handle]:
     """Two tensors in the dtype they have in common, their shapes as they are."""
     a, b = as_tensor(x1), as_tensor(x2)
-    session = Session(current(), user_line())
+    session = Session.of(a)
     dtype = common_dtype(a, b)
     return session.import_(a).cast(dtype), session.import_(b).cast(dtype)
 

@@ -15,8 +15,6 @@ from weft.ops.arithmetic import as_tensor, broadcast_shapes, broadcasts, listed
 from weft.ops.array.movement import flipped, permuted, rows_at, window
 from weft.ops.array.operands import given, known, taken
 from weft.ops.calls import public
-from weft.ops.graph.context import current
-from weft.ops.lines import user_line
 from weft.ops.promotion import promoted
 from weft.ops.session import Handle, Session
 from weft.ops.tensor import Tensor, from_array, tensor_method
@@ -199,7 +197,7 @@ def joined_operands(arrays: Sequence[Any]) -> list[Handle]:
     if not values:
         raise UserError("at least one tensor is wanted")
     dtype = reduce(promoted, [value.dtype for value in values])
-    session = Session(current(), user_line())
+    session = Session.of(*values)
     return [session.import_(value).cast(dtype) for value in values]
 
 

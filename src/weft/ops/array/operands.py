@@ -7,7 +7,7 @@ from typing import Any
 from weft.foundation.dims import Dim
 from weft.foundation.errors import SpecViolation
 from weft.ops.arithmetic import as_tensor, listed, matched
-from weft.ops.graph.context import current
+from weft.ops.graph.context import arena_for
 from weft.ops.lines import user_line
 from weft.ops.session import Handle, Session
 from weft.ops.tensor import Tensor
@@ -15,13 +15,15 @@ from weft.ops.tensor import Tensor
 
 def taken(x: Any) -> Handle:
     """A tensor as a handle of a new session, for the user's current line."""
-    return Handle(Session(current(), user_line()), as_tensor(x)._node)
+    tensor = as_tensor(x)
+    return Handle(Session(arena_for(tensor._node), user_line()), tensor._node)
 
 
 def paired(x1: Any, x2: Any, floating: bool = False) -> tuple[Handle, Handle]:
     """Two operands in their common dtype and shape, as handles of one session."""
-    session = Session(current(), user_line())
-    left, right = matched(x1, x2, session.line, floating)
+    line = user_line()
+    left, right = matched(x1, x2, line, floating)
+    session = Session(arena_for(left), line)
     return Handle(session, left), Handle(session, right)
 
 

@@ -19,8 +19,6 @@ from weft.ops.array.manipulation import axes_of
 from weft.ops.array.operands import given, taken
 from weft.ops.array.reading import read
 from weft.ops.calls import public
-from weft.ops.graph.context import current
-from weft.ops.lines import user_line
 from weft.ops.numbers import is_number, number
 from weft.ops.session import Handle, Session
 from weft.ops.tensor import Tensor, from_array, tensor_method
@@ -102,7 +100,7 @@ def searchsorted(
 def where(condition: Tensor, x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """`x1` where the condition holds, `x2` elsewhere."""
     chosen = as_tensor(condition)
-    session = Session(current(), user_line())
+    session = Session.of(chosen)
     if is_number(x1) and is_number(x2):
         dtype = result_type(x1, x2)
         first, second = (session.arena.constant(number(n, dtype)) for n in (x1, x2))  # type: ignore[arg-type]

@@ -25,7 +25,22 @@ from weft.ops.functional.activation import (
     swiglu,
 )
 from weft.ops.functional.attention import attention, update_cache
+from weft.ops.functional.embedding import (
+    embedding,
+    rotary_embedding,
+)
 from weft.ops.functional.linear import linear, matmul
+from weft.ops.functional.loss import (
+    binary_cross_entropy,
+    binary_cross_entropy_with_logits,
+    cross_entropy,
+    huber_loss,
+    kl_div,
+    l1_loss,
+    mse_loss,
+    nll_loss,
+    smooth_l1_loss,
+)
 from weft.ops.functional.normalisation import (
     batch_norm,
     group_norm,
@@ -41,21 +56,32 @@ from weft.ops.functional.registry import (
     overrides,
     register,
 )
+from weft.ops.functional.stochastic import (
+    dropout,
+)
 
 __all__ = [
     "attention",
     "batch_norm",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
     "configure",
+    "cross_entropy",
+    "dropout",
     "elu",
+    "embedding",
     "functional",
     "gelu",
     "glu",
     "group_norm",
     "hardsigmoid",
     "hardswish",
+    "huber_loss",
     "implementations",
     "implements",
     "instance_norm",
+    "kl_div",
+    "l1_loss",
     "layer_norm",
     "leaky_relu",
     "linear",
@@ -63,14 +89,18 @@ __all__ = [
     "log_softmax",
     "matmul",
     "mish",
+    "mse_loss",
+    "nll_loss",
     "overrides",
     "register",
     "relu",
     "relu6",
     "rms_norm",
+    "rotary_embedding",
     "selu",
     "sigmoid",
     "silu",
+    "smooth_l1_loss",
     "softmax",
     "softplus",
     "swiglu",

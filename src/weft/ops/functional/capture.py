@@ -14,7 +14,7 @@ C = TypeVar("C", bound=Checked)
 
 def capture(emit: Callable[..., Handle], checked: Checked, *tensors: Tensor | None) -> Tensor:
     """The result of `emit(session, checked, *handles)` as a tensor. An absent tensor stays None."""
-    session = Session.here()
+    session = Session.of(*tensors)
     handle = emit(session, checked, *_handles(session, tensors))
     return session.export(handle, requires_grad=_wants_grad(handle, tensors))
 
@@ -23,7 +23,7 @@ def capture_several(
     emit: Callable[..., tuple[Handle, ...]], checked: Checked, *tensors: Tensor | None
 ) -> tuple[Tensor, ...]:
     """The same for an op with several results."""
-    session = Session.here()
+    session = Session.of(*tensors)
     handles = emit(session, checked, *_handles(session, tensors))
     return tuple(session.export(h, requires_grad=_wants_grad(h, tensors)) for h in handles)
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from weft.driver.backends import DEFAULT, Backend, get_backend
 from weft.ops.graph.arena import Arena
+from weft.ops.graph.node import Node
 
 _default_backend = os.environ.get("WEFT_BACKEND", DEFAULT)
 _BACKENDS: dict[str, Backend] = {}
@@ -29,6 +30,17 @@ def current() -> Arena:
     """The arena in force."""
     stack = _context.stack
     return stack[-1] if stack else default_arena(_default_backend)
+
+
+def arena_for(node: Node) -> Arena:
+    """Where an instruction on this node goes: the arena in force, or where none is, this thread's
+    arena on the node's own backend."""
+    stack = _context.stack
+    if stack:
+        return stack[-1]
+    default = default_arena(_default_backend)
+    backend = node.arena.backend
+    return default if backend is default.backend else default_arena(backend.name)
 
 
 def default_arena(backend: str) -> Arena:

@@ -1,8 +1,8 @@
 """What a batching rule is, and the table of them.
 
-A rule is asked about an instruction of which at least one operand is batched: it has a further axis,
-its first. The others are as they were. The rule answers the batched result. Every op that works on
-the elements at one index needs no rule of its own: its operands are all made batched.
+A rule is asked about an instruction of which at least one operand is batched: it has a further
+axis, its first. The others are as they were. The rule answers the batched result. Every op that
+works on the elements at one index needs no rule of its own: its operands are all made batched.
 """
 
 from __future__ import annotations

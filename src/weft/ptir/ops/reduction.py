@@ -42,6 +42,10 @@ def _summable(accum: DType | None) -> frozenset[DType]:
     return NUMBERS | BOOL if accum is not None and accum.is_integer else NUMBERS
 
 
+COUNTING = "with an integer accum_dtype, such as si32, it counts the true elements"
+"""What to do about a sum over i1."""
+
+
 def _check_accumulator(kind: ReduceKind, dtype: DType, accum: DType | None, what: str) -> None:
     counting = kind is ReduceKind.SUM and dtype is I1
     if not counting:
@@ -89,6 +93,10 @@ class Reduce(Op):
         if self.kind is ReduceKind.SUM:
             return {"x": _summable(self.accum_dtype)}
         return {"x": DEFINED[self.kind]}
+
+    def dtype_hint(self, dtype: DType, allowed: frozenset[DType]) -> str:
+        counts = dtype is I1 and self.kind is ReduceKind.SUM
+        return COUNTING if counts else super().dtype_hint(dtype, allowed)
 
     def infer(self, *types: TensorType) -> TensorType:
         (x,) = types
@@ -292,6 +300,10 @@ class SegmentReduce(Op):
     def dtype_table(self) -> Mapping[str, frozenset[DType]]:
         data = _summable(self.accum_dtype) if self.kind is SegmentKind.SUM else ORDERED
         return {"data": data, "ids": INDICES}
+
+    def dtype_hint(self, dtype: DType, allowed: frozenset[DType]) -> str:
+        counts = dtype is I1 and self.kind is SegmentKind.SUM
+        return COUNTING if counts else super().dtype_hint(dtype, allowed)
 
     def infer(self, *types: TensorType) -> TensorType:
         data, ids = types

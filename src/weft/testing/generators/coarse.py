@@ -327,5 +327,5 @@ def flash_cached(g: Generator) -> None:
         dtype, (1,), lambda n: g.data.integers(n, 0, 3).astype(dtype.numpy), Facts(0, 3)
     )
     op = flash.ByteirFlashAttnKvcache(0.5, g.choices.chance(0.5), 4)
-    facts = [_VALUE, _LSE, *(c.facts.rounded() for c in caches)]
-    g.emit_tuple(op, q, *caches, k, v, start, facts=facts)
+    after = [join(c.facts, new.facts).rounded() for c, new in zip(caches, (k, v), strict=True)]
+    g.emit_tuple(op, q, *caches, k, v, start, facts=[_VALUE, _LSE, *after])

@@ -1,0 +1,247 @@
+"""Losses: how far predictions are from targets, element by element, then reduced."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from weft.foundation.dims import Shape
+from weft.foundation.dtypes import F32, FLOATS, INDICES
+from weft.foundation.errors import SpecViolation, UserError
+from weft.ops.functional.activation import AxisChecked, capture_log_softmax
+from weft.ops.functional.capture import capture
+from weft.ops.functional.checks import (
+    Checked,
+    ensure_axis_in_bounds,
+    ensure_choice,
+    ensure_dtype,
+    ensure_known,
+    ensure_same_dtype,
+    ensure_shape_matches,
+    ensure_tensor,
+    listed,
+)
+from weft.ops.functional.registry import functional
+from weft.ops.session import Handle, Session
+from weft.ops.tensor import Tensor
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+@dataclass(frozen=True)
+class PairChecked(Checked):
+    """A prediction and a target of one type."""
+
+    reduction: str
+    number: float = 0.0
+
+
+def check_pair(x: Any, target: Any, reduction: Any, number: Any = 0.0) -> PairChecked:
+    prediction, wanted = ensure_tensor("x", x), ensure_tensor("target", target)
+    ensure_dtype("x", prediction, FLOATS, "floats")
+    ensure_same_dtype("x", prediction, "target", wanted)
+    ensure_shape_matches("x", prediction, "target", wanted)
+    ensure_choice("reduction", reduction, REDUCTIONS)
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise UserError(f"{number!r} is not a number")
+    return PairChecked(reduction, float(number))
+
+
+def reduced(x: Handle, reduction: str) -> Handle:
+    """All elements as one number, or as they are."""
+    axes = range(x.rank)
+    if reduction == "none":
+        return x
+    return x.reduce_mean(axes) if reduction == "mean" else x.reduce_sum(axes)
+
+
+def capture_mse(s: Session, checked: PairChecked, x: Handle, target: Handle) -> Handle:
+    difference = x - target
+    return reduced(difference * difference, checked.reduction)
+
+
+@functional
+def mse_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """`(x - target)²`."""
+    return capture(capture_mse, check_pair(x, target, reduction), ensure_tensor("x", x), target)
+
+
+def capture_l1(s: Session, checked: PairChecked, x: Handle, target: Handle) -> Handle:
+    return reduced((x - target).abs(), checked.reduction)
+
+
+@functional
+def l1_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """`|x - target|`."""
+    return capture(capture_l1, check_pair(x, target, reduction), ensure_tensor("x", x), target)
+
+
+def capture_huber(s: Session, checked: PairChecked, x: Handle, target: Handle) -> Handle:
+    delta = checked.number
+    size = (x - target).abs()
+    near = size * size * 0.5
+    far = (size - 0.5 * delta) * delta
+    return reduced(s.select(size.compare("less_equal", delta), near, far), checked.reduction)
+
+
+@functional
+def huber_loss(x: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
+    """`0.5 d²` where `d = |x - target|` is at most delta, and `delta (d - 0.5 delta)` beyond."""
+    checked = check_pair(x, target, reduction, delta)
+    return capture(capture_huber, checked, ensure_tensor("x", x), target)
+
+
+def capture_smooth_l1(s: Session, checked: PairChecked, x: Handle, target: Handle) -> Handle:
+    beta = checked.number
+    size = (x - target).abs()
+    if beta == 0:
+        return reduced(size, checked.reduction)
+    near = size * size * (0.5 / beta)
+    return reduced(s.select(size.compare("less", beta), near, size - 0.5 * beta), checked.reduction)
+
+
+@functional
+def smooth_l1_loss(x: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
+    """`0.5 d² / beta` where `d = |x - target|` is under beta, and `d - 0.5 beta` beyond."""
+    checked = check_pair(x, target, reduction, beta)
+    return capture(capture_smooth_l1, checked, ensure_tensor("x", x), target)
+
+
+def capture_bce(s: Session, checked: PairChecked, x: Handle, target: Handle) -> Handle:
+    """Logarithms are kept over -100, so that a certain mistake costs a finite amount."""
+    low = -100.0
+    yes = s.emit("maximum", x.log(), low)
+    no = s.emit("maximum", (1.0 - x).log(), low)
+    return reduced(-(target * yes + (1.0 - target) * no), checked.reduction)
+
+
+@functional
+def binary_cross_entropy(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """`-(target log x + (1 - target) log(1 - x))` for probabilities x."""
+    return capture(capture_bce, check_pair(x, target, reduction), ensure_tensor("x", x), target)
+
+
+def capture_bce_logits(s: Session, checked: PairChecked, x: Handle, target: Handle) -> Handle:
+    soft = s.emit("maximum", x, 0.0) + (-x.abs()).exp().log1p()
+    return reduced(soft - x * target, checked.reduction)
+
+
+@functional
+def binary_cross_entropy_with_logits(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """The same for x before the sigmoid, without overflow."""
+    checked = check_pair(x, target, reduction)
+    return capture(capture_bce_logits, checked, ensure_tensor("x", x), target)
+
+
+def capture_kl(s: Session, checked: PairChecked, x: Handle, target: Handle) -> Handle:
+    # Where the target is 0 its term is 0, though its logarithm is not finite.
+    positive = target.compare("greater", 0.0)
+    safe = s.select(positive, target, s.full(1.0, target.dtype, target.shape))
+    term = target * (safe.log() - x)
+    return reduced(s.select(positive, term, s.full(0.0, x.dtype, x.shape)), checked.reduction)
+
+
+@functional
+def kl_div(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """`target (log target - x)` for log-probabilities x and probabilities target."""
+    return capture(capture_kl, check_pair(x, target, reduction), ensure_tensor("x", x), target)
+
+
+# -- classes -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ClassChecked(Checked):
+    """Scores along `axis`, a class number for each place of the other axes."""
+
+    axis: int
+    classes: int
+    reduction: str
+    ignore_index: int
+    smoothing: float
+
+
+def check_classes(
+    x: Any, target: Any, axis: Any, reduction: Any, ignore_index: Any, smoothing: Any
+) -> ClassChecked:
+    scores, wanted = ensure_tensor("x", x), ensure_tensor("target", target)
+    ensure_dtype("x", scores, FLOATS, "floats")
+    ensure_dtype("target", wanted, INDICES, "class numbers (si32 or si64)")
+    at = ensure_axis_in_bounds("x", scores, axis)
+    places: Shape = (*scores.shape[:at], *scores.shape[at + 1 :])
+    if wanted.shape != places:
+        raise SpecViolation(
+            "ShapeMismatch",
+            f"x {listed(scores.shape)} has a place for every element of {listed(places)}, but the "
+            f"target is {listed(wanted.shape)}",
+            f"the target is x without its class axis {at}",
+        )
+    ensure_choice("reduction", reduction, REDUCTIONS)
+    if not isinstance(smoothing, int | float) or not 0 <= smoothing <= 1:
+        raise UserError(f"label_smoothing is {smoothing!r}; it must be a number from 0 to 1")
+    classes = ensure_known("the class axis", scores.shape[at])
+    return ClassChecked(at, classes, reduction, int(ignore_index), float(smoothing))
+
+
+def _picked(s: Session, checked: ClassChecked, x: Handle, target: Handle) -> Handle:
+    """The element of x at each target class, 0 where the class is ignored: a sum over the class
+    axis of what a comparison with iota selects, so that no index can be out of range."""
+    axis, shape = checked.axis, x.shape
+    column = (*shape[:axis], 1, *shape[axis + 1 :])
+    wanted = target.reshape(column).broadcast_to(shape)
+    chosen = s.iota(target.dtype, shape, axis).compare("equal", wanted)
+    return s.select(chosen, x, s.full(0.0, x.dtype, shape)).reduce_sum([axis])
+
+
+def capture_nll(s: Session, checked: ClassChecked, x: Handle, target: Handle) -> Handle:
+    loss = -_picked(s, checked, x, target)
+    if checked.smoothing:
+        spread = -x.reduce_mean([checked.axis])
+        loss = loss * (1.0 - checked.smoothing) + spread * checked.smoothing
+    counted = target.compare("not_equal", checked.ignore_index)
+    loss = s.select(counted, loss, s.full(0.0, loss.dtype, loss.shape))
+    if checked.reduction == "none":
+        return loss
+    axes = range(loss.rank)
+    total = loss.reduce_sum(axes)
+    if checked.reduction == "sum":
+        return total
+    return total / counted.cast(loss.dtype).reduce_sum(axes)
+
+
+@functional
+def nll_loss(
+    x: Tensor,
+    target: Tensor,
+    reduction: str = "mean",
+    *,
+    ignore_index: int = -100,
+    axis: int = -1,
+) -> Tensor:
+    """`-x[target]` for log-probabilities x; the mean is over the targets that are not ignored."""
+    checked = check_classes(x, target, axis, reduction, ignore_index, 0.0)
+    return capture(capture_nll, checked, ensure_tensor("x", x), target)
+
+
+def capture_cross_entropy(s: Session, checked: ClassChecked, x: Handle, target: Handle) -> Handle:
+    wide = s.cast(x, x.dtype if x.dtype.bits >= 32 else F32)
+    logs = capture_log_softmax(s, AxisChecked(checked.axis), wide)
+    return s.cast(capture_nll(s, checked, logs, target), x.dtype)
+
+
+@functional
+def cross_entropy(
+    x: Tensor,
+    target: Tensor,
+    reduction: str = "mean",
+    *,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    axis: int = -1,
+) -> Tensor:
+    """`-log softmax(x)[target]`: scores x with the classes along `axis`, class numbers target.
+
+    Targets equal to `ignore_index` count for nothing. `label_smoothing` spreads that part of each
+    target evenly over all classes."""
+    checked = check_classes(x, target, axis, reduction, ignore_index, label_smoothing)
+    return capture(capture_cross_entropy, checked, ensure_tensor("x", x), target)

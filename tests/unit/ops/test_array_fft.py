@@ -1,0 +1,92 @@
+"""Fourier transforms against NumPy: sizes with small and large factors, norms, padding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+from tests.unit.ops.arrays import data
+from weft.foundation.errors import SpecViolation, UserError
+
+SIZES = [1, 2, 3, 5, 8, 12, 63, 64, 65, 67, 100, 128, 134, 210, 243, 360]
+NORMS = ["backward", "ortho", "forward"]
+
+
+def near(found: Any, expected: Any, scale: float = 1e-12) -> None:
+    elements = found.numpy()
+    assert elements.dtype == expected.dtype
+    assert elements.shape == expected.shape
+    limit = scale if expected.dtype in (np.float64, np.complex128) else scale * 1e7
+    np.testing.assert_allclose(elements, expected, rtol=0, atol=limit * max(1, abs(expected).max()))
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_sizes(n: int) -> None:
+    x = data("complex128", (2, n))
+    near(weft.fft.fft(weft.asarray(x)), np.fft.fft(x))
+    near(weft.fft.ifft(weft.asarray(x)), np.fft.ifft(x))
+    near(weft.fft.rfft(weft.asarray(x.real)), np.fft.rfft(x.real))
+    near(weft.fft.irfft(weft.asarray(x), n=n), np.fft.irfft(x, n=n))
+
+
+@pytest.mark.parametrize("name", ["fft", "ifft", "rfft", "irfft", "hfft", "ihfft"])
+@pytest.mark.parametrize("norm", NORMS)
+def test_one_axis(name: str, norm: Any) -> None:
+    real = name in ("rfft", "ihfft")
+    x = data("float64" if real else "complex128", (3, 6, 5))
+    for axis in (0, 1, -1):
+        for n in (None, 4, 9):
+            options: Any = {"n": n, "axis": axis, "norm": norm}
+            near(getattr(weft.fft, name)(weft.asarray(x), **options),
+                 getattr(np.fft, name)(x, **options))  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["fftn", "ifftn", "rfftn", "irfftn"])
+@pytest.mark.parametrize("norm", NORMS)
+def test_several_axes(name: str, norm: Any) -> None:
+    x = data("float64" if name == "rfftn" else "complex128", (3, 4, 5))
+    for s, axes in [(None, None), (None, (0, 2)), ((4, 3), (1, 2)), ((2, 6, 4), (0, 1, 2))]:
+        options: Any = {"s": s, "axes": axes, "norm": norm}
+        near(getattr(weft.fft, name)(weft.asarray(x), **options),
+             getattr(np.fft, name)(x, **options))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("dtype", "result"),
+    [("float32", "complex64"), ("int32", "complex64"), ("complex64", "complex64"),
+     ("float64", "complex128")],
+)  # fmt: skip
+def test_dtypes(dtype: str, result: str) -> None:
+    x = data(dtype, (7,))
+    near(weft.fft.fft(weft.asarray(x)), np.fft.fft(x).astype(result))
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 8])
+@pytest.mark.parametrize("d", [1.0, 0.25])
+def test_frequencies(n: int, d: float) -> None:
+    near(weft.fft.fftfreq(n, d=d), np.fft.fftfreq(n, d).astype(np.float32))
+    near(weft.fft.rfftfreq(n, d=d, dtype=weft.float64), np.fft.rfftfreq(n, d))
+
+
+@pytest.mark.parametrize("axes", [None, 0, (0, 1), -1])
+def test_shifts(axes: Any) -> None:
+    x = data("float64", (4, 5))
+    near(weft.fft.fftshift(weft.asarray(x), axes=axes), np.fft.fftshift(x, axes))
+    near(weft.fft.ifftshift(weft.asarray(x), axes=axes), np.fft.ifftshift(x, axes))
+
+
+def test_mistakes() -> None:
+    x = weft.ones(4)
+    with pytest.raises(UserError, match="norm is 'other'; it can be 'backward'"):
+        weft.fft.fft(x, norm="other")
+    with pytest.raises(SpecViolation, match="at least one element, not 0"):
+        weft.fft.fft(x, n=0)
+    with pytest.raises(SpecViolation, match="cf32 is given where a real one is wanted"):
+        weft.fft.rfft(weft.asarray([1j]))
+    with pytest.raises(UserError, match="2 sizes do not go with 1 axes"):
+        weft.fft.fftn(x, s=(2, 2), axes=(0,))
+    with pytest.raises(SpecViolation, match="n is 0"):
+        weft.fft.fftfreq(0)

@@ -1,0 +1,188 @@
+"""The three examples of the document, from Tiny to plans: pattern, halo, one region, buffers of
+local edges, algorithms, and the SM80 plan."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from examples.make_programs import attention
+from tests.gpu_programs import through_stages
+from tests.lowered import Lowered, graph_of, lowered
+from tests.unit.region.test_from_poly_view import convolution
+from tests.unit.tiny.test_text import EXAMPLE
+from weft.codegen.gpu import ir, templates
+from weft.codegen.gpu.print import walk
+from weft.foundation.errors import SpecViolation, Unimplemented
+from weft.memory.from_region import assign_buffers
+from weft.plan.from_region import check_plans, plan_module
+from weft.plan.ir import ConvPlan, LocalEdge, MmaPlan, RowPlan
+from weft.plan.text import dumps, load_plan, loads, plan_to_json
+from weft.plan.verify import verify
+from weft.poly.core import Halo
+from weft.poly_view import analysis
+from weft.poly_view.ir import BlockKind, PolyBlock
+from weft.region.ir import Pattern, Reduce
+from weft.target.known import target_named
+from weft.tiny.specialise import specialise
+from weft.tiny.text import loads as load_tiny
+
+# -- 7.1: GEMM + bias + ReLU -----------------------------------------------------------------------
+
+PLAN_7_1 = """
+{
+  "tile": [128, 64, 64],
+  "stages": 2,
+  "bind": {"m.o": "block.y", "n.o": "block.x", "m.i.o": "warp.y", "n.i.o": "warp.x"},
+  "warp_tile": "64x64",
+  "cache": [
+    {"tensor": "A", "where": "smem", "at": "k.i", "pingpong": true},
+    {"tensor": "B", "where": "smem", "at": "k.i", "pingpong": true}
+  ],
+  "vectorize": {"axis": "n.i.i", "width": 8},
+  "predicate_tail": [],
+  "epilogue": ["bias", "relu"],
+  "arch": "sm80",
+  "layout_hints": {"A_swizzle": true, "B_swizzle": true, "C_stride": "row"},
+  "algo_choice": {"matmul": "implicit_gemm"},
+  "local_edges": [{"from": "sum_k", "to": "relu", "buffer": "reg"}],
+  "roles": "single"
+}
+"""
+
+
+def gemm(m: int = 1024, n: int = 768, k: int = 512) -> Lowered:
+    return lowered(specialise(load_tiny(EXAMPLE), {"M": m, "N": n, "K": k}), "sm80")
+
+
+def contraction(found: Lowered) -> PolyBlock:
+    return next(b for b in found.scop.blocks if b.kind is BlockKind.CONTRACTION)
+
+
+def test_gemm_bias_relu() -> None:
+    found = gemm()
+    block = contraction(found)
+    assert block.attrs is not None
+    assert block.attrs.pattern == "matmul"
+    for operand in ("A", "B"):
+        reach = analysis.can_compute_at(found.scop, operand, block.name, {"i0": 128, "i2": 64})
+        assert (reach.ok, reach.halo) == (True, Halo())
+    (kernel,) = found.module.kernels
+    assert kernel.pattern is Pattern.MATMUL
+    plan = plan_module(found.module, target_named("sm80")).of(kernel.name)
+    documented = load_plan(PLAN_7_1)
+    written = plan_to_json(plan) | {"kernel": ""}
+    assert written == plan_to_json(documented)
+
+
+def test_the_sm80_plan_is_carried_out_as_it_says() -> None:
+    """Copies of 16 bytes into two slots, `ldmatrix`, `mma.sync`, the epilogue in registers."""
+    found = gemm()
+    (kernel,) = found.module.kernels
+    target, refs = target_named("sm80"), assign_buffers(found.module).refs
+    plan = plan_module(found.module, target).of(kernel.name)
+    made = templates.build(kernel, found.module.tensors, refs, plan, target, "k0")
+    assert made.threads == 2 * 32
+    assert made.grid == (1024 // 128) * (768 // 64)
+    kinds = {type(statement) for statement in walk(made.body)}
+    assert {ir.CpAsync, ir.LdMatrix, ir.MmaSync, ir.Epilogue, ir.StGlobalVec} <= kinds
+    assert ir.Gather not in kinds
+    slots = {tile.name: tile.bytes for tile in made.tiles}
+    assert (slots["a"], slots["b"]) == (2 * 128 * 64 * 2, 2 * 64 * 64 * 2)
+
+
+def test_tails_are_predicated_where_sizes_are_uneven() -> None:
+    found = gemm(1000, 768, 500)
+    plan = plan_module(found.module, target_named("sm80")).of(found.module.kernels[0].name)
+    assert isinstance(plan, MmaPlan)
+    assert plan.predicate_tail == ("m.i.i", "k.i.i")
+
+
+# -- 7.2: Conv 3x3 + SiLU --------------------------------------------------------------------------
+
+
+def test_conv_3x3_silu() -> None:
+    given, y = convolution()
+    found = lowered(graph_of(tuple(given), y=y), "sm80")
+    block = contraction(found)
+    assert block.attrs is not None
+    assert block.attrs.pattern == "conv"
+    (kernel,) = found.module.kernels
+    assert kernel.pattern is Pattern.CONV
+    plan = plan_module(found.module, target_named("sm80")).of(kernel.name)
+    assert isinstance(plan, ConvPlan)
+    verify(plan, target_named("sm80"))
+    assert (plan.algo, plan.halo) == ("implicit_gemm", (1, 1))
+    ring, inside = plan.local_edges
+    assert (ring.source, ring.buffer, ring.depth) == ("x0", "smem_ring", 2)
+    assert (inside.source, inside.buffer) == (ring.to, "reg")
+    assert load_plan(json.dumps(plan_to_json(plan))) == plan
+
+
+def test_a_convolution_by_winograd_is_a_plan_too() -> None:
+    plan = load_plan('{"kind": "conv", "tile": [128, 64, 64], "algo": "winograd_3x3"}')
+    assert isinstance(plan, ConvPlan)
+    assert plan.algo == "winograd_3x3"
+
+
+# -- 7.3: Attention --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", ["cpu", "sm80", "sm90"])
+def test_attention(target: str) -> None:
+    """Scores, rows of a softmax in two passes, mixed values."""
+    compilation = through_stages(attention(dtype="bf16"), target)
+    module, plans = compilation["region"], compilation["plan"]
+    (chain,) = (chain for chain in module.chains if chain.kind == "attention")
+    scores, rows, mixed = (next(k for k in module.kernels if k.name == n) for n in chain.kernels)
+    assert [k.pattern for k in (scores, rows, mixed)] == [
+        Pattern.MATMUL, Pattern.ROW, Pattern.MATMUL,
+    ]  # fmt: skip
+    passes = [let.expr.fn for let in rows.body if isinstance(let.expr, Reduce)]
+    assert passes == ["max", "sum"]
+    assert isinstance(plans.of(rows.name), RowPlan)
+    for kernel in (scores, mixed):
+        plan = plans.of(kernel.name)
+        assert isinstance(plan, MmaPlan)
+        assert plan.algo_choice == {
+            "matmul": "implicit_gemm",
+            "attention": "streaming_softmax_2pass",
+        }
+    assert loads(dumps(plans)) == plans
+
+
+def test_an_attention_is_not_chosen_for_what_is_none() -> None:
+    found = gemm()
+    plans = plan_module(found.module, target_named("sm80"))
+    text = dumps(plans).replace(
+        '"implicit_gemm"}', '"implicit_gemm", "attention": "streaming_softmax_2pass"}'
+    )
+    with pytest.raises(SpecViolation, match="but it belongs to no attention"):
+        check_plans(loads(text), found.module)
+
+
+def test_online_softmax_needs_a_plan_of_its_own() -> None:
+    plain = through_stages(attention(dtype="bf16"), "sm90").text("plan")
+    with pytest.raises(Unimplemented, match="online_softmax is not built"):
+        through_stages(
+            attention(dtype="bf16"),
+            "sm90",
+            plan=plain.replace("streaming_softmax_2pass", "online_softmax"),
+        )
+
+
+def test_a_kernel_without_a_plan_is_named() -> None:
+    plain = through_stages(attention(dtype="bf16"), "sm90").text("plan")
+    document = json.loads(plain)
+    del document["kernels"]["row2"]
+    with pytest.raises(SpecViolation, match="PlanMissing at kernel row2: there is no plan for it"):
+        through_stages(attention(dtype="bf16"), "sm90", plan=json.dumps(document))
+
+
+def test_edges_of_a_convolution_read_back() -> None:
+    edges = (LocalEdge("x", "y", "smem_ring", 3), LocalEdge("y", "z", "reg"))
+    plan = load_plan('{"kind": "conv", "target": "sm80", "kernel": "k", "tile": [1, 1, 1]}')
+    assert isinstance(plan, ConvPlan)
+    changed = ConvPlan(plan.header, plan.tile, local_edges=edges)
+    assert load_plan(json.dumps(plan_to_json(changed))) == changed != plan

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.ops import functional, nn
+from weft.ops import functional, nn, optim
 from weft.ops.array import (
     constants,
     conversion,
@@ -10,7 +10,6 @@ from weft.ops.array import (
     data_types,
     elementwise,
     fft,
-    functions,
     indexing,
     inspection,
     linalg,
@@ -28,7 +27,6 @@ from weft.ops.array.conversion import *  # noqa: F403
 from weft.ops.array.creation import *  # noqa: F403
 from weft.ops.array.data_types import *  # noqa: F403
 from weft.ops.array.elementwise import *  # noqa: F403
-from weft.ops.array.functions import *  # noqa: F403
 from weft.ops.array.indexing import *  # noqa: F403
 from weft.ops.array.inspection import *  # noqa: F403
 from weft.ops.array.linear_algebra import *  # noqa: F403
@@ -64,6 +62,7 @@ __all__ = [
     "jvp",
     "linalg",
     "nn",
+    "optim",
     "pytree",
     "register_pytree",
     "scan",
@@ -75,6 +74,6 @@ __all__ = [
     "while_loop",
 ]
 __all__ += constants.__all__ + conversion.__all__ + creation.__all__ + data_types.__all__
-__all__ += elementwise.__all__ + functions.__all__ + indexing.__all__ + inspection.__all__
+__all__ += elementwise.__all__ + indexing.__all__ + inspection.__all__
 __all__ += linear_algebra.__all__ + manipulation.__all__ + searching.__all__ + sets.__all__
 __all__ += sorting.__all__ + statistics.__all__ + utility.__all__

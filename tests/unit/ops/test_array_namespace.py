@@ -17,7 +17,6 @@ from weft.foundation.errors import UserError
 from weft.ops import namespace
 from weft.ops.array import (
     elementwise,
-    functions,
     indexing,
     linear_algebra,
     manipulation,
@@ -30,7 +29,7 @@ from weft.ops.array import (
 from weft.ops.jit import jit
 
 ON_TENSORS = [
-    elementwise, functions, indexing, linear_algebra, manipulation, searching, sets, sorting,
+    elementwise, indexing, linear_algebra, manipulation, searching, sets, sorting,
     statistics, utility,
 ]  # fmt: skip
 OF_SEVERAL = {"broadcast_arrays", "concat", "stack"}

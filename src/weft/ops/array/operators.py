@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.ops.array import elementwise, functions, linear_algebra
+from weft.ops.array import elementwise, linear_algebra
 from weft.ops.calls import public
 from weft.ops.tensor import Tensor
 
@@ -24,7 +24,7 @@ _ARITHMETIC: dict[str, Callable[..., Tensor]] = {
     "truediv": elementwise.divide,
     "floordiv": elementwise.floor_divide,
     "mod": elementwise.remainder,
-    "pow": functions.pow,
+    "pow": elementwise.pow,
     "matmul": linear_algebra.matmul,
     "and": elementwise.bitwise_and,
     "or": elementwise.bitwise_or,

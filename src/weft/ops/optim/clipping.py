@@ -1,0 +1,37 @@
+"""Gradients kept from being too long."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from weft.foundation.errors import UserError
+from weft.ops.array.elementwise import minimum
+from weft.ops.array.functions import sqrt
+from weft.ops.array.statistics import sum as total
+from weft.ops.optim.optimiser import like, trainable
+from weft.ops.pytree import flatten, unflatten
+from weft.ops.tensor import Tensor
+
+P = TypeVar("P")
+
+
+def global_norm(tree: Any) -> Tensor:
+    """The length of all float tensors of a container as one vector, in f32."""
+    leaves = [leaf for leaf in flatten(tree)[0] if trainable(leaf)]
+    if not leaves:
+        raise UserError("[global_norm] there is no float tensor in the container")
+    squares = [total((leaf * leaf).astype("f32")) for leaf in leaves]
+    whole = squares[0]
+    for square in squares[1:]:
+        whole = whole + square
+    return sqrt(whole)
+
+
+def clip_by_global_norm(gradients: P, limit: float) -> tuple[P, Tensor]:
+    """The gradients, all scaled down by one factor where together they are longer than `limit`, and
+    their length before."""
+    length = global_norm(gradients)
+    factor = minimum(limit / (length + 1e-12), 1.0)
+    leaves, structure = flatten(gradients)
+    scaled = [leaf * like(factor, leaf) if trainable(leaf) else leaf for leaf in leaves]
+    return unflatten(structure, scaled), length

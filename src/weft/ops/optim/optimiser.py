@@ -1,0 +1,70 @@
+"""What an optimiser is: a first state, and an update of parameters by gradients."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from weft.foundation.errors import UserError
+from weft.ops.array.creation import asarray, zeros_like
+from weft.ops.optim.schedules import Schedule, as_schedule
+from weft.ops.pytree import flatten, unflatten
+from weft.ops.tensor import Tensor
+
+P = TypeVar("P")
+
+
+class Optimiser:
+    """The base of all: walks over parameters, gradients and state together.
+
+    The state is a dict: `step`, and for each name in `slots` one tensor like every parameter.
+    Leaves that are no float tensors (settings, counters) are left as they are.
+    """
+
+    slots: tuple[str, ...] = ()
+
+    def __init__(self, rate: float | Schedule) -> None:
+        self.rate = as_schedule(rate)
+
+    def init(self, params: Any) -> dict[str, Any]:
+        """The state before the first step: zeros."""
+        leaves = [leaf for leaf in flatten(params)[0] if trainable(leaf)]
+        state: dict[str, Any] = {"step": asarray(0.0, dtype="f32")}
+        for slot in self.slots:
+            state[slot] = [zeros_like(leaf) for leaf in leaves]
+        return state
+
+    def update(self, gradients: Any, state: dict[str, Any], params: P) -> tuple[P, dict[str, Any]]:
+        """The parameters and the state after one step."""
+        leaves, structure = flatten(params)
+        slopes, shape = flatten(gradients)
+        if shape != structure:
+            raise UserError("[update] the gradients are not nested as the parameters are")
+        step = state["step"]
+        rate = self.rate(step)
+        chosen = [i for i, leaf in enumerate(leaves) if trainable(leaf)]
+        after: dict[str, Any] = {"step": step + 1.0}
+        made = list(leaves)
+        columns: dict[str, list[Tensor]] = {slot: [] for slot in self.slots}
+        for number, index in enumerate(chosen):
+            held = {slot: state[slot][number] for slot in self.slots}
+            made[index], kept = self.step(leaves[index], slopes[index], held, step, rate)
+            for slot in self.slots:
+                columns[slot].append(kept[slot])
+        after.update(columns)
+        return unflatten(structure, made), after
+
+    def step(
+        self, param: Tensor, gradient: Tensor, held: dict[str, Tensor], step: Tensor, rate: Any
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """One parameter after the step, and what is kept for it."""
+        raise NotImplementedError
+
+
+def trainable(leaf: Any) -> bool:
+    """Whether an optimiser changes a leaf."""
+    return isinstance(leaf, Tensor) and leaf.dtype.is_float
+
+
+def like(value: Any, model: Tensor) -> Any:
+    """A number that was computed in f32, in the dtype of a parameter."""
+    return value.astype(model.dtype) if isinstance(value, Tensor) else value

@@ -1,0 +1,62 @@
+"""Learning rates as functions of the step, a number or a traced scalar."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from weft.foundation.errors import UserError
+from weft.ops.array.elementwise import maximum, minimum
+from weft.ops.array.functions import cos
+from weft.ops.array.searching import where
+from weft.ops.tensor import Tensor
+
+Schedule: TypeAlias = Callable[[Tensor], Any]
+"""From the step (an f32 scalar, 0 for the first) to the learning rate."""
+
+
+def as_schedule(rate: float | Schedule) -> Schedule:
+    """A schedule as it is; a number as one that never changes."""
+    if callable(rate):
+        return rate
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or rate < 0:
+        raise UserError(f"a learning rate is a number, 0 or more, or a schedule, not {rate!r}")
+    return constant(float(rate))
+
+
+def constant(rate: float) -> Schedule:
+    """The same rate at every step."""
+    return lambda step: rate
+
+
+def warmup(steps: int, then: float | Schedule) -> Schedule:
+    """From 0 up to the rate of another schedule, linearly over the first steps."""
+    after = as_schedule(then)
+
+    def schedule(step: Tensor) -> Any:
+        return minimum((step + 1.0) / max(steps, 1), 1.0) * after(maximum(step - steps, 0.0))
+
+    return schedule
+
+
+def cosine(peak: float, steps: int, end: float = 0.0) -> Schedule:
+    """From the peak down to the end along half a cosine."""
+
+    def schedule(step: Tensor) -> Any:
+        done = minimum(step / max(steps, 1), 1.0)
+        return end + (peak - end) * 0.5 * (1.0 + cos(done * math.pi))
+
+    return schedule
+
+
+def step_decay(rate: float, boundaries: Sequence[int], factor: float = 0.1) -> Schedule:
+    """The rate times `factor` once for every boundary that the step has reached."""
+
+    def schedule(step: Tensor) -> Any:
+        current: Any = step * 0.0 + rate
+        for boundary in boundaries:
+            current = where(step >= float(boundary), current * factor, current)
+        return current
+
+    return schedule

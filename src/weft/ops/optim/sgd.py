@@ -1,0 +1,35 @@
+"""Stochastic gradient descent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.ops.optim.optimiser import Optimiser, like
+from weft.ops.optim.schedules import Schedule
+from weft.ops.tensor import Tensor
+
+
+class SGD(Optimiser):
+    """`p -= rate * v`, where v is the gradient, or with momentum `v = momentum * v + gradient`."""
+
+    def __init__(
+        self,
+        rate: float | Schedule,
+        momentum: float = 0.0,
+        *,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(rate)
+        self.momentum, self.nesterov, self.weight_decay = momentum, nesterov, weight_decay
+        self.slots = ("velocity",) if momentum else ()
+
+    def step(
+        self, param: Tensor, gradient: Tensor, held: dict[str, Tensor], step: Tensor, rate: Any
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        slope = gradient + param * self.weight_decay if self.weight_decay else gradient
+        if not self.momentum:
+            return param - slope * like(rate, param), {}
+        velocity = held["velocity"] * self.momentum + slope
+        way = slope + velocity * self.momentum if self.nesterov else velocity
+        return param - way * like(rate, param), {"velocity": velocity}

@@ -108,7 +108,7 @@ def collected() -> list[Line]:
     for make in (torch_lines, jax_lines, tinygrad_lines):
         try:
             lines += make()
-        except ImportError as error:
+        except (ImportError, RuntimeError) as error:
             print(f"left out: {error}", file=sys.stderr)
     return lines
 

@@ -73,7 +73,7 @@ def show(found: list[Import]) -> str:
 def test_the_sources_are_found() -> None:
     assert len(modules()) > 50
     assert any(
-        i.importer == "weft.ptir.builder" and i.imported == "weft.ptir.ir" for i in imports()
+        i.importer == "weft.ptir.verify" and i.imported == "weft.ptir.ir" for i in imports()
     )
 
 

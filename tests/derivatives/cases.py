@@ -1,6 +1,19 @@
 """The table of derivative checks, family by family."""
 
-from tests.derivatives import control_cases, elementwise_cases, matrix_cases, structure_cases
+from tests.derivatives import (
+    coarse_cases,
+    control_cases,
+    elementwise_cases,
+    matrix_cases,
+    structure_cases,
+)
 from tests.derivatives.case import CASES
 
-__all__ = ["CASES", "control_cases", "elementwise_cases", "matrix_cases", "structure_cases"]
+__all__ = [
+    "CASES",
+    "coarse_cases",
+    "control_cases",
+    "elementwise_cases",
+    "matrix_cases",
+    "structure_cases",
+]

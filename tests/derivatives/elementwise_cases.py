@@ -109,4 +109,5 @@ case("dequantize", lambda b, q, s: b.dequantize(q, s), np.array([[3, -7], [100, 
 case("dequantize", lambda b, q, s, z: b.dequantize(q, s, z, axis=1),
      np.array([[3, -7], [100, 0]], np.int8), between(0.3, 2, 2), np.array([3, -4], np.int8),
      label="per-axis")  # fmt: skip
+case("barrier", lambda b, x, y: b.barrier(b.sin(x), y) * y, normal(3), normal(3, seed=1))
 case("make_tuple", lambda b, x, y: [v * 2.0 for v in b.make_tuple(x, y)], normal(2), normal(3))

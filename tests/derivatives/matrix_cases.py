@@ -37,7 +37,10 @@ for kind, numbers in (("", normal), ("-complex", complex_normal)):
                      lambda b, a, y, lo=lower, tr=transpose, un=unit: b.triangular_solve(
                          a, y, lower=lo, transpose=tr, unit_diagonal=un),
                      numbers(2, 3, 3) + 3 * np.eye(3), numbers(2, 3, 2),
-                     label="-".join(names or ["upper"]) + kind)  # fmt: skip
+                     label="-".join(names or ["upper"]) + kind,
+                     torch=None if transpose else
+                     lambda t, a, y, lo=lower, un=unit: t.linalg.solve_triangular(
+                         a, y, upper=not lo, unitriangular=un))  # fmt: skip
     for m, n in ((3, 3), (4, 2), (2, 4)):
         case("qr", lambda b, x: list(b.qr(x, mode="reduced")), numbers(m, n) + 3 * np.eye(m, n),
              label=f"{m}x{n}{kind}")  # fmt: skip
@@ -45,12 +48,30 @@ for kind, numbers in (("", normal), ("-complex", complex_normal)):
              label=f"{m}x{n}{kind}")  # fmt: skip
 
 case("cholesky", lambda b, x: b.cholesky(x, upper=False), np.stack([_definite(normal(3, 3)),
-     _definite(normal(3, 3, seed=1))]), label="batch",
-     torch=lambda t, x: t.linalg.cholesky((x + x.mT) / 2 * 1.0))  # fmt: skip
+     _definite(normal(3, 3, seed=1))]), label="batch")  # fmt: skip
+
+
+def _gram(b: Any, x: Any) -> Any:
+    """A definite matrix whatever x is: its gradient does not depend on which triangle is read."""
+    n = x.shape[0]
+    one = b.literal(3.0 * np.eye(n) + np.diag(np.arange(n)), "f64")
+    return b.dot_general(x, x, contract=([1], [1])) + one
+
+
+def _torch_gram(t: Any, x: Any) -> Any:
+    n = len(x)
+    return x @ x.mT + 3.0 * t.eye(n).to(x) + t.diag(t.arange(n)).to(x)
+
+
+case("cholesky", lambda b, x: b.cholesky(_gram(b, x), upper=False), normal(3, 3), label="gram",
+     torch=lambda t, x: t.linalg.cholesky(_torch_gram(t, x)))  # fmt: skip
+case("eigh", lambda b, x: b.eigh(_gram(b, x))[0], normal(3, 3), label="gram",
+     torch=lambda t, x: t.linalg.eigvalsh(_torch_gram(t, x)))  # fmt: skip
 case("qr", lambda b, x: list(b.qr(x, mode="complete")), normal(2, 3), label="complete")
 case("qr", lambda b, x: list(b.qr(x, mode="reduced")), normal(2, 3, 2), label="batch",
      torch=lambda t, x: t.linalg.qr(x))  # fmt: skip
-case("lu", lambda b, x: list(b.lu(x))[1:], normal(2, 3, 3), label="batch")
+case("lu", lambda b, x: list(b.lu(x))[1:], normal(2, 3, 3), label="batch",
+     torch=lambda t, x: t.linalg.lu(x)[1:])  # fmt: skip
 
 case("eigh", lambda b, x: list(b.eigh(x)), _definite(normal(3, 3)))
 case("eigh", lambda b, x: b.eigh(x)[0], _definite(complex_normal(3, 3)), label="complex-values")
@@ -67,7 +88,8 @@ case("eigh", _projections, _definite(complex_normal(3, 3)), label="complex-vecto
 for m, n in ((3, 3), (4, 2), (2, 4)):
     case("svd", lambda b, x: list(b.svd(x, full_matrices=False)),
          normal(m, n) + np.diag([1.0, 3.0, 6.0, 9.0])[:m, :n], label=f"{m}x{n}")  # fmt: skip
-case("svd", lambda b, x: b.svd(x, full_matrices=True)[1], normal(4, 2), label="full-values")
+case("svd", lambda b, x: b.svd(x, full_matrices=True)[1], normal(4, 2), label="full-values",
+     torch=lambda t, x: t.linalg.svdvals(x))  # fmt: skip
 case("svd", lambda b, x: b.svd(x, full_matrices=False)[1], complex_normal(3, 2),
      label="complex-values")  # fmt: skip
 
@@ -78,5 +100,10 @@ def _polar(b: Any, x: Any) -> Any:
     return b.matmul(u, vh)
 
 
-case("svd", _polar, complex_normal(3, 2), label="complex-vectors")
-case("svd", _polar, normal(3, 2), label="polar")
+def _torch_polar(t: Any, x: Any) -> Any:
+    u, _, vh = t.linalg.svd(x, full_matrices=False)
+    return u @ vh
+
+
+case("svd", _polar, complex_normal(3, 2), label="complex-vectors", torch=_torch_polar)
+case("svd", _polar, normal(3, 2), label="polar", torch=_torch_polar)

@@ -70,10 +70,16 @@ case("scatter_add", _scatter(update_window_dims=[0, 2], inserted_window_dims=[],
 case("scatter_add", _scatter(update_window_dims=[0], inserted_window_dims=[1],
      scatter_dims_to_operand_dims=[2, 1], index_vector_dim=0), normal(3, 4, 4), whole(4, 2, 2),
      normal(2, 2), label="swapped")  # fmt: skip
+_IN_TORCH: dict[str, Any] = {
+    "add": lambda t, x, i, u: t.scatter_reduce(x, 1, i, u, "sum"),
+    "max": lambda t, x, i, u: t.scatter_reduce(x, 1, i, u, "amax"),
+    "min": lambda t, x, i, u: t.scatter_reduce(x, 1, i, u, "amin"),
+}
 for fn in ("add", "max", "min", "replace"):
     case("scatter_reduce",
          lambda b, x, i, u, fn=fn: b.emit("scatter_reduce", x, i, u, axis=1, reduce=fn),
-         distinct(2, 4), whole(4, 2, 6), distinct(2, 6, seed=1) + 0.13, label=fn)  # fmt: skip
+         distinct(2, 4), whole(4, 2, 6), distinct(2, 6, seed=1) + 0.13, label=fn,
+         torch=_IN_TORCH.get(fn))  # fmt: skip
 case("dynamic_slice", lambda b, x, i: b.dynamic_slice(x, i, sizes=[2, 3]), normal(4, 5),
      np.array([1, 2]))  # fmt: skip
 case("dynamic_slice", lambda b, x, i: b.dynamic_slice(x, i, sizes=[2, 3]), normal(4, 5),
@@ -121,7 +127,12 @@ for axes, keep in [([0], False), ([0, 2], True), ([], False), ([1, 2, 0], False)
         case(f"reduce_{kind}",
              lambda b, x, a=axes, k=keep, n=kind: b.emit(f"reduce_{n}", x, axes=a, keepdims=k),
              distinct(2, 3, 2), label=name)  # fmt: skip
-case("reduce_sum", lambda b, x: b.reduce_sum(x, [0]), complex_normal(3, 2), label="complex")
+case("reduce_sum", lambda b, x: b.reduce_sum(x, [0]), complex_normal(3, 2), label="complex",
+     torch=lambda t, x: x.sum(0))  # fmt: skip
+case("reduce_max", lambda b, x: b.reduce_max(x, [1]), distinct(3, 4), label="columns",
+     torch=lambda t, x: t.amax(x, 1))  # fmt: skip
+case("reduce_min", lambda b, x: b.reduce_min(x, [1]), distinct(3, 4), label="columns",
+     torch=lambda t, x: t.amin(x, 1))  # fmt: skip
 case("reduce_prod", lambda b, x: b.emit("reduce_prod", x, axes=[0]), complex_normal(3, 2),
      label="complex")  # fmt: skip
 case("reduce_prod", lambda b, x: b.emit("reduce_prod", x, axes=[0, 1]),
@@ -138,6 +149,10 @@ for reverse in (False, True):
 case("cumulative_prod", lambda b, x: b.emit("cumulative_prod", x, axis=0),
      np.array([1.5, 0.0, 2.0, 0.0, 3.0, -1.0]), label="zeros",
      torch=lambda t, x: t.cumprod(x, 0))  # fmt: skip
+case("cumulative_max", lambda b, x: b.emit("cumulative_max", x, axis=1), distinct(3, 4),
+     label="columns", torch=lambda t, x: t.cummax(x, 1).values)  # fmt: skip
+case("cumulative_min", lambda b, x: b.emit("cumulative_min", x, axis=1), distinct(3, 4),
+     label="columns", torch=lambda t, x: t.cummin(x, 1).values)  # fmt: skip
 case("cumulative_prod", lambda b, x: b.emit("cumulative_prod", x, axis=0), complex_normal(5),
      label="complex")  # fmt: skip
 case("cumulative_sum", lambda b, x: b.emit("cumulative_sum", x, axis=0), complex_normal(4),
@@ -152,10 +167,12 @@ for kind in ("sum", "max"):
 
 for down in (False, True):
     case("sort", lambda b, x, d=down: b.emit("sort", x, axis=0, descending=d), distinct(5, 2),
-         label="down" if down else "up")  # fmt: skip
+         label="down" if down else "up",
+         torch=lambda t, x, d=down: t.sort(x, 0, descending=d).values)  # fmt: skip
     case("top_k",
          lambda b, x, d=down: b.emit("top_k", x, k=2, axis=-1, largest=d, indices_dtype="si64")[0],
-         distinct(3, 4), label="largest" if down else "smallest")  # fmt: skip
+         distinct(3, 4), label="largest" if down else "smallest",
+         torch=lambda t, x, d=down: t.topk(x, 2, largest=d).values)  # fmt: skip
 
 # -- windows -------------------------------------------------------------------------------------
 
@@ -195,6 +212,13 @@ for label, attrs in WINDOWS:
     for kind in ("sum", "max", "min"):
         case("reduce_window", _windows(kind, *attrs), distinct(5, 4), label=f"{kind}-{label}")
 case("reduce_window", _windows("sum", *WINDOWS[2][1]), complex_normal(5, 4), label="sum-complex")
+
+case("reduce_window", _windows("max", [1, 1, 2, 2], [1, 1, 2, 2], [(0, 0)] * 4, [1] * 4, [1] * 4),
+     distinct(1, 2, 4, 6), label="max-images",
+     torch=lambda t, x: t.nn.functional.max_pool2d(x, 2))  # fmt: skip
+case("reduce_window", _windows("sum", [1, 1, 2, 3], [1, 1, 1, 2], [(0, 0)] * 4, [1] * 4, [1] * 4),
+     distinct(1, 2, 4, 7), label="sum-images",
+     torch=lambda t, x: t.nn.functional.avg_pool2d(x, (2, 3), (1, 2)) * 6)  # fmt: skip
 
 # -- norms ---------------------------------------------------------------------------------------
 

@@ -28,7 +28,9 @@ def first_column(page: str, heading: str) -> list[str]:
 
 
 def given(node: ast.AST) -> list[ast.expr]:
-    """The arguments of a call, and what a function takes where none are given."""
+    """The arguments of a call, what a function takes where none are given, private names."""
+    if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "").startswith("_"):
+        return [node.value]
     if isinstance(node, ast.FunctionDef):
         return [*node.args.defaults, *filter(None, node.args.kw_defaults)]
     if isinstance(node, ast.Call):

@@ -11,7 +11,7 @@ from collections import deque
 
 UNCUTTABLE = 1 << 62
 """The capacity of an edge that no cut may contain."""
-MAX_STEPS = 20_000_000
+MAX_STEPS = 5_000_000
 
 
 class Network:

@@ -125,7 +125,7 @@ class _Assignment:
         if self._taken(number, base):
             return f"the buffer of {base} is already taken over"
         if kernel.opaque is not None and kernel.opaque.inputs.count(base) > 1:
-            return f"{kernel.name} also reads {base} elsewhere"
+            return f"{kernel.name} reads {base} twice"
         if not _same_elements(kernel, output, base, self.module.tensors):
             return f"{kernel.name} also reads other elements of {base} than it writes"
         if self._both_fixed(base, output.tensor):
@@ -249,7 +249,10 @@ def _one_row_at_a_time(kernel: Kernel) -> bool:
 def _same_elements(
     kernel: Kernel, output: Output, name: str, tensors: Mapping[str, Tensor]
 ) -> bool:
-    """Whether every read of `name` in a kernel is of the element that `output` writes."""
+    """Whether every read of `name` in a kernel is of the element that `output` writes. An op that
+    is carried whole replaces elements of its base by what it read before."""
+    if kernel.opaque is not None:
+        return True
     target = _address(output.index, tensors[output.tensor])
     reads = [
         let.expr

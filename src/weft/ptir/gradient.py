@@ -60,6 +60,8 @@ def vjp(
     `wrt`. A result that is a tuple has a cotangent for each of its floats."""
     main = _verified(program)
     chosen = range(len(main.results)) if of is None else _numbers(of, len(main.results), "result")
+    if of is not None and not any(is_smooth(main.results[index]) for index in chosen):
+        raise UserError("none of the results asked for is a float or complex number")
     return _vjp(program, _parameters(main, wrt), chosen)
 
 

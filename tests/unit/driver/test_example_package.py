@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 import weft
+from weft.driver.backends import Backend
+from weft.driver.conversion import ConversionTarget
 from weft.ptir import Builder, Program
+from weft.ptir.op import CORE
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "tests" / "example_backend"
@@ -159,7 +162,8 @@ def clamp_file(tmp_path: Path) -> Path:
 
 
 def listing_on_the_page() -> str:
-    (block,) = re.findall(r"```text\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    files, block = re.findall(r"```text\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert "pyproject.toml" in files
     return str(block)
 
 
@@ -203,18 +207,32 @@ def test_verbose_run_lists_the_decompositions(installed: Path, clamp_file: Path)
 def test_code_on_the_page_is_the_package() -> None:
     """Every block of code stands in the package, line by line."""
     blocks = re.findall(r"```(?:python|toml)\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(blocks) == 4
-    files = [*EXAMPLE.rglob("*.py"), EXAMPLE / "pyproject.toml"]
+    files = [*EXAMPLE.rglob("weft_example/*.py"), EXAMPLE / "pyproject.toml"]
     sources = [path.read_text() for path in files]
     for block in blocks:
         assert any(block in source for source in sources), block
 
 
+def test_nothing_of_the_package_is_missing_on_the_page() -> None:
+    """Someone who copies every block has the whole of it, but for the docstrings on top."""
+    page = PAGE.read_text()
+    for path in [*EXAMPLE.rglob("weft_example/*.py"), EXAMPLE / "pyproject.toml"]:
+        source = re.sub(r'\A""".*?"""\n', "", path.read_text(), flags=re.DOTALL)
+        for line in filter(None, source.splitlines()):
+            assert line in page, f"{path.name}: {line}"
+
+
+def test_the_page_lists_every_wire_name() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (`.*`) \|$", PAGE.read_text(), re.MULTILINE)
+    wanted = [
+        (cls.wire_name, ", ".join(f"`{name}`" for name in cls.spellings()))
+        for _, cls in sorted(CORE.items())
+    ]
+    assert rows == wanted
+
+
 def test_page_names_every_member() -> None:
     text = PAGE.read_text()
-    from weft.driver.backends import Backend
-    from weft.driver.conversion import ConversionTarget
-
     for protocol in (Backend, ConversionTarget):
         for member in (name for name in vars(protocol) if not name.startswith("_")):
             assert re.search(rf"`{member}[`(]", text), member

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.ops.array.functions import sqrt
+from weft.ops.array.elementwise import sqrt
 from weft.ops.optim.optimiser import Optimiser, like
 from weft.ops.optim.schedules import Schedule
 from weft.ops.tensor import Tensor

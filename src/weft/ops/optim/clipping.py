@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from weft.foundation.errors import UserError
-from weft.ops.array.elementwise import minimum
-from weft.ops.array.functions import sqrt
+from weft.ops.array.elementwise import minimum, sqrt
 from weft.ops.array.statistics import sum as total
 from weft.ops.optim.optimiser import like, trainable
 from weft.ops.pytree import flatten, unflatten

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from weft.foundation.errors import UserError
-from weft.ops.array.elementwise import maximum, minimum
-from weft.ops.array.functions import cos
+from weft.ops.array.elementwise import cos, maximum, minimum
 from weft.ops.array.searching import where
 from weft.ops.tensor import Tensor
 

@@ -190,7 +190,10 @@ class Qr(Factorisation):
         (x,), (q, r) = at.operands, _factors(at.result)
         m, n = x.shape[-2:]
         if self.mode is QrMode.COMPLETE and not _at_most(m, n):
-            raise Unimplemented("the gradient of a completed qr", "use the reduced mode")
+            raise Unimplemented(
+                "the gradient of qr",
+                "the last columns of a completed q are arbitrary; use the reduced mode",
+            )
         by_q, by_r = at.of_elements
         if not _at_most(m, n) or m == n:
             return (_qr_vjp(q, r, by_q, by_r),)
@@ -261,7 +264,8 @@ class Svd(Factorisation):
         if self.full_matrices and m != n:
             if by_u is not None or by_vh is not None:
                 raise Unimplemented(
-                    "the gradient through completed singular vectors", "use full_matrices=false"
+                    "the gradient of svd",
+                    "completed singular vectors are arbitrary; use full_matrices=false",
                 )
             u, s, vh = _factors(x.svd(full_matrices=False))
         return (_svd_vjp(_Svd(u, s.cast(x.dtype), vh), by_u, by_s, by_vh),)

@@ -111,7 +111,7 @@ class Reduce(Op):
         return numeric.cast(total, accum, self.out_dtype or dtype).reshape(ctx.shape)
 
     def vjp(self, at: Pullback) -> Cotangents:
-        """Equal extreme elements share the cotangent equally."""
+        """Equal extreme elements of `reduce_max` and `reduce_min` share the cotangent equally."""
         (x,) = at.operands
         g = at.cotangent.cast(x.dtype)
         if self.kind is ReduceKind.SUM:
@@ -339,7 +339,7 @@ class SegmentReduce(Op):
             )
 
     def vjp(self, at: Pullback) -> Cotangents:
-        """Equal largest rows of a segment share the cotangent equally."""
+        """Equal largest rows of a `segment_max` share the cotangent equally."""
         g, (data, ids) = at.cotangent, at.operands
         if self.kind is SegmentKind.SUM:
             return g.take(ids), None

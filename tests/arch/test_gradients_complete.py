@@ -9,10 +9,12 @@ from tests.derivatives.cases import CASES
 from weft.ptir.autodiff.control_flow import CONTROL
 from weft.ptir.op import Op, all_ops
 
-OPS = [cls for cls in all_ops() if cls.__module__.startswith("weft.ptir.ops.")]
+OPS = all_ops()
 BY_CLASS = pytest.mark.parametrize("cls", OPS, ids=lambda cls: str(cls.__name__))
 REFUSED = {"while", "custom_call"}
 """Ops whose rule is a refusal."""
+FIRST_ORDER = {"byteir.flash_attn_bwd", "byteir.flash_attn_kvcache"}
+"""Ops that are a derivative already, or of which only inference makes use."""
 
 
 @BY_CLASS
@@ -29,7 +31,7 @@ def test_a_rule_is_checked_to_the_second_order(cls: type[Op]) -> None:
             assert not [c for c in CASES if c.op == name and c.op != "stop_gradient"]
         else:
             assert orders, f"no case in tests/derivatives for {name}"
-            assert max(orders) >= 2
+            assert max(orders) >= (1 if name in FIRST_ORDER else 2)
 
 
 def test_every_case_is_about_an_op() -> None:

@@ -405,7 +405,7 @@ def test_a_bug_is_reported_as_one_with_a_traceback_on_request(
     def broken(*args: object) -> None:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr(main, "load", broken)
+    monkeypatch.setattr(main, "load_source", broken)
     monkeypatch.delenv("WEFT_DEBUG", raising=False)
     sentence = (
         "internal error: ZeroDivisionError: oops; this is a bug in Weft, please report it with the "
@@ -457,5 +457,5 @@ def test_interrupting_is_exit_code_130(
     def interrupted(*args: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(main, "load", interrupted)
+    monkeypatch.setattr(main, "load_source", interrupted)
     assert run("verify", program) == Result(130, "", "")

@@ -16,19 +16,17 @@ from weft.foundation.errors import OutOfRange, SpecViolation, UserError
 from weft.ops.calls import explained
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.context import arena_for, current
-from weft.ops.graph.forms import form, plain_form
+from weft.ops.graph.forms import broadcast_form, cast_form, form, plain_form
 from weft.ops.graph.node import Form, Node
 from weft.ops.lines import Line, user_line
 from weft.ops.numbers import Number, is_number, number, number_type, python_type
 from weft.ops.promotion import as_float, beside, promoted
 from weft.ops.tensor import Tensor, from_array
 from weft.ptir.literal import TensorLiteral
-from weft.ptir.types import TensorType, ValueType
+from weft.ptir.types import TensorType
 
 TensorLike: TypeAlias = Tensor | Number | np.ndarray[Any, Any]
 
-_CASTS: dict[tuple[int, DType], Form] = {}
-_BROADCASTS: dict[tuple[int, Shape], Form] = {}
 _COMPARES: dict[tuple[str, int], Form] = {}
 
 
@@ -65,23 +63,6 @@ def broadcasts(shape: Shape, to: Shape) -> bool:
 def listed(shape: Shape) -> str:
     """A shape as Python writes it."""
     return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
-
-
-def cast_form(kind: ValueType, dtype: DType) -> Form:
-    """The conversion of this type to a dtype."""
-    found = _CASTS.get((id(kind), dtype))
-    if found is None:
-        found = _CASTS[id(kind), dtype] = form("cast", (kind,), {"dtype": dtype})
-    return found
-
-
-def broadcast_form(kind: ValueType, shape: Shape) -> Form:
-    """The broadcast of this type to a shape."""
-    found = _BROADCASTS.get((id(kind), shape))
-    if found is None:
-        found = form("broadcast_to", (kind,), {"result_shape": shape})
-        _BROADCASTS[id(kind), shape] = found
-    return found
 
 
 def stretched(arena: Arena, node: Node, dtype: DType, shape: Shape, line: Line | None) -> Node:

@@ -23,7 +23,9 @@ from weft.ops.lines import user_line
 from weft.ops.pytree import Structure, flatten, unflatten
 from weft.ops.tensor import Tensor, tensor_method
 from weft.ops.tracing import Plain, Trace, trace
-from weft.ptir import gradient as derivatives
+from weft.ptir.gradient import gradient as program_gradient
+from weft.ptir.gradient import jvp as program_jvp
+from weft.ptir.gradient import vjp as program_vjp
 from weft.ptir.ir import Program
 from weft.ptir.types import TensorType
 
@@ -147,7 +149,7 @@ def value_and_grad(
             numbers, single = _argnums(argnums, len(args), name)
             traced = _trace(function, args, kwargs, numbers)
             _check_scalar(traced.trace, has_aux, name)
-            made = derivatives.gradient(traced.trace.program, traced.wanted)
+            made = program_gradient(traced.trace.program, traced.wanted)
         except (SpecViolation, UserError) as error:
             raise explained("grad", error, user_line()) from None
         results = traced.emit(made)
@@ -196,7 +198,7 @@ def vjp(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any
     numbers = list(range(len(primals)))
     traced = _trace(function, primals, {}, numbers)
     value = traced.results(traced.emit(traced.trace.program))
-    made = derivatives.vjp(traced.trace.program, traced.wanted)
+    made = program_vjp(traced.trace.program, traced.wanted)
 
     def pullback(cotangent: Any) -> Any:
         leaves, shape = flatten(cotangent)
@@ -225,7 +227,7 @@ def jvp(
     if len(primals) != len(tangents):
         raise UserError(f"[jvp] {len(primals)} arguments but {len(tangents)} tangents")
     traced = _trace(function, primals, {}, list(range(len(primals))))
-    made = derivatives.jvp(traced.trace.program, traced.wanted)
+    made = program_jvp(traced.trace.program, traced.wanted)
     leaves = [leaf for tangent in tangents for leaf in flatten(tangent)[0]]
     kinds = [traced.trace.program.main.parameters[i] for i in traced.wanted]
     given = [

@@ -13,7 +13,8 @@ from weft.ptir.literal import TensorLiteral, literal
 Number: TypeAlias = bool | int | float | complex
 
 _KINDS = (bool, int, float, complex)
-_EXACT = frozenset(_KINDS)
+PYTHON = frozenset(_KINDS)
+"""The types of Python numbers."""
 _RANKS = {kind: rank for rank, kind in enumerate(_KINDS)}
 _PYTHON = {
     Kind.BOOL: bool, Kind.SIGNED: int, Kind.UNSIGNED: int, Kind.FLOAT: float, Kind.COMPLEX: complex,
@@ -24,13 +25,13 @@ _kept: dict[Any, TensorLiteral] = {}
 
 def is_number(value: object) -> bool:
     """Whether a value is a Python number; NumPy's float64 and complex128 scalars are two."""
-    return type(value) in _EXACT or isinstance(value, int | float | complex)
+    return type(value) in PYTHON or isinstance(value, int | float | complex)
 
 
 def number_type(value: Any) -> type:
     """bool, int, float or complex: the one of which a number is an instance."""
     kind = type(value)
-    return kind if kind in _EXACT else next(k for k in _KINDS if isinstance(value, k))
+    return kind if kind in PYTHON else next(k for k in _KINDS if isinstance(value, k))
 
 
 def python_type(dtype: DType) -> type:

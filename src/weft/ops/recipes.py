@@ -3,38 +3,53 @@
 What a capture emits depends on the types of its operands and on its parameters, never on elements.
 So it is carried out once on operands that are nothing but types, written down as a recipe, and from
 then on the recipe is followed: one look-up, and one step an instruction.
+
+    @recorded
+    def sum(x: Handle, /, *, axis=None) -> Handle: ...
+
+is written on handles and called with tensors.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, TypeAlias
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeAlias
 
-from weft.foundation.errors import InternalError
+from weft.foundation.errors import InternalError, SpecViolation, UserError
+from weft.ops.arithmetic import as_tensor
+from weft.ops.calls import explained
 from weft.ops.graph.arena import Arena
+from weft.ops.graph.context import arena_for
 from weft.ops.graph.node import Form, Node
 from weft.ops.graph.program import reachable
-from weft.ops.lines import Line
+from weft.ops.lines import Line, user_line
 from weft.ops.session import Handle, Session
+from weft.ops.tensor import Tensor
 from weft.ptir.literal import TensorLiteral
-from weft.ptir.types import TensorType, ValueType
+from weft.ptir.types import TensorType
 
+P = ParamSpec("P")
 Step: TypeAlias = "tuple[Form, tuple[int, ...]] | tuple[TensorLiteral, None]"
 """An instruction on earlier values, or a constant. Values count from the operands on."""
-Build: TypeAlias = Callable[[Session, list[Handle]], Sequence[Handle]]
 
 _MOST_KEPT = 16_384
-_RECIPES: dict[Hashable, Recipe] = {}
+_recipes: dict[Hashable, Recipe] = {}
 
 
 class Recipe:
-    """The steps of a capture, and which values are its results."""
+    """The steps of a capture, which values are its results, and what holds them: a tuple or list
+    type, or None for one result."""
 
-    __slots__ = ("results", "steps")
+    __slots__ = ("holder", "results", "steps")
 
-    def __init__(self, steps: tuple[Step, ...], results: tuple[int, ...]) -> None:
+    def __init__(
+        self, steps: tuple[Step, ...], results: tuple[int, ...], holder: type | None
+    ) -> None:
         self.steps = steps
         self.results = results
+        self.holder = holder
 
     def follow(self, arena: Arena, operands: Sequence[Node], line: Line | None) -> list[Node]:
         """The results for these operands, captured in an arena."""
@@ -48,35 +63,136 @@ class Recipe:
         return [values[slot] for slot in self.results]
 
 
-def recipe_for(key: Hashable, arena: Arena, kinds: Sequence[ValueType], build: Build) -> Recipe:
-    """The recipe with this key, which names the capture, its parameters and the operand types;
-    `build` carries the capture out where it is not known yet."""
-    found = _RECIPES.get(key)
-    if found is None:
-        if len(_RECIPES) >= _MOST_KEPT:
-            _RECIPES.clear()
-        found = _RECIPES[key] = _written(arena, kinds, build)
-    return found
+# -- following -----------------------------------------------------------------------------------
 
 
-def _written(arena: Arena, kinds: Sequence[ValueType], build: Build) -> Recipe:
+def captured(
+    emit: Callable[..., Any], operands: Sequence[Tensor], line: Line | None, *params: Hashable
+) -> Any:
+    """`emit(*handles, *params)` on these tensors, its handles as tensors. They want gradients where
+    an operand does and fractions exist."""
+    nodes = [tensor._node for tensor in operands]
+    arena = arena_for(nodes[0])
+    key = (emit, *[id(node.type) for node in nodes], params)
+    recipe = _recipes.get(key)
+    if recipe is None:
+        recipe = _remember(key, _written(arena, nodes, emit, params, {}))
+    return _shown(recipe, recipe.follow(arena, nodes, line), operands)
+
+
+def _shown(recipe: Recipe, nodes: list[Node], operands: Sequence[Tensor]) -> Any:
+    wanted = True in [tensor.requires_grad for tensor in operands]
+    if recipe.holder is None:
+        return _tensor(nodes[0], wanted)
+    tensors = [_tensor(node, wanted) for node in nodes]
+    make = getattr(recipe.holder, "_make", recipe.holder)
+    return make(tensors)
+
+
+def _tensor(node: Node, wants_grad: bool) -> Tensor:
+    if wants_grad:
+        dtype = node.tensor.dtype
+        wants_grad = dtype.is_float or dtype.is_complex
+    return Tensor(node, wants_grad)
+
+
+def recorded(
+    function: Callable[Concatenate[Handle, P], Any],
+) -> Callable[Concatenate[Any, P], Any]:
+    """A public function on tensors from a capture on handles. Its parameters that are annotated
+    `Handle` are tensors, all others part of the recipe's name. An error names the function and the
+    user's line."""
+    name = function.__name__
+    count = list(inspect.get_annotations(function).values()).count("Handle")
+    count -= inspect.get_annotations(function).get("return") == "Handle"
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        line = user_line()
+        try:
+            operands = [x if type(x) is Tensor else as_tensor(x) for x in args[:count]]
+            nodes = [tensor._node for tensor in operands]
+            params = args[count:]
+            key = (function, *[id(node.type) for node in nodes], params, *kwargs.items())
+            try:
+                recipe = _recipes.get(key)
+            except TypeError:
+                return call(*operands, *_hashable(params), **_hashable(kwargs))
+            arena = arena_for(nodes[0])
+            if recipe is None:
+                recipe = _remember(key, _written(arena, nodes, function, params, kwargs))
+            return _shown(recipe, recipe.follow(arena, nodes, line), operands)
+        except (SpecViolation, UserError) as error:
+            raise explained(name, error, line) from None
+
+    call.__signature__ = _public_signature(function)  # type: ignore[attr-defined]
+    return call
+
+
+def _hashable(value: Any) -> Any:
+    """Parameters with tuples in place of lists."""
+    if isinstance(value, dict):
+        return {key: _hashable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return tuple(_hashable(item) for item in value)
+    try:
+        hash(value)
+    except TypeError:
+        raise UserError(f"a {type(value).__name__} cannot be a parameter here") from None
+    return value
+
+
+def _public_signature(function: Callable[..., Any]) -> inspect.Signature:
+    """What users see: tensors."""
+    signature = inspect.signature(function)
+    shown = [
+        p.replace(annotation="Tensor") if p.annotation == "Handle" else p
+        for p in signature.parameters.values()
+    ]
+    result = signature.return_annotation
+    return signature.replace(
+        parameters=shown, return_annotation="Tensor" if result == "Handle" else result
+    )
+
+
+# -- writing -------------------------------------------------------------------------------------
+
+
+def _remember(key: Hashable, recipe: Recipe) -> Recipe:
+    if len(_recipes) >= _MOST_KEPT:
+        _recipes.clear()
+    _recipes[key] = recipe
+    return recipe
+
+
+def _written(
+    arena: Arena,
+    operands: Sequence[Node],
+    emit: Callable[..., Any],
+    params: Sequence[Any],
+    options: dict[str, Any],
+) -> Recipe:
+    """The recipe of `emit(*handles, *params, **options)` for operands of these types."""
     scratch = Arena(arena.backend, name="recipe", tracing=True)
-    operands = [_operand(scratch, kind) for kind in kinds]
     session = Session(scratch)
-    roots = [handle.node for handle in build(session, [Handle(session, n) for n in operands])]
-    slots = {node: slot for slot, node in enumerate(operands)}
+    given = [scratch.parameter(_type(node)) for node in operands]
+    result = emit(*[Handle(session, node) for node in given], *params, **options)
+    single = isinstance(result, Handle)
+    roots = [handle.node for handle in ([result] if single else result)]
+    slots = {node: slot for slot, node in enumerate(given)}
     steps: list[Step] = []
     for node in reachable(roots):
         if node not in slots:
             slots[node] = len(slots)
             steps.append(_step(node, slots))
-    return Recipe(tuple(steps), tuple(slots[node] for node in roots))
+    holder = None if single else type(result)
+    return Recipe(tuple(steps), tuple(slots[node] for node in roots), holder)
 
 
-def _operand(arena: Arena, kind: ValueType) -> Node:
-    if not isinstance(kind, TensorType):
-        raise InternalError(f"the operand of a capture is the tuple {kind}")
-    return arena.parameter(kind)
+def _type(node: Node) -> TensorType:
+    if not isinstance(node.type, TensorType):
+        raise InternalError(f"the operand of a capture is the tuple {node.type}")
+    return node.type
 
 
 def _step(node: Node, slots: dict[Node, int]) -> Step:

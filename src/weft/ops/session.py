@@ -22,16 +22,16 @@ from weft.foundation.dtypes import DType, as_dtype
 from weft.foundation.errors import InternalError, UserError
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.context import arena_for, current
-from weft.ops.graph.forms import element_form, form, form_of
+from weft.ops.graph.forms import broadcast_form, cast_form, element_form, form, form_of
 from weft.ops.graph.node import Fragment, Node, canonical
 from weft.ops.lines import Line, user_line
+from weft.ops.numbers import PYTHON, Number, number
 from weft.ops.tensor import Tensor
 from weft.ptir import library
 from weft.ptir.literal import literal
 from weft.ptir.op import SPELLINGS, Op
 from weft.ptir.types import TensorType, TupleType, ValueType
 
-Number: TypeAlias = bool | int | float | complex
 Like: TypeAlias = "Handle | Number"
 
 
@@ -71,7 +71,9 @@ class Session:
 
     def literal(self, value: Any, dtype: DType | str) -> Handle:
         """A constant: part of the program, not an instruction."""
-        return Handle(self, self.arena.constant(literal(value, dtype)))
+        wanted = as_dtype(dtype)
+        made = number(value, wanted) if type(value) in PYTHON else literal(value, wanted)
+        return Handle(self, self.arena.constant(made))
 
     def full(self, value: Number, dtype: DType | str, dims: Iterable[Dim]) -> Handle:
         """A tensor with the same number everywhere."""
@@ -108,12 +110,18 @@ class Session:
     def cast(self, x: Handle, dtype: DType | str) -> Handle:
         """`x` itself where it has that dtype already."""
         wanted = as_dtype(dtype)
-        return x if x.dtype is wanted else self.emit("cast", x, dtype=wanted)
+        kind = x.tensor
+        if kind.dtype is wanted:
+            return x
+        return Handle(self, self.arena.emit(cast_form(kind, wanted), (x.node,), self.line))
 
     def broadcast_to(self, x: Handle, dims: Iterable[Dim]) -> Handle:
         """`x` itself where it has that shape already."""
         shape = shape_of(dims)
-        return x if x.shape == shape else self.emit("broadcast_to", x, result_shape=shape)
+        kind = x.tensor
+        if kind.shape == shape:
+            return x
+        return Handle(self, self.arena.emit(broadcast_form(kind, shape), (x.node,), self.line))
 
     def concat(self, values: Sequence[Handle], axis: int) -> Handle:
         return self.emit("concat", *values, axis=axis)

@@ -9,6 +9,7 @@ from weft.foundation.errors import Finding, SpecViolation
 from weft.ptir import ops
 from weft.ptir.builder import BodyBuilder, Builder, Value
 from weft.ptir.files import dumps, load, loads, save
+from weft.ptir.gradient import gradient, jvp, vjp
 from weft.ptir.ir import (
     ElementRef,
     Function,
@@ -26,6 +27,7 @@ from weft.ptir.op import Op, all_ops
 from weft.ptir.passes import optimise
 from weft.ptir.types import Symbol, TensorType, TupleType, ValueType, tensor
 from weft.ptir.verify import verify
+from weft.ptir.vmap import vmap
 
 __all__ = [
     "BodyBuilder",
@@ -52,6 +54,8 @@ __all__ = [
     "ValueType",
     "all_ops",
     "dumps",
+    "gradient",
+    "jvp",
     "literal",
     "load",
     "loads",
@@ -60,4 +64,6 @@ __all__ = [
     "save",
     "tensor",
     "verify",
+    "vjp",
+    "vmap",
 ]

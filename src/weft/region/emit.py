@@ -11,7 +11,7 @@ that nothing is touched out of range, and a select puts the fill where a guard f
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weft.foundation.dtypes import I1, SI32, SI64, DType
@@ -146,6 +146,7 @@ class Emitter:
     def __post_init__(self) -> None:
         self.body = Body([])
         self.values: dict[tuple[str, tuple[Expr, ...], tuple[Guard, ...]], str] = {}
+        self.selected: dict[str, Place] = {}
         self.own: tuple[str, ...] = ()
         self.places: tuple[Expr, ...] = ()
         self.ranges: dict[str, tuple[int, int]] = {
@@ -241,20 +242,22 @@ class Emitter:
     def _element(self, block: PolyBlock, env: Env) -> Expr:
         """The place of an element of a block's value, counted in row-major order."""
         places = [env[a.name] for a in block.out_axes]
-        return simplify(linear(places, row_major(block.shape)), self.ranges)
+        element = simplify(linear(places, row_major(block.shape)), self.ranges)
+        return self._known_place(element)
 
     def _gather(self, block: PolyBlock, env: Env, guards: tuple[Guard, ...]) -> str:
         where, source = block.accesses
         value = self._access(where, env, guards)
         place = Place(f"{SELECTED}_{value}", value, block.selected)
         self.ranges[place.param] = (0, block.selected - 1)
+        self.selected[place.param] = place
         return self._access(source, env, guards, place)
 
     def _counter(self, block: PolyBlock, iota: TinyIota, env: Env) -> Expr:
         shape = [int(size) for size in iota.shape if isinstance(size, int)]
         atoms = [a.size for a in block.axes]
         places = regroup(shape, atoms, [env[a.name] for a in block.axes])
-        return simplify(places[iota.axis], self.ranges)
+        return self._known_place(simplify(places[iota.axis], self.ranges))
 
     # -- reductions ------------------------------------------------------------------------------
 
@@ -311,7 +314,7 @@ class Emitter:
             inner = dict(zip((a.name for a in producer.out_axes), places, strict=True))
             value = self._filled(self.value(producer, inner, every), own, access.fill)
         else:
-            value = self._read(access, places, own, every, () if place is None else (place,))
+            value = self._read(access, places, own, every)
         return value if access.widen is None else self.body.cast(value, access.widen)
 
     def _read(
@@ -320,14 +323,25 @@ class Emitter:
         places: Index,
         own: tuple[Guard, ...],
         every: tuple[Guard, ...],
-        selected: tuple[Place, ...] = (),
     ) -> str:
         source = self.view.sources[access.tensor]
         dtype = source.tensor.dtype
         fill: Scalar | None = access.fill if own else _zero(dtype)
         index = tuple(simplify(expr, self.ranges) for expr in source.index(places))
-        name = source.tensor.name
+        name, used = source.tensor.name, (*index, *(guard.expr for guard in every))
+        selected = [self.selected[n] for n in self._selected_in(used)]
         return self.body.read(name, dtype, index, every, fill if every else None, selected)
+
+    def _selected_in(self, exprs: Iterable[Expr]) -> list[str]:
+        """The places of gathers that expressions use."""
+        names = frozenset[str]().union(*(params_of(expr) for expr in exprs))
+        return sorted(name for name in names if name in self.selected)
+
+    def _known_place(self, expr: Expr) -> Expr:
+        """An expression that must not depend on data, because it becomes a number of its own."""
+        if self._selected_in((expr,)):
+            raise Stop("its place would be one that data names")
+        return expr
 
     def _filled(self, value: str, own: tuple[Guard, ...], fill: Scalar | None) -> str:
         if not own:
@@ -340,7 +354,7 @@ class Emitter:
     def _predicate(self, guards: Sequence[Guard]) -> str:
         parts = []
         for guard in guards:
-            low, high = bounds(guard.expr, self.ranges)
+            low, high = bounds(self._known_place(guard.expr), self.ranges)
             dtype = SI32 if max(-low, high) < 1 << 31 else SI64
             number = self.body.index(guard.expr, dtype)
             if low < 0:

@@ -90,14 +90,18 @@ class Fusion:
             self.notes.append(f"{name} is stored: {why}")
 
     def _surely(self, name: str) -> bool:
-        """Whether inlining needs no estimate: an elementwise block that one small kernel reads,
-        element by element, and that itself reads nothing out of place."""
+        """Whether inlining needs no estimate: a number, or an elementwise block that one small
+        kernel reads, element by element, and that itself reads nothing out of place."""
         block = self.view.blocks[name]
+        if block.fn == "const":
+            return True
         users = self.roots_using(name)
         if block.kind is not BlockKind.EWISE or len(users) != 1:
             return False
         inside = [*users, *self.closure(users)]
-        if len(inside) >= SMALL or not all(_in_place(a) for a in block.accesses):
+        # The table of a gather is read out of place wherever the gather is computed.
+        reads = block.accesses[:1] if block.selected else block.accesses
+        if len(inside) >= SMALL or not all(_in_place(a) for a in reads):
             return False
         points = math.prod(block.shape)
         return all(

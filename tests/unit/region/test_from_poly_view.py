@@ -29,6 +29,7 @@ from weft.tiny import build, text
 from weft.tiny.from_ptir import lower_program
 from weft.tiny.ir import (
     Binary,
+    Check,
     DynamicUpdate,
     Expand,
     Fn,
@@ -37,6 +38,7 @@ from weft.tiny.ir import (
     Pad,
     ReduceFn,
     Reshape,
+    Rule,
     Unary,
     Value,
 )
@@ -273,9 +275,10 @@ def test_padding_of_a_computed_value_is_a_select() -> None:
     agrees(found)
 
 
-def test_a_division_of_integers_is_not_computed_beyond_its_tensor() -> None:
+def test_a_check_is_not_made_beyond_its_tensor() -> None:
     x, y = inputs((5,), (5,), dtype=SI32)
-    padded = Pad(Binary(Fn.DIV, x, y), (1,), (1,), build.const(0, SI32))
+    divisor = Check(y, Rule.NONZERO, "IntegerDivideByZero")
+    padded = Pad(Binary(Fn.DIV, x, divisor), (1,), (1,), build.const(0, SI32))
     found = lowered(graph_of((x, y), y=build.binary(Fn.ADD, padded, 1)))
     assert patterns(found.module) == ["map", "map"]
     ones = {name: np.arange(1, 6, dtype=np.int32) for name in ("x0", "x1")}

@@ -25,6 +25,14 @@ from weft.ops.functional.activation import (
     swiglu,
 )
 from weft.ops.functional.attention import attention, update_cache
+from weft.ops.functional.convolution import (
+    conv1d,
+    conv2d,
+    conv3d,
+    conv_transpose1d,
+    conv_transpose2d,
+    conv_transpose3d,
+)
 from weft.ops.functional.embedding import (
     embedding,
     rotary_embedding,
@@ -66,6 +74,12 @@ __all__ = [
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "configure",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
     "cross_entropy",
     "dropout",
     "elu",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from weft.foundation.dims import UNKNOWN, Symbol
+from weft.foundation.dims import UNKNOWN, Shape, Symbol
+from weft.foundation.dtypes import DType
 from weft.foundation.errors import InternalError, UserError
 from weft.ops.graph.node import Form, Fragment, canonical
 from weft.ptir.builder import make_op
@@ -14,6 +15,8 @@ from weft.ptir.types import TensorType, TupleType, ValueType
 from weft.ptir.verify import check_type
 
 _FORMS: dict[Any, Form] = {}
+_CASTS: dict[tuple[int, DType], Form] = {}
+_BROADCASTS: dict[tuple[int, Shape], Form] = {}
 _ELEMENTS: dict[tuple[int, int], Form] = {}
 _derived_symbols = 0
 
@@ -43,6 +46,23 @@ def form(name: str, types: tuple[ValueType, ...], attrs: Mapping[str, Any]) -> F
     key = (name, *map(id, types), *[_distinct(item) for item in attrs.items()])
     found = _FORMS.get(key)
     return _FORMS.setdefault(key, _make(name, types, attrs)) if found is None else found
+
+
+def cast_form(kind: ValueType, dtype: DType) -> Form:
+    """The conversion of this type to a dtype."""
+    found = _CASTS.get((id(kind), dtype))
+    if found is None:
+        found = _CASTS[id(kind), dtype] = form("cast", (kind,), {"dtype": dtype})
+    return found
+
+
+def broadcast_form(kind: ValueType, shape: Shape) -> Form:
+    """The broadcast of this type to a shape."""
+    found = _BROADCASTS.get((id(kind), shape))
+    if found is None:
+        found = form("broadcast_to", (kind,), {"result_shape": shape})
+        _BROADCASTS[id(kind), shape] = found
+    return found
 
 
 def form_of(op: Op, types: tuple[ValueType, ...], fragments: tuple[Fragment, ...] = ()) -> Form:

@@ -1,4 +1,5 @@
-"""Passes over PTIR: simplify, fold, merge, drop, and move what depends on parameters alone.
+"""Passes over PTIR: simplify, fold, merge, drop, move what depends on parameters alone, and keep
+less between forward and backward.
 
 `optimise` runs the list `PASSES`. A pass takes a verified program and a log and gives a program
 that verifies and computes the same; it respects hints, lines and random streams (see `edit`).
@@ -11,6 +12,7 @@ from weft.ptir.passes.fold import fold
 from weft.ptir.passes.hoist import Hoisted, hoist
 from weft.ptir.passes.log import Fired, Note, PassLog
 from weft.ptir.passes.pipeline import PASSES, Pass, optimise
+from weft.ptir.passes.recompute import kept_bytes, recompute
 from weft.ptir.passes.rewrite import Match, New, Rule, rewrite
 
 __all__ = [
@@ -29,6 +31,8 @@ __all__ = [
     "dce",
     "fold",
     "hoist",
+    "kept_bytes",
     "optimise",
+    "recompute",
     "rewrite",
 ]

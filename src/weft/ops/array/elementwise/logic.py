@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from weft.foundation.dtypes import I1
-from weft.ops.arithmetic import TensorLike, as_tensor, binary, cast_form, comparison, unary
+from weft.ops.arithmetic import TensorLike, as_tensor, binary, comparison, unary
 from weft.ops.array.operands import given, taken
 from weft.ops.calls import public
 from weft.ops.graph.context import arena_for
+from weft.ops.graph.forms import cast_form
 from weft.ops.lines import user_line
 from weft.ops.numbers import is_number
 from weft.ops.tensor import Tensor, tensor_method

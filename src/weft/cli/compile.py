@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -57,20 +58,22 @@ def compile_command(
     chosen = target_named(target)
     overrides = {from_[0]: read_bytes(from_[1]).decode()} if from_ else {}
     signature = make_signature(program, _positions(params), _positions(state))
-    compilation = Compilation(program, chosen, signature, overrides)
     if to is None:
         executable = compile_program(
             program, chosen, params=_positions(params), state=_positions(state), overrides=overrides
         )
-        compilation = next(iter(executable.clusters.values())).compilation
+        (cluster,) = executable.clusters.values()
         print(f"{printable(str(file))}: {executable.explain()}")
         if verbose:
             print("\n".join(executable.report()))
-    else:
-        run_pipeline(compilation, to)
-        print(f"{printable(str(file))}: {', '.join(compilation.values)}")
+            _print_times(cluster.times, cluster.compilation)
+        if dump:
+            _write(cluster.compilation, dump, out or Path())
+        return
+    compilation = run_pipeline(Compilation(program, chosen, signature, overrides), to)
+    print(f"{printable(str(file))}: {', '.join(compilation.values)}")
     if verbose:
-        _print_stages(compilation)
+        _print_times(compilation.seconds, compilation)
     if dump:
         _write(compilation, dump, out or Path())
 
@@ -82,11 +85,11 @@ def _positions(text: str) -> list[int]:
         raise UserError(f"{text!r} is not a list of input positions such as 0,2") from None
 
 
-def _print_stages(compilation: Compilation) -> None:
+def _print_times(times: Mapping[str, float], compilation: Compilation) -> None:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("stage", no_wrap=True)
     table.add_column("ms", justify="right")
-    for name, seconds in compilation.seconds.items():
+    for name, seconds in times.items():
         table.add_row(name, f"{1e3 * seconds:.1f}")
     print_table(table)
     for line in str(compilation.log).splitlines():

@@ -6,12 +6,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
 from weft.foundation.errors import SpecViolation
-from weft.memory.ir import BufferMap, MemRef
+from weft.memory.ir import BufferMap, Copy, MemRef
 from weft.plan.ir import Plan
 from weft.region.ir import Kernel, Module, Pattern, Tensor
 from weft.region.structure import structure_key
@@ -26,7 +26,8 @@ from weft.runtime.artifact import (
     TensorSpec,
 )
 
-OpaqueRunner = Callable[[object, Sequence[NDArray[Any]], int], Sequence[NDArray[Any]]]
+HostCalls: TypeAlias = Callable[[object, Mapping[int, tuple[int, ...]]], str]
+"""An op that the host carries out, and which results are wanted in which shapes, in words."""
 Launcher = Callable[[Kernel], tuple[int, Sequence[str]]]
 """The number of a kernel's code, and its tensors in the order of the code's parameters."""
 
@@ -49,19 +50,21 @@ def make_artifact(
     kernels: Sequence[KernelCode],
     launch: Launcher,
     constants: Mapping[str, NDArray[Any]],
-    run_opaque: OpaqueRunner,
+    host_call: HostCalls,
 ) -> Artifact:
     """The steps of a module over compiled kernels."""
     table = _Slots(module, buffer_map)
+    copies: dict[str, list[Copy]] = {}
+    for copy in buffer_map.copies:
+        copies.setdefault(copy.before, []).append(copy)
     steps: list[Step] = []
     for kernel in module.kernels:
         steps += [
             CopyBuffer(table.slot(c.source), table.slot(c.target), c.bytes, f"copy {c.source}")
-            for c in buffer_map.copies
-            if c.before == kernel.name
+            for c in copies.get(kernel.name, ())
         ]
         if kernel.pattern is Pattern.OPAQUE:
-            steps.append(_host_call(kernel, module, table, run_opaque))
+            steps.append(_host_call(kernel, module, table, host_call))
         else:
             number, names = launch(kernel)
             args = tuple(table.slot(name) for name in names)
@@ -99,23 +102,20 @@ class _Slots:
         return self._numbers[made]
 
 
-def _host_call(kernel: Kernel, module: Module, table: _Slots, run_opaque: OpaqueRunner) -> HostCall:
+def _host_call(kernel: Kernel, module: Module, table: _Slots, words: HostCalls) -> HostCall:
     call = kernel.opaque
     if call is None:
         raise SpecViolation("OpaqueKernel", f"kernel {kernel.name} says nothing to call")
     pairs = zip(call.results, kernel.outputs, strict=True)
     results = {number: module.tensors[o.tensor] for number, o in pairs if number >= 0}
-
-    def function(arrays: Sequence[NDArray[Any]], seed: int) -> list[NDArray[Any]]:
-        found = run_opaque(call.op, arrays, seed)
-        return [found[number].reshape(tensor.shape) for number, tensor in results.items()]
+    shapes = {number: tensor.shape for number, tensor in results.items()}
 
     def place(name: str) -> tuple[int, TensorSpec]:
         return table.slot(name), _spec(module.tensors[name])
 
     inputs = tuple(place(name) for name in call.inputs)
     outputs = tuple(place(tensor.name) for tensor in results.values())
-    return HostCall(function, inputs, outputs, kernel.name)
+    return HostCall(words(call.op, shapes), inputs, outputs, kernel.name)
 
 
 def _spec(tensor: Tensor) -> TensorSpec:

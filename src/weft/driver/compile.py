@@ -1,7 +1,9 @@
 """`weft.compile`: a program through the whole pipeline, as something that runs.
 
 A program without dynamic dims is compiled at once. One with dynamic dims is compiled again for
-every set of sizes it meets (a shape cluster); `explain` says which, when and why.
+every set of sizes it meets (a shape cluster); `explain` says which, when and why. What was compiled
+before, in whatever process, is linked; the pipeline then runs only if somebody asks what a stage
+made.
 """
 
 from __future__ import annotations
@@ -13,18 +15,16 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from weft.driver import kept
 from weft.driver.compilation import Compilation
-from weft.driver.generators import Built, generator_for
+from weft.driver.generators import Built, generator_for, pipeline
 from weft.driver.inputs import ReadyInputs, Shapes, check_array, check_inputs, in_one_piece
-from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import Role, Signature, make_signature
 from weft.foundation.errors import UserError
-from weft.memory.from_region import report as memory_report
 from weft.ptir.ir import Program
 from weft.ptir.specialise import bind_shapes, is_static, specialise
 from weft.ptir.types import TensorType, leaves
 from weft.ptir.verify import verify
-from weft.region.ir import Pattern
 from weft.target.known import target_named
 from weft.target.target import Target
 
@@ -36,10 +36,23 @@ class Cluster:
     """One compiled version of a program: the sizes it is for, and everything made on the way."""
 
     sizes: dict[str, int]
-    compilation: Compilation
+    started: Compilation
+    """The compilation, which has gone through no stage yet where the program came from disk."""
     built: Built
-    seconds: float
+    times: dict[str, float]
+    """What took how many seconds."""
     reason: str
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.times.values())
+
+    @property
+    def compilation(self) -> Compilation:
+        """What every stage made."""
+        if not self.started.values:
+            pipeline().run_pipeline(self.started)
+        return self.started
 
     def describe(self) -> str:
         """A line for `explain`."""
@@ -52,19 +65,17 @@ class Cluster:
 
     def report(self) -> list[str]:
         """Kernels, what was worked out for them, buffers and copies, in sentences."""
-        module, built = self.compilation["region"], self.built
+        built = self.built
         alike: dict[str, list[str]] = {}
         for name, symbol in built.symbols.items():
             alike.setdefault(symbol, []).append(name)
-        hosts = [k.name for k in module.kernels if k.pattern is Pattern.OPAQUE]
         lines = [
             f"{len(built.symbols)} kernels, {len(alike)} of them distinct; "
             f"{built.compiled} compiled, {built.reused} from the cache"
         ]
         lines += str(self.compilation.tally).splitlines()
         lines += [_named(names) for names in alike.values()]
-        lines += [f"{name} runs on the host: no kernel expresses it" for name in hosts]
-        return [*lines, *memory_report(module, self.compilation["memory"]), *built.notes]
+        return [*lines, *pipeline().report(self.compilation), *built.notes]
 
 
 def _named(names: Sequence[str]) -> str:
@@ -187,14 +198,37 @@ class Executable:
         return self.clusters[key]
 
     def _compile(self, sizes: dict[str, int], reason: str) -> Cluster:
-        started = time.perf_counter()
+        watch = _Stopwatch()
         concrete = specialise(self.source, sizes)
         compilation = Compilation(concrete, self.target, self.signature, self.overrides)
-        run_pipeline(compilation)
-        generated = time.perf_counter()
-        built = generator_for(self.target).build(compilation, self.signature, self.state)
-        compilation.seconds["machine code"] = time.perf_counter() - generated
-        return Cluster(sizes, compilation, built, time.perf_counter() - started, reason)
+        key = None
+        if not self.overrides:
+            key = kept.key_of(concrete, self.target, self.signature)
+        built = kept.load(key, self.signature, self.state)
+        watch.note("disk")
+        if built is None:
+            pipeline().run_pipeline(compilation)
+            watch.note("loading", less=compilation.seconds)
+            built = generator_for(self.target).build(compilation, self.signature, self.state)
+            watch.note("machine code")
+            kept.save(key, built)
+        return Cluster(sizes, compilation, built, watch.times, reason)
+
+
+class _Stopwatch:
+    """Notes how long things took, one after the other."""
+
+    def __init__(self) -> None:
+        self.times: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def note(self, what: str, less: Mapping[str, float] | None = None) -> None:
+        """The time since the last note, parts of which may have been measured already."""
+        parts = less or {}
+        now = time.perf_counter()
+        self.times[what] = now - self._last - sum(parts.values())
+        self.times.update(parts)
+        self._last = now
 
 
 class Bound:

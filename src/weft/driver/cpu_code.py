@@ -13,7 +13,7 @@ from weft.codegen.cpu import ir
 from weft.codegen.cpu.compile import accepts, lower
 from weft.codegen.cpu.domain import prove
 from weft.codegen.cpu.llvm import emit_module
-from weft.driver.artifacts import OpaqueRunner, kernel_key, make_artifact
+from weft.driver.artifacts import HostCalls, kernel_key, make_artifact
 from weft.driver.sources import LLVM
 from weft.foundation.errors import Finding, SpecViolation, Unimplemented
 from weft.memory.ir import BufferMap
@@ -110,7 +110,7 @@ def build_artifact(
     objects: Mapping[str, bytes],
     target: Target,
     constants: Mapping[str, NDArray[Any]],
-    run_opaque: OpaqueRunner,
+    host_call: HostCalls,
 ) -> Artifact:
     """The steps over compiled kernels."""
     small = {
@@ -128,4 +128,4 @@ def build_artifact(
     def launch(kernel: Kernel) -> tuple[int, tuple[str, ...]]:
         return numbers[code.symbols[kernel.name]], buffers(kernel)
 
-    return make_artifact("cpu", module, buffer_map, kernels, launch, constants, run_opaque)
+    return make_artifact("cpu", module, buffer_map, kernels, launch, constants, host_call)

@@ -11,7 +11,7 @@ from weft.codegen.cpu import text
 from weft.driver import cpu_code
 from weft.driver.compilation import Compilation, Stage, unchecked
 from weft.driver.generators import Built, Generator
-from weft.driver.opaque import run_opaque
+from weft.driver.opaque import host_call, host_function
 from weft.driver.signature import Signature
 from weft.driver.sources import LLVM
 from weft.memory.ir import BufferMap
@@ -38,11 +38,11 @@ def _build(compilation: Compilation, signature: Signature, state: Sequence[Array
         objects.objects,
         compilation.target,
         compilation["tiny"].constants,
-        run_opaque,
+        host_call,
     )
-    program = executor.Program(artifact, state, signature.given_params)
+    program = executor.Program(artifact, state, signature.given_params, host_function)
     symbols = compilation["cpu"].symbols
-    return Built(program, symbols, objects.compiled, objects.reused)
+    return Built(program, artifact, symbols, objects.compiled, objects.reused)
 
 
 def _new_state(kind: TensorType) -> Array:

@@ -1,6 +1,8 @@
 """Code generators: the last stages of the pipeline, one list for each kind of target, and how what
-they made comes to run. This is the one place that loads a generator, and it loads only the one
-asked for: a program for the CPU needs no CUDA printer.
+they made comes to run.
+
+This is the one place that loads the pipeline and a generator, when something has to be compiled: a
+program for the CPU needs no CUDA printer, and one that is kept on disk needs no stage at all.
 """
 
 from __future__ import annotations
@@ -8,20 +10,24 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from numpy.typing import NDArray
 
 from weft.driver.compilation import Compilation, Stage
 from weft.driver.signature import Signature
 from weft.foundation.errors import UserError
-from weft.memory.ir import BufferMap
-from weft.plan.ir import PlanSet
 from weft.ptir.types import TensorType
-from weft.region.ir import Module
+from weft.runtime.artifact import Artifact
 from weft.target.target import Kind, Target
 
+if TYPE_CHECKING:
+    from weft.memory.ir import BufferMap
+    from weft.plan.ir import PlanSet
+    from weft.region.ir import Module
+
 Array = NDArray[Any]
+_PIPELINE = "weft.driver.pipeline"
 _HOMES = {Kind.CPU: "weft.driver.cpu_generator", Kind.GPU: "weft.driver.gpu_generator"}
 
 
@@ -51,6 +57,7 @@ class Built:
     """A program that runs, what of it was compiled now, and what there is to say about it."""
 
     program: Runner
+    artifact: Artifact
     symbols: Mapping[str, str]
     """Kernel name to the symbol of its code; equal kernels share one."""
     compiled: int
@@ -70,6 +77,23 @@ class Generator:
     """Machine code and a runner, after all stages."""
     new_state: Callable[[TensorType], Array]
     """A state of zeros, aligned, at an address that stays: where the machine reaches it."""
+
+
+class Pipeline(Protocol):
+    """The module that has the list of stages."""
+
+    def run_pipeline(self, compilation: Compilation, until: str | None = None) -> Compilation:
+        """Run the stages, up to and including `until`."""
+        ...
+
+    def report(self, compilation: Compilation) -> list[str]:
+        """What there is to say about the kernels and the memory of a compilation."""
+        ...
+
+
+def pipeline() -> Pipeline:
+    """The stages of the compiler."""
+    return cast(Pipeline, importlib.import_module(_PIPELINE))
 
 
 def generator_for(target: Target) -> Generator:

@@ -18,7 +18,7 @@ from weft.codegen.gpu.module import GpuModule, Launch
 from weft.codegen.gpu.print import cuda
 from weft.codegen.gpu.templates import accepts, build
 from weft.codegen.gpu.verify import verify
-from weft.driver.artifacts import OpaqueRunner, kernel_key, make_artifact
+from weft.driver.artifacts import HostCalls, kernel_key, make_artifact
 from weft.foundation.errors import SpecViolation, Unimplemented
 from weft.memory.ir import BufferMap, MemRef
 from weft.plan.ir import PlanSet
@@ -150,7 +150,7 @@ def build_artifact(
     code: GpuModule,
     cubins: Cubins,
     constants: Mapping[str, NDArray[Any]],
-    run_opaque: OpaqueRunner,
+    host_call: HostCalls,
 ) -> Artifact:
     """The steps over compiled kernels."""
     kernels = [
@@ -162,7 +162,7 @@ def build_artifact(
         made, names = code.launches[kernel.name], buffers(kernel)
         return numbers[made.symbol], [names[place] for place in made.tensors]
 
-    return make_artifact(cubins.arch, module, buffer_map, kernels, launch, constants, run_opaque)
+    return make_artifact(cubins.arch, module, buffer_map, kernels, launch, constants, host_call)
 
 
 def resource_report(code: GpuModule, cubins: Cubins) -> list[str]:

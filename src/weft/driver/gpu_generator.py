@@ -11,7 +11,7 @@ from weft.codegen.gpu import text, text_parser
 from weft.driver import gpu_code
 from weft.driver.compilation import Compilation, Stage
 from weft.driver.generators import Built, Generator
-from weft.driver.opaque import run_opaque
+from weft.driver.opaque import host_call
 from weft.driver.plans import choose_plans
 from weft.driver.signature import Signature
 from weft.driver.sources import CUDA
@@ -32,12 +32,12 @@ def _build(compilation: Compilation, signature: Signature, state: Sequence[Array
         code,
         cubins,
         compilation["tiny"].constants,
-        run_opaque,
+        host_call,
     )
     program = cuda_program.Program(artifact, state, signature.given_params)
     notes = [*compilation["plan"].notes, *gpu_code.resource_report(code, cubins)]
     symbols = {name: launch.symbol for name, launch in code.launches.items()}
-    return Built(program, symbols, cubins.compiled, cubins.reused, notes)
+    return Built(program, artifact, symbols, cubins.compiled, cubins.reused, notes)
 
 
 def _cubins(compilation: Compilation, arch: str) -> gpu_code.Cubins:

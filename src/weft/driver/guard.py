@@ -65,7 +65,8 @@ class GuardedBackend:
         with blaming(self._what, "read_storage"):
             array = self._inner.read_storage(storage, kind)
         if not isinstance(array, np.ndarray):
-            raise PluginFault(self._what, f"read {described(array)} instead of an array")
+            hint = " (numpy.asarray makes one of a scalar)" if isinstance(array, np.generic) else ""
+            raise PluginFault(self._what, f"read {described(array)} instead of an array{hint}")
         if array.dtype != kind.dtype.numpy or array.shape != kind.static_shape:
             found = f"{array.dtype}{list(array.shape)}"
             raise PluginFault(self._what, f"gives an array of {found} for {kind}")

@@ -6,7 +6,8 @@ text, and the host runs it by its reference meaning.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from weft.foundation.errors import InternalError, Unimplemented
 from weft.ptir.op import EvalContext, Op, RegionSignature, Value
 from weft.ptir.text import parse_op, print_op
 from weft.ptir.types import Symbol, TensorType
+from weft.runtime.artifact import HostFunction
 
 Array = NDArray[Any]
 
@@ -61,6 +63,23 @@ def run_opaque(op: object, arrays: Sequence[Array], seed: int = 0) -> list[Array
     with np.errstate(all="ignore"):
         result = op.evaluate(EvalContext(output, seed, lambda stream: 0), *arrays)
     return _flat(result)
+
+
+def host_call(op: object, shapes: Mapping[int, tuple[int, ...]]) -> str:
+    """An op, and which results are wanted in which shapes, as the text of a host call."""
+    return json.dumps([encode_op(op), list(shapes.items())])
+
+
+def host_function(call: str) -> HostFunction:
+    """What a host call does."""
+    text, wanted = json.loads(call)
+    op = decode_op(text)
+
+    def function(arrays: Sequence[Array], seed: int) -> list[Array]:
+        found = run_opaque(op, arrays, seed)
+        return [found[number].reshape(shape) for number, shape in wanted]
+
+    return function
 
 
 def _flat(value: Value) -> list[Array]:

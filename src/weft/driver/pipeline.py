@@ -23,6 +23,7 @@ from weft.indexbook.from_tiny import build_book
 from weft.memory import text as memory_text
 from weft.memory import verify as memory_verify
 from weft.memory.from_region import assign_buffers
+from weft.memory.from_region import report as memory_report
 from weft.plan import text as plan_text
 from weft.plan import verify as plan_verify
 from weft.plan.from_region import check_plans
@@ -36,6 +37,7 @@ from weft.ptir.verify import verify as verify_program
 from weft.region import text as region_text
 from weft.region import verify as region_verify
 from weft.region.from_poly_view import lower_scop
+from weft.region.ir import Pattern
 from weft.region.prove import holds
 from weft.target.target import Target
 from weft.tiny import text as tiny_text
@@ -136,6 +138,14 @@ def run_pipeline(compilation: Compilation, until: str | None = None) -> Compilat
         if stage.name == until:
             break
     return compilation
+
+
+def report(compilation: Compilation) -> list[str]:
+    """Which kernels the host carries out, and what is copied where, in sentences."""
+    module = compilation["region"]
+    hosts = [kernel.name for kernel in module.kernels if kernel.pattern is Pattern.OPAQUE]
+    lines = [f"{name} runs on the host: no kernel expresses it" for name in hosts]
+    return [*lines, *memory_report(module, compilation["memory"])]
 
 
 def _enter(stage: Stage, compilation: Compilation) -> None:

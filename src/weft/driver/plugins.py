@@ -11,18 +11,24 @@ Weft's becomes a `PluginFault` that says whose fault it is.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from traceback import walk_tb
 from typing import Any, Generic, TypeVar
 
 from weft.foundation.errors import PluginFault, UserError, WeftError, WeftWarning, clipped
 
 Plugin = TypeVar("Plugin")
 LONGEST_REPR = 60
+_OWN_PACKAGE = __name__.partition(".")[0]
+_PLACE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+"""`package.module:OBJECT`."""
 
 
 @dataclass
@@ -67,8 +73,7 @@ class Registry(Generic[Plugin]):
         entries = list(entry_points(group=self.group, name=name))
         if entries:
             return self._announced(name, entries)
-        module, colon, value = name.partition(":")
-        if colon and module and value:
+        if _PLACE.fullmatch(name):
             return self._loaded(EntryPoint(name, name, self.group), f"the {self.noun} {name!r}")
         known = ", ".join(self.names())
         raise UserError(
@@ -168,12 +173,25 @@ def blaming(plugin: str, member: str) -> Iterator[None]:
     except (WeftError, MemoryError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        raise PluginFault(plugin, f"failed in {member} with {_told(error)}") from error
+        place = _place(error)
+        raise PluginFault(plugin, f"failed in {member} with {_told(error)}{place}") from error
 
 
 def identified(plugin: Any, noun: str) -> str:
     """A plug-in and where it comes from: `the backend 'toy' (weft_example.backend)`."""
     return f"the {noun} {plugin.name!r} ({type(plugin).__module__})"
+
+
+def _place(error: BaseException) -> str:
+    """` (file:line)` of the innermost place in the package that Weft called; empty where it never
+    got that far."""
+    lines = [
+        (str(frame.f_globals.get("__name__")).partition(".")[0], frame.f_code.co_filename, number)
+        for frame, number in walk_tb(error.__traceback__)
+    ]
+    package = next((name for name, _, _ in lines if name != _OWN_PACKAGE), None)
+    places = [f" ({Path(file).name}:{line})" for name, file, line in lines if name == package]
+    return places[-1] if places else ""
 
 
 def _told(error: BaseException) -> str:

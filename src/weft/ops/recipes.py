@@ -102,7 +102,7 @@ def recorded(
     """A public function on tensors from a capture on handles. Its parameters that are annotated
     `Handle` are tensors, all others part of the recipe's name. An error names the function and the
     user's line."""
-    name = function.__name__
+    name = function.__name__.strip("_")
     count = list(inspect.get_annotations(function).values()).count("Handle")
     count -= inspect.get_annotations(function).get("return") == "Handle"
 
@@ -120,6 +120,7 @@ def recorded(
                 return call(*operands, *_hashable(params), **_hashable(kwargs))
             arena = arena_for(nodes[0])
             if recipe is None:
+                _hashable((params, kwargs))
                 recipe = _remember(key, _written(arena, nodes, function, params, kwargs))
             return _shown(recipe, recipe.follow(arena, nodes, line), operands)
         except (SpecViolation, UserError) as error:
@@ -130,15 +131,16 @@ def recorded(
 
 
 def _hashable(value: Any) -> Any:
-    """Parameters with tuples in place of lists."""
+    """Parameters with tuples in place of lists, and no tensors: their elements may change."""
     if isinstance(value, dict):
         return {key: _hashable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return tuple(_hashable(item) for item in value)
-    try:
-        hash(value)
-    except TypeError:
-        raise UserError(f"a {type(value).__name__} cannot be a parameter here") from None
+    if isinstance(value, Tensor) or not isinstance(value, Hashable):
+        raise UserError(
+            f"a {type(value).__name__} is given where a Python value is wanted; a tensor with one "
+            "element has .item()"
+        )
     return value
 
 

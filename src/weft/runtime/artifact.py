@@ -1,7 +1,7 @@
 """What code generation hands to the runtime: plain records, no IR.
 
     Artifact = buffers, kernels (machine code by symbol), steps, inputs, outputs
-    Step     = Launch(kernel, buffers) | CopyBuffer | HostCall(function, buffers)
+    Step     = Launch(kernel, buffers) | CopyBuffer | HostCall(call, buffers)
              | Enter | Jump | JumpUnless | Reset | Leave | Again
 
 A launch names its buffers by number; the numbers index the parameter block, a table of pointers
@@ -157,9 +157,10 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class HostCall:
-    """Run a function of the host on whole tensors; it ends a native segment."""
+    """Let the host carry something out on whole tensors; it ends a native segment. `call` says
+    what, in words that whoever runs the program understands."""
 
-    function: HostFunction = field(repr=False)
+    call: str
     inputs: tuple[tuple[int, TensorSpec], ...]
     outputs: tuple[tuple[int, TensorSpec], ...]
     label: str
@@ -167,6 +168,8 @@ class HostCall:
 
 HostFunction: TypeAlias = Callable[[Sequence[Any], int], Sequence[Any]]
 """Arrays and the run's seed to arrays."""
+Host: TypeAlias = Callable[[str], HostFunction]
+"""What understands the calls of a program."""
 Control: TypeAlias = Enter | Jump | JumpUnless | Reset | Leave | Again
 Step: TypeAlias = Launch | CopyBuffer | HostCall | Control
 

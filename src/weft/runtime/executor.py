@@ -31,7 +31,9 @@ from weft.runtime.artifact import (
     BufferSlot,
     CopyBuffer,
     Enter,
+    Host,
     HostCall,
+    HostFunction,
     Jump,
     JumpUnless,
     Launch,
@@ -187,15 +189,21 @@ class _Workspace:
 
 class Program:
     """A compiled program, linked and ready. `params` are the positions, among the inputs, of those
-    that stay the same in many runs."""
+    that stay the same in many runs; `host` carries out what no kernel does."""
 
     def __init__(
         self,
         artifact: Artifact,
         state: Sequence[Array] = (),
         params: frozenset[int] = frozenset(),
+        host: Host | None = None,
     ) -> None:
         self.artifact = artifact
+        self._functions = {
+            step.call: _understood(step, host)
+            for step in artifact.steps
+            if isinstance(step, HostCall)
+        }
         objects = {kernel.symbol: kernel.code for kernel in artifact.kernels}
         self._library = Library(list(objects.values()), list(objects)) if objects else None
         self.addresses = [
@@ -397,9 +405,15 @@ class Program:
             slot = self.artifact.buffers[number]
             return _tensor_at(self.address(slot, workspace, inputs, outputs), spec)
 
-        results = call.function([tensor(*argument) for argument in call.inputs], seed)
+        results = self._functions[call.call]([tensor(*argument) for argument in call.inputs], seed)
         for result, place in zip(results, call.outputs, strict=True):
             tensor(*place)[...] = result
+
+
+def _understood(step: HostCall, host: Host | None) -> HostFunction:
+    if host is None:
+        raise InternalError(f"the step {step.label} is for the host, and there is none")
+    return host(step.call)
 
 
 def _runs_alone(artifact: Artifact, step: Step) -> bool:

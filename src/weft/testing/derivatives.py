@@ -59,7 +59,7 @@ def derivative_errors(
     for made in (adjoint, tangent):
         verify(made)
     if order > 1:
-        seeds = _directions(source, _like_results(program, arrays, seed))
+        seeds = directions(source, _like_results(program, arrays, seed))
         everything = [*chosen, *range(len(arrays), len(arrays) + len(seeds))]
         return derivative_errors(
             adjoint, [*arrays, *seeds], everything, order=order - 1, seed=seed, step=step
@@ -82,16 +82,16 @@ def _along(
     step: float,
 ) -> DerivativeErrors:
     """The errors along one random direction, seen from one random cotangent."""
-    seeds = _directions(source, _like_results(program, arrays, seed))
-    direction = _directions(source, [arrays[i] for i in chosen])
+    seeds = directions(source, _like_results(program, arrays, seed))
+    direction = directions(source, [arrays[i] for i in chosen])
 
     def moved(distance: float) -> float:
         inputs = list(arrays)
         for index, part in zip(chosen, direction, strict=True):
             inputs[index] = arrays[index] + distance * part
-        found = _smooth(run(program, inputs, backend="reference", seed=seed))
+        found = smooth_arrays(run(program, inputs, backend="reference", seed=seed))
         # The maximum of nothing is infinite, and stays so.
-        return _inner(seeds, [np.where(np.isfinite(array), array, 0) for array in found])
+        return inner(seeds, [np.where(np.isfinite(array), array, 0) for array in found])
 
     def difference(distance: float) -> float:
         return (moved(distance) - moved(-distance)) / (2 * distance)
@@ -101,7 +101,7 @@ def _along(
     ahead = run(tangent, [*arrays, *direction], backend="reference", seed=seed)[-len(seeds) :]
     scale = max(1.0, abs(exact))
     return DerivativeErrors(
-        _error(_inner(direction, back), exact, scale), _error(_inner(seeds, ahead), exact, scale)
+        _error(inner(direction, back), exact, scale), _error(inner(seeds, ahead), exact, scale)
     )
 
 
@@ -118,7 +118,8 @@ def _dtype(array: Array) -> DType:
     return as_dtype(array.dtype)
 
 
-def _smooth(arrays: Sequence[Array]) -> list[Array]:
+def smooth_arrays(arrays: Sequence[Array]) -> list[Array]:
+    """Those that have derivatives."""
     return [a for a in arrays if _dtype(a).is_float or _dtype(a).is_complex]
 
 
@@ -126,10 +127,11 @@ def _like_results(program: Program, arrays: Sequence[Array], seed: int) -> list[
     """Arrays of the types of the results that have derivatives."""
     if not any(True for kind in program.main.results for _ in leaves(kind)):
         raise UserError("the program has no results")
-    return _smooth(run(program, list(arrays), backend="reference", seed=seed))
+    return smooth_arrays(run(program, list(arrays), backend="reference", seed=seed))
 
 
-def _directions(source: np.random.Generator, likes: Sequence[Array]) -> list[Array]:
+def directions(source: np.random.Generator, likes: Sequence[Array]) -> list[Array]:
+    """Random arrays of the same types."""
     made = []
     for like in likes:
         parts = source.standard_normal((2, *like.shape))
@@ -138,6 +140,6 @@ def _directions(source: np.random.Generator, likes: Sequence[Array]) -> list[Arr
     return made
 
 
-def _inner(left: Sequence[Array], right: Sequence[Array]) -> float:
+def inner(left: Sequence[Array], right: Sequence[Array]) -> float:
     """The inner product of lists of arrays, complex numbers taken as pairs."""
     return sum(float(np.real(np.vdot(a, b))) for a, b in zip(left, right, strict=True) if a.size)

@@ -212,8 +212,9 @@ def test_a_backend_that_is_not_installed_is_named_by_its_module(site: Path) -> N
         ("plugin_loose:Plugin", "cannot be used: the class Plugin is not a backend: it is a class"),
         ("plugin_loose:", "there is no backend 'plugin_loose:'; the backends are reference, "),
         (":first", "there is no backend ':first'; the backends are reference, "),
-        ("plugin loose:first", "cannot be loaded: "),
-        ("..:x", "cannot be loaded: "),
+        ("plugin loose:first", "there is no backend 'plugin loose:first'; the backends are refer"),
+        ("plugin_loose.py/first:x", "there is no backend 'plugin_loose.py/first:x'; the backends "),
+        ("..:x", "there is no backend '..:x'; the backends are reference, "),
     ],
 )
 def test_a_wrong_place_is_a_sentence(site: Path, name: str, sentence: str) -> None:

@@ -14,7 +14,7 @@ from weft.codegen.gpu.assemble import kernel_code
 from weft.codegen.gpu.print import walk
 from weft.driver import gpu_code
 from weft.driver.compilation import Compilation
-from weft.driver.opaque import run_opaque
+from weft.driver.opaque import host_call
 from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
 from weft.foundation.errors import InternalError, SpecViolation, Unimplemented, UserError
@@ -166,7 +166,7 @@ def test_an_artifact_has_the_steps_in_order() -> None:
         module,
         cubins,
         compilation["tiny"].constants,
-        run_opaque,
+        host_call,
     )
     launches = [step for step in artifact.steps if isinstance(step, Launch)]
     assert [step.label for step in launches] == [k.name for k in compilation["region"].kernels]

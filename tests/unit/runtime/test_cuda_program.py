@@ -177,7 +177,7 @@ def test_dynamic_programs_have_one_graph_for_each_size(gpu: Machine) -> None:
 
 
 def test_host_calls_are_unimplemented() -> None:
-    call = HostCall(lambda arrays, seed: arrays, (), (), "sort0")
+    call = HostCall("sort", (), (), "sort0")
     artifact = Artifact("sm_90a", (), (), (call,), (), (), (), 0)
     with pytest.raises(Unimplemented, match="sort0: the cuda backend cannot run host calls yet"):
         DeviceProgram(artifact)

@@ -8,7 +8,8 @@ from weft.foundation.dims import Dim
 from weft.foundation.errors import SpecViolation
 from weft.ops.arithmetic import as_tensor, listed, matched
 from weft.ops.graph.context import arena_for
-from weft.ops.lines import user_line
+from weft.ops.lines import Line, user_line
+from weft.ops.promotion import promoted
 from weft.ops.session import Handle, Session
 from weft.ops.tensor import Tensor
 
@@ -19,14 +20,6 @@ def taken(x: Any) -> Handle:
     return Handle(Session(arena_for(tensor._node), user_line()), tensor._node)
 
 
-def paired(x1: Any, x2: Any, floating: bool = False) -> tuple[Handle, Handle]:
-    """Two operands in their common dtype and shape, as handles of one session."""
-    line = user_line()
-    left, right = matched(x1, x2, line, floating)
-    session = Session(arena_for(left), line)
-    return Handle(session, left), Handle(session, right)
-
-
 def given(handle: Handle, *sources: Any) -> Tensor:
     """A handle as a tensor; it wants gradients where a source does and fractions exist."""
     dtype = handle.dtype
@@ -34,6 +27,19 @@ def given(handle: Handle, *sources: Any) -> Tensor:
         return Tensor(handle.node)
     wanted = [isinstance(source, Tensor) and source.requires_grad for source in sources]
     return Tensor(handle.node, True in wanted)
+
+
+def paired(x1: Any, x2: Any, line: Line | None) -> tuple[Tensor, Tensor]:
+    """Two operands in their common dtype and shape; each keeps what it wants of gradients."""
+    nodes = matched(x1, x2, line)
+    wanted = [isinstance(source, Tensor) and source.requires_grad for source in (x1, x2)]
+    return Tensor(nodes[0], wanted[0]), Tensor(nodes[1], wanted[1])
+
+
+def in_common_dtype(x: Handle, y: Handle) -> tuple[Handle, Handle]:
+    """Two handles in the dtype they have in common, their shapes as they are."""
+    dtype = promoted(x.dtype, y.dtype)
+    return x.cast(dtype), y.cast(dtype)
 
 
 def known(dim: Dim, what: str) -> int:

@@ -5,31 +5,25 @@ from __future__ import annotations
 
 from weft.foundation.axes import normalise_axis
 from weft.foundation.dtypes import SI64
-from weft.ops.array.operands import given, taken
-from weft.ops.calls import public
-from weft.ops.tensor import Tensor, tensor_method
+from weft.ops.recipes import recorded
+from weft.ops.session import Handle
+from weft.ops.tensor import tensor_method
 
 __all__ = ["argsort", "sort"]
 
 
 @tensor_method
-@public
+@recorded
 def argsort(
-    x: Tensor, /, *, axis: int = -1, descending: bool = False, stable: bool = True
-) -> Tensor:
+    x: Handle, /, *, axis: int = -1, descending: bool = False, stable: bool = True
+) -> Handle:
     """The positions that sort the elements along an axis; always stable."""
-    value = taken(x)
-    at = normalise_axis(axis, value.rank)
-    found = value.session.emit(
-        "argsort", value, axis=at, descending=bool(descending), output_dtype=SI64
-    )
-    return given(found)
+    at = normalise_axis(axis, x.rank)
+    return x.argsort(axis=at, descending=bool(descending), output_dtype=SI64)
 
 
 @tensor_method
-@public
-def sort(x: Tensor, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
+@recorded
+def sort(x: Handle, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Handle:
     """The elements along an axis in order; always stable."""
-    value = taken(x)
-    at = normalise_axis(axis, value.rank)
-    return given(value.session.emit("sort", value, axis=at, descending=bool(descending)), x)
+    return x.sort(axis=normalise_axis(axis, x.rank), descending=bool(descending))

@@ -16,11 +16,10 @@ from weft.foundation.errors import OutOfRange, SpecViolation
 from weft.ops.arithmetic import listed
 from weft.ops.array.data_types import dtype_named
 from weft.ops.array.manipulation import axes_of
-from weft.ops.array.operands import given, taken
-from weft.ops.calls import public
 from weft.ops.promotion import as_float
+from weft.ops.recipes import recorded
 from weft.ops.session import Handle
-from weft.ops.tensor import Tensor, tensor_method
+from weft.ops.tensor import tensor_method
 
 __all__ = ["cumulative_prod", "cumulative_sum", "max", "mean", "min", "prod", "std", "sum", "var"]
 
@@ -50,48 +49,42 @@ def _accumulated(name: str, x: Handle, axes: Sequence[int], keepdims: bool, dtyp
         x = x.cast(dtype)
     wide = dtype if widens else None
     return x.session.emit(
-        name, x, axes=tuple(axes), keepdims=keepdims, accum_dtype=wide, out_dtype=wide
+        name, x, axes=tuple(axes), keepdims=bool(keepdims), accum_dtype=wide, out_dtype=wide
     )
 
 
 @tensor_method
-@public
+@recorded
 def sum(  # noqa: A001
-    x: Tensor, /, *, axis: Axes = None, dtype: Any = None, keepdims: bool = False
-) -> Tensor:
+    x: Handle, /, *, axis: Axes = None, dtype: Any = None, keepdims: bool = False
+) -> Handle:
     """The sum; of no elements, 0."""
-    value = taken(x)
-    wanted = total_dtype(value.dtype, dtype)
-    return given(summed(value, axes_of(axis, value.rank), keepdims, wanted), x)
+    return summed(x, axes_of(axis, x.rank), keepdims, total_dtype(x.dtype, dtype))
 
 
 @tensor_method
-@public
-def prod(x: Tensor, /, *, axis: Axes = None, dtype: Any = None, keepdims: bool = False) -> Tensor:
+@recorded
+def prod(x: Handle, /, *, axis: Axes = None, dtype: Any = None, keepdims: bool = False) -> Handle:
     """The product; of no elements, 1."""
-    value = taken(x)
-    wanted = total_dtype(value.dtype, dtype)
-    axes = axes_of(axis, value.rank)
-    return given(_accumulated("reduce_prod", value, axes, keepdims, wanted), x)
+    wanted = total_dtype(x.dtype, dtype)
+    return _accumulated("reduce_prod", x, axes_of(axis, x.rank), keepdims, wanted)
 
 
 # -- extremes ------------------------------------------------------------------------------------
 
 
 @tensor_method
-@public
-def max(x: Tensor, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:  # noqa: A001
+@recorded
+def max(x: Handle, /, *, axis: Axes = None, keepdims: bool = False) -> Handle:  # noqa: A001
     """The largest element; NaN where there is one."""
-    value = taken(x)
-    return given(value.reduce_max(_chosen(value, axis), keepdims), x)
+    return x.reduce_max(_chosen(x, axis), bool(keepdims))
 
 
 @tensor_method
-@public
-def min(x: Tensor, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:  # noqa: A001
+@recorded
+def min(x: Handle, /, *, axis: Axes = None, keepdims: bool = False) -> Handle:  # noqa: A001
     """The smallest element; NaN where there is one."""
-    value = taken(x)
-    return given(value.reduce_min(_chosen(value, axis), keepdims), x)
+    return x.reduce_min(_chosen(x, axis), bool(keepdims))
 
 
 def _chosen(x: Handle, axis: Any) -> tuple[int, ...]:
@@ -110,13 +103,11 @@ def _chosen(x: Handle, axis: Any) -> tuple[int, ...]:
 
 
 @tensor_method
-@public
-def mean(x: Tensor, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
+@recorded
+def mean(x: Handle, /, *, axis: Axes = None, keepdims: bool = False) -> Handle:
     """The mean; integers are converted to the default float first."""
-    value = taken(x)
-    result = as_float(value.dtype)
-    axes = axes_of(axis, value.rank)
-    return given(averaged(_wide(value), axes, keepdims).cast(result), x)
+    average = averaged(_wide(x), axes_of(axis, x.rank), bool(keepdims))
+    return average.cast(as_float(x.dtype))
 
 
 def _wide(x: Handle) -> Handle:
@@ -138,26 +129,23 @@ def averaged(x: Handle, axes: Sequence[int], keepdims: bool, less: float = 0) ->
 
 
 @tensor_method
-@public
+@recorded
 def var(
-    x: Tensor, /, *, axis: Axes = None, correction: float = 0.0, keepdims: bool = False
-) -> Tensor:
+    x: Handle, /, *, axis: Axes = None, correction: float = 0.0, keepdims: bool = False
+) -> Handle:
     """The mean of the squared distances from the mean; `correction` is taken off the number of
     elements."""
-    value = taken(x)
-    result = _variance(value, axes_of(axis, value.rank), correction, keepdims)
-    return given(result.cast(as_float(value.dtype)), x)
+    return _variance(x, axes_of(axis, x.rank), correction, keepdims).cast(as_float(x.dtype))
 
 
 @tensor_method
-@public
+@recorded
 def std(
-    x: Tensor, /, *, axis: Axes = None, correction: float = 0.0, keepdims: bool = False
-) -> Tensor:
+    x: Handle, /, *, axis: Axes = None, correction: float = 0.0, keepdims: bool = False
+) -> Handle:
     """The square root of `var`."""
-    value = taken(x)
-    spread = _variance(value, axes_of(axis, value.rank), correction, keepdims)
-    return given(spread.sqrt().cast(as_float(value.dtype)), x)
+    spread = _variance(x, axes_of(axis, x.rank), correction, keepdims)
+    return spread.sqrt().cast(as_float(x.dtype))
 
 
 def _variance(x: Handle, axes: Sequence[int], correction: float, keepdims: bool) -> Handle:
@@ -169,29 +157,29 @@ def _variance(x: Handle, axes: Sequence[int], correction: float, keepdims: bool)
         )
     wide = _wide(x)
     distance = wide - averaged(wide, axes, True).broadcast_to(wide.shape)
-    return averaged(distance * distance, axes, keepdims, float(correction))
+    return averaged(distance * distance, axes, bool(keepdims), float(correction))
 
 
 # -- running sums --------------------------------------------------------------------------------
 
 
 @tensor_method
-@public
+@recorded
 def cumulative_sum(
-    x: Tensor, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
-) -> Tensor:
+    x: Handle, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+) -> Handle:
     """The sums of the elements up to each one along an axis; `include_initial` puts a 0 before."""
-    return given(_running("cumulative_sum", taken(x), axis, dtype, include_initial, 0), x)
+    return _running("cumulative_sum", x, axis, dtype, include_initial, 0)
 
 
 @tensor_method
-@public
+@recorded
 def cumulative_prod(
-    x: Tensor, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
-) -> Tensor:
+    x: Handle, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+) -> Handle:
     """The products of the elements up to each one along an axis; `include_initial` puts a 1
     before."""
-    return given(_running("cumulative_prod", taken(x), axis, dtype, include_initial, 1), x)
+    return _running("cumulative_prod", x, axis, dtype, include_initial, 1)
 
 
 def _running(

@@ -9,8 +9,10 @@ from weft.foundation.dtypes import I1
 from weft.foundation.errors import OutOfRange
 from weft.ops.array.manipulation import axes_of, concat
 from weft.ops.array.movement import window
-from weft.ops.array.operands import given, known, taken
+from weft.ops.array.operands import known
 from weft.ops.calls import public
+from weft.ops.recipes import recorded
+from weft.ops.session import Handle
 from weft.ops.tensor import Tensor, tensor_method
 
 __all__ = ["all", "any", "diff"]
@@ -19,21 +21,17 @@ Axes = int | Sequence[int] | None
 
 
 @tensor_method
-@public
-def all(x: Tensor, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:  # noqa: A001
+@recorded
+def all(x: Handle, /, *, axis: Axes = None, keepdims: bool = False) -> Handle:  # noqa: A001
     """Whether every element is true; of no elements, true. Numbers are true unless zero."""
-    value = taken(x).cast(I1)
-    axes = axes_of(axis, value.rank)
-    return given(value.session.emit("reduce_all", value, axes=axes, keepdims=keepdims))
+    return x.cast(I1).reduce_all(axes=axes_of(axis, x.rank), keepdims=bool(keepdims))
 
 
 @tensor_method
-@public
-def any(x: Tensor, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:  # noqa: A001
+@recorded
+def any(x: Handle, /, *, axis: Axes = None, keepdims: bool = False) -> Handle:  # noqa: A001
     """Whether any element is true; of no elements, false."""
-    value = taken(x).cast(I1)
-    axes = axes_of(axis, value.rank)
-    return given(value.session.emit("reduce_any", value, axes=axes, keepdims=keepdims))
+    return x.cast(I1).reduce_any(axes=axes_of(axis, x.rank), keepdims=bool(keepdims))
 
 
 @tensor_method
@@ -49,15 +47,21 @@ def diff(
 ) -> Tensor:
     """Each element minus the one before it along an axis, `n` times over; `prepend` and `append`
     are joined on first."""
+    parts = [part for part in (prepend, x, append) if part is not None]
+    joined = concat(parts, axis=axis) if len(parts) > 1 else x
+    found: Tensor = _differences(joined, axis, n)
+    return found
+
+
+@recorded
+def _differences(x: Handle, axis: int, n: int) -> Handle:
     if n < 0:
         raise OutOfRange("InvalidAttributeValue", f"n is {n}, but must not be negative")
-    parts = [part for part in (prepend, x, append) if part is not None]
-    value = taken(concat(parts, axis=axis) if len(parts) > 1 else x)
-    at = normalise_axis(axis, value.rank)
+    at = normalise_axis(axis, x.rank)
     for _ in range(n):
-        size = known(value.shape[at], f"axis {at}")
+        size = known(x.shape[at], f"axis {at}")
         if size == 0:
             break
-        ahead, behind = window(value, at, 1, size - 1), window(value, at, 0, size - 1)
-        value = ahead.bitwise_xor(behind) if value.dtype is I1 else ahead - behind
-    return given(value, *parts)
+        ahead, behind = window(x, at, 1, size - 1), window(x, at, 0, size - 1)
+        x = ahead.bitwise_xor(behind) if x.dtype is I1 else ahead - behind
+    return x

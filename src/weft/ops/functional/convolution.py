@@ -186,8 +186,8 @@ def _patches_product(s: Session, checked: ConvChecked, x: Handle, window: Handle
         "extract_patches", x, window=sizes, strides=checked.stride, dilation=checked.dilation,
         padding=checked.padding, pad_value=0.0,
     )  # fmt: skip
-    inputs, outputs = (int(d) for d in window.shape[-2:])  # type: ignore[arg-type]
-    elements = math.prod([int(k) for k in sizes])  # type: ignore[arg-type]
+    inputs, outputs = window.tensor.static_shape[-2:]
+    elements = math.prod(window.tensor.static_shape[:spatial])
     groups = checked.groups
     if groups == 1:
         matrix = window.reshape((elements * inputs, outputs))
@@ -357,7 +357,8 @@ def capture_transposed(
         "pad", last, low=(0,) * last.rank, high=(0,) * last.rank,
         interior=(0, *(step - 1 for step in checked.stride), 0), pad_value=0.0,
     )  # fmt: skip
-    spans = [(int(k) - 1) * d for k, d in zip(weight.shape[2:], checked.dilation, strict=True)]  # type: ignore[arg-type]
+    window_sizes = weight.tensor.static_shape[2:]
+    spans = [(k - 1) * d for k, d in zip(window_sizes, checked.dilation, strict=True)]
     wide = [
         (span - low, span - high + more)
         for span, (low, high), more in zip(
@@ -366,7 +367,7 @@ def capture_transposed(
     ]
     cropped = _cropped(spread, wide)
     around = tuple((max(low, 0), max(high, 0)) for low, high in wide)
-    inputs, outputs = (int(d) for d in weight.shape[:2])  # type: ignore[arg-type]
+    inputs, outputs = weight.tensor.static_shape[:2]
     turned = weight
     for axis in range(2, weight.rank):
         turned = _turned_around(s, turned, axis)
@@ -381,10 +382,10 @@ def capture_transposed(
 
 def _turned_around(s: Session, x: Handle, axis: int) -> Handle:
     """The elements of a short axis in the opposite order."""
-    size = int(x.shape[axis])  # type: ignore[arg-type]
+    size = x.tensor.static_shape[axis]
     parts = []
     for index in reversed(range(size)):
-        starts, limits = [0] * x.rank, [int(d) for d in x.shape]  # type: ignore[arg-type]
+        starts, limits = [0] * x.rank, list(x.tensor.static_shape)
         starts[axis], limits[axis] = index, index + 1
         parts.append(x.slice(starts, limits))
     return s.concat(parts, axis) if size > 1 else x
@@ -396,12 +397,25 @@ def _cropped(x: Handle, wide: Sequence[tuple[int, int]]) -> Handle:
         return x
     starts = [0, *(max(-low, 0) for low, _ in wide), 0]
     cuts = [0, *(max(-high, 0) for _, high in wide), 0]
-    limits = [int(d) - cut for d, cut in zip(x.shape, cuts, strict=True)]  # type: ignore[arg-type]
+    limits = [size - cut for size, cut in zip(x.tensor.static_shape, cuts, strict=True)]
     return x.slice(starts, limits)
 
 
-def _transposed(spatial: int, x: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
-    checked = check_transposed(x, weight, bias, *rest, spatial=spatial)
+def _transposed(
+    spatial: int,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sizes,
+    padding: Padding,
+    output_padding: Sizes,
+    groups: int,
+    dilation: Sizes,
+    layout: str,
+) -> Tensor:
+    checked = check_transposed(
+        x, weight, bias, stride, padding, output_padding, groups, dilation, layout, spatial
+    )
     return capture(capture_transposed, checked, ensure_tensor("x", x), weight, bias)
 
 

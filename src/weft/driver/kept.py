@@ -1,0 +1,57 @@
+"""Whole programs on disk: another process that compiles the same program links it and is done.
+
+The key is made of everything that a compilation depends on: the program, what its inputs are, the
+target, this machine's processor, and Weft itself. Only programs for the CPU are kept: what is built
+for a GPU also depends on the device that is there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, Final
+
+from numpy.typing import NDArray
+
+from weft.driver.generators import Built
+from weft.driver.opaque import host_function
+from weft.driver.signature import Signature
+from weft.ptir.codecs import bincode
+from weft.ptir.ir import Program
+from weft.runtime import bundle, cache, executor
+from weft.runtime.jit import host_cpu
+from weft.target.target import Kind, Target
+
+Array = NDArray[Any]
+MOST_BYTES: Final = 64 << 20
+"""Programs that take more are not kept: their constants are already somewhere on this disk."""
+
+
+def key_of(program: Program, target: Target, signature: Signature) -> str | None:
+    """The key of a program without dynamic dims; None where it would not be kept."""
+    if target.kind is not Kind.CPU or cache.folder() is None:
+        return None
+    digest = hashlib.sha256(bincode.encode(program)).hexdigest()
+    lines = sorted(program.locations.items())
+    inputs = (signature.roles, sorted(signature.donated))
+    machine = (target.name, sorted(target.features), target.limits, target.rates)
+    return cache.key_of("program", digest, repr((lines, inputs, machine)), *host_cpu())
+
+
+def load(key: str | None, signature: Signature, state: Sequence[Array]) -> Built | None:
+    """The program under a key, linked; None where there is none."""
+    data = None if key is None else cache.load(key)
+    found = None if data is None else bundle.unpack(data)
+    if found is None:
+        return None
+    artifact, symbols = found
+    program = executor.Program(artifact, state, signature.given_params, host_function)
+    return Built(program, artifact, symbols, compiled=0, reused=len(artifact.kernels))
+
+
+def save(key: str | None, built: Built) -> None:
+    """Keep a program for the next process."""
+    if key is not None:
+        data = bundle.pack(built.artifact, built.symbols)
+        if len(data) <= MOST_BYTES:
+            cache.save(key, data)

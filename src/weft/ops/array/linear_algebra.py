@@ -9,30 +9,21 @@ from typing import Any
 from weft.foundation.axes import normalise_axes
 from weft.foundation.dims import Dim, Shape
 from weft.foundation.errors import OutOfRange, SpecViolation
-from weft.ops.arithmetic import as_tensor, broadcast_shapes, common_dtype, listed
-from weft.ops.array.operands import given, taken
-from weft.ops.calls import public
-from weft.ops.session import Handle, Session
-from weft.ops.tensor import Tensor, tensor_method
+from weft.ops.arithmetic import broadcast_shapes, listed
+from weft.ops.array.operands import in_common_dtype
+from weft.ops.recipes import recorded
+from weft.ops.session import Handle
+from weft.ops.tensor import tensor_method
 
 __all__ = ["matmul", "matrix_transpose", "tensordot", "vecdot"]
 
 
-def in_common_dtype(x1: Any, x2: Any) -> tuple[Handle, Handle]:
-    """Two tensors in the dtype they have in common, their shapes as they are."""
-    a, b = as_tensor(x1), as_tensor(x2)
-    session = Session.of(a)
-    dtype = common_dtype(a, b)
-    return session.import_(a).cast(dtype), session.import_(b).cast(dtype)
-
-
 @tensor_method
-@public
-def matmul(x1: Tensor, x2: Tensor, /) -> Tensor:
+@recorded
+def matmul(x1: Handle, x2: Handle, /) -> Handle:
     """The matrix product; leading axes are batch axes and broadcast, a rank-1 operand is a row on
     the left and a column on the right."""
-    x, y = in_common_dtype(x1, x2)
-    return given(matrix_product(x, y), x1, x2)
+    return matrix_product(*in_common_dtype(x1, x2))
 
 
 def matrix_product(x: Handle, y: Handle) -> Handle:
@@ -71,11 +62,10 @@ def _check_product(left: Shape, right: Shape) -> None:
 
 
 @tensor_method
-@public
-def matrix_transpose(x: Tensor, /) -> Tensor:
+@recorded
+def matrix_transpose(x: Handle, /) -> Handle:
     """Every matrix of a stack with rows and columns exchanged."""
-    value = taken(x)
-    return given(transposed(value), x)
+    return transposed(x)
 
 
 def transposed(x: Handle) -> Handle:
@@ -103,10 +93,10 @@ def check_matrices(x: Handle, square: bool = False) -> None:
 
 
 @tensor_method
-@public
+@recorded
 def tensordot(
-    x1: Tensor, x2: Tensor, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2
-) -> Tensor:
+    x1: Handle, x2: Handle, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2
+) -> Handle:
     """The sum of products over pairs of axes: the last `axes` of x1 with the first of x2, or two
     lists of axes, paired by position."""
     x, y = in_common_dtype(x1, x2)
@@ -119,7 +109,7 @@ def tensordot(
                 f"{x.shape[a]} and axis {b} of rhs {y.shape[b]}",
                 "contracted axes have equal sizes",
             )
-    return given(x.dot_general(y, contract=(left, right)), x1, x2)
+    return x.dot_general(y, contract=(left, right))
 
 
 def _contracted(axes: Any, left: int, right: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -142,8 +132,8 @@ def _contracted(axes: Any, left: int, right: int) -> tuple[tuple[int, ...], tupl
 
 
 @tensor_method
-@public
-def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
+@recorded
+def vecdot(x1: Handle, x2: Handle, /, *, axis: int = -1) -> Handle:
     """The sum of `conj(x1) * x2` along an axis, counted in each operand before they broadcast."""
     x, y = in_common_dtype(x1, x2)
     x, y = _last(x, axis), _last(y, axis)
@@ -159,7 +149,7 @@ def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
         x = x.conj()
     axes = tuple(range(len(batch)))
     along = (len(batch),)
-    return given(x.dot_general(y, contract=(along, along), batch=(axes, axes)), x1, x2)
+    return x.dot_general(y, contract=(along, along), batch=(axes, axes))
 
 
 def _last(x: Handle, axis: int) -> Handle:

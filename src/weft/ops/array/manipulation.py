@@ -13,10 +13,13 @@ from weft.foundation.dims import Shape, Symbol, shape_of
 from weft.foundation.errors import OutOfRange, UserError
 from weft.ops.arithmetic import as_tensor, broadcast_shapes, broadcasts, listed
 from weft.ops.array.movement import flipped, permuted, rows_at, window
-from weft.ops.array.operands import given, known, taken
+from weft.ops.array.operands import known
+from weft.ops.array.reading import read
 from weft.ops.calls import public
+from weft.ops.lines import user_line
 from weft.ops.promotion import promoted
-from weft.ops.session import Handle, Session
+from weft.ops.recipes import captured, recorded
+from weft.ops.session import Handle
 from weft.ops.tensor import Tensor, from_array, tensor_method
 
 __all__ = [
@@ -29,10 +32,11 @@ def axes_of(axis: Any, rank: int) -> tuple[int, ...]:
     """One axis, several, or None for all, counted from the front."""
     if axis is None:
         return tuple(range(rank))
-    return normalise_axes(_tuple(axis), rank, "axis")
+    return normalise_axes(_numbers(axis), rank, "axis")
 
 
-def _tuple(value: Any) -> tuple[int, ...]:
+def _numbers(value: Any) -> tuple[int, ...]:
+    """One whole number or several."""
     items = tuple(value) if isinstance(value, tuple | list) else (value,)
     for item in items:
         if isinstance(item, bool) or not hasattr(item, "__index__"):
@@ -44,18 +48,17 @@ def _tuple(value: Any) -> tuple[int, ...]:
 
 
 @tensor_method
-@public
-def broadcast_to(x: Tensor, /, shape: Sequence[int]) -> Tensor:
+@recorded
+def broadcast_to(x: Handle, /, shape: Sequence[int]) -> Handle:
     """`x` repeated to a shape."""
-    value = taken(x)
     wanted = shape_of(shape)
-    if not broadcasts(value.shape, wanted):
+    if not broadcasts(x.shape, wanted):
         raise OutOfRange(
             "BroadcastDimsInvalid",
-            f"x {listed(value.shape)} does not broadcast to {listed(wanted)}",
+            f"x {listed(x.shape)} does not broadcast to {listed(wanted)}",
             "axes are aligned at the last; each has the size wanted, or 1",
         )
-    return given(value.broadcast_to(wanted), x)
+    return x.broadcast_to(wanted)
 
 
 @public
@@ -63,119 +66,112 @@ def broadcast_arrays(*arrays: Tensor) -> list[Tensor]:
     """All of them in the shape that they broadcast to together."""
     values = [as_tensor(array) for array in arrays]
     shape: Shape = reduce(broadcast_shapes, [value.shape for value in values], ())
-    return [given(taken(value).broadcast_to(shape), value) for value in values]
+    return [broadcast_to(value, shape) for value in values]
 
 
-@public
-def reshape(x: Tensor, /, shape: Sequence[int], *, copy: bool | None = None) -> Tensor:
+@recorded
+def reshape(x: Handle, /, shape: Sequence[int], *, copy: bool | None = None) -> Handle:
     """The elements in row-major order under another shape; one size may be -1 and is inferred."""
     dims = shape if isinstance(shape, tuple | list) else (shape,)
-    wanted = tuple(dim if isinstance(dim, Symbol) else _tuple(dim)[0] for dim in dims)
-    return given(taken(x).reshape(wanted), x)
+    return x.reshape(dim if isinstance(dim, Symbol) else _numbers(dim)[0] for dim in dims)
 
 
 @tensor_method("reshape")
-def _reshape_method(x: Tensor, /, *shape: Any, copy: bool | None = None) -> Tensor:
+def _reshape_method(x: Tensor, /, *shape: Any, copy: bool | None = None) -> Any:
     """`weft.reshape`; the sizes may also be written one by one: `x.reshape(2, -1)`."""
     one = len(shape) == 1 and isinstance(shape[0], tuple | list)
-    return reshape(x, shape[0] if one else shape, copy=copy)
+    return reshape(x, shape[0] if one else shape)
 
 
 @tensor_method
-@public
-def expand_dims(x: Tensor, /, axis: int | Sequence[int] = 0) -> Tensor:
+@recorded
+def expand_dims(x: Handle, /, axis: int | Sequence[int] = 0) -> Handle:
     """`x` with axes of size 1 inserted; positions are those of the result."""
-    value = taken(x)
-    places = normalise_axes(_tuple(axis), value.rank + len(_tuple(axis)), "axis")
-    sizes = iter(value.shape)
-    rank = value.rank + len(places)
-    return given(value.reshape([1 if a in places else next(sizes) for a in range(rank)]), x)
+    rank = x.rank + len(_numbers(axis))
+    places = normalise_axes(_numbers(axis), rank, "axis")
+    sizes = iter(x.shape)
+    return x.reshape([1 if a in places else next(sizes) for a in range(rank)])
 
 
 @tensor_method
-@public
-def squeeze(x: Tensor, /, axis: int | Sequence[int]) -> Tensor:
+@recorded
+def squeeze(x: Handle, /, axis: int | Sequence[int]) -> Handle:
     """`x` without these axes, which have size 1."""
-    value = taken(x)
-    axes = axes_of(axis, value.rank)
+    axes = axes_of(axis, x.rank)
     for at in axes:
-        if value.shape[at] != 1:
+        if x.shape[at] != 1:
             raise OutOfRange(
                 "ShapeMismatch",
-                f"axis {at} of x {listed(value.shape)} has size {value.shape[at]}, not 1",
+                f"axis {at} of x {listed(x.shape)} has size {x.shape[at]}, not 1",
                 "only axes of size 1 can be left out",
             )
-    return given(value.reshape([d for a, d in enumerate(value.shape) if a not in axes]), x)
+    return x.reshape([dim for a, dim in enumerate(x.shape) if a not in axes])
 
 
 # -- axes ----------------------------------------------------------------------------------------
 
 
-@public
-def permute_dims(x: Tensor, /, axes: Sequence[int]) -> Tensor:
+@recorded
+def permute_dims(x: Handle, /, axes: Sequence[int]) -> Handle:
     """Axis `i` of the result is axis `axes[i]` of `x`."""
-    value = taken(x)
-    perm = normalise_axes(_tuple(axes), value.rank, "axes")
-    if len(perm) != value.rank:
+    perm = normalise_axes(_numbers(axes), x.rank, "axes")
+    if len(perm) != x.rank:
         raise OutOfRange(
             "InvalidAttributeValue",
-            f"axes {tuple(axes)} is not a permutation of the {value.rank} axes of "
-            f"{listed(value.shape)}",
+            f"axes {tuple(axes)} is not a permutation of the {x.rank} axes of {listed(x.shape)}",
             "name every axis once",
         )
-    return given(permuted(value, perm), x)
+    return permuted(x, perm)
 
 
 @tensor_method("permute_dims")
-def _permute_dims_method(x: Tensor, /, *axes: Any) -> Tensor:
+def _permute_dims_method(x: Tensor, /, *axes: Any) -> Any:
     """`weft.permute_dims`; the axes may also be written one by one."""
     one = len(axes) == 1 and isinstance(axes[0], tuple | list)
     return permute_dims(x, axes[0] if one else axes)
 
 
 @tensor_method
-@public
-def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence[int], /) -> Tensor:
+@recorded
+def moveaxis(
+    x: Handle, source: int | Sequence[int], destination: int | Sequence[int], /
+) -> Handle:
     """`x` with some axes at other positions and the rest in order."""
-    value = taken(x)
-    origin, target = axes_of(source, value.rank), axes_of(destination, value.rank)
+    origin, target = axes_of(source, x.rank), axes_of(destination, x.rank)
     if len(origin) != len(target):
         raise UserError(f"{len(origin)} axes cannot move to {len(target)} positions")
     places = dict(zip(target, origin, strict=True))
-    rest = iter([axis for axis in range(value.rank) if axis not in origin])
-    perm = [places[a] if a in places else next(rest) for a in range(value.rank)]
-    return given(permuted(value, perm), x)
+    rest = iter([axis for axis in range(x.rank) if axis not in origin])
+    return permuted(x, [places[a] if a in places else next(rest) for a in range(x.rank)])
 
 
 @tensor_method
-@public
-def flip(x: Tensor, /, *, axis: int | Sequence[int] | None = None) -> Tensor:
+@recorded
+def flip(x: Handle, /, *, axis: int | Sequence[int] | None = None) -> Handle:
     """The elements along some axes, or all, in reverse."""
-    value = taken(x)
-    for at in axes_of(axis, value.rank):
-        value = flipped(value, at)
-    return given(value, x)
+    for at in axes_of(axis, x.rank):
+        x = flipped(x, at)
+    return x
 
 
 @tensor_method
-@public
+@recorded
 def roll(
-    x: Tensor, /, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None
-) -> Tensor:
+    x: Handle, /, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None
+) -> Handle:
     """Elements moved along an axis; those that leave at its end come in at its start. Without an
     axis the flattened tensor is rolled."""
-    value = taken(x)
     if axis is None:
         if not isinstance(shift, int):
             raise UserError("several shifts need as many axes")
-        return given(_rolled(value.reshape((-1,)), shift, 0).reshape(value.shape), x)
-    axes = [normalise_axis(at, value.rank) for at in _tuple(axis)]
-    shifts = _tuple(shift) * (len(axes) if isinstance(shift, int) else 1)
+        return _rolled(x.reshape((-1,)), shift, 0).reshape(x.shape)
+    axes = [normalise_axis(at, x.rank) for at in _numbers(axis)]
+    shifts = _numbers(shift) * (len(axes) if isinstance(shift, int) else 1)
     if len(shifts) != len(axes):
         raise UserError(f"{len(shifts)} shifts do not go with {len(axes)} axes")
     for by, at in zip(shifts, axes, strict=True):
-        value = _rolled(value, by, at)
-    return given(value, x)
+        x = _rolled(x, by, at)
+    return x
 
 
 def _rolled(x: Handle, shift: int, axis: int) -> Handle:
@@ -189,22 +185,31 @@ def _rolled(x: Handle, shift: int, axis: int) -> Handle:
 # -- joining and repeating -----------------------------------------------------------------------
 
 
-def joined_operands(arrays: Sequence[Any]) -> list[Handle]:
-    """Several tensors in the dtype they have in common."""
+def _several(arrays: Any) -> list[Tensor]:
     if isinstance(arrays, Tensor):
         raise UserError("a list of tensors is wanted here, not one tensor")
     values = [as_tensor(array) for array in arrays]
     if not values:
         raise UserError("at least one tensor is wanted")
+    return values
+
+
+def _promoted(values: Sequence[Handle]) -> list[Handle]:
+    """Several handles in the dtype they have in common."""
     dtype = reduce(promoted, [value.dtype for value in values])
-    session = Session.of(*values)
-    return [session.import_(value).cast(dtype) for value in values]
+    return [value.cast(dtype) for value in values]
 
 
 @public
 def concat(arrays: Sequence[Tensor], /, *, axis: int | None = 0) -> Tensor:
     """Tensors one after the other along an axis; flattened first where it is None."""
-    values = joined_operands(arrays)
+    joined: Tensor = captured(_concatenated, _several(arrays), user_line(), axis)
+    return joined
+
+
+def _concatenated(*operands: Any) -> Handle:
+    *given, axis = operands
+    values = _promoted(given)
     if axis is None:
         values, axis = [value.reshape((-1,)) for value in values], 0
     first = values[0]
@@ -218,14 +223,19 @@ def concat(arrays: Sequence[Tensor], /, *, axis: int | None = 0) -> Tensor:
                 f"in more than axis {at}",
                 "reshape them so that only the joined axis differs",
             )
-    joined = first if len(values) == 1 else first.session.concat(values, at)
-    return given(joined, *arrays)
+    return first if len(values) == 1 else first.session.concat(values, at)
 
 
 @public
 def stack(arrays: Sequence[Tensor], /, *, axis: int = 0) -> Tensor:
     """Tensors of one shape along a new axis."""
-    values = joined_operands(arrays)
+    joined: Tensor = captured(_stacked, _several(arrays), user_line(), axis)
+    return joined
+
+
+def _stacked(*operands: Any) -> Handle:
+    *given, axis = operands
+    values = _promoted(given)
     first = values[0]
     for index, value in enumerate(values):
         if value.shape != first.shape:
@@ -237,33 +247,31 @@ def stack(arrays: Sequence[Tensor], /, *, axis: int = 0) -> Tensor:
     at = normalise_axis(axis, first.rank + 1)
     shape = (*first.shape[:at], 1, *first.shape[at:])
     rows = [value.reshape(shape) for value in values]
-    return given(rows[0] if len(rows) == 1 else first.session.concat(rows, at), *arrays)
+    return rows[0] if len(rows) == 1 else first.session.concat(rows, at)
 
 
 @tensor_method
-@public
-def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
+@recorded
+def unstack(x: Handle, /, *, axis: int = 0) -> tuple[Handle, ...]:
     """The slices along an axis, each without it."""
-    value = taken(x)
-    at = normalise_axis(axis, value.rank)
-    shape = (*value.shape[:at], *value.shape[at + 1 :])
-    size = known(value.shape[at], f"axis {at}")
-    return tuple(given(window(value, at, i, 1).reshape(shape), x) for i in range(size))
+    at = normalise_axis(axis, x.rank)
+    shape = (*x.shape[:at], *x.shape[at + 1 :])
+    size = known(x.shape[at], f"axis {at}")
+    return tuple(window(x, at, i, 1).reshape(shape) for i in range(size))
 
 
 @tensor_method
-@public
-def tile(x: Tensor, repetitions: Sequence[int], /) -> Tensor:
+@recorded
+def tile(x: Handle, repetitions: Sequence[int], /) -> Handle:
     """`x` repeated as a whole along each axis; the shorter of shape and repetitions gets leading
     ones."""
-    value = taken(x)
-    times = _tuple(repetitions)
-    times = (1,) * (value.rank - len(times)) + times
-    value = value.reshape((1,) * (len(times) - value.rank) + value.shape)
+    times = _numbers(repetitions)
+    times = (1,) * (x.rank - len(times)) + times
+    x = x.reshape((1,) * (len(times) - x.rank) + x.shape)
     for count in times:
         if count < 0:
             raise OutOfRange("InvalidAttributeValue", f"repetitions {times} has a negative number")
-    return given(value if set(times) <= {1} else value.tile(repeats=times), x)
+    return x if set(times) <= {1} else x.tile(repeats=times)
 
 
 @tensor_method
@@ -271,32 +279,43 @@ def tile(x: Tensor, repetitions: Sequence[int], /) -> Tensor:
 def repeat(x: Tensor, repeats: int | Tensor, /, *, axis: int | None = None) -> Tensor:
     """Each element several times in a row, along an axis or in the flattened tensor. Repeats that
     differ per element are read, since the result's size depends on them."""
-    value = taken(x)
-    if axis is None:
-        value, axis = value.reshape((-1,)), 0
-    at = normalise_axis(axis, value.rank)
+    value = as_tensor(x)
+    repeated: Tensor
     if isinstance(repeats, int):
-        return given(_repeated(value, repeats, at), x)
+        repeated = captured(_repeated, [value], user_line(), repeats, axis)
+        return repeated
     counts = as_tensor(repeats)
     if counts.ndim > 1 or not counts.dtype.is_integer:
         raise UserError(f"repeats must be a number or a vector of integers, not {counts.type}")
-    if counts.size == 1:
-        return given(_repeated(value, int(counts.item()), at), x)
-    size = known(value.shape[at], f"axis {at}")
-    if counts.shape != (size,):
-        raise OutOfRange(
-            "ShapeMismatch", f"{counts.shape[0]} repeats do not go with {size} elements"
-        )
-    each = counts._elements()
+    each = read(counts, "the size of the result").reshape(-1)
+    if each.size == 1:
+        repeated = captured(_repeated, [value], user_line(), int(each[0]), axis)
+        return repeated
     if (each < 0).any():
         raise OutOfRange("InvalidAttributeValue", "repeats has a negative number")
-    places = from_array(np.arange(size).repeat(each))
-    return given(rows_at(value, value.session.import_(places), at), x)
+    places = from_array(np.arange(each.size).repeat(each), value.arena)
+    repeated = captured(_rows, [value, places], user_line(), axis, each.size)
+    return repeated
 
 
-def _repeated(x: Handle, times: int, axis: int) -> Handle:
+def _repeated(x: Handle, times: int, axis: int | None) -> Handle:
     if times < 0:
         raise OutOfRange("InvalidAttributeValue", f"repeats is {times}, but must not be negative")
-    front, size, back = x.shape[:axis], known(x.shape[axis], f"axis {axis}"), x.shape[axis + 1 :]
+    x, at = _along(x, axis)
+    front, size, back = x.shape[:at], known(x.shape[at], f"axis {at}"), x.shape[at + 1 :]
     spread = x.reshape((*front, size, 1, *back)).broadcast_to((*front, size, times, *back))
     return spread.reshape((*front, size * times, *back))
+
+
+def _rows(x: Handle, places: Handle, axis: int | None, count: int) -> Handle:
+    x, at = _along(x, axis)
+    if x.shape[at] != count:
+        raise OutOfRange(
+            "ShapeMismatch", f"{count} repeats do not go with {x.shape[at]} elements"
+        )
+    return rows_at(x, places, at)
+
+
+def _along(x: Handle, axis: int | None) -> tuple[Handle, int]:
+    """The tensor and the axis meant; without one it is flattened."""
+    return (x.reshape((-1,)), 0) if axis is None else (x, normalise_axis(axis, x.rank))

@@ -12,56 +12,55 @@ import numpy as np
 from weft.foundation.axes import normalise_axis
 from weft.foundation.dtypes import I1, SI64
 from weft.foundation.errors import OutOfRange, SpecViolation, UserError
-from weft.ops.arithmetic import TensorLike, as_tensor, broadcast_shapes, listed, matched
+from weft.ops.arithmetic import TensorLike, as_tensor, broadcast_shapes, listed
 from weft.ops.array.data_types import result_type
-from weft.ops.array.linear_algebra import in_common_dtype
 from weft.ops.array.manipulation import axes_of
-from weft.ops.array.operands import given, taken
+from weft.ops.array.operands import in_common_dtype, paired
 from weft.ops.array.reading import read
 from weft.ops.calls import public
+from weft.ops.graph.context import arena_for
+from weft.ops.lines import user_line
 from weft.ops.numbers import is_number, number
-from weft.ops.session import Handle, Session
+from weft.ops.recipes import captured, recorded
+from weft.ops.session import Handle
 from weft.ops.tensor import Tensor, from_array, tensor_method
 
 __all__ = ["argmax", "argmin", "count_nonzero", "nonzero", "searchsorted", "where"]
 
 
 @tensor_method
-@public
-def argmax(x: Tensor, /, *, axis: int | None = None, keepdims: bool = False) -> Tensor:
+@recorded
+def argmax(x: Handle, /, *, axis: int | None = None, keepdims: bool = False) -> Handle:
     """The position of the largest element, the first of equals; NaN counts as largest. Without an
     axis, the position in the flattened tensor."""
-    return given(_extreme("arg_max", taken(x), axis, keepdims))
+    return _extreme("arg_max", x, axis, keepdims)
 
 
 @tensor_method
-@public
-def argmin(x: Tensor, /, *, axis: int | None = None, keepdims: bool = False) -> Tensor:
+@recorded
+def argmin(x: Handle, /, *, axis: int | None = None, keepdims: bool = False) -> Handle:
     """The position of the smallest element, the first of equals; NaN is chosen before all."""
-    return given(_extreme("argmin", taken(x), axis, keepdims))
+    return _extreme("argmin", x, axis, keepdims)
 
 
 def _extreme(name: str, x: Handle, axis: int | None, keepdims: bool) -> Handle:
-    rank = x.rank
-    if axis is None:
-        x = x.reshape((-1,))
+    rank, flat = x.rank, axis is None
+    x = x.reshape((-1,)) if flat else x
     at = 0 if axis is None else normalise_axis(axis, rank)
     if x.shape[at] == 0:
         raise OutOfRange("ShapeMismatch", f"x {listed(x.shape)} has no elements along axis {at}")
-    flat = axis is None
-    found = x.session.emit(name, x, axis=at, keepdims=keepdims and not flat, output_dtype=SI64)
+    kept = bool(keepdims) and not flat
+    found = x.session.emit(name, x, axis=at, keepdims=kept, output_dtype=SI64)
     return found.reshape((1,) * rank) if flat and keepdims else found
 
 
 @tensor_method
-@public
+@recorded
 def count_nonzero(
-    x: Tensor, /, *, axis: int | Sequence[int] | None = None, keepdims: bool = False
-) -> Tensor:
+    x: Handle, /, *, axis: int | Sequence[int] | None = None, keepdims: bool = False
+) -> Handle:
     """How many elements are not zero."""
-    value = taken(x)
-    axes = axes_of(axis, value.rank)
-    return given(value.cast(I1).cast(SI64).reduce_sum(axes, keepdims))
+    return x.cast(I1).cast(SI64).reduce_sum(axes_of(axis, x.rank), bool(keepdims))
 
 
 @tensor_method
@@ -75,7 +74,7 @@ def nonzero(x: Tensor, /) -> tuple[Tensor, ...]:
             "RankMismatch", "x () has rank 0 and so no positions", "reshape it to (1,) first"
         )
     places = np.nonzero(read(value, "the number of elements that are not zero"))
-    return tuple(from_array(places_along) for places_along in places)
+    return tuple(from_array(along, arena_for(value._node)) for along in places)
 
 
 @tensor_method
@@ -87,27 +86,39 @@ def searchsorted(
     positions that sort it. With "right" it comes after equal elements."""
     if side not in ("left", "right"):
         raise UserError(f"side is {side!r}; it can be 'left' or 'right'")
-    x, values = in_common_dtype(x1, x2)
+    operands = [as_tensor(x) for x in (x1, x2, sorter) if x is not None]
+    found: Tensor = captured(_searched, operands, user_line(), side)
+    return found
+
+
+def _searched(*operands: Handle | str) -> Handle:
+    x, values, *sorter, side = operands
+    assert isinstance(x, Handle)
+    assert isinstance(values, Handle)
     if x.rank != 1:
         raise SpecViolation("RankMismatch", f"x1 {listed(x.shape)} has rank {x.rank}, not 1")
-    if sorter is not None:
-        x = x.take(x.session.import_(as_tensor(sorter)).cast(SI64))
-    return given(x.session.emit("searchsorted", x, values, side=side, output_dtype=SI64))
+    x, values = in_common_dtype(x, values)
+    for order in sorter:
+        x = x.take(order.cast(SI64))  # type: ignore[union-attr]
+    return x.session.emit("searchsorted", x, values, side=side, output_dtype=SI64)
 
 
 @tensor_method
 @public
 def where(condition: Tensor, x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """`x1` where the condition holds, `x2` elsewhere."""
-    chosen = as_tensor(condition)
-    session = Session.of(chosen)
+    chosen, line = as_tensor(condition), user_line()
     if is_number(x1) and is_number(x2):
-        dtype = result_type(x1, x2)
-        first, second = (session.arena.constant(number(n, dtype)) for n in (x1, x2))  # type: ignore[arg-type]
+        dtype, arena = result_type(x1, x2), arena_for(chosen._node)
+        first = Tensor(arena.constant(number(x1, dtype)))  # type: ignore[arg-type]
+        second = Tensor(arena.constant(number(x2, dtype)))  # type: ignore[arg-type]
     else:
-        first, second = matched(x1, x2, session.line)
-    shape = broadcast_shapes(chosen.shape, first.tensor.shape)
-    predicate = session.import_(chosen).cast(I1).broadcast_to(shape)
-    on_true = Handle(session, first).broadcast_to(shape)
-    on_false = Handle(session, second).broadcast_to(shape)
-    return given(predicate.select(on_true, on_false), x1, x2)
+        first, second = paired(x1, x2, line)
+    found: Tensor = captured(_selected, [chosen, first, second], line)
+    return found
+
+
+def _selected(condition: Handle, x: Handle, y: Handle) -> Handle:
+    shape = broadcast_shapes(condition.shape, x.shape)
+    predicate = condition.cast(I1).broadcast_to(shape)
+    return predicate.select(x.broadcast_to(shape), y.broadcast_to(shape))

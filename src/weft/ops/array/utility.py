@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from weft.foundation.axes import normalise_axis
 from weft.foundation.dtypes import I1
 from weft.foundation.errors import OutOfRange
+from weft.ops.arithmetic import as_tensor
 from weft.ops.array.manipulation import axes_of, concat
 from weft.ops.array.movement import window
 from weft.ops.array.operands import known
 from weft.ops.calls import public
-from weft.ops.recipes import recorded
+from weft.ops.lines import user_line
+from weft.ops.recipes import captured, recorded
 from weft.ops.session import Handle
 from weft.ops.tensor import Tensor, tensor_method
 
@@ -49,11 +51,10 @@ def diff(
     are joined on first."""
     parts = [part for part in (prepend, x, append) if part is not None]
     joined = concat(parts, axis=axis) if len(parts) > 1 else x
-    found: Tensor = _differences(joined, axis, n)
+    found: Tensor = captured(_differences, [as_tensor(joined)], user_line(), axis, n)
     return found
 
 
-@recorded
 def _differences(x: Handle, axis: int, n: int) -> Handle:
     if n < 0:
         raise OutOfRange("InvalidAttributeValue", f"n is {n}, but must not be negative")

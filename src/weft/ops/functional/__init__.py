@@ -25,6 +25,9 @@ from weft.ops.functional.activation import (
     swiglu,
 )
 from weft.ops.functional.attention import attention, update_cache
+from weft.ops.functional.contraction import (
+    einsum,
+)
 from weft.ops.functional.convolution import (
     conv1d,
     conv2d,
@@ -56,6 +59,20 @@ from weft.ops.functional.normalisation import (
     layer_norm,
     rms_norm,
 )
+from weft.ops.functional.pooling import (
+    adaptive_avg_pool1d,
+    adaptive_avg_pool2d,
+    adaptive_avg_pool3d,
+    adaptive_max_pool1d,
+    adaptive_max_pool2d,
+    adaptive_max_pool3d,
+    avg_pool1d,
+    avg_pool2d,
+    avg_pool3d,
+    max_pool1d,
+    max_pool2d,
+    max_pool3d,
+)
 from weft.ops.functional.registry import (
     configure,
     functional,
@@ -69,7 +86,16 @@ from weft.ops.functional.stochastic import (
 )
 
 __all__ = [
+    "adaptive_avg_pool1d",
+    "adaptive_avg_pool2d",
+    "adaptive_avg_pool3d",
+    "adaptive_max_pool1d",
+    "adaptive_max_pool2d",
+    "adaptive_max_pool3d",
     "attention",
+    "avg_pool1d",
+    "avg_pool2d",
+    "avg_pool3d",
     "batch_norm",
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
@@ -82,6 +108,7 @@ __all__ = [
     "conv_transpose3d",
     "cross_entropy",
     "dropout",
+    "einsum",
     "elu",
     "embedding",
     "functional",
@@ -102,6 +129,9 @@ __all__ = [
     "log_sigmoid",
     "log_softmax",
     "matmul",
+    "max_pool1d",
+    "max_pool2d",
+    "max_pool3d",
     "mish",
     "mse_loss",
     "nll_loss",

@@ -1,0 +1,303 @@
+"""Pooling: the largest or the mean element of every window, or of a given number of parts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from weft.foundation.dtypes import FLOATS
+from weft.foundation.errors import SpecViolation
+from weft.ops.functional.capture import capture
+from weft.ops.functional.checks import (
+    Checked,
+    ensure_choice,
+    ensure_dtype,
+    ensure_known,
+    ensure_rank,
+    ensure_tensor,
+    listed,
+)
+from weft.ops.functional.convolution import LAYOUTS, Padding, Sizes, pairs, per_axis
+from weft.ops.functional.registry import functional
+from weft.ops.session import Handle, Session
+from weft.ops.tensor import Tensor
+
+
+@dataclass(frozen=True)
+class PoolChecked(Checked):
+    """Windows over the spatial axes, everything per axis of x."""
+
+    window: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    dilation: tuple[int, ...]
+    count_padding: bool = True
+
+    @property
+    def size(self) -> int:
+        """Elements of a window."""
+        return math.prod(self.window)
+
+
+def _spatial_axes(layout: str) -> range:
+    return range(1, len(layout) - 1) if layout.endswith("C") else range(2, len(layout))
+
+
+def _check_input(x: Any, layout: Any, spatial: int) -> Tensor:
+    tensor = ensure_tensor("x", x)
+    ensure_choice("layout", layout, LAYOUTS[spatial])
+    ensure_rank("x", tensor, spatial + 2, f"({layout})")
+    ensure_dtype("x", tensor, FLOATS, "floats")
+    return tensor
+
+
+def check_pool(
+    x: Any,
+    window: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    layout: Any,
+    spatial: int,
+    count_padding: bool = True,
+) -> PoolChecked:
+    tensor = _check_input(x, layout, spatial)
+    size = per_axis("window", window, spatial)
+    step = per_axis("stride", size if stride is None else stride, spatial)
+    spread = per_axis("dilation", dilation, spatial)
+    axes = _spatial_axes(layout)
+    spans = [(k - 1) * d + 1 for k, d in zip(size, spread, strict=True)]
+    extents = [ensure_known("x", tensor.shape[axis]) for axis in axes]
+    around = pairs(padding, spans, step, extents)
+    for extent, span, (low, high) in zip(extents, spans, around, strict=True):
+        if extent and extent + low + high < span:
+            raise SpecViolation(
+                "ShapeMismatch",
+                f"the window spans {span}, but x {listed(tensor.shape)} with its padding has "
+                f"{extent + low + high} there",
+                "pad more, or use a smaller window",
+            )
+    return PoolChecked(
+        _spread(size, axes, tensor.ndim, 1),
+        _spread(step, axes, tensor.ndim, 1),
+        _spread(around, axes, tensor.ndim, (0, 0)),
+        _spread(spread, axes, tensor.ndim, 1),
+        count_padding,
+    )
+
+
+def _spread(values: Sequence[Any], axes: range, rank: int, other: Any) -> tuple[Any, ...]:
+    """Values for the spatial axes, and `other` for the rest."""
+    found = dict(zip(axes, values, strict=True))
+    return tuple(found.get(axis, other) for axis in range(rank))
+
+
+def _windows(s: Session, checked: PoolChecked, x: Handle, reduce: str) -> Handle:
+    return s.emit(
+        "reduce_window", x, window_dims=checked.window, strides=checked.stride,
+        padding=checked.padding, base_dilation=(1,) * x.rank, window_dilation=checked.dilation,
+        reduce=reduce,
+    )  # fmt: skip
+
+
+def capture_max_pool(s: Session, checked: PoolChecked, x: Handle) -> Handle:
+    return _windows(s, checked, x, "max")
+
+
+def capture_avg_pool(s: Session, checked: PoolChecked, x: Handle) -> Handle:
+    total = _windows(s, checked, x, "sum")
+    if checked.count_padding:
+        return total / float(checked.size)
+    counts = _windows(s, checked, s.full(1.0, x.dtype, x.shape), "sum")
+    return total / counts
+
+
+def _max_pool(
+    spatial: int, x: Tensor, window: Any, stride: Any, padding: Any, dilation: Any, layout: str
+) -> Tensor:
+    checked = check_pool(x, window, stride, padding, dilation, layout, spatial)
+    return capture(capture_max_pool, checked, ensure_tensor("x", x))
+
+
+def _avg_pool(
+    spatial: int, x: Tensor, window: Any, stride: Any, padding: Any, count: bool, layout: str
+) -> Tensor:
+    checked = check_pool(x, window, stride, padding, 1, layout, spatial, count)
+    return capture(capture_avg_pool, checked, ensure_tensor("x", x))
+
+
+@functional
+def max_pool1d(
+    x: Tensor,
+    window: Sizes,
+    stride: Sizes | None = None,
+    padding: Padding = 0,
+    dilation: Sizes = 1,
+    *,
+    layout: str = "NCW",
+) -> Tensor:
+    """The largest element of every window over one axis; the stride is the window unless given."""
+    return _max_pool(1, x, window, stride, padding, dilation, layout)
+
+
+@functional
+def max_pool2d(
+    x: Tensor,
+    window: Sizes,
+    stride: Sizes | None = None,
+    padding: Padding = 0,
+    dilation: Sizes = 1,
+    *,
+    layout: str = "NCHW",
+) -> Tensor:
+    """The largest element of every window over two axes; padding counts as -Inf."""
+    return _max_pool(2, x, window, stride, padding, dilation, layout)
+
+
+@functional
+def max_pool3d(
+    x: Tensor,
+    window: Sizes,
+    stride: Sizes | None = None,
+    padding: Padding = 0,
+    dilation: Sizes = 1,
+    *,
+    layout: str = "NCDHW",
+) -> Tensor:
+    """The largest element of every window over three axes."""
+    return _max_pool(3, x, window, stride, padding, dilation, layout)
+
+
+@functional
+def avg_pool1d(
+    x: Tensor,
+    window: Sizes,
+    stride: Sizes | None = None,
+    padding: Padding = 0,
+    *,
+    count_include_pad: bool = True,
+    layout: str = "NCW",
+) -> Tensor:
+    """The mean of every window over one axis."""
+    return _avg_pool(1, x, window, stride, padding, count_include_pad, layout)
+
+
+@functional
+def avg_pool2d(
+    x: Tensor,
+    window: Sizes,
+    stride: Sizes | None = None,
+    padding: Padding = 0,
+    *,
+    count_include_pad: bool = True,
+    layout: str = "NCHW",
+) -> Tensor:
+    """The mean of every window over two axes; without `count_include_pad` only real elements
+    count."""
+    return _avg_pool(2, x, window, stride, padding, count_include_pad, layout)
+
+
+@functional
+def avg_pool3d(
+    x: Tensor,
+    window: Sizes,
+    stride: Sizes | None = None,
+    padding: Padding = 0,
+    *,
+    count_include_pad: bool = True,
+    layout: str = "NCDHW",
+) -> Tensor:
+    """The mean of every window over three axes."""
+    return _avg_pool(3, x, window, stride, padding, count_include_pad, layout)
+
+
+# -- a given number of parts ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AdaptiveChecked(Checked):
+    """For every spatial axis: the axis, its size, and how many parts it is cut into."""
+
+    cuts: tuple[tuple[int, int, int], ...]
+
+
+def check_adaptive(x: Any, output: Any, layout: Any, spatial: int) -> AdaptiveChecked:
+    tensor = _check_input(x, layout, spatial)
+    sizes = per_axis("output_size", output, spatial)
+    axes = _spatial_axes(layout)
+    extents = [ensure_known("x", tensor.shape[axis]) for axis in axes]
+    if any(extent == 0 for extent in extents):
+        raise SpecViolation(
+            "ShapeMismatch", f"x {listed(tensor.shape)} has no element to pool", "pool another axis"
+        )
+    return AdaptiveChecked(tuple(zip(axes, extents, sizes, strict=True)))
+
+
+def _parts(
+    s: Session, checked: AdaptiveChecked, x: Handle, reduce: Callable[[Handle, int], Handle]
+) -> Handle:
+    """Axis by axis: part i of n goes from floor(i size / n) to ceil((i + 1) size / n)."""
+    for axis, size, count in checked.cuts:
+        if size % count == 0:
+            parted = (*x.shape[:axis], count, size // count, *x.shape[axis + 1 :])
+            x = reduce(x.reshape(parted), axis + 1)
+            continue
+        pieces = []
+        for part in range(count):
+            starts: list[int] = [0] * x.rank
+            limits: list[Any] = list(x.shape)
+            starts[axis], limits[axis] = part * size // count, -(-(part + 1) * size // count)
+            kept = reduce(x.slice(starts, limits), axis)
+            pieces.append(kept.reshape((*kept.shape[:axis], 1, *kept.shape[axis:])))
+        x = s.concat(pieces, axis) if len(pieces) > 1 else pieces[0]
+    return x
+
+
+def capture_adaptive_max(s: Session, checked: AdaptiveChecked, x: Handle) -> Handle:
+    return _parts(s, checked, x, lambda part, axis: part.reduce_max([axis]))
+
+
+def capture_adaptive_avg(s: Session, checked: AdaptiveChecked, x: Handle) -> Handle:
+    return _parts(s, checked, x, lambda part, axis: part.reduce_mean([axis]))
+
+
+def _adaptive(emit: Any, spatial: int, x: Tensor, output: Any, layout: str) -> Tensor:
+    return capture(emit, check_adaptive(x, output, layout, spatial), ensure_tensor("x", x))
+
+
+@functional
+def adaptive_max_pool1d(x: Tensor, output_size: Sizes, *, layout: str = "NCW") -> Tensor:
+    """The largest element of each of `output_size` parts of one axis."""
+    return _adaptive(capture_adaptive_max, 1, x, output_size, layout)
+
+
+@functional
+def adaptive_max_pool2d(x: Tensor, output_size: Sizes, *, layout: str = "NCHW") -> Tensor:
+    """The largest element of each part of two axes."""
+    return _adaptive(capture_adaptive_max, 2, x, output_size, layout)
+
+
+@functional
+def adaptive_max_pool3d(x: Tensor, output_size: Sizes, *, layout: str = "NCDHW") -> Tensor:
+    """The largest element of each part of three axes."""
+    return _adaptive(capture_adaptive_max, 3, x, output_size, layout)
+
+
+@functional
+def adaptive_avg_pool1d(x: Tensor, output_size: Sizes, *, layout: str = "NCW") -> Tensor:
+    """The mean of each of `output_size` parts of one axis."""
+    return _adaptive(capture_adaptive_avg, 1, x, output_size, layout)
+
+
+@functional
+def adaptive_avg_pool2d(x: Tensor, output_size: Sizes, *, layout: str = "NCHW") -> Tensor:
+    """The mean of each part of two axes."""
+    return _adaptive(capture_adaptive_avg, 2, x, output_size, layout)
+
+
+@functional
+def adaptive_avg_pool3d(x: Tensor, output_size: Sizes, *, layout: str = "NCDHW") -> Tensor:
+    """The mean of each part of three axes."""
+    return _adaptive(capture_adaptive_avg, 3, x, output_size, layout)

@@ -27,6 +27,43 @@ BOMBS = [name for name in NAMES if name.startswith("bomb-")]
 QUICK = [name for name in GENERATED if name not in SLOW]
 
 
+# What must never hurt, and a few files that try each; the corpus may grow, and none of these go.
+CLAIMS = {
+    "malformed JSON": ["trailing-comma.json", "single-quotes.json", "two-programs.json"],
+    "malformed text": ["no-closing-brace.txt", "double-comma.txt", "prose.txt"],
+    "malformed bincode": ["dtype-19.bin", "option-2.bin", "only-ones.bin"],
+    "truncated": ["cut-short.json", "cut-in-a-type.txt", "cut-in-the-middle.bin"],
+    "wrong version": ["older-version.txt", "version-older.json", "version-older.bin"],
+    "unknown ops": ["unknown-op.txt", "op-unknown.json", "op-tag-99.bin"],
+    "duplicate ids": ["defined-twice.txt", "parameter-defined-again.txt"],
+    "undefined ids": ["undefined-operand.txt", "undefined-result.txt"],
+    "use before definition": ["use-before-definition.txt", "use-of-itself.txt"],
+    "regions that contain themselves": ["region-contains-itself.txt", "regions-contain-each-other.txt"],
+    "wrong arity": ["too-few-operands.txt", "too-many-operands.txt"],
+    "negative dims": ["negative-dim.txt", "dim-negative.json"],
+    "rank over 64": ["rank-65.txt", "literal-of-rank-65.txt", "a-type-of-very-high-rank"],
+    "dims whose product overflows": ["dims-overflow.txt", "dims-overflow-beside-a-zero.txt"],
+    "2^60 elements claimed": ["claims-2-to-the-60.txt", "literal-claims-2-to-the-60.json"],
+    "literals whose bytes do not match": ["literal-too-few-bytes.json", "literal-with-half-a-byte.txt"],
+    "nesting": ["nested-json-arrays", "a-nested-tuple-type-as-text", "nested-regions-json"],
+    "chains": ["chain-text", "chain-json", "chain-bincode"],
+    "not UTF-8": ["not-utf-8.txt", "not-utf-8.json", "utf-16.txt", "version-not-utf-8.bin"],
+    "NUL bytes": ["nul-in-text.txt", "nul-in-a-string.txt", "a-megabyte-of-nul"],
+    "names of a megabyte": ["a-name-of-a-megabyte-text", "a-name-of-a-megabyte-json"],
+    "odd names": ["name-of-quotes.txt", "name-of-newlines.txt", "name-of-comment-marks.txt"],
+    "numbers that are not finite": ["bare-nan.json", "epsilon-nan.txt", "pad-value-infinite.txt"],
+    "the lowest axis": ["axis-lowest-concat.txt", "axis-lowest-reduce.txt", "axis-lowest-sort.txt"],
+    "allocation bombs": [
+        "bomb-tile.txt", "bomb-pad.txt", "bomb-broadcast.txt", "bomb-iota.txt", "bomb-one-hot.txt",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_everything_that_must_never_hurt_is_tried(claim: str) -> None:
+    assert set(CLAIMS[claim]) <= EXPECTED.keys() | GENERATED.keys()
+
+
 def compare(outcomes: Sequence[Outcome], expected: dict[str, str]) -> None:
     """Every verdict is the expected one."""
     wrong = [

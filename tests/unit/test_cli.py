@@ -193,7 +193,8 @@ def test_a_target_that_is_not_installed(
     assert (result.code, result.out) == (1, "")
     assert result.err == (
         "error: the conversion target 'wrong' (plugin_here) failed in convert with "
-        "ZeroDivisionError: division by zero; this is a fault of the plug-in, not of Weft\n"
+        "ZeroDivisionError: division by zero (plugin_here.py:9); this is a fault of the plug-in, "
+        "not of Weft\n"
     )
     result = run("convert", "--to", "plugin_leaving:good", program)
     assert (result.code, result.out) == (1, "")

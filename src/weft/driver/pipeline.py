@@ -42,7 +42,7 @@ from weft.region.prove import holds
 from weft.target.target import Target
 from weft.tiny import text as tiny_text
 from weft.tiny import verify as tiny_verify
-from weft.tiny.from_ptir import lower_program
+from weft.tiny.from_ptir import RUN, lower_program
 from weft.tiny.ir import Value, topological, value_ids
 
 
@@ -91,7 +91,7 @@ MIDDLE: tuple[Stage, ...] = (
     Stage(
         "region", "json",
         enter=lambda c: lower_scop(
-            c["poly_view"], c["tiny"], c.target, c.signature.tensor_roles
+            c["poly_view"], c["tiny"], c.target, {RUN: "run", **c.signature.tensor_roles}
         ),
         verify=lambda c: region_verify.verify(c["region"], holds),
         render=lambda module: region_text.dumps(module, encode_op),

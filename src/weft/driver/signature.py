@@ -10,7 +10,6 @@ from enum import Enum
 from weft.foundation.errors import UserError
 from weft.ptir.ir import Program
 from weft.ptir.types import leaves
-from weft.tiny.from_ptir import RUN
 
 
 class Role(Enum):
@@ -49,7 +48,7 @@ class Signature:
     def tensor_roles(self) -> dict[str, str]:
         """The roles as region tensors have them."""
         words = {Role.DATA: "input", Role.PARAM: "param", Role.STATE: "state"}
-        return {RUN: "run", **{input_name(i): words[role] for i, role in enumerate(self.roles)}}
+        return {input_name(i): words[role] for i, role in enumerate(self.roles)}
 
 
 def input_name(index: int) -> str:

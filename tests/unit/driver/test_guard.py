@@ -17,6 +17,7 @@ from weft.driver.reference import ReferenceBackend
 from weft.foundation.errors import (
     ExecutionError,
     InternalError,
+    PluginFault,
     ResourceExceeded,
     SpecViolation,
     Unimplemented,
@@ -87,15 +88,26 @@ def test_wefts_own_are_not_wrapped() -> None:
     ],
 )
 def test_what_a_backend_raises_is_its_fault(member: str, error: Exception, told: str) -> None:
-    sentence = f"the backend 'faulty' ({__name__}) failed in {member} with {told}{FAULT}"
-    with pytest.raises(ExecutionError, match=f"^{re.escape(sentence)}$") as caught:
+    start = f"the backend 'faulty' ({__name__}) failed in {member} with {told} (test_guard.py:"
+    whole = rf"^{re.escape(start)}\d+\){re.escape(FAULT)}$"
+    with pytest.raises(PluginFault, match=whole) as caught:
         run(Faulty(**{member: raising(error)}))
     assert caught.value.__cause__ is error
 
 
 def test_what_an_executable_raises_is_its_fault() -> None:
-    with pytest.raises(ExecutionError, match="failed in execute with ZeroDivisionError: zero; thi"):
+    with pytest.raises(ExecutionError, match="failed in execute with ZeroDivisionError: zero "):
         run(executing(raising(ZeroDivisionError("zero"))))
+
+
+def test_the_line_is_the_innermost_of_the_package_that_was_called() -> None:
+    def execute(inputs: Any, **options: Any) -> Any:
+        return np.broadcast_to(inputs[0], (3, 3))
+
+    with pytest.raises(PluginFault) as caught:
+        run(executing(execute))
+    line = execute.__code__.co_firstlineno + 1
+    assert f" (test_guard.py:{line}); this is" in str(caught.value)
 
 
 def test_a_property_may_raise_too() -> None:

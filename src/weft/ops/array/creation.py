@@ -19,6 +19,7 @@ from weft.ops.calls import public
 from weft.ops.lines import user_line
 from weft.ops.numbers import Number, is_number, number, widest
 from weft.ops.promotion import DEFAULT_FLOAT, DEFAULT_INTEGER, DEFAULTS
+from weft.ops.recipes import recorded
 from weft.ops.session import Handle, Session
 from weft.ops.tensor import Tensor, tensor_method
 
@@ -257,17 +258,17 @@ def diagonal_mask(session: Session, shape: Shape, k: int, op: str) -> Handle:
 
 
 @tensor_method
-@public
-def tril(x: Tensor, /, *, k: int = 0) -> Tensor:
+@recorded
+def tril(x: Handle, /, *, k: int = 0) -> Handle:
     """Each matrix with zeros above diagonal `k`."""
-    return given(_triangle(taken(x), k, "less_equal"), x)
+    return _triangle(x, k, "less_equal")
 
 
 @tensor_method
-@public
-def triu(x: Tensor, /, *, k: int = 0) -> Tensor:
+@recorded
+def triu(x: Handle, /, *, k: int = 0) -> Handle:
     """Each matrix with zeros below diagonal `k`."""
-    return given(_triangle(taken(x), k, "greater_equal"), x)
+    return _triangle(x, k, "greater_equal")
 
 
 def _triangle(x: Handle, k: int, op: str) -> Handle:

@@ -16,12 +16,13 @@ from weft.foundation.dtypes import CF32, CF64, F32, F64, SI64, DType
 from weft.foundation.errors import OutOfRange, SpecViolation, UserError
 from weft.ops.array.conversion import home
 from weft.ops.array.data_types import dtype_named
-from weft.ops.array.manipulation import axes_of, roll
-from weft.ops.array.movement import flipped, padded, permuted, unpermuted, window
-from weft.ops.array.operands import given, known, taken
+from weft.ops.array.manipulation import axes_of
+from weft.ops.array.movement import flipped, padded, permuted, rolled, unpermuted, window
+from weft.ops.array.operands import known
 from weft.ops.calls import public
 from weft.ops.lines import user_line
 from weft.ops.promotion import DEFAULT_FLOAT
+from weft.ops.recipes import recorded
 from weft.ops.session import Handle, Session
 from weft.ops.tensor import Tensor
 
@@ -133,31 +134,29 @@ def _several(x: Handle, s: Any, axes: Any) -> list[tuple[int, int | None]]:
 # -- one axis ------------------------------------------------------------------------------------
 
 
-@public
-def fft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+@recorded
+def fft(x: Handle, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Handle:
     """The transform along an axis, cut or filled with zeros to `n` elements."""
     return _one(x, n, axis, norm, -1)
 
 
-@public
-def ifft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+@recorded
+def ifft(x: Handle, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Handle:
     """The inverse transform along an axis."""
     return _one(x, n, axis, norm, 1)
 
 
-def _one(x: Tensor, n: int | None, axis: int, norm: str, sign: int) -> Tensor:
+def _one(x: Handle, n: int | None, axis: int, norm: str, sign: int) -> Handle:
     _check_norm(norm)
-    value = _complex(taken(x))
-    at = normalise_axis(axis, value.rank)
-    return given(_along(_sized(value, at, n), at, sign, norm), x)
+    at = normalise_axis(axis, x.rank)
+    return _along(_sized(_complex(x), at, n), at, sign, norm)
 
 
-@public
-def rfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+@recorded
+def rfft(x: Handle, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Handle:
     """The transform of real elements: its first half, of which the rest is the mirror image."""
     _check_norm(norm)
-    value = _real(taken(x))
-    return given(_real_forward(value, n, normalise_axis(axis, value.rank), norm), x)
+    return _real_forward(_real(x), n, normalise_axis(axis, x.rank), norm)
 
 
 def _real_forward(x: Handle, n: int | None, axis: int, norm: str) -> Handle:
@@ -165,12 +164,11 @@ def _real_forward(x: Handle, n: int | None, axis: int, norm: str) -> Handle:
     return window(whole, axis, 0, known(whole.shape[axis], "the axis") // 2 + 1)
 
 
-@public
-def irfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+@recorded
+def irfft(x: Handle, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Handle:
     """The inverse of `rfft`: `n` real elements, twice the distances between x's by default."""
     _check_norm(norm)
-    value = _complex(taken(x))
-    return given(_real_backward(value, n, normalise_axis(axis, value.rank), norm), x)
+    return _real_backward(_complex(x), n, normalise_axis(axis, x.rank), norm)
 
 
 def _real_backward(x: Handle, n: int | None, axis: int, norm: str) -> Handle:
@@ -185,97 +183,94 @@ def _real_backward(x: Handle, n: int | None, axis: int, norm: str) -> Handle:
     return _along(half, axis, 1, norm).real()
 
 
-@public
-def hfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+@recorded
+def hfft(x: Handle, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Handle:
     """The transform of elements that are their own mirror image, of which x is the first half: it
     is real."""
     _check_norm(norm)
-    value = _complex(taken(x)).conj()
-    at = normalise_axis(axis, value.rank)
-    return given(_real_backward(value, n, at, _SWAPPED[norm]), x)
+    at = normalise_axis(axis, x.rank)
+    return _real_backward(_complex(x).conj(), n, at, _SWAPPED[norm])
 
 
-@public
-def ihfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+@recorded
+def ihfft(x: Handle, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Handle:
     """The inverse of `hfft`."""
     _check_norm(norm)
-    value = _real(taken(x))
-    at = normalise_axis(axis, value.rank)
-    return given(_real_forward(value, n, at, _SWAPPED[norm]).conj(), x)
+    at = normalise_axis(axis, x.rank)
+    return _real_forward(_real(x), n, at, _SWAPPED[norm]).conj()
 
 
 # -- several axes --------------------------------------------------------------------------------
 
 
-@public
+@recorded
 def fftn(
-    x: Tensor,
+    x: Handle,
     /,
     *,
     s: Sequence[int] | None = None,
     axes: Sequence[int] | None = None,
     norm: str = "backward",
-) -> Tensor:
+) -> Handle:
     """The transform over several axes, or all."""
     return _all_axes(x, s, axes, norm, -1)
 
 
-@public
+@recorded
 def ifftn(
-    x: Tensor,
+    x: Handle,
     /,
     *,
     s: Sequence[int] | None = None,
     axes: Sequence[int] | None = None,
     norm: str = "backward",
-) -> Tensor:
+) -> Handle:
     """The inverse transform over several axes, or all."""
     return _all_axes(x, s, axes, norm, 1)
 
 
-def _all_axes(x: Tensor, s: Any, axes: Any, norm: str, sign: int) -> Tensor:
+def _all_axes(x: Handle, s: Any, axes: Any, norm: str, sign: int) -> Handle:
     _check_norm(norm)
-    value = _complex(taken(x))
-    for at, size in _several(value, s, axes):
+    value = _complex(x)
+    for at, size in _several(x, s, axes):
         value = _along(_sized(value, at, size), at, sign, norm)
-    return given(value, x)
+    return value
 
 
-@public
+@recorded
 def rfftn(
-    x: Tensor,
+    x: Handle,
     /,
     *,
     s: Sequence[int] | None = None,
     axes: Sequence[int] | None = None,
     norm: str = "backward",
-) -> Tensor:
+) -> Handle:
     """The transform of real elements over several axes: half of the last one."""
     _check_norm(norm)
-    value = _real(taken(x))
-    *others, (last, size) = _several(value, s, axes)
-    value = _real_forward(value, size, last, norm)
+    *others, (last, size) = _several(x, s, axes)
+    value = _real_forward(_real(x), size, last, norm)
     for at, n in others:
         value = _along(_sized(value, at, n), at, -1, norm)
-    return given(value, x)
+    return value
 
 
-@public
+@recorded
 def irfftn(
-    x: Tensor,
+    x: Handle,
     /,
     *,
     s: Sequence[int] | None = None,
     axes: Sequence[int] | None = None,
     norm: str = "backward",
-) -> Tensor:
+) -> Handle:
     """The inverse of `rfftn`."""
     _check_norm(norm)
-    value = _complex(taken(x))
-    *others, (last, size) = _several(value, s, axes)
+    value = _complex(x)
+    *others, (last, size) = _several(x, s, axes)
     for at, n in others:
         value = _along(_sized(value, at, n), at, 1, norm)
-    return given(_real_backward(value, size, last, norm), x)
+    return _real_backward(value, size, last, norm)
 
 
 # -- frequencies ---------------------------------------------------------------------------------
@@ -304,20 +299,19 @@ def _frequencies(n: int, count: int, last: int, d: float, dtype: Any, device: An
     return session.export((steps.cast(F64) / (n * d)).cast(dtype_named(dtype or DEFAULT_FLOAT)))
 
 
-@public
-def fftshift(x: Tensor, /, *, axes: int | Sequence[int] | None = None) -> Tensor:
+@recorded
+def fftshift(x: Handle, /, *, axes: int | Sequence[int] | None = None) -> Handle:
     """The zero frequency in the middle."""
     return _shifted(x, axes, 1)
 
 
-@public
-def ifftshift(x: Tensor, /, *, axes: int | Sequence[int] | None = None) -> Tensor:
+@recorded
+def ifftshift(x: Handle, /, *, axes: int | Sequence[int] | None = None) -> Handle:
     """What `fftshift` did, undone."""
     return _shifted(x, axes, -1)
 
 
-def _shifted(x: Tensor, axes: Any, sign: int) -> Tensor:
-    value = taken(x)
-    chosen = axes_of(axes, value.rank)
-    halves = [sign * (known(value.shape[a], "the axis") // 2) for a in chosen]
-    return roll(x, halves, axis=chosen)
+def _shifted(x: Handle, axes: Any, sign: int) -> Handle:
+    for axis in axes_of(axes, x.rank):
+        x = rolled(x, sign * (known(x.shape[axis], "the axis") // 2), axis)
+    return x

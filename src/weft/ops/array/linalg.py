@@ -6,8 +6,10 @@ the default float; floats under 32 bits are computed in f32 and rounded once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from weft.foundation.axes import normalise_axis
 from weft.foundation.dtypes import SI64, DType
 from weft.foundation.errors import OutOfRange, SpecViolation, UserError
 from weft.ops.arithmetic import as_tensor, broadcast_shapes, listed
@@ -15,7 +17,6 @@ from weft.ops.array.creation import diagonal_mask
 from weft.ops.array.data_types import finfo
 from weft.ops.array.linear_algebra import (
     check_matrices,
-    in_common_dtype,
     matmul,
     matrix_product,
     matrix_transpose,
@@ -26,10 +27,12 @@ from weft.ops.array.linear_algebra import (
 from weft.ops.array.matrices import adjoint, computed_in, diagonal_of, magnitude, matrices
 from weft.ops.array.movement import window
 from weft.ops.array.norms import matrix_norm, real_dtype, singular_values, vector_norm
-from weft.ops.array.operands import given, known, paired, taken
+from weft.ops.array.operands import in_common_dtype, known
 from weft.ops.array.statistics import summed, total_dtype
 from weft.ops.calls import public
+from weft.ops.lines import user_line
 from weft.ops.promotion import as_float
+from weft.ops.recipes import captured, recorded
 from weft.ops.session import Handle
 from weft.ops.tensor import Tensor
 
@@ -43,99 +46,98 @@ __all__ = [
 class EighResult(NamedTuple):
     """Eigenvalues, ascending, and eigenvectors as columns."""
 
-    eigenvalues: Tensor
-    eigenvectors: Tensor
+    eigenvalues: Any
+    eigenvectors: Any
 
 
 class QRResult(NamedTuple):
     """Orthonormal columns and an upper triangle."""
 
-    Q: Tensor
-    R: Tensor
+    Q: Any
+    R: Any
 
 
 class SlogdetResult(NamedTuple):
     """The sign of a determinant and the logarithm of its absolute value."""
 
-    sign: Tensor
-    logabsdet: Tensor
+    sign: Any
+    logabsdet: Any
 
 
 class SVDResult(NamedTuple):
     """Left singular vectors, singular values, right singular vectors as rows."""
 
-    U: Tensor
-    S: Tensor
-    Vh: Tensor
+    U: Any
+    S: Any
+    Vh: Any
 
 
 # -- factorisations ------------------------------------------------------------------------------
 
 
-@public
-def cholesky(x: Tensor, /, *, upper: bool = False) -> Tensor:
+@recorded
+def cholesky(x: Handle, /, *, upper: bool = False) -> Handle:
     """The triangle `l` with `l @ l^H = x`, or `u` with `u^H @ u = x`. A matrix that is not positive
     definite is an error when the result is computed."""
     value, dtype = matrices(x, square=True)
-    return given(value.cholesky(upper=bool(upper)).cast(dtype), x)
+    return value.cholesky(upper=bool(upper)).cast(dtype)
 
 
-@public
-def qr(x: Tensor, /, *, mode: str = "reduced") -> QRResult:
+@recorded
+def qr(x: Handle, /, *, mode: str = "reduced") -> QRResult:
     """`q @ r = x`; q has as many columns as x has, or as it has rows with "complete"."""
     if mode not in ("reduced", "complete"):
         raise UserError(f"mode is {mode!r}; it can be 'reduced' or 'complete'")
     value, dtype = matrices(x)
     q, r = value.qr(mode=mode)
-    return QRResult(given(q.cast(dtype), x), given(r.cast(dtype), x))
+    return QRResult(q.cast(dtype), r.cast(dtype))
 
 
-@public
-def svd(x: Tensor, /, *, full_matrices: bool = True) -> SVDResult:
+@recorded
+def svd(x: Handle, /, *, full_matrices: bool = True) -> SVDResult:
     """`(u * s) @ vh = x` with singular values in descending order."""
     value, dtype = matrices(x)
     u, s, vh = value.svd(full_matrices=bool(full_matrices))
-    values = s.cast(real_dtype(dtype))
-    return SVDResult(given(u.cast(dtype), x), given(values, x), given(vh.cast(dtype), x))
+    return SVDResult(u.cast(dtype), s.cast(real_dtype(dtype)), vh.cast(dtype))
 
 
-@public
-def svdvals(x: Tensor, /) -> Tensor:
+@recorded
+def svdvals(x: Handle, /) -> Handle:
     """The singular values in descending order."""
     value, dtype = matrices(x)
-    return given(singular_values(value).cast(real_dtype(dtype)), x)
+    return singular_values(value).cast(real_dtype(dtype))
 
 
-@public
-def eigh(x: Tensor, /) -> EighResult:
+@recorded
+def eigh(x: Handle, /) -> EighResult:
     """Eigenvalues and eigenvectors of Hermitian matrices, whose lower triangle is read."""
     value, dtype = matrices(x, square=True)
     values, vectors = value.eigh()
-    return EighResult(given(values.cast(real_dtype(dtype)), x), given(vectors.cast(dtype), x))
+    return EighResult(values.cast(real_dtype(dtype)), vectors.cast(dtype))
 
 
-@public
-def eigvalsh(x: Tensor, /) -> Tensor:
+@recorded
+def eigvalsh(x: Handle, /) -> Handle:
     """The eigenvalues of Hermitian matrices, ascending."""
     value, dtype = matrices(x, square=True)
-    return given(value.eigh()[0].cast(real_dtype(dtype)), x)
+    return value.eigh()[0].cast(real_dtype(dtype))
 
 
 # -- determinants --------------------------------------------------------------------------------
 
 
-@public
-def det(x: Tensor, /) -> Tensor:
+@recorded
+def det(x: Handle, /) -> Handle:
     """The determinant of each matrix."""
     value, dtype = matrices(x, square=True)
     permutation, _, upper = value.lu()
     pivots = diagonal_of(upper)
     product = pivots.reduce_prod(axes=[pivots.rank - 1])
-    return given((_parity(permutation, value.dtype) * product).cast(dtype), x)
+    return (_parity(permutation, value.dtype) * product).cast(dtype)
 
 
-@public
-def slogdet(x: Tensor, /) -> SlogdetResult:
+@recorded
+def slogdet(x: Handle, /) -> SlogdetResult:
     """The sign (or direction) of each determinant, and the logarithm of its absolute value; 0 and
     -inf for a singular matrix."""
     value, dtype = matrices(x, square=True)
@@ -144,7 +146,7 @@ def slogdet(x: Tensor, /) -> SlogdetResult:
     last = [pivots.rank - 1]
     sign = _parity(permutation, value.dtype) * pivots.sign().reduce_prod(axes=last)
     size = magnitude(pivots).log().reduce_sum(last)
-    return SlogdetResult(given(sign.cast(dtype), x), given(size.cast(real_dtype(dtype)), x))
+    return SlogdetResult(sign.cast(dtype), size.cast(real_dtype(dtype)))
 
 
 def _parity(permutation: Handle, dtype: DType) -> Handle:
@@ -162,8 +164,8 @@ def _parity(permutation: Handle, dtype: DType) -> Handle:
 # -- systems of equations ------------------------------------------------------------------------
 
 
-@public
-def solve(x1: Tensor, x2: Tensor, /) -> Tensor:
+@recorded
+def solve(x1: Handle, x2: Handle, /) -> Handle:
     """The x with `x1 @ x = x2`; an x2 of rank 1 is a vector, all others are stacks of matrices. A
     singular matrix gives infinities or NaN."""
     a, b = in_common_dtype(x1, x2)
@@ -176,11 +178,10 @@ def solve(x1: Tensor, x2: Tensor, /) -> Tensor:
     if b.rank < 2 or b.shape[-2] != a.shape[-1]:
         raise SpecViolation(
             "ShapeMismatch",
-            f"x1 {listed(a.shape)} and x2 {listed(as_tensor(x2).shape)}: x2 must have "
-            f"{a.shape[-1]} rows",
+            f"x1 {listed(a.shape)} and x2 {listed(x2.shape)}: x2 must have {a.shape[-1]} rows",
         )
     result = solved(a, b)
-    return given((result.reshape(result.shape[:-1]) if vector else result).cast(dtype), x1, x2)
+    return (result.reshape(result.shape[:-1]) if vector else result).cast(dtype)
 
 
 def solved(a: Handle, b: Handle) -> Handle:
@@ -195,11 +196,11 @@ def solved(a: Handle, b: Handle) -> Handle:
     return stacked(upper, batch).triangular_solve(b, lower=False, unit_diagonal=False, **options)
 
 
-@public
-def inv(x: Tensor, /) -> Tensor:
+@recorded
+def inv(x: Handle, /) -> Handle:
     """The inverse of each matrix; a singular one gives infinities or NaN."""
     value, dtype = matrices(x, square=True)
-    return given(solved(value, _identity(value)).cast(dtype), x)
+    return solved(value, _identity(value)).cast(dtype)
 
 
 def _identity(like: Handle) -> Handle:
@@ -210,61 +211,82 @@ def _identity(like: Handle) -> Handle:
 @public
 def pinv(x: Tensor, /, *, rtol: Any = None) -> Tensor:
     """The pseudo-inverse: singular values up to `rtol` times the largest count as zero."""
+    return _with_tolerance(_pseudo_inverse, x, rtol)
+
+
+def _with_tolerance(emit: Callable[..., Handle], x: Tensor, rtol: Any) -> Tensor:
+    """A capture whose tolerance is a number, or a tensor with one for each matrix."""
+    operands = [as_tensor(x), *([rtol] if isinstance(rtol, Tensor) else [])]
+    number = None if rtol is None or isinstance(rtol, Tensor) else float(rtol)
+    found: Tensor = captured(emit, operands, user_line(), number)
+    return found
+
+
+def _pseudo_inverse(x: Handle, *rtol: Any) -> Handle:
     value, dtype = matrices(x)
     u, s, vh = value.svd(full_matrices=False)
     significant = s.compare("greater", _cutoff(value, s, rtol))
     inverse = significant.select(s.reciprocal(), s.session.full(0.0, s.dtype, s.shape))
     scaled = adjoint(u)
     factor = inverse.cast(value.dtype).reshape((*inverse.shape, 1)).broadcast_to(scaled.shape)
-    return given(matrix_product(adjoint(vh), scaled * factor).cast(dtype), x)
+    return matrix_product(adjoint(vh), scaled * factor).cast(dtype)
 
 
 @public
 def matrix_rank(x: Tensor, /, *, rtol: Any = None) -> Tensor:
     """How many singular values are above `rtol` times the largest."""
+    return _with_tolerance(_rank, x, rtol)
+
+
+def _rank(x: Handle, *rtol: Any) -> Handle:
     value, _ = matrices(x)
     s = singular_values(value)
     above = s.compare("greater", _cutoff(value, s, rtol))
-    return given(above.cast(SI64).reduce_sum([s.rank - 1]))
+    return above.cast(SI64).reduce_sum([s.rank - 1])
 
 
-def _cutoff(x: Handle, s: Handle, rtol: Any) -> Handle:
-    """The largest singular value that counts as zero, in the shape of `s`."""
+def _cutoff(x: Handle, s: Handle, rtol: tuple[Any, ...]) -> Handle:
+    """The largest singular value that counts as zero, in the shape of `s`. `rtol` is a number or
+    None, or a handle and None."""
     if s.shape[-1] == 0:
         return s
     largest = s.reduce_max([s.rank - 1], keepdims=True)
-    if rtol is None:
+    factor = rtol[0]
+    if factor is None:
         height, width = (known(dim, "a size of the matrices") for dim in x.shape[-2:])
-        rtol = max(height, width) * finfo(s.dtype).eps
-    if isinstance(rtol, Tensor):
-        factor = x.session.import_(rtol).cast(s.dtype)
-        factor = factor.reshape((*factor.shape, 1)).broadcast_to(largest.shape)
-        return (largest * factor).broadcast_to(s.shape)
-    return (largest * float(rtol)).broadcast_to(s.shape)
+        factor = max(height, width) * finfo(s.dtype).eps
+    if isinstance(factor, Handle):
+        factor = factor.cast(s.dtype).reshape((*factor.shape, 1)).broadcast_to(largest.shape)
+    limit: Handle = largest * factor
+    return limit.broadcast_to(s.shape)
 
 
 # -- products ------------------------------------------------------------------------------------
 
 
-@public
-def matrix_power(x: Tensor, n: int, /) -> Tensor:
+@recorded
+def matrix_power(x: Handle, n: int, /) -> Handle:
     """Each matrix multiplied by itself: `n` times, its inverse for a negative `n`."""
+    check_matrices(x, square=True)
     if n < 0:
-        return matrix_power(inv(x), -n)
-    value = taken(x)
-    check_matrices(value, square=True)
+        value, dtype = matrices(x)
+        return _power(solved(value, _identity(value)), -n).cast(dtype)
+    return _power(x, n)
+
+
+def _power(x: Handle, n: int) -> Handle:
     result = None
-    square = value
+    square = x
     while n:
         if n & 1:
             result = square if result is None else matrix_product(result, square)
         n >>= 1
         square = matrix_product(square, square) if n else square
-    return given(_identity(value) if result is None else result, x)
+    return _identity(x) if result is None else result
 
 
-@public
-def outer(x1: Tensor, x2: Tensor, /) -> Tensor:
+@recorded
+def outer(x1: Handle, x2: Handle, /) -> Handle:
     """Every product of an element of one vector and one of the other."""
     x, y = in_common_dtype(x1, x2)
     for name, value in (("x1", x), ("x2", y)):
@@ -274,13 +296,13 @@ def outer(x1: Tensor, x2: Tensor, /) -> Tensor:
                 f"{name} {listed(value.shape)} has rank {value.rank}, but a vector is wanted",
                 "flatten it with reshape(-1)",
             )
-    return given(x.dot_general(y, contract=((), ())), x1, x2)
+    return x.dot_general(y, contract=((), ()))
 
 
-@public
-def cross(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
+@recorded
+def cross(x1: Handle, x2: Handle, /, *, axis: int = -1) -> Handle:
     """The vector product along an axis of size 3, counted in each operand before they broadcast."""
-    sizes = [as_tensor(x).shape for x in (x1, x2)]
+    sizes = [x1.shape, x2.shape]
     for shape in sizes:
         if not -len(shape) <= axis < len(shape) or shape[axis] != 3:
             raise OutOfRange(
@@ -288,13 +310,12 @@ def cross(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
                 f"x1 {listed(sizes[0])} and x2 {listed(sizes[1])} must have size 3 on axis {axis}",
                 "a vector product is defined for three components",
             )
-    x, y = paired(x1, x2)
-    at = axis if axis < 0 else axis - len(sizes[0])
-    if axis >= 0 and len(sizes[0]) != len(sizes[1]):
+    if axis >= 0 and x1.rank != x2.rank:
         raise UserError("operands of different ranks need a negative axis")
-    at += x.rank
-    one = _turned(x, at, 1) * _turned(y, at, 2)
-    return given(one - _turned(x, at, 2) * _turned(y, at, 1), x1, x2)
+    shape = broadcast_shapes(*sizes)
+    x, y = (side.broadcast_to(shape) for side in in_common_dtype(x1, x2))
+    at = normalise_axis(axis, len(shape))
+    return _turned(x, at, 1) * _turned(y, at, 2) - _turned(x, at, 2) * _turned(y, at, 1)
 
 
 def _turned(x: Handle, axis: int, by: int) -> Handle:
@@ -305,19 +326,16 @@ def _turned(x: Handle, axis: int, by: int) -> Handle:
 # -- diagonals -----------------------------------------------------------------------------------
 
 
-@public
-def diagonal(x: Tensor, /, *, offset: int = 0) -> Tensor:
+@recorded
+def diagonal(x: Handle, /, *, offset: int = 0) -> Handle:
     """A diagonal of each matrix, above the main one where `offset` is positive."""
-    value = taken(x)
-    check_matrices(value)
-    return given(diagonal_of(value, offset), x)
+    check_matrices(x)
+    return diagonal_of(x, offset)
 
 
-@public
-def trace(x: Tensor, /, *, offset: int = 0, dtype: Any = None) -> Tensor:
+@recorded
+def trace(x: Handle, /, *, offset: int = 0, dtype: Any = None) -> Handle:
     """The sum of a diagonal of each matrix."""
-    value = taken(x)
-    check_matrices(value)
-    elements = diagonal_of(value, offset)
-    wanted = total_dtype(value.dtype, dtype)
-    return given(summed(elements, [elements.rank - 1], False, wanted), x)
+    check_matrices(x)
+    elements = diagonal_of(x, offset)
+    return summed(elements, [elements.rank - 1], False, total_dtype(x.dtype, dtype))

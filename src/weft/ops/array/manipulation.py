@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from weft.foundation.axes import normalise_axes, normalise_axis
-from weft.foundation.dims import Shape, Symbol, shape_of
+from weft.foundation.dims import Dim, Shape, Symbol, shape_of
 from weft.foundation.errors import OutOfRange, UserError
 from weft.ops.arithmetic import as_tensor, broadcast_shapes, broadcasts, listed
-from weft.ops.array.movement import flipped, permuted, rows_at, window
+from weft.ops.array.movement import flipped, permuted, rolled, rows_at, window
 from weft.ops.array.operands import known
 from weft.ops.array.reading import read
 from weft.ops.calls import public
@@ -49,7 +49,7 @@ def _numbers(value: Any) -> tuple[int, ...]:
 
 @tensor_method
 @recorded
-def broadcast_to(x: Handle, /, shape: Sequence[int]) -> Handle:
+def broadcast_to(x: Handle, /, shape: Sequence[Dim]) -> Handle:
     """`x` repeated to a shape."""
     wanted = shape_of(shape)
     if not broadcasts(x.shape, wanted):
@@ -133,9 +133,7 @@ def _permute_dims_method(x: Tensor, /, *axes: Any) -> Any:
 
 @tensor_method
 @recorded
-def moveaxis(
-    x: Handle, source: int | Sequence[int], destination: int | Sequence[int], /
-) -> Handle:
+def moveaxis(x: Handle, source: int | Sequence[int], destination: int | Sequence[int], /) -> Handle:
     """`x` with some axes at other positions and the rest in order."""
     origin, target = axes_of(source, x.rank), axes_of(destination, x.rank)
     if len(origin) != len(target):
@@ -164,22 +162,14 @@ def roll(
     if axis is None:
         if not isinstance(shift, int):
             raise UserError("several shifts need as many axes")
-        return _rolled(x.reshape((-1,)), shift, 0).reshape(x.shape)
+        return rolled(x.reshape((-1,)), shift, 0).reshape(x.shape)
     axes = [normalise_axis(at, x.rank) for at in _numbers(axis)]
     shifts = _numbers(shift) * (len(axes) if isinstance(shift, int) else 1)
     if len(shifts) != len(axes):
         raise UserError(f"{len(shifts)} shifts do not go with {len(axes)} axes")
     for by, at in zip(shifts, axes, strict=True):
-        x = _rolled(x, by, at)
+        x = rolled(x, by, at)
     return x
-
-
-def _rolled(x: Handle, shift: int, axis: int) -> Handle:
-    size = known(x.shape[axis], f"axis {axis}")
-    split = -shift % size if size else 0
-    if split == 0:
-        return x
-    return window(x, axis, split, size - split).concat(window(x, axis, 0, split), axis)
 
 
 # -- joining and repeating -----------------------------------------------------------------------
@@ -310,9 +300,7 @@ def _repeated(x: Handle, times: int, axis: int | None) -> Handle:
 def _rows(x: Handle, places: Handle, axis: int | None, count: int) -> Handle:
     x, at = _along(x, axis)
     if x.shape[at] != count:
-        raise OutOfRange(
-            "ShapeMismatch", f"{count} repeats do not go with {x.shape[at]} elements"
-        )
+        raise OutOfRange("ShapeMismatch", f"{count} repeats do not go with {x.shape[at]} elements")
     return rows_at(x, places, at)
 
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from weft.foundation.dtypes import F32, DType
 from weft.ops.array.linear_algebra import check_matrices, transposed
 from weft.ops.array.movement import padded, window
-from weft.ops.array.operands import known, taken
+from weft.ops.array.operands import known
 from weft.ops.promotion import as_float
 from weft.ops.session import Handle
 
 
-def matrices(x: Any, square: bool = False) -> tuple[Handle, DType]:
+def matrices(x: Handle, square: bool = False) -> tuple[Handle, DType]:
     """A stack of matrices in a dtype of 32 bits or more, and the dtype that results have."""
-    value = taken(x)
-    check_matrices(value, square)
-    dtype = as_float(value.dtype)
-    return value.cast(computed_in(dtype)), dtype
+    check_matrices(x, square)
+    dtype = as_float(x.dtype)
+    return x.cast(computed_in(dtype)), dtype
 
 
 def computed_in(dtype: DType) -> DType:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from weft.foundation.axes import inverse
 from weft.foundation.dims import Dim
 from weft.foundation.dtypes import I1, SI64, DType
-from weft.foundation.errors import UserError
+from weft.ops.array.operands import known
 from weft.ops.session import Handle
 
 
@@ -45,9 +45,7 @@ def unpermuted(x: Handle, perm: Sequence[int]) -> Handle:
 
 def flipped(x: Handle, axis: int) -> Handle:
     """The elements along an axis in reverse."""
-    size = x.shape[axis]
-    if not isinstance(size, int):
-        raise UserError(f"axis {axis} has the dynamic size {size} and cannot be reversed")
+    size = known(x.shape[axis], f"axis {axis}")
     if size < 2:
         return x
     backwards = (size - 1) - x.session.iota(SI64, (size,), 0)
@@ -90,3 +88,12 @@ def padded(x: Handle, axis: int, high: int) -> Handle:
     after[axis] = high
     fill = zero_of(x.dtype)
     return x.session.emit("pad", x, low=none, high=after, interior=none, pad_value=fill)
+
+
+def rolled(x: Handle, shift: int, axis: int) -> Handle:
+    """Elements moved along an axis; those that leave at its end come in at its start."""
+    size = known(x.shape[axis], f"axis {axis}")
+    split = -shift % size if size else 0
+    if split == 0:
+        return x
+    return window(x, axis, split, size - split).concat(window(x, axis, 0, split), axis)

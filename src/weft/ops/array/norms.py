@@ -9,12 +9,10 @@ from typing import Any
 from weft.foundation.errors import UserError
 from weft.ops.array.manipulation import axes_of
 from weft.ops.array.matrices import computed_in, magnitude, matrices
-from weft.ops.array.operands import given, taken
 from weft.ops.array.statistics import summed
-from weft.ops.calls import public
 from weft.ops.promotion import as_float
+from weft.ops.recipes import recorded
 from weft.ops.session import Handle
-from weft.ops.tensor import Tensor
 
 _REAL = {"cf32": "f32", "cf64": "f64"}
 
@@ -29,21 +27,20 @@ def real_dtype(dtype: Any) -> Any:
     return _REAL.get(dtype.name, dtype)
 
 
-@public
+@recorded
 def vector_norm(
-    x: Tensor,
+    x: Handle,
     /,
     *,
     axis: int | Sequence[int] | None = None,
     keepdims: bool = False,
     ord: float = 2,
-) -> Tensor:
+) -> Handle:
     """The sum of the powers of the absolute values, and its root; for an `ord` of infinity the
     largest, of 0 the number of those that are not zero. Over some axes or all."""
-    value = taken(x)
-    dtype = real_dtype(as_float(value.dtype))
-    sizes = magnitude(value.cast(computed_in(as_float(value.dtype))))
-    return given(_norm(sizes, axes_of(axis, value.rank), keepdims, ord).cast(dtype), x)
+    dtype = as_float(x.dtype)
+    sizes = magnitude(x.cast(computed_in(dtype)))
+    return _norm(sizes, axes_of(axis, x.rank), bool(keepdims), ord).cast(real_dtype(dtype))
 
 
 def _norm(sizes: Handle, axes: Sequence[int], keepdims: bool, order: Any) -> Handle:
@@ -64,21 +61,21 @@ def _norm(sizes: Handle, axes: Sequence[int], keepdims: bool, order: Any) -> Han
     return total.pow(1.0 / float(order))
 
 
-@public
+@recorded
 def matrix_norm(
-    x: Tensor,
+    x: Handle,
     /,
     *,
     keepdims: bool = False,
     ord: float | str | None = "fro",
-) -> Tensor:
+) -> Handle:
     """A norm of each matrix: "fro", "nuc" (the sum of the singular values), 1, -1, 2, -2, or an
     infinity of either sign."""
     value, dtype = matrices(x)
     wide = [value.rank - 2, value.rank - 1]
     result = _matrix_norm(value, ord).cast(real_dtype(dtype))
     shape = tuple(1 if a in wide else d for a, d in enumerate(value.shape))
-    return given(result.reshape(shape if keepdims else shape[:-2]), x)
+    return result.reshape(shape if keepdims else shape[:-2])
 
 
 def _matrix_norm(x: Handle, order: Any) -> Handle:

@@ -5,6 +5,10 @@ record, `capture_<op>` writes the instructions into a session, and the public fu
 after the other. Nothing is computed until a tensor is read.
 """
 
+from weft.ops.array.manipulation import tile
+from weft.ops.array.searching import where
+from weft.ops.array.sorting import sort
+from weft.ops.array.statistics import cumulative_sum as cumsum
 from weft.ops.functional.activation import (
     elu,
     gelu,
@@ -40,6 +44,13 @@ from weft.ops.functional.embedding import (
     embedding,
     rotary_embedding,
 )
+from weft.ops.functional.indexing import (
+    gather,
+    one_hot,
+    scatter,
+    scatter_add,
+    top_k,
+)
 from weft.ops.functional.linear import linear, matmul
 from weft.ops.functional.loss import (
     binary_cross_entropy,
@@ -73,6 +84,10 @@ from weft.ops.functional.pooling import (
     max_pool2d,
     max_pool3d,
 )
+from weft.ops.functional.rearrange import (
+    pad,
+    pixel_shuffle,
+)
 from weft.ops.functional.registry import (
     configure,
     functional,
@@ -80,6 +95,9 @@ from weft.ops.functional.registry import (
     implements,
     overrides,
     register,
+)
+from weft.ops.functional.resampling import (
+    interpolate,
 )
 from weft.ops.functional.stochastic import (
     dropout,
@@ -107,11 +125,13 @@ __all__ = [
     "conv_transpose2d",
     "conv_transpose3d",
     "cross_entropy",
+    "cumsum",
     "dropout",
     "einsum",
     "elu",
     "embedding",
     "functional",
+    "gather",
     "gelu",
     "glu",
     "group_norm",
@@ -121,6 +141,7 @@ __all__ = [
     "implementations",
     "implements",
     "instance_norm",
+    "interpolate",
     "kl_div",
     "l1_loss",
     "layer_norm",
@@ -135,18 +156,27 @@ __all__ = [
     "mish",
     "mse_loss",
     "nll_loss",
+    "one_hot",
     "overrides",
+    "pad",
+    "pixel_shuffle",
     "register",
     "relu",
     "relu6",
     "rms_norm",
     "rotary_embedding",
+    "scatter",
+    "scatter_add",
     "selu",
     "sigmoid",
     "silu",
     "smooth_l1_loss",
     "softmax",
     "softplus",
+    "sort",
     "swiglu",
+    "tile",
+    "top_k",
     "update_cache",
+    "where",
 ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from weft.ops.arithmetic import TensorLike, as_tensor, binary, comparison, unary
 from weft.ops.array.operands import given, paired, taken
 from weft.ops.calls import public
+from weft.ops.lines import user_line
+from weft.ops.recipes import captured
 from weft.ops.session import Handle
 from weft.ops.tensor import Tensor, tensor_method
 
@@ -46,17 +48,22 @@ def divide(x1: TensorLike, x2: TensorLike, /) -> Tensor:
 @public
 def floor_divide(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """The largest whole number not above `x1 / x2`. Integers must not be divided by zero."""
-    x, y = paired(x1, x2)
-    if x.dtype.is_integer:
-        quotient = x / y
-        if x.dtype.is_signed:
-            quotient = quotient - _sides_differ(x.fmod(y), y).cast(x.dtype)
-        return given(quotient, x1, x2)
-    return given(_floor_quotient(x, y), x1, x2)
+    line = user_line()
+    found: Tensor = captured(_floor_quotient, paired(x1, x2, line), line)
+    return found
 
 
 def _floor_quotient(x: Handle, y: Handle) -> Handle:
-    """Floats: exact where both are finite, since `x - fmod(x, y)` is a multiple of y; the plain
+    if x.dtype.is_float:
+        return _float_quotient(x, y)
+    quotient = x / y
+    if x.dtype.is_signed:
+        quotient = quotient - _sides_differ(x.fmod(y), y).cast(x.dtype)
+    return quotient
+
+
+def _float_quotient(x: Handle, y: Handle) -> Handle:
+    """Exact where both are finite, since `x - fmod(x, y)` is a multiple of y; the plain
     quotient, rounded down, where one is infinite or y is zero."""
     plain = x / y
     rest = x.fmod(y)
@@ -76,13 +83,16 @@ def _sides_differ(rest: Handle, divisor: Handle) -> Handle:
 @public
 def remainder(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """What `floor_divide` leaves, with the sign of `x2`: Python's `%`."""
-    x, y = paired(x1, x2)
+    line = user_line()
+    found: Tensor = captured(_remainder, paired(x1, x2, line), line)
+    return found
+
+
+def _remainder(x: Handle, y: Handle) -> Handle:
     rest = x.fmod(y)
     if x.dtype.is_float or x.dtype.is_signed:
         rest = _sides_differ(rest, y).select(rest + y, rest)
-    if x.dtype.is_float:
-        rest = rest.copysign(y)
-    return given(rest, x1, x2)
+    return rest.copysign(y) if x.dtype.is_float else rest
 
 
 @tensor_method

@@ -1,0 +1,215 @@
+"""layer_norm and l2_norm: by roots or their inverses, by divisions or products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from weft.coarse.raising.matched import Matched, one_op
+from weft.coarse.raising.search import Search, View
+from weft.ptir.ir import Instruction, Operand, Ref
+from weft.ptir.passes.emitter import Emitter, Handle
+from weft.ptir.types import Shape
+
+# -- layer_norm ----------------------------------------------------------------------------------
+
+
+def layer_norm(view: View, root: Instruction) -> Matched | None:
+    """`(x - mean) / sqrt(variance + epsilon) * weight + bias`."""
+    if root.op.mnemonic != "add":
+        return None
+    for product, bias in (root.operands, root.operands[::-1]):
+        search = Search(view)
+        search.inside.append(root.id)
+        found = _normalised(search, product, bias)
+        if found is not None:
+            return found
+    return None
+
+
+def _normalised(search: Search, product: Operand, bias: Operand) -> Matched | None:
+    factors = _factors(search, product)
+    shape = search.view.shape(product)
+    if shape is None or len(factors) != 3:
+        return None
+    for centred, power in factors:
+        others = [factor for factor in factors if factor[0] != centred]
+        if power != 1 or len(others) != 2:
+            continue
+        for spread, weight in (others, others[::-1]):
+            found = search.first(
+                partial(_affine, search, centred, spread, weight, bias, shape)
+            )
+            if found is not None:
+                return found
+    return None
+
+
+def _factors(search: Search, operand: Operand) -> list[tuple[Operand, int]]:
+    """A product as factors, each with its power."""
+    definition = search.view.definition(operand)
+    if definition is None or definition.op.mnemonic not in ("mul", "div"):
+        return [(operand, 1)]
+    search.inside.append(definition.id)
+    left, right = definition.operands
+    sign = 1 if definition.op.mnemonic == "mul" else -1
+    return [*_factors(search, left), *((o, sign * p) for o, p in _factors(search, right))]
+
+
+def _affine(
+    search: Search,
+    centred: Operand,
+    spread: tuple[Operand, int],
+    weight: tuple[Operand, int],
+    bias: Operand,
+    shape: Shape,
+) -> Matched | None:
+    difference = search.take(centred, "sub")
+    if difference is None or weight[1] != 1:
+        return None
+    x, centre = difference.operands
+    axes = search.axes_of(centre, shape, "sum")
+    if axes is None or not axes or search.mean(centre, shape, axes) != x:
+        return None
+    found = _epsilon(search, *spread, centred, shape, axes)
+    laid = [search.laid(parameter, shape, axes) for parameter in (weight[0], bias)]
+    if found is None or laid[0] is None or laid[1] is None:
+        return None
+    epsilon, outside = found
+    ordered = tuple(sorted(axes))
+    write = partial(_write_norm, ordered, epsilon, outside)
+    return Matched((x, laid[0], laid[1]), frozenset(search.inside), write)
+
+
+def _epsilon(
+    search: Search, operand: Operand, power: int, centred: Operand, shape: Shape, axes: Sequence[int]
+) -> tuple[float, bool] | None:
+    """The epsilon of one over the deviation, and whether it stands outside the root."""
+    found = search.row(operand, shape, axes)
+    if found is None or found[0] != 1.0:
+        return None
+    length = found[1]
+    if power == 1:
+        inverse = search.first(
+            lambda: _inside(search, search.argument(length, "rsqrt"), centred, shape, axes)
+        )
+        if inverse is not None:
+            return inverse, False
+        inverted = search.inverted(length)
+        if inverted is None:
+            return None
+        length = inverted
+    inner = search.row(length, shape, axes)
+    if inner is None or inner[0] != 1.0:
+        return None
+    length = inner[1]
+    plain = search.first(
+        lambda: _inside(search, search.argument(length, "sqrt"), centred, shape, axes)
+    )
+    if plain is not None:
+        return plain, False
+    outer = search.first(lambda: _outside(search, length, centred, shape, axes))
+    return None if outer is None else (outer, True)
+
+
+def _inside(
+    search: Search, operand: Operand | None, centred: Operand, shape: Shape, axes: Sequence[int]
+) -> float | None:
+    """The epsilon of `variance + epsilon`."""
+    if operand is None:
+        return None
+    found = search.plus_number(operand)
+    if found is None or found[0] < 0.0:
+        return None
+    squares = search.mean(found[1], shape, axes)
+    base = None if squares is None else search.square(squares)
+    return found[0] if base == centred else None
+
+
+def _outside(
+    search: Search, operand: Operand, centred: Operand, shape: Shape, axes: Sequence[int]
+) -> float | None:
+    """The epsilon of `sqrt(variance) + epsilon`."""
+    found = search.plus_number(operand)
+    variance = None if found is None else search.argument(found[1], "sqrt")
+    squares = None if variance is None else search.mean(variance, shape, axes)
+    base = None if squares is None else search.square(squares)
+    return found[0] if found is not None and found[0] >= 0.0 and base == centred else None
+
+
+def _write_norm(
+    axes: tuple[int, ...], epsilon: float, outside: bool, b: Emitter, values: Sequence[Handle]
+) -> Handle:
+    x, *parameters = values
+    dims = tuple(x.shape[axis] for axis in axes)
+    laid = [p if p.shape == dims else b.emit("reshape", p, new_shape=dims) for p in parameters]
+    return b.emit(
+        "byteir.layer_norm", x, *laid, epsilon=epsilon, axis=axes,
+        eps_outside_sqrt=True if outside else None,
+    )  # fmt: skip
+
+
+# -- l2_norm -------------------------------------------------------------------------------------
+
+
+def l2_norm(view: View, root: Instruction) -> Matched | None:
+    """`x / sqrt(max(sum(x^2), epsilon))` or `x / max(sqrt(sum(x^2)), epsilon)`."""
+    shape = view.shape(Ref(root.id))
+    if root.op.mnemonic not in ("mul", "div") or shape is None:
+        return None
+    orders = [root.operands] if root.op.mnemonic == "div" else [root.operands, root.operands[::-1]]
+    for x, length in orders:
+        search = Search(view)
+        search.inside.append(root.id)
+        power = 1 if root.op.mnemonic == "mul" else -1
+        found = _length(search, x, length, power, shape)
+        if found is not None:
+            axes, epsilon, outside = found
+            return one_op(
+                search, "byteir.l2_norm", (x,), epsilon=epsilon, axis=axes,
+                eps_outside_sqrt=True if outside else None,
+            )  # fmt: skip
+    return None
+
+
+def _length(
+    search: Search, x: Operand, operand: Operand, power: int, shape: Shape
+) -> tuple[tuple[int, ...], float, bool] | None:
+    axes = search.axes_of(operand, shape, "sum")
+    found = None if not axes else search.row(operand, shape, axes)
+    if not axes or found is None or found[0] != 1.0:
+        return None
+    length: Operand | None = found[1]
+    root = "sqrt"
+    if power == 1:
+        if search.view.is_named(found[1], "rsqrt"):
+            root = "rsqrt"
+        else:
+            length = search.inverted(found[1])
+    if length is None:
+        return None
+    inner = search.first(
+        lambda: _bounded(search, x, search.argument(length, root), axes)
+    )
+    if inner is not None:
+        return axes, inner, False
+    bound = search.at_least(length) if root == "sqrt" else None
+    squares = None if bound is None else search.argument(bound[1], "sqrt")
+    if bound is None or squares is None or not _is_square_sum(search, x, squares, axes):
+        return None
+    return axes, bound[0], True
+
+
+def _bounded(
+    search: Search, x: Operand, operand: Operand | None, axes: Sequence[int]
+) -> float | None:
+    """The epsilon of `max(sum(x^2), epsilon)`."""
+    bound = None if operand is None else search.at_least(operand)
+    if bound is None or not _is_square_sum(search, x, bound[1], axes):
+        return None
+    return bound[0]
+
+
+def _is_square_sum(search: Search, x: Operand, operand: Operand, axes: Sequence[int]) -> bool:
+    squares = search.reduction(operand, "sum", axes)
+    return squares is not None and search.square(squares) == x

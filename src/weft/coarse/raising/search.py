@@ -1,0 +1,410 @@
+"""Looking for a formula in a body: who defines a value, and what it is once casts of shape and
+constant factors are taken off.
+
+A `Search` remembers the instructions that it has taken as parts of the formula. `first` tries
+alternatives and forgets what those that failed have taken. Constants are never parts: many formulas
+may share one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.ptir.ir import Body, Instruction, Operand, Ref
+from weft.ptir.literal import TensorLiteral
+from weft.ptir.op import EvalContext
+from weft.ptir.ops.constant import Constant
+from weft.ptir.ops.elementwise import Cast
+from weft.ptir.ops.movement import BroadcastTo, Iota
+from weft.ptir.ops.reduction import Reduce
+from weft.ptir.types import Shape, TensorType, ValueType
+
+Array = NDArray[Any]
+Found = TypeVar("Found")
+CLOSE = 1e-6
+"""How far constants may be from what a formula has: as far as f32 rounds them, a few times over."""
+MOST_CONSTANT = 1 << 22
+"""The largest constant tensor that is computed to be recognised."""
+MOST_STEPS = 24
+
+
+def is_close(value: float, wanted: float) -> bool:
+    """Whether a constant is the one of a formula, but for rounding."""
+    return math.isclose(value, wanted, rel_tol=CLOSE)
+
+
+class View:
+    """A body as a graph."""
+
+    def __init__(self, body: Body) -> None:
+        self.types: dict[int, ValueType] = dict(
+            zip(body.parameter_ids, body.parameters, strict=True)
+        )
+        self.definitions: dict[int, Instruction] = {}
+        self.readers: dict[int, set[int]] = {value_id: {-1} for value_id in body.result_ids}
+        for instruction in body.body:
+            self.types[instruction.id] = instruction.output
+            self.definitions[instruction.id] = instruction
+            for value_id in instruction.uses:
+                self.readers.setdefault(value_id, set()).add(instruction.id)
+
+    def definition(self, operand: Operand) -> Instruction | None:
+        return self.definitions.get(operand.id) if isinstance(operand, Ref) else None
+
+    def tensor(self, operand: Operand) -> TensorType | None:
+        """The type of an operand that is a whole tensor."""
+        if isinstance(operand, TensorLiteral):
+            return operand.type
+        kind = self.types.get(operand.id) if isinstance(operand, Ref) else None
+        return kind if isinstance(kind, TensorType) else None
+
+    def shape(self, operand: Operand) -> Shape | None:
+        kind = self.tensor(operand)
+        return None if kind is None else kind.shape
+
+    def is_named(self, operand: Operand, name: str) -> bool:
+        definition = self.definition(operand)
+        return definition is not None and definition.op.mnemonic == name
+
+    # -- constants -------------------------------------------------------------------------------
+
+    def number(self, operand: Operand) -> float | None:
+        """The one real number that all elements of an operand are, if it is known."""
+        for _ in range(MOST_STEPS):
+            if isinstance(operand, TensorLiteral):
+                real = operand.type.dtype.is_float or operand.type.dtype.is_integer
+                return float(operand.item()) if real and operand.is_splat else None
+            definition = self.definition(operand)
+            if definition is None:
+                return None
+            if isinstance(definition.op, Constant):
+                operand = definition.op.value
+            elif definition.op.mnemonic in ("broadcast_to", "reshape", "cast"):
+                operand = definition.operands[0]
+            else:
+                return None
+        return None
+
+    def array(self, operand: Operand) -> Array | None:
+        """The elements of an operand that depends on no parameter, if they are not too many."""
+        try:
+            return self._array(operand, {}, [MOST_STEPS])
+        except (ValueError, IndexError):
+            return None
+
+    def _array(
+        self, operand: Operand, known: dict[int, Array], left: list[int]
+    ) -> Array | None:
+        if isinstance(operand, TensorLiteral):
+            return operand.array
+        definition = self.definition(operand)
+        if definition is None or not _is_plain(definition):
+            return None
+        if definition.id not in known:
+            left[0] -= 1
+            if left[0] < 0:
+                return None
+            parts = [self._array(part, known, left) for part in definition.operands]
+            if any(part is None for part in parts):
+                return None
+            given = [part for part in parts if part is not None]
+            context = EvalContext(definition.output, 0, lambda stream: 0)
+            with np.errstate(all="ignore"):
+                known[definition.id] = np.asarray(definition.op.evaluate(context, *given))
+        return known[definition.id]
+
+
+_PLAIN = ("constant", "iota", "compare", "select", "broadcast_to", "reshape", "cast", "transpose")
+_ARITHMETIC = ("add", "sub", "mul", "neg", "maximum", "minimum", "slice")
+
+
+def _is_plain(instruction: Instruction) -> bool:
+    """Whether an instruction can be computed here: few elements, an op that masks are made of."""
+    kind = instruction.output
+    if not isinstance(kind, TensorType) or not kind.is_static or kind.size > MOST_CONSTANT:
+        return False
+    return isinstance(instruction.op, Iota) or instruction.op.mnemonic in (*_PLAIN, *_ARITHMETIC)
+
+
+@dataclass
+class Search:
+    """One attempt to find a formula; `inside` are the instructions that it consists of."""
+
+    view: View
+    inside: list[int] = field(default_factory=list)
+
+    def first(self, *attempts: Callable[[], Found | None]) -> Found | None:
+        """What the first attempt that succeeds finds."""
+        for attempt in attempts:
+            mark = len(self.inside)
+            found = attempt()
+            if found is not None:
+                return found
+            del self.inside[mark:]
+        return None
+
+    def take(self, operand: Operand, *names: str) -> Instruction | None:
+        """The definition of an operand, as a part of the formula, if it is one of these ops."""
+        definition = self.view.definition(operand)
+        if definition is None or definition.op.mnemonic not in names:
+            return None
+        self.inside.append(definition.id)
+        return definition
+
+    # -- taking things off -----------------------------------------------------------------------
+
+    def scaled(self, operand: Operand) -> tuple[float, Operand]:
+        """A constant factor, and what is left when all of them are taken off."""
+        factor = 1.0
+        for _ in range(MOST_STEPS):
+            found = self._constant_factor(operand)
+            if found is None:
+                break
+            factor, operand = factor * found[0], found[1]
+        return factor, operand
+
+    def _constant_factor(self, operand: Operand) -> tuple[float, Operand] | None:
+        definition = self.view.definition(operand)
+        if definition is None or definition.op.mnemonic not in ("mul", "div", "neg"):
+            return None
+        if definition.op.mnemonic == "neg":
+            self.inside.append(definition.id)
+            return -1.0, definition.operands[0]
+        left, right = definition.operands
+        number = self.view.number(right)
+        if number is not None and (definition.op.mnemonic == "mul" or number):
+            self.inside.append(definition.id)
+            return (number if definition.op.mnemonic == "mul" else 1.0 / number), left
+        number = self.view.number(left)
+        if number is not None and definition.op.mnemonic == "mul":
+            self.inside.append(definition.id)
+            return number, right
+        return None
+
+    def cast_of(self, operand: Operand) -> Operand:
+        """The operand without casts between floats."""
+        definition = self.view.definition(operand)
+        while definition is not None and isinstance(definition.op, Cast):
+            self.inside.append(definition.id)
+            operand = definition.operands[0]
+            definition = self.view.definition(operand)
+        return operand
+
+    def row(self, operand: Operand, shape: Shape, axes: Sequence[int]) -> tuple[float, Operand] | None:
+        """A value for each row, of which `operand` repeats the elements along `axes` up to `shape`:
+        a constant factor, and the value, which has these axes as 1 or not at all."""
+        kept = tuple(1 if axis in axes else dim for axis, dim in enumerate(shape))
+        dropped = tuple(dim for axis, dim in enumerate(shape) if axis not in axes)
+        leading = sorted(axes) == list(range(len(axes)))
+        factor, spread = 1.0, self.view.shape(operand) != shape
+        for _ in range(MOST_STEPS):
+            more, operand = self.scaled(operand)
+            factor *= more
+            definition = self.view.definition(operand)
+            if definition is None or definition.op.mnemonic not in ("broadcast_to", "reshape"):
+                break
+            source = definition.operands[0]
+            inner = self.view.shape(source)
+            if isinstance(definition.op, BroadcastTo) and inner != self.view.shape(operand):
+                # The one place where elements are repeated.
+                fits = inner == kept or (inner == dropped and leading)
+                if spread or not fits or self.view.shape(operand) != shape:
+                    return None
+                spread = True
+            self.inside.append(definition.id)
+            operand = source
+        found = self.view.shape(operand)
+        return (factor, operand) if found in (kept, dropped) else None
+
+    # -- what rows are made of -------------------------------------------------------------------
+
+    def reduction(self, operand: Operand, kind: str, axes: Sequence[int]) -> Operand | None:
+        """The operand of a reduction over exactly these axes, in one dtype throughout."""
+        definition = self.take(operand, f"reduce_{kind}")
+        if definition is None or not isinstance(definition.op, Reduce):
+            return None
+        (source,) = definition.operands
+        kind_of = self.view.tensor(source)
+        if kind_of is None or sorted(definition.op.axes) != sorted(axes):
+            return None
+        plain = (None, kind_of.dtype)
+        op = definition.op
+        return source if op.accum_dtype in plain and op.out_dtype in plain else None
+
+    def axes_of(self, operand: Operand, shape: Shape, kind: str) -> tuple[int, ...] | None:
+        """The axes of the reduction that a repeated row value comes from; nothing is taken."""
+        looking = Search(self.view)
+        for _ in range(MOST_STEPS):
+            _, operand = looking.scaled(operand)
+            definition = self.view.definition(operand)
+            if definition is None:
+                return None
+            if isinstance(definition.op, Reduce) and definition.op.mnemonic == f"reduce_{kind}":
+                source = self.view.shape(definition.operands[0])
+                return definition.op.axes if source == shape else None
+            if definition.op.mnemonic not in ROW_STEPS:
+                return None
+            operand = definition.operands[0]
+        return None
+
+    def mean(self, operand: Operand, shape: Shape, axes: Sequence[int]) -> Operand | None:
+        """What a repeated row value is the mean of, by a division or a product."""
+        sizes = [shape[axis] for axis in axes]
+        found = self.row(operand, shape, axes)
+        if found is None or not all(isinstance(size, int) and size for size in sizes):
+            return None
+        factor, total = found
+        count = math.prod(size for size in sizes if isinstance(size, int))
+        return self.reduction(total, "sum", axes) if is_close(factor * count, 1.0) else None
+
+    def row_maximum(self, operand: Operand, shape: Shape, axis: int) -> Operand | None:
+        """What a repeated row value is the maximum of; it may be kept from gradients."""
+        found = self.row(operand, shape, [axis])
+        if found is None or found[0] != 1.0:
+            return None
+        largest = found[1]
+        stopped = self.take(largest, "stop_gradient")
+        if stopped is not None:
+            inner = self.row(stopped.operands[0], shape, [axis])
+            if inner is None or inner[0] != 1.0:
+                return None
+            largest = inner[1]
+        return self.reduction(largest, "max", [axis])
+
+    def argument(self, operand: Operand, name: str) -> Operand | None:
+        """What a function is taken of."""
+        definition = self.take(operand, name)
+        return None if definition is None else definition.operands[0]
+
+    def inverted(self, operand: Operand) -> Operand | None:
+        """What an operand is one over."""
+        definition = self.take(operand, "reciprocal", "div")
+        if definition is None:
+            return None
+        if definition.op.mnemonic == "reciprocal":
+            return definition.operands[0]
+        return definition.operands[1] if self.view.number(definition.operands[0]) == 1.0 else None
+
+    def plus_number(self, operand: Operand) -> tuple[float, Operand] | None:
+        """A constant, and what it is added to."""
+        return self._with_number(operand, "add")
+
+    def at_least(self, operand: Operand) -> tuple[float, Operand] | None:
+        """A constant from 0 on, and what it is a bound below of."""
+        found = self._with_number(operand, "maximum")
+        return found if found is not None and 0.0 <= found[0] < math.inf else None
+
+    def _with_number(self, operand: Operand, name: str) -> tuple[float, Operand] | None:
+        definition = self.take(operand, name)
+        if definition is None:
+            return None
+        for value, other in (definition.operands, definition.operands[::-1]):
+            number = self.view.number(other)
+            if number is not None:
+                return number, value
+        return None
+
+    def laid(self, operand: Operand, shape: Shape, axes: Sequence[int]) -> Operand | None:
+        """A parameter with a value for each index of these axes, of which `operand` repeats the
+        elements along the others."""
+        kept = tuple(dim if axis in axes else 1 for axis, dim in enumerate(shape))
+        definition = self.view.definition(operand)
+        if definition is not None and isinstance(definition.op, BroadcastTo):
+            self.inside.append(definition.id)
+            operand = definition.operands[0]
+        found = self.view.shape(operand)
+        if found is None:
+            return None
+        aligned = (1,) * (len(shape) - len(found)) + found
+        return operand if aligned == kept else None
+
+    def square(self, operand: Operand) -> Operand | None:
+        """What is squared, by a product or a power."""
+        definition = self.take(operand, "mul", "pow")
+        if definition is None:
+            return None
+        base, other = definition.operands
+        if definition.op.mnemonic == "pow":
+            return base if self.view.number(other) == 2.0 else None
+        return base if base == other else None
+
+
+ROW_STEPS = ("broadcast_to", "reshape", "rsqrt", "sqrt", "reciprocal", "add", "maximum", "log",
+             "stop_gradient")  # fmt: skip
+
+
+# -- polynomials ---------------------------------------------------------------------------------
+
+Polynomial = Mapping[tuple[int, ...], float]
+"""Coefficients by the powers of the atoms."""
+MOST_TERMS = 8
+
+
+def polynomial(search: Search, operand: Operand, atoms: Sequence[Operand]) -> Polynomial | None:
+    """An operand as a polynomial of atoms, whatever the order in which it is written."""
+    if operand in atoms:
+        return {tuple(int(operand == atom) for atom in atoms): 1.0}
+    number = search.view.number(operand)
+    if number is not None:
+        return {(0,) * len(atoms): number}
+    definition = search.take(operand, "add", "sub", "mul", "div", "neg", "pow")
+    if definition is None or len(search.inside) > MOST_STEPS:
+        return None
+    parts = [polynomial(search, part, atoms) for part in definition.operands]
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    made = _combined(definition.op.mnemonic, known)
+    return made if made is not None and len(made) <= MOST_TERMS else None
+
+
+def _combined(name: str, parts: Sequence[Polynomial]) -> Polynomial | None:
+    first = parts[0]
+    if name == "neg":
+        return {powers: -factor for powers, factor in first.items()}
+    second = parts[1]
+    if name in ("add", "sub"):
+        sign = 1.0 if name == "add" else -1.0
+        powers = {**first, **second}
+        return {p: first.get(p, 0.0) + sign * second.get(p, 0.0) for p in powers}
+    if name == "mul":
+        return _product(first, second)
+    constant = _as_number(second)
+    if constant is None:
+        return None
+    if name == "div":
+        return {p: factor / constant for p, factor in first.items()} if constant else None
+    if constant not in (2.0, 3.0):
+        return None
+    square = _product(first, first)
+    return square if constant == 2.0 else _product(square, first)
+
+
+def _product(first: Polynomial, second: Polynomial) -> dict[tuple[int, ...], float]:
+    result: dict[tuple[int, ...], float] = {}
+    for left, a in first.items():
+        for right, b in second.items():
+            powers = tuple(i + j for i, j in zip(left, right, strict=True))
+            result[powers] = result.get(powers, 0.0) + a * b
+    return result
+
+
+def _as_number(value: Polynomial) -> float | None:
+    if len(value) != 1:
+        return None
+    ((powers, factor),) = value.items()
+    return None if any(powers) else factor
+
+
+def is_polynomial(found: Polynomial | None, wanted: Polynomial) -> bool:
+    """Whether coefficients are the wanted ones, but for rounding."""
+    if found is None:
+        return False
+    terms = {powers for powers, factor in found.items() if factor} | set(wanted)
+    return all(is_close(found.get(p, 0.0), wanted.get(p, 0.0)) for p in terms)

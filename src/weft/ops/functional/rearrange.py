@@ -1,0 +1,180 @@
+"""Padding with something else than nothing, and images cut into columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from weft.foundation.errors import SpecViolation, UserError
+from weft.ops.functional.capture import capture
+from weft.ops.functional.checks import (
+    Checked,
+    ensure_choice,
+    ensure_known,
+    ensure_rank,
+    ensure_tensor,
+    listed,
+)
+from weft.ops.functional.registry import functional
+from weft.ops.numbers import Number, is_number
+from weft.ops.session import Handle, Session
+from weft.ops.tensor import Tensor
+
+MODES = ("constant", "reflect", "edge", "wrap")
+
+
+@dataclass(frozen=True)
+class PadChecked(Checked):
+    """(low, high) for every axis."""
+
+    widths: tuple[tuple[int, int], ...]
+    mode: str
+    value: Number
+
+
+def check_pad(x: Any, widths: Any, mode: Any, value: Any) -> PadChecked:
+    tensor = ensure_tensor("x", x)
+    ensure_choice("mode", mode, MODES)
+    if not is_number(value):
+        raise UserError(f"value is {value!r}; it must be a number")
+    found = _widths(widths, tensor)
+    if mode != "constant":
+        for axis, (low, high) in enumerate(found):
+            size = ensure_known("x", tensor.shape[axis])
+            most = size - 1 if mode == "reflect" else size
+            if (low or high) and (size == 0 or (mode != "edge" and max(low, high) > most)):
+                raise SpecViolation(
+                    "InvalidAttributeValue",
+                    f"axis {axis} of x {listed(tensor.shape)} cannot be padded by ({low}, {high}) "
+                    f"with mode {mode}",
+                    f"at most {max(most, 0)} elements can be taken from it",
+                )
+    return PadChecked(found, mode, value)
+
+
+def _widths(widths: Any, x: Tensor) -> tuple[tuple[int, int], ...]:
+    """One number, one pair, or a pair for every axis."""
+    given: Any = widths
+    if isinstance(given, int):
+        given = [(given, given)] * x.ndim
+    elif isinstance(given, Sequence) and len(given) == 2 and all(isinstance(w, int) for w in given):
+        given = [tuple(given)] * x.ndim
+    right = isinstance(given, Sequence) and len(given) == x.ndim
+    pairs = list(given) if right else []
+    if not right or any(
+        not isinstance(p, Sequence)
+        or len(p) != 2
+        or any(not isinstance(w, int) or w < 0 for w in p)
+        for p in pairs
+    ):
+        raise SpecViolation(
+            "InvalidAttributeValue",
+            f"the widths {widths!r} do not say how to pad x {listed(x.shape)}",
+            "give a number, a pair (low, high), or a pair for every axis, none of them negative",
+        )
+    return tuple((int(low), int(high)) for low, high in given)
+
+
+def _is_pair(value: Any) -> bool:
+    pair = isinstance(value, Sequence) and len(value) == 2
+    return pair and all(isinstance(width, int) and width >= 0 for width in value)
+
+
+def capture_pad(s: Session, checked: PadChecked, x: Handle) -> Handle:
+    if checked.mode == "constant":
+        lows, highs = zip(*checked.widths, strict=True) if checked.widths else ((), ())
+        return s.emit(
+            "pad", x, low=lows, high=highs, interior=(0,) * x.rank, pad_value=checked.value
+        )
+    for axis, (low, high) in enumerate(checked.widths):
+        if low or high:
+            x = _extended(s, x, axis, low, high, checked.mode)
+    return x
+
+
+def _extended(s: Session, x: Handle, axis: int, low: int, high: int, mode: str) -> Handle:
+    size = x.tensor.static_shape[axis]
+    if mode == "edge":
+        first, last = _cut(x, axis, 0, 1), _cut(x, axis, size - 1, size)
+        parts = [_repeated(first, axis, low), x, _repeated(last, axis, high)]
+    elif mode == "wrap":
+        parts = [_cut(x, axis, size - low, size), x, _cut(x, axis, 0, high)]
+    else:
+        before = _reversed(s, _cut(x, axis, 1, 1 + low), axis)
+        after = _reversed(s, _cut(x, axis, size - 1 - high, size - 1), axis)
+        parts = [before, x, after]
+    return s.concat([part for part in parts if part.shape[axis] != 0], axis)
+
+
+def _cut(x: Handle, axis: int, start: int, stop: int) -> Handle:
+    starts, limits = [0] * x.rank, list(x.tensor.static_shape)
+    starts[axis], limits[axis] = start, stop
+    return x.slice(starts, limits)
+
+
+def _repeated(x: Handle, axis: int, times: int) -> Handle:
+    return x.broadcast_to((*x.shape[:axis], times, *x.shape[axis + 1 :]))
+
+
+def _reversed(s: Session, x: Handle, axis: int) -> Handle:
+    size = x.tensor.static_shape[axis]
+    if size <= 1:
+        return x
+    places = (size - 1) - s.iota("si32", (size,), 0)
+    moved = [axis, *(a for a in range(x.rank) if a != axis)]
+    back = [moved.index(a) for a in range(x.rank)]
+    return s.emit("take", x.transpose(moved), places).transpose(back)
+
+
+@functional
+def pad(
+    x: Tensor,
+    widths: int | Sequence[int] | Sequence[tuple[int, int]],
+    mode: str = "constant",
+    value: Number = 0,
+) -> Tensor:
+    """x with more elements at both ends of its axes: a value, or with `mode` the elements mirrored
+    at the edge (reflect), the edge repeated (edge), or those of the other end (wrap).
+
+    `widths` is a number, a pair (low, high), or a pair for every axis, as in NumPy."""
+    checked = check_pad(x, widths, mode, value)
+    return capture(capture_pad, checked, ensure_tensor("x", x))
+
+
+@dataclass(frozen=True)
+class ShuffleChecked(Checked):
+    """By which factor channels become positions."""
+
+    factor: int
+
+
+def check_pixel_shuffle(x: Any, factor: Any) -> ShuffleChecked:
+    tensor = ensure_tensor("x", x)
+    ensure_rank("x", tensor, 4, "(NCHW)")
+    if isinstance(factor, bool) or not isinstance(factor, int) or factor < 1:
+        raise UserError(f"the factor is {factor!r}; it must be a whole number over 0")
+    if ensure_known("channels", tensor.shape[1]) % (factor * factor):
+        raise SpecViolation(
+            "ShapeMismatch",
+            f"x {listed(tensor.shape)} has {tensor.shape[1]} channels, no multiple of "
+            f"{factor * factor}",
+            "the channels become squares of factor by factor positions",
+        )
+    return ShuffleChecked(factor)
+
+
+def capture_pixel_shuffle(s: Session, checked: ShuffleChecked, x: Handle) -> Handle:
+    n, channels, height, width = x.tensor.static_shape
+    r = checked.factor
+    parted = x.reshape((n, channels // (r * r), r, r, height, width))
+    return parted.transpose([0, 1, 4, 2, 5, 3]).reshape(
+        (n, channels // (r * r), height * r, width * r)
+    )
+
+
+@functional
+def pixel_shuffle(x: Tensor, factor: int) -> Tensor:
+    """[N, C r², H, W] as [N, C, H r, W r]."""
+    checked = check_pixel_shuffle(x, factor)
+    return capture(capture_pixel_shuffle, checked, ensure_tensor("x", x))

@@ -1,0 +1,130 @@
+"""Images (and signals, and volumes) in another size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from weft.foundation.dtypes import FLOATS
+from weft.foundation.errors import SpecViolation, UserError
+from weft.ops.functional.capture import capture
+from weft.ops.functional.checks import (
+    Checked,
+    ensure_choice,
+    ensure_dtype,
+    ensure_known,
+    ensure_tensor,
+    listed,
+)
+from weft.ops.functional.convolution import LAYOUTS, per_axis
+from weft.ops.functional.registry import functional
+from weft.ops.session import Handle, Session
+from weft.ops.tensor import Tensor
+
+MODES = ("nearest", "linear")
+
+
+@dataclass(frozen=True)
+class ResampleChecked(Checked):
+    """For every spatial axis: the axis, its size, its new size, and old elements per new one."""
+
+    axes: tuple[tuple[int, int, int, float], ...]
+    mode: str
+    align_corners: bool
+
+
+def check_interpolate(
+    x: Any, size: Any, scale_factor: Any, mode: Any, align_corners: Any, layout: Any
+) -> ResampleChecked:
+    tensor = ensure_tensor("x", x)
+    ensure_dtype("x", tensor, FLOATS, "floats")
+    spatial = tensor.ndim - 2
+    if spatial not in LAYOUTS:
+        raise SpecViolation(
+            "RankMismatch",
+            f"x {listed(tensor.shape)} has rank {tensor.ndim}",
+            "interpolate takes one to three spatial axes beside batch and channels",
+        )
+    where = ensure_choice("layout", layout or LAYOUTS[spatial][0], LAYOUTS[spatial])
+    ensure_choice("mode", mode, MODES)
+    if (size is None) == (scale_factor is None):
+        raise UserError("give either size or scale_factor")
+    axes = range(1, spatial + 1) if where.endswith("C") else range(2, spatial + 2)
+    old = [ensure_known("x", tensor.shape[axis]) for axis in axes]
+    if size is not None:
+        new = per_axis("size", size, spatial)
+        steps = [o / n for o, n in zip(old, new, strict=True)]
+    else:
+        factors = _factors(scale_factor, spatial)
+        new = tuple(math.floor(o * f) for o, f in zip(old, factors, strict=True))
+        steps = [1.0 / f for f in factors]
+    if 0 in old or 0 in new:
+        raise SpecViolation(
+            "ShapeMismatch", f"x {listed(tensor.shape)} cannot become {listed(new)}", "no axis is 0"
+        )
+    return ResampleChecked(
+        tuple(zip(axes, old, new, steps, strict=True)), mode, bool(align_corners)
+    )
+
+
+def _factors(given: Any, count: int) -> list[float]:
+    factors = [given] * count if isinstance(given, int | float) else list(given)
+    if len(factors) != count or any(not isinstance(f, int | float) or f <= 0 for f in factors):
+        raise UserError(f"scale_factor is {given!r}; give one number over 0, or one for each axis")
+    return [float(f) for f in factors]
+
+
+def capture_interpolate(s: Session, checked: ResampleChecked, x: Handle) -> Handle:
+    for axis, old, new, step in checked.axes:
+        if checked.mode == "nearest":
+            places = np.minimum(np.floor(np.arange(new) * step), old - 1)
+            x = _picked(s, x, axis, places)
+        else:
+            x = _blended(s, x, axis, _coordinates(checked, old, new, step), old)
+    return x
+
+
+def _coordinates(checked: ResampleChecked, old: int, new: int, step: float) -> Any:
+    """Where each new element lies among the old ones."""
+    if checked.align_corners:
+        return np.arange(new) * ((old - 1) / (new - 1) if new > 1 else 0.0)
+    return np.clip((np.arange(new) + 0.5) * step - 0.5, 0.0, None)
+
+
+def _picked(s: Session, x: Handle, axis: int, places: Any) -> Handle:
+    moved = [axis, *(a for a in range(x.rank) if a != axis)]
+    back = [moved.index(a) for a in range(x.rank)]
+    wanted = s.literal(places.astype(np.int32), "si32")
+    return s.emit("take", x.transpose(moved), wanted).transpose(back)
+
+
+def _blended(s: Session, x: Handle, axis: int, coordinates: Any, old: int) -> Handle:
+    """The two neighbours of each coordinate, weighted by how near they are."""
+    low = np.minimum(np.floor(coordinates), old - 1)
+    high = np.minimum(low + 1, old - 1)
+    share = (coordinates - low).astype(x.dtype.numpy)
+    first, second = _picked(s, x, axis, low), _picked(s, x, axis, high)
+    aligned = [1] * x.rank
+    aligned[axis] = len(share)
+    weight = s.literal(share.reshape(aligned), x.dtype).broadcast_to(first.shape)
+    return first + (second - first) * weight
+
+
+@functional
+def interpolate(
+    x: Tensor,
+    size: int | Sequence[int] | None = None,
+    scale_factor: float | Sequence[float] | None = None,
+    mode: str = "nearest",
+    *,
+    align_corners: bool = False,
+    layout: str | None = None,
+) -> Tensor:
+    """x with its spatial axes in another size, by the nearest element or linearly between the
+    neighbours (bilinear for two axes, trilinear for three). `layout` as for convolutions."""
+    checked = check_interpolate(x, size, scale_factor, mode, align_corners, layout)
+    return capture(capture_interpolate, checked, ensure_tensor("x", x))

@@ -122,7 +122,7 @@ class _Round:
         self.log.fire(f"decompose-{instruction.op.mnemonic}", editor.place(instruction))
         if isinstance(value, tuple):
             return _put_parts(editor, instruction, emitter.made, value)
-        return _put(editor, instruction, emitter.made, value)
+        return put_in_place(editor, instruction, emitter.made, value)
 
     def settle(self, before: Function, after: Function, log: PassLog) -> Function:
         """Hints with new instructions in place of old ones; those that fit no more are noted."""
@@ -143,7 +143,7 @@ class _Round:
         return replace(after, hints=tuple(kept))
 
 
-def _put(
+def put_in_place(
     editor: Editor, instruction: Instruction, made: list[Instruction], value: Handle
 ) -> tuple[Instruction, ...]:
     """Put the made instructions where the old one stood; the value keeps its id where it can."""

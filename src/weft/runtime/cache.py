@@ -2,8 +2,8 @@
 
 An entry is a file named by its key: a magic word, the SHA-256 of the payload, the payload. It is
 written whole under another name and renamed into place, checked when read, and ignored when
-anything is wrong with it. The folder belongs to the user alone. `WEFT_CACHE=off` switches it off;
-any other value is the folder.
+anything is wrong with it. The folder belongs to the user alone, and now and then what was not used
+for the longest time is removed. `WEFT_CACHE=off` switches it off; any other value is the folder.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from functools import cache
 from pathlib import Path
 
 _MAGIC = b"weftobj1"
+MOST_BYTES = 1 << 30
+_TIDY_BELOW = 4
+"""The folder is tidied when the first byte of what is kept, any of 256, is below this."""
 _FRONT = frozenset({"cli", "explorer", "interop", "ops", "testing"})
 
 
@@ -57,6 +60,7 @@ def load(key: str) -> bytes | None:
         return None
     try:
         data = (where / key).read_bytes()
+        os.utime(where / key)
     except OSError:
         return None
     head, payload = data[: len(_MAGIC) + 32], data[len(_MAGIC) + 32 :]
@@ -71,6 +75,25 @@ def save(key: str, payload: bytes) -> None:
     with contextlib.suppress(OSError):
         where.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=where)
+        digest = hashlib.sha256(payload).digest()
         with os.fdopen(handle, "wb") as file:
-            file.write(_MAGIC + hashlib.sha256(payload).digest() + payload)
+            file.write(_MAGIC + digest + payload)
         Path(name).replace(where / key)
+        if digest[0] < _TIDY_BELOW:
+            tidy(where)
+
+
+def tidy(where: Path, most: int = MOST_BYTES) -> None:
+    """Remove what was not used for the longest time, until no more than `most` bytes are left."""
+    entries = []
+    for path in where.iterdir():
+        with contextlib.suppress(OSError):
+            state = path.stat()
+            entries.append((state.st_mtime, state.st_size, path))
+    total = sum(size for _, size, _ in entries)
+    for _, size, path in sorted(entries):
+        if total <= most:
+            break
+        with contextlib.suppress(OSError):
+            path.unlink()
+            total -= size

@@ -37,9 +37,7 @@ def _normalised(search: Search, product: Operand, bias: Operand) -> Matched | No
         if power != 1 or len(others) != 2:
             continue
         for spread, weight in (others, others[::-1]):
-            found = search.first(
-                partial(_affine, search, centred, spread, weight, bias, shape)
-            )
+            found = search.first(partial(_affine, search, centred, spread, weight, bias, shape))
             if found is not None:
                 return found
     return None
@@ -82,7 +80,12 @@ def _affine(
 
 
 def _epsilon(
-    search: Search, operand: Operand, power: int, centred: Operand, shape: Shape, axes: Sequence[int]
+    search: Search,
+    operand: Operand,
+    power: int,
+    centred: Operand,
+    shape: Shape,
+    axes: Sequence[int],
 ) -> tuple[float, bool] | None:
     """The epsilon of one over the deviation, and whether it stands outside the root."""
     found = search.row(operand, shape, axes)
@@ -188,9 +191,7 @@ def _length(
             length = search.inverted(found[1])
     if length is None:
         return None
-    inner = search.first(
-        lambda: _bounded(search, x, search.argument(length, root), axes)
-    )
+    inner = search.first(lambda: _bounded(search, x, search.argument(length, root), axes))
     if inner is not None:
         return axes, inner, False
     bound = search.at_least(length) if root == "sqrt" else None

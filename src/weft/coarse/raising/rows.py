@@ -67,9 +67,7 @@ def shifted(search: Search, powers: Operand, shape: Shape, axis: int) -> Operand
     return None if difference is None else _unshifted(search, difference, shape, axis)
 
 
-def _unshifted(
-    search: Search, difference: Instruction, shape: Shape, axis: int
-) -> Operand | None:
+def _unshifted(search: Search, difference: Instruction, shape: Shape, axis: int) -> Operand | None:
     """The x of `x - max(x)`."""
     x, largest = difference.operands
     return x if search.row_maximum(largest, shape, axis) == x else None
@@ -119,9 +117,7 @@ def _one_step(search: Search, root: Instruction, shape: Shape, axis: int) -> Ope
     if both is None:
         return None
     for largest, logarithm in (both.operands, both.operands[::-1]):
-        x = search.first(
-            lambda m=largest, n=logarithm: _log_sum_exp(search, m, n, shape, axis)
-        )
+        x = search.first(lambda m=largest, n=logarithm: _log_sum_exp(search, m, n, shape, axis))
         if x is not None:
             return x if x == left else None
     return None

@@ -98,9 +98,7 @@ class View:
         except (ValueError, IndexError):
             return None
 
-    def _array(
-        self, operand: Operand, known: dict[int, Array], left: list[int]
-    ) -> Array | None:
+    def _array(self, operand: Operand, known: dict[int, Array], left: list[int]) -> Array | None:
         if isinstance(operand, TensorLiteral):
             return operand.array
         definition = self.definition(operand)
@@ -196,7 +194,9 @@ class Search:
             definition = self.view.definition(operand)
         return operand
 
-    def row(self, operand: Operand, shape: Shape, axes: Sequence[int]) -> tuple[float, Operand] | None:
+    def row(
+        self, operand: Operand, shape: Shape, axes: Sequence[int]
+    ) -> tuple[float, Operand] | None:
         """A value for each row, of which `operand` repeats the elements along `axes` up to `shape`:
         a constant factor, and the value, which has these axes as 1 or not at all."""
         kept = tuple(1 if axis in axes else dim for axis, dim in enumerate(shape))
@@ -250,7 +250,10 @@ class Search:
                 return definition.op.axes if source == shape else None
             if definition.op.mnemonic not in ROW_STEPS:
                 return None
-            operand = definition.operands[0]
+            varying = [o for o in definition.operands if self.view.number(o) is None]
+            if len(varying) != 1:
+                return None
+            (operand,) = varying
         return None
 
     def mean(self, operand: Operand, shape: Shape, axes: Sequence[int]) -> Operand | None:
@@ -335,8 +338,11 @@ class Search:
         return base if base == other else None
 
 
-ROW_STEPS = ("broadcast_to", "reshape", "rsqrt", "sqrt", "reciprocal", "add", "maximum", "log",
-             "stop_gradient")  # fmt: skip
+ROW_STEPS = (
+    *("broadcast_to", "reshape", "rsqrt", "sqrt", "reciprocal", "add", "maximum", "div", "log"),
+    "stop_gradient",
+)
+"""What may lie between a reduction and the values of its rows repeated."""
 
 
 # -- polynomials ---------------------------------------------------------------------------------

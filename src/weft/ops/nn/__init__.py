@@ -1,7 +1,11 @@
 """`weft.nn`: layers as modules. A module is a container of tensors and modules (a pytree), so that
 `grad`, `jit` and the optimisers take it as it is."""
 
+from weft.ops.nn.attention import MultiHeadAttention, TransformerBlock
 from weft.ops.nn.containers import Sequential
+from weft.ops.nn.convolution import Conv1d, Conv2d, Conv3d
+from weft.ops.nn.dropout import Dropout
+from weft.ops.nn.embedding import Embedding
 from weft.ops.nn.initialise import manual_seed
 from weft.ops.nn.linear import Linear
 from weft.ops.nn.module import Module
@@ -9,11 +13,18 @@ from weft.ops.nn.normalisation import BatchNorm, GroupNorm, LayerNorm, RMSNorm
 
 __all__ = [
     "BatchNorm",
+    "Conv1d",
+    "Conv2d",
+    "Conv3d",
+    "Dropout",
+    "Embedding",
     "GroupNorm",
     "LayerNorm",
     "Linear",
     "Module",
+    "MultiHeadAttention",
     "RMSNorm",
     "Sequential",
+    "TransformerBlock",
     "manual_seed",
 ]

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weft.foundation.dtypes import DType, as_dtype
 from weft.ops.tensor import Tensor, from_array
@@ -41,5 +42,5 @@ def constant(shape: Sequence[int], value: float, dtype: DType | str = "f32") -> 
     return _parameter(np.full(tuple(shape), value), dtype)
 
 
-def _parameter(values: np.ndarray, dtype: DType | str) -> Tensor:  # type: ignore[type-arg]
+def _parameter(values: NDArray[np.float64], dtype: DType | str) -> Tensor:
     return from_array(values.astype(as_dtype(dtype).numpy), requires_grad=True)

@@ -136,12 +136,13 @@ class Editor:
         """The instruction with its operands read through the forwards so far."""
         if instruction.id in self.protected.fixed or not (self.forwards or self.parts):
             return instruction
-        operands = tuple(self._resolve(operand) for operand in instruction.operands)
+        operands = tuple(self.resolve(operand) for operand in instruction.operands)
         if all(a is b for a, b in zip(operands, instruction.operands, strict=True)):
             return instruction
         return replace(instruction, operands=operands)
 
-    def _resolve(self, operand: Operand) -> Operand:
+    def resolve(self, operand: Operand) -> Operand:
+        """The operand read through the forwards so far."""
         if isinstance(operand, ElementRef) and operand.id in self.parts:
             return self.parts[operand.id][operand.index]
         if isinstance(operand, TensorLiteral) or operand.id not in self.forwards:

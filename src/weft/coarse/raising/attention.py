@@ -1,0 +1,306 @@
+"""Attention: two products with a softmax between them, the scale and the masks wherever they stand.
+
+    scores = factor * (q . k) + masks       factors on q, k, the product, or before a mask
+    result = softmax(scores) . v
+
+Masks are added, or select what is hidden; one that turns out to be the causal mask becomes the
+attribute. Tensors without a head or batch axis get one of extent 1. Keys and values that repeat
+heads are taken before they do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from weft.coarse.attention import ATTENDED
+from weft.coarse.raising.matched import Matched
+from weft.coarse.raising.rows import find_softmax
+from weft.coarse.raising.search import Search, View
+from weft.coarse.rules import wide_dtype
+from weft.foundation.dtypes import I1, DType
+from weft.ptir.ir import Instruction, Operand, Ref
+from weft.ptir.ops.contraction import DotGeneral
+from weft.ptir.ops.movement import Transpose
+from weft.ptir.passes.emitter import Emitter, Handle
+from weft.ptir.types import Dim, Shape
+
+
+@dataclass
+class _Scores:
+    """What is known about the scores so far."""
+
+    factor: float = 1.0
+    masks: list[tuple[float, Operand]] = field(default_factory=list)
+    """Added, each with a factor."""
+    hidden: list[Operand] = field(default_factory=list)
+    """Truth values; where one is false the score is -inf."""
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How the op is written: which operands are what."""
+
+    scale: float
+    causal: bool
+    factors: tuple[float, ...]
+    """Those of the masks."""
+    turn_keys: bool
+    """Whether the keys come as [..., D, S]."""
+    scores: Shape
+    dtype: DType
+
+
+def attention(view: View, root: Instruction) -> Matched | None:
+    """`softmax(q k^T * scale + masks) v`."""
+    search = Search(view)
+    second = _product(search, Ref(root.id))
+    out = view.tensor(Ref(root.id))
+    if second is None or out is None or second.turned:
+        return None
+    found = find_softmax(search, search.cast_of(second.lhs))
+    shape = None if found is None else view.shape(found[0])
+    if found is None or shape is None or found[1] != len(shape) - 1:
+        return None
+    parts = _Scores()
+    first = _first_product(search, found[0], parts)
+    if first is None:
+        return None
+    return _matched(search, first, second, parts, shape, out.dtype)
+
+
+# -- products ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A matrix product over the last axes of both sides, for every index of the axes before."""
+
+    lhs: Operand
+    rhs: Operand
+    turned: bool
+    """Whether rhs is [..., columns, depth] rather than [..., depth, columns]."""
+
+
+def _product(search: Search, operand: Operand) -> _Product | None:
+    definition = search.take(operand, "dot_general")
+    if definition is None or not isinstance(definition.op, DotGeneral):
+        return None
+    op, (lhs, rhs) = definition.op, definition.operands
+    left, right, out = (search.view.tensor(o) for o in (lhs, rhs, operand))
+    if left is None or right is None or out is None or left.dtype not in ATTENDED:
+        return None
+    batch = tuple(range(left.rank - 2))
+    last = left.rank - 1
+    if (op.batch_lhs, op.batch_rhs) != (batch, batch) or op.contract_lhs != (last,):
+        return None
+    if right.rank != left.rank or left.rank > 4 or op.contract_rhs not in ((last,), (last - 1,)):
+        return None
+    wide = wide_dtype(left.dtype)
+    if op.accum_dtype not in (None, wide) or out.dtype not in (left.dtype, wide):
+        return None
+    return _Product(lhs, rhs, op.contract_rhs == (last,))
+
+
+def _first_product(search: Search, operand: Operand, parts: _Scores) -> _Product | None:
+    """The product of q and k behind factors, added masks and selections."""
+    factor, operand = search.scaled(operand)
+    definition = search.view.definition(operand)
+    if definition is None or factor <= 0.0:
+        return None
+    parts.factor *= factor
+    name = definition.op.mnemonic
+    if name == "dot_general":
+        kind = search.view.tensor(operand)
+        narrow = kind is None or kind.dtype is not wide_dtype(kind.dtype)
+        return None if narrow else _product(search, operand)
+    if name == "cast":
+        return None
+    if name == "select":
+        search.inside.append(definition.id)
+        seen, inner, hidden = definition.operands
+        if search.view.number(hidden) != -math.inf:
+            return None
+        parts.hidden.append(seen)
+        return _first_product(search, inner, parts)
+    if name != "add":
+        return None
+    search.inside.append(definition.id)
+    for inner, mask in (definition.operands, definition.operands[::-1]):
+        before = (parts.factor, list(parts.masks), list(parts.hidden))
+        found = search.first(partial(_masked, search, inner, mask, parts))
+        if found is not None:
+            return found
+        parts.factor, parts.masks, parts.hidden = before
+    return None
+
+
+def _masked(search: Search, inner: Operand, mask: Operand, parts: _Scores) -> _Product | None:
+    # Factors that are still to come belong to the product alone.
+    parts.masks.append((parts.factor, mask))
+    return _first_product(search, inner, parts)
+
+
+# -- putting it together -------------------------------------------------------------------------
+
+
+def _matched(
+    search: Search,
+    first: _Product,
+    second: _Product,
+    parts: _Scores,
+    shape: Shape,
+    dtype: DType,
+) -> Matched | None:
+    q_factor, q = search.scaled(first.lhs)
+    k_factor, k = search.scaled(first.rhs)
+    turn = not first.turned
+    if turn:
+        k, turn = _untransposed(search, k)
+        more, k = search.scaled(k)
+        k_factor *= more
+    kinds = [search.view.tensor(o) for o in (q, k, second.rhs)]
+    if any(kind is None or kind.dtype is not dtype for kind in kinds):
+        return None
+    heads = [k] if turn else [_unshared(search, k, shape)]
+    heads.append(_unshared(search, second.rhs, shape))
+    if search.view.shape(heads[0]) is None or not _same_heads(search.view, heads):
+        heads = [k, second.rhs]
+    causal, masks = _masks(search.view, parts, shape)
+    hidden = [(math.inf, seen) for seen in parts.hidden if not _is_causal(search.view, seen, shape)]
+    causal = causal or len(hidden) < len(parts.hidden)
+    masks += hidden
+    scale = parts.factor * q_factor * k_factor
+    plan = _Plan(scale, causal, tuple(f for f, _ in masks), turn, shape, dtype)
+    operands = (q, *heads, *(_before_broadcast(search.view, mask) for _, mask in masks))
+    return Matched(operands, frozenset(search.inside), partial(_write, plan))
+
+
+def _untransposed(search: Search, k: Operand) -> tuple[Operand, bool]:
+    """The keys before their last two axes were exchanged, and whether they still are."""
+    definition = search.view.definition(k)
+    if definition is None or not isinstance(definition.op, Transpose):
+        return k, True
+    rank = len(definition.op.perm)
+    if definition.op.perm != (*range(rank - 2), rank - 1, rank - 2):
+        return k, True
+    search.inside.append(definition.id)
+    return definition.operands[0], False
+
+
+def _unshared(search: Search, x: Operand, scores: Shape) -> Operand:
+    """Keys or values before their heads were repeated; themselves where they were not."""
+    mark = len(search.inside)
+    outer = search.take(x, "reshape")
+    copies = search.take(outer.operands[0], "broadcast_to") if outer is not None else None
+    inner = search.take(copies.operands[0], "reshape") if copies is not None else None
+    if inner is not None and copies is not None and len(scores) == 4:
+        source = inner.operands[0]
+        own, one, many = (search.view.shape(o) for o in (source, Ref(inner.id), Ref(copies.id)))
+        if own is not None and len(own) == 4 and one is not None and many is not None:
+            batch, heads, rows, depth = own
+            spread = len(many) == 5 and many[:2] == (batch, heads) and many[3:] == (rows, depth)
+            if spread and one == (batch, heads, 1, rows, depth):
+                return source
+    del search.inside[mark:]
+    return x
+
+
+def _same_heads(view: View, heads: Sequence[Operand]) -> bool:
+    shapes = [view.shape(o) for o in heads]
+    return all(s is not None and s[:-2] == (shapes[0] or ())[:-2] for s in shapes)
+
+
+# -- masks ---------------------------------------------------------------------------------------
+
+
+def _masks(view: View, parts: _Scores, scores: Shape) -> tuple[bool, list[tuple[float, Operand]]]:
+    """Whether one of the added masks is causal, and the others."""
+    others = [(f, m) for f, m in parts.masks if not _is_causal(view, m, scores)]
+    return len(others) < len(parts.masks), others
+
+
+def _before_broadcast(view: View, mask: Operand) -> Operand:
+    definition = view.definition(mask)
+    if definition is not None and definition.op.mnemonic == "broadcast_to":
+        return definition.operands[0]
+    return mask
+
+
+def _is_causal(view: View, mask: Operand, scores: Shape) -> bool:
+    """Whether a mask hides exactly what lies in the future, the last row seeing everything."""
+    rows, columns = scores[-2:]
+    if not isinstance(rows, int) or not isinstance(columns, int):
+        return False
+    found = view.array(_before_broadcast(view, mask))
+    if found is None or found.ndim < 2 or found.shape[-2:] != (rows, columns):
+        return False
+    if any(extent != 1 for extent in found.shape[:-2]):
+        return False
+    seen = np.tri(rows, columns, columns - rows, dtype=np.bool_)
+    board = found.reshape(rows, columns)
+    if board.dtype == np.bool_:
+        return bool(np.array_equal(board, seen))
+    return bool(np.array_equal(board, np.where(seen, 0.0, -np.inf)))
+
+
+# -- writing -------------------------------------------------------------------------------------
+
+
+def _write(plan: _Plan, b: Emitter, values: Sequence[Handle]) -> Handle:
+    q, k, v, *masks = values
+    if plan.turn_keys:
+        rank = k.rank
+        k = b.emit("transpose", k, perm=(*range(rank - 2), rank - 1, rank - 2))
+    four = [_four(b, x) for x in (q, k, v)]
+    pairs = zip(plan.factors, masks, strict=True)
+    added = [_additive(b, mask, factor, plan) for factor, mask in pairs]
+    mask = _sum(b, added, plan) if added else None
+    both = b.emit(
+        "weft.attention", *four, *([] if mask is None else [mask]), causal=plan.causal,
+        scale=plan.scale, dropout=0.0,
+    )  # fmt: skip
+    out = both[0]
+    shape: tuple[Dim, ...] = (*plan.scores[:-1], v.shape[-1])
+    return out if out.shape == shape else b.emit("reshape", out, new_shape=shape)
+
+
+def _four(b: Emitter, x: Handle) -> Handle:
+    """With a batch and a head axis, each of extent 1 where there was none."""
+    missing = 4 - x.rank
+    if not missing:
+        return x
+    return b.emit("reshape", x, new_shape=_with_heads(x.shape, missing))
+
+
+def _with_heads(shape: Shape, missing: int) -> Shape:
+    return (*shape[:-2], *[1] * missing, *shape[-2:])
+
+
+def _additive(b: Emitter, mask: Handle, factor: float, plan: _Plan) -> Handle:
+    """A mask to add, in the dtype of the operands where that holds it, laid out for four axes."""
+    rank = len(plan.scores)
+    full = (*[1] * (rank - mask.rank), *mask.shape)
+    laid = mask if full == mask.shape else b.emit("reshape", mask, new_shape=full)
+    if rank < 4:
+        laid = b.emit("reshape", laid, new_shape=_with_heads(full, 4 - rank))
+    if laid.dtype is I1:
+        zero = b.full(0.0, plan.dtype, laid.shape)
+        return b.emit("select", laid, zero, b.full(-math.inf, plan.dtype, laid.shape))
+    return laid if factor == 1.0 else b.emit("mul", laid, factor)
+
+
+def _sum(b: Emitter, masks: Sequence[Handle], plan: _Plan) -> Handle:
+    if len(masks) == 1:
+        return masks[0]
+    full: Shape = (*plan.scores[:-2], *[1] * (4 - len(plan.scores)), *plan.scores[-2:])
+    wide = wide_dtype(plan.dtype)
+    spread = [b.broadcast_to(b.cast(mask, wide), full) for mask in masks]
+    total = spread[0]
+    for mask in spread[1:]:
+        total = b.emit("add", total, mask)
+    return total

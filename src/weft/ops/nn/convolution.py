@@ -1,0 +1,83 @@
+"""Convolution layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from weft.foundation.dtypes import DType
+from weft.ops.functional.convolution import (
+    LAYOUTS,
+    Padding,
+    Sizes,
+    conv1d,
+    conv2d,
+    conv3d,
+    per_axis,
+)
+from weft.ops.nn.initialise import kaiming
+from weft.ops.nn.module import Module
+from weft.ops.tensor import Tensor
+
+
+class _Conv(Module):
+    """A convolution with weight [out, in / groups, window...] and bias [out]."""
+
+    spatial: ClassVar[int]
+    convolve: ClassVar[Callable[..., Tensor]]
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        window: Sizes,
+        stride: Sizes = 1,
+        padding: Padding = 0,
+        dilation: Sizes = 1,
+        groups: int = 1,
+        bias: bool = True,
+        *,
+        layout: str = "",
+        dtype: DType | str = "f32",
+    ) -> None:
+        sizes = per_axis("window", window, self.spatial)
+        reach = inputs // groups * math.prod(sizes)
+        self.stride, self.dilation = (_hashable(value) for value in (stride, dilation))
+        self.padding, self.groups = _hashable(padding), groups
+        self.layout = layout or LAYOUTS[self.spatial][0]
+        self.weight = kaiming((outputs, inputs // groups, *sizes), reach, dtype)
+        self.bias = kaiming((outputs,), reach, dtype) if bias else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return type(self).convolve(
+            x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups,
+            layout=self.layout,
+        )  # fmt: skip
+
+
+def _hashable(value: Any) -> Any:
+    if isinstance(value, str | int):
+        return value
+    return tuple(_hashable(item) for item in value)
+
+
+class Conv1d(_Conv):
+    """Convolution over one axis."""
+
+    spatial = 1
+    convolve = staticmethod(conv1d)
+
+
+class Conv2d(_Conv):
+    """Convolution over two axes."""
+
+    spatial = 2
+    convolve = staticmethod(conv2d)
+
+
+class Conv3d(_Conv):
+    """Convolution over three axes."""
+
+    spatial = 3
+    convolve = staticmethod(conv3d)

@@ -1,0 +1,28 @@
+"""Dropout. A traced function has no hidden state, so randomness is an argument: a key of (seed,
+offset), from which every dropout takes its own by its number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.ops.functional.stochastic import dropout
+from weft.ops.nn.module import Module
+from weft.ops.tensor import Tensor
+
+Key = tuple[Any, Any]
+"""A seed, new in every step, and an offset, another for every use: numbers or integer scalars."""
+
+
+class Dropout(Module):
+    """Elements set to 0 at random. Without a key, as in evaluation, it does nothing."""
+
+    def __init__(self, rate: float = 0.5, *, number: int = 0) -> None:
+        self.rate = rate
+        self.number = number
+        """Added to the offset of the key: give every dropout of a model its own."""
+
+    def __call__(self, x: Tensor, key: Key | None = None) -> Tensor:
+        if key is None or self.rate == 0:
+            return x
+        seed, offset = key
+        return dropout(x, self.rate, seed=seed, offset=offset + self.number)

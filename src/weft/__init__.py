@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         WeftError,
         WeftWarning,
     )
+    from weft.interop.safetensors import load, save
 
 __version__ = "0.1.0"
 
@@ -31,7 +32,9 @@ _ERRORS = "weft.foundation.errors"
 _HOMES = {
     "compile": ("weft.driver.compile", "compile_program"),
     "explain": ("weft.driver.compile", "explain"),
+    "load": ("weft.interop.safetensors", "load"),
     "run": ("weft.driver.execute", "run"),
+    "save": ("weft.interop.safetensors", "save"),
     "ExecutionError": (_ERRORS, "ExecutionError"),
     "InternalError": (_ERRORS, "InternalError"),
     "ResourceExceeded": (_ERRORS, "ResourceExceeded"),
@@ -58,8 +61,10 @@ __all__ = [
     "compile",
     "core_ir",
     "explain",
+    "load",
     "ptir",
     "run",
+    "save",
 ]
 
 

@@ -30,12 +30,12 @@ ALLOWED: dict[str, set[str]] = {
         "codegen", "runtime", "target", "poly",
     },
     "ops": {"ptir", "coarse", "driver"},
-    "interop": {"ptir", "coarse", "driver"},
+    "interop": {"ptir", "coarse", "driver", "ops"},
     "testing": {"ptir", "coarse", "driver"},
     "explorer": {"*"},
     "cli": {"*"},
     "__main__": {"cli"},
-    "": {"ptir", "driver", "ops", "coarse", "core_ir"},
+    "": {"ptir", "driver", "ops", "interop", "coarse", "core_ir"},
 }  # fmt: skip
 LOADED_BY_A_FACE = {("weft.ptir", "weft.coarse")}
 """What the face of a package loads only to fill a table; no other module of the package may."""

@@ -66,8 +66,7 @@ def listed(shape: Shape) -> str:
 
 
 def stretched(arena: Arena, node: Node, dtype: DType, shape: Shape, line: Line | None) -> Node:
-    """A node in another dtype and shape: a cast, a reshape that adds leading axes, a broadcast,
-    each only where it is needed."""
+    """A node in another dtype and shape: a cast and a broadcast, each only where it is needed."""
     kind = node.tensor
     if kind.dtype is not dtype:
         if isinstance(node.storage, TensorLiteral) and not kind.shape:
@@ -75,12 +74,7 @@ def stretched(arena: Arena, node: Node, dtype: DType, shape: Shape, line: Line |
         else:
             node = arena.emit(cast_form(kind, dtype), (node,), line)
     if kind.shape != shape:
-        if 0 < len(kind.shape) < len(shape):
-            aligned = (1,) * (len(shape) - len(kind.shape)) + kind.shape
-            made = form("reshape", (node.type,), {"new_shape": aligned})
-            node = arena.emit(made, (node,), line)
-        if node.tensor.shape != shape:
-            node = arena.emit(broadcast_form(node.type, shape), (node,), line)
+        node = arena.emit(broadcast_form(node.type, shape), (node,), line)
     return node
 
 
@@ -114,16 +108,9 @@ def matched(
     if is_number(y):
         if is_number(x):
             raise UserError("at least one operand must be a tensor; make one with weft.asarray")
-        node = as_tensor(x)._node
-        arena = arena_for(node)
-        dtype = beside(node.tensor.dtype, number_type(y))
-        if floating:
-            dtype = as_float(dtype)
-        left = stretched(arena, node, dtype, node.tensor.shape, line)
-        right = arena.constant(number(y, dtype))  # type: ignore[arg-type]
-        return left, stretched(arena, right, dtype, left.tensor.shape, line)
+        return _beside_number(as_tensor(x)._node, y, line, floating)
     if is_number(x):
-        right, left = matched(y, x, line, floating)
+        right, left = _beside_number(as_tensor(y)._node, x, line, floating)
         return left, right
     tensor = x if isinstance(x, Tensor) else y
     arena = arena_for(tensor._node) if isinstance(tensor, Tensor) else current()
@@ -136,6 +123,21 @@ def matched(
     return left, stretched(arena, b._node, dtype, shape, line)
 
 
+def _beside_number(node: Node, value: Any, line: Line | None, floating: bool) -> tuple[Node, Node]:
+    """A tensor and a number, which takes its dtype unless its kind is larger, and its shape."""
+    kind, arena = node.tensor, arena_for(node)
+    dtype = beside(kind.dtype, number_type(value))
+    if floating:
+        dtype = as_float(dtype)
+    if dtype is not kind.dtype:
+        node = arena.emit(cast_form(kind, dtype), (node,), line)
+    constant = arena.constant(number(value, dtype))
+    if kind.shape:
+        wide = broadcast_form(constant.type, kind.shape)
+        constant = arena.emit(wide, (constant,), line)
+    return node, constant
+
+
 def _wants_grad(x: Any) -> bool:
     return isinstance(x, Tensor) and x.requires_grad
 
@@ -145,9 +147,10 @@ def _is_weak(x: Any) -> bool:
 
 
 def _result(node: Node, x: Any, y: Any) -> Tensor:
-    kind = node.tensor.dtype
-    differentiable = kind.is_float or kind.is_complex
-    result = Tensor(node, differentiable and (_wants_grad(x) or _wants_grad(y)))
+    result = Tensor(node)
+    if _wants_grad(x) or _wants_grad(y):
+        kind = node.tensor.dtype
+        result.requires_grad = kind.is_float or kind.is_complex
     if _is_weak(x) and _is_weak(y):
         result.weak = True
     return result

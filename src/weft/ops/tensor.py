@@ -91,7 +91,9 @@ class Tensor:
     @property
     def arena(self) -> Arena:
         """Where its instruction was captured."""
-        return self._node.arena
+        arena = self._node.arena
+        assert isinstance(arena, Arena)
+        return arena
 
     @property
     def value_id(self) -> int:

@@ -138,6 +138,9 @@ def test_what_was_not_used_for_long_goes_first(folder: Path) -> None:
     for number in range(6):
         cache.save(f"{number:064x}", bytes(1000))
         os.utime(folder / f"{number:064x}", (number, number))
+    (folder / "holiday.jpg").write_bytes(bytes(5000))
+    os.utime(folder / "holiday.jpg", (0, 0))
     cache.load(f"{0:064x}")
     cache.tidy(folder, most=3200)
+    (folder / "holiday.jpg").unlink()
     assert sorted(int(path.name, 16) for path in folder.iterdir()) == [0, 4, 5]

@@ -44,7 +44,7 @@ def raise_program(program: Program, log: PassLog | None = None) -> Program:
     """The program with every formula replaced that is a coarse op. It is verified first."""
     verify(program)
     kept_log = PassLog() if log is None else log
-    merged = cse(program, kept_log)
+    merged = dce(cse(program, kept_log), kept_log)
     raised = edit_bodies(merged, lambda editor: _raise_body(editor, kept_log), kept_log)
     return program if raised is merged else dce(raised, kept_log)
 

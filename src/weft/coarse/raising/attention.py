@@ -42,7 +42,7 @@ class _Scores:
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _Wiring:
     """How the op is written: which operands are what."""
 
     scale: float
@@ -175,9 +175,9 @@ def _matched(
     causal = causal or len(hidden) < len(parts.hidden)
     masks += hidden
     scale = parts.factor * q_factor * k_factor
-    plan = _Plan(scale, causal, tuple(f for f, _ in masks), turn, shape, dtype)
+    wiring = _Wiring(scale, causal, tuple(f for f, _ in masks), turn, shape, dtype)
     operands = (q, *heads, *(_before_broadcast(search.view, mask) for _, mask in masks))
-    return Matched(operands, frozenset(search.inside), partial(_write, plan))
+    return Matched(operands, frozenset(search.inside), partial(_write, wiring))
 
 
 def _untransposed(search: Search, k: Operand) -> tuple[Operand, bool]:
@@ -251,21 +251,21 @@ def _is_causal(view: View, mask: Operand, scores: Shape) -> bool:
 # -- writing -------------------------------------------------------------------------------------
 
 
-def _write(plan: _Plan, b: Emitter, values: Sequence[Handle]) -> Handle:
+def _write(wiring: _Wiring, b: Emitter, values: Sequence[Handle]) -> Handle:
     q, k, v, *masks = values
-    if plan.turn_keys:
+    if wiring.turn_keys:
         rank = k.rank
         k = b.emit("transpose", k, perm=(*range(rank - 2), rank - 1, rank - 2))
     four = [_four(b, x) for x in (q, k, v)]
-    pairs = zip(plan.factors, masks, strict=True)
-    added = [_additive(b, mask, factor, plan) for factor, mask in pairs]
-    mask = _sum(b, added, plan) if added else None
+    pairs = zip(wiring.factors, masks, strict=True)
+    added = [_additive(b, mask, factor, wiring) for factor, mask in pairs]
+    mask = _sum(b, added, wiring) if added else None
     both = b.emit(
-        "weft.attention", *four, *([] if mask is None else [mask]), causal=plan.causal,
-        scale=plan.scale, dropout=0.0,
+        "weft.attention", *four, *([] if mask is None else [mask]), causal=wiring.causal,
+        scale=wiring.scale, dropout=0.0,
     )  # fmt: skip
     out = both[0]
-    shape: tuple[Dim, ...] = (*plan.scores[:-1], v.shape[-1])
+    shape: tuple[Dim, ...] = (*wiring.scores[:-1], v.shape[-1])
     return out if out.shape == shape else b.emit("reshape", out, new_shape=shape)
 
 
@@ -281,24 +281,24 @@ def _with_heads(shape: Shape, missing: int) -> Shape:
     return (*shape[:-2], *[1] * missing, *shape[-2:])
 
 
-def _additive(b: Emitter, mask: Handle, factor: float, plan: _Plan) -> Handle:
+def _additive(b: Emitter, mask: Handle, factor: float, wiring: _Wiring) -> Handle:
     """A mask to add, in the dtype of the operands where that holds it, laid out for four axes."""
-    rank = len(plan.scores)
+    rank = len(wiring.scores)
     full = (*[1] * (rank - mask.rank), *mask.shape)
     laid = mask if full == mask.shape else b.emit("reshape", mask, new_shape=full)
     if rank < 4:
         laid = b.emit("reshape", laid, new_shape=_with_heads(full, 4 - rank))
     if laid.dtype is I1:
-        zero = b.full(0.0, plan.dtype, laid.shape)
-        return b.emit("select", laid, zero, b.full(-math.inf, plan.dtype, laid.shape))
+        zero = b.full(0.0, wiring.dtype, laid.shape)
+        return b.emit("select", laid, zero, b.full(-math.inf, wiring.dtype, laid.shape))
     return laid if factor == 1.0 else b.emit("mul", laid, factor)
 
 
-def _sum(b: Emitter, masks: Sequence[Handle], plan: _Plan) -> Handle:
+def _sum(b: Emitter, masks: Sequence[Handle], wiring: _Wiring) -> Handle:
     if len(masks) == 1:
         return masks[0]
-    full: Shape = (*plan.scores[:-2], *[1] * (4 - len(plan.scores)), *plan.scores[-2:])
-    wide = wide_dtype(plan.dtype)
+    full: Shape = (*wiring.scores[:-2], *[1] * (4 - len(wiring.scores)), *wiring.scores[-2:])
+    wide = wide_dtype(wiring.dtype)
     spread = [b.broadcast_to(b.cast(mask, wide), full) for mask in masks]
     total = spread[0]
     for mask in spread[1:]:

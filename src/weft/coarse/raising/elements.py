@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from weft.coarse.activations import CUBIC, Approximation
 from weft.coarse.raising.matched import Matched, one_op
-from weft.coarse.raising.search import Search, View, is_polynomial, polynomial
+from weft.coarse.raising.search import Polynomial, Search, View, is_close, is_polynomial, polynomial
 from weft.ptir.ir import Instruction, Operand, Ref
 
 DEEPEST = 5
-HALVES = {(1, 0): 0.5, (1, 1): 0.5}
+HALVES: Polynomial = {(1, 0): 0.5, (1, 1): 0.5}
 """x / 2 + x y / 2, where y is erf or tanh."""
 
 
@@ -20,7 +21,7 @@ def gelu(view: View, root: Instruction) -> Matched | None:
         return None
     for bent in _bent(view, root):
         search = Search(view)
-        x = search.first(lambda s=search, b=bent: _argument(s, b))
+        x = _argument(search, bent)
         if x is None:
             continue
         result = Ref(root.id)
@@ -47,16 +48,20 @@ def _argument(search: Search, bent: Instruction) -> Operand | None:
     (inner,) = bent.operands
     if bent.op.mnemonic == "erf":
         factor, x = search.scaled(inner)
-        return x if math.isclose(factor, math.sqrt(0.5), rel_tol=1e-6) else None
+        return x if is_close(factor, math.sqrt(0.5)) else None
     root = math.sqrt(2.0 / math.pi)
-    wanted = {(1,): root, (3,): root * CUBIC}
-    for x in _atoms(search.view, inner):
-        found = search.first(
-            lambda x=x: x if is_polynomial(polynomial(search, inner, [x]), wanted) else None
-        )
-        if found is not None:
-            return found
-    return None
+    wanted: Polynomial = {(1,): root, (3,): root * CUBIC}
+    attempts = [
+        partial(_if_polynomial, search, inner, x, wanted) for x in _atoms(search.view, inner)
+    ]
+    found: Operand | None = search.first(*attempts)
+    return found
+
+
+def _if_polynomial(
+    search: Search, operand: Operand, x: Operand, wanted: Polynomial
+) -> Operand | None:
+    return x if is_polynomial(polynomial(search, operand, [x]), wanted) else None
 
 
 def _atoms(view: View, operand: Operand) -> list[Operand]:

@@ -87,28 +87,39 @@ def _epsilon(
     shape: Shape,
     axes: Sequence[int],
 ) -> tuple[float, bool] | None:
-    """The epsilon of one over the deviation, and whether it stands outside the root."""
-    found = search.row(operand, shape, axes)
-    if found is None or found[0] != 1.0:
-        return None
-    length = found[1]
-    if power == 1:
-        inverse = search.first(
-            lambda: _inside(search, search.argument(length, "rsqrt"), centred, shape, axes)
+    """The epsilon of one over the deviation, and whether it stands outside the root. Functions may
+    be taken of the rows, or of what repeats them."""
+    for of_rows in (True, False):
+        length = (
+            search.first(lambda: search.plain_row(operand, shape, axes)) if of_rows else operand
         )
+        if length is None:
+            continue
+        found = search.first(partial(_deviation, search, length, power, centred, shape, axes))
+        if found is not None:
+            return found
+    return None
+
+
+def _deviation(
+    search: Search,
+    length: Operand,
+    power: int,
+    centred: Operand,
+    shape: Shape,
+    axes: Sequence[int],
+) -> tuple[float, bool] | None:
+    attempt = partial(_inside, search, centred, shape, axes)
+    if power == 1:
+        inverse = search.first(lambda: attempt(search.argument(length, "rsqrt")))
         if inverse is not None:
             return inverse, False
         inverted = search.inverted(length)
-        if inverted is None:
+        inner = search.first(lambda: search.plain_row(inverted, shape, axes)) or inverted
+        if inner is None:
             return None
-        length = inverted
-    inner = search.row(length, shape, axes)
-    if inner is None or inner[0] != 1.0:
-        return None
-    length = inner[1]
-    plain = search.first(
-        lambda: _inside(search, search.argument(length, "sqrt"), centred, shape, axes)
-    )
+        length = inner
+    plain = search.first(lambda: attempt(search.argument(length, "sqrt")))
     if plain is not None:
         return plain, False
     outer = search.first(lambda: _outside(search, length, centred, shape, axes))
@@ -116,16 +127,13 @@ def _epsilon(
 
 
 def _inside(
-    search: Search, operand: Operand | None, centred: Operand, shape: Shape, axes: Sequence[int]
+    search: Search, centred: Operand, shape: Shape, axes: Sequence[int], operand: Operand | None
 ) -> float | None:
     """The epsilon of `variance + epsilon`."""
-    if operand is None:
-        return None
     found = search.plus_number(operand)
     if found is None or found[0] < 0.0:
         return None
-    squares = search.mean(found[1], shape, axes)
-    base = None if squares is None else search.square(squares)
+    base = search.square(search.mean(found[1], shape, axes))
     return found[0] if base == centred else None
 
 
@@ -134,10 +142,11 @@ def _outside(
 ) -> float | None:
     """The epsilon of `sqrt(variance) + epsilon`."""
     found = search.plus_number(operand)
-    variance = None if found is None else search.argument(found[1], "sqrt")
-    squares = None if variance is None else search.mean(variance, shape, axes)
-    base = None if squares is None else search.square(squares)
-    return found[0] if found is not None and found[0] >= 0.0 and base == centred else None
+    if found is None or found[0] < 0.0:
+        return None
+    deviation = search.first(lambda: search.plain_row(found[1], shape, axes)) or found[1]
+    base = search.square(search.mean(search.argument(deviation, "sqrt"), shape, axes))
+    return found[0] if base == centred else None
 
 
 def _write_norm(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from weft.coarse.raising.matched import Matched, one_op
 from weft.coarse.raising.search import Search, View
 from weft.ptir.ir import Instruction, Operand, Ref
@@ -49,21 +51,18 @@ def _row_sum(
     search: Search, operand: Operand, shape: Shape, axis: int, *, inverse: bool
 ) -> Operand | None:
     """What a repeated row value is the sum of, or with `inverse` one over the sum."""
-    found = search.row(operand, shape, [axis])
-    if found is None or found[0] != 1.0:
-        return None
-    total: Operand | None = found[1]
+    total: Operand | None = operand
     if inverse:
-        total = search.inverted(found[1])
-        inner = None if total is None else search.row(total, shape, [axis])
-        total = inner[1] if inner is not None and inner[0] == 1.0 else None
-    return None if total is None else search.reduction(total, "sum", [axis])
+        total = search.first(
+            lambda: search.inverted(operand),
+            lambda: search.inverted(search.plain_row(operand, shape, [axis])),
+        )
+    return search.reduction(search.plain_row(total, shape, [axis]), "sum", [axis])
 
 
-def shifted(search: Search, powers: Operand, shape: Shape, axis: int) -> Operand | None:
+def shifted(search: Search, powers: Operand | None, shape: Shape, axis: int) -> Operand | None:
     """The x of `exp(x - max(x))`."""
-    exponential = search.take(powers, "exp")
-    difference = search.take(exponential.operands[0], "sub") if exponential is not None else None
+    difference = search.take(search.argument(powers, "exp"), "sub")
     return None if difference is None else _unshifted(search, difference, shape, axis)
 
 
@@ -82,9 +81,9 @@ def log_softmax(view: View, root: Instruction) -> Matched | None:
     for axis in range(len(shape)):
         search = Search(view)
         search.inside.append(root.id)
-        x = search.first(
-            lambda s=search, a=axis: _two_steps(s, root, shape, a),
-            lambda s=search, a=axis: _one_step(s, root, shape, a),
+        x: Operand | None = search.first(
+            partial(_two_steps, search, root, shape, axis),
+            partial(_one_step, search, root, shape, axis),
         )
         if x is not None:
             return one_op(search, "byteir.log_softmax", (x,), axis=axis)
@@ -94,15 +93,9 @@ def log_softmax(view: View, root: Instruction) -> Matched | None:
 def _two_steps(search: Search, root: Instruction, shape: Shape, axis: int) -> Operand | None:
     """`(x - max) - log(sum(exp(x - max)))`."""
     left, right = root.operands
-    found = search.row(right, shape, [axis])
-    if found is None or found[0] != 1.0:
-        return None
-    powers = _logarithm(search, found[1], axis)
+    powers = _logarithm(search, search.plain_row(right, shape, [axis]), axis)
     difference = search.take(left, "sub")
-    if powers is None or difference is None:
-        return None
-    exponential = search.take(powers, "exp")
-    if exponential is None or exponential.operands[0] != left:
+    if difference is None or search.argument(powers, "exp") != left:
         return None
     return _unshifted(search, difference, shape, axis)
 
@@ -110,14 +103,13 @@ def _two_steps(search: Search, root: Instruction, shape: Shape, axis: int) -> Op
 def _one_step(search: Search, root: Instruction, shape: Shape, axis: int) -> Operand | None:
     """`x - (max + log(sum(exp(x - max))))`."""
     left, right = root.operands
-    found = search.row(right, shape, [axis])
-    if found is None or found[0] != 1.0:
-        return None
-    both = search.take(found[1], "add")
+    both = search.take(search.plain_row(right, shape, [axis]), "add")
     if both is None:
         return None
     for largest, logarithm in (both.operands, both.operands[::-1]):
-        x = search.first(lambda m=largest, n=logarithm: _log_sum_exp(search, m, n, shape, axis))
+        x: Operand | None = search.first(
+            partial(_log_sum_exp, search, largest, logarithm, shape, axis)
+        )
         if x is not None:
             return x if x == left else None
     return None
@@ -126,13 +118,11 @@ def _one_step(search: Search, root: Instruction, shape: Shape, axis: int) -> Ope
 def _log_sum_exp(
     search: Search, largest: Operand, logarithm: Operand, shape: Shape, axis: int
 ) -> Operand | None:
-    inner = search.row(logarithm, shape, [axis])
-    powers = None if inner is None else _logarithm(search, inner[1], axis)
-    x = None if powers is None else shifted(search, powers, shape, axis)
+    powers = _logarithm(search, search.plain_row(logarithm, shape, [axis]), axis)
+    x = shifted(search, powers, shape, axis)
     return x if x is not None and search.row_maximum(largest, shape, axis) == x else None
 
 
-def _logarithm(search: Search, operand: Operand, axis: int) -> Operand | None:
+def _logarithm(search: Search, operand: Operand | None, axis: int) -> Operand | None:
     """What a row value is the logarithm of the sum of."""
-    definition = search.take(operand, "log")
-    return None if definition is None else search.reduction(definition.operands[0], "sum", [axis])
+    return search.reduction(search.argument(operand, "log"), "sum", [axis])

@@ -147,9 +147,20 @@ class Search:
             del self.inside[mark:]
         return None
 
-    def take(self, operand: Operand, *names: str) -> Instruction | None:
-        """The definition of an operand, as a part of the formula, if it is one of these ops."""
-        definition = self.view.definition(operand)
+    def either(self, *attempts: Callable[[], Operand | None]) -> Operand | None:
+        """The operand that the first attempt that succeeds finds."""
+        for attempt in attempts:
+            mark = len(self.inside)
+            found = attempt()
+            if found is not None:
+                return found
+            del self.inside[mark:]
+        return None
+
+    def take(self, operand: Operand | None, *names: str) -> Instruction | None:
+        """The definition of an operand, as a part of the formula, if it is one of these ops.
+        Nothing comes of nothing, here and below: an attempt that failed need not be asked."""
+        definition = None if operand is None else self.view.definition(operand)
         if definition is None or definition.op.mnemonic not in names:
             return None
         self.inside.append(definition.id)
@@ -222,9 +233,22 @@ class Search:
         found = self.view.shape(operand)
         return (factor, operand) if found in (kept, dropped) else None
 
+    def plain_row(
+        self, operand: Operand | None, shape: Shape, axes: Sequence[int]
+    ) -> Operand | None:
+        """A value for each row that is repeated as it is."""
+        found = None if operand is None else self.row(operand, shape, axes)
+        return found[1] if found is not None and found[0] == 1.0 else None
+
+    def unrepeated(
+        self, operand: Operand | None, shape: Shape, axes: Sequence[int]
+    ) -> Operand | None:
+        """A value for each row; a value that is not repeated rows is itself."""
+        return self.either(lambda: self.plain_row(operand, shape, axes)) or operand
+
     # -- what rows are made of -------------------------------------------------------------------
 
-    def reduction(self, operand: Operand, kind: str, axes: Sequence[int]) -> Operand | None:
+    def reduction(self, operand: Operand | None, kind: str, axes: Sequence[int]) -> Operand | None:
         """The operand of a reduction over exactly these axes, in one dtype throughout."""
         definition = self.take(operand, f"reduce_{kind}")
         if definition is None or not isinstance(definition.op, Reduce):
@@ -256,10 +280,10 @@ class Search:
             (operand,) = varying
         return None
 
-    def mean(self, operand: Operand, shape: Shape, axes: Sequence[int]) -> Operand | None:
+    def mean(self, operand: Operand | None, shape: Shape, axes: Sequence[int]) -> Operand | None:
         """What a repeated row value is the mean of, by a division or a product."""
         sizes = [shape[axis] for axis in axes]
-        found = self.row(operand, shape, axes)
+        found = None if operand is None else self.row(operand, shape, axes)
         if found is None or not all(isinstance(size, int) and size for size in sizes):
             return None
         factor, total = found
@@ -268,24 +292,18 @@ class Search:
 
     def row_maximum(self, operand: Operand, shape: Shape, axis: int) -> Operand | None:
         """What a repeated row value is the maximum of; it may be kept from gradients."""
-        found = self.row(operand, shape, [axis])
-        if found is None or found[0] != 1.0:
-            return None
-        largest = found[1]
-        stopped = self.take(largest, "stop_gradient")
+        largest = self.plain_row(operand, shape, [axis])
+        stopped = self.argument(largest, "stop_gradient")
         if stopped is not None:
-            inner = self.row(stopped.operands[0], shape, [axis])
-            if inner is None or inner[0] != 1.0:
-                return None
-            largest = inner[1]
+            largest = self.plain_row(stopped, shape, [axis])
         return self.reduction(largest, "max", [axis])
 
-    def argument(self, operand: Operand, name: str) -> Operand | None:
+    def argument(self, operand: Operand | None, name: str) -> Operand | None:
         """What a function is taken of."""
         definition = self.take(operand, name)
         return None if definition is None else definition.operands[0]
 
-    def inverted(self, operand: Operand) -> Operand | None:
+    def inverted(self, operand: Operand | None) -> Operand | None:
         """What an operand is one over."""
         definition = self.take(operand, "reciprocal", "div")
         if definition is None:
@@ -294,16 +312,16 @@ class Search:
             return definition.operands[0]
         return definition.operands[1] if self.view.number(definition.operands[0]) == 1.0 else None
 
-    def plus_number(self, operand: Operand) -> tuple[float, Operand] | None:
+    def plus_number(self, operand: Operand | None) -> tuple[float, Operand] | None:
         """A constant, and what it is added to."""
         return self._with_number(operand, "add")
 
-    def at_least(self, operand: Operand) -> tuple[float, Operand] | None:
+    def at_least(self, operand: Operand | None) -> tuple[float, Operand] | None:
         """A constant from 0 on, and what it is a bound below of."""
         found = self._with_number(operand, "maximum")
         return found if found is not None and 0.0 <= found[0] < math.inf else None
 
-    def _with_number(self, operand: Operand, name: str) -> tuple[float, Operand] | None:
+    def _with_number(self, operand: Operand | None, name: str) -> tuple[float, Operand] | None:
         definition = self.take(operand, name)
         if definition is None:
             return None
@@ -327,7 +345,7 @@ class Search:
         aligned = (1,) * (len(shape) - len(found)) + found
         return operand if aligned == kept else None
 
-    def square(self, operand: Operand) -> Operand | None:
+    def square(self, operand: Operand | None) -> Operand | None:
         """What is squared, by a product or a power."""
         definition = self.take(operand, "mul", "pow")
         if definition is None:

@@ -8,6 +8,7 @@ value; nothing that was computed from the old one changes.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
@@ -15,15 +16,18 @@ import numpy as np
 
 from weft.foundation.axes import normalise_axis
 from weft.foundation.dims import Dim, Shape
-from weft.foundation.dtypes import I1, SI32, SI64
+from weft.foundation.dtypes import I1, SI32, SI64, DType
 from weft.foundation.errors import OutOfRange, SpecViolation
 from weft.ops.arithmetic import as_tensor, broadcast_shapes, broadcasts, listed
 from weft.ops.array.movement import every, flipped, moved, permuted, rows_at, window
 from weft.ops.array.operands import given, known_shape, taken
 from weft.ops.array.selection import Places, Point, Selection, Span, adds_axis, parsed
 from weft.ops.calls import public
+from weft.ops.graph.context import arena_for
+from weft.ops.lines import user_line
 from weft.ops.numbers import is_number, number
 from weft.ops.promotion import promoted
+from weft.ops.recipes import captured, recorded
 from weft.ops.session import Handle
 from weft.ops.tensor import Tensor, from_array, tensor_method
 
@@ -37,8 +41,58 @@ __all__ = ["take", "take_along_axis"]
 @public
 def getitem(self: Tensor, key: Any, /) -> Tensor:
     """The elements that an index expression names, as NumPy means it."""
-    value = taken(self)
-    return given(selected(value, parsed(key, value.shape)), self)
+    items = key if isinstance(key, tuple) else (key,)
+    written = _written(items)
+    if written is not None:
+        found: Tensor = captured(_read, [self, *_places(items)], user_line(), written)
+        return found
+    x = taken(self)
+    return given(selected(x, parsed(_with_handles(items, x), x.shape)), self)
+
+
+def _written(items: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """An index expression without masks and arrays as part of a recipe's name: slices as tuples,
+    and an empty one for each tensor of integers."""
+    found: list[Any] = []
+    for item in items:
+        kind = type(item)
+        if kind is int or item is None or item is Ellipsis:
+            found.append(item)
+        elif kind is slice:
+            bounds = (item.start, item.stop, item.step)
+            if not {int, type(None)}.issuperset(map(type, bounds)):
+                return None
+            found.append(bounds)
+        elif kind is Tensor and item.dtype.is_integer:
+            found.append(())
+        else:
+            return None
+    return tuple(found)
+
+
+def _places(items: tuple[Any, ...]) -> list[Tensor]:
+    return [item for item in items if isinstance(item, Tensor)]
+
+
+def _rebuilt(written: tuple[Any, ...], places: Sequence[Handle]) -> list[Any]:
+    """The index expression that was written, with handles for its tensors."""
+    rest = iter(places)
+    return [
+        (slice(*item) if item else next(rest)) if isinstance(item, tuple) else item
+        for item in written
+    ]
+
+
+def _with_handles(items: tuple[Any, ...], x: Handle) -> list[Any]:
+    """The entries with handles of x's session for tensors of integers."""
+    return [
+        x.session.import_(i) if isinstance(i, Tensor) and i.dtype.is_integer else i for i in items
+    ]
+
+
+def _read(x: Handle, *operands: Any) -> Handle:
+    *places, written = operands
+    return selected(x, parsed(_rebuilt(written, places), x.shape))
 
 
 def selected(x: Handle, selection: Selection) -> Handle:
@@ -114,8 +168,10 @@ def _open(size: Dim) -> int:
 def _position_handle(x: Handle, axis: int, pick: Any) -> Handle:
     """Positions as a handle; those that are data count from the end where they are negative."""
     if isinstance(pick.positions, np.ndarray):
-        return x.session.import_(from_array(pick.positions))
-    return from_the_front(x.session.import_(pick.positions), x.shape[axis])
+        if not pick.positions.ndim:
+            return x.session.literal(int(pick.positions), SI64)
+        return x.session.import_(from_array(pick.positions, x.session.arena))
+    return from_the_front(pick.positions, x.shape[axis])
 
 
 def from_the_front(indices: Handle, size: Dim) -> Handle:
@@ -148,23 +204,21 @@ def _in_range(position: Handle, size: Dim) -> Handle:
 
 
 @tensor_method
-@public
-def take(x: Tensor, indices: Tensor, /, *, axis: int | None = None) -> Tensor:
+@recorded
+def take(x: Handle, indices: Handle, /, *, axis: int | None = None) -> Handle:
     """The elements at some positions along an axis, whose place the axes of `indices` take."""
-    value, places = taken(x), as_tensor(indices)
-    if axis is None and value.rank != 1:
+    if axis is None and x.rank != 1:
         raise OutOfRange(
             "InvalidAttributeValue",
-            f"x {listed(value.shape)} has rank {value.rank}, so the axis must be named",
+            f"x {listed(x.shape)} has rank {x.rank}, so the axis must be named",
             "pass axis=",
         )
-    at = normalise_axis(0 if axis is None else axis, value.rank)
-    _check_indices(places)
-    positions = from_the_front(value.session.import_(places), value.shape[at])
-    return given(rows_at(value, positions, at), x)
+    at = normalise_axis(0 if axis is None else axis, x.rank)
+    _check_indices(indices)
+    return rows_at(x, from_the_front(indices, x.shape[at]), at)
 
 
-def _check_indices(indices: Tensor) -> None:
+def _check_indices(indices: Handle) -> None:
     if not indices.dtype.is_integer:
         raise SpecViolation(
             "DTypeNotSupported",
@@ -174,25 +228,23 @@ def _check_indices(indices: Tensor) -> None:
 
 
 @tensor_method
-@public
-def take_along_axis(x: Tensor, indices: Tensor, /, *, axis: int = -1) -> Tensor:
+@recorded
+def take_along_axis(x: Handle, indices: Handle, /, *, axis: int = -1) -> Handle:
     """For every index the element at that position along the axis, and at the index's own position
     on all others, where the two broadcast."""
-    value, places = taken(x), as_tensor(indices)
-    _check_indices(places)
-    if places.ndim != value.rank:
+    _check_indices(indices)
+    if indices.rank != x.rank:
         raise OutOfRange(
             "RankMismatch",
-            f"x {listed(value.shape)} and indices {listed(places.shape)} have different ranks",
+            f"x {listed(x.shape)} and indices {listed(indices.shape)} have different ranks",
             "insert axes with None",
         )
-    at = normalise_axis(axis, value.rank)
-    positions = from_the_front(value.session.import_(places), value.shape[at])
-    front = broadcast_shapes(value.shape[:at], positions.shape[:at])
-    back = broadcast_shapes(value.shape[at + 1 :], positions.shape[at + 1 :])
-    value = value.broadcast_to((*front, value.shape[at], *back))
+    at = normalise_axis(axis, x.rank)
+    positions = from_the_front(indices, x.shape[at])
+    front = broadcast_shapes(x.shape[:at], positions.shape[:at])
+    back = broadcast_shapes(x.shape[at + 1 :], positions.shape[at + 1 :])
     positions = positions.broadcast_to((*front, positions.shape[at], *back))
-    return given(value.gather(positions, axis=at), x)
+    return x.broadcast_to((*front, x.shape[at], *back)).gather(positions, axis=at)
 
 
 # -- assigning -----------------------------------------------------------------------------------
@@ -202,37 +254,49 @@ def take_along_axis(x: Tensor, indices: Tensor, /, *, axis: int = -1) -> Tensor:
 @public
 def setitem(self: Tensor, key: Any, value: Any, /) -> None:
     """Give the elements that an index expression names new values, which broadcast to them."""
-    target = taken(self)
-    new = _value_handle(target, value)
-    self.become(given(_assigned(target, key, new), self, value))
+    items = key if isinstance(key, tuple) else (key,)
+    new, line = _value(self, value), user_line()
+    mask = _whole_mask(items, self, new)
+    written = _written(items)
+    if mask is not None:
+        self.become(captured(_masked, [self, mask, new], line))
+    elif written is not None:
+        self.become(captured(_assigned, [self, new, *_places(items)], line, written))
+    else:
+        x = taken(self)
+        selection = parsed(_with_handles(items, x), known_shape(x))
+        self.become(given(_replaced(x, selection, x.session.import_(new)), self, new))
 
 
-def _value_handle(x: Handle, value: Any) -> Handle:
-    """The value assigned, in the dtype of x."""
+def _value(x: Tensor, value: Any) -> Tensor:
+    """The value assigned, as a tensor; its numbers fit the dtype of x."""
+    arena = arena_for(x._node)
     if is_number(value):
-        return Handle(x.session, x.session.arena.constant(number(value, x.dtype)))
-    tensor = as_tensor(value)
-    if tensor.dtype.kind is not x.dtype.kind and not _fits(tensor, x):
+        return Tensor(arena.constant(number(value, x.dtype)))
+    tensor = as_tensor(value, arena)
+    if tensor.dtype.kind is not x.dtype.kind and not _fits(tensor.dtype, x.dtype):
         raise SpecViolation(
             "DTypeMismatch",
             f"elements of {tensor.dtype} cannot be assigned to a tensor of {x.dtype}",
             f"convert them with .astype({x.dtype})",
         )
-    return x.session.import_(tensor).cast(x.dtype)
+    return tensor
 
 
-def _fits(value: Tensor, x: Handle) -> bool:
-    if value.dtype.is_integer and x.dtype.is_integer:
+def _fits(value: DType, target: DType) -> bool:
+    if value.is_integer and target.is_integer:
         return True
-    return promoted(value.dtype, x.dtype) is x.dtype
+    return promoted(value, target) is target
 
 
-def _assigned(x: Handle, key: Any, value: Handle) -> Handle:
-    mask = _whole_mask(key, x, value)
-    if mask is not None:
-        return mask.select(value.broadcast_to(x.shape), x)
-    shape = known_shape(x)
-    selection = parsed(key, shape)
+def _assigned(x: Handle, value: Handle, *operands: Any) -> Handle:
+    *places, written = operands
+    return _replaced(x, parsed(_rebuilt(written, places), known_shape(x)), value)
+
+
+def _replaced(x: Handle, selection: Selection, value: Handle) -> Handle:
+    """x with the elements of a selection replaced."""
+    shape, value = known_shape(x), value.cast(x.dtype)
     if selection.has_places or any(isinstance(p, Span) and p.step != 1 for p in selection.own):
         return _scattered(x, selection, value)
     spans = [_as_span(pick, dim) for pick, dim in zip(selection.own, shape, strict=True)]
@@ -282,18 +346,19 @@ def _scattered(x: Handle, selection: Selection, value: Handle) -> Handle:
     return flat.reshape(x.shape)
 
 
-def _whole_mask(key: Any, x: Handle, value: Handle) -> Handle | None:
-    """The mask of `x[mask] = value`, broadcast to x, where the value is the same for all elements
-    of the mask's axes: then nothing needs to be read."""
-    only = key[0] if isinstance(key, tuple) and len(key) == 1 else key
-    if isinstance(only, np.ndarray) and only.dtype == np.bool_:
-        only = from_array(np.array(only))
-    if not isinstance(only, Tensor) or only.dtype is not I1 or not only.ndim:
+def _whole_mask(items: tuple[Any, ...], x: Tensor, value: Tensor) -> Tensor | None:
+    """The mask of `x[mask] = value`, where the value is the same for all elements of the mask's
+    axes: then nothing needs to be read."""
+    mask = items[0] if len(items) == 1 else None
+    if isinstance(mask, np.ndarray) and mask.dtype == np.bool_:
+        mask = as_tensor(mask, arena_for(x._node))
+    if not isinstance(mask, Tensor) or mask.dtype is not I1 or not mask.ndim:
         return None
-    if x.shape[: only.ndim] != only.shape or value.rank > x.rank - only.ndim:
-        return None
-    rest = x.shape[only.ndim :]
-    if not broadcasts(value.shape, rest):
-        return None
-    dims = (*only.shape, *(1 for _ in rest))
-    return x.session.import_(only).reshape(dims).broadcast_to(x.shape)
+    rest = x.shape[mask.ndim :]
+    same = x.shape[: mask.ndim] == mask.shape and broadcasts(value.shape, rest)
+    return mask if same else None
+
+
+def _masked(x: Handle, mask: Handle, value: Handle) -> Handle:
+    wide = mask.reshape((*mask.shape, *[1] * (x.rank - mask.rank))).broadcast_to(x.shape)
+    return wide.select(value.cast(x.dtype).broadcast_to(x.shape), x)

@@ -26,6 +26,7 @@ from weft.foundation.errors import OutOfRange, SpecViolation, UserError
 from weft.ops.arithmetic import listed
 from weft.ops.array.conversion import as_array
 from weft.ops.array.reading import read
+from weft.ops.session import Handle
 from weft.ops.tensor import Tensor
 
 _BOUNDS = "GatherIndexOutOfBounds"
@@ -63,9 +64,9 @@ class Point:
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Positions as data: a tensor, or an array, whose positions are checked already."""
+    """Positions as data: a handle, or an array, whose positions are checked already."""
 
-    positions: Tensor | NDArray[Any]
+    positions: Handle | NDArray[Any]
     added: bool = False
     """Whether they are positions on an axis of size 1 that the tensor does not have."""
 
@@ -99,11 +100,12 @@ def adds_axis(pick: Pick) -> bool:
     return isinstance(pick, New) or (isinstance(pick, Places) and pick.added)
 
 
-def parsed(key: Any, shape: Shape) -> Selection:
-    """The selection that `x[key]` means for an x of this shape."""
+def parsed(items: Sequence[Any], shape: Shape) -> Selection:
+    """The selection that `x[items]` means for an x of this shape. Tensors of integers stand among
+    the items as handles."""
     picks: list[Pick] = []
     axis = 0
-    for item in _complete([_item(item) for item in _items(key)], shape):
+    for item in _complete([_item(item) for item in items], shape):
         found = _picked(item, shape, axis)
         axis += sum(not adds_axis(pick) for pick in found)
         picks += found
@@ -112,14 +114,10 @@ def parsed(key: Any, shape: Shape) -> Selection:
     return Selection(tuple(picks))
 
 
-def _items(key: Any) -> tuple[Any, ...]:
-    return key if isinstance(key, tuple) else (key,)
-
-
 def _item(item: Any) -> Any:
-    """An entry of an index expression: None, `...`, a slice, an int, or an array or tensor of
-    integers or booleans."""
-    if item is None or item is Ellipsis or isinstance(item, slice):
+    """An entry of an index expression: None, `...`, a slice, an int, a handle, an array, or a mask
+    that is a tensor."""
+    if item is None or item is Ellipsis or isinstance(item, slice | Handle):
         return item
     if isinstance(item, bool | np.bool_):
         return np.asarray(bool(item))
@@ -137,7 +135,7 @@ def _array_item(item: Any) -> Any:
     array = as_array(item) if isinstance(item, list) else item
     if isinstance(item, list) and not array.size:
         return array.astype(np.int64)
-    if not _is_mask(array) and not _is_whole(array):
+    if not _is_mask(array) and (isinstance(array, Tensor) or array.dtype.kind not in "iu"):
         raise SpecViolation(
             "DTypeNotSupported",
             f"the index is of dtype {array.dtype}, but integers or booleans are wanted",
@@ -148,10 +146,6 @@ def _array_item(item: Any) -> Any:
 
 def _is_mask(item: Any) -> bool:
     return item.dtype is I1 if isinstance(item, Tensor) else item.dtype == np.bool_
-
-
-def _is_whole(item: Any) -> bool:
-    return item.dtype.is_integer if isinstance(item, Tensor) else item.dtype.kind in "iu"
 
 
 def _complete(items: Sequence[Any], shape: Shape) -> list[Any]:

@@ -18,9 +18,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 from weakref import ref
 
+from weft.driver.backends import Backend
 from weft.foundation.dims import Shape
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import UserError
@@ -28,9 +29,6 @@ from weft.ops.lines import Line, shown
 from weft.ptir.ir import Region
 from weft.ptir.op import Op
 from weft.ptir.types import TensorType, TupleType, ValueType
-
-if TYPE_CHECKING:
-    from weft.ops.graph.arena import Arena
 
 _TYPES: dict[ValueType, ValueType] = {}
 _TENSORS: dict[tuple[DType, Shape], TensorType] = {}
@@ -104,6 +102,13 @@ class Donated:
         )
 
 
+class Home(Protocol):
+    """What a node knows of the arena it was captured in."""
+
+    backend: Backend
+    tracing: bool
+
+
 class Node:
     """A value of the lazy graph. `id` grows with time, so it orders nodes topologically."""
 
@@ -121,7 +126,7 @@ class Node:
 
     def __init__(
         self,
-        arena: Arena,
+        arena: Home,
         form: Form | None,
         operands: tuple[Node, ...],
         kind: ValueType,

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from weft.foundation.errors import InternalError
-from weft.ops.graph.node import Form, Fragment, Node
+from weft.ops.graph.node import Form, Fragment, Home, Node
 from weft.ops.lines import shown
 from weft.ptir.ir import ElementRef, Function, Instruction, Operand, Program, Ref, Region, ValueKey
 from weft.ptir.literal import TensorLiteral
 from weft.ptir.op import Op
 from weft.ptir.ops.constant import Constant
 from weft.ptir.ops.movement import BroadcastTo
-
-if TYPE_CHECKING:
-    from weft.ops.graph.arena import Arena
 
 
 def reachable(roots: Sequence[Node], given: Collection[Node] = ()) -> list[Node]:
@@ -36,7 +32,7 @@ def reachable(roots: Sequence[Node], given: Collection[Node] = ()) -> list[Node]
     return sorted(seen, key=_creation)
 
 
-def captured(arena: Arena, roots: Sequence[Node]) -> list[Node]:
+def captured(arena: Home, roots: Sequence[Node]) -> list[Node]:
     """What the roots, traced in an arena, use of the outside: data, and nodes of other arenas."""
     seen, stack, found = set(roots), list(roots), []
     while stack:

@@ -5,12 +5,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n auto
+EXAMPLES ?= 100
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-full check lint types imports format docs bench clean
+.PHONY: help setup run test test-full test-torch test-array-api check lint types imports format docs bench clean
 
 help: ## list what make can do
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(INSTALLED) ## make .venv and install Weft and its tools; again when pyproject.toml changes
 
@@ -31,6 +32,20 @@ test: setup ## the fast tests
 test-full: setup ## all tests, long random runs included
 	@$(PYTEST)
 
+test-torch: setup ## compare with torch, which must be installed in .venv
+	@$(BIN)/python -c 'import torch' \
+		|| { echo "torch is missing: $(BIN)/pip install 'weft[torch]'" >&2; exit 1; }
+	@$(PYTEST) tests/torch
+
+test-array-api: setup ## the array API's own suite: SUITE=DIR, a copy of it with its submodule; EXAMPLES=100
+	@test -d "$(SUITE)/array_api_tests" -a -d "$(SUITE)/array-api/src" \
+		|| { echo "SUITE=DIR must be a copy of data-apis/array-api-tests with its submodule" >&2; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r "$(SUITE)/requirements.txt"
+	@mkdir -p build
+	@cd "$(SUITE)" && ARRAY_API_TESTS_MODULE=weft $(CURDIR)/$(PYTEST) -q --disable-deadline \
+		--max-examples $(EXAMPLES) --junitxml=$(CURDIR)/build/array-api.xml array_api_tests || true
+	@$(BIN)/python tests/array_api_score.py build/array-api.xml
+
 check: lint types imports test ## everything that must hold before a commit
 
 lint: setup ## style, by ruff
@@ -47,8 +62,9 @@ format: setup ## format the code and fix what ruff can fix
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-docs: setup ## write the generated pages again: the op reference and the walk through the stages
+docs: setup ## write the generated pages again: ops, gradients, the walk through the stages
 	@$(BIN)/python docs/generate_ops.py
+	@$(BIN)/python -m docs.generate_gradients
 	@$(BIN)/python docs/generate_walkthrough.py
 
 bench: setup ## the reference backend against plain NumPy on a GPT-2 forward pass

@@ -60,7 +60,7 @@ def measure(name: str) -> dict[str, object]:
     return {
         "compile": taken - steady,
         "run": steady,
-        "stages": cluster.compilation.seconds,
+        "stages": cluster.times,
         "kernels": len(cluster.built.symbols),
         "distinct": len(set(cluster.built.symbols.values())),
         "version": f"weft {weft.__version__}, Python {platform.python_version()}, "

@@ -1,7 +1,7 @@
 """Writes docs/gradients.md: which op has a gradient, what it does at ties and kinks, and how each
 rule is checked.
 
-    python docs/generate_gradients.py            (or: make docs)
+    python -m docs.generate_gradients            (or: make docs)
 
 The rules are read from the op classes, and the checks from the table in `tests/derivatives`: a test
 fails when the file is not what this prints.
@@ -34,7 +34,7 @@ b = Builder()
 x, w = b.param("f64", [2, 3]), b.param("f64", [3])
 program = b.build(b.reduce_sum(b.tanh(b.dot_general(x, w, contract=([1], [0]))), [0]))
 
-both = gradient(program, wrt=1)              # (x, w) -> (value, by w)
+both = gradient(program, wrt=1)  # (x, w) -> (value, by w)
 value, by_w = weft.run(both, [np.ones((2, 3)), np.zeros(3)])
 print(value, by_w)
 ```

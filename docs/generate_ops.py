@@ -42,6 +42,7 @@ from weft.ptir.schema import (
     NewDimension,
     Number,
     Pair,
+    PerAxis,
     RegionId,
     ScalarOf,
     SchemaKind,
@@ -123,11 +124,23 @@ _KINDS: dict[type, str] = {
 
 
 def describe_default(field: dataclasses.Field[Any]) -> str:
+    usual = field.metadata.get("usual")
+    if usual is not None:
+        return f" (default in the builder {describe_usual(usual)})"
     if field.default is dataclasses.MISSING or field.default is None:
         return ""
     value = field.default
-    shown = str(value).lower() if isinstance(value, bool) else str(value)
-    return f" (default `{shown}`)" if value != () else ""
+    return f" (default `{describe_value(value)}`)" if value != () else ""
+
+
+def describe_usual(usual: Any) -> str:
+    if isinstance(usual, PerAxis):
+        return f"`{describe_value(usual.value)}` for each axis"
+    return "none" if usual == () else f"`{describe_value(usual)}`"
+
+
+def describe_value(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def attributes(cls: type[Op]) -> Iterator[str]:

@@ -22,7 +22,7 @@ from weft.region.interp import run_module
 from weft.region.text import dumps, loads
 from weft.target.known import target_named
 from weft.testing.random_programs import random_program
-from weft.tiny.from_ptir import lower_program
+from weft.tiny.from_ptir import RUN, lower_program
 from weft.tiny.interp import run
 from weft.tiny.ir import Opaque
 
@@ -75,8 +75,9 @@ def test_programs(seed: int, ops: list[str] | None) -> None:
     case = random_program(seed, ops=ops, control_flow=False, dynamic=False)
     try:
         graph = lower_program(case.program)
-        given = dict(zip((i.name for i in graph.inputs), case.inputs, strict=True))
-        given |= graph.constants
+        names = [i.name for i in graph.inputs if i.name != RUN]
+        given = dict(zip(names, case.inputs, strict=True))
+        given |= {RUN: np.array([seed, 0]), **graph.constants}
         with np.errstate(all="ignore"):
             wanted = run(graph, given, result_of)
     except (UserError, Unimplemented) as reason:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -10,6 +11,7 @@ from weft.foundation.dtypes import ALL, CF32, F32, I1, SI32, DType
 from weft.ptir import Builder, Program, Value, dumps
 from weft.ptir.op import Op, all_ops
 from weft.ptir.types import TensorType, tensor
+from weft.testing.conformance.table import all_cases
 
 Json = Any
 
@@ -160,6 +162,19 @@ def _scan() -> Program:
     return b.build(found[0], found[1])
 
 
+KIT: dict[str, str | None] = {
+    "byteir.non_zero": "byteir.non_zero/i1/rank0",
+    "byteir.repeat": "byteir.repeat/f32/empty/repeats=si32",
+    "byteir.resize": "byteir.resize/f32/nearest/asymmetric/one",
+    "byteir.rng_normal": "byteir.rng_normal/f32/odd",
+    "byteir.rng_uniform": "byteir.rng_uniform/f32/odd",
+    "philox_normal": None,
+    "philox_uniform": None,
+    "rng_state": None,
+}
+"""Ops whose program comes from the conformance kit, as those of all coarse ops do: from the case
+with this id, which works on inputs that are all ones, or from the first one."""
+
 SPECIAL = {
     "constant": _constant,
     "custom_call": _custom_call,
@@ -170,10 +185,22 @@ SPECIAL = {
 }
 
 
+def _from_the_kit(cls: type[Op]) -> Program:
+    """The program of an op's first case in the conformance kit, on f32 where there is one."""
+    name = KIT.get(cls.name)
+    cases = [case for case in all_cases() if case.row == cls.name and case.family != "rejections"]
+    chosen = [case for case in cases if case.id == name] or sorted(
+        cases, key=lambda case: case.dtype is not F32
+    )
+    return replace(chosen[0].trial().program(), locations={})
+
+
 def program_of(cls: type[Op]) -> Program:
     """The program for an op, with one instruction of it and all its results returned."""
     if cls.name in SPECIAL:
         return SPECIAL[cls.name]()
+    if cls.name in KIT or cls.__module__.startswith("weft.coarse"):
+        return _from_the_kit(cls)
     name = next((s for s in cls.spellings() if s in MADE), next(iter(cls.spellings())))
     kinds, attrs = MADE[name] if name in MADE else (_guess(cls), {})
     b = Builder()

@@ -15,6 +15,7 @@ import weft
 from tests.rules.programs import Case, is_nan, mnemonics, same, special_array, specials
 from tests.support import Array, by_name, random_array, ulp
 from weft.foundation.dtypes import (
+    ANY,
     BF16,
     BOOL,
     COMPLEX,
@@ -145,6 +146,7 @@ TRIALS: dict[str, Trial] = {
     "bitwise_xor": Trial(BOOL, each(2)),
     "fmod": Trial(INTEGERS, each(2)),
     "real": Trial(COMPLEX, each(1)),
+    "barrier": Trial(ANY, each(2)),
     "reduce_any": Trial(BOOL, reductions()),
     "reduce_all": Trial(BOOL, reductions()),
     "argmin": Trial(

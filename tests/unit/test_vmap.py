@@ -11,6 +11,8 @@ import pytest
 import weft
 from tests.derivatives.case import Array, Case, distinct, normal, whole
 from tests.derivatives.cases import CASES
+from tests.support import bits
+from weft.foundation.dtypes import as_dtype
 from weft.foundation.errors import SpecViolation, Unimplemented, UserError
 from weft.ptir import Builder, Program, all_ops, tensor, verify
 from weft.ptir.batching.rules import RULES
@@ -124,6 +126,22 @@ LAST_OPERAND_ALONE = {"searchsorted": [None, 0], "quantize-axis": [0, None]}
 def test_other_ops(name: str, function: Any, inputs: list[Array]) -> None:
     case = Case(name, "", function, tuple(inputs))
     check(case.program(), inputs, LAST_OPERAND_ALONE.get(name, [0] * len(inputs)))
+
+
+def test_layer_norm_of_narrow_floats_rounds_once() -> None:
+    """Also where scale and shift differ within the batch."""
+    b = Builder()
+    x, scale, shift = (
+        b.param("fp8_e4m3", [5, 4]),
+        b.param("fp8_e4m3", [4]),
+        b.param("fp8_e4m3", [4]),
+    )
+    program = b.build(b.layer_norm(x, scale, shift, epsilon=0.5, feature_axis=1))
+    dtype = as_dtype("fp8_e4m3").numpy
+    values = [normal(5, 4).astype(dtype), normal(4).astype(dtype), normal(4, seed=1).astype(dtype)]
+    (once,) = weft.run(program, values, backend="reference")
+    (twice,) = weft.run(vmap(program, 2), [np.stack([v, v]) for v in values], backend="reference")
+    assert bits(twice) == bits(np.stack([once, once]))
 
 
 # -- control flow --------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
@@ -13,6 +14,8 @@ from numpy.typing import NDArray
 from weft.foundation.errors import SpecViolation
 from weft.memory.ir import BufferMap, Copy, MemRef
 from weft.plan.ir import Plan
+from weft.ptir.ir import Program
+from weft.ptir.types import leaves
 from weft.region.ir import Kernel, Module, Pattern, Tensor
 from weft.region.structure import structure_key
 from weft.runtime.artifact import (
@@ -26,7 +29,7 @@ from weft.runtime.artifact import (
     TensorSpec,
 )
 
-HostCalls: TypeAlias = Callable[[object, Mapping[int, tuple[int, ...]]], str]
+HostCalls: TypeAlias = Callable[[object, Mapping[int, tuple[int, ...]], Sequence[int]], str]
 """An op that the host carries out, and which results are wanted in which shapes, in words."""
 Launcher = Callable[[Kernel], tuple[int, Sequence[str]]]
 """The number of a kernel's code, and its tensors in the order of the code's parameters."""
@@ -115,8 +118,23 @@ def _host_call(kernel: Kernel, module: Module, table: _Slots, words: HostCalls) 
 
     inputs = tuple(place(name) for name in call.inputs)
     outputs = tuple(place(tensor.name) for tensor in results.values())
-    return HostCall(words(call.op, shapes), inputs, outputs, kernel.name)
+    return HostCall(words(call.op, shapes, call.pairs), inputs, outputs, kernel.name)
 
 
 def _spec(tensor: Tensor) -> TensorSpec:
     return TensorSpec(tensor.name, tensor.dtype.name, tensor.shape)
+
+
+def with_declared_types(artifact: Artifact, program: Program) -> Artifact:
+    """The artifact with its inputs and outputs as the program has them: complex tensors, which
+    kernels have as pairs of floats, under their own dtype."""
+    kinds = [leaf for kind in program.main.parameters for leaf in leaves(kind)]
+    results = [leaf for kind in program.main.results for leaf in leaves(kind)]
+    inputs = list(artifact.inputs)
+    for number, kind in enumerate(kinds):
+        inputs[number] = replace(inputs[number], dtype=kind.dtype.name, shape=kind.static_shape)
+    outputs = tuple(
+        replace(spec, dtype=kind.dtype.name, shape=kind.static_shape)
+        for spec, kind in zip(artifact.outputs, results, strict=True)
+    )
+    return replace(artifact, inputs=tuple(inputs), outputs=outputs)

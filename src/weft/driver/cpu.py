@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.codegen.cpu.formats import supported
 from weft.driver.compile import Executable, compile_program
 from weft.foundation.dtypes import ALL
 from weft.foundation.errors import Unimplemented
@@ -40,7 +39,7 @@ class CpuBackend:
     """Runs what its kernels express natively, and other ops on the host, one by one."""
 
     name = "cpu"
-    dtypes = frozenset(dtype for dtype in ALL if supported(dtype))
+    dtypes = frozenset(ALL)
     ops = frozenset(cls.wire_name for cls in CORE.values()) - CONTROL_FLOW
     hints: frozenset[HintKind] = frozenset(HintKind)
 

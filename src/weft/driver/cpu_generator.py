@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from weft.codegen.cpu import text
 from weft.driver import cpu_code
+from weft.driver.artifacts import with_declared_types
 from weft.driver.compilation import Compilation, Stage, unchecked
 from weft.driver.generators import Built, Generator
 from weft.driver.opaque import host_call, host_function
@@ -40,6 +41,7 @@ def _build(compilation: Compilation, signature: Signature, state: Sequence[Array
         compilation["tiny"].constants,
         host_call,
     )
+    artifact = with_declared_types(artifact, compilation.program)
     program = executor.Program(artifact, state, signature.given_params, host_function)
     symbols = compilation["cpu"].symbols
     return Built(program, artifact, symbols, objects.compiled, objects.reused)

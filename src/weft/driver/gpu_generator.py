@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from weft.codegen.gpu import text, text_parser
 from weft.driver import gpu_code
+from weft.driver.artifacts import with_declared_types
 from weft.driver.compilation import Compilation, Stage
 from weft.driver.generators import Built, Generator
 from weft.driver.opaque import host_call
@@ -34,6 +35,7 @@ def _build(compilation: Compilation, signature: Signature, state: Sequence[Array
         compilation["tiny"].constants,
         host_call,
     )
+    artifact = with_declared_types(artifact, compilation.program)
     program = cuda_program.Program(artifact, state, signature.given_params)
     notes = [*compilation["plan"].notes, *gpu_code.resource_report(code, cubins)]
     symbols = {name: launch.symbol for name, launch in code.launches.items()}

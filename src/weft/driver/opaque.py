@@ -7,7 +7,7 @@ text, and the host runs it by its reference meaning.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from weft.ptir.op import EvalContext, Op, RegionSignature, Value
 from weft.ptir.text import parse_op, print_op
 from weft.ptir.types import Symbol, TensorType
 from weft.runtime.artifact import HostFunction
+from weft.tiny.from_ptir_complex import as_complex, as_stored
 
 Array = NDArray[Any]
 
@@ -50,33 +51,38 @@ class _Alone:
         return True
 
 
-def run_opaque(op: object, arrays: Sequence[Array], seed: int = 0) -> list[Array]:
-    """All results of an op, flattened, by its reference meaning."""
+def run_opaque(
+    op: object, arrays: Sequence[Array], seed: int = 0, pairs: Collection[int] = ()
+) -> list[Array]:
+    """All results of an op, flattened, by its reference meaning. `pairs` are the operands that are
+    complex for the op; complex results are pairs as well."""
     if isinstance(op, whole_ops.WholeOp):
         return [op.evaluate(*arrays)]
     if not isinstance(op, Op):
         raise InternalError(f"{op!r} is not a PTIR op")
     if op.regions:
         raise Unimplemented(op.mnemonic, "this backend cannot run regions yet")
-    types = [TensorType(as_dtype(a.dtype), tuple(a.shape)) for a in arrays]
+    given = [as_complex(a) if n in pairs else a for n, a in enumerate(arrays)]
+    types = [TensorType(as_dtype(a.dtype), tuple(a.shape)) for a in given]
     output = op.result_type(types, _Alone())
     with np.errstate(all="ignore"):
-        result = op.evaluate(EvalContext(output, seed, lambda stream: 0), *arrays)
-    return _flat(result)
+        result = op.evaluate(EvalContext(output, seed, lambda stream: 0), *given)
+    return [as_stored(array) for array in _flat(result)]
 
 
-def host_call(op: object, shapes: Mapping[int, tuple[int, ...]]) -> str:
-    """An op, and which results are wanted in which shapes, as the text of a host call."""
-    return json.dumps([encode_op(op), list(shapes.items())])
+def host_call(op: object, shapes: Mapping[int, tuple[int, ...]], pairs: Sequence[int] = ()) -> str:
+    """An op, which results are wanted in which shapes, and which operands are complex, as the text
+    of a host call."""
+    return json.dumps([encode_op(op), list(shapes.items()), list(pairs)])
 
 
 def host_function(call: str) -> HostFunction:
     """What a host call does."""
-    text, wanted = json.loads(call)
+    text, wanted, pairs = json.loads(call)
     op = decode_op(text)
 
     def function(arrays: Sequence[Array], seed: int) -> list[Array]:
-        found = run_opaque(op, arrays, seed)
+        found = run_opaque(op, arrays, seed, pairs)
         return [found[number].reshape(shape) for number, shape in wanted]
 
     return function

@@ -6,6 +6,7 @@ look-ups, and everything else goes through `matched`.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -33,10 +34,9 @@ _COMPARES: dict[tuple[str, int], Form] = {}
 # -- shapes and dtypes ---------------------------------------------------------------------------
 
 
+@lru_cache(4096)
 def broadcast_shapes(left: Shape, right: Shape) -> Shape:
     """The shape that both broadcast to, aligned at the last axis."""
-    if left == right:
-        return left
     rank = max(len(left), len(right))
     padded = [(1,) * (rank - len(shape)) + shape for shape in (left, right)]
     result = []

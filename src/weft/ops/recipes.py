@@ -117,10 +117,11 @@ def recorded(
             try:
                 recipe = _recipes.get(key)
             except TypeError:
-                return call(*operands, *_hashable(params), **_hashable(kwargs))
+                named = {key: _hashable(value) for key, value in kwargs.items()}
+                return call(*operands, *_hashable(params), **named)
             arena = arena_for(nodes[0])
             if recipe is None:
-                _hashable((params, kwargs))
+                _hashable((params, *kwargs.values()))
                 recipe = _remember(key, _written(arena, nodes, function, params, kwargs))
             return _shown(recipe, recipe.follow(arena, nodes, line), operands)
         except (SpecViolation, UserError) as error:
@@ -132,8 +133,6 @@ def recorded(
 
 def _hashable(value: Any) -> Any:
     """Parameters with tuples in place of lists, and no tensors: their elements may change."""
-    if isinstance(value, dict):
-        return {key: _hashable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return tuple(_hashable(item) for item in value)
     if isinstance(value, Tensor) or not isinstance(value, Hashable):
@@ -186,7 +185,7 @@ def _written(
     for node in reachable(roots):
         if node not in slots:
             slots[node] = len(slots)
-            steps.append(_step(node, slots))
+            steps.append(_step(node, scratch, slots))
     holder = None if single else type(result)
     return Recipe(tuple(steps), tuple(slots[node] for node in roots), holder)
 
@@ -197,9 +196,9 @@ def _type(node: Node) -> TensorType:
     return node.type
 
 
-def _step(node: Node, slots: dict[Node, int]) -> Step:
+def _step(node: Node, home: Arena, slots: dict[Node, int]) -> Step:
     if isinstance(node.storage, TensorLiteral):
         return (node.storage, None)
-    if node.form is None:
+    if node.form is None or node.arena is not home:
         raise InternalError("a capture uses a tensor that is none of its operands")
     return (node.form, tuple(slots[operand] for operand in node.operands))

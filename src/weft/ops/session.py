@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from weft.foundation.dims import Dim, Shape, shape_of
-from weft.foundation.dtypes import DType, as_dtype
+from weft.foundation.dtypes import F32, DType, as_dtype
 from weft.foundation.errors import InternalError, UserError
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.context import arena_for, current
@@ -250,15 +250,16 @@ class Handle:
         return self.session.emit("reduce_min", self, axes=tuple(axes), keepdims=keepdims)
 
     def reduce_mean(self, axes: Sequence[int], keepdims: bool = False) -> Handle:
-        """The sum times 1/n."""
+        """The sum times 1/n, in f32 at least: a sum may be out of range where the mean is not."""
         count = 1
         for axis in axes:
             size = self.shape[axis]
             if not isinstance(size, int):
                 raise UserError(f"the mean over the dynamic dim {size} needs its size")
             count *= size
-        total = self.reduce_sum(axes, keepdims)
-        return total * (1.0 / count if count else float("nan"))
+        narrow = self.dtype.is_float and self.dtype.bits < 32
+        total = self.reduce_sum(axes, keepdims, out_dtype=F32 if narrow else None)
+        return (total * (1.0 / count if count else float("nan"))).cast(self.dtype)
 
     def dot_general(
         self,

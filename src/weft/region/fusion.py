@@ -28,6 +28,8 @@ from weft.target.target import Target
 
 Draft: TypeAlias = tuple[Kernel, float] | str
 """A kernel with its time, or why it is none."""
+PLACED = ("check", "words", "iota")
+"""Functions of the place of an element, which a gather or a guard on the way may rule out."""
 HEAVY = (BlockKind.REDUCE, BlockKind.CONTRACTION)
 DRAFTS = "kernels drafted"
 KERNELS = "kernels written out"
@@ -96,7 +98,7 @@ class Fusion:
         if block.fn == "const":
             return True
         users = self.roots_using(name)
-        if block.kind is not BlockKind.EWISE or len(users) != 1:
+        if block.kind is not BlockKind.EWISE or block.fn in PLACED or len(users) != 1:
             return False
         inside = [*users, *self.closure(users)]
         # The table of a gather is read out of place wherever the gather is computed.

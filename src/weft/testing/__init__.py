@@ -4,6 +4,7 @@ Hypothesis."""
 
 from weft.testing.compare import Deviation, Report, compare, disagrees
 from weft.testing.data import random_inputs
+from weft.testing.derivatives import DerivativeErrors, derivative_errors
 from weft.testing.generators.registry import GENERATORS, generates
 from weft.testing.random_programs import RandomCase, random_program
 from weft.testing.reduce import reduce_program
@@ -14,12 +15,14 @@ from weft.testing.widen import widen_arrays, widen_program
 __all__ = [
     "GENERATORS",
     "Comparison",
+    "DerivativeErrors",
     "Deviation",
     "RandomCase",
     "Report",
     "array_of",
     "compare",
     "compare_results",
+    "derivative_errors",
     "disagrees",
     "generates",
     "random_inputs",

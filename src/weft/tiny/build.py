@@ -22,6 +22,7 @@ from weft.tiny.ir import (
     COMPARISONS,
     Binary,
     Cast,
+    Check,
     Const,
     Expand,
     Flip,
@@ -32,6 +33,7 @@ from weft.tiny.ir import (
     Reduce,
     ReduceFn,
     Reshape,
+    Rule,
     Scalar,
     Shrink,
     Unary,
@@ -107,6 +109,11 @@ def flip(x: Value, axes: Sequence[int]) -> Value:
 
 def cast(x: Value, dtype: DType) -> Value:
     return x if x.dtype is dtype else Cast(x, dtype)
+
+
+def check(x: Value, rule: Rule, code: str, size: int = 0) -> Value:
+    """`x` with a rule for its elements; no elements break none."""
+    return x if 0 in x.shape else Check(x, rule, code, size)
 
 
 def reduce(fn: ReduceFn, x: Value, axes: Sequence[int], acc: DType) -> Value:

@@ -8,7 +8,7 @@ is expanded, and any other literal an input with data of its own (const0, const1
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
@@ -33,7 +33,17 @@ from weft.tiny import (
     from_ptir_movement,
     from_ptir_reduction,
 )
-from weft.tiny.from_ptir_row import Rows, Tree
+from weft.tiny.from_ptir_complex import (
+    PART,
+    Pair,
+    as_complex,
+    as_stored,
+    joined,
+    lower_complex,
+    split,
+    stored_type,
+)
+from weft.tiny.from_ptir_row import Rows
 from weft.tiny.ir import Graph, Input, Opaque, Value, operands
 
 Array: TypeAlias = NDArray[Any]
@@ -41,21 +51,33 @@ RUN: Final = "run"
 """The input that a graph with random numbers has besides those of the program."""
 
 
-def lower_program(program: Program) -> Graph:
-    """The entry function of a static program as a Tiny graph."""
+def lower_program(program: Program, workspace: Callable[[Op], int] | None = None) -> Graph:
+    """The entry function of a static program as a Tiny graph. `workspace` says how many bytes an op
+    that stays whole needs for itself."""
     if not is_static(program):
         raise UserError("only a program without dynamic dims can be lowered; specialise it first")
-    return _Lowering(program).run()
+    return _Lowering(program, workspace or _nothing).run()
+
+
+def _nothing(op: Op) -> int:
+    return 0
+
+
+Whole: TypeAlias = "Value | Pair | tuple[Whole, ...]"
+"""What a PTIR value becomes: a Tiny value, a pair for a complex one, a tuple for a tuple."""
 
 
 @dataclass
 class _Lowering:
     program: Program
-    values: dict[int, Tree] = field(default_factory=dict)
+    workspace: Callable[[Op], int]
+    values: dict[int, Whole] = field(default_factory=dict)
     inputs: list[Input] = field(default_factory=list)
     constants: dict[str, Array] = field(default_factory=dict)
-    literals: dict[TensorLiteral, Value] = field(default_factory=dict)
+    literals: dict[TensorLiteral, Value | Pair] = field(default_factory=dict)
     origin: dict[Value, tuple[int, ...]] = field(default_factory=dict)
+    stored: dict[Pair, Value] = field(default_factory=dict)
+    """Pairs that a value holds already."""
 
     def run(self) -> Graph:
         main = self.program.main
@@ -66,36 +88,69 @@ class _Lowering:
             self.values[instruction.id] = result
             self._note(result, instruction.id)
         results = [v for value_id in main.result_ids for v in _flat(self.values[value_id])]
-        outputs = tuple((f"out{n}", value) for n, value in enumerate(results))
+        outputs = tuple((f"out{n}", self._as_one(value)) for n, value in enumerate(results))
+        for number, (_, value) in enumerate(outputs):
+            if isinstance(results[number], Pair):
+                self._note(value, main.result_ids[0])
         graph = Graph(tuple(self.inputs), outputs, self.origin)
         used = {v.name for v in graph.values if isinstance(v, Input)}
         return replace(graph, constants={n: a for n, a in self.constants.items() if n in used})
 
-    def _parameter(self, kind: ValueType) -> Tree:
+    def _parameter(self, kind: ValueType) -> Whole:
         if isinstance(kind, TupleType):
             return tuple(self._parameter(element) for element in kind.elements)
-        made = Input(f"in{len(self.inputs)}", kind.dtype, kind.shape)
+        held = stored_type(kind)
+        made = Input(f"in{len(self.inputs)}", held.dtype, held.shape)
         self.inputs.append(made)
-        return made
+        return self._split(made) if kind.dtype.is_complex else made
 
-    def _instruction(self, instruction: Instruction) -> Tree:
+    def _split(self, value: Value) -> Pair:
+        """The pair that a value holds."""
+        pair = split(value)
+        self.stored[pair] = value
+        return pair
+
+    def _as_one(self, value: Value | Pair) -> Value:
+        """A value of a graph: a pair as what holds it."""
+        if not isinstance(value, Pair):
+            return value
+        return self.stored[value] if value in self.stored else joined(value)
+
+    def _instruction(self, instruction: Instruction) -> Whole:
         op, output = instruction.op, instruction.output
-        args = [v for operand in instruction.operands for v in _flat(self._operand(operand))]
         if isinstance(op, constant.Constant):
             return self._literal(op.value)
         if isinstance(op, tuples.MakeTuple):
             return tuple(self._operand(operand) for operand in instruction.operands)
+        args = [v for operand in instruction.operands for v in _flat(self._operand(operand))]
+        made = self._taken_apart(op, args, output)
+        if made is None:
+            return self._whole(op, args, output)
+        _check(made, output, instruction)
+        return made
+
+    def _taken_apart(self, op: Op, args: Sequence[Value | Pair], output: ValueType) -> Whole | None:
+        """The op in terms of Tiny values; None where it stays whole."""
         row = ROWS.get(type(op), "Tiny has no row for it")
-        if not isinstance(row, str):
-            made = row(op, [self._run(), *args] if op.random else args, output)
-            if made is not None:
-                _check(made, output, instruction)
-                return made
-        results = [
-            Opaque(op, tuple(args), n, kind.dtype, kind.shape)
-            for n, kind in enumerate(leaves(output))
-        ]
-        return _nested(output, results)
+        plain = [arg for arg in args if not isinstance(arg, Pair)]
+        if len(plain) != len(args) or any(kind.dtype.is_complex for kind in leaves(output)):
+            return None if op.regions else lower_complex(op, args, output, ROWS)
+        if isinstance(row, str):
+            return None
+        return row(op, [self._run(), *plain] if op.random else plain, output)
+
+    def _whole(self, op: Op, args: Sequence[Value | Pair], output: ValueType) -> Whole:
+        inputs = tuple(self._as_one(arg) for arg in args)
+        pairs = tuple(n for n, arg in enumerate(args) if isinstance(arg, Pair))
+        found: list[Value | Pair] = []
+        for number, kind in enumerate(leaves(output)):
+            held = stored_type(kind)
+            base = _base(op, number)
+            result = Opaque(
+                op, inputs, number, held.dtype, held.shape, base, self.workspace(op), pairs
+            )
+            found.append(self._split(result) if kind.dtype.is_complex else result)
+        return _nested(output, found)
 
     def _run(self) -> Value:
         """What random numbers depend on besides their stream: the seed of the run, and how often
@@ -105,7 +160,7 @@ class _Lowering:
             self.inputs.append(made)
         return made
 
-    def _operand(self, operand: Operand) -> Tree:
+    def _operand(self, operand: Operand) -> Whole:
         if isinstance(operand, TensorLiteral):
             return self._literal(operand)
         found = self.values[operand.id]
@@ -115,25 +170,34 @@ class _Lowering:
             return found[operand.index]
         return found
 
-    def _literal(self, value: TensorLiteral) -> Value:
-        kind = value.type
-        if kind.size == 0:
-            return build.splat(0, kind.dtype, kind.shape)
-        if value.is_splat:
-            first = build.scalar(value.array.reshape(-1)[:1].reshape(()), kind.dtype)
-            return build.expand(first, kind.shape)
+    def _literal(self, value: TensorLiteral) -> Value | Pair:
         if value not in self.literals:
-            name = f"const{len(self.constants)}"
-            self.constants[name] = value.array
-            self.literals[value] = Input(name, kind.dtype, kind.shape)
+            self.literals[value] = self._constant(value)
         return self.literals[value]
 
-    def _note(self, result: Tree, value_id: int) -> None:
+    def _constant(self, value: TensorLiteral) -> Value | Pair:
+        kind, held = value.type, stored_type(value.type)
+        if kind.size == 0 or value.is_splat:
+            first = value.array.reshape(-1)[:1].reshape(()) if kind.size else np.zeros(())
+            if kind.dtype.is_complex:
+                sides = (first.real, first.imag)
+                parts = (build.splat(float(side), held.dtype, kind.shape) for side in sides)
+                return Pair(*parts)
+            if not kind.size:
+                return build.splat(0, kind.dtype, kind.shape)
+            return build.expand(build.scalar(first, kind.dtype), kind.shape)
+        name = f"const{len(self.constants)}"
+        self.constants[name] = as_stored(value.array)
+        made = Input(name, held.dtype, held.shape)
+        return self._split(made) if kind.dtype.is_complex else made
+
+    def _note(self, result: Whole, value_id: int) -> None:
         """Every node that this instruction brought into the graph has it as its origin."""
-        for top in _flat(result):
+        tops = [part for value in _flat(result) for part in _parts(value)]
+        for top in tops:
             if top in self.origin:
                 self.origin[top] = tuple(dict.fromkeys((*self.origin[top], value_id)))
-        stack = [value for value in _flat(result) if value not in self.origin]
+        stack = [value for value in tops if value not in self.origin]
         while stack:
             value = stack.pop()
             if value not in self.origin and not isinstance(value, Input):
@@ -141,24 +205,37 @@ class _Lowering:
                 stack.extend(operands(value))
 
 
-def _flat(tree: Tree) -> list[Value]:
-    if not isinstance(tree, tuple):
-        return [tree]
-    return [value for element in tree for value in _flat(element)]
+def _parts(value: Value | Pair) -> tuple[Value, ...]:
+    return value.parts if isinstance(value, Pair) else (value,)
 
 
-def _nested(kind: ValueType, results: list[Opaque]) -> Tree:
+def _base(op: Op, result: int) -> int | None:
+    """The operand that a result begins as: the carries of a loop."""
+    if isinstance(op, control.While) or (isinstance(op, control.Scan) and result < op.carry_count):
+        return result
+    return None
+
+
+def _flat(whole: Whole) -> list[Value | Pair]:
+    if not isinstance(whole, tuple):
+        return [whole]
+    return [value for element in whole for value in _flat(element)]
+
+
+def _nested(kind: ValueType, results: list[Value | Pair]) -> Whole:
     """Results, taken from the front of the list, in the shape of a type."""
     if isinstance(kind, TupleType):
         return tuple(_nested(element, results) for element in kind.elements)
     return results.pop(0)
 
 
-def _check(made: Tree, output: ValueType, instruction: Instruction) -> None:
+def _check(made: Whole, output: ValueType, instruction: Instruction) -> None:
     for value, kind in zip(_flat(made), leaves(output), strict=True):
-        if value.dtype is not kind.dtype or value.shape != kind.shape:
-            found = f"{value.dtype}{list(value.shape)}"
-            raise InternalError(f"{instruction.summary} became {found}, declared as {kind}")
+        wanted = PART[kind.dtype] if isinstance(value, Pair) else kind.dtype
+        for part in _parts(value):
+            if part.dtype is not wanted or part.shape != kind.shape:
+                found = f"{part.dtype}{list(part.shape)}"
+                raise InternalError(f"{instruction.summary} became {found}, declared as {kind}")
 
 
 # -- rows ----------------------------------------------------------------------------------------
@@ -209,15 +286,16 @@ def evaluate_opaque(value: Opaque, args: Sequence[Array]) -> Array:
         raise InternalError(f"{op!r} is not a PTIR op")
     if op.random or op.regions:
         raise Unimplemented(op.mnemonic, "it needs the run around it, not just its operands")
-    types = [TensorType(as_dtype(a.dtype), tuple(a.shape)) for a in args]
+    arrays = [as_complex(a) if n in value.pairs else a for n, a in enumerate(args)]
+    types = [TensorType(as_dtype(a.dtype), tuple(a.shape)) for a in arrays]
     output = op.result_type(types, _NoRegions())
     with np.errstate(**functions.QUIET):
-        result = op.evaluate(EvalContext(output, 0, lambda stream: 0), *args)
+        result = op.evaluate(EvalContext(output, 0, lambda stream: 0), *arrays)
     for number in _path(output, value.result):
         result = result[number]
     if not isinstance(result, np.ndarray):
         raise InternalError(f"{op.mnemonic} has no result {value.result}")
-    return result
+    return as_stored(result)
 
 
 def _path(kind: ValueType, leaf: int) -> list[int]:

@@ -13,7 +13,7 @@ from weft.ptir.ops import functions as fns
 from weft.ptir.types import TensorType
 from weft.tiny import build
 from weft.tiny.from_ptir_row import Row, Rows
-from weft.tiny.ir import Binary, Check, Const, Expand, Fn, Rule, Unary, Value, Where
+from weft.tiny.ir import Binary, Const, Expand, Fn, Rule, Unary, Value, Where
 
 _UNARY: Final = {
     elementwise.UnaryFn.NEG: Fn.NEG,
@@ -79,7 +79,7 @@ def _not_negative(x: Value, code: str) -> Value:
 def _checked(x: Value, rule: Rule, code: str, keeps: Callable[[int], bool]) -> Value:
     inner = x.x if isinstance(x, Expand) else x
     known = isinstance(inner, Const) and keeps(int(inner.value.real))
-    return x if known or not x.dtype.is_integer else Check(x, rule, code)
+    return x if known or not x.dtype.is_integer else build.check(x, rule, code)
 
 
 def _fmod(op: fns.Fmod, args: Sequence[Value], output: TensorType) -> Value:
@@ -130,21 +130,19 @@ def _clamp(op: elementwise.Clamp, args: Sequence[Value], output: TensorType) -> 
 # -- tests ---------------------------------------------------------------------------------------
 
 
-def _is_nan(op: Op, args: Sequence[Value], output: TensorType) -> Value:
-    return is_nan(args[0])
+def _test(test: Callable[[Value], Value]) -> Row:
+    return lambda op, args, output: test(args[0])
 
 
 def is_nan(x: Value) -> Value:
     return Binary(Fn.NE, x, x)
 
 
-def _is_finite(op: Op, args: Sequence[Value], output: TensorType) -> Value:
-    (x,) = args
+def is_finite(x: Value) -> Value:
     return build.binary(Fn.EQ, Binary(Fn.SUB, x, x), 0.0)
 
 
-def _is_inf(op: Op, args: Sequence[Value], output: TensorType) -> Value:
-    (x,) = args
+def is_infinite(x: Value) -> Value:
     if x.dtype is FP8_E4M3:
         return build.splat(False, I1, x.shape)
     return build.binary(Fn.EQ, Unary(Fn.ABS, x), math.inf)
@@ -252,9 +250,9 @@ ROWS: Final[Rows] = {
     fns.Log1p: _unary(Fn.LOG1P),
     fns.Sign: _sign,
     fns.Signbit: _signbit,
-    fns.IsNan: _is_nan,
-    fns.IsInf: _is_inf,
-    fns.IsFinite: _is_finite,
+    fns.IsNan: _test(is_nan),
+    fns.IsInf: _test(is_infinite),
+    fns.IsFinite: _test(is_finite),
     fns.Atan2: _binary(Fn.ATAN2),
     fns.Pow: _pow,
     fns.Fmod: _fmod,

@@ -23,7 +23,6 @@ from weft.tiny.from_ptir_elementwise import is_nan
 from weft.tiny.from_ptir_row import Rows
 from weft.tiny.ir import (
     Binary,
-    Check,
     Const,
     DynamicShrink,
     DynamicUpdate,
@@ -77,7 +76,9 @@ def _gathered(x: Value, index: Value, axis: int) -> Value:
     """`x` read at checked places. An axis without elements has none to read: every index is a
     violation, and zeros stand for what is not there."""
     size = static(x.shape[axis])
-    checked = Check(index, Rule.INSIDE, _GATHER, size)
+    if 0 in index.shape:
+        return build.splat(0, x.dtype, index.shape)
+    checked = build.check(index, Rule.INSIDE, _GATHER, size)
     if size:
         return Gather(x, checked, axis)
     zeros = build.splat(0, x.dtype, index.shape)
@@ -110,7 +111,7 @@ def _scatter_reduce(
     if 0 in sizes:
         return None
     outer, width = prod(sizes[:along]), prod(sizes[along + 1 :])
-    index = Check(indices, Rule.INSIDE, _SCATTER, sizes[along])
+    index = build.check(indices, Rule.INSIDE, _SCATTER, sizes[along])
     whole = Scatter(str(op.reduce), outer, sizes[along], width, count, each=width > 1)
     return _scattered(whole, x, index, updates)
 
@@ -172,7 +173,7 @@ def _components(
             part = build.shrink(indices, start, size)
         flat = build.reshape(part, (prod(_sizes(part)),))
         limit = static(x.shape[axis]) - window.get(axis, 1) + 1
-        found.append(build.cast(Check(flat, Rule.INSIDE, _SCATTER, limit), SI64))
+        found.append(build.cast(build.check(flat, Rule.INSIDE, _SCATTER, limit), SI64))
     return found
 
 

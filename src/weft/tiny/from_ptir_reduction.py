@@ -17,7 +17,7 @@ from weft.tiny import build
 from weft.tiny.from_ptir_elementwise import is_nan
 from weft.tiny.from_ptir_movement import REDUCE
 from weft.tiny.from_ptir_row import Row, Rows
-from weft.tiny.ir import Binary, Check, Fn, Iota, Opaque, ReduceFn, Rule, Value, Where
+from weft.tiny.ir import Binary, Fn, Iota, Opaque, ReduceFn, Rule, Value, Where
 
 
 def _dot_general(op: contraction.DotGeneral, args: Sequence[Value], output: TensorType) -> Value:
@@ -108,7 +108,7 @@ def _segment_reduce(
     rows = build.expand(build.cast(start, acc), output.shape)
     if 0 in output.static_shape or 0 in data.shape:
         return build.cast(rows, output.dtype)
-    where = Check(ids, Rule.INSIDE, "ScatterIndexOutOfBounds", op.num_segments)
+    where = build.check(ids, Rule.INSIDE, "ScatterIndexOutOfBounds", op.num_segments)
     width = prod(output.static_shape[1:])
     name = "add" if fn is ReduceFn.SUM else str(fn)
     whole = Scatter(name, 1, op.num_segments, width, static(ids.shape[0]))

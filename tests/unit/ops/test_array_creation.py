@@ -174,10 +174,27 @@ def test_arange_at_the_ends_of_the_integers() -> None:
     agrees(weft.arange(-(2**63), -(2**63) + 2), np.asarray([-(2**63), -(2**63) + 1]))
 
 
-@pytest.mark.parametrize("step", [0, 0.0, float("nan"), float("inf")])
-def test_steps_that_never_arrive(step: float) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (0, 5, 0),
+        (0, 5, 0.0),
+        (0, 5, float("nan")),
+        (0, 5, float("inf")),
+        (0.0, 1e308, 1e-308),
+        (float("inf"),),
+    ],
+)
+def test_steps_that_never_arrive(arguments: tuple[float, ...]) -> None:
     with pytest.raises(SpecViolation, match="no finite number of steps"):
-        weft.arange(0, 5, step)
+        weft.arange(*arguments)
+
+
+def test_more_steps_than_memory_holds() -> None:
+    with pytest.raises(weft.WeftError):
+        weft.arange(10**30).numpy()
+    with pytest.raises(weft.WeftError):
+        weft.zeros(10**13).numpy()
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -239,13 +239,9 @@ def _is_causal(view: View, mask: Operand, scores: Shape) -> bool:
     found = view.array(_before_broadcast(view, mask))
     if found is None or found.ndim < 2 or found.shape[-2:] != (rows, columns):
         return False
-    if any(extent != 1 for extent in found.shape[:-2]):
-        return False
     seen = np.tri(rows, columns, columns - rows, dtype=np.bool_)
-    board = found.reshape(rows, columns)
-    if board.dtype == np.bool_:
-        return bool(np.array_equal(board, seen))
-    return bool(np.array_equal(board, np.where(seen, 0.0, -np.inf)))
+    wanted = seen if found.dtype == np.bool_ else np.where(seen, 0.0, -np.inf)
+    return bool(np.array_equal(found, np.broadcast_to(wanted, found.shape)))
 
 
 # -- writing -------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ from functools import partial
 
 from weft.coarse.activations import CUBIC, Approximation
 from weft.coarse.raising.matched import Matched, one_op
-from weft.coarse.raising.search import Polynomial, Search, View, is_close, is_polynomial, polynomial
+from weft.coarse.raising.polynomial import Polynomial, is_polynomial, polynomial
+from weft.coarse.raising.search import Search, View, is_close
 from weft.ptir.ir import Instruction, Operand, Ref
 
 DEEPEST = 5
@@ -54,8 +55,7 @@ def _argument(search: Search, bent: Instruction) -> Operand | None:
     attempts = [
         partial(_if_polynomial, search, inner, x, wanted) for x in _atoms(search.view, inner)
     ]
-    found: Operand | None = search.first(*attempts)
-    return found
+    return search.first(*attempts)
 
 
 def _if_polynomial(

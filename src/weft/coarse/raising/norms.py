@@ -89,36 +89,13 @@ def _epsilon(
 ) -> tuple[float, bool] | None:
     """The epsilon of one over the deviation, and whether it stands outside the root. Functions may
     be taken of the rows, or of what repeats them."""
-    for of_rows in (True, False):
-        length = (
-            search.first(lambda: search.plain_row(operand, shape, axes)) if of_rows else operand
-        )
-        if length is None:
-            continue
-        found = search.first(partial(_deviation, search, length, power, centred, shape, axes))
-        if found is not None:
-            return found
-    return None
-
-
-def _deviation(
-    search: Search,
-    length: Operand,
-    power: int,
-    centred: Operand,
-    shape: Shape,
-    axes: Sequence[int],
-) -> tuple[float, bool] | None:
+    length = search.unrepeated(operand, shape, axes)
     attempt = partial(_inside, search, centred, shape, axes)
     if power == 1:
         inverse = search.first(lambda: attempt(search.argument(length, "rsqrt")))
         if inverse is not None:
             return inverse, False
-        inverted = search.inverted(length)
-        inner = search.first(lambda: search.plain_row(inverted, shape, axes)) or inverted
-        if inner is None:
-            return None
-        length = inner
+        length = search.unrepeated(search.inverted(length), shape, axes)
     plain = search.first(lambda: attempt(search.argument(length, "sqrt")))
     if plain is not None:
         return plain, False
@@ -130,7 +107,7 @@ def _inside(
     search: Search, centred: Operand, shape: Shape, axes: Sequence[int], operand: Operand | None
 ) -> float | None:
     """The epsilon of `variance + epsilon`."""
-    found = search.plus_number(operand)
+    found = search.plus_number(search.unrepeated(operand, shape, axes))
     if found is None or found[0] < 0.0:
         return None
     base = search.square(search.mean(found[1], shape, axes))
@@ -138,13 +115,17 @@ def _inside(
 
 
 def _outside(
-    search: Search, operand: Operand, centred: Operand, shape: Shape, axes: Sequence[int]
+    search: Search,
+    operand: Operand | None,
+    centred: Operand,
+    shape: Shape,
+    axes: Sequence[int],
 ) -> float | None:
     """The epsilon of `sqrt(variance) + epsilon`."""
     found = search.plus_number(operand)
     if found is None or found[0] < 0.0:
         return None
-    deviation = search.first(lambda: search.plain_row(found[1], shape, axes)) or found[1]
+    deviation = search.unrepeated(found[1], shape, axes)
     base = search.square(search.mean(search.argument(deviation, "sqrt"), shape, axes))
     return found[0] if base == centred else None
 
@@ -187,39 +168,40 @@ def l2_norm(view: View, root: Instruction) -> Matched | None:
 def _length(
     search: Search, x: Operand, operand: Operand, power: int, shape: Shape
 ) -> tuple[tuple[int, ...], float, bool] | None:
+    """The axes and the epsilon of a length that x is divided by, or with power 1 multiplied by the
+    inverse of; and whether the bound stands outside the root."""
     axes = search.axes_of(operand, shape, "sum")
-    found = None if not axes else search.row(operand, shape, axes)
-    if not axes or found is None or found[0] != 1.0:
+    if not axes:
         return None
-    length: Operand | None = found[1]
-    root = "sqrt"
+    length = search.unrepeated(operand, shape, axes)
+    attempt = partial(_bounded, search, x, shape, axes)
     if power == 1:
-        if search.view.is_named(found[1], "rsqrt"):
-            root = "rsqrt"
-        else:
-            length = search.inverted(found[1])
-    if length is None:
+        inverse = search.first(lambda: attempt(search.argument(length, "rsqrt")))
+        if inverse is not None:
+            return axes, inverse, False
+        length = search.unrepeated(search.inverted(length), shape, axes)
+    plain = search.first(lambda: attempt(search.argument(length, "sqrt")))
+    if plain is not None:
+        return axes, plain, False
+    bound = search.at_least(length)
+    if bound is None:
         return None
-    inner = search.first(lambda: _bounded(search, x, search.argument(length, root), axes))
-    if inner is not None:
-        return axes, inner, False
-    bound = search.at_least(length) if root == "sqrt" else None
-    squares = None if bound is None else search.argument(bound[1], "sqrt")
-    if bound is None or squares is None or not _is_square_sum(search, x, squares, axes):
-        return None
-    return axes, bound[0], True
+    squares = search.argument(search.unrepeated(bound[1], shape, axes), "sqrt")
+    return (axes, bound[0], True) if _is_square_sum(search, x, squares, shape, axes) else None
 
 
 def _bounded(
-    search: Search, x: Operand, operand: Operand | None, axes: Sequence[int]
+    search: Search, x: Operand, shape: Shape, axes: Sequence[int], operand: Operand | None
 ) -> float | None:
     """The epsilon of `max(sum(x^2), epsilon)`."""
-    bound = None if operand is None else search.at_least(operand)
-    if bound is None or not _is_square_sum(search, x, bound[1], axes):
+    bound = search.at_least(search.unrepeated(operand, shape, axes))
+    if bound is None or not _is_square_sum(search, x, bound[1], shape, axes):
         return None
     return bound[0]
 
 
-def _is_square_sum(search: Search, x: Operand, operand: Operand, axes: Sequence[int]) -> bool:
-    squares = search.reduction(operand, "sum", axes)
-    return squares is not None and search.square(squares) == x
+def _is_square_sum(
+    search: Search, x: Operand, operand: Operand | None, shape: Shape, axes: Sequence[int]
+) -> bool:
+    total = search.unrepeated(operand, shape, axes)
+    return search.square(search.reduction(total, "sum", axes)) == x

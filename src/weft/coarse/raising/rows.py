@@ -81,7 +81,7 @@ def log_softmax(view: View, root: Instruction) -> Matched | None:
     for axis in range(len(shape)):
         search = Search(view)
         search.inside.append(root.id)
-        x: Operand | None = search.first(
+        x = search.first(
             partial(_two_steps, search, root, shape, axis),
             partial(_one_step, search, root, shape, axis),
         )
@@ -107,9 +107,7 @@ def _one_step(search: Search, root: Instruction, shape: Shape, axis: int) -> Ope
     if both is None:
         return None
     for largest, logarithm in (both.operands, both.operands[::-1]):
-        x: Operand | None = search.first(
-            partial(_log_sum_exp, search, largest, logarithm, shape, axis)
-        )
+        x = search.first(partial(_log_sum_exp, search, largest, logarithm, shape, axis))
         if x is not None:
             return x if x == left else None
     return None

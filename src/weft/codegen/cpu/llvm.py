@@ -28,6 +28,7 @@ from weft.region.ir import Place
 Item = TypeVar("Item")
 _Carries: TypeAlias = tuple[Val, ...]
 MOST_COPIES = 8
+"""How many calls of one function LLVM may replace by copies of it."""
 _IDENTITIES: dict[str, float] = {"sum": 0.0, "prod": 1.0}
 _COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 

@@ -77,6 +77,9 @@ INLINE void store_shared_v2(u32 address, u32 a, u32 b) {
 INLINE void load_shared_pair(float& a, float& b, u32 address) {
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(a), "=f"(b) : "r"(address));
 }
+// From here on the pointer is a number of its own: addresses near it are not computed one by one, and
+// not before the loop that comes first, where they would take registers from the accumulators.
+template <class T> INLINE void pin(T*& pointer) { asm volatile("" : "+l"(pointer)); }
 INLINE void named_barrier(int number, int threads) {
   asm volatile("bar.sync %0, %1;" :: "r"(number), "r"(threads) : "memory");
 }

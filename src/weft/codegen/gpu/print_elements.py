@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.element import held, statement
 from weft.codegen.gpu.print_scalars import braced, text
-from weft.foundation.dtypes import BF16, F16, F32, I1, DType
+from weft.codegen.gpu.print_values import storage, widen
+from weft.foundation.dtypes import F32, I1, DType
 
 AddressText = Callable[[ir.Address], str]
-
-_NARROW = (BF16, F16)
 
 
 def epilogue(node: ir.Epilogue, address: AddressText) -> Iterator[str]:
@@ -24,29 +23,31 @@ def _epilogue(node: ir.Epilogue, address: AddressText) -> Iterator[str]:
     yield f"const int row_ = {text(fragment.row)};"
     yield f"const int column_ = {text(fragment.column)};"
     for source in node.sources:
-        if isinstance(source, ir.GlobalElements) and source.column_stride == 0:
+        if isinstance(source, ir.GlobalElements):
             yield from _rows(source, fragment)
     yield "#pragma unroll"
     yield from braced(f"for (int g_ = 0; g_ < {fragment.groups}; ++g_)", _group(node, address))
 
 
 def _rows(source: ir.GlobalElements, fragment: ir.Fragment) -> Iterator[str]:
-    """Values that depend on the row alone are loaded once, before the loop."""
+    """What depends on the row alone, before the loop: a value, or where the row's values begin."""
+    kind = storage(source.dtype)
     for half in (0, 1):
-        place = text(source.base) + f" + (i64)(row_ + {8 * half}) * {source.row_stride}"
-        guard = f"row_ + {8 * half} < {fragment.rows}" if source.row_stride else "1"
-        yield _load_text(f"{source.name}_r{half}_", source, place, guard)
+        start = f"(const {kind}*)b{source.buffer} + {text(source.base)}"
+        start += f" + (i64)(row_ + {8 * half}) * {source.row_stride}"
+        if source.column_stride:
+            pointer = f"{source.name}_p{half}_"
+            yield f"const {kind}* {pointer} = {start} + (i64)column_ * {source.column_stride};"
+            yield f"pin({pointer});"
+        else:
+            guard = f"row_ + {8 * half} < {fragment.rows}" if source.row_stride else "1"
+            yield _load_text(f"{source.name}_r{half}_", source.dtype, start, guard)
 
 
-def _load_text(name: str, source: ir.GlobalElements, place: str, guard: str) -> str:
-    kind = held(source.dtype)
-    if source.dtype in _NARROW:
-        value = f"load_{source.dtype.name}((const u16*)b{source.buffer} + {place})"
-    elif source.dtype is I1:
-        value = f"(__ldg((const u8*)b{source.buffer} + {place}) != 0)"
-    else:
-        value = f"__ldg((const {kind}*)b{source.buffer} + {place})"
-    return f"{kind} {name} = " + (f"{value};" if guard == "1" else f"({guard}) ? {value} : 0;")
+def _load_text(name: str, dtype: DType, place: str, guard: str) -> str:
+    value = f"__ldg({place})" if dtype is not I1 else f"(__ldg((const u8*)({place})) != 0)"
+    value = widen(value, dtype)
+    return f"{held(dtype)} {name} = " + (f"{value};" if guard == "1" else f"{guard} ? {value} : 0;")
 
 
 def _group(node: ir.Epilogue, address: AddressText) -> Iterator[str]:
@@ -91,10 +92,10 @@ def _source(source: ir.ElementSource, fragment: ir.Fragment, half: int, side: in
             return f"const float {name} = {name}_c{side}_;"
         case ir.GlobalElements(name=name, column_stride=0):
             return f"const {held(source.dtype)} {name} = {name}_r{half}_;"
-        case ir.GlobalElements(name=name, row_stride=rows, column_stride=columns):
-            place = f"{text(source.base)} + (i64){row} * {rows} + (i64){column} * {columns}"
+        case ir.GlobalElements(name=name, column_stride=columns):
+            place = f"{name}_p{half}_ + (g_ * 8 + {side}) * {columns}"
             guard = f"{row} < {fragment.rows} && {column} < {fragment.columns}"
-            return _load_text(name, source, place, guard)
+            return _load_text(name, source.dtype, place, guard)
         case ir.IndexElements(name=name, row_factor=rows, column_factor=columns):
             place = f"{text(source.base)} + {row} * {rows} + {column} * {columns}"
             return f"const {held(source.dtype)} {name} = {place};"
@@ -106,9 +107,14 @@ def store_vectors(node: ir.StGlobalVec) -> Iterator[str]:
 
 
 def _store_vectors(node: ir.StGlobalVec) -> Iterator[str]:
-    fragment = node.fragment
+    fragment, size = node.fragment, node.dtype.storage_bytes
     yield f"const int row_ = {text(fragment.row)};"
     yield f"const int column_ = {text(fragment.column)};"
+    for half in (0, 1):
+        place = f"{text(node.base)} + (i64)(row_ + {8 * half}) * {node.row_stride}"
+        place += f" + (i64)column_ * {node.column_stride}"
+        yield f"char* p{half}_ = b{node.buffer} + ({place}) * {size};"
+        yield f"pin(p{half}_);"
     yield "#pragma unroll"
     yield from braced(
         f"for (int g_ = 0; g_ < {fragment.groups}; ++g_)",
@@ -117,32 +123,22 @@ def _store_vectors(node: ir.StGlobalVec) -> Iterator[str]:
 
 
 def _store_half(node: ir.StGlobalVec, half: int) -> Iterator[str]:
-    fragment = node.fragment
-    place = f"{text(node.base)} + (i64)(row_ + {8 * half}) * {node.row_stride}"
-    place += f" + (i64)(column_ + g_ * 8) * {node.column_stride}"
-    size = node.dtype.storage_bytes
-    yield from braced(
-        f"if (row_ + {8 * half} < {fragment.rows})",
-        _store_pair(node, half, f"b{node.buffer} + ({place}) * {size}"),
-    )
+    guard = f"if (row_ + {8 * half} < {node.fragment.rows})"
+    yield from braced(guard, _store_pair(node, half))
 
 
-def _store_pair(node: ir.StGlobalVec, half: int, pointer: str) -> Iterator[str]:
-    columns = node.fragment.columns
-    wide_store = node.width == 2
+def _store_pair(node: ir.StGlobalVec, half: int) -> Iterator[str]:
+    columns, step = node.fragment.columns, node.column_stride * node.dtype.storage_bytes
     if node.dtype is F32:
         values = [_out(node.source, 4, 2 * half + side) for side in (0, 1)]
-        pair = f"*(float2*)({pointer}) = make_float2({values[0]}, {values[1]});"
-        single = [f"*(float*)(p{{}}_) = {value};" for value in values]
+        kinds, pair = ("float2", "float"), f"make_float2({values[0]}, {values[1]})"
     else:
-        value = _out(node.source, 2, half)
-        pair = f"*(u32*)({pointer}) = {value};"
-        single = [f"*(u16*)(p{{}}_) = (u16){value};", f"*(u16*)(p{{}}_) = (u16)({value} >> 16);"]
-    if wide_store:
-        yield f"if (column_ + g_ * 8 < {columns}) {pair}"
+        pair = _out(node.source, 2, half)
+        kinds, values = ("u32", "u16"), [f"(u16){pair}", f"(u16)({pair} >> 16)"]
+    if node.width == 2:
+        place = f"*({kinds[0]}*)(p{half}_ + g_ * {8 * step})"
+        yield f"if (column_ + g_ * 8 < {columns}) {place} = {pair};"
         return
-    step = node.column_stride * node.dtype.storage_bytes
-    yield f"char* p0_ = {pointer};"
-    yield f"char* p1_ = p0_ + {step};"
     for side in (0, 1):
-        yield f"if (column_ + g_ * 8 + {side} < {columns}) " + single[side].format(side)
+        place = f"*({kinds[1]}*)(p{half}_ + (g_ * 8 + {side}) * {step})"
+        yield f"if (column_ + g_ * 8 + {side} < {columns}) {place} = {values[side]};"

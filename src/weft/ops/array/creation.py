@@ -9,7 +9,7 @@ from typing import Any
 
 from weft.foundation.dims import Shape, shape_of
 from weft.foundation.dtypes import CF64, F64, I1, SI64, UI64, DType
-from weft.foundation.errors import OutOfRange, UserError
+from weft.foundation.errors import OutOfRange, SpecViolation, UserError
 from weft.ops.arithmetic import as_tensor, listed
 from weft.ops.array.conversion import converted, home
 from weft.ops.array.data_types import dtype_named
@@ -158,15 +158,17 @@ def arange(
 
 def _steps(first: float, last: float, step: float) -> int:
     """How many numbers lie between two, a step apart."""
-    if step == 0 or not all(map(math.isfinite, (first, last, step))):
+    try:
+        if isinstance(first, int) and isinstance(last, int) and isinstance(step, int):
+            return max(0, -((first - last) // step))
+        steps = (last - first) / step if math.isfinite(step) else math.nan
+        return max(0, math.ceil(steps))
+    except (ZeroDivisionError, OverflowError, ValueError):
         raise OutOfRange(
             "InvalidAttributeValue",
             f"from {first} to {last} in steps of {step} there is no finite number of steps",
             "the step must not be 0, and all three must be finite",
-        )
-    if isinstance(first, int) and isinstance(last, int) and isinstance(step, int):
-        return len(range(first, last, step))
-    return max(0, math.ceil((last - first) / step))
+        ) from None
 
 
 def _counted(session: Session, first: int, step: int, size: int, dtype: DType) -> Handle:
@@ -209,29 +211,26 @@ def linspace(
         raise OutOfRange("InvalidAttributeValue", f"num is {num}, but must not be negative")
     kind = complex if widest([start, stop]) is complex else float
     wanted = DEFAULTS[kind] if dtype is None else dtype_named(dtype)
-    wide = CF64 if kind is complex or wanted.is_complex else F64
+    if kind is complex and not wanted.is_complex:
+        raise SpecViolation(
+            "DTypeMismatch", f"from {start} to {stop} there are complex numbers, not {wanted}"
+        )
+    wide = CF64 if wanted.is_complex else F64
     parts = num - 1 if endpoint else num
     session = Session(home(device), user_line())
     result = _spaced(session, start, _distance(start, stop, parts), num, wide)
     if endpoint and num > 1:
         last = session.iota(SI64, (num,), 0).compare("equal", num - 1)
         result = last.select(session.full(stop, wide, (num,)), result)
-    return session.export(
-        result.real().cast(wanted) if _drops(wide, wanted) else result.cast(wanted)
-    )
-
-
-def _drops(wide: DType, wanted: DType) -> bool:
-    return wide.is_complex and not wanted.is_complex
+    return session.export(result.cast(wanted))
 
 
 def _distance(start: Any, stop: Any, parts: int) -> Any:
-    if parts < 1:
-        return 0
+    """A part of the way from one number to another, which may be longer than any float."""
     whole = stop - start
-    if isinstance(whole, float) and math.isinf(whole):
-        return stop / parts - start / parts
-    return whole / parts
+    if parts < 1 or not isinstance(whole, float) or math.isfinite(whole):
+        return whole / max(parts, 1)
+    return stop / parts - start / parts
 
 
 @public

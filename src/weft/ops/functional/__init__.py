@@ -5,6 +5,7 @@ record, `capture_<op>` writes the instructions into a session, and the public fu
 after the other. Nothing is computed until a tensor is read.
 """
 
+from weft.ops.array.elementwise import clip, tanh
 from weft.ops.array.manipulation import tile
 from weft.ops.array.searching import where
 from weft.ops.array.sorting import sort
@@ -117,6 +118,7 @@ __all__ = [
     "batch_norm",
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
+    "clip",
     "configure",
     "conv1d",
     "conv2d",
@@ -175,6 +177,7 @@ __all__ = [
     "softplus",
     "sort",
     "swiglu",
+    "tanh",
     "tile",
     "top_k",
     "update_cache",

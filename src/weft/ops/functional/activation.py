@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from weft.foundation.dtypes import F32, FLOATS
+from weft.foundation.dtypes import FLOATS
 from weft.foundation.errors import SpecViolation, UserError
-from weft.ops.functional.capture import capture
+from weft.ops.functional.capture import capture, widened
 from weft.ops.functional.checks import (
     Checked,
     ensure_axis_in_bounds,
@@ -65,7 +65,7 @@ def softmax(x: Tensor, axis: int = -1) -> Tensor:
 
 
 def capture_log_softmax(s: Session, checked: AxisChecked, x: Handle) -> Handle:
-    wide = s.cast(x, x.dtype if x.dtype.bits >= 32 else F32)
+    wide = widened(x)
     largest = wide.reduce_max([checked.axis], keepdims=True).broadcast_to(wide.shape)
     shifted = wide - largest
     total = shifted.exp().reduce_sum([checked.axis], keepdims=True)
@@ -237,7 +237,8 @@ def hardsigmoid(x: Tensor) -> Tensor:
 
 
 def capture_hardswish(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
-    return x * _capped(s, x) / 6.0
+    # The product before the division would leave the range of f16 at 10923.
+    return x * (_capped(s, x) / 6.0)
 
 
 @functional

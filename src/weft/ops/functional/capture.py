@@ -2,36 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from weft.foundation.dtypes import F32
+from weft.ops.arithmetic import TensorLike, as_tensor
 from weft.ops.functional.checks import Checked
 from weft.ops.session import Handle, Session
 from weft.ops.tensor import Tensor
 
-C = TypeVar("C", bound=Checked)
+
+def widened(x: Handle) -> Handle:
+    """x in f32 at least: statistics, sums and exponentials are computed there."""
+    return x if x.dtype.bits >= 32 else x.cast(F32)
 
 
-def capture(emit: Callable[..., Handle], checked: Checked, *tensors: Tensor | None) -> Tensor:
-    """The result of `emit(session, checked, *handles)` as a tensor. An absent tensor stays None."""
+def capture(emit: Callable[..., Handle], checked: Checked, *operands: TensorLike | None) -> Tensor:
+    """The result of `emit(session, checked, *handles)` as a tensor. Arrays among the operands have
+    been checked and become tensors here; an absent operand stays None."""
+    tensors = _tensors(operands)
     session = Session.of(*tensors)
     handle = emit(session, checked, *_handles(session, tensors))
     return session.export(handle, requires_grad=_wants_grad(handle, tensors))
 
 
 def capture_several(
-    emit: Callable[..., tuple[Handle, ...]], checked: Checked, *tensors: Tensor | None
+    emit: Callable[..., tuple[Handle, ...]], checked: Checked, *operands: TensorLike | None
 ) -> tuple[Tensor, ...]:
     """The same for an op with several results."""
+    tensors = _tensors(operands)
     session = Session.of(*tensors)
     handles = emit(session, checked, *_handles(session, tensors))
     return tuple(session.export(h, requires_grad=_wants_grad(h, tensors)) for h in handles)
 
 
-def _handles(session: Session, tensors: tuple[Tensor | None, ...]) -> list[Any]:
+def _tensors(operands: tuple[TensorLike | None, ...]) -> list[Tensor | None]:
+    return [None if operand is None else as_tensor(operand) for operand in operands]
+
+
+def _handles(session: Session, tensors: Sequence[Tensor | None]) -> list[Any]:
     return [None if tensor is None else session.import_(tensor) for tensor in tensors]
 
 
-def _wants_grad(result: Handle, tensors: tuple[Tensor | None, ...]) -> bool:
+def _wants_grad(result: Handle, tensors: Sequence[Tensor | None]) -> bool:
     differentiable = result.dtype.is_float or result.dtype.is_complex
     return differentiable and any(t is not None and t.requires_grad for t in tensors)

@@ -60,15 +60,19 @@ class ConvChecked(Checked):
 
 def per_axis(name: str, value: Any, count: int, least: int = 1) -> tuple[int, ...]:
     """One whole number for every spatial axis, from one or several."""
-    given = [value] * count if isinstance(value, int) else list(value)
-    whole = all(isinstance(v, int) and not isinstance(v, bool) and v >= least for v in given)
-    if len(given) != count or not whole:
+    given = list(value) if isinstance(value, Sequence) else [value] * count
+    if len(given) != count or not all(is_whole(v) and v >= least for v in given):
         raise SpecViolation(
             "InvalidAttributeValue",
             f"{name} is {value!r}, but {count} whole numbers of at least {least} are wanted",
             "give one number for all axes, or one for each",
         )
-    return tuple(given)
+    return tuple(map(int, given))
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a value counts as a whole number: Python's and NumPy's do, truth values do not."""
+    return hasattr(value, "__index__") and not isinstance(value, bool | Tensor)
 
 
 def pairs(
@@ -84,9 +88,10 @@ def pairs(
             total = max((math.ceil(size / step) - 1) * step + span - size, 0)
             found.append((total // 2, total - total // 2))
         return tuple(found)
-    given: list[Any] = [value] * count if isinstance(value, int) else list(value)
-    both = [(v, v) if isinstance(v, int) else tuple(v) for v in given]
-    if len(both) != count or any(len(p) != 2 or min(p) < 0 for p in both):
+    given: list[Any] = list(value) if isinstance(value, Sequence) else [value] * count
+    both = [tuple(v) if isinstance(v, Sequence) else (v, v) for v in given]
+    right = [len(p) == 2 and all(is_whole(v) and v >= 0 for v in p) for p in both]
+    if len(both) != count or not all(right):
         raise SpecViolation(
             "InvalidAttributeValue",
             f"padding is {value!r} for {count} spatial axes",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from weft.foundation.dtypes import F32, FLOATS, INDICES
+from weft.foundation.dtypes import FLOATS, INDICES
 from weft.foundation.errors import SpecViolation, UserError
-from weft.ops.functional.capture import capture
+from weft.ops.functional.capture import capture, widened
 from weft.ops.functional.checks import (
     Checked,
     ensure_dtype,
@@ -77,7 +77,7 @@ def check_rotary(x: Any, positions: Any, base: Any, interleaved: Any) -> RotaryC
 def capture_rotary(s: Session, checked: RotaryChecked, x: Handle, positions: Handle) -> Handle:
     half = int(x.shape[-1]) // 2  # type: ignore[arg-type]
     length = x.shape[-2]
-    wide = s.cast(x, x.dtype if x.dtype.bits >= 32 else F32)
+    wide = widened(x)
     exponent = s.iota(wide.dtype, (1, half), 1) * (-1.0 / half)
     powers = s.emit("pow", s.full(checked.base, wide.dtype, (1, half)), exponent)
     places = positions.cast(wide.dtype).reshape((length, 1))

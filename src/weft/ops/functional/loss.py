@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.foundation.dims import Shape
-from weft.foundation.dtypes import F32, FLOATS, INDICES
+from weft.foundation.dtypes import FLOATS, INDICES
 from weft.foundation.errors import SpecViolation, UserError
 from weft.ops.functional.activation import AxisChecked, capture_log_softmax
-from weft.ops.functional.capture import capture
+from weft.ops.functional.capture import capture, widened
 from weft.ops.functional.checks import (
     Checked,
     ensure_axis_in_bounds,
@@ -177,10 +177,12 @@ def check_classes(
             f"the target is x without its class axis {at}",
         )
     ensure_choice("reduction", reduction, REDUCTIONS)
+    if isinstance(ignore_index, bool) or not isinstance(ignore_index, int):
+        raise UserError(f"ignore_index is {ignore_index!r}; it must be a whole number")
     if not isinstance(smoothing, int | float) or not 0 <= smoothing <= 1:
         raise UserError(f"label_smoothing is {smoothing!r}; it must be a number from 0 to 1")
     classes = ensure_known("the class axis", scores.shape[at])
-    return ClassChecked(at, classes, reduction, int(ignore_index), float(smoothing))
+    return ClassChecked(at, classes, reduction, ignore_index, float(smoothing))
 
 
 def _picked(s: Session, checked: ClassChecked, x: Handle, target: Handle) -> Handle:
@@ -194,6 +196,10 @@ def _picked(s: Session, checked: ClassChecked, x: Handle, target: Handle) -> Han
 
 
 def capture_nll(s: Session, checked: ClassChecked, x: Handle, target: Handle) -> Handle:
+    return s.cast(_class_loss(s, checked, widened(x), target), x.dtype)
+
+
+def _class_loss(s: Session, checked: ClassChecked, x: Handle, target: Handle) -> Handle:
     loss = -_picked(s, checked, x, target)
     if checked.smoothing:
         spread = -x.reduce_mean([checked.axis])
@@ -224,9 +230,8 @@ def nll_loss(
 
 
 def capture_cross_entropy(s: Session, checked: ClassChecked, x: Handle, target: Handle) -> Handle:
-    wide = s.cast(x, x.dtype if x.dtype.bits >= 32 else F32)
-    logs = capture_log_softmax(s, AxisChecked(checked.axis), wide)
-    return s.cast(capture_nll(s, checked, logs, target), x.dtype)
+    logs = capture_log_softmax(s, AxisChecked(checked.axis), widened(x))
+    return s.cast(_class_loss(s, checked, logs, target), x.dtype)
 
 
 @functional

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.foundation.dims import Shape
-from weft.foundation.dtypes import F32, FLOATS, DType
+from weft.foundation.dtypes import FLOATS, DType
 from weft.foundation.errors import SpecViolation, UserError
-from weft.ops.functional.capture import capture
+from weft.ops.functional.capture import capture, widened
 from weft.ops.functional.checks import (
     Checked,
     ensure_axis_in_bounds,
@@ -34,11 +34,6 @@ class NormChecked(Checked):
     axes: tuple[int, ...]
     along: tuple[int, ...]
     eps: float
-
-
-def wide_dtype(dtype: DType) -> DType:
-    """The dtype of statistics: f32 at least."""
-    return dtype if dtype.bits >= 32 else F32
 
 
 def _eps(eps: Any) -> float:
@@ -106,7 +101,7 @@ def standardised(x: Handle, axes: Sequence[int], eps: float) -> Handle:
 def capture_layer_norm(
     s: Session, checked: NormChecked, x: Handle, weight: Handle | None, bias: Handle | None
 ) -> Handle:
-    wide = s.cast(x, wide_dtype(x.dtype))
+    wide = widened(x)
     return _scaled(standardised(wide, checked.axes, checked.eps), checked, weight, bias, x.dtype)
 
 
@@ -154,7 +149,7 @@ def layer_norm_whole(
 
 
 def capture_rms_norm(s: Session, checked: NormChecked, x: Handle, weight: Handle | None) -> Handle:
-    wide = s.cast(x, wide_dtype(x.dtype))
+    wide = widened(x)
     mean_square = (wide * wide).reduce_mean(checked.axes, keepdims=True)
     factor = (mean_square + checked.eps).rsqrt().broadcast_to(wide.shape)
     return _scaled(wide * factor, checked, weight, None, x.dtype)
@@ -203,7 +198,7 @@ def check_group_norm(
 def capture_group_norm(
     s: Session, checked: GroupNormChecked, x: Handle, weight: Handle | None, bias: Handle | None
 ) -> Handle:
-    wide = s.cast(x, wide_dtype(x.dtype))
+    wide = widened(x)
     channel, groups = checked.channel, checked.groups
     size = x.shape[channel]
     assert isinstance(size, int)
@@ -269,7 +264,7 @@ def capture_batch_norm(
     weight: Handle | None,
     bias: Handle | None,
 ) -> Handle:
-    wide = s.cast(x, wide_dtype(x.dtype))
+    wide = widened(x)
     if mean is None or variance is None:
         normal = standardised(wide, checked.axes, checked.eps)
     else:

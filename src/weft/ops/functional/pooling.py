@@ -9,7 +9,7 @@ from typing import Any
 
 from weft.foundation.dtypes import FLOATS
 from weft.foundation.errors import SpecViolation
-from weft.ops.functional.capture import capture
+from weft.ops.functional.capture import capture, widened
 from weft.ops.functional.checks import (
     Checked,
     ensure_choice,
@@ -107,11 +107,13 @@ def capture_max_pool(s: Session, checked: PoolChecked, x: Handle) -> Handle:
 
 
 def capture_avg_pool(s: Session, checked: PoolChecked, x: Handle) -> Handle:
-    total = _windows(s, checked, x, "sum")
+    # The sum of a window of f16 may be out of range where the mean is not.
+    wide = widened(x)
+    total = _windows(s, checked, wide, "sum")
     if checked.count_padding:
-        return total / float(checked.size)
-    counts = _windows(s, checked, s.full(1.0, x.dtype, x.shape), "sum")
-    return total / counts
+        return s.cast(total / float(checked.size), x.dtype)
+    counts = _windows(s, checked, s.full(1.0, wide.dtype, x.shape), "sum")
+    return s.cast(total / counts, x.dtype)
 
 
 def _max_pool(

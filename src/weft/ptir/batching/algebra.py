@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from weft.foundation.axes import normalise_axis
+from weft.foundation.dtypes import F32, F64
 from weft.ptir.batching.rules import Batching, attributes, batches, elementwise
 from weft.ptir.batching.shapes import changed
 from weft.ptir.ops.contraction import DotGeneral
@@ -47,14 +48,18 @@ def layer_norm(b: Batching) -> Term:
     op = attributes(b, LayerNorm)
     axis = normalise_axis(op.feature_axis, len(b.shape(0)))
     wider = changed(op, feature_axis=axis + 1)
-    x, gamma, beta = b.spread(0), b.operands[1], b.operands[2]
+    x = b.spread(0)
     if not any(b.batched[1:]):
-        return b.emit(wider, x, gamma, beta)
-    plain = b.emit(wider, x, gamma.full(1, b.shape(1)), beta.full(0, b.shape(2)))
+        return b.emit(wider, x, *b.operands[1:])
+    # The op rounds once, so what it leaves to do is done in the same dtype.
+    dtype = F64 if x.dtype is F64 else F32
+    z = x.cast(dtype)
+    extent = b.shape(0)[axis]
+    plain = b.tape.append(wider, [z, z.full(1, [extent]), z.full(0, [extent])])
     column = [b.size, *(1 for _ in b.shape(0))]
-    column[axis + 1] = b.shape(0)[axis]
-    scale, shift = (b.spread(i).reshape(column).broadcast_to(x.shape) for i in (1, 2))
-    return plain * scale + shift
+    column[axis + 1] = extent
+    scale, shift = (b.spread(i).cast(dtype).reshape(column).broadcast_to(z.shape) for i in (1, 2))
+    return (plain * scale + shift).cast(x.dtype)
 
 
 @batches(Quantize, Dequantize)

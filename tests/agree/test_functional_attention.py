@@ -1,0 +1,185 @@
+"""Attention against a loop over batches, heads and queries, and what comes with it: rotary
+positions, caches of keys and values, embeddings."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+from tests.tensors import DTYPES, Array, agrees, data, wide
+from weft import functional as F
+from weft.foundation.dtypes import DType
+
+
+def loop_attention(
+    q: Array, k: Array, v: Array, mask: Array | None, causal: bool, scale: float
+) -> Array:
+    """One query at a time, in f64."""
+    batch, heads, queries, _ = q.shape
+    shared, keys, size = v.shape[1:]
+    out = np.zeros((batch, heads, queries, size))
+    full = (batch, heads, queries, keys)
+    added = np.zeros(full)
+    if mask is not None:
+        shift = np.where(mask, 0.0, -np.inf) if mask.dtype == np.bool_ else wide(mask)
+        added = np.broadcast_to(shift, full)
+    for b, h, i in np.ndindex(batch, heads, queries):
+        group = h * shared // heads
+        scores = wide(k)[b, group] @ wide(q)[b, h, i] * scale + added[b, h, i]
+        if causal:
+            scores[max(i + keys - queries + 1, 0) :] = -np.inf
+        weights = np.exp(scores - scores.max())
+        out[b, h, i] = weights / weights.sum() @ wide(v)[b, group]
+    return out
+
+
+@dataclass(frozen=True)
+class Setting:
+    q: tuple[int, int, int, int] = (2, 4, 5, 8)
+    kv_heads: int = 4
+    keys: int = 5
+    value_size: int = 8
+    mask: str = ""
+    mask_shape: tuple[int, ...] = ()
+    causal: bool = False
+    scale: float | None = None
+
+    def arrays(self, dtype: DType) -> tuple[Array, Array, Array, Array | None]:
+        batch, _, _, depth = self.q
+        k = data((batch, self.kv_heads, self.keys, depth), dtype, 1)
+        v = data((batch, self.kv_heads, self.keys, self.value_size), dtype, 2)
+        mask: Array | None = None
+        if self.mask == "float":
+            mask = data(self.mask_shape, dtype, 3)
+        if self.mask == "bool":
+            mask = data(self.mask_shape, "f32", 3) > -0.5
+            mask[..., 0] = True  # no row is without keys
+        return data(self.q, dtype, 0), k, v, mask
+
+
+SETTINGS = {
+    "plain": Setting(),
+    "causal": Setting(causal=True),
+    "one query, cached keys": Setting(q=(1, 2, 1, 4), kv_heads=2, keys=9, causal=True),
+    "causal, more keys": Setting(q=(1, 2, 3, 4), kv_heads=1, keys=7, causal=True),
+    "grouped heads": Setting(kv_heads=2),
+    "one key head": Setting(kv_heads=1, causal=True),
+    "another value size": Setting(value_size=3),
+    "float mask": Setting(mask="float", mask_shape=(2, 1, 5, 5)),
+    "mask of rank 2": Setting(mask="float", mask_shape=(5, 5)),
+    "boolean mask": Setting(mask="bool", mask_shape=(4, 1, 5)),
+    "boolean mask, causal": Setting(mask="bool", mask_shape=(2, 4, 5, 5), causal=True),
+    "scale": Setting(scale=0.25),
+    "more than one block": Setting(q=(1, 2, 3, 4), kv_heads=2, keys=300, causal=True),
+    "a block and a mask": Setting(q=(1, 1, 2, 4), kv_heads=1, keys=130, mask="bool",
+                                  mask_shape=(130,)),
+    "no queries": Setting(q=(1, 2, 0, 4), kv_heads=2),
+    "no batch": Setting(q=(0, 2, 3, 4), kv_heads=2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("implementation", F.implementations("attention"))
+@pytest.mark.parametrize("name", SETTINGS)
+def test_attention(name: str, implementation: str, dtype: DType) -> None:
+    setting = SETTINGS[name]
+    q, k, v, mask = setting.arrays(dtype)
+    scale = 1 / math.sqrt(setting.q[3]) if setting.scale is None else setting.scale
+    given = None if mask is None else weft.asarray(mask)
+    tensors = [weft.asarray(x) for x in (q, k, v)]
+    with F.overrides({"attention": f"force={implementation}"}):
+        result = F.attention(*tensors, given, causal=setting.causal, scale=setting.scale)
+    agrees(result, loop_attention(q, k, v, mask, setting.causal, scale), dtype, ulps=16)
+
+
+@pytest.mark.parametrize("implementation", F.implementations("attention"))
+def test_a_row_that_sees_nothing_is_nan(implementation: str) -> None:
+    x = weft.asarray(data((1, 1, 2, 4)))
+    mask = weft.asarray(np.asarray([[True, False], [False, False]]))
+    with F.overrides({"attention": f"force={implementation}"}):
+        found = F.attention(x, x, x, mask).numpy()
+    np.testing.assert_allclose(found[0, 0, 0], x.numpy()[0, 0, 0], rtol=1e-6)
+    assert np.isnan(found[0, 0, 1]).all()
+
+
+def test_arrays_are_taken_as_tensors() -> None:
+    x = data((1, 1, 2, 4))
+    agrees(F.attention(x, x, x), loop_attention(x, x, x, None, False, 0.5))
+
+
+# -- the cache -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("axis", [2, -2, 0])
+@pytest.mark.parametrize("position", [0, 1])
+@pytest.mark.parametrize("kind", ["number", "si32", "si64"])
+def test_update_cache(axis: int, position: int, kind: str) -> None:
+    cache = data((3, 2, 4, 5))
+    shape = [3, 2, 4, 5]
+    shape[axis] = 2
+    new = data(tuple(shape), seed=1)
+    where: Any = (
+        position
+        if kind == "number"
+        else weft.asarray(position, dtype=getattr(weft, "int32" if kind == "si32" else "int64"))
+    )
+    expected = cache.copy()
+    np.moveaxis(expected, axis, 0)[position : position + 2] = np.moveaxis(new, axis, 0)
+    found = F.update_cache(weft.asarray(cache), weft.asarray(new), where, axis)
+    np.testing.assert_array_equal(found.numpy(), expected)
+
+
+def test_decoding_with_a_cache_is_attention_over_everything() -> None:
+    q, k, v = (data((1, 2, 6, 4), seed=seed) for seed in range(3))
+    keys, values = weft.zeros((1, 2, 6, 4)), weft.zeros((1, 2, 6, 4))
+    rows = []
+    for i in range(6):
+        keys = F.update_cache(keys, weft.asarray(k[:, :, i : i + 1]), i)
+        values = F.update_cache(values, weft.asarray(v[:, :, i : i + 1]), i)
+        seen = weft.asarray(np.arange(6) <= i)
+        rows.append(F.attention(weft.asarray(q[:, :, i : i + 1]), keys, values, seen))
+    agrees(weft.concat(rows, axis=2), loop_attention(q, k, v, None, True, 0.5))
+
+
+# -- positions and tables ------------------------------------------------------------------------
+
+
+def rotated(x: Array, positions: Array, base: float, interleaved: bool) -> Array:
+    """Pairs as complex numbers, turned by multiplication."""
+    half = x.shape[-1] // 2
+    first = x[..., 0::2] if interleaved else x[..., :half]
+    second = x[..., 1::2] if interleaved else x[..., half:]
+    angles = wide(positions)[:, None] * base ** (-2 * np.arange(half) / x.shape[-1])
+    turned = (wide(first) + 1j * wide(second)) * np.exp(1j * angles)
+    out = np.zeros(x.shape)
+    if interleaved:
+        out[..., 0::2], out[..., 1::2] = turned.real, turned.imag
+    else:
+        out[..., :half], out[..., half:] = turned.real, turned.imag
+    return out
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("shape", [(5, 6), (2, 3, 5, 8), (2, 0, 4)])
+def test_rotary_embedding(shape: tuple[int, ...], interleaved: bool, dtype: DType) -> None:
+    x = data(shape, dtype)
+    positions = np.arange(shape[-2]) * 3 + 1
+    found = F.rotary_embedding(
+        weft.asarray(x), weft.asarray(positions), base=500.0, interleaved=interleaved
+    )
+    agrees(found, rotated(x, positions, 500.0, interleaved), dtype, ulps=16)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("indices", [[1, 0, 3], [[2, 2], [0, 1]], 3, []])
+def test_embedding(indices: Any, dtype: DType) -> None:
+    table = data((4, 3), dtype)
+    rows = np.asarray(indices, np.int64)
+    found = F.embedding(weft.asarray(rows), weft.asarray(table))
+    np.testing.assert_array_equal(found.numpy(), table[rows])

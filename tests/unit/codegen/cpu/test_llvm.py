@@ -1,0 +1,34 @@
+"""What the LLVM text of a kernel says beyond its arithmetic."""
+
+from __future__ import annotations
+
+import weft
+from weft.ptir import Builder, Program
+
+
+def dense_gelu() -> Program:
+    """A product whose last step calls erf once for every vector of a register tile."""
+    b = Builder("dense")
+    x, w = b.param("f32", [8, 24]), b.param("f32", [24, 40])
+    return b.build(b.gelu(x @ w))
+
+
+def softmax() -> Program:
+    b = Builder("softmax")
+    return b.build(b.softmax(b.param("f32", [8, 64])))
+
+
+def definitions(program: Program) -> list[str]:
+    text = weft.compile(program).stages["llvm"]
+    return [line for line in text.splitlines() if line.startswith("define internal")]
+
+
+def test_a_function_called_from_many_places_is_not_copied_into_each() -> None:
+    (erf,) = (line for line in definitions(dense_gelu()) if "@erf" in line)
+    assert " noinline " in erf
+
+
+def test_a_function_called_from_few_places_may_be() -> None:
+    found = [line for line in definitions(softmax()) if "@exp" in line]
+    assert found
+    assert not any(" noinline " in line for line in found)

@@ -5,7 +5,8 @@
 Two models: twelve blocks of attention with key-value caches (`examples/make_programs.py`), and a
 GPT-2-small forward pass of 128 tokens (`examples/gpt.py`). Every measurement is a process of its
 own, with an empty cache folder for the cold ones and the folder of the cold one before for the warm
-ones; the two compilers take turns. A time is that of compiling and the first call, less that of a
+ones; the two compilers take turns. Python has the bytecode of Weft at hand, as it has that of any
+installed package. A time is that of compiling and the first call, less that of a
 later call; imports of torch and building the model are not counted, what Weft loads in order to
 compile is. Medians are shown. torch needs a C++ compiler (`apt install g++`).
 
@@ -42,9 +43,10 @@ class Side:
     name: str
     command: tuple[str, ...]
     cache_variable: str
+    environment: Mapping[str, str]
 
     def measure(self, model: str, cache: Path) -> dict[str, Any]:
-        environment = {**os.environ, self.cache_variable: str(cache)}
+        environment = {**self.environment, self.cache_variable: str(cache)}
         done = subprocess.run(
             [*self.command, model],
             cwd=ROOT,
@@ -76,11 +78,18 @@ class Times:
         return self.cold if which == "cold" else self.warm
 
 
-def sides(torch_python: str | None) -> list[Side]:
-    ours = Side("weft", (sys.executable, "-m", "benchmarks.compile_time_weft"), "WEFT_CACHE")
+def sides(torch_python: str | None, bytecode: str) -> list[Side]:
+    outside = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    here = {**outside, "PYTHONPYCACHEPREFIX": bytecode}
+    command = (sys.executable, "-m", "benchmarks.compile_time_weft")
+    ours = Side("weft", command, "WEFT_CACHE", here)
+    load = "import benchmarks.compile_time_weft, weft.driver.pipeline, weft.driver.cpu_generator"
+    subprocess.run([sys.executable, "-c", load], cwd=ROOT, env=here, check=True)
+    if torch_python is None:
+        return [ours]
     script = str(ROOT / "benchmarks" / "compile_time_torch.py")
-    peer = Side("torch.compile", (torch_python or "", script), "TORCHINDUCTOR_CACHE_DIR")
-    return [ours, peer] if torch_python else [ours]
+    variable = "TORCHINDUCTOR_CACHE_DIR"
+    return [ours, Side("torch.compile", (torch_python, script), variable, outside)]
 
 
 def find_torch(given: str | None) -> str | None:
@@ -153,11 +162,12 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(MODELS))
     options = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 120)
-    compilers = sides(find_torch(options.torch_python))
-    results = {
-        model: measure(model, compilers, options.runs, console)
-        for model in options.models.split(",")
-    }
+    with tempfile.TemporaryDirectory(prefix="weft-bytecode-") as bytecode:
+        compilers = sides(find_torch(options.torch_python), bytecode)
+        results = {
+            model: measure(model, compilers, options.runs, console)
+            for model in options.models.split(",")
+        }
     console.print(times_table(results))
     console.print(stages_table(results))
     for model, times in results.items():

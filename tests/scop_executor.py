@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.foundation import functions, numeric
+from weft.foundation import functions, numeric, philox
 from weft.foundation.dims import static
 from weft.foundation.dtypes import DType, as_dtype
-from weft.foundation.index_expr import evaluate, params_of
+from weft.foundation.index_expr import SELECTED, evaluate, params_of
 from weft.poly_view.ir import Access, BlockKind, IterAxis, PolyBlock, Scop
-from weft.tiny.ir import Cast, Const, Iota
+from weft.tiny.ir import Cast, Check, Const, Iota, Words
 
 Array = NDArray[Any]
 Whole = Callable[[Any, Sequence[Array]], Array]
@@ -48,14 +49,18 @@ class _Executor:
             if p.access.tensor in self.tensors
         }
 
-    def read(self, access: Access, axes: Sequence[IterAxis]) -> Array:
-        """The elements that an access reads, one per point of the axes."""
+    def read(
+        self, access: Access, axes: Sequence[IterAxis], selected: Array | None = None
+    ) -> Array:
+        """The elements that an access reads, one per point of the axes; of a gather, at the places
+        that are selected."""
         source = self.tensors[access.tensor]
         sizes = tuple(axis.size for axis in axes)
         places = np.indices(sizes, sparse=True)
         env: dict[str, Any] = {axis.name: place for axis, place in zip(axes, places, strict=True)}
         if any(params_of(e) for e in (*access.map, *(g.expr for g in access.guards))):
             env.update(self.params())
+            env[SELECTED] = selected
         inside: Any = np.ones(sizes, bool)
         for guard in access.guards:
             value = evaluate(guard.expr, env)
@@ -82,6 +87,11 @@ class _Executor:
             return self.update(block)
         if block.kind is BlockKind.OPAQUE:
             return self.whole(block)
+        if block.selected:
+            where, source = block.accesses
+            return self.read(source, block.axes, self.read(where, block.axes))
+        if isinstance(block.value, Words):
+            return self.words(block)
         args = [self.read(access, block.axes) for access in block.accesses]
         if block.kind is BlockKind.MOVEMENT:
             return args[0]
@@ -107,11 +117,20 @@ class _Executor:
                 return numeric.cast(counts, as_dtype(counts.dtype), dtype).reshape(sizes)
             case Cast(x=x, dtype=dtype):
                 return numeric.cast(args[0], x.dtype, dtype)
+            case Check(rule=rule, size=size, code=code):
+                return functions.checked(args[0], str(rule), size, code)
         if block.fn == "where":
             return np.asarray(np.where(*args))
         if block.fn in functions.UNARY:
             return functions.unary(block.fn, block.dtype, args[0])
         return functions.binary(block.fn, as_dtype(args[0].dtype), args[0], args[1])
+
+    def words(self, block: PolyBlock) -> Array:
+        seed, offset = (int(self.read(access, ())) for access in block.accesses)
+        sizes = tuple(axis.size for axis in block.axes)
+        stream, execution = offset & 0xFFFFFFFF, (offset >> 32) & 0xFFFFFFFF
+        found = philox.words(seed & 0xFFFFFFFFFFFFFFFF, stream, execution, prod(sizes))
+        return found.reshape(sizes)
 
     def update(self, block: PolyBlock) -> Array:
         assert block.write is not None

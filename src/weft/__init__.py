@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         WeftWarning,
     )
     from weft.interop.safetensors import load, save
+    from weft.ops.namespace import *  # noqa: F403
 
 __version__ = "0.1.0"
 

@@ -16,16 +16,16 @@ from weft.foundation.dtypes import DType
 
 
 def softplus(x: Array, beta: float = 1.0, threshold: float = 20.0) -> Array:
-    return np.where(x * beta > threshold, x, np.logaddexp(0.0, x * beta) / beta)
+    return np.asarray(np.where(x * beta > threshold, x, np.logaddexp(0.0, x * beta) / beta))
 
 
 def halves(x: Array, axis: int) -> tuple[Array, Array]:
     first, second = np.split(x, 2, axis)
-    return first, second
+    return np.asarray(first), np.asarray(second)
 
 
 def tanh_gelu(x: Array) -> Array:
-    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    return np.asarray(0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))))
 
 
 SELU = (1.0507009873554804934193349852946, 1.6732632423543772848170429916717)

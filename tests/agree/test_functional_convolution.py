@@ -46,7 +46,8 @@ def loop_conv(
         for o in range(outputs):
             first = o // (outputs // groups) * inputs
             part = window[:, first : first + inputs]
-            out[(slice(None), o, *place)] = np.einsum("n...,...->n", part, wide(weight)[o])
+            at: Any = (slice(None), o, *place)
+            out[at] = (part * wide(weight)[o]).sum(tuple(range(1, part.ndim)))
     return out
 
 
@@ -67,7 +68,8 @@ def loop_transposed(
                 slice(p * s, p * s + span, d)
                 for p, s, span, d in zip(place, stride, spans, dilation, strict=True)
             )
-            element = wide(x)[(slice(None), c, *place)].reshape(-1, *[1] * (weight.ndim - 1))
+            at: Any = (slice(None), c, *place)
+            element = wide(x)[at].reshape(-1, *[1] * (weight.ndim - 1))
             out[(slice(None), slice(first, first + outputs), *cut)] += element * wide(weight)[c]
     kept = tuple(slice(p, n - p) for p, n in zip(padding, room, strict=True))
     return out[(slice(None), slice(None), *kept)]

@@ -44,19 +44,20 @@ def loop_pool(
     out = np.zeros((*x.shape[:2], *sizes))
     axes = tuple(range(2, x.ndim))
     for place in itertools.product(*map(range, sizes)):
-        cut = (
+        cut: Any = (
             ...,
             *(
                 slice(p * s, p * s + span, d)
                 for p, s, span, d in zip(place, stride, spans, dilation, strict=True)
             ),
         )
+        at: Any = (..., *place)
         if kind == "max":
-            out[(..., *place)] = padded[cut].max(axes)
+            out[at] = padded[cut].max(axes)
         elif kind == "avg":
-            out[(..., *place)] = padded[cut].mean(axes)
+            out[at] = padded[cut].mean(axes)
         else:
-            out[(..., *place)] = padded[cut].sum(axes) / inside[cut].sum(axes)
+            out[at] = padded[cut].sum(axes) / inside[cut].sum(axes)
     return out
 
 

@@ -3,14 +3,13 @@ programs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.lowered import lowered, sizes
+from tests.lowered import given, lowered, sizes
 from tests.movements import random_chain
 from weft.driver.opaque import run_opaque
 from weft.foundation.errors import Unimplemented, UserError
@@ -22,9 +21,8 @@ from weft.region.interp import run_module
 from weft.region.text import dumps, loads
 from weft.target.known import target_named
 from weft.testing.random_programs import random_program
-from weft.tiny.from_ptir import RUN, lower_program
+from weft.tiny.from_ptir import evaluate_opaque, lower_program
 from weft.tiny.interp import run
-from weft.tiny.ir import Opaque
 
 Array = NDArray[Any]
 TARGETS = ("cpu", "sm80", "sm90")
@@ -35,21 +33,17 @@ def test_movements(seed: int) -> None:
     graph = random_chain(seed, 6)
     found = lowered(graph, TARGETS[seed % 3])
     rng = np.random.default_rng(seed)
-    given = {
+    arrays = {
         i.name: rng.standard_normal(sizes(i)).astype(np.float32)
         if i.dtype.is_float
         else np.asarray(seed % 4, np.int32)
         for i in graph.inputs
     }
-    played = run_module(found.module, given)
-    for name, expected in found.expected(given).items():
+    played = run_module(found.module, arrays)
+    for name, expected in found.expected(arrays).items():
         np.testing.assert_array_equal(played[name], expected)
     assert loads(dumps(found.module)) == found.module
     verify_memory(assign_buffers(found.module))
-
-
-def result_of(value: Opaque, arrays: Sequence[Array]) -> Array:
-    return run_opaque(value.op, arrays)[value.result]
 
 
 def close(found: Array, expected: Array) -> None:
@@ -75,16 +69,14 @@ def test_programs(seed: int, ops: list[str] | None) -> None:
     case = random_program(seed, ops=ops, control_flow=False, dynamic=False)
     try:
         graph = lower_program(case.program)
-        names = [i.name for i in graph.inputs if i.name != RUN]
-        given = dict(zip(names, case.inputs, strict=True))
-        given |= {RUN: np.array([seed, 0]), **graph.constants}
+        arrays = {**given(graph, case.inputs, seed), **graph.constants}
         with np.errstate(all="ignore"):
-            wanted = run(graph, given, result_of)
+            wanted = run(graph, arrays, evaluate_opaque)
     except (UserError, Unimplemented) as reason:
         pytest.skip(str(reason))
     target = TARGETS[seed % 3]
     found = lowered(graph, target)
-    played = run_module(found.module, given, opaque=run_opaque)
+    played = run_module(found.module, arrays, opaque=run_opaque)
     for name, expected in zip(found.module.outputs, wanted, strict=True):
         close(played[name], expected)
     verify_memory(assign_buffers(found.module))

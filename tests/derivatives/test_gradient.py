@@ -69,6 +69,19 @@ def test_the_forward_part_is_as_it_was() -> None:
     assert made.locations[made.main.label, made.main.body[-1].id].startswith("test_gradient.py:")
 
 
+def test_control_flow_keeps_its_id() -> None:
+    """Whoever marked an instruction finds it again, though it returns more than before."""
+    b = Builder()
+    c, xs = b.param("f64", [2]), b.param("f64", [3, 2])
+    y = b.scan(lambda r, c, x: r.sin(c) * x, [c], [xs])
+    z = b.cond(b.compare(b.reduce_sum(y, [0]), 0.0, "less"), lambda r, y: r.exp(y) * y,
+               lambda r, y: r.sin(y), y)  # fmt: skip
+    program = b.build(b.reduce_sum(z, [0]))
+    made = gradient(program, [0, 1])
+    kept = {i.id: i.op.mnemonic for i in made.main.body}
+    assert {i.id: i.op.mnemonic for i in program.main.body}.items() <= kept.items()
+
+
 def test_a_vjp_has_a_cotangent_for_each_float_result() -> None:
     b = Builder()
     x = b.param("f64", [4])
@@ -527,3 +540,13 @@ def test_factors_that_are_not_unique(function: Any, shape: list[int], message: s
     program = b.build(function(b, x))
     with pytest.raises(Unimplemented, match=message):
         vjp(program, 0)
+
+
+def test_a_window_that_is_too_large_to_be_put_back() -> None:
+    b = Builder()
+    x = b.param("f64", [1, 5000, 1])
+    patches = b.extract_patches(
+        x, window=[2000], strides=[1], dilation=[1], padding=[(0, 0)], pad_value=0.0
+    )
+    with pytest.raises(Unimplemented, match="a window of 2000: it is put back piece by piece"):
+        vjp(b.build(patches), 0)

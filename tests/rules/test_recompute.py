@@ -123,6 +123,26 @@ def test_the_peak_of_a_deep_network_grows_with_its_borders_only() -> None:
     assert peaks[16][1] < 0.5 * peaks[16][0]
 
 
+def test_a_loop_inside_a_marked_part_runs_again() -> None:
+    b = Builder()
+    x, w, xs = b.param("f32", [WIDTH]), b.param("f32", [WIDTH]), b.param("f32", [ROWS, WIDTH])
+    first = len(b._body)
+    found = b.scan(lambda r, c, w, s: (r.tanh(c * w) + s, w, r.exp(c)), [x, w], [xs])
+    inner = b.reduce_sum(found[2] * found[2], [0])
+    part = {i.id for i in b._body[first:]}
+    program = gradient(b.build(b.reduce_sum(b.sin(inner), [0])), [0, 1, 2])
+    after = recompute(program, 1, [part])
+    assert kept_bytes(after, 1) <= WIDTH * 4 < kept_bytes(program, 1)
+    assert sum(i.op.mnemonic == "scan" for i in after.main.body) == 3
+    verify(after)
+    source = np.random.default_rng(0)
+    given = [
+        source.standard_normal(s).astype(np.float32) for s in ((WIDTH,), (WIDTH,), (ROWS, WIDTH))
+    ]
+    for a, c in zip(weft.run(program, given), weft.run(after, given), strict=True):
+        np.testing.assert_array_equal(a, c)
+
+
 def test_random_numbers_are_drawn_once() -> None:
     before, parts = network(3, dropout_layer)
     after = recompute(before, 1, parts)

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 
 import weft
 from weft.cli import arrays, main
+from weft.driver import plugins
 from weft.foundation.dtypes import ALL, DType
 from weft.ptir import Builder, Program, load, save
 
@@ -202,6 +204,29 @@ def test_a_target_that_is_not_installed(
         "error: the conversion target 'plugin_leaving:good' cannot be loaded: SystemExit: I do "
         "not like you\n"
     )
+
+
+def test_a_package_that_takes_a_name_of_ours_is_told_of(
+    run: Weft, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "bold-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: bold\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[weft.targets]\nptir-text = bold:TARGET\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    plugins._announcers.cache_clear()
+    warning = (
+        "warning: the package bold announces a conversion target 'ptir-text', which is the name of "
+        "Weft's own; that of the package is ignored and needs another name\n"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        result = run("convert", "--to", "ptir-text", program)
+        assert (result.code, result.err) == (0, warning)
+        assert weft.ptir.loads(result.out) == small()
+        assert run("convert", "--list").err == warning
+        assert run("convert", "--to", "ptir-json", program).err == ""
+    plugins._announcers.cache_clear()
 
 
 def test_convert_lists_the_targets(run: Weft) -> None:

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from weft.driver.conversion import conversion_target_names, get_conversion_target
 from weft.foundation.dtypes import as_dtype
-from weft.foundation.errors import UserError
+from weft.foundation.errors import UserError, WeftError
 
 Array = NDArray[Any]
 FIRST = 6
@@ -55,7 +55,7 @@ def targets_table() -> Table:
         try:
             target = get_conversion_target(name)
             table.add_row(Text(name), Text(target.extension), Text(target.description))
-        except UserError as error:
+        except WeftError as error:
             table.add_row(Text(name), "", Text(printable(str(error))))
     return table
 

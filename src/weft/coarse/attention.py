@@ -173,10 +173,10 @@ class Layout:
         for kind, name in ((q, "q"), (k, "k"), (v, "v")):
             rank_is(kind, 4, f"{name} of {op.mnemonic}")
             same_dtype(q, kind, f"q and {name} of {op.mnemonic}")
-            same_dim(kind.shape[0], q.shape[0], f"q and {name} differ in batch")
-        same_dim(k.shape[3], q.shape[3], "q and k differ in depth")
+            same_dim(q.shape[0], kind.shape[0], f"q and {name} differ in batch")
+        same_dim(q.shape[3], k.shape[3], "q and k differ in depth")
         for axis, what in ((self.heads, "heads"), (self.rows, "rows")):
-            same_dim(v.shape[axis], k.shape[axis], f"k and v differ in {what}")
+            same_dim(k.shape[axis], v.shape[axis], f"k and v differ in {what}")
         self._check_groups(op, q.shape[self.heads], k.shape[self.heads])
 
     def _check_groups(self, op: Op, queries: Dim, keys: Dim) -> None:
@@ -245,6 +245,7 @@ class Attention(Composite):
         return self._names[index]
 
     def check_arity(self, count: int) -> None:
+        check_probability(self, self.dropout, "dropout")
         most = len(self._names)
         if not most - 1 <= count <= most:
             names = ", ".join(self._names)
@@ -258,7 +259,6 @@ class Attention(Composite):
         q, k, v, *_ = types
         HEADS_SECOND.check(self, q, k, v)
         check_scale(self, self.scale, "scale")
-        check_probability(self, self.dropout, "dropout")
         check_algorithms(self, self.algo_set, ALGORITHMS)
         self._check_sizes(q, k)
         for index, kind in enumerate(types[3:], 3):

@@ -120,6 +120,8 @@ class Conv(Composite):
             rank_is(kind, 1, "bias")
             same_dim(kind.shape[0], kernel.shape[-1], "bias and the output channels differ")
         window = [self._window(dim) for dim in kernel.shape[:-2]]
+        for axis, dim in enumerate(image.shape[1:-1]):
+            self._check_room(axis, dim, window[axis])
         patches = self._patches(window, x).infer(image)
         result = image.with_shape((*patches.shape[:-1], kernel.shape[-1]))
         return _permuted(result, self.layout.from_last())
@@ -133,7 +135,7 @@ class Conv(Composite):
         all_positive(self.strides, f"stride of {self.mnemonic}")
         all_positive(self.dilations, f"dilation of {self.mnemonic}")
         if self.groups < 1:
-            raise invalid_attribute(f"groups of {self.mnemonic} must be at least 1")
+            raise invalid_attribute(f"groups {self.groups} of {self.mnemonic} is not at least 1")
         check_algorithms(self, self.algo_set, ALGORITHMS)
 
     def _check_channels(self, channels: Dim, kernel: TensorType) -> None:
@@ -149,6 +151,17 @@ class Conv(Composite):
         if isinstance(dim, Symbol) or not dim:
             raise invalid_attribute(f"the window of {self.mnemonic} has the extent {dim}")
         return dim
+
+    def _check_room(self, axis: int, dim: Dim, size: int) -> None:
+        """A window fits into the padded input."""
+        span = (size - 1) * self.dilations[axis] + 1
+        places = dim + sum(self.padding[axis]) if isinstance(dim, int) else span
+        if places and span > places:
+            name = str(self.layout).replace("N", "").replace("C", "")[axis]
+            raise invalid_attribute(
+                f"the window of {self.mnemonic} spans {span} places along {name}, more than the "
+                f"{places} of the padded input"
+            )
 
     def _patches(self, window: Sequence[int], x: TensorType) -> ExtractPatches:
         zero = scalar_literal(0, x.dtype)

@@ -1,7 +1,7 @@
 """Resampling of images: every axis on its own, by a table of positions that depends on the two
 lengths alone.
 
-Where a position lies between the elements is found in exact fractions, so that no rounding decides
+Where a position lies between the elements is found in whole numbers, so that no rounding decides
 which element is the nearest.
 """
 
@@ -10,14 +10,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from weft.coarse.forms import all_equal, guarded, known_size
 from weft.coarse.rules import result_count, wide_dtype
+from weft.foundation import limits
 from weft.foundation.dtypes import ANY, F64, FLOATS, I1, INTEGERS, SI64, DType
+from weft.foundation.errors import ResourceExceeded
 from weft.ptir.composite import Composite
 from weft.ptir.op import Array, Op, Scope, coarse_op
 from weft.ptir.rules import bound_symbols, length_is, rank_is, same_dim, violation
@@ -49,37 +50,39 @@ class Coordinates(WireEnum):
     ALIGN_CORNERS = "align_corners"
 
 
-def source_position(mode: Coordinates, place: int, old: int, new: int) -> Fraction:
-    """Where a place on an axis of length `new` lies on one of length `old`, as the public table of
-    coordinate modes says."""
-    match mode:
-        case Coordinates.ASYMMETRIC:
-            return Fraction(place * old, new)
-        case Coordinates.ALIGN_CORNERS:
-            return Fraction(place * (old - 1), new - 1) if new > 1 else Fraction(0)
-        case Coordinates.PYTORCH_HALF_PIXEL if new == 1:
-            return Fraction(0)
-        case _:
-            return Fraction((2 * place + 1) * old, 2 * new) - Fraction(1, 2)
-
-
 @dataclass(frozen=True)
 class Samples:
     """For each place of the new axis the two elements around it, and the share of the second."""
 
-    low: tuple[int, ...]
-    high: tuple[int, ...]
-    share: tuple[float, ...]
+    low: Array
+    high: Array
+    share: Array
+
+
+MOST_ELEMENTS: Final = 1 << 30
+"""Up to this length of an axis the numerators below fit 64 bits."""
 
 
 def samples(mode: Coordinates, old: int, new: int) -> Samples:
-    """The table of one axis; positions are clamped to the elements at the edges."""
-    where = [source_position(mode, place, old, new) for place in range(new)]
-    inside = [min(max(position, Fraction(0)), Fraction(old - 1)) for position in where]
-    low = tuple(position.numerator // position.denominator for position in inside)
-    high = tuple(min(place + 1, old - 1) for place in low)
-    share = tuple(float(position - place) for position, place in zip(inside, low, strict=True))
-    return Samples(low, high, share)
+    """The table of one axis, as the public table of coordinate modes says; positions beyond the
+    edges are those of the edge."""
+    limits.check_bytes(8 * new, "the table of positions of a resize", limits.current())
+    if max(old, new) > MOST_ELEMENTS:
+        raise ResourceExceeded(f"an axis of {max(old, new)} elements cannot be resized")
+    place = np.arange(new, dtype=np.int64)
+    match mode:
+        case Coordinates.ASYMMETRIC:
+            numerator, denominator = place * old, new
+        case Coordinates.ALIGN_CORNERS:
+            numerator, denominator = place * (old - 1), max(new - 1, 1)
+        case Coordinates.PYTORCH_HALF_PIXEL if new == 1:
+            numerator, denominator = place, 1
+        case _:
+            numerator, denominator = (2 * place + 1) * old - new, 2 * new
+    inside = np.clip(numerator, 0, (old - 1) * denominator)
+    low = inside // denominator
+    share = (inside - low * denominator) / denominator
+    return Samples(low, np.minimum(low + 1, old - 1), share)
 
 
 @coarse_op("byteir.resize")
@@ -170,19 +173,19 @@ class ByteirResize(Composite):
             return z
         table = samples(self.coordinate_transformation_mode, old, new)
         low = _taken(z, axis, table.low)
-        if self.mode is ResizeMode.NEAREST or not any(table.share):
+        if self.mode is ResizeMode.NEAREST or not np.any(table.share):
             return low
         high = _taken(z, axis, table.high)
-        share = z.emitter.literal(list(table.share), z.dtype).along(axis, low.shape)
+        share = z.emitter.literal(table.share, z.dtype).along(axis, low.shape)
         return low * (1.0 - share) + high * share
 
 
-def _taken(z: Term, axis: int, table: tuple[int, ...]) -> Term:
+def _taken(z: Term, axis: int, table: Array) -> Term:
     """The elements at these positions of an axis."""
     old, new = known_size(z.shape[axis]), len(table)
-    if new % old == 0 and table == tuple(place // (new // old) for place in range(new)):
+    if new % old == 0 and np.array_equal(table, np.arange(new) // (new // old)):
         before, after = z.shape[:axis], z.shape[axis + 1 :]
         column = z.reshape((*before, old, 1, *after))
         repeated = column.broadcast_to((*before, old, new // old, *after))
         return repeated.reshape((*before, new, *after))
-    return z.taken(axis, z.emitter.literal(list(table), SI64))
+    return z.taken(axis, z.emitter.literal(table, SI64))

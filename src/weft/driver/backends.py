@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 from numpy.typing import NDArray
 
@@ -99,6 +99,15 @@ class Backend(Protocol):
 
 
 # -- the backends by name --------------------------------------------------------------------------
+
+
+@runtime_checkable
+class DonatingBackend(Backend, Protocol):
+    """A backend that can put results where inputs were that nobody needs any more."""
+
+    def compile_donating(self, program: Program, donated: frozenset[int]) -> Executable:
+        """The same as `compile`; a run may overwrite the inputs at these positions."""
+        ...
 
 
 def register_backend(backend: Backend) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
@@ -305,6 +305,16 @@ def _new_state(executable: Executable) -> list[Array]:
     return found
 
 
-def explain(executable: Executable) -> str:
-    """What an executable compiled, when, and why."""
-    return executable.explain()
+class Explained(Protocol):
+    """What keeps account of its compiles: an executable, or a function under `weft.jit`."""
+
+    def explain(self) -> str: ...
+
+
+def explain(compiled: Explained) -> str:
+    """What was compiled, when, and why."""
+    if not hasattr(compiled, "explain"):
+        raise UserError(
+            f"explain takes what weft.compile or weft.jit answered, not {type(compiled).__name__}"
+        )
+    return compiled.explain()

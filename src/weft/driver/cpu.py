@@ -34,6 +34,10 @@ class CpuExecutable:
     ) -> list[Array]:
         return self.executable.run(inputs, seed=seed)
 
+    def profile(self, inputs: Sequence[Array], *, seed: int = 0) -> list[tuple[str, float]]:
+        """The seconds of every kernel, copy and host call of one run."""
+        return self.executable.profile(inputs, seed=seed)
+
 
 class CpuBackend:
     """Runs what its kernels express natively, and other ops on the host, one by one."""
@@ -47,11 +51,14 @@ class CpuBackend:
         return not isinstance(op, CustomCall)
 
     def compile(self, program: Program) -> CpuExecutable:
+        return self.compile_donating(program, frozenset())
+
+    def compile_donating(self, program: Program, donated: frozenset[int]) -> CpuExecutable:
         for instruction in program.main.body:
             if isinstance(instruction.op, CustomCall):
                 target = f"custom call {instruction.op.target!r}"
                 raise Unimplemented(target, "the cpu backend does not know this target")
-        return CpuExecutable(compile_program(program, "cpu"))
+        return CpuExecutable(compile_program(program, "cpu", donate=donated))
 
     def allocate(self, kind: TensorType) -> Array:
         return empty_tensor(TensorSpec("", kind.dtype.name, kind.static_shape))

@@ -13,7 +13,15 @@ from numpy.typing import NDArray
 
 from weft.core_ir.ir import Module
 from weft.core_ir.to_ptir import to_ptir
-from weft.driver.backends import DEFAULT, Backend, Executable, Storage, get_backend, is_own
+from weft.driver.backends import (
+    DEFAULT,
+    Backend,
+    DonatingBackend,
+    Executable,
+    Storage,
+    get_backend,
+    is_own,
+)
 from weft.driver.core_modules import in_core_words
 from weft.driver.guard import guarded
 from weft.driver.inputs import check_inputs
@@ -104,10 +112,18 @@ class Prepared:
         return self.executable.execute(inputs, seed=seed)
 
 
-def prepare(program: Program, backend: Backend) -> Prepared:
-    """Make a program without dynamic dims ready to run on tensors that the backend holds."""
+def prepare(program: Program, backend: Backend, donated: frozenset[int] = frozenset()) -> Prepared:
+    """Make a program without dynamic dims ready to run on tensors that the backend holds.
+
+    `donated` are the positions of (flattened) inputs whose memory a run may use for its results. A
+    backend that can do that has a method `compile_donating(program, donated)`.
+    """
     verify(program)
-    return _prepare(program, guarded(backend), None)
+    chosen = guarded(backend)
+    if donated and isinstance(chosen, DonatingBackend):
+        ready = legalise(program, chosen, None)
+        return Prepared(program, chosen, chosen.compile_donating(ready, donated))
+    return _prepare(program, chosen, None)
 
 
 def _prepare(program: Program, backend: Backend, log: PassLog | None) -> Prepared:

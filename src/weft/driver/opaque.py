@@ -7,20 +7,19 @@ text, and the host runs it by its reference meaning.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.foundation import whole_ops
+from weft.foundation import numeric, whole_ops
 from weft.foundation.dtypes import as_dtype
 from weft.foundation.errors import InternalError, Unimplemented
 from weft.ptir.op import EvalContext, Op, RegionSignature, Value
 from weft.ptir.text import parse_op, print_op
 from weft.ptir.types import Symbol, TensorType
 from weft.runtime.artifact import HostFunction
-from weft.tiny.from_ptir_complex import as_complex, as_stored
 
 Array = NDArray[Any]
 
@@ -51,23 +50,19 @@ class _Alone:
         return True
 
 
-def run_opaque(
-    op: object, arrays: Sequence[Array], seed: int = 0, pairs: Collection[int] = ()
-) -> list[Array]:
-    """All results of an op, flattened, by its reference meaning. `pairs` are the operands that are
-    complex for the op; complex results are pairs as well."""
+def run_opaque(op: object, arrays: Sequence[Array], seed: int = 0) -> list[Array]:
+    """All results of an op, flattened, by its reference meaning."""
     if isinstance(op, whole_ops.WholeOp):
         return [op.evaluate(*arrays)]
     if not isinstance(op, Op):
         raise InternalError(f"{op!r} is not a PTIR op")
     if op.regions:
         raise Unimplemented(op.mnemonic, "this backend cannot run regions yet")
-    given = [as_complex(a) if n in pairs else a for n, a in enumerate(arrays)]
-    types = [TensorType(as_dtype(a.dtype), tuple(a.shape)) for a in given]
+    types = [TensorType(as_dtype(a.dtype), tuple(a.shape)) for a in arrays]
     output = op.result_type(types, _Alone())
     with np.errstate(all="ignore"):
-        result = op.evaluate(EvalContext(output, seed, lambda stream: 0), *given)
-    return [as_stored(array) for array in _flat(result)]
+        result = op.evaluate(EvalContext(output, seed, lambda stream: 0), *arrays)
+    return _flat(result)
 
 
 def host_call(op: object, shapes: Mapping[int, tuple[int, ...]], pairs: Sequence[int] = ()) -> str:
@@ -82,8 +77,9 @@ def host_function(call: str) -> HostFunction:
     op = decode_op(text)
 
     def function(arrays: Sequence[Array], seed: int) -> list[Array]:
-        found = run_opaque(op, arrays, seed, pairs)
-        return [found[number].reshape(shape) for number, shape in wanted]
+        given = [numeric.as_complex(a) if n in pairs else a for n, a in enumerate(arrays)]
+        found = run_opaque(op, given, seed)
+        return [numeric.as_pairs(found[number]).reshape(shape) for number, shape in wanted]
 
     return function
 

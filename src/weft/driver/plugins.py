@@ -57,8 +57,6 @@ class Registry(Generic[Plugin]):
     def names(self) -> list[str]:
         """Every known name: Weft's own, the registered, the installed."""
         installed = sorted({entry.name for entry in entry_points(group=self.group)})
-        for name in self.own:
-            self._warn_of_shadows(name)
         return list(dict.fromkeys([*self.own, *self.registered, *installed]))
 
     def get(self, name: str) -> Plugin:

@@ -146,3 +146,18 @@ def _int_to_int(array: Array, source: DType, target: DType) -> Array:
     high = min(int(source.highest), int(target.highest))
     wide = array.astype(np.int64) if source.bits < 64 else array
     return np.asarray(np.clip(wide, low, high)).astype(target.numpy)
+
+
+def as_pairs(array: Array) -> Array:
+    """A complex array as floats with one more axis, of size 2: real and imaginary part. Others stay
+    as they are."""
+    if array.dtype.kind != "c":
+        return array
+    part = np.float32 if array.dtype == np.complex64 else np.float64
+    return np.ascontiguousarray(array).view(part).reshape(*array.shape, 2)
+
+
+def as_complex(array: Array) -> Array:
+    """The complex array that floats with a last axis of size 2 are the parts of."""
+    whole = np.complex64 if array.dtype == np.float32 else np.complex128
+    return np.ascontiguousarray(array).view(whole).reshape(array.shape[:-1])

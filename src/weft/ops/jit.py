@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import update_wrapper
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -44,6 +44,8 @@ _NUMBERS: Final[dict[type, DType]] = {
     bool: I1, int: DEFAULT_INTEGER, float: DEFAULT_FLOAT, complex: DEFAULT_COMPLEX,
 }  # fmt: skip
 _MOST_ENTRIES = 256
+Names: TypeAlias = int | str | Iterable[int | str]
+"""Arguments of a function, by position or name."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +101,8 @@ class Jitted:
         self,
         function: Callable[..., Any],
         *,
-        donate: Iterable[int | str] = (),
-        static: Iterable[int | str] = (),
+        donate: Names = (),
+        static: Names = (),
         dynamic: Mapping[int | str, Mapping[int, str]] | None = None,
     ) -> None:
         update_wrapper(self, function)
@@ -135,6 +137,8 @@ class Jitted:
         version.calls += 1
         inputs = [tensor._node.storage for tensor in tensors]
         inputs += [captured.storage() for captured in version.traced.captured]
+        if self._donated:
+            self._part(inputs, leaves, tensors, structure)
         results = self._execute(version.compiled, inputs)
         self._give_away(args, results)
         return self._wrap(version.traced, results)
@@ -206,13 +210,37 @@ class Jitted:
             found.append(Argument(tensor.dtype, shape, tensor.weak))
         return tuple(found)
 
+    def _donated_leaves(self, structure: Structure) -> list[int]:
+        owners = self._owners(structure) if self._donated else []
+        return [index for index, owner in enumerate(owners) if owner in self._donated]
+
+    def _part(
+        self,
+        inputs: list[Any],
+        leaves: Sequence[Any],
+        tensors: Sequence[Tensor],
+        structure: Structure,
+    ) -> None:
+        """A donated input that is the caller's own array, a constant, memory that nobody may write,
+        or that another input shares, is copied: only memory of tensors may be overwritten, and only
+        once."""
+        backend = current().backend
+        for index in self._donated_leaves(structure):
+            storage = inputs[index]
+            shared = sum(other is storage for other in inputs) > 1
+            own = tensors[index] is leaves[index] and _is_writeable(storage)
+            if shared or not own:
+                elements = backend.read_storage(storage, tensors[index].type)
+                inputs[index] = backend.store(np.array(elements))
+
     def _give_away(self, args: tuple[Any, ...], results: Sequence[Any]) -> None:
         """Donated arguments can no longer be read."""
+        line = user_line()
         for position in self._donated:
             if position < len(args):
                 for leaf in flatten(args[position])[0]:
                     if isinstance(leaf, Tensor):
-                        leaf._node.storage = Donated(user_line())
+                        leaf._node.storage = Donated(line)
 
     def _wrap(self, traced: Trace, results: Sequence[Any]) -> Any:
         arena = current()
@@ -233,7 +261,8 @@ class Jitted:
     def _compile(self, key: Key) -> Version:
         started = time.perf_counter()
         traced = self.trace(key)
-        compiled = self._prepare(traced.program)
+        donated = frozenset(self._donated_leaves(key.structure))
+        compiled = self._prepare(traced.program, donated)
         seconds = time.perf_counter() - started
         version = Version(key, traced, compiled, seconds, self._reason(key), user_line())
         self.versions[key] = version
@@ -241,10 +270,10 @@ class Jitted:
             self.versions.popitem(last=False)
         return version
 
-    def _prepare(self, program: Program) -> Prepared | ByShape:
+    def _prepare(self, program: Program, donated: frozenset[int]) -> Prepared | ByShape:
         backend = current().backend
         if is_static(program):
-            return PROGRAMS.compile(program, backend, "jit")
+            return PROGRAMS.compile(program, backend, "jit", donated)
         return ByShape(program, backend)
 
     def trace(self, key: Key) -> Trace:
@@ -300,7 +329,7 @@ class Jitted:
 
     # -- names -----------------------------------------------------------------------------------
 
-    def _positions(self, what: str, given: Iterable[int | str]) -> frozenset[int]:
+    def _positions(self, what: str, given: Names) -> frozenset[int]:
         return frozenset(self._position(what, item) for item in _several(given))
 
     def _position(self, what: str, item: int | str) -> int:
@@ -341,7 +370,12 @@ class Jitted:
         return self._leaf_names(structure)[index]
 
 
-def _several(given: Any) -> Iterable[Any]:
+def _is_writeable(storage: Any) -> bool:
+    """Whether the memory may be overwritten; a backend's own storage always."""
+    return not isinstance(storage, np.ndarray) or bool(storage.flags.writeable)
+
+
+def _several(given: Names) -> Iterable[int | str]:
     return (given,) if isinstance(given, int | str) else given
 
 
@@ -366,8 +400,8 @@ def _change(name: str, old: Argument, new: Argument) -> str:
 def jit(
     function: Callable[..., Any] | None = None,
     *,
-    donate: Iterable[int | str] = (),
-    static: Iterable[int | str] = (),
+    donate: Names = (),
+    static: Names = (),
     dynamic: Mapping[int | str, Mapping[int, str]] | None = None,
 ) -> Any:
     """A function that is traced and compiled for each kind of arguments it is called with.

@@ -488,13 +488,15 @@ def _function(value: Value) -> str:
 
 def _edges(blocks: Sequence[PolyBlock], params: Mapping[str, IndexParam]) -> tuple[Edge, ...]:
     names = {block.name for block in blocks}
-    found: dict[Edge, None] = {}
+    found: list[Edge] = []
     for block in blocks:
+        reads: dict[str, list[int]] = {}
         for number, access in enumerate(block.accesses):
-            if access.tensor in names:
-                found[Edge(access.tensor, block.name, number)] = None
+            reads.setdefault(access.tensor, []).append(number)
         others = [block.base, *(params[name].access.tensor for name in sorted(block.params))]
-        for tensor in others:
+        for tensor in dict.fromkeys(others):
+            reads.setdefault(str(tensor), []).append(-1)
+        for tensor, numbers in reads.items():
             if tensor in names:
-                found[Edge(str(tensor), block.name, -1)] = None
+                found += [Edge(tensor, block.name, number) for number in numbers]
     return tuple(found)

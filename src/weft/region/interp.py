@@ -78,7 +78,7 @@ def run_kernel(
     """The tensors one kernel writes. With `fold_parts` above 1 each fold is cut into that many
     pieces, which are merged by `combine`."""
     if kernel.opaque is not None:
-        return _run_opaque(kernel, arrays, opaque)
+        return _run_opaque(kernel, tensors, arrays, opaque)
     with np.errstate(**functions.QUIET):
         playback = _Playback(kernel, tensors, arrays, fold_parts)
         playback.run(kernel.body)
@@ -86,16 +86,23 @@ def run_kernel(
 
 
 def _run_opaque(
-    kernel: Kernel, arrays: Mapping[str, Array], runner: OpaqueRunner | None
+    kernel: Kernel,
+    tensors: Mapping[str, Tensor],
+    arrays: Mapping[str, Array],
+    runner: OpaqueRunner | None,
 ) -> dict[str, Array]:
     call = kernel.opaque
     if call is None or runner is None:
         raise Unimplemented(kernel.name, "playback was given nothing that can run an opaque op")
-    results = runner(call.op, [arrays[name] for name in call.inputs])
-    return {
-        output.tensor: results[number]
-        for output, number in zip(kernel.outputs, call.results, strict=True)
-    }
+    given = [arrays[name] for name in call.inputs]
+    whole = [numeric.as_complex(a) if n in call.pairs else a for n, a in enumerate(given)]
+    results = runner(call.op, whole)
+    found = {}
+    for output, number in zip(kernel.outputs, call.results, strict=True):
+        shape = tensors[output.tensor].shape
+        if number >= 0:
+            found[output.tensor] = numeric.as_pairs(results[number]).reshape(shape)
+    return found
 
 
 @dataclass

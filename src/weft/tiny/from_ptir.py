@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.foundation import functions
+from weft.foundation import functions, numeric
 from weft.foundation.dims import static
 from weft.foundation.dtypes import SI64, as_dtype
 from weft.foundation.errors import InternalError, Unimplemented, UserError
@@ -36,8 +36,6 @@ from weft.tiny import (
 from weft.tiny.from_ptir_complex import (
     PART,
     Pair,
-    as_complex,
-    as_stored,
     joined,
     lower_complex,
     split,
@@ -187,7 +185,7 @@ class _Lowering:
                 return build.splat(0, kind.dtype, kind.shape)
             return build.expand(build.scalar(first, kind.dtype), kind.shape)
         name = f"const{len(self.constants)}"
-        self.constants[name] = as_stored(value.array)
+        self.constants[name] = numeric.as_pairs(value.array)
         made = Input(name, held.dtype, held.shape)
         return self._split(made) if kind.dtype.is_complex else made
 
@@ -286,7 +284,7 @@ def evaluate_opaque(value: Opaque, args: Sequence[Array]) -> Array:
         raise InternalError(f"{op!r} is not a PTIR op")
     if op.random or op.regions:
         raise Unimplemented(op.mnemonic, "it needs the run around it, not just its operands")
-    arrays = [as_complex(a) if n in value.pairs else a for n, a in enumerate(args)]
+    arrays = [numeric.as_complex(a) if n in value.pairs else a for n, a in enumerate(args)]
     types = [TensorType(as_dtype(a.dtype), tuple(a.shape)) for a in arrays]
     output = op.result_type(types, _NoRegions())
     with np.errstate(**functions.QUIET):
@@ -295,7 +293,7 @@ def evaluate_opaque(value: Opaque, args: Sequence[Array]) -> Array:
         result = result[number]
     if not isinstance(result, np.ndarray):
         raise InternalError(f"{op.mnemonic} has no result {value.result}")
-    return as_stored(result)
+    return numeric.as_pairs(result)
 
 
 def _path(kind: ValueType, leaf: int) -> list[int]:

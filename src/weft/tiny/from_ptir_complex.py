@@ -12,9 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
 from weft.foundation import numeric
 from weft.foundation.dtypes import F64, I1, DType
 from weft.ptir.literal import ScalarLiteral, ScalarTag
@@ -37,7 +34,6 @@ from weft.tiny.from_ptir_movement import REDUCE
 from weft.tiny.from_ptir_row import Rows
 from weft.tiny.ir import Binary, Fn, Iota, Unary, Value, Where
 
-Array: TypeAlias = NDArray[Any]
 PART: Final = complex_parts.PART
 
 
@@ -80,20 +76,6 @@ def stored_type(kind: TensorType) -> TensorType:
     if not kind.dtype.is_complex:
         return kind
     return TensorType(PART[kind.dtype], (*kind.shape, 2))
-
-
-def as_stored(array: Array) -> Array:
-    """An array as graphs have it: a complex one as pairs of floats."""
-    if array.dtype.kind != "c":
-        return array
-    part = np.float32 if array.dtype == np.complex64 else np.float64
-    return np.ascontiguousarray(array).view(part).reshape(*array.shape, 2)
-
-
-def as_complex(array: Array) -> Array:
-    """The reverse, for an array that holds pairs."""
-    whole = np.complex64 if array.dtype == np.float32 else np.complex128
-    return np.ascontiguousarray(array).view(whole).reshape(array.shape[:-1])
 
 
 def lower_complex(op: Op, args: Sequence[Part], output: ValueType, rows: Rows) -> Part | None:

@@ -100,7 +100,12 @@ def test_several_results_inside_a_region() -> None:
 def test_dropout_draws_anew_in_every_step_of_a_loop() -> None:
     b = Builder()
     q = b.param("f32", [3, 1, 4, 2, 4])
-    attrs = {"dropout_p": 0.5, "softmax_scale": 0.5, "causal": False, "return_softmax": True}
+    attrs: dict[str, Any] = {
+        "dropout_p": 0.5,
+        "softmax_scale": 0.5,
+        "causal": False,
+        "return_softmax": True,
+    }
 
     def step(r: Any, x: Any) -> Any:
         found = r.emit("byteir.flash_attn_fwd", x, x, x, **attrs)
@@ -118,7 +123,12 @@ def test_random_streams_stay_with_their_ops() -> None:
     """A composite op that draws counts once, as it is and decomposed."""
     b = Builder()
     q = b.param("f32", [1, 4, 2, 4])
-    attrs = {"dropout_p": 0.5, "softmax_scale": 0.5, "causal": False, "return_softmax": False}
+    attrs: dict[str, Any] = {
+        "dropout_p": 0.5,
+        "softmax_scale": 0.5,
+        "causal": False,
+        "return_softmax": False,
+    }
     first = b.emit("rng_uniform", shape=[3], dtype="f32")
     flash = b.emit("byteir.flash_attn_fwd", q, q, q, **attrs)
     last = b.emit("rng_uniform", shape=[3], dtype="f32")

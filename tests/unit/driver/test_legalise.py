@@ -90,7 +90,7 @@ EXAMPLES: dict[str, Callable[[Any], Any]] = {
     "bitwise_xor": lambda b: b.bitwise_xor(b.param("i1", [5]), b.param("i1", [5])),
     "fmod": lambda b: b.fmod(b.param("si32", [5]), b.literal([3, 5, -7, 2, 1], "si32")),
     "real": lambda b: b.real(b.param("cf32", [5])),
-    "barrier": lambda b: b.barrier(b.param("f32", [5]) + 1.0, b.param("si32", [2])),
+    "barrier": lambda b: b.barrier(b.param("f32", [5]), b.param("si32", [2])),
     "reduce_any": lambda b: b.reduce_any(b.param("i1", [3, 4]), axes=[1], keepdims=False),
     "reduce_all": lambda b: b.reduce_all(b.param("i1", [3, 4]), axes=[0], keepdims=True),
     "argmin": lambda b: b.argmin(

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from examples.make_programs import PROGRAMS
 from tests.example_inputs import inputs_for
+from tests.lowered import given
 from tests.movements import random_chain
 from tests.support import random_array
 from weft.foundation.dims import static
 from weft.foundation.dtypes import F32, SI32
-from weft.foundation.index_expr import Guard, evaluate
+from weft.foundation.index_expr import SELECTED, Guard, evaluate
 from weft.indexbook.from_tiny import build_book
 from weft.indexbook.ir import IndexInfo, InputMap
 from weft.indexbook.text import dumps, loads
@@ -49,7 +50,7 @@ def same(found: Array, wanted: Array) -> bool:
 
 
 def gather(
-    source: Array, read: InputMap, sizes: tuple[int, ...], params: dict[str, int]
+    source: Array, read: InputMap, sizes: tuple[int, ...], params: dict[str, Any]
 ) -> tuple[Array, Array]:
     """The elements that a map reads at every index, and where its guards hold."""
     env: dict[str, Any] = dict(params)
@@ -104,11 +105,13 @@ def holds(guards: Sequence[Guard], env: dict[str, Array], sizes: tuple[int, ...]
 
 def check_value(value: Value, info: IndexInfo, arrays: dict[Value, Array]) -> None:
     """What a movement (or an update) reads is what it is; other nodes read operands as they are."""
-    params = {}
+    params: dict[str, Any] = {}
     if isinstance(value, DynamicShrink | DynamicUpdate):
         for p in info.params:
             start = value.starts[int(p.name.rpartition("_")[2])]
             params[p.name] = int(np.clip(int(arrays[start]), p.low, p.high))
+    if isinstance(value, Gather):
+        params[SELECTED] = arrays[value.index]
     own = value.x if isinstance(value, Reduce) else value
     sizes = tuple(static(d) for d in own.shape)
     starts = getattr(value, "starts", ())
@@ -117,7 +120,8 @@ def check_value(value: Value, info: IndexInfo, arrays: dict[Value, Array]) -> No
         found, inside = gather(arrays[operand], read, sizes, params)
         target = arrays[operand]
         if isinstance(value, Movement) or (
-            isinstance(value, DynamicUpdate) and operand is value.update
+            (isinstance(value, DynamicUpdate) and operand is value.update)
+            or (isinstance(value, Gather) and operand is value.x)
         ):
             target = arrays[value]
         if isinstance(value, Pad):
@@ -142,18 +146,18 @@ def test_random_chains(block: int) -> None:
 def test_the_example_programs(name: str) -> None:
     program = PROGRAMS[name]()
     graph = lower_program(program)
-    check(graph, {i.name: a for i, a in zip(graph.inputs, inputs_for(program), strict=True)})
+    check(graph, given(graph, inputs_for(program)))
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_programs(seed: int) -> None:
     names = ["add", "mul", "reshape", "transpose", "broadcast_to", "slice", "concat", "pad", "tile"]
     names += ["dot_general", "reduce_max", "extract_patches", "dynamic_slice", "select", "iota"]
-    names += ["dynamic_update_slice"]
+    names += ["dynamic_update_slice", "gather", "take"]
     case = random_program(seed, 15, ops=names, control_flow=False, dynamic=False)
     graph = lower_program(case.program)
     arrays = list(_leaves(case.inputs))
-    check(graph, {i.name: a for i, a in zip(graph.inputs, arrays, strict=True)})
+    check(graph, given(graph, arrays))
 
 
 def _leaves(tree: Any) -> Any:
@@ -190,7 +194,7 @@ def test_concat_pad_and_dynamic_windows() -> None:
 
 def check_program(program: Program, arrays: list[Array]) -> None:
     graph = lower_program(program)
-    check(graph, {i.name: a for i, a in zip(graph.inputs, arrays, strict=True)})
+    check(graph, given(graph, arrays))
 
 
 # -- the literal rule of the document ------------------------------------------------------------

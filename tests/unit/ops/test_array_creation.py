@@ -62,6 +62,20 @@ def test_lists_may_hold_tensors() -> None:
     agrees(weft.tensor([x[0], x[1]], dtype=weft.float64), [0, 1], "float64")
 
 
+def test_lists_of_arrays_keep_their_dtype() -> None:
+    rows = [np.asarray([1.1, 2.2]), np.asarray([3.3, 4.4])]
+    agrees(weft.asarray(rows), np.stack(rows))
+    agrees(weft.asarray([np.float64(1.1), 2.2]), np.asarray([1.1, 2.2]))
+    agrees(weft.asarray([np.int8(1), np.int8(2)]), np.asarray([1, 2], np.int8))
+
+
+def test_a_list_in_itself() -> None:
+    items: list[Any] = [1]
+    items.append(items)
+    with pytest.raises(UserError, match="no array of numbers"):
+        weft.asarray(items)
+
+
 def test_an_array_is_copied_unless_asked_not_to() -> None:
     source = np.zeros(3)
     copied, shared = weft.asarray(source), weft.asarray(source, copy=False)

@@ -189,6 +189,31 @@ def test_integer_division_by_zero_is_an_error_when_it_runs() -> None:
     assert error.value.code == "IntegerDivideByZero"
 
 
+# -- zeros with signs that the standard fixes ----------------------------------------------------
+
+
+def test_sign_has_no_negative_zero() -> None:
+    for dtype in FLOATS:
+        x = np.asarray([-0.0, 0.0, -2.0, np.nan], dtype)
+        found = weft.sign(weft.asarray(x)).numpy()
+        np.testing.assert_array_equal(found, [0, 0, -1, np.nan])
+        assert not np.signbit(found[:2]).any()
+    zeros = np.asarray([complex(-0.0, 0.0), complex(0.0, -0.0)])
+    found = weft.sign(weft.asarray(zeros)).numpy()
+    assert not np.signbit(found.real).any()
+    assert not np.signbit(found.imag).any()
+
+
+def test_complex_functions_at_their_edges() -> None:
+    found = weft.expm1(weft.asarray(np.asarray([complex(-0.0, 0.0), complex(-0.0, -0.0)]))).numpy()
+    assert not np.signbit(found.real).any()
+    assert list(np.signbit(found.imag)) == [False, True]
+    far = np.asarray([complex(np.inf, 2.0), complex(-np.inf, -2.0), complex(np.inf, 5.0)])
+    found = weft.tanh(weft.asarray(far)).numpy()
+    np.testing.assert_array_equal(found, [1, -1, 1])
+    assert list(np.signbit(found.imag)) == [False, True, False]
+
+
 # -- clip ----------------------------------------------------------------------------------------
 
 

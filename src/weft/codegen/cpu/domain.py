@@ -6,6 +6,8 @@ stores were given), not from the kernel; isl compares them with the kernel's dom
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from weft.codegen.cpu import ir
 from weft.foundation.errors import Finding, InternalError
 from weft.poly.sets import Domain, IslBudget, Piece, difference
@@ -41,6 +43,24 @@ def _prove_output(routine: ir.Routine, kernel: Kernel, output: Output) -> None:
         raise InternalError(
             f"the loops of {routine.name} do not compute {kernel.name} over its domain: {found}"
         )
+
+
+def prove_stores(routine: ir.Routine, sizes: Mapping[str, int], what: str) -> list[Finding]:
+    """The same for a routine that carries an op whole: its stores, or the rows that it sorts, are
+    the points of a box."""
+    pieces = []
+    for stmt, loops in ir.walk(routine.body):
+        if isinstance(stmt, ir.Store):
+            pieces.append(Piece(_executed(loops), stmt.point))
+        elif isinstance(stmt, ir.Sort):
+            pieces.append(Piece(_executed(loops), (stmt.row,)))
+    try:
+        found = difference(tuple(pieces), Domain.box(sizes))
+    except IslBudget as error:
+        return [error.finding]
+    if found is not None:
+        raise InternalError(f"the loops of {routine.name} do not carry out {what}: {found}")
+    return []
 
 
 def _executed(loops: tuple[ir.For, ...]) -> Domain:

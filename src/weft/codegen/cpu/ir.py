@@ -2,6 +2,7 @@
 
     Routine = name, buffers, scratch, pieces, body
     Stmt    = For(var, start, stop, step, kind, body) | Load | LoadRun | Let | Check | Words | Store
+            | Sort
             | Init | Accumulate | Finish             reductions
             | Current | Assign | Merge               folds
     kind    = parallel | serial | unrolled | lanes

@@ -99,6 +99,10 @@ def _line(stmt: Stmt) -> str:
             return f"store b{buffer}[{address}] = {value} {where}"
         case ir.Check(name=name, x=x, rule=rule, size=size, number=number, element=element):
             return f"check {name} = {x} {rule} {size} number {number} at {element}"
+        case ir.Sort(x=x, out=out, work=work, row=row, piece=piece):
+            way = " descending" if stmt.descending else ""
+            rows = f"row {row} of b{out} = first {stmt.count} of {stmt.length} of b{x}"
+            return f"sort {rows} in b{work} piece {piece}{way}"
         case ir.Words(name=name, seed=seed, offset=offset, element=element):
             return f"words {name} = {seed}, {offset} at {element}"
 
@@ -219,6 +223,13 @@ class _Parser:
         if m := self.match(r"check (\S+) = (\S+) (\w+) (\d+) number (\d+) at (.+)"):
             element = parse_expr(m[6])
             return ir.Check(m[1], m[2], m[3], int(m[4]), int(m[5]), element)
+        if m := self.match(
+            r"sort row (.+) of b(\d+) = first (\d+) of (\d+) of b(\d+) in b(\d+) piece (.+?)"
+            r"( descending)?"
+        ):
+            row, piece = parse_expr(m[1]), parse_expr(m[7])
+            out, count, length, x, work = (int(m[i]) for i in range(2, 7))
+            return ir.Sort(x, out, work, row, piece, length, count, bool(m[8]))
         if m := self.match(r"words (\S+) = (\S+), (\S+) at (.+)"):
             return ir.Words(m[1], m[2], m[3], parse_expr(m[4]))
         if m := self.match(r"let ([\w.]+):(\w+) = (.+)"):

@@ -69,16 +69,14 @@ INLINE u32 pack_bf16(float low, float high) {
 INLINE u32 pack_f16(float low, float high) {
   u32 r; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low)); return r;
 }
-INLINE float load_bf16(const u16* p) { return widen_bf16(__ldg(p)); }
-INLINE float load_f16(const u16* p) { return widen_f16(__ldg(p)); }
 INLINE void store_shared_v2(u32 address, u32 a, u32 b) {
   asm volatile("st.shared.v2.b32 [%0], {%1, %2};" :: "r"(address), "r"(a), "r"(b) : "memory");
 }
 INLINE void load_shared_pair(float& a, float& b, u32 address) {
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(a), "=f"(b) : "r"(address));
 }
-// From here on the pointer is a number of its own: addresses near it are not computed one by one, and
-// not before the loop that comes first, where they would take registers from the accumulators.
+// From here on the pointer is a number of its own: addresses near it are not computed one by one,
+// nor before the loop that comes first, where they would take registers from the accumulators.
 template <class T> INLINE void pin(T*& pointer) { asm volatile("" : "+l"(pointer)); }
 INLINE void named_barrier(int number, int threads) {
   asm volatile("bar.sync %0, %1;" :: "r"(number), "r"(threads) : "memory");

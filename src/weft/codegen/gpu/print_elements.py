@@ -8,7 +8,7 @@ from weft.codegen.gpu import ir
 from weft.codegen.gpu.element import held, statement
 from weft.codegen.gpu.print_scalars import braced, text
 from weft.codegen.gpu.print_values import storage, widen
-from weft.foundation.dtypes import F32, I1, DType
+from weft.foundation.dtypes import F32, DType
 
 AddressText = Callable[[ir.Address], str]
 
@@ -45,8 +45,8 @@ def _rows(source: ir.GlobalElements, fragment: ir.Fragment) -> Iterator[str]:
 
 
 def _load_text(name: str, dtype: DType, place: str, guard: str) -> str:
-    value = f"__ldg({place})" if dtype is not I1 else f"(__ldg((const u8*)({place})) != 0)"
-    value = widen(value, dtype)
+    # Ordinary loads: what the kernel stores may lie in the same buffer.
+    value = widen(f"*({place})", dtype)
     return f"{held(dtype)} {name} = " + (f"{value};" if guard == "1" else f"{guard} ? {value} : 0;")
 
 

@@ -23,6 +23,8 @@ from weft.ops.tensor import Tensor, from_array
 __all__ = ["from_dlpack"]
 
 Array = NDArray[Any]
+_PYTHON: dict[str, type] = {"b": bool, "i": int, "u": int, "f": float, "c": complex}
+"""The Python type whose numbers a NumPy kind holds."""
 
 
 def home(device: str | None) -> Arena:
@@ -45,17 +47,13 @@ def converted(obj: Any, dtype: DType | None, device: str | None, copy: bool | No
     if is_number(obj) and not isinstance(obj, np.generic):
         wanted = DEFAULTS[widest([obj])] if dtype is None else dtype
         return Tensor(home(device).constant(number(obj, wanted)))
-    if isinstance(obj, Sequence) and _holds_tensors(obj):
-        return _stacked(obj, dtype, device)
+    if isinstance(obj, list | tuple | range):
+        return _from_list(obj, dtype, device, copy)
     array = as_array(obj)
-    if copy is False and (isinstance(obj, Sequence) or dtype not in (None, as_dtype(array.dtype))):
-        raise _must_copy(f"{type(obj).__name__} as {dtype or 'a tensor'}")
-    written = _is_written_in_python(obj)
-    natural = DEFAULTS[_python_kind(array)] if written else as_dtype(array.dtype)
-    if written and natural.is_integer and dtype is None and array.dtype.kind == "u":
-        natural = as_dtype(array.dtype)
-    elements = _in_dtype(array, dtype or natural, exact=written)
-    if copy is not False and (elements is array or np.shares_memory(elements, array)):
+    elements = array if dtype is None else _in_dtype(array, dtype)
+    if copy is False and elements is not array:
+        raise _must_copy(f"{array.dtype} as {dtype}")
+    if copy is not False and np.may_share_memory(elements, array):
         elements = np.array(elements)
     return from_array(elements, home(device))
 
@@ -77,21 +75,39 @@ def _from_tensor(x: Tensor, dtype: DType | None, device: str | None, copy: bool 
     return moved.astype(dtype) if casts else moved
 
 
-def _holds_tensors(obj: Any) -> bool:
-    """Whether nested lists hold a tensor: then they are stacked, and nothing is read."""
-    stack = [obj]
+def _from_list(
+    items: Sequence[Any], dtype: DType | None, device: str | None, copy: bool | None
+) -> Tensor:
+    """Lists that hold tensors are stacked, and nothing is read. Python numbers take the default
+    dtypes, and must be representable in one that is asked for."""
+    if copy is False:
+        raise _must_copy(f"a {type(items).__name__}")
+    leaves = _leaf_types(items)
+    if Tensor in leaves:
+        made = stack([converted(item, None, device, None) for item in items])
+        return made if dtype is None else made.astype(dtype)
+    array = as_array(items)
+    if any(issubclass(leaf, np.ndarray | np.generic) for leaf in leaves):
+        return from_array(_in_dtype(array, dtype or as_dtype(array.dtype)), home(device))
+    _check_numbers(array, dtype)
+    unsigned = dtype is None and array.dtype.kind == "u"
+    natural = as_dtype(array.dtype) if unsigned else DEFAULTS[_PYTHON[array.dtype.kind]]
+    return from_array(_in_dtype(array, dtype or natural), home(device))
+
+
+def _leaf_types(items: Sequence[Any]) -> set[type]:
+    """The types of what nested lists hold."""
+    found: set[type] = set()
+    stack, seen = [items], {id(items)}
     while stack:
-        item = stack.pop()
-        if isinstance(item, Tensor):
-            return True
-        if isinstance(item, list | tuple):
-            stack.extend(item)
-    return False
-
-
-def _stacked(items: Sequence[Any], dtype: DType | None, device: str | None) -> Tensor:
-    made = stack([converted(item, None, device, None) for item in items])
-    return made if dtype is None else made.astype(dtype)
+        inner = stack.pop()
+        kinds = set(map(type, inner))
+        if kinds & {list, tuple}:
+            lists = [i for i in inner if type(i) in (list, tuple) and id(i) not in seen]
+            seen.update(map(id, lists))
+            stack.extend(lists)
+        found |= kinds - {list, tuple}
+    return found
 
 
 def as_array(obj: Any) -> Array:
@@ -120,17 +136,8 @@ def as_dtype_or_none(dtype: Any) -> DType | None:
         return None
 
 
-def _is_written_in_python(obj: Any) -> bool:
-    """Lists and tuples hold Python numbers, which take the default dtypes."""
-    return isinstance(obj, list | tuple | range)
-
-
-def _python_kind(array: Array) -> type[Any]:
-    return {"b": bool, "i": int, "u": int, "f": float, "c": complex}[array.dtype.kind]
-
-
-def _in_dtype(array: Array, dtype: DType, exact: bool) -> Array:
-    """The array in a dtype. Numbers written in a list must be representable; an array is cast."""
+def _in_dtype(array: Array, dtype: DType) -> Array:
+    """The array in a dtype, itself where it has it."""
     source = as_dtype(array.dtype)
     if source is dtype:
         return array
@@ -140,15 +147,20 @@ def _in_dtype(array: Array, dtype: DType, exact: bool) -> Array:
             f"complex numbers cannot be converted to {dtype}",
             "take their real parts first",
         )
-    if exact and dtype.is_integer and source.is_integer and array.size:
-        low, high = int(array.min()), int(array.max())
-        if low < dtype.lowest or high > dtype.highest:
-            raise OutOfRange(
-                "LiteralInvalid",
-                f"the numbers from {low} to {high} are not all representable in {dtype}",
-                f"{dtype} holds whole numbers from {dtype.lowest} to {dtype.highest}",
-            )
     return cast(array, source, dtype)
+
+
+def _check_numbers(array: Array, dtype: DType | None) -> None:
+    """Whole numbers that are written out must be representable in the dtype asked for."""
+    if dtype is None or not dtype.is_integer or array.dtype.kind not in "iu" or not array.size:
+        return
+    low, high = int(array.min()), int(array.max())
+    if low < dtype.lowest or high > dtype.highest:
+        raise OutOfRange(
+            "LiteralInvalid",
+            f"the numbers from {low} to {high} are not all representable in {dtype}",
+            f"{dtype} holds whole numbers from {dtype.lowest} to {dtype.highest}",
+        )
 
 
 @public

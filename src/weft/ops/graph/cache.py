@@ -107,12 +107,19 @@ class ProgramCache:
             entry.lifted = self.compile(*build(True))
         return entry.lifted, True
 
-    def compile(self, program: Program, backend: Backend, kind: str = "eval") -> Prepared:
-        """A program after all passes, ready to run. `kind` tells a tracer for whom."""
+    def compile(
+        self,
+        program: Program,
+        backend: Backend,
+        kind: str = "eval",
+        donated: frozenset[int] = frozenset(),
+    ) -> Prepared:
+        """A program after all passes, ready to run. `kind` tells a tracer for whom; a run may use
+        the memory of the inputs at the positions `donated`."""
         self.statistics.compiled += 1
         started = time.perf_counter()
         log = PassLog()
-        made = prepare(optimise(program, log), backend)
+        made = prepare(optimise(program, log), backend, donated)
         if WATCH.tracer is not None:
             WATCH.tracer.compiled(kind, program, made, log, time.perf_counter() - started)
         return made

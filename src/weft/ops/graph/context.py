@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from weft.driver.backends import DEFAULT, Backend, get_backend
+from weft.driver.guard import guarded
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.node import Node
 
@@ -55,7 +56,7 @@ def backend_named(name: str) -> Backend:
     """The backend with this name, always the same object."""
     found = _BACKENDS.get(name)
     if found is None:
-        found = _BACKENDS[name] = get_backend(name)
+        found = _BACKENDS[name] = guarded(get_backend(name))
     return found
 
 

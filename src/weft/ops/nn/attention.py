@@ -76,18 +76,16 @@ def _split(x: Tensor, heads: int) -> Tensor:
     """[B, S, heads * size] as [B, heads, S, size]."""
     batch, length, features = x.shape
     assert isinstance(features, int)
-    parted: Tensor = reshape(x, (batch, length, heads, features // heads))
-    turned: Tensor = permute_dims(parted, (0, 2, 1, 3))
-    return turned
+    parted = reshape(x, (batch, length, heads, features // heads))  # type: ignore[arg-type]
+    return permute_dims(parted, (0, 2, 1, 3))
 
 
 def _joined(x: Tensor) -> Tensor:
     batch, heads, length, size = x.shape
     assert isinstance(heads, int)
     assert isinstance(size, int)
-    turned: Tensor = permute_dims(x, (0, 2, 1, 3))
-    joined: Tensor = reshape(turned, (batch, length, heads * size))
-    return joined
+    turned = permute_dims(x, (0, 2, 1, 3))
+    return reshape(turned, (batch, length, heads * size))  # type: ignore[arg-type]
 
 
 class TransformerBlock(Module):

@@ -155,9 +155,11 @@ def _spread(terms: Sequence[Term], flags: Sequence[bool]) -> list[Term | None]:
     return [next(remaining) if marked else None for marked in flags]
 
 
-def _results(tape: Tape, op: Op, operands: Sequence[Term]) -> list[Term]:
+def _results(
+    tape: Tape, op: Op, operands: Sequence[Term], value_id: int | None = None
+) -> list[Term]:
     """The results of a control-flow op, each on its own."""
-    return list(elements(tape.append(op, operands)))
+    return list(elements(tape.append(op, operands, value_id=value_id)))
 
 
 # -- cond ----------------------------------------------------------------------------------------
@@ -170,7 +172,8 @@ def _cond(flow: ControlFlow) -> tuple[list[Term], WayBack]:
     shop = flow.calculus.shop
     branches = [_branch(flow, shop.regions[region_id], wanted) for region_id in flow.op.regions]
     forward = [_forward_branch(flow, branches, index) for index in (0, 1)]
-    results = _results(flow.tape, Cond(*(region.id for region in forward)), flow.operands)
+    op = Cond(*(region.id for region in forward))
+    results = _results(flow.tape, op, flow.operands, flow.value_id)
     count = len(results) - sum(len(branch.kept) for branch in branches)
     likes, kept = _marked(results[:count], flow.seeded), results[count:]
     backward = [_backward_branch(flow, branches, index, wanted) for index in (0, 1)]
@@ -298,7 +301,7 @@ class _ScanGradient:
         region = self.shop.add_region(tape, self.half.replay_forward(tape, self.stacked))
         outputs = self.op.scan_output_count + len(self.stacked)
         op = replace(self.op, body_region=region.id, scan_output_count=outputs)
-        results = _results(self.flow.tape, op, self.flow.operands)
+        results = _results(self.flow.tape, op, self.flow.operands, self.flow.value_id)
         primal, stacks = results[: len(self.body.results)], results[len(self.body.results) :]
         backward = self._backward_region()
 

@@ -41,6 +41,8 @@ class ControlFlow:
     """Operands whose cotangents are asked for."""
     seeded: tuple[bool, ...]
     """Slots of the result that will have cotangents."""
+    value_id: int | None
+    """The id that the instruction in its place has to take, if any."""
 
 
 ControlRule: TypeAlias = Callable[[ControlFlow], tuple[list[Term], WayBack]]
@@ -127,7 +129,8 @@ class Walk:
             return
         wanted = tuple(map(self._is_wanted, instruction.operands))
         op, output = instruction.op, instruction.output
-        flow = ControlFlow(self.calculus, self.tape, op, operands, output, wanted, seeded)
+        same = instruction.id if self.same_ids else None
+        flow = ControlFlow(self.calculus, self.tape, op, operands, output, wanted, seeded, same)
         results, way_back = rule(flow)
         self._note(instruction, operands, way_back)
         if isinstance(output, TupleType):

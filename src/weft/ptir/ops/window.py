@@ -14,6 +14,7 @@ from numpy.lib.stride_tricks import as_strided, sliding_window_view
 
 from weft.foundation import limits, numeric
 from weft.foundation.dtypes import ANY, SI64, DType, as_dtype
+from weft.foundation.errors import Unimplemented
 from weft.ptir.literal import ScalarLiteral, scalar_literal
 from weft.ptir.op import Array, EvalContext, Op, core_op
 from weft.ptir.ops.movement import check_pad_value, padded
@@ -57,6 +58,10 @@ def _board(
     count = math.prod(shape) * x.dtype.itemsize
     limits.check_bytes(count, "the padded operand of a window op", limits.current())
     return padded(x, low, shape, steps, fill)
+
+
+_MOST_PIECES = 1024
+"""How many instructions the gradient of a window may have along one axis."""
 
 
 def _size(x: Term, axis: int) -> int:
@@ -132,6 +137,11 @@ class ExtractPatches(Op):
         at, inner = axis + 1, 1 + len(self.window)
         low, high = self.padding[axis]
         stride, step = self.strides[axis], self.dilation[axis]
+        if self.window[axis] > _MOST_PIECES:
+            raise Unimplemented(
+                f"a window of {self.window[axis]}",
+                f"it is put back piece by piece, and more than {_MOST_PIECES} are too many",
+            )
         dims = [*g.shape[:inner], *g.shape[inner + 1 :]]
         if (self.window[axis], stride, low, high) == (1, 1, 0, 0):
             return g.reshape(dims)

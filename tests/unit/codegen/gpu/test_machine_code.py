@@ -17,7 +17,7 @@ from weft.codegen.gpu.print import walk
 from weft.driver.compilation import Compilation
 from weft.driver.gpu_code import architecture, compile_sources
 from weft.plan.ir import MmaPlan, Plan
-from weft.ptir import Program
+from weft.ptir import Builder, Program
 from weft.target.known import target_named
 
 pytestmark = pytest.mark.skipif(not sass.available(), reason="nvdisasm is not installed")
@@ -64,6 +64,35 @@ def test_contractions_of_narrow_floats_use_matrix_instructions() -> None:
                 assert isinstance(plan, MmaPlan), f"{name}: {kernel}"
                 found[target].add(plan.arch)
     assert found == {"sm80": {"sm80"}, "sm90": {"sm90"}}
+
+
+def with_epilogue(kind: str, m: int, n: int, k: int) -> Program:
+    """A matrix product, and another matrix that is read at its end."""
+    b = Builder()
+    x, w = b.param("bf16", [m, k]), b.param("bf16", [k, n])
+    other = b.param("i1" if kind == "mask" else "f32" if kind == "wide" else "bf16", [m, n])
+    y = b.matmul(x, w)
+    match kind:
+        case "mask":
+            return b.build(b.select(other, y, b.full([m, n], 0.5, "bf16")))
+        case "wide":
+            return b.build(b.cast(y, "f32") + other)
+        case _:
+            return b.build(b.gelu(y + other))
+
+
+SHAPES = [(2048, 2048, 256), pytest.param((7, 13, 37), marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("target", ["sm80", "sm90"])
+@pytest.mark.parametrize("kind", ["mask", "wide", "residual gelu"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_epilogues_that_read_a_matrix_do_not_spill(
+    shape: tuple[int, int, int], kind: str, target: str
+) -> None:
+    """Dozens of loads that nothing holds back would take the registers of the accumulators."""
+    compilation = through_stages(with_epilogue(kind, *shape), target)
+    assert check(compilation, architecture(target_named(target), device=None)) == []
 
 
 Maker = Callable[[str], Program]

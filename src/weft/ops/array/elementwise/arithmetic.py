@@ -6,7 +6,7 @@ from weft.ops.arithmetic import TensorLike, as_tensor, binary, comparison, unary
 from weft.ops.array.operands import given, paired, taken
 from weft.ops.calls import public
 from weft.ops.lines import user_line
-from weft.ops.recipes import captured
+from weft.ops.recipes import captured, recorded
 from weft.ops.session import Handle
 from weft.ops.tensor import Tensor, tensor_method
 
@@ -130,15 +130,13 @@ def square(x: Tensor, /) -> Tensor:
 
 
 @tensor_method
-@public
-def sign(x: Tensor, /) -> Tensor:
-    """-1, 0 or 1; of a complex number its direction."""
-    value = as_tensor(x)
-    if not value.dtype.is_complex:
-        return unary("sign", value)
-    handle = taken(value)
-    zero = handle.session.full(0, handle.dtype, handle.shape)
-    return given(handle.compare("equal", zero).select(zero, handle.sign()), x)
+@recorded
+def sign(x: Handle, /) -> Handle:
+    """-1, 0 or 1, never -0; of a complex number its direction."""
+    if x.dtype.is_complex:
+        zero = x.session.full(0, x.dtype, x.shape)
+        return x.compare("equal", zero).select(zero, x.sign())
+    return x.sign() + 0.0 if x.dtype.is_float else x.sign()
 
 
 @tensor_method

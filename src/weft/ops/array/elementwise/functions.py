@@ -3,9 +3,10 @@ Integers are converted to the default float first, but for `pow`."""
 
 from __future__ import annotations
 
-from weft.ops.arithmetic import TensorLike, as_tensor, binary, unary
-from weft.ops.array.operands import given, taken
-from weft.ops.calls import public
+from weft.ops.arithmetic import TensorLike, binary, unary
+from weft.ops.promotion import as_float
+from weft.ops.recipes import recorded
+from weft.ops.session import Handle
 from weft.ops.tensor import Tensor, tensor_method
 
 __all__ = [
@@ -48,14 +49,13 @@ def exp(x: Tensor, /) -> Tensor:
 
 
 @tensor_method
-@public
-def expm1(x: Tensor, /) -> Tensor:
+@recorded
+def expm1(x: Handle, /) -> Handle:
     """`exp(x) - 1`, accurate where `x` is small. A complex result has no real part of -0."""
-    value = as_tensor(x)
-    if not value.dtype.is_complex:
-        return unary("expm1", value, floating=True)
-    result = taken(value).expm1()
-    return given((result.real() + 0.0).complex(result.imag()), x)
+    result = x.cast(as_float(x.dtype)).expm1()
+    if not x.dtype.is_complex:
+        return result
+    return (result.real() + 0.0).complex(result.imag())
 
 
 @tensor_method
@@ -149,9 +149,17 @@ def cosh(x: Tensor, /) -> Tensor:
 
 
 @tensor_method
-def tanh(x: Tensor, /) -> Tensor:
-    """The hyperbolic tangent."""
-    return unary("tanh", x, floating=True)
+@recorded
+def tanh(x: Handle, /) -> Handle:
+    """The hyperbolic tangent. At a complex infinity along the real axis the imaginary part is a
+    zero with the sign of x's."""
+    result = x.cast(as_float(x.dtype)).tanh()
+    if not x.dtype.is_complex:
+        return result
+    real, imag = x.real(), x.imag()
+    far = real.isinf().bitwise_and(imag.isfinite())
+    flat = imag.session.full(0.0, imag.dtype, imag.shape).copysign(imag)
+    return result.real().complex(far.select(flat, result.imag()))
 
 
 @tensor_method

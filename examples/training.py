@@ -1,0 +1,143 @@
+"""What the training examples share: a loop with a progress bar, checkpoints that survive Ctrl-C,
+and the loss as a curve, in the terminal and as a picture."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+import weft
+from weft import nn
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+@dataclass
+class Run:
+    """A training run: its model, the state of its optimiser, and the losses so far."""
+
+    model: nn.Module
+    state: dict[str, Any]
+    folder: Path
+    losses: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def step(self) -> int:
+        return len(self.losses)
+
+    # -- checkpoints -----------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """Write the checkpoint; an interruption leaves the one before."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        tensors = {f"model.{name}": t for name, t in self.model.state_dict().items()}
+        for slot, value in self.state.items():
+            items = value if isinstance(value, list) else [value]
+            tensors |= {f"state.{slot}.{i}": tensor for i, tensor in enumerate(items)}
+        weft.save(self.folder / "checkpoint.safetensors", tensors)
+        history = {"losses": self.losses, "seconds": self.seconds}
+        (self.folder / "history.json").write_text(json.dumps(history))
+
+    def resume(self) -> bool:
+        """Go on from the checkpoint in the folder, if there is one."""
+        file = self.folder / "checkpoint.safetensors"
+        if not file.exists():
+            return False
+        tensors = weft.load(file)
+        own = {n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")}
+        self.model = self.model.with_state(own)
+        for slot, value in self.state.items():
+            if isinstance(value, list):
+                self.state[slot] = [tensors[f"state.{slot}.{i}"] for i in range(len(value))]
+            else:
+                self.state[slot] = tensors[f"state.{slot}.0"]
+        history = json.loads((self.folder / "history.json").read_text())
+        self.losses, self.seconds = history["losses"], history["seconds"]
+        return True
+
+
+def train(
+    run: Run,
+    step: Callable[..., tuple[Any, dict[str, Any], Any]],
+    batches: Iterator[tuple[Any, ...]],
+    steps: int,
+    *,
+    budget: float = float("inf"),
+    every: int = 100,
+) -> bool:
+    """Up to `steps` steps, or until the budget of seconds is used. `step(model, state, *batch)`
+    answers the next model and state and the loss. False: it was interrupted; the checkpoint holds
+    what was reached."""
+    columns = (TextColumn("step {task.completed}/{task.total}"), BarColumn())
+    extra = (TextColumn("loss {task.fields[loss]:.4f}"), TimeRemainingColumn())
+    with Progress(*columns, *extra, transient=True) as progress:
+        task = progress.add_task("training", total=steps, completed=run.step, loss=float("nan"))
+        before = run.seconds
+        started = time.perf_counter()
+        try:
+            while run.step < steps and run.seconds - before < budget:
+                run.model, run.state, loss = step(run.model, run.state, *next(batches))
+                run.losses.append(float(loss))
+                run.seconds = before + time.perf_counter() - started
+                progress.update(task, completed=run.step, loss=run.losses[-1])
+                if run.step % every == 0:
+                    run.save()
+        except KeyboardInterrupt:
+            run.save()
+            return False
+    run.save()
+    return True
+
+
+# -- the loss as a curve -------------------------------------------------------------------------
+
+
+def smoothed(losses: list[float], points: int) -> list[float]:
+    """The means of equal parts of the losses."""
+    parts = np.array_split(np.asarray(losses), min(points, len(losses)) or 1)
+    return [float(part.mean()) for part in parts if part.size]
+
+
+def sparkline(losses: list[float], width: int = 60) -> str:
+    """The curve as a line of blocks."""
+    values = smoothed(losses, width)
+    low, high = min(values), max(values)
+    scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
+    return "".join(BLOCKS[round((value - low) * scale)] for value in values)
+
+
+def show_curve(run: Run, title: str, console: Console) -> None:
+    """The curve in the terminal, and as a picture where matplotlib is installed."""
+    if not run.losses:
+        return
+    values = smoothed(run.losses, 60)
+    console.print(f"loss {values[0]:.3f} {sparkline(run.losses)} {values[-1]:.3f}")
+    try:
+        import matplotlib as mpl  # noqa: PLC0415
+    except ImportError:
+        console.print("no picture: pip install 'weft[examples]' for matplotlib")
+        return
+    mpl.use("Agg")
+    from matplotlib import pyplot  # noqa: PLC0415
+
+    figure, axes = pyplot.subplots(figsize=(7, 4))
+    axes.plot(run.losses, color="#c9d6e8", linewidth=0.8, label="each step")
+    places = np.linspace(0, run.step - 1, len(values))
+    axes.plot(places, values, color="#1f4e8c", linewidth=1.8, label="smoothed")
+    axes.set(xlabel="step", ylabel="loss", title=title)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.tight_layout()
+    picture = run.folder / "loss.png"
+    figure.savefig(picture, dpi=120)
+    pyplot.close(figure)
+    console.print(f"picture: {picture}")

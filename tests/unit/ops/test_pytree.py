@@ -1,0 +1,92 @@
+"""Containers taken apart and put together."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import weft
+from weft.foundation.errors import UserError
+from weft.ops.pytree import LEAF, flatten, leaf_names, map_leaves, unflatten
+
+Point = namedtuple("Point", ["x", "y"])
+
+
+@weft.pytree
+@dataclass(frozen=True)
+class Layer:
+    weight: Any
+    bias: Any = None
+
+
+CONTAINERS: list[tuple[Any, list[Any], list[str]]] = [
+    (1, [1], ["p"]),
+    (None, [], []),
+    ((), [], []),
+    ((1, [2, 3]), [1, 2, 3], ["p[0]", "p[1][0]", "p[1][1]"]),
+    ({"b": 1, "a": (2,)}, [2, 1], ["p['a'][0]", "p['b']"]),
+    ({1: "x", "a": "y"}, ["x", "y"], ["p[1]", "p['a']"]),
+    (Point(1, {"z": 2}), [1, 2], ["p.x", "p.y['z']"]),
+    (Layer(1, None), [1], ["p.weight"]),
+    ([Layer(1, 2), (None, 3)], [1, 2, 3], ["p[0].weight", "p[0].bias", "p[1][1]"]),
+]
+
+
+@pytest.mark.parametrize(("value", "leaves", "names"), CONTAINERS)
+def test_apart_and_together(value: Any, leaves: list[Any], names: list[str]) -> None:
+    found, structure = flatten(value)
+    assert found == leaves
+    assert structure.leaf_count == len(leaves)
+    assert leaf_names(structure, "p") == names
+    again = unflatten(structure, found)
+    assert again == value
+    assert type(again) is type(value)
+
+
+def test_structures_compare() -> None:
+    assert flatten((1, [2]))[1] == flatten((3, ["x"]))[1]
+    assert flatten((1, [2]))[1] != flatten((1, (2,)))[1]
+    assert flatten({"a": 1})[1] != flatten({"b": 1})[1]
+    assert flatten(3)[1] is LEAF
+    assert hash(flatten({"a": [1]})[1]) == hash(flatten({"a": [2]})[1])
+
+
+def test_a_class_can_be_registered() -> None:
+    class Box:
+        def __init__(self, inside: Any) -> None:
+            self.inside = inside
+
+    weft.register_pytree(Box, lambda box: ([box.inside], None), lambda rest, c: Box(*c))
+    leaves, structure = flatten(Box((1, 2)))
+    assert leaves == [1, 2]
+    assert unflatten(structure, [3, 4]).inside == (3, 4)
+
+
+def test_a_subclass_is_a_leaf_unless_it_says_otherwise() -> None:
+    assert flatten(OrderedDict(a=1))[1] is LEAF
+
+
+def test_map_leaves() -> None:
+    assert map_leaves(lambda a, b: a + b, {"x": (1, 2)}, {"x": (10, 20)}) == {"x": (11, 22)}
+    with pytest.raises(UserError, match="one structure"):
+        map_leaves(lambda a, b: a, (1,), [1])
+
+
+def test_wrong_numbers_of_leaves() -> None:
+    structure = flatten((1, 2))[1]
+    with pytest.raises(UserError, match="3 leaves for a structure of 2"):
+        unflatten(structure, [1, 2, 3])
+    with pytest.raises(UserError, match="1 leaves for a structure of 2"):
+        unflatten(structure, [1])
+    with pytest.raises(UserError, match="3 leaves for a structure of 2"):
+        unflatten(structure, [1, 2, None])
+
+
+def test_a_container_that_contains_itself() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    with pytest.raises(UserError, match="contains itself"):
+        flatten(loop)

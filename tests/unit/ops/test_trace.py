@@ -1,0 +1,162 @@
+"""Traces: the folder they write, the profile, and the first NaN."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+from weft.foundation.errors import UserError
+from weft.ops.graph.cache import PROGRAMS
+from weft.ops.graph.hooks import WATCH
+from weft.ptir import load, verify
+
+
+def work(x: Any) -> Any:
+    return weft.functional.softmax(weft.exp(x) * 0.0 + x + x)
+
+
+def test_the_folder_is_laid_out_as_documented(tmp_path: Path) -> None:
+    PROGRAMS.clear()
+    with weft.trace(weft.TraceConfig(dump_programs=tmp_path, profile_backend=True)):
+        work(weft.ones((2, 3))).eval()
+        weft.jit(work)(weft.ones((2, 3)))
+        work(weft.ones((2, 3))).eval()
+    folders = sorted(path.name for path in tmp_path.iterdir() if path.is_dir())
+    assert [name.partition("_")[2] for name in folders] == ["eval", "eval", "jit"]
+    assert [name[:5] for name in folders] == ["00000", "00001", "00002"]
+    for name in folders:
+        folder = tmp_path / name
+        assert {p.name for p in folder.iterdir()} == {
+            "program.txt", "program.json", "meta.json", "stats.json",
+        }  # fmt: skip
+        first, second = load(folder / "program.txt"), load(folder / "program.json")
+        verify(first)
+        assert first == second
+        meta = json.loads((folder / "meta.json").read_text())
+        assert meta["backend"] == weft.default_backend()
+        assert meta["kind"] == name.partition("_")[2]
+        stats = json.loads((folder / "stats.json").read_text())
+        assert sum(stats["after_passes"].values()) == len(first.main.body)
+        assert sum(stats["captured"].values()) >= len(first.main.body)
+    runs = [json.loads(s) for s in (tmp_path / "executions.jsonl").read_text().splitlines()]
+    assert len(runs) == 4
+    assert all(run["seconds"] > 0 and 0 <= run["program"] <= 2 for run in runs)
+    passes = [json.loads(s) for s in (tmp_path / "passes.jsonl").read_text().splitlines()]
+    assert passes
+    assert all({"program", "rule", "place"} <= set(line) for line in passes)
+    check_chrome(json.loads((tmp_path / "profile.json").read_text()))
+
+
+def check_chrome(trace: Any) -> None:
+    """The JSON object form of the Trace Event Format, complete events only."""
+    assert set(trace) <= {"traceEvents", "displayTimeUnit", "otherData", "metadata"}
+    assert trace.get("displayTimeUnit", "ms") in ("ms", "ns")
+    assert trace["traceEvents"]
+    for event in trace["traceEvents"]:
+        assert event["ph"] == "X"
+        assert isinstance(event["name"], str)
+        assert event["name"]
+        for key in ("ts", "dur"):
+            assert isinstance(event[key], int | float)
+            assert event[key] >= 0
+        for key in ("pid", "tid"):
+            assert isinstance(event[key], int)
+        assert isinstance(event["args"], dict)
+
+
+def test_the_profile_has_every_instruction_with_its_line() -> None:
+    x = weft.asarray(np.ones((3, 3), np.float32))
+    with weft.trace() as tracer:
+        (weft.exp(x) @ x).eval()
+    assert tracer.profile is not None
+    spans = {span.name: span for span in tracer.profile.spans}
+    assert {"exp", "dot_general"} <= set(spans)
+    assert "test_trace.py:" in spans["exp"].detail
+    summary = tracer.profile.summary().splitlines()
+    assert summary[0].split() == ["share", "seconds", "calls", "name"]
+    assert len(summary) == 1 + len(spans)
+    check_chrome(tracer.profile.chrome())
+
+
+def test_kernels_are_profiled_on_a_compiling_backend() -> None:
+    with weft.graph(backend="cpu"), weft.trace() as tracer:
+        found = work(weft.asarray(np.ones((4, 4), np.float32)))
+        found.eval()
+    assert tracer.profile is not None
+    assert tracer.profile.spans
+    np.testing.assert_allclose(found.numpy(), np.full((4, 4), 0.25), rtol=1e-6)
+
+
+def test_the_first_nan_is_found_with_its_line() -> None:
+    x = weft.asarray(np.asarray([4.0, -1.0, 0.25], np.float32))
+    with weft.trace(weft.TraceConfig(debug_tensors=True)) as tracer:
+        root = weft.sqrt(x)
+        (weft.sum(root * 2.0) + 1.0).eval()
+    (report,) = tracer.reports
+    first = report.first_nan
+    assert first is not None
+    assert "sqrt" in first.name
+    assert first.nan == 1
+    assert first.line.startswith("test_trace.py:")
+    assert (first.low, first.high) == (0.5, 2.0)
+    assert first.mean == 1.25
+    assert "the first NaN comes from" in str(report)
+    assert "f32[3] in [0.5, 2], mean 1.25, 1 NaN" in str(report)
+
+
+def test_a_nan_that_came_in_is_nobodys_fault() -> None:
+    x = weft.asarray(np.asarray([np.nan], np.float32))
+    with weft.trace(weft.TraceConfig(debug_tensors=True)) as tracer:
+        (x + 1.0).eval()
+    assert tracer.reports[0].first_nan is None
+    assert tracer.reports[0].tensors[-1].nan == 1
+
+
+def test_traces_nest_and_end() -> None:
+    assert WATCH.tracer is None
+    with weft.trace() as outer:
+        with weft.trace() as inner:
+            weft.exp(weft.ones((2,))).eval()
+        assert WATCH.tracer is outer
+    assert WATCH.tracer is None
+    assert inner.profile is not None
+    assert inner.profile.spans
+    assert outer.profile is not None
+    assert not outer.profile.spans
+
+
+def test_off_it_calls_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("tracing is off")
+
+    for name in ("__init__", "compiled", "execute", "close"):
+        monkeypatch.setattr(f"weft.ops.trace.tracer.ProgramTracer.{name}", fail)
+    work(weft.ones((5, 7))).eval()
+    weft.jit(work)(weft.ones((5, 7)))
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(UserError, match="cannot make the trace folder"),
+        weft.trace(weft.TraceConfig(dump_programs=tmp_path / "file" / "x")),
+    ):
+        pass
+
+
+def test_the_environment_traces_a_process(tmp_path: Path) -> None:
+    code = "import weft\nprint(weft.exp(weft.ones((2,))).tolist())\n"
+    source = str(Path(weft.__file__).parents[1])
+    folder = tmp_path / "dumps"
+    environment = {**os.environ, "WEFT_TRACE": str(folder), "PYTHONPATH": source}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    assert (folder / "00000_eval" / "program.txt").exists()
+    check_chrome(json.loads((folder / "profile.json").read_text()))

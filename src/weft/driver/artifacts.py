@@ -16,7 +16,7 @@ from weft.memory.ir import BufferMap, Copy, MemRef
 from weft.plan.ir import Plan
 from weft.ptir.ir import Program
 from weft.ptir.types import leaves
-from weft.region.ir import Kernel, Module, Pattern, Tensor
+from weft.region.ir import Kernel, Module, Tensor
 from weft.region.structure import structure_key
 from weft.runtime.artifact import (
     Artifact,
@@ -31,12 +31,17 @@ from weft.runtime.artifact import (
 
 HostCalls: TypeAlias = Callable[[object, Mapping[int, tuple[int, ...]], Sequence[int]], str]
 """An op that the host carries out, and which results are wanted in which shapes, in words."""
-Launcher = Callable[[Kernel], tuple[int, Sequence[str]]]
-"""The number of a kernel's code, and its tensors in the order of the code's parameters."""
+Launcher = Callable[[Kernel], tuple[int, Sequence[str]] | None]
+"""The number of a kernel's code, and its tensors in the order of the code's parameters; None where
+the host carries the kernel out."""
 
 
 def kernel_key(
-    kernel: Kernel, tensors: dict[str, Tensor], refs: Mapping[str, MemRef], plan: Plan, *more: str
+    kernel: Kernel,
+    tensors: dict[str, Tensor],
+    refs: Mapping[str, MemRef],
+    plan: Plan | None,
+    *more: str,
 ) -> str:
     """A digest that is equal for kernels which become the same code."""
     layout = [(ref.strides, ref.noalias) for ref in refs.values()]
@@ -66,10 +71,11 @@ def make_artifact(
             CopyBuffer(table.slot(c.source), table.slot(c.target), c.bytes, f"copy {c.source}")
             for c in copies.get(kernel.name, ())
         ]
-        if kernel.pattern is Pattern.OPAQUE:
+        native = launch(kernel)
+        if native is None:
             steps.append(_host_call(kernel, module, table, host_call))
         else:
-            number, names = launch(kernel)
+            number, names = native
             args = tuple(table.slot(name) for name in names)
             steps.append(Launch(number, args, kernel.name))
     places = tuple(table.slot(name) for name in module.outputs)

@@ -13,13 +13,15 @@ from weft.codegen.cpu import ir
 from weft.codegen.cpu.compile import accepts, lower
 from weft.codegen.cpu.domain import prove
 from weft.codegen.cpu.llvm import emit_module
+from weft.codegen.cpu.whole import lower_whole, prove_whole
 from weft.driver.artifacts import HostCalls, kernel_key, make_artifact
 from weft.driver.sources import LLVM
 from weft.foundation.errors import Finding, SpecViolation, Unimplemented
+from weft.foundation.whole_ops import WholeOp
 from weft.memory.ir import BufferMap
 from weft.plan.ir import PlanSet
 from weft.region.cost import kernel_seconds
-from weft.region.ir import Kernel, Module, Pattern
+from weft.region.ir import Kernel, Module
 from weft.region.structure import buffers
 from weft.runtime.artifact import Artifact, KernelCode
 from weft.runtime.jit import fault_of, object_code
@@ -58,11 +60,16 @@ class Objects:
     reused: int = 0
 
 
-def lower_module(module: Module, buffer_map: BufferMap, plans: PlanSet) -> CpuCode:
-    """The loop nests of all distinct kernels."""
+def lower_module(
+    module: Module, buffer_map: BufferMap, plans: PlanSet, vector_bits: int = 128
+) -> CpuCode:
+    """The loop nests of all distinct kernels. Ops that are carried whole are cut into vectors of
+    `vector_bits`; those that have no loop nest stay with the host."""
     code = CpuCode()
     for kernel in module.kernels:
-        if kernel.pattern is Pattern.OPAQUE:
+        if kernel.opaque is not None:
+            if isinstance(kernel.opaque.op, WholeOp):
+                _lower_whole(kernel, kernel.opaque.op, module, buffer_map, vector_bits, code)
             continue
         plan = plans.of(kernel.name)
         findings = accepts(kernel, module.tensors, plan)
@@ -76,6 +83,18 @@ def lower_module(module: Module, buffer_map: BufferMap, plans: PlanSet) -> CpuCo
             code.findings += prove(routine, kernel)
             code.routines[symbol] = routine
     return code
+
+
+def _lower_whole(
+    kernel: Kernel, op: WholeOp, module: Module, buffer_map: BufferMap, bits: int, code: CpuCode
+) -> None:
+    refs = {name: buffer_map.refs[name] for name in buffers(kernel)}
+    symbol = "k_" + kernel_key(kernel, module.tensors, refs, None, str(bits))[:16]
+    code.symbols[kernel.name] = symbol
+    if symbol not in code.routines:
+        routine = lower_whole(kernel, module.tensors, refs, bits // 32, symbol)
+        code.findings += prove_whole(routine, op)
+        code.routines[symbol] = routine
 
 
 def print_module(code: CpuCode) -> LlvmCode:
@@ -125,7 +144,9 @@ def build_artifact(
     ]
     numbers = {symbol: number for number, symbol in enumerate(code.routines)}
 
-    def launch(kernel: Kernel) -> tuple[int, tuple[str, ...]]:
+    def launch(kernel: Kernel) -> tuple[int, tuple[str, ...]] | None:
+        if kernel.name not in code.symbols:
+            return None
         return numbers[code.symbols[kernel.name]], buffers(kernel)
 
     return make_artifact("cpu", module, buffer_map, kernels, launch, constants, host_call)

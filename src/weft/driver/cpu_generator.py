@@ -55,7 +55,9 @@ GENERATOR = Generator(
     stages=(
         Stage(
             "cpu", "txt",
-            enter=lambda c: cpu_code.lower_module(c["region"], c["memory"], c["plan"]),
+            enter=lambda c: cpu_code.lower_module(
+                c["region"], c["memory"], c["plan"], c.target.limits.vector_bits
+            ),
             verify=unchecked,
             render=lambda code: text.print_routines(list(code.routines.values())),
         ),

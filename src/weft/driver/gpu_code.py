@@ -158,7 +158,9 @@ def build_artifact(
     ]
     numbers = {symbol: number for number, symbol in enumerate(code.kernels)}
 
-    def launch(kernel: Kernel) -> tuple[int, list[str]]:
+    def launch(kernel: Kernel) -> tuple[int, list[str]] | None:
+        if kernel.name not in code.launches:
+            return None
         made, names = code.launches[kernel.name], buffers(kernel)
         return numbers[made.symbol], [names[place] for place in made.tensors]
 

@@ -29,6 +29,7 @@ from weft.region.ir import (
     Read,
     Reduce,
     Tensor,
+    operands,
     row_major,
     walk,
 )
@@ -102,8 +103,9 @@ class _Assignment:
             for output in kernel.outputs:
                 if output.base is not None:
                     self._update(number, kernel, output, output.base)
-            if len(kernel.outputs) == 1 and kernel.outputs[0].base is None:
-                self._reuse(number, kernel, kernel.outputs[0])
+            for output in kernel.outputs:
+                if output.base is None and (len(kernel.outputs) == 1 or _one_pass(kernel)):
+                    self._reuse(number, kernel, output)
 
     def _update(self, number: int, kernel: Kernel, output: Output, base: str) -> None:
         why = self._obstacle(number, kernel, output, base)
@@ -145,7 +147,7 @@ class _Assignment:
         return sum(self.module.tensors[root].role in GIVEN for root in fixed) > 1
 
     def _reuse(self, number: int, kernel: Kernel, output: Output) -> None:
-        if kernel.pattern not in (Pattern.MAP, Pattern.ROW) or not _one_row_at_a_time(kernel):
+        if kernel.pattern not in _IN_PLACE or not _one_row_at_a_time(kernel):
             return
         tensors = self.module.tensors
         for name in kernel.inputs:
@@ -159,6 +161,8 @@ class _Assignment:
             if not fits or self.lives[name][1] != number or self._taken(number, name):
                 continue
             if any(param.tensor == name for param in kernel.params):
+                continue
+            if len(kernel.outputs) > 1 and not _reads(kernel, output, name):
                 continue
             if _same_elements(kernel, output, name, tensors):
                 why = "it is read only at the element being written"
@@ -230,6 +234,9 @@ class _Assignment:
 
 
 _A = {"input": "an input", "param": "a parameter", "constant": "a constant", "run": "the run's"}
+_IN_PLACE = (Pattern.MAP, Pattern.ROW, Pattern.MATMUL, Pattern.CONV)
+"""Kernels that may write where they read: what they read at the element they write (in a
+contraction, what follows the sum) is read before they write it."""
 _SPACES = (
     (("state",), Space.STATE),
     (("constant",), Space.CONSTANT),
@@ -244,6 +251,33 @@ def _one_row_at_a_time(kernel: Kernel) -> bool:
     elements is written, and no other row needs it."""
     reduced = [let.expr.axes for let in kernel.body if isinstance(let.expr, Reduce | Fold)]
     return len({frozenset(axes) for axes in reduced}) <= 1
+
+
+def _one_pass(kernel: Kernel) -> bool:
+    """Whether all outputs are written in one loop over the same points: what an iteration has read
+    stays read when it writes."""
+    if kernel.pattern not in _IN_PLACE:
+        return False
+    spaces = {kernel.let(output.value).axes for output in kernel.outputs}
+    reduced = {
+        name for let in kernel.body if isinstance(let.expr, Reduce | Fold) for name in let.expr.axes
+    }
+    return len(spaces) == 1 and reduced.isdisjoint(*spaces)
+
+
+def _reads(kernel: Kernel, output: Output, name: str) -> bool:
+    """Whether the value of an output is computed from a tensor, which then is read before the
+    output is written."""
+    lets = {let.name: let for let in kernel.body}
+    stack, seen = [output.value], set[str]()
+    while stack:
+        let = lets[stack.pop()]
+        if isinstance(let.expr, Read) and let.expr.tensor == name:
+            return True
+        fresh = [operand for operand in operands(let) if operand not in seen]
+        seen.update(fresh)
+        stack.extend(fresh)
+    return False
 
 
 def _same_elements(

@@ -35,7 +35,7 @@ def explained(name: str, error: WeftError, line: Line | None) -> WeftError:
     text = str(error)
     if text.startswith("["):
         return error
-    return UserError(f"[{name}] {text} ({where})" if where else f"[{name}] {text}")
+    return type(error)(f"[{name}] {text} ({where})" if where else f"[{name}] {text}")
 
 
 def _named(name: str, finding: Finding, where: str) -> Finding:

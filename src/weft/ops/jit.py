@@ -14,7 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -23,7 +23,7 @@ from weft.driver.execute import Prepared
 from weft.foundation.dims import Symbol
 from weft.foundation.dtypes import I1, DType
 from weft.foundation.errors import SpecViolation, UserError
-from weft.ops.calls import explained
+from weft.ops.calls import explained, public
 from weft.ops.graph.cache import PROGRAMS
 from weft.ops.graph.context import current
 from weft.ops.graph.evaluate import evaluate
@@ -397,6 +397,7 @@ def _change(name: str, old: Argument, new: Argument) -> str:
     return f"{name} is {'a number' if new.weak else 'a tensor'} now"
 
 
+@public
 def jit(
     function: Callable[..., Any] | None = None,
     *,
@@ -412,7 +413,7 @@ def jit(
     serves every size.
     """
     if function is None:
-        return lambda f: Jitted(f, donate=donate, static=static, dynamic=dynamic)
+        return partial(jit, donate=donate, static=static, dynamic=dynamic)
     if not callable(function):
         raise UserError(f"jit takes a function, not {type(function).__name__}")
     return Jitted(function, donate=donate, static=static, dynamic=dynamic)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 from weft.foundation.errors import UserError
@@ -34,7 +35,7 @@ class Structure:
     rest: Hashable = None
     children: tuple[Structure, ...] = ()
 
-    @property
+    @cached_property
     def leaf_count(self) -> int:
         return 1 if self.kind is None else sum(child.leaf_count for child in self.children)
 
@@ -124,11 +125,9 @@ def _flatten(value: Any, leaves: list[Any], depth: int) -> Structure:
 
 def unflatten(structure: Structure, leaves: Sequence[Any]) -> Any:
     """The container with these leaves."""
-    supply = iter(leaves)
-    made = _unflatten(structure, supply)
-    if next(supply, None) is not None:
+    if len(leaves) != structure.leaf_count:
         raise UserError(f"{len(leaves)} leaves for a structure of {structure.leaf_count}")
-    return made
+    return _unflatten(structure, iter(leaves))
 
 
 def _unflatten(structure: Structure, leaves: Iterator[Any]) -> Any:

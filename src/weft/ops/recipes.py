@@ -15,7 +15,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Hashable, Sequence
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeAlias
+from typing import Any, Concatenate, ParamSpec, TypeAlias, overload
 
 from weft.foundation.errors import InternalError, SpecViolation, UserError
 from weft.ops.arithmetic import as_tensor
@@ -96,9 +96,19 @@ def _tensor(node: Node, wants_grad: bool) -> Tensor:
     return Tensor(node, wants_grad)
 
 
+@overload
 def recorded(
-    function: Callable[Concatenate[Handle, P], Any],
-) -> Callable[Concatenate[Any, P], Any]:
+    function: Callable[Concatenate[Handle, Handle, P], Handle],
+) -> Callable[Concatenate[Any, Any, P], Tensor]: ...
+@overload
+def recorded(
+    function: Callable[Concatenate[Handle, P], Handle],
+) -> Callable[Concatenate[Any, P], Tensor]: ...
+@overload
+def recorded(
+    function: Callable[Concatenate[Handle, P], tuple[Any, ...]],
+) -> Callable[Concatenate[Any, P], Any]: ...
+def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
     """A public function on tensors from a capture on handles. Its parameters that are annotated
     `Handle` are tensors, all others part of the recipe's name. An error names the function and the
     user's line."""

@@ -160,10 +160,13 @@ class Tensor:
             raise node.storage.error()
         return node.arena.backend.read_storage(node.storage, node.tensor)
 
+    @public
     def item(self) -> Any:
         """The only element, as a Python number."""
         if self.size != 1:
-            raise UserError(f"item needs a tensor with one element, not {self.type}")
+            raise UserError(
+                f"a tensor with one element is wanted, not {self.type}; reduce it, or use tolist"
+            )
         return self._elements().reshape(-1)[0].item()
 
     def tolist(self) -> Any:
@@ -246,6 +249,7 @@ class Tensor:
         leaves = [n for n in reachable([self._node]) if n.form is None and not is_constant(n)]
         return as_program("main", leaves, [self._node])
 
+    @public
     def to(self, backend: str) -> Tensor:
         """The tensor on another backend; itself where it is there already."""
         if backend == self.backend:

@@ -202,6 +202,16 @@ def test_intermediate_tensors_are_held_to_the_limits(monkeypatch: pytest.MonkeyP
         weft.run(program, inputs, backend="reference")
 
 
+def test_tables_are_held_to_the_limits_before_they_are_made() -> None:
+    b = Builder()
+    x = b.param("i1", [3])
+    attrs: dict[str, Any] = {"target_mode": "size", "mode": "nearest", "shape": [1 << 50]}
+    attrs["coordinate_transformation_mode"] = "half_pixel"
+    program = b.build(b.emit("byteir.resize", x, b.literal([1 << 50]), **attrs))
+    with pytest.raises(ResourceExceeded):
+        portable(program)
+
+
 def test_an_op_on_its_own_has_the_type_that_it_declares() -> None:
     for cls in COARSE:
         assert cls.operands

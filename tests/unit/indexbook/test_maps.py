@@ -29,6 +29,7 @@ from weft.tiny.interp import evaluate_all
 from weft.tiny.ir import (
     DynamicShrink,
     DynamicUpdate,
+    Gather,
     Graph,
     Input,
     Movement,

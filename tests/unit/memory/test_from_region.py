@@ -102,8 +102,13 @@ def test_an_operand_read_elsewhere_is_not_taken_over() -> None:
     assert not assigned(kernels.shifted_window(), ("x",)).shares
 
 
-def test_a_kernel_with_two_results_does_not_take_over() -> None:
-    assert not assigned(kernels.elementwise(), ("a",)).shares
+def test_each_of_two_results_takes_over_what_it_is_computed_from() -> None:
+    """One loop writes both: an operand is read before the result that needs it is written."""
+    module = kernels.elementwise()
+    first, *_ = [(share.first, share.second) for share in assigned(module, ("a",)).shares]
+    (kernel,) = module.kernels
+    assert first[0] == "a"
+    assert first[1] in {output.tensor for output in kernel.outputs}
 
 
 # -- updates -------------------------------------------------------------------------------------

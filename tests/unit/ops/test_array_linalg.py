@@ -12,7 +12,7 @@ import weft
 from tests.unit.ops.arrays import COMPLEX, FLOATS, NUMBERS, Array, agrees, data
 from weft.foundation.errors import SpecViolation, UserError
 
-linalg = weft.linalg
+linalg: Any = weft.linalg
 TYPES = FLOATS + COMPLEX
 
 

@@ -84,7 +84,7 @@ def test_explain_names_argument_dim_and_line() -> None:
 
 def test_explain_takes_only_what_can_be_explained() -> None:
     with pytest.raises(UserError, match=r"weft\.jit"):
-        weft.explain(lambda x: x)
+        weft.explain(lambda x: x)  # type: ignore[arg-type]
 
 
 def test_static_arguments_by_position_and_name() -> None:

@@ -1,14 +1,9 @@
-"""The registry of functional implementations: policies, where they are set, and who may register."""
+"""The registry of implementations: policies, where they are set, and who may register."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -181,26 +176,12 @@ def test_a_wrong_setting_changes_nothing() -> None:
     assert registry.entry_of("attention").policy == registry.Policy()
 
 
-def by_environment(policies: str) -> subprocess.CompletedProcess[str]:
-    code = (
-        "import weft\nfrom weft import functional as F\n"
-        "x = weft.ones((1, 1, 2, 2))\n"
-        "print(len(F.attention(x, x, x).program().main.body))\n"
-    )
-    source = str(Path(weft.__file__).parents[1])
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "WEFT_FUNCTIONAL": policies, "PYTHONPATH": source},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def test_the_environment_sets_policies() -> None:
-    plain = int(by_environment("").stdout)
-    forced = int(by_environment(json.dumps({"attention": "force=streaming"})).stdout)
-    assert forced > plain
-    wrong = by_environment(json.dumps({"attention": "force=nothing"}))
-    assert wrong.returncode == 1
-    assert "attention has no implementation 'nothing'; it has default, streaming" in wrong.stderr
+def test_the_environment_sets_policies(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_FUNCTIONAL", '{"relu": "force=quiet"}')
+    monkeypatch.setattr(registry, "_settled", False)
+    F.relu(weft.asarray(X))
+    assert calls == ["quiet"]
+    monkeypatch.setenv("WEFT_FUNCTIONAL", '{"relu": "force=nothing"}')
+    monkeypatch.setattr(registry, "_settled", False)
+    with pytest.raises(UserError, match="relu has no implementation 'nothing'; it has default"):
+        F.relu(weft.asarray(X))

@@ -191,6 +191,21 @@ class Store:
     places: tuple[Place, ...] = ()
 
 
+@dataclass(frozen=True)
+class Sort:
+    """Row `row` of `out` = the positions of the first `count` of `length` elements of that row of
+    `x`, in order. `work` has memory for each `piece`: positions, then keys, both twice."""
+
+    x: int
+    out: int
+    work: int
+    row: Expr
+    piece: Expr
+    length: int
+    count: int
+    descending: bool
+
+
 Stmt: TypeAlias = (
     For
     | Load
@@ -198,6 +213,7 @@ Stmt: TypeAlias = (
     | Let
     | Check
     | Words
+    | Sort
     | Init
     | Accumulate
     | Finish

@@ -77,7 +77,7 @@ def reshape(x: Handle, /, shape: Sequence[int], *, copy: bool | None = None) -> 
 
 
 @tensor_method("reshape")
-def _reshape_method(x: Tensor, /, *shape: Any, copy: bool | None = None) -> Any:
+def _reshape_method(x: Tensor, /, *shape: Any, copy: bool | None = None) -> Tensor:
     """`weft.reshape`; the sizes may also be written one by one: `x.reshape(2, -1)`."""
     one = len(shape) == 1 and isinstance(shape[0], tuple | list)
     return reshape(x, shape[0] if one else shape)
@@ -125,7 +125,7 @@ def permute_dims(x: Handle, /, axes: Sequence[int]) -> Handle:
 
 
 @tensor_method("permute_dims")
-def _permute_dims_method(x: Tensor, /, *axes: Any) -> Any:
+def _permute_dims_method(x: Tensor, /, *axes: Any) -> Tensor:
     """`weft.permute_dims`; the axes may also be written one by one."""
     one = len(axes) == 1 and isinstance(axes[0], tuple | list)
     return permute_dims(x, axes[0] if one else axes)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.foundation.dtypes import FLOATS
-from weft.foundation.errors import SpecViolation, UserError
+from weft.foundation.errors import SpecViolation
 from weft.ops.functional.capture import capture, widened
 from weft.ops.functional.checks import (
     Checked,
@@ -17,6 +17,7 @@ from weft.ops.functional.checks import (
     ensure_known,
     ensure_tensor,
     listed,
+    wrong_value,
 )
 from weft.ops.functional.registry import functional
 from weft.ops.session import Handle, Session
@@ -178,7 +179,7 @@ def softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
 
 def _nonzero(name: str, value: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or value == 0:
-        raise UserError(f"{name} is {value!r}; it must be a number other than 0")
+        raise wrong_value(name, value, "it must be a number other than 0")
     return float(value)
 
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from weft.foundation.dims import Dim
 from weft.foundation.dtypes import F32, F64, FLOATS, I1, INDICES, DType
-from weft.foundation.errors import SpecViolation, UserError
-from weft.ops.arithmetic import broadcast_shapes
+from weft.foundation.errors import SpecViolation
+from weft.ops.arithmetic import broadcasts
 from weft.ops.functional.capture import capture
 from weft.ops.functional.checks import (
     Checked,
@@ -28,6 +28,7 @@ from weft.ops.functional.checks import (
     ensure_same_dtype,
     ensure_tensor,
     listed,
+    wrong_value,
 )
 from weft.ops.functional.registry import functional, implements
 from weft.ops.session import Handle, Session
@@ -64,7 +65,7 @@ def check_attention(q: Any, k: Any, v: Any, mask: Any, causal: Any, scale: Any) 
         size = ensure_known("the size of a head", depth)
         scale = 1.0 / math.sqrt(size) if size else 1.0
     if not isinstance(scale, int | float):
-        raise UserError(f"scale is {scale!r}; it must be a number")
+        raise wrong_value("scale", scale, "it must be a number")
     return AttentionChecked(float(scale), bool(causal), groups)
 
 
@@ -93,7 +94,7 @@ def _groups(query: Tensor, key: Tensor) -> int:
 
 def _check_mask(mask: Tensor, scores: tuple[Dim, ...]) -> None:
     ensure_dtype("mask", mask, {*FLOATS, I1}, "floats or booleans")
-    if mask.ndim > 4 or broadcast_shapes(mask.shape, scores) != scores:
+    if not broadcasts(mask.shape, scores):
         raise SpecViolation(
             "BroadcastDimsInvalid",
             f"the mask {listed(mask.shape)} does not broadcast to the scores {listed(scores)}",

@@ -29,12 +29,19 @@ def listed(shape: Shape) -> str:
     return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
 
 
+def wrong_value(name: str, value: Any, wanted: str) -> SpecViolation:
+    """An argument that is no tensor has a value that it cannot have."""
+    return SpecViolation("InvalidAttributeValue", f"{name} is {value!r}", wanted)
+
+
 def ensure_tensor(name: str, value: Any) -> Tensor:
     """A tensor, or an array that becomes one."""
     try:
         return as_tensor(value)
     except UserError:
-        raise UserError(f"{name} must be a tensor, not {type(value).__name__}") from None
+        raise UserError(
+            f"{name} must be a tensor, not {type(value).__name__}; make one with weft.asarray"
+        ) from None
 
 
 def ensure_same_backend(lhs_name: str, lhs: Tensor, rhs_name: str, rhs: Tensor) -> None:
@@ -112,7 +119,7 @@ def ensure_shape(name: str, x: Tensor, shape: Shape, why: str) -> None:
 def ensure_axis_in_bounds(name: str, x: Tensor, axis: Any) -> int:
     """The axis counted from the front."""
     if isinstance(axis, bool) or not hasattr(axis, "__index__"):
-        raise UserError(f"axis must be a whole number, not {axis!r}")
+        raise wrong_value("axis", axis, "it must be a whole number")
     try:
         return normalise_axis(int(axis), x.ndim)
     except SpecViolation as error:
@@ -130,7 +137,7 @@ def ensure_axes(name: str, x: Tensor, axes: Any) -> tuple[int, ...]:
     given = axes if isinstance(axes, tuple | list) else (axes,)
     found = tuple(ensure_axis_in_bounds(name, x, axis) for axis in given)
     if len(set(found)) != len(found):
-        raise SpecViolation("DuplicateAxis", f"axes {tuple(given)} name an axis twice", "drop one")
+        raise wrong_value("axes", tuple(given), "they must not name an axis twice")
     return found
 
 
@@ -149,14 +156,12 @@ def ensure_choice(name: str, value: Any, choices: Iterable[str]) -> str:
     """One of a few words."""
     known = list(choices)
     if value not in known:
-        raise UserError(f"{name} is {value!r}; it can be {', '.join(map(repr, known))}")
+        raise wrong_value(name, value, f"it can be {', '.join(map(repr, known))}")
     return str(value)
 
 
 def ensure_positive(name: str, value: Any) -> int:
     """A whole number over 0."""
     if isinstance(value, bool) or not hasattr(value, "__index__") or int(value) <= 0:
-        raise SpecViolation(
-            "InvalidAttributeValue", f"{name} is {value!r}, but must be a whole number over 0"
-        )
+        raise wrong_value(name, value, "it must be a whole number over 0")
     return int(value)

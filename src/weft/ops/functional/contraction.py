@@ -16,6 +16,7 @@ from weft.ops.functional.checks import (
     ensure_same_backend,
     ensure_tensor,
     listed,
+    wrong_value,
 )
 from weft.ops.functional.registry import functional
 from weft.ops.promotion import promoted
@@ -35,14 +36,19 @@ class EinsumChecked(Checked):
 def check_einsum(subscripts: Any, operands: Sequence[Any]) -> EinsumChecked:
     tensors = [ensure_tensor(f"operand {i}", x) for i, x in enumerate(operands)]
     if not isinstance(subscripts, str) or not tensors:
-        raise UserError("einsum takes subscripts such as 'ij,jk->ik', then the operands")
+        raise UserError("it takes subscripts such as 'ij,jk->ik', then the operands")
     for index, tensor in enumerate(tensors):
         ensure_dtype(f"operand {index}", tensor, NUMBERS, "numbers")
         ensure_same_backend("operand 0", tensors[0], f"operand {index}", tensor)
     left, arrow, right = subscripts.replace(" ", "").partition("->")
     parts = left.split(",")
     if len(parts) != len(tensors):
-        raise UserError(f"{subscripts!r} names {len(parts)} operands, but {len(tensors)} are given")
+        shapes = ", ".join(listed(tensor.shape) for tensor in tensors)
+        raise wrong_value(
+            "subscripts",
+            subscripts,
+            f"they name {len(parts)} operands, but {len(tensors)} are given: {shapes}",
+        )
     pairs = list(zip(parts, tensors, strict=True))
     hidden = [t.ndim - len(p.replace("...", "")) for p, t in pairs if "..." in p]
     most = max(hidden, default=0)
@@ -51,7 +57,11 @@ def check_einsum(subscripts: Any, operands: Sequence[Any]) -> EinsumChecked:
     result = _result(right if arrow else None, labels, most)
     unknown = [label for label in result if label not in sizes]
     if unknown or len(set(result)) != len(result):
-        raise UserError(f"the result of {subscripts!r} must name each of its axes once")
+        raise wrong_value(
+            "subscripts",
+            subscripts,
+            "the result must name axes of the operands, each once",
+        )
     return EinsumChecked(tuple(labels), result, tuple(sizes.items()))
 
 
@@ -63,7 +73,7 @@ def _labels(part: str, tensor: Tensor, most: int) -> tuple[str, ...]:
     wrong = not all(c.isascii() and c.isalpha() for c in letters)
     if wrong or hidden < 0 or (hidden and not dots):
         raise SpecViolation(
-            "EinsumSubscripts",
+            "InvalidAttributeValue",
             f"{part!r} does not name the {tensor.ndim} axes of {listed(tensor.shape)}",
             "one letter for each axis; '...' stands for any number of them",
         )
@@ -79,7 +89,8 @@ def _sizes(labels: Sequence[Sequence[str]], tensors: Sequence[Tensor]) -> dict[s
             if known not in (1, dim) and dim != 1:
                 raise SpecViolation(
                     "ShapeMismatch",
-                    f"the label {name!r} has the sizes {known} and {dim}",
+                    f"the label {name!r} has the sizes {known} and {dim} in "
+                    + ", ".join(listed(t.shape) for t in tensors),
                     "axes with one label must be equally long, or 1",
                 )
             found[name] = dim if known == 1 else known

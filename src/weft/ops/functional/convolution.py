@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.foundation.dtypes import FLOATS
-from weft.foundation.errors import SpecViolation, UserError
+from weft.foundation.errors import SpecViolation
 from weft.ops.functional.capture import capture
 from weft.ops.functional.checks import (
     Checked,
@@ -27,6 +27,7 @@ from weft.ops.functional.checks import (
     ensure_shape,
     ensure_tensor,
     listed,
+    wrong_value,
 )
 from weft.ops.functional.registry import functional, implements
 from weft.ops.session import Handle, Session
@@ -117,7 +118,7 @@ def check_conv(
     outputs, inputs = (ensure_known("weight", dim) for dim in window.shape[:2])
     if channels != inputs * count or outputs % count:
         raise SpecViolation(
-            "ConvChannelsMismatch",
+            "ShapeMismatch",
             f"x {listed(data.shape)} ({layout}) has {channels} channels, and weight "
             f"{listed(window.shape)} takes {inputs} in each of {count} groups, {outputs} out",
             "weight is (out, in / groups, window...), and groups divides both",
@@ -338,7 +339,7 @@ def check_transposed(
     inputs, outputs = (ensure_known("weight", dim) for dim in window.shape[:2])
     if channels != inputs or inputs % count:
         raise SpecViolation(
-            "ConvChannelsMismatch",
+            "ShapeMismatch",
             f"x {listed(data.shape)} ({layout}) has {channels} channels, and weight "
             f"{listed(window.shape)} takes {inputs} in {count} groups",
             "a transposed weight is (in, out / groups, window...)",
@@ -346,7 +347,7 @@ def check_transposed(
     _check_bias(bias, data, outputs * count)
     steps, spread = per_axis("stride", stride, spatial), per_axis("dilation", dilation, spatial)
     if isinstance(padding, str):
-        raise UserError("a transposed convolution takes padding in numbers")
+        raise wrong_value("padding", padding, "a transposed convolution takes numbers")
     around = pairs(padding, [1] * spatial, steps, [1] * spatial)
     extra = per_axis("output_padding", output_padding, spatial, least=0)
     return ConvChecked(steps, around, spread, count, layout, extra)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.foundation.dtypes import FLOATS, INDICES
-from weft.foundation.errors import SpecViolation, UserError
+from weft.foundation.errors import SpecViolation
 from weft.ops.functional.capture import capture, widened
 from weft.ops.functional.checks import (
     Checked,
@@ -16,6 +16,7 @@ from weft.ops.functional.checks import (
     ensure_rank_at_least,
     ensure_tensor,
     listed,
+    wrong_value,
 )
 from weft.ops.functional.registry import functional
 from weft.ops.session import Handle, Session
@@ -70,7 +71,7 @@ def check_rotary(x: Any, positions: Any, base: Any, interleaved: Any) -> RotaryC
             "one position for every entry of the last but one axis of x",
         )
     if not isinstance(base, int | float) or base <= 0:
-        raise UserError(f"base is {base!r}; it must be a number over 0")
+        raise wrong_value("base", base, "it must be a number over 0")
     return RotaryChecked(float(base), bool(interleaved))
 
 

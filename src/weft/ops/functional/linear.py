@@ -46,15 +46,27 @@ def check_matmul(lhs: Any, rhs: Any) -> MatmulChecked:
     inner = b.shape[0] if b.ndim == 1 else b.shape[-2]
     if a.shape[-1] != inner:
         raise SpecViolation(
-            "InnerSizeMismatch",
+            "ShapeMismatch",
             f"lhs {listed(a.shape)} and rhs {listed(b.shape)}: inner sizes {a.shape[-1]} and "
             f"{inner} differ",
             "the last axis of lhs must be as long as the last but one of rhs; transpose one of "
             "them, with .mT",
         )
-    batch = broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    batch = _batch(a, b)
     rows, columns = a.shape[-2:-1], b.shape[-1:] if b.ndim > 1 else ()
     return MatmulChecked(batch, (*batch, *rows, *columns))
+
+
+def _batch(a: Tensor, b: Tensor) -> Shape:
+    try:
+        return broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    except SpecViolation as error:
+        raise SpecViolation(
+            error.code,
+            f"lhs {listed(a.shape)} and rhs {listed(b.shape)}: the axes before the last two do not "
+            "broadcast",
+            "reshape one of them, or insert axes with None",
+        ) from None
 
 
 def _common(s: Session, a: Handle, b: Handle) -> tuple[Handle, Handle]:
@@ -125,7 +137,7 @@ def check_linear(x: Any, weight: Any, bias: Any) -> LinearChecked:
     ensure_same_backend("x", data, "weight", matrix)
     if data.shape[-1] != matrix.shape[1]:
         raise SpecViolation(
-            "InnerSizeMismatch",
+            "ShapeMismatch",
             f"x {listed(data.shape)} and weight {listed(matrix.shape)}: the last axis of x has "
             f"size {data.shape[-1]}, but the weight takes {matrix.shape[1]}",
             "the weight is (out, in)",

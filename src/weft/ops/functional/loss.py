@@ -7,7 +7,7 @@ from typing import Any
 
 from weft.foundation.dims import Shape
 from weft.foundation.dtypes import FLOATS, INDICES
-from weft.foundation.errors import SpecViolation, UserError
+from weft.foundation.errors import SpecViolation
 from weft.ops.functional.activation import AxisChecked, capture_log_softmax
 from weft.ops.functional.capture import capture, widened
 from weft.ops.functional.checks import (
@@ -20,6 +20,7 @@ from weft.ops.functional.checks import (
     ensure_shape_matches,
     ensure_tensor,
     listed,
+    wrong_value,
 )
 from weft.ops.functional.registry import functional
 from weft.ops.session import Handle, Session
@@ -36,15 +37,20 @@ class PairChecked(Checked):
     number: float = 0.0
 
 
-def check_pair(x: Any, target: Any, reduction: Any, number: Any = 0.0) -> PairChecked:
+def check_pair(x: Any, target: Any, reduction: Any, number: float = 0.0) -> PairChecked:
     prediction, wanted = ensure_tensor("x", x), ensure_tensor("target", target)
     ensure_dtype("x", prediction, FLOATS, "floats")
     ensure_same_dtype("x", prediction, "target", wanted)
     ensure_shape_matches("x", prediction, "target", wanted)
     ensure_choice("reduction", reduction, REDUCTIONS)
-    if isinstance(number, bool) or not isinstance(number, int | float):
-        raise UserError(f"{number!r} is not a number")
-    return PairChecked(reduction, float(number))
+    return PairChecked(reduction, number)
+
+
+def _limit(name: str, value: Any, least: float) -> float:
+    """Where a loss stops to be square: a number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
+        raise wrong_value(name, value, f"it must be a number of at least {least:g}")
+    return float(value)
 
 
 def reduced(x: Handle, reduction: str) -> Handle:
@@ -87,7 +93,7 @@ def capture_huber(s: Session, checked: PairChecked, x: Handle, target: Handle) -
 @functional
 def huber_loss(x: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
     """`0.5 d²` where `d = |x - target|` is at most delta, and `delta (d - 0.5 delta)` beyond."""
-    checked = check_pair(x, target, reduction, delta)
+    checked = check_pair(x, target, reduction, _limit("delta", delta, 0))
     return capture(capture_huber, checked, ensure_tensor("x", x), target)
 
 
@@ -103,7 +109,7 @@ def capture_smooth_l1(s: Session, checked: PairChecked, x: Handle, target: Handl
 @functional
 def smooth_l1_loss(x: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
     """`0.5 d² / beta` where `d = |x - target|` is under beta, and `d - 0.5 beta` beyond."""
-    checked = check_pair(x, target, reduction, beta)
+    checked = check_pair(x, target, reduction, _limit("beta", beta, 0))
     return capture(capture_smooth_l1, checked, ensure_tensor("x", x), target)
 
 
@@ -178,9 +184,9 @@ def check_classes(
         )
     ensure_choice("reduction", reduction, REDUCTIONS)
     if isinstance(ignore_index, bool) or not isinstance(ignore_index, int):
-        raise UserError(f"ignore_index is {ignore_index!r}; it must be a whole number")
+        raise wrong_value("ignore_index", ignore_index, "it must be a whole number")
     if not isinstance(smoothing, int | float) or not 0 <= smoothing <= 1:
-        raise UserError(f"label_smoothing is {smoothing!r}; it must be a number from 0 to 1")
+        raise wrong_value("label_smoothing", smoothing, "it must be a number from 0 to 1")
     classes = ensure_known("the class axis", scores.shape[at])
     return ClassChecked(at, classes, reduction, ignore_index, float(smoothing))
 

@@ -21,6 +21,7 @@ from weft.ops.functional.checks import (
     ensure_shape,
     ensure_tensor,
     listed,
+    wrong_value,
 )
 from weft.ops.functional.registry import functional, implements
 from weft.ops.session import Handle, Session
@@ -38,7 +39,7 @@ class NormChecked(Checked):
 
 def _eps(eps: Any) -> float:
     if isinstance(eps, bool) or not isinstance(eps, int | float) or eps < 0:
-        raise UserError(f"eps is {eps!r}; it must be a number, 0 or more")
+        raise wrong_value("eps", eps, "it must be a number, 0 or more")
     return float(eps)
 
 

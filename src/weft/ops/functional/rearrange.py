@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from weft.foundation.errors import SpecViolation, UserError
+from weft.foundation.errors import SpecViolation
 from weft.ops.functional.capture import capture
 from weft.ops.functional.checks import (
     Checked,
@@ -15,6 +15,7 @@ from weft.ops.functional.checks import (
     ensure_rank,
     ensure_tensor,
     listed,
+    wrong_value,
 )
 from weft.ops.functional.registry import functional
 from weft.ops.numbers import Number, is_number
@@ -37,7 +38,7 @@ def check_pad(x: Any, widths: Any, mode: Any, value: Any) -> PadChecked:
     tensor = ensure_tensor("x", x)
     ensure_choice("mode", mode, MODES)
     if not is_number(value):
-        raise UserError(f"value is {value!r}; it must be a number")
+        raise wrong_value("value", value, "it must be a number")
     found = _widths(widths, tensor)
     if mode != "constant":
         for axis, (low, high) in enumerate(found):
@@ -153,7 +154,7 @@ def check_pixel_shuffle(x: Any, factor: Any) -> ShuffleChecked:
     tensor = ensure_tensor("x", x)
     ensure_rank("x", tensor, 4, "(NCHW)")
     if isinstance(factor, bool) or not isinstance(factor, int) or factor < 1:
-        raise UserError(f"the factor is {factor!r}; it must be a whole number over 0")
+        raise wrong_value("factor", factor, "it must be a whole number over 0")
     if ensure_known("channels", tensor.shape[1]) % (factor * factor):
         raise SpecViolation(
             "ShapeMismatch",

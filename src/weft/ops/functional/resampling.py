@@ -19,6 +19,7 @@ from weft.ops.functional.checks import (
     ensure_known,
     ensure_tensor,
     listed,
+    wrong_value,
 )
 from weft.ops.functional.convolution import LAYOUTS, per_axis
 from weft.ops.functional.registry import functional
@@ -74,7 +75,7 @@ def check_interpolate(
 def _factors(given: Any, count: int) -> list[float]:
     factors = [given] * count if isinstance(given, int | float) else list(given)
     if len(factors) != count or any(not isinstance(f, int | float) or f <= 0 for f in factors):
-        raise UserError(f"scale_factor is {given!r}; give one number over 0, or one for each axis")
+        raise wrong_value("scale_factor", given, "give one number over 0, or one for each axis")
     return [float(f) for f in factors]
 
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.foundation.dtypes import F32, FLOATS, SI64
-from weft.foundation.errors import UserError
 from weft.ops.array.creation import asarray
 from weft.ops.array.manipulation import concat, reshape
 from weft.ops.functional.capture import capture
-from weft.ops.functional.checks import Checked, ensure_dtype, ensure_tensor
+from weft.ops.functional.checks import Checked, ensure_dtype, ensure_tensor, wrong_value
 from weft.ops.functional.registry import functional
 from weft.ops.session import Handle, Session
 from weft.ops.tensor import Tensor
@@ -27,7 +26,7 @@ class DropoutChecked(Checked):
 def check_dropout(x: Any, rate: Any) -> DropoutChecked:
     ensure_dtype("x", ensure_tensor("x", x), FLOATS, "floats")
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= 1:
-        raise UserError(f"rate is {rate!r}; it must be a number from 0 to 1")
+        raise wrong_value("rate", rate, "it must be a number from 0 to 1")
     return DropoutChecked(float(rate))
 
 

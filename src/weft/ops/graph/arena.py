@@ -15,7 +15,7 @@ from typing import Any
 
 from weft.driver.backends import Backend
 from weft.driver.execute import Prepared
-from weft.foundation.errors import UserError
+from weft.foundation.errors import SpecViolation, UserError
 from weft.ops.graph.cache import PROGRAMS
 from weft.ops.graph.hooks import execute
 from weft.ops.graph.node import Form, Node, canonical, tensor_type
@@ -93,9 +93,11 @@ class Arena:
         belongs to a trace that is still under way around this one."""
         other = operand.arena
         if other.backend is not self.backend:
-            raise UserError(
-                f"a tensor on backend {other.backend.name!r} meets one on {self.backend.name!r}; "
-                f"move it first with .to({self.backend.name!r})"
+            raise SpecViolation(
+                "BackendMismatch",
+                f"{operand.type} on backend {other.backend.name!r} meets a tensor on "
+                f"{self.backend.name!r}",
+                f"move it first, with .to({self.backend.name!r})",
             )
         if other.tracing and operand.storage is None:
             around: Arena | None = self

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from weft.driver.backends import DEFAULT, Backend, get_backend
 from weft.driver.guard import guarded
+from weft.ops.calls import public
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.node import Node
 
@@ -65,6 +66,7 @@ def default_backend() -> str:
     return _default_backend
 
 
+@public
 def set_default_backend(name: str) -> None:
     """Make new tensors live on another backend from now on, in every thread."""
     global _default_backend  # noqa: PLW0603

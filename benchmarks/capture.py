@@ -26,6 +26,8 @@ import weft
 
 LENGTH = 200
 """Instructions in a chain."""
+CALLS = 50
+"""How often a call that is measured alone is made in a row, each timed on its own."""
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((8, 8)).astype(np.float32)
 Y = RNG.standard_normal((8, 8)).astype(np.float32)
@@ -38,6 +40,7 @@ class Line:
     name: str
     run: Callable[[], Any]
     per: int = 1
+    calls: int = 1
 
     def __post_init__(self) -> None:
         self.seconds: list[float] = []
@@ -60,7 +63,7 @@ def weft_lines() -> list[Line]:
     return [
         Line("weft capture, per instruction", lambda: chain(x), LENGTH),
         Line("weft lazy re-run, per instruction", lambda: chain(x).eval(), LENGTH),
-        Line("weft jit call", lambda: jitted(x)),
+        Line("weft jit call", lambda: jitted(x), calls=CALLS),
     ]
 
 
@@ -83,15 +86,21 @@ def jax_lines() -> list[Line]:
     jax: Any = importlib.import_module("jax")
     x, y = jax.numpy.asarray(X), jax.numpy.asarray(Y)
     jitted = jax.jit(lambda a: a + y)
+    version = jax.__version__
+
+    def eager() -> Any:
+        return (x + y).block_until_ready()
+
     return [
-        Line(f"jax {jax.__version__} eager, per op", lambda: (x + y).block_until_ready()),
-        Line(f"jax {jax.__version__} jit call", lambda: jitted(x).block_until_ready()),
+        Line(f"jax {version} eager, per op", eager, calls=CALLS),
+        Line(f"jax {version} jit call", lambda: jitted(x).block_until_ready(), calls=CALLS),
     ]
 
 
 def tinygrad_lines() -> list[Line]:
     tinygrad: Any = importlib.import_module("tinygrad")
-    x, y = tinygrad.Tensor(X).realize(), tinygrad.Tensor(Y).realize()
+    # Nothing is run, so the device that needs no compiler will do.
+    x, y = (tinygrad.Tensor(array, device="PYTHON").realize() for array in (X, Y))
 
     def chain() -> Any:
         a = x
@@ -119,18 +128,18 @@ def measure(lines: list[Line], repeats: int) -> None:
             line.run()
     for _ in track(range(repeats), description="measuring"):
         for line in lines:
-            started = time.perf_counter()
-            line.run()
-            line.seconds.append(time.perf_counter() - started)
+            for _ in range(line.calls):
+                started = time.perf_counter()
+                line.run()
+                line.seconds.append(time.perf_counter() - started)
 
 
 def show(lines: list[Line]) -> None:
-    found = {line.name.partition(" ")[0] + line.name[-10:]: line for line in lines}
     table = Table("what", "µs", title="overhead, median")
     for line in lines:
         table.add_row(line.name, f"{line.microseconds:.2f}")
     Console().print(table)
-    torch = next((line for name, line in found.items() if name.startswith("torch")), None)
+    torch = next((line for line in lines if line.name.startswith("torch")), None)
     if torch is not None:
         print(f"capture / torch eager dispatch: {lines[0].microseconds / torch.microseconds:.2f}")
 

@@ -119,7 +119,7 @@ def test_a_function_without_gpu_code_is_unimplemented() -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("start", [0, 20])
+@pytest.mark.parametrize("start", [0, pytest.param(20, marks=pytest.mark.slow)])
 def test_random_programs_agree(start: int, target: str) -> None:
     carried_out = 0
     for seed in range(start, start + 20):

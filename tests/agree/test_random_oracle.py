@@ -7,9 +7,11 @@ import math
 import numpy as np
 import pytest
 
+import weft
 from tests.support import Array, apply, assert_ulp, bits
 from weft.foundation import philox
 from weft.foundation.dtypes import BF16, F16, F32, F64, DType
+from weft.ptir import Builder
 from weft.ptir.op import EvalContext
 from weft.ptir.ops.random import RngNormal, RngUniform
 from weft.ptir.types import Symbol, TensorType
@@ -187,3 +189,20 @@ def test_symbols_in_the_shape_are_replaced() -> None:
     op = RngUniform((Symbol("B"), 2), F32, 3)
     fixed = op.with_dims(lambda dim: 4 if isinstance(dim, Symbol) else dim)
     assert fixed == RngUniform((4, 2), F32, 3)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", ["uniform", "normal"])
+def test_a_stream_is_what_its_state_makes(dtype: DType, kind: str) -> None:
+    """The same numbers, whether an op draws them or a state is taken in its place."""
+    b = Builder()
+    drawn = b.emit(f"rng_{kind}", shape=[7, 3], dtype=dtype, stream=4)
+    states = [b.emit("rng_state", stream=4) for _ in range(2)]
+    made = [b.emit(f"philox_{kind}", state, shape=[7, 3], dtype=dtype) for state in states]
+    seed = 2**64 - 3
+    found = weft.run(b.build(states[0], drawn, *made, made[0]), [], seed=seed)
+    assert found[0].tolist() == [-3, 4 | 1 << 32]
+    distribution = {"uniform": philox.uniform, "normal": philox.normal}[kind]
+    for execution, array in zip((0, 1, 2, 1), found[1:], strict=True):
+        wanted = distribution(seed, 4, execution, 21, dtype).reshape(7, 3)
+        np.testing.assert_array_equal(array, wanted)

@@ -147,7 +147,9 @@ def binary(fn: str, dtype: DType, lhs: Array, rhs: Array) -> Array:
     """`fn` of pairs of elements of `dtype`, broadcasting; a comparison gives i1."""
     if fn in COMPARISONS:
         return np.asarray(COMPARISONS[fn](numeric.widen(lhs, dtype), numeric.widen(rhs, dtype)))
-    lhs, rhs = np.broadcast_arrays(lhs, rhs)
+    if lhs.shape != rhs.shape:
+        # NumPy broadcasts no more than 32 axes, of the 64 that a tensor may have.
+        lhs, rhs = np.broadcast_arrays(lhs, rhs)
     if fn in ON_BITS:
         lhs, rhs = np.asarray(lhs, order="C"), np.asarray(rhs, order="C")
         return np.asarray(BINARY[fn](lhs, rhs)).view(lhs.dtype)

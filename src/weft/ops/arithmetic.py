@@ -28,6 +28,8 @@ from weft.ptir.types import TensorType
 
 TensorLike: TypeAlias = Tensor | Number | np.ndarray[Any, Any]
 
+_PAIRS: dict[tuple[str, int], Form] = {}
+"""The forms of ops on two operands of one type, by the name of the op and the type."""
 _COMPARES: dict[tuple[str, int], Form] = {}
 
 
@@ -138,20 +140,18 @@ def _beside_number(node: Node, value: Any, line: Line | None, floating: bool) ->
     return node, constant
 
 
-def _wants_grad(x: Any) -> bool:
-    return isinstance(x, Tensor) and x.requires_grad
-
-
-def _is_weak(x: Any) -> bool:
-    return x.weak if isinstance(x, Tensor) else is_number(x)
+def _traits(x: Any) -> tuple[bool, bool]:
+    """Whether an operand wants gradients, and whether it stands for a Python number."""
+    return (x.requires_grad, x.weak) if isinstance(x, Tensor) else (False, is_number(x))
 
 
 def _result(node: Node, x: Any, y: Any) -> Tensor:
     result = Tensor(node)
-    if _wants_grad(x) or _wants_grad(y):
+    (x_grad, x_weak), (y_grad, y_weak) = _traits(x), _traits(y)
+    if x_grad or y_grad:
         kind = node.tensor.dtype
         result.requires_grad = kind.is_float or kind.is_complex
-    if _is_weak(x) and _is_weak(y):
+    if x_weak and y_weak:
         result.weak = True
     return result
 
@@ -167,7 +167,11 @@ def binary(name: str, x: Any, y: Any, called: str = "", floating: bool = False) 
             a, b = x._node, y._node
         else:
             a, b = matched(x, y, line, floating)
-        node = arena_for(a).emit(plain_form(name, a.type, a.type), (a, b), line)
+        kind = a.type
+        found = _PAIRS.get((name, id(kind)))
+        if found is None:
+            found = _PAIRS[name, id(kind)] = plain_form(name, kind, kind)
+        node = arena_for(a).emit(found, (a, b), line)
     except (SpecViolation, UserError) as error:
         raise explained(called or name, error, line) from None
     return _result(node, x, y)

@@ -1,123 +1,109 @@
-"""Derivatives of Python functions: `grad`, `value_and_grad`, `vjp`, `jvp`, `jacobian`.
+"""Derivatives of Python functions: `grad`, `value_and_grad`, `vjp`, `jvp`, `jacobian`, and
+`checkpoint`, which trades their memory for time.
 
-A function is traced to a PTIR program, the program is differentiated, and the result is captured
-where the derivative was asked for. So derivatives compose: with each other, with `jit`, with
-control flow; and forward and backward are one program.
+A function is traced to a PTIR program. Formulas that are a coarse op (attention, softmax, norms) are
+found in it first, because those have better gradients than their parts; then it is differentiated,
+and what its backward part can compute again for less than it costs to keep is not kept. Forward and
+backward are one program.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import wraps
+from functools import cached_property, wraps
 from typing import Any
 
+import numpy as np
+
+from weft.coarse.raising import raise_program
 from weft.foundation.errors import SpecViolation, UserError
-from weft.ops.array.creation import asarray
-from weft.ops.calls import explained
+from weft.ops.array.creation import asarray, zeros_like
+from weft.ops.array.manipulation import reshape
+from weft.ops.calls import explained, public
 from weft.ops.graph.context import current
 from weft.ops.graph.forms import plain_form
-from weft.ops.graph.inline import inline
 from weft.ops.graph.node import Node
 from weft.ops.lines import user_line
 from weft.ops.pytree import Structure, flatten, unflatten
-from weft.ops.tensor import Tensor, tensor_method
-from weft.ops.tracing import Plain, Trace, trace
+from weft.ops.tensor import Tensor, from_array, tensor_method
+from weft.ops.traced_function import Arguments, TracedFunction, arguments_of, trace_function
+from weft.ops.tracing import Plain, Trace
 from weft.ptir.gradient import gradient as program_gradient
 from weft.ptir.gradient import jvp as program_jvp
 from weft.ptir.gradient import vjp as program_vjp
 from weft.ptir.ir import Program
+from weft.ptir.passes.recompute import kept_bytes, recompute
 from weft.ptir.types import TensorType
+from weft.ptir.vmap import vmap as program_vmap
 
 
-@dataclass
-class _Traced:
-    """A function traced on arguments: its program, the nodes it runs on, and what is asked for."""
+@dataclass(frozen=True)
+class _Question:
+    """Which derivatives of a traced function are asked for."""
 
-    trace: Trace
-    nodes: list[Node]
-    structures: list[Structure]
+    traced: TracedFunction
+    shapes: tuple[Structure, ...]
     """The structure of every argument that is differentiated."""
-    wanted: list[int]
-    """The positions of their leaves among the inputs."""
-
-    def emit(self, program: Program, more: Sequence[Node] = ()) -> list[Tensor]:
-        """The results of a program that takes the inputs of this one, and more."""
-        arena = current()
-        return [Tensor(n) for n in inline(program, [*self.nodes, *more], arena, user_line())]
-
-    def results(self, tensors: Sequence[Tensor]) -> Any:
-        """The function's own result, from the first of a derivative's results."""
-        supply = iter(tensors)
-        leaves = [next(supply) if o is None else o.value for o in self.trace.outputs]
-        return unflatten(self.trace.structure, leaves)
+    leaves: tuple[tuple[int, Tensor], ...]
+    """The leaves of these arguments, each with its position among the inputs."""
 
     @property
-    def count(self) -> int:
-        """How many tensors the function returns."""
-        return len(self.trace.program.main.results)
+    def wanted(self) -> list[int]:
+        """The inputs that are differentiated: floats and complex numbers."""
+        return [position for position, leaf in self.leaves if _is_smooth(leaf.type)]
+
+    @cached_property
+    def program(self) -> Program:
+        """The function's program in ops whose gradients are good."""
+        return raise_program(self.traced.trace.program)
+
+    def with_less_kept(self, joint: Program) -> Program:
+        """A derivative that keeps less between forward and backward, where that pays."""
+        count, parts = self.traced.count, self.traced.trace.parts
+        less = recompute(joint, count, parts)
+        saves = less is not joint and kept_bytes(less, count) < kept_bytes(joint, count)
+        return less if saves else joint
 
     def per_argument(self, tensors: Sequence[Tensor]) -> list[Any]:
-        """One derivative for every leaf that is asked for, in the shape of the arguments."""
+        """One derivative for every leaf, nested as the arguments are; integers get zeros."""
         supply = iter(tensors)
-        return [
-            unflatten(shape, [next(supply) for _ in range(shape.leaf_count)])
-            for shape in self.structures
-        ]
+        found = iter(
+            [next(supply) if _is_smooth(x.type) else zeros_like(x) for _, x in self.leaves]
+        )
+        return [unflatten(s, [next(found) for _ in range(s.leaf_count)]) for s in self.shapes]
 
 
-def _trace(
-    function: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
-    argnums: Sequence[int],
-) -> _Traced:
-    leaves, structure = flatten((tuple(args), kwargs))
-    values = [_argument(leaf) for leaf in leaves]
-    tensors = [value for value in values if isinstance(value, Tensor)]
-
-    def call(traced: list[Tensor]) -> Any:
-        supply = iter(traced)
-        filled = [v.value if isinstance(v, Plain) else next(supply) for v in values]
-        own, named = unflatten(structure, filled)
-        return function(*own, **named)
-
-    found = trace(function, [t.type for t in tensors], call, [t.weak for t in tensors])
-    nodes = [*(t._node for t in tensors), *(c.node for c in found.captured)]
-    children = structure.children[0].children
-    wanted = _positions(values, children, set(argnums))
-    return _Traced(found, nodes, [children[n] for n in sorted(set(argnums))], wanted)
+def _is_smooth(kind: TensorType) -> bool:
+    return kind.dtype.is_float or kind.dtype.is_complex
 
 
-def _positions(
-    values: Sequence[Tensor | Plain], arguments: Sequence[Structure], argnums: set[int]
-) -> list[int]:
-    """The positions, among the tensors, of the leaves of these arguments."""
-    owners = [n for n, shape in enumerate(arguments) for _ in range(shape.leaf_count)]
-    found, position = [], 0
-    for index, value in enumerate(values):
-        asked = index < len(owners) and owners[index] in argnums
-        if asked and isinstance(value, Plain):
-            raise UserError(
-                f"derivatives are taken with respect to tensors, but argument {owners[index]} "
-                f"contains a {type(value.value).__name__}"
-            )
-        if asked:
-            found.append(position)
-        position += isinstance(value, Tensor)
-    return found
+def _ask(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], argnums: set[int]
+) -> _Question:
+    arguments = arguments_of(args, kwargs)
+    leaves = tuple(_differentiated(arguments, argnums))
+    shapes = tuple(arguments.positional[number] for number in sorted(argnums))
+    return _Question(trace_function(function, arguments), shapes, leaves)
 
 
-def _argument(leaf: Any) -> Tensor | Plain:
-    """A number or array as a tensor; what is neither goes to the function as it is."""
-    if isinstance(leaf, Tensor):
-        return leaf
-    if isinstance(leaf, bool | str) or leaf is None:
-        return Plain(leaf)
-    try:
-        return asarray(leaf)
-    except (UserError, SpecViolation, TypeError):
-        return Plain(leaf)
+def _differentiated(arguments: Arguments, argnums: set[int]) -> Iterator[tuple[int, Tensor]]:
+    """The leaves of these arguments, with their positions among the tensors."""
+    position = 0
+    for leaf, owner in zip(arguments.leaves, arguments.owners, strict=False):
+        if owner in argnums:
+            if isinstance(leaf, Plain):
+                raise UserError(
+                    f"derivatives are taken with respect to tensors, but argument {owner} "
+                    f"contains a {type(leaf.value).__name__}"
+                )
+            if not _is_smooth(leaf.type) and arguments.positional[owner].kind is None:
+                raise UserError(
+                    f"argument {owner} is {leaf.type}; derivatives are taken with respect to "
+                    "floats and complex numbers"
+                )
+            yield position, leaf
+        position += isinstance(leaf, Tensor)
 
 
 def _argnums(given: Any, count: int, name: str) -> tuple[list[int], bool]:
@@ -132,6 +118,10 @@ def _argnums(given: Any, count: int, name: str) -> tuple[list[int], bool]:
     return [number % count for number in numbers], single
 
 
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", "function")
+
+
 def value_and_grad(
     function: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False
 ) -> Callable[..., Any]:
@@ -139,22 +129,21 @@ def value_and_grad(
 
     `function` returns a float scalar, or with `has_aux` a pair of one and anything else. `argnums`
     says with respect to which arguments; their gradients have the structure of the arguments, and
-    are a tuple where several are asked for.
+    are a tuple where several are asked for. Integers inside an argument get zeros.
     """
-    name = getattr(function, "__name__", "function")
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            numbers, single = _argnums(argnums, len(args), name)
-            traced = _trace(function, args, kwargs, numbers)
-            _check_scalar(traced.trace, has_aux, name)
-            made = program_gradient(traced.trace.program, traced.wanted)
+            numbers, single = _argnums(argnums, len(args), _name(function))
+            asked = _ask(function, args, kwargs, set(numbers))
+            _check_scalar(asked.traced.trace, has_aux, _name(function))
+            made = asked.with_less_kept(program_gradient(asked.program, asked.wanted))
         except (SpecViolation, UserError) as error:
             raise explained("grad", error, user_line()) from None
-        results = traced.emit(made)
-        value = traced.results(results[: traced.count])
-        found = traced.per_argument(results[traced.count :])
+        results = asked.traced.emit(made)
+        value = asked.traced.results(results[: asked.traced.count])
+        found = asked.per_argument(results[asked.traced.count :])
         places = sorted(set(numbers))
         return value, found[0] if single else tuple(found[places.index(n)] for n in numbers)
 
@@ -192,51 +181,141 @@ def grad(
     return call
 
 
+@public
 def vjp(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], Any]]:
     """`(function(*primals), pullback)`: the pullback takes a cotangent in the structure of the
     result and answers the cotangents of all arguments, as a tuple."""
-    numbers = list(range(len(primals)))
-    traced = _trace(function, primals, {}, numbers)
+    asked = _ask(function, primals, {}, set(range(len(primals))))
+    traced = asked.traced
     value = traced.results(traced.emit(traced.trace.program))
-    made = program_vjp(traced.trace.program, traced.wanted)
+    made = program_vjp(asked.program, asked.wanted)
 
+    @public
     def pullback(cotangent: Any) -> Any:
         leaves, shape = flatten(cotangent)
         if shape != traced.trace.structure:
-            raise UserError("[vjp] the cotangent is not nested as the result is")
-        kinds = [k for k in traced.trace.results if k.dtype.is_float or k.dtype.is_complex]
-        smooth = [
-            leaf for leaf, out in zip(leaves, traced.trace.outputs, strict=True) if out is None
-        ]
-        given = [
-            asarray(leaf, dtype=kind.dtype)._node
-            for leaf, kind in zip(smooth, traced.trace.results, strict=True)
-            if kind in kinds
-        ]
-        results = traced.emit(made, given)
-        return tuple(traced.per_argument(results[traced.count :]))
+            raise UserError("the cotangent is not nested as the result is")
+        outputs = zip(leaves, traced.trace.outputs, strict=True)
+        given = [leaf for leaf, plain in outputs if plain is None]
+        seeds = _seeds(given, traced.trace.results, "the cotangent of result")
+        return tuple(asked.per_argument(traced.emit(made, seeds)[traced.count :]))
 
     return value, pullback
 
 
+@public
 def jvp(
     function: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
 ) -> tuple[Any, Any]:
     """`(function(*primals), tangent)`: the derivative of the function in the direction of the
-    tangents, in the structure of the result."""
+    tangents, in the structure of the result. Results that are integers have zeros."""
     if len(primals) != len(tangents):
-        raise UserError(f"[jvp] {len(primals)} arguments but {len(tangents)} tangents")
-    traced = _trace(function, primals, {}, list(range(len(primals))))
-    made = program_jvp(traced.trace.program, traced.wanted)
-    leaves = [leaf for tangent in tangents for leaf in flatten(tangent)[0]]
-    kinds = [traced.trace.program.main.parameters[i] for i in traced.wanted]
-    given = [
-        asarray(leaf, dtype=kind.dtype)._node
-        for leaf, kind in zip(leaves, kinds, strict=True)
-        if isinstance(kind, TensorType)
-    ]
-    results = traced.emit(made, given)
-    return traced.results(results[: traced.count]), traced.results(results[traced.count :])
+        raise UserError(f"{len(primals)} arguments but {len(tangents)} tangents")
+    asked = _ask(function, primals, {}, set(range(len(primals))))
+    traced = asked.traced
+    leaves, shape = flatten(tuple(tangents))
+    if shape.children != asked.shapes:
+        raise UserError("the tangents are not nested as the arguments are")
+    kinds = [leaf.type for _, leaf in asked.leaves]
+    seeds = _seeds(leaves, kinds, "the tangent of input")
+    results = traced.emit(program_jvp(traced.trace.program, asked.wanted), seeds)
+    own, moved = results[: traced.count], iter(results[traced.count :])
+    slopes = [next(moved) if _is_smooth(value.type) else zeros_like(value) for value in own]
+    return traced.results(own), traced.results(slopes)
+
+
+def _seeds(given: Sequence[Any], kinds: Sequence[TensorType], what: str) -> list[Node]:
+    """Cotangents or tangents of these types; those of integers are left out."""
+    found = []
+    for number, (leaf, kind) in enumerate(zip(given, kinds, strict=True)):
+        if _is_smooth(kind):
+            tensor = asarray(leaf, dtype=kind.dtype)
+            if tensor.shape != kind.shape:
+                raise UserError(f"{what} {number} is {tensor.type}, not {kind}")
+            found.append(tensor._node)
+    return found
+
+
+def jacobian(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
+    """A function that returns all derivatives of all results: for each result, nested as they are,
+    what `grad` would return for one of its elements, with the axes of the result in front.
+
+    It is one backward pass for a batch of cotangents, a row of the identity for each element.
+    """
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            numbers, single = _argnums(argnums, len(args), _name(function))
+            asked = _ask(function, args, kwargs, set(numbers))
+            sizes = _row_counts(asked, _name(function))
+            made = _rows_program(asked, sum(sizes))
+        except (SpecViolation, UserError) as error:
+            raise explained("jacobian", error, user_line()) from None
+        results = asked.traced.emit(made, _identity(asked, sizes))[asked.traced.count :]
+        places = sorted(set(numbers))
+        rows, start = [], 0
+        for kind, size in zip(asked.traced.trace.results, sizes, strict=True):
+            parts = [_block(result, start, size, kind) for result in results]
+            found = asked.per_argument(parts)
+            rows.append(found[0] if single else tuple(found[places.index(n)] for n in numbers))
+            start += size
+        return asked.traced.results(rows)
+
+    return call
+
+
+def _row_counts(asked: _Question, name: str) -> list[int]:
+    """How many elements every result has."""
+    inputs = [leaf.type for _, leaf in asked.leaves]
+    for kind in (*asked.traced.trace.results, *inputs):
+        if not kind.is_static or not kind.dtype.is_float:
+            raise UserError(
+                f"{name} takes or gives {kind}; a jacobian is between floats of known shapes"
+            )
+    return [kind.size for kind in asked.traced.trace.results]
+
+
+def _rows_program(asked: _Question, rows: int) -> Program:
+    """The vjp of the function for a batch of cotangents."""
+    single = program_vjp(asked.program, asked.wanted)
+    inputs = len(asked.traced.nodes)
+    seeds = len(single.main.parameters) - inputs
+    return program_vmap(single, rows, [*[None] * inputs, *[0] * seeds])
+
+
+def _identity(asked: _Question, sizes: Sequence[int]) -> list[Node]:
+    """For each result the columns of an identity matrix that belong to it, as its cotangents."""
+    rows, start, found = sum(sizes), 0, []
+    for kind, size in zip(asked.traced.trace.results, sizes, strict=True):
+        columns = np.eye(rows, size, -start, dtype=kind.dtype.numpy)
+        found.append(from_array(columns.reshape((rows, *kind.shape)))._node)
+        start += size
+    return found
+
+
+def _block(rows: Tensor, start: int, size: int, kind: TensorType) -> Tensor:
+    shape = (*kind.shape, *rows.shape[1:])
+    return reshape(rows[start : start + size], shape)  # type: ignore[arg-type]
+
+
+def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, of which a gradient keeps only the arguments and the results: what is inside is
+    computed again on the way back. It changes nothing but memory and time. Inside the body of a
+    loop or branch it has no effect: what is kept there is decided for the whole body."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        arena = current()
+        if not arena.tracing:
+            return function(*args, **kwargs)
+        traced = trace_function(function, arguments_of(args, kwargs))
+        before = len(arena.created)
+        results = traced.emit(raise_program(traced.trace.program))
+        arena.parts.append(arena.created[before:])
+        return traced.results(results)
+
+    return call
 
 
 @tensor_method

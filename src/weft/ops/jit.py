@@ -140,7 +140,8 @@ class Jitted:
         if self._donated:
             self._part(inputs, leaves, tensors, structure)
         results = self._execute(version.compiled, inputs)
-        self._give_away(args, results)
+        if self._donated:
+            self._give_away(leaves, structure)
         return self._wrap(version.traced, results)
 
     @staticmethod
@@ -233,14 +234,13 @@ class Jitted:
                 elements = backend.read_storage(storage, tensors[index].type)
                 inputs[index] = backend.store(np.array(elements))
 
-    def _give_away(self, args: tuple[Any, ...], results: Sequence[Any]) -> None:
+    def _give_away(self, leaves: Sequence[Any], structure: Structure) -> None:
         """Donated arguments can no longer be read."""
         line = user_line()
-        for position in self._donated:
-            if position < len(args):
-                for leaf in flatten(args[position])[0]:
-                    if isinstance(leaf, Tensor):
-                        leaf._node.storage = Donated(line)
+        for index in self._donated_leaves(structure):
+            leaf = leaves[index]
+            if isinstance(leaf, Tensor):
+                leaf._node.storage = Donated(line)
 
     def _wrap(self, traced: Trace, results: Sequence[Any]) -> Any:
         arena = current()

@@ -37,7 +37,15 @@ from weft.ops.array.sorting import *  # noqa: F403
 from weft.ops.array.statistics import *  # noqa: F403
 from weft.ops.array.utility import *  # noqa: F403
 from weft.ops.control_flow import cond, scan, while_loop
-from weft.ops.differentiate import grad, jvp, stop_gradient, value_and_grad, vjp
+from weft.ops.differentiate import (
+    checkpoint,
+    grad,
+    jacobian,
+    jvp,
+    stop_gradient,
+    value_and_grad,
+    vjp,
+)
 from weft.ops.graph.context import default_backend, graph, set_default_backend
 from weft.ops.jit import jit
 from weft.ops.pytree import pytree, register_pytree
@@ -45,12 +53,14 @@ from weft.ops.tensor import Tensor
 from weft.ops.tensor import evaluate_all as eval  # noqa: A004
 from weft.ops.trace import TraceConfig, trace
 from weft.ops.trace.config import watch_process
+from weft.ops.vectorise import vmap
 
 operators.install()
 watch_process()
 __all__ = [
     "Tensor",
     "TraceConfig",
+    "checkpoint",
     "cond",
     "default_backend",
     "eval",
@@ -58,6 +68,7 @@ __all__ = [
     "functional",
     "grad",
     "graph",
+    "jacobian",
     "jit",
     "jvp",
     "linalg",
@@ -71,6 +82,7 @@ __all__ = [
     "trace",
     "value_and_grad",
     "vjp",
+    "vmap",
     "while_loop",
 ]
 __all__ += constants.__all__ + conversion.__all__ + creation.__all__ + data_types.__all__

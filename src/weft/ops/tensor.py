@@ -179,7 +179,7 @@ class Tensor:
             return elements.astype(dtype)
         if copy:
             return np.array(elements)
-        shared = elements.view()
+        shared = _lent(elements)
         shared.flags.writeable = False
         return shared
 
@@ -197,7 +197,8 @@ class Tensor:
         elements = self._elements()
         if not elements.flags.writeable and copy is None:
             elements = np.array(elements)
-        return elements.__dlpack__(max_version=max_version, dl_device=dl_device, copy=copy)
+        shared = elements if copy else _lent(elements)
+        return shared.__dlpack__(max_version=max_version, dl_device=dl_device, copy=copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
@@ -374,6 +375,14 @@ class Tensor:
 def is_constant(node: Node) -> bool:
     """Whether a node is a number that is part of the program."""
     return isinstance(node.storage, TensorLiteral)
+
+
+def _lent(elements: Array) -> Array:
+    """The elements for a reader outside. From here on they are read-only in the tensor, so that not
+    even a call that they are donated to writes over them."""
+    shared = elements.view()
+    elements.flags.writeable = False
+    return shared
 
 
 def from_array(array: Array, arena: Arena | None = None, requires_grad: bool = False) -> Tensor:

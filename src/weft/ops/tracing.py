@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from weft.foundation.errors import UserError
@@ -17,7 +18,7 @@ from weft.ops.graph.arena import Arena
 from weft.ops.graph.context import current, within
 from weft.ops.graph.evaluate import evaluate
 from weft.ops.graph.node import Node
-from weft.ops.graph.program import as_program, captured
+from weft.ops.graph.program import captured, program_with_parts
 from weft.ops.lines import shown
 from weft.ops.pytree import Structure, flatten
 from weft.ops.tensor import Tensor
@@ -59,8 +60,10 @@ class Trace:
     outputs: tuple[Plain | None, ...]
     """The leaves of the result; None: the next result of the program."""
     structure: Structure
+    parts: tuple[frozenset[int], ...] = ()
+    """The instructions of each part of the program that `checkpoint` marked."""
 
-    @property
+    @cached_property
     def results(self) -> tuple[TensorType, ...]:
         """The types of the program's results, which are all tensors."""
         return tuple(kind for kind in self.program.main.results if isinstance(kind, TensorType))
@@ -93,9 +96,8 @@ def trace(
     evaluate([node for node in outside if not node.arena.tracing])
     parameters = [*arena.parameters, *outside]
     outputs = tuple(None if isinstance(leaf, Tensor) else Plain(leaf) for leaf in leaves)
-    return Trace(
-        as_program(arena.name, parameters, roots), tuple(map(_held, outside)), outputs, structure
-    )
+    program, parts = program_with_parts(arena.name, parameters, roots, arena.parts)
+    return Trace(program, tuple(map(_held, outside)), outputs, structure, parts)
 
 
 def _held(node: Node) -> Captured:

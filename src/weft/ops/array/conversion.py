@@ -55,7 +55,14 @@ def converted(obj: Any, dtype: DType | None, device: str | None, copy: bool | No
         raise _must_copy(f"{array.dtype} as {dtype}")
     if copy is not False and np.may_share_memory(elements, array):
         elements = np.array(elements)
-    return from_array(elements, home(device))
+    return from_array(elements if copy is not False else _borrowed(elements), home(device))
+
+
+def _borrowed(array: Array) -> Array:
+    """Memory of somebody else, which is read and never written."""
+    shared = array.view()
+    shared.flags.writeable = False
+    return shared
 
 
 def _must_copy(what: str) -> OutOfRange:
@@ -175,4 +182,4 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
         array = np.from_dlpack(x)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise UserError(f"the {type(x).__name__} cannot be taken over: {error}") from None
-    return from_array(np.array(array) if copy else array, home(device))
+    return from_array(np.array(array) if copy else _borrowed(array), home(device))

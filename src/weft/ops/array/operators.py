@@ -50,7 +50,7 @@ _UNARY: dict[str, Callable[..., Tensor]] = {
 
 def _forward(function: Callable[..., Tensor]) -> Callable[..., Any]:
     def operator(self: Tensor, other: Any, /) -> Any:
-        if not isinstance(other, _OPERANDS):
+        if type(other) is not Tensor and not isinstance(other, _OPERANDS):
             return NotImplemented
         return function(self, other)
 

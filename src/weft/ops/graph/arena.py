@@ -31,7 +31,7 @@ class Arena:
 
     __slots__ = (
         "__weakref__", "_compiled", "_compiled_version", "backend", "created", "exports", "name",
-        "parameters", "parent", "tracing", "version",
+        "parameters", "parent", "parts", "tracing", "version",
     )  # fmt: skip
 
     def __init__(
@@ -50,6 +50,8 @@ class Arena:
         self.version = 0
         self.created: list[Node] = []
         """Every instruction, in a tracing arena."""
+        self.parts: list[list[Node]] = []
+        """Instructions that a backward part carries out again rather than keep their results."""
         self.parameters: list[Node] = []
         self.exports: list[Node] = []
         self._compiled: Prepared | None = None

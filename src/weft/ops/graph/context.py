@@ -37,10 +37,10 @@ def current() -> Arena:
 def arena_for(node: Node) -> Arena:
     """Where an instruction on this node goes: the arena in force, or where none is, this thread's
     arena on the node's own backend."""
-    stack = _context.stack
-    if stack:
-        return stack[-1]
-    default = default_arena(_default_backend)
+    context = _context
+    if context.stack:
+        return context.stack[-1]
+    default = context.defaults.get(_default_backend) or default_arena(_default_backend)
     backend = node.arena.backend
     return default if backend is default.backend else default_arena(backend.name)
 

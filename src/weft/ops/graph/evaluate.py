@@ -35,13 +35,14 @@ class Request:
 
     def _walk(self, roots: set[Node]) -> Signature:
         position: dict[Node, int] = {}
+        place = position.__getitem__
         key: list[Any] = [self.nodes[-1].arena.backend.name]
         for index, node in enumerate(self.nodes):
             position[node] = index
             operands, form, storage = node.operands, node.form, node.storage
             if storage is None and form is not None:
                 key.append(form.number)
-                key.extend([position[operand] for operand in operands])
+                key.extend(map(place, operands))
                 owner = node.owner
                 if node in roots or (owner is not None and owner() is not None):
                     self.exports.append(node)

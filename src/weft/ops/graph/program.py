@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 from weft.foundation.errors import InternalError
 from weft.ops.graph.node import Form, Fragment, Home, Node
@@ -48,8 +49,8 @@ def captured(arena: Home, roots: Sequence[Node]) -> list[Node]:
     return sorted(found, key=_creation)
 
 
-def _creation(node: Node) -> int:
-    return node.id
+_creation = attrgetter("id")
+"""Nodes in the order in which they were made."""
 
 
 @dataclass
@@ -83,6 +84,11 @@ class BodyWriter:
         if isinstance(operand, TensorLiteral):
             return self._append(Constant(operand), (), node).id
         return self._append(BroadcastTo(node.tensor.shape), (operand,), node).id
+
+    def instructions(self, nodes: Iterable[Node]) -> frozenset[int]:
+        """The ids of the instructions that make these nodes."""
+        found = (self._operands.get(node) for node in nodes)
+        return frozenset(operand.id for operand in found if isinstance(operand, Ref))
 
     def _operand(self, node: Node) -> Operand:
         if isinstance(node.storage, TensorLiteral):
@@ -124,6 +130,14 @@ class BodyWriter:
 
 def as_program(name: str, parameters: Sequence[Node], roots: Sequence[Node]) -> Program:
     """The program that computes the roots from the parameters."""
+    return program_with_parts(name, parameters, roots, ())[0]
+
+
+def program_with_parts(
+    name: str, parameters: Sequence[Node], roots: Sequence[Node], parts: Iterable[Iterable[Node]]
+) -> tuple[Program, tuple[frozenset[int], ...]]:
+    """The program that computes the roots from the parameters, and which of its instructions make
+    the nodes of each part."""
     writer = BodyWriter(f"function @{name}", parameters)
     writer.write(reachable(roots, set(parameters)))
     results = tuple(writer.result(node) for node in roots)
@@ -136,7 +150,8 @@ def as_program(name: str, parameters: Sequence[Node], roots: Sequence[Node]) -> 
         (),
         results,
     )
-    return Program(name, (function,), tuple(writer.regions), writer.locations)
+    program = Program(name, (function,), tuple(writer.regions), writer.locations)
+    return program, tuple(writer.instructions(part) for part in parts)
 
 
 def as_fragment(parameters: Sequence[Node], roots: Sequence[Node]) -> Fragment:

@@ -10,16 +10,18 @@
 
 Attributes that are tensors, modules, or lists, tuples and dicts of them are its children; all
 others are settings, must be hashable, and are part of the structure. A module is never changed by a
-traced function: `grad` and the optimisers answer new modules of the same structure.
+traced function: `grad` and the optimisers answer new modules of the same structure. Tensors that
+are kept but not learnt, such as running statistics, are named in `buffers`: optimisers leave them
+as they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from weft.foundation.errors import SpecViolation, UserError
-from weft.ops.pytree import flatten, leaf_names, map_leaves, register_pytree
+from weft.ops.pytree import Structure, flatten, leaf_names, map_leaves, register_pytree
 from weft.ops.tensor import Tensor
 
 M = TypeVar("M", bound="Module")
@@ -27,6 +29,9 @@ M = TypeVar("M", bound="Module")
 
 class Module:
     """The base of every layer and model."""
+
+    buffers: ClassVar[tuple[str, ...]] = ()
+    """The attributes that an optimiser leaves alone."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -74,6 +79,21 @@ class Module:
     def __repr__(self) -> str:
         count = sum(tensor.size or 0 for tensor in self.parameters())
         return f"{type(self).__name__}({count:,} parameters)"
+
+
+def learnt(structure: Structure) -> list[bool]:
+    """For every leaf of a container, whether it is outside of all buffers."""
+    if structure.kind is None:
+        return [True]
+    names: Sequence[str] = ()
+    buffers: tuple[str, ...] = ()
+    if issubclass(structure.kind, Module):
+        names, buffers = _names(structure.rest, 0), structure.kind.buffers
+    found = []
+    for index, child in enumerate(structure.children):
+        held = bool(buffers) and names[index].lstrip(".") in buffers
+        found += [False] * child.leaf_count if held else learnt(child)
+    return found
 
 
 def _fitting(name: str, given: Any, own: Tensor) -> Tensor:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from weft.foundation.axes import normalise_axis
 from weft.foundation.dtypes import DType
+from weft.ops.array.statistics import mean, var
+from weft.ops.differentiate import stop_gradient
 from weft.ops.functional.normalisation import batch_norm, group_norm, layer_norm, rms_norm
 from weft.ops.nn.initialise import constant
 from weft.ops.nn.module import Module
@@ -68,6 +71,8 @@ class BatchNorm(Module):
     """Batch norm over channels. In training it normalises by the batch; `updated(x)` is the layer
     with the running statistics moved towards those of the batch, for evaluation."""
 
+    buffers = ("running_mean", "running_var")
+
     def __init__(
         self,
         channels: int,
@@ -84,6 +89,22 @@ class BatchNorm(Module):
         self.running_var = constant((channels,), 1.0, dtype).detach()
 
     def __call__(self, x: Tensor, *, training: bool = False) -> Tensor:
-        mean = None if training else self.running_mean
-        variance = None if training else self.running_var
-        return batch_norm(x, mean, variance, self.weight, self.bias, self.eps, self.axis)
+        known = () if training else (self.running_mean, self.running_var)
+        centre, spread = map(stop_gradient, known) if known else (None, None)
+        return batch_norm(x, centre, spread, self.weight, self.bias, self.eps, self.axis)
+
+    def updated(self, x: Tensor) -> BatchNorm:
+        """The layer after it has seen the batch x: each running statistic a part `momentum` of the
+        way to that of x. The variance is the unbiased one, as that of everything seen should be."""
+        axis = normalise_axis(self.axis, x.ndim)
+        others = tuple(i for i in range(x.ndim) if i != axis)
+        wide = stop_gradient(x if x.dtype.bits > 16 else x.astype("f32"))
+        alone = all(x.shape[i] == 1 for i in others)
+        made = self.map(lambda tensor: tensor)
+        spread = var(wide, axis=others, correction=0.0 if alone else 1.0)
+        made.running_mean = self._moved(self.running_mean, mean(wide, axis=others))
+        made.running_var = self._moved(self.running_var, spread)
+        return made
+
+    def _moved(self, old: Tensor, new: Tensor) -> Tensor:
+        return old + (new.astype(old.dtype) - old) * self.momentum

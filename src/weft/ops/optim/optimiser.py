@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from weft.foundation.errors import UserError
 from weft.ops.array.creation import asarray, zeros_like
+from weft.ops.nn.module import learnt
 from weft.ops.optim.schedules import Schedule, as_schedule
-from weft.ops.pytree import flatten, unflatten
+from weft.ops.pytree import Structure, flatten, unflatten
 from weft.ops.tensor import Tensor
 
 P = TypeVar("P")
@@ -17,7 +19,8 @@ class Optimiser:
     """The base of all: walks over parameters, gradients and state together.
 
     The state is a dict: `step`, and for each name in `slots` one tensor like every parameter.
-    Leaves that are no float tensors (settings, counters) are left as they are.
+    Leaves that are no float tensors (settings, counters) and the buffers of modules are left as
+    they are.
     """
 
     slots: tuple[str, ...] = ()
@@ -27,10 +30,11 @@ class Optimiser:
 
     def init(self, params: Any) -> dict[str, Any]:
         """The state before the first step: zeros."""
-        leaves = [leaf for leaf in flatten(params)[0] if trainable(leaf)]
+        leaves, structure = flatten(params)
+        chosen = [leaves[index] for index in _chosen(leaves, structure)]
         state: dict[str, Any] = {"step": asarray(0.0, dtype="f32")}
         for slot in self.slots:
-            state[slot] = [zeros_like(leaf) for leaf in leaves]
+            state[slot] = [zeros_like(leaf) for leaf in chosen]
         return state
 
     def update(self, gradients: Any, state: dict[str, Any], params: P) -> tuple[P, dict[str, Any]]:
@@ -41,7 +45,7 @@ class Optimiser:
             raise UserError("[update] the gradients are not nested as the parameters are")
         step = state["step"]
         rate = self.rate(step)
-        chosen = [i for i, leaf in enumerate(leaves) if trainable(leaf)]
+        chosen = _chosen(leaves, structure)
         after: dict[str, Any] = {"step": step + 1.0}
         made = list(leaves)
         columns: dict[str, list[Tensor]] = {slot: [] for slot in self.slots}
@@ -60,8 +64,14 @@ class Optimiser:
         raise NotImplementedError
 
 
+def _chosen(leaves: Sequence[Any], structure: Structure) -> list[int]:
+    """The positions of the leaves that an optimiser changes."""
+    marked = zip(leaves, learnt(structure), strict=True)
+    return [index for index, (leaf, own) in enumerate(marked) if own and trainable(leaf)]
+
+
 def trainable(leaf: Any) -> bool:
-    """Whether an optimiser changes a leaf."""
+    """Whether a leaf can be learnt: it is a tensor of floats."""
     return isinstance(leaf, Tensor) and leaf.dtype.is_float
 
 

@@ -1,0 +1,126 @@
+"""The bodies of branches and loops, each compiled like a program of its own.
+
+A region is used in one of two ways: its parameters are only read, or some of them are carries of a
+loop, which its results replace; those may then be updated in place. What a region returns unchanged
+is not computed at all: `passed` says which parameter such a result is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from weft.driver.compilation import Compilation
+from weft.driver.generators import pipeline
+from weft.driver.legalise import without_composites
+from weft.driver.signature import Role, Signature
+from weft.ptir.ir import Body, Function, Instruction, Program
+from weft.ptir.ops.control import Scan, While
+from weft.ptir.types import TensorType, leaves
+from weft.tiny.from_ptir import lower_program
+from weft.tiny.ir import Graph, Input
+
+
+@dataclass(frozen=True)
+class Use:
+    """A region, and how many of its first parameters are carries that its results replace."""
+
+    region: int
+    carries: int = 0
+
+
+@dataclass
+class CompiledBody:
+    """A region through all stages."""
+
+    compilation: Compilation
+    parameters: list[TensorType]
+    """The tensors it is given, in order."""
+    results: list[TensorType]
+    passed: dict[int, int]
+    """Results that are parameters: which ones."""
+
+
+def uses_of(instruction: Instruction) -> list[Use]:
+    """The regions of an instruction, in the order of the op's attributes."""
+    op = instruction.op
+    if isinstance(op, While):
+        count = sum(1 for _ in leaves(instruction.output))
+        return [Use(op.cond_region), Use(op.body_region, count)]
+    if isinstance(op, Scan):
+        carried = _flat_count(instruction, op.carry_count)
+        return [Use(op.body_region, carried)]
+    return [Use(region) for region in op.regions]
+
+
+def _flat_count(instruction: Instruction, count: int) -> int:
+    """How many tensors the first `count` results are."""
+    kinds = list(leaves(instruction.output))
+    elements = getattr(instruction.output, "elements", None)
+    if elements is None:
+        return min(count, len(kinds))
+    return sum(1 for element in elements[:count] for _ in leaves(element))
+
+
+def compile_bodies(compilation: Compilation) -> dict[Use, CompiledBody]:
+    """Every region that a program runs, after those that it runs itself."""
+    program = without_composites(compilation["frontend"], compilation.log)
+    found: dict[Use, CompiledBody] = {}
+    for use in _innermost_first(program):
+        found[use] = _compile(use, program, compilation)
+        label = f"region{use.region}" + ("_carried" if use.carries else "")
+        compilation.bodies[label] = found[use].compilation
+    return found
+
+
+def _innermost_first(program: Program) -> Iterator[Use]:
+    """No recursion: a program may nest deeply."""
+    done: set[Use] = set()
+    stack = [(use, False) for use in reversed(list(_uses_in(program.main)))]
+    while stack:
+        use, leaving = stack.pop()
+        if use in done:
+            continue
+        if leaving:
+            done.add(use)
+            yield use
+        else:
+            stack.append((use, True))
+            inner = _uses_in(program.regions_by_id[use.region])
+            stack += [(found, False) for found in reversed(list(inner))]
+
+
+def _uses_in(body: Body) -> Iterator[Use]:
+    for instruction in body.body:
+        yield from uses_of(instruction)
+
+
+def _compile(use: Use, program: Program, around: Compilation) -> CompiledBody:
+    region = program.regions_by_id[use.region]
+    name = f"region{region.id}"
+    function = Function(
+        name, region.parameters, region.parameter_ids, region.results, region.body,
+        result_ids=region.result_ids,
+    )  # fmt: skip
+    alone = replace(program, entry=name, functions=(function,))
+    graph, passed = _without_passed(lower_program(alone))
+    parameters = [leaf for kind in region.parameters for leaf in leaves(kind)]
+    donated = frozenset(range(use.carries)) - set(passed.values())
+    signature = Signature((Role.DATA,) * len(parameters), donated)
+    child = Compilation(alone, around.target, signature, log=around.log, tally=around.tally)
+    child.values |= {"frontend": alone, "tiny": graph}
+    pipeline().run_pipeline(child)
+    results = [leaf for kind in region.results for leaf in leaves(kind)]
+    return CompiledBody(child, parameters, results, passed)
+
+
+def _without_passed(graph: Graph) -> tuple[Graph, dict[int, int]]:
+    """The graph without the outputs that are inputs, and which inputs these are."""
+    places = {value: place for place, value in enumerate(graph.inputs)}
+    passed, kept = {}, []
+    for number, (name, value) in enumerate(graph.outputs):
+        if isinstance(value, Input) and value in places:
+            passed[number] = places[value]
+        else:
+            kept.append((name, value))
+    return replace(graph, outputs=tuple(kept)), passed

@@ -1,0 +1,108 @@
+"""A Python function traced on arguments, ready to be transformed: what `grad`, `vmap` and their like
+have in common.
+
+The function becomes a PTIR program; a transformation makes another program of it, and `emit`
+captures that where the transformation was asked for. So transformations compose: with each other,
+with `jit`, with control flow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from weft.foundation.errors import SpecViolation, UserError
+from weft.ops.array.creation import asarray
+from weft.ops.graph.context import current
+from weft.ops.graph.inline import inline
+from weft.ops.graph.node import Node
+from weft.ops.lines import user_line
+from weft.ops.pytree import Structure, flatten, unflatten
+from weft.ops.tensor import Tensor
+from weft.ops.tracing import Plain, Trace, trace
+from weft.ptir.ir import Program
+from weft.ptir.types import TensorType
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of a call: numbers and arrays as tensors, all else as it is."""
+
+    leaves: tuple[Tensor | Plain, ...]
+    structure: Structure
+    """Of the pair (positional arguments, named arguments)."""
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [leaf for leaf in self.leaves if isinstance(leaf, Tensor)]
+
+    @property
+    def positional(self) -> tuple[Structure, ...]:
+        return self.structure.children[0].children
+
+    @property
+    def owners(self) -> list[int]:
+        """For every leaf of the positional arguments, the argument it belongs to."""
+        counts = [shape.leaf_count for shape in self.positional]
+        return [number for number, count in enumerate(counts) for _ in range(count)]
+
+    def call(self, function: Callable[..., Any], tensors: Sequence[Tensor]) -> Any:
+        """The function with other tensors in the place of these."""
+        supply = iter(tensors)
+        filled = [x.value if isinstance(x, Plain) else next(supply) for x in self.leaves]
+        own, named = unflatten(self.structure, filled)
+        return function(*own, **named)
+
+
+def arguments_of(args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
+    leaves, structure = flatten((tuple(args), kwargs))
+    return Arguments(tuple(map(_argument, leaves)), structure)
+
+
+def _argument(leaf: Any) -> Tensor | Plain:
+    if isinstance(leaf, Tensor):
+        return leaf
+    if isinstance(leaf, bool | str) or leaf is None:
+        return Plain(leaf)
+    try:
+        return asarray(leaf)
+    except (UserError, SpecViolation, TypeError):
+        return Plain(leaf)
+
+
+@dataclass(frozen=True)
+class TracedFunction:
+    """What the function was seen to do, and the nodes to do it with."""
+
+    trace: Trace
+    nodes: tuple[Node, ...]
+    """One for each input of the program: the arguments, and what was captured."""
+
+    @property
+    def count(self) -> int:
+        """How many tensors the function returns."""
+        return len(self.trace.program.main.results)
+
+    def emit(self, program: Program, more: Sequence[Node] = ()) -> list[Tensor]:
+        """The results of a program that takes the inputs of this one, and more."""
+        arena = current()
+        return [Tensor(n) for n in inline(program, [*self.nodes, *more], arena, user_line())]
+
+    def results(self, tensors: Sequence[Tensor]) -> Any:
+        """Tensors, one for each that the function returns, nested as it returns them."""
+        supply = iter(tensors)
+        leaves = [next(supply) if o is None else o.value for o in self.trace.outputs]
+        return unflatten(self.trace.structure, leaves)
+
+
+def trace_function(
+    function: Callable[..., Any], arguments: Arguments, kinds: Sequence[TensorType] | None = None
+) -> TracedFunction:
+    """The function on traced arguments like these, or of other types."""
+    tensors = arguments.tensors
+    types = [tensor.type for tensor in tensors] if kinds is None else kinds
+    weak = [tensor.weak for tensor in tensors]
+    found = trace(function, types, lambda traced: arguments.call(function, traced), weak)
+    nodes = (*(tensor._node for tensor in tensors), *(c.node for c in found.captured))
+    return TracedFunction(found, nodes)

@@ -15,10 +15,27 @@ from weft.ptir import Program, load
 from weft.target.known import target_named
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
+Maker = Callable[[str], Program]
 MAKERS: dict[str, Callable[..., Program]] = {
     "mlp": mlp,
     "softmax_layernorm": softmax_layernorm,
     "attention": attention,
+}
+LARGE: dict[str, Maker] = {
+    "mlp": lambda dtype: mlp(384, 768, 1536, 768, dtype=dtype),
+    "rows in registers": lambda dtype: softmax_layernorm(1000, 4096, dtype=dtype),
+    "rows of many warps": lambda dtype: softmax_layernorm(65, 16384, dtype=dtype),
+    "rows read again": lambda dtype: softmax_layernorm(9, 120_000, dtype=dtype),
+    "attention": lambda dtype: attention(4, 192, 64, 512, dtype=dtype),
+}
+ODD: dict[str, Maker] = {
+    "mlp": lambda dtype: mlp(7, 13, 37, 5, dtype=dtype),
+    "one row": lambda dtype: mlp(1, 1, 1, 1, dtype=dtype),
+    "no rows": lambda dtype: mlp(0, 8, 8, 8, dtype=dtype),
+    "nothing to add up": lambda dtype: mlp(4, 0, 8, 8, dtype=dtype),
+    "rows": lambda dtype: softmax_layernorm(5, 37, dtype=dtype),
+    "long odd rows": lambda dtype: softmax_layernorm(3, 5001, dtype=dtype),
+    "attention": lambda dtype: attention(3, 7, 10, 13, dtype=dtype),
 }
 TARGETS = ("sm80", "sm90")
 CASES = [

@@ -3,7 +3,6 @@ reference."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,10 +10,10 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
-from examples.make_programs import attention, mlp, softmax_layernorm
+from examples.make_programs import attention, softmax_layernorm
 from tests.example_inputs import inputs_for
 from tests.gpu_interpreted import InterpretedGpu
-from tests.gpu_programs import TARGETS, through_stages
+from tests.gpu_programs import ODD, TARGETS, Maker, through_stages
 from weft.driver import gpu_code
 from weft.driver.cuda import CudaBackend
 from weft.foundation.dtypes import BY_NAME, DType
@@ -33,14 +32,9 @@ def agree(program: Program, inputs: list[Array], target: str) -> None:
     assert report.agrees, str(report)
 
 
-PROGRAMS: dict[str, Callable[[str], Program]] = {
-    "mlp": lambda dtype: mlp(7, 13, 37, 5, dtype=dtype),
-    "one row": lambda dtype: mlp(1, 1, 1, 1, dtype=dtype),
-    "no rows": lambda dtype: mlp(0, 8, 8, 8, dtype=dtype),
-    "nothing to add up": lambda dtype: mlp(4, 0, 8, 8, dtype=dtype),
-    "rows": lambda dtype: softmax_layernorm(5, 37, dtype=dtype),
+PROGRAMS: dict[str, Maker] = {
+    **ODD,
     "rows of many warps": lambda dtype: softmax_layernorm(3, 1030, dtype=dtype),
-    "attention": lambda dtype: attention(3, 7, 10, 13, dtype=dtype),
     "aligned attention": lambda dtype: attention(2, 16, 16, 24, dtype=dtype),
 }
 

@@ -4,7 +4,6 @@ and runs that give the same bits again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -13,8 +12,9 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
-from examples.make_programs import attention, mlp, softmax_layernorm
+from examples.make_programs import attention, mlp
 from tests.example_inputs import inputs_for
+from tests.gpu_programs import LARGE, MAKERS, ODD, TARGETS
 from weft.driver.compile import compile_program
 from weft.driver.cuda import CudaBackend
 from weft.foundation.errors import SpecViolation, Unimplemented
@@ -24,8 +24,6 @@ from weft.testing.compare import compare
 from weft.testing.random_programs import random_program
 
 Array = NDArray[Any]
-Maker = Callable[[str], Program]
-TARGETS = ("sm90", "sm80")
 DTYPES = ("f32", "bf16", "f16")
 
 pytestmark = pytest.mark.skipif(
@@ -43,35 +41,12 @@ def agree(program: Program, target: str, seed: int) -> None:
     assert report.agrees, str(report)
 
 
-EXAMPLES: dict[str, Maker] = {
-    "mlp": lambda dtype: mlp(dtype=dtype),
-    "softmax_layernorm": lambda dtype: softmax_layernorm(dtype=dtype),
-    "attention": lambda dtype: attention(dtype=dtype),
-}
-LARGE: dict[str, Maker] = {
-    "mlp": lambda dtype: mlp(384, 768, 1536, 768, dtype=dtype),
-    "rows in registers": lambda dtype: softmax_layernorm(1000, 4096, dtype=dtype),
-    "rows of many warps": lambda dtype: softmax_layernorm(65, 16384, dtype=dtype),
-    "rows read again": lambda dtype: softmax_layernorm(9, 120_000, dtype=dtype),
-    "attention": lambda dtype: attention(4, 192, 64, 512, dtype=dtype),
-}
-ODD: dict[str, Maker] = {
-    "mlp": lambda dtype: mlp(7, 13, 37, 5, dtype=dtype),
-    "one row": lambda dtype: mlp(1, 1, 1, 1, dtype=dtype),
-    "no rows": lambda dtype: mlp(0, 8, 8, 8, dtype=dtype),
-    "nothing to add up": lambda dtype: mlp(4, 0, 8, 8, dtype=dtype),
-    "rows": lambda dtype: softmax_layernorm(5, 37, dtype=dtype),
-    "long odd rows": lambda dtype: softmax_layernorm(3, 5001, dtype=dtype),
-    "attention": lambda dtype: attention(3, 7, 10, 13, dtype=dtype),
-}
-
-
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", MAKERS)
 def test_examples_agree(name: str, dtype: str, target: str) -> None:
     for seed in range(3):
-        agree(EXAMPLES[name](dtype), target, seed)
+        agree(MAKERS[name](dtype=dtype), target, seed)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -90,7 +65,7 @@ def test_odd_sizes_agree(name: str, dtype: str, target: str) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
-@pytest.mark.parametrize("name", [*EXAMPLES, "large attention"])
+@pytest.mark.parametrize("name", [*MAKERS, "large attention"])
 def test_runs_give_the_same_bits(name: str, dtype: str, target: str) -> None:
     make = EXAMPLES.get(name, LARGE["attention"])
     program = make(dtype)

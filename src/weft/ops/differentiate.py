@@ -1,10 +1,10 @@
 """Derivatives of Python functions: `grad`, `value_and_grad`, `vjp`, `jvp`, `jacobian`, and
 `checkpoint`, which trades their memory for time.
 
-A function is traced to a PTIR program. Formulas that are a coarse op (attention, softmax, norms) are
-found in it first, because those have better gradients than their parts; then it is differentiated,
-and what its backward part can compute again for less than it costs to keep is not kept. Forward and
-backward are one program.
+A function is traced to a PTIR program. Formulas that are a coarse op (attention, softmax, norms)
+are found in it first, because those have better gradients than their parts; then it is
+differentiated, and what its backward part can compute again for less than it costs to keep is not
+kept. Forward and backward are one program.
 """
 
 from __future__ import annotations
@@ -295,8 +295,8 @@ def _identity(asked: _Question, sizes: Sequence[int]) -> list[Node]:
 
 
 def _block(rows: Tensor, start: int, size: int, kind: TensorType) -> Tensor:
-    shape = (*kind.shape, *rows.shape[1:])
-    return reshape(rows[start : start + size], shape)  # type: ignore[arg-type]
+    shape: tuple[Any, ...] = (*kind.shape, *rows.shape[1:])
+    return reshape(rows[start : start + size], shape)
 
 
 def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:

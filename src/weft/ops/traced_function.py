@@ -1,4 +1,4 @@
-"""A Python function traced on arguments, ready to be transformed: what `grad`, `vmap` and their like
+"""A Python function traced on arguments, ready to be transformed: what `grad`, `vmap` and others
 have in common.
 
 The function becomes a PTIR program; a transformation makes another program of it, and `emit`
@@ -89,9 +89,9 @@ class TracedFunction:
         arena = current()
         return [Tensor(n) for n in inline(program, [*self.nodes, *more], arena, user_line())]
 
-    def results(self, tensors: Sequence[Tensor]) -> Any:
-        """Tensors, one for each that the function returns, nested as it returns them."""
-        supply = iter(tensors)
+    def results(self, values: Sequence[Any]) -> Any:
+        """One value for each tensor that the function returns, nested as it returns them."""
+        supply = iter(values)
         leaves = [next(supply) if o is None else o.value for o in self.trace.outputs]
         return unflatten(self.trace.structure, leaves)
 

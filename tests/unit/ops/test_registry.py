@@ -100,6 +100,18 @@ def test_a_third_party_decorates() -> None:
         np.testing.assert_allclose(F.silu(weft.asarray(X)).numpy(), X / (1 + np.exp(-X)), rtol=1e-6)
 
 
+def test_an_implementation_can_be_taken_away(calls: list[str]) -> None:
+    F.configure({"relu": "force=quiet"})
+    F.unregister("relu", "quiet")
+    F.relu(weft.asarray(X))
+    assert calls == []
+    assert F.implementations("relu") == ["default", "loud"]
+    with pytest.raises(UserError, match="keeps its default"):
+        F.unregister("relu", "default")
+    with pytest.raises(UserError, match="no implementation 'quiet'; it has default, loud"):
+        F.unregister("relu", "quiet")
+
+
 def test_nobody_supports_the_arguments() -> None:
     F.register("relu", "default", lambda x: x, lambda x: False)
     F.register("relu", "other", lambda x: x, lambda x: False)

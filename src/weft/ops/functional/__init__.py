@@ -96,6 +96,7 @@ from weft.ops.functional.registry import (
     implements,
     overrides,
     register,
+    unregister,
 )
 from weft.ops.functional.resampling import (
     interpolate,
@@ -180,6 +181,7 @@ __all__ = [
     "tanh",
     "tile",
     "top_k",
+    "unregister",
     "update_cache",
     "where",
 ]

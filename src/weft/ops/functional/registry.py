@@ -148,6 +148,18 @@ def register(
     entry.measured.clear()
 
 
+def unregister(op: str, name: str) -> None:
+    """Take an implementation away again; the default one stays."""
+    entry = entry_of(op)
+    entry.named(name)
+    if name == "default":
+        raise UserError(f"{op} keeps its default implementation; register another by that name")
+    del entry.implementations[name]
+    entry.measured.clear()
+    if entry.policy.force == name:
+        entry.policy = Policy()
+
+
 def implementations(op: str) -> list[str]:
     """The names of an op's implementations, in the order in which they are asked."""
     return list(entry_of(op).implementations)

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 
 from weft.driver.backends import Backend
 from weft.driver.execute import Prepared, prepare
+from weft.foundation.errors import UserError
 from weft.ops.graph.hooks import WATCH
 from weft.ptir.ir import Program
 from weft.ptir.passes import optimise
@@ -133,5 +134,12 @@ class ProgramCache:
         return len(self._entries)
 
 
-PROGRAMS = ProgramCache(int(os.environ.get("WEFT_PROGRAM_CACHE", "512")))
+def _size() -> int:
+    text = os.environ.get("WEFT_PROGRAM_CACHE", "512")
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise UserError(f"WEFT_PROGRAM_CACHE is {text!r}; it must be a whole number over 0")
+    return int(text)
+
+
+PROGRAMS = ProgramCache(_size())
 """The cache of the process."""

@@ -6,12 +6,9 @@ No GPU is needed: the compiler and the disassembler are packages.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from examples.make_programs import attention, mlp, softmax_layernorm
-from tests.gpu_programs import CASES, compiled, program, through_stages
+from tests.gpu_programs import CASES, LARGE, ODD, compiled, program, through_stages
 from weft.codegen.gpu import ir, sass
 from weft.codegen.gpu.print import walk
 from weft.driver.compilation import Compilation
@@ -95,25 +92,15 @@ def test_epilogues_that_read_a_matrix_do_not_spill(
     assert check(compilation, architecture(target_named(target), device=None)) == []
 
 
-Maker = Callable[[str], Program]
-LARGE: dict[str, Maker] = {
-    "mlp": lambda dtype: mlp(384, 768, 1536, 768, dtype=dtype),
-    "rows in registers": lambda dtype: softmax_layernorm(1000, 4096, dtype=dtype),
-    "rows of many warps": lambda dtype: softmax_layernorm(65, 16384, dtype=dtype),
-    "rows read again": lambda dtype: softmax_layernorm(9, 120_000, dtype=dtype),
-    "attention": lambda dtype: attention(4, 192, 64, 512, dtype=dtype),
-    "odd mlp": lambda dtype: mlp(7, 13, 37, 5, dtype=dtype),
-    "odd rows": lambda dtype: softmax_layernorm(3, 5001, dtype=dtype),
-    "odd attention": lambda dtype: attention(3, 7, 10, 13, dtype=dtype),
-}
+OTHERS = {**LARGE, **{f"odd: {name}": make for name, make in ODD.items()}}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["sm80", "sm90"])
-@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize("name", OTHERS)
 def test_larger_and_odd_programs(name: str, target: str) -> None:
     for dtype in ("f32", "bf16"):
-        compilation = through_stages(LARGE[name](dtype), target)
+        compilation = through_stages(OTHERS[name](dtype), target)
         assert check(compilation, architecture(target_named(target), device=None)) == []
 
 

@@ -19,6 +19,7 @@ from weft.codegen.cpu.llvm import emit_module
 from weft.foundation.dtypes import BF16, F16, F32, F64, DType
 from weft.memory.ir import Buffer, MemRef, Space
 from weft.plan.ir import Header, MapPlan, MmaPlan, Plan, RowPlan, Vectorize
+from weft.plan.kept_rows import kept_values
 from weft.region.interp import run_kernel
 from weft.region.ir import Kernel, Module, Pattern, Tensor
 from weft.region.structure import buffers
@@ -75,7 +76,12 @@ def plans_for(kernel: Kernel) -> list[Plan]:
         summed = tiled(2, 3, depth - depth % 4, Vectorize("k.i.i", 4))
         return [*plain, packed, summed]
     if kernel.pattern is Pattern.ROW:
-        return [RowPlan(HEADER, 4, accumulators=4), RowPlan(HEADER, 1, accumulators=1)]
+        keeps = {False, bool(kept_values(kernel))}
+        return [
+            RowPlan(HEADER, lanes, accumulators=partial, keep_row=keep)
+            for lanes, partial in ((4, 4), (1, 1), (4, 3))
+            for keep in sorted(keeps)
+        ]
     return [MapPlan(HEADER, 4, unroll=2), MapPlan(HEADER, 1)]
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.gemm_kernels import Contraction, build, references, region_kernel
 from tests.gpu_support import (
+    SM80_CASES,
     SM90_CASES,
     TWO_UNITS,
     Array,
@@ -19,6 +20,7 @@ from tests.gpu_support import (
     ragged,
     random_tensors,
     relative_error,
+    sm80_kernel,
 )
 from weft.codegen.gpu import mma_sm90
 from weft.codegen.gpu.assemble import assemble
@@ -79,6 +81,15 @@ def test_kernels_of_the_interpreter(case: str) -> None:
     plan = replace(plan, operand_layouts=shape.layouts)
     kernel = mma_sm90.build(region_kernel(shape), references(shape), plan, TWO_UNITS, "gemm")
     code, _ = assemble(kernel, "sm_90a")
+    check(shape, code, kernel.buffers)
+
+
+@pytest.mark.parametrize("case", SM80_CASES)
+def test_kernels_of_the_older_template(case: str) -> None:
+    device()
+    shape, plan = SM80_CASES[case]
+    kernel = sm80_kernel(shape, plan)
+    code, _ = assemble(kernel, "sm_90")
     check(shape, code, kernel.buffers)
 
 

@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 
 import weft
 from examples.make_programs import attention, mlp
+from tests.agree.test_gpu_programs import KINDS, numbers, with_epilogue
 from tests.example_inputs import inputs_for
 from tests.gpu_programs import LARGE, MAKERS, ODD, TARGETS
 from weft.driver.compile import compile_program
 from weft.driver.cuda import CudaBackend
+from weft.foundation.dtypes import BY_NAME
 from weft.foundation.errors import SpecViolation, Unimplemented
 from weft.ptir import Builder, Program
 from weft.runtime.cuda import compute_capability
@@ -67,8 +69,7 @@ def test_odd_sizes_agree(name: str, dtype: str, target: str) -> None:
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 @pytest.mark.parametrize("name", [*MAKERS, "large attention"])
 def test_runs_give_the_same_bits(name: str, dtype: str, target: str) -> None:
-    make = EXAMPLES.get(name, LARGE["attention"])
-    program = make(dtype)
+    program = MAKERS[name](dtype=dtype) if name in MAKERS else LARGE["attention"](dtype)
     executable = compile_program(program, target)
     inputs = inputs_for(program, 5)
     other = inputs_for(program, 6)
@@ -81,6 +82,28 @@ def test_runs_give_the_same_bits(name: str, dtype: str, target: str) -> None:
 
 def _bits(array: Array) -> bytes:
     return array.tobytes()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("name", KINDS)
+def test_epilogues_of_other_dtypes_agree(name: str, whole: bool, target: str) -> None:
+    program = with_epilogue(name, whole=whole)
+    x, w = inputs_for(program, 1)[:2]
+    other = numbers(BY_NAME[name], (24, 40) if whole else (40,), 3)
+    report = compare(program, [x, w, other], backend(target))
+    assert report.agrees, str(report)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_dialect_text_that_is_fed_back_runs_the_same(name: str, target: str) -> None:
+    program = MAKERS[name](dtype="bf16")
+    inputs = inputs_for(program, 3)
+    plain = compile_program(program, target)
+    again = compile_program(program, target, overrides={"gpu": plain.stages["gpu"]})
+    pairs = zip(plain.run(inputs), again.run(inputs), strict=True)
+    assert all(_bits(a) == _bits(b) for a, b in pairs)
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
+from weft.driver.steps import StepList
 from weft.foundation.errors import SpecViolation
 from weft.memory.ir import BufferMap, Copy, MemRef
 from weft.plan.ir import Plan
@@ -21,19 +22,17 @@ from weft.region.structure import structure_key
 from weft.runtime.artifact import (
     Artifact,
     BufferSlot,
-    CopyBuffer,
     HostCall,
     KernelCode,
     Launch,
-    Step,
     TensorSpec,
 )
 
 HostCalls: TypeAlias = Callable[[object, Mapping[int, tuple[int, ...]], Sequence[int]], str]
 """An op that the host carries out, and which results are wanted in which shapes, in words."""
-Launcher = Callable[[Kernel], tuple[int, Sequence[str]] | None]
-"""The number of a kernel's code, and its tensors in the order of the code's parameters; None where
-the host carries the kernel out."""
+Launcher: TypeAlias = Callable[[Kernel], tuple[int, Sequence[str], tuple[str, ...]] | None]
+"""The number of a kernel's code, its tensors in the order of the code's parameters, and which
+instruction each of its checks belongs to; None where the host carries the kernel out."""
 
 
 def kernel_key(
@@ -51,67 +50,73 @@ def kernel_key(
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def body_steps(
+    module: Module,
+    buffer_map: BufferMap,
+    launch: Launcher,
+    host_call: HostCalls,
+    slot: Callable[[str], BufferSlot],
+    expand: Callable[[Kernel, StepList], bool] | None = None,
+) -> StepList:
+    """The steps of a module over compiled kernels. `expand` writes those of ops that are made of
+    steps themselves."""
+    made = StepList(arena=buffer_map.arena_bytes)
+    copies: dict[str, list[Copy]] = {}
+    for copy in buffer_map.copies:
+        copies.setdefault(copy.before, []).append(copy)
+    for kernel in module.kernels:
+        for c in copies.get(kernel.name, ()):
+            made.copy(slot(c.source), slot(c.target), c.bytes, f"copy {c.source}")
+        if expand is not None and expand(kernel, made):
+            continue
+        native = launch(kernel)
+        if native is None:
+            made.append(_host_call(kernel, module, lambda n: made.number(slot(n)), host_call))
+        else:
+            number, names, where = native
+            args = tuple(made.number(slot(name)) for name in names)
+            made.append(Launch(number, args, kernel.name, where))
+    return made
+
+
+def slot_of(name: str, buffer_map: BufferMap) -> BufferSlot:
+    """The entry of the parameter block that a tensor lies in."""
+    buffer = buffer_map.refs[name].buffer
+    return BufferSlot(buffer.space.value, buffer.number, buffer.offset, buffer.bytes)
+
+
+def constants_of(module: Module, data: Mapping[str, NDArray[Any]]) -> list[bytes]:
+    """The constants of a module, in the order of their numbers."""
+    held = [name for name, tensor in module.tensors.items() if tensor.role == "constant"]
+    return [data[name].tobytes() for name in held]
+
+
 def make_artifact(
     target: str,
     module: Module,
     buffer_map: BufferMap,
     kernels: Sequence[KernelCode],
-    launch: Launcher,
-    constants: Mapping[str, NDArray[Any]],
-    host_call: HostCalls,
+    steps: StepList,
+    constants: Sequence[bytes],
 ) -> Artifact:
-    """The steps of a module over compiled kernels."""
-    table = _Slots(module, buffer_map)
-    copies: dict[str, list[Copy]] = {}
-    for copy in buffer_map.copies:
-        copies.setdefault(copy.before, []).append(copy)
-    steps: list[Step] = []
-    for kernel in module.kernels:
-        steps += [
-            CopyBuffer(table.slot(c.source), table.slot(c.target), c.bytes, f"copy {c.source}")
-            for c in copies.get(kernel.name, ())
-        ]
-        native = launch(kernel)
-        if native is None:
-            steps.append(_host_call(kernel, module, table, host_call))
-        else:
-            number, names = native
-            args = tuple(table.slot(name) for name in names)
-            steps.append(Launch(number, args, kernel.name))
-    places = tuple(table.slot(name) for name in module.outputs)
-    held = [name for name, tensor in module.tensors.items() if tensor.role == "constant"]
+    """A program from its steps."""
+    places = tuple(steps.number(slot_of(name, buffer_map)) for name in module.outputs)
     return Artifact(
         target,
-        tuple(table.slots),
+        tuple(steps.slots),
         tuple(kernels),
-        tuple(steps),
+        tuple(steps.steps),
         tuple(_spec(module.tensors[name]) for name in module.inputs),
         tuple(_spec(module.tensors[name]) for name in module.outputs),
         places,
-        buffer_map.arena_bytes,
-        tuple(constants[name].tobytes() for name in held),
+        steps.arena,
+        tuple(constants),
     )
 
 
-class _Slots:
-    """Entries of the parameter block, numbered as they are asked for."""
-
-    def __init__(self, module: Module, buffer_map: BufferMap) -> None:
-        self.module = module
-        self.buffer_map = buffer_map
-        self.slots: list[BufferSlot] = []
-        self._numbers: dict[BufferSlot, int] = {}
-
-    def slot(self, name: str) -> int:
-        buffer = self.buffer_map.refs[name].buffer
-        made = BufferSlot(buffer.space.value, buffer.number, buffer.offset, buffer.bytes)
-        if made not in self._numbers:
-            self._numbers[made] = len(self.slots)
-            self.slots.append(made)
-        return self._numbers[made]
-
-
-def _host_call(kernel: Kernel, module: Module, table: _Slots, words: HostCalls) -> HostCall:
+def _host_call(
+    kernel: Kernel, module: Module, slot: Callable[[str], int], words: HostCalls
+) -> HostCall:
     call = kernel.opaque
     if call is None:
         raise SpecViolation("OpaqueKernel", f"kernel {kernel.name} says nothing to call")
@@ -120,7 +125,7 @@ def _host_call(kernel: Kernel, module: Module, table: _Slots, words: HostCalls) 
     shapes = {number: tensor.shape for number, tensor in results.items()}
 
     def place(name: str) -> tuple[int, TensorSpec]:
-        return table.slot(name), _spec(module.tensors[name])
+        return slot(name), _spec(module.tensors[name])
 
     inputs = tuple(place(name) for name in call.inputs)
     outputs = tuple(place(tensor.name) for tensor in results.values())

@@ -14,7 +14,7 @@ from weft.driver.compilation import Compilation
 from weft.driver.generators import pipeline
 from weft.driver.legalise import without_composites
 from weft.driver.signature import Role, Signature
-from weft.ptir.ir import Body, Function, Instruction, Program
+from weft.ptir.ir import Body, Function, Instruction, Program, Region
 from weft.ptir.ops.control import Scan, While
 from weft.ptir.types import TensorType, leaves
 from weft.tiny.from_ptir import lower_program
@@ -37,29 +37,26 @@ class CompiledBody:
     parameters: list[TensorType]
     """The tensors it is given, in order."""
     results: list[TensorType]
+    """What it returns, likewise. Complex tensors are pairs of floats, of as many bytes."""
     passed: dict[int, int]
     """Results that are parameters: which ones."""
 
 
-def uses_of(instruction: Instruction) -> list[Use]:
+def carried(region: Region, count: int) -> int:
+    """How many tensors the first `count` parameters of a region are."""
+    return sum(1 for kind in region.parameters[:count] for _ in leaves(kind))
+
+
+def uses_of(instruction: Instruction, program: Program) -> list[Use]:
     """The regions of an instruction, in the order of the op's attributes."""
     op = instruction.op
     if isinstance(op, While):
-        count = sum(1 for _ in leaves(instruction.output))
-        return [Use(op.cond_region), Use(op.body_region, count)]
+        body = program.regions_by_id[op.body_region]
+        return [Use(op.cond_region), Use(op.body_region, carried(body, len(body.parameters)))]
     if isinstance(op, Scan):
-        carried = _flat_count(instruction, op.carry_count)
-        return [Use(op.body_region, carried)]
+        count = carried(program.regions_by_id[op.body_region], op.carry_count)
+        return [Use(op.body_region, count)]
     return [Use(region) for region in op.regions]
-
-
-def _flat_count(instruction: Instruction, count: int) -> int:
-    """How many tensors the first `count` results are."""
-    kinds = list(leaves(instruction.output))
-    elements = getattr(instruction.output, "elements", None)
-    if elements is None:
-        return min(count, len(kinds))
-    return sum(1 for element in elements[:count] for _ in leaves(element))
 
 
 def compile_bodies(compilation: Compilation) -> dict[Use, CompiledBody]:
@@ -76,7 +73,7 @@ def compile_bodies(compilation: Compilation) -> dict[Use, CompiledBody]:
 def _innermost_first(program: Program) -> Iterator[Use]:
     """No recursion: a program may nest deeply."""
     done: set[Use] = set()
-    stack = [(use, False) for use in reversed(list(_uses_in(program.main)))]
+    stack = [(use, False) for use in reversed(list(_uses_in(program.main, program)))]
     while stack:
         use, leaving = stack.pop()
         if use in done:
@@ -86,13 +83,13 @@ def _innermost_first(program: Program) -> Iterator[Use]:
             yield use
         else:
             stack.append((use, True))
-            inner = _uses_in(program.regions_by_id[use.region])
+            inner = _uses_in(program.regions_by_id[use.region], program)
             stack += [(found, False) for found in reversed(list(inner))]
 
 
-def _uses_in(body: Body) -> Iterator[Use]:
+def _uses_in(body: Body, program: Program) -> Iterator[Use]:
     for instruction in body.body:
-        yield from uses_of(instruction)
+        yield from uses_of(instruction, program)
 
 
 def _compile(use: Use, program: Program, around: Compilation) -> CompiledBody:

@@ -30,6 +30,8 @@ class Compilation:
     log: PassLog = field(default_factory=PassLog)
     tally: Tally = field(default_factory=Tally)
     """What was worked out, and what was known already."""
+    bodies: dict[str, Compilation] = field(default_factory=dict)
+    """The bodies of branches and loops, compiled like programs of their own."""
 
     def __getitem__(self, stage: str) -> Any:
         return self.values[stage]

@@ -20,7 +20,6 @@ from weft.runtime.artifact import TensorSpec
 from weft.runtime.executor import empty_tensor
 
 Array = NDArray[Any]
-CONTROL_FLOW = frozenset({"Cond", "While", "Scan"})
 
 
 class CpuExecutable:
@@ -44,7 +43,7 @@ class CpuBackend:
 
     name = "cpu"
     dtypes = frozenset(ALL)
-    ops = frozenset(cls.wire_name for cls in CORE.values()) - CONTROL_FLOW
+    ops = frozenset(cls.wire_name for cls in CORE.values())
     hints: frozenset[HintKind] = frozenset(HintKind)
 
     def supports(self, op: Op) -> bool:
@@ -54,7 +53,7 @@ class CpuBackend:
         return self.compile_donating(program, frozenset())
 
     def compile_donating(self, program: Program, donated: frozenset[int]) -> CpuExecutable:
-        for instruction in program.main.body:
+        for instruction in (i for body in program.bodies for i in body.body):
             if isinstance(instruction.op, CustomCall):
                 target = f"custom call {instruction.op.target!r}"
                 raise Unimplemented(target, "the cpu backend does not know this target")

@@ -1,31 +1,25 @@
-"""From planned kernels to an artifact for the CPU: equal kernels are compiled once, and kept on
+"""From planned kernels to machine code for the CPU: equal kernels are compiled once, and kept on
 disk."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
-
-from numpy.typing import NDArray
+from typing import Final
 
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.compile import accepts, lower
 from weft.codegen.cpu.domain import prove
 from weft.codegen.cpu.llvm import emit_module
 from weft.codegen.cpu.whole import lower_whole, prove_whole
-from weft.driver.artifacts import HostCalls, kernel_key, make_artifact
+from weft.driver.artifacts import kernel_key
 from weft.driver.sources import LLVM
 from weft.foundation.errors import Finding, SpecViolation, Unimplemented
 from weft.foundation.whole_ops import WholeOp
 from weft.memory.ir import BufferMap
 from weft.plan.ir import PlanSet
-from weft.region.cost import kernel_seconds
 from weft.region.ir import Kernel, Module
 from weft.region.structure import buffers
-from weft.runtime.artifact import Artifact, KernelCode
 from weft.runtime.jit import fault_of, object_code
-from weft.target.target import Target
 
 WORTH_SHARING: Final = 15e-6
 """The least seconds of a kernel, as estimated, for which other threads are woken: that takes ten
@@ -75,7 +69,7 @@ def lower_module(
         findings = accepts(kernel, module.tensors, plan)
         if findings:
             raise Unimplemented(f"kernel {kernel.name}", findings[0].why)
-        refs = {name: buffer_map.refs[name] for name in buffers(kernel)}
+        refs = buffer_map.refs_of(buffers(kernel))
         symbol = "k_" + kernel_key(kernel, module.tensors, refs, plan)[:16]
         code.symbols[kernel.name] = symbol
         if symbol not in code.routines:
@@ -88,7 +82,7 @@ def lower_module(
 def _lower_whole(
     kernel: Kernel, op: WholeOp, module: Module, buffer_map: BufferMap, bits: int, code: CpuCode
 ) -> None:
-    refs = {name: buffer_map.refs[name] for name in buffers(kernel)}
+    refs = buffer_map.refs_of(buffers(kernel))
     symbol = "k_" + kernel_key(kernel, module.tensors, refs, None, str(bits))[:16]
     code.symbols[kernel.name] = symbol
     if symbol not in code.routines:
@@ -120,33 +114,3 @@ def compile_sources(code: LlvmCode) -> Objects:
         made.compiled += fresh
         made.reused += not fresh
     return made
-
-
-def build_artifact(
-    module: Module,
-    buffer_map: BufferMap,
-    code: CpuCode,
-    objects: Mapping[str, bytes],
-    target: Target,
-    constants: Mapping[str, NDArray[Any]],
-    host_call: HostCalls,
-) -> Artifact:
-    """The steps over compiled kernels."""
-    small = {
-        code.symbols[kernel.name]
-        for kernel in module.kernels
-        if kernel.name in code.symbols
-        and kernel_seconds(kernel, module.tensors, target) < WORTH_SHARING
-    }
-    kernels = [
-        KernelCode(symbol, objects[symbol], routine.pieces, symbol in small, checks=routine.checks)
-        for symbol, routine in code.routines.items()
-    ]
-    numbers = {symbol: number for number, symbol in enumerate(code.routines)}
-
-    def launch(kernel: Kernel) -> tuple[int, tuple[str, ...]] | None:
-        if kernel.name not in code.symbols:
-            return None
-        return numbers[code.symbols[kernel.name]], buffers(kernel)
-
-    return make_artifact("cpu", module, buffer_map, kernels, launch, constants, host_call)

@@ -10,8 +10,12 @@ from numpy.typing import NDArray
 from weft.codegen.cpu import text
 from weft.driver import cpu_code
 from weft.driver.artifacts import with_declared_types
+from weft.driver.bodies import compile_bodies
 from weft.driver.compilation import Compilation, Stage, unchecked
+from weft.driver.cpu_artifact import Unit, build_artifact
+from weft.driver.cpu_code import Objects
 from weft.driver.generators import Built, Generator
+from weft.driver.legalise import without_composites
 from weft.driver.opaque import host_call, host_function
 from weft.driver.signature import Signature
 from weft.driver.sources import LLVM
@@ -31,20 +35,36 @@ def _choose_plans(module: Module, buffer_map: BufferMap, target: Target) -> Plan
 
 
 def _build(compilation: Compilation, signature: Signature, state: Sequence[Array]) -> Built:
+    bodies = compile_bodies(compilation) if _has_regions(compilation) else {}
+    made = Objects()
+    unit = _unit(compilation, made)
+    units = {use: _unit(body.compilation, made) for use, body in bodies.items()}
+    artifact = build_artifact(unit, compilation.target, host_call, bodies, units)
+    artifact = with_declared_types(artifact, compilation.program)
+    program = executor.Program(artifact, state, signature.given_params, host_function)
+    symbols = dict(unit.code.symbols)
+    for use, part in units.items():
+        symbols |= {f"region{use.region}.{n}": symbol for n, symbol in part.code.symbols.items()}
+    return Built(program, artifact, symbols, made.compiled, made.reused)
+
+
+def _has_regions(compilation: Compilation) -> bool:
+    return any(i.op.regions for i in compilation["frontend"].main.body)
+
+
+def _unit(compilation: Compilation, made: Objects) -> Unit:
+    """What the stages made of a body, with its machine code."""
     objects = cpu_code.compile_sources(compilation["llvm"])
-    artifact = cpu_code.build_artifact(
+    made.compiled += objects.compiled
+    made.reused += objects.reused
+    return Unit(
         compilation["region"],
         compilation["memory"],
         compilation["cpu"],
         objects.objects,
-        compilation.target,
         compilation["tiny"].constants,
-        host_call,
+        without_composites(compilation["frontend"]),
     )
-    artifact = with_declared_types(artifact, compilation.program)
-    program = executor.Program(artifact, state, signature.given_params, host_function)
-    symbols = compilation["cpu"].symbols
-    return Built(program, artifact, symbols, objects.compiled, objects.reused)
 
 
 def _new_state(kind: TensorType) -> Array:

@@ -18,14 +18,21 @@ from weft.codegen.gpu.module import GpuModule, Launch
 from weft.codegen.gpu.print import cuda
 from weft.codegen.gpu.templates import accepts, build
 from weft.codegen.gpu.verify import verify
-from weft.driver.artifacts import HostCalls, kernel_key, make_artifact
+from weft.driver.artifacts import (
+    HostCalls,
+    body_steps,
+    constants_of,
+    kernel_key,
+    make_artifact,
+    slot_of,
+)
 from weft.foundation.errors import SpecViolation, Unimplemented
 from weft.memory.ir import BufferMap, MemRef
 from weft.plan.ir import PlanSet
 from weft.region.ir import Kernel, Module, Pattern
 from weft.region.structure import buffers
 from weft.runtime import cache
-from weft.runtime.artifact import Artifact
+from weft.runtime.artifact import Artifact, BufferSlot
 from weft.target.target import Target
 
 
@@ -57,7 +64,7 @@ def lower_module(
             continue
         plan = plans.of(kernel.name)
         names = buffers(kernel)
-        refs = {name: buffer_map.refs[name] for name in names}
+        refs = buffer_map.refs_of(names)
         findings = accepts(kernel, module.tensors, refs, plan, target)
         if findings:
             raise Unimplemented(f"kernel {kernel.name}", findings[0].why)
@@ -158,13 +165,18 @@ def build_artifact(
     ]
     numbers = {symbol: number for number, symbol in enumerate(code.kernels)}
 
-    def launch(kernel: Kernel) -> tuple[int, list[str]] | None:
+    def launch(kernel: Kernel) -> tuple[int, list[str], tuple[str, ...]] | None:
         if kernel.name not in code.launches:
             return None
         made, names = code.launches[kernel.name], buffers(kernel)
-        return numbers[made.symbol], [names[place] for place in made.tensors]
+        return numbers[made.symbol], [names[place] for place in made.tensors], ()
 
-    return make_artifact(cubins.arch, module, buffer_map, kernels, launch, constants, host_call)
+    def slot(name: str) -> BufferSlot:
+        return slot_of(name, buffer_map)
+
+    steps = body_steps(module, buffer_map, launch, host_call, slot)
+    held = constants_of(module, constants)
+    return make_artifact(cubins.arch, module, buffer_map, kernels, steps, held)
 
 
 def resource_report(code: GpuModule, cubins: Cubins) -> list[str]:

@@ -152,7 +152,9 @@ def _enter(stage: Stage, compilation: Compilation) -> None:
     override = compilation.overrides.get(stage.name)
     compilation.stages[stage.name] = stage
     try:
-        if override is None:
+        if stage.name in compilation.values:
+            pass
+        elif override is None:
             compilation.values[stage.name] = stage.enter(compilation)
         elif stage.parse is None:
             raise UserError(f"stage {stage.name!r} has no text that reads back")

@@ -42,6 +42,8 @@ def save(
         beside.replace(target)
     except OSError as error:
         raise UserError(f"[save] cannot write {target}: {error.strerror}") from None
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def _written(name: str, tensor: Any) -> NDArray[Any]:

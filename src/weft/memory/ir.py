@@ -19,7 +19,8 @@ meet in at most one kernel, the one that reads the first and writes the second, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 
@@ -43,6 +44,14 @@ class Buffer:
     number: int
     offset: int
     bytes: int
+
+    def overlaps(self, other: Buffer) -> bool:
+        """Whether the two have bytes in common."""
+        if self.space is not other.space or self.number != other.number:
+            return False
+        if self.space is not Space.ARENA:
+            return True
+        return self.offset < other.offset + other.bytes and other.offset < self.offset + self.bytes
 
 
 @dataclass(frozen=True)
@@ -88,3 +97,13 @@ class BufferMap:
     copies: tuple[Copy, ...] = ()
     lives: dict[str, tuple[int, int]] = field(default_factory=dict)
     shares: tuple[Share, ...] = ()
+
+    def refs_of(self, names: Iterable[str]) -> dict[str, MemRef]:
+        """The tensors of one kernel. Those that share no bytes with another one of them are
+        `noalias`, whatever other kernels do with their buffers."""
+        refs = [self.refs[name] for name in names]
+        return {ref.tensor: replace(ref, noalias=ref.noalias or _alone(ref, refs)) for ref in refs}
+
+
+def _alone(ref: MemRef, others: Sequence[MemRef]) -> bool:
+    return not any(o is not ref and o.buffer.overlaps(ref.buffer) for o in others)

@@ -24,7 +24,7 @@ def findings(buffers: BufferMap) -> Iterator[Finding]:
         yield from _reference(name, ref, buffers)
     shares = {(share.first, share.second) for share in buffers.shares}
     for first, second in _alive_together(buffers):
-        if _overlap(first, second):
+        if first.buffer.overlaps(second.buffer):
             yield from _neighbours(first, second, buffers, shares)
     for copy in buffers.copies:
         if copy.source not in buffers.refs or copy.target not in buffers.refs:
@@ -72,13 +72,6 @@ def _alive_together(buffers: BufferMap) -> Iterator[tuple[MemRef, MemRef]]:
             alive = [r for r in alive if lives[r.tensor][1] >= lives[ref.tensor][0]]
             yield from ((other, ref) for other in alive)
             alive.append(ref)
-
-
-def _overlap(first: MemRef, second: MemRef) -> bool:
-    a, b = first.buffer, second.buffer
-    if a.space is not Space.ARENA:
-        return True
-    return a.offset < b.offset + b.bytes and b.offset < a.offset + a.bytes
 
 
 def _neighbours(

@@ -289,14 +289,14 @@ def _identity(asked: _Question, sizes: Sequence[int]) -> list[Node]:
     rows, start, found = sum(sizes), 0, []
     for kind, size in zip(asked.traced.trace.results, sizes, strict=True):
         columns = np.eye(rows, size, -start, dtype=kind.dtype.numpy)
-        found.append(from_array(columns.reshape((rows, *kind.shape)))._node)
+        found.append(from_array(columns.reshape(rows, *kind.static_shape))._node)
         start += size
     return found
 
 
 def _block(rows: Tensor, start: int, size: int, kind: TensorType) -> Tensor:
-    shape: tuple[Any, ...] = (*kind.shape, *rows.shape[1:])
-    return reshape(rows[start : start + size], shape)
+    """The rows of one result, with its axes in place of their number."""
+    return reshape(rows[start : start + size], kind.static_shape + rows.type.static_shape[1:])
 
 
 def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -23,6 +23,7 @@ from weft.driver.execute import Prepared
 from weft.foundation.dims import Symbol
 from weft.foundation.dtypes import I1, DType
 from weft.foundation.errors import SpecViolation, UserError
+from weft.ops.autocast import autocast_dtype
 from weft.ops.calls import explained, public
 from weft.ops.graph.cache import PROGRAMS
 from weft.ops.graph.context import current
@@ -69,6 +70,8 @@ class Key:
     arguments: tuple[Argument, ...]
     static: tuple[tuple[str, Any], ...]
     backend: str
+    autocast: DType | None = None
+    """The narrow dtype where it is called in mixed precision."""
 
 
 @dataclass
@@ -128,9 +131,7 @@ class Jitted:
         args, static = self._split(args, kwargs)
         leaves, structure = flatten((args, kwargs))
         tensors = [self._leaf(leaf, index, structure) for index, leaf in enumerate(leaves)]
-        key = Key(
-            structure, self._kinds(leaves, tensors, structure), static, current().backend.name
-        )
+        key = self._key(leaves, tensors, structure, static)
         version = self.versions.get(key)
         if version is None:
             version = self._compile(key)
@@ -194,6 +195,16 @@ class Jitted:
             f"the argument {name} is a {type(leaf).__name__}, neither a tensor nor a number; "
             "name it in static=, or pass a tensor"
         )
+
+    def _key(
+        self,
+        leaves: Sequence[Any],
+        tensors: Sequence[Tensor],
+        structure: Structure,
+        static: tuple[tuple[str, Any], ...],
+    ) -> Key:
+        kinds = self._kinds(leaves, tensors, structure)
+        return Key(structure, kinds, static, current().backend.name, autocast_dtype())
 
     def _kinds(
         self, leaves: Sequence[Any], tensors: Sequence[Tensor], structure: Structure
@@ -301,6 +312,8 @@ class Jitted:
         last = next(reversed(self.versions))
         if key.backend != last.backend:
             return f"the backend is {key.backend}, not {last.backend}"
+        if key.autocast != last.autocast:
+            return f"autocast is {key.autocast or 'off'}, not {last.autocast or 'off'}"
         if key.static != last.static:
             changed = [n for n, v in key.static if dict(last.static).get(n) != v]
             return f"the static argument {', '.join(changed)} changed"
@@ -324,8 +337,7 @@ class Jitted:
         args, static = self._split(args, kwargs)
         leaves, structure = flatten((args, kwargs))
         tensors = [self._leaf(leaf, index, structure) for index, leaf in enumerate(leaves)]
-        kinds = self._kinds(leaves, tensors, structure)
-        return self.trace(Key(structure, kinds, static, current().backend.name)).program
+        return self.trace(self._key(leaves, tensors, structure, static)).program
 
     # -- names -----------------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ from weft.ops.array.sets import *  # noqa: F403
 from weft.ops.array.sorting import *  # noqa: F403
 from weft.ops.array.statistics import *  # noqa: F403
 from weft.ops.array.utility import *  # noqa: F403
+from weft.ops.autocast import autocast
 from weft.ops.control_flow import cond, scan, while_loop
 from weft.ops.differentiate import (
     checkpoint,
@@ -60,6 +61,7 @@ watch_process()
 __all__ = [
     "Tensor",
     "TraceConfig",
+    "autocast",
     "checkpoint",
     "cond",
     "default_backend",

@@ -13,13 +13,14 @@ here, so what is written is the program. Sessions emit library forms too: they a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
 from weft.foundation.dims import Dim, Shape, shape_of
-from weft.foundation.dtypes import F32, DType, as_dtype
-from weft.foundation.errors import InternalError, UserError
+from weft.foundation.dtypes import F32, SI64, DType, as_dtype
+from weft.foundation.errors import InternalError
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.context import arena_for, current
 from weft.ops.graph.forms import broadcast_form, cast_form, element_form, form, form_of
@@ -250,16 +251,18 @@ class Handle:
         return self.session.emit("reduce_min", self, axes=tuple(axes), keepdims=keepdims)
 
     def reduce_mean(self, axes: Sequence[int], keepdims: bool = False) -> Handle:
-        """The sum times 1/n, in f32 at least: a sum may be out of range where the mean is not."""
-        count = 1
-        for axis in axes:
-            size = self.shape[axis]
-            if not isinstance(size, int):
-                raise UserError(f"the mean over the dynamic dim {size} needs its size")
-            count *= size
+        """The sum times 1/n, in f32 at least: a sum may be out of range where the mean is not. An n
+        that is not known yet is counted when the program runs."""
+        sizes = [self.shape[axis] for axis in axes]
         narrow = self.dtype.is_float and self.dtype.bits < 32
         total = self.reduce_sum(axes, keepdims, out_dtype=F32 if narrow else None)
-        return (total * (1.0 / count if count else float("nan"))).cast(self.dtype)
+        known = [size for size in sizes if isinstance(size, int)]
+        if len(known) < len(sizes):
+            ones = self.session.full(1, SI64, sizes)
+            count = ones.reduce_sum(range(len(sizes))).cast(total.dtype)
+            return (total / count.broadcast_to(total.shape)).cast(self.dtype)
+        number = math.prod(known)
+        return (total * (1.0 / number if number else float("nan"))).cast(self.dtype)
 
     def dot_general(
         self,

@@ -30,6 +30,7 @@ from weft.plan.ir import (
     PlanSet,
     RowPlan,
 )
+from weft.plan.kept_rows import cpu_row_plan
 from weft.plan.rows import gpu_row_plan, whole_vectors
 from weft.region.ir import Fold, Kernel, Module, Pattern, Read, Reduce, Tensor, walk
 from weft.region.resources import inner_axis, vector_bytes
@@ -147,13 +148,7 @@ def _halo(kernel: Kernel) -> tuple[int, ...]:
 def _row(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: Header) -> RowPlan:
     if target.kind is Kind.GPU:
         return gpu_row_plan(kernel, tensors, target, header)
-    reduced = {
-        a for let in kernel.body if isinstance(let.expr, Reduce | Fold) for a in let.expr.axes
-    }
-    length = math.prod(kernel.sizes[name] for name in reduced)
-    vector = _cpu_lanes(kernel, target)
-    partial = max(1, min(4, length // max(vector, 1)))
-    return RowPlan(header, vector, 1, 1, accumulators=partial)
+    return cpu_row_plan(kernel, tensors, _cpu_lanes(kernel, target), header)
 
 
 def _map(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: Header) -> MapPlan:

@@ -87,7 +87,7 @@ def kept_registers(kernel: Kernel) -> int:
     A value of the row is made in the pass that first needs it and kept until the last that does.
     """
     reduced = set(reduced_axes(kernel))
-    passes = _passes(kernel)
+    passes = passes_before(kernel)
     final = max(passes.values(), default=0) + 1
     first: dict[str, int] = {}
     last: dict[str, int] = {}
@@ -117,7 +117,7 @@ def _is_kept(let: Let, reduced: set[str]) -> bool:
     return bool(reduced & set(let.axes)) and not isinstance(let.expr, Const | AxisIndex)
 
 
-def _passes(kernel: Kernel) -> dict[str, int]:
+def passes_before(kernel: Kernel) -> dict[str, int]:
     """How many reductions stand one after the other before each value, itself included."""
     found: dict[str, int] = {}
     for let in kernel.body:

@@ -77,8 +77,8 @@ class Launch:
     kernel: int
     buffers: tuple[int, ...]
     label: str
-    where: str = ""
-    """The instruction to name where the kernel reports a violation."""
+    where: tuple[str, ...] = ()
+    """For each check of the kernel the instruction to name where it reports a violation."""
 
 
 @dataclass(frozen=True)

@@ -337,11 +337,10 @@ class Program:
         launch, report = self.artifact.steps[index], int(reports[index])
         if not isinstance(launch, Launch):
             raise InternalError(f"the step {launch.label} reported a violation")
-        code, why = self.artifact.kernels[launch.kernel].checks[report >> _ELEMENT_BITS]
-        element = report & ((1 << _ELEMENT_BITS) - 1)
-        return SpecViolation(
-            code, f"{why} at element {element}", where=launch.where or launch.label
-        )
+        number, element = report >> _ELEMENT_BITS, report & ((1 << _ELEMENT_BITS) - 1)
+        code, why = self.artifact.kernels[launch.kernel].checks[number]
+        where = launch.where[number] if launch.where else ""
+        return SpecViolation(code, f"{why} at element {element}", where=where or launch.label)
 
     # -- steps -----------------------------------------------------------------------------------
 

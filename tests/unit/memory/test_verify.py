@@ -10,7 +10,7 @@ import pytest
 from tests import kernels
 from weft.foundation.errors import SpecViolation
 from weft.memory.from_region import assign_buffers
-from weft.memory.ir import Buffer, BufferMap, Copy, Space
+from weft.memory.ir import Buffer, BufferMap, Copy, MemRef, Space
 from weft.memory.text import dumps, loads
 from weft.memory.verify import findings, verify
 
@@ -121,3 +121,19 @@ def test_malformed_text_is_refused() -> None:
 
 def test_buffers_are_plain_records() -> None:
     assert Buffer(Space.ARENA, 0, 0, 4) == Buffer(Space.ARENA, 0, 0, 4)
+
+
+def test_tensors_may_alias_in_the_kernel_where_they_meet_and_nowhere_else() -> None:
+    first, second = (Buffer(Space.ARENA, 0, offset, 64) for offset in (0, 128))
+    refs = {
+        "a": MemRef("a", first, (16,), (1,), 64, noalias=False, element_bytes=4),
+        "b": MemRef("b", first, (16,), (1,), 64, noalias=False, element_bytes=4),
+        "c": MemRef("c", second, (16,), (1,), 64, noalias=True, element_bytes=4),
+    }
+    buffers = BufferMap(refs, 192)
+    assert [ref.noalias for ref in buffers.refs_of(["a", "b", "c"]).values()] == [
+        False,
+        False,
+        True,
+    ]
+    assert [ref.noalias for ref in buffers.refs_of(["b", "c"]).values()] == [True, True]

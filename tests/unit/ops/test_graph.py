@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import threading
-import time
 import weakref
 from collections import Counter
 from collections.abc import Iterator
@@ -307,6 +306,4 @@ def test_a_very_deep_chain_is_computed() -> None:
     y = x
     for _ in range(100_000):
         y = y + x
-    started = time.perf_counter()
     assert y.tolist() == [100_001.0] * 2
-    assert time.perf_counter() - started < 120

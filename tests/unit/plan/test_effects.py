@@ -170,7 +170,7 @@ CHANGES_CODE = {
     "cpu": {
         "mma": {"warp_tile", "tile", "vectorize", "cache"},
         "map": {"vector", "unroll"},
-        "row": {"vector", "accumulators"},
+        "row": {"vector", "accumulators", "keep_row"},
     },
     "sm80": {
         "mma": {"tile", "stages", "warp_tile", "order"},

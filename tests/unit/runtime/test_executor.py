@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from tests import kernels
 from tests.agree.test_cpu_kernels import plans_for
-from weft.driver.cpu_code import build_artifact, compile_sources, lower_module, print_module
+from weft.driver.cpu_artifact import Unit, build_artifact
+from weft.driver.cpu_code import compile_sources, lower_module, print_module
 from weft.foundation.dtypes import F32, SI32
 from weft.foundation.errors import SpecViolation, UserError
 from weft.foundation.index_expr import axis
@@ -36,7 +37,7 @@ def double(op: object, arrays: Sequence[Array], seed: int = 0) -> list[Array]:
     return [arrays[0] * 2]
 
 
-def in_words(op: object, shapes: object) -> str:
+def in_words(op: object, shapes: object, pairs: object) -> str:
     return str(op)
 
 
@@ -56,9 +57,8 @@ def link(module: Module) -> Program:
     buffer_map = assign_buffers(module)
     code = lower_module(module, buffer_map, plans)
     objects = compile_sources(print_module(code)).objects
-    target = target_named("cpu")
-    artifact = build_artifact(module, buffer_map, code, objects, target, {}, in_words)
-    return Program(artifact, host=host)
+    unit = Unit(module, buffer_map, code, objects, {})
+    return Program(build_artifact(unit, target_named("cpu"), in_words), host=host)
 
 
 def inputs_of(module: Module, seed: int = 0) -> list[Array]:

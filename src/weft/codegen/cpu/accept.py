@@ -3,14 +3,15 @@ nobody believes it has: a field either changes the loop nest or must be left as 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from math import prod
 from typing import Final
 
 from weft.plan.epilogue import epilogue_refusals
 from weft.plan.ir import STREAMING, CacheRead, MapPlan, MmaPlan, Plan, RowPlan
-from weft.region.ir import Kernel
+from weft.plan.kept_rows import KEPT_BYTES, columns_together, kept_bytes
+from weft.region.ir import Kernel, Tensor
 
 MAX_LANES: Final = 64
 MAX_UNROLL: Final = 64
@@ -22,7 +23,7 @@ _USED: Final = frozenset(
 """Fields of a contraction's plan that mean something here, beside `arch` and `roles`."""
 
 
-def plan_refusals(kernel: Kernel, plan: Plan) -> Iterator[str]:
+def plan_refusals(kernel: Kernel, tensors: Mapping[str, Tensor], plan: Plan) -> Iterator[str]:
     """Why a plan cannot be carried out on the CPU."""
     match plan:
         case MmaPlan():
@@ -39,9 +40,19 @@ def plan_refusals(kernel: Kernel, plan: Plan) -> Iterator[str]:
             yield from _lanes(plan.vector)
             yield from _unrolled("accumulators", plan.accumulators)
             yield from _unless(threads=(plan.threads, 1, 256))
-            yield from _unless(rows_per_block=(plan.rows_per_block, 1), keep_row=(plan.keep_row, 1))
+            yield from _unless(rows_per_block=(plan.rows_per_block, 1))
+            yield from _kept(kernel, tensors, plan)
         case _:
             yield f"the CPU has no template for {type(plan).__name__}"
+
+
+def _kept(kernel: Kernel, tensors: Mapping[str, Tensor], plan: RowPlan) -> Iterator[str]:
+    """A row is kept where several passes need a value of it, and memory of the thread holds it."""
+    size = kept_bytes(kernel, columns_together(kernel, tensors, plan))
+    if plan.keep_row and not size:
+        yield "keep_row=True has no effect: no dear value is needed by two passes over a row"
+    elif plan.keep_row and size > KEPT_BYTES:
+        yield f"keep_row=True takes {size} bytes of a thread; {KEPT_BYTES} is the most"
 
 
 def _lanes(lanes: int) -> Iterator[str]:

@@ -23,8 +23,9 @@ from dataclasses import dataclass
 from itertools import product
 
 from weft.codegen.cpu import ir
-from weft.codegen.cpu.from_region import Lowering, Scope
+from weft.codegen.cpu.from_region import Lowering
 from weft.codegen.cpu.ir import LoopKind
+from weft.codegen.cpu.scopes import Scope
 from weft.codegen.cpu.tiling import AxisTiling, Blocking, Segment, segments
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import InternalError

@@ -18,7 +18,7 @@ from weft.region.ir import Binary, Kernel, Pattern, Tensor, Unary, walk
 def accepts(kernel: Kernel, tensors: dict[str, Tensor], plan: Plan) -> list[Finding]:
     """Why this kernel cannot be generated with this plan; nothing if it can."""
     findings = _kernel_findings(kernel, tensors)
-    findings += [Finding("PlanRefused", "", why) for why in plan_refusals(kernel, plan)]
+    findings += [Finding("PlanRefused", "", why) for why in plan_refusals(kernel, tensors, plan)]
     return [Finding(f.code, f"kernel {kernel.name}", f.why, f.hint) for f in findings]
 
 

@@ -9,20 +9,33 @@ reduction along the vector axis keeps several partial sums. Where an axis does n
 the rest is a second, smaller tile and the last elements are scalars.
 
 Values are computed in the outermost loop in which all their axes are known. Reductions with the
-same axes share one loop. What several loops need is computed again in each.
+same axes share one loop. What several loops need is computed again in each, or kept in scratch
+where the plan says so.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import TypeAlias
 
 from weft.codegen.cpu import ir
-from weft.codegen.cpu.ir import LoopKind
+from weft.codegen.cpu.kept_row import KeptRow
+from weft.codegen.cpu.scopes import (
+    LANES,
+    PARALLEL,
+    SERIAL,
+    UNROLLED,
+    Scope,
+    Wrapper,
+    instances,
+    open_tile,
+    plain,
+    reopen,
+)
 from weft.codegen.cpu.tiling import (
     AxisTiling,
     Packing,
@@ -39,7 +52,6 @@ from weft.foundation.index_expr import (
     Guard,
     add,
     always,
-    axes_of,
     axis,
     constant,
     linear,
@@ -68,58 +80,7 @@ from weft.region.ir import (
 )
 from weft.region.structure import buffers
 
-UNROLLED, LANES, SERIAL, PARALLEL = (
-    LoopKind.UNROLLED,
-    LoopKind.LANES,
-    LoopKind.SERIAL,
-    LoopKind.PARALLEL,
-)
-
-
-@dataclass
-class Scope:
-    """A loop under construction: its statements, and the axes that are known inside it."""
-
-    parent: Scope | None
-    var: str = ""
-    count: int = 1
-    kind: LoopKind = SERIAL
-    axes: dict[str, Expr] = field(default_factory=dict)
-    body: list[ir.Stmt] = field(default_factory=list)
-    names: set[str] = field(default_factory=set)
-
-    @property
-    def is_tile(self) -> bool:
-        """Whether it is written out or carried by lanes, so that its values are still seen
-        later."""
-        return self.kind in (UNROLLED, LANES)
-
-    def chain(self) -> list[Scope]:
-        """The scopes from the outermost to this one."""
-        found: list[Scope] = []
-        scope: Scope | None = self
-        while scope is not None:
-            found.append(scope)
-            scope = scope.parent
-        return found[::-1]
-
-    def bindings(self) -> dict[str, Expr]:
-        merged: dict[str, Expr] = {}
-        for scope in self.chain():
-            merged.update(scope.axes)
-        return merged
-
-    def close(self) -> None:
-        """Hand the statements gathered so far to the parent, as a loop; more may follow."""
-        if self.parent is not None and self.body:
-            body, self.body = tuple(self.body), []
-            self.parent.body.append(
-                ir.For(self.var, constant(0), constant(self.count), 1, self.kind, body)
-            )
-
-
 _Body: TypeAlias = Callable[[Scope, str], None]
-_Wrapper: TypeAlias = tuple[str, int, LoopKind]
 
 
 def lower_kernel(
@@ -155,6 +116,7 @@ class Lowering:
         self.groups = _reduction_groups(kernel)
         self.packed: tuple[Expr, int] | None = None
         """While a piece with packed columns is built: its first column, and how many it has."""
+        self.kept = KeptRow(kernel, tiling, len(self.numbers))
         self.scratch_elements = 0
         self.fresh = 0
 
@@ -184,7 +146,7 @@ class Lowering:
     def _scratch(self) -> tuple[tuple[DType, int], ...]:
         packing = self.tiling.packing
         if packing is None or not self.scratch_elements:
-            return ()
+            return self.kept.scratch()
         return ((self.lets[packing.value].dtype, self.scratch_elements),)
 
     def _piece_tiling(self, name: str) -> AxisTiling:
@@ -207,7 +169,7 @@ class Lowering:
         piece = self._name("piece")
         ranges = {piece: (first, first + total - 1)}
         places: dict[str, Expr] = {}
-        wrappers: list[_Wrapper] = []
+        wrappers: list[Wrapper] = []
         remaining = total
         for name, tile in zip(outer, tiles, strict=True):
             remaining //= tile.count
@@ -228,19 +190,20 @@ class Lowering:
         packing = self.tiling.packing
         return packing is not None and name == packing.rows_axis
 
-    def _cut(self, name: str, place: Expr, tile: Segment, wrappers: list[_Wrapper]) -> Expr:
+    def _cut(self, name: str, place: Expr, tile: Segment, wrappers: list[Wrapper]) -> Expr:
         """The place of an axis inside its tile; its unrolled and lanes loops join `wrappers`."""
         if tile.unroll > 1:
-            wrappers.append((self._name(f"{_plain(name)}u"), tile.unroll, UNROLLED))
+            wrappers.append((self._name(f"{plain(name)}u"), tile.unroll, UNROLLED))
             place = place + axis(wrappers[-1][0]) * tile.lanes
         if tile.lanes > 1:
-            wrappers.append((self._name(f"{_plain(name)}l"), tile.lanes, LANES))
+            wrappers.append((self._name(f"{plain(name)}l"), tile.lanes, LANES))
             place = place + axis(wrappers[-1][0])
         return place
 
-    def _tile(self, base: Scope, places: dict[str, Expr], wrappers: Sequence[_Wrapper]) -> None:
+    def _tile(self, base: Scope, places: dict[str, Expr], wrappers: Sequence[Wrapper]) -> None:
         """Everything that is stored in one tile."""
-        leaf = _open_tile(base, places, wrappers)
+        leaf = open_tile(base, places, wrappers)
+        self.kept.begin_tile(wrappers)
         self._stores(leaf)
         for scope in leaf.chain()[: len(base.chain()) - 1 : -1]:
             scope.close()
@@ -251,7 +214,7 @@ class Lowering:
         self,
         root: Scope,
         places: dict[str, Expr],
-        wrappers: Sequence[_Wrapper],
+        wrappers: Sequence[Wrapper],
         block: Segment,
     ) -> None:
         """The columns of a piece copied into scratch, then all its rows, tile by tile."""
@@ -264,7 +227,7 @@ class Lowering:
         self.packed = (start, width)
         rows = packing.rows_axis
         for segment in segments(block.extent, self.tiling.outer(rows)):
-            scope = Scope(root, self._name(f"{_plain(rows)}t"), segment.count, SERIAL)
+            scope = Scope(root, self._name(f"{plain(rows)}t"), segment.count, SERIAL)
             inner = list(wrappers)
             place = places[rows] + segment.start + axis(scope.var) * segment.extent
             place = self._cut(rows, place, segment, inner)
@@ -276,7 +239,7 @@ class Lowering:
         self,
         root: Scope,
         places: dict[str, Expr],
-        wrappers: Sequence[_Wrapper],
+        wrappers: Sequence[Wrapper],
         columns: tuple[Expr, int],
     ) -> None:
         """Loops that copy the operand: one row of columns for every summed index."""
@@ -289,7 +252,7 @@ class Lowering:
             scope = self._serial(scope, name, self.kernel.sizes[name])
             depth *= self.kernel.sizes[name]
         known = {name: place for name, place in places.items() if name != packing.rows_axis}
-        leaf = _open_tile(scope, known, wrappers)
+        leaf = open_tile(scope, known, wrappers)
         load = replace(self._load(let, let.expr, leaf), name="packed")
         address = self._scratch_address(leaf.bindings(), columns)
         self.scratch_elements = max(self.scratch_elements, depth * columns[1])
@@ -324,7 +287,10 @@ class Lowering:
             groups.setdefault(missing, []).append(output)
         for missing, outputs in sorted(groups.items(), key=lambda item: len(item[0])):
             if missing:
-                self._loop(leaf, missing, partial(self._store, outputs))
+                # Around the tile's loops, so that neighbours in a tile are stored together.
+                self._emit_needed([output.value for output in outputs], leaf)
+                tile, base = reopen(leaf)
+                self._loop(base, missing, partial(self._store, outputs), tile)
             else:
                 self._store(outputs, leaf)
 
@@ -359,10 +325,15 @@ class Lowering:
         if isinstance(let.expr, Fold):
             self._fold(let, let.expr, home)
             return
+        home.names.add(name)
+        if self.kept.is_written(name):
+            home.body.append(self.kept.load(let, home))
+            return
         for operand in operands(let):
             self._emit(operand, home)
-        home.names.add(name)
         home.body.append(self._statement(let, home))
+        if self.kept.is_kept(name):
+            home.body.append(self.kept.store(let, home))
 
     def _statement(self, let: Let, scope: Scope) -> ir.Stmt:
         match let.expr:
@@ -407,7 +378,7 @@ class Lowering:
         """One loop for all reductions of the same group, around the tile loops they stand in."""
         group = self.groups[let.name]
         self._emit_needed(group, home)
-        tile, base = _reopen(home)
+        tile, base = reopen(home)
         reduction = self.lets[group[0]].expr
         if not isinstance(reduction, Reduce):
             raise InternalError("a reduction group holds something else")
@@ -451,12 +422,12 @@ class Lowering:
         expr = let.expr
         if not isinstance(expr, Reduce):
             raise InternalError("only reductions have accumulators")
-        return ir.Init(acc, let.dtype, expr.fn, _instances(inner))
+        return ir.Init(acc, let.dtype, expr.fn, instances(inner))
 
     def _fold(self, let: Let, fold: Fold, home: Scope) -> None:
         """One loop for all results of a fold: its carries are accumulators that steps replace."""
         self._emit_needed([let.name], home)
-        tile, base = _reopen(home)
+        tile, base = reopen(home)
         opened: dict[str, ir.Init] = {}
         parts: dict[str, tuple[str, ...]] = {}
         marker = len(base.body)
@@ -465,7 +436,7 @@ class Lowering:
             accs = tuple(f"{let.name}.{carry.name}.{suffix}" for carry in fold.carries)
             parts[suffix] = accs
             for carry, acc in zip(fold.carries, accs, strict=True):
-                loops = _instances(inner)
+                loops = instances(inner)
                 opened.setdefault(acc, ir.Init(acc, carry.dtype, "carry", loops, carry.init))
                 inner.body.append(ir.Current(carry.name, acc))
             self._step(fold, inner)
@@ -516,6 +487,7 @@ class Lowering:
         tile: Sequence[Scope] = (),
     ) -> None:
         """`body` in loops over `axes`, with the tile loops of `tile` opened again inside them."""
+        self.kept.begin_pass()
         lanes_taken = any(scope.kind is LANES for scope in (*base.chain(), *tile))
         vector = self.tiling.vector_axis
         cut = vector if vector in axes and not lanes_taken else None
@@ -535,7 +507,7 @@ class Lowering:
             made.close()
 
     def _serial(self, parent: Scope, name: str, size: int) -> Scope:
-        var = self._name(_plain(name))
+        var = self._name(plain(name))
         return Scope(parent, var, size, SERIAL, {name: axis(var)})
 
     def _segment_body(
@@ -552,7 +524,7 @@ class Lowering:
         if cut is not None and segment is not None:
             place = constant(segment.start)
             if segment.count > 1:
-                var = self._name(f"{_plain(cut)}t")
+                var = self._name(f"{plain(cut)}t")
                 scope = Scope(scope, var, segment.count, SERIAL)
                 place = place + axis(var) * segment.extent
         for outer in tile:
@@ -560,15 +532,15 @@ class Lowering:
             scope.names = set(outer.names)
         if cut is not None and segment is not None and place is not None:
             if segment.unroll > 1:
-                var = f"{_plain(cut)}_u"
+                var = f"{plain(cut)}_u"
                 scope = Scope(scope, var, segment.unroll, UNROLLED)
                 place = place + axis(var) * segment.lanes
             if segment.lanes > 1:
-                var = f"{_plain(cut)}_l"
+                var = f"{plain(cut)}_l"
                 scope = Scope(scope, var, segment.lanes, LANES)
                 place = place + axis(var)
             if scope is start:
-                scope = Scope(scope, self._name(_plain(cut)), 1, UNROLLED)
+                scope = Scope(scope, self._name(plain(cut)), 1, UNROLLED)
             scope.axes[cut] = place
         body(scope, suffix)
         for made in reversed([s for s in scope.chain() if s not in start.chain()]):
@@ -593,42 +565,6 @@ class Lowering:
         return f"{stem}_{self.fresh}"
 
 
-def _open_tile(root: Scope, places: dict[str, Expr], wrappers: Sequence[_Wrapper]) -> Scope:
-    """Scopes for the unrolled, then the lanes loops; an axis is known where its last variable
-    is."""
-    missing = dict(places)
-    inside = {var for var, _, _ in wrappers}
-
-    def bind(scope: Scope, known: set[str]) -> None:
-        for name, place in list(missing.items()):
-            if axes_of(place) & inside <= known:
-                scope.axes[name] = place
-                del missing[name]
-
-    scope, known = root, set[str]()
-    bind(scope, known)
-    for var, count, kind in sorted(wrappers, key=lambda wrapper: wrapper[2] is LANES):
-        scope = Scope(scope, var, count, kind)
-        known.add(var)
-        bind(scope, known)
-    return scope
-
-
-def _reopen(home: Scope) -> tuple[list[Scope], Scope]:
-    """The tile loops around a scope, closed so that a loop can come before what follows, and the
-    scope outside them."""
-    tile = [scope for scope in home.chain() if scope.is_tile]
-    base = next(scope for scope in reversed(home.chain()) if not scope.is_tile)
-    for scope in reversed(tile):
-        scope.close()
-    return tile, base
-
-
-def _instances(inner: Scope) -> tuple[tuple[str, int, LoopKind], ...]:
-    """The loops that give an accumulator its instances."""
-    return tuple((s.var, s.count, s.kind) for s in inner.chain() if s.is_tile)
-
-
 def _reduction_groups(kernel: Kernel) -> dict[str, tuple[str, ...]]:
     """For each reduction, those that can share its loop: same axes, and none needs another."""
     depth: dict[str, int] = {}
@@ -640,8 +576,3 @@ def _reduction_groups(kernel: Kernel) -> dict[str, tuple[str, ...]]:
         if isinstance(let.expr, Reduce):
             keys[let.name] = (let.axes, let.expr.axes, depth[let.name])
     return {name: tuple(n for n, k in keys.items() if k == key) for name, key in keys.items()}
-
-
-def _plain(name: str) -> str:
-    """An axis name as part of a loop variable's name."""
-    return "".join(c for c in name if c.isalnum()) or "i"

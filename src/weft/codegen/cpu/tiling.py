@@ -4,9 +4,13 @@
 
 A `MapPlan` gives the vector axis `vector` lanes and `unroll` vectors a tile. A `RowPlan` does the
 same along the reduced axis, where the unrolled vectors are independent partial results
-(`accumulators`); if the contiguous axis is not reduced, lanes run along that one instead. An
-`MmaPlan` gives a register tile: `warp_tile` = rows x columns. `vectorize.axis` says which columns
-the lanes carry: those of the result (n), or those that are summed (k), which suits a single row.
+(`accumulators`); if the contiguous axis is not reduced, lanes run along that one instead, and the
+unrolled vectors are columns side by side. With `keep_row`, what is dear and needed by several
+passes over a row is written into scratch by the first.
+
+An `MmaPlan` gives a register tile: `warp_tile` = rows x columns. `vectorize.axis` says which
+columns the lanes carry: those of the result (n), or those that are summed (k), which suits a single
+row.
 With B in `cache`, a piece first copies the columns of B that it needs into scratch, one after the
 other, and then computes `tile[0]` rows with them. With A and B in `cache`, a piece is a block of
 `tile[0]` rows and `tile[1]` columns, and both operands are packed, `tile[2]` of the sum at a time.
@@ -16,10 +20,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from weft.foundation.index_expr import coefficient, linear
 from weft.memory.ir import MemRef
 from weft.plan.ir import MapPlan, MmaPlan, Plan, RowPlan
-from weft.region.ir import Fold, Kernel, Read, Reduce
+from weft.plan.kept_rows import contiguous_axis, kept_values
+from weft.region.ir import Fold, Kernel, Reduce
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,8 @@ class Tiling:
     inner_tiles: dict[str, AxisTiling]
     packing: Packing | None = None
     blocking: Blocking | None = None
+    kept: tuple[str, ...] = ()
+    """Values of a row that later passes over it read from scratch."""
 
     def outer(self, axis: str) -> AxisTiling:
         return self.outer_tiles.get(axis, AxisTiling())
@@ -106,17 +112,18 @@ def tiling_of(kernel: Kernel, refs: dict[str, MemRef], plan: Plan) -> Tiling:
     reduced = reduced_axes(kernel)
     if isinstance(plan, MmaPlan):
         return _matrix_tiling(kernel, plan)
-    vector = contiguous_axis(kernel, refs)
+    vector = contiguous_axis(kernel, {name: ref.strides for name, ref in refs.items()})
     if isinstance(plan, MapPlan):
         tile = AxisTiling(plan.unroll, plan.vector)
     elif isinstance(plan, RowPlan):
-        tile = AxisTiling(plan.accumulators if vector in reduced else 1, plan.vector)
+        tile = AxisTiling(plan.accumulators, plan.vector)
     else:
         tile = AxisTiling()
+    kept = kept_values(kernel) if isinstance(plan, RowPlan) and plan.keep_row else ()
     if vector is None:
-        return Tiling(None, {}, {})
+        return Tiling(None, {}, {}, kept=kept)
     outer = {} if vector in reduced else {vector: tile}
-    return Tiling(vector, outer, {vector: tile})
+    return Tiling(vector, outer, {vector: tile}, kept=kept)
 
 
 def reduced_axes(kernel: Kernel) -> frozenset[str]:
@@ -147,20 +154,3 @@ def _matrix_tiling(kernel: Kernel, plan: MmaPlan) -> Tiling:
     if roles.m and any(cached.tensor == "B" for cached in plan.cache):
         packing = Packing(roles.rhs, roles.m[-1], max(rows, plan.tile[0]), roles.n[-1])
     return Tiling(roles.n[-1], outer, {}, packing)
-
-
-def contiguous_axis(kernel: Kernel, refs: dict[str, MemRef]) -> str | None:
-    """The axis along which most accesses are to neighbouring elements; the innermost of equals."""
-    addresses = [
-        linear(let.expr.index, refs[let.expr.tensor].strides)
-        for let in kernel.body
-        if isinstance(let.expr, Read)
-    ]
-    addresses += [linear(o.index, refs[o.tensor].strides) for o in kernel.outputs]
-    best, chosen = 0, None
-    for axis in kernel.axes:
-        steps = [coefficient(address, axis.name) for address in addresses]
-        score = sum(step == 1 for step in steps) - 2 * sum(step not in (0, 1) for step in steps)
-        if axis.size > 1 and score >= best and any(step == 1 for step in steps):
-            best, chosen = score, axis.name
-    return chosen

@@ -63,16 +63,6 @@ def parse_module(text: str) -> Any:
         raise _violation(error) from None
 
 
-def evaluate(text: str, inputs: list[Any]) -> list[Any]:
-    """What StableHLO's own reference interpreter makes of the module's `main`: attributes with the
-    elements of each result, given NumPy arrays that MLIR has a buffer type for."""
-    mlir = bindings()
-    module = parse_module(text)
-    with mlir.context:
-        given = [mlir.ir.DenseElementsAttr.get(array) for array in inputs]
-    return list(mlir.stablehlo.eval_module(module, given))
-
-
 def _refuse_deep_nesting(text: str) -> None:
     depth = 0
     for match in _NESTING.finditer(text):

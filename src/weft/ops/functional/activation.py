@@ -8,6 +8,7 @@ from typing import Any
 
 from weft.foundation.dtypes import FLOATS
 from weft.foundation.errors import SpecViolation
+from weft.ops.array.movement import window
 from weft.ops.functional.capture import capture, widened
 from weft.ops.functional.checks import (
     Checked,
@@ -273,12 +274,8 @@ def check_gated(x: Any, axis: Any) -> AxisChecked:
 def _halves(x: Handle, axis: int) -> tuple[Handle, Handle]:
     size = x.shape[axis]
     assert isinstance(size, int)
-    starts = [0] * x.rank
-    limits: list[Any] = list(x.shape)
-    limits[axis] = size // 2
-    first = x.slice(starts, limits)
-    starts[axis], limits[axis] = size // 2, size
-    return first, x.slice(starts, limits)
+    half = size // 2
+    return window(x, axis, 0, half), window(x, axis, half, half)
 
 
 def capture_glu(s: Session, checked: AxisChecked, x: Handle) -> Handle:

@@ -277,6 +277,8 @@ def check_cache(cache: Any, new: Any, position: Any, axis: Any) -> CacheChecked:
             f"new {listed(added.shape)} does not fit into the cache {listed(held.shape)}",
             f"all axes but axis {at} must be equal, and that one no longer than the cache's",
         )
+    for dim in added.shape:
+        ensure_known("an axis of new", dim)
     where = ensure_tensor("position", position)
     ensure_dtype("position", where, INDICES, "integers (si32 or si64)")
     ensure_rank("position", where, 0, "(one number)")

@@ -14,6 +14,7 @@ from typing import Any
 
 from weft.foundation.dtypes import FLOATS
 from weft.foundation.errors import SpecViolation
+from weft.ops.array import movement
 from weft.ops.functional.capture import capture
 from weft.ops.functional.checks import (
     Checked,
@@ -389,22 +390,17 @@ def capture_transposed(
 def _turned_around(s: Session, x: Handle, axis: int) -> Handle:
     """The elements of a short axis in the opposite order."""
     size = x.tensor.static_shape[axis]
-    parts = []
-    for index in reversed(range(size)):
-        starts, limits = [0] * x.rank, list(x.tensor.static_shape)
-        starts[axis], limits[axis] = index, index + 1
-        parts.append(x.slice(starts, limits))
+    parts = [movement.window(x, axis, index, 1) for index in reversed(range(size))]
     return s.concat(parts, axis) if size > 1 else x
 
 
 def _cropped(x: Handle, wide: Sequence[tuple[int, int]]) -> Handle:
     """Padding under 0 cuts elements off."""
-    if all(low >= 0 and high >= 0 for low, high in wide):
-        return x
-    starts = [0, *(max(-low, 0) for low, _ in wide), 0]
-    cuts = [0, *(max(-high, 0) for _, high in wide), 0]
-    limits = [size - cut for size, cut in zip(x.tensor.static_shape, cuts, strict=True)]
-    return x.slice(starts, limits)
+    for axis, (low, high) in enumerate(wide, 1):
+        start = max(-low, 0)
+        size = ensure_known("x", x.shape[axis]) - start - max(-high, 0)
+        x = movement.window(x, axis, start, size)
+    return x
 
 
 def _transposed(

@@ -7,6 +7,7 @@ from typing import Any
 
 from weft.foundation.dtypes import FLOATS, INDICES
 from weft.foundation.errors import SpecViolation
+from weft.ops.array.movement import window
 from weft.ops.functional.capture import capture, widened
 from weft.ops.functional.checks import (
     Checked,
@@ -86,7 +87,8 @@ def capture_rotary(s: Session, checked: RotaryChecked, x: Handle, positions: Han
     aligned = (*([1] * (x.rank - 2)), length, half)
     parted = (*x.shape[:-1], half, 2) if checked.interleaved else (*x.shape[:-1], 2, half)
     axis = x.rank if checked.interleaved else x.rank - 1
-    first, second = _pair(wide.reshape(parted), axis)
+    pairs = wide.reshape(parted)
+    first, second = window(pairs, axis, 0, 1), window(pairs, axis, 1, 1)
     target = first.shape
     cosine, sine = (
         f.reshape(aligned).reshape(_with_one(aligned, axis)).broadcast_to(target)
@@ -98,15 +100,6 @@ def capture_rotary(s: Session, checked: RotaryChecked, x: Handle, positions: Han
 
 def _with_one(shape: tuple[Any, ...], axis: int) -> tuple[Any, ...]:
     return (*shape[:axis], 1, *shape[axis:])
-
-
-def _pair(x: Handle, axis: int) -> tuple[Handle, Handle]:
-    starts = [0] * x.rank
-    limits: list[Any] = list(x.shape)
-    limits[axis] = 1
-    first = x.slice(starts, limits)
-    starts[axis], limits[axis] = 1, 2
-    return first, x.slice(starts, limits)
 
 
 @functional

@@ -9,6 +9,7 @@ from typing import Any
 
 from weft.foundation.dtypes import FLOATS
 from weft.foundation.errors import SpecViolation
+from weft.ops.array import movement
 from weft.ops.functional.capture import capture, widened
 from weft.ops.functional.checks import (
     Checked,
@@ -248,10 +249,8 @@ def _parts(
             continue
         pieces = []
         for part in range(count):
-            starts: list[int] = [0] * x.rank
-            limits: list[Any] = list(x.shape)
-            starts[axis], limits[axis] = part * size // count, -(-(part + 1) * size // count)
-            kept = reduce(x.slice(starts, limits), axis)
+            start, stop = part * size // count, -(-(part + 1) * size // count)
+            kept = reduce(movement.window(x, axis, start, stop - start), axis)
             pieces.append(kept.reshape((*kept.shape[:axis], 1, *kept.shape[axis:])))
         x = s.concat(pieces, axis) if len(pieces) > 1 else pieces[0]
     return x

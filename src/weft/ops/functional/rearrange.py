@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.foundation.errors import SpecViolation
+from weft.ops.array.movement import flipped, window
 from weft.ops.functional.capture import capture
 from weft.ops.functional.checks import (
     Checked,
@@ -42,9 +43,11 @@ def check_pad(x: Any, widths: Any, mode: Any, value: Any) -> PadChecked:
     found = _widths(widths, tensor)
     if mode != "constant":
         for axis, (low, high) in enumerate(found):
+            if not (low or high):
+                continue
             size = ensure_known("x", tensor.shape[axis])
             most = size - 1 if mode == "reflect" else size
-            if (low or high) and (size == 0 or (mode != "edge" and max(low, high) > most)):
+            if size == 0 or (mode != "edge" and max(low, high) > most):
                 raise SpecViolation(
                     "InvalidAttributeValue",
                     f"axis {axis} of x {listed(tensor.shape)} cannot be padded by ({low}, {high}) "
@@ -95,37 +98,21 @@ def capture_pad(s: Session, checked: PadChecked, x: Handle) -> Handle:
 
 
 def _extended(s: Session, x: Handle, axis: int, low: int, high: int, mode: str) -> Handle:
-    size = x.tensor.static_shape[axis]
+    size = ensure_known("x", x.shape[axis])
     if mode == "edge":
-        first, last = _cut(x, axis, 0, 1), _cut(x, axis, size - 1, size)
+        first, last = window(x, axis, 0, 1), window(x, axis, size - 1, 1)
         parts = [_repeated(first, axis, low), x, _repeated(last, axis, high)]
     elif mode == "wrap":
-        parts = [_cut(x, axis, size - low, size), x, _cut(x, axis, 0, high)]
+        parts = [window(x, axis, size - low, low), x, window(x, axis, 0, high)]
     else:
-        before = _reversed(s, _cut(x, axis, 1, 1 + low), axis)
-        after = _reversed(s, _cut(x, axis, size - 1 - high, size - 1), axis)
+        before = flipped(window(x, axis, 1, low), axis)
+        after = flipped(window(x, axis, size - 1 - high, high), axis)
         parts = [before, x, after]
     return s.concat([part for part in parts if part.shape[axis] != 0], axis)
 
 
-def _cut(x: Handle, axis: int, start: int, stop: int) -> Handle:
-    starts, limits = [0] * x.rank, list(x.tensor.static_shape)
-    starts[axis], limits[axis] = start, stop
-    return x.slice(starts, limits)
-
-
 def _repeated(x: Handle, axis: int, times: int) -> Handle:
     return x.broadcast_to((*x.shape[:axis], times, *x.shape[axis + 1 :]))
-
-
-def _reversed(s: Session, x: Handle, axis: int) -> Handle:
-    size = x.tensor.static_shape[axis]
-    if size <= 1:
-        return x
-    places = (size - 1) - s.iota("si32", (size,), 0)
-    moved = [axis, *(a for a in range(x.rank) if a != axis)]
-    back = [moved.index(a) for a in range(x.rank)]
-    return s.emit("take", x.transpose(moved), places).transpose(back)
 
 
 @functional
@@ -166,7 +153,8 @@ def check_pixel_shuffle(x: Any, factor: Any) -> ShuffleChecked:
 
 
 def capture_pixel_shuffle(s: Session, checked: ShuffleChecked, x: Handle) -> Handle:
-    n, channels, height, width = x.tensor.static_shape
+    n = x.shape[0]
+    channels, height, width = (ensure_known("x", dim) for dim in x.shape[1:])
     r = checked.factor
     parted = x.reshape((n, channels // (r * r), r, r, height, width))
     return parted.transpose([0, 1, 4, 2, 5, 3]).reshape(

@@ -23,6 +23,7 @@ from functools import wraps
 from typing import Any, Final, TypeVar
 
 from weft.foundation.errors import SpecViolation, UserError
+from weft.ops.autocast import autocast_dtype, cast_operands
 from weft.ops.calls import explained
 from weft.ops.functional.timing import fastest
 from weft.ops.lines import user_line
@@ -115,6 +116,9 @@ def functional(function: F) -> F:
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
+            narrow = autocast_dtype()
+            if narrow is not None:
+                args, kwargs = cast_operands(name, narrow, args, kwargs)
             if len(choices) == 1:
                 return function(*args, **kwargs)
             return entry.pick(policy_of(entry), args, kwargs).run(*args, **kwargs)

@@ -11,6 +11,7 @@ import numpy as np
 
 from weft.foundation.dtypes import FLOATS
 from weft.foundation.errors import SpecViolation, UserError
+from weft.ops.array.movement import rows_at
 from weft.ops.functional.capture import capture
 from weft.ops.functional.checks import (
     Checked,
@@ -97,10 +98,7 @@ def _coordinates(checked: ResampleChecked, old: int, new: int, step: float) -> A
 
 
 def _picked(s: Session, x: Handle, axis: int, places: Any) -> Handle:
-    moved = [axis, *(a for a in range(x.rank) if a != axis)]
-    back = [moved.index(a) for a in range(x.rank)]
-    wanted = s.literal(places.astype(np.int32), "si32")
-    return s.emit("take", x.transpose(moved), wanted).transpose(back)
+    return rows_at(x, s.literal(places.astype(np.int32), "si32"), axis)
 
 
 def _blended(s: Session, x: Handle, axis: int, coordinates: Any, old: int) -> Handle:

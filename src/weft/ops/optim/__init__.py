@@ -10,6 +10,7 @@ in their buffers.
 
 from weft.ops.optim.adam import Adam, AdamW
 from weft.ops.optim.clipping import clip_by_global_norm, global_norm
+from weft.ops.optim.loss_scale import LossScale
 from weft.ops.optim.optimiser import Optimiser
 from weft.ops.optim.schedules import constant, cosine, step_decay, warmup
 from weft.ops.optim.sgd import SGD
@@ -18,6 +19,7 @@ __all__ = [
     "SGD",
     "Adam",
     "AdamW",
+    "LossScale",
     "Optimiser",
     "clip_by_global_norm",
     "constant",

@@ -19,7 +19,8 @@ def global_norm(tree: Any) -> Tensor:
     leaves = [leaf for leaf in flatten(tree)[0] if trainable(leaf)]
     if not leaves:
         raise UserError("[global_norm] there is no float tensor in the container")
-    squares = [total((leaf * leaf).astype("f32")) for leaf in leaves]
+    # In f32 before they are squared: the square of a large f16 is infinite.
+    squares = [total(wide * wide) for wide in (leaf.astype("f32") for leaf in leaves)]
     whole = squares[0]
     for square in squares[1:]:
         whole = whole + square

@@ -1,0 +1,151 @@
+"""The artifact of a program for the CPU: the steps of its body, and in them those of the bodies of
+its branches and loops, over one list of kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from numpy.typing import NDArray
+
+from weft.driver.artifacts import (
+    HostCalls,
+    body_steps,
+    constants_of,
+    make_artifact,
+    slot_of,
+)
+from weft.driver.bodies import CompiledBody, Use
+from weft.driver.control_flow import AssembledBody, ControlFlow, assemble_body
+from weft.driver.cpu_code import WORTH_SHARING, CpuCode
+from weft.driver.steps import StepList
+from weft.memory.ir import BufferMap
+from weft.ptir.ir import Program
+from weft.ptir.op import Op
+from weft.ptir.ops import bits, elementwise, functions, indexing, reduction
+from weft.region.cost import kernel_seconds
+from weft.region.ir import Kernel, Module
+from weft.region.structure import buffers
+from weft.runtime.artifact import Artifact, BufferSlot, KernelCode
+from weft.target.target import Target
+
+_REPORTED_BY: Final[Mapping[str, tuple[type[Op], ...]]] = {
+    "GatherIndexOutOfBounds": (indexing.Take, indexing.Gather),
+    "ScatterIndexOutOfBounds": (
+        indexing.ScatterAdd,
+        indexing.ScatterReduce,
+        reduction.SegmentReduce,
+    ),
+    "IntegerDivideByZero": (elementwise.ElementwiseBinary, functions.Fmod),
+    "InvalidExponent": (functions.Pow,),
+    "InvalidShift": (bits.ShiftLeft, bits.ShiftRight),
+}
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What the stages made of one body."""
+
+    module: Module
+    buffer_map: BufferMap
+    code: CpuCode
+    objects: Mapping[str, bytes]
+    constants: Mapping[str, NDArray[Any]]
+    program: Program | None = None
+    """The program whose entry function it is."""
+
+
+@dataclass
+class Assembler:
+    """Bodies, one after the other, over kernels and constants that they share."""
+
+    target: Target
+    host_call: HostCalls
+    kernels: dict[str, KernelCode] = field(default_factory=dict)
+    """By symbol; a launch names the position."""
+    constants: list[bytes] = field(default_factory=list)
+
+    def steps(self, unit: Unit, number: int, control: ControlFlow | None = None) -> StepList:
+        """The steps of body `number`."""
+        self._add_kernels(unit)
+        numbers = {symbol: n for n, symbol in enumerate(self.kernels)}
+        slot = self._slots(unit, number)
+
+        def launch(kernel: Kernel) -> tuple[int, tuple[str, ...], tuple[str, ...]] | None:
+            symbol = unit.code.symbols.get(kernel.name)
+            if symbol is None:
+                return None
+            return numbers[symbol], buffers(kernel), _sites(kernel, self.kernels[symbol], unit)
+
+        def expand(kernel: Kernel, steps: StepList) -> bool:
+            return control is not None and control.expand(kernel, unit.module, steps, slot)
+
+        return body_steps(unit.module, unit.buffer_map, launch, self.host_call, slot, expand)
+
+    def _slots(self, unit: Unit, number: int) -> Any:
+        """Slots of a body, with constants and what random numbers depend on numbered for all."""
+        first = len(self.constants)
+        self.constants += constants_of(unit.module, unit.constants)
+
+        def slot(name: str) -> BufferSlot:
+            found = slot_of(name, unit.buffer_map)
+            if found.space == "constant":
+                return replace(found, number=found.number + first)
+            return replace(found, number=number) if found.space == "run" else found
+
+        return slot
+
+    def _add_kernels(self, unit: Unit) -> None:
+        module, code = unit.module, unit.code
+        for kernel in module.kernels:
+            symbol = code.symbols.get(kernel.name)
+            if symbol is None or symbol in self.kernels:
+                continue
+            routine = code.routines[symbol]
+            small = kernel_seconds(kernel, module.tensors, self.target) < WORTH_SHARING
+            self.kernels[symbol] = KernelCode(
+                symbol, unit.objects[symbol], routine.pieces, small, checks=routine.checks
+            )
+
+
+def build_artifact(
+    unit: Unit,
+    target: Target,
+    host_call: HostCalls,
+    bodies: Mapping[Use, CompiledBody] | None = None,
+    units: Mapping[Use, Unit] | None = None,
+) -> Artifact:
+    """The steps over compiled kernels. `bodies` has every region after those that it runs itself;
+    `units` is what became of them."""
+    assembler = Assembler(target, host_call)
+    done: dict[Use, AssembledBody] = {}
+    regions = {} if unit.program is None else unit.program.regions_by_id
+    control = ControlFlow(done, regions)
+    numbers: dict[int, int] = {}
+    for use, body in (bodies or {}).items():
+        number = numbers.setdefault(use.region, len(numbers) + 1)
+        part = (units or {})[use]
+        steps = assembler.steps(part, number, control)
+        outputs = [slot_of(name, part.buffer_map) for name in part.module.outputs]
+        done[use] = assemble_body(number, body, steps, outputs)
+    steps = assembler.steps(unit, 0, control)
+    kernels = list(assembler.kernels.values())
+    made = make_artifact("cpu", unit.module, unit.buffer_map, kernels, steps, assembler.constants)
+    return replace(made, bodies=len(numbers) + 1, counters=control.counters)
+
+
+def _sites(kernel: Kernel, code: KernelCode, unit: Unit) -> tuple[str, ...]:
+    """For each check of a kernel the instruction that asks for it."""
+    return tuple(_site(kernel, violation, unit) for violation, _ in code.checks)
+
+
+def _site(kernel: Kernel, violation: str, unit: Unit) -> str:
+    if unit.program is None:
+        return ""
+    main = unit.program.main
+    ids = set(unit.module.origin.get(kernel.name, ()))
+    for instruction in main.body:
+        if instruction.id in ids and isinstance(instruction.op, _REPORTED_BY.get(violation, ())):
+            return unit.program.place(main, instruction)
+    return ""

@@ -1,0 +1,64 @@
+"""StableHLO files: telling them apart, reading and writing them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from weft.foundation.errors import SpecViolation, UserError
+from weft.interop.stablehlo.bindings import parse_module
+from weft.interop.stablehlo.reading.module import to_program
+from weft.interop.stablehlo.records import read_module
+from weft.ptir.files import read_bytes
+from weft.ptir.ir import Program
+
+EXTENSION: Final = ".mlir"
+_BEGINS: Final = re.compile(
+    r"(?:\s|//[^\n]*\n)*(?:#\w+ = |module\b|func\.func\b|\"builtin\.module\"|!\w+ = )"
+)
+
+
+def is_stablehlo(data: bytes | str) -> bool:
+    """Whether a file's content begins as MLIR text does."""
+    head = data[:65536]
+    text = head if isinstance(head, str) else head.decode("utf-8", "replace")
+    return _BEGINS.match(text.removeprefix("\ufeff")) is not None
+
+
+def loads(text: str | bytes) -> Program:
+    """The program that a module in StableHLO, MHLO or CHLO stands for. `verify` checks it."""
+    if isinstance(text, bytes | bytearray):
+        try:
+            text = bytes(text).decode()
+        except UnicodeDecodeError as error:
+            raise SpecViolation(
+                "MalformedText", f"the file is not UTF-8 text: byte {error.start} is wrong"
+            ) from None
+    if not isinstance(text, str):
+        raise UserError(f"loads takes text or bytes, not {type(text).__name__}")
+    return to_program(read_module(parse_module(rewrite_examples(text))))
+
+
+def load(path: str | Path) -> Program:
+    """The program in a file."""
+    return loads(read_bytes(path))
+
+
+_COMPUTE: Final = re.compile(r"byre\.compute @(GetSeed|NextOffset)\(\)\s*:\s*(tensor<[^>]*>)")
+_SHAPE_OF: Final = re.compile(r"shape\.shape_of (%[\w.$-]+) : (tensor<\d+xindex>)")
+
+
+def rewrite_examples(text: str) -> str:
+    """Two forms that the coarse ops' documents use and that MLIR does not know, said in its words:
+    what makes a seed or an offset, and `shape.shape_of` without the type of its operand."""
+    if "byre.compute" in text:
+        text = _COMPUTE.sub(r"stablehlo.custom_call @byre.\1() : () -> \2", text)
+
+    def typed(match: re.Match[str]) -> str:
+        declared = re.search(re.escape(match[1]) + r"\s*:\s*(tensor<[^>]*>)", text)
+        if declared is None:
+            return match[0]
+        return f"shape.shape_of {match[1]} : {declared[1]} -> {match[2]}"
+
+    return _SHAPE_OF.sub(typed, text) if "shape.shape_of" in text else text

@@ -1,0 +1,1 @@
+"""StableHLO into PTIR: one file for each family of operations, and the walk that uses them."""

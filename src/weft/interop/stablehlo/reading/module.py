@@ -1,0 +1,171 @@
+"""A StableHLO module as a PTIR program.
+
+The entry is `@main`, or else the only public function. Calls are expanded where they stand, since
+PTIR has none. A size that the text leaves open (`?`) gets a name of its own; where an operation
+needs two sizes to be one, they get one name and the reading starts over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final, NoReturn
+
+from weft.foundation.errors import ResourceExceeded, SpecViolation, Unimplemented, UserError
+from weft.interop.stablehlo.reading.calls import CALLS
+from weft.interop.stablehlo.reading.contractions import CONTRACTIONS
+from weft.interop.stablehlo.reading.control import CONTROL
+from weft.interop.stablehlo.reading.elementwise import ELEMENTWISE
+from weft.interop.stablehlo.reading.indexing import INDEXING
+from weft.interop.stablehlo.reading.random_bits import RANDOM_BITS
+from weft.interop.stablehlo.reading.reductions import REDUCTIONS
+from weft.interop.stablehlo.reading.shapes import SHAPES
+from weft.interop.stablehlo.reading.site import Lowering, Site
+from weft.interop.stablehlo.records import HloBlock, HloFunction, HloOp, HloTuple, HloType
+from weft.ptir.builder import BodyBuilder, Builder, Value
+from weft.ptir.ir import Program, ValueKey
+from weft.ptir.types import Dim, Symbol, TensorType, TupleType, ValueType
+
+LOWERINGS: Final[Mapping[str, Lowering]] = {
+    **ELEMENTWISE,
+    **SHAPES,
+    **REDUCTIONS,
+    **CONTRACTIONS,
+    **INDEXING,
+    **CONTROL,
+    **CALLS,
+    **RANDOM_BITS,
+}
+"""Every operation that can be read, by its name without the dialect."""
+MOST_INSTRUCTIONS: Final = 1_000_000
+"""How large a program may grow while calls are expanded."""
+
+
+class _SameSize(Exception):
+    """Two sizes turned out to be one."""
+
+    def __init__(self, dims: tuple[Dim, Dim]) -> None:
+        super().__init__()
+        self.dims = dims
+
+
+def to_program(functions: Mapping[str, HloFunction]) -> Program:
+    """The program whose entry is the module's."""
+    entry = _entry(functions)
+    names: dict[Symbol, Dim] = {}
+    while True:
+        walk = _Walk(functions, names)
+        try:
+            return walk.program(entry)
+        except _SameSize as found:
+            _unify(names, *found.dims)
+
+
+def _entry(functions: Mapping[str, HloFunction]) -> HloFunction:
+    if "main" in functions:
+        return functions["main"]
+    public = [function for function in functions.values() if not function.private]
+    if len(public) != 1:
+        found = ", ".join(f"@{f.name}" for f in public[:8]) or "none"
+        raise UserError(
+            f"the module has no function @main, and its public functions are {found}; "
+            "name the one that runs main, or make the others private"
+        )
+    return public[0]
+
+
+def _unify(names: dict[Symbol, Dim], left: Dim, right: Dim) -> None:
+    """A name becomes the other size; the newer name goes. A size that an operation makes cannot."""
+    if isinstance(left, Symbol) and (not isinstance(right, Symbol) or left.name > right.name):
+        left, right = right, left
+    if not isinstance(right, Symbol) or not right.name.startswith("n") or right in names:
+        raise SpecViolation(
+            "DynamicDimensionMismatch", f"sizes that must be one are {left} and {right}"
+        )
+    names[right] = left
+
+
+class _Walk:
+    """Reads one module, given which sizes are known to be one."""
+
+    def __init__(self, functions: Mapping[str, HloFunction], names: Mapping[Symbol, Dim]) -> None:
+        self.functions = functions
+        self.names = names
+        self.locations: dict[ValueKey, str] = {}
+        self.calls: list[str] = []
+        self.unknown = 0
+        self.count = 0
+
+    def program(self, entry: HloFunction) -> Program:
+        b = Builder(entry.name)
+        params = [b.param_of(self._type(kind)) for kind in entry.block.types]
+        results = self.inline(b, entry.block, params, {})
+        return replace(b.build(*results), locations=self.locations)
+
+    def _type(self, kind: HloType) -> ValueType:
+        if isinstance(kind, HloTuple):
+            return TupleType(tuple(self._type(element) for element in kind.elements))
+        return TensorType(kind.dtype, tuple(self._dim(dim) for dim in kind.dims))
+
+    def _dim(self, dim: int | None) -> Dim:
+        if dim is not None:
+            return dim
+        found: Dim = Symbol(f"n{self.unknown}")
+        self.unknown += 1
+        while isinstance(found, Symbol) and found in self.names:
+            found = self.names[found]
+        return found
+
+    # -- what operations ask for (`site.Reader`) -------------------------------------------------
+
+    def same(self, dims: tuple[Dim, Dim]) -> NoReturn:
+        raise _SameSize(dims)
+
+    def inline(
+        self, b: BodyBuilder, block: HloBlock, args: Sequence[Value], env: Mapping[int, Value]
+    ) -> list[Value]:
+        inside = {**env, **dict(zip(block.arguments, args, strict=True))}
+        for op in block.ops:
+            self._read(b, op, inside)
+        return [inside[number] for number in block.returned]
+
+    def call(self, b: BodyBuilder, name: str, args: Sequence[Value]) -> list[Value]:
+        if name in self.calls:
+            cycle = " -> ".join(f"@{n}" for n in (*self.calls, name))
+            raise SpecViolation("RecursiveCall", f"functions call each other in a circle: {cycle}")
+        if name not in self.functions:
+            raise SpecViolation("UndefinedFunction", f"the function @{name} does not exist")
+        self.calls.append(name)
+        found = self.inline(b, self.functions[name].block, args, {})
+        self.calls.pop()
+        return found
+
+    def _read(self, b: BodyBuilder, op: HloOp, env: dict[int, Value]) -> None:
+        lower = LOWERINGS.get(op.name)
+        if lower is None:
+            raise Unimplemented(f"stablehlo.{op.name}", f"it cannot be read yet; {op.place}")
+        site = Site(self, b, op, [env[number] for number in op.operands], env)
+        first = len(b._types)
+        found = self._lowered(lower, site)
+        values = [found] if isinstance(found, Value) else list(found)
+        env.update(zip(op.results, values, strict=True))
+        for number in range(first, len(b._types)):
+            self.locations.setdefault((b.label, number), op.place)
+        self.count += len(b._types) - first
+        if self.count > MOST_INSTRUCTIONS:
+            raise ResourceExceeded(
+                f"the module needs more than {MOST_INSTRUCTIONS} instructions with every call "
+                f"expanded; {op.place}"
+            )
+
+    def _lowered(self, lower: Lowering, site: Site) -> Value | Sequence[Value]:
+        try:
+            return lower(site)
+        except SpecViolation as error:
+            first = error.findings[0]
+            at = first.where if first.where.startswith("line") else site.op.place
+            raise SpecViolation(
+                first.code, first.why, first.hint, f"{site.op.name}, {at}"
+            ) from None
+        except UserError as error:
+            raise Unimplemented(f"stablehlo.{site.op.name}", f"{error}; {site.op.place}") from None

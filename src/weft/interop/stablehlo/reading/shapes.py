@@ -1,0 +1,266 @@
+"""Operations that move elements and compute none: slices, pads, broadcasts, and their like."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from weft.foundation.dtypes import I1, SI64
+from weft.interop.stablehlo.reading.site import Lowering, Results, Site
+from weft.ptir.builder import Value
+from weft.ptir.literal import TensorLiteral
+from weft.ptir.types import Dim
+
+MOST_INLINE: Final = 16
+"""Constants of at most so many elements are operands; larger ones are instructions."""
+
+
+def constant(at: Site) -> Value:
+    data: TensorLiteral = at.attr("value")
+    if data.type.size <= MOST_INLINE:
+        return at.b.literal(data)
+    if data.is_splat:
+        number = at.b.literal(data.array.reshape(-1)[0], data.type.dtype)
+        return at.b.broadcast_to(number, data.type.shape)
+    return at.b.constant(data)
+
+
+def _constant_like(at: Site) -> Value:
+    return at.full(at.attr("value"), at.x[0])
+
+
+def _iota(at: Site) -> Value:
+    kind, axis = at.result(), int(at.attr("iota_dimension"))
+    if kind.dtype is I1:
+        return at.b.cast(at.b.iota(SI64, at.shape(), axis), I1)
+    return at.b.iota(kind.dtype, at.shape(), axis)
+
+
+def _reshape(at: Site) -> Value:
+    (x,) = at.x
+    if at.result().is_static:
+        return at.reshaped(x, at.shape())
+    return at.b.emit("reshape", x, new_shape=_reshaped_dims(at, x))
+
+
+def _reshaped_dims(at: Site, x: Value) -> list[Dim]:
+    """A size that is not known keeps its name where there is one of either; else it is computed."""
+    unknown = [dim for dim in x.shape if not isinstance(dim, int)]
+    wanted = at.result().dims
+    if len(unknown) != 1 or wanted.count(None) != 1:
+        at.refuse("more than one size of it is known only at run time")
+    left = int(np.prod([d for d in x.shape if isinstance(d, int)]))
+    right = int(np.prod([d for d in wanted if d is not None]))
+    missing: Dim = unknown[0] if left == right else -1
+    return [missing if dim is None else dim for dim in wanted]
+
+
+def _transpose(at: Site) -> Value:
+    return at.transposed(at.x[0], at.ints("permutation"))
+
+
+def broadcast_in_dim(at: Site, x: Value, dims: Sequence[int], shape: Sequence[Dim]) -> Value:
+    """Axis `i` of `x` becomes axis `dims[i]` of the result."""
+    order = sorted(range(x.rank), key=lambda axis: dims[axis])
+    x = at.transposed(x, order)
+    places = sorted(dims)
+    full: list[Dim] = [1] * len(shape)
+    for axis, dim in zip(places, x.shape, strict=True):
+        full[axis] = dim
+    return at.spread(at.reshaped(x, full), tuple(shape))
+
+
+def _broadcast_in_dim(at: Site) -> Value:
+    return broadcast_in_dim(at, at.x[0], at.ints("broadcast_dimensions"), at.shape())
+
+
+def _broadcast(at: Site) -> Value:
+    (x,), sizes = at.x, at.ints("broadcast_sizes")
+    dims = range(len(sizes), len(sizes) + x.rank)
+    return broadcast_in_dim(at, x, list(dims), (*sizes, *x.shape))
+
+
+def _concatenate(at: Site) -> Value:
+    return at.joined(at.x, int(at.attr("dimension")))
+
+
+# -- slices --------------------------------------------------------------------------------------
+
+
+def strided(at: Site, x: Value, axis: int, step: int) -> Value:
+    """Every `step`-th element along an axis, from the first: the axis is cut into pieces of that
+    size, the last one filled up, and the first element of each is taken."""
+    shape = list(at.static(x))
+    if step == 1 or shape[axis] <= 1:
+        return x
+    count = -(-shape[axis] // step)
+    filled = pad_axes(at, x, {axis: (0, count * step - shape[axis], 0)})
+    cut = [*shape[:axis], count, step, *shape[axis + 1 :]]
+    first = [*shape[:axis], count, 1, *shape[axis + 1 :]]
+    found = at.sliced(at.reshaped(filled, cut), [0] * len(cut), first)
+    return at.reshaped(found, [*shape[:axis], count, *shape[axis + 1 :]])
+
+
+def _slice(at: Site) -> Value:
+    (x,) = at.x
+    starts, limits, steps = (at.ints(n) for n in ("start_indices", "limit_indices", "strides"))
+    found = at.sliced(x, starts, [b - a for a, b in zip(starts, limits, strict=True)])
+    for axis, step in enumerate(steps):
+        found = strided(at, found, axis, step)
+    return found
+
+
+def pad_axes(at: Site, x: Value, pads: Mapping[int, tuple[int, int, int]]) -> Value:
+    """`x` with zeros around and between its elements: (low, high, interior) for some axes."""
+    if not any(any(pad) for pad in pads.values()):
+        return x
+    low, high, interior = (
+        [pads.get(axis, (0, 0, 0))[i] for axis in range(x.rank)] for i in range(3)
+    )
+    return at.b.emit("pad", x, low=low, high=high, interior=interior, pad_value=0)
+
+
+def pad(
+    at: Site, x: Value, value: Value, low: Sequence[int], high: Sequence[int],
+    interior: Sequence[int],
+) -> Value:  # fmt: skip
+    """StableHLO's pad: negative amounts cut off, and the value may be computed."""
+    if not any((*low, *high, *interior)):
+        return x
+    spread = [d + max(d - 1, 0) * i for d, i in zip(at.static(x), interior, strict=True)]
+    around = [max(n, 0) for n in low], [max(n, 0) for n in high]
+    made = _filled(at, x, value, *around, interior)
+    starts = [max(-n, 0) for n in low]
+    sizes = [d + a + b for d, a, b in zip(spread, low, high, strict=True)]
+    return at.sliced(made, starts, sizes)
+
+
+def _filled(
+    at: Site, x: Value, value: Value, low: Sequence[int], high: Sequence[int],
+    interior: Sequence[int],
+) -> Value:  # fmt: skip
+    places = {"low": list(low), "high": list(high), "interior": list(interior)}
+    if not any(any(amounts) for amounts in places.values()):
+        return x
+    known = value.operand
+    if isinstance(known, TensorLiteral):
+        return at.b.emit("pad", x, pad_value=known.array.item(), **places)
+    # The value is not known yet: where nothing of `x` lies is found by padding truth values.
+    inside = at.b.emit("pad", at.b.full(x.shape, True, I1), pad_value=False, **places)
+    made = at.b.emit("pad", x, pad_value=0, **places)
+    return at.b.emit("select", inside, made, at.b.broadcast_to(value, made.shape))
+
+
+def _pad(at: Site) -> Value:
+    x, value = at.x
+    low, high, interior = (
+        at.ints(n) for n in ("edge_padding_low", "edge_padding_high", "interior_padding")
+    )
+    return pad(at, x, value, low, high, interior)
+
+
+def reversed_along(at: Site, x: Value, axes: Sequence[int]) -> Value:
+    """`x` backwards along some axes."""
+    for axis in axes:
+        size = at.static(x)[axis]
+        if size > 1:
+            order = [axis, *(a for a in range(x.rank) if a != axis)]
+            front = at.transposed(x, order)
+            backwards = at.b.literal(np.arange(size - 1, -1, -1))
+            x = at.transposed(at.b.emit("take", front, backwards), np.argsort(order).tolist())
+    return x
+
+
+def _reverse(at: Site) -> Value:
+    return reversed_along(at, at.x[0], at.ints("dimensions"))
+
+
+# -- sizes and starts that are computed ----------------------------------------------------------
+
+
+def start_vector(at: Site, starts: Sequence[Value]) -> Value:
+    """Scalars as one vector of indices."""
+    return at.joined([at.reshaped(at.b.cast(start, SI64), (1,)) for start in starts], 0)
+
+
+def _dynamic_slice(at: Site) -> Value:
+    x, *starts = at.x
+    if not starts:
+        return x
+    sizes = at.ints("slice_sizes")
+    return at.b.emit("dynamic_slice", x, start_vector(at, starts), sizes=sizes)
+
+
+def _dynamic_update_slice(at: Site) -> Value:
+    x, update, *starts = at.x
+    if not starts:
+        return update
+    start = start_vector(at, starts)
+    return at.b.emit("dynamic_update_slice", x, update, start, sizes=at.static(update))
+
+
+def _get_dimension_size(at: Site) -> Value:
+    (x,), axis = at.x, int(at.attr("dimension"))
+    return size_of(at, x, axis, at.result().dtype.name)
+
+
+def size_of(at: Site, x: Value, axis: int, dtype: str) -> Value:
+    """The extent of an axis as a value: a sum of ones, where it is known only at run time."""
+    dim = x.shape[axis]
+    if isinstance(dim, int):
+        return at.b.literal(dim, dtype)
+    return at.b.reduce_sum(at.b.full([dim], 1, dtype), [0])
+
+
+def _shape_of(at: Site) -> Value:
+    (x,) = at.x
+    if not x.rank:
+        return at.b.literal(np.zeros(0, np.int64))
+    sizes = [at.reshaped(size_of(at, x, axis, "si64"), (1,)) for axis in range(x.rank)]
+    return at.joined(sizes, 0)
+
+
+# -- tuples and barriers -------------------------------------------------------------------------
+
+
+def _tuple(at: Site) -> Value:
+    return at.b.emit("make_tuple", *at.x)
+
+
+def _get_tuple_element(at: Site) -> Value:
+    return at.x[0][int(at.attr("index"))]
+
+
+def _as_it_is(at: Site) -> Results:
+    return at.x
+
+
+def _zero(at: Site) -> Value:
+    return at.b.literal(0, at.result().dtype)
+
+
+SHAPES: Final[Mapping[str, Lowering]] = {
+    "constant": constant,
+    "constant_like": _constant_like,
+    "iota": _iota,
+    "reshape": _reshape,
+    "transpose": _transpose,
+    "broadcast_in_dim": _broadcast_in_dim,
+    "broadcast": _broadcast,
+    "concatenate": _concatenate,
+    "slice": _slice,
+    "pad": _pad,
+    "reverse": _reverse,
+    "dynamic_slice": _dynamic_slice,
+    "dynamic_update_slice": _dynamic_update_slice,
+    "get_dimension_size": _get_dimension_size,
+    "shape.shape_of": _shape_of,
+    "tuple": _tuple,
+    "get_tuple_element": _get_tuple_element,
+    "optimization_barrier": _as_it_is,
+    "copy": _as_it_is,
+    "partition_id": _zero,
+    "replica_id": _zero,
+}

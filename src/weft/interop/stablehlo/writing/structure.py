@@ -1,0 +1,397 @@
+"""Movement, reductions, products, windows, positions and orders, in StableHLO's words."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from weft.foundation import numeric
+from weft.foundation.dtypes import SI64, DType
+from weft.foundation.errors import Unimplemented
+from weft.interop.stablehlo.writing.elementwise import WriteOne, cast, identity_of
+from weft.interop.stablehlo.writing.page import Page, Ssa, array_text
+from weft.ptir.types import TensorType
+
+MOST_PATCHES: Final = 4096
+"""How many elements a window of `extract_patches` may have: each is a slice of its own."""
+_BODIES: Final = {
+    "sum": "add",
+    "max": "maximum",
+    "min": "minimum",
+    "prod": "multiply",
+    "any": "or",
+    "all": "and",
+    "add": "add",
+}
+
+
+# -- movement ------------------------------------------------------------------------------------
+
+
+def _reshape(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
+    return page.reshape(x[0], kind.shape)
+
+
+def _transpose(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
+    return page.transpose(x[0], op.perm)
+
+
+def _broadcast_to(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
+    return page.spread(x[0], kind.shape)
+
+
+def _slice(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
+    limits = [a + n for a, n in zip(op.starts, op.sizes, strict=True)]
+    return page.slice(x[0], op.starts, limits)
+
+
+def _concat(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
+    axis = op.axis % kind.rank
+    return page.concat(x, axis, kind.shape[axis])
+
+
+def _pad(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
+    fill = page.scalar(op.pad_value.fill(kind.dtype), kind.dtype)
+    return padded(page, x[0], fill, op.low, op.high, op.interior, kind)
+
+
+def padded(
+    page: Page, x: Ssa, fill: Ssa, low: Sequence[int], high: Sequence[int],
+    interior: Sequence[int], kind: TensorType,
+) -> Ssa:  # fmt: skip
+    return page.op(
+        "pad", x, fill, like=kind, edge_padding_low=array_text(low),
+        edge_padding_high=array_text(high), interior_padding=array_text(interior),
+    )  # fmt: skip
+
+
+def _tile(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
+    split = [n for dim in x[0].shape for n in (1, dim)]
+    spread = [n for r, dim in zip(op.repeats, x[0].shape, strict=True) for n in (r, dim)]
+    return page.reshape(page.spread(page.reshape(x[0], split), spread), kind.shape)
+
+
+def _iota(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
+    return page.iota(kind, op.axis)
+
+
+# -- products and reductions ---------------------------------------------------------------------
+
+
+def _dot_general(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
+    dtype = x[0].dtype
+    narrow = dtype.is_integer and dtype.bits < 32
+    usual = next(d for d in (numeric.accumulator_dtype(dtype),))
+    if narrow and op.accum_dtype is None:
+        usual = _word_of(dtype)
+    accum = op.accum_dtype or usual
+    fields = {
+        "lhs_batching_dimensions": op.batch_lhs,
+        "rhs_batching_dimensions": op.batch_rhs,
+        "lhs_contracting_dimensions": op.contract_lhs,
+        "rhs_contracting_dimensions": op.contract_rhs,
+    }
+    shown = ", ".join(f"{key} = {list(axes)}" for key, axes in fields.items() if axes)
+    found = page.op(
+        "dot_general", *x, like=kind.with_dtype(accum),
+        dot_dimension_numbers=f"#stablehlo.dot<{shown}>",
+    )  # fmt: skip
+    return cast(page, found, kind.dtype)
+
+
+def _word_of(dtype: DType) -> DType:
+    """The accumulator of PTIR for integers under 32 bits."""
+    return numeric.dot_accumulator_dtype(dtype)
+
+
+def reduced(page: Page, x: Ssa, kind: str, axes: Sequence[int]) -> Ssa:
+    """A reduction by one operation."""
+    start = page.scalar(identity_of(kind, x.dtype), x.dtype)
+    shape = [dim for axis, dim in enumerate(x.shape) if axis not in axes]
+    scalar = TensorType(x.dtype, ())
+
+    def combine(inner: Page, args: list[Ssa]) -> list[Ssa]:
+        return [inner.op(_BODIES[kind], *args)]
+
+    return page.ops(
+        "stablehlo.reduce", [x, start], [x.type.with_shape(shape)],
+        {"dimensions": array_text(axes)}, [((scalar, scalar), combine)],
+    )[0]  # fmt: skip
+
+
+def _reduce(kind: str) -> WriteOne:
+    def write(page: Page, op: Any, x: list[Ssa], output: TensorType) -> Ssa:
+        accum = getattr(op, "accum_dtype", None)
+        wide = accum or numeric.accumulator_dtype(x[0].dtype)
+        wide = x[0].dtype if kind in ("any", "all", "max", "min") and accum is None else wide
+        found = reduced(page, cast(page, x[0], wide), kind, op.axes)
+        return page.reshape(cast(page, found, output.dtype), output.shape)
+
+    return write
+
+
+def _position(larger: str) -> WriteOne:
+    """The position of an extreme: NaN before everything else, and of equal elements the first."""
+
+    def write(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
+        value = x[0]
+        axis = op.axis % value.rank
+        places = page.iota(value.type.with_dtype(op.output_dtype), axis)
+        worst = value.dtype.lowest if larger == "GT" else value.dtype.highest
+        starts = [page.scalar(worst, value.dtype), page.scalar(places.dtype.highest, places.dtype)]
+        shape = [dim for a, dim in enumerate(value.shape) if a != axis]
+        types = [TensorType(value.dtype, ()), TensorType(places.dtype, ())]
+        found = page.ops(
+            "stablehlo.reduce",
+            [value, places, *starts],
+            [v.type.with_shape(shape) for v in (value, places)],
+            {"dimensions": array_text([axis])},
+            [([*types, *types], lambda inner, args: _first_extreme(inner, args, larger))],
+        )[1]
+        return page.reshape(found, kind.shape)
+
+    return write
+
+
+def _first_extreme(page: Page, args: list[Ssa], larger: str) -> list[Ssa]:
+    a, i, b, j = args
+    better = page.compare(a, b, larger)
+    equal = page.compare(a, b, "EQ")
+    if a.dtype.is_float:
+        no_a, no_b = page.compare(a, a, "NE"), page.compare(b, b, "NE")
+        better = page.op("or", better, page.op("and", no_a, page.op("not", no_b)))
+        equal = page.op("or", equal, page.op("and", no_a, no_b))
+    first = page.op("and", equal, page.compare(i, j, "LT"))
+    chosen = page.op("or", better, first)
+    return [page.op("select", chosen, p, q, like=p.type) for p, q in ((a, b), (i, j))]
+
+
+# -- windows -------------------------------------------------------------------------------------
+
+
+def _extract_patches(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
+    """Each element of the window is a slice with steps of the padded operand."""
+    count = math.prod(op.window)
+    if count > MOST_PATCHES or not kind.is_static or not x[0].type.is_static:
+        raise Unimplemented("extract_patches", f"a window of {count} elements of {x[0].type}")
+    shape = x[0].type.static_shape
+    around = [(0, 0), *op.padding, (0, 0)]
+    board = x[0].type.with_shape(n + a + b for n, (a, b) in zip(shape, around, strict=True))
+    fill = page.scalar(op.pad_value.fill(kind.dtype), kind.dtype)
+    low, high = ([pair[i] for pair in around] for i in range(2))
+    full = padded(page, x[0], fill, low, high, [0] * x[0].rank, board)
+    places = kind.static_shape[1:-1]
+    if 0 in kind.static_shape:
+        return page.full(0, kind)
+    steps = [1, *op.strides, 1]
+    pieces = []
+    for offset in itertools.product(*(range(n) for n in op.window)):
+        starts = [0, *(o * d for o, d in zip(offset, op.dilation, strict=True)), 0]
+        ends = [
+            a + (n - 1) * s + 1 for a, n, s in zip(starts[1:-1], places, op.strides, strict=True)
+        ]
+        pieces.append(page.slice(full, starts, [shape[0], *ends, shape[-1]], steps))
+    return page.concat(pieces, x[0].rank - 1, kind.shape[-1])
+
+
+def _reduce_window(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
+    if not x[0].type.is_static:
+        raise Unimplemented("reduce_window", f"the size of {x[0].type} is known only at run time")
+    name = str(op.reduce)
+    dtype = x[0].dtype
+    wide = op.accum_dtype or (numeric.accumulator_dtype(dtype) if name == "sum" else dtype)
+    start = cast(page, page.scalar(identity_of(name, dtype), dtype), wide)
+    scalar = TensorType(wide, ())
+    pairs = ", ".join(f"[{low}, {high}]" for low, high in op.padding)
+    attrs = {
+        "window_dimensions": array_text(op.window_dims),
+        "window_strides": array_text(op.strides),
+        "base_dilations": array_text(op.base_dilation),
+        "window_dilations": array_text(op.window_dilation),
+        "padding": f"dense<[{pairs}]> : tensor<{x[0].rank}x2xi64>",
+    }
+    if not x[0].rank:
+        return x[0]
+
+    def combine(inner: Page, args: list[Ssa]) -> list[Ssa]:
+        return [inner.op(_BODIES[name], *args)]
+
+    found = page.ops(
+        "stablehlo.reduce_window", [cast(page, x[0], wide), start], [kind.with_dtype(wide)],
+        attrs, [((scalar, scalar), combine)],
+    )[0]  # fmt: skip
+    return cast(page, found, dtype)
+
+
+# -- positions that are data ---------------------------------------------------------------------
+
+
+def _take(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
+    value, indices = x
+    offsets = list(range(indices.rank, kind.rank))
+    numbers = (
+        f"offset_dims = {offsets}, collapsed_slice_dims = [0], start_index_map = [0], "
+        f"index_vector_dim = {indices.rank}"
+    )
+    return _gathered(page, x, kind, numbers, [1, *value.shape[1:]])
+
+
+def _gathered(
+    page: Page, x: list[Ssa], kind: TensorType, numbers: str, sizes: Sequence[Any]
+) -> Ssa:
+    if not x[0].type.is_static:
+        raise Unimplemented("take", f"the size of {x[0].type} is known only at run time")
+    if 0 in x[0].type.static_shape:
+        return page.full(0, kind)
+    return page.op(
+        "gather", *x, like=kind, dimension_numbers=f"#stablehlo.gather<{numbers}>",
+        slice_sizes=array_text(sizes), indices_are_sorted="false",
+    )  # fmt: skip
+
+
+def _gather(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
+    rank = kind.rank
+    axis = op.axis % rank
+    others = [a for a in range(rank) if a != axis]
+    batches = f"operand_batching_dims = {others}, start_indices_batching_dims = {others}, "
+    numbers = (
+        f"collapsed_slice_dims = [{axis}], {batches if others else ''}"
+        f"start_index_map = [{axis}], index_vector_dim = {rank}"
+    )
+    return _gathered(page, x, kind, numbers, [1] * rank)
+
+
+def _scattered(
+    page: Page, x: list[Ssa], numbers: str, how: str
+) -> Ssa:
+    scalar = TensorType(x[0].dtype, ())
+
+    def combine(inner: Page, args: list[Ssa]) -> list[Ssa]:
+        return [args[1]] if how == "replace" else [inner.op(_BODIES[how], *args)]
+
+    return page.ops(
+        "stablehlo.scatter", x, [x[0].type],
+        {
+            "scatter_dimension_numbers": f"#stablehlo.scatter<{numbers}>",
+            "indices_are_sorted": "false",
+            "unique_indices": "false",
+        },
+        [((scalar, scalar), combine)],
+    )[0]  # fmt: skip
+
+
+def _scatter_add(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
+    windows = op.window_axes(kind.rank)
+    inserted = [axis for axis in range(kind.rank) if axis not in windows]
+    numbers = (
+        f"update_window_dims = {list(op.update_window_dims)}, inserted_window_dims = {inserted}, "
+        f"scatter_dims_to_operand_dims = {list(op.scatter_dims_to_operand_dims)}, "
+        f"index_vector_dim = {op.vector_axis(x[1].rank)}"
+    )
+    wide = numeric.accumulator_dtype(kind.dtype)
+    value, updates = (cast(page, v, wide) for v in (x[0], x[2]))
+    return cast(page, _scattered(page, [value, x[1], updates], numbers, "add"), kind.dtype)
+
+
+def _scatter_reduce(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
+    rank = kind.rank
+    axis = op.axis % rank
+    others = [a for a in range(rank) if a != axis]
+    batches = f"input_batching_dims = {others}, scatter_indices_batching_dims = {others}, "
+    numbers = (
+        f"inserted_window_dims = [{axis}], {batches if others else ''}"
+        f"scatter_dims_to_operand_dims = [{axis}], index_vector_dim = {rank}"
+    )
+    how = str(op.reduce)
+    wide = numeric.accumulator_dtype(kind.dtype) if how == "add" else kind.dtype
+    value, updates = (cast(page, v, wide) for v in (x[0], x[2]))
+    return cast(page, _scattered(page, [value, x[1], updates], numbers, how), kind.dtype)
+
+
+def _starts(page: Page, start: Ssa, rank: int) -> list[Ssa]:
+    parts = (page.slice(start, [axis], [axis + 1]) for axis in range(rank))
+    return [page.reshape(part, ()) for part in parts]
+
+
+def _dynamic_slice(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
+    starts = _starts(page, x[1], kind.rank)
+    sizes = array_text(op.sizes)
+    return page.op("dynamic_slice", x[0], *starts, like=kind, slice_sizes=sizes)
+
+
+def _dynamic_update_slice(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
+    value, update, start = x
+    return page.op("dynamic_update_slice", value, update, *_starts(page, start, kind.rank))
+
+
+# -- orders --------------------------------------------------------------------------------------
+
+
+def ordered(page: Page, x: Ssa, axis: int, descending: bool, places: DType) -> list[Ssa]:
+    """The elements in order and where they were; NaN is larger than everything else, and equal
+    elements keep their order."""
+    where = page.iota(x.type.with_dtype(places), axis)
+    types = [TensorType(dtype, ()) for dtype in (x.dtype, x.dtype, places, places)]
+
+    def before(inner: Page, args: list[Ssa]) -> list[Ssa]:
+        left, right = (_canonical(inner, value) for value in args[:2])
+        ordering = "TOTALORDER" if x.dtype.is_float else ""
+        return [inner.compare(left, right, "GT" if descending else "LT", ordering)]
+
+    attrs = {"dimension": f"{axis} : i64", "is_stable": "true"}
+    return page.ops("stablehlo.sort", [x, where], [x.type, where.type], attrs, [(types, before)])
+
+
+def _canonical(page: Page, x: Ssa) -> Ssa:
+    """One zero and one NaN, so that the total order has no others."""
+    if not x.dtype.is_float:
+        return x
+    zero, absent = page.scalar(0.0, x.dtype), page.scalar(float("nan"), x.dtype)
+    is_zero = page.compare(x, zero, "EQ")
+    x = page.op("select", is_zero, zero, x, like=x.type)
+    return page.op("select", page.compare(x, x, "NE"), absent, x, like=x.type)
+
+
+def _sort(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
+    return ordered(page, x[0], op.axis % kind.rank, op.descending, SI64)[0]
+
+
+def _argsort(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
+    return ordered(page, x[0], op.axis % kind.rank, op.descending, op.output_dtype)[1]
+
+
+def top_k(page: Page, op: Any, x: Ssa) -> tuple[Ssa, Ssa]:
+    axis = op.axis % x.rank
+    found = ordered(page, x, axis, op.largest, op.indices_dtype)
+    limits = [op.k if a == axis else dim for a, dim in enumerate(x.type.static_shape)]
+    first, second = (page.slice(value, [0] * x.rank, limits) for value in found)
+    return first, second
+
+
+STRUCTURE: Final[Mapping[str, WriteOne]] = {
+    "reshape": _reshape,
+    "transpose": _transpose,
+    "broadcast_to": _broadcast_to,
+    "slice": _slice,
+    "concat": _concat,
+    "pad": _pad,
+    "tile": _tile,
+    "iota": _iota,
+    "dot_general": _dot_general,
+    **{f"reduce_{kind}": _reduce(kind) for kind in ("sum", "max", "min", "prod", "any", "all")},
+    "arg_max": _position("GT"),
+    "argmin": _position("LT"),
+    "extract_patches": _extract_patches,
+    "reduce_window": _reduce_window,
+    "take": _take,
+    "gather": _gather,
+    "scatter_add": _scatter_add,
+    "scatter_reduce": _scatter_reduce,
+    "dynamic_slice": _dynamic_slice,
+    "dynamic_update_slice": _dynamic_update_slice,
+    "sort": _sort,
+    "argsort": _argsort,
+}
+"""By mnemonic."""

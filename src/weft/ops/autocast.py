@@ -1,0 +1,93 @@
+"""`weft.autocast`: mixed precision without casts in the model.
+
+    with weft.autocast("bf16"):
+        loss = F.cross_entropy(model(x), y)
+
+Inside the block products and convolutions take their f32 operands in the narrow dtype; what adds up
+many numbers or takes exponentials gets f32. Everything else computes in what it is given.
+Parameters stay f32, and so do their gradients: a cast hands the cotangent back in the dtype it took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import wraps
+from typing import Any, Final, TypeVar
+
+import numpy as np
+
+from weft.foundation.dtypes import BF16, F16, F32, DType, as_dtype
+from weft.foundation.errors import UserError
+from weft.ops.tensor import Tensor
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+NARROW: Final = frozenset({
+    "attention", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
+    "conv_transpose3d", "einsum", "linear", "matmul", "swiglu",
+})  # fmt: skip
+"""Functional ops that take f32 operands in the narrow dtype. `weft.matmul` and `@` do so as well."""
+
+WIDE: Final = frozenset({
+    "batch_norm", "binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy",
+    "cumsum", "group_norm", "huber_loss", "instance_norm", "kl_div", "l1_loss", "layer_norm",
+    "log_sigmoid", "log_softmax", "mse_loss", "nll_loss", "rms_norm", "smooth_l1_loss", "softmax",
+    "softplus",
+})  # fmt: skip
+"""Functional ops that take narrow operands in f32."""
+
+_in_force: Final[ContextVar[DType | None]] = ContextVar("autocast", default=None)
+
+
+@contextmanager
+def autocast(dtype: Any = "bf16", *, enabled: bool = True) -> Iterator[None]:
+    """Mixed precision in a block of code: bf16 or f16. `enabled=False` turns it off inside another
+    one."""
+    narrow = as_dtype(dtype)
+    if narrow not in (F16, BF16):
+        raise UserError(f"[autocast] the narrow dtype is f16 or bf16, not {narrow}")
+    token = _in_force.set(narrow if enabled else None)
+    try:
+        yield
+    finally:
+        _in_force.reset(token)
+
+
+def autocast_dtype() -> DType | None:
+    """The narrow dtype in force; None outside of every block."""
+    return _in_force.get()
+
+
+def cast_operands(
+    op: str, narrow: DType, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a functional op as it wants them in mixed precision."""
+    if op in NARROW:
+        taken, wanted = (F32,), narrow
+    elif op in WIDE:
+        taken, wanted = (F16, BF16), F32
+    else:
+        return args, kwargs
+
+    def cast(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return value.astype(wanted) if value.dtype in taken else value
+        is_taken = isinstance(value, np.ndarray) and value.dtype in [d.numpy for d in taken]
+        return value.astype(wanted.numpy) if is_taken else value
+
+    return tuple(map(cast, args)), {name: cast(value) for name, value in kwargs.items()}
+
+
+def autocast_product(function: F) -> F:
+    """A product of the array namespace that does as the functional `matmul`."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        narrow = _in_force.get()
+        if narrow is not None:
+            args, kwargs = cast_operands("matmul", narrow, args, kwargs)
+        return function(*args, **kwargs)
+
+    return call  # type: ignore[return-value]

@@ -1,0 +1,143 @@
+"""Rows on a CPU: which values of a row several passes need, and how a row is cut.
+
+A kernel with reductions goes over a row once for every reduction that waits for another, and once
+more for its results. A value that two of these passes need and that is dear to compute is *kept*:
+the first pass writes it into memory of the thread, the later ones read it there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from weft.foundation.index_expr import coefficient, linear
+from weft.plan.ir import Header, RowPlan
+from weft.plan.rows import is_regular, passes_before, reduced_axes, row_length
+from weft.region.ir import (
+    Binary,
+    Fold,
+    Kernel,
+    Let,
+    Read,
+    Reduce,
+    Tensor,
+    Unary,
+    Words,
+    operands,
+    row_major,
+)
+
+KEPT_BYTES: Final = 256 * 1024
+"""Memory of a thread for the kept values of one tile: well inside a second-level cache."""
+_CHEAP: Final = frozenset(
+    {"neg", "abs", "relu", "not", "add", "sub", "mul", "max", "min", "and", "or", "xor"}
+    | {"lt", "le", "eq", "ge", "gt", "ne", "copysign", "shift_left", "shift_right"}
+)
+"""Functions that are not worth a store and a load."""
+_SIDE_BY_SIDE: Final = 16
+"""Vectors of neighbouring columns that are reduced together: as many as registers hold."""
+_PIECES: Final = 8
+"""Pieces that are left for threads to share."""
+
+
+def kept_values(kernel: Kernel) -> tuple[str, ...]:
+    """The values that are written down in one pass over a row and read in the later ones."""
+    if not is_regular(kernel):
+        return ()
+    reduced = set(reduced_axes(kernel))
+    before = passes_before(kernel)
+    last = max(before.values(), default=0) + 1
+    needed: dict[str, set[int]] = {output.value: {last} for output in kernel.outputs}
+    kept = []
+    for let in reversed(kernel.body):
+        passes = needed.get(let.name, set())
+        if isinstance(let.expr, Reduce | Fold):
+            passes = {before[let.name]}
+        elif len(passes) > 1 and reduced & set(let.axes) and is_dear(let):
+            kept.append(let.name)
+            passes = {min(passes)}
+        for name in operands(let):
+            needed.setdefault(name, set()).update(passes)
+    return tuple(reversed(kept))
+
+
+def is_dear(let: Let) -> bool:
+    """Whether computing a value again takes longer than keeping it."""
+    match let.expr:
+        case Unary(fn=fn) | Binary(fn=fn):
+            return fn not in _CHEAP
+        case Read(guards=guards, places=places):
+            return bool(guards or places)
+        case Words():
+            return True
+    return False
+
+
+def kept_bytes(kernel: Kernel, columns: int) -> int:
+    """What keeping takes of each thread, with so many columns side by side."""
+    reduced = set(reduced_axes(kernel))
+    total = 0
+    for name in kept_values(kernel):
+        let = kernel.let(name)
+        elements = math.prod(kernel.sizes[a] for a in let.axes if a in reduced)
+        total += elements * columns * let.dtype.storage_bytes
+    return total
+
+
+def contiguous_axis(kernel: Kernel, strides: Mapping[str, Sequence[int]]) -> str | None:
+    """The axis along which most accesses are to neighbouring elements; the innermost of equals."""
+    addresses = [
+        linear(let.expr.index, strides[let.expr.tensor])
+        for let in kernel.body
+        if isinstance(let.expr, Read)
+    ]
+    addresses += [linear(o.index, strides[o.tensor]) for o in kernel.outputs]
+    best, chosen = 0, None
+    for axis in kernel.axes:
+        steps = [coefficient(address, axis.name) for address in addresses]
+        score = sum(step == 1 for step in steps) - 2 * sum(step not in (0, 1) for step in steps)
+        if axis.size > 1 and score >= best and any(step == 1 for step in steps):
+            best, chosen = score, axis.name
+    return chosen
+
+
+def columns_together(kernel: Kernel, tensors: Mapping[str, Tensor], plan: RowPlan) -> int:
+    """Columns of one tile, which are reduced side by side; one where vectors run along rows."""
+    vector = _vector_axis(kernel, tensors)
+    if vector is None or vector in reduced_axes(kernel):
+        return 1
+    return plan.accumulators * plan.vector
+
+
+def cpu_row_plan(
+    kernel: Kernel, tensors: Mapping[str, Tensor], lanes: int, header: Header
+) -> RowPlan:
+    """Partial results enough to hide the latency of an addition, or columns enough to use all of
+    what memory hands over at a time."""
+    vector = _vector_axis(kernel, tensors)
+    if vector is None or vector in reduced_axes(kernel):
+        partial = max(1, min(4, row_length(kernel) // max(lanes, 1)))
+        plan = RowPlan(header, lanes, 1, 1, accumulators=partial)
+    else:
+        plan = RowPlan(header, lanes, 1, 1, accumulators=_side_by_side(kernel, vector, lanes))
+    keep = 0 < kept_bytes(kernel, columns_together(kernel, tensors, plan)) <= KEPT_BYTES
+    return RowPlan(header, lanes, 1, 1, plan.accumulators, keep)
+
+
+def _side_by_side(kernel: Kernel, vector: str, lanes: int) -> int:
+    reductions = [let for let in kernel.body if isinstance(let.expr, Reduce | Fold)]
+    dear = any(is_dear(let) and set(let.axes) & set(reduced_axes(kernel)) for let in kernel.body)
+    most = 4 if dear else max(1, _SIDE_BY_SIDE // len(reductions))
+    points = math.prod(axis.size for axis in kernel.axes if axis.name not in reduced_axes(kernel))
+    together = 1
+    while together < most and kernel.sizes[vector] >= 2 * together * lanes:
+        if points < _PIECES * 2 * together * lanes:
+            break
+        together *= 2
+    return together
+
+
+def _vector_axis(kernel: Kernel, tensors: Mapping[str, Tensor]) -> str | None:
+    names = [*kernel.inputs, *(output.tensor for output in kernel.outputs)]
+    return contiguous_axis(kernel, {name: row_major(tensors[name].shape) for name in names})

@@ -1,0 +1,140 @@
+"""Mixed precision: which ops compute in what, f32 master weights, and loss scaling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+from weft import functional as F
+from weft import nn, optim
+from weft.foundation.errors import UserError
+from weft.ops.autocast import NARROW, WIDE
+
+RNG = np.random.default_rng(0)
+X = weft.asarray(RNG.standard_normal((2, 4, 6, 8)).astype(np.float32))
+ROWS = weft.asarray(RNG.standard_normal((4, 8)).astype(np.float32))
+HALF = ROWS.astype("f16")
+
+
+def test_the_tables_name_functional_ops() -> None:
+    assert set(F.__all__) >= NARROW | WIDE
+    assert not NARROW & WIDE
+
+
+CASES: list[tuple[str, Callable[[], weft.Tensor], Any]] = [
+    ("linear", lambda: F.linear(ROWS, ROWS), weft.float16),
+    ("matmul", lambda: F.matmul(ROWS, ROWS.T), weft.float16),
+    ("operator", lambda: ROWS @ ROWS.T, weft.float16),
+    ("array on the left", lambda: ROWS.numpy() @ ROWS.T, weft.float16),
+    ("method", lambda: ROWS.matmul(ROWS.T), weft.float16),
+    ("mixed", lambda: HALF @ ROWS.T, weft.float16),
+    ("einsum", lambda: F.einsum("ij,kj->ik", ROWS, ROWS), weft.float16),
+    ("attention", lambda: F.attention(X, X, X), weft.float16),
+    ("conv2d", lambda: F.conv2d(X, X[:, :, :3, :3]), weft.float16),
+    ("softmax", lambda: F.softmax(HALF, -1), weft.float32),
+    ("layer_norm", lambda: F.layer_norm(HALF), weft.float32),
+    ("mse_loss", lambda: F.mse_loss(HALF, HALF), weft.float32),
+    ("relu of f16", lambda: F.relu(HALF), weft.float16),
+    ("relu of f32", lambda: F.relu(ROWS), weft.float32),
+    ("sum of both", lambda: HALF + ROWS, weft.float32),
+    ("f64 stays", lambda: ROWS.astype("f64") @ ROWS.astype("f64").T, weft.float64),
+]
+
+
+@pytest.mark.parametrize(("name", "call", "dtype"), CASES, ids=[c[0] for c in CASES])
+def test_what_an_op_computes_in(name: str, call: Callable[[], weft.Tensor], dtype: Any) -> None:
+    outside = call().dtype
+    with weft.autocast("f16"):
+        assert call().dtype is dtype
+        with weft.autocast("f16", enabled=False):
+            assert call().dtype is outside
+    assert call().dtype is outside
+
+
+def test_the_block_ends_with_an_error_too() -> None:
+    with pytest.raises(KeyError), weft.autocast("bf16"):
+        raise KeyError
+    assert (ROWS @ ROWS.T).dtype is weft.float32
+
+
+def test_another_dtype_is_refused() -> None:
+    with pytest.raises(UserError, match="the narrow dtype is f16 or bf16, not f32"):
+        weft.autocast("f32").__enter__()
+
+
+def test_jit_compiles_for_each_precision() -> None:
+    call = weft.jit(lambda x: x @ x.T)
+    assert call(ROWS).dtype is weft.float32
+    with weft.autocast("bf16"):
+        assert call(ROWS).dtype is weft.bfloat16
+    assert call(ROWS).dtype is weft.float32
+    assert len(call.versions) == 2
+    assert call.explain().endswith("autocast is bf16, not off")
+
+
+def test_master_weights_and_their_gradients_stay_wide() -> None:
+    model = nn.Sequential(nn.Linear(8, 16), F.relu, nn.Linear(16, 1))
+    wide = weft.grad(lambda m: weft.mean(m(ROWS) ** 2))(model)
+
+    def loss(m: Any) -> Any:
+        with weft.autocast("bf16"):
+            return weft.mean(m(ROWS).astype("f32") ** 2)
+
+    narrow = weft.grad(loss)(model)
+    for mine, right in zip(narrow.parameters(), wide.parameters(), strict=True):
+        assert mine.dtype is weft.float32
+        bound = 0.03 * np.abs(right.numpy()).max()
+        np.testing.assert_allclose(mine.numpy(), right.numpy(), atol=bound)
+        assert (mine.numpy() != right.numpy()).any()
+
+
+# -- loss scaling --------------------------------------------------------------------------------
+
+
+def test_a_gradient_too_small_for_f16_survives() -> None:
+    scaling = optim.LossScale(2.0**12)
+    scale, x = scaling.init(), weft.asarray(np.full(3, 1e-5, np.float16))
+
+    def loss(w: Any) -> Any:
+        return weft.sum((w * x) * 1e-4).astype("f32")
+
+    w = weft.asarray(np.ones(3, np.float16))
+    assert not weft.grad(loss)(w).numpy().any()
+    slopes = weft.grad(lambda w: scaling.scaled(loss(w), scale))(w)
+    found, finite = scaling.unscaled(slopes.astype("f32"), scale)
+    np.testing.assert_allclose(found.numpy(), np.full(3, 1e-9), rtol=0.05)
+    assert bool(finite)
+
+
+def test_the_scale_follows_the_gradients() -> None:
+    scaling = optim.LossScale(8.0, interval=2, largest=16.0)
+    state, seen = scaling.init(), []
+    for finite in (True, True, True, True, False, False, False, False, False, True, True):
+        state = scaling.after(weft.asarray(finite), state)
+        seen.append(float(state["scale"]))
+    assert seen == [8, 16, 16, 16, 8, 4, 2, 1, 1, 1, 2]
+
+
+def test_a_step_with_an_infinite_gradient_is_left_out() -> None:
+    scaling, optimiser = optim.LossScale(4.0), optim.Adam(0.1)
+    params = {"w": weft.asarray(np.ones(2, np.float32))}
+    state, scale = optimiser.init(params), scaling.init()
+    step = weft.jit(lambda g, s, p, c: scaling.update(optimiser, g, s, p, c))
+    bad = {"w": weft.asarray(np.array([1.0, np.inf], np.float32))}
+    same, kept, less = step(bad, state, params, scale)
+    np.testing.assert_array_equal(same["w"].numpy(), [1.0, 1.0])
+    assert (float(kept["step"]), float(less["scale"])) == (0.0, 2.0)
+    good = {"w": weft.asarray(np.array([4.0, -4.0], np.float32))}
+    moved, after, _ = step(good, kept, same, less)
+    np.testing.assert_allclose(moved["w"].numpy(), [0.9, 1.1], rtol=1e-5)
+    assert float(after["step"]) == 1.0
+    np.testing.assert_allclose(after["mean"][0].numpy(), [0.2, -0.2], rtol=1e-5)
+
+
+def test_a_wrong_setting_is_told() -> None:
+    with pytest.raises(UserError, match="backoff 2.0"):
+        optim.LossScale(backoff=2.0)

@@ -1,0 +1,144 @@
+"""`weft.optim` against the formulas of the papers, written again in NumPy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import weft
+from weft import optim
+from weft.foundation.errors import UserError
+
+Array = NDArray[Any]
+RNG = np.random.default_rng(0)
+STEPS = 5
+START = RNG.standard_normal((3, 2))
+SLOPES = RNG.standard_normal((STEPS, 3, 2))
+
+
+def sgd(p: Array, g: Array, s: dict[str, Any], t: int) -> Array:
+    return p - 0.1 * g
+
+
+def momentum(p: Array, g: Array, s: dict[str, Any], t: int) -> Array:
+    g = g + 0.01 * p
+    s["v"] = 0.9 * s.get("v", 0.0) + g
+    return np.asarray(p - 0.1 * s["v"])
+
+
+def nesterov(p: Array, g: Array, s: dict[str, Any], t: int) -> Array:
+    s["v"] = 0.9 * s.get("v", 0.0) + g
+    return np.asarray(p - 0.1 * (g + 0.9 * s["v"]))
+
+
+def _adam_way(g: Array, s: dict[str, Any], t: int) -> Array:
+    s["m"] = 0.9 * s.get("m", 0.0) + 0.1 * g
+    s["v"] = 0.99 * s.get("v", 0.0) + 0.01 * g * g
+    m, v = s["m"] / (1 - 0.9 ** (t + 1)), s["v"] / (1 - 0.99 ** (t + 1))
+    return np.asarray(m / (np.sqrt(v) + 1e-8))
+
+
+def adam(p: Array, g: Array, s: dict[str, Any], t: int) -> Array:
+    return p - 0.1 * _adam_way(g + 0.02 * p, s, t)
+
+
+def adamw(p: Array, g: Array, s: dict[str, Any], t: int) -> Array:
+    return p - 0.1 * 0.02 * p - 0.1 * _adam_way(g, s, t)
+
+
+OPTIMISERS = [
+    (optim.SGD(0.1), sgd),
+    (optim.SGD(0.1, 0.9, weight_decay=0.01), momentum),
+    (optim.SGD(0.1, 0.9, nesterov=True), nesterov),
+    (optim.Adam(0.1, (0.9, 0.99), weight_decay=0.02), adam),
+    (optim.AdamW(0.1, (0.9, 0.99), weight_decay=0.02), adamw),
+]
+
+
+@pytest.mark.parametrize(
+    ("optimiser", "formula"), OPTIMISERS, ids=lambda x: getattr(x, "__name__", "")
+)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_an_optimiser_is_its_formula(
+    optimiser: optim.Optimiser, formula: Callable[..., Array], compiled: bool
+) -> None:
+    counter = weft.asarray(np.array(3))
+    params: Any = {"w": weft.asarray(START), "n": counter}
+    state: Any = optimiser.init(params)
+    update: Any = optimiser.update
+    if compiled:
+        update = weft.jit(optimiser.update)
+    expected, kept = START, dict[str, Any]()
+    for t in range(STEPS):
+        params, state = update({"w": weft.asarray(SLOPES[t]), "n": counter}, state, params)
+        expected = formula(expected, SLOPES[t], kept, t)
+        np.testing.assert_allclose(params["w"].numpy(), expected, rtol=1e-5, atol=1e-6)
+    assert int(params["n"]) == 3
+    assert float(state["step"]) == STEPS
+
+
+def test_narrow_parameters_stay_narrow() -> None:
+    params = weft.asarray(START.astype(np.float16))
+    optimiser = optim.Adam(0.1)
+    state = optimiser.init(params)
+    after, state = optimiser.update(weft.asarray(SLOPES[0].astype(np.float16)), state, params)
+    assert after.dtype is weft.float16
+    assert state["mean"][0].dtype is weft.float16
+
+
+SCHEDULES: list[tuple[Any, Callable[[int], float]]] = [
+    (optim.constant(0.5), lambda t: 0.5),
+    (optim.cosine(1.0, 10, 0.1), lambda t: 0.1 + 0.45 * (1 + math.cos(math.pi * min(t / 10, 1)))),
+    (optim.warmup(4, 2.0), lambda t: 2.0 * min((t + 1) / 4, 1)),
+    (
+        optim.warmup(4, optim.cosine(1.0, 10)),
+        lambda t: min((t + 1) / 4, 1) * 0.5 * (1 + math.cos(math.pi * min(max(t - 4, 0) / 10, 1))),
+    ),
+    (optim.step_decay(1.0, [3, 6], 0.5), lambda t: 0.5 ** ((t >= 3) + (t >= 6))),
+]
+
+
+@pytest.mark.parametrize(("schedule", "formula"), SCHEDULES)
+def test_a_schedule_is_its_formula(schedule: Any, formula: Callable[[int], float]) -> None:
+    traced = weft.jit(lambda step: schedule(step) + step * 0.0)
+    for t in (0, 1, 3, 4, 6, 9, 10, 40):
+        found = float(traced(weft.asarray(float(t), dtype="f32")))
+        assert found == pytest.approx(formula(t), rel=1e-5, abs=1e-6)
+
+
+def test_clipping_scales_everything_by_one_factor() -> None:
+    slopes = {"a": weft.asarray(START), "b": [weft.asarray(SLOPES[0])], "n": 3}
+    length = math.sqrt((START**2).sum() + (SLOPES[0] ** 2).sum())
+    clipped, found = optim.clip_by_global_norm(slopes, 1.0)
+    assert float(found) == pytest.approx(length, rel=1e-6)
+    np.testing.assert_allclose(clipped["a"].numpy(), START / length, rtol=1e-6)
+    np.testing.assert_allclose(clipped["b"][0].numpy(), SLOPES[0] / length, rtol=1e-6)
+    same, _ = optim.clip_by_global_norm(slopes, 100.0)
+    np.testing.assert_array_equal(same["a"].numpy(), START)
+
+
+def test_the_norm_of_narrow_gradients_does_not_overflow() -> None:
+    long = weft.asarray(np.full(4, 300.0, np.float16))
+    assert float(optim.global_norm(long)) == pytest.approx(600.0)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: optim.SGD(-1.0), "a learning rate is a number, 0 or more, or a schedule"),
+        (lambda: optim.SGD(True), "a learning rate is a number, 0 or more, or a schedule"),
+        (lambda: optim.global_norm({"n": 3}), "no float tensor in the container"),
+        (
+            lambda: optim.SGD(0.1).update([weft.asarray(START)], {}, weft.asarray(START)),
+            "the gradients are not nested as the parameters are",
+        ),
+    ],
+)
+def test_mistakes_are_told(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        call()

@@ -5,7 +5,8 @@
 
 Inside the block products and convolutions take their f32 operands in the narrow dtype; what adds up
 many numbers or takes exponentials gets f32. Everything else computes in what it is given.
-Parameters stay f32, and so do their gradients: a cast hands the cotangent back in the dtype it took.
+Parameters stay f32, and so do their gradients: a cast hands the cotangent back in the dtype that it
+took.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ NARROW: Final = frozenset({
     "attention", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
     "conv_transpose3d", "einsum", "linear", "matmul", "swiglu",
 })  # fmt: skip
-"""Functional ops that take f32 operands in the narrow dtype. `weft.matmul` and `@` do so as well."""
+"""Functional ops that take f32 operands in the narrow dtype, as `weft.matmul` and `@` do."""
 
 WIDE: Final = frozenset({
     "batch_norm", "binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy",
@@ -64,6 +65,7 @@ def cast_operands(
     op: str, narrow: DType, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of a functional op as it wants them in mixed precision."""
+    taken: tuple[DType, ...]
     if op in NARROW:
         taken, wanted = (F32,), narrow
     elif op in WIDE:

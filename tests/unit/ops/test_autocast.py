@@ -136,5 +136,5 @@ def test_a_step_with_an_infinite_gradient_is_left_out() -> None:
 
 
 def test_a_wrong_setting_is_told() -> None:
-    with pytest.raises(UserError, match="backoff 2.0"):
+    with pytest.raises(UserError, match=r"backoff 2\.0"):
         optim.LossScale(backoff=2.0)

@@ -4,6 +4,6 @@ program = stablehlo.load("model.mlir")      a PTIR program; loads(text) likewise
 text = stablehlo.dumps(program)             deterministic, accepted by MLIR's verifier
 """
 
-from weft.interop.stablehlo.files import EXTENSION, is_stablehlo, load, loads
+from weft.interop.stablehlo.files import EXTENSION, TARGET, dumps, is_stablehlo, load, loads
 
-__all__ = ["EXTENSION", "is_stablehlo", "load", "loads"]
+__all__ = ["EXTENSION", "TARGET", "dumps", "is_stablehlo", "load", "loads"]

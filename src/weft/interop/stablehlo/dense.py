@@ -47,6 +47,7 @@ DTYPES: Final[Mapping[str, DType]] = {
     "index": SI64,
 }
 _TOKEN: Final = re.compile(r"[^\s,()\[\]]+")
+_TRUTHS: Final = {"true": True, "false": False}
 _MOST_SPELLED: Final = 16
 """How many elements are written as numbers; more are written as bytes."""
 
@@ -81,8 +82,8 @@ def _from_bytes(data: bytes, kind: TensorType) -> TensorLiteral:
 
 
 def _number(token: str, dtype: DType) -> Any:
-    if token in ("true", "false"):
-        return token == "true"
+    if token in _TRUTHS:
+        return _TRUTHS[token]
     if token.startswith(("0x", "0X", "-0x")) and (dtype.is_float or dtype.is_complex):
         return _float_bits(int(token, 16), dtype)
     if dtype.is_float or dtype.is_complex:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from weft.foundation.errors import SpecViolation, UserError
-from weft.interop.stablehlo.bindings import parse_module
+from weft.interop.stablehlo.bindings import bindings, parse_module
 from weft.interop.stablehlo.reading.module import to_program
 from weft.interop.stablehlo.records import read_module
+from weft.interop.stablehlo.writing.module import write_module
 from weft.ptir.files import read_bytes
 from weft.ptir.ir import Program
 
@@ -43,6 +45,30 @@ def loads(text: str | bytes) -> Program:
 def load(path: str | Path) -> Program:
     """The program in a file."""
     return loads(read_bytes(path))
+
+
+def dumps(program: Program) -> str:
+    """The program as StableHLO text: the same text for the same program, every time.
+
+    MLIR has verified it. `Unimplemented` names what StableHLO cannot say.
+    """
+    bindings()
+    return f"{parse_module(write_module(program))}"
+
+
+@dataclass(frozen=True)
+class StableHloText:
+    """The conversion target that writes StableHLO."""
+
+    name: str = "stablehlo"
+    description: str = "StableHLO as text, for XLA, IREE and their front ends"
+    extension: str = EXTENSION
+
+    def convert(self, program: Program) -> str:
+        return dumps(program)
+
+
+TARGET: Final = StableHloText()
 
 
 _COMPUTE: Final = re.compile(r"byre\.compute @(GetSeed|NextOffset)\(\)\s*:\s*(tensor<[^>]*>)")

@@ -120,9 +120,7 @@ class Page:
         inner.ops("stablehlo.return", returned, ())
         self.lines += inner.lines
 
-    def op(
-        self, name: str, *operands: Ssa, like: TensorType | None = None, **attrs: str
-    ) -> Ssa:
+    def op(self, name: str, *operands: Ssa, like: TensorType | None = None, **attrs: str) -> Ssa:
         """Write an operation of StableHLO with one result, typed like the first operand."""
         full = name if "." in name else f"stablehlo.{name}"
         return self.ops(full, operands, [like or operands[0].type], attrs)[0]
@@ -173,7 +171,11 @@ class Page:
         return x if x.dtype is dtype else self.op("convert", x, like=x.type.with_dtype(dtype))
 
     def slice(
-        self, x: Ssa, starts: Sequence[int], limits: Sequence[int], steps: Sequence[int] | None = None
+        self,
+        x: Ssa,
+        starts: Sequence[int],
+        limits: Sequence[int],
+        steps: Sequence[int] | None = None,
     ) -> Ssa:
         by = steps or [1] * x.rank
         sizes = [-(-(b - a) // s) for a, b, s in zip(starts, limits, by, strict=True)]

@@ -81,12 +81,7 @@ def _iota(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
 
 
 def _dot_general(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
-    dtype = x[0].dtype
-    narrow = dtype.is_integer and dtype.bits < 32
-    usual = next(d for d in (numeric.accumulator_dtype(dtype),))
-    if narrow and op.accum_dtype is None:
-        usual = _word_of(dtype)
-    accum = op.accum_dtype or usual
+    accum = op.accum_dtype or numeric.dot_accumulator_dtype(x[0].dtype)
     fields = {
         "lhs_batching_dimensions": op.batch_lhs,
         "rhs_batching_dimensions": op.batch_rhs,
@@ -99,11 +94,6 @@ def _dot_general(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
         dot_dimension_numbers=f"#stablehlo.dot<{shown}>",
     )  # fmt: skip
     return cast(page, found, kind.dtype)
-
-
-def _word_of(dtype: DType) -> DType:
-    """The accumulator of PTIR for integers under 32 bits."""
-    return numeric.dot_accumulator_dtype(dtype)
 
 
 def reduced(page: Page, x: Ssa, kind: str, axes: Sequence[int]) -> Ssa:
@@ -263,9 +253,7 @@ def _gather(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
     return _gathered(page, x, kind, numbers, [1] * rank)
 
 
-def _scattered(
-    page: Page, x: list[Ssa], numbers: str, how: str
-) -> Ssa:
+def _scattered(page: Page, x: list[Ssa], numbers: str, how: str) -> Ssa:
     scalar = TensorType(x[0].dtype, ())
 
     def combine(inner: Page, args: list[Ssa]) -> list[Ssa]:
@@ -310,12 +298,32 @@ def _scatter_reduce(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
     return cast(page, _scattered(page, [value, x[1], updates], numbers, how), kind.dtype)
 
 
+def _segment(kind: str) -> WriteOne:
+    """Rows scattered into as many rows as there are segments."""
+
+    def write(page: Page, op: Any, x: list[Ssa], output: TensorType) -> Ssa:
+        data, ids = x
+        wide = op.accum_dtype or (numeric.accumulator_dtype(data.dtype))
+        start = cast(page, page.scalar(identity_of(kind, data.dtype), data.dtype), wide)
+        rows = page.spread(start, output.shape)
+        numbers = (
+            f"update_window_dims = {list(range(1, data.rank))}, inserted_window_dims = [0], "
+            "scatter_dims_to_operand_dims = [0], index_vector_dim = 1"
+        )
+        found = _scattered(page, [rows, ids, cast(page, data, wide)], numbers, kind)
+        return cast(page, found, output.dtype)
+
+    return write
+
+
 def _starts(page: Page, start: Ssa, rank: int) -> list[Ssa]:
     parts = (page.slice(start, [axis], [axis + 1]) for axis in range(rank))
     return [page.reshape(part, ()) for part in parts]
 
 
 def _dynamic_slice(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
+    if not kind.rank:
+        return x[0]
     starts = _starts(page, x[1], kind.rank)
     sizes = array_text(op.sizes)
     return page.op("dynamic_slice", x[0], *starts, like=kind, slice_sizes=sizes)
@@ -323,6 +331,8 @@ def _dynamic_slice(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
 
 def _dynamic_update_slice(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
     value, update, start = x
+    if not kind.rank:
+        return update
     return page.op("dynamic_update_slice", value, update, *_starts(page, start, kind.rank))
 
 
@@ -389,6 +399,8 @@ STRUCTURE: Final[Mapping[str, WriteOne]] = {
     "gather": _gather,
     "scatter_add": _scatter_add,
     "scatter_reduce": _scatter_reduce,
+    "segment_sum": _segment("sum"),
+    "segment_max": _segment("max"),
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice,
     "sort": _sort,

@@ -1,0 +1,106 @@
+"""What the two examples on handwritten digits share: scikit-learn's 1,797 pictures of 8 x 8 pixels,
+a training step, and the share of test pictures that a model gets right."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from sklearn.datasets import load_digits
+
+import weft
+from examples.training import Run, show_curve, train
+from weft import functional as F
+from weft import nn, optim
+
+ROOT = Path(__file__).parents[1]
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Digits:
+    """Pictures [n, 1, 8, 8] from 0 to 1 and what they show, for training and for testing."""
+
+    images: Array
+    labels: Array
+    test_images: Array
+    test_labels: Array
+
+    @classmethod
+    def load(cls, tested: int = 360, seed: int = 0) -> Digits:
+        found = load_digits()
+        images = (found.images / 16.0).astype(np.float32)[:, None]
+        labels = found.target.astype(np.int32)
+        order = np.random.default_rng(seed).permutation(len(labels))
+        test, rest = order[:tested], order[tested:]
+        return cls(images[rest], labels[rest], images[test], labels[test])
+
+    def batches(self, size: int, seed: int) -> Iterator[tuple[Array, Array]]:
+        """Random batches, without end."""
+        rng = np.random.default_rng(seed)
+        while True:
+            chosen = rng.integers(0, len(self.labels), size)
+            yield self.images[chosen], self.labels[chosen]
+
+
+def make_step(optimiser: optim.Optimiser) -> Any:
+    """One step: loss, gradient and update as one program, in place."""
+
+    def step(model: nn.Module, state: dict[str, Any], images: Any, labels: Any) -> Any:
+        def loss_of(candidate: nn.Module) -> Any:
+            return F.cross_entropy(candidate(images), labels)
+
+        loss, gradients = weft.value_and_grad(loss_of)(model)
+        model, state = optimiser.update(gradients, state, model)
+        return model, state, loss
+
+    return weft.jit(step, donate=("model", "state"))
+
+
+def accuracy(model: nn.Module, digits: Digits) -> float:
+    """The share of test pictures that the model gets right."""
+    scores = weft.jit(lambda model, images: model(images))(model, digits.test_images)
+    return float((scores.numpy().argmax(1) == digits.test_labels).mean())
+
+
+def learn(
+    model: nn.Module, folder: Path, steps: int, *, rate: float, batch: int = 64, fresh: bool = False
+) -> tuple[Run, Digits, bool]:
+    """Train on the digits, or go on with it; the last is False after Ctrl-C."""
+    digits = Digits.load()
+    optimiser = optim.AdamW(optim.warmup(20, optim.cosine(rate, steps)), weight_decay=0.05)
+    run = Run(model, optimiser.init(model), folder)
+    if not fresh:
+        run.resume()
+    finished = train(run, make_step(optimiser), digits.batches(batch, run.step), steps)
+    return run, digits, finished
+
+
+def main(name: str, make: Callable[[], nn.Module], steps: int, rate: float) -> None:
+    """The command line of both examples."""
+    parser = argparse.ArgumentParser(description=f"train {name} on handwritten digits")
+    parser.add_argument("--steps", type=int, default=steps)
+    parser.add_argument("--backend", default="cpu")
+    parser.add_argument("--folder", type=Path, default=ROOT / "build" / name)
+    parser.add_argument("--fresh", action="store_true", help="forget the last checkpoint")
+    options = parser.parse_args()
+    weft.set_default_backend(options.backend)
+    console = Console()
+    model = make()
+    console.print(f"{model}, backend {options.backend}")
+    run, digits, finished = learn(
+        model, options.folder, options.steps, rate=rate, fresh=options.fresh
+    )
+    show_curve(run, f"{name} on handwritten digits", console)
+    console.print(
+        f"{run.step} steps in {run.seconds:.0f} s: "
+        f"{accuracy(run.model, digits):.1%} of the test pictures are right"
+    )
+    if not finished:
+        console.print("interrupted; run it again to go on")

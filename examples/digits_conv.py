@@ -1,0 +1,33 @@
+"""A small convolutional network on scikit-learn's handwritten digits.
+
+    python -m examples.digits_conv
+
+The curve is saved as a picture beside the checkpoint, and Ctrl-C keeps what was reached.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import weft
+from examples.digits import main
+from weft import functional as F
+from weft import nn
+
+
+class DigitsConv(nn.Module):
+    """Two convolutions, each followed by a maximum over 2 x 2 pixels, and a linear layer."""
+
+    def __init__(self, channels: int = 16) -> None:
+        self.first = nn.Conv2d(1, channels, 3, padding=1)
+        self.second = nn.Conv2d(channels, 2 * channels, 3, padding=1)
+        self.out = nn.Linear(2 * channels * 4, 10)
+
+    def __call__(self, images: Any) -> weft.Tensor:
+        x = F.max_pool2d(F.relu(self.first(images)), 2)
+        x = F.max_pool2d(F.relu(self.second(x)), 2)
+        return self.out(weft.reshape(x, (x.shape[0], -1)))
+
+
+if __name__ == "__main__":
+    main("digits_conv", DigitsConv, steps=600, rate=3e-3)

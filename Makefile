@@ -23,8 +23,8 @@ $(INSTALLED): pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-run: setup ## build a small GPT, compile it for this machine, run it, and show where the time goes
-	@$(BIN)/python examples/gpt.py
+run: setup ## train a small GPT on the documentation for a minute; its curve, a sample, and where the time went
+	@$(BIN)/python -m examples.char_gpt
 
 test: setup ## the fast tests
 	@$(PYTEST) -m 'not slow'

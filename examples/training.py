@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,19 +75,20 @@ def train(
     every: int = 100,
 ) -> bool:
     """Up to `steps` steps, or until the budget of seconds is used. `step(model, state, *batch)`
-    answers the next model and state and the loss. False: it was interrupted; the checkpoint holds
-    what was reached."""
+    answers the next model and state and the loss. The clock starts after the first step, which
+    compiles. False: it was interrupted; the checkpoint holds what was reached."""
     columns = (TextColumn("step {task.completed}/{task.total}"), BarColumn())
     extra = (TextColumn("loss {task.fields[loss]:.4f}"), TimeRemainingColumn())
     with Progress(*columns, *extra, transient=True) as progress:
         task = progress.add_task("training", total=steps, completed=run.step, loss=float("nan"))
-        before = run.seconds
-        started = time.perf_counter()
+        before, started = run.seconds, None
         try:
             while run.step < steps and run.seconds - before < budget:
                 run.model, run.state, loss = step(run.model, run.state, *next(batches))
                 run.losses.append(float(loss))
-                run.seconds = before + time.perf_counter() - started
+                now = time.perf_counter()
+                started = started or now
+                run.seconds = before + now - started
                 progress.update(task, completed=run.step, loss=run.losses[-1])
                 if run.step % every == 0:
                     run.save()
@@ -101,7 +102,7 @@ def train(
 # -- the loss as a curve -------------------------------------------------------------------------
 
 
-def smoothed(losses: list[float], points: int) -> list[float]:
+def smoothed(losses: Sequence[float], points: int) -> list[float]:
     """The means of equal parts of the losses."""
     parts = np.array_split(np.asarray(losses), min(points, len(losses)) or 1)
     return [float(part.mean()) for part in parts if part.size]
@@ -131,7 +132,7 @@ def show_curve(run: Run, title: str, console: Console) -> None:
 
     figure, axes = pyplot.subplots(figsize=(7, 4))
     axes.plot(run.losses, color="#c9d6e8", linewidth=0.8, label="each step")
-    places = np.linspace(0, run.step - 1, len(values))
+    places = smoothed(range(run.step), 60)
     axes.plot(places, values, color="#1f4e8c", linewidth=1.8, label="smoothed")
     axes.set(xlabel="step", ylabel="loss", title=title)
     axes.grid(alpha=0.3)

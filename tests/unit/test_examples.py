@@ -1,15 +1,26 @@
-"""The example programs in examples/ are what their script writes, and run."""
+"""The examples: programs are what their script writes, and run; those that train learn."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+from rich.console import Console
 
 import weft
+from examples import char_gpt, digits, gpt2_generate
+from examples.digits_conv import DigitsConv
+from examples.digits_mlp import DigitsMLP
 from examples.make_programs import PROGRAMS, mlp, text_of
+from examples.training import Run, show_curve, smoothed, sparkline, train
 from tests.example_inputs import inputs_for
+from weft import nn, optim
+
+Array = NDArray[Any]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -48,3 +59,141 @@ def test_attention_sees_its_own_past_only() -> None:
     arrays[4][:, :, 23:] -= 1.0
     second, _, _ = weft.run(program, [*arrays, position], backend="reference")
     assert np.array_equal(first, second)
+
+
+# -- training ------------------------------------------------------------------------------------
+
+
+def test_the_mlp_learns_the_digits_and_goes_on(tmp_path: Path) -> None:
+    nn.manual_seed(0)
+    run, data, finished = digits.learn(DigitsMLP(64), tmp_path, 120, rate=5e-3)
+    assert finished
+    assert digits.accuracy(run.model, data) >= 0.9
+    again, _, _ = digits.learn(DigitsMLP(64), tmp_path, 125, rate=5e-3)
+    assert again.losses[:120] == run.losses
+    assert again.step == 125
+    assert float(again.state["step"]) == 125
+    show_curve(again, "a curve", Console(quiet=True))
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_conv_net_learns(tmp_path: Path) -> None:
+    nn.manual_seed(0)
+    run, _, _ = digits.learn(DigitsConv(4), tmp_path, 25, rate=2e-2, batch=32)
+    assert np.mean(run.losses[-5:]) < np.mean(run.losses[:5]) - 0.1
+
+
+def test_the_character_gpt_learns_and_writes(tmp_path: Path) -> None:
+    nn.manual_seed(0)
+    sizes = char_gpt.Sizes(context=16, width=16, heads=2, layers=1, batch=8)
+    text = char_gpt.Text("the weft goes through the warp, and the warp holds the weft. " * 40)
+    model = char_gpt.CharGPT(len(text.characters), sizes)
+    optimiser = optim.AdamW(1e-2)
+    run = Run(model, optimiser.init(model), tmp_path)
+    assert train(run, char_gpt.make_step(optimiser), text.batches(sizes, 0), 40)
+    assert np.mean(run.losses[-5:]) < run.losses[0] / 2
+    written = char_gpt.sample(run.model, text, sizes, 12)
+    assert len(written) == 12
+    assert set(written) <= set(text.characters)
+
+
+def test_an_interruption_keeps_what_was_reached(tmp_path: Path) -> None:
+    data = digits.Digits.load()
+    optimiser = optim.SGD(0.1, 0.9)
+
+    def interrupted() -> Iterator[tuple[Array, Array]]:
+        batches = data.batches(16, 0)
+        yield from (next(batches) for _ in range(3))
+        raise KeyboardInterrupt
+
+    model = DigitsMLP(16)
+    run = Run(model, optimiser.init(model), tmp_path)
+    assert not train(run, digits.make_step(optimiser), interrupted(), 10)
+    other = DigitsMLP(16)
+    resumed = Run(other, optimiser.init(other), tmp_path)
+    assert resumed.resume()
+    assert resumed.losses == run.losses
+    assert len(run.losses) == 3
+    for mine, theirs in zip(resumed.model.parameters(), run.model.parameters(), strict=True):
+        np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
+
+
+def test_the_curve_of_few_steps() -> None:
+    assert smoothed([3.0, 1.0], 60) == [3.0, 1.0]
+    assert sparkline([3.0, 2.0, 1.0]) == "█▅▁"
+    assert sparkline([1.0]) == "▁"
+
+
+# -- a generator like GPT-2 ----------------------------------------------------------------------
+
+TINY = gpt2_generate.Config(layers=2, width=64, heads=1, vocabulary=11, context=12)
+
+
+def published() -> dict[str, Array]:
+    """Random weights with the names and layouts of the published files."""
+    rng = np.random.default_rng(0)
+    shapes = {"wte.weight": (11, 64), "wpe.weight": (12, 64), "ln_f.weight": (64,)}
+    shapes["ln_f.bias"] = (64,)
+    for block in ("h.0.", "h.1."):
+        for name, inputs, outputs in (
+            ("attn.c_attn", 64, 192),
+            ("attn.c_proj", 64, 64),
+            ("mlp.c_fc", 64, 256),
+            ("mlp.c_proj", 256, 64),
+        ):
+            shapes[f"{block}{name}.weight"] = (inputs, outputs)
+            shapes[f"{block}{name}.bias"] = (outputs,)
+        for name in ("ln_1", "ln_2"):
+            shapes |= {f"{block}{name}.weight": (64,), f"{block}{name}.bias": (64,)}
+    return {n: rng.normal(0, 0.2, s).astype(np.float32) for n, s in shapes.items()}
+
+
+def norm(x: Array, w: dict[str, Array], name: str) -> Array:
+    centred = x - x.mean(-1, keepdims=True)
+    scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+    return np.asarray(scaled * w[f"{name}.weight"] + w[f"{name}.bias"])
+
+
+def linear(x: Array, w: dict[str, Array], name: str) -> Array:
+    return np.asarray(x @ w[f"{name}.weight"] + w[f"{name}.bias"])
+
+
+def gpt2(tokens: list[int], w: dict[str, Array]) -> Array:
+    """GPT-2 with one head, in NumPy."""
+    count = len(tokens)
+    x = w["wte.weight"][tokens] + w["wpe.weight"][:count]
+    for block in ("h.0.", "h.1."):
+        q, k, v = np.split(linear(norm(x, w, f"{block}ln_1"), w, f"{block}attn.c_attn"), 3, -1)
+        scores = q @ k.T / 8 + np.triu(np.full((count, count), -np.inf), 1)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        weights /= weights.sum(-1, keepdims=True)
+        x = x + linear(weights @ v, w, f"{block}attn.c_proj")
+        h = linear(norm(x, w, f"{block}ln_2"), w, f"{block}mlp.c_fc")
+        h = 0.5 * h * (1 + np.tanh(np.sqrt(2 / np.pi) * (h + 0.044715 * h**3)))
+        x = x + linear(h, w, f"{block}mlp.c_proj")
+    return np.asarray(norm(x, w, "ln_f") @ w["wte.weight"].T)
+
+
+@pytest.mark.parametrize("prefix", ["", "transformer."])
+def test_published_weights_and_the_cache_give_what_gpt2_gives(prefix: str, tmp_path: Path) -> None:
+    weights = published()
+    file = tmp_path / "model.safetensors"
+    weft.save(file, {f"{prefix}{name}": weft.asarray(a) for name, a in weights.items()})
+    loaded = weft.load(file)
+    assert gpt2_generate.config_of(loaded) == TINY
+    model = gpt2_generate.with_published_weights(gpt2_generate.GPT2(TINY), loaded)
+    tokens = [3, 1, 4]
+    found = model(weft.asarray(np.array([tokens], np.int32))).numpy()[0]
+    np.testing.assert_allclose(found, gpt2(tokens, weights), rtol=1e-3, atol=1e-3)
+    while len(tokens) < 8:
+        tokens.append(int(gpt2(tokens, weights)[-1].argmax()))
+    assert gpt2_generate.generate(model, [3, 1, 4], 5, temperature=0.0) == tokens
+
+
+def test_a_prompt_that_does_not_fit_is_told() -> None:
+    model = gpt2_generate.GPT2(TINY)
+    for prompt, count in (([], 3), ([1] * 10, 3)):
+        with pytest.raises(weft.UserError, match="do not fit"):
+            gpt2_generate.generate(model, prompt, count)
+    with pytest.raises(weft.UserError, match="it is not a GPT-2"):
+        gpt2_generate.config_of({"x": weft.asarray(1.0)})

@@ -33,7 +33,10 @@ def compare_command(
     ] = 0,
     reduce: Annotated[
         bool,
-        typer.Option("--reduce", help="Print a small program that still differs, as a script."),
+        typer.Option(
+            "--reduce",
+            help="Print a small program that still differs, as a script; the report is on stderr.",
+        ),
     ] = False,
 ) -> None:
     """Run FILE on a backend and on the reference; report the first instruction that differs.
@@ -46,7 +49,8 @@ def compare_command(
     given = arrays.read(inputs) if inputs is not None else random_inputs(program, seed)
     report = compare(program, given, backend, seed=seed)
     for line in str(report).splitlines():
-        print(printable(line))
+        # With --reduce, stdout is a script and nothing else.
+        print(printable(line), file=sys.stderr if reduce else sys.stdout)
     if report.agrees:
         return
     if reduce and report.unimplemented:
@@ -61,4 +65,4 @@ def _print_reduced(program: Program, given: Sequence[Array], backend: str, seed:
     small, few = reduce_program(
         program, given, lambda p, x: disagrees(p, x, backend, seed=seed), seed=seed
     )
-    sys.stdout.write("\n" + reproducer(small, few, backend, seed=seed))
+    sys.stdout.write(reproducer(small, few, backend, seed=seed))

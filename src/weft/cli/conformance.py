@@ -19,7 +19,7 @@ from rich.progress import (
 from rich.text import Text
 
 from weft import __version__
-from weft.cli.report import complain, printable
+from weft.cli.report import check_writable, complain, printable
 from weft.driver.backends import DEFAULT, Backend, get_backend
 from weft.foundation.errors import UserError
 from weft.testing.conformance.case import Case
@@ -58,9 +58,12 @@ def conformance_command(
 ) -> None:
     """Run the conformance cases on a backend; exit code 1 if any fails, or if it refuses all."""
     chosen = get_backend(backend)
-    cases = select(pattern, parse_shard(shard))
+    cases = select(pattern, _parse_shard(shard))
     if not cases:
         raise UserError(f"no case matches {pattern!r} in shard {shard}")
+    for path in (json, html):
+        if path is not None:
+            check_writable(path)
     results = _run(cases, chosen, Journal(resume, backend) if resume else None)
     _print(results)
     if json is not None:
@@ -75,6 +78,13 @@ def conformance_command(
         )
     if refused is not None or any(result.outcome is Outcome.FAIL for result in results):
         raise typer.Exit(1)
+
+
+def _parse_shard(text: str) -> tuple[int, int]:
+    try:
+        return parse_shard(text)
+    except UserError as error:
+        raise typer.BadParameter(str(error), param_hint="--shard") from None
 
 
 def _refuses_all(results: list[Result]) -> Result | None:

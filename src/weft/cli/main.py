@@ -12,9 +12,10 @@ import traceback
 import warnings
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from weft import __version__
 from weft.cli import arrays
@@ -46,6 +47,7 @@ from weft.driver.backends import DEFAULT
 from weft.driver.conversion import conversion_target_names, convert
 from weft.driver.execute import MAX_SEED, run
 from weft.foundation.errors import SpecViolation, UserError, WeftError, WeftWarning
+from weft.interop.stablehlo import EXTENSION as STABLEHLO
 from weft.ptir.files import EXTENSIONS
 from weft.ptir.ir import Program
 from weft.ptir.passes.log import PassLog
@@ -63,11 +65,11 @@ app = typer.Typer(
 )
 
 ProgramFile = Annotated[
-    Path, typer.Argument(metavar="FILE", help="A PTIR program or a Core IR module.")
+    Path,
+    typer.Argument(metavar="FILE", help="A PTIR program, a Core IR module or StableHLO text."),
 ]
-_EXTENSIONS = ", ".join(
-    f"{extension} ({form})" for extension, form in {**EXTENSIONS, CORE: "Core IR"}.items()
-)
+_FORMS = {**EXTENSIONS, CORE: "Core IR", STABLEHLO: "StableHLO"}
+_EXTENSIONS = ", ".join(f"{extension} ({form})" for extension, form in _FORMS.items())
 
 
 class ShowFormat(StrEnum):
@@ -135,18 +137,31 @@ def show_command(
         write("\n", None)
 
 
-@app.command("convert")
+class _ConvertCommand(TyperCommand):
+    """A command that says what `--to` can name where it names nothing."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args[-1:] == ["--to"]:
+            raise typer.BadParameter(f"it names nothing; {_target_names()}", param_hint="--to")
+        return super().parse_args(ctx, args)
+
+
+def _target_names() -> str:
+    return f"the conversion targets are {', '.join(conversion_target_names())}"
+
+
+@app.command("convert", cls=_ConvertCommand)
 def convert_command(
     source: Annotated[
         Path | None,
-        typer.Argument(metavar="IN", help="A PTIR program in any form, or a Core IR module."),
+        typer.Argument(metavar="IN", help="A PTIR program, a Core IR module or StableHLO text."),
     ] = None,
     target: Annotated[
         Path | None,
         typer.Argument(metavar="OUT", help=f"One of {_EXTENSIONS}, or any with --to."),
     ] = None,
     to: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(metavar="NAME", help=f"One of {', '.join(conversion_target_names())}."),
     ] = None,
     list_targets: Annotated[
@@ -161,9 +176,12 @@ def convert_command(
     if list_targets:
         print_table(targets_table())
     elif source is None:
-        raise typer.BadParameter("it is missing: the program to convert", param_hint="IN")
-    elif to is not None:
-        write(convert(load_program(source), to), target)
+        names = f"; {_target_names()}" if to else ""
+        raise typer.BadParameter(f"it is missing: the program to convert{names}", param_hint="IN")
+    elif to:
+        if len(to) > 1:
+            raise typer.BadParameter(f"it is given {len(to)} times", param_hint="--to")
+        write(convert(load_program(source), to[0]), target)
     elif target is None:
         raise typer.BadParameter("give it, or --to NAME", param_hint="OUT")
     else:

@@ -1,4 +1,5 @@
-"""Program files of every kind: PTIR in its forms, and Core IR modules, which are lowered to it."""
+"""Program files of every kind: PTIR in its forms, and what is lowered to it: Core IR modules and
+StableHLO text."""
 
 from __future__ import annotations
 
@@ -6,8 +7,10 @@ from pathlib import Path
 from typing import TypeAlias
 
 from weft import core_ir, ptir
+from weft.cli.report import write
 from weft.core_ir.files import EXTENSION, is_core_ir
 from weft.foundation.errors import Finding, UserError
+from weft.interop import stablehlo
 from weft.ptir.files import read_bytes
 
 Source: TypeAlias = ptir.Program | core_ir.Module
@@ -18,6 +21,8 @@ def load_source(path: Path) -> Source:
     data = read_bytes(path)
     if path.suffix == EXTENSION or is_core_ir(data):
         return core_ir.loads(data)
+    if path.suffix == stablehlo.EXTENSION or stablehlo.is_stablehlo(data):
+        return stablehlo.loads(data)
     return ptir.loads(data)
 
 
@@ -52,7 +57,9 @@ def shown(source: Source, format: str) -> str | bytes:
 
 def save_as(source: Source, path: Path) -> None:
     """Write a program in the form that the extension names."""
-    if path.suffix != EXTENSION:
+    if path.suffix == stablehlo.EXTENSION:
+        write(stablehlo.dumps(as_program(source)), path)
+    elif path.suffix != EXTENSION:
         ptir.save(as_program(source), path)
     elif isinstance(source, core_ir.Module):
         core_ir.save(source, path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -71,6 +72,19 @@ def write(data: str | bytes, target: Path | None) -> None:
         target.write_bytes(raw)
     except OSError as error:
         raise UserError(f"cannot write {target}: {error.strerror or error}") from None
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a path that could not be written, before the work whose results go there."""
+    why = None
+    if path.is_dir():
+        why = "it is a folder"
+    elif not path.parent.is_dir():
+        why = f"there is no folder {path.parent}"
+    elif not os.access(path if path.exists() else path.parent, os.W_OK):
+        why = "permission denied"
+    if why is not None:
+        raise UserError(f"cannot write {path}: {why}")
 
 
 def first_values(array: Array) -> str:

@@ -19,12 +19,16 @@ from weft.driver import kept
 from weft.driver.compilation import Compilation
 from weft.driver.generators import Built, generator_for, pipeline
 from weft.driver.inputs import ReadyInputs, Shapes, check_array, check_inputs, in_one_piece
+from weft.driver.opaque import host_op
 from weft.driver.signature import Role, Signature, make_signature
-from weft.foundation.errors import UserError
+from weft.foundation import limits
+from weft.foundation.errors import ResourceExceeded, UserError
 from weft.ptir.ir import Program
+from weft.ptir.sizes import check_memory, check_results
 from weft.ptir.specialise import bind_shapes, is_static, specialise
 from weft.ptir.types import TensorType, leaves
 from weft.ptir.verify import verify
+from weft.runtime.artifact import Artifact, HostCall
 from weft.target.known import target_named
 from weft.target.target import Target
 
@@ -75,6 +79,8 @@ class Cluster:
         ]
         lines += str(self.compilation.tally).splitlines()
         lines += [_named(names) for names in alike.values()]
+        hosts = (step for step in built.artifact.steps if isinstance(step, HostCall))
+        lines += [f"{step.label} runs on the host: {host_op(step.call)}" for step in hosts]
         return [*lines, *pipeline().report(self.compilation), *built.notes]
 
 
@@ -140,7 +146,21 @@ class Executable:
         run that had the same holder.
         """
         cluster, data = self.prepare(inputs)
-        return cluster.built.program.run(data, seed, threads, holder)
+        return self.carry_out(cluster, data, seed, threads, holder)
+
+    def carry_out(
+        self,
+        cluster: Cluster,
+        data: Sequence[Array],
+        seed: int,
+        threads: int | None,
+        holder: object,
+    ) -> list[Array]:
+        """Run a version on inputs that are ready for it."""
+        try:
+            return cluster.built.program.run(data, seed, threads, holder)
+        except MemoryError:
+            raise ResourceExceeded(f"out of memory while running @{self.source.entry}") from None
 
     def profile(self, inputs: Sequence[Any], *, seed: int = 0) -> list[tuple[str, float]]:
         """The seconds of every step (kernel, copy or host call) of one run."""
@@ -199,7 +219,8 @@ class Executable:
 
     def _compile(self, sizes: dict[str, int], reason: str) -> Cluster:
         watch = _Stopwatch()
-        concrete = specialise(self.source, sizes)
+        concrete, bounds = specialise(self.source, sizes), limits.current()
+        check_results(concrete, bounds)
         compilation = Compilation(concrete, self.target, self.signature, self.overrides)
         key = None
         if not self.overrides:
@@ -212,7 +233,13 @@ class Executable:
             built = generator_for(self.target).build(compilation, self.signature, self.state)
             watch.note("machine code")
             kept.save(key, built)
+        check_memory(_largest_buffer(built.artifact), concrete, bounds)
         return Cluster(sizes, compilation, built, watch.times, reason)
+
+
+def _largest_buffer(artifact: Artifact) -> int:
+    """The bytes of the largest piece of memory that a run takes; the inputs are there already."""
+    return max((slot.bytes for slot in artifact.buffers if slot.space != "input"), default=0)
 
 
 class _Stopwatch:
@@ -262,7 +289,7 @@ class Bound:
             cluster, inputs = self.executable.prepare(inputs)
             if shapes is not None:
                 self._known[shapes] = cluster
-        return cluster.built.program.run(inputs, seed, None, self)
+        return self.executable.carry_out(cluster, inputs, seed, None, self)
 
     def _with(self, data: Sequence[Any]) -> list[Any]:
         inputs = list(self._inputs)
@@ -301,6 +328,7 @@ def _new_state(executable: Executable) -> list[Array]:
         if role is Role.STATE:
             if not kind.is_static:
                 raise UserError(f"a state of type {kind} has a dynamic dimension")
+            limits.check_bytes(kind.bytes, f"a state of type {kind}", limits.current())
             found.append(generator_for(executable.target).new_state(kind))
     return found
 

@@ -19,6 +19,7 @@ from weft.driver.backends import (
     DonatingBackend,
     Executable,
     Storage,
+    check_backend,
     get_backend,
     is_own,
 )
@@ -64,8 +65,7 @@ def run(
     if not isinstance(program, Program):
         raise UserError(f"run takes a program, not {type(program).__name__}")
     seed = check_seed(seed)
-    if not isinstance(backend, str) and not hasattr(backend, "compile"):
-        raise UserError(f"{described(backend)} is neither the name of a backend nor a backend")
+    check_choice(backend)
     chosen = guarded(get_backend(backend) if isinstance(backend, str) else backend)
     try:
         return _run(program, inputs, chosen, seed, observer, log)
@@ -167,6 +167,16 @@ def _key(program: Program, backend: Backend, sizes: Mapping[str, int]) -> _Key:
 
 
 _RECENT = _Recent(16)
+
+
+def check_choice(backend: str | Backend) -> None:
+    """A backend is asked for by its name, or is one."""
+    if isinstance(backend, str):
+        return
+    if not hasattr(backend, "compile"):
+        raise UserError(f"{described(backend)} is neither the name of a backend nor a backend")
+    if not is_own(backend):
+        check_backend(backend)
 
 
 def check_seed(seed: Any) -> int:

@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 
 from weft.driver.backends import Backend, Executable, Storage, check_backend, is_own
 from weft.driver.plugins import blaming, described, identified
+from weft.foundation import limits
 from weft.foundation.errors import PluginFault
 from weft.ptir.interp import Observer
 from weft.ptir.ir import Program
 from weft.ptir.op import Op
+from weft.ptir.sizes import check_values
 from weft.ptir.types import TensorType, leaves
 
 Array = NDArray[Any]
@@ -46,6 +48,7 @@ class GuardedBackend:
             return bool(self._inner.supports(op))
 
     def compile(self, program: Program) -> Executable:
+        check_values(program, limits.current())
         with blaming(self._what, "compile"):
             made = self._inner.compile(program)
         if not hasattr(made, "execute"):
@@ -59,7 +62,7 @@ class GuardedBackend:
 
     def store(self, array: Array) -> Storage:
         with blaming(self._what, "store"):
-            return self._inner.store(array)
+            return self._inner.store(_read_only(array))
 
     def read_storage(self, storage: Storage, kind: TensorType) -> Array:
         with blaming(self._what, "read_storage"):
@@ -70,11 +73,12 @@ class GuardedBackend:
         if array.dtype != kind.dtype.numpy or array.shape != kind.static_shape:
             found = f"{array.dtype}{list(array.shape)}"
             raise PluginFault(self._what, f"gives an array of {found} for {kind}")
-        return array
+        return array if array.flags.writeable else array.copy()
 
 
 class GuardedExecutable:
-    """An executable of somebody else's, whose results are counted."""
+    """An executable of somebody else's, which cannot write into arrays that it is given, and whose
+    results are counted."""
 
     def __init__(self, executable: Executable, what: str, count: int) -> None:
         self._inner = executable
@@ -84,8 +88,9 @@ class GuardedExecutable:
     def execute(
         self, inputs: Sequence[Storage], *, seed: int = 0, observer: Observer | None = None
     ) -> list[Storage]:
+        given = [_read_only(x) if type(x) is np.ndarray else x for x in inputs]
         with blaming(self._what, "execute"):
-            results = self._inner.execute(inputs, seed=seed, observer=observer)
+            results = self._inner.execute(given, seed=seed, observer=observer)
         if not isinstance(results, list | tuple):
             raise PluginFault(
                 self._what, f"answers {described(results)} instead of a list of results"
@@ -95,3 +100,10 @@ class GuardedExecutable:
                 self._what, f"answers {len(results)} results instead of {self._count}"
             )
         return list(results)
+
+
+def _read_only(array: Array) -> Array:
+    """A view through which the caller's elements cannot be changed."""
+    view = array.view()
+    view.flags.writeable = False
+    return view

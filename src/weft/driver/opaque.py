@@ -71,6 +71,12 @@ def host_call(op: object, shapes: Mapping[int, tuple[int, ...]], pairs: Sequence
     return json.dumps([encode_op(op), list(shapes.items()), list(pairs)])
 
 
+def host_op(call: str) -> str:
+    """The op of a host call, as text."""
+    text: str = json.loads(call)[0]
+    return text
+
+
 def host_function(call: str) -> HostFunction:
     """What a host call does."""
     text, wanted, pairs = json.loads(call)

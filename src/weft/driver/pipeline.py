@@ -37,7 +37,6 @@ from weft.ptir.verify import verify as verify_program
 from weft.region import text as region_text
 from weft.region import verify as region_verify
 from weft.region.from_poly_view import lower_scop
-from weft.region.ir import Pattern
 from weft.region.prove import holds
 from weft.target.target import Target
 from weft.tiny import text as tiny_text
@@ -141,11 +140,11 @@ def run_pipeline(compilation: Compilation, until: str | None = None) -> Compilat
 
 
 def report(compilation: Compilation) -> list[str]:
-    """Which kernels the host carries out, and what is copied where, in sentences."""
-    module = compilation["region"]
-    hosts = [kernel.name for kernel in module.kernels if kernel.pattern is Pattern.OPAQUE]
-    lines = [f"{name} runs on the host: no kernel expresses it" for name in hosts]
-    return [*lines, *memory_report(module, compilation["memory"])]
+    """What is copied where, in sentences."""
+    lines = memory_report(compilation["region"], compilation["memory"])
+    for name, body in compilation.bodies.items():
+        lines += [f"{name}: {line}" for line in report(body)]
+    return lines
 
 
 def _enter(stage: Stage, compilation: Compilation) -> None:

@@ -29,6 +29,8 @@ LONGEST_REPR = 60
 _OWN_PACKAGE = __name__.partition(".")[0]
 _PLACE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 """`package.module:OBJECT`."""
+_READ_ONLY = "read-only"
+"""What NumPy's message has where somebody writes into an array that is not theirs."""
 
 
 @dataclass
@@ -171,8 +173,10 @@ def blaming(plugin: str, member: str) -> Iterator[None]:
     except (WeftError, MemoryError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        place = _place(error)
-        raise PluginFault(plugin, f"failed in {member} with {_told(error)}{place}") from error
+        writes = isinstance(error, ValueError) and _READ_ONLY in str(error)
+        advice = "; inputs are read, never written" if writes else ""
+        what = f"failed in {member} with {_told(error)}{_place(error)}{advice}"
+        raise PluginFault(plugin, what) from error
 
 
 def identified(plugin: Any, noun: str) -> str:

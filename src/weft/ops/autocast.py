@@ -27,7 +27,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 NARROW: Final = frozenset({
     "attention", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
-    "conv_transpose3d", "einsum", "linear", "matmul", "swiglu",
+    "conv_transpose3d", "einsum", "linear", "matmul",
 })  # fmt: skip
 """Functional ops that take f32 operands in the narrow dtype, as `weft.matmul` and `@` do."""
 

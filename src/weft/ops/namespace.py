@@ -47,6 +47,7 @@ from weft.ops.differentiate import (
     value_and_grad,
     vjp,
 )
+from weft.ops.functional.linear import matmul
 from weft.ops.graph.context import default_backend, graph, set_default_backend
 from weft.ops.jit import jit
 from weft.ops.pytree import pytree, register_pytree
@@ -74,6 +75,7 @@ __all__ = [
     "jit",
     "jvp",
     "linalg",
+    "matmul",
     "nn",
     "optim",
     "pytree",

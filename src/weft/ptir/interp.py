@@ -24,8 +24,9 @@ from weft.foundation.errors import (
 )
 from weft.ptir.ir import Body, ElementRef, Instruction, Operand, Program, Ref
 from weft.ptir.op import Array, EvalContext, RegionRun, Value
+from weft.ptir.sizes import check_values
 from weft.ptir.streams import assign_streams
-from weft.ptir.types import TupleType, ValueType, leaves
+from weft.ptir.types import TupleType, ValueType
 
 Observer: TypeAlias = Callable[[Body, Instruction, float], None]
 """Told after every instruction how many seconds it took."""
@@ -62,12 +63,7 @@ class Interpreter:
     def __post_init__(self) -> None:
         self.program = assign_streams(self.program)
         self._steps = {body.label: _steps(body) for body in self.program.bodies}
-        for body in self.program.bodies:
-            for instruction in body.body:
-                for kind in leaves(instruction.output):
-                    if kind.bytes > self.bounds.tensor_bytes:
-                        what = f"the result of {self.program.place(body, instruction)}"
-                        limits.check_bytes(kind.bytes, what, self.bounds)
+        check_values(self.program, self.bounds)
 
     def run(
         self,

@@ -243,9 +243,10 @@ _WHOLE = {
 }
 
 
-def _call_key(block: PolyBlock) -> tuple[int, tuple[str, ...]]:
-    """What makes results those of one op: the op itself, and what it is given."""
-    return id(block.value.op), tuple(access.tensor for access in block.accesses)
+def _call_key(block: PolyBlock) -> tuple[int, int, tuple[str, ...]]:
+    """What makes results those of one op: the op itself, where it stands, and what it is given."""
+    value = block.value
+    return id(value.op), value.site, tuple(access.tensor for access in block.accesses)
 
 
 def _shape(block: PolyBlock) -> tuple[int, ...]:

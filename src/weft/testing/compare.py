@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.driver.backends import Backend
-from weft.driver.execute import run
+from weft.driver.execute import check_choice, run
 from weft.foundation.errors import PluginFault, Unimplemented, WeftError
 from weft.ptir.ir import Instruction, Program
 from weft.ptir.op import Op
@@ -119,6 +119,7 @@ def compare(
     """Run a program on a backend and on the reference and report the first instruction whose value
     leaves its bounds."""
     verify(program)
+    check_choice(backend)
     return _compare(settle(program, inputs), backend, seed)
 
 
@@ -128,6 +129,7 @@ def disagrees(
     """Whether a backend fails on a program or gives results out of bounds; one that refuses it as
     `Unimplemented` does neither. No place is looked for."""
     verify(program)
+    check_choice(backend)
     report = _report(settle(program, inputs), backend, seed)
     return not report.agrees and not report.unimplemented
 
@@ -141,7 +143,7 @@ def _compare(case: Case, backend: str | Backend, seed: int) -> Report:
 
 def _report(case: Case, backend: str | Backend, seed: int) -> Report:
     """The results alone; no place is looked for."""
-    name = backend if isinstance(backend, str) else backend.name
+    name = _name(backend)
     outcome = _outcome(case, backend, seed)
     if isinstance(outcome, Exception):
         return Report(name, (), _told(outcome), isinstance(outcome, Unimplemented))
@@ -149,12 +151,21 @@ def _report(case: Case, backend: str | Backend, seed: int) -> Report:
     return Report(name, tuple(found for value in judged for found in value))
 
 
+def _name(backend: str | Backend) -> str:
+    return backend if isinstance(backend, str) else backend.name
+
+
 def _outcome(case: Case, backend: str | Backend, seed: int) -> list[Array] | Exception:
     """The backend's results, or the error it raised. Any error: backends are being tested here."""
+    given = [array.copy() for array in case.inputs]
     try:
-        return run(case.program, case.inputs, backend=backend, seed=seed)
+        results = run(case.program, given, backend=backend, seed=seed)
     except Exception as error:
         return error
+    for index, (before, after) in enumerate(zip(case.inputs, given, strict=True)):
+        if before.tobytes() != after.tobytes():
+            return PluginFault(f"the backend {_name(backend)!r}", f"overwrites input {index}")
+    return results
 
 
 def _told(error: Exception) -> str:

@@ -65,6 +65,11 @@ def random_program(
     seed, size = check_seed(seed), _whole(size, "size")
     rules = rules_for(ops, dtypes, control_flow=control_flow, dynamic=dynamic)
     draft, results = drafted(seed, size, rules)
+    if size and not draft.steps and (ops is not None or dtypes is not None):
+        raise UserError(
+            f"no instruction could be made for seed {seed}: the ops that are allowed do not go "
+            "with the dtypes that are; allow more of either"
+        )
     return RandomCase(draft.build("main", results), draft.arrays(), seed)
 
 

@@ -8,7 +8,7 @@ is expanded, and any other literal an input with data of its own (const0, const1
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
@@ -49,16 +49,11 @@ RUN: Final = "run"
 """The input that a graph with random numbers has besides those of the program."""
 
 
-def lower_program(program: Program, workspace: Callable[[Op], int] | None = None) -> Graph:
-    """The entry function of a static program as a Tiny graph. `workspace` says how many bytes an op
-    that stays whole needs for itself."""
+def lower_program(program: Program) -> Graph:
+    """The entry function of a static program as a Tiny graph."""
     if not is_static(program):
         raise UserError("only a program without dynamic dims can be lowered; specialise it first")
-    return _Lowering(program, workspace or _nothing).run()
-
-
-def _nothing(op: Op) -> int:
-    return 0
+    return _Lowering(program).run()
 
 
 Whole: TypeAlias = "Value | Pair | tuple[Whole, ...]"
@@ -68,7 +63,6 @@ Whole: TypeAlias = "Value | Pair | tuple[Whole, ...]"
 @dataclass
 class _Lowering:
     program: Program
-    workspace: Callable[[Op], int]
     values: dict[int, Whole] = field(default_factory=dict)
     inputs: list[Input] = field(default_factory=list)
     constants: dict[str, Array] = field(default_factory=dict)
@@ -123,7 +117,7 @@ class _Lowering:
         args = [v for operand in instruction.operands for v in _flat(self._operand(operand))]
         made = self._taken_apart(op, args, output)
         if made is None:
-            return self._whole(op, args, output)
+            return self._whole(instruction, args)
         _check(made, output, instruction)
         return made
 
@@ -137,7 +131,9 @@ class _Lowering:
             return None
         return row(op, [self._run(), *plain] if op.random else plain, output)
 
-    def _whole(self, op: Op, args: Sequence[Value | Pair], output: ValueType) -> Whole:
+    def _whole(self, instruction: Instruction, args: Sequence[Value | Pair]) -> Whole:
+        op, output = instruction.op, instruction.output
+        site = instruction.id if op.regions or op.random else 0
         inputs = tuple(self._as_one(arg) for arg in args)
         pairs = tuple(n for n, arg in enumerate(args) if isinstance(arg, Pair))
         found: list[Value | Pair] = []
@@ -145,7 +141,7 @@ class _Lowering:
             held = stored_type(kind)
             base = _base(op, number)
             result = Opaque(
-                op, inputs, number, held.dtype, held.shape, base, self.workspace(op), pairs
+                op, inputs, number, held.dtype, held.shape, base, pairs=pairs, site=site
             )
             found.append(self._split(result) if kind.dtype.is_complex else result)
         return _nested(output, found)

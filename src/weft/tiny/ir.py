@@ -459,7 +459,8 @@ class Opaque(Node):
 
     `op` is the PTIR op itself, or a record of `foundation.whole_ops`; this stage only hands it on.
     A result with a `base` is that operand, but for elements that the op replaces. `pairs` are the
-    operands that are complex for the op, and `workspace` the bytes it needs for itself.
+    operands that are complex for the op, and `workspace` the bytes it needs for itself. Ops with
+    different `site`s are different even where all else is equal: they may draw random numbers.
     """
 
     op: object
@@ -470,6 +471,7 @@ class Opaque(Node):
     base: int | None = None
     workspace: int = 0
     pairs: tuple[int, ...] = ()
+    site: int = 0
 
 
 Leaf: TypeAlias = Input | Const | Iota

@@ -194,6 +194,7 @@ def _form(value: Value, encode: Codec | None) -> tuple[str, Json, Json]:
             more: Json = {} if value.base is None else {"base": value.base}
             more |= {"workspace": value.workspace} if value.workspace else {}
             more |= {"pairs": list(value.pairs)} if value.pairs else {}
+            more |= {"site": value.site} if value.site else {}
             return "Opaque", {}, {"op": encode(op), "result": result, **more}
         case _:
             kind, attrs = _movement(value)
@@ -361,6 +362,7 @@ class _Reader:
             attrs.whole("base") if attrs.has("base") else None,
             attrs.whole("workspace", 0),
             attrs.wholes("pairs", ()),
+            attrs.whole("site", 0),
         )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,13 @@ HALF = ROWS.astype("f16")
 def test_the_tables_name_functional_ops() -> None:
     assert set(F.__all__) >= NARROW | WIDE
     assert not NARROW & WIDE
+
+
+def test_the_tables_are_those_of_the_page() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "training.md").read_text()
+    row = next(line for line in text.splitlines() if line.startswith("| `attention`"))
+    narrow, wide = (set(re.findall(r"`(\w+)`", cell)) for cell in row.split("|")[1:3])
+    assert (narrow, wide) == (NARROW, WIDE)
 
 
 CASES: list[tuple[str, Callable[[], weft.Tensor], Any]] = [

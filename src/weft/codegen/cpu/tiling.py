@@ -113,6 +113,8 @@ def tiling_of(kernel: Kernel, refs: dict[str, MemRef], plan: Plan) -> Tiling:
     if isinstance(plan, MmaPlan):
         return _matrix_tiling(kernel, plan)
     vector = contiguous_axis(kernel, {name: ref.strides for name, ref in refs.items()})
+    if vector in reduced and _in_order(kernel):
+        vector = None
     if isinstance(plan, MapPlan):
         tile = AxisTiling(plan.unroll, plan.vector)
     elif isinstance(plan, RowPlan):
@@ -130,6 +132,17 @@ def reduced_axes(kernel: Kernel) -> frozenset[str]:
     """The axes that some reduction or fold of the kernel removes."""
     return frozenset(
         name for let in kernel.body if isinstance(let.expr, Reduce | Fold) for name in let.expr.axes
+    )
+
+
+def _in_order(kernel: Kernel) -> bool:
+    """Whether a reduction must combine elements one after the other: only sums may be regrouped,
+    and not where each of their steps rounds to a narrow float."""
+    return any(
+        isinstance(let.expr, Reduce)
+        and let.dtype.is_float
+        and (let.expr.fn == "prod" or (let.expr.fn == "sum" and let.dtype.bits < 32))
+        for let in kernel.body
     )
 
 

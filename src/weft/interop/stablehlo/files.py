@@ -14,6 +14,7 @@ from weft.interop.stablehlo.records import read_module
 from weft.interop.stablehlo.writing.module import write_module
 from weft.ptir.files import read_bytes
 from weft.ptir.ir import Program
+from weft.ptir.verify import verify
 
 EXTENSION: Final = ".mlir"
 _BEGINS: Final = re.compile(
@@ -53,6 +54,7 @@ def dumps(program: Program) -> str:
     MLIR has verified it. `Unimplemented` names what StableHLO cannot say.
     """
     bindings()
+    verify(program)
     return f"{parse_module(write_module(program))}"
 
 

@@ -19,7 +19,6 @@ from weft.ops.tensor import tensor_method
 __all__ = ["matmul", "matrix_transpose", "tensordot", "vecdot"]
 
 
-@tensor_method
 @autocast_product
 @recorded
 def matmul(x1: Handle, x2: Handle, /) -> Handle:

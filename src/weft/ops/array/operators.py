@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from weft.ops.array import elementwise, linear_algebra
+from weft.ops.array import elementwise
 from weft.ops.calls import public
+from weft.ops.functional.linear import matmul
 from weft.ops.tensor import Tensor
 
 _OPERANDS = (Tensor, int, float, complex, np.ndarray, np.generic)
@@ -25,7 +26,7 @@ _ARITHMETIC: dict[str, Callable[..., Tensor]] = {
     "floordiv": elementwise.floor_divide,
     "mod": elementwise.remainder,
     "pow": elementwise.pow,
-    "matmul": linear_algebra.matmul,
+    "matmul": matmul,
     "and": elementwise.bitwise_and,
     "or": elementwise.bitwise_or,
     "xor": elementwise.bitwise_xor,

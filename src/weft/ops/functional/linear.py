@@ -9,6 +9,7 @@ from weft.foundation.dims import Shape
 from weft.foundation.dtypes import NUMBERS
 from weft.foundation.errors import SpecViolation
 from weft.ops.arithmetic import broadcast_shapes
+from weft.ops.array.linear_algebra import matmul as product
 from weft.ops.functional.capture import capture
 from weft.ops.functional.checks import (
     Checked,
@@ -74,15 +75,6 @@ def _common(s: Session, a: Handle, b: Handle) -> tuple[Handle, Handle]:
     return s.cast(a, dtype), s.cast(b, dtype)
 
 
-def capture_matmul(s: Session, checked: MatmulChecked, a: Handle, b: Handle) -> Handle:
-    """One dot_general. A right side that is one matrix meets all rows of the left at once; else
-    leading axes are batch axes, after a broadcast where they differ."""
-    a, b = _common(s, a, b)
-    if b.rank <= 2:
-        return a.dot_general(b, contract=([-1], [0]))
-    return _batched_product(checked, a, b)
-
-
 def _batched_product(checked: MatmulChecked, a: Handle, b: Handle) -> Handle:
     left = _batched(a.reshape((1, *a.shape)) if a.rank == 1 else a, checked.batch)
     right = _batched(b.reshape((*b.shape, 1)) if b.rank == 1 else b, checked.batch)
@@ -99,12 +91,11 @@ def _batched(x: Handle, batch: Shape) -> Handle:
 
 
 @tensor_method
-@tensor_method("__matmul__")
 @functional
-def matmul(lhs: Tensor, rhs: Tensor) -> Tensor:
-    """The matrix product over the last two axes; leading axes broadcast, vectors are allowed."""
-    a, b = ensure_tensor("lhs", lhs), ensure_tensor("rhs", rhs)
-    return capture(capture_matmul, check_matmul(a, b), a, b)
+def matmul(lhs: Tensor, rhs: Tensor, /) -> Tensor:
+    """The matrix product over the last two axes; leading axes broadcast, vectors are allowed. A
+    right side that is one matrix meets all rows of the left at once."""
+    return product(ensure_tensor("lhs", lhs), ensure_tensor("rhs", rhs))
 
 
 def capture_batched_matmul(s: Session, checked: MatmulChecked, a: Handle, b: Handle) -> Handle:

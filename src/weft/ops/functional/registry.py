@@ -50,13 +50,16 @@ class Policy:
     benchmark: int = 0
 
 
+DEFAULT: Final = Policy()
+
+
 @dataclass
 class OpEntry:
     """The implementations of one op and what the benchmark found out about them."""
 
     op: str
     implementations: dict[str, Implementation] = field(default_factory=dict)
-    policy: Policy = Policy()
+    policy: Policy = DEFAULT
     measured: OrderedDict[Any, Implementation] = field(default_factory=OrderedDict)
 
     def pick(self, policy: Policy, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Implementation:
@@ -119,8 +122,10 @@ def functional(function: F) -> F:
             narrow = autocast_dtype()
             if narrow is not None:
                 args, kwargs = cast_operands(name, narrow, args, kwargs)
-            if len(choices) == 1:
-                return function(*args, **kwargs)
+            first = choices["default"]
+            free = entry.policy is DEFAULT and _OVERRIDES.get() is None
+            if free and _settled and first.supports is _always:
+                return first.run(*args, **kwargs)
             return entry.pick(policy_of(entry), args, kwargs).run(*args, **kwargs)
         except (SpecViolation, UserError) as error:
             raise explained(name, error, user_line()) from None
@@ -161,7 +166,7 @@ def unregister(op: str, name: str) -> None:
     del entry.implementations[name]
     entry.measured.clear()
     if entry.policy.force == name:
-        entry.policy = Policy()
+        entry.policy = DEFAULT
 
 
 def implementations(op: str) -> list[str]:
@@ -214,7 +219,7 @@ def _parse(op: str, text: Any) -> Policy:
         )
     if match["name"]:
         return Policy(force=entry.named(match["name"]).name)
-    return Policy(benchmark=int(match["cache"] or 0))
+    return Policy(benchmark=int(match["cache"])) if match["cache"] else DEFAULT
 
 
 def configure(settings: Mapping[str, str] | str) -> None:

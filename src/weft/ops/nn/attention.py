@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from weft.foundation.dtypes import DType
@@ -89,8 +90,8 @@ def _joined(x: Tensor) -> Tensor:
 
 
 class TransformerBlock(Module):
-    """Attention, then two linear layers with gelu between them; a layer norm before and a sum
-    around each."""
+    """Attention, then two linear layers with an activation between them; a layer norm before and a
+    sum around each."""
 
     def __init__(
         self,
@@ -99,9 +100,11 @@ class TransformerBlock(Module):
         *,
         hidden: int | None = None,
         causal: bool = True,
+        activation: Callable[[Tensor], Tensor] = gelu,
         dropout: float = 0.0,
         dtype: DType | str = "f32",
     ) -> None:
+        self.activation = activation
         width = hidden or 4 * features
         self.norm1 = LayerNorm(features, dtype=dtype)
         self.attention = MultiHeadAttention(
@@ -125,5 +128,5 @@ class TransformerBlock(Module):
         found = self.attention(self.norm1(x), mask, cache=cache, position=position, key=key)
         attended, kept = found if cache is not None else (found, None)
         x = x + attended
-        x = x + self.dropout(self.down(gelu(self.up(self.norm2(x)))), key)
+        x = x + self.dropout(self.down(self.activation(self.up(self.norm2(x)))), key)
         return x if cache is None else (x, kept)

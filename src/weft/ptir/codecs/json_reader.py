@@ -93,7 +93,7 @@ def _no_repeats(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     found = dict(pairs)
     if len(found) != len(pairs):
         repeated = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise ValueError(f"the key {_quoted(repeated)} is repeated in an object")
+        raise SpecViolation("MalformedJson", f"this JSON repeats the key {_quoted(repeated)}")
     return found
 
 

@@ -56,12 +56,16 @@ class Journal:
     def _read(self) -> None:
         if not self.path.exists():
             return
-        lines = self.path.read_text(encoding="utf-8", errors="replace").split("\n")
+        try:
+            lines = self.path.read_text(encoding="utf-8", errors="replace").split("\n")
+        except OSError as error:
+            raise UserError(f"cannot read {self.path}: {error.strerror or error}") from None
         for number, line in enumerate(lines):
             record = _record(line)
             if record is not None:
                 if record["backend"] == self.backend:
-                    self.done[record["id"]] = decode(record)
+                    result = self._result(record, number)
+                    self.done[result.id] = result
             elif line and number == 0:
                 raise UserError(
                     f"{self.path} does not hold conformance results; it was not changed"
@@ -70,6 +74,17 @@ class Journal:
             # A line that was cut off when the last run ended.
             with self.path.open("a", encoding="utf-8") as file:
                 file.write("\n")
+
+    def _result(self, record: dict[str, Any], number: int) -> Result:
+        try:
+            result = decode(record)
+            hash(result)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise UserError(
+                f"line {number + 1} of {self.path} is not a conformance result of this version "
+                f"({type(error).__name__}: {error}); take the line out, or give another file"
+            ) from None
+        return result
 
     def add(self, result: Result) -> None:
         """Write a result down at once."""

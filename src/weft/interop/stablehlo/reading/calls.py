@@ -9,7 +9,10 @@ from weft.foundation.dtypes import F32, F64, I1, SI64
 from weft.interop.stablehlo.reading.shapes import broadcast_in_dim
 from weft.interop.stablehlo.reading.site import Lowering, Results, Site
 from weft.ptir.builder import Value
+from weft.ptir.calls import decode_call
 from weft.ptir.op import BY_TARGET
+from weft.ptir.ops.constant import CustomCall
+from weft.ptir.schema import attr_map
 from weft.ptir.types import TupleType
 
 CARRIED: Final = {"api_version": 1, "backend_config": "", "called_computations": ()}
@@ -51,7 +54,14 @@ def _carried_call(at: Site, target: str) -> Results:
     attrs.update(_kept_fields(at, target))
     kinds = [at.kind(index) for index in range(len(at.op.types))]
     output = kinds[0] if len(kinds) == 1 else TupleType(tuple(kinds))
-    found = at.b.custom_call(target, *at.x, output=output, **_plain(at, attrs))
+    call = CustomCall(target, attr_map(_plain(at, attrs)))
+    op = decode_call(call, output)
+    if isinstance(op, CustomCall):
+        found = at.b.append(op, at.x, output)
+    else:
+        # Its own rule knows more about sizes than a type with open ones.
+        args = at.aligned(at.x) if op.elementwise else at.x
+        found = at.b.append(op, args)
     return [found] if len(kinds) == 1 else list(found)
 
 

@@ -24,7 +24,9 @@ def product(
     if x.dtype is not y.dtype:
         # The wider of the two holds both: StableHLO multiplies what each operand stands for.
         x, y = (at.b.cast(v, wanted) for v in (x, y))
-    other = None if wanted is x.dtype else wanted
+    narrow = x.dtype.is_integer and x.dtype.bits < 32
+    # PTIR adds small integers up in 32 bits and saturates; StableHLO wraps in the result's own.
+    other = None if wanted is x.dtype and not narrow else wanted
     return at.b.dot_general(
         x, y, contract=contract, batch=batch, accum_dtype=other, out_dtype=other
     )

@@ -202,9 +202,10 @@ def _at_axes(at: Site, start: Value, axes: Sequence[int], dims: Sequence[int]) -
 
 def _sort(at: Site) -> Results:
     key, descending = _key(at, at.op.blocks[0])
+    values = at.aligned(at.x)
     axis = int(at.attr("dimension", -1))
-    order = at.b.emit("argsort", at.x[key], axis=axis, descending=descending, output_dtype=SI64)
-    return [at.b.emit("gather", x, order, axis=axis) for x in at.x]
+    order = at.b.emit("argsort", values[key], axis=axis, descending=descending, output_dtype=SI64)
+    return [at.b.emit("gather", x, order, axis=axis) for x in values]
 
 
 def _key(at: Site, block: HloBlock) -> tuple[int, bool]:

@@ -94,6 +94,8 @@ class _Walk:
         self.locations: dict[ValueKey, str] = {}
         self.calls: list[str] = []
         self.unknown = 0
+        self.shapes: dict[int, tuple[Dim, ...]] = {}
+        """The sizes that values hold, for those that hold sizes."""
         self.count = 0
 
     def program(self, entry: HloFunction) -> Program:
@@ -129,6 +131,28 @@ class _Walk:
             self._read(b, op, inside)
         return [inside[number] for number in block.returned]
 
+    def sizes(self, number: int) -> tuple[Dim, ...] | None:
+        return self.shapes.get(number)
+
+    def _note_sizes(self, op: HloOp, x: Sequence[Value]) -> None:
+        """Shapes are computed by few operations; these are followed."""
+        found: tuple[Dim, ...] | None = None
+        match op.name:
+            case "constant":
+                data = op.attributes["value"]
+                if data.type.dtype.is_integer and data.type.rank <= 1 and data.type.size <= 64:
+                    found = tuple(int(n) for n in data.array.reshape(-1))
+            case "get_dimension_size":
+                found = (x[0].shape[int(op.attributes["dimension"])],)
+            case "shape.shape_of":
+                found = x[0].shape
+            case "reshape" | "convert" | "concatenate":
+                parts = [self.shapes.get(number) for number in op.operands]
+                if None not in parts:
+                    found = tuple(dim for part in parts if part is not None for dim in part)
+        if found is not None:
+            self.shapes[op.results[0]] = found
+
     def call(self, b: BodyBuilder, name: str, args: Sequence[Value]) -> list[Value]:
         if name in self.calls:
             cycle = " -> ".join(f"@{n}" for n in (*self.calls, name))
@@ -149,6 +173,7 @@ class _Walk:
         found = self._lowered(lower, site)
         values = [found] if isinstance(found, Value) else list(found)
         env.update(zip(op.results, values, strict=True))
+        self._note_sizes(op, site.x)
         for number in range(first, len(b._types)):
             self.locations.setdefault((b.label, number), op.place)
         self.count += len(b._types) - first

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -76,6 +76,19 @@ def _broadcast_in_dim(at: Site) -> Value:
     return broadcast_in_dim(at, at.x[0], at.ints("broadcast_dimensions"), at.shape())
 
 
+def _dynamic_broadcast_in_dim(at: Site) -> Value:
+    return broadcast_in_dim(at, at.x[0], at.ints("broadcast_dimensions"), at.sizes(1))
+
+
+def _dynamic_reshape(at: Site) -> Value:
+    return at.reshaped(at.x[0], at.sizes(1))
+
+
+def _dynamic_iota(at: Site) -> Value:
+    axis = int(at.attr("iota_dimension"))
+    return at.b.iota(at.result().dtype, at.sizes(0), axis)
+
+
 def _broadcast(at: Site) -> Value:
     (x,), sizes = at.x, at.ints("broadcast_sizes")
     dims = range(len(sizes), len(sizes) + x.rank)
@@ -141,15 +154,17 @@ def _filled(
     at: Site, x: Value, value: Value, low: Sequence[int], high: Sequence[int],
     interior: Sequence[int],
 ) -> Value:  # fmt: skip
-    places = {"low": list(low), "high": list(high), "interior": list(interior)}
-    if not any(any(amounts) for amounts in places.values()):
+    if not any((*low, *high, *interior)):
         return x
+
+    def padded(value: Value, number: Any) -> Value:
+        return at.b.emit("pad", value, pad_value=number, low=low, high=high, interior=interior)
+
     known = value.operand
     if isinstance(known, TensorLiteral):
-        return at.b.emit("pad", x, pad_value=known.array.item(), **places)
+        return padded(x, known.array.item())
     # The value is not known yet: where nothing of `x` lies is found by padding truth values.
-    inside = at.b.emit("pad", at.b.full(x.shape, True, I1), pad_value=False, **places)
-    made = at.b.emit("pad", x, pad_value=0, **places)
+    inside, made = padded(at.b.full(x.shape, True, I1), False), padded(x, 0)
     return at.b.emit("select", inside, made, at.b.broadcast_to(value, made.shape))
 
 
@@ -248,6 +263,9 @@ SHAPES: Final[Mapping[str, Lowering]] = {
     "reshape": _reshape,
     "transpose": _transpose,
     "broadcast_in_dim": _broadcast_in_dim,
+    "dynamic_broadcast_in_dim": _dynamic_broadcast_in_dim,
+    "dynamic_reshape": _dynamic_reshape,
+    "dynamic_iota": _dynamic_iota,
     "broadcast": _broadcast,
     "concatenate": _concatenate,
     "slice": _slice,

@@ -23,6 +23,10 @@ class Reader(Protocol):
         """Start over, knowing that two dims are one."""
         ...
 
+    def sizes(self, number: int) -> tuple[Dim, ...] | None:
+        """The sizes that an integer value holds, where they are sizes of tensors."""
+        ...
+
     def inline(
         self, b: BodyBuilder, block: HloBlock, args: Sequence[Value], env: Mapping[int, Value]
     ) -> list[Value]:
@@ -108,6 +112,13 @@ class Site:
         """The operand's data, where it is a constant."""
         operand = self.x[index].operand
         return operand if isinstance(operand, TensorLiteral) else None
+
+    def sizes(self, index: int) -> tuple[Dim, ...]:
+        """The shape that an operand holds."""
+        found = self.reader.sizes(self.op.operands[index])
+        if found is None:
+            self.refuse("its shape is computed from other values than sizes")
+        return found
 
     def refuse(self, reason: str) -> NoReturn:
         raise Unimplemented(f"stablehlo.{self.op.name}", f"{reason}; {self.op.place}")

@@ -25,7 +25,6 @@ NAMES: Final[Mapping[str, str]] = {
     "floor": "floor",
     "ceil": "ceil",
     "round": "round_nearest_even",
-    "sign": "sign",
     "sin": "sine",
     "cos": "cosine",
     "tan": "tan",
@@ -82,9 +81,13 @@ def _abs(page: Page, op: Op, x: list[Ssa], kind: TensorType) -> Ssa:
 
 
 def _reciprocal(page: Page, op: Op, x: list[Ssa], kind: TensorType) -> Ssa:
-    one = page.scalar(1, kind.dtype)
-    ones = page.op("chlo.broadcast_divide", one, x[0], like=kind) if not kind.is_static else None
-    return ones or page.op("divide", page.spread(one, kind.shape), x[0])
+    return page.op("divide", page.full(1, kind), x[0])
+
+
+def _sign(page: Page, op: Op, x: list[Ssa], kind: TensorType) -> Ssa:
+    if kind.dtype.is_integer and not kind.dtype.is_signed:
+        return page.op("minimum", x[0], page.full(1, kind))
+    return page.op("sign", x[0])
 
 
 def _compare(page: Page, op: Op, x: list[Ssa], kind: TensorType) -> Ssa:
@@ -120,7 +123,7 @@ def cast(page: Page, x: Ssa, dtype: DType) -> Ssa:
         if dtype is I1:
             return page.compare(x, page.full(0, x.type), "NE")
         return cast(page, page.op("real", x, like=x.type.with_dtype(part)), dtype)
-    if dtype is I1 and x.type.is_static:
+    if dtype is I1:
         return page.compare(x, page.full(0, x.type), "NE")
     if x.dtype.is_integer and dtype.is_integer:
         return page.convert(_saturated(page, x, dtype), dtype)
@@ -139,8 +142,6 @@ def _saturated(page: Page, x: Ssa, dtype: DType) -> Ssa:
 
 def _whole(page: Page, x: Ssa, dtype: DType) -> Ssa:
     """A float as an integer: what is too large or too small becomes the last or first one."""
-    if not x.type.is_static:
-        return page.convert(x, dtype)
     wide = page.convert(x, F64) if x.dtype is not F64 else x
     least, most = float(dtype.lowest), float(dtype.highest)
     over = page.compare(wide, page.full(most, wide.type), "GE")
@@ -168,6 +169,7 @@ ELEMENTWISE: Final[Mapping[str, WriteOne]] = {
     **dict.fromkeys(NAMES, plain),
     "abs": _abs,
     "reciprocal": _reciprocal,
+    "sign": _sign,
     "compare": _compare,
     "clamp": _clamp,
     "shift_right": _shift_right,

@@ -28,6 +28,7 @@ from weft.ptir.ops.ordering import TopK
 from weft.ptir.ops.quantisation import Dequantize, Quantize
 from weft.ptir.ops.random import Drawing
 from weft.ptir.ops.tuples import MakeTuple
+from weft.ptir.schema import ShapeOf
 from weft.ptir.streams import assign_streams
 from weft.ptir.types import TensorType, TupleType, ValueType, leaves
 
@@ -80,7 +81,7 @@ class _Writer:
     def _parameter(self, page: Page, name: str, kind: ValueType) -> Written:
         """A tuple is taken apart where it comes in."""
         if isinstance(kind, TensorType):
-            return Ssa(name, kind)
+            return page.noted(Ssa(name, kind))
         found = []
         for index, element in enumerate(kind.elements):
             made = page.fresh()
@@ -131,9 +132,12 @@ class _Writer:
 
     def _plain(self, page: Page, op: Op, x: list[Ssa], output: ValueType) -> Written:
         if isinstance(op, TopK):
+            _refuse_open_sizes(op, x[0].type, x)
             return top_k(page, op, x[0])
         call = _call_of(op)
         writer = _WRITERS.get(op.mnemonic)
+        if op.mnemonic == "isfinite" and x[0].dtype.is_complex:
+            writer = None
         if writer is not None and isinstance(output, TensorType):
             _refuse_open_sizes(op, output, x)
             return writer(page, op, x, output)
@@ -144,14 +148,13 @@ class _Writer:
         raise Unimplemented(op.mnemonic, "StableHLO has no operation of its meaning")
 
 
-_SIZED = frozenset({"reshape", "broadcast_to", "iota", "tile", "slice", "pad"})
+_FIXED = frozenset({"tile", "pad", "top_k"})
+"""Ops whose form in StableHLO needs every size in numbers."""
 
 
 def _refuse_open_sizes(op: Op, output: TensorType, x: Sequence[Ssa]) -> None:
-    if op.mnemonic in _SIZED and not output.is_static:
-        raise Unimplemented(
-            op.mnemonic, f"the size of its result {output} is known only at run time"
-        )
+    if op.mnemonic in _FIXED and not output.is_static:
+        raise Unimplemented(op.mnemonic, f"the size of {output} is known only at run time")
 
 
 def _call_of(op: Op) -> CustomCall | None:
@@ -159,9 +162,17 @@ def _call_of(op: Op) -> CustomCall | None:
     if isinstance(op, CustomCall):
         return op
     if op.call_target is not None or isinstance(op, Drawing):
+        _refuse_names_of_sizes(op)
         found = encode_call(op)
         return found if isinstance(found, CustomCall) else None
     return None
+
+
+def _refuse_names_of_sizes(op: Op) -> None:
+    """StableHLO has no names for sizes, so an attribute cannot mention one."""
+    for name, kind in op.call_attributes().items():
+        if isinstance(kind, ShapeOf) and not all(isinstance(n, int) for n in getattr(op, name)):
+            raise Unimplemented(op.mnemonic, f"its {name} is known only at run time")
 
 
 def _operand(page: Page, operand: Operand, env: dict[int, Written]) -> Written:

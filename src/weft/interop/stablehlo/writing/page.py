@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from weft.foundation.dtypes import I1, SI64, DType
-from weft.foundation.errors import InternalError
+from weft.foundation.dtypes import I1, SI32, SI64, DType
+from weft.foundation.errors import Unimplemented
 from weft.interop.stablehlo.dense import tensor_text, write_dense
 from weft.ptir.literal import TensorLiteral, literal
-from weft.ptir.types import Dim, Shape, TensorType
+from weft.ptir.types import Dim, Shape, Symbol, TensorType
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,6 @@ Written: TypeAlias = "Ssa | tuple[Written, ...]"
 """What a PTIR value is in the text: a tuple is the values of its elements."""
 Inside: TypeAlias = "Callable[[Page, list[Ssa]], Sequence[Ssa]]"
 """Writes the operations of a region; answers what it returns."""
-SCALAR = TensorType(I1, ())
 
 
 def flattened(value: Written) -> list[Ssa]:
@@ -68,10 +67,17 @@ def quoted(text: str) -> str:
 class Page:
     """Operations in the order they are written."""
 
-    def __init__(self, names: list[int] | None = None, depth: int = 1) -> None:
+    def __init__(
+        self,
+        names: list[int],
+        depth: int = 1,
+        sizes: Mapping[Symbol, tuple[Ssa, int]] | None = None,
+    ) -> None:
         self.lines: list[str] = []
-        self._names = [0] if names is None else names
+        self._names = names
         self._depth = depth
+        self._sizes = dict(sizes or {})
+        """For each size that is known only at run time, an axis that has it."""
 
     def fresh(self) -> str:
         self._names[0] += 1
@@ -107,12 +113,19 @@ class Page:
         else:
             self.line(head + tail)
         if len(types) == 1:
-            return [Ssa(made, types[0])]
-        return [Ssa(f"{made}#{index}", kind) for index, kind in enumerate(types)]
+            return [self.noted(Ssa(made, types[0]))]
+        return [self.noted(Ssa(f"{made}#{index}", kind)) for index, kind in enumerate(types)]
+
+    def noted(self, value: Ssa) -> Ssa:
+        """The value, whose sizes can be asked for from now on."""
+        for axis, dim in enumerate(value.shape):
+            if isinstance(dim, Symbol):
+                self._sizes.setdefault(dim, (value, axis))
+        return value
 
     def _region(self, kinds: Sequence[TensorType], inside: Inside) -> None:
-        inner = Page(self._names, self._depth + 1)
-        args = [Ssa(inner.fresh(), kind) for kind in kinds]
+        inner = Page(self._names, self._depth + 1, self._sizes)
+        args = [inner.noted(Ssa(inner.fresh(), kind)) for kind in kinds]
         if args:
             listed = ", ".join(f"{arg.name}: {tensor_text(arg.type)}" for arg in args)
             self.line(f"^bb0({listed}):")
@@ -141,24 +154,40 @@ class Page:
         """A tensor with one number everywhere."""
         return self.spread(self.scalar(number, kind.dtype), kind.shape)
 
-    def spread(self, x: Ssa, shape: Sequence[Dim], sizes: Ssa | None = None) -> Ssa:
+    def sizes(self, shape: Sequence[Dim]) -> Ssa:
+        """A shape as a vector, for operations that take one as an operand."""
+        parts = [self._size(dim) for dim in shape]
+        return parts[0] if len(parts) == 1 else self.concat(parts, 0, len(parts))
+
+    def _size(self, dim: Dim) -> Ssa:
+        if isinstance(dim, int):
+            return self.constant(literal([dim], SI64))
+        if dim not in self._sizes:
+            raise Unimplemented(f"the size {dim}", "StableHLO cannot compute it before its use")
+        value, axis = self._sizes[dim]
+        attrs = {"dimension": f"{axis} : i64"}
+        kind = TensorType(SI32, ())
+        found = self.ops("stablehlo.get_dimension_size", [value], [kind], attrs)[0]
+        return self.reshape(self.convert(found, SI64), (1,))
+
+    def spread(self, x: Ssa, shape: Sequence[Dim]) -> Ssa:
         """PTIR's broadcast: axes line up at the right."""
         if x.shape == tuple(shape):
             return x
-        first = len(shape) - x.rank
-        dims = array_text(range(first, len(shape)))
+        dims = array_text(range(len(shape) - x.rank, len(shape)))
         kind = x.type.with_shape(shape)
-        if sizes is not None:
-            return self.op(
-                "dynamic_broadcast_in_dim", x, sizes, like=kind, broadcast_dimensions=dims
-            )
-        self.need_static(kind, "broadcast")
-        return self.op("broadcast_in_dim", x, like=kind, broadcast_dimensions=dims)
+        if kind.is_static:
+            return self.op("broadcast_in_dim", x, like=kind, broadcast_dimensions=dims)
+        sizes = self.sizes(shape)
+        return self.op("dynamic_broadcast_in_dim", x, sizes, like=kind, broadcast_dimensions=dims)
 
     def reshape(self, x: Ssa, shape: Sequence[Dim]) -> Ssa:
         if x.shape == tuple(shape):
             return x
-        return self.op("reshape", x, like=x.type.with_shape(shape))
+        kind = x.type.with_shape(shape)
+        if kind.is_static:
+            return self.op("reshape", x, like=kind)
+        return self.op("dynamic_reshape", x, self.sizes(shape), like=kind)
 
     def transpose(self, x: Ssa, perm: Sequence[int]) -> Ssa:
         if list(perm) == list(range(x.rank)):
@@ -190,19 +219,13 @@ class Page:
         return self.op("concatenate", *values, like=kind, dimension=f"{axis} : i64")
 
     def iota(self, kind: TensorType, axis: int) -> Ssa:
-        self.need_static(kind, "iota")
         made = {"iota_dimension": f"{axis} : i64"}
-        return self.ops("stablehlo.iota", (), [kind], made)[0]
+        if kind.is_static:
+            return self.ops("stablehlo.iota", (), [kind], made)[0]
+        return self.ops("stablehlo.dynamic_iota", [self.sizes(kind.shape)], [kind], made)[0]
 
     def compare(self, x: Ssa, y: Ssa, direction: str, ordering: str = "") -> Ssa:
         attrs = {"comparison_direction": f"#stablehlo<comparison_direction {direction}>"}
         if ordering:
             attrs["compare_type"] = f"#stablehlo<comparison_type {ordering}>"
         return self.op("compare", x, y, like=x.type.with_dtype(I1), **attrs)
-
-    def indices(self, count: int) -> TensorType:
-        return TensorType(SI64, (count,))
-
-    def need_static(self, kind: TensorType, what: str) -> None:
-        if not kind.is_static:
-            raise InternalError(f"{what} of {kind} was written without its sizes")

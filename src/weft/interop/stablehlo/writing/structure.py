@@ -231,9 +231,9 @@ def _take(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
 def _gathered(
     page: Page, x: list[Ssa], kind: TensorType, numbers: str, sizes: Sequence[Any]
 ) -> Ssa:
-    if not x[0].type.is_static:
+    if not all(isinstance(size, int) for size in sizes):
         raise Unimplemented("take", f"the size of {x[0].type} is known only at run time")
-    if 0 in x[0].type.static_shape:
+    if any(size > dim for size, dim in zip(sizes, x[0].shape, strict=True) if dim == 0):
         return page.full(0, kind)
     return page.op(
         "gather", *x, like=kind, dimension_numbers=f"#stablehlo.gather<{numbers}>",

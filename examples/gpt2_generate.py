@@ -1,0 +1,202 @@
+"""A generator in the shape of GPT-2, with a cache of keys and values.
+
+    python -m examples.gpt2_generate                              random weights, a small model
+    python -m examples.gpt2_generate --weights model.safetensors  the weights that are published
+    python -m examples.gpt2_generate --size gpt2 --count 20       random weights, the real size
+
+With weights go the token numbers of a prompt, `--prompt 464 3290`, as a tokeniser of GPT-2 gives
+them; what is printed are token numbers too. One compiled step serves every position: it takes one
+token, writes its keys and values into the cache, and gives the scores of the next token.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+
+import weft
+from weft import functional as F
+from weft import nn
+
+Array = NDArray[Any]
+Caches = tuple[tuple[weft.Tensor, weft.Tensor], ...]
+
+
+@dataclass(frozen=True)
+class Config:
+    """The sizes of a model."""
+
+    layers: int
+    width: int
+    heads: int
+    vocabulary: int
+    context: int
+
+
+SIZES = {
+    "small": Config(layers=2, width=64, heads=4, vocabulary=512, context=64),
+    "gpt2": Config(layers=12, width=768, heads=12, vocabulary=50_257, context=1_024),
+    "gpt2-medium": Config(layers=24, width=1_024, heads=16, vocabulary=50_257, context=1_024),
+}
+
+
+def gelu(x: weft.Tensor) -> weft.Tensor:
+    """The approximation by tanh that GPT-2 was trained with."""
+    return F.gelu(x, approximate="tanh")
+
+
+class GPT2(nn.Module):
+    """Tokens to scores of the next token. The output layer is the embedding, turned."""
+
+    def __init__(self, config: Config) -> None:
+        self.heads, self.context = config.heads, config.context
+        self.tokens = nn.Embedding(config.vocabulary, config.width, deviation=0.02)
+        self.positions = nn.Embedding(config.context, config.width, deviation=0.01)
+        self.blocks = [
+            nn.TransformerBlock(config.width, config.heads, activation=gelu)
+            for _ in range(config.layers)
+        ]
+        self.norm = nn.LayerNorm(config.width)
+
+    def __call__(self, tokens: weft.Tensor) -> weft.Tensor:
+        """Scores [B, S, vocabulary] for whole sequences."""
+        places = weft.arange(tokens.shape[1], dtype=weft.int32)
+        x = self.tokens(tokens) + self.positions(places)
+        for block in self.blocks:
+            x = block(x)
+        return self.norm(x) @ self.tokens.weight.T
+
+    def step(
+        self, tokens: weft.Tensor, position: weft.Tensor, caches: Caches
+    ) -> tuple[weft.Tensor, Caches]:
+        """Scores [B, vocabulary] after one more token [B, 1] at a position, and the new caches."""
+        x = self.tokens(tokens) + self.positions(weft.reshape(position, (1, 1)))
+        seen = weft.arange(caches[0][0].shape[2], dtype=weft.int32) <= position
+        mask = weft.reshape(seen, (1, 1, 1, -1))
+        kept = []
+        for block, cache in zip(self.blocks, caches, strict=True):
+            x, cache = block(x, mask, cache=cache, position=position)  # noqa: PLW2901
+            kept.append(cache)
+        return (self.norm(x) @ self.tokens.weight.T)[:, 0], tuple(kept)
+
+    def empty_caches(self, length: int) -> Caches:
+        """Room for so many positions in every block."""
+        width = self.tokens.weight.shape[1]
+        assert isinstance(width, int)
+        shape = (1, self.heads, length, width // self.heads)
+        return tuple((weft.zeros(shape), weft.zeros(shape)) for _ in self.blocks)
+
+
+def generate(
+    model: GPT2, prompt: list[int], count: int, *, temperature: float = 1.0, seed: int = 0
+) -> list[int]:
+    """So many tokens after a prompt; temperature 0 takes the likeliest each time."""
+    length = len(prompt) + count
+    if not prompt or length > model.context:
+        raise weft.UserError(
+            f"a prompt of {len(prompt)} tokens and {count} more do not fit: there must be at least "
+            f"one, and {model.context} at most"
+        )
+    rng = np.random.default_rng(seed)
+    step = weft.jit(
+        lambda model, tokens, position, caches: model.step(tokens, position, caches),
+        donate="caches",
+    )
+    caches, written = model.empty_caches(length), list(prompt)
+    for position in range(length - 1):
+        token = np.array([[written[position]]], np.int32)
+        scores, caches = step(model, token, np.int32(position), caches)
+        if position == len(written) - 1:
+            written.append(_choice(scores.numpy()[0], temperature, rng))
+    return written
+
+
+def _choice(scores: Array, temperature: float, rng: np.random.Generator) -> int:
+    if not temperature:
+        return int(scores.argmax())
+    chances = np.exp((scores.astype(np.float64) - scores.max()) / temperature)
+    return int(rng.choice(len(chances), p=chances / chances.sum()))
+
+
+# -- published weights ---------------------------------------------------------------------------
+
+
+def with_published_weights(model: GPT2, published: dict[str, weft.Tensor]) -> GPT2:
+    """The model with weights as the published files name and lay them out: linear layers are
+    [in, out], and those of queries, keys and values are one."""
+    arrays = {n.removeprefix("transformer."): t.numpy() for n, t in published.items()}
+    state = {
+        "tokens.weight": arrays["wte.weight"],
+        "positions.weight": arrays["wpe.weight"],
+        "norm.weight": arrays["ln_f.weight"],
+        "norm.bias": arrays["ln_f.bias"],
+    }
+    for number in range(len(model.blocks)):
+        state |= _block_state(arrays, f"h.{number}.", f"blocks.{number}.")
+    return model.with_state({name: weft.asarray(array) for name, array in state.items()})
+
+
+_LINEAR = {"attn.c_proj": "attention.out", "mlp.c_fc": "up", "mlp.c_proj": "down"}
+_NORMS = {"ln_1": "norm1", "ln_2": "norm2"}
+
+
+def _block_state(arrays: dict[str, Array], theirs: str, own: str) -> dict[str, Array]:
+    found = {}
+    for name, mine in _NORMS.items():
+        for part in ("weight", "bias"):
+            found[f"{own}{mine}.{part}"] = arrays[f"{theirs}{name}.{part}"]
+    for name, mine in _LINEAR.items():
+        found[f"{own}{mine}.weight"] = arrays[f"{theirs}{name}.weight"].T
+        found[f"{own}{mine}.bias"] = arrays[f"{theirs}{name}.bias"]
+    weights = np.split(arrays[f"{theirs}attn.c_attn.weight"].T, 3)
+    biases = np.split(arrays[f"{theirs}attn.c_attn.bias"], 3)
+    for mine, weight, bias in zip(("query", "key", "value"), weights, biases, strict=True):
+        found[f"{own}attention.{mine}.weight"] = weight
+        found[f"{own}attention.{mine}.bias"] = bias
+    return found
+
+
+def config_of(published: dict[str, weft.Tensor]) -> Config:
+    """The sizes of a published model; its heads have 64 features each."""
+    shapes = {n.removeprefix("transformer."): t.type.static_shape for n, t in published.items()}
+    if "wte.weight" not in shapes or "wpe.weight" not in shapes:
+        raise weft.UserError("the file has no wte.weight and wpe.weight; it is not a GPT-2")
+    vocabulary, width = shapes["wte.weight"]
+    layers = sum(name.endswith(".attn.c_attn.weight") for name in shapes)
+    return Config(layers, width, max(width // 64, 1), vocabulary, shapes["wpe.weight"][0])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="generate tokens with a model like GPT-2")
+    parser.add_argument("--weights", type=Path, help="a safetensors file of GPT-2")
+    parser.add_argument("--size", choices=SIZES, default="small", help="without weights")
+    parser.add_argument("--prompt", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--count", type=int, default=40, help="how many tokens")
+    parser.add_argument("--temperature", type=float, default=0.8)
+    parser.add_argument("--backend", default="cpu")
+    options = parser.parse_args()
+    weft.set_default_backend(options.backend)
+    console = Console()
+    if options.weights is None:
+        model = GPT2(SIZES[options.size])
+        console.print("random weights: what is written means nothing")
+    else:
+        published = weft.load(options.weights)
+        model = with_published_weights(GPT2(config_of(published)), published)
+    console.print(f"{model}, backend {options.backend}")
+    started = time.perf_counter()
+    written = generate(model, options.prompt, options.count, temperature=options.temperature)
+    console.print(" ".join(map(str, written)), highlight=False)
+    seconds = time.perf_counter() - started
+    console.print(f"{options.count} tokens in {seconds:.1f} s, compiling included")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""How large the values of a program are: what exceeds the limits is named before it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from weft.foundation import limits
+from weft.foundation.limits import Limits
+from weft.ptir.ir import Body, Instruction, Program
+from weft.ptir.types import leaves
+
+
+def check_values(program: Program, bounds: Limits) -> None:
+    """Refuse a program without dynamic dims that makes a tensor over the limit."""
+    for size, what in _oversized(program, bounds):
+        limits.check_bytes(size, what, bounds)
+
+
+def check_results(program: Program, bounds: Limits) -> None:
+    """Refuse one that returns a tensor over the limit: it may be larger inside, where no such
+    tensor need ever be made."""
+    main = program.main
+    returned = set(main.result_ids)
+    for instruction in main.body:
+        size = _largest(instruction)
+        if size > bounds.tensor_bytes and instruction.id in returned:
+            limits.check_bytes(size, _named(program, main, instruction), bounds)
+
+
+def check_memory(size: int, program: Program, bounds: Limits) -> None:
+    """Refuse a piece of memory over the limit that something in the program needs."""
+    if size > bounds.tensor_bytes:
+        named = [what for _, what in _oversized(program, bounds)]
+        limits.check_bytes(size, named[0] if named else f"a buffer of @{program.entry}", bounds)
+
+
+def _oversized(program: Program, bounds: Limits) -> Iterator[tuple[int, str]]:
+    """The values over the limit, in order: bytes, and a name for a message."""
+    for body in program.bodies:
+        for instruction in body.body:
+            size = _largest(instruction)
+            if size > bounds.tensor_bytes:
+                yield size, _named(program, body, instruction)
+
+
+def _largest(instruction: Instruction) -> int:
+    return max((kind.bytes for kind in leaves(instruction.output)), default=0)
+
+
+def _named(program: Program, body: Body, instruction: Instruction) -> str:
+    return f"the result of {program.place(body, instruction)}"

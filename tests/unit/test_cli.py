@@ -397,12 +397,33 @@ def test_help_lists_the_commands(run: Weft) -> None:
         ["convert"],
         ["convert", "x.json"],
         ["convert", "--to", "ptir-json"],
+        ["convert", "--to"],
+        ["convert", "x.json", "--to", "ptir-json", "--to", "ptir-text"],
     ],
 )
 def test_a_wrong_command_line_is_exit_code_2(run: Weft, args: list[str]) -> None:
     result = run(*args)
     assert (result.code, result.out) == (2, "")
     assert "Usage: weft" in result.err
+
+
+@pytest.mark.parametrize("args", [["--to"], ["--to", "ptir-json"], ["x.json", "--to"]])
+def test_convert_says_what_there_is_to_convert_to(run: Weft, args: list[str]) -> None:
+    told = " ".join(run("convert", *args).err.replace("│", " ").split())
+    assert "the conversion targets are ptir-text, ptir-json, ptir-bincode" in told
+
+
+def test_a_tensor_over_the_limit_is_refused_on_every_backend(
+    run: Weft, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEFT_MAX_TENSOR_BYTES", "1000")
+    b = Builder()
+    save(b.build(b.iota("f32", [1000], 0)), tmp_path / "long.txt")
+    for backend in ("reference", "cpu"):
+        result = run("run", tmp_path / "long.txt", "--backend", backend)
+        assert (result.code, result.out) == (1, "")
+        assert result.err.startswith("error: the result of %0 = iota(")
+        assert "would need 4,000 bytes, over the limit of 1,000" in result.err
 
 
 def test_errors_are_sentences_on_stderr(run: Weft, tmp_path: Path) -> None:

@@ -164,6 +164,7 @@ def test_a_wrong_node_is_rejected_with_its_path(
         ("{", "MalformedJson: this is not JSON: Expecting property name enclosed in double quotes: "
          "line 1 column 2 (char 1)"),
         ("{}", "MalformedJson at the top level: the field 'entry' is missing"),
+        ('{"entry": 1, "entry": 2}', "MalformedJson: this JSON repeats the key 'entry'"),
         ('{"entry": NaN}', "MalformedJson: this is not JSON: the bare number NaN is not JSON; "
          'write the string "NaN"'),
         ('{"entry":' + "[" * 100_000, "MalformedJson: the JSON nests too deep"),

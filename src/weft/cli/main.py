@@ -142,7 +142,8 @@ class _ConvertCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args[-1:] == ["--to"]:
-            raise typer.BadParameter(f"it names nothing; {_target_names()}", param_hint="--to")
+            why = f"it names nothing; {_target_names()}"
+            raise typer.BadParameter(why, ctx=ctx, param_hint="--to")
         return super().parse_args(ctx, args)
 
 

@@ -11,19 +11,16 @@ took.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import wraps
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 
 from weft.foundation.dtypes import BF16, F16, F32, DType, as_dtype
 from weft.foundation.errors import UserError
 from weft.ops.tensor import Tensor
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 NARROW: Final = frozenset({
     "attention", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
@@ -80,16 +77,3 @@ def cast_operands(
         return value.astype(wanted.numpy) if is_taken else value
 
     return tuple(map(cast, args)), {name: cast(value) for name, value in kwargs.items()}
-
-
-def autocast_product(function: F) -> F:
-    """A product of the array namespace that does as the functional `matmul`."""
-
-    @wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        narrow = _in_force.get()
-        if narrow is not None:
-            args, kwargs = cast_operands("matmul", narrow, args, kwargs)
-        return function(*args, **kwargs)
-
-    return call  # type: ignore[return-value]

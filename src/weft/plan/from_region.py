@@ -32,6 +32,7 @@ from weft.plan.ir import (
 )
 from weft.plan.kept_rows import cpu_row_plan
 from weft.plan.rows import gpu_row_plan, whole_vectors
+from weft.plan.transposes import block_for
 from weft.region.ir import Fold, Kernel, Module, Pattern, Read, Reduce, Tensor, walk
 from weft.region.resources import inner_axis, vector_bytes
 from weft.region.structure import structure_key
@@ -155,6 +156,9 @@ def _map(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: 
     points = math.prod(kernel.sizes.values())
     if target.kind is Kind.CPU:
         vector = _cpu_lanes(kernel, target)
+        block = block_for(kernel, tensors) if vector > 1 else 1
+        if block > 1:
+            return MapPlan(header, vector, max(1, 16 // vector), 1, block=block)
         unroll = 4 if points >= 64 * vector else 1
         return MapPlan(header, vector, unroll, 1)
     axis = inner_axis(kernel)

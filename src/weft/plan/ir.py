@@ -103,6 +103,8 @@ class MapPlan:
     threads: int = 256
     grain: int = 4096
     """Elements per piece of work."""
+    block: int = 1
+    """Edge of the blocks of two axes that are a piece, where operands lie across results (CPU)."""
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def findings(plan: Plan, target: Target, element_bytes: int = 2) -> Iterator[Fin
                 if target.kind is Kind.GPU:
                     yield from _mma_resources(plan, target, element_bytes)
         case MapPlan():
-            yield from _positive(unroll=plan.unroll, grain=plan.grain)
+            yield from _positive(unroll=plan.unroll, grain=plan.grain, block=plan.block)
             yield from _vector(plan.vector, element_bytes, target)
             yield from _threads(plan.threads, target)
         case RowPlan():

@@ -42,11 +42,11 @@ from weft.runtime.artifact import (
     Step,
     TensorSpec,
 )
+from weft.runtime.blocks import ALIGNMENT, BLOCKS, LARGE
 from weft.runtime.jit import Library
 from weft.runtime.threads import execute, thread_count
 
 Array = NDArray[Any]
-ALIGNMENT = 128
 _PIECES, _GRAB = 4, 5
 """The words of a launch that say how many pieces it has, and how many are taken at a time."""
 _NOTHING = (1 << 64) - 1
@@ -79,6 +79,8 @@ def _maker(spec: TensorSpec) -> Callable[[Sequence[Array]], Array]:
     dtype, shape = BY_NAME[spec.dtype], spec.shape
     total = math.prod(shape) * dtype.storage_bytes + ALIGNMENT
     element = dtype.numpy
+    if total >= LARGE:
+        return lambda inputs: BLOCKS.tensor(shape, element, total)
 
     def make(inputs: Sequence[Array]) -> Array:
         raw = np.empty(total, np.uint8)
@@ -93,7 +95,7 @@ class _Workspace:
     def __init__(self, program: Program) -> None:
         artifact = program.artifact
         tables = [s.buffers if isinstance(s, Launch) else () for s in artifact.steps]
-        self.arena = aligned_bytes(artifact.arena_bytes)
+        self.arena = empty_tensor(TensorSpec("", "ui8", (artifact.arena_bytes,)))
         self.args = np.zeros(max(1, sum(map(len, tables))), np.uint64)
         self.state = np.array([0, 0, program.most_bodies], np.int64)
         self.errors = np.empty((max(1, len(artifact.steps)), 2), np.uint64)

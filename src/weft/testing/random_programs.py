@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from numpy.typing import NDArray
@@ -28,6 +29,8 @@ from weft.testing.generator import Generator, Rules, Setting
 from weft.testing.generators import GENERATORS, grow
 
 MAX_SIZE = 1_000_000
+ATTEMPTS = 16
+"""From how many seeds it is told that rules allow nothing."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +68,18 @@ def random_program(
     seed, size = check_seed(seed), _whole(size, "size")
     rules = rules_for(ops, dtypes, control_flow=control_flow, dynamic=dynamic)
     draft, results = drafted(seed, size, rules)
-    if size and not draft.steps and (ops is not None or dtypes is not None):
+    if size and not draft.steps and not _is_possible(rules):
         raise UserError(
-            f"no instruction could be made for seed {seed}: the ops that are allowed do not go "
-            "with the dtypes that are; allow more of either"
+            "none of the ops that are allowed can be used: the others, the dtypes or the control "
+            "flow that they need are not allowed"
         )
     return RandomCase(draft.build("main", results), draft.arrays(), seed)
+
+
+@lru_cache(maxsize=64)
+def _is_possible(rules: Rules) -> bool:
+    """Whether the rules allow any instruction at all: one seed alone may have had no luck."""
+    return any(drafted(seed, 20, rules)[0].steps for seed in range(ATTEMPTS))
 
 
 def _whole(value: Any, what: str) -> int:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import weft
 from weft.driver.compile import Executable
 from weft.driver.pipeline import MIDDLE
-from weft.foundation.errors import SpecViolation, UserError
+from weft.foundation.errors import ResourceExceeded, SpecViolation, UserError
 from weft.ptir import Builder, Program, load
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -177,3 +177,59 @@ def test_equal_blocks_are_compiled_once() -> None:
     assert routines <= 4
     inputs = data_for(program)
     assert close(executable(*inputs)[0], weft.run(program, inputs)[0])
+
+
+# -- limits ----------------------------------------------------------------------------------------
+
+
+def spread(rows: int | str = 8) -> tuple[Builder, Any]:
+    """A builder, and a tensor of 64 columns that is made from one."""
+    b = Builder()
+    x = b.param("f32", [rows, 1])
+    return b, b.exp(b.broadcast_to(x, [x.shape[0], 64]))
+
+
+def test_a_result_over_the_limit_is_refused_before_it_is_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("WEFT_MAX_TENSOR_BYTES", "1024")
+    b, x = spread()
+    with pytest.raises(ResourceExceeded, match=r"the result of %\d+ = exp.* need 2,048 bytes"):
+        weft.compile(b.build(x))
+    b, x = spread("?N")
+    compiled = weft.compile(b.build(x))
+    assert compiled(np.ones((4, 1), np.float32))[0].shape == (4, 64)
+    with pytest.raises(ResourceExceeded, match=r"the result of %\d+ = exp.* need 2,048 bytes"):
+        compiled(np.ones((8, 1), np.float32))
+
+
+def test_only_what_has_to_be_in_memory_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_MAX_TENSOR_BYTES", "1024")
+    b, x = spread()
+    fused = weft.compile(b.build(b.reduce_sum(x, [0, 1])))
+    assert fused(np.zeros((8, 1), np.float32))[0] == 512
+    b, x = spread()
+    held = b.emit("cumulative_sum", x, axis=0)
+    with pytest.raises(ResourceExceeded, match=r"the result of %\d+ = .* need 2,048 bytes"):
+        weft.compile(b.build(b.reduce_sum(held, [0, 1]), b.reduce_max(held, [0, 1])))
+
+
+def test_a_state_over_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_MAX_TENSOR_BYTES", "16")
+    b = Builder()
+    x = b.param("f32", [8])
+    with pytest.raises(ResourceExceeded, match=r"a state of type f32\[8\] would need 32 bytes"):
+        weft.compile(b.build(b.exp(x)), state=[0])
+
+
+def test_running_out_of_memory_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: Any) -> None:
+        raise MemoryError
+
+    b = Builder("big")
+    compiled = weft.compile(b.build(b.exp(b.param("f32", [2]))))
+    bound = compiled.bind([])
+    monkeypatch.setattr("weft.runtime.executor._Workspace", full)
+    for call in (compiled, bound):
+        with pytest.raises(ResourceExceeded, match=r"^out of memory while running @big$"):
+            call(np.ones(2, np.float32))

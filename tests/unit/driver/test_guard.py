@@ -168,3 +168,47 @@ def test_a_prepared_program_is_guarded_too() -> None:
     ready = prepare(program(), executing(raising(KeyError("x"))))
     with pytest.raises(ExecutionError, match="the backend 'faulty'"):
         ready.execute([np.ones(2, np.float32)])
+
+
+# -- inputs are read, never written ----------------------------------------------------------------
+
+
+def overwriting(**members: Any) -> Faulty:
+    """A backend that writes its result over its first input."""
+
+    def execute(inputs: Any, **options: Any) -> Any:
+        inputs[0][...] = 0
+        return [inputs[0]]
+
+    return Faulty(compile=lambda program: Executes(execute), **members)
+
+
+def test_a_backend_cannot_overwrite_what_the_user_gave() -> None:
+    given = np.array([1, 4], np.float32)
+    with pytest.raises(PluginFault) as caught:
+        weft.run(program(), [given], backend=overwriting())
+    assert "failed in execute with ValueError: " in str(caught.value)
+    assert "read-only (test_guard.py:" in str(caught.value)
+    assert "; inputs are read, never written" in str(caught.value)
+    assert given.tolist() == [1, 4]
+    assert given.flags.writeable
+
+
+def test_a_backend_cannot_overwrite_what_it_holds() -> None:
+    backend = guarded(overwriting(store=lambda array: array.copy()))
+    with pytest.raises(PluginFault, match="inputs are read, never written"):
+        prepare(program(), backend).execute([backend.store(np.ones(2, np.float32))])
+
+
+def test_an_input_that_is_a_result_belongs_to_the_caller() -> None:
+    given = np.array([1, 4], np.float32)
+    backend = Faulty(compile=lambda program: Executes(lambda inputs, **options: [inputs[0]]))
+    found = weft.run(program(), [given], backend=backend)[0]
+    found[0] = 7
+    assert given.tolist() == [1, 4]
+
+
+def test_a_tensor_over_the_limit_never_reaches_a_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_MAX_TENSOR_BYTES", "4")
+    with pytest.raises(ResourceExceeded, match=r"the result of %1 = sqrt.* need 8 bytes"):
+        run(Faulty(compile=raising(AssertionError("it was reached"))))

@@ -31,7 +31,8 @@ def test_the_tables_are_those_of_the_page() -> None:
     text = (Path(__file__).parents[3] / "docs" / "training.md").read_text()
     row = next(line for line in text.splitlines() if line.startswith("| `attention`"))
     narrow, wide = (set(re.findall(r"`(\w+)`", cell)) for cell in row.split("|")[1:3])
-    assert (narrow, wide) == (NARROW, WIDE)
+    assert narrow == set(NARROW)
+    assert wide == set(WIDE)
 
 
 CASES: list[tuple[str, Callable[[], weft.Tensor], Any]] = [
@@ -40,6 +41,7 @@ CASES: list[tuple[str, Callable[[], weft.Tensor], Any]] = [
     ("operator", lambda: ROWS @ ROWS.T, weft.float16),
     ("array on the left", lambda: ROWS.numpy() @ ROWS.T, weft.float16),
     ("method", lambda: ROWS.matmul(ROWS.T), weft.float16),
+    ("linalg", lambda: weft.linalg.matmul(ROWS, ROWS.T), weft.float16),
     ("mixed", lambda: HALF @ ROWS.T, weft.float16),
     ("einsum", lambda: F.einsum("ij,kj->ik", ROWS, ROWS), weft.float16),
     ("attention", lambda: F.attention(X, X, X), weft.float16),

@@ -125,6 +125,7 @@ MAP: dict[str, Sequence[Any]] = {
     "unroll": [1, 2, 8],
     "threads": [64, 512],
     "grain": [2048, 8192],
+    "block": [32, 64],
 }
 ROW: dict[str, Sequence[Any]] = {
     "vector": [1, 2],

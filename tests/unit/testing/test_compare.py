@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import weft
 from tests.unit.testing.faulty import FaultyBackend
 from weft.driver.reference import ReferenceBackend, ReferenceExecutable
-from weft.foundation.errors import SpecViolation, Unimplemented
+from weft.foundation.errors import SpecViolation, Unimplemented, UserError
 from weft.ptir import Builder, Program
 from weft.ptir.streams import assign_streams
 from weft.testing import Report, compare, disagrees, random_program
@@ -331,3 +332,39 @@ def test_invalid_programs_are_refused() -> None:
 def test_an_empty_report_agrees() -> None:
     assert Report("x", ()).agrees
     assert str(Report("x", ())) == "x agrees with reference on 0 results"
+
+
+class Spoils(ReferenceBackend):
+    """Answers rightly, and writes over its inputs afterwards, past NumPy."""
+
+    name = "spoils"
+
+    def compile(self, program: Program) -> Any:
+        right = ReferenceExecutable(program)
+
+        class Spoiling:
+            def execute(self, inputs: Any, **options: Any) -> Any:
+                results = right.execute(inputs, **options)
+                for array in inputs:
+                    ctypes.memset(array.ctypes.data, 0, array.nbytes)
+                return results
+
+        return Spoiling()
+
+
+def test_a_backend_that_overwrites_its_inputs_is_caught_and_spoils_nothing() -> None:
+    program, inputs = chain()
+    before = [array.tobytes() for array in inputs]
+    report = compare(program, inputs, Spoils())
+    assert not report.agrees
+    assert report.failure == "it overwrites input 0"
+    assert disagrees(program, inputs, Spoils())
+    assert [array.tobytes() for array in inputs] == before
+
+
+@pytest.mark.parametrize("backend", [None, 3, ReferenceBackend])
+def test_what_is_no_backend_is_a_wrong_call(backend: Any) -> None:
+    program, inputs = chain()
+    for question in (compare, disagrees):
+        with pytest.raises(UserError, match="backend"):
+            question(program, inputs, backend)

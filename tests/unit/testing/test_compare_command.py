@@ -80,8 +80,10 @@ def test_inputs_from_a_file(run: Weft, file: Path, tmp_path: Path) -> None:
 def test_reduce_prints_a_script(run: Weft, file: Path) -> None:
     code, out, err = run("compare", file, "--backend", "faulty-tanh", "--reduce", "--seed", 3)
     assert code == 1
-    assert err == "reducing ...\n"
-    script = out[out.index('"""Does') :]
+    assert err.startswith("faulty-tanh differs from reference\n")
+    assert err.endswith("reducing ...\n")
+    script = out
+    assert script.startswith('"""Does')
     assert "= tanh(" in script
     assert "= exp(" not in script
     assert "seed=3" in script
@@ -108,10 +110,12 @@ def test_a_refusal_is_not_reduced(
     save(b.build(b.exp(b.param("f32", [2]))), tmp_path / "exp.txt")
     code, out, err = run("compare", tmp_path / "exp.txt", "--backend", backend.name, "--reduce")
     assert code == 1
-    assert out.startswith(f"{backend.name} refuses the program: Unimplemented program: it has no t")
-    assert out.count("it has no tanh") == 1
-    assert "import weft" not in out
-    assert err == "there is nothing to reduce: the backend gives no results that could differ\n"
+    assert out == ""
+    assert err.startswith(f"{backend.name} refuses the program: Unimplemented program: it has no t")
+    assert err.count("it has no tanh") == 1
+    assert err.endswith(
+        "\nthere is nothing to reduce: the backend gives no results that could differ\n"
+    )
 
 
 def test_a_difference_is_not_reduced_to_a_refusal(

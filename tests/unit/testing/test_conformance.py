@@ -637,14 +637,47 @@ def test_the_command_takes_up_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     [
         (["--backend", "nobody"], "there is no backend 'nobody'"),
         (["--filter", "nothing*"], "no case matches 'nothing*' in shard 1/1"),
-        (["--shard", "3"], "the shard '3' is not of the form I/N"),
+        (["--html", "no/such/page.html"], "cannot write no/such/page.html: there is no folder no/"),
+        (["--json", "."], "cannot write .: it is a folder"),
+        (["--resume", "."], "cannot read .: Is a directory"),
+        (["--resume", "no/such/done"], "cannot write no/such/done: No such file or directory"),
     ],
 )
 def test_the_command_refuses(
-    args: list[str], sentence: str, capfd: pytest.CaptureFixture[str]
+    args: list[str],
+    sentence: str,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    def never(case: Case, backend: Any) -> Result:
+        raise AssertionError("a case ran before the command line was looked at")
+
+    monkeypatch.setattr("weft.cli.conformance.run_case", never)
     assert weft_command(*args) == 1
     assert sentence in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("shard", ["x", "3", "3/2"])
+def test_a_wrong_shard_is_a_wrong_command_line(
+    shard: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert weft_command("--shard", shard) == 2
+    assert f"the shard '{shard}'" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "changed", [{"outcome": "splendid"}, {"id": []}, {"failure": "x"}, {"failure": {}}]
+)
+def test_a_result_of_another_kind_is_not_taken_up(
+    changed: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "done.jsonl"
+    assert weft_command("--filter", "neg/f32/*", "--resume", str(path)) == 0
+    first, *rest = path.read_text().splitlines()
+    path.write_text("\n".join([first, json.dumps(json.loads(rest[0]) | changed)]) + "\n")
+    capfd.readouterr()
+    assert weft_command("--filter", "neg/f32/*", "--resume", str(path)) == 1
+    assert f"error: line 2 of {path} is not a conformance result" in capfd.readouterr().err
 
 
 # -- the page ------------------------------------------------------------------------------------

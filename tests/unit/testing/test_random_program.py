@@ -347,6 +347,16 @@ def test_wrong_arguments_are_told() -> None:
         random_program(0, ops=[])
 
 
+def test_rules_that_allow_nothing_are_told() -> None:
+    with pytest.raises(UserError, match="none of the ops that are allowed can be used"):
+        random_program(0, ops=["exp"], dtypes=["i1"])
+    with pytest.raises(UserError, match="none of the ops that are allowed can be used"):
+        random_program(0, ops=[Cond], control_flow=False)
+    assert not random_program(0, 0, ops=["exp"], dtypes=["i1"]).program.main.body
+    for seed in range(40):
+        random_program(seed, 1, ops=["exp"], dtypes=["f32"])
+
+
 def test_a_case_knows_its_seed_and_is_reproducible() -> None:
     case, again = random_program(5), random_program(5)
     assert case.seed == 5

@@ -11,7 +11,8 @@ from typing import Final
 from weft.plan.epilogue import epilogue_refusals
 from weft.plan.ir import STREAMING, CacheRead, MapPlan, MmaPlan, Plan, RowPlan
 from weft.plan.kept_rows import KEPT_BYTES, columns_together, kept_bytes
-from weft.region.ir import Kernel, Tensor
+from weft.plan.transposes import crossing_of
+from weft.region.ir import Kernel, Tensor, row_major
 
 MAX_LANES: Final = 64
 MAX_UNROLL: Final = 64
@@ -36,6 +37,7 @@ def plan_refusals(kernel: Kernel, tensors: Mapping[str, Tensor], plan: Plan) -> 
             yield from _lanes(plan.vector)
             yield from _unrolled("unroll", plan.unroll)
             yield from _unless(threads=(plan.threads, 1, 256), grain=(plan.grain, 4096))
+            yield from _blocks(kernel, tensors, plan)
         case RowPlan():
             yield from _lanes(plan.vector)
             yield from _unrolled("accumulators", plan.accumulators)
@@ -44,6 +46,16 @@ def plan_refusals(kernel: Kernel, tensors: Mapping[str, Tensor], plan: Plan) -> 
             yield from _kept(kernel, tensors, plan)
         case _:
             yield f"the CPU has no template for {type(plan).__name__}"
+
+
+def _blocks(kernel: Kernel, tensors: Mapping[str, Tensor], plan: MapPlan) -> Iterator[str]:
+    """Blocks are for kernels that go along two axes at once, and hold whole tiles."""
+    names = [*kernel.inputs, *(output.tensor for output in kernel.outputs)]
+    strides = {name: row_major(tensors[name].shape) for name in names}
+    if plan.block > 1 and crossing_of(kernel, strides) is None:
+        yield f"block={plan.block} has no effect: no operand lies across the results"
+    elif plan.block > 1 and (plan.vector == 1 or plan.block % (plan.unroll * plan.vector)):
+        yield f"block={plan.block} is no multiple of {plan.unroll} vectors of {plan.vector} lanes"
 
 
 def _kept(kernel: Kernel, tensors: Mapping[str, Tensor], plan: RowPlan) -> Iterator[str]:

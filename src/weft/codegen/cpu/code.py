@@ -189,6 +189,24 @@ class Code:
             text = self.assign(f"insertelement {kind} {text}, {part}, i64 {index}", scalar).text
         return Val(text, scalar, lanes)
 
+    def transposed(self, rows: list[Val]) -> list[Val]:
+        """As many vectors as they have lanes, a power of two, with rows and lanes exchanged: halves
+        are interleaved until every lane is where it belongs."""
+        count = len(rows)
+        for _ in range(count.bit_length() - 1):
+            pairs = zip(rows[: count // 2], rows[count // 2 :], strict=True)
+            rows = [half for a, b in pairs for half in self._interleaved(a, b)]
+        return rows
+
+    def _interleaved(self, a: Val, b: Val) -> list[Val]:
+        halves = []
+        for start in (0, a.lanes // 2):
+            lanes = range(start, start + a.lanes // 2)
+            mask = ", ".join(f"i32 {lane}, i32 {a.lanes + lane}" for lane in lanes)
+            text = f"shufflevector {a}, {b}, <{a.lanes} x i32> <{mask}>"
+            halves.append(self.assign(text, a.scalar, a.lanes))
+        return halves
+
     # -- memory ----------------------------------------------------------------------------------
 
     def pointer(self, base: str, kind: str, index: Val) -> str:

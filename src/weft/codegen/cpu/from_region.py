@@ -52,7 +52,9 @@ from weft.foundation.index_expr import (
     Guard,
     add,
     always,
+    axes_of,
     axis,
+    coefficient,
     constant,
     linear,
     scale,
@@ -60,6 +62,7 @@ from weft.foundation.index_expr import (
     substitute,
 )
 from weft.memory.ir import MemRef
+from weft.plan.transposes import Crossing
 from weft.region.ir import (
     AxisIndex,
     Binary,
@@ -152,9 +155,11 @@ class Lowering:
     def _piece_tiling(self, name: str) -> AxisTiling:
         """How an axis is cut into pieces: by tiles, or by all the rows that share packed
         columns."""
-        packing = self.tiling.packing
+        packing, blocks = self.tiling.packing, self.tiling.blocks
         if packing is not None and name == packing.rows_axis:
             return AxisTiling(packing.rows, 1)
+        if blocks is not None and name in blocks.crossing:
+            return AxisTiling(blocks.edge, 1)
         return self.tiling.outer(name)
 
     # -- the outer loops -------------------------------------------------------------------------
@@ -178,16 +183,21 @@ class Lowering:
             if not self._is_block(name):
                 places[name] = self._cut(name, places[name], tile, wrappers)
         root = Scope(None, kind=PARALLEL)
-        block = next((t for n, t in zip(outer, tiles, strict=True) if self._is_block(n)), None)
-        if block is None:
-            self._tile(root, places, wrappers)
+        inside = {n: t for n, t in zip(outer, tiles, strict=True) if self._is_block(n)}
+        if self.tiling.blocks is not None:
+            self._crossed(root, places, inside, self.tiling.blocks.crossing)
+        elif inside:
+            self._packed_rows(root, places, wrappers, next(iter(inside.values())))
         else:
-            self._packed_rows(root, places, wrappers, block)
+            self._tile(root, places, wrappers)
         stop = constant(first + total)
         return total, ir.For(piece, constant(first), stop, 1, PARALLEL, tuple(root.body))
 
     def _is_block(self, name: str) -> bool:
-        packing = self.tiling.packing
+        """Whether a piece has more of the axis than one tile."""
+        packing, blocks = self.tiling.packing, self.tiling.blocks
+        if blocks is not None:
+            return name in blocks.crossing
         return packing is not None and name == packing.rows_axis
 
     def _cut(self, name: str, place: Expr, tile: Segment, wrappers: list[Wrapper]) -> Expr:
@@ -207,6 +217,50 @@ class Lowering:
         self._stores(leaf)
         for scope in leaf.chain()[: len(base.chain()) - 1 : -1]:
             scope.close()
+
+    # -- blocks of two axes ----------------------------------------------------------------------
+
+    def _crossed(
+        self, root: Scope, places: dict[str, Expr], block: dict[str, Segment], crossing: Crossing
+    ) -> None:
+        """The tiles of a block, the rows of each strip of columns one after the other."""
+        columns, rows = crossing
+        cuts = [segments(block[name].extent, self.tiling.outer(name)) for name in crossing]
+        for across, down in product(*cuts):
+            strip = Scope(root, self._name(f"{plain(columns)}t"), across.count, SERIAL)
+            scope = Scope(strip, self._name(f"{plain(rows)}t"), down.count, SERIAL)
+            wrappers: list[Wrapper] = []
+            here = dict(places)
+            for name, cut, loop in ((rows, down, scope), (columns, across, strip)):
+                place = places[name] + cut.start + axis(loop.var) * cut.extent
+                here[name] = self._cut(name, place, cut, wrappers)
+            self._tile(scope, here, wrappers)
+            scope.close()
+            strip.close()
+
+    def _transposed(self, let: Let, home: Scope) -> bool:
+        """Read an operand that lies across the results in vectors along the rows, and turn it
+        round; False where it does not lie so."""
+        blocks = self.tiling.blocks
+        if blocks is None or home.kind is not LANES or not isinstance(let.expr, Read):
+            return False
+        load = self._load(let, let.expr, home)
+        steps = axes_of(home.bindings()[blocks.crossing.rows])
+        rows = next((s for s in home.chain() if s.kind is UNROLLED and s.var in steps), None)
+        if rows is None or load.guards or load.places or coefficient(load.address, rows.var) != 1:
+            return False
+        if coefficient(load.address, home.var) in (0, 1):
+            return False
+        tile, base = reopen(home)
+        scope = base
+        for outer in tile:
+            if outer is not rows:
+                scope = Scope(scope, outer.var, outer.count, outer.kind)
+        address = substitute(load.address, {rows.var: constant(0)})
+        scope.body.append(ir.LoadRun(let.name, rows.var, rows.count, load.buffer, address))
+        for made in scope.chain()[: len(base.chain()) - 1 : -1]:
+            made.close()
+        return True
 
     # -- packed operands -------------------------------------------------------------------------
 
@@ -328,6 +382,8 @@ class Lowering:
         home.names.add(name)
         if self.kept.is_written(name):
             home.body.append(self.kept.load(let, home))
+            return
+        if self._transposed(let, home):
             return
         for operand in operands(let):
             self._emit(operand, home)

@@ -215,6 +215,9 @@ class _Emitter:
         """Vectors of neighbours, taken apart: multiply-adds can use a lane where it is."""
         dtype = self.routine.dtype_of(run.buffer)
         kind, variables = storage_type(dtype), self.indices.variables
+        if self.indices.lanes is not None and self.indices.step(run.address) != 0:
+            self._load_across(run, dtype, kind)
+            return
         width = max(1, 16 // dtype.storage_bytes)
         for start in range(0, run.count, width):
             lanes = min(width, run.count - start)
@@ -228,6 +231,20 @@ class _Emitter:
                     variables[run.var] = first + lane
                     part = self.code.lane(value, lane) if lanes > 1 else value
                     self._define(run.name, part, dtype)
+        del variables[run.var]
+
+    def _load_across(self, run: ir.LoadRun, dtype: DType, kind: str) -> None:
+        """A vector of neighbours for each lane, transposed into one of lanes for each neighbour."""
+        variables, lanes = self.indices.variables, self.indices.lane_count
+        width = lanes if run.count % lanes == 0 else 1
+        for start in range(0, run.count, width):
+            places = [self.indices.value(run.address + start, lane) for lane in range(lanes)]
+            starts = [self.code.pointer(self.pointers[run.buffer], kind, p) for p in places]
+            loaded = [self.code.load(kind, p, width, dtype.storage_bytes) for p in starts]
+            turned = self.code.transposed(loaded) if width > 1 else [self.code.gather_lanes(loaded)]
+            for row, value in enumerate(turned):
+                variables[run.var] = start + row
+                self._define(run.name, self.formats.from_storage(value, dtype), dtype)
         del variables[run.var]
 
     def _plain_load(self, buffer: int, address: Expr, kind: str, dtype: DType) -> Val:

@@ -2,8 +2,9 @@
 
     axis = segments;  segment = count tiles of (unroll x lanes) elements, from `start`
 
-A `MapPlan` gives the vector axis `vector` lanes and `unroll` vectors a tile. A `RowPlan` does the
-same along the reduced axis, where the unrolled vectors are independent partial results
+A `MapPlan` gives the vector axis `vector` lanes and `unroll` vectors a tile; with `block`, a piece
+is a block of two axes, and operands that lie across are transposed tile by tile. A `RowPlan` does
+the same along the reduced axis, where the unrolled vectors are independent partial results
 (`accumulators`); if the contiguous axis is not reduced, lanes run along that one instead, and the
 unrolled vectors are columns side by side. With `keep_row`, what is dear and needed by several
 passes over a row is written into scratch by the first.
@@ -18,11 +19,14 @@ other, and then computes `tile[0]` rows with them. With A and B in `cache`, a pi
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from weft.foundation.errors import InternalError
 from weft.memory.ir import MemRef
 from weft.plan.ir import MapPlan, MmaPlan, Plan, RowPlan
 from weft.plan.kept_rows import contiguous_axis, kept_values
+from weft.plan.transposes import Crossing, crossing_of
 from weft.region.ir import Fold, Kernel, Reduce
 
 
@@ -73,6 +77,14 @@ class Blocking:
 
 
 @dataclass(frozen=True)
+class Blocks:
+    """Pieces that are blocks of two axes, gone through tile by tile."""
+
+    crossing: Crossing
+    edge: int
+
+
+@dataclass(frozen=True)
 class Tiling:
     """The tiles of every axis, and which axis the lanes run along."""
 
@@ -81,6 +93,7 @@ class Tiling:
     inner_tiles: dict[str, AxisTiling]
     packing: Packing | None = None
     blocking: Blocking | None = None
+    blocks: Blocks | None = None
     kept: tuple[str, ...] = ()
     """Values of a row that later passes over it read from scratch."""
 
@@ -112,7 +125,10 @@ def tiling_of(kernel: Kernel, refs: dict[str, MemRef], plan: Plan) -> Tiling:
     reduced = reduced_axes(kernel)
     if isinstance(plan, MmaPlan):
         return _matrix_tiling(kernel, plan)
-    vector = contiguous_axis(kernel, {name: ref.strides for name, ref in refs.items()})
+    strides = {name: ref.strides for name, ref in refs.items()}
+    if isinstance(plan, MapPlan) and plan.block > 1:
+        return _block_tiling(kernel, strides, plan)
+    vector = contiguous_axis(kernel, strides)
     if vector in reduced and _in_order(kernel):
         vector = None
     if isinstance(plan, MapPlan):
@@ -144,6 +160,18 @@ def _in_order(kernel: Kernel) -> bool:
         and (let.expr.fn == "prod" or (let.expr.fn == "sum" and let.dtype.bits < 32))
         for let in kernel.body
     )
+
+
+def _block_tiling(kernel: Kernel, strides: Mapping[str, Sequence[int]], plan: MapPlan) -> Tiling:
+    """Tiles of both axes of a crossing: as many rows as a vector has lanes, to be transposed."""
+    crossing = crossing_of(kernel, strides)
+    if crossing is None:
+        raise InternalError("blocks without an operand that lies across the results")
+    outer = {
+        crossing.columns: AxisTiling(plan.unroll, plan.vector),
+        crossing.rows: AxisTiling(plan.vector, 1),
+    }
+    return Tiling(crossing.columns, outer, {}, blocks=Blocks(crossing, plan.block))
 
 
 def _matrix_tiling(kernel: Kernel, plan: MmaPlan) -> Tiling:

@@ -45,6 +45,8 @@ def _refusals(kernel: Kernel, plan: MapPlan) -> Iterator[Finding]:
             f"a grain of {plan.grain} points is not made of {plan.threads} threads with vectors of "
             f"{plan.vector}, {plan.unroll} at a time",
         )
+    if plan.block != 1:
+        yield refuse("Block", f"block={plan.block} has no effect on a GPU")
     if prod(kernel.sizes.values()) >= MAX_POINTS:
         yield refuse("Points", "the kernel has more points than 32 bits count")
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from weft.foundation.errors import SpecViolation, UserError
 from weft.interop.stablehlo.bindings import bindings, parse_module
+from weft.interop.stablehlo.reading.calls import SHAPE_OF
 from weft.interop.stablehlo.reading.module import to_program
 from weft.interop.stablehlo.records import read_module
 from weft.interop.stablehlo.writing.module import write_module
@@ -76,6 +77,8 @@ TARGET: Final = StableHloText()
 _COMPUTE: Final = re.compile(r"byre\.compute @(GetSeed|NextOffset)\(\)\s*:\s*(tensor<[^>]*>)")
 _SHAPE_OF: Final = re.compile(r"shape\.shape_of (%[\w.$-]+) : (tensor<\d+xindex>)")
 
+_INDEX: Final = re.compile(r"tensor<(\d+)xindex>")
+
 
 def rewrite_examples(text: str) -> str:
     """Two forms that the coarse ops' documents use and that MLIR does not know, said in its words:
@@ -87,6 +90,8 @@ def rewrite_examples(text: str) -> str:
         declared = re.search(re.escape(match[1]) + r"\s*:\s*(tensor<[^>]*>)", text)
         if declared is None:
             return match[0]
-        return f"shape.shape_of {match[1]} : {declared[1]} -> {match[2]}"
+        return f"stablehlo.custom_call @{SHAPE_OF}({match[1]}) : ({declared[1]}) -> {match[2]}"
 
-    return _SHAPE_OF.sub(typed, text) if "shape.shape_of" in text else text
+    found = _SHAPE_OF.sub(typed, text)
+    # A custom call takes no tensor of `index`.
+    return _INDEX.sub(r"tensor<\1xi64>", found) if found != text else text

@@ -17,7 +17,6 @@ from weft.ops.array.creation import diagonal_mask
 from weft.ops.array.data_types import finfo
 from weft.ops.array.linear_algebra import (
     check_matrices,
-    matmul,
     matrix_product,
     matrix_transpose,
     stacked,
@@ -30,6 +29,7 @@ from weft.ops.array.norms import matrix_norm, real_dtype, singular_values, vecto
 from weft.ops.array.operands import in_common_dtype, known
 from weft.ops.array.statistics import summed, total_dtype
 from weft.ops.calls import public
+from weft.ops.functional.linear import matmul
 from weft.ops.lines import user_line
 from weft.ops.promotion import as_float
 from weft.ops.recipes import captured, recorded

@@ -11,15 +11,13 @@ from weft.foundation.dims import Dim, Shape
 from weft.foundation.errors import OutOfRange, SpecViolation
 from weft.ops.arithmetic import broadcast_shapes, listed
 from weft.ops.array.operands import in_common_dtype
-from weft.ops.autocast import autocast_product
 from weft.ops.recipes import recorded
 from weft.ops.session import Handle
 from weft.ops.tensor import tensor_method
 
-__all__ = ["matmul", "matrix_transpose", "tensordot", "vecdot"]
+__all__ = ["matrix_transpose", "tensordot", "vecdot"]
 
 
-@autocast_product
 @recorded
 def matmul(x1: Handle, x2: Handle, /) -> Handle:
     """The matrix product; leading axes are batch axes and broadcast, a rank-1 operand is a row on

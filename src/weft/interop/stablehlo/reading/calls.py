@@ -6,20 +6,23 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from weft.foundation.dtypes import F32, F64, I1, SI64
-from weft.interop.stablehlo.reading.shapes import broadcast_in_dim
+from weft.interop.stablehlo.reading.shapes import broadcast_in_dim, shape_of
 from weft.interop.stablehlo.reading.site import Lowering, Results, Site
+from weft.interop.stablehlo.records import HloTensor
 from weft.ptir.builder import Value
 from weft.ptir.calls import decode_call
 from weft.ptir.op import BY_TARGET
 from weft.ptir.ops.constant import CustomCall
 from weft.ptir.schema import attr_map
-from weft.ptir.types import TupleType
+from weft.ptir.types import TensorType, TupleType, ValueType
 
 CARRIED: Final = {"api_version": 1, "backend_config": "", "called_computations": ()}
 """Fields of a custom call that say nothing about its meaning, and what they usually are."""
 CARRIED_PREFIX: Final = "mlir."
 SEED: Final = "byre.GetSeed"
 OFFSET: Final = "byre.NextOffset"
+SHAPE_OF: Final = "shape.shape_of"
+_DRAWN: Final = ("byteir.rng_uniform", "byteir.rng_normal")
 _MOST_NAME: Final = 60
 
 
@@ -30,6 +33,8 @@ def _custom_call(at: Site) -> Results:
     if target in (SEED, OFFSET):
         state = at.b.emit("rng_state")
         return at.reshaped(at.sliced(state, [int(target == OFFSET)], [1]), ())
+    if target == SHAPE_OF:
+        return shape_of(at)
     if target == "mhlo.erf":
         return at.b.emit("erf", at.x[0])
     if target == "mhlo.topk":
@@ -52,7 +57,7 @@ def _carried_call(at: Site, target: str) -> Results:
     if isinstance(other, Mapping):
         attrs.update(other)
     attrs.update(_kept_fields(at, target))
-    kinds = [at.kind(index) for index in range(len(at.op.types))]
+    kinds = [_declared(at, target, index) for index in range(len(at.op.types))]
     output = kinds[0] if len(kinds) == 1 else TupleType(tuple(kinds))
     call = CustomCall(target, attr_map(_plain(at, attrs)))
     op = decode_call(call, output)
@@ -63,6 +68,14 @@ def _carried_call(at: Site, target: str) -> Results:
         args = at.aligned(at.x) if op.elementwise else at.x
         found = at.b.append(op, args)
     return [found] if len(kinds) == 1 else list(found)
+
+
+def _declared(at: Site, target: str, index: int) -> ValueType:
+    """The type of a result; what draws numbers has its sizes from its last operand."""
+    kind = at.op.types[index]
+    if target in _DRAWN and len(at.x) == 5 and isinstance(kind, HloTensor):
+        return TensorType(kind.dtype, at.sizes(4))
+    return at.kind(index)
 
 
 def _kept_fields(at: Site, target: str) -> dict[str, Any]:

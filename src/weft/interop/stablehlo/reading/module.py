@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final, NoReturn
 
 from weft.foundation.errors import ResourceExceeded, SpecViolation, Unimplemented, UserError
-from weft.interop.stablehlo.reading.calls import CALLS
+from weft.interop.stablehlo.reading.calls import CALLS, SHAPE_OF
 from weft.interop.stablehlo.reading.contractions import CONTRACTIONS
 from weft.interop.stablehlo.reading.control import CONTROL
 from weft.interop.stablehlo.reading.elementwise import ELEMENTWISE
@@ -146,6 +146,8 @@ class _Walk:
                 found = (x[0].shape[int(op.attributes["dimension"])],)
             case "shape.shape_of":
                 found = x[0].shape
+            case "custom_call" if op.attributes["call_target_name"] == SHAPE_OF:
+                found = x[0].shape
             case "reshape" | "convert" | "concatenate":
                 parts = [self.shapes.get(number) for number in op.operands]
                 if None not in parts:
@@ -188,6 +190,11 @@ class _Walk:
             return lower(site)
         except SpecViolation as error:
             first = error.findings[0]
+            if first.code == "DynamicDimensionMismatch":
+                why = f"sizes that the text leaves open must be one: {first.why}"
+                raise Unimplemented(
+                    f"stablehlo.{site.op.name}", f"{why}; {site.op.place}"
+                ) from None
             at = first.where if first.where.startswith("line") else site.op.place
             raise SpecViolation(
                 first.code, first.why, first.hint, f"{site.op.name}, {at}"

@@ -229,7 +229,7 @@ def size_of(at: Site, x: Value, axis: int, dtype: str) -> Value:
     return at.b.reduce_sum(at.b.full([dim], 1, dtype), [0])
 
 
-def _shape_of(at: Site) -> Value:
+def shape_of(at: Site) -> Value:
     (x,) = at.x
     if not x.rank:
         return at.b.literal(np.zeros(0, np.int64))
@@ -274,7 +274,7 @@ SHAPES: Final[Mapping[str, Lowering]] = {
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice,
     "get_dimension_size": _get_dimension_size,
-    "shape.shape_of": _shape_of,
+    "shape.shape_of": shape_of,
     "tuple": _tuple,
     "get_tuple_element": _get_tuple_element,
     "optimization_barrier": _as_it_is,

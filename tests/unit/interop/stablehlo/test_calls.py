@@ -1,0 +1,135 @@
+"""Custom calls: the examples of the coarse ops' document, and what is kept of a call."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import special
+
+import weft
+from weft.foundation.errors import SpecViolation, Unimplemented
+
+pytest.importorskip("jaxlib", reason="the extra weft[stablehlo] is not installed")
+
+from weft.interop import stablehlo
+
+FIELDS = 'api_version = 1 : i32, backend_config = "", '
+REST = "called_computations = [], has_side_effect = false"
+X = np.random.default_rng(1).standard_normal((4, 64)).astype(np.float32)
+EXAMPLES = {
+    "softmax": (
+        f'"mhlo.custom_call"(%arg0) {{{FIELDS}byteir_attrs = {{axis = 1 : i64}}, '
+        f'call_target_name = "byteir.softmax", {REST}}} : (tensor<4x64xf32>) -> tensor<4x64xf32>',
+        special.softmax(X.astype(np.float64), 1),
+    ),
+    "log_softmax": (
+        f'"mhlo.custom_call"(%arg0) {{{FIELDS}byteir_attrs = {{axis = 1 : i64}}, '
+        f'call_target_name = "byteir.log_softmax", {REST}}} '
+        ": (tensor<4x64xf32>) -> tensor<4x64xf32>",
+        special.log_softmax(X.astype(np.float64), 1),
+    ),
+    "gelu": (
+        f'"mhlo.custom_call"(%arg0) {{{FIELDS}byteir_attrs = {{approximate = "none"}}, '
+        f'call_target_name = "byteir.gelu", {REST}}} : (tensor<4x64xf32>) -> tensor<4x64xf32>',
+        X * special.ndtr(X.astype(np.float64)),
+    ),
+    "erf": (
+        '"mhlo.custom_call"(%arg0) {call_target_name = "byteir.erf", has_side_effect = false} '
+        ": (tensor<?x64xf32>) -> tensor<?x64xf32>",
+        special.erf(X.astype(np.float64)),
+    ),
+}
+UNIFORM = """
+%high = mhlo.constant dense<1.000000e+00> : tensor<f32>
+%low = mhlo.constant dense<0.000000e+00> : tensor<f32>
+%seed = byre.compute @GetSeed() : tensor<i64>
+%offset = byre.compute @NextOffset() : tensor<i64>
+"""
+
+
+def module(call: str) -> str:
+    kind = call.rpartition("-> ")[2]
+    return f"func.func @main(%arg0: {kind}) -> {kind} {{\n%0 = {call}\nreturn %0 : {kind}\n}}"
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_of_the_document(name: str) -> None:
+    call, wanted = EXAMPLES[name]
+    program = stablehlo.loads(module(call))
+    text = stablehlo.dumps(program)
+    assert f"custom_call @byteir.{name}(" in text
+    assert stablehlo.loads(text) == program
+    (found,) = weft.run(program, [X], backend="reference")
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_random_numbers_of_a_static_shape() -> None:
+    body = UNIFORM + (
+        '%0 = "mhlo.custom_call"(%low, %high, %seed, %offset) {call_target_name = '
+        '"byteir.rng_uniform", has_side_effect = false} : (tensor<f32>, tensor<f32>, tensor<i64>, '
+        "tensor<i64>) -> tensor<8x1024x768xf32>"
+    )
+    kind = "tensor<8x1024x768xf32>"
+    text = f"func.func @main() -> {kind} {{{body}\nreturn %0 : {kind} }}"
+    small = text.replace("8x1024x768", "8x4x3")
+    assert stablehlo.loads(text).main.results[0].shape == (8, 1024, 768)  # type: ignore[union-attr]
+    program = stablehlo.loads(small)
+    first, again, other = (
+        weft.run(program, [], backend="reference", seed=seed)[0] for seed in (1, 1, 2)
+    )
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+    assert (first >= 0).all()
+    assert (first < 1).all()
+
+
+def test_random_numbers_of_a_dynamic_shape() -> None:
+    body = UNIFORM + (
+        "%shape = shape.shape_of %arg0 : tensor<3xindex>\n"
+        '%0 = "mhlo.custom_call"(%low, %high, %seed, %offset, %shape) {call_target_name = '
+        '"byteir.rng_uniform", has_side_effect = false} : (tensor<f32>, tensor<f32>, tensor<i64>, '
+        "tensor<i64>, tensor<3xindex>) -> tensor<?x?x?xf32>"
+    )
+    kind = "tensor<?x?x?xf32>"
+    text = f"func.func @main(%arg0: {kind}) -> {kind} {{{body}\nreturn %0 : {kind} }}"
+    program = stablehlo.loads(text)
+    (found,) = weft.run(program, [np.zeros((2, 3, 4), np.float32)], backend="reference")
+    assert found.shape == (2, 3, 4)
+
+
+def test_calls_of_others_keep_their_fields() -> None:
+    call = (
+        "stablehlo.custom_call @tf.DynamicPartition(%arg0) {api_version = 2 : i32, "
+        'backend_config = "fast", byteir_attrs = {num_partitions = 3 : i64}} '
+        ": (tensor<4xf32>) -> tensor<4xf32>"
+    )
+    program = stablehlo.loads(module(call))
+    weft.ptir.verify(program)
+    text = stablehlo.dumps(program)
+    assert "api_version = 2 : i32" in text
+    assert 'backend_config = "fast"' in text
+    assert "num_partitions = 3 : i64" in text
+    assert stablehlo.loads(text) == program
+    with pytest.raises(Unimplemented, match=r"tf\.DynamicPartition"):
+        weft.run(program, [np.zeros(4, np.float32)], backend="reference")
+
+
+def test_side_effects_are_refused() -> None:
+    call = (
+        "stablehlo.custom_call @tf.Print(%arg0) {has_side_effect = true} "
+        ": (tensor<4xf32>) -> tensor<4xf32>"
+    )
+    with pytest.raises(Unimplemented) as caught:
+        stablehlo.loads(module(call))
+    assert str(caught.value) == (
+        "Unimplemented stablehlo.custom_call: the custom call 'tf.Print' has a side effect, and "
+        "PTIR is pure; line 2"
+    )
+
+
+def test_bad_attributes_are_told_with_the_line() -> None:
+    call = EXAMPLES["softmax"][0].replace("axis = 1", "axis = 7")
+    with pytest.raises(SpecViolation) as caught:
+        stablehlo.loads(module(call))
+    assert caught.value.code == "InvalidAttributeValue"
+    assert caught.value.where == "custom_call, line 2"

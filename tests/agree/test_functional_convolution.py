@@ -12,8 +12,11 @@ import pytest
 
 import weft
 from tests.tensors import DTYPES, Array, agrees, data, wide
-from weft import functional as F
+from weft import functional
 from weft.foundation.dtypes import DType
+
+F: Any = functional
+"""Arrays and wrong arguments are tried too, which the types would not allow."""
 
 Shape = tuple[int, ...]
 Pads = tuple[tuple[int, int], ...]

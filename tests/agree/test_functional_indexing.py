@@ -9,9 +9,12 @@ import pytest
 
 import weft
 from tests.tensors import DTYPES, Array, agrees, data, wide
-from weft import functional as F
+from weft import functional
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import WeftError
+
+F: Any = functional
+"""Arrays and wrong arguments are tried too, which the types would not allow."""
 
 Shape = tuple[int, ...]
 

@@ -13,7 +13,8 @@ from weft.ptir import dumps, verify
 
 
 def ones(*shape: int, dtype: DType = weft.float32) -> weft.Tensor:
-    return weft.asarray(weft.ones(shape, dtype=dtype).numpy())
+    made: weft.Tensor = weft.asarray(weft.ones(shape, dtype=dtype).numpy())
+    return made
 
 
 def causal() -> weft.Tensor:

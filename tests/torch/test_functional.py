@@ -242,7 +242,7 @@ def as_torch(array: Array, dtype: str) -> Any:
 
 
 def as_weft(array: Array, dtype: str) -> weft.Tensor:
-    made = weft.asarray(array)
+    made: weft.Tensor = weft.asarray(array)
     return made.astype(getattr(weft, dtype)) if array.dtype == np.float32 else made
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from weft.foundation.dims import Shape
 from weft.foundation.dtypes import NUMBERS
-from weft.foundation.errors import SpecViolation
+from weft.foundation.errors import SpecViolation, UserError
 from weft.ops.arithmetic import broadcast_shapes
 from weft.ops.array.linear_algebra import matmul as product
 from weft.ops.functional.capture import capture
@@ -95,7 +95,13 @@ def _batched(x: Handle, batch: Shape) -> Handle:
 def matmul(lhs: Tensor, rhs: Tensor, /) -> Tensor:
     """The matrix product over the last two axes; leading axes broadcast, vectors are allowed. A
     right side that is one matrix meets all rows of the left at once."""
-    return product(ensure_tensor("lhs", lhs), ensure_tensor("rhs", rhs))
+    a, b = ensure_tensor("lhs", lhs), ensure_tensor("rhs", rhs)
+    try:
+        return product(a, b)
+    except (SpecViolation, UserError):
+        # The checks cost more than the capture; they run when there is something to say.
+        check_matmul(a, b)
+        raise
 
 
 def capture_batched_matmul(s: Session, checked: MatmulChecked, a: Handle, b: Handle) -> Handle:

@@ -133,3 +133,23 @@ def test_bad_attributes_are_told_with_the_line() -> None:
         stablehlo.loads(module(call))
     assert caught.value.code == "InvalidAttributeValue"
     assert caught.value.where == "custom_call, line 2"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "words"),
+    [
+        ("THREE_FRY", [0x6B200159, 0x99BA4EFE]),
+        ("PHILOX", [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]),
+    ],
+)
+def test_random_bits_are_those_of_the_published_vectors(algorithm: str, words: list[int]) -> None:
+    kind = f"tensor<{len(words)}xui32>"
+    text = (
+        f"func.func @main(%s: tensor<2xui64>) -> (tensor<2xui64>, {kind}) {{\n"
+        f"%0, %1 = stablehlo.rng_bit_generator %s, algorithm = {algorithm} "
+        f": (tensor<2xui64>) -> (tensor<2xui64>, {kind})\n"
+        f"return %0, %1 : tensor<2xui64>, {kind} }}"
+    )
+    after, bits = weft.run(stablehlo.loads(text), [np.zeros(2, np.uint64)], backend="reference")
+    assert bits.tolist() == words
+    assert after.tolist() == [0, 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,7 @@ def test_without_jaxlib_a_sentence_says_what_to_install(monkeypatch: pytest.Monk
         raise ImportError(name)
 
     bindings.bindings.cache_clear()
-    monkeypatch.setattr(bindings.importlib, "import_module", absent)
+    monkeypatch.setattr(importlib, "import_module", absent)
     try:
         with pytest.raises(UserError) as caught:
             loads(MODULE)

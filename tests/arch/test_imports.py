@@ -72,9 +72,7 @@ def show(found: list[Import]) -> str:
 
 def test_the_sources_are_found() -> None:
     assert len(modules()) > 50
-    assert any(
-        i.importer == "weft.ptir.verify" and i.imported == "weft.ptir.ir" for i in imports()
-    )
+    assert any(i.importer == "weft.ptir.verify" and i.imported == "weft.ptir.ir" for i in imports())
 
 
 def test_every_folder_has_a_rule() -> None:

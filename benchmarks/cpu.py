@@ -2,10 +2,10 @@
 
     python -m benchmarks.cpu [--lines TEXT,...] [--rounds N] [--csv FILE] [--plot FILE]
 
-Peers are torch (eager and compiled), ONNX Runtime, OpenVINO (in f32) and NumPy, as far as they are
-installed. A peer whose error against f64 is over four times Weft's is shown, marked `!`, and not
-counted. The limit is what bandwidth (a triad measured in the same run) or arithmetic (`--peak`
-GFLOP/s) allow, with each input and each output moved once.
+Peers are torch (eager and compiled), ONNX Runtime, OpenVINO (in f32) and NumPy; all of them must be
+installed, and matplotlib for the plot. A peer whose error against f64 is over four times Weft's is
+shown, marked `!`, and not counted. The limit is what bandwidth (an addition measured in the same
+run) or arithmetic (`--peak` GFLOP/s) allow, with each input and each output moved once.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "WEFT_THREADS"):
+for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_variable, "2")
 
 import numpy as np  # noqa: E402
 import onnxruntime  # noqa: E402
 import openvino  # noqa: E402
 import torch  # noqa: E402
+from matplotlib import pyplot  # noqa: E402
 from numpy.typing import NDArray  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
@@ -59,7 +60,7 @@ def calls_of(line: Line, inputs: list[Array]) -> dict[str, Callable[[], Call]]:
 
     def compiled() -> Call:
         executable = weft.compile(line.program(), "cpu")
-        return lambda: executable.run(inputs)[0]
+        return lambda: executable.run(inputs, threads=THREADS)[0]
 
     def onnx_runtime() -> Call:
         model = io.BytesIO()
@@ -122,7 +123,7 @@ def measure(line: Line, rounds: int) -> dict[str, dict[str, float]]:
                     seconds[name].append(time.perf_counter() - started)
     for name, times in seconds.items():
         found[name]["ms"] = statistics.median(times) * 1e3
-    found["weft"]["limit_elements"] = exact.size
+    found["weft"]["results"] = exact.size
     return found
 
 
@@ -156,8 +157,6 @@ def row_of(line: Line, found: Mapping[str, Mapping[str, float]], limit: float) -
 
 def plot(path: Path, rows: list[tuple[str, float]]) -> None:
     """The ratios to the best peer, as bars."""
-    from matplotlib import pyplot  # noqa: PLC0415  only where a plot is wanted
-
     figure, axes = pyplot.subplots(figsize=(8, 0.4 * len(rows) + 1))
     axes.barh([name for name, _ in rows], [ratio for _, ratio in rows])
     axes.axvline(1.0, color="black", linewidth=1)
@@ -186,8 +185,8 @@ def main() -> None:
         if options.lines and not any(part in line.name for part in options.lines.split(",")):
             continue
         found = measure(line, options.rounds)
-        elements = np.empty(int(found["weft"]["limit_elements"]), np.void)
-        row = row_of(line, found, line.limit(elements, moved, options.peak * 1e9))
+        results = int(found["weft"]["results"])
+        row = row_of(line, found, line.limit(results, moved, options.peak * 1e9))
         rows.append(row)
         table.add_row(*row)
         print(" | ".join(row), flush=True)

@@ -90,6 +90,7 @@ def test_golden_programs(path: Path) -> None:
     assert_round_trip(program, random_inputs(program))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", range(0, 30, 10))
 def test_the_reference_interpreter_agrees(start: int) -> None:
     for seed in range(start, start + 10):

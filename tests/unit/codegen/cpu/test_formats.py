@@ -1,0 +1,50 @@
+"""Conversions between dtypes as generated code."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.support import bits
+from tests.unit.codegen.cpu.test_functions import REAL, SPECIAL, compute, points
+from weft.foundation.dtypes import (
+    BF16,
+    F16,
+    F32,
+    F64,
+    FP8_E4M3,
+    FP8_E5M2,
+    SI4,
+    UI4,
+    DType,
+)
+from weft.foundation.numeric import cast
+
+
+@pytest.mark.parametrize("source", REAL, ids=str)
+def test_casts_are_those_of_the_contract(source: DType) -> None:
+    rng = np.random.default_rng(0)
+    with np.errstate(all="ignore"):
+        whole = rng.integers(-(1 << 62), 1 << 62, 300, dtype=np.int64) >> rng.integers(0, 60, 300)
+        numbers = [points(F64)[::197], np.arange(-520, 520, 0.5), np.array(SPECIAL), whole]
+        x = cast(np.concatenate(numbers), F64, source)
+        if source.bits == 64 and source.is_integer:
+            x = np.concatenate([x, whole.astype(source.numpy), whole.astype(source.numpy) | 1])
+        want = [cast(x, source, target) for target in REAL]
+    found = compute(source, [x], lambda body, reads: [body.cast(reads[0], t) for t in REAL])
+    for target, a, b in zip(REAL, found, want, strict=True):
+        nan = (a != a) & (b != b)  # noqa: PLR0124
+        zero = np.zeros((), a.dtype)
+        assert bits(np.where(nan, zero, a)) == bits(np.where(nan, zero, b)), target
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16, FP8_E4M3, FP8_E5M2, SI4, UI4], ids=str)
+def test_every_narrow_number_survives_a_round_trip(dtype: DType) -> None:
+    stored = np.arange(1 << min(dtype.bits, 16), dtype=f"u{dtype.storage_bytes}")
+    x = stored.view(dtype.numpy)
+    (wide,) = compute(dtype, [x], lambda body, reads: [body.cast(reads[0], F32)])
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(wide, x.astype(np.float32))
+    (again,) = compute(F32, [wide], lambda body, reads: [body.cast(reads[0], dtype)])
+    number = ~np.isnan(wide)
+    assert bits(again[number]) == bits(x[number])

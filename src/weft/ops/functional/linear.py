@@ -50,8 +50,7 @@ def check_matmul(lhs: Any, rhs: Any) -> MatmulChecked:
             "ShapeMismatch",
             f"lhs {listed(a.shape)} and rhs {listed(b.shape)}: inner sizes {a.shape[-1]} and "
             f"{inner} differ",
-            "the last axis of lhs must be as long as the last but one of rhs; transpose one of "
-            "them, with .mT",
+            "the last axis of lhs must match the second last of rhs; transpose one with .mT",
         )
     batch = _batch(a, b)
     rows, columns = a.shape[-2:-1], b.shape[-1:] if b.ndim > 1 else ()

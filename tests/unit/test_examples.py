@@ -15,7 +15,7 @@ import weft
 from examples import char_gpt, digits, gpt2_generate
 from examples.digits_conv import DigitsConv
 from examples.digits_mlp import DigitsMLP
-from examples.make_programs import PROGRAMS, mlp, text_of
+from examples.make_programs import PROGRAMS, STACKS, mlp, text_of
 from examples.training import Run, show_curve, smoothed, sparkline, train
 from tests.example_inputs import inputs_for
 from weft import nn, optim
@@ -23,19 +23,20 @@ from weft import nn, optim
 Array = NDArray[Any]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+WRITTEN = PROGRAMS | STACKS
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", WRITTEN)
 def test_the_files_are_up_to_date(name: str) -> None:
     found = (EXAMPLES / f"{name}.ptir.txt").read_text(encoding="utf-8")
-    assert found == text_of(PROGRAMS[name]()), "run python examples/make_programs.py"
+    assert found == text_of(WRITTEN[name]()), "run python examples/make_programs.py"
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", WRITTEN)
 def test_the_files_load_and_verify(name: str) -> None:
     program = weft.ptir.load(EXAMPLES / f"{name}.ptir.txt")
     weft.ptir.verify(program)
-    assert program == PROGRAMS[name]()
+    assert program == WRITTEN[name]()
 
 
 def test_the_mlp_takes_any_batch() -> None:

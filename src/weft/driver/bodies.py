@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 from weft.driver.compilation import Compilation
 from weft.driver.generators import pipeline
-from weft.driver.legalise import without_composites
 from weft.driver.signature import Role, Signature
 from weft.ptir.ir import Body, Function, Instruction, Program, Region
 from weft.ptir.ops.control import Scan, While
@@ -33,6 +32,7 @@ class Use:
 class CompiledBody:
     """A region through all stages."""
 
+    region: Region
     compilation: Compilation
     parameters: list[TensorType]
     """The tensors it is given, in order."""
@@ -59,9 +59,9 @@ def uses_of(instruction: Instruction, program: Program) -> list[Use]:
     return [Use(region) for region in op.regions]
 
 
-def compile_bodies(compilation: Compilation) -> dict[Use, CompiledBody]:
-    """Every region that a program runs, after those that it runs itself."""
-    program = without_composites(compilation["frontend"], compilation.log)
+def compile_bodies(program: Program, compilation: Compilation) -> dict[Use, CompiledBody]:
+    """Every region that a program runs, after those that it runs itself; the program has no
+    composite ops any more."""
     found: dict[Use, CompiledBody] = {}
     for use in _innermost_first(program):
         found[use] = _compile(use, program, compilation)
@@ -108,7 +108,7 @@ def _compile(use: Use, program: Program, around: Compilation) -> CompiledBody:
     child.values |= {"frontend": alone, "tiny": graph}
     pipeline().run_pipeline(child)
     results = [leaf for kind in region.results for leaf in leaves(kind)]
-    return CompiledBody(child, parameters, results, passed)
+    return CompiledBody(region, child, parameters, results, passed)
 
 
 def _without_passed(graph: Graph) -> tuple[Graph, dict[int, int]]:

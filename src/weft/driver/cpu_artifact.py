@@ -21,7 +21,7 @@ from weft.driver.control_flow import AssembledBody, ControlFlow, assemble_body
 from weft.driver.cpu_code import WORTH_SHARING, CpuCode
 from weft.driver.steps import StepList
 from weft.memory.ir import BufferMap
-from weft.ptir.ir import Program
+from weft.ptir.ir import Body, Program
 from weft.ptir.op import Op
 from weft.ptir.ops import bits, elementwise, functions, indexing, reduction
 from weft.region.cost import kernel_seconds
@@ -53,7 +53,8 @@ class Unit:
     objects: Mapping[str, bytes]
     constants: Mapping[str, NDArray[Any]]
     program: Program | None = None
-    """The program whose entry function it is."""
+    body: Body | None = None
+    """The body itself, and the program it belongs to."""
 
 
 @dataclass
@@ -141,11 +142,16 @@ def _sites(kernel: Kernel, code: KernelCode, unit: Unit) -> tuple[str, ...]:
 
 
 def _site(kernel: Kernel, violation: str, unit: Unit) -> str:
-    if unit.program is None:
+    if unit.program is None or unit.body is None:
         return ""
-    main = unit.program.main
     ids = set(unit.module.origin.get(kernel.name, ()))
-    for instruction in main.body:
-        if instruction.id in ids and isinstance(instruction.op, _REPORTED_BY.get(violation, ())):
-            return unit.program.place(main, instruction)
+    for instruction in unit.body.body:
+        if instruction.id in ids and _reports(instruction.op, violation):
+            return unit.program.place(unit.body, instruction)
     return ""
+
+
+def _reports(op: Op, violation: str) -> bool:
+    if isinstance(op, elementwise.ElementwiseBinary) and op.fn is not elementwise.BinaryFn.DIV:
+        return False
+    return isinstance(op, _REPORTED_BY.get(violation, ()))

@@ -22,6 +22,7 @@ from weft.driver.sources import LLVM
 from weft.memory.ir import BufferMap
 from weft.plan.from_region import plan_module
 from weft.plan.ir import PlanSet
+from weft.ptir.ir import Body, Program
 from weft.ptir.types import TensorType
 from weft.region.ir import Module
 from weft.runtime import executor
@@ -35,24 +36,23 @@ def _choose_plans(module: Module, buffer_map: BufferMap, target: Target) -> Plan
 
 
 def _build(compilation: Compilation, signature: Signature, state: Sequence[Array]) -> Built:
-    bodies = compile_bodies(compilation) if _has_regions(compilation) else {}
+    program = without_composites(compilation["frontend"])
+    bodies = compile_bodies(program, compilation)
     made = Objects()
-    unit = _unit(compilation, made)
-    units = {use: _unit(body.compilation, made) for use, body in bodies.items()}
+    unit = _unit(compilation, made, program, program.main)
+    units = {
+        use: _unit(body.compilation, made, program, body.region) for use, body in bodies.items()
+    }
     artifact = build_artifact(unit, compilation.target, host_call, bodies, units)
     artifact = with_declared_types(artifact, compilation.program)
-    program = executor.Program(artifact, state, signature.given_params, host_function)
+    runner = executor.Program(artifact, state, signature.given_params, host_function)
     symbols = dict(unit.code.symbols)
     for use, part in units.items():
         symbols |= {f"region{use.region}.{n}": symbol for n, symbol in part.code.symbols.items()}
-    return Built(program, artifact, symbols, made.compiled, made.reused)
+    return Built(runner, artifact, symbols, made.compiled, made.reused)
 
 
-def _has_regions(compilation: Compilation) -> bool:
-    return any(i.op.regions for i in compilation["frontend"].main.body)
-
-
-def _unit(compilation: Compilation, made: Objects) -> Unit:
+def _unit(compilation: Compilation, made: Objects, program: Program, body: Body) -> Unit:
     """What the stages made of a body, with its machine code."""
     objects = cpu_code.compile_sources(compilation["llvm"])
     made.compiled += objects.compiled
@@ -63,7 +63,8 @@ def _unit(compilation: Compilation, made: Objects) -> Unit:
         compilation["cpu"],
         objects.objects,
         compilation["tiny"].constants,
-        without_composites(compilation["frontend"]),
+        program,
+        body,
     )
 
 

@@ -92,8 +92,8 @@ def lower_complex(op: Op, args: Sequence[Part], output: ValueType, rows: Rows) -
 _LINEAR: Final = frozenset(
     {
         movement.Reshape, movement.Transpose, movement.BroadcastTo, movement.Slice,
-        movement.Concat, movement.Pad, movement.Tile, elementwise.StopGradient,
-        elementwise.Select, scheduling.Barrier, indexing.DynamicSlice, indexing.DynamicUpdateSlice,
+        movement.Concat, movement.Pad, movement.Tile, elementwise.Select,
+        indexing.DynamicSlice, indexing.DynamicUpdateSlice,
         indexing.Take, indexing.Gather, indexing.ScatterAdd, indexing.ScatterReduce,
         window.ExtractPatches, window.ReduceWindow, reduction.Reduce, reduction.SegmentReduce,
         reduction.CumulativeSum,
@@ -274,6 +274,11 @@ def _reduce(op: reduction.Reduce, args: Sequence[Any], output: TensorType) -> Pa
     return _converted(total(x), output.dtype)
 
 
+def _same(op: Op, args: Sequence[Any], output: TensorType) -> Part:
+    found: Part = args[0]
+    return found
+
+
 def _real(op: Op, args: Sequence[Any], output: TensorType) -> Value:
     real: Value = args[0].real
     return real
@@ -301,6 +306,8 @@ COMPLEX_ROWS: Final[Mapping[type[Op], ComplexRow]] = {
     elementwise.ElementwiseBinary: _binary,
     elementwise.Compare: _compare,
     elementwise.Cast: _cast,
+    elementwise.StopGradient: _same,
+    scheduling.Barrier: _same,
     fns.IsNan: _tested(is_nan, Fn.MAX),
     fns.IsInf: _tested(is_infinite, Fn.MAX),
     fns.IsFinite: _tested(is_finite, Fn.MIN),

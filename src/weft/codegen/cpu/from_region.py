@@ -421,7 +421,8 @@ class Lowering:
         if self.packed is not None and let.name == self._packing().value:
             address = self._scratch_address(bindings, self.packed)
             return ir.Load(let.name, len(self.numbers), address)
-        kept = [g for g in read.guards if not always(g, self.kernel.ranges)]
+        places = {place.param: (0, place.size - 1) for place in read.places}
+        kept = [g for g in read.guards if not always(g, {**self.kernel.ranges, **places})]
         guards = tuple(Guard(substitute(g.expr, bindings), g.size) for g in kept)
         index = tuple(substitute(e, bindings) for e in read.index)
         address = linear(index, self.refs[read.tensor].strides)

@@ -44,7 +44,7 @@ last are remembered.
 ```python
 from weft import functional as F
 
-F.configure({"layer_norm": "force=whole"})               # for the process; JSON text does as well
+F.configure({"layer_norm": "force=whole"})  # for the process; JSON text does as well
 with F.overrides({"attention": "benchmark(cache=64)"}):  # in this block, in this thread
     ...
 F.configure({"layer_norm": "default"})

@@ -292,6 +292,7 @@ def dtype_attributes(program: Program) -> set[DType]:
     return {value for value in values if isinstance(value, DType)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", list(GENERATORS), ids=lambda cls: cls.name)
 def test_programs_of_a_single_op(cls: Any) -> None:
     """Nothing else may slip in, whatever an op needs of its operands."""

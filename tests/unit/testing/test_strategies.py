@@ -87,7 +87,7 @@ def test_a_failing_program_shrinks() -> None:
         lambda c: any(i.op.mnemonic == "reshape" for i in c.program.main.body),
         settings=many,
     )
-    assert case.seed < 2**32, "seeds are drawn from 64 bits"
+    assert case.seed < 2**64, "seeds are drawn from 64 bits"
     assert len(case.program.main.body) <= 20
     assert repr(case).startswith(f"<random program {case.seed} with ")
 

@@ -409,7 +409,8 @@ ANSWERS: list[tuple[Any, str, str]] = [
     (
         lambda xs: [np.negative(xs[0], out=xs[0])],
         "fail",
-        "the backend failed in execute with ValueError: output array is read-only; inputs are read, never written",
+        "the backend failed in execute with ValueError: output array is read-only; "
+        "inputs are read, never written",
     ),
 ]
 

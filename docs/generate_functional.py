@@ -63,6 +63,7 @@ implementation, a function with the signature of the op and another that says wh
 def silu_by_sigmoid(x):
     return x * F.sigmoid(x)
 
+
 F.unregister("silu", "by_sigmoid")
 ```
 

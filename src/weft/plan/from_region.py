@@ -168,7 +168,10 @@ def _map(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: 
 
 
 def _cpu_lanes(kernel: Kernel, target: Target) -> int:
-    """Lanes for the widest number that the kernel computes with."""
-    widths = [let.dtype.bits for let in walk(kernel.body) if not let.dtype.is_complex]
-    widest = max([w for w in widths if w <= 64], default=32)
+    """Lanes for the widest number that the kernel computes with along its innermost axis; what is
+    the same for a whole row needs no lanes."""
+    inner = inner_axis(kernel)
+    every = list(walk(kernel.body))
+    along = [let for let in every if inner is not None and inner.name in let.axes] or every
+    widest = max((let.dtype.bits for let in along if let.dtype.bits <= 64), default=32)
     return max(1, target.limits.vector_bits // max(widest, 32))

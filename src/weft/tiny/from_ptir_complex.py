@@ -84,7 +84,7 @@ def lower_complex(op: Op, args: Sequence[Part], output: ValueType, rows: Rows) -
         return None
     if type(op) in COMPLEX_ROWS:
         return COMPLEX_ROWS[type(op)](op, args, output)
-    return _by_parts(op, args, output, rows) if _is_linear(op) else None
+    return _by_parts(op, args, output, rows) if type(op) in _LINEAR else None
 
 
 # -- part by part --------------------------------------------------------------------------------
@@ -92,22 +92,13 @@ def lower_complex(op: Op, args: Sequence[Part], output: ValueType, rows: Rows) -
 _LINEAR: Final = frozenset(
     {
         movement.Reshape, movement.Transpose, movement.BroadcastTo, movement.Slice,
-        movement.Concat, movement.Pad, movement.Tile, elementwise.Select,
-        indexing.DynamicSlice, indexing.DynamicUpdateSlice,
-        indexing.Take, indexing.Gather, indexing.ScatterAdd, indexing.ScatterReduce,
-        window.ExtractPatches, window.ReduceWindow, reduction.Reduce, reduction.SegmentReduce,
-        reduction.CumulativeSum,
+        movement.Concat, movement.Pad, movement.Tile, elementwise.Select, indexing.DynamicSlice,
+        indexing.DynamicUpdateSlice, indexing.Take, indexing.Gather, indexing.ScatterAdd,
+        indexing.ScatterReduce, window.ExtractPatches, window.ReduceWindow,
+        reduction.SegmentReduce, reduction.CumulativeSum,
     }
 )  # fmt: skip
 """Ops that complex values go through part by part; those with a kind are sums."""
-
-
-def _is_linear(op: Op) -> bool:
-    if isinstance(op, elementwise.ElementwiseUnary):
-        return op.fn is elementwise.UnaryFn.NEG
-    if isinstance(op, elementwise.ElementwiseBinary):
-        return op.fn in (elementwise.BinaryFn.ADD, elementwise.BinaryFn.SUB)
-    return type(op) in _LINEAR
 
 
 def _by_parts(op: Op, args: Sequence[Part], output: TensorType, rows: Rows) -> Pair | None:

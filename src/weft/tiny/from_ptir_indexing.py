@@ -14,7 +14,7 @@ from typing import Final
 
 from weft.foundation.axes import inverse, normalise_axis
 from weft.foundation.dims import static
-from weft.foundation.dtypes import F32, F64, I1, SI64, UI32, UI64, DType
+from weft.foundation.dtypes import F32, F64, I1, SI32, SI64, UI32, UI64, DType
 from weft.foundation.whole_ops import Order, Scatter
 from weft.ptir.ops import indexing, ordering, random
 from weft.ptir.types import TensorType, TupleType
@@ -312,9 +312,10 @@ def _normal(state: Value, count: int, dtype: DType) -> Value:
     )
     spread = Unary(Fn.LOG1P, Unary(Fn.NEG, first))
     radius = Unary(Fn.SQRT, build.binary(Fn.MUL, spread, -2.0))
-    angle = build.binary(Fn.MUL, second, 2.0 * math.pi)
-    even = build.binary(Fn.EQ, Iota(SI64, (half, 2), 1), 0)
-    wave = Where(even, Unary(Fn.COS, angle), Unary(Fn.SIN, angle))
+    # The cosine is the sine a quarter turn further on.
+    even = build.binary(Fn.EQ, Iota(SI32, (half, 2), 1), 0)
+    turns = Where(even, build.binary(Fn.ADD, second, 0.25), second)
+    wave = Unary(Fn.SIN, build.binary(Fn.MUL, turns, 2.0 * math.pi))
     flat = build.reshape(Binary(Fn.MUL, radius, wave), (2 * half,))
     return build.cast(build.shrink(flat, (0,), (count,)), dtype)
 

@@ -9,7 +9,7 @@ from typing import Final
 from weft.foundation import functions, numeric
 from weft.foundation.axes import normalise_axis
 from weft.foundation.dims import static
-from weft.foundation.dtypes import F32, F64, I1
+from weft.foundation.dtypes import F32, F64, I1, SI32, SI64
 from weft.foundation.whole_ops import Running, Scatter
 from weft.ptir.ops import contraction, normalisation, reduction
 from weft.ptir.types import TensorType
@@ -65,10 +65,11 @@ def _position(fn: ReduceFn) -> Row:
         found: Value = Binary(Fn.EQ, x, spread)
         if x.dtype.is_float:
             found = Binary(Fn.MAX, found, is_nan(x))
-        places = Iota(output.dtype, x.shape, along)
-        beyond = build.splat(int(output.dtype.highest), output.dtype, x.shape)
-        first = build.reduce(ReduceFn.MIN, Where(found, places, beyond), [along], output.dtype)
-        return build.reshape(first, output.shape)
+        counter = SI32 if static(x.shape[along]) <= SI32.highest else SI64
+        places = Iota(counter, x.shape, along)
+        beyond = build.splat(int(counter.highest), counter, x.shape)
+        first = build.reduce(ReduceFn.MIN, Where(found, places, beyond), [along], counter)
+        return build.reshape(build.cast(first, output.dtype), output.shape)
 
     return row
 

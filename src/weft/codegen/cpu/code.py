@@ -207,6 +207,19 @@ class Code:
             halves.append(self.assign(text, a.scalar, a.lanes))
         return halves
 
+    def joined(self, parts: list[Val]) -> Val:
+        """Vectors of equal lanes one after the other; their number is a power of two."""
+        while len(parts) > 1:
+            lanes, scalar = parts[0].lanes, parts[0].scalar
+            mask = ", ".join(f"i32 {lane}" for lane in range(2 * lanes))
+            parts = [
+                self.assign(
+                    f"shufflevector {a}, {b}, <{2 * lanes} x i32> <{mask}>", scalar, 2 * lanes
+                )
+                for a, b in zip(parts[::2], parts[1::2], strict=True)
+            ]
+        return parts[0]
+
     # -- memory ----------------------------------------------------------------------------------
 
     def pointer(self, base: str, kind: str, index: Val) -> str:

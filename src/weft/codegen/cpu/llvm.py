@@ -19,7 +19,7 @@ from weft.codegen.cpu.elements import Elements
 from weft.codegen.cpu.formats import compute_type, storage_type
 from weft.codegen.cpu.index_code import IndexCode, Lanes
 from weft.codegen.cpu.ir import LoopKind
-from weft.codegen.cpu.philox import philox_word
+from weft.codegen.cpu.philox import philox_block, philox_word
 from weft.codegen.cpu.sorting import key_of, key_type, sort_function
 from weft.foundation.dtypes import SI64, UI32, DType, Kind
 from weft.foundation.errors import InternalError
@@ -357,10 +357,26 @@ class _Emitter:
         code.line(f"store atomic i64 1, {flag} monotonic, align 8")
 
     def _words(self, words: ir.Words) -> None:
-        element = self._index_value(words.element, SI64)
         state = (self._value(words.seed), self._value(words.offset))
+        blocks = self._whole_blocks(words.element)
+        if blocks:
+            parts = [philox_block(self.code, block, *state) for block in blocks]
+            self._define(words.name, self.code.joined(parts), UI32)
+            return
+        element = self._index_value(words.element, SI64)
         value = self.code.function("philox", philox_word, element, *state)
         self._define(words.name, self.code.convert("trunc", value, "i32"), UI32)
+
+    def _whole_blocks(self, element: Expr) -> list[Val]:
+        """The blocks whose words the lanes take, in order; none where they begin inside one."""
+        indices = self.indices
+        lanes, own = indices.lane_count, indices.lanes.var if indices.lanes else ""
+        rest = [factor for term, factor in element.terms if str(term) != own]
+        whole = all(number % 4 == 0 for number in (lanes, element.constant, *rest))
+        if not whole or lanes == 1 or indices.step(element) != 1:
+            return []
+        places = (indices.value(element, lane) for lane in range(0, lanes, 4))
+        return [self.code.binary("lshr", place, number(2, "i64")) for place in places]
 
     def _sort(self, sort: ir.Sort) -> None:
         """Keys and places of a row written down, sorted, and the first places stored."""

@@ -8,8 +8,33 @@ from weft.foundation.philox import MULTIPLIERS, ROUNDS, WEYL
 _MASK = 0xFFFFFFFF
 
 
+def philox_block(code: Code, block: Val, seed: Val, offset: Val) -> Val:
+    """The four words of one block, as a vector of four i32; the arguments are single i64."""
+    name = "philox_block"
+    if name not in code.functions:
+        inner = Code()
+        words = _rounds(inner, *(Val(f"%x{n}", "i64") for n in range(3)))
+        vector = inner.gather_lanes([inner.convert("trunc", word, "i32") for word in words])
+        lines = "\n".join(inner.lines)
+        head = f"define internal <4 x i32> @{name}(i64 %x0, i64 %x1, i64 %x2) nounwind {{"
+        code.functions[name] = f"{head}\nentry:\n{lines}\n  ret {vector}\n}}"
+    return code.assign(f"call <4 x i32> @{name}({block}, {seed}, {offset})", "i32", 4)
+
+
 def philox_word(code: Code, element: Val, seed: Val, offset: Val) -> Val:
     """Word `element` of a stream; everything is i64, of which words use the lower half."""
+    block = code.binary("lshr", element, number(2, "i64", element.lanes))
+    words = _rounds(code, block, seed, offset)
+    which = code.binary("and", element, number(3, "i64", element.lanes))
+    result = words[3]
+    for k in (2, 1, 0):
+        here = code.compare("icmp eq", which, number(k, "i64", which.lanes))
+        result = code.select(here, words[k], result)
+    return result
+
+
+def _rounds(code: Code, block: Val, seed: Val, offset: Val) -> list[Val]:
+    """The four words of a block (or a vector of blocks), each in the lower half of an i64."""
 
     def op(name: str, x: Val, constant: int) -> Val:
         return code.binary(name, x, number(constant, "i64", x.lanes))
@@ -17,7 +42,7 @@ def philox_word(code: Code, element: Val, seed: Val, offset: Val) -> Val:
     def halves(x: Val) -> tuple[Val, Val]:
         return op("and", x, _MASK), op("lshr", x, 32)
 
-    words = [*halves(op("lshr", element, 2)), *halves(offset)]
+    words = [*halves(block), *halves(offset)]
     keys = list(halves(seed))
     for turn in range(ROUNDS):
         even, odd = (op("mul", words[2 * k], MULTIPLIERS[k]) for k in range(2))
@@ -27,9 +52,4 @@ def philox_word(code: Code, element: Val, seed: Val, offset: Val) -> Val:
         words = [first, odd_low, third, even_low]
         if turn + 1 < ROUNDS:
             keys = [op("and", op("add", key, WEYL[k]), _MASK) for k, key in enumerate(keys)]
-    which = op("and", element, 3)
-    result = words[3]
-    for k in (2, 1, 0):
-        here = code.compare("icmp eq", which, number(k, "i64", which.lanes))
-        result = code.select(here, words[k], result)
-    return result
+    return words

@@ -45,7 +45,6 @@ _WIDE: Final[dict[str, Callable[..., Val]]] = {
     "acosh": logarithm.acosh,
     "atanh": logarithm.atanh,
     "logaddexp": logarithm.logaddexp,
-    "pow": power.power,
     "hypot": power.hypot,
     "fmod": power.fmod,
 }
@@ -57,6 +56,7 @@ _WIDE_OR_SHORT: Final[dict[str, Callable[..., Val]]] = {
     "acos": inverse_trigonometric.acos,
     "atan": inverse_trigonometric.atan,
     "atan2": inverse_trigonometric.atan2,
+    "pow": power.power,
 }
 FUNCTIONS: Final = frozenset({*_NATIVE, *_WIDE, *_WIDE_OR_SHORT})
 """The functions of floats that are written here, by their names in Tiny."""

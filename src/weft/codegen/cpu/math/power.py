@@ -7,7 +7,7 @@ from typing import Final
 
 from weft.codegen.cpu.code import Val
 from weft.codegen.cpu.math.exponential import exp
-from weft.codegen.cpu.math.logarithm import split
+from weft.codegen.cpu.math.logarithm import log, split
 from weft.codegen.cpu.math.writer import Pair, Writer
 
 # (atanh(s) / s - 1 - s^2 / 3) / s^4 in s^2.
@@ -21,12 +21,14 @@ _MOST: Final = 1500.0
 """Beyond e^1500 and e^-1500 everything is infinite or zero."""
 
 
-def power(w: Writer, x: Val, y: Val) -> Val:
+def power(w: Writer, x: Val, y: Val, short: bool = False) -> Val:
     """e^(y ln |x|) with the logarithm, and the product, as sums of two numbers; then the sign, and
-    the cases that IEEE 754 lists."""
+    the cases that IEEE 754 lists. For floats single doubles will do."""
     size = w.abs(x)
-    log_high, log_low = _log_pair(w, size)
-    high, low = _product(w, (log_high, log_low), y)
+    if short:
+        grown = exp(w, w.mul(y, log(w, size)))
+        return _listed(w, x, y, size, grown)
+    high, low = _product(w, _log_pair(w, size), y)
     held = w.code.intrinsic("llvm.maxnum", high, w.like(-_MOST, x))
     grown = exp(w, w.code.intrinsic("llvm.minnum", held, w.like(_MOST, x)))
     grown = w.choose(w.test("olt", w.abs(high), _MOST), w.fma(grown, low, grown), grown)

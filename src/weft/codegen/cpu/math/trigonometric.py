@@ -122,21 +122,21 @@ define internal {{ double, double, i64 }} @reduce_large(double %x) nounwind {{
 
 
 def sin(w: Writer, x: Val, short: bool = False) -> Val:
-    quadrant, r = _reduced(w, x)
+    quadrant, r = _reduced(w, x, short)
     result = _turned(w, quadrant, _sin(w, r, short), _cos(w, r, short))
     # r of a tiny x is x, but a zero loses its sign on the way.
     return _finite(w, x, w.choose(w.test("oeq", x, 0.0), x, result))
 
 
 def cos(w: Writer, x: Val, short: bool = False) -> Val:
-    quadrant, r = _reduced(w, x)
+    quadrant, r = _reduced(w, x, short)
     return _finite(
         w, x, _turned(w, w.integer("add", quadrant, 1), _sin(w, r, short), _cos(w, r, short))
     )
 
 
 def tan(w: Writer, x: Val, short: bool = False) -> Val:
-    quadrant, r = _reduced(w, x)
+    quadrant, r = _reduced(w, x, short)
     s, c = _sin(w, r, short), _cos(w, r, short)
     odd = _bit(w, quadrant, 1)
     result = w.div(w.choose(odd, w.neg(c), s), w.choose(odd, s, c))
@@ -177,20 +177,30 @@ def _cos(w: Writer, r: Pair, short: bool) -> Val:
     return w.add(near, w.sub(rest, w.mul(high, low)))
 
 
-def _reduced(w: Writer, x: Val) -> tuple[Val, Pair]:
+def _reduced(w: Writer, x: Val, short: bool) -> tuple[Val, Pair]:
     """The number of quarter turns modulo 4, and the rest."""
     large = w.test("uge", w.abs(x), _LARGE)
     held = w.choose(large, 0.0, x)
     n = w.nearest(w.mul(held, 2.0 / math.pi))
-    high, low = w.exact_sub(held, w.exact_mul(n, _HALF_PI[0])), w.like(0.0, x)
+    high = w.exact_sub(held, w.exact_mul(n, _HALF_PI[0]))
+    if short:
+        # A float has 24 bits: one more product leaves more than 24 right, also near zero.
+        high, low = w.fma(n, -(_HALF_PI[1] + _HALF_PI[2]), high), w.like(0.0, x)
+    else:
+        high, low = _exact_rest(w, n, high)
+    usual = (w.whole(n), high, low)
+    quadrant, high, low = w.rarely(large, usual, lambda: _reduced_large(w, x, large, usual))
+    return quadrant, (high, low)
+
+
+def _exact_rest(w: Writer, n: Val, high: Val) -> Pair:
+    """What is left when the further parts of n pi/2 are taken away."""
+    low = w.like(0.0, high)
     for part in _HALF_PI[1:]:
         high, lost = w.two_sum(high, w.neg(w.exact_mul(n, part)))
         low = w.exact_add(low, lost)
     low = w.exact_sub(low, w.exact_mul(n, _HALF_PI_REST))
-    high, low = w.quick_two_sum(high, low)
-    usual = (w.whole(n), high, low)
-    quadrant, high, low = w.rarely(large, usual, lambda: _reduced_large(w, x, large, usual))
-    return quadrant, (high, low)
+    return w.quick_two_sum(high, low)
 
 
 def _reduced_large(

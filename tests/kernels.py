@@ -18,6 +18,7 @@ from weft.region.folds import online_softmax
 from weft.region.ir import (
     Kernel,
     KernelAxis,
+    Materialize,
     Module,
     Output,
     Param,
@@ -107,7 +108,7 @@ def linear(
         Pattern.MATMUL,
         axes,
         tuple(body.lets),
-        (Output(tensors[3], result, identity(*out)),),
+        (Output(tensors[3], result, identity(*out), materialize=Materialize.DEFERRED),),
         roles=Roles(lead_names, ("m",), ("n",), ("k",), total, lhs, rhs),
     )
     sizes = {a.name: a.size for a in axes}

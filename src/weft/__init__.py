@@ -76,7 +76,8 @@ def __getattr__(name: str) -> Any:
     home, attribute = _HOMES.get(name, (_OPS, name))
     foreign = name.startswith("__") and not name.startswith("__array")
     if foreign or (home == _OPS and not hasattr(importlib.import_module(_OPS), name)):
-        raise AttributeError(f"module 'weft' has no attribute {name!r}")
+        advice = "" if foreign else importlib.import_module(_OPS).advice(name)
+        raise AttributeError(f"module 'weft' has no attribute {name!r}{advice}")
     value = getattr(importlib.import_module(home), attribute)
     globals()[name] = value
     return value

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.support import Array, apply, bits, by_name, random_array
-from weft.foundation.dtypes import BOOL, I1, INTEGERS, SI4, SI64, UI4, UI64, DType
+from weft.foundation.dtypes import BOOL, FLOATS, I1, INTEGERS, SI4, SI64, UI4, UI32, UI64, DType
 from weft.ptir.op import Op
 from weft.ptir.ops import bits as b
 
@@ -104,3 +104,23 @@ def test_views_scalars_and_empty_tensors(op: type[Op], dtype: DType) -> None:
     assert bits(apply(op(), np.asarray(x[1, 2]), np.asarray(y[1, 2]))) == bits(whole[1, 2])
     assert apply(op(), x[:, :0], y[:, :0]).shape == (3, 0)
     assert bits(apply(b.BitwiseNot(), np.asarray(x[0, 0]))) == bits(apply(b.BitwiseNot(), x)[0, 0])
+
+
+WIDE = [dtype for dtype in by_name(INTEGERS | FLOATS) if dtype.bits >= 8]
+SAME_WIDTH = [(x, y) for x in WIDE for y in WIDE if x.bits == y.bits]
+
+
+@pytest.mark.parametrize(("source", "target"), SAME_WIDTH, ids=str)
+def test_bitcast_keeps_every_byte(source: DType, target: DType) -> None:
+    raw = np.random.default_rng(0).integers(0, 256, (3, 5, source.bits // 8), np.uint8)
+    x = np.frombuffer(raw.tobytes(), source.numpy).reshape(3, 5)
+    found = apply(b.Bitcast(target), x)
+    assert (found.dtype, found.shape) == (target.numpy, (3, 5))
+    assert found.tobytes() == raw.tobytes()
+    assert apply(b.Bitcast(target), x.T).tobytes() == np.swapaxes(raw, 0, 1).tobytes()
+
+
+def test_bitcast_of_known_patterns() -> None:
+    x = np.array([1.0, -0.0, np.inf, 2.0**-149], np.float32)
+    want = [0x3F800000, 0x80000000, 0x7F800000, 1]
+    assert ints(apply(b.Bitcast(UI32), x)) == want

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.support import Array, apply, infer
-from weft.foundation.dtypes import ALL, DType
+from weft.foundation.dtypes import ALL, SI64, DType
 from weft.foundation.errors import SpecViolation
 from weft.ptir.op import BY_TARGET, SPELLINGS, Op
 from weft.ptir.ops import bits, complex_parts, functions, linear_algebra
@@ -37,9 +37,11 @@ DEFINED: dict[str, set[str]] = {
     **dict.fromkeys(["shift_left", "shift_right"], INTEGERS),
     **dict.fromkeys(["real", "imag", "conj"], COMPLEX),
     "complex": {"f32", "f64"},
+    "bitcast": (FLOATS | INTEGERS) - {"si4", "ui4"},
     **dict.fromkeys(["cholesky", "qr", "eigh", "svd", "lu", "triangular_solve"], LAPACK),
 }
 ATTRIBUTES: dict[str, dict[str, Any]] = {
+    "bitcast": {"dtype": "f32"},
     "cholesky": {"upper": False},
     "qr": {"mode": "reduced"},
     "svd": {"full_matrices": False},
@@ -79,7 +81,7 @@ def test_the_table_above_is_complete() -> None:
 @pytest.mark.parametrize("name", DEFINED)
 @pytest.mark.parametrize("dtype", ALL, ids=str)
 def test_dtypes(name: str, dtype: DType) -> None:
-    op = make(name)
+    op = bits.Bitcast(dtype) if name == "bitcast" else make(name)
     types = [tensor(dtype, [2, 2])] * len(op.operands)
     if dtype.name in DEFINED[name]:
         infer(op, *types)
@@ -166,6 +168,13 @@ def test_a_tuple_is_no_matrix() -> None:
     error = refused(make("lu"), TupleType((tensor(F, [2, 2]),)))
     assert error.code == "TensorExpected"
     assert error.why == "operand x of lu is the tuple (f32[2, 2])"
+
+
+def test_bits_are_read_at_their_own_width() -> None:
+    error = refused(bits.Bitcast(SI64), tensor(F, [2]))
+    assert error.code == "InvalidAttributeValue"
+    assert error.why == "an element of f32 has 32 bits and one of si64 has 64"
+    assert error.hint == "bitcast to a dtype of the same width"
 
 
 BAD_ATTRIBUTES: list[tuple[type[Op], dict[str, Any], str]] = [

@@ -333,7 +333,7 @@ CASES: dict[str, tuple[Program, str]] = {
     "no permutation": (
         applied(Transpose((1,)), X, gives=X),
         "InvalidAttributeValue at %1 = transpose(%0) in function @main: perm [1] is not a "
-        "permutation of the 1 axes of the operand",
+        "permutation of the 1 axes of the operand (name each axis once)",
     ),
     "another number of elements": (
         applied(Reshape((3,)), X, gives=tensor("f32", [3])),

@@ -71,7 +71,7 @@ REJECTED: dict[str, str] = {
     ),
     text_of("%1 = reduce_sum(%0) {axes=[-3], keepdims=false} : f32[]"): (
         "InvalidAttributeValue at line 5, column 8: axes -3 is out of range; a rank-1 operand has "
-        "[-1, 1)"
+        "[-1, 1) (negative ones count from the end)"
     ),
     text_of("%1 = reduce_sum(%0) {axes=[0], keepdims=maybe} : f32[]"): (
         "MalformedText at line 5, column 43: expected true or false but found 'maybe'"

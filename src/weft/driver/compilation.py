@@ -53,6 +53,8 @@ class Stage:
     verify: Callable[[Compilation], object]
     render: Callable[[Any], str]
     parse: Callable[[str, Compilation], Any] | None = None
+    agree: Callable[[Any, Any, Compilation], object] | None = None
+    """Refuses what was read where it contradicts what the stage would have made."""
 
     @property
     def file_name(self) -> str:

@@ -10,6 +10,7 @@ What comes after the plan is the code generator's, one for each kind of target.
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from weft.driver.compilation import Compilation, Stage
 from weft.driver.generators import generator_for
@@ -17,28 +18,34 @@ from weft.driver.legalise import without_composites
 from weft.driver.opaque import decode_op, encode_op
 from weft.foundation.errors import SpecViolation, UserError
 from weft.foundation.tally import tallied
+from weft.indexbook import agree as indexbook_agree
 from weft.indexbook import text as indexbook_text
 from weft.indexbook import verify as indexbook_verify
 from weft.indexbook.from_tiny import build_book
+from weft.memory import agree as memory_agree
 from weft.memory import text as memory_text
 from weft.memory import verify as memory_verify
 from weft.memory.from_region import assign_buffers
 from weft.memory.from_region import report as memory_report
 from weft.plan import text as plan_text
 from weft.plan import verify as plan_verify
-from weft.plan.from_region import check_plans
+from weft.plan.from_region import check_plans, same_kernels
+from weft.poly_view import agree as poly_view_agree
 from weft.poly_view import text as poly_view_text
 from weft.poly_view import verify as poly_view_verify
 from weft.poly_view.from_tiny import build_scop
 from weft.ptir import text as ptir_text
+from weft.ptir.ir import Program
 from weft.ptir.passes import optimise
 from weft.ptir.streams import assign_streams
 from weft.ptir.verify import verify as verify_program
+from weft.region import agree as region_agree
 from weft.region import text as region_text
 from weft.region import verify as region_verify
 from weft.region.from_poly_view import lower_scop
 from weft.region.prove import holds
 from weft.target.target import Target
+from weft.tiny import agree as tiny_agree
 from weft.tiny import text as tiny_text
 from weft.tiny import verify as tiny_verify
 from weft.tiny.from_ptir import RUN, lower_program
@@ -65,6 +72,7 @@ MIDDLE: tuple[Stage, ...] = (
         verify=lambda c: verify_program(c["frontend"]),
         render=ptir_text.print_program,
         parse=lambda text, c: ptir_text.parse_program(text),
+        agree=lambda read, made, c: _same_entry(read, made),
     ),
     Stage(
         "tiny", "json",
@@ -72,6 +80,7 @@ MIDDLE: tuple[Stage, ...] = (
         verify=lambda c: tiny_verify.verify(c["tiny"]),
         render=lambda graph: tiny_text.dumps(graph, encode_op),
         parse=lambda text, c: tiny_text.loads(text, decode_op),
+        agree=lambda read, made, c: tiny_agree.agree(read, made),
     ),
     Stage(
         "indexbook", "json",
@@ -79,6 +88,7 @@ MIDDLE: tuple[Stage, ...] = (
         verify=lambda c: indexbook_verify.verify(c["indexbook"]),
         render=indexbook_text.dumps,
         parse=lambda text, c: indexbook_text.loads(text),
+        agree=lambda read, made, c: indexbook_agree.agree(read, made),
     ),
     Stage(
         "poly_view", "json",
@@ -86,6 +96,7 @@ MIDDLE: tuple[Stage, ...] = (
         verify=lambda c: poly_view_verify.verify(c["poly_view"]),
         render=poly_view_text.dumps,
         parse=lambda text, c: poly_view_text.loads(text, _tiny_values(c)),
+        agree=lambda read, made, c: poly_view_agree.agree(read, made),
     ),
     Stage(
         "region", "json",
@@ -95,15 +106,17 @@ MIDDLE: tuple[Stage, ...] = (
         verify=lambda c: region_verify.verify(c["region"], holds),
         render=lambda module: region_text.dumps(module, encode_op),
         parse=lambda text, c: region_text.loads(text, decode_op),
+        agree=lambda read, made, c: region_agree.agree(read, made),
     ),
     Stage(
         "memory", "json",
-        enter=lambda c: assign_buffers(
-            c["region"], [f"in{i}" for i in sorted(c.signature.donated)]
-        ),
+        enter=lambda c: assign_buffers(c["region"], c.signature.donated_names),
         verify=lambda c: memory_verify.verify(c["memory"]),
         render=memory_text.dumps,
         parse=lambda text, c: memory_text.loads(text),
+        agree=lambda read, made, c: memory_agree.agree(
+            read, c["region"], c.signature.donated_names
+        ),
     ),
     Stage(
         "plan", "json",
@@ -113,6 +126,7 @@ MIDDLE: tuple[Stage, ...] = (
         verify=_verify_plans,
         render=plan_text.dumps,
         parse=lambda text, c: plan_text.loads(text),
+        agree=lambda read, made, c: same_kernels(read, made),
     ),
 )  # fmt: skip
 
@@ -155,10 +169,29 @@ def _enter(stage: Stage, compilation: Compilation) -> None:
             pass
         elif override is None:
             compilation.values[stage.name] = stage.enter(compilation)
-        elif stage.parse is None:
-            raise UserError(f"stage {stage.name!r} has no text that reads back")
         else:
-            compilation.values[stage.name] = stage.parse(override, compilation)
+            compilation.values[stage.name] = _read(stage, override, compilation)
         stage.verify(compilation)
     except SpecViolation as error:
         raise error.at(f"stage {stage.name}") from None
+
+
+def _read(stage: Stage, text: str, compilation: Compilation) -> Any:
+    """What somebody wrote, instead of what the stage makes."""
+    if stage.parse is None:
+        raise UserError(f"stage {stage.name!r} has no text that reads back")
+    found = stage.parse(text, compilation)
+    if stage.agree is not None:
+        stage.agree(found, stage.enter(compilation), compilation)
+    return found
+
+
+def _same_entry(read: Program, made: Program) -> None:
+    """An edited program is given and hands out what the program did."""
+    given, wanted = (
+        f"({', '.join(map(str, p.main.parameters))}) -> ({', '.join(map(str, p.main.results))})"
+        for p in (read, made)
+    )
+    if given != wanted:
+        why = f"@{read.entry} is {given}; that of the program is {wanted}"
+        raise SpecViolation("ProgramSignature", why, "leave the entry function's types as they are")

@@ -65,6 +65,8 @@ class ReferenceBackend:
     ops = frozenset(cls.wire_name for cls in CORE.values())
     hints = frozenset(HintKind)
     """How instructions are grouped cannot be seen in its results: every hint is met."""
+    interprets = True
+    """Nothing is compiled, so that one program for several sizes would gain nothing."""
 
     def supports(self, op: Op) -> bool:
         return not isinstance(op, CustomCall)

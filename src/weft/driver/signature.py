@@ -45,6 +45,11 @@ class Signature:
         return [input_name(i) for i, found in enumerate(self.roles) if found is role]
 
     @property
+    def donated_names(self) -> list[str]:
+        """The Tiny names of the donated inputs."""
+        return [input_name(i) for i in sorted(self.donated)]
+
+    @property
     def tensor_roles(self) -> dict[str, str]:
         """The roles as region tensors have them."""
         words = {Role.DATA: "input", Role.PARAM: "param", Role.STATE: "state"}

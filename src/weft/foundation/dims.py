@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
 from weft.foundation.errors import SpecViolation, UserError
 
@@ -18,6 +18,21 @@ class Symbol:
 
     def __str__(self) -> str:
         return f"?{self.name}"
+
+    def _unknown(self, *others: object) -> NoReturn:
+        """There is no number yet that Python could count to, compare or compute with."""
+        raise SpecViolation(
+            "DynamicDimensionMismatch",
+            f"the size of the dynamic dim {self} is asked for, but it is known only when the "
+            "program runs",
+            "leave this axis out of dynamic=, so that its size is a number; or use the shape of a "
+            "tensor as it is, in weft.arange, weft.full or reshape",
+        )
+
+    __index__ = __int__ = __float__ = __bool__ = _unknown
+    __lt__ = __le__ = __gt__ = __ge__ = _unknown
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __neg__ = _unknown
+    __floordiv__ = __rfloordiv__ = __truediv__ = __rtruediv__ = __mod__ = __rmod__ = _unknown
 
 
 Dim: TypeAlias = int | Symbol
@@ -46,7 +61,9 @@ def _dim(dim: object) -> Dim:
         raise UserError(f"a dimension is a whole number or a name such as '?B', not {dim!r}")
     size = int(dim.__index__())
     if size < 0:
-        raise SpecViolation("NegativeDimension", f"dimension {size} is negative")
+        raise SpecViolation(
+            "NegativeDimension", f"dimension {size} is negative", "sizes are 0 or more"
+        )
     return size
 
 

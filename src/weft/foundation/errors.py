@@ -124,7 +124,29 @@ class PluginFault(ExecutionError):
 
 
 class UserError(WeftError):
-    """The call itself is wrong: a missing file, an unknown name, the wrong number of inputs."""
+    """The call itself is wrong: a missing file, an unknown name, the wrong number of inputs.
+
+    `code` is stable: programs may look at it. `where` is the user's line where it is known, and
+    then code and line are part of the sentence.
+    """
+
+    def __init__(self, why: str, code: str = "InvalidCall", where: str = "") -> None:
+        self.why = why
+        self.code = code
+        self.where = where
+        super().__init__(str(Finding(code, where, why)) if where else why)
+
+    def at(self, name: str, where: str) -> UserError:
+        """The same error with the function that was called, and the line of the call; unless an
+        inner call has put its own there."""
+        if self.where or self.why.startswith("["):
+            return self
+        return type(self)(f"[{name}] {self.why}", self.code, where)
+
+
+class WrongArguments(UserError, TypeError):
+    """A function is called with arguments that it does not have, or without some that it needs.
+    It is a `TypeError` too, as Python's own would be."""
 
 
 class BackendUnavailable(UserError):

@@ -11,12 +11,14 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import Enum
 from typing import Any, NoReturn, TypeVar
 
 from weft.foundation.dtypes import BY_NAME, DType
 from weft.foundation.errors import SpecViolation
 
 Item = TypeVar("Item")
+Choice = TypeVar("Choice", bound=Enum)
 Scalar = bool | int | float | complex
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -27,6 +29,9 @@ def parse(text: str, what: str) -> Any:
         return json.loads(text)
     except ValueError as problem:
         raise SpecViolation("MalformedJson", f"the {what} is not JSON: {problem}") from None
+    except RecursionError:
+        why = f"the {what} is nested too deeply"
+        raise SpecViolation("MalformedJson", why) from None
 
 
 class Fields:
@@ -48,6 +53,11 @@ class Fields:
         if name not in self._left:
             self.fail(f"field {name!r} is missing")
         return self._left.pop(name)
+
+    @property
+    def names(self) -> list[str]:
+        """The fields that are left, for objects whose keys are names."""
+        return list(self._left)
 
     def rest(self) -> list[tuple[str, Any]]:
         """Every field that is left, for objects whose keys are names; takes them all."""
@@ -83,6 +93,22 @@ class Fields:
         found = read_scalar(self.take(name))
         if found is None:
             self.fail(f"field {name!r} must be a number")
+        return found
+
+    def choice(self, name: str, kind: type[Choice]) -> Choice:
+        """A member of an enumeration, by its value."""
+        found, known = self.text(name), {str(member.value): member for member in kind}
+        if found not in known:
+            self.fail(f"field {name!r} is {found!r}, not one of {', '.join(known)}")
+        return known[found]
+
+    def named(self, name: str) -> list[tuple[str, Any]]:
+        """The entries of an object whose keys are names."""
+        return Fields(self.take(name), f"{self.where}.{name}").rest()
+
+    def documents(self, name: str) -> list[Any]:
+        """A list of anything."""
+        found: list[Any] = self._typed(name, list, "a list", None)
         return found
 
     def texts(self, name: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:

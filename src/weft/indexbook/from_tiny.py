@@ -40,6 +40,7 @@ from weft.indexbook.ir import (
     is_remainder,
 )
 from weft.tiny.ir import (
+    Barrier,
     Binary,
     Cast,
     Check,
@@ -140,6 +141,8 @@ class _Book:
                 return tuple(pair), ()
             case Opaque(inputs=inputs):
                 return tuple(InputMap(self.ids[x], ()) for x in inputs), ()
+            case Barrier(x=x):
+                return (self._same(x),), ()
             case DynamicShrink():
                 return self._dynamic_window(value)
             case DynamicUpdate():
@@ -348,6 +351,8 @@ def running_together(value: Value) -> Iterator[tuple[tuple[Value, int], int]]:
         case Gather(x=x, index=index, axis=along):
             yield from (((x, k), k) for k in range(len(x.shape)) if k != along)
             yield from (((index, k), k) for k in range(len(index.shape)))
+        case Barrier(x=x):
+            yield from (((x, k), k) for k in range(len(x.shape)))
         case Unary() | Cast() | Binary() | Where() | Flip() | Check():
             for operand in reversed(operands(value)):
                 yield from (((operand, k), k) for k in range(len(value.shape)))

@@ -12,7 +12,6 @@ copied.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -40,13 +39,9 @@ GIVEN = ("input", "param", "state", "constant", "run")
 
 def assign_buffers(module: Module, donated: Iterable[str] = ()) -> BufferMap:
     """Where every tensor of a module lives. `donated` inputs may be overwritten once dead."""
-    assignment = _Assignment(module, frozenset(donated))
+    assignment = Assignment(module, frozenset(donated))
     assignment.share_all()
     return assignment.result()
-
-
-def tensor_bytes(tensor: Tensor) -> int:
-    return math.prod(tensor.shape) * tensor.dtype.storage_bytes
 
 
 def lives_of(module: Module, donated: frozenset[str]) -> dict[str, tuple[int, int]]:
@@ -72,7 +67,7 @@ def _bases(kernel: Kernel) -> list[str]:
 
 
 @dataclass
-class _Assignment:
+class Assignment:
     """Decisions so far: `owner` maps a tensor to the one whose buffer it took over."""
 
     module: Module
@@ -104,7 +99,7 @@ class _Assignment:
                 if output.base is not None:
                     self._update(number, kernel, output, output.base)
             for output in kernel.outputs:
-                if output.base is None and (len(kernel.outputs) == 1 or _one_pass(kernel)):
+                if output.base is None:
                     self._reuse(number, kernel, output)
 
     def _update(self, number: int, kernel: Kernel, output: Output, base: str) -> None:
@@ -112,7 +107,7 @@ class _Assignment:
         if why is None:
             self._share(kernel, base, output.tensor, "it is the same tensor with a part replaced")
             return
-        size = tensor_bytes(self.module.tensors[base])
+        size = self.module.tensors[base].bytes
         self.copies.append(Copy(kernel.name, base, output.tensor, size, why))
         # The copy is made before the kernel: from then on the output is alive, and the base is read
         # by the copy alone.
@@ -147,32 +142,54 @@ class _Assignment:
         return sum(self.module.tensors[root].role in GIVEN for root in fixed) > 1
 
     def _reuse(self, number: int, kernel: Kernel, output: Output) -> None:
-        if kernel.pattern not in _IN_PLACE or not _one_row_at_a_time(kernel):
-            return
-        tensors = self.module.tensors
         for name in kernel.inputs:
-            operand, result = tensors[name], tensors[output.tensor]
-            dead = operand.role == "internal" or name in self.donated
-            if not dead or self.lives[name] == (-1, len(self.module.kernels)):
-                continue
-            fits = operand.dtype.storage_bytes == result.dtype.storage_bytes and tensor_bytes(
-                operand
-            ) == tensor_bytes(result)
-            if not fits or self.lives[name][1] != number or self._taken(number, name):
-                continue
-            if any(param.tensor == name for param in kernel.params):
-                continue
-            if len(kernel.outputs) > 1 and not _reads(kernel, output, name):
-                continue
-            if _same_elements(kernel, output, name, tensors):
+            if self._may_reuse(number, kernel, output, name):
                 why = "it is read only at the element being written"
                 self._share(kernel, name, output.tensor, why)
                 return
 
+    def _may_reuse(self, number: int, kernel: Kernel, output: Output, name: str) -> bool:
+        """Whether an output without a base may be written into an operand."""
+        if kernel.pattern not in _IN_PLACE or not _one_row_at_a_time(kernel):
+            return False
+        if len(kernel.outputs) > 1 and not (_one_pass(kernel) and _reads(kernel, output, name)):
+            return False
+        operand, result = self.module.tensors[name], self.module.tensors[output.tensor]
+        dead = operand.role == "internal" or name in self.donated
+        if not dead or self.lives[name] == (-1, len(self.module.kernels)):
+            return False
+        size = operand.dtype.storage_bytes == result.dtype.storage_bytes
+        fits = size and operand.bytes == result.bytes
+        if not fits or self.lives[name][1] != number or self._taken(number, name):
+            return False
+        if any(param.tensor == name for param in kernel.params):
+            return False
+        return _same_elements(kernel, output, name, self.module.tensors)
+
     def _share(self, kernel: Kernel, first: str, second: str, why: str) -> None:
-        self.shares.append(Share(kernel.name, first, second, why))
-        self.taken.add((kernel.name, first))
-        self.owner[second] = first
+        self.take(Share(kernel.name, first, second, why))
+
+    def take(self, share: Share) -> None:
+        """Let a tensor take over the buffer of another one."""
+        self.shares.append(share)
+        self.taken.add((share.kernel, share.first))
+        self.owner[share.second] = share.first
+
+    def obstacle(self, share: Share) -> str | None:
+        """Why a share that somebody asks for cannot be; None where it can."""
+        for number, kernel in enumerate(self.module.kernels):
+            for output in kernel.outputs:
+                if (kernel.name, output.tensor) != (share.kernel, share.second):
+                    continue
+                if share.second in self.owner:
+                    return f"{share.second} has taken over {self.owner[share.second]}"
+                if output.base is not None and output.base == share.first:
+                    return self._obstacle(number, kernel, output, share.first)
+                if share.first in kernel.inputs and output.base is None:
+                    free = self._may_reuse(number, kernel, output, share.first)
+                    return None if free else f"{share.first} is not free to be overwritten"
+                return f"{share.kernel} does not read {share.first} where it writes"
+        return f"there is no kernel {share.kernel} that writes {share.second}"
 
     def _root(self, name: str) -> str:
         while name in self.owner:
@@ -193,7 +210,7 @@ class _Assignment:
         shared = {name for share in self.shares for name in (share.first, share.second)}
         refs = {}
         for root, names in groups.items():
-            size = max(tensor_bytes(self.module.tensors[name]) for name in names)
+            size = max(self.module.tensors[name].bytes for name in names)
             buffer = homes[root] or Buffer(Space.ARENA, 0, arena.offsets[root], size)
             for name in names:
                 tensor, alone = self.module.tensors[name], name not in shared
@@ -204,7 +221,7 @@ class _Assignment:
         return BufferMap(ordered, arena.size, copies, self.lives, shares)
 
     def _block(self, root: str, names: list[str]) -> Block:
-        size = max(tensor_bytes(self.module.tensors[name]) for name in names)
+        size = max(self.module.tensors[name].bytes for name in names)
         lives = [self.lives[name] for name in names]
         return Block(root, size, min(life[0] for life in lives), max(life[1] for life in lives))
 
@@ -215,7 +232,7 @@ class _Assignment:
             for name in names:
                 tensor = self.module.tensors[name]
                 if tensor.role in roles or (space is Space.OUTPUT and name in self.module.outputs):
-                    return Buffer(space, self._numbers[space][name], 0, tensor_bytes(tensor))
+                    return Buffer(space, self._numbers[space][name], 0, tensor.bytes)
         return None
 
     @cached_property
@@ -316,7 +333,7 @@ def report(module: Module, buffers: BufferMap) -> list[str]:
                 else f"{what} in a copy, {copy.bytes:,} bytes copied: {copy.why}"
             )
     internal = [name for name, ref in buffers.refs.items() if ref.buffer.space is Space.ARENA]
-    total = sum(tensor_bytes(module.tensors[name]) for name in internal)
+    total = sum(module.tensors[name].bytes for name in internal)
     lines.append(
         f"arena: {buffers.arena_bytes:,} bytes hold {len(internal)} tensors of {total:,} bytes"
     )

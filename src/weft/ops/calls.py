@@ -3,19 +3,22 @@ begins with `[name]` and carries the line of the user's code."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
 
-from weft.foundation.errors import Finding, SpecViolation, UserError, WeftError
+from weft.foundation.errors import Finding, SpecViolation, UserError, WeftError, WrongArguments
 from weft.ops.lines import Line, shown, user_line
+from weft.ops.other_names import ARGUMENTS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def public(function: F) -> F:
-    """A function that users call: an error names the function and the user's line."""
-    name = function.__name__.strip("_")
+    """A function that users call: an error names the function and the user's line. A form of it
+    that is a method only has `_method` behind its name."""
+    name = function.__name__.strip("_").removesuffix("_method")
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -23,19 +26,37 @@ def public(function: F) -> F:
             return function(*args, **kwargs)
         except (SpecViolation, UserError) as error:
             raise explained(name, error, user_line()) from None
+        except TypeError as error:
+            raise refused(function, args, kwargs, error) from None
 
     return call  # type: ignore[return-value]
 
 
+def refused(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], error: TypeError
+) -> TypeError:
+    """Arguments that the function does not take, in one sentence; any other error as it is."""
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError as found:
+        known = list(inspect.signature(function).parameters)
+        strange = [key for key in kwargs if key not in known]
+        other = ARGUMENTS.get(strange[0]) if strange else None
+        hint = f"; {strange[0]} is called {other} here" if other in known else ""
+        why = f"{found}; it takes {', '.join(known) or 'nothing'}{hint}"
+        name = function.__name__.strip("_").removesuffix("_method")
+        return WrongArguments(f"[{name}] {why}", "WrongArguments", shown(user_line()))
+    return error
+
+
 def explained(name: str, error: WeftError, line: Line | None) -> WeftError:
-    """The error with `[name]` and the line in it, unless an inner call has put its own there."""
+    """The error with code, `[name]` and line in it, unless an inner call has put its own there. It
+    begins here: the frames inside Weft that it came through are of no use to the caller."""
     where = shown(line)
     if isinstance(error, SpecViolation):
         return type(error).of([_named(name, finding, where) for finding in error.findings])
-    text = str(error)
-    if text.startswith("["):
-        return error
-    return type(error)(f"[{name}] {text} ({where})" if where else f"[{name}] {text}")
+    assert isinstance(error, UserError)
+    return error.at(name, where).with_traceback(None)
 
 
 def _named(name: str, finding: Finding, where: str) -> Finding:

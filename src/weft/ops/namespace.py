@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from weft.ops import functional, nn, optim
 from weft.ops.array import (
+    beyond,
     constants,
     conversion,
     creation,
@@ -15,6 +16,7 @@ from weft.ops.array import (
     linalg,
     linear_algebra,
     manipulation,
+    numpy_protocol,
     operators,
     searching,
     sets,
@@ -22,6 +24,7 @@ from weft.ops.array import (
     statistics,
     utility,
 )
+from weft.ops.array.beyond import *  # noqa: F403
 from weft.ops.array.constants import *  # noqa: F403
 from weft.ops.array.conversion import *  # noqa: F403
 from weft.ops.array.creation import *  # noqa: F403
@@ -47,17 +50,28 @@ from weft.ops.differentiate import (
     value_and_grad,
     vjp,
 )
+from weft.ops.functional.contraction import einsum
 from weft.ops.functional.linear import matmul
 from weft.ops.graph.context import default_backend, graph, set_default_backend
 from weft.ops.jit import jit
+from weft.ops.other_names import function_advice
 from weft.ops.pytree import pytree, register_pytree
-from weft.ops.tensor import Tensor
-from weft.ops.tensor import evaluate_all as eval  # noqa: A004
+from weft.ops.tensor import Tensor, eval  # noqa: A004
 from weft.ops.trace import TraceConfig, trace
 from weft.ops.trace.config import watch_process
 from weft.ops.vectorise import vmap
 
+
+def advice(name: str) -> str:
+    """What to write for a name that `weft` does not have, as the end of a message."""
+    for package, module in (("functional", functional), ("linalg", linalg)):
+        if name in module.__all__:
+            return f"; here it is weft.{package}.{name}"
+    return function_advice(name)
+
+
 operators.install()
+numpy_protocol.install()
 watch_process()
 __all__ = [
     "Tensor",
@@ -66,6 +80,7 @@ __all__ = [
     "checkpoint",
     "cond",
     "default_backend",
+    "einsum",
     "eval",
     "fft",
     "functional",
@@ -89,7 +104,9 @@ __all__ = [
     "vmap",
     "while_loop",
 ]
-__all__ += constants.__all__ + conversion.__all__ + creation.__all__ + data_types.__all__
+__all__ += (
+    beyond.__all__ + constants.__all__ + conversion.__all__ + creation.__all__ + data_types.__all__
+)
 __all__ += elementwise.__all__ + indexing.__all__ + inspection.__all__
 __all__ += linear_algebra.__all__ + manipulation.__all__ + searching.__all__ + sets.__all__
 __all__ += sorting.__all__ + statistics.__all__ + utility.__all__

@@ -1,12 +1,14 @@
 """Nested containers as flat lists: what traced functions take and give.
 
-Tuples, named tuples, lists, dicts (in order of their keys) and None are containers; so is every
-class that is registered, and every dataclass marked with `@pytree`. Anything else is a leaf.
+Tuples, named tuples, lists, dicts (in order of their keys; an `OrderedDict` in its own order), None
+and dataclasses (by their fields) are containers; so is every class that is registered. Anything
+else is a leaf.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -41,7 +43,10 @@ class Structure:
 
 
 LEAF = Structure(None)
-_NODES: dict[type, Node] = {}
+_NODES: dict[type, Node | None] = {}
+"""None for a class that was looked at and is no container."""
+_OWN = __name__.partition(".")[0]
+"""Records of Weft's own, such as dtypes, are values as a whole unless they are marked."""
 
 
 def _positions(rest: Hashable, count: int) -> list[str]:
@@ -64,6 +69,8 @@ def register_pytree(
 ) -> None:
     """Make a class a container: `flatten(x)` answers (children, rest), `unflatten(rest, children)`
     makes one again, `names(rest, count)` says what its children are called in messages."""
+    if not isinstance(kind, type):
+        raise UserError(f"register_pytree takes a class, not {kind!r}")
     _NODES[kind] = Node(flatten, unflatten, names)
 
 
@@ -78,32 +85,79 @@ def _flatten_dict(value: dict[Any, Any]) -> tuple[list[Any], Hashable]:
 register_pytree(tuple, lambda x: (x, None), lambda rest, c: tuple(c))
 register_pytree(list, lambda x: (x, None), lambda rest, c: list(c))
 register_pytree(dict, _flatten_dict, lambda rest, c: dict(zip(rest, c, strict=True)), _keys)
+register_pytree(
+    OrderedDict,
+    lambda x: (list(x.values()), tuple(x)),
+    lambda rest, c: OrderedDict(zip(rest, c, strict=True)),
+    _keys,
+)
+register_pytree(
+    defaultdict,
+    lambda x: (_flatten_dict(x)[0], (x.default_factory, _flatten_dict(x)[1])),
+    lambda rest, c: defaultdict(rest[0], zip(rest[1], c, strict=True)),
+    lambda rest, count: _keys(rest[1], count),
+)
 register_pytree(type(None), lambda x: ((), None), lambda rest, c: None)
 
 
 def pytree(cls: type[T]) -> type[T]:
-    """Make a dataclass a container of its fields."""
-    names = tuple(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]
-
-    def flatten(value: Any) -> tuple[list[Any], Hashable]:
-        return [getattr(value, name) for name in names], names
-
-    def unflatten(rest: Any, children: Sequence[Any]) -> Any:
-        made = object.__new__(cls)
-        for name, child in zip(rest, children, strict=True):
-            object.__setattr__(made, name, child)
-        return made
-
-    register_pytree(cls, flatten, unflatten, _fields)
+    """Make a dataclass a container of its fields, and say so where it is defined. Dataclasses that
+    are not marked are containers too."""
+    if not dataclasses.is_dataclass(cls):
+        raise UserError(
+            f"pytree takes a dataclass, not {cls!r}; other classes are made containers by "
+            "weft.register_pytree"
+        )
+    _NODES[cls] = _dataclass_node(cls)
     return cls
 
 
+def _dataclass_node(cls: Any) -> Node:
+    """The fields are the children. One with `metadata={"static": True}` is a setting: it must be
+    hashable, and is part of the structure."""
+    fields = dataclasses.fields(cls)
+    names = tuple(field.name for field in fields if not field.metadata.get("static"))
+    settings = tuple(field.name for field in fields if field.metadata.get("static"))
+
+    def flatten(value: Any) -> tuple[list[Any], Hashable]:
+        rest = (names, tuple(getattr(value, name) for name in settings))
+        return [getattr(value, name) for name in names], rest
+
+    def unflatten(rest: Any, children: Sequence[Any]) -> Any:
+        made = object.__new__(cls)
+        for name, child in zip((*rest[0], *settings), (*children, *rest[1]), strict=True):
+            object.__setattr__(made, name, child)
+        return made
+
+    def field_names(rest: Any, count: int) -> list[str]:
+        return _fields(rest[0], count)
+
+    return Node(flatten, unflatten, field_names)
+
+
+def _named_tuple_node(kind: Any) -> Node:
+    names = tuple(kind._fields)
+    return Node(lambda x: (tuple(x), names), lambda rest, c: kind(*c), _fields)
+
+
 def _node_of(kind: type) -> Node | None:
-    found = _NODES.get(kind)
-    if found is None and issubclass(kind, tuple) and hasattr(kind, "_fields"):
-        names = tuple(kind._fields)
-        found = _NODES[kind] = Node(lambda x: (tuple(x), names), lambda rest, c: kind(*c), _fields)
-    return found
+    if kind not in _NODES:
+        _NODES[kind] = _found_node(kind)
+    return _NODES[kind]
+
+
+def _found_node(kind: type) -> Node | None:
+    """How a class comes apart that nobody registered."""
+    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        return _named_tuple_node(kind)
+    if dataclasses.is_dataclass(kind) and kind.__module__.partition(".")[0] != _OWN:
+        return _dataclass_node(kind)
+    return None
+
+
+def is_container(value: Any) -> bool:
+    """Whether a value comes apart into leaves."""
+    return _node_of(type(value)) is not None
 
 
 def flatten(value: Any) -> tuple[list[Any], Structure]:

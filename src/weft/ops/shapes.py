@@ -1,39 +1,56 @@
-"""A program with dynamic dims, made ready for each set of sizes it meets."""
+"""A program with dynamic dims on a backend, made ready for each cluster of sizes it meets."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
 from weft.driver.backends import Backend
 from weft.driver.execute import Prepared
+from weft.driver.shape_sets import Clusters, ShapeSet, exact_shapes
 from weft.ops.graph.cache import PROGRAMS
 from weft.ops.graph.hooks import execute
 from weft.ptir.ir import Program
 from weft.ptir.passes import optimise
-from weft.ptir.specialise import bind_shapes, specialise
-
-_MOST_SIZES = 64
+from weft.ptir.types import leaves
 
 
 class ByShape:
-    """One program, traced and optimised once; sizes are filled in when it runs."""
+    """One program, traced and optimised once; sizes are filled in when it runs.
 
-    def __init__(self, program: Program, backend: Backend) -> None:
-        self.program = optimise(program)
+    A backend that interprets programs gains nothing from one for several sizes: without a shape set
+    each size is a cluster of its own there.
+    """
+
+    def __init__(self, program: Program, backend: Backend, shapes: ShapeSet | None = None) -> None:
         self.backend = backend
-        self._ready: OrderedDict[tuple[tuple[str, int], ...], Prepared] = OrderedDict()
+        self.source = optimise(program)
+        self.kinds = [leaf for kind in self.source.main.parameters for leaf in leaves(kind)]
+        interprets = getattr(backend, "interprets", False)
+        chosen = shapes or (exact_shapes() if interprets else ShapeSet())
+        self.clusters: Clusters[Prepared] = Clusters(self.source, self._compile, chosen)
 
-    def execute(self, inputs: Sequence[Any], *, seed: int = 0) -> list[Any]:
-        """The flattened results, as the backend stores them."""
-        sizes = bind_shapes(self.program.main.parameters, [storage.shape for storage in inputs])
-        key = tuple(sorted(sizes.items()))
-        found = self._ready.get(key)
-        if found is None:
-            found = self._ready[key] = PROGRAMS.compile(
-                specialise(self.program, sizes), self.backend
-            )
-            if len(self._ready) > _MOST_SIZES:
-                self._ready.popitem(last=False)
-        return execute(found, inputs, seed)
+    def _compile(self, program: Program) -> Prepared:
+        return PROGRAMS.compile(program, self.backend, "jit")
+
+    def execute(
+        self, inputs: Sequence[Any], shapes: Sequence[tuple[int, ...]], *, seed: int = 0
+    ) -> list[Any]:
+        """The flattened results for inputs of these shapes, as the backend stores them."""
+        fit = self.clusters.fit(shapes)
+        compiled = fit.cluster.compiled
+        if not fit.cluster.padded:
+            return execute(compiled, inputs, seed)
+        backend = self.backend
+        kinds = [kind.with_shape(shape) for kind, shape in zip(self.kinds, shapes, strict=True)]
+        arrays = [backend.read_storage(x, kind) for x, kind in zip(inputs, kinds, strict=True)]
+        given = self._stored(inputs, arrays, fit.filled(arrays))
+        results = execute(compiled, [*given, *map(backend.store, fit.sizes)], seed)
+        whole = zip(results, compiled.results, strict=True)
+        found = [backend.read_storage(x, kind) for x, kind in whole]
+        return self._stored(results, found, fit.cut(found))
+
+    def _stored(self, held: Sequence[Any], arrays: Sequence[Any], new: Sequence[Any]) -> list[Any]:
+        """The new arrays as the backend stores them; what did not change is there already."""
+        triples = zip(held, arrays, new, strict=True)
+        return [x if old is made else self.backend.store(made) for x, old, made in triples]

@@ -29,6 +29,8 @@ from weft.ops.graph.context import current, default_arena
 from weft.ops.graph.evaluate import evaluate
 from weft.ops.graph.node import Donated, Node
 from weft.ops.graph.program import as_program, reachable
+from weft.ops.other_names import method_advice
+from weft.ops.pytree import LEAF, flatten
 from weft.ptir.ir import Program
 from weft.ptir.literal import TensorLiteral
 from weft.ptir.types import TensorType
@@ -47,17 +49,22 @@ class Tensor:
     __slots__ = ("__weakref__", "_node", "requires_grad", "weak")
 
     __array_priority__ = 1_000
-    __array_ufunc__ = None
-    """NumPy leaves operators with an array on the left to this class."""
 
     def __init__(self, node: Node, requires_grad: bool = False) -> None:
+        """The tensor that shows a node; users make tensors with `weft.asarray`."""
         self._node = node
         self.requires_grad = requires_grad
         """Whether gradients are wanted with respect to this tensor, or to one it came from."""
         self.weak = False
         """Whether it stands for a Python number in a traced function: it takes the dtype of the
         tensor beside it."""
-        node.owner = ref(self)
+        try:
+            node.owner = ref(self)
+        except AttributeError:
+            raise UserError(
+                f"a tensor is not made of a {type(node).__name__} by calling its class; use "
+                "weft.asarray or weft.tensor"
+            ) from None
 
     # -- what it is ------------------------------------------------------------------------------
 
@@ -87,6 +94,11 @@ class Tensor:
     @property
     def nbytes(self) -> int:
         return self._node.tensor.bytes
+
+    @property
+    def itemsize(self) -> int:
+        """The bytes of one element."""
+        return self.dtype.numpy.itemsize
 
     @property
     def arena(self) -> Arena:
@@ -243,6 +255,29 @@ class Tensor:
         text = np.array2string(elements, separator=", ", threshold=_MOST_SHOWN, prefix="Tensor(")
         return f"Tensor({text}, {about})"
 
+    @public
+    def __format__(self, spec: str) -> str:
+        """A tensor of rank 0 is written as its number is; others take no format."""
+        if self.shape or self.is_traced:
+            if spec:
+                raise UserError(
+                    f"the format {spec!r} is for one number, not for {self.type}; write elements, "
+                    "or a reduction, or use numpy.array2string"
+                )
+            return str(self)
+        return format(self.item(), spec)
+
+    def __round__(self, digits: int | None = None) -> Any:
+        """The only element, rounded as Python rounds."""
+        return round(self.item(), digits)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as its elements; it is read back on the default backend."""
+        return _unpickled, (self.numpy(), self.requires_grad)
+
+    def __getattr__(self, name: str) -> Callable[..., Tensor]:
+        raise AttributeError(f"a tensor has no attribute {name!r}{method_advice(name)}")
+
     # -- programs and backends -------------------------------------------------------------------
 
     def program(self) -> Program:
@@ -251,8 +286,10 @@ class Tensor:
         return as_program("main", leaves, [self._node])
 
     @public
-    def to(self, backend: str) -> Tensor:
-        """The tensor on another backend; itself where it is there already."""
+    def to(self, backend: str | DType) -> Tensor:
+        """The tensor on another backend, itself where it is there already; or in another dtype."""
+        if isinstance(backend, DType):
+            return self if backend is self.dtype else self.astype(backend)
         if backend == self.backend:
             return self
         return from_array(self._elements(), default_arena(backend), self.requires_grad)
@@ -318,7 +355,10 @@ class Tensor:
 
     if TYPE_CHECKING:
 
-        def __getattr__(self, name: str) -> Callable[..., Tensor]: ...
+        @property
+        def real(self) -> Tensor: ...
+        @property
+        def imag(self) -> Tensor: ...
         def __getitem__(self, index: Any) -> Tensor: ...
         def __setitem__(self, index: Any, value: Any) -> None: ...
         def __add__(self, other: Any) -> Tensor: ...
@@ -392,9 +432,23 @@ def from_array(array: Array, arena: Arena | None = None, requires_grad: bool = F
     return Tensor(home.leaf(home.backend.store(array), kind), requires_grad)
 
 
-def evaluate_all(*tensors: Tensor) -> None:
-    """Compute several tensors in one program; shared work is done once."""
-    evaluate([tensor._node for tensor in tensors])
+def _unpickled(array: Array, requires_grad: bool) -> Tensor:
+    return from_array(array, requires_grad=requires_grad)
+
+
+@public
+def eval(*values: Any) -> None:  # noqa: A001
+    """Compute several tensors, or containers of tensors, in one program; shared work is done
+    once."""
+    found: list[Node] = []
+    for value in values:
+        leaves, structure = flatten(value)
+        if structure is LEAF and not isinstance(value, Tensor):
+            raise UserError(
+                f"tensors, or containers of tensors, are computed, not {type(value).__name__}"
+            )
+        found += [leaf._node for leaf in leaves if isinstance(leaf, Tensor)]
+    evaluate(found)
 
 
 @overload
@@ -413,3 +467,9 @@ def tensor_method(*given: Any) -> Any:
         return function
 
     return install
+
+
+def tensor_property(function: F) -> F:
+    """Install a function of one tensor as an attribute of `Tensor`, under its own name."""
+    setattr(Tensor, function.__name__, property(function))
+    return function

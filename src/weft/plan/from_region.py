@@ -70,6 +70,20 @@ def _streaming(plan: Plan) -> Plan:
     return replace(plan, algo_choice={**plan.algo_choice, "attention": STREAMING})
 
 
+def same_kernels(read: PlanSet, made: PlanSet) -> None:
+    """Plans that were read are for the kernels that there are, each by the key of its structure."""
+    hint = "leave the kernels and their keys as they were; the plans are what may change"
+    for name in {**made.kernels, **read.kernels}:
+        key, wanted = read.kernels.get(name), made.kernels.get(name)
+        if key != wanted:
+            why = f"its key is {key or 'missing'}, but it is {wanted or 'no kernel with a plan'}"
+            raise SpecViolation("PlanKernel", why, hint, f"kernel {name}")
+    for key in read.plans:
+        if key not in made.plans:
+            why = f"there is a plan for {key}, which is the key of no kernel"
+            raise SpecViolation("PlanKernel", why, hint)
+
+
 def check_plans(plans: PlanSet, module: Module) -> None:
     """Plans that somebody wrote are there for every kernel, and say nothing of another one."""
     attention = _in_attention(module)

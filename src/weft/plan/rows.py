@@ -35,6 +35,8 @@ _MOST: Final = 255
 _PER_THREAD: Final = 16
 """Elements of a row that a thread takes where there are threads enough."""
 _WIDEST: Final = 8
+_MOST_KEPT: Final = 64
+"""Elements of a row that a thread keeps at most: each is written out in the kernel."""
 _SINGLE: Final = 128
 """Threads of a block in which each has a row of its own."""
 
@@ -147,7 +149,7 @@ def gpu_row_plan(
 
 def _fits(kernel: Kernel, plan: RowPlan, target: Target) -> bool:
     needed, given = row_registers(kernel, plan, target)
-    return needed <= given
+    return needed <= given and chunks_of(kernel, plan) * plan.vector <= _MOST_KEPT
 
 
 def _single(kernel: Kernel, tensors: Mapping[str, Tensor], header: Header) -> RowPlan:

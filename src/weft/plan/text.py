@@ -55,8 +55,11 @@ def loads(text: str) -> PlanSet:
     """The plans that a JSON text describes."""
     with reading(parse(text, "plan file"), "plan file") as top:
         plans = top.items("plans", plan_of_fields)
-        kernels = top.take("kernels")
-        found = PlanSet(dict(kernels), {plan.header.kernel: plan for plan in plans})
+        with reading(top.take("kernels"), "plan file.kernels") as named:
+            kernels = {name: named.text(name) for name in named.names}
+        found = PlanSet(kernels, {plan.header.kernel: plan for plan in plans})
+        if len(found.plans) != len(plans):
+            top.fail("two plans have one key")
     for name, key in found.kernels.items():
         if key not in found.plans:
             top.fail(f"kernel {name} has the key {key}, for which there is no plan")

@@ -3,12 +3,13 @@ accesses.
 
 The graph is walked from the outputs back. Each value that some access ends at becomes a block; a
 movement becomes one only if it must be stored: because the book says so, because two different
-fills meet in one chain, or because an op that stays whole reads it.
+fills meet in one chain, or because an op that stays whole reads it. A barrier is never one: who
+reads through it waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import prod
@@ -38,13 +39,13 @@ from weft.poly_view.contraction import recognise
 from weft.poly_view.ir import (
     Access,
     BlockKind,
-    Edge,
     IndexParam,
     IterAxis,
     PolyBlock,
     Scop,
 )
 from weft.tiny.ir import (
+    Barrier,
     Binary,
     Cast,
     Const,
@@ -125,6 +126,8 @@ class _Reading:
     widen: DType | None = None
     inner: dict[str, Expr] = field(default_factory=dict)
     params: list[str] = field(default_factory=list)
+    after: list[Value] = field(default_factory=list)
+    """What the barriers on the way wait for."""
 
     def admits(self, fill: Const) -> bool:
         """Whether padding with `fill` further down means the same as padding met before."""
@@ -161,6 +164,8 @@ class _Builder:
     used: dict[str, IndexParam] = field(default_factory=dict)
     needed: set[Value] = field(default_factory=set)
     stored: set[Value] = field(default_factory=set)
+    awaited: dict[Value, None] = field(default_factory=dict)
+    """What the block that is being built waits for."""
 
     def __post_init__(self) -> None:
         self.values = self.graph.values
@@ -172,20 +177,30 @@ class _Builder:
             (name, self._read_whole(value), atom_axes(self._info(value)))
             for name, value in self.graph.outputs
         )
+        waiting: dict[str, list[Value]] = {}
         for value in reversed(self.values):
             if value in self.needed and not isinstance(value, Input):
+                self.awaited.clear()
                 self.blocks.append(self._block(value))
-        blocks = tuple(reversed(self.blocks))
+                if self.awaited:
+                    waiting[self.blocks[-1].name] = list(self.awaited)
+        blocks = tuple(
+            replace(block, after=self._before(waiting[block.name]))
+            if block.name in waiting
+            else block
+            for block in reversed(self.blocks)
+        )
         inputs = {v.name: v for v in self.graph.inputs}
         inputs.update((v.name, v) for v in self.values if isinstance(v, Input) and v in self.needed)
         scop = Scop(
             {name: (v.dtype, self._atoms(v)) for name, v in inputs.items()},
             blocks,
-            _edges(blocks, self.used),
+            (),
             outputs,
             params=tuple(self.used[name] for name in sorted(self.used)),
             shapes={name: _sizes(v) for name, v in [*inputs.items(), *self.graph.outputs]},
         )
+        scop = replace(scop, edges=scop.dependences)
         return replace(scop, chains=find_chains(scop))
 
     def _names(self) -> dict[Value, str]:
@@ -201,6 +216,21 @@ class _Builder:
                 taken.add(name)
             names[value] = name
         return names
+
+    def _before(self, values: Sequence[Value]) -> tuple[str, ...]:
+        """The blocks that are there when these values are: their own, or where a value is part of
+        other blocks or nobody needs it, those that it is made of."""
+        found: dict[str, None] = {}
+        stack, seen = list(values), set(values)
+        while stack:
+            value = stack.pop()
+            if value not in self.needed:
+                fresh = [x for x in operands(value) if x not in seen]
+                seen.update(fresh)
+                stack += fresh
+            elif not isinstance(value, Input):
+                found[self.names[value]] = None
+        return tuple(sorted(found))
 
     def _info(self, value: Value) -> IndexInfo:
         found = self.book.infos.get(self.ids.get(value, ""))
@@ -320,6 +350,9 @@ class _Builder:
 
     def _read_stored(self, value: Value) -> Access:
         """The access of a value that has to be a tensor, over its own atoms."""
+        while isinstance(value, Barrier):
+            self.awaited[value.after] = None
+            value = value.x
         if isinstance(value, Movement):
             self.stored.add(value)
         return self._read_whole(value)
@@ -364,6 +397,10 @@ class _Builder:
 
     def _step(self, reading: _Reading, here: Movement) -> None:
         """Through one movement, by the rule that the book has for it."""
+        if isinstance(here, Barrier):
+            reading.after.append(here.after)
+            reading.value = here.x
+            return
         info = self._info(here)
         rule = info.inputs[0]
         replaced = {f"i{k}": e for k, e in enumerate(reading.index)}
@@ -399,6 +436,7 @@ class _Builder:
         self._commit_params(reading)
 
     def _commit_params(self, reading: _Reading) -> None:
+        self.awaited.update(dict.fromkeys(reading.after))
         for name in reading.params:
             found, source = self.params[name]
             self.used[name] = found
@@ -410,6 +448,7 @@ class _Builder:
         for known in params:
             scalar = self.values[int(known.value_id[1:])]
             inner = self._follow(scalar, (), ())
+            reading.after += inner.after
             if isinstance(inner.value, Const):
                 start = int(inner.value.value.real)
                 bound[known.name] = constant(min(max(start, known.low), known.high))
@@ -484,19 +523,3 @@ def _function(value: Value) -> str:
             return "update"
         case _:
             return type(value).__name__.lower()
-
-
-def _edges(blocks: Sequence[PolyBlock], params: Mapping[str, IndexParam]) -> tuple[Edge, ...]:
-    names = {block.name for block in blocks}
-    found: list[Edge] = []
-    for block in blocks:
-        reads: dict[str, list[int]] = {}
-        for number, access in enumerate(block.accesses):
-            reads.setdefault(access.tensor, []).append(number)
-        others = [block.base, *(params[name].access.tensor for name in sorted(block.params))]
-        for tensor in dict.fromkeys(others):
-            reads.setdefault(str(tensor), []).append(-1)
-        for tensor, numbers in reads.items():
-            if tensor in names:
-                found += [Edge(tensor, block.name, number) for number in numbers]
-    return tuple(found)

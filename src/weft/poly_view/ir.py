@@ -2,7 +2,7 @@
 accesses.
 
     Scop      = inputs, params, blocks, edges, outputs, chains
-    PolyBlock = name, kind, axes (with sizes), accesses, shape, write, base, attrs
+    PolyBlock = name, kind, axes (with sizes), accesses, shape, write, base, attrs, after
     Access    = tensor (a block or an input), map, guards, fill, widen
     Edge      = from, to, true dependences
 
@@ -30,6 +30,9 @@ the tensor `base`, which has the shape of the result.
 
 A gather is an elementwise block whose first access reads a place along an axis of the tensor of its
 second access: `$j` there, a number from 0 to `selected` - 1.
+
+A block may have to wait: it is computed only `after` other blocks are, whether or not it reads
+them. What waits is computed for itself, even where another block computes the same.
 
 An opaque block reads whole tensors: the maps of its accesses are identities over the tensors' own
 axes.
@@ -129,6 +132,8 @@ class PolyBlock:
     """The shape of the result of an update block."""
     selected: int = 0
     """For a gather, the extent of the axis along which it reads."""
+    after: tuple[str, ...] = ()
+    """Blocks that have to be there before this one is computed, besides those it reads."""
 
     @cached_property
     def out_axes(self) -> tuple[IterAxis, ...]:
@@ -199,3 +204,20 @@ class Scop:
     @cached_property
     def by_name(self) -> dict[str, PolyBlock]:
         return {block.name: block for block in self.blocks}
+
+    @cached_property
+    def dependences(self) -> tuple[Edge, ...]:
+        """The edges that follow from the accesses."""
+        sources = {p.name: p.access.tensor for p in self.params}
+        found: list[Edge] = []
+        for block in self.blocks:
+            reads: dict[str, list[int]] = {}
+            for number, access in enumerate(block.accesses):
+                reads.setdefault(access.tensor, []).append(number)
+            others = [block.base, *(sources.get(name) for name in sorted(block.params))]
+            for tensor in dict.fromkeys(others):
+                reads.setdefault(str(tensor), []).append(-1)
+            for tensor, numbers in reads.items():
+                if tensor in self.by_name:
+                    found += [Edge(tensor, block.name, number) for number in numbers]
+        return tuple(found)

@@ -8,8 +8,8 @@ A block has the document's fields. Its `domain` maps each axis to `[lower, upper
     "[i0, i2]"        "[i0, i1 + i3 - 1] : 0 <= i1 + i3 - 1 < 8 else 0.0"
 
 Beside them a block says its `fn`, its `dtype`, which axes it reduces (`reduce`), the Tiny value it
-computes (`value`, an id), for an update `write`, `base` and `shape`, for a gather `selected`; an
-access may `widen`.
+computes (`value`, an id), for an update `write`, `base` and `shape`, for a gather `selected`, and
+what it waits for (`after`); an access may `widen`.
 `attrs` are the document's, with `batch_idx`. Under `edges` the list `true` has access numbers, and
 -1 for a base or a param; `anti` and `output` are always empty. Blocks are read back with the Tiny
 values that the caller gives by id.
@@ -107,6 +107,8 @@ def _block(block: PolyBlock) -> Json:
         made["attrs"] = _attrs(block.attrs)
     if block.selected:
         made["selected"] = block.selected
+    if block.after:
+        made["after"] = list(block.after)
     return made
 
 
@@ -172,13 +174,18 @@ def from_json(document: Any, values: Mapping[str, Any] | None = None) -> Scop:
             fields.items("outputs", _read_output),
             fields.items("chains", lambda f: Chain(f.text("kind"), f.texts("blocks"))),
             fields.items("params", _read_param),
-            {n: tuple(s) for n, s in Fields(fields.take("shapes"), "poly_view.shapes").rest()},
+            _read_shapes(fields),
         )
+
+
+def _read_shapes(fields: Fields) -> dict[str, tuple[int, ...]]:
+    with reading(fields.take("shapes"), "poly_view.shapes") as shapes:
+        return {name: shapes.wholes(name) for name in shapes.names}
 
 
 def _read_inputs(fields: Fields) -> dict[str, Any]:
     found = {}
-    for name, document in Fields(fields.take("inputs"), "poly_view.inputs").rest():
+    for name, document in fields.named("inputs"):
         with reading(document, f"poly_view.inputs.{name}") as one:
             found[name] = (one.dtype("dtype"), one.wholes("shape"))
     return found
@@ -189,7 +196,7 @@ def _read_block(fields: Fields, values: Mapping[str, Any]) -> PolyBlock:
     write = parse_map(fields.text("write")).map if fields.has("write") else None
     return PolyBlock(
         fields.text("name"),
-        BlockKind(fields.text("kind")),
+        fields.choice("kind", BlockKind),
         _read_domain(fields, fields.texts("reduce", ())),
         fields.dtype("dtype"),
         fields.items("accesses", _read_access),
@@ -201,15 +208,21 @@ def _read_block(fields: Fields, values: Mapping[str, Any]) -> PolyBlock:
         fields.text("base") if write is not None else None,
         fields.wholes("shape") if write is not None else (),
         fields.whole("selected", 0),
+        fields.texts("after", ()),
     )
 
 
 def _read_domain(fields: Fields, reduced: tuple[str, ...]) -> tuple[IterAxis, ...]:
     axes = []
-    for name, bounds in Fields(fields.take("domain"), f"{fields.where}.domain").rest():
-        if not isinstance(bounds, list) or len(bounds) != 2 or bounds[0] != 0:
-            fields.fail(f"the bounds of {name} must be [0, size], not {bounds!r}")
-        axes.append(IterAxis(name, int(bounds[1]), name in reduced))
+    with reading(fields.take("domain"), f"{fields.where}.domain") as domain:
+        missing = [name for name in reduced if not domain.has(name)]
+        if missing:
+            fields.fail(f"it reduces {missing[0]!r}, which is none of its axes")
+        for name in domain.names:
+            bounds = domain.wholes(name)
+            if len(bounds) != 2 or bounds[0] != 0 or bounds[1] < 0:
+                fields.fail(f"the bounds of {name} must be [0, size], not {list(bounds)}")
+            axes.append(IterAxis(name, bounds[1], name in reduced))
     return tuple(axes)
 
 
@@ -227,7 +240,7 @@ def parse_map(text: str, tensor: str = "") -> Access:
         raise SpecViolation(NON_AFFINE, f"{text!r} is not a map: [exprs] : guards else fill")
     parts = [part for part in match["index"].split(", ") if part]
     guards = match["guards"].split(" and ") if match["guards"] else []
-    fill = read_scalar(json.loads(match["fill"])) if match["fill"] else None
+    fill = read_scalar(parse(match["fill"], "fill of a map")) if match["fill"] else None
     return Access(tensor, parse_index(parts), tuple(parse_guard(g) for g in guards), fill)
 
 
@@ -242,8 +255,13 @@ def _read_attrs(fields: Fields) -> ContractionAttrs | None:
             attrs.texts("rhs_idx"),
             attrs.texts("out_idx"),
             attrs.texts("reduce_idx"),
-            attrs.take("affine_offsets"),
+            _read_offsets(attrs),
         )
+
+
+def _read_offsets(attrs: Fields) -> dict[str, str]:
+    with reading(attrs.take("affine_offsets"), f"{attrs.where}.affine_offsets") as offsets:
+        return {name: offsets.text(name) for name in offsets.names}
 
 
 def _read_edges(fields: Fields) -> tuple[Edge, ...]:

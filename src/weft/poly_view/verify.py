@@ -84,6 +84,9 @@ class _Verifier:
         names = [axis.name for axis in block.axes]
         if len(set(names)) != len(names):
             yield INVALID, f"the axes {', '.join(names)} are not all different"
+        missing = [name for name in block.after if name not in self.shapes]
+        if missing:
+            yield INVALID, f"it waits for {', '.join(missing)}, which is not before it"
         if block.kind is BlockKind.UPDATE:
             yield from self._update(block)
         elif block.write is not None or block.base is not None:

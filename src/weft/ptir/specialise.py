@@ -68,6 +68,21 @@ def specialise(program: Program, sizes: Mapping[str, int]) -> Program:
     return _Specialiser(assign_streams(program)).run(dict(sizes))
 
 
+def settled_sizes(program: Program, concrete: Program) -> Sizes:
+    """The size of every symbol of the entry function, those that follow from others included, in a
+    program that was specialised."""
+    sizes: Sizes = {}
+    old, new = program.main, concrete.main
+    kinds = zip(
+        (*old.parameters, *(i.output for i in old.body)),
+        (*new.parameters, *(i.output for i in new.body)),
+        strict=True,
+    )
+    for declared, actual in kinds:
+        _bind_output(declared, actual, sizes)
+    return sizes
+
+
 MAX_COPIES = 50_000
 """How many instructions the further copies of regions may have, in all: their number can double
 with every level of nesting."""
@@ -139,7 +154,7 @@ class _Specialiser:
     def _mentioned(self, region_id: int) -> frozenset[str]:
         if region_id not in self.mentioned:
             region = self.program.regions_by_id[region_id]
-            found = {dim.name for dim in _symbols(region)}
+            found = {dim.name for dim in region_symbols(region)}
             for instruction in region.body:
                 found.update(*map(self._mentioned, instruction.op.regions))
             self.mentioned[region_id] = frozenset(found)
@@ -177,7 +192,7 @@ class _Specialiser:
         return replace(instruction, op=op, output=output)
 
 
-def _symbols(region: Region) -> list[Symbol]:
+def region_symbols(region: Region) -> list[Symbol]:
     """Every symbol in the types and attributes of a region."""
     found: list[Dim] = []
 

@@ -243,10 +243,12 @@ _WHOLE = {
 }
 
 
-def _call_key(block: PolyBlock) -> tuple[int, int, tuple[str, ...]]:
-    """What makes results those of one op: the op itself, where it stands, and what it is given."""
+def _call_key(block: PolyBlock) -> tuple[int, int, tuple[str, ...], tuple[str, ...]]:
+    """What makes results those of one op: the op itself, where it stands, what it is given, and
+    what it waits for."""
     value = block.value
-    return id(value.op), value.site, tuple(access.tensor for access in block.accesses)
+    given = tuple(access.tensor for access in block.accesses)
+    return id(value.op), value.site, given, block.after
 
 
 def _shape(block: PolyBlock) -> tuple[int, ...]:

@@ -352,6 +352,10 @@ class Tensor:
     role: str = "internal"
     """input, param, state, constant, run (what random numbers depend on), output or internal."""
 
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.storage_bytes
+
 
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Strides in elements of a tensor whose last axis is contiguous."""

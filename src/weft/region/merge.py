@@ -1,20 +1,22 @@
-"""Kernels over the same space made one, where that saves reads; and the order in which kernels run.
+"""Kernels over the same space made one, where that saves reads.
 
 Two kernels are candidates when one reads what the other stores, or when both read a tensor. They
-are merged if no third kernel stands between them, the result is a kernel of a known shape within
-the machine's limits, at least one read disappears, and the estimate is lower.
+are merged if no third kernel stands between them, neither has to wait for the other, the result is
+a kernel of a known shape within the machine's limits, at least one read disappears, and the
+estimate is lower.
 """
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
+import math
 from typing import TypeAlias
 
 from weft.foundation.index_expr import Expr
 from weft.poly_view.ir import BlockKind
 from weft.region.emit import Emitter, Root, Stop, View
 from weft.region.fusion import LARGEST, Fusion
-from weft.region.ir import Kernel, Read
+from weft.region.ir import Kernel, Read, Tensor
+from weft.region.order import Order, Traffic
 from weft.region.resources import stop_reason
 
 Group: TypeAlias = tuple[Root, ...]
@@ -24,7 +26,7 @@ def merge_groups(fusion: Fusion) -> list[Group]:
     """The roots of every kernel, in an order in which they can run."""
     merger = _Merger(fusion, [(Root(name),) for name in fusion.stored])
     merger.run()
-    return [merger.groups[number] for number in merger.order.sequence()]
+    return [merger.groups[number] for number in merger.order.sequence(merger.traffic())]
 
 
 class _Merger:
@@ -35,7 +37,7 @@ class _Merger:
         self.groups: dict[int, Group] = dict(enumerate(groups))
         self.home = {root.block: n for n, group in self.groups.items() for root in group}
         self.reads = {n: self._reads(group) for n, group in self.groups.items()}
-        self.order = _Order({n: self._before(group, n) for n, group in self.groups.items()})
+        self.order = Order({n: self._before(group, n) for n, group in self.groups.items()})
         self.readers: dict[str, set[int]] = {}
         for n, names in self.reads.items():
             for name in names:
@@ -59,10 +61,45 @@ class _Merger:
 
     def _before(self, group: Group, number: int) -> set[int]:
         """The groups that have to run before this one."""
-        needed = set(self._reads(group))
-        for name in self._inside(group):
-            needed |= dependencies(self.fusion.view, name)
-        return {self.home[name] for name in needed if name in self.home} - {number}
+        needed = self._reads(group) | self._besides(group)
+        before = {self.home[name] for name in needed if name in self.home}
+        return (before | self._awaited(group)) - {number}
+
+    def _besides(self, group: Group) -> set[str]:
+        """What a group needs besides what it reads."""
+        view, inside = self.fusion.view, self._inside(group)
+        return set[str]().union(*(dependencies(view, name) for name in inside))
+
+    def _awaited(self, group: Group) -> set[int]:
+        """The groups that this one waits for; where it waits for a block that is stored nowhere,
+        those that store what the block is computed from."""
+        blocks = self.fusion.view.blocks
+        stack = [name for member in self._inside(group) for name in blocks[member].after]
+        found, seen = set[int](), set(stack)
+        while stack:
+            name = stack.pop()
+            if name in self.home:
+                found.add(self.home[name])
+            elif name in blocks:
+                fresh = {access.tensor for access in blocks[name].accesses} - seen
+                seen |= fresh
+                stack += fresh
+        return found
+
+    def traffic(self) -> Traffic:
+        """What every group reads and stores, in bytes."""
+        sources = self.fusion.view.sources
+        sizes: dict[str, dict[str, int]] = {}
+        for name, source in sources.items():
+            sizes.setdefault(source.tensor.role, {})[name] = _bytes(source.tensor)
+        internal, handed_out = (sizes.pop(role, {}) for role in ("internal", "output"))
+        return Traffic(
+            {n: self.reads[n] | self._besides(group) for n, group in self.groups.items()},
+            {n: {root.block for root in group} for n, group in self.groups.items()},
+            internal,
+            {name: size for held in sizes.values() for name, size in held.items()},
+            handed_out,
+        )
 
     def _candidates(self, number: int) -> list[int]:
         """Earlier groups that this one reads, or that read the same tensors, nearest first."""
@@ -84,6 +121,8 @@ class _Merger:
 
     def _try(self, number: int, other: int) -> None:
         if other not in self.groups or self.order.is_between(number, other):
+            return
+        if other in self._awaited(self.groups[number]):
             return
         roots = self._merged(self.groups[number], self.groups[other])
         if roots is None:
@@ -143,81 +182,16 @@ class _Merger:
         return emitter.places
 
 
-class _Order:
-    """Which groups run before which. Groups have numbers in the order of the program; a group that
-    was joined into another one is gone."""
-
-    def __init__(self, before: dict[int, set[int]]) -> None:
-        self.before = before
-        self.after: dict[int, set[int]] = {n: set() for n in before}
-        for n, needed in before.items():
-            for earlier in needed:
-                self.after[earlier].add(n)
-        self.latest = {n: n for n in before}
-        """No number of a group, or of one that has to run before it, is greater."""
-
-    def join(self, number: int, other: int) -> None:
-        """Let a group take over another one's place too."""
-        for earlier in self.before.pop(other) - {number}:
-            self.after[earlier].discard(other)
-            self.after[earlier].add(number)
-            self.before[number].add(earlier)
-        for later in self.after.pop(other):
-            self.before[later].discard(other)
-            if later != number:
-                self.before[later].add(number)
-                self.after[number].add(later)
-        self.before[number] -= {number, other}
-        self.after[number] -= {number, other}
-        self._raise(number, max(self.latest[number], self.latest.pop(other)))
-
-    def _raise(self, number: int, latest: int) -> None:
-        self.latest[number] = latest
-        stack = [number]
-        while stack:
-            for later in self.after[stack.pop()]:
-                if self.latest[later] < latest:
-                    self.latest[later] = latest
-                    stack.append(later)
-
-    def is_between(self, number: int, other: int) -> bool:
-        """Whether a third group stands between the two: it needs one and is needed by the other."""
-        return self._needs(number, other) or self._needs(other, number)
-
-    def _needs(self, last: int, first: int) -> bool:
-        """Whether a group needs another one by way of a third."""
-        stack = [n for n in self.before[last] if n != first]
-        seen: set[int] = set()
-        while stack:
-            here = stack.pop()
-            if here == first:
-                return True
-            if here not in seen and self.latest[here] >= first:
-                seen.add(here)
-                stack += self.before[here]
-        return False
-
-    def sequence(self) -> list[int]:
-        """Groups after everything they need; otherwise in the order of the program."""
-        missing = {n: len(needed) for n, needed in self.before.items()}
-        ready = [n for n, count in missing.items() if not count]
-        heapify(ready)
-        result = []
-        while ready:
-            result.append(heappop(ready))
-            for later in self.after[result[-1]]:
-                missing[later] -= 1
-                if not missing[later]:
-                    heappush(ready, later)
-        return result
-
-
 def dependencies(view: View, name: str) -> set[str]:
     """What a block needs besides what it reads: its base, and the tensors of its params."""
     block = view.blocks[name]
     found = {block.base} if block.base is not None else set()
     found.update(view.params[param].access.tensor for param in block.params)
     return found
+
+
+def _bytes(tensor: Tensor) -> int:
+    return math.prod(tensor.shape) * tensor.dtype.storage_bytes
 
 
 def _read_count(kernel: Kernel) -> int:

@@ -275,53 +275,76 @@ def from_json(document: Any, decode_op: Decode | None = None) -> Module:
     """The module that a JSON document describes. It is read, not verified."""
     with reading(document, "module file") as outer, reading(outer.take("module"), "module") as top:
         tensors = {}
-        for name, entry in top.take("tensors").items():
+        for name, entry in top.named("tensors"):
             with reading(entry, f"tensor {name}") as fields:
                 tensors[name] = Tensor(
                     name, fields.dtype("dtype"), fields.wholes("shape"), fields.text("role")
                 )
-        kernels = top.items("kernels", lambda fields: _read_region(fields, decode_op))
-        origin = {}
-        if top.has("origin"):
-            origin = {name: tuple(ids) for name, ids in top.take("origin").items()}
+        kernels = top.items("kernels", lambda fields: _read_region(fields, tensors, decode_op))
+        origin = _read_origin(top) if top.has("origin") else {}
         chains = top.items("chains", _read_chain) if top.has("chains") else ()
         ends = top.texts("inputs"), top.texts("outputs")
         return Module(tensors, kernels, *ends, origin, chains)
+
+
+def _read_origin(top: Fields) -> dict[str, tuple[int, ...]]:
+    with reading(top.take("origin"), "module.origin") as origin:
+        return {name: origin.wholes(name) for name in origin.names}
 
 
 def _read_chain(fields: Fields) -> Chain:
     return Chain(fields.text("kind"), fields.texts("kernels"))
 
 
-def _read_region(fields: Fields, decode_op: Decode | None) -> Kernel:
+def _read_region(fields: Fields, tensors: Mapping[str, Tensor], decode_op: Decode | None) -> Kernel:
     with reading(fields.take("region"), f"{fields.where}.region") as region:
-        region.take("inputs")
-        outputs = region.items("outputs", _read_output)
+        inputs = region.items("inputs", lambda f: _read_memref(f, tensors))
+        outputs = region.items("outputs", lambda f: _read_output(f, tensors))
         body: tuple[Let, ...] = ()
         if region.has("body"):
-            lets = list(region.take("body"))
+            lets = region.documents("body")
             stores = lets.pop() if lets else None
-            body = tuple(_read_let(let, f"{region.where}.body[{n}]") for n, let in enumerate(lets))
+            body = _read_lets(lets, f"{region.where}.body")
             outputs = _with_values(outputs, stores, region)
-        return Kernel(
+        made = Kernel(
             region.text("name"),
-            _pattern(region),
+            region.choice("pattern", Pattern),
             region.items("axes", _read_axis),
             body,
             outputs,
             region.items("params", _read_param),
             _read_roles(region),
             _read_opaque(region, decode_op),
-            dict(region.take("labels")) if region.has("labels") else {},
+            _read_labels(region) if region.has("labels") else {},
         )
+        if inputs != made.inputs:
+            shown = ", ".join(made.inputs)
+            region.fail(f"its inputs are {', '.join(inputs)}, but it reads {shown}, in this order")
+        return made
 
 
-def _pattern(region: Fields) -> Pattern:
-    found = region.text("pattern")
-    known = {pattern.value: pattern for pattern in Pattern}
-    if found not in known:
-        region.fail(f"{found!r} is not a pattern; the patterns are {', '.join(known)}")
-    return known[found]
+def _read_memref(fields: Fields, tensors: Mapping[str, Tensor]) -> str:
+    """The name of a tensor whose view is as the tensor lies."""
+    name, memref = fields.text("name"), fields.take("memref")
+    if name not in tensors:
+        fields.fail(f"tensor {name!r} is not declared")
+    wanted = _memref(tensors[name])
+    if memref != wanted:
+        fields.fail(
+            f"the memref of {name} is {json.dumps(memref)}, but the tensor of shape "
+            f"{list(tensors[name].shape)} is {json.dumps(wanted)}; where it lies is for the stage "
+            "memory to say"
+        )
+    return name
+
+
+def _read_labels(region: Fields) -> dict[str, str]:
+    with reading(region.take("labels"), f"{region.where}.labels") as labels:
+        return {name: labels.text(name) for name in labels.names}
+
+
+def _read_lets(documents: list[Any], where: str) -> tuple[Let, ...]:
+    return tuple(_read_let(let, f"{where}[{n}]") for n, let in enumerate(documents))
 
 
 def _read_axis(fields: Fields) -> KernelAxis:
@@ -333,14 +356,13 @@ def _read_param(fields: Fields) -> Param:
     return Param(fields.text("name"), fields.text("tensor"), *numbers)
 
 
-def _read_output(fields: Fields) -> Output:
-    fields.take("memref")
+def _read_output(fields: Fields, tensors: Mapping[str, Tensor]) -> Output:
     return Output(
-        fields.text("name"),
+        _read_memref(fields, tensors),
         "",
         parse_index(list(fields.texts("index"))),
         fields.text("base") if fields.has("base") else None,
-        Materialize(fields.text("materialize")),
+        fields.choice("materialize", Materialize),
     )
 
 
@@ -399,10 +421,10 @@ def _read_op(op: Fields) -> ValueExpr:
         case "Unary" | "Cast" | "Binary" | "Reduce":
             return _read_compute(kind, op)
         case "Check":
-            (x,), element = op.texts("inputs"), parse_expr(op.text("element"))
+            (x,), element = _inputs(op, kind, 1), parse_expr(op.text("element"))
             return Check(x, op.text("rule"), op.text("code"), op.whole("size"), element)
         case "Words":
-            seed, offset = op.texts("inputs")
+            seed, offset = _inputs(op, kind, 2)
             return Words(seed, offset, parse_expr(op.text("element")))
         case _:
             op.fail(f"there is no op {kind!r}")
@@ -414,10 +436,8 @@ def _read_place(fields: Fields) -> Place:
 
 def _read_compute(kind: str, op: Fields) -> ValueExpr:
     fn = "" if kind == "Cast" else op.text("fn")
-    inputs = op.texts("inputs")
-    wanted = 3 if fn == "where" else (2 if kind == "Binary" else 1)
-    if len(inputs) != wanted:
-        op.fail(f"{kind} {fn} takes {wanted} inputs")
+    wanted = 3 if (kind, fn) == ("Binary", "where") else (2 if kind == "Binary" else 1)
+    inputs = _inputs(op, f"{kind} {fn}", wanted)
     match kind:
         case "Unary":
             return Unary(fn, inputs[0])
@@ -429,13 +449,19 @@ def _read_compute(kind: str, op: Fields) -> ValueExpr:
             return Select(*inputs) if fn == "where" else Binary(fn, *inputs)
 
 
+def _inputs(op: Fields, what: str, wanted: int) -> tuple[str, ...]:
+    found = op.texts("inputs")
+    if len(found) != wanted:
+        op.fail(f"{what} takes {wanted} inputs, not {len(found)}")
+    return found
+
+
 def _read_fold(op: Fields) -> Fold:
-    bodies = [
-        tuple(_read_let(let, f"{op.where}.{key}[{n}]") for n, let in enumerate(op.take(key)))
-        for key in ("step", "combine")
-    ]
+    step, combine = (
+        _read_lets(op.documents(key), f"{op.where}.{key}") for key in ("step", "combine")
+    )
     carries = op.items("carries", _read_carry)
-    return Fold(op.texts("axes"), carries, bodies[0], bodies[1], op.text("result"))
+    return Fold(op.texts("axes"), carries, step, combine, op.text("result"))
 
 
 def _read_carry(fields: Fields) -> Carry:

@@ -44,12 +44,14 @@ from weft.region.ir import (
     Pattern,
     Read,
     Reduce,
+    Scalar,
     Select,
     Tensor,
     Unary,
     Words,
     operands,
 )
+from weft.region.verify_claims import claim_problems
 
 RULES = frozenset({"inside", "nonzero", "nonnegative"})
 ROLES = frozenset({"input", "param", "state", "constant", "run", "output", "internal"})
@@ -71,8 +73,8 @@ def findings(module: Module, prover: Prover | None = None) -> Iterator[Finding]:
     """Everything that is wrong with a module."""
     written = {name for name, t in module.tensors.items() if t.role in _GIVEN}
     for name, tensor in module.tensors.items():
-        if tensor.name != name or tensor.role not in ROLES:
-            yield Finding("RegionTensor", name, f"tensor {tensor.name} has role {tensor.role}")
+        yield from _tensor(name, tensor, module)
+    yield from _names(module)
     for kernel in module.kernels:
         yield from _order(kernel, module.tensors, written)
         if all(name in module.tensors for name in _touched(kernel)):
@@ -81,6 +83,34 @@ def findings(module: Module, prover: Prover | None = None) -> Iterator[Finding]:
     for name in module.outputs:
         if name not in written:
             yield Finding("RegionOutput", name, "no kernel writes this output of the module")
+
+
+def _tensor(name: str, tensor: Tensor, module: Module) -> Iterator[Finding]:
+    if tensor.name != name or tensor.role not in ROLES:
+        yield Finding("RegionTensor", name, f"tensor {tensor.name} has role {tensor.role}")
+    if any(size < 0 for size in tensor.shape):
+        yield Finding("RegionTensor", name, f"it has the shape {list(tensor.shape)}")
+    if tensor.role == "output" and name not in module.outputs:
+        yield Finding("RegionTensor", name, "it has the role output, but is none")
+    if (tensor.role in _GIVEN) is not (name in module.inputs):
+        said = "among" if name in module.inputs else "not among"
+        why = f"it has the role {tensor.role}, and is {said} the inputs"
+        yield Finding("RegionTensor", name, why)
+
+
+def _names(module: Module) -> Iterator[Finding]:
+    """Kernels have names of their own; what is said about kernels and tensors is about known
+    ones."""
+    kernels = [kernel.name for kernel in module.kernels]
+    for name in sorted({name for name in kernels if kernels.count(name) > 1}):
+        yield Finding("RegionName", name, "two kernels have this name")
+    chained = [name for chain in module.chains for name in chain.kernels]
+    for name in sorted({*chained, *module.origin} - set(kernels)):
+        yield Finding("RegionName", name, "there is no kernel with this name")
+    for name in sorted(set(module.inputs) - set(module.tensors)):
+        yield Finding("RegionName", name, "this input is not declared")
+    if len(set(module.inputs)) != len(module.inputs):
+        yield Finding("RegionName", "the inputs", "an input is listed twice")
 
 
 _GIVEN = frozenset({"input", "param", "state", "constant", "run"})
@@ -120,10 +150,12 @@ class _Check:
         if self.kernel.pattern is Pattern.OPAQUE or self.kernel.opaque is not None:
             yield from self._opaque()
             return
-        yield from self._body(self.kernel.body, gone=())
+        found = list(self._body(self.kernel.body, gone=()))
         for output in self.kernel.outputs:
-            yield from self._output(output)
-        yield from self._roles()
+            found += self._output(output)
+        yield from found
+        if not found:
+            yield from (self.wrong(*problem) for problem in claim_problems(self.kernel))
 
     def wrong(self, code: str, why: str) -> Finding:
         return Finding(code, self.kernel.name, why)
@@ -139,7 +171,8 @@ class _Check:
                 yield self.wrong("RegionAxis", f"axis {axis.name} has size {axis.size}")
         for param in self.kernel.params:
             tensor = self.tensors[param.tensor]
-            if not tensor.dtype.is_integer or param.element >= math.prod(tensor.shape):
+            inside = 0 <= param.element < math.prod(tensor.shape)
+            if not tensor.dtype.is_integer or not inside:
                 yield self.wrong(
                     "RegionParam", f"param {param.name} is not an element of an integer tensor"
                 )
@@ -154,23 +187,6 @@ class _Check:
             yield self.wrong("RegionOpaque", "an opaque kernel has an op and no body")
         elif len(call.results) != len(self.kernel.outputs):
             yield self.wrong("RegionOpaque", "an opaque kernel has one output for each result")
-
-    def _roles(self) -> Iterator[Finding]:
-        roles = self.kernel.roles
-        needed = self.kernel.pattern in (Pattern.MATMUL, Pattern.CONV)
-        if roles is None:
-            if needed:
-                yield self.wrong("RegionRoles", f"a {self.kernel.pattern.value} kernel needs roles")
-            return
-        named = [*roles.batch, *roles.m, *roles.n, *roles.k]
-        if len(set(named)) != len(named) or not set(named) <= set(self.kernel.sizes):
-            yield self.wrong("RegionRoles", f"the roles {named} are not axes, each in one role")
-        lets = {let.name: let.expr for let in self.kernel.body}
-        total = lets.get(roles.contraction)
-        if not isinstance(total, Reduce) or set(total.axes) != set(roles.k):
-            yield self.wrong("RegionRoles", f"{roles.contraction} is not a sum over {roles.k}")
-        if not all(isinstance(lets.get(side), Read) for side in (roles.lhs, roles.rhs)):
-            yield self.wrong("RegionRoles", f"{roles.lhs} and {roles.rhs} are not both reads")
 
     # -- values ----------------------------------------------------------------------------------
 
@@ -193,9 +209,9 @@ class _Check:
         if unknown:
             yield self.wrong("RegionName", f"{let.name} uses {unknown[0]}, which is not defined")
             return
-        free = set(let.axes) | set(gone)
+        free = (set(let.axes) | set(gone)) & set(self.kernel.sizes)
         if isinstance(let.expr, Reduce | Fold):
-            free |= set(let.expr.axes)
+            free |= set(let.expr.axes) & set(self.kernel.sizes)
         lost = {a for name in operands(let) for a in self.values[name][1]} - free
         if lost:
             yield self.wrong(
@@ -247,6 +263,10 @@ class _Check:
             yield from self._in_range(let.name, read.index, tensor, read.guards, limits)
         if read.guards and read.fill is None:
             yield self.wrong("RegionFill", f"{let.name} has guards but no fill")
+        elif read.fill is not None and not read.guards:
+            yield self.wrong("RegionFill", f"{let.name} has a fill but no guards")
+        elif read.fill is not None and not _is_number_of(read.fill, let.dtype):
+            yield self.wrong("RegionFill", f"{read.fill} is no number of {let.dtype}")
 
     def _in_range(
         self,
@@ -313,6 +333,8 @@ class _Check:
 
     def _carried(self, carries: Sequence[Carry], chosen: Sequence[str]) -> Iterator[Finding]:
         for carry, name in zip(carries, chosen, strict=True):
+            if not _is_number_of(carry.init, carry.dtype):
+                yield self.wrong("RegionFold", f"{carry.init} is no number of {carry.dtype}")
             dtype, axes = self.values.get(name, (None, ()))
             if dtype is not carry.dtype or not set(axes) <= set(carry.axes):
                 yield self.wrong("RegionFold", f"{name} cannot be the next {carry.name}")
@@ -332,7 +354,9 @@ class _Check:
                 right = rule in RULES and kinds == [let.dtype] and let.dtype.is_integer
             case Words():
                 right = kinds == [SI64, SI64] and let.dtype is UI32
-            case Const() | Cast():
+            case Const(value=value):
+                right = _is_number_of(value, let.dtype)
+            case Cast():
                 right = True
             case _:
                 right = False
@@ -377,6 +401,17 @@ class _Check:
                 f"the index [{', '.join(map(str, output.index))}] is not known to reach each "
                 f"element of {tensor.name} once",
             )
+
+
+def _is_number_of(value: Scalar, dtype: DType) -> bool:
+    """Whether a dtype has this number, but for rounding."""
+    if isinstance(value, complex):
+        return dtype.is_complex
+    if dtype is I1:
+        return value in (0, 1)
+    if dtype.is_integer:
+        return math.isfinite(value) and dtype.lowest <= value <= dtype.highest
+    return not math.isfinite(value) or abs(value) <= dtype.highest
 
 
 def _same_elements(first: Tensor, second: Tensor) -> bool:

@@ -20,6 +20,7 @@ from weft.foundation.dtypes import I1, SI32, SI64, DType
 from weft.foundation.index_expr import Expr, axis
 from weft.tiny.ir import (
     COMPARISONS,
+    Barrier,
     Binary,
     Cast,
     Check,
@@ -109,6 +110,14 @@ def flip(x: Value, axes: Sequence[int]) -> Value:
 
 def cast(x: Value, dtype: DType) -> Value:
     return x if x.dtype is dtype else Cast(x, dtype)
+
+
+def barrier(x: Value, after: Value) -> Value:
+    """`x` behind `after`; a repeated number or a counter waits for nothing."""
+    source = x
+    while isinstance(source, Expand | Reshape | Barrier):
+        source = source.x
+    return x if isinstance(source, Const | Iota) else Barrier(x, after)
 
 
 def check(x: Value, rule: Rule, code: str, size: int = 0) -> Value:

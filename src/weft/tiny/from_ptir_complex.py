@@ -270,6 +270,14 @@ def _same(op: Op, args: Sequence[Any], output: TensorType) -> Part:
     return found
 
 
+def _barrier(op: scheduling.Barrier, args: Sequence[Any], output: TensorType) -> Part:
+    x, after = args
+    first = after.real if isinstance(after, Pair) else after
+    if not isinstance(x, Pair):
+        return build.barrier(x, first)
+    return Pair(build.barrier(x.real, first), build.barrier(x.imag, first))
+
+
 def _real(op: Op, args: Sequence[Any], output: TensorType) -> Value:
     real: Value = args[0].real
     return real
@@ -298,7 +306,7 @@ COMPLEX_ROWS: Final[Mapping[type[Op], ComplexRow]] = {
     elementwise.Compare: _compare,
     elementwise.Cast: _cast,
     elementwise.StopGradient: _same,
-    scheduling.Barrier: _same,
+    scheduling.Barrier: _barrier,
     fns.IsNan: _tested(is_nan, Fn.MAX),
     fns.IsInf: _tested(is_infinite, Fn.MAX),
     fns.IsFinite: _tested(is_finite, Fn.MIN),

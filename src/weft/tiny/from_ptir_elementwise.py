@@ -122,6 +122,10 @@ def _same(op: Op, args: Sequence[Value], output: TensorType) -> Value:
     return args[0]
 
 
+def _barrier(op: scheduling.Barrier, args: Sequence[Value], output: TensorType) -> Value:
+    return build.barrier(args[0], args[1])
+
+
 def _clamp(op: elementwise.Clamp, args: Sequence[Value], output: TensorType) -> Value:
     x, low, high = args
     return Binary(Fn.MIN, Binary(Fn.MAX, x, low), high)
@@ -225,7 +229,7 @@ ROWS: Final[Rows] = {
     elementwise.Select: _select,
     elementwise.Cast: _cast,
     elementwise.StopGradient: _same,
-    scheduling.Barrier: _same,
+    scheduling.Barrier: _barrier,
     elementwise.Clamp: _clamp,
     fns.Sqrt: _unary(Fn.SQRT),
     fns.Floor: _unary(Fn.FLOOR),

@@ -19,6 +19,7 @@ from weft.foundation.dtypes import SI64
 from weft.foundation.errors import Unimplemented, UserError
 from weft.foundation.index_expr import evaluate
 from weft.tiny.ir import (
+    Barrier,
     Binary,
     Cast,
     Check,
@@ -170,6 +171,8 @@ def _moved(value: Value, args: Sequence[Array]) -> Array:
             return np.asarray(np.broadcast_to(found, _sizes(shape)))
         case DynamicShrink(size=size):
             return np.asarray(x[_clamped(x, _sizes(size), args[1:])])
+        case Barrier():
+            return x
     raise UserError(f"{type(value).__name__} is not a node of Tiny")
 
 

@@ -1,7 +1,7 @@
 """Tiny IR: a graph of values that only move, compute element by element, or reduce.
 
     Leaf     = Input(name) | Const(value) | Iota(axis)
-    Movement = Reshape | Permute | Expand | Pad | Shrink | Flip | View | DynamicShrink
+    Movement = Reshape | Permute | Expand | Pad | Shrink | Flip | View | DynamicShrink | Barrier
     Compute  = Unary(fn) | Cast | Binary(fn) | Where | Reduce(fn, axes, acc) | DynamicUpdate
              | Gather(axis) | Check(rule) | Words
     Other    = Opaque(op)                  what is none of these; a boundary for every later stage
@@ -9,7 +9,7 @@
 Semantics. A value is a function from indices to elements. Movements copy nothing; they say which
 element of their operand is meant. `Expand` repeats axes of size 1 and keeps the rank; `Pad`
 surrounds with a scalar; `View` reads `x[index(out axes)]`, where every index is affine and in
-range; `Reduce` removes its axes and accumulates in `acc`, which is also its dtype. Operands of
+range; `Barrier` is its operand, for those who compute from it once another value is there; `Reduce` removes its axes and accumulates in `acc`, which is also its dtype. Operands of
 `Binary` and `Where` have one shape and one dtype (`Where`'s predicate is i1); nothing is cast or
 broadcast implicitly. `Gather` reads places that another value names; `Check` is its operand, of
 which every element must keep a rule; one that does not is a violation when the graph runs. `Words`
@@ -293,6 +293,23 @@ class DynamicShrink(Derived):
 
 
 @node
+class Barrier(Derived):
+    """`x`, for what may be computed only after `after` is. It is another value than `x`: what is
+    computed from both is computed twice."""
+
+    x: Value
+    after: Value
+
+    @property
+    def dtype(self) -> DType:
+        return self._dtype
+
+    @property
+    def shape(self) -> Shape:
+        return self._shape
+
+
+@node
 class DynamicUpdate(Derived):
     """`x` with a window replaced by `update`; starts as in `DynamicShrink`."""
 
@@ -475,7 +492,9 @@ class Opaque(Node):
 
 
 Leaf: TypeAlias = Input | Const | Iota
-Movement: TypeAlias = Reshape | Permute | Expand | Pad | Shrink | Flip | View | DynamicShrink
+Movement: TypeAlias = (
+    Reshape | Permute | Expand | Pad | Shrink | Flip | View | DynamicShrink | Barrier
+)
 Compute: TypeAlias = Unary | Cast | Binary | Where | Reduce | DynamicUpdate | Gather | Check | Words
 Value: TypeAlias = Leaf | Movement | Compute | Opaque
 
@@ -518,6 +537,8 @@ def operands(value: Value) -> tuple[Value, ...]:
             return (x, update, *starts)
         case Gather(x=x, index=index):
             return (x, index)
+        case Barrier(x=x, after=after):
+            return (x, after)
         case Words(state=state):
             return (state,)
         case Opaque(inputs=inputs):

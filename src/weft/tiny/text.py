@@ -8,8 +8,8 @@ a symbol, digits for a number. Beside the document's fields there are
   an input, and every value that no op reads is a result under its own name;
 - `constants`: the data of inputs that are not handed in, in base64, row-major, little-endian;
 - ops `Leaf` (kinds `const` and `iota`), `Gather`, `Check`, `Words` and `Opaque` (written by the
-  caller's codec); movements `flip`, `dynamic_shrink` and `dynamic_update`; `Unary` `cast`; `Reduce`
-  with attribute `acc`.
+  caller's codec); movements `flip`, `dynamic_shrink`, `dynamic_update` and `barrier`; `Unary`
+  `cast`; `Reduce` with attribute `acc`.
 
 What a file may leave out is put in when it is read: types in `values`; broadcasts of operands
 (aligned at the right) and leading axes of `expand`; the accumulator of a reduction (f32 for floats
@@ -35,6 +35,7 @@ from weft.foundation.index_text import parse_index
 from weft.foundation.json_fields import Fields, parse, reading, write_scalar
 from weft.tiny import build
 from weft.tiny.ir import (
+    Barrier,
     Binary,
     Cast,
     Check,
@@ -222,6 +223,8 @@ def _movement(value: Value) -> tuple[str, Json]:
             return "dynamic_shrink", {"size": _write_shape(size)}
         case DynamicUpdate():
             return "dynamic_update", {}
+        case Barrier():
+            return "barrier", {}
     raise Unimplemented(type(value).__name__, "it has no JSON form")
 
 
@@ -482,4 +485,6 @@ def _read_movement(kind: str, inputs: Sequence[Value], attrs: Fields) -> Value:
             return DynamicShrink(x, tuple(inputs[1:]), _shape(attrs.take("size"), attrs))
         case "dynamic_update":
             return DynamicUpdate(x, inputs[1], tuple(inputs[2:]))
+        case "barrier":
+            return Barrier(x, inputs[1])
     attrs.fail(f"there is no movement {kind!r}")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, namedtuple
-from dataclasses import dataclass
+from collections import Counter, OrderedDict, defaultdict, namedtuple
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -22,6 +22,20 @@ class Layer:
     bias: Any = None
 
 
+@dataclass
+class Plain:
+    """Not marked."""
+
+    first: Any
+    second: Any
+
+
+@dataclass
+class Settled:
+    value: Any
+    mode: str = field(metadata={"static": True})
+
+
 CONTAINERS: list[tuple[Any, list[Any], list[str]]] = [
     (1, [1], ["p"]),
     (None, [], []),
@@ -31,6 +45,9 @@ CONTAINERS: list[tuple[Any, list[Any], list[str]]] = [
     ({1: "x", "a": "y"}, ["x", "y"], ["p[1]", "p['a']"]),
     (Point(1, {"z": 2}), [1, 2], ["p.x", "p.y['z']"]),
     (Layer(1, None), [1], ["p.weight"]),
+    (Plain([1], 2), [1, 2], ["p.first[0]", "p.second"]),
+    (OrderedDict(b=1, a=2), [1, 2], ["p['b']", "p['a']"]),
+    (defaultdict(list, b=1, a=2), [2, 1], ["p['a']", "p['b']"]),
     ([Layer(1, 2), (None, 3)], [1, 2, 3], ["p[0].weight", "p[0].bias", "p[1][1]"]),
 ]
 
@@ -66,7 +83,25 @@ def test_a_class_can_be_registered() -> None:
 
 
 def test_a_subclass_is_a_leaf_unless_it_says_otherwise() -> None:
-    assert flatten(OrderedDict(a=1))[1] is LEAF
+    assert flatten(Counter(a=1))[1] is LEAF
+
+
+def test_a_setting_of_a_dataclass_is_part_of_its_structure() -> None:
+    sparse, dense = Settled(1, "sparse"), Settled(1, "dense")
+    assert flatten(sparse)[0] == [1]
+    assert flatten(sparse)[1] != flatten(dense)[1]
+    assert map_leaves(lambda x: x + 1, sparse) == Settled(2, "sparse")
+
+
+def test_records_of_weft_are_leaves() -> None:
+    assert flatten(weft.float32)[1] is LEAF
+
+
+def test_what_cannot_be_a_container() -> None:
+    with pytest.raises(UserError, match="takes a dataclass"):
+        weft.pytree(int)
+    with pytest.raises(UserError, match="takes a class, not 3"):
+        weft.register_pytree(3, list, tuple)  # type: ignore[arg-type]
 
 
 def test_map_leaves() -> None:

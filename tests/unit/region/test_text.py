@@ -30,7 +30,7 @@ def test_the_documents_fields_are_there() -> None:
         "name": "x",
         "memref": {"shape": [12, 16], "strides": [16, 1], "alignment": 128, "noalias": True},
     }
-    assert region["outputs"][0]["materialize"] == "gmem"
+    assert region["outputs"][0]["materialize"] == "deferred"
     assert region["body"][-1] == {"yield": ["v13 -> y"]}
     assert region["body"][3]["op"] == {"op": "Reduce", "fn": "sum", "inputs": ["v2"], "axes": ["k"]}
 
@@ -74,7 +74,7 @@ def assign(*path: Any) -> Any:
 
 MALFORMED = {
     "an unknown field": (assign("speed", 9), "field 'speed' is not known here"),
-    "an unknown pattern": (assign("pattern", "star"), "'star' is not a pattern"),
+    "an unknown pattern": (assign("pattern", "star"), "field 'pattern' is 'star', not one of"),
     "an unknown op": (assign("body", 0, "op", {"op": "Fly"}), "there is no op 'Fly'"),
     "an unknown dtype": (assign("body", 0, "dtype", "f17"), "'f17' is not a dtype"),
     "too many operands": (

@@ -205,7 +205,7 @@ BROKEN: dict[str, tuple[Module, str, str]] = {
     "roles of another Let": (
         linear(lambda k: replace(k, roles=replace(k.roles, lhs="v2"))),  # type: ignore[type-var]
         "RegionRoles",
-        "v2 and v1 are not both reads",
+        "v2 and v1 are not the reads that it multiplies",
     ),
     "axes called alike": (
         linear(lambda k: replace(k, axes=(*k.axes, KernelAxis("m", 2)))),

@@ -37,7 +37,7 @@ from weft.testing.random_programs import drafted, rules_for
 
 Array = NDArray[Any]
 SOURCE = str(Path(weft.__file__).parents[1])
-SEEDS = 2000
+SEEDS = 2200
 
 
 def test_every_op_has_a_generator() -> None:
@@ -292,7 +292,6 @@ def dtype_attributes(program: Program) -> set[DType]:
     return {value for value in values if isinstance(value, DType)}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("cls", list(GENERATORS), ids=lambda cls: cls.name)
 def test_programs_of_a_single_op(cls: Any) -> None:
     """Nothing else may slip in, whatever an op needs of its operands."""
@@ -304,8 +303,7 @@ def test_programs_of_a_single_op(cls: Any) -> None:
         assert used <= spellings
         found += bool(used)
         weft.run(case.program, case.inputs)
-    alone = cls.name not in ("while", "svd", "qr", "eigh")
-    assert not alone or found, f"{cls.name} never occurs alone"
+    assert found, f"{cls.name} never occurs alone"
 
 
 @pytest.mark.parametrize("dtype", ALL, ids=str)

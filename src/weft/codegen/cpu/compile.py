@@ -8,6 +8,7 @@ from weft.codegen.cpu.blocked import BlockedContraction
 from weft.codegen.cpu.elements import FUNCTIONS
 from weft.codegen.cpu.formats import supported
 from weft.codegen.cpu.from_region import lower_kernel
+from weft.codegen.cpu.strips import in_strips
 from weft.codegen.cpu.tiling import tiling_of
 from weft.foundation.errors import Finding
 from weft.memory.ir import MemRef
@@ -45,4 +46,4 @@ def lower(
     tiling = tiling_of(kernel, refs, plan)
     if tiling.blocking is not None:
         return BlockedContraction(kernel, tensors, refs, tiling).routine(name)
-    return lower_kernel(kernel, tensors, refs, tiling, name)
+    return in_strips(lower_kernel(kernel, tensors, refs, tiling, name))

@@ -7,8 +7,9 @@
             | Current | Assign | Merge               folds
     kind    = parallel | serial | unrolled | lanes
 
-Semantics. Loop variables are integers; addresses, guards and points are expressions in them. The
-iterations of the `parallel` loops are the kernel's pieces: they may run on any thread in any order.
+Semantics. Loop variables are integers; addresses, guards and points are expressions in them, as the
+bounds of a serial loop may be. The iterations of the `parallel` loops are the kernel's pieces: they
+may run on any thread in any order.
 An `unrolled` loop has constant bounds and is written out; a `lanes` loop has one iteration per
 vector lane, and its body runs for all lanes at once. A name is defined once per iteration of the
 loops around it; it is seen below, in inner loops and in later unrolled and lanes loops over the
@@ -51,7 +52,7 @@ class LoopKind(Enum):
 
 @dataclass(frozen=True)
 class For:
-    """`for var in range(start, stop, step)`."""
+    """`for var in range(start, stop, step)`, and never beyond `end`."""
 
     var: str
     start: Expr
@@ -59,6 +60,7 @@ class For:
     step: int
     kind: LoopKind
     body: tuple[Stmt, ...]
+    end: int | None = None
 
 
 @dataclass(frozen=True)

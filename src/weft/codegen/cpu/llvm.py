@@ -133,11 +133,15 @@ class _Emitter:
                     self._store(stmt)
 
     def _for(self, loop: ir.For) -> None:
-        start, stop = loop.start.constant, loop.stop.constant
+        indices = self.indices
+        start, last = bounds(loop.start, indices.ranges)[0], bounds(loop.stop, indices.ranges)[1]
+        stop = last if loop.end is None else min(last, loop.end)
+        indices.ranges[loop.var] = (start, max(start, stop - 1))
+        if loop.kind is LoopKind.SERIAL:
+            self._counted(loop)
+            return
         if not (loop.start.is_constant and loop.stop.is_constant):
             raise InternalError("loop bounds are not constant")
-        indices = self.indices
-        indices.ranges[loop.var] = (start, max(start, stop - 1))
         if loop.kind is LoopKind.LANES:
             indices.lanes = Lanes(loop.var, stop)
             self._body(loop.body)
@@ -148,10 +152,12 @@ class _Emitter:
                 self._body(loop.body)
             del indices.variables[loop.var]
         else:
-            self._counted(loop, start, stop)
+            self._counted(loop)
 
-    def _counted(self, loop: ir.For, start: int, stop: int) -> None:
-        first, last = number(start, "i64"), number(stop, "i64")
+    def _counted(self, loop: ir.For) -> None:
+        first, last = self.indices.value(loop.start), self.indices.value(loop.stop)
+        if loop.end is not None:
+            last = self.code.intrinsic("llvm.smin", last, number(loop.end, "i64"))
         if loop.kind is LoopKind.PARALLEL:
             first = self.code.intrinsic("llvm.smax", Val("%first", "i64"), first)
             last = self.code.intrinsic("llvm.smin", Val("%last", "i64"), last)

@@ -66,9 +66,10 @@ def _block(body: tuple[Stmt, ...], depth: int) -> list[str]:
 
 def _line(stmt: Stmt) -> str:
     match stmt:
-        case ir.For(var=var, start=start, stop=stop, step=step, kind=kind):
+        case ir.For(var=var, start=start, stop=stop, step=step, kind=kind, end=end):
             by = f" by {step}" if step != 1 else ""
-            return f"{kind.value} {var} in {start}..{stop}{by}"
+            below = f" below {end}" if end is not None else ""
+            return f"{kind.value} {var} in {start}..{stop}{by}{below}"
         case ir.Load(name=name, buffer=buffer, address=address, guards=guards, fill=fill):
             condition = (
                 f" if {' and '.join(map(str, guards))} else {_scalar(fill)}" if guards else ""
@@ -205,9 +206,12 @@ class _Parser:
 
     def _statement(self) -> Stmt:
         kinds = "|".join(kind.value for kind in LoopKind)
-        if m := self.match(rf"({kinds}) ([\w.]+) in (.+?)\.\.(.+?)(?: by (\d+))? \{{"):
+        if m := self.match(
+            rf"({kinds}) ([\w.]+) in (.+?)\.\.(.+?)(?: by (\d+))?(?: below (\d+))? \{{"
+        ):
             start, stop = parse_expr(m[3]), parse_expr(m[4])
-            return ir.For(m[2], start, stop, int(m[5] or 1), LoopKind(m[1]), self._block())
+            step, end = int(m[5] or 1), int(m[6]) if m[6] else None
+            return ir.For(m[2], start, stop, step, LoopKind(m[1]), self._block(), end)
         if m := self.match(r"load ([\w.]+) = b(\d+)\[(.+?)\](?: if (.+) else (\S+))?( where .+)?"):
             guards: tuple[Guard, ...] = ()
             if m[4]:

@@ -208,12 +208,14 @@ def linspace(
     if not is_number(start) or not is_number(stop):
         raise UserError(f"start and stop must be numbers, not {start!r} and {stop!r}")
     if num < 0:
-        raise OutOfRange("InvalidAttributeValue", f"num is {num}, but must not be negative")
+        raise OutOfRange("InvalidAttributeValue", f"num is {num}", "it must not be negative")
     kind = complex if widest([start, stop]) is complex else float
     wanted = DEFAULTS[kind] if dtype is None else dtype_named(dtype)
     if kind is complex and not wanted.is_complex:
         raise SpecViolation(
-            "DTypeMismatch", f"from {start} to {stop} there are complex numbers, not {wanted}"
+            "DTypeMismatch",
+            f"from {start} to {stop} there are complex numbers, not {wanted}",
+            "leave the dtype out, or give a complex one",
         )
     wide = CF64 if wanted.is_complex else F64
     parts = num - 1 if endpoint else num
@@ -238,8 +240,8 @@ def eye(
     n_rows: int,
     n_cols: int | None = None,
     /,
-    *,
     k: int = 0,
+    *,
     dtype: Any = None,
     device: str | None = None,
 ) -> Tensor:
@@ -258,14 +260,14 @@ def diagonal_mask(session: Session, shape: Shape, k: int, op: str) -> Handle:
 
 @tensor_method
 @recorded
-def tril(x: Handle, /, *, k: int = 0) -> Handle:
+def tril(x: Handle, /, k: int = 0) -> Handle:
     """Each matrix with zeros above diagonal `k`."""
     return _triangle(x, k, "less_equal")
 
 
 @tensor_method
 @recorded
-def triu(x: Handle, /, *, k: int = 0) -> Handle:
+def triu(x: Handle, /, k: int = 0) -> Handle:
     """Each matrix with zeros below diagonal `k`."""
     return _triangle(x, k, "greater_equal")
 

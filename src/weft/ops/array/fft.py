@@ -114,7 +114,9 @@ def _sized(x: Handle, axis: int, size: int | None) -> Handle:
     wanted = old if size is None else size
     if wanted < 1:
         raise OutOfRange(
-            "InvalidAttributeValue", f"a transform has at least one element, not {wanted}"
+            "InvalidAttributeValue",
+            f"a transform has at least one element, not {wanted}",
+            "transform another axis, or pass n=",
         )
     return window(x, axis, 0, wanted) if wanted <= old else padded(x, axis, wanted - old)
 
@@ -176,7 +178,7 @@ def _real_backward(x: Handle, n: int | None, axis: int, norm: str) -> Handle:
     half = _sized(x, axis, size // 2 + 1)
     mirrored = (size - 1) // 2
     if size < 1:
-        raise OutOfRange("InvalidAttributeValue", f"n is {size}, but must be at least 1")
+        raise OutOfRange("InvalidAttributeValue", f"n is {size}", "it must be at least 1")
     if mirrored:
         rest = flipped(window(half, axis, 1, mirrored), axis).conj()
         half = half.concat(rest, axis)
@@ -291,7 +293,7 @@ def rfftfreq(n: int, /, *, d: float = 1.0, dtype: Any = None, device: str | None
 def _frequencies(n: int, count: int, last: int, d: float, dtype: Any, device: Any) -> Tensor:
     """`count` whole numbers over `n d`; those after `last` stand for negative ones."""
     if n < 1:
-        raise OutOfRange("InvalidAttributeValue", f"n is {n}, but must be at least 1")
+        raise OutOfRange("InvalidAttributeValue", f"n is {n}", "it must be at least 1")
     session = Session(home(device), user_line())
     steps = session.iota(SI64, (count,), 0)
     if last < count - 1:

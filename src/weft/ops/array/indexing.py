@@ -205,7 +205,7 @@ def _in_range(position: Handle, size: Dim) -> Handle:
 
 @tensor_method
 @recorded
-def take(x: Handle, indices: Handle, /, *, axis: int | None = None) -> Handle:
+def take(x: Handle, indices: Handle, /, axis: int | None = None) -> Handle:
     """The elements at some positions along an axis, whose place the axes of `indices` take."""
     if axis is None and x.rank != 1:
         raise OutOfRange(
@@ -229,7 +229,7 @@ def _check_indices(indices: Handle) -> None:
 
 @tensor_method
 @recorded
-def take_along_axis(x: Handle, indices: Handle, /, *, axis: int = -1) -> Handle:
+def take_along_axis(x: Handle, indices: Handle, /, axis: int = -1) -> Handle:
     """For every index the element at that position along the axis, and at the index's own position
     on all others, where the two broadcast."""
     _check_indices(indices)

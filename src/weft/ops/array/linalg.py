@@ -34,7 +34,7 @@ from weft.ops.lines import user_line
 from weft.ops.promotion import as_float
 from weft.ops.recipes import captured, recorded
 from weft.ops.session import Handle
-from weft.ops.tensor import Tensor
+from weft.ops.tensor import Tensor, tensor_method
 
 __all__ = [
     "cholesky", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "matmul", "matrix_norm",
@@ -179,6 +179,7 @@ def solve(x1: Handle, x2: Handle, /) -> Handle:
         raise SpecViolation(
             "ShapeMismatch",
             f"x1 {listed(a.shape)} and x2 {listed(x2.shape)}: x2 must have {a.shape[-1]} rows",
+            "the rows of x2 are its second last axis, or its only one",
         )
     result = solved(a, b)
     return (result.reshape(result.shape[:-1]) if vector else result).cast(dtype)
@@ -326,6 +327,7 @@ def _turned(x: Handle, axis: int, by: int) -> Handle:
 # -- diagonals -----------------------------------------------------------------------------------
 
 
+@tensor_method
 @recorded
 def diagonal(x: Handle, /, *, offset: int = 0) -> Handle:
     """A diagonal of each matrix, above the main one where `offset` is positive."""
@@ -333,6 +335,7 @@ def diagonal(x: Handle, /, *, offset: int = 0) -> Handle:
     return diagonal_of(x, offset)
 
 
+@tensor_method
 @recorded
 def trace(x: Handle, /, *, offset: int = 0, dtype: Any = None) -> Handle:
     """The sum of a diagonal of each matrix."""

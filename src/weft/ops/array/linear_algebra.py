@@ -88,6 +88,7 @@ def check_matrices(x: Handle, square: bool = False) -> None:
             "ShapeMismatch",
             f"x {listed(x.shape)} holds matrices {x.shape[-2]} x {x.shape[-1]}, but square ones "
             "are wanted",
+            "for others there are weft.linalg.pinv, qr and svd",
         )
 
 
@@ -140,6 +141,7 @@ def vecdot(x1: Handle, x2: Handle, /, *, axis: int = -1) -> Handle:
         raise SpecViolation(
             "ShapeMismatch",
             f"the vectors have sizes {x.shape[-1]} and {y.shape[-1]} along axis {axis}",
+            "name the axis that is the vectors' with axis=",
         )
     batch = broadcast_shapes(x.shape[:-1], y.shape[:-1])
     size: Dim = x.shape[-1]

@@ -27,6 +27,8 @@ __all__ = [
     "repeat", "reshape", "roll", "squeeze", "stack", "tile", "unstack",
 ]  # fmt: skip
 
+_COUNTS = "elements are repeated 0 times or more"
+
 
 def axes_of(axis: Any, rank: int) -> tuple[int, ...]:
     """One axis, several, or None for all, counted from the front."""
@@ -95,8 +97,10 @@ def expand_dims(x: Handle, /, axis: int | Sequence[int] = 0) -> Handle:
 
 @tensor_method
 @recorded
-def squeeze(x: Handle, /, axis: int | Sequence[int]) -> Handle:
-    """`x` without these axes, which have size 1."""
+def squeeze(x: Handle, /, axis: int | Sequence[int] | None = None) -> Handle:
+    """`x` without these axes, which have size 1; without all that have where none are named."""
+    if axis is None:
+        return x.reshape([dim for dim in x.shape if dim != 1])
     axes = axes_of(axis, x.rank)
     for at in axes:
         if x.shape[at] != 1:
@@ -145,7 +149,7 @@ def moveaxis(x: Handle, source: int | Sequence[int], destination: int | Sequence
 
 @tensor_method
 @recorded
-def flip(x: Handle, /, *, axis: int | Sequence[int] | None = None) -> Handle:
+def flip(x: Handle, /, axis: int | Sequence[int] | None = None) -> Handle:
     """The elements along some axes, or all, in reverse."""
     for at in axes_of(axis, x.rank):
         x = flipped(x, at)
@@ -155,7 +159,7 @@ def flip(x: Handle, /, *, axis: int | Sequence[int] | None = None) -> Handle:
 @tensor_method
 @recorded
 def roll(
-    x: Handle, /, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None
+    x: Handle, /, shift: int | Sequence[int], axis: int | Sequence[int] | None = None
 ) -> Handle:
     """Elements moved along an axis; those that leave at its end come in at its start. Without an
     axis the flattened tensor is rolled."""
@@ -191,7 +195,7 @@ def _promoted(values: Sequence[Handle]) -> list[Handle]:
 
 
 @public
-def concat(arrays: Sequence[Tensor], /, *, axis: int | None = 0) -> Tensor:
+def concat(arrays: Sequence[Tensor], /, axis: int | None = 0) -> Tensor:
     """Tensors one after the other along an axis; flattened first where it is None."""
     joined: Tensor = captured(_concatenated, _several(arrays), user_line(), axis)
     return joined
@@ -217,7 +221,7 @@ def _concatenated(*operands: Any) -> Handle:
 
 
 @public
-def stack(arrays: Sequence[Tensor], /, *, axis: int = 0) -> Tensor:
+def stack(arrays: Sequence[Tensor], /, axis: int = 0) -> Tensor:
     """Tensors of one shape along a new axis."""
     joined: Tensor = captured(_stacked, _several(arrays), user_line(), axis)
     return joined
@@ -242,7 +246,7 @@ def _stacked(*operands: Any) -> Handle:
 
 @tensor_method
 @recorded
-def unstack(x: Handle, /, *, axis: int = 0) -> tuple[Handle, ...]:
+def unstack(x: Handle, /, axis: int = 0) -> tuple[Handle, ...]:
     """The slices along an axis, each without it."""
     at = normalise_axis(axis, x.rank)
     shape = (*x.shape[:at], *x.shape[at + 1 :])
@@ -260,13 +264,15 @@ def tile(x: Handle, repetitions: Sequence[int], /) -> Handle:
     x = x.reshape((1,) * (len(times) - x.rank) + x.shape)
     for count in times:
         if count < 0:
-            raise OutOfRange("InvalidAttributeValue", f"repetitions {times} has a negative number")
+            raise OutOfRange(
+                "InvalidAttributeValue", f"repetitions {times} has a negative number", _COUNTS
+            )
     return x if set(times) <= {1} else x.tile(repeats=times)
 
 
 @tensor_method
 @public
-def repeat(x: Tensor, repeats: int | Tensor, /, *, axis: int | None = None) -> Tensor:
+def repeat(x: Tensor, repeats: int | Tensor, /, axis: int | None = None) -> Tensor:
     """Each element several times in a row, along an axis or in the flattened tensor. Repeats that
     differ per element are read, since the result's size depends on them."""
     value = as_tensor(x)
@@ -282,7 +288,7 @@ def repeat(x: Tensor, repeats: int | Tensor, /, *, axis: int | None = None) -> T
         repeated = captured(_repeated, [value], user_line(), int(each[0]), axis)
         return repeated
     if (each < 0).any():
-        raise OutOfRange("InvalidAttributeValue", "repeats has a negative number")
+        raise OutOfRange("InvalidAttributeValue", "repeats has a negative number", _COUNTS)
     places = from_array(np.arange(each.size).repeat(each), value.arena)
     repeated = captured(_rows, [value, places], user_line(), axis, each.size)
     return repeated
@@ -290,7 +296,7 @@ def repeat(x: Tensor, repeats: int | Tensor, /, *, axis: int | None = None) -> T
 
 def _repeated(x: Handle, times: int, axis: int | None) -> Handle:
     if times < 0:
-        raise OutOfRange("InvalidAttributeValue", f"repeats is {times}, but must not be negative")
+        raise OutOfRange("InvalidAttributeValue", f"repeats is {times}", _COUNTS)
     x, at = _along(x, axis)
     front, size, back = x.shape[:at], known(x.shape[at], f"axis {at}"), x.shape[at + 1 :]
     spread = x.reshape((*front, size, 1, *back)).broadcast_to((*front, size, times, *back))
@@ -300,7 +306,11 @@ def _repeated(x: Handle, times: int, axis: int | None) -> Handle:
 def _rows(x: Handle, places: Handle, axis: int | None, count: int) -> Handle:
     x, at = _along(x, axis)
     if x.shape[at] != count:
-        raise OutOfRange("ShapeMismatch", f"{count} repeats do not go with {x.shape[at]} elements")
+        raise OutOfRange(
+            "ShapeMismatch",
+            f"{count} repeats do not go with {x.shape[at]} elements",
+            "give one number, or one for each element",
+        )
     return rows_at(x, places, at)
 
 

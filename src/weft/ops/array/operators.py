@@ -67,6 +67,14 @@ def _reflected(function: Callable[..., Tensor]) -> Callable[..., Any]:
     return operator
 
 
+def _divmod(self: Tensor, other: Any, /) -> Any:
+    return self // other, self % other
+
+
+def _reflected_divmod(self: Tensor, other: Any, /) -> Any:
+    return other // self, other % self
+
+
 def _in_place(function: Callable[..., Tensor], symbol: str) -> Callable[..., Any]:
     def operator(self: Tensor, other: Any, /) -> Any:
         if not isinstance(other, _OPERANDS):
@@ -84,6 +92,8 @@ def install() -> None:
         setattr(Tensor, f"__{name}__", _forward(function))
         setattr(Tensor, f"__r{name}__", _reflected(function))
         setattr(Tensor, f"__i{name}__", _in_place(function, f"i{name}"))
+    Tensor.__divmod__ = _divmod  # type: ignore[attr-defined]
+    Tensor.__rdivmod__ = _reflected_divmod  # type: ignore[attr-defined]
     for name, function in _COMPARISONS.items():
         setattr(Tensor, f"__{name}__", _forward(function))
     for name, function in _UNARY.items():

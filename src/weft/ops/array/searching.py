@@ -30,7 +30,7 @@ __all__ = ["argmax", "argmin", "count_nonzero", "nonzero", "searchsorted", "wher
 
 @tensor_method
 @recorded
-def argmax(x: Handle, /, *, axis: int | None = None, keepdims: bool = False) -> Handle:
+def argmax(x: Handle, /, axis: int | None = None, *, keepdims: bool = False) -> Handle:
     """The position of the largest element, the first of equals; NaN counts as largest. Without an
     axis, the position in the flattened tensor."""
     return _extreme("arg_max", x, axis, keepdims)
@@ -38,7 +38,7 @@ def argmax(x: Handle, /, *, axis: int | None = None, keepdims: bool = False) -> 
 
 @tensor_method
 @recorded
-def argmin(x: Handle, /, *, axis: int | None = None, keepdims: bool = False) -> Handle:
+def argmin(x: Handle, /, axis: int | None = None, *, keepdims: bool = False) -> Handle:
     """The position of the smallest element, the first of equals; NaN is chosen before all."""
     return _extreme("argmin", x, axis, keepdims)
 
@@ -48,7 +48,11 @@ def _extreme(name: str, x: Handle, axis: int | None, keepdims: bool) -> Handle:
     x = x.reshape((-1,)) if flat else x
     at = 0 if axis is None else normalise_axis(axis, rank)
     if x.shape[at] == 0:
-        raise OutOfRange("ShapeMismatch", f"x {listed(x.shape)} has no elements along axis {at}")
+        raise OutOfRange(
+            "ShapeMismatch",
+            f"x {listed(x.shape)} has no elements along axis {at}",
+            "check for an empty tensor first",
+        )
     kept = bool(keepdims) and not flat
     found = x.session.emit(name, x, axis=at, keepdims=kept, output_dtype=SI64)
     return found.reshape((1,) * rank) if flat and keepdims else found
@@ -57,7 +61,7 @@ def _extreme(name: str, x: Handle, axis: int | None, keepdims: bool) -> Handle:
 @tensor_method
 @recorded
 def count_nonzero(
-    x: Handle, /, *, axis: int | Sequence[int] | None = None, keepdims: bool = False
+    x: Handle, /, axis: int | Sequence[int] | None = None, *, keepdims: bool = False
 ) -> Handle:
     """How many elements are not zero."""
     return x.cast(I1).cast(SI64).reduce_sum(axes_of(axis, x.rank), bool(keepdims))
@@ -96,14 +100,17 @@ def _searched(*operands: Handle | str) -> Handle:
     assert isinstance(x, Handle)
     assert isinstance(values, Handle)
     if x.rank != 1:
-        raise SpecViolation("RankMismatch", f"x1 {listed(x.shape)} has rank {x.rank}, not 1")
+        raise SpecViolation(
+            "RankMismatch",
+            f"x1 {listed(x.shape)} has rank {x.rank}, not 1",
+            "search one sorted vector at a time",
+        )
     x, values = in_common_dtype(x, values)
     for order in sorter:
         x = x.take(order.cast(SI64))  # type: ignore[union-attr]
     return x.session.emit("searchsorted", x, values, side=side, output_dtype=SI64)
 
 
-@tensor_method
 @public
 def where(condition: Tensor, x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """`x1` where the condition holds, `x2` elsewhere."""
@@ -116,6 +123,13 @@ def where(condition: Tensor, x1: TensorLike, x2: TensorLike, /) -> Tensor:
         first, second = paired(x1, x2, line)
     found: Tensor = captured(_selected, [chosen, first, second], line)
     return found
+
+
+@tensor_method("where")
+@public
+def _where_method(x: Tensor, condition: Tensor, other: TensorLike = 0, /) -> Tensor:
+    """`x` where the condition holds, `other` elsewhere."""
+    return where(condition, x, other)
 
 
 def _selected(condition: Handle, x: Handle, y: Handle) -> Handle:

@@ -215,7 +215,9 @@ def _position(at: int, size: Dim, axis: int, shape: Shape) -> int:
     where = f"axis {axis} of x {listed(shape)}"
     if not isinstance(size, int):
         raise SpecViolation(
-            "DynamicDimensionMismatch", f"index {at} counts from the end of {where}, which is open"
+            "DynamicDimensionMismatch",
+            f"index {at} counts from the end of {where}, which is open",
+            "index with a tensor, or trace the function with this dim fixed",
         )
     range_ = f"it has {-size} to {size - 1}" if size else "it has no elements"
     raise OutOfRange(_BOUNDS, f"index {at} is out of range for {where}", range_)

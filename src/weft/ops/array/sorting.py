@@ -15,7 +15,7 @@ __all__ = ["argsort", "sort"]
 @tensor_method
 @recorded
 def argsort(
-    x: Handle, /, *, axis: int = -1, descending: bool = False, stable: bool = True
+    x: Handle, /, axis: int = -1, *, descending: bool = False, stable: bool = True
 ) -> Handle:
     """The positions that sort the elements along an axis; always stable."""
     at = normalise_axis(axis, x.rank)
@@ -24,6 +24,6 @@ def argsort(
 
 @tensor_method
 @recorded
-def sort(x: Handle, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Handle:
+def sort(x: Handle, /, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Handle:
     """The elements along an axis in order; always stable."""
     return x.sort(axis=normalise_axis(axis, x.rank), descending=bool(descending))

@@ -56,7 +56,7 @@ def _accumulated(name: str, x: Handle, axes: Sequence[int], keepdims: bool, dtyp
 @tensor_method
 @recorded
 def sum(  # noqa: A001
-    x: Handle, /, *, axis: Axes = None, dtype: Any = None, keepdims: bool = False
+    x: Handle, /, axis: Axes = None, *, dtype: Any = None, keepdims: bool = False
 ) -> Handle:
     """The sum; of no elements, 0."""
     return summed(x, axes_of(axis, x.rank), keepdims, total_dtype(x.dtype, dtype))
@@ -64,7 +64,7 @@ def sum(  # noqa: A001
 
 @tensor_method
 @recorded
-def prod(x: Handle, /, *, axis: Axes = None, dtype: Any = None, keepdims: bool = False) -> Handle:
+def prod(x: Handle, /, axis: Axes = None, *, dtype: Any = None, keepdims: bool = False) -> Handle:
     """The product; of no elements, 1."""
     wanted = total_dtype(x.dtype, dtype)
     return _accumulated("reduce_prod", x, axes_of(axis, x.rank), keepdims, wanted)
@@ -75,14 +75,14 @@ def prod(x: Handle, /, *, axis: Axes = None, dtype: Any = None, keepdims: bool =
 
 @tensor_method
 @recorded
-def max(x: Handle, /, *, axis: Axes = None, keepdims: bool = False) -> Handle:  # noqa: A001
+def max(x: Handle, /, axis: Axes = None, *, keepdims: bool = False) -> Handle:  # noqa: A001
     """The largest element; NaN where there is one."""
     return x.reduce_max(_chosen(x, axis), bool(keepdims))
 
 
 @tensor_method
 @recorded
-def min(x: Handle, /, *, axis: Axes = None, keepdims: bool = False) -> Handle:  # noqa: A001
+def min(x: Handle, /, axis: Axes = None, *, keepdims: bool = False) -> Handle:  # noqa: A001
     """The smallest element; NaN where there is one."""
     return x.reduce_min(_chosen(x, axis), bool(keepdims))
 
@@ -104,7 +104,7 @@ def _chosen(x: Handle, axis: Any) -> tuple[int, ...]:
 
 @tensor_method
 @recorded
-def mean(x: Handle, /, *, axis: Axes = None, keepdims: bool = False) -> Handle:
+def mean(x: Handle, /, axis: Axes = None, *, keepdims: bool = False) -> Handle:
     """The mean; integers are converted to the default float first."""
     average = averaged(_wide(x), axes_of(axis, x.rank), bool(keepdims))
     return average.cast(as_float(x.dtype))
@@ -131,7 +131,7 @@ def averaged(x: Handle, axes: Sequence[int], keepdims: bool, less: float = 0) ->
 @tensor_method
 @recorded
 def var(
-    x: Handle, /, *, axis: Axes = None, correction: float = 0.0, keepdims: bool = False
+    x: Handle, /, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False
 ) -> Handle:
     """The mean of the squared distances from the mean; `correction` is taken off the number of
     elements."""
@@ -141,7 +141,7 @@ def var(
 @tensor_method
 @recorded
 def std(
-    x: Handle, /, *, axis: Axes = None, correction: float = 0.0, keepdims: bool = False
+    x: Handle, /, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False
 ) -> Handle:
     """The square root of `var`."""
     spread = _variance(x, axes_of(axis, x.rank), correction, keepdims)
@@ -166,7 +166,7 @@ def _variance(x: Handle, axes: Sequence[int], correction: float, keepdims: bool)
 @tensor_method
 @recorded
 def cumulative_sum(
-    x: Handle, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+    x: Handle, /, axis: int | None = None, *, dtype: Any = None, include_initial: bool = False
 ) -> Handle:
     """The sums of the elements up to each one along an axis; `include_initial` puts a 0 before."""
     return _running("cumulative_sum", x, axis, dtype, include_initial, 0)
@@ -175,7 +175,7 @@ def cumulative_sum(
 @tensor_method
 @recorded
 def cumulative_prod(
-    x: Handle, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+    x: Handle, /, axis: int | None = None, *, dtype: Any = None, include_initial: bool = False
 ) -> Handle:
     """The products of the elements up to each one along an axis; `include_initial` puts a 1
     before."""

@@ -24,14 +24,14 @@ Axes = int | Sequence[int] | None
 
 @tensor_method
 @recorded
-def all(x: Handle, /, *, axis: Axes = None, keepdims: bool = False) -> Handle:  # noqa: A001
+def all(x: Handle, /, axis: Axes = None, *, keepdims: bool = False) -> Handle:  # noqa: A001
     """Whether every element is true; of no elements, true. Numbers are true unless zero."""
     return x.cast(I1).reduce_all(axes=axes_of(axis, x.rank), keepdims=bool(keepdims))
 
 
 @tensor_method
 @recorded
-def any(x: Handle, /, *, axis: Axes = None, keepdims: bool = False) -> Handle:  # noqa: A001
+def any(x: Handle, /, axis: Axes = None, *, keepdims: bool = False) -> Handle:  # noqa: A001
     """Whether any element is true; of no elements, false."""
     return x.cast(I1).reduce_any(axes=axes_of(axis, x.rank), keepdims=bool(keepdims))
 
@@ -57,7 +57,7 @@ def diff(
 
 def _differences(x: Handle, axis: int, n: int) -> Handle:
     if n < 0:
-        raise OutOfRange("InvalidAttributeValue", f"n is {n}, but must not be negative")
+        raise OutOfRange("InvalidAttributeValue", f"n is {n}", "it must not be negative")
     at = normalise_axis(axis, x.rank)
     for _ in range(n):
         size = known(x.shape[at], f"axis {at}")

@@ -104,6 +104,7 @@ from weft.ops.functional.resampling import (
 from weft.ops.functional.stochastic import (
     dropout,
 )
+from weft.ops.other_names import function_advice
 
 __all__ = [
     "adaptive_avg_pool1d",
@@ -185,3 +186,7 @@ __all__ = [
     "update_cache",
     "where",
 ]
+
+
+def __getattr__(name: str) -> object:
+    raise AttributeError(f"weft.functional has no {name!r}{function_advice(name)}")

@@ -8,6 +8,7 @@ from typing import Any
 
 from weft.foundation.dtypes import FLOATS
 from weft.foundation.errors import SpecViolation
+from weft.ops.arithmetic import listed
 from weft.ops.array.movement import window
 from weft.ops.functional.capture import capture, widened
 from weft.ops.functional.checks import (
@@ -17,7 +18,6 @@ from weft.ops.functional.checks import (
     ensure_dtype,
     ensure_known,
     ensure_tensor,
-    listed,
     wrong_value,
 )
 from weft.ops.functional.registry import functional

@@ -16,7 +16,7 @@ import numpy as np
 from weft.foundation.dims import Dim
 from weft.foundation.dtypes import F32, F64, FLOATS, I1, INDICES, DType
 from weft.foundation.errors import SpecViolation
-from weft.ops.arithmetic import broadcasts
+from weft.ops.arithmetic import broadcasts, listed
 from weft.ops.functional.capture import capture
 from weft.ops.functional.checks import (
     Checked,
@@ -27,7 +27,6 @@ from weft.ops.functional.checks import (
     ensure_same_backend,
     ensure_same_dtype,
     ensure_tensor,
-    listed,
     wrong_value,
 )
 from weft.ops.functional.registry import functional, implements

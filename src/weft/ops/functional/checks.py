@@ -15,18 +15,13 @@ from weft.foundation.axes import normalise_axis
 from weft.foundation.dims import Dim, Shape
 from weft.foundation.dtypes import DType, in_order
 from weft.foundation.errors import SpecViolation, UserError
-from weft.ops.arithmetic import as_tensor
+from weft.ops.arithmetic import as_tensor, listed
 from weft.ops.tensor import Tensor
 
 
 @dataclass(frozen=True)
 class Checked:
     """What a call was found to mean; the base of every op's own record."""
-
-
-def listed(shape: Shape) -> str:
-    """A shape as Python writes it."""
-    return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
 
 
 def wrong_value(name: str, value: Any, wanted: str) -> SpecViolation:

@@ -9,13 +9,13 @@ from typing import Any
 from weft.foundation.dims import Dim
 from weft.foundation.dtypes import NUMBERS
 from weft.foundation.errors import SpecViolation, UserError
+from weft.ops.arithmetic import listed
 from weft.ops.functional.capture import capture
 from weft.ops.functional.checks import (
     Checked,
     ensure_dtype,
     ensure_same_backend,
     ensure_tensor,
-    listed,
     wrong_value,
 )
 from weft.ops.functional.registry import functional

@@ -14,6 +14,7 @@ from typing import Any
 
 from weft.foundation.dtypes import FLOATS
 from weft.foundation.errors import SpecViolation
+from weft.ops.arithmetic import listed
 from weft.ops.array import movement
 from weft.ops.functional.capture import capture
 from weft.ops.functional.checks import (
@@ -27,7 +28,6 @@ from weft.ops.functional.checks import (
     ensure_same_dtype,
     ensure_shape,
     ensure_tensor,
-    listed,
     wrong_value,
 )
 from weft.ops.functional.registry import functional, implements

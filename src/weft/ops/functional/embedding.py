@@ -7,6 +7,7 @@ from typing import Any
 
 from weft.foundation.dtypes import FLOATS, INDICES
 from weft.foundation.errors import SpecViolation
+from weft.ops.arithmetic import listed
 from weft.ops.array.movement import window
 from weft.ops.functional.capture import capture, widened
 from weft.ops.functional.checks import (
@@ -16,7 +17,6 @@ from weft.ops.functional.checks import (
     ensure_rank,
     ensure_rank_at_least,
     ensure_tensor,
-    listed,
     wrong_value,
 )
 from weft.ops.functional.registry import functional

@@ -7,6 +7,7 @@ from typing import Any
 
 from weft.foundation.dtypes import INDICES, ORDERED, DType, as_dtype
 from weft.foundation.errors import SpecViolation
+from weft.ops.arithmetic import listed
 from weft.ops.functional.capture import capture, capture_several
 from weft.ops.functional.checks import (
     Checked,
@@ -19,7 +20,6 @@ from weft.ops.functional.checks import (
     ensure_same_dtype,
     ensure_shape_matches,
     ensure_tensor,
-    listed,
 )
 from weft.ops.functional.registry import functional
 from weft.ops.session import Handle, Session

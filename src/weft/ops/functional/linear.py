@@ -8,7 +8,7 @@ from typing import Any
 from weft.foundation.dims import Shape
 from weft.foundation.dtypes import NUMBERS
 from weft.foundation.errors import SpecViolation, UserError
-from weft.ops.arithmetic import broadcast_shapes
+from weft.ops.arithmetic import broadcast_shapes, listed
 from weft.ops.array.linear_algebra import matmul as product
 from weft.ops.functional.capture import capture
 from weft.ops.functional.checks import (
@@ -20,7 +20,6 @@ from weft.ops.functional.checks import (
     ensure_same_dtype,
     ensure_shape,
     ensure_tensor,
-    listed,
 )
 from weft.ops.functional.registry import functional, implements
 from weft.ops.promotion import promoted

@@ -8,6 +8,7 @@ from typing import Any
 from weft.foundation.dims import Shape
 from weft.foundation.dtypes import FLOATS, INDICES
 from weft.foundation.errors import SpecViolation
+from weft.ops.arithmetic import listed
 from weft.ops.functional.activation import AxisChecked, capture_log_softmax
 from weft.ops.functional.capture import capture, widened
 from weft.ops.functional.checks import (
@@ -19,7 +20,6 @@ from weft.ops.functional.checks import (
     ensure_same_dtype,
     ensure_shape_matches,
     ensure_tensor,
-    listed,
     wrong_value,
 )
 from weft.ops.functional.registry import functional

@@ -10,6 +10,7 @@ from typing import Any
 from weft.foundation.dims import Shape
 from weft.foundation.dtypes import FLOATS, DType
 from weft.foundation.errors import SpecViolation, UserError
+from weft.ops.arithmetic import listed
 from weft.ops.functional.capture import capture, widened
 from weft.ops.functional.checks import (
     Checked,
@@ -20,7 +21,6 @@ from weft.ops.functional.checks import (
     ensure_rank_at_least,
     ensure_shape,
     ensure_tensor,
-    listed,
     wrong_value,
 )
 from weft.ops.functional.registry import functional, implements

@@ -9,6 +9,7 @@ from typing import Any
 
 from weft.foundation.dtypes import FLOATS
 from weft.foundation.errors import SpecViolation
+from weft.ops.arithmetic import listed
 from weft.ops.array import movement
 from weft.ops.functional.capture import capture, widened
 from weft.ops.functional.checks import (
@@ -18,7 +19,6 @@ from weft.ops.functional.checks import (
     ensure_known,
     ensure_rank,
     ensure_tensor,
-    listed,
 )
 from weft.ops.functional.convolution import LAYOUTS, Padding, Sizes, pairs, per_axis
 from weft.ops.functional.registry import functional

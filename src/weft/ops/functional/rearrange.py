@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.foundation.errors import SpecViolation
+from weft.ops.arithmetic import listed
 from weft.ops.array.movement import flipped, window
 from weft.ops.functional.capture import capture
 from weft.ops.functional.checks import (
@@ -15,7 +16,6 @@ from weft.ops.functional.checks import (
     ensure_known,
     ensure_rank,
     ensure_tensor,
-    listed,
     wrong_value,
 )
 from weft.ops.functional.registry import functional

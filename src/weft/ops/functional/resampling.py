@@ -11,6 +11,7 @@ import numpy as np
 
 from weft.foundation.dtypes import FLOATS
 from weft.foundation.errors import SpecViolation, UserError
+from weft.ops.arithmetic import listed
 from weft.ops.array.movement import rows_at
 from weft.ops.functional.capture import capture
 from weft.ops.functional.checks import (
@@ -19,7 +20,6 @@ from weft.ops.functional.checks import (
     ensure_dtype,
     ensure_known,
     ensure_tensor,
-    listed,
     wrong_value,
 )
 from weft.ops.functional.convolution import LAYOUTS, per_axis

@@ -1,12 +1,16 @@
-"""Bitwise logic and shifts on integers; the logic also on i1."""
+"""Bitwise logic and shifts on integers, the logic also on i1; and the bits of numbers themselves."""
 
 from __future__ import annotations
 
-from weft.foundation.dtypes import BOOL, INTEGERS
-from weft.ptir.op import extension_op
+from weft.foundation.dtypes import BOOL, FLOATS, INTEGERS, DType
+from weft.foundation.errors import SpecViolation
+from weft.ptir.op import Array, EvalContext, Op, extension_op
 from weft.ptir.ops.functions import BinaryFunction, UnaryFunction
+from weft.ptir.schema import DTypeOf, attr
+from weft.ptir.types import TensorType
 
 _BITS = INTEGERS | BOOL
+_STORED = frozenset(dtype for dtype in INTEGERS | FLOATS if dtype.bits >= 8)
 
 
 @extension_op("bitwise_and")
@@ -67,3 +71,33 @@ class ShiftRight(BinaryFunction):
     operands = ("x", "amount")
     dtypes = {"x": INTEGERS, "amount": INTEGERS}
     no_gradient = "integers do not vary smoothly"
+
+
+@extension_op("bitcast")
+class Bitcast(Op):
+    """The bits of every element read as another dtype of the same width: floats as their IEEE
+    patterns, integers in two's complement. A NaN of bf16, f16 or fp8 may change into another NaN of
+    its sign on the way; those of f32 and f64 keep their bits."""
+
+    operands = ("x",)
+    dtypes = {"x": _STORED, "dtype": _STORED}
+    elementwise = True
+    dtype_bound = True
+    no_gradient = "bits do not vary smoothly"
+
+    dtype: DType = attr(DTypeOf())
+
+    def infer(self, *types: TensorType) -> TensorType:
+        (x,) = types
+        if x.dtype.bits != self.dtype.bits:
+            raise SpecViolation(
+                "InvalidAttributeValue",
+                f"an element of {x.dtype} has {x.dtype.bits} bits and one of {self.dtype} has "
+                f"{self.dtype.bits}",
+                "bitcast to a dtype of the same width",
+            )
+        return x.with_dtype(self.dtype)
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
+        (x,) = args
+        return x.view(self.dtype.numpy)

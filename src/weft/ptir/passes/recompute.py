@@ -159,8 +159,12 @@ class _Rewrite:
         self.barriers: dict[Slot, int] = {}
         self.lines = dict(border.program.locations)
         self.body: list[Instruction] = list(border.forward)
+        self.known: set[int] = set()
+        """Values that are made of literals, and folded sooner or later."""
         self.last: Operand | None = None
-        """The newest value of the backward part."""
+        """The newest value that is computed from parameters."""
+        for instruction in border.forward:
+            self._note(instruction)
 
     def program(self, log: PassLog) -> Program:
         border = self.border
@@ -170,11 +174,17 @@ class _Rewrite:
             else:
                 operands = tuple(map(self._copied, instruction.operands))
                 self.body.append(replace(instruction, operands=operands))
-                self.last = _first_tensor(instruction) or self.last
+                self._note(instruction)
         before = border.function
         after: Function = with_settled_hints(before, replace(before, body=tuple(self.body)), log)
         others = [f for f in border.program.functions if f.name != before.name]
         return with_bodies(border.program, (after, *others, *border.program.regions), self.lines)
+
+    def _note(self, instruction: Instruction) -> None:
+        if self.known.issuperset(instruction.uses) and not instruction.op.random:
+            self.known.add(instruction.id)
+        else:
+            self.last = _first_tensor(instruction) or self.last
 
     def _run_again(self, instruction: Instruction) -> None:
         operands = tuple(map(self._late, instruction.operands))

@@ -201,8 +201,33 @@ def _beside(g: Generator, first: Item) -> Item:
 
 @generates(While, weight=5, control_flow=True)
 def while_(g: Generator) -> None:
-    if not g.allows("while", "add", "compare"):
+    if not g.allows("while"):
         raise Skip
+    if g.allows("add", "compare"):
+        _counted_loop(g)
+    else:
+        _flagged_loop(g)
+
+
+def _flagged_loop(g: Generator) -> None:
+    """A loop that needs no other op: it goes on while the first flag is set, and every round moves
+    the flags on by one. The last flag is not set."""
+    rounds = g.choices.integer(0, _STEPS - 1)
+    flags = [Carry(g.full(index < rounds, I1, ()), BITS) for index in range(rounds + 1)]
+    carries = flags + [_carry(g) for _ in range(g.choices.integer(0, 2))]
+    kinds = [c.type for c in carries]
+    known = [[c.facts] for c in carries]
+    test, body = _inside(g, kinds, known), _inside(g, kinds, known)
+    kept, inputs = list(test.draft.items), list(body.draft.items)
+    grow(body, g.choices.integer(1, _STEPS))
+    rest = zip(carries[len(flags) :], inputs[len(flags) :], strict=True)
+    following = [*inputs[1 : len(flags)], inputs[rounds], *(_next(body, c, p) for c, p in rest)]
+    bodies = [(test.draft, [kept[0], *kept]), (body.draft, following)]
+    factory = OpFactory(While, kinds, bodies)
+    _finish(g, factory, [c.start for c in carries], kinds, [c.facts for c in carries])
+
+
+def _counted_loop(g: Generator) -> None:
     counter = Carry(_counter(g), Facts(0, 2 * _STEPS))
     carries = [counter] + [_carry(g) for _ in range(g.choices.integer(0, 2))]
     kinds = [c.type for c in carries]

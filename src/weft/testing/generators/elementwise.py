@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from weft.foundation.dtypes import ANY, BOOL, I1, INTEGERS, NUMBERS, ORDERED, DType
+from weft.foundation.dtypes import ANY, BOOL, I1, INTEGERS, NUMBERS, ORDERED, REALS, DType
 from weft.ptir.ops.bits import (
+    Bitcast,
     BitwiseAnd,
     BitwiseNot,
     BitwiseOr,
@@ -234,3 +235,14 @@ def shift_right(g: Generator) -> None:
     x = g.pick(INTEGERS)
     facts = Facts(min(x.facts.low, 0), max(x.facts.high, 0))
     g.emit(ShiftRight(), x, _amount(g, x), facts=facts)
+
+
+@generates(Bitcast)
+def bitcast(g: Generator) -> None:
+    """Numbers as integers, on whose bits all implementations agree; integers as floats would give
+    NaN and numbers beyond every bound."""
+    source = g.dtype(frozenset(dtype for dtype in REALS if dtype.bits >= 8))
+    same = frozenset(dtype for dtype in INTEGERS if dtype.bits == source.bits)
+    target = g.dtype(same - {source})
+    x = g.pick([source], Want(exact=True, zeros=source.is_float))
+    g.emit(Bitcast(target), x, facts=anywhere(target))

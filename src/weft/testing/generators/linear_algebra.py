@@ -2,7 +2,8 @@
 
 What PTIR promises of a factorisation is not the factors themselves (their signs are open) but what
 they make: random programs go on with the product of the factors and with the values that are
-unique. The factors stay hidden.
+unique. The factors stay hidden; where the ops that multiply them are not allowed, nothing goes on
+with them.
 """
 
 from __future__ import annotations
@@ -125,6 +126,12 @@ def _multiplied(g: Generator, lhs: Item, rhs: Item, *, adjoint: bool = False) ->
     return dot(g, lhs, rhs, Axes(batch, [(lhs.rank - 1, rhs.rank - (1 if adjoint else 2))]))
 
 
+def _may_scale(g: Generator, dtype: DType) -> bool:
+    """Whether the ops of `vectors * values @ more` are allowed."""
+    more = ("cast", "conj") if dtype.is_complex else ()
+    return g.allows("reshape", "broadcast_to", "mul", "dot_general", *more)
+
+
 @generates(la.Qr)
 def qr(g: Generator) -> None:
     dtype = _dtype(g)
@@ -133,7 +140,8 @@ def qr(g: Generator) -> None:
     mode = g.choices.choose(list(la.QrMode))
     facts = [_ORTHOGONAL, Facts(-32, 32, None)]
     q, r = g.emit_tuple(la.Qr(mode), x, facts=facts, hidden=True)
-    _multiplied(g, q, r)
+    if g.allows("dot_general"):
+        _multiplied(g, q, r)
 
 
 @generates(la.Eigh)
@@ -144,7 +152,8 @@ def eigh(g: Generator) -> None:
     facts = [Facts(-32, 32, None), _ORTHOGONAL]
     values, vectors = g.emit_tuple(la.Eigh(), x, facts=facts, hidden=True)
     g.draft.items.append(values)
-    _multiplied(g, _times_columns(g, vectors, values), vectors, adjoint=True)
+    if _may_scale(g, dtype):
+        _multiplied(g, _times_columns(g, vectors, values), vectors, adjoint=True)
 
 
 @generates(la.Svd)
@@ -156,7 +165,7 @@ def svd(g: Generator) -> None:
     facts = [_ORTHOGONAL, Facts(0, 32, None), _ORTHOGONAL]
     u, s, vh = g.emit_tuple(la.Svd(full), x, facts=facts, hidden=True)
     g.draft.items.append(s)
-    if not full or m == n:
+    if (not full or m == n) and _may_scale(g, dtype):
         _multiplied(g, _times_columns(g, u, s), vh)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Final
 
 from weft.codegen.cpu.code import Val
-from weft.codegen.cpu.math.exponential import exp
+from weft.codegen.cpu.math.exponential import inner_exp
 from weft.codegen.cpu.math.writer import Writer
 
 _NEAR: Final = {
@@ -37,7 +37,7 @@ def erf(w: Writer, x: Val) -> Val:
     near = w.fma(x, w.poly(_NEAR[x.scalar], w.mul(x, x)), x)
     held = w.code.intrinsic("llvm.minnum", size, w.like(_ONE[x.scalar], x))
     t = w.div(w.sub(held, 2.0), w.add(held, 2.0))
-    decay = exp(w, w.mul(held, w.neg(held)))
+    decay = inner_exp(w, w.mul(held, w.neg(held)))
     far = w.copysign(w.sub(1.0, w.mul(w.poly(_FAR[x.scalar], t), decay)), x)
     result = w.choose(w.test("olt", size, 1.0), near, far)
     return w.choose(w.is_nan(x), x, result)

@@ -1,13 +1,14 @@
 """exp and what is made of it: exp2, expm1, tanh, sinh, cosh.
 
-e^x = 2^n e^r with x = n ln 2 + r, ln 2 in two parts. Polynomials interpolate at Chebyshev nodes,
-computed with 60 digits.
+e^x = 2^n e^r with x = n ln 2 + r, ln 2 in two parts. Adding 1.5 * 2^mantissa to x log2 e leaves n
+in the low bits of the sum, from where it goes straight into an exponent. What would leave the
+normal numbers is computed again in a branch that is skipped where no lane needs it. Polynomials
+interpolate at Chebyshev nodes, computed with 60 digits.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
 from weft.codegen.cpu.code import Val
@@ -17,57 +18,77 @@ LN2_HIGH: Final = {"float": 0.693145751953125, "double": 0.6931471803691238}
 LN2_LOW: Final = {"float": 1.4286068203094173e-06, "double": 1.9082149292705877e-10}
 
 
-@dataclass(frozen=True)
-class _Coefficients:
-    """e^r in r, and (tanh x - x) / x^3 in x^2."""
-
-    exp: tuple[float, ...]
-    tanh: tuple[float, ...]
-
-
-_FLOAT = _Coefficients(
-    exp=(1.0, 1.0000000377388714, 0.5000000047146057, 0.16666415414041177, 0.04166635277111221,
-         0.008375134774624326, 0.0013941118895837),
-    tanh=(-0.3333325986294753, 0.1333111405568977, -0.05372010765662894, 0.02058819145458637,
-          -0.005657135184380392),
-)  # fmt: skip
-_DOUBLE = _Coefficients(
-    exp=(1.0, 1.0, 0.5, 0.16666666666666702, 0.04166666666666669, 0.008333333333309509,
-         0.0013888888888871874, 0.00019841269909257902, 2.480158735013993e-05,
-         2.755722492065214e-06, 2.7557251877225084e-07, 2.511488209588034e-08,
-         2.092158893897149e-09),
-    tanh=(-0.33333333333333304, 0.13333333333328876, -0.053968253965732335, 0.021869488461885925,
-          -0.00886323422471307, 0.0035921132636968136, -0.0014557218116126916,
-          0.0005894360841645431, -0.00023697189507278623, 9.1493870984202e-05,
-          -3.0126774459409827e-05, 6.0175758508781835e-06),
-)  # fmt: skip
-_COEFFICIENTS: Final = {"float": _FLOAT, "double": _DOUBLE}
-_EXPM1: Final = (
-    0.5, 0.1666666666666667, 0.04166666666666667, 0.008333333333325544, 0.0013888888888883327,
-    0.00019841269876864356, 2.4801587327007187e-05, 2.755725283351691e-06, 2.75572718102198e-07,
-    2.5106274733573296e-08, 2.0915442297780116e-09,
-)  # fmt: skip
+_EXP: Final = {
+    "float": (1.0, 1.0000000377388714, 0.5000000047146057, 0.16666415414041177,
+              0.04166635277111221, 0.008375134774624326, 0.0013941118895837),
+    "double": (1.0, 1.0, 0.5, 0.16666666666666702, 0.04166666666666669, 0.008333333333309509,
+               0.0013888888888871874, 0.00019841269909257902, 2.480158735013993e-05,
+               2.755722492065214e-06, 2.7557251877225084e-07, 2.511488209588034e-08,
+               2.092158893897149e-09),
+}  # fmt: skip
+"""e^r in r."""
+_EXPM1: Final = {
+    "float": (0.5, 0.16666576989698775, 0.041666554617204574, 0.008363179052722578,
+              0.0013926183587713494),
+    "double": (0.5, 0.1666666666666667, 0.04166666666666667, 0.008333333333325544,
+               0.0013888888888883327, 0.00019841269876864356, 2.4801587327007187e-05,
+               2.755725283351691e-06, 2.75572718102198e-07, 2.5106274733573296e-08,
+               2.0915442297780116e-09),
+}  # fmt: skip
 """(e^r - 1 - r) / r^2 in r."""
+_NORMAL: Final = {"float": 87.3, "double": 708.3}
+"""For |x| up to here e^x is a normal number."""
+_TANH: Final = {
+    "float": (-0.33333301915198077, 0.13326107252863112, -0.051485448711987375),
+    "double": (-0.3333333333333333, 0.13333333333331834, -0.05396825396423038,
+               0.021869488124574628, -0.008863214820781482, 0.0035915606689679597,
+               -0.0014471783415732035, 0.0005203803449704573),
+}  # fmt: skip
+"""(tanh x - x) / x^3 in x^2, for |x| up to `_TANH_NEAR`."""
+_TANH_NEAR: Final = 0.28
+_TANH_ONE: Final = {"float": 9.1, "double": 20.0}
+"""From here on tanh is 1."""
 
 
 def exp(w: Writer, x: Val) -> Val:
+    usual = inner_exp(w, x)
+    beyond = w.test("ugt", w.abs(x), _NORMAL[x.scalar])
+    return w.rarely(beyond, [usual], lambda: [w.choose(beyond, _exp_anywhere(w, x), usual)])[0]
+
+
+def inner_exp(w: Writer, x: Val) -> Val:
+    """e^x where |x| is known to be at most `_NORMAL`."""
+    n, r = _power_and_rest(w, x)
+    return w.scale_normal(w.poly(_EXP[x.scalar], r), n)
+
+
+def _power_and_rest(w: Writer, x: Val) -> Pair:
+    """x = n ln 2 + r for a moderate x; of n the bits, with others above them."""
+    magic = 1.5 * 2.0 ** w.form(x).mantissa
+    shifted = w.fma(x, math.log2(math.e), magic)
+    n = w.exact_sub(shifted, magic)
+    r = w.fma(n, -LN2_LOW[x.scalar], w.fma(n, -LN2_HIGH[x.scalar], x))
+    return w.bits(shifted), r
+
+
+def _exp_anywhere(w: Writer, x: Val) -> Val:
     scaled = w.mul(x, math.log2(math.e))
     n, r = _reduced(w, x, scaled)
-    return _edges(w, w.scale(w.poly(_COEFFICIENTS[x.scalar].exp, r), n), scaled, x)
+    return _edges(w, w.scale(w.poly(_EXP[x.scalar], r), n), scaled, x)
 
 
 def exp2(w: Writer, x: Val) -> Val:
     """x = n + r exactly, then 2^n times e^(r ln 2)."""
     n = w.nearest(_bounded(w, x))
     r = w.mul(w.sub(x, n), math.log(2))
-    return _edges(w, w.scale(w.poly(_COEFFICIENTS[x.scalar].exp, r), n), x, x)
+    return _edges(w, w.scale(w.poly(_EXP[x.scalar], r), n), x, x)
 
 
 def half_exp(w: Writer, x: Val) -> Val:
     """e^x / 2, also where e^x itself is beyond the format."""
     scaled = w.mul(x, math.log2(math.e))
     n, r = _reduced(w, x, scaled)
-    halved = w.scale(w.poly(_COEFFICIENTS[x.scalar].exp, r), w.sub(n, 1.0))
+    halved = w.scale(w.poly(_EXP[x.scalar], r), w.sub(n, 1.0))
     return _edges(w, halved, scaled, x)
 
 
@@ -78,7 +99,7 @@ def expm1(w: Writer, x: Val) -> Val:
     held = w.code.intrinsic("llvm.minnum", held, w.like(709.79, x))
     n = w.nearest(w.mul(held, math.log2(math.e)))
     r, lost = _reduced_pair(w, held, n)
-    small = w.add(r, w.fma(w.mul(r, r), w.poly(_EXPM1, r), lost))
+    small = w.add(r, w.fma(w.mul(r, r), w.poly(_EXPM1[x.scalar], r), lost))
     half = w.power_of_two(w.whole(w.sub(n, 1.0)), x.scalar)
     large = w.fma(half, small, w.sub(half, 0.5))
     result = w.choose(w.test("oeq", n, 0.0), small, w.add(large, large))
@@ -87,13 +108,17 @@ def expm1(w: Writer, x: Val) -> Val:
 
 
 def tanh(w: Writer, x: Val) -> Val:
-    """x plus x^3 times a polynomial near zero; 1 - 2 / (e^(2|x|) + 1) elsewhere."""
+    """|x| plus |x|^3 times a polynomial near zero; elsewhere d / (d + 2) with d = e^(2|x|) - 1,
+    which is 2^n (e^r - 1) + (2^n - 1)."""
     size, square = w.abs(x), w.mul(x, x)
-    cubic = w.mul(w.mul(x, square), w.poly(_COEFFICIENTS[x.scalar].tanh, square))
-    grown = w.add(exp(w, w.add(size, size)), 1.0)
-    far = w.copysign(w.sub(1.0, w.div(2.0, grown)), x)
-    near = w.copysign(w.add(x, cubic), x)
-    return w.choose(w.test("olt", size, 0.625), near, far)
+    near = w.fma(w.mul(size, square), w.poly(_TANH[x.scalar], square), size)
+    held = w.code.intrinsic("llvm.minimum", size, w.like(_TANH_ONE[x.scalar], x))
+    n, r = _power_and_rest(w, w.add(held, held))
+    small = w.fma(w.mul(r, r), w.poly(_EXPM1[x.scalar], r), r)
+    power = w.scale_normal(w.like(1.0, x), n)
+    d = w.fma(power, small, w.sub(power, 1.0))
+    far = w.div(d, w.add(d, 2.0))
+    return w.copysign(w.choose(w.test("olt", size, _TANH_NEAR), near, far), x)
 
 
 def sinh(w: Writer, x: Val) -> Val:

@@ -168,6 +168,12 @@ class Writer:
         value = self.mul(value, self.power_of_two(half, value.scalar))
         return self.mul(value, self.power_of_two(rest, value.scalar))
 
+    def scale_normal(self, value: Val, n: Val) -> Val:
+        """value times 2^n where both are normal; the bits of n above the exponent's count for
+        nothing."""
+        power = self.integer("shl", n, self.form(value).mantissa)
+        return self.from_bits(self.integer("add", self.bits(value), power))
+
     # -- rounding errors -------------------------------------------------------------------------
 
     def _exact(self, op: str, a: Operand, b: Operand) -> Val:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from weft.foundation.dtypes import UI32, UI64
-from weft.interop.stablehlo.reading.elementwise import wrapped
+from weft.interop.stablehlo.reading.bits import wrapped
 from weft.interop.stablehlo.reading.site import Lowering, Site
 from weft.ptir.builder import Value
 

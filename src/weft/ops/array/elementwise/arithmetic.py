@@ -8,7 +8,7 @@ from weft.ops.calls import public
 from weft.ops.lines import user_line
 from weft.ops.recipes import captured, recorded
 from weft.ops.session import Handle
-from weft.ops.tensor import Tensor, tensor_method
+from weft.ops.tensor import Tensor, tensor_method, tensor_property
 
 __all__ = [
     "abs", "add", "ceil", "clip", "conj", "copysign", "divide", "floor", "floor_divide", "imag",
@@ -240,7 +240,7 @@ def conj(x: Tensor, /) -> Tensor:
     return unary("conj", value) if value.dtype.is_complex else positive(value)
 
 
-@tensor_method
+@tensor_property
 @public
 def real(x: Tensor, /) -> Tensor:
     """The real part; of a real tensor itself."""
@@ -248,7 +248,7 @@ def real(x: Tensor, /) -> Tensor:
     return unary("real", value) if value.dtype.is_complex else positive(value)
 
 
-@tensor_method
+@tensor_property
 @public
 def imag(x: Tensor, /) -> Tensor:
     """The imaginary part; of a real tensor zeros."""

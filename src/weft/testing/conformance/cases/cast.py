@@ -1,4 +1,4 @@
-"""Conversion from every dtype to every dtype."""
+"""Conversion from every dtype to every dtype, and bits read as numbers of another."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from weft.testing.conformance.cases.common import (
     Shape,
     apply,
     case,
+    defined,
     stack,
     symbolic,
     trial,
 )
 from weft.testing.conformance.data import edges, joined, sample, special
 from weft.testing.conformance.oracles.casts import convert
+from weft.testing.conformance.oracles.patterns import reread
 from weft.testing.conformance.oracles.rounding import (
     largest,
     magnitudes,
@@ -45,6 +47,19 @@ def cases() -> Iterator[Case]:
                 yield case("cast", source, f"to={target}", shape_class, trial=make)
             make = partial(_shaped, source, target, ODD, dynamic=True)
             yield case("cast", source, f"to={target}", "dynamic", trial=make)
+    for source in defined("bitcast"):
+        for target in defined("bitcast"):
+            if target.bits == source.bits and (target.is_integer or source.is_integer):
+                yield from _bitcasts(source, target)
+
+
+def _bitcasts(source: DType, target: DType) -> Iterator[Case]:
+    for name, shape in SHAPES.items():
+        yield case(
+            "bitcast", source, f"to={target}", name, trial=partial(_bits, source, target, shape)
+        )
+    make = partial(_bits, source, target, ODD, dynamic=True)
+    yield case("bitcast", source, f"to={target}", "dynamic", trial=make)
 
 
 def _shaped(source: DType, target: DType, shape: Shape, dynamic: bool = False) -> Trial:
@@ -53,6 +68,17 @@ def _shaped(source: DType, target: DType, shape: Shape, dynamic: bool = False) -
     return trial(
         apply("cast", [x], dims=dims, dtype=target), [x], exactly(convert(x, source, target))
     )
+
+
+def _bits(source: DType, target: DType, shape: Shape, dynamic: bool = False) -> Trial:
+    """Integers to floats are the way back of floats to integers."""
+    dims = [symbolic(shape, DYNAMIC)] if dynamic else None
+    number = sample(source if target.is_integer else target, shape, "bits")
+    if target.is_integer:
+        x, wanted = number, reread(number, source, target)
+    else:
+        x, wanted = reread(number, target, source), number
+    return trial(apply("bitcast", [x], dims=dims, dtype=target), [x], exactly(wanted))
 
 
 def _edges(source: DType, target: DType) -> Trial:

@@ -1,0 +1,103 @@
+"""Traced values that a function has put into something outside: which, where, and by which line.
+
+When a traced function is over, nobody holds a tensor of its arena any more, unless the function has
+stored one in an attribute, a container or a variable that outlives it. What is stored would be the
+same value for ever, however often the compiled function runs.
+"""
+
+from __future__ import annotations
+
+import dis
+import gc
+from collections.abc import Callable, Iterator
+from types import CellType, CodeType
+from typing import Any
+
+from weft.foundation.errors import UserError
+from weft.ops.graph.arena import Arena
+from weft.ops.graph.node import Node
+from weft.ops.lines import Place, shown
+
+_STORES = frozenset({"STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF", "STORE_NAME"})
+
+
+def check_leaks(arena: Arena, function: Callable[..., Any]) -> None:
+    """Nobody holds a tensor of this arena, in which the function was traced."""
+    if not _leaks(arena):
+        return
+    gc.collect()
+    leaks = _leaks(arena)
+    if leaks:
+        raise _leak(arena, leaks[0], function)
+
+
+def _leaks(arena: Arena) -> list[Node]:
+    return [node for node in (*arena.created, *arena.parameters) if node.is_owned]
+
+
+def _leak(arena: Arena, node: Node, function: Callable[..., Any]) -> UserError:
+    tensor = node.owner() if node.owner is not None else None
+    holder, name = _holder(tensor)
+    del tensor
+    line = _stored_at(function, name) or shown(node.line)
+    made = shown(node.line)
+    origin = f" made at {made}" if made else ""
+    what = "its argument" if node.form is None else "a value"
+    return UserError(
+        f"[jit] {arena.name} keeps {what} of type {node.type}{origin} outside itself, in {holder}; "
+        "a traced function may change nothing outside: return the new value and store it after the "
+        "call",
+        "CapturedStateChanged",
+        line,
+    )
+
+
+def _holder(tensor: Any) -> tuple[str, str]:
+    """In what a tensor is kept, in words, and the name it has there."""
+    for referrer in gc.get_referrers(tensor):
+        if isinstance(referrer, dict):
+            name = next((str(key) for key, value in referrer.items() if value is tensor), "")
+            if "__builtins__" in referrer:
+                return f"the global {name}", name
+            owner = next((x for x in gc.get_referrers(referrer) if _attributes(x) is referrer), None)
+            if owner is not None:
+                return f"the attribute {name} of a {type(owner).__name__}", name
+            return "a dict", ""
+        attributes = _attributes(referrer)
+        if attributes is not None and any(value is tensor for value in attributes.values()):
+            name = next(key for key, value in attributes.items() if value is tensor)
+            return f"the attribute {name} of a {type(referrer).__name__}", name
+        if isinstance(referrer, list | set | tuple):
+            return f"a {type(referrer).__name__}", ""
+        if isinstance(referrer, CellType):
+            return "a variable of an enclosing function", ""
+    return "an attribute, a list or a global", ""
+
+
+def _attributes(value: Any) -> dict[str, Any] | None:
+    try:
+        found = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _stored_at(function: Callable[..., Any], name: str) -> str:
+    """The line of a function that stores something under a name; empty where there is none."""
+    code = getattr(function, "__code__", None)
+    if not name or code is None:
+        return ""
+    for inner in _codes(code):
+        number = inner.co_firstlineno
+        for instruction in dis.get_instructions(inner):
+            number = instruction.starts_line or number
+            if instruction.opname in _STORES and instruction.argval == name:
+                return str(Place(inner.co_filename, number))
+    return ""
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)

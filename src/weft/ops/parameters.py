@@ -1,0 +1,94 @@
+"""The parameters of a function, and which leaves of its arguments belong to which of them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+from weft.foundation.errors import UserError
+from weft.ops.pytree import Structure, leaf_names
+
+Names: TypeAlias = int | str | Iterable[int | str]
+"""Parameters of a function, by position or name."""
+Dynamic: TypeAlias = Mapping[int | str, Mapping[int, str]]
+"""For parameters, by position or name, which of their axes have no fixed size, and what those are
+called."""
+
+
+class Parameters:
+    """The parameters of one function by name. Structures are those of (positional arguments, named
+    arguments)."""
+
+    def __init__(self, function: Callable[..., Any], label: str) -> None:
+        self.label = label
+        try:
+            self.names = list(inspect.signature(function).parameters)
+        except (TypeError, ValueError):
+            self.names = []
+
+    def positions(self, what: str, given: Names) -> frozenset[int]:
+        """The parameters that the option `what` names."""
+        several = (given,) if isinstance(given, int | str) else given
+        return frozenset(self.position(what, item) for item in several)
+
+    def position(self, what: str, item: int | str) -> int:
+        if isinstance(item, str):
+            if item not in self.names:
+                raise UserError(
+                    f"{what} names {item!r}; {self.label} takes {', '.join(self.names)}",
+                    "UnknownArgument",
+                )
+            return self.names.index(item)
+        if not 0 <= item < max(len(self.names), 1):
+            raise UserError(
+                f"{what} names argument {item}; there are {len(self.names)}", "UnknownArgument"
+            )
+        return item
+
+    def dynamic_axes(self, given: Dynamic) -> dict[int, dict[int, str]]:
+        """The names of dynamic axes, by position and axis."""
+        if not isinstance(given, Mapping):
+            raise UserError(
+                f"dynamic is {given!r}; give a dict such as {{'x': {{0: 'B'}}}}: for an argument, "
+                "the names of its axes that have no fixed size",
+                "InvalidDynamic",
+            )
+        return {self.position("dynamic", item): _axes(item, axes) for item, axes in given.items()}
+
+    def owners(self, structure: Structure) -> list[int]:
+        """For every leaf, the position of the parameter it belongs to; -1 where there is none."""
+        args, kwargs = structure.children
+        found = [p for p, child in enumerate(args.children) for _ in range(child.leaf_count)]
+        for name, child in _named(kwargs):
+            position = self.names.index(name) if name in self.names else -1
+            found += [position] * child.leaf_count
+        return found
+
+    def leaf_names(self, structure: Structure) -> list[str]:
+        """What every leaf is called: `params['w'][0]`."""
+        args, kwargs = structure.children
+        found = []
+        for position, child in enumerate(args.children):
+            known = position < len(self.names)
+            found += leaf_names(child, self.names[position] if known else f"argument {position}")
+        for name, child in _named(kwargs):
+            found += leaf_names(child, name)
+        return found
+
+
+def _named(kwargs: Structure) -> list[tuple[str, Structure]]:
+    names = kwargs.rest if isinstance(kwargs.rest, tuple) else ()
+    return list(zip(map(str, names), kwargs.children, strict=True))
+
+
+def _axes(item: int | str, axes: Any) -> dict[int, str]:
+    good = isinstance(axes, Mapping) and all(
+        type(axis) is int and isinstance(name, str) and name for axis, name in axes.items()
+    )
+    if not good:
+        raise UserError(
+            f"dynamic[{item!r}] is {axes!r}; give a dict from axes to names, such as {{0: 'B'}}",
+            "InvalidDynamic",
+        )
+    return {axis: name.removeprefix("?") for axis, name in axes.items()}

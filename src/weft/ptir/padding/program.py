@@ -1,0 +1,130 @@
+"""Filling dynamic dims up: one static program for all sizes up to a bound.
+
+    before   f: (x: f32[?B, 3]) -> f32[3]             sums over axis 0
+    after    f: (x: f32[?B, 3], n: si64) -> f32[3]    the same with zeros from n on
+
+`pad_dims` answers a program in which the named symbols stand for sizes at least as large as the
+real ones. Its inputs are the old ones, filled up along those dims with whatever one likes, and then
+real sizes as scalars; its results begin with the real elements. Symbols for which that cannot be
+had keep their exact sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from weft.ptir.decompose import decompose
+from weft.ptir.ir import Instruction, Program
+from weft.ptir.op import Op
+from weft.ptir.ops.control import Cond, Scan, While
+from weft.ptir.padding.rules import RULES, NoPadding, Padding, RealSizes, rule_of
+from weft.ptir.passes.cse import cse
+from weft.ptir.passes.dce import dce
+from weft.ptir.specialise import region_symbols
+from weft.ptir.streams import assign_streams
+from weft.ptir.tape import Environment, Workshop
+from weft.ptir.types import Dim, Symbol, symbols_of
+
+
+@dataclass(frozen=True)
+class PaddedProgram:
+    """A program for sizes that are too large, and what it must be told."""
+
+    program: Program
+    padded: frozenset[str]
+    """The symbols of the parameters whose sizes may be too large."""
+    sizes: tuple[str, ...]
+    """The symbols whose real sizes are its last inputs."""
+    refused: dict[str, str]
+    """Why the others must be exact."""
+
+
+def pad_dims(program: Program, names: Iterable[str]) -> PaddedProgram:
+    """The program for sizes of these symbols that may be too large."""
+    source = assign_streams(decompose(program, _KEPT))
+    wanted, refused = set(names), dict[str, str]()
+    while wanted:
+        walk = _Walk(source, wanted)
+        try:
+            made = walk.run()
+        except NoPadding as found:
+            wanted -= found.names
+            refused.update(dict.fromkeys(found.names, found.why))
+            continue
+        sizes = tuple(symbol.name for symbol in walk.sizes.inputs)
+        return PaddedProgram(made, frozenset(wanted), sizes, refused)
+    return PaddedProgram(program, frozenset(), (), refused)
+
+
+class _Kept:
+    """The ops that are not decomposed: those with a padding rule, and what has regions."""
+
+    def __contains__(self, cls: object) -> bool:
+        if not isinstance(cls, type) or not issubclass(cls, Op):
+            return False
+        return cls.elementwise or cls in RULES or cls in (Cond, Scan, While)
+
+
+_KEPT = _Kept()
+
+
+class _Walk:
+    """The entry function, written again with masks where they are needed."""
+
+    def __init__(self, program: Program, names: set[str]) -> None:
+        self.program = program
+        self.shop = Workshop(program)
+        self.tape = self.shop.function_tape(program.main)
+        self.environment = Environment(self.tape)
+        own = {symbol for kind in program.main.parameters for symbol in symbols_of(kind)}
+        roots = {s: frozenset({s.name}) for s in own if s.name in names}
+        self.known = set(own)
+        self.sizes = RealSizes(self.tape, roots)
+
+    def run(self) -> Program:
+        main = self.program.main
+        for value_id, kind in zip(main.parameter_ids, main.parameters, strict=True):
+            self.environment.define(value_id, self.tape.parameter(kind, value_id))
+        for instruction in main.body:
+            self.tape.line = self.shop.line(main, instruction)
+            self._instruction(instruction)
+        results = [self.environment.whole(value_id) for value_id in main.result_ids]
+        made = self.shop.finished(self.tape, results)
+        return cse(dce(made.with_main(replace(made.main, hints=()))))
+
+    def _instruction(self, instruction: Instruction) -> None:
+        operands = self.environment.operands(instruction)
+        used = {symbol for term in operands for symbol in symbols_of(term.type)}
+        used |= self._mentioned(instruction.op)
+        outcome = set(symbols_of(instruction.output))
+        follows = frozenset().union(*(self.sizes.roots.get(symbol, ()) for symbol in used))
+        if follows:
+            self.sizes.roots.update((symbol, follows) for symbol in outcome - self.known)
+        self.known |= outcome
+        if self.sizes.roots.keys().isdisjoint(used | outcome):
+            self.environment.replay(instruction, same_id=True)
+            return
+        where = Padding(self.tape, self.sizes, instruction.op, operands, instruction.output)
+        try:
+            self.environment.define(instruction.id, rule_of(instruction.op)(where))
+        except NoPadding as found:
+            line = self.tape.line
+            raise NoPadding(found.names, f"{found.why} ({line})" if line else found.why) from None
+
+    def _mentioned(self, op: Op) -> set[Symbol]:
+        """The symbols in the attributes of an op, and in its regions and those inside."""
+        found: set[Symbol] = set()
+
+        def note(dim: Dim) -> Dim:
+            if isinstance(dim, Symbol):
+                found.add(dim)
+            return dim
+
+        op.with_dims(note)
+        for region_id in op.regions:
+            region = self.program.regions_by_id[region_id]
+            found.update(region_symbols(region))
+            for inner in region.body:
+                found |= self._mentioned(inner.op)
+        return found

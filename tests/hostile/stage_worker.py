@@ -1,0 +1,226 @@
+"""A process with little memory that compiles and runs edited stage dumps, and the call that starts
+one.
+
+    outcomes = judged(["mlp cpu plan 17", "mlp cpu plan 18"])
+
+Each case (program, target, stage, number of the edit) is a line on stdin, each outcome a line of
+JSON on stdout. What takes too long, by the clock of the processor, is a crash; so is a result that
+is not what the edited stage means.
+
+An edit of a stage up to the kernels changes what is computed: the result must be what playing back
+the kernels gives. A buffer map and a plan only say how: the result must be the program's. Loop nests
+that verify run; what they mean is in their own hands.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from examples import make_programs
+from tests.example_inputs import inputs_for
+from tests.hostile.stage_edits import edits
+from weft.driver.compilation import Compilation
+from weft.driver.execute import run
+from weft.driver.generators import generator_for
+from weft.driver.opaque import run_opaque
+from weft.driver.pipeline import run_pipeline, stages_for
+from weft.driver.signature import make_signature
+from weft.foundation.errors import InternalError, SpecViolation, WeftError
+from weft.ptir import Program
+from weft.region.interp import run_module
+from weft.target.known import target_named
+from weft.target.target import Kind
+
+ROOT = Path(__file__).parents[2]
+MEMORY = 3 << 30
+SECONDS = 20.0
+PATIENCE = 600
+PROGRAMS: dict[str, Callable[[], Program]] = {
+    "mlp": lambda: make_programs.mlp(batch=8, width=16, hidden=32, out=16),
+    "mlp_bf16": lambda: make_programs.mlp(batch=128, width=64, hidden=128, out=128, dtype="bf16"),
+    "softmax_layernorm": lambda: make_programs.softmax_layernorm(rows=6, columns=20),
+    "attention": lambda: make_programs.attention(sequence=4, cache=8, depth=4),
+}
+"""The example programs, small."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one edit: "ok", the code of the violation, the name of another error that Weft
+    raises on purpose, or CRASH."""
+
+    case: str
+    edit: str
+    verdict: str
+    said: str
+    seconds: float
+
+
+def judged(cases: Sequence[str]) -> list[Outcome]:
+    """The outcomes of cases. A process that dies is a crash of the case it was at; another one goes
+    on after it."""
+    found: list[Outcome] = []
+    while len(found) < len(cases):
+        done = _process(cases[len(found) :])
+        found += [Outcome(**json.loads(line)) for line in done.stdout.splitlines()]
+        if done.returncode and len(found) < len(cases):
+            why = f"the process ended with {done.returncode}: {done.stderr[-500:]}"
+            found.append(Outcome(cases[len(found)], "", "CRASH", why, 0.0))
+    return found
+
+
+def _process(cases: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
+    environment |= {"OPENBLAS_NUM_THREADS": "1", "WEFT_CACHE": "off"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-m", "tests.hostile.stage_worker"],
+        input="\n".join(cases),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env=environment,
+        cwd=ROOT,
+        check=False,
+    )
+
+
+# -- inside the process ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Base:
+    """A program through all stages, and what it computes."""
+
+    program: Program
+    compilation: Compilation
+    inputs: list[Any]
+    results: list[Any]
+
+
+@cache
+def base(name: str, target: str) -> Base:
+    program = PROGRAMS[name]()
+    compilation = Compilation(program, target_named(target), make_signature(program))
+    run_pipeline(compilation)
+    inputs = inputs_for(program)
+    return Base(program, compilation, inputs, run(program, inputs, backend="reference"))
+
+
+@cache
+def edits_of(name: str, target: str, stage: str) -> list[tuple[str, str]]:
+    return edits(base(name, target).compilation.text(stage))
+
+
+def stages_that_read_back(target: str) -> list[str]:
+    """LLVM IR and CUDA are left out: they are machine code in another spelling, and what they do is
+    in the hands of whoever wrote them."""
+    stages = stages_for(target_named(target))
+    return [stage.name for stage in stages if stage.parse and stage.name not in ("llvm", "cu")]
+
+
+def attempt(name: str, target: str, stage: str, edited: str) -> None:
+    """Compile with an edited stage, run where there is a machine for it, and compare."""
+    whole = base(name, target)
+    made = Compilation(
+        whole.program, whole.compilation.target, whole.compilation.signature, {stage: edited}
+    )
+    order = list(whole.compilation.values)
+    for earlier in order[: order.index(stage)]:
+        made.values[earlier] = whole.compilation.values[earlier]
+    run_pipeline(made)
+    if edited.startswith("{"):
+        _taken_in(json.loads(edited), json.loads(made.text(stage)), stage)
+    if made.target.kind is not Kind.CPU:
+        return
+    built = generator_for(made.target).build(made, made.signature, [])
+    results = built.program.run([np.array(x) for x in whole.inputs], 0, 1)
+    if stage in ("memory", "plan"):
+        _same(results, whole.results, stage)
+    elif stage != "cpu":
+        _same(results, played_back(made, whole.inputs), stage)
+
+
+def played_back(made: Compilation, inputs: Sequence[Any]) -> list[Any]:
+    """What the kernels of a compilation mean."""
+    module = made["region"]
+    given = dict(zip(module.inputs, inputs, strict=True)) | made["tiny"].constants
+    found = run_module(module, given, opaque=run_opaque)
+    return [found[name] for name in module.outputs]
+
+
+def _taken_in(edited: Any, dumped: Any, place: str) -> None:
+    """What an accepted dump says is in the stage: fields may be left out, but none is ignored."""
+    if isinstance(edited, dict) and isinstance(dumped, dict):
+        for key, value in edited.items():
+            if key not in dumped:
+                raise AssertionError(f"{place}.{key} was accepted and ignored")
+            _taken_in(value, dumped[key], f"{place}.{key}")
+    elif isinstance(edited, list) and isinstance(dumped, list) and len(edited) == len(dumped):
+        for number, (value, other) in enumerate(zip(edited, dumped, strict=True)):
+            _taken_in(value, other, f"{place}.{number}")
+    elif edited != dumped:
+        raise AssertionError(f"{place} = {edited!r} was accepted and became {dumped!r}")
+
+
+def _same(results: Sequence[Any], wanted: Sequence[Any], stage: str) -> None:
+    for number, (out, want) in enumerate(zip(results, wanted, strict=True)):
+        a, b = np.asarray(out, np.float64), np.asarray(want, np.float64).reshape(np.shape(out))
+        size = np.max(np.abs(b[np.isfinite(b)]), initial=1.0)
+        off = np.asarray(~(np.abs(a - b) <= 1e-4 * size))
+        if (off & ~(a == b) & ~(np.isnan(a) & np.isnan(b))).any():
+            raise AssertionError(f"result {number} is not what the edited {stage} says")
+
+
+def outcome(case: str) -> Outcome:
+    """The judgement of one edit."""
+    name, target, stage, number = case.split()
+    edit, edited = edits_of(name, target, stage)[int(number)]
+    started, said = time.process_time(), ""
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    try:
+        attempt(name, target, stage, edited)
+        verdict = "ok"
+    except InternalError as error:
+        verdict, said = "CRASH", _trace(error)
+    except WeftError as error:
+        said = str(error)[:300]
+        verdict = error.code if isinstance(error, SpecViolation) else type(error).__name__
+    except Exception as error:
+        verdict, said = "CRASH", _trace(error)
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+    return Outcome(case, edit, verdict, said, time.process_time() - started)
+
+
+def _trace(error: Exception) -> str:
+    return "".join(traceback.format_exception(error, limit=-3))[-1_500:]
+
+
+def _too_long(*_: Any) -> None:
+    raise TimeoutError(f"it takes more than {SECONDS} s")
+
+
+def main() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    signal.signal(signal.SIGPROF, _too_long)
+    for case in sys.stdin.read().splitlines():
+        print(json.dumps(asdict(outcome(case))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -87,7 +87,7 @@ def _tanh_gelu(b: Builder, x: Value) -> Value:
 
 ACTIVATIONS: Final[Mapping[str, Callable[[Builder, Value], Value]]] = {
     "": lambda b, x: x,
-    "relu": lambda b, x: b.emit("relu", x),
+    "relu": lambda b, x: b.emit("maximum", x, 0.0),
     "gelu_tanh": _tanh_gelu,
     "gelu_erf": lambda b, x: b.gelu(x),
     "silu": lambda b, x: b.silu(x),
@@ -205,7 +205,7 @@ ROWS: Final[Mapping[str, tuple[int, Callable[..., Any], Callable[..., Any]]]] = 
     ),
     "sum_last": (0, lambda b, x: b.reduce_sum(x, [1]), lambda t, x: x.sum(-1)),
     "max_last": (0, lambda b, x: b.reduce_max(x, [1]), lambda t, x: x.amax(-1)),
-    "argmax_last": (0, lambda b, x: b.argmax(x, axis=1), lambda t, x: x.argmax(-1)),
+    "argmax_last": (0, lambda b, x: b.arg_max(x, axis=1), lambda t, x: x.argmax(-1)),
 }  # fmt: skip
 """How many vectors of the row's length each takes, and both sides."""
 

@@ -151,6 +151,10 @@ PINGPONG = sm90_plan(tile=(64, 64, 64), roles="pingpong")
 COLUMNS = sm90_plan(tile=(64, 128, 64), stages=2)
 SINGLE = sm90_plan(tile=(64, 96, 64), warp_tile=(64, 96), consumers=1, registers=(0, 0))
 AT_ONCE = sm90_plan(in_flight=0)
+SWAPPED = sm90_plan(
+    swap_ab=True, tile=(64, 16, 64), warp_tile=(64, 16), consumers=1, registers=(0, 0)
+)
+SWAPPED_WIDE = sm90_plan(swap_ab=True, tile=(128, 8, 64), warp_tile=(64, 8))
 
 SM90_CASES: dict[str, tuple[Contraction, MmaPlan]] = {
     "nt": (Contraction(136, 72, 72), COOPERATIVE),
@@ -178,6 +182,14 @@ SM90_CASES: dict[str, tuple[Contraction, MmaPlan]] = {
     "one row": (Contraction(1, 136, 8), COOPERATIVE),
     "one element": (Contraction(1, 1, 8), COOPERATIVE),
     "hilbert": (Contraction(200, 200, 64), sm90_plan(order="hilbert")),
+    "swapped": (Contraction(16, 136, 136, epilogue=("bias", "gelu")), SWAPPED),
+    "swapped nn": (
+        Contraction(11, 72, 72, layouts=("row", "row"), epilogue=("residual",)),
+        SWAPPED,
+    ),
+    "swapped row": (Contraction(1, 200, 264, epilogue=("bias",)), SWAPPED_WIDE),
+    "swapped tn": (Contraction(8, 136, 72, layouts=("col", "col"), epilogue=("rows",)), SWAPPED),
+    "swapped batch": (Contraction(3, 72, 72, batch=3, out_dtype=F32), SWAPPED_WIDE),
 }
 
 

@@ -9,6 +9,7 @@ from weft.foundation.dims import static
 from weft.foundation.dtypes import F32, SI32
 from weft.foundation.index_expr import Expr, axis, constant
 from weft.tiny.ir import (
+    Barrier,
     Const,
     DynamicShrink,
     Expand,
@@ -46,7 +47,7 @@ def random_movement(x: Value, start: Value, rng: random.Random) -> Value:
     """One movement of `x`, of a kind that fits it."""
     shape = [static(d) for d in x.shape]
     kind = rng.choice(
-        ["reshape"] * 3 + ["permute", "expand", "pad", "shrink", "flip", "view", "at"]
+        ["reshape"] * 3 + ["permute", "expand", "pad", "shrink", "flip", "view", "at", "barrier"]
     )
     match kind:
         case "permute":
@@ -65,6 +66,8 @@ def random_movement(x: Value, start: Value, rng: random.Random) -> Value:
         case "at" if shape:
             size = [rng.randint(max(1, n - 2), n) for n in shape]
             return DynamicShrink(x, (start,) * len(shape), tuple(size))
+        case "barrier":
+            return Barrier(x, rng.choice([x, start]))
         case "flip":
             return Flip(x, tuple(k for k in range(len(shape)) if rng.random() < 0.5))
         case "view":

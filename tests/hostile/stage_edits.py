@@ -1,5 +1,5 @@
-"""Edited stage dumps: every field of a JSON dump, and every word of a text dump, made wrong in a few
-ways each. The list of a dump's edits is always the same."""
+"""Edited stage dumps: every field of a JSON dump, and every word of a text dump, made wrong in a
+few ways each. The list of a dump's edits is always the same."""
 
 from __future__ import annotations
 

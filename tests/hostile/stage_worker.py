@@ -8,8 +8,8 @@ JSON on stdout. What takes too long, by the clock of the processor, is a crash; 
 is not what the edited stage means.
 
 An edit of a stage up to the kernels changes what is computed: the result must be what playing back
-the kernels gives. A buffer map and a plan only say how: the result must be the program's. Loop nests
-that verify run; what they mean is in their own hands.
+the kernels gives. A buffer map and a plan only say how: the result must be the program's. Loop
+nests that verify run; what they mean is in their own hands.
 """
 
 from __future__ import annotations
@@ -173,8 +173,8 @@ def _taken_in(edited: Any, dumped: Any, place: str) -> None:
     elif isinstance(edited, list) and isinstance(dumped, list) and len(edited) == len(dumped):
         for number, (value, other) in enumerate(zip(edited, dumped, strict=True)):
             _taken_in(value, other, f"{place}.{number}")
-    elif edited != dumped:
-        raise AssertionError(f"{place} = {edited!r} was accepted and became {dumped!r}")
+    elif edited not in ("", dumped) and str(edited) != str(dumped):
+        raise AssertionError(f"{place} = {edited!r} was accepted as {dumped!r}"[:300])
 
 
 def _same(results: Sequence[Any], wanted: Sequence[Any], stage: str) -> None:

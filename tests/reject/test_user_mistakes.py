@@ -29,7 +29,7 @@ def far(*shape: int) -> Any:
 class Mistake(NamedTuple):
     op: str
     code: str
-    """Empty for a call that is wrong as a call: a `UserError` has none."""
+    """Empty for a call that is wrong as a call: a `UserError`, whose code is not looked at."""
     call: Callable[[], Any]
     says: str
     """Shapes, dtypes or values, as the message has them."""
@@ -247,6 +247,7 @@ def test_a_mistake_is_told_in_one_sentence(mistake: Mistake) -> None:
         assert mistake.advice in error.hint
     else:
         assert isinstance(error, UserError)
+    assert text.startswith(f"{error.code} at ")
     assert error.__suppress_context__ or error.__context__ is None
 
 

@@ -6,7 +6,7 @@ one that reads it through any value, both included; only then may others use its
 instruction never writes where it reads. Inputs and constants lie where the caller put them;
 everything else lies in one arena whose size is the peak.
 
-Some instructions move nothing. `reshape` and `stop_gradient` are their operand under another type;
+Some instructions move nothing. `reshape`, `stop_gradient` and `barrier` are their operand;
 `slice`, `transpose` and `broadcast_to` are views of it: an offset, and strides (0 where elements
 repeat). They get memory, and copy, where a view will not do:
 

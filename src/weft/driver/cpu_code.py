@@ -3,13 +3,15 @@ disk."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from weft.codegen.cpu import ir
-from weft.codegen.cpu.compile import accepts, lower
+from weft.codegen.cpu.agree import agree
+from weft.codegen.cpu.compile import PLAN, accepts, lower
 from weft.codegen.cpu.domain import prove
 from weft.codegen.cpu.llvm import emit_module
+from weft.codegen.cpu.text import parse_routines
 from weft.codegen.cpu.whole import lower_whole, prove_whole
 from weft.driver.artifacts import kernel_key
 from weft.driver.sources import LLVM
@@ -67,6 +69,8 @@ def lower_module(
             continue
         plan = plans.of(kernel.name)
         findings = accepts(kernel, module.tensors, plan)
+        if findings and all(finding.code == PLAN for finding in findings):
+            raise SpecViolation.of(findings)
         if findings:
             raise Unimplemented(f"kernel {kernel.name}", findings[0].why)
         refs = buffer_map.refs_of(buffers(kernel))
@@ -89,6 +93,23 @@ def _lower_whole(
         routine = lower_whole(kernel, module.tensors, refs, bits // 32, symbol)
         code.findings += prove_whole(routine, op)
         code.routines[symbol] = routine
+
+
+def read_module(text: str, made: CpuCode, module: Module, buffer_map: BufferMap) -> CpuCode:
+    """The routines that somebody wrote, in place of those that were made; each is one of the
+    kernel that it stands for."""
+    read = {routine.name: routine for routine in parse_routines(text)}
+    if read.keys() != made.routines.keys():
+        odd = min(read.keys() ^ made.routines.keys())
+        why = f"no kernel becomes {odd}" if odd in read else f"the routine {odd} is missing"
+        raise SpecViolation("RoutineFrame", why, "leave the names of the routines as they were")
+    kernels = {made.symbols[k.name]: k for k in module.kernels if k.name in made.symbols}
+    for symbol, routine in read.items():
+        if routine != made.routines[symbol]:
+            kernel = kernels[symbol]
+            refs = buffer_map.refs_of(buffers(kernel))
+            agree(routine, made.routines[symbol], kernel, refs)
+    return replace(made, routines={symbol: read[symbol] for symbol in made.routines})
 
 
 def print_module(code: CpuCode) -> LlvmCode:

@@ -35,6 +35,15 @@ def _choose_plans(module: Module, buffer_map: BufferMap, target: Target) -> Plan
     return plan_module(module, target)
 
 
+def _lower(compilation: Compilation) -> cpu_code.CpuCode:
+    return cpu_code.lower_module(
+        compilation["region"],
+        compilation["memory"],
+        compilation["plan"],
+        compilation.target.limits.vector_bits,
+    )
+
+
 def _build(compilation: Compilation, signature: Signature, state: Sequence[Array]) -> Built:
     program = without_composites(compilation["frontend"])
     bodies = compile_bodies(program, compilation)
@@ -76,11 +85,12 @@ GENERATOR = Generator(
     stages=(
         Stage(
             "cpu", "txt",
-            enter=lambda c: cpu_code.lower_module(
-                c["region"], c["memory"], c["plan"], c.target.limits.vector_bits
-            ),
+            enter=_lower,
             verify=unchecked,
             render=lambda code: text.print_routines(list(code.routines.values())),
+            parse=lambda source, c: cpu_code.read_module(
+                source, _lower(c), c["region"], c["memory"]
+            ),
         ),
         Stage(
             "llvm", "ll",

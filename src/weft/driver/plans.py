@@ -1,8 +1,9 @@
 """Plans that code generation can carry out: the planner's choice, or, where its template refuses
 it, the next best one.
 
-On GPUs a contraction is tried with the matrix instructions of its target, then with those of SM80,
-then with plain loops; why is kept as a note of the plan set.
+On GPUs a contraction is tried with the matrix instructions of its target (without a deferred
+epilogue where its result does not suit one), then with those of SM80, then with plain loops; why is
+kept as a note of the plan set.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from dataclasses import replace
 from weft.codegen.gpu import templates
 from weft.foundation.errors import Finding
 from weft.memory.ir import BufferMap
-from weft.plan.contraction import problem_of, sm80_plan, takes_matrix_units
+from weft.plan.contraction import problem_of, takes_matrix_units
 from weft.plan.from_region import plan_module
 from weft.plan.ir import Header, MapPlan, MmaPlan, Plan, PlanSet
 from weft.plan.rows import gpu_row_plan
+from weft.plan.tensor_cores import sm80_plan
 from weft.region.ir import Kernel, Module
 from weft.target.target import Kind, Target
 
@@ -66,6 +68,8 @@ def _others(kernel: Kernel, module: Module, first: Plan, target: Target) -> Iter
     header = Header(target.name, first.header.kernel)
     problem = problem_of(kernel, module.tensors)
     is_sm80 = isinstance(first, MmaPlan) and first.arch == "sm80"
+    if isinstance(first, MmaPlan) and first.deferred_epilogue:
+        yield replace(first, deferred_epilogue=False)
     if problem is not None and takes_matrix_units(problem, kernel) and not is_sm80:
         plan = sm80_plan(kernel, problem, target, header)
         algorithm = first.algo_choice if isinstance(first, MmaPlan) else plan.algo_choice

@@ -115,7 +115,9 @@ class Cluster(Generic[T]):
     sizes: dict[str, int]
     """What the program is compiled for."""
     padded: frozenset[str]
-    """The dims of which smaller sizes are filled up."""
+    """The dims of which the program is told the real sizes."""
+    label: str
+    """Which sizes it serves."""
     compiled: T
     seconds: float
     reason: str
@@ -123,11 +125,7 @@ class Cluster(Generic[T]):
 
     def describe(self) -> str:
         """A line for `explain`."""
-        named = ", ".join(
-            f"{name} up to {size}" if name in self.padded else f"{name} = {size}"
-            for name, size in sorted(self.sizes.items())
-        )
-        return f"for {named} in {self.seconds:.3f} s ({self.calls} calls): {self.reason}"
+        return f"for {self.label} in {self.seconds:.3f} s ({self.calls} calls): {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -253,7 +251,8 @@ class Clusters(Generic[T]):
         started = perf_counter()
         compiled = self.compile(program)
         seconds = perf_counter() - started
-        made = self.clusters[key] = Cluster(sizes, padded, compiled, seconds, reason)
+        label = self._label(sizes, padded)
+        made = self.clusters[key] = Cluster(sizes, padded, label, compiled, seconds, reason)
         while len(self.clusters) > self.shapes.most:
             gone = self.clusters.popitem(last=False)[1]
             self.evicted += 1
@@ -261,6 +260,13 @@ class Clusters(Generic[T]):
                 (key, fit) for key, fit in self._fits.items() if fit.cluster is not gone
             )
         return made
+
+    def _label(self, sizes: dict[str, int], padded: frozenset[str]) -> str:
+        fills = {n for n in padded if self.shapes.capacity(n, sizes[n] - 1) == sizes[n]}
+        return ", ".join(
+            f"{name} up to {size}" if name in fills else f"{name} = {size}"
+            for name, size in sorted(sizes.items())
+        )
 
     def explain(self) -> list[str]:
         """A line for every compiled program that is kept."""

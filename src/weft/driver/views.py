@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from weft.ptir.op import Op
 from weft.ptir.ops.elementwise import StopGradient
 from weft.ptir.ops.movement import BroadcastTo, Reshape, Slice, Transpose
+from weft.ptir.ops.scheduling import Barrier
 from weft.ptir.types import TensorType
 
-MOVES = (StopGradient, Reshape, Slice, Transpose, BroadcastTo)
+MOVES = (StopGradient, Barrier, Reshape, Slice, Transpose, BroadcastTo)
 """The ops whose result may lie where their operand does."""
 
 
@@ -48,7 +49,7 @@ def is_dense(view: View, kind: TensorType) -> bool:
 def moved(op: Op, view: View, source: TensorType, result: TensorType) -> View | None:
     """Where the result of an op that computes nothing lies; None where it must be copied."""
     match op:
-        case StopGradient():
+        case StopGradient() | Barrier():
             return view
         case Reshape():
             dense = View(view.buffer, view.offset, _dense_strides(result))

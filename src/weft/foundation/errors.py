@@ -139,9 +139,11 @@ class UserError(WeftError):
     def at(self, name: str, where: str) -> UserError:
         """The same error with the function that was called, and the line of the call; unless an
         inner call has put its own there."""
-        if self.where or self.why.startswith("["):
+        named = self.why.startswith("[")
+        if named and self.where:
             return self
-        return type(self)(f"[{name}] {self.why}", self.code, where)
+        why = self.why if named else f"[{name}] {self.why}"
+        return type(self)(why, self.code, self.where or where)
 
 
 class WrongArguments(UserError, TypeError):

@@ -117,6 +117,14 @@ class Fields:
     def wholes(self, name: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
         return self._listed(name, int, "whole numbers", default)
 
+    def whole_lists(self, name: str) -> tuple[tuple[int, ...], ...]:
+        """A list of lists of whole numbers."""
+        found = self.documents(name)
+        for part in found:
+            if not isinstance(part, list) or any(type(item) is not int for item in part):
+                self.fail(f"field {name!r} must be a list of lists of whole numbers")
+        return tuple(tuple(part) for part in found)
+
     def items(self, name: str, read: Callable[[Fields], Item]) -> tuple[Item, ...]:
         """A list of objects, each read by `read` and then checked to be read whole."""
         found = self._typed(name, list, "a list", None)

@@ -6,6 +6,7 @@ Narrow floats (f16, bf16, fp8) are computed in f32 and rounded once; 4-bit integ
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,17 @@ def compute_dtype(dtype: DType) -> DType:
     if dtype is SI4:
         return SI8
     return UI8 if dtype is UI4 else dtype
+
+
+def is_number_of(value: complex, dtype: DType) -> bool:
+    """Whether a dtype has this number, but for rounding."""
+    if isinstance(value, complex):
+        return dtype.is_complex
+    if dtype is I1:
+        return value in (0, 1)
+    if dtype.is_integer:
+        return math.isfinite(value) and dtype.lowest <= value <= dtype.highest
+    return not math.isfinite(value) or abs(value) <= dtype.highest
 
 
 def accumulator_dtype(dtype: DType) -> DType:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from typing import Any, TypeAlias
 
-from weft.foundation.dims import Symbol
+from weft.foundation.dims import Dim, Symbol
 from weft.foundation.errors import Finding
 from weft.foundation.index_text import parse_guard, parse_index
 from weft.foundation.json_fields import Fields, parse, reading
@@ -133,7 +133,7 @@ def _read_info(fields: Fields) -> IndexInfo:
         space,
         fields.items("inputs", _read_input),
         fields.wholes("reduce_axes", ()),
-        tuple(tuple(atoms) for atoms in fields.take("atoms")),
+        fields.whole_lists("atoms"),
         fields.flag("scop", True),
         fields.items("params", _read_param) if fields.has("params") else (),
         fields.flag("materialise", False),
@@ -142,13 +142,21 @@ def _read_info(fields: Fields) -> IndexInfo:
 
 
 def _read_axis(fields: Fields) -> AxisVar:
-    size = fields.take("size")
     return AxisVar(
         fields.whole("id"),
         fields.text("name"),
-        Symbol(size) if isinstance(size, str) else int(size),
-        AxisKind(fields.text("kind")),
+        _read_size(fields),
+        fields.choice("kind", AxisKind),
     )
+
+
+def _read_size(fields: Fields) -> Dim:
+    size = fields.take("size")
+    if isinstance(size, str) and size:
+        return Symbol(size)
+    if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+        fields.fail(f"{size!r} is not a size")
+    return size
 
 
 def _read_domain(fields: Fields) -> Domain:

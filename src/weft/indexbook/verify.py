@@ -113,7 +113,7 @@ def _part(
     single = expr.single_axis
     if single is not None:
         number = int(single.name[1:])
-        same = own.axes[number].size == size
+        same = own.axes[number].size == size and number < len(own.atoms) and k < len(source.atoms)
         if same and own.atoms[number] != source.atoms[k]:
             yield (
                 ALIGNMENT,

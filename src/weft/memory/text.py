@@ -64,6 +64,8 @@ def from_json(document: Any) -> BufferMap:
     """The map that a JSON document describes. It is read, not verified."""
     with reading(document, "memory file") as outer, reading(outer.take("memory"), "memory") as top:
         entries = top.items("tensors", _read_tensor)
+        if len({ref.tensor for ref, _ in entries}) != len(entries):
+            top.fail("a tensor is listed twice")
         return BufferMap(
             {ref.tensor: ref for ref, _ in entries},
             top.whole("arena_bytes"),
@@ -74,11 +76,9 @@ def from_json(document: Any) -> BufferMap:
 
 
 def _read_tensor(fields: Fields) -> tuple[MemRef, tuple[int, int] | None]:
-    space = fields.text("space")
-    if space not in {known.value for known in Space}:
-        fields.fail(f"{space!r} is not a space")
+    space = fields.choice("space", Space)
     numbers = (fields.whole(key) for key in ("number", "offset", "bytes"))
-    buffer = Buffer(Space(space), *numbers)
+    buffer = Buffer(space, *numbers)
     name = fields.text("name")
     with reading(fields.take("memref"), f"{fields.where}.memref") as memref:
         shape, strides = memref.wholes("shape"), memref.wholes("strides")

@@ -147,6 +147,9 @@ def _traits(x: Any) -> tuple[bool, bool]:
 
 def _result(node: Node, x: Any, y: Any) -> Tensor:
     result = Tensor(node)
+    plain = type(x) is type(y) is Tensor and not (x.requires_grad or y.requires_grad or x.weak)
+    if plain:  # what most operands are, told by the fewest looks
+        return result
     (x_grad, x_weak), (y_grad, y_weak) = _traits(x), _traits(y)
     if x_grad or y_grad:
         kind = node.tensor.dtype

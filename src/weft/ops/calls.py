@@ -33,8 +33,8 @@ def public(function: F) -> F:
 
 
 def refused(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], error: TypeError
-) -> TypeError:
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception
+) -> Exception:
     """Arguments that the function does not take, in one sentence; any other error as it is."""
     try:
         inspect.signature(function).bind(*args, **kwargs)

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.foundation.errors import SpecViolation, UserError
-from weft.ops.arithmetic import as_tensor
+from weft.ops.arithmetic import as_tensor, listed
 from weft.ops.array.creation import asarray
 from weft.ops.calls import public
-from weft.ops.functional.checks import listed
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.context import current, within
 from weft.ops.graph.node import Fragment, Node
@@ -69,7 +68,7 @@ def _merged(*bodies: Body) -> list[Node]:
 
 
 def _fragment(body: Body, captured: Sequence[Node], roots: Sequence[Node]) -> Fragment:
-    return as_fragment([*body.parameters, *captured], roots)
+    return as_fragment([*body.parameters, *captured], roots, body.arena.parts)
 
 
 def _export(session: Session, result: Handle, count: int, grad: bool) -> list[Tensor]:
@@ -213,7 +212,7 @@ def _emit_scan(
     made = session.append(
         Scan(0, count + len(outside), outputs),
         *(Handle(session, node) for node in operands),
-        fragments=(as_fragment(order, roots),),
+        fragments=(as_fragment(order, roots, traced.arena.parts),),
     )
     grad = any(t.requires_grad for t in (*carry, *slices))
     handles = [made] if isinstance(made.type, TensorType) else list(made)

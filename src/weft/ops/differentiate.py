@@ -301,8 +301,8 @@ def _block(rows: Tensor, start: int, size: int, kind: TensorType) -> Tensor:
 
 def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, of which a gradient keeps only the arguments and the results: what is inside is
-    computed again on the way back. It changes nothing but memory and time. Inside the body of a
-    loop or branch it has no effect: what is kept there is decided for the whole body."""
+    computed again on the way back. It changes nothing but memory and time. Under `vmap` it has an
+    effect where it is the whole function."""
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -4,38 +4,43 @@ Arguments are nested containers of tensors, arrays and Python numbers; a number 
 that takes the dtype of the tensor beside it. A call with arguments of new types, or another value
 of a static argument, is traced and compiled again, and `explain` says which argument and which line
 caused that. Tensors that the function uses without taking them as arguments are captured: their
-elements are looked up at every call.
+elements are looked up at every call. The function runs on the backend of its arguments.
 """
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, update_wrapper
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
+from weakref import WeakSet
 
 import numpy as np
 
 from weft.driver.execute import Prepared
+from weft.driver.shape_sets import ShapeSet
+from weft.foundation.axes import normalise_axis
 from weft.foundation.dims import Symbol
 from weft.foundation.dtypes import I1, DType
 from weft.foundation.errors import SpecViolation, UserError
 from weft.ops.autocast import autocast_dtype
 from weft.ops.calls import explained, public
+from weft.ops.graph.arena import Arena
 from weft.ops.graph.cache import PROGRAMS
-from weft.ops.graph.context import current
+from weft.ops.graph.context import current, default_arena
 from weft.ops.graph.evaluate import evaluate
 from weft.ops.graph.hooks import execute
 from weft.ops.graph.node import Donated
-from weft.ops.lines import Line, shown, user_line
+from weft.ops.lines import failing_line, user_line
+from weft.ops.methods import BoundFunctions, original
+from weft.ops.parameters import Dynamic, Names, Parameters
 from weft.ops.promotion import DEFAULT_COMPLEX, DEFAULT_FLOAT, DEFAULT_INTEGER
-from weft.ops.pytree import Structure, flatten, leaf_names, unflatten
+from weft.ops.pytree import Structure, flatten, unflatten
 from weft.ops.shapes import ByShape
 from weft.ops.tensor import Tensor, from_array
 from weft.ops.tracing import Trace, trace
+from weft.ops.versions import Argument, Key, Version, reason_for
 from weft.ptir.ir import Program
 from weft.ptir.literal import TensorLiteral
 from weft.ptir.specialise import is_static
@@ -45,56 +50,6 @@ _NUMBERS: Final[dict[type, DType]] = {
     bool: I1, int: DEFAULT_INTEGER, float: DEFAULT_FLOAT, complex: DEFAULT_COMPLEX,
 }  # fmt: skip
 _MOST_ENTRIES = 256
-Names: TypeAlias = int | str | Iterable[int | str]
-"""Arguments of a function, by position or name."""
-
-
-@dataclass(frozen=True)
-class Argument:
-    """The kind of one leaf of the arguments: what a compiled version depends on."""
-
-    dtype: DType
-    shape: tuple[int | Symbol, ...]
-    weak: bool = False
-
-    @property
-    def type(self) -> TensorType:
-        return TensorType(self.dtype, self.shape)
-
-
-@dataclass(frozen=True)
-class Key:
-    """What tells two compiled versions apart."""
-
-    structure: Structure
-    arguments: tuple[Argument, ...]
-    static: tuple[tuple[str, Any], ...]
-    backend: str
-    autocast: DType | None = None
-    """The narrow dtype where it is called in mixed precision."""
-
-
-@dataclass
-class Version:
-    """One compiled version of a function, and why it exists."""
-
-    key: Key
-    traced: Trace
-    compiled: Prepared | ByShape
-    seconds: float
-    reason: str
-    line: Line | None
-    calls: int = 0
-
-    def describe(self) -> str:
-        """A line for `explain`."""
-        where = shown(self.line)
-        place = f" at {where}" if where else ""
-        count = len(self.traced.program.main.body)
-        return (
-            f"compiled{place} in {self.seconds:.3f} s ({count} instructions, "
-            f"{self.calls} calls): {self.reason}"
-        )
 
 
 class Jitted:
@@ -106,16 +61,52 @@ class Jitted:
         *,
         donate: Names = (),
         static: Names = (),
-        dynamic: Mapping[int | str, Mapping[int, str]] | None = None,
+        dynamic: Dynamic | None = None,
+        shapes: ShapeSet | None = None,
     ) -> None:
         update_wrapper(self, function)
         self.function = function
         self.name = getattr(function, "__name__", "function")
-        self._names = _parameter_names(function)
-        self._donated = self._positions("donate", donate)
-        self._static = self._positions("static", static)
-        self._dynamic = self._symbols(dynamic or {})
+        self._parameters = Parameters(function, self.name)
+        self._donated = self._parameters.positions("donate", donate)
+        self._static = self._parameters.positions("static", static)
+        self._dynamic = self._parameters.dynamic_axes(dynamic or {})
+        self._shapes = shapes
+        if shapes is not None:
+            shapes.check_names({name for axes in self._dynamic.values() for name in axes.values()})
+        self._bound = BoundFunctions(self.like)
         self.versions: OrderedDict[Key, Version] = OrderedDict()
+        FUNCTIONS.add(self)
+
+    # -- as an object ----------------------------------------------------------------------------
+
+    def like(self, function: Callable[..., Any], skipped: int = 0) -> Jitted:
+        """Another function with the same options; it lacks the first `skipped` parameters."""
+        return Jitted(
+            function,
+            donate=[position - skipped for position in self._donated],
+            static=[position - skipped for position in self._static],
+            dynamic={position - skipped: axes for position, axes in self._dynamic.items()},
+            shapes=self._shapes,
+        )
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """The function as a method. An instance that is a container is its first argument; any
+        other is state, and each has compiled versions of its own."""
+        return self if instance is None else self._bound.to(instance, self)
+
+    def __copy__(self) -> Jitted:
+        return self.like(self.function)
+
+    def __deepcopy__(self, memo: object) -> Jitted:
+        return self.like(self.function)
+
+    def __reduce__(self) -> Any:
+        """By its name, as functions are: compiled versions are not part of it."""
+        return original(self, self.function, self.name)
+
+    def __repr__(self) -> str:
+        return f"<weft.jit of {self.name} with {len(self.versions)} compiled versions>"
 
     # -- calling ---------------------------------------------------------------------------------
 
@@ -125,31 +116,31 @@ class Jitted:
         try:
             return self._call(args, kwargs)
         except (SpecViolation, UserError) as error:
-            raise explained(self.name, error, user_line()) from None
+            raise explained(self.name, error, failing_line(error) or user_line()) from None
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args, static = self._split(args, kwargs)
         leaves, structure = flatten((args, kwargs))
-        tensors = [self._leaf(leaf, index, structure) for index, leaf in enumerate(leaves)]
-        key = self._key(leaves, tensors, structure, static)
+        home = self._home(leaves, structure)
+        tensors = [self._leaf(leaf, index, structure, home) for index, leaf in enumerate(leaves)]
+        key = self._key(tensors, structure, static, home)
         version = self.versions.get(key)
-        if version is None:
-            version = self._compile(key)
+        if version is None or version.is_stale:
+            version = self._compile(key, home)
         version.calls += 1
+        captured = version.traced.captured
         inputs = [tensor._node.storage for tensor in tensors]
-        inputs += [captured.storage() for captured in version.traced.captured]
+        inputs += [each.storage() for each in captured]
         if self._donated:
-            self._part(inputs, leaves, tensors, structure)
-        results = self._execute(version.compiled, inputs)
+            self._part(inputs, leaves, tensors, structure, home)
+        if isinstance(version.compiled, ByShape):
+            shapes = [*(t.type for t in tensors), *(each.node.tensor for each in captured)]
+            results, types = version.compiled.execute(inputs, [t.static_shape for t in shapes])
+        else:
+            results, types = execute(version.compiled, inputs), version.traced.results
         if self._donated:
             self._give_away(leaves, structure)
-        return self._wrap(version.traced, results)
-
-    @staticmethod
-    def _execute(compiled: Prepared | ByShape, inputs: list[Any]) -> list[Any]:
-        if isinstance(compiled, ByShape):
-            return compiled.execute(inputs)
-        return execute(compiled, inputs)
+        return _wrap(version.traced, results, types, home)
 
     def _split(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -160,7 +151,7 @@ class Jitted:
         static = []
         kept = list(args)
         for position in sorted(self._static):
-            name = self._names[position]
+            name = self._parameters.names[position]
             if position < len(args):
                 static.append((name, args[position]))
                 kept[position] = None
@@ -171,59 +162,93 @@ class Jitted:
                 hash(value)
             except TypeError:
                 raise UserError(
-                    f"the static argument {name} is {value!r}, which has no hash"
+                    f"the static argument {name} is {value!r}, which has no hash; pass a tuple "
+                    "instead of a list, or leave it out of static=",
+                    "StaticArgumentUnhashable",
                 ) from None
         return tuple(kept), tuple(static)
 
-    def _leaf(self, leaf: Any, index: int, structure: Structure) -> Tensor:
+    def _home(self, leaves: Sequence[Any], structure: Structure) -> Arena:
+        """Where the results live: on the backend of the arguments; without tensors among them, on
+        the one in force."""
+        arena = current()
+        first = -1
+        for index, leaf in enumerate(leaves):
+            if not isinstance(leaf, Tensor):
+                continue
+            backend = leaf._node.arena.backend
+            if first < 0:
+                first = index
+                arena = arena if arena.backend is backend else default_arena(backend.name)
+            elif backend is not arena.backend:
+                names = self._parameters.leaf_names(structure)
+                raise SpecViolation(
+                    "BackendMismatch",
+                    f"{names[first]} is on backend {arena.backend.name!r} and {names[index]} on "
+                    f"{backend.name!r}",
+                    f"move one of them first, with .to({arena.backend.name!r})",
+                )
+        return arena
+
+    def _leaf(self, leaf: Any, index: int, structure: Structure, home: Arena) -> Tensor:
         if isinstance(leaf, Tensor):
             if leaf._node.storage is None:
                 evaluate([leaf._node])
             if isinstance(leaf._node.storage, Donated):
                 raise leaf._node.storage.error()
             if isinstance(leaf._node.storage, TensorLiteral):
-                return from_array(leaf._node.storage.array)
+                return from_array(leaf._node.storage.array, home)
             return leaf
         if isinstance(leaf, np.ndarray | np.generic):
-            return from_array(np.asarray(leaf))
+            return from_array(np.asarray(leaf), home)
         if type(leaf) in _NUMBERS:
-            tensor = from_array(np.asarray(leaf, _NUMBERS[type(leaf)].numpy))
+            tensor = from_array(np.asarray(leaf, _NUMBERS[type(leaf)].numpy), home)
             tensor.weak = True
             return tensor
-        name = self._leaf_name(index, structure)
+        name = self._parameters.leaf_names(structure)[index]
         raise UserError(
             f"the argument {name} is a {type(leaf).__name__}, neither a tensor nor a number; "
-            "name it in static=, or pass a tensor"
+            "name it in static=, or pass a tensor",
+            "InvalidArgument",
         )
 
     def _key(
         self,
-        leaves: Sequence[Any],
         tensors: Sequence[Tensor],
         structure: Structure,
         static: tuple[tuple[str, Any], ...],
+        home: Arena,
     ) -> Key:
-        kinds = self._kinds(leaves, tensors, structure)
-        return Key(structure, kinds, static, current().backend.name, autocast_dtype())
+        if self._dynamic:
+            kinds = self._dynamic_kinds(tensors, structure)
+        else:
+            kinds = tuple([Argument(t.dtype, t.shape, t.weak) for t in tensors])
+        return Key(structure, kinds, static, home.backend.name, autocast_dtype())
 
-    def _kinds(
-        self, leaves: Sequence[Any], tensors: Sequence[Tensor], structure: Structure
+    def _dynamic_kinds(
+        self, tensors: Sequence[Tensor], structure: Structure
     ) -> tuple[Argument, ...]:
-        if not self._dynamic:
-            return tuple([Argument(t.dtype, t.shape, t.weak) for t in tensors])
-        owners = self._owners(structure)
+        """The kinds of the arguments, with names in the place of sizes that are not fixed."""
         found = []
-        for tensor, owner in zip(tensors, owners, strict=True):
-            names = self._dynamic.get(owner, {})
-            shape = tuple(
-                Symbol(names[axis]) if axis in names else dim
-                for axis, dim in enumerate(tensor.shape)
-            )
-            found.append(Argument(tensor.dtype, shape, tensor.weak))
+        for index, owner in enumerate(self._parameters.owners(structure)):
+            tensor = tensors[index]
+            shape = list(tensor.shape)
+            for axis, name in self._dynamic.get(owner, {}).items():
+                if not -tensor.ndim <= axis < tensor.ndim:
+                    leaf = self._parameters.leaf_names(structure)[index]
+                    raise UserError(
+                        f"dynamic names axis {axis} of {leaf}, which is {tensor.type} with "
+                        f"{tensor.ndim} axes; name an axis that it has",
+                        "InvalidDynamic",
+                    )
+                shape[normalise_axis(axis, tensor.ndim)] = Symbol(name)
+            found.append(Argument(tensor.dtype, tuple(shape), tensor.weak))
         return tuple(found)
 
+    # -- donation --------------------------------------------------------------------------------
+
     def _donated_leaves(self, structure: Structure) -> list[int]:
-        owners = self._owners(structure) if self._donated else []
+        owners = self._parameters.owners(structure) if self._donated else []
         return [index for index, owner in enumerate(owners) if owner in self._donated]
 
     def _part(
@@ -232,11 +257,12 @@ class Jitted:
         leaves: Sequence[Any],
         tensors: Sequence[Tensor],
         structure: Structure,
+        home: Arena,
     ) -> None:
         """A donated input that is the caller's own array, a constant, memory that nobody may write,
         or that another input shares, is copied: only memory of tensors may be overwritten, and only
         once."""
-        backend = current().backend
+        backend = home.backend
         for index in self._donated_leaves(structure):
             storage = inputs[index]
             shared = sum(other is storage for other in inputs) > 1
@@ -253,41 +279,32 @@ class Jitted:
             if isinstance(leaf, Tensor):
                 leaf._node.storage = Donated(line)
 
-    def _wrap(self, traced: Trace, results: Sequence[Any]) -> Any:
-        arena = current()
-        kinds = iter(zip(results, traced.results, strict=True))
-        leaves = []
-        for output in traced.outputs:
-            if output is None:
-                storage, kind = next(kinds)
-                if not kind.is_static:
-                    kind = kind.with_shape(storage.shape)
-                leaves.append(Tensor(arena.leaf(storage, kind)))
-            else:
-                leaves.append(output.value)
-        return unflatten(traced.structure, leaves)
-
     # -- compiling -------------------------------------------------------------------------------
 
-    def _compile(self, key: Key) -> Version:
+    def _compile(self, key: Key, home: Arena) -> Version:
         started = time.perf_counter()
-        traced = self.trace(key)
+        stale = key in self.versions
+        traced = self.trace(key, home)
         donated = frozenset(self._donated_leaves(key.structure))
-        compiled = self._prepare(traced.program, donated)
+        compiled = self._prepare(traced.program, home, donated)
         seconds = time.perf_counter() - started
-        version = Version(key, traced, compiled, seconds, self._reason(key), user_line())
+        reason = "a tensor that the function captured is not there any more"
+        if not stale:
+            reason = reason_for(key, self.versions.values(), self._parameters.leaf_names)
+        version = Version(key, traced, compiled, seconds, reason, user_line())
         self.versions[key] = version
         while len(self.versions) > _MOST_ENTRIES:
             self.versions.popitem(last=False)
         return version
 
-    def _prepare(self, program: Program, donated: frozenset[int]) -> Prepared | ByShape:
-        backend = current().backend
+    def _prepare(
+        self, program: Program, home: Arena, donated: frozenset[int]
+    ) -> Prepared | ByShape:
         if is_static(program):
-            return PROGRAMS.compile(program, backend, "jit", donated)
-        return ByShape(program, backend)
+            return PROGRAMS.compile(program, home.backend, "jit", donated)
+        return ByShape(program, home.backend, self._shapes)
 
-    def trace(self, key: Key) -> Trace:
+    def trace(self, key: Key, home: Arena) -> Trace:
         """The function on traced arguments of these kinds."""
 
         def call(tensors: list[Tensor]) -> Any:
@@ -295,7 +312,7 @@ class Jitted:
             filled = list(args)
             by_name = dict(kwargs)
             for name, value in key.static:
-                position = self._names.index(name)
+                position = self._parameters.names.index(name)
                 if position < len(filled):
                     filled[position] = value
                 else:
@@ -303,110 +320,51 @@ class Jitted:
             return self.function(*filled, **by_name)
 
         kinds = [argument.type for argument in key.arguments]
-        return trace(self.function, kinds, call, [a.weak for a in key.arguments])
+        weak = [argument.weak for argument in key.arguments]
+        return trace(self.function, kinds, call, weak, home.backend)
 
-    def _reason(self, key: Key) -> str:
-        """What is new about these arguments, compared with the version most like them."""
-        if not self.versions:
-            return "first call"
-        last = next(reversed(self.versions))
-        if key.backend != last.backend:
-            return f"the backend is {key.backend}, not {last.backend}"
-        if key.autocast != last.autocast:
-            return f"autocast is {key.autocast or 'off'}, not {last.autocast or 'off'}"
-        if key.static != last.static:
-            changed = [n for n, v in key.static if dict(last.static).get(n) != v]
-            return f"the static argument {', '.join(changed)} changed"
-        if key.structure != last.structure:
-            return "the arguments are nested in another way"
-        names = self._leaf_names(key.structure)
-        changes = [
-            _change(name, old, new)
-            for name, old, new in zip(names, last.arguments, key.arguments, strict=True)
-            if old != new
-        ]
-        return "; ".join(changes)
+    # -- looking in ------------------------------------------------------------------------------
 
     def explain(self) -> str:
         """Every compile of this function, with the argument, dim and line that caused it."""
         lines = [version.describe() for version in self.versions.values()]
+        lines += [text for bound in self._bound.all() for text in bound.explain().splitlines()]
         return "\n".join(lines) or "nothing compiled yet: the function has not been called"
 
     def program(self, *args: Any, **kwargs: Any) -> Program:
         """The PTIR program for these arguments; tensors that it captures are its last inputs."""
         args, static = self._split(args, kwargs)
         leaves, structure = flatten((args, kwargs))
-        tensors = [self._leaf(leaf, index, structure) for index, leaf in enumerate(leaves)]
-        return self.trace(self._key(leaves, tensors, structure, static)).program
+        home = self._home(leaves, structure)
+        tensors = [self._leaf(leaf, index, structure, home) for index, leaf in enumerate(leaves)]
+        return self.trace(self._key(tensors, structure, static, home), home).program
 
-    # -- names -----------------------------------------------------------------------------------
+    def clear(self) -> None:
+        """Forget every compiled version."""
+        self.versions.clear()
+        self._bound.clear()
 
-    def _positions(self, what: str, given: Names) -> frozenset[int]:
-        return frozenset(self._position(what, item) for item in _several(given))
 
-    def _position(self, what: str, item: int | str) -> int:
-        if isinstance(item, str):
-            if item not in self._names:
-                raise UserError(
-                    f"{what} names {item!r}; {self.name} takes {', '.join(self._names)}"
-                )
-            return self._names.index(item)
-        if not 0 <= item < max(len(self._names), 1):
-            raise UserError(f"{what} names argument {item}; there are {len(self._names)}")
-        return item
+FUNCTIONS: WeakSet[Jitted] = WeakSet()
+"""Every function under `jit` that is alive."""
 
-    def _symbols(self, given: Mapping[int | str, Mapping[int, str]]) -> dict[int, dict[int, str]]:
-        return {self._position("dynamic", item): dict(axes) for item, axes in given.items()}
 
-    def _owners(self, structure: Structure) -> list[int]:
-        """For every leaf, the position of the argument it belongs to."""
-        args, kwargs = structure.children
-        found = [p for p, child in enumerate(args.children) for _ in range(child.leaf_count)]
-        names = kwargs.rest if isinstance(kwargs.rest, tuple) else ()
-        for name, child in zip(names, kwargs.children, strict=True):
-            position = self._names.index(name) if name in self._names else -1
-            found += [position] * child.leaf_count
-        return found
-
-    def _leaf_names(self, structure: Structure) -> list[str]:
-        args, kwargs = structure.children
-        names = []
-        for position, child in enumerate(args.children):
-            known = position < len(self._names)
-            names += leaf_names(child, self._names[position] if known else f"argument {position}")
-        for name, child in zip(kwargs.rest or (), kwargs.children, strict=True):  # type: ignore[call-overload]
-            names += leaf_names(child, str(name))
-        return names
-
-    def _leaf_name(self, index: int, structure: Structure) -> str:
-        return self._leaf_names(structure)[index]
+def _wrap(traced: Trace, results: Sequence[Any], types: Sequence[TensorType], home: Arena) -> Any:
+    """What the function returns, around the results of its program."""
+    kinds = iter(zip(results, types, strict=True))
+    leaves = []
+    for output in traced.outputs:
+        if output is None:
+            storage, kind = next(kinds)
+            leaves.append(Tensor(home.leaf(storage, kind)))
+        else:
+            leaves.append(output.value)
+    return unflatten(traced.structure, leaves)
 
 
 def _is_writeable(storage: Any) -> bool:
     """Whether the memory may be overwritten; a backend's own storage always."""
     return not isinstance(storage, np.ndarray) or bool(storage.flags.writeable)
-
-
-def _several(given: Names) -> Iterable[int | str]:
-    return (given,) if isinstance(given, int | str) else given
-
-
-def _parameter_names(function: Callable[..., Any]) -> list[str]:
-    try:
-        return list(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        return []
-
-
-def _change(name: str, old: Argument, new: Argument) -> str:
-    if old.dtype is not new.dtype:
-        return f"{name} is {new.dtype}, not {old.dtype}"
-    if len(old.shape) != len(new.shape):
-        return f"{name} has rank {len(new.shape)}, not {len(old.shape)}"
-    for axis, (before, after) in enumerate(zip(old.shape, new.shape, strict=True)):
-        if before != after:
-            return f"dim {axis} of {name} is {after}, not {before}"
-    return f"{name} is {'a number' if new.weak else 'a tensor'} now"
 
 
 @public
@@ -416,16 +374,19 @@ def jit(
     donate: Names = (),
     static: Names = (),
     dynamic: Mapping[int | str, Mapping[int, str]] | None = None,
+    shapes: ShapeSet | None = None,
 ) -> Any:
     """A function that is traced and compiled for each kind of arguments it is called with.
 
     `donate` and `static` name arguments, by position or name. The memory of a donated one may be
     used for the results, and reading it afterwards is an error; a static one is any hashable value,
     and each value is compiled for. `dynamic={"x": {0: "B"}}` leaves axis 0 of x open: one trace
-    serves every size.
+    serves every size, and `shapes`, a `weft.ShapeSet`, says which sizes share a compiled program.
     """
     if function is None:
-        return partial(jit, donate=donate, static=static, dynamic=dynamic)
+        return partial(jit, donate=donate, static=static, dynamic=dynamic, shapes=shapes)
     if not callable(function):
         raise UserError(f"jit takes a function, not {type(function).__name__}")
-    return Jitted(function, donate=donate, static=static, dynamic=dynamic)
+    if shapes is not None and not isinstance(shapes, ShapeSet):
+        raise UserError(f"shapes is a {type(shapes).__name__}; give a weft.ShapeSet")
+    return Jitted(function, donate=donate, static=static, dynamic=dynamic, shapes=shapes)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dis
 import gc
+import inspect
 from collections.abc import Callable, Iterator
 from types import CellType, CodeType
 from typing import Any
@@ -36,10 +37,11 @@ def _leaks(arena: Arena) -> list[Node]:
 
 
 def _leak(arena: Arena, node: Node, function: Callable[..., Any]) -> UserError:
+    function = inspect.unwrap(function)
     tensor = node.owner() if node.owner is not None else None
     holder, name = _holder(tensor)
     del tensor
-    line = _stored_at(function, name) or shown(node.line)
+    line = _stored_at(function, name) or shown(node.line) or _defined_at(function)
     made = shown(node.line)
     origin = f" made at {made}" if made else ""
     what = "its argument" if node.form is None else "a value"
@@ -56,22 +58,32 @@ def _holder(tensor: Any) -> tuple[str, str]:
     """In what a tensor is kept, in words, and the name it has there."""
     for referrer in gc.get_referrers(tensor):
         if isinstance(referrer, dict):
-            name = next((str(key) for key, value in referrer.items() if value is tensor), "")
-            if "__builtins__" in referrer:
-                return f"the global {name}", name
-            owner = next((x for x in gc.get_referrers(referrer) if _attributes(x) is referrer), None)
-            if owner is not None:
-                return f"the attribute {name} of a {type(owner).__name__}", name
-            return "a dict", ""
+            return _holding_dict(referrer, _name_in(referrer, tensor))
         attributes = _attributes(referrer)
-        if attributes is not None and any(value is tensor for value in attributes.values()):
-            name = next(key for key, value in attributes.items() if value is tensor)
+        name = _name_in(attributes or {}, tensor)
+        if name:
             return f"the attribute {name} of a {type(referrer).__name__}", name
         if isinstance(referrer, list | set | tuple):
             return f"a {type(referrer).__name__}", ""
         if isinstance(referrer, CellType):
             return "a variable of an enclosing function", ""
     return "an attribute, a list or a global", ""
+
+
+def _holding_dict(holder: dict[Any, Any], name: str) -> tuple[str, str]:
+    if "__builtins__" in holder:
+        return f"the global {name}", name
+    for owner in gc.get_referrers(holder):
+        if _attributes(owner) is holder:
+            return f"the attribute {name} of a {type(owner).__name__}", name
+    return f"a dict, under {name}", ""
+
+
+def _name_in(holder: dict[Any, Any], tensor: Any) -> str:
+    for name, value in holder.items():
+        if value is tensor:
+            return str(name)
+    return ""
 
 
 def _attributes(value: Any) -> dict[str, Any] | None:
@@ -94,6 +106,11 @@ def _stored_at(function: Callable[..., Any], name: str) -> str:
             if instruction.opname in _STORES and instruction.argval == name:
                 return str(Place(inner.co_filename, number))
     return ""
+
+
+def _defined_at(function: Callable[..., Any]) -> str:
+    code = getattr(function, "__code__", None)
+    return str(Place(code.co_filename, code.co_firstlineno)) if code is not None else ""
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

@@ -42,6 +42,19 @@ def user_line() -> Line | None:
     return None
 
 
+def failing_line(error: BaseException) -> Line | None:
+    """The innermost line outside Weft that an exception has come through so far; None where there
+    is none."""
+    found = None
+    at = error.__traceback__
+    while at is not None:
+        code = at.tb_frame.f_code
+        if not is_inside(code):
+            found = (code, at.tb_lasti)
+        at = at.tb_next
+    return found
+
+
 @dataclass(frozen=True)
 class Place:
     """A line as people read it."""

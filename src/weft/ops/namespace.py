@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from weft.driver.shape_sets import ShapeSet
 from weft.ops import functional, nn, optim
 from weft.ops.array import (
     beyond,
@@ -40,6 +41,7 @@ from weft.ops.array.sorting import *  # noqa: F403
 from weft.ops.array.statistics import *  # noqa: F403
 from weft.ops.array.utility import *  # noqa: F403
 from weft.ops.autocast import autocast
+from weft.ops.caches import CacheInfo, cache_info, clear_caches
 from weft.ops.control_flow import cond, scan, while_loop
 from weft.ops.differentiate import (
     checkpoint,
@@ -74,10 +76,14 @@ operators.install()
 numpy_protocol.install()
 watch_process()
 __all__ = [
+    "CacheInfo",
+    "ShapeSet",
     "Tensor",
     "TraceConfig",
     "autocast",
+    "cache_info",
     "checkpoint",
+    "clear_caches",
     "cond",
     "default_backend",
     "einsum",

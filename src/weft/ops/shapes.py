@@ -12,7 +12,7 @@ from weft.ops.graph.cache import PROGRAMS
 from weft.ops.graph.hooks import execute
 from weft.ptir.ir import Program
 from weft.ptir.passes import optimise
-from weft.ptir.types import leaves
+from weft.ptir.types import TensorType, leaves
 
 
 class ByShape:
@@ -35,12 +35,13 @@ class ByShape:
 
     def execute(
         self, inputs: Sequence[Any], shapes: Sequence[tuple[int, ...]], *, seed: int = 0
-    ) -> list[Any]:
-        """The flattened results for inputs of these shapes, as the backend stores them."""
+    ) -> tuple[list[Any], tuple[TensorType, ...]]:
+        """The flattened results for inputs of these shapes, as the backend stores them, and their
+        types."""
         fit = self.clusters.fit(shapes)
         compiled = fit.cluster.compiled
         if not fit.cluster.padded:
-            return execute(compiled, inputs, seed)
+            return execute(compiled, inputs, seed), fit.results
         backend = self.backend
         kinds = [kind.with_shape(shape) for kind, shape in zip(self.kinds, shapes, strict=True)]
         arrays = [backend.read_storage(x, kind) for x, kind in zip(inputs, kinds, strict=True)]
@@ -48,7 +49,7 @@ class ByShape:
         results = execute(compiled, [*given, *map(backend.store, fit.sizes)], seed)
         whole = zip(results, compiled.results, strict=True)
         found = [backend.read_storage(x, kind) for x, kind in whole]
-        return self._stored(results, found, fit.cut(found))
+        return self._stored(results, found, fit.cut(found)), fit.results
 
     def _stored(self, held: Sequence[Any], arrays: Sequence[Any], new: Sequence[Any]) -> list[Any]:
         """The new arrays as the backend stores them; what did not change is there already."""

@@ -24,6 +24,7 @@ from weft.foundation.dims import Shape
 from weft.foundation.dtypes import DType, as_dtype
 from weft.foundation.errors import SpecViolation, UserError
 from weft.ops.calls import public
+from weft.ops.dlpack import exported
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.context import current, default_arena
 from weft.ops.graph.evaluate import evaluate
@@ -203,14 +204,21 @@ class Tensor:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """The elements for another library; shared where the backend's memory is the host's."""
+        """The elements for another library, as a copy that belongs to it. With `copy=False` they
+        are shared and marked as read-only; not every library heeds the mark."""
         if stream is not None:
             raise BufferError("the tensor is in host memory and has no stream")
-        elements = self._elements()
-        if not elements.flags.writeable and copy is None:
-            elements = np.array(elements)
-        shared = elements if copy else _lent(elements)
-        return shared.__dlpack__(max_version=max_version, dl_device=dl_device, copy=copy)
+        if copy is not False:
+            options = {"max_version": max_version, "dl_device": dl_device}
+            return exported(np.array(self._elements()), **options)
+        if max_version is None or max_version < (1, 0):
+            raise BufferError(
+                "copy is False, but elements that must not be written can be shared only with "
+                "DLPack 1.0 or later; leave `copy` out"
+            )
+        shared = _lent(self._elements())
+        shared.flags.writeable = False
+        return exported(shared, max_version=max_version, dl_device=dl_device, copy=False)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
@@ -319,7 +327,8 @@ class Tensor:
             raise UserError(
                 f"a tensor of type {self.type} that the traced function did not make is "
                 "assigned to; a traced function may change nothing outside: make a new tensor and "
-                "return it"
+                "return it",
+                "CapturedStateChanged",
             )
         self._check_type(other)
         old = self._node

@@ -68,6 +68,12 @@ class Trace:
     parts: tuple[frozenset[int], ...] = ()
     """The instructions of each part of the program that `checkpoint` marked."""
 
+    @property
+    def is_one_part(self) -> bool:
+        """Whether the whole program is one part."""
+        ids = {instruction.id for instruction in self.program.main.body}
+        return len(self.parts) == 1 and self.parts[0] >= ids
+
     @cached_property
     def results(self) -> tuple[TensorType, ...]:
         """The types of the program's results, which are all tensors."""

@@ -10,10 +10,12 @@ from weft.foundation.axes import normalise_axis
 from weft.foundation.errors import UserError
 from weft.ops.array.manipulation import moveaxis
 from weft.ops.calls import public
+from weft.ops.graph.context import current
 from weft.ops.pytree import Structure
 from weft.ops.tensor import Tensor
-from weft.ops.traced_function import Arguments, arguments_of, trace_function
+from weft.ops.traced_function import Arguments, TracedFunction, arguments_of, trace_function
 from weft.ops.tracing import Plain
+from weft.ptir.ir import Program
 from weft.ptir.types import Dim, TensorType
 from weft.ptir.vmap import vmap as program_vmap
 
@@ -44,10 +46,20 @@ def vmap(function: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) ->
         made = program_vmap(traced.trace.program, size, [*axes, *[None] * captured])
         wanted = _per_leaf("out_axes", out_axes, traced.trace.structure)
         places = [a for a, o in zip(wanted, traced.trace.outputs, strict=True) if o is None]
-        moved = zip(traced.emit(made), places, strict=True)
+        moved = zip(_emitted(traced, made), places, strict=True)
         return traced.results([_placed(result, place) for result, place in moved])
 
     return call
+
+
+def _emitted(traced: TracedFunction, made: Program) -> list[Tensor]:
+    """The results of the batched program; a checkpoint of the whole function stays one."""
+    arena = current()
+    before = len(arena.created)
+    results = traced.emit(made)
+    if traced.trace.is_one_part:
+        arena.parts.append(arena.created[before:])
+    return results
 
 
 def _per_leaf(what: str, given: Axes, structure: Structure) -> list[int | None]:

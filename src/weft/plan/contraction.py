@@ -1,29 +1,20 @@
-"""Choosing an `MmaPlan`: tiles by how well they fill the machine's units, from a short list.
-
-The time of a candidate is `waves * tile area / efficiency`: all tiles of a wave run at once, one on
-each unit, and the last wave is as slow as a full one. Efficiencies are what kernels of that form
-were measured to reach of the best one.
-"""
+"""What a contraction is to a plan, and its `MmaPlan` on a CPU: a register tile in blocks that stay
+in a cache."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from weft.foundation.dtypes import BF16, F16, F32, DType
 from weft.foundation.index_expr import Expr, coefficient, linear
 from weft.plan.epilogue import epilogue_names, local_edges
 from weft.plan.ir import CacheRead, Header, MmaPlan, Vectorize
+from weft.region.aligned import is_aligned
 from weft.region.ir import Kernel, Let, Read, Tensor, row_major
-from weft.target import roofline
 from weft.target.target import Target
-
-LIGHT: Final = frozenset({"bias", "scale"})
-"""Epilogue steps that cost next to nothing."""
-_PANEL: Final = 64
-"""16-bit elements of a row of 128 bytes, within which shared memory is permuted."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +51,7 @@ def problem_of(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Problem | None:
     contiguous = [_runs_along(address, roles.k, sizes) for address in found]
     layouts = ("row" if contiguous[0] else "col", "col" if contiguous[1] else "row")
     item = sides[0].dtype.storage_bytes
-    aligned = all(_is_aligned(address, item) for address in found)
+    aligned = all(is_aligned(address, item) for address in found)
     return Problem(batch, m, n, k, sides[0].dtype, layouts, aligned)
 
 
@@ -77,152 +68,11 @@ def _runs_along(address: Expr, axes: Sequence[str], sizes: Mapping[str, int]) ->
     return last is None or coefficient(address, last) == 1
 
 
-def _is_aligned(address: Expr, item: int) -> bool:
-    steps = [factor for _, factor in address.terms]
-    if 1 not in steps:
-        return False
-    steps.remove(1)
-    return all(number * item % 16 == 0 for number in (*steps, address.constant))
-
-
-# -- GPU -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A form that kernels can have."""
-
-    rows: int
-    columns: int
-    warp_tile: tuple[int, int]
-    roles: str
-    efficiency: float
-    stages: int = 0
-    """0: as many as fit."""
-
-    @property
-    def consumers(self) -> int:
-        if self.roles == "pingpong":
-            return 2
-        return (self.rows // self.warp_tile[0]) * (self.columns // self.warp_tile[1])
-
-
-SM90_FORMS: Final = (
-    Candidate(128, 256, (64, 256), "cooperative", 1.0),
-    Candidate(128, 192, (128, 192), "pingpong", 1.012),
-    Candidate(128, 128, (128, 128), "pingpong", 0.985),
-    Candidate(256, 128, (128, 128), "cooperative", 0.99),
-    Candidate(128, 224, (64, 224), "cooperative", 0.98),
-    Candidate(128, 192, (64, 192), "cooperative", 0.97),
-    Candidate(128, 160, (64, 160), "cooperative", 0.96),
-    Candidate(128, 128, (64, 128), "cooperative", 0.95),
-    Candidate(64, 256, (64, 256), "cooperative", 0.92),
-    Candidate(64, 128, (64, 128), "cooperative", 0.85),
-    Candidate(64, 64, (64, 64), "cooperative", 0.5),
-)
-SM80_FORMS: Final = (
-    Candidate(128, 64, (64, 64), "single", 1.0, stages=2),
-    Candidate(128, 128, (64, 64), "single", 1.05, stages=3),
-)
-
-
-def sm90_plan(kernel: Kernel, problem: Problem, target: Target, header: Header) -> MmaPlan:
-    """The SM90 form that fills the units best."""
-    form = _fastest(SM90_FORMS, problem, target)
-    steps = epilogue_names(kernel)
-    narrow = kernel.let(kernel.outputs[0].value).dtype is not F32
-    wait = form.roles == "cooperative" and form.columns == 256 and form.rows == 128
-    return MmaPlan(
-        header,
-        (form.rows, form.columns, 64),
-        stages=_stages(form, problem, target, _column_vectors(kernel)),
-        warp_tile=form.warp_tile,
-        cache=_cached(),
-        epilogue=steps,
-        arch="sm90",
-        layout_hints={"A_swizzle": True, "B_swizzle": True, "C_stride": "row"},
-        algo_choice={"matmul": "implicit_gemm"},
-        local_edges=local_edges(kernel),
-        operand_layouts=problem.layouts,
-        roles=form.roles,
-        # Heavy epilogues cost more inside the next tile than after their own.
-        deferred_epilogue=wait and narrow and set(steps) <= LIGHT,
-        consumers=form.consumers,
-        registers=(40, 232) if form.consumers == 2 else (0, 0),
-    )
-
-
-def _column_vectors(kernel: Kernel) -> int:
-    """How many tensors the epilogue reads along columns, the same for every row."""
-    assert kernel.roles is not None
-    columns, others = set(kernel.roles.n), {*kernel.roles.m, *kernel.roles.k}
-    reads = [set(let.axes) for let in kernel.body if isinstance(let.expr, Read)]
-    return sum(bool(axes & columns) and not axes & others for axes in reads)
-
-
-def _stages(form: Candidate, problem: Problem, target: Target, vectors: int) -> int:
-    """As many stages as shared memory holds beside the staging of results and the column vectors
-    of the epilogue."""
-    # Columns that lie along n are stored in whole panels.
-    panel = _PANEL if problem.layouts[1] == "row" else 1
-    columns = -(-form.columns // panel) * panel
-    slot = roofline.shared_bytes_per_block((form.rows, columns, 64), 2, 1)
-    staging = form.consumers * 2 * form.warp_tile[0] * 128
-    beside = staging + form.consumers * vectors * form.warp_tile[1] * 4 + 256
-    room = target.limits.shared_bytes_per_block - beside
-    return max(2, min(8, room // slot))
-
-
-def sm80_plan(kernel: Kernel, problem: Problem, target: Target, header: Header) -> MmaPlan:
-    """The SM80 form: document 2's tile, or twice its columns where that fills the units too."""
-    form = SM80_FORMS[0]
-    wide = SM80_FORMS[1]
-    if problem.tiles(wide.rows, wide.columns) >= 2 * target.limits.units:
-        form = _fastest(SM80_FORMS, problem, target)
-    tile = (form.rows, form.columns, 64)
-    extents = zip("mnk", (problem.m, problem.n, problem.k), tile, strict=True)
-    return MmaPlan(
-        header,
-        tile,
-        stages=form.stages,
-        bind={"m.o": "block.y", "n.o": "block.x", "m.i.o": "warp.y", "n.i.o": "warp.x"},
-        warp_tile=form.warp_tile,
-        cache=_cached(),
-        vectorize=Vectorize("n.i.i", 8),
-        predicate_tail=tuple(f"{a}.i.i" for a, size, step in extents if size % step),
-        epilogue=epilogue_names(kernel),
-        arch="sm80",
-        layout_hints={"A_swizzle": True, "B_swizzle": True, "C_stride": "row"},
-        algo_choice={"matmul": "implicit_gemm"},
-        local_edges=local_edges(kernel),
-        operand_layouts=problem.layouts,
-        roles="single",
-    )
-
-
-def _cached() -> tuple[CacheRead, CacheRead]:
-    return CacheRead("A", "smem", "k.i"), CacheRead("B", "smem", "k.i")
-
-
-def _fastest(forms: tuple[Candidate, ...], problem: Problem, target: Target) -> Candidate:
-    return min(forms, key=lambda form: form_time(form, problem, target))
-
-
-def form_time(form: Candidate, problem: Problem, target: Target) -> float:
-    """The time of a form, up to a factor that all forms share."""
-    tiles = problem.tiles(form.rows, form.columns)
-    waves = roofline.waves(tiles, target.limits.units)
-    return waves * form.rows * form.columns / form.efficiency
-
-
 def takes_matrix_units(problem: Problem | None, kernel: Kernel) -> bool:
     """Whether matrix instructions compute what the kernel says: narrow operands, f32 sums."""
     if problem is None or problem.dtype not in (BF16, F16) or kernel.roles is None:
         return False
     return kernel.let(kernel.roles.contraction).dtype is F32
-
-
-# -- CPU -----------------------------------------------------------------------------------------
 
 
 SCRATCH_BYTES = 1 << 20
@@ -302,18 +152,26 @@ def blocked_tile(
     assert kernel.roles is not None
     roles, sizes = kernel.roles, kernel.sizes
     m, n, k = (math.prod(sizes[a] for a in axes) for axes in (roles.m, roles.n, roles.k))
-    registers = target.limits.vector_registers or 16
-    rows, vectors = (8, 3) if registers >= 32 else (6, 2)
-    columns = vectors * lanes
+    rows, columns = register_block(target, lanes)
     if m < rows or n < columns or k < 16 or m * n * k < WORTH_PACKING:
         return None
     wide = kernel.let(roles.contraction).dtype.storage_bytes > 4
     most_rows, most_columns, most_depth = (x // 2 if wide else x for x in BLOCK)
-    block_rows, block_columns = _even(m, most_rows, rows), _even(n, most_columns, columns)
-    return (block_rows, block_columns, _even(k, most_depth, 1)), (rows, columns)
+    block_rows, block_columns = (
+        even_blocks(m, most_rows, rows),
+        even_blocks(n, most_columns, columns),
+    )
+    return (block_rows, block_columns, even_blocks(k, most_depth, 1)), (rows, columns)
 
 
-def _even(size: int, most: int, step: int) -> int:
+def register_block(target: Target, lanes: int) -> tuple[int, int]:
+    """Rows and columns of the largest product of packed panels that registers hold."""
+    registers = target.limits.vector_registers or 16
+    rows, vectors = (8, 3) if registers >= 32 else (6, 2)
+    return rows, vectors * lanes
+
+
+def even_blocks(size: int, most: int, step: int) -> int:
     """The size of equal blocks, whole steps each but for the last."""
     count = math.ceil(size / most)
     return math.ceil(math.ceil(size / count) / step) * step

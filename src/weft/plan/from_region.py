@@ -11,13 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from weft.foundation.errors import SpecViolation
-from weft.plan.contraction import (
-    cpu_plan,
-    problem_of,
-    sm80_plan,
-    sm90_plan,
-    takes_matrix_units,
-)
+from weft.plan.attention import cpu_attention_plan
+from weft.plan.contraction import cpu_plan, problem_of, takes_matrix_units
 from weft.plan.epilogue import local_edges
 from weft.plan.ir import (
     STREAMING,
@@ -32,6 +27,7 @@ from weft.plan.ir import (
 )
 from weft.plan.kept_rows import cpu_row_plan
 from weft.plan.rows import gpu_row_plan, whole_vectors
+from weft.plan.tensor_cores import sm80_plan, sm90_plan
 from weft.plan.transposes import block_for
 from weft.region.ir import Fold, Kernel, Module, Pattern, Read, Reduce, Tensor, walk
 from weft.region.resources import inner_axis, vector_bytes
@@ -75,8 +71,10 @@ def same_kernels(read: PlanSet, made: PlanSet) -> None:
     hint = "leave the kernels and their keys as they were; the plans are what may change"
     for name in {**made.kernels, **read.kernels}:
         key, wanted = read.kernels.get(name), made.kernels.get(name)
+        if key is None:
+            raise SpecViolation("PlanMissing", "there is no plan for it", where=f"kernel {name}")
         if key != wanted:
-            why = f"its key is {key or 'missing'}, but it is {wanted or 'no kernel with a plan'}"
+            why = f"its key is {key}, but it is {wanted or 'no kernel with a plan'}"
             raise SpecViolation("PlanKernel", why, hint, f"kernel {name}")
     for key in read.plans:
         if key not in made.plans:
@@ -109,6 +107,10 @@ def plan_kernel(
         plan = _contraction(kernel, tensors, target, header)
         if plan is not None:
             return plan
+    if kernel.pattern is Pattern.ATTENTION and target.kind is Kind.CPU:
+        streamed = cpu_attention_plan(kernel, target, header)
+        if streamed is not None:
+            return streamed
     if any(isinstance(let.expr, Reduce | Fold) for let in kernel.body):
         return _row(kernel, tensors, target, header)
     return _map(kernel, tensors, target, header)
@@ -172,9 +174,9 @@ def _map(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: 
         vector = _cpu_lanes(kernel, target)
         block = block_for(kernel, tensors) if vector > 1 else 1
         if block > 1:
-            return MapPlan(header, vector, max(1, 16 // vector), 1, block=block)
+            return MapPlan(header, vector, max(1, 16 // vector), block=block)
         unroll = 4 if points >= 64 * vector else 1
-        return MapPlan(header, vector, unroll, 1)
+        return MapPlan(header, vector, unroll)
     axis = inner_axis(kernel)
     width = vector_bytes(kernel, tensors)
     vector = whole_vectors(kernel, tensors, width, axis.size if axis else 1)

@@ -11,8 +11,9 @@ template's `accepts`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any, Final, TypeAlias
 
 STREAMING: Final = "streaming_softmax_2pass"
 """Attention by a kernel each for the scores, for their softmax, and for the mixed values."""
@@ -119,6 +120,9 @@ class RowPlan:
     """Independent partial results; their number is part of the result's bits."""
     keep_row: bool = True
     """Whether a row stays on chip between passes."""
+    across: bool = False
+    """Whether vectors run across rows, which lie side by side in memory; `rows_per_block` then
+    counts vectors of rows (GPU)."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,10 @@ class AttentionPlan:
     tile_kv: int
     stages: int = 2
     algo: str = "online_softmax"
+    register_tile: tuple[int, int] = (8, 12)
+    """Keys, or elements of a value, by queries that registers hold at once (CPU)."""
+    vector: int = 4
+    """Queries that one vector carries (CPU)."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +153,39 @@ class ConvPlan:
 
 
 Plan: TypeAlias = MmaPlan | MapPlan | RowPlan | AttentionPlan | ConvPlan
+
+
+_ON_CPU: Final[Mapping[type[Plan], frozenset[str]]] = {
+    MmaPlan: frozenset(
+        {"tile", "warp_tile", "vectorize", "cache", "epilogue", "arch", "algo_choice"}
+        | {"local_edges"}
+    ),
+    MapPlan: frozenset({"vector", "unroll", "block"}),
+    RowPlan: frozenset({"vector", "accumulators", "keep_row"}),
+}
+_NOT_ON_GPU: Final[Mapping[type[Plan], frozenset[str]]] = {MapPlan: frozenset({"block"})}
+
+
+def effective_fields(plan: Plan) -> list[str]:
+    """The fields that mean something on the plan's target, in order."""
+    names = [known.name for known in fields(plan) if known.name != "header"]
+    if plan.header.target == "cpu":
+        used = _ON_CPU.get(type(plan), frozenset(names))
+        return [name for name in names if name in used]
+    return [name for name in names if name not in _NOT_ON_GPU.get(type(plan), ())]
+
+
+def idle_fields(plan: Plan) -> list[str]:
+    """The fields that mean nothing on the plan's target, but were given a value of their own."""
+    used = {*effective_fields(plan), "header"}
+    rest = [known for known in fields(plan) if known.name not in used]
+    return [f.name for f in rest if getattr(plan, f.name) != _default(f, plan.header.target)]
+
+
+def _default(known: Field[Any], target: str) -> Any:
+    if (target, known.name) == ("cpu", "roles"):
+        return "single"
+    return known.default if known.default_factory is MISSING else known.default_factory()
 
 
 @dataclass(frozen=True)

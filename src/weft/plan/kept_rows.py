@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from weft.foundation.index_expr import coefficient, linear
@@ -118,11 +119,11 @@ def cpu_row_plan(
     vector = _vector_axis(kernel, tensors)
     if vector is None or vector in reduced_axes(kernel):
         partial = max(1, min(4, row_length(kernel) // max(lanes, 1)))
-        plan = RowPlan(header, lanes, 1, 1, accumulators=partial)
+        plan = RowPlan(header, lanes, accumulators=partial)
     else:
-        plan = RowPlan(header, lanes, 1, 1, accumulators=_side_by_side(kernel, vector, lanes))
+        plan = RowPlan(header, lanes, accumulators=_side_by_side(kernel, vector, lanes))
     keep = 0 < kept_bytes(kernel, columns_together(kernel, tensors, plan)) <= KEPT_BYTES
-    return RowPlan(header, lanes, 1, 1, plan.accumulators, keep)
+    return replace(plan, keep_row=keep)
 
 
 def _side_by_side(kernel: Kernel, vector: str, lanes: int) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
 from weft.foundation.index_expr import coefficient, linear
@@ -32,8 +31,11 @@ from weft.target.target import Target
 _BASE: Final = 36
 """Registers for addresses, row statistics and what is being computed."""
 _MOST: Final = 255
-_PER_THREAD: Final = 16
-"""Elements of a row that a thread takes where there are threads enough."""
+_WARP: Final = 32
+_BLOCK: Final = 128
+"""Threads of a block whose rows need fewer."""
+_ACROSS: Final = 256
+"""Threads of a block that takes vectors across rows."""
 _WIDEST: Final = 8
 _MOST_KEPT: Final = 64
 """Elements of a row that a thread keeps at most: each is written out in the kernel."""
@@ -45,6 +47,12 @@ def reduced_axes(kernel: Kernel) -> tuple[str, ...]:
     """The axes that some reduction of the kernel removes, in order."""
     found = {a for let in kernel.body if isinstance(let.expr, Reduce | Fold) for a in let.expr.axes}
     return tuple(axis.name for axis in kernel.axes if axis.name in found)
+
+
+def kept_axes(kernel: Kernel) -> tuple[str, ...]:
+    """The axes that no reduction removes, in order."""
+    reduced = reduced_axes(kernel)
+    return tuple(axis.name for axis in kernel.axes if axis.name not in reduced)
 
 
 def is_regular(kernel: Kernel) -> bool:
@@ -133,18 +141,47 @@ def gpu_row_plan(
 ) -> RowPlan:
     """How many threads share a row, and whether it stays in registers."""
     axis = row_vector_axis(kernel)
-    if axis is None or not is_regular(kernel) or not _suits_threads(kernel, tensors, target):
+    if axis is None or not is_regular(kernel):
         return _single(kernel, tensors, header)
+    if not _suits_threads(kernel, tensors, target):
+        return _across(kernel, tensors, header) or _single(kernel, tensors, header)
     vector = _vector(kernel, tensors, axis)
-    wanted = -(-row_length(kernel) // _PER_THREAD)
-    threads = min(1024, max(32, 1 << max(0, wanted - 1).bit_length()))
-    plan = RowPlan(header, vector, max(1, 128 // threads), threads, accumulators=1)
-    while plan.threads > 128 and not _fits(kernel, plan, target):
-        fewer = plan.threads // 2
-        plan = replace(plan, threads=fewer, rows_per_block=max(1, 128 // fewer))
-    if _fits(kernel, plan, target):
-        return plan
-    return RowPlan(header, vector, max(1, 128 // threads), threads, accumulators=1, keep_row=False)
+    vectors = -(-row_length(kernel) // vector)
+    every = [
+        RowPlan(header, vector, max(1, _BLOCK // (1 << n)), 1 << n, accumulators=1)
+        for n in range(11)
+    ]
+    kept = [plan for plan in every if _fits(kernel, plan, target)]
+    if kept:
+        return min(kept, key=lambda plan: _cost(plan.threads, vectors))
+    threads = min(1024, max(32, 1 << (-(-vectors // 2) - 1).bit_length()))
+    return RowPlan(header, vector, max(1, _BLOCK // threads), threads, 1, keep_row=False)
+
+
+def _cost(threads: int, vectors: int) -> float:
+    """What a row costs its threads: turns in which some have nothing to do, and exchanges between
+    warps; two to four turns keep enough reads on their way."""
+    turns = -(-vectors // threads)
+    waste = turns * threads / max(1, vectors)
+    between_warps = 0.03 * max(0, threads.bit_length() - _WARP.bit_length())
+    return waste + between_warps + 0.05 * max(0, turns - 4) + 0.1 * max(0, 2 - turns)
+
+
+def _across(kernel: Kernel, tensors: Mapping[str, Tensor], header: Header) -> RowPlan | None:
+    """Vectors across rows, with as many threads to a vector as fill a block; None where some
+    reduction does not live over the axis that the rows lie along."""
+    kept = [name for name in kept_axes(kernel)]
+    reductions = [let for let in kernel.body if isinstance(let.expr, Reduce | Fold)]
+    if kernel.roles is not None or not kept or any(kept[-1] not in r.axes for r in reductions):
+        return None
+    vector = whole_vectors(kernel, tensors, 16, kernel.sizes[kept[-1]])
+    vectors = row_count(kernel) // vector
+    side = min(_WARP, 1 << max(0, vectors - 1).bit_length())
+    threads = _ACROSS // side
+    while threads > 1 and threads * 2 > row_length(kernel):
+        threads //= 2
+    side = max(side, _WARP // threads)
+    return RowPlan(header, vector, side, threads, accumulators=1, keep_row=False, across=True)
 
 
 def _fits(kernel: Kernel, plan: RowPlan, target: Target) -> bool:

@@ -5,7 +5,7 @@ fields of its kind. An mma plan has the fields of document 2's section 12.5, wri
 (`"warp_tile": "64x64"`), and beside them cluster, order, batch, operand_layouts, split_k, swap_ab,
 roles, deferred_epilogue, consumers, in_flight, store_buffers and registers. Fields that are left
 out have their defaults, so an object with the document's fields alone is a plan; unknown fields are
-errors.
+errors. Fields that mean nothing on the plan's target are written only where somebody set them.
 
 The plans of a module are `{"plans": [...], "kernels": {name: key}}`.
 """
@@ -31,6 +31,8 @@ from weft.plan.ir import (
     PlanSet,
     RowPlan,
     Vectorize,
+    effective_fields,
+    idle_fields,
 )
 
 Json: TypeAlias = dict[str, Any]
@@ -88,9 +90,8 @@ def plan_to_json(plan: Plan) -> Json:
     """A plan as a JSON object."""
     kind = next(name for name, cls in KINDS.items() if isinstance(plan, cls))
     document: Json = {"kind": kind, "target": plan.header.target, "kernel": plan.header.kernel}
-    for found in dataclass_fields(plan):
-        if found.name != "header":
-            document[found.name] = _WRITERS.get(found.name, _plain)(getattr(plan, found.name))
+    for name in (*effective_fields(plan), *idle_fields(plan)):
+        document[name] = _WRITERS.get(name, _plain)(getattr(plan, name))
     return document
 
 
@@ -198,6 +199,8 @@ def _read_mma(fields: Fields, header: Header) -> MmaPlan:
         if name in rest and len(rest[name]) != 2:
             fields.fail(f"field {name!r} must have two entries")
     target = header.target or rest.get("arch", MmaPlan.arch)
+    if target == "cpu":
+        rest.setdefault("roles", "single")
     return MmaPlan(Header(target, header.kernel), **special, **rest)
 
 

@@ -4,6 +4,7 @@ free, and so is which chains are named; dependences and the roles of axes must f
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields
 from typing import Final
@@ -78,17 +79,17 @@ def _derived(read: Scop) -> Iterator[Finding]:
         ):
             why = "its attrs are not the roles that its axes have in its accesses"
             yield Finding(INVALID, f"block {block.name}", why)
-    wanted = read.dependences
-    for edge in {*read.edges} ^ {*wanted}:
+    stated, wanted = Counter(read.edges), Counter(read.dependences)
+    for edge in (stated - wanted) | (wanted - stated):
         said = "is stated" if edge in read.edges else "is missing"
         yield Finding(
             INVALID,
             f"the edge from {edge.source} to {edge.to}",
             f"the dependence through access {edge.access} {said}; the accesses say otherwise",
         )
-    if {*read.edges} == {*wanted}:
+    if stated == wanted:
         known = find_chains(read)
         for chain in read.chains:
-            if chain not in known:
-                why = f"the blocks {', '.join(chain.blocks)} are no {chain.kind}"
+            if chain not in known or read.chains.count(chain) > 1:
+                why = f"the blocks {', '.join(chain.blocks)} are no {chain.kind} of its own"
                 yield Finding(INVALID, "the chains of the view", why)

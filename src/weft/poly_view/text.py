@@ -215,6 +215,8 @@ def _read_block(fields: Fields, values: Mapping[str, Any]) -> PolyBlock:
 def _read_domain(fields: Fields, reduced: tuple[str, ...]) -> tuple[IterAxis, ...]:
     axes = []
     with reading(fields.take("domain"), f"{fields.where}.domain") as domain:
+        if len(set(reduced)) != len(reduced):
+            fields.fail("it reduces an axis twice")
         missing = [name for name in reduced if not domain.has(name)]
         if missing:
             fields.fail(f"it reduces {missing[0]!r}, which is none of its axes")

@@ -14,7 +14,8 @@ those of the function that runs it. Symbols in parameter types are bound by the 
 other symbols by the instruction whose declared output mentions them first.
 
 Everything here is immutable. `locations` maps a value to the line of the user's code that made it;
-it is a side table, outside equality and outside every wire form.
+it is a side table, outside equality and outside every wire form. `call_fields` is another: what the
+custom call that a value was read from said besides its meaning, for those who write it again.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from weft.foundation.errors import SpecViolation, clipped
 from weft.ptir.literal import TensorLiteral
@@ -143,6 +144,8 @@ class Region:
     body: tuple[Instruction, ...]
     results: tuple[ValueType, ...]
     result_ids: tuple[int, ...]
+    parts: tuple[frozenset[int], ...] = ()
+    """Sets of instructions of which a gradient keeps only what leaves the set; not on the wire."""
 
     @property
     def parameter_ids(self) -> tuple[int, ...]:
@@ -166,6 +169,9 @@ class Program:
     functions: tuple[Function, ...]
     regions: tuple[Region, ...] = ()
     locations: Mapping[ValueKey, str] = field(default_factory=dict, compare=False, repr=False)
+    call_fields: Mapping[ValueKey, Mapping[str, Any]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     @cached_property
     def regions_by_id(self) -> dict[int, Region]:

@@ -5,6 +5,7 @@
 2. `fusion` chooses what is stored, `merge` which stored blocks share a kernel.
 3. Each choice is written out as a kernel; opaque ops are carried whole, and results of one op
    are outputs of one kernel.
+4. `fit` cuts or prepares kernels for the units of a GPU.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from weft.foundation.dtypes import UI8, DType
 from weft.foundation.index_expr import axis, linear
 from weft.poly_view.ir import Access, BlockKind, IterAxis, PolyBlock, Scop
 from weft.region.emit import Root, Source, View, makes_up
+from weft.region.fit import fit
 from weft.region.folds import in_one_pass
 from weft.region.fusion import Fusion
 from weft.region.ir import Chain, Kernel, Module, OpaqueCall, Output, Pattern, Tensor, row_major
+from weft.region.join import join_attention
 from weft.region.layouts import Layout, contraction_layouts
 from weft.region.merge import dependencies, merge_groups
 from weft.target.target import Target
@@ -32,7 +35,7 @@ def lower_scop(
 ) -> Module:
     """The kernels of a program for a target. `roles` says what each input is: input (the default),
     param or state."""
-    return _Lowering(scop, graph, target, roles or {}).run()
+    return fit(_Lowering(scop, graph, target, roles or {}).run(), target)
 
 
 @dataclass
@@ -66,7 +69,8 @@ class _Lowering:
         # Poly-View has blocks after what they read; copies of outputs come last.
         fusion = Fusion(self.view, self.target, list(self.blocks), self.must)
         fusion.choose()
-        return self._module(fusion, merge_groups(fusion))
+        module = self._module(fusion, merge_groups(fusion))
+        return join_attention(module) if self.target.streams_attention else module
 
     # -- tensors ---------------------------------------------------------------------------------
 

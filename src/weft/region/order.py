@@ -139,7 +139,7 @@ class _Readers:
 
     def ran(self, number: int) -> list[int]:
         """Note that a group ran; those that are now the last to read something it read."""
-        found = []
+        found: list[int] = []
         for name in self.traffic.reads[number]:
             waiting = self.waiting[name]
             waiting.discard(number)

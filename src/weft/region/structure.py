@@ -69,7 +69,7 @@ def buffers(kernel: Kernel) -> tuple[str, ...]:
 def canonical(kernel: Kernel) -> tuple[Kernel, dict[str, str]]:
     """The kernel with every name replaced by position, and the new names of its tensors."""
     tensors = {name: f"t{number}" for number, name in enumerate(buffers(kernel))}
-    names = _Names(
+    names = Names(
         tensors,
         {found.name: f"i{number}" for number, found in enumerate(kernel.axes)},
         {found.name: f"p{number}" for number, found in enumerate(kernel.params)},
@@ -94,7 +94,7 @@ def canonical(kernel: Kernel) -> tuple[Kernel, dict[str, str]]:
     return renamed, tensors
 
 
-class _Names:
+class Names:
     """New names for everything in one kernel; Lets get theirs as they are met."""
 
     def __init__(

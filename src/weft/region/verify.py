@@ -29,6 +29,7 @@ from weft.foundation.index_expr import (
     evaluate,
     params_of,
 )
+from weft.foundation.numeric import is_number_of
 from weft.region.ir import (
     AxisIndex,
     Binary,
@@ -44,7 +45,6 @@ from weft.region.ir import (
     Pattern,
     Read,
     Reduce,
-    Scalar,
     Select,
     Tensor,
     Unary,
@@ -265,7 +265,7 @@ class _Check:
             yield self.wrong("RegionFill", f"{let.name} has guards but no fill")
         elif read.fill is not None and not read.guards:
             yield self.wrong("RegionFill", f"{let.name} has a fill but no guards")
-        elif read.fill is not None and not _is_number_of(read.fill, let.dtype):
+        elif read.fill is not None and not is_number_of(read.fill, let.dtype):
             yield self.wrong("RegionFill", f"{read.fill} is no number of {let.dtype}")
 
     def _in_range(
@@ -333,7 +333,7 @@ class _Check:
 
     def _carried(self, carries: Sequence[Carry], chosen: Sequence[str]) -> Iterator[Finding]:
         for carry, name in zip(carries, chosen, strict=True):
-            if not _is_number_of(carry.init, carry.dtype):
+            if not is_number_of(carry.init, carry.dtype):
                 yield self.wrong("RegionFold", f"{carry.init} is no number of {carry.dtype}")
             dtype, axes = self.values.get(name, (None, ()))
             if dtype is not carry.dtype or not set(axes) <= set(carry.axes):
@@ -355,7 +355,7 @@ class _Check:
             case Words():
                 right = kinds == [SI64, SI64] and let.dtype is UI32
             case Const(value=value):
-                right = _is_number_of(value, let.dtype)
+                right = is_number_of(value, let.dtype)
             case Cast():
                 right = True
             case _:
@@ -381,9 +381,10 @@ class _Check:
             return
         if output.base is not None and not _same_elements(self.tensors[output.base], tensor):
             yield self.wrong("RegionBase", f"{output.base} and {tensor.name} differ in elements")
-        scope = list(self._index_scope(let, output.index, set(let.axes)))
+        known = set(let.axes) & set(self.kernel.sizes)
+        scope = list(self._index_scope(let, output.index, known))
         yield from scope
-        if not scope:
+        if not scope and set(let.axes) == known:
             yield from self._in_range(f"the store of {output.value}", output.index, tensor, ())
             yield from self._once(output, let, tensor)
 
@@ -401,17 +402,6 @@ class _Check:
                 f"the index [{', '.join(map(str, output.index))}] is not known to reach each "
                 f"element of {tensor.name} once",
             )
-
-
-def _is_number_of(value: Scalar, dtype: DType) -> bool:
-    """Whether a dtype has this number, but for rounding."""
-    if isinstance(value, complex):
-        return dtype.is_complex
-    if dtype is I1:
-        return value in (0, 1)
-    if dtype.is_integer:
-        return math.isfinite(value) and dtype.lowest <= value <= dtype.highest
-    return not math.isfinite(value) or abs(value) <= dtype.highest
 
 
 def _same_elements(first: Tensor, second: Tensor) -> bool:

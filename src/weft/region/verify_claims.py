@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from weft.foundation.index_expr import axes_of
+from weft.region.attention import attention_of
 from weft.region.ir import (
     Binary,
     Cast,
@@ -50,9 +51,14 @@ def _pattern(kernel: Kernel) -> Iterator[Problem]:
         return
     if kernel.roles is not None:
         yield "RegionRoles", f"a {pattern.value} kernel has no roles"
+    if pattern is Pattern.ATTENTION:
+        return
     reduces = any(isinstance(let.expr, Reduce | Fold) for let in kernel.body)
     wanted = Pattern.ROW if reduces else Pattern.MAP
-    if pattern is not wanted:
+    if pattern is Pattern.ATTENTION:
+        if attention_of(kernel) is None:
+            yield "RegionPattern", "it is called attention, but its body is none"
+    elif pattern is not wanted:
         yield "RegionPattern", f"it is called {pattern.value}, but its body is a {wanted.value}"
 
 

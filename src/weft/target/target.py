@@ -85,6 +85,11 @@ class Target:
         return self.limits.cache_bytes[1] // 2 if len(self.limits.cache_bytes) > 1 else 1 << 17
 
     @property
+    def streams_attention(self) -> bool:
+        """Whether there is a template that computes an attention without its scores in memory."""
+        return self.kind is Kind.CPU and False
+
+    @property
     def fingerprint(self) -> str:
         """A digest of everything that can change generated code: part of every cache key."""
         parts = (self.name, self.kind.value, sorted(self.features), self.limits)

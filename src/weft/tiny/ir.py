@@ -9,12 +9,13 @@
 Semantics. A value is a function from indices to elements. Movements copy nothing; they say which
 element of their operand is meant. `Expand` repeats axes of size 1 and keeps the rank; `Pad`
 surrounds with a scalar; `View` reads `x[index(out axes)]`, where every index is affine and in
-range; `Barrier` is its operand, for those who compute from it once another value is there; `Reduce` removes its axes and accumulates in `acc`, which is also its dtype. Operands of
-`Binary` and `Where` have one shape and one dtype (`Where`'s predicate is i1); nothing is cast or
-broadcast implicitly. `Gather` reads places that another value names; `Check` is its operand, of
-which every element must keep a rule; one that does not is a violation when the graph runs. `Words`
-are random bits, a function of a state. Storage types (fp8, bf16, f16, 4-bit) are computed as their
-reference meaning says: widened, computed, rounded back by each node.
+range; `Barrier` is its operand, for those who compute from it once another value is there; `Reduce`
+removes its axes and accumulates in `acc`, which is also its dtype. Operands of `Binary` and `Where`
+have one shape and one dtype (`Where`'s predicate is i1); nothing is cast or broadcast implicitly.
+`Gather` reads places that another value names; `Check` is its operand, of which every element must
+keep a rule; one that does not is a violation when the graph runs. `Words` are random bits, a
+function of a state. Storage types (fp8, bf16, f16, 4-bit) are computed as their reference meaning
+says: widened, computed, rounded back by each node.
 
 Nodes are interned; a graph names its inputs and outputs and nothing else. Shapes may hold symbols
 when a graph is read from JSON; every later stage wants numbers.

@@ -22,6 +22,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -251,7 +252,7 @@ class _Reader:
         self.inputs: list[Input] = []
 
     def run(self) -> Graph:
-        encoded = self.fields.take("constants") if self.fields.has("constants") else {}
+        encoded = _texts(self.fields, "constants") if self.fields.has("constants") else {}
         declared = self.fields.texts("inputs") if self.fields.has("inputs") else None
         for name in declared or ():
             self.inputs.append(self._input(name))
@@ -260,19 +261,30 @@ class _Reader:
             made = [v for v in self.values.values() if isinstance(v, Input)]
             self.inputs = [v for v in made if v.name not in encoded]
         constants = {name: self._constant(name, text) for name, text in encoded.items()}
+        for name in self.types:
+            if name not in self.values:
+                raise SpecViolation(GRAPH, f"'values' has the type of {name!r}, which no op makes")
         return Graph(tuple(self.inputs), self._outputs(), {}, constants, self.names, self.op_names)
 
     def _outputs(self) -> tuple[tuple[str, Value], ...]:
         if self.fields.has("outputs"):
-            named = self.fields.take("outputs")
+            named = _texts(self.fields, "outputs")
             return tuple((name, self._value(source)) for name, source in named.items())
         made = (n for n, v in self.values.items() if not isinstance(v, Input))
         return tuple((name, self.values[name]) for name in made if name not in self.used)
 
     def _constant(self, name: str, text: str) -> NDArray[Any]:
         kind = self._input(name)
-        raw = np.frombuffer(base64.b64decode(text), kind.dtype.numpy.newbyteorder("<"))
-        return raw.astype(kind.dtype.numpy).reshape([static(d) for d in kind.shape])
+        shape = [static(d) for d in kind.shape]
+        try:
+            data = base64.b64decode(text, validate=True)
+        except ValueError:
+            raise SpecViolation(GRAPH, f"the constant {name!r} is not base64") from None
+        if len(data) != prod(shape) * kind.dtype.numpy.itemsize:
+            why = f"the constant {name!r} has {len(data)} bytes, which are not {kind.dtype}{shape}"
+            raise SpecViolation(GRAPH, why)
+        raw = np.frombuffer(data, kind.dtype.numpy.newbyteorder("<"))
+        return raw.astype(kind.dtype.numpy).reshape(shape)
 
     def _input(self, name: str) -> Input:
         if name not in self.types or self.types[name][1] is None:
@@ -290,8 +302,13 @@ class _Reader:
 
     def _op(self, fields: Fields) -> None:
         op, name = fields.text("op"), fields.text("name", "")
+        if name in self.named:
+            fields.fail(f"two ops are called {name!r}")
         inputs = [self._value(x) for x in fields.texts("inputs")]
-        (output,) = fields.texts("outputs")
+        outputs = fields.texts("outputs")
+        if len(outputs) != 1:
+            fields.fail("an op makes one value")
+        (output,) = outputs
         attrs = Fields(fields.take("attrs") if fields.has("attrs") else {}, f"{fields.where}.attrs")
         match op:
             case "Movement":
@@ -303,13 +320,16 @@ class _Reader:
             case "Reduce":
                 value = self._reduce(fields, inputs, attrs, output, name)
             case "Leaf":
+                _operands(fields, inputs, 0)
                 value = _read_leaf(fields.text("kind"), attrs)
             case "Gather":
-                value = Gather(inputs[0], inputs[1], attrs.whole("axis"))
+                x, index = _operands(fields, inputs, 2)
+                value = Gather(x, index, attrs.whole("axis"))
             case "Check":
-                value = _read_check(inputs[0], attrs)
+                value = _read_check(_operands(fields, inputs, 1)[0], attrs)
             case "Words":
-                value = Words(inputs[0], _shape(attrs.take("new_shape"), attrs))
+                (state,) = _operands(fields, inputs, 1)
+                value = Words(state, _shape(attrs.take("new_shape"), attrs))
             case "Opaque":
                 value = self._opaque(inputs, attrs, output)
             case _:
@@ -342,9 +362,9 @@ class _Reader:
     def _reduce(
         self, fields: Fields, inputs: Sequence[Value], attrs: Fields, output: str, name: str
     ) -> Value:
-        (x,) = inputs
-        axes = tuple(sorted(_axis(a, x.shape, fields) for a in fields.take("axes")))
-        fn = ReduceFn(fields.text("fn"))
+        (x,) = _operands(fields, inputs, 1)
+        axes = tuple(sorted(_axis(a, x.shape, fields) for a in fields.documents("axes")))
+        fn = fields.choice("fn", ReduceFn)
         if attrs.has("acc"):
             return Reduce(fn, x, axes, _dtype(attrs, "acc"))
         acc = numeric.accumulator_dtype(x.dtype)
@@ -355,6 +375,8 @@ class _Reader:
     def _opaque(self, inputs: Sequence[Value], attrs: Fields, output: str) -> Value:
         if self.decode is None:
             raise Unimplemented("an opaque op", "reading it from JSON needs the codec of its ops")
+        if output not in self.types:
+            raise SpecViolation(GRAPH, f"the value {output!r} has no type in 'values'")
         dtype, shape = self.types[output]
         return Opaque(
             self.decode(attrs.take("op")),
@@ -367,6 +389,18 @@ class _Reader:
             attrs.wholes("pairs", ()),
             attrs.whole("site", 0),
         )
+
+
+def _texts(fields: Fields, name: str) -> dict[str, str]:
+    with reading(fields.take(name), f"{fields.where}.{name}") as entries:
+        return {key: entries.text(key) for key in entries.names}
+
+
+def _operands(fields: Fields, inputs: Sequence[Value], wanted: int) -> Sequence[Value]:
+    """The inputs of an op, which takes so many."""
+    if len(inputs) != wanted:
+        fields.fail(f"it takes {wanted} inputs, not {len(inputs)}")
+    return inputs
 
 
 def _types(fields: Fields) -> dict[str, tuple[DType, Shape | None]]:
@@ -401,7 +435,7 @@ def _dim(item: Any, fields: Fields) -> Dim:
 
 def _axis(item: Any, shape: Shape, fields: Fields) -> int:
     """An axis by number, or by the name of the symbol that is its size."""
-    if isinstance(item, int):
+    if isinstance(item, int) and not isinstance(item, bool):
         return item
     places = [k for k, d in enumerate(shape) if isinstance(d, Symbol) and d.name == item]
     if len(places) != 1:
@@ -428,12 +462,13 @@ def _read_check(x: Value, attrs: Fields) -> Value:
 
 
 def _read_unary(fn: str, inputs: Sequence[Value], attrs: Fields) -> Value:
-    (x,) = inputs
+    (x,) = _operands(attrs, inputs, 1)
     return Cast(x, _dtype(attrs, "dtype")) if fn == "cast" else Unary(_fn(fn, attrs), x)
 
 
 def _read_binary(fn: str, inputs: Sequence[Value], fields: Fields) -> Value:
     """Operands are broadcast to one shape, aligned at the right."""
+    _operands(fields, inputs, 3 if fn == "where" else 2)
     rank = max(len(x.shape) for x in inputs)
     padded = [(1,) * (rank - len(x.shape)) + tuple(x.shape) for x in inputs]
     shape = []
@@ -462,6 +497,11 @@ def _fn(name: str, fields: Fields) -> Fn:
 
 
 def _read_movement(kind: str, inputs: Sequence[Value], attrs: Fields) -> Value:
+    if kind in ("dynamic_shrink", "dynamic_update"):
+        least = 1 if kind == "dynamic_shrink" else 2
+        _operands(attrs, inputs[:least], least)
+    else:
+        _operands(attrs, inputs, 2 if kind == "barrier" else 1)
     x = inputs[0]
     match kind:
         case "reshape":

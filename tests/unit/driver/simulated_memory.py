@@ -20,6 +20,7 @@ from weft.ptir.literal import TensorLiteral
 from weft.ptir.ops.control import Cond, Scan, While
 from weft.ptir.ops.elementwise import StopGradient
 from weft.ptir.ops.movement import BroadcastTo, Reshape, Slice, Transpose
+from weft.ptir.ops.scheduling import Barrier
 from weft.ptir.types import TensorType, TupleType, ValueType, leaves
 
 Tags = NDArray[np.int64]
@@ -215,7 +216,7 @@ class _Frame:
         kind: Any = kinds[0] if kinds else None
         tags: Any = operands[0][0][1] if operands and operands[0] else None
         match op:
-            case StopGradient():
+            case StopGradient() | Barrier():
                 return (tags,)
             case Reshape():
                 return (tags.reshape(kind.static_shape),)

@@ -100,8 +100,12 @@ class Generator:
         return values
 
     def compute(self, b: Any, x: Value, values: list[Value]) -> list[Value]:
-        unary = [b.neg, b.abs, b.stop_gradient, lambda v: b.reduce_sum(v, [0]) if v.rank else v]
-        return [unary[int(self.rng.integers(4))](x)]
+        after = values[int(self.rng.integers(len(values)))]
+        unary = [
+            b.neg, b.abs, b.stop_gradient, lambda v: b.emit("barrier", v, after),
+            lambda v: b.reduce_sum(v, [0]) if v.rank else v,
+        ]  # fmt: skip
+        return [unary[int(self.rng.integers(5))](x)]
 
     def reshape(self, b: Any, x: Value, values: list[Value]) -> list[Value]:
         dims = [int(str(d)) for d in x.shape]
@@ -292,7 +296,7 @@ def numpy_move(instruction: Instruction, args: Sequence[Any]) -> Any:
         return args[0].transpose(op.perm)
     if op.name == "broadcast_to":
         return np.broadcast_to(args[0], kind.shape)
-    return args[0][...] if op.name == "stop_gradient" else None
+    return args[0][...] if op.name in ("stop_gradient", "barrier") else None
 
 
 # -- the oracle itself ---------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from weft.testing.random_programs import random_program
 from weft.tiny.from_ptir import evaluate_opaque, lower_program
 from weft.tiny.interp import evaluate_all
 from weft.tiny.ir import (
+    Barrier,
     DynamicShrink,
     DynamicUpdate,
     Gather,
@@ -116,7 +117,8 @@ def check_value(value: Value, info: IndexInfo, arrays: dict[Value, Array]) -> No
     own = value.x if isinstance(value, Reduce) else value
     sizes = tuple(static(d) for d in own.shape)
     starts = getattr(value, "starts", ())
-    reads = list(zip(operands(value), info.inputs, strict=True))
+    read_at_all = (value.x,) if isinstance(value, Barrier) else operands(value)
+    reads = list(zip(read_at_all, info.inputs, strict=True))
     for operand, read in reads[: len(reads) - len(starts)]:
         found, inside = gather(arrays[operand], read, sizes, params)
         target = arrays[operand]

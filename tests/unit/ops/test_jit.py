@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import pickle
 import re
 import time
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,12 +72,14 @@ def test_explain_names_argument_dim_and_line() -> None:
     lines = weft.explain(f).splitlines()
     patterns = [
         r"first call",
-        r"dim 0 of params\['w'\] is 1, not 2; dim 0 of x is 1, not 2",
-        r"params\['w'\] is f64, not f32",
-        r"the static argument power changed",
-        r"x has rank 0, not 2",
-        r"params\['w'\] is f32, not f64; x has rank 2, not 0",
+        r"dim 0 of params\['w'\] is 1, not 2; dim 0 of x is 1, not 2 \(compared .*:{0}\)",
+        r"params\['w'\] is f64, not f32 \(compared with the call at test_jit\.py:{1}\)",
+        r"the static argument power is 3, not 2 \(compared with the call at test_jit\.py:{2}\)",
+        r"x has rank 0, not 2 \(compared with the call at test_jit\.py:{3}\)",
+        r"params\['w'\] is f32, not f64 \(compared with the call at test_jit\.py:{3}\)",
     ]
+    places = [int(line.split("test_jit.py:")[1].split()[0]) for line in lines]
+    patterns = [re.sub(r"\{(\d)\}", lambda m: str(places[int(m[1])]), p) for p in patterns]
     assert len(lines) == len(patterns)
     for line, pattern in zip(lines, patterns, strict=True):
         assert re.fullmatch(
@@ -108,6 +114,49 @@ def test_dynamic_dims_are_compiled_once() -> None:
         np.testing.assert_allclose(f(x).numpy(), e / e.sum(1, keepdims=True), rtol=1e-5)
     assert len(f.versions) == 1
     assert "?B" in str(f.program(X).main.parameters[0])
+
+
+def test_twenty_batch_sizes_are_one_native_compile() -> None:
+    weight = weft.asarray(np.arange(12, dtype=np.float32).reshape(3, 4) / 8).to("cpu")
+
+    def f(x: Any, y: Any) -> Any:
+        hidden = weft.functional.softmax(x @ weight)
+        return hidden, (weft.sum(hidden, axis=1) * y).mean(), weft.max(hidden, axis=0)
+
+    jitted = weft.jit(f, dynamic={"x": {0: "B"}, "y": {-1: "B"}})
+    for rows in range(1, 21):
+        rng = np.random.default_rng(rows)
+        x, y = rng.standard_normal((rows, 3)).astype(np.float32), rng.random(rows, np.float32)
+        found = jitted(weft.asarray(x).to("cpu"), y)
+        scores = x @ weight.numpy()
+        e = np.exp(scores - scores.max(1, keepdims=True))
+        hidden = e / e.sum(1, keepdims=True)
+        expected = hidden, (hidden.sum(1) * y).mean(), hidden.max(0)
+        for a, b in zip(found, expected, strict=True):
+            assert a.backend == "cpu"
+            np.testing.assert_allclose(a.numpy(), b, rtol=1e-5)
+    lines = weft.explain(jitted).splitlines()
+    assert len(lines) == 2
+    assert re.fullmatch(r"  for B up to 32 in .* s \(20 calls\): first call with B = 1", lines[1])
+
+
+def test_the_sizes_that_share_a_program_can_be_chosen() -> None:
+    shapes = weft.ShapeSet({"B": (2, 8)})
+    f = weft.jit(lambda x: weft.cumulative_sum(x), dynamic={"x": {0: "B"}}, shapes=shapes)
+    for count in (1, 2, 3, 8, 5, 9):
+        x = np.arange(count)
+        np.testing.assert_array_equal(f(x).numpy(), x.cumsum())
+    (version,) = f.versions.values()
+    labels = {cluster.label for cluster in version.compiled.clusters.clusters.values()}
+    assert labels == {"B up to 2", "B up to 8", "B = 9"}
+
+
+def test_a_size_that_cannot_be_filled_up_says_why() -> None:
+    f = weft.jit(lambda x: weft.sort(x), dynamic={0: {0: "B"}})
+    for count in (3, 5):
+        x = np.arange(count)[::-1].astype(np.float32)
+        np.testing.assert_array_equal(f(weft.asarray(x).to("cpu")).numpy(), np.sort(x))
+    assert re.search(r"B = 5 .*B is exact: sort orders \?B \(test_jit\.py", weft.explain(f))
 
 
 def test_the_program_is_at_hand() -> None:
@@ -204,6 +253,8 @@ def test_python_control_flow_on_data() -> None:
 
     with pytest.raises(UserError, match=r"weft\.cond.*instead of Python's if") as caught:
         f(X)
+    assert "traced value of type i1[]" in str(caught.value)
+    assert caught.value.code == "TracedValueRead"
     assert "test_jit.py:" in str(caught.value)
 
 
@@ -240,12 +291,181 @@ def test_state_outside_cannot_be_assigned_to() -> None:
     np.testing.assert_array_equal(state.numpy(), X)
 
 
+class Keeper:
+    """Something outside."""
+
+    kept: Any = None
+
+    def keep(self, x: Any) -> Any:
+        value = x * 2.0
+        self.kept = value
+        return value
+
+
+def _keep_in_list(box: list[Any], x: Any) -> Any:
+    box.append(x * 2.0)
+    return box[0]
+
+
+@pytest.mark.parametrize(
+    ("function", "holder"),
+    [
+        (Keeper().keep, "the attribute kept of a Keeper"),
+        (lambda x, box=[]: _keep_in_list(box, x), "a list"),
+        (lambda x, box=[]: box.append(x) or x * 1.0, "its argument.* a list"),
+        (lambda x, box={}: box.update(a=x * 2.0) or box["a"], "a dict, under a"),
+    ],
+)
+def test_a_value_that_is_returned_cannot_be_kept_too(function: Any, holder: str) -> None:
+    with pytest.raises(UserError, match=f"CapturedStateChanged at test_jit.*{holder}") as caught:
+        weft.jit(lambda x: function(x))(X)
+    assert caught.value.code == "CapturedStateChanged"
+
+
+def test_the_line_that_keeps_a_value_is_named() -> None:
+    line = Keeper.keep.__code__.co_firstlineno + 2
+    with pytest.raises(UserError, match=rf"at test_jit\.py:{line}: \[jit\] keep keeps"):
+        weft.jit(Keeper().keep)(X)
+
+
 def test_a_value_used_after_its_function() -> None:
     box: list[Any] = []
-    f = weft.jit(lambda x: box.append(x) or x * 1.0)  # type: ignore[func-returns-value]
-    f(X)
+    with pytest.raises(UserError, match="keeps its argument"):
+        weft.jit(lambda x: box.append(x) or x * 1.0)(X)  # type: ignore[func-returns-value]
     with pytest.raises(UserError, match="belongs to a traced function that has ended"):
         box[0] + weft.asarray(X)
+
+
+def test_a_captured_tensor_that_was_replaced_is_traced_again() -> None:
+    state = {"w": weft.asarray(X)}
+    f = weft.jit(lambda x: x + state["w"])
+    np.testing.assert_array_equal(f(X).numpy(), X + X)
+    state["w"] = weft.asarray(3 * X)
+    np.testing.assert_array_equal(f(X).numpy(), 4 * X)
+    assert "captured is not there any more" in weft.explain(f)
+
+
+# -- methods, copies, backends --------------------------------------------------------------------
+
+
+class Scaler:
+    def __init__(self, factor: float) -> None:
+        self.factor = weft.asarray(np.float32(factor))
+
+    @weft.jit(static="power")  # type: ignore[untyped-decorator]
+    def __call__(self, x: Any, power: int = 1) -> Any:
+        return x * self.factor**power
+
+
+@dataclass
+class Line:
+    slope: Any
+    start: Any
+
+    @weft.jit
+    def at(self, x: Any) -> Any:
+        return self.slope * x + self.start
+
+
+def test_a_method_has_versions_for_each_instance() -> None:
+    twice, thrice = Scaler(2), Scaler(3)
+    np.testing.assert_array_equal(twice(X).numpy(), 2 * X)
+    np.testing.assert_array_equal(thrice(X, power=2).numpy(), 9 * X)
+    np.testing.assert_array_equal(twice(X).numpy(), 2 * X)
+    assert [v.calls for v in twice.__call__.versions.values()] == [2]
+    del twice, thrice
+    gc.collect()
+    assert not Scaler.__call__._bound.all()
+
+
+def test_a_method_of_a_container_takes_it_as_an_argument() -> None:
+    for slope in (2.0, 5.0):
+        found = Line(weft.asarray(np.float32(slope)), X).at(X)
+        np.testing.assert_array_equal(found.numpy(), slope * X + X)
+    assert len(Line.at.versions) == 1
+
+
+@weft.jit
+def add_one(x: Any) -> Any:
+    return x + 1.0
+
+
+def test_copies_and_pickles() -> None:
+    assert pickle.loads(pickle.dumps(add_one)) is add_one
+    for twin in (copy.copy(add_one), copy.deepcopy(add_one)):
+        assert twin is not add_one
+        np.testing.assert_array_equal(twin(X).numpy(), X + 1)
+    with pytest.raises(UserError, match=r"cannot be pickled.*decorate a function of the module"):
+        pickle.dumps(weft.jit(lambda x: x))
+
+
+def test_the_backend_is_that_of_the_arguments() -> None:
+    f = weft.jit(lambda x, y: x + y)
+    here, there = weft.asarray(X), weft.asarray(X).to("cpu")
+    assert f(here, X).backend == "reference"
+    assert f(X, there).backend == "cpu"
+    with pytest.raises(SpecViolation, match="x is on backend 'reference' and y on 'cpu'"):
+        f(here, there)
+    assert "the backend is cpu, not reference" in weft.explain(f)
+
+
+def test_caches_are_counted_and_cleared() -> None:
+    f = weft.jit(lambda x: x * 3.0, dynamic={"x": {0: "B"}})
+    f(X)
+    before = weft.cache_info()
+    f(X)
+    f(X[:1])
+    after = weft.cache_info()
+    assert (after.versions, after.clusters) == (before.versions, before.clusters + 1)
+    assert after.compiled == before.compiled + 1
+    weft.clear_caches()
+    assert weft.cache_info().versions == weft.cache_info().programs == 0
+    np.testing.assert_array_equal(f(X).numpy(), X * 3)
+
+
+# -- mistakes with dynamic dims --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x: x if x.shape[0] > 3 else -x,
+        lambda x: sum(x[i] for i in range(x.shape[0])),
+        lambda x: x * (x.shape[0] * 2),
+        lambda x: x if x.shape[0] else -x,
+        lambda x: weft.reshape(x, (x.shape[0] // 2, 6)),
+    ],
+)
+def test_a_size_that_is_not_known_cannot_be_used(use: Any) -> None:
+    line = use.__code__.co_firstlineno
+    with pytest.raises(SpecViolation, match=r"the size of the dynamic dim \?B") as caught:
+        weft.jit(use, dynamic={0: {0: "B"}})(X)
+    assert caught.value.code == "DynamicDimensionMismatch"
+    assert f"test_jit.py:{line}" in str(caught.value)
+    assert "leave this axis out of dynamic=" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("dynamic", "sentence"),
+    [
+        ({"x": {2: "B"}}, "dynamic names axis 2 of x, which is f32"),
+        ({"x": {-3: "B"}}, "dynamic names axis -3 of x, which is f32"),
+        ({"x": {0: 5}}, "give a dict from axes to names"),
+        ({"x": 0}, "give a dict from axes to names"),
+        ("x", "give a dict such as"),
+        ({"y": {0: "B"}}, "dynamic names 'y'"),
+    ],
+)
+def test_wrong_dynamic_dims(dynamic: Any, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        weft.jit(_f, dynamic=dynamic)(X)
+
+
+def test_a_shape_set_names_dims_that_are_dynamic() -> None:
+    with pytest.raises(UserError, match="names the dim 'T', but the dynamic dims are B"):
+        weft.jit(_f, dynamic={"x": {0: "B"}}, shapes=weft.ShapeSet({"T": 4}))
+    with pytest.raises(UserError, match=r"give a weft\.ShapeSet"):
+        weft.jit(_f, shapes={"B": 4})  # type: ignore[arg-type]
 
 
 def test_wrong_arguments_are_named() -> None:

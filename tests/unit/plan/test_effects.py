@@ -33,7 +33,7 @@ TARGETS = ("cpu", "sm80", "sm90")
 MODULES: dict[str, Callable[[], Module]] = {
     "cpu mma": lambda: kernels.linear(24, 40, 16, activation="relu"),
     "sm80 mma": lambda: kernels.linear(200, 200, 200, dtype=BF16, activation="relu"),
-    "sm90 mma": lambda: kernels.linear(4096, 4096, 128, dtype=BF16, activation="relu"),
+    "sm90 mma": lambda: kernels.linear(4096, 4096, 16384, dtype=BF16, activation="relu"),
     "map": lambda: kernels.elementwise(64, 64),
     "row": lambda: kernels.softmax(64, 256),
 }
@@ -181,7 +181,7 @@ CHANGES_CODE = {
     "sm90": {
         "mma": {
             "tile", "stages", "warp_tile", "order", "roles", "deferred_epilogue", "consumers",
-            "in_flight", "store_buffers", "registers",
+            "in_flight", "store_buffers", "registers", "swap_ab",
         },
         "map": {"vector", "unroll", "threads", "grain"},
         "row": {"vector", "rows_per_block", "threads", "accumulators", "keep_row"},
@@ -197,8 +197,9 @@ TOGETHER: dict[tuple[str, str, str], dict[str, Any]] = {
     ("sm80", "mma", "tile"): {"tile": (128, 128, 64)},
     ("sm80", "mma", "warp_tile"): {"warp_tile": (32, 32)},
     ("sm90", "mma", "tile"): {"tile": (128, 128, 64), "warp_tile": (64, 128)},
-    ("sm90", "mma", "warp_tile"): {"warp_tile": (128, 128), "stages": 3},
+    ("sm90", "mma", "warp_tile"): {"warp_tile": (64, 128), "tile": (128, 128, 64), "stages": 3},
     ("sm90", "mma", "consumers"): {"consumers": 1, "tile": (64, 256, 64), "registers": (0, 0)},
+    ("sm90", "mma", "swap_ab"): {"swap_ab": True},
     ("sm90", "mma", "roles"): {
         "roles": "pingpong", "tile": (128, 128, 64), "warp_tile": (128, 128), "stages": 3,
     },

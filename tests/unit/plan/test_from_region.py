@@ -71,13 +71,16 @@ def test_opaque_kernels_have_no_plan() -> None:
 # -- contractions on SM90: the forms that were measured to win ------------------------------------
 
 SM90 = {
-    (4096, 4096, 4096): ((128, 256, 64), "cooperative"),
-    (8192, 8192, 8192): ((128, 192, 64), "pingpong"),
-    (8192, 3072, 768): ((128, 192, 64), "pingpong"),
-    (4096, 14336, 4096): ((128, 256, 64), "cooperative"),
-    (1024, 1024, 1024): ((64, 128, 64), "cooperative"),
-    (512, 512, 512): ((64, 64, 64), "cooperative"),
-    (256, 4096, 4096): ((64, 128, 64), "cooperative"),
+    (4096, 4096, 4096): ((128, 256, 64), "cooperative", False),
+    (8192, 8192, 8192): ((128, 192, 64), "pingpong", False),
+    (8192, 3072, 768): ((128, 192, 64), "pingpong", False),
+    (4096, 14336, 4096): ((128, 160, 64), "pingpong", False),
+    (1536, 1536, 1536): ((192, 96, 64), "cooperative", False),
+    (256, 28672, 4096): ((128, 224, 64), "cooperative", False),
+    (1024, 1024, 1024): ((128, 64, 64), "cooperative", False),
+    (512, 512, 512): ((64, 64, 64), "cooperative", False),
+    (16, 4096, 4096): ((64, 16, 64), "cooperative", True),
+    (1, 28672, 4096): ((64, 8, 64), "cooperative", True),
 }
 
 
@@ -92,7 +95,7 @@ def planned(m: int, n: int, k: int, target: str, activation: str = "none") -> Mm
 @pytest.mark.parametrize("sizes", SM90)
 def test_sm90_forms(sizes: tuple[int, int, int]) -> None:
     plan = planned(*sizes, "sm90")
-    assert (plan.tile, plan.roles) == SM90[sizes]
+    assert (plan.tile, plan.roles, plan.swap_ab) == SM90[sizes]
     assert plan.stages >= 3
 
 

@@ -30,6 +30,7 @@ from weft.testing.random_programs import random_program
 from weft.tiny.from_ptir import evaluate_opaque, lower_program
 from weft.tiny.interp import run
 from weft.tiny.ir import (
+    Barrier,
     Binary,
     Const,
     Expand,
@@ -442,3 +443,26 @@ def test_positions_beside_the_view() -> None:
     scop = view_of(Graph((x,), (("y", Reshape(x, (2, 3))),)))
     assert scop.inputs["x"] == (SI32, (2, 3))
     assert scop.shapes == {"x": (1, 6), "y": (2, 3)}
+
+
+def test_who_reads_through_a_barrier_waits_and_copies_nothing() -> None:
+    x, w = Input("x", F32, (4, 6)), Input("w", F32, (6,))
+    first = Unary(Fn.TANH, x)
+    total = Reduce(ReduceFn.SUM, first, (0,), F32)
+    late = Binary(Fn.MUL, Unary(Fn.TANH, Barrier(Barrier(x, total), w)), first)
+    scop = view_of(Graph((x, w), (("total", total), ("late", late))))
+    again = [b for b in scop.blocks if b.fn == "tanh"]
+    assert [b.accesses[0].tensor for b in again] == ["x", "x"]
+    assert sorted(b.after for b in again) == [(), (scop.outputs[0][1].tensor,)]
+    assert not any(b.kind is BlockKind.MOVEMENT for b in scop.blocks)
+
+
+def test_waiting_for_what_nobody_needs_is_waiting_for_what_it_is_made_of() -> None:
+    x = Input("x", F32, (4, 6))
+    first = Unary(Fn.TANH, x)
+    unused = Unary(Fn.NEG, Reshape(first, (24,)))
+    late = Unary(Fn.EXP, Barrier(x, unused))
+    scop = view_of(Graph((x,), (("first", first), ("late", late))))
+    (exp,) = (b for b in scop.blocks if b.fn == "exp")
+    assert exp.after == (scop.outputs[0][1].tensor,)
+    assert not any(b.fn == "neg" for b in scop.blocks)

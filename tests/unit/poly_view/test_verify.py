@@ -55,6 +55,10 @@ BROKEN: dict[str, tuple[Scop, str]] = {
         "E1406 AccessOutOfRange at block y, access 0 of x: floor((4*i0 + i1)/3) leaves [0, 6) at "
         "i0 = 4, i1 = 2",
     ),
+    "waiting for what comes later": (
+        view(replace(block(Access("x", (I0, I1))), after=("z",))),
+        "E1407 ViewInvalid at block y: it waits for z, which is not before it",
+    ),
     "a map of the wrong rank": (
         view(block(Access("x", (I0,)))),
         "E1407 ViewInvalid at block y, access 0 of x: the map has 1 parts for a tensor of rank 2",

@@ -18,6 +18,7 @@ from weft.tiny import build
 from weft.tiny.from_ptir import lower_program
 from weft.tiny.interp import run
 from weft.tiny.ir import (
+    Barrier,
     Binary,
     Cast,
     Const,
@@ -116,7 +117,7 @@ def every_node() -> Graph:
     update = DynamicUpdate(view, window, (Const(1, SI32), position))
     counted = build.cast(Iota(SI32, (2, 2), 1), F32)
     narrow = Cast(Binary(Fn.MUL, update, counted), BF16)
-    summed = build.reduce(ReduceFn.SUM, narrow, [1], F32)
+    summed = build.reduce(ReduceFn.SUM, Barrier(narrow, table), [1], F32)
     whole = Opaque("sorting", (summed,), 1, SI32, (2,))
     anything = Reduce(ReduceFn.MAX, Binary(Fn.NE, x, y), (0, 1), I1)
     scaled = Binary(Fn.MUL, table, build.splat(2.5, F32, (3,)))

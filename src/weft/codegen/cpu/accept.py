@@ -4,24 +4,30 @@ nobody believes it has: a field either changes the loop nest or must be left as 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
 from math import prod
 from typing import Final
 
+from weft.plan.contraction import SCRATCH_BYTES
 from weft.plan.epilogue import epilogue_refusals
-from weft.plan.ir import STREAMING, CacheRead, MapPlan, MmaPlan, Plan, RowPlan
+from weft.plan.ir import (
+    STREAMING,
+    CacheRead,
+    MapPlan,
+    MmaPlan,
+    Plan,
+    RowPlan,
+    idle_fields,
+)
 from weft.plan.kept_rows import KEPT_BYTES, columns_together, kept_bytes
 from weft.plan.transposes import crossing_of
 from weft.region.ir import Kernel, Tensor, row_major
 
 MAX_LANES: Final = 64
 MAX_UNROLL: Final = 64
+MAX_VECTORS: Final = 256
+"""Vectors of a register tile."""
 PACKED: Final = (CacheRead("B", "packed", "k", pingpong=False),)
 BLOCKED: Final = (CacheRead("A", "packed", "k", pingpong=False), *PACKED)
-_USED: Final = frozenset(
-    {"header", "tile", "warp_tile", "vectorize", "cache", "epilogue", "local_edges", "algo_choice"}
-)
-"""Fields of a contraction's plan that mean something here, beside `arch` and `roles`."""
 
 
 def plan_refusals(kernel: Kernel, tensors: Mapping[str, Tensor], plan: Plan) -> Iterator[str]:
@@ -36,13 +42,12 @@ def plan_refusals(kernel: Kernel, tensors: Mapping[str, Tensor], plan: Plan) -> 
         case MapPlan():
             yield from _lanes(plan.vector)
             yield from _unrolled("unroll", plan.unroll)
-            yield from _unless(threads=(plan.threads, 1, 256), grain=(plan.grain, 4096))
+            yield from _unused(plan)
             yield from _blocks(kernel, tensors, plan)
         case RowPlan():
             yield from _lanes(plan.vector)
             yield from _unrolled("accumulators", plan.accumulators)
-            yield from _unless(threads=(plan.threads, 1, 256))
-            yield from _unless(rows_per_block=(plan.rows_per_block, 1))
+            yield from _unused(plan)
             yield from _kept(kernel, tensors, plan)
         case _:
             yield f"the CPU has no template for {type(plan).__name__}"
@@ -77,18 +82,11 @@ def _unrolled(name: str, value: int) -> Iterator[str]:
         yield f"{name} is {value}; it must be from 1 to {MAX_UNROLL}"
 
 
-def _unless(**given: tuple[int, ...]) -> Iterator[str]:
-    for name, (value, *allowed) in given.items():
-        if value not in allowed:
-            yield f"{name}={value} has no effect on the CPU"
-
-
-def _unused(plan: MmaPlan) -> Iterator[str]:
-    default = MmaPlan(plan.header, plan.tile, arch="cpu", roles="single")
-    for found in fields(plan):
-        value = getattr(plan, found.name)
-        if found.name not in _USED and value != getattr(default, found.name):
-            yield f"{found.name}={value} has no effect on the CPU"
+def _unused(plan: Plan) -> Iterator[str]:
+    for name in idle_fields(plan):
+        yield f"{name}={getattr(plan, name)} has no effect on the CPU"
+    if isinstance(plan, MmaPlan) and plan.arch != "cpu":
+        yield f"arch={plan.arch} has no effect on the CPU"
 
 
 def _contraction(kernel: Kernel, plan: MmaPlan) -> Iterator[str]:
@@ -104,8 +102,38 @@ def _contraction(kernel: Kernel, plan: MmaPlan) -> Iterator[str]:
         yield "B is cached, or A and B, packed at k, without pingpong"
     elif plan.cache and axis == "k":
         yield "nothing is packed where vectors run along k"
-    if plan.cache != BLOCKED:
+    yield from _register_tile(plan, axis)
+    if plan.cache == BLOCKED:
+        yield from _blocked(kernel, plan)
+    else:
         yield from _tile(kernel, plan, axis)
+
+
+def _register_tile(plan: MmaPlan, axis: str) -> Iterator[str]:
+    """Every vector of the tile is a piece of code of its own, and a register at best."""
+    lanes = plan.vectorize.width if plan.vectorize and axis == "n" else 1
+    rows, columns = plan.warp_tile
+    vectors = rows * max(1, columns // lanes)
+    if vectors > MAX_VECTORS:
+        yield (
+            f"warp_tile {rows}x{columns} is {vectors} vectors of {lanes}; {MAX_VECTORS} is the most"
+        )
+
+
+def _blocked(kernel: Kernel, plan: MmaPlan) -> Iterator[str]:
+    """Packed operands and sums lie on a thread's stack."""
+    if kernel.roles is None:
+        return
+    depth = plan.tile[2]
+    rows, columns = (
+        -(-size // step) * step for size, step in zip(plan.tile[:2], plan.warp_tile, strict=True)
+    )
+    lets = [kernel.let(name) for name in (kernel.roles.contraction, kernel.roles.lhs)]
+    item = max(let.dtype.storage_bytes for let in lets)
+    size = (rows * depth + columns * depth + rows * columns) * item
+    if size > SCRATCH_BYTES:
+        shown = "x".join(map(str, plan.tile))
+        yield f"packed blocks of tile {shown} take {size:,} bytes; {SCRATCH_BYTES:,} is the most"
 
 
 def _tile(kernel: Kernel, plan: MmaPlan, axis: str) -> Iterator[str]:
@@ -116,6 +144,10 @@ def _tile(kernel: Kernel, plan: MmaPlan, axis: str) -> Iterator[str]:
         yield f"warp_tile columns is {columns}, no multiple of {lanes} lanes"
     depth = prod(kernel.sizes[name] for name in kernel.roles.k) if kernel.roles else 1
     depth -= depth % lanes if axis == "k" else 0
+    if plan.cache and kernel.roles:
+        size = depth * columns * kernel.let(kernel.roles.rhs).dtype.storage_bytes
+        if size > SCRATCH_BYTES:
+            yield f"packed columns of B take {size:,} bytes; {SCRATCH_BYTES:,} is the most"
     wanted = (max(rows, plan.tile[0]) if plan.cache else rows, columns, depth)
     if plan.tile != wanted:
         shown = "x".join(map(str, wanted))

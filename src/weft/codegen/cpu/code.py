@@ -229,6 +229,12 @@ class Code:
         loaded = type_of(kind, lanes)
         return self.assign(f"load {loaded}, ptr {pointer}, align {align}{scope}", kind, lanes)
 
+    def prefetch(self, base: str, kind: str, index: Val) -> None:
+        """A hint that memory near a place, which need not exist, will be read once."""
+        self.declared["llvm.prefetch.p0"] = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"
+        place = self.assign(f"getelementptr {kind}, ptr {base}, {index}", "ptr").text
+        self.line(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 3, i32 1)")
+
     def store(self, value: Val, pointer: str, align: int, scope: str = "") -> None:
         self.line(f"store {value}, ptr {pointer}, align {align}{scope}")
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.accept import plan_refusals
 from weft.codegen.cpu.blocked import BlockedContraction
 from weft.codegen.cpu.elements import FUNCTIONS
 from weft.codegen.cpu.formats import supported
 from weft.codegen.cpu.from_region import lower_kernel
+from weft.codegen.cpu.prefetch import prefetched
 from weft.codegen.cpu.strips import in_strips
 from weft.codegen.cpu.tiling import tiling_of
 from weft.foundation.errors import Finding
@@ -15,11 +18,14 @@ from weft.memory.ir import MemRef
 from weft.plan.ir import Plan
 from weft.region.ir import Binary, Kernel, Pattern, Tensor, Unary, walk
 
+PLAN: Final = "PlanRefused"
+"""The code of a plan that a kernel cannot be carried out by."""
+
 
 def accepts(kernel: Kernel, tensors: dict[str, Tensor], plan: Plan) -> list[Finding]:
     """Why this kernel cannot be generated with this plan; nothing if it can."""
     findings = _kernel_findings(kernel, tensors)
-    findings += [Finding("PlanRefused", "", why) for why in plan_refusals(kernel, tensors, plan)]
+    findings += [Finding(PLAN, "", why) for why in plan_refusals(kernel, tensors, plan)]
     return [Finding(f.code, f"kernel {kernel.name}", f.why, f.hint) for f in findings]
 
 
@@ -45,5 +51,5 @@ def lower(
     """The loop nest of a kernel under a plan that `accepts` has nothing against."""
     tiling = tiling_of(kernel, refs, plan)
     if tiling.blocking is not None:
-        return BlockedContraction(kernel, tensors, refs, tiling).routine(name)
-    return in_strips(lower_kernel(kernel, tensors, refs, tiling, name))
+        return prefetched(BlockedContraction(kernel, tensors, refs, tiling).routine(name))
+    return prefetched(in_strips(lower_kernel(kernel, tensors, refs, tiling, name)))

@@ -10,9 +10,12 @@ from collections.abc import Mapping
 
 from weft.codegen.cpu import ir
 from weft.foundation.errors import Finding, InternalError
+from weft.foundation.index_expr import Guard, axis
 from weft.poly.sets import Domain, IslBudget, Piece, difference
 from weft.region.ir import Kernel, Output
 from weft.region.structure import buffers
+
+_FAR = 1 << 40
 
 
 def prove(routine: ir.Routine, kernel: Kernel) -> list[Finding]:
@@ -32,7 +35,7 @@ def prove(routine: ir.Routine, kernel: Kernel) -> list[Finding]:
 def _prove_output(routine: ir.Routine, kernel: Kernel, output: Output) -> None:
     number = buffers(kernel).index(output.tensor)
     pieces = tuple(
-        Piece(_executed(loops), stmt.point)
+        Piece(executed(loops), stmt.point)
         for stmt, loops in ir.walk(routine.body)
         if isinstance(stmt, ir.Store) and stmt.buffer == number and stmt.value == output.value
     )
@@ -51,9 +54,9 @@ def prove_stores(routine: ir.Routine, sizes: Mapping[str, int], what: str) -> li
     pieces = []
     for stmt, loops in ir.walk(routine.body):
         if isinstance(stmt, ir.Store):
-            pieces.append(Piece(_executed(loops), stmt.point))
+            pieces.append(Piece(executed(loops), stmt.point))
         elif isinstance(stmt, ir.Sort):
-            pieces.append(Piece(_executed(loops), (stmt.row,)))
+            pieces.append(Piece(executed(loops), (stmt.row,)))
     try:
         found = difference(tuple(pieces), Domain.box(sizes))
     except IslBudget as error:
@@ -63,11 +66,15 @@ def prove_stores(routine: ir.Routine, sizes: Mapping[str, int], what: str) -> li
     return []
 
 
-def _executed(loops: tuple[ir.For, ...]) -> Domain:
+def executed(loops: tuple[ir.For, ...]) -> Domain:
     """The points that loops run over. Unit steps are all that code generation emits."""
-    ranges = []
+    ranges: dict[str, tuple[int, int]] = {}
+    guards: list[Guard] = []
     for loop in loops:
-        if loop.step != 1 or not (loop.start.is_constant and loop.stop.is_constant):
-            raise InternalError(f"the loop over {loop.var} has bounds that cannot be proved")
-        ranges.append((loop.var, loop.start.constant, loop.stop.constant - 1))
-    return Domain(tuple(ranges))
+        if loop.step != 1:
+            raise InternalError(f"the loop over {loop.var} has a step that cannot be proved")
+        ranges[loop.var] = loop.span(ranges)
+        if not (loop.start.is_constant and loop.stop.is_constant):
+            here = axis(loop.var)
+            guards += [Guard(here - loop.start, _FAR), Guard(loop.stop - 1 - here, _FAR)]
+    return Domain(tuple((name, *span) for name, span in ranges.items()), (), tuple(guards))

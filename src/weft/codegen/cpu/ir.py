@@ -1,8 +1,8 @@
 """The CPU dialect: a kernel as loops over statements. It is what LLVM IR is written from.
 
     Routine = name, buffers, scratch, pieces, body
-    Stmt    = For(var, start, stop, step, kind, body) | Load | LoadRun | Let | Check | Words | Store
-            | Sort
+    Stmt    = For(var, start, stop, step, kind, body) | Load | LoadRun | Prefetch | Let | Check
+            | Words | Store | Sort
             | Init | Accumulate | Finish             reductions
             | Current | Assign | Merge               folds
     kind    = parallel | serial | unrolled | lanes
@@ -29,13 +29,13 @@ domain proof reads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
 from weft.foundation.dtypes import DType
-from weft.foundation.index_expr import Expr, Guard, Index
+from weft.foundation.index_expr import Expr, Guard, Index, bounds
 from weft.region.ir import Place
 
 Scalar: TypeAlias = bool | int | float | complex
@@ -62,6 +62,12 @@ class For:
     body: tuple[Stmt, ...]
     end: int | None = None
 
+    def span(self, around: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
+        """The first and the last value that the variable may have, over the ranges of those around;
+        the last is below the first where there is none."""
+        first, stop = bounds(self.start, around)[0], bounds(self.stop, around)[1]
+        return first, (stop if self.end is None else min(stop, self.end)) - 1
+
 
 @dataclass(frozen=True)
 class Load:
@@ -83,6 +89,14 @@ class LoadRun:
     name: str
     var: str
     count: int
+    buffer: int
+    address: Expr
+
+
+@dataclass(frozen=True)
+class Prefetch:
+    """A hint that `buffer[address]` will be read soon; it may lie beyond the buffer."""
+
     buffer: int
     address: Expr
 
@@ -212,6 +226,7 @@ Stmt: TypeAlias = (
     For
     | Load
     | LoadRun
+    | Prefetch
     | Let
     | Check
     | Words

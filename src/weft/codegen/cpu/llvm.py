@@ -108,6 +108,8 @@ class _Emitter:
                     self._load(stmt)
                 case ir.LoadRun():
                     self._load_run(stmt)
+                case ir.Prefetch():
+                    self._prefetch(stmt)
                 case ir.Let():
                     self._let(stmt)
                 case ir.Check():
@@ -238,6 +240,11 @@ class _Emitter:
                     part = self.code.lane(value, lane) if lanes > 1 else value
                     self._define(run.name, part, dtype)
         del variables[run.var]
+
+    def _prefetch(self, stmt: ir.Prefetch) -> None:
+        kind = storage_type(self.routine.dtype_of(stmt.buffer))
+        place = self.indices.value(stmt.address)
+        self.code.prefetch(self.pointers[stmt.buffer], kind, place)
 
     def _load_across(self, run: ir.LoadRun, dtype: DType, kind: str) -> None:
         """A vector of neighbours for each lane, transposed into one of lanes for each neighbour."""

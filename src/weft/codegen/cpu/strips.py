@@ -1,9 +1,9 @@
 """Long sums in strips: a number is never added to a total that a long row has made large.
 
     init s                            init s
-    for i in 0..4096:                 for o in 0..64:
+    for i in 0..1024:                 for o in 0..32:
       accumulate s <- x[i]      ->      init s.1
-                                        for i in 64*o..64*o + 64:
+                                        for i in 32*o..32*o + 32:
                                           accumulate s.1 <- x[i]
                                         accumulate s <- s.1
 
@@ -26,7 +26,7 @@ from weft.codegen.cpu.ir import LoopKind
 from weft.foundation.index_expr import axis, constant
 
 UNROLLED, SERIAL = LoopKind.UNROLLED, LoopKind.SERIAL
-STRIP: Final = 64
+STRIP: Final = 32
 """Steps of a strip where few accumulators are added up at its end."""
 _PER_INSTANCE: Final = 8
 """Steps for each accumulator that is added up: what keeps that under a twentieth of the work."""

@@ -58,13 +58,14 @@ def _block(body: tuple[Stmt, ...], depth: int) -> list[str]:
         elif isinstance(stmt, ir.Merge):
             inner = stmt.combine
         opening = " {" if inner is not None else ""
-        lines.append("  " * depth + _line(stmt) + opening)
+        lines.append("  " * depth + statement_text(stmt) + opening)
         if inner is not None:
             lines += [*_block(inner, depth + 1), "  " * depth + "}"]
     return lines
 
 
-def _line(stmt: Stmt) -> str:
+def statement_text(stmt: Stmt) -> str:
+    """A statement on its line, without the body that it may have."""
     match stmt:
         case ir.For(var=var, start=start, stop=stop, step=step, kind=kind, end=end):
             by = f" by {step}" if step != 1 else ""
@@ -77,6 +78,8 @@ def _line(stmt: Stmt) -> str:
             return f"load {name} = b{buffer}[{address}]{condition}{_places(stmt.places)}"
         case ir.LoadRun(name=name, var=var, count=count, buffer=buffer, address=address):
             return f"run {name} over {var}={count} = b{buffer}[{address}]"
+        case ir.Prefetch(buffer=buffer, address=address):
+            return f"prefetch b{buffer}[{address}]"
         case ir.Let(name=name, dtype=dtype):
             return f"let {name}:{dtype} = {_expression(stmt)}"
         case ir.Init(acc=acc, dtype=dtype, fn=fn, loops=loops, start=start):
@@ -221,6 +224,8 @@ class _Parser:
             return ir.Load(m[1], int(m[2]), parse_expr(m[3]), guards, fill, places)
         if m := self.match(r"run ([\w.]+) over ([\w.]+)=(\d+) = b(\d+)\[(.+)\]"):
             return ir.LoadRun(m[1], m[2], int(m[3]), int(m[4]), parse_expr(m[5]))
+        if m := self.match(r"prefetch b(\d+)\[(.+)\]"):
+            return ir.Prefetch(int(m[1]), parse_expr(m[2]))
         if m := self.match(r"store b(\d+)\[(.+?)\] = ([\w.]+) at \[(.*)\]( where .+)?"):
             point = parse_index(m[4].split(", ")) if m[4] else ()
             return ir.Store(int(m[1]), parse_expr(m[2]), m[3], point, self._places(m[5]))

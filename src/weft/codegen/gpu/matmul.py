@@ -12,7 +12,7 @@ what has no such form.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TypeAlias
 
@@ -55,6 +55,9 @@ class Strides:
     row: int
     column: int
     batch: tuple[int, ...]
+
+    def transposed(self) -> Strides:
+        return replace(self, row=self.column, column=self.row)
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,13 @@ class Problem:
     @property
     def batches(self) -> int:
         return prod(self.batch)
+
+    def swapped(self) -> Problem:
+        """The transposed problem, which has the same result: rows for columns, A for B."""
+        sources = tuple(replace(s, strides=s.strides.transposed()) for s in self.sources)
+        return replace(
+            self, m=self.n, n=self.m, a=self.b, b=self.a, out=self.out.transposed(), sources=sources
+        )
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@
                 then epilogue, staging in shared memory, store by the copy engine
 
 One warpgroup produces. Cooperative consumers share each tile; ping-pong consumers take tiles in
-turn, so that one multiplies while another stores. The grid is persistent: a block takes every
+turn, so that one multiplies while another stores. With `swap_ab` the transposed product is made:
+few rows of a problem become few columns of a tile. The grid is persistent: a block takes every
 `grid`-th tile of the order. With a deferred epilogue a tile's results wait in registers and are
 stored panel by panel during the first k steps of the next tile.
 
@@ -52,13 +53,10 @@ Body = tuple[ir.Stmt, ...]
 def accepts(kernel: Kernel, refs: Refs, plan: MmaPlan, target: Target) -> list[Finding]:
     """Why this template cannot carry out the kernel with the plan; empty if it can."""
     try:
-        problem = analyse(kernel, refs)
+        layout = _layout(kernel, refs, plan, target)
     except Refusal as refusal:
         return [refusal.finding]
-    return [
-        *refusals(Sm90Layout(problem, plan, target.limits.units), target),
-        *field_refusals(kernel, plan),
-    ]
+    return [*refusals(layout, target), *field_refusals(kernel, plan)]
 
 
 def build(kernel: Kernel, refs: Refs, plan: MmaPlan, target: Target, name: str) -> ir.Kernel:
@@ -66,8 +64,13 @@ def build(kernel: Kernel, refs: Refs, plan: MmaPlan, target: Target, name: str) 
     findings = accepts(kernel, refs, plan, target)
     if findings:
         raise SpecViolation.of(findings)
+    return _Builder(_layout(kernel, refs, plan, target), name).kernel()
+
+
+def _layout(kernel: Kernel, refs: Refs, plan: MmaPlan, target: Target) -> Sm90Layout:
     problem = analyse(kernel, refs)
-    return _Builder(Sm90Layout(problem, plan, target.limits.units), name).kernel()
+    chosen = problem.swapped() if plan.swap_ab else problem
+    return Sm90Layout(chosen, plan, target.limits.units)
 
 
 @dataclass

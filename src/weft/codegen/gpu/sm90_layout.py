@@ -220,7 +220,6 @@ def _unused_fields(plan: MmaPlan) -> Iterator[Finding]:
     fixed = {
         "cluster": (plan.cluster, (1, 1)),
         "split_k": (plan.split_k, 1),
-        "swap_ab": (plan.swap_ab, False),
         "bind": (plan.bind, {}),
         "vectorize": (plan.vectorize, None),
         "predicate_tail": (plan.predicate_tail, ()),
@@ -277,10 +276,9 @@ def _schedule_refusals(layout: Sm90Layout) -> Iterator[Finding]:
         yield _refuse("PlanField", f"there is no tile order {plan.order}")
     elif plan.order == "hilbert" and layout.order.per_matrix > TABLE_LIMIT:
         yield _refuse("PlanField", f"a Hilbert order goes up to {TABLE_LIMIT} tiles")
-    stored = (
-        "row" if layout.problem.a.major is Major.K else "col",
-        "col" if layout.problem.b.major is Major.K else "row",
-    )
+    sides = (layout.problem.a, layout.problem.b)
+    a, b = reversed(sides) if plan.swap_ab else sides
+    stored = ("row" if a.major is Major.K else "col", "col" if b.major is Major.K else "row")
     if plan.operand_layouts != stored:
         yield _refuse("Layouts", f"operand_layouts={plan.operand_layouts}, stored as {stored}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from weft.codegen.gpu import ir, mma_sm80, mma_sm90, row
+from weft.codegen.gpu import columns, ir, mma_sm80, mma_sm90, row
 from weft.codegen.gpu import map as elementwise
 from weft.codegen.gpu.accept import kernel_refusals, refuse
 from weft.codegen.gpu.matmul import Refs
@@ -23,6 +23,8 @@ def accepts(
     match plan:
         case MapPlan():
             found = elementwise.accepts(kernel, tensors, plan, target)
+        case RowPlan(across=True):
+            found = columns.accepts(kernel, tensors, plan, target)
         case RowPlan():
             found = row.accepts(kernel, tensors, plan, target)
         case MmaPlan(arch="sm90"):
@@ -49,6 +51,8 @@ def build(
     match plan:
         case MapPlan():
             return elementwise.build(kernel, tensors, refs, plan, target, name)
+        case RowPlan(across=True):
+            return columns.build(kernel, tensors, refs, plan, target, name)
         case RowPlan():
             return row.build(kernel, tensors, refs, plan, target, name)
         case MmaPlan(arch="sm90"):

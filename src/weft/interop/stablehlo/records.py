@@ -171,7 +171,12 @@ def _attributes(op: Any, name: str) -> dict[str, Any]:
         dense = text[text.index("value = ") + len("value = ") : text.rindex("}>")]
         kind = read_type(op.results[0].type, name)
         return {"value": _literal(dense, kind)}
-    return {str(key): _plain(op.attributes[key]) for key in op.attributes}
+    found = {str(key): _plain(op.attributes[key]) for key in op.attributes}
+    if isinstance(found.get("backend_config"), dict):
+        # A record can hold anything, and is only ever written again.
+        found["backend_record"] = str(op.attributes["backend_config"])
+        del found["backend_config"]
+    return found
 
 
 def _literal(text: str, kind: HloType) -> Any:

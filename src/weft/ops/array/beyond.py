@@ -1,17 +1,20 @@
-"""Functions beyond the standard that users of NumPy, PyTorch and JAX write from memory, with NumPy's
-meaning. What is another spelling only stands at the end."""
+"""Functions beyond the standard that users of NumPy, PyTorch and JAX write from memory; they mean
+what NumPy's do. What is another spelling only stands at the end."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import reduce
 from itertools import pairwise
 from typing import Any
 
 from weft.foundation.axes import normalise_axis
+from weft.foundation.dims import Shape, shape_of
 from weft.foundation.dtypes import I1, SI64
 from weft.foundation.errors import OutOfRange, UserError
 from weft.ops.arithmetic import TensorLike, as_tensor, listed
+from weft.ops.arithmetic import broadcast_shapes as broadcast_pair
 from weft.ops.array import elementwise
 from weft.ops.array.creation import diagonal_mask, tensor
 from weft.ops.array.data_types import finfo
@@ -25,6 +28,7 @@ from weft.ops.array.searching import nonzero, where
 from weft.ops.array.sets import unique_values
 from weft.ops.array.statistics import Axes, cumulative_prod, cumulative_sum
 from weft.ops.array.utility import all as all_of
+from weft.ops.array.utility import any as any_of
 from weft.ops.calls import public
 from weft.ops.functional.linear import matmul
 from weft.ops.promotion import as_float
@@ -33,9 +37,9 @@ from weft.ops.session import Handle
 from weft.ops.tensor import Tensor, tensor_method
 
 __all__ = [
-    "absolute", "allclose", "argwhere", "array", "array_equal", "concatenate", "cumprod", "cumsum",
-    "diag", "dot", "hstack", "isclose", "median", "mod", "nan_to_num", "power", "quantile", "ravel",
-    "split", "swapaxes", "transpose", "unique", "vstack",
+    "absolute", "allclose", "argwhere", "array", "array_equal", "broadcast_shapes", "concatenate",
+    "cumprod", "cumsum", "diag", "dot", "hstack", "isclose", "isin", "median", "mod", "nan_to_num",
+    "power", "quantile", "ravel", "split", "swapaxes", "transpose", "unique", "vstack",
 ]  # fmt: skip
 
 
@@ -131,7 +135,13 @@ def vstack(arrays: Sequence[Tensor], /) -> Tensor:
 
 def _of_rank(x: Tensor, rank: int) -> Tensor:
     """At least of this rank, with axes of size 1 in front."""
-    return x if x.ndim >= rank else reshape(x, (1,) * (rank - x.ndim) + x.shape)
+    return x if x.ndim >= rank else reshape(x, (*(1,) * (rank - x.ndim), *x.shape))
+
+
+@public
+def broadcast_shapes(*shapes: Sequence[int]) -> Shape:
+    """The shape that tensors of these shapes broadcast to together."""
+    return reduce(broadcast_pair, [shape_of(shape) for shape in shapes], ())
 
 
 # -- products and diagonals ----------------------------------------------------------------------
@@ -139,7 +149,7 @@ def _of_rank(x: Tensor, rank: int) -> Tensor:
 
 @tensor_method
 @public
-def dot(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+def dot(x1: Any, x2: Any, /) -> Tensor:
     """The product of numbers, vectors or matrices; of more axes, the sum over the last of `x1` and
     the second last of `x2`."""
     ranks = [getattr(x, "ndim", 0) for x in (x1, x2)]
@@ -233,7 +243,9 @@ def nan_to_num(
 
 @tensor_method
 @recorded
-def quantile(x: Handle, /, q: Any, axis: Axes = None, *, keepdims: bool = False) -> Handle:
+def quantile(
+    x: Handle, /, q: float | Sequence[float], axis: Axes = None, *, keepdims: bool = False
+) -> Handle:
     """The element that a share `q` of all lies below, linearly between neighbours; NaN where there
     is one. Several shares, in a list, come along a new first axis."""
     shares = q if isinstance(q, tuple) else (q,)
@@ -275,6 +287,15 @@ def _at_share(ordered: Handle, share: float) -> Handle:
 def median(x: Tensor, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """The middle element, or the mean of the two in the middle; NaN where there is one."""
     return quantile(x, 0.5, axis, keepdims=keepdims)
+
+
+@public
+def isin(x1: TensorLike, x2: TensorLike, /, *, invert: bool = False) -> Tensor:
+    """Whether each element of `x1` is an element of `x2`."""
+    first, second = (as_tensor(x) if hasattr(x, "shape") else tensor(x) for x in (x1, x2))
+    held = reshape(second, (*(1,) * first.ndim, -1))
+    found = any_of(equal(reshape(first, (*first.shape, 1)), held), axis=-1)
+    return elementwise.logical_not(found) if invert else found
 
 
 @public

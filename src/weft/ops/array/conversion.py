@@ -14,6 +14,7 @@ from weft.foundation.errors import OutOfRange, SpecViolation, UserError
 from weft.foundation.numeric import cast
 from weft.ops.array.manipulation import stack
 from weft.ops.calls import public
+from weft.ops.dlpack import imported
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.context import current, default_arena
 from weft.ops.numbers import is_number, number, widest
@@ -120,7 +121,7 @@ def _leaf_types(items: Sequence[Any]) -> set[type]:
 def as_array(obj: Any) -> Array:
     """An array of numbers; a sentence where it is none."""
     try:
-        array = np.asarray(obj)
+        array = _read(obj)
     except (ValueError, TypeError, RuntimeError, BufferError) as error:
         raise UserError(
             f"a {type(obj).__name__} is no array of numbers ({error}); lists must be rectangular"
@@ -133,6 +134,16 @@ def as_array(obj: Any) -> Array:
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     return array
+
+
+def _read(obj: Any) -> Array:
+    """As NumPy reads it; a dtype that NumPy does not have may still come through DLPack."""
+    try:
+        return np.asarray(obj)
+    except (TypeError, RuntimeError):
+        if not hasattr(obj, "__dlpack__"):
+            raise
+        return imported(obj)
 
 
 def as_dtype_or_none(dtype: Any) -> DType | None:
@@ -179,7 +190,7 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
     if not hasattr(x, "__dlpack__"):
         raise UserError(f"a {type(x).__name__} has no __dlpack__ method; use weft.asarray")
     try:
-        array = np.from_dlpack(x)
+        array = imported(x)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise UserError(f"the {type(x).__name__} cannot be taken over: {error}") from None
     return from_array(np.array(array) if copy else _borrowed(array), home(device))

@@ -1,18 +1,12 @@
-"""`weft.fft`: discrete Fourier transforms by contraction.
-
-A transform of size n = a b is a transform of size a along rows, a turn of each element, and one of
-size b along columns; the small ones are matrix products. So the cost per element is the sum of the
-factors, and all of it is `dot_general`. A prime factor costs itself.
-"""
+"""`weft.fft`: discrete Fourier transforms, each made of `ptir.fourier`'s sums."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from weft.foundation.axes import normalise_axes, normalise_axis
-from weft.foundation.dtypes import CF32, CF64, F32, F64, SI64, DType
+from weft.foundation.dtypes import CF32, CF64, F32, F64, SI64
 from weft.foundation.errors import OutOfRange, SpecViolation, UserError
 from weft.ops.array.conversion import home
 from weft.ops.array.data_types import dtype_named
@@ -25,58 +19,25 @@ from weft.ops.promotion import DEFAULT_FLOAT
 from weft.ops.recipes import recorded
 from weft.ops.session import Handle, Session
 from weft.ops.tensor import Tensor
+from weft.ptir.fourier import fourier_sums
 
 __all__ = [
     "fft", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifftn", "ifftshift", "ihfft", "irfft",
     "irfftn", "rfft", "rfftfreq", "rfftn",
 ]  # fmt: skip
 
-_LARGEST_PRODUCT = 64
-"""Up to this size a transform is one matrix product."""
 _SWAPPED = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
 
 
 # -- the transform itself ------------------------------------------------------------------------
 
 
-def _roots(s: Session, rows: int, columns: int, size: int, sign: int, dtype: DType) -> Handle:
-    """`exp(sign 2 pi i r c / size)` for every row r and column c; the angle is reduced exactly."""
-    turns = s.iota(SI64, (rows, columns), 0) * s.iota(SI64, (rows, columns), 1)
-    turns = turns.fmod(s.full(size, SI64, (rows, columns)))
-    angle = turns.cast(F64) * (sign * 2 * math.pi / size)
-    return angle.cos().complex(angle.sin()).cast(dtype)
-
-
-def _transformed(x: Handle, sign: int) -> Handle:
-    """The sums along the last axis, without a factor."""
-    size = known(x.shape[-1], "the transformed axis")
-    rank, s = x.rank, x.session
-    rows = _radix(size)
-    if rows == size:
-        matrix = _roots(s, size, size, size, sign, x.dtype)
-        return x.dot_general(matrix, contract=((rank - 1,), (0,)))
-    columns = size // rows
-    matrix = _roots(s, rows, rows, rows, sign, x.dtype)
-    split = x.reshape((*x.shape[:-1], rows, columns))
-    first = split.dot_general(matrix, contract=((rank - 1,), (0,)))
-    turned = first * _roots(s, columns, rows, size, sign, x.dtype).broadcast_to(first.shape)
-    exchange = [*range(rank - 1), rank, rank - 1]
-    second = _transformed(turned.transpose(exchange), sign)
-    return second.transpose(exchange).reshape(x.shape)
-
-
-def _radix(size: int) -> int:
-    """The factor that goes first: the largest up to the limit; all where there is none."""
-    if size <= _LARGEST_PRODUCT:
-        return size
-    return next((f for f in range(_LARGEST_PRODUCT, 1, -1) if size % f == 0), size)
-
-
 def _along(x: Handle, axis: int, sign: int, norm: str) -> Handle:
     """A scaled transform along one axis; the factor is that of a sum with this norm."""
     last = [*(a for a in range(x.rank) if a != axis), axis]
     size = known(x.shape[axis], "the transformed axis")
-    result = unpermuted(_transformed(permuted(x, last), sign), last)
+    sums = fourier_sums(x.session, permuted(x, last), size, sign)
+    result = unpermuted(sums, last)
     forward = sign < 0
     scale = {"ortho": size**-0.5, "forward": 1 / size if forward else 1.0}.get(
         norm, 1.0 if forward else 1 / size

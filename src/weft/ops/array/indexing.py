@@ -193,14 +193,14 @@ def _linear(positions: list[Handle], sizes: list[Dim]) -> Handle:
     wide = [p.cast(SI64).broadcast_to(shape) for p in positions]
     place, valid = wide[0], _in_range(wide[0], sizes[0])
     for position, size in zip(wide[1:], sizes[1:], strict=True):
-        place = place * int(size) + position  # type: ignore[arg-type]
+        place = place * int(size) + position
         valid = valid.bitwise_and(_in_range(position, size))
     return valid.select(place, place.session.full(-1, SI64, shape))
 
 
 def _in_range(position: Handle, size: Dim) -> Handle:
     above = position.compare("greater_equal", 0)
-    return above.bitwise_and(position.compare("less", int(size)))  # type: ignore[arg-type]
+    return above.bitwise_and(position.compare("less", int(size)))
 
 
 @tensor_method
@@ -300,7 +300,7 @@ def _replaced(x: Handle, selection: Selection, value: Handle) -> Handle:
     if selection.has_places or any(isinstance(p, Span) and p.step != 1 for p in selection.own):
         return _scattered(x, selection, value)
     spans = [_as_span(pick, dim) for pick, dim in zip(selection.own, shape, strict=True)]
-    sizes = tuple(int(span.size) for span in spans)  # type: ignore[arg-type]
+    sizes = tuple(int(span.size) for span in spans)
     update = _fitted(value, _shape_of(selection)).reshape(sizes)
     if sizes == shape:
         return update

@@ -297,7 +297,8 @@ def outer(x1: Handle, x2: Handle, /) -> Handle:
                 f"{name} {listed(value.shape)} has rank {value.rank}, but a vector is wanted",
                 "flatten it with reshape(-1)",
             )
-    return x.dot_general(y, contract=((), ()))
+    shape = (*x.shape, *y.shape)
+    return x.reshape((*x.shape, 1)).broadcast_to(shape) * y.broadcast_to(shape)
 
 
 @recorded

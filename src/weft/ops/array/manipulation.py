@@ -72,7 +72,7 @@ def broadcast_arrays(*arrays: Tensor) -> list[Tensor]:
 
 
 @recorded
-def reshape(x: Handle, /, shape: Sequence[int], *, copy: bool | None = None) -> Handle:
+def reshape(x: Handle, /, shape: Sequence[Dim], *, copy: bool | None = None) -> Handle:
     """The elements in row-major order under another shape; one size may be -1 and is inferred."""
     dims = shape if isinstance(shape, tuple | list) else (shape,)
     return x.reshape(dim if isinstance(dim, Symbol) else _numbers(dim)[0] for dim in dims)

@@ -118,5 +118,5 @@ def _array_function(self: Tensor, function: Any, types: Any, args: Any, kwargs: 
 
 def install() -> None:
     """Give `Tensor` the two methods that NumPy looks for."""
-    Tensor.__array_ufunc__ = _array_ufunc  # type: ignore[attr-defined]
-    Tensor.__array_function__ = _array_function  # type: ignore[attr-defined]
+    setattr(Tensor, "__array_ufunc__", _array_ufunc)  # noqa: B010
+    setattr(Tensor, "__array_function__", _array_function)  # noqa: B010

@@ -92,8 +92,8 @@ def install() -> None:
         setattr(Tensor, f"__{name}__", _forward(function))
         setattr(Tensor, f"__r{name}__", _reflected(function))
         setattr(Tensor, f"__i{name}__", _in_place(function, f"i{name}"))
-    Tensor.__divmod__ = _divmod  # type: ignore[attr-defined]
-    Tensor.__rdivmod__ = _reflected_divmod  # type: ignore[attr-defined]
+    setattr(Tensor, "__divmod__", _divmod)  # noqa: B010
+    setattr(Tensor, "__rdivmod__", _reflected_divmod)  # noqa: B010
     for name, function in _COMPARISONS.items():
         setattr(Tensor, f"__{name}__", _forward(function))
     for name, function in _UNARY.items():

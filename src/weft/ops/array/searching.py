@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,8 @@ from weft.ops.array.reading import read
 from weft.ops.calls import public
 from weft.ops.graph.context import arena_for
 from weft.ops.lines import user_line
-from weft.ops.numbers import is_number, number
+from weft.ops.numbers import is_number, number, number_type
+from weft.ops.promotion import beside
 from weft.ops.recipes import captured, recorded
 from weft.ops.session import Handle
 from weft.ops.tensor import Tensor, from_array, tensor_method
@@ -84,15 +86,23 @@ def nonzero(x: Tensor, /) -> tuple[Tensor, ...]:
 @tensor_method
 @public
 def searchsorted(
-    x1: Tensor, x2: Tensor, /, *, side: str = "left", sorter: Tensor | None = None
+    x1: Tensor, x2: TensorLike, /, *, side: str = "left", sorter: Tensor | None = None
 ) -> Tensor:
     """Where each element of `x2` would be inserted into the sorted vector `x1`; `sorter` holds the
     positions that sort it. With "right" it comes after equal elements."""
     if side not in ("left", "right"):
         raise UserError(f"side is {side!r}; it can be 'left' or 'right'")
-    operands = [as_tensor(x) for x in (x1, x2, sorter) if x is not None]
+    vector = as_tensor(x1)
+    values = _beside(vector, x2) if is_number(x2) else as_tensor(x2)
+    operands = [vector, values, *([] if sorter is None else [as_tensor(sorter)])]
     found: Tensor = captured(_searched, operands, user_line(), side)
     return found
+
+
+def _beside(x: Tensor, value: Any) -> Tensor:
+    """A number as a tensor, in the dtype it has beside `x`."""
+    dtype = beside(x.dtype, number_type(value))
+    return Tensor(arena_for(x._node).constant(number(value, dtype)))
 
 
 def _searched(*operands: Handle | str) -> Handle:

@@ -8,6 +8,7 @@ all scores ever exists, on any backend.
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from weft.foundation.dims import Dim
 from weft.foundation.dtypes import F32, F64, FLOATS, I1, INDICES, DType
-from weft.foundation.errors import SpecViolation
+from weft.foundation.errors import OutOfRange, SpecViolation
 from weft.ops.arithmetic import broadcasts, listed
 from weft.ops.functional.capture import capture
 from weft.ops.functional.checks import (
@@ -155,7 +156,8 @@ def attention(
 
     Hk may be a divisor of H: then heads are shared in groups. A boolean mask says what may be seen,
     a float mask is added; both broadcast to [B, H, Sq, Sk]. `causal` lets position i of the queries
-    see keys up to i + Sk - Sq. Scores and softmax are f32 (f64 for f64)."""
+    see keys up to i + Sk - Sq. Scores and softmax are f32 (f64 for f64). A query that sees none of
+    its keys is NaN, as the softmax of nothing but -Inf is; without keys (Sk = 0) all are 0."""
     checked = check_attention(q, k, v, mask, causal, scale)
     return capture(capture_attention, checked, ensure_tensor("q", q), k, v, mask)
 
@@ -183,7 +185,7 @@ def _block_scores(
     scores = scores * checked.scale
     if mask is not None:
         full = mask.cast(wide).broadcast_to((*scores.shape[:3], columns))
-        limits = [*scores.shape[:3], start + int(scores.shape[3])]  # type: ignore[arg-type]
+        limits = [*scores.shape[:3], start + int(scores.shape[3])]
         scores = scores + full.slice([0, 0, 0, start], limits)  # type: ignore[arg-type]
     if checked.causal:
         scores = s.select(
@@ -208,7 +210,9 @@ def capture_streaming(
     keys, values = _repeated(k, checked.groups), _repeated(v, checked.groups)
     added = _additive(s, mask, _wide(q.dtype))
     wide = _wide(q.dtype)
-    columns = int(keys.shape[2])  # type: ignore[arg-type]
+    columns = int(keys.shape[2])
+    if columns == 0:
+        return s.full(0.0, q.dtype, (*q.shape[:3], values.shape[3]))
     rows = (*q.shape[:3], 1)
     best, total = s.full(-math.inf, wide, rows), s.full(0.0, wide, rows)
     out = s.full(0.0, wide, (*q.shape[:3], values.shape[3]))
@@ -251,7 +255,7 @@ def attention_streaming(
     causal: bool = False,
     scale: float | None = None,
 ) -> Tensor:
-    """The same, over blocks of keys; a row whose keys are all masked is NaN, as in the other."""
+    """The same, over blocks of keys."""
     checked = check_attention(q, k, v, mask, causal, scale)
     return capture(capture_streaming, checked, ensure_tensor("q", q), k, v, mask)
 
@@ -278,10 +282,26 @@ def check_cache(cache: Any, new: Any, position: Any, axis: Any) -> CacheChecked:
         )
     for dim in added.shape:
         ensure_known("an axis of new", dim)
-    where = ensure_tensor("position", position)
+    where = ensure_tensor("position", _within(position, held, added, at))
     ensure_dtype("position", where, INDICES, "integers (si32 or si64)")
     ensure_rank("position", where, 0, "(one number)")
     return CacheChecked(at)
+
+
+def _within(position: Any, held: Tensor, added: Tensor, axis: int) -> Any:
+    """A position that is written out must leave room for what is new; one that is a tensor is
+    clamped when the program runs."""
+    if isinstance(position, Tensor) or not hasattr(position, "__index__"):
+        return position
+    room = int(held.shape[axis]) - int(added.shape[axis])
+    if not 0 <= operator.index(position) <= room:
+        raise OutOfRange(
+            "InvalidAttributeValue",
+            f"new {listed(added.shape)} at position {position} of axis {axis} leaves the cache "
+            f"{listed(held.shape)}",
+            f"positions run from 0 to {room}",
+        )
+    return np.asarray(position, np.int32)
 
 
 def capture_update_cache(
@@ -298,8 +318,11 @@ def capture_update_cache(
 @functional
 def update_cache(cache: Tensor, new: Tensor, position: Any, axis: int = 2) -> Tensor:
     """The cache with `new` written at `position` along `axis`: one dynamic_update_slice, which runs
-    in place where the cache is donated or state."""
-    if isinstance(position, int):
-        position = from_array(np.asarray(position, np.int32))
+    in place where the cache is donated or state.
+
+    A number that leaves no room for `new` is an error; a tensor is known only when the program
+    runs, and is clamped so that `new` lies inside the cache."""
     checked = check_cache(cache, new, position, axis)
+    if not isinstance(position, Tensor):
+        position = from_array(np.asarray(position, np.int32))
     return capture(capture_update_cache, checked, ensure_tensor("cache", cache), new, position)

@@ -77,7 +77,7 @@ def check_rotary(x: Any, positions: Any, base: Any, interleaved: Any) -> RotaryC
 
 
 def capture_rotary(s: Session, checked: RotaryChecked, x: Handle, positions: Handle) -> Handle:
-    half = int(x.shape[-1]) // 2  # type: ignore[arg-type]
+    half = int(x.shape[-1]) // 2
     length = x.shape[-2]
     wide = widened(x)
     exponent = s.iota(wide.dtype, (1, half), 1) * (-1.0 / half)

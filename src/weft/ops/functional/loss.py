@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from weft.ops.functional.checks import (
     ensure_choice,
     ensure_dtype,
     ensure_known,
+    ensure_rank_at_least,
     ensure_same_dtype,
     ensure_shape_matches,
     ensure_tensor,
@@ -27,6 +29,7 @@ from weft.ops.session import Handle, Session
 from weft.ops.tensor import Tensor
 
 REDUCTIONS = ("mean", "sum", "none")
+BATCH_MEAN = "batchmean"
 
 
 @dataclass(frozen=True)
@@ -37,12 +40,18 @@ class PairChecked(Checked):
     number: float = 0.0
 
 
-def check_pair(x: Any, target: Any, reduction: Any, number: float = 0.0) -> PairChecked:
+def check_pair(
+    x: Any,
+    target: Any,
+    reduction: Any,
+    number: float = 0.0,
+    reductions: Sequence[str] = REDUCTIONS,
+) -> PairChecked:
     prediction, wanted = ensure_tensor("x", x), ensure_tensor("target", target)
     ensure_dtype("x", prediction, FLOATS, "floats")
     ensure_same_dtype("x", prediction, "target", wanted)
     ensure_shape_matches("x", prediction, "target", wanted)
-    ensure_choice("reduction", reduction, REDUCTIONS)
+    ensure_choice("reduction", reduction, reductions)
     return PairChecked(reduction, number)
 
 
@@ -144,13 +153,27 @@ def capture_kl(s: Session, checked: PairChecked, x: Handle, target: Handle) -> H
     positive = target.compare("greater", 0.0)
     safe = s.select(positive, target, s.full(1.0, target.dtype, target.shape))
     term = target * (safe.log() - x)
-    return reduced(s.select(positive, term, s.full(0.0, x.dtype, x.shape)), checked.reduction)
+    terms = s.select(positive, term, s.full(0.0, x.dtype, x.shape))
+    if checked.reduction == BATCH_MEAN:
+        return reduced(terms, "sum") / checked.number
+    return reduced(terms, checked.reduction)
 
 
 @functional
 def kl_div(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """`target (log target - x)` for log-probabilities x and probabilities target."""
-    return capture(capture_kl, check_pair(x, target, reduction), ensure_tensor("x", x), target)
+    """`target (log target - x)` for log-probabilities x and probabilities target. Beside the usual
+    reductions there is "batchmean", the sum divided by the size of the first axis: the divergence
+    of distributions along the other axes."""
+    return capture(capture_kl, _check_kl(x, target, reduction), ensure_tensor("x", x), target)
+
+
+def _check_kl(x: Any, target: Any, reduction: Any) -> PairChecked:
+    if reduction != BATCH_MEAN:
+        return check_pair(x, target, reduction, reductions=(*REDUCTIONS, BATCH_MEAN))
+    check_pair(x, target, "sum")
+    ensure_rank_at_least("x", ensure_tensor("x", x), 1)
+    size = ensure_known("the first axis", ensure_tensor("x", x).shape[0])
+    return PairChecked(BATCH_MEAN, float(size))
 
 
 # -- classes -------------------------------------------------------------------------------------
@@ -192,10 +215,14 @@ def check_classes(
 
 
 def _picked(s: Session, checked: ClassChecked, x: Handle, target: Handle) -> Handle:
-    """The element of x at each target class, 0 where the class is ignored: a sum over the class
-    axis of what a comparison with iota selects, so that no index can be out of range."""
+    """The element of x at each target class: a sum over the class axis of what a comparison with
+    iota selects, whose gradient is no scatter. An ignored target stands for class 0; one that is no
+    class stops the run when it is looked up among the classes."""
     axis, shape = checked.axis, x.shape
     column = (*shape[:axis], 1, *shape[axis + 1 :])
+    counted = target.compare("not_equal", checked.ignore_index)
+    known = s.select(counted, target, s.full(0, target.dtype, target.shape))
+    target = s.iota(target.dtype, (checked.classes,), 0).take(known)
     wanted = target.reshape(column).broadcast_to(shape)
     chosen = s.iota(target.dtype, shape, axis).compare("equal", wanted)
     return s.select(chosen, x, s.full(0.0, x.dtype, shape)).reduce_sum([axis])
@@ -230,7 +257,8 @@ def nll_loss(
     ignore_index: int = -100,
     axis: int = -1,
 ) -> Tensor:
-    """`-x[target]` for log-probabilities x; the mean is over the targets that are not ignored."""
+    """`-x[target]` for log-probabilities x; the mean is over the targets that are not ignored. A
+    target that is no class stops the run with GatherIndexOutOfBounds."""
     checked = check_classes(x, target, axis, reduction, ignore_index, 0.0)
     return capture(capture_nll, checked, ensure_tensor("x", x), target)
 
@@ -252,7 +280,8 @@ def cross_entropy(
 ) -> Tensor:
     """`-log softmax(x)[target]`: scores x with the classes along `axis`, class numbers target.
 
-    Targets equal to `ignore_index` count for nothing. `label_smoothing` spreads that part of each
-    target evenly over all classes."""
+    Targets equal to `ignore_index` count for nothing; any other that is no class stops the run with
+    GatherIndexOutOfBounds. `label_smoothing` spreads that part of each target evenly over all
+    classes."""
     checked = check_classes(x, target, axis, reduction, ignore_index, label_smoothing)
     return capture(capture_cross_entropy, checked, ensure_tensor("x", x), target)

@@ -59,6 +59,12 @@ def check_last_axes(
     ensure_rank_at_least("x", tensor, 1)
     if normalized_shape is None:
         shape = tensor.shape[-1:]
+    elif hasattr(normalized_shape, "shape"):
+        raise SpecViolation(
+            "InvalidAttributeValue",
+            f"normalized_shape is a tensor of shape {listed(normalized_shape.shape)}",
+            "give the sizes of the last axes of x there, or leave it out, and pass weight=",
+        )
     else:
         given = normalized_shape if isinstance(normalized_shape, Sequence) else (normalized_shape,)
         shape = tuple(given)

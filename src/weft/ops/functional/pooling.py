@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from weft.foundation.dims import Dim, add_dims
 from weft.foundation.dtypes import FLOATS
 from weft.foundation.errors import SpecViolation
 from weft.ops.arithmetic import listed
@@ -34,6 +35,8 @@ class PoolChecked(Checked):
     stride: tuple[int, ...]
     padding: tuple[tuple[int, int], ...]
     dilation: tuple[int, ...]
+    overhang: tuple[int, ...]
+    """By how much the last window of each axis reaches over the padding; nothing is there."""
     count_padding: bool = True
 
     @property
@@ -62,6 +65,7 @@ def check_pool(
     dilation: Any,
     layout: Any,
     spatial: int,
+    ceil_mode: Any,
     count_padding: bool = True,
 ) -> PoolChecked:
     tensor = _check_input(x, layout, spatial)
@@ -80,13 +84,27 @@ def check_pool(
                 f"{extent + low + high} there",
                 "pad more, or use a smaller window",
             )
+    ends = [
+        _overhang(*each) if ceil_mode else 0
+        for each in zip(extents, spans, step, around, strict=True)
+    ]
     return PoolChecked(
         _spread(size, axes, tensor.ndim, 1),
         _spread(step, axes, tensor.ndim, 1),
         _spread(around, axes, tensor.ndim, (0, 0)),
         _spread(spread, axes, tensor.ndim, 1),
+        _spread(ends, axes, tensor.ndim, 0),
         count_padding,
     )
+
+
+def _overhang(extent: int, span: int, step: int, padding: tuple[int, int]) -> int:
+    """How far one more window, which begins inside of x or before it, reaches over the end."""
+    low, high = padding
+    count = -(-(extent + low + high - span) // step) + 1
+    if (count - 1) * step >= extent + low:
+        count -= 1
+    return max(0, (count - 1) * step + span - (extent + low + high))
 
 
 def _spread(values: Sequence[Any], axes: range, rank: int, other: Any) -> tuple[Any, ...]:
@@ -95,10 +113,15 @@ def _spread(values: Sequence[Any], axes: range, rank: int, other: Any) -> tuple[
     return tuple(found.get(axis, other) for axis in range(rank))
 
 
-def _windows(s: Session, checked: PoolChecked, x: Handle, reduce: str) -> Handle:
+def _windows(
+    s: Session, checked: PoolChecked, x: Handle, reduce: str, padded: bool = False
+) -> Handle:
+    """A reduction of every window; an x that is `padded` has its padding already."""
+    pairs = [(0, 0)] * x.rank if padded else checked.padding
+    around = [(low, high + end) for (low, high), end in zip(pairs, checked.overhang, strict=True)]
     return s.emit(
         "reduce_window", x, window_dims=checked.window, strides=checked.stride,
-        padding=checked.padding, base_dilation=(1,) * x.rank, window_dilation=checked.dilation,
+        padding=tuple(around), base_dilation=(1,) * x.rank, window_dilation=checked.dilation,
         reduce=reduce,
     )  # fmt: skip
 
@@ -111,23 +134,29 @@ def capture_avg_pool(s: Session, checked: PoolChecked, x: Handle) -> Handle:
     # The sum of a window of f16 may be out of range where the mean is not.
     wide = widened(x)
     total = _windows(s, checked, wide, "sum")
-    if checked.count_padding:
+    if checked.count_padding and not any(checked.overhang):
         return s.cast(total / float(checked.size), x.dtype)
-    counts = _windows(s, checked, s.full(1.0, wide.dtype, x.shape), "sum")
+    counted: list[Dim] = list(x.shape)
+    if checked.count_padding:
+        counted = [add_dims(d, *pair) for d, pair in zip(x.shape, checked.padding, strict=True)]
+    ones = s.full(1.0, wide.dtype, counted)
+    counts = _windows(s, checked, ones, "sum", padded=checked.count_padding)
     return s.cast(total / counts, x.dtype)
 
 
 def _max_pool(
-    spatial: int, x: Tensor, window: Any, stride: Any, padding: Any, dilation: Any, layout: str
-) -> Tensor:
-    checked = check_pool(x, window, stride, padding, dilation, layout, spatial)
+    spatial: int, x: Tensor, window: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any,
+    layout: str,
+) -> Tensor:  # fmt: skip
+    checked = check_pool(x, window, stride, padding, dilation, layout, spatial, ceil_mode)
     return capture(capture_max_pool, checked, ensure_tensor("x", x))
 
 
 def _avg_pool(
-    spatial: int, x: Tensor, window: Any, stride: Any, padding: Any, count: bool, layout: str
-) -> Tensor:
-    checked = check_pool(x, window, stride, padding, 1, layout, spatial, count)
+    spatial: int, x: Tensor, window: Any, stride: Any, padding: Any, ceil_mode: Any, count: bool,
+    layout: str,
+) -> Tensor:  # fmt: skip
+    checked = check_pool(x, window, stride, padding, 1, layout, spatial, ceil_mode, count)
     return capture(capture_avg_pool, checked, ensure_tensor("x", x))
 
 
@@ -139,10 +168,12 @@ def max_pool1d(
     padding: Padding = 0,
     dilation: Sizes = 1,
     *,
+    ceil_mode: bool = False,
     layout: str = "NCW",
 ) -> Tensor:
-    """The largest element of every window over one axis; the stride is the window unless given."""
-    return _max_pool(1, x, window, stride, padding, dilation, layout)
+    """The largest element of every window over one axis; the stride is the window unless given.
+    `ceil_mode` adds a last window that reaches over the end, where elements are left over."""
+    return _max_pool(1, x, window, stride, padding, dilation, ceil_mode, layout)
 
 
 @functional
@@ -153,10 +184,11 @@ def max_pool2d(
     padding: Padding = 0,
     dilation: Sizes = 1,
     *,
+    ceil_mode: bool = False,
     layout: str = "NCHW",
 ) -> Tensor:
     """The largest element of every window over two axes; padding counts as -Inf."""
-    return _max_pool(2, x, window, stride, padding, dilation, layout)
+    return _max_pool(2, x, window, stride, padding, dilation, ceil_mode, layout)
 
 
 @functional
@@ -167,10 +199,11 @@ def max_pool3d(
     padding: Padding = 0,
     dilation: Sizes = 1,
     *,
+    ceil_mode: bool = False,
     layout: str = "NCDHW",
 ) -> Tensor:
     """The largest element of every window over three axes."""
-    return _max_pool(3, x, window, stride, padding, dilation, layout)
+    return _max_pool(3, x, window, stride, padding, dilation, ceil_mode, layout)
 
 
 @functional
@@ -180,11 +213,12 @@ def avg_pool1d(
     stride: Sizes | None = None,
     padding: Padding = 0,
     *,
+    ceil_mode: bool = False,
     count_include_pad: bool = True,
     layout: str = "NCW",
 ) -> Tensor:
     """The mean of every window over one axis."""
-    return _avg_pool(1, x, window, stride, padding, count_include_pad, layout)
+    return _avg_pool(1, x, window, stride, padding, ceil_mode, count_include_pad, layout)
 
 
 @functional
@@ -194,12 +228,13 @@ def avg_pool2d(
     stride: Sizes | None = None,
     padding: Padding = 0,
     *,
+    ceil_mode: bool = False,
     count_include_pad: bool = True,
     layout: str = "NCHW",
 ) -> Tensor:
     """The mean of every window over two axes; without `count_include_pad` only real elements
     count."""
-    return _avg_pool(2, x, window, stride, padding, count_include_pad, layout)
+    return _avg_pool(2, x, window, stride, padding, ceil_mode, count_include_pad, layout)
 
 
 @functional
@@ -209,11 +244,12 @@ def avg_pool3d(
     stride: Sizes | None = None,
     padding: Padding = 0,
     *,
+    ceil_mode: bool = False,
     count_include_pad: bool = True,
     layout: str = "NCDHW",
 ) -> Tensor:
     """The mean of every window over three axes."""
-    return _avg_pool(3, x, window, stride, padding, count_include_pad, layout)
+    return _avg_pool(3, x, window, stride, padding, ceil_mode, count_include_pad, layout)
 
 
 # -- a given number of parts ---------------------------------------------------------------------

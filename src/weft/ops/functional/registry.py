@@ -201,7 +201,7 @@ def _read_environment() -> None:
 
 
 def parse_policies(settings: Mapping[str, str] | str) -> dict[str, Policy]:
-    """Policies from a dict or a JSON object: `{"attention": "force=flash"}`."""
+    """Policies from a dict or a JSON object: `{"attention": "force=streaming"}`."""
     if isinstance(settings, str):
         try:
             settings = json.loads(settings)

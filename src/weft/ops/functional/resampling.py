@@ -28,6 +28,8 @@ from weft.ops.session import Handle, Session
 from weft.ops.tensor import Tensor
 
 MODES = ("nearest", "linear")
+LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
+"""What linear interpolation is also called, by the number of axes."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ def check_interpolate(
             "interpolate takes one to three spatial axes beside batch and channels",
         )
     where = ensure_choice("layout", layout or LAYOUTS[spatial][0], LAYOUTS[spatial])
-    ensure_choice("mode", mode, MODES)
+    mode = "linear" if mode == LINEAR[spatial] else ensure_choice("mode", mode, MODES)
     if (size is None) == (scale_factor is None):
         raise UserError("give either size or scale_factor")
     axes = range(1, spatial + 1) if where.endswith("C") else range(2, spatial + 2)
@@ -124,6 +126,7 @@ def interpolate(
     layout: str | None = None,
 ) -> Tensor:
     """x with its spatial axes in another size, by the nearest element or linearly between the
-    neighbours (bilinear for two axes, trilinear for three). `layout` as for convolutions."""
+    neighbours (also called bilinear for two axes, trilinear for three). `layout` as for
+    convolutions."""
     checked = check_interpolate(x, size, scale_factor, mode, align_corners, layout)
     return capture(capture_interpolate, checked, ensure_tensor("x", x))

@@ -143,5 +143,6 @@ def leaked(node: Node) -> UserError:
     made = f", made at {where}," if where else ""
     return UserError(
         f"the value of type {node.type}{made} belongs to a traced function that has ended or is "
-        "not around this one; return it from the function instead of keeping it"
+        "not around this one; return it from the function instead of keeping it",
+        "TracedValueKept",
     )

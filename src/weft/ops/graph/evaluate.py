@@ -75,6 +75,9 @@ def evaluate(roots: Sequence[Node]) -> None:
     wanted = [node for node in roots if node.storage is None]
     if not wanted:
         return
+    for node in wanted:
+        if node.arena.tracing:
+            raise unknown_value(node)
     request = Request(wanted)
     numbers = tuple([node.storage.data for node in request.literals])
     program, lifted = PROGRAMS.find(request.signature, numbers, request.build)
@@ -88,11 +91,11 @@ def evaluate(roots: Sequence[Node]) -> None:
 
 
 def unknown_value(node: Node) -> UserError:
-    """A traced argument has no elements that Python could look at."""
-    asked = shown(user_line())
-    at = f" at {asked}" if asked else ""
+    """A traced value has no elements that Python could look at."""
     return UserError(
-        f"the elements of a traced value of type {node.type} are asked for{at}, but they are known "
+        f"the elements of a traced value of type {node.type} are asked for, but they are known "
         "only when the function runs; inside weft.jit use weft.where, weft.cond or weft.while_loop "
-        "instead of Python's if and while, and return what you want to look at"
+        "instead of Python's if and while, and return what you want to look at",
+        "TracedValueRead",
+        shown(user_line()),
     )

@@ -98,7 +98,8 @@ class Donated:
         given = f" at {where}" if where else ""
         return UserError(
             f"this tensor was donated{given}: its memory belongs to a result of that call; use the "
-            "result, or do not donate it"
+            "result, or do not donate it",
+            "DonatedValueRead",
         )
 
 

@@ -154,8 +154,11 @@ def program_with_parts(
     return program, tuple(writer.instructions(part) for part in parts)
 
 
-def as_fragment(parameters: Sequence[Node], roots: Sequence[Node]) -> Fragment:
-    """The region that computes the roots from the parameters, with the regions inside it."""
+def as_fragment(
+    parameters: Sequence[Node], roots: Sequence[Node], parts: Iterable[Iterable[Node]] = ()
+) -> Fragment:
+    """The region that computes the roots from the parameters, with the regions inside it; `parts`
+    are the nodes of which a gradient keeps only what leaves each."""
     writer = BodyWriter("region ^0", parameters, first_region=1)
     writer.write(reachable(roots, set(parameters)))
     results = tuple(writer.result(node) for node in roots)
@@ -165,5 +168,6 @@ def as_fragment(parameters: Sequence[Node], roots: Sequence[Node]) -> Fragment:
         tuple(writer.body),
         tuple(node.type for node in roots),
         results,
+        tuple(writer.instructions(part) for part in parts),
     )
     return Fragment((region, *writer.regions))

@@ -77,7 +77,7 @@ def _split(x: Tensor, heads: int) -> Tensor:
     """[B, S, heads * size] as [B, heads, S, size]."""
     batch, length, features = x.shape
     assert isinstance(features, int)
-    parted = reshape(x, (batch, length, heads, features // heads))  # type: ignore[arg-type]
+    parted = reshape(x, (batch, length, heads, features // heads))
     return permute_dims(parted, (0, 2, 1, 3))
 
 
@@ -86,7 +86,7 @@ def _joined(x: Tensor) -> Tensor:
     assert isinstance(heads, int)
     assert isinstance(size, int)
     turned = permute_dims(x, (0, 2, 1, 3))
-    return reshape(turned, (batch, length, heads * size))  # type: ignore[arg-type]
+    return reshape(turned, (batch, length, heads * size))
 
 
 class TransformerBlock(Module):

@@ -33,7 +33,15 @@ from weft.ptir.literal import TensorLiteral
 from weft.ptir.op import Op
 from weft.ptir.ops.control import Cond, Scan, While
 from weft.ptir.ops.movement import BroadcastTo
-from weft.ptir.passes.residuals import KEEPING, Division, Forward, byte_count, divide, in_time
+from weft.ptir.passes.residuals import (
+    KEEPING,
+    Division,
+    Forward,
+    byte_count,
+    divide,
+    in_time,
+    with_parts,
+)
 from weft.ptir.slots import Slot, read_slots, slot_type, slots_of
 from weft.ptir.tape import Environment, Tape, elements
 from weft.ptir.term import Cotangents, Term
@@ -66,7 +74,10 @@ class Halves:
         wanted = {s for o in read for s in read_slots(o, self.types) if s[0] in types}
         hidden = _unnameable(self.forward, self.joint, flow)
         forward = Forward(types, self.forward, prices, hidden=hidden)
-        found = divide(forward, wanted, flow.calculus.prices)
+        results = map(self.joint.tape.operand, self.joint.results)
+        returned = [o.id for o in results if not isinstance(o, TensorLiteral)]
+        marked = with_parts(forward, self.joint.parts, returned, flow.calculus.prices)
+        found = divide(marked, wanted, flow.calculus.prices)
         if found is None:
             raise Unimplemented(
                 f"the way back through {flow.op.mnemonic}",

@@ -98,6 +98,8 @@ class Walk:
         self.varied: Collection[Slot] = ()
         self.useful: Collection[Slot] = ()
         self.steps: list[_Step] = []
+        self.made: dict[int, range] = {}
+        """The places on the tape of what each instruction became on the way forward."""
         self.cotangents: dict[Slot, Term] = {}
 
     # -- the way forward -------------------------------------------------------------------------
@@ -114,7 +116,9 @@ class Walk:
         for value_id, term in zip(self.body.parameter_ids, parameters, strict=True):
             self.environment.define(value_id, term)
         for instruction in self.body.body:
+            before = len(self.tape.body)
             self._placed(instruction, partial(self._replay, instruction))
+            self.made[instruction.id] = range(before, len(self.tape.body))
         return [self.environment.whole(value_id) for value_id in self.body.result_ids]
 
     def _replay(self, instruction: Instruction) -> None:
@@ -221,6 +225,8 @@ class Joint:
     results: list[Term]
     border: int
     """How many instructions the way forward has."""
+    parts: list[frozenset[int]]
+    """Instructions of the way forward of which only what leaves each set is kept."""
     cotangents: list[Term | None]
     """Of the parameters."""
 
@@ -238,7 +244,11 @@ def joint_region(
     border = len(tape.body)
     remaining = iter(seeds)
     cotangents = walk.backward([next(remaining) if asked else None for _, asked in ends])
-    return Joint(tape, parameters, seeds, results, border, cotangents)
+    parts = [
+        frozenset(tape.body[place].id for value_id in part for place in walk.made.get(value_id, ()))
+        for part in region.parts
+    ]
+    return Joint(tape, parameters, seeds, results, border, parts, cotangents)
 
 
 def refuse_tuples(flow: ControlFlow) -> None:

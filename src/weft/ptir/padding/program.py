@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from weft.ptir.decompose import decompose
-from weft.ptir.ir import Instruction, Program
+from weft.ptir.ir import Instruction, Program, Ref
 from weft.ptir.op import Op
 from weft.ptir.ops.control import Cond, Scan, While
 from weft.ptir.padding.rules import RULES, NoPadding, Padding, RealSizes, rule_of
@@ -52,8 +52,7 @@ def pad_dims(program: Program, names: Iterable[str]) -> PaddedProgram:
             wanted -= found.names
             refused.update(dict.fromkeys(found.names, found.why))
             continue
-        sizes = tuple(symbol.name for symbol in walk.sizes.inputs)
-        return PaddedProgram(made, frozenset(wanted), sizes, refused)
+        return PaddedProgram(made, frozenset(wanted), walk.told(made), refused)
     return PaddedProgram(program, frozenset(), (), refused)
 
 
@@ -91,7 +90,23 @@ class _Walk:
             self._instruction(instruction)
         results = [self.environment.whole(value_id) for value_id in main.result_ids]
         made = self.shop.finished(self.tape, results)
-        return cse(dce(made.with_main(replace(made.main, hints=()))))
+        return self._without_idle_sizes(cse(dce(made.with_main(replace(made.main, hints=())))))
+
+    def _without_idle_sizes(self, program: Program) -> Program:
+        """The program without real sizes that nothing looks at any more."""
+        main = program.main
+        used = {o.id for i in main.body for o in i.operands if isinstance(o, Ref)}
+        used |= {*main.result_ids, *self.program.main.parameter_ids}
+        kept = [at for at, value_id in enumerate(main.parameter_ids) if value_id in used]
+        parameters = tuple(main.parameters[at] for at in kept)
+        ids = tuple(main.parameter_ids[at] for at in kept)
+        return program.with_main(replace(main, parameters=parameters, parameter_ids=ids))
+
+    def told(self, program: Program) -> tuple[str, ...]:
+        """The symbols whose sizes are parameters of the program, in order."""
+        named = {self.tape.operand(term): symbol for symbol, term in self.sizes.inputs.items()}
+        found = (named.get(Ref(value_id)) for value_id in program.main.parameter_ids)
+        return tuple(symbol.name for symbol in found if symbol is not None)
 
     def _instruction(self, instruction: Instruction) -> None:
         operands = self.environment.operands(instruction)

@@ -265,7 +265,7 @@ def edit_bodies(
 
 
 def with_bodies(program: Program, bodies: Iterable[Body], lines: Mapping[ValueKey, str]) -> Program:
-    """The program with other bodies; lines of values that are gone are dropped."""
+    """The program with other bodies; what is known of values that are gone is dropped."""
     found = list(bodies)
     alive = {(body.label, i.id) for body in found for i in body.body}
     return Program(
@@ -273,6 +273,7 @@ def with_bodies(program: Program, bodies: Iterable[Body], lines: Mapping[ValueKe
         tuple(body for body in found if isinstance(body, Function)),
         tuple(body for body in found if isinstance(body, Region)),
         {key: line for key, line in lines.items() if key in alive},
+        {key: fields for key, fields in program.call_fields.items() if key in alive},
     )
 
 

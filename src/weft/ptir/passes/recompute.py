@@ -32,6 +32,7 @@ from weft.ptir.passes.residuals import (
     byte_count,
     divide,
     in_time,
+    with_parts,
 )
 from weft.ptir.slots import Slot, read_slots, slot_type, slots_of
 from weft.ptir.types import TensorType, ValueType
@@ -101,34 +102,16 @@ class _Border:
 
     def divided(self, parts: Sequence[frozenset[int]]) -> Division:
         prices = Prices(self.program.regions_by_id)
-        drawn = {i.id for i in self.forward if prices.is_random(i.op)}
-        inside = {value_id for part in parts for value_id in part} - drawn
-        leaving = self._leaving(parts)
-        types = {i: self.types[i] for i in (*self.function.parameter_ids, *_ids(self.forward))}
+        ids = (*self.function.parameter_ids, *(i.id for i in self.forward))
         forward = Forward(
-            types,
+            {value_id: self.types[value_id] for value_id in ids},
             self.forward,
             dict.fromkeys(self.parameters, 0),
             at_hand=self.at_hand,
-            hidden={
-                slot for i in inside - leaving if i in types for slot, _ in slots_of(i, types[i])
-            },
-            forced=inside - leaving,
-            once=drawn | leaving,
         )
-        found = divide(forward, self.wanted, prices)
+        marked = with_parts(forward, parts, self.function.result_ids, prices)
+        found = divide(marked, self.wanted, prices)
         return Division([], []) if found is None else found
-
-    def _leaving(self, parts: Sequence[frozenset[int]]) -> set[int]:
-        """The values of a part that the forward instructions outside of it read, or that are
-        returned."""
-        owner = {value_id: part for part in parts for value_id in part}
-        leaving = {value_id for value_id in self.function.result_ids if value_id in owner}
-        for instruction in self.forward:
-            for use in instruction.uses:
-                if use in owner and instruction.id not in owner[use]:
-                    leaving.add(use)
-        return leaving
 
 
 def _constants(body: Iterable[Instruction]) -> set[int]:
@@ -138,10 +121,6 @@ def _constants(body: Iterable[Instruction]) -> set[int]:
         if isinstance(instruction.op, FREE) and found.issuperset(instruction.uses):
             found.add(instruction.id)
     return found
-
-
-def _ids(instructions: Iterable[Instruction]) -> list[int]:
-    return [instruction.id for instruction in instructions]
 
 
 @dataclass

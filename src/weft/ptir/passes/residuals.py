@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weft.foundation.min_cut import UNCUTTABLE, Network
 from weft.ptir.ir import Instruction, Region
@@ -118,6 +118,28 @@ class Forward:
 def divide(forward: Forward, wanted: Iterable[Slot], prices: Prices) -> Division | None:
     """The cheapest way to have `wanted` in the backward part; None where there is no way."""
     return _Division(forward, set(wanted), prices).found()
+
+
+def with_parts(
+    forward: Forward, parts: Sequence[Collection[int]], returned: Iterable[int], prices: Prices
+) -> Forward:
+    """The same, but of each part, a set of instructions, only what leaves it may be kept: what
+    instructions outside of it read, and what is returned. Random numbers are always kept."""
+    owner = {value_id: part for part in parts for value_id in part}
+    leaving = {value_id for value_id in returned if value_id in owner}
+    for instruction in forward.instructions:
+        own = owner.get(instruction.id)
+        leaving.update(use for use in instruction.uses if owner.get(use, own) is not own)
+    drawn = {i.id for i in forward.instructions if prices.is_random(i.op)}
+    inside = owner.keys() - drawn - leaving
+    made = (i for i in forward.instructions if i.id in inside)
+    within = {slot for i in made for slot, _ in slots_of(i.id, i.output)}
+    return replace(
+        forward,
+        hidden={*forward.hidden, *within},
+        forced={*forward.forced, *inside},
+        once={*forward.once, *drawn, *leaving},
+    )
 
 
 def in_time(

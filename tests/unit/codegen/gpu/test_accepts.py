@@ -31,7 +31,6 @@ FIELDS: dict[str, tuple[dict[str, Any], str]] = {
         "PlanField: cluster=(2, 1) has no effect in the SM90 template",
     ),
     "split_k": ({"split_k": 2}, "PlanField: split_k=2 has no effect in the SM90 template"),
-    "swap_ab": ({"swap_ab": True}, "PlanField: swap_ab=True has no effect in the SM90 template"),
     "bind": (
         {"bind": {"m.o": "block.y"}},
         "PlanField: bind={'m.o': 'block.y'} has no effect in the SM90 template",

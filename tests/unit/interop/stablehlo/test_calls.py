@@ -114,6 +114,30 @@ def test_calls_of_others_keep_their_fields() -> None:
         weft.run(program, [np.zeros(4, np.float32)], backend="reference")
 
 
+KEPT = [
+    ("api_version = 2 : i32", "api_version = 2 : i32"),
+    ('backend_config = "{\\22fast\\22: 1}"', 'backend_config = "{\\22fast\\22: 1}"'),
+    ("api_version = 4 : i32, backend_config = {a = [1, 2]}", "backend_config = {a = [1, 2]}"),
+    ("called_computations = [@f]", "called_computations = [@f]"),
+]
+
+
+@pytest.mark.parametrize(("given", "wanted"), KEPT)
+@pytest.mark.parametrize("target", ["byteir.softmax", "tf.Softmax"])
+def test_fields_of_a_call_come_back(target: str, given: str, wanted: str) -> None:
+    call = (
+        f"stablehlo.custom_call @{target}(%arg0) {{{given}, byteir_attrs = {{axis = 1 : i64}}}} "
+        ": (tensor<4x64xf32>) -> tensor<4x64xf32>"
+    )
+    program = stablehlo.loads(module(call))
+    text = stablehlo.dumps(program)
+    assert wanted in text
+    assert stablehlo.dumps(stablehlo.loads(text)) == text
+    if target == "byteir.softmax":
+        (found,) = weft.run(program, [X], backend="reference")
+        np.testing.assert_allclose(found, special.softmax(X, 1), rtol=1e-5)
+
+
 def test_side_effects_are_refused() -> None:
     call = (
         "stablehlo.custom_call @tf.Print(%arg0) {has_side_effect = true} "

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import weft
 from weft.foundation.dtypes import DType
 
 pytest.importorskip("jaxlib", reason="the extra weft[stablehlo] is not installed")
 
-from tests.stablehlo_oracle import interpret
+from tests.stablehlo_oracle import Array, check, floats, function
 from weft.interop import stablehlo
 from weft.interop.stablehlo.dense import DTYPES
 
 RANDOM = np.random.default_rng(0)
-Array = NDArray[Any]
-
-
-def floats(*shape: int) -> Array:
-    return RANDOM.standard_normal(shape).astype(np.float32)
 
 
 def positive(*shape: int) -> Array:
@@ -31,23 +23,6 @@ def positive(*shape: int) -> Array:
 
 def whole(low: int, high: int, shape: tuple[int, ...], dtype: str = "i8") -> Array:
     return RANDOM.integers(low, high, shape).astype(dtype)
-
-
-def check(text: str, *inputs: Array) -> None:
-    program = stablehlo.loads(text)
-    weft.ptir.verify(program)
-    found = weft.run(program, list(inputs), backend="reference")
-    for got, want in zip(found, interpret(text, inputs), strict=True):
-        assert (got.dtype, got.shape) == (want.dtype, want.shape)
-        np.testing.assert_allclose(
-            got.astype(np.complex128), want.astype(np.complex128), rtol=2e-5, atol=1e-6
-        )
-
-
-def function(signature: str, body: str, results: str) -> str:
-    """A module of one function; `results` is `%0, %1 : types`."""
-    types = results.partition(" : ")[2]
-    return f"func.func @main({signature}) -> ({types}) {{\n{body}\nreturn {results}\n}}"
 
 
 UNARY = [

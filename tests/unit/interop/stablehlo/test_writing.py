@@ -145,10 +145,80 @@ def test_casts_saturate_as_ptir_says() -> None:
 
 def test_what_cannot_be_said_is_named_with_its_place() -> None:
     b = Builder("main")
-    q, s, z = b.param("si8", [2]), b.param("f32", []), b.param("si8", [])
-    program = b.build(b.emit("requantize", q, s, z, s, z, output_dtype="si8"))
+    x = b.param("f32", ["N"])
+    program = b.build(b.emit("rng_uniform", shape=["N"], dtype="f32") + x)
     with pytest.raises(Unimplemented) as caught:
         stablehlo.dumps(program)
     assert str(caught.value).startswith(
-        "Unimplemented requantize: StableHLO has no operation of its meaning; %3 = requantize("
+        "Unimplemented rng_uniform: its shape is known only at run time; %1 = rng_uniform("
     )
+
+
+def test_gradients_still_stop() -> None:
+    b = Builder("main")
+    x = b.param("f32", [3])
+    program = b.build(b.stop_gradient(b.sin(x)) * b.barrier(x, b.sin(x)))
+    text = stablehlo.dumps(program)
+    assert "optimization_barrier" in text
+    back = stablehlo.loads(text)
+    names = [made.op.mnemonic for made in back.main.body]
+    assert names.count("stop_gradient") == 1
+    assert "barrier" in names
+    values = np.array([0.5, 1.0, 2.0], np.float32)
+    for form in (program, back):
+        b = Builder("main")
+        gradient = weft.ptir.gradient(_total(form), wrt=[0])
+        (found,) = run(gradient, [values])[-1:]
+        np.testing.assert_allclose(found, np.sin(values), rtol=1e-5)
+
+
+def _total(program: Program) -> Program:
+    """The program with the sum of its result as its result."""
+    main = program.main
+    b = Builder("main")
+    x = b.param_of(main.parameters[0])
+    values = {main.parameter_ids[0]: x}
+    for made in main.body:
+        args = [values[operand.id] for operand in made.operands if hasattr(operand, "id")]
+        values[made.id] = b.append(made.op, args)
+    return b.build(b.reduce_sum(values[main.result_ids[0]], [0]))
+
+
+QUANTISED = [("si4", None), ("ui4", 1), ("si8", 1), ("ui16", None)]
+
+
+@pytest.mark.parametrize(("dtype", "axis"), QUANTISED)
+@pytest.mark.parametrize("wide", ["f32", "f16", "f64"])
+def test_quantisation_in_every_form(dtype: str, axis: int | None, wide: str) -> None:
+    b = Builder("main")
+    shape = [] if axis is None else [4]
+    x = b.param(wide, [3, 4])
+    scale = b.param(wide, shape)
+    zero = b.param(dtype, shape)
+    made = b.emit("quantize", x, scale, zero, output_dtype=dtype, axis=axis)
+    plain = b.emit("quantize", x, scale, output_dtype=dtype, axis=axis)
+    again = b.emit(
+        "requantize", made, scale, zero, scale * 0.5, b.full(shape, 1, "ui8"),
+        output_dtype="ui8", axis=axis,
+    )  # fmt: skip
+    back = b.emit("dequantize", made, scale, zero, axis=axis)
+    sums = b.emit("dequantize", b.cast(made, "si32"), scale, axis=axis, output_dtype="f32")
+    program = b.build(made, plain, again, back, sums)
+    random = np.random.default_rng(0)
+    kinds = [kind.dtype.numpy for kind in program.main.parameters]  # type: ignore[union-attr]
+    values = [random.standard_normal((3, 4)) * 4, np.full(shape, 0.4), np.full(shape, 3)]
+    assert_round_trip(program, [v.astype(k) for v, k in zip(values, kinds, strict=True)])
+
+
+def test_open_sizes_are_asked_for() -> None:
+    b = Builder("main")
+    x = b.param("f32", ["N", 3])
+    rows = b.emit("take", b.transpose(x, [1, 0]), b.literal([2, 0], "si32"))
+    program = b.build(
+        b.emit("tile", x, repeats=[2, 2]), b.pad(x, low=[1, 0], high=[0, 2], interior=[0, 0],
+        pad_value=1.5), rows, b.emit("bitcast", x, dtype="si32"),
+    )  # fmt: skip
+    text = stablehlo.dumps(program)
+    assert "dynamic_gather" in text
+    assert "stablehlo.bitcast_convert" in text
+    assert_round_trip(program, [np.arange(6, dtype=np.float32).reshape(2, 3)])

@@ -78,10 +78,17 @@ class Writer:
         return self.code.intrinsic("llvm.fmuladd", *(self.like(x, model) for x in (a, b, c)))
 
     def poly(self, coefficients: Sequence[float], t: Val) -> Val:
-        """The polynomial with these coefficients, the constant one first."""
-        result = self.like(coefficients[-1], t)
-        for coefficient in reversed(coefficients[:-1]):
-            result = self.fma(result, t, coefficient)
+        """The polynomial with these coefficients, the constant one first: linear pairs, then Horner
+        in the square. A pair may be overwritten by the sum it begins, a constant would have to be
+        copied first."""
+        pairs = [
+            self.fma(t, pair[1], pair[0]) if len(pair) > 1 else self.like(pair[0], t)
+            for pair in (coefficients[i : i + 2] for i in range(0, len(coefficients), 2))
+        ]
+        result = pairs[-1]
+        square = self.mul(t, t) if len(pairs) > 1 else t
+        for pair in reversed(pairs[:-1]):
+            result = self.fma(result, square, pair)
         return result
 
     # -- tests and choices -----------------------------------------------------------------------

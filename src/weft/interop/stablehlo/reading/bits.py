@@ -231,7 +231,7 @@ def _reduce_precision(at: Site) -> Value:
         bits = _rounded(at, bits, own.fraction - wanted.fraction)
     if wanted.exponent < own.exponent:
         bits = _bounded(at, bits, own, wanted.exponent)
-    absent = x if wanted.fraction else at.b.emit("copysign", at.full(math.inf, x), x)
+    absent = x if wanted.fraction else at.full(math.inf, x)
     return at.b.emit("select", at.b.emit("isnan", x), absent, _number(at, bits, x.dtype))
 
 

@@ -16,7 +16,12 @@ from weft.ptir.ops.constant import CustomCall
 from weft.ptir.schema import attr_map
 from weft.ptir.types import TensorType, TupleType, ValueType
 
-CARRIED: Final = {"api_version": 1, "backend_config": "", "called_computations": ()}
+CARRIED: Final = {
+    "api_version": 1,
+    "backend_config": "",
+    "backend_record": "",
+    "called_computations": (),
+}
 """Fields of a custom call that say nothing about its meaning, and what they usually are."""
 CARRIED_PREFIX: Final = "mlir."
 SEED: Final = "byre.GetSeed"
@@ -56,7 +61,9 @@ def _carried_call(at: Site, target: str) -> Results:
     other = at.attr("mhlo.attributes", {})
     if isinstance(other, Mapping):
         attrs.update(other)
-    attrs.update(_kept_fields(at, target))
+    fields = _fields(at)
+    if target not in BY_TARGET:
+        attrs.update({CARRIED_PREFIX + name: value for name, value in fields.items()})
     kinds = [_declared(at, target, index) for index in range(len(at.op.types))]
     output = kinds[0] if len(kinds) == 1 else TupleType(tuple(kinds))
     call = CustomCall(target, attr_map(_plain(at, attrs)))
@@ -67,6 +74,8 @@ def _carried_call(at: Site, target: str) -> Results:
         # Its own rule knows more about sizes than a type with open ones.
         args = at.aligned(at.x) if op.elementwise else at.x
         found = at.b.append(op, args)
+        if fields:
+            at.reader.keep_fields(at.b, found, fields)
     return [found] if len(kinds) == 1 else list(found)
 
 
@@ -78,19 +87,11 @@ def _declared(at: Site, target: str, index: int) -> ValueType:
     return at.kind(index)
 
 
-def _kept_fields(at: Site, target: str) -> dict[str, Any]:
+def _fields(at: Site) -> dict[str, Any]:
     """The fields of the call itself, where they are not the usual ones: a target that Weft does
-    not know carries them as attributes."""
-    found = {}
-    for name, usual in CARRIED.items():
-        value = at.attr(name, usual)
-        value = value if value else usual
-        if value == usual or (name == "api_version" and target in BY_TARGET):
-            continue
-        if target in BY_TARGET:
-            at.refuse(f"the {name} of {target}, which Weft knows, would be lost")
-        found[CARRIED_PREFIX + name] = value
-    return found
+    not know carries them as attributes, beside one that it knows they are noted."""
+    given = {name: at.attr(name) or usual for name, usual in CARRIED.items()}
+    return {name: value for name, value in given.items() if value != CARRIED[name]}
 
 
 def _plain(at: Site, attrs: Mapping[str, Any]) -> dict[str, Any]:

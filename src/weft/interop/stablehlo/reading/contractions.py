@@ -84,8 +84,17 @@ def _layout(text: str) -> Layout:
 
 
 def _convolution(at: Site) -> Value:
+    return _convolved(at, at.pairs("padding", at.x[0].rank - 2))
+
+
+def _dynamic_conv(at: Site) -> Value:
+    ends = at.numbers(2)
+    return _convolved(at, tuple(zip(ends[::2], ends[1::2], strict=True)))
+
+
+def _convolved(at: Site, padding: Sequence[tuple[int, int]]) -> Value:
     """Windows of the image as rows, times the kernel as columns, group by group."""
-    x, kernel = at.x
+    x, kernel = at.x[:2]
     image_at, kernel_at, result_at = _layouts(at)
     x = at.transposed(x, [image_at.first, *image_at.spatial, image_at.last])
     kernel = at.transposed(kernel, [*kernel_at.spatial, kernel_at.last, kernel_at.first])
@@ -96,7 +105,7 @@ def _convolution(at: Site) -> Value:
     groups, batches = int(at.attr("feature_group_count", 1)), int(at.attr("batch_group_count", 1))
     if batches > 1:
         x, groups = _batches_as_features(at, x, batches), batches
-    found = _grouped(at, _rows(at, x, kernel, count), kernel, groups, count)
+    found = _grouped(at, _rows(at, x, kernel, padding), kernel, groups, count)
     order = [0] * found.rank
     order[result_at.first], order[result_at.last] = 0, found.rank - 1
     for axis, place in enumerate(result_at.spatial):
@@ -112,10 +121,10 @@ def _batches_as_features(at: Site, x: Value, groups: int) -> Value:
     return at.reshaped(moved, [batch // groups, *spatial, groups * features])
 
 
-def _rows(at: Site, x: Value, kernel: Value, count: int) -> Value:
+def _rows(at: Site, x: Value, kernel: Value, padding: Sequence[tuple[int, int]]) -> Value:
     """Every window of the image: [N, places..., window * C]."""
+    count = len(padding)
     ones = (1,) * count
-    padding = at.pairs("padding", count)
     spread = [step - 1 for step in at.ints("lhs_dilation", ones)]
     if any(spread) or any(low < 0 or high < 0 for low, high in padding):
         zero = at.b.literal(0, x.dtype)
@@ -182,6 +191,7 @@ CONTRACTIONS: Final[Mapping[str, Lowering]] = {
     "dot_general": _dot_general,
     "dot": _dot,
     "convolution": _convolution,
+    "dynamic_conv": _dynamic_conv,
     "cholesky": _cholesky,
     "triangular_solve": _triangular_solve,
 }

@@ -23,7 +23,7 @@ def _uses(block: HloBlock) -> Iterator[int]:
             stack.extend(op.blocks)
 
 
-def _captured(at: Site, blocks: Sequence[HloBlock]) -> list[int]:
+def captured(at: Site, blocks: Sequence[HloBlock]) -> list[int]:
     """The values from outside that blocks use; constants need not be handed over."""
     used = dict.fromkeys(use for block in blocks for use in _uses(block))
     return [
@@ -51,7 +51,7 @@ def _results(at: Site, value: Value) -> list[Value]:
 
 
 def _if(at: Site) -> Results:
-    taken = _captured(at, at.op.blocks)
+    taken = captured(at, at.op.blocks)
     args = [at.env[number] for number in taken]
     on_true, on_false = (_region(at, block, taken) for block in at.op.blocks)
     return _results(at, at.b.cond(at.x[0], on_true, on_false, *args))
@@ -59,7 +59,7 @@ def _if(at: Site) -> Results:
 
 def _case(at: Site) -> Results:
     """One after the other; an index that names no branch means the last."""
-    taken = _captured(at, at.op.blocks)
+    taken = captured(at, at.op.blocks)
     args = [at.env[number] for number in taken]
     return _results(at, _branch(at.b, at, 0, at.x[0], taken, args))
 
@@ -88,7 +88,7 @@ def _branch(
 
 
 def _while(at: Site) -> Results:
-    taken = _captured(at, at.op.blocks)
+    taken = captured(at, at.op.blocks)
     carry = [*at.x, *(at.env[number] for number in taken)]
     cond = _region(at, at.op.blocks[0], taken, keep=len(carry))
     body = _region(at, at.op.blocks[1], taken, keep=len(taken))

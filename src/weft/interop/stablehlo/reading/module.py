@@ -9,29 +9,41 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from weft.foundation.errors import ResourceExceeded, SpecViolation, Unimplemented, UserError
 from weft.interop.stablehlo.reading.calls import CALLS, SHAPE_OF
 from weft.interop.stablehlo.reading.contractions import CONTRACTIONS
 from weft.interop.stablehlo.reading.control import CONTROL
+from weft.interop.stablehlo.reading.einsum import EINSUM
 from weft.interop.stablehlo.reading.elementwise import ELEMENTWISE
 from weft.interop.stablehlo.reading.indexing import INDEXING
+from weft.interop.stablehlo.reading.normalisation import NORMALISATION
 from weft.interop.stablehlo.reading.random_bits import RANDOM_BITS
 from weft.interop.stablehlo.reading.reductions import REDUCTIONS
+from weft.interop.stablehlo.reading.scattering import SCATTERING
 from weft.interop.stablehlo.reading.shapes import SHAPES
 from weft.interop.stablehlo.reading.site import Lowering, Site
+from weft.interop.stablehlo.reading.sorting import SORTING
+from weft.interop.stablehlo.reading.transforms import TRANSFORMS
+from weft.interop.stablehlo.reading.windows import WINDOWS
 from weft.interop.stablehlo.records import HloBlock, HloFunction, HloOp, HloTuple, HloType
 from weft.ptir.builder import BodyBuilder, Builder, Value
-from weft.ptir.ir import Program, ValueKey
+from weft.ptir.ir import Program, Ref, ValueKey
 from weft.ptir.types import Dim, Symbol, TensorType, TupleType, ValueType
 
 LOWERINGS: Final[Mapping[str, Lowering]] = {
     **ELEMENTWISE,
     **SHAPES,
     **REDUCTIONS,
+    **WINDOWS,
+    **NORMALISATION,
     **CONTRACTIONS,
+    **EINSUM,
+    **TRANSFORMS,
     **INDEXING,
+    **SCATTERING,
+    **SORTING,
     **CONTROL,
     **CALLS,
     **RANDOM_BITS,
@@ -92,6 +104,7 @@ class _Walk:
         self.functions = functions
         self.names = names
         self.locations: dict[ValueKey, str] = {}
+        self.call_fields: dict[ValueKey, Mapping[str, Any]] = {}
         self.calls: list[str] = []
         self.unknown = 0
         self.shapes: dict[int, tuple[Dim, ...]] = {}
@@ -102,7 +115,8 @@ class _Walk:
         b = Builder(entry.name)
         params = [b.param_of(self._type(kind)) for kind in entry.block.types]
         results = self.inline(b, entry.block, params, {})
-        return replace(b.build(*results), locations=self.locations)
+        made = b.build(*results)
+        return replace(made, locations=self.locations, call_fields=self.call_fields)
 
     def _type(self, kind: HloType) -> ValueType:
         if isinstance(kind, HloTuple):
@@ -131,6 +145,10 @@ class _Walk:
             self._read(b, op, inside)
         return [inside[number] for number in block.returned]
 
+    def keep_fields(self, b: BodyBuilder, value: Value, fields: Mapping[str, Any]) -> None:
+        if isinstance(value.operand, Ref):
+            self.call_fields[b.label, value.operand.id] = fields
+
     def sizes(self, number: int) -> tuple[Dim, ...] | None:
         return self.shapes.get(number)
 
@@ -140,7 +158,7 @@ class _Walk:
         match op.name:
             case "constant":
                 data = op.attributes["value"]
-                if data.type.dtype.is_integer and data.type.rank <= 1 and data.type.size <= 64:
+                if data.type.dtype.is_integer and data.type.rank <= 2 and data.type.size <= 64:
                     found = tuple(int(n) for n in data.array.reshape(-1))
             case "get_dimension_size":
                 found = (x[0].shape[int(op.attributes["dimension"])],)

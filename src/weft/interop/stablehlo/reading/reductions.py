@@ -1,19 +1,18 @@
-"""Reductions, windows and maps. Their bodies are regions on scalars, which run here on whole
-tensors: a region that combines two elements combines two halves of a tensor, one after the other,
-until one element is left. StableHLO leaves the order open, so this is its meaning for any region;
-sums, extremes, products and logic have ops of their own in PTIR.
+"""Reductions and maps. Their bodies are regions on scalars, which run here on whole tensors: a
+region that combines two elements combines every element with its neighbour, until one is left.
+StableHLO leaves open how elements are grouped, but not their order, so this is its meaning for any
+region; sums, extremes, products and logic have ops of their own in PTIR.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from weft.foundation.dtypes import I1, DType
-from weft.interop.stablehlo.reading.shapes import broadcast_in_dim, pad
 from weft.interop.stablehlo.reading.site import Lowering, Results, Site
 from weft.interop.stablehlo.records import HloBlock
 from weft.ptir.builder import Value
@@ -27,7 +26,7 @@ _KINDS: Final = {
     "or": "any",
 }
 _ON_BOOLEANS: Final = {"sum": "any", "max": "any", "prod": "all", "min": "all"}
-_COMBINE: Final = {
+COMBINE: Final = {
     "sum": "add",
     "max": "maximum",
     "min": "minimum",
@@ -63,7 +62,8 @@ def identity_of(kind: str, dtype: DType) -> Any:
     return dtype.highest
 
 
-def _is_identity(at: Site, index: int, kind: str) -> bool:
+def is_identity(at: Site, index: int, kind: str) -> bool:
+    """Whether an operand is a constant that changes nothing."""
     data = at.constant(index)
     if data is None:
         return False
@@ -77,53 +77,65 @@ def _reduce(at: Site) -> Results:
     kind = kind_of(at.op.blocks[0], at.x[0].dtype) if count == 1 else ""
     if kind:
         return _named_reduce(at, kind, axes)
-    return _fold(at, at.op.blocks[0], at.x[:count], at.x[count:], axes)
+    return fold(at, at.op.blocks[0], at.x[:count], at.x[count:], axes)
 
 
 def _named_reduce(at: Site, kind: str, axes: Sequence[int]) -> Value:
     x, start = at.x
     found = at.b.emit(f"reduce_{kind}", x, axes=axes) if axes else x
-    if _is_identity(at, 1, kind):
+    if is_identity(at, 1, kind):
         return found
-    return at.b.emit(_COMBINE[kind], *at.aligned([found, start]))
+    return at.b.emit(COMBINE[kind], *at.aligned([found, start]))
 
 
-Combine = Callable[[Sequence[Value], Sequence[Value]], list[Value]]
+Combine: TypeAlias = Callable[[Sequence[Value], Sequence[Value]], list[Value]]
 
 
-def _fold(
+def fold(
     at: Site, block: HloBlock, values: Sequence[Value], starts: Sequence[Value],
     axes: Sequence[int],
 ) -> list[Value]:  # fmt: skip
-    """Reduce with any region. The axes come first, as one."""
-    rank = values[0].rank
-    kept = [axis for axis in range(rank) if axis not in axes]
+    """Reduce with any region."""
     shape = at.static(values[0])
-    count = math.prod(shape[axis] for axis in axes)
-    dims = [shape[axis] for axis in kept]
-    flat = [at.reshaped(at.transposed(v, [*axes, *kept]), [count, *dims]) for v in values]
+    dims = [size for axis, size in enumerate(shape) if axis not in axes]
 
     def combine(left: Sequence[Value], right: Sequence[Value]) -> list[Value]:
         return run_on_tensors(at, block, [*left, *right])
 
     begin = [at.spread(start, tuple(dims)) for start in starts]
-    if not count:
+    if not math.prod(shape[axis] for axis in axes):
         return begin
-    whole = [at.reshaped(v, dims) for v in _halved(at, flat, count, combine)]
-    return combine(begin, whole)
+    return combine(begin, folded_in_order(at, values, axes, combine))
 
 
-def _halved(at: Site, values: list[Value], count: int, combine: Combine) -> list[Value]:
-    """The first axis combined to one element: its halves with each other, again and again."""
+def folded_in_order(
+    at: Site, values: Sequence[Value], axes: Sequence[int], combine: Combine
+) -> list[Value]:
+    """Axes combined to one element: neighbours with each other, again and again, so that what came
+    first is always on the left."""
+    shape = at.static(values[0])
+    kept = [axis for axis in range(len(shape)) if axis not in axes]
+    dims = [shape[axis] for axis in kept]
+    count = math.prod(shape[axis] for axis in axes)
+    order = [*sorted(axes), *kept]
+    rows = [at.reshaped(at.transposed(v, order), [count, *dims]) for v in values]
     while count > 1:
         half = count // 2
-        parts = [[_rows(at, v, start, half) for v in values] for start in (0, half)]
-        made = combine(*parts)
+        left, right = ([_every_other(at, v, half, side) for v in rows] for side in (0, 1))
+        made = combine(left, right)
         if count % 2:
-            last = [_rows(at, v, count - 1, 1) for v in values]
+            last = [_rows(at, v, count - 1, 1) for v in rows]
             made = [at.b.concat([a, b], 0) for a, b in zip(made, last, strict=True)]
-        values, count = made, half + count % 2
-    return values
+        rows, count = made, half + count % 2
+    return [at.reshaped(v, dims) for v in rows]
+
+
+def _every_other(at: Site, x: Value, half: int, side: int) -> Value:
+    """Rows 0, 2, 4, ... or 1, 3, 5, ..., so many of them."""
+    rest = at.static(x)[1:]
+    pairs = at.reshaped(_rows(at, x, 0, 2 * half), [half, 2, *rest])
+    starts = [0, side, *(0 for _ in rest)]
+    return at.reshaped(at.sliced(pairs, starts, [half, 1, *rest]), [half, *rest])
 
 
 def _rows(at: Site, x: Value, start: int, count: int) -> Value:
@@ -146,113 +158,4 @@ def _map(at: Site) -> Results:
     return run_on_tensors(at, at.op.blocks[0], at.aligned(at.x))
 
 
-# -- windows -------------------------------------------------------------------------------------
-
-
-def _reduce_window(at: Site) -> Results:
-    count = len(at.x) // 2
-    kind = kind_of(at.op.blocks[0], at.x[0].dtype) if count == 1 else ""
-    if kind in ("sum", "max", "min", "any", "all"):
-        return _named_window(at, kind)
-    return _window_fold(at, count)
-
-
-def _named_window(at: Site, kind: str) -> Value:
-    x, start = at.x
-    rank = x.rank
-    ones = (1,) * rank
-    padding = at.pairs("padding", rank)
-    wanted = {"any": "max", "all": "min"}.get(kind, kind)
-    inside = [(max(a, 0), max(b, 0)) for a, b in padding]
-    base = at.ints("base_dilations", ones)
-    x = _cut(at, x, padding, base)
-    found = at.b.emit(
-        "reduce_window",
-        x,
-        window_dims=at.ints("window_dimensions"),
-        strides=at.ints("window_strides", ones),
-        padding=inside,
-        base_dilation=base if x is at.x[0] else ones,
-        window_dilation=at.ints("window_dilations", ones),
-        reduce=wanted,
-    )
-    if _is_identity(at, 1, kind):
-        return found
-    return at.b.emit(_COMBINE[kind], *at.aligned([found, start]))
-
-
-def _cut(at: Site, x: Value, padding: Sequence[tuple[int, int]], base: Sequence[int]) -> Value:
-    """Negative padding takes elements away, after they have been spread out."""
-    if all(low >= 0 and high >= 0 for low, high in padding):
-        return x
-    if any(step > 1 for step in base):
-        at.refuse("it has negative padding and dilates its operand")
-    low, high = ([min(pair[i], 0) for pair in padding] for i in range(2))
-    return pad(at, x, at.b.literal(0, x.dtype), low, high, [0] * x.rank)
-
-
-def _window_fold(at: Site, count: int) -> list[Value]:
-    """Any region: all windows as an axis of their own, which is then reduced."""
-    starts = at.x[count:]
-    patches = [_windows(at, x, start) for x, start in zip(at.x, starts, strict=False)]
-    return _fold(at, at.op.blocks[0], patches, starts, [patches[0].rank - 1])
-
-
-def _windows(at: Site, x: Value, start: Value) -> Value:
-    rank, ones = x.rank, (1,) * x.rank
-    padding = at.pairs("padding", rank)
-    base = [step - 1 for step in at.ints("base_dilations", ones)]
-    low, high = ([pair[i] for pair in padding] for i in range(2))
-    board = pad(at, x, start, low, high, base)
-    return _patches(at, board, ones)
-
-
-def _patches(at: Site, board: Value, ones: tuple[int, ...]) -> Value:
-    found = at.b.emit(
-        "extract_patches",
-        at.reshaped(board, [1, *board.shape, 1]),
-        window=at.ints("window_dimensions"),
-        strides=at.ints("window_strides", ones),
-        dilation=at.ints("window_dilations", ones),
-        padding=[(0, 0)] * board.rank,
-        pad_value=0,
-    )
-    return at.reshaped(found, found.shape[1:])
-
-
-# -- normalisation -------------------------------------------------------------------------------
-
-
-def _along_feature(at: Site, x: Value, model: Value) -> Value:
-    return broadcast_in_dim(at, x, [int(at.attr("feature_index"))], model.shape)
-
-
-def _batch_norm_inference(at: Site) -> Value:
-    x, scale, offset, mean, variance = at.x
-    epsilon = float(at.attr("epsilon"))
-    deviation = at.b.emit("sqrt", variance + epsilon)
-    scale, offset, mean, deviation = (
-        _along_feature(at, v, x) for v in (scale, offset, mean, deviation)
-    )
-    return (x - mean) / deviation * scale + offset
-
-
-def _batch_norm_training(at: Site) -> list[Value]:
-    x, scale, offset = at.x
-    axes = [axis for axis in range(x.rank) if axis != int(at.attr("feature_index"))]
-    count = math.prod(at.static(x)[axis] for axis in axes)
-    mean = at.b.reduce_sum(x, axes) / float(count)
-    centred = x - _along_feature(at, mean, x)
-    variance = at.b.reduce_sum(centred * centred, axes) / float(count)
-    deviation = at.b.emit("sqrt", variance + float(at.attr("epsilon")))
-    scale, offset, deviation = (_along_feature(at, v, x) for v in (scale, offset, deviation))
-    return [centred / deviation * scale + offset, mean, variance]
-
-
-REDUCTIONS: Final[Mapping[str, Lowering]] = {
-    "reduce": _reduce,
-    "reduce_window": _reduce_window,
-    "map": _map,
-    "batch_norm_inference": _batch_norm_inference,
-    "batch_norm_training": _batch_norm_training,
-}
+REDUCTIONS: Final[Mapping[str, Lowering]] = {"reduce": _reduce, "map": _map}

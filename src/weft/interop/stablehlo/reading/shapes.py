@@ -11,8 +11,10 @@ from weft.foundation.dtypes import I1, SI64
 from weft.interop.stablehlo.reading.site import Lowering, Results, Site
 from weft.ptir.builder import Value
 from weft.ptir.literal import TensorLiteral
-from weft.ptir.types import Dim
+from weft.ptir.types import Dim, Symbol, TupleType
 
+STOPS_GRADIENT: Final = "weft_stop_gradient"
+"""The attribute of a barrier that was PTIR's `stop_gradient`."""
 MOST_INLINE: Final = 16
 """Constants of at most so many elements are operands; larger ones are instructions."""
 
@@ -68,6 +70,8 @@ def broadcast_in_dim(at: Site, x: Value, dims: Sequence[int], shape: Sequence[Di
     places = sorted(dims)
     full: list[Dim] = [1] * len(shape)
     for axis, dim in zip(places, x.shape, strict=True):
+        if isinstance(dim, Symbol) and dim != shape[axis]:
+            at.reader.same((dim, shape[axis]))
         full[axis] = dim
     return at.spread(at.reshaped(x, full), tuple(shape))
 
@@ -117,8 +121,17 @@ def strided(at: Site, x: Value, axis: int, step: int) -> Value:
 
 
 def _slice(at: Site) -> Value:
-    (x,) = at.x
-    starts, limits, steps = (at.ints(n) for n in ("start_indices", "limit_indices", "strides"))
+    bounds = [at.ints(n) for n in ("start_indices", "limit_indices", "strides")]
+    return _window(at, at.x[0], *bounds)
+
+
+def _real_dynamic_slice(at: Site) -> Value:
+    return _window(at, at.x[0], *(at.numbers(index) for index in (1, 2, 3)))
+
+
+def _window(
+    at: Site, x: Value, starts: Sequence[int], limits: Sequence[int], steps: Sequence[int]
+) -> Value:
     found = at.sliced(x, starts, [b - a for a, b in zip(starts, limits, strict=True)])
     for axis, step in enumerate(steps):
         found = strided(at, found, axis, step)
@@ -142,9 +155,11 @@ def pad(
     """StableHLO's pad: negative amounts cut off, and the value may be computed."""
     if not any((*low, *high, *interior)):
         return x
-    spread = [d + max(d - 1, 0) * i for d, i in zip(at.static(x), interior, strict=True)]
     around = [max(n, 0) for n in low], [max(n, 0) for n in high]
     made = _filled(at, x, value, *around, interior)
+    if min(*low, *high) >= 0:
+        return made
+    spread = [d + max(d - 1, 0) * i for d, i in zip(at.static(x), interior, strict=True)]
     starts = [max(-n, 0) for n in low]
     sizes = [d + a + b for d, a, b in zip(spread, low, high, strict=True)]
     return at.sliced(made, starts, sizes)
@@ -174,6 +189,11 @@ def _pad(at: Site) -> Value:
         at.ints(n) for n in ("edge_padding_low", "edge_padding_high", "interior_padding")
     )
     return pad(at, x, value, low, high, interior)
+
+
+def _dynamic_pad(at: Site) -> Value:
+    low, high, interior = (at.numbers(index) for index in (2, 3, 4))
+    return pad(at, at.x[0], at.x[1], low, high, interior)
 
 
 def reversed_along(at: Site, x: Value, axes: Sequence[int]) -> Value:
@@ -221,6 +241,14 @@ def _get_dimension_size(at: Site) -> Value:
     return size_of(at, x, axis, at.result().dtype.name)
 
 
+def _set_dimension_size(at: Site) -> Value:
+    """A tensor of PTIR has no elements beyond its size, so only its own size can be set."""
+    (x, _), axis = at.x, int(at.attr("dimension"))
+    if at.sizes(1) != (x.shape[axis],):
+        at.refuse(f"the size is another than that of axis {axis} of {x.type}")
+    return x
+
+
 def size_of(at: Site, x: Value, axis: int, dtype: str) -> Value:
     """The extent of an axis as a value: a sum of ones, where it is known only at run time."""
     dim = x.shape[axis]
@@ -252,6 +280,16 @@ def _as_it_is(at: Site) -> Results:
     return at.x
 
 
+def _barrier(at: Site) -> Results:
+    """A barrier with Weft's mark stops gradients. Any other makes every value wait for the next
+    one, and counts as another value than what it waits with."""
+    if at.attr(STOPS_GRADIENT):
+        return [at.b.emit("stop_gradient", x) for x in at.x]
+    if any(isinstance(x.type, TupleType) for x in at.x):
+        return at.x
+    return [at.b.emit("barrier", x, at.x[index - 1]) for index, x in enumerate(at.x)]
+
+
 def _zero(at: Site) -> Value:
     return at.b.literal(0, at.result().dtype)
 
@@ -270,6 +308,9 @@ SHAPES: Final[Mapping[str, Lowering]] = {
     "concatenate": _concatenate,
     "slice": _slice,
     "pad": _pad,
+    "dynamic_pad": _dynamic_pad,
+    "real_dynamic_slice": _real_dynamic_slice,
+    "set_dimension_size": _set_dimension_size,
     "reverse": _reverse,
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice,
@@ -277,7 +318,7 @@ SHAPES: Final[Mapping[str, Lowering]] = {
     "shape.shape_of": shape_of,
     "tuple": _tuple,
     "get_tuple_element": _get_tuple_element,
-    "optimization_barrier": _as_it_is,
+    "optimization_barrier": _barrier,
     "copy": _as_it_is,
     "partition_id": _zero,
     "replica_id": _zero,

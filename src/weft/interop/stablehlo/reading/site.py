@@ -33,6 +33,10 @@ class Reader(Protocol):
         """What a block returns, its operations appended to `b`."""
         ...
 
+    def keep_fields(self, b: BodyBuilder, value: Value, fields: Mapping[str, Any]) -> None:
+        """Note what the custom call that makes a value says besides its meaning."""
+        ...
+
     def call(self, b: BodyBuilder, name: str, args: Sequence[Value]) -> list[Value]:
         """What a function of the module returns."""
         ...
@@ -119,6 +123,14 @@ class Site:
         if found is None:
             self.refuse("its shape is computed from other values than sizes")
         return found
+
+    def numbers(self, index: int) -> tuple[int, ...]:
+        """The numbers that an operand holds, where it is a constant or made of known sizes."""
+        found = self.reader.sizes(self.op.operands[index])
+        known = tuple(n for n in found or () if isinstance(n, int))
+        if found is None or len(known) != len(found):
+            self.refuse(f"its operand {index} is known only at run time")
+        return known
 
     def refuse(self, reason: str) -> NoReturn:
         raise Unimplemented(f"stablehlo.{self.op.name}", f"{reason}; {self.op.place}")

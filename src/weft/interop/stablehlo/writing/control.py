@@ -103,14 +103,12 @@ def write_scan(
     body = writer.region(op.body_region)
     length = inputs[0].shape[0]
     stacks = output[len(_flat(carries)) :]
-    if not isinstance(length, int) or not all(kind.is_static for kind in stacks):
-        raise Unimplemented("scan", "the number of its steps is known only at run time")
     count = page.scalar(0, SI64)
     begin = [count, *_flat(carries), *(page.full(0, kind) for kind in stacks)]
     types = [value.type for value in begin]
 
     def holds(inner: Page, values: list[Ssa]) -> list[Ssa]:
-        return [inner.compare(values[0], inner.scalar(length, SI64), "LT")]
+        return [inner.compare(values[0], inner.size(length), "LT")]
 
     def again(inner: Page, values: list[Ssa]) -> list[Ssa]:
         step, state = values[0], values[1 : len(values) - len(stacks)]
@@ -127,6 +125,15 @@ def write_scan(
 
 def _row(page: Page, x: Ssa, step: Ssa) -> Ssa:
     sizes = [1, *x.shape[1:]]
+    if not x.type.with_shape(sizes).is_static:
+        numbers = (
+            f"offset_dims = {list(range(x.rank - 1))}, collapsed_slice_dims = [0], "
+            "start_index_map = [0], index_vector_dim = 0"
+        )
+        return page.op(
+            "dynamic_gather", x, step, page.sizes(sizes), like=x.type.with_shape(x.shape[1:]),
+            dimension_numbers=f"#stablehlo.gather<{numbers}>", indices_are_sorted="false",
+        )  # fmt: skip
     zero = page.scalar(0, SI64)
     starts = [step, *(zero for _ in x.shape[1:])]
     kind = x.type.with_shape(sizes)

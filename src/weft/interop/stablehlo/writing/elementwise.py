@@ -8,6 +8,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from weft.foundation.dtypes import CF64, F32, F64, I1, DType
+from weft.interop.stablehlo.reading.shapes import STOPS_GRADIENT
 from weft.interop.stablehlo.writing.page import Page, Ssa
 from weft.ptir.op import Op
 from weft.ptir.ops.elementwise import Cast, Compare
@@ -56,6 +57,7 @@ NAMES: Final[Mapping[str, str]] = {
         )
     },
     "nextafter": "chlo.next_after",
+    "bitcast": "bitcast_convert",
 }  # fmt: skip
 """The operation for each op that has one of the same meaning."""
 _DIRECTIONS: Final = {
@@ -103,6 +105,12 @@ def _clamp(page: Page, op: Op, x: list[Ssa], kind: TensorType) -> Ssa:
 def _shift_right(page: Page, op: Op, x: list[Ssa], kind: TensorType) -> Ssa:
     name = "shift_right_arithmetic" if kind.dtype.is_signed else "shift_right_logical"
     return page.op(name, *x)
+
+
+def _stop_gradient(page: Page, op: Op, x: list[Ssa], kind: TensorType) -> Ssa:
+    """A barrier with a mark, so that the gradient still stops when it is read back."""
+    attrs = {STOPS_GRADIENT: "true"}
+    return page.ops("stablehlo.optimization_barrier", x, [kind], attrs)[0]
 
 
 def _barrier(page: Page, op: Op, x: list[Ssa], kind: TensorType) -> Ssa:
@@ -173,7 +181,7 @@ ELEMENTWISE: Final[Mapping[str, WriteOne]] = {
     "compare": _compare,
     "clamp": _clamp,
     "shift_right": _shift_right,
-    "stop_gradient": _barrier,
+    "stop_gradient": _stop_gradient,
     "barrier": _barrier,
     "cast": _cast,
 }

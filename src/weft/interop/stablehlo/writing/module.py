@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 from weft.foundation.errors import Unimplemented
 from weft.interop.stablehlo.dense import tensor_text
-from weft.interop.stablehlo.writing.calls import write_call, write_quantisation
+from weft.interop.stablehlo.writing.calls import Fields, write_call
 from weft.interop.stablehlo.writing.control import write_cond, write_scan, write_while
 from weft.interop.stablehlo.writing.elementwise import ELEMENTWISE
 from weft.interop.stablehlo.writing.page import Page, Ssa, Written, flattened, quoted
+from weft.interop.stablehlo.writing.quantisation import write_quantisation
 from weft.interop.stablehlo.writing.structure import STRUCTURE, top_k
 from weft.ptir.calls import encode_call
 from weft.ptir.decompose import decompose
@@ -25,7 +26,7 @@ from weft.ptir.ops.constant import Constant, CustomCall
 from weft.ptir.ops.control import Cond, Scan, While
 from weft.ptir.ops.normalisation import LayerNorm
 from weft.ptir.ops.ordering import TopK
-from weft.ptir.ops.quantisation import Dequantize, Quantize
+from weft.ptir.ops.quantisation import Dequantize, Quantize, Requantize
 from weft.ptir.ops.random import Drawing
 from weft.ptir.ops.tuples import MakeTuple
 from weft.ptir.schema import ShapeOf
@@ -107,13 +108,16 @@ class _Writer:
         for instruction in body.body:
             try:
                 operands = [_operand(page, operand, env) for operand in instruction.operands]
-                env[instruction.id] = self._instruction(page, instruction, operands)
+                noted = self.program.call_fields.get((body.label, instruction.id))
+                env[instruction.id] = self._instruction(page, instruction, operands, noted)
             except Unimplemented as error:
                 place = self.program.place(body, instruction)
                 raise Unimplemented(error.op, f"{error.reason}; {place}") from None
         return [env[number] for number in body.result_ids]
 
-    def _instruction(self, page: Page, made: Instruction, args: list[Written]) -> Written:
+    def _instruction(
+        self, page: Page, made: Instruction, args: list[Written], noted: Fields | None
+    ) -> Written:
         op, output = made.op, made.output
         match op:
             case MakeTuple():
@@ -128,9 +132,11 @@ class _Writer:
                 kinds = list(leaves(output))
                 return _packed(write_scan(self, page, op, args, kinds), output)
         flat = [leaf for value in args for leaf in flattened(value)]
-        return self._plain(page, op, flat, output)
+        return self._plain(page, op, flat, output, noted)
 
-    def _plain(self, page: Page, op: Op, x: list[Ssa], output: ValueType) -> Written:
+    def _plain(
+        self, page: Page, op: Op, x: list[Ssa], output: ValueType, noted: Fields | None
+    ) -> Written:
         if isinstance(op, TopK):
             _refuse_open_sizes(op, x[0].type, x)
             return top_k(page, op, x[0])
@@ -141,14 +147,14 @@ class _Writer:
         if writer is not None and isinstance(output, TensorType):
             _refuse_open_sizes(op, output, x)
             return writer(page, op, x, output)
-        if isinstance(op, Quantize | Dequantize) and isinstance(output, TensorType):
+        if isinstance(op, Quantize | Dequantize | Requantize) and isinstance(output, TensorType):
             return write_quantisation(page, op, x, output)
         if call is not None:
-            return _packed(write_call(page, call, x, output), output)
+            return _packed(write_call(page, call, x, output, noted), output)
         raise Unimplemented(op.mnemonic, "StableHLO has no operation of its meaning")
 
 
-_FIXED = frozenset({"tile", "pad", "top_k"})
+_FIXED = frozenset({"top_k"})
 """Ops whose form in StableHLO needs every size in numbers."""
 
 

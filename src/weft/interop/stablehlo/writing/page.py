@@ -156,19 +156,20 @@ class Page:
 
     def sizes(self, shape: Sequence[Dim]) -> Ssa:
         """A shape as a vector, for operations that take one as an operand."""
-        parts = [self._size(dim) for dim in shape]
+        parts = [self.reshape(self.size(dim), (1,)) for dim in shape]
         return parts[0] if len(parts) == 1 else self.concat(parts, 0, len(parts))
 
-    def _size(self, dim: Dim) -> Ssa:
+    def size(self, dim: Dim) -> Ssa:
+        """A size as a number, asked of a value that has it where it is known only at run time."""
         if isinstance(dim, int):
-            return self.constant(literal([dim], SI64))
+            return self.scalar(dim, SI64)
         if dim not in self._sizes:
             raise Unimplemented(f"the size {dim}", "StableHLO cannot compute it before its use")
         value, axis = self._sizes[dim]
         attrs = {"dimension": f"{axis} : i64"}
         kind = TensorType(SI32, ())
         found = self.ops("stablehlo.get_dimension_size", [value], [kind], attrs)[0]
-        return self.reshape(self.convert(found, SI64), (1,))
+        return self.convert(found, SI64)
 
     def spread(self, x: Ssa, shape: Sequence[Dim]) -> Ssa:
         """PTIR's broadcast: axes line up at the right."""

@@ -15,7 +15,8 @@ from weft.interop.stablehlo.writing.page import Page, Ssa, array_text
 from weft.ptir.types import TensorType
 
 MOST_PATCHES: Final = 4096
-"""How many elements a window of `extract_patches` may have: each is a slice of its own."""
+"""How many elements a window of `extract_patches` may have, and copies a `tile` of open sizes: each
+is an operand of its own."""
 _BODIES: Final = {
     "sum": "add",
     "max": "maximum",
@@ -68,9 +69,21 @@ def padded(
 
 
 def _tile(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
+    if not x[0].type.is_static:
+        return _repeated(page, op.repeats, x[0], kind)
     split = [n for dim in x[0].shape for n in (1, dim)]
     spread = [n for r, dim in zip(op.repeats, x[0].shape, strict=True) for n in (r, dim)]
     return page.reshape(page.spread(page.reshape(x[0], split), spread), kind.shape)
+
+
+def _repeated(page: Page, repeats: Sequence[int], x: Ssa, kind: TensorType) -> Ssa:
+    """Copies side by side, axis by axis, where sizes are known only at run time."""
+    if math.prod(repeats) > MOST_PATCHES or 0 in repeats:
+        raise Unimplemented("tile", f"{list(repeats)} copies of {x.type}")
+    for axis, count in enumerate(repeats):
+        if count > 1:
+            x = page.concat([x] * count, axis, kind.shape[axis])
+    return x
 
 
 def _iota(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
@@ -232,7 +245,10 @@ def _gathered(
     page: Page, x: list[Ssa], kind: TensorType, numbers: str, sizes: Sequence[Any]
 ) -> Ssa:
     if not all(isinstance(size, int) for size in sizes):
-        raise Unimplemented("take", f"the size of {x[0].type} is known only at run time")
+        return page.op(
+            "dynamic_gather", *x, page.sizes(sizes), like=kind,
+            dimension_numbers=f"#stablehlo.gather<{numbers}>", indices_are_sorted="false",
+        )  # fmt: skip
     if any(size > dim for size, dim in zip(sizes, x[0].shape, strict=True) if dim == 0):
         return page.full(0, kind)
     return page.op(

@@ -1,0 +1,97 @@
+"""What an edited routine must have in common with the one that was made for its kernel: the buffers
+it is handed, its params, what it reports; and it still computes the whole kernel, each element
+once, where it belongs. How its loops are cut, and what its values are made of, is free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from weft.codegen.cpu import ir
+from weft.codegen.cpu.domain import executed
+from weft.codegen.cpu.verify import findings, repetitions
+from weft.foundation.errors import Finding, SpecViolation
+from weft.foundation.index_expr import Expr, linear, substitute
+from weft.memory.ir import MemRef
+from weft.poly.sets import Domain, IslBudget, Piece, always_equal, difference
+from weft.region.ir import Kernel, Output
+from weft.region.structure import buffers
+
+MORE_WORK: Final = 64
+"""How many times as many statements an edited routine may carry out."""
+
+
+def agree(read: ir.Routine, made: ir.Routine, kernel: Kernel, refs: Mapping[str, MemRef]) -> None:
+    """Raise where a routine that was read is none of its kernel."""
+    found = list(_frame(read, made)) or list(findings(read)) or list(_work(read, made))
+    if not found and kernel.opaque is None:
+        found = [f for output in kernel.outputs for f in _output(read, kernel, output, refs)]
+    elif not found and read.body != made.body:
+        why = "its op is carried whole, and what its loops must do cannot be shown"
+        found = [_wrong(read, "RoutineDomain", why, "leave its loops as they were")]
+    if found:
+        raise SpecViolation.of(found)
+
+
+def _wrong(routine: ir.Routine, code: str, why: str, hint: str = "") -> Finding:
+    return Finding(code, f"routine {routine.name}", why, hint)
+
+
+def _frame(read: ir.Routine, made: ir.Routine) -> Iterator[Finding]:
+    for what, got, wanted in (
+        ("buffers", read.buffers, made.buffers),
+        ("params", read.params, made.params),
+        ("reports", read.checks, made.checks),
+    ):
+        if got != wanted:
+            why = f"its {what} follow from the kernel and its memory, and are other ones"
+            yield _wrong(read, "RoutineFrame", why, "leave the lines before its loops as they were")
+
+
+def _work(read: ir.Routine, made: ir.Routine) -> Iterator[Finding]:
+    now, before = repetitions(read.body), repetitions(made.body)
+    if now > MORE_WORK * max(before, 1):
+        why = f"it carries out {now:,} statements, the one that was made {before:,}"
+        yield _wrong(read, "RoutineLoop", why)
+
+
+def _output(
+    routine: ir.Routine, kernel: Kernel, output: Output, refs: Mapping[str, MemRef]
+) -> Iterator[Finding]:
+    """Every point of an output is stored once, at its own address."""
+    number = buffers(kernel).index(output.tensor)
+    axes = kernel.let(output.value).axes
+    pieces = []
+    for stmt, loops in ir.walk(routine.body):
+        if not isinstance(stmt, ir.Store) or stmt.buffer != number:
+            continue
+        domain = executed(loops)
+        if stmt.places or len(stmt.point) != len(axes):
+            yield _wrong(routine, "RoutineDomain", f"a store to b{number} is of no point of {axes}")
+            return
+        point = dict(zip(axes, stmt.point, strict=True))
+        place = [substitute(expr, point) for expr in output.index]
+        wanted = linear(place, refs[output.tensor].strides)
+        if not _same(domain, kernel, stmt.address, wanted):
+            why = f"b{number}[{stmt.address}] is not where its point belongs, which is {wanted}"
+            yield _wrong(routine, "RoutineDomain", why)
+        pieces.append(Piece(domain, stmt.point))
+    try:
+        box = Domain.box({name: kernel.sizes[name] for name in axes})
+        found = difference(tuple(pieces), box)
+    except IslBudget as error:
+        yield error.finding
+        return
+    if found is not None:
+        why = f"it does not compute {output.tensor} over its domain: {found}"
+        yield _wrong(routine, "RoutineDomain", why)
+
+
+def _same(domain: Domain, kernel: Kernel, one: Expr, other: Expr) -> bool:
+    if one is other:
+        return True
+    params = tuple((p.name, p.low, p.high) for p in kernel.params)
+    try:
+        return always_equal(Domain(domain.axes, params, domain.guards), one, other)
+    except IslBudget:
+        return False

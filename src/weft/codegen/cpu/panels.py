@@ -1,0 +1,198 @@
+"""Operands packed into panels, and products of panels in registers: what blocked kernels share.
+
+    A: [panels of mr rows][k][mr]        B: [panels of nr columns][k][nr]
+    registers (mr x nr) += A panel x B panel
+
+Rows, columns and summed axes are flattened. What a panel lacks at the edge is packed as zeros.
+Packing computes whatever stands between the reads and the product: widening casts, scales, masks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from weft.codegen.cpu import ir
+from weft.codegen.cpu.from_region import Lowering
+from weft.codegen.cpu.ir import LoopKind
+from weft.codegen.cpu.scopes import LANES, SERIAL, UNROLLED, Scope
+from weft.codegen.cpu.tiling import AxisTiling, Segment, segments
+from weft.foundation.index_expr import Expr, axis, coefficient, constant, linear
+from weft.region.ir import Read, operands
+
+
+@dataclass(frozen=True)
+class Cut:
+    """`count` blocks of `extent` that follow one another from `start`."""
+
+    start: int
+    count: int
+    extent: int
+
+
+def cuts(size: int, extent: int) -> list[Cut]:
+    """Full blocks, then what is left."""
+    full, rest = divmod(size, extent)
+    found = [Cut(0, full, extent)] if full else []
+    return [*found, Cut(full * extent, 1, rest)] if rest else found
+
+
+@dataclass(frozen=True)
+class Side:
+    """One operand of the product: the value to pack, its scratch, its panels."""
+
+    value: str
+    axes: tuple[str, ...]
+    """The flattened axes that panels run across: rows for A, columns for B."""
+    summed: tuple[str, ...]
+    scratch: int
+    width: int
+    """Elements across a panel."""
+
+
+Sides: TypeAlias = tuple[Side, Side]
+Tile: TypeAlias = tuple[str, str, str]
+"""The variables of the rows, the vectors and the lanes of a register tile."""
+
+
+class Panels(Lowering):
+    """A nest under construction that packs operands."""
+
+    lanes: int
+
+    def _size(self, axes: Sequence[str]) -> int:
+        return math.prod(self.kernel.sizes[name] for name in axes)
+
+    def _unflattened(self, axes: Sequence[str], flat: Expr) -> dict[str, Expr]:
+        """Each axis from a flattened index."""
+        found, below = {}, 1
+        for name in reversed(axes):
+            size = self.kernel.sizes[name]
+            place = flat if below == 1 else flat // below
+            found[name] = place if name == axes[0] else place % size
+            below *= size
+        return found
+
+    # -- packing ---------------------------------------------------------------------------------
+
+    def _pack_side(
+        self, scope: Scope, side: Side, start: Expr, extent: int, k: Expr, depth: int
+    ) -> None:
+        """All panels of one side: the whole ones in a loop, then the last, filled up with zeros."""
+        whole, rest = divmod(extent, side.width)
+        if whole:
+            panel = Scope(scope, self._name("p"), whole, SERIAL)
+            number = axis(panel.var)
+            self._panel(panel, side, start + number * side.width, side.width, k, depth, number)
+            panel.close()
+        if rest:
+            number = constant(whole)
+            self._panel(scope, side, start + whole * side.width, rest, k, depth, number)
+            self._zeros(scope, side, rest, depth, whole)
+
+    def _panel(
+        self,
+        scope: Scope,
+        side: Side,
+        start: Expr,
+        width: int,
+        k: Expr,
+        depth: int,
+        number: Expr,
+    ) -> None:
+        """One panel, with lanes along whichever of its two directions the memory runs."""
+        lanes = self.lanes
+        base = number * (depth * side.width)
+        across = self._runs_along(side)
+        if across:
+            for cut in segments(width, AxisTiling(1, lanes)):
+                loop = Scope(scope, self._name("k"), depth, SERIAL)
+                self._pack_step(loop, side, start, cut, axis(loop.var), k, base)
+                loop.close()
+            return
+        for cut in segments(depth, AxisTiling(1, lanes)):
+            loop = Scope(scope, self._name("kt"), cut.count, SERIAL)
+            deep = Scope(loop, self._name("ku"), cut.unroll, UNROLLED)
+            each = Scope(deep, self._name("w"), width, UNROLLED)
+            place = axis(loop.var) * cut.extent + axis(deep.var) * cut.lanes + cut.start
+            inner = Scope(each, self._name("kl"), cut.lanes, LANES if cut.lanes > 1 else UNROLLED)
+            depth_place = place + axis(inner.var)
+            self._copy(inner, side, start, axis(each.var), depth_place, k, base)
+            close(inner, scope)
+
+    def _pack_step(
+        self, loop: Scope, side: Side, start: Expr, cut: Segment, deep: Expr, k: Expr, base: Expr
+    ) -> None:
+        """One step along k of a panel whose elements lie side by side in memory."""
+        each = Scope(loop, self._name("w"), cut.count * cut.unroll, UNROLLED)
+        kind = LANES if cut.lanes > 1 else UNROLLED
+        inner = Scope(each, self._name("wl"), cut.lanes, kind)
+        place = axis(each.var) * cut.lanes + axis(inner.var) + cut.start
+        self._copy(inner, side, start, place, deep, k, base)
+        close(inner, loop)
+
+    def _copy(
+        self, inner: Scope, side: Side, start: Expr, place: Expr, deep: Expr, k: Expr, base: Expr
+    ) -> None:
+        inner.axes.update(self._unflattened(side.axes, start + place))
+        inner.axes.update(self._unflattened(side.summed, k + deep))
+        self._emit(side.value, inner)
+        address = base + deep * side.width + place
+        inner.body.append(ir.Store(side.scratch, address, side.value, ()))
+
+    def _zeros(self, scope: Scope, side: Side, used: int, depth: int, number: int) -> None:
+        loop = Scope(scope, self._name("k"), depth, SERIAL)
+        each = Scope(loop, self._name("w"), side.width - used, UNROLLED)
+        base = number * depth * side.width + used
+        address = axis(loop.var) * side.width + axis(each.var) + base
+        each.body += [
+            ir.Let("zero", self.lets[side.value].dtype, "const", value=0),
+            ir.Store(side.scratch, address, "zero", ()),
+        ]
+        close(each, scope)
+
+    def _runs_along(self, side: Side) -> bool:
+        """Whether neighbours across a panel are neighbours in memory."""
+        stack = [side.value]
+        while stack and side.axes:
+            let = self.lets[stack.pop()]
+            if isinstance(let.expr, Read) and side.axes[-1] in let.axes:
+                address = linear(let.expr.index, self.refs[let.expr.tensor].strides)
+                return coefficient(address, side.axes[-1]) == 1
+            stack += operands(let)
+        return False
+
+    def _multiply_step(
+        self, deep: Scope, sides: Sides, loops: Tile, ip: Expr, jp: Expr, depth: int
+    ) -> None:
+        """One step along k: a column of the A panel times a row of the B panel, added to `tile`."""
+        (a, b), (u, v, lane), k = sides, loops, axis(deep.var)
+        a_place = ip * (depth * a.width) + k * a.width
+        deep.body.append(ir.LoadRun("a", u, a.width, a.scratch, a_place))
+        b_place = jp * (depth * b.width) + k * b.width + axis(v) * self.lanes + axis(lane)
+        load = ir.Load("b", b.scratch, b_place)
+        vectors = b.width // self.lanes
+        deep.body.append(repeat(v, vectors, UNROLLED, repeat(lane, self.lanes, LANES, load)))
+        dtype = self.lets[a.value].dtype
+        product = ir.Let("ab", dtype, "mul", ("a", "b"))
+        tile = repeat(lane, self.lanes, LANES, product, ir.Accumulate("tile", "ab"))
+        deep.body.append(repeat(u, a.width, UNROLLED, repeat(v, vectors, UNROLLED, tile)))
+
+
+def up(size: int, step: int) -> int:
+    """The size filled up to whole steps."""
+    return -(-size // step) * step
+
+
+def repeat(var: str, count: int, kind: LoopKind, *body: ir.Stmt) -> ir.For:
+    return ir.For(var, constant(0), constant(count), 1, kind, body)
+
+
+def close(inner: Scope, outer: Scope) -> None:
+    """Close the scopes from the inner one up to, and without, the outer one."""
+    scope: Scope | None = inner
+    while scope is not None and scope is not outer:
+        scope.close()
+        scope = scope.parent

@@ -1,0 +1,275 @@
+"""Reductions whose rows lie side by side in memory: a thread takes a vector of neighbouring rows.
+
+    column = block * rows_per_block + thread % rows_per_block          a vector of rows
+    member = thread / rows_per_block                                   one of `threads` that share it
+    for each turn: point = turn * threads + member
+        read a vector across the rows, accumulate each of its elements by itself
+
+The members' partial results are merged by halves through shared memory, in the same order in every
+run. A value that lives over a row is made in the scope of that row; the scopes of a vector write
+into one body, so that their reads become vector accesses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from math import prod
+
+from weft.codegen.gpu import ir, values
+from weft.codegen.gpu.accept import MAX_POINTS, kernel_refusals, refuse
+from weft.codegen.gpu.index import unflatten
+from weft.codegen.gpu.reductions import Reduction
+from weft.codegen.gpu.scalar import BLOCK, THREAD, Lit, Name, Scalar, both, least
+from weft.codegen.gpu.thread import Emitter, Group, Refs, Scope, Sweep, group_at
+from weft.foundation.dtypes import DType
+from weft.foundation.errors import Finding, SpecViolation
+from weft.plan.ir import RowPlan
+from weft.plan.rows import is_regular, kept_axes, reduced_axes
+from weft.region.ir import Fold, Kernel, Output, Reduce, Tensor
+from weft.target.target import Target
+
+_SLOT = 8
+"""Bytes of one partial result in shared memory."""
+_INTERLEAVED = 4
+"""Turns of a loop over memory that the compiler may interleave."""
+
+
+def accepts(
+    kernel: Kernel, tensors: Mapping[str, Tensor], plan: RowPlan, target: Target
+) -> list[Finding]:
+    """Why this template cannot carry out the kernel with the plan; empty if it can."""
+    return [*kernel_refusals(kernel, tensors), *_refusals(kernel, plan)]
+
+
+def _refusals(kernel: Kernel, plan: RowPlan) -> Iterator[Finding]:
+    kept = kept_axes(kernel)
+    if not is_regular(kernel) or not kept:
+        yield refuse("IrregularRows", "the reductions run over different axes")
+        return
+    if any(kept[-1] not in let.axes for let in kernel.body if _reduces(let.expr)):
+        yield refuse("IrregularRows", f"a reduction does not live over {kept[-1]}")
+    if kernel.sizes[kept[-1]] % plan.vector:
+        size = kernel.sizes[kept[-1]]
+        yield refuse("Vector", f"a vector of {plan.vector} does not divide an axis of {size}")
+    if prod(kernel.sizes.values()) >= MAX_POINTS:
+        yield refuse("Points", "the kernel has more points than 32 bits count")
+    if plan.keep_row:
+        yield refuse("KeepRow", "rows side by side are not kept", "use keep_row=false")
+    if plan.accumulators != 1:
+        yield refuse("Accumulators", "each of the rows side by side has one partial result")
+
+
+def _reduces(expr: object) -> bool:
+    return isinstance(expr, Reduce | Fold)
+
+
+def build(
+    kernel: Kernel,
+    tensors: Mapping[str, Tensor],
+    refs: Refs,
+    plan: RowPlan,
+    target: Target,
+    name: str,
+) -> ir.Kernel:
+    """The dialect kernel, called `name` in the generated source."""
+    findings = accepts(kernel, tensors, plan, target)
+    if findings:
+        raise SpecViolation.of(findings)
+    return _Columns(kernel, refs, plan).kernel_called(name, tensors)
+
+
+class _Columns(Emitter):
+    def __init__(self, kernel: Kernel, refs: Refs, plan: RowPlan) -> None:
+        super().__init__(kernel, refs)
+        self.plan = plan
+        self.reduced = reduced_axes(kernel)
+        self.kept = kept_axes(kernel)
+        self.sizes = dict(kernel.sizes)
+        self.sizes[self.kept[-1]] //= plan.vector
+        self.vectors = prod(self.sizes[name] for name in self.kept)
+        self.length = prod(kernel.sizes[name] for name in self.reduced)
+        self.tiles: list[ir.SharedTile] = []
+        self.root = Scope(None, {}, [])
+        self.columns = Group(None)
+
+    @property
+    def partials(self) -> int:
+        return 1
+
+    def kernel_called(self, name: str, tensors: Mapping[str, Tensor]) -> ir.Kernel:
+        body: list[ir.Stmt] = []
+        if self.vectors:
+            body += self.read_params({found.name: found.dtype for found in tensors.values()})
+            body += self.work()
+        return ir.Kernel(
+            name,
+            grid=-(-self.vectors // self.plan.rows_per_block),
+            threads=self.plan.threads * self.plan.rows_per_block,
+            buffers=self.names,
+            maps=(),
+            tiles=tuple(self.tiles),
+            barriers=(),
+            tables=(),
+            body=tuple(body),
+            reports=self.reports,
+        )
+
+    def work(self) -> Iterator[ir.Stmt]:
+        side = self.plan.rows_per_block
+        whole = self.vectors % side == 0
+        yield ir.Let("number", BLOCK * side + THREAD % side)
+        yield ir.Let("member", THREAD // side)
+        row = Name("number") if whole else least(Name("number"), self.vectors - 1)
+        self.root.body.append(ir.Let("row", row))
+        last = self.kept[-1]
+        axes = self.places(self.root, Name("row"), self.kept)
+        axes[last] = axes[last] * self.plan.vector
+        self.columns = group_at(self.root, axes, last, self.plan.vector, Lit(1))
+        self.store_all(Lit(1) if whole else Name("number") < self.vectors)
+        yield from self.root.body
+
+    def places(self, scope: Scope, number: Scalar, names: Sequence[str]) -> dict[str, Scalar]:
+        """The axes of a point, each in a variable, from its number."""
+        found: dict[str, Scalar] = {}
+        for name, place in unflatten(number, names, self.sizes).items():
+            if self.sizes[name] == 1:
+                found[name] = Lit(0)
+                continue
+            variable = self.fresh("at")
+            scope.body.append(ir.Let(variable, place))
+            found[name] = Name(variable)
+        return found
+
+    def store_all(self, exists: Scalar) -> None:
+        over = {o: set(self.lets[o.value].axes) & set(self.reduced) for o in self.kernel.outputs}
+        first = both(exists, Name("member").equals(0)) if self.plan.threads > 1 else exists
+        self.store_group([o for o, axes in over.items() if not axes], first, self.columns, 0)
+        long = [o for o, axes in over.items() if axes]
+        if long:
+            self.sweep(self.root, self.reduced, partial(self.store_group, long, exists))
+
+    def store_group(
+        self, outputs: Sequence[Output], exists: Scalar, group: Group, before: int
+    ) -> None:
+        axes = group.instances[0].known()
+        for output in outputs:
+            guard = exists
+            live = self.lets[output.value].axes
+            # An axis that a result does not live over is stored from its first point only.
+            for name in self.kept[:-1]:
+                if name not in live and self.sizes[name] > 1:
+                    guard = both(guard, axes[name].equals(0))
+            self.store(output, group, guard)
+
+    # -- sweeps ----------------------------------------------------------------------------------
+
+    def sweep(self, scope: Scope, axes: Sequence[str], body: Sweep) -> None:
+        """A loop over the points of this thread, all rows of its vector together."""
+        if self.length == 0:
+            return
+        threads = self.plan.threads
+        number, turn = self.fresh("q"), self.fresh("turn")
+        inner = Scope(self.root, {}, [])
+        inner.body.append(ir.Let(number, Name(turn) * threads + Name("member")))
+        inside = Lit(1) if self.length % threads == 0 else Name(number) < self.length
+        places = self.places(inner, Name(number), self.reduced)
+        group = Group(self.kept[-1])
+        for column in self.columns.instances:
+            group.instances.append(Scope(column, places, inner.body, inside, group))
+        body(group, 0)
+        turns = -(-self.length // threads)
+        loop = ir.For(turn, 0, turns, 1, tuple(inner.body), times=_INTERLEAVED)
+        self.root.body.append(loop)
+
+    def reduce(self, reduction: Reduction, home: Scope) -> None:
+        """The results of a reduction for all rows of the vector."""
+        columns = self.columns.instances
+        carries = [[self.fresh("acc") for _ in reduction.carries] for _ in columns]
+        for names in carries:
+            for name, carry in zip(names, reduction.carries, strict=True):
+                self.root.body.append(values.Variable(name, carry.dtype, carry.start))
+
+        def step(group: Group, before: int) -> None:
+            for names, instance in zip(carries, group.instances, strict=True):
+                following = reduction.step(self, instance, names)
+                for name, new in zip(names, following, strict=True):
+                    instance.body.append(values.Assign(name, new, instance.exists()))
+
+        self.sweep(self.root, reduction.axes, step)
+        if self.plan.threads > 1:
+            self.merge(reduction, carries)
+        for column, names in zip(columns, carries, strict=True):
+            for result, place in reduction.results.items():
+                column.made[result] = names[place]
+
+    def finish(self, scope: Scope, reduction: Reduction, carries: Sequence[str]) -> list[str]:
+        return list(carries)
+
+    # -- merging ---------------------------------------------------------------------------------
+
+    def merge(self, reduction: Reduction, carries: Sequence[Sequence[str]]) -> None:
+        """By halves: the lower members take what the upper ones have. Then everybody reads the
+        first member's."""
+        tile = self.new_tile(sum(map(len, carries)))
+        member, half = Name("member"), self.plan.threads // 2
+        while half:
+            self.put(tile, reduction, carries)
+            upper = self.get(tile, reduction, carries, (member + half) % self.plan.threads)
+            for mine, other in zip(carries, upper, strict=True):
+                merged = reduction.combine(self, self.root, mine, other)
+                for name, new in zip(mine, merged, strict=True):
+                    self.root.body.append(values.Assign(name, new, member < half))
+            self.root.body.append(ir.SyncThreads())
+            half //= 2
+        self.put(tile, reduction, carries)
+        first = self.get(tile, reduction, carries, Lit(0))
+        for mine, other in zip(carries, first, strict=True):
+            for name, new in zip(mine, other, strict=True):
+                self.root.body.append(values.Assign(name, new, Lit(1)))
+
+    def put(self, tile: str, reduction: Reduction, carries: Sequence[Sequence[str]]) -> None:
+        for place, name, carry in self.slots(reduction, carries):
+            address = self.address_of(tile, place, Name("member"))
+            self.root.body.append(ir.StShared(address, name, carry))
+        self.root.body.append(ir.SyncThreads())
+
+    def get(
+        self,
+        tile: str,
+        reduction: Reduction,
+        carries: Sequence[Sequence[str]],
+        member: Scalar,
+    ) -> list[list[str]]:
+        found: list[list[str]] = [[] for _ in carries]
+        for place, _, carry in self.slots(reduction, carries):
+            name = self.fresh()
+            address = self.address_of(tile, place, member)
+            self.root.body.append(ir.LoadShared(name, carry, address))
+            found[place // len(reduction.carries)].append(name)
+        return found
+
+    def slots(
+        self, reduction: Reduction, carries: Sequence[Sequence[str]]
+    ) -> Iterator[tuple[int, str, DType]]:
+        """Every carry of every row: its place, its variable, its dtype."""
+        place = 0
+        for names in carries:
+            for name, carry in zip(names, reduction.carries, strict=True):
+                yield place, name, carry.dtype
+                place += 1
+
+    def address_of(self, tile: str, place: int, member: Scalar) -> ir.Address:
+        """Neighbouring threads have neighbouring slots."""
+        side = self.plan.rows_per_block
+        threads = side * self.plan.threads
+        inside = member * side + THREAD % side
+        return ir.Address(tile, (inside + place * threads) * _SLOT)
+
+    def new_tile(self, slots: int) -> str:
+        """Room for the partial results of all threads of the block, used by one reduction."""
+        start = sum(tile.bytes for tile in self.tiles)
+        name = f"partial{len(self.tiles)}"
+        size = slots * self.plan.rows_per_block * self.plan.threads * _SLOT
+        self.tiles.append(ir.SharedTile(name, start, size))
+        return name

@@ -1,0 +1,58 @@
+"""Fourier transforms over the last axes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from weft.foundation.dtypes import CF32, CF64, F64
+from weft.interop.stablehlo.reading.shapes import reversed_along
+from weft.interop.stablehlo.reading.site import Lowering, Site
+from weft.ptir.builder import Value
+from weft.ptir.fourier import fourier_sums
+
+
+def _fft(at: Site) -> Value:
+    (x,), lengths = at.x, at.ints("fft_length")
+    axes = list(range(x.rank - len(lengths), x.rank))
+    match at.word("fft_type"):
+        case "FFT":
+            return _along(at, x, axes, -1)
+        case "IFFT":
+            return _along(at, x, axes, 1)
+        case "RFFT":
+            whole = _along(at, at.b.cast(x, CF64 if x.dtype is F64 else CF32), axes[-1:], -1)
+            return _along(at, _first(at, whole, lengths[-1] // 2 + 1), axes[:-1], -1)
+    half = _along(at, x, axes[:-1], 1)
+    return at.b.emit("real", _along(at, _mirrored(at, half, lengths[-1]), axes[-1:], 1))
+
+
+def _along(at: Site, x: Value, axes: list[int], sign: int) -> Value:
+    """The transform along axes; the inverse one is divided by their sizes."""
+    for axis in axes:
+        size = at.static(x)[axis]
+        if not size:
+            continue
+        order = [*(a for a in range(x.rank) if a != axis), axis]
+        sums = fourier_sums(at.b, at.transposed(x, order), size, sign)
+        x = at.transposed(sums, [order.index(a) for a in range(x.rank)])
+        x = x / size if sign > 0 else x
+    return x
+
+
+def _first(at: Site, x: Value, count: int) -> Value:
+    return at.sliced(x, [0] * x.rank, [*at.static(x)[:-1], count])
+
+
+def _mirrored(at: Site, half: Value, size: int) -> Value:
+    """All elements of a transform of real numbers, of which the first half is given."""
+    count, last = (size - 1) // 2, half.rank - 1
+    half = _first(at, half, size // 2 + 1)
+    if count < 1:
+        return half
+    starts = [*(0 for _ in range(last)), 1]
+    rest = at.sliced(half, starts, [*at.static(half)[:-1], count])
+    return at.b.concat([half, at.b.emit("conj", reversed_along(at, rest, [last]))], last)
+
+
+TRANSFORMS: Final[Mapping[str, Lowering]] = {"fft": _fft}

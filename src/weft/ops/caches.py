@@ -1,0 +1,53 @@
+"""What Weft keeps compiled in this process, counted, and how to let go of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.ops.graph.cache import PROGRAMS
+from weft.ops.jit import FUNCTIONS
+from weft.ops.shapes import ByShape
+
+
+@dataclass(frozen=True)
+class CacheInfo:
+    """The caches of this process. Programs are those of lazy tensors; functions are under `jit`."""
+
+    programs: int
+    most_programs: int
+    hits: int
+    misses: int
+    evicted: int
+    functions: int
+    versions: int
+    """Compiled versions of functions: one for each kind of arguments."""
+    clusters: int
+    """Programs compiled for sizes of dynamic dims."""
+    compiled: int
+    """Programs compiled so far, for lazy tensors and functions alike."""
+
+
+def cache_info() -> CacheInfo:
+    """How much is compiled, and how often it was found again."""
+    functions = list(FUNCTIONS)
+    versions = [version for function in functions for version in list(function.versions.values())]
+    dynamic = [v.compiled for v in versions if isinstance(v.compiled, ByShape)]
+    counted = PROGRAMS.statistics
+    return CacheInfo(
+        programs=len(PROGRAMS),
+        most_programs=PROGRAMS.size,
+        hits=counted.hits,
+        misses=counted.misses,
+        evicted=counted.evicted,
+        functions=len(functions),
+        versions=len(versions),
+        clusters=sum(len(compiled.clusters.clusters) for compiled in dynamic),
+        compiled=counted.compiled,
+    )
+
+
+def clear_caches() -> None:
+    """Forget every compiled program of lazy tensors and functions. What is kept on disk stays."""
+    PROGRAMS.clear()
+    for function in list(FUNCTIONS):
+        function.clear()

@@ -1,0 +1,174 @@
+"""Attention in one kernel: scores, their softmax, and the mixed values.
+
+    s[q, j] = sum_d a[q, d] * b[j, d]            the scores
+    x[q, j] = ...                                scales, masks, biases
+    m[q] = max_j x,  p = exp(x - m),  l[q] = sum_j p,  w = p / l
+    y[q, e] = sum_j w[q, j] * v[j, e]            the mixed values
+
+`attention_of` finds the parts in a kernel; a template computes them block by block, so that scores
+and weights never reach memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from weft.foundation.dtypes import F32, F64
+from weft.foundation.index_expr import Expr, axis
+from weft.region.ir import (
+    AxisIndex,
+    Binary,
+    Const,
+    Fold,
+    Kernel,
+    Let,
+    Reduce,
+    Select,
+    Unary,
+    operands,
+)
+
+
+@dataclass(frozen=True)
+class Attention:
+    """The parts of an attention, by the names of their Lets, and its axes."""
+
+    scores: str
+    x: str
+    top: str
+    total: str
+    mixed: str
+    batch: tuple[str, ...]
+    query: str
+    key: str
+    depth: tuple[str, ...]
+    value: tuple[str, ...]
+    """The axes of a mixed value."""
+
+
+def attention_of(kernel: Kernel) -> Attention | None:
+    """The attention that a kernel is; None where it is something else."""
+    lets = {let.name: let for let in kernel.body}
+    reductions = [let for let in kernel.body if isinstance(let.expr, Reduce | Fold)]
+    if len(reductions) != 4:
+        return None
+    scores, top, total, mixed = reductions
+    for pair in ((scores, "sum"), (top, "max"), (total, "sum"), (mixed, "sum")):
+        if not isinstance(pair[0].expr, Reduce) or pair[0].expr.fn != pair[1]:
+            return None
+    axes = _axes(scores, top, mixed)
+    if axes is None or scores.dtype not in (F32, F64) or len({r.dtype for r in reductions}) > 1:
+        return None
+    x = top.expr.value if isinstance(top.expr, Reduce) else ""
+    shifted = _softmax_of(lets, x, top, total)
+    if shifted is None or not _mixes(lets, shifted, total, mixed, axes[1]):
+        return None
+    if not _leads_to(lets, x, scores.name):
+        return None
+    return Attention(scores.name, x, top.name, total.name, mixed.name, *axes)
+
+
+_Axes: TypeAlias = tuple[tuple[str, ...], str, str, tuple[str, ...], tuple[str, ...]]
+
+
+def _axes(scores: Let, top: Let, mixed: Let) -> _Axes | None:
+    """Batch, query, key, depth and value axes; one query axis and one key axis."""
+    depth = scores.expr.axes if isinstance(scores.expr, Reduce) else ()
+    keys = top.expr.axes if isinstance(top.expr, Reduce) else ()
+    rows = tuple(name for name in scores.axes if name not in keys)
+    value = tuple(name for name in mixed.axes if name not in rows)
+    if len(keys) != 1 or not rows or not value or top.axes != rows:
+        return None
+    if not isinstance(mixed.expr, Reduce) or mixed.expr.axes != keys:
+        return None
+    return rows[:-1], rows[-1], keys[0], depth, value
+
+
+def _softmax_of(lets: Mapping[str, Let], x: str, top: Let, total: Let) -> str | None:
+    """The exponentials `exp(x - top)` that `total` sums."""
+    power = total.expr.value if isinstance(total.expr, Reduce) else ""
+    made = lets[power].expr
+    shifted = lets[made.x].expr if isinstance(made, Unary) and made.fn == "exp" else None
+    return power if shifted == Binary("sub", x, top.name) else None
+
+
+def _mixes(lets: Mapping[str, Let], power: str, total: Let, mixed: Let, query: str) -> bool:
+    """Whether `mixed` sums weights times values, where only the weights know of queries."""
+    made = lets[mixed.expr.value].expr if isinstance(mixed.expr, Reduce) else None
+    if not isinstance(made, Binary) or made.fn != "mul":
+        return False
+    sides = [made.lhs, made.rhs]
+    weights = [name for name in sides if lets[name].expr == Binary("div", power, total.name)]
+    others = [name for name in sides if name not in weights]
+    return len(weights) == 1 and query not in lets[others[0]].axes
+
+
+def _leads_to(lets: Mapping[str, Let], name: str, goal: str) -> bool:
+    stack, seen = [name], set[str]()
+    while stack:
+        current = stack.pop()
+        if current == goal:
+            return True
+        if current not in seen:
+            seen.add(current)
+            stack += operands(lets[current])
+    return False
+
+
+def value_side(kernel: Kernel, found: Attention) -> str:
+    """The factor of the mixed values that is not the weight."""
+    made = kernel.let(found.mixed).expr
+    product = kernel.let(made.value).expr if isinstance(made, Reduce) else None
+    assert isinstance(product, Binary)
+    rows = {found.query}
+    return product.rhs if rows & set(kernel.let(product.lhs).axes) else product.lhs
+
+
+# -- masks ---------------------------------------------------------------------------------------
+
+
+def last_key(kernel: Kernel, found: Attention) -> int | None:
+    """The c for which the mask hides every key after query + c; None where there is no such mask.
+
+    The scores of hidden keys are -inf: through a select, or by adding one that is -inf there.
+    """
+    lets = {let.name: let for let in kernel.body}
+    stack, best = [found.x], list[int]()
+    while stack:
+        expr = lets[stack.pop()].expr
+        match expr:
+            case Binary(fn="add", lhs=lhs, rhs=rhs):
+                stack += [lhs, rhs]
+            case Select(pred=pred, x=x, y=y):
+                if _is_minus_infinity(lets, y):
+                    best += _reach(lets, pred, found)
+                    stack.append(x)
+    return min(best, default=None)
+
+
+def _is_minus_infinity(lets: Mapping[str, Let], name: str) -> bool:
+    expr = lets[name].expr
+    return isinstance(expr, Const) and expr.value == float("-inf")
+
+
+def _reach(lets: Mapping[str, Let], pred: str, found: Attention) -> list[int]:
+    """The c of a condition `key <= query + c`, if it is one."""
+    expr = lets[pred].expr
+    if isinstance(expr, Binary) and expr.fn == "and":
+        return _reach(lets, expr.lhs, found) + _reach(lets, expr.rhs, found)
+    if not isinstance(expr, Binary) or expr.fn not in ("le", "lt", "ge", "gt"):
+        return []
+    small, large = (expr.lhs, expr.rhs) if expr.fn in ("le", "lt") else (expr.rhs, expr.lhs)
+    indices = [_index(lets, name) for name in (small, large)]
+    key, query = indices
+    if key is None or query is None:
+        return []
+    c = query - axis(found.query) - (key - axis(found.key))
+    return [c.constant - (expr.fn in ("lt", "gt"))] if c.is_constant else []
+
+
+def _index(lets: Mapping[str, Let], name: str) -> Expr | None:
+    expr = lets[name].expr
+    return expr.expr if isinstance(expr, AxisIndex) else None

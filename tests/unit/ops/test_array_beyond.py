@@ -1,0 +1,133 @@
+"""Functions beyond the standard against NumPy's of the same names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+from tests.unit.ops.arrays import agrees, data
+from weft.foundation.errors import OutOfRange, UserError
+
+X = data("float32", (3, 4))
+Y = data("float32", (4, 3), seed=1)
+CUBE = data("float32", (2, 3, 4), seed=2)
+ODD = np.array([[3.0, np.nan, 1.0], [2.0, -1.0, np.inf]], np.float32)
+
+CASES: dict[str, Callable[[Any], Any]] = {
+    "transpose": lambda m: m.transpose(own(m, CUBE)),
+    "transpose by axes": lambda m: m.transpose(own(m, CUBE), (2, 0, 1)),
+    "swapaxes": lambda m: m.swapaxes(own(m, CUBE), 0, -1),
+    "ravel": lambda m: m.ravel(own(m, CUBE)),
+    "ravel of nothing": lambda m: m.ravel(own(m, np.zeros((0, 3), np.float32))),
+    "split": lambda m: m.split(own(m, X), 2, axis=1)[1],
+    "split at positions": lambda m: m.split(own(m, X), [1, 1, 7])[2],
+    "hstack": lambda m: m.hstack([own(m, X), own(m, X)]),
+    "hstack of vectors": lambda m: m.hstack([own(m, X[0]), own(m, X[1])]),
+    "vstack": lambda m: m.vstack([own(m, X[0]), own(m, X)]),
+    "dot of matrices": lambda m: m.dot(own(m, X), own(m, Y)),
+    "dot of cubes": lambda m: m.dot(own(m, CUBE), own(m, Y)),
+    "dot with a number": lambda m: m.dot(own(m, X), 2.0),
+    "diag of a vector": lambda m: m.diag(own(m, X[0]), 1),
+    "diag of a matrix": lambda m: m.diag(own(m, X), -1),
+    "isclose": lambda m: m.isclose(own(m, ODD), own(m, ODD + 1e-7)),
+    "isclose with NaN": lambda m: m.isclose(own(m, ODD), own(m, ODD), equal_nan=True),
+    "isclose of integers": lambda m: m.isclose(own(m, np.arange(3)), 1),
+    "allclose": lambda m: m.allclose(own(m, X), own(m, X)),
+    "array_equal": lambda m: m.array_equal(own(m, X), own(m, X)),
+    "array_equal of shapes": lambda m: m.array_equal(own(m, X), own(m, Y)),
+    "nan_to_num": lambda m: m.nan_to_num(own(m, ODD), nan=7.0),
+    "median": lambda m: m.median(own(m, X), axis=1),
+    "median of all": lambda m: m.median(own(m, X)),
+    "median with NaN": lambda m: m.median(own(m, ODD), axis=1),
+    "quantile": lambda m: m.quantile(own(m, CUBE), 0.3, axis=(0, 2), keepdims=True),
+    "quantiles": lambda m: m.quantile(own(m, X), [0.0, 0.25, 1.0], axis=0),
+    "isin": lambda m: m.isin(own(m, np.arange(6).reshape(2, 3)), own(m, np.array([1, 5]))),
+    "isin, inverted": lambda m: m.isin(own(m, np.arange(3)), own(m, np.array([1])), invert=True),
+    "argwhere": lambda m: m.argwhere(own(m, X > 0)),
+    "cumsum": lambda m: m.cumsum(own(m, X), 1),
+    "cumprod": lambda m: m.cumprod(own(m, X), axis=0),
+    "concatenate": lambda m: m.concatenate([own(m, X), own(m, X)], 1),
+    "power": lambda m: m.power(own(m, X), 3),
+    "mod": lambda m: m.mod(own(m, X), 2),
+    "absolute": lambda m: m.absolute(own(m, X)),
+    "unique": lambda m: m.unique(own(m, np.array([3, 1, 3]))),
+}
+METHODS: dict[str, Callable[[Any], Any]] = {
+    "transpose": lambda x: x.transpose(),
+    "transpose by axes": lambda x: x.transpose(1, 0),
+    "swapaxes": lambda x: x.swapaxes(0, 1),
+    "flatten": lambda x: x.flatten(),
+    "ravel": lambda x: x.ravel(),
+    "copy": lambda x: x.copy(),
+    "cumsum": lambda x: x.cumsum(0),
+    "cumprod": lambda x: x.cumprod(axis=1),
+    "dot": lambda x: x.dot(x.T),
+    "diagonal": lambda x: x.diagonal(),
+    "trace": lambda x: x.trace(),
+    "conjugate": lambda x: x.conjugate(),
+    "real": lambda x: x.real,
+    "imag": lambda x: x.imag,
+    "squeeze": lambda x: x[:1].squeeze(),
+    "sum": lambda x: x.sum(0),
+    "max": lambda x: x.max(-1),
+    "argmax": lambda x: x.argmax(0),
+    "std": lambda x: x.std(1),
+    "sort": lambda x: x.sort(-1) if isinstance(x, weft.Tensor) else np.sort(x, -1),
+    "repeat": lambda x: x.repeat(2, 1),
+    "all": lambda x: x.all(0),
+    "divmod": lambda x: divmod(x, 2)[1],
+}
+
+
+def own(module: Any, x: Any) -> Any:
+    """An array as the module's own."""
+    return weft.asarray(x) if module is weft else x
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_functions_agree_with_numpy(name: str) -> None:
+    exact = np.asarray(CASES[name](np))
+    found = CASES[name](weft)
+    assert found.shape == exact.shape
+    np.testing.assert_allclose(np.asarray(found), exact, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_agree_with_numpy(name: str) -> None:
+    found, exact = METHODS[name](weft.asarray(X)), np.asarray(METHODS[name](X))
+    assert found.shape == exact.shape
+    np.testing.assert_allclose(np.asarray(found), exact, rtol=1e-5, atol=1e-6)
+
+
+def test_shapes_broadcast_together() -> None:
+    assert weft.broadcast_shapes((3, 1), (4,), ()) == np.broadcast_shapes((3, 1), (4,), ())
+    with pytest.raises(OutOfRange, match=r"\[broadcast_shapes\] lhs \(3,\) and rhs \(2,\)"):
+        weft.broadcast_shapes((3,), (2,))
+
+
+def test_a_method_where_keeps_the_tensor() -> None:
+    agrees(weft.asarray(X).where(weft.asarray(X > 0), 0.0), np.where(X > 0, X, 0), "float32")
+
+
+def test_numbers_are_searched_for() -> None:
+    assert weft.searchsorted(weft.asarray([1, 2, 4]), 2.5).item() == 2
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: x.transpose(0, 1), "in NumPy and exchanges its axes in PyTorch; write x.T"),
+        (lambda x: weft.ones((2, 3, 4)).transpose(1, 2), "x.swapaxes exchanges two"),
+        (lambda x: weft.split(x, 3, axis=1), "cannot be cut into 3 equal parts"),
+        (lambda x: weft.quantile(x, 2.0), "q is 2.0 .give numbers from 0 to 1"),
+        (lambda x: weft.median(weft.zeros((0,))), "has no elements along axes"),
+        (lambda x: weft.diag(weft.ones((2, 2, 2))), "a vector or a matrix is wanted"),
+    ],
+)
+def test_mistakes_are_told_in_a_sentence(call: Any, message: str) -> None:
+    with pytest.raises((UserError, OutOfRange), match=message):
+        call(weft.asarray(X))

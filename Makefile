@@ -61,8 +61,9 @@ format: setup ## format the code and fix what ruff can fix
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-docs: setup ## write the generated pages again: ops, functional, gradients, the walk through the stages
+docs: setup ## write the generated pages again: ops, functional, gradients, interchange, the walk through the stages
 	@$(BIN)/python docs/generate_ops.py
+	@$(BIN)/python docs/generate_interchange.py
 	@$(BIN)/python docs/generate_functional.py
 	@$(BIN)/python -m docs.generate_gradients
 	@$(BIN)/python docs/generate_walkthrough.py

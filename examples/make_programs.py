@@ -29,6 +29,11 @@ def mlp(
     return b.build(_dense(b, middle, second, second_bias))
 
 
+def mlp_bf16() -> Program:
+    """The same in bf16, in sizes that suit matrix instructions: on a GPU its plans have tiles."""
+    return mlp(batch=256, width=256, hidden=512, out=256, dtype="bf16")
+
+
 def _dense(b: Builder, x: Value, weight: Value, bias: Value) -> Value:
     y = b.matmul(x, weight)
     return y + b.broadcast_to(bias, y.shape)
@@ -124,11 +129,14 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
 }
 STACKS: dict[str, Callable[[], Program]] = {"attention_12_blocks": attention_stack}
 """Programs of equal parts, for what should not take longer the more parts there are."""
+LARGER: dict[str, Callable[[], Program]] = {"mlp_bf16": mlp_bf16}
+"""Programs in sizes that a GPU needs to show what it can."""
+WRITTEN = PROGRAMS | STACKS | LARGER
 
 
 def main() -> None:
     folder = Path(__file__).parent
-    for name, make in (PROGRAMS | STACKS).items():
+    for name, make in WRITTEN.items():
         path = folder / f"{name}.ptir.txt"
         path.write_text(text_of(make()), encoding="utf-8")
         print(f"wrote {path}")

@@ -114,3 +114,21 @@ def test_methods_are_the_functions() -> None:
     x = weft.asarray(data((4,)))
     for name in ("softmax", "log_softmax", "relu", "gelu", "silu", "sigmoid"):
         np.testing.assert_array_equal(getattr(x, name)().numpy(), getattr(F, name)(x).numpy())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("axis", [None, 0, -1, (0, 2)])
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_logsumexp(axis: Any, keepdims: bool, dtype: DType) -> None:
+    for shape in [(2, 3, 5), (2, 0, 3), (1, 1, 1)]:
+        x = data(shape, dtype, scale=3.0)
+        with np.errstate(divide="ignore"):
+            exact = np.log(np.exp(wide(x)).sum(axis=axis, keepdims=keepdims))
+        agrees(F.logsumexp(weft.asarray(x), axis, keepdims), np.asarray(exact), dtype)
+
+
+def test_logsumexp_of_infinities() -> None:
+    x = np.array([[1e3, 1e3, -np.inf], [-np.inf] * 3, [np.inf, 1, 2], [np.nan, 0, 1]], np.float32)
+    np.testing.assert_allclose(
+        weft.asarray(x).logsumexp(-1).numpy(), special.logsumexp(wide(x), axis=-1), rtol=1e-6
+    )

@@ -4,6 +4,7 @@ positions, caches of keys and values, embeddings."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ import weft
 from tests.tensors import DTYPES, Array, agrees, data, wide
 from weft import functional
 from weft.foundation.dtypes import DType
+from weft.ops.session import Handle, Session
 
 F: Any = functional
 """Arrays and wrong arguments are tried too, which the types would not allow."""
@@ -110,6 +112,51 @@ def test_a_row_that_sees_nothing_is_nan(implementation: str) -> None:
     assert np.isnan(found[0, 0, 1]).all()
 
 
+ALONE: dict[str, Callable[..., Any]] = {
+    "weft.attention": lambda s, q, k, v, causal: s.emit("weft.attention", q, k, v, causal=causal)[
+        0
+    ],
+    "byteir.flash_attn_fwd": lambda s, q, k, v, causal: _flash(s, q, k, v, causal),
+    **{
+        name: lambda s, q, k, v, causal, name=name: _forced(s, q, k, v, causal, name)
+        for name in F.implementations("attention")
+    },
+}
+"""Every way to say attention, on handles of shape [B, H, S, D]."""
+
+
+def _flash(s: Session, q: Handle, k: Handle, v: Handle, causal: bool) -> Handle:
+    turned = [x.transpose([0, 2, 1, 3]) for x in (q, k, v)]
+    found = s.emit(
+        "byteir.flash_attn_fwd", *turned, dropout_p=0.0, softmax_scale=0.5, causal=causal,
+        return_softmax=False,
+    )  # fmt: skip
+    return found[0].transpose([0, 2, 1, 3])
+
+
+def _forced(s: Session, q: Handle, k: Handle, v: Handle, causal: bool, name: str) -> Handle:
+    with F.overrides({"attention": f"force={name}"}):
+        tensor = F.attention(*[s.export(x) for x in (q, k, v)], causal=causal)
+    return s.import_(tensor)
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("way", ALONE)
+def test_all_ways_agree_where_a_query_sees_nothing(way: str, backend: str) -> None:
+    q, k, v = (weft.asarray(data((1, 1, n, 4), seed=n), device=backend) for n in (4, 2, 2))
+    empty = k[:, :, :0]
+    session = Session.of(q)
+
+    def attend(keys: Any, values: Any, causal: bool) -> Array:
+        handles = [session.import_(x) for x in (q, keys, values)]
+        return np.asarray(session.export(ALONE[way](session, *handles, causal)))
+
+    np.testing.assert_array_equal(attend(empty, empty, False), np.zeros((1, 1, 4, 4)))
+    hidden = attend(k, v, True)
+    assert np.isnan(hidden[0, 0, :2]).all()
+    assert np.isfinite(hidden[0, 0, 2:]).all()
+
+
 def test_arrays_are_taken_as_tensors() -> None:
     x = data((1, 1, 2, 4))
     agrees(F.attention(x, x, x), loop_attention(x, x, x, None, False, 0.5))
@@ -135,6 +182,18 @@ def test_update_cache(axis: int, position: int, kind: str) -> None:
     np.moveaxis(expected, axis, 0)[position : position + 2] = np.moveaxis(new, axis, 0)
     found = F.update_cache(weft.asarray(cache), weft.asarray(new), where, axis)
     np.testing.assert_array_equal(found.numpy(), expected)
+
+
+@pytest.mark.parametrize("position", [-1, 3, np.int64(4)])
+def test_a_number_that_leaves_the_cache_is_an_error(position: Any) -> None:
+    cache, new = weft.zeros((1, 4)), weft.ones((1, 2))
+    with pytest.raises(weft.SpecViolation, match=r"\[update_cache\].*positions run from 0 to 2"):
+        F.update_cache(cache, new, position, axis=1)
+
+
+def test_a_tensor_that_leaves_the_cache_is_clamped() -> None:
+    found = F.update_cache(weft.zeros((1, 4)), weft.ones((1, 2)), weft.asarray(9), axis=1)
+    assert found.tolist() == [[0.0, 0.0, 1.0, 1.0]]
 
 
 def test_decoding_with_a_cache_is_attention_over_everything() -> None:

@@ -154,3 +154,27 @@ def test_the_count_of_targets_is_exact_in_narrow_floats() -> None:
 def test_without_any_target_the_mean_is_nan() -> None:
     target = np.asarray([-100, -100])
     assert np.isnan(F.cross_entropy(weft.asarray(data((2, 3))), weft.asarray(target)).item())
+
+
+def test_the_mean_over_the_batch_is_the_divergence_of_rows() -> None:
+    x, y = special.log_softmax(data((3, 5)), axis=1), special.softmax(data((3, 5), seed=1), axis=1)
+    exact = special.rel_entr(wide(y), np.exp(wide(x))).sum() / 3
+    found = F.kl_div(weft.asarray(x), weft.asarray(y), "batchmean")
+    agrees(found, np.asarray(exact), x.dtype.name.replace("float", "f"))
+    with pytest.raises(weft.SpecViolation, match="at least 1 is wanted"):
+        F.kl_div(weft.asarray(0.5), weft.asarray(0.5), "batchmean")
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("wrong", [3, -1, 2**40])
+@pytest.mark.parametrize("loss", [F.cross_entropy, F.nll_loss])
+def test_a_target_that_is_no_class_stops_the_run(
+    loss: Callable[..., Any], wrong: int, backend: str
+) -> None:
+    with weft.graph(backend=backend):
+        x, target = weft.asarray(data((2, 3))), weft.asarray([0, wrong])
+        with pytest.raises(weft.SpecViolation, match="GatherIndexOutOfBounds"):
+            loss(x, target, "sum").numpy()
+        assert np.isfinite(loss(x, target, "sum", ignore_index=wrong).item())
+        with pytest.raises(weft.SpecViolation, match="GatherIndexOutOfBounds"):
+            weft.value_and_grad(loss)(x, target)[0].numpy()

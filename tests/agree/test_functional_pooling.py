@@ -148,3 +148,39 @@ def test_the_mean_of_many_f16_is_in_range_though_their_sum_is_not() -> None:
     x = weft.full((1, 1, 64, 64), 60.0, dtype=weft.float16)
     assert F.adaptive_avg_pool2d(x, 1).item() == 60.0
     assert F.avg_pool2d(x, 64).item() == 60.0
+
+
+def left_over(x: Array, window: int, stride: int, padding: int, kind: str) -> Array:
+    """Windows over the last axis as long as one begins inside of x or before it; what lies behind
+    the padding is nothing at all."""
+    size, rows = x.shape[-1], []
+    start = -padding
+    while start < size:
+        ahead = start + window
+        inside = x[..., max(start, 0) : ahead]
+        count = min(ahead, size + padding) - start if kind == "avg" else inside.shape[-1]
+        rows.append(inside.max(-1) if kind == "max" else inside.sum(-1) / count)
+        if ahead >= size + padding:
+            break
+        start += stride
+    return np.stack(rows, -1)
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("kind", ["max", "avg", "avg_inside"])
+@pytest.mark.parametrize(
+    ("size", "window", "stride", "padding"),
+    [(5, 2, 2, 0), (6, 2, 2, 0), (6, 3, 2, 1), (7, 3, 3, 1), (4, 2, 3, 0), (5, 3, 4, 1)],
+)
+def test_ceil_mode_takes_what_is_left_over(
+    size: int, window: int, stride: int, padding: int, kind: str, backend: str
+) -> None:
+    x = data((2, 3, size))
+    given = weft.asarray(x, device=backend)
+    if kind == "max":
+        found = F.max_pool1d(given, window, stride, padding, ceil_mode=True)
+    else:
+        found = F.avg_pool1d(
+            given, window, stride, padding, ceil_mode=True, count_include_pad=kind == "avg"
+        )
+    agrees(found, left_over(wide(x), window, stride, padding, kind))

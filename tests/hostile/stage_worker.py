@@ -1,10 +1,10 @@
 """A process with little memory that compiles and runs edited stage dumps, and the call that starts
 one.
 
-    outcomes = judged(["mlp cpu plan 17", "mlp cpu plan 18"])
+    outcomes = judged(["mlp cpu plan 17", "mlp cpu plan 0.5"])
 
-Each case (program, target, stage, number of the edit) is a line on stdin, each outcome a line of
-JSON on stdout. What takes too long, by the clock of the processor, is a crash; so is a result that
+Each case (program, target, stage, which edit: a number, or how far down the list) is a line on
+stdin, each outcome a line of JSON on stdout. What takes too long, by the clock of the processor, is a crash; so is a result that
 is not what the edited stage means.
 
 An edit of a stage up to the kernels changes what is computed: the result must be what playing back
@@ -34,13 +34,16 @@ from examples import make_programs
 from tests.example_inputs import inputs_for
 from tests.hostile.stage_edits import edits
 from weft.driver.compilation import Compilation
+from weft.driver.compile import largest_buffer
 from weft.driver.execute import run
 from weft.driver.generators import generator_for
 from weft.driver.opaque import run_opaque
 from weft.driver.pipeline import run_pipeline, stages_for
 from weft.driver.signature import make_signature
+from weft.foundation import limits
 from weft.foundation.errors import InternalError, SpecViolation, WeftError
 from weft.ptir import Program
+from weft.ptir.sizes import check_memory
 from weft.region.interp import run_module
 from weft.target.known import target_named
 from weft.target.target import Kind
@@ -148,6 +151,7 @@ def attempt(name: str, target: str, stage: str, edited: str) -> None:
     if made.target.kind is not Kind.CPU:
         return
     built = generator_for(made.target).build(made, made.signature, [])
+    check_memory(largest_buffer(built.artifact), whole.program, limits.current())
     results = built.program.run([np.array(x) for x in whole.inputs], 0, 1)
     if stage in ("memory", "plan"):
         _same(results, whole.results, stage)
@@ -189,7 +193,8 @@ def _same(results: Sequence[Any], wanted: Sequence[Any], stage: str) -> None:
 def outcome(case: str) -> Outcome:
     """The judgement of one edit."""
     name, target, stage, number = case.split()
-    edit, edited = edits_of(name, target, stage)[int(number)]
+    every = edits_of(name, target, stage)
+    edit, edited = every[int(float(number) * len(every)) if "." in number else int(number)]
     started, said = time.process_time(), ""
     signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:

@@ -15,7 +15,7 @@ import weft
 from examples import char_gpt, digits, gpt2_generate
 from examples.digits_conv import DigitsConv
 from examples.digits_mlp import DigitsMLP
-from examples.make_programs import PROGRAMS, STACKS, mlp, text_of
+from examples.make_programs import STACKS, WRITTEN, mlp, text_of
 from examples.training import Run, show_curve, smoothed, sparkline, train
 from tests.example_inputs import inputs_for
 from weft import nn, optim
@@ -23,7 +23,6 @@ from weft import nn, optim
 Array = NDArray[Any]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-WRITTEN = PROGRAMS | STACKS
 
 
 @pytest.mark.parametrize("name", WRITTEN)

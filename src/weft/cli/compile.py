@@ -56,7 +56,7 @@ def compile_command(
             "use weft.compile from Python, or fix its sizes"
         )
     chosen = target_named(target)
-    overrides = {from_[0]: read_bytes(from_[1]).decode()} if from_ else {}
+    overrides = {from_[0]: _text_of(from_[1])} if from_ else {}
     signature = make_signature(program, _positions(params), _positions(state))
     if to is None:
         executable = compile_program(
@@ -78,6 +78,13 @@ def compile_command(
         _write(compilation, dump, out or Path())
 
 
+def _text_of(file: Path) -> str:
+    try:
+        return read_bytes(file).decode()
+    except UnicodeDecodeError:
+        raise UserError(f"{file} is not text") from None
+
+
 def _positions(text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",") if part]
@@ -92,7 +99,7 @@ def _print_times(times: Mapping[str, float], compilation: Compilation) -> None:
     for name, seconds in times.items():
         table.add_row(name, f"{1e3 * seconds:.1f}")
     print_table(table)
-    for line in str(compilation.log).splitlines():
+    for line in compilation.log.summary:
         print(line)
 
 

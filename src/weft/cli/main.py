@@ -47,6 +47,7 @@ from weft.driver.backends import DEFAULT
 from weft.driver.conversion import conversion_target_names, convert
 from weft.driver.execute import MAX_SEED, run
 from weft.foundation.errors import SpecViolation, UserError, WeftError, WeftWarning
+from weft.foundation.tally import counted
 from weft.interop.stablehlo import EXTENSION as STABLEHLO
 from weft.ptir.files import EXTENSIONS
 from weft.ptir.ir import Program
@@ -112,11 +113,7 @@ def verify_command(file: ProgramFile) -> None:
     if findings:
         raise typer.Exit(1)
     count = count_instructions(source)
-    print(f"{printable(str(file))}: valid, {_counted(count, 'instruction')}")
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    print(f"{printable(str(file))}: valid, {counted(count, 'instruction')}")
 
 
 @app.command("show")
@@ -292,3 +289,7 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = status or 1
     sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

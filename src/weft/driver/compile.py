@@ -11,7 +11,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, overload
 
 from numpy.typing import NDArray
 
@@ -20,9 +21,12 @@ from weft.driver.compilation import Compilation
 from weft.driver.generators import Built, generator_for, pipeline
 from weft.driver.inputs import ReadyInputs, Shapes, check_array, check_inputs, in_one_piece
 from weft.driver.opaque import host_op
+from weft.driver.shape_sets import ShapeSet
+from weft.driver.shaped import ShapedExecutable
 from weft.driver.signature import Role, Signature, make_signature
 from weft.foundation import limits
 from weft.foundation.errors import ResourceExceeded, UserError
+from weft.foundation.tally import counted
 from weft.ptir.ir import Program
 from weft.ptir.sizes import check_memory, check_results
 from weft.ptir.specialise import bind_shapes, is_static, specialise
@@ -33,6 +37,8 @@ from weft.target.known import target_named
 from weft.target.target import Target
 
 Array = NDArray[Any]
+MOST_CLUSTERS = 64
+"""For how many sets of sizes an executable keeps its compiled programs: those it met last."""
 
 
 @dataclass
@@ -62,8 +68,9 @@ class Cluster:
         """A line for `explain`."""
         named = ", ".join(f"{name}={size}" for name, size in sorted(self.sizes.items()))
         what = f"for {named}" if named else "as it is"
+        built = counted(self.built.compiled, "kernel")
         return (
-            f"compiled {what} in {self.seconds:.2f} s ({self.built.compiled} kernels built, "
+            f"compiled {what} in {self.seconds:.2f} s ({built} built, "
             f"{self.built.reused} from the cache): {self.reason}"
         )
 
@@ -74,7 +81,7 @@ class Cluster:
         for name, symbol in built.symbols.items():
             alike.setdefault(symbol, []).append(name)
         lines = [
-            f"{len(built.symbols)} kernels, {len(alike)} of them distinct; "
+            f"{counted(len(built.symbols), 'kernel')}, {len(alike)} of them distinct; "
             f"{built.compiled} compiled, {built.reused} from the cache"
         ]
         lines += str(self.compilation.tally).splitlines()
@@ -215,6 +222,9 @@ class Executable:
         if key not in self.clusters:
             reason = "first run with these sizes" if sizes else "the program has fixed sizes"
             self.clusters[key] = self._compile(sizes, reason)
+            if len(self.clusters) > MOST_CLUSTERS:
+                gone = self.clusters.pop(next(iter(self.clusters)))
+                self._known = {s: found for s, found in self._known.items() if found is not gone}
         return self.clusters[key]
 
     def _compile(self, sizes: dict[str, int], reason: str) -> Cluster:
@@ -233,13 +243,14 @@ class Executable:
             built = generator_for(self.target).build(compilation, self.signature, self.state)
             watch.note("machine code")
             kept.save(key, built)
-        check_memory(_largest_buffer(built.artifact), concrete, bounds)
+        check_memory(largest_buffer(built.artifact), concrete, bounds)
         return Cluster(sizes, compilation, built, watch.times, reason)
 
 
-def _largest_buffer(artifact: Artifact) -> int:
+def largest_buffer(artifact: Artifact) -> int:
     """The bytes of the largest piece of memory that a run takes; the inputs are there already."""
-    return max((slot.bytes for slot in artifact.buffers if slot.space != "input"), default=0)
+    taken = [slot.bytes for slot in artifact.buffers if slot.space != "input"]
+    return max((artifact.arena_bytes, *taken))
 
 
 class _Stopwatch:
@@ -288,6 +299,8 @@ class Bound:
         if cluster is None:
             cluster, inputs = self.executable.prepare(inputs)
             if shapes is not None:
+                if len(self._known) >= MOST_CLUSTERS:
+                    self._known.clear()
                 self._known[shapes] = cluster
         return self.executable.carry_out(cluster, inputs, seed, None, self)
 
@@ -298,6 +311,28 @@ class Bound:
         return inputs
 
 
+@overload
+def compile_program(
+    program: Program,
+    target: str | Target = ...,
+    *,
+    params: Iterable[int] = ...,
+    state: Iterable[int] = ...,
+    donate: Iterable[int] = ...,
+    overrides: Mapping[str, str] | None = ...,
+    shapes: None = ...,
+) -> Executable: ...
+@overload
+def compile_program(
+    program: Program,
+    target: str | Target = ...,
+    *,
+    params: Iterable[int] = ...,
+    state: Iterable[int] = ...,
+    donate: Iterable[int] = ...,
+    overrides: Mapping[str, str] | None = ...,
+    shapes: ShapeSet,
+) -> Executable | ShapedExecutable: ...
 def compile_program(
     program: Program,
     target: str | Target = "cpu",
@@ -306,19 +341,35 @@ def compile_program(
     state: Iterable[int] = (),
     donate: Iterable[int] = (),
     overrides: Mapping[str, str] | None = None,
-) -> Executable:
+    shapes: ShapeSet | None = None,
+) -> Executable | ShapedExecutable:
     """Compile a program for a target. `params`, `state` and `donate` are positions of inputs.
 
-    `overrides` maps a stage to its text: what is read instead of computed.
+    `overrides` maps a stage to its text: what is read instead of computed. A program with dynamic
+    dims is compiled for each set of sizes it meets; `shapes` says which of them share a program.
     """
     verify(program)
     chosen = target_named(target) if isinstance(target, str) else target
     signature = make_signature(program, params, state, donate)
+    if shapes is not None and not is_static(program):
+        return ShapedExecutable(
+            program, signature, shapes, partial(_of_cluster, chosen, signature, overrides or {})
+        )
     made = Executable(program, chosen, signature, overrides or {})
     made.state = _new_state(made)
     if is_static(program):
         made._cluster([leaf.static_shape for leaf in made._leaves])
     return made
+
+
+def _of_cluster(
+    target: Target, signature: Signature, overrides: Mapping[str, str], program: Program
+) -> Executable:
+    """The executable of a program for one cluster: further inputs are the real sizes."""
+    params = [at for at, role in enumerate(signature.roles) if role is Role.PARAM]
+    return compile_program(
+        program, target, params=params, donate=signature.donated, overrides=overrides
+    )
 
 
 def _new_state(executable: Executable) -> list[Array]:

@@ -95,7 +95,9 @@ GENERATOR = Generator(
         Stage(
             "llvm", "ll",
             enter=lambda c: cpu_code.print_module(c["cpu"]),
-            verify=lambda c: cpu_code.check_sources(c["llvm"], c["cpu"], "llvm" in c.overrides),
+            verify=lambda c: cpu_code.check_sources(
+                c["llvm"], c["cpu"], not {"cpu", "llvm"}.isdisjoint(c.overrides)
+            ),
             render=lambda code: LLVM.join(code.sources),
             parse=lambda source, c: cpu_code.LlvmCode(LLVM.split(source)),
         ),

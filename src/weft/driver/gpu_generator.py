@@ -46,9 +46,11 @@ def _cubins(compilation: Compilation, arch: str) -> gpu_code.Cubins:
     try:
         return gpu_code.compile_sources(compilation["cu"], arch)
     except InternalError as error:
-        if "cu" not in compilation.overrides:
+        read = [stage for stage in ("gpu", "cu") if stage in compilation.overrides]
+        if not read:
             raise
-        raise UserError(f"the CUDA text that was given does not compile: {error}") from None
+        what = "CUDA text that was given does" if "cu" in read else "GPU kernels that were given do"
+        raise UserError(f"the {what} not compile: {error}") from None
 
 
 def _new_state(kind: TensorType) -> Array:

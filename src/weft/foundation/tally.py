@@ -51,3 +51,8 @@ def done(what: str) -> None:
     tally = _LISTENER.get()
     if tally is not None:
         tally.done[what] += 1
+
+
+def counted(count: int, noun: str) -> str:
+    """A number of things, in words: `1 kernel`, `1,024 kernels`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

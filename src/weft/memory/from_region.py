@@ -18,6 +18,7 @@ from functools import cached_property
 
 from weft.foundation.index_expr import Expr, linear
 from weft.foundation.packing import Block, pack
+from weft.foundation.tally import counted
 from weft.memory.ir import Buffer, BufferMap, Copy, MemRef, Share, Space
 from weft.region.ir import (
     Fold,
@@ -335,6 +336,7 @@ def report(module: Module, buffers: BufferMap) -> list[str]:
     internal = [name for name, ref in buffers.refs.items() if ref.buffer.space is Space.ARENA]
     total = sum(module.tensors[name].bytes for name in internal)
     lines.append(
-        f"arena: {buffers.arena_bytes:,} bytes hold {len(internal)} tensors of {total:,} bytes"
+        f"arena: {buffers.arena_bytes:,} bytes hold {counted(len(internal), 'tensor')} of "
+        f"{total:,} bytes"
     )
     return lines

@@ -1,11 +1,11 @@
-"""Choosing an `AttentionPlan` for the CPU: blocks of queries and of keys that stay in its caches."""
+"""Choosing an `AttentionPlan` for the CPU: blocks of queries and keys that stay in its caches."""
 
 from __future__ import annotations
 
 import math
 from typing import Final
 
-from weft.plan.contraction import even_blocks, register_block
+from weft.plan.contraction import SCRATCH_BYTES, even_blocks, register_block
 from weft.plan.ir import AttentionPlan, Header
 from weft.region.attention import attention_of
 from weft.region.ir import Kernel
@@ -15,8 +15,6 @@ QUERIES: Final = 96
 """Queries of a block, about: enough to make packing keys and values cheap."""
 KEYS: Final = 128
 """Keys of a block, about: those packed, their values, and a panel of scores stay near."""
-SCRATCH_BYTES: Final = 1 << 20
-"""The most that the blocks of one thread may take."""
 
 
 def cpu_attention_plan(kernel: Kernel, target: Target, header: Header) -> AttentionPlan | None:

@@ -180,6 +180,9 @@ def _map(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: 
     axis = inner_axis(kernel)
     width = vector_bytes(kernel, tensors)
     vector = whole_vectors(kernel, tensors, width, axis.size if axis else 1)
+    block = block_for(kernel, tensors)
+    if block > 1:
+        return MapPlan(header, vector, 1, 256, grain=block * block, block=block)
     return MapPlan(header, vector, 1, 256, grain=256 * vector)
 
 

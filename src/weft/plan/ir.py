@@ -105,7 +105,7 @@ class MapPlan:
     grain: int = 4096
     """Elements per piece of work."""
     block: int = 1
-    """Edge of the blocks of two axes that are a piece, where operands lie across results (CPU)."""
+    """Edge of the blocks of two axes that are a piece, where operands lie across results."""
 
 
 @dataclass(frozen=True)
@@ -162,8 +162,12 @@ _ON_CPU: Final[Mapping[type[Plan], frozenset[str]]] = {
     ),
     MapPlan: frozenset({"vector", "unroll", "block"}),
     RowPlan: frozenset({"vector", "accumulators", "keep_row"}),
+    AttentionPlan: frozenset({"tile_q", "tile_kv", "algo", "register_tile", "vector"}),
 }
-_NOT_ON_GPU: Final[Mapping[type[Plan], frozenset[str]]] = {MapPlan: frozenset({"block"})}
+_NOT_ON_GPU: Final[Mapping[type[Plan], frozenset[str]]] = {
+    MapPlan: frozenset({"block"}),
+    AttentionPlan: frozenset({"register_tile", "vector"}),
+}
 
 
 def effective_fields(plan: Plan) -> list[str]:
@@ -172,7 +176,7 @@ def effective_fields(plan: Plan) -> list[str]:
     if plan.header.target == "cpu":
         used = _ON_CPU.get(type(plan), frozenset(names))
         return [name for name in names if name in used]
-    return [name for name in names if name not in _NOT_ON_GPU.get(type(plan), ())]
+    return names
 
 
 def idle_fields(plan: Plan) -> list[str]:

@@ -147,34 +147,45 @@ def gpu_row_plan(
         return _across(kernel, tensors, header) or _single(kernel, tensors, header)
     vector = _vector(kernel, tensors, axis)
     vectors = -(-row_length(kernel) // vector)
+    units, rows = target.limits.units, row_count(kernel)
     every = [
-        RowPlan(header, vector, max(1, _BLOCK // (1 << n)), 1 << n, accumulators=1)
+        RowPlan(header, vector, _together(1 << n, rows, units), 1 << n, accumulators=1)
         for n in range(11)
     ]
     kept = [plan for plan in every if _fits(kernel, plan, target)]
     if kept:
-        return min(kept, key=lambda plan: _cost(plan.threads, vectors))
+        return min(kept, key=lambda plan: _cost(plan.threads, vectors, rows / units))
     threads = min(1024, max(32, 1 << (-(-vectors // 2) - 1).bit_length()))
     return RowPlan(header, vector, max(1, _BLOCK // threads), threads, 1, keep_row=False)
 
 
-def _cost(threads: int, vectors: int) -> float:
+def _together(threads: int, rows: int, units: int) -> int:
+    """Rows of a block: whole warps of them, and more where no unit is left without."""
+    together = max(1, _WARP // threads)
+    while together * threads < _BLOCK and 2 * together * units <= rows:
+        together *= 2
+    return together
+
+
+def _cost(threads: int, vectors: int, rows: float) -> float:
     """What a row costs its threads: turns in which some have nothing to do, and exchanges between
-    warps; two to four turns keep enough reads on their way."""
+    warps; two to four turns keep enough reads on their way, and so do many threads where a unit
+    has few `rows`."""
     turns = -(-vectors // threads)
     waste = turns * threads / max(1, vectors)
     between_warps = 0.03 * max(0, threads.bit_length() - _WARP.bit_length())
-    return waste + between_warps + 0.05 * max(0, turns - 4) + 0.1 * max(0, 2 - turns)
+    idle = 0.05 * max(0.0, math.log2(_BLOCK / (rows * threads))) if rows else 0.0
+    return waste + between_warps + idle + 0.05 * max(0, turns - 4) + 0.1 * max(0, 2 - turns)
 
 
 def _across(kernel: Kernel, tensors: Mapping[str, Tensor], header: Header) -> RowPlan | None:
     """Vectors across rows, with as many threads to a vector as fill a block; None where some
     reduction does not live over the axis that the rows lie along."""
-    kept = [name for name in kept_axes(kernel)]
+    kept = kept_axes(kernel)
     reductions = [let for let in kernel.body if isinstance(let.expr, Reduce | Fold)]
     if kernel.roles is not None or not kept or any(kept[-1] not in r.axes for r in reductions):
         return None
-    vector = whole_vectors(kernel, tensors, 16, kernel.sizes[kept[-1]])
+    vector = _whole(kernel.sizes[kept[-1]], 16 // _widest_row(kernel, tensors))
     vectors = row_count(kernel) // vector
     side = min(_WARP, 1 << max(0, vectors - 1).bit_length())
     threads = _ACROSS // side
@@ -206,10 +217,22 @@ def whole_vectors(kernel: Kernel, tensors: Mapping[str, Tensor], width: int, ext
     """Elements of the widest tensor in an access of `width` bytes that divide an extent."""
     names = [*kernel.inputs, *(output.tensor for output in kernel.outputs)]
     sizes = [tensors[name].dtype.storage_bytes for name in names if tensors[name].shape]
-    vector = min(_WIDEST, max(1, width // max(sizes, default=4)))
+    return _whole(extent, min(_WIDEST, max(1, width // max(sizes, default=4))))
+
+
+def _whole(extent: int, vector: int) -> int:
+    """The largest half of a half of a vector that divides an extent."""
     while vector > 1 and extent % vector:
         vector //= 2
     return vector
+
+
+def _widest_row(kernel: Kernel, tensors: Mapping[str, Tensor]) -> int:
+    """Bytes of the widest element that is read at every point of a row."""
+    reduced = set(reduced_axes(kernel))
+    reads = [let for let in kernel.body if isinstance(let.expr, Read) and reduced & set(let.axes)]
+    sizes = [let.dtype.storage_bytes for let in reads]
+    return max(2, *sizes) if sizes else 4
 
 
 def _suits_threads(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> bool:

@@ -55,6 +55,8 @@ def _joined(module: Module, chain: Chain) -> Module:
         return module
     if kernel.sizes[found.query] < FEWEST or kernel.sizes[found.key] < FEWEST:
         return module
+    if any(found.key in kernel.let(output.value).axes for output in kernel.outputs):
+        return module
     return _replaced(module, (scores, row, mix), kernel, {link[0] for link in links if link})
 
 

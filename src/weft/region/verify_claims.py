@@ -52,13 +52,12 @@ def _pattern(kernel: Kernel) -> Iterator[Problem]:
     if kernel.roles is not None:
         yield "RegionRoles", f"a {pattern.value} kernel has no roles"
     if pattern is Pattern.ATTENTION:
+        if attention_of(kernel) is None:
+            yield "RegionPattern", "it is called attention, but its body is none"
         return
     reduces = any(isinstance(let.expr, Reduce | Fold) for let in kernel.body)
     wanted = Pattern.ROW if reduces else Pattern.MAP
-    if pattern is Pattern.ATTENTION:
-        if attention_of(kernel) is None:
-            yield "RegionPattern", "it is called attention, but its body is none"
-    elif pattern is not wanted:
+    if pattern is not wanted:
         yield "RegionPattern", f"it is called {pattern.value}, but its body is a {wanted.value}"
 
 

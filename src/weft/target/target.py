@@ -87,7 +87,7 @@ class Target:
     @property
     def streams_attention(self) -> bool:
         """Whether there is a template that computes an attention without its scores in memory."""
-        return self.kind is Kind.CPU and False
+        return self.kind is Kind.CPU
 
     @property
     def fingerprint(self) -> str:

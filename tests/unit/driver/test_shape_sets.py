@@ -128,3 +128,40 @@ def test_sizes_that_must_agree_with_fixed_ones_are_exact() -> None:
     assert "filled up" in clusters.explain()[0]
     with pytest.raises(SpecViolation):
         clusters.fit([(5, 2)])
+
+
+# -- weft.compile ---------------------------------------------------------------------------------
+
+
+def test_a_compiled_program_shares_programs_between_sizes() -> None:
+    executable = weft.compile(rows(), "cpu", shapes=weft.ShapeSet({"B": 20}))
+    assert weft.explain(executable).startswith("nothing compiled yet")
+    for count in range(1, 21):
+        x = np.arange(count * 2).reshape(count, 2) - 7
+        total, squares = executable(x)
+        np.testing.assert_array_equal(total, x.sum(0))
+        np.testing.assert_array_equal(squares, x * x)
+    (line,) = weft.explain(executable).splitlines()
+    assert line.startswith("compiled for B up to 20 in ")
+    assert "(20 calls): first call with B = 1" in line
+    assert "region" in executable.stages
+    assert executable.report()
+
+
+def test_state_and_unknown_dims_are_refused() -> None:
+    b = Builder()
+    x, y = b.param("f32", ["?B"]), b.param("f32", [4])
+    program = b.build(b.exp(x), b.exp(y))
+    with pytest.raises(UserError, match="cannot have state"):
+        weft.compile(program, state=[1], shapes=weft.ShapeSet())
+    with pytest.raises(UserError, match="names the dim 'T', but the dynamic dims are B"):
+        weft.compile(program, shapes=weft.ShapeSet({"T": 4}))
+
+
+def test_an_executable_keeps_a_bounded_number_of_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.driver.compile.MOST_CLUSTERS", 2)
+    executable = weft.compile(rows(), "cpu")
+    for count in (1, 2, 3, 1):
+        x = np.ones((count, 2), np.int64)
+        np.testing.assert_array_equal(executable(x)[0], [count, count])
+    assert [cluster.sizes["B"] for cluster in executable.clusters.values()] == [3, 1]

@@ -7,10 +7,12 @@ from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Final
 
+from weft.plan.attention import scratch_bytes
 from weft.plan.contraction import SCRATCH_BYTES
 from weft.plan.epilogue import epilogue_refusals
 from weft.plan.ir import (
     STREAMING,
+    AttentionPlan,
     CacheRead,
     MapPlan,
     MmaPlan,
@@ -20,6 +22,7 @@ from weft.plan.ir import (
 )
 from weft.plan.kept_rows import KEPT_BYTES, columns_together, kept_bytes
 from weft.plan.transposes import crossing_of
+from weft.region.attention import attention_of
 from weft.region.ir import Kernel, Tensor, row_major
 
 MAX_LANES: Final = 64
@@ -49,8 +52,34 @@ def plan_refusals(kernel: Kernel, tensors: Mapping[str, Tensor], plan: Plan) -> 
             yield from _unrolled("accumulators", plan.accumulators)
             yield from _unused(plan)
             yield from _kept(kernel, tensors, plan)
+        case AttentionPlan():
+            yield from _lanes(plan.vector)
+            yield from _attention(kernel, plan)
         case _:
             yield f"the CPU has no template for {type(plan).__name__}"
+
+
+def _attention(kernel: Kernel, plan: AttentionPlan) -> Iterator[str]:
+    """Blocks hold whole register tiles and fit into the memory of a thread."""
+    if attention_of(kernel) is None:
+        yield "the kernel is no attention"
+        return
+    yield from _unused(plan)
+    if plan.algo != "online_softmax":
+        yield f"algo={plan.algo} is not built for this kernel"
+    rows, columns = plan.register_tile if len(plan.register_tile) == 2 else (0, 0)
+    yield from _unrolled("register_tile rows", rows)
+    yield from _unrolled("register_tile columns", columns)
+    if min(rows, columns, plan.vector, plan.tile_q, plan.tile_kv) < 1:
+        return
+    if columns % plan.vector or plan.tile_q % columns or plan.tile_kv % rows:
+        yield (
+            f"blocks of {plan.tile_q} queries and {plan.tile_kv} keys are not whole tiles of "
+            f"{columns} and {rows}, or those not whole vectors of {plan.vector}"
+        )
+    elif scratch_bytes(kernel, plan) > SCRATCH_BYTES:
+        size = scratch_bytes(kernel, plan)
+        yield f"its blocks take {size} bytes of a thread; {SCRATCH_BYTES} is the most"
 
 
 def _blocks(kernel: Kernel, tensors: Mapping[str, Tensor], plan: MapPlan) -> Iterator[str]:

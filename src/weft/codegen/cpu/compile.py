@@ -6,6 +6,7 @@ from typing import Final
 
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.accept import plan_refusals
+from weft.codegen.cpu.attention import StreamedAttention
 from weft.codegen.cpu.blocked import BlockedContraction
 from weft.codegen.cpu.elements import FUNCTIONS
 from weft.codegen.cpu.formats import supported
@@ -15,7 +16,7 @@ from weft.codegen.cpu.strips import in_strips
 from weft.codegen.cpu.tiling import tiling_of
 from weft.foundation.errors import Finding
 from weft.memory.ir import MemRef
-from weft.plan.ir import Plan
+from weft.plan.ir import AttentionPlan, Plan
 from weft.region.ir import Binary, Kernel, Pattern, Tensor, Unary, walk
 
 PLAN: Final = "PlanRefused"
@@ -49,6 +50,8 @@ def lower(
     kernel: Kernel, tensors: dict[str, Tensor], refs: dict[str, MemRef], plan: Plan, name: str
 ) -> ir.Routine:
     """The loop nest of a kernel under a plan that `accepts` has nothing against."""
+    if isinstance(plan, AttentionPlan):
+        return prefetched(StreamedAttention(kernel, tensors, refs, plan).routine(name))
     tiling = tiling_of(kernel, refs, plan)
     if tiling.blocking is not None:
         return prefetched(BlockedContraction(kernel, tensors, refs, tiling).routine(name))

@@ -1,7 +1,7 @@
 """Reductions whose rows lie side by side in memory: a thread takes a vector of neighbouring rows.
 
-    column = block * rows_per_block + thread % rows_per_block          a vector of rows
-    member = thread / rows_per_block                                   one of `threads` that share it
+    column = block * rows_per_block + thread % rows_per_block     a vector of rows
+    member = thread / rows_per_block                              one of `threads` that share it
     for each turn: point = turn * threads + member
         read a vector across the rows, accumulate each of its elements by itself
 

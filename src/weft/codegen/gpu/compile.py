@@ -63,13 +63,19 @@ class Cubin:
 
 @cache
 def _nvrtc() -> Any:
-    """The compiler library, loaded when first asked for: it is an optional package."""
+    """The compiler library, loaded when first asked for: it is an optional package, and its binding
+    loads the library itself only when it is called."""
     try:
-        return importlib.import_module("cuda.bindings.nvrtc")
-    except ImportError as error:
+        nvrtc = importlib.import_module("cuda.bindings.nvrtc")
+        nvrtc.nvrtcVersion()
+    except (ImportError, RuntimeError) as error:
+        why = " ".join(str(error).split())[:200]
         raise Unimplemented(
-            "cuda", "compiling for GPUs needs the packages of the extra weft[cuda]"
-        ) from error
+            "cuda",
+            f"compiling for GPUs needs NVRTC, which cannot be loaded ({why}); install the packages "
+            "of the extra weft[cuda]",
+        ) from None
+    return nvrtc
 
 
 def compile_cuda(source: str, arch: str) -> Cubin:

@@ -45,8 +45,6 @@ def _refusals(kernel: Kernel, plan: MapPlan) -> Iterator[Finding]:
             f"a grain of {plan.grain} points is not made of {plan.threads} threads with vectors of "
             f"{plan.vector}, {plan.unroll} at a time",
         )
-    if plan.block != 1:
-        yield refuse("Block", f"block={plan.block} has no effect on a GPU")
     if prod(kernel.sizes.values()) >= MAX_POINTS:
         yield refuse("Points", "the kernel has more points than 32 bits count")
 
@@ -66,7 +64,33 @@ def build(
     return _Map(kernel, refs, plan).kernel_called(name, tensors)
 
 
-class _Map(Emitter):
+class Elementwise(Emitter):
+    """What elementwise templates share: there is nothing to sweep over."""
+
+    def store_points(self, group: Group, axis: str | None, axes: Mapping[str, Scalar]) -> None:
+        """All results at the points of a group along an axis; `axes` are the others."""
+        for output in self.kernel.outputs:
+            live = set(self.lets[output.value].axes)
+            guard: Scalar = Lit(1)
+            # An axis that a result does not live over is stored from its first point only.
+            for name, place in axes.items():
+                if name not in live and self.kernel.sizes[name] > 1:
+                    guard = both(guard, place.equals(0))
+            alone = Group(None, group.instances[:1])
+            self.store(output, group if axis in live else alone, guard)
+
+    def sweep(self, scope: Scope, axes: Sequence[str], body: Sweep) -> None:
+        raise InternalError("a reduction in an elementwise kernel")
+
+    def finish(self, scope: Scope, reduction: Reduction, carries: Sequence[str]) -> list[str]:
+        raise InternalError("a reduction in an elementwise kernel")
+
+    @property
+    def partials(self) -> int:
+        return 1
+
+
+class _Map(Elementwise):
     def __init__(self, kernel: Kernel, refs: Refs, plan: MapPlan) -> None:
         super().__init__(kernel, refs)
         self.plan = plan
@@ -130,24 +154,4 @@ class _Map(Emitter):
             root.body.append(ir.Let(f"at{number}", place * factor))
             axes[name] = Name(f"at{number}")
         group = group_at(root, axes, self.axis, self.plan.vector, Lit(1))
-        for output in self.kernel.outputs:
-            live = set(self.lets[output.value].axes)
-            guard: Scalar = Lit(1)
-            # An axis that a result does not live over is stored from its first point only.
-            for name, place in axes.items():
-                if name not in live and sizes[name] > 1:
-                    guard = both(guard, place.equals(0))
-            alone = Group(None, group.instances[:1])
-            self.store(output, group if self.axis in live else alone, guard)
-
-    # An elementwise kernel has nothing to sweep over.
-
-    def sweep(self, scope: Scope, axes: Sequence[str], body: Sweep) -> None:
-        raise InternalError("a reduction in an elementwise kernel")
-
-    def finish(self, scope: Scope, reduction: Reduction, carries: Sequence[str]) -> list[str]:
-        raise InternalError("a reduction in an elementwise kernel")
-
-    @property
-    def partials(self) -> int:
-        return 1
+        self.store_points(group, self.axis, axes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from weft.codegen.gpu import columns, ir, mma_sm80, mma_sm90, row
+from weft.codegen.gpu import columns, ir, mma_sm80, mma_sm90, row, transposed
 from weft.codegen.gpu import map as elementwise
 from weft.codegen.gpu.accept import kernel_refusals, refuse
 from weft.codegen.gpu.matmul import Refs
@@ -21,6 +21,8 @@ def accepts(
     """Why the plan cannot be carried out; empty if it can."""
     kernel = recognise(kernel)
     match plan:
+        case MapPlan(block=block) if block > 1:
+            found = transposed.accepts(kernel, tensors, plan, target)
         case MapPlan():
             found = elementwise.accepts(kernel, tensors, plan, target)
         case RowPlan(across=True):
@@ -49,6 +51,8 @@ def build(
     """The dialect kernel of a plan that `accepts` has nothing against."""
     kernel = recognise(kernel)
     match plan:
+        case MapPlan(block=block) if block > 1:
+            return transposed.build(kernel, tensors, refs, plan, target, name)
         case MapPlan():
             return elementwise.build(kernel, tensors, refs, plan, target, name)
         case RowPlan(across=True):

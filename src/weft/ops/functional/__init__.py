@@ -5,6 +5,8 @@ record, `capture_<op>` writes the instructions into a session, and the public fu
 after the other. Nothing is computed until a tensor is read.
 """
 
+from typing import TYPE_CHECKING
+
 from weft.ops.array.elementwise import clip, tanh
 from weft.ops.array.manipulation import tile
 from weft.ops.array.searching import where
@@ -19,6 +21,7 @@ from weft.ops.functional.activation import (
     leaky_relu,
     log_sigmoid,
     log_softmax,
+    logsumexp,
     mish,
     relu,
     relu6,
@@ -153,6 +156,7 @@ __all__ = [
     "linear",
     "log_sigmoid",
     "log_softmax",
+    "logsumexp",
     "matmul",
     "max_pool1d",
     "max_pool2d",
@@ -188,5 +192,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    raise AttributeError(f"weft.functional has no {name!r}{function_advice(name)}")
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        raise AttributeError(f"weft.functional has no {name!r}{function_advice(name)}")

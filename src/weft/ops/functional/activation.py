@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from weft.ops.array.movement import window
 from weft.ops.functional.capture import capture, widened
 from weft.ops.functional.checks import (
     Checked,
+    ensure_axes,
     ensure_axis_in_bounds,
     ensure_choice,
     ensure_dtype,
@@ -81,6 +83,41 @@ def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
     return capture(capture_log_softmax, check_along_axis(x, axis), ensure_tensor("x", x))
 
 
+@dataclass(frozen=True)
+class LogSumExpChecked(Checked):
+    """Which axes are summed, and whether they stay with size 1."""
+
+    axes: tuple[int, ...]
+    keepdims: bool
+
+
+def check_logsumexp(x: Any, axis: Any, keepdims: Any) -> LogSumExpChecked:
+    tensor = ensure_tensor("x", x)
+    ensure_dtype("x", tensor, FLOATS, "floats")
+    return LogSumExpChecked(ensure_axes("x", tensor, axis), bool(keepdims))
+
+
+def capture_logsumexp(s: Session, checked: LogSumExpChecked, x: Handle) -> Handle:
+    wide = widened(x)
+    largest = wide.reduce_max(checked.axes, keepdims=True)
+    # Where the largest is infinite, the difference to itself would be NaN.
+    finite = largest.isfinite()
+    shift = s.select(finite, largest, s.full(0.0, wide.dtype, largest.shape))
+    total = (wide - shift.broadcast_to(wide.shape)).exp().reduce_sum(checked.axes, keepdims=True)
+    found = total.log() + shift
+    if not checked.keepdims:
+        found = found.reshape([d for a, d in enumerate(x.shape) if a not in checked.axes])
+    return s.cast(found, x.dtype)
+
+
+@tensor_method
+@functional
+def logsumexp(x: Tensor, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+    """`log(sum(exp(x)))` over some axes or all, without overflow; -Inf where there is nothing."""
+    checked = check_logsumexp(x, axis, keepdims)
+    return capture(capture_logsumexp, checked, ensure_tensor("x", x))
+
+
 # -- one element at a time -----------------------------------------------------------------------
 
 
@@ -108,6 +145,7 @@ def capture_relu6(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
     return s.emit("minimum", _rectified(s, x), 6.0)
 
 
+@tensor_method
 @functional
 def relu6(x: Tensor) -> Tensor:
     """`min(max(x, 0), 6)`."""
@@ -171,6 +209,7 @@ def capture_softplus(s: Session, checked: PointwiseChecked, x: Handle) -> Handle
     return s.select(linear, x, soft)
 
 
+@tensor_method
 @functional
 def softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """`log(1 + exp(beta * x)) / beta`, and x itself where `beta * x` is over the threshold."""
@@ -188,6 +227,7 @@ def capture_log_sigmoid(s: Session, checked: PointwiseChecked, x: Handle) -> Han
     return -_softplus(-x)
 
 
+@tensor_method
 @functional
 def log_sigmoid(x: Tensor) -> Tensor:
     """`log(1 / (1 + exp(-x)))`, without overflow."""
@@ -198,6 +238,7 @@ def capture_leaky_relu(s: Session, checked: PointwiseChecked, x: Handle) -> Hand
     return s.select(x.compare("greater", 0.0), x, x * checked.first)
 
 
+@tensor_method
 @functional
 def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
     """x where it is positive, and `negative_slope * x` elsewhere."""
@@ -211,6 +252,7 @@ def capture_elu(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
     return s.select(x.compare("greater", 0.0), x, below) * scale
 
 
+@tensor_method
 @functional
 def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
     """x where it is positive, and `alpha * (exp(x) - 1)` elsewhere."""
@@ -221,6 +263,7 @@ _SELU_ALPHA = 1.6732632423543772
 _SELU_SCALE = 1.0507009873554805
 
 
+@tensor_method
 @functional
 def selu(x: Tensor) -> Tensor:
     """`scale * elu(x, alpha)` with the two constants that keep mean and variance."""
@@ -232,6 +275,7 @@ def capture_hardsigmoid(s: Session, checked: PointwiseChecked, x: Handle) -> Han
     return _capped(s, x) / 6.0
 
 
+@tensor_method
 @functional
 def hardsigmoid(x: Tensor) -> Tensor:
     """`min(max(x + 3, 0), 6) / 6`."""
@@ -243,6 +287,7 @@ def capture_hardswish(s: Session, checked: PointwiseChecked, x: Handle) -> Handl
     return x * (_capped(s, x) / 6.0)
 
 
+@tensor_method
 @functional
 def hardswish(x: Tensor) -> Tensor:
     """`x * min(max(x + 3, 0), 6) / 6`."""
@@ -253,6 +298,7 @@ def capture_mish(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
     return x * _softplus(x).tanh()
 
 
+@tensor_method
 @functional
 def mish(x: Tensor) -> Tensor:
     """`x * tanh(log(1 + exp(x)))`."""
@@ -283,6 +329,7 @@ def capture_glu(s: Session, checked: AxisChecked, x: Handle) -> Handle:
     return value * _sigmoid(gate)
 
 
+@tensor_method
 @functional
 def glu(x: Tensor, axis: int = -1) -> Tensor:
     """The first half of an axis times the sigmoid of the second."""
@@ -294,6 +341,7 @@ def capture_swiglu(s: Session, checked: AxisChecked, x: Handle) -> Handle:
     return library.silu(s, gate) * value
 
 
+@tensor_method
 @functional
 def swiglu(x: Tensor, axis: int = -1) -> Tensor:
     """The silu of the first half of an axis times the second."""

@@ -128,6 +128,7 @@ def capture_gather(s: Session, checked: AlongChecked, x: Handle, indices: Handle
     return s.emit("gather", x, indices, axis=checked.axis)
 
 
+@tensor_method
 @functional
 def gather(x: Tensor, indices: Tensor, axis: int = -1) -> Tensor:
     """`x[..., indices[i], ...]` along an axis: each index is from 0 to its size, else the run
@@ -153,6 +154,7 @@ def capture_scatter(
     return s.emit("scatter_reduce", x, indices, updates, axis=checked.axis, reduce=checked.reduce)
 
 
+@tensor_method
 @functional
 def scatter(
     x: Tensor, indices: Tensor, updates: Tensor, axis: int = -1, *, reduce: str = "replace"
@@ -163,6 +165,7 @@ def scatter(
     return capture(capture_scatter, checked, ensure_tensor("x", x), indices, updates)
 
 
+@tensor_method
 @functional
 def scatter_add(x: Tensor, indices: Tensor, updates: Tensor, axis: int = -1) -> Tensor:
     """A copy of x with every update added at its index along an axis; several at one place add

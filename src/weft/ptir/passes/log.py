@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from weft.foundation.tally import counted
+
 
 @dataclass(frozen=True, slots=True)
 class Fired:
@@ -12,6 +14,12 @@ class Fired:
 
     rule: str
     place: str
+
+    @property
+    def summary(self) -> list[str]:
+        """How often each rule fired, the busiest first, and every note: a line each."""
+        times = [f"{rule}: {counted(n, 'time')}" for rule, n in self.counts.most_common()]
+        return [*times, *self.notes]
 
     def __str__(self) -> str:
         return f"{self.rule}: {self.place}"
@@ -22,6 +30,12 @@ class Note:
     """Something a reader may want to know that is not the application of a rule."""
 
     text: str
+
+    @property
+    def summary(self) -> list[str]:
+        """How often each rule fired, the busiest first, and every note: a line each."""
+        times = [f"{rule}: {counted(n, 'time')}" for rule, n in self.counts.most_common()]
+        return [*times, *self.notes]
 
     def __str__(self) -> str:
         return f"note: {self.text}"
@@ -51,6 +65,12 @@ class PassLog:
     def counts(self) -> Counter[str]:
         """How often each rule fired."""
         return Counter(entry.rule for entry in self.fired)
+
+    @property
+    def summary(self) -> list[str]:
+        """How often each rule fired, the busiest first, and every note: a line each."""
+        times = [f"{rule}: {counted(n, 'time')}" for rule, n in self.counts.most_common()]
+        return [*times, *self.notes]
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.entries))

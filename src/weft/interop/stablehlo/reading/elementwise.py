@@ -160,8 +160,14 @@ _OWN: Final[Mapping[str, Lowering]] = {
     **{name: _plain(ptir) for name, ptir in _PLAIN.items()},
     **BITS,
 }
+_BROADCASTING: Final = (
+    "add", "and", "atan2", "compare", "complex", "divide", "maximum", "minimum", "multiply",
+    "next_after", "or", "power", "remainder", "select", "shift_left", "shift_right_arithmetic",
+    "shift_right_logical", "subtract", "xor",
+)  # fmt: skip
+"""Operations of which CHLO has a form that broadcasts."""
 ELEMENTWISE: Final[Mapping[str, Lowering]] = {
     **_OWN,
-    **{f"broadcast_{name}": _broadcasting(lower) for name, lower in _OWN.items()},
+    **{f"broadcast_{name}": _broadcasting(_OWN[name]) for name in _BROADCASTING},
 }
 """By name without the dialect."""

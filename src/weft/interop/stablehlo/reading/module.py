@@ -21,10 +21,12 @@ from weft.interop.stablehlo.reading.indexing import INDEXING
 from weft.interop.stablehlo.reading.normalisation import NORMALISATION
 from weft.interop.stablehlo.reading.random_bits import RANDOM_BITS
 from weft.interop.stablehlo.reading.reductions import REDUCTIONS
+from weft.interop.stablehlo.reading.refused import REFUSED
 from weft.interop.stablehlo.reading.scattering import SCATTERING
 from weft.interop.stablehlo.reading.shapes import SHAPES
 from weft.interop.stablehlo.reading.site import Lowering, Site
 from weft.interop.stablehlo.reading.sorting import SORTING
+from weft.interop.stablehlo.reading.special import SPECIAL
 from weft.interop.stablehlo.reading.transforms import TRANSFORMS
 from weft.interop.stablehlo.reading.windows import WINDOWS
 from weft.interop.stablehlo.records import HloBlock, HloFunction, HloOp, HloTuple, HloType
@@ -34,6 +36,7 @@ from weft.ptir.types import Dim, Symbol, TensorType, TupleType, ValueType
 
 LOWERINGS: Final[Mapping[str, Lowering]] = {
     **ELEMENTWISE,
+    **SPECIAL,
     **SHAPES,
     **REDUCTIONS,
     **WINDOWS,
@@ -187,7 +190,8 @@ class _Walk:
     def _read(self, b: BodyBuilder, op: HloOp, env: dict[int, Value]) -> None:
         lower = LOWERINGS.get(op.name)
         if lower is None:
-            raise Unimplemented(f"stablehlo.{op.name}", f"it cannot be read yet; {op.place}")
+            reason = REFUSED.get(op.name, "it is none of StableHLO's, MHLO's or CHLO's operations")
+            raise Unimplemented(f"stablehlo.{op.name}", f"{reason}; {op.place}")
         site = Site(self, b, op, [env[number] for number in op.operands], env)
         first = len(b._types)
         found = self._lowered(lower, site)

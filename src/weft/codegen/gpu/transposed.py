@@ -1,0 +1,240 @@
+"""Elementwise kernels with operands that lie across their results: blocks through shared memory.
+
+    block   `block` points of the axis that results lie along, by as many of the one that some
+            operands do
+    load    every such operand's block, in vectors along its own axis, into shared memory
+    store   in vectors along the results' axis; what was loaded comes from shared memory
+
+So both sides touch memory in whole lines. Rows of a block are a word apart from a multiple of the
+banks. All other axes are numbered by blocks of the grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from weft.codegen.gpu import ir
+from weft.codegen.gpu.accept import MAX_POINTS, kernel_refusals, refuse
+from weft.codegen.gpu.index import unflatten
+from weft.codegen.gpu.map import Elementwise
+from weft.codegen.gpu.scalar import BLOCK, THREAD, Lit, Name, Scalar, both
+from weft.codegen.gpu.thread import Group, Refs, Scope, group_at
+from weft.foundation.dtypes import DType
+from weft.foundation.errors import Finding, SpecViolation
+from weft.foundation.index_expr import linear
+from weft.plan.ir import MapPlan
+from weft.plan.transposes import Crossing, crossing_of, is_across
+from weft.region.ir import Kernel, Let, Read, Tensor, row_major
+from weft.target.target import Target
+
+_VECTOR_BYTES = 16
+
+
+def accepts(
+    kernel: Kernel, tensors: Mapping[str, Tensor], plan: MapPlan, target: Target
+) -> list[Finding]:
+    """Why this template cannot carry out the kernel with the plan; empty if it can."""
+    return [*kernel_refusals(kernel, tensors), *_refusals(kernel, tensors, plan, target)]
+
+
+def _refusals(
+    kernel: Kernel, tensors: Mapping[str, Tensor], plan: MapPlan, target: Target
+) -> Iterator[Finding]:
+    crossing = _crossing(kernel, tensors)
+    if crossing is None:
+        yield refuse("Block", "no operand lies across the results")
+        return
+    if plan.block % plan.vector or (plan.block * plan.block) % (plan.threads * plan.vector):
+        yield refuse(
+            "Block",
+            f"blocks of {plan.block}x{plan.block} are not made of {plan.threads} threads with "
+            f"vectors of {plan.vector}",
+        )
+        return
+    if plan.grain != plan.block * plan.block or plan.unroll != 1:
+        yield refuse("Block", f"a piece of work is a block: {plan.block * plan.block} points")
+    size = kernel.sizes[crossing.columns]
+    if size % plan.vector:
+        yield refuse("Vector", f"a vector of {plan.vector} does not divide an axis of {size}")
+    if prod(kernel.sizes.values()) >= MAX_POINTS:
+        yield refuse("Points", "the kernel has more points than 32 bits count")
+    held = sum(_bytes(let.dtype, plan.block) for let in _turned(kernel, tensors, crossing))
+    if held > target.limits.shared_bytes_per_block:
+        yield refuse("SharedMemory", f"the blocks of all operands take {held} bytes")
+
+
+def _crossing(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Crossing | None:
+    names = [*kernel.inputs, *(output.tensor for output in kernel.outputs)]
+    return crossing_of(kernel, {name: row_major(tensors[name].shape) for name in names})
+
+
+def _turned(kernel: Kernel, tensors: Mapping[str, Tensor], crossing: Crossing) -> list[Let]:
+    """The reads that go through shared memory."""
+    found = []
+    for let in kernel.body:
+        if isinstance(let.expr, Read) and not let.expr.guards and not let.expr.places:
+            address = linear(let.expr.index, row_major(tensors[let.expr.tensor].shape))
+            if is_across(address, crossing):
+                found.append(let)
+    return found
+
+
+def _slot(dtype: DType) -> int:
+    """Values wait in whole words."""
+    return 8 if dtype.bits == 64 else 4
+
+
+def _bytes(dtype: DType, block: int) -> int:
+    return block * (block + 1) * _slot(dtype)
+
+
+def build(
+    kernel: Kernel,
+    tensors: Mapping[str, Tensor],
+    refs: Refs,
+    plan: MapPlan,
+    target: Target,
+    name: str,
+) -> ir.Kernel:
+    """The dialect kernel, called `name` in the generated source."""
+    findings = accepts(kernel, tensors, plan, target)
+    if findings:
+        raise SpecViolation.of(findings)
+    return _Blocks(kernel, refs, plan, tensors).kernel_called(name, tensors)
+
+
+@dataclass(frozen=True)
+class _Inside:
+    """Where in the block the first point of a group stands."""
+
+    row: Scalar
+    column: Scalar
+
+
+class _Blocks(Elementwise):
+    def __init__(
+        self, kernel: Kernel, refs: Refs, plan: MapPlan, tensors: Mapping[str, Tensor]
+    ) -> None:
+        super().__init__(kernel, refs)
+        self.plan = plan
+        crossing = _crossing(kernel, tensors)
+        assert crossing is not None
+        self.crossing = crossing
+        self.turned = {let.name: let for let in _turned(kernel, tensors, crossing)}
+        self.tiles: dict[str, ir.SharedTile] = {}
+        start = 0
+        for number, let in enumerate(self.turned.values()):
+            size = _bytes(let.dtype, plan.block)
+            self.tiles[let.name] = ir.SharedTile(f"block{number}", start, size)
+            start += size
+        self.inside: dict[int, _Inside] = {}
+        """By group of points that results are stored of."""
+        self.loading = True
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How many blocks there are along each axis."""
+        found = dict(self.kernel.sizes)
+        for name in self.crossing:
+            found[name] = -(-found[name] // self.plan.block)
+        return found
+
+    def kernel_called(self, name: str, tensors: Mapping[str, Tensor]) -> ir.Kernel:
+        points = prod(self.kernel.sizes.values())
+        body: list[ir.Stmt] = []
+        if points:
+            body += self.read_params({found.name: found.dtype for found in tensors.values()})
+            root = Scope(None, {}, body)
+            self.work(root)
+        return ir.Kernel(
+            name,
+            grid=prod(self.sizes.values()) if points else 0,
+            threads=self.plan.threads,
+            buffers=self.names,
+            maps=(),
+            tiles=tuple(self.tiles.values()),
+            barriers=(),
+            tables=(),
+            body=tuple(body),
+            reports=self.reports,
+        )
+
+    def work(self, root: Scope) -> None:
+        order = [a for a in self.sizes if a not in self.crossing]
+        order += [self.crossing.rows, self.crossing.columns]
+        starts: dict[str, Scalar] = {}
+        for number, (name, place) in enumerate(unflatten(BLOCK, order, self.sizes).items()):
+            root.body.append(ir.Let(f"start{number}", place * self.step(name)))
+            starts[name] = Name(f"start{number}")
+        root.axes = {name: starts[name] for name in order if name not in self.crossing}
+        for let in self.turned.values():
+            self.load_block(root, let, starts)
+        root.body.append(ir.SyncThreads())
+        self.loading = False
+        for turn in range(self.plan.grain // (self.plan.threads * self.plan.vector)):
+            self.store_turn(root, turn, starts)
+
+    def step(self, name: str) -> int:
+        return self.plan.block if name in self.crossing else 1
+
+    def group(
+        self, root: Scope, along: str, vector: int, turn: int, starts: Mapping[str, Scalar]
+    ) -> tuple[Group, Scalar, Scalar]:
+        """The thread's points of a turn, and where they stand: along the axis, and across it."""
+        across = next(name for name in self.crossing if name != along)
+        per_line = self.plan.block // vector
+        number = self.fresh("p")
+        root.body.append(ir.Let(number, THREAD + turn * self.plan.threads))
+        inner, outer = Name(number) % per_line * vector, Name(number) // per_line
+        axes: dict[str, Scalar] = {}
+        inside: Scalar = Lit(1)
+        for name, place in ((along, inner), (across, outer)):
+            variable = self.fresh("at")
+            root.body.append(ir.Let(variable, starts[name] + place))
+            axes[name] = Name(variable)
+            size = self.kernel.sizes[name]
+            if size % self.plan.block:
+                inside = both(inside, Name(variable) < size)
+        return group_at(root, axes, along, vector, inside), inner, outer
+
+    def load_block(self, root: Scope, let: Let, starts: Mapping[str, Scalar]) -> None:
+        """All loads, then all stores into shared memory."""
+        rows = self.kernel.sizes[self.crossing.rows]
+        vector = _VECTOR_BYTES // let.dtype.storage_bytes
+        while vector > 1 and rows % vector:
+            vector //= 2
+        turns = self.plan.block**2 // (self.plan.threads * vector)
+        found = [self.group(root, self.crossing.rows, vector, t, starts) for t in range(turns)]
+        for group, _, _ in found:
+            for instance in group.instances:
+                self.value(let.name, instance)
+        for group, inner, outer in found:
+            for step, instance in enumerate(group.instances):
+                place = self.place(let, inner + step, outer)
+                root.body.append(ir.StShared(place, instance.made[let.name], let.dtype))
+
+    def store_turn(self, root: Scope, turn: int, starts: Mapping[str, Scalar]) -> None:
+        columns = self.crossing.columns
+        group, inner, outer = self.group(root, columns, self.plan.vector, turn, starts)
+        for step, instance in enumerate(group.instances):
+            self.inside[id(instance)] = _Inside(outer, inner + step)
+        kept = (a for a in self.kernel.sizes if a not in self.crossing)
+        self.store_points(group, columns, {name: starts[name] for name in kept})
+
+    def place(self, let: Let, row: Scalar, column: Scalar) -> ir.Address:
+        pitch = self.plan.block + 1
+        offset = (column * pitch + row) * _slot(let.dtype)
+        return ir.Address(self.tiles[let.name].name, offset)
+
+    def read(self, let: Let, read: Read, home: Scope) -> None:
+        """What was loaded comes from shared memory."""
+        if self.loading or let.name not in self.turned:
+            super().read(let, read, home)
+            return
+        inside = self.inside[id(home)]
+        name = self.fresh()
+        home.made[let.name] = name
+        place = self.place(let, inside.row, inside.column)
+        home.body.append(ir.LoadShared(name, let.dtype, place))

@@ -1,0 +1,43 @@
+"""Operations that are not read, each with the reason; the error says it, and so does the page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+_DEVICES: Final = "it exchanges values between devices, and a program runs on one"
+_EFFECTS: Final = "it has an effect besides its result, or orders such effects, and PTIR is pure"
+_ASYNC: Final = "it starts or awaits work in the background, and a program has an order already"
+_QUANTISED: Final = "PTIR has no quantised element types; byteir.quantize takes scales as operands"
+_SPECIAL: Final = "PTIR has no ops that this function could be made of to its precision"
+_INSIDE: Final = "it belongs to the inside of XLA's compiler"
+
+REFUSED: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        (
+            "all_gather", "all_reduce", "all_to_all", "collective_broadcast", "collective_permute",
+            "cross-replica-sum", "reduce_scatter",
+        ),
+        _DEVICES,
+    ),
+    **dict.fromkeys(
+        (
+            "after_all", "create_token", "infeed", "outfeed", "recv", "send", "add_dependency",
+            "trace", "xla.rng_get_and_update_state",
+        ),
+        _EFFECTS,
+    ),
+    **dict.fromkeys(("async_start", "async_update", "async_done"), _ASYNC),
+    **dict.fromkeys(("uniform_quantize", "uniform_dequantize"), _QUANTISED),
+    **dict.fromkeys(
+        ("bessel_i1e", "digamma", "lgamma", "polygamma", "broadcast_polygamma", "zeta",
+         "broadcast_zeta"),
+        _SPECIAL,
+    ),
+    **dict.fromkeys(("bitcast", "domain", "fusion", "_asin_acos_kernel"), _INSIDE),
+    "minimum_broadcast_shapes": "its results are shapes, which are no values of PTIR",
+    "ragged_dot": "the sizes of its groups are known only at run time",
+    "scan": "its form is not settled yet; `while` says the same",
+    "stochastic_convert": "PTIR's casts round to nearest",
+}  # fmt: skip
+"""By name without the dialect."""

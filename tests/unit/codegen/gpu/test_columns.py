@@ -1,0 +1,81 @@
+"""Reductions across rows, through every stage and on the dialect's interpreter, against the
+reference; and what the template refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests import kernels
+from tests.example_inputs import inputs_for
+from tests.gpu_interpreted import InterpretedGpu
+from tests.gpu_programs import through_stages
+from weft.codegen.gpu import columns
+from weft.plan.from_region import plan_kernel
+from weft.plan.ir import RowPlan
+from weft.ptir import Builder, Program, Value
+from weft.target.known import target_named
+from weft.testing.compare import compare
+
+Make = Callable[[Builder, Value], Value]
+
+
+def _softmax(b: Builder, x: Value) -> Value:
+    return b.softmax(x, 0)
+
+
+CASES: dict[str, tuple[tuple[int, ...], Make]] = {
+    "sum": ((70, 24), lambda b, x: b.reduce_sum(x, [0])),
+    "sum of few": ((5, 40), lambda b, x: b.reduce_sum(x * x, [0])),
+    "largest": ((100, 37), lambda b, x: b.reduce_max(x, [0])),
+    "two sums": ((64, 16), lambda b, x: b.reduce_sum(x * x, [0]) - b.reduce_sum(x, [0])),
+    "softmax": ((33, 8), _softmax),
+    "position": ((50, 12), lambda b, x: b.arg_max(x, axis=0)),
+    "three axes": ((2, 5, 6, 16), lambda b, x: b.reduce_sum(x, [0, 1, 2])),
+    "middle": ((3, 40, 8), lambda b, x: b.reduce_sum(x, [1])),
+    "in parts": ((4096, 8), lambda b, x: b.reduce_sum(x, [0])),
+}
+
+
+def program(name: str, dtype: str) -> Program:
+    shape, make = CASES[name]
+    b = Builder()
+    return b.build(make(b, b.param(dtype, list(shape))))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("name", CASES)
+def test_columns_agree(name: str, dtype: str) -> None:
+    found = program(name, dtype)
+    plans = through_stages(found, "sm90")["plan"].plans.values()
+    assert any(isinstance(plan, RowPlan) and plan.across for plan in plans)
+    report = compare(found, inputs_for(found, 3), InterpretedGpu("sm90"))
+    assert report.agrees, str(report)
+
+
+REFUSED = {
+    "keep_row": ({"keep_row": True}, "rows side by side are not kept"),
+    "accumulators": ({"accumulators": 2}, "each of the rows side by side has one partial result"),
+    "vector": ({"vector": 16}, "a vector of 16 does not divide an axis of 24"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals(name: str) -> None:
+    fields, why = REFUSED[name]
+    compilation = through_stages(program("sum", "f32"), "sm90")
+    (kernel,) = compilation["region"].kernels
+    plan = replace(compilation["plan"].of(kernel.name), **fields)
+    found = columns.accepts(kernel, compilation["region"].tensors, plan, target_named("sm90"))
+    assert [finding.why for finding in found] == [why]
+
+
+def test_rows_that_lie_one_after_the_other_may_be_taken_so_too() -> None:
+    module = kernels.softmax(8, 16)
+    sm90 = target_named("sm90")
+    plan = plan_kernel(module.kernels[0], module.tensors, sm90)
+    assert isinstance(plan, RowPlan)
+    across = replace(plan, across=True, keep_row=False, vector=1)
+    assert columns.accepts(module.kernels[0], module.tensors, across, sm90) == []

@@ -1,0 +1,131 @@
+"""`weft.Tensor` itself: how it is made, written, pickled, computed; and what is said about names
+and arguments that it does not have."""
+
+from __future__ import annotations
+
+import ast
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+from weft import functional as F
+from weft.foundation.errors import UserError, WrongArguments
+
+OPS = Path(weft.__file__).parent / "ops"
+
+
+def test_the_class_says_how_tensors_are_made() -> None:
+    with pytest.raises(UserError, match=r"use weft.asarray or weft.tensor"):
+        weft.Tensor([1, 2])  # type: ignore[arg-type]
+
+
+def test_containers_of_tensors_are_computed() -> None:
+    x = weft.asarray([1.0, 2.0])
+    a, b, c = x + 1, x * 2, x - 1
+    weft.eval([a, {"b": b, "step": 3}], c)
+    assert not any(tensor.is_lazy for tensor in (a, b, c))
+    weft.eval({}, None)
+    with pytest.raises(UserError, match=r"\[eval\] tensors, or containers of tensors"):
+        weft.eval(3)
+
+
+@pytest.mark.parametrize(
+    ("value", "spec", "text"),
+    [(1.23456, ".3f", "1.235"), (7, "5d", "    7"), (0.5, "", "0.5"), (True, "", "True")],
+)
+def test_a_number_is_written_as_python_writes_it(value: Any, spec: str, text: str) -> None:
+    assert format(weft.asarray(value), spec) == text
+
+
+def test_other_tensors_take_no_format() -> None:
+    x = weft.asarray([1.0, 2.0])
+    assert f"{x}" == repr(x)
+    with pytest.raises(UserError, match=r"\[format\] the format '.2f' is for one number"):
+        format(x, ".2f")
+    assert round(weft.asarray(2.345, dtype=weft.float64), 1) == 2.3
+
+
+def test_a_tensor_is_pickled_as_its_elements() -> None:
+    x = weft.asarray([1.0, 2.5], dtype=weft.bfloat16) + 1
+    x.requires_grad = True
+    back = pickle.loads(pickle.dumps(x))
+    assert back.tolist() == [2.0, 3.5]
+    assert back.dtype is weft.bfloat16
+    assert back.requires_grad
+
+
+def test_to_takes_a_dtype_too() -> None:
+    x = weft.asarray([1.5])
+    assert x.to(weft.int32).tolist() == [1]
+    assert x.to(weft.float32) is x
+    assert x.itemsize == 4
+
+
+# -- what is said about other names --------------------------------------------------------------
+
+ADVICE: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "view": (lambda x: x.view(4), "here it is x.reshape"),
+    "numel": (lambda x: x.numel(), "here it is x.size"),
+    "add_": (lambda x: x.add_(1), "operators such as"),
+    "backward": (lambda x: x.backward(), "weft.grad"),
+    "weft.cat": (lambda x: weft.cat([x]), "here it is weft.concat"),
+    "weft.softmax": (lambda x: weft.softmax(x), "here it is weft.functional.softmax"),
+    "weft.outer": (lambda x: weft.outer(x, x), "here it is weft.linalg.outer"),
+    "F.unknown": (lambda x: F.normalise_me(x), "weft.functional has no 'normalise_me'"),  # type: ignore[attr-defined]
+}
+
+
+@pytest.mark.parametrize("name", ADVICE)
+def test_names_of_other_libraries_are_answered(name: str) -> None:
+    call, advice = ADVICE[name]
+    with pytest.raises(AttributeError, match=advice):
+        call(weft.ones((2, 2)))
+    assert not hasattr(weft.ones(1), "no_such_name")
+
+
+ARGUMENTS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "dim": (lambda x: x.sum(dim=0), r"\[sum\].*'dim'.*axis"),
+    "kernel_size": (lambda x: F.max_pool1d(x, kernel_size=2), r"\[max_pool1d\].*window"),  # type: ignore[call-arg]
+    "ddof": (lambda x: x.std(ddof=1), r"\[std\].*correction"),
+    "too many": (lambda x: weft.zeros(3, 4), r"\[zeros\] too many positional arguments"),
+    "none": (lambda x: weft.sum(), r"\[sum\] missing a required argument"),
+    "a seed": (lambda x: F.dropout(x, 0.5), r"\[dropout\].*'seed'"),  # type: ignore[call-arg]
+    "one of two": (lambda x: weft.where(x), r"\[where\] missing a required argument"),
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_wrong_arguments_are_told_in_a_sentence(name: str) -> None:
+    call, message = ARGUMENTS[name]
+    with pytest.raises(WrongArguments, match=message) as caught:
+        call(weft.ones((2, 2)))
+    assert isinstance(caught.value, TypeError)
+
+
+def test_a_mistake_inside_a_function_is_not_taken_for_one_of_the_call() -> None:
+    with pytest.raises(weft.WeftError, match=r"\[argmax\] axis is .*one whole number"):
+        weft.argmax(weft.ones(3), axis=(0,))
+
+
+def test_every_violation_says_what_to_do() -> None:
+    """In the source: a violation has a code, a reason and a hint."""
+    without = [
+        f"{path.name}:{call.lineno}"
+        for path in OPS.rglob("*.py")
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Name)
+        and call.func.id in ("SpecViolation", "OutOfRange")
+        and len(call.args) < 3
+    ]
+    assert not without
+
+
+def test_numpy_numbers_are_numbers() -> None:
+    x = weft.asarray([1.0, 2.0])
+    assert x.sum(np.int64(0)).item() == 3.0

@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
+from tests.cpu_configurations import Configuration, ConfiguredBackend
 from weft.ptir import Builder, Program, load
 from weft.testing.compare import compare
 from weft.testing.random_programs import random_program
@@ -39,23 +40,25 @@ def test_examples_agree(path: Path, seed: int) -> None:
 
 
 def check_seed(seed: int, size: int) -> None:
-    """A program over every op and dtype, with branches, loops and random numbers."""
+    """A program over every op and dtype, with branches, loops and random numbers, compiled and run
+    in one of many ways."""
+    configuration = Configuration.drawn(seed)
     case = random_program(seed, size)
-    report = compare(case.program, case.inputs, "cpu", seed=1)
-    assert report.agrees, f"seed {seed}: {report}"
+    report = compare(case.program, case.inputs, ConfiguredBackend(configuration), seed=1)
+    assert report.agrees, f"random_program({seed}, {size}) with {configuration}: {report}"
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", range(40))
 def test_random_programs_agree(block: int) -> None:
-    for seed in range(10 * block, 10 * block + 10):
-        check_seed(seed, 6)
+    for seed in range(50 * block, 50 * block + 50):
+        check_seed(seed, 1 + seed % 2)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", range(40))
+@pytest.mark.parametrize("block", range(1000))
 def test_many_random_programs_agree(block: int) -> None:
-    for seed in range(1000 + block * 25, 1025 + block * 25):
-        check_seed(seed, 10)
+    for seed in range(10_000 + 100 * block, 10_100 + 100 * block):
+        check_seed(seed, 2 + seed % 12)
 
 
 def mlp(rows: int, inner: int, columns: int) -> Program:

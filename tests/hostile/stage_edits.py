@@ -6,7 +6,9 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 Json: TypeAlias = Any
@@ -15,8 +17,16 @@ HUGE = 2**62
 _TOKENS = re.compile(r"-?\d+(?:\.\d+)?|[A-Za-z_$][\w.]*")
 
 
-def edits(dump: str) -> list[tuple[str, str]]:
-    """Every edit of a dump: what was done, and the edited text."""
+@dataclass(frozen=True)
+class Edit:
+    """What is done to a dump; `text` is what comes of it."""
+
+    what: str
+    text: Callable[[], str]
+
+
+def edits(dump: str) -> list[Edit]:
+    """Every edit of a dump."""
     if dump.lstrip().startswith("{"):
         return list(_json_edits(json.loads(dump)))
     return list(_text_edits(dump))
@@ -25,14 +35,16 @@ def edits(dump: str) -> list[tuple[str, str]]:
 # -- JSON ------------------------------------------------------------------------------------------
 
 
-def _json_edits(document: Json) -> Iterator[tuple[str, str]]:
+def _json_edits(document: Json) -> Iterator[Edit]:
     names = sorted({leaf for _, leaf in _leaves(document) if isinstance(leaf, str)})
+    following = dict(zip(names, names[1:] + names[:1], strict=True))
     for path, value in _nodes(document):
-        for new in _instead_of(value, names):
-            yield f"{_shown(path)} = {json.dumps(new)[:60]}", _with(document, path, new)
+        where = _shown(path)
+        for new in _instead_of(value, following):
+            yield Edit(f"{where} = {json.dumps(new)[:60]}", partial(_with, document, path, new))
         if path:
-            yield f"{_shown(path)} removed", _without(document, path)
-            yield f"{_shown(path)} twice or renamed", _again(document, path)
+            yield Edit(f"{where} removed", partial(_without, document, path))
+            yield Edit(f"{where} twice or renamed", partial(_again, document, path))
 
 
 def _nodes(document: Json, path: Path = ()) -> Iterator[tuple[Path, Json]]:
@@ -47,7 +59,7 @@ def _leaves(document: Json) -> Iterator[tuple[Path, Json]]:
     return ((path, node) for path, node in _nodes(document) if not isinstance(node, dict | list))
 
 
-def _instead_of(value: Json, names: list[str]) -> list[Json]:
+def _instead_of(value: Json, following: dict[str, str]) -> list[Json]:
     if isinstance(value, bool):
         return [not value, 1]
     if isinstance(value, int):
@@ -55,7 +67,7 @@ def _instead_of(value: Json, names: list[str]) -> list[Json]:
     if isinstance(value, float):
         return [0, -value, "NaN", "x"]
     if isinstance(value, str):
-        other = names[(names.index(value) + 1) % len(names)] if value in names else "x"
+        other = following[value]
         numbers = [re.sub(r"\d+", str(new), value, count=1) for new in (0, 1, HUGE)]
         return [n for n in ("", "nobody", other, *numbers, 0) if n != value]
     return [None, [], {}, 0, "x"]
@@ -99,25 +111,29 @@ def _shown(path: Path) -> str:
 # -- text ------------------------------------------------------------------------------------------
 
 
-def _text_edits(dump: str) -> Iterator[tuple[str, str]]:
+def _text_edits(dump: str) -> Iterator[Edit]:
     lines = dump.splitlines(keepends=True)
     words = sorted(set(_TOKENS.findall(dump)))
+    following = dict(zip(words, words[1:] + words[:1], strict=True))
     for number, line in enumerate(lines):
-        before, after = "".join(lines[:number]), "".join(lines[number + 1 :])
-        yield f"line {number + 1} removed", before + after
-        yield f"line {number + 1} twice", before + line + line + after
+        where = f"line {number + 1}"
+        yield Edit(f"{where} removed", partial(_replaced, lines, number, ""))
+        yield Edit(f"{where} twice", partial(_replaced, lines, number, line + line))
         for found in _TOKENS.finditer(line):
             word = found.group()
-            for new in _other_words(word, words):
+            for new in _other_words(word, following):
                 edited = line[: found.start()] + new + line[found.end() :]
-                what = f"line {number + 1}: {word} -> {new}"
-                yield what, before + edited + after
+                yield Edit(f"{where}: {word} -> {new}", partial(_replaced, lines, number, edited))
 
 
-def _other_words(word: str, words: list[str]) -> list[str]:
+def _replaced(lines: list[str], number: int, line: str) -> str:
+    return "".join([*lines[:number], line, *lines[number + 1 :]])
+
+
+def _other_words(word: str, following: dict[str, str]) -> list[str]:
     if re.fullmatch(r"-?\d+", word):
         value = int(word)
         return [str(n) for n in (0, -1, value + 1, 2 * value, HUGE) if n != value]
     if re.fullmatch(r"-?\d+\.\d+", word):
         return ["0.0", "nan"]
-    return ["nobody", words[(words.index(word) + 1) % len(words)]]
+    return ["nobody", following[word]]

@@ -4,8 +4,8 @@ one.
     outcomes = judged(["mlp cpu plan 17", "mlp cpu plan 0.5"])
 
 Each case (program, target, stage, which edit: a number, or how far down the list) is a line on
-stdin, each outcome a line of JSON on stdout. What takes too long, by the clock of the processor, is a crash; so is a result that
-is not what the edited stage means.
+stdin, each outcome a line of JSON on stdout. What takes too long, by the clock of
+the processor, is a crash; so is a result that is not what the edited stage means.
 
 An edit of a stage up to the kernels changes what is computed: the result must be what playing back
 the kernels gives. A buffer map and a plan only say how: the result must be the program's. Loop
@@ -32,7 +32,7 @@ import numpy as np
 
 from examples import make_programs
 from tests.example_inputs import inputs_for
-from tests.hostile.stage_edits import edits
+from tests.hostile.stage_edits import Edit, edits
 from weft.driver.compilation import Compilation
 from weft.driver.compile import largest_buffer
 from weft.driver.execute import run
@@ -125,7 +125,7 @@ def base(name: str, target: str) -> Base:
 
 
 @cache
-def edits_of(name: str, target: str, stage: str) -> list[tuple[str, str]]:
+def edits_of(name: str, target: str, stage: str) -> list[Edit]:
     return edits(base(name, target).compilation.text(stage))
 
 
@@ -194,11 +194,11 @@ def outcome(case: str) -> Outcome:
     """The judgement of one edit."""
     name, target, stage, number = case.split()
     every = edits_of(name, target, stage)
-    edit, edited = every[int(float(number) * len(every)) if "." in number else int(number)]
+    edit = every[int(float(number) * len(every)) if "." in number else int(number)]
     started, said = time.process_time(), ""
     signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
-        attempt(name, target, stage, edited)
+        attempt(name, target, stage, edit.text())
         verdict = "ok"
     except InternalError as error:
         verdict, said = "CRASH", _trace(error)
@@ -209,7 +209,7 @@ def outcome(case: str) -> Outcome:
         verdict, said = "CRASH", _trace(error)
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-    return Outcome(case, edit, verdict, said, time.process_time() - started)
+    return Outcome(case, edit.what, verdict, said, time.process_time() - started)
 
 
 def _trace(error: Exception) -> str:

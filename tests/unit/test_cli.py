@@ -241,7 +241,8 @@ def test_convert_to_an_unknown_extension(run: Weft, program: Path) -> None:
     assert result.code == 1
     assert result.err == (
         "error: cannot tell the format of model.onnx by its extension; use one of .json (json), "
-        ".bin (bincode), .bincode (bincode), .txt (text), .ptir (display)\n"
+        ".bin (bincode), .bincode (bincode), .txt (text), .ptir (display), .core (Core IR), "
+        ".mlir (StableHLO)\n"
     )
 
 

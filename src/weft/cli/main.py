@@ -24,6 +24,7 @@ from weft.cli.compile import compile_command
 from weft.cli.conformance import conformance_command
 from weft.cli.core import app as core_app
 from weft.cli.programs import (
+    WRITTEN,
     Source,
     count_instructions,
     findings_of,
@@ -42,14 +43,11 @@ from weft.cli.report import (
     targets_table,
     write,
 )
-from weft.core_ir.files import EXTENSION as CORE
 from weft.driver.backends import DEFAULT
 from weft.driver.conversion import conversion_target_names, convert
 from weft.driver.execute import MAX_SEED, run
 from weft.foundation.errors import SpecViolation, UserError, WeftError, WeftWarning
 from weft.foundation.tally import counted
-from weft.interop.stablehlo import EXTENSION as STABLEHLO
-from weft.ptir.files import EXTENSIONS
 from weft.ptir.ir import Program
 from weft.ptir.passes.log import PassLog
 
@@ -69,8 +67,6 @@ ProgramFile = Annotated[
     Path,
     typer.Argument(metavar="FILE", help="A PTIR program, a Core IR module or StableHLO text."),
 ]
-_FORMS = {**EXTENSIONS, CORE: "Core IR", STABLEHLO: "StableHLO"}
-_EXTENSIONS = ", ".join(f"{extension} ({form})" for extension, form in _FORMS.items())
 
 
 class ShowFormat(StrEnum):
@@ -156,7 +152,7 @@ def convert_command(
     ] = None,
     target: Annotated[
         Path | None,
-        typer.Argument(metavar="OUT", help=f"One of {_EXTENSIONS}, or any with --to."),
+        typer.Argument(metavar="OUT", help=f"One of {WRITTEN}, or any with --to."),
     ] = None,
     to: Annotated[
         list[str] | None,

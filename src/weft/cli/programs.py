@@ -4,16 +4,19 @@ StableHLO text."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from weft import core_ir, ptir
 from weft.cli.report import write
 from weft.core_ir.files import EXTENSION, is_core_ir
 from weft.foundation.errors import Finding, UserError
 from weft.interop import stablehlo
-from weft.ptir.files import read_bytes
+from weft.ptir.files import EXTENSIONS, read_bytes
 
 Source: TypeAlias = ptir.Program | core_ir.Module
+_FORMS: Final = {**EXTENSIONS, EXTENSION: "Core IR", stablehlo.EXTENSION: "StableHLO"}
+WRITTEN: Final = ", ".join(f"{extension} ({form})" for extension, form in _FORMS.items())
+"""The extensions of files that can be written, for people."""
 
 
 def load_source(path: Path) -> Source:
@@ -57,6 +60,8 @@ def shown(source: Source, format: str) -> str | bytes:
 
 def save_as(source: Source, path: Path) -> None:
     """Write a program in the form that the extension names."""
+    if path.suffix not in _FORMS:
+        raise UserError(f"cannot tell the format of {path} by its extension; use one of {WRITTEN}")
     if path.suffix == stablehlo.EXTENSION:
         write(stablehlo.dumps(as_program(source)), path)
     elif path.suffix != EXTENSION:

@@ -15,7 +15,7 @@ from weft.codegen.gpu import templates
 from weft.foundation.errors import Finding
 from weft.memory.ir import BufferMap
 from weft.plan.contraction import problem_of, takes_matrix_units
-from weft.plan.from_region import plan_module
+from weft.plan.from_region import gpu_map_plan, plan_module
 from weft.plan.ir import Header, MapPlan, MmaPlan, Plan, PlanSet
 from weft.plan.rows import gpu_row_plan
 from weft.plan.tensor_cores import sm80_plan
@@ -74,7 +74,9 @@ def _others(kernel: Kernel, module: Module, first: Plan, target: Target) -> Iter
         plan = sm80_plan(kernel, problem, target, header)
         algorithm = first.algo_choice if isinstance(first, MmaPlan) else plan.algo_choice
         yield replace(plan, algo_choice=algorithm)
-    if not isinstance(first, MapPlan):
+    if isinstance(first, MapPlan):
+        yield gpu_map_plan(kernel, module.tensors, header)
+    else:
         yield gpu_row_plan(kernel, module.tensors, target, header)
 
 

@@ -33,6 +33,13 @@ def save(
     """Write a module, or tensors by name, into a file. A file of that name is replaced as a whole:
     an interruption leaves the old one."""
     tensors = state.state_dict() if isinstance(state, Module) else state
+    if not isinstance(tensors, Mapping):
+        raise UserError(
+            f"[save] a module or tensors by name are wanted, not a {type(state).__name__}"
+        )
+    for key, value in (metadata or {}).items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise UserError(f"[save] metadata maps texts to texts, but has {key!r}: {value!r}")
     arrays = {name: _written(name, tensor) for name, tensor in tensors.items()}
     content = write(arrays, dict(metadata) if metadata else None)
     target = Path(path)

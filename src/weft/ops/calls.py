@@ -49,6 +49,13 @@ def refused(
     return error
 
 
+def check_function(name: str, function: Any) -> None:
+    """Say so where something else than a function is to be transformed."""
+    if not callable(function):
+        error = UserError(f"a function is wanted, not a {type(function).__name__}")
+        raise explained(name, error, user_line())
+
+
 def explained(name: str, error: WeftError, line: Line | None) -> WeftError:
     """The error with code, `[name]` and line in it, unless an inner call has put its own there. It
     begins here: the frames inside Weft that it came through are of no use to the caller."""

@@ -20,7 +20,7 @@ from weft.coarse.raising import raise_program
 from weft.foundation.errors import SpecViolation, UserError
 from weft.ops.array.creation import asarray, zeros_like
 from weft.ops.array.manipulation import reshape
-from weft.ops.calls import explained, public
+from weft.ops.calls import check_function, explained, public
 from weft.ops.graph.context import current
 from weft.ops.graph.forms import plain_form
 from weft.ops.graph.node import Node
@@ -109,11 +109,14 @@ def _differentiated(arguments: Arguments, argnums: set[int]) -> Iterator[tuple[i
 def _argnums(given: Any, count: int, name: str) -> tuple[list[int], bool]:
     """The positions, and whether a single one was given."""
     single = isinstance(given, int)
+    if not single and not isinstance(given, list | tuple | range):
+        raise UserError(f"argnums is a number or a tuple of numbers, not {given!r}")
     numbers = [given] if single else list(given)
     for number in numbers:
         if not isinstance(number, int) or not -count <= number < count:
             raise UserError(
-                f"argnums names argument {number!r}, but {name} was called with {count}"
+                f"argnums names argument {number!r}, but {name} was called with {count} "
+                "positional arguments"
             )
     return [number % count for number in numbers], single
 
@@ -131,6 +134,7 @@ def value_and_grad(
     says with respect to which arguments; their gradients have the structure of the arguments, and
     are a tuple where several are asked for. Integers inside an argument get zeros.
     """
+    check_function("grad", function)
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -158,12 +162,23 @@ def _check_scalar(found: Trace, has_aux: bool, name: str) -> None:
     kind = found.program.main.results[0] if found.program.main.results else None
     scalar = isinstance(kind, TensorType) and not kind.shape and kind.dtype.is_float
     if first.kind is not None or not scalar or found.outputs[0] is not None:
-        shown = "nothing" if kind is None else str(kind)
         raise SpecViolation(
             "GradientOfNonScalar",
-            f"{name} returns {shown}, but a gradient is taken of one float scalar",
+            f"{name} returns {_shown(found, first)}, but a gradient is taken of one float scalar",
             "reduce it with sum or mean, return other results with has_aux=True, or use vjp",
         )
+
+
+def _shown(found: Trace, first: Structure) -> str:
+    """What a function returned where a scalar was wanted."""
+    if not first.leaf_count:
+        return "nothing"
+    if first.kind is not None:
+        return f"a {first.kind.__name__} of {first.leaf_count} values"
+    plain = found.outputs[0]
+    if plain is not None:
+        return f"{plain.value!r}, which does not depend on its arguments"
+    return str(found.program.main.results[0])
 
 
 def grad(
@@ -185,6 +200,7 @@ def grad(
 def vjp(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], Any]]:
     """`(function(*primals), pullback)`: the pullback takes a cotangent in the structure of the
     result and answers the cotangents of all arguments, as a tuple."""
+    check_function("vjp", function)
     asked = _ask(function, primals, {}, set(range(len(primals))))
     traced = asked.traced
     value = traced.results(traced.emit(traced.trace.program))
@@ -209,6 +225,10 @@ def jvp(
 ) -> tuple[Any, Any]:
     """`(function(*primals), tangent)`: the derivative of the function in the direction of the
     tangents, in the structure of the result. Results that are integers have zeros."""
+    check_function("jvp", function)
+    for given, what in ((primals, "arguments"), (tangents, "tangents")):
+        if not isinstance(given, list | tuple):
+            raise UserError(f"jvp takes a tuple of {what}, not a {type(given).__name__}")
     if len(primals) != len(tangents):
         raise UserError(f"{len(primals)} arguments but {len(tangents)} tangents")
     asked = _ask(function, primals, {}, set(range(len(primals))))
@@ -242,6 +262,7 @@ def jacobian(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> 
 
     It is one backward pass for a batch of cotangents, a row of the identity for each element.
     """
+    check_function("jacobian", function)
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -303,6 +324,7 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, of which a gradient keeps only the arguments and the results: what is inside is
     computed again on the way back. It changes nothing but memory and time. Under `vmap` it has an
     effect where it is the whole function."""
+    check_function("checkpoint", function)
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

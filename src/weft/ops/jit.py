@@ -23,13 +23,14 @@ from weft.driver.shape_sets import ShapeSet
 from weft.foundation.axes import normalise_axis
 from weft.foundation.dims import Symbol
 from weft.foundation.dtypes import I1, DType
-from weft.foundation.errors import SpecViolation, UserError
+from weft.foundation.errors import SpecViolation, UserError, WeftError
 from weft.ops.autocast import autocast_dtype
 from weft.ops.calls import explained, public
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.cache import PROGRAMS
 from weft.ops.graph.context import current, default_arena
 from weft.ops.graph.evaluate import evaluate
+from weft.ops.graph.faults import told_by_line
 from weft.ops.graph.hooks import execute
 from weft.ops.graph.node import Donated
 from weft.ops.lines import failing_line, user_line
@@ -128,16 +129,11 @@ class Jitted:
         if version is None or version.is_stale:
             version = self._compile(key, home)
         version.calls += 1
-        captured = version.traced.captured
         inputs = [tensor._node.storage for tensor in tensors]
-        inputs += [each.storage() for each in captured]
+        inputs += [captured.storage() for captured in version.traced.captured]
         if self._donated:
             self._part(inputs, leaves, tensors, structure, home)
-        if isinstance(version.compiled, ByShape):
-            shapes = [*(t.type for t in tensors), *(each.node.tensor for each in captured)]
-            results, types = version.compiled.execute(inputs, [t.static_shape for t in shapes])
-        else:
-            results, types = execute(version.compiled, inputs), version.traced.results
+        results, types = _execute(version, inputs, tensors)
         if self._donated:
             self._give_away(leaves, structure)
         return _wrap(version.traced, results, types, home)
@@ -347,6 +343,20 @@ class Jitted:
 
 FUNCTIONS: WeakSet[Jitted] = WeakSet()
 """Every function under `jit` that is alive."""
+
+
+def _execute(
+    version: Version, inputs: Sequence[Any], tensors: Sequence[Tensor]
+) -> tuple[list[Any], Sequence[TensorType]]:
+    """The results of a version for these inputs, and their types."""
+    traced, compiled = version.traced, version.compiled
+    try:
+        if isinstance(compiled, ByShape):
+            kinds = [*(t.type for t in tensors), *(each.node.tensor for each in traced.captured)]
+            return compiled.execute(inputs, [kind.static_shape for kind in kinds])
+        return execute(compiled, inputs), traced.results
+    except WeftError as error:
+        raise told_by_line(error, lambda: traced.program) from None
 
 
 def _wrap(traced: Trace, results: Sequence[Any], types: Sequence[TensorType], home: Arena) -> Any:

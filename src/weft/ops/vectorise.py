@@ -9,7 +9,7 @@ from typing import Any
 from weft.foundation.axes import normalise_axis
 from weft.foundation.errors import UserError
 from weft.ops.array.manipulation import moveaxis
-from weft.ops.calls import public
+from weft.ops.calls import check_function, public
 from weft.ops.graph.context import current
 from weft.ops.pytree import Structure
 from weft.ops.tensor import Tensor
@@ -31,6 +31,7 @@ def vmap(function: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) ->
     nested as the argument is. Named arguments are the same for all. `out_axes` says in the same way
     where the results have their batch axis.
     """
+    check_function("vmap", function)
 
     @public
     @wraps(function)

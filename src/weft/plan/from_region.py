@@ -28,7 +28,7 @@ from weft.plan.ir import (
 from weft.plan.kept_rows import cpu_row_plan
 from weft.plan.rows import gpu_row_plan, whole_vectors
 from weft.plan.tensor_cores import sm80_plan, sm90_plan
-from weft.plan.transposes import block_for
+from weft.plan.transposes import block_for, crossing_in
 from weft.region.ir import Fold, Kernel, Module, Pattern, Read, Reduce, Tensor, walk
 from weft.region.resources import inner_axis, vector_bytes
 from weft.region.structure import structure_key
@@ -177,13 +177,25 @@ def _map(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: 
             return MapPlan(header, vector, max(1, 16 // vector), block=block)
         unroll = 4 if points >= 64 * vector else 1
         return MapPlan(header, vector, unroll)
+    blocks = gpu_block_plan(kernel, tensors, header)
+    return blocks or gpu_map_plan(kernel, tensors, header)
+
+
+def gpu_map_plan(kernel: Kernel, tensors: Mapping[str, Tensor], header: Header) -> MapPlan:
+    """A vector for each thread."""
     axis = inner_axis(kernel)
     width = vector_bytes(kernel, tensors)
     vector = whole_vectors(kernel, tensors, width, axis.size if axis else 1)
-    block = block_for(kernel, tensors)
-    if block > 1:
-        return MapPlan(header, vector, 1, 256, grain=block * block, block=block)
     return MapPlan(header, vector, 1, 256, grain=256 * vector)
+
+
+def gpu_block_plan(kernel: Kernel, tensors: Mapping[str, Tensor], header: Header) -> MapPlan | None:
+    """Blocks through shared memory, where operands lie across results; None where none does."""
+    block, crossing = block_for(kernel, tensors), crossing_in(kernel, tensors)
+    if block == 1 or crossing is None:
+        return None
+    vector = whole_vectors(kernel, tensors, 16, kernel.sizes[crossing.columns])
+    return MapPlan(header, vector, 1, 256, grain=block * block, block=block)
 
 
 def _cpu_lanes(kernel: Kernel, target: Target) -> int:

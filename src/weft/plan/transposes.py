@@ -53,10 +53,15 @@ def is_across(address: Expr, crossing: Crossing) -> bool:
     )
 
 
+def crossing_in(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Crossing | None:
+    """The two axes where all tensors lie as they are declared."""
+    names = [*kernel.inputs, *(output.tensor for output in kernel.outputs)]
+    return crossing_of(kernel, {name: row_major(tensors[name].shape) for name in names})
+
+
 def block_for(kernel: Kernel, tensors: Mapping[str, Tensor]) -> int:
     """The block that a kernel is best cut into; 1 for none."""
-    names = [*kernel.inputs, *(output.tensor for output in kernel.outputs)]
-    found = crossing_of(kernel, {name: row_major(tensors[name].shape) for name in names})
+    found = crossing_in(kernel, tensors)
     if found is None or min(kernel.sizes[found.columns], kernel.sizes[found.rows]) < BLOCK // 4:
         return 1
     return BLOCK if math.prod(kernel.sizes.values()) >= BLOCK * BLOCK else 1

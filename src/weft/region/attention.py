@@ -20,6 +20,7 @@ from weft.foundation.index_expr import Expr, axis
 from weft.region.ir import (
     AxisIndex,
     Binary,
+    Cast,
     Const,
     Fold,
     Kernel,
@@ -27,6 +28,7 @@ from weft.region.ir import (
     Reduce,
     Select,
     Unary,
+    ValueExpr,
     operands,
 )
 
@@ -100,9 +102,18 @@ def _mixes(lets: Mapping[str, Let], power: str, total: Let, mixed: Let, query: s
     if not isinstance(made, Binary) or made.fn != "mul":
         return False
     sides = [made.lhs, made.rhs]
-    weights = [name for name in sides if lets[name].expr == Binary("div", power, total.name)]
+    weight = Binary("div", power, total.name)
+    weights = [name for name in sides if _uncast(lets, name) == weight]
     others = [name for name in sides if name not in weights]
     return len(weights) == 1 and query not in lets[others[0]].axes
+
+
+def _uncast(lets: Mapping[str, Let], name: str) -> ValueExpr:
+    """What a value is before it was converted: weights need not be rounded on their way."""
+    expr = lets[name].expr
+    while isinstance(expr, Cast):
+        expr = lets[expr.x].expr
+    return expr
 
 
 def _leads_to(lets: Mapping[str, Let], name: str, goal: str) -> bool:

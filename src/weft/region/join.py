@@ -3,16 +3,17 @@
     scores = kernel(q, k);  weights = kernel(scores);  y = kernel(weights, v)
         ->  y = kernel(q, k, v)
 
-Elements are handed on one to one, so the joined kernel is the Lets of all three, with a value in
-the place of each read of what another one stored.
+Elements are handed on one to one, so the joined kernel is the Lets of all parts, with a value in
+the place of each read of what another part stored, and what two parts compute alike once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
+from weft.foundation.index_expr import Index
 from weft.region.attention import attention_of
 from weft.region.ir import (
     Chain,
@@ -29,14 +30,14 @@ from weft.region.structure import Names, buffers
 
 FEWEST: Final = 8
 """Queries and keys from which on blocks of them are worth computing together."""
-_Link: TypeAlias = tuple[str, dict[str, str]]
-"""The tensor that two kernels share, and which axis of the first is which of the second."""
+Renaming: TypeAlias = dict[str, str]
+"""The axes of a part as those of the whole."""
 
 
 def join_attention(module: Module) -> Module:
-    """The module with the three kernels of every attention made one, where that is possible."""
+    """The module with the kernels of every attention made one, where that is possible."""
     for chain in module.chains:
-        if chain.kind == "attention" and len(chain.kernels) == 3:
+        if chain.kind == "attention" and len(chain.kernels) > 2:
             module = _joined(module, chain)
     return module
 
@@ -45,140 +46,151 @@ def _joined(module: Module, chain: Chain) -> Module:
     by_name = {kernel.name: kernel for kernel in module.kernels}
     if not set(chain.kernels) <= set(by_name):
         return module
-    scores, row, mix = (by_name[name] for name in chain.kernels)
-    links = _link(module, scores, row), _link(module, row, mix)
-    if links[0] is None or links[1] is None or not _are_neighbours(module, scores, row, mix):
+    parts = tuple(by_name[name] for name in chain.kernels)
+    handed = _handed_on(module, parts)
+    if any(part.params or part.opaque for part in parts) or not _are_neighbours(module, parts):
         return module
-    kernel = _merged((scores, row, mix), (links[0], links[1]))
-    found = None if kernel is None else attention_of(kernel)
-    if kernel is None or found is None:
+    renamings = _renamings(parts, handed)
+    kernel = None if renamings is None else _merged(parts, handed, renamings)
+    if kernel is None or not _is_worth_it(kernel):
         return module
-    if kernel.sizes[found.query] < FEWEST or kernel.sizes[found.key] < FEWEST:
-        return module
-    if any(found.key in kernel.let(output.value).axes for output in kernel.outputs):
-        return module
-    return _replaced(module, (scores, row, mix), kernel, {link[0] for link in links if link})
+    return _replaced(module, parts, kernel, handed)
 
 
-def _link(module: Module, first: Kernel, second: Kernel) -> _Link | None:
-    """The tensor that only hands values from one kernel to the next, and which axis of the first
-    is which of the second; None where elements do not meet one to one."""
-    for output in first.outputs:
-        reads = [
-            let.expr
-            for kernel in module.kernels
-            for let in kernel.body
-            if isinstance(let.expr, Read) and let.expr.tensor == output.tensor
-        ]
-        own = [let.expr for let in second.body if isinstance(let.expr, Read)]
-        if module.tensors[output.tensor].role != "internal" or len(reads) != 1:
-            continue
-        if reads[0] in own and not _read_elsewhere(module, output.tensor):
-            pairs = _pairs(output, reads[0])
-            if pairs is not None and output.base is None:
-                return output.tensor, pairs
-    return None
+def _is_worth_it(kernel: Kernel) -> bool:
+    """Whether it is an attention that stores nothing for each key, with queries and keys enough."""
+    found = attention_of(kernel)
+    if found is None or min(kernel.sizes[found.query], kernel.sizes[found.key]) < FEWEST:
+        return False
+    return not any(found.key in kernel.let(output.value).axes for output in kernel.outputs)
 
 
-def _read_elsewhere(module: Module, tensor: str) -> bool:
-    """Whether a tensor is read other than by a Read: whole, as an index, or as a base."""
-    return any(
-        tensor in (*(p.tensor for p in k.params), *(o.base for o in k.outputs))
-        or (k.opaque is not None and tensor in k.opaque.inputs)
-        for k in module.kernels
-    )
+def _handed_on(module: Module, parts: Sequence[Kernel]) -> frozenset[str]:
+    """The tensors that parts write and nobody but parts reads."""
+    names = {part.name for part in parts}
+    written = {output.tensor for part in parts for output in part.outputs if output.base is None}
+    for kernel in module.kernels:
+        read = set(buffers(kernel)) - {output.tensor for output in kernel.outputs}
+        based = {output.base for output in kernel.outputs}
+        written -= based | ({p.tensor for p in kernel.params})
+        if kernel.name not in names:
+            written -= read
+    return frozenset(name for name in written if module.tensors[name].role == "internal")
 
 
-def _pairs(output: Output, read: Read) -> dict[str, str] | None:
-    if read.guards or read.places or len(read.index) != len(output.index):
-        return None
-    found: dict[str, str] = {}
-    for stored, wanted in zip(output.index, read.index, strict=True):
-        if stored.is_constant and wanted == stored:
-            continue
-        if stored.single_axis is None or wanted.single_axis is None:
+def _are_neighbours(module: Module, parts: Sequence[Kernel]) -> bool:
+    """Whether the place of the last part suits all: no kernel before it reads what parts make."""
+    names = {part.name for part in parts}
+    made = {output.tensor for part in parts for output in part.outputs}
+    for kernel in module.kernels:
+        if kernel.name == parts[-1].name:
+            return True
+        if kernel.name not in names and made & set(kernel.inputs):
+            return False
+    return False
+
+
+# -- axes ----------------------------------------------------------------------------------------
+
+
+def _renamings(parts: Sequence[Kernel], handed: frozenset[str]) -> list[Renaming] | None:
+    """The axes of each part by the names of the whole; None where elements do not meet one to
+    one."""
+    stored: dict[str, Index] = {}
+    found: list[Renaming] = []
+    for number, part in enumerate(parts):
+        renaming: Renaming = {}
+        reads = [let.expr for let in part.body if isinstance(let.expr, Read)]
+        within = [read for read in reads if read.tensor in handed]
+        if not all(_meet(read, stored.get(read.tensor), renaming) for read in within):
             return None
-        found[stored.single_axis.name] = wanted.single_axis.name
-    return found if len(set(found.values())) == len(found) else None
+        for axis in part.axes:
+            renaming.setdefault(axis.name, f"{axis.name}{number}")
+        if len(set(renaming.values())) != len(renaming):
+            return None
+        names = Names({}, renaming, {})
+        for output in part.outputs:
+            stored[output.tensor] = names.index(output.index)
+        found.append(renaming)
+    return found
 
 
-def _are_neighbours(module: Module, *parts: Kernel) -> bool:
-    """Whether nothing between the first and the last needs, or makes, what only the parts know:
-    everything the parts read exists before the first of them."""
-    names = [kernel.name for kernel in module.kernels]
-    places = [names.index(part.name) for part in parts]
-    own = {output.tensor for part in parts for output in part.outputs}
-    between = [
-        kernel
-        for place, kernel in enumerate(module.kernels)
-        if places[0] < place < places[-1] and place not in places
-    ]
-    return not any(own & set(kernel.inputs) for kernel in between)
+def _meet(read: Read, stored: Index | None, renaming: Renaming) -> bool:
+    """Whether a read is of the element at the same place; its axes join the renaming."""
+    if stored is None or read.guards or read.places:
+        return False
+    for there, here in zip(stored, read.index, strict=True):
+        if there.is_constant and here == there:
+            continue
+        if there.single_axis is None or here.single_axis is None:
+            return False
+        if renaming.setdefault(here.single_axis.name, there.single_axis.name) != (
+            there.single_axis.name
+        ):
+            return False
+    return True
 
 
-def _merged(parts: tuple[Kernel, Kernel, Kernel], links: tuple[_Link, _Link]) -> Kernel | None:
-    scores, row, mix = parts
-    if any(part.params or part.opaque for part in parts):
-        return None
-    to_row = links[0][1]
-    from_mix = {new: old for old, new in links[1][1].items()}
-    if set(to_row) != {n for o in scores.outputs for n in scores.let(o.value).axes}:
-        return None
-    renames = [
-        {a.name: to_row.get(a.name, f"d{number}") for number, a in enumerate(scores.axes)},
-        {a.name: a.name for a in row.axes},
-        {a.name: from_mix.get(a.name, f"e{number}") for number, a in enumerate(mix.axes)},
-    ]
-    axes = _joined_axes(parts, renames)
-    if axes is None:
-        return None
-    body: list[Let] = []
-    outputs: list[Output] = []
-    handed: dict[str, str] = {}
-    labels: dict[str, str] = {}
-    for prefix, part, names in zip(("s_", "w_", "y_"), parts, renames, strict=True):
-        renamed = _Part(part, prefix, names, [found.name for found in axes])
-        body += renamed.body(part, handed)
-        labels.update((prefix + name, label) for name, label in part.labels.items())
-        for output in map(renamed.output, part.outputs):
-            if output.tensor in (links[0][0], links[1][0]):
-                handed[output.tensor] = output.value
-            else:
-                outputs.append(replace(output, materialize=Materialize.GMEM))
-    lives = {let.name: let.axes for let in body}
-    stored = {name for output in outputs for name in lives[output.value]}
-    marked = tuple(replace(found, reduce=found.name not in stored) for found in axes)
-    return Kernel("", Pattern.ATTENTION, marked, tuple(body), tuple(outputs), labels=labels)
-
-
-def _joined_axes(
-    parts: tuple[Kernel, ...], renames: list[dict[str, str]]
+def _axes_of_whole(
+    parts: Sequence[Kernel], renamings: Sequence[Renaming]
 ) -> tuple[KernelAxis, ...] | None:
-    """The axes of all parts, each once: batch, query, values, keys, depth."""
+    """Every axis once: those of the softmax's rows, those of a value, the keys, the depth."""
     sizes: dict[str, int] = {}
-    for part, names in zip(parts, renames, strict=True):
-        for found in part.axes:
-            new = names[found.name]
-            if sizes.setdefault(new, found.size) != found.size:
+    for part, renaming in zip(parts, renamings, strict=True):
+        for axis in part.axes:
+            if sizes.setdefault(renaming[axis.name], axis.size) != axis.size:
                 return None
-    stored = parts[2].let(parts[2].outputs[0].value).axes
-    first = [renames[1][a.name] for a in parts[1].axes]
-    value = [renames[2][name] for name in stored if renames[2][name] not in first]
-    key = [name for name in first if name not in {renames[2][n] for n in stored}]
-    order = [*(n for n in first if n not in key), *value, *key]
-    order += [name for name in sizes if name not in order]
+    first, last = parts[0], parts[-1]
+    scores = [renamings[0][a] for a in first.let(first.outputs[0].value).axes]
+    mixed = [renamings[-1][a] for a in last.let(last.outputs[0].value).axes]
+    order = [*(a for a in scores if a in mixed), *(a for a in mixed if a not in scores)]
+    order += [a for a in scores if a not in mixed]
+    order += [a for a in sizes if a not in order]
     return tuple(KernelAxis(name, sizes[name]) for name in order)
 
 
-class _Part(Names):
-    """One part's names in the whole: Lets get a prefix, axes are those of the whole, and reads of
-    what an earlier part hands on are the value that it stored."""
+# -- bodies --------------------------------------------------------------------------------------
 
-    def __init__(
-        self, part: Kernel, prefix: str, axes: dict[str, str], order: Sequence[str]
-    ) -> None:
-        tensors = {name: name for name in buffers(part)}
-        super().__init__(tensors, axes, {})
+
+@dataclass
+class _Whole:
+    """The joined kernel under construction."""
+
+    handed: frozenset[str]
+    order: list[str]
+    body: list[Let] = field(default_factory=list)
+    outputs: list[Output] = field(default_factory=list)
+    labels: dict[str, str] = field(default_factory=dict)
+    values: dict[str, str] = field(default_factory=dict)
+    """What stands for each tensor that is handed on."""
+    known: dict[tuple[object, ...], str] = field(default_factory=dict)
+
+    def add(self, part: Kernel, prefix: str, renaming: Renaming) -> None:
+        names = _PartNames(part, prefix, renaming, self.order)
+        for let in part.body:
+            if isinstance(let.expr, Read) and let.expr.tensor in self.values:
+                names.lets[let.name] = self.values[let.expr.tensor]
+                continue
+            made = names.let(let)
+            key = (made.dtype, made.axes, made.expr)
+            if key in self.known:
+                names.lets[let.name] = self.known[key]
+            else:
+                self.known[key] = made.name
+                self.body.append(made)
+        self.labels.update((names.lets[n], label) for n, label in part.labels.items())
+        for output in map(names.output, part.outputs):
+            if output.tensor in self.handed:
+                self.values[output.tensor] = output.value
+            else:
+                self.outputs.append(replace(output, materialize=Materialize.GMEM))
+
+
+class _PartNames(Names):
+    """One part's names in the whole: Lets get a prefix, axes the order of the whole."""
+
+    def __init__(self, part: Kernel, prefix: str, axes: Renaming, order: Sequence[str]) -> None:
+        super().__init__({name: name for name in buffers(part)}, dict(axes), {})
         self.prefix, self.order = prefix, order
 
     def fresh(self, name: str) -> str:
@@ -187,18 +199,25 @@ class _Part(Names):
     def axis_names(self, names: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(sorted(super().axis_names(names), key=self.order.index))
 
-    def body(self, part: Kernel, handed: Mapping[str, str]) -> list[Let]:
-        found = []
-        for let in part.body:
-            if isinstance(let.expr, Read) and let.expr.tensor in handed:
-                self.lets[let.name] = handed[let.expr.tensor]
-            else:
-                found.append(self.let(let))
-        return found
+
+def _merged(
+    parts: Sequence[Kernel], handed: frozenset[str], renamings: Sequence[Renaming]
+) -> Kernel | None:
+    axes = _axes_of_whole(parts, renamings)
+    if axes is None:
+        return None
+    whole = _Whole(handed, [axis.name for axis in axes])
+    for number, (part, renaming) in enumerate(zip(parts, renamings, strict=True)):
+        whole.add(part, f"p{number}_", renaming)
+    lives: Mapping[str, tuple[str, ...]] = {let.name: let.axes for let in whole.body}
+    stored = {name for output in whole.outputs for name in lives[output.value]}
+    marked = tuple(replace(axis, reduce=axis.name not in stored) for axis in axes)
+    body, outputs = tuple(whole.body), tuple(whole.outputs)
+    return Kernel("", Pattern.ATTENTION, marked, body, outputs, labels=whole.labels)
 
 
 def _replaced(
-    module: Module, parts: tuple[Kernel, ...], kernel: Kernel, handed: set[str]
+    module: Module, parts: Sequence[Kernel], kernel: Kernel, handed: frozenset[str]
 ) -> Module:
     """The module with one kernel in the place of the last of its parts."""
     names = [part.name for part in parts]

@@ -203,6 +203,38 @@ def test_wrong_axes_are_told(call: Any, message: str) -> None:
         call(numbers(3))
 
 
+WRONG: Any = (3, "f", None, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: weft.grad(WRONG[0]), r"\[grad\] a function is wanted, not a int"),
+        (lambda x: weft.value_and_grad(WRONG[1]), "a function is wanted, not a str"),
+        (lambda x: weft.jacobian(WRONG[2]), r"\[jacobian\] a function is wanted, not a NoneType"),
+        (lambda x: weft.vmap(x), r"\[vmap\] a function is wanted, not a ndarray"),
+        (lambda x: weft.checkpoint(x), r"\[checkpoint\] a function is wanted"),
+        (lambda x: weft.vjp(x, x), r"\[vjp\] a function is wanted"),
+        (lambda x: weft.jvp(x, (x,), (x,)), r"\[jvp\] a function is wanted"),
+        (lambda x: weft.jvp(weft.exp, x, x), "jvp takes a tuple of arguments, not a ndarray"),
+        (lambda x: weft.jvp(weft.exp, (x,), x), "jvp takes a tuple of tangents, not a ndarray"),
+        (
+            lambda x: weft.grad(weft.sum, WRONG[3])(x),
+            "argnums is a number or a tuple of numbers, not 0.5",
+        ),
+        (lambda x: weft.grad(weft.sum, WRONG[1])(x), "a tuple of numbers, not 'f'"),
+        (lambda x: weft.grad(weft.sum)(x=x), "argument 0, but sum was called with 0 positional"),
+        (lambda x: weft.grad(lambda x: (weft.sum(x), x))(x), "returns a tuple of 2 values, but"),
+        (lambda x: weft.grad(lambda x: 3.0)(x), "returns 3.0, which does not depend on its arg"),
+        (lambda x: weft.grad(lambda x: None)(x), "returns nothing, but a gradient is"),
+        (lambda x: weft.grad(lambda x: x)(x), r"returns f64\[3\], but a gradient is taken"),
+    ],
+)
+def test_wrong_calls_are_told(call: Any, message: str) -> None:
+    with pytest.raises((UserError, SpecViolation), match=message):
+        call(numbers(3))
+
+
 # -- memory --------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import threading
+import time
+import traceback
 import weakref
 from collections import Counter
 from collections.abc import Iterator
@@ -307,3 +309,34 @@ def test_a_very_deep_chain_is_computed() -> None:
     for _ in range(100_000):
         y = y + x
     assert y.tolist() == [100_001.0] * 2
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_a_violation_names_the_line_of_the_graph_that_runs(backend: str) -> None:
+    """Two graphs of one structure share a compiled program, but not their lines."""
+    x = weft.asarray(np.arange(4)).to(backend)
+    outside = weft.asarray(np.array([7])).to(backend)
+    first = weft.take(x, outside)
+    second = weft.take(x, outside)
+    places = []
+    for lazy in (first, second):
+        with pytest.raises(SpecViolation, match=r"\[take\]") as caught:
+            lazy.numpy()
+        places.append(caught.value.where)
+        assert len(traceback.extract_tb(caught.value.__traceback__)) <= 4
+    name, line = places[0].split(":")
+    assert places[1] == f"{name}:{int(line) + 1}"
+
+
+def test_long_chains_take_time_in_proportion() -> None:
+    def seconds(length: int) -> float:
+        x = y = weft.asarray(np.ones(2, np.float32))
+        for _ in range(length):
+            y = y + x
+        started = time.thread_time()
+        y.eval()
+        return time.thread_time() - started
+
+    seconds(10)
+    short, long = seconds(400), seconds(3_200)
+    assert long < 24 * short

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 import weft
 from weft import functional as F
 from weft import nn, optim
-from weft.foundation.errors import SpecViolation, UserError
+from weft.foundation.errors import ResourceExceeded, SpecViolation, UserError
 from weft.ops.pytree import flatten, unflatten
 
 Array = NDArray[Any]
@@ -261,3 +261,26 @@ def test_a_cache_gives_what_the_whole_sequence_gives() -> None:
 def test_heads_that_do_not_divide_are_told() -> None:
     with pytest.raises(UserError, match="the heads must divide the features"):
         nn.MultiHeadAttention(8, 3)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: nn.Linear(-3, 4), UserError, "cannot have the shape .*: -3 is no size"),
+        (lambda: nn.Embedding(2, 2.5), UserError, r"2\.5 is no size"),  # type: ignore[arg-type]
+        (lambda: nn.Linear(1 << 30, 1 << 20), ResourceExceeded, "over the limit of"),
+        (
+            lambda: nn.Dropout(1.5),
+            UserError,
+            r"\[Dropout\] rate is 1.5; it must be a number from 0",
+        ),
+        (
+            lambda: nn.Linear(2, 2).with_state([1]),  # type: ignore[arg-type]
+            UserError,
+            "a state is tensors by name, not a list",
+        ),
+    ],
+)
+def test_wrong_settings_are_told(call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()

@@ -127,6 +127,9 @@ def test_the_norm_of_narrow_gradients_does_not_overflow() -> None:
     assert float(optim.global_norm(long)) == pytest.approx(600.0)
 
 
+WRONG: Any = "x"
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -136,6 +139,40 @@ def test_the_norm_of_narrow_gradients_does_not_overflow() -> None:
         (
             lambda: optim.SGD(0.1).update([weft.asarray(START)], {}, weft.asarray(START)),
             "the gradients are not nested as the parameters are",
+        ),
+        (lambda: optim.Adam(float("nan")), "a learning rate is a number, 0 or more, or a schedule"),
+        (
+            lambda: optim.Adam(betas=(1.5, 0.9)),
+            r"\[Adam\] each of betas is 1.5; it must be a number",
+        ),
+        (lambda: optim.AdamW(betas=WRONG), r"\[AdamW\] betas is 'x'; it must be a pair of numbers"),
+        (
+            lambda: optim.AdamW(weight_decay=-1),
+            "weight_decay is -1; it must be a number, at least 0",
+        ),
+        (lambda: optim.SGD(0.1, momentum=-2), r"\[SGD\] momentum is -2; it must be a number"),
+        (lambda: optim.warmup(-3, 0.1), r"\[warmup\] steps is -3; it must be a whole number"),
+        (
+            lambda: optim.cosine(10, 0),
+            r"\[cosine\] steps is 0; it must be a whole number, at least 1",
+        ),
+        (lambda: optim.cosine(10, WRONG), r"\[cosine\] steps is 'x'; it must be a whole number"),
+        (lambda: optim.step_decay(0.1, [WRONG]), "a boundary is 'x'; it must be a whole number"),
+        (
+            lambda: optim.clip_by_global_norm([weft.asarray(START)], -1.0),
+            r"\[clip_by_global_norm\] limit is -1.0; it must be a number, at least 0",
+        ),
+        (
+            lambda: optim.Adam().update([weft.asarray(START)], {}, [weft.asarray(START)]),
+            "the state of Adam has step, mean, square, but this is empty; begin with init",
+        ),
+        (
+            lambda: optim.Adam().update(
+                [weft.asarray(START)],
+                optim.Adam().init([weft.asarray(START), weft.asarray(START)]),
+                [weft.asarray(START)],
+            ),
+            "mean of the state was made for other parameters than these",
         ),
     ],
 )

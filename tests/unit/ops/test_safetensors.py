@@ -102,3 +102,10 @@ def test_other_mistakes_are_told(tmp_path: Path) -> None:
         weft.save(tmp_path / "x", {"x": 1.0})  # type: ignore[dict-item]
     with pytest.raises(UserError, match=r"x is cf64, which safetensors cannot hold"):
         weft.save(tmp_path / "x", {"x": weft.asarray(np.ones(2, np.complex128))})
+    odd: Any = [1, 2]
+    with pytest.raises(
+        UserError, match=r"\[save\] a module or tensors by name are wanted, not a li"
+    ):
+        weft.save(tmp_path / "x", odd)
+    with pytest.raises(UserError, match=r"\[save\] metadata maps texts to texts, but has 'a': \["):
+        weft.save(tmp_path / "x", {"x": weft.asarray(1.0)}, metadata={"a": odd})

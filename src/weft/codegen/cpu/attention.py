@@ -198,7 +198,7 @@ class StreamedAttention(Panels):
         weighed = (
             ir.Load("x", self.weights.scratch, place),
             ir.Let("distance", self.dtype, "sub", ("x", "shift")),
-            ir.Let("weight", self.dtype, "exp", ("distance",)),
+            ir.Let("weight", self.dtype, "exp_nonpositive", ("distance",)),
             ir.Store(self.weights.scratch, place, "weight", ()),
             ir.Accumulate(total, "weight"),
         )
@@ -248,7 +248,7 @@ class StreamedAttention(Panels):
             ir.Let("zero", self.dtype, "const", value=0.0),
             ir.Let("shift", self.dtype, "select", ("hidden", "zero", "now")),
             ir.Let("fallen", self.dtype, "sub", ("before", "shift")),
-            ir.Let("factor", self.dtype, "exp", ("fallen",)),
+            ir.Let("factor", self.dtype, "exp_nonpositive", ("fallen",)),
             ir.Store(self.tops, state, "now", ()),
             ir.Store(self.past, state, "factor", ()),
         )

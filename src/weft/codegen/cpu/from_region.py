@@ -400,6 +400,8 @@ class Lowering:
             case AxisIndex(expr=expr):
                 index = substitute(expr, scope.bindings())
                 return ir.Let(let.name, let.dtype, "index", index=index)
+            case Unary(fn="exp", x=x) if self._is_nonpositive(x):
+                return ir.Let(let.name, let.dtype, "exp_nonpositive", (x,))
             case Unary(fn=fn, x=x):
                 return ir.Let(let.name, let.dtype, fn, (x,))
             case Cast(x=x):
@@ -415,6 +417,14 @@ class Lowering:
             case Words(seed=seed, offset=offset, element=element):
                 return ir.Words(let.name, seed, offset, substitute(element, scope.bindings()))
         raise InternalError(f"no statement for {let.expr}")
+
+    def _is_nonpositive(self, name: str) -> bool:
+        """Whether a value is a number less the greatest of its row."""
+        expr = self.lets[name].expr if name in self.lets else None
+        if not isinstance(expr, Binary) or expr.fn != "sub":
+            return False
+        top = self.lets[expr.rhs].expr if expr.rhs in self.lets else None
+        return isinstance(top, Reduce) and (top.fn, top.value) == ("max", expr.lhs)
 
     def _load(self, let: Let, read: Read, scope: Scope) -> ir.Load:
         bindings = scope.bindings()

@@ -21,6 +21,7 @@ from weft.codegen.cpu.domain import executed
 from weft.codegen.cpu.elements import FUNCTIONS
 from weft.codegen.cpu.formats import supported
 from weft.codegen.cpu.ir import LoopKind
+from weft.codegen.cpu.math import NARROWED
 from weft.codegen.cpu.sorting import key_type
 from weft.codegen.cpu.text import statement_text
 from weft.foundation.dtypes import I1, SI64, UI8, UI32, DType
@@ -181,6 +182,8 @@ class _Checker:
             case ir.LoadRun():
                 self._load_run(stmt)
             case ir.Prefetch():
+                self._prefetch(stmt)
+            case ir.Prefetch():
                 self._buffer(stmt.buffer)
                 self._known((stmt.address,))
             case ir.Store():
@@ -336,6 +339,11 @@ class _Checker:
         own = ir.For(run.var, constant(0), constant(run.count), 1, kind, ())
         self._define(run.name, self.routine.dtype_of(run.buffer), (*self._tile_loops, own))
 
+    def _prefetch(self, hint: ir.Prefetch) -> None:
+        """A hint may name any place, of a buffer that exists."""
+        if self._buffer(hint.buffer) is not None:
+            self._known((hint.address,))
+
     def _store(self, store: ir.Store) -> None:
         elements, dtype = self._buffer(store.buffer), self._value(store.value)
         if elements is None or dtype is None or not self._places(store.places):
@@ -384,7 +392,7 @@ class _Checker:
             case fn if fn in COMPARISONS:
                 right = len(kinds) == 2 and kinds[0] is kinds[1] and let.dtype is I1
             case fn:
-                arity = 1 if fn in UNARY else 2 if fn in BINARY else 0
+                arity = 1 if NARROWED.get(fn, fn) in UNARY else 2 if fn in BINARY else 0
                 right = arity > 0 and kinds == [let.dtype] * arity
         if not right or let.fn not in FUNCTIONS or not supported(let.dtype):
             shown = ", ".join(map(str, kinds)) or str(let.value)

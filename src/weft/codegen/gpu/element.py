@@ -5,14 +5,15 @@
 Semantics. `fn` is a function of elements (the names of `foundation.functions`), or `cast`,
 `select`, `const`. Values of narrow float dtypes are held in f32 and rounded to their dtype by the
 op that makes them; an op with `deferred_rounding` leaves the rounding to whoever stores its value,
-which is the same number. Integers wrap. Names are made here and not taken from the program: they
+which is the same number. A `loose` op may be wrong in digits that no result of its kernel shows.
+Integers wrap. Names are made here and not taken from the program: they
 become C identifiers.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -48,6 +49,7 @@ class ElementOp:
     args: tuple[str, ...] = ()
     value: Number | None = None
     deferred_rounding: bool = False
+    loose: bool = False
 
 
 HELD: Final[Mapping[DType, str]] = {
@@ -122,6 +124,12 @@ _BOOLEAN: Final[Mapping[str, str]] = {
     "max": "{0} || {1}",
     "min": "{0} && {1}",
 }
+_LOOSE: Final[Mapping[str, str]] = {
+    "exp": "loose_exp({0})",
+    "div": "loose_quotient({0}, {1})",
+    "tanh": "loose_tanh({0})",
+}
+"""Functions of f32 with fewer right digits: 20 bits and more, of tanh 11."""
 _UNROUNDED: Final = frozenset({"const", "select", "neg", "abs", "relu", "max", "min"})
 """Functions whose result has their argument's dtype exactly."""
 
@@ -150,6 +158,14 @@ def supports(fn: str, dtype: DType) -> bool:
     return dtype in HELD and (fn in ("cast", "select", "const") or fn in _table(fn, dtype))
 
 
+def loose_functions(results: Iterable[DType]) -> frozenset[str]:
+    """The functions of f32 that may be loose where a kernel has results of these dtypes."""
+    dtypes = set(results)
+    if not dtypes or not dtypes <= NARROW:
+        return frozenset()
+    return frozenset(_LOOSE) if dtypes == {BF16} else frozenset(_LOOSE) - {"tanh"}
+
+
 def arity(fn: str, dtype: DType) -> int:
     """How many arguments a function that there is code for takes."""
     if fn in ("const", "cast", "select"):
@@ -172,7 +188,7 @@ def _expression(op: ElementOp, dtypes: Mapping[str, DType]) -> str:
     source = dtypes[op.args[0]]
     if op.fn == "cast":
         return cast(op.args[0], source, op.dtype, held(op.dtype))
-    table = _table(op.fn, source)
+    table = _LOOSE if op.loose and op.fn in _LOOSE else _table(op.fn, source)
     if op.fn not in table:
         raise Unimplemented(op.fn, f"GPU kernels have no {op.fn} of {source} yet")
     words = {"f": "", "one": "1.0", "zero": "0.0"}

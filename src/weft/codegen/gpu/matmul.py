@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TypeAlias
 
-from weft.codegen.gpu.element import ElementOp
+from weft.codegen.gpu.element import ElementOp, loose_functions
 from weft.codegen.gpu.swizzle import Major
 from weft.foundation.dtypes import BF16, F16, F32, DType
 from weft.foundation.errors import Finding
@@ -166,7 +166,7 @@ def analyse(kernel: Kernel, refs: Refs) -> Problem:
         out=_strides(out, axes),
         value=names[roles.contraction],
         sources=sources,
-        ops=_without_last_rounding(ops, names[output.value]),
+        ops=_without_last_rounding(_loosely(ops, lets[output.value].dtype), names[output.value]),
         result=names[output.value],
     )
 
@@ -346,12 +346,16 @@ def element_op(let: Let, name: str, names: Mapping[str, str]) -> ElementOp:
             return ElementOp(name, let.dtype, "select", args)
 
 
+def _loosely(ops: Sequence[ElementOp], result: DType) -> list[ElementOp]:
+    """Functions of f32 need not have digits that the result does not show."""
+    loose = loose_functions([result])
+    return [replace(op, loose=op.dtype is F32 and op.fn in loose) for op in ops]
+
+
 def _without_last_rounding(ops: Sequence[ElementOp], result: str) -> tuple[ElementOp, ...]:
     """Storing rounds anyway: the op that makes the stored value need not."""
     used = {arg for op in ops for arg in op.args}
     return tuple(
-        ElementOp(op.name, op.dtype, op.fn, op.args, op.value, deferred_rounding=True)
-        if op.name == result and result not in used
-        else op
+        replace(op, deferred_rounding=True) if op.name == result and result not in used else op
         for op in ops
     )

@@ -1,9 +1,10 @@
 """Functions that programs spell out, recognised: a GPU has a shorter way for them.
 
     (x * 0.5) * (erf(x / sqrt(2)) + 1)    ->    gelu(x)
+    tanh(x) + 1                           ->    2 / (exp(-2 x) + 1)      where exp may be loose
 
-The constants must be the dtype's own. Inner steps that others use stay; those that nobody uses any
-more are never asked for by code generation.
+The second keeps its digits where the sum cancels. The constants must be the dtype's own. Inner steps
+that others use stay; those that nobody uses any more are never asked for by code generation.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+from weft.codegen.gpu.element import loose_functions
 from weft.foundation.dtypes import BF16, F16, F32, DType
 from weft.region.ir import Binary, Check, Const, Kernel, Let, Unary
 
@@ -22,11 +24,41 @@ def recognise(kernel: Kernel) -> Kernel:
     """The kernel with spelled-out functions by their names. Divisors are checked by divisions."""
     kernel = _without_divisor_checks(kernel)
     lets = {let.name: let for let in kernel.body}
-    body = []
+    loose = bool(loose_functions(lets[o.value].dtype for o in kernel.outputs if o.value in lets))
+    body: list[Let] = []
     for let in kernel.body:
         x = _gelu_of(let, lets) if let.dtype in _DTYPES else None
-        body.append(let if x is None else replace(let, expr=Unary("gelu", x)))
+        u = _one_plus_tanh_of(let, lets) if loose and let.dtype is F32 else None
+        if x is not None:
+            body.append(replace(let, expr=Unary("gelu", x)))
+        else:
+            body += [let] if u is None else _one_plus_tanh(let, u)
     return replace(kernel, body=tuple(body))
+
+
+def _one_plus_tanh_of(let: Let, lets: Mapping[str, Let]) -> str | None:
+    for inner, one in _sides(let, "add"):
+        expr = lets[inner].expr
+        if _is(lets[one], 1.0, let.dtype) and isinstance(expr, Unary) and expr.fn == "tanh":
+            return expr.x
+    return None
+
+
+def _one_plus_tanh(let: Let, u: str) -> list[Let]:
+    """The Lets of `2 / (exp(-2 u) + 1)`, the last of which has the old one's name."""
+    names = [f"{let.name}.{step}" for step in ("minus", "two", "one", "twice", "power", "below")]
+    minus, two, one, twice, power, below = names
+    dtype = let.dtype
+    return [
+        *(
+            Let(name, dtype, (), Const(value))
+            for name, value in ((minus, -2.0), (two, 2.0), (one, 1.0))
+        ),
+        Let(twice, dtype, let.axes, Binary("mul", u, minus)),
+        Let(power, dtype, let.axes, Unary("exp", twice)),
+        Let(below, dtype, let.axes, Binary("add", power, one)),
+        Let(let.name, dtype, let.axes, Binary("div", two, below)),
+    ]
 
 
 def _without_divisor_checks(kernel: Kernel) -> Kernel:

@@ -53,6 +53,19 @@ INLINE float silu(float x) {
   float r; asm("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"(1.0f + expf(-x))); return x * r;
 }
 
+// For numbers that are rounded to 16 bits in the end.
+INLINE float loose_exp(float x) {
+  float r; asm("ex2.approx.f32 %0, %1;" : "=f"(r) : "f"(x * 0x1.715476p+0f)); return r;
+}
+INLINE float loose_quotient(float a, float b) {
+  float r; asm("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"(b));
+  const float size = fabsf(b);
+  return size >= 0x1p-126f && size <= 0x1p126f ? a * r : a / b;
+}
+INLINE float loose_tanh(float x) {
+  float r; asm("tanh.approx.f32 %0, %1;" : "=f"(r) : "f"(x)); return r;
+}
+
 INLINE float widen_bf16(u16 h) { return __uint_as_float((u32)h << 16); }
 INLINE float widen_f16(u16 h) { float r; asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(h)); return r; }
 INLINE u16 narrow_bf16(float x) {

@@ -105,6 +105,7 @@ def _op(op: ElementOp) -> str:
     """A function of elements: `v2 : f32 = mul(v0, v1)`."""
     given = op.args if op.fn != "const" else (_number(op.value),)
     later = " unrounded" if op.deferred_rounding else ""
+    later += " loose" if op.loose else ""
     return f"{op.name} : {op.dtype} = {op.fn}({commas(given)}){later}"
 
 

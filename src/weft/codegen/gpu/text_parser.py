@@ -218,12 +218,10 @@ class _Reader:
             tokens.expect("(")
             constant = self.value(Number)
             tokens.expect(")")
-            return ElementOp(name, dtype, fn, (), constant, self.unrounded())
+            return ElementOp(name, dtype, fn, (), constant, tokens.accept("unrounded"))
         args = tuple(tokens.listed(self.name, "(", ")"))
-        return ElementOp(name, dtype, fn, args, None, self.unrounded())
-
-    def unrounded(self) -> bool:
-        return self.tokens.accept("unrounded")
+        unrounded = tokens.accept("unrounded")
+        return ElementOp(name, dtype, fn, args, None, unrounded, tokens.accept("loose"))
 
     def record(self, what: str, named: Mapping[str, Any]) -> Any:
         """A record after its name; `named` is what stood in front of it."""

@@ -16,16 +16,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weft.codegen.gpu import ir, values
-from weft.codegen.gpu.element import ElementOp
+from weft.codegen.gpu.element import ElementOp, loose_functions
 from weft.codegen.gpu.index import Indexer
 from weft.codegen.gpu.reductions import Reduction, reductions_of
 from weft.codegen.gpu.scalar import Lit, Name, Scalar, both, wide
-from weft.foundation.dtypes import DType
+from weft.foundation.dtypes import F32, DType
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import (
     Axis,
     Expr,
     FloorDiv,
+    Guard,
     always,
     axes_of,
     coefficient,
@@ -131,6 +132,7 @@ class Emitter(ABC):
         self.params = {p.name: Name(f"p{i}") for i, p in enumerate(kernel.params)}
         self.indexer = Indexer(kernel.ranges, self.params)
         self.reductions = reductions_of(kernel)
+        self.loose = loose_functions(self.lets[o.value].dtype for o in kernel.outputs)
         self.written = {refs[o.tensor].buffer for o in kernel.outputs}
         self.count = 0
         self.reports = False
@@ -198,12 +200,12 @@ class Emitter(ABC):
             case Const(value=number):
                 made = ElementOp(name, let.dtype, "const", (), number)
             case Unary(fn=fn):
-                made = ElementOp(name, let.dtype, fn, args)
+                made = ElementOp(name, let.dtype, fn, args, loose=self.is_loose(let, fn))
             case Binary(fn=fn):
                 if fn == "div" and let.dtype.is_integer:
                     self.reports = True
                     scope.body.append(values.Report(args[1], scope.exists()))
-                made = ElementOp(name, let.dtype, fn, args)
+                made = ElementOp(name, let.dtype, fn, args, loose=self.is_loose(let, fn))
             case Cast():
                 made = ElementOp(name, let.dtype, "cast", args)
             case Select():
@@ -212,6 +214,10 @@ class Emitter(ABC):
                 raise InternalError(f"{let.name} is no function of elements")
         scope.body.append(values.Compute(made))
         return name
+
+    def is_loose(self, let: Let, fn: str) -> bool:
+        """Whether a function need not be right in its last digits."""
+        return let.dtype is F32 and fn in self.loose
 
     # -- memory ----------------------------------------------------------------------------------
 
@@ -229,16 +235,19 @@ class Emitter(ABC):
         home.made[let.name] = name
         home.body.append(self.load(name, let, read, home))
 
-    def load(self, name: str, let: Let, read: Read, scope: Scope) -> ir.Stmt:
+    def guard(self, read: Read, scope: Scope) -> Scalar:
+        """Whether the element that is read at a point is there."""
         kept = [g for g in read.guards if not always(g, self.kernel.ranges)]
-        inside = self.indexer.holds(kept, scope.known())
+        return both(scope.exists(), self.indexer.holds(kept, scope.known()))
+
+    def load(self, name: str, let: Let, read: Read, scope: Scope) -> ir.Stmt:
         fill = 0 if read.fill is None else read.fill
         return ir.LoadElement(
             name,
             self.numbers[read.tensor],
             let.dtype,
             self.offset(self.address(read), scope),
-            both(scope.exists(), inside),
+            self.guard(read, scope),
             fill,
             self.is_constant(read.tensor),
         )
@@ -257,7 +266,7 @@ class Emitter(ABC):
                     self.numbers[read.tensor],
                     let.dtype,
                     self.offset(self.address(read), head),
-                    head.exists(),
+                    self.guard(read, head),
                     self.is_constant(read.tensor),
                 )
             )
@@ -294,14 +303,21 @@ class Emitter(ABC):
         return self.refs[tensor].buffer not in self.written
 
     def is_vector(self, dtype: DType, read: Read, group: Group) -> bool:
-        """Whether the instances of a group read neighbours that one access may take."""
-        if not all(always(guard, self.kernel.ranges) for guard in read.guards):
+        """Whether the instances of a group read neighbours that one access may take, or are all
+        of them zeros that are not read."""
+        guards = [g for g in read.guards if not always(g, self.kernel.ranges)]
+        count = self.span(dtype, group) // dtype.storage_bytes
+        together = all(_together(guard, group.axis, count, self.kernel.sizes) for guard in guards)
+        if guards and (read.fill or not together):
             return False
         return self.in_vectors(self.address(read), read.tensor, dtype, group)
 
+    def span(self, dtype: DType, group: Group) -> int:
+        """Bytes of one access to a group's elements."""
+        return min(len(group.instances) * dtype.storage_bytes, _VECTOR_BYTES)
+
     def in_vectors(self, address: Expr, tensor: str, dtype: DType, group: Group) -> bool:
-        size = dtype.storage_bytes
-        span = min(len(group.instances) * size, _VECTOR_BYTES)
+        size, span = dtype.storage_bytes, self.span(dtype, group)
         if group.axis is None or span % _WORD or self.refs[tensor].alignment % span:
             return False
         return aligned(address, group.axis, span // size, self.kernel.sizes)
@@ -341,6 +357,13 @@ class Emitter(ABC):
     @abstractmethod
     def partials(self) -> int:
         """Independent partial results of one thread."""
+
+
+def _together(guard: Guard, axis: str | None, count: int, sizes: Mapping[str, int]) -> bool:
+    """Whether a guard holds for all or for none of the elements of a vector along an axis."""
+    if axis is None or axis not in axes_of(guard.expr):
+        return True
+    return guard.size % count == 0 and aligned(guard.expr, axis, count, sizes)
 
 
 def aligned(address: Expr, axis: str, count: int, sizes: Mapping[str, int]) -> bool:

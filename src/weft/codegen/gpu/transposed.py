@@ -25,7 +25,7 @@ from weft.foundation.dtypes import DType
 from weft.foundation.errors import Finding, SpecViolation
 from weft.foundation.index_expr import linear
 from weft.plan.ir import MapPlan
-from weft.plan.transposes import Crossing, crossing_of, is_across
+from weft.plan.transposes import Crossing, crossing_in, is_across
 from weft.region.ir import Kernel, Let, Read, Tensor, row_major
 from weft.target.target import Target
 
@@ -42,7 +42,7 @@ def accepts(
 def _refusals(
     kernel: Kernel, tensors: Mapping[str, Tensor], plan: MapPlan, target: Target
 ) -> Iterator[Finding]:
-    crossing = _crossing(kernel, tensors)
+    crossing = crossing_in(kernel, tensors)
     if crossing is None:
         yield refuse("Block", "no operand lies across the results")
         return
@@ -63,11 +63,6 @@ def _refusals(
     held = sum(_bytes(let.dtype, plan.block) for let in _turned(kernel, tensors, crossing))
     if held > target.limits.shared_bytes_per_block:
         yield refuse("SharedMemory", f"the blocks of all operands take {held} bytes")
-
-
-def _crossing(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Crossing | None:
-    names = [*kernel.inputs, *(output.tensor for output in kernel.outputs)]
-    return crossing_of(kernel, {name: row_major(tensors[name].shape) for name in names})
 
 
 def _turned(kernel: Kernel, tensors: Mapping[str, Tensor], crossing: Crossing) -> list[Let]:
@@ -119,7 +114,7 @@ class _Blocks(Elementwise):
     ) -> None:
         super().__init__(kernel, refs)
         self.plan = plan
-        crossing = _crossing(kernel, tensors)
+        crossing = crossing_in(kernel, tensors)
         assert crossing is not None
         self.crossing = crossing
         self.turned = {let.name: let for let in _turned(kernel, tensors, crossing)}

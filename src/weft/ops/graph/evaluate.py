@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft.driver.backends import Backend
-from weft.foundation.errors import UserError
+from weft.foundation.errors import UserError, WeftError
 from weft.ops.graph.cache import PROGRAMS, Signature
+from weft.ops.graph.faults import told_by_line
 from weft.ops.graph.hooks import execute
 from weft.ops.graph.node import Donated, Node
 from weft.ops.graph.program import as_program, reachable
@@ -85,7 +86,10 @@ def evaluate(roots: Sequence[Node]) -> None:
     if lifted:
         backend = wanted[0].arena.backend
         inputs += [backend.store(node.storage.array) for node in request.literals]
-    results = execute(program, inputs)
+    try:
+        results = execute(program, inputs)
+    except WeftError as error:
+        raise told_by_line(error, lambda: request.build(lifted)[0]) from None
     for node, storage in zip(request.exports, results, strict=True):
         node.settle(storage)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from weft.foundation.errors import UserError
 from weft.ops.functional.stochastic import dropout
 from weft.ops.nn.module import Module
 from weft.ops.tensor import Tensor
@@ -17,6 +18,8 @@ class Dropout(Module):
     """Elements set to 0 at random. Without a key, as in evaluation, it does nothing."""
 
     def __init__(self, rate: float = 0.5, *, number: int = 0) -> None:
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
+            raise UserError(f"[Dropout] rate is {rate!r}; it must be a number from 0 to below 1")
         self.rate = rate
         self.number = number
         """Added to the offset of the key: give every dropout of a model its own."""

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.foundation import limits
 from weft.foundation.dtypes import DType, as_dtype
+from weft.foundation.errors import UserError
 from weft.ops.tensor import Tensor, from_array
 
 _generator = np.random.default_rng(0)
@@ -23,13 +25,12 @@ def manual_seed(seed: int) -> None:
 
 def uniform(shape: Sequence[int], bound: float, dtype: DType | str = "f32") -> Tensor:
     """Uniform in [-bound, bound)."""
-    values = _generator.uniform(-bound, bound, tuple(shape))
-    return _parameter(values, dtype)
+    return _parameter(_generator.uniform(-bound, bound, _sizes(shape)), dtype)
 
 
 def normal(shape: Sequence[int], deviation: float, dtype: DType | str = "f32") -> Tensor:
     """Normal around 0."""
-    return _parameter(_generator.standard_normal(tuple(shape)) * deviation, dtype)
+    return _parameter(_generator.standard_normal(_sizes(shape)) * deviation, dtype)
 
 
 def kaiming(shape: Sequence[int], inputs: int, dtype: DType | str = "f32") -> Tensor:
@@ -39,7 +40,19 @@ def kaiming(shape: Sequence[int], inputs: int, dtype: DType | str = "f32") -> Te
 
 def constant(shape: Sequence[int], value: float, dtype: DType | str = "f32") -> Tensor:
     """The same number everywhere."""
-    return _parameter(np.full(tuple(shape), value), dtype)
+    return _parameter(np.full(_sizes(shape), value), dtype)
+
+
+def _sizes(shape: Sequence[int]) -> tuple[int, ...]:
+    """A shape whose sizes are whole numbers, and which limits allow."""
+    for size in shape:
+        if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+            raise UserError(
+                f"a parameter cannot have the shape {tuple(shape)}: {size!r} is no size"
+            )
+    what = f"a parameter of the shape {tuple(shape)}"
+    limits.check_bytes(8 * math.prod(shape), what, limits.current())
+    return tuple(shape)
 
 
 def _parameter(values: NDArray[np.float64], dtype: DType | str) -> Tensor:

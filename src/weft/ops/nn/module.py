@@ -55,6 +55,8 @@ class Module:
         """A module like this one with the tensors of a `state_dict`. Unless `strict` is off, every
         name must be there and no other; shapes and dtypes must be the same."""
         own = self.state_dict()
+        if not isinstance(state, Mapping):
+            raise UserError(f"a state is tensors by name, not a {type(state).__name__}")
         missing, strange = own.keys() - state.keys(), state.keys() - own.keys()
         if strict and (missing or strange):
             raise UserError(

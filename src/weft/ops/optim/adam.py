@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from weft.foundation.errors import UserError
 from weft.ops.array.elementwise import sqrt
 from weft.ops.optim.optimiser import Optimiser, like
 from weft.ops.optim.schedules import Schedule
+from weft.ops.optim.settings import number
 from weft.ops.tensor import Tensor
 
 
@@ -24,7 +26,13 @@ class Adam(Optimiser):
         weight_decay: float = 0.0,
     ) -> None:
         super().__init__(rate)
-        self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
+        name = type(self).__name__
+        if not isinstance(betas, list | tuple) or len(betas) != 2:
+            raise UserError(f"[{name}] betas is {betas!r}; it must be a pair of numbers")
+        first, second = (number(name, "each of betas", beta, below=1.0) for beta in betas)
+        self.betas = (first, second)
+        self.eps = number(name, "eps", eps)
+        self.weight_decay = number(name, "weight_decay", weight_decay)
 
     def step(
         self, param: Tensor, gradient: Tensor, held: dict[str, Tensor], step: Tensor, rate: Any

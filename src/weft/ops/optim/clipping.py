@@ -8,6 +8,7 @@ from weft.foundation.errors import UserError
 from weft.ops.array.elementwise import minimum, sqrt
 from weft.ops.array.statistics import sum as total
 from weft.ops.optim.optimiser import like, trainable
+from weft.ops.optim.settings import number
 from weft.ops.pytree import flatten, unflatten
 from weft.ops.tensor import Tensor
 
@@ -27,9 +28,11 @@ def global_norm(tree: Any) -> Tensor:
     return sqrt(whole)
 
 
-def clip_by_global_norm(gradients: P, limit: float) -> tuple[P, Tensor]:
+def clip_by_global_norm(gradients: P, limit: float | Tensor) -> tuple[P, Tensor]:
     """The gradients, all scaled down by one factor where together they are longer than `limit`, and
     their length before."""
+    if not isinstance(limit, Tensor):
+        number("clip_by_global_norm", "limit", limit)
     length = global_norm(gradients)
     factor = minimum(limit / (length + 1e-12), 1.0)
     leaves, structure = flatten(gradients)

@@ -43,9 +43,10 @@ class Optimiser:
         slopes, shape = flatten(gradients)
         if shape != structure:
             raise UserError("[update] the gradients are not nested as the parameters are")
+        chosen = _chosen(leaves, structure)
+        self._check(state, [leaves[index] for index in chosen])
         step = state["step"]
         rate = self.rate(step)
-        chosen = _chosen(leaves, structure)
         after: dict[str, Any] = {"step": step + 1.0}
         made = list(leaves)
         columns: dict[str, list[Tensor]] = {slot: [] for slot in self.slots}
@@ -56,6 +57,23 @@ class Optimiser:
                 columns[slot].append(kept[slot])
         after.update(columns)
         return unflatten(structure, made), after
+
+    def _check(self, state: Any, params: Sequence[Tensor]) -> None:
+        """Say so where a state is not one that `init` or `update` made for these parameters."""
+        wanted = ("step", *self.slots)
+        if not isinstance(state, dict) or any(name not in state for name in wanted):
+            found = ", ".join(state) if isinstance(state, dict) else type(state).__name__
+            raise UserError(
+                f"[update] the state of {type(self).__name__} has {', '.join(wanted)}, but this is "
+                f"{found or 'empty'}; begin with init(params)"
+            )
+        for slot in self.slots:
+            shapes = [getattr(tensor, "shape", None) for tensor in state[slot]]
+            if shapes != [param.shape for param in params]:
+                raise UserError(
+                    f"[update] {slot} of the state was made for other parameters than these; begin "
+                    "with init(params)"
+                )
 
     def step(
         self, param: Tensor, gradient: Tensor, held: dict[str, Tensor], step: Tensor, rate: Any

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from weft.foundation.errors import UserError
 from weft.ops.array.elementwise import cos, maximum, minimum
 from weft.ops.array.searching import where
+from weft.ops.optim.settings import count, number
 from weft.ops.tensor import Tensor
 
 Schedule: TypeAlias = Callable[[Tensor], Any]
@@ -19,7 +20,8 @@ def as_schedule(rate: float | Schedule) -> Schedule:
     """A schedule as it is; a number as one that never changes."""
     if callable(rate):
         return rate
-    if isinstance(rate, bool) or not isinstance(rate, int | float) or rate < 0:
+    plain = isinstance(rate, int | float) and not isinstance(rate, bool)
+    if not plain or not 0 <= rate < math.inf:
         raise UserError(f"a learning rate is a number, 0 or more, or a schedule, not {rate!r}")
     return constant(float(rate))
 
@@ -31,6 +33,7 @@ def constant(rate: float) -> Schedule:
 
 def warmup(steps: int, then: float | Schedule) -> Schedule:
     """From 0 up to the rate of another schedule, linearly over the first steps."""
+    count("warmup", "steps", steps, 0)
     after = as_schedule(then)
 
     def schedule(step: Tensor) -> Any:
@@ -41,9 +44,12 @@ def warmup(steps: int, then: float | Schedule) -> Schedule:
 
 def cosine(peak: float, steps: int, end: float = 0.0) -> Schedule:
     """From the peak down to the end along half a cosine."""
+    number("cosine", "peak", peak)
+    number("cosine", "end", end)
+    count("cosine", "steps", steps, 1)
 
     def schedule(step: Tensor) -> Any:
-        done = minimum(step / max(steps, 1), 1.0)
+        done = minimum(step / steps, 1.0)
         return end + (peak - end) * 0.5 * (1.0 + cos(done * math.pi))
 
     return schedule
@@ -51,6 +57,10 @@ def cosine(peak: float, steps: int, end: float = 0.0) -> Schedule:
 
 def step_decay(rate: float, boundaries: Sequence[int], factor: float = 0.1) -> Schedule:
     """The rate times `factor` once for every boundary that the step has reached."""
+    number("step_decay", "rate", rate)
+    number("step_decay", "factor", factor)
+    for boundary in boundaries:
+        count("step_decay", "a boundary", boundary, 0)
 
     def schedule(step: Tensor) -> Any:
         current: Any = step * 0.0 + rate

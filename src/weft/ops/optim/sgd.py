@@ -6,6 +6,7 @@ from typing import Any
 
 from weft.ops.optim.optimiser import Optimiser, like
 from weft.ops.optim.schedules import Schedule
+from weft.ops.optim.settings import number
 from weft.ops.tensor import Tensor
 
 
@@ -21,7 +22,9 @@ class SGD(Optimiser):
         weight_decay: float = 0.0,
     ) -> None:
         super().__init__(rate)
-        self.momentum, self.nesterov, self.weight_decay = momentum, nesterov, weight_decay
+        self.momentum = number("SGD", "momentum", momentum)
+        self.nesterov = nesterov
+        self.weight_decay = number("SGD", "weight_decay", weight_decay)
         self.slots = ("velocity",) if momentum else ()
 
     def step(

@@ -3,6 +3,7 @@ else is."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -11,11 +12,14 @@ import pytest
 from scipy.special import erf
 
 from tests import kernels
+from tests.gpu_programs import through_stages
 from tests.gpu_rows import dialect_kernel
 from weft.codegen.gpu.peephole import recognise
 from weft.codegen.gpu.print import cuda
+from weft.driver.compilation import Compilation
 from weft.foundation.dtypes import BF16, F16, F32, F64, DType
 from weft.plan.ir import Header, MapPlan
+from weft.ptir import Builder, Value
 from weft.region.interp import run_kernel
 from weft.region.ir import Kernel, KernelAxis, Module, Output, Pattern, Tensor, Unary
 
@@ -143,3 +147,51 @@ def test_the_code_calls_the_short_way() -> None:
     assert "erf" not in text
     plain = cuda(dialect_kernel(gelu_of(OTHERS["a third"]), PLAN)).partition("__global__")[2]
     assert "erff(" in plain
+
+
+# -- functions that need not be right in their last digits -----------------------------------------
+
+
+def spelled(make: Callable[[Builder, Value], Value], dtype: str) -> Compilation:
+    """A function of f32 between a load and a store of another dtype."""
+    b = Builder()
+    x = b.param(dtype, [SIZE])
+    return through_stages(b.build(b.cast(make(b, b.cast(x, "f32")), dtype)), "sm90")
+
+
+def kernel_text(make: Callable[[Builder, Value], Value], dtype: str) -> str:
+    return str(spelled(make, dtype).text("cu").partition("__global__")[2])
+
+
+def silu(b: Builder, x: Value) -> Value:
+    return b.silu(x)
+
+
+@pytest.mark.parametrize(("dtype", "loose"), [("bf16", True), ("f16", True), ("f32", False)])
+def test_narrow_results_allow_loose_functions(dtype: str, loose: bool) -> None:
+    text = kernel_text(silu, dtype)
+    assert ("loose_exp(" in text, "loose_quotient(" in text) == (loose, loose)
+
+
+@pytest.mark.parametrize(("dtype", "loose"), [("bf16", True), ("f16", False), ("f32", False)])
+def test_a_loose_tanh_has_the_digits_of_bf16_alone(dtype: str, loose: bool) -> None:
+    text = kernel_text(lambda b, x: b.tanh(x) * 3.0, dtype)
+    assert ("loose_tanh(" in text) is loose
+
+
+def test_one_plus_tanh_does_not_cancel() -> None:
+    """For very negative numbers the sum of a rounded tanh and 1 has no digits left."""
+
+    def gelu(b: Builder, x: Value) -> Value:
+        return 0.5 * x * (1.0 + b.tanh(0.8 * x))
+
+    assert "tanh" not in kernel_text(gelu, "bf16")
+    assert "tanhf(" in kernel_text(gelu, "f32")
+    compilation = spelled(gelu, "bf16")
+    (kernel,) = compilation["region"].kernels
+    tensors = compilation["region"].tensors
+    x = np.linspace(-12, 12, SIZE).astype(tensors["in0"].dtype.numpy)
+    wide = x.astype(np.float64)
+    exact = wide / (1 + np.exp(-1.6 * wide))
+    played = run_kernel(recognise(kernel), tensors, {"in0": x})["out0"].astype(np.float64)
+    np.testing.assert_allclose(played, exact, rtol=2e-2)

@@ -38,6 +38,9 @@ _EXPM1: Final = {
 """(e^r - 1 - r) / r^2 in r."""
 _NORMAL: Final = {"float": 87.3, "double": 708.3}
 """For |x| up to here e^x is a normal number."""
+_VANISHES: Final = {"float": -104.0, "double": -746.0}
+"""Below this e^x rounds to 0."""
+_LIFT: Final = {"float": 30, "double": 60}
 _TANH: Final = {
     "float": (-0.33333301915198077, 0.13326107252863112, -0.051485448711987375),
     "double": (-0.3333333333333333, 0.13333333333331834, -0.05396825396423038,
@@ -60,6 +63,16 @@ def inner_exp(w: Writer, x: Val) -> Val:
     """e^x where |x| is known to be at most `_NORMAL`."""
     n, r = _power_and_rest(w, x)
     return w.scale_normal(w.poly(_EXP[x.scalar], r), n)
+
+
+def exp_nonpositive(w: Writer, x: Val) -> Val:
+    """e^x for x <= 0: no branch, as nothing is infinite; what is subnormal is computed `_LIFT`
+    powers of two higher and rounds once on the way down."""
+    lowest, lift = _VANISHES[x.scalar], _LIFT[x.scalar]
+    held = w.code.intrinsic("llvm.maximum", x, w.like(lowest, x))
+    n, r = _power_and_rest(w, held)
+    lifted = w.mul(w.poly(_EXP[x.scalar], r), w.scale_normal(w.like(2.0**lift, x), n))
+    return w.mul(lifted, 2.0**-lift)
 
 
 def _power_and_rest(w: Writer, x: Val) -> Pair:

@@ -73,6 +73,8 @@ def broadcast_in_dim(at: Site, x: Value, dims: Sequence[int], shape: Sequence[Di
         if isinstance(dim, Symbol) and dim != shape[axis]:
             at.reader.same((dim, shape[axis]))
         full[axis] = dim
+    if places == list(range(len(shape) - x.rank, len(shape))):
+        return at.spread(x, tuple(shape))  # PTIR lines axes up at the right by itself
     return at.spread(at.reshaped(x, full), tuple(shape))
 
 

@@ -105,6 +105,9 @@ def write_scan(
     stacks = output[len(_flat(carries)) :]
     count = page.scalar(0, SI64)
     begin = [count, *_flat(carries), *(page.full(0, kind) for kind in stacks)]
+    if length == 0:
+        # There is no row, not even for a loop that never runs.
+        return begin[1:]
     types = [value.type for value in begin]
 
     def holds(inner: Page, values: list[Ssa]) -> list[Ssa]:

@@ -1,0 +1,31 @@
+"""What a program rejects while it runs, told with the line of the user's code that wrote the
+instruction, and without the way through Weft."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from weft.foundation.errors import Finding, SpecViolation, WeftError
+from weft.ptir.ir import Program, ValueKey
+
+_PLACE = re.compile(r"%(\d+) = ([\w.]+)\(.* in (function @\w+|region \S+)(?: \((\S+:\d+)\))?")
+"""An instruction as the place of a finding: its id, its op, its body, and its line."""
+
+
+def told_by_line(error: WeftError, program: Callable[[], Program]) -> WeftError:
+    """A violation with op and line in it; `program` has the lines of the graph that runs now, for
+    that may share its compiled program with an earlier one."""
+    if not isinstance(error, SpecViolation):
+        return error.with_traceback(None)
+    lines = program().locations
+    return type(error).of([_told(finding, lines) for finding in error.findings])
+
+
+def _told(finding: Finding, lines: Mapping[ValueKey, str]) -> Finding:
+    found = _PLACE.match(finding.where)
+    if found is None or finding.why.startswith("["):
+        return finding
+    number, op, body, line = found.groups()
+    place = lines.get((body, int(number))) or line or finding.where
+    return Finding(finding.code, place, f"[{op}] {finding.why}", finding.hint)

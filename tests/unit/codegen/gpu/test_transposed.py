@@ -1,0 +1,94 @@
+"""Blocks through shared memory: right on the dialect's interpreter for every dtype and shape, with
+whole vectors where they fit; what is planted is found; what does not suit is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.example_inputs import inputs_for
+from tests.gpu_interpreted import InterpretedGpu
+from tests.gpu_programs import through_stages
+from weft.codegen.gpu import transposed
+from weft.codegen.gpu.values import StoreVector
+from weft.plan.ir import MapPlan
+from weft.ptir import Builder, Program, Value
+from weft.target.known import target_named
+from weft.testing.compare import compare
+
+Make = Callable[..., Value]
+CASES: dict[str, tuple[tuple[tuple[int, ...], ...], Make]] = {
+    "transpose": (((72, 136),), lambda b, x: b.transpose(x, [1, 0])),
+    "odd": (((67, 75),), lambda b, x: b.transpose(x, [1, 0])),
+    "images": (((2, 24, 10, 20),), lambda b, x: b.transpose(x, [0, 2, 3, 1])),
+    "added": (((72, 80), (80, 72)), lambda b, x, y: b.transpose(x, [1, 0]) + y),
+    "two": (((72, 80), (72, 80)), lambda b, x, y: b.transpose(x, [1, 0]) * b.transpose(y, [1, 0])),
+    "by rows": (
+        ((72, 80), (72,)),
+        lambda b, x, y: b.transpose(x, [1, 0]) + b.broadcast_to(y, [80, 72]),
+    ),
+}
+
+
+def program(name: str, dtype: str) -> Program:
+    shapes, make = CASES[name]
+    b = Builder()
+    return b.build(make(b, *(b.param(dtype, list(shape)) for shape in shapes)))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("name", CASES)
+def test_blocks_agree(name: str, dtype: str) -> None:
+    found = program(name, dtype)
+    compilation = through_stages(found, "sm90")
+    plans = compilation["plan"].plans.values()
+    assert any(isinstance(plan, MapPlan) and plan.block > 1 for plan in plans)
+    report = compare(found, inputs_for(found, 3), InterpretedGpu("sm90"))
+    assert report.agrees, str(report)
+
+
+@pytest.mark.parametrize("dtype", ["i1", "si8", "si64", "f64", "f16"])
+def test_other_dtypes_agree(dtype: str) -> None:
+    found = program("transpose", dtype)
+    report = compare(found, inputs_for(found, 4), InterpretedGpu("sm80"))
+    assert report.agrees, str(report)
+
+
+def test_results_are_stored_in_vectors() -> None:
+    kernels = through_stages(program("transpose", "bf16"), "sm90")["gpu"].kernels
+    (kernel,) = kernels.values()
+    stores = [found for found in kernel.body if isinstance(found, StoreVector)]
+    assert stores
+    assert all(len(store.sources) == 8 for store in stores)
+
+
+REFUSED = {
+    "vector": ({"vector": 16}, "a vector of 16 does not divide an axis of 72"),
+    "block": ({"block": 20}, "blocks of 20x20 are not made of 256 threads with vectors of 4"),
+    "grain": ({"grain": 512}, "a piece of work is a block: 4096 points"),
+    "unroll": ({"unroll": 2}, "a piece of work is a block: 4096 points"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals(name: str) -> None:
+    fields, why = REFUSED[name]
+    compilation = through_stages(program("transpose", "f32"), "sm90")
+    (kernel,) = compilation["region"].kernels
+    plan = replace(compilation["plan"].of(kernel.name), **fields)
+    tensors = compilation["region"].tensors
+    found = transposed.accepts(kernel, tensors, plan, target_named("sm90"))
+    assert [finding.why for finding in found] == [why]
+
+
+def test_a_kernel_without_crossing_is_refused() -> None:
+    b = Builder()
+    x = b.param("f32", [64, 64])
+    compilation = through_stages(b.build(x + x), "sm90")
+    (kernel,) = compilation["region"].kernels
+    plan = replace(compilation["plan"].of(kernel.name), block=64, grain=4096)
+    tensors = compilation["region"].tensors
+    found = transposed.accepts(kernel, tensors, plan, target_named("sm90"))
+    assert [finding.why for finding in found] == ["no operand lies across the results"]

@@ -1,0 +1,393 @@
+"""Dumps that somebody edited: what they say takes effect, or is refused with code, place and
+reason."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+from examples.make_programs import attention, mlp, mlp_bf16, softmax_layernorm
+from tests.example_inputs import inputs_for
+from tests.gpu_programs import through_stages
+from weft.driver.compile import Executable
+from weft.foundation.errors import SpecViolation
+from weft.ptir import Program
+
+Json = Any
+PROGRAMS: dict[str, Callable[[], Program]] = {
+    "mlp": lambda: mlp(batch=8, width=16, hidden=32, out=16),
+    "rows": lambda: softmax_layernorm(rows=6, columns=20),
+    "attention": lambda: attention(sequence=4, cache=8, depth=4),
+}
+
+
+@cache
+def compiled(name: str) -> Executable:
+    return weft.compile(PROGRAMS[name]())
+
+
+def document(name: str, stage: str) -> Json:
+    return json.loads(compiled(name).stages[stage])
+
+
+def with_stage(name: str, stage: str, edited: Json) -> Executable:
+    text = edited if isinstance(edited, str) else json.dumps(edited)
+    return weft.compile(PROGRAMS[name](), overrides={stage: text})
+
+
+def refusal(name: str, stage: str, edited: Json) -> SpecViolation:
+    with pytest.raises(SpecViolation) as caught:
+        with_stage(name, stage, edited)
+    return caught.value
+
+
+# -- loop nests ----------------------------------------------------------------------------------
+
+
+def test_loop_nests_read_back_as_they_are() -> None:
+    for name in PROGRAMS:
+        text = compiled(name).stages["cpu"]
+        again = with_stage(name, "cpu", text)
+        assert again.stages["cpu"] == text
+        assert again.stages["llvm"] == compiled(name).stages["llvm"]
+
+
+def test_an_edited_loop_nest_is_what_runs() -> None:
+    b = weft.ptir.Builder("scaled")
+    x = b.param("f32", [3, 40])
+    program = b.build(x * b.full([3, 40], 2.0, "f32"))
+    text = weft.compile(program).stages["cpu"]
+    assert "const 2.0" in text
+    data = np.arange(120, dtype=np.float32).reshape(3, 40)
+    edited = weft.compile(program, overrides={"cpu": text.replace("const 2.0", "const 5.0")})
+    assert np.array_equal(edited(data)[0], data * 5)
+
+
+def test_loops_cut_another_way_compute_the_same() -> None:
+    """A serial loop written as twice as many iterations of half an unrolled one."""
+    b = weft.ptir.Builder("copy")
+    x = b.param("f32", [16])
+    program = b.build(b.neg(x))
+    text = weft.compile(program).stages["cpu"]
+    head = text[: text.index("parallel")].replace(f"pieces={_pieces(text)}", "pieces=4")
+    body = """parallel p in 0..4 {
+  unrolled u in 0..2 {
+    lanes l in 0..2 {
+      load v0 = b0[l + 2*u + 4*p]
+      let v1:f32 = neg(v0)
+      store b1[l + 2*u + 4*p] = v1 at [l + 2*u + 4*p]
+    }
+  }
+}
+"""
+    edited = weft.compile(program, overrides={"cpu": head + body})
+    data = np.arange(16, dtype=np.float32)
+    assert np.array_equal(edited(data)[0], -data)
+    assert edited.stages["llvm"] != weft.compile(program).stages["llvm"]
+
+
+def _pieces(text: str) -> str:
+    found = re.search(r"pieces=(\d+)", text)
+    assert found
+    return found[1]
+
+
+def _first(pattern: str, new: str) -> Callable[[str], str]:
+    def edit(text: str) -> str:
+        edited = re.sub(pattern, new, text, count=1)
+        assert edited != text
+        return edited
+
+    return edit
+
+
+NESTS = {
+    "a piece less": (
+        _first(r"pieces=6\b", "pieces=5"), "RoutineLoop", "its loops have 6 pieces, but it says 5"
+    ),
+    "a loop one too long": (
+        _first(r"serial (\w+) in 0\.\.1 ", r"serial \1 in 0..2 "), "RoutineMemory", "leaves the"
+    ),
+    "a step of two": (
+        _first(r"(serial \w+ in 0\.\.\d+) ", r"\1 by 2 "), "RoutineLoop", "loops go by ones"
+    ),
+    "an address beyond": (
+        _first(r"b0\[", "b0[1000 + "), "RoutineMemory", "leaves the 120 elements of the buffer"
+    ),
+    "a buffer that is only read": (
+        _first(r"store b3\[(.*?)\] =", r"store b0[\1] ="), "RoutineMemory", "b.* 0 is only read"
+    ),
+    "a buffer that is not there": (
+        _first(r"load (\w+) = b0", r"load \1 = b9"), "RoutineMemory", "there is no buffer 9"
+    ),
+    "a value that is not there": (
+        _first(r"exp\(\w+\)", "exp(nobody)"), "RoutineName", "nobody is not defined here"
+    ),
+    "a function that is not there": (
+        _first(r"exp\(", "exq("), "RoutineType", "there is no exq of (f32) in f32"
+    ),
+    "an accumulator that is not there": (
+        _first(r"accumulate \S+ <-", "accumulate nobody <-"),
+        "RoutineName", "there is no accumulator nobody here",
+    ),
+    "lanes that are no power of two": (
+        _first(r"lanes (\w+) in 0\.\.4", r"lanes \1 in 0..3"), "RoutineLoop", "a power of two"
+    ),
+    "a store to another place": (
+        _first(r"(store b3)\[(.*?)\]", r"\1[0]"), "RoutineDomain", "is not where its point belongs"
+    ),
+    "a store less": (
+        _first(r"\n *store b3.*", ""), "RoutineDomain", "does not compute out0 over its domain"
+    ),
+    "too much scratch": (
+        _first(r"scratch f32\[20\]", "scratch f32[9999999]"),
+        "RoutineMemory", "39,999,996 bytes, or more, of a thread's stack",
+    ),
+    "another buffer": (
+        _first(r"buffer 0 f32\[120\]", "buffer 0 f32[121]"), "RoutineFrame", "its buffers follow"
+    ),
+    "another name": (
+        _first(r"routine k_\w+", "routine k_0"), "RoutineFrame", "no kernel becomes k_0"
+    ),
+    "no statement": (_first(r"load .*", "fly"), "MalformedText", "cannot read 'fly'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NESTS)
+def test_faults_in_loop_nests_are_refused(name: str) -> None:
+    edit, code, why = NESTS[name]
+    found = refusal("rows", "cpu", edit(compiled("rows").stages["cpu"]))
+    assert found.code == code
+    assert why in found.why or re.search(why, found.why)
+    assert found.where
+
+
+def test_unrolling_without_end_is_refused() -> None:
+    text = compiled("mlp").stages["cpu"]
+    edited = re.sub(r"unrolled (\w+) in 0\.\.\d+", r"unrolled \1 in 0..4611686018427387904", text)
+    assert refusal("mlp", "cpu", edited).code.startswith("Routine")
+
+
+# -- kernels -------------------------------------------------------------------------------------
+
+
+def _put(*path: Any) -> Callable[[Json], None]:
+    """Sets what the path leads to; the last part is the new value."""
+    *keys, last, value = path
+
+    def edit(document: Json) -> None:
+        for key in keys:
+            document = document[key]
+        assert document[last] != value
+        document[last] = value
+
+    return edit
+
+
+def _drop(*path: Any) -> Callable[[Json], None]:
+    *keys, last = path
+
+    def edit(document: Json) -> None:
+        for key in keys:
+            document = document[key]
+        del document[last]
+
+    return edit
+
+
+_KERNEL = ("module", "kernels", 0, "region")
+_TENSOR = ("memory", "tensors")
+Edited = tuple[str, str, Callable[[Json], None], str, str]
+EDITS: dict[str, Edited] = {
+    "a memref that is not the tensor's": (
+        "mlp", "region", _put(*_KERNEL, "inputs", 0, "memref", "strides", [1, 8]),
+        "MalformedJson", "where it lies is for the stage memory to say",
+    ),
+    "another alignment": (
+        "mlp", "region", _put(*_KERNEL, "outputs", 0, "memref", "alignment", 4),
+        "MalformedJson", "the memref of v26 is",
+    ),
+    "inputs in another order": (
+        "mlp", "region", lambda d: d["module"]["kernels"][0]["region"]["inputs"].reverse(),
+        "MalformedJson", "but it reads in0, in1, in2, in this order",
+    ),
+    "an input of another shape": (
+        "mlp", "region", _put("module", "tensors", "in2", "shape", [64]),
+        "MalformedJson", "the memref of in2",
+    ),
+    "an input of another role": (
+        "mlp", "region", _put("module", "tensors", "in2", "role", "state"),
+        "RegionInputs", "it is state f32[32], not input f32[32]",
+    ),
+    "an output less": (
+        "attention", "region", lambda d: d["module"]["outputs"].pop(),
+        "RegionOutputs", "there are 2; the program has 3",
+    ),
+    "a result that is not deferred": (
+        "mlp", "region", _put(*_KERNEL, "outputs", 0, "materialize", "gmem"),
+        "RegionMaterialize", "what follows the contraction: deferred",
+    ),
+    "an axis that is not reduced": (
+        "mlp", "region", _drop(*_KERNEL, "axes", 2, "reduce"),
+        "RegionAxis", "axis k is not marked as reduced",
+    ),
+    "another pattern": (
+        "rows", "region", _put(*_KERNEL, "pattern", "map"),
+        "RegionPattern", "it is called map, but its body is a row",
+    ),
+    "roles the wrong way round": (
+        "mlp", "region", lambda d: d["module"]["kernels"][0]["region"]["roles"].update(m=["n"], n=["m"]),
+        "RegionRoles", "is not read along the axes of its role",
+    ),
+    "a dependence that is not there": (
+        "mlp", "poly_view", _put("poly_view", "edges", 0, "deps", "true", [1]),
+        "E1407 ViewInvalid", "the accesses say otherwise",
+    ),
+    "a dependence less": (
+        "mlp", "poly_view", lambda d: d["poly_view"]["edges"].pop(),
+        "E1407 ViewInvalid", "is missing; the accesses say otherwise",
+    ),
+    "a view of an input of another shape": (
+        "mlp", "poly_view", _put("poly_view", "inputs", "in0", "shape", [16, 16]),
+        "E1407 ViewInvalid", "follow from the graph",
+    ),
+    "another shape for an input": (
+        "mlp", "poly_view", _put("poly_view", "shapes", "in0", [16, 16]),
+        "E1407 ViewInvalid", "follow from the graph",
+    ),
+    "roles of axes that are not theirs": (
+        "mlp", "poly_view", _put("poly_view", "blocks", 0, "attrs", "lhs_idx", ["i1"]),
+        "E1407 ViewInvalid", "not the roles that its axes have",
+    ),
+    "a block that computes something else": (
+        "mlp", "poly_view", _put("poly_view", "blocks", 1, "fn", "sub"),
+        "E1407 ViewInvalid", "its fn follows from the graph",
+    ),
+    "a map that is not the graph's": (
+        "mlp", "indexbook", _put("index_book", "v1", "inputs", 0, "map", ["i0", "0"]),
+        "E1306 BookDisagrees", "its inputs follow from the graph",
+    ),
+    "a graph with another input": (
+        "mlp", "tiny", _put("values", "in2", "shape", [1, 32]),
+        "E1107 GraphInvalid", "those of the program are in0",
+    ),
+    "another slot": (
+        "mlp", "memory", _put(*_TENSOR, 1, "number", 7),
+        "BufferFact", "its number is 7, but must be 1",
+    ),
+    "a tensor that is not there": (
+        "mlp", "memory", _put(*_TENSOR, 0, "name", "nobody"), "BufferName", "it has no buffer",
+    ),
+    "a tensor twice": (
+        "mlp", "memory", _put(*_TENSOR, 0, "name", "in1"), "MalformedJson", "listed twice",
+    ),
+    "too few bytes": (
+        "mlp", "memory", _put(*_TENSOR, 0, "bytes", 4), "BufferFact", "its bytes is 4",
+    ),
+    "a life that ends too early": (
+        "mlp", "memory", _put(*_TENSOR, -1, "life", [0, 0]),
+        "BufferFact", "its life is [0, 0], but must be [0, 1]",
+    ),
+    "outside the arena": (
+        "mlp", "memory", _put(*_TENSOR, -1, "offset", 1 << 40), "BufferSize", "the arena at",
+    ),
+    "an arena without end": (
+        "mlp", "memory", _put("memory", "arena_bytes", 1 << 50), "BufferSize", "are used",
+    ),
+    "a copy less": (
+        "attention", "memory", _put("memory", "copies", []),
+        "BufferCopy", "what must be copied is: in3 to",
+    ),
+    "a share less": (
+        "attention", "memory", _put("memory", "shares", []), "BufferFact", "its noalias is False",
+    ),
+    "a share that must not be": (
+        "mlp", "memory",
+        _put("memory", "shares", [{"kernel": "matmul1", "first": "v26", "second": "out0", "why": ""}]),
+        "BufferShare", "v26 is not free to be overwritten",
+    ),
+    "no plan for a kernel": (
+        "mlp", "plan", _drop("kernels", "matmul0"), "PlanMissing", "there is no plan for it",
+    ),
+    "a tile for which no register is enough": (
+        "mlp", "plan",
+        lambda d: d["plans"][0].update(cache=[], warp_tile="64x64", tile=[64, 64, 16]),
+        "PlanRefused", "warp_tile 64x64 is 1024 vectors of 4; 256 is the most",
+    ),
+    "a block for which no stack is enough": (
+        "mlp", "plan",
+        lambda d: d["plans"][0].update(
+            cache=[{"tensor": t, "where": "packed", "at": "k", "pingpong": False} for t in "AB"],
+            warp_tile="8x12", tile=[4096, 4092, 4096],
+        ),
+        "PlanRefused", "packed blocks of tile 4096x4092x4096 take 201,195,520 bytes",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", EDITS)
+def test_what_is_not_so_is_refused(case: str) -> None:
+    name, stage, edit, code, why = EDITS[case]
+    edited = document(name, stage)
+    edit(edited)
+    found = refusal(name, stage, edited)
+    assert found.code == code
+    assert any(why in finding.why for finding in found.findings)
+
+
+def test_an_edited_program_keeps_its_signature() -> None:
+    text = compiled("mlp").stages["frontend"].replace("f32[8, 16]", "f32[4, 16]")
+    found = refusal("mlp", "frontend", text.replace("[8, ", "[4, "))
+    assert found.code == "ProgramSignature"
+
+
+# -- what takes effect -------------------------------------------------------------------------------
+
+
+def test_a_tensor_moved_in_the_arena_is_used_there() -> None:
+    edited = document("mlp", "memory")
+    tensor = edited["memory"]["tensors"][-1]
+    assert (tensor["space"], tensor["offset"]) == ("arena", 0)
+    tensor["offset"], edited["memory"]["arena_bytes"] = 256, 256 + tensor["bytes"]
+    made, inputs = with_stage("mlp", "memory", edited), inputs_for(PROGRAMS["mlp"]())
+    assert np.array_equal(made(*inputs)[0], compiled("mlp")(*inputs)[0])
+    assert made.report()[-1].startswith("arena: 1,280 bytes hold 1 tensor of 1,024 bytes")
+
+
+def test_another_read_of_a_view_is_what_is_computed() -> None:
+    """The bias of the second layer, read at its first element only."""
+    edited = document("mlp", "poly_view")
+    block = edited["poly_view"]["blocks"][-1]
+    (bias,) = (access for access in block["accesses"] if access["tensor"] == "in4")
+    bias["map"] = "[0]"
+    inputs = inputs_for(PROGRAMS["mlp"]())
+    made = with_stage("mlp", "poly_view", edited)(*inputs)[0]
+    inputs[4] = np.full_like(inputs[4], inputs[4][0])
+    assert np.allclose(made, compiled("mlp")(*inputs)[0], rtol=1e-6, atol=1e-6)
+
+
+def test_the_plan_of_the_cpu_has_what_the_cpu_uses() -> None:
+    (row,) = document("rows", "plan")["plans"]
+    assert set(row) == {"kind", "target", "kernel", "vector", "accumulators", "keep_row"}
+    product = document("mlp", "plan")["plans"][0]
+    for unused in ("registers", "cluster", "stages", "consumers", "split_k", "roles"):
+        assert unused not in product
+
+
+def test_an_edited_tile_changes_the_cuda() -> None:
+    program = mlp_bf16()
+    plain = through_stages(program, "sm90")
+    plans = json.loads(plain.text("plan"))
+    assert plans["plans"][0]["arch"] == "sm90"
+    rows, columns, depth = plans["plans"][0]["tile"]
+    plans["plans"][0] |= {"tile": [rows, columns // 2, depth], "warp_tile": f"64x{columns // 2}"}
+    edited = through_stages(program, "sm90", plan=json.dumps(plans))
+    assert edited.text("gpu") != plain.text("gpu")
+    assert edited.text("cu") != plain.text("cu")

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.interp import Timing, run
+from weft.codegen.gpu.interp_values import Reported
 from weft.driver.compile import Executable
 from weft.foundation.dtypes import DType
-from weft.foundation.errors import SpecViolation
 from weft.runtime import cuda
 
 Array = NDArray[Any]
@@ -196,9 +196,10 @@ class Machine:
         }
         try:
             run(kernel, arrays, self.timing, self.seed)
-        except SpecViolation:
+        except Reported as found:
             # What a kernel finds it leaves in the error word, its last parameter.
-            ctypes.c_uint64.from_address(addresses[-1]).value = 1
+            word = ~(found.number << 40 | found.element) & ((1 << 64) - 1)
+            ctypes.c_uint64.from_address(addresses[-1]).value = word
 
 
 def _array_at(address: int, dtype: DType, count: int) -> Array:

@@ -98,3 +98,14 @@ def test_reductions_of_what_a_reduction_made_agree(axis: int) -> None:
     program = b.build(b.reduce_sum(centred * centred, [axis]))
     report = compare(program, random_inputs(program, 0), "cpu")
     assert report.agrees, str(report)
+
+
+def test_rows_are_updated_under_a_shape_that_does_not_align() -> None:
+    """Twenty rows as five times four: an update begins anywhere among them."""
+    b = Builder()
+    x, update, start = b.param("f32", [20, 3]), b.param("f32", [6, 3]), b.param("si32", [2])
+    made = b.emit("dynamic_update_slice", x, update, start, sizes=[6, 3])
+    program = b.build(b.reshape(made, [5, 4, 3]))
+    inputs = [np.zeros((20, 3), np.float32), np.ones((6, 3), np.float32), np.array([7, 0], "i4")]
+    report = compare(program, inputs, "cpu")
+    assert report.agrees, str(report)

@@ -101,6 +101,14 @@ def pools() -> dict[str, Case]:
     inside = both("avg_pool2d", 3, 2, 1, count_include_pad=False)
     cases["avg_pool2d without padding"] = (x, *inside)
     cases["max_pool2d dilated"] = (x, *both("max_pool2d", 2, 1, 0, 2))
+    x = [data((1, 2, 7, 5))]
+    for window, stride, padding in ((2, 2, 0), (3, 2, 1), (3, 4, 1), (2, 3, 0)):
+        sizes = (window, stride, padding)
+        for name in ("max_pool2d", "avg_pool2d"):
+            calls = both(name, *sizes, ceil_mode=True)
+            cases[f"{name} to the end {sizes}"] = (x, *calls)
+        calls = both("avg_pool2d", *sizes, ceil_mode=True, count_include_pad=False)
+        cases[f"avg_pool2d to the end without padding {sizes}"] = (x, *calls)
     return cases
 
 
@@ -158,7 +166,8 @@ def losses() -> dict[str, Case]:
         for smoothing in (0.0, 0.3):
             calls = both("cross_entropy", reduction=reduction, label_smoothing=smoothing)
             cases[f"cross_entropy {reduction} {smoothing}"] = ([x, classes], *calls)
-    cases["kl_div"] = ([np.log(p), q], *both("kl_div", reduction="sum"))
+    for reduction in ("sum", "batchmean"):
+        cases[f"kl_div {reduction}"] = ([np.log(p), q], *both("kl_div", reduction=reduction))
     return cases
 
 
@@ -176,6 +185,8 @@ def others() -> dict[str, Case]:
             lambda a, b: torch.einsum("bqhd,bkhd->bhqk", a, b),
         ),
         "embedding": ([rows, table], F.embedding, T.embedding),
+        "interpolate bilinear": ([x], *both("interpolate", size=(7, 5), mode="bilinear")),
+        "logsumexp": ([x], lambda x: x.logsumexp((1, 3)), lambda x: x.logsumexp((1, 3))),
         "one_hot": (
             [rows],
             lambda x: F.one_hot(x, 4, dtype="si64"),

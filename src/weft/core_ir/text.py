@@ -217,8 +217,13 @@ class _Parser(AttributeReader):
 
     def binary(self, given: dict[str, Any], offset: int) -> str:
         name = given.pop("op", None)
+        choices = f"one of {', '.join(BINARY)}"
+        if name is None:
+            self.tokens.reject(f"BinOp needs {choices}", offset)
         if name not in BINARY:
-            self.tokens.reject(f"BinOp needs one of {', '.join(BINARY)}", offset)
+            where = self.tokens.where(offset)
+            what = f"BinOp has no operation {str(name)[:40]!r}"
+            raise SpecViolation(UNKNOWN_OPCODE, what, f"it is {choices}", where)
         return str(name)
 
     def arguments(self, opcode: str) -> tuple[list[int], dict[str, Any]]:

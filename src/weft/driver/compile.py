@@ -136,6 +136,14 @@ class Executable:
         compilation = list(self.clusters.values())[-1].compilation
         return {name: compilation.text(name) for name in compilation.values}
 
+    @property
+    def artifact(self) -> Artifact:
+        """Kernels, steps and buffers of the version compiled last: what `runtime.model` makes C
+        functions of."""
+        if not self.clusters:
+            raise UserError("nothing is compiled yet: the program has dynamic dims, run it first")
+        return list(self.clusters.values())[-1].built.artifact
+
     def __call__(self, *inputs: Any, seed: int = 0) -> list[Array]:
         return self.run(inputs, seed=seed)
 

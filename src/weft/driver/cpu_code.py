@@ -21,7 +21,8 @@ from weft.memory.ir import BufferMap
 from weft.plan.ir import PlanSet
 from weft.region.ir import Kernel, Module
 from weft.region.structure import buffers
-from weft.runtime.jit import fault_of, object_code
+from weft.runtime.compilers import object_codes
+from weft.runtime.jit import fault_of
 
 WORTH_SHARING: Final = 15e-6
 """The least seconds of a kernel, as estimated, for which other threads are woken: that takes ten
@@ -130,8 +131,8 @@ def check_sources(code: LlvmCode, routines: CpuCode, was_read: bool) -> None:
 def compile_sources(code: LlvmCode) -> Objects:
     """Machine code for this machine, from the disk where it is there."""
     made = Objects()
-    for symbol, source in code.sources.items():
-        made.objects[symbol], fresh = object_code(source)
+    codes = object_codes(list(code.sources.values()))
+    for symbol, (made.objects[symbol], fresh) in zip(code.sources, codes, strict=True):
         made.compiled += fresh
         made.reused += not fresh
     return made

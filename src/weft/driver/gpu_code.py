@@ -27,9 +27,10 @@ from weft.driver.artifacts import (
     slot_of,
 )
 from weft.foundation.errors import SpecViolation, Unimplemented
+from weft.foundation.functions import broken_rule
 from weft.memory.ir import BufferMap, MemRef
 from weft.plan.ir import PlanSet
-from weft.region.ir import Kernel, Module, Pattern
+from weft.region.ir import Check, Kernel, Module, Pattern
 from weft.region.structure import buffers
 from weft.runtime import cache
 from weft.runtime.artifact import Artifact, BufferSlot
@@ -160,8 +161,10 @@ def build_artifact(
     host_call: HostCalls,
 ) -> Artifact:
     """The steps over compiled kernels."""
+    checks = {code.launches[k.name].symbol: _checks(k) for k in module.kernels if k.body}
     kernels = [
-        kernel_code(kernel, cubins.cubins[symbol].code) for symbol, kernel in code.kernels.items()
+        kernel_code(kernel, cubins.cubins[symbol].code, checks.get(symbol, ()))
+        for symbol, kernel in code.kernels.items()
     ]
     numbers = {symbol: number for number, symbol in enumerate(code.kernels)}
 
@@ -177,6 +180,12 @@ def build_artifact(
     steps = body_steps(module, buffer_map, launch, host_call, slot)
     held = constants_of(module, constants)
     return make_artifact(cubins.arch, module, buffer_map, kernels, steps, held)
+
+
+def _checks(kernel: Kernel) -> tuple[tuple[str, str], ...]:
+    """What each check of a kernel reports."""
+    found = [let.expr for let in kernel.body if isinstance(let.expr, Check)]
+    return tuple((check.code, broken_rule(check.rule, check.size)) for check in found)
 
 
 def resource_report(code: GpuModule, cubins: Cubins) -> list[str]:

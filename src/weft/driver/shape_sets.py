@@ -198,6 +198,12 @@ class Clusters(Generic[T]):
             self._touch(found.cluster)
             return found
 
+    def exact(self, shapes: Sequence[Shape]) -> T:
+        """A program for exactly these shapes, which is not kept. What a padded one rejects is told
+        by this one, in terms of the real sizes."""
+        sizes = bind_shapes(self.program.main.parameters, shapes)
+        return self.compile(specialise(self.program, sizes))
+
     def _touch(self, cluster: Cluster[T]) -> None:
         cluster.calls += 1
         key = tuple(sorted(cluster.sizes.items()))

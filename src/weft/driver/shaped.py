@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from weft.driver.inputs import check_inputs, in_one_piece
 from weft.driver.shape_sets import Clusters, Fit, ShapeSet
 from weft.driver.signature import Role, Signature
-from weft.foundation.errors import UserError
+from weft.foundation.errors import SpecViolation, UserError
 from weft.ptir.ir import Program
 from weft.ptir.types import TensorType, leaves, symbols_of
 
@@ -81,7 +81,11 @@ class ShapedExecutable:
         fit, arrays = self._fit(inputs)
         given = [*map(in_one_piece, fit.filled(arrays)), *fit.sizes]
         compiled = fit.cluster.compiled
-        return fit.cut(compiled.run(given, seed=seed, threads=threads, holder=holder))
+        try:
+            return fit.cut(compiled.run(given, seed=seed, threads=threads, holder=holder))
+        except SpecViolation:
+            exact = self.clusters.exact([array.shape for array in arrays])
+            return exact.run(list(map(in_one_piece, arrays)), seed=seed, threads=threads)
 
     def _fit(self, inputs: Sequence[Any]) -> tuple[Fit[Runnable], list[Array]]:
         arrays = check_inputs(self.source, inputs)

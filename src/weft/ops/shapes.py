@@ -8,6 +8,7 @@ from typing import Any
 from weft.driver.backends import Backend
 from weft.driver.execute import Prepared
 from weft.driver.shape_sets import Clusters, ShapeSet, exact_shapes
+from weft.foundation.errors import SpecViolation
 from weft.ops.graph.cache import PROGRAMS
 from weft.ops.graph.hooks import execute
 from weft.ptir.ir import Program
@@ -46,7 +47,10 @@ class ByShape:
         kinds = [kind.with_shape(shape) for kind, shape in zip(self.kinds, shapes, strict=True)]
         arrays = [backend.read_storage(x, kind) for x, kind in zip(inputs, kinds, strict=True)]
         given = self._stored(inputs, arrays, fit.filled(arrays))
-        results = execute(compiled, [*given, *map(backend.store, fit.sizes)], seed)
+        try:
+            results = execute(compiled, [*given, *map(backend.store, fit.sizes)], seed)
+        except SpecViolation:
+            return execute(self.clusters.exact(shapes), inputs, seed), fit.results
         whole = zip(results, compiled.results, strict=True)
         found = [backend.read_storage(x, kind) for x, kind in whole]
         return self._stored(results, found, fit.cut(found)), fit.results

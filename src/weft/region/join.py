@@ -79,13 +79,18 @@ def _handed_on(module: Module, parts: Sequence[Kernel]) -> frozenset[str]:
 
 
 def _are_neighbours(module: Module, parts: Sequence[Kernel]) -> bool:
-    """Whether the place of the last part suits all: no kernel before it reads what parts make."""
-    names = {part.name for part in parts}
+    """Whether the place of the last part suits all: no kernel before it reads what parts make, or
+    writes over what they read."""
+    names = [part.name for part in parts]
     made = {output.tensor for part in parts for output in part.outputs}
+    read = {name for part in parts for name in part.inputs}
+    begun = False
     for kernel in module.kernels:
-        if kernel.name == parts[-1].name:
+        begun = begun or kernel.name in names
+        if kernel.name == names[-1]:
             return True
-        if kernel.name not in names and made & set(kernel.inputs):
+        over = {output.base for output in kernel.outputs}
+        if kernel.name not in names and begun and (made & set(kernel.inputs) or read & over):
             return False
     return False
 

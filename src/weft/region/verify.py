@@ -21,6 +21,7 @@ from weft.foundation.functions import BINARY, COMPARISONS, REDUCTIONS, UNARY
 from weft.foundation.index_expr import (
     Axis,
     Expr,
+    FloorDiv,
     Guard,
     Index,
     always,
@@ -456,7 +457,7 @@ def _injective(
     shape: Sequence[int],
 ) -> bool:
     """Whether different points get different indices."""
-    if math.prod(sizes.values()) <= 1 or _is_mixed_radix(index, sizes):
+    if math.prod(sizes.values()) <= 1 or _is_mixed_radix(_rejoined(index), sizes):
         return True
     if math.prod(sizes.values()) > _POINTS or any(params_of(expr) for expr in index):
         return False
@@ -467,6 +468,20 @@ def _injective(
         return False
     flat = np.ravel_multi_index(tuple(where), tuple(shape))
     return len(np.unique(flat)) == flat.size
+
+
+def _rejoined(index: Index) -> Index:
+    """The index with a quotient and a remainder of one number as that number, which they tell."""
+    left = list(index)
+    for expr in index:
+        term = expr.terms[0][0] if len(expr.terms) == 1 else None
+        if not isinstance(term, FloorDiv) or expr != Expr(0, ((term, 1),)):
+            continue
+        rest = term.value - expr * term.divisor
+        if expr in left and rest in left:
+            left.remove(rest)
+            left[left.index(expr)] = term.value
+    return tuple(left)
 
 
 def _is_mixed_radix(index: Index, sizes: Mapping[str, int]) -> bool:

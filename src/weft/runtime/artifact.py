@@ -67,7 +67,7 @@ class KernelCode:
     reports: bool = False
     """Whether, on GPUs, its last parameter is the address of an error word."""
     checks: tuple[tuple[str, str], ...] = ()
-    """On CPUs, the violations it may report, by number: code and reason."""
+    """The violations it may report, by number: code and reason."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.foundation.dtypes import BY_NAME
-from weft.foundation.errors import ExecutionError, SpecViolation, Unimplemented
+from weft.foundation.errors import (
+    ExecutionError,
+    InternalError,
+    SpecViolation,
+    Unimplemented,
+)
 from weft.runtime.artifact import (
     Artifact,
     BufferSlot,
@@ -36,6 +41,8 @@ from weft.runtime.cuda_kernels import LoadedKernel, load
 
 Array = NDArray[Any]
 _WORD = 8
+_ELEMENT_BITS = 40
+"""Bits of an error word that say which element; those above say which check."""
 
 
 class Program:
@@ -214,8 +221,17 @@ class _Resident:
         self.stream.synchronize()
         failed = np.flatnonzero(words)
         if failed.size:
-            label = self.artifact.steps[int(failed[0])].label
-            raise SpecViolation("IntegerDivideByZero", "a divisor is zero", where=label)
+            raise self.violation(int(failed[0]), int(words[failed[0]]))
+
+    def violation(self, number: int, word: int) -> SpecViolation:
+        """What a step left in its error word: the complement of check and element."""
+        step, report = self.artifact.steps[number], ~word & ((1 << 64) - 1)
+        check, element = report >> _ELEMENT_BITS, report & ((1 << _ELEMENT_BITS) - 1)
+        if not isinstance(step, Launch):
+            raise InternalError(f"the step {step.label} reported a violation")
+        code, why = self.artifact.kernels[step.kernel].checks[check]
+        where = step.where[check] if step.where else ""
+        return SpecViolation(code, f"{why} at element {element}", where=where or step.label)
 
 
 def _block(slot: BufferSlot) -> tuple[str, int]:

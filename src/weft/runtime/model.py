@@ -93,6 +93,8 @@ class NativeModel:
 
 def source_of(artifact: Artifact) -> str:
     """The three functions as LLVM IR; kernels and executor are linked to them."""
+    if artifact.target != "cpu":
+        raise Unimplemented(artifact.target, "only programs for the CPU become C functions")
     hosts = [step.label for step in artifact.steps if isinstance(step, HostCall)]
     if hosts:
         raise Unimplemented(hosts[0], "it runs on the host, and C code has no host to call")
@@ -259,9 +261,9 @@ class _Writer:
     def _run(self) -> str:
         self.lines = []
         self._words(_STATE, 0, 0)
-        for body in range(self.artifact.bodies):
-            self.number(self.at.runs + 24 * body, "%seed")
-            self._words(self.at.runs + 24 * body + 8, 0, 0)
+        for number in range(self.artifact.bodies):
+            self.number(self.at.runs + 24 * number, "%seed")
+            self._words(self.at.runs + 24 * number + 8, 0, 0)
         for offset, slot in self.changing:
             self.pointer(offset, self._address(slot))
         steps, state = self.place(self.at.steps), self.place(_STATE)
@@ -274,8 +276,7 @@ class _Writer:
         answer = self._answer(position)
         for number, spec in enumerate(self.artifact.outputs):
             self._deliver(number, spec)
-        body = "\n".join(self.lines)
-        return _RUN.format(body=body, answer=answer)
+        return _RUN.format(body="\n".join(self.lines), answer=answer)
 
     def _answer(self, position: str) -> str:
         """0, -1 where the limit of loops was reached, or 1 + the first step that reported."""

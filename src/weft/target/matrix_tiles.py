@@ -62,6 +62,11 @@ class Form:
         """Whether results can wait in registers while the next tile is multiplied."""
         return self.roles == "cooperative" and self.warp_tile[0] == 64 and not self.swap
 
+    @property
+    def overhead(self) -> float:
+        """What narrow panels of the result cost."""
+        return 1.0 if self.columns % 32 == 0 or self.swap else 1.015
+
     def suits(self, extent: Extent) -> bool:
         """Whether swapped tiles hold all rows of the problem, and no more than they must."""
         if not self.swap:
@@ -103,6 +108,8 @@ def _forms() -> Iterator[Form]:
         yield Form(128, columns, (64, columns), swap=True)
     for columns in range(256, 32, -32):
         yield Form(64, columns, (64, columns))
+    for columns in (240, 208, 176, 144):
+        yield Form(128, columns, (64, columns))
 
 
 FORMS: Final = tuple(_forms())
@@ -140,7 +147,7 @@ def cycles(form: Form, extent: Extent, target: Target, *, light: bool = True) ->
     hidden = form.roles == "pingpong" or (light and form.defers)
     epilogue = 0.0 if hidden else form.rows * form.columns / _EPILOGUE
     waves = -(-tiles // units)
-    working = waves * (steps * step + epilogue)
+    working = waves * (steps * step + epilogue) * form.overhead
     return _either(working, extent.bytes / _MEMORY_RATE, _IN_ALL) + _ENDS
 
 

@@ -132,11 +132,11 @@ class _Widening:
         op = instruction.op
         operands = tuple(_widen_operand(operand) for operand in instruction.operands)
         output = widen_type(instruction.output)
-        if output == instruction.output and operands == instruction.operands:
+        if op.dtype_bound and self._is_widened(instruction):
+            self._as_it_is(instruction, operands)
+        elif output == instruction.output and operands == instruction.operands:
             # Integers throughout, or f64 already.
             self._made.append(replace(instruction, op=widen_op(op)))
-        elif op.dtype_bound:
-            self._as_it_is(instruction, operands)
         elif self._has_own_lowest(instruction):
             self._extreme(instruction, operands, output)
         else:
@@ -149,13 +149,21 @@ class _Widening:
         first = operand_type(instruction.operands[0], self._types)
         return _rounded_scalars(op, first.dtype) if isinstance(first, TensorType) else op
 
+    def _is_widened(self, instruction: Instruction) -> bool:
+        kinds = [operand_type(operand, self._types) for operand in instruction.operands]
+        return any(widen_type(kind) != kind for kind in (*kinds, instruction.output))
+
     def _as_it_is(self, instruction: Instruction, operands: Sequence[Operand]) -> None:
         narrow = [
             self._narrowed(wide, operand_type(operand, self._types))
             for wide, operand in zip(operands, instruction.operands, strict=True)
         ]
-        found = self._add(instruction.op, narrow, instruction.output)
-        self._make(instruction.id, Cast(F64), (found,), widen_type(instruction.output))
+        wide = widen_type(instruction.output)
+        if wide == instruction.output:
+            self._make(instruction.id, instruction.op, narrow, wide)
+        else:
+            found = self._add(instruction.op, narrow, instruction.output)
+            self._make(instruction.id, Cast(F64), (found,), wide)
 
     def _narrowed(self, operand: Operand, kind: ValueType) -> Operand:
         """A widened operand in its own dtype again; it holds nothing that this would round."""

@@ -151,6 +151,15 @@ def test_the_sizes_that_share_a_program_can_be_chosen() -> None:
     assert labels == {"B up to 2", "B up to 8", "B = 9"}
 
 
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_what_is_rejected_is_told_in_real_sizes(backend: str) -> None:
+    f = weft.jit(lambda x: x[3], dynamic={"x": {0: "B"}}, shapes=weft.ShapeSet({"B": 8}))
+    np.testing.assert_array_equal(f(weft.asarray(np.arange(5)).to(backend)).numpy(), 3)
+    with pytest.raises(SpecViolation, match=r"\[take\] .*outside \[0, 2\)") as caught:
+        f(weft.asarray(np.arange(2)).to(backend))
+    assert caught.value.code == "GatherIndexOutOfBounds"
+
+
 def test_a_size_that_cannot_be_filled_up_says_why() -> None:
     f = weft.jit(lambda x: weft.sort(x), dynamic={0: {0: "B"}})
     for count in (3, 5):

@@ -82,6 +82,8 @@ KERNELS = {
     "softmax_layernorm": ["row"],
     "attention": ["map", "matmul", "row", "map", "matmul"],
 }
+STREAMED = {"attention": ["map", "map", "attention"]}
+"""Where a template computes an attention without its scores in memory."""
 
 
 @pytest.mark.parametrize("target", ["cpu", "sm80", "sm90"])
@@ -89,7 +91,8 @@ KERNELS = {
 def test_the_three_programs(name: str, target: str) -> None:
     program = PROGRAMS[name]()
     found = lowered(lower_program(program), target)
-    assert patterns(found.module) == KERNELS[name]
+    streamed = STREAMED if target == "cpu" else {}
+    assert patterns(found.module) == streamed.get(name, KERNELS[name])
     arrays = inputs_for(program)
     given = {i.name: a for i, a in zip(found.graph.inputs, arrays, strict=True)}
     given |= found.graph.constants
@@ -113,7 +116,7 @@ def test_kernels_name_the_values_they_compute() -> None:
 
 
 def test_the_attention_is_known_to_be_one() -> None:
-    module = lowered(lower_program(PROGRAMS["attention"]())).module
+    module = lowered(lower_program(PROGRAMS["attention"]()), "sm90").module
     assert [(chain.kind, chain.kernels) for chain in module.chains] == [
         ("row_softmax", ("row2",)),
         ("attention", ("matmul1", "row2", "matmul4")),
@@ -200,7 +203,6 @@ def test_a_reader_is_stored_after_all_when_that_is_cheaper() -> None:
     """The softmax reads the scaled scores twice; scaling them belongs to the product."""
     found = lowered(lower_program(PROGRAMS["attention"]()))
     assert any("is stored after all" in note for note in found.module.notes)
-    assert found.module.kernels[1].outputs[0].materialize is Materialize.DEFERRED
 
 
 def test_rows_of_different_reductions_are_different_kernels() -> None:
@@ -406,10 +408,10 @@ def layers(count: int) -> Lowered:
     return lowered(graph_of((x, *weights), y=value))
 
 
-def test_a_block_of_attention_is_seven_kernels() -> None:
+def test_a_block_of_attention_is_five_kernels() -> None:
     """The result of the heads is stored so that the projection sums over one axis."""
     found = layers(1)
-    assert patterns(found.module) == ["matmul"] * 3 + ["row"] + ["matmul"] * 3
+    assert patterns(found.module) == ["matmul"] * 3 + ["attention", "matmul"]
     last = found.module.kernels[-1]
     assert {a.name: a.size for a in last.axes} == {"m": 8, "n": 8, "k": 8}
     agrees(found)
@@ -428,7 +430,7 @@ def test_equal_layers_are_drafted_and_keyed_once(monkeypatch: pytest.MonkeyPatch
         drafted.append(0)
         module = layers(count).module
         keys.append({structure_key(kernel, module.tensors) for kernel in module.kernels})
-        assert len(module.kernels) == 7 * count
+        assert len(module.kernels) == 5 * count
     assert drafted[1] == drafted[0]
     assert keys[0] == keys[1]
     agrees(layers(3))

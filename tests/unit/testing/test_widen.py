@@ -88,6 +88,19 @@ def test_nextafter_stays_a_neighbour_in_its_dtype() -> None:
     assert exact.tolist() == [1 + 2.0**-23, 2.0**-149]
 
 
+def test_bits_are_those_of_the_dtype() -> None:
+    b = Builder()
+    x = b.param("f32", [2])
+    bits = b.emit("bitcast", x, dtype="si32")
+    program = b.build(bits, b.emit("bitcast", bits, dtype="f32"))
+    values = np.array([1.5, -0.0], np.float32)
+    whole, back = run_wide(program, values)
+    assert whole.dtype == np.int32
+    assert np.array_equal(whole, values.view(np.int32))
+    assert back.dtype == np.float64
+    assert np.array_equal(back, values)
+
+
 @pytest.mark.parametrize(("kind", "end"), [("max", -448.0), ("min", 448.0)])
 def test_the_maximum_of_nothing_in_a_dtype_without_infinity(kind: str, end: float) -> None:
     b = Builder()

@@ -44,7 +44,10 @@ def _refusals(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Iterator[Finding
         yield refuse("OpaqueKernel", "an op that no kernel language expresses has no GPU code")
         return
     dtypes = _dtypes(kernel)
+    inside = set(map(id, walk(kernel.body))) - set(map(id, kernel.body))
     for let in walk(kernel.body):
+        if id(let) in inside and (isinstance(let.expr, Check) or _is_gather(let)):
+            yield refuse("FoldBody", "GPU kernels neither check nor gather inside a fold")
         if let.dtype not in HELD:
             yield refuse("DTypeNotSupported", f"GPU kernels have no arithmetic in {let.dtype}")
         else:
@@ -58,6 +61,10 @@ def _refusals(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Iterator[Finding
             yield refuse("ParamRange", f"the range {param.low}..{param.high} needs 64 bits")
 
 
+def _is_gather(let: Let) -> bool:
+    return isinstance(let.expr, Read) and bool(let.expr.places)
+
+
 def _dtypes(kernel: Kernel) -> dict[str, DType]:
     found = {let.name: let.dtype for let in walk(kernel.body)}
     for let in kernel.body:
@@ -69,10 +76,6 @@ def _dtypes(kernel: Kernel) -> dict[str, DType]:
 
 def _function(let: Let, dtypes: Mapping[str, DType]) -> Iterator[Finding]:
     match let.expr:
-        case Read(places=places) if places:
-            yield refuse("GatherNotSupported", "GPU kernels do not read where data says yet")
-        case Check():
-            yield refuse("CheckNotSupported", "GPU kernels do not report broken rules yet")
         case Words():
             yield refuse("RandomNotSupported", "GPU kernels do not make random numbers yet")
         case Unary(fn=fn) | Binary(fn=fn):

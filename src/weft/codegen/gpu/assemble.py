@@ -14,8 +14,10 @@ def assemble(kernel: ir.Kernel, arch: str) -> tuple[KernelCode, Cubin]:
     return kernel_code(kernel, cubin.code), cubin
 
 
-def kernel_code(kernel: ir.Kernel, code: bytes) -> KernelCode:
-    """The record of a compiled kernel."""
+def kernel_code(
+    kernel: ir.Kernel, code: bytes, checks: tuple[tuple[str, str], ...] = ()
+) -> KernelCode:
+    """The record of a compiled kernel, with what its checks report."""
     return KernelCode(
         symbol=kernel.name,
         code=code,
@@ -24,6 +26,7 @@ def kernel_code(kernel: ir.Kernel, code: bytes) -> KernelCode:
         shared_bytes=kernel.shared_bytes,
         tensor_maps=tuple(_map(found) for found in kernel.maps),
         reports=kernel.reports,
+        checks=checks,
     )
 
 

@@ -41,7 +41,7 @@ class Indexer:
             case Axis(name=name):
                 return axes[name]
             case Param(name=name):
-                return self.params[name]
+                return axes[name] if name in axes else self.params[name]
             case FloorDiv(value=value, divisor=divisor):
                 low, _ = bounds(value, self.ranges)
                 up = -(low // divisor) if low < 0 else 0

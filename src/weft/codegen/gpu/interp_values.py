@@ -70,10 +70,31 @@ def run(node: values.ValueStmt, warp: Warp, mask: Lanes) -> None:
         case values.StoreVector(sources=sources):
             _check_alignment(node.offset, len(sources), warp, mask)
             _store(node, sources, warp, mask)
-        case values.Report(divisor=divisor, guard=guard):
-            lanes = mask & truth(warp.value(guard))
-            if (warp.elements[divisor][lanes] == 0).any():
-                raise SpecViolation("IntegerDivideByZero", "a divisor is zero")
+        case values.PlaceOf(name=name, source=source, size=size):
+            warp.names[name] = np.clip(warp.elements[source].astype(np.int64), 0, size - 1)
+        case values.Report():
+            _report(node, warp, mask & truth(warp.value(node.guard)))
+
+
+class Reported(SpecViolation):
+    """What a kernel leaves in the error word: a check by number, and an element."""
+
+    def __init__(self, number: int, element: int, why: str) -> None:
+        super().__init__("Reported", f"check {number}, element {element}: {why}")
+        self.number, self.element = number, element
+
+
+def _report(node: values.Report, warp: Warp, lanes: Lanes) -> None:
+    value = warp.elements[node.value]
+    broken = {
+        "inside": (value < 0) | (value >= node.size),
+        "nonzero": value == 0,
+        "nonnegative": value < 0,
+    }[node.rule]
+    if (broken & lanes).any():
+        element = np.broadcast_to(np.asarray(warp.value(node.element)), (32,))
+        first = int(element[broken & lanes].min())
+        raise Reported(node.number, first, functions.broken_rule(node.rule, node.size))
 
 
 def _compute(op: ElementOp, warp: Warp, mask: Lanes) -> None:

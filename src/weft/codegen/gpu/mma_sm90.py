@@ -48,6 +48,8 @@ from weft.region.ir import Kernel
 from weft.target.target import Target
 
 Body = tuple[ir.Stmt, ...]
+_STORING_STEPS = 4
+"""Steps, at most, during which a deferred epilogue is stored: each is written out."""
 
 
 def accepts(kernel: Kernel, refs: Refs, plan: MmaPlan, target: Target) -> list[Finding]:
@@ -318,7 +320,7 @@ class _Builder:
     def k_loop(self, place: Place) -> Iterator[ir.Stmt]:
         """The first steps stand alone: they start the accumulators and store the last tile."""
         steps = self.layout.k_steps
-        alone = min(self.layout.chunks, steps) if self.plan.deferred_epilogue else 1
+        alone = min(self.layout.chunks, steps, _STORING_STEPS) if self.plan.deferred_epilogue else 1
         stored = place.moved_to("stored")
         for step in range(alone):
             yield from self.multiply(f"{step}", first=step == 0)

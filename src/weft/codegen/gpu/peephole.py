@@ -3,8 +3,8 @@
     (x * 0.5) * (erf(x / sqrt(2)) + 1)    ->    gelu(x)
     tanh(x) + 1                           ->    2 / (exp(-2 x) + 1)      where exp may be loose
 
-The second keeps its digits where the sum cancels. The constants must be the dtype's own. Inner steps
-that others use stay; those that nobody uses any more are never asked for by code generation.
+The second keeps its digits where the sum cancels. The constants must be the dtype's own. Inner
+steps that others use stay; those that nobody uses any more are never asked for by code generation.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from typing import Final
 
 from weft.codegen.gpu.element import loose_functions
 from weft.foundation.dtypes import BF16, F16, F32, DType
-from weft.region.ir import Binary, Check, Const, Kernel, Let, Unary
+from weft.region.ir import Binary, Const, Kernel, Let, Unary
 
 _DTYPES: Final = frozenset({F32, F16, BF16})
 
 
 def recognise(kernel: Kernel) -> Kernel:
-    """The kernel with spelled-out functions by their names. Divisors are checked by divisions."""
-    kernel = _without_divisor_checks(kernel)
+    """The kernel with spelled-out functions by their names."""
     lets = {let.name: let for let in kernel.body}
     loose = bool(loose_functions(lets[o.value].dtype for o in kernel.outputs if o.value in lets))
     body: list[Let] = []
@@ -59,24 +58,6 @@ def _one_plus_tanh(let: Let, u: str) -> list[Let]:
         Let(below, dtype, let.axes, Binary("add", power, one)),
         Let(let.name, dtype, let.axes, Binary("div", two, below)),
     ]
-
-
-def _without_divisor_checks(kernel: Kernel) -> Kernel:
-    checks = {
-        let.name: let.expr.x
-        for let in kernel.body
-        if isinstance(let.expr, Check) and let.expr.rule == "nonzero"
-    }
-    if not checks:
-        return kernel
-    kept = (let for let in kernel.body if let.name not in checks)
-    return replace(kernel, body=tuple(_dividing_by(let, checks) for let in kept))
-
-
-def _dividing_by(let: Let, checks: Mapping[str, str]) -> Let:
-    if isinstance(let.expr, Binary) and let.expr.rhs in checks:
-        return replace(let, expr=replace(let.expr, rhs=checks[let.expr.rhs]))
-    return let
 
 
 def _gelu_of(let: Let, lets: Mapping[str, Let]) -> str | None:

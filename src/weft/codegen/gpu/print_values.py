@@ -88,12 +88,27 @@ class ValuePrinter:
                 yield self.store(node)
             case values.StoreVector():
                 yield from self.store_vector(node)
-            case values.Report(divisor=divisor, guard=guard):
-                yield f"if ({divisor} == 0 && {text(guard)}) report(error, 1);"
+            case values.PlaceOf(name=name, source=source, size=size):
+                kind = "u64" if _is_unsigned(self.dtypes[source]) else "i64"
+                clamped = f"min(({kind}){size - 1}, max(({kind})0, ({kind}){source}))"
+                yield f"const int {name} = (int){clamped};"
+            case values.Report():
+                yield self.report(node)
+
+    def report(self, node: values.Report) -> str:
+        kind = "u64" if _is_unsigned(self.dtypes[node.value]) else "i64"
+        value = f"({kind}){node.value}"
+        broken = {
+            "inside": f"({value} < 0 || {value} >= {node.size})",
+            "nonzero": f"{value} == 0",
+            "nonnegative": f"{value} < 0",
+        }[node.rule]
+        guard = "" if node.guard == Lit(1) else f" && {text(node.guard)}"
+        return f"if ({broken}{guard}) report(error, {node.number}, {text(node.element)});"
 
     def param(self, node: values.ReadParam) -> str:
         place = f"__ldg((const {held(node.dtype)}*)b{node.buffer} + {node.element})"
-        kind = "u64" if node.dtype.bits == 64 and not node.dtype.is_signed else "i64"
+        kind = "u64" if _is_unsigned(node.dtype) else "i64"
         value = f"min(({kind}){node.high}, max(({kind}){node.low}, ({kind}){place}))"
         return f"const int {node.name} = (int){value};"
 
@@ -122,6 +137,11 @@ class ValuePrinter:
         place = f"b{node.buffer} + {text(node.offset)} * {size}"
         put = f"put_words({words}, {place});"
         yield put if node.guard == Lit(1) else f"if ({text(node.guard)}) {put}"
+
+
+def _is_unsigned(dtype: DType) -> bool:
+    """Whether 64 signed bits do not hold every number of a dtype."""
+    return dtype.bits == 64 and not dtype.is_signed
 
 
 def from_bits(value: str, dtype: DType) -> str:

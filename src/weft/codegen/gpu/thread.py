@@ -37,11 +37,13 @@ from weft.region.ir import (
     AxisIndex,
     Binary,
     Cast,
+    Check,
     Const,
     Fold,
     Kernel,
     Let,
     Output,
+    Place,
     Read,
     Reduce,
     Select,
@@ -130,8 +132,11 @@ class Emitter(ABC):
         self.names = buffers(kernel)
         self.numbers = {tensor: i for i, tensor in enumerate(self.names)}
         self.params = {p.name: Name(f"p{i}") for i, p in enumerate(kernel.params)}
-        self.indexer = Indexer(kernel.ranges, self.params)
+        self.indexer = Indexer({**kernel.ranges, **_place_ranges(kernel)}, self.params)
         self.reductions = reductions_of(kernel)
+        self.checks = [let.expr for let in kernel.body if isinstance(let.expr, Check)]
+        self.numbered: dict[tuple[str, int], Name] = {}
+        """Values that are places, as numbers."""
         self.loose = loose_functions(self.lets[o.value].dtype for o in kernel.outputs)
         self.written = {refs[o.tensor].buffer for o in kernel.outputs}
         self.count = 0
@@ -181,6 +186,8 @@ class Emitter(ABC):
         if name not in home.made:
             if isinstance(let.expr, Reduce | Fold):
                 self.reduce(self.reductions[name], home)
+            elif isinstance(let.expr, Check):
+                home.made[name] = self.checked(let, let.expr, home)
             elif isinstance(let.expr, Read):
                 self.read(let, let.expr, home)
             else:
@@ -202,9 +209,6 @@ class Emitter(ABC):
             case Unary(fn=fn):
                 made = ElementOp(name, let.dtype, fn, args, loose=self.is_loose(let, fn))
             case Binary(fn=fn):
-                if fn == "div" and let.dtype.is_integer:
-                    self.reports = True
-                    scope.body.append(values.Report(args[1], scope.exists()))
                 made = ElementOp(name, let.dtype, fn, args, loose=self.is_loose(let, fn))
             case Cast():
                 made = ElementOp(name, let.dtype, "cast", args)
@@ -214,6 +218,21 @@ class Emitter(ABC):
                 raise InternalError(f"{let.name} is no function of elements")
         scope.body.append(values.Compute(made))
         return name
+
+    def checked(self, let: Let, check: Check, home: Scope) -> str:
+        """The value that is checked. Points of a vector that share it share the report of the
+        first of them, whose element comes first."""
+        value = self.value(check.x, home)
+        first = home.group.instances[0] if home.group is not None else home
+        if first is not home and first.made.get(let.name) == value:
+            return value
+        self.reports = True
+        element = wide(self.indexer.scalar(check.element, home.known()))
+        number = self.checks.index(check)
+        home.body.append(
+            values.Report(value, check.rule, check.size, number, element, home.exists())
+        )
+        return value
 
     def is_loose(self, let: Let, fn: str) -> bool:
         """Whether a function need not be right in its last digits."""
@@ -235,6 +254,25 @@ class Emitter(ABC):
         home.made[let.name] = name
         home.body.append(self.load(name, let, read, home))
 
+    def place(self, place: Place, scope: Scope) -> Name:
+        """Where a read goes, as a number that is known where its value is."""
+        value = self.value(place.value, scope)
+        key = (value, place.size)
+        if key not in self.numbered:
+            name = self.fresh("place")
+            home = self.home(self.lets[self.unchecked(place.value)].axes, scope)
+            home.body.append(values.PlaceOf(name, value, place.size))
+            self.numbered[key] = Name(name)
+        return self.numbered[key]
+
+    def unchecked(self, name: str) -> str:
+        """The value behind checks."""
+        expr = self.lets[name].expr
+        while isinstance(expr, Check):
+            name = expr.x
+            expr = self.lets[name].expr
+        return name
+
     def guard(self, read: Read, scope: Scope) -> Scalar:
         """Whether the element that is read at a point is there."""
         kept = [g for g in read.guards if not always(g, self.kernel.ranges)]
@@ -246,7 +284,7 @@ class Emitter(ABC):
             name,
             self.numbers[read.tensor],
             let.dtype,
-            self.offset(self.address(read), scope),
+            self.source(read, scope),
             self.guard(read, scope),
             fill,
             self.is_constant(read.tensor),
@@ -265,7 +303,7 @@ class Emitter(ABC):
                     names,
                     self.numbers[read.tensor],
                     let.dtype,
-                    self.offset(self.address(read), head),
+                    self.source(read, head),
                     self.guard(read, head),
                     self.is_constant(read.tensor),
                 )
@@ -292,6 +330,12 @@ class Emitter(ABC):
                 else values.StoreElement(number, dtype, place, allowed, names[first])
             )
 
+    def source(self, read: Read, scope: Scope) -> Scalar:
+        """The offset of an element that is read."""
+        known = scope.known()
+        known |= {place.param: self.place(place, scope) for place in read.places}
+        return wide(self.indexer.scalar(self.address(read), known))
+
     def address(self, read: Read) -> Expr:
         return linear(read.index, self.refs[read.tensor].strides)
 
@@ -309,6 +353,8 @@ class Emitter(ABC):
         count = self.span(dtype, group) // dtype.storage_bytes
         together = all(_together(guard, group.axis, count, self.kernel.sizes) for guard in guards)
         if guards and (read.fill or not together):
+            return False
+        if any(group.axis in self.lets[self.unchecked(p.value)].axes for p in read.places):
             return False
         return self.in_vectors(self.address(read), read.tensor, dtype, group)
 
@@ -357,6 +403,11 @@ class Emitter(ABC):
     @abstractmethod
     def partials(self) -> int:
         """Independent partial results of one thread."""
+
+
+def _place_ranges(kernel: Kernel) -> dict[str, tuple[int, int]]:
+    reads = [let.expr for let in kernel.body if isinstance(let.expr, Read)]
+    return {place.param: (0, place.size - 1) for read in reads for place in read.places}
 
 
 def _together(guard: Guard, axis: str | None, count: int, sizes: Mapping[str, int]) -> bool:

@@ -207,7 +207,7 @@ class _Blocks(Elementwise):
                 self.value(let.name, instance)
         for group, inner, outer in found:
             for step, instance in enumerate(group.instances):
-                place = self.place(let, inner + step, outer)
+                place = self.slot_of(let, inner + step, outer)
                 root.body.append(ir.StShared(place, instance.made[let.name], let.dtype))
 
     def store_turn(self, root: Scope, turn: int, starts: Mapping[str, Scalar]) -> None:
@@ -218,7 +218,7 @@ class _Blocks(Elementwise):
         kept = (a for a in self.kernel.sizes if a not in self.crossing)
         self.store_points(group, columns, {name: starts[name] for name in kept})
 
-    def place(self, let: Let, row: Scalar, column: Scalar) -> ir.Address:
+    def slot_of(self, let: Let, row: Scalar, column: Scalar) -> ir.Address:
         pitch = self.plan.block + 1
         offset = (column * pitch + row) * _slot(let.dtype)
         return ir.Address(self.tiles[let.name].name, offset)
@@ -231,5 +231,5 @@ class _Blocks(Elementwise):
         inside = self.inside[id(home)]
         name = self.fresh()
         home.made[let.name] = name
-        place = self.place(let, inside.row, inside.column)
+        place = self.slot_of(let, inside.row, inside.column)
         home.body.append(ir.LoadShared(name, let.dtype, place))

@@ -1,7 +1,7 @@
 """Statements on single values: what map and row kernels are made of.
 
     Stmt = ReadParam | LoadVector | Compute | IndexValue | Variable | Assign | Choose | Shuffle
-         | StoreElement | StoreVector | Report
+         | PlaceOf | StoreElement | StoreVector | Report
 
 Semantics. A value is a named element of a dtype, one per thread; `Compute` and the others that name
 a value make it once, a `Variable` may be assigned again. Guards are truth values per thread: where
@@ -29,6 +29,15 @@ class ReadParam:
     element: int
     low: int
     high: int
+
+
+@dataclass(frozen=True)
+class PlaceOf:
+    """A new integer variable: an integer value, held to [0, size)."""
+
+    name: str
+    source: str
+    size: int
 
 
 @dataclass(frozen=True)
@@ -124,13 +133,19 @@ class StoreVector:
 
 @dataclass(frozen=True)
 class Report:
-    """Report a violation to the host where a divisor is zero."""
+    """Report to the host where a value breaks a rule: it is not `inside` [0, size), or not
+    `nonzero`, or not `nonnegative`. Of several reports the first check, by number, and of that the
+    first element counts."""
 
-    divisor: str
+    value: str
+    rule: str
+    size: int
+    number: int
+    element: Scalar
     guard: Scalar
 
 
 ValueStmt: TypeAlias = (
-    ReadParam | LoadVector | Compute | IndexValue | Variable | Assign | Choose | Shuffle
+    ReadParam | PlaceOf | LoadVector | Compute | IndexValue | Variable | Assign | Choose | Shuffle
     | StoreElement | StoreVector | Report
 )  # fmt: skip

@@ -30,6 +30,7 @@ _MOST_REGISTERS: Final = 512
 _MOST_TIMES: Final = 64
 _WORD_BITS: Final = 32
 _VECTORS: Final = (4, 8, 16)
+_RULES: Final = frozenset({"inside", "nonzero", "nonnegative"})
 """Bytes of one access."""
 _BARRIERS: Final = 16
 """Named barriers of a block."""
@@ -290,10 +291,16 @@ class _Checker:
                 self.vector(len(sources), dtype)
                 for source in sources:
                     self.value(source, dtype)
-            case values.Report(divisor=divisor):
+            case values.PlaceOf(name=name, source=source, size=size):
+                found = self.value(source)
+                self.need(found is None or found.is_integer, f"a place of {found}", TYPE)
+                self.need(0 < size < 1 << 31, f"a range of {size}")
+                self.define(name, _Known("number"))
+            case values.Report(value=source, rule=rule):
                 self.need(self.kernel.reports, "the kernel does not say that it reports")
-                found = self.value(divisor)
-                self.need(found is None or found.is_integer, f"a divisor of {found}", TYPE)
+                found = self.value(source)
+                self.need(found is None or found.is_integer, f"a check of {found}", TYPE)
+                self.need(rule in _RULES, f"there is no rule {rule}")
 
     def vector(self, count: int, dtype: DType) -> None:
         size = count * dtype.storage_bytes

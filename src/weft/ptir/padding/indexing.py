@@ -1,6 +1,6 @@
 """Rules of ops that read and write at indices that are data. An index without meaning becomes 0,
-for one that is out of range is rejected when the program runs; and a padded axis is not indexed,
-for there an index that is out of range would not be noticed."""
+for one that is out of range is rejected when the program runs. Along a padded axis an index behind
+the real elements becomes -1, so that it is rejected as well."""
 
 from __future__ import annotations
 
@@ -8,26 +8,36 @@ from weft.foundation.axes import normalise_axis
 from weft.ptir.ops.indexing import Gather, ScatterAdd, ScatterReduce, Take
 from weft.ptir.padding.rules import Padding, attributes, neutral, pads
 from weft.ptir.term import Term
+from weft.ptir.types import Symbol
 
 
 @pads(Take)
 def take(p: Padding) -> Term:
-    p.require_whole(0, [0], "looks up positions along")
-    return p.replay(p.operands[0], p.masked(1, 0))
+    return p.replay(p.operands[0], _positions(p, 0))
 
 
 @pads(Gather)
 def gather(p: Padding) -> Term:
-    axis = _indexed_axis(p, attributes(p, Gather).axis)
+    axis = normalise_axis(attributes(p, Gather).axis, p.operands[0].rank)
     _require_aligned(p, axis, 1)
-    return p.replay(p.operands[0], p.masked(1, 0))
+    return p.replay(p.operands[0], _positions(p, axis))
+
+
+def _positions(p: Padding, axis: int) -> Term:
+    """The indices into an axis: real ones that are out of range stay so."""
+    found, extent = p.masked(1, 0), p.operands[0].shape[axis]
+    if not isinstance(extent, Symbol) or not p.is_padded(extent):
+        return found
+    limit = p.sizes.of(extent).cast(found.dtype).broadcast_to(found.shape)
+    return found.where(found.compare(limit, "less"), found.like(-1))
 
 
 @pads(ScatterReduce)
 def scatter_reduce(p: Padding) -> Term:
     """A padded axis passes through: what is without meaning is written beside the real elements."""
-    axis = _indexed_axis(p, attributes(p, ScatterReduce).axis)
+    axis = normalise_axis(attributes(p, ScatterReduce).axis, p.operands[0].rank)
     _require_aligned(p, axis, 2)
+    p.require_whole(0, [axis], "writes at positions along")
     for index in (1, 2):
         p.require_whole(index, [axis], "writes as many updates as")
     x, _, updates = p.operands
@@ -40,12 +50,6 @@ def scatter_add(p: Padding) -> Term:
     x = p.operands[0]
     p.require_whole(0, range(x.rank), "writes into")
     return p.replay(x, p.masked(1, 0), p.masked(2, neutral(x.dtype)))
-
-
-def _indexed_axis(p: Padding, axis: int) -> int:
-    found = normalise_axis(axis, p.operands[0].rank)
-    p.require_whole(0, [found], "looks up positions along")
-    return found
 
 
 def _require_aligned(p: Padding, axis: int, last: int) -> None:

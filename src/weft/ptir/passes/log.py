@@ -15,12 +15,6 @@ class Fired:
     rule: str
     place: str
 
-    @property
-    def summary(self) -> list[str]:
-        """How often each rule fired, the busiest first, and every note: a line each."""
-        times = [f"{rule}: {counted(n, 'time')}" for rule, n in self.counts.most_common()]
-        return [*times, *self.notes]
-
     def __str__(self) -> str:
         return f"{self.rule}: {self.place}"
 
@@ -30,12 +24,6 @@ class Note:
     """Something a reader may want to know that is not the application of a rule."""
 
     text: str
-
-    @property
-    def summary(self) -> list[str]:
-        """How often each rule fired, the busiest first, and every note: a line each."""
-        times = [f"{rule}: {counted(n, 'time')}" for rule, n in self.counts.most_common()]
-        return [*times, *self.notes]
 
     def __str__(self) -> str:
         return f"note: {self.text}"

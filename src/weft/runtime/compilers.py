@@ -1,0 +1,165 @@
+"""Machine code for many modules, from the disk or made by several processes at once.
+
+LLVM compiles one module at a time in a process, however many threads ask. Where there is much to
+compile and more than one processor, further processes help: each runs `compiler_process`, gets
+modules through a pipe and answers object code. The code is the same whoever makes it. A helper that
+cannot be started, or fails, is done without: what it had is compiled here.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Final
+
+from weft.runtime import cache
+from weft.runtime.jit import compile_object, host_cpu
+from weft.runtime.threads import thread_count
+
+SHARE: Final = 300_000
+"""Characters of LLVM IR for which a further process pays: a second of compiling, of which starting
+the process takes a third."""
+MOST: Final = 8
+"""The most processes that compile, this one included."""
+LENGTH: Final = struct.Struct("<Q")
+"""What stands before every message: how many bytes it has. No bytes: it could not be compiled."""
+
+
+def object_codes(texts: Sequence[str]) -> list[tuple[bytes, bool]]:
+    """The object code of every module, and whether it was compiled now."""
+    host = host_cpu()
+    keys = [cache.key_of(text, *host) for text in texts]
+    found = [cache.load(key) for key in keys]
+    missing = [number for number, code in enumerate(found) if code is None]
+    made = compile_objects([texts[number] for number in missing])
+    fresh = dict(zip(missing, made, strict=True))
+    for number, code in fresh.items():
+        cache.save(keys[number], code)
+    known = enumerate(found)
+    return [(fresh[n], True) if code is None else (code, False) for n, code in known]
+
+
+def compile_objects(texts: Sequence[str], processes: int | None = None) -> list[bytes]:
+    """The object code of every module, made by this process and perhaps by others."""
+    # The longest come first, so that none of them is the one all others wait for.
+    waiting = deque(sorted(range(len(texts)), key=lambda n: -len(texts[n])))
+    made: dict[int, bytes] = {}
+    count = _worth(texts) if processes is None else processes
+    helpers = [_Helper(waiting, texts, made) for _ in range(count - 1)]
+    try:
+        while True:
+            try:
+                number = waiting.popleft()
+            except IndexError:
+                break
+            made[number] = compile_object(texts[number])
+        for helper in helpers:
+            helper.thread.join()
+    finally:
+        waiting.clear()
+        for helper in helpers:
+            helper.stop()
+    return [made[n] if n in made else compile_object(text) for n, text in enumerate(texts)]
+
+
+def _worth(texts: Sequence[str]) -> int:
+    """How many processes shall compile."""
+    shares = sum(map(len, texts)) // SHARE
+    return max(1, min(thread_count(), MOST, shares)) if shares > 1 and _python() else 1
+
+
+def _python() -> str | None:
+    """The interpreter, where there is one that can be started: not in a program that brings its
+    own."""
+    name = sys.executable or ""
+    plain = Path(name).name.startswith("python") and not getattr(sys, "frozen", False)
+    return name if plain else None
+
+
+class _Helper:
+    """Another process, and the thread here that hands modules to it."""
+
+    def __init__(self, waiting: deque[int], texts: Sequence[str], made: dict[int, bytes]) -> None:
+        self.waiting, self.texts, self.made = waiting, texts, made
+        self.process = _start()
+        self.thread = threading.Thread(target=self._work, daemon=True)
+        self.thread.start()
+
+    def _work(self) -> None:
+        process = self.process
+        if process is None or process.stdin is None or process.stdout is None:
+            return
+        try:
+            while True:
+                number = self.waiting.popleft()
+                send(process.stdin, self.texts[number].encode())
+                code = receive(process.stdout)
+                if code:
+                    self.made[number] = code
+        except (IndexError, OSError, EOFError, ValueError):
+            # Nothing is left, or the process is gone: what is missing is made by the others.
+            return
+
+    def stop(self) -> None:
+        """End the process, whatever it does."""
+        if self.process is None:
+            return
+        self.process.kill()
+        self.process.wait()
+        self.thread.join()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                _close(pipe)
+
+
+def _close(pipe: IO[bytes]) -> None:
+    """Close a pipe whose other end may be gone."""
+    try:
+        pipe.close()
+    except OSError:
+        return
+
+
+def _start() -> subprocess.Popen[bytes] | None:
+    """A process that compiles, on the same modules as this one; out of reach of Ctrl-C, because
+    this one ends it."""
+    python = _python()
+    if python is None:
+        return None
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    try:
+        return subprocess.Popen(
+            [python, "-P", "-m", "weft.runtime.compiler_process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": path},
+            start_new_session=True,
+        )
+    except OSError:
+        return None
+
+
+def send(pipe: IO[bytes], message: bytes) -> None:
+    """Write a message."""
+    pipe.write(LENGTH.pack(len(message)) + message)
+    pipe.flush()
+
+
+def receive(pipe: IO[bytes]) -> bytes:
+    """Read a message."""
+    (size,) = LENGTH.unpack(_exactly(pipe, LENGTH.size))
+    return _exactly(pipe, size)
+
+
+def _exactly(pipe: IO[bytes], size: int) -> bytes:
+    found: bytes = pipe.read(size)
+    if len(found) != size:
+        raise EOFError
+    return found

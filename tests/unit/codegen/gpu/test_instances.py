@@ -1,0 +1,108 @@
+"""A fixed list of template instances becomes machine code for both architectures: nothing spilled,
+no stack, nothing serialised, the instructions of the plan in place.
+
+The instances are lines of the GPU benchmark: every form of matrix kernel that the planner knows,
+every layout, epilogue, odd size and cut, rows from 64 to 262,144 elements, reductions along and
+across rows, elementwise chains, transposes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from benchmarks.gpu_line import Line
+from benchmarks.gpu_lines import FAMILIES
+from tests.gpu_programs import through_stages
+from tests.unit.codegen.gpu.test_machine_code import check
+from weft.codegen.gpu import sass
+from weft.driver.gpu_code import architecture
+from weft.target.known import target_named
+
+pytestmark = pytest.mark.skipif(not sass.available(), reason="nvdisasm is not installed")
+
+FAST = (
+    "gemm/16x4096x4096 NT/bf16",
+    "gemm/128x128x65536 NT/bf16",
+    "gemm_odd/129x4097x4099 NT/bf16",
+    "rows/softmax 1048576x64/bf16",
+    "reduce/sum axis 0 [16384,16384]/bf16",
+    "movement/transpose [16384,16384]/bf16",
+    "maps/chain 67108864/bf16",
+)
+SLOW = (
+    *(
+        f"gemm/{shape} NT/bf16"
+        for shape in (
+            "512x512x512", "1024x1024x1024", "1536x1536x1536", "2560x2560x2560",
+            "4096x4096x4096", "5120x5120x5120", "8192x8192x8192", "8192x3072x768",
+            "1x4096x4096", "64x28672x4096", "128x28672x4096", "256x4096x4096",
+            "256x28672x4096", "1024x28672x4096", "1024x768x3072", "192x1024x1024x64",
+        )
+    ),
+    *(f"gemm/4096x4096x4096 {layout}/f16" for layout in ("NN", "TN", "TT")),
+    *(f"gemm_odd/{shape} NT/bf16" for shape in ("4097x4095x4093", "33x50257x768")),
+    *(
+        f"gemm_epilogue/8192x3072x768 {epilogue}/bf16"
+        for epilogue in (
+            "bias", "bias+relu", "bias+gelu_tanh", "bias+gelu_erf", "bias+silu", "residual",
+            "scale+cast_f32",
+        )
+    ),
+    *(
+        f"rows/{op} {shape}/{dtype}"
+        for op, shape, dtype in (
+            ("softmax", "32768x4096", "bf16"), ("softmax", "4096x65536", "f32"),
+            ("log_softmax", "131072x1024", "f32"), ("layer_norm", "8192x12288", "bf16"),
+            ("layer_norm", "16384x5120", "f32"), ("rms_norm", "65536x256", "bf16"),
+            ("rms_norm", "3001x1537", "f32"), ("sum_last", "512x262144", "bf16"),
+            ("max_last", "4096x1000", "bf16"), ("argmax_last", "32768x4096", "bf16"),
+        )
+    ),
+    *(f"maps/{op} 1048576/f32" for op in ("gelu", "add+mul", "where+compare", "cast to bf16")),
+    "reduce/sum all 2^29/f32",
+    "reduce/sum axis 0 [1048576,64]/bf16",
+    "reduce/mean over NHW [64,56,56,256]/f32",
+    "movement/permute NCHW->NHWC [64,256,56,56]/f32",
+    "movement/x.T + y [16384,16384]/bf16",
+    "movement/concat last axis 4 x [32768,1024]/bf16",
+    "movement/pad+slice [64,56,56,256]/f32",
+)  # fmt: skip
+OLDER = tuple(
+    name
+    for name in (*FAST, *SLOW)
+    if name.startswith(("gemm_epilogue", "reduce", "movement"))
+    or name in ("gemm/4096x4096x4096 NT/bf16", "gemm_odd/4097x4095x4093 NT/bf16")
+)
+"""Those that are built for SM80 too."""
+
+
+@cache
+def lines() -> dict[str, Line]:
+    return {line.key: line for family in FAMILIES.values() for line in family()}
+
+
+def findings(name: str, target: str) -> list[str]:
+    line = replace(lines()[name], target=target)
+    compilation = through_stages(line.program(), target)
+    return check(compilation, architecture(target_named(target), device=None))
+
+
+def test_the_list_is_long_enough() -> None:
+    assert len({*FAST, *SLOW}) + len(OLDER) >= 60
+    assert {*FAST, *SLOW} <= set(lines())
+
+
+@pytest.mark.parametrize(
+    "name", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
+)
+def test_sm90_instances(name: str) -> None:
+    assert findings(name, "sm90") == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OLDER)
+def test_sm80_instances(name: str) -> None:
+    assert findings(name, "sm80") == []

@@ -1,0 +1,99 @@
+"""Compiling by several processes: the same code, and nothing lost when one of them fails."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from weft.foundation.errors import InternalError
+from weft.runtime import compilers
+from weft.runtime.compilers import SHARE, compile_objects
+from weft.runtime.jit import compile_object
+
+
+def sources(count: int) -> list[str]:
+    """Functions that differ."""
+    return [
+        f"define i64 @f{n}(i64 %x) {{\n  %y = mul i64 %x, {n + 3}\n  ret i64 %y\n}}\n"
+        for n in range(count)
+    ]
+
+
+def test_every_process_makes_the_same_code() -> None:
+    texts = sources(12)
+    assert compile_objects(texts, processes=3) == [compile_object(text) for text in texts]
+
+
+def test_helpers_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this process compiles itself is counted; without it, the helper does everything."""
+    taken: list[bytes] = []
+    receive = compilers.receive
+
+    def counted(pipe: Any) -> bytes:
+        found = receive(pipe)
+        taken.append(found)
+        return found
+
+    monkeypatch.setattr(compilers, "receive", counted)
+    busy = "\n".join(
+        f"define float @g{n}(float %x) {{\n"
+        + "\n".join(
+            f"  %v{k} = fadd float {f'%v{k - 1}' if k else '%x'}, {k}.0" for k in range(4000)
+        )
+        + "\n  ret float %v3999\n}"
+        for n in range(4)
+    )
+    texts = [busy] * 6
+    made = compile_objects(texts, processes=2)
+    assert len(set(made)) == 1
+    assert taken
+
+
+def test_what_a_helper_fails_at_is_made_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> Any:
+        return subprocess.Popen(
+            [sys.executable, "-c", "print('no')"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    texts = sources(6)
+    expected = [compile_object(text) for text in texts]
+    monkeypatch.setattr(compilers, "_start", broken)
+    assert compile_objects(texts, processes=3) == expected
+    monkeypatch.setattr(compilers, "_start", lambda: None)
+    assert compile_objects(texts, processes=3) == expected
+
+
+def test_a_wrong_module_is_told_as_ever() -> None:
+    with pytest.raises(InternalError, match="generated LLVM IR is not valid"):
+        compile_objects([*sources(3), "define nonsense"], processes=2)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "threads", "frozen", "expected"),
+    [
+        ([SHARE], 16, False, 1),
+        ([SHARE] * 3, 16, False, 3),
+        ([SHARE] * 3, 2, False, 2),
+        ([SHARE] * 99, 64, False, compilers.MOST),
+        ([SHARE] * 3, 1, False, 1),
+        ([SHARE] * 3, 16, True, 1),
+        ([], 16, False, 1),
+    ],
+)
+def test_how_many_processes_pay(
+    monkeypatch: pytest.MonkeyPatch,
+    lengths: Sequence[int],
+    threads: int,
+    frozen: bool,
+    expected: int,
+) -> None:
+    monkeypatch.setenv("WEFT_NUM_THREADS", str(threads))
+    monkeypatch.setattr(sys, "frozen", frozen, raising=False)
+    assert compilers._worth(["x" * length for length in lengths]) == expected

@@ -1,11 +1,13 @@
 """Weft on the CPU beside its peers: one process, two threads each, runs interleaved.
 
-    python -m benchmarks.cpu [--lines TEXT,...] [--rounds N] [--csv FILE] [--plot FILE]
+    python -m benchmarks.cpu [--lines TEXT,...] [--rounds N] [--state FILE] [--csv FILE] [--plot FILE]
 
-Peers are torch (eager and compiled), ONNX Runtime, OpenVINO (in f32) and NumPy; all of them must be
-installed, and matplotlib for the plot. A peer whose error against f64 is over four times Weft's is
-shown, marked `!`, and not counted. The limit is what bandwidth (an addition measured in the same
-run) or arithmetic (`--peak` GFLOP/s) allow, with each input and each output moved once.
+Peers are torch (eager and compiled), jax.jit, ONNX Runtime, OpenVINO (in f32) and NumPy; all of
+them must be installed, and matplotlib for the plot. A peer whose error against f64 is over four
+times Weft's is shown, marked `!`, and not counted. The limit is what bandwidth (an addition
+measured in the same run), arithmetic (`--peak` GFLOP/s) or the issue of vector instructions allow,
+with each input and each output moved once. With `--state`, every finished line is kept in the file,
+and a run that was broken off goes on after the last.
 """
 
 from __future__ import annotations
@@ -14,17 +16,22 @@ import argparse
 import csv
 import importlib.metadata
 import io
+import json
 import os
 import statistics
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+os.environ.setdefault("WEFT_CACHE", "off")
+for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "WEFT_NUM_THREADS"):
     os.environ.setdefault(_variable, "2")
 
+import jax  # noqa: E402
+import ml_dtypes  # noqa: E402
 import numpy as np  # noqa: E402
 import onnxruntime  # noqa: E402
 import openvino  # noqa: E402
@@ -34,13 +41,14 @@ from numpy.typing import NDArray  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
-import weft  # noqa: E402
-from benchmarks.cpu_lines import LINES, Line  # noqa: E402
+from benchmarks.cpu_lines import LINES, THREADS, Call, Line  # noqa: E402
 
 Array = NDArray[Any]
-Call = Callable[[], Any]
-THREADS = 2
-PEERS = ("torch", "torch.compile", "onnxruntime", "openvino", "numpy")
+Found = dict[str, dict[str, float]]
+PEERS = ("torch", "torch.compile", "jax", "onnxruntime", "openvino", "numpy")
+VERSIONS = ("torch", "jax", "onnxruntime", "openvino", "numpy")
+SECONDS = 3.0
+"""What the rounds of one peer may take together; a slow peer has fewer."""
 
 
 class _Module(torch.nn.Module):  # type: ignore[misc]
@@ -54,13 +62,27 @@ class _Module(torch.nn.Module):  # type: ignore[misc]
         return self.function(*inputs)
 
 
+def to_torch(array: Array) -> Any:
+    if array.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def to_numpy(result: Any) -> Array:
+    """A result of any library, in f64."""
+    if isinstance(result, torch.Tensor):
+        result = result.detach().to(torch.float64).numpy()
+    return np.asarray(result).astype(np.float64)
+
+
 def calls_of(line: Line, inputs: list[Array]) -> dict[str, Callable[[], Call]]:
     """For Weft and each peer, what makes it ready."""
-    tensors = [torch.from_numpy(array) for array in inputs]
+    tensors = [to_torch(array) for array in inputs]
 
-    def compiled() -> Call:
-        executable = weft.compile(line.program(), "cpu")
-        return lambda: executable.run(inputs, threads=THREADS)[0]
+    def in_jax() -> Call:
+        arrays = [jax.numpy.asarray(array) for array in inputs]
+        function = jax.jit(line.jax)
+        return lambda: function(*arrays).block_until_ready()
 
     def onnx_runtime() -> Call:
         model = io.BytesIO()
@@ -68,8 +90,8 @@ def calls_of(line: Line, inputs: list[Array]) -> dict[str, Callable[[], Call]]:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = THREADS
         session = onnxruntime.InferenceSession(model.getvalue(), options)
-        names = [found.name for found in session.get_inputs()]
-        return lambda: session.run(None, dict(zip(names, inputs, strict=True)))[0]
+        named = dict(zip((i.name for i in session.get_inputs()), inputs, strict=True))
+        return lambda: session.run(None, named)[0]
 
     def open_vino() -> Call:
         model = openvino.convert_model(_Module(line.torch), example_input=tuple(tensors))
@@ -82,49 +104,61 @@ def calls_of(line: Line, inputs: list[Array]) -> dict[str, Callable[[], Call]]:
         return lambda: function(*tensors)
 
     made: dict[str, Callable[[], Call]] = {
-        "weft": compiled,
+        "weft": lambda: line.weft(inputs),
         "torch": lambda: lambda: line.torch(*tensors),
         "torch.compile": torch_compiled,
-        "onnxruntime": onnx_runtime,
-        "openvino": open_vino,
+        "jax": in_jax,
     }
+    if line.exports:
+        made |= {"onnxruntime": onnx_runtime, "openvino": open_vino}
     if line.numpy is not None:
         function = line.numpy
         made["numpy"] = lambda: lambda: function(*inputs)
     return made
 
 
-def measure(line: Line, rounds: int) -> dict[str, dict[str, float]]:
+def measure(line: Line, rounds: int) -> Found:
     """Milliseconds, error against f64 and seconds until the first result, by name."""
     inputs = line.inputs()
-    exact = line.torch(*(torch.from_numpy(a.astype(np.float64)) for a in inputs)).numpy()
+    wide = [to_torch(a) for a in inputs]
+    exact = line.torch(*(t.double() if t.is_floating_point() else t for t in wide))
     ready: dict[str, Call] = {}
-    found: dict[str, dict[str, float]] = {}
+    found: Found = {}
     for name, make in calls_of(line, inputs).items():
         started = time.perf_counter()
         try:
             call = make()
-            result = np.asarray(call())
+            result = call()
         except Exception as error:
-            print(
-                f"{line.name}: {name} failed: {str(error).splitlines()[0][:120]}", file=sys.stderr
-            )
+            why = (str(error).splitlines() or [type(error).__name__])[0]
+            print(f"{line.name}: {name} failed: {why[:120]}", file=sys.stderr)
             continue
         first = time.perf_counter() - started
         ready[name] = call
-        found[name] = {"first_s": first, "error": float(np.abs(result - exact).max())}
-    seconds: dict[str, list[float]] = {name: [] for name in ready}
+        off = float(np.abs(to_numpy(result) - to_numpy(exact)).max())
+        found[name] = {"first_s": first, "error": off}
+        if name == "weft":
+            found[name]["bytes"] = float(np.asarray(result).nbytes)
+    for name, times in interleaved(ready, rounds).items():
+        found[name]["ms"] = statistics.median(times) * 1e3
+    return found
+
+
+def interleaved(calls: Mapping[str, Call], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each call, taken in turns; before a measured call there is another one."""
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
-        for name, call in ready.items():
+        for name, call in calls.items():
+            if seconds[name] and 2 * sum(seconds[name]) > SECONDS:
+                continue
             for warm in (True, False):
                 started = time.perf_counter()
                 call()
-                if not warm:
-                    seconds[name].append(time.perf_counter() - started)
-    for name, times in seconds.items():
-        found[name]["ms"] = statistics.median(times) * 1e3
-    found["weft"]["results"] = exact.size
-    return found
+                taken = time.perf_counter() - started
+                if not warm or taken > SECONDS:
+                    seconds[name].append(taken)
+                    break
+    return seconds
 
 
 def bandwidth() -> float:
@@ -138,31 +172,64 @@ def bandwidth() -> float:
     return 3 * 4 * (1 << 24) / min(times)
 
 
-def counted(found: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+def counted(found: Found) -> dict[str, float]:
     """The milliseconds of the peers whose error is not over four times ours."""
     bound = 4 * found["weft"]["error"] + 1e-12
     return {n: f["ms"] for n, f in found.items() if n != "weft" and f["error"] <= bound}
 
 
-def row_of(line: Line, found: Mapping[str, Mapping[str, float]], limit: float) -> list[str]:
-    ours, peers = found["weft"]["ms"], counted(found)
+def ratio_of(found: Found) -> tuple[float, str]:
+    """The best counted peer's time over ours, and which peer that is."""
+    peers = counted(found)
     best = min(peers, key=lambda name: peers[name], default="")
-    cells = [line.name, f"{ours:.2f}"]
+    return (peers[best] / found["weft"]["ms"], best) if best else (float("nan"), "-")
+
+
+def row_of(line: Line, found: Found, limit: float) -> list[str]:
+    peers = counted(found)
+    cells = [line.name, f"{found['weft']['ms']:.2f}"]
     for name in PEERS:
         mark = "" if name in peers else " !"
         cells.append(f"{found[name]['ms']:.2f}{mark}" if name in found else "-")
-    ratio = f"{peers[best] / ours:.2f} ({best})" if best else "-"
-    return [*cells, ratio, f"{100 * limit * 1e3 / ours:.0f} %", f"{found['weft']['first_s']:.2f}"]
+    ratio, best = ratio_of(found)
+    firsts = [f"{found[n]['first_s']:.2f}" if n in found else "-" for n in ("weft", PEERS[1])]
+    share = f"{100 * limit * 1e3 / found['weft']['ms']:.0f} %"
+    return [*cells, f"{ratio:.2f} ({best})", share, *firsts]
 
 
-def plot(path: Path, rows: list[tuple[str, float]]) -> None:
+def bars(results: Mapping[str, Found]) -> list[str]:
+    """The geometric mean and the least ratio of each kind of line."""
+    lines = []
+    for kind in dict.fromkeys(line.kind for line in LINES):
+        ratios = [
+            ratio_of(results[n.name])[0] for n in LINES if n.kind == kind and n.name in results
+        ]
+        ratios = [ratio for ratio in ratios if ratio == ratio]
+        if ratios:
+            mean = float(np.exp(np.mean(np.log(ratios))))
+            lines.append(f"{kind}: geometric mean {mean:.2f}, least {min(ratios):.2f}")
+    return lines
+
+
+def plot(path: Path, results: Mapping[str, Found]) -> None:
     """The ratios to the best peer, as bars."""
+    rows = [(name, ratio_of(found)[0]) for name, found in results.items()]
     figure, axes = pyplot.subplots(figsize=(8, 0.4 * len(rows) + 1))
-    axes.barh([name for name, _ in rows], [ratio for _, ratio in rows])
+    axes.barh([name for name, _ in rows][::-1], [ratio for _, ratio in rows][::-1])
     axes.axvline(1.0, color="black", linewidth=1)
     axes.set_xlabel("best peer's time / Weft's time")
     figure.tight_layout()
     figure.savefig(path)
+
+
+def load_state(path: Path | None) -> dict[str, Found]:
+    if path is None or not path.exists():
+        return {}
+    return dict(json.loads(path.read_text()))
+
+
+def wanted(text: str) -> list[Line]:
+    return [n for n in LINES if not text or any(part in n.name for part in text.split(","))]
 
 
 def main() -> None:
@@ -170,33 +237,42 @@ def main() -> None:
     parser.add_argument("--lines", default="")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--peak", type=float, default=91.3, help="GFLOP/s of two threads")
+    parser.add_argument("--state", type=Path, help="where finished lines are kept")
     parser.add_argument("--csv", type=Path)
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(THREADS)
-    versions = [
-        f"{n} {importlib.metadata.version(n)}" for n in ("torch", "onnxruntime", "openvino")
-    ]
+    warnings.filterwarnings("ignore")
     moved = bandwidth()
-    print(", ".join([*versions, f"numpy {np.__version__}", f"triad {moved / 1e9:.1f} GB/s"]))
-    headers = ["line", "weft ms", *PEERS, "best peer / weft", "of limit", "first call s"]
-    table, rows = Table(*headers), []
-    for line in LINES:
-        if options.lines and not any(part in line.name for part in options.lines.split(",")):
-            continue
-        found = measure(line, options.rounds)
-        results = int(found["weft"]["results"])
-        row = row_of(line, found, line.limit(results, moved, options.peak * 1e9))
-        rows.append(row)
-        table.add_row(*row)
-        print(" | ".join(row), flush=True)
-    Console(width=180).print(table)
+    versions = [f"{n} {importlib.metadata.version(n)}" for n in VERSIONS]
+    print(", ".join([*versions, f"triad {moved / 1e9:.1f} GB/s"]))
+    headers = [
+        "line",
+        "weft ms",
+        *PEERS,
+        "best peer / weft",
+        "of limit",
+        "first call s",
+        "(compile)",
+    ]
+    table, rows, results = Table(*headers), list[list[str]](), load_state(options.state)
+    for line in wanted(options.lines):
+        if line.name not in results:
+            results[line.name] = measure(line, options.rounds)
+            if options.state:
+                options.state.write_text(json.dumps(results, indent=1))
+        found = results[line.name]
+        limit = line.limit(int(found["weft"]["bytes"]), moved, options.peak * 1e9)
+        rows.append(row_of(line, found, limit))
+        table.add_row(*rows[-1])
+        print(" | ".join(rows[-1]), flush=True)
+    Console(width=200).print(table)
+    print("\n".join(bars(results)))
     if options.csv:
         with options.csv.open("w", newline="") as file:
             csv.writer(file).writerows([headers, *rows])
     if options.plot:
-        ratios = [(row[0], float(row[-3].split()[0])) for row in rows if row[-3] != "-"]
-        plot(options.plot, ratios)
+        plot(options.plot, results)
 
 
 if __name__ == "__main__":

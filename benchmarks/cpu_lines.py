@@ -1,4 +1,7 @@
-"""The lines of the CPU benchmark: each as a Weft program, as a torch module, and in NumPy."""
+"""The lines of the CPU benchmark: each for Weft, for torch, for jax, and where it applies in NumPy.
+
+ONNX Runtime and OpenVINO get what torch exports.
+"""
 
 from __future__ import annotations
 
@@ -7,51 +10,86 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+import ml_dtypes
 import numpy as np
 import torch
+from jax import numpy as jnp
 from numpy.typing import NDArray
 from torch.nn import functional as tf
 
-from weft.ptir import Builder, Program
+import weft
+from benchmarks.cpu_models import JAX, TORCH, WEFT, gpt, gpt_loss, gpt_weights, mlp_loss, sgd
+from weft.ptir import Builder
 
 Array = NDArray[Any]
+Call = Callable[[], Any]
+THREADS = 2
+LANES = 4
+"""f32 numbers of a vector instruction on the machine whose `--peak` is the default."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A measured computation on normally distributed inputs of some shapes."""
+    """One measured computation."""
 
     name: str
     kind: str
-    """What bar it counts for: gemm, memory, attention or conv."""
-    shapes: tuple[tuple[int, ...], ...]
-    weft: Callable[..., Any]
-    """From a builder and its parameters to the result."""
+    """What bar it counts for: gemm, memory, attention, conv, model or training."""
+    inputs: Callable[[], list[Array]]
+    weft: Callable[[list[Array]], Call]
     torch: Callable[..., Any]
-    """The same of torch tensors; jax, OpenVINO and ONNX Runtime get what torch exports."""
-    flops: float = 0.0
+    jax: Callable[..., Any]
     numpy: Callable[..., Any] | None = None
-
-    def program(self) -> Program:
-        builder = Builder("line")
-        params = [builder.param("f32", list(shape)) for shape in self.shapes]
-        return builder.build(self.weft(builder, *params))
-
-    def inputs(self) -> list[Array]:
-        rng = np.random.default_rng(0)
-        return [rng.standard_normal(shape).astype(np.float32) for shape in self.shapes]
+    flops: float = 0.0
+    vector_instructions: float = 0.0
+    exports: bool = True
+    """Whether ONNX Runtime and OpenVINO can take it."""
 
     def limit(self, results: int, bandwidth: float, peak: float) -> float:
-        """The seconds that memory or arithmetic take at least, with each input and each of the
-        `results` elements moved once."""
-        moved = 4 * (sum(math.prod(shape) for shape in self.shapes) + results)
-        return max(moved / bandwidth, self.flops / peak)
+        """The seconds that memory, arithmetic or issuing vector instructions take at least, with
+        each input and each of the `results` bytes moved once."""
+        moved = sum(array.nbytes for array in self.inputs()) + results
+        issue = self.vector_instructions * 2 * LANES / peak
+        return max(moved / bandwidth, self.flops / peak, issue)
 
 
-def _matmul(n: int) -> Line:
-    return Line(
-        f"matmul {n}^3", "gemm", ((n, n), (n, n)), lambda b, x, y: b.matmul(x, y),
-        lambda x, y: x @ y, 2.0 * n**3, lambda x, y: x @ y,
+Shapes = tuple[tuple[int, ...], ...]
+DTYPES = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
+
+
+def _program(
+    name: str,
+    kind: str,
+    shapes: Shapes,
+    function: Callable[..., Any],
+    in_torch: Callable[..., Any],
+    in_jax: Callable[..., Any],
+    *,
+    dtype: str = "f32",
+    **rest: Any,
+) -> Line:
+    """A line whose Weft side is written with the builder."""
+
+    def inputs() -> list[Array]:
+        rng = np.random.default_rng(0)
+        return [rng.standard_normal(shape).astype(DTYPES[dtype]) for shape in shapes]
+
+    def ready(arrays: list[Array]) -> Call:
+        builder = Builder("line")
+        params = [builder.param(dtype, list(shape)) for shape in shapes]
+        executable = weft.compile(builder.build(function(builder, *params)), "cpu")
+        return lambda: executable.run(arrays, threads=THREADS)[0]
+
+    return Line(name, kind, inputs, ready, in_torch, in_jax, **rest)
+
+
+def _matmul(n: int, dtype: str = "f32") -> Line:
+    label = "" if dtype == "f32" else f" {dtype}"
+    return _program(
+        f"matmul {n}^3{label}", "gemm", ((n, n), (n, n)), lambda b, x, y: b.matmul(x, y),
+        lambda x, y: x @ y, lambda x, y: x @ y, dtype=dtype, flops=2.0 * n**3,
+        numpy=(lambda x, y: x @ y) if dtype == "f32" else None,
     )  # fmt: skip
 
 
@@ -72,50 +110,146 @@ def _torch_convolution(x: Any, w: Any) -> Any:
     return tf.conv2d(x.permute(0, 3, 1, 2), kernel, padding=1).permute(0, 2, 3, 1)
 
 
+def _jax_convolution(x: Any, w: Any) -> Any:
+    kernel = w.reshape(3, 3, 64, 64)
+    return jax.lax.conv_general_dilated(
+        x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+
+
+# -- models --------------------------------------------------------------------------------------
+
+
+def _model(
+    name: str, kind: str, data: Callable[[], list[Array]], function: Any, **rest: Any
+) -> Line:
+    """A line whose function is one of `Ops`, the data and then the weights. How many threads Weft
+    takes for it is `WEFT_NUM_THREADS`."""
+
+    def ready(arrays: list[Array]) -> Call:
+        call = weft.jit(lambda given: function(WEFT, *given))
+        tensors = [weft.tensor(array).to("cpu") for array in arrays]
+        return lambda: call(tensors).numpy()
+
+    def of(ops: Any) -> Callable[..., Any]:
+        return lambda *given: function(ops, *given)
+
+    return Line(name, kind, data, ready, of(TORCH), of(JAX), **rest)
+
+
+GPT2 = {"layers": 12, "width": 768, "vocabulary": 50257, "context": 256}
+SMALL = {"layers": 4, "width": 128, "vocabulary": 96, "context": 64}
+
+
+def _gpt_flops(sizes: dict[str, int], tokens: int, seen: int) -> float:
+    width, layers = sizes["width"], sizes["layers"]
+    blocks = layers * (24 * width * width + 4 * width * seen)
+    return float(tokens) * (blocks + 2 * width * sizes["vocabulary"])
+
+
+def _ids(count: int, *shape: int) -> Array:
+    return np.random.default_rng(1).integers(0, count, shape)
+
+
+def _caches() -> list[Array]:
+    rng = np.random.default_rng(2)
+    return [rng.standard_normal((1, 12, 255, 64)).astype(np.float32) for _ in range(24)]
+
+
+def _decode(ops: Any, tokens: Any, *rest: Any) -> Any:
+    return gpt(ops, 12, tokens, rest[24:], rest[:24])
+
+
+def _mlp_weights() -> list[Array]:
+    rng = np.random.default_rng(0)
+    sizes = [(784, 512), (512,), (512, 512), (512,), (512, 10), (10,)]
+    return [(rng.standard_normal(s) * 0.04).astype(np.float32) for s in sizes]
+
+
+def _mlp_data() -> list[Array]:
+    x = np.random.default_rng(3).standard_normal((128, 784)).astype(np.float32)
+    return [x, _ids(10, 128), *_mlp_weights()]
+
+
+def _mlp_step(ops: Any, x: Any, labels: Any, *weights: Any) -> Any:
+    return sgd(ops, mlp_loss(ops), 0.1)(list(weights), x, labels)[0][0]
+
+
+def _gpt_step(ops: Any, tokens: Any, following: Any, *weights: Any) -> Any:
+    return sgd(ops, gpt_loss(ops, 4), 0.1)(list(weights), tokens, following)[0][0]
+
+
 HEADS = (1, 12, 512, 64)
+MILLIONS = 1 << 24
 LINES: Sequence[Line] = (
     _matmul(512),
     _matmul(1024),
     _matmul(2048),
-    Line(
+    _matmul(512, "f16"),
+    _matmul(512, "bf16"),
+    _program(
         "gemm+bias+gelu", "gemm", ((256, 768), (768, 3072), (3072,)), _dense,
-        lambda x, w, c: tf.gelu(x @ w + c), 2.0 * 256 * 768 * 3072,
+        lambda x, w, c: tf.gelu(x @ w + c),
+        lambda x, w, c: jax.nn.gelu(x @ w + c, approximate=False), flops=2.0 * 256 * 768 * 3072,
     ),
-    Line(
-        "tanh/exp chain 16M", "memory", ((1 << 24,),),
+    _program(
+        "tanh/exp chain 16M", "memory", ((MILLIONS,),),
         lambda b, x: b.tanh(x * 0.5 + 0.1) * b.exp(-(x * x)) + 0.3,
         lambda x: torch.tanh(x * 0.5 + 0.1) * torch.exp(-(x * x)) + 0.3,
+        lambda x: jnp.tanh(x * 0.5 + 0.1) * jnp.exp(-(x * x)) + 0.3,
+        vector_instructions=42 * MILLIONS / LANES,
     ),
-    Line(
+    _program(
         "softmax [4096,1024]", "memory", ((4096, 1024),), lambda b, x: b.softmax(x),
-        lambda x: torch.softmax(x, -1),
+        lambda x: torch.softmax(x, -1), lambda x: jax.nn.softmax(x, -1),
+        vector_instructions=24 * 4096 * 1024 / LANES,
     ),
-    Line(
+    _program(
         "layer_norm [4096,1024]", "memory", ((4096, 1024), (1024,), (1024,)),
         lambda b, x, g, c: b.layer_norm(x, g, c, epsilon=1e-5, feature_axis=-1),
-        lambda x, g, c: tf.layer_norm(x, (1024,), g, c, 1e-5),
+        lambda x, g, c: tf.layer_norm(x, (1024,), g, c, 1e-5), JAX.norm,
     ),
-    Line(
+    _program(
         "sum axis 0 [4096,4096]", "memory", ((4096, 4096),), lambda b, x: b.reduce_sum(x, [0]),
-        lambda x: x.sum(0), 0.0, lambda x: x.sum(0),
+        lambda x: x.sum(0), lambda x: x.sum(0), numpy=lambda x: x.sum(0),
     ),
-    Line(
+    _program(
         "sum axis 1 [4096,4096]", "memory", ((4096, 4096),), lambda b, x: b.reduce_sum(x, [1]),
-        lambda x: x.sum(1), 0.0, lambda x: x.sum(1),
+        lambda x: x.sum(1), lambda x: x.sum(1), numpy=lambda x: x.sum(1),
     ),
-    Line(
+    _program(
         "x.T+y [4096,4096]", "memory", ((4096, 4096), (4096, 4096)),
-        lambda b, x, y: b.transpose(x, [1, 0]) + y, lambda x, y: x.T + y, 0.0,
-        lambda x, y: x.T + y,
+        lambda b, x, y: b.transpose(x, [1, 0]) + y, lambda x, y: x.T + y, lambda x, y: x.T + y,
+        numpy=lambda x, y: x.T + y,
     ),
-    Line(
+    _program(
         "causal attention 1x12x512x64", "attention", (HEADS, HEADS, HEADS),
         lambda b, q, k, v: b.attention(q, k, v, causal=True),
         lambda q, k, v: tf.scaled_dot_product_attention(q, k, v, is_causal=True),
-        2.0 * 12 * 512 * 512 * 64,
+        lambda q, k, v: JAX.attention(q, k, v, True), flops=2.0 * 12 * 512 * 512 * 64,
     ),
-    Line(
+    _program(
         "conv 3x3 NHWC 56x56 64->64", "conv", ((1, 56, 56, 64), (576, 64)), _convolution,
-        _torch_convolution, 2.0 * 56 * 56 * 64 * 576,
+        _torch_convolution, _jax_convolution, flops=2.0 * 56 * 56 * 64 * 576,
+    ),
+    _model(
+        "GPT-2 forward, 128 tokens", "model",
+        lambda: [_ids(50257, 1, 128), *gpt_weights(**GPT2)],
+        lambda ops, tokens, *weights: gpt(ops, 12, tokens, weights, ()),
+        flops=_gpt_flops(GPT2, 128, 64),
+    ),
+    _model(
+        "GPT-2 decode, cache 256", "model",
+        lambda: [_ids(50257, 1, 1), *_caches(), *gpt_weights(**GPT2)], _decode,
+        flops=_gpt_flops(GPT2, 1, 256),
+    ),
+    _model(
+        "MLP training step", "training", _mlp_data, _mlp_step, exports=False,
+        flops=6.0 * 128 * sum(math.prod(w.shape) for w in _mlp_weights()),
+    ),
+    _model(
+        "small GPT training step", "training",
+        lambda: [_ids(96, 16, 64), _ids(96, 16 * 64), *gpt_weights(**SMALL)], _gpt_step,
+        exports=False, flops=3 * _gpt_flops(SMALL, 16 * 64, 32),
     ),
 )  # fmt: skip

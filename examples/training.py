@@ -4,8 +4,11 @@ and the loss as a curve, in the terminal and as a picture."""
 from __future__ import annotations
 
 import json
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -84,19 +87,46 @@ def train(
         before, started = run.seconds, None
         try:
             while run.step < steps and run.seconds - before < budget:
-                run.model, run.state, loss = step(run.model, run.state, *next(batches))
-                run.losses.append(float(loss))
-                now = time.perf_counter()
-                started = started or now
-                run.seconds = before + now - started
-                progress.update(task, completed=run.step, loss=run.losses[-1])
-                if run.step % every == 0:
-                    run.save()
+                batch = next(batches)
+                # The first step compiles, which may be interrupted; nothing is lost then.
+                with nullcontext() if started is None else unbroken():
+                    run.model, run.state, loss = step(run.model, run.state, *batch)
+                    run.losses.append(float(loss))
+                    now = time.perf_counter()
+                    started = started or now
+                    run.seconds = before + now - started
+                    progress.update(task, completed=run.step, loss=run.losses[-1])
+                    if run.step % every == 0:
+                        run.save()
         except KeyboardInterrupt:
-            run.save()
+            if started is not None:
+                run.save()
             return False
     run.save()
     return True
+
+
+@contextmanager
+def unbroken() -> Iterator[None]:
+    """Ctrl-C waits until the end: a step that is left half done has overwritten the model it began
+    with. A second Ctrl-C does not wait."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    noted: list[int] = []
+
+    def note(number: int, frame: object) -> None:
+        if noted:
+            raise KeyboardInterrupt
+        noted.append(number)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if noted:
+        raise KeyboardInterrupt
 
 
 # -- the loss as a curve -------------------------------------------------------------------------

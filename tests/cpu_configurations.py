@@ -57,15 +57,15 @@ class Configuration:
             chosen = plan_module(module, target)
             return drawn_plans(chosen, module, target, rng) if self.draws_plans else chosen
 
-        def machine_code(text: str) -> tuple[bytes, bool]:
-            return compile_object(text, level=self.level), True
+        def machine_code(texts: Sequence[str]) -> list[tuple[bytes, bool]]:
+            return [(compile_object(text, level=self.level), True) for text in texts]
 
         decide = Fusion._decide if self.fuses else _store
         with (
             mock.patch.dict("os.environ", {"WEFT_CACHE": "off"}),
             mock.patch.object(Fusion, "_decide", decide),
             mock.patch.object(cpu_generator, "plan_module", plans),
-            mock.patch.object(cpu_code, "object_code", machine_code),
+            mock.patch.object(cpu_code, "object_codes", machine_code),
             mock.patch.object(cpu_artifact, "WORTH_SHARING", 0.0),
         ):
             yield

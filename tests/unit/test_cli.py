@@ -466,9 +466,9 @@ def test_a_bug_is_reported_as_one_with_a_traceback_on_request(
     assert result.err.endswith(sentence)
 
 
-def start(*args: object, **options: Any) -> subprocess.Popen[str]:
+def start(*args: object, module: str = "weft", **options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "weft", *map(str, args)],
+        [sys.executable, "-m", module, *map(str, args)],
         env={**os.environ, "PYTHONPATH": SOURCE},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -477,8 +477,9 @@ def start(*args: object, **options: Any) -> subprocess.Popen[str]:
     )
 
 
-def test_python_m_weft_is_the_command(program: Path) -> None:
-    process = start("verify", program)
+@pytest.mark.parametrize("module", ["weft", "weft.cli.main"])
+def test_python_m_weft_is_the_command(program: Path, module: str) -> None:
+    process = start("verify", program, module=module)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (0, f"{program}: valid, 2 instructions\n", "")
 

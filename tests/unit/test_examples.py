@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import weft
 from examples import char_gpt, digits, gpt2_generate
 from examples.digits_conv import DigitsConv
 from examples.digits_mlp import DigitsMLP
-from examples.make_programs import STACKS, WRITTEN, mlp, text_of
+from examples.make_programs import WRITTEN, mlp, text_of
 from examples.training import Run, show_curve, smoothed, sparkline, train
 from tests.example_inputs import inputs_for
 from weft import nn, optim
@@ -116,6 +117,30 @@ def test_an_interruption_keeps_what_was_reached(tmp_path: Path) -> None:
     assert len(run.losses) == 3
     for mine, theirs in zip(resumed.model.parameters(), run.model.parameters(), strict=True):
         np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
+
+
+def test_an_interruption_waits_for_the_end_of_a_step(tmp_path: Path) -> None:
+    """Ctrl-C in the middle of a step whose model is updated in place."""
+    data = digits.Digits.load()
+    optimiser = optim.SGD(0.1, 0.9)
+    inner = digits.make_step(optimiser)
+    calls: list[int] = []
+
+    def step(model: Any, state: Any, *batch: Any) -> Any:
+        found = inner(model, state, *batch)
+        calls.append(len(calls))
+        if len(calls) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return found
+
+    model = DigitsMLP(16)
+    run = Run(model, optimiser.init(model), tmp_path)
+    assert not train(run, step, data.batches(16, 0), 10)
+    assert len(run.losses) == len(calls) == 3
+    other = DigitsMLP(16)
+    resumed = Run(other, optimiser.init(other), tmp_path)
+    assert resumed.resume()
+    assert resumed.losses == run.losses
 
 
 def test_the_curve_of_few_steps() -> None:

@@ -132,7 +132,8 @@ def compile_sources(code: LlvmCode) -> Objects:
     """Machine code for this machine, from the disk where it is there."""
     made = Objects()
     codes = object_codes(list(code.sources.values()))
-    for symbol, (made.objects[symbol], fresh) in zip(code.sources, codes, strict=True):
+    for symbol, (machine_code, fresh) in zip(code.sources, codes, strict=True):
+        made.objects[symbol] = machine_code
         made.compiled += fresh
         made.reused += not fresh
     return made

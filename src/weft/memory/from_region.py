@@ -151,10 +151,6 @@ class Assignment:
 
     def _may_reuse(self, number: int, kernel: Kernel, output: Output, name: str) -> bool:
         """Whether an output without a base may be written into an operand."""
-        if kernel.pattern not in _IN_PLACE or not _one_row_at_a_time(kernel):
-            return False
-        if len(kernel.outputs) > 1 and not (_one_pass(kernel) and _reads(kernel, output, name)):
-            return False
         operand, result = self.module.tensors[name], self.module.tensors[output.tensor]
         dead = operand.role == "internal" or name in self.donated
         if not dead or self.lives[name] == (-1, len(self.module.kernels)):
@@ -164,6 +160,11 @@ class Assignment:
         if not fits or self.lives[name][1] != number or self._taken(number, name):
             return False
         if any(param.tensor == name for param in kernel.params):
+            return False
+        # What has to look at the whole body comes last.
+        if kernel.pattern not in _IN_PLACE or not _one_row_at_a_time(kernel):
+            return False
+        if len(kernel.outputs) > 1 and not (_one_pass(kernel) and _reads(kernel, output, name)):
             return False
         return _same_elements(kernel, output, name, self.module.tensors)
 

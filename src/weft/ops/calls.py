@@ -6,13 +6,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import wraps
+from traceback import walk_tb
 from typing import Any, TypeVar
 
 from weft.foundation.errors import Finding, SpecViolation, UserError, WeftError, WrongArguments
-from weft.ops.lines import Line, shown, user_line
+from weft.ops.lines import Line, is_inside, shown, user_line
 from weft.ops.other_names import ARGUMENTS
 
 F = TypeVar("F", bound=Callable[..., Any])
+PYTHON_ERRORS = (TypeError, ValueError, OverflowError, IndexError)
+"""What Python raises where an argument is of a kind that nobody thought of."""
 
 
 def public(function: F) -> F:
@@ -26,7 +29,7 @@ def public(function: F) -> F:
             return function(*args, **kwargs)
         except (SpecViolation, UserError) as error:
             raise explained(name, error, user_line()) from None
-        except TypeError as error:
+        except PYTHON_ERRORS as error:
             raise refused(function, args, kwargs, error) from None
 
     return call  # type: ignore[return-value]
@@ -35,18 +38,27 @@ def public(function: F) -> F:
 def refused(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception
 ) -> Exception:
-    """Arguments that the function does not take, in one sentence; any other error as it is."""
+    """Arguments that the function does not take, in one sentence. An error of a function that the
+    user gave is left as it is."""
+    known = list(inspect.signature(function).parameters)
     try:
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError as found:
-        known = list(inspect.signature(function).parameters)
         strange = [key for key in kwargs if key not in known]
         other = ARGUMENTS.get(strange[0]) if strange else None
         hint = f"; {strange[0]} is called {other} here" if other in known else ""
         why = f"{found}; it takes {', '.join(known) or 'nothing'}{hint}"
-        name = function.__name__.strip("_").removesuffix("_method")
-        return WrongArguments(f"[{name}] {why}", "WrongArguments", shown(user_line()))
-    return error
+    else:
+        if not _is_ours(error):
+            return error
+        why = f"an argument is of a kind that is not taken: {error}; it takes {', '.join(known)}"
+    name = function.__name__.strip("_").removesuffix("_method")
+    return WrongArguments(f"[{name}] {why}", "WrongArguments", shown(user_line()))
+
+
+def _is_ours(error: Exception) -> bool:
+    """Whether an error arose in Weft and came through nobody else's function."""
+    return all(is_inside(frame.f_code) for frame, _ in walk_tb(error.__traceback__))
 
 
 def check_function(name: str, function: Any) -> None:

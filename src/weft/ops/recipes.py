@@ -19,7 +19,7 @@ from typing import Any, Concatenate, ParamSpec, TypeAlias, overload
 
 from weft.foundation.errors import InternalError, SpecViolation, UserError
 from weft.ops.arithmetic import as_tensor
-from weft.ops.calls import explained, refused
+from weft.ops.calls import PYTHON_ERRORS, explained, refused
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.context import arena_for
 from weft.ops.graph.node import Form, Node
@@ -136,7 +136,7 @@ def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
             return _shown(recipe, recipe.follow(arena, nodes, line), operands)
         except (SpecViolation, UserError) as error:
             raise explained(name, error, line) from None
-        except (TypeError, IndexError) as error:
+        except PYTHON_ERRORS as error:
             raise refused(call, args, kwargs, error) from None
 
     call.__signature__ = _public_signature(function)  # type: ignore[attr-defined]

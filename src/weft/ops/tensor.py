@@ -205,19 +205,17 @@ class Tensor:
         copy: bool | None = None,
     ) -> Any:
         """The elements for another library, as a copy that belongs to it. With `copy=False` they
-        are shared and marked as read-only; not every library heeds the mark."""
+        are shared, and marked as read-only where the consumer knows DLPack 1.0; nobody may write to
+        them."""
         if stream is not None:
             raise BufferError("the tensor is in host memory and has no stream")
         if copy is not False:
             options = {"max_version": max_version, "dl_device": dl_device}
             return exported(np.array(self._elements()), **options)
-        if max_version is None or max_version < (1, 0):
-            raise BufferError(
-                "copy is False, but elements that must not be written can be shared only with "
-                "DLPack 1.0 or later; leave `copy` out"
-            )
-        shared = _lent(self._elements())
-        shared.flags.writeable = False
+        elements = self._elements()
+        shared = _lent(elements) if elements.flags.writeable else np.array(elements)
+        if max_version is not None and max_version >= (1, 0):
+            shared.flags.writeable = False
         return exported(shared, max_version=max_version, dl_device=dl_device, copy=False)
 
     def __dlpack_device__(self) -> tuple[int, int]:

@@ -185,7 +185,7 @@ def gpu_map_plan(kernel: Kernel, tensors: Mapping[str, Tensor], header: Header) 
     """A vector for each thread."""
     axis = inner_axis(kernel)
     width = vector_bytes(kernel, tensors)
-    vector = whole_vectors(kernel, tensors, width, axis.size if axis else 1)
+    vector = whole_vectors(kernel, tensors, width, axis.name if axis else None)
     return MapPlan(header, vector, 1, 256, grain=256 * vector)
 
 
@@ -194,7 +194,7 @@ def gpu_block_plan(kernel: Kernel, tensors: Mapping[str, Tensor], header: Header
     block, crossing = block_for(kernel, tensors), crossing_in(kernel, tensors)
     if block == 1 or crossing is None:
         return None
-    vector = whole_vectors(kernel, tensors, 16, kernel.sizes[crossing.columns])
+    vector = whole_vectors(kernel, tensors, 16, crossing.columns)
     return MapPlan(header, vector, 1, 256, grain=block * block, block=block)
 
 

@@ -210,13 +210,19 @@ def _vector(kernel: Kernel, tensors: Mapping[str, Tensor], axis: str) -> int:
     """Elements of one access along an axis: as many as all tensors allow, or, in a contraction,
     which reads its operands along different axes, as many as are worth unrolling."""
     width = 16 if kernel.roles is not None else vector_bytes(kernel, tensors)
-    return whole_vectors(kernel, tensors, width, kernel.sizes[axis])
+    return whole_vectors(kernel, tensors, width, axis)
 
 
-def whole_vectors(kernel: Kernel, tensors: Mapping[str, Tensor], width: int, extent: int) -> int:
-    """Elements of the widest tensor in an access of `width` bytes that divide an extent."""
-    names = [*kernel.inputs, *(output.tensor for output in kernel.outputs)]
-    sizes = [tensors[name].dtype.storage_bytes for name in names if tensors[name].shape]
+def whole_vectors(
+    kernel: Kernel, tensors: Mapping[str, Tensor], width: int, axis: str | None
+) -> int:
+    """Elements, along an axis, of the widest tensor in an access of `width` bytes; they divide the
+    axis. Tensors that do not change along it do not count."""
+    extent = kernel.sizes[axis] if axis is not None else 1
+    reads = [let for let in kernel.body if isinstance(let.expr, Read) and axis in let.axes]
+    names = [let.expr.tensor for let in reads if isinstance(let.expr, Read)]
+    names += [o.tensor for o in kernel.outputs if axis in kernel.let(o.value).axes]
+    sizes = [tensors[name].dtype.storage_bytes for name in names]
     return _whole(extent, min(_WIDEST, max(1, width // max(sizes, default=4))))
 
 

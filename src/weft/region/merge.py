@@ -8,14 +8,13 @@ estimate is lower.
 
 from __future__ import annotations
 
-import math
 from typing import TypeAlias
 
 from weft.foundation.index_expr import Expr
 from weft.poly_view.ir import BlockKind
 from weft.region.emit import Emitter, Root, Stop, View
 from weft.region.fusion import LARGEST, Fusion
-from weft.region.ir import Kernel, Read, Tensor
+from weft.region.ir import Kernel, Read
 from weft.region.order import Order, Traffic
 from weft.region.resources import stop_reason
 
@@ -91,7 +90,7 @@ class _Merger:
         sources = self.fusion.view.sources
         sizes: dict[str, dict[str, int]] = {}
         for name, source in sources.items():
-            sizes.setdefault(source.tensor.role, {})[name] = _bytes(source.tensor)
+            sizes.setdefault(source.tensor.role, {})[name] = source.tensor.bytes
         internal, handed_out = (sizes.pop(role, {}) for role in ("internal", "output"))
         return Traffic(
             {n: self.reads[n] | self._besides(group) for n, group in self.groups.items()},
@@ -188,10 +187,6 @@ def dependencies(view: View, name: str) -> set[str]:
     found = {block.base} if block.base is not None else set()
     found.update(view.params[param].access.tensor for param in block.params)
     return found
-
-
-def _bytes(tensor: Tensor) -> int:
-    return math.prod(tensor.shape) * tensor.dtype.storage_bytes
 
 
 def _read_count(kernel: Kernel) -> int:

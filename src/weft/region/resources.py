@@ -49,7 +49,15 @@ def stop_reason(
         return f"accesses would narrow from {width_before} to {width} bytes"
     if target.has("wgmma") and after.roles is not None and not _stores_columns(after, tensors):
         return "the result would not be stored along its columns"
+    if _contracts_and_gathers(after) and not _contracts_and_gathers(before):
+        return "a contraction would read where data says"
     return None
+
+
+def _contracts_and_gathers(kernel: Kernel) -> bool:
+    """Matrix units' copies know their addresses before they start."""
+    gathers = any(isinstance(let.expr, Read) and let.expr.places for let in kernel.body)
+    return kernel.roles is not None and gathers
 
 
 def _blocks(kernel: Kernel, target: Target) -> int:

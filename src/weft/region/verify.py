@@ -9,6 +9,7 @@ small kernels are checked point by point, and large ones by a `prover` if the ca
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -73,8 +74,9 @@ def verify(module: Module, prover: Prover | None = None) -> None:
 def findings(module: Module, prover: Prover | None = None) -> Iterator[Finding]:
     """Everything that is wrong with a module."""
     written = {name for name, t in module.tensors.items() if t.role in _GIVEN}
+    given, results = frozenset(module.inputs), frozenset(module.outputs)
     for name, tensor in module.tensors.items():
-        yield from _tensor(name, tensor, module)
+        yield from _tensor(name, tensor, given, results)
     yield from _names(module)
     for kernel in module.kernels:
         yield from _order(kernel, module.tensors, written)
@@ -86,15 +88,17 @@ def findings(module: Module, prover: Prover | None = None) -> Iterator[Finding]:
             yield Finding("RegionOutput", name, "no kernel writes this output of the module")
 
 
-def _tensor(name: str, tensor: Tensor, module: Module) -> Iterator[Finding]:
+def _tensor(
+    name: str, tensor: Tensor, given: Collection[str], results: Collection[str]
+) -> Iterator[Finding]:
     if tensor.name != name or tensor.role not in ROLES:
         yield Finding("RegionTensor", name, f"tensor {tensor.name} has role {tensor.role}")
     if any(size < 0 for size in tensor.shape):
         yield Finding("RegionTensor", name, f"it has the shape {list(tensor.shape)}")
-    if tensor.role == "output" and name not in module.outputs:
+    if tensor.role == "output" and name not in results:
         yield Finding("RegionTensor", name, "it has the role output, but is none")
-    if (tensor.role in _GIVEN) is not (name in module.inputs):
-        said = "among" if name in module.inputs else "not among"
+    if (tensor.role in _GIVEN) is not (name in given):
+        said = "among" if name in given else "not among"
         why = f"it has the role {tensor.role}, and is {said} the inputs"
         yield Finding("RegionTensor", name, why)
 
@@ -102,8 +106,8 @@ def _tensor(name: str, tensor: Tensor, module: Module) -> Iterator[Finding]:
 def _names(module: Module) -> Iterator[Finding]:
     """Kernels have names of their own; what is said about kernels and tensors is about known
     ones."""
-    kernels = [kernel.name for kernel in module.kernels]
-    for name in sorted({name for name in kernels if kernels.count(name) > 1}):
+    kernels = Counter(kernel.name for kernel in module.kernels)
+    for name in (name for name, count in kernels.items() if count > 1):
         yield Finding("RegionName", name, "two kernels have this name")
     chained = [name for chain in module.chains for name in chain.kernels]
     for name in sorted({*chained, *module.origin} - set(kernels)):
@@ -304,7 +308,8 @@ class _Check:
         return self.prover is not None and self.prover(wanted, guards, ranges)
 
     def _reduction(self, let: Let, expr: Reduce | Fold, gone: tuple[str, ...]) -> Iterator[Finding]:
-        if not set(expr.axes) <= set(self.kernel.sizes) or set(expr.axes) & {*let.axes, *gone}:
+        known = set(expr.axes) <= set(self.kernel.sizes) and len(set(expr.axes)) == len(expr.axes)
+        if not known or set(expr.axes) & {*let.axes, *gone}:
             yield self.wrong("RegionAxis", f"{let.name} cannot reduce over {list(expr.axes)}")
         if isinstance(expr, Reduce):
             if expr.fn not in REDUCTIONS:

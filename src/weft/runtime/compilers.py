@@ -134,7 +134,7 @@ def _start() -> subprocess.Popen[bytes] | None:
         return None
     path = os.pathsep.join(entry for entry in sys.path if entry)
     try:
-        return subprocess.Popen(
+        return subprocess.Popen(  # noqa: S603 (our own module)
             [python, "-P", "-m", "weft.runtime.compiler_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

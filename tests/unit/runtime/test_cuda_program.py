@@ -125,9 +125,24 @@ def test_a_violation_that_a_kernel_reports_is_raised(gpu: Machine) -> None:
     executable = on(gpu, b.build(x / y))
     ones = np.ones(40, np.int32)
     assert (executable.run([7 * ones, 2 * ones])[0] == 3).all()
-    with pytest.raises(SpecViolation, match="IntegerDivideByZero at map0: a divisor is zero"):
-        executable.run([ones, np.arange(40, dtype=np.int32)])
+    message = "IntegerDivideByZero at map0: the divisor is zero at element 3"
+    with pytest.raises(SpecViolation, match=message):
+        executable.run([ones, (np.arange(40) - 3).astype(np.int32) % 30])
     assert (executable.run([7 * ones, 2 * ones])[0] == 3).all()
+
+
+def test_a_place_that_is_not_there_is_reported_and_not_read(gpu: Machine) -> None:
+    b = Builder()
+    table, places = b.param("f32", [10, 8]), b.param("si64", [6])
+    executable = on(gpu, b.build(b.take(table, places)))
+    rows = np.arange(80, dtype=np.float32).reshape(10, 8)
+    good = np.array([3, 0, 9, 9, 1, 2])
+    assert (executable.run([rows, good])[0] == rows[good]).all()
+    message = r"GatherIndexOutOfBounds at map0: an index is outside \[0, 10\) at element 16"
+    for bad in (10, -1, 1 << 40):
+        with pytest.raises(SpecViolation, match=message):
+            executable.run([rows, np.array([3, 0, bad, 9, -5, 2])])
+    assert (executable.run([rows, good])[0] == rows[good]).all()
 
 
 def test_steps_are_timed(gpu: Machine) -> None:

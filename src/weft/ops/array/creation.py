@@ -4,6 +4,7 @@ stored: `zeros` is a broadcast, `arange` and `eye` count."""
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -254,6 +255,7 @@ def eye(
 
 def diagonal_mask(session: Session, shape: Shape, k: int, op: str) -> Handle:
     """Where `column op row + k`."""
+    k = operator.index(k)
     rows = session.iota(SI64, shape, 0)
     return session.iota(SI64, shape, 1).compare(op, rows + k if k else rows)
 

@@ -24,7 +24,7 @@ from typing import Any, Final, TypeVar
 
 from weft.foundation.errors import SpecViolation, UserError
 from weft.ops.autocast import autocast_dtype, cast_operands
-from weft.ops.calls import explained, refused
+from weft.ops.calls import PYTHON_ERRORS, explained, refused
 from weft.ops.functional.timing import fastest
 from weft.ops.lines import user_line
 from weft.ops.tensor import Tensor
@@ -129,7 +129,7 @@ def functional(function: F) -> F:
             return entry.pick(policy_of(entry), args, kwargs).run(*args, **kwargs)
         except (SpecViolation, UserError) as error:
             raise explained(name, error, user_line()) from None
-        except TypeError as error:
+        except PYTHON_ERRORS as error:
             raise refused(function, args, kwargs, error) from None
 
     return call  # type: ignore[return-value]

@@ -111,8 +111,17 @@ WRONG: dict[str, str] = {
     "store_element(buffer=1, dtype=f32, offset=0, guard=1, source=i)": (
         "KernelType: i is si32, not f32"
     ),
-    "report(divisor=i, guard=1)": "KernelField: the kernel does not say that it reports",
-    "report(divisor=v, guard=1)": "KernelType: a divisor of f32",
+    "report(value=i, rule=inside, size=3, number=0, element=0, guard=1)": (
+        "KernelField: the kernel does not say that it reports"
+    ),
+    "report(value=v, rule=inside, size=3, number=0, element=0, guard=1)": (
+        "KernelType: a check of f32"
+    ),
+    "report(value=i, rule=even, size=3, number=0, element=0, guard=1)": (
+        "KernelField: there is no rule even"
+    ),
+    "p = place_of(source=v, size=3)": "KernelType: a place of f32",
+    "p = place_of(source=i, size=0)": "KernelField: a range of 0",
     "st_shared(target=hall[0], source=v, dtype=f32)": "KernelName: there is no tile hall",
     "st_shared_vec(target=room[0], source=acc[7], count=2)": (
         "KernelField: 2 registers from acc[7] on are not in the array of 8"

@@ -138,6 +138,52 @@ def test_fields_of_a_call_come_back(target: str, given: str, wanted: str) -> Non
         np.testing.assert_allclose(found, special.softmax(X, 1), rtol=1e-5)
 
 
+LAYER_NORM = (
+    '"mhlo.custom_call"(%arg0, %w, %w) {call_target_name = "byteir.layer_norm", has_side_effect = '
+    "false, byteir_attrs = {axis = AXIS, epsilon = 1.0e-5 : f64}} "
+    ": (tensor<4x64xf32>, tensor<64xf32>, tensor<64xf32>) -> tensor<4x64xf32>"
+)
+
+
+@pytest.mark.parametrize("axis", ["[1]", "[1 : i32]", "array<i64: 1>", "dense<1> : tensor<1xi64>"])
+def test_lists_in_every_form(axis: str) -> None:
+    call = LAYER_NORM.replace("AXIS", axis)
+    weights = "%w = stablehlo.constant dense<1.0> : tensor<64xf32>\n%0 = "
+    program = stablehlo.loads(module(call).replace("%0 = ", weights))
+    (found,) = weft.run(program, [X], backend="reference")
+    x = X.astype(np.float64)
+    wanted = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5) + 1
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("target", ["byteir.repeat", "byteir.non_zero"])
+def test_a_size_that_depends_on_data_is_declared(target: str) -> None:
+    kinds = "tensor<3x2xf32>, tensor<3xi64>" if target == "byteir.repeat" else "tensor<3x2xf32>"
+    values = "%x, %n" if target == "byteir.repeat" else "%x"
+    result = "tensor<?x2xf32>" if target == "byteir.repeat" else "tensor<?x2xi64>"
+    text = (
+        f"func.func @main(%x: tensor<3x2xf32>, %n: tensor<3xi64>) -> {result} {{\n"
+        f"%0 = stablehlo.custom_call @{target}({values}) : ({kinds}) -> {result}\n"
+        f"return %0 : {result} }}"
+    )
+    with pytest.raises(Unimplemented, match="a size that the text leaves open would have to be"):
+        stablehlo.loads(text)
+
+
+def test_random_calls_are_equal_when_read_back() -> None:
+    kind = "tensor<1x4x2x8xf16>"
+    text = (
+        f"func.func @main(%q: {kind}) -> {kind} {{\n"
+        '%0:4 = "mhlo.custom_call"(%q, %q, %q) {call_target_name = "byteir.flash_attn_fwd", '
+        "has_side_effect = false, byteir_attrs = {dropout_p = 0.1 : f32, softmax_scale = 0.5 : "
+        f"f32, causal = true, return_softmax = false}}}} : ({kind}, {kind}, {kind}) -> "
+        f"({kind}, tensor<1x2x4xf32>, tensor<0xf16>, tensor<2xi64>)\n"
+        f"return %0#0 : {kind} }}"
+    )
+    program = stablehlo.loads(text)
+    assert stablehlo.loads(stablehlo.dumps(program)) == program
+
+
 def test_side_effects_are_refused() -> None:
     call = (
         "stablehlo.custom_call @tf.Print(%arg0) {has_side_effect = true} "

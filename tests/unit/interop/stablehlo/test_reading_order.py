@@ -11,6 +11,7 @@ pytest.importorskip("jaxlib", reason="the extra weft[stablehlo] is not installed
 
 from tests.stablehlo_oracle import Array, check, floats, function
 from weft.interop import stablehlo
+from weft.interop.stablehlo.reading.comparators import MOST_OPERATIONS
 
 RANDOM = np.random.default_rng(5)
 I1 = "tensor<i1>"
@@ -111,6 +112,17 @@ def test_sort(case: str, dim: int) -> None:
     check(text, *inputs)
     ops = {made.op.mnemonic for made in stablehlo.loads(text).main.body}
     assert ("argsort" in ops) is by_keys
+
+
+def test_a_comparator_that_is_too_long_to_be_tried() -> None:
+    longer = "".join(
+        f"%s{n + 1} = stablehlo.or %s{n}, %s{n} : {I1}\n" for n in range(MOST_OPERATIONS)
+    )
+    body = compare("s0", "LT", "a0", "b0", "i32") + longer
+    text = sort(["i32"], f"{body}%r = stablehlo.not %s{MOST_OPERATIONS} : {I1}", 0)
+    x = whole(-3, 3, (3, 7), "i4")
+    (found,) = weft.run(stablehlo.loads(text), [x], backend="reference")
+    np.testing.assert_array_equal(found, -np.sort(-x, axis=0))
 
 
 def test_the_total_order_of_floats() -> None:

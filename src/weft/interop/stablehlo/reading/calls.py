@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+import numpy as np
+
 from weft.foundation.dtypes import F32, F64, I1, SI64
 from weft.interop.stablehlo.reading.shapes import broadcast_in_dim, shape_of
 from weft.interop.stablehlo.reading.site import Lowering, Results, Site
@@ -95,6 +97,12 @@ def _fields(at: Site) -> dict[str, Any]:
 
 
 def _plain(at: Site, attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes as a custom call of PTIR has them; dense numbers are lists."""
+    lists = {name: value for name, value in attrs.items() if isinstance(value, np.ndarray)}
+    attrs = {
+        **attrs,
+        **{n: v.tolist() if v.ndim == 0 else (*v.tolist(),) for n, v in lists.items()},
+    }
     for name, value in attrs.items():
         flat = value if isinstance(value, tuple) else (value,)
         if not all(isinstance(v, bool | int | float | str) for v in flat):

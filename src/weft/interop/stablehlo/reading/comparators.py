@@ -22,6 +22,8 @@ from weft.ptir.literal import TensorLiteral
 
 MOST_KEYS: Final = 6
 """How many keys are tried in every combination."""
+MOST_OPERATIONS: Final = 256
+"""How long a comparator may be that is tried."""
 _HOLDS: Final[Mapping[str, tuple[int, ...]]] = {
     "LT": (-1,),
     "LE": (-1, 0),
@@ -132,6 +134,8 @@ class _Comparator:
 
     def _comparisons(self) -> dict[int, _Asked]:
         asked = {}
+        if len(self.block.ops) > MOST_OPERATIONS:
+            raise _Other
         for op in self.block.ops:
             if len(op.results) != 1 or op.blocks:
                 raise _Other

@@ -32,6 +32,7 @@ from weft.interop.stablehlo.reading.windows import WINDOWS
 from weft.interop.stablehlo.records import HloBlock, HloFunction, HloOp, HloTuple, HloType
 from weft.ptir.builder import BodyBuilder, Builder, Value
 from weft.ptir.ir import Program, Ref, ValueKey
+from weft.ptir.streams import drop_default_streams
 from weft.ptir.types import Dim, Symbol, TensorType, TupleType, ValueType
 
 LOWERINGS: Final[Mapping[str, Lowering]] = {
@@ -119,7 +120,8 @@ class _Walk:
         params = [b.param_of(self._type(kind)) for kind in entry.block.types]
         results = self.inline(b, entry.block, params, {})
         made = b.build(*results)
-        return replace(made, locations=self.locations, call_fields=self.call_fields)
+        noted = replace(made, locations=self.locations, call_fields=self.call_fields)
+        return drop_default_streams(noted)
 
     def _type(self, kind: HloType) -> ValueType:
         if isinstance(kind, HloTuple):
@@ -213,7 +215,7 @@ class _Walk:
         except SpecViolation as error:
             first = error.findings[0]
             if first.code == "DynamicDimensionMismatch":
-                why = f"sizes that the text leaves open must be one: {first.why}"
+                why = f"a size that the text leaves open would have to be known: {first.why}"
                 raise Unimplemented(
                     f"stablehlo.{site.op.name}", f"{why}; {site.op.place}"
                 ) from None

@@ -1,0 +1,71 @@
+"""Reads where data says, on the dialect's interpreter, against the reference: alone, at the start
+of a row kernel, and never at the end of a matrix product."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tests.gpu_interpreted import InterpretedGpu
+from tests.gpu_programs import through_stages
+from weft.codegen.gpu.print import walk
+from weft.codegen.gpu.values import LoadVector
+from weft.plan.ir import MmaPlan
+from weft.ptir import Builder, Program, Value
+from weft.testing.compare import compare
+
+ROWS, WIDTH, COUNT = 40, 64, 24
+Make = Callable[[Builder, Value, Value], Value]
+
+
+def _normed(b: Builder, table: Value, places: Value) -> Value:
+    found = b.cast(b.take(table, places), "f32")
+    total = b.reduce_sum(found * found, [1], keepdims=True)
+    return found * b.broadcast_to(b.rsqrt(total + 1.0), found.shape)
+
+
+CASES: dict[str, Make] = {
+    "rows": lambda b, t, i: b.take(t, i),
+    "rows with more": lambda b, t, i: b.take(t, i) * 2.0 + 1.0,
+    "columns": lambda b, t, i: b.take(b.transpose(t, [1, 0]), b.reshape(i, [6, 4])),
+    "norm": _normed,
+}
+
+
+def program(make: Make, dtype: str, places: str) -> Program:
+    b = Builder()
+    return b.build(make(b, b.param(dtype, [ROWS, WIDTH]), b.param(places, [COUNT])))
+
+
+@pytest.mark.parametrize(("dtype", "places"), [("f32", "si64"), ("bf16", "si32"), ("si8", "si32")])
+@pytest.mark.parametrize("name", CASES)
+def test_gathers_agree(name: str, dtype: str, places: str) -> None:
+    if dtype == "si8" and name in ("rows with more", "norm"):
+        pytest.skip("a function of floats")
+    found = program(CASES[name], dtype, places)
+    rng = np.random.default_rng(3)
+    kinds = [kind.dtype.numpy for kind in found.main.parameters]  # type: ignore[union-attr]
+    table = (4 * rng.standard_normal((ROWS, WIDTH))).astype(kinds[0])
+    at = rng.integers(0, ROWS, COUNT).astype(kinds[1])
+    report = compare(found, [table, at], InterpretedGpu("sm90"))
+    assert report.agrees, str(report)
+
+
+def test_whole_rows_are_read_in_vectors() -> None:
+    kernels = through_stages(program(CASES["rows"], "bf16", "si64"), "sm90")["gpu"].kernels
+    (kernel,) = kernels.values()
+    loads = [found for found in walk(kernel.body) if isinstance(found, LoadVector)]
+    assert [len(load.names) for load in loads] == [8]
+
+
+def test_a_matrix_product_does_not_gather_at_its_end() -> None:
+    b = Builder()
+    table, places = b.param("bf16", [ROWS, WIDTH]), b.param("si64", [COUNT])
+    x, w = b.param("bf16", [COUNT, WIDTH]), b.param("bf16", [WIDTH, WIDTH])
+    compilation = through_stages(b.build(b.matmul(x, w) + b.take(table, places)), "sm90")
+    plans = compilation["plan"]
+    found = [plans.of(name) for name in plans.kernels if name.startswith("matmul")]
+    assert found
+    assert all(isinstance(plan, MmaPlan) and plan.arch == "sm90" for plan in found)

@@ -1,6 +1,7 @@
 """Weft on the CPU beside its peers: one process, two threads each, runs interleaved.
 
-    python -m benchmarks.cpu [--lines TEXT,...] [--rounds N] [--state FILE] [--csv FILE] [--plot FILE]
+    python -m benchmarks.cpu [--lines TEXT,...] [--rounds N] [--state FILE] [--csv FILE]
+                             [--plot FILE]
 
 Peers are torch (eager and compiled), jax.jit, ONNX Runtime, OpenVINO (in f32) and NumPy; all of
 them must be installed, and matplotlib for the plot. A peer whose error against f64 is over four
@@ -17,6 +18,7 @@ import csv
 import importlib.metadata
 import io
 import json
+import math
 import os
 import statistics
 import sys
@@ -204,7 +206,7 @@ def bars(results: Mapping[str, Found]) -> list[str]:
         ratios = [
             ratio_of(results[n.name])[0] for n in LINES if n.kind == kind and n.name in results
         ]
-        ratios = [ratio for ratio in ratios if ratio == ratio]
+        ratios = [ratio for ratio in ratios if math.isfinite(ratio)]
         if ratios:
             mean = float(np.exp(np.mean(np.log(ratios))))
             lines.append(f"{kind}: geometric mean {mean:.2f}, least {min(ratios):.2f}")

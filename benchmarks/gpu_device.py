@@ -219,7 +219,8 @@ class Ours:
         if not bool(finite.all()):
             return f"{int((~finite).sum())} elements are not finite"
         error = float((result.float() - expected).norm() / expected.norm())
-        return "" if error <= TOLERANCE[line.dtype] else f"relative error {error:.2e}"
+        allowed = line.tolerance or TOLERANCE[line.dtype]
+        return "" if error <= allowed else f"relative error {error:.2e}"
 
 
 def bits(tensor: Any, torch: Any) -> Any:

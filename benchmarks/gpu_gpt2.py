@@ -89,5 +89,5 @@ def gpt2_lines() -> Iterator[Line]:
     count = sum(math.prod(found.shape) for found in weights[:1] + weights[4:])
     yield Line(
         "gpt2", "GPT-2 124M forward b1 s128", DTYPE, (tokens, *weights), _forward,
-        _torch_forward, flops=2.0 * SHAPE.sequence * count,
+        _torch_forward, flops=2.0 * SHAPE.sequence * count, tolerance=6e-2,
     )  # fmt: skip

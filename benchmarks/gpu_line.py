@@ -44,8 +44,8 @@ class Line:
     target: str = "sm90"
     random: bool = False
     """Whether results are drawn and cannot be compared."""
-    params: tuple[int, ...] = ()
-    """Positions of the inputs that are weights."""
+    tolerance: float = 0.0
+    """The relative error of the result that is allowed; 0 for what its dtype explains."""
 
     @property
     def key(self) -> str:

@@ -18,6 +18,7 @@ from weft.driver.reference import ReferenceBackend
 from weft.driver.signature import make_signature
 from weft.ptir import Program
 from weft.ptir.interp import Observer
+from weft.ptir.types import leaves
 from weft.region.ir import Kernel, Module
 from weft.region.structure import buffers
 from weft.target.known import target_named
@@ -47,7 +48,12 @@ class InterpretedExecutable:
                     arrays[output.tensor] = results[number]
             else:
                 arrays |= self.launch(kernel, arrays)
-        return [np.array(arrays[name], order="C") for name in module.outputs]
+        declared = self.compilation.program.main.results
+        kinds = [leaf for kind in declared for leaf in leaves(kind)]
+        return [
+            np.array(arrays[name], order="C").reshape(kind.static_shape)
+            for name, kind in zip(module.outputs, kinds, strict=True)
+        ]
 
     def launch(self, kernel: Kernel, arrays: dict[str, Array]) -> dict[str, Array]:
         """The tensors that a kernel writes."""

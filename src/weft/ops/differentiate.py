@@ -18,10 +18,11 @@ import numpy as np
 
 from weft.coarse.raising import raise_program
 from weft.foundation.errors import SpecViolation, UserError
+from weft.ops.arithmetic import as_tensor
 from weft.ops.array.creation import asarray, zeros_like
 from weft.ops.array.manipulation import reshape
 from weft.ops.calls import check_function, explained, public
-from weft.ops.graph.context import current
+from weft.ops.graph.context import arena_for, current
 from weft.ops.graph.forms import plain_form
 from weft.ops.graph.node import Node
 from weft.ops.lines import user_line
@@ -341,7 +342,9 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @tensor_method
+@public
 def stop_gradient(x: Tensor) -> Tensor:
     """The same elements; no gradient passes."""
-    made = plain_form("stop_gradient", x._node.type)
-    return Tensor(current().emit(made, (x._node,), user_line()))
+    node = as_tensor(x)._node
+    made = plain_form("stop_gradient", node.type)
+    return Tensor(arena_for(node).emit(made, (node,), user_line()))

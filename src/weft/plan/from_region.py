@@ -184,7 +184,8 @@ def _map(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: 
 def gpu_map_plan(kernel: Kernel, tensors: Mapping[str, Tensor], header: Header) -> MapPlan:
     """A vector for each thread."""
     axis = inner_axis(kernel)
-    width = vector_bytes(kernel, tensors)
+    # Results in whole vectors, even where operands must be read one by one.
+    width = vector_bytes(kernel, tensors, stored=True)
     vector = whole_vectors(kernel, tensors, width, axis.name if axis else None)
     return MapPlan(header, vector, 1, 256, grain=256 * vector)
 

@@ -31,6 +31,9 @@ from weft.target.target import Target
 _BASE: Final = 36
 """Registers for addresses, row statistics and what is being computed."""
 _MOST: Final = 255
+_SPARE: Final = 88
+"""Registers of a thread up to which enough threads fit on a unit."""
+_PER_REGISTER: Final = 0.005
 _WARP: Final = 32
 _BLOCK: Final = 128
 """Threads of a block whose rows need fewer."""
@@ -154,8 +157,14 @@ def gpu_row_plan(
     ]
     kept = [plan for plan in every if _fits(kernel, plan, target)]
     if kept:
-        return min(kept, key=lambda plan: _cost(plan.threads, vectors, rows / units))
-    threads = min(1024, max(32, 1 << (-(-vectors // 2) - 1).bit_length()))
+        return min(
+            kept,
+            key=lambda plan: (
+                _cost(plan.threads, vectors, rows / units)
+                + _PER_REGISTER * max(0, row_registers(kernel, plan, target)[0] - _SPARE)
+            ),
+        )
+    threads = min(512, max(32, 1 << (-(-vectors // 2) - 1).bit_length()))
     return RowPlan(header, vector, max(1, _BLOCK // threads), threads, 1, keep_row=False)
 
 

@@ -28,6 +28,8 @@ from weft.target.target import Target
 
 LINE: Final = 16
 """Bytes that rows must begin at multiples of."""
+ROW: Final = 128
+"""Bytes that rows of copies begin at multiples of: the copy engine reads so many at a time."""
 _WORTH: Final = 1 << 22
 """Products from which copying the operands pays."""
 
@@ -80,7 +82,7 @@ def _copied(
     address = linear(read.index, row_major(tensors[read.tensor].shape))
     last = next((a for a in let.axes if coefficient(address, a) == 1), let.axes[-1])
     order = [a for a in let.axes if a != last] + [last]
-    line = LINE // let.dtype.storage_bytes
+    line = ROW // let.dtype.storage_bytes
     padded = -(-sizes[last] // line) * line
     axes = [KernelAxis(a, padded if a == last else sizes[a]) for a in order]
     guards = (Guard(axis(last), sizes[last]),) if padded > sizes[last] else ()

@@ -68,8 +68,6 @@ class Source:
 
 def regroup(shape: Sequence[int], atoms: Sequence[int], index: Sequence[Expr]) -> Index:
     """Atoms put together into axes: each axis is the next atoms whose sizes multiply to it."""
-    if tuple(shape) == tuple(atoms) and 1 not in shape:
-        return tuple(index)
     result = []
     place = 0
     for size in shape:
@@ -299,8 +297,6 @@ class Emitter:
     # -- accesses --------------------------------------------------------------------------------
 
     def _place(self, expr: Expr, env: Env, place: Place | None = None) -> Expr:
-        if expr.single_axis is not None:
-            return substitute(expr, env)
         for name in sorted(params_of(expr) - {SELECTED}):
             self.used_params[name] = None
         selected = {SELECTED: param(place.param)} if place is not None else None

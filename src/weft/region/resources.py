@@ -83,8 +83,9 @@ def live_values(kernel: Kernel) -> int:
     return most
 
 
-def vector_bytes(kernel: Kernel, tensors: Mapping[str, Tensor]) -> int:
-    """The widest access, up to 16 bytes, that every tensor along the innermost axis allows.
+def vector_bytes(kernel: Kernel, tensors: Mapping[str, Tensor], *, stored: bool = False) -> int:
+    """The widest access, up to 16 bytes, that every tensor along the innermost axis allows; of
+    `stored` ones alone.
 
     Tensors that do not change along that axis, or that are read across it, do not take part: those
     are not accessed by vectors at all.
@@ -93,8 +94,9 @@ def vector_bytes(kernel: Kernel, tensors: Mapping[str, Tensor]) -> int:
     if axis is None:
         return 16
     widths = [16]
+    results = {output.tensor for output in kernel.outputs}
     for name, address in _addresses(kernel, tensors):
-        if coefficient(address, axis.name) == 1:
+        if coefficient(address, axis.name) == 1 and (name in results or not stored):
             size = tensors[name].dtype.storage_bytes
             steps = [abs(f) for term, f in address.terms if str(term) != axis.name]
             numbers = [axis.size, address.constant, *steps]

@@ -121,10 +121,17 @@ def encode(driver: Any, found: TensorMap, address: int) -> Any:
         [driver.cuuint32_t(1)] * rank,
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
         _swizzle(driver, found.swizzle),
-        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        _promotion(driver, start, found.strides),
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )
     return (ctypes.c_uint64 * _MAP_WORDS)(*(int(word) for word in answer.opaque))
+
+
+def _promotion(driver: Any, start: int, strides: tuple[int, ...]) -> Any:
+    """How much of memory is fetched at a time: as much as begins where rows do."""
+    whole = next((n for n in (256, 128) if all(s % n == 0 for s in (start, *strides))), 0)
+    name = f"L2_{whole}B" if whole else "NONE"
+    return getattr(driver.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_{name}")
 
 
 def _swizzle(driver: Any, span: int) -> Any:

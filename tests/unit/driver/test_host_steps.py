@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,7 @@ class Block(nn.Module):
         return F.relu(normalised(self.norms[1], self.second(y)) + self.across(x))
 
 
-def normalised(norm: nn.LayerNorm, x: weft.Tensor) -> weft.Tensor:
+def normalised(norm: nn.LayerNorm, x: weft.Tensor) -> Any:
     turned = weft.permute_dims(x, (0, 2, 3, 1))
     return weft.permute_dims(norm(turned), (0, 3, 1, 2))
 
@@ -117,7 +118,8 @@ def training(model: nn.Module, x: Any, y: Any) -> Program:
 
 
 def forward(model: nn.Module, x: Any) -> Program:
-    return weft.jit(lambda model, x: model(x)).program(model, x)
+    found: Program = weft.jit(lambda model, x: model(x)).program(model, x)
+    return found
 
 
 IMAGES, LABELS = np.zeros((2, 1, 8, 8), np.float32), np.zeros(2, np.int32)
@@ -132,11 +134,12 @@ def small_gpt() -> GPT2:
 def decode() -> Program:
     model = small_gpt()
     step = weft.jit(lambda model, tokens, position, caches: model.step(tokens, position, caches))
-    return step.program(model, TOKENS[:, :1], np.int32(3), model.empty_caches(8))
+    found: Program = step.program(model, TOKENS[:, :1], np.int32(3), model.empty_caches(8))
+    return found
 
 
 PROGRAMS: dict[str, Callable[[], Program]] = {
-    **{path.name: (lambda path=path: load(path)) for path in EXAMPLES},
+    **{path.name: partial(load, path) for path in EXAMPLES},
     "gpt.py": lambda: gpt.build_gpt(gpt.Shape())[0],
     "GPT, forward": lambda: forward(small_gpt(), TOKENS),
     "GPT, decode": decode,

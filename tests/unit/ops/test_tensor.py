@@ -112,6 +112,29 @@ def test_a_mistake_inside_a_function_is_not_taken_for_one_of_the_call() -> None:
         weft.argmax(weft.ones(3), axis=(0,))
 
 
+KINDS: dict[str, Callable[[Any], Any]] = {
+    "no list": lambda x: weft.concat(None),
+    "no number": lambda x: weft.std(x, correction="a"),
+    "no device": lambda x: weft.zeros(2, device=[1]),
+    "no shape": lambda x: weft.zeros(x),
+    "no diagonal": lambda x: weft.tril(x, "a"),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_an_argument_of_another_kind_is_told_in_a_sentence(name: str) -> None:
+    with pytest.raises(WrongArguments, match=r"\[\w+\] an argument is of a kind that is not taken"):
+        KINDS[name](weft.ones((2, 2)))
+
+
+def test_the_errors_of_a_users_own_function_stay_as_they_are() -> None:
+    with pytest.raises(ZeroDivisionError):
+        weft.vmap(lambda x: x * (1 // 0))(weft.ones(3))
+    with pytest.raises(TypeError, match="only an integer tensor can be an index") as caught:
+        weft.vmap(lambda x: range(x))(weft.ones(3))
+    assert not isinstance(caught.value, weft.WeftError)
+
+
 def test_every_violation_says_what_to_do() -> None:
     """In the source: a violation has a code, a reason and a hint."""
     without = [

@@ -23,6 +23,7 @@ _INTEGER_OPS = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "o
 _LOGIC = {"max": "or", "min": "and", "or": "or", "and": "and", "xor": "xor"}
 FUNCTIONS = frozenset(
     {"neg", "abs", "sqrt", "rsqrt", "recip", "relu", "gelu", "silu", "not", "max", "min", "div"}
+    | {"share"}
     | {"cast", "select", "const", "index", "copysign", "nextafter", "shift_left", "shift_right"}
     | elementary.FUNCTIONS
     | set(_INTEGER_OPS)
@@ -79,6 +80,8 @@ class Elements:
                 return code.intrinsic("llvm.sqrt", x)
             case "recip":
                 return code.binary("fdiv", one, x)
+            case "share":
+                return self._share(*code.level(*args))
             case "rsqrt":
                 return code.binary("fdiv", one, code.intrinsic("llvm.sqrt", x))
             case _ if fn in elementary.FUNCTIONS:
@@ -94,6 +97,18 @@ class Elements:
                 half = code.binary("fmul", x, number(0.5, x.scalar, x.lanes))
                 return code.binary("fmul", half, bell)
         raise Unimplemented(fn, "the CPU code generator does not have this function of floats")
+
+    def _share(self, part: Val, total: Val) -> Val:
+        """part / total for 0 <= part <= 1 <= total, where many parts share a total: the reciprocal
+        is computed once for all, and what the product with it lacks is added, which rounds the
+        quotient as a division would (Markstein). Without fused multiply-adds the last bit may
+        differ."""
+        code = self.code
+        reciprocal = code.binary("fdiv", number(1.0, total.scalar, total.lanes), total)
+        rough = code.assign(f"fmul {part}, {reciprocal.text}", part.scalar, part.lanes)
+        minus = code.assign(f"fneg {rough}", part.scalar, part.lanes)
+        rest = code.intrinsic("llvm.fmuladd", minus, total, part)
+        return code.intrinsic("llvm.fmuladd", rest, reciprocal, rough)
 
     def _integer(self, fn: str, args: list[Val], dtype: DType) -> Val:
         code, x = self.code, args[0]

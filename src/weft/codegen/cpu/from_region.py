@@ -406,6 +406,8 @@ class Lowering:
                 return ir.Let(let.name, let.dtype, fn, (x,))
             case Cast(x=x):
                 return ir.Let(let.name, let.dtype, "cast", (x,))
+            case Binary(fn="div", lhs=lhs, rhs=rhs) if self._is_share(lhs, rhs):
+                return ir.Let(let.name, let.dtype, "share", (lhs, rhs))
             case Binary(fn=fn, lhs=lhs, rhs=rhs):
                 return ir.Let(let.name, let.dtype, fn, (lhs, rhs))
             case Select(pred=pred, x=x, y=y):
@@ -425,6 +427,19 @@ class Lowering:
             return False
         top = self.lets[expr.rhs].expr if expr.rhs in self.lets else None
         return isinstance(top, Reduce) and (top.fn, top.value) == ("max", expr.lhs)
+
+    def _is_share(self, name: str, total: str) -> bool:
+        """Whether a value is one of those that make up a sum, each from 0 to 1 and one of them 1:
+        the exponentials of a softmax."""
+        part, whole = (self.lets[n].expr if n in self.lets else None for n in (name, total))
+        summed = isinstance(whole, Reduce) and (whole.fn, whole.value) == ("sum", name)
+        return (
+            summed
+            and isinstance(part, Unary)
+            and part.fn == "exp"
+            and self._is_nonpositive(part.x)
+            and set(self.lets[total].axes) < set(self.lets[name].axes)
+        )
 
     def _load(self, let: Let, read: Read, scope: Scope) -> ir.Load:
         bindings = scope.bindings()

@@ -392,7 +392,8 @@ class _Checker:
             case fn if fn in COMPARISONS:
                 right = len(kinds) == 2 and kinds[0] is kinds[1] and let.dtype is I1
             case fn:
-                arity = 1 if NARROWED.get(fn, fn) in UNARY else 2 if fn in BINARY else 0
+                known = NARROWED.get(fn, fn)
+                arity = 1 if known in UNARY else 2 if known in BINARY else 0
                 right = arity > 0 and kinds == [let.dtype] * arity
         if not right or let.fn not in FUNCTIONS or not supported(let.dtype):
             shown = ", ".join(map(str, kinds)) or str(let.value)

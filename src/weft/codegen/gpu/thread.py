@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from weft.codegen.gpu import ir, values
-from weft.codegen.gpu.element import ElementOp, loose_functions
+from weft.codegen.gpu.element import NARROW, ElementOp, loose_functions
 from weft.codegen.gpu.index import Indexer
 from weft.codegen.gpu.reductions import Reduction, reductions_of
 from weft.codegen.gpu.scalar import Lit, Name, Scalar, both, wide
@@ -49,6 +49,7 @@ from weft.region.ir import (
     Select,
     Unary,
     operands,
+    walk,
 )
 from weft.region.structure import buffers
 
@@ -134,6 +135,9 @@ class Emitter(ABC):
         self.params = {p.name: Name(f"p{i}") for i, p in enumerate(kernel.params)}
         self.indexer = Indexer({**kernel.ranges, **_place_ranges(kernel)}, self.params)
         self.reductions = reductions_of(kernel)
+        used = {name for let in walk(kernel.body) for name in operands(let)}
+        self.only_stored = {output.value for output in kernel.outputs} - used
+        """Values whose rounding storing does."""
         self.checks = [let.expr for let in kernel.body if isinstance(let.expr, Check)]
         self.numbered: dict[tuple[str, int], Name] = {}
         """Values that are places, as numbers."""
@@ -216,6 +220,8 @@ class Emitter(ABC):
                 made = ElementOp(name, let.dtype, "select", args)
             case _:
                 raise InternalError(f"{let.name} is no function of elements")
+        if let.name in self.only_stored and let.dtype in NARROW:
+            made = replace(made, deferred_rounding=True)
         scope.body.append(values.Compute(made))
         return name
 

@@ -101,6 +101,29 @@ def apply(fn: str, dtype: DType, *arrays: Array) -> Array:
     return compute(dtype, arrays, build)[0]
 
 
+@pytest.mark.parametrize("dtype", [F32, F64], ids=str)
+def test_the_exponential_of_what_is_not_positive(dtype: DType) -> None:
+    """Subnormal results included; -inf gives 0 and NaN stays NaN, whatever its payload."""
+    far = 110 if dtype is F32 else 760
+    rng = np.random.default_rng(0)
+    parts = [-rng.uniform(0, far, 50_000), -rng.uniform(0, 1, 10_000), [-0.0, 0.0, -np.inf]]
+    x = np.concatenate(parts).astype(dtype.numpy)
+    assert_close(apply("exp_nonpositive", dtype, x), np.exp(x.astype(np.longdouble)), 3, dtype)
+    words = np.array([0x7FC00000, 0x7FC00001, 0x7F8001FF, 0xFFFFFFFF], np.uint32)
+    with np.errstate(invalid="ignore"):
+        nan = words.view(np.float32).astype(dtype.numpy)
+    assert np.isnan(apply("exp_nonpositive", dtype, nan)).all()
+
+
+@pytest.mark.parametrize("dtype", [F32, F64], ids=str)
+def test_a_share_is_rounded_as_a_quotient(dtype: DType) -> None:
+    rng = np.random.default_rng(0)
+    part = np.concatenate([rng.uniform(0, 1, 60_000), 2.0 ** -rng.uniform(0, 90, 20_000), [0, 1]])
+    part = part.astype(dtype.numpy)
+    whole = np.exp(rng.uniform(0, 16, part.size)).astype(dtype.numpy)
+    np.testing.assert_array_equal(apply("share", dtype, part, whole), part / whole)
+
+
 def points(dtype: DType, count: int = 10_000) -> Array:
     """Dense near 0 and 1, over all exponents, at multiples of pi/2, and the special values."""
     rng = np.random.default_rng(0)

@@ -150,3 +150,13 @@ def test_no_chain_is_long(outer: int, inner: int) -> None:
 def test_what_is_short_or_has_an_order_stays(outer: int, inner: int, dtype: str, fn: str) -> None:
     routine = routine_of(outer, inner, dtype, fn)
     assert in_strips(routine) == routine
+
+
+def test_a_dump_with_strips_is_read_back() -> None:
+    program = program_of((10_007,), summed(0))
+    x = np.random.default_rng(2).random(10_007, np.float32)
+    made = compile_program(program, "cpu")
+    text = made.stages["cpu"]
+    assert " below " in text
+    again = compile_program(program, "cpu", overrides={"cpu": text})
+    assert again(x)[0].tobytes() == made(x)[0].tobytes()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,7 @@ def test_columns_agree(name: str, dtype: str) -> None:
     assert report.agrees, str(report)
 
 
-REFUSED = {
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "keep_row": ({"keep_row": True}, "rows side by side are not kept"),
     "accumulators": ({"accumulators": 2}, "each of the rows side by side has one partial result"),
     "vector": ({"vector": 16}, "a vector of 16 does not divide an axis of 24"),

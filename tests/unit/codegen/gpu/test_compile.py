@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from benchmarks.gemm_kernels import ARCH, Contraction, dialect_kernel, load_plan, plan_names
+from weft.codegen.gpu import compile as compiler
 from weft.codegen.gpu import sass
 from weft.codegen.gpu.compile import compile_cuda, read_log
 from weft.codegen.gpu.print import cuda
-from weft.foundation.errors import InternalError
+from weft.foundation.errors import InternalError, Unimplemented
 
 PLAIN = Contraction(4096, 4096, 4096)
 FUSED = Contraction(8192, 3072, 768, epilogue=("bias", "gelu"))
@@ -67,3 +70,24 @@ def test_machine_code_is_checked() -> None:
         "1 STL: registers in memory",
         "a MEMBAR.ALL.GPU stands between matrix instructions",
     ]
+
+
+@pytest.mark.parametrize("error", [ImportError("no module"), RuntimeError("libnvrtc.so not found")])
+def test_a_compiler_that_cannot_be_loaded_is_no_bug(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """The binding may be there and the library it loads not: it says so when it is first called."""
+
+    def load(name: str) -> SimpleNamespace:
+        if isinstance(error, ImportError):
+            raise error
+        return SimpleNamespace(nvrtcVersion=fail)
+
+    def fail() -> None:
+        raise error
+
+    compiler._nvrtc.cache_clear()
+    monkeypatch.setattr("weft.codegen.gpu.compile.importlib.import_module", load)
+    with pytest.raises(Unimplemented, match=rf"\({error}\); install .* extra weft\[cuda\]$"):
+        compiler.compile_cuda("", "sm_80")
+    compiler._nvrtc.cache_clear()

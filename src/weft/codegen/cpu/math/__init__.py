@@ -59,8 +59,8 @@ _WIDE_OR_SHORT: Final[dict[str, Callable[..., Val]]] = {
     "atan2": inverse_trigonometric.atan2,
     "pow": power.power,
 }
-NARROWED: Final = {"exp_nonpositive": "exp"}
-"""Functions that are others of Tiny where an operand is known to be of one kind."""
+NARROWED: Final = {"exp_nonpositive": "exp", "share": "div"}
+"""Functions that are others of Tiny where operands are known to be of one kind."""
 FUNCTIONS: Final = frozenset({*_NATIVE, *_WIDE, *_WIDE_OR_SHORT})
 """The functions of floats that are written here, by their names in Tiny."""
 

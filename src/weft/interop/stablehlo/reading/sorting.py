@@ -1,11 +1,10 @@
-"""Orders: sorts by keys where the comparator is an order by keys, by exchanges where it is not."""
+"""Orders: sorts by keys where the comparator is an order by keys, by comparing each with each other
+where it is not."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Final
-
-import numpy as np
 
 from weft.foundation.dtypes import SI64
 from weft.interop.stablehlo.reading.bits import total_order
@@ -14,13 +13,16 @@ from weft.interop.stablehlo.reading.reductions import run_on_tensors
 from weft.interop.stablehlo.reading.site import Lowering, Results, Site
 from weft.ptir.builder import Value
 
+MOST_COMPARED: Final = 4096
+"""How many elements are compared each with each other."""
+
 
 def _sort(at: Site) -> Results:
     values = at.aligned(at.x)
     axis = int(at.attr("dimension", -1)) % max(values[0].rank, 1)
     keys = keys_of(at.op.blocks[0])
     if keys is None:
-        return _by_exchanges(at, values, axis)
+        return _by_ranks(at, values, axis)
     lightest, *heavier = reversed(keys)
     order = _argsort(at, _tensor_of(at, lightest, values), axis, lightest.descending)
     for key in heavier:
@@ -48,66 +50,31 @@ def _tensor_of(at: Site, key: Key, values: Sequence[Value]) -> Value:
 # -- any comparator ------------------------------------------------------------------------------
 
 
-def _by_exchanges(at: Site, values: Sequence[Value], axis: int) -> list[Value]:
-    """Batcher's bitonic network: in every step each element meets one other, and the two are
-    exchanged where the comparator says so. Each carries its place, which decides among equals."""
+def _by_ranks(at: Site, values: Sequence[Value], axis: int) -> list[Value]:
+    """Each element is compared with each other: how many come before it is its place. Among equals
+    the order stays."""
     size = at.static(values[0])[axis]
-    last = [*(a for a in range(values[0].rank) if a != axis), axis]
-    back = np.argsort(last).tolist()
-    width = 1 << max(size - 1, 0).bit_length()
-    front = [_filled(at, at.transposed(value, last), width) for value in values]
-    places = at.b.iota(SI64, front[0].shape, front[0].rank - 1)
-    met = [*front, places]
-    for run in (1 << n for n in range(1, width.bit_length())):
-        for distance in (run >> n for n in range(1, run.bit_length())):
-            met = _exchanged(at, met, run, distance, size)
-    sizes = [*at.static(front[0])[:-1], size]
-    cut = (at.sliced(value, [0] * len(sizes), sizes) for value in met[:-1])
-    return [at.transposed(value, back) for value in cut]
+    if size > MOST_COMPARED:
+        at.refuse(
+            f"its comparator orders by no keys, and {size} elements are too many to try it on"
+        )
+    ranks = at.b.reduce_sum(at.b.cast(_precedes(at, values, axis), SI64), [axis])
+    order = _argsort(at, ranks, axis, descending=False)
+    return [at.b.emit("gather", value, order, axis=axis) for value in values]
 
 
-def _filled(at: Site, x: Value, width: int) -> Value:
-    high = [0] * (x.rank - 1) + [width - at.static(x)[-1]]
-    none = [0] * x.rank
-    return at.b.emit("pad", x, low=none, high=high, interior=none, pad_value=0) if high[-1] else x
-
-
-def _exchanged(
-    at: Site, values: Sequence[Value], run: int, distance: int, size: int
-) -> list[Value]:
-    """One step: elements at this distance meet; every other run is sorted backwards."""
-    *outer, width = at.static(values[0])
-    cut = [*outer, width // (2 * distance), 2, distance]
-    pairs = [_halves(at, at.reshaped(value, cut)) for value in values]
-    first, second = ([pair[side] for pair in pairs] for side in (0, 1))
-    starts = np.arange(0, width, 2 * distance)
-    backwards = at.b.constant((starts & run != 0).reshape(*(1 for _ in outer), -1, 1, 1))
-    wrong = _precedes(at, second, first, size) ^ at.spread(backwards, first[0].shape)
-    made = []
-    for low, high in pairs:
-        halves = at.b.emit("select", wrong, high, low), at.b.emit("select", wrong, low, high)
-        made.append(at.reshaped(at.b.concat(halves, len(cut) - 2), [*outer, width]))
-    return made
-
-
-def _halves(at: Site, x: Value) -> tuple[Value, Value]:
-    sizes = list(at.static(x))
-    sizes[-2] = 1
-    zeros = [0] * x.rank
-    after = [*zeros[:-2], 1, 0]
-    return at.sliced(x, zeros, sizes), at.sliced(x, after, sizes)
-
-
-def _precedes(at: Site, left: Sequence[Value], right: Sequence[Value], size: int) -> Value:
-    """Whether elements come before others. What fills up comes last, in the order of places."""
-    block = at.op.blocks[0]
-    *these, place = left
-    *those, other = right
+def _precedes(at: Site, values: Sequence[Value], axis: int) -> Value:
+    """Whether the element at one place of `axis` comes before that at a place of the next axis."""
+    block, shape = at.op.blocks[0], at.static(values[0])
+    column, row = ((*shape[: axis + k], 1, *shape[axis + k :]) for k in (1, 0))
+    full = (*shape[: axis + 1], shape[axis], *shape[axis + 1 :])
+    these, those = (
+        [at.spread(at.reshaped(value, dims), full) for value in values] for dims in (column, row)
+    )
     (before,) = run_on_tensors(at, block, _by_turns(these, those))
     (after,) = run_on_tensors(at, block, _by_turns(those, these))
-    earlier = place < other
-    real = (place < size) & (other < size)
-    return at.b.emit("select", real, before | (~after & earlier), earlier)
+    places = [at.b.iota(SI64, full, axis + k) for k in (0, 1)]
+    return before & ~after | ~(before ^ after) & (places[0] < places[1])
 
 
 def _by_turns(left: Sequence[Value], right: Sequence[Value]) -> list[Value]:

@@ -257,8 +257,7 @@ class Executable:
 
 def largest_buffer(artifact: Artifact) -> int:
     """The bytes of the largest piece of memory that a run takes; the inputs are there already."""
-    taken = [slot.bytes for slot in artifact.buffers if slot.space != "input"]
-    return max((artifact.arena_bytes, *taken))
+    return max((slot.bytes for slot in artifact.buffers if slot.space != "input"), default=0)
 
 
 class _Stopwatch:

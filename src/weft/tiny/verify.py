@@ -269,7 +269,7 @@ def _window(shape: Shape, size: Shape, start: Sequence[int]) -> Iterator[Problem
         return
     for dim, n, at in zip(shape, size, start, strict=True):
         known = isinstance(dim, int) and isinstance(n, int)
-        if at < 0 or (known and at + n > dim) or (not known and (dim != n or at)):  # type: ignore[operator]
+        if at < 0 or (known and at + n > dim) or (not known and (dim != n or at)):
             yield SHAPE, f"a window of {_show(size)} at {list(start)} leaves {_show(shape)}"
             return
 

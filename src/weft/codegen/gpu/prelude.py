@@ -55,7 +55,7 @@ INLINE float silu(float x) {
 
 // For numbers that are rounded to 16 bits in the end. A divisor below 2^-128 counts as 0.
 INLINE float loose_exp(float x) {
-  float r; asm("ex2.approx.f32 %0, %1;" : "=f"(r) : "f"(x * 0x1.715476p+0f)); return r;
+  float r; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x * 0x1.715476p+0f)); return r;
 }
 INLINE float loose_quotient(float a, float b) {
   float r; asm("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"(b)); return a * r;

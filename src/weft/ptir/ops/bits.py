@@ -1,4 +1,4 @@
-"""Bitwise logic and shifts on integers, the logic also on i1; and the bits of numbers themselves."""
+"""Bitwise logic and shifts on integers, the logic also on i1; and the bits of numbers."""
 
 from __future__ import annotations
 

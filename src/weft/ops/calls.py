@@ -10,6 +10,7 @@ from traceback import walk_tb
 from typing import Any, TypeVar
 
 from weft.foundation.errors import Finding, SpecViolation, UserError, WeftError, WrongArguments
+from weft.ops.graph.context import arena_abroad, within
 from weft.ops.lines import Line, is_inside, shown, user_line
 from weft.ops.other_names import ARGUMENTS
 
@@ -19,14 +20,19 @@ PYTHON_ERRORS = (TypeError, ValueError, OverflowError, IndexError)
 
 
 def public(function: F) -> F:
-    """A function that users call: an error names the function and the user's line. A form of it
-    that is a method only has `_method` behind its name."""
+    """A function that users call: what it makes of arrays and numbers is on the backend of its
+    tensors, and an error names the function and the user's line. A form of it that is a method only
+    has `_method` behind its name."""
     name = function.__name__.strip("_").removesuffix("_method")
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            return function(*args, **kwargs)
+            abroad = arena_abroad(args, kwargs)
+            if abroad is None:
+                return function(*args, **kwargs)
+            with within(abroad):
+                return function(*args, **kwargs)
         except (SpecViolation, UserError) as error:
             raise explained(name, error, user_line()) from None
         except PYTHON_ERRORS as error:

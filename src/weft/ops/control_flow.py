@@ -19,6 +19,7 @@ from weft.ops.graph.arena import Arena
 from weft.ops.graph.context import current, within
 from weft.ops.graph.node import Fragment, Node
 from weft.ops.graph.program import as_fragment, captured
+from weft.ops.home import at_home
 from weft.ops.pytree import Structure, flatten, leaf_names, unflatten
 from weft.ops.session import Handle, Session
 from weft.ops.tensor import Tensor
@@ -94,6 +95,7 @@ def _same_structure(what: str, left: Structure, right: Structure) -> None:
 
 
 @public
+@at_home
 def cond(
     predicate: Any, on_true: Callable[..., Any], on_false: Callable[..., Any], *args: Any
 ) -> Any:
@@ -125,6 +127,7 @@ def cond(
 
 
 @public
+@at_home
 def while_loop(condition: Callable[..., Any], body: Callable[..., Any], init: Any) -> Any:
     """Repeat `carry = body(carry)` as long as `condition(carry)` holds; the last carry."""
     leaves, structure = flatten((init,))
@@ -157,6 +160,7 @@ def while_loop(condition: Callable[..., Any], body: Callable[..., Any], init: An
 
 
 @public
+@at_home
 def scan(
     body: Callable[..., Any], init: Any, inputs: Any = None, *, length: int | None = None
 ) -> tuple[Any, Any]:

@@ -22,9 +22,10 @@ from weft.ops.arithmetic import as_tensor
 from weft.ops.array.creation import asarray, zeros_like
 from weft.ops.array.manipulation import reshape
 from weft.ops.calls import check_function, explained, public
-from weft.ops.graph.context import arena_for, current
+from weft.ops.graph.context import arena_for, current, within
 from weft.ops.graph.forms import plain_form
 from weft.ops.graph.node import Node
+from weft.ops.home import at_home
 from weft.ops.lines import user_line
 from weft.ops.pytree import Structure, flatten, unflatten
 from weft.ops.tensor import Tensor, from_array, tensor_method
@@ -137,6 +138,7 @@ def value_and_grad(
     """
     check_function("grad", function)
 
+    @at_home
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -144,9 +146,9 @@ def value_and_grad(
             asked = _ask(function, args, kwargs, set(numbers))
             _check_scalar(asked.traced.trace, has_aux, _name(function))
             made = asked.with_less_kept(program_gradient(asked.program, asked.wanted))
+            results = asked.traced.emit(made)
         except (SpecViolation, UserError) as error:
             raise explained("grad", error, user_line()) from None
-        results = asked.traced.emit(made)
         value = asked.traced.results(results[: asked.traced.count])
         found = asked.per_argument(results[asked.traced.count :])
         places = sorted(set(numbers))
@@ -198,6 +200,7 @@ def grad(
 
 
 @public
+@at_home
 def vjp(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], Any]]:
     """`(function(*primals), pullback)`: the pullback takes a cotangent in the structure of the
     result and answers the cotangents of all arguments, as a tuple."""
@@ -214,13 +217,15 @@ def vjp(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any
             raise UserError("the cotangent is not nested as the result is")
         outputs = zip(leaves, traced.trace.outputs, strict=True)
         given = [leaf for leaf, plain in outputs if plain is None]
-        seeds = _seeds(given, traced.trace.results, "the cotangent of result")
-        return tuple(asked.per_argument(traced.emit(made, seeds)[traced.count :]))
+        with within(traced.home):
+            seeds = _seeds(given, traced.trace.results, "the cotangent of result")
+            return tuple(asked.per_argument(traced.emit(made, seeds)[traced.count :]))
 
     return value, pullback
 
 
 @public
+@at_home
 def jvp(
     function: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
 ) -> tuple[Any, Any]:
@@ -265,6 +270,7 @@ def jacobian(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> 
     """
     check_function("jacobian", function)
 
+    @at_home
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -272,9 +278,9 @@ def jacobian(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> 
             asked = _ask(function, args, kwargs, set(numbers))
             sizes = _row_counts(asked, _name(function))
             made = _rows_program(asked, sum(sizes))
+            results = asked.traced.emit(made, _identity(asked, sizes))[asked.traced.count :]
         except (SpecViolation, UserError) as error:
             raise explained("jacobian", error, user_line()) from None
-        results = asked.traced.emit(made, _identity(asked, sizes))[asked.traced.count :]
         places = sorted(set(numbers))
         rows, start = [], 0
         for kind, size in zip(asked.traced.trace.results, sizes, strict=True):

@@ -28,7 +28,7 @@ from weft.ops.autocast import autocast_dtype
 from weft.ops.calls import explained, public
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.cache import PROGRAMS
-from weft.ops.graph.context import current, default_arena
+from weft.ops.graph.context import current, home_of
 from weft.ops.graph.evaluate import evaluate
 from weft.ops.graph.faults import told_by_line
 from weft.ops.graph.hooks import execute
@@ -175,7 +175,7 @@ class Jitted:
             backend = leaf._node.arena.backend
             if first < 0:
                 first = index
-                arena = arena if arena.backend is backend else default_arena(backend.name)
+                arena = home_of(leaf._node)
             elif backend is not arena.backend:
                 names = self._parameters.leaf_names(structure)
                 raise SpecViolation(

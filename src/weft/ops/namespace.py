@@ -54,7 +54,8 @@ from weft.ops.differentiate import (
 )
 from weft.ops.functional.contraction import einsum
 from weft.ops.functional.linear import matmul
-from weft.ops.graph.context import default_backend, graph, set_default_backend
+from weft.ops.graph.context import default_backend, graph
+from weft.ops.home import set_default_backend
 from weft.ops.jit import jit
 from weft.ops.other_names import function_advice
 from weft.ops.pytree import pytree, register_pytree

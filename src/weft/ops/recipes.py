@@ -21,7 +21,7 @@ from weft.foundation.errors import InternalError, SpecViolation, UserError
 from weft.ops.arithmetic import as_tensor
 from weft.ops.calls import PYTHON_ERRORS, explained, refused
 from weft.ops.graph.arena import Arena
-from weft.ops.graph.context import arena_for
+from weft.ops.graph.context import arena_abroad, arena_for
 from weft.ops.graph.node import Form, Node
 from weft.ops.graph.program import reachable
 from weft.ops.lines import Line, user_line
@@ -120,7 +120,10 @@ def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         line = user_line()
         try:
-            operands = [x if type(x) is Tensor else as_tensor(x) for x in args[:count]]
+            operands = [
+                x if type(x) is Tensor else as_tensor(x, arena_abroad(args, kwargs))
+                for x in args[:count]
+            ]
             nodes = [tensor._node for tensor in operands]
             params = args[count:]
             key = (function, *[id(node.type) for node in nodes], params, *kwargs.items())

@@ -14,7 +14,8 @@ from typing import Any
 
 from weft.foundation.errors import SpecViolation, UserError
 from weft.ops.array.creation import asarray
-from weft.ops.graph.context import current
+from weft.ops.graph.arena import Arena
+from weft.ops.graph.context import current, home_of
 from weft.ops.graph.inline import inline
 from weft.ops.graph.node import Node
 from weft.ops.lines import user_line
@@ -83,6 +84,11 @@ class TracedFunction:
     def count(self) -> int:
         """How many tensors the function returns."""
         return len(self.trace.program.main.results)
+
+    @property
+    def home(self) -> Arena:
+        """Where its results live."""
+        return home_of(self.nodes[0]) if self.nodes else current()
 
     def emit(self, program: Program, more: Sequence[Node] = ()) -> list[Tensor]:
         """The results of a program that takes the inputs of this one, and more."""

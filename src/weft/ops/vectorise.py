@@ -11,6 +11,7 @@ from weft.foundation.errors import UserError
 from weft.ops.array.manipulation import moveaxis
 from weft.ops.calls import check_function, public
 from weft.ops.graph.context import current
+from weft.ops.home import at_home
 from weft.ops.pytree import Structure
 from weft.ops.tensor import Tensor
 from weft.ops.traced_function import Arguments, TracedFunction, arguments_of, trace_function
@@ -34,6 +35,7 @@ def vmap(function: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) ->
     check_function("vmap", function)
 
     @public
+    @at_home
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         arguments = arguments_of(args, kwargs)

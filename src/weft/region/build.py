@@ -27,6 +27,7 @@ from weft.region.ir import (
     Unary,
     ValueExpr,
     Words,
+    operands,
 )
 
 
@@ -62,6 +63,14 @@ class Body:
 
     def axes_of(self, *names: str) -> tuple[str, ...]:
         return tuple(axis for name in names for axis in self.known[name][1])
+
+    def depends(self, name: str, on: str) -> bool:
+        """Whether one value is made of another, however indirectly."""
+        parts = {name}
+        for let in reversed(self.lets):
+            if let.name in parts:
+                parts.update(operands(let))
+        return on in parts
 
     # -- expressions -----------------------------------------------------------------------------
 

@@ -251,7 +251,14 @@ class Emitter:
         place = Place(f"{SELECTED}_{value}", value, block.selected)
         self.ranges[place.param] = (0, block.selected - 1)
         self.selected[place.param] = place
-        return self._access(source, env, guards, place)
+        found = self._access(source, env, guards, place)
+        return found if self.body.depends(found, value) else self._same_anywhere(found, value)
+
+    def _same_anywhere(self, found: str, place: str) -> str:
+        """What is the same wherever it is read (a splat, an axis of size 1) as a function of the
+        place all the same: what checks the place must be computed."""
+        zero = self.body.const(0, self.body.dtype(place))
+        return self.body.select(self.body.binary("lt", place, zero), found, found)
 
     def _counter(self, block: PolyBlock, iota: TinyIota, env: Env) -> Expr:
         shape = [int(size) for size in iota.shape if isinstance(size, int)]

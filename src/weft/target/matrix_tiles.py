@@ -5,9 +5,9 @@
     total = start and end + either(waves * tile, all bytes / memory rate)
 
 `either` is the larger of two times, and more where they are close. A unit multiplies 128x256x64 in
-1024 cycles. Ping-pong hides epilogues behind the other warpgroup's
-products. All numbers were fitted to measured kernels, which the total meets within one percent at
-one clock; times of forms compare, though clocks differ between problems.
+1024 cycles. Ping-pong hides epilogues behind the other warpgroup's products. All numbers were
+fitted to measured kernels, most of which the total meets within two percent at one clock; times of
+forms compare, though clocks differ between problems.
 """
 
 from __future__ import annotations

@@ -186,8 +186,9 @@ def test_tensor_maps_are_in_bytes() -> None:
     (kernel, *_) = compilation["gpu"].kernels.values()
     code = kernel_code(kernel, b"")
     found = dict(zip((m.name for m in kernel.maps), code.tensor_maps, strict=True))
-    assert found["a"].strides == (2 * 64,)
-    assert (found["a"].sizes, found["a"].dtype, found["a"].swizzle) == ((64, 32), "bf16", 128)
+    # Few rows: the transposed product, whose columns are rows of the first operand.
+    assert found["b"].strides == (2 * 64,)
+    assert (found["b"].sizes, found["b"].dtype, found["b"].swizzle) == ((64, 32), "bf16", 128)
 
 
 def test_the_report_names_users_and_resources() -> None:

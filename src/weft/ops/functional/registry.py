@@ -16,7 +16,7 @@ import os
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import wraps
@@ -26,6 +26,7 @@ from weft.foundation.errors import SpecViolation, UserError
 from weft.ops.autocast import autocast_dtype, cast_operands
 from weft.ops.calls import PYTHON_ERRORS, explained, refused
 from weft.ops.functional.timing import fastest
+from weft.ops.graph.context import arena_abroad, within
 from weft.ops.lines import user_line
 from weft.ops.tensor import Tensor
 
@@ -124,9 +125,11 @@ def functional(function: F) -> F:
                 args, kwargs = cast_operands(name, narrow, args, kwargs)
             first = choices["default"]
             free = entry.policy is DEFAULT and _OVERRIDES.get() is None
-            if free and _settled and first.supports is _always:
-                return first.run(*args, **kwargs)
-            return entry.pick(policy_of(entry), args, kwargs).run(*args, **kwargs)
+            abroad = arena_abroad(args, kwargs)
+            with nullcontext() if abroad is None else within(abroad):
+                if free and _settled and first.supports is _always:
+                    return first.run(*args, **kwargs)
+                return entry.pick(policy_of(entry), args, kwargs).run(*args, **kwargs)
         except (SpecViolation, UserError) as error:
             raise explained(name, error, user_line()) from None
         except PYTHON_ERRORS as error:

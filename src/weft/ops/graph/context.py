@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain, islice
+from typing import Any
 
 from weft.driver.backends import DEFAULT, Backend, get_backend
 from weft.driver.guard import guarded
-from weft.ops.calls import public
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.node import Node
 
 _default_backend = os.environ.get("WEFT_BACKEND", DEFAULT)
 _BACKENDS: dict[str, Backend] = {}
+_MOST_SEARCHED = 32
+"""How many elements of a list among the arguments are looked at for a tensor."""
 
 
 class _Context(threading.local):
@@ -45,6 +48,28 @@ def arena_for(node: Node) -> Arena:
     return default if backend is default.backend else default_arena(backend.name)
 
 
+def home_of(node: Node) -> Arena:
+    """Where a function of this node is captured: the arena in force where it is on the node's
+    backend, and else this thread's own arena there. A trace stays in its arena."""
+    arena, backend = current(), node.arena.backend
+    return arena if arena.tracing or arena.backend is backend else default_arena(backend.name)
+
+
+def arena_abroad(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arena | None:
+    """Where a call with these arguments is captured if not in the arena in force: where none is,
+    and the first tensor is on another backend than the default one, this thread's arena there."""
+    if _context.stack:
+        return None
+    for value in chain(args, kwargs.values()):
+        shown = islice(value, _MOST_SEARCHED) if type(value) in (list, tuple) else (value,)
+        for item in shown:
+            node = getattr(item, "_node", None)
+            if isinstance(node, Node):
+                arena = arena_for(node)
+                return None if arena is current() else arena
+    return None
+
+
 def default_arena(backend: str) -> Arena:
     """This thread's own arena on a backend."""
     found = _context.defaults.get(backend)
@@ -66,8 +91,7 @@ def default_backend() -> str:
     return _default_backend
 
 
-@public
-def set_default_backend(name: str) -> None:
+def use_by_default(name: str) -> None:
     """Make new tensors live on another backend from now on, in every thread."""
     global _default_backend  # noqa: PLW0603
     backend_named(name)

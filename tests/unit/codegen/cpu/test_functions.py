@@ -106,7 +106,8 @@ def test_the_exponential_of_what_is_not_positive(dtype: DType) -> None:
     """Subnormal results included; -inf gives 0 and NaN stays NaN, whatever its payload."""
     far = 110 if dtype is F32 else 760
     rng = np.random.default_rng(0)
-    parts = [-rng.uniform(0, far, 50_000), -rng.uniform(0, 1, 10_000), [-0.0, 0.0, -np.inf]]
+    edges = np.array([-0.0, 0.0, -np.inf])
+    parts = [-rng.uniform(0, far, 50_000), -rng.uniform(0, 1, 10_000), edges]
     x = np.concatenate(parts).astype(dtype.numpy)
     assert_close(apply("exp_nonpositive", dtype, x), np.exp(x.astype(np.longdouble)), 3, dtype)
     words = np.array([0x7FC00000, 0x7FC00001, 0x7F8001FF, 0xFFFFFFFF], np.uint32)

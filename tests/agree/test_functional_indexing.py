@@ -89,10 +89,35 @@ def test_several_updates_at_one_place_add_up() -> None:
     assert F.scatter_add(x, indices, weft.asarray([1.0, 2.0, 4.0])).tolist() == [0.0, 7.0, 0.0]
 
 
-def test_an_index_out_of_range_is_told_when_it_runs() -> None:
-    x, indices = weft.zeros((3,)), weft.asarray(np.asarray([3]))
+TABLES: dict[str, Any] = {
+    "data": lambda: weft.asarray(data((3, 4))),
+    "a splat": lambda: weft.zeros((3, 4)),
+    "repeated rows": lambda: weft.broadcast_to(weft.asarray(data((4,))), (3, 4)),
+    "one row": lambda: weft.asarray(data((1, 4))),
+    "counted": lambda: weft.broadcast_to(weft.arange(4, dtype=weft.float32), (3, 4)) * 2,
+}
+"""Tables of rows, some of which are the same in every row."""
+READINGS: dict[str, Any] = {
+    "take": lambda x, at: weft.take(x, at, axis=0),
+    "gather": lambda x, at: F.gather(x, weft.broadcast_to(at.reshape(2, 1), (2, 4)), axis=0),
+    "embedding": lambda x, at: F.embedding(at, x),
+    "a sum": lambda x, at: weft.sum(weft.take(x, at, axis=0), axis=0),
+    "a product": lambda x, at: weft.take(x, at, axis=0) @ weft.ones((4, 2)),
+}
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("reading", READINGS)
+@pytest.mark.parametrize("table", TABLES)
+def test_an_index_out_of_range_is_told_when_it_runs(table: str, reading: str, backend: str) -> None:
+    with weft.graph(backend=backend):
+        wrong = READINGS[reading](TABLES[table](), weft.asarray(np.asarray([0, 3])))
+        right = READINGS[reading](TABLES[table](), weft.asarray(np.asarray([0, 0])))
     with pytest.raises(WeftError, match="GatherIndexOutOfBounds"):
-        F.gather(x, indices).eval()
+        wrong.eval()
+    with weft.graph():
+        expected = READINGS[reading](TABLES[table](), weft.asarray(np.asarray([0, 0])))
+    np.testing.assert_allclose(right.numpy(), expected.numpy(), rtol=1e-6)
 
 
 # -- the array functions that models use ---------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -14,21 +14,25 @@ from weft.cli.programs import load_program
 from weft.cli.report import print_table, printable
 from weft.driver.compilation import Compilation
 from weft.driver.compile import compile_program
-from weft.driver.pipeline import run_pipeline, stages_for
+from weft.driver.pipeline import check_overrides, run_pipeline, stages_for
 from weft.driver.signature import make_signature
 from weft.foundation.errors import UserError
 from weft.ptir.files import read_bytes
-from weft.ptir.specialise import is_static
+from weft.ptir.ir import Program
+from weft.ptir.specialise import specialise
+from weft.ptir.types import symbols_of
 from weft.ptir.verify import verify
 from weft.target.known import target_named
+from weft.target.target import Target
 
 
 def compile_command(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A PTIR program.")],
     target: Annotated[str, typer.Option(help="cpu, sm80 or sm90.")] = "cpu",
     dump: Annotated[
-        str, typer.Option(metavar="STAGES", help="Stages to write, with commas between, or all.")
-    ] = "",
+        str | None,
+        typer.Option(metavar="STAGES", help="Stages to write, with commas between, or all."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where dumped stages go, a file each.")
     ] = None,
@@ -37,11 +41,17 @@ def compile_command(
         tuple[str, Path] | None,
         typer.Option("--from", metavar="STAGE FILE", help="Read a stage from an edited dump."),
     ] = None,
+    sizes: Annotated[
+        str, typer.Option(metavar="NAME=N,...", help="The sizes of dynamic dims.")
+    ] = "",
     state: Annotated[
         str, typer.Option(metavar="N,...", help="Inputs that the executable keeps and updates.")
     ] = "",
     params: Annotated[
         str, typer.Option(metavar="N,...", help="Inputs that stay the same in many runs.")
+    ] = "",
+    donate: Annotated[
+        str, typer.Option(metavar="N,...", help="Inputs that a run may overwrite.")
     ] = "",
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Say what each stage did and how long it took.")
@@ -50,32 +60,82 @@ def compile_command(
     """Compile FILE for a target, and write what each stage made."""
     program = load_program(file)
     verify(program)
-    if not is_static(program):
-        raise UserError(
-            f"{file} has dynamic dims, which are bound by the inputs of a run; "
-            "use weft.compile from Python, or fix its sizes"
-        )
+    program = _with_sizes(program, sizes)
     chosen = target_named(target)
-    overrides = {from_[0]: _text_of(from_[1])} if from_ else {}
-    signature = make_signature(program, _positions(params), _positions(state))
-    if to is None:
-        executable = compile_program(
-            program, chosen, params=_positions(params), state=_positions(state), overrides=overrides
-        )
+    wanted = _to_dump(dump, out, to, chosen)
+    overrides = _edited(from_, to, chosen)
+    roles = {"params": params, "state": state, "donate": donate}
+    given = {name: _positions(text) for name, text in roles.items()}
+    if to is not None:
+        signature = make_signature(program, **given)
+        compilation = run_pipeline(Compilation(program, chosen, signature, overrides), to)
+        times: Mapping[str, float] = compilation.seconds
+        print(f"{printable(str(file))}: {', '.join(compilation.values)}")
+    else:
+        executable = compile_program(program, chosen, **given, overrides=overrides)
         (cluster,) = executable.clusters.values()
         print(f"{printable(str(file))}: {executable.explain()}")
+        if not (verbose or wanted):
+            return
+        compilation, times = cluster.compilation, cluster.times
         if verbose:
             print("\n".join(executable.report()))
-            _print_times(cluster.times, cluster.compilation)
-        if dump:
-            _write(cluster.compilation, dump, out or Path())
-        return
-    compilation = run_pipeline(Compilation(program, chosen, signature, overrides), to)
-    print(f"{printable(str(file))}: {', '.join(compilation.values)}")
     if verbose:
-        _print_times(compilation.seconds, compilation)
-    if dump:
-        _write(compilation, dump, out or Path())
+        _print_times(times, compilation)
+    if wanted:
+        _write(compilation, wanted, out or Path())
+
+
+def _with_sizes(program: Program, text: str) -> Program:
+    """The program with its dynamic dims fixed."""
+    sizes = dict(_size(part) for part in text.split(",") if part)
+    names = list(
+        dict.fromkeys(s.name for kind in program.main.parameters for s in symbols_of(kind))
+    )
+    odd = sizes.keys() - names
+    if odd:
+        there = f"its dynamic dims are {', '.join(names)}" if names else "it has no dynamic dims"
+        raise UserError(
+            f"--sizes names {min(odd)!r}, which @{program.entry} does not have: {there}"
+        )
+    missing = [name for name in names if name not in sizes]
+    if missing:
+        example = ",".join(f"{name}=32" for name in missing)
+        raise UserError(
+            f"@{program.entry} has dynamic dims, which a run binds: give their sizes for this "
+            f"compile, as in --sizes {example}"
+        )
+    return specialise(program, sizes)
+
+
+def _size(text: str) -> tuple[str, int]:
+    name, _, number = text.partition("=")
+    if not (name and number.isdecimal() and number.isascii()):
+        raise UserError(f"{text!r} is not the size of a dynamic dim, such as B=32")
+    return name, int(number)
+
+
+def _to_dump(dump: str | None, out: Path | None, to: str | None, target: Target) -> list[str]:
+    """The stages that are written, each one that runs."""
+    if dump is None:
+        if out is not None:
+            raise UserError("--out says where dumped stages go: say which with --dump=STAGES")
+        return []
+    known = [stage.name for stage in stages_for(target)]
+    run = known[: known.index(to) + 1] if to in known else known
+    wanted = run if dump == "all" else dump.split(",")
+    for name in wanted:
+        if name not in run:
+            late = f"; --to {to} ends before it" if name in known else ""
+            raise UserError(f"there is no stage {name!r} to dump: there are {', '.join(run)}{late}")
+    return wanted
+
+
+def _edited(given: tuple[str, Path] | None, to: str | None, target: Target) -> dict[str, str]:
+    """The text that stands for a stage. Whether there is such a stage comes before reading it."""
+    stage, file = given or ("", Path())
+    check_overrides({stage: ""} if stage else {}, target, to)
+    return {stage: _text_of(file)} if stage else {}
 
 
 def _text_of(file: Path) -> str:
@@ -103,18 +163,12 @@ def _print_times(times: Mapping[str, float], compilation: Compilation) -> None:
         print(line)
 
 
-def _write(compilation: Compilation, dump: str, out: Path) -> None:
-    known = [stage.name for stage in stages_for(compilation.target)]
-    wanted = known if dump == "all" else dump.split(",")
-    for name in wanted:
-        if name not in known:
-            raise UserError(f"there is no stage {name!r} to dump; there are {', '.join(known)}")
+def _write(compilation: Compilation, wanted: Sequence[str], out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name in wanted:
-            if name in compilation.values:
-                path = out / compilation.stages[name].file_name
-                path.write_text(compilation.text(name))
-                print(f"wrote {printable(str(path))}")
+            path = out / compilation.stages[name].file_name
+            path.write_text(compilation.text(name))
+            print(f"wrote {printable(str(path))}")
     except OSError as error:
         raise UserError(f"cannot write to {out}: {error.strerror or error}") from None

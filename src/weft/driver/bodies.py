@@ -99,7 +99,12 @@ def _compile(use: Use, program: Program, around: Compilation) -> CompiledBody:
         name, region.parameters, region.parameter_ids, region.results, region.body,
         result_ids=region.result_ids,
     )  # fmt: skip
-    alone = replace(program, entry=name, functions=(function,))
+    lines = dict(program.locations) | {
+        (function.label, instruction.id): program.locations[region.label, instruction.id]
+        for instruction in region.body
+        if (region.label, instruction.id) in program.locations
+    }
+    alone = replace(program, entry=name, functions=(function,), locations=lines)
     graph, passed = _without_passed(lower_program(alone))
     parameters = [leaf for kind in region.parameters for leaf in leaves(kind)]
     donated = frozenset(range(use.carries)) - set(passed.values())

@@ -55,6 +55,8 @@ class Stage:
     parse: Callable[[str, Compilation], Any] | None = None
     agree: Callable[[Any, Any, Compilation], object] | None = None
     """Refuses what was read where it contradicts what the stage would have made."""
+    follow: Callable[[Any, Any], Any] | None = None
+    """What was read, with what the text does not say taken from what would have been made."""
 
     @property
     def file_name(self) -> str:

@@ -21,6 +21,7 @@ from weft.driver.compilation import Compilation
 from weft.driver.generators import Built, generator_for, pipeline
 from weft.driver.inputs import ReadyInputs, Shapes, check_array, check_inputs, in_one_piece
 from weft.driver.opaque import host_op
+from weft.driver.places import naming_lines
 from weft.driver.shape_sets import ShapeSet
 from weft.driver.shaped import ShapedExecutable
 from weft.driver.signature import Role, Signature, make_signature
@@ -131,18 +132,20 @@ class Executable:
     @property
     def stages(self) -> dict[str, str]:
         """The dump of every stage, of the version compiled last."""
-        if not self.clusters:
-            raise UserError("nothing is compiled yet: the program has dynamic dims, run it first")
-        compilation = list(self.clusters.values())[-1].compilation
+        compilation = self._latest.compilation
         return {name: compilation.text(name) for name in compilation.values}
 
     @property
     def artifact(self) -> Artifact:
         """Kernels, steps and buffers of the version compiled last: what `runtime.model` makes C
         functions of."""
+        return self._latest.built.artifact
+
+    @property
+    def _latest(self) -> Cluster:
         if not self.clusters:
             raise UserError("nothing is compiled yet: the program has dynamic dims, run it first")
-        return list(self.clusters.values())[-1].built.artifact
+        return list(self.clusters.values())[-1]
 
     def __call__(self, *inputs: Any, seed: int = 0) -> list[Array]:
         return self.run(inputs, seed=seed)
@@ -160,6 +163,8 @@ class Executable:
         `holder` owns the parameters among the inputs; they are taken to be the same as in the last
         run that had the same holder.
         """
+        if threads is not None and (type(threads) is not int or threads < 1):
+            raise UserError(f"threads is {threads!r}; it is a number from 1 on, or None for all")
         cluster, data = self.prepare(inputs)
         return self.carry_out(cluster, data, seed, threads, holder)
 
@@ -222,7 +227,7 @@ class Executable:
 
     def report(self) -> list[str]:
         """Kernels, buffers and copies of the version compiled last, in sentences."""
-        return list(self.clusters.values())[-1].report()
+        return self._latest.report()
 
     def _cluster(self, shapes: Sequence[tuple[int, ...]]) -> Cluster:
         sizes = bind_shapes(self.source.main.parameters, shapes)
@@ -248,7 +253,8 @@ class Executable:
         if built is None:
             pipeline().run_pipeline(compilation)
             watch.note("loading", less=compilation.seconds)
-            built = generator_for(self.target).build(compilation, self.signature, self.state)
+            with naming_lines(compilation):
+                built = generator_for(self.target).build(compilation, self.signature, self.state)
             watch.note("machine code")
             kept.save(key, built)
         check_memory(largest_buffer(built.artifact), concrete, bounds)
@@ -280,6 +286,8 @@ class Bound:
     """An executable with its parameters fixed: a call checks and fills in the data alone."""
 
     def __init__(self, executable: Executable, params: Sequence[Any]) -> None:
+        if not isinstance(params, Sequence):
+            raise UserError(f"bind takes a list of the parameters, not {type(params).__name__}")
         kinds, roles = executable.inputs, executable.signature.given
         places = [place for place, role in enumerate(roles) if role is Role.PARAM]
         if len(params) != len(places):
@@ -356,8 +364,12 @@ def compile_program(
     dims is compiled for each set of sizes it meets; `shapes` says which of them share a program.
     """
     verify(program)
-    chosen = target_named(target) if isinstance(target, str) else target
+    chosen = target_named(target)
     signature = make_signature(program, params, state, donate)
+    if overrides:
+        pipeline().check_overrides(overrides, chosen)
+    if not isinstance(shapes, ShapeSet | None):
+        raise UserError(f"shapes is a weft.ShapeSet, not {type(shapes).__name__}")
     if shapes is not None and not is_static(program):
         return ShapedExecutable(
             program, signature, shapes, partial(_of_cluster, chosen, signature, overrides or {})

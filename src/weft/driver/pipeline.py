@@ -10,12 +10,14 @@ What comes after the plan is the code generator's, one for each kind of target.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from weft.driver.compilation import Compilation, Stage
 from weft.driver.generators import generator_for
 from weft.driver.legalise import without_composites
 from weft.driver.opaque import decode_op, encode_op
+from weft.driver.places import naming_lines, with_lines_of, with_origins_of
 from weft.foundation.errors import SpecViolation, UserError
 from weft.foundation.tally import tallied
 from weft.indexbook import agree as indexbook_agree
@@ -73,6 +75,7 @@ MIDDLE: tuple[Stage, ...] = (
         render=ptir_text.print_program,
         parse=lambda text, c: ptir_text.parse_program(text),
         agree=lambda read, made, c: _same_entry(read, made),
+        follow=with_lines_of,
     ),
     Stage(
         "tiny", "json",
@@ -81,6 +84,7 @@ MIDDLE: tuple[Stage, ...] = (
         render=lambda graph: tiny_text.dumps(graph, encode_op),
         parse=lambda text, c: tiny_text.loads(text, decode_op),
         agree=lambda read, made, c: tiny_agree.agree(read, made),
+        follow=with_origins_of,
     ),
     Stage(
         "indexbook", "json",
@@ -138,19 +142,30 @@ def stages_for(target: Target) -> tuple[Stage, ...]:
 
 def run_pipeline(compilation: Compilation, until: str | None = None) -> Compilation:
     """Run the stages, up to and including `until`."""
-    stages = stages_for(compilation.target)
-    names = [stage.name for stage in stages]
-    for name in (*compilation.overrides, *([until] if until else [])):
-        if name not in names:
-            raise UserError(f"there is no stage {name!r}; the stages are {', '.join(names)}")
-    for stage in stages:
+    check_overrides(compilation.overrides, compilation.target, until)
+    for stage in stages_for(compilation.target):
         started = time.perf_counter()
-        with tallied(compilation.tally):
+        with tallied(compilation.tally), naming_lines(compilation):
             _enter(stage, compilation)
         compilation.seconds[stage.name] = time.perf_counter() - started
         if stage.name == until:
             break
     return compilation
+
+
+def check_overrides(overrides: Mapping[str, str], target: Target, until: str | None = None) -> None:
+    """Every stage that is read is one of the target, has a text, and is reached."""
+    if not isinstance(overrides, Mapping):
+        raise UserError(f"overrides maps stages to texts, not {type(overrides).__name__}")
+    names = [stage.name for stage in stages_for(target)]
+    for name in (*overrides, *([until] if until else [])):
+        if name not in names:
+            raise UserError(f"there is no stage {name!r}; the stages are {', '.join(names)}")
+    for name, text in overrides.items():
+        if not isinstance(text, str):
+            raise UserError(f"the text of stage {name!r} is {type(text).__name__}, not str")
+        if until and names.index(name) > names.index(until):
+            raise UserError(f"stage {name!r} is given, but comes after {until!r}, the last to run")
 
 
 def report(compilation: Compilation) -> list[str]:
@@ -181,9 +196,11 @@ def _read(stage: Stage, text: str, compilation: Compilation) -> Any:
     if stage.parse is None:
         raise UserError(f"stage {stage.name!r} has no text that reads back")
     found = stage.parse(text, compilation)
-    if stage.agree is not None:
-        stage.agree(found, stage.enter(compilation), compilation)
-    return found
+    if stage.agree is None:
+        return found
+    made = stage.enter(compilation)
+    stage.agree(found, made, compilation)
+    return found if stage.follow is None else stage.follow(found, made)
 
 
 def _same_entry(read: Program, made: Program) -> None:

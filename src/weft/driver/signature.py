@@ -69,10 +69,11 @@ def make_signature(
 ) -> Signature:
     """A signature from lists of input positions; what is in none of them is data."""
     count = sum(1 for kind in program.main.parameters for _ in leaves(kind))
-    chosen = {"params": set(params), "state": set(state), "donate": set(donate)}
+    given = {"params": params, "state": state, "donate": donate}
+    chosen = {name: set(_positions(name, listed)) for name, listed in given.items()}
     for name, positions in chosen.items():
         for position in positions:
-            if not isinstance(position, int) or not 0 <= position < count:
+            if not 0 <= position < count:
                 raise UserError(
                     f"{name} names input {position!r}; @{program.entry} has inputs 0 to {count - 1}"
                 )
@@ -84,3 +85,10 @@ def make_signature(
         for i in range(count)
     ]
     return Signature(tuple(roles), frozenset(chosen["donate"]))
+
+
+def _positions(name: str, listed: Iterable[int]) -> list[int]:
+    found = list(listed) if isinstance(listed, Iterable) else [listed]
+    if not isinstance(listed, Iterable) or any(type(position) is not int for position in found):
+        raise UserError(f"{name} is a list of positions of inputs such as [0, 2], not {listed!r}")
+    return found

@@ -81,7 +81,9 @@ def decode_call(call: CustomCall, output: ValueType) -> Op:
             f"{call.target} has no attribute {clipped(unknown[0], 40)!r}",
             f"its attributes are {', '.join(kinds) or 'none'}",
         )
-    values = {name: _decode(kinds[name], attr, name) for name, attr in given.items()}
+    values = {
+        name: _decode(kinds[name], attr, f"{name} of {call.target}") for name, attr in given.items()
+    }
     values.update(cls.declared_attributes(output))
     missing = [f.name for f in dataclasses.fields(cls) if _is_required(f) and f.name not in values]
     if missing:
@@ -159,7 +161,7 @@ _ARRAYS = {
 }
 
 
-def _decode(kind: SchemaKind, attr: Attr, name: str) -> Any:
+def _decode(kind: SchemaKind, attr: Attr, what: str) -> Any:
     inner = kind.inner if isinstance(kind, Maybe) else kind
     if isinstance(inner, ListOf):
         classes = frozenset({_ARRAYS[type(inner.inner)]})
@@ -169,7 +171,7 @@ def _decode(kind: SchemaKind, attr: Attr, name: str) -> Any:
         wanted = " or ".join(sorted(c.value for c in classes))
         raise SpecViolation(
             "InvalidAttributeValue",
-            f"attribute {name!r} is of class {attr.kind.value}, not {wanted}",
+            f"attribute {what} is of class {attr.kind.value}, not {wanted}",
         )
     if isinstance(inner, ShapeOf) and attr.kind is AttrKind.STRING_ARRAY:
         return tuple(map(_dim, attr.value))

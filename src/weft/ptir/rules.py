@@ -15,6 +15,21 @@ def violation(code: str, why: str, hint: str = "") -> SpecViolation:
     return SpecViolation(code, why, hint)
 
 
+class SizesDiffer(SpecViolation):
+    """Two sizes must be one and are not known to be: whoever named them may know better."""
+
+    dims: tuple[Dim, Dim]
+
+    @classmethod
+    def between(cls, a: Dim, b: Dim, why: str, hint: str = "", where: str = "") -> SizesDiffer:
+        found = cls("DynamicDimensionMismatch", why, hint, where)
+        found.dims = (a, b)
+        return found
+
+    def at(self, where: str) -> SizesDiffer:
+        return self.between(*self.dims, self.why, self.hint, self.where or where)
+
+
 def invalid_attribute(why: str, hint: str = "") -> SpecViolation:
     return SpecViolation("InvalidAttributeValue", why, hint)
 
@@ -31,23 +46,22 @@ def same_shape(lhs: TensorType, rhs: TensorType, what: str, code: str = "ShapeMi
     """Both operands have one shape: only broadcast_to broadcasts."""
     if lhs.shape == rhs.shape:
         return
-    if lhs.rank == rhs.rank and all(
-        a == b or isinstance(a, Symbol) or isinstance(b, Symbol)
-        for a, b in zip(lhs.shape, rhs.shape, strict=True)
-    ):
-        code = "DynamicDimensionMismatch"
-    raise violation(
-        code,
-        f"{what} have shapes {show(lhs.shape)} and {show(rhs.shape)}",
-        "insert broadcast_to" if code != "DynamicDimensionMismatch" else "give the dims one name",
-    )
+    why = f"{what} have shapes {show(lhs.shape)} and {show(rhs.shape)}"
+    if lhs.rank == rhs.rank:
+        differing = [dims for dims in zip(lhs.shape, rhs.shape, strict=True) if dims[0] != dims[1]]
+        if all(isinstance(a, Symbol) or isinstance(b, Symbol) for a, b in differing):
+            raise SizesDiffer.between(*differing[0], why, "give the dims one name")
+    raise violation(code, why, "insert broadcast_to")
 
 
 def same_dim(a: Dim, b: Dim, what: str, code: str = "ShapeMismatch") -> None:
     """Two dims are equal; the message starts with `what`."""
-    if a != b:
-        dynamic = isinstance(a, Symbol) or isinstance(b, Symbol)
-        raise violation("DynamicDimensionMismatch" if dynamic else code, f"{what}: {a} and {b}")
+    if a == b:
+        return
+    why = f"{what}: {a} and {b}"
+    if isinstance(a, Symbol) or isinstance(b, Symbol):
+        raise SizesDiffer.between(a, b, why)
+    raise violation(code, why)
 
 
 def rank_is(kind: TensorType, rank: int, what: str) -> None:

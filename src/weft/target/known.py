@@ -11,9 +11,11 @@ from weft.target.target import Target
 NAMES = ("cpu", "sm80", "sm90")
 
 
-def target_named(name: str) -> Target:
-    """The target called `name`."""
+def target_named(name: str | Target) -> Target:
+    """The target called `name`; a target is itself."""
     match name:
+        case Target():
+            return name
         case "cpu":
             return host()
         case "sm80":

@@ -20,8 +20,9 @@ from weft.foundation.errors import SpecViolation, UserError
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.cache import PROGRAMS, ProgramCache
 from weft.ops.graph.context import backend_named, current, default_arena
+from weft.ops.graph.evaluate import Request, evaluate
 from weft.ops.graph.forms import plain_form
-from weft.ops.graph.node import tensor_type
+from weft.ops.graph.node import Node, tensor_type
 from weft.ops.session import Session
 from weft.ptir import Builder
 
@@ -278,6 +279,32 @@ def test_two_threads_materialise_one_arena() -> None:
         for step, tensor in enumerate(chain[1:]):
             expected = expected * np.float32(0.5) + np.float32(step)
             np.testing.assert_allclose(tensor.numpy(), expected, rtol=1e-5)
+
+
+def test_a_request_is_the_graph_at_one_moment() -> None:
+    """Another thread may compute a node between looking at the graph and writing the program."""
+    x = data(4)
+    middle = weft.exp(x)
+    last = middle * 0.5 + x
+    request = Request([last._node])
+    weft.eval(middle)
+    program, _ = request.build(lifted=False)
+    elements = x.numpy()
+    first, second = weft.run(program, [elements])
+    np.testing.assert_allclose(first, np.exp(elements), rtol=1e-6)
+    np.testing.assert_allclose(second, np.exp(elements) * 0.5 + elements, rtol=1e-6)
+
+
+def test_another_thread_may_have_computed_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    y = weft.exp(data(4)) + 1.0
+
+    def late(roots: list[Node]) -> Request:
+        monkeypatch.undo()
+        evaluate(roots)
+        return Request(roots)
+
+    monkeypatch.setattr("weft.ops.graph.evaluate.Request", late)
+    np.testing.assert_allclose(y.numpy(), np.exp(data(4).numpy()) + 1, rtol=1e-6)
 
 
 # -- depth ---------------------------------------------------------------------------------------

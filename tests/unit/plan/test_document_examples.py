@@ -17,7 +17,7 @@ from weft.codegen.gpu.print import walk
 from weft.foundation.errors import SpecViolation, Unimplemented
 from weft.memory.from_region import assign_buffers
 from weft.plan.from_region import check_plans, plan_module
-from weft.plan.ir import ConvPlan, LocalEdge, MmaPlan, RowPlan
+from weft.plan.ir import AttentionPlan, ConvPlan, LocalEdge, MmaPlan, RowPlan
 from weft.plan.text import dumps, load_plan, loads, plan_to_json
 from weft.plan.verify import verify
 from weft.poly.core import Halo
@@ -129,7 +129,19 @@ def test_a_convolution_by_winograd_is_a_plan_too() -> None:
 # -- 7.3: Attention --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("target", ["cpu", "sm80", "sm90"])
+def test_attention_on_a_cpu_is_one_kernel() -> None:
+    compilation = through_stages(attention(dtype="bf16"), "cpu")
+    module, plans = compilation["region"], compilation["plan"]
+    (chain,) = (chain for chain in module.chains if chain.kind == "attention")
+    (kernel,) = (k for k in module.kernels if k.name in chain.kernels)
+    assert kernel.pattern is Pattern.ATTENTION
+    plan = plans.of(kernel.name)
+    assert isinstance(plan, AttentionPlan)
+    assert plan.algo == "online_softmax"
+    assert loads(dumps(plans)) == plans
+
+
+@pytest.mark.parametrize("target", ["sm80", "sm90"])
 def test_attention(target: str) -> None:
     """Scores, rows of a softmax in two passes, mixed values."""
     compilation = through_stages(attention(dtype="bf16"), target)

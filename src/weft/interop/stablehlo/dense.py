@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from weft.foundation import limits
 from weft.foundation.dtypes import (
     ALL,
     CF32,
@@ -54,6 +55,8 @@ _MOST_SPELLED: Final = 16
 
 def read_dense(text: str, kind: TensorType) -> TensorLiteral:
     """The literal of this type that `dense<...>` holds."""
+    needed = kind.size * kind.dtype.storage_bytes
+    limits.check_bytes(needed, f"a constant {kind}", limits.current())
     inside = text.strip()
     if not inside.startswith("dense<"):
         raise SpecViolation("LiteralInvalid", "only dense constants can be read")

@@ -39,6 +39,9 @@ class HloTensor:
     def is_static(self) -> bool:
         return None not in self.dims
 
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join('?' if dim is None else str(dim) for dim in self.dims)}]"
+
 
 @dataclass(frozen=True)
 class HloTuple:

@@ -3,6 +3,7 @@ channels."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -126,23 +127,26 @@ def layer_norm(
     return capture(capture_layer_norm, checked, ensure_tensor("x", x), weight, bias)
 
 
-def _is_one_axis(
-    x: Any, normalized_shape: Any = None, weight: Any = None, bias: Any = None, eps: Any = 1e-5
-) -> bool:
-    one = (
-        normalized_shape is None or isinstance(normalized_shape, int) or len(normalized_shape) == 1
-    )
-    return one and isinstance(x, Tensor) and weight is not None and bias is not None
-
-
 def capture_whole_layer_norm(
-    s: Session, checked: NormChecked, x: Handle, weight: Handle, bias: Handle
+    s: Session, checked: NormChecked, x: Handle, weight: Handle | None, bias: Handle | None
 ) -> Handle:
-    gamma, beta = s.cast(weight, x.dtype), s.cast(bias, x.dtype)
-    return s.emit("layer_norm", x, gamma, beta, epsilon=checked.eps, feature_axis=checked.axes[0])
+    """PTIR's op has one feature axis and both parameters: several axes are joined to one, and ones
+    and zeros stand for what is absent."""
+    first = checked.axes[0]
+    size = math.prod(int(x.shape[axis]) for axis in checked.axes)
+    several = len(checked.axes) > 1
+    joined = x.reshape((*x.shape[:first], size)) if several else x
+    gamma, beta = (
+        s.full(default, x.dtype, (size,)) if given is None else s.cast(given, x.dtype)
+        for given, default in ((weight, 1.0), (bias, 0.0))
+    )
+    if several:
+        gamma, beta = gamma.reshape((size,)), beta.reshape((size,))
+    made = s.emit("layer_norm", joined, gamma, beta, epsilon=checked.eps, feature_axis=first)
+    return made.reshape(x.shape) if several else made
 
 
-@implements("layer_norm", "whole", _is_one_axis)
+@implements("layer_norm", "whole")
 def layer_norm_whole(
     x: Tensor,
     normalized_shape: int | Sequence[int] | None = None,

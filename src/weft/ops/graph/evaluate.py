@@ -15,7 +15,7 @@ from weft.ops.graph.cache import PROGRAMS, Signature
 from weft.ops.graph.faults import told_by_line
 from weft.ops.graph.hooks import execute
 from weft.ops.graph.node import Donated, Node
-from weft.ops.graph.program import as_program, reachable
+from weft.ops.graph.program import Made, program_of, reachable
 from weft.ops.lines import shown, user_line
 from weft.ptir.ir import Program
 from weft.ptir.literal import TensorLiteral
@@ -23,12 +23,14 @@ from weft.ptir.types import TensorType
 
 
 class Request:
-    """What must run: the nodes in order, taken apart into leaves, numbers and exports."""
+    """What must run: the nodes in order, taken apart into leaves, numbers and exports. It is the
+    graph at one moment: other threads may compute some of its nodes from then on."""
 
-    __slots__ = ("exports", "leaves", "literals", "nodes", "signature")
+    __slots__ = ("exports", "leaves", "literals", "made", "nodes", "signature")
 
     def __init__(self, roots: Sequence[Node]) -> None:
         self.nodes = reachable(roots)
+        self.made: list[Made] = []
         self.leaves: list[Node] = []
         self.literals: list[Node] = []
         self.exports: list[Node] = []
@@ -40,7 +42,9 @@ class Request:
         key: list[Any] = [self.nodes[-1].arena.backend.name]
         for index, node in enumerate(self.nodes):
             position[node] = index
+            # In this order: a node that is settled meanwhile has its storage first.
             operands, form, storage = node.operands, node.form, node.storage
+            self.made.append((node, form, operands))
             if storage is None and form is not None:
                 key.append(form.number)
                 key.extend(map(place, operands))
@@ -67,7 +71,7 @@ class Request:
     def build(self, lifted: bool) -> tuple[Program, Backend]:
         """The program for this request and the backend to run it on."""
         parameters = [*self.leaves, *self.literals] if lifted else self.leaves
-        program = as_program("main", parameters, self.exports)
+        program, _ = program_of("main", parameters, self.exports, self.made)
         return program, self.exports[0].arena.backend
 
 
@@ -80,6 +84,8 @@ def evaluate(roots: Sequence[Node]) -> None:
         if node.arena.tracing:
             raise unknown_value(node)
     request = Request(wanted)
+    if not request.exports:
+        return
     numbers = tuple([node.storage.data for node in request.literals])
     program, lifted = PROGRAMS.find(request.signature, numbers, request.build)
     inputs = [node.storage for node in request.leaves]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
+from typing import TypeAlias
 
 from weft.foundation.errors import InternalError
 from weft.ops.graph.node import Form, Fragment, Home, Node
@@ -14,6 +15,10 @@ from weft.ptir.literal import TensorLiteral
 from weft.ptir.op import Op
 from weft.ptir.ops.constant import Constant
 from weft.ptir.ops.movement import BroadcastTo
+
+Made: TypeAlias = tuple[Node, Form | None, tuple[Node, ...]]
+"""A node with its form and operands as they were at one moment: a thread that computes the node
+takes them away."""
 
 
 def reachable(roots: Sequence[Node], given: Collection[Node] = ()) -> list[Node]:
@@ -70,11 +75,11 @@ class BodyWriter:
         }
         self._count = len(self.parameters)
 
-    def write(self, nodes: Sequence[Node]) -> None:
+    def write(self, nodes: Iterable[Made]) -> None:
         """Instructions for the nodes that are not parameters, in order."""
-        for node in nodes:
+        for node, form, operands in nodes:
             if node not in self._operands:
-                self._operands[node] = self._operand(node)
+                self._operands[node] = self._operand(node, form, operands)
 
     def result(self, node: Node) -> int:
         """The id of a value to return; what is no value of its own is copied into one."""
@@ -90,18 +95,17 @@ class BodyWriter:
         found = (self._operands.get(node) for node in nodes)
         return frozenset(operand.id for operand in found if isinstance(operand, Ref))
 
-    def _operand(self, node: Node) -> Operand:
+    def _operand(self, node: Node, form: Form | None, operands: tuple[Node, ...]) -> Operand:
         if isinstance(node.storage, TensorLiteral):
             return node.storage
-        form = node.form
         if form is None:
             raise InternalError("a leaf of the graph is no parameter of the program")
         if form.op is None:
-            whole = self._operands[node.operands[0]]
+            whole = self._operands[operands[0]]
             assert isinstance(whole, Ref)
             return ElementRef(whole.id, form.element)
-        operands = tuple(self._operands[operand] for operand in node.operands)
-        return self._append(self._own_regions(form), operands, node)
+        uses = tuple(self._operands[operand] for operand in operands)
+        return self._append(self._own_regions(form), uses, node)
 
     def _own_regions(self, form: Form) -> Op:
         """The op on regions of this program: every use has copies of its own."""
@@ -128,6 +132,12 @@ class BodyWriter:
         return Ref(number)
 
 
+def _made(roots: Sequence[Node], parameters: Sequence[Node]) -> Iterator[Made]:
+    """What the roots depend on, as it is now."""
+    for node in reachable(roots, set(parameters)):
+        yield node, node.form, node.operands
+
+
 def as_program(name: str, parameters: Sequence[Node], roots: Sequence[Node]) -> Program:
     """The program that computes the roots from the parameters."""
     return program_with_parts(name, parameters, roots, ())[0]
@@ -138,8 +148,19 @@ def program_with_parts(
 ) -> tuple[Program, tuple[frozenset[int], ...]]:
     """The program that computes the roots from the parameters, and which of its instructions make
     the nodes of each part."""
+    return program_of(name, parameters, roots, _made(roots, parameters), parts)
+
+
+def program_of(
+    name: str,
+    parameters: Sequence[Node],
+    roots: Sequence[Node],
+    nodes: Iterable[Made],
+    parts: Iterable[Iterable[Node]] = (),
+) -> tuple[Program, tuple[frozenset[int], ...]]:
+    """The same from nodes that hold all that the roots depend on."""
     writer = BodyWriter(f"function @{name}", parameters)
-    writer.write(reachable(roots, set(parameters)))
+    writer.write(nodes)
     results = tuple(writer.result(node) for node in roots)
     function = Function(
         name,
@@ -160,7 +181,7 @@ def as_fragment(
     """The region that computes the roots from the parameters, with the regions inside it; `parts`
     are the nodes of which a gradient keeps only what leaves each."""
     writer = BodyWriter("region ^0", parameters, first_region=1)
-    writer.write(reachable(roots, set(parameters)))
+    writer.write(_made(roots, parameters))
     results = tuple(writer.result(node) for node in roots)
     region = Region(
         0,

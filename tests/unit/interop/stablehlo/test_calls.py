@@ -223,3 +223,154 @@ def test_random_bits_are_those_of_the_published_vectors(algorithm: str, words: l
     after, bits = weft.run(stablehlo.loads(text), [np.zeros(2, np.uint64)], backend="reference")
     assert bits.tolist() == words
     assert after.tolist() == [0, 1]
+
+
+def call_of(
+    target: str, operands: str, results: str, attrs: str = "{}", more: str = ""
+) -> weft.ptir.Program:
+    """A module that is one call, with the types of its operands and results listed."""
+    kinds = [kind for kind in operands.split() if kind]
+    names = [f"%a{index}" for index in range(len(kinds))]
+    given = ", ".join(f"{name}: tensor<{kind}>" for name, kind in zip(names, kinds, strict=True))
+    taken = ", ".join(f"tensor<{kind}>" for kind in kinds)
+    found = [f"tensor<{kind}>" for kind in results.split()]
+    types = ", ".join(found)
+    values = ", ".join(f"%r#{index}" for index in range(len(found)))
+    return stablehlo.loads(
+        f"func.func @main({given}) -> ({types}) {{\n"
+        f'%r:{len(found)} = "stablehlo.custom_call"({", ".join(names)}) {{call_target_name = '
+        f'"{target}", byteir_attrs = {attrs}{more}}} : ({taken}) -> ({types})\n'
+        f"return {values} : {types} }}"
+    )
+
+
+SOFTMAX = "{axis = 1 : i64}"
+NORM = "{axis = [1], epsilon = 1.0e-5 : f64}"
+EXTREME = "{axis = 1 : i64, keep_dims = false, select_last_index = false}"
+FLASH = "{dropout_p = 0.0 : f64, softmax_scale = 0.5 : f64, causal = true, return_softmax = false}"
+HEADS = "1x4x2x8xf32"
+CONTRADICTED = [
+    ("byteir.softmax", "2x3xf32", "2x4xf32", SOFTMAX, "result 0 of byteir.softmax is f32[2, 3], "
+     "but f32[2, 4] is declared"),
+    ("byteir.softmax", "2x3xf32", "f32", SOFTMAX, "is f32[2, 3], but f32[] is declared"),
+    ("byteir.softmax", "2x3xf32", "2x3xf64", SOFTMAX, "is f32[2, 3], but f64[2, 3] is declared"),
+    ("byteir.softmax", "2x3xf32", "2x3xf32 2x3xf32", SOFTMAX, "has 1 results here, but 2 are"),
+    ("byteir.softmax", "?x3xf32", "?x4xf32", SOFTMAX, "is f32[?n0, 3], but f32[?, 4] is declared"),
+    ("byteir.erf", "2x3xf32", "f32", "{}", "is f32[2, 3], but f32[] is declared"),
+    ("byteir.layer_norm", "2x3xf32 3xf32 3xf32", "2x3xf32 2xf32 2xf32", NORM, "result 1 of "
+     "byteir.layer_norm is f32[2, 1], but f32[2] is declared"),
+    ("byteir.arg_max", "2x3xf32", "2x1xi64", EXTREME, "is si64[2], but si64[2, 1] is declared"),
+    ("byteir.arg_max", "2x3xf32", "2xi32 2xi32", EXTREME, "is f32[2], but si32[2] is declared"),
+    ("byteir.quantize", "2x3xf32 f32 i8", "2x3xui8", "{}", "si8[2, 3], but ui8[2, 3] is declared"),
+    ("byteir.non_zero", "2x3xf32", "6x3xi64", "{}", "is si64[6, 2], but si64[6, 3] is declared"),
+    ("byteir.flash_attn_fwd", f"{HEADS} {HEADS} {HEADS}", HEADS, FLASH, "has 4 results here, but "
+     "1 are declared"),
+    ("byre.GetSeed", "", "2xf32", "{}", "is si64[], but f32[2] is declared"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("target", "operands", "results", "attrs", "why"), CONTRADICTED)
+def test_results_are_what_the_call_has(
+    target: str, operands: str, results: str, attrs: str, why: str
+) -> None:
+    with pytest.raises(SpecViolation) as caught:
+        call_of(target, operands, results, attrs)
+    assert caught.value.code == "OutputTypeMismatch"
+    assert caught.value.where == "custom_call, line 2"
+    assert why in str(caught.value)
+
+
+MALFORMED = [
+    ("byteir.addn", "", "2xf32", "{}", "", "ArityMismatch"),
+    ("byteir.addn", "2x3xf32 2xf32", "2x3xf32", "{}", "", "ShapeMismatch"),
+    ("byteir.addn", "2x3xf32 f32", "2x3xf32", "{}", "", "ShapeMismatch"),
+    ("mhlo.erf", "", "2xf32", "{}", "", "ArityMismatch"),
+    ("mhlo.topk", "4xf32", "2xf32 2xi32", "{}", "", "InvalidAttributeValue"),
+    ("mhlo.topk", "4xf32", "2xf32 2xi32", '{k = "2"}', "", "InvalidAttributeValue"),
+    ("mhlo.topk", "4xf32", "3xf32 3xi32", "{}", ", mhlo.attributes = {k = 2}",
+     "OutputTypeMismatch"),
+    ("mhlo.topk", "4xf32", "2xf32", "{}", ", mhlo.attributes = {k = 2}", "ArityMismatch"),
+    ("byre.GetSeed", "f32", "i64", "{}", "", "ArityMismatch"),
+    ("shape.shape_of", "", "2xi64", "{}", "", "ArityMismatch"),
+    ("byteir.erf", "2xf32", "2xf32", '"none"', "", "InvalidAttributeValue"),
+    ("tf.Foo", "2xf32", "2xf32", "[1, 2]", "", "InvalidAttributeValue"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("target", "operands", "results", "attrs", "more", "code"), MALFORMED)
+def test_calls_of_the_wrong_form_are_rejected(
+    target: str, operands: str, results: str, attrs: str, more: str, code: str
+) -> None:
+    with pytest.raises(SpecViolation) as caught:
+        call_of(target, operands, results, attrs, more)
+    assert (caught.value.code, caught.value.where) == (code, "custom_call, line 2")
+
+
+OPEN = [
+    ("byteir.layer_norm", "?x?xf32 ?xf32 ?xf32", "?x?xf32", NORM, ["?n0, ?n1", "?n1", "?n1"]),
+    ("byteir.layer_norm", "?x?xf32 8xf32 ?xf32", "?x?xf32", NORM, ["?n0, 8", "8", "8"]),
+    ("byteir.addn", "?x?xf32 ?x3xf32", "?x?xf32", "{}", ["?n0, 3", "?n0, 3"]),
+    ("byteir.softmax", "?x?xf32", "?x3xf32", SOFTMAX, ["?n0, 3"]),
+    ("byteir.repeat", "?x3xf32 ?xi64", "5x3xf32", "{}", ["?n0, 3", "?n0"]),
+    ("byteir.quantize", "?x?xf32 ?xf32 ?xi8", "?x?xi8", SOFTMAX, ["?n0, ?n1", "?n1", "?n1"]),
+    ("weft.attention.v1", "?x2x?x8xf32 ?x2x?x8xf32 ?x2x?x8xf32", "?x2x?x8xf32 ?x2x?xf32", "{}",
+     ["?n0, 2, ?n1, 8", "?n0, 2, ?n3, 8", "?n0, 2, ?n3, 8"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("target", "operands", "results", "attrs", "wanted"), OPEN)
+def test_open_sizes_that_must_be_one_become_one(
+    target: str, operands: str, results: str, attrs: str, wanted: list[str]
+) -> None:
+    program = call_of(target, operands, results, attrs)
+    weft.ptir.verify(program)
+    found = [str(kind).partition("[")[2].rstrip("]") for kind in program.main.parameters]
+    assert found == wanted
+
+
+def test_an_open_attention_runs_at_every_size() -> None:
+    open_heads = "?x?x2x8xf32"
+    program = call_of(
+        "byteir.flash_attn_fwd",
+        f"{open_heads} {open_heads} {open_heads}",
+        f"{open_heads} ?x2x?xf32 0xf32 2xi64",
+        FLASH,
+    )
+    for rows in (1, 5):
+        q, k, v = np.random.default_rng(rows).standard_normal((3, 1, rows, 2, 8), np.float32)
+        scores = np.einsum("bqhd,bkhd->bhqk", q, k) * 0.5
+        hidden = np.triu(np.full((rows, rows), -np.inf), 1)
+        wanted = np.einsum("bhqk,bkhd->bqhd", special.softmax(scores + hidden, -1), v)
+        found = weft.run(program, [q, k, v], backend="reference")[0]
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_a_declared_shape_needs_no_sizes_that_are_known() -> None:
+    program = call_of("byteir.rng_uniform", "f32 f32 i64 i64 2xi64", "4x2xf32")
+    low, high, seed = np.float32(0), np.float32(1), np.int64(7)
+    inputs = [np.asarray(x) for x in (low, high, seed, np.int64(0), [4, 2])]
+    assert weft.run(program, inputs, backend="reference")[0].shape == (4, 2)
+    inputs[4] = np.asarray([4, 3])
+    with pytest.raises(SpecViolation, match=r"shape is \[4, 3\], but \[4, 2\] is declared"):
+        weft.run(program, inputs, backend="reference")
+
+
+def test_a_call_inside_a_region_of_single_elements() -> None:
+    text = """func.func @main(%x: tensor<4xf32>, %y: tensor<4xf32>) -> tensor<4xf32> {
+      %r = "stablehlo.map"(%x, %y) ({
+      ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+        %0 = "stablehlo.custom_call"(%a, %b) {call_target_name = "byteir.addn"}
+          : (tensor<f32>, tensor<f32>) -> tensor<f32>
+        stablehlo.return %0 : tensor<f32>
+      }) {dimensions = array<i64: 0>} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+      return %r : tensor<4xf32> }"""
+    x = np.arange(4, dtype=np.float32)
+    (found,) = weft.run(stablehlo.loads(text), [x, 2 * x], backend="reference")
+    assert found.tolist() == [0, 3, 6, 9]
+
+
+def test_a_constant_too_large_for_any_machine_is_refused() -> None:
+    kind = "tensor<99999999x99999999xf32>"
+    text = f"func.func @main() -> {kind} {{ %0 = stablehlo.constant dense<1.0> : {kind}\n"
+    with pytest.raises(weft.ResourceExceeded, match=r"a constant f32\[99999999, 99999999\] would"):
+        stablehlo.loads(f"{text}return %0 : {kind} }}")

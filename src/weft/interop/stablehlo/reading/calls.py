@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from weft.foundation.dtypes import F32, F64, I1, SI64
+from weft.foundation.errors import SpecViolation
 from weft.interop.stablehlo.reading.shapes import broadcast_in_dim, shape_of
 from weft.interop.stablehlo.reading.site import Lowering, Results, Site
-from weft.interop.stablehlo.records import HloTensor
+from weft.interop.stablehlo.records import HloTensor, HloType
 from weft.ptir.builder import Value
 from weft.ptir.calls import decode_call
-from weft.ptir.op import BY_TARGET
+from weft.ptir.op import BY_TARGET, Op
 from weft.ptir.ops.constant import CustomCall
+from weft.ptir.rules import SizesDiffer
 from weft.ptir.schema import attr_map
-from weft.ptir.types import TensorType, TupleType, ValueType
+from weft.ptir.types import Dim, Shape, Symbol, TensorType, TupleType, ValueType, leaves
 
 CARRIED: Final = {
     "api_version": 1,
@@ -29,6 +31,8 @@ CARRIED_PREFIX: Final = "mlir."
 SEED: Final = "byre.GetSeed"
 OFFSET: Final = "byre.NextOffset"
 SHAPE_OF: Final = "shape.shape_of"
+ERF: Final = "mhlo.erf"
+TOP_K: Final = "mhlo.topk"
 _DRAWN: Final = ("byteir.rng_uniform", "byteir.rng_normal")
 _MOST_NAME: Final = 60
 
@@ -37,32 +41,57 @@ def _custom_call(at: Site) -> Results:
     target = str(at.attr("call_target_name"))
     if at.attr("has_side_effect", False):
         at.refuse(f"the custom call {target[:_MOST_NAME]!r} has a side effect, and PTIR is pure")
-    if target in (SEED, OFFSET):
-        state = at.b.emit("rng_state")
-        return at.reshaped(at.sliced(state, [int(target == OFFSET)], [1]), ())
-    if target == SHAPE_OF:
-        return shape_of(at)
-    if target == "mhlo.erf":
-        return at.b.emit("erf", at.x[0])
-    if target == "mhlo.topk":
-        return _mhlo_top_k(at)
-    return _carried_call(at, target)
+    if target not in _PLAIN_CALLS:
+        return _carried_call(at, target)
+    operands, results, lower = _PLAIN_CALLS[target]
+    if (len(at.x), len(at.op.types)) != (operands, results):
+        raise SpecViolation(
+            "ArityMismatch",
+            f"{target} takes {operands} operands and has {results} results, not {len(at.x)} and "
+            f"{len(at.op.types)}",
+        )
+    found = lower(at)
+    values = [found] if isinstance(found, Value) else list(found)
+    _check_declared(at, target, [leaf for value in values for leaf in leaves(value.type)])
+    return values
 
 
-def _mhlo_top_k(at: Site) -> Results:
-    given = at.attr("mhlo.attributes", {})
-    found = at.b.emit(
-        "top_k", at.x[0], k=int(given["k"]), axis=-1, largest=bool(given.get("largest", True)),
-        indices_dtype=at.result(1).dtype,
-    )  # fmt: skip
-    return list(found)
+def _part_of_state(index: int) -> Lowering:
+    return lambda at: at.reshaped(at.sliced(at.b.emit("rng_state"), [index], [1]), ())
+
+
+def _erf(at: Site) -> Value:
+    return at.b.emit("erf", at.x[0])
+
+
+def _top_k(at: Site) -> Results:
+    given = _dictionary(at, "mhlo.attributes")
+    k, largest = given.get("k"), given.get("largest", True)
+    if not isinstance(k, int) or isinstance(k, bool) or not isinstance(largest, bool):
+        raise at.violation(f"{TOP_K} needs the attribute 'k', a number, and may have 'largest'")
+    dtype = at.result(1).dtype
+    return list(at.b.emit("top_k", at.x[0], k=k, axis=-1, largest=largest, indices_dtype=dtype))
+
+
+_PLAIN_CALLS: Final[Mapping[str, tuple[int, int, Lowering]]] = {
+    SEED: (0, 1, _part_of_state(0)),
+    OFFSET: (0, 1, _part_of_state(1)),
+    SHAPE_OF: (1, 1, shape_of),
+    ERF: (1, 1, _erf),
+    TOP_K: (1, 2, _top_k),
+}
+"""Calls that are ops of PTIR by another name: how many operands and results, and which ops."""
+
+
+def _dictionary(at: Site, name: str) -> Mapping[str, Any]:
+    found = at.attr(name, {})
+    if not isinstance(found, Mapping):
+        raise at.violation(f"{name} of a custom call is a dictionary of attributes")
+    return found
 
 
 def _carried_call(at: Site, target: str) -> Results:
-    attrs: dict[str, Any] = dict(at.attr("byteir_attrs", {}))
-    other = at.attr("mhlo.attributes", {})
-    if isinstance(other, Mapping):
-        attrs.update(other)
+    attrs = {**_dictionary(at, "byteir_attrs"), **_dictionary(at, "mhlo.attributes")}
     fields = _fields(at)
     if target not in BY_TARGET:
         attrs.update({CARRIED_PREFIX + name: value for name, value in fields.items()})
@@ -73,18 +102,64 @@ def _carried_call(at: Site, target: str) -> Results:
     if isinstance(op, CustomCall):
         found = at.b.append(op, at.x, output)
     else:
-        # Its own rule knows more about sizes than a type with open ones.
-        args = at.aligned(at.x) if op.elementwise else at.x
-        found = at.b.append(op, args)
+        found = _known_call(at, target, op)
         if fields:
             at.reader.keep_fields(at.b, found, fields)
     return [found] if len(kinds) == 1 else list(found)
 
 
+def _known_call(at: Site, target: str, op: Op) -> Value:
+    """An op of Weft's. Its own rule knows more about sizes than a type with open ones; what the
+    text says of the results must agree with it."""
+    args = at.aligned(at.x) if op.elementwise and at.is_lifted() else at.x
+    try:
+        found = at.b.append(op, args)
+    except SizesDiffer as error:
+        at.reader.same(error.dims)
+    _check_declared(at, target, list(leaves(found.type)))
+    return found
+
+
+def _check_declared(at: Site, target: str, found: Sequence[TensorType]) -> None:
+    """The declared results are those that the call has; a size that the text gives is known."""
+    declared = [leaf for kind in at.op.types for leaf in _tensors(kind)]
+    if len(declared) != len(found):
+        raise SpecViolation(
+            "OutputTypeMismatch",
+            f"{target} has {len(found)} results here, but {len(declared)} are declared",
+        )
+    for index, (kind, said) in enumerate(zip(found, declared, strict=True)):
+        # What a region says of single elements holds for the dtype of whole tensors.
+        dims = kind.shape if at.is_lifted() else said.dims
+        if kind.dtype is not said.dtype or not _may_be(kind.shape, dims):
+            raise SpecViolation(
+                "OutputTypeMismatch",
+                f"result {index} of {target} is {kind}, but {said} is declared",
+            )
+        for size, wanted in zip(kind.shape, dims, strict=True):
+            if isinstance(size, Symbol) and isinstance(wanted, int) and at.reader.is_open(size):
+                at.reader.same((size, wanted))
+
+
+def _may_be(shape: Shape, dims: Sequence[Dim | None]) -> bool:
+    """Whether no size that is known contradicts one that is declared."""
+    return len(shape) == len(dims) and not any(
+        isinstance(size, int) and isinstance(said, int) and size != said
+        for size, said in zip(shape, dims, strict=True)
+    )
+
+
+def _tensors(kind: HloType) -> list[HloTensor]:
+    if isinstance(kind, HloTensor):
+        return [kind]
+    return [leaf for element in kind.elements for leaf in _tensors(element)]
+
+
 def _declared(at: Site, target: str, index: int) -> ValueType:
-    """The type of a result; what draws numbers has its sizes from its last operand."""
+    """The type of a result; what draws numbers has open sizes from its last operand."""
     kind = at.op.types[index]
-    if target in _DRAWN and len(at.x) == 5 and isinstance(kind, HloTensor):
+    drawn = target in _DRAWN and len(at.x) == 5
+    if drawn and isinstance(kind, HloTensor) and not kind.is_static:
         return TensorType(kind.dtype, at.sizes(4))
     return at.kind(index)
 

@@ -63,6 +63,7 @@ class _SameSize(Exception):
     def __init__(self, dims: tuple[Dim, Dim]) -> None:
         super().__init__()
         self.dims = dims
+        self.place = ""
 
 
 def to_program(functions: Mapping[str, HloFunction]) -> Program:
@@ -74,7 +75,7 @@ def to_program(functions: Mapping[str, HloFunction]) -> Program:
         try:
             return walk.program(entry)
         except _SameSize as found:
-            _unify(names, *found.dims)
+            _unify(names, *found.dims, found.place)
 
 
 def _entry(functions: Mapping[str, HloFunction]) -> HloFunction:
@@ -90,15 +91,24 @@ def _entry(functions: Mapping[str, HloFunction]) -> HloFunction:
     return public[0]
 
 
-def _unify(names: dict[Symbol, Dim], left: Dim, right: Dim) -> None:
+def _unify(names: dict[Symbol, Dim], left: Dim, right: Dim, place: str) -> None:
     """A name becomes the other size; the newer name goes. A size that an operation makes cannot."""
     if isinstance(left, Symbol) and (not isinstance(right, Symbol) or left.name > right.name):
         left, right = right, left
-    if not isinstance(right, Symbol) or not right.name.startswith("n") or right in names:
+    if not isinstance(right, Symbol) or not _is_open(right) or right in names:
+        known = isinstance(left, int) and isinstance(right, int)
         raise SpecViolation(
-            "DynamicDimensionMismatch", f"sizes that must be one are {left} and {right}"
+            "ShapeMismatch" if known else "DynamicDimensionMismatch",
+            f"sizes that must be one are {left} and {right}",
+            where=place,
         )
     names[right] = left
+
+
+def _is_open(size: Symbol) -> bool:
+    """Whether a name stands for a size that the text leaves open, and not for one that an operation
+    makes."""
+    return size.name.startswith("n")
 
 
 class _Walk:
@@ -110,6 +120,7 @@ class _Walk:
         self.locations: dict[ValueKey, str] = {}
         self.call_fields: dict[ValueKey, Mapping[str, Any]] = {}
         self.calls: list[str] = []
+        self.kinds: dict[int, HloType] = {}
         self.unknown = 0
         self.shapes: dict[int, tuple[Dim, ...]] = {}
         """The sizes that values hold, for those that hold sizes."""
@@ -142,10 +153,17 @@ class _Walk:
     def same(self, dims: tuple[Dim, Dim]) -> NoReturn:
         raise _SameSize(dims)
 
+    def declared(self, number: int) -> HloType:
+        return self.kinds[number]
+
+    def is_open(self, size: Symbol) -> bool:
+        return _is_open(size)
+
     def inline(
         self, b: BodyBuilder, block: HloBlock, args: Sequence[Value], env: Mapping[int, Value]
     ) -> list[Value]:
         inside = {**env, **dict(zip(block.arguments, args, strict=True))}
+        self.kinds.update(zip(block.arguments, block.types, strict=True))
         for op in block.ops:
             self._read(b, op, inside)
         return [inside[number] for number in block.returned]
@@ -199,6 +217,7 @@ class _Walk:
         found = self._lowered(lower, site)
         values = [found] if isinstance(found, Value) else list(found)
         env.update(zip(op.results, values, strict=True))
+        self.kinds.update(zip(op.results, op.types, strict=True))
         self._note_sizes(op, site.x)
         for number in range(first, len(b._types)):
             self.locations.setdefault((b.label, number), op.place)
@@ -212,6 +231,9 @@ class _Walk:
     def _lowered(self, lower: Lowering, site: Site) -> Value | Sequence[Value]:
         try:
             return lower(site)
+        except _SameSize as found:
+            found.place = found.place or f"{site.op.name}, {site.op.place}"
+            raise
         except SpecViolation as error:
             first = error.findings[0]
             if first.code == "DynamicDimensionMismatch":

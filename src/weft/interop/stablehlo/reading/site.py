@@ -23,6 +23,14 @@ class Reader(Protocol):
         """Start over, knowing that two dims are one."""
         ...
 
+    def declared(self, number: int) -> HloType:
+        """The type that the text gives a value."""
+        ...
+
+    def is_open(self, size: Symbol) -> bool:
+        """Whether a size is one that the text leaves open, which may turn out to be another."""
+        ...
+
     def sizes(self, number: int) -> tuple[Dim, ...] | None:
         """The sizes that an integer value holds, where they are sizes of tensors."""
         ...
@@ -137,6 +145,14 @@ class Site:
 
     def violation(self, why: str) -> SpecViolation:
         return SpecViolation("InvalidAttributeValue", why, where=self.op.place)
+
+    def is_lifted(self) -> bool:
+        """Whether it stands in a region of single elements, which is read on whole tensors."""
+        declared = map(self.reader.declared, self.op.operands)
+        return any(
+            isinstance(kind, HloTensor) and not kind.dims and bool(value.rank)
+            for kind, value in zip(declared, self.x, strict=True)
+        )
 
     # -- building --------------------------------------------------------------------------------
 

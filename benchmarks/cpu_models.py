@@ -143,7 +143,8 @@ def gpt_weights(layers: int, width: int, vocabulary: int, context: int) -> list[
     rng = np.random.default_rng(0)
 
     def normal(*shape: int) -> Array:
-        return (rng.standard_normal(shape) * shape[0] ** -0.5).astype(np.float32)
+        scale = float(shape[0]) ** -0.5
+        return (rng.standard_normal(shape) * scale).astype(np.float32)
 
     def norm() -> list[Array]:
         return [np.ones(width, np.float32), np.zeros(width, np.float32)]

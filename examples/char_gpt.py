@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 import weft
-from examples.training import Run, show_curve, train
+from examples.training import Run, show_curve, step_count, told, train
 from weft import functional as F
 from weft import nn, optim
 
@@ -58,11 +58,13 @@ class CharGPT(nn.Module):
 
 
 class Text:
-    """A text as numbers of characters; rare ones become spaces."""
+    """A text as numbers of characters, which are those of a model or else the frequent ones; all
+    others become spaces."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, characters: str = "") -> None:
         counts = {c: text.count(c) for c in set(text)}
-        self.characters = sorted(c for c, count in counts.items() if count >= 5 or c == " ")
+        frequent = sorted(c for c, count in counts.items() if count >= 5 or c == " ")
+        self.characters = characters or "".join(frequent)
         number = {c: i for i, c in enumerate(self.characters)}
         space = number[" "]
         self.numbers = np.array([number.get(c, space) for c in text], np.int32)
@@ -83,6 +85,13 @@ def documentation() -> str:
     """The pages of the repository, in order."""
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     return "\n".join(page.read_text(encoding="utf-8") for page in pages)
+
+
+def known_characters(folder: Path) -> str:
+    """Those of the model in the checkpoint, if there is one: the documentation may have others by
+    now."""
+    file = folder / "checkpoint.safetensors"
+    return weft.load_metadata(file).get("characters", "") if file.exists() else ""
 
 
 def make_step(optimiser: optim.Optimiser) -> Any:
@@ -112,20 +121,23 @@ def sample(model: nn.Module, text: Text, sizes: Sizes, length: int, seed: int = 
     return text.decode(written[sizes.context :])
 
 
+@told
 def main() -> None:
     parser = argparse.ArgumentParser(description="train a character-level GPT on the docs")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long to train")
-    parser.add_argument("--steps", type=int, default=100_000, help="at most so many steps")
+    parser.add_argument("--steps", type=step_count, default=100_000, help="at most so many steps")
     parser.add_argument("--backend", default="cpu")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "char_gpt")
     parser.add_argument("--fresh", action="store_true", help="forget the last checkpoint")
     options = parser.parse_args()
     weft.set_default_backend(options.backend)
     console = Console()
-    sizes, text = Sizes(), Text(documentation())
+    known = "" if options.fresh else known_characters(options.folder)
+    sizes, text = Sizes(), Text(documentation(), known)
     model = CharGPT(len(text.characters), sizes)
     optimiser = optim.AdamW(optim.warmup(20, 3e-3), weight_decay=0.1)
-    run = Run(model, optimiser.init(model), options.folder)
+    notes = {"characters": text.characters}
+    run = Run(model, optimiser.init(model), options.folder, notes=notes)
     if not options.fresh and run.resume():
         console.print(f"going on from step {run.step}")
     step = make_step(optimiser)
@@ -145,7 +157,9 @@ def main() -> None:
     with weft.trace(weft.TraceConfig(profile_backend=True)) as watched:
         step(run.model, run.state, *next(text.batches(sizes, 0)))
     if watched.profile is not None:
-        console.print("\n".join(watched.profile.summary().splitlines()[:12]), highlight=False)
+        console.print(
+            "\n".join(watched.profile.summary(kinds=True).splitlines()[:12]), highlight=False
+        )
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from rich.console import Console
 from sklearn.datasets import load_digits
 
 import weft
-from examples.training import Run, show_curve, train
+from examples.training import Run, show_curve, step_count, told, train
 from weft import functional as F
 from weft import nn, optim
 
@@ -82,10 +82,11 @@ def learn(
     return run, digits, finished
 
 
+@told
 def main(name: str, make: Callable[[], nn.Module], steps: int, rate: float) -> None:
     """The command line of both examples."""
     parser = argparse.ArgumentParser(description=f"train {name} on handwritten digits")
-    parser.add_argument("--steps", type=int, default=steps)
+    parser.add_argument("--steps", type=step_count, default=steps)
     parser.add_argument("--backend", default="cpu")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / name)
     parser.add_argument("--fresh", action="store_true", help="forget the last checkpoint")

@@ -12,7 +12,9 @@ token, writes its keys and values into the cache, and gives the scores of the ne
 from __future__ import annotations
 
 import argparse
+import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +22,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 import weft
+from examples.training import told
 from weft import functional as F
 from weft import nn
 
@@ -96,26 +100,36 @@ class GPT2(nn.Module):
 
 def generate(
     model: GPT2, prompt: list[int], count: int, *, temperature: float = 1.0, seed: int = 0
-) -> list[int]:
-    """So many tokens after a prompt; temperature 0 takes the likeliest each time."""
-    length = len(prompt) + count
-    if not prompt or length > model.context:
-        raise weft.UserError(
-            f"a prompt of {len(prompt)} tokens and {count} more do not fit: there must be at least "
-            f"one, and {model.context} at most"
-        )
+) -> Iterator[int]:
+    """So many tokens after a prompt, one by one; temperature 0 takes the likeliest each time."""
+    _check(model, prompt, count, temperature)
     rng = np.random.default_rng(seed)
     step = weft.jit(
         lambda model, tokens, position, caches: model.step(tokens, position, caches),
         donate="caches",
     )
+    length = len(prompt) + count
     caches, written = model.empty_caches(length), list(prompt)
     for position in range(length - 1):
         token = np.array([[written[position]]], np.int32)
         scores, caches = step(model, token, np.int32(position), caches)
         if position == len(written) - 1:
             written.append(_choice(scores.numpy()[0], temperature, rng))
-    return written
+            yield written[-1]
+
+
+def _check(model: GPT2, prompt: list[int], count: int, temperature: float) -> None:
+    if not prompt or count < 1 or len(prompt) + count > model.context:
+        raise weft.UserError(
+            f"a prompt of {len(prompt)} tokens and {count} more do not fit: there must be at least "
+            f"one of each, and {model.context} together at most"
+        )
+    vocabulary = model.tokens.weight.shape[0]
+    strange = [token for token in prompt if not 0 <= token < vocabulary]
+    if strange:
+        raise weft.UserError(f"{strange[0]} is no token: the model has 0 to {vocabulary - 1}")
+    if not 0 <= temperature < math.inf:
+        raise weft.UserError(f"the temperature is {temperature}; it must be a number, at least 0")
 
 
 def _choice(scores: Array, temperature: float, rng: np.random.Generator) -> int:
@@ -132,15 +146,23 @@ def with_published_weights(model: GPT2, published: dict[str, weft.Tensor]) -> GP
     """The model with weights as the published files name and lay them out: linear layers are
     [in, out], and those of queries, keys and values are one."""
     arrays = {n.removeprefix("transformer."): t.numpy() for n, t in published.items()}
+    try:
+        state = _state(arrays, len(model.blocks))
+    except KeyError as error:
+        raise weft.UserError(f"the file has no {error.args[0]}; it is not a GPT-2") from None
+    return model.with_state({name: weft.asarray(array) for name, array in state.items()})
+
+
+def _state(arrays: dict[str, Array], blocks: int) -> dict[str, Array]:
     state = {
         "tokens.weight": arrays["wte.weight"],
         "positions.weight": arrays["wpe.weight"],
         "norm.weight": arrays["ln_f.weight"],
         "norm.bias": arrays["ln_f.bias"],
     }
-    for number in range(len(model.blocks)):
+    for number in range(blocks):
         state |= _block_state(arrays, f"h.{number}.", f"blocks.{number}.")
-    return model.with_state({name: weft.asarray(array) for name, array in state.items()})
+    return state
 
 
 _LINEAR = {"attn.c_proj": "attention.out", "mlp.c_fc": "up", "mlp.c_proj": "down"}
@@ -173,6 +195,22 @@ def config_of(published: dict[str, weft.Tensor]) -> Config:
     return Config(layers, width, max(width // 64, 1), vocabulary, shapes["wpe.weight"][0])
 
 
+def write(model: GPT2, prompt: list[int], count: int, temperature: float) -> list[int]:
+    """The tokens, with a progress bar; Ctrl-C keeps those that are there."""
+    written: list[int] = []
+    columns = (TextColumn("token {task.completed}/{task.total}"), BarColumn())
+    with Progress(*columns, TimeRemainingColumn(), transient=True) as progress:
+        task = progress.add_task("writing", total=count)
+        try:
+            for token in generate(model, prompt, count, temperature=temperature):
+                written.append(token)
+                progress.advance(task)
+        except KeyboardInterrupt:
+            pass
+    return written
+
+
+@told
 def main() -> None:
     parser = argparse.ArgumentParser(description="generate tokens with a model like GPT-2")
     parser.add_argument("--weights", type=Path, help="a safetensors file of GPT-2")
@@ -192,10 +230,10 @@ def main() -> None:
         model = with_published_weights(GPT2(config_of(published)), published)
     console.print(f"{model}, backend {options.backend}")
     started = time.perf_counter()
-    written = generate(model, options.prompt, options.count, temperature=options.temperature)
-    console.print(" ".join(map(str, written)), highlight=False)
+    written = write(model, options.prompt, options.count, options.temperature)
+    console.print(" ".join(map(str, options.prompt + written)), highlight=False)
     seconds = time.perf_counter() - started
-    console.print(f"{options.count} tokens in {seconds:.1f} s, compiling included")
+    console.print(f"{len(written)} tokens in {seconds:.1f} s, compiling included")
 
 
 if __name__ == "__main__":

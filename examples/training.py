@@ -3,13 +3,16 @@ and the loss as a curve, in the terminal and as a picture."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +28,15 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 
 @dataclass
 class Run:
-    """A training run: its model, the state of its optimiser, and the losses so far."""
+    """A training run: its model, the state of its optimiser, and the losses so far. `notes` are
+    texts that the checkpoint keeps beside the model."""
 
     model: nn.Module
     state: dict[str, Any]
     folder: Path
     losses: list[float] = field(default_factory=list)
     seconds: float = 0.0
+    notes: dict[str, str] = field(default_factory=dict)
 
     @property
     def step(self) -> int:
@@ -39,33 +44,44 @@ class Run:
 
     # -- checkpoints -----------------------------------------------------------------------------
 
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / "checkpoint.safetensors"
+
     def save(self) -> None:
-        """Write the checkpoint; an interruption leaves the one before."""
+        """Write the checkpoint, one file; an interruption leaves the one before."""
         self.folder.mkdir(parents=True, exist_ok=True)
         tensors = {f"model.{name}": t for name, t in self.model.state_dict().items()}
         for slot, value in self.state.items():
             items = value if isinstance(value, list) else [value]
             tensors |= {f"state.{slot}.{i}": tensor for i, tensor in enumerate(items)}
-        weft.save(self.folder / "checkpoint.safetensors", tensors)
         history = {"losses": self.losses, "seconds": self.seconds}
-        (self.folder / "history.json").write_text(json.dumps(history))
+        weft.save(self.checkpoint, tensors, {"history": json.dumps(history), **self.notes})
 
     def resume(self) -> bool:
         """Go on from the checkpoint in the folder, if there is one."""
-        file = self.folder / "checkpoint.safetensors"
-        if not file.exists():
+        if not self.checkpoint.exists():
             return False
-        tensors = weft.load(file)
+        tensors, texts = weft.load(self.checkpoint), weft.load_metadata(self.checkpoint)
         own = {n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")}
-        self.model = self.model.with_state(own)
-        for slot, value in self.state.items():
-            if isinstance(value, list):
-                self.state[slot] = [tensors[f"state.{slot}.{i}"] for i in range(len(value))]
-            else:
-                self.state[slot] = tensors[f"state.{slot}.0"]
-        history = json.loads((self.folder / "history.json").read_text())
-        self.losses, self.seconds = history["losses"], history["seconds"]
+        try:
+            self.model = self.model.with_state(own)
+            self.state = {slot: _slot(tensors, slot, old) for slot, old in self.state.items()}
+            history = json.loads(texts["history"])
+            self.losses, self.seconds = history["losses"], history["seconds"]
+        except (weft.WeftError, KeyError) as error:
+            raise weft.UserError(
+                f"{self.checkpoint} is of another model ({error}); begin anew with --fresh, or "
+                "give another --folder"
+            ) from None
         return True
+
+
+def _slot(tensors: dict[str, weft.Tensor], slot: str, old: Any) -> Any:
+    """One part of the state of an optimiser, as it was written."""
+    if isinstance(old, list):
+        return [tensors[f"state.{slot}.{i}"] for i in range(len(old))]
+    return tensors[f"state.{slot}.0"]
 
 
 def train(
@@ -127,6 +143,33 @@ def unbroken() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
     if noted:
         raise KeyboardInterrupt
+
+
+# -- the command line ----------------------------------------------------------------------------
+
+
+def step_count(text: str) -> int:
+    """A number of steps on the command line."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number over 0")
+    return int(text)
+
+
+def told(main: Callable[..., None]) -> Callable[..., None]:
+    """A command whose mistakes are told in a sentence, and which Ctrl-C ends quietly."""
+
+    @wraps(main)
+    def command(*args: Any, **kwargs: Any) -> None:
+        try:
+            main(*args, **kwargs)
+        except weft.WeftError as error:
+            print(f"error: {error}", file=sys.stderr)
+            sys.exit(1)
+        except KeyboardInterrupt:
+            print("interrupted", file=sys.stderr)
+            sys.exit(130)
+
+    return command
 
 
 # -- the loss as a curve -------------------------------------------------------------------------

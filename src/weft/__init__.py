@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         WeftError,
         WeftWarning,
     )
-    from weft.interop.safetensors import load, save
+    from weft.interop.safetensors import load, load_metadata, save
     from weft.ops.namespace import *  # noqa: F403
 
 __version__ = "0.1.0"
@@ -34,6 +34,7 @@ _HOMES = {
     "compile": ("weft.driver.compile", "compile_program"),
     "explain": ("weft.driver.compile", "explain"),
     "load": ("weft.interop.safetensors", "load"),
+    "load_metadata": ("weft.interop.safetensors", "load_metadata"),
     "run": ("weft.driver.execute", "run"),
     "save": ("weft.interop.safetensors", "save"),
     "ExecutionError": (_ERRORS, "ExecutionError"),
@@ -63,6 +64,7 @@ __all__ = [
     "core_ir",
     "explain",
     "load",
+    "load_metadata",
     "ptir",
     "run",
     "save",

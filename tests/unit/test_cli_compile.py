@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.make_programs import mlp, softmax_layernorm
+from examples.make_programs import attention, mlp, softmax_layernorm
 from weft.cli import main
 from weft.ptir import save
 
@@ -77,3 +77,43 @@ def test_verbose_counts_rules_and_kernels(run: Run, tmp_path: Path) -> None:
     rules = re.findall(r"^([a-z-]+): \d+ times?$", out, re.MULTILINE)
     assert len(rules) == len(set(rules))
     assert " in function @" not in out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--dump=nothing", "there is no stage 'nothing' to dump: there are frontend, tiny"),
+        ("--dump=plan --to tiny", "there are frontend, tiny; --to tiny ends before it"),
+        ("--out elsewhere", "--out says where dumped stages go: say which with --dump=STAGES"),
+        ("--from nothing missing.json", "there is no stage 'nothing'; the stages are"),
+        ("--from plan missing.json", "cannot read missing.json"),
+        ("--from plan missing.json --to tiny", "stage 'plan' is given, but comes after 'tiny'"),
+        ("--sizes B=3", "--sizes names 'B', which @mlp does not have: it has no dynamic dims"),
+        ("--sizes B", "'B' is not the size of a dynamic dim, such as B=32"),
+        ("--donate 7", "donate names input 7"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(
+    run: Run, program: Path, options: str, message: str
+) -> None:
+    code, out, err = run(program, *options.split())
+    assert (code, out) == (1, "")
+    assert message in err
+
+
+def test_dynamic_dims_get_their_sizes(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "program.ptir.txt"
+    save(mlp(batch="?B", width=16, hidden=32, out=16), file)
+    code, _, err = run(file)
+    assert code == 1
+    assert "give their sizes for this compile, as in --sizes B=32" in err
+    code, _, err = run(file, "--sizes", "B=3", "--dump=frontend", "--out", tmp_path)
+    assert (code, err) == (0, "")
+    assert "f32[3, 16]" in (tmp_path / "frontend.ptir.txt").read_text()
+
+
+def test_donated_caches_are_updated_in_place(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "program.ptir.txt"
+    save(attention(), file)
+    assert run(file, "-v")[1].count("bytes copied: in") == 2
+    assert run(file, "-v", "--donate", "3,4")[1].count("in place, 0 bytes copied") == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from examples import char_gpt, digits, gpt2_generate
 from examples.digits_conv import DigitsConv
 from examples.digits_mlp import DigitsMLP
 from examples.make_programs import WRITTEN, mlp, text_of
-from examples.training import Run, show_curve, smoothed, sparkline, train
+from examples.training import Run, show_curve, smoothed, sparkline, step_count, told, train
 from tests.example_inputs import inputs_for
 from weft import nn, optim
 
@@ -143,6 +144,62 @@ def test_an_interruption_waits_for_the_end_of_a_step(tmp_path: Path) -> None:
     assert resumed.losses == run.losses
 
 
+def test_a_checkpoint_of_another_model_is_told(tmp_path: Path) -> None:
+    optimiser = optim.SGD(0.1)
+    first, other = DigitsMLP(16), DigitsMLP(8)
+    Run(first, optimiser.init(first), tmp_path).save()
+    with pytest.raises(weft.UserError, match=r"of another model \(.*begin anew with --fresh"):
+        Run(other, optimiser.init(other), tmp_path).resume()
+    weft.save(tmp_path / "checkpoint.safetensors", {"x": weft.asarray(1.0)})
+    with pytest.raises(weft.UserError, match="of another model"):
+        Run(first, optimiser.init(first), tmp_path).resume()
+
+
+def test_a_checkpoint_is_one_file(tmp_path: Path) -> None:
+    """So that none of it can be older than the rest."""
+    optimiser = optim.SGD(0.1)
+    model = DigitsMLP(8)
+    Run(model, optimiser.init(model), tmp_path, [2.5], 1.5).save()
+    assert [file.name for file in tmp_path.iterdir()] == ["checkpoint.safetensors"]
+    again = Run(model, optimiser.init(model), tmp_path)
+    assert again.resume()
+    assert (again.losses, again.seconds) == ([2.5], 1.5)
+
+
+def test_a_model_keeps_its_characters_when_the_text_changes(tmp_path: Path) -> None:
+    assert char_gpt.known_characters(tmp_path) == ""
+    optimiser = optim.SGD(0.1)
+    text = char_gpt.Text("the weft and the warp " * 5)
+    sizes = char_gpt.Sizes(context=4, width=4, heads=1, layers=1, batch=1)
+    model = char_gpt.CharGPT(len(text.characters), sizes)
+    Run(model, optimiser.init(model), tmp_path, notes={"characters": text.characters}).save()
+    known = char_gpt.known_characters(tmp_path)
+    assert known == text.characters
+    other = char_gpt.Text("xxxxx the weft", known)
+    assert other.characters == text.characters
+    assert other.decode(other.numbers) == "      the weft"
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "x", "1.5"])
+def test_no_steps_are_no_number_of_steps(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="is no whole number over 0"):
+        step_count(text)
+
+
+def test_a_command_tells_its_mistakes_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    def wrong() -> None:
+        raise weft.UserError("it is wrong")
+
+    def stopped() -> None:
+        raise KeyboardInterrupt
+
+    for main, code, said in ((wrong, 1, "error: it is wrong\n"), (stopped, 130, "interrupted\n")):
+        with pytest.raises(SystemExit) as end:
+            told(main)()
+        assert end.value.code == code
+        assert capsys.readouterr().err == said
+
+
 def test_the_curve_of_few_steps() -> None:
     assert smoothed([3.0, 1.0], 60) == [3.0, 1.0]
     assert sparkline([3.0, 2.0, 1.0]) == "█▅▁"
@@ -212,13 +269,34 @@ def test_published_weights_and_the_cache_give_what_gpt2_gives(prefix: str, tmp_p
     np.testing.assert_allclose(found, gpt2(tokens, weights), rtol=1e-3, atol=1e-3)
     while len(tokens) < 8:
         tokens.append(int(gpt2(tokens, weights)[-1].argmax()))
-    assert gpt2_generate.generate(model, [3, 1, 4], 5, temperature=0.0) == tokens
+    assert list(gpt2_generate.generate(model, [3, 1, 4], 5, temperature=0.0)) == tokens[3:]
 
 
 def test_a_prompt_that_does_not_fit_is_told() -> None:
     model = gpt2_generate.GPT2(TINY)
-    for prompt, count in (([], 3), ([1] * 10, 3)):
-        with pytest.raises(weft.UserError, match="do not fit"):
-            gpt2_generate.generate(model, prompt, count)
+    for prompt, count, temperature, message in (
+        ([], 3, 1.0, "do not fit"),
+        ([1] * 10, 3, 1.0, "do not fit"),
+        ([1], 0, 1.0, "do not fit"),
+        ([1, 11], 3, 1.0, "11 is no token: the model has 0 to 10"),
+        ([1], 3, -1.0, "the temperature is -1.0"),
+    ):
+        with pytest.raises(weft.UserError, match=message):
+            next(gpt2_generate.generate(model, prompt, count, temperature=temperature))
     with pytest.raises(weft.UserError, match="it is not a GPT-2"):
         gpt2_generate.config_of({"x": weft.asarray(1.0)})
+
+
+def test_a_file_without_some_weights_is_told() -> None:
+    weights = {name: weft.asarray(a) for name, a in published().items() if name != "h.1.ln_1.bias"}
+    with pytest.raises(weft.UserError, match=r"the file has no h\.1\.ln_1\.bias"):
+        gpt2_generate.with_published_weights(gpt2_generate.GPT2(TINY), weights)
+
+
+def test_an_interruption_keeps_the_tokens_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*args: Any, **kwargs: Any) -> Iterator[int]:
+        yield 7
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(gpt2_generate, "generate", interrupted)
+    assert gpt2_generate.write(gpt2_generate.GPT2(TINY), [1], 5, 0.0) == [7]

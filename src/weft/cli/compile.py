@@ -64,15 +64,16 @@ def compile_command(
     chosen = target_named(target)
     wanted = _to_dump(dump, out, to, chosen)
     overrides = _edited(from_, to, chosen)
-    roles = {"params": params, "state": state, "donate": donate}
-    given = {name: _positions(text) for name, text in roles.items()}
+    roles = _positions(params), _positions(state), _positions(donate)
     if to is not None:
-        signature = make_signature(program, **given)
+        signature = make_signature(program, *roles)
         compilation = run_pipeline(Compilation(program, chosen, signature, overrides), to)
         times: Mapping[str, float] = compilation.seconds
         print(f"{printable(str(file))}: {', '.join(compilation.values)}")
     else:
-        executable = compile_program(program, chosen, **given, overrides=overrides)
+        executable = compile_program(
+            program, chosen, params=roles[0], state=roles[1], donate=roles[2], overrides=overrides
+        )
         (cluster,) = executable.clusters.values()
         print(f"{printable(str(file))}: {executable.explain()}")
         if not (verbose or wanted):

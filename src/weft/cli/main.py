@@ -43,6 +43,7 @@ from weft.cli.report import (
     targets_table,
     write,
 )
+from weft.coarse.raising import raise_program
 from weft.driver.backends import DEFAULT
 from weft.driver.conversion import conversion_target_names, convert
 from weft.driver.execute import MAX_SEED, run
@@ -54,8 +55,8 @@ from weft.ptir.passes.log import PassLog
 app = typer.Typer(
     name="weft",
     help="Portable tensor programs (PTIR): verify, convert, run, compile and compare them.",
-    epilog="FILE is a PTIR program as JSON, bincode or text, or a Core IR module; which one it is, "
-    "its content tells. "
+    epilog="FILE is a PTIR program as JSON, bincode or text, a Core IR module or StableHLO text; "
+    "which one it is, its content tells. "
     "Exit codes: 0 success, 1 the program or the data is wrong, 2 the command line is wrong.",
     no_args_is_help=True,
     add_completion=False,
@@ -161,6 +162,10 @@ def convert_command(
     list_targets: Annotated[
         bool, typer.Option("--list", help="List what --to can name, and stop.")
     ] = False,
+    raised: Annotated[
+        bool,
+        typer.Option("--raise", help="Find coarse ops in the program first: softmax, attention."),
+    ] = False,
 ) -> None:
     """Write the program IN as OUT; the extension of OUT says in which form.
 
@@ -175,13 +180,18 @@ def convert_command(
     elif to:
         if len(to) > 1:
             raise typer.BadParameter(f"it is given {len(to)} times", param_hint="--to")
-        write(convert(load_program(source), to[0]), target)
+        write(convert(_loaded(source, raised), to[0]), target)
     elif target is None:
         raise typer.BadParameter("give it, or --to NAME", param_hint="OUT")
     else:
-        program = load_source(source)
+        program = _loaded(source, raised) if raised else load_source(source)
         _warn_unless_valid(program, source)
         save_as(program, target)
+
+
+def _loaded(source: Path, raised: bool) -> Program:
+    program = load_program(source)
+    return raise_program(program) if raised else program
 
 
 def _warn_unless_valid(program: Source, source: Path) -> None:

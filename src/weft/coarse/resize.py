@@ -17,7 +17,7 @@ import numpy as np
 from weft.coarse.forms import all_equal, guarded, known_size
 from weft.coarse.rules import result_count, wide_dtype
 from weft.foundation import limits
-from weft.foundation.dtypes import ANY, F64, FLOATS, I1, INTEGERS, SI64, DType
+from weft.foundation.dtypes import ANY, F32, F64, FLOATS, I1, INTEGERS, SI64, DType
 from weft.foundation.errors import ResourceExceeded
 from weft.ptir.composite import Composite
 from weft.ptir.op import Array, Op, Scope, coarse_op
@@ -95,9 +95,9 @@ class ByteirResize(Composite):
     `nearest` takes the element at or before that position; `linear` interpolates between the two
     around it, one axis after the other. Positions beyond the edges are those of the edge. `target`
     has an entry for each axis: its new length (`size`), or what the old one is multiplied by and
-    rounded down (`scale`); one that contradicts the declared shape is rejected when the program
-    runs. `nearest` is defined for every dtype, `linear` for floats; those under 32 bits are
-    computed in f32 and rounded once."""
+    rounded down (`scale`), be the product exact or that of f32; one that contradicts the declared
+    shape is rejected when the program runs. `nearest` is defined for every dtype, `linear` for
+    floats; those under 32 bits are computed in f32 and rounded once."""
 
     operands = ("input", "target")
     dtypes = {"input": ANY, "target": FLOATS | INTEGERS}
@@ -138,15 +138,12 @@ class ByteirResize(Composite):
 
     def check_values(self, *args: Array) -> None:
         x, target = args
-        found = list(target)
-        if self.target_mode is TargetMode.SCALE:
-            found = [
-                float(np.floor(np.float64(old) * np.float64(scale)))
-                for old, scale in zip(x.shape, target, strict=True)
-            ]
-        for axis, (size, wanted) in enumerate(zip(found, self.shape, strict=True)):
-            if float(size) != wanted:
-                why = f"target gives axis {axis} the length {float(size):g}, not {wanted}"
+        for axis, (size, wanted) in enumerate(zip(target, self.shape, strict=True)):
+            found = [float(size)]
+            if self.target_mode is TargetMode.SCALE:
+                found = _scaled(x.shape[axis], float(size))
+            if wanted not in found:
+                why = f"target gives axis {axis} the length {found[0]:g}, not {wanted}"
                 raise violation("InvalidTarget", f"{why} as is declared")
 
     def decompose(self, *operands: Term) -> Term:
@@ -164,8 +161,13 @@ class ByteirResize(Composite):
         """Whether the target gives every axis its new length."""
         sizes = target.cast(SI64)
         if self.target_mode is TargetMode.SCALE:
-            lengths = target.emitter.literal([float(length) for length in old], F64)
-            sizes = (target.cast(F64) * lengths).floor().cast(SI64)
+            product = target.cast(F64) * target.emitter.literal([float(n) for n in old], F64)
+            rounded, wanted = (
+                product.cast(F32).floor().cast(SI64),
+                target.emitter.literal(new, SI64),
+            )
+            exact = product.floor().cast(SI64)
+            sizes = wanted.where(rounded.compare(wanted, "equal"), exact)
         return all_equal(sizes, new)
 
     def _along(self, z: Term, axis: int, old: int, new: int) -> Term:
@@ -178,6 +180,13 @@ class ByteirResize(Composite):
         high = _taken(z, axis, table.high)
         share = z.emitter.literal(table.share, z.dtype).along(axis, low.shape)
         return low * (1.0 - share) + high * share
+
+
+def _scaled(old: int, scale: float) -> list[float]:
+    """The lengths that a scale may mean: those who declare one multiply exactly, or in f32."""
+    product = old * scale
+    with np.errstate(over="ignore"):
+        return [float(np.floor(length)) for length in (product, np.float32(product))]
 
 
 def _taken(z: Term, axis: int, table: Array) -> Term:

@@ -5,7 +5,7 @@
     sum(h * 0.5, [1], keepdims=true)        the result
 
     source     = (declaration ';' | binding ';')* expression
-    declaration= name ':' dtype '[' size,* ']'
+    declaration= name ':' dtype ['[' size,* ']']                       without sizes, a scalar
     binding    = name '=' expression
     expression = unary (('+' | '-' | '*' | '/' | '@') unary)*          usual precedence
     unary      = '-' unary | primary ('[' subscript ']')*
@@ -36,7 +36,7 @@ from weft.core_ir.instructions import INSTRUCTIONS, Instruction
 from weft.core_ir.ir import CoreOperation, Module
 from weft.core_ir.rules.checks import positive_dims
 from weft.core_ir.surface_tokens import SurfaceTokens
-from weft.core_ir.types import DTYPES, TensorType, as_type, scalar, show_shape
+from weft.core_ir.types import DTYPES, TensorType, as_type, dtype_name, scalar, show_shape
 from weft.foundation.dtypes import F32, SI64, DType
 from weft.foundation.errors import SpecViolation, UserError
 from weft.ptir.literal import TensorLiteral
@@ -421,8 +421,10 @@ class _Parser(AttributeReader):
 
     def constant(self, found: Literal, dtype: DType) -> int:
         data = RawData(found.rows).literal(dtype, ())
-        shape = data.type.static_shape if isinstance(data, TensorLiteral) else ()
-        row = INSTRUCTIONS["ConstTensor"]
+        if not isinstance(data, TensorLiteral):
+            hint = f"write {dtype_name(dtype)} numbers, in rows of one length"
+            raise SpecViolation(data.code, data.why, hint, self.tokens.where(found.offset))
+        row, shape = INSTRUCTIONS["ConstTensor"], data.type.static_shape
         return self.emit(row, [], {"data": data, "dtype": dtype, "shape": shape}, found.offset)
 
     def emit(

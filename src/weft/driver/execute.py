@@ -101,6 +101,8 @@ class Prepared:
     program: Program
     backend: Backend
     executable: Executable
+    donated: frozenset[int] = frozenset()
+    """The positions of the inputs that a run may overwrite."""
 
     @cached_property
     def results(self) -> tuple[TensorType, ...]:
@@ -122,7 +124,7 @@ def prepare(program: Program, backend: Backend, donated: frozenset[int] = frozen
     chosen = guarded(backend)
     if donated and isinstance(chosen, DonatingBackend):
         ready = legalise(program, chosen, None)
-        return Prepared(program, chosen, chosen.compile_donating(ready, donated))
+        return Prepared(program, chosen, chosen.compile_donating(ready, donated), donated)
     return _prepare(program, chosen, None)
 
 

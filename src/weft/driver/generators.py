@@ -86,6 +86,12 @@ class Pipeline(Protocol):
         """Run the stages, up to and including `until`."""
         ...
 
+    def check_overrides(
+        self, overrides: Mapping[str, str], target: Target, until: str | None = None
+    ) -> None:
+        """Every stage that is read is one of the target, has a text, and is reached."""
+        ...
+
     def report(self, compilation: Compilation) -> list[str]:
         """What there is to say about the kernels and the memory of a compilation."""
         ...

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, deserialize
+from safetensors import SafetensorError, deserialize, safe_open
 from safetensors.numpy import save as write
 
 from weft.foundation.dtypes import BY_NAME, DType
@@ -76,6 +76,19 @@ def load(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     except SafetensorError as error:
         raise UserError(f"[load] {source} is no safetensors file: {error}") from None
     return {name: _read(name, entry) for name, entry in entries}
+
+
+def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
+    """The texts that a file was saved with; none where it has none."""
+    source = Path(path)
+    try:
+        with safe_open(source, framework="numpy") as file:
+            return dict(file.metadata() or {})
+    except OSError as error:
+        why = error.strerror or "No such file or directory"
+        raise UserError(f"[load_metadata] cannot read {source}: {why}") from None
+    except SafetensorError as error:
+        raise UserError(f"[load_metadata] {source} is no safetensors file: {error}") from None
 
 
 def _read(name: str, entry: Mapping[str, Any]) -> Tensor:

@@ -175,6 +175,8 @@ def scan(
     if counter:
         if length is None:
             raise UserError("scan without inputs needs its length")
+        if not isinstance(length, int) or length < 0:
+            raise UserError(f"the length of a scan is a number of steps, not {length!r}")
         slices = [asarray(list(range(length)))] if length else [asarray([0])[:0]]
     _check_lengths(slices)
     kinds = [*(t.type for t in carry), *(t.type.with_shape(t.shape[1:]) for t in slices)]

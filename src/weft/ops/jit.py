@@ -35,13 +35,14 @@ from weft.ops.graph.hooks import execute
 from weft.ops.graph.node import Donated
 from weft.ops.lines import failing_line, user_line
 from weft.ops.methods import BoundFunctions, original
+from weft.ops.numbers import number
 from weft.ops.parameters import Dynamic, Names, Parameters
 from weft.ops.promotion import DEFAULT_COMPLEX, DEFAULT_FLOAT, DEFAULT_INTEGER
 from weft.ops.pytree import Structure, flatten, unflatten
 from weft.ops.shapes import ByShape
 from weft.ops.tensor import Tensor, from_array
 from weft.ops.tracing import Trace, trace
-from weft.ops.versions import Argument, Key, Version, reason_for
+from weft.ops.versions import Argument, Key, Setting, Version, reason_for
 from weft.ptir.ir import Program
 from weft.ptir.literal import TensorLiteral
 from weft.ptir.specialise import is_static
@@ -140,7 +141,7 @@ class Jitted:
 
     def _split(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]:
+    ) -> tuple[tuple[Any, ...], tuple[tuple[str, Setting], ...]]:
         """The arguments without the static ones, which are taken out by name."""
         if not self._static:
             return args, ()
@@ -162,7 +163,7 @@ class Jitted:
                     "instead of a list, or leave it out of static=",
                     "StaticArgumentUnhashable",
                 ) from None
-        return tuple(kept), tuple(static)
+        return tuple(kept), tuple((name, Setting.of(value)) for name, value in static)
 
     def _home(self, leaves: Sequence[Any], structure: Structure) -> Arena:
         """Where the results live: on the backend of the arguments; without tensors among them, on
@@ -198,7 +199,7 @@ class Jitted:
         if isinstance(leaf, np.ndarray | np.generic):
             return from_array(np.asarray(leaf), home)
         if type(leaf) in _NUMBERS:
-            tensor = from_array(np.asarray(leaf, _NUMBERS[type(leaf)].numpy), home)
+            tensor = from_array(number(leaf, _NUMBERS[type(leaf)]).array, home)
             tensor.weak = True
             return tensor
         name = self._parameters.leaf_names(structure)[index]
@@ -212,7 +213,7 @@ class Jitted:
         self,
         tensors: Sequence[Tensor],
         structure: Structure,
-        static: tuple[tuple[str, Any], ...],
+        static: tuple[tuple[str, Setting], ...],
         home: Arena,
     ) -> Key:
         if self._dynamic:
@@ -307,12 +308,13 @@ class Jitted:
             args, kwargs = unflatten(key.structure, tensors)
             filled = list(args)
             by_name = dict(kwargs)
-            for name, value in key.static:
+            for name, setting in key.static:
                 position = self._parameters.names.index(name)
                 if position < len(filled):
-                    filled[position] = value
+                    filled[position] = setting.value
                 else:
-                    by_name[name] = value
+                    by_name[name] = setting.value
+            self._parameters.check(filled, by_name)
             return self.function(*filled, **by_name)
 
         kinds = [argument.type for argument in key.arguments]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 
-from weft.foundation.errors import UserError
+from weft.foundation.errors import UserError, WrongArguments
 from weft.ops.pytree import Structure, leaf_names
 
 Names: TypeAlias = int | str | Iterable[int | str]
@@ -22,10 +23,20 @@ class Parameters:
 
     def __init__(self, function: Callable[..., Any], label: str) -> None:
         self.label = label
+        self._signature: inspect.Signature | None = None
+        with suppress(TypeError, ValueError):
+            self._signature = inspect.signature(function)
+        self.names = list(self._signature.parameters) if self._signature else []
+
+    def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Say so where the function does not take these arguments."""
+        if self._signature is None:
+            return
         try:
-            self.names = list(inspect.signature(function).parameters)
-        except (TypeError, ValueError):
-            self.names = []
+            self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            takes = ", ".join(self.names) or "nothing"
+            raise WrongArguments(f"{error}; it takes {takes}", "WrongArguments") from None
 
     def positions(self, what: str, given: Names) -> frozenset[int]:
         """The parameters that the option `what` names."""

@@ -61,6 +61,15 @@ def _fields(rest: Any, count: int) -> list[str]:
     return [f".{name}" for name in rest]
 
 
+def exact(value: Any) -> Any:
+    """What a setting has besides its equals: 1, 1.0 and True are not one setting, nor are 0.0 and
+    -0.0."""
+    kind = type(value)
+    if kind is tuple:
+        return tuple(map(exact, value))
+    return (kind, repr(value)) if kind in (float, complex) else kind
+
+
 def register_pytree(
     kind: type,
     flatten: Callable[[Any], tuple[Sequence[Any], Hashable]],
@@ -120,8 +129,8 @@ def _dataclass_node(cls: Any) -> Node:
     settings = tuple(field.name for field in fields if field.metadata.get("static"))
 
     def flatten(value: Any) -> tuple[list[Any], Hashable]:
-        rest = (names, tuple(getattr(value, name) for name in settings))
-        return [getattr(value, name) for name in names], rest
+        held = tuple(getattr(value, name) for name in settings)
+        return [getattr(value, name) for name in names], (names, held, exact(held))
 
     def unflatten(rest: Any, children: Sequence[Any]) -> Any:
         made = object.__new__(cls)

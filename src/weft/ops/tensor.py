@@ -221,7 +221,13 @@ class Tensor:
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
 
+    @public
     def __bool__(self) -> bool:
+        if self.size != 1 and not self.is_traced:
+            raise UserError(
+                f"a tensor of type {self.type} is neither true nor false as a whole; reduce it "
+                "with any or all, or choose element by element with weft.where"
+            )
         return bool(self.item())
 
     def __int__(self) -> int:
@@ -245,6 +251,11 @@ class Tensor:
         if not isinstance(size, int):
             raise UserError(f"the length of {self.type} is known only when the function runs")
         return size
+
+    def __contains__(self, value: Any) -> bool:
+        """Whether an element equals the value."""
+        same = self == value
+        return isinstance(same, Tensor) and bool(same.any())
 
     def __iter__(self) -> Iterator[Tensor]:
         return (self[index] for index in range(len(self)))

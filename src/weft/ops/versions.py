@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ from weft.driver.execute import Prepared
 from weft.foundation.dims import Symbol
 from weft.foundation.dtypes import DType
 from weft.ops.lines import Line, shown
-from weft.ops.pytree import Structure
+from weft.ops.pytree import Structure, exact
 from weft.ops.shapes import ByShape
 from weft.ops.tracing import Trace
 from weft.ptir.types import TensorType
@@ -30,12 +30,25 @@ class Argument:
 
 
 @dataclass(frozen=True)
+class Setting:
+    """The value of a static argument. It equals another only where both are the same to Python
+    code: the function may do one thing with 1 and another with 1.0 or True."""
+
+    value: Any
+    kind: Hashable = None
+
+    @classmethod
+    def of(cls, value: Any) -> Setting:
+        return cls(value, exact(value))
+
+
+@dataclass(frozen=True)
 class Key:
     """What tells two compiled versions apart."""
 
     structure: Structure
     arguments: tuple[Argument, ...]
-    static: tuple[tuple[str, Any], ...]
+    static: tuple[tuple[str, Setting], ...]
     backend: str
     autocast: DType | None = None
     """The narrow dtype where it is called in mixed precision."""
@@ -98,12 +111,16 @@ def differences(old: Key, new: Key, names: Callable[[Structure], list[str]]) -> 
     before, after = dict(old.static), dict(new.static)
     for name in sorted(before.keys() | after.keys()):
         if name not in before or name not in after or before[name] != after[name]:
-            was, now = before.get(name, "left out"), after.get(name, "left out")
-            found.append(f"the static argument {name} is {now!s:.60}, not {was!s:.60}")
+            was, now = (_shown_setting(side.get(name)) for side in (before, after))
+            found.append(f"the static argument {name} is {now}, not {was}")
     if new.structure != old.structure:
         return [*found, _nesting(old, new, names)]
     changed = zip(names(new.structure), old.arguments, new.arguments, strict=True)
     return found + [change for n, was, now in changed for change in _changes(n, was, now)]
+
+
+def _shown_setting(setting: Setting | None) -> str:
+    return "left out" if setting is None else f"{setting.value!s:.60}"
 
 
 def _nesting(old: Key, new: Key, names: Callable[[Structure], list[str]]) -> str:

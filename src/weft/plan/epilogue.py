@@ -88,6 +88,8 @@ class _Namer:
         if len(sides) == 2:
             return [*self.names(sides[0]), "ewise"]
         other = expr.rhs if sides[0] == expr.lhs else expr.lhs
+        if expr.fn == "max" and self._number(other) == 0.0:
+            return [*self.names(sides[0]), "relu"]
         axes = set(self.lets[other].axes)
         along_rows = bool(axes & {*self.roles.m, *self.roles.batch})
         if expr.fn == "add":

@@ -36,7 +36,9 @@ _SPARE: Final = 88
 _PER_REGISTER: Final = 0.005
 _WARP: Final = 32
 _BLOCK: Final = 128
-"""Threads of a block whose rows need fewer."""
+"""Threads of a block whose rows need fewer; twice as many where each reads one vector and ends."""
+_LINE: Final = 8
+"""Vectors of 16 bytes in a line of memory."""
 _ACROSS: Final = 256
 """Threads of a block that takes vectors across rows."""
 _WIDEST: Final = 8
@@ -152,7 +154,7 @@ def gpu_row_plan(
     vectors = -(-row_length(kernel) // vector)
     units, rows = target.limits.units, row_count(kernel)
     every = [
-        RowPlan(header, vector, _together(1 << n, rows, units), 1 << n, accumulators=1)
+        RowPlan(header, vector, _together(1 << n, vectors, rows, units), 1 << n, accumulators=1)
         for n in range(11)
     ]
     kept = [plan for plan in every if _fits(kernel, plan, target)]
@@ -168,23 +170,26 @@ def gpu_row_plan(
     return RowPlan(header, vector, max(1, _BLOCK // threads), threads, 1, keep_row=False)
 
 
-def _together(threads: int, rows: int, units: int) -> int:
+def _together(threads: int, vectors: int, rows: int, units: int) -> int:
     """Rows of a block: whole warps of them, and more where no unit is left without."""
     together = max(1, _WARP // threads)
-    while together * threads < _BLOCK and 2 * together * units <= rows:
+    block = _BLOCK if vectors > threads else 2 * _BLOCK
+    while together * threads < block and 2 * together * units <= rows:
         together *= 2
     return together
 
 
 def _cost(threads: int, vectors: int, rows: float) -> float:
-    """What a row costs its threads: turns in which some have nothing to do, and exchanges between
-    warps; two to four turns keep enough reads on their way, and so do many threads where a unit
-    has few `rows`."""
+    """What a row costs its threads: turns in which some have nothing to do, exchanges between
+    warps, and pieces of lines, which are asked for one by one; two to four turns keep enough reads
+    on their way, and so do many threads where a unit has few `rows`."""
     turns = -(-vectors // threads)
     waste = turns * threads / max(1, vectors)
     between_warps = 0.03 * max(0, threads.bit_length() - _WARP.bit_length())
     idle = 0.05 * max(0.0, math.log2(_BLOCK / (rows * threads))) if rows else 0.0
-    return waste + between_warps + idle + 0.05 * max(0, turns - 4) + 0.1 * max(0, 2 - turns)
+    pieces = 0.15 * max(0.0, math.log2(max(1, min(_LINE, vectors)) / threads))
+    in_flight = 0.05 * max(0, turns - 4) + 0.1 * max(0, 2 - turns)
+    return waste + between_warps + idle + pieces + in_flight
 
 
 def _across(kernel: Kernel, tensors: Mapping[str, Tensor], header: Header) -> RowPlan | None:

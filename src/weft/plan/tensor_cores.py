@@ -16,7 +16,7 @@ from weft.target import roofline
 from weft.target.matrix_tiles import K_STEP, Extent, Form, fastest, stages_for
 from weft.target.target import Target
 
-LIGHT: Final = frozenset({"bias", "scale"})
+LIGHT: Final = frozenset({"bias", "scale", "relu"})
 """Epilogue steps that cost next to nothing."""
 _PANEL: Final = 64
 """16-bit elements of a row of 128 bytes, within which shared memory is permuted."""

@@ -212,6 +212,24 @@ def test_tables_are_held_to_the_limits_before_they_are_made() -> None:
         portable(program)
 
 
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize(("scale", "length"), [(0.7, 6), (0.7, 7), (2.0, 20), (1.0, 10)])
+def test_a_scale_is_a_size_be_the_product_exact_or_rounded(
+    mode: str, scale: float, length: int
+) -> None:
+    x = np.arange(10, dtype=np.float32) ** 2
+    found = []
+    for target in (np.array([scale], np.float32), np.array([length])):
+        b = Builder()
+        given = b.param("f32", [10]), b.param("f32" if target.dtype == "f" else "si64", [1])
+        attrs: dict[str, Any] = {"mode": mode, "coordinate_transformation_mode": "half_pixel"}
+        attrs["target_mode"] = "scale" if target.dtype == "f" else "size"
+        program = b.build(b.emit("byteir.resize", *given, shape=[length], **attrs))
+        found += [weft.run(program, [x, target], backend=name)[0] for name in ("reference", "cpu")]
+    for other in found[1:]:
+        np.testing.assert_allclose(other, found[0], rtol=1e-6)
+
+
 def test_an_op_on_its_own_has_the_type_that_it_declares() -> None:
     for cls in COARSE:
         assert cls.operands

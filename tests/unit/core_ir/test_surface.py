@@ -198,7 +198,8 @@ WRONG = {
     X + "x[0, 0, 0]": "E4006 at line 1, column 16: 3 subscripts for [2, 3] (at most 2)",
     X + "x[]": "E0101 at line 1, column 17: expected a value but found ']'",
     X + "x[0:1:1:1]": "E0101 at line 1, column 22: expected ',' but found ':'",
-    "[[1, 2], [3]]": "E3010 at line 1, column 1: the rows of the literal differ in length or depth",
+    "[[1, 2], [3]]": "E3010 at line 1, column 1: the rows of the literal differ in length or depth "
+    "(write i64 numbers, in rows of one length)",
 }
 
 

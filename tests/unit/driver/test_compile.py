@@ -142,15 +142,33 @@ def test_parameters_are_bound_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("roles", "message"),
+    ("arguments", "message"),
     [
         ({"params": [3]}, "params names input 3; @mlp has inputs 0 to 2"),
         ({"params": [1], "state": [1]}, "input 1 is named in both params and state"),
+        ({"params": 3}, "params is a list of positions of inputs such as .0, 2., not 3"),
+        ({"donate": ["x"]}, "donate is a list of positions of inputs"),
+        ({"target": None}, "there is no target None"),
+        ({"shapes": "auto"}, "shapes is a weft.ShapeSet, not str"),
+        ({"overrides": ["plan"]}, "overrides maps stages to texts, not list"),
+        ({"overrides": {"plan": 12}}, "the text of stage 'plan' is int, not str"),
+        ({"overrides": {"cu": ""}}, "there is no stage 'cu'"),
     ],
 )
-def test_wrong_roles_are_sentences(roles: dict[str, list[int]], message: str) -> None:
+def test_wrong_arguments_are_sentences(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        weft.compile(mlp(), **roles)  # type: ignore[arg-type]
+        weft.compile(mlp(), **arguments)
+
+
+def test_wrong_calls_of_an_executable_are_sentences() -> None:
+    made = weft.compile(mlp("?B"), params=[1, 2])
+    with pytest.raises(UserError, match="nothing is compiled yet"):
+        made.report()
+    with pytest.raises(UserError, match="bind takes a list of the parameters, not int"):
+        made.bind(3)  # type: ignore[arg-type]
+    for threads in (0, -1, "two", True):
+        with pytest.raises(UserError, match="threads is"):
+            made.run(data_for(mlp("?B")), threads=threads)  # type: ignore[arg-type]
 
 
 def stack_of_blocks(count: int) -> Program:

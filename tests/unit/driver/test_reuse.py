@@ -44,6 +44,21 @@ def test_twelve_blocks_take_the_work_of_three() -> None:
     assert len(many.built.symbols) == 4 * len(few.built.symbols) == 84
 
 
+def test_equal_blocks_are_cut_alike() -> None:
+    """Also where two ways to cut take the same time but for the rounding of a sum."""
+
+    def structures(target: str) -> list[str]:
+        program = attention_stack(3)
+        started = Compilation(program, target_named(target), make_signature(program))
+        region = run_pipeline(started, "region")["region"]
+        return [kernel.pattern.value + repr(len(kernel.body)) for kernel in region.kernels]
+
+    for target in ("sm80", "sm90"):
+        found = structures(target)
+        block = len(found) // 3
+        assert found[:block] == found[block : 2 * block] == found[2 * block :]
+
+
 def test_what_is_asked_for_grows_with_the_program() -> None:
     few, more, many = (compiled(n).compilation.tally.asked for n in (3, 6, 12))
     for what in ("kernels drafted", "kernels written out"):

@@ -147,5 +147,22 @@ def test_a_step_with_an_infinite_gradient_is_left_out() -> None:
 
 
 def test_a_wrong_setting_is_told() -> None:
-    with pytest.raises(UserError, match=r"backoff 2\.0"):
-        optim.LossScale(backoff=2.0)
+    wrong: Any = "x"
+    for settings, message in (
+        ({"backoff": 2.0}, r"backoff is 2\.0; it must be between 0 and 1"),
+        ({"growth": 1.0}, r"growth is 1\.0; it must be a number over 1"),
+        ({"initial": wrong}, "initial is 'x'; it must be a number, at least 1"),
+        ({"interval": 0}, "interval is 0; it must be a whole number, at least 1"),
+    ):
+        with pytest.raises(UserError, match=message):
+            optim.LossScale(**settings)
+
+
+def test_a_state_that_is_none_is_told() -> None:
+    params = {"w": weft.ones(2)}
+    optimiser, scaling = optim.SGD(0.1), optim.LossScale()
+    state = optimiser.init(params)
+    with pytest.raises(UserError, match=r"has scale, good, but this is w; begin with init"):
+        scaling.update(optimiser, params, state, scaling.init(), params)
+    with pytest.raises(UserError, match="but this is empty"):
+        scaling.scaled(weft.ones(()), {})

@@ -154,6 +154,9 @@ def test_mistakes_are_told(op: str, call: Any, code: str, text: str) -> None:
 def test_scan_needs_a_length_and_a_pair() -> None:
     with pytest.raises(UserError, match="needs its length"):
         weft.scan(lambda c, _: (c, c), weft.asarray(0))
+    for length in (-1, 2.5):
+        with pytest.raises(UserError, match=rf"a number of steps, not {length}"):
+            weft.scan(lambda c, _: (c, c), weft.asarray(0), length=length)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="must return a pair"):
         weft.scan(lambda c, x: c, weft.asarray(0.0), weft.asarray(X))
     with pytest.raises(UserError, match="must return tensors, not str"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from weft.ops.pytree import flatten
 F: Any = functional
 """Arrays are tried too, which the types would not allow."""
 
+EXAMPLE = Path(__file__).parents[2] / "example_backend" / "src"
 N = np.arange(6, dtype=np.float32).reshape(2, 3)
 AT = np.asarray([0, 1])
 CALLS: dict[str, Callable[[Any], Any]] = {
@@ -68,6 +70,14 @@ def test_the_graph_in_force_goes_first() -> None:
     x = weft.asarray(N).to("cpu")
     with weft.graph(backend="reference"), pytest.raises(SpecViolation, match="BackendMismatch"):
         F.linear(x, N)
+
+
+def test_a_backend_that_is_asked_for_by_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(EXAMPLE)
+    x = weft.asarray([1.0, 2.0]).to("weft_example.backend:BACKEND")
+    for found in (x + x, weft.add(x, np.asarray([1, 2], np.float32)), weft.jit(weft.add)(x, x)):
+        assert found.backend == "toy"
+        assert found.tolist() == [2.0, 4.0]
 
 
 TRANSFORMED: dict[str, Callable[[Any], Any]] = {

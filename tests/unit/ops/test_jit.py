@@ -7,14 +7,14 @@ import gc
 import pickle
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 import weft
-from weft.foundation.errors import SpecViolation, UserError
+from weft.foundation.errors import SpecViolation, UserError, WrongArguments
 from weft.ptir import verify
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -104,6 +104,66 @@ def test_static_arguments_by_position_and_name() -> None:
     np.testing.assert_array_equal(jitted(X, axis=1, flip=True).numpy(), -X.sum(1))
     np.testing.assert_array_equal(jitted(X, 1).numpy(), X.sum(1))
     assert len(jitted.versions) == 3
+
+
+@dataclass
+class Scaled:
+    """A container with a setting."""
+
+    x: Any
+    by: Any = field(metadata={"static": True})
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda f, by: f(np.asarray([1, 2]), by),
+        lambda f, by: f(np.asarray([1, 2]), (by,)),
+        lambda f, by: f(Scaled(np.asarray([1, 2]), by), None),
+    ],
+    ids=["number", "tuple", "field"],
+)
+def test_settings_that_are_equal_are_not_the_same(call: Any) -> None:
+    def scaled(x: Any, by: Any) -> Any:
+        if isinstance(x, Scaled):
+            x, by = x.x, x.by
+        return x * (by[0] if isinstance(by, tuple) else by)
+
+    f = weft.jit(scaled, static="by")
+    kinds = [str(call(f, by).dtype) for by in (1, 1.0, True, 1, 1.0)]
+    assert kinds == ["si64", "f32", "si64", "si64", "f32"]
+    assert len(f.versions) == 3
+    signs = [np.signbit(call(f, zero).numpy()[0]) for zero in (0.0, -0.0)]
+    assert signs == [False, True]
+
+
+def test_another_setting_is_explained() -> None:
+    f = weft.jit(lambda x, n: x * n, static="n")
+    f(X, 1)
+    f(X, 1.0)
+    assert "the static argument n is 1.0, not 1 " in weft.explain(f)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda f: f(X), r"missing a required argument: 'y'; it takes x, y"),
+        (lambda f: f(X, X, X), r"too many positional arguments; it takes x, y"),
+        (lambda f: f(X, X, z=1), r"unexpected keyword argument 'z'; it takes x, y"),
+    ],
+)
+def test_arguments_that_the_function_does_not_take(call: Any, message: str) -> None:
+    with pytest.raises(WrongArguments, match=r"test_jit\.py:\d+: \[added\] .*" + message):
+        call(weft.jit(added))
+
+
+def added(x: Any, y: Any) -> Any:
+    return x + y
+
+
+def test_a_number_that_fits_no_dtype() -> None:
+    with pytest.raises(SpecViolation, match="not representable in si64"):
+        weft.jit(added)(X, 2**70)
 
 
 def test_dynamic_dims_are_compiled_once() -> None:

@@ -263,6 +263,13 @@ def test_heads_that_do_not_divide_are_told() -> None:
         nn.MultiHeadAttention(8, 3)
 
 
+WRONG: Any = "x"
+
+
+class Silent(nn.Module):
+    """A module without `__call__`."""
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -279,6 +286,39 @@ def test_heads_that_do_not_divide_are_told() -> None:
             UserError,
             "a state is tensors by name, not a list",
         ),
+        (lambda: nn.MultiHeadAttention(8, 0), UserError, "8 features, 0 heads and 0 key heads"),
+        (lambda: nn.MultiHeadAttention(8, 2, key_heads=0), UserError, "2 heads and 0 key heads"),
+        (
+            lambda: nn.MultiHeadAttention(8, 2)(weft.ones((5, 8))),
+            SpecViolation,
+            r"RankMismatch: \[MultiHeadAttention\] x \(5, 8\) has 2 axes, but three are wanted",
+        ),
+        (
+            lambda: nn.MultiHeadAttention(8, 2)(weft.ones((1, 1, 8)), cache=WRONG, position=0),
+            UserError,
+            "cache is a str; it must be a pair of keys and values",
+        ),
+        (
+            lambda: nn.TransformerBlock(8, 2, activation=WRONG),
+            UserError,
+            r"\[TransformerBlock\] activation is a str; it must be a module or a function$",
+        ),
+        (lambda: nn.TransformerBlock(8, 2, hidden=-1), UserError, "-1 is no size"),
+        (
+            lambda: nn.Sequential([nn.Linear(2, 2)]),  # type: ignore[arg-type]
+            UserError,
+            r"layer 0 is a list; it must be a module or a function, and a list of them is given as",
+        ),
+        (lambda: nn.Conv2d(3, 2, 3, groups=2), UserError, "3 inputs, 2 outputs and 2 groups"),
+        (lambda: nn.Conv2d(WRONG, 2, 3), UserError, "they must be whole numbers over 0"),
+        (lambda: nn.LayerNorm(2.5), UserError, "2.5 is no size"),  # type: ignore[arg-type]
+        (lambda: nn.manual_seed(WRONG), UserError, r"\[manual_seed\] seed is 'x'"),
+        (
+            lambda: nn.Dropout(0.5)(weft.ones(3), 1),  # type: ignore[arg-type]
+            UserError,
+            r"\[Dropout\] key is 1; it must be a pair of seed and offset",
+        ),
+        (lambda: Silent()(1), UserError, "Silent does not say what it computes; give it a method"),
     ],
 )
 def test_wrong_settings_are_told(call: Any, error: type[Exception], message: str) -> None:

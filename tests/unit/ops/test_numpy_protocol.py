@@ -34,6 +34,7 @@ STAYS: dict[str, Callable[[Any], Any]] = {
     "transpose": np.transpose,
     "reshape": lambda x: np.reshape(x, (4, 3)),
     "cumsum": lambda x: np.cumsum(x, axis=1),
+    "flat cumsum": np.cumsum,
     "einsum": lambda x: np.einsum("ij->i", x),
     "isfinite": np.isfinite,
     "sort": lambda x: np.sort(x, axis=0),
@@ -43,7 +44,7 @@ STAYS: dict[str, Callable[[Any], Any]] = {
 }
 BY_NUMPY: dict[str, Callable[[Any], Any]] = {
     "ddof": lambda x: np.std(x, ddof=1),
-    "flat cumsum": np.cumsum,
+    "flat take": lambda x: np.take(x, [7, 2]),
     "reduce": np.add.reduce,
     "norm": np.linalg.norm,
     "histogram": lambda x: np.histogram(x, bins=3)[0],

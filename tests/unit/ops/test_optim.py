@@ -91,6 +91,37 @@ def test_narrow_parameters_stay_narrow() -> None:
     assert state["mean"][0].dtype is weft.float16
 
 
+def test_arrays_are_learnt_as_tensors_are() -> None:
+    optimiser = optim.SGD(0.1, 0.9)
+    params: Any = {"w": START}
+    state = optimiser.init(params)
+    assert [held.shape for held in state["velocity"]] == [(3, 2)]
+    params, state = optimiser.update({"w": SLOPES[0]}, state, params)
+    np.testing.assert_allclose(params["w"].numpy(), START - 0.1 * SLOPES[0], rtol=1e-6)
+    length = math.sqrt((SLOPES[0] ** 2).sum())
+    assert float(optim.global_norm({"w": SLOPES[0]})) == pytest.approx(length, rel=1e-6)
+
+
+@pytest.mark.parametrize("optimiser", [optim.SGD(0.1), optim.SGD(0.1, 0.9), optim.AdamW(0.1)])
+def test_a_gradient_of_another_dtype_leaves_that_of_the_parameter(optimiser: Any) -> None:
+    params = weft.ones((3, 2))
+    for dtype in (np.float16, np.float64):
+        slope = weft.asarray(SLOPES[0].astype(dtype))
+        after, state = optimiser.update(slope, optimiser.init(params), params)
+        assert after.dtype is weft.float32
+        assert all(held.dtype is weft.float32 for slot in optimiser.slots for held in state[slot])
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (3, 1), (1, 3, 2), ()])
+def test_a_gradient_that_only_broadcasts_is_told(shape: tuple[int, ...]) -> None:
+    params = {"w": weft.ones((3, 2))}
+    optimiser = optim.SGD(0.1)
+    with pytest.raises(
+        weft.SpecViolation, match=r"the gradient of params\['w'\] is f32\[.*f32\[3, 2"
+    ):
+        optimiser.update({"w": weft.ones(shape)}, optimiser.init(params), params)
+
+
 SCHEDULES: list[tuple[Any, Callable[[int], float]]] = [
     (optim.constant(0.5), lambda t: 0.5),
     (optim.cosine(1.0, 10, 0.1), lambda t: 0.1 + 0.45 * (1 + math.cos(math.pi * min(t / 10, 1)))),
@@ -109,6 +140,7 @@ def test_a_schedule_is_its_formula(schedule: Any, formula: Callable[[int], float
     for t in (0, 1, 3, 4, 6, 9, 10, 40):
         found = float(traced(weft.asarray(float(t), dtype="f32")))
         assert found == pytest.approx(formula(t), rel=1e-5, abs=1e-6)
+        assert float(schedule(t)) == pytest.approx(formula(t), rel=1e-5, abs=1e-6)
 
 
 def test_clipping_scales_everything_by_one_factor() -> None:
@@ -128,6 +160,7 @@ def test_the_norm_of_narrow_gradients_does_not_overflow() -> None:
 
 
 WRONG: Any = "x"
+WRONG_LIST: Any = 3
 
 
 @pytest.mark.parametrize(
@@ -135,6 +168,20 @@ WRONG: Any = "x"
     [
         (lambda: optim.SGD(-1.0), "a learning rate is a number, 0 or more, or a schedule"),
         (lambda: optim.SGD(True), "a learning rate is a number, 0 or more, or a schedule"),
+        (lambda: optim.SGD(0.1).init({"n": 3}), r"\[init\] there is no float tensor to learn"),
+        (lambda: optim.SGD(0.1, nesterov=True), "nesterov looks ahead along the momentum"),
+        (
+            lambda: optim.SGD(0.1, 1.5),
+            "momentum is 1.5; it must be a number, at least 0 and below 1",
+        ),
+        (lambda: optim.constant(WRONG), r"\[constant\] rate is 'x'"),
+        (lambda: optim.step_decay(1.0, WRONG_LIST), "boundaries is 3; it must be a list of steps"),
+        (
+            lambda: optim.SGD(0.1).update(
+                {"w": 1.0}, optim.SGD(0.1).init({"w": START}), {"w": START}
+            ),
+            r"the gradient of params\['w'\] is a float, not a tensor",
+        ),
         (lambda: optim.global_norm({"n": 3}), "no float tensor in the container"),
         (
             lambda: optim.SGD(0.1).update([weft.asarray(START)], {}, weft.asarray(START)),

@@ -44,6 +44,9 @@ def test_another_reader_sees_the_same(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found[name], tensor.numpy())
     size = int.from_bytes(file.read_bytes()[:8], "little")
     assert json.loads(file.read_bytes()[8 : 8 + size])["__metadata__"] == {"step": "7"}
+    assert weft.load_metadata(file) == {"step": "7"}
+    weft.save(file, model)
+    assert weft.load_metadata(file) == {}
 
 
 def test_a_model_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -109,3 +112,16 @@ def test_other_mistakes_are_told(tmp_path: Path) -> None:
         weft.save(tmp_path / "x", odd)
     with pytest.raises(UserError, match=r"\[save\] metadata maps texts to texts, but has 'a': \["):
         weft.save(tmp_path / "x", {"x": weft.asarray(1.0)}, metadata={"a": odd})
+
+
+def test_metadata_of_what_is_no_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "short").write_bytes(b"")
+    (tmp_path / "wrong").write_bytes(b"no safetensors file, but long enough")
+    for name, message in (
+        ("missing", r"\[load_metadata\] cannot read .*missing: No such file or directory"),
+        (".", r"\[load_metadata\] cannot read"),
+        ("short", r"short is no safetensors file"),
+        ("wrong", r"wrong is no safetensors file"),
+    ):
+        with pytest.raises(UserError, match=message):
+            weft.load_metadata(tmp_path / name)

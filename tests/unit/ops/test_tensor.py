@@ -50,6 +50,20 @@ def test_other_tensors_take_no_format() -> None:
     assert round(weft.asarray(2.345, dtype=weft.float64), 1) == 2.3
 
 
+def test_the_truth_of_many_elements_is_asked_for_by_name() -> None:
+    assert weft.asarray([[3.0]])
+    with pytest.raises(UserError, match=r"\[bool\] a tensor of type f32\[2\] .* any or all"):
+        bool(weft.asarray([1.0, 2.0]))
+
+
+def test_an_element_is_in_a_tensor() -> None:
+    x = weft.asarray([[1.0, 2.0], [3.0, 4.0]])
+    assert 3.0 in x
+    assert 5 not in x
+    assert np.float32(2) in x.to("cpu")
+    assert "a" not in x
+
+
 def test_a_tensor_is_pickled_as_its_elements() -> None:
     x = weft.asarray([1.0, 2.5], dtype=weft.bfloat16) + 1
     x.requires_grad = True

@@ -92,7 +92,25 @@ def test_kernels_are_profiled_on_a_compiling_backend() -> None:
         found.eval()
     assert tracer.profile is not None
     assert tracer.profile.spans
+    kinds = {span.name.rstrip("0123456789") for span in tracer.profile.spans}
+    rows = tracer.profile.summary(kinds=True).splitlines()[1:]
+    assert sorted(row.split()[-1] for row in rows) == sorted(kinds)
     np.testing.assert_allclose(found.numpy(), np.full((4, 4), 0.25), rtol=1e-6)
+
+
+@pytest.mark.parametrize("config", [{"profile_backend": True}, {"debug_tensors": True}])
+def test_watching_a_step_that_updates_in_place_does_not_take_it_twice(
+    config: dict[str, bool],
+) -> None:
+    step = weft.jit(lambda x: x * 2.0 + 1.0, donate="x")
+    with weft.graph(backend="cpu"):
+        x = weft.asarray(np.ones(1_000, np.float32)) + 0.0
+        for _ in range(3):
+            with weft.trace(weft.TraceConfig(**config)) as tracer:
+                x = step(x)
+        np.testing.assert_array_equal(x.numpy(), np.full(1_000, 15.0))
+    for report in tracer.reports:
+        assert report.tensors[-1].mean == 15.0
 
 
 def test_the_first_nan_is_found_with_its_line() -> None:
@@ -150,6 +168,11 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
         weft.trace(weft.TraceConfig(dump_programs=tmp_path / "file" / "x")),
     ):
         pass
+
+
+def test_only_a_trace_config_is_taken() -> None:
+    with pytest.raises(UserError, match=r"TraceConfig is wanted, not 'folder'"):
+        weft.trace("folder").__enter__()  # type: ignore[arg-type]
 
 
 def test_the_environment_traces_a_process(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def gpu() -> Iterator[Machine]:
 
 
 def on(gpu: Machine, source: Program, target: str = "sm90", **more: Any) -> Executable:
-    executable = compile_program(source, target, **more)
+    executable: Executable = compile_program(source, target, **more)
     gpu.learn(executable)
     return executable
 

@@ -126,6 +126,7 @@ _BOOLEAN: Final[Mapping[str, str]] = {
 }
 _LOOSE: Final[Mapping[str, str]] = {
     "exp": "loose_exp({0})",
+    "exp2": "loose_exp2({0})",
     "div": "loose_quotient({0}, {1})",
     "tanh": "loose_tanh({0})",
 }

@@ -22,7 +22,13 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from weft.codegen.gpu import ir
-from weft.codegen.gpu.interp_elements import epilogue, in_range, load_element, store_vectors
+from weft.codegen.gpu.interp_elements import (
+    epilogue,
+    in_range,
+    load_element,
+    store_row,
+    store_vectors,
+)
 from weft.codegen.gpu.interp_matrix import (
     apply_mma,
     apply_wgmma,
@@ -485,6 +491,10 @@ class _Strand:
                 epilogue(statement, self, mask)
             case ir.StGlobalVec():
                 store_vectors(statement, self, mask)
+            case ir.StGlobalRow(source=place):
+                if not mask.all():
+                    raise Hazard("a row is stored by part of a warp")
+                store_row(statement, self, memory.load(self.places(place), 4, "storing a row"))
             case _:
                 raise InternalError(f"no meaning for {type(statement).__name__}")
 

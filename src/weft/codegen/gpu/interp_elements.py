@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.element import ElementOp, Number
-from weft.codegen.gpu.interp_memory import Array, Hazard
+from weft.codegen.gpu.interp_memory import Array, Hazard, from_bytes
 from weft.codegen.gpu.interp_scalars import Lanes, Value
 from weft.foundation import functions, numeric
 from weft.foundation.dtypes import F32, DType
@@ -143,3 +143,17 @@ def store_vectors(node: ir.StGlobalVec, warp: Warp, mask: Lanes) -> None:
     inside = (row < fragment.rows) & (column < fragment.columns) & mask
     in_range(target, place[inside])
     target[place[inside]] = values[inside]
+
+
+def store_row(node: ir.StGlobalRow, warp: Warp, words: Array) -> None:
+    """Store the elements of every lane's word that are in its piece of a row."""
+    values = from_bytes(words, node.dtype)
+    offset, place, count = (
+        np.broadcast_to(np.asarray(warp.value(part)), (32,))[:, None]
+        for part in (node.offset, node.place, node.count)
+    )
+    number = place * values.shape[1] + np.arange(values.shape[1])
+    inside = number < count
+    target = warp.block.arrays[node.buffer]
+    in_range(target, (offset + number)[inside])
+    target[(offset + number)[inside]] = values[inside]

@@ -3,7 +3,8 @@
     Kernel = grid, threads, buffers, maps [TensorMap], tiles [SharedTile], barriers [Barriers],
              tables, body
     Stmt   = Let | Set | Registers | For | If | Roles(case, ...)                     control
-           | LoadElement | StShared | LoadShared | Epilogue | StGlobalVec            elements
+           | LoadElement | StShared | LoadShared | Epilogue                          elements
+           | StGlobalVec | StGlobalRow
            | statements on single values (`values.py`)                               map, row
            | CpAsync | Gather | CommitGroup | WaitGroup | LdMatrix | MmaSync                  SM80
            | MbarrierInit | MbarrierInitFence | MbarrierExpectTx | MbarrierArrive | MbarrierWait
@@ -318,6 +319,23 @@ class StGlobalVec:
     width: int
 
 
+@dataclass(frozen=True)
+class StGlobalRow:
+    """Store a piece of a row, of which each lane has a word in shared memory.
+
+    Lanes with the same `offset` share a piece: the one with `place` p has the p-th word, and stores
+    its elements to `buffer[offset + i]` where their number i in the piece is below `count`. The
+    whole warp stores at once. Results need not begin at whole words.
+    """
+
+    source: Address
+    dtype: DType
+    buffer: int
+    offset: Scalar
+    place: Scalar
+    count: Scalar
+
+
 # SM90
 
 
@@ -554,8 +572,8 @@ Sm90Stmt: TypeAlias = (
 )  # fmt: skip
 Stmt: TypeAlias = (
     Let | Set | Registers | For | If | Roles
-    | LoadElement | StShared | StSharedVec | LoadShared | Epilogue | StGlobalVec | ValueStmt
-    | Sm80Stmt | Sm90Stmt | NamedBarrier | SyncThreads
+    | LoadElement | StShared | StSharedVec | LoadShared | Epilogue | StGlobalVec | StGlobalRow
+    | ValueStmt | Sm80Stmt | Sm90Stmt | NamedBarrier | SyncThreads
 )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
     producer    for each tile, for each k step: wait until the slot is empty, load A and B into it
     consumers   for each k step: wait until the slot is full, multiply, hand the slot back;
                 then epilogue, staging in shared memory, store by the copy engine
+                (by threads, where rows of the result do not begin at whole lines)
 
 One warpgroup produces. Cooperative consumers share each tile; ping-pong consumers take tiles in
 turn, so that one multiplies while another stores. With `swap_ab` the transposed product is made:
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.matmul import Problem, Refs, Refusal, Source, analyse
@@ -33,6 +35,7 @@ from weft.codegen.gpu.scalar import (
     Lit,
     Name,
     Scalar,
+    least,
 )
 from weft.codegen.gpu.sm90_layout import (
     MMA_K,
@@ -48,8 +51,11 @@ from weft.region.ir import Kernel
 from weft.target.target import Target
 
 Body = tuple[ir.Stmt, ...]
-_STORING_STEPS = 4
+_STORING_STEPS: Final = 4
 """Steps, at most, during which a deferred epilogue is stored: each is written out."""
+_WARP: Final = 32
+_ROWS_AT_ONCE: Final = 4
+"""Turns of the loop over rows of a panel that the compiler may interleave."""
 
 
 def accepts(kernel: Kernel, refs: Refs, plan: MmaPlan, target: Target) -> list[Finding]:
@@ -150,7 +156,7 @@ class _Builder:
         layout, stages = self.layout, self.plan.stages
         yield ir.SharedTile("a", layout.a_offset, stages * layout.a.bytes, layout.a)
         yield ir.SharedTile("b", layout.b_offset, stages * layout.b.bytes, layout.b)
-        if layout.tma_store:
+        if layout.staged:
             yield ir.SharedTile("c", layout.c_offset, layout.c_bytes, layout.c)
         if layout.columns:
             yield ir.SharedTile("columns", layout.columns_offset, layout.columns_bytes)
@@ -279,7 +285,7 @@ class _Builder:
         """Registers and variables that staging and storing keep between tiles."""
         layout = self.layout
         kind = ir.RegisterKind.F32 if self.problem.out_dtype is F32 else ir.RegisterKind.B32
-        whole = self.plan.deferred_epilogue or not layout.tma_store
+        whole = self.plan.deferred_epilogue or not layout.staged
         count = layout.packed if whole else layout.packed // layout.chunks
         state: list[ir.Stmt] = [ir.Registers(f"out{i}", kind, count) for i in range(layout.blocks)]
         if self.rotates:
@@ -293,7 +299,7 @@ class _Builder:
     @property
     def rotates(self) -> bool:
         """Whether the staging buffer of a panel differs from tile to tile."""
-        return self.layout.tma_store and self.layout.chunks % self.plan.store_buffers != 0
+        return self.layout.staged and self.layout.chunks % self.plan.store_buffers != 0
 
     def tile_body(self, place: Place) -> Body:
         layout = self.layout
@@ -420,7 +426,7 @@ class _Builder:
         if not self.layout.columns:
             return
         width = self.layout.warpgroup_tile[1]
-        if self.plan.deferred_epilogue or not self.layout.tma_store:
+        if self.plan.deferred_epilogue or not self.layout.staged:
             # Nothing else has met since the last tile's values were read.
             yield self.meet()
         for number, _ in enumerate(self.layout.columns):
@@ -454,7 +460,7 @@ class _Builder:
             for new, part in zip(kept.parts, place.parts, strict=True):
                 yield ir.Set(_name(new), part)
             yield ir.Set("waiting", Lit(1))
-        elif layout.tma_store:
+        elif layout.staged:
             for panel in range(layout.chunks):
                 start = panel * layout.c.columns
                 yield from self.epilogue(place, start, layout.c.columns)
@@ -509,23 +515,63 @@ class _Builder:
 
     def store_panel(self, panel: int, place: Place) -> Iterator[ir.Stmt]:
         """One panel of columns: registers to a staging buffer, staging buffer to memory."""
-        tile, buffers = self.layout.c, self.plan.store_buffers
-        first = Name("member").equals(0)
+        buffers = self.plan.store_buffers
         buffer: Scalar = Name("buffer") if self.rotates else Lit(panel % buffers)
         start = (Name("group") * buffers + buffer) * self.staging_bytes
-        yield ir.If(first, (ir.TmaWaitRead(buffers - 1),))
+        column = self.first_column(place) + panel * self.layout.c.columns
+        if self.layout.tma_store:
+            yield from self.copied_panel(panel, place, start, column)
+        else:
+            yield from self.written_panel(panel, place, start, column)
+        if self.rotates:
+            yield ir.Set("buffer", buffer + 1)
+            yield ir.If(buffer.equals(buffers), (ir.Set("buffer", Lit(0)),))
+
+    def copied_panel(
+        self, panel: int, place: Place, start: Scalar, column: Scalar
+    ) -> Iterator[ir.Stmt]:
+        """By the copy engine, which may still read what was staged before."""
+        first = Name("member").equals(0)
+        yield ir.If(first, (ir.TmaWaitRead(self.plan.store_buffers - 1),))
         yield self.meet()
         for block in range(self.layout.blocks):
             yield from self.stage(panel, block, start)
         yield ir.ProxyFence()
         yield self.meet()
-        column = self.first_column(place) + panel * tile.columns
         batch = present(place.batch, self.problem.out.batch)
         coords = (column, self.first_row(place), *batch)
         yield ir.If(first, (ir.TmaStore(ir.Address("c", start), "c", coords), ir.TmaCommit()))
-        if self.rotates:
-            yield ir.Set("buffer", buffer + 1)
-            yield ir.If(buffer.equals(buffers), (ir.Set("buffer", Lit(0)),))
+
+    def written_panel(
+        self, panel: int, place: Place, start: Scalar, column: Scalar
+    ) -> Iterator[ir.Stmt]:
+        """By each warp the rows that it staged. The meeting of the next panel, in another buffer,
+        is what the one after it needs before it stages here again."""
+        if self.plan.store_buffers == 1:
+            yield self.meet()
+        for block in range(self.layout.blocks):
+            yield from self.stage(panel, block, start)
+        yield self.meet()
+        for block in range(self.layout.blocks):
+            yield self.write_rows(block, place, start, column)
+
+    def write_rows(self, block: int, place: Place, start: Scalar, column: Scalar) -> ir.Stmt:
+        """The 16 rows of a warp in one accumulator's part of a panel, a word a lane."""
+        tile, problem = self.layout.c, self.problem
+        words = tile.columns * tile.size // 4
+        word = LANE % words
+        line = Name("quarter") * 16 + 64 * block + Name("line") + LANE // words
+        row = self.first_row(place) + line
+        inside = tile.of(line, word * (4 // tile.size))
+        store = ir.StGlobalRow(
+            ir.Address("c", start + inside),
+            problem.out_dtype,
+            self.buffers.index(problem.out_tensor),
+            offset(problem.out, row, column, place.batch),
+            word,
+            least(problem.n - column, tile.columns) * (row < problem.m),
+        )
+        return ir.For("line", 0, 16, _WARP // words, (store,), times=_ROWS_AT_ONCE)
 
     @property
     def staging_bytes(self) -> int:

@@ -1,14 +1,17 @@
 """Functions that programs spell out, recognised: a GPU has a shorter way for them.
 
     (x * 0.5) * (erf(x / sqrt(2)) + 1)    ->    gelu(x)
-    tanh(x) + 1                           ->    2 / (exp(-2 x) + 1)      where exp may be loose
+    (x * 0.5) * (tanh(u) + 1)             ->    x / (2^(u * -2 log2(e)) + 1)
+    tanh(u) + 1                           ->    2 / (2^(u * -2 log2(e)) + 1)
 
-The second keeps its digits where the sum cancels. The constants must be the dtype's own. Inner
-steps that others use stay; those that nobody uses any more are never asked for by code generation.
+The last two, where functions may be loose, keep their digits where the sum cancels; a constant that
+u is a multiple of joins the one in the power. The constants must be the dtype's own. Inner steps
+that others use stay; those that nobody uses any more are never asked for by code generation.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
@@ -27,11 +30,11 @@ def recognise(kernel: Kernel) -> Kernel:
     body: list[Let] = []
     for let in kernel.body:
         x = _gelu_of(let, lets) if let.dtype in _DTYPES else None
-        u = _one_plus_tanh_of(let, lets) if loose and let.dtype is F32 else None
+        shifted = _shifted_tanh_of(let, lets) if loose and let.dtype is F32 else None
         if x is not None:
             body.append(replace(let, expr=Unary("gelu", x)))
         else:
-            body += [let] if u is None else _one_plus_tanh(let, u)
+            body += [let] if shifted is None else _shifted_tanh(let, *shifted, lets)
     return replace(kernel, body=tuple(body))
 
 
@@ -43,21 +46,42 @@ def _one_plus_tanh_of(let: Let, lets: Mapping[str, Let]) -> str | None:
     return None
 
 
-def _one_plus_tanh(let: Let, u: str) -> list[Let]:
-    """The Lets of `2 / (exp(-2 u) + 1)`, the last of which has the old one's name."""
-    names = [f"{let.name}.{step}" for step in ("minus", "two", "one", "twice", "power", "below")]
-    minus, two, one, twice, power, below = names
-    dtype = let.dtype
+def _shifted_tanh_of(let: Let, lets: Mapping[str, Let]) -> tuple[str, str | None] | None:
+    """u, where a Let is tanh(u) + 1; and x, where it is that times half of x."""
+    alone = _one_plus_tanh_of(let, lets)
+    if alone is not None:
+        return alone, None
+    for half, bell in _sides(let, "mul"):
+        u = _one_plus_tanh_of(lets[bell], lets)
+        for x, number in _sides(lets[half], "mul"):
+            if u is not None and _is(lets[number], 0.5, let.dtype):
+                return u, x
+    return None
+
+
+def _shifted_tanh(let: Let, u: str, x: str | None, lets: Mapping[str, Let]) -> list[Let]:
+    """The Lets of `x / (2^(u * -2 log2(e)) + 1)`, 2 for no x; the last has the old one's name."""
+    names = [f"{let.name}.{step}" for step in ("rate", "two", "one", "scaled", "power", "below")]
+    rate, two, one, scaled, power, below = names
+    factor, inner = _multiple(lets[u], lets)
+    numbers = {rate: -2.0 * math.log2(math.e) * factor, two: 2.0, one: 1.0}
+    dtype, axes = let.dtype, let.axes
     return [
-        *(
-            Let(name, dtype, (), Const(value))
-            for name, value in ((minus, -2.0), (two, 2.0), (one, 1.0))
-        ),
-        Let(twice, dtype, let.axes, Binary("mul", u, minus)),
-        Let(power, dtype, let.axes, Unary("exp", twice)),
-        Let(below, dtype, let.axes, Binary("add", power, one)),
-        Let(let.name, dtype, let.axes, Binary("div", two, below)),
+        *(Let(name, dtype, (), Const(float(dtype.numpy.type(v)))) for name, v in numbers.items()),
+        Let(scaled, dtype, lets[inner].axes, Binary("mul", inner, rate)),
+        Let(power, dtype, lets[inner].axes, Unary("exp2", scaled)),
+        Let(below, dtype, lets[inner].axes, Binary("add", power, one)),
+        Let(let.name, dtype, axes, Binary("div", two if x is None else x, below)),
     ]
+
+
+def _multiple(let: Let, lets: Mapping[str, Let]) -> tuple[float, str]:
+    """The number that a Let is a multiple of something by, and that something."""
+    for inner, number in _sides(let, "mul"):
+        expr = lets[number].expr
+        if isinstance(expr, Const) and not isinstance(expr.value, complex):
+            return float(expr.value), inner
+    return 1.0, let.name
 
 
 def _gelu_of(let: Let, lets: Mapping[str, Let]) -> str | None:

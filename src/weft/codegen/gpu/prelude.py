@@ -54,9 +54,10 @@ INLINE float silu(float x) {
 }
 
 // For numbers that are rounded to 16 bits in the end. A divisor below 2^-128 counts as 0.
-INLINE float loose_exp(float x) {
-  float r; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x * 0x1.715476p+0f)); return r;
+INLINE float loose_exp2(float x) {
+  float r; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x)); return r;
 }
+INLINE float loose_exp(float x) { return loose_exp2(x * 0x1.715476p+0f); }
 INLINE float loose_quotient(float a, float b) {
   float r; asm("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"(b)); return a * r;
 }
@@ -85,6 +86,23 @@ INLINE void store_shared_v2(u32 address, u32 a, u32 b) {
 }
 INLINE void load_shared_pair(float& a, float& b, u32 address) {
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(a), "=f"(b) : "r"(address));
+}
+INLINE u32 load_shared_4(u32 address) {
+  u32 x; asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(address) : "memory"); return x;
+}
+// A piece of a row of 16-bit elements, two of them in a lane. Where the row begins in the middle of
+// a word, each lane stores its second element with its neighbour's first.
+INLINE void store_row_2(char* row, u32 word, int place, int count) {
+  const u32 next = __shfl_down_sync(0xffffffffu, word, 1);
+  const bool odd = (u64)row & 2;
+  const int first = 2 * place + odd;
+  const u32 pair = odd ? __funnelshift_r(word, next, 16) : word;
+  if (first + 1 < count) *(u32*)(row + 2 * first) = pair;
+  else if (first < count) *(u16*)(row + 2 * first) = (u16)pair;
+  if (odd && place == 0 && count > 0) *(u16*)row = (u16)word;
+}
+INLINE void store_row_4(char* row, u32 word, int place, int count) {
+  if (place < count) *(u32*)(row + 4 * place) = word;
 }
 // From here on the pointer is a number of its own: addresses near it are not computed one by one,
 // nor before the loop that comes first, where they would take registers from the accumulators.
@@ -146,9 +164,6 @@ INLINE void store_shared(u32 address, u32 x) {
 }
 INLINE void store_shared(u32 address, u64 x) {
   asm volatile("st.shared.b64 [%0], %1;" :: "r"(address), "l"(x) : "memory");
-}
-INLINE u32 load_shared_4(u32 address) {
-  u32 x; asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(address) : "memory"); return x;
 }
 INLINE u64 load_shared_8(u32 address) {
   u64 x; asm volatile("ld.shared.b64 %0, [%1];" : "=l"(x) : "r"(address) : "memory"); return x;

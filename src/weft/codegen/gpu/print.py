@@ -127,6 +127,8 @@ class _Printer:
                 yield from epilogue(statement, self.address)
             case ir.StGlobalVec():
                 yield from store_vectors(statement)
+            case ir.StGlobalRow():
+                yield self.store_row(statement)
             case ir.CpAsync() | ir.CommitGroup() | ir.WaitGroup() | ir.LdMatrix() | ir.MmaSync():
                 yield self.sm80(statement)
             case ir.Gather():
@@ -199,6 +201,13 @@ class _Printer:
                 parts = [at(acc, i) for i in range(4)] + [at(a, i) for i in range(4)]
                 parts += [at(b, i) for i in range(2)]
                 return f"mma_{dtype.name}({', '.join(parts)});"
+
+    def store_row(self, statement: ir.StGlobalRow) -> str:
+        size = statement.dtype.storage_bytes
+        row = f"b{statement.buffer} + ({text(statement.offset)}) * {size}"
+        word = f"load_shared_4({self.address(statement.source)})"
+        rest = f"{text(statement.place)}, {text(statement.count)}"
+        return f"store_row_{size}({row}, {word}, {rest});"
 
     def gather(self, statement: ir.Gather) -> Iterator[str]:
         place = f"(const u16*)b{statement.buffer} + {text(statement.offset)}"

@@ -80,14 +80,19 @@ class Sm90Layout:
         return self.warpgroup_tile[1] // self.c.columns
 
     @property
+    def staged(self) -> bool:
+        """Whether the result has whole rows, which are gathered in shared memory; otherwise
+        registers are stored."""
+        out = self.problem.out
+        return out.column == 1 and (self.problem.m == 1 or out.row > 0)
+
+    @property
     def tma_store(self) -> bool:
-        """Whether the copy engine can write the result; otherwise registers are stored."""
-        problem = self.problem
-        size = problem.out_dtype.storage_bytes
-        strides = [problem.out.row, *problem.out.batch]
+        """Whether the copy engine can write staged rows; otherwise threads do."""
+        out, size = self.problem.out, self.problem.out_dtype.storage_bytes
+        strides = [out.row, *out.batch]
         regular = all(s >= 0 and s * size % TMA_ALIGNMENT == 0 for s in strides)
-        row_major = problem.out.column == 1 and (problem.m == 1 or problem.out.row > 0)
-        return row_major and regular and problem.out.offset * size % TMA_ALIGNMENT == 0
+        return self.staged and regular and out.offset * size % TMA_ALIGNMENT == 0
 
     @property
     def packed(self) -> int:
@@ -134,7 +139,7 @@ class Sm90Layout:
 
     @property
     def c_bytes(self) -> int:
-        if not self.tma_store:
+        if not self.staged:
             return 0
         return self.plan.consumers * self.plan.store_buffers * _aligned(self.c.bytes)
 
@@ -268,7 +273,7 @@ def _schedule_refusals(layout: Sm90Layout) -> Iterator[Finding]:
         yield _refuse("PlanField", "there must be two stages and one store buffer at least")
     if plan.in_flight not in (0, 1):
         yield _refuse("PlanField", f"in_flight={plan.in_flight} is neither 0 nor 1")
-    if plan.deferred_epilogue and (plan.roles == "pingpong" or not layout.tma_store):
+    if plan.deferred_epilogue and (plan.roles == "pingpong" or not layout.staged):
         yield _refuse(
             "PlanField", "a deferred epilogue needs cooperative roles and a result of whole rows"
         )

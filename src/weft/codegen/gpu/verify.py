@@ -322,6 +322,8 @@ class _Checker:
                 self.need(dtype in (F32, *_NARROW), f"fragments of {dtype} are not stored", TYPE)
                 self.need(width in (1, 2), f"{width} elements at a time")
                 self.results(source, dtype, fragment.groups)
+            case ir.StGlobalRow(dtype=dtype):
+                self.need(dtype in (F32, *_NARROW), f"rows of {dtype} are not stored", TYPE)
             case ir.NamedBarrier(number=number, threads=threads):
                 whole = threads % _WORD_BITS == 0 and 0 < threads <= self.kernel.threads
                 self.need(whole, f"{threads} threads cannot meet")

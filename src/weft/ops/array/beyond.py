@@ -91,6 +91,23 @@ def ravel(x: Tensor, /) -> Tensor:
     return reshape(x, (-1,)) if as_tensor(x).size != 0 else reshape(x, (0,))
 
 
+@tensor_method
+@public
+def cumsum(x: Tensor, /, axis: int | None = None, dtype: Any = None) -> Tensor:
+    """The sums of all elements up to each one along an axis; without one, of `x` as one axis."""
+    whole, along = (ravel(x), 0) if axis is None else (x, axis)
+    return cumulative_sum(whole, axis=along, dtype=dtype)
+
+
+@tensor_method
+@public
+def cumprod(x: Tensor, /, axis: int | None = None, dtype: Any = None) -> Tensor:
+    """The products of all elements up to each one along an axis; without one, of `x` as one
+    axis."""
+    whole, along = (ravel(x), 0) if axis is None else (x, axis)
+    return cumulative_prod(whole, axis=along, dtype=dtype)
+
+
 @public
 def split(x: Tensor, parts: int | Sequence[int], /, axis: int = 0) -> list[Tensor]:
     """The tensor cut along an axis: into `parts` pieces of equal size, or before each of these
@@ -310,14 +327,10 @@ def argwhere(x: Tensor, /) -> Tensor:
 absolute = elementwise.abs
 array = tensor
 concatenate = concat
-cumprod = cumulative_prod
-cumsum = cumulative_sum
 mod = elementwise.remainder
 power = elementwise.pow
 unique = unique_values
 
 tensor_method("conjugate")(conj)
 tensor_method("copy")(elementwise.positive)
-tensor_method("cumprod")(cumulative_prod)
-tensor_method("cumsum")(cumulative_sum)
 tensor_method("flatten")(ravel)

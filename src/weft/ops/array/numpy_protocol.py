@@ -60,7 +60,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "triu": triu,
 }
 """Weft's functions under NumPy's names."""
-_FLATTENS = {"cumsum", "cumprod", "cumulative_sum", "cumulative_prod", "take", "take_along_axis"}
+_FLATTENS = {"cumulative_sum", "cumulative_prod", "take", "take_along_axis"}
 """Without an axis these flatten in NumPy and refuse in Weft."""
 _OF_PACKAGES = {"numpy.linalg": linalg, "numpy.fft": fft}
 

@@ -21,11 +21,14 @@ _MOST_SEARCHED = 32
 
 
 class _Context(threading.local):
-    """What a thread sees: its stack of arenas, and its default arena for each backend."""
+    """What a thread sees: its stack of arenas, and its own arena for each backend."""
 
     def __init__(self) -> None:
         self.stack: list[Arena] = []
         self.defaults: dict[str, Arena] = {}
+        """By what backends were asked for as."""
+        self.own: dict[int, Arena] = {}
+        """By the backend itself, whose name need not be known to everybody."""
 
 
 _context = _Context()
@@ -45,14 +48,14 @@ def arena_for(node: Node) -> Arena:
         return context.stack[-1]
     default = context.defaults.get(_default_backend) or default_arena(_default_backend)
     backend = node.arena.backend
-    return default if backend is default.backend else default_arena(backend.name)
+    return default if backend is default.backend else _own_arena(backend)
 
 
 def home_of(node: Node) -> Arena:
     """Where a function of this node is captured: the arena in force where it is on the node's
     backend, and else this thread's own arena there. A trace stays in its arena."""
     arena, backend = current(), node.arena.backend
-    return arena if arena.tracing or arena.backend is backend else default_arena(backend.name)
+    return arena if arena.tracing or arena.backend is backend else _own_arena(backend)
 
 
 def arena_abroad(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arena | None:
@@ -74,7 +77,14 @@ def default_arena(backend: str) -> Arena:
     """This thread's own arena on a backend."""
     found = _context.defaults.get(backend)
     if found is None:
-        found = _context.defaults[backend] = Arena(backend_named(backend))
+        found = _context.defaults[backend] = _own_arena(backend_named(backend))
+    return found
+
+
+def _own_arena(backend: Backend) -> Arena:
+    found = _context.own.get(id(backend))
+    if found is None:
+        found = _context.own[id(backend)] = Arena(backend)
     return found
 
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.foundation.dtypes import DType
-from weft.foundation.errors import UserError
+from weft.foundation.errors import SpecViolation, UserError
+from weft.ops.arithmetic import as_tensor
 from weft.ops.array.manipulation import permute_dims, reshape
 from weft.ops.functional.activation import gelu
 from weft.ops.functional.attention import attention, update_cache
@@ -14,6 +15,7 @@ from weft.ops.nn.dropout import Dropout, Key
 from weft.ops.nn.linear import Linear
 from weft.ops.nn.module import Module
 from weft.ops.nn.normalisation import LayerNorm
+from weft.ops.nn.settings import check_callable, divides
 from weft.ops.tensor import Tensor
 
 Cache = tuple[Tensor, Tensor]
@@ -39,8 +41,8 @@ class MultiHeadAttention(Module):
         dropout: float = 0.0,
         dtype: DType | str = "f32",
     ) -> None:
-        shared = key_heads or heads
-        if features % heads or heads % shared:
+        shared = heads if key_heads is None else key_heads
+        if not divides(heads, features) or not divides(shared, heads):
             raise UserError(
                 f"[MultiHeadAttention] {features} features, {heads} heads and {shared} key heads: "
                 "the heads must divide the features, and the key heads the heads"
@@ -63,14 +65,32 @@ class MultiHeadAttention(Module):
         key: Key | None = None,
     ) -> Any:
         """The result [B, S, features]; with a cache a pair of it and the new cache."""
+        x = _of_three_axes(x)
         q = _split(self.query(x), self.heads)
         k = _split(self.key(x), self.key_heads)
         v = _split(self.value(x), self.key_heads)
         if cache is not None:
+            if not isinstance(cache, list | tuple) or len(cache) != 2:
+                raise UserError(
+                    f"[MultiHeadAttention] cache is a {type(cache).__name__}; it must be a pair of "
+                    "keys and values"
+                )
             k, v = (update_cache(c, new, position) for c, new in zip(cache, (k, v), strict=True))
         together = attention(q, k, v, mask, causal=self.causal and cache is None)
         result = self.dropout(self.out(_joined(together)), key)
         return result if cache is None else (result, (k, v))
+
+
+def _of_three_axes(x: Any) -> Tensor:
+    value = as_tensor(x)
+    if value.ndim != 3:
+        raise SpecViolation(
+            "RankMismatch",
+            f"[MultiHeadAttention] x {value.shape} has {value.ndim} axes, but three are wanted: "
+            "batch, positions, features",
+            "insert an axis for a batch of one: x[None]",
+        )
+    return value
 
 
 def _split(x: Tensor, heads: int) -> Tensor:
@@ -104,8 +124,9 @@ class TransformerBlock(Module):
         dropout: float = 0.0,
         dtype: DType | str = "f32",
     ) -> None:
+        check_callable("TransformerBlock", "activation", activation)
         self.activation = activation
-        width = hidden or 4 * features
+        width = 4 * features if hidden is None else hidden
         self.norm1 = LayerNorm(features, dtype=dtype)
         self.attention = MultiHeadAttention(
             features, heads, causal=causal, dropout=dropout, dtype=dtype

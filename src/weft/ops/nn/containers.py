@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.ops.nn.module import Module
+from weft.ops.nn.settings import check_callable
 
 
 class Function(Module):
@@ -22,6 +23,9 @@ class Sequential(Module):
     """One after the other; plain functions may stand between the modules."""
 
     def __init__(self, *layers: Callable[..., Any]) -> None:
+        for number, layer in enumerate(layers):
+            more = ", and a list of them is given as Sequential(*layers)"
+            check_callable("Sequential", f"layer {number}", layer, more)
         self.layers = tuple(x if isinstance(x, Module) else Function(x) for x in layers)
 
     def __call__(self, x: Any) -> Any:

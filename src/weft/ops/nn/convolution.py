@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from weft.foundation.dtypes import DType
+from weft.foundation.errors import UserError
 from weft.ops.functional.convolution import (
     LAYOUTS,
     Padding,
@@ -18,6 +19,7 @@ from weft.ops.functional.convolution import (
 )
 from weft.ops.nn.initialise import kaiming
 from weft.ops.nn.module import Module
+from weft.ops.nn.settings import divides
 from weft.ops.tensor import Tensor
 
 
@@ -41,6 +43,11 @@ class _Conv(Module):
         layout: str = "",
         dtype: DType | str = "f32",
     ) -> None:
+        if not divides(groups, inputs) or not divides(groups, outputs):
+            raise UserError(
+                f"[{type(self).__name__}] {inputs} inputs, {outputs} outputs and {groups} groups: "
+                "they must be whole numbers over 0, and the groups divide the others"
+            )
         sizes = per_axis("window", window, self.spatial)
         reach = inputs // groups * math.prod(sizes)
         self.stride, self.dilation = (_hashable(value) for value in (stride, dilation))

@@ -27,5 +27,7 @@ class Dropout(Module):
     def __call__(self, x: Tensor, key: Key | None = None) -> Tensor:
         if key is None or self.rate == 0:
             return x
+        if not isinstance(key, list | tuple) or len(key) != 2:
+            raise UserError(f"[Dropout] key is {key!r}; it must be a pair of seed and offset")
         seed, offset = key
         return dropout(x, self.rate, seed=seed, offset=offset + self.number)

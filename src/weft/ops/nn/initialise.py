@@ -20,6 +20,8 @@ _generator = np.random.default_rng(0)
 def manual_seed(seed: int) -> None:
     """Start the generator of first values again."""
     global _generator  # noqa: PLW0603
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        raise UserError(f"[manual_seed] seed is {seed!r}; it must be a whole number, at least 0")
     _generator = np.random.default_rng(seed)
 
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from weft.foundation.errors import SpecViolation, UserError
-from weft.ops.pytree import Structure, flatten, leaf_names, map_leaves, register_pytree
+from weft.ops.pytree import Structure, exact, flatten, leaf_names, map_leaves, register_pytree
 from weft.ops.tensor import Tensor
 
 M = TypeVar("M", bound="Module")
@@ -39,7 +39,9 @@ class Module:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the module computes; every module defines its own."""
-        raise NotImplementedError(f"{type(self).__name__} does not say what it computes")
+        raise UserError(
+            f"{type(self).__name__} does not say what it computes; give it a method __call__"
+        )
 
     def parameters(self) -> list[Tensor]:
         """Every tensor in it, in order."""
@@ -139,11 +141,11 @@ def _take_apart(module: Module) -> tuple[list[Any], Hashable]:
             f"the attribute {bad} of {type(module).__name__} is neither a tensor or module nor "
             "hashable; make a list of settings a tuple"
         ) from None
-    return list(children.values()), (tuple(children), settings)
+    return list(children.values()), (tuple(children), settings, exact(settings))
 
 
 def _put_together(cls: type[Module], rest: Any, children: Sequence[Any]) -> Module:
-    names, settings = rest
+    names, settings, _ = rest
     made = object.__new__(cls)
     for name, value in (*settings, *zip(names, children, strict=True)):
         object.__setattr__(made, name, value)

@@ -15,7 +15,7 @@ from weft.ops.tensor import Tensor
 
 
 def _sizes(shape: int | Sequence[int]) -> tuple[int, ...]:
-    return (shape,) if isinstance(shape, int) else tuple(shape)
+    return tuple(shape) if isinstance(shape, Sequence) else (shape,)
 
 
 class LayerNorm(Module):

@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 from weft.foundation.errors import UserError
 from weft.ops.array.elementwise import minimum, sqrt
 from weft.ops.array.statistics import sum as total
-from weft.ops.optim.optimiser import like, trainable
+from weft.ops.optim.optimiser import like, tensor_leaves, trainable
 from weft.ops.optim.settings import number
-from weft.ops.pytree import flatten, unflatten
+from weft.ops.pytree import unflatten
 from weft.ops.tensor import Tensor
 
 P = TypeVar("P")
@@ -17,7 +17,7 @@ P = TypeVar("P")
 
 def global_norm(tree: Any) -> Tensor:
     """The length of all float tensors of a container as one vector, in f32."""
-    leaves = [leaf for leaf in flatten(tree)[0] if trainable(leaf)]
+    leaves = [leaf for leaf in tensor_leaves(tree)[0] if trainable(leaf)]
     if not leaves:
         raise UserError("[global_norm] there is no float tensor in the container")
     # In f32 before they are squared: the square of a large f16 is infinite.
@@ -35,6 +35,6 @@ def clip_by_global_norm(gradients: P, limit: float | Tensor) -> tuple[P, Tensor]
         number("clip_by_global_norm", "limit", limit)
     length = global_norm(gradients)
     factor = minimum(limit / (length + 1e-12), 1.0)
-    leaves, structure = flatten(gradients)
+    leaves, structure = tensor_leaves(gradients)
     scaled = [leaf * like(factor, leaf) if trainable(leaf) else leaf for leaf in leaves]
     return unflatten(structure, scaled), length

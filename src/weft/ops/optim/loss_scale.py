@@ -20,6 +20,7 @@ from weft.ops.array.elementwise import isfinite, logical_and
 from weft.ops.array.searching import where
 from weft.ops.array.utility import all as every
 from weft.ops.optim.optimiser import Optimiser, trainable
+from weft.ops.optim.settings import count, number
 from weft.ops.pytree import flatten, map_leaves
 from weft.ops.tensor import Tensor
 
@@ -41,11 +42,13 @@ class LossScale:
         interval: int = 2_000,
         largest: float = 2.0**24,
     ) -> None:
-        if not (initial >= 1 and growth > 1 and 0 < backoff < 1 and interval >= 1):
-            raise UserError(
-                f"[LossScale] initial is {initial}, growth {growth}, backoff {backoff} and "
-                f"interval {interval}; they must be at least 1, over 1, between 0 and 1, at least 1"
-            )
+        number("LossScale", "initial", initial, 1.0)
+        number("LossScale", "largest", largest, 1.0)
+        count("LossScale", "interval", interval, 1)
+        if number("LossScale", "growth", growth) <= 1:
+            raise UserError(f"[LossScale] growth is {growth!r}; it must be a number over 1")
+        if not 0 < number("LossScale", "backoff", backoff) < 1:
+            raise UserError(f"[LossScale] backoff is {backoff!r}; it must be between 0 and 1")
         self.initial, self.growth, self.backoff = initial, growth, backoff
         self.interval, self.largest = interval, largest
 
@@ -57,10 +60,12 @@ class LossScale:
 
     def scaled(self, loss: Tensor, state: State) -> Tensor:
         """The loss whose gradient is to be taken, in f32."""
+        _check("scaled", state)
         return loss.astype("f32") * state["scale"]
 
     def unscaled(self, gradients: P, state: State) -> tuple[P, Tensor]:
         """The gradients of the loss itself, and whether all of them are finite."""
+        _check("unscaled", state)
         factor = 1.0 / state["scale"]
         finite: Tensor = isfinite(factor)
         for leaf in flatten(gradients)[0]:
@@ -85,6 +90,7 @@ class LossScale:
     ) -> tuple[P, dict[str, Any], State]:
         """One step of the optimiser by gradients of the scaled loss, or none where they are not
         finite: parameters, the optimiser's state, and the scale after it."""
+        _check("update", scale)
         slopes, finite = self.unscaled(gradients, scale)
         moved = optimiser.update(slopes, state, params)
 
@@ -93,3 +99,13 @@ class LossScale:
 
         params, state = map_leaves(chosen, moved, (params, state))
         return params, state, self.after(finite, scale)
+
+
+def _check(name: str, state: Any) -> None:
+    """Say so where a state is not one that `init` or `update` made."""
+    if not isinstance(state, dict) or not {"scale", "good"} <= state.keys():
+        found = ", ".join(map(str, state)) if isinstance(state, dict) else type(state).__name__
+        raise UserError(
+            f"[LossScale.{name}] the state of a loss scale has scale, good, but this is "
+            f"{found or 'empty'}; begin with init()"
+        )

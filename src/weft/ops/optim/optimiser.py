@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from weft.foundation.errors import UserError
+import numpy as np
+
+from weft.foundation.errors import SpecViolation, UserError
 from weft.ops.array.creation import asarray, zeros_like
 from weft.ops.nn.module import learnt
 from weft.ops.optim.schedules import Schedule, as_schedule
-from weft.ops.pytree import Structure, flatten, unflatten
+from weft.ops.pytree import Structure, flatten, leaf_names, unflatten
 from weft.ops.tensor import Tensor
 
 P = TypeVar("P")
@@ -19,8 +21,8 @@ class Optimiser:
     """The base of all: walks over parameters, gradients and state together.
 
     The state is a dict: `step`, and for each name in `slots` one tensor like every parameter.
-    Leaves that are no float tensors (settings, counters) and the buffers of modules are left as
-    they are.
+    Arrays count as tensors. Leaves that are no floats (settings, counters) and the buffers of
+    modules are left as they are.
     """
 
     slots: tuple[str, ...] = ()
@@ -30,8 +32,10 @@ class Optimiser:
 
     def init(self, params: Any) -> dict[str, Any]:
         """The state before the first step: zeros."""
-        leaves, structure = flatten(params)
+        leaves, structure = tensor_leaves(params)
         chosen = [leaves[index] for index in _chosen(leaves, structure)]
+        if not chosen:
+            raise UserError("[init] there is no float tensor to learn in the parameters")
         state: dict[str, Any] = {"step": asarray(0.0, dtype="f32")}
         for slot in self.slots:
             state[slot] = [zeros_like(leaf) for leaf in chosen]
@@ -39,11 +43,12 @@ class Optimiser:
 
     def update(self, gradients: Any, state: dict[str, Any], params: P) -> tuple[P, dict[str, Any]]:
         """The parameters and the state after one step."""
-        leaves, structure = flatten(params)
-        slopes, shape = flatten(gradients)
+        leaves, structure = tensor_leaves(params)
+        slopes, shape = tensor_leaves(gradients)
         if shape != structure:
             raise UserError("[update] the gradients are not nested as the parameters are")
         chosen = _chosen(leaves, structure)
+        names = leaf_names(structure, "params")
         self._check(state, [leaves[index] for index in chosen])
         step = state["step"]
         rate = self.rate(step)
@@ -52,7 +57,8 @@ class Optimiser:
         columns: dict[str, list[Tensor]] = {slot: [] for slot in self.slots}
         for number, index in enumerate(chosen):
             held = {slot: state[slot][number] for slot in self.slots}
-            made[index], kept = self.step(leaves[index], slopes[index], held, step, rate)
+            slope = _fitting(names[index], slopes[index], leaves[index])
+            made[index], kept = self.step(leaves[index], slope, held, step, rate)
             for slot in self.slots:
                 columns[slot].append(kept[slot])
         after.update(columns)
@@ -80,6 +86,28 @@ class Optimiser:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """One parameter after the step, and what is kept for it."""
         raise NotImplementedError
+
+
+def tensor_leaves(tree: Any) -> tuple[list[Any], Structure]:
+    """The leaves of a container, arrays as tensors, and its structure."""
+    leaves, structure = flatten(tree)
+    return [asarray(x) if isinstance(x, np.ndarray) else x for x in leaves], structure
+
+
+def _fitting(name: str, gradient: Any, param: Tensor) -> Tensor:
+    """A gradient in the dtype of its parameter. It must have the shape: what only broadcasts to it
+    would change the parameter's."""
+    if not isinstance(gradient, Tensor):
+        raise UserError(
+            f"[update] the gradient of {name} is a {type(gradient).__name__}, not a tensor"
+        )
+    if gradient.shape != param.shape:
+        raise SpecViolation(
+            "ShapeMismatch",
+            f"[update] the gradient of {name} is {gradient.type}, but that is {param.type}",
+            "give the gradient that weft.grad takes of these parameters",
+        )
+    return gradient if gradient.dtype == param.dtype else gradient.astype(param.dtype)
 
 
 def _chosen(leaves: Sequence[Any], structure: Structure) -> list[int]:

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
 from typing import Any, TypeAlias
 
 from weft.foundation.errors import UserError
+from weft.ops.array.creation import asarray
 from weft.ops.array.elementwise import cos, maximum, minimum
 from weft.ops.array.searching import where
 from weft.ops.optim.settings import count, number
 from weft.ops.tensor import Tensor
 
-Schedule: TypeAlias = Callable[[Tensor], Any]
-"""From the step (an f32 scalar, 0 for the first) to the learning rate."""
+Schedule: TypeAlias = Callable[[Any], Any]
+"""From the step (a number or an f32 scalar, 0 for the first) to the learning rate."""
+
+
+def _of_any_step(schedule: Callable[[Tensor], Any]) -> Schedule:
+    """A schedule written for tensors, also for plain numbers."""
+
+    @wraps(schedule)
+    def of_step(step: Any) -> Any:
+        return schedule(step if isinstance(step, Tensor) else asarray(step, dtype="f32"))
+
+    return of_step
 
 
 def as_schedule(rate: float | Schedule) -> Schedule:
@@ -28,6 +40,7 @@ def as_schedule(rate: float | Schedule) -> Schedule:
 
 def constant(rate: float) -> Schedule:
     """The same rate at every step."""
+    number("constant", "rate", rate)
     return lambda step: rate
 
 
@@ -36,6 +49,7 @@ def warmup(steps: int, then: float | Schedule) -> Schedule:
     count("warmup", "steps", steps, 0)
     after = as_schedule(then)
 
+    @_of_any_step
     def schedule(step: Tensor) -> Any:
         return minimum((step + 1.0) / max(steps, 1), 1.0) * after(maximum(step - steps, 0.0))
 
@@ -48,6 +62,7 @@ def cosine(peak: float, steps: int, end: float = 0.0) -> Schedule:
     number("cosine", "end", end)
     count("cosine", "steps", steps, 1)
 
+    @_of_any_step
     def schedule(step: Tensor) -> Any:
         done = minimum(step / steps, 1.0)
         return end + (peak - end) * 0.5 * (1.0 + cos(done * math.pi))
@@ -59,9 +74,12 @@ def step_decay(rate: float, boundaries: Sequence[int], factor: float = 0.1) -> S
     """The rate times `factor` once for every boundary that the step has reached."""
     number("step_decay", "rate", rate)
     number("step_decay", "factor", factor)
+    if not isinstance(boundaries, Iterable):
+        raise UserError(f"[step_decay] boundaries is {boundaries!r}; it must be a list of steps")
     for boundary in boundaries:
         count("step_decay", "a boundary", boundary, 0)
 
+    @_of_any_step
     def schedule(step: Tensor) -> Any:
         current: Any = step * 0.0 + rate
         for boundary in boundaries:

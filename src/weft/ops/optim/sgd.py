@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from weft.foundation.errors import UserError
 from weft.ops.optim.optimiser import Optimiser, like
 from weft.ops.optim.schedules import Schedule
 from weft.ops.optim.settings import number
@@ -22,7 +23,9 @@ class SGD(Optimiser):
         weight_decay: float = 0.0,
     ) -> None:
         super().__init__(rate)
-        self.momentum = number("SGD", "momentum", momentum)
+        self.momentum = number("SGD", "momentum", momentum, below=1.0)
+        if nesterov and not momentum:
+            raise UserError("[SGD] nesterov looks ahead along the momentum, which is 0; give one")
         self.nesterov = nesterov
         self.weight_decay = number("SGD", "weight_decay", weight_decay)
         self.slots = ("velocity",) if momentum else ()

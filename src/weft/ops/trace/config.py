@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from weft.foundation.errors import UserError
 from weft.ops.graph.hooks import WATCH
 from weft.ops.trace.tracer import ProgramTracer
 
@@ -44,6 +45,11 @@ def trace(config: TraceConfig | None = None) -> Iterator[ProgramTracer]:
 
 
 def _tracer(config: TraceConfig) -> ProgramTracer:
+    if not isinstance(config, TraceConfig):
+        raise UserError(
+            f"[trace] a weft.TraceConfig is wanted, not {config!r}; a folder for programs is "
+            "weft.TraceConfig(dump_programs=folder)"
+        )
     folder = None if config.dump_programs is None else Path(config.dump_programs)
     return ProgramTracer(folder, config.profile_backend, config.debug_tensors)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from weft.driver.execute import Prepared
 from weft.ptir.ir import Body, Instruction
+from weft.ptir.types import leaves
 
 
 @dataclass(frozen=True)
@@ -35,13 +36,15 @@ class Profile:
         start = end - seconds - self.origin
         self.spans.append(Span(name, start, seconds, threading.get_ident(), detail))
 
-    def summary(self) -> str:
-        """A table: share of the time, seconds, calls, name; the most expensive first."""
+    def summary(self, *, kinds: bool = False) -> str:
+        """A table: share of the time, seconds, calls, name; the most expensive first. With `kinds`,
+        kernels whose names differ in their numbers only are one row."""
         seconds: dict[str, float] = defaultdict(float)
         calls: dict[str, int] = defaultdict(int)
         for span in self.spans:
-            seconds[span.name] += span.seconds
-            calls[span.name] += 1
+            name = span.name.rstrip("0123456789") if kinds else span.name
+            seconds[name] += span.seconds
+            calls[name] += 1
         total = sum(seconds.values()) or 1.0
         rows = sorted(seconds.items(), key=lambda item: -item[1])
         lines = [f"{'share':>6} {'seconds':>10} {'calls':>7}  name"]
@@ -66,13 +69,24 @@ class Profile:
         return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
+def unshared(compiled: Prepared, inputs: Sequence[Any]) -> list[Any]:
+    """The inputs for another run: those that the first one may overwrite are copied."""
+    kinds = [leaf for kind in compiled.program.main.parameters for leaf in leaves(kind)]
+    made = list(inputs)
+    for index in compiled.donated:
+        elements = compiled.backend.read_storage(made[index], kinds[index])
+        made[index] = compiled.backend.store(elements.copy())
+    return made
+
+
 def profiled(compiled: Prepared, inputs: Sequence[Any], seed: int, profile: Profile) -> list[Any]:
     """The results of a run whose parts are timed. A backend with kernels is profiled by kernel, in
     a second run; others tell of every instruction while they run."""
     by_kernel = getattr(compiled.executable, "profile", None)
     if by_kernel is not None:
+        again = unshared(compiled, inputs)
         results = compiled.execute(inputs, seed=seed)
-        for name, seconds in by_kernel(inputs, seed=seed):
+        for name, seconds in by_kernel(again, seed=seed):
             profile.add(name, time.perf_counter(), seconds)
         return results
 

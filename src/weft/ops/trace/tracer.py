@@ -22,7 +22,7 @@ from typing import Any
 from weft.driver.execute import Prepared
 from weft.foundation.errors import UserError
 from weft.ops.trace.debug import TensorReport, inspect
-from weft.ops.trace.profile import Profile, profiled
+from weft.ops.trace.profile import Profile, profiled, unshared
 from weft.ptir.files import dumps
 from weft.ptir.ir import Program
 from weft.ptir.passes.log import PassLog
@@ -63,6 +63,7 @@ class ProgramTracer:
                     self._append("passes.jsonl", line)
 
     def execute(self, compiled: Prepared, inputs: Sequence[Any], seed: int) -> list[Any]:
+        looked_at = unshared(compiled, inputs) if self.debug else inputs
         started = time.perf_counter()
         if self.profile is None:
             results = compiled.execute(inputs, seed=seed)
@@ -74,7 +75,7 @@ class ProgramTracer:
             if self.folder is not None:
                 self._append("executions.jsonl", {"program": number, "seconds": seconds})
         if self.debug:
-            self.reports.append(inspect(compiled, inputs, seed, number))
+            self.reports.append(inspect(compiled, looked_at, seed, number))
         return results
 
     def close(self) -> None:

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import weft
 from weft.cli.main import app
 from weft.foundation.errors import ResourceExceeded, SpecViolation, Unimplemented, UserError
-from weft.interop.stablehlo import bindings, is_stablehlo, loads
+from weft.interop.stablehlo import bindings, is_stablehlo, load, loads
 from weft.ptir.ir import Program
 
 MODULE = """module @m {
@@ -90,6 +91,41 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert run(app, ["convert", str(other), str(back)]).exit_code == 0
     assert back.read_text() == MODULE.replace("module @m", "module").replace("%x", "%arg0")
     assert run(app, ["run", str(back)]).exit_code != 0
+
+
+SOFTMAX = """\
+func.func @main(%x: tensor<2x3xf32>) -> tensor<2x3xf32> {
+  %low = stablehlo.constant dense<0xFF800000> : tensor<f32>
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = stablehlo.reduce(%x init: %low) applies stablehlo.maximum across dimensions = [1]
+    : (tensor<2x3xf32>, tensor<f32>) -> tensor<2xf32>
+  %1 = stablehlo.broadcast_in_dim %0, dims = [0] : (tensor<2xf32>) -> tensor<2x3xf32>
+  %2 = stablehlo.subtract %x, %1 : tensor<2x3xf32>
+  %3 = stablehlo.exponential %2 : tensor<2x3xf32>
+  %4 = stablehlo.reduce(%3 init: %zero) applies stablehlo.add across dimensions = [1]
+    : (tensor<2x3xf32>, tensor<f32>) -> tensor<2xf32>
+  %5 = stablehlo.broadcast_in_dim %4, dims = [0] : (tensor<2xf32>) -> tensor<2x3xf32>
+  %6 = stablehlo.divide %3, %5 : tensor<2x3xf32>
+  return %6 : tensor<2x3xf32>
+}
+"""
+
+
+@pytest.mark.parametrize("named", [[], ["--to", "weft.interop.stablehlo:TARGET"]])
+def test_formulas_are_raised_for_who_knows_coarse_ops(tmp_path: Path, named: list[str]) -> None:
+    pytest.importorskip("jaxlib", reason="the extra weft[stablehlo] is not installed")
+    source, plain, raised = (tmp_path / name for name in ("m.mlir", "plain.mlir", "raised.mlir"))
+    source.write_text(SOFTMAX)
+    for target, options in ((plain, named), (raised, [*named, "--raise"])):
+        done = CliRunner().invoke(app, ["convert", str(source), str(target), *options])
+        assert done.exit_code == 0, done.output
+    assert "custom_call" not in plain.read_text()
+    assert "custom_call @byteir.softmax(%arg0)" in raised.read_text()
+    x = np.array([[0.0, 1.0, 2.0], [5.0, -1.0, 5.0]], np.float32)
+    wanted = np.exp(x) / np.exp(x).sum(1, keepdims=True)
+    for path in (plain, raised):
+        (found,) = weft.run(load(path), [x], backend="reference")
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
 CORE = """\

@@ -16,7 +16,6 @@ from weft.ptir.builder import Value
 from weft.ptir.calls import decode_call
 from weft.ptir.op import BY_TARGET, Op
 from weft.ptir.ops.constant import CustomCall
-from weft.ptir.rules import SizesDiffer
 from weft.ptir.schema import attr_map
 from weft.ptir.types import Dim, Shape, Symbol, TensorType, TupleType, ValueType, leaves
 
@@ -112,10 +111,7 @@ def _known_call(at: Site, target: str, op: Op) -> Value:
     """An op of Weft's. Its own rule knows more about sizes than a type with open ones; what the
     text says of the results must agree with it."""
     args = at.aligned(at.x) if op.elementwise and at.is_lifted() else at.x
-    try:
-        found = at.b.append(op, args)
-    except SizesDiffer as error:
-        at.reader.same(error.dims)
+    found = at.settled(lambda: at.b.append(op, args))
     _check_declared(at, target, list(leaves(found.type)))
     return found
 

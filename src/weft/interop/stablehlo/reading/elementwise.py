@@ -14,7 +14,7 @@ from weft.ptir.types import Dim
 
 _SAME_NAME: Final = (
     "tanh", "rsqrt", "sqrt", "floor", "ceil", "tan", "asin", "acos", "atan", "sinh", "cosh",
-    "asinh", "acosh", "atanh", "erf", "real", "imag", "conj", "sign", "log", "atan2", "complex",
+    "asinh", "acosh", "atanh", "erf", "conj", "sign", "log", "complex",
 )  # fmt: skip
 _PLAIN: Final[Mapping[str, str]] = {
     **{name: name for name in _SAME_NAME},
@@ -30,10 +30,7 @@ _PLAIN: Final[Mapping[str, str]] = {
     "not": "bitwise_not",
     "subtract": "sub",
     "divide": "div",
-    "power": "pow",
     "remainder": "fmod",
-    "maximum": "maximum",
-    "minimum": "minimum",
     "and": "bitwise_and",
     "or": "bitwise_or",
     "xor": "bitwise_xor",
@@ -93,6 +90,8 @@ def _logistic(at: Site) -> Value:
 
 def _cbrt(at: Site) -> Value:
     (x,) = at.x
+    if x.dtype.is_complex:
+        return at.b.emit("pow", x, at.full(1 / 3, x))
     wide = F64 if x.dtype in (F32, F64) else F32
     root = at.b.emit("pow", abs(at.b.cast(x, wide)), at.full(1 / 3, at.b.cast(x, wide)))
     return at.b.emit("copysign", at.b.cast(root, x.dtype), x)
@@ -104,6 +103,55 @@ def _round_away(at: Site) -> Value:
     below = at.b.emit("trunc", size)
     up = at.b.emit("select", size - below >= 0.5, below + 1.0, below)
     return at.b.emit("copysign", up, x)
+
+
+def _real(at: Site) -> Value:
+    (x,) = at.x
+    return at.b.emit("real", x) if x.dtype.is_complex else x
+
+
+def _imag(at: Site) -> Value:
+    (x,) = at.x
+    return at.b.emit("imag", x) if x.dtype.is_complex else at.full(0.0, x)
+
+
+def _extreme(name: str, order: str) -> Lowering:
+    """Complex numbers are ordered by their real parts, and equal ones by their imaginary parts."""
+
+    def lower(at: Site) -> Value:
+        x, y = at.aligned(at.x)
+        if not x.dtype.is_complex:
+            return at.b.emit(name, x, y)
+        (a, b), (c, d) = ([at.b.emit(part, z) for part in ("real", "imag")] for z in (x, y))
+        ahead = at.b.emit("compare", a, c, op=order)
+        level = at.b.emit("bitwise_and", a == c, at.b.emit("compare", b, d, op=order))
+        return at.b.emit("select", at.b.emit("bitwise_or", ahead, level), x, y)
+
+    return lower
+
+
+def _atan2(at: Site) -> Value:
+    """Of complex numbers: `-i log((x + i y) / sqrt(x^2 + y^2))`."""
+    y, x = at.aligned(at.x)
+    if not x.dtype.is_complex:
+        return at.b.emit("atan2", y, x)
+    turned = (x + at.full(1j, y) * y) / at.b.emit("sqrt", x * x + y * y)
+    return at.full(-1j, x) * at.b.emit("log", turned)
+
+
+def _power(at: Site) -> Value:
+    """An integer to a negative power is 0, but for 1 and -1, whose powers depend on parity alone;
+    PTIR has no such powers."""
+    base, exponent = at.aligned(at.x)
+    known = at.constant(1)
+    whole = exponent.dtype.is_integer and exponent.dtype.is_signed
+    if not whole or (known is not None and bool((known.array >= 0).all())):
+        return at.b.emit("pow", base, exponent)
+    negative = exponent < 0
+    parity = at.b.emit("bitwise_and", exponent, at.full(1, exponent))
+    found = at.b.emit("pow", base, at.b.emit("select", negative, parity, exponent))
+    vanishes = at.b.emit("bitwise_and", negative, abs(base) != 1)
+    return at.b.emit("select", vanishes, at.full(0, base), found)
 
 
 def _square(at: Site) -> Value:
@@ -154,6 +202,12 @@ _OWN: Final[Mapping[str, Lowering]] = {
     "logistic": _logistic,
     "cbrt": _cbrt,
     "round_nearest_afz": _round_away,
+    "real": _real,
+    "imag": _imag,
+    "maximum": _extreme("maximum", "greater"),
+    "minimum": _extreme("minimum", "less"),
+    "atan2": _atan2,
+    "power": _power,
     "square": _square,
     "is_pos_inf": _is_signed_inf(1.0),
     "is_neg_inf": _is_signed_inf(-1.0),

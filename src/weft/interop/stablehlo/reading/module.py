@@ -63,7 +63,7 @@ class _SameSize(Exception):
     def __init__(self, dims: tuple[Dim, Dim]) -> None:
         super().__init__()
         self.dims = dims
-        self.place = ""
+        self.op: HloOp | None = None
 
 
 def to_program(functions: Mapping[str, HloFunction]) -> Program:
@@ -75,7 +75,7 @@ def to_program(functions: Mapping[str, HloFunction]) -> Program:
         try:
             return walk.program(entry)
         except _SameSize as found:
-            _unify(names, *found.dims, found.place)
+            _unify(names, found)
 
 
 def _entry(functions: Mapping[str, HloFunction]) -> HloFunction:
@@ -91,18 +91,23 @@ def _entry(functions: Mapping[str, HloFunction]) -> HloFunction:
     return public[0]
 
 
-def _unify(names: dict[Symbol, Dim], left: Dim, right: Dim, place: str) -> None:
+def _unify(names: dict[Symbol, Dim], found: _SameSize) -> None:
     """A name becomes the other size; the newer name goes. A size that an operation makes cannot."""
+    left, right = found.dims
     if isinstance(left, Symbol) and (not isinstance(right, Symbol) or left.name > right.name):
         left, right = right, left
     if not isinstance(right, Symbol) or not _is_open(right) or right in names:
-        known = isinstance(left, int) and isinstance(right, int)
-        raise SpecViolation(
-            "ShapeMismatch" if known else "DynamicDimensionMismatch",
-            f"sizes that must be one are {left} and {right}",
-            where=place,
-        )
+        why = f"sizes that must be one are {left} and {right}"
+        name, place = (found.op.name, found.op.place) if found.op else ("module", "")
+        if isinstance(left, int) and isinstance(right, int):
+            raise SpecViolation("ShapeMismatch", why, where=f"{name}, {place}")
+        raise _open_size(name, why, place)
     names[right] = left
+
+
+def _open_size(name: str, why: str, place: str) -> Unimplemented:
+    full = f"a size that the text leaves open would have to be known: {why}"
+    return Unimplemented(f"stablehlo.{name}", f"{full}; {place}")
 
 
 def _is_open(size: Symbol) -> bool:
@@ -232,15 +237,12 @@ class _Walk:
         try:
             return lower(site)
         except _SameSize as found:
-            found.place = found.place or f"{site.op.name}, {site.op.place}"
+            found.op = found.op or site.op
             raise
         except SpecViolation as error:
             first = error.findings[0]
             if first.code == "DynamicDimensionMismatch":
-                why = f"a size that the text leaves open would have to be known: {first.why}"
-                raise Unimplemented(
-                    f"stablehlo.{site.op.name}", f"{why}; {site.op.place}"
-                ) from None
+                raise _open_size(site.op.name, first.why, site.op.place) from None
             at = first.where if first.where.startswith("line") else site.op.place
             raise SpecViolation(
                 first.code, first.why, first.hint, f"{site.op.name}, {at}"

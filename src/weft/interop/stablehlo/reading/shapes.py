@@ -102,7 +102,7 @@ def _broadcast(at: Site) -> Value:
 
 
 def _concatenate(at: Site) -> Value:
-    return at.joined(at.x, int(at.attr("dimension")))
+    return at.settled(lambda: at.joined(at.x, int(at.attr("dimension"))))
 
 
 # -- slices --------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from weft.foundation.errors import SpecViolation, Unimplemented
 from weft.interop.stablehlo.records import HloBlock, HloOp, HloTensor, HloTuple, HloType
 from weft.ptir.builder import BodyBuilder, Value
 from weft.ptir.literal import TensorLiteral
+from weft.ptir.rules import SizesDiffer
 from weft.ptir.types import Dim, Shape, Symbol, TensorType, TupleType, ValueType, multiply_dims
 
 Results: TypeAlias = "Value | Sequence[Value]"
@@ -170,7 +171,14 @@ class Site:
                 self.reader.same(dims)
         return value
 
-    def full(self, number: float, model: Value) -> Value:
+    def settled(self, make: Callable[[], Value]) -> Value:
+        """What is made, where the rule of an op knows which sizes must be one."""
+        try:
+            return make()
+        except SizesDiffer as error:
+            self.reader.same(error.dims)
+
+    def full(self, number: complex, model: Value) -> Value:
         """A tensor like `model` with one number everywhere."""
         return self.b.like(number, model)
 

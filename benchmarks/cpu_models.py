@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -143,8 +144,7 @@ def gpt_weights(layers: int, width: int, vocabulary: int, context: int) -> list[
     rng = np.random.default_rng(0)
 
     def normal(*shape: int) -> Array:
-        scale = float(shape[0]) ** -0.5
-        return (rng.standard_normal(shape) * scale).astype(np.float32)
+        return np.asarray(rng.standard_normal(shape) / math.sqrt(shape[0]), np.float32)
 
     def norm() -> list[Array]:
         return [np.ones(width, np.float32), np.zeros(width, np.float32)]

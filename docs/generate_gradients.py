@@ -106,7 +106,8 @@ differs within the batch runs both branches; a `while` whose end differs is refu
 
 Every case of the table in `tests/derivatives` is compared with differences in f64, both modes; the
 columns say how many cases there are for each op, to which order, how many of them are complex, and
-how many are also compared with PyTorch (`make test-torch`).
+how many are also compared with PyTorch (`make test-torch`). The coarse ops that PyTorch has are
+compared with it over their attributes, gradients included, in `tests/torch/test_coarse.py`.
 
 """
 

@@ -70,8 +70,9 @@ class Run:
             history = json.loads(texts["history"])
             self.losses, self.seconds = history["losses"], history["seconds"]
         except (weft.WeftError, KeyError) as error:
+            why = f"it has no {error.args[0]}" if isinstance(error, KeyError) else error
             raise weft.UserError(
-                f"{self.checkpoint} is of another model ({error}); begin anew with --fresh, or "
+                f"{self.checkpoint} is of another model ({why}); begin anew with --fresh, or "
                 "give another --folder"
             ) from None
         return True

@@ -29,6 +29,7 @@ MADE: dict[str, tuple[list[str], dict[str, Any]]] = {
     "compare": ([X, X], {"op": "less"}),
     "select": (["i1 2 3", X, X], {}),
     "cast": ([X], {"dtype": "si8"}),
+    "bitcast": ([X], {"dtype": "si32"}),
     "reshape": ([X], {"new_shape": [3, 2]}),
     "transpose": ([X], {"perm": [1, 0]}),
     "broadcast_to": ([X], {"result_shape": [4, 2, 3]}),

@@ -217,6 +217,8 @@ ROOTS: dict[str, Callable[..., Any]] = {
     "one over": lambda b, c, t, back: c * back(1.0 / b.sqrt(t)),
     "reciprocal": lambda b, c, t, back: back(b.reciprocal(b.sqrt(t))) * c,
     "of the repeated": lambda b, c, t, back: c / b.sqrt(back(t)),
+    "power": lambda b, c, t, back: c / back(t**0.5),
+    "inverse power": lambda b, c, t, back: c * back(t**-0.5),
 }
 
 
@@ -264,6 +266,19 @@ def test_layer_norm_along_any_axis(axis: int) -> None:
         return library.layer_norm(b, x, w, c, epsilon=1e-5, feature_axis=axis)
 
     check(built(function, (3, 3, 3), (3,), (3,)), "byteir.layer_norm")
+
+
+@pytest.mark.parametrize("power", [0.25, -0.25, -1.0, 2.0])
+def test_another_power_is_no_root(power: float) -> None:
+    def function(b: Any, x: Any, w: Any, c: Any) -> Any:
+        def back(row: Any) -> Any:
+            return b.broadcast_to(row, x.shape)
+
+        centred = x - back(b.reduce_sum(x, [1], keepdims=True) / 6.0)
+        variance = b.reduce_sum(centred * centred, [1], keepdims=True) / 6.0
+        return centred * back((variance + 1e-3) ** power) * back(w) + back(c)
+
+    check(built(function, (4, 6), (6,), (6,)))
 
 
 def of_another_mean(b: Any, x: Any, y: Any, w: Any, c: Any) -> Any:
@@ -334,6 +349,8 @@ def attention(
     )
     if scale == "div":
         scores = scores / math.sqrt(8.0)
+    elif scale == "root of a constant":
+        scores = scores / b.broadcast_to(b.sqrt(b.literal(8.0, "f32")), scores.shape)
     elif scale == "mul":
         scores = 0.35 * scores
     if mask is not None:
@@ -349,9 +366,10 @@ def attention(
 
 
 HEADS = (2, 3, 4, 8)
+SCALES = ["div", "mul", "on q", "on both", "none", "after the mask", "root of a constant"]
 
 
-@pytest.mark.parametrize("scale", ["div", "mul", "on q", "on both", "none", "after the mask"])
+@pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("shape", [HEADS, (3, 4, 8), (4, 8)])
 @pytest.mark.parametrize("with_mask", [False, True])
 def test_attention(scale: str, shape: Shape, with_mask: bool) -> None:

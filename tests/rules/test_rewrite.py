@@ -276,18 +276,18 @@ def _chain(step: str, length: int) -> Program:
 @pytest.mark.parametrize("step", ["neg", "reshape", "transpose", "add", "cast"])
 def test_ten_thousand_ops_in_a_chain(step: str) -> None:
     program = _chain(step, 10_000)
-    start = time.perf_counter()
+    start = time.process_time()
     after = optimise(program)
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
     assert len(after.main.body) == (1 if step == "reshape" else 0)
 
 
 def test_the_time_grows_with_the_length_and_not_with_its_square() -> None:
     def seconds(length: int) -> float:
         program = _chain("neg", length)
-        start = time.perf_counter()
+        start = time.process_time()
         optimise(program)
-        return time.perf_counter() - start
+        return time.process_time() - start
 
     seconds(100)
     assert seconds(8_000) < 20 * seconds(1_000) + 0.5

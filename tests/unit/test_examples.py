@@ -150,8 +150,9 @@ def test_a_checkpoint_of_another_model_is_told(tmp_path: Path) -> None:
     Run(first, optimiser.init(first), tmp_path).save()
     with pytest.raises(weft.UserError, match=r"of another model \(.*begin anew with --fresh"):
         Run(other, optimiser.init(other), tmp_path).resume()
-    weft.save(tmp_path / "checkpoint.safetensors", {"x": weft.asarray(1.0)})
-    with pytest.raises(weft.UserError, match="of another model"):
+    own = {f"model.{name}": tensor for name, tensor in first.state_dict().items()}
+    weft.save(tmp_path / "checkpoint.safetensors", own)
+    with pytest.raises(weft.UserError, match=r"of another model \(it has no state\.step\.0\)"):
         Run(first, optimiser.init(first), tmp_path).resume()
 
 

@@ -14,7 +14,7 @@ from weft.ptir.passes.log import PassLog
 from weft.target.target import Target
 
 
-@dataclass
+@dataclass(repr=False)
 class Compilation:
     """What each stage made of a program, and how long it took."""
 
@@ -32,6 +32,10 @@ class Compilation:
     """What was worked out, and what was known already."""
     bodies: dict[str, Compilation] = field(default_factory=dict)
     """The bodies of branches and loops, compiled like programs of their own."""
+
+    def __repr__(self) -> str:
+        done = ", ".join(self.values) or "no stage"
+        return f"<Compilation of @{self.program.entry} for {self.target.name}: {done}>"
 
     def __getitem__(self, stage: str) -> Any:
         return self.values[stage]

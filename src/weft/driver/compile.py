@@ -42,7 +42,7 @@ MOST_CLUSTERS = 64
 """For how many sets of sizes an executable keeps its compiled programs: those it met last."""
 
 
-@dataclass
+@dataclass(repr=False)
 class Cluster:
     """One compiled version of a program: the sizes it is for, and everything made on the way."""
 
@@ -53,6 +53,9 @@ class Cluster:
     times: dict[str, float]
     """What took how many seconds."""
     reason: str
+
+    def __repr__(self) -> str:
+        return f"<Cluster: {self.describe()}>"
 
     @property
     def seconds(self) -> float:
@@ -99,7 +102,7 @@ def _named(names: Sequence[str]) -> str:
     return f"{names[0]}: {pattern}{others}"
 
 
-@dataclass
+@dataclass(repr=False)
 class Executable:
     """A program ready to run on a target."""
 
@@ -115,6 +118,10 @@ class Executable:
         self._given = ReadyInputs(self.inputs)
         self._known: dict[Shapes, Cluster] = {}
         """The version for inputs of given shapes that need no conversion."""
+
+    def __repr__(self) -> str:
+        versions = counted(len(self.clusters), "version")
+        return f"<Executable of @{self.source.entry} for {self.target.name}, {versions} compiled>"
 
     @property
     def inputs(self) -> list[TensorType]:

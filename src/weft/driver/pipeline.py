@@ -32,6 +32,8 @@ from weft.memory.from_region import report as memory_report
 from weft.plan import text as plan_text
 from weft.plan import verify as plan_verify
 from weft.plan.from_region import check_plans, same_kernels
+from weft.plan.ir import PlanSet
+from weft.plan.schedule import is_schedule, planned
 from weft.poly_view import agree as poly_view_agree
 from weft.poly_view import text as poly_view_text
 from weft.poly_view import verify as poly_view_verify
@@ -59,6 +61,18 @@ def _tiny_values(compilation: Compilation) -> dict[str, Value]:
     graph = compilation["tiny"]
     values = topological(tuple(value for _, value in graph.outputs))
     return {value_id: value for value, value_id in value_ids(values).items()}
+
+
+def _chosen_plans(compilation: Compilation) -> PlanSet:
+    generator = generator_for(compilation.target)
+    return generator.choose_plans(compilation["region"], compilation["memory"], compilation.target)
+
+
+def _read_plans(text: str, compilation: Compilation) -> PlanSet:
+    """Plans as JSON, all of them, or some in the plan language."""
+    if not is_schedule(text):
+        return plan_text.loads(text)
+    return planned(text, _chosen_plans(compilation), compilation.target.name)
 
 
 def _verify_plans(compilation: Compilation) -> None:
@@ -124,12 +138,10 @@ MIDDLE: tuple[Stage, ...] = (
     ),
     Stage(
         "plan", "json",
-        enter=lambda c: generator_for(c.target).choose_plans(
-            c["region"], c["memory"], c.target
-        ),
+        enter=_chosen_plans,
         verify=_verify_plans,
         render=plan_text.dumps,
-        parse=lambda text, c: plan_text.loads(text),
+        parse=_read_plans,
         agree=lambda read, made, c: same_kernels(read, made),
     ),
 )  # fmt: skip

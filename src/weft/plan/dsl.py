@@ -50,9 +50,9 @@ def print_plan(plan: MmaPlan) -> str:
 
 
 def _statements(plan: MmaPlan) -> Iterator[str]:
-    yield f"target {plan.header.target}"
     if plan.header.kernel:
         yield f"kernel {plan.header.kernel}"
+    yield f"target {plan.header.target}"
     yield f"arch {plan.arch}"
     yield "; ".join(f"split {a} {n}" for a, n in zip("mnk", plan.tile, strict=True))
     yield f"reorder {' '.join(LOOPS)}"
@@ -99,14 +99,18 @@ def _flag(value: bool) -> str:
 # -- parsing -------------------------------------------------------------------------------------
 
 
-def parse_plan(text: str) -> MmaPlan:
-    """The plan that a program of statements describes."""
-    draft = _Draft()
+def statements_of(text: str) -> list[str]:
+    """The statements of a text, as they are written."""
     without_comments = "\n".join(line.partition("#")[0] for line in text.splitlines())
     pieces = without_comments.split(";")
-    if pieces and not pieces[-1].strip():
-        pieces.pop()
-    for number, piece in enumerate(pieces, 1):
+    return pieces if pieces[-1].strip() else pieces[:-1]
+
+
+def parse_plan(text: str, defaults: Mapping[str, Any] | None = None) -> MmaPlan:
+    """The plan that a program of statements describes; `defaults` are fields that it may leave
+    out."""
+    draft = _Draft(defaults=defaults or {})
+    for number, piece in enumerate(statements_of(text), 1):
         draft.statement = number
         words = piece.split()
         if not words:
@@ -123,6 +127,7 @@ class _Draft:
     """A plan under construction. Statements that say one thing may stand once."""
 
     statement: int = 0
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     tile: dict[str, int] = field(default_factory=dict)
     layouts: dict[str, str] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
@@ -140,7 +145,7 @@ class _Draft:
         missing = [axis for axis in "mnk" if axis not in self.tile]
         if missing:
             self.fail(f"no statement splits {missing[0]}")
-        values = dict(self.values)
+        values = {**self.defaults, **self.values}
         arch = values.get("arch", MmaPlan.arch)
         header = Header(values.pop("target", arch), values.pop("kernel", ""))
         if self.layouts:

@@ -86,9 +86,10 @@ def _last_uses(order: Sequence[Value], outputs: Sequence[Value]) -> dict[int, li
 
 def _checked(value: Value, array: Array) -> Array:
     if array.shape != value.shape or array.dtype != value.dtype.numpy:
-        kind = type(value).__name__
+        what = f"the input {value.name!r}" if isinstance(value, Input) else type(value).__name__
+        shape = ", ".join(map(str, value.shape))
         raise UserError(
-            f"{kind} has type {value.dtype}{list(value.shape)} but its array is "
+            f"{what} has type {value.dtype}[{shape}] but its array is "
             f"{array.dtype}{list(array.shape)}"
         )
     return array

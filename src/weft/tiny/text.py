@@ -73,6 +73,8 @@ Codec: TypeAlias = Callable[[Any], Any]
 """Writes the op of an `Opaque`; its counterpart reads it back."""
 
 _WRITTEN: Final = {F16: "fp16", F32: "fp32", F64: "fp64"}
+LONGEST_DIM: Final = 1_000
+"""How many characters the size or the name of a dim may have."""
 _READ: Final = {**BY_NAME, **{name: dtype for dtype, name in _WRITTEN.items()}}
 
 
@@ -364,6 +366,8 @@ class _Reader:
     ) -> Value:
         (x,) = _operands(fields, inputs, 1)
         axes = tuple(sorted(_axis(a, x.shape, fields) for a in fields.documents("axes")))
+        if len(set(axes)) != len(axes):
+            fields.fail(f"an axis is reduced twice: {list(axes)}")
         fn = fields.choice("fn", ReduceFn)
         if attrs.has("acc"):
             return Reduce(fn, x, axes, _dtype(attrs, "acc"))
@@ -428,7 +432,7 @@ def _shape(document: Any, fields: Fields) -> Shape:
 def _dim(item: Any, fields: Fields) -> Dim:
     if isinstance(item, int) and not isinstance(item, bool) and item >= 0:
         return item
-    if isinstance(item, str) and item:
+    if isinstance(item, str) and 0 < len(item) <= LONGEST_DIM:
         return int(item) if item.isdecimal() else Symbol(item.removeprefix("?"))
     fields.fail(f"{item!r} is not a size")
 
@@ -436,6 +440,8 @@ def _dim(item: Any, fields: Fields) -> Dim:
 def _axis(item: Any, shape: Shape, fields: Fields) -> int:
     """An axis by number, or by the name of the symbol that is its size."""
     if isinstance(item, int) and not isinstance(item, bool):
+        if not 0 <= item < len(shape):
+            fields.fail(f"{item} is no axis of a value of shape {_write_shape(shape)}")
         return item
     places = [k for k, d in enumerate(shape) if isinstance(d, Symbol) and d.name == item]
     if len(places) != 1:

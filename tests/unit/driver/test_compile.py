@@ -160,6 +160,14 @@ def test_wrong_arguments_are_sentences(arguments: dict[str, Any], message: str) 
         weft.compile(mlp(), **arguments)
 
 
+def test_an_executable_is_shown_in_a_line() -> None:
+    made = weft.compile(mlp())
+    (cluster,) = made.clusters.values()
+    assert repr(made) == "<Executable of @mlp for cpu, 1 version compiled>"
+    assert repr(cluster.compilation).startswith("<Compilation of @mlp for cpu: frontend, tiny, ")
+    assert len(repr(cluster)) < 200
+
+
 def test_wrong_calls_of_an_executable_are_sentences() -> None:
     made = weft.compile(mlp("?B"), params=[1, 2])
     with pytest.raises(UserError, match="nothing is compiled yet"):

@@ -1,4 +1,4 @@
-"""Errors of late stages, and of edited ones, name the instruction and the line that it came from."""
+"""Errors of late stages, and of edited ones, name the instruction and the line of its program."""
 
 from __future__ import annotations
 

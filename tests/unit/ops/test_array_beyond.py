@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.special
 
 import weft
 from tests.unit.ops.arrays import agrees, data
@@ -58,6 +60,10 @@ CASES: dict[str, Callable[[Any], Any]] = {
     "mod": lambda m: m.mod(own(m, X), 2),
     "absolute": lambda m: m.absolute(own(m, X)),
     "unique": lambda m: m.unique(own(m, np.array([3, 1, 3]))),
+}
+FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "erf": scipy.special.erf,
+    "rsqrt": lambda x: 1.0 / np.sqrt(x),
 }
 METHODS: dict[str, Callable[[Any], Any]] = {
     "transpose": lambda x: x.transpose(),
@@ -135,3 +141,24 @@ def test_numbers_are_searched_for() -> None:
 def test_mistakes_are_told_in_a_sentence(call: Any, message: str) -> None:
     with pytest.raises((UserError, OutOfRange), match=message):
         call(weft.asarray(X))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_that_numpy_lacks(name: str) -> None:
+    for x in (np.abs(X) + 0.1, np.abs(X.astype(np.float64)) + 0.1, np.arange(1, 5)):
+        expected = FUNCTIONS[name](x.astype(np.float64))
+        for found in (getattr(weft, name)(weft.asarray(x)), getattr(weft.asarray(x), name)()):
+            rounding = 1e-12 if found.dtype is weft.float64 else 1e-6
+            np.testing.assert_allclose(found.numpy(), expected, rtol=rounding)
+
+
+def test_the_gelu_of_the_books_is_found_before_its_gradient() -> None:
+    def by_hand(x: Any) -> Any:
+        return weft.sum(0.5 * x * (1.0 + weft.erf(x / math.sqrt(2.0))))
+
+    wide = X.astype(np.float64)
+    density = np.exp(-(wide**2) / 2.0) / math.sqrt(2.0 * math.pi)
+    expected = 0.5 * (1.0 + scipy.special.erf(wide / math.sqrt(2.0))) + wide * density
+    np.testing.assert_allclose(weft.grad(by_hand)(X).numpy(), expected, rtol=1e-5, atol=1e-6)
+    value = weft.jit(weft.value_and_grad(by_hand)).program(X)
+    assert "byteir.gelu" in [i.op.mnemonic for i in value.main.body]

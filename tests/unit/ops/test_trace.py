@@ -100,7 +100,7 @@ def test_kernels_are_profiled_on_a_compiling_backend() -> None:
 
 @pytest.mark.parametrize("config", [{"profile_backend": True}, {"debug_tensors": True}])
 def test_watching_a_step_that_updates_in_place_does_not_take_it_twice(
-    config: dict[str, bool],
+    config: dict[str, Any],
 ) -> None:
     step = weft.jit(lambda x: x * 2.0 + 1.0, donate="x")
     with weft.graph(backend="cpu"):

@@ -32,8 +32,8 @@ from weft.target.known import target_named
 TARGETS = ("cpu", "sm80", "sm90")
 MODULES: dict[str, Callable[[], Module]] = {
     "cpu mma": lambda: kernels.linear(24, 40, 16, activation="relu"),
-    "sm80 mma": lambda: kernels.linear(200, 200, 200, dtype=BF16, activation="relu"),
-    "sm90 mma": lambda: kernels.linear(4096, 4096, 16384, dtype=BF16, activation="relu"),
+    "sm80 mma": lambda: kernels.linear(200, 200, 200, dtype=BF16, activation="gelu"),
+    "sm90 mma": lambda: kernels.linear(4096, 4096, 16384, dtype=BF16, activation="gelu"),
     "map": lambda: kernels.elementwise(64, 64),
     "row": lambda: kernels.softmax(64, 256),
 }
@@ -240,7 +240,7 @@ STATEMENTS: dict[str, tuple[str, str]] = {
     "cache_read, elsewhere": ("at=k.i", "at=m.o"),
     "vectorize": ("vectorize n.i.i 8", "vectorize n.i.i 4"),
     "predicate_tail": ("predicate_tail m.i.i n.i.i k.i.i", "predicate_tail m.i.i"),
-    "epilogue": ("epilogue bias relu", "epilogue bias"),
+    "epilogue": ("epilogue bias gelu", "epilogue bias"),
     "algo_choice": ("algo_choice matmul implicit_gemm", "algo_choice matmul splitk_serial_2"),
     "arch": ("arch {arch}", "arch sm70"),
     "warp_tile": ("warp_tile {warp_tile}", "warp_tile 32x32"),

@@ -180,10 +180,15 @@ def test_gpu_rows() -> None:
     plan = plan_kernel(long.kernels[0], long.tensors, target_named("sm90"))
     assert isinstance(plan, RowPlan)
     assert (plan.vector, plan.threads, plan.rows_per_block, plan.keep_row) == (4, 512, 1, True)
+    # The threads of a row ask for whole lines of memory: 8 vectors of 16 bytes.
     short = kernels.softmax(1 << 20, 64)
     plan = plan_kernel(short.kernels[0], short.tensors, target_named("sm90"))
     assert isinstance(plan, RowPlan)
-    assert (plan.threads, plan.rows_per_block) == (4, 32)
+    assert (plan.threads, plan.rows_per_block) == (8, 16)
+    line = kernels.softmax(1 << 20, 32)
+    plan = plan_kernel(line.kernels[0], line.tensors, target_named("sm90"))
+    assert isinstance(plan, RowPlan)
+    assert (plan.threads, plan.rows_per_block) == (8, 32)
     few = kernels.softmax(64, 768)
     plan = plan_kernel(few.kernels[0], few.tensors, target_named("sm90"))
     assert isinstance(plan, RowPlan)
@@ -225,6 +230,8 @@ def with_end(end: str) -> Kernel:
             value = body.binary("add", body.plain("y0", F32, "m", "n"), total)
         case "scale":
             value = body.binary("mul", total, one)
+        case "relu":
+            value = body.binary("max", body.const(0.0, F32), total)
         case "where":
             lower = body.binary("lt", body.index(axis("n"), F32), one)
             value = body.select(lower, total, one)
@@ -234,7 +241,7 @@ def with_end(end: str) -> Kernel:
     return replace(kernel, body=tuple(body.lets), outputs=(output,))
 
 
-@pytest.mark.parametrize("end", ["silu", "residual", "scale", "where", "ewise"])
+@pytest.mark.parametrize("end", ["silu", "residual", "scale", "relu", "where", "ewise"])
 def test_other_ends(end: str) -> None:
     assert epilogue_names(with_end(end)) == (end,)
 

@@ -11,7 +11,7 @@ import pytest
 from examples.make_programs import PROGRAMS
 from weft.foundation.dims import Symbol
 from weft.foundation.dtypes import BF16, F16, F32, I1, SI32
-from weft.foundation.errors import SpecViolation, Unimplemented
+from weft.foundation.errors import SpecViolation, Unimplemented, UserError
 from weft.foundation.index_expr import axis
 from weft.testing.random_programs import random_program
 from weft.tiny import build
@@ -93,6 +93,13 @@ def test_the_example_computes_what_it_says() -> None:
     (out,) = run(graph, {"A": a, "B": b, "bias": bias})
     products = (a[:, :, None] * b[None]).astype(np.float32).sum(axis=1)
     assert np.array_equal(out, np.maximum(products.astype(np.float16) + bias, 0))
+
+
+def test_a_wrong_input_is_named() -> None:
+    graph = loads(EXAMPLE)
+    arrays = {name: np.ones((2, 2), np.float16) for name in ("A", "B", "bias")}
+    with pytest.raises(UserError, match=r"the input 'A' has type f16\[\?M, \?K\] but"):
+        run(graph, arrays)
 
 
 def test_the_example_reads_back_equal() -> None:
@@ -192,6 +199,32 @@ REJECTED = {
             "axes": ["K"],
         },
         "MalformedJson at the graph.ops[0]: 'K' names 0 axes of a value of shape [2, 3], not one",
+    ),
+    "a number that is no axis": (
+        {"op": "Reduce", "name": "n", "fn": "sum", "inputs": ["x"], "outputs": ["y"], "axes": [2]},
+        "MalformedJson at the graph.ops[0]: 2 is no axis of a value of shape [2, 3]",
+    ),
+    "an axis twice": (
+        {
+            "op": "Reduce",
+            "name": "n",
+            "fn": "sum",
+            "inputs": ["x"],
+            "outputs": ["y"],
+            "axes": [1, 1],
+        },
+        "MalformedJson at the graph.ops[0]: an axis is reduced twice: [1, 1]",
+    ),
+    "a size of thousands of digits": (
+        {
+            "op": "Movement",
+            "name": "n",
+            "kind": "reshape",
+            "inputs": ["x"],
+            "outputs": ["y"],
+            "attrs": {"new_shape": ["7" * 5000]},
+        },
+        f"MalformedJson at the graph.ops[0].attrs: '{'7' * 996}...",
     ),
     "a type that is wrong": (
         {"op": "Unary", "name": "n", "fn": "exp", "inputs": ["x"], "outputs": ["w"]},

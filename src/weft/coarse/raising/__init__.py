@@ -25,6 +25,7 @@ from weft.ptir.passes.cse import cse
 from weft.ptir.passes.dce import dce
 from weft.ptir.passes.edit import Editor, edit_bodies
 from weft.ptir.passes.emitter import Emitter, Handle
+from weft.ptir.passes.fold import fold
 from weft.ptir.passes.log import PassLog
 from weft.ptir.types import TensorType
 from weft.ptir.verify import verify
@@ -44,7 +45,9 @@ def raise_program(program: Program, log: PassLog | None = None) -> Program:
     """The program with every formula replaced that is a coarse op. It is verified first."""
     verify(program)
     kept_log = PassLog() if log is None else log
-    merged = dce(cse(program, kept_log), kept_log)
+    # A scale such as sqrt(64) is a number then; larger constants say more as they are.
+    folded = fold(cse(program, kept_log), kept_log, max_elements=1)
+    merged = dce(folded, kept_log)
     raised = edit_bodies(merged, lambda editor: _raise_body(editor, kept_log), kept_log)
     return program if raised is merged else dce(raised, kept_log)
 

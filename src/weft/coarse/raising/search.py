@@ -289,9 +289,14 @@ class Search:
         return self.reduction(largest, "max", [axis])
 
     def argument(self, operand: Operand | None, name: str) -> Operand | None:
-        """What a function is taken of."""
-        definition = self.take(operand, name)
-        return None if definition is None else definition.operands[0]
+        """What a function is taken of; a root may be written as a power."""
+        power = ROOTS.get(name)
+        definition = self.take(operand, name) if power is None else self.take(operand, name, "pow")
+        if definition is None:
+            return None
+        written = definition.op.mnemonic == name
+        base, *exponent = definition.operands
+        return base if written or self.view.number(exponent[0]) == power else None
 
     def inverted(self, operand: Operand | None) -> Operand | None:
         """What an operand is one over."""
@@ -346,8 +351,10 @@ class Search:
         return base if base == other else None
 
 
+ROOTS = {"sqrt": 0.5, "rsqrt": -0.5}
+"""The roots, and the powers that they are."""
 ROW_STEPS = (
     *("broadcast_to", "reshape", "rsqrt", "sqrt", "reciprocal", "add", "maximum", "div", "log"),
-    "stop_gradient",
+    *("pow", "stop_gradient"),
 )
 """What may lie between a reduction and the values of its rows repeated."""

@@ -17,6 +17,7 @@ from math import prod
 from typing import TypeAlias
 
 from weft.codegen.gpu.element import ElementOp, loose_functions
+from weft.codegen.gpu.peephole import recognise
 from weft.codegen.gpu.swizzle import Major
 from weft.foundation.dtypes import BF16, F16, F32, DType
 from weft.foundation.errors import Finding
@@ -142,7 +143,9 @@ class _Axes:
 
 
 def analyse(kernel: Kernel, refs: Refs) -> Problem:
-    """The problem a kernel poses; raises `Refusal`."""
+    """The problem a kernel poses; raises `Refusal`. Functions that its epilogue spells out are
+    recognised here: plans speak of the kernel as it was written."""
+    kernel = recognise(kernel)
     roles = _roles(kernel)
     output = _single_output(kernel)
     lets = {let.name: let for let in kernel.body}

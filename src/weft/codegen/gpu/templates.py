@@ -19,21 +19,21 @@ def accepts(
     kernel: Kernel, tensors: Mapping[str, Tensor], refs: Refs, plan: Plan, target: Target
 ) -> list[Finding]:
     """Why the plan cannot be carried out; empty if it can."""
-    kernel = recognise(kernel)
+    short = recognise(kernel)
     match plan:
         case MapPlan(block=block) if block > 1:
-            found = transposed.accepts(kernel, tensors, plan, target)
+            found = transposed.accepts(short, tensors, plan, target)
         case MapPlan():
-            found = elementwise.accepts(kernel, tensors, plan, target)
+            found = elementwise.accepts(short, tensors, plan, target)
         case RowPlan(across=True):
-            found = columns.accepts(kernel, tensors, plan, target)
+            found = columns.accepts(short, tensors, plan, target)
         case RowPlan():
-            found = row.accepts(kernel, tensors, plan, target)
+            found = row.accepts(short, tensors, plan, target)
         case MmaPlan(arch="sm90"):
-            found = kernel_refusals(kernel, tensors)
+            found = kernel_refusals(short, tensors)
             found += mma_sm90.accepts(kernel, refs, plan, target)
         case MmaPlan(arch="sm80"):
-            found = kernel_refusals(kernel, tensors)
+            found = kernel_refusals(short, tensors)
             found += mma_sm80.accepts(kernel, refs, plan, target)
         case _:
             found = [refuse("PlanNotSupported", f"no GPU template carries out this {_kind(plan)}")]
@@ -49,16 +49,16 @@ def build(
     name: str,
 ) -> ir.Kernel:
     """The dialect kernel of a plan that `accepts` has nothing against."""
-    kernel = recognise(kernel)
+    short = recognise(kernel)
     match plan:
         case MapPlan(block=block) if block > 1:
-            return transposed.build(kernel, tensors, refs, plan, target, name)
+            return transposed.build(short, tensors, refs, plan, target, name)
         case MapPlan():
-            return elementwise.build(kernel, tensors, refs, plan, target, name)
+            return elementwise.build(short, tensors, refs, plan, target, name)
         case RowPlan(across=True):
-            return columns.build(kernel, tensors, refs, plan, target, name)
+            return columns.build(short, tensors, refs, plan, target, name)
         case RowPlan():
-            return row.build(kernel, tensors, refs, plan, target, name)
+            return row.build(short, tensors, refs, plan, target, name)
         case MmaPlan(arch="sm90"):
             return mma_sm90.build(kernel, refs, plan, target, name)
         case MmaPlan(arch="sm80"):

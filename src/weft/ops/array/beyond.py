@@ -13,7 +13,7 @@ from weft.foundation.axes import normalise_axis
 from weft.foundation.dims import Shape, shape_of
 from weft.foundation.dtypes import I1, SI64
 from weft.foundation.errors import OutOfRange, UserError
-from weft.ops.arithmetic import TensorLike, as_tensor, listed
+from weft.ops.arithmetic import TensorLike, as_tensor, listed, unary
 from weft.ops.arithmetic import broadcast_shapes as broadcast_pair
 from weft.ops.array import elementwise
 from weft.ops.array.creation import diagonal_mask, tensor
@@ -38,8 +38,9 @@ from weft.ops.tensor import Tensor, tensor_method
 
 __all__ = [
     "absolute", "allclose", "argwhere", "array", "array_equal", "broadcast_shapes", "concatenate",
-    "cumprod", "cumsum", "diag", "dot", "hstack", "isclose", "isin", "median", "mod", "nan_to_num",
-    "power", "quantile", "ravel", "split", "swapaxes", "transpose", "unique", "vstack",
+    "cumprod", "cumsum", "diag", "dot", "erf", "hstack", "isclose", "isin", "median", "mod",
+    "nan_to_num", "power", "quantile", "ravel", "rsqrt", "split", "swapaxes", "transpose", "unique",
+    "vstack",
 ]  # fmt: skip
 
 
@@ -253,6 +254,21 @@ def nan_to_num(
     result = where(elementwise.isnan(value), nan, value)
     result = where(equal(value, math.inf), most if posinf is None else posinf, result)
     return where(equal(value, -math.inf), -most if neginf is None else neginf, result)
+
+
+# -- functions -----------------------------------------------------------------------------------
+
+
+@tensor_method
+def erf(x: Tensor, /) -> Tensor:
+    """The error function, as in SciPy and PyTorch."""
+    return unary("erf", x, floating=True)
+
+
+@tensor_method
+def rsqrt(x: Tensor, /) -> Tensor:
+    """One over the square root, as in PyTorch and JAX."""
+    return unary("rsqrt", x, floating=True)
 
 
 # -- order ---------------------------------------------------------------------------------------

@@ -124,7 +124,7 @@ class TransformerBlock(Module):
         dropout: float = 0.0,
         dtype: DType | str = "f32",
     ) -> None:
-        check_callable("TransformerBlock", "activation", activation)
+        check_callable(type(self).__name__, "activation", activation)
         self.activation = activation
         width = 4 * features if hidden is None else hidden
         self.norm1 = LayerNorm(features, dtype=dtype)

@@ -25,7 +25,7 @@ class Sequential(Module):
     def __init__(self, *layers: Callable[..., Any]) -> None:
         for number, layer in enumerate(layers):
             more = ", and a list of them is given as Sequential(*layers)"
-            check_callable("Sequential", f"layer {number}", layer, more)
+            check_callable(type(self).__name__, f"layer {number}", layer, more)
         self.layers = tuple(x if isinstance(x, Module) else Function(x) for x in layers)
 
     def __call__(self, x: Any) -> Any:

@@ -42,13 +42,14 @@ class LossScale:
         interval: int = 2_000,
         largest: float = 2.0**24,
     ) -> None:
-        number("LossScale", "initial", initial, 1.0)
-        number("LossScale", "largest", largest, 1.0)
-        count("LossScale", "interval", interval, 1)
-        if number("LossScale", "growth", growth) <= 1:
-            raise UserError(f"[LossScale] growth is {growth!r}; it must be a number over 1")
-        if not 0 < number("LossScale", "backoff", backoff) < 1:
-            raise UserError(f"[LossScale] backoff is {backoff!r}; it must be between 0 and 1")
+        owner = type(self).__name__
+        number(owner, "initial", initial, 1.0)
+        number(owner, "largest", largest, 1.0)
+        count(owner, "interval", interval, 1)
+        if number(owner, "growth", growth) <= 1:
+            raise UserError(f"[{owner}] growth is {growth!r}; it must be a number over 1")
+        if not 0 < number(owner, "backoff", backoff) < 1:
+            raise UserError(f"[{owner}] backoff is {backoff!r}; it must be between 0 and 1")
         self.initial, self.growth, self.backoff = initial, growth, backoff
         self.interval, self.largest = interval, largest
 

@@ -328,6 +328,18 @@ def test_open_sizes_that_must_be_one_become_one(
     assert found == wanted
 
 
+def test_sizes_that_calls_make_stay_apart() -> None:
+    kind = "tensor<?xf32>"
+    calls = [f"%{n} = stablehlo.custom_call @tf.{n}(%x) : ({kind}) -> {kind}\n" for n in "ab"]
+    text = f"func.func @main(%x: {kind}) -> {kind} {{\n{''.join(calls)}"
+    with pytest.raises(Unimplemented) as caught:
+        stablehlo.loads(f"{text}%0 = stablehlo.add %a, %b : {kind}\nreturn %0 : {kind} }}")
+    assert str(caught.value) == (
+        "Unimplemented stablehlo.add: a size that the text leaves open would have to be known: "
+        "sizes that must be one are ?d1 and ?d2; line 4"
+    )
+
+
 def test_an_open_attention_runs_at_every_size() -> None:
     open_heads = "?x?x2x8xf32"
     program = call_of(
@@ -367,6 +379,11 @@ def test_a_call_inside_a_region_of_single_elements() -> None:
     x = np.arange(4, dtype=np.float32)
     (found,) = weft.run(stablehlo.loads(text), [x, 2 * x], backend="reference")
     assert found.tolist() == [0, 3, 6, 9]
+
+
+def test_the_class_of_an_attribute_is_told_with_its_op() -> None:
+    with pytest.raises(SpecViolation, match=r"axis of byteir\.softmax is of class F64, not I64"):
+        call_of("byteir.softmax", "2x3xf32", "2x3xf32", "{axis = 1.0 : f64}")
 
 
 def test_a_constant_too_large_for_any_machine_is_refused() -> None:

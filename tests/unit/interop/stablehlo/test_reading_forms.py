@@ -312,3 +312,25 @@ def test_triangles(lower: bool) -> None:
     keep = np.tri(3, dtype=bool) if lower else np.tri(3, dtype=bool).T
     np.testing.assert_allclose(np.where(keep, factor, 0), wanted, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(solved @ np.swapaxes(wanted, 1, 2), b, rtol=1e-3, atol=1e-4)
+
+
+# -- sizes that the text leaves open -------------------------------------------------------------
+
+OPEN = "tensor<?x?xf32>"
+
+
+def test_parts_of_open_sizes_are_joined() -> None:
+    body = f"%0 = stablehlo.concatenate %x, %y, dim = 1 : ({OPEN}, {OPEN}) -> {OPEN}"
+    text = function(f"%x: {OPEN}, %y: {OPEN}", body, f"%0 : {OPEN}")
+    kinds = stablehlo.loads(text).main.parameters
+    assert [str(kind) for kind in kinds] == ["f32[?n0, ?n1]", "f32[?n0, ?n3]"]
+    x, y = floats(2, 3), floats(2, 4)
+    np.testing.assert_array_equal(run(text, x, y)[0], np.concatenate([x, y], 1))
+
+
+def test_branches_that_give_different_open_sizes_are_refused() -> None:
+    branches = f"({{ stablehlo.return %x : {OPEN} }}, {{ stablehlo.return %y : {OPEN} }})"
+    body = f'%0 = "stablehlo.if"(%p) {branches} : (tensor<i1>) -> {OPEN}'
+    text = function(f"%p: tensor<i1>, %x: {OPEN}, %y: {OPEN}", body, f"%0 : {OPEN}")
+    with pytest.raises(Unimplemented, match=r"stablehlo\.if: a size that the text leaves open"):
+        stablehlo.loads(text)

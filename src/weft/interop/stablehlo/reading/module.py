@@ -57,6 +57,10 @@ MOST_INSTRUCTIONS: Final = 1_000_000
 """How large a program may grow while calls are expanded."""
 
 
+_ABOUT_OPEN_SIZES: Final = ("DynamicDimensionMismatch", "RegionSignatureMismatch")
+"""What a module that MLIR has verified breaks only where it leaves sizes open."""
+
+
 class _SameSize(Exception):
     """Two sizes turned out to be one."""
 
@@ -241,7 +245,7 @@ class _Walk:
             raise
         except SpecViolation as error:
             first = error.findings[0]
-            if first.code == "DynamicDimensionMismatch":
+            if first.code in _ABOUT_OPEN_SIZES:
                 raise _open_size(site.op.name, first.why, site.op.place) from None
             at = first.where if first.where.startswith("line") else site.op.place
             raise SpecViolation(

@@ -188,7 +188,7 @@ def test_a_kernel_without_a_plan_is_named() -> None:
     plain = through_stages(attention(dtype="bf16"), "sm90").text("plan")
     document = json.loads(plain)
     del document["kernels"]["row2"]
-    with pytest.raises(SpecViolation, match="PlanMissing at kernel row2.*there is no plan for it"):
+    with pytest.raises(SpecViolation, match=r"PlanMissing at kernel row2.*there is no plan for it"):
         through_stages(attention(dtype="bf16"), "sm90", plan=json.dumps(document))
 
 

@@ -172,9 +172,39 @@ def test_dropout_needs_a_key_and_keeps_the_mean() -> None:
     first = layer(x, (7, 0)).numpy()
     np.testing.assert_array_equal(layer(x, (7, 0)).numpy(), first)
     assert (layer(x, (8, 0)).numpy() != first).any()
-    assert (nn.Dropout(0.25, number=1)(x, (7, 0)).numpy() != first).any()
+    assert (layer(x, nn.fold_in((7, 0), 0)).numpy() != first).any()
     assert set(np.unique(first)) == {np.float32(0), np.float32(1 / 0.75)}
     assert first.mean() == pytest.approx(1.0, abs=0.05)
+
+
+def test_every_part_of_a_model_gets_a_key_of_its_own() -> None:
+    x = weft.asarray(np.ones((32, 32), np.float32))
+    nested = nn.Sequential(nn.Dropout(0.5), nn.Sequential(nn.Dropout(0.5), lambda x: x * 1.0))
+    kept = nested(x, key=(7, 0)).numpy() != 0
+    assert kept.mean() == pytest.approx(0.25, abs=0.06)  # Equal masks would keep a half.
+    np.testing.assert_array_equal(nested(x).numpy(), x.numpy())
+    folded = {nn.fold_in(nn.fold_in((7, 0), a), b)[1] for a in range(40) for b in range(40)}
+    assert len(folded) == 1600
+    assert max(folded) < 1 << 63
+
+
+def test_blocks_in_a_row_drop_differently() -> None:
+    weft.nn.manual_seed(0)
+    block = nn.TransformerBlock(8, 2, dropout=0.5)
+    x = weft.asarray(numbers(2, 5, 8))
+    model = nn.Sequential(block, block)
+    with_key, without = model(x, key=(3, 0)).numpy(), model(x).numpy()
+    np.testing.assert_array_equal(model(x, key=(3, 0)).numpy(), with_key)
+    assert (with_key != without).any()
+    by_hand = block(block(x, key=nn.fold_in((3, 0), 0)), key=nn.fold_in((3, 0), 1)).numpy()
+    np.testing.assert_array_equal(by_hand, with_key)
+
+
+def test_a_traced_offset_folds_as_a_number_does() -> None:
+    x = weft.asarray(np.ones((32, 32), np.float32))
+    layer = nn.Sequential(nn.Dropout(0.5), nn.Dropout(0.5))
+    step = weft.jit(lambda x, n: layer(x, key=(7, n)))
+    np.testing.assert_array_equal(step(x, weft.asarray(5)).numpy(), layer(x, key=(7, 5)).numpy())
 
 
 # -- batch norm ----------------------------------------------------------------------------------

@@ -4,7 +4,7 @@
 from weft.ops.nn.attention import MultiHeadAttention, TransformerBlock
 from weft.ops.nn.containers import Sequential
 from weft.ops.nn.convolution import Conv1d, Conv2d, Conv3d
-from weft.ops.nn.dropout import Dropout
+from weft.ops.nn.dropout import Dropout, fold_in
 from weft.ops.nn.embedding import Embedding
 from weft.ops.nn.initialise import manual_seed
 from weft.ops.nn.linear import Linear
@@ -26,5 +26,6 @@ __all__ = [
     "RMSNorm",
     "Sequential",
     "TransformerBlock",
+    "fold_in",
     "manual_seed",
 ]

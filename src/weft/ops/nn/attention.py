@@ -11,7 +11,7 @@ from weft.ops.arithmetic import as_tensor
 from weft.ops.array.manipulation import permute_dims, reshape
 from weft.ops.functional.activation import gelu
 from weft.ops.functional.attention import attention, update_cache
-from weft.ops.nn.dropout import Dropout, Key
+from weft.ops.nn.dropout import Dropout, Key, fold_in
 from weft.ops.nn.linear import Linear
 from weft.ops.nn.module import Module
 from weft.ops.nn.normalisation import LayerNorm
@@ -134,7 +134,7 @@ class TransformerBlock(Module):
         self.norm2 = LayerNorm(features, dtype=dtype)
         self.up = Linear(features, width, dtype=dtype)
         self.down = Linear(width, features, dtype=dtype)
-        self.dropout = Dropout(dropout, number=1)
+        self.dropout = Dropout(dropout)
 
     def __call__(
         self,
@@ -146,8 +146,9 @@ class TransformerBlock(Module):
         key: Key | None = None,
     ) -> Any:
         """x after the block; with a cache a pair of it and the new cache."""
-        found = self.attention(self.norm1(x), mask, cache=cache, position=position, key=key)
+        keys = [None if key is None else fold_in(key, part) for part in range(2)]
+        found = self.attention(self.norm1(x), mask, cache=cache, position=position, key=keys[0])
         attended, kept = found if cache is not None else (found, None)
         x = x + attended
-        x = x + self.dropout(self.down(self.activation(self.up(self.norm2(x)))), key)
+        x = x + self.dropout(self.down(self.activation(self.up(self.norm2(x)))), keys[1])
         return x if cache is None else (x, kept)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
+from weft.ops.nn.dropout import Key, fold_in
 from weft.ops.nn.module import Module
 from weft.ops.nn.settings import check_callable
 
@@ -20,7 +22,8 @@ class Function(Module):
 
 
 class Sequential(Module):
-    """One after the other; plain functions may stand between the modules."""
+    """One after the other; plain functions may stand between the modules. A key is handed to the
+    layers that take one, to each its own."""
 
     def __init__(self, *layers: Callable[..., Any]) -> None:
         for number, layer in enumerate(layers):
@@ -28,9 +31,12 @@ class Sequential(Module):
             check_callable(type(self).__name__, f"layer {number}", layer, more)
         self.layers = tuple(x if isinstance(x, Module) else Function(x) for x in layers)
 
-    def __call__(self, x: Any) -> Any:
-        for layer in self.layers:
-            x = layer(x)
+    def __call__(self, x: Any, *, key: Key | None = None) -> Any:
+        for number, layer in enumerate(self.layers):
+            if key is not None and "key" in inspect.signature(layer).parameters:
+                x = layer(x, key=fold_in(key, number))
+            else:
+                x = layer(x)
         return x
 
     def __getitem__(self, index: int) -> Module:

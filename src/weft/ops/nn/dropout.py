@@ -1,9 +1,9 @@
 """Dropout. A traced function has no hidden state, so randomness is an argument: a key of (seed,
-offset), from which every dropout takes its own by its number."""
+offset), from which `fold_in` makes one of its own for every part of a model."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from weft.foundation.errors import UserError
 from weft.ops.functional.stochastic import dropout
@@ -13,21 +13,35 @@ from weft.ops.tensor import Tensor
 Key = tuple[Any, Any]
 """A seed, new in every step, and an offset, another for every use: numbers or integer scalars."""
 
+_SPREAD: Final = 0x9E3779B1
+"""A prime, so that the parts of parts do not meet."""
+
+
+def fold_in(key: Key, number: int) -> Key:
+    """A key for part `number` of what was given `key`: other numbers, other random numbers."""
+    seed, offset = _checked("fold_in", key)
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        raise UserError(f"[fold_in] number is {number!r}; it must be a whole number from 0")
+    folded = offset * _SPREAD + (number + 1)
+    return seed, folded % (1 << 63) if isinstance(folded, int) else folded
+
 
 class Dropout(Module):
     """Elements set to 0 at random. Without a key, as in evaluation, it does nothing."""
 
-    def __init__(self, rate: float = 0.5, *, number: int = 0) -> None:
+    def __init__(self, rate: float = 0.5) -> None:
         if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
             raise UserError(f"[Dropout] rate is {rate!r}; it must be a number from 0 to below 1")
         self.rate = rate
-        self.number = number
-        """Added to the offset of the key: give every dropout of a model its own."""
 
     def __call__(self, x: Tensor, key: Key | None = None) -> Tensor:
         if key is None or self.rate == 0:
             return x
-        if not isinstance(key, list | tuple) or len(key) != 2:
-            raise UserError(f"[Dropout] key is {key!r}; it must be a pair of seed and offset")
-        seed, offset = key
-        return dropout(x, self.rate, seed=seed, offset=offset + self.number)
+        seed, offset = _checked("Dropout", key)
+        return dropout(x, self.rate, seed=seed, offset=offset)
+
+
+def _checked(name: str, key: Any) -> Key:
+    if not isinstance(key, list | tuple) or len(key) != 2:
+        raise UserError(f"[{name}] key is {key!r}; it must be a pair of seed and offset")
+    return key[0], key[1]

@@ -15,6 +15,8 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
+from tempfile import gettempdir
 from typing import Any, Final
 
 import numpy as np
@@ -42,7 +44,7 @@ class Machine:
     """A GPU, torch on it, and one stream for everything."""
 
     def __init__(self) -> None:
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", "/tmp/inductor")
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(gettempdir()) / "inductor"))
         self.torch = importlib.import_module("torch")
         self.torch.backends.cuda.matmul.allow_tf32 = False
         self.torch.cuda.init()

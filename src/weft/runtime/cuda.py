@@ -105,8 +105,9 @@ def open_device(number: int = 0, driver: Any = None) -> Device:
     except (ExecutionError, RuntimeError, OSError) as error:
         # The bindings raise RuntimeError where there is no driver library to load.
         raise BackendUnavailable(
-            f"there is no usable CUDA driver on this machine: {error}"
-        ) from error
+            f"there is no usable CUDA driver on this machine: {str(error).rstrip('.')}; the backends 'cpu' and "
+            "'reference' need none"
+        ) from None
     if not 0 <= number < count:
         raise BackendUnavailable(f"there is no GPU number {number}: the machine has {count}")
     handle = call(driver, "cuDeviceGet", number)

@@ -14,7 +14,7 @@ import pytest
 
 import weft
 from weft import functional as F
-from weft.foundation.errors import UserError, WrongArguments
+from weft.foundation.errors import BackendUnavailable, InternalError, UserError, WrongArguments
 
 OPS = Path(weft.__file__).parent / "ops"
 
@@ -22,6 +22,34 @@ OPS = Path(weft.__file__).parent / "ops"
 def test_the_class_says_how_tensors_are_made() -> None:
     with pytest.raises(UserError, match=r"use weft.asarray or weft.tensor"):
         weft.Tensor([1, 2])  # type: ignore[arg-type]
+
+
+def _refuse() -> str:
+    try:
+        raise OSError("the library is not there")
+    except OSError:
+        raise BackendUnavailable("there is no GPU here") from None
+
+
+def test_a_missing_gpu_is_a_sentence_without_the_way_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.driver.cuda.target_of_device", _refuse)
+    x = weft.ones(3).to("cuda") + 1
+    with pytest.raises(BackendUnavailable, match="there is no GPU here") as raised:
+        x.numpy()
+    assert raised.value.__cause__ is None
+    assert raised.value.__suppress_context__
+    assert [frame.name for frame in raised.traceback][1:] == ["numpy", "_elements", "evaluate"]
+
+
+def test_a_fault_in_weft_keeps_the_way_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise InternalError("this cannot be")
+
+    x = weft.ones(3) + 41
+    monkeypatch.setattr("weft.ops.graph.evaluate.execute", fail)
+    with pytest.raises(InternalError) as raised:
+        x.numpy()
+    assert raised.traceback[-1].name == "fail"
 
 
 def test_containers_of_tensors_are_computed() -> None:

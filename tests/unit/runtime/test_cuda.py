@@ -110,8 +110,9 @@ def test_a_device_says_what_it_is() -> None:
     ],
 )
 def test_machines_without_a_gpu(driver: FakeDriver, number: int, message: str) -> None:
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=message) as raised:
         open_device(number, driver)
+    assert raised.value.__cause__ is None
 
 
 def test_arrays_travel() -> None:

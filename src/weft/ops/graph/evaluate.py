@@ -87,12 +87,13 @@ def evaluate(roots: Sequence[Node]) -> None:
     if not request.exports:
         return
     numbers = tuple([node.storage.data for node in request.literals])
-    program, lifted = PROGRAMS.find(request.signature, numbers, request.build)
-    inputs = [node.storage for node in request.leaves]
-    if lifted:
-        backend = wanted[0].arena.backend
-        inputs += [backend.store(node.storage.array) for node in request.literals]
+    lifted = False
     try:
+        program, lifted = PROGRAMS.find(request.signature, numbers, request.build)
+        inputs = [node.storage for node in request.leaves]
+        if lifted:
+            backend = wanted[0].arena.backend
+            inputs += [backend.store(node.storage.array) for node in request.literals]
         results = execute(program, inputs)
     except WeftError as error:
         raise told_by_line(error, lambda: request.build(lifted)[0]) from None

@@ -1,12 +1,12 @@
-"""What a program rejects while it runs, told with the line of the user's code that wrote the
-instruction, and without the way through Weft."""
+"""What a program rejects while it is compiled or runs, told with the line of the user's code that
+wrote the instruction, and without the way through Weft."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
 
-from weft.foundation.errors import Finding, SpecViolation, WeftError
+from weft.foundation.errors import Finding, InternalError, SpecViolation, WeftError
 from weft.ptir.ir import Program, ValueKey
 
 _PLACE = re.compile(r"%(\d+) = ([\w.]+)\(.* in (function @\w+|region \S+)(?: \((\S+:\d+)\))?")
@@ -15,7 +15,10 @@ _PLACE = re.compile(r"%(\d+) = ([\w.]+)\(.* in (function @\w+|region \S+)(?: \((
 
 def told_by_line(error: WeftError, program: Callable[[], Program]) -> WeftError:
     """A violation with op and line in it; `program` has the lines of the graph that runs now, for
-    that may share its compiled program with an earlier one."""
+    that may share its compiled program with an earlier one. Of a fault in Weft nothing is left
+    out."""
+    if isinstance(error, InternalError):
+        return error
     if not isinstance(error, SpecViolation):
         return error.with_traceback(None)
     lines = program().locations

@@ -104,8 +104,9 @@ def open_device(number: int = 0, driver: Any = None) -> Device:
         count = call(driver, "cuDeviceGetCount")
     except (ExecutionError, RuntimeError, OSError) as error:
         # The bindings raise RuntimeError where there is no driver library to load.
+        why = str(error).rstrip(".")
         raise BackendUnavailable(
-            f"there is no usable CUDA driver on this machine: {str(error).rstrip('.')}; the backends 'cpu' and "
+            f"there is no usable CUDA driver on this machine: {why}; the backends 'cpu' and "
             "'reference' need none"
         ) from None
     if not 0 <= number < count:

@@ -67,7 +67,8 @@ constant. `stop_gradient` does the same on purpose.
 
 **Ties and kinks** are listed below. Where the functions themselves leave the finite numbers
 (`log` at 0, `sqrt` at 0, `atan2` at the origin) so do their gradients, by the rules of IEEE
-arithmetic: infinities and NaN are not hidden.
+arithmetic: infinities and NaN are not hidden. A norm is finite everywhere: the gradients of
+`weft.linalg.vector_norm` with an `ord` of 1 or more, and of the Frobenius norm, are 0 at 0.
 
 **Narrow floats**: a gradient has the dtype of its operand. Sums over broadcast axes and matrix
 products add up in f32 at least, as they do on the way forward.
@@ -84,7 +85,7 @@ reverse order. What the way back needs of the bodies is kept or computed again, 
 cheaper; matrix products, reductions and random numbers are kept. A carry that the body returns as
 it came (weights) is not kept at every step. `while` has no way back, because nobody knows how much
 room its steps will need: write it as a `scan` over a fixed number of steps, with a `select` for
-those that come after the end.
+those that come after the end. Forward mode, being the adjoint of the adjoint, has none either.
 
 ## Memory
 
@@ -106,8 +107,7 @@ differs within the batch runs both branches; a `while` whose end differs is refu
 
 Every case of the table in `tests/derivatives` is compared with differences in f64, both modes; the
 columns say how many cases there are for each op, to which order, how many of them are complex, and
-how many are also compared with PyTorch (`make test-torch`). The coarse ops that PyTorch has are
-compared with it over their attributes, gradients included, in `tests/torch/test_coarse.py`.
+how many are also compared with PyTorch (`make test-torch`).
 
 """
 

@@ -135,7 +135,7 @@ def main() -> None:
     known = "" if options.fresh else known_characters(options.folder)
     sizes, text = Sizes(), Text(documentation(), known)
     model = CharGPT(len(text.characters), sizes)
-    optimiser = optim.AdamW(optim.warmup(20, 3e-3), weight_decay=0.1)
+    optimiser = optim.AdamW(optim.warmup(3e-3, 20), weight_decay=0.1)
     notes = {"characters": text.characters}
     run = Run(model, optimiser.init(model), options.folder, notes=notes)
     if not options.fresh and run.resume():

@@ -74,7 +74,7 @@ def learn(
 ) -> tuple[Run, Digits, bool]:
     """Train on the digits, or go on with it; the last is False after Ctrl-C."""
     digits = Digits.load()
-    optimiser = optim.AdamW(optim.warmup(20, optim.cosine(rate, steps)), weight_decay=0.05)
+    optimiser = optim.AdamW(optim.warmup(optim.cosine(rate, steps), 20), weight_decay=0.05)
     run = Run(model, optimiser.init(model), folder)
     if not fresh:
         run.resume()

@@ -35,6 +35,11 @@ class Case:
     def id(self) -> str:
         return f"{self.op}-{self.label}" if self.label else self.op
 
+    @property
+    def is_coarse(self) -> bool:
+        """Coarse ops have the name of their set before their own."""
+        return "." in self.op
+
     def program(self) -> Program:
         b = Builder()
         parameters = [b.param(as_dtype(a.dtype), a.shape) for a in self.inputs]

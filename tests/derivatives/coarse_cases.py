@@ -2,18 +2,51 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from tests.derivatives.case import Function, between, case, distinct, emitted, normal
+from tests.derivatives.case import (
+    Function,
+    between,
+    case,
+    distinct,
+    emitted,
+    in_torch,
+    normal,
+    whole,
+)
 
-case("byteir.softmax", emitted("byteir.softmax", axis=1), normal(3, 4))
-case("byteir.log_softmax", emitted("byteir.log_softmax", axis=0), normal(3, 4))
-case("byteir.erf", emitted("byteir.erf"), normal(5))
-case("byteir.addn", emitted("byteir.addn"), normal(5), normal(5, seed=1))
-for form in ("none", "tanh"):
-    case("byteir.gelu", emitted("byteir.gelu", approximate=form), normal(6), label=form)
+
+def element(number: int, name: str, **attrs: Any) -> Function:
+    """One result of the op of that name, on all parameters."""
+    return lambda b, *operands: b.emit(name, *operands, **attrs)[number]
+
+
+dims: tuple[int, ...]
+for row in ("softmax", "log_softmax"):
+    for dims, axis in (((4,), 0), ((3, 4, 5), 0), ((3, 4, 5), 1), ((3, 4, 5), 2), ((2, 1, 3), 1)):
+        case(
+            f"byteir.{row}", emitted(f"byteir.{row}", axis=axis), normal(*dims),
+            label=f"{len(dims)}-{dims[axis]}-{axis}",
+            torch=lambda t, x, row=row, axis=axis: getattr(t, row)(x, axis),
+        )  # fmt: skip
+for dims in ((5,), (2, 1, 3), (2, 3, 1, 2)):
+    rank = f"rank{len(dims)}"
+    case("byteir.erf", emitted("byteir.erf"), normal(*dims), label=rank, torch=in_torch("erf"))
+    terms = [normal(*dims, seed=seed) for seed in range(len(dims))]
+    case(
+        "byteir.addn", emitted("byteir.addn"), *terms, label=rank,
+        torch=lambda t, *terms: t.stack(terms).sum(0),
+    )  # fmt: skip
+    for form in ("none", "tanh"):
+        case(
+            "byteir.gelu", emitted("byteir.gelu", approximate=form), normal(*dims) * 2,
+            label=f"{form}-{rank}",
+            torch=lambda t, x, form=form: t.nn.functional.gelu(x, approximate=form),
+        )  # fmt: skip
 
 # -- norms ---------------------------------------------------------------------------------------
 
@@ -28,45 +61,90 @@ for label, attrs in NORMS.items():
         emitted("byteir.layer_norm", epsilon=0.01, axis=[2, 1], **attrs),
         normal(2, 3, 2), normal(2, 3, seed=1), normal(2, 3, seed=2), label=label,
     )  # fmt: skip
-for outside in (False, True):
-    function = emitted("byteir.l2_norm", epsilon=1e-3, axis=[1], eps_outside_sqrt=outside)
-    case("byteir.l2_norm", function, normal(3, 4), label="outside" if outside else "")
+for first in (0, 1, 2):
+    features = (2, 3, 4)[first:]
+    case(
+        "byteir.layer_norm",
+        emitted("byteir.layer_norm", epsilon=1e-3, axis=list(range(first, 3))),
+        normal(2, 3, 4), normal(*features, seed=1), normal(*features, seed=2),
+        label=f"from{first}",
+        torch=lambda t, x, w, c: t.nn.functional.layer_norm(x, w.shape, w, c, 1e-3),
+    )  # fmt: skip
+case(
+    "byteir.l2_norm", emitted("byteir.l2_norm", epsilon=1e-3, axis=[1], eps_outside_sqrt=False),
+    normal(3, 4), label="inside",
+)  # fmt: skip
+for dims, axis in (((4,), 0), ((3, 4), 0), ((3, 4), 1), ((2, 1, 3, 2), 2)):
+    case(
+        "byteir.l2_norm",
+        emitted("byteir.l2_norm", epsilon=1e-3, axis=[axis], eps_outside_sqrt=True),
+        normal(*dims), label=f"rank{len(dims)}-{axis}",
+        torch=lambda t, x, axis=axis: t.nn.functional.normalize(x, dim=axis, eps=1e-3),
+    )  # fmt: skip
 
 # -- positions -----------------------------------------------------------------------------------
 
 for row in ("byteir.arg_max", "byteir.arg_min"):
-    case(row, emitted(row, axis=1, results=2, select_last_index=True), distinct(3, 4))
-case("byteir.top_k", emitted("byteir.top_k", axis=[0], k=2), distinct(4, 3))
-case(
-    "byteir.repeat", lambda b, x: b.emit("byteir.repeat", x, b.literal([2, 0, 1]), length=3),
-    normal(3, 2),
-)  # fmt: skip
-case(
-    "byteir.dequantize", emitted("byteir.dequantize", axis=1, dtype="f64"),
-    np.array([[1, -2, 3]], np.int8), between(0.5, 2.0, 3), np.array([1, 2, 3], np.int8), wrt=[1],
-    label="per-axis",
-)  # fmt: skip
+    for dims, axis in (((4,), 0), ((3, 4), 1), ((2, 1, 3, 2), 2)):
+        case(
+            row, emitted(row, axis=axis, results=2, select_last_index=True), distinct(*dims),
+            label=f"rank{len(dims)}",
+        )  # fmt: skip
+for dims, axis in (((5,), 0), ((3, 4, 5), 0), ((3, 4, 5), 1), ((3, 4, 5), 2)):
+    case(
+        "byteir.top_k", element(0, "byteir.top_k", axis=[axis], k=2), distinct(*dims),
+        label=f"rank{len(dims)}-{axis}",
+        torch=lambda t, x, axis=axis: t.topk(x, 2, axis).values,
+    )  # fmt: skip
+for dims in ((3,), (3, 4), (3, 1, 2, 2)):
+    case(
+        "byteir.repeat", emitted("byteir.repeat", length=5), normal(*dims), np.array([2, 0, 3]),
+        label=f"rank{len(dims)}", torch=lambda t, x, n: t.repeat_interleave(x, n, 0),
+    )  # fmt: skip
+for dims, axis in (((3,), 0), ((1, 3), 1), ((2, 1, 3, 2), 2)):
+    case(
+        "byteir.dequantize", emitted("byteir.dequantize", axis=axis, dtype="f64"),
+        whole(100, *dims, dtype=np.int8), between(0.5, 2.0, 3), np.array([1, 2, 3], np.int8),
+        wrt=[1], label=f"rank{len(dims)}",
+    )  # fmt: skip
 
 
-def sampled(row: str) -> Function:
-    return lambda b, *ends: b.emit(row, *ends, b.literal(5), b.literal(7), dims=[2, 3])
+def sampled(row: str, dims: Sequence[int]) -> Function:
+    return lambda b, *ends: b.emit(row, *ends, b.literal(5), b.literal(7), dims=dims)
 
 
 for row, second in (("byteir.rng_uniform", 3.0), ("byteir.rng_normal", 2.0)):
-    case(row, sampled(row), np.array(-1.0), np.array(second))
+    for dims in ((5,), (2, 3), (2, 1, 3, 2)):
+        case(row, sampled(row, dims), np.array(-1.0), np.array(second), label=f"rank{len(dims)}")
 
 # -- images --------------------------------------------------------------------------------------
 
 
-def resized(mode: str, coordinates: str) -> Function:
-    attrs = {"mode": mode, "coordinate_transformation_mode": coordinates, "shape": [1, 7, 6]}
+def resized(mode: str, coordinates: str, shape: Sequence[int]) -> Function:
+    attrs = {"mode": mode, "coordinate_transformation_mode": coordinates, "shape": shape}
     return lambda b, x: b.emit(
-        "byteir.resize", x, b.literal([1, 7, 6]), target_mode="size", **attrs
+        "byteir.resize", x, b.literal(list(shape)), target_mode="size", **attrs
     )
 
 
-case("byteir.resize", resized("linear", "half_pixel"), normal(1, 4, 3), label="linear")
-case("byteir.resize", resized("nearest", "asymmetric"), normal(1, 4, 3), label="nearest")
+case("byteir.resize", resized("linear", "half_pixel", [1, 7, 6]), normal(1, 4, 3), label="linear")
+case("byteir.resize", resized("nearest", "asymmetric", [1, 7, 6]), normal(1, 4, 3), label="nearest")
+INTERPOLATIONS: list[tuple[str, str, tuple[int, int], dict[str, Any]]] = [
+    ("linear", "pytorch_half_pixel", (7, 5), {"mode": "bilinear", "align_corners": False}),
+    ("linear", "pytorch_half_pixel", (3, 2), {"mode": "bilinear", "align_corners": False}),
+    ("linear", "align_corners", (7, 5), {"mode": "bilinear", "align_corners": True}),
+    ("linear", "align_corners", (3, 2), {"mode": "bilinear", "align_corners": True}),
+    ("nearest", "asymmetric", (8, 6), {"mode": "nearest"}),
+]
+for mode, coordinates, size, options in INTERPOLATIONS:
+    case(
+        "byteir.resize", resized(mode, coordinates, [1, 2, *size]), normal(1, 2, 4, 4),
+        label=f"{coordinates}-{size[0]}x{size[1]}",
+        torch=lambda t, x, size=size, o=options: t.nn.functional.interpolate(x, size, **o),
+    )  # fmt: skip
+
+# -- convolutions --------------------------------------------------------------------------------
+
 case(
     "weft.conv",
     emitted("weft.conv", layout="NCHW", groups=2, pad=[1, 0, 0, 2], stride=[2, 1], dilation=[1, 2]),
@@ -81,6 +159,22 @@ case(
     normal(1, 3, 4, 3, 1), normal(2, 2, 2, 1, 2, seed=1), label="volume",
 )  # fmt: skip
 
+CONVOLUTIONS: dict[str, tuple[tuple[int, int], tuple[int, int], tuple[int, int], int]] = {
+    "plain": ((1, 1), (0, 0), (1, 1), 1),
+    "strides": ((2, 1), (1, 2), (1, 1), 1),
+    "two-groups": ((1, 1), (1, 1), (1, 2), 2),
+    "by-channel": ((2, 2), (0, 0), (1, 1), 4),
+}
+for label, (stride, padding, dilation, groups) in CONVOLUTIONS.items():
+    settings: dict[str, Any] = {"stride": stride, "dilation": dilation, "groups": groups}
+    case(
+        "weft.conv", emitted("weft.conv", layout="NCHW", pad=padding * 2, **settings),
+        normal(2, 4, 7, 6), normal(8, 4 // groups, 3, 2, seed=1), normal(8, seed=2), label=label,
+        torch=lambda t, x, w, c, p=padding, s=settings: t.nn.functional.conv2d(
+            x, w, c, padding=p, **s
+        ),
+    )  # fmt: skip
+
 # -- attention -----------------------------------------------------------------------------------
 
 
@@ -88,14 +182,18 @@ def dropped(b: Any, q: Any, k: Any, v: Any, mask: Any) -> Any:
     return b.emit("weft.attention", q, k, v, b.literal([5, 3]), mask, dropout=0.5)
 
 
-def backward(b: Any, *operands: Any) -> Any:
-    attrs = {"dropout_p": 0.3, "softmax_scale": 0.6, "causal": False}
-    return b.emit("byteir.flash_attn_bwd", *operands, b.literal([5, 3]), **attrs)
+def backward(dropout: float, causal: bool) -> Function:
+    attrs = {"dropout_p": dropout, "softmax_scale": 0.6, "causal": causal}
+    return lambda b, *operands: b.emit(
+        "byteir.flash_attn_bwd", *operands, b.literal([5, 3]), **attrs
+    )
 
 
-def cached(b: Any, *operands: Any) -> Any:
-    attrs = {"softmax_scale": 0.6, "causal": True, "results": 4}
-    return b.emit("byteir.flash_attn_kvcache", *operands, b.literal([1, 3]), **attrs)
+def cached(lengths: list[int], causal: bool) -> Function:
+    attrs = {"softmax_scale": 0.6, "causal": causal, "results": 4}
+    return lambda b, *operands: b.emit(
+        "byteir.flash_attn_kvcache", *operands, b.literal(lengths), **attrs
+    )
 
 
 case(
@@ -106,21 +204,51 @@ case(
     "weft.attention", dropped, normal(1, 2, 3, 2), normal(1, 2, 4, 2, seed=1),
     normal(1, 2, 4, 2, seed=2), normal(3, 4, seed=3), label="dropout",
 )  # fmt: skip
-for label, dropout in (("", 0.0), ("dropout", 0.3)):
+for causal, masked, heads in itertools.product((False, True), (False, True), (2, 4)):
+    if causal and masked:
+        continue
+    masks = [normal(5, 5, seed=3)] if masked else []
+    case(
+        "weft.attention", element(0, "weft.attention", causal=causal), normal(2, 4, 5, 6),
+        normal(2, heads, 5, 6, seed=1), normal(2, heads, 5, 6, seed=2), *masks,
+        label=f"{heads}-heads{'-causal' * causal}{'-masked' * masked}",
+        torch=lambda t, *operands, c=causal, h=heads:
+        t.nn.functional.scaled_dot_product_attention(*operands, is_causal=c, enable_gqa=h != 4),
+    )  # fmt: skip
+case(
+    "weft.attention", element(1, "weft.attention", scale=0.5),
+    *(normal(1, 2, 4, 3, seed=seed) for seed in range(3)), label="log-sum-exp",
+    torch=lambda t, q, k, v: t.logsumexp(q @ k.transpose(-1, -2) * 0.5, -1),
+)  # fmt: skip
+for label, dropout, heads in (("", 0.0, 2), ("dropout", 0.3, 2), ("one-head", 0.0, 1)):
     case(
         "byteir.flash_attn_fwd",
         emitted(
             "byteir.flash_attn_fwd", dropout_p=dropout, softmax_scale=0.6, causal=not dropout,
             return_softmax=bool(dropout),
         ),
-        normal(1, 3, 4, 2), normal(1, 4, 2, 2, seed=1), normal(1, 4, 2, 2, seed=2), label=label,
+        normal(1, 3, 2 * heads, 2), normal(1, 4, heads, 2, seed=1), normal(1, 4, heads, 2, seed=2),
+        label=label,
     )  # fmt: skip
-case(
-    "byteir.flash_attn_bwd", backward, normal(1, 2, 2, 2), normal(1, 2, 2, 2, seed=1),
-    normal(1, 3, 1, 2, seed=2), normal(1, 3, 1, 2, seed=3), normal(1, 2, 2, 2, seed=4),
-    normal(1, 2, 2, seed=5), order=1,
-)  # fmt: skip
-case(
-    "byteir.flash_attn_kvcache", cached, normal(2, 2, 2, 2), normal(2, 5, 1, 2, seed=1),
-    normal(2, 5, 1, 2, seed=2), normal(2, 2, 1, 2, seed=3), normal(2, 2, 1, 2, seed=4), order=1,
-)  # fmt: skip
+for label, dropout, causal, batch in (
+    ("dropout", 0.3, False, 1),
+    ("causal", 0.0, True, 1),
+    ("batch", 0.0, False, 2),
+):
+    case(
+        "byteir.flash_attn_bwd", backward(dropout, causal), normal(batch, 2, 2, 2),
+        normal(batch, 2, 2, 2, seed=1), normal(batch, 3, 1, 2, seed=2),
+        normal(batch, 3, 1, 2, seed=3), normal(batch, 2, 2, 2, seed=4),
+        normal(batch, 2, 2, seed=5), order=1, label=label,
+    )  # fmt: skip
+for label, lengths, causal in (
+    ("causal", [1, 3], True),
+    ("all", [2, 0], False),
+    ("one", [2], True),
+):
+    batch = len(lengths)
+    case(
+        "byteir.flash_attn_kvcache", cached(lengths, causal), normal(batch, 2, 2, 2),
+        normal(batch, 5, 1, 2, seed=1), normal(batch, 5, 1, 2, seed=2),
+        normal(batch, 2, 1, 2, seed=3), normal(batch, 2, 1, 2, seed=4), order=1, label=label,
+    )  # fmt: skip

@@ -14,8 +14,12 @@ def _choice(b: Any, x: Any, y: Any) -> Any:
     return b.cond(pred, lambda r, x, y: r.sin(x) * y, lambda r, x, y: r.exp(y), x, y)
 
 
-case("cond", _choice, np.array([1.0, 2.0]), normal(2), label="true")
-case("cond", _choice, np.array([-1.0, -2.0]), normal(2), label="false")
+def _torch_choice(t: Any, x: Any, y: Any) -> Any:
+    return t.sin(x) * y if x.sum() > 0 else t.exp(y)
+
+
+case("cond", _choice, np.array([1.0, 2.0]), normal(2), label="true", torch=_torch_choice)
+case("cond", _choice, np.array([-1.0, -2.0]), normal(2), label="false", torch=_torch_choice)
 
 
 def _two_results(b: Any, p: Any, x: Any, w: Any) -> Any:
@@ -29,9 +33,14 @@ def _two_results(b: Any, p: Any, x: Any, w: Any) -> Any:
     return list(b.cond(p, on_true, on_false, x, w))
 
 
+def _torch_two_results(t: Any, p: Any, x: Any, w: Any) -> Any:
+    h = t.tanh(x @ w)
+    return (h @ h, h.sum(0)) if p else (x * x, w.sum(1))
+
+
 for pred in (True, False):
     case("cond", _two_results, np.array(pred), normal(2, 2), normal(2, 2, seed=1),
-         label=f"kept-{pred}")  # fmt: skip
+         label=f"kept-{pred}", torch=_torch_two_results)  # fmt: skip
 
 
 def _nested(b: Any, p: Any, q: Any, x: Any) -> Any:
@@ -41,20 +50,35 @@ def _nested(b: Any, p: Any, q: Any, x: Any) -> Any:
     return b.cond(p, inner, lambda r, q, x: x * 2.0, q, x)
 
 
-case("cond", _nested, np.array(True), np.array(False), normal(3), label="nested")
+case("cond", _nested, np.array(True), np.array(False), normal(3), label="nested",
+     torch=lambda t, p, q, x: t.sin(x) * x)  # fmt: skip
 
 
 def _sums(b: Any, c: Any, xs: Any) -> Any:
     return list(b.scan(lambda r, c, x: (r.sin(c) * x + c, c * x), [c], [xs]))
 
 
-case("scan", _sums, normal(2), normal(4, 2))
-case("scan", _sums, normal(2), normal(1, 2), label="one-step")
-case("scan", _sums, normal(2), normal(0, 2), label="no-steps")
+def _torch_sums(t: Any, c: Any, xs: Any) -> Any:
+    outputs = []
+    for x in xs:
+        outputs.append(c * x)
+        c = t.sin(c) * x + c
+    return c, t.stack(outputs) if outputs else xs * 1.0
+
+
+def _torch_carry(t: Any, c: Any, xs: Any) -> Any:
+    for x in xs:
+        c = t.sin(c) * x
+    return c
+
+
+case("scan", _sums, normal(2), normal(4, 2), torch=_torch_sums)
+case("scan", _sums, normal(2), normal(1, 2), label="one-step", torch=_torch_sums)
+case("scan", _sums, normal(2), normal(0, 2), label="no-steps", torch=_torch_sums)
 case("scan", lambda b, c, xs: b.scan(lambda r, c, x: r.sin(c) * x, [c], [xs]), normal(2),
-     normal(4, 2), label="carry-only")  # fmt: skip
+     normal(4, 2), label="carry-only", torch=_torch_carry)  # fmt: skip
 case("scan", lambda b, xs: b.scan(lambda r, x: r.sin(x) * x, [], [xs]), normal(4, 2),
-     label="outputs-only")  # fmt: skip
+     label="outputs-only", torch=lambda t, xs: t.sin(xs) * xs)  # fmt: skip
 case("scan", lambda b, c, xs: b.scan(lambda r, c, x: (c * x, r.exp(x)), [c], [xs])[1], normal(2),
      normal(3, 2), label="one-result-used", wrt=[1])  # fmt: skip
 
@@ -70,8 +94,16 @@ def _recurrent(b: Any, h: Any, w: Any, u: Any, xs: Any) -> Any:
     return found[0], found[3]
 
 
+def _torch_recurrent(t: Any, h: Any, w: Any, u: Any, xs: Any) -> Any:
+    outputs = []
+    for x in xs:
+        h = t.tanh(h @ w + x @ u)
+        outputs.append(h * h)
+    return h, t.stack(outputs)
+
+
 case("scan", _recurrent, normal(2, 3), normal(3, 3, seed=1), normal(2, 3, seed=2), normal(4, 2, 2),
-     label="recurrent")  # fmt: skip
+     label="recurrent", torch=_torch_recurrent)  # fmt: skip
 
 
 def _counting(b: Any, c: Any, table: Any, ids: Any) -> Any:
@@ -86,7 +118,14 @@ def _counting(b: Any, c: Any, table: Any, ids: Any) -> Any:
     return found[1], found[4]
 
 
-case("scan", _counting, normal(3), normal(5, 3, seed=1), whole(5, 4), label="integers")
+def _torch_counting(t: Any, c: Any, table: Any, ids: Any) -> Any:
+    for n, i in enumerate(ids, 1):
+        c = c * table[i] * n
+    return c, table[ids]
+
+
+case("scan", _counting, normal(3), normal(5, 3, seed=1), whole(5, 4), label="integers",
+     torch=_torch_counting)  # fmt: skip
 
 
 def _nested_loops(b: Any, c: Any, xs: Any) -> Any:
@@ -99,7 +138,16 @@ def _nested_loops(b: Any, c: Any, xs: Any) -> Any:
     return list(b.scan(outer, [c], [xs]))
 
 
-case("scan", _nested_loops, normal(), normal(3, 2), label="nested")
+def _torch_nested_loops(t: Any, c: Any, xs: Any) -> Any:
+    squares = []
+    for row in xs:
+        squares.append(c * c)
+        for x in row:
+            c = t.sin(c) + x * c
+    return c, t.stack(squares)
+
+
+case("scan", _nested_loops, normal(), normal(3, 2), label="nested", torch=_torch_nested_loops)
 
 
 def _branching_loop(b: Any, c: Any, xs: Any) -> Any:
@@ -110,7 +158,14 @@ def _branching_loop(b: Any, c: Any, xs: Any) -> Any:
     return b.scan(step, [c], [xs])
 
 
-case("scan", _branching_loop, np.array(0.3), np.array([0.5, -0.4, 0.3, -0.8]), label="branching")
+def _torch_branching_loop(t: Any, c: Any, xs: Any) -> Any:
+    for x in xs:
+        c = t.exp(c) * x if x > 0 else c - x * x
+    return c
+
+
+case("scan", _branching_loop, np.array(0.3), np.array([0.5, -0.4, 0.3, -0.8]), label="branching",
+     torch=_torch_branching_loop)  # fmt: skip
 
 
 def _swap(b: Any, x: Any, y: Any, z: Any, steps: Any) -> Any:
@@ -119,7 +174,7 @@ def _swap(b: Any, x: Any, y: Any, z: Any, steps: Any) -> Any:
 
 
 case("scan", _swap, normal(2), normal(2, seed=1), normal(2, seed=2), normal(5, 2), label="swapped")
-case("scan", _sums, complex_normal(2), complex_normal(3, 2), label="complex")
+case("scan", _sums, complex_normal(2), complex_normal(3, 2), label="complex", torch=_torch_sums)
 
 
 def _noisy(b: Any, c: Any, xs: Any) -> Any:

@@ -12,6 +12,7 @@ from tests.derivatives.case import (
     emitted,
     in_torch,
     normal,
+    whole,
 )
 
 # name, range of inputs, whether it is defined for complex numbers
@@ -67,12 +68,19 @@ for name, low, high, has_complex in BINARY:
     pair = between(low, high, 2, 3), between(low, high, 2, 3, seed=1)
     case(name, emitted(name), *pair, torch=in_torch(name))
     case(name, lambda b, x, n=name: b.emit(n, x, x), pair[0], label="same")
+    images = between(low, high, 2, 1, 3, 2), between(low, high, 2, 1, 3, 2, seed=1)
+    case(name, emitted(name), *images, label="images")
     if has_complex:
         both = complex_normal(2, 3) * 0.3 + 1.2, complex_normal(2, 3, seed=1) * 0.3 + 1.2
         case(name, emitted(name), *both, label="complex", torch=in_torch(name))
 
 case("fmod", emitted("fmod"), np.array([7.3, -7.3, 2.2]), np.array([2.1, 2.1, 3.4]),
      torch=in_torch("fmod"))  # fmt: skip
+dims: tuple[int, ...]
+for dims in ((), (2, 3), (2, 1, 3, 2)):
+    divisor = between(1, 2, *dims)
+    case("fmod", emitted("fmod"), divisor * (2 + between(0.2, 0.8, *dims)), divisor,
+         label=f"rank{len(dims)}", torch=in_torch("fmod"))  # fmt: skip
 case("copysign", emitted("copysign"), np.array([1.5, -2.0, 3.0]), np.array([-1.0, -2.0, 0.5]),
      label="signs", torch=in_torch("copysign"))  # fmt: skip
 case("pow", lambda b, x: b.pow(x, 3.0), np.array([-1.5, 0.0, 2.0]), label="number", order=3)
@@ -80,34 +88,50 @@ case("pow", lambda b, x: b.pow(x, 0.0), np.array([-1.5, 0.0, 2.0]), label="zerot
 case("pow", lambda b, x: b.pow(x, 1.0), np.array([-1.5, 0.0, 2.0]), label="first")
 
 for name in ("maximum", "minimum"):
-    case(name, emitted(name), distinct(4, 3), distinct(4, 3, seed=5) + 0.13, torch=in_torch(name))
+    for dims in ((), (5,), (4, 3), (3, 1, 2), (2, 1, 3, 2)):
+        case(name, emitted(name), distinct(*dims), distinct(*dims, seed=5) + 0.13,
+             label=f"rank{len(dims)}", torch=in_torch(name))  # fmt: skip
 
 case("select", lambda b, x, y: b.select(b.compare(x, y, "less"), x * x, y), distinct(5),
      distinct(5, seed=1) + 0.13)  # fmt: skip
 case("select", lambda b, x: b.select(b.compare(x, 0.0, "greater"), x, 0.0 * x), distinct(6),
      label="relu", torch=lambda t, x: t.relu(x))  # fmt: skip
+case("select", lambda b, x, y: b.select(b.compare(x, y, "less"), x, y * y), distinct(2, 1, 3, 2),
+     distinct(2, 1, 3, 2, seed=1) + 0.13, label="images",
+     torch=lambda t, x, y: t.where(x < y, x, y * y))  # fmt: skip
 case("clamp", lambda b, x: b.clamp(x, b.full([9], -0.7, "f64"), b.full([9], 0.8, "f64")),
      distinct(9), label="constant", torch=lambda t, x: t.clamp(x, -0.7, 0.8))  # fmt: skip
 case("clamp", lambda b, x, lo, hi: b.clamp(x, lo, hi), np.array([0.0, 3.0, -3.0, 0.2]),
      np.array([-1.0, -1.0, -1.0, 2.0]), np.array([1.0, 1.0, 1.0, -2.0]),
      torch=lambda t, x, lo, hi: t.clamp(x, lo, hi))  # fmt: skip
-case("sign", lambda b, x: b.sign(x), complex_normal(3, 2), label="complex",
-     torch=lambda t, x: t.sgn(x))  # fmt: skip
-case("stop_gradient", lambda b, x, y: b.stop_gradient(x) * y, normal(3), normal(3, seed=1), wrt=[1])
+case("clamp", lambda b, x, lo, hi: b.clamp(x, lo, hi), distinct(2, 1, 3, 2),
+     -between(1.0, 1.1, 2, 1, 3, 2, seed=1), between(1.0, 1.1, 2, 1, 3, 2), label="images",
+     torch=lambda t, x, lo, hi: t.clamp(x, lo, hi))  # fmt: skip
+case("sign", lambda b, x: b.sign(x), distinct(4, 1), label="real", torch=lambda t, x: t.sgn(x))
 
-case("cast", lambda b, x: b.cast(x, "cf64"), normal(2, 3), label="real-to-complex")
-case("cast", lambda b, z: b.cast(z, "f64"), complex_normal(2, 3), label="complex-to-real")
-
-case("real", lambda b, z: b.real(z), complex_normal(2, 3), torch=lambda t, z: t.real(z))
-case("imag", lambda b, z: b.imag(z), complex_normal(2, 3), torch=lambda t, z: t.imag(z))
-case("conj", lambda b, z: b.conj(z), complex_normal(2, 3), torch=lambda t, z: t.conj(z))
-case("complex", lambda b, x, y: b.complex(x, y), normal(2, 3), normal(2, 3, seed=1),
-     torch=lambda t, x, y: t.complex(x, y))  # fmt: skip
+for dims in ((), (2, 3), (2, 1, 3, 2)):
+    rank = f"rank{len(dims)}"
+    point, first, second = complex_normal(*dims), normal(*dims), normal(*dims, seed=1)
+    case("sign", emitted("sign"), point, label=rank, torch=in_torch("sgn"))
+    case("real", emitted("real"), point, label=rank, torch=in_torch("real"))
+    case("imag", emitted("imag"), point, label=rank, torch=in_torch("imag"))
+    case("conj", emitted("conj"), point, label=rank, torch=in_torch("conj"))
+    case("complex", emitted("complex"), first, second, label=rank, torch=in_torch("complex"))
+    case("cast", lambda b, x: b.cast(x, "cf64"), first, label=f"real-to-complex-{rank}",
+         torch=lambda t, x: x.to(t.complex128))  # fmt: skip
+    case("cast", lambda b, z: b.cast(z, "f64"), point, label=f"complex-to-real-{rank}",
+         torch=lambda t, z: t.real(z))  # fmt: skip
+    case("stop_gradient", lambda b, x, y: b.stop_gradient(x) * y, first, second, wrt=[1],
+         label=rank, torch=lambda t, x, y: x.detach() * y)  # fmt: skip
+    case("barrier", lambda b, x, y: b.barrier(b.sin(x), y) * y, first, second, label=rank)
+    case("make_tuple", lambda b, x, y: [v * 2.0 for v in b.make_tuple(x, y)], first, normal(3),
+         label=rank)  # fmt: skip
 
 case("dequantize", lambda b, q, s: b.dequantize(q, s), np.array([[3, -7], [100, 0]], np.int8),
      np.array(0.3))  # fmt: skip
 case("dequantize", lambda b, q, s, z: b.dequantize(q, s, z, axis=1),
      np.array([[3, -7], [100, 0]], np.int8), between(0.3, 2, 2), np.array([3, -4], np.int8),
      label="per-axis")  # fmt: skip
-case("barrier", lambda b, x, y: b.barrier(b.sin(x), y) * y, normal(3), normal(3, seed=1))
-case("make_tuple", lambda b, x, y: [v * 2.0 for v in b.make_tuple(x, y)], normal(2), normal(3))
+case("dequantize", lambda b, q, s, z: b.dequantize(q, s, z, axis=2),
+     whole(200, 2, 1, 3, 2, dtype=np.uint8), between(0.3, 2, 3), np.array([3, 40, 0], np.uint8),
+     label="images")  # fmt: skip

@@ -13,8 +13,11 @@ from tests.derivatives.case import between, case, complex_normal, distinct, norm
 
 case("reshape", lambda b, x: b.reshape(x, [4, 3]), normal(2, 6), torch=lambda t, x: x.reshape(4, 3))
 case("reshape", lambda b, x: b.reshape(x, []), normal(1, 1), label="scalar")
-case("transpose", lambda b, x: b.transpose(x, [2, 0, 1]), normal(2, 3, 4),
-     torch=lambda t, x: x.permute(2, 0, 1))  # fmt: skip
+case("reshape", lambda b, x: b.reshape(x, [12]), normal(2, 1, 3, 2), label="flat",
+     torch=lambda t, x: x.reshape(12))  # fmt: skip
+for order in ([0], [1, 0], [2, 0, 1], [3, 1, 0, 2], [0, 2, 3, 1]):
+    case("transpose", lambda b, x, o=order: b.transpose(x, o), normal(*(2, 3, 1, 4)[: len(order)]),
+         label="".join(map(str, order)), torch=lambda t, x, o=order: x.permute(o))  # fmt: skip
 for name, source, target in [
     ("rows", (3,), (2, 3)),
     ("columns", (2, 1), (2, 3)),
@@ -27,9 +30,17 @@ for name, source, target in [
 case("slice", lambda b, x: b.slice(x, [1, 0], [2, 3]), normal(4, 3),
      torch=lambda t, x: x[1:3])  # fmt: skip
 case("slice", lambda b, x: b.slice(x, [1, 1], [0, 1]), normal(4, 3), label="nothing")
+case("slice", lambda b, x: b.slice(x, [2], [3]), normal(5), label="line",
+     torch=lambda t, x: x[2:5])  # fmt: skip
+case("slice", lambda b, x: b.slice(x, [0, 0, 1, 2], [2, 1, 2, 1]), normal(2, 1, 4, 3),
+     label="several-axes", torch=lambda t, x: x[:, :, 1:3, 2:])  # fmt: skip
 case("concat", lambda b, x, y: b.concat([x, y, x], axis=1), normal(2, 1), normal(2, 3),
      torch=lambda t, x, y: t.cat([x, y, x], 1))  # fmt: skip
 case("concat", lambda b, x, y: b.concat([x, y], axis=-2), normal(2, 1), normal(0, 1), label="empty")
+case("concat", lambda b, x, y: b.concat([x, y], axis=0), normal(3), normal(1), label="line",
+     torch=lambda t, x, y: t.cat([x, y]))  # fmt: skip
+case("concat", lambda b, x, y: b.concat([x, y], axis=2), normal(2, 1, 3, 2), normal(2, 1, 1, 2),
+     label="images", torch=lambda t, x, y: t.cat([x, y], 2))  # fmt: skip
 case("pad", lambda b, x: b.emit("pad", x, low=[1, 0], high=[0, 2], interior=[0, 0], pad_value=1.5),
      normal(2, 3), label="around")  # fmt: skip
 case("pad", lambda b, x: b.emit("pad", x, low=[1, 2], high=[2, 0], interior=[2, 1], pad_value=0.0),
@@ -41,14 +52,21 @@ case("pad", lambda b, x: b.emit("pad", x, low=[0], high=[0], interior=[3], pad_v
 case("tile", lambda b, x: b.emit("tile", x, repeats=[2, 1, 3]), normal(2, 3, 1),
      torch=lambda t, x: x.tile(2, 1, 3))  # fmt: skip
 case("tile", lambda b, x: b.emit("tile", x, repeats=[0]), normal(2), label="none")
+case("tile", lambda b, x: b.emit("tile", x, repeats=[1, 3, 2, 1]), normal(2, 1, 2, 3),
+     label="images", torch=lambda t, x: x.tile(1, 3, 2, 1))  # fmt: skip
 
 # -- indexing ------------------------------------------------------------------------------------
 
 case("take", lambda b, x, i: b.take(x, i), normal(4, 3), whole(4, 2, 3),
      torch=lambda t, x, i: x[i])  # fmt: skip
 case("take", lambda b, x, i: b.take(x, i), normal(4), whole(4), label="scalar")
-case("gather", lambda b, x, i: b.gather(x, i, axis=1), normal(2, 4), whole(4, 2, 5),
-     torch=lambda t, x, i: t.gather(x, 1, i))  # fmt: skip
+case("take", lambda b, x, i: b.take(x, i), normal(3, 1, 2, 2), whole(3, 4), label="images",
+     torch=lambda t, x, i: x[i])  # fmt: skip
+for axis, size, source in [(0, 6, (4,)), (1, 5, (2, 4)), (1, 3, (2, 1, 3)), (2, 2, (2, 1, 4, 3))]:
+    target = (*source[:axis], size, *source[axis + 1 :])
+    case("gather", lambda b, x, i, a=axis: b.gather(x, i, axis=a), normal(*source),
+         whole(source[axis], *target), label=f"rank{len(source)}",
+         torch=lambda t, x, i, a=axis: t.gather(x, a, i))  # fmt: skip
 
 
 def _scatter(**attrs: Any) -> Any:
@@ -80,12 +98,36 @@ for fn in ("add", "max", "min", "replace"):
          lambda b, x, i, u, fn=fn: b.emit("scatter_reduce", x, i, u, axis=1, reduce=fn),
          distinct(2, 4), whole(4, 2, 6), distinct(2, 6, seed=1) + 0.13, label=fn,
          torch=_IN_TORCH.get(fn))  # fmt: skip
-case("dynamic_slice", lambda b, x, i: b.dynamic_slice(x, i, sizes=[2, 3]), normal(4, 5),
-     np.array([1, 2]))  # fmt: skip
-case("dynamic_slice", lambda b, x, i: b.dynamic_slice(x, i, sizes=[2, 3]), normal(4, 5),
-     np.array([9, -3]), label="clamped")  # fmt: skip
-case("dynamic_update_slice", lambda b, x, u, i: b.dynamic_update_slice(x, u, i, sizes=[2, 3]),
-     normal(4, 5), normal(2, 3), np.array([1, 9]))  # fmt: skip
+
+
+def _block(x: Any, starts: Any, sizes: Sequence[int]) -> tuple[slice, ...]:
+    """The elements of a dynamic slice, which begins where it fits."""
+    wanted = zip(x.shape, starts.tolist(), sizes, strict=True)
+    firsts = (min(max(start, 0), extent - size) for extent, start, size in wanted)
+    return tuple(slice(first, first + size) for first, size in zip(firsts, sizes, strict=True))
+
+
+def _updated(x: Any, u: Any, starts: Any) -> Any:
+    result = x.clone()
+    result[_block(x, starts, u.shape)] = u
+    return result
+
+
+BLOCKS: list[tuple[str, Sequence[int], Sequence[int], Sequence[int]]] = [
+    ("inside", (4, 5), (1, 2), (2, 3)),
+    ("clamped", (4, 5), (9, -3), (2, 3)),
+    ("line", (6,), (2,), (3,)),
+    ("point", (3,), (1,), (1,)),
+    ("images", (2, 1, 4, 3), (0, 0, 3, 1), (2, 1, 2, 1)),
+]
+for label, dims, begin, sizes in BLOCKS:
+    case("dynamic_slice", lambda b, x, i, s=sizes: b.dynamic_slice(x, i, sizes=s), normal(*dims),
+         np.array(begin), label=label,
+         torch=lambda t, x, i, s=sizes: x[_block(x, i, s)])  # fmt: skip
+    case("dynamic_update_slice",
+         lambda b, x, u, i, s=sizes: b.dynamic_update_slice(x, u, i, sizes=s),
+         normal(*dims), normal(*sizes, seed=1), np.array(begin), label=label,
+         torch=lambda t, x, u, i: _updated(x, u, i))  # fmt: skip
 
 # -- contraction ---------------------------------------------------------------------------------
 
@@ -158,10 +200,16 @@ case("cumulative_prod", lambda b, x: b.emit("cumulative_prod", x, axis=0), compl
 case("cumulative_sum", lambda b, x: b.emit("cumulative_sum", x, axis=0), complex_normal(4),
      label="complex", torch=lambda t, x: t.cumsum(x, 0))  # fmt: skip
 SEGMENTS = {"num_segments": 4, "indices_are_sorted": False, "unique": False}
-for kind in ("sum", "max"):
+for kind, reduced in (("sum", "sum"), ("max", "amax")):
+    for data in ((6,), (6, 2), (6, 1, 3), (6, 2, 1, 2)):
+        case(f"segment_{kind}",
+             lambda b, x, i, n=kind: b.emit(f"segment_{n}", x, i, **SEGMENTS),
+             distinct(*data), np.array([0, 2, 2, 0, 3, 2]), label=f"rank{len(data)}")  # fmt: skip
     case(f"segment_{kind}",
          lambda b, x, i, n=kind: b.emit(f"segment_{n}", x, i, **SEGMENTS),
-         distinct(6, 2), np.array([0, 2, 2, 0, 3, 2]))  # fmt: skip
+         distinct(7, 2), np.array([0, 3, 1, 2, 0, 3, 3]), label="all",
+         torch=lambda t, x, i, r=reduced: t.zeros(4, 2, dtype=x.dtype).scatter_reduce(
+             0, i[:, None].expand(7, 2), x, r, include_self=False))  # fmt: skip
 
 # -- order ---------------------------------------------------------------------------------------
 
@@ -173,6 +221,15 @@ for down in (False, True):
          lambda b, x, d=down: b.emit("top_k", x, k=2, axis=-1, largest=d, indices_dtype="si64")[0],
          distinct(3, 4), label="largest" if down else "smallest",
          torch=lambda t, x, d=down: t.topk(x, 2, largest=d).values)  # fmt: skip
+for ordered, along in (((5,), 0), ((2, 1, 4, 3), 2), ((3, 1), 1)):
+    case("sort", lambda b, x, a=along: b.emit("sort", x, axis=a, descending=False),
+         distinct(*ordered), label=f"rank{len(ordered)}",
+         torch=lambda t, x, a=along: t.sort(x, a).values)  # fmt: skip
+    case("top_k",
+         lambda b, x, a=along: b.emit("top_k", x, k=1, axis=a, largest=True,
+                                      indices_dtype="si64")[0],
+         distinct(*ordered), label=f"rank{len(ordered)}",
+         torch=lambda t, x, a=along: t.topk(x, 1, a).values)  # fmt: skip
 
 # -- windows -------------------------------------------------------------------------------------
 
@@ -228,3 +285,8 @@ for axis in (-1, 0):
          normal(3, 3, 3), between(0.5, 2, 3), normal(3), label=f"axis{axis}",
          torch=(lambda t, x, g, s: t.nn.functional.layer_norm(x, (3,), g, s, 1e-3))
          if axis == -1 else None)  # fmt: skip
+for features in ((4,), (2, 1, 3, 5)):
+    count = features[-1]
+    case("layer_norm", lambda b, x, g, s: b.layer_norm(x, g, s, epsilon=1e-3, feature_axis=-1),
+         normal(*features), between(0.5, 2, count), normal(count), label=f"rank{len(features)}",
+         torch=lambda t, x, g, s: t.nn.functional.layer_norm(x, g.shape, g, s, 1e-3))  # fmt: skip

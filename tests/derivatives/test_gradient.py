@@ -367,6 +367,19 @@ def test_while_offers_scan() -> None:
     )
 
 
+def test_forward_mode_through_while_is_refused_in_its_own_words() -> None:
+    b = Builder()
+    x = b.param("f64")
+    found = b.while_(lambda r, x: (x < 10.0, x * 1.0), lambda r, x: x * 2.0, x)
+    with pytest.raises(Unimplemented) as caught:
+        jvp(b.build(found), 0)
+    assert str(caught.value).startswith(
+        "Unimplemented the gradient of while: forward mode is the adjoint of the adjoint, and a "
+        "loop that runs an unknown number of times has no adjoint; write the loop as a scan over "
+        "a fixed number of steps, with a select for those that come after the end; at %1 = "
+    )
+
+
 def test_a_while_that_does_not_matter_is_no_obstacle() -> None:
     b = Builder()
     x, n = b.param("f64"), b.param("si32")

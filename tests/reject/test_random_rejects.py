@@ -34,7 +34,7 @@ def test_streams(op: type[RngUniform | RngNormal]) -> None:
     with pytest.raises(SpecViolation) as caught:
         op((2,), F32, -1)
     assert caught.value.why == (
-        f"attribute stream of {NAMES[op]}: -1 is not a whole number from 0 to 18446744073709551615"
+        f"attribute stream of {NAMES[op]}: -1 is not a whole number from 0 on"
     )
 
 

@@ -32,8 +32,10 @@ def by_torch(function: Any, inputs: Sequence[Array], seeds: Sequence[Array]) -> 
     # A conjugate is a view until someone asks for its elements.
     results = [result.resolve_conj() for result in results]
     given = [torch.from_numpy(np.array(s)) for s in seeds]
-    cotangents = torch.autograd.grad(results, [tensors[i] for i in chosen], given)
-    return [r.detach().numpy() for r in (*results, *(c.resolve_conj() for c in cotangents))]
+    wanted = [tensors[i] for i in chosen]
+    # A branch or a loop may leave an input alone: its cotangent is zero.
+    cotangents = torch.autograd.grad(results, wanted, given, materialize_grads=True)
+    return [r.numpy(force=True) for r in (*results, *cotangents)]
 
 
 def compare(case: Case) -> None:

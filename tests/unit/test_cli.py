@@ -120,6 +120,23 @@ def test_show_does_not_verify(run: Weft) -> None:
     assert "pad_value=i1 true" in result.out
 
 
+@pytest.mark.parametrize("command", ["run", "show", "verify"])
+def test_a_script_is_no_program(run: Weft, tmp_path: Path, command: str) -> None:
+    path = tmp_path / "model.py"
+    path.write_text("import weft\n")
+    result = run(command, path)
+    assert result.code != 0
+    assert f"{path} is a Python script, not a program: programs are files such as" in result.err
+    assert ".mlir (StableHLO). Run the script with python; " in result.err
+
+
+def test_a_text_that_is_no_program_is_told_how_one_begins(run: Weft, tmp_path: Path) -> None:
+    path = tmp_path / "model.txt"
+    path.write_text("import weft\n")
+    wanted = "the text begins with 'import', but a program begins with 'ptir.v0.4'"
+    assert wanted in run("verify", path).err
+
+
 # -- convert -------------------------------------------------------------------------------------
 
 

@@ -22,6 +22,11 @@ WRITTEN: Final = ", ".join(f"{extension} ({form})" for extension, form in _FORMS
 def load_source(path: Path) -> Source:
     """What a file holds, as it is: its content tells which kind it is, or its extension."""
     data = read_bytes(path)
+    if path.suffix == ".py":
+        raise UserError(
+            f"{path} is a Python script, not a program: programs are files such as {WRITTEN}. Run "
+            "the script with python; weft.ptir.save writes a program to a file"
+        )
     if path.suffix == EXTENSION or is_core_ir(data):
         return core_ir.loads(data)
     if path.suffix == stablehlo.EXTENSION or stablehlo.is_stablehlo(data):

@@ -84,10 +84,9 @@ class Cluster:
         alike: dict[str, list[str]] = {}
         for name, symbol in built.symbols.items():
             alike.setdefault(symbol, []).append(name)
-        lines = [
-            f"{counted(len(built.symbols), 'kernel')}, {len(alike)} of them distinct; "
-            f"{built.compiled} compiled, {built.reused} from the cache"
-        ]
+        kernels = counted(len(built.symbols), "kernel")
+        distinct = f", {len(alike)} of them distinct" if len(built.symbols) > 1 else ""
+        lines = [f"{kernels}{distinct}; {built.compiled} compiled, {built.reused} from the cache"]
         lines += str(self.compilation.tally).splitlines()
         lines += [_named(names) for names in alike.values()]
         hosts = (step for step in built.artifact.steps if isinstance(step, HostCall))
@@ -240,7 +239,7 @@ class Executable:
         sizes = bind_shapes(self.source.main.parameters, shapes)
         key = tuple(sorted(sizes.items()))
         if key not in self.clusters:
-            reason = "first run with these sizes" if sizes else "the program has fixed sizes"
+            reason = "first run with these sizes" if sizes else "all its sizes are given"
             self.clusters[key] = self._compile(sizes, reason)
             if len(self.clusters) > MOST_CLUSTERS:
                 gone = self.clusters.pop(next(iter(self.clusters)))

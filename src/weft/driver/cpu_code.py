@@ -8,7 +8,7 @@ from typing import Final
 
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.agree import agree
-from weft.codegen.cpu.compile import PLAN, accepts, lower
+from weft.codegen.cpu.compile import accepts, lower
 from weft.codegen.cpu.domain import prove
 from weft.codegen.cpu.llvm import emit_module
 from weft.codegen.cpu.text import parse_routines
@@ -18,7 +18,7 @@ from weft.driver.sources import LLVM
 from weft.foundation.errors import Finding, SpecViolation, Unimplemented
 from weft.foundation.whole_ops import WholeOp
 from weft.memory.ir import BufferMap
-from weft.plan.ir import PlanSet
+from weft.plan.ir import REFUSED, PlanSet
 from weft.region.ir import Kernel, Module
 from weft.region.structure import buffers
 from weft.runtime.compilers import object_codes
@@ -70,7 +70,7 @@ def lower_module(
             continue
         plan = plans.of(kernel.name)
         findings = accepts(kernel, module.tensors, plan)
-        if findings and all(finding.code == PLAN for finding in findings):
+        if findings and all(finding.code == REFUSED for finding in findings):
             raise SpecViolation.of(findings)
         if findings:
             raise Unimplemented(f"kernel {kernel.name}", findings[0].why)

@@ -12,6 +12,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from weft.codegen.gpu.accept import PLAN_FAULTS
 from weft.codegen.gpu.assemble import kernel_code
 from weft.codegen.gpu.compile import Cubin, Report, compile_cuda, version
 from weft.codegen.gpu.module import GpuModule, Launch
@@ -26,10 +27,11 @@ from weft.driver.artifacts import (
     make_artifact,
     slot_of,
 )
-from weft.foundation.errors import SpecViolation, Unimplemented
+from weft.foundation.errors import Finding, SpecViolation, Unimplemented
 from weft.foundation.functions import broken_rule
+from weft.foundation.tally import counted
 from weft.memory.ir import BufferMap, MemRef
-from weft.plan.ir import PlanSet
+from weft.plan.ir import REFUSED, PlanSet
 from weft.region.ir import Check, Kernel, Module, Pattern
 from weft.region.structure import buffers
 from weft.runtime import cache
@@ -66,9 +68,7 @@ def lower_module(
         plan = plans.of(kernel.name)
         names = buffers(kernel)
         refs = buffer_map.refs_of(names)
-        findings = accepts(kernel, module.tensors, refs, plan, target)
-        if findings:
-            raise Unimplemented(f"kernel {kernel.name}", findings[0].why)
+        _check_accepted(kernel, accepts(kernel, module.tensors, refs, plan, target))
         key = kernel_key(kernel, module.tensors, refs, plan, _shared(refs.values()))
         symbol = "k_" + key[:16]
         if symbol not in code.kernels:
@@ -77,6 +77,15 @@ def lower_module(
             order[symbol] = tuple(names.index(name) for name in made.buffers)
         code.launches[kernel.name] = Launch(symbol, order[symbol])
     return code
+
+
+def _check_accepted(kernel: Kernel, findings: list[Finding]) -> None:
+    """No template lacks what the kernel needs, and the plan is one that it can carry out."""
+    lacking = [finding for finding in findings if finding.code not in PLAN_FAULTS]
+    if lacking:
+        raise Unimplemented(f"kernel {kernel.name}", lacking[0].why)
+    if findings:
+        raise SpecViolation.of([Finding(REFUSED, f.where, f.why, f.hint) for f in findings])
 
 
 def _shared(refs: Iterable[MemRef]) -> str:
@@ -197,8 +206,9 @@ def resource_report(code: GpuModule, cubins: Cubins) -> list[str]:
     for symbol, kernel in code.kernels.items():
         found = cubins.cubins[symbol].report
         lines.append(
-            f"{symbol} ({', '.join(users[symbol])}): {kernel.grid} blocks of {kernel.threads} "
-            f"threads, {found.registers} registers, {found.spilled_bytes} bytes spilled, "
+            f"{symbol} ({', '.join(users[symbol])}): {counted(kernel.grid, 'block')} of "
+            f"{kernel.threads} threads, {found.registers} registers, "
+            f"{found.spilled_bytes} bytes spilled, "
             f"{found.stack_bytes} bytes of stack, {kernel.shared_bytes} bytes shared"
         )
         lines += [f"{symbol}: {finding}" for finding in found.findings]

@@ -20,6 +20,16 @@ def clipped(text: str, most: int = LONGEST) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
+def with_article(noun: str) -> str:
+    """`an int`, `a float`; a `u` is spoken as in `uint8`."""
+    return f"{'an' if noun[:1].lower() in tuple('aeio') else 'a'} {noun}"
+
+
+def a_type(thing: object) -> str:
+    """The type of what was given in a message: `an int`."""
+    return with_article(type(thing).__name__)
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that is wrong: a stable code, the place, the reason, and what to do about it."""

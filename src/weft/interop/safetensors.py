@@ -13,7 +13,7 @@ from safetensors import SafetensorError, deserialize, safe_open
 from safetensors.numpy import save as write
 
 from weft.foundation.dtypes import BY_NAME, DType
-from weft.foundation.errors import UserError
+from weft.foundation.errors import UserError, a_type
 from weft.ops.nn.module import Module
 from weft.ops.tensor import Tensor, from_array
 
@@ -34,9 +34,7 @@ def save(
     an interruption leaves the old one."""
     tensors = state.state_dict() if isinstance(state, Module) else state
     if not isinstance(tensors, Mapping):
-        raise UserError(
-            f"[save] a module or tensors by name are wanted, not a {type(state).__name__}"
-        )
+        raise UserError(f"[save] a module or tensors by name are wanted, not {a_type(state)}")
     for key, value in (metadata or {}).items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise UserError(f"[save] metadata maps texts to texts, but has {key!r}: {value!r}")
@@ -55,7 +53,7 @@ def save(
 
 def _written(name: str, tensor: Any) -> NDArray[Any]:
     if not isinstance(tensor, Tensor):
-        raise UserError(f"[save] {name} is a {type(tensor).__name__}, not a tensor")
+        raise UserError(f"[save] {name} is {a_type(tensor)}, not a tensor")
     if tensor.dtype.name not in _READ.values():
         raise UserError(
             f"[save] {name} is {tensor.dtype}, which safetensors cannot hold; convert it first, "

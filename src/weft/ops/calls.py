@@ -9,7 +9,14 @@ from functools import wraps
 from traceback import walk_tb
 from typing import Any, TypeVar
 
-from weft.foundation.errors import Finding, SpecViolation, UserError, WeftError, WrongArguments
+from weft.foundation.errors import (
+    Finding,
+    SpecViolation,
+    UserError,
+    WeftError,
+    WrongArguments,
+    a_type,
+)
 from weft.ops.graph.context import arena_abroad, within
 from weft.ops.lines import Line, is_inside, shown, user_line
 from weft.ops.other_names import ARGUMENTS
@@ -70,7 +77,7 @@ def _is_ours(error: Exception) -> bool:
 def check_function(name: str, function: Any) -> None:
     """Say so where something else than a function is to be transformed."""
     if not callable(function):
-        error = UserError(f"a function is wanted, not a {type(function).__name__}")
+        error = UserError(f"a function is wanted, not {a_type(function)}")
         raise explained(name, error, user_line())
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from weft.coarse.raising import raise_program
-from weft.foundation.errors import SpecViolation, UserError
+from weft.foundation.errors import SpecViolation, UserError, a_type, with_article
 from weft.ops.arithmetic import as_tensor
 from weft.ops.array.creation import asarray, zeros_like
 from weft.ops.array.manipulation import reshape
@@ -97,7 +97,7 @@ def _differentiated(arguments: Arguments, argnums: set[int]) -> Iterator[tuple[i
             if isinstance(leaf, Plain):
                 raise UserError(
                     f"derivatives are taken with respect to tensors, but argument {owner} "
-                    f"contains a {type(leaf.value).__name__}"
+                    f"contains {a_type(leaf.value)}"
                 )
             if not _is_smooth(leaf.type) and arguments.positional[owner].kind is None:
                 raise UserError(
@@ -177,7 +177,7 @@ def _shown(found: Trace, first: Structure) -> str:
     if not first.leaf_count:
         return "nothing"
     if first.kind is not None:
-        return f"a {first.kind.__name__} of {first.leaf_count} values"
+        return f"{with_article(first.kind.__name__)} of {first.leaf_count} values"
     plain = found.outputs[0]
     if plain is not None:
         return f"{plain.value!r}, which does not depend on its arguments"
@@ -234,7 +234,7 @@ def jvp(
     check_function("jvp", function)
     for given, what in ((primals, "arguments"), (tangents, "tangents")):
         if not isinstance(given, list | tuple):
-            raise UserError(f"jvp takes a tuple of {what}, not a {type(given).__name__}")
+            raise UserError(f"jvp takes a tuple of {what}, not {a_type(given)}")
     if len(primals) != len(tangents):
         raise UserError(f"{len(primals)} arguments but {len(tangents)} tangents")
     asked = _ask(function, primals, {}, set(range(len(primals))))

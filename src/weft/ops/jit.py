@@ -23,9 +23,10 @@ from weft.driver.shape_sets import ShapeSet
 from weft.foundation.axes import normalise_axis
 from weft.foundation.dims import Symbol
 from weft.foundation.dtypes import I1, DType
-from weft.foundation.errors import SpecViolation, UserError, WeftError
+from weft.foundation.errors import SpecViolation, UserError, WeftError, a_type
 from weft.ops.autocast import autocast_dtype
 from weft.ops.calls import explained, public
+from weft.ops.capture_paths import ways_to
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.cache import PROGRAMS
 from weft.ops.graph.context import current, home_of
@@ -127,8 +128,10 @@ class Jitted:
         tensors = [self._leaf(leaf, index, structure, home) for index, leaf in enumerate(leaves)]
         key = self._key(tensors, structure, static, home)
         version = self.versions.get(key)
-        if version is None or version.is_stale:
+        if version is None or not version.is_current(self.function):
             version = self._compile(key, home)
+        if version.narrowed:
+            version.check_numbers(leaves, self.name)
         version.calls += 1
         inputs = [tensor._node.storage for tensor in tensors]
         inputs += [captured.storage() for captured in version.traced.captured]
@@ -204,7 +207,7 @@ class Jitted:
             return tensor
         name = self._parameters.leaf_names(structure)[index]
         raise UserError(
-            f"the argument {name} is a {type(leaf).__name__}, neither a tensor nor a number; "
+            f"the argument {name} is {a_type(leaf)}, neither a tensor nor a number; "
             "name it in static=, or pass a tensor",
             "InvalidArgument",
         )
@@ -280,15 +283,18 @@ class Jitted:
 
     def _compile(self, key: Key, home: Arena) -> Version:
         started = time.perf_counter()
-        stale = key in self.versions
+        old = self.versions.get(key)
         traced = self.trace(key, home)
         donated = frozenset(self._donated_leaves(key.structure))
         compiled = self._prepare(traced.program, home, donated)
         seconds = time.perf_counter() - started
-        reason = "a tensor that the function captured is not there any more"
-        if not stale:
+        if old is not None:
+            reason = old.why_stale(self.function)
+        else:
             reason = reason_for(key, self.versions.values(), self._parameters.leaf_names)
-        version = Version(key, traced, compiled, seconds, reason, user_line())
+        held = [each.tensor for each in traced.captured if each.tensor is not None]
+        ways = ways_to(held, self.function)
+        version = Version(key, traced, compiled, seconds, reason, user_line(), ways)
         self.versions[key] = version
         while len(self.versions) > _MOST_ENTRIES:
             self.versions.popitem(last=False)
@@ -400,5 +406,5 @@ def jit(
     if not callable(function):
         raise UserError(f"jit takes a function, not {type(function).__name__}")
     if shapes is not None and not isinstance(shapes, ShapeSet):
-        raise UserError(f"shapes is a {type(shapes).__name__}; give a weft.ShapeSet")
+        raise UserError(f"shapes is {a_type(shapes)}; give a weft.ShapeSet")
     return Jitted(function, donate=donate, static=static, dynamic=dynamic, shapes=shapes)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from types import CellType, CodeType
 from typing import Any
 
-from weft.foundation.errors import UserError
+from weft.foundation.errors import UserError, a_type
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.node import Node
 from weft.ops.lines import Place, shown
@@ -62,9 +62,9 @@ def _holder(tensor: Any) -> tuple[str, str]:
         attributes = _attributes(referrer)
         name = _name_in(attributes or {}, tensor)
         if name:
-            return f"the attribute {name} of a {type(referrer).__name__}", name
+            return f"the attribute {name} of {a_type(referrer)}", name
         if isinstance(referrer, list | set | tuple):
-            return f"a {type(referrer).__name__}", ""
+            return a_type(referrer), ""
         if isinstance(referrer, CellType):
             return "a variable of an enclosing function", ""
     return "an attribute, a list or a global", ""
@@ -75,7 +75,7 @@ def _holding_dict(holder: dict[Any, Any], name: str) -> tuple[str, str]:
         return f"the global {name}", name
     for owner in gc.get_referrers(holder):
         if _attributes(owner) is holder:
-            return f"the attribute {name} of a {type(owner).__name__}", name
+            return f"the attribute {name} of {a_type(owner)}", name
     return f"a dict, under {name}", ""
 
 

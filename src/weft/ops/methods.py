@@ -9,7 +9,7 @@ from functools import partial, update_wrapper
 from typing import Any
 from weakref import ref
 
-from weft.foundation.errors import UserError
+from weft.foundation.errors import UserError, a_type
 from weft.ops.pytree import is_container
 
 
@@ -35,7 +35,7 @@ class BoundFunctions:
             weak = ref(instance, lambda _: made.pop(key, None))
         except TypeError:
             raise UserError(
-                f"{jitted.name} is a method of a {type(instance).__name__}, which can have no weak "
+                f"{jitted.name} is a method of {a_type(instance)}, which can have no weak "
                 "references; add '__weakref__' to its __slots__, or make it a container with "
                 "weft.register_pytree"
             ) from None

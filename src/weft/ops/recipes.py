@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeAlias, overload
 
-from weft.foundation.errors import InternalError, SpecViolation, UserError
+from weft.foundation.errors import InternalError, SpecViolation, UserError, a_type
 from weft.ops.arithmetic import as_tensor
 from weft.ops.calls import PYTHON_ERRORS, explained, refused
 from weft.ops.graph.arena import Arena
@@ -152,7 +152,7 @@ def _hashable(value: Any) -> Any:
         return tuple(_hashable(item) for item in value)
     if isinstance(value, Tensor) or not isinstance(value, Hashable):
         raise UserError(
-            f"a {type(value).__name__} is given where a Python value is wanted; a tensor with one "
+            f"{a_type(value)} is given where a Python value is wanted; a tensor with one "
             "element has .item()"
         )
     return value

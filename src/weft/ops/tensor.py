@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from weft.foundation.dims import Shape
 from weft.foundation.dtypes import DType, as_dtype
-from weft.foundation.errors import SpecViolation, UserError
+from weft.foundation.errors import SpecViolation, UserError, a_type
 from weft.ops.calls import public
 from weft.ops.dlpack import exported
 from weft.ops.graph.arena import Arena
@@ -63,7 +63,7 @@ class Tensor:
             node.owner = ref(self)
         except AttributeError:
             raise UserError(
-                f"a tensor is not made of a {type(node).__name__} by calling its class; use "
+                f"a tensor is not made of {a_type(node)} by calling its class; use "
                 "weft.asarray or weft.tensor"
             ) from None
 

@@ -17,12 +17,13 @@ from weft.driver.backends import Backend
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.context import current, within
 from weft.ops.graph.evaluate import evaluate
-from weft.ops.graph.node import Node
+from weft.ops.graph.node import Donated, Node
 from weft.ops.graph.program import captured, program_with_parts
 from weft.ops.leaks import check_leaks
 from weft.ops.pytree import Structure, flatten
 from weft.ops.tensor import Tensor
 from weft.ptir.ir import Program
+from weft.ptir.literal import TensorLiteral
 from weft.ptir.types import TensorType
 
 
@@ -38,6 +39,16 @@ class Captured:
     def is_gone(self) -> bool:
         """Whether the tensor was held at the time of the trace, and is not any more."""
         return self.tensor is not None and self.tensor() is None
+
+    def takes(self, other: Any) -> bool:
+        """Whether a program that reads this one may read something else in its place."""
+        return (
+            isinstance(other, Tensor)
+            and other.type == self.node.type
+            and other._node.arena.backend is self.node.arena.backend
+            and not other._node.arena.tracing
+            and not isinstance(other._node.storage, TensorLiteral | Donated)
+        )
 
     def storage(self) -> Any:
         """What the tensor holds now; an assignment to its elements may have changed it."""

@@ -7,11 +7,12 @@ from functools import wraps
 from typing import Any
 
 from weft.foundation.axes import normalise_axis
-from weft.foundation.errors import UserError
+from weft.foundation.errors import SpecViolation, UserError
 from weft.ops.array.manipulation import moveaxis
-from weft.ops.calls import check_function, public
+from weft.ops.calls import check_function, explained, public
 from weft.ops.graph.context import current
 from weft.ops.home import at_home
+from weft.ops.lines import user_line
 from weft.ops.pytree import Structure
 from weft.ops.tensor import Tensor
 from weft.ops.traced_function import Arguments, TracedFunction, arguments_of, trace_function
@@ -38,21 +39,30 @@ def vmap(function: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) ->
     @at_home
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        arguments = arguments_of(args, kwargs)
-        given = _per_leaf("in_axes", in_axes, arguments.structure.children[0])
-        given += [None] * (len(arguments.leaves) - len(given))
-        axes = _tensor_axes(arguments, given)
-        size = _batch_size(arguments, axes)
-        kinds = [_one(t.type, axis) for t, axis in zip(arguments.tensors, axes, strict=True)]
-        traced = trace_function(function, arguments, kinds)
-        captured = len(traced.nodes) - len(axes)
-        made = program_vmap(traced.trace.program, size, [*axes, *[None] * captured])
-        wanted = _per_leaf("out_axes", out_axes, traced.trace.structure)
-        places = [a for a, o in zip(wanted, traced.trace.outputs, strict=True) if o is None]
-        moved = zip(_emitted(traced, made), places, strict=True)
-        return traced.results([_placed(result, place) for result, place in moved])
+        try:
+            return _mapped(function, arguments_of(args, kwargs), in_axes, out_axes)
+        except (SpecViolation, UserError) as error:
+            raise explained("vmap", error, user_line()) from None
 
     return call
+
+
+def _mapped(
+    function: Callable[..., Any], arguments: Arguments, in_axes: Axes, out_axes: Axes
+) -> Any:
+    """What the function gives for every value of a batch."""
+    given = _per_leaf("in_axes", in_axes, arguments.structure.children[0])
+    given += [None] * (len(arguments.leaves) - len(given))
+    axes = _tensor_axes(arguments, given)
+    size = _batch_size(arguments, axes)
+    kinds = [_one(t.type, axis) for t, axis in zip(arguments.tensors, axes, strict=True)]
+    traced = trace_function(function, arguments, kinds)
+    captured = len(traced.nodes) - len(axes)
+    made = program_vmap(traced.trace.program, size, [*axes, *[None] * captured])
+    wanted = _per_leaf("out_axes", out_axes, traced.trace.structure)
+    places = [a for a, o in zip(wanted, traced.trace.outputs, strict=True) if o is None]
+    moved = zip(_emitted(traced, made), places, strict=True)
+    return traced.results([_placed(result, place) for result, place in moved])
 
 
 def _emitted(traced: TracedFunction, made: Program) -> list[Tensor]:

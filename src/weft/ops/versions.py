@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+from weakref import ref
 
 from weft.driver.execute import Prepared
 from weft.foundation.dims import Symbol
 from weft.foundation.dtypes import DType
+from weft.foundation.errors import OutOfRange
+from weft.ops.capture_paths import Ways
 from weft.ops.lines import Line, shown
+from weft.ops.numbers import number
 from weft.ops.pytree import Structure, exact
 from weft.ops.shapes import ByShape
-from weft.ops.tracing import Trace
+from weft.ops.tensor import Tensor
+from weft.ops.tracing import Captured, Trace
+from weft.ptir.ir import Ref, ValueKey
+from weft.ptir.ops.elementwise import Cast
 from weft.ptir.types import TensorType
 
 
@@ -54,6 +62,15 @@ class Key:
     """The narrow dtype where it is called in mixed precision."""
 
 
+class Narrowed(NamedTuple):
+    """A traced number that is converted to a dtype of whole numbers."""
+
+    argument: int
+    dtype: DType
+    value: ValueKey
+    """What the program calls the converted number."""
+
+
 @dataclass
 class Version:
     """One compiled version of a function, and why it exists."""
@@ -64,12 +81,81 @@ class Version:
     seconds: float
     reason: str
     line: Line | None
+    ways: Ways
+    """How the function reaches what it captures."""
     calls: int = 0
+    replacements: int = 0
+    """In how many calls captured tensors had been replaced by others of their types."""
+    replaced: str = ""
+    """The last of these, in words."""
 
-    @property
-    def is_stale(self) -> bool:
-        """Whether a tensor that the function captured has gone: another may be in its place."""
-        return any(captured.is_gone for captured in self.traced.captured)
+    def is_current(self, function: Callable[..., Any]) -> bool:
+        """Whether the program reads what the function captures now. Tensors that were replaced by
+        others of their types are looked up anew: the program is the same."""
+        if not self.traced.captured:
+            return True
+        here = self.ways.hold(function) and not any(each.is_gone for each in self.unreached)
+        return here or self._rebind(function)
+
+    @cached_property
+    def unreached(self) -> list[Captured]:
+        """Captured tensors to which no way was found: they are current as long as they live."""
+        reached = set(map(id, self.ways.reached()))
+        return [each for each in self.traced.captured if id(each.tensor) not in reached]
+
+    def _rebind(self, function: Callable[..., Any]) -> bool:
+        """Take other tensors in the place of captured ones; False: they are of other types, or not
+        known."""
+        found: dict[int, Any] = {}
+        for _, old, now in self.ways.walk(function):
+            if found.setdefault(id(old), now) is not now:
+                return False  # one tensor was in two places, which differ now
+        captured = []
+        for each in self.traced.captured:
+            now = found.get(id(each.tensor), each)
+            if each.is_gone if now is each else not each.takes(now):
+                return False
+            captured.append(each if now is each else Captured(now._node, ref(now)))
+        self.replaced = self.why_stale(function)
+        self.replacements += 1
+        self.ways = self.ways.led_to({old: ref(now) for old, now in found.items()})
+        self.traced = replace(self.traced, captured=tuple(captured))
+        return True
+
+    def why_stale(self, function: Callable[..., Any]) -> str:
+        """Which captured tensor is another one now."""
+        for name, old, now in self.ways.walk(function):
+            if now is not old() or now is None:
+                kind = f"is {now.type}" if isinstance(now, Tensor) else "is no tensor"
+                return f"the captured tensor {name} was replaced: it {kind} now"
+        return "a tensor that the function captured is not there any more"
+
+    @cached_property
+    def narrowed(self) -> tuple[Narrowed, ...]:
+        """The whole numbers among the arguments that take the dtype of a tensor beside them."""
+        main = self.traced.program.main
+        weak = {
+            Ref(main.parameter_ids[index]): index
+            for index, argument in enumerate(self.key.arguments)
+            if argument.weak and argument.dtype.is_integer
+        }
+        return tuple(
+            Narrowed(weak[given], each.op.dtype, (main.label, each.id))
+            for each in (main.body if weak else ())
+            if isinstance(each.op, Cast) and each.op.dtype.is_integer
+            for given in each.operands
+            if isinstance(given, Ref) and given in weak
+        )
+
+    def check_numbers(self, leaves: Sequence[Any], name: str) -> None:
+        """A number that the dtype beside it does not hold is the error that it is outside `jit`."""
+        for index, dtype, value in self.narrowed:
+            try:
+                number(leaves[index], dtype)
+            except OutOfRange as error:
+                found = error.findings[0]
+                line = self.traced.program.locations.get(value, "")
+                raise OutOfRange(found.code, f"[{name}] {found.why}", found.hint, line) from None
 
     def describe(self) -> str:
         """A line for `explain`; for dynamic dims a further one for each cluster of sizes."""
@@ -80,6 +166,8 @@ class Version:
             f"compiled{place} in {self.seconds:.3f} s ({count} instructions, "
             f"{self.calls} calls): {self.reason}"
         )
+        if self.replacements:
+            text += f"; {self.replaced}, without compiling again (in {self.replacements} calls)"
         clusters = self.compiled.clusters.explain() if isinstance(self.compiled, ByShape) else []
         return "\n  ".join([text, *clusters])
 

@@ -17,6 +17,8 @@ from typing import Any, Final, TypeAlias
 
 STREAMING: Final = "streaming_softmax_2pass"
 """Attention by a kernel each for the scores, for their softmax, and for the mixed values."""
+REFUSED: Final = "PlanRefused"
+"""The code of a plan that a kernel cannot be carried out by."""
 
 
 @dataclass(frozen=True)

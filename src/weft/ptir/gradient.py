@@ -16,13 +16,14 @@ drawn once, on the way forward, and keep their streams.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from weft.foundation.errors import InternalError, Unimplemented, UserError
-from weft.ptir.autodiff.control_flow import CONTROL
-from weft.ptir.autodiff.walk import Calculus, Walk
+from weft.ptir.autodiff.control_flow import CONTROL, FORWARD_CONTROL
+from weft.ptir.autodiff.walk import Calculus, ControlRule, Walk
 from weft.ptir.ir import Function, HintPolicy, Program
+from weft.ptir.op import Op
 from weft.ptir.passes.cse import cse
 from weft.ptir.passes.dce import dce
 from weft.ptir.passes.edit import with_settled_hints
@@ -65,8 +66,13 @@ def vjp(
     return _vjp(program, _parameters(main, wrt), chosen)
 
 
-def _vjp(program: Program, wanted: Sequence[int], of: Sequence[int]) -> Program:
-    made = _Derivative(program, wanted, of)
+def _vjp(
+    program: Program,
+    wanted: Sequence[int],
+    of: Sequence[int],
+    control: Mapping[type[Op], ControlRule] = CONTROL,
+) -> Program:
+    made = _Derivative(program, wanted, of, control)
     return made.program([made.new_parameter(kind) for kind in made.seeded_kinds])
 
 
@@ -75,7 +81,7 @@ def jvp(program: Program, wrt: int | Sequence[int]) -> Program:
     further results the tangents of its results, as far as they are floats or complex numbers."""
     main = _verified(program)
     wanted = _parameters(main, wrt)
-    adjoint = _vjp(program, wanted, range(len(main.results)))
+    adjoint = _vjp(program, wanted, range(len(main.results)), FORWARD_CONTROL)
     first, count = len(main.parameters), len(adjoint.main.parameters)
     gradients = range(len(main.results), len(adjoint.main.results))
     double = _vjp(adjoint, range(first, count), gradients)
@@ -118,7 +124,14 @@ def _parameters(main: Function, wrt: int | Sequence[int]) -> list[int]:
 class _Derivative:
     """A program on its way forward; `program` appends the way back."""
 
-    def __init__(self, program: Program, wanted: Sequence[int], of: Sequence[int]) -> None:
+    def __init__(
+        self,
+        program: Program,
+        wanted: Sequence[int],
+        of: Sequence[int],
+        control: Mapping[type[Op], ControlRule] = CONTROL,
+    ) -> None:
+        self.control = control
         self.source = assign_streams(program)
         self.main = self.source.main
         self.wanted = wanted
@@ -144,7 +157,7 @@ class _Derivative:
         return self.tape.parameter(kind)
 
     def program(self, seeds: Sequence[Term]) -> Program:
-        walk = Walk(Calculus(self.shop, CONTROL), self.tape, self.main, same_ids=True)
+        walk = Walk(Calculus(self.shop, self.control), self.tape, self.main, same_ids=True)
         asked = [index in self.wanted for index in range(len(self.parameters))]
         results = walk.forward(self.parameters, asked, self.seeded)
         remaining = iter(seeds)

@@ -344,6 +344,8 @@ def _integer(value: Any, low: int, high: int) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise _wrong(value, "a whole number")
     number = int(value.__index__())
+    if low == 0 > number:
+        raise _wrong(value, "a whole number from 0 on")
     if not low <= number <= high:
         raise _wrong(value, f"a whole number from {low} to {high}")
     return number

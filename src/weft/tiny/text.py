@@ -433,7 +433,10 @@ def _dim(item: Any, fields: Fields) -> Dim:
     if isinstance(item, int) and not isinstance(item, bool) and item >= 0:
         return item
     if isinstance(item, str) and 0 < len(item) <= LONGEST_DIM:
-        return int(item) if item.isdecimal() else Symbol(item.removeprefix("?"))
+        if item.isdecimal() and item.isascii():
+            return int(item)
+        if item.removeprefix("?").isidentifier():
+            return Symbol(item.removeprefix("?"))
     fields.fail(f"{item!r} is not a size")
 
 

@@ -3,6 +3,7 @@ and edited texts are what is compiled."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -72,6 +73,29 @@ def test_what_no_template_does_is_unimplemented() -> None:
     x = b.param("fp8_e4m3", [8])
     with pytest.raises(Unimplemented, match="GPU kernels have no arithmetic in fp8_e4m3"):
         through_stages(b.build(b.cast(x, "f32")), "sm90")
+
+
+def test_a_refused_plan_is_told_with_all_reasons() -> None:
+    """As on the CPU: what another plan would do is no gap of the templates."""
+    program = sum_of(63)
+    plans = json.loads(weft.compile(program, target="sm90").stages["plan"])
+    plans["plans"][0].update(vector=4, grain=256)
+    with pytest.raises(SpecViolation) as caught:
+        weft.compile(program, target="sm90", overrides={"plan": json.dumps(plans)})
+    assert [(finding.code, finding.why) for finding in caught.value.findings] == [
+        ("PlanRefused", "a vector of 4 does not divide an axis of 63"),
+        (
+            "PlanRefused",
+            "a grain of 256 points is not made of 256 threads with vectors of 4, 1 at a time",
+        ),
+    ]
+
+
+def test_one_block_is_no_blocks() -> None:
+    code = through_stages(sum_of(), "sm90")["gpu"]
+    cubins = gpu_code.compile_sources(gpu_code.print_module(code), "sm_90a")
+    (line,) = gpu_code.resource_report(code, cubins)
+    assert "(map0): 1 block of " in line
 
 
 # -- machine code ----------------------------------------------------------------------------------

@@ -202,6 +202,28 @@ def test_matrix_norms(dtype: str, order: Any) -> None:
              np.linalg.matrix_norm(x, keepdims=keepdims, ord=order))  # fmt: skip
 
 
+@pytest.mark.parametrize("order", [1, 1.5, 2, 3, math.inf])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_the_gradient_of_a_norm_is_zero_at_zero(dtype: str, order: float) -> None:
+    rows = np.zeros((2, 3), dtype)
+    rows[1] = 3, 0, 4
+
+    def total(x: Any) -> Any:
+        return weft.sum(linalg.vector_norm(x, axis=1, ord=order))
+
+    gradient = weft.grad(total)(weft.asarray(rows)).numpy()
+    sizes = np.abs(rows[1])
+    wanted = {math.inf: np.array([0, 0, 1.0]), 1: np.array([1.0, 0, 1.0])}.get(
+        order, (sizes / np.linalg.norm(sizes, order)) ** (order - 1)
+    )
+    np.testing.assert_allclose(gradient, np.array([np.zeros(3), wanted]), rtol=1e-5, atol=1e-7)
+
+
+def test_the_gradient_of_the_frobenius_norm_is_zero_at_zero() -> None:
+    found = weft.grad(linalg.matrix_norm)(weft.zeros((2, 3)))
+    np.testing.assert_array_equal(found.numpy(), np.zeros((2, 3)))
+
+
 @pytest.mark.parametrize("shape", [(3, 3), (2, 5), (5, 2), (2, 3, 4), (1, 1), (0, 3), (3, 0)])
 @pytest.mark.parametrize("offset", [-4, -1, 0, 1, 2, 6])
 def test_diagonals_and_traces(shape: tuple[int, ...], offset: int) -> None:

@@ -189,8 +189,14 @@ def test_gradients_of_every_example() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda x: weft.vmap(weft.exp, None)(x), "no argument has a batch axis"),
-        (lambda x: weft.vmap(weft.add)(x, x[:2]), "have different sizes: 2, 3"),
+        (
+            lambda x: weft.vmap(weft.exp, None)(x),
+            r"^\S+ at \S+ \[vmap\] no argument has a batch axis",
+        ),
+        (
+            lambda x: weft.vmap(lambda a, b: a)(x, x[:2]),
+            r"\[vmap\] the batch axes .* have different sizes: 2, 3",
+        ),
         (lambda x: weft.vmap(weft.exp, (0, 0))(x), "not nested as the arguments are"),
         (lambda x: weft.vmap(weft.exp, ("a",))(x), "in_axes has 'a' where a number or None"),
         (lambda x: weft.vmap(weft.exp)(1.0), "a scalar has no axis 0"),
@@ -209,7 +215,7 @@ WRONG: Any = (3, "f", None, 0.5)
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda x: weft.grad(WRONG[0]), r"\[grad\] a function is wanted, not a int"),
+        (lambda x: weft.grad(WRONG[0]), r"\[grad\] a function is wanted, not an int"),
         (lambda x: weft.value_and_grad(WRONG[1]), "a function is wanted, not a str"),
         (lambda x: weft.jacobian(WRONG[2]), r"\[jacobian\] a function is wanted, not a NoneType"),
         (lambda x: weft.vmap(x), r"\[vmap\] a function is wanted, not a ndarray"),

@@ -127,7 +127,7 @@ def test_results_of_one_donation_are_independent() -> None:
 def training() -> tuple[Any, nn.Module, dict[str, Any], tuple[Any, Any]]:
     nn.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), F.relu, nn.Linear(16, 3))
-    optimiser = optim.AdamW(optim.warmup(5, 1e-2))
+    optimiser = optim.AdamW(optim.warmup(1e-2, 5))
 
     def step(model: Any, state: Any, x: Any, y: Any) -> Any:
         loss, slopes = weft.value_and_grad(lambda m: F.cross_entropy(m(x), y))(model)

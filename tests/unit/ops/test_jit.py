@@ -237,6 +237,22 @@ def test_the_program_is_at_hand() -> None:
     assert all(re.fullmatch(r"test_jit\.py:\d+", place) for place in program.locations.values())
 
 
+@pytest.mark.parametrize(("number", "dtype"), [(-1, np.uint8), (300, np.uint8), (2**40, np.int32)])
+def test_a_number_that_the_dtype_beside_it_does_not_hold(number: int, dtype: Any) -> None:
+    x = weft.asarray(np.array([1, 2], dtype))
+    f = weft.jit(added)
+    np.testing.assert_array_equal(f(x, 3).numpy(), np.array([4, 5], dtype))
+    with pytest.raises(SpecViolation) as eager:
+        added(x, number)
+    with pytest.raises(SpecViolation) as jitted:
+        f(x, number)
+    for error in (eager.value, jitted.value):
+        assert error.code == "LiteralInvalid"
+        assert f"the number {number} is not representable in {x.dtype}" in str(error)
+    assert eager.value.findings[0].where == jitted.value.findings[0].where
+    assert len(f.versions) == 1
+
+
 # -- what is captured, kept and given away -------------------------------------------------------
 
 
@@ -403,15 +419,6 @@ def test_a_value_used_after_its_function() -> None:
         weft.jit(lambda x: box.append(x) or x * 1.0)(X)  # type: ignore[func-returns-value]
     with pytest.raises(UserError, match="belongs to a traced function that has ended"):
         box[0] + weft.asarray(X)
-
-
-def test_a_captured_tensor_that_was_replaced_is_traced_again() -> None:
-    state = {"w": weft.asarray(X)}
-    f = weft.jit(lambda x: x + state["w"])
-    np.testing.assert_array_equal(f(X).numpy(), X + X)
-    state["w"] = weft.asarray(3 * X)
-    np.testing.assert_array_equal(f(X).numpy(), 4 * X)
-    assert "captured is not there any more" in weft.explain(f)
 
 
 # -- methods, copies, backends --------------------------------------------------------------------

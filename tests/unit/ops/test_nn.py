@@ -84,7 +84,7 @@ def test_a_state_goes_into_a_module_of_its_shape_only() -> None:
     )
     with pytest.raises(SpecViolation, match=r"layers\.0\.bias is f32\[\], but the module has"):
         second.with_state(state | {"layers.0.bias": odd}, strict=False)
-    with pytest.raises(UserError, match=r"layers\.0\.bias is a int, not a tensor"):
+    with pytest.raises(UserError, match=r"layers\.0\.bias is an int, not a tensor"):
         second.with_state(state | {"layers.0.bias": 3}, strict=False)
 
 

@@ -125,9 +125,9 @@ def test_a_gradient_that_only_broadcasts_is_told(shape: tuple[int, ...]) -> None
 SCHEDULES: list[tuple[Any, Callable[[int], float]]] = [
     (optim.constant(0.5), lambda t: 0.5),
     (optim.cosine(1.0, 10, 0.1), lambda t: 0.1 + 0.45 * (1 + math.cos(math.pi * min(t / 10, 1)))),
-    (optim.warmup(4, 2.0), lambda t: 2.0 * min((t + 1) / 4, 1)),
+    (optim.warmup(2.0, 4), lambda t: 2.0 * min((t + 1) / 4, 1)),
     (
-        optim.warmup(4, optim.cosine(1.0, 10)),
+        optim.warmup(optim.cosine(1.0, 10), 4),
         lambda t: min((t + 1) / 4, 1) * 0.5 * (1 + math.cos(math.pi * min(max(t - 4, 0) / 10, 1))),
     ),
     (optim.step_decay(1.0, [3, 6], 0.5), lambda t: 0.5 ** ((t >= 3) + (t >= 6))),
@@ -198,7 +198,7 @@ WRONG_LIST: Any = 3
             "weight_decay is -1; it must be a number, at least 0",
         ),
         (lambda: optim.SGD(0.1, momentum=-2), r"\[SGD\] momentum is -2; it must be a number"),
-        (lambda: optim.warmup(-3, 0.1), r"\[warmup\] steps is -3; it must be a whole number"),
+        (lambda: optim.warmup(0.1, -3), r"\[warmup\] steps is -3; it must be a whole number"),
         (
             lambda: optim.cosine(10, 0),
             r"\[cosine\] steps is 0; it must be a whole number, at least 1",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,28 @@ def test_the_example_computes_what_it_says() -> None:
     (out,) = run(graph, {"A": a, "B": b, "bias": bias})
     products = (a[:, :, None] * b[None]).astype(np.float32).sum(axis=1)
     assert np.array_equal(out, np.maximum(products.astype(np.float16) + bias, 0))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "why"),
+    [
+        ({"M": -3}, "the size of ?M is -3, not a whole number from 0 on"),
+        ({"M": 3.0}, "the size of ?M is 3.0, not a whole number from 0 on"),
+        ({"M": True}, "the size of ?M is True, not a whole number from 0 on"),
+        ({"L": 3}, "a size is given for 'L', which the graph does not have: its symbols are M, K"),
+        ({"M": None}, "the size of ?M is None, not a whole number from 0 on"),
+    ],
+)
+def test_sizes_that_are_none_are_refused(sizes: dict[str, Any], why: str) -> None:
+    with pytest.raises(UserError, match=re.escape(why)):
+        specialise(loads(EXAMPLE), {"M": 3, "K": 4, "N": 5, **sizes})
+
+
+@pytest.mark.parametrize("name", ["M K", "?", "??M", "3M", "M-1", "M\n"])
+def test_names_of_symbols_are_names(name: str) -> None:
+    document = json.loads(EXAMPLE if isinstance(EXAMPLE, str) else json.dumps(EXAMPLE))
+    with pytest.raises(SpecViolation, match="is not a size"):
+        loads(json.dumps(document).replace('"M"', json.dumps(name)))
 
 
 def test_a_wrong_input_is_named() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.accept import plan_refusals
 from weft.codegen.cpu.attention import StreamedAttention
@@ -16,17 +14,14 @@ from weft.codegen.cpu.strips import in_strips
 from weft.codegen.cpu.tiling import tiling_of
 from weft.foundation.errors import Finding
 from weft.memory.ir import MemRef
-from weft.plan.ir import AttentionPlan, Plan
+from weft.plan.ir import REFUSED, AttentionPlan, Plan
 from weft.region.ir import Binary, Kernel, Pattern, Tensor, Unary, walk
-
-PLAN: Final = "PlanRefused"
-"""The code of a plan that a kernel cannot be carried out by."""
 
 
 def accepts(kernel: Kernel, tensors: dict[str, Tensor], plan: Plan) -> list[Finding]:
     """Why this kernel cannot be generated with this plan; nothing if it can."""
     findings = _kernel_findings(kernel, tensors)
-    findings += [Finding(PLAN, "", why) for why in plan_refusals(kernel, tensors, plan)]
+    findings += [Finding(REFUSED, "", why) for why in plan_refusals(kernel, tensors, plan)]
     return [Finding(f.code, f"kernel {kernel.name}", f.why, f.hint) for f in findings]
 
 

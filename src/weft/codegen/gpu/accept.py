@@ -27,6 +27,11 @@ from weft.region.ir import (
 
 MAX_POINTS: Final = 1 << 31
 """Points of a kernel that threads can count."""
+PLAN_FAULTS: Final = frozenset({
+    "Accumulators", "Block", "Grain", "KeepRow", "Layouts", "NotAContraction", "PlanField",
+    "Reduction", "Registers", "SharedMemory", "Threads", "Tile", "Vector",
+})  # fmt: skip
+"""Codes of refusals that are about the plan; the others say what the templates lack."""
 _MAX_PARAM: Final = 1 << 30
 
 

@@ -11,7 +11,7 @@ import re
 from functools import cache
 from typing import Any, Final, NamedTuple
 
-from weft.foundation.errors import ResourceExceeded, SpecViolation, UserError
+from weft.foundation.errors import ResourceExceeded, SpecViolation, Unimplemented, UserError
 
 DEEPEST: Final = 256
 """How deep brackets may nest: MLIR's parser calls itself once for each, on a stack that ends."""
@@ -61,6 +61,20 @@ def parse_module(text: str) -> Any:
         return mlir.ir.Module.parse(text, context=mlir.context)
     except mlir.ir.MLIRError as error:
         raise _violation(error) from None
+
+
+def parse_attribute(text: str) -> Any:
+    """The attribute that `text` is, all of it."""
+    mlir = bindings()
+    if not text:  # MLIR would read on behind it
+        raise SpecViolation("MalformedText", "an attribute has a text, and this one is empty")
+    _refuse_deep_nesting(text)
+    try:
+        return mlir.ir.Attribute.parse(text, context=mlir.context)
+    except mlir.ir.MLIRError as error:
+        raise _violation(error) from None
+    except TypeError:
+        raise Unimplemented(text[:60], "MLIR's bindings cannot read a value of its kind") from None
 
 
 def _refuse_deep_nesting(text: str) -> None:

@@ -7,15 +7,18 @@
 
 Names have no dialect (`add`, whether StableHLO, MHLO or CHLO said it; `func.call` keeps its own).
 Values are numbers, unique in the module. Attributes are plain Python values: numbers, texts,
-tuples, dictionaries, literals, and the text of whatever is none of these.
+tuples, dictionaries, literals, and the text of whatever is none of these. Those in the dictionaries
+of a custom call are what PTIR's custom calls can have, or `MlirText`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
+
+import numpy as np
 
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import Unimplemented
@@ -26,6 +29,14 @@ from weft.ptir.types import TensorType
 DIALECTS: Final = ("stablehlo.", "mhlo.", "chlo.")
 _LINE: Final = re.compile(r'"([^"]*)":(\d+):(\d+)')
 _MOST_NAME: Final = 60
+CALL_DICTIONARIES: Final = ("byteir_attrs", "mhlo.attributes")
+"""Where a custom call has the attributes that belong to its target."""
+
+
+class MlirText(str):
+    """An attribute that is neither numbers nor texts, as MLIR writes it."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True)
@@ -174,12 +185,28 @@ def _attributes(op: Any, name: str) -> dict[str, Any]:
         dense = text[text.index("value = ") + len("value = ") : text.rindex("}>")]
         kind = read_type(op.results[0].type, name)
         return {"value": _literal(dense, kind)}
-    found = {str(key): _plain(op.attributes[key]) for key in op.attributes}
+    carried = CALL_DICTIONARIES if name == "custom_call" else ()
+    found = {
+        key: _carried(value) if key in carried else _plain(value)
+        for key, value in _entries(op.attributes, list(op.attributes))
+    }
     if isinstance(found.get("backend_config"), dict):
         # A record can hold anything, and is only ever written again.
         found["backend_record"] = str(op.attributes["backend_config"])
         del found["backend_config"]
     return found
+
+
+def _entries(attributes: Any, names: list[str]) -> Iterator[tuple[str, Any]]:
+    """Attributes with their names. They are asked for by name: where the bindings have no class for
+    one, that is an exception, while an entry's own `attr` would end the process."""
+    for name in names:
+        try:
+            yield name, attributes[name]
+        except TypeError:
+            raise Unimplemented(
+                f"attribute {name[:_MOST_NAME]}", "MLIR's bindings cannot read a value of its kind"
+            ) from None
 
 
 def _literal(text: str, kind: HloType) -> Any:
@@ -201,10 +228,52 @@ def _plain(attribute: Any) -> Any:
         case ir.ArrayAttr():
             return tuple(_plain(element) for element in attribute)
         case ir.DictAttr():
-            return {named.name: _plain(named.attr) for named in attribute}
+            names = [named.name for named in attribute]
+            return {key: _plain(value) for key, value in _entries(attribute, names)}
         case ir.DenseElementsAttr():
             kind = read_type(attribute.type, "an attribute")
             return _literal(str(attribute), kind).array
     if type(attribute).__name__.endswith("ArrayAttr"):
         return tuple(attribute)
     return str(attribute)
+
+
+def _carried(attributes: Any) -> Any:
+    """The dictionary of a custom call."""
+    if not isinstance(attributes, bindings().ir.DictAttr):
+        return _plain(attributes)
+    names = [named.name for named in attributes]
+    return {key: _call_attribute(value) for key, value in _entries(attributes, names)}
+
+
+def _call_attribute(attribute: Any) -> Any:
+    """A number, a text or a list of one kind of these; whatever is none of them as its text."""
+    ir = bindings().ir
+    text = MlirText(str(attribute))
+    match attribute:
+        case ir.BoolAttr() | ir.StringAttr() | ir.FloatAttr():
+            return attribute.value
+        case ir.IntegerAttr():
+            number = _plain(attribute)
+            return number if -(2**63) <= number < 2**63 else text
+        case ir.ArrayAttr():
+            try:
+                found = _list([_call_attribute(element) for element in attribute])
+            except TypeError:  # the bindings have no class for an element
+                return text
+            return text if found is None else found
+        case ir.DenseElementsAttr():
+            kind = attribute.type
+            if not isinstance(kind, ir.RankedTensorType) or kind.rank > 1:
+                return text
+            found = _list(np.atleast_1d(_plain(attribute)).tolist())
+            if found is None:
+                return text
+            return found if kind.rank else found[0]
+    return _plain(attribute) if type(attribute).__name__.endswith("ArrayAttr") else text
+
+
+def _list(values: list[Any]) -> tuple[Any, ...] | None:
+    """The values, if PTIR has lists of their kind."""
+    kinds = set(map(type, values))
+    return tuple(values) if len(kinds) <= 1 and kinds <= {bool, int, float, str} else None

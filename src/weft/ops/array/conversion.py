@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.foundation.dtypes import DType, as_dtype
-from weft.foundation.errors import OutOfRange, SpecViolation, UserError
+from weft.foundation.errors import OutOfRange, SpecViolation, UserError, a_type
 from weft.foundation.numeric import cast
 from weft.ops.array.manipulation import stack
 from weft.ops.calls import public
@@ -89,7 +89,7 @@ def _from_list(
     """Lists that hold tensors are stacked, and nothing is read. Python numbers take the default
     dtypes, and must be representable in one that is asked for."""
     if copy is False:
-        raise _must_copy(f"a {type(items).__name__}")
+        raise _must_copy(a_type(items))
     leaves = _leaf_types(items)
     if Tensor in leaves:
         made = stack([converted(item, None, device, None) for item in items])
@@ -124,11 +124,11 @@ def as_array(obj: Any) -> Array:
         array = _read(obj)
     except (ValueError, TypeError, RuntimeError, BufferError) as error:
         raise UserError(
-            f"a {type(obj).__name__} is no array of numbers ({error}); lists must be rectangular"
+            f"{a_type(obj)} is no array of numbers ({error}); lists must be rectangular"
         ) from None
     if array.dtype.kind in "OUSMmV" and as_dtype_or_none(array.dtype) is None:
         raise UserError(
-            f"a {type(obj).__name__} with elements of NumPy dtype {array.dtype} is no array of "
+            f"{a_type(obj)} with elements of NumPy dtype {array.dtype} is no array of "
             "numbers; lists must be rectangular and hold numbers that fit in 64 bits"
         )
     if not array.dtype.isnative:
@@ -188,7 +188,7 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
     if isinstance(x, Tensor):
         return _from_tensor(x, None, device, copy)
     if not hasattr(x, "__dlpack__"):
-        raise UserError(f"a {type(x).__name__} has no __dlpack__ method; use weft.asarray")
+        raise UserError(f"{a_type(x)} has no __dlpack__ method; use weft.asarray")
     try:
         array = imported(x)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:

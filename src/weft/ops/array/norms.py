@@ -56,9 +56,20 @@ def _norm(sizes: Handle, axes: Sequence[int], keepdims: bool, order: Any) -> Han
     if order == 1:
         return sizes.reduce_sum(axes, keepdims)
     if order == 2:
-        return (sizes * sizes).reduce_sum(axes, keepdims).sqrt()
+        return _root((sizes * sizes).reduce_sum(axes, keepdims))
     total = sizes.pow(float(order)).reduce_sum(axes, keepdims)
-    return total.pow(1.0 / float(order))
+    return _root(total, float(order))
+
+
+def _root(total: Handle, order: float = 2.0) -> Handle:
+    """The root of a sum of powers. A root rises infinitely fast at 0, where a norm has its kink:
+    there the result is a constant, so that its gradient is 0 and not NaN."""
+    s = total.session
+    zero = total.compare("equal", 0.0)
+    safe = s.select(zero, s.full(1.0, total.dtype, total.shape), total)
+    root = safe.sqrt() if order == 2 else safe.pow(1.0 / order)
+    at_zero = 0.0 if order > 0 else math.inf
+    return s.select(zero, s.full(at_zero, total.dtype, total.shape), root)
 
 
 @recorded
@@ -88,7 +99,7 @@ def _matrix_norm(x: Handle, order: Any) -> Handle:
         return values.reduce_max(last) if order == 2 else values.reduce_min(last)
     sizes = magnitude(x)
     if order in ("fro", None):
-        return (sizes * sizes).reduce_sum([rank - 2, rank - 1]).sqrt()
+        return _root((sizes * sizes).reduce_sum([rank - 2, rank - 1]))
     if order not in (1, -1, math.inf, -math.inf):
         raise UserError(f"ord is {order!r}; it can be 'fro', 'nuc', 1, -1, 2, -2, inf or -inf")
     along = rank - 2 if abs(order) == 1 else rank - 1

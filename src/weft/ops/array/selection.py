@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from weft.foundation.dims import Dim, Shape
 from weft.foundation.dtypes import I1
-from weft.foundation.errors import OutOfRange, SpecViolation, UserError
+from weft.foundation.errors import OutOfRange, SpecViolation, UserError, a_type
 from weft.ops.arithmetic import listed
 from weft.ops.array.conversion import as_array
 from weft.ops.array.reading import read
@@ -126,7 +126,7 @@ def _item(item: Any) -> Any:
     if hasattr(item, "__index__"):
         return operator.index(item)
     raise UserError(
-        f"a tensor cannot be indexed with a {type(item).__name__}; integers, slices, ..., None, "
+        f"a tensor cannot be indexed with {a_type(item)}; integers, slices, ..., None, "
         "and tensors of integers or booleans can"
     )
 

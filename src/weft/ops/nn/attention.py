@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.foundation.dtypes import DType
-from weft.foundation.errors import SpecViolation, UserError
+from weft.foundation.errors import SpecViolation, UserError, a_type
 from weft.ops.arithmetic import as_tensor
 from weft.ops.array.manipulation import permute_dims, reshape
 from weft.ops.functional.activation import gelu
@@ -72,7 +72,7 @@ class MultiHeadAttention(Module):
         if cache is not None:
             if not isinstance(cache, list | tuple) or len(cache) != 2:
                 raise UserError(
-                    f"[MultiHeadAttention] cache is a {type(cache).__name__}; it must be a pair of "
+                    f"[MultiHeadAttention] cache is {a_type(cache)}; it must be a pair of "
                     "keys and values"
                 )
             k, v = (update_cache(c, new, position) for c, new in zip(cache, (k, v), strict=True))

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
-from weft.foundation.errors import SpecViolation, UserError
+from weft.foundation.errors import SpecViolation, UserError, a_type
 from weft.ops.pytree import Structure, exact, flatten, leaf_names, map_leaves, register_pytree
 from weft.ops.tensor import Tensor
 
@@ -58,7 +58,7 @@ class Module:
         name must be there and no other; shapes and dtypes must be the same."""
         own = self.state_dict()
         if not isinstance(state, Mapping):
-            raise UserError(f"a state is tensors by name, not a {type(state).__name__}")
+            raise UserError(f"a state is tensors by name, not {a_type(state)}")
         missing, strange = own.keys() - state.keys(), state.keys() - own.keys()
         if strict and (missing or strange):
             raise UserError(
@@ -102,7 +102,7 @@ def learnt(structure: Structure) -> list[bool]:
 
 def _fitting(name: str, given: Any, own: Tensor) -> Tensor:
     if not isinstance(given, Tensor):
-        raise UserError(f"{name} is a {type(given).__name__}, not a tensor")
+        raise UserError(f"{name} is {a_type(given)}, not a tensor")
     if given.type != own.type:
         raise SpecViolation(
             "ShapeMismatch", f"{name} is {given.type}, but the module has {own.type}", "convert it"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.foundation.errors import UserError
+from weft.foundation.errors import UserError, a_type
 
 
 def whole(value: Any) -> bool:
@@ -21,5 +21,5 @@ def check_callable(owner: str, name: str, value: Any, more: str = "") -> None:
     """Say so where a function is wanted and something else is given."""
     if not callable(value):
         raise UserError(
-            f"[{owner}] {name} is a {type(value).__name__}; it must be a module or a function{more}"
+            f"[{owner}] {name} is {a_type(value)}; it must be a module or a function{more}"
         )

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from weft.foundation.errors import SpecViolation, UserError
+from weft.foundation.errors import SpecViolation, UserError, a_type
 from weft.ops.array.creation import asarray, zeros_like
 from weft.ops.nn.module import learnt
 from weft.ops.optim.schedules import Schedule, as_schedule
@@ -98,9 +98,7 @@ def _fitting(name: str, gradient: Any, param: Tensor) -> Tensor:
     """A gradient in the dtype of its parameter. It must have the shape: what only broadcasts to it
     would change the parameter's."""
     if not isinstance(gradient, Tensor):
-        raise UserError(
-            f"[update] the gradient of {name} is a {type(gradient).__name__}, not a tensor"
-        )
+        raise UserError(f"[update] the gradient of {name} is {a_type(gradient)}, not a tensor")
     if gradient.shape != param.shape:
         raise SpecViolation(
             "ShapeMismatch",

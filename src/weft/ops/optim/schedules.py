@@ -44,10 +44,10 @@ def constant(rate: float) -> Schedule:
     return lambda step: rate
 
 
-def warmup(steps: int, then: float | Schedule) -> Schedule:
-    """From 0 up to the rate of another schedule, linearly over the first steps."""
+def warmup(rate: float | Schedule, steps: int) -> Schedule:
+    """From 0 up to a rate, linearly over the first steps; then that rate, or the schedule it is."""
     count("warmup", "steps", steps, 0)
-    after = as_schedule(then)
+    after = as_schedule(rate)
 
     @_of_any_step
     def schedule(step: Tensor) -> Any:
@@ -56,16 +56,16 @@ def warmup(steps: int, then: float | Schedule) -> Schedule:
     return schedule
 
 
-def cosine(peak: float, steps: int, end: float = 0.0) -> Schedule:
-    """From the peak down to the end along half a cosine."""
-    number("cosine", "peak", peak)
+def cosine(rate: float, steps: int, end: float = 0.0) -> Schedule:
+    """From a rate down to the end along half a cosine."""
+    number("cosine", "rate", rate)
     number("cosine", "end", end)
     count("cosine", "steps", steps, 1)
 
     @_of_any_step
     def schedule(step: Tensor) -> Any:
         done = minimum(step / steps, 1.0)
-        return end + (peak - end) * 0.5 * (1.0 + cos(done * math.pi))
+        return end + (rate - end) * 0.5 * (1.0 + cos(done * math.pi))
 
     return schedule
 

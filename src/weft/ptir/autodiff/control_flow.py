@@ -385,13 +385,28 @@ def _is_copy(instruction: Instruction) -> bool:
     return isinstance(instruction.op, BroadcastTo) and isinstance(instruction.operands[0], Ref)
 
 
+SCAN_INSTEAD = (
+    "write the loop as a scan over a fixed number of steps, with a select for those that come "
+    "after the end"
+)
+
+
 def _while(flow: ControlFlow) -> tuple[list[Term], WayBack]:
     raise Unimplemented(
         "the gradient of while",
         "how often the loop runs is not known in advance, so what the way back needs cannot be "
-        "kept; write the loop as a scan over a fixed number of steps, with a select for those "
-        "that come after the end",
+        f"kept; {SCAN_INSTEAD}",
+    )
+
+
+def _tangents_of_while(flow: ControlFlow) -> tuple[list[Term], WayBack]:
+    raise Unimplemented(
+        "the gradient of while",
+        "forward mode is the adjoint of the adjoint, and a loop that runs an unknown number of "
+        f"times has no adjoint; {SCAN_INSTEAD}",
     )
 
 
 CONTROL: Mapping[type[Op], ControlRule] = {Cond: _cond, Scan: _scan, While: _while}
+FORWARD_CONTROL: Mapping[type[Op], ControlRule] = {**CONTROL, While: _tangents_of_while}
+"""The same on behalf of forward mode, for its refusals to speak of it."""

@@ -95,6 +95,12 @@ class _Parser:
     def program(self) -> Program:
         tokens = self.tokens
         version = tokens.name("the version")
+        if not version.startswith("ptir."):
+            raise SpecViolation(
+                "SpecVersionMismatch",
+                f"the text begins with {version[:40]!r}, but a program begins with "
+                f"{SPEC_VERSION!r}",
+            )
         if version != SPEC_VERSION:
             raise SpecViolation(
                 "SpecVersionMismatch",

@@ -160,6 +160,45 @@ def test_planted_faults_are_caught(fault: str) -> None:
     assert any(_caught(shape, broken, timing, seed) for timing in Timing for seed in range(3))
 
 
+def shifted_row(statement: ir.Stmt) -> ir.Stmt:
+    """Words of a row go one element too far."""
+    if isinstance(statement, ir.StGlobalRow):
+        return replace(statement, offset=statement.offset + 1)
+    return statement
+
+
+def next_word(statement: ir.Stmt) -> ir.Stmt:
+    """Each lane takes its word to be the one behind it."""
+    if isinstance(statement, ir.StGlobalRow):
+        return replace(statement, place=statement.place + 1)
+    return statement
+
+
+def counted(change: int) -> Change:
+    """A row ends sooner or later than it does."""
+    return lambda s: replace(s, count=s.count + change) if isinstance(s, ir.StGlobalRow) else s
+
+
+ROW_FAULTS: dict[str, Change] = {
+    "shifted row": shifted_row,
+    "next word": next_word,
+    "a word less": counted(-2),
+    "an element less": counted(-1),
+    "a word more": counted(2),
+    "no rows": without(ir.StGlobalRow),
+}
+
+
+@pytest.mark.parametrize("fault", ROW_FAULTS)
+@pytest.mark.parametrize("case", ["odd columns", "odd f32"])
+def test_planted_faults_of_stored_rows_are_caught(case: str, fault: str) -> None:
+    shape, plan = SM90_CASES[case]
+    kernel = sm90_kernel(shape, plan)
+    broken = planted(kernel, ROW_FAULTS[fault])
+    assert broken != kernel
+    assert any(_caught(shape, broken, timing, seed) for timing in Timing for seed in range(3))
+
+
 def _caught(shape: Contraction, kernel: ir.Kernel, timing: Timing, seed: int) -> bool:
     try:
         return error_of(shape, kernel, timing, seed) > bound(shape)

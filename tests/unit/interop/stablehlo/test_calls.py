@@ -8,6 +8,8 @@ from scipy import special
 
 import weft
 from weft.foundation.errors import SpecViolation, Unimplemented
+from weft.ptir.ops.constant import CustomCall
+from weft.ptir.schema import attr_map
 
 pytest.importorskip("jaxlib", reason="the extra weft[stablehlo] is not installed")
 
@@ -384,6 +386,62 @@ def test_a_call_inside_a_region_of_single_elements() -> None:
 def test_the_class_of_an_attribute_is_told_with_its_op() -> None:
     with pytest.raises(SpecViolation, match=r"axis of byteir\.softmax is of class F64, not I64"):
         call_of("byteir.softmax", "2x3xf32", "2x3xf32", "{axis = 1.0 : f64}")
+
+
+OTHERS = [
+    '{deep = {a = 1 : i64, b = [2, {c = "d"}]}}',
+    "{flag}",
+    "{kind = tensor<2x?xf32>}",
+    "{body = @inner}",
+    "{path = @outer::@inner}",
+    '{mixed = [1, "two", unit]}',
+    "{table = dense<[[1, 2], [3, 4]]> : tensor<2x2xi64>}",
+    "{large = 18446744073709551615 : ui64}",
+    "{map = affine_map<(d0, d1) -> (d1, d0)>}",
+]
+
+
+@pytest.mark.parametrize("attrs", OTHERS)
+def test_attributes_that_ptir_has_no_class_for_come_back(attrs: str) -> None:
+    program = call_of("tf.Foo", "2xf32", "2xf32", attrs)
+    text = stablehlo.dumps(program)
+    assert f"byteir_attrs = {attrs}" in inlined(text)
+    assert stablehlo.loads(text) == program
+    assert weft.ptir.loads(weft.ptir.dumps(program, "json")) == program
+
+
+def inlined(text: str) -> str:
+    """The module with the names that MLIR gives to long attributes filled in."""
+    for line in text.splitlines():
+        name, defined, value = line.partition(" = ")
+        if defined and name.startswith("#"):
+            text = text.replace(f"= {name}}}", f"= {value}}}")
+    return text
+
+
+def test_what_the_bindings_cannot_read_is_refused() -> None:
+    value = "dense<(1.0, 2.0)> : tensor<complex<f32>>"
+    assert stablehlo.dumps(call_of("tf.Foo", "2xf32", "2xf32", f"{{a = {{b = {value}}}}}"))
+    with pytest.raises(Unimplemented, match="attribute a: MLIR's bindings cannot read"):
+        call_of("tf.Foo", "2xf32", "2xf32", f"{{a = {value}}}")
+
+
+def test_a_text_is_no_symbol() -> None:
+    text, symbol = (call_of("tf.Foo", "2xf32", "2xf32", f"{{a = {a}}}") for a in ('"f"', "@f"))
+    assert text != symbol
+    assert 'a = "f"' in stablehlo.dumps(text)
+    assert "a = @f" in stablehlo.dumps(symbol)
+
+
+@pytest.mark.parametrize("text", ["unit}, b = {", "", "[1, 2", "1 : i64, x = 2"])
+def test_a_text_that_is_no_attribute_is_refused(text: str) -> None:
+    b = weft.ptir.Builder()
+    x = b.param("f32", [2])
+    call = CustomCall("tf.Foo", attr_map({"mlir.attr.a": text}))
+    program = b.build(b.append(call, [x], x.type))
+    with pytest.raises(SpecViolation) as caught:
+        stablehlo.dumps(program)
+    assert caught.value.code == "MalformedText"
 
 
 def test_a_constant_too_large_for_any_machine_is_refused() -> None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import numpy as np
-
 from weft.foundation.dtypes import F32, F64, I1, SI64
 from weft.foundation.errors import SpecViolation
 from weft.interop.stablehlo.reading.shapes import broadcast_in_dim, shape_of
 from weft.interop.stablehlo.reading.site import Lowering, Results, Site
-from weft.interop.stablehlo.records import HloTensor, HloType
+from weft.interop.stablehlo.records import CALL_DICTIONARIES, HloTensor, HloType, MlirText
 from weft.ptir.builder import Value
 from weft.ptir.calls import decode_call
 from weft.ptir.op import BY_TARGET, Op
@@ -27,6 +25,8 @@ CARRIED: Final = {
 }
 """Fields of a custom call that say nothing about its meaning, and what they usually are."""
 CARRIED_PREFIX: Final = "mlir."
+TEXT_PREFIX: Final = "mlir.attr."
+"""Begins the names of attributes that PTIR has no class for: their values are MLIR's text."""
 SEED: Final = "byre.GetSeed"
 OFFSET: Final = "byre.NextOffset"
 SHAPE_OF: Final = "shape.shape_of"
@@ -90,13 +90,16 @@ def _dictionary(at: Site, name: str) -> Mapping[str, Any]:
 
 
 def _carried_call(at: Site, target: str) -> Results:
-    attrs = {**_dictionary(at, "byteir_attrs"), **_dictionary(at, "mhlo.attributes")}
+    attrs = {
+        name: value for part in CALL_DICTIONARIES for name, value in _dictionary(at, part).items()
+    }
     fields = _fields(at)
     if target not in BY_TARGET:
+        attrs = {_carried_name(name, value): value for name, value in attrs.items()}
         attrs.update({CARRIED_PREFIX + name: value for name, value in fields.items()})
     kinds = [_declared(at, target, index) for index in range(len(at.op.types))]
     output = kinds[0] if len(kinds) == 1 else TupleType(tuple(kinds))
-    call = CustomCall(target, attr_map(_plain(at, attrs)))
+    call = CustomCall(target, attr_map(attrs))
     op = decode_call(call, output)
     if isinstance(op, CustomCall):
         found = at.b.append(op, at.x, output)
@@ -105,6 +108,10 @@ def _carried_call(at: Site, target: str) -> Results:
         if fields:
             at.reader.keep_fields(at.b, found, fields)
     return [found] if len(kinds) == 1 else list(found)
+
+
+def _carried_name(name: str, value: Any) -> str:
+    return TEXT_PREFIX + name if isinstance(value, MlirText) else name
 
 
 def _known_call(at: Site, target: str, op: Op) -> Value:
@@ -165,20 +172,6 @@ def _fields(at: Site) -> dict[str, Any]:
     not know carries them as attributes, beside one that it knows they are noted."""
     given = {name: at.attr(name) or usual for name, usual in CARRIED.items()}
     return {name: value for name, value in given.items() if value != CARRIED[name]}
-
-
-def _plain(at: Site, attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes as a custom call of PTIR has them; dense numbers are lists."""
-    lists = {name: value for name, value in attrs.items() if isinstance(value, np.ndarray)}
-    attrs = {
-        **attrs,
-        **{n: v.tolist() if v.ndim == 0 else (*v.tolist(),) for n, v in lists.items()},
-    }
-    for name, value in attrs.items():
-        flat = value if isinstance(value, tuple) else (value,)
-        if not all(isinstance(v, bool | int | float | str) for v in flat):
-            at.refuse(f"the attribute {name[:_MOST_NAME]!r} is no number, text or list of them")
-    return dict(attrs)
 
 
 # -- random numbers ------------------------------------------------------------------------------

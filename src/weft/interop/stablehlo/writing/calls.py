@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from weft.foundation.dtypes import F64
-from weft.interop.stablehlo.reading.calls import CARRIED, CARRIED_PREFIX
+from weft.interop.stablehlo.bindings import parse_attribute
+from weft.interop.stablehlo.reading.calls import CARRIED, CARRIED_PREFIX, TEXT_PREFIX
 from weft.interop.stablehlo.writing.page import Page, Ssa, quoted
 from weft.ptir.literal import literal
 from weft.ptir.ops.constant import CustomCall
@@ -27,7 +28,7 @@ def write_call(
     said = {name: attribute.value for name, attribute in carried.items() if attribute is not None}
     shown = {"call_target_name": quoted(call.target), "has_side_effect": "false"}
     shown.update(_fields({**CARRIED, **said, **(noted or {})}))
-    inside = ", ".join(f"{quoted(name)} = {_text(value)}" for name, value in attrs.items())
+    inside = ", ".join(_entry(name, value) for name, value in attrs.items())
     shown["byteir_attrs"] = f"{{{inside}}}"
     return page.ops("stablehlo.custom_call", x, list(leaves(output)), shown)
 
@@ -39,6 +40,13 @@ def _fields(fields: Fields) -> dict[str, str]:
         "backend_config": fields["backend_record"] or quoted(fields["backend_config"]),
         "called_computations": f"[{called}]",
     }
+
+
+def _entry(name: str, attribute: Attr) -> str:
+    """An attribute in the dictionary of a call."""
+    if not (name.startswith(TEXT_PREFIX) and attribute.kind is AttrKind.STRING):
+        return f"{quoted(name)} = {_text(attribute)}"
+    return f"{quoted(name.removeprefix(TEXT_PREFIX))} = {parse_attribute(attribute.value)}"
 
 
 def _text(attribute: Attr) -> str:

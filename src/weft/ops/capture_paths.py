@@ -1,0 +1,255 @@
+"""How a traced function reaches the tensors that it captures: `model.w`, `params["w"]`, a variable.
+
+After a trace every way from the function to a captured tensor is looked for: through variables of
+enclosing functions, globals that its code names, the functions it calls, attributes, and items of
+dicts, lists and tuples. The ways are a tree that is walked from the function at each call. It holds
+nothing but names, positions and weak references, and keeps nobody alive. Where a way leads to
+another tensor than it did, the function no longer captures what its program reads.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+from itertools import islice
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
+from weakref import ref
+
+from weft.ops.tensor import Tensor
+
+_MOST_STEPS = 10_000
+"""How many things are looked at for one function; the nearest come first."""
+_MOST_ITEMS = 1_000
+"""How many items of one container are: data must not hide the parameters beside it."""
+_DEEPEST = 12
+_BROKEN_WAY = (AttributeError, IndexError, TypeError, ValueError)
+"""What a step raises where something of another kind is in the way now; an empty cell, too."""
+_FOREIGN = sys.stdlib_module_names | {"weft", "numpy"}
+"""Packages whose functions and classes hold none of the user's tensors."""
+
+
+class Step(NamedTuple):
+    """One step of a way: `read(holder, key)` is what comes next."""
+
+    read: Callable[[Any, Any], Any]
+    key: Any
+    text: str
+    """How Python code writes it; with a dot or bracket in front, where the holder comes before."""
+
+
+@dataclass
+class Ways:
+    """The ways from one holder to captured tensors."""
+
+    turns: dict[Step, Ways] = field(default_factory=dict)
+    ends: dict[Step, ref[Tensor]] = field(default_factory=dict)
+
+    def hold(self, holder: Any) -> bool:
+        """Whether all of them lead from this holder to the tensors they led to before."""
+        try:
+            for (read, key, _), tensor in self.ends.items():
+                found = read(holder, key)
+                if found is None or found is not tensor():
+                    return False
+            for (read, key, _), ways in self.turns.items():
+                if not ways.hold(read(holder, key)):
+                    return False
+        except _BROKEN_WAY:
+            return False
+        return True
+
+    def walk(self, holder: Any, name: str = "") -> Iterator[tuple[str, ref[Tensor], Any]]:
+        """Each way as Python writes it, the tensor it led to, and what it leads to now."""
+        for step, tensor in self.ends.items():
+            yield _joined(name, step.text), tensor, _tried(step, holder)
+        for step, ways in self.turns.items():
+            yield from ways.walk(_tried(step, holder), _joined(name, step.text))
+
+    def add(self, steps: Sequence[Step], tensor: ref[Tensor]) -> None:
+        """One more way."""
+        *first, last = steps
+        ways = self
+        for step in first:
+            ways = ways.turns.setdefault(step, Ways())
+        ways.ends[last] = tensor
+
+    def reached(self) -> Iterator[ref[Tensor]]:
+        """The tensors at the ends."""
+        yield from self.ends.values()
+        for ways in self.turns.values():
+            yield from ways.reached()
+
+    def led_to(self, others: dict[int, ref[Tensor]]) -> Ways:
+        """The same ways to other tensors, each under the id of the reference to the old one."""
+        turns = {step: ways.led_to(others) for step, ways in self.turns.items()}
+        return Ways(turns, {step: others[id(tensor)] for step, tensor in self.ends.items()})
+
+
+def ways_to(tensors: Sequence[ref[Tensor]], function: Callable[..., Any]) -> Ways:
+    """The ways by which a function reaches these tensors."""
+    wanted = {id(tensor()): tensor for tensor in tensors}
+    found = Ways()
+    if not wanted:
+        return found
+    functions: set[int] = set()
+    queue: deque[tuple[Any, tuple[Step, ...], tuple[int, ...]]] = deque([(function, (), ())])
+    left = _MOST_STEPS
+    while queue and left:
+        holder, way, above = queue.popleft()
+        for step in _steps(holder, functions):
+            left -= 1
+            if not left:
+                break
+            value = _tried(step, holder)
+            if isinstance(value, Tensor):
+                if id(value) in wanted:
+                    found.add((*way, step), wanted[id(value)])
+            elif not isinstance(value, _PLAIN) and id(value) not in above and len(way) < _DEEPEST:
+                queue.append((value, (*way, step), (*above, id(value))))
+    return found
+
+
+# -- the steps that Python objects offer -----------------------------------------------------------
+
+_PLAIN = (str, bytes, int, float, complex, type(None))
+
+
+def _steps(holder: Any, functions: set[int]) -> Iterator[Step]:
+    """The steps on from a holder. A function is left once only, whoever calls it."""
+    if isinstance(holder, FunctionType):
+        if id(holder) not in functions:
+            functions.add(id(holder))
+            yield from _from_function(holder)
+    elif isinstance(holder, dict):
+        yield from (
+            _item(dict.get, key) for key in list(islice(holder, _MOST_ITEMS)) if _is_plain(key)
+        )
+    elif isinstance(holder, list | tuple):
+        read = list.__getitem__ if isinstance(holder, list) else tuple.__getitem__
+        yield from (_item(read, index) for index in range(min(len(holder), _MOST_ITEMS)))
+    elif isinstance(holder, MethodType):
+        yield from (Step(getattr, "__self__", ""), Step(getattr, "__func__", ""))
+    elif isinstance(holder, partial):
+        yield from (Step(getattr, name, "") for name in ("func", "args", "keywords"))
+    elif isinstance(holder, property):
+        yield Step(getattr, "fget", "")
+    elif isinstance(holder, ref):
+        yield Step(_referent, None, "")
+    elif isinstance(holder, type | ModuleType):
+        yield from _from_namespace(holder)
+    elif "__wrapped__" in _attributes(holder):  # a function that another one was made of
+        yield Step(getattr, "__wrapped__", "")
+    else:
+        yield from _from_instance(holder)
+
+
+def _from_function(function: FunctionType) -> Iterator[Step]:
+    for index, name in enumerate(function.__code__.co_freevars):
+        yield Step(_variable, index, name)
+    if "__wrapped__" in function.__dict__:
+        yield Step(getattr, "__wrapped__", "")
+    if _is_foreign(function.__globals__.get("__name__")):
+        return
+    for name in sorted(_names(function.__code__)):
+        if name in function.__globals__:
+            yield Step(_global, name, name)
+    if function.__defaults__:
+        yield Step(getattr, "__defaults__", "")
+    if function.__kwdefaults__:
+        yield Step(getattr, "__kwdefaults__", "")
+
+
+def _from_namespace(space: type | ModuleType) -> Iterator[Step]:
+    """The attributes of a class or a module of the user."""
+    module = space.__name__ if isinstance(space, ModuleType) else space.__module__
+    if not _is_foreign(module):
+        names = [name for name in vars(space) if name[:2] != "__" or name == "__call__"]
+        yield from (Step(_member, name, f".{name}") for name in names)
+        if isinstance(space, type):
+            yield Step(getattr, "__bases__", "")
+
+
+def _from_instance(holder: Any) -> Iterator[Step]:
+    """The attributes of an instance, those of its class, and what the class's functions use."""
+    names = dict.fromkeys(_attributes(holder))
+    computed = set()
+    for base in type(holder).__mro__:
+        slots = vars(base).get("__slots__", ())
+        names.update(dict.fromkeys([slots] if isinstance(slots, str) else slots))
+        for name, value in vars(base).items():
+            if isinstance(value, Tensor):
+                names[name] = None
+            elif isinstance(value, property):
+                computed.add(name)  # reading it would run code of the user
+    plain = (name for name in names if name[:2] != "__" and name not in computed)
+    yield from (Step(object.__getattribute__, name, f".{name}") for name in plain)
+    yield Step(_class, None, "")
+
+
+def _names(code: CodeType) -> set[str]:
+    """The globals and attributes that code names, with the functions written inside it."""
+    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
+    return set(code.co_names).union(*map(_names, inner))
+
+
+def _attributes(holder: Any) -> dict[str, Any]:
+    try:
+        found = object.__getattribute__(holder, "__dict__")
+    except AttributeError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _is_foreign(module: object) -> bool:
+    return not isinstance(module, str) or module.partition(".")[0] in _FOREIGN
+
+
+def _is_plain(key: object) -> bool:
+    """Whether a key may be kept: it keeps nothing else alive."""
+    if type(key) is tuple:
+        return all(map(_is_plain, key))
+    return isinstance(key, (*_PLAIN, Enum))
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def _item(read: Callable[[Any, Any], Any], key: Any) -> Step:
+    return Step(read, key, f"[{key!r}]")
+
+
+def _member(space: Any, name: str) -> Any:
+    return vars(space).get(name)
+
+
+def _variable(function: Any, index: int) -> Any:
+    return function.__closure__[index].cell_contents
+
+
+def _global(function: Any, name: str) -> Any:
+    return function.__globals__.get(name)
+
+
+def _referent(reference: Any, _: None) -> Any:
+    return reference()
+
+
+def _class(holder: Any, _: None) -> Any:
+    return type(holder)
+
+
+def _tried(step: Step, holder: Any) -> Any:
+    try:
+        return step.read(holder, step.key)
+    except _BROKEN_WAY:
+        return None
+
+
+def _joined(name: str, text: str) -> str:
+    """A way and one more step; what a called function names begins anew."""
+    return name + text if not text or text[0] in ".[" else text

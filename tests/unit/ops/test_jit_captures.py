@@ -1,0 +1,230 @@
+"""Tensors that a function under `jit` captures, and that are replaced by others."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+from weft import nn
+
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+class Holder:
+    default = weft.asarray(X)
+
+    def __init__(self, w: Any) -> None:
+        self.w = w
+        self.nested = {"layers": [(w,)]}
+
+    def times(self, x: Any) -> Any:
+        return x * self.w
+
+    times_under_jit = weft.jit(times)
+
+
+class Slotted:
+    __slots__ = ("w",)
+
+    def __init__(self, w: Any) -> None:
+        self.w = w
+
+
+shared: Any = None
+
+
+def times_shared(x: Any) -> Any:
+    return x * shared
+
+
+def set_shared(w: Any) -> None:
+    globals()["shared"] = w
+
+
+def by_variable(w: Any) -> tuple[Any, Any]:
+    def put(other: Any) -> None:
+        nonlocal w
+        w = other
+
+    return lambda x: x * w, put
+
+
+def by_attribute(w: Any) -> tuple[Any, Any]:
+    holder = Holder(w)
+    holder.nested.clear()
+    return lambda x: x * holder.w, lambda other: setattr(holder, "w", other)
+
+
+def by_slot(w: Any) -> tuple[Any, Any]:
+    holder = Slotted(w)
+    return lambda x: x * holder.w, lambda other: setattr(holder, "w", other)
+
+
+def by_nested_items(w: Any) -> tuple[Any, Any]:
+    layers: dict[str, Any] = {"a": [0, (w,)]}
+    return lambda x: x * layers["a"][1][0], lambda other: layers.update(a=[0, (other,)])
+
+
+def by_item_beside_data(w: Any) -> tuple[Any, Any]:
+    store: dict[str, Any] = {"data": list(range(100_000)), "params": {"w": w}}
+    return lambda x: x * store["params"]["w"], lambda other: store["params"].update(w=other)
+
+
+def by_global(w: Any) -> tuple[Any, Any]:
+    set_shared(w)
+    return lambda x: times_shared(x), set_shared
+
+
+def by_bound_method(w: Any) -> tuple[Any, Any]:
+    holder = Holder(w)
+    holder.nested.clear()
+    return holder.times, lambda other: setattr(holder, "w", other)
+
+
+def by_default(w: Any) -> tuple[Any, Any]:
+    params = {"w": w}
+
+    def function(x: Any, params: Any = params) -> Any:
+        return x * params["w"]
+
+    return lambda x: function(x), lambda other: params.update(w=other)
+
+
+def by_class(w: Any) -> tuple[Any, Any]:
+    Holder.default = w
+    holder = Holder(None)
+    return lambda x: x * holder.default, lambda other: setattr(holder, "default", other)
+
+
+WAYS = [
+    by_variable, by_attribute, by_slot, by_nested_items, by_global, by_bound_method, by_default,
+    by_item_beside_data, by_class,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("held", [True, False])
+def test_a_captured_tensor_that_is_replaced(way: Any, held: bool) -> None:
+    """Whether or not somebody still holds the old one, of the same type or another."""
+    function, put = way(weft.asarray(X))
+    f = weft.jit(function)
+    kept = []
+    for w in (X, 3 * X, 5 * X, np.float32(2) * X[:1], X):
+        tensor = weft.asarray(w)
+        put(tensor)
+        kept += [tensor] if held else []
+        del tensor
+        np.testing.assert_array_equal(f(X).numpy(), X * w)
+    assert len(f.versions) == 1
+
+
+def test_replacing_a_captured_tensor_by_one_of_its_type_traces_nothing() -> None:
+    state, traces = {"w": weft.asarray(X)}, []
+
+    @weft.jit
+    def f(x: Any) -> Any:
+        traces.append(1)
+        return x + state["w"]
+
+    old = state["w"]
+    for factor in (1, 2, 3):
+        state["w"] = weft.asarray(factor * X)
+        np.testing.assert_array_equal(f(X).numpy(), X + factor * X)
+    state["w"] = weft.exp(old)
+    np.testing.assert_allclose(f(X).numpy(), X + np.exp(X), rtol=1e-6)
+    assert len(traces) == 1
+    told = "the captured tensor state['w'] was replaced: it is f32[2, 3] now, without compiling"
+    assert f"{told} again (in 3 calls)" in weft.explain(f)
+    state["w"] = weft.asarray(X[:1])
+    np.testing.assert_array_equal(f(X).numpy(), X + X[:1])
+    assert len(traces) == 2
+    assert "state['w'] was replaced: it is f32[1, 3] now" in weft.explain(f)
+    state["w"] = 2.0
+    np.testing.assert_array_equal(f(X).numpy(), X + 2)
+    assert "state['w'] was replaced: it is no tensor now" in weft.explain(f)
+
+
+def test_one_tensor_in_two_places_of_which_one_is_replaced() -> None:
+    first = {"w": weft.asarray(X)}
+    second = {"w": first["w"]}
+    f = weft.jit(lambda x: x * first["w"] + second["w"])
+    np.testing.assert_array_equal(f(X).numpy(), X * X + X)
+    second["w"] = weft.asarray(4 * X)
+    np.testing.assert_array_equal(f(X).numpy(), X * X + 4 * X)
+    first["w"] = second["w"]
+    np.testing.assert_array_equal(f(X).numpy(), X * 4 * X + 4 * X)
+
+
+class Scale(nn.Module):
+    def __init__(self, w: Any) -> None:
+        self.w = w
+
+    def __call__(self, x: Any) -> Any:
+        return weft.sum(x * self.w)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda model: lambda x: model["m"](x),
+        lambda model: partial(lambda model, x: model["m"](x), model),
+        lambda model: weft.jit(lambda x: model["m"](x)),
+        lambda model: weft.vmap(lambda row: model["m"](row)),
+        lambda model: weft.grad(lambda x: model["m"](x)),
+    ],
+)
+def test_a_captured_module_that_is_replaced_behind_other_functions(made: Any) -> None:
+    model = {"m": Scale(weft.asarray(X[1]))}
+    function = made(model)
+    f = weft.jit(function)
+    kept = []
+    for factor in (1, 2, 3):
+        model["m"] = Scale(weft.asarray(factor * X[1]))
+        kept.append(model["m"])
+        np.testing.assert_array_equal(f(X).numpy(), function(weft.asarray(X)).numpy())
+    model["m"].w = weft.asarray(7 * X[1])
+    np.testing.assert_array_equal(f(X).numpy(), function(weft.asarray(X)).numpy())
+    (version,) = f.versions.values()
+    assert version.replacements == 3
+
+
+def test_a_method_under_jit_sees_what_its_instance_holds_now() -> None:
+    holder = Holder(weft.asarray(X))
+    old = holder.w
+    np.testing.assert_array_equal(holder.times_under_jit(X).numpy(), X * X)
+    holder.w = weft.asarray(3 * X)
+    np.testing.assert_array_equal(holder.times_under_jit(X).numpy(), 3 * X * X)
+    np.testing.assert_array_equal(old.numpy(), X)
+
+
+def test_captured_tensors_are_not_kept_alive() -> None:
+    holders = [Holder(weft.asarray(X))]
+    f = weft.jit(lambda x: x * holders[0].w)
+    f(X)
+    holder = weakref.ref(holders[0])
+    tensor = weakref.ref(holders[0].w)
+    holders[0] = Holder(weft.asarray(2 * X))
+    assert holder() is None
+    assert tensor() is None
+    np.testing.assert_array_equal(f(X).numpy(), 2 * X * X)
+
+
+def test_looking_for_replaced_tensors_is_quick() -> None:
+    """An idle core needs 15 µs for a hundred; a busy machine gets some room."""
+    params = {str(index): weft.asarray(X) for index in range(100)}
+    f = weft.jit(lambda x: sum(params.values(), x))
+    f(X)
+    (version,) = f.versions.values()
+    assert not version.unreached
+    times = []
+    for _ in range(200):
+        started = time.perf_counter()
+        assert version.is_current(f.function)
+        times.append(time.perf_counter() - started)
+    assert min(times) < 100e-6

@@ -13,7 +13,7 @@ import os
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import gettempdir
@@ -130,9 +130,15 @@ class Machine:
 class Ours:
     """A compiled program with its buffers on the device."""
 
-    def __init__(self, machine: Machine, line: Line, inputs: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        line: Line,
+        inputs: Sequence[Any],
+        overrides: Mapping[str, str] | None = None,
+    ) -> None:
         self.machine = machine
-        executable = weft.compile(line.program(), line.target)
+        executable = weft.compile(line.program(), line.target, overrides=overrides)
         self.artifact: Artifact = next(iter(executable.clusters.values())).built.artifact
         torch = machine.torch
         self.inputs = list(inputs)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from weft.codegen.cpu.accept import BLOCKED, PACKED
 from weft.codegen.cpu.compile import accepts
-from weft.driver import cpu_artifact, cpu_code, cpu_generator
+from weft.driver import cpu_code, cpu_generator
 from weft.driver.cpu import CpuBackend, CpuExecutable
 from weft.foundation.errors import InternalError, WeftError
 from weft.plan import verify as plan_verify
@@ -66,7 +66,7 @@ class Configuration:
             mock.patch.object(Fusion, "_decide", decide),
             mock.patch.object(cpu_generator, "plan_module", plans),
             mock.patch.object(cpu_code, "object_codes", machine_code),
-            mock.patch.object(cpu_artifact, "WORTH_SHARING", 0.0),
+            mock.patch.object(cpu_code, "WORTH_SHARING", 0.0),
         ):
             yield
 

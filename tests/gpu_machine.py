@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.interp import Timing, run
 from weft.codegen.gpu.interp_values import Reported
+from weft.driver.compilation import Compilation
 from weft.driver.compile import Executable
 from weft.foundation.dtypes import DType
 from weft.runtime import cuda
@@ -43,6 +44,7 @@ class Machine:
         self.recording: list[Callable[[], None]] | None = None
         self.launches: list[str] = []
         self.graph_launches = 0
+        self.graph_updates = 0
         self.uploads = 0
         self.timing, self.seed = Timing.LATE, 0
         self.cuuint64_t = self.cuuint32_t = int
@@ -61,10 +63,15 @@ class Machine:
 
     def _look_into(self, executable: Executable) -> None:
         for cluster in executable.clusters.values():
-            tensors = cluster.compilation["region"].tensors
-            for symbol, kernel in cluster.compilation["gpu"].kernels.items():
-                kinds = [(tensors[n].dtype, prod(tensors[n].shape)) for n in kernel.buffers]
-                self.kernels[symbol] = (kernel, kinds)
+            self._learn(cluster.compilation)
+
+    def _learn(self, compilation: Compilation) -> None:
+        tensors = compilation["region"].tensors
+        for symbol, kernel in compilation["gpu"].kernels.items():
+            kinds = [(tensors[n].dtype, prod(tensors[n].shape)) for n in kernel.buffers]
+            self.kernels[symbol] = (kernel, kinds)
+        for body in compilation.bodies.values():
+            self._learn(body)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("CU"):
@@ -144,6 +151,12 @@ class Machine:
     def do_cuMemsetD8Async(self, target: int, byte: int, count: int, stream: Any) -> None:
         self.later(lambda: ctypes.memset(target, byte, count))
 
+    def do_cuMemsetD32Async(self, target: int, word: int, count: int, stream: Any) -> None:
+        def work() -> None:
+            (ctypes.c_uint32 * count).from_address(target)[:] = [word] * count
+
+        self.later(work)
+
     # Work
 
     def later(self, work: Callable[[], Any]) -> None:
@@ -161,6 +174,10 @@ class Machine:
 
     def do_cuGraphInstantiate(self, graph: Any, flags: int) -> Any:
         return graph
+
+    def do_cuGraphExecUpdate(self, executable: list[Any], graph: list[Any]) -> None:
+        self.graph_updates += 1
+        executable[:] = graph
 
     def do_cuGraphLaunch(self, graph: list[Callable[[], None]], stream: Any) -> None:
         self.graph_launches += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -76,7 +77,7 @@ def check(program: Program, inputs: Sequence[Array], axes: Sequence[int | None])
 
 
 # The results of complex factorisations are unique only up to phases, which a stack may change.
-SMOOTH = [c for c in CASES if c.label not in ("complex-vectors", "per-axis")]
+SMOOTH = [c for c in CASES if c.label != "complex-vectors"]
 
 
 @pytest.mark.parametrize("case", SMOOTH, ids=lambda case: str(case.id))
@@ -115,17 +116,33 @@ OTHERS: list[tuple[str, Any, list[Array]]] = [
     ("requantize", lambda b, q: b.requantize(
         q, b.literal(0.5, "f32"), b.literal(1, "si8"), b.literal(0.25, "f32"), b.literal(0, "si8"),
         output_dtype="si8"), [whole(9, 4, dtype=np.int8)]),
+    ("requantize-axis", lambda b, q, s, z, t: b.requantize(
+        q, s, z, t, b.literal(1, "si8"), output_dtype="si8", axis=1),
+     [whole(9, 4, 2, dtype=np.int8), np.array([0.1, 0.4]), np.array([1, 3], np.int8),
+      np.array(0.2)]),
     ("barrier", lambda b, x, y: b.barrier(x, y), [normal(4), normal(2)]),
     ("rng", lambda b, x: x * b.rng_uniform(shape=[4], dtype="f64"), [normal(4)]),
     ("iota", lambda b, x: x + b.iota("f64", [4], 0), [normal(4)]),
 ]  # fmt: skip
-LAST_OPERAND_ALONE = {"searchsorted": [None, 0], "quantize-axis": [0, None]}
 
 
 @pytest.mark.parametrize(("name", "function", "inputs"), OTHERS, ids=[o[0] for o in OTHERS])
 def test_other_ops(name: str, function: Any, inputs: list[Array]) -> None:
     case = Case(name, "", function, tuple(inputs))
-    check(case.program(), inputs, LAST_OPERAND_ALONE.get(name, [0] * len(inputs)))
+    for axes in itertools.product([0, None], repeat=len(inputs)):
+        check(case.program(), inputs, axes)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_tables_of_each_value_hold_nan_last(side: Any) -> None:
+    b = Builder()
+    table, values = b.param("f32", [5]), b.param("f32", [2, 3])
+    made = vmap(b.build(b.searchsorted(table, values, side=side)), 2)
+    tables = np.array([[-1, 0, 0, 2, np.nan], [1, 2, np.inf, np.nan, np.nan]], np.float32)
+    wanted = np.array([[[0, 2, np.nan], [-5, 3, -0.0]], [[1, np.inf, np.nan], [2, 0, 7]]], "f4")
+    (found,) = weft.run(made, [tables, wanted], backend="reference")
+    each = [np.searchsorted(t, v, side=side) for t, v in zip(tables, wanted, strict=True)]
+    np.testing.assert_array_equal(found, each)
 
 
 def test_layer_norm_of_narrow_floats_rounds_once() -> None:
@@ -273,13 +290,6 @@ def test_wrong_calls(axes: Any, size: Any, message: str) -> None:
     program = b.build(b.param("f32", [2]) + b.param("f32", [2]))
     with pytest.raises(UserError, match=message):
         vmap(program, size, axes)
-
-
-def test_scales_along_an_axis_that_differ_are_refused() -> None:
-    case = next(c for c in CASES if c.label == "per-axis")
-    check(case.program(), case.inputs, [0, None, None])
-    with pytest.raises(Unimplemented, match="scales along an axis that differ within the batch"):
-        vmap(case.program(), SIZE)
 
 
 def test_an_axis_beyond_the_rank() -> None:

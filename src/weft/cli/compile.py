@@ -14,6 +14,7 @@ from weft.cli.programs import load_program
 from weft.cli.report import print_table, printable
 from weft.driver.compilation import Compilation
 from weft.driver.compile import compile_program
+from weft.driver.levels import DEFAULT_LEVEL, check_level
 from weft.driver.pipeline import check_overrides, run_pipeline, stages_for
 from weft.driver.signature import make_signature
 from weft.foundation.errors import UserError
@@ -53,6 +54,10 @@ def compile_command(
     donate: Annotated[
         str, typer.Option(metavar="N,...", help="Inputs that a run may overwrite.")
     ] = "",
+    level: Annotated[
+        int,
+        typer.Option("-O", metavar="LEVEL", help="0: nothing is fused, 2: greedy, 3: exact."),
+    ] = DEFAULT_LEVEL,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Say what each stage did and how long it took.")
     ] = False,
@@ -62,17 +67,24 @@ def compile_command(
     verify(program)
     program = _with_sizes(program, sizes)
     chosen = target_named(target)
+    check_level(level)
     wanted = _to_dump(dump, out, to, chosen)
     overrides = _edited(from_, to, chosen)
     roles = _positions(params), _positions(state), _positions(donate)
     if to is not None:
         signature = make_signature(program, *roles)
-        compilation = run_pipeline(Compilation(program, chosen, signature, overrides), to)
+        compilation = run_pipeline(Compilation(program, chosen, signature, overrides, level), to)
         times: Mapping[str, float] = compilation.seconds
         print(f"{printable(str(file))}: {', '.join(compilation.values)}")
     else:
         executable = compile_program(
-            program, chosen, params=roles[0], state=roles[1], donate=roles[2], overrides=overrides
+            program,
+            chosen,
+            params=roles[0],
+            state=roles[1],
+            donate=roles[2],
+            overrides=overrides,
+            opt_level=level,
         )
         (cluster,) = executable.clusters.values()
         print(f"{printable(str(file))}: {executable.explain()}")

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
+from weft.driver.host_kernels import kernel_call, spec_of
 from weft.driver.steps import StepList
-from weft.foundation.errors import SpecViolation
 from weft.memory.ir import BufferMap, Copy, MemRef
 from weft.plan.ir import Plan
 from weft.ptir.ir import Program
@@ -57,9 +57,10 @@ def body_steps(
     host_call: HostCalls,
     slot: Callable[[str], BufferSlot],
     expand: Callable[[Kernel, StepList], bool] | None = None,
+    hosted: Mapping[str, str] | None = None,
 ) -> StepList:
     """The steps of a module over compiled kernels. `expand` writes those of ops that are made of
-    steps themselves."""
+    steps themselves; `hosted` says why a kernel is left to the host."""
     made = StepList(arena=buffer_map.arena_bytes)
     copies: dict[str, list[Copy]] = {}
     for copy in buffer_map.copies:
@@ -71,7 +72,8 @@ def body_steps(
             continue
         native = launch(kernel)
         if native is None:
-            made.append(_host_call(kernel, module, lambda n: made.number(slot(n)), host_call))
+            why = (hosted or {}).get(kernel.name, "it has no machine code")
+            made.append(_host_call(kernel, module, lambda n: made.number(slot(n)), host_call, why))
         else:
             number, names, where = native
             args = tuple(made.number(slot(name)) for name in names)
@@ -106,8 +108,8 @@ def make_artifact(
         tuple(steps.slots),
         tuple(kernels),
         tuple(steps.steps),
-        tuple(_spec(module.tensors[name]) for name in module.inputs),
-        tuple(_spec(module.tensors[name]) for name in module.outputs),
+        tuple(spec_of(module.tensors[name]) for name in module.inputs),
+        tuple(spec_of(module.tensors[name]) for name in module.outputs),
         places,
         steps.arena,
         tuple(constants),
@@ -115,25 +117,21 @@ def make_artifact(
 
 
 def _host_call(
-    kernel: Kernel, module: Module, slot: Callable[[str], int], words: HostCalls
+    kernel: Kernel, module: Module, slot: Callable[[str], int], words: HostCalls, why: str
 ) -> HostCall:
     call = kernel.opaque
     if call is None:
-        raise SpecViolation("OpaqueKernel", f"kernel {kernel.name} says nothing to call")
+        return kernel_call(kernel, module, slot, why)
     pairs = zip(call.results, kernel.outputs, strict=True)
     results = {number: module.tensors[o.tensor] for number, o in pairs if number >= 0}
     shapes = {number: tensor.shape for number, tensor in results.items()}
 
     def place(name: str) -> tuple[int, TensorSpec]:
-        return slot(name), _spec(module.tensors[name])
+        return slot(name), spec_of(module.tensors[name])
 
     inputs = tuple(place(name) for name in call.inputs)
     outputs = tuple(place(tensor.name) for tensor in results.values())
     return HostCall(words(call.op, shapes, call.pairs), inputs, outputs, kernel.name)
-
-
-def _spec(tensor: Tensor) -> TensorSpec:
-    return TensorSpec(tensor.name, tensor.dtype.name, tensor.shape)
 
 
 def with_declared_types(artifact: Artifact, program: Program) -> Artifact:

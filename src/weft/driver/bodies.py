@@ -109,7 +109,14 @@ def _compile(use: Use, program: Program, around: Compilation) -> CompiledBody:
     parameters = [leaf for kind in region.parameters for leaf in leaves(kind)]
     donated = frozenset(range(use.carries)) - set(passed.values())
     signature = Signature((Role.DATA,) * len(parameters), donated)
-    child = Compilation(alone, around.target, signature, log=around.log, tally=around.tally)
+    child = Compilation(
+        alone,
+        around.target,
+        signature,
+        opt_level=around.opt_level,
+        log=around.log,
+        tally=around.tally,
+    )
     child.values |= {"frontend": alone, "tiny": graph}
     pipeline().run_pipeline(child)
     results = [leaf for kind in region.results for leaf in leaves(kind)]

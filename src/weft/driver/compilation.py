@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from weft.driver.levels import DEFAULT_LEVEL
 from weft.driver.signature import Signature
 from weft.foundation.errors import UserError
 from weft.foundation.tally import Tally
@@ -23,6 +24,7 @@ class Compilation:
     signature: Signature
     overrides: Mapping[str, str] = field(default_factory=dict)
     """Stage to text: what is read instead of computed."""
+    opt_level: int = DEFAULT_LEVEL
     stages: dict[str, Stage] = field(default_factory=dict)
     """The stages that have run."""
     values: dict[str, Any] = field(default_factory=dict)

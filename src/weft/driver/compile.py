@@ -20,6 +20,7 @@ from weft.driver import kept
 from weft.driver.compilation import Compilation
 from weft.driver.generators import Built, generator_for, pipeline
 from weft.driver.inputs import ReadyInputs, Shapes, check_array, check_inputs, in_one_piece
+from weft.driver.levels import DEFAULT_LEVEL, check_level
 from weft.driver.opaque import host_op
 from weft.driver.places import naming_lines
 from weft.driver.shape_sets import ShapeSet
@@ -109,6 +110,7 @@ class Executable:
     target: Target
     signature: Signature
     overrides: Mapping[str, str] = field(default_factory=dict)
+    opt_level: int = DEFAULT_LEVEL
     clusters: dict[tuple[tuple[str, int], ...], Cluster] = field(default_factory=dict)
     state: list[Array] = field(default_factory=list)
     """The state inputs, in order; write into them to set them."""
@@ -250,10 +252,12 @@ class Executable:
         watch = _Stopwatch()
         concrete, bounds = specialise(self.source, sizes), limits.current()
         check_results(concrete, bounds)
-        compilation = Compilation(concrete, self.target, self.signature, self.overrides)
+        compilation = Compilation(
+            concrete, self.target, self.signature, self.overrides, self.opt_level
+        )
         key = None
         if not self.overrides:
-            key = kept.key_of(concrete, self.target, self.signature)
+            key = kept.key_of(concrete, self.target, self.signature, self.opt_level)
         built = kept.load(key, self.signature, self.state)
         watch.note("disk")
         if built is None:
@@ -341,6 +345,7 @@ def compile_program(
     state: Iterable[int] = ...,
     donate: Iterable[int] = ...,
     overrides: Mapping[str, str] | None = ...,
+    opt_level: int = ...,
     shapes: None = ...,
 ) -> Executable: ...
 @overload
@@ -352,6 +357,7 @@ def compile_program(
     state: Iterable[int] = ...,
     donate: Iterable[int] = ...,
     overrides: Mapping[str, str] | None = ...,
+    opt_level: int = ...,
     shapes: ShapeSet,
 ) -> Executable | ShapedExecutable: ...
 def compile_program(
@@ -362,25 +368,31 @@ def compile_program(
     state: Iterable[int] = (),
     donate: Iterable[int] = (),
     overrides: Mapping[str, str] | None = None,
+    opt_level: int = DEFAULT_LEVEL,
     shapes: ShapeSet | None = None,
 ) -> Executable | ShapedExecutable:
     """Compile a program for a target. `params`, `state` and `donate` are positions of inputs.
 
+    `opt_level` is how hard the compiler looks for what becomes one kernel: 2, or 3 for exactly.
     `overrides` maps a stage to its text: what is read instead of computed. A program with dynamic
     dims is compiled for each set of sizes it meets; `shapes` says which of them share a program.
     """
     verify(program)
     chosen = target_named(target)
     signature = make_signature(program, params, state, donate)
+    check_level(opt_level)
     if overrides:
         pipeline().check_overrides(overrides, chosen)
     if not isinstance(shapes, ShapeSet | None):
         raise UserError(f"shapes is a weft.ShapeSet, not {type(shapes).__name__}")
     if shapes is not None and not is_static(program):
         return ShapedExecutable(
-            program, signature, shapes, partial(_of_cluster, chosen, signature, overrides or {})
+            program,
+            signature,
+            shapes,
+            partial(_of_cluster, chosen, signature, overrides or {}, opt_level),
         )
-    made = Executable(program, chosen, signature, overrides or {})
+    made = Executable(program, chosen, signature, overrides or {}, opt_level)
     made.state = _new_state(made)
     if is_static(program):
         made._cluster([leaf.static_shape for leaf in made._leaves])
@@ -388,12 +400,21 @@ def compile_program(
 
 
 def _of_cluster(
-    target: Target, signature: Signature, overrides: Mapping[str, str], program: Program
+    target: Target,
+    signature: Signature,
+    overrides: Mapping[str, str],
+    opt_level: int,
+    program: Program,
 ) -> Executable:
     """The executable of a program for one cluster: further inputs are the real sizes."""
     params = [at for at, role in enumerate(signature.roles) if role is Role.PARAM]
     return compile_program(
-        program, target, params=params, donate=signature.donated, overrides=overrides
+        program,
+        target,
+        params=params,
+        donate=signature.donated,
+        overrides=overrides,
+        opt_level=opt_level,
     )
 
 

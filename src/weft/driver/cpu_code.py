@@ -3,6 +3,7 @@ disk."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -14,15 +15,19 @@ from weft.codegen.cpu.llvm import emit_module
 from weft.codegen.cpu.text import parse_routines
 from weft.codegen.cpu.whole import lower_whole, prove_whole
 from weft.driver.artifacts import kernel_key
+from weft.driver.assembler import Native
 from weft.driver.sources import LLVM
 from weft.foundation.errors import Finding, SpecViolation, Unimplemented
 from weft.foundation.whole_ops import WholeOp
 from weft.memory.ir import BufferMap
 from weft.plan.ir import REFUSED, PlanSet
+from weft.region.cost import kernel_seconds
 from weft.region.ir import Kernel, Module
 from weft.region.structure import buffers
+from weft.runtime.artifact import KernelCode
 from weft.runtime.compilers import object_codes
 from weft.runtime.jit import fault_of
+from weft.target.target import Target
 
 WORTH_SHARING: Final = 15e-6
 """The least seconds of a kernel, as estimated, for which other threads are woken: that takes ten
@@ -136,4 +141,30 @@ def compile_sources(code: LlvmCode) -> Objects:
         made.objects[symbol] = machine_code
         made.compiled += fresh
         made.reused += not fresh
+    return made
+
+
+def natives(code: CpuCode, module: Module) -> dict[str, Native]:
+    """What carries out each kernel that has machine code."""
+    return {
+        kernel.name: Native(code.symbols[kernel.name], buffers(kernel))
+        for kernel in module.kernels
+        if kernel.name in code.symbols
+    }
+
+
+def kernel_codes(
+    code: CpuCode, module: Module, objects: Mapping[str, bytes], target: Target
+) -> dict[str, KernelCode]:
+    """The machine code of every distinct kernel, with what the runtime wants to know of it."""
+    made: dict[str, KernelCode] = {}
+    for kernel in module.kernels:
+        symbol = code.symbols.get(kernel.name)
+        if symbol is None or symbol in made:
+            continue
+        routine = code.routines[symbol]
+        small = kernel_seconds(kernel, module.tensors, target) < WORTH_SHARING
+        made[symbol] = KernelCode(
+            symbol, objects[symbol], routine.pieces, small, checks=routine.checks
+        )
     return made

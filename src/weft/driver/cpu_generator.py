@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from weft.codegen.cpu import text
 from weft.driver import cpu_code
 from weft.driver.artifacts import with_declared_types
+from weft.driver.assembler import Unit, build_artifact, symbols_of
 from weft.driver.bodies import compile_bodies
 from weft.driver.compilation import Compilation, Stage, unchecked
-from weft.driver.cpu_artifact import Unit, build_artifact
 from weft.driver.cpu_code import Objects
 from weft.driver.generators import Built, Generator
 from weft.driver.legalise import without_composites
@@ -52,13 +52,10 @@ def _build(compilation: Compilation, signature: Signature, state: Sequence[Array
     units = {
         use: _unit(body.compilation, made, program, body.region) for use, body in bodies.items()
     }
-    artifact = build_artifact(unit, compilation.target, host_call, bodies, units)
+    artifact = build_artifact(unit, "cpu", host_call, bodies, units)
     artifact = with_declared_types(artifact, compilation.program)
     runner = executor.Program(artifact, state, signature.given_params, host_function)
-    symbols = dict(unit.code.symbols)
-    for use, part in units.items():
-        symbols |= {f"region{use.region}.{n}": symbol for n, symbol in part.code.symbols.items()}
-    return Built(runner, artifact, symbols, made.compiled, made.reused)
+    return Built(runner, artifact, symbols_of(unit, units), made.compiled, made.reused)
 
 
 def _unit(compilation: Compilation, made: Objects, program: Program, body: Body) -> Unit:
@@ -66,11 +63,12 @@ def _unit(compilation: Compilation, made: Objects, program: Program, body: Body)
     objects = cpu_code.compile_sources(compilation["llvm"])
     made.compiled += objects.compiled
     made.reused += objects.reused
+    module, code = compilation["region"], compilation["cpu"]
     return Unit(
-        compilation["region"],
+        module,
         compilation["memory"],
-        compilation["cpu"],
-        objects.objects,
+        cpu_code.natives(code, module),
+        cpu_code.kernel_codes(code, module, objects.objects, compilation.target),
         compilation["tiny"].constants,
         program,
         body,

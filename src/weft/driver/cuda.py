@@ -8,18 +8,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.codegen.gpu.element import HELD
 from weft.driver.compile import Executable, compile_program
-from weft.foundation.errors import BackendUnavailable, Unimplemented
+from weft.foundation.dtypes import ALL, as_dtype
+from weft.foundation.errors import BackendUnavailable, InternalError, Unimplemented
 from weft.ptir.interp import Observer
 from weft.ptir.ir import HintKind, Program
 from weft.ptir.op import CORE, Op
 from weft.ptir.ops.constant import CustomCall
 from weft.ptir.types import TensorType
+from weft.runtime import device_tensor
 from weft.runtime.cuda import compute_capability, open_device
+from weft.runtime.cuda_program import Program as DeviceProgram
+from weft.runtime.device_tensor import DeviceTensor
+from weft.runtime.gpu import open_gpu
 
 Array = NDArray[Any]
-CONTROL_FLOW = frozenset({"Cond", "While", "Scan"})
 
 
 class CudaExecutable:
@@ -29,20 +32,29 @@ class CudaExecutable:
         self.executable = executable
 
     def execute(
-        self, inputs: Sequence[Array], *, seed: int = 0, observer: Observer | None = None
-    ) -> list[Array]:
-        return self.executable.run(inputs, seed=seed)
+        self, inputs: Sequence[DeviceTensor], *, seed: int = 0, observer: Observer | None = None
+    ) -> list[DeviceTensor]:
+        (cluster,) = self.executable.clusters.values()
+        program = cluster.built.program
+        if not isinstance(program, DeviceProgram):
+            raise InternalError("a program for a GPU was compiled for something else")
+        return program.launch(inputs, seed)
+
+    def profile(self, inputs: Sequence[DeviceTensor], *, seed: int = 0) -> list[tuple[str, float]]:
+        """The seconds of every kernel, copy and host call of one run."""
+        return self.executable.profile([tensor.numpy() for tensor in inputs], seed=seed)
 
 
 class CudaBackend:
-    """Runs what its kernels express; other ops are `Unimplemented`.
+    """Runs what its kernels express on the GPU, and other kernels and ops on the host, one by one.
 
-    It compiles for the target that the machine's GPU is, or for the one it was made for.
+    It compiles for the target that the machine's GPU is, or for the one it was made for. Tensors
+    stay on the GPU; a run returns at once, and reading a result waits for it.
     """
 
     name = "cuda"
-    dtypes = frozenset(HELD)
-    ops = frozenset(cls.wire_name for cls in CORE.values()) - CONTROL_FLOW
+    dtypes = frozenset(ALL)
+    ops = frozenset(cls.wire_name for cls in CORE.values())
     hints: frozenset[HintKind] = frozenset(HintKind)
 
     def __init__(self, target: str | None = None) -> None:
@@ -52,20 +64,24 @@ class CudaBackend:
         return not isinstance(op, CustomCall)
 
     def compile(self, program: Program) -> CudaExecutable:
-        for instruction in program.main.body:
+        return self.compile_donating(program, frozenset())
+
+    def compile_donating(self, program: Program, donated: frozenset[int]) -> CudaExecutable:
+        for instruction in (i for body in program.bodies for i in body.body):
             if isinstance(instruction.op, CustomCall):
                 target = f"custom call {instruction.op.target!r}"
                 raise Unimplemented(target, "the cuda backend does not know this target")
-        return CudaExecutable(compile_program(program, self.target or target_of_device()))
+        target = self.target or target_of_device()
+        return CudaExecutable(compile_program(program, target, donate=donated))
 
-    def allocate(self, kind: TensorType) -> Array:
-        return np.empty(kind.static_shape, kind.dtype.numpy)
+    def allocate(self, kind: TensorType) -> DeviceTensor:
+        return device_tensor.empty(open_gpu(), kind.dtype.name, kind.static_shape)
 
-    def store(self, array: Array) -> Array:
-        return np.asarray(array, order="C")
+    def store(self, array: Array) -> DeviceTensor:
+        return device_tensor.upload(open_gpu(), np.asarray(array), as_dtype(array.dtype).name)
 
-    def read_storage(self, storage: Array, kind: TensorType) -> Array:
-        return storage
+    def read_storage(self, storage: DeviceTensor, kind: TensorType) -> Array:
+        return storage.numpy().reshape(kind.static_shape)
 
 
 def target_of_device() -> str:

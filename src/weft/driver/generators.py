@@ -24,10 +24,12 @@ from weft.target.target import Kind, Target
 if TYPE_CHECKING:
     from weft.memory.ir import BufferMap
     from weft.plan.ir import PlanSet
+    from weft.region.from_poly_view import Fuse
     from weft.region.ir import Module
 
 Array = NDArray[Any]
 _PIPELINE = "weft.driver.pipeline"
+_EXACT = "weft.region.exact"
 _HOMES = {Kind.CPU: "weft.driver.cpu_generator", Kind.GPU: "weft.driver.gpu_generator"}
 
 
@@ -100,6 +102,19 @@ class Pipeline(Protocol):
 def pipeline() -> Pipeline:
     """The stages of the compiler."""
     return cast(Pipeline, importlib.import_module(_PIPELINE))
+
+
+def exact_fusion() -> Fuse:
+    """Exact fusion, which needs a solver that nothing else does."""
+    try:
+        return cast("Fuse", importlib.import_module(_EXACT).fuse_exactly)
+    except ModuleNotFoundError as error:
+        if error.name != "highspy":
+            raise
+        raise UserError(
+            "optimisation level 3 solves integer programs with highspy, which is not installed: "
+            "pip install highspy, or use level 2"
+        ) from None
 
 
 def generator_for(target: Target) -> Generator:

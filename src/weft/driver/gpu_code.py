@@ -5,12 +5,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from typing import Any
-
-from numpy.typing import NDArray
 
 from weft.codegen.gpu.accept import PLAN_FAULTS
 from weft.codegen.gpu.assemble import kernel_code
@@ -19,15 +16,9 @@ from weft.codegen.gpu.module import GpuModule, Launch
 from weft.codegen.gpu.print import cuda
 from weft.codegen.gpu.templates import accepts, build
 from weft.codegen.gpu.verify import verify
-from weft.driver.artifacts import (
-    HostCalls,
-    body_steps,
-    constants_of,
-    kernel_key,
-    make_artifact,
-    slot_of,
-)
-from weft.foundation.errors import Finding, SpecViolation, Unimplemented
+from weft.driver.artifacts import kernel_key
+from weft.driver.assembler import Native
+from weft.foundation.errors import Finding, SpecViolation
 from weft.foundation.functions import broken_rule
 from weft.foundation.tally import counted
 from weft.memory.ir import BufferMap, MemRef
@@ -35,7 +26,7 @@ from weft.plan.ir import REFUSED, PlanSet
 from weft.region.ir import Check, Kernel, Module, Pattern
 from weft.region.structure import buffers
 from weft.runtime import cache
-from weft.runtime.artifact import Artifact, BufferSlot
+from weft.runtime.artifact import KernelCode
 from weft.target.target import Target
 
 
@@ -57,9 +48,10 @@ class Cubins:
 
 
 def lower_module(
-    module: Module, buffer_map: BufferMap, plans: PlanSet, target: Target
+    module: Module, buffer_map: BufferMap, plans: PlanSet, target: Target, given: bool = False
 ) -> GpuModule:
-    """The dialect kernels of all distinct kernels."""
+    """The dialect kernels of all distinct kernels. Those that no template carries out are for the
+    host; but a plan that was `given` is carried out, or refused."""
     code = GpuModule()
     order: dict[str, tuple[int, ...]] = {}
     for kernel in module.kernels:
@@ -68,7 +60,10 @@ def lower_module(
         plan = plans.of(kernel.name)
         names = buffers(kernel)
         refs = buffer_map.refs_of(names)
-        _check_accepted(kernel, accepts(kernel, module.tensors, refs, plan, target))
+        why = _refused(accepts(kernel, module.tensors, refs, plan, target), given)
+        if why is not None:
+            code.hosted[kernel.name] = why
+            continue
         key = kernel_key(kernel, module.tensors, refs, plan, _shared(refs.values()))
         symbol = "k_" + key[:16]
         if symbol not in code.kernels:
@@ -79,13 +74,12 @@ def lower_module(
     return code
 
 
-def _check_accepted(kernel: Kernel, findings: list[Finding]) -> None:
-    """No template lacks what the kernel needs, and the plan is one that it can carry out."""
+def _refused(findings: list[Finding], given: bool) -> str | None:
+    """Why a kernel has no GPU code; None where it has."""
     lacking = [finding for finding in findings if finding.code not in PLAN_FAULTS]
-    if lacking:
-        raise Unimplemented(f"kernel {kernel.name}", lacking[0].why)
-    if findings:
+    if findings and given and not lacking:
         raise SpecViolation.of([Finding(REFUSED, f.where, f.why, f.hint) for f in findings])
+    return (lacking or findings)[0].why if findings else None
 
 
 def _shared(refs: Iterable[MemRef]) -> str:
@@ -99,7 +93,7 @@ def check_module(code: GpuModule, module: Module, target: Target) -> None:
     for made in code.kernels.values():
         verify(made, target)
     for kernel in module.kernels:
-        if kernel.pattern is not Pattern.OPAQUE:
+        if kernel.pattern is not Pattern.OPAQUE and kernel.name not in code.hosted:
             _check_launch(kernel, code)
 
 
@@ -161,34 +155,28 @@ def _unpack(data: bytes | None, arch: str) -> Cubin | None:
     return Cubin(arch, code, "", report)
 
 
-def build_artifact(
-    module: Module,
-    buffer_map: BufferMap,
-    code: GpuModule,
-    cubins: Cubins,
-    constants: Mapping[str, NDArray[Any]],
-    host_call: HostCalls,
-) -> Artifact:
-    """The steps over compiled kernels."""
-    checks = {code.launches[k.name].symbol: _checks(k) for k in module.kernels if k.body}
-    kernels = [
-        kernel_code(kernel, cubins.cubins[symbol].code, checks.get(symbol, ()))
+def natives(code: GpuModule, module: Module) -> dict[str, Native]:
+    """What carries out each kernel that has machine code."""
+    found = {}
+    for kernel in module.kernels:
+        launch = code.launches.get(kernel.name)
+        if launch is not None:
+            names = buffers(kernel)
+            found[kernel.name] = Native(launch.symbol, [names[n] for n in launch.tensors])
+    return found
+
+
+def kernel_codes(code: GpuModule, module: Module, cubins: Cubins) -> dict[str, KernelCode]:
+    """The machine code of every distinct kernel, with what the runtime wants to know of it."""
+    checks = {
+        code.launches[k.name].symbol: _checks(k)
+        for k in module.kernels
+        if k.body and k.name in code.launches
+    }
+    return {
+        symbol: kernel_code(kernel, cubins.cubins[symbol].code, checks.get(symbol, ()))
         for symbol, kernel in code.kernels.items()
-    ]
-    numbers = {symbol: number for number, symbol in enumerate(code.kernels)}
-
-    def launch(kernel: Kernel) -> tuple[int, list[str], tuple[str, ...]] | None:
-        if kernel.name not in code.launches:
-            return None
-        made, names = code.launches[kernel.name], buffers(kernel)
-        return numbers[made.symbol], [names[place] for place in made.tensors], ()
-
-    def slot(name: str) -> BufferSlot:
-        return slot_of(name, buffer_map)
-
-    steps = body_steps(module, buffer_map, launch, host_call, slot)
-    held = constants_of(module, constants)
-    return make_artifact(cubins.arch, module, buffer_map, kernels, steps, held)
+    }
 
 
 def _checks(kernel: Kernel) -> tuple[tuple[str, str], ...]:

@@ -8,15 +8,21 @@ from typing import Any
 from numpy.typing import NDArray
 
 from weft.codegen.gpu import text, text_parser
+from weft.codegen.gpu.module import GpuModule
 from weft.driver import gpu_code
 from weft.driver.artifacts import with_declared_types
+from weft.driver.assembler import Unit, build_artifact, symbols_of
+from weft.driver.bodies import compile_bodies
 from weft.driver.compilation import Compilation, Stage
 from weft.driver.generators import Built, Generator
+from weft.driver.host_kernels import host_function
+from weft.driver.legalise import without_composites
 from weft.driver.opaque import host_call
 from weft.driver.plans import choose_plans
 from weft.driver.signature import Signature
 from weft.driver.sources import CUDA
 from weft.foundation.errors import InternalError, UserError
+from weft.ptir.ir import Body, Program
 from weft.ptir.types import TensorType
 from weft.runtime import cuda, cuda_program, executor
 
@@ -24,22 +30,53 @@ Array = NDArray[Any]
 
 
 def _build(compilation: Compilation, signature: Signature, state: Sequence[Array]) -> Built:
-    code = compilation["gpu"]
+    program = without_composites(compilation["frontend"])
+    bodies = compile_bodies(program, compilation)
     arch = gpu_code.architecture(compilation.target, cuda.compute_capability())
-    cubins = _cubins(compilation, arch)
-    artifact = gpu_code.build_artifact(
+    made, notes = gpu_code.Cubins(arch), list[str]()
+    unit = _unit(compilation, made, notes, program, program.main)
+    units = {
+        use: _unit(body.compilation, made, notes, program, body.region)
+        for use, body in bodies.items()
+    }
+    artifact = build_artifact(unit, arch, host_call, bodies, units)
+    artifact = with_declared_types(artifact, compilation.program)
+    runner = cuda_program.Program(
+        artifact, state, signature.given_params, host_function, signature.given_donated
+    )
+    symbols = symbols_of(unit, units)
+    return Built(runner, artifact, symbols, made.compiled, made.reused, notes)
+
+
+def _unit(
+    compilation: Compilation, made: gpu_code.Cubins, notes: list[str], program: Program, body: Body
+) -> Unit:
+    """What the stages made of a body, with its machine code; what there is to say is noted."""
+    module, code = compilation["region"], compilation["gpu"]
+    cubins = _cubins(compilation, made.arch)
+    made.compiled += cubins.compiled
+    made.reused += cubins.reused
+    notes += [*compilation["plan"].notes, *gpu_code.resource_report(code, cubins)]
+    return Unit(
+        module,
+        compilation["memory"],
+        gpu_code.natives(code, module),
+        gpu_code.kernel_codes(code, module, cubins),
+        compilation["tiny"].constants,
+        program,
+        body,
+        code.hosted,
+    )
+
+
+def _lower(compilation: Compilation) -> GpuModule:
+    return gpu_code.lower_module(
         compilation["region"],
         compilation["memory"],
-        code,
-        cubins,
-        compilation["tiny"].constants,
-        host_call,
+        compilation["plan"],
+        compilation.target,
+        given="plan" in compilation.overrides,
     )
-    artifact = with_declared_types(artifact, compilation.program)
-    program = cuda_program.Program(artifact, state, signature.given_params)
-    notes = [*compilation["plan"].notes, *gpu_code.resource_report(code, cubins)]
-    symbols = {name: launch.symbol for name, launch in code.launches.items()}
-    return Built(program, artifact, symbols, cubins.compiled, cubins.reused, notes)
 
 
 def _cubins(compilation: Compilation, arch: str) -> gpu_code.Cubins:
@@ -56,14 +93,14 @@ def _cubins(compilation: Compilation, arch: str) -> gpu_code.Cubins:
 def _new_state(kind: TensorType) -> Array:
     if cuda.compute_capability() is None:
         return executor.zero_tensor(kind.dtype.name, kind.static_shape)
-    return cuda_program.state_tensor(cuda.open_device(), kind.dtype.name, kind.static_shape)
+    return cuda_program.state_tensor(kind.dtype.name, kind.static_shape)
 
 
 GENERATOR = Generator(
     stages=(
         Stage(
             "gpu", "txt",
-            enter=lambda c: gpu_code.lower_module(c["region"], c["memory"], c["plan"], c.target),
+            enter=_lower,
             verify=lambda c: gpu_code.check_module(c["gpu"], c["region"], c.target),
             render=text.print_module,
             parse=lambda source, c: text_parser.parse_module(source),

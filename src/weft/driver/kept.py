@@ -14,6 +14,7 @@ from typing import Any, Final
 from numpy.typing import NDArray
 
 from weft.driver.generators import Built
+from weft.driver.levels import DEFAULT_LEVEL
 from weft.driver.opaque import host_function
 from weft.driver.signature import Signature
 from weft.ptir.codecs import bincode
@@ -27,7 +28,9 @@ MOST_BYTES: Final = 64 << 20
 """Programs that take more are not kept: their constants are already somewhere on this disk."""
 
 
-def key_of(program: Program, target: Target, signature: Signature) -> str | None:
+def key_of(
+    program: Program, target: Target, signature: Signature, level: int = DEFAULT_LEVEL
+) -> str | None:
     """The key of a program without dynamic dims; None where it would not be kept."""
     if target.kind is not Kind.CPU or cache.folder() is None:
         return None
@@ -35,7 +38,7 @@ def key_of(program: Program, target: Target, signature: Signature) -> str | None
     lines = sorted(program.locations.items())
     inputs = (signature.roles, sorted(signature.donated))
     machine = (target.name, sorted(target.features), target.limits, target.rates)
-    return cache.key_of("program", digest, repr((lines, inputs, machine)), *host_cpu())
+    return cache.key_of("program", digest, repr((lines, inputs, machine, level)), *host_cpu())
 
 
 def load(key: str | None, signature: Signature, state: Sequence[Array]) -> Built | None:

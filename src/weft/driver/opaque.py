@@ -72,8 +72,9 @@ def host_call(op: object, shapes: Mapping[int, tuple[int, ...]], pairs: Sequence
 
 
 def host_op(call: str) -> str:
-    """The op of a host call, as text."""
-    text: str = json.loads(call)[0]
+    """What a host call does, as text: the op, or why a kernel is the host's."""
+    read = json.loads(call)
+    text: str = read["why"] if isinstance(read, dict) else read[0]
     return text
 
 

@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from weft.driver.compilation import Compilation, Stage
-from weft.driver.generators import generator_for
+from weft.driver.generators import exact_fusion, generator_for
 from weft.driver.legalise import without_composites
+from weft.driver.levels import DEFAULT_LEVEL, EXACT_LEVEL
 from weft.driver.opaque import decode_op, encode_op
 from weft.driver.places import naming_lines, with_lines_of, with_origins_of
 from weft.foundation.errors import SpecViolation, UserError
@@ -46,7 +47,8 @@ from weft.ptir.verify import verify as verify_program
 from weft.region import agree as region_agree
 from weft.region import text as region_text
 from weft.region import verify as region_verify
-from weft.region.from_poly_view import lower_scop
+from weft.region.from_poly_view import Fuse, lower_scop
+from weft.region.merge import fuse_greedily, fuse_nothing
 from weft.region.prove import holds
 from weft.target.target import Target
 from weft.tiny import agree as tiny_agree
@@ -79,6 +81,13 @@ def _verify_plans(compilation: Compilation) -> None:
     check_plans(compilation["plan"], compilation["region"])
     for plan in compilation["plan"].plans.values():
         plan_verify.verify(plan, compilation.target)
+
+
+def fuse_at(level: int) -> Fuse:
+    """How blocks are put into kernels at a level of optimisation."""
+    if level == EXACT_LEVEL:
+        return exact_fusion()
+    return fuse_greedily if level == DEFAULT_LEVEL else fuse_nothing
 
 
 MIDDLE: tuple[Stage, ...] = (
@@ -119,7 +128,8 @@ MIDDLE: tuple[Stage, ...] = (
     Stage(
         "region", "json",
         enter=lambda c: lower_scop(
-            c["poly_view"], c["tiny"], c.target, {RUN: "run", **c.signature.tensor_roles}
+            c["poly_view"], c["tiny"], c.target, {RUN: "run", **c.signature.tensor_roles},
+            fuse_at(c.opt_level),
         ),
         verify=lambda c: region_verify.verify(c["region"], holds),
         render=lambda module: region_text.dumps(module, encode_op),
@@ -181,8 +191,9 @@ def check_overrides(overrides: Mapping[str, str], target: Target, until: str | N
 
 
 def report(compilation: Compilation) -> list[str]:
-    """What is copied where, in sentences."""
-    lines = memory_report(compilation["region"], compilation["memory"])
+    """What is stored and copied where, in sentences; with exact fusion, what was chosen and why."""
+    lines = list(compilation["region"].notes) if compilation.opt_level == EXACT_LEVEL else []
+    lines += memory_report(compilation["region"], compilation["memory"])
     for name, body in compilation.bodies.items():
         lines += [f"{name}: {line}" for line in report(body)]
     return lines

@@ -40,6 +40,12 @@ class Signature:
         """The positions of the parameters in what a run is given."""
         return frozenset(n for n, role in enumerate(self.given) if role is Role.PARAM)
 
+    @property
+    def given_donated(self) -> frozenset[int]:
+        """The positions of the donated inputs in what a run is given."""
+        given = [n for n, role in enumerate(self.roles) if role is not Role.STATE]
+        return frozenset(place for place, n in enumerate(given) if n in self.donated)
+
     def names(self, role: Role) -> list[str]:
         """The Tiny names of the inputs with a role."""
         return [input_name(i) for i, found in enumerate(self.roles) if found is role]

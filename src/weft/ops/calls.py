@@ -20,6 +20,7 @@ from weft.foundation.errors import (
 from weft.ops.graph.context import arena_abroad, within
 from weft.ops.lines import Line, is_inside, shown, user_line
 from weft.ops.other_names import ARGUMENTS
+from weft.ops.tracebacks import ending_outside
 
 F = TypeVar("F", bound=Callable[..., Any])
 PYTHON_ERRORS = (TypeError, ValueError, OverflowError, IndexError)
@@ -66,7 +67,8 @@ def refused(
             return error
         why = f"an argument is of a kind that is not taken: {error}; it takes {', '.join(known)}"
     name = function.__name__.strip("_").removesuffix("_method")
-    return WrongArguments(f"[{name}] {why}", "WrongArguments", shown(user_line()))
+    where = shown(user_line())
+    return ending_outside(WrongArguments(f"[{name}] {why}", "WrongArguments", where))
 
 
 def _is_ours(error: Exception) -> bool:
@@ -82,13 +84,14 @@ def check_function(name: str, function: Any) -> None:
 
 
 def explained(name: str, error: WeftError, line: Line | None) -> WeftError:
-    """The error with code, `[name]` and line in it, unless an inner call has put its own there. It
-    begins here: the frames inside Weft that it came through are of no use to the caller."""
+    """The error with code, `[name]` and line in it, unless an inner call has put its own there. The
+    frames inside Weft that it came through, and those it will, are of no use to the caller."""
     where = shown(line)
     if isinstance(error, SpecViolation):
-        return type(error).of([_named(name, finding, where) for finding in error.findings])
+        findings = [_named(name, finding, where) for finding in error.findings]
+        return ending_outside(type(error).of(findings))
     assert isinstance(error, UserError)
-    return error.at(name, where).with_traceback(None)
+    return ending_outside(error.at(name, where).with_traceback(None))
 
 
 def _named(name: str, finding: Finding, where: str) -> Finding:

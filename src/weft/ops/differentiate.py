@@ -138,6 +138,7 @@ def value_and_grad(
     """
     check_function("grad", function)
 
+    @public
     @at_home
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -270,6 +271,7 @@ def jacobian(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> 
     """
     check_function("jacobian", function)
 
+    @public
     @at_home
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

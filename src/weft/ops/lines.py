@@ -42,6 +42,15 @@ def user_line() -> Line | None:
     return None
 
 
+def user_frame(depth: int) -> FrameType | None:
+    """The innermost frame outside Weft, from the caller at this depth on; None where there is
+    none."""
+    frame: FrameType | None = sys._getframe(depth)
+    while frame is not None and is_inside(frame.f_code):
+        frame = frame.f_back
+    return frame
+
+
 def failing_line(error: BaseException) -> Line | None:
     """The innermost line outside Weft that an exception has come through so far; None where there
     is none."""

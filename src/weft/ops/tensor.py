@@ -318,6 +318,7 @@ class Tensor:
             raise UserError("tensors have no streams; leave `stream` out")
         return self.to(device)
 
+    @public
     def __array_namespace__(self, /, *, api_version: str | None = None) -> ModuleType:
         """The module whose functions take this tensor: `weft` itself."""
         if api_version not in (None, "2021.12", "2022.12", "2023.12", API_VERSION):

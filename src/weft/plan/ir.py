@@ -123,8 +123,9 @@ class RowPlan:
     keep_row: bool = True
     """Whether a row stays on chip between passes."""
     across: bool = False
-    """Whether vectors run across rows, which lie side by side in memory; `rows_per_block` then
-    counts vectors of rows (GPU)."""
+    """Whether vectors run across rows, which lie side by side in memory. On a GPU `rows_per_block`
+    then counts vectors of rows; on a CPU the totals of all rows are kept in memory of the thread,
+    and `accumulators` vectors are added to them at a time."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,7 @@ _ON_CPU: Final[Mapping[type[Plan], frozenset[str]]] = {
         | {"local_edges"}
     ),
     MapPlan: frozenset({"vector", "unroll", "block"}),
-    RowPlan: frozenset({"vector", "accumulators", "keep_row"}),
+    RowPlan: frozenset({"vector", "accumulators", "keep_row", "across"}),
     AttentionPlan: frozenset({"tile_q", "tile_kv", "algo", "register_tile", "vector"}),
 }
 _NOT_ON_GPU: Final[Mapping[type[Plan], frozenset[str]]] = {

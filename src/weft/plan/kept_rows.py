@@ -15,6 +15,7 @@ from typing import Final
 from weft.foundation.index_expr import coefficient, linear
 from weft.plan.ir import Header, RowPlan
 from weft.plan.rows import is_regular, passes_before, reduced_axes, row_length
+from weft.region.columns import matrix_bytes, pieces_of_columns, summed_columns
 from weft.region.ir import (
     Binary,
     Fold,
@@ -40,6 +41,13 @@ _SIDE_BY_SIDE: Final = 16
 """Vectors of neighbouring columns that are reduced together: as many as registers hold."""
 _PIECES: Final = 8
 """Pieces that are left for threads to share."""
+_STREAM_BYTES: Final = 512 * 1024
+"""A matrix that stays in no second-level cache."""
+_WIDE: Final = 128
+"""Columns that are more than a register tile holds."""
+_LEAST_PIECES: Final = 4
+_IN_STREAM: Final = 4
+"""Vectors of a row that are added to their totals at a time: a line of memory."""
 
 
 def kept_values(kernel: Kernel) -> tuple[str, ...]:
@@ -117,6 +125,8 @@ def cpu_row_plan(
     """Partial results enough to hide the latency of an addition, or columns enough to use all of
     what memory hands over at a time."""
     vector = _vector_axis(kernel, tensors)
+    if _is_stream(kernel, tensors):
+        return RowPlan(header, lanes, accumulators=_IN_STREAM, keep_row=False, across=True)
     if vector is None or vector in reduced_axes(kernel):
         partial = max(1, min(4, row_length(kernel) // max(lanes, 1)))
         plan = RowPlan(header, lanes, accumulators=partial)
@@ -124,6 +134,16 @@ def cpu_row_plan(
         plan = RowPlan(header, lanes, accumulators=_side_by_side(kernel, vector, lanes))
     keep = 0 < kept_bytes(kernel, columns_together(kernel, tensors, plan)) <= KEPT_BYTES
     return replace(plan, keep_row=keep)
+
+
+def _is_stream(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether columns are summed up of a matrix so large and wide that whole rows of it should be
+    read, with pieces enough for several threads."""
+    columns = summed_columns(kernel, {n: row_major(tensors[n].shape) for n in kernel.inputs})
+    if columns is None or pieces_of_columns(kernel, columns) < _LEAST_PIECES:
+        return False
+    large = matrix_bytes(kernel, columns) >= _STREAM_BYTES
+    return large and kernel.sizes[columns] >= _WIDE and row_length(kernel) >= _LEAST_PIECES
 
 
 def _side_by_side(kernel: Kernel, vector: str, lanes: int) -> int:

@@ -1,25 +1,23 @@
-"""Kernels that fit the machine: what fusion chose, cut or prepared for the units of a GPU."""
+"""Kernels that fit the machine: what fusion chose, cut or prepared for its units."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from weft.region.aligned import with_aligned_operands
-from weft.region.ir import Kernel, Module
+from weft.region.ir import Kernel, Module, Tensor
 from weft.region.parts import in_parts
 from weft.target.target import Kind, Target
 
 
 def fit(module: Module, target: Target) -> Module:
-    """The module with operands aligned and long sums cut, on a GPU; elsewhere as it is."""
-    if target.kind is not Kind.GPU:
-        return module
+    """The module with long sums cut, and on a GPU with operands aligned."""
     tensors = dict(module.tensors)
     kernels: list[Kernel] = []
     origin = dict(module.origin)
     for kernel in module.kernels:
         made: list[Kernel] = []
-        prepared, more = with_aligned_operands(kernel, tensors, target)
+        prepared, more = _prepared(kernel, tensors, target)
         tensors |= {tensor.name: tensor for tensor in more}
         for found in prepared:
             pieces, between = in_parts(found, tensors, target)
@@ -28,3 +26,12 @@ def fit(module: Module, target: Target) -> Module:
         kernels += made
         origin |= {found.name: module.origin.get(kernel.name, ()) for found in made}
     return replace(module, tensors=tensors, kernels=tuple(kernels), origin=origin)
+
+
+def _prepared(
+    kernel: Kernel, tensors: dict[str, Tensor], target: Target
+) -> tuple[tuple[Kernel, ...], tuple[Tensor, ...]]:
+    """The kernels that take a kernel's place on a GPU, and the tensors between them."""
+    if target.kind is not Kind.GPU:
+        return (kernel,), ()
+    return with_aligned_operands(kernel, tensors, target)

@@ -2,7 +2,7 @@
 
 1. Every block and input gets the tensor it would be stored as. A program output that is a block as
    it stands *is* that block's tensor; any other output becomes a block that copies.
-2. `fusion` chooses what is stored, `merge` which stored blocks share a kernel.
+2. `fusion` chooses what is stored (or `exact` does), `merge` which stored blocks share a kernel.
 3. Each choice is written out as a kernel; opaque ops are carried whole, and results of one op
    are outputs of one kernel.
 4. `fit` cuts or prepares kernels for the units of a GPU.
@@ -11,8 +11,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from weft.foundation.dims import static
 from weft.foundation.dtypes import UI8, DType
@@ -25,17 +26,24 @@ from weft.region.fusion import Fusion
 from weft.region.ir import Chain, Kernel, Module, OpaqueCall, Output, Pattern, Tensor, row_major
 from weft.region.join import join_attention
 from weft.region.layouts import Layout, contraction_layouts
-from weft.region.merge import dependencies, merge_groups
+from weft.region.merge import Group, dependencies, fuse_greedily
 from weft.target.target import Target
 from weft.tiny.ir import Graph
 
+Fuse: TypeAlias = Callable[[Fusion], list[Group]]
+"""How blocks are put into kernels: a choice, and the roots of every kernel in order."""
+
 
 def lower_scop(
-    scop: Scop, graph: Graph, target: Target, roles: Mapping[str, str] | None = None
+    scop: Scop,
+    graph: Graph,
+    target: Target,
+    roles: Mapping[str, str] | None = None,
+    fuse: Fuse = fuse_greedily,
 ) -> Module:
     """The kernels of a program for a target. `roles` says what each input is: input (the default),
     param or state."""
-    return fit(_Lowering(scop, graph, target, roles or {}).run(), target)
+    return fit(_Lowering(scop, graph, target, roles or {}, fuse).run(), target)
 
 
 @dataclass
@@ -44,6 +52,7 @@ class _Lowering:
     graph: Graph
     target: Target
     roles: Mapping[str, str]
+    fuse: Fuse
     blocks: dict[str, PolyBlock] = field(default_factory=dict)
     sources: dict[str, Source] = field(default_factory=dict)
     outputs: list[str] = field(default_factory=list)
@@ -67,9 +76,9 @@ class _Lowering:
             if name not in self.sources:
                 self._source(name, block, layouts.get(name))
         # Poly-View has blocks after what they read; copies of outputs come last.
-        fusion = Fusion(self.view, self.target, list(self.blocks), self.must)
-        fusion.choose()
-        module = self._module(fusion, merge_groups(fusion))
+        joined = frozenset(name for chain in self.scop.chains for name in chain.blocks)
+        fusion = Fusion(self.view, self.target, list(self.blocks), self.must, joined)
+        module = self._module(fusion, self.fuse(fusion))
         return join_attention(module) if self.target.streams_attention else module
 
     # -- tensors ---------------------------------------------------------------------------------

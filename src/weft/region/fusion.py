@@ -43,12 +43,14 @@ LARGEST = 96
 @dataclass
 class Fusion:
     """The choice for one program. `order` has every block after what it reads; `must` gives, for
-    blocks that have to be stored, the reason."""
+    blocks that have to be stored, the reason; `settled` are blocks of chains whose kernels are
+    joined later, and which nobody chooses about a second time."""
 
     view: View
     target: Target
     order: Sequence[str]
     must: Mapping[str, str]
+    settled: Collection[str] = ()
     inlined: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
 
@@ -56,13 +58,13 @@ class Fusion:
         self.tensors: dict[str, Tensor] = {
             source.tensor.name: source.tensor for source in self.view.sources.values()
         }
-        self._sources = {
+        self.sources = {
             name: tuple(access.tensor for access in block.accesses)
             for name, block in self.view.blocks.items()
         }
         self.readers: dict[str, dict[str, None]] = {name: {} for name in self.order}
         for name in self.order:
-            for source in self._sources[name]:
+            for source in self.sources[name]:
                 if source in self.readers:
                     self.readers[source][name] = None
         self._signatures = Signatures(self.view)
@@ -111,7 +113,7 @@ class Fusion:
             math.prod(a.size for a in self.view.blocks[reader].axes) == points
             and all(_in_place(a) for a in self.view.blocks[reader].accesses if a.tensor == name)
             for reader in inside
-            if name in self._sources[reader]
+            if name in self.sources[reader]
         )
 
     def _try_inline(self, name: str) -> str | None:
@@ -134,7 +136,7 @@ class Fusion:
                 return stop
         spent = sum(seconds for _, seconds in after)
         stored = sum(seconds for _, seconds in before) + self._storing(name, len(users))
-        if not _shorter(spent, stored):
+        if not is_shorter(spent, stored):
             return f"computing it {len(users)} times takes {spent - stored:.2g} s longer"
         return None
 
@@ -159,18 +161,18 @@ class Fusion:
     def _private_chain(self, name: str) -> list[str]:
         """The blocks from what this one reads up to a contraction, each read by the next one alone;
         none where there is no such contraction."""
-        chains = [[source] for source in self._sources[name] if self._is_private(source)]
+        chains = [[source] for source in self.sources[name] if self._is_private(source)]
         while chains:
             chain = chains.pop()
             if self.view.blocks[chain[-1]].kind is BlockKind.CONTRACTION:
                 return chain
-            sources = self._sources[chain[-1]]
+            sources = self.sources[chain[-1]]
             chains += [[*chain, source] for source in sources if self._is_private(source)]
         return []
 
     def _is_private(self, name: str) -> bool:
         """Whether a block may be inlined, has operands, and has one reader."""
-        if name not in self.readers or name in self.must or not self._sources[name]:
+        if name not in self.readers or name in self.must or not self.sources[name]:
             return False
         return len(self.readers[name]) == 1 and self.view.blocks[name].kind is not BlockKind.REDUCE
 
@@ -192,7 +194,7 @@ class Fusion:
                         then += self._seconds(reader)
             except Stop:
                 continue
-            if _shorter(then, now):
+            if is_shorter(then, now):
                 self.inlined.discard(reader)
                 self.inlined.add(name)
                 self.notes.append(f"{reader} is stored after all: {name} is computed with it")
@@ -228,12 +230,12 @@ class Fusion:
     def closure(self, roots: Iterable[str], more: Collection[str] = ()) -> frozenset[str]:
         """The inlined blocks that kernels with these roots compute; `more` are inlined too."""
         found: set[str] = set()
-        stack = [source for root in roots for source in self._sources[root]]
+        stack = [source for root in roots for source in self.sources[root]]
         while stack:
             name = stack.pop()
             if name not in found and (name in self.inlined or name in more):
                 found.add(name)
-                stack += self._sources[name]
+                stack += self.sources[name]
         return frozenset(found)
 
     def members(self, roots: tuple[Root, ...]) -> frozenset[str]:
@@ -243,7 +245,10 @@ class Fusion:
 
     def kernel(self, roots: tuple[Root, ...]) -> tuple[Kernel, float]:
         """A draft of the kernel of some roots, on tensors of the same shapes, and its time."""
-        needed = self.members(roots)
+        return self.drafted(roots, self.members(roots))
+
+    def drafted(self, roots: tuple[Root, ...], needed: frozenset[str]) -> tuple[Kernel, float]:
+        """The same for roots that inline what is `needed`, whatever is chosen now."""
         known = (roots, needed)
         if known not in self._known:
             key, _ = self._signatures.of(roots, needed)
@@ -279,7 +284,7 @@ class Fusion:
         return on_tensors(kernel, dict(zip(known, tensors, strict=True)))
 
 
-def _shorter(one: float, other: float) -> bool:
+def is_shorter(one: float, other: float) -> bool:
     """Whether one time is shorter than another by more than rounding: equal parts of a program add
     their times up in other orders, and are still cut alike."""
     return one < other * (1 - ROUNDING)

@@ -21,11 +21,23 @@ from weft.region.resources import stop_reason
 Group: TypeAlias = tuple[Root, ...]
 
 
+def fuse_greedily(fusion: Fusion) -> list[Group]:
+    """The roots of every kernel, in an order in which they can run."""
+    fusion.choose()
+    return merge_groups(fusion)
+
+
+def fuse_nothing(fusion: Fusion) -> list[Group]:
+    """A kernel for every block that is more than a number."""
+    fusion.inlined.update(n for n in fusion.order if fusion.view.blocks[n].fn == "const")
+    return _Merger(fusion, [(Root(name),) for name in fusion.stored]).in_order()
+
+
 def merge_groups(fusion: Fusion) -> list[Group]:
     """The roots of every kernel, in an order in which they can run."""
     merger = _Merger(fusion, [(Root(name),) for name in fusion.stored])
     merger.run()
-    return [merger.groups[number] for number in merger.order.sequence(merger.traffic())]
+    return merger.in_order()
 
 
 class _Merger:
@@ -46,6 +58,12 @@ class _Merger:
         for number in sorted(self.groups, reverse=True):
             for other in self._candidates(number) if number in self.groups else ():
                 self._try(number, other)
+        for number in self.groups:
+            self._drop_unread(number)
+
+    def in_order(self) -> list[Group]:
+        """The groups, each after those that it needs."""
+        return [self.groups[number] for number in self.order.sequence(self.traffic())]
 
     # -- what a group reads ----------------------------------------------------------------------
 
@@ -136,6 +154,24 @@ class _Merger:
         for name in self.reads.pop(other):
             self.readers[name].discard(other)
             self.readers[name].add(number)
+
+    def _drop_unread(self, number: int) -> None:
+        """Store nothing that was stored only for kernels which are one now."""
+        fusion = self.fusion
+        for root in self.groups[number][1:]:
+            rest = tuple(r for r in self.groups[number] if r is not root)
+            users = set(fusion.roots_using(root.block))
+            if root.block in fusion.must or not users <= {r.block for r in rest}:
+                continue
+            fusion.inlined.add(root.block)
+            try:
+                fusion.kernel(rest)
+            except Stop:
+                fusion.inlined.discard(root.block)
+                continue
+            self.groups[number] = rest
+            del self.home[root.block]
+            fusion.notes.append(f"{root.block} is not stored after all: nobody else reads it")
 
     def _merged(self, group: Group, other: Group) -> Group | None:
         fusion = self.fusion

@@ -1,4 +1,4 @@
-"""Long sums in parts: a kernel that reduces much to little becomes two on a GPU.
+"""Long sums in parts: a kernel that reduces much to little becomes two.
 
     y[o] = g(reduce over r of f(o, r))
 
@@ -7,7 +7,8 @@
 
 Leading axes of r go to q as they are, and of the next one a divisor. The order of additions is that
 of the kernels, the same in every run. Contractions are cut where `target.matrix_tiles` says that
-two kernels are done before one.
+two kernels are done before one. On a CPU sums over the columns of a large matrix are cut, so that
+every thread reads whole rows; how often depends on the sizes alone, not on the threads.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from typing import Final
 
 from weft.foundation.dtypes import BF16, F16, F32
 from weft.foundation.index_expr import Expr, Guard, axis, coefficient, linear, substitute
+from weft.region.columns import matrix_bytes, pieces_of_columns, reduced_once, summed_columns
 from weft.region.ir import (
     AxisIndex,
     Check,
-    Fold,
     Kernel,
     KernelAxis,
     Let,
@@ -38,13 +39,18 @@ from weft.region.ir import (
     row_major,
 )
 from weft.target.matrix_tiles import Extent, split_for
-from weft.target.target import Target
+from weft.target.target import Kind, Target
 
 _BLOCKS_PER_UNIT: Final = 8
 _SHORTEST: Final = 256
 """Elements of a part, at least."""
 _COLUMNS: Final = 256
 """Neighbouring columns that a block reduces side by side."""
+_STREAM_BYTES: Final = 1 << 20
+"""Bytes of a part of a matrix whose columns a CPU sums up."""
+_LEAST_PARTS: Final = 4
+_MOST_PARTS: Final = 32
+_LEAST_ROWS: Final = 32
 
 
 @dataclass(frozen=True)
@@ -62,36 +68,31 @@ def in_parts(
     """The kernels that take a kernel's place, and the tensors between them."""
     if not _can_be_cut(kernel):
         return (kernel,), ()
-    cut = _contraction_cut(kernel, target) if kernel.roles else _row_cut(kernel, tensors, target)
+    if target.kind is Kind.CPU:
+        cut = _column_cut(kernel, tensors)
+    elif kernel.roles:
+        cut = _contraction_cut(kernel, target)
+    else:
+        cut = _row_cut(kernel, tensors, target)
     return _Cutting(kernel, cut).kernels() if cut is not None else ((kernel,), ())
 
 
 def _can_be_cut(kernel: Kernel) -> bool:
-    """One level of plain reductions over the same axes, and no result that lives over them."""
+    """One level of plain reductions, of what can be computed apart from what follows them."""
     if kernel.pattern not in (Pattern.ROW, Pattern.MATMUL) or kernel.params:
         return False
-    sums = [let for let in kernel.body if isinstance(let.expr, Reduce)]
-    axes = {let.expr.axes for let in sums if isinstance(let.expr, Reduce)}
-    if len(axes) != 1 or any(isinstance(let.expr, Fold | Check | Words) for let in kernel.body):
+    if not reduced_once(kernel):
         return False
-    if any(isinstance(let.expr, Read) and let.expr.places for let in kernel.body):
-        return False
-    reduced = set(next(iter(axes)))
-    if any(reduced & set(kernel.let(output.value).axes) for output in kernel.outputs):
-        return False
-    return all(not _needs_another(let, kernel) for let in sums)
+    sums = [let.name for let in kernel.body if isinstance(let.expr, Reduce)]
+    before = _needed(sums, kernel, stop=())
+    return not any(let.name in before and _is_bound(let) for let in kernel.body)
 
 
-def _needs_another(let: Let, kernel: Kernel) -> bool:
-    """Whether a reduction depends on a reduction."""
-    lets = {found.name: found for found in kernel.body}
-    stack = list(operands(let))
-    while stack:
-        found = lets[stack.pop()]
-        if isinstance(found.expr, Reduce):
-            return True
-        stack += operands(found)
-    return False
+def _is_bound(let: Let) -> bool:
+    """Whether a value reports where it stands, or depends on it."""
+    return isinstance(let.expr, Check | Words) or bool(
+        isinstance(let.expr, Read) and let.expr.places
+    )
 
 
 def _reduced(kernel: Kernel) -> list[KernelAxis]:
@@ -112,6 +113,20 @@ def _row_cut(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> C
     if wanted < 4 or length < 2 * _SHORTEST:
         return None
     return _cut_into(reduced, min(wanted, length / _SHORTEST))
+
+
+def _column_cut(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Cut | None:
+    """Parts that are long streams, where a matrix is large and its columns are few pieces."""
+    strides = {name: row_major(tensors[name].shape) for name in kernel.inputs}
+    columns = summed_columns(kernel, strides)
+    if columns is None or pieces_of_columns(kernel, columns) >= _LEAST_PARTS:
+        return None
+    size, reduced = matrix_bytes(kernel, columns), _reduced(kernel)
+    rows = math.prod(axis.size for axis in reduced)
+    wanted = min(max(_LEAST_PARTS, size / _STREAM_BYTES), _MOST_PARTS, rows / _LEAST_ROWS)
+    if size < _STREAM_BYTES or wanted < 2:
+        return None
+    return _cut_into(reduced, wanted)
 
 
 def _lie_across(kernel: Kernel, tensors: Mapping[str, Tensor], reduced: set[str]) -> bool:

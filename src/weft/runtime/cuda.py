@@ -32,11 +32,19 @@ def bindings() -> Any:
         ) from error
 
 
+class DriverError(ExecutionError):
+    """A driver function that answered with an error."""
+
+    def __init__(self, name: str, status: int, why: str) -> None:
+        self.status = status
+        super().__init__(f"the CUDA driver's {name} failed: {why}")
+
+
 def call(driver: Any, name: str, *args: Any) -> Any:
     """Call a driver function; its one result, or a tuple of several, or nothing."""
     status, *rest = getattr(driver, name)(*args)
     if int(status) != 0:
-        raise ExecutionError(f"the CUDA driver's {name} failed: {_explain(driver, status)}")
+        raise DriverError(name, int(status), _explain(driver, status))
     if not rest:
         return None
     return rest[0] if len(rest) == 1 else tuple(rest)
@@ -210,6 +218,10 @@ class Stream:
         """Set bytes at a device address to zero."""
         call(self.device.driver, "cuMemsetD8Async", target, 0, count, self.handle)
 
+    def set_word(self, target: int, word: int) -> None:
+        """Set 32 bits at a device address."""
+        call(self.device.driver, "cuMemsetD32Async", target, word, 1, self.handle)
+
     def bring(self, address: int, count: int) -> None:
         """Move managed memory to the device before it is used there; it would come by itself, page
         by page."""
@@ -220,12 +232,13 @@ class Stream:
         call(driver, "cuMemPrefetchAsync", address, count, place, 0, self.handle)
 
     @contextmanager
-    def capture(self) -> Iterator[Graph]:
-        """Record what the block puts into the stream instead of doing it."""
+    def capture(self, graph: Graph | None = None) -> Iterator[Graph]:
+        """Record what the block puts into the stream instead of doing it, into a new graph or in
+        place of what one does."""
         driver = self.device.driver
         mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         call(driver, "cuStreamBeginCapture", self.handle, mode)
-        graph = Graph(self.device)
+        graph = graph or Graph(self.device)
         try:
             yield graph
         finally:
@@ -246,8 +259,18 @@ class Graph:
     executable: Any = None
 
     def instantiate(self, recorded: Any) -> None:
+        """Make recorded work ready to be started, in place of what was."""
+        driver = self.device.driver
+        if self.executable is not None:
+            call(driver, "cuGraphDestroy", self.recorded)
+            # Other addresses in the same nodes: only those nodes change.
+            status, *_ = driver.cuGraphExecUpdate(self.executable, recorded)
+            self.recorded = recorded
+            if int(status) == 0:
+                return
+            call(driver, "cuGraphExecDestroy", self.executable)
         self.recorded = recorded
-        self.executable = call(self.device.driver, "cuGraphInstantiate", recorded, 0)
+        self.executable = call(driver, "cuGraphInstantiate", recorded, 0)
 
     def launch(self, stream: Stream) -> None:
         """Do the recorded work."""

@@ -14,8 +14,14 @@ from numpy.typing import NDArray
 
 from tests import kernels
 from tests.agree.test_cpu_kernels import plans_for
-from weft.driver.cpu_artifact import Unit, build_artifact
-from weft.driver.cpu_code import compile_sources, lower_module, print_module
+from weft.driver.assembler import Unit, build_artifact
+from weft.driver.cpu_code import (
+    compile_sources,
+    kernel_codes,
+    lower_module,
+    natives,
+    print_module,
+)
 from weft.foundation.dtypes import F32, SI32
 from weft.foundation.errors import SpecViolation, UserError
 from weft.foundation.index_expr import axis
@@ -57,8 +63,9 @@ def link(module: Module) -> Program:
     buffer_map = assign_buffers(module)
     code = lower_module(module, buffer_map, plans)
     objects = compile_sources(print_module(code)).objects
-    unit = Unit(module, buffer_map, code, objects, {})
-    return Program(build_artifact(unit, target_named("cpu"), in_words), host=host)
+    codes = kernel_codes(code, module, objects, target_named("cpu"))
+    unit = Unit(module, buffer_map, natives(code, module), codes, {})
+    return Program(build_artifact(unit, "cpu", in_words), host=host)
 
 
 def inputs_of(module: Module, seed: int = 0) -> list[Array]:

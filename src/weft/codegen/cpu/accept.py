@@ -23,6 +23,7 @@ from weft.plan.ir import (
 from weft.plan.kept_rows import KEPT_BYTES, columns_together, kept_bytes
 from weft.plan.transposes import crossing_of
 from weft.region.attention import attention_of
+from weft.region.columns import summed_columns
 from weft.region.ir import Kernel, Tensor, row_major
 
 MAX_LANES: Final = 64
@@ -52,6 +53,7 @@ def plan_refusals(kernel: Kernel, tensors: Mapping[str, Tensor], plan: Plan) -> 
             yield from _unrolled("accumulators", plan.accumulators)
             yield from _unused(plan)
             yield from _kept(kernel, tensors, plan)
+            yield from _across(kernel, tensors, plan)
         case AttentionPlan():
             yield from _lanes(plan.vector)
             yield from _attention(kernel, plan)
@@ -99,6 +101,13 @@ def _kept(kernel: Kernel, tensors: Mapping[str, Tensor], plan: RowPlan) -> Itera
         yield "keep_row=True has no effect: no dear value is needed by two passes over a row"
     elif plan.keep_row and size > KEPT_BYTES:
         yield f"keep_row=True takes {size} bytes of a thread; {KEPT_BYTES} is the most"
+
+
+def _across(kernel: Kernel, tensors: Mapping[str, Tensor], plan: RowPlan) -> Iterator[str]:
+    """Rows are read whole where nothing but the sums of columns is wanted of them."""
+    strides = {name: row_major(tensors[name].shape) for name in kernel.inputs}
+    if plan.across and summed_columns(kernel, strides) is None:
+        yield "across=True has no effect: the kernel does more than sum up columns"
 
 
 def _lanes(lanes: int) -> Iterator[str]:

@@ -6,6 +6,7 @@ from weft.codegen.cpu import ir
 from weft.codegen.cpu.accept import plan_refusals
 from weft.codegen.cpu.attention import StreamedAttention
 from weft.codegen.cpu.blocked import BlockedContraction
+from weft.codegen.cpu.columns import ColumnSums
 from weft.codegen.cpu.elements import FUNCTIONS
 from weft.codegen.cpu.formats import supported
 from weft.codegen.cpu.from_region import lower_kernel
@@ -50,4 +51,6 @@ def lower(
     tiling = tiling_of(kernel, refs, plan)
     if tiling.blocking is not None:
         return prefetched(BlockedContraction(kernel, tensors, refs, tiling).routine(name))
+    if tiling.columns is not None:
+        return ColumnSums(kernel, tensors, refs, tiling).routine(name)
     return prefetched(in_strips(lower_kernel(kernel, tensors, refs, tiling, name)))

@@ -9,8 +9,6 @@ Packing computes whatever stands between the reads and the product: widening cas
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -61,19 +59,6 @@ class Panels(Lowering):
     """A nest under construction that packs operands."""
 
     lanes: int
-
-    def _size(self, axes: Sequence[str]) -> int:
-        return math.prod(self.kernel.sizes[name] for name in axes)
-
-    def _unflattened(self, axes: Sequence[str], flat: Expr) -> dict[str, Expr]:
-        """Each axis from a flattened index."""
-        found, below = {}, 1
-        for name in reversed(axes):
-            size = self.kernel.sizes[name]
-            place = flat if below == 1 else flat // below
-            found[name] = place if name == axes[0] else place % size
-            below *= size
-        return found
 
     # -- packing ---------------------------------------------------------------------------------
 

@@ -6,7 +6,8 @@ A `MapPlan` gives the vector axis `vector` lanes and `unroll` vectors a tile; wi
 is a block of two axes, and operands that lie across are transposed tile by tile. A `RowPlan` does
 the same along the reduced axis, where the unrolled vectors are independent partial results
 (`accumulators`); if the contiguous axis is not reduced, lanes run along that one instead, and the
-unrolled vectors are columns side by side. With `keep_row`, what is dear and needed by several
+unrolled vectors are columns side by side; with `across`, all columns of a piece are summed up row
+by row, in scratch. With `keep_row`, what is dear and needed by several
 passes over a row is written into scratch by the first.
 
 An `MmaPlan` gives a register tile: `warp_tile` = rows x columns. `vectorize.axis` says which
@@ -27,6 +28,7 @@ from weft.memory.ir import MemRef
 from weft.plan.ir import MapPlan, MmaPlan, Plan, RowPlan
 from weft.plan.kept_rows import contiguous_axis, kept_values
 from weft.plan.transposes import Crossing, crossing_of
+from weft.region.columns import columns_of_piece, summed_columns
 from weft.region.ir import Fold, Kernel, Reduce
 
 
@@ -85,6 +87,14 @@ class Blocks:
 
 
 @dataclass(frozen=True)
+class Columns:
+    """Columns that are summed up row by row, so many in a piece."""
+
+    axis: str
+    width: int
+
+
+@dataclass(frozen=True)
 class Tiling:
     """The tiles of every axis, and which axis the lanes run along."""
 
@@ -94,6 +104,7 @@ class Tiling:
     packing: Packing | None = None
     blocking: Blocking | None = None
     blocks: Blocks | None = None
+    columns: Columns | None = None
     kept: tuple[str, ...] = ()
     """Values of a row that later passes over it read from scratch."""
 
@@ -128,6 +139,8 @@ def tiling_of(kernel: Kernel, refs: dict[str, MemRef], plan: Plan) -> Tiling:
     strides = {name: ref.strides for name, ref in refs.items()}
     if isinstance(plan, MapPlan) and plan.block > 1:
         return _block_tiling(kernel, strides, plan)
+    if isinstance(plan, RowPlan) and plan.across:
+        return _column_tiling(kernel, strides, plan)
     vector = contiguous_axis(kernel, strides)
     if vector in reduced and _in_order(kernel):
         vector = None
@@ -172,6 +185,16 @@ def _block_tiling(kernel: Kernel, strides: Mapping[str, Sequence[int]], plan: Ma
         crossing.rows: AxisTiling(plan.vector, 1),
     }
     return Tiling(crossing.columns, outer, {}, blocks=Blocks(crossing, plan.block))
+
+
+def _column_tiling(kernel: Kernel, strides: Mapping[str, Sequence[int]], plan: RowPlan) -> Tiling:
+    """All columns of a piece, `accumulators` vectors at a time."""
+    columns = summed_columns(kernel, strides)
+    if columns is None:
+        raise InternalError("columns are summed up in a kernel that does something else")
+    tile = AxisTiling(plan.accumulators, plan.vector)
+    width = columns_of_piece(kernel, columns)
+    return Tiling(columns, {columns: tile}, {}, columns=Columns(columns, width))
 
 
 def _matrix_tiling(kernel: Kernel, plan: MmaPlan) -> Tiling:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from weft.codegen.gpu.element import HELD, supports
+from weft.codegen.gpu.element import supports
+from weft.codegen.gpu.formats import HELD
 from weft.codegen.gpu.reductions import FUNCTIONS
 from weft.foundation.dtypes import I1, DType
 from weft.foundation.errors import Finding
@@ -20,7 +21,6 @@ from weft.region.ir import (
     Reduce,
     Tensor,
     Unary,
-    Words,
     operands,
     walk,
 )
@@ -81,8 +81,6 @@ def _dtypes(kernel: Kernel) -> dict[str, DType]:
 
 def _function(let: Let, dtypes: Mapping[str, DType]) -> Iterator[Finding]:
     match let.expr:
-        case Words():
-            yield refuse("RandomNotSupported", "GPU kernels do not make random numbers yet")
         case Unary(fn=fn) | Binary(fn=fn):
             source = dtypes[operands(let)[0]]
             if source in HELD and not supports(fn, source):

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from weft.foundation.dtypes import BF16, F16, F64, I1, DType
+from weft.foundation.dtypes import F64, I1, DType
 
-_NARROW: Final = frozenset({BF16, F16})
 _EXACT_BITS: Final = 24
 """Integers up to this width are exact in f32."""
 
@@ -33,7 +32,7 @@ def cast(name: str, source: DType, target: DType, held: str) -> str:
 
 def _to_float(name: str, source: DType, target: DType, held: str) -> str:
     long = source is F64 or (source.is_integer and source.bits > _EXACT_BITS)
-    if target in _NARROW and long:
+    if target.bits < 32 and long:
         return f"to_odd({name})"
     return f"({held}){name}"
 

@@ -53,7 +53,7 @@ from weft.codegen.gpu.interp_values import run as run_value
 from weft.codegen.gpu.scalar import scalar
 from weft.codegen.gpu.swizzle import descriptor
 from weft.codegen.gpu.values import ValueStmt
-from weft.foundation.dtypes import F32, DType
+from weft.foundation.dtypes import DType
 from weft.foundation.errors import InternalError
 
 WARP = 32
@@ -498,9 +498,7 @@ class _Strand:
             case _:
                 raise InternalError(f"no meaning for {type(statement).__name__}")
 
-    def shared_f32(self, address: ir.Address, steps: Array) -> Array:
-        """f32 values of shared memory, for every lane and each of `steps` bytes further on."""
-        places = self.places(address)[None, :] + steps[:, None]
-        data = self.block.memory.load(places, 4, "an epilogue")
-        found: Array = np.ascontiguousarray(data).view(F32.numpy)[..., 0]
-        return found
+    def shared_values(self, places: Array, dtype: DType) -> Array:
+        """Values that begin at these bytes of shared memory."""
+        data = self.block.memory.load(places, dtype.storage_bytes, "an epilogue")
+        return from_bytes(data, dtype)[..., 0]

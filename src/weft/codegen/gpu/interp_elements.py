@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.element import ElementOp, Number
-from weft.codegen.gpu.interp_memory import Array, Hazard, from_bytes
+from weft.codegen.gpu.interp_memory import Array, Hazard, from_bytes, swizzled
 from weft.codegen.gpu.interp_scalars import Lanes, Value
 from weft.foundation import functions, numeric
 from weft.foundation.dtypes import F32, DType
@@ -27,7 +27,9 @@ class Warp(Protocol):
 
     def one(self, expression: Any, mask: Lanes) -> int: ...
 
-    def shared_f32(self, address: ir.Address, steps: Array) -> Array: ...
+    def places(self, address: ir.Address) -> Array: ...
+
+    def shared_values(self, places: Array, dtype: DType) -> Array: ...
 
 
 def load_element(source: Array, offset: Value, lanes: Lanes, fill: Number) -> Array:
@@ -65,12 +67,16 @@ def apply(op: ElementOp, values: Mapping[str, Array], dtypes: Mapping[str, DType
 
 def coordinates(fragment: ir.Fragment, warp: Warp) -> tuple[Array, Array]:
     """Row and column of every element of a fragment, as [group, element, lane]."""
-    group = np.arange(fragment.groups)[:, None, None]
-    element = np.arange(4)[None, :, None]
+    group, element = _numbers(fragment)
     row = np.asarray(warp.value(fragment.row)) + 8 * (element // 2) + 0 * group
     column = np.asarray(warp.value(fragment.column)) + element % 2 + 8 * group
     rows, columns, _ = np.broadcast_arrays(row, column, np.zeros((1, 1, 32), np.int64))
     return rows, columns
+
+
+def _numbers(fragment: ir.Fragment) -> tuple[Array, Array]:
+    """The numbers of groups, and of elements in a group."""
+    return np.arange(fragment.groups)[:, None, None], np.arange(4)[None, :, None]
 
 
 def epilogue(node: ir.Epilogue, warp: Warp, mask: Lanes) -> None:
@@ -97,9 +103,15 @@ def _source(
 ) -> Array:
     match source:
         case ir.SharedColumns(source=address, dtype=dtype):
-            steps = (np.arange(fragment.groups)[:, None] * 32 + np.arange(4) % 2 * 4).reshape(-1)
-            found = warp.shared_f32(address, steps)
-            return found.reshape(fragment.groups, 4, 32).astype(dtype.numpy)
+            group, element = _numbers(fragment)
+            places = warp.places(address) + 32 * group + 4 * (element % 2)
+            return warp.shared_values(places, F32).astype(dtype.numpy)
+        case ir.StagedElements(row=start, dtype=dtype, swizzle=swizzle):
+            group, element = _numbers(fragment)
+            inside = np.asarray(warp.value(source.column))
+            inside = inside + dtype.storage_bytes * (8 * group + element % 2)
+            places = warp.places(start) + inside + 8 * swizzle.span * (element // 2)
+            return warp.shared_values(swizzled(swizzle, places), dtype)
         case ir.GlobalElements(buffer=number, row_stride=rows, column_stride=columns):
             buffer = warp.block.arrays[number]
             place = np.asarray(warp.value(source.base)) + row * rows + column * columns

@@ -12,11 +12,12 @@ from weft.codegen.gpu.interp_elements import apply, in_range, load_element
 from weft.codegen.gpu.interp_memory import Array, Hazard
 from weft.codegen.gpu.interp_scalars import Lanes, Value, truth
 from weft.codegen.gpu.scalar import Lit, Scalar
-from weft.foundation import functions, numeric
-from weft.foundation.dtypes import SI64, DType
+from weft.foundation import functions, numeric, philox
+from weft.foundation.dtypes import SI64, UI32, DType
 from weft.foundation.errors import SpecViolation
 
 _LANE = np.arange(32)
+_LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 
 
 class Warp(Protocol):
@@ -52,6 +53,8 @@ def run(node: values.ValueStmt, warp: Warp, mask: Lanes) -> None:
         case values.IndexValue(name=name, dtype=dtype, value=value):
             number = np.asarray(warp.value(value), np.int64)
             keep(warp, name, dtype, numeric.cast(number, SI64, dtype))
+        case values.Words():
+            _words(node, warp, mask)
         case values.Variable(name=name, dtype=dtype, start=start):
             keep(warp, name, dtype, np.asarray(start))
         case values.Assign(name=name, source=source, guard=guard):
@@ -105,6 +108,22 @@ def _compute(op: ElementOp, warp: Warp, mask: Lanes) -> None:
         arguments[op.args[1]] = np.where(divisor == 0, divisor.dtype.type(1), divisor)
     with np.errstate(**functions.QUIET):
         keep(warp, op.name, op.dtype, apply(op, arguments, warp.dtypes))
+
+
+def _words(node: values.Words, warp: Warp, mask: Lanes) -> None:
+    element = np.where(mask, _lanes_at(node.element, warp), 0).astype(np.uint64)
+    count = len(node.names)
+    if (element % np.uint64(count)).any():
+        raise Hazard(f"{count} words begin at no multiple of {count}")
+    seed, offset = (int(warp.elements[state][mask][0]) for state in (node.seed, node.offset))
+    block, upper = element >> np.uint64(2), offset & (1 << 64) - 1
+    counter = np.zeros((4, 32), np.uint64)
+    counter[0], counter[1] = block & _LOW, block >> _HALF
+    counter[2], counter[3] = upper & 0xFFFFFFFF, upper >> 32
+    made = philox.philox4x32(counter, (seed, seed >> 32))
+    for number, name in enumerate(node.names):
+        which = (element.astype(np.int64) + number) % 4
+        keep(warp, name, UI32, made[which, _LANE])
 
 
 def _lanes_at(offset: Scalar, warp: Warp) -> Array:

@@ -267,7 +267,19 @@ class IndexElements:
     column_factor: int
 
 
-ElementSource: TypeAlias = SharedColumns | GlobalElements | IndexElements
+@dataclass(frozen=True)
+class StagedElements:
+    """A value per element, from a panel in shared memory whose rows follow one another, pieces
+    permuted: where this thread's first row begins, and its first column in bytes."""
+
+    name: str
+    dtype: DType
+    row: Address
+    column: Scalar
+    swizzle: Swizzle
+
+
+ElementSource: TypeAlias = SharedColumns | StagedElements | GlobalElements | IndexElements
 
 
 @dataclass(frozen=True)

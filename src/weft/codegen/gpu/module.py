@@ -19,7 +19,8 @@ class Launch:
 @dataclass(frozen=True)
 class GpuModule:
     """Dialect kernels by symbol, and launches by the name of the program's kernel. Equal kernels of
-    a program have one symbol."""
+    a program have one symbol. `hosted` are the kernels that no template carries out, and why."""
 
     kernels: dict[str, ir.Kernel] = field(default_factory=dict)
     launches: dict[str, Launch] = field(default_factory=dict)
+    hosted: dict[str, str] = field(default_factory=dict)

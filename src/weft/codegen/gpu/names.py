@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from weft.codegen.gpu import prelude
+from weft.codegen.gpu import prelude, prelude_elements
+from weft.codegen.gpu.functions import OF_C
 from weft.codegen.gpu.scalar import Which
 
 _FORM: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9_]{0,62}[A-Za-z0-9])?")
@@ -22,15 +23,18 @@ _WORDS: Final = """
     register return short signed sizeof static struct switch template this throw true try typedef
     typeid typename union unsigned using virtual void volatile while xor
     i8 u8 i16 u16 u32 i64 u64 TensorMap Held INLINE INLINE_MEMBER
-    min max fabs fabsf exp expf exp2 exp2f log logf log2 log2f sqrt sqrtf sin sinf cos cosf
-    tanh tanhf erf erff floor floorf ceil ceilf trunc truncf fmaf fmin fmax fminf fmaxf
+    min max fabs fabsf fmaf fmin fmax fminf fmaxf rint rintf
     threadIdx blockIdx blockDim gridDim float2 uint2 uint4 make_float2 make_uint2 make_uint4
     atomicMax
 """
-_PRELUDE: Final = (prelude.COMMON, prelude.ELEMENTS, prelude.THREADS, prelude.SM80, prelude.SM90)
+_PRELUDE: Final = (
+    *(prelude.COMMON, prelude.THREADS, prelude.SM80, prelude.SM90),
+    *(prelude_elements.ELEMENTS, prelude_elements.FORMATS, prelude_elements.philox()),
+)
 _TAKEN: Final = frozenset(
     {
         *_WORDS.split(),
+        *(name + suffix for name in OF_C for suffix in ("", "f")),
         *(which.value for which in Which),
         *(name for part in _PRELUDE for name in _FUNCTION.findall(part)),
     }

@@ -112,51 +112,7 @@ INLINE void named_barrier(int number, int threads) {
 }
 """
 
-ELEMENTS: Final = r"""
-INLINE double max_nan(double a, double b) { return a != a ? a : b != b ? b : fmax(a, b); }
-INLINE double min_nan(double a, double b) { return a != a ? a : b != b ? b : fmin(a, b); }
-INLINE double gelu(double x) { return 0.5 * x * (1.0 + erf(x * 0x1.6a09e667f3bcdp-1)); }
-INLINE double silu(double x) { return x / (1.0 + exp(-x)); }
-// Toward zero; the lowest value by -1 wraps. A divisor of 0 is reported elsewhere and counts as 1.
-template <class T> INLINE T divide(T a, T b) {
-  if (b == 0) return a;
-  if (b == (T)-1 && (T)-1 < (T)0) return (T)(0 - (u64)a);
-  return (T)(a / b);
-}
-// Rounded to odd: the last digit says whether anything was cut off.
-INLINE float to_odd(double x) {
-  const float cut = __double2float_rz(x);
-  return (double)cut == x || x != x ? cut : __uint_as_float(__float_as_uint(cut) | 1);
-}
-INLINE double sticky(double cut, bool exact) {
-  return exact ? cut : __longlong_as_double(__double_as_longlong(cut) | 1);
-}
-INLINE float to_odd(int x) { return to_odd((double)x); }
-INLINE float to_odd(u32 x) { return to_odd((double)x); }
-INLINE float to_odd(i64 x) {
-  const double cut = __ll2double_rz(x);
-  return to_odd(sticky(cut, __double2ll_rz(cut) == x));
-}
-INLINE float to_odd(u64 x) {
-  const double cut = __ull2double_rz(x);
-  return to_odd(sticky(cut, __double2ull_rz(cut) == x));
-}
-"""
-
 THREADS: Final = r"""
-template <class T> INLINE u32 bits(T x) { return (u32)x; }
-INLINE u32 bits(float x) { return __float_as_uint(x); }
-INLINE u64 bits(double x) { return (u64)__double_as_longlong(x); }
-INLINE u64 bits(i64 x) { return (u64)x; }
-INLINE u64 bits(u64 x) { return x; }
-template <class T> struct Held { static INLINE_MEMBER T from(u64 x) { return (T)x; } };
-template <> struct Held<float> {
-  static INLINE_MEMBER float from(u64 x) { return __uint_as_float((u32)x); }
-};
-template <> struct Held<double> {
-  static INLINE_MEMBER double from(u64 x) { return __longlong_as_double((i64)x); }
-};
-template <> struct Held<bool> { static INLINE_MEMBER bool from(u64 x) { return x != 0; } };
 INLINE u32 exchange(u32 x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
 INLINE u64 exchange(u64 x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
 INLINE void store_shared(u32 address, u32 x) {

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from weft.codegen.gpu import ir, prelude
-from weft.codegen.gpu.element import held
+from weft.codegen.gpu import ir, prelude, prelude_elements
+from weft.codegen.gpu.formats import held
 from weft.codegen.gpu.print_elements import epilogue, store_vectors
 from weft.codegen.gpu.print_scalars import at, braced, text
 from weft.codegen.gpu.print_values import ValuePrinter, get_shared, load, put_shared
 from weft.codegen.gpu.scalar import Scalar, scalar
 from weft.codegen.gpu.swizzle import Major, descriptor
-from weft.codegen.gpu.values import ValueStmt
+from weft.codegen.gpu.values import ValueStmt, Words
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import InternalError
 
@@ -34,7 +34,10 @@ def cuda(kernel: ir.Kernel) -> str:
 def _head(kernel: ir.Kernel) -> Iterator[str]:
     statements = list(walk(kernel.body))
     yield prelude.COMMON
-    yield prelude.ELEMENTS
+    yield prelude_elements.ELEMENTS
+    yield prelude_elements.FORMATS
+    if any(isinstance(s, Words) for s in statements):
+        yield prelude_elements.philox()
     if any(isinstance(s, ValueStmt | ir.LoadElement) for s in statements):
         yield prelude.THREADS
     if any(isinstance(s, ir.Sm90Stmt) for s in statements):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from weft.codegen.gpu import ir
-from weft.codegen.gpu.element import held, statement
+from weft.codegen.gpu.element import statement
+from weft.codegen.gpu.formats import from_index, held, storage, widen
 from weft.codegen.gpu.print_scalars import braced, text
-from weft.codegen.gpu.print_values import storage, widen
 from weft.foundation.dtypes import F32, DType
 
 AddressText = Callable[[ir.Address], str]
@@ -25,6 +25,10 @@ def _epilogue(node: ir.Epilogue, address: AddressText) -> Iterator[str]:
     for source in node.sources:
         if isinstance(source, ir.GlobalElements):
             yield from _rows(source, fragment)
+        elif isinstance(source, ir.StagedElements):
+            yield f"const u32 {source.name}_s_ = {address(source.row)};"
+            mask = (1 << source.swizzle.bits) - 1
+            yield f"const u32 {source.name}_x_ = ({source.name}_s_ >> 7 & {mask}) << 4;"
     yield "#pragma unroll"
     yield from braced(f"for (int g_ = 0; g_ < {fragment.groups}; ++g_)", _group(node, address))
 
@@ -56,6 +60,8 @@ def _group(node: ir.Epilogue, address: AddressText) -> Iterator[str]:
             yield f"float {source.name}_c0_, {source.name}_c1_;"
             place = f"{address(source.source)} + g_ * 32"
             yield f"load_shared_pair({source.name}_c0_, {source.name}_c1_, {place});"
+        elif isinstance(source, ir.StagedElements):
+            yield from _staged(source)
     yield "float y0_, y1_, y2_, y3_;"
     for element in range(4):
         yield from braced("", _element(node, element))
@@ -66,6 +72,22 @@ def _group(node: ir.Epilogue, address: AddressText) -> Iterator[str]:
         pack = f"pack_{node.out_dtype.name}"
         yield f"{_out(node.out, 2, 0)} = {pack}(y0_, y1_);"
         yield f"{_out(node.out, 2, 1)} = {pack}(y2_, y3_);"
+
+
+def _staged(source: ir.StagedElements) -> Iterator[str]:
+    """The pairs of a group: one in a row, one eight rows on."""
+    name, size = source.name, source.dtype.storage_bytes
+    inside = f"(({text(source.column)} + g_ * {8 * size}) ^ {name}_x_)"
+    for half in (0, 1):
+        place = f"{name}_s_ + {8 * half * source.swizzle.span} + {inside}"
+        if size == 4:
+            yield f"float {name}_h{half}0_, {name}_h{half}1_;"
+            yield f"load_shared_pair({name}_h{half}0_, {name}_h{half}1_, {place});"
+        else:
+            yield f"const u32 {name}_h{half}_ = load_shared_4({place});"
+            for side in (0, 1):
+                value = widen(f"(u16)({name}_h{half}_ >> {16 * side})", source.dtype)
+                yield f"const float {name}_h{half}{side}_ = {value};"
 
 
 def _out(out: ir.RegAt, per_group: int, element: int) -> str:
@@ -90,6 +112,8 @@ def _source(source: ir.ElementSource, fragment: ir.Fragment, half: int, side: in
     match source:
         case ir.SharedColumns(name=name):
             return f"const float {name} = {name}_c{side}_;"
+        case ir.StagedElements(name=name):
+            return f"const float {name} = {name}_h{half}{side}_;"
         case ir.GlobalElements(name=name, column_stride=0):
             return f"const {held(source.dtype)} {name} = {name}_r{half}_;"
         case ir.GlobalElements(name=name, column_stride=columns):
@@ -98,7 +122,7 @@ def _source(source: ir.ElementSource, fragment: ir.Fragment, half: int, side: in
             return _load_text(name, source.dtype, place, guard)
         case ir.IndexElements(name=name, row_factor=rows, column_factor=columns):
             place = f"{text(source.base)} + {row} * {rows} + {column} * {columns}"
-            return f"const {held(source.dtype)} {name} = {place};"
+            return f"const {held(source.dtype)} {name} = {from_index(f'({place})', source.dtype)};"
 
 
 def store_vectors(node: ir.StGlobalVec) -> Iterator[str]:

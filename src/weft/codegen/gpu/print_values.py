@@ -10,28 +10,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from weft.codegen.gpu import values
-from weft.codegen.gpu.element import NARROW, Number, held, held_bytes, literal, statement
+from weft.codegen.gpu.element import Number, literal, statement
+from weft.codegen.gpu.formats import (
+    PAIRED,
+    from_index,
+    held,
+    held_bytes,
+    narrow,
+    storage,
+    widen,
+)
 from weft.codegen.gpu.print_scalars import text
 from weft.codegen.gpu.scalar import Lit, Scalar
-from weft.foundation.dtypes import I1, DType
+from weft.foundation.dtypes import I1, UI32, DType
 from weft.foundation.errors import InternalError
 
 WORD = 4
-
-
-def storage(dtype: DType) -> str:
-    """The C type of an element in memory."""
-    return "u16" if dtype in NARROW else held(dtype)
-
-
-def widen(value: str, dtype: DType) -> str:
-    """An element from memory in the form it is held in."""
-    return f"widen_{dtype.name}({value})" if dtype in NARROW else value
-
-
-def narrow(value: str, dtype: DType) -> str:
-    """A held value in the form it has in memory."""
-    return f"narrow_{dtype.name}({value})" if dtype in NARROW else value
 
 
 def load(
@@ -73,7 +67,9 @@ class ValuePrinter:
             case values.LoadVector():
                 yield from self.load_vector(node)
             case values.IndexValue(name=name, dtype=dtype, value=value):
-                yield f"{self.name(name, dtype)} = {_index(value, dtype)};"
+                yield f"{self.name(name, dtype)} = {from_index(text(value), dtype)};"
+            case values.Words():
+                yield from self.words(node)
             case values.Variable(name=name, dtype=dtype, start=start):
                 yield f"{self.name(name, dtype)} = {literal(start, dtype)};"
             case values.Assign(name=name, source=source, guard=guard):
@@ -107,10 +103,23 @@ class ValuePrinter:
         return f"if ({broken}{guard}) report(error, {node.number}, {text(node.element)});"
 
     def param(self, node: values.ReadParam) -> str:
-        place = f"__ldg((const {held(node.dtype)}*)b{node.buffer} + {node.element})"
+        place = f"__ldg((const {storage(node.dtype)}*)b{node.buffer} + {node.element})"
+        place = widen(place, node.dtype)
         kind = "u64" if _is_unsigned(node.dtype) else "i64"
         value = f"min(({kind}){node.high}, max(({kind}){node.low}, ({kind}){place}))"
         return f"const int {node.name} = (int){value};"
+
+    def words(self, node: values.Words) -> Iterator[str]:
+        state = f"(u64){node.seed}, (u64){node.offset}"
+        if len(node.names) == 1:
+            name = self.name(node.names[0], UI32)
+            yield f"{name} = philox_word({state}, {text(node.element)});"
+            return
+        words = f"{node.names[0]}_w_"
+        yield f"u32 {words}[4];"
+        yield f"philox_block({words}, {state}, (u64){text(node.element)} >> 2);"
+        for number, made in enumerate(node.names):
+            yield f"{self.name(made, UI32)} = {words}[{number}];"
 
     def load_vector(self, node: values.LoadVector) -> Iterator[str]:
         size = node.dtype.storage_bytes
@@ -162,12 +171,6 @@ def _truth(value: bool) -> str:
     return "true" if value else "false"
 
 
-def _index(value: Scalar, dtype: DType) -> str:
-    if dtype in NARROW:
-        return f"round_{dtype.name}(to_odd({text(value)}))"
-    return f"({held(dtype)})({text(value)})"
-
-
 def _words(count: int, size: int) -> int:
     total = count * size
     if total not in (4, 8, 16):
@@ -200,7 +203,8 @@ def _packed(sources: tuple[str, ...], word: int, dtype: DType) -> str:
         return f"bits({sources[word]})"
     each = WORD // size
     own = sources[word * each : (word + 1) * each]
-    if dtype in NARROW:
+    if dtype in PAIRED:
         return f"pack_{dtype.name}({own[0]}, {own[1]})"
     mask = (1 << 8 * size) - 1
-    return " | ".join(f"((u32){name} & {mask}) << {8 * size * i}" for i, name in enumerate(own))
+    parts = [narrow(name, dtype) for name in own]
+    return " | ".join(f"((u32){part} & {mask}) << {8 * size * i}" for i, part in enumerate(parts))

@@ -25,6 +25,8 @@ MMA_K: Final = 16
 SPARE_REGISTERS: Final = 32
 """Addresses, counters and epilogue values beside accumulators and packed results."""
 MAX_BATCH_AXES: Final = 2
+FETCHERS: Final = 3
+"""Warps of the producer's warpgroup that do not load operands."""
 TMA_ALIGNMENT: Final = 16
 """Bytes that tensor addresses and strides must be multiples of."""
 
@@ -106,6 +108,30 @@ class Sm90Layout:
         return tuple(s for s in self.problem.sources if s.by_column)
 
     @property
+    def beside(self) -> Source | None:
+        """An epilogue tensor of the result's form and dtype that the copy engine brings into the
+        staging buffers ahead of time, where results take its place."""
+        plan = self.plan
+        if not self.tma_store or plan.deferred_epilogue or plan.store_buffers < 2:
+            return None
+        if plan.consumers > FETCHERS:
+            return None
+        return next((s for s in self.problem.sources if self._lies_beside(s)), None)
+
+    def _lies_beside(self, source: Source) -> bool:
+        strides, size = source.strides, source.dtype.storage_bytes
+        if source.tensor is None or source.dtype is not self.problem.out_dtype:
+            return False
+        whole = strides.column == 1 and (self.problem.m == 1 or strides.row > 0)
+        numbers = (strides.row, strides.offset, *strides.batch)
+        axes = sum(stride != 0 for stride in strides.batch)
+        return (
+            whole
+            and axes <= MAX_BATCH_AXES
+            and all(number >= 0 and number * size % TMA_ALIGNMENT == 0 for number in numbers)
+        )
+
+    @property
     def k_steps(self) -> int:
         return -(-self.problem.k // self.tile[2])
 
@@ -138,10 +164,12 @@ class Sm90Layout:
         return self.plan.stages * self.slot_bytes
 
     @property
+    def staging_buffers(self) -> int:
+        return self.plan.consumers * self.plan.store_buffers
+
+    @property
     def c_bytes(self) -> int:
-        if not self.staged:
-            return 0
-        return self.plan.consumers * self.plan.store_buffers * _aligned(self.c.bytes)
+        return self.staging_buffers * _aligned(self.c.bytes) if self.staged else 0
 
     @property
     def columns_offset(self) -> int:
@@ -156,8 +184,13 @@ class Sm90Layout:
         return self.columns_offset + self.columns_bytes
 
     @property
-    def shared_bytes(self) -> int:
+    def panel_barriers_offset(self) -> int:
         return self.barriers_offset + 8 * (2 * self.plan.stages + self.plan.consumers)
+
+    @property
+    def shared_bytes(self) -> int:
+        buffers = self.staging_buffers if self.beside is not None else 0
+        return self.panel_barriers_offset + 8 * 2 * buffers
 
     @property
     def registers_at_launch(self) -> int:

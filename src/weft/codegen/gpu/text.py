@@ -1,6 +1,7 @@
 """The dialect as text, a statement a line; `text_parser.py` reads it back.
 
     launch row0 = k_5c1d(0, 1, 2)
+    host map1 "there is no GPU code for a product of i1"
 
     kernel k_5c1d grid=6 threads=128 reports {
       buffers (in0, in1, t3)
@@ -49,7 +50,8 @@ def print_module(module: GpuModule) -> str:
         f"launch {label(name)} = {launch.symbol}({commas(launch.tensors)})\n"
         for name, launch in module.launches.items()
     )
-    return "\n".join([launches, *map(print_kernel, module.kernels.values())])
+    hosted = "".join(f"host {label(name)} {label(why)}\n" for name, why in module.hosted.items())
+    return "\n".join([launches + hosted, *map(print_kernel, module.kernels.values())])
 
 
 def print_kernel(kernel: ir.Kernel) -> str:

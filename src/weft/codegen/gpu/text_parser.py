@@ -64,11 +64,14 @@ class _Reader:
                 tokens.expect("=")
                 launch = Launch(self.name(), tuple(tokens.listed(tokens.integer, "(", ")")))
                 self.once(module.launches, name, launch, at)
+            elif tokens.accept("host"):
+                name = tokens.label("the name of a kernel")
+                self.once(module.hosted, name, tokens.label("the reason"), at)
             elif tokens.accept("kernel"):
                 kernel = self.kernel()
                 self.once(module.kernels, kernel.name, kernel, at)
             else:
-                tokens.fail("expected 'launch' or 'kernel'")
+                tokens.fail("expected 'launch', 'host' or 'kernel'")
         return module
 
     def once(self, found: dict[str, Any], name: str, value: object, at: int) -> None:

@@ -16,7 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from weft.codegen.gpu import ir, values
-from weft.codegen.gpu.element import NARROW, ElementOp, loose_functions
+from weft.codegen.gpu.element import ElementOp, loose_functions
+from weft.codegen.gpu.formats import NARROW
 from weft.codegen.gpu.index import Indexer
 from weft.codegen.gpu.reductions import Reduction, reductions_of
 from weft.codegen.gpu.scalar import Lit, Name, Scalar, both, wide
@@ -48,6 +49,7 @@ from weft.region.ir import (
     Reduce,
     Select,
     Unary,
+    Words,
     operands,
     walk,
 )
@@ -57,6 +59,8 @@ Refs = Mapping[str, MemRef]
 Resolve = Callable[[str], str]
 _VECTOR_BYTES = 16
 _WORD = 4
+BLOCK_WORDS = 4
+"""Words that one turn of the random generator makes."""
 ALWAYS = Lit(1)
 
 
@@ -194,6 +198,8 @@ class Emitter(ABC):
                 home.made[name] = self.checked(let, let.expr, home)
             elif isinstance(let.expr, Read):
                 self.read(let, let.expr, home)
+            elif isinstance(let.expr, Words) and self.in_blocks(let.expr, home.group):
+                self.random_blocks(let, let.expr, home)
             else:
                 made = self.compute(let, home, lambda operand: self.value(operand, home))
                 home.made[name] = made
@@ -207,6 +213,11 @@ class Emitter(ABC):
             case AxisIndex(expr=expr):
                 value = self.indexer.scalar(expr, scope.known())
                 scope.body.append(values.IndexValue(name, let.dtype, value))
+                return name
+            case Words(element=element):
+                place = wide(self.indexer.scalar(element, scope.known()))
+                seed, offset = args
+                scope.body.append(values.Words((name,), seed, offset, place))
                 return name
             case Const(value=number):
                 made = ElementOp(name, let.dtype, "const", (), number)
@@ -239,6 +250,26 @@ class Emitter(ABC):
             values.Report(value, check.rule, check.size, number, element, home.exists())
         )
         return value
+
+    def in_blocks(self, words: Words, group: Group | None) -> bool:
+        """Whether the points of a group take whole blocks of a random stream."""
+        if group is None or group.axis is None or len(group.instances) % BLOCK_WORDS:
+            return False
+        return aligned(words.element, group.axis, BLOCK_WORDS, self.kernel.sizes)
+
+    def random_blocks(self, let: Let, words: Words, home: Scope) -> None:
+        """The words of all points of a group, a block at a time."""
+        assert home.group is not None
+        points = home.group.instances
+        for first in range(0, len(points), BLOCK_WORDS):
+            part = points[first : first + BLOCK_WORDS]
+            head = part[0]
+            seed, offset = (self.value(name, head) for name in (words.seed, words.offset))
+            names = tuple(self.fresh() for _ in part)
+            place = wide(self.indexer.scalar(words.element, head.known()))
+            head.body.append(values.Words(names, seed, offset, place))
+            for point, name in zip(part, names, strict=True):
+                point.made[let.name] = name
 
     def is_loose(self, let: Let, fn: str) -> bool:
         """Whether a function need not be right in its last digits."""

@@ -1,7 +1,7 @@
 """Statements on single values: what map and row kernels are made of.
 
-    Stmt = ReadParam | LoadVector | Compute | IndexValue | Variable | Assign | Choose | Shuffle
-         | PlaceOf | StoreElement | StoreVector | Report
+    Stmt = ReadParam | LoadVector | Compute | IndexValue | Words | Variable | Assign | Choose
+         | Shuffle | PlaceOf | StoreElement | StoreVector | Report
 
 Semantics. A value is a named element of a dtype, one per thread; `Compute` and the others that name
 a value make it once, a `Variable` may be assigned again. Guards are truth values per thread: where
@@ -67,6 +67,17 @@ class IndexValue:
     name: str
     dtype: DType
     value: Scalar
+
+
+@dataclass(frozen=True)
+class Words:
+    """Consecutive words of the random stream of a state (`seed`, `offset`), as ui32: one from
+    `element` on, or four, a block of the stream, where `element` is a multiple of four."""
+
+    names: tuple[str, ...]
+    seed: str
+    offset: str
+    element: Scalar
 
 
 @dataclass(frozen=True)
@@ -146,6 +157,6 @@ class Report:
 
 
 ValueStmt: TypeAlias = (
-    ReadParam | PlaceOf | LoadVector | Compute | IndexValue | Variable | Assign | Choose | Shuffle
-    | StoreElement | StoreVector | Report
+    ReadParam | PlaceOf | LoadVector | Compute | IndexValue | Words | Variable | Assign | Choose
+    | Shuffle | StoreElement | StoreVector | Report
 )  # fmt: skip

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from weft.codegen.gpu import ir, values
-from weft.codegen.gpu.element import HELD, ElementOp, Number, arity, supports
+from weft.codegen.gpu.element import ElementOp, Number, arity, supports
+from weft.codegen.gpu.formats import HELD
 from weft.codegen.gpu.names import is_free
 from weft.codegen.gpu.scalar import Lit, Name, Op, Scalar, TableAt, Wide
 from weft.codegen.gpu.text import spelling
 from weft.codegen.gpu.verify_frame import frame_findings
-from weft.foundation.dtypes import BF16, F16, F32, I1, DType
+from weft.foundation.dtypes import BF16, F16, F32, I1, UI32, DType
 from weft.foundation.errors import Finding, SpecViolation
 from weft.target.target import Target
 
@@ -28,6 +29,7 @@ TYPE: Final = "KernelType"
 _NARROW: Final = (BF16, F16)
 _MOST_REGISTERS: Final = 512
 _MOST_TIMES: Final = 64
+_BLOCK_WORDS: Final = 4
 _WORD_BITS: Final = 32
 _VECTORS: Final = (4, 8, 16)
 _RULES: Final = frozenset({"inside", "nonzero", "nonnegative"})
@@ -272,6 +274,13 @@ class _Checker:
                     self.define(name, _Known("value", dtype))
             case values.IndexValue(name=name, dtype=dtype):
                 self.define(name, _Known("value", dtype))
+            case values.Words(names=names, seed=seed, offset=offset):
+                self.need(len(names) in (1, _BLOCK_WORDS), f"{len(names)} words at a time")
+                for state in (seed, offset):
+                    found = self.value(state)
+                    self.need(found is None or found.is_integer, f"a state of {found}", TYPE)
+                for name in names:
+                    self.define(name, _Known("value", UI32))
             case values.Variable(name=name, dtype=dtype, start=start):
                 self.number_of(start, dtype, wanted=True)
                 self.define(name, _Known("variable", dtype))
@@ -343,8 +352,9 @@ class _Checker:
         for source in node.sources:
             self.parts(source)
             self.define(source.name, _Known("value", source.dtype))
-            if isinstance(source, ir.SharedColumns):
-                self.need(source.dtype in (F32, *_NARROW), f"columns of {source.dtype}", TYPE)
+            if isinstance(source, ir.SharedColumns | ir.StagedElements):
+                kinds = (F32, *_NARROW)
+                self.need(source.dtype in kinds, f"{source.dtype} in shared memory", TYPE)
         for op in node.ops:
             self.op(op)
         self.value(node.result)

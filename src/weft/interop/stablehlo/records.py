@@ -64,6 +64,13 @@ class HloTuple:
 HloType: TypeAlias = HloTensor | HloTuple
 
 
+def tensors(kind: HloType) -> list[HloTensor]:
+    """The tensors of a type, in order, however deep they lie in tuples."""
+    if isinstance(kind, HloTensor):
+        return [kind]
+    return [leaf for element in kind.elements for leaf in tensors(element)]
+
+
 @dataclass(frozen=True)
 class HloOp:
     """One operation."""

@@ -14,6 +14,9 @@ import numpy as np
 from weft.ops.array import elementwise
 from weft.ops.calls import public
 from weft.ops.functional.linear import matmul
+from weft.ops.graph.context import arena_for
+from weft.ops.graph.node import Form
+from weft.ops.lines import user_line
 from weft.ops.tensor import Tensor
 
 _OPERANDS = (Tensor, int, float, complex, np.ndarray, np.generic)
@@ -51,9 +54,33 @@ _UNARY: dict[str, Callable[..., Tensor]] = {
 
 def _forward(function: Callable[..., Tensor]) -> Callable[..., Any]:
     def operator(self: Tensor, other: Any, /) -> Any:
-        if type(other) is not Tensor and not isinstance(other, _OPERANDS):
+        if not isinstance(other, _OPERANDS):
             return NotImplemented
         return function(self, other)
+
+    return operator
+
+
+def _elementwise(function: Callable[..., Tensor]) -> Callable[..., Any]:
+    """The operator of an elementwise function. What most operands are, two tensors of one type that
+    want no gradient, become one instruction: it is found here by the type, once the function has
+    made it. This is the hot path of capture."""
+    forms: dict[int, Form] = {}
+
+    def operator(self: Tensor, other: Any, /) -> Any:
+        if type(other) is not Tensor:
+            return function(self, other) if isinstance(other, _OPERANDS) else NotImplemented
+        a, b = self._node, other._node
+        form = forms.get(id(a.type)) if a.type is b.type else None
+        if form is not None and not (self.requires_grad or other.requires_grad or self.weak):
+            arena = arena_for(a)
+            if a.arena is arena is b.arena:
+                return Tensor(arena.emit(form, (a, b), user_line()))
+        result = function(self, other)
+        made = result._node
+        if made.operands == (a, b) and a.type is b.type and made.form is not None:
+            forms[id(a.type)] = made.form
+        return result
 
     return operator
 
@@ -89,12 +116,13 @@ def _in_place(function: Callable[..., Tensor], symbol: str) -> Callable[..., Any
 def install() -> None:
     """Give `Tensor` its operators."""
     for name, function in _ARITHMETIC.items():
-        setattr(Tensor, f"__{name}__", _forward(function))
+        direct = _forward if function is matmul else _elementwise
+        setattr(Tensor, f"__{name}__", direct(function))
         setattr(Tensor, f"__r{name}__", _reflected(function))
         setattr(Tensor, f"__i{name}__", _in_place(function, f"i{name}"))
     setattr(Tensor, "__divmod__", _divmod)  # noqa: B010
     setattr(Tensor, "__rdivmod__", _reflected_divmod)  # noqa: B010
     for name, function in _COMPARISONS.items():
-        setattr(Tensor, f"__{name}__", _forward(function))
+        setattr(Tensor, f"__{name}__", _elementwise(function))
     for name, function in _UNARY.items():
         setattr(Tensor, f"__{name}__", function)

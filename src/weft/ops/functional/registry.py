@@ -20,11 +20,12 @@ from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import wraps
+from threading import Lock
 from typing import Any, Final, TypeVar
 
 from weft.foundation.errors import SpecViolation, UserError
 from weft.ops.autocast import autocast_dtype, cast_operands
-from weft.ops.calls import PYTHON_ERRORS, explained, refused
+from weft.ops.calls import PYTHON_ERRORS, explained, public, refused
 from weft.ops.functional.timing import fastest
 from weft.ops.graph.context import arena_abroad, within
 from weft.ops.lines import user_line
@@ -62,6 +63,7 @@ class OpEntry:
     implementations: dict[str, Implementation] = field(default_factory=dict)
     policy: Policy = DEFAULT
     measured: OrderedDict[Any, Implementation] = field(default_factory=OrderedDict)
+    lock: Lock = field(default_factory=Lock)
 
     def pick(self, policy: Policy, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Implementation:
         """The implementation for a call."""
@@ -88,10 +90,11 @@ class OpEntry:
         found = self.measured.get(key)
         if found is None:
             found = able[fastest([i.run for i in able], args, kwargs)]
+        with self.lock:
             self.measured[key] = found
-        self.measured.move_to_end(key)
-        while len(self.measured) > size:
-            self.measured.popitem(last=False)
+            self.measured.move_to_end(key)
+            while len(self.measured) > size:
+                self.measured.popitem(last=False)
         return found
 
 
@@ -152,6 +155,7 @@ def implements(op: str, name: str, supports: Callable[..., bool] = _always) -> C
     return register_it
 
 
+@public
 def register(
     op: str, name: str, run: Callable[..., Any], supports: Callable[..., bool] = _always
 ) -> None:
@@ -162,6 +166,7 @@ def register(
     entry.measured.clear()
 
 
+@public
 def unregister(op: str, name: str) -> None:
     """Take an implementation away again; the default one stays."""
     entry = entry_of(op)
@@ -174,6 +179,7 @@ def unregister(op: str, name: str) -> None:
         entry.policy = DEFAULT
 
 
+@public
 def implementations(op: str) -> list[str]:
     """The names of an op's implementations, in the order in which they are asked."""
     return list(entry_of(op).implementations)
@@ -196,11 +202,16 @@ def policy_of(entry: OpEntry) -> Policy:
 
 def _read_environment() -> None:
     global _settled  # noqa: PLW0603
-    if not _settled:
-        _settled = True
-        text = os.environ.get("WEFT_FUNCTIONAL", "")
-        if text:
-            configure(text)
+    if _settled:
+        return
+    text = os.environ.get("WEFT_FUNCTIONAL", "")
+    if text:
+        try:
+            policies = parse_policies(text)
+        except UserError as error:
+            raise UserError(f"[WEFT_FUNCTIONAL] {error.why}") from None
+        _adopt(policies)
+    _settled = True
 
 
 def parse_policies(settings: Mapping[str, str] | str) -> dict[str, Policy]:
@@ -227,9 +238,14 @@ def _parse(op: str, text: Any) -> Policy:
     return Policy(benchmark=int(match["cache"])) if match["cache"] else DEFAULT
 
 
+@public
 def configure(settings: Mapping[str, str] | str) -> None:
     """Set policies for the process."""
-    for op, policy in parse_policies(settings).items():
+    _adopt(parse_policies(settings))
+
+
+def _adopt(policies: Mapping[str, Policy]) -> None:
+    for op, policy in policies.items():
         _ENTRIES[op].policy = policy
 
 

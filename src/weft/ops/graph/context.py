@@ -43,12 +43,8 @@ def current() -> Arena:
 def arena_for(node: Node) -> Arena:
     """Where an instruction on this node goes: the arena in force, or where none is, this thread's
     arena on the node's own backend."""
-    context = _context
-    if context.stack:
-        return context.stack[-1]
-    default = context.defaults.get(_default_backend) or default_arena(_default_backend)
-    backend = node.arena.backend
-    return default if backend is default.backend else _own_arena(backend)
+    stack = _context.stack
+    return stack[-1] if stack else _own_arena(node.arena.backend)
 
 
 def home_of(node: Node) -> Arena:

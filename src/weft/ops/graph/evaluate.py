@@ -7,6 +7,7 @@ work is done twice; everything in between exists only inside the program.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 from weft.driver.backends import Backend
@@ -15,8 +16,9 @@ from weft.ops.graph.cache import PROGRAMS, Signature
 from weft.ops.graph.faults import told_by_line
 from weft.ops.graph.hooks import execute
 from weft.ops.graph.node import Donated, Node
-from weft.ops.graph.program import Made, program_of, reachable
+from weft.ops.graph.program import program_of, reachable, taken
 from weft.ops.lines import shown, user_line
+from weft.ops.tracebacks import ending_outside
 from weft.ptir.ir import Program
 from weft.ptir.literal import TensorLiteral
 from weft.ptir.types import TensorType
@@ -26,28 +28,28 @@ class Request:
     """What must run: the nodes in order, taken apart into leaves, numbers and exports. It is the
     graph at one moment: other threads may compute some of its nodes from then on."""
 
-    __slots__ = ("exports", "leaves", "literals", "made", "nodes", "signature")
+    __slots__ = ("exports", "leaves", "literals", "made", "signature")
 
     def __init__(self, roots: Sequence[Node]) -> None:
-        self.nodes = reachable(roots)
-        self.made: list[Made] = []
+        nodes = reachable(roots)
+        self.made = taken(nodes)
         self.leaves: list[Node] = []
         self.literals: list[Node] = []
         self.exports: list[Node] = []
-        self.signature = self._walk(set(roots))
+        key, used = self._walk(set(roots))
+        position = dict(zip(nodes, count(), strict=False))
+        backend = nodes[-1].arena.backend.name
+        self.signature: Signature = (backend, *key, *map(position.__getitem__, used))
 
-    def _walk(self, roots: set[Node]) -> Signature:
-        position: dict[Node, int] = {}
-        place = position.__getitem__
-        key: list[Any] = [self.nodes[-1].arena.backend.name]
-        for index, node in enumerate(self.nodes):
-            position[node] = index
-            # In this order: a node that is settled meanwhile has its storage first.
-            operands, form, storage = node.operands, node.form, node.storage
-            self.made.append((node, form, operands))
+    def _walk(self, roots: set[Node]) -> tuple[list[Any], list[Node]]:
+        """What the nodes are, each in turn, and the operands of all instructions, one after the
+        other: an instruction's form says how many are its own."""
+        key: list[Any] = []
+        used: list[Node] = []
+        for node, operands, form, storage in self.made:
             if storage is None and form is not None:
                 key.append(form.number)
-                key.extend(map(place, operands))
+                used += operands
                 owner = node.owner
                 if node in roots or (owner is not None and owner() is not None):
                     self.exports.append(node)
@@ -66,7 +68,7 @@ class Request:
                 key.append(None)
             else:
                 self.leaves.append(node)
-        return tuple(key)
+        return key, used
 
     def build(self, lifted: bool) -> tuple[Program, Backend]:
         """The program for this request and the backend to run it on."""
@@ -103,10 +105,9 @@ def evaluate(roots: Sequence[Node]) -> None:
 
 def unknown_value(node: Node) -> UserError:
     """A traced value has no elements that Python could look at."""
-    return UserError(
+    why = (
         f"the elements of a traced value of type {node.type} are asked for, but they are known "
         "only when the function runs; inside weft.jit use weft.where, weft.cond or weft.while_loop "
-        "instead of Python's if and while, and return what you want to look at",
-        "TracedValueRead",
-        shown(user_line()),
+        "instead of Python's if and while, and return what you want to look at"
     )
+    return ending_outside(UserError(why, "TracedValueRead", shown(user_line())))

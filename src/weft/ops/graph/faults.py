@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from weft.foundation.errors import Finding, InternalError, SpecViolation, WeftError
+from weft.ops.tracebacks import ending_outside
 from weft.ptir.ir import Program, ValueKey
 
 _PLACE = re.compile(r"%(\d+) = ([\w.]+)\(.* in (function @\w+|region \S+)(?: \((\S+:\d+)\))?")
@@ -20,9 +21,10 @@ def told_by_line(error: WeftError, program: Callable[[], Program]) -> WeftError:
     if isinstance(error, InternalError):
         return error
     if not isinstance(error, SpecViolation):
-        return error.with_traceback(None)
+        return ending_outside(error.with_traceback(None))
     lines = program().locations
-    return type(error).of([_told(finding, lines) for finding in error.findings])
+    findings = [_told(finding, lines) for finding in error.findings]
+    return ending_outside(type(error).of(findings))
 
 
 def _told(finding: Finding, lines: Mapping[ValueKey, str]) -> Finding:

@@ -26,6 +26,7 @@ from weft.foundation.dims import Shape
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import UserError
 from weft.ops.lines import Line, shown
+from weft.ops.tracebacks import ending_outside
 from weft.ptir.ir import Region
 from weft.ptir.op import Op
 from weft.ptir.types import TensorType, TupleType, ValueType
@@ -96,11 +97,11 @@ class Donated:
         """The tensor cannot be read any more."""
         where = shown(self.line)
         given = f" at {where}" if where else ""
-        return UserError(
+        why = (
             f"this tensor was donated{given}: its memory belongs to a result of that call; use the "
-            "result, or do not donate it",
-            "DonatedValueRead",
+            "result, or do not donate it"
         )
+        return ending_outside(UserError(why, "DonatedValueRead"))
 
 
 class Home(Protocol):

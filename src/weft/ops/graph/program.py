@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from weft.foundation.errors import InternalError
 from weft.ops.graph.node import Form, Fragment, Home, Node
@@ -16,26 +16,31 @@ from weft.ptir.op import Op
 from weft.ptir.ops.constant import Constant
 from weft.ptir.ops.movement import BroadcastTo
 
-Made: TypeAlias = tuple[Node, Form | None, tuple[Node, ...]]
-"""A node with its form and operands as they were at one moment: a thread that computes the node
-takes them away."""
+Made: TypeAlias = tuple[Node, tuple[Node, ...], Form | None, Any]
+"""A node with its operands, form and storage as they were at one moment: a thread that computes the
+node changes them."""
 
 
 def reachable(roots: Sequence[Node], given: Collection[Node] = ()) -> list[Node]:
     """Every node that the roots depend on, operands before users. Nodes that are given are taken as
     they are: what they depend on does not matter."""
     seen = set(roots)
-    stack = [node for node in seen if node not in given]
-    while stack:
-        node = stack.pop()
+    found = list(seen)
+    for node in found:  # which grows meanwhile
         operands = node.operands
-        if node.storage is None:
+        if node.storage is None and node not in given:
             for operand in operands:
                 if operand not in seen:
                     seen.add(operand)
-                    if operand not in given:
-                        stack.append(operand)
-    return sorted(seen, key=_creation)
+                    found.append(operand)
+    found.sort(key=_creation)
+    return found
+
+
+def taken(nodes: Sequence[Node]) -> list[Made]:
+    """The nodes as they are now."""
+    # In this order: a node that is settled meanwhile has its storage first.
+    return [(node, node.operands, node.form, node.storage) for node in nodes]
 
 
 def captured(arena: Home, roots: Sequence[Node]) -> list[Node]:
@@ -77,9 +82,9 @@ class BodyWriter:
 
     def write(self, nodes: Iterable[Made]) -> None:
         """Instructions for the nodes that are not parameters, in order."""
-        for node, form, operands in nodes:
-            if node not in self._operands:
-                self._operands[node] = self._operand(node, form, operands)
+        for made in nodes:
+            if made[0] not in self._operands:
+                self._operands[made[0]] = self._operand(made)
 
     def result(self, node: Node) -> int:
         """The id of a value to return; what is no value of its own is copied into one."""
@@ -95,9 +100,10 @@ class BodyWriter:
         found = (self._operands.get(node) for node in nodes)
         return frozenset(operand.id for operand in found if isinstance(operand, Ref))
 
-    def _operand(self, node: Node, form: Form | None, operands: tuple[Node, ...]) -> Operand:
-        if isinstance(node.storage, TensorLiteral):
-            return node.storage
+    def _operand(self, made: Made) -> Operand:
+        node, operands, form, storage = made
+        if isinstance(storage, TensorLiteral):
+            return storage
         if form is None:
             raise InternalError("a leaf of the graph is no parameter of the program")
         if form.op is None:
@@ -132,12 +138,6 @@ class BodyWriter:
         return Ref(number)
 
 
-def _made(roots: Sequence[Node], parameters: Sequence[Node]) -> Iterator[Made]:
-    """What the roots depend on, as it is now."""
-    for node in reachable(roots, set(parameters)):
-        yield node, node.form, node.operands
-
-
 def as_program(name: str, parameters: Sequence[Node], roots: Sequence[Node]) -> Program:
     """The program that computes the roots from the parameters."""
     return program_with_parts(name, parameters, roots, ())[0]
@@ -148,7 +148,7 @@ def program_with_parts(
 ) -> tuple[Program, tuple[frozenset[int], ...]]:
     """The program that computes the roots from the parameters, and which of its instructions make
     the nodes of each part."""
-    return program_of(name, parameters, roots, _made(roots, parameters), parts)
+    return program_of(name, parameters, roots, taken(reachable(roots, set(parameters))), parts)
 
 
 def program_of(
@@ -181,7 +181,7 @@ def as_fragment(
     """The region that computes the roots from the parameters, with the regions inside it; `parts`
     are the nodes of which a gradient keeps only what leaves each."""
     writer = BodyWriter("region ^0", parameters, first_region=1)
-    writer.write(_made(roots, parameters))
+    writer.write(taken(reachable(roots, set(parameters))))
     results = tuple(writer.result(node) for node in roots)
     region = Region(
         0,

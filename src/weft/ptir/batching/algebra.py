@@ -12,6 +12,7 @@ from weft.ptir.ops.normalisation import LayerNorm
 from weft.ptir.ops.quantisation import Dequantize, Quantize, Requantize
 from weft.ptir.ops.random import PhiloxNormal, PhiloxUniform
 from weft.ptir.term import Term
+from weft.ptir.types import multiply_dims
 
 
 @batches(DotGeneral)
@@ -62,24 +63,32 @@ def layer_norm(b: Batching) -> Term:
     return (plain * scale + shift).cast(x.dtype)
 
 
-@batches(Quantize, Dequantize)
+@batches(Quantize, Dequantize, Requantize)
 def quantise(b: Batching) -> Term:
-    """Parameters of each value are parameters along the batch axis, if there is no other axis."""
+    """Parameters of each value are parameters along the batch axis; where they lie along an axis
+    already, the batch joins it."""
     axis = getattr(b.op, "axis", None)
     if not any(b.batched[1:]):
         wider = changed(b.op, axis=None if axis is None else axis + 1)
         return b.emit(wider, *b.operands)
-    if axis is not None:
-        raise b.refuse("scales along an axis that differ within the batch; give one for all")
-    return b.emit(changed(b.op, axis=0), *b.all_spread)
+    if axis is None:
+        return b.emit(changed(b.op, axis=0), *b.all_spread)
+    return _quantised_rows(b, normalise_axis(axis, len(b.shape(0))))
 
 
-@batches(Requantize)
-def requantise(b: Batching) -> Term:
-    op = attributes(b, Requantize)
-    if any(b.batched[1:]):
-        raise b.refuse("scales that differ within the batch; give one for all")
-    return b.emit(changed(op, axis=None if op.axis is None else op.axis + 1), *b.operands)
+def _quantised_rows(b: Batching, axis: int) -> Term:
+    """Each position of the axis in each value of the batch is a row with parameters of its own."""
+    first = b.spread(0).move_axis(axis + 1, 1)
+    sizes = (b.size, first.shape[1])
+    rows = multiply_dims(*sizes)
+    parameters = []
+    for index in range(1, len(b.operands)):
+        given = b.spread(index)
+        column = given if given.rank == 2 else given.reshape([b.size, 1]).broadcast_to(sizes)
+        parameters.append(column.reshape([rows]))
+    flat = first.reshape([rows, *first.shape[2:]])
+    found = b.tape.append(changed(b.op, axis=0), [flat, *parameters])
+    return found.reshape(first.shape).move_axis(1, axis + 1)
 
 
 @batches(PhiloxUniform, PhiloxNormal)

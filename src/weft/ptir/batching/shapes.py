@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from weft.foundation.axes import normalise_axis
+from weft.foundation.dtypes import SI64
 from weft.ptir.batching.rules import Batching, attributes, batches
 from weft.ptir.ops.movement import BroadcastTo, Concat, Pad, Reshape, Slice, Tile, Transpose
-from weft.ptir.ops.ordering import Argsort, Searchsorted, Sort, TopK
+from weft.ptir.ops.ordering import Argsort, Searchsorted, Side, Sort, TopK
 from weft.ptir.ops.reduction import (
     ArgMax,
     ArgMin,
@@ -103,9 +104,26 @@ def top_k(b: Batching) -> Term:
 
 @batches(Searchsorted)
 def searchsorted(b: Batching) -> Term:
-    if b.batched[0]:
-        raise b.refuse("each value of the batch has its own sorted table; give it one for all")
-    return b.emit(b.op, *b.operands)
+    """Where each value of the batch has a table of its own, the elements before are counted; NaN
+    comes after every number."""
+    if not b.batched[0]:
+        return b.emit(b.op, *b.operands)
+    op = attributes(b, Searchsorted)
+    table, values = b.all_spread
+    dims = (*values.shape, table.shape[1])
+    ones = [1] * (values.rank - 1)
+    element = table.reshape([b.size, *ones, table.shape[1]]).broadcast_to(dims)
+    value = values.reshape([*values.shape, 1]).broadcast_to(dims)
+    left = op.side is Side.LEFT
+    before = element.compare(value, "less" if left else "less_equal")
+    if values.dtype.is_float:
+        beyond = value.compare(value, "not_equal")
+        if left:
+            beyond = beyond.minimum(element.compare(element, "equal"))
+        before = before.maximum(beyond)
+    return before.reduce_sum(
+        axes=(values.rank,), keepdims=False, accum_dtype=SI64, out_dtype=op.output_dtype
+    )
 
 
 @batches(ExtractPatches)

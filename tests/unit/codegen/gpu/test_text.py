@@ -126,7 +126,7 @@ def inside(statement: str) -> str:
 
 
 WRONG: dict[str, tuple[str, str]] = {
-    "prose": ("hello", "line 1, column 1: expected 'launch' or 'kernel' but found 'hello'"),
+    "prose": ("hello", "line 1, column 1: expected 'launch', 'host' or 'kernel' but found 'hello'"),
     "a stray character": ("kernel k @", "line 1, column 10: unexpected character '@'"),
     "no grid": ("kernel k {", "line 1, column 10: expected 'grid' but found '{'"),
     "cut off": ("kernel k grid=1", "line 1, column 16: expected 'threads' but found the end"),
@@ -135,7 +135,7 @@ WRONG: dict[str, tuple[str, str]] = {
         "line 2, column 1: expected 'buffers' but found '}'",
     ),
     "an open block": (inside("if 1 {"), "line 5, column 1: expected a name but found the end"),
-    "a brace too many": (inside("}"), "line 4, column 1: expected 'launch' or 'kernel' but found"),
+    "a brace too many": (inside("}"), "line 4, column 1: expected 'launch', 'host' or 'kernel' but"),
     "two kernels of one name": (
         inside("") + inside(""),
         "line 5, column 1: k stands here for the second time",

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from weft.foundation.dtypes import F32, F64, I1, SI64
 from weft.foundation.errors import SpecViolation
 from weft.interop.stablehlo.reading.shapes import broadcast_in_dim, shape_of
 from weft.interop.stablehlo.reading.site import Lowering, Results, Site
-from weft.interop.stablehlo.records import CALL_DICTIONARIES, HloTensor, HloType, MlirText
+from weft.interop.stablehlo.records import CALL_DICTIONARIES, HloTensor, MlirText, tensors
 from weft.ptir.builder import Value
-from weft.ptir.calls import decode_call
+from weft.ptir.calls import STREAMED, decode_call
 from weft.ptir.op import BY_TARGET, Op
 from weft.ptir.ops.constant import CustomCall
-from weft.ptir.schema import attr_map
+from weft.ptir.schema import ShapeOf, attr_map
 from weft.ptir.types import Dim, Shape, Symbol, TensorType, TupleType, ValueType, leaves
 
 CARRIED: Final = {
@@ -32,7 +33,9 @@ OFFSET: Final = "byre.NextOffset"
 SHAPE_OF: Final = "shape.shape_of"
 ERF: Final = "mhlo.erf"
 TOP_K: Final = "mhlo.topk"
-_DRAWN: Final = ("byteir.rng_uniform", "byteir.rng_normal")
+DRAWN: Final = ("byteir.rng_uniform", "byteir.rng_normal")
+DRAWN_FROM: Final = 4
+"""How many operands those have before the one that holds sizes."""
 _MOST_NAME: Final = 60
 
 
@@ -94,17 +97,19 @@ def _carried_call(at: Site, target: str) -> Results:
         name: value for part in CALL_DICTIONARIES for name, value in _dictionary(at, part).items()
     }
     fields = _fields(at)
-    if target not in BY_TARGET:
+    known = STREAMED.get(target) or BY_TARGET.get(target)
+    if known is None:
         attrs = {_carried_name(name, value): value for name, value in attrs.items()}
         attrs.update({CARRIED_PREFIX + name: value for name, value in fields.items()})
     kinds = [_declared(at, target, index) for index in range(len(at.op.types))]
     output = kinds[0] if len(kinds) == 1 else TupleType(tuple(kinds))
-    call = CustomCall(target, attr_map(attrs))
-    op = decode_call(call, output)
+    shapes = _shapes_given(known, attrs) if known else []
+    attrs.update(dict.fromkeys(shapes, ()))
+    op = decode_call(CustomCall(target, attr_map(attrs)), output)
     if isinstance(op, CustomCall):
         found = at.b.append(op, at.x, output)
     else:
-        found = _known_call(at, target, op)
+        found = _known_call(at, target, op, shapes)
         if fields:
             at.reader.keep_fields(at.b, found, fields)
     return [found] if len(kinds) == 1 else list(found)
@@ -114,10 +119,23 @@ def _carried_name(name: str, value: Any) -> str:
     return TEXT_PREFIX + name if isinstance(value, MlirText) else name
 
 
-def _known_call(at: Site, target: str, op: Op) -> Value:
+def _shapes_given(known: type[Op], attrs: Mapping[str, Any]) -> list[str]:
+    """The attributes of an op that are shapes and that the call leaves out: it has them as its last
+    operands."""
+    kinds = known.call_attributes()
+    return [n for n, kind in kinds.items() if isinstance(kind, ShapeOf) and n not in attrs]
+
+
+def _known_call(at: Site, target: str, op: Op, shapes: Sequence[str] = ()) -> Value:
     """An op of Weft's. Its own rule knows more about sizes than a type with open ones; what the
     text says of the results must agree with it."""
     args = at.aligned(at.x) if op.elementwise and at.is_lifted() else at.x
+    if shapes:
+        if len(args) < len(shapes):
+            raise at.violation(f"{target} needs the attribute {shapes[0]!r}, or it as an operand")
+        args, first = args[: len(args) - len(shapes)], len(args) - len(shapes)
+        sizes: Any = {name: at.sizes(first + index) for index, name in enumerate(shapes)}
+        op = replace(op, **sizes)
     found = at.settled(lambda: at.b.append(op, args))
     _check_declared(at, target, list(leaves(found.type)))
     return found
@@ -125,7 +143,7 @@ def _known_call(at: Site, target: str, op: Op) -> Value:
 
 def _check_declared(at: Site, target: str, found: Sequence[TensorType]) -> None:
     """The declared results are those that the call has; a size that the text gives is known."""
-    declared = [leaf for kind in at.op.types for leaf in _tensors(kind)]
+    declared = [leaf for kind in at.op.types for leaf in tensors(kind)]
     if len(declared) != len(found):
         raise SpecViolation(
             "OutputTypeMismatch",
@@ -152,18 +170,12 @@ def _may_be(shape: Shape, dims: Sequence[Dim | None]) -> bool:
     )
 
 
-def _tensors(kind: HloType) -> list[HloTensor]:
-    if isinstance(kind, HloTensor):
-        return [kind]
-    return [leaf for element in kind.elements for leaf in _tensors(element)]
-
-
 def _declared(at: Site, target: str, index: int) -> ValueType:
     """The type of a result; what draws numbers has open sizes from its last operand."""
     kind = at.op.types[index]
-    drawn = target in _DRAWN and len(at.x) == 5
+    drawn = target in DRAWN and len(at.x) > DRAWN_FROM
     if drawn and isinstance(kind, HloTensor) and not kind.is_static:
-        return TensorType(kind.dtype, at.sizes(4))
+        return TensorType(kind.dtype, at.sizes(DRAWN_FROM))
     return at.kind(index)
 
 

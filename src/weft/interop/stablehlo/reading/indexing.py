@@ -3,15 +3,15 @@ of counts along window axes, and of the operand's strides."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from weft.foundation.dtypes import SI64
+from weft.interop.stablehlo.reading.extents import clamped, flat, room, strides, times
 from weft.interop.stablehlo.reading.site import Lowering, Site
 from weft.ptir.builder import Value
-from weft.ptir.types import Dim
+from weft.ptir.types import Dim, Shape
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Components:
     they name; all have the shape of the index batch."""
 
     by_axis: Mapping[int, Value]
-    shape: tuple[int, ...]
+    shape: Shape
 
 
 def components(
@@ -28,26 +28,29 @@ def components(
     batching: Mapping[int, int],
 ) -> Components:  # fmt: skip
     """`batching` says which axis of the indices counts along which axis of the operand."""
-    shape = at.static(indices)
+    shape = indices.shape
     wide = at.b.cast(indices, SI64)
     batch = (*shape[:vector], *shape[vector + 1 :])
     found: dict[int, Value] = {}
     for position, axis in enumerate(axes):
-        if vector == indices.rank:
-            found[axis] = wide
-            continue
-        starts, sizes = [0] * len(shape), list(shape)
-        starts[vector], sizes[vector] = position, 1
-        found[axis] = at.reshaped(at.sliced(wide, starts, sizes), batch)
+        found[axis] = wide if vector == wide.rank else _component(at, wide, vector, position)
     for axis, index_axis in batching.items():
         along = index_axis - (index_axis > vector)
         found[axis] = at.b.iota(SI64, batch, along)
     return Components(found, batch)
 
 
-def strides(shape: Sequence[int]) -> list[int]:
-    """How far apart neighbours along each axis lie in the flattened tensor."""
-    return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+def _component(at: Site, indices: Value, vector: int, position: int) -> Value:
+    """One entry of every index vector."""
+    shape = indices.shape
+    batch = (*shape[:vector], *shape[vector + 1 :])
+    known = [dim for dim in shape if isinstance(dim, int)]
+    if len(known) == len(shape):
+        starts, sizes = [0] * len(shape), known
+        starts[vector], sizes[vector] = position, 1
+        return at.reshaped(at.sliced(indices, starts, sizes), batch)
+    order = [vector, *(axis for axis in range(indices.rank) if axis != vector)]
+    return at.b.emit("take", at.transposed(indices, order), at.b.literal(position, SI64))
 
 
 # -- gather --------------------------------------------------------------------------------------
@@ -74,10 +77,7 @@ def _gathered(at: Site, sizes: Sequence[Dim]) -> Value:
     window = [a for a in range(x.rank) if a not in collapsed and a not in operand_batch]
     found = _rows_at(at, x, parts, window, sizes)
     if found is None:
-        known = [size for size in sizes if isinstance(size, int)]
-        if len(known) != len(sizes):
-            at.refuse("its slices have sizes that are known only at run time")
-        found = _elements_at(at, x, parts, window, known)
+        found = _elements_at(at, x, parts, window, sizes)
     return _placed(at, found, fields.get("offset_dims", ()), len(parts.shape))
 
 
@@ -88,39 +88,32 @@ def _rows_at(
     if len(parts.by_axis) != 1:
         return None
     ((axis, start),) = parts.by_axis.items()
-    others, last = [a for a in range(x.rank) if a != axis], x.shape[axis]
+    others = [a for a in range(x.rank) if a != axis]
     if list(window) != others or sizes[axis] != 1 or any(sizes[a] != x.shape[a] for a in others):
         return None
-    if not isinstance(last, int):
-        at.refuse(f"it reads along an axis of {x.type} whose size is known only at run time")
     front = at.transposed(x, [axis, *others])
-    return at.b.emit("take", front, _clamped(at, start, last - 1))
-
-
-def _clamped(at: Site, start: Value, last: int) -> Value:
-    low, high = at.full(0, start), at.full(max(last, 0), start)
-    return at.b.emit("clamp", start, low, high)
+    return at.b.emit("take", front, clamped(at, start, room(at, x.shape[axis], 1)))
 
 
 def _elements_at(
-    at: Site, x: Value, parts: Components, window: Sequence[int], sizes: Sequence[int]
+    at: Site, x: Value, parts: Components, window: Sequence[int], sizes: Sequence[Dim]
 ) -> Value:
-    shape = at.static(x)
     dims = (*parts.shape, *(sizes[axis] for axis in window))
     if 0 in dims:
         return at.b.full(dims, 0, x.dtype)
     total = at.b.full(dims, 0, SI64)
     batch = len(parts.shape)
-    for axis, stride in enumerate(strides(shape)):
+    for axis, stride in enumerate(strides(at, x.shape)):
         if axis in parts.by_axis:
-            start = _clamped(at, parts.by_axis[axis], shape[axis] - sizes[axis])
-            total = total + _over(at, start, dims) * stride
-        if axis in window and sizes[axis] > 1:
-            total = total + at.b.iota(SI64, dims, batch + window.index(axis)) * stride
-    return at.b.emit("take", at.reshaped(x, [math.prod(shape)]), total)
+            start = clamped(at, parts.by_axis[axis], room(at, x.shape[axis], sizes[axis]))
+            total = total + times(at, _over(at, start, dims), stride)
+        if axis in window and sizes[axis] not in (0, 1):
+            place = at.b.iota(SI64, dims, batch + window.index(axis))
+            total = total + times(at, place, stride)
+    return at.b.emit("take", flat(at, x), total)
 
 
-def _over(at: Site, start: Value, dims: Sequence[int]) -> Value:
+def _over(at: Site, start: Value, dims: Sequence[Dim]) -> Value:
     """The index batch, repeated over the window axes that follow it."""
     more = len(dims) - start.rank
     return at.spread(at.reshaped(start, [*start.shape, *(1 for _ in range(more))]), tuple(dims))

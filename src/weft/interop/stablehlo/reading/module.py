@@ -29,11 +29,19 @@ from weft.interop.stablehlo.reading.sorting import SORTING
 from weft.interop.stablehlo.reading.special import SPECIAL
 from weft.interop.stablehlo.reading.transforms import TRANSFORMS
 from weft.interop.stablehlo.reading.windows import WINDOWS
-from weft.interop.stablehlo.records import HloBlock, HloFunction, HloOp, HloTuple, HloType
+from weft.interop.stablehlo.records import (
+    HloBlock,
+    HloFunction,
+    HloOp,
+    HloTensor,
+    HloTuple,
+    HloType,
+    tensors,
+)
 from weft.ptir.builder import BodyBuilder, Builder, Value
 from weft.ptir.ir import Program, Ref, ValueKey
 from weft.ptir.streams import drop_default_streams
-from weft.ptir.types import Dim, Symbol, TensorType, TupleType, ValueType
+from weft.ptir.types import UNKNOWN, Dim, Symbol, TensorType, TupleType, ValueType
 
 LOWERINGS: Final[Mapping[str, Lowering]] = {
     **ELEMENTWISE,
@@ -145,7 +153,10 @@ class _Walk:
 
     def _type(self, kind: HloType) -> ValueType:
         if isinstance(kind, HloTuple):
-            return TupleType(tuple(self._type(element) for element in kind.elements))
+            return TupleType(tuple(self._tensor(leaf) for leaf in tensors(kind)))
+        return self._tensor(kind)
+
+    def _tensor(self, kind: HloTensor) -> TensorType:
         return TensorType(kind.dtype, tuple(self._dim(dim) for dim in kind.dims))
 
     def _dim(self, dim: int | None) -> Dim:
@@ -198,12 +209,18 @@ class _Walk:
                 found = x[0].shape
             case "custom_call" if op.attributes["call_target_name"] == SHAPE_OF:
                 found = x[0].shape
-            case "reshape" | "convert" | "concatenate":
-                parts = [self.shapes.get(number) for number in op.operands]
+            case "reshape" | "convert":
+                found = self.shapes.get(op.operands[0])
+            case "concatenate" if x[0].rank == 1 and x[0].dtype.is_integer:
+                parts = [self._entries(*pair) for pair in zip(op.operands, x, strict=True)]
                 if None not in parts:
                     found = tuple(dim for part in parts if part is not None for dim in part)
         if found is not None:
             self.shapes[op.results[0]] = found
+
+    def _entries(self, number: int, x: Value) -> tuple[Dim, ...] | None:
+        """The sizes that a vector holds; one that something else computes has no name."""
+        return self.shapes.get(number) or ((UNKNOWN,) if x.shape == (1,) else None)
 
     def call(self, b: BodyBuilder, name: str, args: Sequence[Value]) -> list[Value]:
         if name in self.calls:

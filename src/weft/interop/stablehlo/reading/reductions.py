@@ -13,9 +13,10 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from weft.foundation.dtypes import I1, DType
+from weft.interop.stablehlo.reading.control import captured
 from weft.interop.stablehlo.reading.site import Lowering, Results, Site
 from weft.interop.stablehlo.records import HloBlock
-from weft.ptir.builder import Value
+from weft.ptir.builder import BodyBuilder, Value
 
 _KINDS: Final = {
     "add": "sum",
@@ -96,16 +97,41 @@ def fold(
     axes: Sequence[int],
 ) -> list[Value]:  # fmt: skip
     """Reduce with any region."""
-    shape = at.static(values[0])
-    dims = [size for axis, size in enumerate(shape) if axis not in axes]
+    shape = values[0].shape
+    dims = tuple(size for axis, size in enumerate(shape) if axis not in axes)
+    begin = [at.spread(start, dims) for start in starts]
+    if 0 in shape:
+        return begin
+    if not values[0].tensor.is_static:
+        return _one_by_one(at, block, values, begin, axes)
 
     def combine(left: Sequence[Value], right: Sequence[Value]) -> list[Value]:
         return run_on_tensors(at, block, [*left, *right])
 
-    begin = [at.spread(start, tuple(dims)) for start in starts]
-    if not math.prod(shape[axis] for axis in axes):
-        return begin
     return combine(begin, folded_in_order(at, values, axes, combine))
+
+
+def _one_by_one(
+    at: Site, block: HloBlock, values: Sequence[Value], begin: Sequence[Value],
+    axes: Sequence[int],
+) -> list[Value]:  # fmt: skip
+    """Elements taken in row by row, where only the run knows how many there are."""
+    taken = captured(at, [block])
+    outer = [at.env[number] for number in taken]
+    order = [*sorted(axes), *(axis for axis in range(values[0].rank) if axis not in axes)]
+    dims = begin[0].shape
+    rows = [at.b.reshape(at.transposed(value, order), [-1, *dims]) for value in values]
+    rows = [at.reshaped(row, rows[0].shape) for row in rows]
+    count = len(begin)
+
+    def step(b: BodyBuilder, *given: Value) -> list[Value]:
+        env = {**at.env, **dict(zip(taken, given[count:], strict=False))}
+        inside = Site(at.reader, b, at.op, list(given), env)
+        made = run_on_tensors(inside, block, [*given[:count], *given[count + len(taken) :]])
+        return [*made, *given[count : count + len(taken)]]
+
+    found = at.b.scan(step, [*begin, *outer], rows)
+    return [found] if count + len(taken) == 1 else list(found)[:count]
 
 
 def folded_in_order(

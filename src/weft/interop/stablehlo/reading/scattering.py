@@ -13,13 +13,23 @@ from typing import Final
 
 from weft.foundation.dtypes import SI64
 from weft.interop.stablehlo.reading.control import captured
-from weft.interop.stablehlo.reading.indexing import components, strides
+from weft.interop.stablehlo.reading.extents import (
+    count,
+    extent,
+    first,
+    flat,
+    spread,
+    strides,
+    times,
+)
+from weft.interop.stablehlo.reading.indexing import components
 from weft.interop.stablehlo.reading.reductions import folded_in_order, kind_of, run_on_tensors
 from weft.interop.stablehlo.reading.shapes import pad
 from weft.interop.stablehlo.reading.site import Lowering, Results, Site
 from weft.interop.stablehlo.reading.windows import patches
 from weft.interop.stablehlo.records import HloBlock
 from weft.ptir.builder import BodyBuilder, Value
+from weft.ptir.types import Dim, Shape
 
 _NAMED: Final = {"sum": "add", "max": "max", "min": "min", "any": "max", "all": "min"}
 
@@ -37,19 +47,19 @@ def _put(
 ) -> list[Value]:  # fmt: skip
     """Operands with updates at positions; what falls outside goes to one more place, which is cut
     off in the end."""
-    shape = at.static(xs[0])
-    size, count = math.prod(shape), math.prod(at.static(updates[0]))
-    spares = [at.b.full([1], 0, x.dtype) for x in xs]
-    boards = [
-        at.b.concat([at.reshaped(x, [size]), spare], 0) for x, spare in zip(xs, spares, strict=True)
-    ]
-    places, *flat = (at.reshaped(v, [count]) for v in (positions, *updates))
+    rows = [flat(at, x) for x in xs]
+    boards = [at.b.concat([row, at.b.full([1], 0, row.dtype)], 0) for row in rows]
+    places = flat(at, positions)
+    values = [at.reshaped(update, places.shape) for update in updates]
     how = _how(block, xs)
     if how:
-        found = [at.b.emit("scatter_reduce", boards[0], places, flat[0], axis=0, reduce=how)]
+        found = [at.b.emit("scatter_reduce", boards[0], places, values[0], axis=0, reduce=how)]
+    elif places.shape == (0,):
+        found = boards
     else:
-        found = _by_rounds(at, block, boards, places, flat, unique) if count else boards
-    return [at.reshaped(at.sliced(v, [0], [size]), shape) for v in found]
+        spare = spread(at, count(at, xs[0].shape), ())
+        found = _by_rounds(at, block, boards, spare, places, values, unique)
+    return [at.reshaped(first(at, v, rows[0].shape[0]), xs[0].shape) for v in found]
 
 
 def _how(block: HloBlock, xs: Sequence[Value]) -> str:
@@ -73,55 +83,54 @@ def _positions(at: Site, x: Value, indices: Value, updates: Value) -> Value:
     axes = fields.get("scatter_dims_to_operand_dims", ())
     parts = components(at, indices, axes, fields.get("index_vector_dim", 0), batching)
     windows = fields.get("update_window_dims", ())
-    shape, dims = at.static(x), at.static(updates)
+    shape, dims = x.shape, updates.shape
     scattered = [axis for axis in range(len(dims)) if axis not in windows]
     window = [axis for axis in range(x.rank) if axis not in inserted and axis not in x_batch]
     along = dict(zip(window, windows, strict=True))
     total = at.b.full(dims, 0, SI64)
     inside = at.b.full(dims, True, "i1")
-    for axis, stride in enumerate(strides(shape)):
+    for axis, stride in enumerate(strides(at, shape)):
         place = at.b.full(dims, 0, SI64)
-        if axis in along and dims[along[axis]] > 1:
+        if axis in along and dims[along[axis]] not in (0, 1):
             place = at.b.iota(SI64, dims, along[axis])
         if axis in parts.by_axis:
             start = _at_axes(at, parts.by_axis[axis], scattered, dims)
             place = place + start
-            inside = inside & (place >= 0) & (place < shape[axis])
-        total = total + place * stride
-    outside = at.b.full(dims, math.prod(shape), SI64)
-    return at.b.emit("select", inside, total, outside)
+            limit = spread(at, extent(at, shape[axis]), dims)
+            inside = inside & (place >= 0) & (place < limit)
+        total = total + times(at, place, stride)
+    return at.b.emit("select", inside, total, spread(at, count(at, shape), dims))
 
 
-def _at_axes(at: Site, start: Value, axes: Sequence[int], dims: Sequence[int]) -> Value:
-    full = [1] * len(dims)
+def _at_axes(at: Site, start: Value, axes: Sequence[int], dims: Shape) -> Value:
+    full: list[Dim] = [1] * len(dims)
     for axis in axes:
         full[axis] = dims[axis]
-    return at.spread(at.reshaped(start, full), tuple(dims))
+    return at.spread(at.reshaped(start, full), dims)
 
 
 # -- any computation -----------------------------------------------------------------------------
 
 
 def _by_rounds(
-    at: Site, block: HloBlock, boards: Sequence[Value], places: Value, updates: Sequence[Value],
-    unique: bool,
+    at: Site, block: HloBlock, boards: Sequence[Value], spare: Value, places: Value,
+    updates: Sequence[Value], unique: bool,
 ) -> list[Value]:  # fmt: skip
     if unique:
         return _round(at, block, boards, places, updates)
-    size = at.static(boards[0])[0] - 1
-    turns = _turns(at, places, size)
+    turns = _turns(at, places, spare)
     most = at.b.reduce_max(turns, [0])
     taken = captured(at, [block])
     outer = [at.env[number] for number in taken]
-    carry = [at.b.literal(0, SI64), most, turns, places, *updates, *outer, *boards]
+    carry = [at.b.literal(0, SI64), most, spare, turns, places, *updates, *outer, *boards]
     own = len(carry) - len(boards)
 
     def again(b: BodyBuilder, *values: Value) -> list[Value]:
-        turn, _, turns, places, *rest = values[:own]
+        turn, _, spare, turns, places, *rest = values[:own]
         env = {**at.env, **dict(zip(taken, rest[len(updates) :], strict=True))}
         inside = Site(at.reader, b, at.op, list(values), env)
         now = b.compare(turns, b.broadcast_to(turn, turns.shape), "equal")
-        here = b.emit("select", now, places, inside.full(size, places))
+        here = b.emit("select", now, places, b.broadcast_to(spare, places.shape))
         made = _round(inside, block, values[own:], here, rest[: len(updates)])
         return [turn + 1, *values[1:own], *made]
 
@@ -131,14 +140,15 @@ def _by_rounds(
     return list(at.b.while_(unfinished, again, *carry))[own:]
 
 
-def _turns(at: Site, places: Value, spare: int) -> Value:
+def _turns(at: Site, places: Value, spare: Value) -> Value:
     """How many earlier updates go to the same place. Order does not matter in the spare one."""
     order = at.b.emit("argsort", places, axis=0, descending=False, output_dtype=SI64)
     sorted_ = at.b.emit("gather", places, order, axis=0)
     first = at.b.emit("searchsorted", sorted_, sorted_, side="left", output_dtype=SI64)
     back = at.b.emit("argsort", order, axis=0, descending=False, output_dtype=SI64)
     turns = at.b.emit("gather", at.b.iota(SI64, places.shape, 0) - first, back, axis=0)
-    return at.b.emit("select", places == spare, at.full(0, turns), turns)
+    beyond = at.b.compare(places, at.spread(spare, places.shape), "equal")
+    return at.b.emit("select", beyond, at.full(0, turns), turns)
 
 
 def _round(

@@ -8,10 +8,12 @@ from typing import Any, Final
 import numpy as np
 
 from weft.foundation.dtypes import I1, SI64
+from weft.interop.stablehlo.reading.extents import clamped, flat, room, size_of, strides, times
 from weft.interop.stablehlo.reading.site import Lowering, Results, Site
+from weft.interop.stablehlo.records import HloTensor, HloTuple, tensors
 from weft.ptir.builder import Value
 from weft.ptir.literal import TensorLiteral
-from weft.ptir.types import Dim, Symbol, TupleType
+from weft.ptir.types import UNKNOWN, Dim, Symbol, TupleType
 
 STOPS_GRADIENT: Final = "weft_stop_gradient"
 """The attribute of a barrier that was PTIR's `stop_gradient`."""
@@ -87,7 +89,11 @@ def _dynamic_broadcast_in_dim(at: Site) -> Value:
 
 
 def _dynamic_reshape(at: Site) -> Value:
-    return at.reshaped(at.x[0], at.sizes(1))
+    """A size that is computed otherwise follows from the others."""
+    wanted = at.reader.sizes(at.op.operands[1]) or (UNKNOWN,) * len(at.result().dims)
+    if wanted.count(UNKNOWN) != 1:
+        return at.reshaped(at.x[0], at.sizes(1))
+    return at.b.reshape(at.x[0], [-1 if dim == UNKNOWN else dim for dim in wanted])
 
 
 def _dynamic_iota(at: Site) -> Value:
@@ -234,13 +240,31 @@ def _dynamic_update_slice(at: Site) -> Value:
     x, update, *starts = at.x
     if not starts:
         return update
+    sizes = [dim for dim in update.shape if isinstance(dim, int)]
+    if len(sizes) != update.rank:
+        return _replaced(at, x, update, starts)
     start = start_vector(at, starts)
-    return at.b.emit("dynamic_update_slice", x, update, start, sizes=at.static(update))
+    return at.b.emit("dynamic_update_slice", x, update, start, sizes=sizes)
+
+
+def _replaced(at: Site, x: Value, update: Value, starts: Sequence[Value]) -> Value:
+    """A window whose size is known only at run time, put to its positions one by one."""
+    total = at.b.full(update.shape, 0, SI64)
+    for axis, stride in enumerate(strides(at, x.shape)):
+        start = clamped(
+            at, at.b.cast(starts[axis], SI64), room(at, x.shape[axis], update.shape[axis])
+        )
+        place = at.b.iota(SI64, update.shape, axis) + at.spread(start, update.shape)
+        total = total + times(at, place, stride)
+    places = flat(at, total)
+    values = at.b.reshape(update, places.shape)
+    found = at.b.emit("scatter_reduce", flat(at, x), places, values, axis=0, reduce="replace")
+    return at.reshaped(found, x.shape)
 
 
 def _get_dimension_size(at: Site) -> Value:
     (x,), axis = at.x, int(at.attr("dimension"))
-    return size_of(at, x, axis, at.result().dtype.name)
+    return size_of(at, x.shape[axis], at.result().dtype)
 
 
 def _set_dimension_size(at: Site) -> Value:
@@ -251,19 +275,11 @@ def _set_dimension_size(at: Site) -> Value:
     return x
 
 
-def size_of(at: Site, x: Value, axis: int, dtype: str) -> Value:
-    """The extent of an axis as a value: a sum of ones, where it is known only at run time."""
-    dim = x.shape[axis]
-    if isinstance(dim, int):
-        return at.b.literal(dim, dtype)
-    return at.b.reduce_sum(at.b.full([dim], 1, dtype), [0])
-
-
 def shape_of(at: Site) -> Value:
     (x,) = at.x
     if not x.rank:
         return at.b.literal(np.zeros(0, np.int64))
-    sizes = [at.reshaped(size_of(at, x, axis, "si64"), (1,)) for axis in range(x.rank)]
+    sizes = [at.reshaped(size_of(at, dim), (1,)) for dim in x.shape]
     return at.joined(sizes, 0)
 
 
@@ -271,11 +287,22 @@ def shape_of(at: Site) -> Value:
 
 
 def _tuple(at: Site) -> Value:
-    return at.b.emit("make_tuple", *at.x)
+    """Of tensors only: what a tuple inside holds stands in its place."""
+    return at.b.emit("make_tuple", *(leaf for x in at.x for leaf in _leaves(x)))
+
+
+def _leaves(x: Value) -> list[Value]:
+    return list(x) if isinstance(x.type, TupleType) else [x]
 
 
 def _get_tuple_element(at: Site) -> Value:
-    return at.x[0][int(at.attr("index"))]
+    declared, index = at.reader.declared(at.op.operands[0]), int(at.attr("index"))
+    if not isinstance(declared, HloTuple):
+        raise at.violation("its operand is no tuple")
+    before = sum(len(tensors(kind)) for kind in declared.elements[:index])
+    element = declared.elements[index]
+    found = [at.x[0][before + number] for number in range(len(tensors(element)))]
+    return found[0] if isinstance(element, HloTensor) else at.b.emit("make_tuple", *found)
 
 
 def _as_it_is(at: Site) -> Results:

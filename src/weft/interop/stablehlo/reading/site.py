@@ -7,11 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, Protocol, TypeAlias
 
 from weft.foundation.errors import SpecViolation, Unimplemented
-from weft.interop.stablehlo.records import HloBlock, HloOp, HloTensor, HloTuple, HloType
+from weft.interop.stablehlo.records import (
+    HloBlock,
+    HloOp,
+    HloTensor,
+    HloTuple,
+    HloType,
+    tensors,
+)
 from weft.ptir.builder import BodyBuilder, Value
 from weft.ptir.literal import TensorLiteral
 from weft.ptir.rules import SizesDiffer
-from weft.ptir.types import Dim, Shape, Symbol, TensorType, TupleType, ValueType, multiply_dims
+from weft.ptir.types import UNKNOWN, Dim, Shape, Symbol, TensorType, TupleType, ValueType
 
 Results: TypeAlias = "Value | Sequence[Value]"
 _FIELD = re.compile(r"(\w+) = (\[[^\]]*\]|-?\d+|true|false)")
@@ -101,8 +108,12 @@ class Site:
         return self.named(self.op.types[index])
 
     def named(self, kind: HloType) -> ValueType:
+        """A tuple is one of tensors, whatever lies inside another."""
         if isinstance(kind, HloTuple):
-            return TupleType(tuple(self.named(element) for element in kind.elements))
+            return TupleType(tuple(self._named_tensor(leaf) for leaf in tensors(kind)))
+        return self._named_tensor(kind)
+
+    def _named_tensor(self, kind: HloTensor) -> TensorType:
         fresh = self.b._shared.fresh_symbol
         return TensorType(kind.dtype, tuple(fresh() if dim is None else dim for dim in kind.dims))
 
@@ -129,7 +140,7 @@ class Site:
     def sizes(self, index: int) -> tuple[Dim, ...]:
         """The shape that an operand holds."""
         found = self.reader.sizes(self.op.operands[index])
-        if found is None:
+        if found is None or UNKNOWN in found:
             self.refuse("its shape is computed from other values than sizes")
         return found
 
@@ -199,11 +210,3 @@ class Site:
 
 
 Lowering: TypeAlias = Callable[[Site], Results]
-
-
-def count_of(dims: Sequence[Dim]) -> Dim:
-    """How many elements there are."""
-    return multiply_dims(*dims) if dims else 1
-
-
-__all__ = ["Lowering", "Reader", "Results", "Site", "Symbol", "count_of"]

@@ -9,6 +9,7 @@ from typing import Protocol
 from weft.foundation.dtypes import SI64
 from weft.foundation.errors import Unimplemented
 from weft.interop.stablehlo.writing.page import Page, Ssa, Written, array_text, flattened
+from weft.interop.stablehlo.writing.structure import rows_at
 from weft.ptir.ir import Region
 from weft.ptir.ops.control import Cond, Scan, While
 from weft.ptir.types import TensorType, leaves
@@ -104,10 +105,13 @@ def write_scan(
     length = inputs[0].shape[0]
     stacks = output[len(_flat(carries)) :]
     count = page.scalar(0, SI64)
-    begin = [count, *_flat(carries), *(page.full(0, kind) for kind in stacks)]
+    boards = [page.full(0, kind) for kind in stacks]
     if length == 0:
         # There is no row, not even for a loop that never runs.
-        return begin[1:]
+        return [*_flat(carries), *boards]
+    if not isinstance(length, int):
+        inputs, boards = ([_one_more(page, x) for x in part] for part in (inputs, boards))
+    begin = [count, *_flat(carries), *boards]
     types = [value.type for value in begin]
 
     def holds(inner: Page, values: list[Ssa]) -> list[Ssa]:
@@ -123,7 +127,22 @@ def write_scan(
         after = inner.op("add", step, inner.scalar(1, SI64))
         return [after, *_flat(made[: op.carry_count]), *filled]
 
-    return page.ops("stablehlo.while", begin, types, None, [(types, holds), (types, again)])[1:]
+    found = page.ops("stablehlo.while", begin, types, None, [(types, holds), (types, again)])
+    ends = found[len(found) - len(stacks) :]
+    if not isinstance(length, int):
+        ends = [_without_last(page, x, kind) for x, kind in zip(ends, stacks, strict=True)]
+    return [*found[1 : len(found) - len(stacks)], *ends]
+
+
+def _one_more(page: Page, x: Ssa) -> Ssa:
+    """A row of zeros behind the others: where there is none, the loop that never runs has one to
+    speak of."""
+    zeros = page.full(0, x.type.with_shape((1, *x.shape[1:])))
+    return page.concat([x, zeros], 0, page.fresh_size())
+
+
+def _without_last(page: Page, x: Ssa, kind: TensorType) -> Ssa:
+    return rows_at(page, x, page.iota(TensorType(SI64, kind.shape[:1]), 0))
 
 
 def _row(page: Page, x: Ssa, step: Ssa) -> Ssa:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from weft.foundation.errors import Unimplemented
 from weft.interop.stablehlo.dense import tensor_text
+from weft.interop.stablehlo.reading.calls import DRAWN, DRAWN_FROM
 from weft.interop.stablehlo.writing.calls import Fields, write_call
 from weft.interop.stablehlo.writing.control import write_cond, write_scan, write_while
 from weft.interop.stablehlo.writing.elementwise import ELEMENTWISE
@@ -31,7 +32,7 @@ from weft.ptir.ops.random import Drawing
 from weft.ptir.ops.tuples import MakeTuple
 from weft.ptir.schema import ShapeOf
 from weft.ptir.streams import assign_streams
-from weft.ptir.types import TensorType, TupleType, ValueType, leaves
+from weft.ptir.types import Shape, TensorType, TupleType, ValueType, leaves
 
 _WRITERS = {**ELEMENTWISE, **STRUCTURE}
 _TAKEN_APART = frozenset({LayerNorm})
@@ -138,47 +139,50 @@ class _Writer:
         self, page: Page, op: Op, x: list[Ssa], output: ValueType, noted: Fields | None
     ) -> Written:
         if isinstance(op, TopK):
-            _refuse_open_sizes(op, x[0].type, x)
             return top_k(page, op, x[0])
         call = _call_of(op)
         writer = _WRITERS.get(op.mnemonic)
         if op.mnemonic == "isfinite" and x[0].dtype.is_complex:
             writer = None
         if writer is not None and isinstance(output, TensorType):
-            _refuse_open_sizes(op, output, x)
             return writer(page, op, x, output)
         if isinstance(op, Quantize | Dequantize | Requantize) and isinstance(output, TensorType):
             return write_quantisation(page, op, x, output)
         if call is not None:
-            return _packed(write_call(page, call, x, output, noted), output)
+            given = _call_operands(page, op, x, output)
+            return _packed(write_call(page, call, given, output, noted), output)
         raise Unimplemented(op.mnemonic, "StableHLO has no operation of its meaning")
-
-
-_FIXED = frozenset({"top_k"})
-"""Ops whose form in StableHLO needs every size in numbers."""
-
-
-def _refuse_open_sizes(op: Op, output: TensorType, x: Sequence[Ssa]) -> None:
-    if op.mnemonic in _FIXED and not output.is_static:
-        raise Unimplemented(op.mnemonic, f"the size of {output} is known only at run time")
 
 
 def _call_of(op: Op) -> CustomCall | None:
     """The custom call that carries an op beyond the contract, or one that draws."""
     if isinstance(op, CustomCall):
         return op
-    if op.call_target is not None or isinstance(op, Drawing):
-        _refuse_names_of_sizes(op)
-        found = encode_call(op)
-        return found if isinstance(found, CustomCall) else None
-    return None
+    if op.call_target is None and not isinstance(op, Drawing):
+        return None
+    # StableHLO has no names for sizes, so an attribute cannot mention one.
+    found = encode_call(op.with_dims(lambda dim: dim if isinstance(dim, int) else 0))
+    if not isinstance(found, CustomCall):
+        return None
+    left_out = {name for name, _ in _open_shapes(op)}
+    return CustomCall(found.target, tuple(a for a in found.attrs if a[0] not in left_out))
 
 
-def _refuse_names_of_sizes(op: Op) -> None:
-    """StableHLO has no names for sizes, so an attribute cannot mention one."""
+def _open_shapes(op: Op) -> list[tuple[str, Shape]]:
+    """The attributes that are shapes with sizes that only the run knows: they become operands."""
+    found = []
     for name, kind in op.call_attributes().items():
         if isinstance(kind, ShapeOf) and not all(isinstance(n, int) for n in getattr(op, name)):
-            raise Unimplemented(op.mnemonic, f"its {name} is known only at run time")
+            found.append((name, getattr(op, name)))
+    return found
+
+
+def _call_operands(page: Page, op: Op, x: list[Ssa], output: ValueType) -> list[Ssa]:
+    """What a call is given: its operands, then shapes that only the run knows."""
+    shapes = [shape for _, shape in _open_shapes(op)]
+    if op.call_target in DRAWN and len(x) == DRAWN_FROM and isinstance(output, TensorType):
+        shapes += [] if output.is_static else [output.shape]
+    return [*x, *(page.sizes(shape) for shape in shapes)]
 
 
 def _operand(page: Page, operand: Operand, env: dict[int, Written]) -> Written:

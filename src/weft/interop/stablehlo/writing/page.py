@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -83,6 +84,11 @@ class Page:
         self._names[0] += 1
         return f"%v{self._names[0]}"
 
+    def fresh_size(self) -> Symbol:
+        """A name for a size that no program has."""
+        self._names[0] += 1
+        return Symbol(f"{self._names[0]} of the text")
+
     def line(self, text: str) -> None:
         self.lines.append("  " * self._depth + text)
 
@@ -156,7 +162,10 @@ class Page:
 
     def sizes(self, shape: Sequence[Dim]) -> Ssa:
         """A shape as a vector, for operations that take one as an operand."""
-        parts = [self.reshape(self.size(dim), (1,)) for dim in shape]
+        return self._vector([self.size(dim) for dim in shape])
+
+    def _vector(self, numbers: Sequence[Ssa]) -> Ssa:
+        parts = [self.reshape(number, (1,)) for number in numbers]
         return parts[0] if len(parts) == 1 else self.concat(parts, 0, len(parts))
 
     def size(self, dim: Dim) -> Ssa:
@@ -188,7 +197,24 @@ class Page:
         kind = x.type.with_shape(shape)
         if kind.is_static:
             return self.op("reshape", x, like=kind)
-        return self.op("dynamic_reshape", x, self.sizes(shape), like=kind)
+        sizes = self._vector([self._new_size(dim, x.shape, shape) for dim in shape])
+        return self.op("dynamic_reshape", x, sizes, like=kind)
+
+    def _new_size(self, dim: Dim, old: Sequence[Dim], new: Sequence[Dim]) -> Ssa:
+        """A size of a reshape: where nothing has it yet, what the others leave."""
+        if isinstance(dim, int) or dim in self._sizes:
+            return self.size(dim)
+        left, right = Counter(old) - Counter(new), Counter(new) - Counter(old)
+        del right[dim]
+        total, others = (self._product(part.elements()) for part in (left, right))
+        at_least_one = self.op("maximum", others, self.scalar(1, SI64))
+        return self.op("divide", total, at_least_one)
+
+    def _product(self, dims: Iterable[Dim]) -> Ssa:
+        found = self.scalar(1, SI64)
+        for dim in dims:
+            found = self.op("multiply", found, self.size(dim))
+        return found
 
     def transpose(self, x: Ssa, perm: Sequence[int]) -> Ssa:
         if list(perm) == list(range(x.rank)):

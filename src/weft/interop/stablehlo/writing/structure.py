@@ -200,8 +200,6 @@ def _extract_patches(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa
 
 
 def _reduce_window(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
-    if not x[0].type.is_static:
-        raise Unimplemented("reduce_window", f"the size of {x[0].type} is known only at run time")
     name = str(op.reduce)
     dtype = x[0].dtype
     wide = op.accum_dtype or (numeric.accumulator_dtype(dtype) if name == "sum" else dtype)
@@ -232,13 +230,18 @@ def _reduce_window(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
 
 
 def _take(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
-    value, indices = x
+    return rows_at(page, *x)
+
+
+def rows_at(page: Page, x: Ssa, indices: Ssa) -> Ssa:
+    """The rows of a tensor that indices name."""
+    kind = x.type.with_shape((*indices.shape, *x.shape[1:]))
     offsets = list(range(indices.rank, kind.rank))
     numbers = (
         f"offset_dims = {offsets}, collapsed_slice_dims = [0], start_index_map = [0], "
         f"index_vector_dim = {indices.rank}"
     )
-    return _gathered(page, x, kind, numbers, [1, *value.shape[1:]])
+    return _gathered(page, [x, indices], kind, numbers, [1, *x.shape[1:]])
 
 
 def _gathered(
@@ -391,9 +394,18 @@ def _argsort(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
 def top_k(page: Page, op: Any, x: Ssa) -> tuple[Ssa, Ssa]:
     axis = op.axis % x.rank
     found = ordered(page, x, axis, op.largest, op.indices_dtype)
-    limits = [op.k if a == axis else dim for a, dim in enumerate(x.type.static_shape)]
-    first, second = (page.slice(value, [0] * x.rank, limits) for value in found)
+    first, second = (_leading(page, value, axis, op.k) for value in found)
     return first, second
+
+
+def _leading(page: Page, x: Ssa, axis: int, count: int) -> Ssa:
+    """The first elements along an axis."""
+    if x.type.is_static:
+        limits = [count if a == axis else dim for a, dim in enumerate(x.type.static_shape)]
+        return page.slice(x, [0] * x.rank, limits)
+    there = [axis, *(a for a in range(x.rank) if a != axis)]
+    rows = rows_at(page, page.transpose(x, there), page.iota(TensorType(SI64, (count,)), 0))
+    return page.transpose(rows, [there.index(a) for a in range(x.rank)])
 
 
 STRUCTURE: Final[Mapping[str, WriteOne]] = {

@@ -1,9 +1,9 @@
-"""The artifact of a program for the CPU: the steps of its body, and in them those of the bodies of
-its branches and loops, over one list of kernels."""
+"""The artifact of a program: the steps of its body, and in them those of the bodies of its branches
+and loops, over one list of kernels."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -18,17 +18,13 @@ from weft.driver.artifacts import (
 )
 from weft.driver.bodies import CompiledBody, Use
 from weft.driver.control_flow import AssembledBody, ControlFlow, assemble_body
-from weft.driver.cpu_code import WORTH_SHARING, CpuCode
 from weft.driver.steps import StepList
 from weft.memory.ir import BufferMap
 from weft.ptir.ir import Body, Program
 from weft.ptir.op import Op
 from weft.ptir.ops import bits, elementwise, functions, indexing, reduction
-from weft.region.cost import kernel_seconds
 from weft.region.ir import Kernel, Module
-from weft.region.structure import buffers
 from weft.runtime.artifact import Artifact, BufferSlot, KernelCode
-from weft.target.target import Target
 
 _REPORTED_BY: Final[Mapping[str, tuple[type[Op], ...]]] = {
     "GatherIndexOutOfBounds": (indexing.Take, indexing.Gather),
@@ -44,24 +40,35 @@ _REPORTED_BY: Final[Mapping[str, tuple[type[Op], ...]]] = {
 
 
 @dataclass(frozen=True)
+class Native:
+    """The machine code of a kernel, by its symbol, and the tensors it takes, in order."""
+
+    symbol: str
+    tensors: Sequence[str]
+
+
+@dataclass(frozen=True)
 class Unit:
     """What the stages made of one body."""
 
     module: Module
     buffer_map: BufferMap
-    code: CpuCode
-    objects: Mapping[str, bytes]
+    natives: Mapping[str, Native]
+    """By kernel; what is not here is for the host, or is made of steps itself."""
+    codes: Mapping[str, KernelCode]
+    """Machine code by symbol."""
     constants: Mapping[str, NDArray[Any]]
     program: Program | None = None
     body: Body | None = None
     """The body itself, and the program it belongs to."""
+    hosted: Mapping[str, str] = field(default_factory=dict)
+    """Kernels that the target has no code for, and why."""
 
 
 @dataclass
 class Assembler:
     """Bodies, one after the other, over kernels and constants that they share."""
 
-    target: Target
     host_call: HostCalls
     kernels: dict[str, KernelCode] = field(default_factory=dict)
     """By symbol; a launch names the position."""
@@ -69,22 +76,26 @@ class Assembler:
 
     def steps(self, unit: Unit, number: int, control: ControlFlow | None = None) -> StepList:
         """The steps of body `number`."""
-        self._add_kernels(unit)
+        for native in unit.natives.values():
+            self.kernels.setdefault(native.symbol, unit.codes[native.symbol])
         numbers = {symbol: n for n, symbol in enumerate(self.kernels)}
         slot = self._slots(unit, number)
 
-        def launch(kernel: Kernel) -> tuple[int, tuple[str, ...], tuple[str, ...]] | None:
-            symbol = unit.code.symbols.get(kernel.name)
-            if symbol is None:
+        def launch(kernel: Kernel) -> tuple[int, Sequence[str], tuple[str, ...]] | None:
+            native = unit.natives.get(kernel.name)
+            if native is None:
                 return None
-            return numbers[symbol], buffers(kernel), _sites(kernel, self.kernels[symbol], unit)
+            sites = _sites(kernel, self.kernels[native.symbol], unit)
+            return numbers[native.symbol], native.tensors, sites
 
         def expand(kernel: Kernel, steps: StepList) -> bool:
             return control is not None and control.expand(kernel, unit.module, steps, slot)
 
-        return body_steps(unit.module, unit.buffer_map, launch, self.host_call, slot, expand)
+        return body_steps(
+            unit.module, unit.buffer_map, launch, self.host_call, slot, expand, unit.hosted
+        )
 
-    def _slots(self, unit: Unit, number: int) -> Any:
+    def _slots(self, unit: Unit, number: int) -> Callable[[str], BufferSlot]:
         """Slots of a body, with constants and what random numbers depend on numbered for all."""
         first = len(self.constants)
         self.constants += constants_of(unit.module, unit.constants)
@@ -97,29 +108,17 @@ class Assembler:
 
         return slot
 
-    def _add_kernels(self, unit: Unit) -> None:
-        module, code = unit.module, unit.code
-        for kernel in module.kernels:
-            symbol = code.symbols.get(kernel.name)
-            if symbol is None or symbol in self.kernels:
-                continue
-            routine = code.routines[symbol]
-            small = kernel_seconds(kernel, module.tensors, self.target) < WORTH_SHARING
-            self.kernels[symbol] = KernelCode(
-                symbol, unit.objects[symbol], routine.pieces, small, checks=routine.checks
-            )
-
 
 def build_artifact(
     unit: Unit,
-    target: Target,
+    target: str,
     host_call: HostCalls,
     bodies: Mapping[Use, CompiledBody] | None = None,
     units: Mapping[Use, Unit] | None = None,
 ) -> Artifact:
     """The steps over compiled kernels. `bodies` has every region after those that it runs itself;
     `units` is what became of them."""
-    assembler = Assembler(target, host_call)
+    assembler = Assembler(host_call)
     done: dict[Use, AssembledBody] = {}
     regions = {} if unit.program is None else unit.program.regions_by_id
     control = ControlFlow(done, regions)
@@ -132,8 +131,17 @@ def build_artifact(
         done[use] = assemble_body(number, body, steps, outputs)
     steps = assembler.steps(unit, 0, control)
     kernels = list(assembler.kernels.values())
-    made = make_artifact("cpu", unit.module, unit.buffer_map, kernels, steps, assembler.constants)
+    made = make_artifact(target, unit.module, unit.buffer_map, kernels, steps, assembler.constants)
     return replace(made, bodies=len(numbers) + 1, counters=control.counters)
+
+
+def symbols_of(unit: Unit, units: Mapping[Use, Unit]) -> dict[str, str]:
+    """The symbol of every kernel of a program; those of regions are called after them."""
+    found = {name: native.symbol for name, native in unit.natives.items()}
+    for use, part in units.items():
+        for name, native in part.natives.items():
+            found[f"region{use.region}.{name}"] = native.symbol
+    return found
 
 
 def _sites(kernel: Kernel, code: KernelCode, unit: Unit) -> tuple[str, ...]:

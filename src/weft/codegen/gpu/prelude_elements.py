@@ -1,0 +1,157 @@
+"""The CUDA text of functions of elements, which stands above every kernel that computes with them.
+
+No function of C is an approximate one here. Formats that a machine does not convert are integer
+code: one text serves all architectures.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from weft.foundation.philox import MULTIPLIERS, ROUNDS, WEYL
+
+ELEMENTS: Final = r"""
+template <class T> INLINE u32 bits(T x) { return (u32)x; }
+INLINE u32 bits(float x) { return __float_as_uint(x); }
+INLINE u64 bits(double x) { return (u64)__double_as_longlong(x); }
+INLINE u64 bits(i64 x) { return (u64)x; }
+INLINE u64 bits(u64 x) { return x; }
+template <class T> struct Held { static INLINE_MEMBER T from(u64 x) { return (T)x; } };
+template <> struct Held<float> {
+  static INLINE_MEMBER float from(u64 x) { return __uint_as_float((u32)x); }
+};
+template <> struct Held<double> {
+  static INLINE_MEMBER double from(u64 x) { return __longlong_as_double((i64)x); }
+};
+template <> struct Held<bool> { static INLINE_MEMBER bool from(u64 x) { return x != 0; } };
+INLINE double max_nan(double a, double b) { return a != a ? a : b != b ? b : fmax(a, b); }
+INLINE double min_nan(double a, double b) { return a != a ? a : b != b ? b : fmin(a, b); }
+INLINE double gelu(double x) { return 0.5 * x * (1.0 + erf(x * 0x1.6a09e667f3bcdp-1)); }
+INLINE double silu(double x) { return x / (1.0 + exp(-x)); }
+// Toward zero; the lowest value by -1 wraps. A divisor of 0 is reported elsewhere and counts as 1.
+template <class T> INLINE T divide(T a, T b) {
+  if (b == 0) return a;
+  if (b == (T)-1 && (T)-1 < (T)0) return (T)(0 - (u64)a);
+  return (T)(a / b);
+}
+// Rounded to odd: the last digit says whether anything was cut off.
+INLINE float to_odd(double x) {
+  const float cut = __double2float_rz(x);
+  return (double)cut == x || x != x ? cut : __uint_as_float(__float_as_uint(cut) | 1);
+}
+INLINE double sticky(double cut, bool exact) {
+  return exact ? cut : __longlong_as_double(__double_as_longlong(cut) | 1);
+}
+INLINE float to_odd(int x) { return to_odd((double)x); }
+INLINE float to_odd(u32 x) { return to_odd((double)x); }
+INLINE float to_odd(i64 x) {
+  const double cut = __ll2double_rz(x);
+  return to_odd(sticky(cut, __double2ll_rz(cut) == x));
+}
+INLINE float to_odd(u64 x) {
+  const double cut = __ull2double_rz(x);
+  return to_odd(sticky(cut, __double2ull_rz(cut) == x));
+}
+// Integers. A zero divisor, a negative exponent and a negative amount are reported elsewhere.
+template <class T> INLINE T modulo(T a, T b) { return (T)((u64)a - (u64)divide(a, b) * (u64)b); }
+template <class T> INLINE T power(T base, T exponent) {
+  T result = 1;
+  for (u64 rest = (u64)exponent; rest != 0; rest >>= 1) {
+    if (rest & 1) result = (T)((u64)result * (u64)base);
+    base = (T)((u64)base * (u64)base);
+  }
+  return result;
+}
+// Zeros, or copies of the sign, come in; an amount of the width or more leaves only those.
+template <class T> INLINE T shift_left(T x, T amount) {
+  return (u64)amount < 8 * sizeof(T) ? (T)((u64)x << (int)amount) : (T)0;
+}
+template <class T> INLINE T shift_right(T x, T amount) {
+  if ((u64)amount < 8 * sizeof(T)) return (T)(x >> (int)amount);
+  return x < (T)0 ? (T)-1 : (T)0;
+}
+// Floats.
+INLINE float log1p_of_exp(float x) { return log1pf(expf(x)); }
+INLINE double log1p_of_exp(double x) { return log1p(exp(x)); }
+template <class T> INLINE T log_add_exp(T a, T b) {
+  if (a == b) return a + (T)0x1.62e42fefa39efp-1;
+  const T apart = a - b;
+  if (apart > 0) return a + log1p_of_exp(-apart);
+  return apart <= 0 ? b + log1p_of_exp(apart) : apart;
+}
+// The bits of the neighbour of x in the direction of y: bits count up away from zero.
+template <class B, class T> INLINE B next_bits(B bits, B goal, T x, T y) {
+  if (x != x) return bits;
+  if (!(x < y || x > y)) return goal;
+  if (x == 0) return (B)((goal & (B)1 << (8 * sizeof(B) - 1)) | 1);
+  return (y > x) == (x > 0) ? (B)(bits + 1) : (B)(bits - 1);
+}
+"""
+
+FORMATS: Final = r"""
+INLINE i8 round_si4(i8 x) { return (i8)((i8)(x << 4) >> 4); }
+INLINE u8 round_ui4(u8 x) { return x & 15; }
+INLINE i8 widen_si4(u8 x) { return round_si4((i8)x); }
+INLINE u8 widen_ui4(u8 x) { return round_ui4(x); }
+INLINE u8 narrow_si4(i8 x) { return (u8)x & 15; }
+INLINE u8 narrow_ui4(u8 x) { return x & 15; }
+// An f16 has the exponents of e5m2, and 2^8 times less for the bits of e4m3.
+INLINE float with_sign(float x, u32 sign) {
+  return __uint_as_float(__float_as_uint(x) | (sign & 0x80) << 24);
+}
+INLINE float widen_fp8_e5m2(u8 h) { return with_sign(widen_f16((u16)((h & 0x7f) << 8)), h); }
+INLINE float widen_fp8_e4m3(u8 h) {
+  const u32 size = h & 0x7f;
+  const float x = widen_f16((u16)(size << 7)) * 256.0f;
+  return with_sign(size == 0x7f ? __int_as_float(0x7fffffff) : x, h);
+}
+// To nearest even: below the least exponent by an addition that has the last digit where it is
+// wanted, above it on the bits. What is too large becomes `infinity`, or what stands for it.
+template <int Fraction, int Bias, u32 Infinity, u32 Nan> INLINE u8 narrow_tiny(float x) {
+  const u32 all = __float_as_uint(x), size = all & 0x7fffffff, sign = all >> 24 & 0x80;
+  if (size > 0x7f800000) return (u8)(sign | Nan);
+  if (size < (u32)(128 - Bias) << 23) {
+    const u32 magic = (u32)(127 + 24 - Bias - Fraction) << 23;
+    const float moved = __uint_as_float(size) + __uint_as_float(magic);
+    return (u8)(sign | (__float_as_uint(moved) - magic));
+  }
+  const int cut = 23 - Fraction;
+  const u32 near = size + ((1u << (cut - 1)) - 1) + (size >> cut & 1);
+  const u32 kept = (near - ((u32)(127 - Bias) << 23)) >> cut;
+  return (u8)(sign | (kept < Infinity ? kept : Infinity));
+}
+INLINE u8 narrow_fp8_e5m2(float x) { return narrow_tiny<2, 15, 0x7c, 0x7e>(x); }
+INLINE u8 narrow_fp8_e4m3(float x) { return narrow_tiny<3, 7, 0x7f, 0x7f>(x); }
+INLINE float round_fp8_e5m2(float x) { return widen_fp8_e5m2(narrow_fp8_e5m2(x)); }
+INLINE float round_fp8_e4m3(float x) { return widen_fp8_e4m3(narrow_fp8_e4m3(x)); }
+"""
+
+
+def philox() -> str:
+    """Philox4x32-10: the same bits as `foundation.philox`."""
+    even, odd = (f"{number:#x}u" for number in MULTIPLIERS)
+    first, second = (f"{number:#x}u" for number in WEYL)
+    return f"""
+INLINE void philox_block(u32 (&words)[4], u64 seed, u64 offset, u64 block) {{
+  u32 a = (u32)block, b = (u32)(block >> 32), c = (u32)offset, d = (u32)(offset >> 32);
+  u32 low = (u32)seed, high = (u32)(seed >> 32);
+  #pragma unroll
+  for (int turn = 0; turn < {ROUNDS}; ++turn) {{
+    const u64 even = (u64)a * {even}, odd = (u64)c * {odd};
+    a = (u32)(odd >> 32) ^ b ^ low;
+    b = (u32)odd;
+    c = (u32)(even >> 32) ^ d ^ high;
+    d = (u32)even;
+    low += {first};
+    high += {second};
+  }}
+  words[0] = a; words[1] = b; words[2] = c; words[3] = d;
+}}
+INLINE u32 philox_word(u64 seed, u64 offset, u64 element) {{
+  u32 words[4];
+  philox_block(words, seed, offset, element >> 2);
+  const u32 which = element & 3;
+  const u32 low = which & 1 ? words[1] : words[0], high = which & 1 ? words[3] : words[2];
+  return which & 2 ? high : low;
+}}
+"""

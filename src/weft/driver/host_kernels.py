@@ -1,0 +1,58 @@
+"""Kernels that no template of a target carries out: the host plays them back.
+
+A call is the text of the kernel alone, with the tensors it touches and the reason why it is the
+host's; an op that stays whole is a call of `opaque`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from weft.driver import opaque
+from weft.region.interp import run_kernel
+from weft.region.ir import Kernel, Module, Tensor
+from weft.region.text import from_json, to_json
+from weft.runtime.artifact import HostCall, HostFunction, TensorSpec
+
+Array = NDArray[Any]
+
+
+def kernel_call(kernel: Kernel, module: Module, slot: Callable[[str], int], why: str) -> HostCall:
+    """A kernel with a body as a step of the host's."""
+    read = _read_by(kernel)
+    written = [output.tensor for output in kernel.outputs]
+    tensors = {name: module.tensors[name] for name in (*read, *written)}
+    alone = Module(tensors, (kernel,), tuple(read), tuple(written))
+    text = json.dumps({"why": why, **to_json(alone)})
+    inputs = tuple((slot(name), spec_of(tensors[name])) for name in read)
+    outputs = tuple((slot(name), spec_of(tensors[name])) for name in written)
+    return HostCall(text, inputs, outputs, kernel.name)
+
+
+def spec_of(tensor: Tensor) -> TensorSpec:
+    """A tensor as the runtime sees it."""
+    return TensorSpec(tensor.name, tensor.dtype.name, tensor.shape)
+
+
+def _read_by(kernel: Kernel) -> list[str]:
+    """Everything a kernel reads, and the tensors whose elements stay where it writes none."""
+    bases = [output.base for output in kernel.outputs if output.base is not None]
+    return list(dict.fromkeys([*kernel.inputs, *bases]))
+
+
+def host_function(call: str) -> HostFunction:
+    """What a host call does."""
+    if not call.startswith("{"):
+        return opaque.host_function(call)
+    module = from_json({"module": json.loads(call)["module"]})
+    (kernel,) = module.kernels
+
+    def function(arrays: Sequence[Array], seed: int) -> list[Array]:
+        found = run_kernel(kernel, module.tensors, dict(zip(module.inputs, arrays, strict=True)))
+        return [found[name] for name in module.outputs]
+
+    return function

@@ -1,0 +1,96 @@
+"""Sums over columns: kernels that can read a matrix in the order in which it lies.
+
+    y[n] = g(sum over k of f(k, n)),  neighbours along n being neighbours in memory
+
+Register tiles walk down a few columns at a time and jump from row to row, which no memory foresees.
+Where the totals of a whole row fit into the nearest cache, rows are read one after the other and
+every element is added to the total of its column: the matrix is one stream.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from weft.foundation.index_expr import coefficient, linear
+from weft.region.ir import Fold, Kernel, Let, Read, Reduce, operands
+
+TOTAL_BYTES: Final = 16 * 1024
+"""Totals, at most, of one piece: with what a strip of rows adds to them, in the nearest cache."""
+
+
+def reduced_once(kernel: Kernel) -> tuple[str, ...]:
+    """The axes of a kernel's reductions, where it has one level of them, all over the same axes,
+    and no result lives over these; nothing elsewhere."""
+    sums = [let for let in kernel.body if isinstance(let.expr, Reduce)]
+    every = {let.expr.axes for let in sums if isinstance(let.expr, Reduce)}
+    if len(every) != 1 or any(isinstance(let.expr, Fold) for let in kernel.body):
+        return ()
+    (reduced,) = every
+    if any(set(reduced) & set(kernel.let(output.value).axes) for output in kernel.outputs):
+        return ()
+    return () if any(_needs_another(let, kernel) for let in sums) else reduced
+
+
+def _needs_another(let: Let, kernel: Kernel) -> bool:
+    """Whether a reduction depends on a reduction."""
+    lets = {found.name: found for found in kernel.body}
+    stack = list(operands(let))
+    while stack:
+        found = lets[stack.pop()]
+        if isinstance(found.expr, Reduce):
+            return True
+        stack += operands(found)
+    return False
+
+
+def summed_columns(kernel: Kernel, strides: Mapping[str, Sequence[int]]) -> str | None:
+    """The axis of the columns, where a kernel does nothing but sum over them; None elsewhere."""
+    reduced = set(reduced_once(kernel))
+    sums = [let for let in kernel.body if isinstance(let.expr, Reduce)]
+    if not reduced or kernel.roles is not None or not all(map(_regroups, sums)):
+        return None
+    addresses = [
+        (let, linear(let.expr.index, strides[let.expr.tensor]))
+        for let in kernel.body
+        if isinstance(let.expr, Read) and reduced & set(let.axes) and set(let.axes) - reduced
+    ]
+    for name in (axis.name for axis in reversed(kernel.axes) if axis.name not in reduced):
+        steps = [coefficient(address, name) for let, address in addresses if name in let.axes]
+        if steps and all(step == 1 for step in steps):
+            return name
+    return None
+
+
+def _regroups(let: Let) -> bool:
+    """Whether it is a sum that may be added up in another order."""
+    return (
+        isinstance(let.expr, Reduce)
+        and let.expr.fn == "sum"
+        and not (let.dtype.is_float and let.dtype.bits < 32)
+    )
+
+
+def columns_of_piece(kernel: Kernel, columns: str) -> int:
+    """How many columns one piece sums up: all of them, or as many as have room for their totals."""
+    sums = [let for let in kernel.body if isinstance(let.expr, Reduce)]
+    most = max(1, TOTAL_BYTES // sum(let.dtype.storage_bytes for let in sums))
+    return -(-kernel.sizes[columns] // -(-kernel.sizes[columns] // most))
+
+
+def pieces_of_columns(kernel: Kernel, columns: str) -> int:
+    """How many pieces the kernel has when each sums up so many columns."""
+    gone = {*reduced_once(kernel), columns}
+    others = math.prod(axis.size for axis in kernel.axes if axis.name not in gone)
+    return others * -(-kernel.sizes[columns] // columns_of_piece(kernel, columns))
+
+
+def matrix_bytes(kernel: Kernel, columns: str) -> int:
+    """What is read of everything that lives over rows and columns."""
+    reduced = set(reduced_once(kernel))
+    return sum(
+        math.prod(kernel.sizes[name] for name in let.axes) * let.dtype.storage_bytes
+        for let in kernel.body
+        if isinstance(let.expr, Read) and columns in let.axes and reduced & set(let.axes)
+    )

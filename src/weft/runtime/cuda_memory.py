@@ -1,0 +1,114 @@
+"""Device memory that serves again: blocks given back are kept for whoever asks next.
+
+All work of a process on a device is in one stream, in order. So a block may be handed on while work
+that uses it is still to be done: what is put into it comes later.
+
+Sizes are rounded up, so that blocks of about the same size are the same. When the device has no
+more, idle blocks are freed first; then whoever asked is told who holds what.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+from weft.foundation.errors import ExecutionError, ResourceExceeded
+from weft.runtime.cuda import Device, DriverError, Memory, call
+
+_OUT_OF_MEMORY: Final = 2
+_SMALL: Final = 1 << 20
+_GRAIN: Final = 256
+_LARGE_GRAIN: Final = 1 << 21
+
+
+@dataclass
+class Block(Memory):
+    """Memory of a pool, and what it is used for."""
+
+    pool: Pool
+    purpose: str
+
+    def free(self) -> None:
+        """Give the block back; a second time does nothing."""
+        if self.address:
+            self.pool.take_back(self)
+            self.address = 0
+
+
+class Pool:
+    """The memory of one device."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.held: Counter[str] = Counter()
+        """Bytes in use, by purpose."""
+        self._idle: dict[int, list[int]] = {}
+        self._lock = threading.RLock()
+
+    @property
+    def idle_bytes(self) -> int:
+        return sum(size * len(addresses) for size, addresses in self._idle.items())
+
+    def take(self, count: int, purpose: str) -> Block:
+        """A block of at least so many bytes."""
+        size = rounded(count)
+        with self._lock:
+            idle = self._idle.get(size)
+            address = idle.pop() if idle else self._allocate(size, count, purpose)
+            self.held[purpose] += size
+        return Block(self.device, address, size, self, purpose)
+
+    def take_back(self, block: Block) -> None:
+        """Keep a block for the next who asks."""
+        with self._lock:
+            self.held[block.purpose] -= block.bytes
+            self._idle.setdefault(block.bytes, []).append(block.address)
+
+    def trim(self) -> None:
+        """Free every idle block."""
+        with self._lock:
+            for addresses in self._idle.values():
+                for address in addresses:
+                    with contextlib.suppress(ExecutionError):
+                        call(self.device.driver, "cuMemFree", address)
+            self._idle.clear()
+
+    def _allocate(self, size: int, count: int, purpose: str) -> int:
+        try:
+            return int(call(self.device.driver, "cuMemAlloc", size))
+        except DriverError as error:
+            if error.status != _OUT_OF_MEMORY:
+                raise
+        self.trim()
+        try:
+            return int(call(self.device.driver, "cuMemAlloc", size))
+        except DriverError as error:
+            if error.status != _OUT_OF_MEMORY:
+                raise
+            raise ResourceExceeded(self._shortage(count, purpose)) from None
+
+    def _shortage(self, count: int, purpose: str) -> str:
+        free, whole = call(self.device.driver, "cuMemGetInfo")
+        parts = [f"{_amount(size)} of {what}" for what, size in self.held.most_common() if size]
+        holds = ", ".join(parts) or "nothing"
+        return (
+            f"{self.device.name} has no room for {_amount(count)} of {purpose}: {_amount(free)} of "
+            f"{_amount(whole)} are free, and Weft holds {holds}; drop tensors and programs that "
+            "are not needed, or use smaller sizes"
+        )
+
+
+def rounded(count: int) -> int:
+    """The size of the block for so many bytes; every block has an address."""
+    grain = _GRAIN if count <= _SMALL else _LARGE_GRAIN
+    return max(1, -(-count // grain)) * grain
+
+
+def _amount(count: int) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} bytes"

@@ -1,0 +1,149 @@
+"""Carrying out the steps of a program on a device.
+
+What lies between two jumps goes to the device as one graph. Counted loops turn on the host and wait
+for nothing; a branch or a loop that looks at data reads one byte back. A step for the host waits
+for its operands, and its results are sent behind them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.foundation import limits
+from weft.foundation.dtypes import BY_NAME
+from weft.foundation.errors import ExecutionError
+from weft.runtime.artifact import (
+    Again,
+    CopyBuffer,
+    Enter,
+    HostCall,
+    HostFunction,
+    Jump,
+    JumpUnless,
+    Leave,
+    Reset,
+    TensorSpec,
+)
+from weft.runtime.cuda import Event
+from weft.runtime.cuda_resident import Resident, is_straight
+
+Array = NDArray[Any]
+
+
+class Walk:
+    """One run: where it is, how often each body was entered, where its counters stand."""
+
+    def __init__(self, resident: Resident, host: Mapping[str, HostFunction], seed: int) -> None:
+        self.resident, self.host, self.seed = resident, host, seed
+        artifact = resident.artifact
+        self.steps = artifact.steps
+        self.counters = [0] * artifact.counters
+        self.entered = [0] * artifact.bodies
+        self.bodies = 0
+        self.most_bodies = limits.current().loop_steps
+
+    def run(self) -> None:
+        """All steps."""
+        self.resident.begin(self.seed)
+        position = 0
+        while position < len(self.steps):
+            stretch = self.resident.stretches.get(position)
+            if stretch is not None:
+                self.resident.replay(stretch)
+                position = stretch.last
+            else:
+                position = self.turn(position)
+
+    def timed(self) -> list[float]:
+        """All steps, one by one; the seconds of each, in all its turns."""
+        seconds = np.zeros(len(self.steps))
+        points: list[tuple[int, Event, Event]] = []
+        self.resident.begin(self.seed)
+        position = 0
+        while position < len(self.steps):
+            here, started = position, time.perf_counter()
+            if is_straight(self.steps[position]):
+                before = self._point()
+                self.resident.put(position)
+                points.append((position, before, self._point()))
+                position += 1
+            else:
+                position = self.turn(position)
+                seconds[here] += time.perf_counter() - started
+        self.resident.gpu.stream.synchronize()
+        for number, before, after in points:
+            seconds[number] += after.milliseconds_since(before) / 1e3
+        return [float(found) for found in seconds]
+
+    def _point(self) -> Event:
+        event = self.resident.gpu.device.event()
+        event.record(self.resident.gpu.stream)
+        return event
+
+    def turn(self, position: int) -> int:
+        """Carry out a step that is not a stretch; where to go on."""
+        step = self.steps[position]
+        match step:
+            case CopyBuffer(counter=counter):
+                self.resident.copy(step, self.counters[counter])
+            case HostCall():
+                self._call(step)
+            case Enter(body=body, label=label):
+                self._enter(body, label)
+            case Jump(target=target):
+                return target
+            case JumpUnless(buffer=buffer, target=target):
+                return position + 1 if self._holds(buffer) else target
+            case Reset(counter=counter):
+                self.counters[counter] = 0
+            case Leave(counter=counter, limit=limit, target=target):
+                return target if self.counters[counter] >= limit else position + 1
+            case Again(counter=counter, target=target):
+                self.counters[counter] += 1
+                return target
+            case _:
+                self.resident.put(position)
+        return position + 1
+
+    def _enter(self, body: int, label: str) -> None:
+        if self.bodies >= self.most_bodies:
+            raise ExecutionError(
+                f"{label} ran {self.most_bodies:,} region calls without ending; "
+                "raise WEFT_MAX_LOOP_STEPS if this is meant"
+            )
+        self.resident.enter(body, self.entered[body])
+        self.entered[body] += 1
+        self.bodies += 1
+
+    def _holds(self, buffer: int) -> bool:
+        """Whether the i1 in a buffer is true. What went wrong before it was made comes first."""
+        (flag,) = self._read([(buffer, TensorSpec("", "i1", ()))])
+        return bool(flag)
+
+    def _call(self, call: HostCall) -> None:
+        """Hand whole tensors to a function of the host, and keep what it returns."""
+        arrays = self._read(call.inputs)
+        results = self.host[call.call](arrays, self.seed)
+        for result, (number, spec) in zip(results, call.outputs, strict=True):
+            found = np.asarray(result, BY_NAME[spec.dtype].numpy).reshape(spec.shape)
+            slot = self.resident.artifact.buffers[number]
+            self.resident.gpu.stream.upload(
+                self.resident.address(slot), np.ascontiguousarray(found)
+            )
+
+    def _read(self, places: Sequence[tuple[int, TensorSpec]]) -> list[Array]:
+        """Tensors of the device, all work before them done and found right."""
+        resident, stream = self.resident, self.resident.gpu.stream
+        found = [np.empty(spec.shape, BY_NAME[spec.dtype].numpy) for _, spec in places]
+        for array, (number, _) in zip(found, places, strict=True):
+            stream.download(array, resident.address(resident.artifact.buffers[number]))
+        stream.synchronize()
+        fault = resident.fault()
+        if fault is not None:
+            raise fault
+        return found

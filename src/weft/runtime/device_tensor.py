@@ -1,0 +1,115 @@
+"""Tensors in a GPU's memory. Making one waits for nothing; reading one waits, and raises what went
+wrong on the way to it.
+
+Other libraries see the same memory by DLPack or by the CUDA array interface, and their tensors are
+taken over the same way, without a copy. What is handed out is done; what is taken over comes into
+Weft's stream behind the producer's work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.foundation.dtypes import BY_NAME
+from weft.runtime import dlpack
+from weft.runtime.cuda_memory import Block
+from weft.runtime.gpu import Gpu
+
+Array = NDArray[Any]
+ALIGNMENT: Final = 256
+"""Kernels are made for tensors that begin at multiples of this."""
+
+
+@dataclass(eq=False, repr=False)
+class DeviceTensor:
+    """A dense row-major tensor; its memory is given back with it."""
+
+    gpu: Gpu
+    address: int
+    dtype: str
+    shape: tuple[int, ...]
+    owner: object
+    """Whoever holds the memory."""
+
+    def __repr__(self) -> str:
+        return f"<DeviceTensor {self.dtype}{list(self.shape)} on {self.gpu.device.name}>"
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * BY_NAME[self.dtype].storage_bytes
+
+    def numpy(self) -> Array:
+        """The elements, when they are there."""
+        found = np.empty(self.shape, BY_NAME[self.dtype].numpy)
+        with self.gpu.lock:
+            self.gpu.device.activate()
+            self.gpu.stream.download(found, self.address)
+            self.gpu.wait()
+        return found
+
+    # -- other libraries -------------------------------------------------------------------------
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return dlpack.CUDA, 0
+
+    def __dlpack__(self, **options: Any) -> Any:
+        self.gpu.wait()
+        return dlpack.exported(self, self.address, self.dtype, self.shape)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        self.gpu.wait()
+        kind = BY_NAME[self.dtype].numpy
+        return {
+            "shape": self.shape,
+            "typestr": kind.str,
+            "data": (self.address, False),
+            "version": 3,
+            "strides": None,
+        }
+
+
+class _Held:
+    """A block that is given back when nobody holds it any more."""
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+
+    def __del__(self) -> None:
+        self.block.free()
+
+
+def empty(gpu: Gpu, dtype: str, shape: tuple[int, ...], purpose: str = "tensors") -> DeviceTensor:
+    """A tensor of unspecified elements."""
+    block = gpu.pool.take(prod(shape) * BY_NAME[dtype].storage_bytes, purpose)
+    return DeviceTensor(gpu, block.address, dtype, shape, _Held(block))
+
+
+def upload(gpu: Gpu, array: Array, dtype: str) -> DeviceTensor:
+    """The elements of an array, on the device."""
+    made = empty(gpu, dtype, array.shape)
+    with gpu.lock:
+        gpu.device.activate()
+        gpu.stream.upload(made.address, np.ascontiguousarray(array))
+    return made
+
+
+def imported(gpu: Gpu, producer: Any) -> DeviceTensor:
+    """Another library's tensor, with its memory; copied only where it lies at odd places."""
+    found = dlpack.imported(producer, int(gpu.stream.handle))
+    tensor = DeviceTensor(gpu, found.address, found.dtype, found.shape, found)
+    return tensor if tensor.address % ALIGNMENT == 0 else duplicate(tensor)
+
+
+def duplicate(tensor: DeviceTensor) -> DeviceTensor:
+    """A copy with memory of its own."""
+    made = empty(tensor.gpu, tensor.dtype, tensor.shape)
+    if tensor.nbytes:
+        with tensor.gpu.lock:
+            tensor.gpu.stream.copy(made.address, tensor.address, tensor.nbytes)
+    return made

@@ -6,9 +6,10 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n auto
 EXAMPLES ?= 100
+SHARD ?= 1/1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-full test-torch test-array-api check lint types imports format docs bench clean
+.PHONY: help setup run test test-full test-random test-torch test-array-api check lint types imports format docs bench clean
 
 help: ## list what make can do
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +32,10 @@ test: setup ## the fast tests
 
 test-full: setup ## all tests, long random runs included
 	@$(PYTEST)
+	@$(MAKE) --no-print-directory test-random
+
+test-random: setup ## 100,000 random programs on the cpu backend: SHARD=I/N; goes on where it stopped
+	@$(BIN)/python -m tests.random --shard $(SHARD) --resume build/random-$(subst /,-of-,$(SHARD)).jsonl
 
 test-torch: setup ## compare with PyTorch, which this installs into .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0

@@ -1,13 +1,22 @@
-"""Golden files: texts that tests compare with, rewritten by `pytest --update`."""
+"""What all tests share: the backend they run on, and golden files.
+
+Tests ask what programs mean, and the reference backend says so at once, where another would compile
+first. So it is the default here, in child processes too. What a user sees who chooses nothing is
+for modules that say `pytestmark = pytest.mark.usefixtures("default_backend")`.
+"""
 
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from weft.driver.backends import DEFAULT, IN_FORCE
+
+os.environ["WEFT_BACKEND"] = IN_FORCE.name = os.environ.get("WEFT_BACKEND") or "reference"
 TEXTS = Path(__file__).parent / "text"
 
 
@@ -16,8 +25,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture
+def default_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs on the backend that is in force where nobody chooses one."""
+    monkeypatch.delenv("WEFT_BACKEND")
+    monkeypatch.setattr(IN_FORCE, "name", DEFAULT)
+
+
+@pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
-    """Compares a text with the golden file of that name under tests/text/."""
+    """Compares a text with the golden file of that name under tests/text/, which
+    `pytest --update` rewrites."""
     update = bool(request.config.getoption("--update"))
 
     def compare(name: str, text: str) -> None:

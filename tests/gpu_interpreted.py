@@ -16,12 +16,15 @@ from weft.driver.opaque import run_opaque
 from weft.driver.pipeline import run_pipeline
 from weft.driver.reference import ReferenceBackend
 from weft.driver.signature import make_signature
+from weft.foundation import numeric
 from weft.ptir import Program
 from weft.ptir.interp import Observer
-from weft.ptir.types import leaves
+from weft.ptir.types import TensorType, leaves
+from weft.region.interp import run_kernel
 from weft.region.ir import Kernel, Module
 from weft.region.structure import buffers
 from weft.target.known import target_named
+from weft.tiny.from_ptir import RUN
 
 Array = NDArray[Any]
 
@@ -37,23 +40,35 @@ class InterpretedExecutable:
     ) -> list[Array]:
         module: Module = self.compilation["region"]
         arrays: dict[str, Array] = dict(self.compilation["tiny"].constants)
+        arrays[RUN] = np.array([seed, 0], np.uint64).view(np.int64)
         given = [name for name in module.inputs if name not in arrays]
-        arrays.update(zip(given, inputs, strict=True))
+        arrays.update(zip(given, map(numeric.as_pairs, inputs), strict=True))
         for kernel in module.kernels:
-            if kernel.opaque is not None:
-                results = run_opaque(
-                    kernel.opaque.op, [arrays[name] for name in kernel.opaque.inputs], seed
-                )
-                for output, number in zip(kernel.outputs, kernel.opaque.results, strict=True):
-                    arrays[output.tensor] = results[number]
+            if kernel.name in self.compilation["gpu"].hosted:
+                arrays |= run_kernel(kernel, module.tensors, arrays)
+            elif kernel.name not in self.compilation["gpu"].launches:
+                arrays |= self.on_the_host(kernel, arrays, seed)
             else:
                 arrays |= self.launch(kernel, arrays)
         declared = self.compilation.program.main.results
         kinds = [leaf for kind in declared for leaf in leaves(kind)]
         return [
-            np.array(arrays[name], order="C").reshape(kind.static_shape)
+            declared_form(arrays[name], kind)
             for name, kind in zip(module.outputs, kinds, strict=True)
         ]
+
+    def on_the_host(self, kernel: Kernel, arrays: dict[str, Array], seed: int) -> dict[str, Array]:
+        """The tensors that an op without a kernel makes."""
+        call, tensors = kernel.opaque, self.compilation["region"].tensors
+        assert call is not None
+        given = [arrays[name] for name in call.inputs]
+        given = [numeric.as_complex(a) if n in call.pairs else a for n, a in enumerate(given)]
+        results = [numeric.as_pairs(result) for result in run_opaque(call.op, given, seed)]
+        return {
+            output.tensor: results[number].reshape(tensors[output.tensor].shape)
+            for output, number in zip(kernel.outputs, call.results, strict=True)
+            if number >= 0
+        }
 
     def launch(self, kernel: Kernel, arrays: dict[str, Array]) -> dict[str, Array]:
         """The tensors that a kernel writes."""
@@ -76,6 +91,14 @@ class InterpretedExecutable:
             flat[parameter] = np.asarray(array, order="C").reshape(-1)
         run(made_kernel, flat)
         return written
+
+
+def declared_form(array: Array, kind: TensorType) -> Array:
+    """A result as the program declares it."""
+    made = np.array(array, order="C")
+    if kind.dtype.is_complex:
+        made = numeric.as_complex(made.reshape(*kind.static_shape, 2))
+    return made.reshape(kind.static_shape)
 
 
 class InterpretedGpu(ReferenceBackend):

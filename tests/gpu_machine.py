@@ -15,11 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.codegen.gpu import ir
+from weft.codegen.gpu.compile import Cubin, Report
 from weft.codegen.gpu.interp import Timing, run
 from weft.codegen.gpu.interp_values import Reported
+from weft.driver import gpu_code
 from weft.driver.compilation import Compilation
 from weft.driver.compile import Executable
+from weft.driver.cuda import CudaBackend, CudaExecutable
 from weft.foundation.dtypes import DType
+from weft.ptir import Program
 from weft.runtime import cuda
 
 Array = NDArray[Any]
@@ -45,6 +49,9 @@ class Machine:
         self.launches: list[str] = []
         self.graph_launches = 0
         self.graph_updates = 0
+        self.waits = 0
+        self.room = 1 << 34
+        """Bytes of its memory."""
         self.uploads = 0
         self.timing, self.seed = Timing.LATE, 0
         self.cuuint64_t = self.cuuint32_t = int
@@ -81,7 +88,12 @@ class Machine:
         function = getattr(self, f"do_{name}", None)
 
         def ask(*args: Any) -> tuple[Any, ...]:
-            answer = function(*args) if function is not None else f"{name} handle"
+            try:
+                answer = function(*args) if function is not None else f"{name} handle"
+            except MemoryError:
+                return (2, None)
+            if isinstance(answer, tuple):
+                return (0, *answer)
             return (0,) if answer is None else (0, answer)
 
         return ask
@@ -110,15 +122,26 @@ class Machine:
     def do_cuCtxSynchronize(self) -> None:
         pass
 
+    def do_cuStreamCreate(self, flags: str) -> int:
+        return 1
+
     def do_cuStreamSynchronize(self, stream: Any) -> None:
-        pass
+        self.waits += 1
+
+    def do_cuGetErrorString(self, status: int) -> bytes:
+        return b"out of memory" if status == 2 else b"unknown"
 
     def do_cuFuncSetAttribute(self, function: Any, what: str, value: int) -> None:
         pass
 
     # Memory
 
+    def do_cuMemGetInfo(self) -> tuple[int, int]:
+        return self.room - sum(map(len, self.memory.values())), self.room
+
     def do_cuMemAlloc(self, count: int) -> int:
+        if count > self.do_cuMemGetInfo()[0]:
+            raise MemoryError
         raw = (ctypes.c_uint8 * (count + ALIGNMENT))()
         start = ctypes.addressof(raw)
         address = start + -start % ALIGNMENT
@@ -226,7 +249,30 @@ def _array_at(address: int, dtype: DType, count: int) -> Array:
 
 @contextmanager
 def machine(capability: tuple[int, int] = (9, 0)) -> Iterator[Machine]:
-    """This process with such a GPU."""
+    """This process with such a GPU. Kernels stay in the dialect: there is nothing to compile."""
     made = Machine(capability)
-    with patch.object(cuda, "bindings", lambda: made):
+    with (
+        patch.object(cuda, "bindings", lambda: made),
+        patch.object(gpu_code, "compile_sources", _uncompiled),
+    ):
         yield made
+
+
+def _uncompiled(code: gpu_code.CudaCode, arch: str) -> gpu_code.Cubins:
+    nothing = Cubin(arch, b"", "", Report(1, 0, 0, ()))
+    return gpu_code.Cubins(arch, dict.fromkeys(code.sources, nothing), len(code.sources))
+
+
+class MachineBackend(CudaBackend):
+    """The cuda backend on such a GPU."""
+
+    def __init__(self, found: Machine, target: str = "sm90") -> None:
+        super().__init__(target)
+        self.machine = found
+        self.last: Executable | None = None
+
+    def compile_donating(self, program: Program, donated: frozenset[int]) -> CudaExecutable:
+        made = super().compile_donating(program, donated)
+        self.last = made.executable
+        self.machine.learn(made.executable)
+        return made

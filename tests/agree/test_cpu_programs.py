@@ -10,10 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
-from tests.cpu_configurations import Configuration, ConfiguredBackend
+from tests.random.programs import check_program
 from weft.ptir import Builder, Program, load
 from weft.testing.compare import compare
-from weft.testing.random_programs import random_program
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.ptir.txt"))
 Array = NDArray[Any]
@@ -39,26 +38,11 @@ def test_examples_agree(path: Path, seed: int) -> None:
     assert report.agrees, str(report)
 
 
-def check_seed(seed: int, size: int) -> None:
-    """A program over every op and dtype, with branches, loops and random numbers, compiled and run
-    in one of many ways."""
-    configuration = Configuration.drawn(seed)
-    case = random_program(seed, size)
-    report = compare(case.program, case.inputs, ConfiguredBackend(configuration), seed=1)
-    assert report.agrees, f"random_program({seed}, {size}) with {configuration}: {report}"
-
-
 @pytest.mark.parametrize("block", range(40))
 def test_random_programs_agree(block: int) -> None:
+    """Short programs; `python -m tests.random` runs many longer ones."""
     for seed in range(50 * block, 50 * block + 50):
-        check_seed(seed, 1 + seed % 2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("block", range(1000))
-def test_many_random_programs_agree(block: int) -> None:
-    for seed in range(10_000 + 100 * block, 10_100 + 100 * block):
-        check_seed(seed, 2 + seed % 12)
+        check_program(seed, 1 + seed % 2)
 
 
 def mlp(rows: int, inner: int, columns: int) -> Program:

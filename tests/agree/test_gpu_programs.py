@@ -100,15 +100,6 @@ def test_masks_compile(whole: bool) -> None:
         assert cubin.report.findings == []
 
 
-def test_a_function_without_gpu_code_is_unimplemented() -> None:
-    """Also at the end of a matrix product: it is refused, not found when the text is printed."""
-    b = Builder()
-    x, w = b.param("bf16", [24, 32]), b.param("bf16", [32, 40])
-    program = b.build(b.asinh(b.matmul(x, w)))
-    with pytest.raises(Unimplemented, match="asinh"):
-        through_stages(program, "sm90")
-
-
 # -- random programs -------------------------------------------------------------------------------
 
 

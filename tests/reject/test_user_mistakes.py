@@ -3,6 +3,7 @@ stable code, and what to do."""
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -249,6 +250,12 @@ def test_a_mistake_is_told_in_one_sentence(mistake: Mistake) -> None:
         assert isinstance(error, UserError)
     assert text.startswith(f"{error.code} at ")
     assert error.__suppress_context__ or error.__context__ is None
+    assert last_file(error) == __file__
+
+
+def last_file(error: BaseException) -> str:
+    """Where the traceback ends, as Python prints it."""
+    return traceback.extract_tb(error.__traceback__)[-1].filename
 
 
 def test_there_are_sixty_with_a_code() -> None:

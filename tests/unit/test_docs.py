@@ -25,6 +25,8 @@ import weft
 from examples import gpt
 from weft.ptir import dumps, loads, verify
 
+pytestmark = pytest.mark.usefixtures("default_backend")
+
 ROOT = Path(__file__).parents[2]
 SOURCE = str(Path(weft.__file__).parents[1])
 ELSEWHERE = {

@@ -23,6 +23,7 @@ from tests.example_inputs import inputs_for
 from weft import nn, optim
 
 Array = NDArray[Any]
+pytestmark = pytest.mark.usefixtures("default_backend")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +22,7 @@ from rich.text import Text
 
 from weft import __version__
 from weft.cli.report import check_writable, complain, printable
-from weft.driver.backends import DEFAULT, Backend, get_backend
+from weft.driver.backends import Backend, get_backend
 from weft.foundation.errors import UserError
 from weft.testing.conformance.case import Case
 from weft.testing.conformance.matrix import Matrix, as_lists, as_table, legend
@@ -28,6 +30,7 @@ from weft.testing.conformance.page import write_page
 from weft.testing.conformance.records import Journal, write_json
 from weft.testing.conformance.run import Outcome, Result, run_case
 from weft.testing.conformance.table import parse_shard, select
+from weft.testing.conformance.workers import run_shared
 
 MATRIX_WIDTH = 84
 FIRST_FAILURES = 10
@@ -35,7 +38,7 @@ FIRST_FAILURES = 10
 
 
 def conformance_command(
-    backend: Annotated[str, typer.Option(help="The backend to examine.")] = DEFAULT,
+    backend: Annotated[str, typer.Option(help="The backend to examine.")] = "reference",
     pattern: Annotated[
         str | None,
         typer.Option(
@@ -45,6 +48,12 @@ def conformance_command(
     shard: Annotated[
         str, typer.Option(metavar="I/N", help="Only the I-th of N equal shares of the cases.")
     ] = "1/1",
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Processes to share the cases among, each with a backend.")
+    ] = 1,
+    seconds: Annotated[
+        float | None, typer.Option(min=0, help="Begin no further case after this time.")
+    ] = None,
     resume: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Note each result here; skip what it already holds."),
@@ -64,8 +73,11 @@ def conformance_command(
     for path in (json, html):
         if path is not None:
             check_writable(path)
-    results = _run(cases, chosen, Journal(resume, backend) if resume else None)
+    journal = Journal(resume, backend) if resume else None
+    results = _run(cases, chosen, _Way(backend, jobs, seconds), journal)
     _print(results)
+    if len(results) < len(cases):
+        complain(f"{len(cases) - len(results)} of {len(cases)} cases were not begun in time")
     if json is not None:
         write_json(json, backend, results)
     if html is not None:
@@ -94,7 +106,16 @@ def _refuses_all(results: list[Result]) -> Result | None:
     return next((r for r in results if r.outcome is Outcome.UNIMPLEMENTED), None)
 
 
-def _run(cases: list[Case], backend: Backend, journal: Journal | None) -> list[Result]:
+@dataclass(frozen=True)
+class _Way:
+    """How cases are run: on which backend, by how many processes, and for how long at most."""
+
+    backend: str
+    jobs: int
+    seconds: float | None
+
+
+def _run(cases: list[Case], backend: Backend, way: _Way, journal: Journal | None) -> list[Result]:
     """The results in the order of the cases, with a progress bar where someone is watching."""
     progress = Progress(
         TextColumn(f"{printable(backend.name)}"),
@@ -109,7 +130,7 @@ def _run(cases: list[Case], backend: Backend, journal: Journal | None) -> list[R
     try:
         with progress:
             task = progress.add_task("", total=len(cases))
-            for result in _each(cases, backend, journal):
+            for result in _each(cases, backend, way, journal):
                 results.append(result)
                 failed += result.outcome is Outcome.FAIL
                 progress.update(
@@ -118,18 +139,31 @@ def _run(cases: list[Case], backend: Backend, journal: Journal | None) -> list[R
     finally:
         if journal is not None:
             journal.close()
-    return results
+    places = {case.id: place for place, case in enumerate(cases)}
+    return sorted(results, key=lambda result: places[result.id])
 
 
-def _each(cases: list[Case], backend: Backend, journal: Journal | None) -> Iterator[Result]:
-    for case in cases:
-        if journal is not None and case.id in journal.done:
-            yield journal.done[case.id]
-            continue
-        result = run_case(case, backend)
+def _each(
+    cases: list[Case], backend: Backend, way: _Way, journal: Journal | None
+) -> Iterator[Result]:
+    done = {} if journal is None else journal.done
+    yield from (done[case.id] for case in cases if case.id in done)
+    todo = [case for case in cases if case.id not in done]
+    for result in _fresh(todo, backend, way):
         if journal is not None:
             journal.add(result)
         yield result
+
+
+def _fresh(cases: list[Case], backend: Backend, way: _Way) -> Iterator[Result]:
+    if way.jobs > 1:
+        yield from run_shared(cases, way.backend, way.jobs, way.seconds)
+        return
+    started = time.monotonic()
+    for case in cases:
+        if way.seconds is not None and time.monotonic() - started > way.seconds:
+            return
+        yield run_case(case, backend)
 
 
 def _print(results: list[Result]) -> None:

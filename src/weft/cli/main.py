@@ -44,7 +44,7 @@ from weft.cli.report import (
     write,
 )
 from weft.coarse.raising import raise_program
-from weft.driver.backends import DEFAULT
+from weft.driver.backends import default_backend
 from weft.driver.conversion import conversion_target_names, convert
 from weft.driver.execute import MAX_SEED, run
 from weft.foundation.errors import SpecViolation, UserError, WeftError, WeftWarning
@@ -213,7 +213,7 @@ def run_command(
         Path | None,
         typer.Option(metavar="NPZ", help="Where the outputs go; without it, a table shows them."),
     ] = None,
-    backend: Annotated[str, typer.Option(help="Which backend carries it out.")] = DEFAULT,
+    backend: Annotated[str, typer.Option(help="Which backend carries it out.")] = default_backend(),
     seed: Annotated[
         int, typer.Option(min=0, max=MAX_SEED, help="What the random ops draw from.")
     ] = 0,

@@ -12,13 +12,14 @@ driver's business, before the backend sees the program.
 
 from __future__ import annotations
 
-import importlib
+import os
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 from numpy.typing import NDArray
 
+from weft.driver.parts import load_part
 from weft.driver.plugins import Registry, check_members, described
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import BackendUnavailable, UserError
@@ -27,7 +28,8 @@ from weft.ptir.ir import HintKind, Program
 from weft.ptir.op import BY_WIRE_NAME, CORE, SPELLINGS, Op
 from weft.ptir.types import TensorType
 
-DEFAULT = "reference"
+DEFAULT = "cpu"
+"""What runs programs where nobody said otherwise."""
 _HOMES = {
     "reference": "weft.driver.reference",
     "cpu": "weft.driver.cpu",
@@ -110,6 +112,22 @@ class DonatingBackend(Backend, Protocol):
         ...
 
 
+class _InForce:
+    """The default of this process, in every thread: `DEFAULT`, what `WEFT_BACKEND` names, or what
+    was set since."""
+
+    def __init__(self) -> None:
+        self.name = os.environ.get("WEFT_BACKEND") or DEFAULT
+
+
+IN_FORCE = _InForce()
+
+
+def default_backend() -> str:
+    """The name of the backend on which new tensors live, and on which `weft.run` runs."""
+    return IN_FORCE.name
+
+
 def register_backend(backend: Backend) -> None:
     """Make a backend known under its name, for this process; an earlier one of that name goes."""
     REGISTRY.register(backend)
@@ -134,7 +152,7 @@ def is_own(backend: Backend) -> bool:
 
 
 def _load_own(name: str) -> Backend:
-    return cast(Backend, importlib.import_module(_HOMES[name]).BACKEND)
+    return cast(Backend, load_part(_HOMES[name]).BACKEND)
 
 
 # -- what a backend says of itself -----------------------------------------------------------------

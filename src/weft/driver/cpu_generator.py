@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 from numpy.typing import NDArray
 
 from weft.codegen.cpu import text
+from weft.codegen.cpu.compile import accepts
 from weft.driver import cpu_code
 from weft.driver.artifacts import with_declared_types
 from weft.driver.assembler import Unit, build_artifact, symbols_of
@@ -19,16 +22,20 @@ from weft.driver.legalise import without_composites
 from weft.driver.opaque import host_call, host_function
 from weft.driver.signature import Signature
 from weft.driver.sources import LLVM
+from weft.foundation.errors import Finding
 from weft.memory.ir import BufferMap
 from weft.plan.from_region import plan_module
-from weft.plan.ir import PlanSet
+from weft.plan.ir import Plan, PlanSet
 from weft.ptir.ir import Body, Program
 from weft.ptir.types import TensorType
-from weft.region.ir import Module
+from weft.region.ir import Kernel, Module
 from weft.runtime import executor
 from weft.target.target import Target
 
 Array = NDArray[Any]
+_CLOCKED: Final = 2e-3
+"""Seconds that are measured at once, about."""
+_MOST_TURNS: Final = 256
 
 
 def _choose_plans(module: Module, buffer_map: BufferMap, target: Target) -> PlanSet:
@@ -75,6 +82,28 @@ def _unit(compilation: Compilation, made: Objects, program: Program, body: Body)
     )
 
 
+def _accepts(
+    kernel: Kernel, module: Module, buffer_map: BufferMap, plan: Plan, target: Target
+) -> list[Finding]:
+    return accepts(kernel, module.tensors, plan)
+
+
+def _clock(built: Built, inputs: Sequence[Array]) -> float:
+    """One native call that carries the steps out many times, so that the call itself is nothing."""
+    once = executor.Program(built.artifact)
+    once.run(inputs)
+    started = time.perf_counter()
+    once.run(inputs)
+    seconds = time.perf_counter() - started
+    turns = max(1, min(_MOST_TURNS, int(_CLOCKED / max(seconds, 1e-7))))
+    steps = built.artifact.steps * turns
+    program = executor.Program(replace(built.artifact, steps=steps))
+    program.run(inputs)
+    started = time.perf_counter()
+    program.run(inputs)
+    return (time.perf_counter() - started) / turns
+
+
 def _new_state(kind: TensorType) -> Array:
     return executor.zero_tensor(kind.dtype.name, kind.static_shape)
 
@@ -102,5 +131,7 @@ GENERATOR = Generator(
     ),
     choose_plans=_choose_plans,
     build=_build,
+    accepts=_accepts,
+    clock=_clock,
     new_state=_new_state,
 )  # fmt: skip

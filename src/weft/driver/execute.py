@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from weft.core_ir.ir import Module
 from weft.core_ir.to_ptir import to_ptir
 from weft.driver.backends import (
-    DEFAULT,
     Backend,
     DonatingBackend,
     Executable,
     Storage,
     check_backend,
+    default_backend,
     get_backend,
     is_own,
 )
@@ -44,7 +44,7 @@ def run(
     program: Program | Module,
     inputs: Sequence[Any] = (),
     *,
-    backend: str | Backend = DEFAULT,
+    backend: str | Backend | None = None,
     seed: int = 0,
     observer: Observer | None = None,
     log: PassLog | None = None,
@@ -54,7 +54,8 @@ def run(
     A Core IR module is lowered to PTIR first, and what goes wrong is told in its own codes.
 
     Arrays must have exactly the declared dtype; Python numbers and lists are converted where that
-    loses nothing. `backend` is a name or a backend itself. `seed` (64 bits) feeds the random ops.
+    loses nothing. `backend` is a name or a backend itself, the default one if none is given. `seed`
+    (64 bits) feeds the random ops.
     `observer` is told the time of every instruction, on backends that run one at a time. `log` is
     told which ops were decomposed for the backend.
     """
@@ -65,8 +66,7 @@ def run(
     if not isinstance(program, Program):
         raise UserError(f"run takes a program, not {type(program).__name__}")
     seed = check_seed(seed)
-    check_choice(backend)
-    chosen = guarded(get_backend(backend) if isinstance(backend, str) else backend)
+    chosen = _chosen(backend)
     try:
         return _run(program, inputs, chosen, seed, observer, log)
     except MemoryError:
@@ -169,6 +169,12 @@ def _key(program: Program, backend: Backend, sizes: Mapping[str, int]) -> _Key:
 
 
 _RECENT = _Recent(16)
+
+
+def _chosen(backend: str | Backend | None) -> Backend:
+    backend = default_backend() if backend is None else backend
+    check_choice(backend)
+    return guarded(get_backend(backend) if isinstance(backend, str) else backend)
 
 
 def check_choice(backend: str | Backend) -> None:

@@ -15,17 +15,18 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from numpy.typing import NDArray
 
 from weft.driver.compilation import Compilation, Stage
+from weft.driver.parts import load_part
 from weft.driver.signature import Signature
-from weft.foundation.errors import UserError
+from weft.foundation.errors import Finding, UserError
 from weft.ptir.types import TensorType
 from weft.runtime.artifact import Artifact
 from weft.target.target import Kind, Target
 
 if TYPE_CHECKING:
     from weft.memory.ir import BufferMap
-    from weft.plan.ir import PlanSet
+    from weft.plan.ir import Plan, PlanSet
     from weft.region.from_poly_view import Fuse
-    from weft.region.ir import Module
+    from weft.region.ir import Kernel, Module
 
 Array = NDArray[Any]
 _PIPELINE = "weft.driver.pipeline"
@@ -77,6 +78,10 @@ class Generator:
     """A plan for every kernel that its templates can carry out."""
     build: Callable[[Compilation, Signature, Sequence[Array]], Built]
     """Machine code and a runner, after all stages."""
+    accepts: Callable[[Kernel, Module, BufferMap, Plan, Target], list[Finding]]
+    """Why a kernel cannot be carried out by a plan; nothing where it can."""
+    clock: Callable[[Built, Sequence[Array]], float]
+    """The seconds that all kernels of a program take, measured once."""
     new_state: Callable[[TensorType], Array]
     """A state of zeros, aligned, at an address that stays: where the machine reaches it."""
 
@@ -101,7 +106,7 @@ class Pipeline(Protocol):
 
 def pipeline() -> Pipeline:
     """The stages of the compiler."""
-    return cast(Pipeline, importlib.import_module(_PIPELINE))
+    return cast(Pipeline, load_part(_PIPELINE))
 
 
 def exact_fusion() -> Fuse:
@@ -121,4 +126,4 @@ def generator_for(target: Target) -> Generator:
     """The code generator of a target."""
     if target.kind not in _HOMES:
         raise UserError(f"there is no code generator for {target.name} yet")
-    return cast(Generator, importlib.import_module(_HOMES[target.kind]).GENERATOR)
+    return cast(Generator, load_part(_HOMES[target.kind]).GENERATOR)

@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from weft.codegen.gpu import text, text_parser
+from weft.codegen.gpu import templates, text, text_parser
 from weft.codegen.gpu.module import GpuModule
 from weft.driver import gpu_code
 from weft.driver.artifacts import with_declared_types
@@ -21,10 +21,14 @@ from weft.driver.opaque import host_call
 from weft.driver.plans import choose_plans
 from weft.driver.signature import Signature
 from weft.driver.sources import CUDA
-from weft.foundation.errors import InternalError, UserError
+from weft.foundation.errors import Finding, InternalError, UserError
+from weft.memory.ir import BufferMap
+from weft.plan.ir import Plan
 from weft.ptir.ir import Body, Program
 from weft.ptir.types import TensorType
+from weft.region.ir import Kernel, Module
 from weft.runtime import cuda, cuda_program, executor
+from weft.target.target import Target
 
 Array = NDArray[Any]
 
@@ -56,7 +60,7 @@ def _unit(
     cubins = _cubins(compilation, made.arch)
     made.compiled += cubins.compiled
     made.reused += cubins.reused
-    notes += [*compilation["plan"].notes, *gpu_code.resource_report(code, cubins)]
+    notes += gpu_code.resource_report(code, cubins)
     return Unit(
         module,
         compilation["memory"],
@@ -90,6 +94,16 @@ def _cubins(compilation: Compilation, arch: str) -> gpu_code.Cubins:
         raise UserError(f"the {what} not compile: {error}") from None
 
 
+def _accepts(
+    kernel: Kernel, module: Module, buffer_map: BufferMap, plan: Plan, target: Target
+) -> list[Finding]:
+    return templates.accepts(kernel, module.tensors, buffer_map.refs, plan, target)
+
+
+def _clock(built: Built, inputs: Sequence[Array]) -> float:
+    return sum(seconds for _, seconds in built.program.profile(inputs))
+
+
 def _new_state(kind: TensorType) -> Array:
     if cuda.compute_capability() is None:
         return executor.zero_tensor(kind.dtype.name, kind.static_shape)
@@ -115,5 +129,7 @@ GENERATOR = Generator(
     ),
     choose_plans=choose_plans,
     build=_build,
+    accepts=_accepts,
+    clock=_clock,
     new_state=_new_state,
 )  # fmt: skip

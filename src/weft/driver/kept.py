@@ -38,7 +38,19 @@ def key_of(
     lines = sorted(program.locations.items())
     inputs = (signature.roles, sorted(signature.donated))
     machine = (target.name, sorted(target.features), target.limits, target.rates)
-    return cache.key_of("program", digest, repr((lines, inputs, machine, level)), *host_cpu())
+    facts = repr((lines, inputs, machine, level))
+    return cache.key_of("program", digest, facts, *_tuned(target), *host_cpu())
+
+
+def _tuned(target: Target) -> tuple[str, ...]:
+    """What was tuned: other plans, another program."""
+    data = cache.load(tuned_key(target))
+    return () if data is None else (hashlib.sha256(data).hexdigest(),)
+
+
+def tuned_key(target: Target) -> str:
+    """The key of the plans that were measured to be best on a target."""
+    return cache.key_of("tuned", target.fingerprint, *host_cpu())
 
 
 def load(key: str | None, signature: Signature, state: Sequence[Array]) -> Built | None:

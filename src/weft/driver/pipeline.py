@@ -19,6 +19,7 @@ from weft.driver.legalise import without_composites
 from weft.driver.levels import DEFAULT_LEVEL, EXACT_LEVEL
 from weft.driver.opaque import decode_op, encode_op
 from weft.driver.places import naming_lines, with_lines_of, with_origins_of
+from weft.driver.tuned import with_tuned
 from weft.foundation.errors import SpecViolation, UserError
 from weft.foundation.tally import tallied
 from weft.indexbook import agree as indexbook_agree
@@ -66,8 +67,9 @@ def _tiny_values(compilation: Compilation) -> dict[str, Value]:
 
 
 def _chosen_plans(compilation: Compilation) -> PlanSet:
-    generator = generator_for(compilation.target)
-    return generator.choose_plans(compilation["region"], compilation["memory"], compilation.target)
+    module, buffer_map, target = compilation["region"], compilation["memory"], compilation.target
+    chosen = generator_for(target).choose_plans(module, buffer_map, target)
+    return with_tuned(chosen, module, buffer_map, target)
 
 
 def _read_plans(text: str, compilation: Compilation) -> PlanSet:
@@ -194,6 +196,7 @@ def report(compilation: Compilation) -> list[str]:
     """What is stored and copied where, in sentences; with exact fusion, what was chosen and why."""
     lines = list(compilation["region"].notes) if compilation.opt_level == EXACT_LEVEL else []
     lines += memory_report(compilation["region"], compilation["memory"])
+    lines += compilation["plan"].notes
     for name, body in compilation.bodies.items():
         lines += [f"{name}: {line}" for line in report(body)]
     return lines

@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @public
 def set_default_backend(name: str) -> None:
-    """Make new tensors live on another backend from now on, in every thread."""
+    """Make new tensors live, and programs run, on another backend from now on, in every thread."""
     use_by_default(name)
 
 

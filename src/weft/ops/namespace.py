@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from weft.driver.backends import default_backend
 from weft.driver.shape_sets import ShapeSet
 from weft.ops import functional, nn, optim
 from weft.ops.array import (
@@ -54,7 +55,7 @@ from weft.ops.differentiate import (
 )
 from weft.ops.functional.contraction import einsum
 from weft.ops.functional.linear import matmul
-from weft.ops.graph.context import default_backend, graph
+from weft.ops.graph.context import graph
 from weft.ops.home import set_default_backend
 from weft.ops.jit import jit
 from weft.ops.other_names import function_advice

@@ -81,11 +81,21 @@ ROWS_PER_PIECE = 240
 """Rows that share packed columns, at most: enough to make packing cheap, few enough to spread."""
 
 
+FEW_ROWS = 8
+"""Rows of a contraction that reading B takes longer than."""
+
+
+def columns_along_k(rows: int, registers: int) -> int:
+    """Columns of a B that lies along k which are read side by side: one stream, or as many as use
+    every number of A often enough to keep the units busy."""
+    return 1 if rows <= FEW_ROWS // 2 else max(1, min(3, (registers - FEW_ROWS) // rows))
+
+
 def cpu_plan(
     kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: Header
 ) -> MmaPlan:
     """A register tile: rows by vectors of columns, as large as the registers allow and the sizes
-    fill. One or two rows of a B that lies along k are dot products: lanes along k."""
+    fill. A few rows of a B that lies along k are dot products: lanes along k."""
     assert kernel.roles is not None
     roles, sizes = kernel.roles, kernel.sizes
     lanes = target.lanes(kernel.let(roles.contraction).dtype)
@@ -100,8 +110,8 @@ def cpu_plan(
         "local_edges": local_edges(kernel),
         "roles": "single",
     }
-    if m <= 2 and step_k == 1 and step_n != 1 and depth >= lanes:
-        tile = (m, min(4, n))
+    if m <= FEW_ROWS and step_k == 1 and step_n != 1 and depth >= lanes:
+        tile = (m, min(columns_along_k(m, target.limits.vector_registers or 16), n))
         return MmaPlan(
             header,
             (*tile, depth - depth % lanes),

@@ -24,13 +24,15 @@ _SM80_TILES: Final = {(128, 64): (1.0, 2), (128, 128): (1.05, 3)}
 """Tiles of the SM80 template, what they reach of the first, and their stages."""
 
 
-def sm90_plan(kernel: Kernel, problem: Problem, target: Target, header: Header) -> MmaPlan:
-    """The SM90 form that is done first."""
+def sm90_plan(
+    kernel: Kernel, problem: Problem, target: Target, header: Header, form: Form | None = None
+) -> MmaPlan:
+    """A form of the SM90 template: where none is given, the one that is done first."""
     steps = epilogue_names(kernel)
     narrow = kernel.let(kernel.outputs[0].value).dtype is not F32
     light = narrow and set(steps) <= LIGHT
     extent = Extent(problem.batch, problem.m, problem.n, problem.k)
-    form = fastest(extent, target, light=light)
+    form = form or fastest(extent, target, light=light)
     # Columns that lie along n are stored in whole panels.
     along = problem.layouts[0] == "col" if form.swap else problem.layouts[1] == "row"
     beside = 4 * form.consumers * _vectors(kernel, swap=form.swap) * form.warp_tile[1]

@@ -3,7 +3,7 @@
     y[n] = g(sum over k of f(k, n)),  neighbours along n being neighbours in memory
 
 Register tiles walk down a few columns at a time and jump from row to row, which no memory foresees.
-Where the totals of a whole row fit into the nearest cache, rows are read one after the other and
+Where the totals of a whole row fit into a cache of the thread, rows are read one after the other and
 every element is added to the total of its column: the matrix is one stream.
 """
 
@@ -16,8 +16,8 @@ from typing import Final
 from weft.foundation.index_expr import coefficient, linear
 from weft.region.ir import Fold, Kernel, Let, Read, Reduce, operands
 
-TOTAL_BYTES: Final = 16 * 1024
-"""Totals, at most, of one piece: with what a strip of rows adds to them, in the nearest cache."""
+TOTAL_BYTES: Final = 128 * 1024
+"""Totals, at most, of one piece: with what a strip of rows adds to them, well inside a second-level cache."""
 
 
 def reduced_once(kernel: Kernel) -> tuple[str, ...]:

@@ -131,7 +131,8 @@ def _let_work(kernel: Kernel, let: Let, lets: Mapping[str, Let], target: Target)
             count = points * _points(kernel, axes)
             if kernel.roles is not None and kernel.roles.contraction == let.name:
                 dtype = lets[kernel.roles.lhs].dtype
-                return Work(matrix_seconds=2 * count / target.matrix_rate(dtype))
+                seconds = 2 * count / target.matrix_rate(dtype)
+                return Work(matrix_seconds=seconds, operations=2 * count)
             return _vector(count, lets[value].dtype, target)
         case Fold(axes=axes, step=step):
             each = sum(_OPERATIONS.get(getattr(inner.expr, "fn", ""), 1) for inner in step)
@@ -143,4 +144,4 @@ def _is_product(let: Let, kernel: Kernel) -> bool:
 
 
 def _vector(operations: int, dtype: DType, target: Target) -> Work:
-    return Work(vector_seconds=operations / target.vector_rate(dtype))
+    return Work(vector_seconds=operations / target.vector_rate(dtype), operations=operations)

@@ -70,16 +70,18 @@ _EXPORTED: dict[int, tuple[Any, ...]] = {}
 """What consumers still use, by the address of its structure."""
 
 
-@_Deleter
 def _forget(address: int) -> None:
     _EXPORTED.pop(address, None)
 
 
-@_CapsuleEnd
 def _unused(capsule: int) -> None:
     """A capsule that nobody consumed is gone, and so is its tensor."""
     if _raw_valid(capsule, _NAME):
         _EXPORTED.pop(_raw_pointer(capsule, _NAME), None)
+
+
+_DONE = _Deleter(_forget)
+_END = _CapsuleEnd(_unused)
 
 
 def exported(owner: object, address: int, dtype: str, shape: Sequence[int]) -> Any:
@@ -90,11 +92,11 @@ def exported(owner: object, address: int, dtype: str, shape: Sequence[int]) -> A
     sizes = (ctypes.c_int64 * len(shape))(*shape)
     pointer = ctypes.cast(sizes, ctypes.POINTER(ctypes.c_int64))
     managed = _Managed(
-        _Tensor(address, CUDA, 0, len(shape), code, bits, 1, pointer, None, 0), None, _forget
+        _Tensor(address, CUDA, 0, len(shape), code, bits, 1, pointer, None, 0), None, _DONE
     )
     where = ctypes.addressof(managed)
     _EXPORTED[where] = (managed, sizes, owner)
-    return _new(where, _NAME, _unused)
+    return _new(where, _NAME, _END)
 
 
 @dataclass

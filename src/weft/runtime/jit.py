@@ -8,7 +8,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from weft.foundation.errors import InternalError
+from weft.foundation.errors import BackendUnavailable, InternalError
 from weft.runtime import cache
 
 _LOCK = threading.Lock()
@@ -26,6 +26,18 @@ def host_cpu() -> tuple[str, str, str]:
     _initialise()
     features = llvm.get_host_cpu_features().flatten()
     return llvm.get_process_triple(), llvm.get_host_cpu_name(), features
+
+
+def target_of(triple: str) -> Any:
+    """LLVM's code generator for a kind of machine."""
+    _initialise()
+    try:
+        return llvm.Target.from_triple(triple)
+    except RuntimeError:
+        raise BackendUnavailable(
+            f"LLVM has no code generator for {triple}, so programs cannot be compiled for it; "
+            "WEFT_BACKEND=reference chooses the backend that compiles nothing"
+        ) from None
 
 
 def fault_of(text: str, symbol: str) -> str | None:
@@ -47,9 +59,8 @@ def fault_of(text: str, symbol: str) -> str | None:
 def compile_object(text: str, cpu: tuple[str, str, str] | None = None, level: int = 3) -> bytes:
     """The object code of a module, optimised for a processor (this one unless told)."""
     triple, name, features = cpu or host_cpu()
-    _initialise()
     with _LOCK:
-        machine = llvm.Target.from_triple(triple).create_target_machine(
+        machine = target_of(triple).create_target_machine(
             cpu=name, features=features, opt=level, reloc="pic", codemodel="default"
         )
         try:
@@ -104,6 +115,5 @@ class Library:
 
 @lru_cache
 def _compiler() -> Any:
-    _initialise()
-    machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
+    machine = target_of(llvm.get_default_triple()).create_target_machine(jit=True)
     return llvm.create_lljit_compiler(machine)

@@ -75,12 +75,15 @@ class Work:
     """Operations of contractions, over the machine's rate for their dtype."""
     vector_seconds: float = 0.0
     bytes: int = 0
+    operations: int = 0
+    """All operations, of whatever unit: document 2's FLOPs."""
 
     def __add__(self, other: Work) -> Work:
         return Work(
             self.matrix_seconds + other.matrix_seconds,
             self.vector_seconds + other.vector_seconds,
             self.bytes + other.bytes,
+            self.operations + other.operations,
         )
 
 

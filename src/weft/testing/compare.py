@@ -196,8 +196,9 @@ class _Target:
 
 def _targets(case: Case, seed: int) -> list[list[_Target]]:
     """For each result the tensors it is made of."""
-    reference = run(case.program, case.inputs, seed=seed)
-    exact = run(widen_program(case.program), widen_arrays(case.inputs), seed=seed)
+    reference = run(case.program, case.inputs, backend="reference", seed=seed)
+    wide = widen_program(case.program)
+    exact = run(wide, widen_arrays(case.inputs), backend="reference", seed=seed)
     spread = [0.0] * len(reference)
     for attempt in range(ROUNDS):
         again = disturbed_run(case.program, case.inputs, seed=seed, round=attempt)

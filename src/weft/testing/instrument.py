@@ -92,7 +92,7 @@ def prefix(program: Program, count: int) -> Program:
 def all_values(case: Case, *, seed: int = 0) -> dict[int, Value]:
     """Every value of the entry function by id, as the reference computes it."""
     main = case.main
-    flat = iter(run(instrumented(case.program), case.inputs, seed=seed))
+    flat = iter(run(instrumented(case.program), case.inputs, backend="reference", seed=seed))
     values: dict[int, Value] = dict(zip(main.parameter_ids, case.arguments, strict=True))
     for instruction in main.body:
         values[instruction.id] = nest(instruction.output, flat)
@@ -120,7 +120,7 @@ def region_calls(
             region = as_program(case.program, call.region)
             inner = Case(region, call.args)
             yield call.region, inner
-            flat = iter(run(region, inner.inputs, seed=seed))
+            flat = iter(run(region, inner.inputs, backend="reference", seed=seed))
             call = running.send(tuple(nest(kind, flat) for kind in region.main.results))
     except StopIteration:
         return

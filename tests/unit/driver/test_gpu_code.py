@@ -14,6 +14,7 @@ from tests.gpu_programs import compiled, through_stages
 from weft.codegen.gpu.assemble import kernel_code
 from weft.codegen.gpu.print import walk
 from weft.driver import gpu_code
+from weft.driver.assembler import Unit, build_artifact
 from weft.driver.compilation import Compilation
 from weft.driver.opaque import host_call
 from weft.driver.pipeline import run_pipeline
@@ -184,14 +185,15 @@ def test_an_artifact_has_the_steps_in_order() -> None:
     compilation = compiled("attention", "bf16", "sm90")
     module = compilation["gpu"]
     cubins = gpu_code.compile_sources(compilation["cu"], "sm_90a")
-    artifact = gpu_code.build_artifact(
-        compilation["region"],
+    region = compilation["region"]
+    unit = Unit(
+        region,
         compilation["memory"],
-        module,
-        cubins,
+        gpu_code.natives(module, region),
+        gpu_code.kernel_codes(module, region, cubins),
         compilation["tiny"].constants,
-        host_call,
     )
+    artifact = build_artifact(unit, "sm_90a", host_call)
     launches = [step for step in artifact.steps if isinstance(step, Launch)]
     assert [step.label for step in launches] == [k.name for k in compilation["region"].kernels]
     symbols = [artifact.kernels[step.kernel].symbol for step in launches]

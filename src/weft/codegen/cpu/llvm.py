@@ -274,11 +274,19 @@ class _Emitter:
         return code.gather_lanes(parts)
 
     def _guarded(self, load: ir.Load, dtype: DType, kind: str) -> Val:
-        """Lane by lane: where a guard fails, element 0 is read instead and `fill` is the value."""
+        """Where a guard fails, element 0 is read instead and `fill` is the value: for all lanes at
+        once where they are neighbours that share their guards, else lane by lane."""
         code, base, indices = self.code, self.pointers[load.buffer], self.indices
-        varies = any(indices.step(e) != 0 for e in (load.address, *(g.expr for g in load.guards)))
+        moves = any(indices.step(guard.expr) != 0 for guard in load.guards)
+        varies = moves or indices.step(load.address) != 0
         lanes = indices.lane_count if varies else 1
         fill = _number(load.fill, dtype)
+        if not moves and indices.step(load.address) == 1 and self._has_room(load.buffer, lanes):
+            inside = indices.inside(load.guards, 0)
+            address = code.select(inside, indices.value(load.address), number(0, "i64"))
+            place = code.pointer(base, kind, address)
+            raw = code.load(kind, place, lanes, dtype.storage_bytes)
+            return code.select(inside, self.formats.from_storage(raw, dtype), fill)
         parts = []
         for lane in range(lanes):
             inside = indices.inside(load.guards, lane)
@@ -286,6 +294,10 @@ class _Emitter:
             raw = code.load(kind, code.pointer(base, kind, address), 1, dtype.storage_bytes)
             parts.append(code.select(inside, self.formats.from_storage(raw, dtype), fill))
         return code.gather_lanes(parts) if lanes > 1 else parts[0]
+
+    def _has_room(self, buffer: int, lanes: int) -> bool:
+        """Whether a vector can be read from the beginning of a buffer."""
+        return buffer < len(self.routine.buffers) and self.routine.buffers[buffer].elements >= lanes
 
     def _store(self, store: ir.Store) -> None:
         code, indices = self.code, self.indices

@@ -11,8 +11,8 @@ by row, in scratch. With `keep_row`, what is dear and needed by several
 passes over a row is written into scratch by the first.
 
 An `MmaPlan` gives a register tile: `warp_tile` = rows x columns. `vectorize.axis` says which
-columns the lanes carry: those of the result (n), or those that are summed (k), which suits a single
-row.
+columns the lanes carry: those of the result (n), or those that are summed (k), which suits a few
+rows; a small tile then keeps several sums of each element apart.
 With B in `cache`, a piece first copies the columns of B that it needs into scratch, one after the
 other, and then computes `tile[0]` rows with them. With A and B in `cache`, a piece is a block of
 `tile[0]` rows and `tile[1]` columns, and both operands are packed, `tile[2]` of the sum at a time.
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from weft.foundation.errors import InternalError
 from weft.memory.ir import MemRef
@@ -30,6 +31,10 @@ from weft.plan.kept_rows import contiguous_axis, kept_values
 from weft.plan.transposes import Crossing, crossing_of
 from weft.region.columns import columns_of_piece, summed_columns
 from weft.region.ir import Fold, Kernel, Reduce
+
+
+PARTIAL_SUMS: Final = 8
+"""Sums along k that are kept apart, at least: two units with a latency of four."""
 
 
 @dataclass(frozen=True)
@@ -209,7 +214,8 @@ def _matrix_tiling(kernel: Kernel, plan: MmaPlan) -> Tiling:
     if roles.m:
         outer[roles.m[-1]] = AxisTiling(rows, 1)
     if along_k:
-        return Tiling(roles.k[-1], outer, {roles.k[-1]: AxisTiling(1, lanes)})
+        partial = max(1, PARTIAL_SUMS // (rows * columns))
+        return Tiling(roles.k[-1], outer, {roles.k[-1]: AxisTiling(partial, lanes)})
     if {cached.tensor for cached in plan.cache} == {"A", "B"}:
         block_rows, block_columns, depth = plan.tile
         blocking = Blocking(block_rows, block_columns, depth, rows, columns, lanes)

@@ -55,11 +55,11 @@ def apply(op: ElementOp, values: Mapping[str, Array], dtypes: Mapping[str, DType
     if op.fn == "select":
         return np.where(args[0], args[1], args[2])
     source = dtypes[op.args[0]]
-    if op.deferred_rounding:
+    if op.fn == "cast":
+        return numeric.cast(args[0], source, op.dtype)
+    if op.deferred_rounding and op.fn not in functions.ON_BITS:
         args = [arg.astype(np.float32) for arg in args]
         source = F32
-    if op.fn == "cast":
-        return numeric.cast(args[0], source, F32 if op.deferred_rounding else op.dtype)
     if len(args) == 1:
         return functions.unary(op.fn, source, args[0])
     return functions.binary(op.fn, source, args[0], args[1])

@@ -102,7 +102,7 @@ def _report(node: values.Report, warp: Warp, lanes: Lanes) -> None:
 
 def _compute(op: ElementOp, warp: Warp, mask: Lanes) -> None:
     arguments = {name: warp.elements[name] for name in op.args}
-    if op.fn == "div" and op.dtype.is_integer:
+    if op.fn in ("div", "fmod") and op.dtype.is_integer:
         # Lanes without a point hold zeros; what they divide by does not matter.
         divisor = arguments[op.args[1]]
         arguments[op.args[1]] = np.where(divisor == 0, divisor.dtype.type(1), divisor)

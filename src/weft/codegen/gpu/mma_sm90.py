@@ -184,7 +184,7 @@ class _Builder:
         yield ir.If(THREAD.equals(0), (*ring.start(), tiles))
         if self.layout.beside is not None:
             chosen, whose = fetcher(self.plan.consumers)
-            panels = self.own_tiles((*located, *self.results.fetches(place)))
+            panels = self.own_tiles((*located, self.results.fetches(place)))
             yield ir.If(chosen, (whose, *self.results.panels.start(), panels))
 
     def own_tiles(self, body: Body) -> ir.Stmt:

@@ -24,7 +24,7 @@ from weft.codegen.gpu import ir
 from weft.codegen.gpu.matmul import Problem, Source, Strides
 from weft.codegen.gpu.mma_place import Place, offset, present
 from weft.codegen.gpu.ring import Ring
-from weft.codegen.gpu.scalar import LANE, WARP, Lit, Name, Scalar, both, least
+from weft.codegen.gpu.scalar import LANE, WARP, Like, Lit, Name, Scalar, both, least, scalar
 from weft.codegen.gpu.sm90_layout import WARPGROUP, Sm90Layout
 from weft.foundation.dtypes import F32
 from weft.plan.ir import MmaPlan
@@ -309,9 +309,9 @@ class Results:
         store = ir.TmaStore(ir.Address("c", start), "c", coords)
         yield ir.If(_MEMBER.equals(0), (store, ir.TmaCommit()))
 
-    def panel_place(self, panel: int, place: Place, strides: Strides) -> tuple[Scalar, ...]:
+    def panel_place(self, panel: Like, place: Place, strides: Strides) -> tuple[Scalar, ...]:
         """Where a panel lies in a tensor of the result's form."""
-        column = self.first_column(place) + panel * self.layout.c.columns
+        column = self.first_column(place) + scalar(panel) * self.layout.c.columns
         return (column, self.first_row(place), *present(place.batch, strides.batch))
 
     def written_panel(self, panel: int, place: Place, start: Scalar) -> Iterator[ir.Stmt]:
@@ -390,18 +390,20 @@ class Results:
     def panel_barrier(self, name: str, slot: Scalar) -> ir.BarrierAt:
         return ir.BarrierAt(name, _GROUP * self.plan.store_buffers + slot)
 
-    def fetches(self, place: Place) -> Iterator[ir.Stmt]:
+    def fetches(self, place: Place) -> ir.Stmt:
         """The panels of a tile beside, asked for by one thread."""
         beside, ring = self.layout.beside, self.panels
         assert beside is not None
-        for panel in range(self.layout.chunks):
-            filled = self.panel_barrier("filled", ring.slot)
-            yield ir.MbarrierWait(self.panel_barrier("free", ring.slot), ring.phase ^ 1)
-            yield ir.MbarrierExpectTx(filled, self.layout.c.bytes)
-            coords = self.panel_place(panel, place, beside.strides)
-            target = ir.Address("c", self.staging(ring.slot))
-            yield ir.TmaLoad(target, "beside", coords, filled)
-            yield from ring.advance()
+        filled = self.panel_barrier("filled", ring.slot)
+        coords = self.panel_place(Name("panel"), place, beside.strides)
+        target = ir.Address("c", self.staging(ring.slot))
+        body = (
+            ir.MbarrierWait(self.panel_barrier("free", ring.slot), ring.phase ^ 1),
+            ir.MbarrierExpectTx(filled, self.layout.c.bytes),
+            ir.TmaLoad(target, "beside", coords, filled),
+            *ring.advance(),
+        )
+        return ir.For("panel", 0, self.layout.chunks, 1, body)
 
     def exchanged_panel(self, panel: int, place: Place) -> Iterator[ir.Stmt]:
         """A panel whose staging buffer holds what the element program reads."""
@@ -422,7 +424,7 @@ class Results:
 def fetcher(consumers: int) -> tuple[Scalar, ir.Stmt]:
     """Which thread of the producer's warpgroup asks for the panels of a consumer: the first one of
     the warp after the consumer's number; and the statement that says whose it is."""
-    chosen = both(LANE.equals(0), both(WARP >= 1, WARP < consumers + 1))
+    chosen = both(LANE.equals(0), both(WARP > 0, (WARP - 1) // consumers < 1))
     return chosen, ir.Let("group", WARP - 1)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.driver.backends import backend_names
+from weft.driver.backends import backend_names, default_backend
 from weft.foundation.dtypes import SI64, DType
 from weft.foundation.errors import UserError
 from weft.foundation.limits import Limits
 from weft.ops.array.data_types import KINDS, STANDARD
 from weft.ops.calls import public
-from weft.ops.graph.context import backend_named, default_backend
+from weft.ops.graph.context import backend_named
 from weft.ops.promotion import DEFAULT_COMPLEX, DEFAULT_FLOAT, DEFAULT_INTEGER
 
 __all__ = ["__array_namespace_info__"]

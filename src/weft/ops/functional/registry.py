@@ -23,6 +23,8 @@ from functools import wraps
 from threading import Lock
 from typing import Any, Final, TypeVar
 
+import numpy as np
+
 from weft.foundation.errors import SpecViolation, UserError
 from weft.ops.autocast import autocast_dtype, cast_operands
 from weft.ops.calls import PYTHON_ERRORS, explained, public, refused
@@ -99,9 +101,11 @@ class OpEntry:
 
 
 def signature(value: Any) -> Any:
-    """What a measurement depends on: types of tensors, the rest as it is."""
+    """What a measurement depends on: types of tensors and arrays, the rest as it is."""
     if isinstance(value, Tensor):
         return (value.dtype, value.shape, value.backend)
+    if isinstance(value, np.ndarray):
+        return (value.dtype, value.shape)
     if isinstance(value, tuple | list):
         return tuple(signature(item) for item in value)
     return repr(value)

@@ -9,20 +9,23 @@ from typing import Any
 
 import numpy as np
 
+from weft.foundation.dims import Shape
 from weft.foundation.dtypes import DType
 from weft.ops.graph.arena import Arena
-from weft.ops.graph.context import within
+from weft.ops.graph.context import current, within
 from weft.ops.graph.evaluate import evaluate
 from weft.ops.tensor import Tensor, from_array
 
 _REPEATS = 5
+_UNKNOWN_SIZE = 64
+"""What is measured in place of a size that is known only when a traced function runs."""
 
 
 def fastest(
     runs: Sequence[Callable[..., Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> int:
     """The position of the fastest, by the median of interleaved runs on random elements."""
-    arena = Arena(_backend(args, kwargs))
+    arena = Arena(_home(args, kwargs).backend)
     with within(arena):
         own_args, own_kwargs = _random_like(args), _random_like(kwargs)
         for run in runs:
@@ -50,19 +53,25 @@ def _tensors(value: Any) -> list[Tensor]:
     return [t for item in value for t in _tensors(item)] if isinstance(value, tuple | list) else []
 
 
-def _backend(args: Any, kwargs: Any) -> Any:
-    return _tensors([*args, *kwargs.values()])[0].arena.backend
+def _home(args: Any, kwargs: Any) -> Arena:
+    """The arena of the first tensor; of arrays and numbers alone, the one in force."""
+    tensors = _tensors([*args, *kwargs.values()])
+    return tensors[0].arena if tensors else current()
 
 
 def _random_like(value: Any) -> Any:
     """The same arguments with random tensors in place of the given ones."""
     if isinstance(value, Tensor):
-        return from_array(_random(value.dtype, value.type.static_shape))
+        return from_array(_random(value.dtype, _sizes(value.shape)))
     if isinstance(value, dict):
         return {key: _random_like(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
         return type(value)(_random_like(item) for item in value)
     return value
+
+
+def _sizes(shape: Shape) -> tuple[int, ...]:
+    return tuple(dim if isinstance(dim, int) else _UNKNOWN_SIZE for dim in shape)
 
 
 def _random(dtype: DType, shape: tuple[int, ...]) -> Any:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain, islice
 from typing import Any
 
-from weft.driver.backends import DEFAULT, Backend, get_backend
+from weft.driver.backends import IN_FORCE, Backend, get_backend
 from weft.driver.guard import guarded
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.node import Node
 
-_default_backend = os.environ.get("WEFT_BACKEND", DEFAULT)
 _BACKENDS: dict[str, Backend] = {}
 _MOST_SEARCHED = 32
 """How many elements of a list among the arguments are looked at for a tensor."""
@@ -37,7 +35,7 @@ _context = _Context()
 def current() -> Arena:
     """The arena in force."""
     stack = _context.stack
-    return stack[-1] if stack else default_arena(_default_backend)
+    return stack[-1] if stack else default_arena(IN_FORCE.name)
 
 
 def arena_for(node: Node) -> Arena:
@@ -92,16 +90,10 @@ def backend_named(name: str) -> Backend:
     return found
 
 
-def default_backend() -> str:
-    """The name of the backend on which new tensors live."""
-    return _default_backend
-
-
 def use_by_default(name: str) -> None:
-    """Make new tensors live on another backend from now on, in every thread."""
-    global _default_backend  # noqa: PLW0603
+    """Make another backend the default from now on, in every thread."""
     backend_named(name)
-    _default_backend = name
+    IN_FORCE.name = name
 
 
 @contextmanager
@@ -117,6 +109,6 @@ def within(arena: Arena) -> Iterator[Arena]:
 @contextmanager
 def graph(arena: Arena | None = None, *, backend: str | None = None) -> Iterator[Arena]:
     """Capture into an arena of its own (or a shared one that is given) inside the `with` block."""
-    chosen = arena or Arena(backend_named(backend or _default_backend))
+    chosen = arena or Arena(backend_named(backend or IN_FORCE.name))
     with within(chosen):
         yield chosen

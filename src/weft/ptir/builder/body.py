@@ -58,7 +58,7 @@ class Shared:
     locations: dict[ValueKey, str] = field(default_factory=dict)
     symbols: set[Symbol] = field(default_factory=set)
 
-    def fresh_symbol(self) -> Symbol:
+    def fresh_symbol(self) -> Dim:
         """A name for a derived dim that nothing else uses."""
         number = len(self.symbols)
         while (symbol := Symbol(f"d{number}")) in self.symbols:

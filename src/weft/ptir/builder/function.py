@@ -43,8 +43,8 @@ def _uses(body: Iterable[Instruction]) -> Counter[int]:
 class Builder(BodyBuilder):
     """Builds a program of one function."""
 
-    def __init__(self, name: str = "main") -> None:
-        super().__init__(f"function @{name}", Shared())
+    def __init__(self, name: str = "main", shared: Shared | None = None) -> None:
+        super().__init__(f"function @{name}", shared or Shared())
         self.name = name
         self._parameters: list[Value] = []
         self._wishes: list[_Wish] = []

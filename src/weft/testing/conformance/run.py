@@ -74,10 +74,15 @@ def run_case(case: Case, backend: Backend) -> Result:
     with np.errstate(all="ignore"):
         trial = case.trial()
     attempt = _attempt(trial, backend)
-    dtype = None if case.dtype is None else case.dtype.name
-    blank = Result(case.id, case.family, case.row, dtype, Outcome.PASS, 0.0)
-    result = replace(_outcome(blank, trial, attempt), decomposed=attempt.decomposed)
+    outcome = _outcome(blank_result(case), trial, attempt)
+    result = replace(outcome, decomposed=attempt.decomposed)
     return replace(result, seconds=round(time.perf_counter() - started, 6))
+
+
+def blank_result(case: Case) -> Result:
+    """The result of a case of which nothing is known yet."""
+    dtype = None if case.dtype is None else case.dtype.name
+    return Result(case.id, case.family, case.row, dtype, Outcome.PASS, 0.0)
 
 
 @dataclass(frozen=True)

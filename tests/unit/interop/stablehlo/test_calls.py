@@ -330,16 +330,14 @@ def test_open_sizes_that_must_be_one_become_one(
     assert found == wanted
 
 
-def test_sizes_that_calls_make_stay_apart() -> None:
+def test_sizes_that_calls_make_become_one_where_they_must() -> None:
     kind = "tensor<?xf32>"
     calls = [f"%{n} = stablehlo.custom_call @tf.{n}(%x) : ({kind}) -> {kind}\n" for n in "ab"]
     text = f"func.func @main(%x: {kind}) -> {kind} {{\n{''.join(calls)}"
-    with pytest.raises(Unimplemented) as caught:
-        stablehlo.loads(f"{text}%0 = stablehlo.add %a, %b : {kind}\nreturn %0 : {kind} }}")
-    assert str(caught.value) == (
-        "Unimplemented stablehlo.add: a size that the text leaves open would have to be known: "
-        "sizes that must be one are ?d1 and ?d2; line 4"
-    )
+    apart = stablehlo.loads(f"{text}return %a : {kind} }}").main.body
+    assert [str(made.output) for made in apart] == ["f32[?d0]", "f32[?d1]"]
+    one = stablehlo.loads(f"{text}%0 = stablehlo.add %a, %b : {kind}\nreturn %0 : {kind} }}")
+    assert [str(made.output) for made in one.main.body] == ["f32[?d0]"] * 3
 
 
 def test_an_open_attention_runs_at_every_size() -> None:

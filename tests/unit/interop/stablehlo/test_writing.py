@@ -177,12 +177,14 @@ def test_casts_saturate_as_ptir_says() -> None:
 
 def test_what_cannot_be_said_is_named_with_its_place() -> None:
     b = Builder("main")
-    x = b.param("f32", ["N"])
-    program = b.build(b.emit("rng_uniform", shape=["N"], dtype="f32") + x)
+    x = b.param("f32", [1, "N", 2])
+    window = {"window": [2], "strides": [1], "dilation": [1], "padding": [(0, 0)], "pad_value": 0}
+    program = b.build(b.emit("extract_patches", x, **window))
     with pytest.raises(Unimplemented) as caught:
         stablehlo.dumps(program)
     assert str(caught.value).startswith(
-        "Unimplemented rng_uniform: its shape is known only at run time; %1 = rng_uniform("
+        "Unimplemented extract_patches: how many windows f32[1, ?N, 2] has is known only at run "
+        "time; its first and last axis may be open, the others not; %1 = extract_patches(%0)"
     )
 
 

@@ -10,6 +10,7 @@ from weft.interop.stablehlo.reading.site import Lowering, Results, Site
 from weft.interop.stablehlo.records import HloBlock
 from weft.ptir.builder import BodyBuilder, RegionBody, Value
 from weft.ptir.literal import TensorLiteral
+from weft.ptir.types import leaves
 
 
 def _uses(block: HloBlock) -> Iterator[int]:
@@ -33,17 +34,35 @@ def captured(at: Site, blocks: Sequence[HloBlock]) -> list[int]:
     ]
 
 
-def _region(at: Site, block: HloBlock, taken: Sequence[int], keep: int = 0) -> RegionBody:
+def _region(
+    at: Site, block: HloBlock, taken: Sequence[int], keep: int = 0,
+    models: list[Value] | None = None,
+) -> RegionBody:  # fmt: skip
     """A block as the body of a region whose last parameters are the captured values. The last
-    `keep` parameters are returned after the block's own results."""
+    `keep` parameters are returned after the block's own results. These have the sizes of `models`;
+    where there are none yet, they are the models of others."""
 
     def body(b: BodyBuilder, *params: Value) -> list[Value]:
         own = len(params) - len(taken)
         env = {**at.env, **dict(zip(taken, params[own:], strict=True))}
         found = at.reader.inline(b, block, params[:own], env)
+        if models:
+            _same_sizes(at, found, models)
+        elif models is not None:
+            models.extend(found)
         return [*found, *(params[len(params) - keep :] if keep else ())]
 
     return body
+
+
+def _same_sizes(at: Site, found: Sequence[Value], models: Sequence[Value]) -> None:
+    """Sizes that operations make in a region are those that it must return, which the run checks.
+    Parameters of open sizes may well differ, so theirs stay apart."""
+    for value, model in zip(found, models, strict=True):
+        for kind, wanted in zip(leaves(value.type), leaves(model.type), strict=True):
+            for dims in zip(kind.shape, wanted.shape, strict=True):
+                if dims[0] != dims[1] and any(map(at.reader.is_made, dims)):
+                    at.reader.same(dims)
 
 
 def _results(at: Site, value: Value) -> list[Value]:
@@ -53,7 +72,8 @@ def _results(at: Site, value: Value) -> list[Value]:
 def _if(at: Site) -> Results:
     taken = captured(at, at.op.blocks)
     args = [at.env[number] for number in taken]
-    on_true, on_false = (_region(at, block, taken) for block in at.op.blocks)
+    models: list[Value] = []
+    on_true, on_false = (_region(at, block, taken, 0, models) for block in at.op.blocks)
     return _results(at, at.b.cond(at.x[0], on_true, on_false, *args))
 
 
@@ -61,12 +81,12 @@ def _case(at: Site) -> Results:
     """One after the other; an index that names no branch means the last."""
     taken = captured(at, at.op.blocks)
     args = [at.env[number] for number in taken]
-    return _results(at, _branch(at.b, at, 0, at.x[0], taken, args))
+    return _results(at, _branch(at.b, at, 0, at.x[0], taken, args, []))
 
 
 def _branch(
     b: BodyBuilder, at: Site, number: int, index: Value, taken: Sequence[int],
-    args: Sequence[Value],
+    args: Sequence[Value], models: list[Value],
 ) -> Value:  # fmt: skip
     blocks = at.op.blocks
     if len(blocks) == 1:
@@ -76,12 +96,12 @@ def _branch(
     chosen = index == b.literal(number, index.dtype)
 
     def here(inner: BodyBuilder, *params: Value) -> list[Value]:
-        return list(_region(at, blocks[number], taken)(inner, *params[1:]))
+        return list(_region(at, blocks[number], taken, 0, models)(inner, *params[1:]))
 
     def later(inner: BodyBuilder, *params: Value) -> list[Value]:
         if number == len(blocks) - 2:
-            return list(_region(at, blocks[-1], taken)(inner, *params[1:]))
-        found = _branch(inner, at, number + 1, params[0], taken, params[1:])
+            return list(_region(at, blocks[-1], taken, 0, models)(inner, *params[1:]))
+        found = _branch(inner, at, number + 1, params[0], taken, params[1:], models)
         return [found] if len(at.op.results) == 1 else list(found)
 
     return b.cond(chosen, here, later, index, *args)
@@ -91,7 +111,7 @@ def _while(at: Site) -> Results:
     taken = captured(at, at.op.blocks)
     carry = [*at.x, *(at.env[number] for number in taken)]
     cond = _region(at, at.op.blocks[0], taken, keep=len(carry))
-    body = _region(at, at.op.blocks[1], taken, keep=len(taken))
+    body = _region(at, at.op.blocks[1], taken, len(taken), list(at.x))
     found = at.b.while_(cond, body, *carry)
     values = [found] if len(carry) == 1 else list(found)
     return values[: len(at.x)]

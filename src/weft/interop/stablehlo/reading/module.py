@@ -1,14 +1,17 @@
 """A StableHLO module as a PTIR program.
 
 The entry is `@main`, or else the only public function. Calls are expanded where they stand, since
-PTIR has none. A size that the text leaves open (`?`) gets a name of its own; where an operation
-needs two sizes to be one, they get one name and the reading starts over.
+PTIR has none. A size that the text leaves open (`?`) gets a name of its own, `n` for one of a
+parameter and `d` for one that an operation makes; where an operation needs two sizes to be one,
+they get one name and the reading starts over. What an operation makes is checked against its name
+when the program runs.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, NoReturn
 
 from weft.foundation.errors import ResourceExceeded, SpecViolation, Unimplemented, UserError
@@ -39,6 +42,7 @@ from weft.interop.stablehlo.records import (
     tensors,
 )
 from weft.ptir.builder import BodyBuilder, Builder, Value
+from weft.ptir.builder.body import Shared
 from weft.ptir.ir import Program, Ref, ValueKey
 from weft.ptir.streams import drop_default_streams
 from weft.ptir.types import UNKNOWN, Dim, Symbol, TensorType, TupleType, ValueType
@@ -81,13 +85,13 @@ class _SameSize(Exception):
 def to_program(functions: Mapping[str, HloFunction]) -> Program:
     """The program whose entry is the module's."""
     entry = _entry(functions)
-    names: dict[Symbol, Dim] = {}
+    names = _Names()
     while True:
         walk = _Walk(functions, names)
         try:
             return walk.program(entry)
         except _SameSize as found:
-            _unify(names, found)
+            names.unify(found)
 
 
 def _entry(functions: Mapping[str, HloFunction]) -> HloFunction:
@@ -103,35 +107,67 @@ def _entry(functions: Mapping[str, HloFunction]) -> HloFunction:
     return public[0]
 
 
-def _unify(names: dict[Symbol, Dim], found: _SameSize) -> None:
-    """A name becomes the other size; the newer name goes. A size that an operation makes cannot."""
-    left, right = found.dims
-    if isinstance(left, Symbol) and (not isinstance(right, Symbol) or left.name > right.name):
-        left, right = right, left
-    if not isinstance(right, Symbol) or not _is_open(right) or right in names:
-        why = f"sizes that must be one are {left} and {right}"
-        name, place = (found.op.name, found.op.place) if found.op else ("module", "")
-        if isinstance(left, int) and isinstance(right, int):
-            raise SpecViolation("ShapeMismatch", why, where=f"{name}, {place}")
-        raise _open_size(name, why, place)
-    names[right] = left
-
-
 def _open_size(name: str, why: str, place: str) -> Unimplemented:
     full = f"a size that the text leaves open would have to be known: {why}"
     return Unimplemented(f"stablehlo.{name}", f"{full}; {place}")
 
 
-def _is_open(size: Symbol) -> bool:
-    """Whether a name stands for a size that the text leaves open, and not for one that an operation
-    makes."""
-    return size.name.startswith("n")
+class _Names:
+    """The names of sizes, kept while the reading starts over."""
+
+    def __init__(self) -> None:
+        self._known: dict[Symbol, Dim] = {}
+        self._made: dict[tuple[object, ...], Symbol] = {}
+
+    def of_parameter(self, number: int) -> Dim:
+        return self._settled(Symbol(f"n{number}"))
+
+    def made_by(self, *place: object) -> Dim:
+        """The name of a size that an operation makes, the same for the same place every time."""
+        return self._settled(self._made.setdefault(place, Symbol(f"d{len(self._made)}")))
+
+    def _settled(self, name: Dim) -> Dim:
+        while isinstance(name, Symbol) and name in self._known:
+            name = self._known[name]
+        return name
+
+    def unify(self, found: _SameSize) -> None:
+        """One of two names goes: it becomes the number, or the name that came first."""
+        left, right = sorted(found.dims, key=_age)
+        if not isinstance(right, Symbol) or right in self._known:
+            why = f"sizes that must be one are {left} and {right}"
+            name, place = (found.op.name, found.op.place) if found.op else ("module", "")
+            if isinstance(left, int) and isinstance(right, int):
+                raise SpecViolation("ShapeMismatch", why, where=f"{name}, {place}")
+            raise _open_size(name, why, place)
+        self._known[right] = left
+
+
+_MADE: Final = 2
+
+
+def _age(size: Dim) -> tuple[int, int]:
+    """Numbers before the sizes of parameters before those that operations make, in their order."""
+    if isinstance(size, int):
+        return 0, size
+    return _MADE if size.name.startswith("d") else 1, int(size.name[1:])
+
+
+@dataclass
+class _Supply(Shared):
+    """Names derived sizes after the operation that is being read."""
+
+    walk: _Walk | None = None
+
+    def fresh_symbol(self) -> Dim:
+        assert self.walk is not None
+        return self.walk.derived()
 
 
 class _Walk:
     """Reads one module, given which sizes are known to be one."""
 
-    def __init__(self, functions: Mapping[str, HloFunction], names: Mapping[Symbol, Dim]) -> None:
+    def __init__(self, functions: Mapping[str, HloFunction], names: _Names) -> None:
         self.functions = functions
         self.names = names
         self.locations: dict[ValueKey, str] = {}
@@ -142,9 +178,12 @@ class _Walk:
         self.shapes: dict[int, tuple[Dim, ...]] = {}
         """The sizes that values hold, for those that hold sizes."""
         self.count = 0
+        self.reading: list[HloOp] = []
+        """The operations that are being read, each inside the one before."""
+        self.derivations: Counter[tuple[int, ...]] = Counter()
 
     def program(self, entry: HloFunction) -> Program:
-        b = Builder(entry.name)
+        b = Builder(entry.name, _Supply(walk=self))
         params = [b.param_of(self._type(kind)) for kind in entry.block.types]
         results = self.inline(b, entry.block, params, {})
         made = b.build(*results)
@@ -162,11 +201,14 @@ class _Walk:
     def _dim(self, dim: int | None) -> Dim:
         if dim is not None:
             return dim
-        found: Dim = Symbol(f"n{self.unknown}")
         self.unknown += 1
-        while isinstance(found, Symbol) and found in self.names:
-            found = self.names[found]
-        return found
+        return self.names.of_parameter(self.unknown - 1)
+
+    def derived(self) -> Dim:
+        """The name of a size that the operation being read makes."""
+        place = tuple(id(op) for op in self.reading)
+        self.derivations[place] += 1
+        return self.names.made_by(*place, self.derivations[place])
 
     # -- what operations ask for (`site.Reader`) -------------------------------------------------
 
@@ -176,8 +218,8 @@ class _Walk:
     def declared(self, number: int) -> HloType:
         return self.kinds[number]
 
-    def is_open(self, size: Symbol) -> bool:
-        return _is_open(size)
+    def is_made(self, size: Dim) -> bool:
+        return _age(size)[0] == _MADE
 
     def inline(
         self, b: BodyBuilder, block: HloBlock, args: Sequence[Value], env: Mapping[int, Value]
@@ -240,7 +282,9 @@ class _Walk:
             raise Unimplemented(f"stablehlo.{op.name}", f"{reason}; {op.place}")
         site = Site(self, b, op, [env[number] for number in op.operands], env)
         first = len(b._types)
+        self.reading.append(op)
         found = self._lowered(lower, site)
+        self.reading.pop()
         values = [found] if isinstance(found, Value) else list(found)
         env.update(zip(op.results, values, strict=True))
         self.kinds.update(zip(op.results, op.types, strict=True))

@@ -18,7 +18,7 @@ from weft.interop.stablehlo.records import (
 from weft.ptir.builder import BodyBuilder, Value
 from weft.ptir.literal import TensorLiteral
 from weft.ptir.rules import SizesDiffer
-from weft.ptir.types import UNKNOWN, Dim, Shape, Symbol, TensorType, TupleType, ValueType
+from weft.ptir.types import UNKNOWN, Dim, Shape, TensorType, TupleType, ValueType
 
 Results: TypeAlias = "Value | Sequence[Value]"
 _FIELD = re.compile(r"(\w+) = (\[[^\]]*\]|-?\d+|true|false)")
@@ -35,8 +35,8 @@ class Reader(Protocol):
         """The type that the text gives a value."""
         ...
 
-    def is_open(self, size: Symbol) -> bool:
-        """Whether a size is one that the text leaves open, which may turn out to be another."""
+    def is_made(self, size: Dim) -> bool:
+        """Whether an operation makes a size, and neither the text nor a parameter has it."""
         ...
 
     def sizes(self, number: int) -> tuple[Dim, ...] | None:

@@ -17,6 +17,7 @@ from weft.interop.stablehlo.writing.elementwise import ELEMENTWISE
 from weft.interop.stablehlo.writing.page import Page, Ssa, Written, flattened, quoted
 from weft.interop.stablehlo.writing.quantisation import write_quantisation
 from weft.interop.stablehlo.writing.structure import STRUCTURE, top_k
+from weft.interop.stablehlo.writing.windows import WINDOWS
 from weft.ptir.calls import encode_call
 from weft.ptir.decompose import decompose
 from weft.ptir.decompositions import DECOMPOSITIONS
@@ -34,7 +35,7 @@ from weft.ptir.schema import ShapeOf
 from weft.ptir.streams import assign_streams
 from weft.ptir.types import Shape, TensorType, TupleType, ValueType, leaves
 
-_WRITERS = {**ELEMENTWISE, **STRUCTURE}
+_WRITERS = {**ELEMENTWISE, **STRUCTURE, **WINDOWS}
 _TAKEN_APART = frozenset({LayerNorm})
 """Ops that StableHLO has no word for, and that are the sum of ops it has."""
 

@@ -1,8 +1,7 @@
-"""Movement, reductions, products, windows, positions and orders, in StableHLO's words."""
+"""Movement, reductions, products, positions and orders, in StableHLO's words."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -14,10 +13,9 @@ from weft.interop.stablehlo.writing.elementwise import WriteOne, cast, identity_
 from weft.interop.stablehlo.writing.page import Page, Ssa, array_text
 from weft.ptir.types import TensorType
 
-MOST_PATCHES: Final = 4096
-"""How many elements a window of `extract_patches` may have, and copies a `tile` of open sizes: each
-is an operand of its own."""
-_BODIES: Final = {
+MOST_COPIES: Final = 4096
+"""How many copies a `tile` of open sizes may have: each is an operand of its own."""
+BODIES: Final = {
     "sum": "add",
     "max": "maximum",
     "min": "minimum",
@@ -41,6 +39,13 @@ def _transpose(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
 
 def _broadcast_to(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
     return page.spread(x[0], kind.shape)
+
+
+def moved(page: Page, x: Ssa, source: int, target: int) -> Ssa:
+    """One axis taken out and put in elsewhere."""
+    order = [axis for axis in range(x.rank) if axis != source]
+    order.insert(target, source)
+    return page.transpose(x, order)
 
 
 def _slice(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
@@ -78,7 +83,7 @@ def _tile(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
 
 def _repeated(page: Page, repeats: Sequence[int], x: Ssa, kind: TensorType) -> Ssa:
     """Copies side by side, axis by axis, where sizes are known only at run time."""
-    if math.prod(repeats) > MOST_PATCHES or 0 in repeats:
+    if math.prod(repeats) > MOST_COPIES or 0 in repeats:
         raise Unimplemented("tile", f"{list(repeats)} copies of {x.type}")
     for axis, count in enumerate(repeats):
         if count > 1:
@@ -116,7 +121,7 @@ def reduced(page: Page, x: Ssa, kind: str, axes: Sequence[int]) -> Ssa:
     scalar = TensorType(x.dtype, ())
 
     def combine(inner: Page, args: list[Ssa]) -> list[Ssa]:
-        return [inner.op(_BODIES[kind], *args)]
+        return [inner.op(BODIES[kind], *args)]
 
     return page.ops(
         "stablehlo.reduce", [x, start], [x.type.with_shape(shape)],
@@ -171,61 +176,6 @@ def _first_extreme(page: Page, args: list[Ssa], larger: str) -> list[Ssa]:
     return [page.op("select", chosen, p, q, like=p.type) for p, q in ((a, b), (i, j))]
 
 
-# -- windows -------------------------------------------------------------------------------------
-
-
-def _extract_patches(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
-    """Each element of the window is a slice with steps of the padded operand."""
-    count = math.prod(op.window)
-    if count > MOST_PATCHES or not kind.is_static or not x[0].type.is_static:
-        raise Unimplemented("extract_patches", f"a window of {count} elements of {x[0].type}")
-    shape = x[0].type.static_shape
-    around = [(0, 0), *op.padding, (0, 0)]
-    board = x[0].type.with_shape(n + a + b for n, (a, b) in zip(shape, around, strict=True))
-    fill = page.scalar(op.pad_value.fill(kind.dtype), kind.dtype)
-    low, high = ([pair[i] for pair in around] for i in range(2))
-    full = padded(page, x[0], fill, low, high, [0] * x[0].rank, board)
-    places = kind.static_shape[1:-1]
-    if 0 in kind.static_shape:
-        return page.full(0, kind)
-    steps = [1, *op.strides, 1]
-    pieces = []
-    for offset in itertools.product(*(range(n) for n in op.window)):
-        starts = [0, *(o * d for o, d in zip(offset, op.dilation, strict=True)), 0]
-        ends = [
-            a + (n - 1) * s + 1 for a, n, s in zip(starts[1:-1], places, op.strides, strict=True)
-        ]
-        pieces.append(page.slice(full, starts, [shape[0], *ends, shape[-1]], steps))
-    return page.concat(pieces, x[0].rank - 1, kind.shape[-1])
-
-
-def _reduce_window(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
-    name = str(op.reduce)
-    dtype = x[0].dtype
-    wide = op.accum_dtype or (numeric.accumulator_dtype(dtype) if name == "sum" else dtype)
-    start = cast(page, page.scalar(identity_of(name, dtype), dtype), wide)
-    scalar = TensorType(wide, ())
-    pairs = ", ".join(f"[{low}, {high}]" for low, high in op.padding)
-    attrs = {
-        "window_dimensions": array_text(op.window_dims),
-        "window_strides": array_text(op.strides),
-        "base_dilations": array_text(op.base_dilation),
-        "window_dilations": array_text(op.window_dilation),
-        "padding": f"dense<[{pairs}]> : tensor<{x[0].rank}x2xi64>",
-    }
-    if not x[0].rank:
-        return x[0]
-
-    def combine(inner: Page, args: list[Ssa]) -> list[Ssa]:
-        return [inner.op(_BODIES[name], *args)]
-
-    found = page.ops(
-        "stablehlo.reduce_window", [cast(page, x[0], wide), start], [kind.with_dtype(wide)],
-        attrs, [((scalar, scalar), combine)],
-    )[0]  # fmt: skip
-    return cast(page, found, dtype)
-
-
 # -- positions that are data ---------------------------------------------------------------------
 
 
@@ -276,7 +226,7 @@ def _scattered(page: Page, x: list[Ssa], numbers: str, how: str) -> Ssa:
     scalar = TensorType(x[0].dtype, ())
 
     def combine(inner: Page, args: list[Ssa]) -> list[Ssa]:
-        return [args[1]] if how == "replace" else [inner.op(_BODIES[how], *args)]
+        return [args[1]] if how == "replace" else [inner.op(BODIES[how], *args)]
 
     return page.ops(
         "stablehlo.scatter", x, [x[0].type],
@@ -403,9 +353,8 @@ def _leading(page: Page, x: Ssa, axis: int, count: int) -> Ssa:
     if x.type.is_static:
         limits = [count if a == axis else dim for a, dim in enumerate(x.type.static_shape)]
         return page.slice(x, [0] * x.rank, limits)
-    there = [axis, *(a for a in range(x.rank) if a != axis)]
-    rows = rows_at(page, page.transpose(x, there), page.iota(TensorType(SI64, (count,)), 0))
-    return page.transpose(rows, [there.index(a) for a in range(x.rank)])
+    numbers = page.iota(TensorType(SI64, (count,)), 0)
+    return moved(page, rows_at(page, moved(page, x, axis, 0), numbers), 0, axis)
 
 
 STRUCTURE: Final[Mapping[str, WriteOne]] = {
@@ -421,8 +370,6 @@ STRUCTURE: Final[Mapping[str, WriteOne]] = {
     **{f"reduce_{kind}": _reduce(kind) for kind in ("sum", "max", "min", "prod", "any", "all")},
     "arg_max": _position("GT"),
     "argmin": _position("LT"),
-    "extract_patches": _extract_patches,
-    "reduce_window": _reduce_window,
     "take": _take,
     "gather": _gather,
     "scatter_add": _scatter_add,

@@ -1,0 +1,165 @@
+"""The small tuner of document 2's section 6: for every kernel of a program that differs from the
+others, measure ten to twenty plans and keep the best one.
+
+Kernels that take most of the program's time come first, and what was found is kept after each, so
+that a tuner that is stopped leaves the most useful part behind. What was tuned before is not
+measured again, in whatever process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from weft.driver import tuned
+from weft.driver.bodies import compile_bodies
+from weft.driver.compilation import Compilation
+from weft.driver.generators import generator_for, pipeline
+from weft.driver.legalise import without_composites
+from weft.driver.measure import Measurement, measure
+from weft.driver.tuned import Tuned
+from weft.foundation.errors import WeftError
+from weft.memory.ir import BufferMap
+from weft.plan import verify as plan_verify
+from weft.plan.candidates import candidates
+from weft.plan.ir import Plan
+from weft.region.cost import kernel_seconds
+from weft.region.ir import Kernel, Module
+from weft.target.target import Kind, Target
+
+MOST_POINTS: Final = {Kind.CPU: 16, Kind.GPU: 12}
+"""Plans that are measured for one kernel."""
+
+
+@dataclass(frozen=True)
+class KernelClass:
+    """Kernels of one structure: one that stands for all, and the plans to try."""
+
+    key: str
+    kernel: Kernel
+    module: Module
+    count: int
+    plans: tuple[Plan, ...]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One plan that was measured, and the best so far."""
+
+    kernels: KernelClass
+    number: int
+    measured: Measurement
+    best: float
+
+
+@dataclass
+class Tuning:
+    """What a tuner did."""
+
+    classes: list[KernelClass]
+    found: dict[str, Tuned] = field(default_factory=dict)
+    measured: list[Measurement] = field(default_factory=list)
+    known: int = 0
+    """Classes that were tuned before."""
+    interrupted: bool = False
+
+    @property
+    def points(self) -> int:
+        """Plans of all classes."""
+        return sum(len(found.plans) for found in self.classes)
+
+
+def classes_of(compilation: Compilation) -> list[KernelClass]:
+    """The kernels of a program that differ, the dearest first."""
+    pipeline().run_pipeline(compilation, "plan")
+    program = without_composites(compilation["frontend"])
+    parts = [compilation]
+    parts += [body.compilation for body in compile_bodies(program, compilation).values()]
+    found: dict[str, KernelClass] = {}
+    for part in parts:
+        for made in _classes(part["region"], part["memory"], compilation.target):
+            known = found.get(made.key)
+            count = made.count + (known.count if known else 0)
+            found[made.key] = KernelClass(made.key, made.kernel, made.module, count, made.plans)
+    return sorted(found.values(), key=lambda c: -c.count * _estimate(c, compilation.target))
+
+
+def _estimate(kernels: KernelClass, target: Target) -> float:
+    return kernel_seconds(kernels.kernel, kernels.module.tensors, target)
+
+
+def _classes(module: Module, buffer_map: BufferMap, target: Target) -> Iterator[KernelClass]:
+    chosen = generator_for(target).choose_plans(module, buffer_map, target)
+    for key, first in chosen.plans.items():
+        alike = [k for k in module.kernels if chosen.kernels.get(k.name) == key]
+        plans = candidates(alike[0], module.tensors, target, first)
+        legal = [p for p in plans if _is_legal(alike[0], module, buffer_map, p, target)]
+        if legal:
+            most = MOST_POINTS[target.kind]
+            yield KernelClass(key, alike[0], module, len(alike), tuple(legal[:most]))
+
+
+def _is_legal(
+    kernel: Kernel, module: Module, buffer_map: BufferMap, plan: Plan, target: Target
+) -> bool:
+    if next(plan_verify.findings(plan, target), None) is not None:
+        return False
+    return not generator_for(target).accepts(kernel, module, buffer_map, plan, target)
+
+
+def tune(
+    compilation: Compilation,
+    watch: Callable[[Trial], None] = lambda trial: None,
+    begin: Callable[[Tuning], None] = lambda tuning: None,
+    *,
+    again: bool = False,
+) -> Tuning:
+    """Tune a program that has gone through no stage yet. Stopped by Ctrl-C, it keeps what it has
+    found; `again` measures what was tuned before, too."""
+    target, table = compilation.target, tuned.load(compilation.target)
+    tuning = Tuning(classes_of(compilation))
+    if not again:
+        done = [c for c in tuning.classes if c.key in table and table[c.key].is_done]
+        tuning.known = len(done)
+        tuning.found = {c.key: table[c.key] for c in done}
+        tuning.classes = [c for c in tuning.classes if c not in done]
+    begin(tuning)
+    for kernels in tuning.classes:
+        try:
+            for trial in _trials(kernels, target, tuning):
+                watch(trial)
+        except KeyboardInterrupt:
+            tuning.interrupted = True
+        if kernels.key in tuning.found:
+            # Another process may have tuned something else in the meantime.
+            tuned.save(target, tuned.load(target) | {kernels.key: tuning.found[kernels.key]})
+        if tuning.interrupted:
+            break
+    return tuning
+
+
+def _trials(kernels: KernelClass, target: Target, tuning: Tuning) -> Iterator[Trial]:
+    """Measure every plan of a class, and at the end the best one once more beside the first; what
+    is best so far is in `tuning` all the time."""
+    times: dict[int, float] = {}
+    for number in (*range(len(kernels.plans)), None):
+        best = min(times, key=lambda n: (times[n], n)) if times else 0
+        if number is None and best == 0:
+            return
+        for place in (0, best) if number is None else (number,):
+            try:
+                line = measure(kernels.kernel, kernels.module, kernels.plans[place], target)
+            except WeftError:
+                if place == 0:
+                    return
+                continue
+            tuning.measured.append(line)
+            times[place] = min(times.get(place, line.actual), line.actual)
+        best = min(times, key=lambda n: (times[n], n))
+        points = len(kernels.plans) if number is None else number + 1
+        tuning.found[kernels.key] = Tuned(
+            kernels.plans[best], times[best], times[0], points, len(kernels.plans)
+        )
+        if number is not None:
+            yield Trial(kernels, number + 1, line, times[best])

@@ -1,0 +1,177 @@
+"""Plans around a first choice, for a tuner to try: document 2's small search space (section 6).
+
+    tiles (3-4) x stages or register tiles (2) x vectors (3) x algorithms (few)   ->   10-20 points
+
+Each list begins with the first choice and goes on with what differs from it in one or two fields,
+the likeliest first. Whether a kernel takes a plan is for the templates to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import product
+
+from weft.plan.contraction import Problem, problem_of, takes_matrix_units
+from weft.plan.ir import AttentionPlan, CacheRead, MapPlan, MmaPlan, Plan, RowPlan
+from weft.plan.tensor_cores import sm80_plan, sm90_plan
+from weft.region.ir import Kernel, Tensor
+from weft.target.matrix_tiles import FORMS, Extent, cycles
+from weft.target.target import Kind, Target
+
+_PACKED = (CacheRead("B", "packed", "k", pingpong=False),)
+
+
+def candidates(
+    kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, first: Plan
+) -> list[Plan]:
+    """The plans to try, without repetition."""
+    found: Iterator[Plan] = iter(())
+    match first:
+        case MapPlan():
+            found = _maps(first, target)
+        case RowPlan():
+            found = _rows(first, target)
+        case AttentionPlan():
+            found = _attentions(first)
+        case MmaPlan() if target.kind is Kind.GPU:
+            found = _matrix_units(kernel, tensors, target, first)
+        case MmaPlan():
+            found = _contractions(first)
+    return list({repr(plan): plan for plan in (first, *found)}.values())
+
+
+# -- elementwise kernels and rows ----------------------------------------------------------------
+
+
+def _maps(first: MapPlan, target: Target) -> Iterator[MapPlan]:
+    if target.kind is Kind.GPU:
+        for threads, vector in product((128, 256, 512), (first.vector, 2 * first.vector, 1)):
+            grain = threads * vector
+            yield replace(first, threads=threads, vector=vector, grain=grain)
+        return
+    if first.block > 1:
+        for block, unroll in product((16, 32, 64, 128), (first.unroll, 2 * first.unroll)):
+            yield replace(first, block=block, unroll=unroll)
+        return
+    for vector, unroll in product((first.vector, 2 * first.vector, 4 * first.vector), (1, 2, 4, 8)):
+        yield replace(first, vector=vector, unroll=unroll)
+
+
+def _rows(first: RowPlan, target: Target) -> Iterator[RowPlan]:
+    if target.kind is Kind.GPU:
+        for factor, vector in product((1, 2, 4), (first.vector, max(1, first.vector // 2))):
+            threads = first.threads * factor
+            for rows in {first.rows_per_block, max(1, first.rows_per_block // factor)}:
+                yield replace(first, threads=threads, rows_per_block=rows, vector=vector)
+        return
+    for kept, vector in product((first.keep_row, not first.keep_row), (1, 2)):
+        for partial in (first.accumulators, 4, 8, 2, 1, 16):
+            width = vector * first.vector
+            yield replace(first, keep_row=kept, vector=width, accumulators=partial)
+
+
+# -- contractions on a CPU -----------------------------------------------------------------------
+
+
+def _contractions(first: MmaPlan) -> Iterator[MmaPlan]:
+    """Blocks twice and half as large, other register tiles, packed and not."""
+    axis = first.vectorize.axis.partition(".")[0] if first.vectorize else "n"
+    lanes = first.vectorize.width if first.vectorize else 1
+    if axis == "k":
+        for columns in (1, 2, 4, 8):
+            tile = (first.warp_tile[0], columns)
+            yield replace(first, tile=(*tile, first.tile[2]), warp_tile=tile)
+        return
+    if len(first.cache) == 2:
+        yield from _blocks(first)
+        yield from _register_tiles(first, lanes)
+        yield from _blocks(_halved(first))
+        return
+    for rows, vectors in ((8, 3), (6, 4), (4, 4), (12, 2), (4, 2), (2, 4), (1, 4)):
+        tile = (rows, vectors * lanes)
+        whole = replace(first, tile=(*tile, first.tile[2]), warp_tile=tile, cache=())
+        yield replace(whole, tile=(16 * rows, *whole.tile[1:]), cache=_PACKED)
+        yield whole
+
+
+def _blocks(first: MmaPlan) -> Iterator[MmaPlan]:
+    rows, columns, depth = first.tile
+    for m, n, k in (
+        (1, 1, 2),
+        (1, 2, 1),
+        (2, 1, 1),
+        (2, 2, 2),
+        (1, 1, 0.5),
+        (1, 0.5, 1),
+        (0.5, 1, 1),
+    ):
+        yield _with_blocks(first, int(rows * m), int(columns * n), max(1, int(depth * k)))
+
+
+def _register_tiles(first: MmaPlan, lanes: int) -> Iterator[MmaPlan]:
+    for rows, vectors in ((6, 4), (12, 2), (4, 6), (4, 4), (6, 2)):
+        made = replace(first, warp_tile=(rows, vectors * lanes))
+        yield _with_blocks(made, *first.tile)
+
+
+def _halved(first: MmaPlan) -> MmaPlan:
+    rows, columns, depth = first.tile
+    return _with_blocks(first, rows // 2, columns // 2, depth)
+
+
+def _with_blocks(plan: MmaPlan, rows: int, columns: int, depth: int) -> MmaPlan:
+    """The plan with blocks of whole register tiles, about so large."""
+    m, n = (
+        max(1, round(size / step)) * step
+        for size, step in zip((rows, columns), plan.warp_tile, strict=True)
+    )
+    return replace(plan, tile=(m, n, depth))
+
+
+def _attentions(first: AttentionPlan) -> Iterator[AttentionPlan]:
+    rows, columns = first.register_tile
+    for queries, keys in product((1, 2, 0.5), repeat=2):
+        yield replace(
+            first,
+            tile_q=max(1, round(first.tile_q * queries / columns)) * columns,
+            tile_kv=max(1, round(first.tile_kv * keys / rows)) * rows,
+        )
+    for tile in ((4, columns), (rows, 2 * columns), (4, 2 * columns), (12, 2 * first.vector)):
+        yield replace(
+            first,
+            register_tile=tile,
+            tile_q=max(1, round(first.tile_q / tile[1])) * tile[1],
+            tile_kv=max(1, round(first.tile_kv / tile[0])) * tile[0],
+        )
+
+
+# -- contractions on matrix units ----------------------------------------------------------------
+
+
+def _matrix_units(
+    kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, first: MmaPlan
+) -> Iterator[MmaPlan]:
+    """The forms that the model of their time has first, then orders and depths of the first."""
+    problem = problem_of(kernel, tensors)
+    if problem is None or not takes_matrix_units(problem, kernel):
+        return
+    if first.arch == "sm90":
+        yield from _sm90_forms(kernel, problem, target, first)
+    else:
+        base = sm80_plan(kernel, problem, target, first.header)
+        for tile, stages in product(((128, 64), (128, 128), (64, 64)), (2, 3, 4)):
+            made = replace(base, tile=(*tile, base.tile[2]), stages=stages)
+            yield replace(made, algo_choice=first.algo_choice)
+    for order in ("grouped:8", "hilbert", "rows"):
+        yield replace(first, order=order)
+
+
+def _sm90_forms(
+    kernel: Kernel, problem: Problem, target: Target, first: MmaPlan
+) -> Iterator[MmaPlan]:
+    extent = Extent(problem.batch, problem.m, problem.n, problem.k)
+    forms = [form for form in FORMS if form.suits(extent)]
+    for form in sorted(forms, key=lambda form: cycles(form, extent, target))[:10]:
+        made = sm90_plan(kernel, problem, target, first.header, form)
+        yield replace(made, algo_choice=first.algo_choice)

@@ -1,0 +1,113 @@
+"""Cases shared among processes, each with a backend of its own.
+
+A case that ends its process, or takes too long, fails; the others go on in a new process. So does
+what comes after an error of a driver: the device may be lost to the process that met it.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Final
+
+from weft.driver.backends import get_backend
+from weft.testing.conformance.case import Case
+from weft.testing.conformance.records import decode, encode
+from weft.testing.conformance.run import Outcome, Result, blank_result, run_case
+from weft.testing.conformance.table import all_cases
+
+PATIENCE: Final = 180.0
+"""Seconds after which a case is given up."""
+_SPAWN: Final = multiprocessing.get_context("spawn")
+_LOST: Final = "DriverError was raised"
+
+
+@dataclass
+class _Worker:
+    process: BaseProcess
+    pipe: Connection
+    case: Case
+    started: float
+
+
+def run_shared(
+    cases: Sequence[Case], backend: str, jobs: int, seconds: float | None = None
+) -> Iterator[Result]:
+    """The results of the cases, as they come; after `seconds` no further case is begun."""
+    todo, busy = deque(cases), list[_Worker]()
+    end = None if seconds is None else time.monotonic() + seconds
+    try:
+        while todo or busy:
+            if end is not None and time.monotonic() > end:
+                todo.clear()
+            while todo and len(busy) < jobs:
+                busy.append(_start(todo.popleft(), backend))
+            ready = set(wait([worker.pipe for worker in busy], timeout=1.0))
+            for worker in list(busy):
+                if worker.pipe in ready or time.monotonic() - worker.started > PATIENCE:
+                    result = _result(worker)
+                    busy.remove(worker)
+                    if worker.process.is_alive() and todo and _is_sound(result):
+                        busy.append(_hand(worker, todo.popleft()))
+                    else:
+                        _stop(worker)
+                    yield result
+    finally:
+        for worker in busy:
+            _stop(worker)
+
+
+def _start(case: Case, backend: str) -> _Worker:
+    ours, theirs = _SPAWN.Pipe()
+    process = _SPAWN.Process(target=_serve, args=(theirs, backend), daemon=True)
+    process.start()
+    theirs.close()
+    return _hand(_Worker(process, ours, case, 0.0), case)
+
+
+def _hand(worker: _Worker, case: Case) -> _Worker:
+    worker.pipe.send_bytes(case.id.encode())
+    return replace(worker, case=case, started=time.monotonic())
+
+
+def _result(worker: _Worker) -> Result:
+    """What a worker has to say of its case, or what its silence means."""
+    blank = replace(blank_result(worker.case), outcome=Outcome.FAIL)
+    if not worker.pipe.poll():
+        worker.process.kill()
+        return replace(blank, reason=f"it took more than {PATIENCE:.0f} seconds")
+    try:
+        return decode(json.loads(worker.pipe.recv_bytes()))
+    except (EOFError, OSError):
+        worker.process.join()
+        return replace(blank, reason=f"its process ended with code {worker.process.exitcode}")
+
+
+def _is_sound(result: Result) -> bool:
+    return _LOST not in result.reason
+
+
+def _stop(worker: _Worker) -> None:
+    worker.pipe.close()
+    worker.process.join(timeout=5)
+    if worker.process.is_alive():
+        worker.process.kill()
+
+
+def _serve(pipe: Connection, backend: str) -> None:
+    """A worker: a case by its id, its result, and so on until nobody asks any more."""
+    cases = {case.id: case for case in all_cases()}
+    chosen = get_backend(backend)
+    while True:
+        try:
+            asked = pipe.recv_bytes().decode()
+        except (EOFError, OSError):
+            return
+        result = run_case(cases[asked], chosen)
+        pipe.send_bytes(json.dumps(encode(result), ensure_ascii=False).encode())

@@ -1,0 +1,155 @@
+"""Sums over the columns of large matrices: rows read whole, in parts that any thread may take."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import weft
+from weft.codegen.cpu.text import parse_routines, print_routines
+from weft.foundation.errors import SpecViolation
+from weft.ptir import Builder, Program, Value
+
+Array = NDArray[Any]
+Write = Callable[..., Value]
+Oracle = Callable[..., Array]
+
+COLUMNS: dict[str, tuple[list[tuple[int, ...]], str, Write, Oracle]] = {
+    "sum": ([(1024, 600)], "f32", lambda b, x: b.reduce_sum(x, [0]), lambda x: x.sum(0)),
+    "sum of f64": ([(960, 301)], "f64", lambda b, x: b.reduce_sum(x, [0]), lambda x: x.sum(0)),
+    "sum of whole numbers": (
+        [(1024, 513)], "si32", lambda b, x: b.reduce_sum(x, [0]), lambda x: x.sum(0)
+    ),
+    "two sums": (
+        [(1024, 512)], "f32", lambda b, x: b.reduce_sum(x * x, [0]) - b.reduce_sum(x, [0]),
+        lambda x: (x * x).sum(0) - x.sum(0),
+    ),
+    "a row by a matrix": (
+        [(1, 768), (768, 700), (700,)], "f32",
+        lambda b, x, w, c: b.matmul(x, w) + b.broadcast_to(b.reshape(c, [1, 700]), [1, 700]),
+        lambda x, w, c: x @ w + c,
+    ),
+    "what follows": (
+        [(1, 512), (512, 1030)], "f32", lambda b, x, w: b.abs(b.matmul(x, w) * 0.1),
+        lambda x, w: np.abs(x @ w * 0.1),
+    ),
+    "several summed axes": (
+        [(12, 64, 900)], "f32", lambda b, x: b.reduce_sum(x, [0, 1]), lambda x: x.sum((0, 1))
+    ),
+    "batches": (
+        [(6, 300, 256)], "f32", lambda b, x: b.reduce_sum(x, [1]), lambda x: x.sum(1)
+    ),
+    "wider than the totals": (
+        [(64, 70_000)], "f32", lambda b, x: b.reduce_sum(x, [0]), lambda x: x.sum(0)
+    ),
+    "a masked row": (
+        [(640, 512), (512,)], "f32",
+        lambda b, x, g: b.reduce_sum(x * b.broadcast_to(b.reshape(g, [1, 512]), [640, 512]), [0]),
+        lambda x, g: (x * g).sum(0),
+    ),
+}  # fmt: skip
+NUMPY = {"f32": np.float32, "f64": np.float64, "si32": np.int32}
+
+
+def program_of(name: str) -> tuple[Program, list[Array]]:
+    shapes, dtype, write, _ = COLUMNS[name]
+    b = Builder("columns")
+    params = [b.param(dtype, list(shape)) for shape in shapes]
+    rng = np.random.default_rng(3)
+    arrays = [(rng.standard_normal(shape) * 10).astype(NUMPY[dtype]) for shape in shapes]
+    return b.build(write(b, *params)), arrays
+
+
+def plans_of(executable: Any) -> list[dict[str, Any]]:
+    return list(json.loads(executable.stages["plan"])["plans"])
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_columns_are_summed_up_row_by_row(name: str) -> None:
+    program, arrays = program_of(name)
+    executable = weft.compile(program, "cpu")
+    assert plans_of(executable)[0]["across"] is True
+    (one,) = executable.run(arrays, threads=1)
+    (two,) = executable.run(arrays, threads=2)
+    assert one.tobytes() == two.tobytes()
+    exact = COLUMNS[name][3](*(a.astype(np.float64) for a in arrays))
+    scale = np.abs(exact).max()
+    bound = 4e-6 if one.dtype == np.float32 else 1e-13
+    np.testing.assert_allclose(one, exact, rtol=0, atol=bound * scale)
+
+
+def test_long_chains_of_additions_are_cut() -> None:
+    b = Builder("constant")
+    program = b.build(b.reduce_sum(b.param("f32", [100_000, 128]), [0]))
+    x = np.full((100_000, 128), np.float32(0.1))
+    (found,) = weft.compile(program, "cpu").run([x])
+    assert np.abs(found - 100_000 * float(np.float32(0.1))).max() <= 4 * np.spacing(np.float32(1e4))
+
+
+@pytest.mark.parametrize("name", ["sum", "several summed axes", "what follows"])
+def test_the_dialect_parses_back(name: str) -> None:
+    text = weft.compile(program_of(name)[0], "cpu").stages["cpu"]
+    assert print_routines(parse_routines(text)) == text
+
+
+def narrow(b: Builder) -> Value:
+    x = b.param("f16", [1024, 1024])
+    return b.reduce_sum(x, [0], accum_dtype="f16")
+
+
+def along(b: Builder) -> Value:
+    return b.reduce_sum(b.param("f32", [1024, 1024]), [1])
+
+
+def deviations(b: Builder) -> Value:
+    x = b.param("f32", [1024, 1024])
+    mean = b.reduce_sum(x, [0], keepdims=True) * (1 / 1024)
+    centred = x - b.broadcast_to(mean, x.shape)
+    return b.reduce_sum(centred * centred, [0])
+
+
+def crossed(b: Builder) -> Value:
+    x, y = b.param("f32", [1024, 1024]), b.param("f32", [1024, 1024])
+    return b.reduce_sum(x * b.transpose(y, [1, 0]), [0])
+
+
+def greatest(b: Builder) -> Value:
+    return b.reduce_max(b.param("f32", [1024, 1024]), [0])
+
+
+def small(b: Builder) -> Value:
+    return b.reduce_sum(b.param("f32", [64, 128]), [0])
+
+
+@pytest.mark.parametrize("write", [narrow, along, deviations, crossed, greatest, small])
+def test_other_kernels_are_not(write: Callable[[Builder], Value]) -> None:
+    b = Builder("other")
+    plans = plans_of(weft.compile(b.build(write(b)), "cpu"))
+    assert not any(plan["across"] for plan in plans if plan["kind"] == "row")
+
+
+def test_a_plan_that_asks_for_it_elsewhere_is_refused() -> None:
+    b = Builder("softmax")
+    program = b.build(b.softmax(b.param("f32", [8, 64])))
+    document = json.loads(weft.compile(program, "cpu").stages["plan"])
+    document["plans"][0] |= {"across": True, "keep_row": False}
+    with pytest.raises(SpecViolation, match="the kernel does more than sum up columns"):
+        weft.compile(program, "cpu", overrides={"plan": json.dumps(document)})
+
+
+def test_what_shares_its_guards_is_read_in_vectors() -> None:
+    """Rows that are joined: each vector lies in one of the two operands, or in none."""
+    b = Builder("joined")
+    x, y = b.param("f32", [3, 7, 16]), b.param("f32", [3, 2, 16])
+    program = b.build(b.concat([x, y], axis=1) * 2.0)
+    executable = weft.compile(program, "cpu")
+    assert "load <4 x float>" in executable.stages["llvm"]
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(s).astype(np.float32) for s in ((3, 7, 16), (3, 2, 16))]
+    (found,) = executable.run(arrays)
+    np.testing.assert_array_equal(found, np.concatenate(arrays, 1) * np.float32(2))

@@ -1,0 +1,261 @@
+"""The cuda backend on a GPU made of the dialect's interpreter: branches and loops as steps, ops and
+kernels that are the host's, tensors that stay on the device, donation, and what errors say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import weft
+from tests.gpu_machine import Machine, MachineBackend, machine
+from weft.codegen.gpu.accept import refuse
+from weft.driver import gpu_code
+from weft.driver.execute import Prepared, prepare
+from weft.foundation.errors import ExecutionError, ResourceExceeded, SpecViolation
+from weft.ptir import Builder, Program
+from weft.ptir.builder import BodyBuilder, Value
+from weft.runtime.artifact import HostCall
+from weft.runtime.device_tensor import DeviceTensor, imported
+from weft.runtime.gpu import open_gpu
+
+Array = NDArray[Any]
+
+
+@pytest.fixture
+def gpu() -> Iterator[Machine]:
+    with machine() as found:
+        yield found
+
+
+@pytest.fixture
+def backend(gpu: Machine) -> MachineBackend:
+    return MachineBackend(gpu)
+
+
+def numbers(*shape: int) -> Array:
+    return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
+
+
+def agrees(backend: MachineBackend, program: Program, inputs: list[Array], seed: int = 0) -> None:
+    got = weft.run(program, inputs, backend=backend, seed=seed)
+    want = weft.run(program, inputs, backend="reference", seed=seed)
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+# -- branches and loops ----------------------------------------------------------------------------
+
+
+def nested() -> Program:
+    """A scan in a loop in a branch in a scan."""
+    b = Builder()
+    x = b.param("f32", [3, 4, 5])
+
+    def inner(r: BodyBuilder, total: Value, row: Value) -> list[Value]:
+        return [total + row, r.tanh(total)]
+
+    def turn(r: BodyBuilder, k: Value, v: Value) -> list[Value]:
+        last, stacked = r.scan(inner, [r.reduce_sum(v, [0])], [v])
+        return [k + 1, stacked + r.broadcast_to(r.reshape(last, [1, 5]), [4, 5])]
+
+    def looped(r: BodyBuilder, v: Value) -> Value:
+        loop = r.while_(lambda s, k, w: [k < 2, k, w], turn, r.constant(0, "si32"), v)
+        return r.stop_gradient(loop[1])
+
+    def outer(r: BodyBuilder, count: Value, v: Value) -> list[Value]:
+        made = r.cond(count < 2.0, looped, lambda s, w: w * 2.0, v)
+        return [count + 1.0, made]
+
+    return b.build(b.scan(outer, [b.constant(0.0, "f32")], [x]))
+
+
+def test_loops_nest(backend: MachineBackend) -> None:
+    agrees(backend, nested(), [numbers(3, 4, 5)])
+
+
+def test_a_counted_loop_waits_for_nothing(gpu: Machine, backend: MachineBackend) -> None:
+    b = Builder()
+    x = b.param("f32", [6, 4])
+    loop = b.scan(lambda r, c, v: [c + v, c * v], [b.constant(np.zeros(4, np.float32))], [x])
+    prepared = prepare(b.build(loop), backend)
+    held = backend.store(numbers(6, 4))
+    before = gpu.waits
+    last, stacked = prepared.execute([held])
+    assert gpu.waits == before
+    want = weft.run(prepared.program, [numbers(6, 4)], backend="reference")
+    np.testing.assert_allclose(last.numpy(), want[0], rtol=1e-6)
+    np.testing.assert_allclose(stacked.numpy(), want[1], rtol=1e-6)
+
+
+def test_random_numbers_differ_from_turn_to_turn_as_they_should(backend: MachineBackend) -> None:
+    b = Builder()
+    x = b.param("f32", [3, 8])
+
+    def body(r: BodyBuilder, total: Value, v: Value) -> list[Value]:
+        return [total + r.rng_uniform(dtype="f32", shape=[8]) * v, total]
+
+    program = b.build(b.scan(body, [b.constant(np.zeros(8, np.float32))], [x]))
+    agrees(backend, program, [np.ones((3, 8), np.float32)], seed=7)
+
+
+def test_a_loop_that_does_not_end_is_stopped(
+    backend: MachineBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEFT_MAX_LOOP_STEPS", "50")
+    b = Builder()
+    x = b.param("f32", [])
+    loop = b.while_(lambda r, v: [r.constant(True, "i1"), v], lambda r, v: [v + 1.0], x)
+    with pytest.raises(ExecutionError, match="ran 50 region calls without ending"):
+        weft.run(b.build(loop), [np.float32(0)], backend=backend)
+
+
+# -- the host's part -------------------------------------------------------------------------------
+
+
+def test_an_op_without_a_kernel_is_a_step_of_the_host(backend: MachineBackend) -> None:
+    b = Builder()
+    x = b.param("f32", [3, 4, 4])
+    gram = x @ b.transpose(x, [0, 2, 1])
+    eye = b.constant(np.broadcast_to(np.eye(4, dtype=np.float32) * 4, (3, 4, 4)).copy())
+    agrees(backend, b.build(b.cholesky(gram + eye) * 2.0), [numbers(3, 4, 4)])
+    assert backend.last is not None
+    (step,) = (s for s in backend.last.artifact.steps if isinstance(s, HostCall))
+    assert f"{step.label} runs on the host: cholesky" in "\n".join(backend.last.report())
+
+
+def test_a_kernel_that_no_template_takes_is_a_step_of_the_host(
+    gpu: Machine, backend: MachineBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_code, "accepts", lambda *args: [refuse("Odd", "it is odd")])
+    b = Builder()
+    x, y = b.param("f32", [5, 7]), b.param("f32", [5, 7])
+    agrees(backend, b.build(b.exp(b.reduce_sum(x * y, [1]))), [numbers(5, 7)] * 2)
+    assert gpu.launches == []
+    assert backend.last is not None
+    assert "runs on the host: it is odd" in "\n".join(backend.last.report())
+    assert 'host row0 "it is odd"' in backend.last.stages["gpu"]
+
+
+# -- tensors on the device -------------------------------------------------------------------------
+
+
+def doubled(backend: MachineBackend) -> Prepared:
+    b = Builder()
+    return prepare(b.build(b.param("f32", [40]) * 2.0), backend)
+
+
+def test_results_stay_on_the_device_until_they_are_read(
+    gpu: Machine, backend: MachineBackend
+) -> None:
+    double = doubled(backend)
+    (once,) = double.execute([backend.store(np.ones(40, np.float32))])
+    uploads, waits = gpu.uploads, gpu.waits
+    (twice,) = double.execute([once])
+    assert (gpu.uploads, gpu.waits) == (uploads, waits)
+    assert isinstance(twice, DeviceTensor)
+    assert (twice.numpy() == 4).all()
+    assert (once.numpy() == 2).all()
+
+
+def test_graphs_are_kept_for_addresses_and_updated_for_new_ones(
+    gpu: Machine, backend: MachineBackend
+) -> None:
+    double = doubled(backend)
+    held = [backend.store(np.full(40, n, np.float32)) for n in range(6)]
+    for tensor in held[:4]:
+        (result,) = double.execute([tensor])
+        del result
+    assert gpu.graph_updates == 0
+    for tensor in held[:4]:
+        double.execute([tensor])
+    assert gpu.graph_updates == 0
+    for n, tensor in enumerate(held):
+        (result,) = double.execute([tensor])
+        assert (result.numpy() == 2 * n).all()
+        del result
+    assert gpu.graph_updates == 2
+
+
+def test_a_donated_tensor_is_overwritten(backend: MachineBackend) -> None:
+    held = backend.store(np.ones(40, np.float32))
+    program = doubled(backend).program
+    (result,) = backend.compile_donating(program, frozenset({0})).execute([held])
+    assert result.address == held.address
+    assert (result.numpy() == 2).all()
+
+
+def test_an_input_that_is_returned_is_a_tensor_of_its_own(backend: MachineBackend) -> None:
+    b = Builder()
+    x = b.param("f32", [40])
+    held = backend.store(numbers(40))
+    (result,) = prepare(b.build(x), backend).execute([held])
+    assert result.address != held.address
+    assert (result.numpy() == numbers(40)).all()
+
+
+def test_memory_of_dropped_tensors_serves_again(gpu: Machine, backend: MachineBackend) -> None:
+    double = doubled(backend)
+    held = backend.store(np.ones(40, np.float32))
+    double.execute([held])
+    pieces = len(gpu.memory)
+    for _ in range(5):
+        double.execute([held])
+    assert len(gpu.memory) == pieces
+
+
+def test_a_violation_is_raised_by_whoever_reads(backend: MachineBackend) -> None:
+    b = Builder()
+    x, y = b.param("si32", [40]), b.param("si32", [40])
+    prepared = prepare(b.build(x / y), backend)
+    ones, zeros = (backend.store(np.full(40, n, np.int32)) for n in (1, 0))
+    (result,) = prepared.execute([ones, zeros])
+    with pytest.raises(SpecViolation, match="IntegerDivideByZero"):
+        result.numpy()
+    (result,) = prepared.execute([ones, ones])
+    assert (result.numpy() == 1).all()
+
+
+def test_a_violation_in_a_loop_ends_it(backend: MachineBackend) -> None:
+    b = Builder()
+    x = b.param("si32", [])
+    loop = b.while_(lambda r, v: [r.constant(7, "si32") / v > -9, v], lambda r, v: [v - 1], x)
+    with pytest.raises(SpecViolation, match="IntegerDivideByZero"):
+        weft.run(b.build(loop), [np.int32(3)], backend=backend)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "si64", "i1", "cf32"])
+def test_tensors_are_handed_over_without_a_copy(
+    gpu: Machine, backend: MachineBackend, dtype: str
+) -> None:
+    kind = weft.foundation.dtypes.BY_NAME[dtype].numpy
+    held = backend.store(np.arange(12).reshape(3, 4).astype(kind))
+    taken = imported(open_gpu(), held)
+    assert (taken.address, taken.dtype, taken.shape) == (held.address, dtype, (3, 4))
+    address = held.address
+    del held
+    assert (taken.numpy() == np.arange(12).reshape(3, 4).astype(kind)).all()
+    del taken
+    assert backend.store(np.zeros(12, kind)).address == address
+
+
+def test_the_cuda_array_interface_names_the_memory(backend: MachineBackend) -> None:
+    held = backend.store(numbers(3, 4))
+    face = held.__cuda_array_interface__
+    assert (face["shape"], face["typestr"], face["data"]) == ((3, 4), "<f4", (held.address, False))
+
+
+def test_a_full_device_says_who_holds_what(gpu: Machine, backend: MachineBackend) -> None:
+    gpu.room = 10 << 20
+    held = backend.store(np.ones(1 << 20, np.float32))
+    message = (
+        r"Interpreter has no room for 8.4 MB of tensors: .* of 10.5 MB are free, and Weft holds "
+        r"4.2 MB of tensors; drop tensors"
+    )
+    with pytest.raises(ResourceExceeded, match=message):
+        backend.store(np.ones(1 << 21, np.float32))
+    del held
+    assert backend.store(np.ones(1 << 21, np.float32)).nbytes == 1 << 23

@@ -1,0 +1,136 @@
+"""Errors end at the user's line, and what makes them do so leaves nothing behind."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import weft
+from weft import functional as F
+from weft import nn
+from weft.foundation.errors import UserError, WeftError
+from weft.ops.lines import is_inside
+from weft.ops.tracebacks import ending_outside
+
+X = weft.ones((2, 3))
+
+
+@pytest.fixture(autouse=True)
+def nobody_traces() -> Iterator[None]:
+    """Without a debugger or the like these tests mean something, and leave none."""
+    before = sys.gettrace()
+    sys.settrace(None)
+    yield
+    assert sys.gettrace() is None
+    sys.settrace(before)
+
+
+def files(error: BaseException) -> list[str]:
+    """The files of a traceback, as Python prints it."""
+    return [Path(entry.filename).name for entry in traceback.extract_tb(error.__traceback__)]
+
+
+def read_donated() -> Any:
+    x = weft.ones((3,))
+    weft.jit(lambda a: a + 1.0, donate="a")(x)
+    return x.numpy()
+
+
+def zeros() -> Any:
+    return weft.zeros((2,), dtype=weft.int32)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: X + weft.ones((5,)),
+        lambda: 1.0 + X @ X,
+        lambda: X.sum(axis=4),
+        lambda: F.softmax(X, axs=1),  # type: ignore[call-arg]
+        lambda: nn.Linear(4, 5)(X),
+        lambda: (zeros() // zeros()).numpy(),
+        lambda: (zeros() // zeros()).eval(),
+        lambda: weft.eval(zeros() // zeros()),
+        lambda: weft.jit(lambda x: x // x)(zeros()),
+        lambda: weft.jit(lambda x: x @ x)(X),
+        lambda: weft.grad(lambda x: (x @ x).sum())(X),
+        lambda: weft.vmap(lambda x: x @ X)(X),
+        lambda: weft.jacobian(lambda x: x @ x)(X),
+        lambda: F.configure({"relu": "force=nobody"}),
+        read_donated,
+    ],
+)
+def test_a_traceback_ends_at_the_users_line(wrong: Callable[[], Any]) -> None:
+    with pytest.raises(WeftError) as caught:
+        wrong()
+    assert set(files(caught.value)) == {"test_tracebacks.py"}
+
+
+def test_it_ends_there_for_the_user_who_catches_it() -> None:
+    try:
+        X @ X
+    except WeftError:
+        text = traceback.format_exc()
+    assert text.count("File ") == 1
+    assert "in test_it_ends_there_for_the_user_who_catches_it\n    X @ X" in text
+
+
+def test_the_whole_traceback_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_DEBUG", "1")
+    with pytest.raises(WeftError) as caught:
+        X @ X
+    assert files(caught.value)[-1] == "registry.py"
+
+
+def test_a_tracer_of_somebody_else_stays() -> None:
+    seen: list[str] = []
+
+    def tracer(frame: Any, event: str, detail: Any) -> None:
+        seen.append(frame.f_code.co_name)
+
+    sys.settrace(tracer)
+    try:
+        with pytest.raises(WeftError) as caught:
+            X @ X
+        assert sys.gettrace() is tracer
+    finally:
+        sys.settrace(None)
+    assert "explained" in seen
+    assert files(caught.value)[-1] == "registry.py"
+
+
+def test_an_error_that_is_not_raised_is_not_waited_for() -> None:
+    frame = sys._getframe()
+    ending_outside(UserError("caught inside"))
+    assert sys.gettrace() is None  # this line has happened in the meantime
+    assert frame.f_trace is None
+
+    ending_outside(UserError("caught inside")), is_inside(frame.f_code)  # a call
+    assert sys.gettrace() is None
+
+
+def test_frames_of_users_between_those_of_weft_are_kept() -> None:
+    class Model(nn.Module):
+        def __call__(self, x: Any) -> Any:
+            return x @ x
+
+    with pytest.raises(WeftError) as caught:
+        Model()(X)
+    names = [entry.name for entry in traceback.extract_tb(caught.value.__traceback__)]
+    assert names[-1] == "__call__"
+    assert files(caught.value)[-1] == "test_tracebacks.py"
+
+
+def test_faults_of_weft_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("weft.ops.graph.evaluate.execute", broken)
+    with pytest.raises(ZeroDivisionError) as caught:
+        (X + 2.5).eval()
+    assert "evaluate.py" in files(caught.value)

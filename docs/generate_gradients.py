@@ -107,12 +107,17 @@ differs within the batch runs both branches; a `while` whose end differs is refu
 
 Every case of the table in `tests/derivatives` is compared with differences in f64, both modes; the
 columns say how many cases there are for each op, to which order, how many of them are complex, and
-how many are also compared with PyTorch (`make test-torch`).
+how many are also compared with PyTorch (`make test-torch`), or in a word why none is.
 
 """
 
 
 METHODS = ("vjp", "derivatives", "derivative")
+WITHOUT_TORCH = {
+    "byteir.rng_uniform": "other numbers",
+    "byteir.rng_normal": "other numbers",
+}
+"""Why PyTorch is not asked about an op: it draws other numbers from a seed."""
 
 
 def name_of(cls: type[Op]) -> list[str]:
@@ -141,7 +146,8 @@ def row(name: str, cls: type[Op], cases: list[Case]) -> str:
     order = max(case.order for case in cases)
     complexes = sum(map(is_complex, cases))
     compared = sum(case.torch is not None for case in cases)
-    counts = [str(len(cases)), str(order), *(str(n) if n else "" for n in (complexes, compared))]
+    in_torch = str(compared) if compared else WITHOUT_TORCH[name]
+    counts = [str(len(cases)), str(order), str(complexes or ""), in_torch]
     return f"| `{name}` | {' | '.join(counts)} | {note(name, cls)} |"
 
 

@@ -34,6 +34,12 @@ def test_a_rule_is_checked_to_the_second_order(cls: type[Op]) -> None:
             assert max(orders) >= (1 if name in FIRST_ORDER else 2)
 
 
+def test_a_rule_is_compared_with_torch_or_the_page_says_why_not() -> None:
+    compared = {case.op for case in CASES if case.torch is not None}
+    missing = {case.op for case in CASES} - compared
+    assert missing == set(generate_gradients.WITHOUT_TORCH)
+
+
 def test_every_case_is_about_an_op() -> None:
     names = {name for cls in OPS for name in cls.spellings()}
     assert {case.op for case in CASES} <= names

@@ -89,6 +89,7 @@ for row in ("byteir.arg_max", "byteir.arg_min"):
         case(
             row, emitted(row, axis=axis, results=2, select_last_index=True), distinct(*dims),
             label=f"rank{len(dims)}",
+            torch=lambda t, x, name=row[-3:], axis=axis: tuple(getattr(t, name)(x, axis)),
         )  # fmt: skip
 for dims, axis in (((5,), 0), ((3, 4, 5), 0), ((3, 4, 5), 1), ((3, 4, 5), 2)):
     case(
@@ -106,6 +107,9 @@ for dims, axis in (((3,), 0), ((1, 3), 1), ((2, 1, 3, 2), 2)):
         "byteir.dequantize", emitted("byteir.dequantize", axis=axis, dtype="f64"),
         whole(100, *dims, dtype=np.int8), between(0.5, 2.0, 3), np.array([1, 2, 3], np.int8),
         wrt=[1], label=f"rank{len(dims)}",
+        torch=lambda t, q, s, z, axis=axis: (
+            (q.movedim(axis, -1).to(s.dtype) - z) * s
+        ).movedim(-1, axis),
     )  # fmt: skip
 
 
@@ -196,6 +200,68 @@ def cached(lengths: list[int], causal: bool) -> Function:
     )
 
 
+def visible(t: Any, q: Any, k: Any, causal: bool) -> Any:
+    """Which keys each row sees, counted from the last of both."""
+    rows, columns = q.shape[1], k.shape[1]
+    seen = t.ones(rows, columns, dtype=t.bool)
+    return seen.tril(columns - rows) if causal else seen
+
+
+def scores(q: Any, k: Any) -> Any:
+    """[B, H, Sq, Sk] of rows before heads, with the scale of these cases."""
+    keys = k.repeat_interleave(q.shape[2] // k.shape[2], 2)
+    return q.transpose(1, 2) @ keys.permute(0, 2, 3, 1) * 0.6
+
+
+def attended(t: Any, q: Any, k: Any, v: Any, seen: Any) -> tuple[Any, Any]:
+    """The output by torch's attention, and the log-sum-exp."""
+    turned = (x.transpose(1, 2) for x in (q, k, v))
+    out = t.nn.functional.scaled_dot_product_attention(
+        *turned, attn_mask=seen, scale=0.6, enable_gqa=True
+    )
+    hidden = scores(q, k).masked_fill(~seen, float("-inf"))
+    return out.transpose(1, 2), t.logsumexp(hidden, -1)
+
+
+def flash(t: Any, q: Any, k: Any, v: Any) -> tuple[Any, ...]:
+    """No weights are asked for, and the state is the first one of the seed 0."""
+    none, state = t.zeros(0, dtype=q.dtype), t.zeros(2, dtype=t.int64)
+    return (*attended(t, q, k, v, visible(t, q, k, True)), none, state)
+
+
+def flash_backward(causal: bool) -> Function:
+    """The formula of FlashAttention, with output and log-sum-exp as inputs of their own."""
+
+    def build(t: Any, dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any) -> tuple[Any, ...]:
+        group = q.shape[2] // k.shape[2]
+        seen = visible(t, q, k, causal)
+        weights = (scores(q, k) - lse[..., None]).exp() * seen
+        rows = (dout * out).sum(-1).transpose(1, 2)
+        by_weights = t.einsum("bihd,bjhd->bhij", dout, v.repeat_interleave(group, 2))
+        by_scores = weights * (by_weights - rows[..., None]) * 0.6
+        dq = t.einsum("bhij,bjhd->bihd", by_scores, k.repeat_interleave(group, 2))
+        dk = t.einsum("bhij,bihd->bjhd", by_scores, q)
+        dv = t.einsum("bhij,bihd->bjhd", weights, dout)
+        dk, dv = (x.unflatten(2, (-1, group)).sum(3) for x in (dk, dv))
+        return dq, dk, dv, rows, dq
+
+    return build
+
+
+def flash_cached(lengths: list[int], causal: bool) -> Function:
+    def build(t: Any, q: Any, kcache: Any, vcache: Any, k: Any, v: Any) -> tuple[Any, ...]:
+        caches = [x.clone() for x in (kcache, vcache)]
+        seen = t.zeros(len(lengths), 1, q.shape[1], kcache.shape[1], dtype=t.bool)
+        for number, start in enumerate(lengths):
+            end = start + k.shape[1]
+            for cache, new in zip(caches, (k, v), strict=True):
+                cache[number, start:end] = new[number]
+            seen[number, 0, :, :end] = visible(t, q, caches[0][:, :end], causal)
+        return (*attended(t, q, *caches, seen), *caches)
+
+    return build
+
+
 case(
     "weft.attention", emitted("weft.attention", causal=True),
     normal(1, 4, 3, 2), normal(1, 2, 4, 2, seed=1), normal(1, 2, 4, 3, seed=2), label="heads",
@@ -228,7 +294,7 @@ for label, dropout, heads in (("", 0.0, 2), ("dropout", 0.3, 2), ("one-head", 0.
             return_softmax=bool(dropout),
         ),
         normal(1, 3, 2 * heads, 2), normal(1, 4, heads, 2, seed=1), normal(1, 4, heads, 2, seed=2),
-        label=label,
+        label=label, torch=None if dropout else flash,
     )  # fmt: skip
 for label, dropout, causal, batch in (
     ("dropout", 0.3, False, 1),
@@ -240,6 +306,7 @@ for label, dropout, causal, batch in (
         normal(batch, 2, 2, 2, seed=1), normal(batch, 3, 1, 2, seed=2),
         normal(batch, 3, 1, 2, seed=3), normal(batch, 2, 2, 2, seed=4),
         normal(batch, 2, 2, seed=5), order=1, label=label,
+        torch=None if dropout else flash_backward(causal),
     )  # fmt: skip
 for label, lengths, causal in (
     ("causal", [1, 3], True),
@@ -251,4 +318,5 @@ for label, lengths, causal in (
         "byteir.flash_attn_kvcache", cached(lengths, causal), normal(batch, 2, 2, 2),
         normal(batch, 5, 1, 2, seed=1), normal(batch, 5, 1, 2, seed=2),
         normal(batch, 2, 1, 2, seed=3), normal(batch, 2, 1, 2, seed=4), order=1, label=label,
+        torch=flash_cached(lengths, causal),
     )  # fmt: skip

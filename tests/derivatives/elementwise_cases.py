@@ -123,15 +123,17 @@ for dims in ((), (2, 3), (2, 1, 3, 2)):
          torch=lambda t, z: t.real(z))  # fmt: skip
     case("stop_gradient", lambda b, x, y: b.stop_gradient(x) * y, first, second, wrt=[1],
          label=rank, torch=lambda t, x, y: x.detach() * y)  # fmt: skip
-    case("barrier", lambda b, x, y: b.barrier(b.sin(x), y) * y, first, second, label=rank)
+    case("barrier", lambda b, x, y: b.barrier(b.sin(x), y) * y, first, second, label=rank,
+         torch=lambda t, x, y: t.sin(x) * y)  # fmt: skip
     case("make_tuple", lambda b, x, y: [v * 2.0 for v in b.make_tuple(x, y)], first, normal(3),
-         label=rank)  # fmt: skip
+         label=rank, torch=lambda t, x, y: (x * 2, y * 2))  # fmt: skip
 
 case("dequantize", lambda b, q, s: b.dequantize(q, s), np.array([[3, -7], [100, 0]], np.int8),
-     np.array(0.3))  # fmt: skip
+     np.array(0.3), torch=lambda t, q, s: q * s)  # fmt: skip
 case("dequantize", lambda b, q, s, z: b.dequantize(q, s, z, axis=1),
      np.array([[3, -7], [100, 0]], np.int8), between(0.3, 2, 2), np.array([3, -4], np.int8),
-     label="per-axis")  # fmt: skip
+     label="per-axis", torch=lambda t, q, s, z: (q.to(s.dtype) - z) * s)  # fmt: skip
 case("dequantize", lambda b, q, s, z: b.dequantize(q, s, z, axis=2),
      whole(200, 2, 1, 3, 2, dtype=np.uint8), between(0.3, 2, 3), np.array([3, 40, 0], np.uint8),
-     label="images")  # fmt: skip
+     label="images",
+     torch=lambda t, q, s, z: (q.to(s.dtype) - z[:, None]) * s[:, None])  # fmt: skip

@@ -26,7 +26,8 @@ for name, source, target in [
     ("same", (2, 3), (2, 3)),
     ("none", (1, 3), (0, 3)),
 ]:
-    case("broadcast_to", lambda b, x, d=target: b.broadcast_to(x, d), normal(*source), label=name)
+    case("broadcast_to", lambda b, x, d=target: b.broadcast_to(x, d), normal(*source), label=name,
+         torch=lambda t, x, d=target: t.broadcast_to(x, d))  # fmt: skip
 case("slice", lambda b, x: b.slice(x, [1, 0], [2, 3]), normal(4, 3),
      torch=lambda t, x: x[1:3])  # fmt: skip
 case("slice", lambda b, x: b.slice(x, [1, 1], [0, 1]), normal(4, 3), label="nothing")
@@ -42,7 +43,8 @@ case("concat", lambda b, x, y: b.concat([x, y], axis=0), normal(3), normal(1), l
 case("concat", lambda b, x, y: b.concat([x, y], axis=2), normal(2, 1, 3, 2), normal(2, 1, 1, 2),
      label="images", torch=lambda t, x, y: t.cat([x, y], 2))  # fmt: skip
 case("pad", lambda b, x: b.emit("pad", x, low=[1, 0], high=[0, 2], interior=[0, 0], pad_value=1.5),
-     normal(2, 3), label="around")  # fmt: skip
+     normal(2, 3), label="around",
+     torch=lambda t, x: t.nn.functional.pad(x, (0, 2, 1, 0), value=1.5))  # fmt: skip
 case("pad", lambda b, x: b.emit("pad", x, low=[1, 2], high=[2, 0], interior=[2, 1], pad_value=0.0),
      normal(2, 3), label="between")  # fmt: skip
 case("pad", lambda b, x: b.emit("pad", x, low=[1], high=[1], interior=[3], pad_value=0.0),
@@ -242,11 +244,33 @@ def _patches(window: Any, strides: Any, dilation: Any, padding: Any) -> Any:
     return build
 
 
+def _unfolded(window: Any, strides: Any, dilation: Any, padding: Any) -> Any:
+    """By torch, whose windows have the channels outside and come in one row."""
+    (top, bottom), (left, right) = padding
+
+    def build(t: Any, x: Any) -> Any:
+        around = t.nn.functional.pad(x, (0, 0, left, right, top, bottom))
+        images, height, width, depth = around.shape
+        found = t.nn.functional.unfold(
+            around.permute(0, 3, 1, 2), window, dilation=dilation, stride=strides
+        )
+        places = [
+            (size - (n - 1) * d - 1) // step + 1
+            for size, n, d, step in zip((height, width), window, dilation, strides, strict=True)
+        ]
+        apart = found.reshape(images, depth, -1, *places)
+        return apart.permute(0, 3, 4, 2, 1).reshape(images, *places, -1)
+
+    return build
+
+
 case("extract_patches", _patches([3], [1], [1], [(1, 1)]), normal(2, 5, 3), label="one-axis")
-case("extract_patches", _patches([2, 3], [2, 1], [1, 2], [(1, 0), (0, 2)]), normal(2, 5, 6, 2),
-     label="two-axes")  # fmt: skip
-case("extract_patches", _patches([2, 2], [2, 2], [1, 1], [(0, 0), (0, 0)]), normal(1, 4, 5, 1),
-     label="apart")  # fmt: skip
+TWO_AXES: tuple[Any, ...] = ([2, 3], [2, 1], [1, 2], [(1, 0), (0, 2)])
+case("extract_patches", _patches(*TWO_AXES), normal(2, 5, 6, 2), label="two-axes",
+     torch=_unfolded(*TWO_AXES))  # fmt: skip
+APART: tuple[Any, ...] = ([2, 2], [2, 2], [1, 1], [(0, 0), (0, 0)])
+case("extract_patches", _patches(*APART), normal(1, 4, 5, 1), label="apart",
+     torch=_unfolded(*APART))  # fmt: skip
 case("extract_patches", _patches([], [], [], []), normal(2, 3), label="no-axes")
 
 

@@ -22,7 +22,8 @@ def smooth(arrays: Sequence[Array]) -> list[int]:
 
 
 def by_torch(function: Any, inputs: Sequence[Array], seeds: Sequence[Array]) -> list[Array]:
-    """The results, then the cotangents of the inputs that are floats or complex numbers."""
+    """The results, then the cotangents of the inputs that are floats or complex numbers. Seeds are
+    for the results that are."""
     chosen = smooth(inputs)
     tensors = [torch.from_numpy(np.array(a)) for a in inputs]
     for index in chosen:
@@ -31,10 +32,15 @@ def by_torch(function: Any, inputs: Sequence[Array], seeds: Sequence[Array]) -> 
     results = [found] if isinstance(found, torch.Tensor) else list(found)
     # A conjugate is a view until someone asks for its elements.
     results = [result.resolve_conj() for result in results]
+    varied = [result for result in results if result.is_floating_point() or result.is_complex()]
     given = [torch.from_numpy(np.array(s)) for s in seeds]
+    joined = [(r, s) for r, s in zip(varied, given, strict=True) if r.requires_grad]
     wanted = [tensors[i] for i in chosen]
     # A branch or a loop may leave an input alone: its cotangent is zero.
-    cotangents = torch.autograd.grad(results, wanted, given, materialize_grads=True)
+    cotangents = torch.autograd.grad(
+        [result for result, _ in joined], wanted, [seed for _, seed in joined],
+        materialize_grads=True,
+    )  # fmt: skip
     return [r.numpy(force=True) for r in (*results, *cotangents)]
 
 
@@ -44,7 +50,7 @@ def compare(case: Case) -> None:
     results = weft.run(program, case.inputs, backend="reference")
     source = np.random.default_rng(1)
     seeds = []
-    for result in results:
+    for result in (results[index] for index in smooth(results)):
         parts = source.standard_normal((2, *result.shape))
         wide = parts[0] + 1j * parts[1] if result.dtype.kind == "c" else parts[0]
         seeds.append(np.asarray(wide).astype(result.dtype))

@@ -233,6 +233,20 @@ def test_the_size_may_be_dynamic() -> None:
         np.testing.assert_allclose(found, scores / scores.sum(1, keepdims=True))
 
 
+def test_scales_of_a_batch_of_dynamic_size() -> None:
+    b = Builder()
+    q, scale, scales = b.param("si8", [2, 3]), b.param("f64"), b.param("f64", [3])
+    made = vmap(
+        b.build(b.dequantize(q, scale), b.dequantize(q, scales, axis=1)), "?B", [0, 0, None]
+    )
+    numbers, each, common = whole(9, 4, 2, 3, dtype=np.int8), normal(4), normal(3)
+    found = weft.run(made, [numbers, each, common], backend="reference")
+    np.testing.assert_allclose(found[0], numbers * each[:, None, None])
+    np.testing.assert_allclose(found[1], numbers * common)
+    with pytest.raises(Unimplemented, match=r"the size \?B: a rule needs it as a number"):
+        vmap(b.build(b.dequantize(q, scales, axis=1)), "?B")
+
+
 def test_results_that_do_not_depend_on_the_batch_are_repeated() -> None:
     b = Builder()
     x, y = b.param("f64", [2]), b.param("f64", [2])

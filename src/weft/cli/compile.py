@@ -11,10 +11,11 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from weft.cli.programs import load_program
-from weft.cli.report import print_table, printable
+from weft.cli.report import check_writable, print_table, printable
 from weft.driver.compilation import Compilation
 from weft.driver.compile import compile_program
 from weft.driver.levels import DEFAULT_LEVEL, check_level
+from weft.driver.measure import append, measure_program
 from weft.driver.pipeline import check_overrides, run_pipeline, stages_for
 from weft.driver.signature import make_signature
 from weft.foundation.errors import UserError
@@ -58,6 +59,12 @@ def compile_command(
         int,
         typer.Option("-O", metavar="LEVEL", help="0: nothing is fused, 2: greedy, 3: exact."),
     ] = DEFAULT_LEVEL,
+    measured: Annotated[
+        Path | None,
+        typer.Option(
+            "--measure", metavar="CSV", help="Measure each distinct kernel and add it to this log."
+        ),
+    ] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Say what each stage did and how long it took.")
     ] = False,
@@ -65,13 +72,15 @@ def compile_command(
     """Compile FILE for a target, and write what each stage made."""
     program = load_program(file)
     verify(program)
-    program = _with_sizes(program, sizes)
+    program = with_sizes(program, sizes)
     chosen = target_named(target)
     check_level(level)
     wanted = _to_dump(dump, out, to, chosen)
     overrides = _edited(from_, to, chosen)
     roles = _positions(params), _positions(state), _positions(donate)
     if to is not None:
+        if measured is not None:
+            raise UserError(f"--measure runs kernels, and --to {to} ends before there are any")
         signature = make_signature(program, *roles)
         compilation = run_pipeline(Compilation(program, chosen, signature, overrides, level), to)
         times: Mapping[str, float] = compilation.seconds
@@ -88,18 +97,35 @@ def compile_command(
         )
         (cluster,) = executable.clusters.values()
         print(f"{printable(str(file))}: {executable.explain()}")
-        if not (verbose or wanted):
+        if not (verbose or wanted or measured):
             return
         compilation, times = cluster.compilation, cluster.times
         if verbose:
             print("\n".join(executable.report()))
+        if measured is not None:
+            _measure(compilation, measured)
     if verbose:
         _print_times(times, compilation)
     if wanted:
         _write(compilation, wanted, out or Path())
 
 
-def _with_sizes(program: Program, text: str) -> Program:
+def _measure(compilation: Compilation, log: Path) -> None:
+    """Each distinct kernel beside its estimate, on stdout and in the log."""
+    check_writable(log)
+    lines = list(measure_program(compilation))
+    append(log, lines)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column("kernel", no_wrap=True)
+    for title in ("FLOPs", "bytes", "occ", "estimate, µs", "actual, µs"):
+        table.add_column(title, justify="right")
+    for line in lines:
+        times = f"{1e6 * line.estimate:,.1f}", f"{1e6 * line.actual:,.1f}"
+        table.add_row(line.kernel, f"{line.FLOPs:,}", f"{line.Bytes:,}", str(line.occ), *times)
+    print_table(table)
+
+
+def with_sizes(program: Program, text: str) -> Program:
     """The program with its dynamic dims fixed."""
     sizes = dict(_size(part) for part in text.split(",") if part)
     names = list(

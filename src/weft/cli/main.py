@@ -23,6 +23,7 @@ from weft.cli.compare import compare_command
 from weft.cli.compile import compile_command
 from weft.cli.conformance import conformance_command
 from weft.cli.core import app as core_app
+from weft.cli.devices import devices_command
 from weft.cli.programs import (
     WRITTEN,
     Source,
@@ -43,6 +44,7 @@ from weft.cli.report import (
     targets_table,
     write,
 )
+from weft.cli.tune import log_command, tune_command
 from weft.coarse.raising import raise_program
 from weft.driver.backends import default_backend
 from weft.driver.conversion import conversion_target_names, convert
@@ -242,6 +244,9 @@ def run_command(
 app.command("compare")(compare_command)
 app.command("compile")(compile_command)
 app.command("conformance")(conformance_command)
+app.command("devices")(devices_command)
+app.command("tune")(tune_command)
+app.command("log")(log_command)
 app.add_typer(core_app, name="core")
 
 

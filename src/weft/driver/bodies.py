@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from weft.driver.compilation import Compilation
 from weft.driver.generators import pipeline
+from weft.driver.legalise import without_composites
 from weft.driver.signature import Role, Signature
 from weft.ptir.ir import Body, Function, Instruction, Program, Region
 from weft.ptir.ops.control import Scan, While
@@ -68,6 +69,13 @@ def compile_bodies(program: Program, compilation: Compilation) -> dict[Use, Comp
         label = f"region{use.region}" + ("_carried" if use.carries else "")
         compilation.bodies[label] = found[use].compilation
     return found
+
+
+def parts_of(compilation: Compilation) -> list[Compilation]:
+    """A compilation and those of its bodies, which are compiled where they are not yet."""
+    if not compilation.bodies:
+        compile_bodies(without_composites(compilation["frontend"]), compilation)
+    return [compilation, *compilation.bodies.values()]
 
 
 def _innermost_first(program: Program) -> Iterator[Use]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 
+from weft.codegen.gpu import whole
 from weft.codegen.gpu.accept import PLAN_FAULTS
 from weft.codegen.gpu.assemble import kernel_code
 from weft.codegen.gpu.compile import Cubin, Report, compile_cuda, version
@@ -21,6 +22,7 @@ from weft.driver.assembler import Native
 from weft.foundation.errors import Finding, SpecViolation
 from weft.foundation.functions import broken_rule
 from weft.foundation.tally import counted
+from weft.foundation.whole_ops import WholeOp
 from weft.memory.ir import BufferMap, MemRef
 from weft.plan.ir import REFUSED, PlanSet
 from weft.region.ir import Check, Kernel, Module, Pattern
@@ -55,7 +57,9 @@ def lower_module(
     code = GpuModule()
     order: dict[str, tuple[int, ...]] = {}
     for kernel in module.kernels:
-        if kernel.pattern is Pattern.OPAQUE:
+        if kernel.opaque is not None:
+            if isinstance(kernel.opaque.op, WholeOp):
+                _lower_whole(kernel, kernel.opaque.op, module, buffer_map, target, code)
             continue
         plan = plans.of(kernel.name)
         names = buffers(kernel)
@@ -72,6 +76,25 @@ def lower_module(
             order[symbol] = tuple(names.index(name) for name in made.buffers)
         code.launches[kernel.name] = Launch(symbol, order[symbol])
     return code
+
+
+def _lower_whole(
+    kernel: Kernel,
+    op: WholeOp,
+    module: Module,
+    buffer_map: BufferMap,
+    target: Target,
+    code: GpuModule,
+) -> None:
+    """The kernel of an op that stays whole; what has none is the host's."""
+    if whole.accepts(op, kernel, module.tensors):
+        return
+    names = buffers(kernel)
+    refs = buffer_map.refs_of(names)
+    symbol = "k_" + kernel_key(kernel, module.tensors, refs, None, _shared(refs.values()))[:16]
+    made = whole.build(op, kernel, module.tensors, target, symbol)
+    code.kernels.setdefault(symbol, made)
+    code.launches[kernel.name] = Launch(symbol, tuple(map(names.index, made.buffers)))
 
 
 def _refused(findings: list[Finding], given: bool) -> str | None:
@@ -93,8 +116,12 @@ def check_module(code: GpuModule, module: Module, target: Target) -> None:
     for made in code.kernels.values():
         verify(made, target)
     for kernel in module.kernels:
-        if kernel.pattern is not Pattern.OPAQUE and kernel.name not in code.hosted:
+        if kernel.name in code.launches or not _is_the_hosts(kernel, code):
             _check_launch(kernel, code)
+
+
+def _is_the_hosts(kernel: Kernel, code: GpuModule) -> bool:
+    return kernel.pattern is Pattern.OPAQUE or kernel.name in code.hosted
 
 
 def _check_launch(kernel: Kernel, code: GpuModule) -> None:

@@ -49,8 +49,10 @@ def _tuned(target: Target) -> tuple[str, ...]:
 
 
 def tuned_key(target: Target) -> str:
-    """The key of the plans that were measured to be best on a target."""
-    return cache.key_of("tuned", target.fingerprint, *host_cpu())
+    """The key of the plans that were measured to be best on a target. It outlives changes of Weft:
+    a plan is no code, and one that no longer suits its kernel is not taken."""
+    parts = ("tuned plans", target.fingerprint, *host_cpu())
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def load(key: str | None, signature: Signature, state: Sequence[Array]) -> Built | None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import csv
 import json
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Final
 
 from weft.driver.alone import build_alone, some_data
+from weft.driver.bodies import parts_of
+from weft.driver.compilation import Compilation
 from weft.driver.generators import generator_for
 from weft.foundation.errors import SpecViolation, UserError
 from weft.plan.ir import Plan
@@ -73,6 +75,18 @@ def measure(kernel: Kernel, module: Module, plan: Plan, target: Target) -> Measu
     )
 
 
+def measure_program(compilation: Compilation) -> Iterator[Measurement]:
+    """Every distinct kernel of a program that has gone through all stages, by the plan it has."""
+    done: set[str] = set()
+    for part in parts_of(compilation):
+        plans, module = part["plan"], part["region"]
+        for kernel in module.kernels:
+            key = plans.kernels.get(kernel.name)
+            if key is not None and key not in done:
+                done.add(key)
+                yield measure(kernel, module, plans.plans[key], compilation.target)
+
+
 # -- the log -------------------------------------------------------------------------------------
 
 
@@ -115,7 +129,9 @@ def rank_correlation(lines: Sequence[Measurement]) -> float:
     """Spearman's: how far estimates put kernels in the order of their times, from -1 to 1."""
     guessed, taken = _ranks([m.estimate for m in lines]), _ranks([m.actual for m in lines])
     if len(set(guessed)) < 2 or len(set(taken)) < 2:
-        raise UserError("a rank correlation needs two kernels at least that differ in time")
+        raise UserError(
+            "a rank correlation needs measurements that differ, in estimate and in time"
+        )
     return statistics.correlation(guessed, taken)
 
 

@@ -2,8 +2,8 @@
 it, the next best one.
 
 On GPUs a contraction is tried with the matrix instructions of its target (without a deferred
-epilogue where its result does not suit one), then with those of SM80, then with plain loops; why is
-kept as a note of the plan set.
+epilogue where its result does not suit one), then with those of SM80, then with multiply-adds of
+single numbers in tiles, then with plain loops; why is kept as a note of the plan set.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from weft.memory.ir import BufferMap
 from weft.plan.contraction import problem_of, takes_matrix_units
 from weft.plan.from_region import gpu_map_plan, plan_module
 from weft.plan.ir import Header, MapPlan, MmaPlan, Plan, PlanSet
+from weft.plan.multiply_adds import fma_plan
 from weft.plan.rows import gpu_row_plan
 from weft.plan.tensor_cores import sm80_plan
 from weft.region.ir import Kernel, Module
@@ -74,6 +75,9 @@ def _others(kernel: Kernel, module: Module, first: Plan, target: Target) -> Iter
         plan = sm80_plan(kernel, problem, target, header)
         algorithm = first.algo_choice if isinstance(first, MmaPlan) else plan.algo_choice
         yield replace(plan, algo_choice=algorithm)
+    tiled = fma_plan(kernel, target, header) if kernel.roles is not None else None
+    if tiled is not None and tiled != first:
+        yield tiled
     if isinstance(first, MapPlan):
         yield gpu_map_plan(kernel, module.tensors, header)
     else:

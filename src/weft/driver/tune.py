@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from weft.driver import tuned
-from weft.driver.bodies import compile_bodies
+from weft.driver.bodies import parts_of
 from weft.driver.compilation import Compilation
 from weft.driver.generators import generator_for, pipeline
-from weft.driver.legalise import without_composites
 from weft.driver.measure import Measurement, measure
 from weft.driver.tuned import Tuned
 from weft.foundation.errors import WeftError
@@ -73,11 +72,8 @@ class Tuning:
 def classes_of(compilation: Compilation) -> list[KernelClass]:
     """The kernels of a program that differ, the dearest first."""
     pipeline().run_pipeline(compilation, "plan")
-    program = without_composites(compilation["frontend"])
-    parts = [compilation]
-    parts += [body.compilation for body in compile_bodies(program, compilation).values()]
     found: dict[str, KernelClass] = {}
-    for part in parts:
+    for part in parts_of(compilation):
         for made in _classes(part["region"], part["memory"], compilation.target):
             known = found.get(made.key)
             count = made.count + (known.count if known else 0)
@@ -127,7 +123,7 @@ def tune(
     begin(tuning)
     for kernels in tuning.classes:
         try:
-            for trial in _trials(kernels, target, tuning):
+            for trial in _Race(kernels, target, tuning).run():
                 watch(trial)
         except KeyboardInterrupt:
             tuning.interrupted = True
@@ -139,27 +135,48 @@ def tune(
     return tuning
 
 
-def _trials(kernels: KernelClass, target: Target, tuning: Tuning) -> Iterator[Trial]:
-    """Measure every plan of a class, and at the end the best one once more beside the first; what
-    is best so far is in `tuning` all the time."""
-    times: dict[int, float] = {}
-    for number in (*range(len(kernels.plans)), None):
-        best = min(times, key=lambda n: (times[n], n)) if times else 0
-        if number is None and best == 0:
-            return
-        for place in (0, best) if number is None else (number,):
-            try:
-                line = measure(kernels.kernel, kernels.module, kernels.plans[place], target)
-            except WeftError:
-                if place == 0:
-                    return
-                continue
-            tuning.measured.append(line)
-            times[place] = min(times.get(place, line.actual), line.actual)
-        best = min(times, key=lambda n: (times[n], n))
-        points = len(kernels.plans) if number is None else number + 1
-        tuning.found[kernels.key] = Tuned(
-            kernels.plans[best], times[best], times[0], points, len(kernels.plans)
+@dataclass
+class _Race:
+    """The plans of one class, measured one after the other; what is best so far is in `tuning` all
+    the time."""
+
+    kernels: KernelClass
+    target: Target
+    tuning: Tuning
+    times: dict[int, float] = field(default_factory=dict)
+
+    def run(self) -> Iterator[Trial]:
+        count = len(self.kernels.plans)
+        for place in range(count):
+            line = self._take(place)
+            if line is not None:
+                self._note(place + 1)
+                yield Trial(self.kernels, place + 1, line, self.times[self.best])
+            elif place == 0:
+                return
+        if self.best:
+            # What won by chance does not win twice.
+            for place in (0, self.best):
+                self._take(place)
+        self._note(count)
+
+    @property
+    def best(self) -> int:
+        return min(self.times, key=lambda place: (self.times[place], place))
+
+    def _take(self, place: int) -> Measurement | None:
+        kernels = self.kernels
+        try:
+            line = measure(kernels.kernel, kernels.module, kernels.plans[place], self.target)
+        except WeftError:
+            return None
+        self.tuning.measured.append(line)
+        before = self.times.get(place, 0.0)
+        self.times[place] = max(before, line.actual) if place else line.actual
+        return line
+
+    def _note(self, points: int) -> None:
+        plans, best = self.kernels.plans, self.best
+        self.tuning.found[self.kernels.key] = Tuned(
+            plans[best], self.times[best], self.times[0], points, len(plans)
         )
-        if number is not None:
-            yield Trial(kernels, number + 1, line, times[best])

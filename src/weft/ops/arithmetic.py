@@ -23,6 +23,7 @@ from weft.ops.lines import Line, user_line
 from weft.ops.numbers import Number, is_number, number, number_type, python_type
 from weft.ops.promotion import as_float, beside, promoted
 from weft.ops.tensor import Tensor, from_array
+from weft.ops.traced_numbers import UNFOLLOWED, TracedNumber, computed
 from weft.ptir.literal import TensorLiteral
 from weft.ptir.types import TensorType
 
@@ -96,10 +97,10 @@ def as_tensor(value: Any, arena: Arena | None = None) -> Tensor:
 
 def common_dtype(x: Tensor, y: Tensor) -> DType:
     """The dtype that both are converted to; a traced number takes that of the other."""
-    if x.weak is not y.weak:
-        strong, weak = (y, x) if x.weak else (x, y)
-        return beside(strong.dtype, python_type(weak.dtype))
-    return promoted(x.dtype, y.dtype)
+    if (x.number is None) is (y.number is None):
+        return promoted(x.dtype, y.dtype)
+    strong, number = (x, y) if x.number is None else (y, x)
+    return beside(strong.dtype, python_type(number.dtype))
 
 
 def matched(
@@ -120,6 +121,9 @@ def matched(
     dtype = common_dtype(a, b)
     if floating:
         dtype = as_float(dtype)
+    for each in (a, b):
+        if each.number is not None:
+            each.number.used_as(dtype, line)
     shape = broadcast_shapes(a.shape, b.shape)
     left = stretched(arena, a._node, dtype, shape, line)
     return left, stretched(arena, b._node, dtype, shape, line)
@@ -140,22 +144,21 @@ def _beside_number(node: Node, value: Any, line: Line | None, floating: bool) ->
     return node, constant
 
 
-def _traits(x: Any) -> tuple[bool, bool]:
-    """Whether an operand wants gradients, and whether it stands for a Python number."""
-    return (x.requires_grad, x.weak) if isinstance(x, Tensor) else (False, is_number(x))
-
-
-def _result(node: Node, x: Any, y: Any) -> Tensor:
+def _result(node: Node, name: str, *operands: Any) -> Tensor:
+    """The tensor of an instruction on these operands."""
     result = Tensor(node)
-    plain = type(x) is type(y) is Tensor and not (x.requires_grad or y.requires_grad or x.weak)
-    if plain:  # what most operands are, told by the fewest looks
-        return result
-    (x_grad, x_weak), (y_grad, y_weak) = _traits(x), _traits(y)
-    if x_grad or y_grad:
+    if any(isinstance(x, Tensor) and x.requires_grad for x in operands):
         kind = node.tensor.dtype
         result.requires_grad = kind.is_float or kind.is_complex
-    if x_weak and y_weak:
-        result.weak = True
+    return numbered(result, name, *operands)
+
+
+def numbered(result: Tensor, name: str, *operands: Any) -> Tensor:
+    """The result of an instruction; of numbers alone it stands for a number too."""
+    numbers: list[Any] = [x.number if isinstance(x, Tensor) else x for x in operands]
+    if all(isinstance(x, TracedNumber) or is_number(x) for x in numbers):
+        whole = result.dtype.is_integer
+        result.number = computed(name, numbers, result._node.line) if whole else UNFOLLOWED
     return result
 
 
@@ -177,7 +180,7 @@ def binary(name: str, x: Any, y: Any, called: str = "", floating: bool = False) 
         node = arena_for(a).emit(found, (a, b), line)
     except (SpecViolation, UserError) as error:
         raise explained(called or name, error, line) from None
-    return _result(node, x, y)
+    return _result(node, name, x, y)
 
 
 def comparison(op: str, x: Any, y: Any) -> Tensor:
@@ -210,4 +213,4 @@ def unary(name: str, x: Any, called: str = "", floating: bool = False) -> Tensor
         node = arena.emit(plain_form(name, node.type), (node,), line)
     except (SpecViolation, UserError) as error:
         raise explained(called or name, error, line) from None
-    return _result(node, x, x)
+    return _result(node, name, x)

@@ -42,6 +42,7 @@ from weft.ops.promotion import DEFAULT_COMPLEX, DEFAULT_FLOAT, DEFAULT_INTEGER
 from weft.ops.pytree import Structure, flatten, unflatten
 from weft.ops.shapes import ByShape
 from weft.ops.tensor import Tensor, from_array
+from weft.ops.traced_numbers import UNFOLLOWED, Numbers
 from weft.ops.tracing import Trace, trace
 from weft.ops.versions import Argument, Key, Setting, Version, reason_for
 from weft.ptir.ir import Program
@@ -130,8 +131,7 @@ class Jitted:
         version = self.versions.get(key)
         if version is None or not version.is_current(self.function):
             version = self._compile(key, home)
-        if version.narrowed:
-            version.check_numbers(leaves, self.name)
+        version.numbers.check(leaves, self.name)
         version.calls += 1
         inputs = [tensor._node.storage for tensor in tensors]
         inputs += [captured.storage() for captured in version.traced.captured]
@@ -203,7 +203,7 @@ class Jitted:
             return from_array(np.asarray(leaf), home)
         if type(leaf) in _NUMBERS:
             tensor = from_array(number(leaf, _NUMBERS[type(leaf)]).array, home)
-            tensor.weak = True
+            tensor.number = UNFOLLOWED
             return tensor
         name = self._parameters.leaf_names(structure)[index]
         raise UserError(
@@ -222,7 +222,7 @@ class Jitted:
         if self._dynamic:
             kinds = self._dynamic_kinds(tensors, structure)
         else:
-            kinds = tuple([Argument(t.dtype, t.shape, t.weak) for t in tensors])
+            kinds = tuple([Argument(t.dtype, t.shape, t.number is not None) for t in tensors])
         return Key(structure, kinds, static, home.backend.name, autocast_dtype())
 
     def _dynamic_kinds(
@@ -242,7 +242,7 @@ class Jitted:
                         "InvalidDynamic",
                     )
                 shape[normalise_axis(axis, tensor.ndim)] = Symbol(name)
-            found.append(Argument(tensor.dtype, tuple(shape), tensor.weak))
+            found.append(Argument(tensor.dtype, tuple(shape), tensor.number is not None))
         return tuple(found)
 
     # -- donation --------------------------------------------------------------------------------
@@ -284,7 +284,8 @@ class Jitted:
     def _compile(self, key: Key, home: Arena) -> Version:
         started = time.perf_counter()
         old = self.versions.get(key)
-        traced = self.trace(key, home)
+        numbers = Numbers()
+        traced = self.trace(key, home, numbers)
         donated = frozenset(self._donated_leaves(key.structure))
         compiled = self._prepare(traced.program, home, donated)
         seconds = time.perf_counter() - started
@@ -294,7 +295,7 @@ class Jitted:
             reason = reason_for(key, self.versions.values(), self._parameters.leaf_names)
         held = [each.tensor for each in traced.captured if each.tensor is not None]
         ways = ways_to(held, self.function)
-        version = Version(key, traced, compiled, seconds, reason, user_line(), ways)
+        version = Version(key, traced, compiled, seconds, reason, user_line(), ways, numbers)
         self.versions[key] = version
         while len(self.versions) > _MOST_ENTRIES:
             self.versions.popitem(last=False)
@@ -307,8 +308,9 @@ class Jitted:
             return PROGRAMS.compile(program, home.backend, "jit", donated)
         return ByShape(program, home.backend, self._shapes)
 
-    def trace(self, key: Key, home: Arena) -> Trace:
-        """The function on traced arguments of these kinds."""
+    def trace(self, key: Key, home: Arena, numbers: Numbers) -> Trace:
+        """The function on traced arguments of these kinds; `numbers` gets to know what it does with
+        those that are Python numbers."""
 
         def call(tensors: list[Tensor]) -> Any:
             args, kwargs = unflatten(key.structure, tensors)
@@ -324,8 +326,11 @@ class Jitted:
             return self.function(*filled, **by_name)
 
         kinds = [argument.type for argument in key.arguments]
-        weak = [argument.weak for argument in key.arguments]
-        return trace(self.function, kinds, call, weak, home.backend)
+        traced = [
+            numbers.argument(index, argument.dtype) if argument.is_number else None
+            for index, argument in enumerate(key.arguments)
+        ]
+        return trace(self.function, kinds, call, traced, home.backend)
 
     # -- looking in ------------------------------------------------------------------------------
 
@@ -341,7 +346,8 @@ class Jitted:
         leaves, structure = flatten((args, kwargs))
         home = self._home(leaves, structure)
         tensors = [self._leaf(leaf, index, structure, home) for index, leaf in enumerate(leaves)]
-        return self.trace(self._key(tensors, structure, static, home), home).program
+        key = self._key(tensors, structure, static, home)
+        return self.trace(key, home, Numbers()).program
 
     def clear(self) -> None:
         """Forget every compiled version."""

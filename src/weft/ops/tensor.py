@@ -32,6 +32,7 @@ from weft.ops.graph.node import Donated, Node
 from weft.ops.graph.program import as_program, reachable
 from weft.ops.other_names import method_advice
 from weft.ops.pytree import LEAF, flatten
+from weft.ops.traced_numbers import TracedNumber
 from weft.ptir.ir import Program
 from weft.ptir.literal import TensorLiteral
 from weft.ptir.types import TensorType
@@ -47,7 +48,7 @@ _MOST_SHOWN = 1_000
 class Tensor:
     """An n-dimensional array of one dtype, computed when it is read."""
 
-    __slots__ = ("__weakref__", "_node", "requires_grad", "weak")
+    __slots__ = ("__weakref__", "_node", "number", "requires_grad")
 
     __array_priority__ = 1_000
 
@@ -56,8 +57,8 @@ class Tensor:
         self._node = node
         self.requires_grad = requires_grad
         """Whether gradients are wanted with respect to this tensor, or to one it came from."""
-        self.weak = False
-        """Whether it stands for a Python number in a traced function: it takes the dtype of the
+        self.number: TracedNumber | None = None
+        """The Python number that it stands for in a traced function: it takes the dtype of the
         tensor beside it."""
         try:
             node.owner = ref(self)

@@ -108,7 +108,7 @@ def trace_function(
     """The function on traced arguments like these, or of other types."""
     tensors = arguments.tensors
     types = [tensor.type for tensor in tensors] if kinds is None else kinds
-    weak = [tensor.weak for tensor in tensors]
-    found = trace(function, types, lambda traced: arguments.call(function, traced), weak)
+    numbers = [tensor.number for tensor in tensors]
+    found = trace(function, types, lambda traced: arguments.call(function, traced), numbers)
     nodes = (*(tensor._node for tensor in tensors), *(c.node for c in found.captured))
     return TracedFunction(found, nodes)

@@ -22,6 +22,7 @@ from weft.ops.graph.program import captured, program_with_parts
 from weft.ops.leaks import check_leaks
 from weft.ops.pytree import Structure, flatten
 from weft.ops.tensor import Tensor
+from weft.ops.traced_numbers import TracedNumber
 from weft.ptir.ir import Program
 from weft.ptir.literal import TensorLiteral
 from weft.ptir.types import TensorType
@@ -95,7 +96,7 @@ def trace(
     function: Callable[..., Any],
     kinds: Sequence[TensorType],
     call: Callable[[list[Tensor]], Any],
-    weak: Sequence[bool] = (),
+    numbers: Sequence[TracedNumber | None] = (),
     backend: Backend | None = None,
 ) -> Trace:
     """The program of `call(arguments)` for arguments of these types. `function` names it; without a
@@ -108,8 +109,8 @@ def trace(
         parent=outer if outer.tracing else None,
     )
     arguments = [Tensor(arena.parameter(kind)) for kind in kinds]
-    for index, is_weak in enumerate(weak):
-        arguments[index].weak = is_weak
+    for index, number in enumerate(numbers):
+        arguments[index].number = number
     with within(arena):
         result = call(arguments)
     leaves, structure = flatten(result)

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import ref
 
 from weft.driver.execute import Prepared
 from weft.foundation.dims import Symbol
 from weft.foundation.dtypes import DType
-from weft.foundation.errors import OutOfRange
 from weft.ops.capture_paths import Ways
 from weft.ops.lines import Line, shown
-from weft.ops.numbers import number
 from weft.ops.pytree import Structure, exact
 from weft.ops.shapes import ByShape
 from weft.ops.tensor import Tensor
+from weft.ops.traced_numbers import Numbers
 from weft.ops.tracing import Captured, Trace
-from weft.ptir.ir import Ref, ValueKey
-from weft.ptir.ops.elementwise import Cast
 from weft.ptir.types import TensorType
 
 
@@ -30,7 +27,7 @@ class Argument:
 
     dtype: DType
     shape: tuple[int | Symbol, ...]
-    weak: bool = False
+    is_number: bool = False
 
     @property
     def type(self) -> TensorType:
@@ -62,15 +59,6 @@ class Key:
     """The narrow dtype where it is called in mixed precision."""
 
 
-class Narrowed(NamedTuple):
-    """A traced number that is converted to a dtype of whole numbers."""
-
-    argument: int
-    dtype: DType
-    value: ValueKey
-    """What the program calls the converted number."""
-
-
 @dataclass
 class Version:
     """One compiled version of a function, and why it exists."""
@@ -83,6 +71,8 @@ class Version:
     line: Line | None
     ways: Ways
     """How the function reaches what it captures."""
+    numbers: Numbers
+    """What it does with Python numbers among its arguments."""
     calls: int = 0
     replacements: int = 0
     """In how many calls captured tensors had been replaced by others of their types."""
@@ -130,41 +120,14 @@ class Version:
                 return f"the captured tensor {name} was replaced: it {kind} now"
         return "a tensor that the function captured is not there any more"
 
-    @cached_property
-    def narrowed(self) -> tuple[Narrowed, ...]:
-        """The whole numbers among the arguments that take the dtype of a tensor beside them."""
-        main = self.traced.program.main
-        weak = {
-            Ref(main.parameter_ids[index]): index
-            for index, argument in enumerate(self.key.arguments)
-            if argument.weak and argument.dtype.is_integer
-        }
-        return tuple(
-            Narrowed(weak[given], each.op.dtype, (main.label, each.id))
-            for each in (main.body if weak else ())
-            if isinstance(each.op, Cast) and each.op.dtype.is_integer
-            for given in each.operands
-            if isinstance(given, Ref) and given in weak
-        )
-
-    def check_numbers(self, leaves: Sequence[Any], name: str) -> None:
-        """A number that the dtype beside it does not hold is the error that it is outside `jit`."""
-        for index, dtype, value in self.narrowed:
-            try:
-                number(leaves[index], dtype)
-            except OutOfRange as error:
-                found = error.findings[0]
-                line = self.traced.program.locations.get(value, "")
-                raise OutOfRange(found.code, f"[{name}] {found.why}", found.hint, line) from None
-
     def describe(self) -> str:
         """A line for `explain`; for dynamic dims a further one for each cluster of sizes."""
         where = shown(self.line)
         place = f" at {where}" if where else ""
         count = len(self.traced.program.main.body)
         text = (
-            f"compiled{place} in {self.seconds:.3f} s ({count} instructions, "
-            f"{self.calls} calls): {self.reason}"
+            f"compiled{place} for {self.key.backend} in {self.seconds:.3f} s "
+            f"({count} instructions, {self.calls} calls): {self.reason}"
         )
         if self.replacements:
             text += f"; {self.replaced}, without compiling again (in {self.replacements} calls)"
@@ -231,7 +194,7 @@ def _changes(name: str, old: Argument, new: Argument) -> list[str]:
     else:
         sizes = enumerate(zip(old.shape, new.shape, strict=True))
         found += [f"dim {a} of {name} is {now}, not {was}" for a, (was, now) in sizes if was != now]
-    if not found and old.weak != new.weak:
-        now, was = ("a number", "a tensor") if new.weak else ("a tensor", "a number")
+    if not found and old.is_number != new.is_number:
+        now, was = ("a number", "a tensor") if new.is_number else ("a tensor", "a number")
         found.append(f"{name} is {now}, not {was}")
     return found

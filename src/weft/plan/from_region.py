@@ -26,6 +26,7 @@ from weft.plan.ir import (
     RowPlan,
 )
 from weft.plan.kept_rows import cpu_row_plan
+from weft.plan.multiply_adds import fma_plan
 from weft.plan.rows import gpu_row_plan, whole_vectors
 from weft.plan.tensor_cores import sm80_plan, sm90_plan
 from weft.plan.transposes import block_for, crossing_in
@@ -126,7 +127,7 @@ def _contraction(
     if kernel.pattern is Pattern.CONV:
         return _convolution(kernel, header)
     if problem is None or not takes_matrix_units(problem, kernel):
-        return None
+        return fma_plan(kernel, target, header)
     if target.has("wgmma") and problem.aligned and len(kernel.outputs) == 1:
         return sm90_plan(kernel, problem, target, header)
     return sm80_plan(kernel, problem, target, header)

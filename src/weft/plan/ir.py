@@ -122,6 +122,8 @@ class RowPlan:
     """Independent partial results; their number is part of the result's bits."""
     keep_row: bool = True
     """Whether a row stays on chip between passes."""
+    blocks_per_row: int = 1
+    """Blocks, a cluster, that share a row (GPU)."""
     across: bool = False
     """Whether vectors run across rows, which lie side by side in memory. On a GPU `rows_per_block`
     then counts vectors of rows; on a CPU the totals of all rows are kept in memory of the thread,

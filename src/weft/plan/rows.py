@@ -84,7 +84,7 @@ def row_count(kernel: Kernel) -> int:
 
 def chunks_of(kernel: Kernel, plan: RowPlan) -> int:
     """Vectors of a row that each thread takes."""
-    return -(-row_length(kernel) // (plan.threads * plan.vector))
+    return -(-row_length(kernel) // (plan.threads * plan.blocks_per_row * plan.vector))
 
 
 def row_registers(kernel: Kernel, plan: RowPlan, target: Target) -> tuple[int, int]:
@@ -166,6 +166,15 @@ def gpu_row_plan(
                 + _PER_REGISTER * max(0, row_registers(kernel, plan, target)[0] - _SPARE)
             ),
         )
+    if target.has("cluster") and kept_registers(kernel):
+        shared = [
+            RowPlan(header, vector, 1, 1 << n, accumulators=1, blocks_per_row=blocks)
+            for blocks in (2, 4, 8)
+            for n in range(_WARP.bit_length() - 1, 11)
+        ]
+        kept = [plan for plan in shared if _fits(kernel, plan, target)]
+        if kept:
+            return min(kept, key=lambda plan: _cost_in_cluster(kernel, plan, target))
     threads = min(512, max(32, 1 << (-(-vectors // 2) - 1).bit_length()))
     return RowPlan(header, vector, max(1, _BLOCK // threads), threads, 1, keep_row=False)
 
@@ -190,6 +199,14 @@ def _cost(threads: int, vectors: int, rows: float) -> float:
     pieces = 0.15 * max(0.0, math.log2(max(1, min(_LINE, vectors)) / threads))
     in_flight = 0.05 * max(0, turns - 4) + 0.1 * max(0, 2 - turns)
     return waste + between_warps + idle + pieces + in_flight
+
+
+def _cost_in_cluster(kernel: Kernel, plan: RowPlan, target: Target) -> tuple[bool, int, int]:
+    """Rows that follow one another overlap where a unit holds two blocks; then, few blocks have to
+    wait for one another, and many threads ask for a row."""
+    needed, _ = row_registers(kernel, plan, target)
+    alone = 2 * needed * plan.threads > target.limits.registers_per_unit
+    return alone, plan.blocks_per_row, -plan.threads
 
 
 def _across(kernel: Kernel, tensors: Mapping[str, Tensor], header: Header) -> RowPlan | None:

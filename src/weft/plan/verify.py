@@ -18,6 +18,8 @@ SHARED: Final = "E2201 SharedMemoryOverrun"
 REGISTERS: Final = "E2202 RegisterOverrun"
 ALIGNMENT: Final = "E2203 AlignmentOverrun"
 RANGE: Final = "E2204 PlanRange"
+_CLUSTERS: Final = (1, 2, 4, 8)
+"""Blocks that can run side by side."""
 _VECTOR_BYTES: Final = 16
 _ROLES: Final = ("cooperative", "pingpong", "single")
 _BUFFERS: Final = ("reg", "smem_ring", "gmem")
@@ -109,6 +111,8 @@ def _row_threads(plan: RowPlan, target: Target) -> Iterator[Finding]:
         return
     if plan.threads < 1 or plan.threads & (plan.threads - 1):
         yield _wrong(RANGE, f"{plan.threads} threads for a row are no power of two")
+    elif plan.blocks_per_row not in _CLUSTERS:
+        yield _wrong(RANGE, f"{plan.blocks_per_row} blocks for a row are not 1, 2, 4 or 8")
     else:
         yield from _threads(plan.threads * plan.rows_per_block, target)
 

@@ -37,8 +37,8 @@ def stop_reason(
     """Why a kernel should not become another one; None where nothing speaks against it."""
     if target.kind is not Kind.GPU:
         return None
-    limit = SHARED_SHARE * target.limits.shared_bytes_per_block
-    rows, rows_before = row_bytes(after, tensors), row_bytes(before, tensors)
+    limit = _row_limit(after, target)
+    rows, rows_before = _own_row_bytes(after, tensors), _own_row_bytes(before, tensors)
     if after.pattern is Pattern.ROW and rows > limit >= rows_before:
         return f"its rows would take {rows:,} bytes of on-chip memory, over {limit:,.0f}"
     blocks, blocks_before = _blocks(after, target), _blocks(before, target)
@@ -52,6 +52,22 @@ def stop_reason(
     if _contracts_and_gathers(after) and not _contracts_and_gathers(before):
         return "a contraction would read where data says"
     return None
+
+
+def _row_limit(kernel: Kernel, target: Target) -> float:
+    """Bytes of a row that a block keeps, or a cluster of them where rows are enough for all."""
+    reduced = {axis for let in _reductions(kernel) for axis in let.expr.axes}
+    rows = math.prod(axis.size for axis in kernel.axes if axis.name not in reduced)
+    blocks = target.blocks_per_row if rows * target.blocks_per_row >= target.limits.units else 1
+    return SHARED_SHARE * blocks * target.limits.shared_bytes_per_block
+
+
+def _own_row_bytes(kernel: Kernel, tensors: Mapping[str, Tensor]) -> int:
+    """The bytes of one row, without those that all rows have in common."""
+    axes = {axis for let in _reductions(kernel) for axis in let.expr.axes}
+    alone = {axis.name for axis in kernel.axes if axis.size > 1} <= axes
+    own = tuple(let for let in kernel.body if alone or not set(let.axes) <= axes or not _reads(let))
+    return row_bytes(replace(kernel, body=own), tensors)
 
 
 def _contracts_and_gathers(kernel: Kernel) -> bool:

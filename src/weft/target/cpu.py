@@ -78,6 +78,15 @@ def read_flags(text: str) -> frozenset[str]:
     return frozenset()
 
 
+def model_name(text: str | None = None) -> str:
+    """What a /proc/cpuinfo text calls the processor; nothing where it does not."""
+    for line in (_read(_CPUINFO) if text is None else text).splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    return ""
+
+
 def read_caches(folder: Path) -> tuple[int, ...]:
     """Sizes of the data caches, from the nearest to the last; nothing where they are not told."""
     found: dict[int, int] = {}

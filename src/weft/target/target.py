@@ -78,10 +78,15 @@ class Target:
         return max(1, self.limits.vector_bits // (8 * dtype.storage_bytes))
 
     @property
+    def blocks_per_row(self) -> int:
+        """Blocks of a GPU, a cluster, that can keep one row among them."""
+        return _CLUSTER if self.has("cluster") else 1
+
+    @property
     def row_bytes(self) -> int:
-        """How much of one row a block can keep on chip between passes over it."""
+        """How much of one row can be kept on chip between passes over it."""
         if self.kind is Kind.GPU:
-            return self.limits.shared_bytes_per_block
+            return self.limits.shared_bytes_per_block * self.blocks_per_row
         return self.limits.cache_bytes[1] // 2 if len(self.limits.cache_bytes) > 1 else 1 << 17
 
     @property

@@ -4,6 +4,7 @@ and arguments that it does not have."""
 from __future__ import annotations
 
 import ast
+import inspect
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -33,12 +34,13 @@ def _refuse() -> str:
 
 def test_a_missing_gpu_is_a_sentence_without_the_way_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weft.driver.cuda.target_of_device", _refuse)
+    monkeypatch.setattr("weft.driver.cuda.CudaBackend.store", lambda _, array: array)
     x = weft.ones(3).to("cuda") + 1
     with pytest.raises(BackendUnavailable, match="there is no GPU here") as raised:
         x.numpy()
     assert raised.value.__cause__ is None
     assert raised.value.__suppress_context__
-    assert [frame.name for frame in raised.traceback][1:] == ["numpy", "_elements", "evaluate"]
+    assert [frame.name for frame in raised.traceback] == [inspect.stack()[0].function]
 
 
 def test_a_fault_in_weft_keeps_the_way_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -188,6 +188,7 @@ class BlockedContraction(Panels):
         u, v, lane = self._name("u"), self._name("v"), self._name("l")
         vectors = self.b.width // lanes
         loops = ((u, self.a.width, UNROLLED), (v, vectors, UNROLLED), (lane, lanes, LANES))
+        self._foresee(over_a, u, axis(over_a.var), axis(over_b.var), up(columns, self.b.width))
         over_a.body.append(ir.Init("tile", self.reduce.dtype, "sum", loops))
         deep = Scope(over_a, self._name("k"), depth, SERIAL)
         self._multiply_step(
@@ -197,6 +198,12 @@ class BlockedContraction(Panels):
         width = up(columns, self.b.width)
         self._add_tile(over_a, u, v, lane, axis(over_a.var), axis(over_b.var), width)
         close(over_a, scope)
+
+    def _foresee(self, scope: Scope, u: str, ip: Expr, jp: Expr, width: int) -> None:
+        """The sums that the registers will be added to, told to the memory before the product."""
+        first = (ip * self.a.width + axis(u)) * width + jp * self.b.width
+        hints = (ir.Prefetch(self.sums, first), ir.Prefetch(self.sums, first + self.b.width - 1))
+        scope.body.append(repeat(u, self.a.width, UNROLLED, *hints))
 
     def _add_tile(
         self, scope: Scope, u: str, v: str, lane: str, ip: Expr, jp: Expr, width: int

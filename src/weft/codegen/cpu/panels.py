@@ -10,7 +10,7 @@ Packing computes whatever stands between the reads and the product: widening cas
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.from_region import Lowering
@@ -19,6 +19,9 @@ from weft.codegen.cpu.scopes import LANES, SERIAL, UNROLLED, Scope
 from weft.codegen.cpu.tiling import AxisTiling, Segment, segments
 from weft.foundation.index_expr import Expr, axis, coefficient, constant, linear
 from weft.region.ir import Read, operands
+
+_ROWS_TOGETHER: Final = 8
+"""Rows that are packed side by side: so many streams memory foresees."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,9 @@ class Panels(Lowering):
     ) -> None:
         """All panels of one side: the whole ones in a loop, then the last, filled up with zeros."""
         whole, rest = divmod(extent, side.width)
-        if whole:
+        if whole and self._runs_along(side):
+            self._rows_of_panels(scope, side, start, whole, k, depth)
+        elif whole:
             panel = Scope(scope, self._name("p"), whole, SERIAL)
             number = axis(panel.var)
             self._panel(panel, side, start + number * side.width, side.width, k, depth, number)
@@ -76,6 +81,22 @@ class Panels(Lowering):
             number = constant(whole)
             self._panel(scope, side, start + whole * side.width, rest, k, depth, number)
             self._zeros(scope, side, rest, depth, whole)
+
+    def _rows_of_panels(
+        self, scope: Scope, side: Side, start: Expr, count: int, k: Expr, depth: int
+    ) -> None:
+        """Whole panels whose elements lie side by side in memory, a few steps along k of each in
+        turn: memory is read along its rows."""
+        for cut in cuts(depth, _ROWS_TOGETHER):
+            rows = Scope(scope, self._name("k"), cut.count, SERIAL)
+            panel = Scope(rows, self._name("p"), count, SERIAL)
+            each = Scope(panel, self._name("ku"), cut.extent, UNROLLED)
+            deep = axis(rows.var) * cut.extent + axis(each.var) + cut.start
+            number = axis(panel.var)
+            first, base = start + number * side.width, number * (depth * side.width)
+            for segment in segments(side.width, AxisTiling(1, self.lanes)):
+                self._pack_step(each, side, first, segment, deep, k, base)
+            close(each, scope)
 
     def _panel(
         self,

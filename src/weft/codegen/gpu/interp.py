@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from weft.codegen.gpu import ir
+from weft.codegen.gpu.formats import held_bytes
 from weft.codegen.gpu.interp_elements import (
     epilogue,
     in_range,
@@ -38,7 +39,6 @@ from weft.codegen.gpu.interp_matrix import (
 )
 from weft.codegen.gpu.interp_memory import (
     Array,
-    Hazard,
     Mbarrier,
     NamedBarrier,
     SharedMemory,
@@ -47,6 +47,7 @@ from weft.codegen.gpu.interp_memory import (
     box_places,
     from_bytes,
 )
+from weft.codegen.gpu.interp_races import Hazard
 from weft.codegen.gpu.interp_scalars import Lanes, Value, evaluate, only, truth
 from weft.codegen.gpu.interp_values import keep
 from weft.codegen.gpu.interp_values import run as run_value
@@ -85,8 +86,10 @@ def run(
 ) -> None:
     """Run every block of a kernel on flat arrays, which it changes."""
     arrays = [buffers[name] for name in kernel.buffers]
-    for block in range(kernel.grid):
-        _Block(kernel, arrays, block, timing, Random(seed)).run()  # noqa: S311 - a test order
+    for first in range(0, kernel.grid, kernel.cluster):
+        order = Random(seed)  # noqa: S311 - a test order
+        numbers = range(first, first + kernel.cluster)
+        _Cluster([_Block(kernel, arrays, n, timing, order) for n in numbers], order).run()
 
 
 @dataclass
@@ -112,37 +115,16 @@ class _Block:
     meetings: dict[int, NamedBarrier] = field(default_factory=dict)
     copies: list[_Copy] = field(default_factory=list)
     strands: list[_Strand] = field(default_factory=list)
+    gathering: NamedBarrier = field(default_factory=NamedBarrier)
+    """Where its threads meet those of the cluster."""
+    cluster: _Cluster = field(init=False)
 
-    def run(self) -> None:
-        self.memory = SharedMemory(self.kernel.shared_bytes)
+    def begin(self, cluster: _Cluster) -> list[_Strand]:
+        self.cluster = cluster
         warps = range(self.kernel.threads // WARP)
+        self.memory = SharedMemory(self.kernel.shared_bytes, len(warps))
         self.strands = [_Strand(self, warp) for warp in warps]
-        self.order.shuffle(self.strands)
-        waiting = [(strand, strand.start()) for strand in self.strands]
-        blocked: dict[int, _Blocked] = {}
-        while waiting:
-            chosen = next((p for p in waiting if self.may_run(p[0], blocked)), None)
-            if chosen is None:
-                self.complete_a_copy(blocked)
-                continue
-            strand, running = chosen
-            try:
-                blocked[strand.warp] = next(running)
-            except StopIteration:
-                waiting.remove(chosen)
-        self.finish()
-
-    @staticmethod
-    def may_run(strand: _Strand, blocked: Mapping[int, _Blocked]) -> bool:
-        reason = blocked.get(strand.warp)
-        return reason is None or reason.ready()
-
-    def complete_a_copy(self, blocked: Mapping[int, _Blocked]) -> None:
-        """Nobody can go on: the next copy arrives. Copies of one barrier may overtake others."""
-        if not self.copies:
-            reasons = ", ".join(sorted({reason.what for reason in blocked.values()}))
-            raise Hazard(f"every warp waits for ever: {reasons}")
-        self.arrive(self.copies.pop(self.order.randrange(len(self.copies))))
+        return self.strands
 
     def arrive(self, copy: _Copy) -> None:
         self.memory.arrive(copy.places, copy.data)
@@ -154,6 +136,68 @@ class _Block:
                 raise Hazard("a store was still reading shared memory when the block ended")
         if self.copies:
             raise Hazard("a copy was still on its way when the block ended")
+
+
+@dataclass
+class _Cluster:
+    """Blocks that run side by side; a block of its own is a cluster of one."""
+
+    blocks: list[_Block]
+    order: Random
+    sent: list[tuple[SharedMemory, Array, Array]] = field(default_factory=list)
+    """What blocks have written into one another's memory since they last met."""
+
+    def run(self) -> None:
+        strands = [strand for block in self.blocks for strand in block.begin(self)]
+        self.order.shuffle(strands)
+        waiting = [(strand, strand.start()) for strand in strands]
+        blocked: dict[int, _Blocked] = {}
+        while waiting:
+            chosen = next((p for p in waiting if self.may_run(p[0], blocked)), None)
+            if chosen is None:
+                self.complete_a_copy(blocked)
+                continue
+            strand, running = chosen
+            try:
+                blocked[id(strand)] = next(running)
+            except StopIteration:
+                waiting.remove(chosen)
+        for block in self.blocks:
+            block.finish()
+
+    @staticmethod
+    def may_run(strand: _Strand, blocked: Mapping[int, _Blocked]) -> bool:
+        reason = blocked.get(id(strand))
+        return reason is None or reason.ready()
+
+    def complete_a_copy(self, blocked: Mapping[int, _Blocked]) -> None:
+        """Nobody can go on: the next copy arrives. Copies of one barrier may overtake others."""
+        copying = [block for block in self.blocks if block.copies]
+        if not copying:
+            reasons = ", ".join(sorted({reason.what for reason in blocked.values()}))
+            raise Hazard(f"every warp waits for ever: {reasons}")
+        block = copying[self.order.randrange(len(copying))]
+        block.arrive(block.copies.pop(self.order.randrange(len(block.copies))))
+
+    def have_met(self, times: int) -> bool:
+        return all(block.gathering.meetings >= times for block in self.blocks)
+
+    def send(self, block: int, start: int, data: Array) -> None:
+        """Bytes for another block's memory, there when all have met."""
+        if not 0 <= block < len(self.blocks):
+            raise Hazard(f"there is no block {block} in a cluster of {len(self.blocks)}")
+        memory = self.blocks[block].memory
+        places = memory.places(start, data.size)
+        if memory.awaited[places].any():
+            raise Hazard("two blocks write the same shared memory")
+        # As if a warp of that block had asked for a copy: clocks of two blocks do not compare.
+        memory.announce(places, 0)
+        self.sent.append((memory, places, data))
+
+    def deliver(self) -> None:
+        for memory, places, data in self.sent:
+            memory.arrive(places, data)
+        self.sent.clear()
 
 
 @dataclass
@@ -183,6 +227,8 @@ class _Strand:
     stores_open: list[Callable[[], None]] = field(default_factory=list)
     copies: list[list[tuple[Array, Array]]] = field(default_factory=list)
     copies_open: list[tuple[Array, Array]] = field(default_factory=list)
+    met: int = 0
+    """Meetings of the cluster that this warp has arrived at."""
 
     def start(self) -> Running:
         return self.body(self.block.kernel.body, np.ones(WARP, bool))
@@ -212,11 +258,14 @@ class _Strand:
                 yield from self.meet(self.one(number, mask), threads, mask)
             case ir.SyncThreads():
                 yield from self.meet(0, self.block.kernel.threads, mask)
+            case ir.ClusterArrive() | ir.ClusterWait() | ir.StCluster():
+                yield from self.in_cluster(statement, mask)
             case ir.MbarrierWait(barrier=barrier, parity=parity):
                 found, wanted = self.barrier(barrier, mask), self.one(parity, mask)
                 if not found.passes(wanted):
                     what = f"{barrier.barriers} parity {wanted}"
                     yield _Blocked(lambda: found.passes(wanted), what)
+                self.learn(found.known)
             case ir.MbarrierInit() | ir.MbarrierExpectTx() | ir.MbarrierArrive():
                 self.mbarrier(statement, mask)
             case ir.TmaLoad() | ir.TmaStore() | ir.TmaCommit() | ir.TmaWaitRead():
@@ -266,9 +315,37 @@ class _Strand:
         if not mask.all():
             raise Hazard("a barrier is reached by part of a warp")
         barrier = self.block.meetings.setdefault(number, NamedBarrier())
-        goal = barrier.arrive(WARP, threads)
+        goal = barrier.arrive(WARP, threads, self.block.memory.races.release(self.warp))
         if barrier.meetings < goal:
             yield _Blocked(lambda: barrier.meetings >= goal, f"named barrier {number}")
+        self.learn(barrier.known)
+
+    def in_cluster(self, statement: ir.ClusterStmt, mask: Lanes) -> Running:
+        block, cluster = self.block, self.block.cluster
+        match statement:
+            case ir.StCluster(target=target, block=number, source=name, dtype=dtype):
+                if not self.met:
+                    raise Hazard("a block is written to before it is known to run")
+                data = np.ascontiguousarray(self.elements[name].astype(dtype.numpy))
+                rows = data[:, None].view(np.uint8)
+                numbers = np.broadcast_to(np.asarray(self.value(number)), (WARP,))
+                for lane in np.flatnonzero(mask):
+                    cluster.send(int(numbers[lane]), int(self.places(target)[lane]), rows[lane])
+            case ir.ClusterArrive():
+                known = block.memory.races.release(self.warp)
+                self.met = block.gathering.arrive(WARP, block.kernel.threads, known)
+                if cluster.have_met(self.met):
+                    cluster.deliver()
+            case ir.ClusterWait():
+                goal = self.met
+                if not cluster.have_met(goal):
+                    yield _Blocked(lambda: cluster.have_met(goal), "the cluster")
+                self.learn(block.gathering.known)
+
+    def learn(self, known: Array | None) -> None:
+        """Go on where others have arrived."""
+        if known is not None:
+            self.block.memory.races.acquire(self.warp, known)
 
     # Barriers and the copy engine
 
@@ -284,7 +361,7 @@ class _Strand:
     def mbarrier(
         self, statement: ir.MbarrierInit | ir.MbarrierExpectTx | ir.MbarrierArrive, mask: Lanes
     ) -> None:
-        lanes = int(mask.sum())
+        lanes, races = int(mask.sum()), self.block.memory.races
         match statement:
             case ir.MbarrierInit(barriers=name):
                 found = next(a for a in self.block.kernel.barriers if a.name == name)
@@ -292,9 +369,10 @@ class _Strand:
             case ir.MbarrierExpectTx(barrier=barrier, bytes=count):
                 found_barrier = self.barrier(barrier, mask)
                 found_barrier.expect(count * lanes)
-                found_barrier.arrive(lanes, barrier.barriers)
+                found_barrier.arrive(lanes, barrier.barriers, races.release(self.warp))
             case ir.MbarrierArrive(barrier=barrier):
-                self.barrier(barrier, mask).arrive(lanes, barrier.barriers)
+                known = races.release(self.warp)
+                self.barrier(barrier, mask).arrive(lanes, barrier.barriers, known)
 
     def copy_engine(
         self,
@@ -326,7 +404,7 @@ class _Strand:
         self.block.memory.places(places, 1)
         if self.block.memory.awaited[places].any():
             raise Hazard("two copies write the same shared memory")
-        self.block.memory.announce(places)
+        self.block.memory.announce(places, self.warp)
         copy = _Copy(places, as_bytes(data), self.barrier(statement.barrier, mask))
         if self.block.timing is Timing.EARLY:
             self.block.arrive(copy)
@@ -340,8 +418,10 @@ class _Strand:
         places = box_places(found, self.one(self.address(statement.source), mask))
         memory, target = self.block.memory, self.block.arrays[found.buffer]
         memory.check_fenced(places, "a store by the copy engine")
+        memory.note_load(places, 1, self.warp, "a store by the copy engine")
 
         def store() -> None:
+            memory.note_load(places, 1, self.warp, "a store by the copy engine")
             data = memory.bytes[places].view(target.dtype).reshape(offsets.shape)
             target[offsets[inside]] = data[inside]
 
@@ -397,8 +477,10 @@ class _Strand:
             return
         pending.done = True
         memory, statement = self.block.memory, pending.statement
-        a = memory.load(pending.a_places, 2, "a matrix instruction")
-        b = memory.load(pending.b_places, 2, "a matrix instruction")
+        what = "a matrix instruction"
+        a, b = (memory.load(places, 2, what) for places in (pending.a_places, pending.b_places))
+        for places in (pending.a_places, pending.b_places):
+            memory.note_load(places, 2, self.warp, what)
         acc = self.registers[statement.acc]
         apply_wgmma(acc, a, b, statement.dtype, accumulate=statement.accumulate)
 
@@ -422,6 +504,7 @@ class _Strand:
                         self.block.memory.arrive(places, data)
             case ir.LdMatrix(target=target, source=source, transposed=transposed):
                 rows = self.block.memory.load(self.places(source), 16, "ldmatrix")
+                self.block.memory.note_load(self.places(source), 16, self.warp, "ldmatrix")
                 first = target.index
                 load_matrices(self.registers[target.array], first, rows, transposed=transposed)
             case ir.MmaSync(acc=acc, a=a, b=b, dtype=dtype):
@@ -441,7 +524,7 @@ class _Strand:
         places = self.block.memory.places(self.places(statement.target)[mask], 16)
         if self.block.memory.awaited[places].any():
             raise Hazard("two copies write the same shared memory")
-        self.block.memory.announce(places)
+        self.block.memory.announce(places, self.warp)
         if self.block.timing is Timing.EARLY:
             self.block.memory.arrive(places, data)
         else:
@@ -475,7 +558,16 @@ class _Strand:
                 memory.store(self.places(target)[mask], rows, self.warp, "a store")
             case ir.LoadShared(name=name, dtype=dtype, source=place):
                 raw = memory.load(self.places(place), dtype.storage_bytes, "a load")
+                where = self.places(place)[mask]
+                memory.note_load(where, dtype.storage_bytes, self.warp, "a load")
                 keep(self, name, dtype, from_bytes(raw, dtype)[:, 0])
+            case ir.LoadSharedVector(names=names, dtype=dtype, source=place):
+                places, word = self.places(place), held_bytes(dtype)
+                if (places % (word * len(names))).any():
+                    raise Hazard(f"a vector of {len(names)} words begins inside another")
+                for number, name in enumerate(names):
+                    raw = memory.load(places + number * word, dtype.storage_bytes, "a load")
+                    keep(self, name, dtype, from_bytes(raw, dtype)[:, 0])
             case ir.StSharedVec(target=target, source=source_at, count=count):
                 first = source_at.index
                 values = self.settled(source_at.array)[first : first + count]
@@ -494,6 +586,7 @@ class _Strand:
             case ir.StGlobalRow(source=place):
                 if not mask.all():
                     raise Hazard("a row is stored by part of a warp")
+                memory.note_load(self.places(place), 4, self.warp, "storing a row")
                 store_row(statement, self, memory.load(self.places(place), 4, "storing a row"))
             case _:
                 raise InternalError(f"no meaning for {type(statement).__name__}")
@@ -501,4 +594,5 @@ class _Strand:
     def shared_values(self, places: Array, dtype: DType) -> Array:
         """Values that begin at these bytes of shared memory."""
         data = self.block.memory.load(places, dtype.storage_bytes, "an epilogue")
+        self.block.memory.note_load(places, dtype.storage_bytes, self.warp, "an epilogue")
         return from_bytes(data, dtype)[..., 0]

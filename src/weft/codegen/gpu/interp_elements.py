@@ -9,7 +9,8 @@ import numpy as np
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.element import ElementOp, Number
-from weft.codegen.gpu.interp_memory import Array, Hazard, from_bytes, swizzled
+from weft.codegen.gpu.interp_memory import Array, from_bytes, swizzled
+from weft.codegen.gpu.interp_races import Hazard
 from weft.codegen.gpu.interp_scalars import Lanes, Value
 from weft.foundation import functions, numeric
 from weft.foundation.dtypes import F32, DType

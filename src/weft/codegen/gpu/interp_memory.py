@@ -1,8 +1,8 @@
 """Shared memory, barriers and the copy engine, as the dialect's interpreter sees them.
 
-Shared memory remembers, for every byte, whether an asynchronous copy is still going to write it and
-which warp's plain store has not been fenced yet. Touching such a byte too early is a `Hazard`: on a
-GPU it would be a wrong number now and then.
+Shared memory remembers, for every byte, whether an asynchronous copy is still going to write it,
+which warp's plain store has not been fenced yet, and (`interp_races.py`) who touched it last.
+Touching a byte too early is a `Hazard`: on a GPU it would be a wrong number now and then.
 """
 
 from __future__ import annotations
@@ -14,17 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.codegen.gpu import ir
+from weft.codegen.gpu.interp_races import Hazard, Races
 from weft.codegen.gpu.swizzle import Swizzle
 from weft.foundation.dtypes import DType
-from weft.foundation.errors import InternalError
 
 Array = NDArray[Any]
 POISON = 0xFF
 """What memory holds that nobody has written: NaN in every float dtype."""
-
-
-class Hazard(InternalError):
-    """A kernel does something whose result depends on timing, or waits for ever."""
 
 
 @dataclass
@@ -32,6 +28,7 @@ class SharedMemory:
     """The bytes of one block."""
 
     size: int
+    warps: int
     bytes: Array = field(init=False)
     awaited: Array = field(init=False)
     unfenced: Array = field(init=False)
@@ -40,6 +37,7 @@ class SharedMemory:
         self.bytes = np.full(self.size, POISON, np.uint8)
         self.awaited = np.zeros(self.size, bool)
         self.unfenced = np.zeros(self.size, np.int16)
+        self.races = Races(self.warps, self.size)
 
     def places(self, start: Array | int, count: int) -> Array:
         """The numbers of `count` bytes from each start."""
@@ -56,19 +54,27 @@ class SharedMemory:
         found: Array = self.bytes[places]
         return found
 
+    def note_load(self, start: Array | int, count: int, warp: int, what: str) -> None:
+        """A warp reads `count` bytes from each start: it must have met whoever wrote them."""
+        self.races.reads(warp, self.places(start, count), what)
+
     def store(self, start: Array | int, data: Array, warp: int, what: str) -> None:
         """Plain stores of one warp."""
         places = self.places(start, data.shape[-1])
         if self.awaited[places].any():
             raise Hazard(f"{what} writes shared memory that a copy is going to write")
+        self.races.writes(warp, places, what)
         self.bytes[places] = data
         self.unfenced[places] = warp + 1
 
     def fence(self, warp: int) -> None:
         self.unfenced[self.unfenced == warp + 1] = 0
 
-    def announce(self, places: Array) -> None:
-        """A copy may write these bytes from now on: what they held is gone."""
+    def announce(self, places: Array, warp: int) -> None:
+        """A copy that a warp asked for may write these bytes from now on: what they held is
+        gone."""
+        self.races.check_free(warp, places, "a copy")
+        self.races.forget(places)
         self.bytes[places] = POISON
         self.awaited[places] = True
 
@@ -90,14 +96,18 @@ class Mbarrier:
     phase: int = 0
     pending: int = field(init=False)
     bytes: int = 0
+    coming: Array | None = None
+    known: Array | None = None
+    """What those knew who arrived in this phase, and in the phases before."""
 
     def __post_init__(self) -> None:
         self.pending = self.arrivals
 
-    def arrive(self, count: int, what: str) -> None:
+    def arrive(self, count: int, what: str, known: Array) -> None:
         if count > self.pending:
             raise Hazard(f"{what}: more arrivals than the barrier expects in a phase")
         self.pending -= count
+        self.coming = joined(self.coming, known)
         self.turn()
 
     def expect(self, count: int) -> None:
@@ -112,6 +122,8 @@ class Mbarrier:
         if self.pending == 0 and self.bytes == 0:
             self.phase += 1
             self.pending = self.arrivals
+            if self.coming is not None:
+                self.known, self.coming = joined(self.known, self.coming), None
 
     def passes(self, parity: int) -> bool:
         """Whether the phase of this parity is complete."""
@@ -124,17 +136,27 @@ class NamedBarrier:
 
     here: int = 0
     meetings: int = 0
+    coming: Array | None = None
+    known: Array | None = None
+    """What those know who have come to this meeting, and to those before."""
 
-    def arrive(self, lanes: int, threads: int) -> int:
+    def arrive(self, lanes: int, threads: int, known: Array) -> int:
         """Come to the meeting; the number of meetings after which one may go on."""
         goal = self.meetings + 1
         self.here += lanes
+        self.coming = joined(self.coming, known)
         if self.here > threads:
             raise Hazard("a named barrier is used by more threads than it says")
         if self.here == threads:
             self.here = 0
             self.meetings += 1
+            self.known, self.coming = joined(self.known, self.coming), None
         return goal
+
+
+def joined(first: Array | None, second: Array) -> Array:
+    """What two know together."""
+    return second if first is None else np.maximum(first, second)
 
 
 def swizzled(swizzle: Swizzle, places: Array) -> Array:

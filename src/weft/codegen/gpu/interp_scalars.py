@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.codegen.gpu import ir
-from weft.codegen.gpu.interp_memory import Hazard
+from weft.codegen.gpu.interp_races import Hazard
 from weft.codegen.gpu.scalar import (
     FOLD,
     Lit,

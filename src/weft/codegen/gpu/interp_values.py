@@ -9,7 +9,8 @@ import numpy as np
 from weft.codegen.gpu import values
 from weft.codegen.gpu.element import ElementOp
 from weft.codegen.gpu.interp_elements import apply, in_range, load_element
-from weft.codegen.gpu.interp_memory import Array, Hazard
+from weft.codegen.gpu.interp_memory import Array
+from weft.codegen.gpu.interp_races import Hazard
 from weft.codegen.gpu.interp_scalars import Lanes, Value, truth
 from weft.codegen.gpu.scalar import Lit, Scalar
 from weft.foundation import functions, numeric, philox

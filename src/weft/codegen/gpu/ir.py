@@ -3,7 +3,7 @@
     Kernel = grid, threads, buffers, maps [TensorMap], tiles [SharedTile], barriers [Barriers],
              tables, body
     Stmt   = Let | Set | Registers | For | If | Roles(case, ...)                     control
-           | LoadElement | StShared | LoadShared | Epilogue                          elements
+           | LoadElement | StShared | LoadShared | LoadSharedVector | Epilogue       elements
            | StGlobalVec | StGlobalRow
            | statements on single values (`values.py`)                               map, row
            | CpAsync | Gather | CommitGroup | WaitGroup | LdMatrix | MmaSync                  SM80
@@ -12,6 +12,7 @@
            | Descriptor | WgmmaFence | Wgmma | WgmmaCommit | WgmmaWait
            | StMatrix | SetMaxNReg                                                   SM90
            | NamedBarrier | SyncThreads                                              both
+           | ClusterArrive | ClusterWait | StCluster                                 clusters
 
 Semantics. Every statement is executed by all threads that reach it, each with its own variables
 and register arrays; `Roles` sends ranges of warps (whole warpgroups) to different bodies. Shared
@@ -24,6 +25,9 @@ Asynchronous statements take effect late, between their issue and the wait that 
 `CpAsync` writes by the `WaitGroup` that covers its group; `TmaStore` reads by the `TmaWaitRead`
 that covers its group. What an asynchronous statement reads must be written before (with a
 `ProxyFence` where plain stores wrote it) and not overwritten until then.
+
+Blocks of a cluster run side by side. `StCluster` writes into another block's shared memory; what
+was written before a `ClusterArrive` is there after the `ClusterWait` that follows in that block.
 
 A barrier has a phase, which completes when all arrivals have come and all announced bytes have been
 counted; `MbarrierWait(parity)` passes when the phase of that parity is complete. Waiting for a
@@ -222,6 +226,15 @@ class LoadShared:
     """A value that was stored as `dtype`."""
 
     name: str
+    dtype: DType
+    source: Address
+
+
+@dataclass(frozen=True)
+class LoadSharedVector:
+    """Values that were stored as `dtype` one after the other, by one access."""
+
+    names: tuple[str, ...]
     dtype: DType
     source: Address
 
@@ -576,6 +589,30 @@ class SyncThreads:
     """Meet all threads of the block."""
 
 
+# Clusters
+
+
+@dataclass(frozen=True)
+class ClusterArrive:
+    """Let the other blocks of the cluster know; every thread does, before it waits."""
+
+
+@dataclass(frozen=True)
+class ClusterWait:
+    """Wait until all threads of the cluster have arrived."""
+
+
+@dataclass(frozen=True)
+class StCluster:
+    """Store a value as `dtype`, in whole words, at the same place of a block of the cluster."""
+
+    target: Address
+    block: Scalar
+    source: str
+    dtype: DType
+
+
+ClusterStmt: TypeAlias = ClusterArrive | ClusterWait | StCluster
 Sm80Stmt: TypeAlias = CpAsync | Gather | CommitGroup | WaitGroup | LdMatrix | MmaSync
 Sm90Stmt: TypeAlias = (
     MbarrierInit | MbarrierInitFence | MbarrierExpectTx | MbarrierArrive | MbarrierWait
@@ -584,8 +621,9 @@ Sm90Stmt: TypeAlias = (
 )  # fmt: skip
 Stmt: TypeAlias = (
     Let | Set | Registers | For | If | Roles
-    | LoadElement | StShared | StSharedVec | LoadShared | Epilogue | StGlobalVec | StGlobalRow
-    | ValueStmt | Sm80Stmt | Sm90Stmt | NamedBarrier | SyncThreads
+    | LoadElement | StShared | StSharedVec | LoadShared | LoadSharedVector | Epilogue
+    | StGlobalVec | StGlobalRow
+    | ValueStmt | Sm80Stmt | Sm90Stmt | ClusterStmt | NamedBarrier | SyncThreads
 )  # fmt: skip
 
 
@@ -606,6 +644,8 @@ class Kernel:
     body: tuple[Stmt, ...]
     reports: bool = False
     """Whether it can find a violation."""
+    cluster: int = 1
+    """Neighbouring blocks that run side by side."""
 
     @property
     def shared_bytes(self) -> int:

@@ -107,6 +107,7 @@ INLINE void store_row_4(char* row, u32 word, int place, int count) {
 // From here on the pointer is a number of its own: addresses near it are not computed one by one,
 // nor before the loop that comes first, where they would take registers from the accumulators.
 template <class T> INLINE void pin(T*& pointer) { asm volatile("" : "+l"(pointer)); }
+INLINE void pin(u32& address) { asm volatile("" : "+r"(address)); }
 INLINE void named_barrier(int number, int threads) {
   asm volatile("bar.sync %0, %1;" :: "r"(number), "r"(threads) : "memory");
 }
@@ -123,6 +124,15 @@ INLINE void store_shared(u32 address, u64 x) {
 }
 INLINE u64 load_shared_8(u32 address) {
   u64 x; asm volatile("ld.shared.b64 %0, [%1];" : "=l"(x) : "r"(address) : "memory"); return x;
+}
+INLINE void load_shared_words(u32 (&w)[1], u32 address) { w[0] = load_shared_4(address); }
+INLINE void load_shared_words(u32 (&w)[2], u32 address) {
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
+               : "=r"(w[0]), "=r"(w[1]) : "r"(address) : "memory");
+}
+INLINE void load_shared_words(u32 (&w)[4], u32 address) {
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(address) : "memory");
 }
 template <class T> INLINE T fetch(const T* p, bool constant) { return constant ? __ldg(p) : *p; }
 INLINE bool fetch(const bool* p, bool constant) {
@@ -236,6 +246,22 @@ template <int Count> INLINE void grow_registers() {
 }
 template <int Count> INLINE void shrink_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(Count));
+}
+"""
+
+CLUSTERS: Final = r"""
+INLINE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+INLINE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+INLINE u32 in_block(u32 address, u32 block) {
+  u32 there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(block));
+  return there;
+}
+INLINE void store_cluster(u32 there, u32 x) {
+  asm volatile("st.shared::cluster.b32 [%0], %1;" :: "r"(there), "r"(x) : "memory");
+}
+INLINE void store_cluster(u32 there, u64 x) {
+  asm volatile("st.shared::cluster.b64 [%0], %1;" :: "r"(there), "l"(x) : "memory");
 }
 """
 

@@ -44,6 +44,8 @@ def _head(kernel: ir.Kernel) -> Iterator[str]:
         yield prelude.SM90
     if any(isinstance(s, ir.Sm80Stmt) for s in statements):
         yield prelude.SM80
+    if any(isinstance(s, ir.ClusterStmt) for s in statements):
+        yield prelude.CLUSTERS
     shapes: dict[tuple[int, DType, Major, Major], None] = {}
     narrow: dict[DType, None] = {}
     for statement in statements:
@@ -79,7 +81,8 @@ def _signature(kernel: ir.Kernel) -> Iterator[str]:
     buffers = [f"char* b{i}" for i, _ in enumerate(kernel.buffers)]
     buffers += ["u64* error"] if kernel.reports else []
     # The second bound, one block per multiprocessor, is what lets setmaxnreg take effect.
-    yield f'extern "C" __global__ void __launch_bounds__({kernel.threads}, 1)'
+    cluster = f"__cluster_dims__({kernel.cluster}, 1, 1) " if kernel.cluster > 1 else ""
+    yield f'extern "C" __global__ void {cluster}__launch_bounds__({kernel.threads}, 1)'
     yield f"{kernel.name}({', '.join(maps + buffers)}) {{"
 
 
@@ -126,6 +129,8 @@ class _Printer:
                 yield from self.control(statement)
             case ir.LoadElement() | ir.StShared() | ir.StSharedVec() | ir.LoadShared():
                 yield from self.element(statement)
+            case ir.LoadSharedVector(names=names, dtype=dtype, source=place):
+                yield from self.values.load_shared_vector(names, dtype, self.address(place))
             case ir.Epilogue():
                 yield from epilogue(statement, self.address)
             case ir.StGlobalVec():
@@ -143,6 +148,8 @@ class _Printer:
                 yield f"named_barrier({text(number)}, {threads});"
             case ir.SyncThreads():
                 yield "__syncthreads();"
+            case ir.ClusterArrive() | ir.ClusterWait() | ir.StCluster():
+                yield self.cluster(statement)
             case _ if isinstance(statement, ValueStmt):
                 yield from self.values.lines(statement)
             case _:
@@ -184,6 +191,16 @@ class _Printer:
             case ir.LoadShared(name=name, dtype=dtype, source=place):
                 value = get_shared(self.address(place), dtype)
                 yield f"{self.values.name(name, dtype)} = {value};"
+
+    def cluster(self, statement: ir.ClusterStmt) -> str:
+        match statement:
+            case ir.ClusterArrive():
+                return "cluster_arrive();"
+            case ir.ClusterWait():
+                return "cluster_wait();"
+            case ir.StCluster(target=target, block=block, source=name, dtype=dtype):
+                there = f"in_block({self.address(target)}, {text(block)})"
+                return f"store_cluster({there}, bits(({held(dtype)}){name}));"
 
     def sm80(
         self, statement: ir.CpAsync | ir.CommitGroup | ir.WaitGroup | ir.LdMatrix | ir.MmaSync

@@ -26,7 +26,8 @@ def _epilogue(node: ir.Epilogue, address: AddressText) -> Iterator[str]:
         if isinstance(source, ir.GlobalElements):
             yield from _rows(source, fragment)
         elif isinstance(source, ir.StagedElements):
-            yield f"const u32 {source.name}_s_ = {address(source.row)};"
+            yield f"u32 {source.name}_s_ = {address(source.row)};"
+            yield f"pin({source.name}_s_);"
             mask = (1 << source.swizzle.bits) - 1
             yield f"const u32 {source.name}_x_ = ({source.name}_s_ >> 7 & {mask}) << 4;"
     yield "#pragma unroll"

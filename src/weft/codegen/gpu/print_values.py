@@ -132,6 +132,17 @@ class ValuePrinter:
         for number, name in enumerate(node.names):
             yield f"{self.name(name, node.dtype)} = {_piece(words, number, node.dtype)};"
 
+    def load_shared_vector(
+        self, names: tuple[str, ...], dtype: DType, address: str
+    ) -> Iterator[str]:
+        words = f"{names[0]}_w_"
+        each = held_bytes(dtype) // WORD
+        yield f"u32 {words}[{each * len(names)}];"
+        yield f"load_shared_words({words}, {address});"
+        for number, name in enumerate(names):
+            value = from_bits(_word_or_two(words, number, each), dtype)
+            yield f"{self.name(name, dtype)} = {value};"
+
     def store(self, node: values.StoreElement) -> str:
         place = f"*((({storage(node.dtype)}*)b{node.buffer}) + {text(node.offset)})"
         store = f"{place} = {narrow(node.source, node.dtype)};"
@@ -182,15 +193,19 @@ def _piece(words: str, number: int, dtype: DType) -> str:
     """An element of a vector of words."""
     size = dtype.storage_bytes
     word, inside = divmod(number * size, WORD)
-    if size == 8:
-        both = f"((u64){words}[{2 * number + 1}] << 32 | {words}[{2 * number}])"
-        return from_bits(both, dtype)
-    if size == WORD:
-        return from_bits(f"{words}[{word}]", dtype)
+    if size >= WORD:
+        return from_bits(_word_or_two(words, number, size // WORD), dtype)
     shifted = f"({words}[{word}] >> {8 * inside})"
     if dtype is I1:
         return f"({shifted} & 0xff) != 0"
     return widen(f"({storage(dtype)}){shifted}", dtype)
+
+
+def _word_or_two(words: str, number: int, each: int) -> str:
+    """The bits of a value of one or two words."""
+    if each == 1:
+        return f"{words}[{number}]"
+    return f"((u64){words}[{2 * number + 1}] << 32 | {words}[{2 * number}])"
 
 
 def _packed(sources: tuple[str, ...], word: int, dtype: DType) -> str:

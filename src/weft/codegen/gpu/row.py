@@ -2,8 +2,10 @@
 
 `threads` threads share a row, `rows_per_block` rows a block. Each thread takes every `threads`-th
 vector of the row; its partial results are merged by exchanges inside a warp, then through shared
-memory. With `keep_row` every element of a row stays in registers from the first pass to the last;
-otherwise each reduction, and storing, is a loop that reads the row again.
+memory. Rows that one block's registers do not hold are shared by the blocks of a cluster
+(`blocks_per_row`), which write their partial results into one another's shared memory. With
+`keep_row` every element of a row stays in registers from the first pass to the last; otherwise each
+reduction, and storing, is a loop that reads the row again.
 
 One thread per row is the general case: reductions over any axes, inside one another or not, as
 loops. Several threads need reductions that all run over the same axes. Rows that do not exist, at
@@ -73,6 +75,13 @@ def _refusals(kernel: Kernel, plan: RowPlan, target: Target) -> Iterator[Finding
         )
     if keeps:
         yield from _registers(kernel, plan, target)
+    if plan.blocks_per_row > 1 and (not keeps or plan.rows_per_block > 1 or plan.threads < _WARP):
+        yield refuse(
+            "PlanField",
+            f"blocks_per_row={plan.blocks_per_row} needs one row a block, whole warps and keep_row",
+        )
+    if plan.blocks_per_row > 1 and not target.has("cluster"):
+        yield refuse("PlanField", f"{target.name} has no clusters for blocks_per_row")
 
 
 def _registers(kernel: Kernel, plan: RowPlan, target: Target) -> Iterator[Finding]:
@@ -110,6 +119,8 @@ class _Rows(Emitter):
         self.axis = row_vector_axis(kernel)
         self.kept: list[Group] | None = None
         self.slots: list[ir.SharedTile] = []
+        self.all_run = False
+        """Whether every block of the cluster is known to run by now."""
 
     @property
     def partials(self) -> int:
@@ -127,7 +138,7 @@ class _Rows(Emitter):
             body += self.work()
         return ir.Kernel(
             name,
-            grid=-(-self.rows // self.plan.rows_per_block),
+            grid=-(-self.rows // self.plan.rows_per_block) * self.plan.blocks_per_row,
             threads=self.plan.threads * self.plan.rows_per_block,
             buffers=self.names,
             maps=(),
@@ -136,15 +147,22 @@ class _Rows(Emitter):
             tables=(),
             body=tuple(body),
             reports=self.reports,
+            cluster=self.plan.blocks_per_row,
         )
 
     def work(self) -> Iterator[ir.Stmt]:
         plan = self.plan
         whole = self.rows % plan.rows_per_block == 0
         exists: Scalar = Lit(1) if whole else Name("number") < self.rows
-        yield ir.Let("number", BLOCK * plan.rows_per_block + THREAD // plan.threads)
-        if self.shared:
-            yield ir.Let("member", THREAD % plan.threads)
+        if plan.blocks_per_row > 1:
+            yield ir.ClusterArrive()
+            yield ir.Let("number", BLOCK // plan.blocks_per_row)
+            yield ir.Let("rank", BLOCK % plan.blocks_per_row)
+            yield ir.Let("member", Name("rank") * plan.threads + THREAD)
+        else:
+            yield ir.Let("number", BLOCK * plan.rows_per_block + THREAD // plan.threads)
+            if self.shared:
+                yield ir.Let("member", THREAD % plan.threads)
         root = Scope(None, {}, [])
         clamped = self.shared and not whole
         row = least(Name("number"), self.rows - 1) if clamped else Name("number")
@@ -252,7 +270,8 @@ class _Rows(Emitter):
 
     def sweep_kept(self, root: Scope, body: Sweep) -> None:
         """Every vector of this thread, in registers; the same ones each time."""
-        threads, count = self.plan.threads, prod(self.vectors.values())
+        threads = self.plan.threads * self.plan.blocks_per_row
+        count = prod(self.vectors.values())
         if self.kept is None:
             self.kept = []
             for chunk in range(-(-count // threads)):
@@ -280,7 +299,11 @@ class _Rows(Emitter):
             return list(carries)
         merged = self.exchange(scope, reduction, carries, min(self.plan.threads, _WARP))
         warps = self.plan.threads // _WARP
-        return self.through_shared(scope, reduction, merged, warps) if warps > 1 else merged
+        if warps > 1:
+            merged = self.through_shared(scope, reduction, merged, warps)
+        if self.plan.blocks_per_row > 1:
+            merged = self.through_cluster(scope, reduction, merged)
+        return merged
 
     def exchange(
         self, scope: Scope, reduction: Reduction, carries: Sequence[str], width: int
@@ -332,6 +355,27 @@ class _Rows(Emitter):
         scope.body += [ir.If(LANE.equals(0), tuple(puts)), ir.SyncThreads()]
         merged = [self.get(scope, dtype, place) for dtype, place in found]
         return self.exchange(scope, reduction, merged, warps)
+
+    def through_cluster(
+        self, scope: Scope, reduction: Reduction, carries: Sequence[str]
+    ) -> list[str]:
+        """Merge the partial results of the blocks of a row: each sends its own to all."""
+        blocks = self.plan.blocks_per_row
+        tile = self.new_tile(len(carries) * blocks)
+        sends: list[ir.Stmt] = []
+        found = []
+        for number, (name, carry) in enumerate(zip(carries, reduction.carries, strict=True)):
+            start = number * blocks
+            here = ir.Address(tile, (start + Name("rank")) * _SLOT)
+            sends.append(ir.StCluster(here, LANE, name, carry.dtype))
+            found.append((carry.dtype, ir.Address(tile, (start + LANE % blocks) * _SLOT)))
+        if not self.all_run:
+            scope.body.append(ir.ClusterWait())
+            self.all_run = True
+        senders = (THREAD // blocks).equals(0)
+        scope.body += [ir.If(senders, tuple(sends)), ir.ClusterArrive(), ir.ClusterWait()]
+        merged = [self.get(scope, dtype, place) for dtype, place in found]
+        return self.exchange(scope, reduction, merged, blocks)
 
     def get(self, scope: Scope, dtype: DType, place: ir.Address) -> str:
         name = self.fresh()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from weft.codegen.gpu import columns, ir, mma_sm80, mma_sm90, row, transposed
+from weft.codegen.gpu import columns, ir, mma_fma, mma_sm80, mma_sm90, row, transposed
 from weft.codegen.gpu import map as elementwise
 from weft.codegen.gpu.accept import kernel_refusals, refuse
 from weft.codegen.gpu.matmul import Refs
@@ -29,6 +29,8 @@ def accepts(
             found = columns.accepts(short, tensors, plan, target)
         case RowPlan():
             found = row.accepts(short, tensors, plan, target)
+        case MmaPlan(arch="fma"):
+            found = mma_fma.accepts(short, tensors, plan, target)
         case MmaPlan(arch="sm90"):
             found = kernel_refusals(short, tensors)
             found += mma_sm90.accepts(kernel, refs, plan, target)
@@ -59,6 +61,8 @@ def build(
             return columns.build(short, tensors, refs, plan, target, name)
         case RowPlan():
             return row.build(short, tensors, refs, plan, target, name)
+        case MmaPlan(arch="fma"):
+            return mma_fma.build(short, tensors, refs, plan, target, name)
         case MmaPlan(arch="sm90"):
             return mma_sm90.build(kernel, refs, plan, target, name)
         case MmaPlan(arch="sm80"):

@@ -57,7 +57,8 @@ def print_module(module: GpuModule) -> str:
 def print_kernel(kernel: ir.Kernel) -> str:
     """One kernel: its frame, then its statements."""
     reports = " reports" if kernel.reports else ""
-    head = f"kernel {kernel.name} grid={kernel.grid} threads={kernel.threads}{reports}"
+    cluster = f" cluster={kernel.cluster}" if kernel.cluster > 1 else ""
+    head = f"kernel {kernel.name} grid={kernel.grid} threads={kernel.threads}{cluster}{reports}"
     inner = [f"buffers ({commas(map(label, kernel.buffers))})"]
     inner += map(_show, (*kernel.maps, *kernel.tiles, *kernel.barriers, *kernel.tables))
     inner += _body(kernel.body)

@@ -100,6 +100,7 @@ class _Reader:
         tokens = self.tokens
         name = self.name()
         grid, threads = self.setting("grid"), self.setting("threads")
+        cluster = self.setting("cluster") if tokens.current.text == "cluster" else 1
         reports = tokens.accept("reports")
         tokens.expect("{")
         tokens.expect("buffers")
@@ -117,8 +118,9 @@ class _Reader:
                 frame[type(item)].append(item)
         maps, tiles, barriers, tables = (tuple(frame[cls]) for cls in _FRAME)
         return ir.Kernel(
-            name, grid, threads, buffers, maps, tiles, barriers, tables, tuple(body), reports
-        )
+            name, grid, threads, buffers, maps, tiles, barriers, tables, tuple(body), reports,
+            cluster,
+        )  # fmt: skip
 
     def setting(self, name: str) -> int:
         self.tokens.expect(name)

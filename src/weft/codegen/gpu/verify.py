@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from weft.codegen.gpu import ir, values
 from weft.codegen.gpu.element import ElementOp, Number, arity, supports
-from weft.codegen.gpu.formats import HELD
+from weft.codegen.gpu.formats import HELD, held_bytes
 from weft.codegen.gpu.names import is_free
 from weft.codegen.gpu.scalar import Lit, Name, Op, Scalar, TableAt, Wide
 from weft.codegen.gpu.text import spelling
@@ -169,6 +169,10 @@ class _Checker:
                 self.sm90(node)
             case _ if isinstance(node, ir.Sm80Stmt):
                 self.sm80(node)
+            case _ if isinstance(node, ir.ClusterStmt):
+                self.need(self.kernel.cluster > 1, "the kernel has no clusters")
+                if isinstance(node, ir.StCluster):
+                    self.value(node.source)
             case _:
                 self.element(node)
 
@@ -322,6 +326,11 @@ class _Checker:
                 self.define(name, _Known("value", dtype))
             case ir.LoadShared(name=name, dtype=dtype):
                 self.define(name, _Known("value", dtype))
+            case ir.LoadSharedVector(names=names, dtype=dtype):
+                size = len(names) * (held_bytes(dtype) if dtype in HELD else 0)
+                self.need(size in _VECTORS, f"{len(names)} words of {dtype} are no vector")
+                for name in names:
+                    self.define(name, _Known("value", dtype))
             case ir.StShared(source=name):
                 self.value(name)
             case ir.StSharedVec(source=source, count=count):

@@ -11,8 +11,8 @@ from weft.ptir.ops.linear_algebra import Cholesky, Eigh, Lu, Qr, Svd, Triangular
 from weft.ptir.ops.normalisation import LayerNorm
 from weft.ptir.ops.quantisation import Dequantize, Quantize, Requantize
 from weft.ptir.ops.random import PhiloxNormal, PhiloxUniform
-from weft.ptir.term import Term
-from weft.ptir.types import multiply_dims
+from weft.ptir.term import Term, unknown_size
+from weft.ptir.types import Symbol, multiply_dims
 
 
 @batches(DotGeneral)
@@ -80,13 +80,16 @@ def _quantised_rows(b: Batching, axis: int) -> Term:
     """Each position of the axis in each value of the batch is a row with parameters of its own."""
     first = b.spread(0).move_axis(axis + 1, 1)
     sizes = (b.size, first.shape[1])
+    for dim in sizes:
+        if isinstance(dim, Symbol):
+            raise unknown_size(dim)
     rows = multiply_dims(*sizes)
+    flat = first.reshape([rows, *first.shape[2:]])
     parameters = []
     for index in range(1, len(b.operands)):
         given = b.spread(index)
         column = given if given.rank == 2 else given.reshape([b.size, 1]).broadcast_to(sizes)
         parameters.append(column.reshape([rows]))
-    flat = first.reshape([rows, *first.shape[2:]])
     found = b.tape.append(changed(b.op, axis=0), [flat, *parameters])
     return found.reshape(first.shape).move_axis(1, axis + 1)
 

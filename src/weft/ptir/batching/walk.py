@@ -107,9 +107,8 @@ class BatchWalk:
         except NoBatch:
             raise
         except (SpecViolation, Unimplemented) as error:
-            why = error.why if isinstance(error, SpecViolation) else error.reason
             place = shop.program.place(self.body, instruction)
-            raise NoBatch(instruction.op.mnemonic, why, place) from None
+            raise NoBatch(instruction.op.mnemonic, _reason(error), place) from None
 
     def _instruction(self, instruction: Instruction) -> None:
         batched = tuple(any(self._slot_flags(operand)) for operand in instruction.operands)
@@ -220,6 +219,13 @@ class BatchWalk:
         cond = self.maker.region(op.cond_region, flags, (False, *flags))
         body = self.maker.region(op.body_region, flags, flags)
         return self._append(While(cond, body), self._arguments(operands, flags))
+
+
+def _reason(error: SpecViolation | Unimplemented) -> str:
+    if isinstance(error, SpecViolation):
+        return error.why
+    own = error.op.startswith("vmap of ")
+    return error.reason if own else f"{error.op}: {error.reason}"
 
 
 class NoBatch(Unimplemented):

@@ -23,7 +23,7 @@ from tests.gpu_support import (
 )
 from weft.codegen.gpu import ir, mma_sm80
 from weft.codegen.gpu.interp import Timing, run
-from weft.codegen.gpu.interp_memory import Hazard
+from weft.codegen.gpu.interp_races import Hazard
 from weft.codegen.gpu.scalar import Lit, Name
 from weft.foundation.dtypes import F32
 from weft.plan.ir import CacheRead, LocalEdge, MmaPlan, Vectorize

@@ -24,7 +24,7 @@ from tests.gpu_support import (
 )
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.interp import Timing, run
-from weft.codegen.gpu.interp_memory import Hazard
+from weft.codegen.gpu.interp_races import Hazard
 from weft.codegen.gpu.scalar import Lit, Name
 from weft.plan.ir import MmaPlan
 
@@ -186,6 +186,7 @@ ROW_FAULTS: dict[str, Change] = {
     "an element less": counted(-1),
     "a word more": counted(2),
     "no rows": without(ir.StGlobalRow),
+    "no meeting": without(ir.NamedBarrier),
 }
 
 

@@ -135,7 +135,7 @@ WRONG: dict[str, tuple[str, str]] = {
         "line 2, column 1: expected 'buffers' but found '}'",
     ),
     "an open block": (inside("if 1 {"), "line 5, column 1: expected a name but found the end"),
-    "a brace too many": (inside("}"), "line 4, column 1: expected 'launch', 'host' or 'kernel' but"),
+    "a brace too many": (inside("}"), "line 4, column 1: expected 'launch', 'host' or 'kernel'"),
     "two kernels of one name": (
         inside("") + inside(""),
         "line 5, column 1: k stands here for the second time",

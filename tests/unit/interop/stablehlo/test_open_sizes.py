@@ -167,7 +167,7 @@ def test_several_values_reduced_at_once(
     text = function(given, body, f"%0#0, %0#1 : tensor<{left}xf32>, tensor<{left}xi32>")
     x = np.random.default_rng(0).permutation(int(np.prod(shape))).reshape(shape)
     scalars = [np.float32(-1), np.int32(-7), np.int32(0)]
-    letters = [letter for letter in kind.rstrip("x").split("x")]
+    letters = kind.rstrip("x").split("x")
     sizes = {letter: size for letter, size in zip(letters, shape, strict=True) if letter.isalpha()}
     check(text, sizes, x.astype(np.float32), x.astype(np.int32) * 10, *map(np.asarray, scalars))
 
@@ -261,7 +261,7 @@ def test_random_numbers_of_open_shapes() -> None:
     b = Builder("main")
     x, state = b.param("f32", ["N", 2]), b.param("si64", [2])
     low, seed = b.literal(0.5, "f32"), b.literal(7, "si64")
-    shape = {"shape": ["N", 3], "dtype": "f32"}
+    shape: Any = {"shape": ["N", 3], "dtype": "f32"}
     program = b.build(
         b.emit("rng_uniform", **shape), b.emit("rng_normal", **shape),
         b.emit("philox_uniform", state, **shape), b.emit("philox_normal", state, **shape),
@@ -276,9 +276,10 @@ def test_orders_windows_and_patches_of_open_sizes() -> None:
     b = Builder("main")
     x = b.param("f32", ["N", 5, "C"])
     largest = b.emit("top_k", x, k=2, axis=1, largest=True, indices_dtype="si32")
-    window = {"window_dims": [1, 2, 1], "strides": [1, 2, 1], "padding": [(0, 0), (1, 0), (0, 0)]}
-    ones = {"base_dilation": [1, 1, 1], "window_dilation": [1, 1, 1]}
-    patches = {"window": [2], "strides": [1], "dilation": [2], "padding": [(1, 1)]}
+    around = [(0, 0), (1, 0), (0, 0)]
+    window: Any = {"window_dims": [1, 2, 1], "strides": [1, 2, 1], "padding": around}
+    ones: Any = {"base_dilation": [1, 1, 1], "window_dilation": [1, 1, 1]}
+    patches: Any = {"window": [2], "strides": [1], "dilation": [2], "padding": [(1, 1)]}
     program = b.build(
         largest[0], largest[1], b.emit("reduce_window", x, **window, **ones, reduce="max"),
         b.emit("extract_patches", x, **patches, pad_value=0.5), b.reshape(x, [-1]),
@@ -313,7 +314,7 @@ def test_tuples_in_tuples_are_read_as_one() -> None:
     assert [str(kind) for kind in program.main.parameters] == ["(f32[2], f32[], f32[3])"]
     x, y, z = floats(2), np.asarray(np.float32(1.5)), floats(3)
     for form in (program, stablehlo.loads(stablehlo.dumps(program))):
-        found = weft.run(form, [(x, y, z)], backend="reference")
+        found = weft.run(form, [x, y, z], backend="reference")
         for got, want in zip(found, (-x, y, z), strict=True):
             np.testing.assert_array_equal(got, want)
 

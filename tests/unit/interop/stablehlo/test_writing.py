@@ -178,8 +178,10 @@ def test_casts_saturate_as_ptir_says() -> None:
 def test_what_cannot_be_said_is_named_with_its_place() -> None:
     b = Builder("main")
     x = b.param("f32", [1, "N", 2])
-    window = {"window": [2], "strides": [1], "dilation": [1], "padding": [(0, 0)], "pad_value": 0}
-    program = b.build(b.emit("extract_patches", x, **window))
+    patches = b.emit(
+        "extract_patches", x, window=[2], strides=[1], dilation=[1], padding=[(0, 0)], pad_value=0
+    )
+    program = b.build(patches)
     with pytest.raises(Unimplemented) as caught:
         stablehlo.dumps(program)
     assert str(caught.value).startswith(

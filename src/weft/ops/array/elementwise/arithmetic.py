@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.ops.arithmetic import TensorLike, as_tensor, binary, comparison, unary
+from weft.ops.arithmetic import TensorLike, as_tensor, binary, comparison, numbered, unary
 from weft.ops.array.operands import given, paired, taken
 from weft.ops.calls import public
 from weft.ops.lines import user_line
@@ -50,7 +50,7 @@ def floor_divide(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """The largest whole number not above `x1 / x2`. Integers must not be divided by zero."""
     line = user_line()
     found: Tensor = captured(_floor_quotient, paired(x1, x2, line), line)
-    return found
+    return numbered(found, "floor_divide", x1, x2)
 
 
 def _floor_quotient(x: Handle, y: Handle) -> Handle:
@@ -85,7 +85,7 @@ def remainder(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """What `floor_divide` leaves, with the sign of `x2`: Python's `%`."""
     line = user_line()
     found: Tensor = captured(_remainder, paired(x1, x2, line), line)
-    return found
+    return numbered(found, "remainder", x1, x2)
 
 
 def _remainder(x: Handle, y: Handle) -> Handle:

@@ -1,0 +1,42 @@
+"""`weft devices`: the processor and the GPUs of this machine."""
+
+from __future__ import annotations
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from weft.cli.report import print_table, printable
+from weft.driver.devices import Devices, devices
+
+
+def devices_command() -> None:
+    """List the processor and the GPUs that programs can run on; where no GPU is seen, say why."""
+    found = devices()
+    print_table(_table(found))
+    if found.no_gpu:
+        print(printable(found.no_gpu))
+
+
+def _table(found: Devices) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for title in ("backend", "device", "units", "memory", "what it has"):
+        table.add_column(title, no_wrap=title != "what it has")
+    cpu = found.cpu
+    features = ", ".join(sorted(cpu.target.features)) or "nothing special"
+    vectors = f"vectors of {cpu.target.limits.vector_bits} bits; {features}"
+    caches = " + ".join(_size(size) for size in cpu.target.limits.cache_bytes)
+    units = f"{cpu.target.limits.units} cores, {cpu.threads} threads"
+    table.add_row("cpu", Text(printable(cpu.name)), units, f"caches {caches}", Text(vectors))
+    for gpu in found.gpus:
+        has = f"{gpu.sm}; the driver knows CUDA up to {found.driver}"
+        name = Text(printable(gpu.name))
+        table.add_row("cuda", name, f"{gpu.multiprocessors} SMs", _size(gpu.memory_bytes), has)
+    return table
+
+
+def _size(count: int) -> str:
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB")):
+        if count >= unit:
+            return f"{count / unit:.3g} {name}"
+    return f"{count / 1024:.3g} KiB"

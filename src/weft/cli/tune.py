@@ -1,0 +1,137 @@
+"""`weft tune`: measure plans for the kernels of a program; `weft log`: how good estimates are."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from weft.cli.compile import with_sizes
+from weft.cli.programs import load_program
+from weft.cli.report import check_writable, complain, print_table, printable
+from weft.driver import measure
+from weft.driver.compilation import Compilation
+from weft.driver.cuda import target_of_device
+from weft.driver.levels import DEFAULT_LEVEL, check_level
+from weft.driver.signature import make_signature
+from weft.driver.tune import Trial, Tuning, tune
+from weft.foundation.errors import UserError
+from weft.foundation.tally import counted
+from weft.ptir.verify import verify
+from weft.runtime import cache
+from weft.target.known import target_named
+from weft.target.target import Kind
+
+GOOD: float = 0.7
+"""The least rank correlation at which estimates are good for choosing."""
+
+
+def tune_command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A PTIR program.")],
+    gpu: Annotated[bool, typer.Option("--gpu", help="For this machine's GPU.")] = False,
+    sizes: Annotated[
+        str, typer.Option(metavar="NAME=N,...", help="The sizes of dynamic dims.")
+    ] = "",
+    log: Annotated[
+        Path | None, typer.Option(metavar="CSV", help="Add every measurement to this log.")
+    ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Measure what was tuned before, too.")
+    ] = False,
+    level: Annotated[
+        int, typer.Option("-O", metavar="LEVEL", help="How kernels are fused, as in compile.")
+    ] = DEFAULT_LEVEL,
+) -> None:
+    """Measure 10 to 20 plans for each kernel of FILE that differs, and keep the best ones.
+
+    Compiles on this machine use them from then on. Ctrl-C keeps what was found.
+    """
+    program = load_program(file)
+    verify(program)
+    program = with_sizes(program, sizes)
+    check_level(level)
+    if log is not None:
+        check_writable(log)
+    target = target_named(target_of_device() if gpu else "cpu")
+    if cache.folder() is None:
+        raise UserError("tuned plans are kept in Weft's cache, which WEFT_CACHE=off switches off")
+    compilation = Compilation(program, target, make_signature(program), opt_level=level)
+    with _bar() as bar:
+        tuning = tune(compilation, bar.show, bar.start, again=again)
+    if log is not None:
+        measure.append(log, tuning.measured)
+    _report(printable(str(file)), tuning, "GPU" if target.kind is Kind.GPU else "CPU")
+
+
+class _Bar:
+    """A progress bar with the kernel at hand and its best plan so far."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+        self.task = progress.add_task("", total=None, best="")
+
+    def start(self, tuning: Tuning) -> None:
+        self.progress.update(self.task, total=tuning.points)
+
+    def show(self, trial: Trial) -> None:
+        best = f"best {1e6 * trial.best:,.1f} µs"
+        name = f"{trial.kernels.kernel.name} {trial.number}/{len(trial.kernels.plans)}"
+        self.progress.update(self.task, advance=1, description=name, best=best)
+
+
+@contextmanager
+def _bar() -> Iterator[_Bar]:
+    """On stderr, and only where somebody looks."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[best]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=not sys.stderr.isatty()
+    ) as progress:
+        yield _Bar(progress)
+
+
+def _report(name: str, tuning: Tuning, where: str) -> None:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column("kernel", no_wrap=True)
+    for title in ("like it", "plans", "first, µs", "best, µs", "gain"):
+        table.add_column(title, justify="right")
+    for kernels in tuning.classes:
+        found = tuning.found.get(kernels.key)
+        if found is not None:
+            gain = found.first_seconds / found.seconds
+            times = f"{1e6 * found.first_seconds:,.1f}", f"{1e6 * found.seconds:,.1f}"
+            alike, points = str(kernels.count), f"{found.points}/{found.of}"
+            table.add_row(kernels.kernel.name, alike, points, *times, f"{gain:.2f}x")
+    if table.row_count:
+        print_table(table)
+    plans, known = counted(len(tuning.measured), "plan"), counted(tuning.known, "kernel")
+    print(f"{name}: {plans} measured on the {where}, {known} tuned before")
+    if tuning.interrupted:
+        complain("stopped: what was found so far is kept, the next weft tune goes on from there")
+
+
+def log_command(
+    file: Annotated[Path, typer.Argument(metavar="CSV", help="A log of measurements.")],
+) -> None:
+    """Say how well the estimates in a log put kernels in the order of their measured times."""
+    lines = measure.read(file)
+    found = measure.rank_correlation(lines)
+    verdict = "good enough to choose by" if found >= GOOD else f"below {GOOD}"
+    print(
+        f"{printable(str(file))}: {counted(len(lines), 'measurement')}, rank correlation of "
+        f"estimate and actual {found:.2f}, {verdict}"
+    )

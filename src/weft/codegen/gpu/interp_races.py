@@ -1,0 +1,91 @@
+"""Who may touch which byte of shared memory: plain accesses of two warps to one byte, of which one
+writes, must be ordered by something that both took part in.
+
+Every warp has a clock, and knows how far it has seen the clocks of the others: a meeting brings all
+who meet to the same knowledge, a barrier hands on what those who arrived knew to those who wait. An
+access is ordered after an earlier one if its warp has seen the other's clock at that time. What the
+copy engine writes is ordered by its barriers, which the memory itself watches over.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.foundation.errors import InternalError
+
+Array = NDArray[Any]
+_NOBODY: Final = -1
+
+
+class Hazard(InternalError):
+    """A kernel does something whose result depends on timing, or waits for ever."""
+
+
+class Races:
+    """The clocks of a block's warps, and when each byte was last touched by whom."""
+
+    def __init__(self, warps: int, size: int) -> None:
+        self.seen = np.eye(warps, dtype=np.int64)
+        """What each warp (row) has seen of the clock of each other one."""
+        self.writer = np.full(size, _NOBODY, np.int16)
+        self.written = np.zeros(size, np.int64)
+        self.read = np.zeros((warps, size), np.int64)
+
+    # -- order -----------------------------------------------------------------------------------
+
+    def release(self, warp: int) -> Array:
+        """What a warp knows when it arrives somewhere; what it does next comes later."""
+        known: Array = self.seen[warp].copy()
+        self.seen[warp, warp] += 1
+        return known
+
+    def acquire(self, warp: int, known: Array) -> None:
+        """A warp goes on where others have arrived."""
+        np.maximum(self.seen[warp], known, out=self.seen[warp])
+
+    # -- accesses --------------------------------------------------------------------------------
+
+    def reads(self, warp: int, places: Array, what: str) -> None:
+        """A warp reads bytes; whoever wrote them did so before."""
+        where = places.reshape(-1)
+        self._check_written(warp, where, f"{what} reads")
+        self.read[warp, where] = self.seen[warp, warp]
+
+    def writes(self, warp: int, places: Array, what: str) -> None:
+        """A warp writes bytes; whoever wrote or read them did so before."""
+        where = places.reshape(-1)
+        self.check_free(warp, where, what)
+        self.writer[where] = warp
+        self.written[where] = self.seen[warp, warp]
+
+    def check_free(self, warp: int, places: Array, what: str) -> None:
+        """Nobody but this warp may still be at these bytes."""
+        where = places.reshape(-1)
+        self._check_written(warp, where, f"{what} overwrites")
+        late = self.read[:, where] > self.seen[warp][:, None]
+        late[warp] = False
+        if late.any():
+            other = int(np.flatnonzero(late.any(axis=1))[0])
+            raise Hazard(
+                f"{what} of warp {warp} overwrites shared memory that warp {other} may still read"
+            )
+
+    def forget(self, places: Array) -> None:
+        """The copy engine writes these bytes: nobody's plain store is there any more."""
+        self.writer[places] = _NOBODY
+
+    def _check_written(self, warp: int, where: Array, what: str) -> None:
+        writer = self.writer[where]
+        others = (writer != _NOBODY) & (writer != warp)
+        if not others.any():
+            return
+        late = self.written[where][others] > self.seen[warp][writer[others]]
+        if late.any():
+            other = int(writer[others][late][0])
+            raise Hazard(
+                f"{what} shared memory that warp {other} wrote, and warp {warp} has not met it "
+                "since"
+            )

@@ -1,0 +1,112 @@
+"""`weft devices`: what is listed, and the sentence where no GPU is seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from weft.cli import devices as listing
+from weft.driver.devices import devices
+from weft.foundation.errors import BackendUnavailable
+from weft.runtime import cuda_devices
+from weft.target.cpu import model_name
+
+
+class Driver:
+    """Answers like the CUDA driver of a machine with some H200s, or with whatever is given."""
+
+    CUdevice_attribute = SimpleNamespace(
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR="major",
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR="minor",
+        CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT="units",
+    )
+
+    def __init__(self, count: int = 1, sm: tuple[int, int] = (9, 0), failing: str = "") -> None:
+        self.count, self.failing = count, failing
+        self.values: Mapping[str, int] = {"major": sm[0], "minor": sm[1], "units": 132}
+
+    def __getattr__(self, name: str) -> Any:
+        answers = {
+            "cuInit": lambda flags: (0,),
+            "cuDriverGetVersion": lambda: (0, 13010),
+            "cuDeviceGetCount": lambda: (0, self.count),
+            "cuDeviceGet": lambda number: (0, number),
+            "cuDeviceGetAttribute": lambda attribute, handle: (0, self.values[attribute]),
+            "cuDeviceGetName": lambda size, handle: (0, b"NVIDIA H200\0\0"),
+            "cuDeviceTotalMem": lambda handle: (0, 141 << 30),
+            "cuGetErrorString": lambda status: (0, b"no CUDA-capable device is detected"),
+        }
+        if name not in answers:
+            raise AttributeError(name)
+        return (lambda *args: (100, None)) if name == self.failing else answers[name]
+
+
+def test_gpus_are_listed_with_what_the_driver_says() -> None:
+    found = devices(Driver(count=2))
+    assert [(gpu.name, gpu.sm, gpu.multiprocessors) for gpu in found.gpus] == [
+        ("NVIDIA H200", "SM90", 132)
+    ] * 2
+    assert found.gpus[0].memory_bytes == 141 << 30
+    assert (found.driver, found.no_gpu) == ("13.1", "")
+
+
+@pytest.mark.parametrize(
+    ("driver", "environment", "why"),
+    [
+        (
+            Driver(failing="cuInit"),
+            {},
+            "no GPU: there is no usable CUDA driver: the CUDA driver's cuInit failed: no "
+            "CUDA-capable device is detected",
+        ),
+        (Driver(count=0), {}, "no GPU: the CUDA driver is there, but sees no GPU"),
+        (
+            Driver(count=0),
+            {"CUDA_VISIBLE_DEVICES": "7"},
+            "no GPU: the CUDA driver is there, but sees no GPU; CUDA_VISIBLE_DEVICES='7' may hide "
+            "some",
+        ),
+    ],
+)
+def test_why_no_gpu_is_seen(driver: Driver, environment: Mapping[str, str], why: str) -> None:
+    found = devices(driver, environment)
+    assert (found.gpus, found.no_gpu) == ((), why)
+
+
+def test_without_the_bindings(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> Any:
+        raise BackendUnavailable("the packages of weft[cuda] are not installed")
+
+    monkeypatch.setattr(cuda_devices, "bindings", missing)
+    assert devices(environment={}).no_gpu == (
+        "no GPU: the packages of weft[cuda] are not installed"
+    )
+
+
+def test_a_gpu_that_is_too_old() -> None:
+    found = devices(Driver(sm=(7, 5)))
+    assert found.no_gpu == "the cuda backend needs SM80 or newer; the first GPU is SM75"
+    assert len(found.gpus) == 1
+
+
+def test_the_processor_is_described() -> None:
+    cpu = devices(Driver()).cpu
+    assert cpu.name
+    assert cpu.threads >= 1
+    assert cpu.target.limits.vector_bits >= 128
+    assert model_name("processor : 0\nmodel name\t: Some CPU @ 3 GHz\n") == "Some CPU @ 3 GHz"
+    assert model_name("processor : 0\n") == ""
+
+
+def test_the_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(listing, "devices", lambda: devices(Driver()))
+    listing.devices_command()
+    text = capsys.readouterr().out
+    for part in ("cpu", "cores", "vectors of", "NVIDIA H200", "132 SMs", "141 GiB", "SM90"):
+        assert part in text
+    monkeypatch.setattr(listing, "devices", lambda: devices(Driver(count=0), {}))
+    listing.devices_command()
+    assert capsys.readouterr().out.endswith("is there, but sees no GPU\n")

@@ -1,14 +1,14 @@
 """Weft on the CPU beside its peers: one process, two threads each, runs interleaved.
 
-    python -m benchmarks.cpu [--lines TEXT,...] [--rounds N] [--state FILE] [--csv FILE]
+    python -m benchmarks.cpu [--lines TEXT,...] [--rounds N] [--resume FILE] [--csv FILE]
                              [--plot FILE]
 
 Peers are torch (eager and compiled), jax.jit, ONNX Runtime, OpenVINO (in f32) and NumPy; all of
 them must be installed, and matplotlib for the plot. A peer whose error against f64 is over four
 times Weft's is shown, marked `!`, and not counted. The limit is what bandwidth (an addition
 measured in the same run), arithmetic (`--peak` GFLOP/s) or the issue of vector instructions allow,
-with each input and each output moved once. With `--state`, every finished line is kept in the file,
-and a run that was broken off goes on after the last.
+with each input and each output moved once. With `--resume`, every finished line is kept in the
+file, and a run that was broken off goes on after the last.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ def main() -> None:
     parser.add_argument("--lines", default="")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--peak", type=float, default=91.3, help="GFLOP/s of two threads")
-    parser.add_argument("--state", type=Path, help="where finished lines are kept")
+    parser.add_argument("--resume", type=Path, help="where finished lines are kept")
     parser.add_argument("--csv", type=Path)
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
@@ -257,12 +257,15 @@ def main() -> None:
         "first call s",
         "(compile)",
     ]
-    table, rows, results = Table(*headers), list[list[str]](), load_state(options.state)
+    table, rows, results = Table(*headers), list[list[str]](), load_state(options.resume)
     for line in wanted(options.lines):
         if line.name not in results:
-            results[line.name] = measure(line, options.rounds)
-            if options.state:
-                options.state.write_text(json.dumps(results, indent=1))
+            found = measure(line, options.rounds)
+            if "weft" not in found:
+                continue
+            results[line.name] = found
+            if options.resume:
+                options.resume.write_text(json.dumps(results, indent=1))
         found = results[line.name]
         limit = line.limit(int(found["weft"]["bytes"]), moved, options.peak * 1e9)
         rows.append(row_of(line, found, limit))

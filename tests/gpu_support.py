@@ -170,6 +170,15 @@ SM90_CASES: dict[str, tuple[Contraction, MmaPlan]] = {
         Contraction(72, 72, 72, batch=3, epilogue=("residual", "silu")),
         PINGPONG,
     ),
+    "residual, several tiles": (Contraction(264, 136, 72, epilogue=("residual",)), COOPERATIVE),
+    "residual, odd panels": (
+        Contraction(200, 200, 72, epilogue=("bias", "residual")),
+        sm90_plan(tile=(64, 96, 64), warp_tile=(64, 96), roles="pingpong", store_buffers=2),
+    ),
+    "residual, f16": (
+        Contraction(136, 72, 72, dtype=F16, out_dtype=F16, epilogue=("residual", "relu")),
+        COLUMNS,
+    ),
     "f32 result": (Contraction(130, 72, 64, out_dtype=F32), COOPERATIVE),
     "f32 rows": (Contraction(130, 72, 64, out_dtype=F32, epilogue=("residual", "rows")), PINGPONG),
     "odd columns": (Contraction(70, 75, 64), COOPERATIVE),

@@ -257,7 +257,7 @@ def flash_cached(lengths: list[int], causal: bool) -> Function:
             for cache, new in zip(caches, (k, v), strict=True):
                 cache[number, start:end] = new[number]
             seen[number, 0, :, :end] = visible(t, q, caches[0][:, :end], causal)
-        return (*attended(t, q, *caches, seen), *caches)
+        return (*attended(t, q, caches[0], caches[1], seen), *caches)
 
     return build
 

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from weft.foundation.dtypes import BF16, F16, F32, DType
+from weft.foundation.dtypes import BF16, F16, F32, SI8, SI32, UI8, UI32, DType
 from weft.foundation.index_expr import Expr, coefficient, linear
 from weft.plan.epilogue import epilogue_names, local_edges
 from weft.plan.ir import CacheRead, Header, MmaPlan, Vectorize
 from weft.region.aligned import is_aligned
-from weft.region.ir import Kernel, Let, Read, Tensor, row_major
+from weft.region.ir import Binary, Cast, Kernel, Let, Read, Reduce, Tensor, row_major
 from weft.target.target import Target
 
 
@@ -122,7 +122,8 @@ def cpu_plan(
     blocked = blocked_tile(kernel, target, lanes)
     if blocked is not None:
         blocks, registers = blocked
-        packed = (CacheRead("A", "packed", "k", False), CacheRead("B", "packed", "k", False))
+        where = "words" if multiplies_words(kernel, target) else "packed"
+        packed = (CacheRead("A", where, "k", False), CacheRead("B", where, "k", False))
         return MmaPlan(
             header,
             blocks,
@@ -167,11 +168,39 @@ def blocked_tile(
         return None
     wide = kernel.let(roles.contraction).dtype.storage_bytes > 4
     most_rows, most_columns, most_depth = (x // 2 if wide else x for x in BLOCK)
+    most_depth *= 4 if multiplies_words(kernel, target) else 1
     block_rows, block_columns = (
         even_blocks(m, most_rows, rows),
         even_blocks(n, most_columns, columns),
     )
     return (block_rows, block_columns, even_blocks(k, most_depth, 1)), (rows, columns)
+
+
+def multiplies_words(kernel: Kernel, target: Target) -> bool:
+    """Whether there is an instruction for four products of bytes at a time, and use for it."""
+    return target.has("asimddp") and are_words(kernel)
+
+
+def are_words(kernel: Kernel) -> bool:
+    """Whether a contraction multiplies 8-bit numbers as they are read, of one signedness, and adds
+    up in 32 bits."""
+    roles = kernel.roles
+    if roles is None:
+        return False
+    total = kernel.let(roles.contraction)
+    sides = [kernel.let(name) for name in (roles.lhs, roles.rhs)]
+    kinds = (*(let.dtype for let in sides), total.dtype)
+    if kinds not in ((SI8, SI8, SI32), (UI8, UI8, UI32)) or not isinstance(total.expr, Reduce):
+        return False
+    product = kernel.let(total.expr.value).expr
+    if not isinstance(product, Binary) or any(_is_indirect(let) for let in sides):
+        return False
+    widened = {kernel.let(name).expr for name in (product.lhs, product.rhs)}
+    return product.fn == "mul" and widened == {Cast(roles.lhs), Cast(roles.rhs)}
+
+
+def _is_indirect(let: Let) -> bool:
+    return not isinstance(let.expr, Read) or bool(let.expr.places)
 
 
 def register_block(target: Target, lanes: int) -> tuple[int, int]:

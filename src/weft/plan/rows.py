@@ -166,15 +166,9 @@ def gpu_row_plan(
                 + _PER_REGISTER * max(0, row_registers(kernel, plan, target)[0] - _SPARE)
             ),
         )
-    if target.has("cluster") and kept_registers(kernel):
-        shared = [
-            RowPlan(header, vector, 1, 1 << n, accumulators=1, blocks_per_row=blocks)
-            for blocks in (2, 4, 8)
-            for n in range(_WARP.bit_length() - 1, 11)
-        ]
-        kept = [plan for plan in shared if _fits(kernel, plan, target)]
-        if kept:
-            return min(kept, key=lambda plan: _cost_in_cluster(kernel, plan, target))
+    shared = _in_cluster(kernel, vector, target, header) if kept_registers(kernel) else None
+    if shared is not None:
+        return shared
     threads = min(512, max(32, 1 << (-(-vectors // 2) - 1).bit_length()))
     return RowPlan(header, vector, max(1, _BLOCK // threads), threads, 1, keep_row=False)
 
@@ -201,12 +195,23 @@ def _cost(threads: int, vectors: int, rows: float) -> float:
     return waste + between_warps + idle + pieces + in_flight
 
 
-def _cost_in_cluster(kernel: Kernel, plan: RowPlan, target: Target) -> tuple[bool, int, int]:
-    """Rows that follow one another overlap where a unit holds two blocks; then, few blocks have to
-    wait for one another, and many threads ask for a row."""
-    needed, _ = row_registers(kernel, plan, target)
-    alone = 2 * needed * plan.threads > target.limits.registers_per_unit
-    return alone, plan.blocks_per_row, -plan.threads
+def _in_cluster(kernel: Kernel, vector: int, target: Target, header: Header) -> RowPlan | None:
+    """A row in the registers of several blocks, if they hold it. Rows that follow one another
+    overlap where a unit has room for two blocks; then, the fewer wait for one another the better,
+    and the more threads ask for a row."""
+    counts = [1 << n for n in range(1, target.blocks_per_row.bit_length())]
+    every = [
+        RowPlan(header, vector, 1, 1 << n, accumulators=1, blocks_per_row=blocks)
+        for blocks in counts
+        for n in range(_WARP.bit_length() - 1, 11)
+    ]
+
+    def rank(plan: RowPlan) -> tuple[bool, int, int]:
+        registers = plan.threads * row_registers(kernel, plan, target)[0]
+        alone = 2 * registers > target.limits.registers_per_unit
+        return alone, plan.blocks_per_row, -plan.threads
+
+    return min((plan for plan in every if _fits(kernel, plan, target)), key=rank, default=None)
 
 
 def _across(kernel: Kernel, tensors: Mapping[str, Tensor], header: Header) -> RowPlan | None:

@@ -29,7 +29,7 @@ from weft.region.ir import (
     walk,
 )
 from weft.target.roofline import Work, time_estimate
-from weft.target.target import Target
+from weft.target.target import Kind, Target
 
 _OPERATIONS: Final[Mapping[str, int]] = {
     "exp": 12, "exp2": 10, "log": 14, "log2": 14, "sqrt": 6, "rsqrt": 8, "recip": 4, "div": 6,
@@ -94,7 +94,11 @@ def _passes(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> in
     """How often the rows are read: once if they fit on chip, else once for each reduction and once
     for the result."""
     reduced = [let.expr.axes for let in kernel.body if isinstance(let.expr, Reduce | Fold)]
-    if not reduced or kernel.roles is not None or row_bytes(kernel, tensors) <= target.row_bytes:
+    if not reduced or kernel.roles is not None:
+        return 1
+    # A GPU keeps rows in registers, and of tensors that are made of one another only one.
+    kept = longest_row if target.kind is Kind.GPU else row_bytes
+    if kept(kernel, tensors) <= target.row_bytes:
         return 1
     loops = len({let.expr for let in kernel.body if isinstance(let.expr, Reduce)})
     loops += len({let.expr.axes for let in kernel.body if isinstance(let.expr, Fold)})
@@ -104,13 +108,30 @@ def _passes(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> in
 
 def row_bytes(kernel: Kernel, tensors: Mapping[str, Tensor]) -> int:
     """The bytes of one row of everything that is read along the reduced axes."""
-    axes = {a for let in kernel.body if isinstance(let.expr, Reduce | Fold) for a in let.expr.axes}
+    axes = reduced_axes(kernel)
     reads = {
         let.expr.tensor: _points(kernel, tuple(name for name in let.axes if name in axes))
         for let in walk(kernel.body)
         if isinstance(let.expr, Read) and set(let.axes) & axes
     }
     return sum(points * tensors[name].dtype.storage_bytes for name, points in reads.items())
+
+
+def longest_row(kernel: Kernel, tensors: Mapping[str, Tensor]) -> int:
+    """Bytes of the longest row that is read, of those that rows do not have in common."""
+    axes = reduced_axes(kernel)
+    one = all(axis.size == 1 or axis.name in axes for axis in kernel.axes)
+    found = [0]
+    for let in walk(kernel.body):
+        if isinstance(let.expr, Read) and set(let.axes) & axes and (one or set(let.axes) - axes):
+            points = _points(kernel, tuple(name for name in let.axes if name in axes))
+            found.append(points * tensors[let.expr.tensor].dtype.storage_bytes)
+    return max(found)
+
+
+def reduced_axes(kernel: Kernel) -> set[str]:
+    """The axes that some reduction of the kernel removes."""
+    return {a for let in kernel.body if isinstance(let.expr, Reduce | Fold) for a in let.expr.axes}
 
 
 def _let_work(kernel: Kernel, let: Let, lets: Mapping[str, Let], target: Target) -> Work:

@@ -6,11 +6,12 @@ rows, registers for live values, whole vectors, and the layouts that matrix engi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Final
 
 from weft.foundation.index_expr import Expr, coefficient, linear
-from weft.region.cost import row_bytes
+from weft.region.cost import longest_row, reduced_axes
 from weft.region.ir import (
     Const,
     Fold,
@@ -38,7 +39,7 @@ def stop_reason(
     if target.kind is not Kind.GPU:
         return None
     limit = _row_limit(after, target)
-    rows, rows_before = _own_row_bytes(after, tensors), _own_row_bytes(before, tensors)
+    rows, rows_before = longest_row(after, tensors), longest_row(before, tensors)
     if after.pattern is Pattern.ROW and rows > limit >= rows_before:
         return f"its rows would take {rows:,} bytes of on-chip memory, over {limit:,.0f}"
     blocks, blocks_before = _blocks(after, target), _blocks(before, target)
@@ -56,18 +57,10 @@ def stop_reason(
 
 def _row_limit(kernel: Kernel, target: Target) -> float:
     """Bytes of a row that a block keeps, or a cluster of them where rows are enough for all."""
-    reduced = {axis for let in _reductions(kernel) for axis in let.expr.axes}
-    rows = math.prod(axis.size for axis in kernel.axes if axis.name not in reduced)
+    axes = reduced_axes(kernel)
+    rows = math.prod(axis.size for axis in kernel.axes if axis.name not in axes)
     blocks = target.blocks_per_row if rows * target.blocks_per_row >= target.limits.units else 1
     return SHARED_SHARE * blocks * target.limits.shared_bytes_per_block
-
-
-def _own_row_bytes(kernel: Kernel, tensors: Mapping[str, Tensor]) -> int:
-    """The bytes of one row, without those that all rows have in common."""
-    axes = {axis for let in _reductions(kernel) for axis in let.expr.axes}
-    alone = {axis.name for axis in kernel.axes if axis.size > 1} <= axes
-    own = tuple(let for let in kernel.body if alone or not set(let.axes) <= axes or not _reads(let))
-    return row_bytes(replace(kernel, body=own), tensors)
 
 
 def _contracts_and_gathers(kernel: Kernel) -> bool:

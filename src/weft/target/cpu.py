@@ -18,7 +18,8 @@ _CPUINFO = Path("/proc/cpuinfo")
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _CLOCK = 2.6e9
 _KNOWN = frozenset(
-    {"avx", "avx2", "fma", "avx512f", "avx512_bf16", "f16c", "asimd", "asimdhp", "bf16", "sve"}
+    {"avx", "avx2", "fma", "avx512f", "avx512_bf16", "f16c", "asimd", "asimddp", "asimdhp", "bf16"}
+    | {"sve"}
 )
 
 

@@ -10,8 +10,12 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 from weft.foundation.dtypes import DType
+
+_CLUSTER: Final = 8
+"""Blocks of a cluster that every GPU with clusters can run."""
 
 
 class Kind(Enum):

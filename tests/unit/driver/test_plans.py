@@ -145,10 +145,16 @@ def test_what_suits_needs_no_note() -> None:
     assert (plan.arch, notes) == ("sm90", ())
 
 
-def test_f32_contractions_are_rows() -> None:
+def test_f32_contractions_are_tiles() -> None:
     plan, notes = settled(kernels.linear(64, 64, 64), "sm90")
-    assert isinstance(plan, RowPlan)
+    assert isinstance(plan, MmaPlan)
+    assert plan.arch == "fma"
     assert notes == ()
+
+
+def test_thin_contractions_are_rows() -> None:
+    plan, _ = settled(kernels.linear(4, 64, 64), "sm90")
+    assert isinstance(plan, RowPlan)
 
 
 def two_results(module: Module) -> Module:
@@ -166,15 +172,17 @@ def two_results(module: Module) -> Module:
 
 
 @pytest.mark.parametrize("target", ["sm80", "sm90"])
-def test_what_no_matrix_template_takes_becomes_rows(target: str) -> None:
+def test_what_matrix_instructions_do_not_take_becomes_tiles(target: str) -> None:
     plan, notes = settled(two_results(kernels.linear(64, 64, 64, dtype=BF16)), target)
-    assert isinstance(plan, RowPlan)
+    assert isinstance(plan, MmaPlan)
+    assert plan.arch == "fma"
     assert notes == ("linear: no sm80 plan: the kernel has 2 outputs, not one",)
 
 
-def test_empty_contractions_become_rows() -> None:
+def test_empty_contractions_become_tiles() -> None:
     plan, notes = settled(kernels.linear(8, 8, 0, dtype=BF16), "sm90")
-    assert isinstance(plan, RowPlan)
+    assert isinstance(plan, MmaPlan)
+    assert plan.arch == "fma"
     assert notes == (
         "linear: no sm90 plan: the contraction has an empty axis",
         "linear: no sm80 plan: the contraction has an empty axis",

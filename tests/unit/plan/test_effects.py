@@ -133,6 +133,7 @@ ROW: dict[str, Sequence[Any]] = {
     "threads": [64, 128],
     "accumulators": [1, 2],
     "keep_row": [False],
+    "blocks_per_row": [2, 4],
     "across": [True],
 }
 KINDS: dict[str, tuple[type[Plan], dict[str, Sequence[Any]]]] = {

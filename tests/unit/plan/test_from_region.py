@@ -24,7 +24,7 @@ from weft.target.cpu import describe
 from weft.target.known import target_named
 
 KINDS: dict[str, dict[str, type[Plan]]] = {
-    "linear": {"cpu": MmaPlan, "sm80": RowPlan, "sm90": RowPlan},
+    "linear": {"cpu": MmaPlan, "sm80": MmaPlan, "sm90": MmaPlan},
     "softmax": {"cpu": RowPlan, "sm80": RowPlan, "sm90": RowPlan},
     "softmax_fold": {"cpu": RowPlan, "sm80": RowPlan, "sm90": RowPlan},
     "layer_norm": {"cpu": RowPlan, "sm80": RowPlan, "sm90": RowPlan},

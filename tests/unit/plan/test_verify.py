@@ -127,6 +127,11 @@ WRONG: dict[str, tuple[Plan, str, str]] = {
         RANGE,
         "48 threads for a row are no power of two",
     ),
+    "a cluster of three": (
+        RowPlan(Header("sm90", "k"), 4, 1, 64, blocks_per_row=3),
+        RANGE,
+        "3 blocks for a row are not 1, 2, 4 or 8",
+    ),
     "another target": (
         replace(MMA, header=Header("sm90", "k")),
         RANGE,

@@ -28,10 +28,10 @@ def test_a_contraction_counts_matrix_operations_and_each_tensor_once() -> None:
 
 
 def test_rows_are_read_once_if_they_fit_and_once_a_pass_if_not() -> None:
-    short, long = kernels.softmax(4, 64), kernels.softmax(4, 1 << 18)
+    short, long = kernels.softmax(4, 64), kernels.softmax(4, 1 << 20)
     assert row_bytes(short.kernels[0], short.tensors) == 256
     assert kernel_work(short.kernels[0], short.tensors, SM90).bytes == 2 * 4 * 4 * 64
-    whole = 2 * 4 * 4 * (1 << 18)
+    whole = 2 * 4 * 4 * (1 << 20)
     assert kernel_work(long.kernels[0], long.tensors, SM90).bytes == 3 * whole
 
 
@@ -68,13 +68,24 @@ def stop(before: Module, after: Module, target: str = "sm90") -> str | None:
 
 
 def test_rows_must_leave_room_on_chip() -> None:
-    """Two rows of 100,000 bytes are over 80 % of 232,448."""
-    before, after = kernels.softmax(4, 25_000), kernels.layer_norm(4, 25_000)
+    """Rows of 200,000 bytes are over 80 % of 232,448."""
+    before, after = kernels.softmax(4, 25_000), kernels.layer_norm(4, 50_000)
     assert stop(before, after) == (
-        "its rows would take 300,000 bytes of on-chip memory, over 185,958"
+        "its rows would take 200,000 bytes of on-chip memory, over 185,958"
     )
     assert stop(after, after) is None
     assert stop(before, after, "cpu") is None
+
+
+def test_a_cluster_keeps_longer_rows_where_there_are_many() -> None:
+    """Eight blocks keep eight times as much; 16 rows do not fill the machine with them."""
+    before = kernels.softmax(64, 25_000)
+    assert stop(before, kernels.layer_norm(64, 50_000)) is None
+    assert stop(before, kernels.layer_norm(16, 50_000)) is not None
+    assert stop(before, kernels.layer_norm(64, 50_000), "sm80") is not None
+    assert stop(before, kernels.layer_norm(64, 400_000)) == (
+        "its rows would take 1,600,000 bytes of on-chip memory, over 1,487,667"
+    )
 
 
 def wide(count: int) -> Module:

@@ -8,7 +8,7 @@ from math import prod
 from typing import Final
 
 from weft.plan.attention import scratch_bytes
-from weft.plan.contraction import SCRATCH_BYTES
+from weft.plan.contraction import SCRATCH_BYTES, are_words
 from weft.plan.epilogue import epilogue_refusals
 from weft.plan.ir import (
     STREAMING,
@@ -31,6 +31,9 @@ MAX_UNROLL: Final = 64
 MAX_VECTORS: Final = 256
 """Vectors of a register tile."""
 PACKED: Final = (CacheRead("B", "packed", "k", pingpong=False),)
+WORD: Final = 4
+"""Bytes that are packed as one number."""
+WORDS: Final = tuple(CacheRead(side, "words", "k", pingpong=False) for side in ("A", "B"))
 BLOCKED: Final = (CacheRead("A", "packed", "k", pingpong=False), *PACKED)
 
 
@@ -136,12 +139,14 @@ def _contraction(kernel: Kernel, plan: MmaPlan) -> Iterator[str]:
     axis = plan.vectorize.axis.partition(".")[0] if plan.vectorize else "n"
     if axis not in ("n", "k"):
         yield f"vectorize.axis={axis} is neither n nor k"
-    if plan.cache not in ((), PACKED, BLOCKED):
+    if plan.cache not in ((), PACKED, BLOCKED, WORDS):
         yield "B is cached, or A and B, packed at k, without pingpong"
+    elif plan.cache == WORDS and not are_words(kernel):
+        yield "only products of 8-bit numbers, added up in 32 bits, are packed as words"
     elif plan.cache and axis == "k":
         yield "nothing is packed where vectors run along k"
     yield from _register_tile(plan, axis)
-    if plan.cache == BLOCKED:
+    if plan.cache in (BLOCKED, WORDS):
         yield from _blocked(kernel, plan)
     else:
         yield from _tile(kernel, plan, axis)
@@ -162,7 +167,7 @@ def _blocked(kernel: Kernel, plan: MmaPlan) -> Iterator[str]:
     """Packed operands and sums lie on a thread's stack."""
     if kernel.roles is None:
         return
-    depth = plan.tile[2]
+    depth = -(-plan.tile[2] // WORD) if plan.cache == WORDS else plan.tile[2]
     rows, columns = (
         -(-size // step) * step for size, step in zip(plan.tile[:2], plan.warp_tile, strict=True)
     )

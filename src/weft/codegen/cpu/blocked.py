@@ -93,10 +93,14 @@ class BlockedContraction(Panels):
         rows, columns = up(block.block_rows, block.rows), up(block.block_columns, block.columns)
         sums = (self.reduce.dtype, rows * columns)
         return (
-            (self.lets[self.a.value].dtype, rows * block.depth),
-            (self.lets[self.b.value].dtype, columns * block.depth),
+            (self._packed_dtype(self.a), rows * self._steps(block.depth)),
+            (self._packed_dtype(self.b), columns * self._steps(block.depth)),
             *[sums] * (1 + self.totals - self.sums),
         )
+
+    def _steps(self, depth: int) -> int:
+        """Steps of the product along so many summed elements."""
+        return depth
 
     # -- pieces ----------------------------------------------------------------------------------
 
@@ -190,9 +194,10 @@ class BlockedContraction(Panels):
         loops = ((u, self.a.width, UNROLLED), (v, vectors, UNROLLED), (lane, lanes, LANES))
         self._foresee(over_a, u, axis(over_a.var), axis(over_b.var), up(columns, self.b.width))
         over_a.body.append(ir.Init("tile", self.reduce.dtype, "sum", loops))
-        deep = Scope(over_a, self._name("k"), depth, SERIAL)
+        steps = self._steps(depth)
+        deep = Scope(over_a, self._name("k"), steps, SERIAL)
         self._multiply_step(
-            deep, (self.a, self.b), (u, v, lane), axis(over_a.var), axis(over_b.var), depth
+            deep, (self.a, self.b), (u, v, lane), axis(over_a.var), axis(over_b.var), steps
         )
         deep.close()
         width = up(columns, self.b.width)

@@ -157,6 +157,13 @@ class Code:
         self.declared[full] = f"declare {value.scalar} @{full}({value.type})"
         return self.assign(f"call {value.scalar} @{full}({value})", value.scalar)
 
+    def partial_sums(self, total: Val, values: Val) -> Val:
+        """Vectors of numbers, and several times as many of which each lane gets its share added."""
+        full = f"llvm.vector.partial.reduce.add.v{total.lanes}i32.v{values.lanes}i32"
+        self.declared[full] = f"declare {total.type} @{full}({total.type}, {values.type})"
+        text = f"call {total.type} @{full}({total}, {values})"
+        return self.assign(text, total.scalar, total.lanes)
+
     def function(self, name: str, body: Callable[..., Val], *args: Val) -> Val:
         """A call of a function of values of one type that `body` writes, once per type."""
         values = self.level(*args)

@@ -13,6 +13,7 @@ from weft.codegen.cpu.from_region import lower_kernel
 from weft.codegen.cpu.prefetch import prefetched
 from weft.codegen.cpu.strips import in_strips
 from weft.codegen.cpu.tiling import tiling_of
+from weft.codegen.cpu.words import WordContraction
 from weft.foundation.errors import Finding
 from weft.memory.ir import MemRef
 from weft.plan.ir import REFUSED, AttentionPlan, Plan
@@ -50,7 +51,8 @@ def lower(
         return prefetched(StreamedAttention(kernel, tensors, refs, plan).routine(name))
     tiling = tiling_of(kernel, refs, plan)
     if tiling.blocking is not None:
-        return prefetched(BlockedContraction(kernel, tensors, refs, tiling).routine(name))
+        blocked = WordContraction if tiling.blocking.words else BlockedContraction
+        return prefetched(blocked(kernel, tensors, refs, tiling).routine(name))
     if tiling.columns is not None:
         return ColumnSums(kernel, tensors, refs, tiling).routine(name)
     return prefetched(in_strips(lower_kernel(kernel, tensors, refs, tiling, name)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from weft.codegen.cpu import math as elementary
 from weft.codegen.cpu.code import Code, Val, number
@@ -23,7 +24,7 @@ _INTEGER_OPS = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "o
 _LOGIC = {"max": "or", "min": "and", "or": "or", "and": "and", "xor": "xor"}
 FUNCTIONS = frozenset(
     {"neg", "abs", "sqrt", "rsqrt", "recip", "relu", "gelu", "silu", "not", "max", "min", "div"}
-    | {"share"}
+    | {"share", "word", "dot"}
     | {"cast", "select", "const", "index", "copysign", "nextafter", "shift_left", "shift_right"}
     | elementary.FUNCTIONS
     | set(_INTEGER_OPS)
@@ -50,11 +51,37 @@ class Elements:
         if fn == "nextafter":
             start, goal = self.code.level(*args)
             return self._nextafter(start, goal, source)
+        if fn == "word":
+            return self._word(self.code.level(*args))
+        if fn == "dot":
+            return self._dot(self.code.level(*args), source)
         if source.is_float:
             return self.formats.rounded(self._float(fn, args), target)
         if source is I1:
             return self._boolean(fn, args)
         return self.formats.rounded(self._integer(fn, self.code.level(*args), source), target)
+
+    def _word(self, parts: Sequence[Val]) -> Val:
+        """Bytes, the first the lowest, as one number."""
+        code = self.code
+        wide = [code.convert("zext", part, "i32") for part in parts]
+        total = wide[0]
+        for place, part in enumerate(wide[1:], 1):
+            moved = code.binary("shl", part, number(8 * place, "i32", part.lanes))
+            total = code.binary("or", total, moved)
+        return total
+
+    def _dot(self, args: Sequence[Val], dtype: DType) -> Val:
+        """A number and the products of the bytes of two words, added up."""
+        code, lanes = self.code, max(2, args[0].lanes)
+        total, *sides = (code.spread(arg, lanes) for arg in args)
+        op = "sext" if dtype.is_signed else "zext"
+        bytes_of = [
+            code.assign(f"bitcast {side} to <{4 * lanes} x i8>", "i8", 4 * lanes) for side in sides
+        ]
+        a, b = (code.convert(op, side, "i32") for side in bytes_of)
+        found = code.partial_sums(total, code.binary("mul", a, b))
+        return found if args[0].lanes > 1 else code.lane(found, 0)
 
     def _compare(self, fn: str, args: list[Val], dtype: DType) -> Val:
         ordered, signed, unsigned = _PREDICATES[fn]

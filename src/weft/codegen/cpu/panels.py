@@ -17,10 +17,11 @@ from weft.codegen.cpu.from_region import Lowering
 from weft.codegen.cpu.ir import LoopKind
 from weft.codegen.cpu.scopes import LANES, SERIAL, UNROLLED, Scope
 from weft.codegen.cpu.tiling import AxisTiling, Segment, segments
+from weft.foundation.dtypes import DType
 from weft.foundation.index_expr import Expr, axis, coefficient, constant, linear
 from weft.region.ir import Read, operands
 
-_ROWS_TOGETHER: Final = 8
+_ROWS_TOGETHER: Final = 4
 """Rows that are packed side by side: so many streams memory foresees."""
 
 
@@ -154,10 +155,14 @@ class Panels(Lowering):
         base = number * depth * side.width + used
         address = axis(loop.var) * side.width + axis(each.var) + base
         each.body += [
-            ir.Let("zero", self.lets[side.value].dtype, "const", value=0),
+            ir.Let("zero", self._packed_dtype(side), "const", value=0),
             ir.Store(side.scratch, address, "zero", ()),
         ]
         close(each, scope)
+
+    def _packed_dtype(self, side: Side) -> DType:
+        """What an operand is packed as."""
+        return self.lets[side.value].dtype
 
     def _runs_along(self, side: Side) -> bool:
         """Whether neighbours across a panel are neighbours in memory."""
@@ -181,10 +186,13 @@ class Panels(Lowering):
         load = ir.Load("b", b.scratch, b_place)
         vectors = b.width // self.lanes
         deep.body.append(repeat(v, vectors, UNROLLED, repeat(lane, self.lanes, LANES, load)))
-        dtype = self.lets[a.value].dtype
-        product = ir.Let("ab", dtype, "mul", ("a", "b"))
-        tile = repeat(lane, self.lanes, LANES, product, ir.Accumulate("tile", "ab"))
+        tile = repeat(lane, self.lanes, LANES, *self._product(a))
         deep.body.append(repeat(u, a.width, UNROLLED, repeat(v, vectors, UNROLLED, tile)))
+
+    def _product(self, side: Side) -> tuple[ir.Stmt, ...]:
+        """`tile += a * b`."""
+        product = ir.Let("ab", self._packed_dtype(side), "mul", ("a", "b"))
+        return product, ir.Accumulate("tile", "ab")
 
 
 def up(size: int, step: int) -> int:

@@ -15,7 +15,8 @@ columns the lanes carry: those of the result (n), or those that are summed (k), 
 rows; a small tile then keeps several sums of each element apart.
 With B in `cache`, a piece first copies the columns of B that it needs into scratch, one after the
 other, and then computes `tile[0]` rows with them. With A and B in `cache`, a piece is a block of
-`tile[0]` rows and `tile[1]` columns, and both operands are packed, `tile[2]` of the sum at a time.
+`tile[0]` rows and `tile[1]` columns, and both operands are packed, `tile[2]` of the sum at a time;
+8-bit numbers may be packed as words of four.
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ from weft.plan.kept_rows import contiguous_axis, kept_values
 from weft.plan.transposes import Crossing, crossing_of
 from weft.region.columns import columns_of_piece, summed_columns
 from weft.region.ir import Fold, Kernel, Reduce
-
 
 PARTIAL_SUMS: Final = 8
 """Sums along k that are kept apart, at least: two units with a latency of four."""
@@ -81,6 +81,8 @@ class Blocking:
     rows: int
     columns: int
     lanes: int
+    words: bool = False
+    """Whether four neighbours along the summed axes are packed as one number."""
 
 
 @dataclass(frozen=True)
@@ -218,7 +220,8 @@ def _matrix_tiling(kernel: Kernel, plan: MmaPlan) -> Tiling:
         return Tiling(roles.k[-1], outer, {roles.k[-1]: AxisTiling(partial, lanes)})
     if {cached.tensor for cached in plan.cache} == {"A", "B"}:
         block_rows, block_columns, depth = plan.tile
-        blocking = Blocking(block_rows, block_columns, depth, rows, columns, lanes)
+        words = any(cached.where == "words" for cached in plan.cache)
+        blocking = Blocking(block_rows, block_columns, depth, rows, columns, lanes, words)
         return Tiling(roles.n[-1], {}, {}, blocking=blocking)
     packing = None
     if roles.m and any(cached.tensor == "B" for cached in plan.cache):

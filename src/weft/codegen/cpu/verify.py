@@ -24,7 +24,7 @@ from weft.codegen.cpu.ir import LoopKind
 from weft.codegen.cpu.math import NARROWED
 from weft.codegen.cpu.sorting import key_type
 from weft.codegen.cpu.text import statement_text
-from weft.foundation.dtypes import I1, SI64, UI8, UI32, DType
+from weft.foundation.dtypes import I1, SI8, SI32, SI64, UI8, UI32, DType
 from weft.foundation.errors import Finding, SpecViolation
 from weft.foundation.functions import BINARY, COMPARISONS, REDUCTIONS, UNARY
 from weft.foundation.index_expr import Expr, Guard, always, axes_of, bounds, constant, params_of
@@ -389,6 +389,10 @@ class _Checker:
                 right = len(kinds) == 1
             case "select":
                 right = kinds == [I1, let.dtype, let.dtype]
+            case "word":
+                right = (kinds, let.dtype) in (([SI8] * 4, SI32), ([UI8] * 4, UI32))
+            case "dot":
+                right = kinds == [let.dtype] * 3 and let.dtype in (SI32, UI32)
             case fn if fn in COMPARISONS:
                 right = len(kinds) == 2 and kinds[0] is kinds[1] and let.dtype is I1
             case fn:

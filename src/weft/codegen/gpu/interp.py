@@ -315,7 +315,7 @@ class _Strand:
         if not mask.all():
             raise Hazard("a barrier is reached by part of a warp")
         barrier = self.block.meetings.setdefault(number, NamedBarrier())
-        goal = barrier.arrive(WARP, threads, self.block.memory.races.release(self.warp))
+        goal = barrier.arrive(WARP, threads, self.block.memory.races.meet(self.warp))
         if barrier.meetings < goal:
             yield _Blocked(lambda: barrier.meetings >= goal, f"named barrier {number}")
         self.learn(barrier.known)
@@ -332,7 +332,7 @@ class _Strand:
                 for lane in np.flatnonzero(mask):
                     cluster.send(int(numbers[lane]), int(self.places(target)[lane]), rows[lane])
             case ir.ClusterArrive():
-                known = block.memory.races.release(self.warp)
+                known = block.memory.races.meet(self.warp)
                 self.met = block.gathering.arrive(WARP, block.kernel.threads, known)
                 if cluster.have_met(self.met):
                     cluster.deliver()
@@ -555,11 +555,12 @@ class _Strand:
             case ir.StShared(target=target, source=name, dtype=dtype):
                 data = self.elements[name].astype(dtype.numpy)[mask]
                 rows = np.ascontiguousarray(data)[:, None].view(np.uint8)
-                memory.store(self.places(target)[mask], rows, self.warp, "a store")
+                each = np.flatnonzero(mask)
+                memory.store(self.places(target)[mask], rows, self.warp, "a store", each)
             case ir.LoadShared(name=name, dtype=dtype, source=place):
                 raw = memory.load(self.places(place), dtype.storage_bytes, "a load")
-                where = self.places(place)[mask]
-                memory.note_load(where, dtype.storage_bytes, self.warp, "a load")
+                where, each = self.places(place)[mask], np.flatnonzero(mask)
+                memory.note_load(where, dtype.storage_bytes, self.warp, "a load", each)
                 keep(self, name, dtype, from_bytes(raw, dtype)[:, 0])
             case ir.LoadSharedVector(names=names, dtype=dtype, source=place):
                 places, word = self.places(place), held_bytes(dtype)
@@ -572,7 +573,8 @@ class _Strand:
                 first = source_at.index
                 values = self.settled(source_at.array)[first : first + count]
                 rows = np.ascontiguousarray(values.T).view(np.uint8)[mask]
-                memory.store(self.places(target)[mask], rows, self.warp, "a store")
+                each = np.flatnonzero(mask)
+                memory.store(self.places(target)[mask], rows, self.warp, "a store", each)
             case ir.StMatrix(target=target, source=source_at, count=count):
                 first = source_at.index
                 rows = matrix_rows(self.registers[source_at.array], first, count)
@@ -586,7 +588,8 @@ class _Strand:
             case ir.StGlobalRow(source=place):
                 if not mask.all():
                     raise Hazard("a row is stored by part of a warp")
-                memory.note_load(self.places(place), 4, self.warp, "storing a row")
+                each = np.arange(WARP)
+                memory.note_load(self.places(place), 4, self.warp, "storing a row", each)
                 store_row(statement, self, memory.load(self.places(place), 4, "storing a row"))
             case _:
                 raise InternalError(f"no meaning for {type(statement).__name__}")

@@ -54,16 +54,31 @@ class SharedMemory:
         found: Array = self.bytes[places]
         return found
 
-    def note_load(self, start: Array | int, count: int, warp: int, what: str) -> None:
-        """A warp reads `count` bytes from each start: it must have met whoever wrote them."""
-        self.races.reads(warp, self.places(start, count), what)
+    def note_load(
+        self,
+        start: Array | int,
+        count: int,
+        warp: int,
+        what: str,
+        lanes: Array | None = None,
+    ) -> None:
+        """A warp reads `count` bytes from each start: it must have met whoever wrote them. `lanes`
+        are those that read for themselves."""
+        self.races.reads(warp, self.places(start, count), what, lanes)
 
-    def store(self, start: Array | int, data: Array, warp: int, what: str) -> None:
-        """Plain stores of one warp."""
+    def store(
+        self,
+        start: Array | int,
+        data: Array,
+        warp: int,
+        what: str,
+        lanes: Array | None = None,
+    ) -> None:
+        """Plain stores of one warp, together or of each lane for itself."""
         places = self.places(start, data.shape[-1])
         if self.awaited[places].any():
             raise Hazard(f"{what} writes shared memory that a copy is going to write")
-        self.races.writes(warp, places, what)
+        self.races.writes(warp, places, what, lanes)
         self.bytes[places] = data
         self.unfenced[places] = warp + 1
 

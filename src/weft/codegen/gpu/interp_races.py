@@ -3,8 +3,9 @@ writes, must be ordered by something that both took part in.
 
 Every warp has a clock, and knows how far it has seen the clocks of the others: a meeting brings all
 who meet to the same knowledge, a barrier hands on what those who arrived knew to those who wait. An
-access is ordered after an earlier one if its warp has seen the other's clock at that time. What the
-copy engine writes is ordered by its barriers, which the memory itself watches over.
+access is ordered after an earlier one if its warp has seen the other's clock at that time. Lanes of
+one warp are ordered by their meetings alone. What the copy engine writes is ordered by its
+barriers, which the memory itself watches over.
 """
 
 from __future__ import annotations
@@ -33,6 +34,11 @@ class Races:
         self.writer = np.full(size, _NOBODY, np.int16)
         self.written = np.zeros(size, np.int64)
         self.read = np.zeros((warps, size), np.int64)
+        self.meetings = np.zeros(warps, np.int64)
+        """How often the lanes of each warp have met."""
+        self.lane = np.full(size, _NOBODY, np.int16)
+        self.after = np.full(size, _NOBODY, np.int64)
+        """The lane that wrote each byte, and after how many meetings of its warp."""
 
     # -- order -----------------------------------------------------------------------------------
 
@@ -42,24 +48,35 @@ class Races:
         self.seen[warp, warp] += 1
         return known
 
+    def meet(self, warp: int) -> Array:
+        """The same, where the lanes of the warp wait for one another too."""
+        self.meetings[warp] += 1
+        return self.release(warp)
+
     def acquire(self, warp: int, known: Array) -> None:
         """A warp goes on where others have arrived."""
         np.maximum(self.seen[warp], known, out=self.seen[warp])
 
     # -- accesses --------------------------------------------------------------------------------
 
-    def reads(self, warp: int, places: Array, what: str) -> None:
-        """A warp reads bytes; whoever wrote them did so before."""
+    def reads(self, warp: int, places: Array, what: str, lanes: Array | None = None) -> None:
+        """A warp reads bytes; whoever wrote them did so before. `lanes` says which lane reads each
+        row of places, where each reads for itself."""
         where = places.reshape(-1)
         self._check_written(warp, where, f"{what} reads")
+        if lanes is not None:
+            self._check_lanes(warp, places, lanes, what)
         self.read[warp, where] = self.seen[warp, warp]
 
-    def writes(self, warp: int, places: Array, what: str) -> None:
-        """A warp writes bytes; whoever wrote or read them did so before."""
+    def writes(self, warp: int, places: Array, what: str, lanes: Array | None = None) -> None:
+        """A warp writes bytes; whoever wrote or read them did so before. Without `lanes` the warp
+        writes them together."""
         where = places.reshape(-1)
         self.check_free(warp, where, what)
         self.writer[where] = warp
         self.written[where] = self.seen[warp, warp]
+        self.lane[places] = _NOBODY if lanes is None else lanes[:, None]
+        self.after[where] = self.meetings[warp]
 
     def check_free(self, warp: int, places: Array, what: str) -> None:
         """Nobody but this warp may still be at these bytes."""
@@ -76,6 +93,14 @@ class Races:
     def forget(self, places: Array) -> None:
         """The copy engine writes these bytes: nobody's plain store is there any more."""
         self.writer[places] = _NOBODY
+
+    def _check_lanes(self, warp: int, places: Array, lanes: Array, what: str) -> None:
+        strange = (self.writer[places] == warp) & (self.lane[places] != lanes[:, None])
+        if (strange & (self.after[places] == self.meetings[warp])).any():
+            raise Hazard(
+                f"{what} reads shared memory that another lane of warp {warp} wrote, and they have "
+                "not met since"
+            )
 
     def _check_written(self, warp: int, where: Array, what: str) -> None:
         writer = self.writer[where]

@@ -200,8 +200,8 @@ class _Tiles(Elementwise):
         self.root = Scope(None, {}, [])
 
     def kernel_called(self, name: str, tensors: Mapping[str, Tensor]) -> ir.Kernel:
-        counts = [-(-side.size // side.extent) for side in (self.a, self.b)]
-        order = TileOrder(*counts, _extent(self.kernel, self.batch), self.plan.order)
+        rows, columns = (-(-side.size // side.extent) for side in (self.a, self.b))
+        order = TileOrder(rows, columns, _extent(self.kernel, self.batch), self.plan.order)
         body: list[ir.Stmt] = []
         if order.count:
             body += self.read_params({found.name: found.dtype for found in tensors.values()})
@@ -287,12 +287,12 @@ class _Tiles(Elementwise):
     ) -> None:
         sides = (self.a, self.b)
         for side in sides:
-            first = self.fetch(self.root, side, Lit(0), ahead=False)
+            first = self.fetch(self.root, side, Lit(0))
             self.put(self.root, side, first, Lit(0))
         self.root.body.append(ir.SyncThreads())
         inner = Scope(self.root, {}, [])
         current, following = Name("slice") % _BUFFERS, (Name("slice") + 1) % _BUFFERS
-        fetched = [self.fetch(inner, side, Name("slice") + 1, ahead=True) for side in sides]
+        fetched = [self.fetch(inner, side, Name("slice") + 1) for side in sides]
         inner.body.append(self.multiply(current, rows, columns, sums))
         for side, found in zip(sides, fetched, strict=True):
             self.put(inner, side, found, following)
@@ -300,8 +300,8 @@ class _Tiles(Elementwise):
         slices = -(-self.length // self.depth)
         self.root.body.append(ir.For("slice", 0, slices, 1, tuple(inner.body)))
 
-    def fetch(self, scope: Scope, side: _Side, number: Scalar, *, ahead: bool) -> _Fetched:
-        """This thread's share of a slice, in registers. A slice ahead may be one too many."""
+    def fetch(self, scope: Scope, side: _Side, number: Scalar) -> _Fetched:
+        """This thread's share of a slice, in registers. The last one is followed by nothing."""
         along_k = self.runs_along_k(side)
         axis = (self.k if along_k else side.axes)[-1:]
         vector = self.vector(side, axis)
@@ -313,7 +313,7 @@ class _Tiles(Elementwise):
             inner, outer = Name(variable) % per_line * vector, Name(variable) // per_line
             k, across = (inner, outer) if along_k else (outer, inner)
             names = self.fetch_vector(scope, side, (number * self.depth + k, across), axis, vector)
-            if ahead or self.length % self.depth:
+            if self.length % self.depth:
                 names = self.zero_beyond(scope, side, names, number * self.depth + k)
             for step, name in enumerate(names):
                 place = (k + step, across) if along_k else (k, across + step)

@@ -424,7 +424,7 @@ class Results:
 def fetcher(consumers: int) -> tuple[Scalar, ir.Stmt]:
     """Which thread of the producer's warpgroup asks for the panels of a consumer: the first one of
     the warp after the consumer's number; and the statement that says whose it is."""
-    chosen = both(LANE.equals(0), both(WARP > 0, (WARP - 1) // consumers < 1))
+    chosen = both(LANE.equals(0), both(WARP > 0, (WARP // (consumers + 1)).equals(0)))
     return chosen, ir.Let("group", WARP - 1)
 
 

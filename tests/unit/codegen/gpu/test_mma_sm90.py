@@ -26,6 +26,7 @@ from weft.codegen.gpu import ir
 from weft.codegen.gpu.interp import Timing, run
 from weft.codegen.gpu.interp_races import Hazard
 from weft.codegen.gpu.scalar import Lit, Name
+from weft.codegen.gpu.swizzle import SWIZZLE_64
 from weft.plan.ir import MmaPlan
 
 
@@ -157,6 +158,50 @@ def test_planted_faults_are_caught(fault: str) -> None:
     change, plan = FAULTS[fault]
     shape = Contraction(136, 136, 200, epilogue=("bias",))
     broken = planted(sm90_kernel(shape, plan), change)
+    assert any(_caught(shape, broken, timing, seed) for timing in Timing for seed in range(3))
+
+
+def without_wait(barriers: str) -> Change:
+    def change(s: ir.Stmt) -> ir.Stmt | None:
+        waits = isinstance(s, ir.MbarrierWait) and s.barrier.barriers == barriers
+        return None if waits else s
+
+    return change
+
+
+def unpermuted_source(statement: ir.Stmt) -> ir.Stmt:
+    """What the copy engine brought is read as if pieces lay in order."""
+    if not isinstance(statement, ir.Epilogue):
+        return statement
+    sources = tuple(
+        replace(s, swizzle=SWIZZLE_64) if isinstance(s, ir.StagedElements) else s
+        for s in statement.sources
+    )
+    return replace(statement, sources=sources)
+
+
+def never_free(statement: ir.Stmt) -> ir.Stmt | None:
+    arrives = isinstance(statement, ir.MbarrierArrive) and statement.barrier.barriers == "free"
+    return None if arrives else statement
+
+
+RESIDUAL_FAULTS: dict[str, Change] = {
+    "read before it is there": without_wait("filled"),
+    "fetched before there is room": without_wait("free"),
+    "never free": never_free,
+    "free while it is stored": without(ir.TmaWaitRead),
+    "pieces in order": unpermuted_source,
+    "no meeting": without(ir.NamedBarrier),
+    "no proxy fence": without(ir.ProxyFence),
+}
+
+
+@pytest.mark.parametrize("fault", RESIDUAL_FAULTS)
+def test_planted_faults_of_residuals_are_caught(fault: str) -> None:
+    shape, plan = SM90_CASES["residual, several tiles"]
+    kernel = sm90_kernel(shape, plan)
+    broken = planted(kernel, RESIDUAL_FAULTS[fault])
+    assert broken != kernel
     assert any(_caught(shape, broken, timing, seed) for timing in Timing for seed in range(3))
 
 

@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 from tests import kernels
-from tests.gpu_faults import planted, with_bound, without
+from tests.gpu_faults import Change, planted, with_bound, without
 from tests.gpu_rows import dialect_kernel, error_of
 from weft.codegen.gpu import ir, row, values
 from weft.codegen.gpu.interp import Timing
 from weft.codegen.gpu.interp_races import Hazard
-from weft.codegen.gpu.scalar import LANE, Lit
+from weft.codegen.gpu.scalar import LANE, Lit, Name
 from weft.foundation.dtypes import BF16
 from weft.plan.ir import Header, RowPlan
 from weft.region.ir import Module
@@ -28,6 +28,8 @@ WARP = RowPlan(HEADER, 2, 2, 32, 2)
 WARPS = RowPlan(HEADER, 1, 1, 128, 1)
 WARPS_TWICE = RowPlan(HEADER, 2, 2, 64, 2)
 CHUNKS = RowPlan(HEADER, 2, 1, 64, 1, keep_row=False)
+CLUSTER = RowPlan(HEADER, 1, 1, 32, 1, blocks_per_row=4)
+CLUSTER_OF_WARPS = RowPlan(HEADER, 2, 1, 64, 2, blocks_per_row=2)
 PLANS = {
     "one thread": SINGLE,
     "half a warp": HALF,
@@ -35,6 +37,8 @@ PLANS = {
     "four warps": WARPS,
     "two rows of two warps": WARPS_TWICE,
     "chunks": CHUNKS,
+    "four blocks": CLUSTER,
+    "two blocks of two warps": CLUSTER_OF_WARPS,
 }
 MODULES: dict[str, Callable[[], Module]] = {
     "softmax": lambda: kernels.softmax(5, 300),
@@ -142,6 +146,40 @@ def test_wrong_exchanges_are_found(change: Callable[[ir.Stmt], ir.Stmt]) -> None
     assert caught(ROWS, planted(kernel, change))
 
 
+def to_the_first_slot(statement: ir.Stmt) -> ir.Stmt:
+    """Every block sends its partial result to the same place."""
+    if isinstance(statement, ir.StCluster):
+        return replace(statement, target=ir.Address(statement.target.tile, Lit(0)))
+    return statement
+
+
+def to_the_first_block(statement: ir.Stmt) -> ir.Stmt:
+    return replace(statement, block=Lit(0)) if isinstance(statement, ir.StCluster) else statement
+
+
+def to_itself(statement: ir.Stmt) -> ir.Stmt:
+    """Three of four parts never come."""
+    return (
+        replace(statement, block=Name("rank")) if isinstance(statement, ir.StCluster) else statement
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        without(ir.ClusterWait),
+        without(ir.ClusterArrive),
+        without(ir.StCluster),
+        to_the_first_slot,
+        to_the_first_block,
+        to_itself,
+    ],
+)
+def test_wrong_exchanges_in_a_cluster_are_found(change: Change) -> None:
+    kernel = dialect_kernel(ROWS, CLUSTER)
+    assert caught(ROWS, planted(kernel, change))
+
+
 # -- refusals --------------------------------------------------------------------------------------
 
 
@@ -156,6 +194,10 @@ def test_wrong_exchanges_are_found(change: Callable[[ir.Stmt], ir.Stmt]) -> None
         (
             RowPlan(HEADER, 4, 8, 32, 1),
             "keeping a row takes about 2544 registers of each thread, which has 255",
+        ),
+        (
+            replace(CLUSTER, keep_row=False),
+            "blocks_per_row=4 needs one row a block, whole warps and keep_row",
         ),
     ],
 )

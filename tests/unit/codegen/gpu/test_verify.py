@@ -95,7 +95,7 @@ WRONG: dict[str, str] = {
     "w : f32 = add(v, i)": "KernelType: add of f32 makes f32",
     "w : f32 = lt(v, v)": "KernelType: lt of f32 makes i1",
     "w : f32 = select(v, v, v)": "KernelType: select needs i1 and its dtype",
-    "w : si4 = cast(v)": "KernelType: kernels cannot hold si4",
+    "w : cf32 = cast(v)": "KernelType: kernels cannot hold cf32",
     "w : si8 = const(128)": "KernelField: 128 is no number of si8",
     "w : si8 = const(1.5)": "KernelField: 1.5 is no number of si8",
     "w : f32 = load_element(buffer=2, offset=0, guard=1)": "KernelField: there is no buffer 2 of 2",

@@ -172,6 +172,56 @@ def test_several_values_reduced_at_once(
     check(text, sizes, x.astype(np.float32), x.astype(np.int32) * 10, *map(np.asarray, scalars))
 
 
+# -- movement ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dims", ["0", "1", "0, 2", "1, 2"])
+def test_open_tensors_backwards(dims: str) -> None:
+    body = f"%0 = stablehlo.reverse %x, dims = [{dims}] : tensor<Nx3xKxf32>"
+    text = function("%x: tensor<Nx3xKxf32>", body, "%0 : tensor<Nx3xKxf32>")
+    check(text, {"N": 4, "K": 2}, floats(4, 3, 2))
+
+
+def test_steps_beside_open_axes() -> None:
+    kinds = "(tensor<Nx7xf32>) -> tensor<3x3xf32>"
+    text = function(
+        "%x: tensor<Nx7xf32>",
+        f"%0 = stablehlo.slice %x [1:4, 1:7:2] : {kinds}",
+        "%0 : tensor<3x3xf32>",
+    )
+    check(text, {"N": 5}, floats(5, 7))
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_convolutions_of_open_batches_and_images(groups: int) -> None:
+    kernel = f"3x2x{4 // groups}x6xf32"
+    body = f"""%0 = stablehlo.convolution(%x, %w)
+      dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
+      window = {{stride = [2, 1], pad = [[1, 0], [0, 1]]}}
+      {{batch_group_count = 1 : i64, feature_group_count = {groups} : i64}}
+      : (tensor<NxMx5x4xf32>, tensor<{kernel}>) -> tensor<NxKx5x6xf32>"""
+    given = f"%x: tensor<NxMx5x4xf32>, %w: tensor<{kernel}>"
+    text = function(given, body, "%0 : tensor<NxKx5x6xf32>")
+    x, w = floats(2, 7, 5, 4), floats(3, 2, 4 // groups, 6)
+    check(text, {"N": 2, "M": 7, "K": 3}, x, w)
+
+
+def test_batch_norms_of_open_batches() -> None:
+    body = """%0:3 = "stablehlo.batch_norm_training"(%x, %s, %o) {epsilon = 0.01 : f32,
+        feature_index = 2 : i64} : (tensor<NxMx3xf32>, tensor<3xf32>, tensor<3xf32>)
+        -> (tensor<NxMx3xf32>, tensor<3xf32>, tensor<3xf32>)
+      %1:3 = "stablehlo.batch_norm_grad"(%x, %s, %0#1, %0#2, %0#0) {epsilon = 0.01 : f32,
+        feature_index = 2 : i64} : (tensor<NxMx3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>,
+        tensor<NxMx3xf32>) -> (tensor<NxMx3xf32>, tensor<3xf32>, tensor<3xf32>)"""
+    given = "%x: tensor<NxMx3xf32>, %s: tensor<3xf32>, %o: tensor<3xf32>"
+    text = function(given, body, "%0#0, %1#0 : tensor<NxMx3xf32>, tensor<NxMx3xf32>")
+    numbers = _with(text, {"N": 4, "M": 2})
+    inputs = [floats(4, 2, 3), floats(3), floats(3)]
+    wanted = weft.run(stablehlo.loads(numbers), inputs, backend="reference")
+    for got, want in zip(weft.run(opened(text), inputs, backend="reference"), wanted, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
 # -- sizes that operations make ------------------------------------------------------------------
 
 

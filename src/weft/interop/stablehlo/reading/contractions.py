@@ -145,7 +145,7 @@ def _grouped(at: Site, rows: Value, kernel: Value, groups: int, count: int) -> V
     """[N, places..., O] from rows and the kernel [window..., I, O]."""
     window = math.prod(at.static(kernel)[:count])
     inputs, outputs = at.static(kernel)[count:]
-    batch, *places, _ = at.static(rows)
+    batch, *places, _ = rows.shape
     last = rows.rank - 1
     if groups == 1:
         columns = at.reshaped(kernel, [window * inputs, outputs])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Final
 
+from weft.interop.stablehlo.reading.extents import count
 from weft.interop.stablehlo.reading.shapes import broadcast_in_dim
 from weft.interop.stablehlo.reading.site import Lowering, Site
 from weft.ptir.builder import Value
@@ -28,18 +28,25 @@ def _deviation(at: Site, variance: Value) -> Value:
     return at.b.emit("sqrt", variance + float(at.attr("epsilon")))
 
 
-def _others(at: Site, x: Value) -> tuple[list[int], float]:
+def _others(at: Site, x: Value) -> tuple[list[int], Value]:
     """The axes that statistics run over, and how many elements each has."""
     axes = [axis for axis in range(x.rank) if axis != int(at.attr("feature_index"))]
-    return axes, float(math.prod(at.static(x)[axis] for axis in axes))
+    total = count(at, [x.shape[axis] for axis in axes])
+    if isinstance(total, int):
+        return axes, at.b.literal(float(total), x.dtype)
+    return axes, at.b.cast(total, x.dtype)
+
+
+def _per(at: Site, x: Value, number: Value) -> Value:
+    return x / at.spread(number, x.shape)
 
 
 def _batch_norm_training(at: Site) -> list[Value]:
     x, scale, offset = at.x
-    axes, count = _others(at, x)
-    mean = at.b.reduce_sum(x, axes) / count
+    axes, total = _others(at, x)
+    mean = _per(at, at.b.reduce_sum(x, axes), total)
     centred = x - _along_feature(at, mean, x)
-    variance = at.b.reduce_sum(centred * centred, axes) / count
+    variance = _per(at, at.b.reduce_sum(centred * centred, axes), total)
     deviation = _deviation(at, variance)
     scale, offset, deviation = (_along_feature(at, v, x) for v in (scale, offset, deviation))
     return [centred / deviation * scale + offset, mean, variance]
@@ -48,14 +55,14 @@ def _batch_norm_training(at: Site) -> list[Value]:
 def _batch_norm_grad(at: Site) -> list[Value]:
     """The gradients of the operand, the scale and the offset of training."""
     x, scale, mean, variance, gradient = at.x
-    axes, count = _others(at, x)
+    axes, total = _others(at, x)
     deviation = _deviation(at, variance)
     normal = (x - _along_feature(at, mean, x)) / _along_feature(at, deviation, x)
     to_scale = at.b.reduce_sum(gradient * normal, axes)
     to_offset = at.b.reduce_sum(gradient, axes)
     through = _along_feature(at, to_offset, x) + normal * _along_feature(at, to_scale, x)
     factor = _along_feature(at, scale / deviation, x)
-    return [factor * (gradient - through / count), to_scale, to_offset]
+    return [factor * (gradient - _per(at, through, total)), to_scale, to_offset]
 
 
 NORMALISATION: Final[Mapping[str, Lowering]] = {

@@ -8,7 +8,15 @@ from typing import Any, Final
 import numpy as np
 
 from weft.foundation.dtypes import I1, SI64
-from weft.interop.stablehlo.reading.extents import clamped, flat, room, size_of, strides, times
+from weft.interop.stablehlo.reading.extents import (
+    clamped,
+    flat,
+    room,
+    size_of,
+    spread,
+    strides,
+    times,
+)
 from weft.interop.stablehlo.reading.site import Lowering, Results, Site
 from weft.interop.stablehlo.records import HloTensor, HloTuple, tensors
 from weft.ptir.builder import Value
@@ -116,10 +124,14 @@ def _concatenate(at: Site) -> Value:
 
 def strided(at: Site, x: Value, axis: int, step: int) -> Value:
     """Every `step`-th element along an axis, from the first: the axis is cut into pieces of that
-    size, the last one filled up, and the first element of each is taken."""
-    shape = list(at.static(x))
-    if step == 1 or shape[axis] <= 1:
+    size, the last one filled up, and the first element of each is taken. Where other axes are
+    open, the elements are named."""
+    size = x.shape[axis]
+    if step == 1 or size in (0, 1):
         return x
+    if isinstance(size, int) and not x.tensor.is_static:
+        return taken_along(at, x, axis, at.b.literal(np.arange(0, size, step)))
+    shape = list(at.static(x))
     count = -(-shape[axis] // step)
     filled = pad_axes(at, x, {axis: (0, count * step - shape[axis], 0)})
     cut = [*shape[:axis], count, step, *shape[axis + 1 :]]
@@ -167,9 +179,9 @@ def pad(
     made = _filled(at, x, value, *around, interior)
     if min(*low, *high) >= 0:
         return made
-    spread = [d + max(d - 1, 0) * i for d, i in zip(at.static(x), interior, strict=True)]
+    apart = [d + max(d - 1, 0) * i for d, i in zip(at.static(x), interior, strict=True)]
     starts = [max(-n, 0) for n in low]
-    sizes = [d + a + b for d, a, b in zip(spread, low, high, strict=True)]
+    sizes = [d + a + b for d, a, b in zip(apart, low, high, strict=True)]
     return at.sliced(made, starts, sizes)
 
 
@@ -207,13 +219,20 @@ def _dynamic_pad(at: Site) -> Value:
 def reversed_along(at: Site, x: Value, axes: Sequence[int]) -> Value:
     """`x` backwards along some axes."""
     for axis in axes:
-        size = at.static(x)[axis]
-        if size > 1:
-            order = [axis, *(a for a in range(x.rank) if a != axis)]
-            front = at.transposed(x, order)
-            backwards = at.b.literal(np.arange(size - 1, -1, -1))
-            x = at.transposed(at.b.emit("take", front, backwards), np.argsort(order).tolist())
+        size = x.shape[axis]
+        if isinstance(size, Symbol):
+            last = spread(at, room(at, size, 1), (size,))
+            x = taken_along(at, x, axis, last - at.b.iota(SI64, (size,), 0))
+        elif size > 1:
+            x = taken_along(at, x, axis, at.b.literal(np.arange(size - 1, -1, -1)))
     return x
+
+
+def taken_along(at: Site, x: Value, axis: int, positions: Value) -> Value:
+    """The elements at some positions of an axis."""
+    order = [axis, *(a for a in range(x.rank) if a != axis)]
+    found = at.b.emit("take", at.transposed(x, order), positions)
+    return at.transposed(found, np.argsort(order).tolist())
 
 
 def _reverse(at: Site) -> Value:

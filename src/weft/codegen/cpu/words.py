@@ -1,0 +1,103 @@
+"""Contractions of 8-bit numbers, four products at a time.
+
+    word = four neighbours along the summed axes, in one number of 32 bits
+    registers (mr x nr) += dot(word of A, word of B)
+
+Both operands are packed as words, panels and blocks being those of any blocked contraction; what a
+last word lacks is zero. The sums are exact: they wrap as 32-bit numbers do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weft.codegen.cpu import ir
+from weft.codegen.cpu.accept import WORD
+from weft.codegen.cpu.blocked import BlockedContraction
+from weft.codegen.cpu.panels import Cut, Side, close
+from weft.codegen.cpu.scopes import LANES, SERIAL, UNROLLED, Scope
+from weft.codegen.cpu.tiling import AxisTiling, segments
+from weft.foundation.dtypes import DType
+from weft.foundation.errors import InternalError
+from weft.foundation.index_expr import Expr, axis, constant
+from weft.region.ir import Read
+
+
+class WordContraction(BlockedContraction):
+    """The nest of one contraction of bytes."""
+
+    def _factors(self) -> tuple[str, str]:
+        return self.roles.lhs, self.roles.rhs
+
+    def _packed_dtype(self, side: Side) -> DType:
+        return self.reduce.dtype
+
+    def _steps(self, depth: int) -> int:
+        return -(-depth // WORD)
+
+    def _product(self, side: Side) -> tuple[ir.Stmt, ...]:
+        """`tile += dot(a, b)`, in one instruction where there is one."""
+        return (
+            ir.Current("before", "tile"),
+            ir.Let("after", self.reduce.dtype, "dot", ("before", "a", "b")),
+            ir.Assign("tile", "after"),
+        )
+
+    def _pack_side(
+        self, scope: Scope, side: Side, start: Expr, extent: int, k: Expr, depth: int
+    ) -> None:
+        """All panels of one side, the last filled up with zeros, a row of words of each in turn."""
+        whole, rest = divmod(extent, side.width)
+        size = self._steps(depth) * side.width
+        for cut, used in _word_cuts(depth):
+            rows = Scope(scope, self._name("k"), cut.count, SERIAL)
+            word = axis(rows.var) + cut.start
+            if whole:
+                panel = Scope(rows, self._name("p"), whole, SERIAL)
+                number = axis(panel.var)
+                place = number * size + word * side.width
+                first = start + number * side.width
+                self._row_of_words(panel, side, first, side.width, k + word * WORD, used, place)
+                panel.close()
+            if rest:
+                place = constant(whole * size) + word * side.width
+                first = start + whole * side.width
+                self._row_of_words(rows, side, first, rest, k + word * WORD, used, place)
+            rows.close()
+        if rest:
+            self._zeros(scope, side, rest, self._steps(depth), whole)
+
+    def _row_of_words(
+        self, scope: Scope, side: Side, start: Expr, width: int, k: Expr, used: int, base: Expr
+    ) -> None:
+        """One word for each element across a panel: vectors where these are neighbours in memory,
+        else one by one, so that the bytes of a word can be loaded at once."""
+        lanes = self.lanes if self._runs_along(side) else 1
+        for cut in segments(width, AxisTiling(1, lanes)):
+            each = Scope(scope, self._name("w"), cut.count * cut.unroll, UNROLLED)
+            kind = LANES if cut.lanes > 1 else UNROLLED
+            inner = Scope(each, self._name("wl"), cut.lanes, kind)
+            place = axis(each.var) * cut.lanes + axis(inner.var) + cut.start
+            inner.axes.update(self._unflattened(side.axes, start + place))
+            for number in range(WORD):
+                inner.body.append(self._byte(inner, side, number, used, k))
+            names = tuple(f"byte{number}" for number in range(WORD))
+            inner.body.append(ir.Let("word", self.reduce.dtype, "word", names))
+            inner.body.append(ir.Store(side.scratch, base + place, "word", ()))
+            close(inner, scope)
+
+    def _byte(self, inner: Scope, side: Side, number: int, used: int, k: Expr) -> ir.Stmt:
+        let = self.lets[side.value]
+        if number >= used:
+            return ir.Let(f"byte{number}", let.dtype, "const", value=0)
+        if not isinstance(let.expr, Read):
+            raise InternalError("only reads are packed as words")
+        inner.axes.update(self._unflattened(side.summed, k + number))
+        return replace(self._load(let, let.expr, inner), name=f"byte{number}")
+
+
+def _word_cuts(depth: int) -> list[tuple[Cut, int]]:
+    """Whole words, then one that lacks bytes; with each how many bytes it has."""
+    whole, rest = divmod(depth, WORD)
+    found = [(Cut(0, whole, 1), WORD)] if whole else []
+    return [*found, (Cut(whole, 1, 1), rest)] if rest else found

@@ -1,0 +1,259 @@
+"""Scatter, running reductions and sorting on the dialect's interpreter, against plain Python; their
+machine code; and faults that were planted are found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.gpu_faults import Change, planted, without
+from weft.codegen.gpu import ir, values, whole
+from weft.codegen.gpu.compile import compile_cuda
+from weft.codegen.gpu.interp import Timing, run
+from weft.codegen.gpu.interp_races import Hazard
+from weft.codegen.gpu.module import GpuModule
+from weft.codegen.gpu.print import cuda
+from weft.codegen.gpu.text import print_module
+from weft.codegen.gpu.text_parser import parse_module
+from weft.codegen.gpu.verify import verify
+from weft.foundation.dtypes import BF16, BY_NAME, F32, F64, SI8, SI32, SI64, DType
+from weft.foundation.whole_ops import Order, Running, Scatter, WholeOp
+from weft.region.ir import Kernel, OpaqueCall, Output, Pattern, Tensor
+from weft.target.sm90 import SM90
+
+Array = NDArray[Any]
+
+
+def kernel_of(op: WholeOp, arrays: list[Array], result: Array) -> ir.Kernel:
+    """The dialect kernel of an op on such operands."""
+    kinds = {f"in{n}": array for n, array in enumerate(arrays)} | {"out": result}
+    tensors = {name: Tensor(name, _dtype(array), array.shape) for name, array in kinds.items()}
+    inputs = tuple(f"in{n}" for n in range(len(arrays)))
+    output = Output("out", (), "", base="in0" if isinstance(op, Scatter) else None)
+    call = OpaqueCall(op, inputs, (0,))
+    kernel = Kernel("opaque0", Pattern.OPAQUE, (), (), (output,), opaque=call)
+    assert whole.accepts(op, kernel, tensors) == []
+    made = whole.build(op, kernel, tensors, SM90, "k_whole")
+    verify(made, SM90)
+    return made
+
+
+def _dtype(array: Array) -> DType:
+    return next(dtype for dtype in BY_NAME.values() if dtype.numpy == array.dtype)
+
+
+def carried_out(kernel: ir.Kernel, arrays: list[Array], result: Array, seed: int = 0) -> Array:
+    """What a kernel makes of its operands; a scatter begins with the first of them."""
+    out = np.array(arrays[0] if "in0" not in kernel.buffers else result).reshape(-1)
+    given = {f"in{n}": array.reshape(-1) for n, array in enumerate(arrays)} | {"out": out}
+    for timing in Timing:
+        made = {name: given[name].copy() for name in kernel.buffers}
+        run(kernel, made, timing, seed)
+    return made["out"]
+
+
+# -- scatter ---------------------------------------------------------------------------------------
+
+SCATTERS = {
+    "rows": Scatter("add", 1, 40, 6, 50),
+    "one row": Scatter("add", 1, 1, 5, 9),
+    "batched": Scatter("max", 3, 7, 4, 20),
+    "each": Scatter("min", 2, 9, 5, 12, each=True),
+    "elements": Scatter("replace", 1, 300, 1, 100),
+}
+
+
+def scattered(op: Scatter, x: Array, index: Array, update: Array) -> Array:
+    """One update after the other."""
+    out = x.copy().reshape(op.outer, op.rows, op.width)
+    places = np.broadcast_to(index.reshape(op.outer, op.count, -1), (op.outer, op.count, op.width))
+    fn = {"add": lambda a, b: a + b, "max": max, "min": min, "replace": lambda a, b: b}[op.fn]
+    for a in range(op.outer):
+        for m in range(op.count):
+            for w in range(op.width):
+                row = places[a, m, w]
+                out[a, row, w] = fn(out[a, row, w], update[a, m, w])
+    return out.reshape(-1)
+
+
+@pytest.mark.parametrize("index_dtype", [SI32, SI64])
+@pytest.mark.parametrize("dtype", [F32, SI32, F64])
+@pytest.mark.parametrize("name", SCATTERS)
+def test_scatters_agree(name: str, dtype: DType, index_dtype: DType) -> None:
+    op = SCATTERS[name]
+    rng = np.random.default_rng(len(name))
+    x, index, update = scatter_operands(op, dtype, index_dtype, rng)
+    kernel = kernel_of(op, [x, index, update], x)
+    got = carried_out(kernel, [x, index, update], x)
+    assert (got == scattered(op, x, index, update)).all()
+
+
+def scatter_operands(
+    op: Scatter, dtype: DType, index_dtype: DType, rng: np.random.Generator
+) -> list[Array]:
+    x = (10 * rng.standard_normal((op.outer, op.rows, op.width))).astype(dtype.numpy)
+    shape = (op.outer, op.count, op.width if op.each else 1)
+    index = rng.integers(0, op.rows, shape).astype(index_dtype.numpy)
+    update = (10 * rng.standard_normal((op.outer, op.count, op.width))).astype(dtype.numpy)
+    return [x, index, update]
+
+
+def test_rows_are_dealt_to_as_many_threads_as_the_machine_has() -> None:
+    """An embedding's gradient: columns alone would leave most of it idle."""
+    op = Scatter("add", 1, 5000, 64, 10)
+    rng = np.random.default_rng(0)
+    operands = scatter_operands(op, F32, SI32, rng)
+    kernel = kernel_of(op, operands, operands[0])
+    assert kernel.grid * kernel.threads >= SM90.limits.units * 512
+
+
+# -- running reductions ----------------------------------------------------------------------------
+
+RUNNING = {
+    "threads": (3, 20, 5),
+    "one column": (1, 7, 1),
+    "blocks": (2, 700, 1),
+    "blocks of columns": (2, 513, 3),
+    "large blocks": (1, 4099, 1),
+}
+ACCUMULATE = {"sum": np.cumsum, "max": np.maximum.accumulate, "min": np.minimum.accumulate}
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("fn", ACCUMULATE)
+@pytest.mark.parametrize("dtype", [F32, BF16, SI8])
+@pytest.mark.parametrize("name", RUNNING)
+def test_running_reductions_agree(name: str, dtype: DType, fn: str, reverse: bool) -> None:
+    outer, length, width = RUNNING[name]
+    rng = np.random.default_rng(length)
+    x = rng.integers(-4, 5, (outer, length, width)).astype(dtype.numpy)
+    op = Running(fn, outer, length, width, reverse)
+    got = carried_out(kernel_of(op, [x], x), [x], x).reshape(x.shape)
+    exact = x.astype(np.int8 if dtype is SI8 else np.float64)
+    source = exact[:, ::-1] if reverse else exact
+    want = ACCUMULATE[fn](source, axis=1, dtype=source.dtype)
+    want = want[:, ::-1] if reverse else want
+    assert (got.astype(np.float64) == want.astype(dtype.numpy).astype(np.float64)).all()
+
+
+def test_the_sign_of_a_first_zero_is_kept() -> None:
+    x = np.full((1, 600, 1), -0.0, np.float32)
+    got = carried_out(kernel_of(Running("sum", 1, 600, 1), [x], x), [x], x)
+    assert np.signbit(got).all()
+
+
+# -- sorting ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("dtype", [F32, BF16, SI8, F64])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 40, 40), (2, 300, 7)])
+def test_sorting_agrees(shape: tuple[int, int, int], dtype: DType, descending: bool) -> None:
+    outer, length, count = shape
+    rng = np.random.default_rng(length)
+    x = rng.integers(-9, 10, (outer, length)).astype(dtype.numpy)
+    if dtype.is_float:
+        x[:, ::7] = np.nan
+        x[:, ::5] = -x[:, ::5] * 0
+    result = np.zeros((outer, count), np.int64)
+    kernel = kernel_of(Order(outer, length, count, descending), [x], result)
+    got = carried_out(kernel, [x], result).reshape(outer, count)
+    for row, found in zip(x.astype(np.float64), got, strict=True):
+        assert found.tolist() == sorted(range(length), key=_key(row, descending))[:count]
+
+
+def _key(row: Array, descending: bool) -> Any:
+    """NaN after everything else, or before it; equal elements in their order."""
+    sign = -1 if descending else 1
+    return lambda i: (sign * bool(np.isnan(row[i])), 0 if np.isnan(row[i]) else sign * row[i])
+
+
+def test_rows_that_take_too_long_are_left_to_the_host() -> None:
+    tensor = Tensor("in0", F32, (1, 1 << 21))
+    out = Output("out", (), "")
+    op = Order(1, 1 << 21, 5)
+    kernel = Kernel("o", Pattern.OPAQUE, (), (), (out,), opaque=OpaqueCall(op, ("in0",), (0,)))
+    tensors = {"in0": tensor, "out": Tensor("out", SI64, (1, 5))}
+    (finding,) = whole.accepts(op, kernel, tensors)
+    assert finding.why == "rows of 2097152 elements are too long to be counted"
+
+
+# -- text, machine code, planted faults ------------------------------------------------------------
+
+
+def examples() -> dict[str, ir.Kernel]:
+    rng = np.random.default_rng(0)
+    scatter = scatter_operands(SCATTERS["each"], F32, SI64, rng)
+    column = rng.standard_normal((2, 700, 1)).astype(np.float32)
+    short = rng.standard_normal((3, 20, 5)).astype(BF16.numpy)
+    order = np.zeros((3, 7), np.int64)
+    row = rng.standard_normal((3, 40)).astype(np.float32)
+    return {
+        "scatter": kernel_of(SCATTERS["each"], scatter, scatter[0]),
+        "blocks": kernel_of(Running("sum", 2, 700, 1), [column], column),
+        "threads": kernel_of(Running("prod", 3, 20, 5, reverse=True), [short], short),
+        "order": kernel_of(Order(3, 40, 7), [row], order),
+    }
+
+
+@pytest.mark.parametrize("name", ["scatter", "blocks", "threads", "order"])
+def test_the_text_reads_back_and_the_code_is_sound(name: str) -> None:
+    kernel = examples()[name]
+    module = GpuModule({kernel.name: kernel})
+    assert parse_module(print_module(module)).kernels == module.kernels
+    for arch in ("sm_80", "sm_90a"):
+        assert compile_cuda(cuda(kernel), arch).report.findings == []
+
+
+def swapped(fn: str, other: str) -> Change:
+    """A function takes another's place."""
+
+    def change(statement: ir.Stmt) -> ir.Stmt:
+        if isinstance(statement, values.Compute) and statement.op.fn == fn:
+            return values.Compute(replace(statement.op, fn=other))
+        return statement
+
+    return change
+
+
+def other_lane(statement: ir.Stmt) -> ir.Stmt:
+    """Numbers come from the wrong lane of the warp."""
+    if isinstance(statement, values.Shuffle) and statement.mask == 4:
+        return replace(statement, mask=2)
+    return statement
+
+
+FAULTS: dict[str, tuple[str, Change]] = {
+    "no meeting": ("blocks", without(ir.SyncThreads)),
+    "wrong lane": ("blocks", other_lane),
+    "nothing carried": ("blocks", without(values.Assign)),
+    "ties fall": ("order", swapped("le", "lt")),
+    "nothing counted": ("order", without(values.Assign)),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_faults_are_caught(fault: str) -> None:
+    name, change = FAULTS[fault]
+    kernel = examples()[name]
+    broken = planted(kernel, change)
+    assert broken != kernel
+    rng = np.random.default_rng(1)
+    if name == "order":
+        operands = [rng.integers(0, 5, (3, 40)).astype(np.float32)]
+        result: Array = np.full((3, 7), -1, np.int64)
+    else:
+        operands = [rng.integers(0, 5, (2, 700, 1)).astype(np.float32)]
+        result = np.full((2, 700, 1), np.nan, np.float32)
+    right = carried_out(kernel, operands, result)
+    caught = []
+    for seed in range(3):
+        try:
+            caught.append(not np.array_equal(carried_out(broken, operands, result, seed), right))
+        except Hazard:
+            caught.append(True)
+    assert any(caught)

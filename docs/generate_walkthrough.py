@@ -8,17 +8,20 @@ everywhere.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from weft.driver.compilation import Compilation
 from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
 from weft.ptir import Builder, Program
+from weft.runtime.jit import assembly
 from weft.target.cpu import describe
 
 PAGE = Path(__file__).parent / "walkthrough.md"
-MOST_LINES = 70
-INTRODUCTION = """# One program through every stage
+MOST_LINES, LOOP_LINES = 70, 22
+PROCESSOR = ("aarch64-unknown-linux-gnu", "neoverse-n1", "")
+INTRODUCTION = """# How a program becomes machine code
 
 This page follows a linear layer with a bias and a gelu from the program to machine code. Every
 listing is what the stage really made: `weft compile FILE --dump=all --out DIR` writes the same for
@@ -56,9 +59,61 @@ STAGES = {
     "region": ("Kernels: here one, because the epilogue never leaves the registers.", "json"),
     "memory": ("Where every tensor lives.", "json"),
     "plan": ("How the kernel is carried out: a register tile of 4 rows and 16 columns.", "json"),
-    "cpu": ("The loops that the plan asks for, and the statements in them.", "text"),
-    "llvm": ("The same as LLVM IR; LLVM turns it into machine code.", "llvm"),
+    "cpu": (
+        "The loops that the plan asks for, and the statements in them: one piece of work for the "
+        "first 16 columns, one for the rest.",
+        "text",
+    ),
+    "llvm": (
+        "The same as LLVM IR. Here is the loop over `k_5` of the first piece. Accumulators are "
+        "slots on the stack still; what is unrolled above is written out.",
+        "llvm",
+    ),
 }
+MACHINE_CODE = """## Machine code
+
+LLVM optimises that for the processor at hand; `weft.runtime.jit.assembly` shows it. For a Neoverse N1 the loop is this. A turn
+loads four vectors of a row of `w` and an element of each of the four rows of `x`, and adds their sixteen products to
+accumulators that are registers now.
+
+```asm
+{}
+```
+"""
+RUNNING = """## Running
+
+A compiled program is a list of steps over a table of buffers: three inputs and an output, here. One native call carries
+the steps out; the pieces of a kernel are shared among threads where that is worth while.
+
+```python
+import numpy as np
+import weft
+
+executable = weft.compile(program)
+for step in executable.artifact.steps:
+    print(type(step).__name__, "of kernel", step.kernel, "on buffers", step.buffers)
+print([slot.space for slot in executable.artifact.buffers])
+```
+
+```text
+Launch of kernel 0 on buffers (0, 1, 2, 3)
+['input', 'input', 'input', 'output']
+```
+
+The reference backend says what the result should be:
+
+```python
+rng = np.random.default_rng(0)
+inputs = [rng.standard_normal(shape).astype(np.float32) for shape in ((4, 8), (8, 20), (20,))]
+(out,) = executable(*inputs)
+(meant,) = weft.run(program, inputs, backend="reference")
+print(out.shape, np.abs(out - meant).max() < 1e-5)
+```
+
+```text
+(4, 20) True
+```
+"""
 
 
 def example() -> Program:
@@ -75,13 +130,32 @@ def page() -> str:
     compilation = run_pipeline(Compilation(program, target, make_signature(program)))
     parts = [INTRODUCTION]
     for name, (what, language) in STAGES.items():
-        lines = compilation.text(name).rstrip().splitlines()
-        if len(lines) > MOST_LINES:
-            left = len(lines) - MOST_LINES
-            lines = [*lines[:MOST_LINES], f"... {left} more lines"]
-        listing = "\n".join(lines)
+        text = compilation.text(name)
+        is_llvm = name == "llvm"
+        listing = shortened(inner_loop(text), LOOP_LINES) if is_llvm else shortened(text)
         parts.append(f"## {name}\n\n{what}\n\n```{language}\n{listing}\n```\n")
+    (source,) = compilation["llvm"].sources.values()
+    parts += [MACHINE_CODE.format(inner_loop(assembly(source, PROCESSOR))), RUNNING]
     return "\n".join(parts)
+
+
+def shortened(text: str, most: int = MOST_LINES) -> str:
+    """A text that may be too long to show, without its end."""
+    lines = text.rstrip().splitlines()
+    left = len(lines) - most
+    return "\n".join([*lines[:most], f"... {left} more lines"] if left > 0 else lines)
+
+
+def inner_loop(text: str) -> str:
+    """The first loop of a listing with no other in it: a block that ends with a jump to its own
+    label, or in LLVM IR to the block before it, which counts."""
+    blocks = re.split(r"^(?=[.\w]+:)", text, flags=re.MULTILINE)
+    labels = [re.escape(block.partition(":")[0]) for block in blocks]
+    for before, label, block in zip(["", *labels], labels, blocks, strict=False):
+        back = re.search(rf"^\s+(b\.\w+\s+{label}|br label %{before})$", block, re.MULTILINE)
+        if back is not None:
+            return block[: back.end()].expandtabs(8)
+    raise LookupError("no block of the listing is a loop")
 
 
 if __name__ == "__main__":

@@ -76,8 +76,8 @@ def learn(
     digits = Digits.load()
     optimiser = optim.AdamW(optim.warmup(optim.cosine(rate, steps), 20), weight_decay=0.05)
     run = Run(model, optimiser.init(model), folder)
-    if not fresh:
-        run.resume()
+    if not fresh and run.resume():
+        Console().print(f"going on from step {run.step}")
     finished = train(run, make_step(optimiser), digits.batches(batch, run.step), steps)
     return run, digits, finished
 

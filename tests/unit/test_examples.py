@@ -80,6 +80,18 @@ def test_the_mlp_learns_the_digits_and_goes_on(tmp_path: Path) -> None:
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("make", "steps", "share"), [(DigitsMLP, 1000, 0.97), (DigitsConv, 600, 0.95)]
+)
+def test_the_digits_are_learnt_as_well_as_is_said(
+    make: Any, steps: int, share: float, tmp_path: Path
+) -> None:
+    nn.manual_seed(0)
+    run, data, _ = digits.learn(make(), tmp_path, steps, rate=3e-3)
+    assert digits.accuracy(run.model, data) >= share
+
+
 def test_the_conv_net_learns(tmp_path: Path) -> None:
     nn.manual_seed(0)
     run, _, _ = digits.learn(DigitsConv(4), tmp_path, 25, rate=2e-2, batch=32)

@@ -162,6 +162,6 @@ def test_what_is_not_a_program_or_a_backend_is_a_sentence() -> None:
         weft.run("foo", [])  # type: ignore[arg-type]
     b = Builder()
     program = b.build(b.param("f32", []))
-    with pytest.raises(UserError, match="None is neither the name of a backend nor"):
-        weft.run(program, [1.0], backend=None)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="3 is neither the name of a backend nor"):
+        weft.run(program, [1.0], backend=3)  # type: ignore[arg-type]
     assert weft.run(program, [1.0], seed=np.int64(1))[0] == 1.0  # type: ignore[arg-type]

@@ -118,9 +118,11 @@ def read_module(text: str, made: CpuCode, module: Module, buffer_map: BufferMap)
     return replace(made, routines={symbol: read[symbol] for symbol in made.routines})
 
 
-def print_module(code: CpuCode) -> LlvmCode:
-    """The LLVM IR of every distinct kernel."""
-    return LlvmCode({symbol: emit_module([code.routines[symbol]]) for symbol in code.routines})
+def print_module(code: CpuCode, features: frozenset[str] = frozenset()) -> LlvmCode:
+    """The LLVM IR of every distinct kernel, for a machine with these features."""
+    return LlvmCode(
+        {symbol: emit_module([code.routines[symbol]], "", features) for symbol in code.routines}
+    )
 
 
 def check_sources(code: LlvmCode, routines: CpuCode, was_read: bool) -> None:

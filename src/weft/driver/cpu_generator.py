@@ -121,7 +121,7 @@ GENERATOR = Generator(
         ),
         Stage(
             "llvm", "ll",
-            enter=lambda c: cpu_code.print_module(c["cpu"]),
+            enter=lambda c: cpu_code.print_module(c["cpu"], c.target.features),
             verify=lambda c: cpu_code.check_sources(
                 c["llvm"], c["cpu"], not {"cpu", "llvm"}.isdisjoint(c.overrides)
             ),

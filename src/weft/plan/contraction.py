@@ -12,7 +12,7 @@ from weft.foundation.dtypes import BF16, F16, F32, SI8, SI32, UI8, UI32, DType
 from weft.foundation.index_expr import Expr, coefficient, linear
 from weft.plan.epilogue import epilogue_names, local_edges
 from weft.plan.ir import CacheRead, Header, MmaPlan, Vectorize
-from weft.region.aligned import is_aligned
+from weft.region.aligned import has_loose_rows, is_aligned
 from weft.region.ir import Binary, Cast, Kernel, Let, Read, Reduce, Tensor, row_major
 from weft.target.target import Target
 
@@ -28,7 +28,10 @@ class Problem:
     dtype: DType
     layouts: tuple[str, str]
     aligned: bool
-    """Whether every pitch and offset of the operands is a multiple of 16 bytes."""
+    """Whether a copy engine can read the operands: their pitches and offsets are multiples of 16
+    bytes, or rows are loose."""
+    loose_rows: bool = False
+    """Whether rows of A begin at any byte."""
 
     def tiles(self, rows: int, columns: int) -> int:
         return self.batch * -(-self.m // rows) * -(-self.n // columns)
@@ -51,8 +54,10 @@ def problem_of(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Problem | None:
     contiguous = [_runs_along(address, roles.k, sizes) for address in found]
     layouts = ("row" if contiguous[0] else "col", "col" if contiguous[1] else "row")
     item = sides[0].dtype.storage_bytes
-    aligned = all(is_aligned(address, item) for address in found)
-    return Problem(batch, m, n, k, sides[0].dtype, layouts, aligned)
+    left, right = (is_aligned(address, item) for address in found)
+    loose = not left and has_loose_rows(kernel, found[0])
+    aligned = right and (left or loose)
+    return Problem(batch, m, n, k, sides[0].dtype, layouts, aligned, loose)
 
 
 def _address(let: Let, tensors: Mapping[str, Tensor]) -> Expr | None:

@@ -32,7 +32,7 @@ def sm90_plan(
     narrow = kernel.let(kernel.outputs[0].value).dtype is not F32
     light = narrow and set(steps) <= LIGHT
     extent = Extent(problem.batch, problem.m, problem.n, problem.k)
-    form = form or fastest(extent, target, light=light)
+    form = form or fastest(extent, target, light=light, loose_rows=problem.loose_rows)
     # Columns that lie along n are stored in whole panels.
     along = problem.layouts[0] == "col" if form.swap else problem.layouts[1] == "row"
     beside = 4 * form.consumers * _vectors(kernel, swap=form.swap) * form.warp_tile[1]

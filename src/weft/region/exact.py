@@ -31,25 +31,32 @@ def fuse_exactly(fusion: Fusion) -> list[Group]:
     """The roots of every kernel, in an order in which they can run."""
     fusion.choose()
     greedy, notes = set(fusion.inlined), list(fusion.notes)
-    groups = merge_groups(fusion)
-    before, told = _seconds(fusion, groups), fusion.notes
+    before = _merged(fusion)
     search = _Search(fusion)
-    fusion.notes = notes
+    fusion.inlined, fusion.notes = greedy, notes
     search.run()
-    improved = merge_groups(fusion) if fusion.inlined != greedy else groups
-    after = _seconds(fusion, improved)
-    if not is_shorter(after, before):
-        fusion.inlined, fusion.notes = greedy, told
-        improved, after = groups, before
-    fusion.notes.append(f"{search}: {1e6 * before:.1f} µs by greedy, {1e6 * after:.1f} µs now")
-    return improved
+    after = _merged(fusion)
+    best = after if is_shorter(after.seconds, before.seconds) else before
+    times = f"{1e6 * before.seconds:.1f} µs by greedy, {1e6 * best.seconds:.1f} µs now"
+    fusion.inlined, fusion.notes = best.inlined, [*best.notes, f"{search}: {times}"]
+    return best.groups
 
 
-def _seconds(fusion: Fusion, groups: Sequence[Group]) -> float:
-    """The time of all kernels but those that are carried whole."""
-    blocks = fusion.view.blocks
+@dataclass(frozen=True)
+class _Merged:
+    """A choice after its kernels were merged, which inlines some more, and what they take."""
+
+    groups: list[Group]
+    inlined: set[str]
+    notes: list[str]
+    seconds: float
+
+
+def _merged(fusion: Fusion) -> _Merged:
+    groups, blocks = merge_groups(fusion), fusion.view.blocks
     drafted = [g for g in groups if blocks[g[0].block].kind is not BlockKind.OPAQUE]
-    return sum(fusion.kernel(group)[1] for group in drafted)
+    seconds = sum(fusion.kernel(group)[1] for group in drafted)
+    return _Merged(groups, set(fusion.inlined), list(fusion.notes), seconds)
 
 
 class _TooMany(Exception):

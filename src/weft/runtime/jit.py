@@ -58,24 +58,38 @@ def fault_of(text: str, symbol: str) -> str | None:
 
 def compile_object(text: str, cpu: tuple[str, str, str] | None = None, level: int = 3) -> bytes:
     """The object code of a module, optimised for a processor (this one unless told)."""
-    triple, name, features = cpu or host_cpu()
     with _LOCK:
-        machine = target_of(triple).create_target_machine(
-            cpu=name, features=features, opt=level, reloc="pic", codemodel="default"
-        )
-        try:
-            module = llvm.parse_assembly(text)
-            module.triple = triple
-            module.verify()
-        except RuntimeError as error:
-            raise InternalError(f"generated LLVM IR is not valid: {error}") from None
-        options = llvm.create_pipeline_tuning_options(speed_level=level)
-        options.loop_vectorization = False
-        options.slp_vectorization = False
-        builder = llvm.create_pass_builder(machine, options)
-        builder.getModulePassManager().run(module, builder)
+        machine, module = _optimised(text, cpu or host_cpu(), level)
         code: bytes = machine.emit_object(module)
     return code
+
+
+def assembly(text: str, cpu: tuple[str, str, str] | None = None, level: int = 3) -> str:
+    """The same machine code, to be read."""
+    with _LOCK:
+        machine, module = _optimised(text, cpu or host_cpu(), level)
+        code: str = machine.emit_assembly(module)
+    return code
+
+
+def _optimised(text: str, cpu: tuple[str, str, str], level: int) -> tuple[Any, Any]:
+    """LLVM's machine for a processor, and the module after its passes."""
+    triple, name, features = cpu
+    machine = target_of(triple).create_target_machine(
+        cpu=name, features=features, opt=level, reloc="pic", codemodel="default"
+    )
+    try:
+        module = llvm.parse_assembly(text)
+        module.triple = triple
+        module.verify()
+    except RuntimeError as error:
+        raise InternalError(f"generated LLVM IR is not valid: {error}") from None
+    options = llvm.create_pipeline_tuning_options(speed_level=level)
+    options.loop_vectorization = False
+    options.slp_vectorization = False
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    return machine, module
 
 
 def object_code(text: str) -> tuple[bytes, bool]:

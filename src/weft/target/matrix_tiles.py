@@ -67,6 +67,11 @@ class Form:
         """What narrow panels of the result cost."""
         return 1.0 if self.columns % 32 == 0 or self.swap else 1.015
 
+    @property
+    def takes_loose_rows(self) -> bool:
+        """Whether rows of A may begin at any byte: those of a tile come in eight kinds."""
+        return not self.swap and self.rows in (64, 128, 256)
+
     def suits(self, extent: Extent) -> bool:
         """Whether swapped tiles hold all rows of the problem, and no more than they must."""
         if not self.swap:
@@ -151,7 +156,9 @@ def cycles(form: Form, extent: Extent, target: Target, *, light: bool = True) ->
     return _either(working, extent.bytes / _MEMORY_RATE, _IN_ALL) + _ENDS
 
 
-def fastest(extent: Extent, target: Target, *, light: bool = True) -> Form:
+def fastest(
+    extent: Extent, target: Target, *, light: bool = True, loose_rows: bool = False
+) -> Form:
     """The form that takes the least time; of equals, within what such times are good for, the one
     with the most tiles at work, and the first of the list."""
     units = target.limits.units
@@ -160,7 +167,8 @@ def fastest(extent: Extent, target: Target, *, light: bool = True) -> Form:
         time = cycles(form, extent, target, light=light)
         return round(math.log(time) / _PRECISION), -min(units, extent.tiles(form))
 
-    return min((form for form in FORMS if form.suits(extent)), key=rank)
+    forms = (form for form in FORMS if form.suits(extent))
+    return min((form for form in forms if form.takes_loose_rows or not loose_rows), key=rank)
 
 
 def split_for(extent: Extent, target: Target) -> int:

@@ -335,3 +335,55 @@ def test_a_number_larger_than_every_float() -> None:
 def test_two_numbers_are_no_operands() -> None:
     with pytest.raises(UserError, match=r"\[add\] at least one operand must be a tensor"):
         weft.add(1, 2)
+
+
+# -- operators that remember ---------------------------------------------------------------------
+
+REMEMBERED: list[tuple[Callable[..., Any], str]] = [
+    (operator.add, "add"), (operator.sub, "subtract"), (operator.mul, "multiply"),
+    (operator.truediv, "divide"), (operator.floordiv, "floor_divide"), (operator.mod, "remainder"),
+    (operator.pow, "pow"), (operator.and_, "bitwise_and"), (operator.lshift, "bitwise_left_shift"),
+    (operator.lt, "less"), (operator.eq, "equal"), (operator.matmul, "matmul"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("symbol", "name"), REMEMBERED)
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "float32"])
+def test_an_operator_captures_what_its_function_does(
+    symbol: Callable[..., Any], name: str, dtype: str
+) -> None:
+    if dtype == "float32" and name.startswith("bitwise"):
+        return
+    x, y = (weft.full((2, 2), value, dtype=getattr(weft, dtype)).eval() for value in (3, 2))
+    expected = getattr(weft, name)(x, y)
+    for _ in range(3):  # the first time by its function, then from memory
+        found = symbol(x, y)
+        assert found.program() == expected.program()
+    np.testing.assert_array_equal(found.numpy(), expected.numpy())
+
+
+def test_what_an_operator_remembers_is_not_for_tensors_that_want_gradients() -> None:
+    x = weft.ones((2, 5)).eval()
+    _ = x * x
+    wanted = weft.tensor(np.ones((2, 5), np.float32), requires_grad=True)
+    assert (x * wanted).requires_grad
+    assert (wanted * x).requires_grad
+    assert not (x * x).requires_grad
+
+
+def test_an_operator_forces_no_implementation_of_matmul() -> None:
+    x = weft.ones((2, 2, 2)).eval()
+    seen = []
+
+    def told(lhs: Any, rhs: Any) -> Any:
+        seen.append(lhs.shape)
+        return lhs
+
+    _ = x @ x, x @ x
+    weft.functional.register("matmul", "told", told)
+    try:
+        with weft.functional.overrides({"matmul": "force=told"}):
+            _ = x @ x
+    finally:
+        weft.functional.unregister("matmul", "told")
+    assert seen == [(2, 2, 2)]

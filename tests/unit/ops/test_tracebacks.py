@@ -62,6 +62,7 @@ def zeros() -> Any:
         lambda: weft.vmap(lambda x: x @ X)(X),
         lambda: weft.jacobian(lambda x: x @ x)(X),
         lambda: F.configure({"relu": "force=nobody"}),
+        lambda: F.overrides({"nothing": "default"}),
         read_donated,
     ],
 )

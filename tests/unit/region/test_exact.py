@@ -11,14 +11,15 @@ import pytest
 
 from weft.indexbook.from_tiny import build_book
 from weft.poly_view.from_tiny import build_scop
-from weft.ptir import Builder, Program
+from weft.ptir import Builder, Program, gradient
 from weft.region.emit import Root, Stop
 from weft.region.exact import MOST_BLOCKS, fuse_exactly, window_of, windows_of
 from weft.region.from_poly_view import Fuse, lower_scop
 from weft.region.fusion import HEAVY, Fusion
 from weft.region.ir import Module
-from weft.region.merge import Group, fuse_greedily
+from weft.region.merge import Group, fuse_greedily, fuse_nothing
 from weft.region.milp import Candidate, Window, solve
+from weft.region.verify import verify
 from weft.target.known import target_named
 from weft.tiny.from_ptir import lower_program
 
@@ -177,3 +178,21 @@ def test_without_time_there_is_no_solution_or_a_sound_one() -> None:
     assert solve(Window(1, candidates)) is not None
     late = solve(Window(1, candidates), time_limit=0.0)
     assert late is None or late.seconds >= 4e-6
+
+
+def test_where_greedy_stays_its_kernels_stay_whole() -> None:
+    """Merging finds that a block need not be stored; exact fusion, finding nothing better, must
+    not forget it."""
+    b = Builder("loss")
+    x, y = b.param("f32", [128, 256]), b.param("f32", [128, 64])
+    first, second = b.param("f32", [256, 512]), b.param("f32", [512, 64])
+    wrong = b.gelu(x @ first) @ second - y
+    loss = gradient(b.build(b.reduce_sum(wrong * wrong, axes=[0, 1])), wrt=[2, 3])
+    for target in ("cpu", "sm90"):
+        verify(kernels_of(loss, target, fuse_exactly))
+
+
+@pytest.mark.parametrize("fuse", [fuse_exactly, fuse_nothing])
+def test_kernels_of_other_choices_are_sound(fuse: Fuse) -> None:
+    for seed in range(40):
+        verify(kernels_of(random_blocks(seed), "cpu", fuse))

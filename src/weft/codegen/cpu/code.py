@@ -157,12 +157,13 @@ class Code:
         self.declared[full] = f"declare {value.scalar} @{full}({value.type})"
         return self.assign(f"call {value.scalar} @{full}({value})", value.scalar)
 
-    def partial_sums(self, total: Val, values: Val) -> Val:
-        """Vectors of numbers, and several times as many of which each lane gets its share added."""
-        full = f"llvm.vector.partial.reduce.add.v{total.lanes}i32.v{values.lanes}i32"
-        self.declared[full] = f"declare {total.type} @{full}({total.type}, {values.type})"
-        text = f"call {total.type} @{full}({total}, {values})"
-        return self.assign(text, total.scalar, total.lanes)
+    def dot(self, name: str, total: Val, a: Val, b: Val) -> Val:
+        """An instruction that adds to each of four lanes what four products of bytes are."""
+        full, kind = f"{name}.v4i32.v16i8", type_of("i8", 16)
+        self.declared[full] = f"declare {total.type} @{full}({total.type}, {kind}, {kind})"
+        sides = [self.assign(f"bitcast {side} to {kind}", "i8", 16) for side in (a, b)]
+        operands = ", ".join(map(str, (total, *sides)))
+        return self.assign(f"call {total.type} @{full}({operands})", total.scalar, total.lanes)
 
     def function(self, name: str, body: Callable[..., Val], *args: Val) -> Val:
         """A call of a function of values of one type that `body` writes, once per type."""

@@ -36,9 +36,10 @@ FUNCTIONS = frozenset(
 class Elements:
     """Functions of elements, written into a `Code`."""
 
-    def __init__(self, code: Code) -> None:
+    def __init__(self, code: Code, features: frozenset[str] = frozenset()) -> None:
         self.code = code
-        self.formats = Formats(code)
+        self.has_dots = "asimddp" in features
+        self.formats = Formats(code, features)
 
     def apply(self, fn: str, args: list[Val], source: DType, target: DType) -> Val:
         """`fn` of values that all have the dtype `source` (but for a select's predicate)."""
@@ -72,16 +73,18 @@ class Elements:
         return total
 
     def _dot(self, args: Sequence[Val], dtype: DType) -> Val:
-        """A number and the products of the bytes of two words, added up."""
-        code, lanes = self.code, max(2, args[0].lanes)
-        total, *sides = (code.spread(arg, lanes) for arg in args)
-        op = "sext" if dtype.is_signed else "zext"
-        bytes_of = [
-            code.assign(f"bitcast {side} to <{4 * lanes} x i8>", "i8", 4 * lanes) for side in sides
-        ]
-        a, b = (code.convert(op, side, "i32") for side in bytes_of)
-        found = code.partial_sums(total, code.binary("mul", a, b))
-        return found if args[0].lanes > 1 else code.lane(found, 0)
+        """A number and the products of the bytes of two words, added up: by an instruction where
+        the machine has one, else byte by byte."""
+        code, (total, a, b) = self.code, args
+        # The rows' side last: the instruction takes one word of it for all lanes.
+        if self.has_dots and total.lanes == 4:
+            return code.dot(f"llvm.aarch64.neon.{'s' if dtype.is_signed else 'u'}dot", total, b, a)
+        right = "ashr" if dtype.is_signed else "lshr"
+        for place in range(4):
+            up, down = (number(n, "i32", total.lanes) for n in (24 - 8 * place, 24))
+            x, y = (code.binary(right, code.binary("shl", side, up), down) for side in (a, b))
+            total = code.binary("add", total, code.binary("mul", x, y))
+        return total
 
     def _compare(self, fn: str, args: list[Val], dtype: DType) -> Val:
         ordered, signed, unsigned = _PREDICATES[fn]

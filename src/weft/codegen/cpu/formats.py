@@ -3,7 +3,8 @@
 A dtype has a storage type in memory and a compute type in registers. Floats under 32 bits are
 stored as integers and computed in f32, rounded back after every function as the reference does;
 4-bit integers lie in the lower half of a byte and are computed in 8 bits; i1 is stored as a byte.
-Conversions are integer code, so that no target needs a library for them.
+Conversions are integer code, so that no target needs a library for them; where a machine has
+instructions for those of f16, these are used.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from weft.foundation.dtypes import (
 )
 from weft.foundation.errors import Unimplemented
 
+HALF: Final = frozenset({"asimd", "f16c"})
+"""Features with which a machine converts between f16 and f32 by itself."""
 NIBBLES: Final = frozenset({SI4, UI4})
 
 
@@ -82,8 +85,9 @@ def storage_type(dtype: DType) -> str:
 class Formats:
     """Conversions, written into a `Code`."""
 
-    def __init__(self, code: Code) -> None:
+    def __init__(self, code: Code, features: frozenset[str] = frozenset()) -> None:
         self.code = code
+        self.has_half = bool(features & HALF)
 
     def _op(self, op: str, value: Val, constant: int) -> Val:
         return self.code.binary(op, value, number(constant, value.scalar, value.lanes))
@@ -99,6 +103,8 @@ class Formats:
         if dtype is BF16:
             wide = self.code.convert("zext", value, "i32")
             return self.code.convert("bitcast", self._op("shl", wide, 16), "float")
+        if dtype is F16 and self.has_half:
+            return self.code.convert("fpext", self.code.convert("bitcast", value, "half"), "float")
         return self._from_small(value, _SMALL[dtype]) if dtype in _SMALL else value
 
     def to_storage(self, value: Val, dtype: DType) -> Val:
@@ -110,6 +116,8 @@ class Formats:
         if dtype is BF16:
             high = self._op("lshr", self._bf16_bits(value), 16)
             return self.code.convert("trunc", high, "i16")
+        if dtype is F16 and self.has_half:
+            return self.code.convert("bitcast", self.code.convert("fptrunc", value, "half"), "i16")
         return self._to_small(value, _SMALL[dtype]) if dtype in _SMALL else value
 
     def rounded(self, value: Val, dtype: DType) -> Val:
@@ -117,7 +125,7 @@ class Formats:
         if dtype is BF16:
             return self.code.convert("bitcast", self._bf16_bits(value), "float")
         if dtype in _SMALL:
-            return self._from_small(self._to_small(value, _SMALL[dtype]), _SMALL[dtype])
+            return self.from_storage(self.to_storage(value, dtype), dtype)
         return self.wrapped(value, dtype) if dtype in NIBBLES else value
 
     def wrapped(self, value: Val, dtype: DType) -> Val:

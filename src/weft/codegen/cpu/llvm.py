@@ -41,13 +41,16 @@ class _Accumulator:
     lanes: int
 
 
-def emit_module(routines: list[ir.Routine], triple: str = "") -> str:
-    """The LLVM IR of several routines."""
+def emit_module(
+    routines: list[ir.Routine], triple: str = "", features: frozenset[str] = frozenset()
+) -> str:
+    """The LLVM IR of several routines; instructions that not every machine has are used where
+    `features` names them."""
     declared: dict[str, str] = {}
     shared: dict[str, str] = {}
     functions = []
     for routine in routines:
-        emitter = _Emitter(routine)
+        emitter = _Emitter(routine, features)
         emitter.code.functions = shared
         functions.append(emitter.function())
         declared.update(emitter.code.declared)
@@ -67,10 +70,10 @@ def _kept_apart(name: str, function: str, text: str) -> str:
 
 
 class _Emitter:
-    def __init__(self, routine: ir.Routine) -> None:
+    def __init__(self, routine: ir.Routine, features: frozenset[str]) -> None:
         self.routine = routine
         self.code = Code()
-        self.elements = Elements(self.code)
+        self.elements = Elements(self.code, features)
         self.formats = self.elements.formats
         self.indices = IndexCode(self.code)
         self.values: dict[tuple[str, tuple[tuple[str, int], ...]], Val] = {}

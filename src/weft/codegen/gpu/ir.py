@@ -300,8 +300,8 @@ class Fragment:
     """Where a thread's share of a 16-row accumulator lies in the result.
 
     Accumulators come in groups of 8 columns; of each, a thread holds four elements: (row, column),
-    (row, column + 1), (row + 8, column), (row + 8, column + 1). The next group is 8 columns on.
-    Elements outside `rows x columns` are neither read from memory nor stored.
+    (row, column + 1), (row + apart, column), (row + apart, column + 1). The next group is 8 columns
+    on. Elements outside `rows x columns` are neither read from memory nor stored.
     """
 
     groups: int
@@ -309,6 +309,7 @@ class Fragment:
     column: Scalar
     rows: int
     columns: int
+    apart: int = 8
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import os
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import wraps
@@ -253,11 +253,15 @@ def _adopt(policies: Mapping[str, Policy]) -> None:
         _ENTRIES[op].policy = policy
 
 
-@contextmanager
-def overrides(settings: Mapping[str, str] | str) -> Iterator[None]:
+@public
+def overrides(settings: Mapping[str, str] | str) -> AbstractContextManager[None]:
     """Policies inside the `with` block, in this thread (and what it awaits) only."""
-    merged = {**(_OVERRIDES.get() or {}), **parse_policies(settings)}
-    token = _OVERRIDES.set(merged)
+    return _overridden(parse_policies(settings))
+
+
+@contextmanager
+def _overridden(policies: Mapping[str, Policy]) -> Iterator[None]:
+    token = _OVERRIDES.set({**(_OVERRIDES.get() or {}), **policies})
     try:
         yield
     finally:

@@ -34,9 +34,12 @@ def check(compilation: Compilation, arch: str) -> list[str]:
 
 
 def _wanted(plan: Plan, kernel: ir.Kernel) -> tuple[str, ...]:
-    """The instructions of a matrix plan. Operands of odd sizes are gathered, not copied."""
+    """The instructions of a matrix plan. Operands of odd sizes are gathered, not copied; those of
+    an FMA plan wait in shared memory."""
     if not isinstance(plan, MmaPlan):
         return ()
+    if plan.arch == "fma":
+        return ("FFMA", "LDS")
     matrix, copy = sass.MATRIX[plan.arch]
     copied = any(isinstance(s, ir.CpAsync | ir.TmaLoad) for s in walk(kernel.body))
     return (matrix, copy) if copied else (matrix,)

@@ -33,7 +33,7 @@ def kernel_of(op: WholeOp, arrays: list[Array], result: Array) -> ir.Kernel:
     kinds = {f"in{n}": array for n, array in enumerate(arrays)} | {"out": result}
     tensors = {name: Tensor(name, _dtype(array), array.shape) for name, array in kinds.items()}
     inputs = tuple(f"in{n}" for n in range(len(arrays)))
-    output = Output("out", (), "", base="in0" if isinstance(op, Scatter) else None)
+    output = Output("out", "", (), base="in0" if isinstance(op, Scatter) else None)
     call = OpaqueCall(op, inputs, (0,))
     kernel = Kernel("opaque0", Pattern.OPAQUE, (), (), (output,), opaque=call)
     assert whole.accepts(op, kernel, tensors) == []
@@ -71,7 +71,8 @@ def scattered(op: Scatter, x: Array, index: Array, update: Array) -> Array:
     """One update after the other."""
     out = x.copy().reshape(op.outer, op.rows, op.width)
     places = np.broadcast_to(index.reshape(op.outer, op.count, -1), (op.outer, op.count, op.width))
-    fn = {"add": lambda a, b: a + b, "max": max, "min": min, "replace": lambda a, b: b}[op.fn]
+    combine: dict[str, Any] = {"add": lambda a, b: a + b, "max": max, "min": min}
+    fn = combine.get(op.fn, lambda a, b: b)
     for a in range(op.outer):
         for m in range(op.count):
             for w in range(op.width):
@@ -80,8 +81,7 @@ def scattered(op: Scatter, x: Array, index: Array, update: Array) -> Array:
     return out.reshape(-1)
 
 
-@pytest.mark.parametrize("index_dtype", [SI32, SI64])
-@pytest.mark.parametrize("dtype", [F32, SI32, F64])
+@pytest.mark.parametrize(("dtype", "index_dtype"), [(F32, SI64), (SI32, SI32), (F64, SI32)])
 @pytest.mark.parametrize("name", SCATTERS)
 def test_scatters_agree(name: str, dtype: DType, index_dtype: DType) -> None:
     op = SCATTERS[name]
@@ -116,16 +116,20 @@ def test_rows_are_dealt_to_as_many_threads_as_the_machine_has() -> None:
 RUNNING = {
     "threads": (3, 20, 5),
     "one column": (1, 7, 1),
-    "blocks": (2, 700, 1),
-    "blocks of columns": (2, 513, 3),
+    "blocks": (1, 700, 1),
+    "blocks of columns": (1, 513, 3),
     "large blocks": (1, 4099, 1),
 }
-ACCUMULATE = {"sum": np.cumsum, "max": np.maximum.accumulate, "min": np.minimum.accumulate}
+ACCUMULATE: dict[str, Any] = {
+    "sum": np.cumsum,
+    "max": np.maximum.accumulate,
+    "min": np.minimum.accumulate,
+}
 
 
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("fn", ACCUMULATE)
-@pytest.mark.parametrize("dtype", [F32, BF16, SI8])
+@pytest.mark.parametrize("dtype", [BF16, SI8])
 @pytest.mark.parametrize("name", RUNNING)
 def test_running_reductions_agree(name: str, dtype: DType, fn: str, reverse: bool) -> None:
     outer, length, width = RUNNING[name]
@@ -150,8 +154,8 @@ def test_the_sign_of_a_first_zero_is_kept() -> None:
 
 
 @pytest.mark.parametrize("descending", [False, True])
-@pytest.mark.parametrize("dtype", [F32, BF16, SI8, F64])
-@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 40, 40), (2, 300, 7)])
+@pytest.mark.parametrize("dtype", [F32, SI8])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 40, 40), (1, 66, 7)])
 def test_sorting_agrees(shape: tuple[int, int, int], dtype: DType, descending: bool) -> None:
     outer, length, count = shape
     rng = np.random.default_rng(length)
@@ -174,7 +178,7 @@ def _key(row: Array, descending: bool) -> Any:
 
 def test_rows_that_take_too_long_are_left_to_the_host() -> None:
     tensor = Tensor("in0", F32, (1, 1 << 21))
-    out = Output("out", (), "")
+    out = Output("out", "", ())
     op = Order(1, 1 << 21, 5)
     kernel = Kernel("o", Pattern.OPAQUE, (), (), (out,), opaque=OpaqueCall(op, ("in0",), (0,)))
     tensors = {"in0": tensor, "out": Tensor("out", SI64, (1, 5))}

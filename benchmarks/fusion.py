@@ -1,0 +1,130 @@
+"""Nothing fused, greedy fusion and exact fusion, on the example programs and their gradients.
+
+    python -m benchmarks.fusion [--rounds N]
+
+Levels are interleaved, one thread each, the least time of all rounds. Estimates are the cost
+model's, for all kernels of a program together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import weft
+from examples.gpt import Shape, build_gpt
+from weft.driver.compile import Executable
+from weft.driver.levels import LEVELS
+from weft.ptir import Builder, Program, gradient, load
+from weft.region.cost import kernel_seconds
+
+Array = NDArray[Any]
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def example(name: str) -> Program:
+    return load(EXAMPLES / f"{name}.ptir.txt")
+
+
+def gpt() -> Program:
+    shape = Shape(layers=2, width=192, heads=6, sequence=64, vocabulary=512)
+    return build_gpt(shape)[0]
+
+
+def mlp_loss() -> Program:
+    """The squared error of two layers, with the gradients of all weights."""
+    b = Builder("mlp_loss")
+    x, y = b.param("f32", [128, 256]), b.param("f32", [128, 64])
+    first, second = b.param("f32", [256, 512]), b.param("f32", [512, 64])
+    wrong = b.gelu(x @ first) @ second - y
+    loss = b.reduce_sum(wrong * wrong, axes=[0, 1])
+    return gradient(b.build(loss), wrt=[2, 3])
+
+
+def norm_loss() -> Program:
+    """A norm and a softmax one after the other, with gradients: rows, columns, and both again."""
+    b = Builder("norm_loss")
+    x, gamma, beta = b.param("f32", [512, 384]), b.param("f32", [384]), b.param("f32", [384])
+    y = b.softmax(b.layer_norm(x, gamma, beta, epsilon=1e-5, feature_axis=-1), axis=1)
+    loss = b.reduce_sum(y * y * x, axes=[0, 1])
+    return gradient(b.build(loss), wrt=[0, 1, 2])
+
+
+def scaled() -> Program:
+    """The case in which greedy takes the wrong first step."""
+    b = Builder("scaled")
+    x, y = b.param("f32", [2048, 1024]), b.param("f32", [2048, 1024])
+    z = b.exp(x)
+    top = b.broadcast_to(b.reduce_max(z, axes=[1], keepdims=True), [2048, 1024])
+    return b.build(b.log(z * top), z * top * y)
+
+
+PROGRAMS: dict[str, Callable[[], Program]] = {
+    "attention": lambda: example("attention"),
+    "attention, 12 blocks": lambda: example("attention_12_blocks"),
+    "mlp": lambda: example("mlp"),
+    "softmax, layer norm": lambda: example("softmax_layernorm"),
+    "mlp, loss and gradients": mlp_loss,
+    "norm and softmax, gradients": norm_loss,
+    "GPT, 2 layers of 192": gpt,
+    "scaled by the greatest": scaled,
+}
+
+
+def data_for(executable: Executable) -> list[Array]:
+    rng = np.random.default_rng(0)
+    return [
+        (0.1 * rng.standard_normal(kind.static_shape)).astype(kind.dtype.numpy)
+        if kind.dtype.is_float
+        else np.zeros(kind.static_shape, kind.dtype.numpy)
+        for kind in executable.inputs
+    ]
+
+
+def estimate(executable: Executable) -> float:
+    (cluster,) = executable.clusters.values()
+    module = cluster.compilation["region"]
+    return sum(
+        kernel_seconds(kernel, module.tensors, executable.target) for kernel in module.kernels
+    )
+
+
+def seconds(executable: Executable, inputs: list[Array]) -> float:
+    started = time.perf_counter()
+    executable.run(inputs, threads=1)
+    return time.perf_counter() - started
+
+
+def row(name: str, program: Program, rounds: int) -> str:
+    """One line of the table: kernels, estimates and times of every level."""
+    made = [weft.compile(program, opt_level=level) for level in LEVELS]
+    inputs = data_for(made[0])
+    times = [min(seconds(exe, inputs) for _ in range(3)) for exe in made]
+    for _ in range(rounds):
+        times = [min(t, seconds(exe, inputs)) for t, exe in zip(times, made, strict=True)]
+    kernels = " | ".join(str(len(exe.artifact.steps)) for exe in made)
+    guesses = " | ".join(f"{1e6 * estimate(exe):,.0f}" for exe in made)
+    taken = " | ".join(f"{1e6 * t:,.0f}" for t in times)
+    return f"| {name} | {kernels} | {guesses} | {taken} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=30)
+    rounds = parser.parse_args().rounds
+    print(
+        "| program | steps -O0 | -O2 | -O3 | µs, estimated -O0 | -O2 | -O3 | µs -O0 | -O2 | -O3 |"
+    )
+    print("|---|" + "---:|" * 9)
+    for name, build in PROGRAMS.items():
+        print(row(name, build(), rounds), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -72,9 +72,9 @@ STAGES = {
 }
 MACHINE_CODE = """## Machine code
 
-LLVM optimises that for the processor at hand; `weft.runtime.jit.assembly` shows it. For a Neoverse N1 the loop is this. A turn
-loads four vectors of a row of `w` and an element of each of the four rows of `x`, and adds their sixteen products to
-accumulators that are registers now.
+LLVM optimises that for the processor at hand; `weft.runtime.jit.assembly` shows it. For a Neoverse
+N1 the loop is this. A turn loads four vectors of a row of `w` and an element of each of the four
+rows of `x`, and adds their sixteen products to accumulators that are registers now.
 
 ```asm
 {}
@@ -82,8 +82,9 @@ accumulators that are registers now.
 """
 RUNNING = """## Running
 
-A compiled program is a list of steps over a table of buffers: three inputs and an output, here. One native call carries
-the steps out; the pieces of a kernel are shared among threads where that is worth while.
+A compiled program is a list of steps over a table of buffers: three inputs and an output, here.
+One native call carries the steps out; the pieces of a kernel are shared among threads where that
+is worth while.
 
 ```python
 import numpy as np

@@ -126,7 +126,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="train a character-level GPT on the docs")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long to train")
     parser.add_argument("--steps", type=step_count, default=100_000, help="at most so many steps")
-    parser.add_argument("--backend", default="cpu")
+    parser.add_argument("--backend", default=weft.default_backend())
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "char_gpt")
     parser.add_argument("--fresh", action="store_true", help="forget the last checkpoint")
     options = parser.parse_args()

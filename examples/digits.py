@@ -87,7 +87,7 @@ def main(name: str, make: Callable[[], nn.Module], steps: int, rate: float) -> N
     """The command line of both examples."""
     parser = argparse.ArgumentParser(description=f"train {name} on handwritten digits")
     parser.add_argument("--steps", type=step_count, default=steps)
-    parser.add_argument("--backend", default="cpu")
+    parser.add_argument("--backend", default=weft.default_backend())
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / name)
     parser.add_argument("--fresh", action="store_true", help="forget the last checkpoint")
     options = parser.parse_args()

@@ -218,7 +218,7 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--count", type=int, default=40, help="how many tokens")
     parser.add_argument("--temperature", type=float, default=0.8)
-    parser.add_argument("--backend", default="cpu")
+    parser.add_argument("--backend", default=weft.default_backend())
     options = parser.parse_args()
     weft.set_default_backend(options.backend)
     console = Console()

@@ -25,6 +25,7 @@ LARGE: dict[str, Maker] = {
     "mlp": lambda dtype: mlp(384, 768, 1536, 768, dtype=dtype),
     "rows in registers": lambda dtype: softmax_layernorm(1000, 4096, dtype=dtype),
     "rows of many warps": lambda dtype: softmax_layernorm(65, 16384, dtype=dtype),
+    "rows of a cluster": lambda dtype: softmax_layernorm(40, 40_000, dtype=dtype),
     "rows read again": lambda dtype: softmax_layernorm(9, 120_000, dtype=dtype),
     "attention": lambda dtype: attention(4, 192, 64, 512, dtype=dtype),
 }

@@ -187,22 +187,6 @@ SM90_CASES: dict[str, tuple[Contraction, MmaPlan]] = {
     "odd panels": (Contraction(135, 203, 72, epilogue=("bias",)), SINGLE),
     "odd, one buffer": (Contraction(135, 141, 72), replace(COOPERATIVE, store_buffers=1)),
     "odd, deferred": (Contraction(200, 141, 136, epilogue=("bias",)), DEFERRED),
-    "odd rows": (
-        Contraction(137, 72, 73, layouts=("row", "row"), epilogue=("bias",)),
-        COOPERATIVE,
-    ),
-    "odd rows, two tiles": (
-        Contraction(200, 136, 135, layouts=("row", "row"), epilogue=("residual", "rows")),
-        PINGPONG,
-    ),
-    "rows at every fourth byte": (
-        Contraction(261, 72, 74, layouts=("row", "row"), out_dtype=F32),
-        DEFERRED,
-    ),
-    "rows at every eighth byte": (
-        Contraction(135, 72, 140, layouts=("row", "row"), epilogue=("rows",)),
-        DEFERRED,
-    ),
     "odd, batched": (Contraction(71, 73, 72, batch=3), PINGPONG),
     "f16": (Contraction(70, 200, 64, dtype=F16, out_dtype=F16, epilogue=("bias",)), SINGLE),
     "deferred": (Contraction(136, 136, 72, epilogue=("bias", "gelu")), DEFERRED),

@@ -93,3 +93,30 @@ def test_rows_are_updated_under_a_shape_that_does_not_align() -> None:
     inputs = [np.zeros((20, 3), np.float32), np.ones((6, 3), np.float32), np.array([7, 0], "i4")]
     report = compare(program, inputs, "cpu")
     assert report.agrees, str(report)
+
+
+@pytest.mark.parametrize(
+    ("shape", "low", "high"),
+    [([0], [0], [2]), ([0, 4], [0, 0], [2, 0]), ([1, 4], [1, 0], [2, 3]), ([3], [2], [7])],
+    ids=str,
+)
+@pytest.mark.parametrize("op", ["rng_uniform", "rng_normal"])
+def test_padded_random_numbers_agree(
+    op: str, shape: list[int], low: list[int], high: list[int]
+) -> None:
+    """Whether an element is drawn depends on axes that the element does not."""
+    b = Builder()
+    drawn = b.emit(op, shape=shape, dtype="f32")
+    interior = [0] * len(shape)
+    padded = b.pad(drawn, low=low, high=high, interior=interior, pad_value=-0.5)
+    report = compare(b.build(b.abs(padded)), [], "cpu", seed=3)
+    assert report.agrees, str(report)
+
+
+@pytest.mark.parametrize("shape", [[3, 0], [0, 3], [2, 5, 0]], ids=str)
+def test_sums_of_no_columns_agree(shape: list[int]) -> None:
+    b = Builder()
+    x = b.param("f32", shape)
+    program = b.build(b.reduce_sum(x * x, [0]))
+    report = compare(program, random_inputs(program, 0), "cpu")
+    assert report.agrees, str(report)

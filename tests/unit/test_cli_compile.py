@@ -11,6 +11,7 @@ import pytest
 
 from examples.make_programs import attention, mlp, softmax_layernorm
 from weft.cli import main
+from weft.driver.compile import Executable
 from weft.ptir import save
 
 Run = Callable[..., tuple[int, str, str]]
@@ -117,3 +118,50 @@ def test_donated_caches_are_updated_in_place(run: Run, tmp_path: Path) -> None:
     save(attention(), file)
     assert run(file, "-v")[1].count("bytes copied: in") == 2
     assert run(file, "-v", "--donate", "3,4")[1].count("in place, 0 bytes copied") == 2
+
+
+@pytest.mark.parametrize("level", [0, 2, 3])
+def test_a_compiled_program_can_be_checked(run: Run, program: Path, level: int) -> None:
+    code, out, err = run(program, "--check", f"-O{level}")
+    assert (code, err) == (0, "")
+    assert "output 0, f32[8, 16]: agrees, off by " in out
+
+
+def test_a_check_that_fails_ends_with_1(
+    run: Run, program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from_ours = Executable.run
+    monkeypatch.setattr(Executable, "run", lambda *a, **k: [x + 1 for x in from_ours(*a, **k)])
+    code, out, _ = run(program, "--check")
+    assert code == 1
+    assert "differs, off by 1" in out
+
+
+def test_kernels_are_measured_into_a_log(run: Run, program: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    code, out, err = run(program, "--measure", log)
+    assert (code, err) == (0, "")
+    assert "estimate, µs" in out
+    assert log.read_text().startswith("kernel,pattern,FLOPs,Bytes,occ,estimate,actual,plan\n")
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (["-O1"], "there is no optimisation level 1"),
+        (["--check", "--to", "plan"], "--check runs the program, and --to plan ends before"),
+        (["--measure", "x.csv", "--to", "plan"], "--measure runs the program, and --to plan"),
+        (["--measure", "/nowhere/x.csv"], "cannot write /nowhere/x.csv: there is no folder"),
+    ],
+)
+def test_what_cannot_be_asked_together(run: Run, program: Path, given: list[str], why: str) -> None:
+    code, _, err = run(program, *given)
+    assert code == 1
+    assert f"error: {why}" in err
+
+
+def test_exact_fusion_tells_what_it_did(run: Run, program: Path) -> None:
+    code, out, _ = run(program, "-O3", "-v")
+    assert code == 0
+    assert "exact fusion, " in out
+    assert "1 s each at most" in out

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -13,11 +14,11 @@ from rich.table import Table
 from weft.cli.programs import load_program
 from weft.cli.report import check_writable, print_table, printable
 from weft.driver.compilation import Compilation
-from weft.driver.compile import compile_program
+from weft.driver.compile import Executable, compile_program
 from weft.driver.levels import DEFAULT_LEVEL, check_level
 from weft.driver.measure import append, measure_program
 from weft.driver.pipeline import check_overrides, run_pipeline, stages_for
-from weft.driver.signature import make_signature
+from weft.driver.signature import Role, make_signature
 from weft.foundation.errors import UserError
 from weft.ptir.files import read_bytes
 from weft.ptir.ir import Program
@@ -26,6 +27,8 @@ from weft.ptir.types import symbols_of
 from weft.ptir.verify import verify
 from weft.target.known import target_named
 from weft.target.target import Target
+from weft.testing.check import check_results
+from weft.testing.data import random_inputs
 
 
 def compile_command(
@@ -59,6 +62,12 @@ def compile_command(
         int,
         typer.Option("-O", metavar="LEVEL", help="0: nothing is fused, 2: greedy, 3: exact."),
     ] = DEFAULT_LEVEL,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check", help="Run it on made-up inputs and compare with the reference, to 1e-3."
+        ),
+    ] = False,
     measured: Annotated[
         Path | None,
         typer.Option(
@@ -79,8 +88,9 @@ def compile_command(
     overrides = _edited(from_, to, chosen)
     roles = _positions(params), _positions(state), _positions(donate)
     if to is not None:
-        if measured is not None:
-            raise UserError(f"--measure runs kernels, and --to {to} ends before there are any")
+        if measured is not None or check:
+            what = "--check" if check else "--measure"
+            raise UserError(f"{what} runs the program, and --to {to} ends before there is one")
         signature = make_signature(program, *roles)
         compilation = run_pipeline(Compilation(program, chosen, signature, overrides, level), to)
         times: Mapping[str, float] = compilation.seconds
@@ -97,6 +107,8 @@ def compile_command(
         )
         (cluster,) = executable.clusters.values()
         print(f"{printable(str(file))}: {executable.explain()}")
+        if check:
+            _check(executable)
         if not (verbose or wanted or measured):
             return
         compilation, times = cluster.compilation, cluster.times
@@ -108,6 +120,22 @@ def compile_command(
         _print_times(times, compilation)
     if wanted:
         _write(compilation, wanted, out or Path())
+
+
+def _check(executable: Executable) -> None:
+    """Every output beside the reference's; ends the command where one differs."""
+    program = executable.source
+    inputs = random_inputs(program)
+    for place, role in enumerate(executable.signature.roles):
+        if role is Role.STATE:
+            inputs[place][...] = np.zeros((), inputs[place].dtype)
+    given = zip(inputs, executable.signature.roles, strict=True)
+    results = executable.run([array.copy() for array, role in given if role is not Role.STATE])
+    found = check_results(program, inputs, results)
+    for line in found:
+        print(printable(str(line)))
+    if not all(line.passes for line in found):
+        raise typer.Exit(1)
 
 
 def _measure(compilation: Compilation, log: Path) -> None:

@@ -24,6 +24,7 @@ from weft import __version__
 from weft.cli.report import check_writable, complain, printable
 from weft.driver.backends import Backend, get_backend
 from weft.foundation.errors import UserError
+from weft.target.known import target_named
 from weft.testing.conformance.case import Case
 from weft.testing.conformance.matrix import Matrix, as_lists, as_table, legend
 from weft.testing.conformance.page import write_page
@@ -54,6 +55,14 @@ def conformance_command(
     seconds: Annotated[
         float | None, typer.Option(min=0, help="Begin no further case after this time.")
     ] = None,
+    prepare: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TARGET",
+            help="Only compile, for this target (sm80, sm90, cpu), with or without such a machine: "
+            "the kernels are then in the cache.",
+        ),
+    ] = None,
     resume: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Note each result here; skip what it already holds."),
@@ -70,6 +79,9 @@ def conformance_command(
     cases = select(pattern, _parse_shard(shard))
     if not cases:
         raise UserError(f"no case matches {pattern!r} in shard {shard}")
+    if prepare is not None:
+        _prepare(cases, _Way(backend, jobs, seconds), target_named(prepare).name)
+        return
     for path in (json, html):
         if path is not None:
             check_writable(path)
@@ -113,6 +125,17 @@ class _Way:
     backend: str
     jobs: int
     seconds: float | None
+
+
+def _prepare(cases: list[Case], way: _Way, target: str) -> None:
+    """Compile the cases, and say what could not be compiled."""
+    found = list(run_shared(cases, way.backend, way.jobs, way.seconds, target))
+    failed = [result for result in found if result.outcome is Outcome.FAIL]
+    for result in failed[:FIRST_FAILURES]:
+        complain(f"{result.id}: {printable(result.reason)}")
+    Console().print(f"{len(found)} of {len(cases)} cases are compiled for {target}")
+    if failed:
+        raise typer.Exit(1)
 
 
 def _run(cases: list[Case], backend: Backend, way: _Way, journal: Journal | None) -> list[Result]:

@@ -56,6 +56,8 @@ class CudaBackend:
     dtypes = frozenset(ALL)
     ops = frozenset(cls.wire_name for cls in CORE.values())
     hints: frozenset[HintKind] = frozenset(HintKind)
+    lends_memory = True
+    """Whether other libraries can use the memory of its tensors as it is."""
 
     def __init__(self, target: str | None = None) -> None:
         self.target = target
@@ -79,6 +81,11 @@ class CudaBackend:
 
     def store(self, array: Array) -> DeviceTensor:
         return device_tensor.upload(open_gpu(), np.asarray(array), as_dtype(array.dtype).name)
+
+    def take_over(self, producer: Any, copy: bool = False) -> DeviceTensor:
+        """Another library's tensor that is on the GPU already, with its memory or a copy of it."""
+        found = device_tensor.imported(open_gpu(), producer)
+        return device_tensor.duplicate(found) if copy else found
 
     def read_storage(self, storage: DeviceTensor, kind: TensorType) -> Array:
         return storage.numpy().reshape(kind.static_shape)

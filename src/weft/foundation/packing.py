@@ -41,7 +41,7 @@ def pack(blocks: Sequence[Block], alignment: int = 1) -> Packing:
     offsets: dict[Hashable, int] = {}
     end = 0
     for block in order:
-        taken = sorted((at, at + other.size) for at, other in placed.meeting(block))
+        taken = sorted(placed.meeting(block))
         offset = _best_gap(taken, block.size, alignment)
         offsets[block.name] = offset
         if block.size:
@@ -60,7 +60,8 @@ class _Timeline:
         self.start = min((block.first for block in blocks), default=0)
         end = max((block.last for block in blocks), default=0)
         self.length = max(1, -(-(end + 1 - self.start) // self.PERIODS))
-        self.periods: dict[int, list[tuple[int, Block]]] = {}
+        self.placed: list[tuple[int, Block]] = []
+        self.periods: dict[int, list[int]] = {}
 
     def _periods(self, block: Block) -> range:
         first, last = (moment - self.start for moment in (block.first, block.last))
@@ -68,12 +69,14 @@ class _Timeline:
 
     def add(self, offset: int, block: Block) -> None:
         for period in self._periods(block):
-            self.periods.setdefault(period, []).append((offset, block))
+            self.periods.setdefault(period, []).append(len(self.placed))
+        self.placed.append((offset, block))
 
-    def meeting(self, block: Block) -> set[tuple[int, Block]]:
-        """The blocks, with their offsets, that live while this one does."""
-        near = (held for period in self._periods(block) for held in self.periods.get(period, ()))
-        return {(offset, other) for offset, other in near if block.meets(other)}
+    def meeting(self, block: Block) -> list[tuple[int, int]]:
+        """The bytes, from and to, of the blocks that live while this one does."""
+        near = set[int]().union(*(self.periods.get(period, ()) for period in self._periods(block)))
+        held = (self.placed[number] for number in near)
+        return [(offset, offset + other.size) for offset, other in held if block.meets(other)]
 
 
 def peak(blocks: Iterable[Block]) -> int:

@@ -207,7 +207,10 @@ class Tensor:
     ) -> Any:
         """The elements for another library, as a copy that belongs to it. With `copy=False` they
         are shared, and marked as read-only where the consumer knows DLPack 1.0; nobody may write to
-        them."""
+        them. Those of a GPU are always shared."""
+        lent = self._lent_storage()
+        if lent is not None:
+            return lent.__dlpack__(stream=stream)
         if stream is not None:
             raise BufferError("the tensor is in host memory and has no stream")
         if copy is not False:
@@ -220,7 +223,18 @@ class Tensor:
         return exported(shared, max_version=max_version, dl_device=dl_device, copy=False)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)
+        lent = self._lent_storage()
+        device: tuple[int, int] = (1, 0) if lent is None else lent.__dlpack_device__()
+        return device
+
+    def _lent_storage(self) -> Any:
+        """The backend's own handle, where its memory can be lent to others as it is; else None."""
+        node = self._node
+        if not getattr(node.arena.backend, "lends_memory", False):
+            return None
+        if node.storage is None:
+            evaluate([node])
+        return None if isinstance(node.storage, TensorLiteral | Donated) else node.storage
 
     @public
     def __bool__(self) -> bool:

@@ -12,7 +12,7 @@ from weft.foundation.dtypes import BF16, F16, F32, SI8, SI32, UI8, UI32, DType
 from weft.foundation.index_expr import Expr, coefficient, linear
 from weft.plan.epilogue import epilogue_names, local_edges
 from weft.plan.ir import CacheRead, Header, MmaPlan, Vectorize
-from weft.region.aligned import has_loose_rows, is_aligned
+from weft.region.aligned import is_aligned
 from weft.region.ir import Binary, Cast, Kernel, Let, Read, Reduce, Tensor, row_major
 from weft.target.target import Target
 
@@ -28,10 +28,7 @@ class Problem:
     dtype: DType
     layouts: tuple[str, str]
     aligned: bool
-    """Whether a copy engine can read the operands: their pitches and offsets are multiples of 16
-    bytes, or rows are loose."""
-    loose_rows: bool = False
-    """Whether rows of A begin at any byte."""
+    """Whether every pitch and offset of the operands is a multiple of 16 bytes."""
 
     def tiles(self, rows: int, columns: int) -> int:
         return self.batch * -(-self.m // rows) * -(-self.n // columns)
@@ -54,10 +51,8 @@ def problem_of(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Problem | None:
     contiguous = [_runs_along(address, roles.k, sizes) for address in found]
     layouts = ("row" if contiguous[0] else "col", "col" if contiguous[1] else "row")
     item = sides[0].dtype.storage_bytes
-    left, right = (is_aligned(address, item) for address in found)
-    loose = not left and has_loose_rows(kernel, found[0])
-    aligned = right and (left or loose)
-    return Problem(batch, m, n, k, sides[0].dtype, layouts, aligned, loose)
+    aligned = all(is_aligned(address, item) for address in found)
+    return Problem(batch, m, n, k, sides[0].dtype, layouts, aligned)
 
 
 def _address(let: Let, tensors: Mapping[str, Tensor]) -> Expr | None:
@@ -168,7 +163,7 @@ def blocked_tile(
     assert kernel.roles is not None
     roles, sizes = kernel.roles, kernel.sizes
     m, n, k = (math.prod(sizes[a] for a in axes) for axes in (roles.m, roles.n, roles.k))
-    rows, columns = register_block(target, lanes)
+    rows, columns = register_block(target, lanes, m, n)
     if m < rows or n < columns or k < 16 or m * n * k < WORTH_PACKING:
         return None
     wide = kernel.let(roles.contraction).dtype.storage_bytes > 4
@@ -208,10 +203,20 @@ def _is_indirect(let: Let) -> bool:
     return not isinstance(let.expr, Read) or bool(let.expr.places)
 
 
-def register_block(target: Target, lanes: int) -> tuple[int, int]:
-    """Rows and columns of the largest product of packed panels that registers hold."""
-    registers = target.limits.vector_registers or 16
-    rows, vectors = (8, 3) if registers >= 32 else (6, 2)
+REGISTER_BLOCKS = {False: ((6, 2), (4, 3)), True: ((8, 3), (12, 2), (6, 4))}
+"""Rows by vectors of register tiles for 16 vector registers, and for 32."""
+
+
+def register_block(target: Target, lanes: int, m: int = 0, n: int = 0) -> tuple[int, int]:
+    """Rows and columns of the largest product of packed panels that registers hold; of several, the
+    one whose panels cover the sizes, if any are given, with the least to spare."""
+    shapes = REGISTER_BLOCKS[(target.limits.vector_registers or 16) >= 32]
+
+    def covered(shape: tuple[int, int]) -> int:
+        rows, columns = shape[0], shape[1] * lanes
+        return -(-m // rows) * rows * -(-n // columns) * columns
+
+    rows, vectors = min(shapes, key=covered)
     return rows, vectors * lanes
 
 

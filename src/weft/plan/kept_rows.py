@@ -45,7 +45,7 @@ _STREAM_BYTES: Final = 512 * 1024
 """A matrix that stays in no second-level cache."""
 _WIDE: Final = 128
 """Columns that are more than a register tile holds."""
-_LEAST_PIECES: Final = 4
+_LEAST_PIECES: Final = 2
 _IN_STREAM: Final = 4
 """Vectors of a row that are added to their totals at a time: a line of memory."""
 
@@ -143,7 +143,7 @@ def _is_stream(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bool:
     if columns is None or pieces_of_columns(kernel, columns) < _LEAST_PIECES:
         return False
     large = matrix_bytes(kernel, columns) >= _STREAM_BYTES
-    return large and kernel.sizes[columns] >= _WIDE and row_length(kernel) >= _LEAST_PIECES
+    return large and kernel.sizes[columns] >= _WIDE
 
 
 def _side_by_side(kernel: Kernel, vector: str, lanes: int) -> int:

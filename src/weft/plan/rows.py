@@ -13,6 +13,7 @@ from typing import Final
 
 from weft.foundation.index_expr import coefficient, linear
 from weft.plan.ir import Header, RowPlan
+from weft.region.cost import longest_row
 from weft.region.ir import (
     AxisIndex,
     Const,
@@ -44,6 +45,10 @@ _ACROSS: Final = 256
 _WIDEST: Final = 8
 _MOST_KEPT: Final = 64
 """Elements of a row that a thread keeps at most: each is written out in the kernel."""
+_IN_CLUSTER: Final = 32
+"""Elements of a row that a thread of a cluster keeps, about."""
+_MANY: Final = 1024
+"""Threads of a block that reads its row again."""
 _SINGLE: Final = 128
 """Threads of a block in which each has a row of its own."""
 
@@ -166,9 +171,12 @@ def gpu_row_plan(
                 + _PER_REGISTER * max(0, row_registers(kernel, plan, target)[0] - _SPARE)
             ),
         )
-    shared = _in_cluster(kernel, vector, target, header) if kept_registers(kernel) else None
-    if shared is not None:
-        return shared
+    if kept_registers(kernel):
+        if _stay_in_cache(kernel, tensors, target):
+            return RowPlan(header, vector, 1, _MANY, 1, keep_row=False)
+        shared = _in_cluster(kernel, vector, target, header)
+        if shared is not None:
+            return shared
     threads = min(512, max(32, 1 << (-(-vectors // 2) - 1).bit_length()))
     return RowPlan(header, vector, max(1, _BLOCK // threads), threads, 1, keep_row=False)
 
@@ -195,23 +203,26 @@ def _cost(threads: int, vectors: int, rows: float) -> float:
     return waste + between_warps + idle + pieces + in_flight
 
 
+def _stay_in_cache(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> bool:
+    """Whether rows that are read again are still in the second-level cache, which all units share:
+    with blocks as large as they can be, two to a unit."""
+    return 2 * target.limits.units * longest_row(kernel, tensors) <= target.limits.cache_bytes[-1]
+
+
 def _in_cluster(kernel: Kernel, vector: int, target: Target, header: Header) -> RowPlan | None:
-    """A row in the registers of several blocks, if they hold it. Rows that follow one another
-    overlap where a unit has room for two blocks; then, the fewer wait for one another the better,
-    and the more threads ask for a row."""
-    counts = [1 << n for n in range(1, target.blocks_per_row.bit_length())]
+    """A row in the registers of as many blocks as can share it, if they hold it: with so few
+    elements a thread that a unit has room for several blocks."""
+    if target.blocks_per_row == 1:
+        return None
     every = [
-        RowPlan(header, vector, 1, 1 << n, accumulators=1, blocks_per_row=blocks)
-        for blocks in counts
+        RowPlan(header, vector, 1, 1 << n, accumulators=1, blocks_per_row=target.blocks_per_row)
         for n in range(_WARP.bit_length() - 1, 11)
     ]
 
-    def rank(plan: RowPlan) -> tuple[bool, int, int]:
-        registers = plan.threads * row_registers(kernel, plan, target)[0]
-        alone = 2 * registers > target.limits.registers_per_unit
-        return alone, plan.blocks_per_row, -plan.threads
+    def distance(plan: RowPlan) -> float:
+        return abs(math.log2(chunks_of(kernel, plan) * vector / _IN_CLUSTER))
 
-    return min((plan for plan in every if _fits(kernel, plan, target)), key=rank, default=None)
+    return min((plan for plan in every if _fits(kernel, plan, target)), key=distance, default=None)
 
 
 def _across(kernel: Kernel, tensors: Mapping[str, Tensor], header: Header) -> RowPlan | None:

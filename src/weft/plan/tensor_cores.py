@@ -20,8 +20,11 @@ LIGHT: Final = frozenset({"bias", "scale", "relu"})
 """Epilogue steps that cost next to nothing."""
 _PANEL: Final = 64
 """16-bit elements of a row of 128 bytes, within which shared memory is permuted."""
-_SM80_TILES: Final = {(128, 64): (1.0, 2), (128, 128): (1.05, 3)}
+_SM80_TILES: Final = {(128, 64, 64): (1.0, 2), (128, 128, 32): (1.25, 4)}
 """Tiles of the SM80 template, what they reach of the first, and their stages."""
+_ONE_WAVE: Final = "grouped:4"
+"""The order of tiles that all run at once: blocks that follow one another ask the second-level
+cache together, so that what a few of them share, both ways, is fetched once."""
 
 
 def sm90_plan(
@@ -32,7 +35,7 @@ def sm90_plan(
     narrow = kernel.let(kernel.outputs[0].value).dtype is not F32
     light = narrow and set(steps) <= LIGHT
     extent = Extent(problem.batch, problem.m, problem.n, problem.k)
-    form = form or fastest(extent, target, light=light, loose_rows=problem.loose_rows)
+    form = form or fastest(extent, target, light=light)
     # Columns that lie along n are stored in whole panels.
     along = problem.layouts[0] == "col" if form.swap else problem.layouts[1] == "row"
     beside = 4 * form.consumers * _vectors(kernel, swap=form.swap) * form.warp_tile[1]
@@ -47,6 +50,7 @@ def sm90_plan(
         layout_hints={"A_swizzle": True, "B_swizzle": True, "C_stride": "row"},
         algo_choice={"matmul": "implicit_gemm"},
         local_edges=local_edges(kernel),
+        order=MmaPlan.order if _has_next_tile(form, extent, target) else _ONE_WAVE,
         operand_layouts=problem.layouts,
         roles=form.roles,
         swap_ab=form.swap,
@@ -73,15 +77,14 @@ def _vectors(kernel: Kernel, *, swap: bool) -> int:
 
 def sm80_plan(kernel: Kernel, problem: Problem, target: Target, header: Header) -> MmaPlan:
     """The SM80 form: document 2's tile, or twice its columns where that fills the units too."""
-    shape, wide = _SM80_TILES
-    if problem.tiles(*wide) >= 2 * target.limits.units:
-        shape = min(_SM80_TILES, key=lambda tile: _sm80_time(tile, problem, target))
-    tile = (*shape, K_STEP)
+    tile, wide = _SM80_TILES
+    if problem.tiles(*wide[:2]) >= 2 * target.limits.units:
+        tile = min(_SM80_TILES, key=lambda tile: _sm80_time(tile, problem, target))
     extents = zip("mnk", (problem.m, problem.n, problem.k), tile, strict=True)
     return MmaPlan(
         header,
         tile,
-        stages=_SM80_TILES[shape][1],
+        stages=_SM80_TILES[tile][1],
         bind={"m.o": "block.y", "n.o": "block.x", "m.i.o": "warp.y", "n.i.o": "warp.x"},
         warp_tile=(64, 64),
         cache=_cached(),
@@ -97,9 +100,9 @@ def sm80_plan(kernel: Kernel, problem: Problem, target: Target, header: Header) 
     )
 
 
-def _sm80_time(tile: tuple[int, int], problem: Problem, target: Target) -> float:
+def _sm80_time(tile: tuple[int, int, int], problem: Problem, target: Target) -> float:
     """Waves of tiles, the last as slow as a full one, up to a factor that both tiles share."""
-    waves = roofline.waves(problem.tiles(*tile), target.limits.units)
+    waves = roofline.waves(problem.tiles(*tile[:2]), target.limits.units)
     return waves * tile[0] * tile[1] / _SM80_TILES[tile][0]
 
 

@@ -105,12 +105,11 @@ def leaves(value: ValueType) -> Iterator[TensorType]:
             stack.extend(reversed(top.elements))
 
 
-def symbols_of(value: ValueType) -> Iterator[Symbol]:
+def symbols_of(value: ValueType) -> list[Symbol]:
     """Every symbol of a type, in order, repeats included."""
-    for leaf in leaves(value):
-        for dim in leaf.shape:
-            if isinstance(dim, Symbol):
-                yield dim
+    if isinstance(value, TensorType):
+        return [dim for dim in value.shape if isinstance(dim, Symbol)]
+    return [symbol for leaf in leaves(value) for symbol in symbols_of(leaf)]
 
 
 def substitute(value: ValueType, sizes: Mapping[str, int]) -> ValueType:

@@ -3,9 +3,6 @@
 An operand whose rows do not is first copied into a tensor whose rows do, padded with zeros:
 
     a[m, k], k odd    -->    t[m, q] = k-th element where q < k, else 0;  then t instead of a
-
-Rows of the left operand that lie along k may begin anywhere: rows some way apart are regular, and
-are loaded together (`codegen/gpu/sm90_operands.py`).
 """
 
 from __future__ import annotations
@@ -33,8 +30,6 @@ LINE: Final = 16
 """Bytes that rows must begin at multiples of."""
 ROW: Final = 128
 """Bytes that rows of copies begin at multiples of: the copy engine reads so many at a time."""
-MANY_ROWS: Final = 256
-"""Rows of a left operand from which tiles hold several of each phase, whatever their form."""
 _WORTH: Final = 1 << 22
 """Products from which copying the operands pays."""
 
@@ -46,17 +41,6 @@ def is_aligned(address: Expr, item: int) -> bool:
         return False
     steps.remove(1)
     return all(number * item % LINE == 0 for number in (*steps, address.constant))
-
-
-def has_loose_rows(kernel: Kernel, address: Expr) -> bool:
-    """Whether rows of a kernel's left operand may begin anywhere: many, each along k."""
-    roles, sizes = kernel.roles, kernel.sizes
-    if roles is None or math.prod(sizes[name] for name in roles.batch) > 1:
-        return False
-    long = [name for name in roles.k if sizes[name] > 1]
-    rows = [name for name in roles.m if sizes[name] > 1]
-    single = len(long) == 1 and len(rows) == 1
-    return single and coefficient(address, long[0]) == 1 and sizes[rows[0]] >= MANY_ROWS
 
 
 def with_aligned_operands(
@@ -72,7 +56,7 @@ def with_aligned_operands(
     made: list[Tensor] = []
     for number, name in enumerate(dict.fromkeys((roles.lhs, roles.rhs))):
         let = kernel.let(name)
-        if _wants_copy(let, tensors) and not (number == 0 and _is_loose(kernel, let, tensors)):
+        if _wants_copy(let, tensors):
             copy, tensor, read = _copied(kernel, let, tensors, f"{kernel.name}_operand{number}")
             copies.append(copy)
             made.append(tensor)
@@ -87,13 +71,6 @@ def _wants_copy(let: Let, tensors: Mapping[str, Tensor]) -> bool:
         return False
     address = linear(read.index, row_major(tensors[read.tensor].shape))
     return not is_aligned(address, let.dtype.storage_bytes)
-
-
-def _is_loose(kernel: Kernel, let: Let, tensors: Mapping[str, Tensor]) -> bool:
-    read = let.expr
-    assert isinstance(read, Read)  # `_wants_copy` has said so
-    address = linear(read.index, row_major(tensors[read.tensor].shape))
-    return has_loose_rows(kernel, address)
 
 
 def _copied(

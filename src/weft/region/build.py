@@ -109,7 +109,9 @@ class Body:
         return self.let(self.dtype(x), axes, Check(x, rule, code, size, element))
 
     def words(self, seed: str, offset: str, element: Expr) -> str:
-        return self.let(UI32, axes_of(element), Words(seed, offset, element))
+        # Guards of padding that the seed was read under live over more than the element does.
+        axes = (*self.axes_of(seed, offset), *axes_of(element))
+        return self.let(UI32, axes, Words(seed, offset, element))
 
     def select(self, pred: str, x: str, y: str) -> str:
         return self.let(self.dtype(x), self.axes_of(pred, x, y), Select(pred, x, y))

@@ -76,7 +76,8 @@ def columns_of_piece(kernel: Kernel, columns: str) -> int:
     """How many columns one piece sums up: all of them, or as many as have room for their totals."""
     sums = [let for let in kernel.body if isinstance(let.expr, Reduce)]
     most = max(1, TOTAL_BYTES // sum(let.dtype.storage_bytes for let in sums))
-    return -(-kernel.sizes[columns] // -(-kernel.sizes[columns] // most))
+    size = max(1, kernel.sizes[columns])
+    return -(-size // -(-size // most))
 
 
 def pieces_of_columns(kernel: Kernel, columns: str) -> int:

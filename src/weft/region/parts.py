@@ -124,7 +124,7 @@ def _column_cut(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Cut | None:
     size, reduced = matrix_bytes(kernel, columns), _reduced(kernel)
     rows = math.prod(axis.size for axis in reduced)
     wanted = min(max(_LEAST_PARTS, size / _STREAM_BYTES), _MOST_PARTS, rows / _LEAST_ROWS)
-    if size < _STREAM_BYTES or wanted < 2:
+    if size < _STREAM_BYTES or wanted < _LEAST_PARTS:
         return None
     return _cut_into(reduced, wanted)
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from weft.foundation.errors import ExecutionError
+from weft.foundation.errors import BackendUnavailable, ExecutionError, ResourceExceeded
 from weft.runtime.artifact import KernelCode, TensorMap
-from weft.runtime.cuda import Device, call, pointer_table
+from weft.runtime.cuda import Device, DriverError, call, pointer_table
 
 _DTYPES: Final = {
     "bf16": "BFLOAT16",
@@ -27,6 +27,11 @@ _DTYPES: Final = {
     "si64": "INT64",
     "ui64": "UINT64",
 }
+_INVALID: Final = 1
+_OUT_OF_RESOURCES: Final = 701
+_UNREADABLE: Final = frozenset({200, 209, 218, 222})
+"""What the driver answers: an invalid value, a launch that asks for too much, and machine code that
+it does not understand."""
 _MAP_WORDS: Final = 16
 _KEPT: Final = 64
 """Address combinations whose parameters are kept ready."""
@@ -58,17 +63,22 @@ class LoadedKernel:
         """Start the kernel on buffers at these addresses, in a stream of the driver's."""
         parameters = self.parameters(tuple(addresses))
         code = self.code
-        call(
-            self.device.driver,
-            "cuLaunchKernel",
-            self.function,
-            *code.grid,
-            *code.block,
-            code.shared_bytes,
-            stream,
-            parameters.address,
-            0,
-        )
+        try:
+            call(
+                self.device.driver,
+                "cuLaunchKernel",
+                self.function,
+                *code.grid,
+                *code.block,
+                code.shared_bytes,
+                stream,
+                parameters.address,
+                0,
+            )
+        except DriverError as error:
+            if error.status != _OUT_OF_RESOURCES:
+                raise
+            raise ResourceExceeded(_too_large(self)) from None
 
     def parameters(self, addresses: tuple[int, ...]) -> Prepared:
         """The parameters for these addresses, made once."""
@@ -95,12 +105,55 @@ class LoadedKernel:
 def load(device: Device, code: KernelCode) -> LoadedKernel:
     """Load a kernel's machine code and make room for its shared memory."""
     driver = device.driver
-    module = call(driver, "cuModuleLoadData", code.code)
+    try:
+        module = call(driver, "cuModuleLoadData", code.code)
+    except DriverError as error:
+        if error.status not in _UNREADABLE:
+            raise
+        raise BackendUnavailable(_unreadable(device)) from None
     function = call(driver, "cuModuleGetFunction", module, code.symbol.encode())
     if code.shared_bytes:
-        limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        call(driver, "cuFuncSetAttribute", function, limit, code.shared_bytes)
+        _make_room(device, code, function)
     return LoadedKernel(device, code, module, function)
+
+
+def _unreadable(device: Device) -> str:
+    """Why machine code could not be loaded: the driver is older than the compiler."""
+    found = int(call(device.driver, "cuDriverGetVersion"))
+    major, minor = found // 1000, found % 1000 // 10
+    return (
+        f"the CUDA driver of this machine, of CUDA {major}.{minor}, cannot load Weft's kernels for "
+        f"{device.name}: update the driver to one as new as the installed package nvidia-cuda-nvrtc"
+    )
+
+
+def _make_room(device: Device, code: KernelCode, function: Any) -> None:
+    driver = device.driver
+    limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    try:
+        call(driver, "cuFuncSetAttribute", function, limit, code.shared_bytes)
+    except DriverError as error:
+        if error.status != _INVALID:
+            raise
+        most = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+        room = int(call(driver, "cuDeviceGetAttribute", most, device.handle))
+        raise ResourceExceeded(
+            f"the kernel {code.symbol} takes {code.shared_bytes:,} bytes of shared memory; "
+            f"{device.name} has {room:,} for a block: plan it with a smaller tile or fewer stages"
+        ) from None
+
+
+def _too_large(kernel: LoadedKernel) -> str:
+    """Why a launch was refused for want of resources."""
+    driver, code = kernel.device.driver, kernel.code
+    what = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NUM_REGS
+    registers = int(call(driver, "cuFuncGetAttribute", what, kernel.function))
+    threads = code.block[0] * code.block[1] * code.block[2]
+    return (
+        f"a block of the kernel {code.symbol} takes {threads} threads of {registers} registers and "
+        f"{code.shared_bytes:,} bytes of shared memory, which {kernel.device.name} does not have: "
+        "plan it with fewer threads or a smaller tile"
+    )
 
 
 def encode(driver: Any, found: TensorMap, address: int) -> Any:

@@ -73,7 +73,10 @@ def assembly(text: str, cpu: tuple[str, str, str] | None = None, level: int = 3)
 
 
 def _optimised(text: str, cpu: tuple[str, str, str], level: int) -> tuple[Any, Any]:
-    """LLVM's machine for a processor, and the module after its passes."""
+    """LLVM's machine for a processor, and the module after its passes: those that simplify one
+    function. What is unrolled, in vectors or copied to where it is called is decided by whoever
+    wrote the module; LLVM's passes that decide it again take as long as all others, and find
+    nothing."""
     triple, name, features = cpu
     machine = target_of(triple).create_target_machine(
         cpu=name, features=features, opt=level, reloc="pic", codemodel="default"
@@ -85,10 +88,15 @@ def _optimised(text: str, cpu: tuple[str, str, str], level: int) -> tuple[Any, A
     except RuntimeError as error:
         raise InternalError(f"generated LLVM IR is not valid: {error}") from None
     options = llvm.create_pipeline_tuning_options(speed_level=level)
-    options.loop_vectorization = False
-    options.slp_vectorization = False
+    options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
     builder = llvm.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
+    inliner = llvm.create_new_module_pass_manager()
+    inliner.add_always_inliner_pass()
+    inliner.run(module, builder)
+    passes = builder.getFunctionPassManager()
+    for function in module.functions:
+        if not function.is_declaration:
+            passes.run(function, builder)
     return machine, module
 
 

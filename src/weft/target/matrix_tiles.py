@@ -38,6 +38,8 @@ _IN_STEPS: Final = 12
 _IN_ALL: Final = 4
 """How sharply the larger of two times hides the other: within k steps, and over the kernel."""
 _PRECISION: Final = 0.006
+_MUCH: Final = 0.1
+"""Of a result, what tiles may hold beyond it without being worse for that."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +69,6 @@ class Form:
         """What narrow panels of the result cost."""
         return 1.0 if self.columns % 32 == 0 or self.swap else 1.015
 
-    @property
-    def takes_loose_rows(self) -> bool:
-        """Whether rows of A may begin at any byte: those of a tile come in eight kinds."""
-        return not self.swap and self.rows in (64, 128, 256)
-
     def suits(self, extent: Extent) -> bool:
         """Whether swapped tiles hold all rows of the problem, and no more than they must."""
         if not self.swap:
@@ -92,6 +89,11 @@ class Extent:
         m, n = (self.n, self.m) if form.swap else (self.m, self.n)
         return self.batch * -(-m // form.rows) * -(-n // form.columns)
 
+    def padding(self, form: Form) -> float:
+        """How many times the result the tiles of a form would hold."""
+        area = max(1, self.batch * self.m * self.n)
+        return self.tiles(form) * form.rows * form.columns / area
+
     @property
     def bytes(self) -> int:
         """Of operands of 16 bits, and a result."""
@@ -104,8 +106,10 @@ def _forms() -> Iterator[Form]:
     yield Form(128, 256, (64, 256))
     for columns in (160, 128):
         yield Form(128, columns, (128, columns), "pingpong")
-    for columns in range(224, 32, -32):
+    for columns in range(224, 64, -32):
         yield Form(128, columns, (64, columns))
+    yield Form(64, 128, (64, 64))
+    yield Form(128, 64, (64, 64))
     yield Form(256, 128, (128, 128))
     yield Form(192, 96, (64, 96))
     for columns in (8, 16, 32, 64, 96, 128, 192, 256):
@@ -156,19 +160,17 @@ def cycles(form: Form, extent: Extent, target: Target, *, light: bool = True) ->
     return _either(working, extent.bytes / _MEMORY_RATE, _IN_ALL) + _ENDS
 
 
-def fastest(
-    extent: Extent, target: Target, *, light: bool = True, loose_rows: bool = False
-) -> Form:
+def fastest(extent: Extent, target: Target, *, light: bool = True) -> Form:
     """The form that takes the least time; of equals, within what such times are good for, the one
-    with the most tiles at work, and the first of the list."""
+    with the most tiles at work, the least beyond the result, and the first of the list."""
     units = target.limits.units
 
-    def rank(form: Form) -> tuple[int, int]:
-        time = cycles(form, extent, target, light=light)
-        return round(math.log(time) / _PRECISION), -min(units, extent.tiles(form))
+    def rank(form: Form) -> tuple[int, int, int]:
+        time = round(math.log(cycles(form, extent, target, light=light)) / _PRECISION)
+        beyond = round(math.log(extent.padding(form)) / _MUCH)
+        return time, -min(units, extent.tiles(form)), beyond
 
-    forms = (form for form in FORMS if form.suits(extent))
-    return min((form for form in forms if form.takes_loose_rows or not loose_rows), key=rank)
+    return min((form for form in FORMS if form.suits(extent)), key=rank)
 
 
 def split_for(extent: Extent, target: Target) -> int:

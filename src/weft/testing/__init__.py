@@ -2,6 +2,7 @@
 failing programs. Strategies for property tests are in `weft.testing.strategies`, which needs
 Hypothesis."""
 
+from weft.testing.check import Checked, check_results
 from weft.testing.compare import Deviation, Report, compare, disagrees
 from weft.testing.data import random_inputs
 from weft.testing.derivatives import DerivativeErrors, derivative_errors
@@ -14,12 +15,14 @@ from weft.testing.widen import widen_arrays, widen_program
 
 __all__ = [
     "GENERATORS",
+    "Checked",
     "Comparison",
     "DerivativeErrors",
     "Deviation",
     "RandomCase",
     "Report",
     "array_of",
+    "check_results",
     "compare",
     "compare_results",
     "derivative_errors",

@@ -16,6 +16,7 @@ from weft.codegen.gpu.accept import refuse
 from weft.driver import gpu_code
 from weft.driver.execute import Prepared, prepare
 from weft.foundation.errors import ExecutionError, ResourceExceeded, SpecViolation
+from weft.ops.graph import context
 from weft.ptir import Builder, Program
 from weft.ptir.builder import BodyBuilder, Value
 from weft.runtime.artifact import HostCall
@@ -240,6 +241,35 @@ def test_tensors_are_handed_over_without_a_copy(
     assert (taken.numpy() == np.arange(12).reshape(3, 4).astype(kind)).all()
     del taken
     assert backend.store(np.zeros(12, kind)).address == address
+
+
+def test_tensors_of_a_graph_are_lent_and_taken_over(
+    backend: MachineBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(context._BACKENDS, "cuda", backend)
+    monkeypatch.setattr(context._context, "defaults", {})
+    with weft.graph(backend="cuda"):
+        lent = weft.tensor(np.arange(4, dtype=np.float32)) * 2.0
+        assert lent.__dlpack_device__() == (2, 0)
+    taken = weft.from_dlpack(_Producer(lent))
+    assert taken.backend == "cuda"
+    assert taken._node.storage.address == lent._node.storage.address
+    assert (taken + 1.0).numpy().tolist() == [1, 3, 5, 7]
+    copied = weft.from_dlpack(_Producer(lent), copy=True)
+    assert copied._node.storage.address != lent._node.storage.address
+
+
+class _Producer:
+    """Another library's tensor."""
+
+    def __init__(self, tensor: weft.Tensor) -> None:
+        self.tensor = tensor
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.tensor.__dlpack_device__()
+
+    def __dlpack__(self, stream: int) -> Any:
+        return self.tensor.__dlpack__(stream=stream)
 
 
 def test_the_cuda_array_interface_names_the_memory(backend: MachineBackend) -> None:

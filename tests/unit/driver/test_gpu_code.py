@@ -19,7 +19,7 @@ from weft.driver.compilation import Compilation
 from weft.driver.opaque import host_call
 from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
-from weft.foundation.errors import InternalError, SpecViolation, Unimplemented, UserError
+from weft.foundation.errors import InternalError, SpecViolation, UserError
 from weft.ptir import Builder, Program
 from weft.region.structure import buffers
 from weft.runtime.artifact import Launch
@@ -67,13 +67,6 @@ def loads(source: Program, donate: tuple[int, ...] = ()) -> set[bool]:
 def test_a_buffer_that_is_written_is_not_read_as_constant() -> None:
     assert loads(sum_of()) == {True}
     assert loads(sum_of(), donate=(0,)) == {True, False}
-
-
-def test_what_no_template_does_is_unimplemented() -> None:
-    b = Builder()
-    x = b.param("fp8_e4m3", [8])
-    with pytest.raises(Unimplemented, match="GPU kernels have no arithmetic in fp8_e4m3"):
-        through_stages(b.build(b.cast(x, "f32")), "sm90")
 
 
 def test_a_refused_plan_is_told_with_all_reasons() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests import kernels
+from tests.lowered import lowered
 from weft.codegen.cpu import compile as cpu
 from weft.codegen.cpu.accept import PACKED
 from weft.codegen.cpu.text import print_routine
@@ -23,11 +24,22 @@ from weft.memory.from_region import assign_buffers
 from weft.plan import dsl
 from weft.plan.dsl import parse_plan, print_plan
 from weft.plan.from_region import plan_kernel
-from weft.plan.ir import CacheRead, LocalEdge, MapPlan, MmaPlan, Plan, RowPlan, Vectorize
+from weft.plan.ir import (
+    AttentionPlan,
+    CacheRead,
+    LocalEdge,
+    MapPlan,
+    MmaPlan,
+    Plan,
+    RowPlan,
+    Vectorize,
+)
 from weft.plan.text import load_plan, plan_to_json
 from weft.plan.verify import findings
+from weft.ptir import Builder
 from weft.region.ir import Module
 from weft.target.known import target_named
+from weft.tiny.from_ptir import lower_program
 
 TARGETS = ("cpu", "sm80", "sm90")
 MODULES: dict[str, Callable[[], Module]] = {
@@ -317,3 +329,46 @@ def test_every_statement_is_tried() -> None:
     special = {"pingpong=false": "cache_read", "at=m.o": "cache_read", "gmem;": "local_edge"}
     tried = {special.get(word, word) for word in words}
     assert tried | {"kernel"} == set(dsl.STATEMENTS)
+
+
+# -- attention -------------------------------------------------------------------------------------
+
+ATTENTION: dict[str, Sequence[Any]] = {
+    "tile_q": [12, 24, 13],
+    "tile_kv": [8, 16, 9],
+    "stages": [3],
+    "algo": ["streaming_softmax_2pass"],
+    "register_tile": [(4, 12), (8, 24), (65, 12)],
+    "vector": [1, 2, 3],
+}
+CHANGES_ATTENTION = {"tile_q", "tile_kv", "register_tile", "vector"}
+"""Fields with a value that gives other code; the others are refused."""
+
+
+@cache
+def planned_attention() -> tuple[Module, Plan, str]:
+    b = Builder("attention")
+    q, k, v = (b.param("f32", [1, 2, 48, 16]) for _ in range(3))
+    module = lowered(lower_program(b.build(b.attention(q, k, v, causal=True)))).module
+    plan = plan_kernel(module.kernels[0], module.tensors, target_named("cpu"))
+    assert isinstance(plan, AttentionPlan)
+    code, reasons = emitted(module, plan, "cpu")
+    assert reasons == []
+    return module, plan, code
+
+
+def test_every_field_of_an_attention_is_tried() -> None:
+    assert set(ATTENTION) == {found.name for found in fields(AttentionPlan)} - {"header"}
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_each_field_of_an_attention_has_an_effect_or_is_refused(name: str) -> None:
+    module, plan, code = planned_attention()
+    changed = 0
+    for value in ATTENTION[name]:
+        if value == getattr(plan, name):
+            continue
+        other, reasons = emitted(module, load_plan(_json(replace(plan, **{name: value}))), "cpu")
+        assert reasons or other != code, value
+        changed += not reasons
+    assert bool(changed) is (name in CHANGES_ATTENTION)

@@ -77,7 +77,8 @@ SM90 = {
     (4096, 14336, 4096): ((128, 160, 64), "pingpong", False),
     (1536, 1536, 1536): ((192, 96, 64), "cooperative", False),
     (256, 28672, 4096): ((128, 224, 64), "cooperative", False),
-    (1024, 1024, 1024): ((128, 64, 64), "cooperative", False),
+    (1024, 1024, 1024): ((64, 128, 64), "cooperative", False),
+    (1024, 1024, 8192): ((64, 128, 64), "cooperative", False),
     (512, 512, 512): ((64, 64, 64), "cooperative", False),
     (16, 4096, 4096): ((64, 16, 64), "cooperative", True),
     (1, 28672, 4096): ((64, 8, 64), "cooperative", True),
@@ -121,7 +122,21 @@ def test_sm80_form_is_the_documents() -> None:
     assert plan.bind == {"m.o": "block.y", "n.o": "block.x", "m.i.o": "warp.y", "n.i.o": "warp.x"}
     assert plan.predicate_tail == ()
     assert planned(1000, 768, 500, "sm80").predicate_tail == ("m.i.i", "k.i.i")
-    assert planned(8192, 3072, 768, "sm80").tile == (128, 128, 64)
+    wide = planned(8192, 3072, 768, "sm80")
+    assert (wide.tile, wide.stages) == ((128, 128, 32), 4)
+
+
+def test_tiles_that_all_run_at_once_share_both_operands_with_their_neighbours() -> None:
+    assert planned(1024, 1024, 8192, "sm90").order == "grouped:4"
+    assert planned(4096, 4096, 4096, "sm90").order == "grouped:8"
+
+
+def test_of_equal_forms_the_one_with_the_least_beyond_the_result() -> None:
+    """One step of k: storing decides, and 192 columns would reach an eighth beyond 1024."""
+    module = kernels.linear(1024, 1024, 64, dtype=BF16, batch=192)
+    plan = plan_kernel(module.kernels[0], module.tensors, target_named("sm90"))
+    assert isinstance(plan, MmaPlan)
+    assert 1024 % plan.tile[1] == 0
 
 
 def test_the_problem_of_a_kernel() -> None:
@@ -193,6 +208,18 @@ def test_gpu_rows() -> None:
     plan = plan_kernel(few.kernels[0], few.tensors, target_named("sm90"))
     assert isinstance(plan, RowPlan)
     assert (plan.threads, plan.rows_per_block) == (64, 1)
+    shared = kernels.softmax(4096, 65_536)
+    plan = plan_kernel(shared.kernels[0], shared.tensors, target_named("sm90"))
+    assert isinstance(plan, RowPlan)
+    assert (plan.threads, plan.blocks_per_row, plan.keep_row) == (256, 8, True)
+    plan = plan_kernel(shared.kernels[0], shared.tensors, target_named("sm80"))
+    assert isinstance(plan, RowPlan)
+    assert (plan.blocks_per_row, plan.keep_row) == (1, False)
+    # 264 rows of 128 KB are still in the cache when they are read again; 264 of 256 KB are not.
+    cached = kernels.layer_norm(4096, 65_536, BF16)
+    plan = plan_kernel(cached.kernels[0], cached.tensors, target_named("sm90"))
+    assert isinstance(plan, RowPlan)
+    assert (plan.threads, plan.blocks_per_row, plan.keep_row) == (1024, 1, False)
     huge = kernels.softmax(2, 1 << 20)
     plan = plan_kernel(huge.kernels[0], huge.tensors, target_named("sm90"))
     assert isinstance(plan, RowPlan)

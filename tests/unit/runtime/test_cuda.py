@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from weft.foundation.errors import ExecutionError, UserError
+from weft.foundation.errors import ExecutionError, UserError, WeftError
 from weft.runtime.artifact import KernelCode, TensorMap
 from weft.runtime.cuda import open_device
 from weft.runtime.cuda_kernels import encode, load
@@ -25,8 +25,8 @@ class Names:
 class FakeDriver:
     """Answers like the bindings and remembers what was asked."""
 
-    def __init__(self, failing: str = "", devices: int = 1) -> None:
-        self.failing, self.devices = failing, devices
+    def __init__(self, failing: str = "", devices: int = 1, status: int = 2) -> None:
+        self.failing, self.devices, self.status = failing, devices, status
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
         self.memory: dict[int, bytearray] = {}
         for kind in (
@@ -47,7 +47,7 @@ class FakeDriver:
         def ask(*args: Any) -> tuple[Any, ...]:
             self.calls.append((name, args))
             if name == self.failing:
-                return (2, None)
+                return (self.status, None)
             return (0, *self.answer(name, args))
 
         return ask
@@ -59,8 +59,12 @@ class FakeDriver:
             case "cuDeviceGetName":
                 return (b"Stand-in\0\0\0",)
             case "cuDeviceGetAttribute":
-                values = {"MAJOR": 9, "MINOR": 0, "COUNT": 132}
+                values = {"MAJOR": 9, "MINOR": 0, "COUNT": 132, "OPTIN": 1 << 16}
                 return (next(v for k, v in values.items() if args[0].endswith(k)),)
+            case "cuDriverGetVersion":
+                return (12040,)
+            case "cuFuncGetAttribute":
+                return (255,)
             case "cuMemAlloc":
                 address = 4096 * (1 + len(self.memory))
                 self.memory[address] = bytearray(args[0])
@@ -131,6 +135,37 @@ def test_a_failed_call_names_itself() -> None:
     device = open_device(driver=FakeDriver(failing="cuMemAlloc"))
     with pytest.raises(ExecutionError, match="the CUDA driver's cuMemAlloc failed: out of luck"):
         device.allocate(10)
+
+
+OVERRUNS: dict[str, tuple[str, int, str]] = {
+    "driver": (
+        "cuModuleLoadData",
+        209,
+        "the CUDA driver of this machine, of CUDA 12.4, cannot load Weft's kernels for Stand-in: "
+        "update the driver to one as new as the installed package nvidia-cuda-nvrtc",
+    ),
+    "shared memory": (
+        "cuFuncSetAttribute",
+        1,
+        "the kernel gemm takes 131,072 bytes of shared memory; Stand-in has 65,536 for a block: "
+        "plan it with a smaller tile or fewer stages",
+    ),
+    "registers": (
+        "cuLaunchKernel",
+        701,
+        "a block of the kernel gemm takes 384 threads of 255 registers and 131,072 bytes of shared "
+        "memory, which Stand-in does not have: plan it with fewer threads or a smaller tile",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", OVERRUNS)
+def test_what_the_machine_lacks_is_said_in_a_sentence(what: str) -> None:
+    function, status, message = OVERRUNS[what]
+    device = open_device(driver=FakeDriver(failing=function, status=status))
+    with pytest.raises(WeftError) as raised:
+        load(device, CODE).launch([4096, 8192], "stream")
+    assert str(raised.value) == message
 
 
 def test_a_launch_passes_maps_and_addresses() -> None:

@@ -22,6 +22,8 @@ from weft.plan.ir import (
 )
 from weft.plan.kept_rows import KEPT_BYTES, columns_together, kept_bytes
 from weft.plan.transposes import crossing_of
+from weft.plan.winograd import ALGORITHM as WINOGRAD
+from weft.plan.winograd import winograd_refusal
 from weft.region.attention import attention_of
 from weft.region.columns import summed_columns
 from weft.region.ir import Kernel, Tensor, row_major
@@ -134,7 +136,10 @@ def _contraction(kernel: Kernel, plan: MmaPlan) -> Iterator[str]:
     yield from epilogue_refusals(kernel, plan)
     known = {kernel.pattern.value: "implicit_gemm", "attention": STREAMING}
     for key, value in plan.algo_choice.items():
-        if known.get(key) != value:
+        if (key, value) == ("conv", WINOGRAD):
+            why = winograd_refusal(kernel, plan)
+            yield from [] if why is None else [why]
+        elif known.get(key) != value:
             yield f"algo_choice.{key}={value} is not built for this kernel"
     axis = plan.vectorize.axis.partition(".")[0] if plan.vectorize else "n"
     if axis not in ("n", "k"):

@@ -31,12 +31,13 @@ from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import Expr, axis, constant, simplify
 from weft.region.ir import Binary, Reduce, operands
 
+ZERO: Final = constant(0)
 _TOGETHER: Final = 32
 """Steps of `tile[2]` that are summed up before they join the total of a long sum."""
 
 
 @dataclass(frozen=True)
-class _Block:
+class Block:
     """What one piece computes: so many rows and columns, from there on."""
 
     row: Expr
@@ -51,6 +52,15 @@ class BlockedContraction(Panels):
     blocking: Blocking
 
     def routine(self, name: str) -> ir.Routine:
+        self._begin()
+        body, pieces = self._pieces()
+        return ir.Routine(
+            name, self._buffer_args(), pieces, tuple(body), self._params(), self._scratch(),
+            self._violations(),
+        )  # fmt: skip
+
+    def _begin(self) -> None:
+        """The operands, how they are packed, and where sums are kept."""
         blocking = self.tiling.blocking
         if blocking is None or self.kernel.roles is None:
             raise InternalError("only a contraction is blocked")
@@ -64,11 +74,6 @@ class BlockedContraction(Panels):
         self.sums = first + 2
         steps = self._size(self.roles.k) // blocking.depth
         self.totals = self.sums + (steps > 2 * _TOGETHER)
-        body, pieces = self._pieces()
-        return ir.Routine(
-            name, self._buffer_args(), pieces, tuple(body), self._params(), self._scratch(),
-            self._violations(),
-        )  # fmt: skip
 
     def _factors(self) -> tuple[str, str]:
         """The two values that are multiplied, the one of the rows first."""
@@ -106,13 +111,17 @@ class BlockedContraction(Panels):
 
     def _pieces(self) -> tuple[list[ir.Stmt], int]:
         block, body, pieces = self.blocking, list[ir.Stmt](), 0
-        rows = cuts(self._size(self.roles.m), block.block_rows)
+        rows = cuts(self._rows(), block.block_rows)
         columns = cuts(self._size(self.roles.n), block.block_columns)
         for across, along in product(rows, columns):
             total = self._size(self.roles.batch) * across.count * along.count
             body.append(self._piece_loop(across, along, pieces, total))
             pieces += total
         return body, pieces
+
+    def _rows(self) -> int:
+        """Rows of the product."""
+        return self._size(self.roles.m)
 
     def _piece_loop(self, rows: Cut, columns: Cut, first: int, total: int) -> ir.Stmt:
         piece = self._name("piece")
@@ -127,11 +136,11 @@ class BlockedContraction(Panels):
         batch = simplify(number // (rows.count * columns.count), ranges)
         root = Scope(None, kind=PARALLEL)
         root.axes.update(self._unflattened(self.roles.batch, batch))
-        self._block(root, _Block(row, rows.extent, column, columns.extent))
+        self._block(root, Block(row, rows.extent, column, columns.extent))
         stop = constant(first + total)
         return ir.For(piece, constant(first), stop, 1, PARALLEL, tuple(root.body))
 
-    def _block(self, root: Scope, block: _Block) -> None:
+    def _block(self, root: Scope, block: Block) -> None:
         summed = self._size(self.roles.k)
         self._clear(root, self.totals, block)
         if self.totals == self.sums:
@@ -145,7 +154,7 @@ class BlockedContraction(Panels):
                 scope.close()
         self._finish_block(root, block)
 
-    def _sum_up(self, root: Scope, block: _Block, first: Expr, extent: int) -> None:
+    def _sum_up(self, root: Scope, block: Block, first: Expr, extent: int) -> None:
         """Some of the summed axes added to the sums, packed and multiplied step by step."""
         for cut in cuts(extent, self.blocking.depth):
             scope = Scope(root, self._name("kb"), cut.count, SERIAL)
@@ -155,7 +164,7 @@ class BlockedContraction(Panels):
             self._multiply(scope, block.rows, block.columns, cut.extent)
             scope.close()
 
-    def _clear(self, root: Scope, sums: int, block: _Block) -> None:
+    def _clear(self, root: Scope, sums: int, block: Block) -> None:
         inner, place = self._each_sum(root, block)
         inner.body += [
             ir.Let("zero", self.reduce.dtype, "const", value=0),
@@ -163,7 +172,7 @@ class BlockedContraction(Panels):
         ]
         close(inner, root)
 
-    def _add_up(self, root: Scope, block: _Block) -> None:
+    def _add_up(self, root: Scope, block: Block) -> None:
         """The sums of some steps added to the totals."""
         inner, place = self._each_sum(root, block)
         inner.body += [
@@ -174,7 +183,7 @@ class BlockedContraction(Panels):
         ]
         close(inner, root)
 
-    def _each_sum(self, root: Scope, block: _Block) -> tuple[Scope, Expr]:
+    def _each_sum(self, root: Scope, block: Block) -> tuple[Scope, Expr]:
         """Loops over all sums of a block, and the place of one."""
         lanes = self.blocking.lanes
         total = up(block.rows, self.a.width) * up(block.columns, self.b.width)
@@ -184,24 +193,27 @@ class BlockedContraction(Panels):
 
     # -- the product -----------------------------------------------------------------------------
 
-    def _multiply(self, scope: Scope, rows: int, columns: int, depth: int) -> None:
-        """Every panel of A with every panel of B; a panel of B stays in the nearest cache."""
+    def _multiply(
+        self, scope: Scope, rows: int, columns: int, depth: int, product: Expr = ZERO
+    ) -> None:
+        """Every panel of A with every panel of B; a panel of B stays in the nearest cache. Where
+        there are several products, their panels and sums follow one another."""
         over_b = Scope(scope, self._name("jp"), -(-columns // self.b.width), SERIAL)
         over_a = Scope(over_b, self._name("ip"), -(-rows // self.a.width), SERIAL)
+        ip, jp = product * over_a.count + axis(over_a.var), axis(over_b.var)
         lanes = self.blocking.lanes
         u, v, lane = self._name("u"), self._name("v"), self._name("l")
         vectors = self.b.width // lanes
         loops = ((u, self.a.width, UNROLLED), (v, vectors, UNROLLED), (lane, lanes, LANES))
-        self._foresee(over_a, u, axis(over_a.var), axis(over_b.var), up(columns, self.b.width))
+        width = up(columns, self.b.width)
+        self._foresee(over_a, u, ip, jp, width)
         over_a.body.append(ir.Init("tile", self.reduce.dtype, "sum", loops))
         steps = self._steps(depth)
         deep = Scope(over_a, self._name("k"), steps, SERIAL)
-        self._multiply_step(
-            deep, (self.a, self.b), (u, v, lane), axis(over_a.var), axis(over_b.var), steps
-        )
+        own = product * over_b.count + jp
+        self._multiply_step(deep, (self.a, self.b), (u, v, lane), ip, own, steps)
         deep.close()
-        width = up(columns, self.b.width)
-        self._add_tile(over_a, u, v, lane, axis(over_a.var), axis(over_b.var), width)
+        self._add_tile(over_a, u, v, lane, ip, jp, width)
         close(over_a, scope)
 
     def _foresee(self, scope: Scope, u: str, ip: Expr, jp: Expr, width: int) -> None:
@@ -228,7 +240,7 @@ class BlockedContraction(Panels):
 
     # -- the rest of the kernel ------------------------------------------------------------------
 
-    def _finish_block(self, root: Scope, block: _Block) -> None:
+    def _finish_block(self, root: Scope, block: Block) -> None:
         """Row by row: the contraction is read back, and everything after it is computed."""
         width = up(block.columns, self.b.width)
         over = Scope(root, self._name("i"), block.rows, SERIAL)

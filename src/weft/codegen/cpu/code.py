@@ -1,13 +1,15 @@
 """LLVM IR as text, one instruction a line: values, constants, intrinsics, blocks, loops.
 
 A `Val` is an SSA name with its scalar type and number of lanes; operations on a scalar and a vector
-spread the scalar first. Nothing here knows about kernels.
+spread the scalar first. An instruction that stands already where it can be used is not written
+again: LLVM would find the copies too, at many times the cost. Nothing here knows about kernels.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from weft.foundation.errors import InternalError
@@ -65,6 +67,8 @@ class Code:
         self.functions: dict[str, str] = {}
         self.block = "entry"
         self._count = 0
+        self._known: dict[str, Val] = {}
+        """The instructions that can be used here, by their text, in the order they stand."""
 
     # -- lines and names -------------------------------------------------------------------------
 
@@ -76,9 +80,25 @@ class Code:
         self.lines.append(f"  {text}")
 
     def assign(self, text: str, scalar: str, lanes: int = 1) -> Val:
+        """The result of an instruction that touches no memory: the same text is the same value."""
+        found = self._known.get(text)
+        if found is None:
+            found = self._known[text] = self.result(text, scalar, lanes)
+        return found
+
+    def result(self, text: str, scalar: str, lanes: int = 1) -> Val:
+        """The result of an instruction that is written now, whatever stands already."""
         name = self.fresh()
         self.line(f"{name} = {text}")
         return Val(name, scalar, lanes)
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Around code that may be skipped: what it computes is not known afterwards."""
+        before = len(self._known)
+        yield
+        while len(self._known) > before:
+            self._known.popitem()
 
     def label(self, name: str) -> None:
         self.lines.append(f"{name}:")
@@ -194,7 +214,8 @@ class Code:
         text = "poison"
         for index, part in enumerate(parts):
             kind = type_of(scalar, lanes)
-            text = self.assign(f"insertelement {kind} {text}, {part}, i64 {index}", scalar).text
+            inserted = f"insertelement {kind} {text}, {part}, i64 {index}"
+            text = self.assign(inserted, scalar, lanes).text
         return Val(text, scalar, lanes)
 
     def transposed(self, rows: list[Val]) -> list[Val]:
@@ -235,7 +256,7 @@ class Code:
 
     def load(self, kind: str, pointer: str, lanes: int, align: int, scope: str = "") -> Val:
         loaded = type_of(kind, lanes)
-        return self.assign(f"load {loaded}, ptr {pointer}, align {align}{scope}", kind, lanes)
+        return self.result(f"load {loaded}, ptr {pointer}, align {align}{scope}", kind, lanes)
 
     def prefetch(self, base: str, kind: str, index: Val) -> None:
         """A hint that memory near a place, which need not exist, will be read once."""
@@ -261,7 +282,8 @@ class Code:
         going = self.compare("icmp slt", Val(index, "i64"), stop)
         self.line(f"br {going}, label %{inside}, label %{leave}")
         self.label(inside)
-        body(Val(index, "i64"))
+        with self.inside():
+            body(Val(index, "i64"))
         self.line(f"{following} = add nsw i64 {index}, {step}")
         after = self.block
         self.line(f"br label %{head}")
@@ -276,6 +298,7 @@ class Code:
         inside, leave = f"then{self._count}", f"done{self._count}"
         self.line(f"br {pred}, label %{inside}, label %{leave}")
         self.label(inside)
-        body()
+        with self.inside():
+            body()
         self.line(f"br label %{leave}")
         self.label(leave)

@@ -13,10 +13,12 @@ from weft.codegen.cpu.from_region import lower_kernel
 from weft.codegen.cpu.prefetch import prefetched
 from weft.codegen.cpu.strips import in_strips
 from weft.codegen.cpu.tiling import tiling_of
+from weft.codegen.cpu.winograd import WinogradConvolution
 from weft.codegen.cpu.words import WordContraction
 from weft.foundation.errors import Finding
 from weft.memory.ir import MemRef
-from weft.plan.ir import REFUSED, AttentionPlan, Plan
+from weft.plan.ir import REFUSED, AttentionPlan, MmaPlan, Plan
+from weft.plan.winograd import ALGORITHM as WINOGRAD
 from weft.region.ir import Binary, Kernel, Pattern, Tensor, Unary, walk
 
 
@@ -50,6 +52,8 @@ def lower(
     if isinstance(plan, AttentionPlan):
         return prefetched(StreamedAttention(kernel, tensors, refs, plan).routine(name))
     tiling = tiling_of(kernel, refs, plan)
+    if isinstance(plan, MmaPlan) and plan.algo_choice.get("conv") == WINOGRAD:
+        return prefetched(WinogradConvolution(kernel, tensors, refs, tiling).routine(name))
     if tiling.blocking is not None:
         blocked = WordContraction if tiling.blocking.words else BlockedContraction
         return prefetched(blocked(kernel, tensors, refs, tiling).routine(name))

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from weft.codegen.cpu.code import Code, Val, number
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import (
+    Axis,
     Expr,
     FloorDiv,
     Guard,
@@ -49,20 +51,51 @@ class IndexCode:
 
     def value(self, expr: Expr, lane: int = 0) -> Val:
         """The expression as a number, in the given lane."""
+        moving, fixed = self._split(expr, lane)
+        if moving is None:
+            return number(fixed, "i64")
+        return self.code.binary("add", moving, number(fixed, "i64")) if fixed else moving
+
+    def pointer(self, base: str, kind: str, address: Expr, lane: int = 0) -> str:
+        """The place of an element. Neighbours share what moves, and differ by a constant."""
+        moving, fixed = self._split(address, lane)
+        if moving is None or fixed <= 0 or not self._rises(address):
+            return self.code.pointer(base, kind, self.value(address, lane))
+        shared = self.code.pointer(base, kind, moving)
+        return self.code.pointer(shared, kind, number(fixed, "i64"))
+
+    def _rises(self, address: Expr) -> bool:
+        """Whether no term takes anything away: then a part of the sum is inside the buffer too."""
+        return all(factor > 0 and self._lowest(term) >= 0 for term, factor in address.terms)
+
+    def _lowest(self, term: Term) -> int:
+        if isinstance(term, FloorDiv):
+            return bounds(term.value, self.ranges)[0] // term.divisor
+        return self.ranges[term.name][0]
+
+    def _split(self, expr: Expr, lane: int) -> tuple[Val | None, int]:
+        """The sum of what is computed, what moves least often first, and the sum of what is
+        known."""
         known = expr.constant
-        parts: list[Val] = []
+        parts: list[tuple[int, Val]] = []
         for term, factor in expr.terms:
             value = self._term(term, lane)
             if isinstance(value, int):
                 known += factor * value
             elif factor == 1:
-                parts.append(value)
+                parts.append((self._depth(term), value))
             else:
-                parts.append(self.code.binary("mul", value, number(factor, "i64")))
-        total = number(known, "i64")
-        for part in parts:
-            total = part if total.text == "0" else self.code.binary("add", total, part)
-        return total
+                product = self.code.binary("mul", value, number(factor, "i64"))
+                parts.append((self._depth(term), product))
+        total: Val | None = None
+        for _, part in sorted(parts, key=itemgetter(0)):
+            total = part if total is None else self.code.binary("add", total, part)
+        return total, known
+
+    def _depth(self, term: Term) -> int:
+        """The innermost loop that moves a term."""
+        names = axes_of(term.value) if isinstance(term, FloorDiv) else (term.name,)
+        return max((n for n, name in enumerate(self.variables) if name in names), default=0)
 
     def _term(self, term: Term, lane: int) -> Val | int:
         if isinstance(term, FloorDiv):
@@ -95,9 +128,24 @@ class IndexCode:
             return None
         name = self.lanes.var
         for term, _ in expr.terms:
-            if isinstance(term, FloorDiv) and name in axes_of(term.value):
+            if isinstance(term, FloorDiv) and not self._is_same(term, self.lanes):
                 return None
         return coefficient(expr, name)
+
+    def _is_same(self, term: FloorDiv, lanes: Lanes) -> bool:
+        """Whether a quotient is the same in all lanes: none of them, or they begin at a multiple of
+        their number, which divides the divisor."""
+        value, count = term.value, lanes.count
+        if lanes.var not in axes_of(value):
+            return True
+        if coefficient(value, lanes.var) != 1 or term.divisor % count or value.constant % count:
+            return False
+        return all(
+            factor % count == 0
+            and not (isinstance(other, FloorDiv) and not self._is_same(other, lanes))
+            for other, factor in value.terms
+            if not (isinstance(other, Axis) and other.name == lanes.var)
+        )
 
     def inside(self, guards: Sequence[Guard], lane: int) -> Val:
         """Whether every guard holds."""

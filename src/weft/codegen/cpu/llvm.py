@@ -29,7 +29,9 @@ from weft.region.ir import Place
 Item = TypeVar("Item")
 _Carries: TypeAlias = tuple[Val, ...]
 MOST_COPIES = 8
-"""How many calls of one function LLVM may replace by copies of it."""
+"""How many calls of one function are replaced by copies of it."""
+MOST_COPIED_LINES = 64
+"""How long a function may be that is copied to more than one place."""
 _IDENTITIES: dict[str, float] = {"sum": 0.0, "prod": 1.0}
 _COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 
@@ -56,17 +58,18 @@ def emit_module(
         declared.update(emitter.code.declared)
     head = [f'target triple = "{triple}"'] if triple else []
     text = "\n".join([*shared.values(), *functions])
-    called = [_kept_apart(name, body, text) for name, body in shared.items()]
+    called = [_called(name, body, text) for name, body in shared.items()]
     return "\n".join([*head, *sorted(declared.values()), *called, *functions, "!0 = !{}", ""])
 
 
-def _kept_apart(name: str, function: str, text: str) -> str:
-    """A function that is called from many places, as the last step of an unrolled tile does, marked
-    so that it is not copied into each: compiling the copies takes longer than everything else, and
-    the calls cost less than a hundredth of the tile."""
-    if text.count(f"@{name}(") - 1 <= MOST_COPIES:
-        return function
-    return function.replace(" nounwind {", " noinline nounwind {", 1)
+def _called(name: str, function: str, text: str) -> str:
+    """A function with whether it is copied to where it is called. One that is long, or called from
+    many places as the last step of an unrolled tile does, is not: compiling the copies takes longer
+    than everything else, and the calls cost less than a hundredth of the tile."""
+    calls, lines = text.count(f"@{name}(") - 1, function.count("\n")
+    copied = calls == 1 or (calls <= MOST_COPIES and lines <= MOST_COPIED_LINES)
+    how = "alwaysinline" if copied else "noinline"
+    return function.replace(" nounwind {", f" {how} nounwind {{", 1)
 
 
 class _Emitter:
@@ -226,6 +229,7 @@ class _Emitter:
         """Vectors of neighbours, taken apart: multiply-adds can use a lane where it is."""
         dtype = self.routine.dtype_of(run.buffer)
         kind, variables = storage_type(dtype), self.indices.variables
+        base = self.pointers[run.buffer]
         if self.indices.lanes is not None and self.indices.step(run.address) != 0:
             self._load_across(run, dtype, kind)
             return
@@ -234,8 +238,7 @@ class _Emitter:
             lanes = min(width, run.count - start)
             lanes = lanes if lanes & (lanes - 1) == 0 else 1
             for first in range(start, min(start + width, run.count), lanes):
-                place = self.indices.value(run.address + first)
-                pointer = self.code.pointer(self.pointers[run.buffer], kind, place)
+                pointer = self.indices.pointer(base, kind, run.address + first)
                 loaded = self.code.load(kind, pointer, lanes, dtype.storage_bytes)
                 value = self.formats.from_storage(loaded, dtype)
                 for lane in range(lanes):
@@ -252,10 +255,11 @@ class _Emitter:
     def _load_across(self, run: ir.LoadRun, dtype: DType, kind: str) -> None:
         """A vector of neighbours for each lane, transposed into one of lanes for each neighbour."""
         variables, lanes = self.indices.variables, self.indices.lane_count
+        base = self.pointers[run.buffer]
         width = lanes if run.count % lanes == 0 else 1
         for start in range(0, run.count, width):
-            places = [self.indices.value(run.address + start, lane) for lane in range(lanes)]
-            starts = [self.code.pointer(self.pointers[run.buffer], kind, p) for p in places]
+            place = run.address + start
+            starts = [self.indices.pointer(base, kind, place, lane) for lane in range(lanes)]
             loaded = [self.code.load(kind, p, width, dtype.storage_bytes) for p in starts]
             turned = self.code.transposed(loaded) if width > 1 else [self.code.gather_lanes(loaded)]
             for row, value in enumerate(turned):
@@ -268,10 +272,10 @@ class _Emitter:
         step, align = indices.step(address), dtype.storage_bytes
         lanes = indices.lane_count
         if step in (0, 1) or lanes == 1:
-            place = code.pointer(base, kind, indices.value(address))
+            place = indices.pointer(base, kind, address)
             return code.load(kind, place, lanes if step == 1 else 1, align)
         parts = [
-            code.load(kind, code.pointer(base, kind, indices.value(address, lane)), 1, align)
+            code.load(kind, indices.pointer(base, kind, address, lane), 1, align)
             for lane in range(lanes)
         ]
         return code.gather_lanes(parts)
@@ -310,14 +314,14 @@ class _Emitter:
         value = self.formats.to_storage(self._value(store.value), dtype)
         step = indices.step(store.address)
         if indices.lanes is None or (step == 0 and value.lanes == 1):
-            code.store(value, code.pointer(base, kind, indices.value(store.address)), align)
+            code.store(value, indices.pointer(base, kind, store.address), align)
             return
         value = code.spread(value, indices.lane_count)
         if step == 1:
-            code.store(value, code.pointer(base, kind, indices.value(store.address)), align)
+            code.store(value, indices.pointer(base, kind, store.address), align)
             return
         for lane in range(value.lanes):
-            place = code.pointer(base, kind, indices.value(store.address, lane))
+            place = indices.pointer(base, kind, store.address, lane)
             code.store(code.lane(value, lane), place, align)
 
     # -- computing -------------------------------------------------------------------------------
@@ -428,7 +432,7 @@ class _Emitter:
         code.loop(number(0, "i64"), number(sort.length, "i64"), 1, write)
         name = sort_function(code, dtype)
         pointers = ", ".join(f"ptr {pointer}" for pointer in (k0, p0, k1, p1))
-        found = code.assign(f"call ptr @{name}({pointers}, i64 {sort.length})", "ptr").text
+        found = code.result(f"call ptr @{name}({pointers}, i64 {sort.length})", "ptr").text
         first = code.binary("mul", self.indices.value(sort.row), number(sort.count, "i64"))
         target = code.pointer(self.pointers[sort.out], "i64", first)
 

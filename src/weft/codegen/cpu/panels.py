@@ -127,7 +127,13 @@ class Panels(Lowering):
             inner = Scope(each, self._name("kl"), cut.lanes, LANES if cut.lanes > 1 else UNROLLED)
             depth_place = place + axis(inner.var)
             self._copy(inner, side, start, axis(each.var), depth_place, k, base)
-            close(inner, scope)
+            # All loads before all stores: then LLVM stores neighbours together.
+            store = inner.body.pop()
+            close(inner, loop)
+            stored = repeat(inner.var, inner.count, inner.kind, store)
+            stored = repeat(each.var, each.count, UNROLLED, stored)
+            loop.body.append(repeat(deep.var, deep.count, UNROLLED, stored))
+            loop.close()
 
     def _pack_step(
         self, loop: Scope, side: Side, start: Expr, cut: Segment, deep: Expr, k: Expr, base: Expr

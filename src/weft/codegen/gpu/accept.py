@@ -25,8 +25,9 @@ from weft.region.ir import (
     walk,
 )
 
-MAX_POINTS: Final = 1 << 31
-"""Points of a kernel that threads can count."""
+MAX_POINTS: Final = (1 << 31) - (1 << 20)
+"""Points that a thread counts in 32 bits, with room to count past the last of them."""
+_MAX_BLOCKS: Final = 1 << 31
 PLAN_FAULTS: Final = frozenset({
     "Accumulators", "Block", "Grain", "KeepRow", "Layouts", "NotAContraction", "PlanField",
     "Reduction", "Registers", "SharedMemory", "Threads", "Tile", "Vector",
@@ -37,6 +38,12 @@ _MAX_PARAM: Final = 1 << 30
 
 def refuse(code: str, why: str, hint: str = "") -> Finding:
     return Finding(code, "", why, hint)
+
+
+def too_many(*counts: int, blocks: int = 0) -> Iterator[Finding]:
+    """Numbers that are counted in 32 bits, and blocks of a grid."""
+    if max(counts, default=0) >= MAX_POINTS or blocks >= _MAX_BLOCKS:
+        yield refuse("Points", "the kernel has more points than 32 bits count")
 
 
 def kernel_refusals(kernel: Kernel, tensors: Mapping[str, Tensor]) -> list[Finding]:

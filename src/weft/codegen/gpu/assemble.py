@@ -23,6 +23,7 @@ def kernel_code(
         code=code,
         grid=(kernel.grid, 1, 1),
         block=(kernel.threads, 1, 1),
+        cluster=(kernel.cluster, 1, 1),
         shared_bytes=kernel.shared_bytes,
         tensor_maps=tuple(_map(found) for found in kernel.maps),
         reports=kernel.reports,

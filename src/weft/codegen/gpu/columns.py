@@ -17,7 +17,7 @@ from functools import partial
 from math import prod
 
 from weft.codegen.gpu import ir, values
-from weft.codegen.gpu.accept import MAX_POINTS, kernel_refusals, refuse
+from weft.codegen.gpu.accept import kernel_refusals, refuse, too_many
 from weft.codegen.gpu.index import unflatten
 from weft.codegen.gpu.reductions import Reduction
 from weft.codegen.gpu.scalar import BLOCK, THREAD, Lit, Name, Scalar, both, least
@@ -25,7 +25,7 @@ from weft.codegen.gpu.thread import Emitter, Group, Refs, Scope, Sweep, group_at
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import Finding, SpecViolation
 from weft.plan.ir import RowPlan
-from weft.plan.rows import is_regular, kept_axes, reduced_axes
+from weft.plan.rows import is_regular, kept_axes, reduced_axes, row_count, row_length
 from weft.region.ir import Fold, Kernel, Output, Reduce, Tensor
 from weft.target.target import Target
 
@@ -52,8 +52,7 @@ def _refusals(kernel: Kernel, plan: RowPlan) -> Iterator[Finding]:
     if kernel.sizes[kept[-1]] % plan.vector:
         size = kernel.sizes[kept[-1]]
         yield refuse("Vector", f"a vector of {plan.vector} does not divide an axis of {size}")
-    if prod(kernel.sizes.values()) >= MAX_POINTS:
-        yield refuse("Points", "the kernel has more points than 32 bits count")
+    yield from too_many(row_count(kernel), row_length(kernel))
     if plan.keep_row:
         yield refuse("KeepRow", "rows side by side are not kept", "use keep_row=false")
     if plan.blocks_per_row != 1:

@@ -69,7 +69,7 @@ def apply(op: ElementOp, values: Mapping[str, Array], dtypes: Mapping[str, DType
 def coordinates(fragment: ir.Fragment, warp: Warp) -> tuple[Array, Array]:
     """Row and column of every element of a fragment, as [group, element, lane]."""
     group, element = _numbers(fragment)
-    row = np.asarray(warp.value(fragment.row)) + fragment.apart * (element // 2) + 0 * group
+    row = np.asarray(warp.value(fragment.row)) + 8 * (element // 2) + 0 * group
     column = np.asarray(warp.value(fragment.column)) + element % 2 + 8 * group
     rows, columns, _ = np.broadcast_arrays(row, column, np.zeros((1, 1, 32), np.int64))
     return rows, columns

@@ -19,6 +19,8 @@ from weft.codegen.gpu.swizzle import Swizzle
 from weft.foundation.dtypes import DType
 
 Array = NDArray[Any]
+COPY_LINE = 16
+"""Bytes at multiples of which the copy engine begins."""
 POISON = 0xFF
 """What memory holds that nobody has written: NaN in every float dtype."""
 
@@ -183,6 +185,8 @@ def swizzled(swizzle: Swizzle, places: Array) -> Array:
 
 def box_elements(found: ir.TensorMap, coords: tuple[int, ...]) -> tuple[Array, Array]:
     """Element offsets of a box in its buffer, contiguous axis last, and which are in the tensor."""
+    if coords[0] * found.dtype.storage_bytes % COPY_LINE:
+        raise Hazard(f"a copy begins at element {coords[0]}, which is no whole line of 16 bytes")
     strides = (1, *found.strides)
     offset = np.full(tuple(reversed(found.box)), found.offset, np.int64)
     inside = np.ones(offset.shape, bool)

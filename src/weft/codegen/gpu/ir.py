@@ -300,8 +300,8 @@ class Fragment:
     """Where a thread's share of a 16-row accumulator lies in the result.
 
     Accumulators come in groups of 8 columns; of each, a thread holds four elements: (row, column),
-    (row, column + 1), (row + apart, column), (row + apart, column + 1). The next group is 8 columns
-    on. Elements outside `rows x columns` are neither read from memory nor stored.
+    (row, column + 1), (row + 8, column), (row + 8, column + 1). The next group is 8 columns on.
+    Elements outside `rows x columns` are neither read from memory nor stored.
     """
 
     groups: int
@@ -309,7 +309,6 @@ class Fragment:
     column: Scalar
     rows: int
     columns: int
-    apart: int = 8
 
 
 @dataclass(frozen=True)
@@ -409,7 +408,8 @@ class PrefetchMap:
 
 @dataclass(frozen=True)
 class TmaLoad:
-    """Copy one box of a tensor into shared memory."""
+    """Copy one box of a tensor into shared memory. Its first coordinate is a multiple of 16
+    bytes."""
 
     target: Address
     map: str
@@ -419,7 +419,8 @@ class TmaLoad:
 
 @dataclass(frozen=True)
 class TmaStore:
-    """Copy one box from shared memory into a tensor."""
+    """Copy one box from shared memory into a tensor. Its first coordinate is a multiple of 16
+    bytes."""
 
     source: Address
     map: str

@@ -4,7 +4,8 @@
         if it exists: read, compute, store
 
 `grain` points go to a block, in `grain / (threads * vector)` turns, of which `unroll` may be
-interleaved.
+interleaved. Where 32 bits do not count all points, they count those of the inner axes, and the
+number of the block says where the outer ones stand.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 from weft.codegen.gpu import ir
-from weft.codegen.gpu.accept import MAX_POINTS, kernel_refusals, refuse
+from weft.codegen.gpu.accept import MAX_POINTS, kernel_refusals, refuse, too_many
 from weft.codegen.gpu.index import unflatten
 from weft.codegen.gpu.reductions import Reduction
 from weft.codegen.gpu.scalar import BLOCK, THREAD, Lit, Name, Scalar, both
@@ -45,8 +46,31 @@ def _refusals(kernel: Kernel, plan: MapPlan) -> Iterator[Finding]:
             f"a grain of {plan.grain} points is not made of {plan.threads} threads with vectors of "
             f"{plan.vector}, {plan.unroll} at a time",
         )
-    if prod(kernel.sizes.values()) >= MAX_POINTS:
-        yield refuse("Points", "the kernel has more points than 32 bits count")
+    extent = _Extent(kernel, plan)
+    yield from too_many(extent.vectors, blocks=extent.grid)
+
+
+class _Extent:
+    """The axes of a kernel in the order in which its points are numbered, the one that vectors run
+    along last, and how many vectors and blocks there are."""
+
+    def __init__(self, kernel: Kernel, plan: MapPlan) -> None:
+        axis = inner_axis(kernel)
+        last = [axis.name] if axis else []
+        self.sizes = dict(kernel.sizes)
+        for name in last:
+            self.sizes[name] //= plan.vector
+        order = [name for name in self.sizes if name not in last] + last
+        count = 0
+        while count < len(order) - 1 and self.over(order[count:]) >= MAX_POINTS:
+            count += 1
+        self.outer, self.inner = order[:count], order[count:]
+        self.vectors = self.over(self.inner)
+        self.blocks = -(-self.vectors * plan.vector // plan.grain)
+        self.grid = self.blocks * self.over(self.outer)
+
+    def over(self, names: Sequence[str]) -> int:
+        return prod(self.sizes[name] for name in names)
 
 
 def build(
@@ -96,17 +120,17 @@ class _Map(Elementwise):
         self.plan = plan
         axis = inner_axis(kernel)
         self.axis = axis.name if axis else None
+        self.extent = _Extent(kernel, plan)
 
     def kernel_called(self, name: str, tensors: Mapping[str, Tensor]) -> ir.Kernel:
-        points = prod(self.kernel.sizes.values())
         body: list[ir.Stmt] = []
-        if points:
+        if self.extent.grid:
             dtypes = {found.name: found.dtype for found in tensors.values()}
             body += self.read_params(dtypes)
-            body += self.turns(points)
+            body += self.turns()
         return ir.Kernel(
             name,
-            grid=-(-points // self.plan.grain),
+            grid=self.extent.grid,
             threads=self.plan.threads,
             buffers=self.names,
             maps=(),
@@ -117,20 +141,19 @@ class _Map(Elementwise):
             reports=self.reports,
         )
 
-    def turns(self, points: int) -> Iterator[ir.Stmt]:
-        plan = self.plan
+    def turns(self) -> Iterator[ir.Stmt]:
+        plan, extent = self.plan, self.extent
         each = plan.threads * plan.vector
         turns = plan.grain // each
-        start = BLOCK * (plan.grain // plan.vector) + THREAD
+        block = BLOCK % extent.blocks if extent.outer else BLOCK
+        start = block * (plan.grain // plan.vector) + THREAD
         number: Scalar = Name("turn") * plan.threads + start if turns > 1 else start
-        vectors = points // plan.vector
-        whole = points % plan.grain == 0
-        cond: Scalar = Lit(1) if whole else Name("point") < vectors
+        whole = extent.vectors * plan.vector % plan.grain == 0
         scope = Scope(None, {}, [])
         self.point(scope)
         work: tuple[ir.Stmt, ...] = tuple(scope.body)
         if not whole:
-            work = (ir.If(cond, work),)
+            work = (ir.If(Name("point") < extent.vectors, work),)
         work = (ir.Let("point", number), *work)
         if turns == 1:
             yield from work
@@ -139,15 +162,12 @@ class _Map(Elementwise):
 
     def point(self, root: Scope) -> None:
         """Everything for the vector with the number `point`."""
-        sizes = dict(self.kernel.sizes)
-        if self.axis is not None:
-            sizes[self.axis] //= self.plan.vector
-        order = [name for name in sizes if name != self.axis]
-        order += [self.axis] if self.axis is not None else []
-        places = unflatten(Name("point"), order, sizes)
+        extent = self.extent
+        places = unflatten(BLOCK // extent.blocks, extent.outer, extent.sizes)
+        places |= unflatten(Name("point"), extent.inner, extent.sizes)
         axes: dict[str, Scalar] = {}
         for number, (name, place) in enumerate(places.items()):
-            if sizes[name] == 1:
+            if extent.sizes[name] == 1:
                 axes[name] = Lit(0)
                 continue
             factor = self.plan.vector if name == self.axis else 1

@@ -18,7 +18,7 @@ from math import prod
 from typing import Final
 
 from weft.codegen.gpu import ir, values
-from weft.codegen.gpu.accept import MAX_POINTS, kernel_refusals, refuse
+from weft.codegen.gpu.accept import kernel_refusals, refuse, too_many
 from weft.codegen.gpu.element import ElementOp
 from weft.codegen.gpu.formats import held_bytes
 from weft.codegen.gpu.index import unflatten
@@ -74,8 +74,8 @@ def _form(kernel: Kernel) -> Iterator[Finding]:
     over_k = [o for o in kernel.outputs if set(kernel.let(o.value).axes) & set(roles.k)]
     if over_k or set(total.axes) != set(roles.k):
         yield refuse("NotAContraction", "a result lives over what is summed")
-    if prod(kernel.sizes.values()) // max(1, _extent(kernel, roles.k)) >= MAX_POINTS:
-        yield refuse("Points", "the kernel has more results than 32 bits count")
+    sides = (roles.batch, roles.m, roles.n, roles.k)
+    yield from too_many(*(_extent(kernel, axes) for axes in sides))
 
 
 def _extent(kernel: Kernel, names: Sequence[str]) -> int:

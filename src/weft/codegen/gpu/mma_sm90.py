@@ -1,7 +1,6 @@
 """The SM90 contraction: copy engine, barriers in a ring, asynchronous matrix instructions.
 
     producer    for each tile, for each k step: wait until the slot is empty, load A and B into it
-                (`sm90_operands.py`)
     consumers   for each k step: wait until the slot is full, multiply, hand the slot back;
                 then epilogue, staging in shared memory, store (`sm90_results.py`)
 
@@ -26,13 +25,19 @@ from typing import Final
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.matmul import Problem, Refs, Refusal, analyse
 from weft.codegen.gpu.mma_fields import field_refusals
-from weft.codegen.gpu.mma_place import Place, locate
+from weft.codegen.gpu.mma_place import Place, locate, present
 from weft.codegen.gpu.ring import Ring
 from weft.codegen.gpu.scalar import BLOCK, LANE, THREAD, WARP, Lit, Name, Scalar
 from weft.codegen.gpu.sm90_layout import MMA_K, WARPGROUP, Sm90Layout, refusals
-from weft.codegen.gpu.sm90_operands import Operands
-from weft.codegen.gpu.sm90_results import Results, column_split, fetcher, row_split
-from weft.codegen.gpu.swizzle import operand_offset
+from weft.codegen.gpu.sm90_results import (
+    Results,
+    batch_sizes,
+    column_split,
+    fetcher,
+    ones,
+    row_split,
+)
+from weft.codegen.gpu.swizzle import Major, operand_offset
 from weft.foundation.errors import Finding, SpecViolation
 from weft.plan.ir import MmaPlan
 from weft.region.ir import Kernel
@@ -76,7 +81,6 @@ class _Builder:
     plan: MmaPlan = field(init=False)
     buffers: list[str] = field(init=False)
     ring: Ring = field(init=False)
-    operands: Operands = field(init=False)
     results: Results = field(init=False)
 
     def __post_init__(self) -> None:
@@ -85,7 +89,6 @@ class _Builder:
         tensors += [s.tensor for s in self.problem.sources if s.tensor is not None]
         self.buffers = list(dict.fromkeys([*tensors, self.problem.out_tensor]))
         self.ring = Ring(self.plan.stages)
-        self.operands = Operands(self.layout, self.buffers)
         self.results = Results(self.layout, self.buffers)
 
     def kernel(self) -> ir.Kernel:
@@ -105,7 +108,22 @@ class _Builder:
     # Storage
 
     def maps(self) -> Iterator[ir.TensorMap]:
-        yield from self.operands.maps()
+        problem, layout = self.problem, self.layout
+        for name, operand, rows, tile in (
+            ("a", problem.a, problem.m, layout.a),
+            ("b", problem.b, problem.n, layout.b),
+        ):
+            sizes = (problem.k, rows) if operand.major is Major.K else (rows, problem.k)
+            yield ir.TensorMap(
+                name,
+                self.buffers.index(operand.tensor),
+                operand.dtype,
+                operand.offset,
+                (*sizes, *batch_sizes(problem, operand.batch)),
+                (operand.pitch, *(s for s in operand.batch if s)),
+                (tile.panel_columns, tile.rows, *ones(operand.batch)),
+                tile.swizzle,
+            )
         yield from self.results.maps()
 
     def tiles(self) -> Iterator[ir.SharedTile]:
@@ -153,7 +171,7 @@ class _Builder:
         step: Body = (
             ir.MbarrierWait(ir.BarrierAt("empty", ring.slot), ring.phase ^ 1),
             ir.MbarrierExpectTx(ir.BarrierAt("full", ring.slot), self.layout.slot_bytes),
-            *self.operands.loads(place, ring.slot, Name("k")),
+            *self.loads(place, ring.slot, Name("k")),
             *ring.advance(),
         )
         tiles = ir.For(
@@ -175,6 +193,27 @@ class _Builder:
         stride = layout.grid * (self.plan.consumers if layout.pingpong else 1)
         first = BLOCK + Name("group") * layout.grid if layout.pingpong else BLOCK
         return ir.For("tile", first, layout.order.count, stride, body)
+
+    def loads(self, place: Place, slot: Scalar, k: Scalar) -> Iterator[ir.Stmt]:
+        bm, bn, bk = self.layout.tile
+        barrier = ir.BarrierAt("full", slot)
+        for name, operand, tile, outer in (
+            ("a", self.problem.a, self.layout.a, place.m * bm),
+            ("b", self.problem.b, self.layout.b, place.n * bn),
+        ):
+            batch = present(place.batch, operand.batch)
+            for panel in range(tile.panels):
+                address = ir.Address(name, slot * tile.bytes + panel * tile.panel_bytes)
+                across = panel * tile.panel_columns
+                pair = (
+                    (k * bk + across, outer)
+                    if operand.major is Major.K
+                    else (
+                        outer + across,
+                        k * bk,
+                    )
+                )
+                yield ir.TmaLoad(address, name, (*pair, *batch), barrier)
 
     def locate(self) -> tuple[Place, Body]:
         """Where the tile `tile` lies, and the statements that find out."""

@@ -90,6 +90,20 @@ INLINE void load_shared_pair(float& a, float& b, u32 address) {
 INLINE u32 load_shared_4(u32 address) {
   u32 x; asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(address) : "memory"); return x;
 }
+// What was staged, behind a barrier: ordered among such loads and stores, but free to move among
+// accesses of memory.
+INLINE u32 load_staged(u32 address) {
+  u32 x; asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(address)); return x;
+}
+// Without branches, so that pieces that follow one another are on their way together.
+INLINE void store_word_if(char* target, u32 x, bool holds) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p st.global.b32 [%0], %1;\n}\n"
+               :: "l"(target), "r"(x), "r"((int)holds));
+}
+INLINE void store_half_if(char* target, u32 x, bool holds) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p st.global.b16 [%0], %1;\n}\n"
+               :: "l"(target), "h"((u16)x), "r"((int)holds));
+}
 // A piece of a row of 16-bit elements, two of them in a lane. Where the row begins in the middle of
 // a word, each lane stores its second element with its neighbour's first.
 INLINE void store_row_2(char* row, u32 word, int place, int count) {
@@ -97,12 +111,12 @@ INLINE void store_row_2(char* row, u32 word, int place, int count) {
   const bool odd = (u64)row & 2;
   const int first = 2 * place + odd;
   const u32 pair = odd ? __funnelshift_r(word, next, 16) : word;
-  if (first + 1 < count) *(u32*)(row + 2 * first) = pair;
-  else if (first < count) *(u16*)(row + 2 * first) = (u16)pair;
-  if (odd && place == 0 && count > 0) *(u16*)row = (u16)word;
+  store_word_if(row + 2 * first, pair, first + 1 < count);
+  store_half_if(row + 2 * first, pair, first + 1 == count);
+  store_half_if(row, word, odd && place == 0 && count > 0);
 }
 INLINE void store_row_4(char* row, u32 word, int place, int count) {
-  if (place < count) *(u32*)(row + 4 * place) = word;
+  store_word_if(row + 4 * place, word, place < count);
 }
 // From here on the pointer is a number of its own: addresses near it are not computed one by one,
 // nor before the loop that comes first, where they would take registers from the accumulators.

@@ -225,7 +225,7 @@ class _Printer:
     def store_row(self, statement: ir.StGlobalRow) -> str:
         size = statement.dtype.storage_bytes
         row = f"b{statement.buffer} + ({text(statement.offset)}) * {size}"
-        word = f"load_shared_4({self.address(statement.source)})"
+        word = f"load_staged({self.address(statement.source)})"
         rest = f"{text(statement.place)}, {text(statement.count)}"
         return f"store_row_{size}({row}, {word}, {rest});"
 

@@ -39,14 +39,13 @@ def _rows(source: ir.GlobalElements, fragment: ir.Fragment) -> Iterator[str]:
     kind = storage(source.dtype)
     for half in (0, 1):
         start = f"(const {kind}*)b{source.buffer} + {text(source.base)}"
-        start += f" + (i64)(row_ + {fragment.apart * half}) * {source.row_stride}"
+        start += f" + (i64)(row_ + {8 * half}) * {source.row_stride}"
         if source.column_stride:
             pointer = f"{source.name}_p{half}_"
             yield f"const {kind}* {pointer} = {start} + (i64)column_ * {source.column_stride};"
             yield f"pin({pointer});"
         else:
-            row = f"row_ + {fragment.apart * half}"
-            guard = f"{row} < {fragment.rows}" if source.row_stride else "1"
+            guard = f"row_ + {8 * half} < {fragment.rows}" if source.row_stride else "1"
             yield _load_text(f"{source.name}_r{half}_", source.dtype, start, guard)
 
 
@@ -86,7 +85,7 @@ def _staged(source: ir.StagedElements) -> Iterator[str]:
             yield f"float {name}_h{half}0_, {name}_h{half}1_;"
             yield f"load_shared_pair({name}_h{half}0_, {name}_h{half}1_, {place});"
         else:
-            yield f"const u32 {name}_h{half}_ = load_shared_4({place});"
+            yield f"const u32 {name}_h{half}_ = load_staged({place});"
             for side in (0, 1):
                 value = widen(f"(u16)({name}_h{half}_ >> {16 * side})", source.dtype)
                 yield f"const float {name}_h{half}{side}_ = {value};"
@@ -110,7 +109,7 @@ def _element(node: ir.Epilogue, element: int) -> Iterator[str]:
 
 
 def _source(source: ir.ElementSource, fragment: ir.Fragment, half: int, side: int) -> str:
-    row, column = f"(row_ + {fragment.apart * half})", f"(column_ + g_ * 8 + {side})"
+    row, column = f"(row_ + {8 * half})", f"(column_ + g_ * 8 + {side})"
     match source:
         case ir.SharedColumns(name=name):
             return f"const float {name} = {name}_c{side}_;"
@@ -137,8 +136,7 @@ def _store_vectors(node: ir.StGlobalVec) -> Iterator[str]:
     yield f"const int row_ = {text(fragment.row)};"
     yield f"const int column_ = {text(fragment.column)};"
     for half in (0, 1):
-        row = f"(row_ + {fragment.apart * half})"
-        place = f"{text(node.base)} + (i64){row} * {node.row_stride}"
+        place = f"{text(node.base)} + (i64)(row_ + {8 * half}) * {node.row_stride}"
         place += f" + (i64)column_ * {node.column_stride}"
         yield f"char* p{half}_ = b{node.buffer} + ({place}) * {size};"
         yield f"pin(p{half}_);"
@@ -150,7 +148,7 @@ def _store_vectors(node: ir.StGlobalVec) -> Iterator[str]:
 
 
 def _store_half(node: ir.StGlobalVec, half: int) -> Iterator[str]:
-    guard = f"if (row_ + {node.fragment.apart * half} < {node.fragment.rows})"
+    guard = f"if (row_ + {8 * half} < {node.fragment.rows})"
     yield from braced(guard, _store_pair(node, half))
 
 

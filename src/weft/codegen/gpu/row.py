@@ -20,7 +20,7 @@ from functools import partial
 from math import prod
 
 from weft.codegen.gpu import ir, values
-from weft.codegen.gpu.accept import MAX_POINTS, kernel_refusals, refuse
+from weft.codegen.gpu.accept import kernel_refusals, refuse, too_many
 from weft.codegen.gpu.index import unflatten
 from weft.codegen.gpu.reductions import Reduction
 from weft.codegen.gpu.scalar import BLOCK, LANE, THREAD, WARP, Lit, Name, Scalar, both, least
@@ -32,6 +32,8 @@ from weft.plan.rows import (
     chunks_of,
     is_regular,
     reduced_axes,
+    row_count,
+    row_length,
     row_registers,
     row_vector_axis,
 )
@@ -64,8 +66,7 @@ def _refusals(kernel: Kernel, plan: RowPlan, target: Target) -> Iterator[Finding
     size = kernel.sizes[axis] if axis else 1
     if size % plan.vector:
         yield refuse("Vector", f"a vector of {plan.vector} does not divide an axis of {size}")
-    if prod(kernel.sizes.values()) >= MAX_POINTS:
-        yield refuse("Points", "the kernel has more points than 32 bits count")
+    yield from too_many(row_count(kernel), row_length(kernel))
     keeps = plan.keep_row and plan.threads > 1
     instances = plan.vector * (chunks_of(kernel, plan) if keeps else 1)
     if plan.accumulators > max(1, instances):

@@ -7,13 +7,11 @@ template cannot do; a layout without refusals can be generated.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from weft.codegen.gpu.matmul import Operand, Problem, Refusal, Source
-from weft.codegen.gpu.scalar import Scalar
 from weft.codegen.gpu.swizzle import SWIZZLE_128, Major, TileLayout, fitting
 from weft.codegen.gpu.tiles import TABLE_LIMIT, TileOrder, known
 from weft.foundation.dtypes import BF16, F16, F32
@@ -68,34 +66,6 @@ class Sm90Layout:
         return operand_layout(self.problem.b, self.tile[1], self.tile[2])
 
     @property
-    def phases(self) -> int:
-        """Rows after which A begins at the same place within 16 bytes again. So far apart, rows
-        have a pitch that the copy engine takes: those of one phase are loaded together, and lie
-        together in a tile."""
-        a = self.problem.a
-        if a.major is not Major.K:
-            return 1
-        return TMA_ALIGNMENT // math.gcd(TMA_ALIGNMENT, a.pitch * a.dtype.storage_bytes)
-
-    @property
-    def phase_rows(self) -> int:
-        """Rows of a tile that have one phase."""
-        return self.tile[0] // self.phases
-
-    def tile_row(self, place: Scalar) -> Scalar:
-        """The row of the result, within its tile, that is multiplied at a place of the tile."""
-        if self.phases == 1:
-            return place
-        return (place % self.phase_rows) * self.phases + place // self.phase_rows
-
-    @property
-    def rows_apart(self) -> int:
-        """Rows of the result between the two that a thread has of 16."""
-        if self.phases == 1:
-            return 8
-        return 1 if self.phase_rows == 8 else 8 * self.phases
-
-    @property
     def slot_bytes(self) -> int:
         return self.a.bytes + self.b.bytes
 
@@ -120,13 +90,11 @@ class Sm90Layout:
 
     @property
     def tma_store(self) -> bool:
-        """Whether the copy engine can write staged rows, which follow one another; otherwise
-        threads do."""
+        """Whether the copy engine can write staged rows; otherwise threads do."""
         out, size = self.problem.out, self.problem.out_dtype.storage_bytes
         strides = [out.row, *out.batch]
         regular = all(s >= 0 and s * size % TMA_ALIGNMENT == 0 for s in strides)
-        whole = regular and out.offset * size % TMA_ALIGNMENT == 0
-        return self.staged and whole and self.phases == 1
+        return self.staged and regular and out.offset * size % TMA_ALIGNMENT == 0
 
     @property
     def packed(self) -> int:
@@ -235,16 +203,6 @@ def operand_layout(operand: Operand, outer: int, k: int) -> TileLayout:
     return TileLayout(rows, columns, operand.dtype.storage_bytes, SWIZZLE_128)
 
 
-def sizes_of_batch(problem: Problem, strides: tuple[int, ...]) -> tuple[int, ...]:
-    """Sizes of the batch axes that a tensor with these strides depends on."""
-    return tuple(n for n, s in zip(problem.batch, strides, strict=True) if s)
-
-
-def box_of_batch(strides: tuple[int, ...]) -> tuple[int, ...]:
-    """What one copy moves along those axes."""
-    return tuple(1 for stride in strides if stride)
-
-
 def _aligned(count: int) -> int:
     return -(-count // ALIGNMENT) * ALIGNMENT
 
@@ -273,13 +231,11 @@ def _operand_refusals(problem: Problem) -> Iterator[Finding]:
         yield _refuse("ResultDType", f"a result of {problem.out_dtype} cannot be stored")
     if min(problem.m, problem.n, problem.k, *problem.batch, 1) < 1:
         yield _refuse("Empty", "the contraction has an empty axis")
-    # Rows of A may begin anywhere, if nothing else is in the way: see `phases`.
-    free = ("pitch", "offset") if problem.a.major is Major.K else ()
-    yield from _alignment("A", problem.a, free)
-    yield from _alignment("B", problem.b)
+    for name, operand in (("A", problem.a), ("B", problem.b)):
+        yield from _alignment(name, operand)
 
 
-def _alignment(name: str, operand: Operand, free: tuple[str, ...] = ()) -> Iterator[Finding]:
+def _alignment(name: str, operand: Operand) -> Iterator[Finding]:
     size = operand.dtype.storage_bytes
     if 1 not in (operand.inner, operand.outer):
         yield _refuse("OperandStride", f"no axis of {name} is contiguous")
@@ -287,7 +243,7 @@ def _alignment(name: str, operand: Operand, free: tuple[str, ...] = ()) -> Itera
     for what, count in [("pitch", operand.pitch), ("offset", operand.offset)] + [
         ("batch stride", stride) for stride in operand.batch
     ]:
-        if count < 0 or (count * size % TMA_ALIGNMENT and what not in free):
+        if count < 0 or count * size % TMA_ALIGNMENT:
             yield _refuse(
                 "Alignment",
                 f"the {what} of {name} is {count} elements; the copy engine needs multiples of "
@@ -328,13 +284,6 @@ def _tile_refusals(layout: Sm90Layout) -> Iterator[Finding]:
             "N a multiple of 8 up to 256",
         )
         return
-    rows, phases = layout.phase_rows, layout.phases
-    if phases > 1 and (bm % phases or (rows % 16 and rows != 8) or layout.problem.m < phases):
-        yield _refuse(
-            "Tile",
-            f"a tile of {bm} rows is not made of rows of A that lie {phases} apart, 8 or a "
-            "multiple of 16 of each",
-        )
     parts = 1 if plan.roles == "pingpong" else plan.consumers
     if bm % wm or bn % wn or (bm // wm) * (bn // wn) != parts:
         yield _refuse(

@@ -25,7 +25,7 @@ from weft.codegen.gpu.matmul import Problem, Source, Strides
 from weft.codegen.gpu.mma_place import Place, offset, present
 from weft.codegen.gpu.ring import Ring
 from weft.codegen.gpu.scalar import LANE, WARP, Like, Lit, Name, Scalar, both, least, scalar
-from weft.codegen.gpu.sm90_layout import WARPGROUP, Sm90Layout, box_of_batch, sizes_of_batch
+from weft.codegen.gpu.sm90_layout import WARPGROUP, Sm90Layout
 from weft.foundation.dtypes import F32
 from weft.plan.ir import MmaPlan
 
@@ -48,6 +48,16 @@ def column_split(layout: Sm90Layout) -> Scalar:
     rows = layout.tile[0] // layout.warpgroup_tile[0]
     columns = layout.tile[1] // layout.warpgroup_tile[1]
     return _GROUP // rows if columns > 1 else Lit(0)
+
+
+def batch_sizes(problem: Problem, strides: tuple[int, ...]) -> tuple[int, ...]:
+    """Sizes of the batch axes that a tensor with these strides depends on."""
+    return tuple(n for n, s in zip(problem.batch, strides, strict=True) if s)
+
+
+def ones(strides: tuple[int, ...]) -> tuple[int, ...]:
+    """The extents of a box along those axes."""
+    return tuple(1 for stride in strides if stride)
 
 
 @dataclass(frozen=True)
@@ -86,9 +96,9 @@ class Results:
             self.buffers.index(tensor),
             problem.out_dtype,
             strides.offset,
-            (problem.n, problem.m, *sizes_of_batch(problem, strides.batch)),
+            (problem.n, problem.m, *batch_sizes(problem, strides.batch)),
             (pitch, *(s for s in strides.batch if s)),
-            (tile.columns, tile.rows, *box_of_batch(strides.batch)),
+            (tile.columns, tile.rows, *ones(strides.batch)),
             tile.swizzle,
         )
 
@@ -179,23 +189,17 @@ class Results:
     # The element program
 
     def first_row(self, place: Place) -> Scalar:
-        return self.row(place, Lit(0))
-
-    def row(self, place: Place, inside: Scalar) -> Scalar:
-        """The row of the result that this warpgroup multiplies at a place of its tile."""
         layout = self.layout
-        first = row_split(layout) * layout.warpgroup_tile[0]
-        return place.m * layout.tile[0] + layout.tile_row(first + inside)
+        return place.m * layout.tile[0] + row_split(layout) * layout.warpgroup_tile[0]
 
     def first_column(self, place: Place) -> Scalar:
         layout = self.layout
         return place.n * layout.tile[1] + column_split(layout) * layout.warpgroup_tile[1]
 
     def fragment(self, place: Place, block: int, column: int, count: int) -> ir.Fragment:
-        row = self.row(place, 64 * block + _QUARTER * 16 + (LANE >> 2))
+        row = self.first_row(place) + 64 * block + _QUARTER * 16 + (LANE >> 2)
         across = self.first_column(place) + column + (LANE & 3) * 2
-        apart = self.layout.rows_apart
-        return ir.Fragment(count // 8, row, across, self.problem.m, self.problem.n, apart)
+        return ir.Fragment(count // 8, row, across, self.problem.m, self.problem.n)
 
     def epilogue(self, place: Place, column: int, count: int) -> Iterator[ir.Stmt]:
         """Apply the element program to `count` columns of every accumulator, from `column` on."""
@@ -328,7 +332,7 @@ class Results:
         words = tile.columns * tile.size // 4
         word = LANE % words
         line = _QUARTER * 16 + 64 * block + Name("line") + LANE // words
-        row = self.row(place, line)
+        row = self.first_row(place) + line
         inside = tile.of(line, word * (4 // tile.size))
         store = ir.StGlobalRow(
             ir.Address("c", start + inside),

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import prod
 
 from weft.codegen.gpu import ir
-from weft.codegen.gpu.accept import MAX_POINTS, kernel_refusals, refuse
+from weft.codegen.gpu.accept import kernel_refusals, refuse, too_many
 from weft.codegen.gpu.index import unflatten
 from weft.codegen.gpu.map import Elementwise
 from weft.codegen.gpu.scalar import BLOCK, THREAD, Lit, Name, Scalar, both
@@ -58,8 +58,10 @@ def _refusals(
     size = kernel.sizes[crossing.columns]
     if size % plan.vector:
         yield refuse("Vector", f"a vector of {plan.vector} does not divide an axis of {size}")
-    if prod(kernel.sizes.values()) >= MAX_POINTS:
-        yield refuse("Points", "the kernel has more points than 32 bits count")
+    blocks = prod(
+        -(-size // (plan.block if name in crossing else 1)) for name, size in kernel.sizes.items()
+    )
+    yield from too_many(*kernel.sizes.values(), blocks=blocks)
     held = sum(_bytes(let.dtype, plan.block) for let in _turned(kernel, tensors, crossing))
     if held > target.limits.shared_bytes_per_block:
         yield refuse("SharedMemory", f"the blocks of all operands take {held} bytes")

@@ -144,7 +144,9 @@ class _Builder:
         self.inputs = list(kernel.opaque.inputs)
         self.result = kernel.outputs[0].tensor
         base = kernel.outputs[0].base
-        self.names = (*(n for n in self.inputs if n != base), self.result)
+        # What the result is based on lies in it already; as an update it is read all the same.
+        read = self.inputs[1:] if self.inputs[0] == base else self.inputs
+        self.names = tuple(dict.fromkeys((*read, self.result)))
         self.numbers = {name: number for number, name in enumerate(self.names)}
         self.dtype = tensors[self.inputs[0]].dtype
         self.tiles: list[ir.SharedTile] = []

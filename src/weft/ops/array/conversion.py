@@ -20,8 +20,12 @@ from weft.ops.graph.context import current, default_arena
 from weft.ops.numbers import is_number, number, widest
 from weft.ops.promotion import DEFAULTS
 from weft.ops.tensor import Tensor, from_array
+from weft.ptir.types import TensorType
 
 __all__ = ["from_dlpack"]
+_CUDA = "cuda"
+_CUDA_KIND = 2
+"""DLPack's number for CUDA devices, and the backend whose memory is there."""
 
 Array = NDArray[Any]
 _PYTHON: dict[str, type] = {"b": bool, "i": int, "u": int, "f": float, "c": complex}
@@ -181,6 +185,20 @@ def _check_numbers(array: Array, dtype: DType | None) -> None:
         )
 
 
+def _is_on_a_gpu(x: Any) -> bool:
+    where = getattr(x, "__dlpack_device__", None)
+    return where is not None and bool(where()[0] == _CUDA_KIND)
+
+
+def _taken_over(x: Any, copy: bool) -> Tensor:
+    """A tensor of a GPU, with its memory or with a copy of it."""
+    arena = home(_CUDA)
+    backend: Any = arena.backend
+    storage = backend.take_over(x, copy)
+    kind = TensorType(as_dtype(storage.dtype), storage.shape)
+    return Tensor(arena.leaf(storage, kind))
+
+
 @public
 def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = None) -> Tensor:
     """A tensor from another library's, through DLPack. Memory is shared unless `copy` is True: then
@@ -189,6 +207,8 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
         return _from_tensor(x, None, device, copy)
     if not hasattr(x, "__dlpack__"):
         raise UserError(f"{a_type(x)} has no __dlpack__ method; use weft.asarray")
+    if device in (None, _CUDA) and _is_on_a_gpu(x):
+        return _taken_over(x, bool(copy))
     try:
         array = imported(x)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:

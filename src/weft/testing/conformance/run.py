@@ -16,11 +16,21 @@ from typing import Any
 import numpy as np
 
 from weft.driver.backends import Backend
+from weft.driver.compile import compile_program
 from weft.driver.execute import run
-from weft.foundation.errors import PluginFault, SpecViolation, Unimplemented
+from weft.driver.legalise import legalise
+from weft.foundation.errors import (
+    InternalError,
+    PluginFault,
+    SpecViolation,
+    Unimplemented,
+    WeftError,
+)
 from weft.ptir.files import dumps
 from weft.ptir.ir import Program
 from weft.ptir.passes.log import PassLog
+from weft.ptir.specialise import bind_shapes, specialise
+from weft.ptir.verify import verify
 from weft.testing.conformance.case import Case, Holds, Refused, Rejected, Trial, Values
 from weft.testing.conformance.judge import Problem, WrongElement, expected_array, judge, listing
 
@@ -76,6 +86,26 @@ def run_case(case: Case, backend: Backend) -> Result:
     attempt = _attempt(trial, backend)
     outcome = _outcome(blank_result(case), trial, attempt)
     result = replace(outcome, decomposed=attempt.decomposed)
+    return replace(result, seconds=round(time.perf_counter() - started, 6))
+
+
+def prepare_case(case: Case, backend: Backend, target: str) -> Result:
+    """Only compile a case for a target, so that its kernels are on disk. A case that is to be
+    refused, or that the backend lacks something for, has nothing to compile."""
+    started = time.perf_counter()
+    result = blank_result(case)
+    try:
+        with np.errstate(all="ignore"):
+            trial = case.trial()
+            program = replace(trial.program(), locations={})
+        verify(program)
+        shapes = [array.shape for array in trial.inputs]
+        static = specialise(program, bind_shapes(program.main.parameters, shapes))
+        compile_program(legalise(static, backend), target)
+    except (InternalError, OSError) as error:
+        result = replace(result, outcome=Outcome.FAIL, reason=_happened(error))
+    except WeftError:
+        pass
     return replace(result, seconds=round(time.perf_counter() - started, 6))
 
 

@@ -19,7 +19,13 @@ from typing import Final
 from weft.driver.backends import get_backend
 from weft.testing.conformance.case import Case
 from weft.testing.conformance.records import decode, encode
-from weft.testing.conformance.run import Outcome, Result, blank_result, run_case
+from weft.testing.conformance.run import (
+    Outcome,
+    Result,
+    blank_result,
+    prepare_case,
+    run_case,
+)
 from weft.testing.conformance.table import all_cases
 
 PATIENCE: Final = 180.0
@@ -37,9 +43,14 @@ class _Worker:
 
 
 def run_shared(
-    cases: Sequence[Case], backend: str, jobs: int, seconds: float | None = None
+    cases: Sequence[Case],
+    backend: str,
+    jobs: int,
+    seconds: float | None = None,
+    prepare: str | None = None,
 ) -> Iterator[Result]:
-    """The results of the cases, as they come; after `seconds` no further case is begun."""
+    """The results of the cases, as they come; after `seconds` no further case is begun. With
+    `prepare` the cases are only compiled, for that target."""
     todo, busy = deque(cases), list[_Worker]()
     end = None if seconds is None else time.monotonic() + seconds
     try:
@@ -47,7 +58,7 @@ def run_shared(
             if end is not None and time.monotonic() > end:
                 todo.clear()
             while todo and len(busy) < jobs:
-                busy.append(_start(todo.popleft(), backend))
+                busy.append(_start(todo.popleft(), backend, prepare))
             ready = set(wait([worker.pipe for worker in busy], timeout=1.0))
             for worker in list(busy):
                 if worker.pipe in ready or time.monotonic() - worker.started > PATIENCE:
@@ -63,9 +74,9 @@ def run_shared(
             _stop(worker)
 
 
-def _start(case: Case, backend: str) -> _Worker:
+def _start(case: Case, backend: str, prepare: str | None) -> _Worker:
     ours, theirs = _SPAWN.Pipe()
-    process = _SPAWN.Process(target=_serve, args=(theirs, backend), daemon=True)
+    process = _SPAWN.Process(target=_serve, args=(theirs, backend, prepare), daemon=True)
     process.start()
     theirs.close()
     return _hand(_Worker(process, ours, case, 0.0), case)
@@ -100,7 +111,7 @@ def _stop(worker: _Worker) -> None:
         worker.process.kill()
 
 
-def _serve(pipe: Connection, backend: str) -> None:
+def _serve(pipe: Connection, backend: str, prepare: str | None) -> None:
     """A worker: a case by its id, its result, and so on until nobody asks any more."""
     cases = {case.id: case for case in all_cases()}
     chosen = get_backend(backend)
@@ -109,5 +120,6 @@ def _serve(pipe: Connection, backend: str) -> None:
             asked = pipe.recv_bytes().decode()
         except (EOFError, OSError):
             return
-        result = run_case(cases[asked], chosen)
+        case = cases[asked]
+        result = prepare_case(case, chosen, prepare) if prepare else run_case(case, chosen)
         pipe.send_bytes(json.dumps(encode(result), ensure_ascii=False).encode())

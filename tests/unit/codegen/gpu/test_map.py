@@ -10,6 +10,7 @@ import pytest
 
 from tests import kernels
 from tests.gpu_faults import planted, with_bound
+from tests.gpu_programs import through_stages
 from tests.gpu_rows import dialect_kernel, error_of
 from weft.codegen.gpu import ir, values
 from weft.codegen.gpu import map as elementwise
@@ -20,6 +21,7 @@ from weft.codegen.gpu.scalar import Lit
 from weft.foundation.dtypes import BF16, SI8
 from weft.foundation.index_expr import axis
 from weft.plan.ir import Header, MapPlan
+from weft.ptir import Builder
 from weft.region.ir import Kernel, KernelAxis, Module, Output, Pattern, Tensor
 from weft.target.sm90 import SM90
 
@@ -47,6 +49,30 @@ def test_maps_agree_with_playback(name: str, plan: str) -> None:
     made = dialect_kernel(module, PLANS[plan])
     for seed, timing in enumerate(Timing):
         assert error_of(module, made, timing, seed) == 0
+
+
+@pytest.mark.parametrize("most", [11, 40, 64])
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("name", ["elementwise", "whole grains", "cache", "mask"])
+def test_blocks_number_what_threads_cannot_count(
+    name: str, plan: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = MODULES[name]()
+    usual = dialect_kernel(module, PLANS[plan])
+    monkeypatch.setattr(elementwise, "MAX_POINTS", most)
+    made = dialect_kernel(module, PLANS[plan])
+    assert made.grid >= usual.grid
+    assert error_of(module, made) == 0
+
+
+def test_more_points_than_32_bits_count() -> None:
+    b = Builder()
+    x = b.param("f32", [3, 70_000, 70_000])
+    y = b.reduce_sum(b.param("f32", [50_000, 80_000]), axes=[1])
+    code = through_stages(b.build(b.exp(x), y), "sm90")["gpu"]
+    assert code.hosted == {}
+    blocks = -(-70_000 * 17_500 // 256)
+    assert {kernel.grid for kernel in code.kernels.values()} == {3 * blocks, 50_000}
 
 
 def many_axes(rank: int = 12) -> Module:

@@ -125,6 +125,13 @@ def stale_columns(statement: ir.Stmt) -> ir.Stmt | None:
     return None if isinstance(statement, ir.StShared) else statement
 
 
+def unaligned_copy(statement: ir.Stmt) -> ir.Stmt:
+    """The copy engine is asked for a box that begins between lines: an illegal instruction."""
+    if isinstance(statement, ir.TmaLoad) and statement.map == "a":
+        return replace(statement, coords=(statement.coords[0] + 1, *statement.coords[1:]))
+    return statement
+
+
 FAULTS: dict[str, tuple[Change, MmaPlan]] = {
     "no full wait": (
         lambda s: None if isinstance(s, ir.MbarrierWait) and s.barrier.barriers == "full" else s,
@@ -148,6 +155,7 @@ FAULTS: dict[str, tuple[Change, MmaPlan]] = {
     "half of the bytes": (half_of_the_bytes, COOPERATIVE),
     "misplaced slice": (misplaced_slice, COOPERATIVE),
     "stale columns": (stale_columns, COOPERATIVE),
+    "unaligned copy": (unaligned_copy, COOPERATIVE),
     "barriers never made": (without(ir.MbarrierInit), COOPERATIVE),
 }
 

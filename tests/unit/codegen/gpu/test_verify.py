@@ -184,7 +184,7 @@ def test_element_programs() -> None:
     assert "KernelType: results of f64" in statement(epilogue(dtype="f64"))
     assert "KernelName: v is defined already" in statement(epilogue(program="v : f32 = exp(w)"))
     columns = "c : si32 = shared_columns(source=room[0])"
-    assert "KernelType: columns of si32" in statement(epilogue(program=columns))
+    assert "KernelType: si32 in shared memory" in statement(epilogue(program=columns))
     far = "c : f32 = global_elements(buffer=5, base=0, row_stride=1, column_stride=0)"
     assert "KernelField: there is no buffer 5 of 2" in statement(epilogue(program=far))
 

@@ -92,6 +92,21 @@ def test_scatters_agree(name: str, dtype: DType, index_dtype: DType) -> None:
     assert (got == scattered(op, x, index, update)).all()
 
 
+def test_a_tensor_is_scattered_into_itself() -> None:
+    """The updates are the tensor that the result is based on, as it was."""
+    op = Scatter("add", 1, 5, 3, 5)
+    x = np.arange(15, dtype=np.float32).reshape(1, 5, 3)
+    index = np.array([4, 4, 0, 2, 0], np.int32).reshape(1, 5, 1)
+    tensors = {"x": Tensor("x", F32, x.shape), "at": Tensor("at", SI32, index.shape)}
+    tensors["out"] = Tensor("out", F32, x.shape)
+    call, output = OpaqueCall(op, ("x", "at", "x"), (0,)), Output("out", "", (), base="x")
+    kernel = Kernel("opaque0", Pattern.OPAQUE, (), (), (output,), opaque=call)
+    made = whole.build(op, kernel, tensors, SM90, "k_whole")
+    given = {"x": x.reshape(-1), "at": index.reshape(-1), "out": x.reshape(-1).copy()}
+    run(made, {name: given[name] for name in made.buffers})
+    assert (given["out"] == scattered(op, x, index, x)).all()
+
+
 def scatter_operands(
     op: Scatter, dtype: DType, index_dtype: DType, rng: np.random.Generator
 ) -> list[Array]:

@@ -120,7 +120,8 @@ class Writer:
         before = code.block
         code.line(f"br {some}, label %{name}.rare, label %{name}.done")
         code.label(f"{name}.rare")
-        found = other()
+        with code.inside():
+            found = other()
         after = code.block
         code.line(f"br label %{name}.done")
         code.label(f"{name}.done")

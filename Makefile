@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n auto
 EXAMPLES ?= 100
+BACKEND ?= reference
 SHARD ?= 1/1
 
 .DEFAULT_GOAL := help
@@ -41,12 +42,12 @@ test-torch: setup ## compare with PyTorch, which this installs into .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 	@$(PYTEST) tests/torch
 
-test-array-api: setup ## the array API's own suite: SUITE=DIR, a copy of it with its submodule; EXAMPLES=100
+test-array-api: setup ## the array API's own suite: SUITE=DIR, a copy of it with its submodule; EXAMPLES=100 BACKEND=reference
 	@test -d "$(SUITE)/array_api_tests" -a -d "$(SUITE)/array-api/src" \
 		|| { echo "SUITE=DIR must be a copy of data-apis/array-api-tests with its submodule" >&2; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r "$(SUITE)/requirements.txt"
 	@mkdir -p build
-	@cd "$(SUITE)" && ARRAY_API_TESTS_MODULE=weft $(CURDIR)/$(PYTEST) -q --disable-deadline \
+	@cd "$(SUITE)" && ARRAY_API_TESTS_MODULE=weft WEFT_BACKEND=$(BACKEND) $(CURDIR)/$(PYTEST) -q --disable-deadline \
 		--max-examples $(EXAMPLES) --junitxml=$(CURDIR)/build/array-api.xml array_api_tests || true
 	@$(BIN)/python tests/array_api_score.py build/array-api.xml
 

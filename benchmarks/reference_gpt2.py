@@ -205,7 +205,7 @@ def main() -> int:
         {
             plain: lambda: numpy_gpt2(shape, weights, tokens),
             compiled: execute,
-            whole: lambda: weft.run(program, inputs),
+            whole: lambda: weft.run(program, inputs, backend="reference"),
         },
         options.runs,
     )

@@ -16,7 +16,7 @@ import pytest
 
 from weft.driver.backends import DEFAULT, IN_FORCE
 
-os.environ["WEFT_BACKEND"] = IN_FORCE.name = os.environ.get("WEFT_BACKEND") or "reference"
+os.environ["WEFT_BACKEND"] = IN_FORCE.name = "reference"
 TEXTS = Path(__file__).parent / "text"
 
 

@@ -16,6 +16,7 @@ from weft.driver.steps import StepList
 from weft.memory.ir import BufferMap, Copy, MemRef
 from weft.plan.ir import Plan
 from weft.ptir.ir import Program
+from weft.ptir.ops.bits import Bitcast
 from weft.ptir.types import leaves
 from weft.region.ir import Kernel, Module, Tensor
 from weft.region.structure import structure_key
@@ -70,6 +71,9 @@ def body_steps(
             made.copy(slot(c.source), slot(c.target), c.bytes, f"copy {c.source}")
         if expand is not None and expand(kernel, made):
             continue
+        if is_copy(kernel):
+            _copy_bytes(kernel, module, made, slot)
+            continue
         native = launch(kernel)
         if native is None:
             why = (hosted or {}).get(kernel.name, "it has no machine code")
@@ -79,6 +83,20 @@ def body_steps(
             args = tuple(made.number(slot(name)) for name in names)
             made.append(Launch(number, args, kernel.name, where))
     return made
+
+
+def is_copy(kernel: Kernel) -> bool:
+    """Whether all that an op does is done by copying bytes."""
+    return kernel.opaque is not None and isinstance(kernel.opaque.op, Bitcast)
+
+
+def _copy_bytes(
+    kernel: Kernel, module: Module, made: StepList, slot: Callable[[str], BufferSlot]
+) -> None:
+    assert kernel.opaque is not None
+    (source,), (output,) = kernel.opaque.inputs, kernel.outputs
+    size = module.tensors[source].bytes
+    made.copy(slot(source), slot(output.tensor), size, kernel.name)
 
 
 def slot_of(name: str, buffer_map: BufferMap) -> BufferSlot:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from weft.foundation.dims import Shape
-from weft.foundation.dtypes import DType
+from weft.foundation.dtypes import F64, DType
 from weft.foundation.errors import OutOfRange, SpecViolation, UserError
 from weft.ops.calls import explained
 from weft.ops.graph.arena import Arena
@@ -21,7 +21,7 @@ from weft.ops.graph.forms import broadcast_form, cast_form, form, plain_form
 from weft.ops.graph.node import Form, Node
 from weft.ops.lines import Line, user_line
 from weft.ops.numbers import Number, is_number, number, number_type, python_type
-from weft.ops.promotion import as_float, beside, promoted
+from weft.ops.promotion import DEFAULTS, EXACT, as_float, beside, promoted
 from weft.ops.tensor import Tensor, from_array
 from weft.ops.traced_numbers import UNFOLLOWED, TracedNumber, computed
 from weft.ptir.literal import TensorLiteral
@@ -85,7 +85,17 @@ def stretched(arena: Arena, node: Node, dtype: DType, shape: Shape, line: Line |
 
 
 def as_tensor(value: Any, arena: Arena | None = None) -> Tensor:
-    """A tensor as it is; an array as a tensor in an arena; nothing else."""
+    """A tensor as it is; an array as a tensor in an arena; a traced number as the tensor that
+    `asarray` makes of a number; nothing else."""
+    tensor = as_operand(value, arena)
+    dtype = DEFAULTS[python_type(tensor.dtype)]
+    if tensor.number is None or dtype is tensor.dtype:
+        return tensor
+    return Tensor(stretched(arena_for(tensor._node), tensor._node, dtype, (), user_line()))
+
+
+def as_operand(value: Any, arena: Arena | None = None) -> Tensor:
+    """The same, but a traced number stays one, to take the dtype of what it meets."""
     if isinstance(value, Tensor):
         return value
     if isinstance(value, np.ndarray | np.generic):
@@ -95,12 +105,20 @@ def as_tensor(value: Any, arena: Arena | None = None) -> Tensor:
     )
 
 
-def common_dtype(x: Tensor, y: Tensor) -> DType:
+def common_dtype(x: Tensor, y: Tensor, floating: bool) -> DType:
     """The dtype that both are converted to; a traced number takes that of the other."""
     if (x.number is None) is (y.number is None):
-        return promoted(x.dtype, y.dtype)
-    strong, number = (x, y) if x.number is None else (y, x)
-    return beside(strong.dtype, python_type(number.dtype))
+        dtype = promoted(x.dtype, y.dtype)
+    else:
+        strong, number = (x, y) if x.number is None else (y, x)
+        dtype = beside(strong.dtype, python_type(number.dtype))
+    return _with_fractions(dtype, x, y) if floating else dtype
+
+
+def _with_fractions(dtype: DType, *operands: Tensor) -> DType:
+    """The dtype itself, or the float in which whole numbers are divided: numbers as Python does."""
+    alone = dtype.is_integer and all(x.number is not None for x in operands)
+    return F64 if alone else as_float(dtype)
 
 
 def matched(
@@ -111,16 +129,14 @@ def matched(
     if is_number(y):
         if is_number(x):
             raise UserError("at least one operand must be a tensor; make one with weft.asarray")
-        return _beside_number(as_tensor(x)._node, y, line, floating)
+        return _beside_number(as_operand(x), y, line, floating)
     if is_number(x):
-        right, left = _beside_number(as_tensor(y)._node, x, line, floating)
+        right, left = _beside_number(as_operand(y), x, line, floating)
         return left, right
     tensor = x if isinstance(x, Tensor) else y
     arena = arena_for(tensor._node) if isinstance(tensor, Tensor) else current()
-    a, b = as_tensor(x, arena), as_tensor(y, arena)
-    dtype = common_dtype(a, b)
-    if floating:
-        dtype = as_float(dtype)
+    a, b = as_operand(x, arena), as_operand(y, arena)
+    dtype = common_dtype(a, b, floating)
     for each in (a, b):
         if each.number is not None:
             each.number.used_as(dtype, line)
@@ -129,12 +145,15 @@ def matched(
     return left, stretched(arena, b._node, dtype, shape, line)
 
 
-def _beside_number(node: Node, value: Any, line: Line | None, floating: bool) -> tuple[Node, Node]:
+def _beside_number(x: Tensor, value: Any, line: Line | None, floating: bool) -> tuple[Node, Node]:
     """A tensor and a number, which takes its dtype unless its kind is larger, and its shape."""
-    kind, arena = node.tensor, arena_for(node)
-    dtype = beside(kind.dtype, number_type(value))
+    node, kind, arena = x._node, x.type, arena_for(x._node)
+    if x.number is None:
+        dtype = beside(kind.dtype, number_type(value))
+    else:
+        dtype = promoted(kind.dtype, EXACT[number_type(value)])
     if floating:
-        dtype = as_float(dtype)
+        dtype = _with_fractions(dtype, x)
     if dtype is not kind.dtype:
         node = arena.emit(cast_form(kind, dtype), (node,), line)
     constant = arena.constant(number(value, dtype))
@@ -203,11 +222,11 @@ def unary(name: str, x: Any, called: str = "", floating: bool = False) -> Tensor
     """One elementwise instruction on one operand; `floating` converts integers first."""
     line = user_line()
     try:
-        node = as_tensor(x)._node
-        arena = arena_for(node)
+        operand = as_operand(x)
+        node, arena = operand._node, arena_for(operand._node)
         kind = node.type
         if floating and isinstance(kind, TensorType):
-            wanted = as_float(kind.dtype)
+            wanted = _with_fractions(kind.dtype, operand)
             if wanted is not kind.dtype:
                 node = arena.emit(cast_form(kind, wanted), (node,), line)
         node = arena.emit(plain_form(name, node.type), (node,), line)

@@ -13,7 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, update_wrapper
-from typing import Any, Final
+from typing import Any
 from weakref import WeakSet
 
 import numpy as np
@@ -22,7 +22,6 @@ from weft.driver.execute import Prepared
 from weft.driver.shape_sets import ShapeSet
 from weft.foundation.axes import normalise_axis
 from weft.foundation.dims import Symbol
-from weft.foundation.dtypes import I1, DType
 from weft.foundation.errors import SpecViolation, UserError, WeftError, a_type
 from weft.ops.autocast import autocast_dtype
 from weft.ops.calls import explained, public
@@ -38,7 +37,7 @@ from weft.ops.lines import failing_line, user_line
 from weft.ops.methods import BoundFunctions, original
 from weft.ops.numbers import number
 from weft.ops.parameters import Dynamic, Names, Parameters
-from weft.ops.promotion import DEFAULT_COMPLEX, DEFAULT_FLOAT, DEFAULT_INTEGER
+from weft.ops.promotion import EXACT
 from weft.ops.pytree import Structure, flatten, unflatten
 from weft.ops.shapes import ByShape
 from weft.ops.tensor import Tensor, from_array
@@ -50,9 +49,6 @@ from weft.ptir.literal import TensorLiteral
 from weft.ptir.specialise import is_static
 from weft.ptir.types import TensorType
 
-_NUMBERS: Final[dict[type, DType]] = {
-    bool: I1, int: DEFAULT_INTEGER, float: DEFAULT_FLOAT, complex: DEFAULT_COMPLEX,
-}  # fmt: skip
 _MOST_ENTRIES = 256
 
 
@@ -201,8 +197,8 @@ class Jitted:
             return leaf
         if isinstance(leaf, np.ndarray | np.generic):
             return from_array(np.asarray(leaf), home)
-        if type(leaf) in _NUMBERS:
-            tensor = from_array(number(leaf, _NUMBERS[type(leaf)]).array, home)
+        if type(leaf) in EXACT:
+            tensor = from_array(number(leaf, EXACT[type(leaf)]).array, home)
             tensor.number = UNFOLLOWED
             return tensor
         name = self._parameters.leaf_names(structure)[index]

@@ -4,6 +4,7 @@ that capturing `x * 0.5` looks it up instead of making it."""
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 from weft.foundation.dtypes import DType, Kind
@@ -39,9 +40,9 @@ def python_type(dtype: DType) -> type:
     return _PYTHON[dtype.kind]
 
 
-def widest(values: Any) -> type:
-    """The Python type in which all of these numbers are written."""
-    return max(map(number_type, values), key=_RANKS.__getitem__, default=float)
+def widest(kinds: Iterable[type]) -> type:
+    """The Python type in which numbers of all these types are written."""
+    return max(kinds, key=_RANKS.__getitem__, default=float)
 
 
 def number(value: Number, dtype: DType) -> TensorLiteral:

@@ -38,6 +38,8 @@ DEFAULTS: Final[dict[type, DType]] = {
     complex: DEFAULT_COMPLEX,
 }
 """The dtype of a Python number that nothing stands beside."""
+EXACT: Final[dict[type, DType]] = {bool: I1, int: SI64, float: F64, complex: CF64}
+"""The dtype in which traced Python numbers are computed among themselves, as Python does it."""
 _RANK = {Kind.BOOL: 0, Kind.UNSIGNED: 1, Kind.SIGNED: 1, Kind.FLOAT: 2, Kind.COMPLEX: 3}
 
 

@@ -121,7 +121,9 @@ def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
         line = user_line()
         try:
             operands = [
-                x if type(x) is Tensor else as_tensor(x, arena_abroad(args, kwargs))
+                x
+                if type(x) is Tensor and x.number is None
+                else as_tensor(x, arena_abroad(args, kwargs))
                 for x in args[:count]
             ]
             nodes = [tensor._node for tensor in operands]

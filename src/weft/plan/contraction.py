@@ -13,6 +13,7 @@ from weft.foundation.index_expr import Expr, coefficient, linear
 from weft.plan.epilogue import epilogue_names, local_edges
 from weft.plan.ir import CacheRead, Header, MmaPlan, Vectorize
 from weft.region.aligned import is_aligned
+from weft.region.columns import FEW_ROWS
 from weft.region.ir import Binary, Cast, Kernel, Let, Read, Reduce, Tensor, row_major
 from weft.target.target import Target
 
@@ -79,10 +80,6 @@ SCRATCH_BYTES = 1 << 20
 """The most that packed columns may take: they live on a thread's stack and in its cache."""
 ROWS_PER_PIECE = 240
 """Rows that share packed columns, at most: enough to make packing cheap, few enough to spread."""
-
-
-FEW_ROWS = 8
-"""Rows of a contraction that reading B takes longer than."""
 
 
 def columns_along_k(rows: int, registers: int) -> int:

@@ -25,7 +25,7 @@ from weft.plan.ir import (
     PlanSet,
     RowPlan,
 )
-from weft.plan.kept_rows import cpu_row_plan
+from weft.plan.kept_rows import cpu_row_plan, is_stream
 from weft.plan.multiply_adds import fma_plan
 from weft.plan.rows import gpu_row_plan, whole_vectors
 from weft.plan.tensor_cores import sm80_plan, sm90_plan
@@ -122,7 +122,8 @@ def _contraction(
 ) -> Plan | None:
     """A plan for matrix instructions; None where the kernel does not suit them."""
     if target.kind is Kind.CPU:
-        return cpu_plan(kernel, tensors, target, header)
+        streamed = is_stream(kernel, tensors)
+        return None if streamed else cpu_plan(kernel, tensors, target, header)
     problem = problem_of(kernel, tensors)
     if kernel.pattern is Pattern.CONV:
         return _convolution(kernel, header)

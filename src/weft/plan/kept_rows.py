@@ -15,7 +15,12 @@ from typing import Final
 from weft.foundation.index_expr import coefficient, linear
 from weft.plan.ir import Header, RowPlan
 from weft.plan.rows import is_regular, passes_before, reduced_axes, row_length
-from weft.region.columns import matrix_bytes, pieces_of_columns, summed_columns
+from weft.region.columns import (
+    matrix_bytes,
+    pieces_of_columns,
+    rows_together,
+    summed_columns,
+)
 from weft.region.ir import (
     Binary,
     Fold,
@@ -47,7 +52,7 @@ _WIDE: Final = 128
 """Columns that are more than a register tile holds."""
 _LEAST_PIECES: Final = 2
 _IN_STREAM: Final = 4
-"""Vectors of a row that are added to their totals at a time: a line of memory."""
+"""Vectors of a row that are added to their totals at a time, at most: a line of memory."""
 
 
 def kept_values(kernel: Kernel) -> tuple[str, ...]:
@@ -125,8 +130,9 @@ def cpu_row_plan(
     """Partial results enough to hide the latency of an addition, or columns enough to use all of
     what memory hands over at a time."""
     vector = _vector_axis(kernel, tensors)
-    if _is_stream(kernel, tensors):
-        return RowPlan(header, lanes, accumulators=_IN_STREAM, keep_row=False, across=True)
+    if is_stream(kernel, tensors):
+        together = min(_IN_STREAM, max(1, _SIDE_BY_SIDE // rows_together(kernel)))
+        return RowPlan(header, lanes, accumulators=together, keep_row=False, across=True)
     if vector is None or vector in reduced_axes(kernel):
         partial = max(1, min(4, row_length(kernel) // max(lanes, 1)))
         plan = RowPlan(header, lanes, accumulators=partial)
@@ -136,7 +142,7 @@ def cpu_row_plan(
     return replace(plan, keep_row=keep)
 
 
-def _is_stream(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bool:
+def is_stream(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bool:
     """Whether columns are summed up of a matrix so large and wide that whole rows of it should be
     read, with pieces enough for several threads."""
     columns = summed_columns(kernel, {n: row_major(tensors[n].shape) for n in kernel.inputs})

@@ -3,8 +3,9 @@
     y[n] = g(sum over k of f(k, n)),  neighbours along n being neighbours in memory
 
 Register tiles walk down a few columns at a time and jump from row to row, which no memory foresees.
-Where the totals of a whole row fit into a cache of the thread, rows are read one after the other and
-every element is added to the total of its column: the matrix is one stream.
+Where the totals of a whole row fit into a cache of the thread, rows are read one after the other
+and every element is added to the total of its column: the matrix is one stream. A product of a few
+rows with a matrix is the same thing, with as many totals for each column.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ from typing import Final
 from weft.foundation.index_expr import coefficient, linear
 from weft.region.ir import Fold, Kernel, Let, Read, Reduce, operands
 
+FEW_ROWS: Final = 8
+"""Rows of a contraction for which reading its matrix takes longer than multiplying."""
 TOTAL_BYTES: Final = 128 * 1024
-"""Totals, at most, of one piece: with what a strip of rows adds to them, well inside a second-level cache."""
+"""Totals, at most, of one piece: with what a strip of rows adds to them, they stay well inside a
+second-level cache."""
 
 
 def reduced_once(kernel: Kernel) -> tuple[str, ...]:
@@ -49,14 +53,16 @@ def summed_columns(kernel: Kernel, strides: Mapping[str, Sequence[int]]) -> str 
     """The axis of the columns, where a kernel does nothing but sum over them; None elsewhere."""
     reduced = set(reduced_once(kernel))
     sums = [let for let in kernel.body if isinstance(let.expr, Reduce)]
-    if not reduced or kernel.roles is not None or not all(map(_regroups, sums)):
+    if not reduced or not all(map(_regroups, sums)) or rows_together(kernel) > FEW_ROWS:
         return None
+    roles = kernel.roles
     addresses = [
         (let, linear(let.expr.index, strides[let.expr.tensor]))
         for let in kernel.body
         if isinstance(let.expr, Read) and reduced & set(let.axes) and set(let.axes) - reduced
     ]
-    for name in (axis.name for axis in reversed(kernel.axes) if axis.name not in reduced):
+    kept = [axis.name for axis in kernel.axes if axis.name not in reduced]
+    for name in reversed(kept if roles is None else roles.n):
         steps = [coefficient(address, name) for let, address in addresses if name in let.axes]
         if steps and all(step == 1 for step in steps):
             return name
@@ -72,17 +78,23 @@ def _regroups(let: Let) -> bool:
     )
 
 
+def rows_together(kernel: Kernel) -> int:
+    """Results of one column that a piece computes: the rows of a contraction."""
+    return math.prod(kernel.sizes[name] for name in kernel.roles.m) if kernel.roles else 1
+
+
 def columns_of_piece(kernel: Kernel, columns: str) -> int:
     """How many columns one piece sums up: all of them, or as many as have room for their totals."""
     sums = [let for let in kernel.body if isinstance(let.expr, Reduce)]
-    most = max(1, TOTAL_BYTES // sum(let.dtype.storage_bytes for let in sums))
+    each = rows_together(kernel) * sum(let.dtype.storage_bytes for let in sums)
+    most = max(1, TOTAL_BYTES // each)
     size = max(1, kernel.sizes[columns])
     return -(-size // -(-size // most))
 
 
 def pieces_of_columns(kernel: Kernel, columns: str) -> int:
     """How many pieces the kernel has when each sums up so many columns."""
-    gone = {*reduced_once(kernel), columns}
+    gone = {*reduced_once(kernel), columns, *(kernel.roles.m if kernel.roles else ())}
     others = math.prod(axis.size for axis in kernel.axes if axis.name not in gone)
     return others * -(-kernel.sizes[columns] // columns_of_piece(kernel, columns))
 

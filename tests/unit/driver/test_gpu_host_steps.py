@@ -12,6 +12,7 @@ import pytest
 
 from tests.gpu_programs import through_stages
 from tests.unit.driver.test_host_steps import PROGRAMS, programs_of
+from weft.driver.artifacts import is_copy
 from weft.ptir import Program
 from weft.ptir.op import Op
 from weft.region.ir import Kernel
@@ -33,15 +34,16 @@ def host_ops(program: Program, target: str) -> Iterator[str]:
     code = compilation["gpu"]
     yield from (f"{name}: {why}" for name, why in code.hosted.items())
     for kernel in compilation["region"].kernels:
-        if kernel.name not in {*code.launches, *code.hosted} and not _has_regions(kernel):
+        if kernel.name not in {*code.launches, *code.hosted} and not _is_made_of_steps(kernel):
             op = kernel.opaque.op if kernel.opaque is not None else None
             yield op.mnemonic if isinstance(op, Op) else repr(op)
 
 
-def _has_regions(kernel: Kernel) -> bool:
-    """Whether it is a branch or a loop, whose bodies have kernels of their own."""
+def _is_made_of_steps(kernel: Kernel) -> bool:
+    """Whether it is a copy of bytes, or a branch or a loop, whose bodies have kernels of their
+    own."""
     op = kernel.opaque.op if kernel.opaque is not None else None
-    return isinstance(op, Op) and bool(op.regions)
+    return is_copy(kernel) or (isinstance(op, Op) and bool(op.regions))
 
 
 def found_in(cases: Sequence[Case]) -> dict[str, set[str]]:

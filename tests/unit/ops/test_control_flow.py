@@ -10,6 +10,8 @@ import pytest
 import weft
 from weft.foundation.errors import SpecViolation, UserError
 
+pytestmark = pytest.mark.usefixtures("default_backend")
+
 X = np.arange(4, dtype=np.float32)
 
 

@@ -14,6 +14,8 @@ from weft.foundation.errors import InternalError, UserError
 from weft.ops.recipes import captured, recorded
 from weft.ops.session import Handle
 
+pytestmark = pytest.mark.usefixtures("default_backend")
+
 calls: list[tuple[Any, ...]] = []
 
 

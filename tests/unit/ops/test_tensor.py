@@ -17,6 +17,8 @@ import weft
 from weft import functional as F
 from weft.foundation.errors import BackendUnavailable, InternalError, UserError, WrongArguments
 
+pytestmark = pytest.mark.usefixtures("default_backend")
+
 OPS = Path(weft.__file__).parent / "ops"
 
 

@@ -14,7 +14,7 @@ from tests.unit.region.test_from_poly_view import convolution
 from tests.unit.tiny.test_text import EXAMPLE
 from weft.codegen.gpu import ir, templates
 from weft.codegen.gpu.print import walk
-from weft.foundation.errors import SpecViolation, Unimplemented
+from weft.foundation.errors import SpecViolation
 from weft.memory.from_region import assign_buffers
 from weft.plan.from_region import check_plans, plan_module
 from weft.plan.ir import AttentionPlan, ConvPlan, LocalEdge, MmaPlan, RowPlan
@@ -176,7 +176,7 @@ def test_an_attention_is_not_chosen_for_what_is_none() -> None:
 
 def test_online_softmax_needs_a_plan_of_its_own() -> None:
     plain = through_stages(attention(dtype="bf16"), "sm90").text("plan")
-    with pytest.raises(Unimplemented, match="online_softmax is not built"):
+    with pytest.raises(SpecViolation, match=r"PlanRefused.*online_softmax is not built"):
         through_stages(
             attention(dtype="bf16"),
             "sm90",

@@ -4,30 +4,34 @@
       totals = 0
       for each strip of rows:
         part = 0
-        for each row of the strip:
-          for each column: part += value     (part and totals lie in scratch)
+        for some rows of the strip at a time:
+          for each column: part += values    (part and totals lie in scratch)
         totals += part
       for each column: what follows the sums, and the stores
 
-Strips keep the chains of additions short, as `strips` does for sums in registers.
+A contraction of a few rows has as many totals for every column, and several rows of its matrix are
+taken at a time, for the totals to be read and written less often. Strips keep the chains of
+additions short, as `strips` does for sums in registers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from weft.codegen.cpu import ir
-from weft.codegen.cpu.panels import Cut, close, cuts
+from weft.codegen.cpu.panels import Cut, close, cuts, repeat
 from weft.codegen.cpu.reductions import Reductions
 from weft.codegen.cpu.scopes import LANES, PARALLEL, SERIAL, UNROLLED, Scope
 from weft.codegen.cpu.tiling import segments
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import Expr, axis, constant, simplify
-from weft.region.ir import Let, Reduce
+from weft.region.ir import Reduce
 
 _STRIP: Final = 32
 """Rows that are added up before they join the totals."""
+_AT_A_TIME: Final = 4
+"""Rows that are added up in registers first, where a column has several totals."""
 
 
 class ColumnSums(Reductions):
@@ -39,14 +43,16 @@ class ColumnSums(Reductions):
         self.columns, self.width = self.tiling.columns.axis, self.tiling.columns.width
         self.sums = [let for let in self.kernel.body if isinstance(let.expr, Reduce)]
         self.summed = next(let.expr.axes for let in self.sums if isinstance(let.expr, Reduce))
-        gone = {*self.summed, self.columns}
+        self.together = self.kernel.roles.m if self.kernel.roles else ()
+        self.rows = self._size(self.together)
+        gone = {*self.summed, self.columns, *self.together}
         self.others = tuple(a.name for a in self.kernel.axes if a.name not in gone)
         body, pieces = list[ir.Stmt](), 0
         for cut in cuts(self.kernel.sizes[self.columns], self.width):
             total = self._size(self.others) * cut.count
             body.append(self._piece_loop(cut, pieces, total))
             pieces += total
-        scratch = tuple((let.dtype, self.width) for let in self.sums)
+        scratch = tuple((let.dtype, self.rows * self.width) for let in self.sums)
         return ir.Routine(
             name, self._buffer_args(), pieces, tuple(body), self._params(), scratch * 2,
             self._violations(),
@@ -65,18 +71,66 @@ class ColumnSums(Reductions):
         return ir.For(piece, constant(first), stop, 1, PARALLEL, tuple(root.body))
 
     def _piece(self, root: Scope, start: Expr, width: int) -> None:
-        self._each(root, width, lambda inner, place: self._clear(inner, place, 0))
+        totals = self.rows * width
+        self._each(root, totals, lambda inner, place: self._clear(inner, place, 0))
         for cut in cuts(self._size(self.summed), _STRIP):
             strip = Scope(root, self._name("s"), cut.count, SERIAL)
-            self._each(strip, width, lambda inner, place: self._clear(inner, place, 1))
-            row = Scope(strip, self._name("k"), cut.extent, SERIAL)
-            flat = axis(strip.var) * cut.extent + axis(row.var) + cut.start
-            row.axes.update(self._unflattened(self.summed, flat))
-            self._each(row, width, lambda inner, place: self._add(inner, place, start))
-            row.close()
-            self._each(strip, width, self._add_up)
+            self._each(strip, totals, lambda inner, place: self._clear(inner, place, 1))
+            first = axis(strip.var) * cut.extent + cut.start
+            for some in cuts(cut.extent, 1 if self.rows == 1 else _AT_A_TIME):
+                self._some_rows(strip, some, first, start, width)
+            self._each(strip, totals, self._add_up)
             strip.close()
-        self._each(root, width, lambda inner, place: self._finish(inner, place, start))
+        over = Scope(root, self._name("m"), self.rows, SERIAL)
+        over.axes.update(self._unflattened(self.together, axis(over.var)))
+        base = axis(over.var) * width
+        self._each(over, width, lambda inner, place: self._finish(inner, place, start, base))
+        over.close()
+
+    def _some_rows(self, strip: Scope, some: Cut, first: Expr, start: Expr, width: int) -> None:
+        """A few rows of the operand, added up in registers and then to what their strip holds."""
+        row = Scope(strip, self._name("k"), some.count, SERIAL)
+        for cut in segments(width, self.tiling.outer(self.columns)):
+            loop = Scope(row, self._name("j"), cut.count, SERIAL)
+            deep = Scope(loop, self._name("ku"), some.extent, UNROLLED)
+            flat = first + axis(row.var) * some.extent + axis(deep.var) + some.start
+            deep.axes.update(self._unflattened(self.summed, flat))
+            over = Scope(deep, self._name("mu"), self.rows, UNROLLED)
+            over.axes.update(self._unflattened(self.together, axis(over.var)))
+            each = Scope(over, self._name("ju"), cut.unroll, UNROLLED)
+            kind = LANES if cut.lanes > 1 else UNROLLED
+            inner = Scope(each, self._name("jl"), cut.lanes, kind)
+            place = axis(loop.var) * cut.extent + axis(each.var) * cut.lanes + axis(inner.var)
+            place = place + cut.start
+            inner.axes[self.columns] = start + place
+            tile, total = (over, each, inner), axis(over.var) * width + place
+            self._begin(loop, tile, total)
+            self._add(inner)
+            close(inner, loop)
+            loop.body.append(_in_tile(tile, *self._held(total)))
+            loop.close()
+        row.close()
+
+    def _begin(self, loop: Scope, tile: Sequence[Scope], place: Expr) -> None:
+        """Registers that hold what the strip holds."""
+        loops = tuple((scope.var, scope.count, scope.kind) for scope in tile)
+        for number, let in enumerate(self.sums):
+            loop.body.append(ir.Init(f"sum{number}", let.dtype, "sum", loops))
+            before = ir.Load(f"before{number}", self._scratch(number, 1), place)
+            held = ir.Assign(f"sum{number}", f"before{number}")
+            loop.body.append(_in_tile(tile, before, held))
+
+    def _add(self, inner: Scope) -> None:
+        for number, let in enumerate(self.sums):
+            if isinstance(let.expr, Reduce):
+                self._emit(let.expr.value, inner)
+                inner.body.append(ir.Accumulate(f"sum{number}", let.expr.value))
+
+    def _held(self, place: Expr) -> Iterator[ir.Stmt]:
+        """What registers hold, written back."""
+        for number in range(len(self.sums)):
+            yield ir.Finish(f"after{number}", (f"sum{number}",))
+            yield ir.Store(self._scratch(number, 1), place, f"after{number}", ())
 
     def _each(self, scope: Scope, width: int, body: Callable[[Scope, Expr], None]) -> None:
         """The body for every column of the piece, in vectors."""
@@ -98,37 +152,29 @@ class ColumnSums(Reductions):
             zero = ir.Let(f"zero{number}", let.dtype, "const", value=0)
             inner.body += [zero, ir.Store(self._scratch(number, level), place, zero.name, ())]
 
-    def _add(self, inner: Scope, place: Expr, start: Expr) -> None:
-        """A row of values added to what its strip holds."""
-        inner.axes[self.columns] = start + place
-        for number, let in enumerate(self.sums):
-            if isinstance(let.expr, Reduce):
-                self._emit(let.expr.value, inner)
-                self._increase(inner, number, let, 1, let.expr.value, place)
-
     def _add_up(self, inner: Scope, place: Expr) -> None:
         for number, let in enumerate(self.sums):
-            part = f"part{number}"
-            inner.body.append(ir.Load(part, self._scratch(number, 1), place))
-            self._increase(inner, number, let, 0, part, place)
+            part, total, more = f"part{number}", f"total{number}", f"more{number}"
+            inner.body += [
+                ir.Load(part, self._scratch(number, 1), place),
+                ir.Load(total, self._scratch(number, 0), place),
+                ir.Let(more, let.dtype, "add", (total, part)),
+                ir.Store(self._scratch(number, 0), place, more, ()),
+            ]
 
-    def _increase(
-        self, inner: Scope, number: int, let: Let, level: int, value: str, place: Expr
-    ) -> None:
-        """`scratch[place] += value`."""
-        scratch, before, after = self._scratch(number, level), f"before{number}", f"after{number}"
-        inner.body += [
-            ir.Load(before, scratch, place),
-            ir.Let(after, let.dtype, "add", (before, value)),
-            ir.Store(scratch, place, after, ()),
-        ]
-
-    def _finish(self, inner: Scope, place: Expr, start: Expr) -> None:
+    def _finish(self, inner: Scope, place: Expr, start: Expr, base: Expr) -> None:
         """The totals read back, and everything after them."""
         inner.axes[self.columns] = start + place
         for number, let in enumerate(self.sums):
-            inner.body.append(ir.Load(let.name, self._scratch(number, 0), place))
+            inner.body.append(ir.Load(let.name, self._scratch(number, 0), base + place))
             inner.names.add(let.name)
         for output in self.kernel.outputs:
             self._emit(output.value, inner)
             self._store_value(output, inner)
+
+
+def _in_tile(tile: Sequence[Scope], *body: ir.Stmt) -> ir.For:
+    """Statements in loops over the places of a tile, the last the innermost."""
+    outer, *rest = tile
+    inside = (_in_tile(rest, *body),) if rest else body
+    return repeat(outer.var, outer.count, outer.kind, *inside)

@@ -8,23 +8,23 @@ updates in order, whatever runs when, and no two threads touch one element.
 a stretch of one element a thread at a time: prefixes within warps by exchange, those of the warps
 through shared memory, and what came before the stretch in a register.
 
-*Sorting.* A thread counts how many elements of the row come before its own. That is its place.
+*Sorting* is in `sorting.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from math import prod
 from typing import Final
 
-from weft.codegen.gpu import ir, values
+from weft.codegen.gpu import ir, sorting, values
 from weft.codegen.gpu.accept import MAX_POINTS, refuse
-from weft.codegen.gpu.element import ElementOp, Number, supports
+from weft.codegen.gpu.element import Number, supports
 from weft.codegen.gpu.formats import HELD, NARROW
 from weft.codegen.gpu.reductions import FUNCTIONS
 from weft.codegen.gpu.scalar import BLOCK, LANE, THREAD, WARP, Lit, Name, Scalar, both, wide
-from weft.foundation.dtypes import F32, I1, SI32, DType
+from weft.codegen.gpu.statements import Code, split
+from weft.foundation.dtypes import F32, DType
 from weft.foundation.errors import Finding, InternalError
 from weft.foundation.functions import identity
 from weft.foundation.whole_ops import Order, Running, Scatter, WholeOp
@@ -80,60 +80,8 @@ def build(
         case Running():
             return made.kernel_called(name, *made.running_threads(op))
         case Order():
-            return made.kernel_called(name, *made.order(op))
+            return sorting.build(op, kernel, tensors, name)
     raise InternalError(f"{op!r} is not an op that has a kernel")
-
-
-@dataclass
-class _Code:
-    """Statements in the making."""
-
-    body: list[ir.Stmt] = field(default_factory=list)
-    count: int = 0
-
-    def fresh(self, stem: str = "v") -> str:
-        self.count += 1
-        return f"{stem}{self.count}"
-
-    def let(self, stem: str, value: Scalar) -> Scalar:
-        """A number of the thread in a variable."""
-        if isinstance(value, Lit):
-            return value
-        name = self.fresh(stem)
-        self.body.append(ir.Let(name, value))
-        return Name(name)
-
-    def compute(self, dtype: DType, fn: str, *args: str, value: Number | None = None) -> str:
-        name = self.fresh()
-        self.body.append(values.Compute(ElementOp(name, dtype, fn, args, value)))
-        return name
-
-    def choose(self, dtype: DType, cond: Scalar, x: str, y: str) -> str:
-        name = self.fresh()
-        self.body.append(values.Choose(name, dtype, cond, x, y))
-        return name
-
-    def load(
-        self, buffer: int, dtype: DType, offset: Scalar, guard: Scalar, fill: Number, constant: bool
-    ) -> str:
-        name = self.fresh()
-        self.body.append(ir.LoadElement(name, buffer, dtype, wide(offset), guard, fill, constant))
-        return name
-
-    def inside(self) -> _Code:
-        """Statements of a loop or a branch, with names of their own."""
-        return _Code([], self.count)
-
-    def loop(self, variable: str, stop: int, inner: _Code, times: int = 1) -> None:
-        self.count = inner.count
-        self.body.append(ir.For(variable, 0, stop, 1, tuple(inner.body), times))
-
-    def branch(self, cond: Scalar, inner: _Code) -> None:
-        self.count = inner.count
-        if cond == Lit(1):
-            self.body += inner.body
-        elif inner.body:
-            self.body.append(ir.If(cond, tuple(inner.body)))
 
 
 class _Builder:
@@ -151,22 +99,22 @@ class _Builder:
         self.dtype = tensors[self.inputs[0]].dtype
         self.tiles: list[ir.SharedTile] = []
 
-    def kernel_called(self, name: str, grid: int, threads: int, code: _Code) -> ir.Kernel:
+    def kernel_called(self, name: str, grid: int, threads: int, code: Code) -> ir.Kernel:
         return ir.Kernel(
             name, grid, threads, self.names, (), tuple(self.tiles), (), (), tuple(code.body)
         )
 
-    def points(self, count: int) -> tuple[_Code, _Code, Scalar, Scalar]:
+    def points(self, count: int) -> tuple[Code, Code, Scalar, Scalar]:
         """The statements of a thread, those for its point, which one that is, and whether it is
         there."""
-        outside = _Code()
+        outside = Code()
         point = outside.let("point", BLOCK * _THREADS + THREAD)
         there: Scalar = Lit(1) if count % _THREADS == 0 else point < count
         return outside, outside.inside(), point, there
 
     # -- scatter ---------------------------------------------------------------------------------
 
-    def scatter(self, op: Scatter) -> tuple[int, int, _Code]:
+    def scatter(self, op: Scatter) -> tuple[int, int, Code]:
         columns = op.outer * op.width
         room = self.target.limits.units * 1024
         groups = max(1, min(op.rows, room // max(1, columns)))
@@ -174,15 +122,15 @@ class _Builder:
         groups = -(-op.rows // rows)
         count = columns * groups
         outside, code, point, there = self.points(count)
-        column, rest = _split(code, point, op.width, count)
-        group, outer = _split(code, rest, groups, count // op.width)
+        column, rest = split(code, point, op.width, count)
+        group, outer = split(code, rest, groups, count // op.width)
         first = code.let("first", group * rows)
         self._updates(op, code, outer, column, first, rows)
         outside.branch(there, code)
         return -(-count // _THREADS), _THREADS, outside
 
     def _updates(
-        self, op: Scatter, code: _Code, outer: Scalar, column: Scalar, first: Scalar, rows: int
+        self, op: Scatter, code: Code, outer: Scalar, column: Scalar, first: Scalar, rows: int
     ) -> None:
         """All updates, in order, to the rows from `first` on."""
         target, index, source = (self.numbers[name] for name in (self.result, *self.inputs[1:]))
@@ -226,20 +174,20 @@ class _Builder:
         step = (n * -1) + (op.length - 1) if op.reverse else n
         return (outer * op.length + step) * op.width + column
 
-    def read(self, code: _Code, offset: Scalar, guard: Scalar, fill: Number) -> str:
+    def read(self, code: Code, offset: Scalar, guard: Scalar, fill: Number) -> str:
         found = code.load(self.numbers[self.inputs[0]], self.dtype, offset, guard, fill, True)
         return found if self.wide_dtype is self.dtype else code.compute(F32, "cast", found)
 
-    def write(self, code: _Code, offset: Scalar, guard: Scalar, value: str) -> None:
+    def write(self, code: Code, offset: Scalar, guard: Scalar, value: str) -> None:
         if self.wide_dtype is not self.dtype:
             value = code.compute(self.dtype, "cast", value)
         number = self.numbers[self.result]
         code.body.append(values.StoreElement(number, self.dtype, wide(offset), guard, value))
 
-    def running_threads(self, op: Running) -> tuple[int, int, _Code]:
+    def running_threads(self, op: Running) -> tuple[int, int, Code]:
         count = op.outer * op.width
         outside, code, point, there = self.points(count)
-        column, outer = _split(code, point, op.width, count)
+        column, outer = split(code, point, op.width, count)
         code.body.append(values.Variable("total", self.wide_dtype, self.start(op.fn)))
         turn = code.inside()
         offset = turn.let("at", self.element(op, outer, Name("n"), column))
@@ -255,12 +203,12 @@ class _Builder:
     def goes_by_blocks(op: Running) -> bool:
         return op.length >= _LONG and op.outer * op.width <= _MANY_COLUMNS
 
-    def running_blocks(self, op: Running) -> tuple[int, int, _Code]:
+    def running_blocks(self, op: Running) -> tuple[int, int, Code]:
         threads = 1024 if op.length >= _VERY_LONG else _THREADS
         warps, dtype, fn = threads // _WARP, self.wide_dtype, FUNCTIONS[op.fn]
         self.tiles.append(ir.SharedTile("totals", 0, warps * _SLOT))
-        code = _Code()
-        column, outer = _split(code, BLOCK, op.width, op.outer * op.width)
+        code = Code()
+        column, outer = split(code, BLOCK, op.width, op.outer * op.width)
         code.body.append(values.Variable("before", dtype, self.start(op.fn)))
         turn = code.inside()
         n = turn.let("n", Name("turn") * threads + THREAD)
@@ -272,8 +220,7 @@ class _Builder:
         turn.body += [ir.If(LANE.equals(0), (put,)), ir.SyncThreads()]
         below = everything = "before"
         for warp in range(warps):
-            got = turn.fresh()
-            turn.body.append(ir.LoadShared(got, dtype, ir.Address("totals", Lit(warp * _SLOT))))
+            got = turn.get(dtype, ir.Address("totals", Lit(warp * _SLOT)))
             below = turn.choose(dtype, warp < WARP, turn.compute(dtype, fn, below, got), below)
             everything = turn.compute(dtype, fn, everything, got)
         self.write(turn, offset, there, turn.compute(dtype, fn, below, prefix))
@@ -281,53 +228,8 @@ class _Builder:
         code.loop("turn", -(-op.length // threads), turn)
         return op.outer * op.width, threads, code
 
-    # -- sorting ---------------------------------------------------------------------------------
 
-    def order(self, op: Order) -> tuple[int, int, _Code]:
-        count = op.outer * op.length
-        outside, code, point, there = self.points(count)
-        number = self.numbers[self.inputs[0]]
-        i, outer = _split(code, point, op.length, count)
-        mine = code.load(number, self.dtype, point, Lit(1), 0, True)
-        code.body.append(values.Variable("rank", SI32, 0))
-        turn = code.inside()
-        other = turn.load(number, self.dtype, outer * op.length + Name("j"), Lit(1), 0, True)
-        before = self._comes_before(turn, other, mine, i, op.descending)
-        one = turn.compute(SI32, "cast", before)
-        turn.body.append(values.Assign("rank", turn.compute(SI32, "add", "rank", one), Lit(1)))
-        code.loop("j", op.length, turn, times=4)
-        code.body.append(values.PlaceOf("place", "rank", op.length))
-        result, wanted = self.numbers[self.result], self.tensors[self.result].dtype
-        position = code.fresh()
-        code.body.append(values.IndexValue(position, wanted, i))
-        offset = wide(outer * op.count + Name("place"))
-        guard = Name("place") < op.count if op.count < op.length else Lit(1)
-        code.body.append(values.StoreElement(result, wanted, offset, guard, position))
-        outside.branch(there, code)
-        return -(-count // _THREADS), _THREADS, outside
-
-    def _comes_before(self, code: _Code, other: str, mine: str, i: Scalar, descending: bool) -> str:
-        """Whether the element at `j` stands before that at `i`: equal ones keep their order, and
-        NaN is larger than everything else."""
-        low, high = (mine, other) if descending else (other, mine)
-        not_after = code.compute(I1, "le", low, high)
-        strictly = code.compute(I1, "not", code.compute(I1, "le", high, low))
-        if self.dtype.is_float:
-            not_after = code.compute(I1, "max", not_after, code.compute(I1, "ne", high, high))
-            strictly = code.compute(I1, "min", strictly, code.compute(I1, "eq", low, low))
-        return code.choose(I1, Name("j") < i, not_after, strictly)
-
-
-def _split(code: _Code, number: Scalar, inner: int, count: int) -> tuple[Scalar, Scalar]:
-    """A number below `count` as (place within `inner`, which one of these)."""
-    if inner == count:
-        return number, Lit(0)
-    if inner == 1:
-        return Lit(0), number
-    return code.let("at", number % inner), code.let("at", number // inner)
-
-
-def _warp_prefix(code: _Code, dtype: DType, fn: str, x: str) -> tuple[str, str]:
+def _warp_prefix(code: Code, dtype: DType, fn: str, x: str) -> tuple[str, str]:
     """Everything of a warp combined, and everything up to the thread's own number."""
     total = prefix = x
     for bit in range(5):

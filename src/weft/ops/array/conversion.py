@@ -17,7 +17,7 @@ from weft.ops.calls import public
 from weft.ops.dlpack import imported
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.context import current, default_arena
-from weft.ops.numbers import is_number, number, widest
+from weft.ops.numbers import is_number, number, number_type, python_type
 from weft.ops.promotion import DEFAULTS
 from weft.ops.tensor import Tensor, from_array
 from weft.ptir.types import TensorType
@@ -50,7 +50,7 @@ def converted(obj: Any, dtype: DType | None, device: str | None, copy: bool | No
     if isinstance(obj, Tensor):
         return _from_tensor(obj, dtype, device, copy)
     if is_number(obj) and not isinstance(obj, np.generic):
-        wanted = DEFAULTS[widest([obj])] if dtype is None else dtype
+        wanted = DEFAULTS[number_type(obj)] if dtype is None else dtype
         return Tensor(home(device).constant(number(obj, wanted)))
     if isinstance(obj, list | tuple | range):
         return _from_list(obj, dtype, device, copy)
@@ -77,6 +77,8 @@ def _must_copy(what: str) -> OutOfRange:
 
 
 def _from_tensor(x: Tensor, dtype: DType | None, device: str | None, copy: bool | None) -> Tensor:
+    if x.number is not None and dtype is None:
+        dtype = DEFAULTS[python_type(x.dtype)]
     moves = device is not None and device != x.device
     casts = dtype is not None and dtype is not x.dtype
     if not moves and not casts:

@@ -73,11 +73,11 @@ def _filled(shape: Shape, value: Number, dtype: DType, device: str | None) -> Te
 def full(shape: Any, fill_value: Number, *, dtype: Any = None, device: str | None = None) -> Tensor:
     """The same number everywhere."""
     if isinstance(fill_value, Tensor) and not fill_value.shape:
-        value = fill_value if dtype is None else fill_value.astype(dtype)
+        value = as_tensor(fill_value) if dtype is None else fill_value.astype(dtype)
         return given(taken(value).broadcast_to(_dims(shape)), value)
     if not is_number(fill_value):
         raise UserError(f"fill_value must be a number, not {type(fill_value).__name__}")
-    wanted = DEFAULTS[widest([fill_value])] if dtype is None else dtype_named(dtype)
+    wanted = DEFAULTS[number_type(fill_value)] if dtype is None else dtype_named(dtype)
     return _filled(_dims(shape), fill_value, wanted, device)
 
 
@@ -148,7 +148,7 @@ def arange(
     given_numbers = [first, last, step]
     if not all(is_number(n) and not isinstance(n, complex) for n in given_numbers):
         raise UserError(f"start, stop and step must be real numbers, not {tuple(given_numbers)}")
-    natural = DEFAULT_FLOAT if widest(given_numbers) is float else DEFAULT_INTEGER
+    natural = DEFAULT_FLOAT if widest(map(number_type, given_numbers)) is float else DEFAULT_INTEGER
     wanted = natural if dtype is None else dtype_named(dtype)
     size = _steps(first, last, step)
     session = Session(home(device), user_line())
@@ -210,7 +210,7 @@ def linspace(
         raise UserError(f"start and stop must be numbers, not {start!r} and {stop!r}")
     if num < 0:
         raise OutOfRange("InvalidAttributeValue", f"num is {num}", "it must not be negative")
-    kind = complex if widest([start, stop]) is complex else float
+    kind = complex if widest(map(number_type, (start, stop))) is complex else float
     wanted = DEFAULTS[kind] if dtype is None else dtype_named(dtype)
     if kind is complex and not wanted.is_complex:
         raise SpecViolation(

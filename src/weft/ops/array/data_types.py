@@ -44,10 +44,12 @@ from weft.foundation.dtypes import (
     as_dtype,
 )
 from weft.foundation.errors import SpecViolation, UserError
-from weft.ops.arithmetic import as_tensor
-from weft.ops.array.operands import given, taken
+from weft.ops.arithmetic import as_operand
 from weft.ops.calls import public
-from weft.ops.numbers import is_number, widest
+from weft.ops.graph.context import arena_for
+from weft.ops.graph.forms import cast_form
+from weft.ops.lines import user_line
+from weft.ops.numbers import is_number, number_type, python_type, widest
 from weft.ops.promotion import DEFAULTS, beside, promoted
 from weft.ops.tensor import Tensor, tensor_method
 
@@ -111,7 +113,7 @@ def astype(
 ) -> Tensor:
     """The tensor in another dtype. Floats lose their fraction on the way to integers, and what does
     not fit becomes the nearest number that does; NaN becomes 0."""
-    value, wanted = as_tensor(x), dtype_named(dtype)
+    value, wanted = as_operand(x), dtype_named(dtype)
     if device is not None:
         value = value.to(device)
     if value.dtype is wanted:
@@ -122,7 +124,9 @@ def astype(
             f"a tensor of {value.dtype} cannot be converted to {wanted}",
             "take weft.real, weft.imag or weft.abs of it first",
         )
-    return given(taken(value).cast(wanted), value)
+    arena = arena_for(value._node)
+    node = arena.emit(cast_form(value.type, wanted), (value._node,), user_line())
+    return Tensor(node, value.requires_grad and (wanted.is_float or wanted.is_complex))
 
 
 @public
@@ -139,15 +143,23 @@ def can_cast(from_: Any, to: Any, /) -> builtins.bool:
 @public
 def result_type(*arrays_and_dtypes: Any) -> DType:
     """The dtype in which these tensors, dtypes and numbers meet."""
-    numbers = [a for a in arrays_and_dtypes if is_number(a)]
-    others = [a for a in arrays_and_dtypes if not is_number(a)]
+    numbers = [_number_type(a) for a in arrays_and_dtypes]
+    others = [a for a, kind in zip(arrays_and_dtypes, numbers, strict=True) if kind is None]
+    kinds = [kind for kind in numbers if kind is not None]
     if not others:
-        if not numbers:
+        if not kinds:
             raise UserError("at least one tensor, dtype or number is wanted")
-        return DEFAULTS[widest(numbers)]
+        return DEFAULTS[widest(kinds)]
     dtypes = [a.dtype if isinstance(a, Tensor) else dtype_named(a) for a in others]
     strong = reduce(promoted, sorted(dtypes, key=ALL.index))
-    return beside(strong, widest(numbers)) if numbers else strong
+    return beside(strong, widest(kinds)) if kinds else strong
+
+
+def _number_type(value: Any) -> type | None:
+    """The type of a Python number, be it traced; None for anything else."""
+    if isinstance(value, Tensor):
+        return None if value.number is None else python_type(value.dtype)
+    return number_type(value) if is_number(value) else None
 
 
 @public

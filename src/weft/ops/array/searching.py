@@ -93,16 +93,19 @@ def searchsorted(
     if side not in ("left", "right"):
         raise UserError(f"side is {side!r}; it can be 'left' or 'right'")
     vector = as_tensor(x1)
-    values = _beside(vector, x2) if is_number(x2) else as_tensor(x2)
+    values = _beside(vector, x2)
     operands = [vector, values, *([] if sorter is None else [as_tensor(sorter)])]
     found: Tensor = captured(_searched, operands, user_line(), side)
     return found
 
 
 def _beside(x: Tensor, value: Any) -> Tensor:
-    """A number as a tensor, in the dtype it has beside `x`."""
-    dtype = beside(x.dtype, number_type(value))
-    return Tensor(arena_for(x._node).constant(number(value, dtype)))
+    """A number as a tensor, in the dtype it has beside `x`; any other tensor as it is."""
+    if is_number(value):
+        dtype = beside(x.dtype, number_type(value))
+        return Tensor(arena_for(x._node).constant(number(value, dtype)))
+    tensor = as_operand(value)
+    return tensor if tensor.number is None else tensor.astype(common_dtype(x, tensor, False))
 
 
 def _searched(*operands: Handle | str) -> Handle:
@@ -125,12 +128,10 @@ def _searched(*operands: Handle | str) -> Handle:
 def where(condition: Tensor, x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """`x1` where the condition holds, `x2` elsewhere."""
     chosen, line = as_tensor(condition), user_line()
-    if is_number(x1) and is_number(x2):
-        dtype, arena = result_type(x1, x2), arena_for(chosen._node)
-        first = Tensor(arena.constant(number(x1, dtype)))  # type: ignore[arg-type]
-        second = Tensor(arena.constant(number(x2, dtype)))  # type: ignore[arg-type]
-    else:
-        first, second = paired(x1, x2, line)
+    if stands_for_number(x1) and stands_for_number(x2):
+        with within(arena_for(chosen._node)):
+            x1, x2 = asarray(x1), asarray(x2)
+    first, second = paired(x1, x2, line)
     found: Tensor = captured(_selected, [chosen, first, second], line)
     return found
 

@@ -4,7 +4,7 @@ operands, epilogues; planted faults; refusals; machine code."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,8 @@ from weft.codegen.gpu.interp_races import Hazard
 from weft.codegen.gpu.scalar import Lit
 from weft.driver.gpu_code import architecture, compile_sources
 from weft.foundation.dtypes import BY_NAME
-from weft.plan.ir import Header, MmaPlan, Vectorize
+from weft.memory.from_region import assign_buffers
+from weft.plan.ir import CacheRead, Header, MmaPlan, Vectorize
 from weft.ptir import Builder, Program
 from weft.target.known import target_named
 from weft.target.sm90 import SM90
@@ -194,15 +195,13 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
         {"tile": (512, 512, 64), "warp_tile": (128, 128)},
         "two slices of both operands take 528384 bytes",
     ),
-    "stages": ({"stages": 3}, "stages=3 has no effect in the FMA template"),
-    "split": ({"split_k": 2}, "split_k=2 has no effect in the FMA template"),
-    "vectors": (
-        {"vectorize": Vectorize("n", 4)},
-        "vectorize=Vectorize(axis='n', width=4) has no effect in the FMA template",
-    ),
     "algorithm": (
         {"algo_choice": {"matmul": "splitk_serial_2"}},
         "algo_choice.matmul=splitk_serial_2 is not built",
+    ),
+    "epilogue": (
+        {"epilogue": ("relu",)},
+        "the plan's epilogue is ('relu',), the kernel's is ('bias', 'gelu')",
     ),
 }
 
@@ -213,6 +212,46 @@ def test_plans_that_are_refused(name: str) -> None:
     module = kernels.linear(64, 64, 64)
     found = mma_fma.accepts(module.kernels[0], module.tensors, plan(**changes), SM90)
     assert [finding.why for finding in found] == [why]
+
+
+IDLE: dict[str, Any] = {
+    "stages": 3, "bind": {"m.o": "block.y"}, "cache": (CacheRead("A", "smem", "k.i"),),
+    "vectorize": Vectorize("n", 4), "predicate_tail": ("m.i.i",), "cluster": (2, 1),
+    "layout_hints": {"A_swizzle": True}, "operand_layouts": ("col", "row"), "split_k": 2,
+    "swap_ab": True, "roles": "pingpong", "deferred_epilogue": True, "consumers": 1,
+    "in_flight": 0, "store_buffers": 1, "registers": (0, 0), "batch": 2,
+}  # fmt: skip
+"""Fields that this template has no use for, each with a value of its own."""
+TOLD: dict[str, Any] = {
+    "tile": (64, 32, 16), "warp_tile": (32, 8), "order": "rows", "local_edges": (), "epilogue": (),
+    "algo_choice": {}, "arch": "sm80",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IDLE)
+def test_fields_without_effect_are_refused(name: str) -> None:
+    module = kernels.linear(64, 64, 64)
+    changed = plan(**{name: IDLE[name]})
+    found = mma_fma.accepts(module.kernels[0], module.tensors, changed, SM90)
+    why = f"{name}={IDLE[name]} has no effect in the FMA template"
+    assert [finding.why for finding in found] == [why]
+
+
+def test_every_field_is_accounted_for() -> None:
+    known = {found.name for found in fields(MmaPlan)} - {"header"}
+    assert known == {*IDLE, *TOLD}
+
+
+@pytest.mark.parametrize("name", ["tile", "warp_tile", "order"])
+def test_fields_change_the_kernel(name: str) -> None:
+    module = kernels.linear(96, 96, 64)
+    kernel, tensors = module.kernels[0], module.tensors
+    refs = assign_buffers(module).refs
+    usual, changed = (
+        mma_fma.build(kernel, tensors, refs, made, SM90, "k")
+        for made in (plan(), plan(**{name: TOLD[name]}))
+    )
+    assert usual != changed
 
 
 def test_other_kernels_are_refused() -> None:

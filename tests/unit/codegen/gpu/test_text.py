@@ -61,16 +61,17 @@ SMALL = ir.Kernel(
                 ir.LoadElement("v1", 0, BF16, wide(Name("at")), Name("at") < 5, -0.0, False),
                 values.Compute(ElementOp("v2", BF16, "const", (), float("inf"))),
                 values.Compute(ElementOp("v3", BF16, "add", ("v1", "v2"), None, True)),
-                ir.If(LANE.equals(0), (ir.Set("at", Lit(-7)),), (ir.SyncThreads(),)),
+                ir.If(LANE.equals(0), (ir.Set("at", Lit(-7)),), (ir.ClusterWait(),)),
             ),
             times=4,
         ),
     ),
     reports=True,
+    cluster=2,
 )
 TEXT = """launch "row 0" = k(0, 2, 1)
 
-kernel k grid=2 threads=32 reports {
+kernel k grid=2 threads=32 cluster=2 reports {
   buffers (x, "a tensor", y)
   room = shared_tile(offset=0, bytes=64)
   turns = table(values=(3, -1))
@@ -84,7 +85,7 @@ kernel k grid=2 threads=32 reports {
       set at = -7
     }
     else {
-      sync_threads()
+      cluster_wait()
     }
   }
 }

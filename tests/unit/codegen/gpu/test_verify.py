@@ -64,6 +64,10 @@ RIGHT = (
     "mma_sync(acc=acc[4], a=part[0], b=part[2], dtype=bf16)",
 )
 WRONG: dict[str, str] = {
+    "cluster_arrive()": "KernelField: the kernel has no clusters",
+    "st_cluster(target=room[0], block=0, source=v, dtype=f32)": (
+        "KernelField: the kernel has no clusters"
+    ),
     "let n = 1": "KernelName: n is defined already",
     "let return = 1": "KernelName: 'return' cannot be a name",
     "let lane = 1": "KernelName: 'lane' cannot be a name",
@@ -194,6 +198,8 @@ FRAMES: dict[tuple[str, str], str] = {
     ("grid=4", "grid=99999999999"): "a grid of 99999999999 blocks",
     ("threads=64", "threads=48"): "48 threads are not whole warps up to 1024",
     ("threads=64", "threads=2048"): "2048 threads are not whole warps up to 1024",
+    ("threads=64", "threads=64 cluster=3"): "a cluster of 3 blocks on sm90",
+    ("threads=64", "threads=64 cluster=8"): "4 blocks are no whole clusters of 8",
     ("(x, y)", f"({', '.join(['x'] * 300)})"): "300 buffers, over 256",
     ("room =", "float ="): "'float' cannot be a name",
     ("room =", "room = shared_tile(offset=2048, bytes=4)\n  room ="): "one name twice among room",

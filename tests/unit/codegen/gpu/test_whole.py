@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tests.gpu_faults import Change, planted, without
 from weft.codegen.gpu import ir, values, whole
 from weft.codegen.gpu.compile import compile_cuda
-from weft.codegen.gpu.interp import Timing, run
+from weft.codegen.gpu.interp import run
 from weft.codegen.gpu.interp_races import Hazard
 from weft.codegen.gpu.module import GpuModule
 from weft.codegen.gpu.print import cuda
@@ -50,10 +50,8 @@ def carried_out(kernel: ir.Kernel, arrays: list[Array], result: Array, seed: int
     """What a kernel makes of its operands; a scatter begins with the first of them."""
     out = np.array(arrays[0] if "in0" not in kernel.buffers else result).reshape(-1)
     given = {f"in{n}": array.reshape(-1) for n, array in enumerate(arrays)} | {"out": out}
-    for timing in Timing:
-        made = {name: given[name].copy() for name in kernel.buffers}
-        run(kernel, made, timing, seed)
-    return made["out"]
+    run(kernel, {name: given[name] for name in kernel.buffers}, seed=seed)
+    return out
 
 
 # -- scatter ---------------------------------------------------------------------------------------
@@ -133,7 +131,6 @@ RUNNING = {
     "one column": (1, 7, 1),
     "blocks": (1, 700, 1),
     "blocks of columns": (1, 513, 3),
-    "large blocks": (1, 4099, 1),
 }
 ACCUMULATE: dict[str, Any] = {
     "sum": np.cumsum,
@@ -142,10 +139,14 @@ ACCUMULATE: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("fn", ACCUMULATE)
-@pytest.mark.parametrize("dtype", [BF16, SI8])
-@pytest.mark.parametrize("name", RUNNING)
+CASES = [
+    *((name, dtype, fn, False) for name in RUNNING for dtype, fn in ((BF16, "sum"), (SI8, "max"))),
+    *((name, F32, "min", True) for name in RUNNING),
+    *((name, SI8, "sum", True) for name in RUNNING),
+]
+
+
+@pytest.mark.parametrize(("name", "dtype", "fn", "reverse"), CASES)
 def test_running_reductions_agree(name: str, dtype: DType, fn: str, reverse: bool) -> None:
     outer, length, width = RUNNING[name]
     rng = np.random.default_rng(length)
@@ -165,12 +166,19 @@ def test_the_sign_of_a_first_zero_is_kept() -> None:
     assert np.signbit(got).all()
 
 
+def test_very_long_columns_take_large_blocks() -> None:
+    x = np.ones((1, 4099, 1), np.float32)
+    kernel = kernel_of(Running("sum", 1, 4099, 1), [x], x)
+    assert kernel.threads == 1024
+    assert carried_out(kernel, [x], x).tolist() == list(range(1, 4100))
+
+
 # -- sorting ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("dtype", [F32, SI8])
-@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 40, 40), (1, 66, 7)])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 40, 40), (2, 66, 7), (1, 128, 128)])
 def test_sorting_agrees(shape: tuple[int, int, int], dtype: DType, descending: bool) -> None:
     outer, length, count = shape
     rng = np.random.default_rng(length)
@@ -211,15 +219,17 @@ def examples() -> dict[str, ir.Kernel]:
     short = rng.standard_normal((3, 20, 5)).astype(BF16.numpy)
     order = np.zeros((3, 7), np.int64)
     row = rng.standard_normal((3, 40)).astype(np.float32)
+    longer = rng.standard_normal((1, 100)).astype(np.float64)
     return {
         "scatter": kernel_of(SCATTERS["each"], scatter, scatter[0]),
         "blocks": kernel_of(Running("sum", 2, 700, 1), [column], column),
         "threads": kernel_of(Running("prod", 3, 20, 5, reverse=True), [short], short),
         "order": kernel_of(Order(3, 40, 7), [row], order),
+        "network": kernel_of(Order(1, 100, 100), [longer], np.zeros((1, 100), np.int64)),
     }
 
 
-@pytest.mark.parametrize("name", ["scatter", "blocks", "threads", "order"])
+@pytest.mark.parametrize("name", ["scatter", "blocks", "threads", "order", "network"])
 def test_the_text_reads_back_and_the_code_is_sound(name: str) -> None:
     kernel = examples()[name]
     module = GpuModule({kernel.name: kernel})
@@ -252,6 +262,8 @@ FAULTS: dict[str, tuple[str, Change]] = {
     "nothing carried": ("blocks", without(values.Assign)),
     "ties fall": ("order", swapped("le", "lt")),
     "nothing counted": ("order", without(values.Assign)),
+    "no meeting of pairs": ("network", without(ir.SyncThreads)),
+    "pairs tie": ("network", swapped("le", "lt")),
 }
 
 
@@ -262,9 +274,10 @@ def test_planted_faults_are_caught(fault: str) -> None:
     broken = planted(kernel, change)
     assert broken != kernel
     rng = np.random.default_rng(1)
-    if name == "order":
-        operands = [rng.integers(0, 5, (3, 40)).astype(np.float32)]
-        result: Array = np.full((3, 7), -1, np.int64)
+    if name in ("order", "network"):
+        shape, dtype, count = ((3, 40), "f4", 7) if name == "order" else ((1, 100), "f8", 100)
+        operands = [rng.integers(0, 5, shape).astype(dtype)]
+        result: Array = np.full((shape[0], count), -1, np.int64)
     else:
         operands = [rng.integers(0, 5, (2, 700, 1)).astype(np.float32)]
         result = np.full((2, 700, 1), np.nan, np.float32)

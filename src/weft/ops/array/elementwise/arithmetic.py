@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.ops.arithmetic import TensorLike, as_tensor, binary, comparison, numbered, unary
+from weft.ops.arithmetic import TensorLike, as_operand, binary, comparison, numbered, unary
 from weft.ops.array.operands import given, paired, taken
 from weft.ops.calls import public
 from weft.ops.lines import user_line
@@ -105,14 +105,14 @@ def negative(x: Tensor, /) -> Tensor:
 @public
 def positive(x: Tensor, /) -> Tensor:
     """`x` itself, as a tensor of its own."""
-    return as_tensor(x).__copy__()
+    return numbered(as_operand(x).__copy__(), "positive", x)
 
 
 @tensor_method
 @public
 def abs(x: Tensor, /) -> Tensor:  # noqa: A001
     """The absolute value; of a complex tensor a real one."""
-    value = as_tensor(x)
+    value = as_operand(x)
     size = unary("abs", value)
     return unary("real", size) if value.dtype.is_complex else size
 
@@ -185,7 +185,7 @@ def nextafter(x1: TensorLike, x2: TensorLike, /) -> Tensor:
 @public
 def signbit(x: Tensor, /) -> Tensor:
     """Whether the sign bit is set."""
-    value = as_tensor(x)
+    value = as_operand(x)
     return comparison("less", value, 0) if value.dtype.is_integer else unary("signbit", value)
 
 
@@ -196,28 +196,28 @@ def signbit(x: Tensor, /) -> Tensor:
 @public
 def ceil(x: Tensor, /) -> Tensor:
     """The smallest whole number not below `x`."""
-    return _rounded("ceil", as_tensor(x))
+    return _rounded("ceil", as_operand(x))
 
 
 @tensor_method
 @public
 def floor(x: Tensor, /) -> Tensor:
     """The largest whole number not above `x`."""
-    return _rounded("floor", as_tensor(x))
+    return _rounded("floor", as_operand(x))
 
 
 @tensor_method
 @public
 def trunc(x: Tensor, /) -> Tensor:
     """`x` without its fraction."""
-    return _rounded("trunc", as_tensor(x))
+    return _rounded("trunc", as_operand(x))
 
 
 @tensor_method
 @public
 def round(x: Tensor, /) -> Tensor:  # noqa: A001
     """The nearest whole number, the even one of two; complex parts each for themselves."""
-    value = as_tensor(x)
+    value = as_operand(x)
     if value.dtype.is_complex:
         handle = taken(value)
         return given(handle.real().round().complex(handle.imag().round()), x)
@@ -236,7 +236,7 @@ def _rounded(name: str, x: Tensor) -> Tensor:
 @public
 def conj(x: Tensor, /) -> Tensor:
     """The complex conjugate; of a real tensor itself."""
-    value = as_tensor(x)
+    value = as_operand(x)
     return unary("conj", value) if value.dtype.is_complex else positive(value)
 
 
@@ -244,7 +244,7 @@ def conj(x: Tensor, /) -> Tensor:
 @public
 def real(x: Tensor, /) -> Tensor:
     """The real part; of a real tensor itself."""
-    value = as_tensor(x)
+    value = as_operand(x)
     return unary("real", value) if value.dtype.is_complex else positive(value)
 
 
@@ -252,7 +252,7 @@ def real(x: Tensor, /) -> Tensor:
 @public
 def imag(x: Tensor, /) -> Tensor:
     """The imaginary part; of a real tensor zeros."""
-    value = as_tensor(x)
+    value = as_operand(x)
     if value.dtype.is_complex:
         return unary("imag", value)
     handle = taken(value)

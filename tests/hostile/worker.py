@@ -47,10 +47,12 @@ class Outcome:
     crash: str = ""
 
 
-def judged(cases: Sequence[str], limits: Mapping[str, str] = LIMITS) -> list[Outcome]:
+def judged(
+    cases: Sequence[str], limits: Mapping[str, str] = LIMITS, backend: str = "reference"
+) -> list[Outcome]:
     """The outcomes of cases that one process judges in turn, under the given limits of Weft."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
-    environment |= {**limits, "OPENBLAS_NUM_THREADS": "1"}
+    environment |= {**limits, "WEFT_BACKEND": backend, "OPENBLAS_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     done = subprocess.run(
         [sys.executable, "-W", "error", "-m", "tests.hostile.worker"],

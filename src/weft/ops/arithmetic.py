@@ -105,6 +105,24 @@ def as_operand(value: Any, arena: Arena | None = None) -> Tensor:
     )
 
 
+def number_kind(value: Any) -> type | None:
+    """The type of a Python number, be it traced; None for anything else."""
+    if isinstance(value, Tensor):
+        return None if value.number is None else python_type(value.dtype)
+    return number_type(value) if is_number(value) else None
+
+
+def number_in(value: Any, dtype: DType, beside: Node) -> Tensor:
+    """A number, be it traced, as a tensor of this dtype where another one is."""
+    arena = arena_for(beside)
+    if not isinstance(value, Tensor):
+        return Tensor(arena.constant(number(value, dtype)))
+    assert value.number is not None
+    line = user_line()
+    value.number.used_as(dtype, line)
+    return Tensor(stretched(arena, value._node, dtype, (), line))
+
+
 def common_dtype(x: Tensor, y: Tensor, floating: bool) -> DType:
     """The dtype that both are converted to; a traced number takes that of the other."""
     if (x.number is None) is (y.number is None):

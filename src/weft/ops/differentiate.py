@@ -83,7 +83,7 @@ def _is_smooth(kind: TensorType) -> bool:
 def _ask(
     function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], argnums: set[int]
 ) -> _Question:
-    arguments = arguments_of(args, kwargs)
+    arguments = arguments_of(args, kwargs, argnums)
     leaves = tuple(_differentiated(arguments, argnums))
     shapes = tuple(arguments.positional[number] for number in sorted(argnums))
     return _Question(trace_function(function, arguments), shapes, leaves)

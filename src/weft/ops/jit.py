@@ -371,12 +371,14 @@ def _execute(
 
 def _wrap(traced: Trace, results: Sequence[Any], types: Sequence[TensorType], home: Arena) -> Any:
     """What the function returns, around the results of its program."""
-    kinds = iter(zip(results, types, strict=True))
+    kinds = iter(zip(results, types, traced.numbers, strict=True))
     leaves = []
     for output in traced.outputs:
         if output is None:
-            storage, kind = next(kinds)
-            leaves.append(Tensor(home.leaf(storage, kind)))
+            storage, kind, is_number = next(kinds)
+            leaf = Tensor(home.leaf(storage, kind))
+            leaf.number = UNFOLLOWED if is_number else None
+            leaves.append(leaf)
         else:
             leaves.append(output.value)
     return unflatten(traced.structure, leaves)

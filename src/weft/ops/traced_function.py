@@ -8,11 +8,12 @@ with `jit`, with control flow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from weft.foundation.errors import SpecViolation, UserError
+from weft.ops.arithmetic import number_kind
 from weft.ops.array.creation import asarray
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.context import current, home_of
@@ -28,7 +29,7 @@ from weft.ptir.types import TensorType
 
 @dataclass(frozen=True)
 class Arguments:
-    """The arguments of a call: numbers and arrays as tensors, all else as it is."""
+    """The arguments of a call: tensors and arrays as tensors, all else as it is."""
 
     leaves: tuple[Tensor | Plain, ...]
     structure: Structure
@@ -56,20 +57,32 @@ class Arguments:
         return function(*own, **named)
 
 
-def arguments_of(args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
+def arguments_of(
+    args: Sequence[Any], kwargs: dict[str, Any], argnums: Container[int] = ()
+) -> Arguments:
+    """The arguments of a call. Numbers in those of these positions are tensors; in all others they
+    stay numbers, which take the dtype of what they meet."""
     leaves, structure = flatten((tuple(args), kwargs))
-    return Arguments(tuple(map(_argument, leaves)), structure)
+    given = Arguments(tuple(map(_argument, leaves)), structure)
+    owners = [*given.owners, *[None] * (len(leaves) - len(given.owners))]
+    pairs = zip(given.leaves, owners, strict=True)
+    return replace(given, leaves=tuple(_number(x) if n in argnums else x for x, n in pairs))
 
 
 def _argument(leaf: Any) -> Tensor | Plain:
-    if isinstance(leaf, Tensor):
-        return leaf
-    if isinstance(leaf, bool | str) or leaf is None:
+    if isinstance(leaf, bool | str) or leaf is None or number_kind(leaf) is not None:
         return Plain(leaf)
     try:
         return asarray(leaf)
     except (UserError, SpecViolation, TypeError):
         return Plain(leaf)
+
+
+def _number(leaf: Tensor | Plain) -> Tensor | Plain:
+    """A number as a tensor, in its default dtype; anything else as it is."""
+    if isinstance(leaf, Tensor) or number_kind(leaf.value) in (bool, None):
+        return leaf
+    return asarray(leaf.value)
 
 
 @dataclass(frozen=True)
@@ -108,7 +121,6 @@ def trace_function(
     """The function on traced arguments like these, or of other types."""
     tensors = arguments.tensors
     types = [tensor.type for tensor in tensors] if kinds is None else kinds
-    numbers = [tensor.number for tensor in tensors]
-    found = trace(function, types, lambda traced: arguments.call(function, traced), numbers)
+    found = trace(function, types, lambda traced: arguments.call(function, traced))
     nodes = (*(tensor._node for tensor in tensors), *(c.node for c in found.captured))
     return TracedFunction(found, nodes)

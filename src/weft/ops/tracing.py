@@ -77,6 +77,9 @@ class Trace:
     outputs: tuple[Plain | None, ...]
     """The leaves of the result; None: the next result of the program."""
     structure: Structure
+    numbers: tuple[bool, ...] = ()
+    """Which results of the program are Python numbers with fractions: they take the dtype of what
+    they meet outside, too."""
     parts: tuple[frozenset[int], ...] = ()
     """The instructions of each part of the program that `checkpoint` marked."""
 
@@ -114,16 +117,18 @@ def trace(
     with within(arena):
         result = call(arguments)
     leaves, structure = flatten(result)
-    roots = [leaf._node for leaf in leaves if isinstance(leaf, Tensor)]
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    roots = [tensor._node for tensor in tensors]
+    loose = tuple(t.number is not None and not t.dtype.is_integer for t in tensors)
     outputs = tuple(None if isinstance(leaf, Tensor) else Plain(leaf) for leaf in leaves)
     # From here on only what the function has put elsewhere is held.
-    del result, leaves, arguments
+    del result, leaves, tensors, arguments
     check_leaks(arena, function)
     outside = captured(arena, roots)
     evaluate([node for node in outside if not node.arena.tracing])
     parameters = [*arena.parameters, *outside]
     program, parts = program_with_parts(arena.name, parameters, roots, arena.parts)
-    return Trace(program, tuple(map(_held, outside)), outputs, structure, parts)
+    return Trace(program, tuple(map(_held, outside)), outputs, structure, loose, parts)
 
 
 def _held(node: Node) -> Captured:

@@ -8,6 +8,7 @@ from typing import Any
 
 from weft.foundation.axes import normalise_axis
 from weft.foundation.errors import SpecViolation, UserError
+from weft.ops.arithmetic import number_kind
 from weft.ops.array.manipulation import moveaxis
 from weft.ops.calls import check_function, explained, public
 from weft.ops.graph.context import current
@@ -104,10 +105,11 @@ def _tensor_axes(arguments: Arguments, axes: Sequence[int | None]) -> list[int |
     """The axes of the leaves that are tensors, counted from the front."""
     found: list[int | None] = []
     for leaf, axis in zip(arguments.leaves, axes, strict=True):
+        number = isinstance(leaf, Plain) and number_kind(leaf.value) not in (bool, None)
+        if axis is not None and (number or (isinstance(leaf, Tensor) and not leaf.ndim)):
+            raise UserError(f"a scalar has no axis {axis}; say None in in_axes for it")
         if isinstance(leaf, Plain):
             continue
-        if axis is not None and not leaf.ndim:
-            raise UserError(f"a scalar has no axis {axis}; say None in in_axes for it")
         found.append(None if axis is None else normalise_axis(axis, leaf.ndim))
     return found
 

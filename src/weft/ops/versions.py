@@ -186,6 +186,9 @@ def _nesting(old: Key, new: Key, names: Callable[[Structure], list[str]]) -> str
 
 def _changes(name: str, old: Argument, new: Argument) -> list[str]:
     """In what one argument differs."""
+    if old.is_number != new.is_number:
+        now, was = ("a number", "a tensor") if new.is_number else ("a tensor", "a number")
+        return [f"{name} is {now}, not {was}"]
     found = []
     if old.dtype is not new.dtype:
         found.append(f"{name} is {new.dtype}, not {old.dtype}")
@@ -194,7 +197,4 @@ def _changes(name: str, old: Argument, new: Argument) -> list[str]:
     else:
         sizes = enumerate(zip(old.shape, new.shape, strict=True))
         found += [f"dim {a} of {name} is {now}, not {was}" for a, (was, now) in sizes if was != now]
-    if not found and old.is_number != new.is_number:
-        now, was = ("a number", "a tensor") if new.is_number else ("a tensor", "a number")
-        found.append(f"{name} is {now}, not {was}")
     return found

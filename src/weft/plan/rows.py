@@ -230,7 +230,7 @@ def _across(kernel: Kernel, tensors: Mapping[str, Tensor], header: Header) -> Ro
     reduction does not live over the axis that the rows lie along."""
     kept = kept_axes(kernel)
     reductions = [let for let in kernel.body if isinstance(let.expr, Reduce | Fold)]
-    if kernel.roles is not None or not kept or any(kept[-1] not in r.axes for r in reductions):
+    if not kept or any(kept[-1] not in r.axes for r in reductions):
         return None
     vector = _whole(kernel.sizes[kept[-1]], 16 // _widest_row(kernel, tensors))
     vectors = row_count(kernel) // vector
@@ -292,7 +292,7 @@ def _suits_threads(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target
     """Whether neighbouring threads should take neighbours in a row, and not neighbouring rows.
 
     They should where most reads of the row are along its last axis, and where rows alone are too
-    few to fill the machine.
+    few to fill the machine. The factors of a contraction count by their elements.
     """
     reduced = reduced_axes(kernel)
     along = across = 0
@@ -301,9 +301,10 @@ def _suits_threads(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target
         if not isinstance(let.expr, Read) or not set(let.axes) & set(reduced):
             continue
         address = linear(let.expr.index, row_major(tensors[let.expr.tensor].shape))
-        along += coefficient(address, reduced[-1]) == 1
-        across += bool(outer) and coefficient(address, outer[-1]) == 1
+        weight = 1 if kernel.roles is None else math.prod(kernel.sizes[a] for a in let.axes)
+        along += weight * (coefficient(address, reduced[-1]) == 1)
+        across += weight * (bool(outer) and coefficient(address, outer[-1]) == 1)
     enough = row_count(kernel) >= target.limits.units * _SINGLE
     if kernel.roles is not None:
-        return not enough and row_length(kernel) > 4 * _SINGLE
+        return along >= across and not enough and row_length(kernel) > 4 * _SINGLE
     return along > across or (along == across and not enough)

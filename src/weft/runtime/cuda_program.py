@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,8 @@ class Program:
     def launch(self, inputs: Sequence[DeviceTensor], seed: int = 0) -> list[DeviceTensor]:
         """Start a run; the results are there when somebody reads them."""
         gpu = open_gpu()
+        for tensor in inputs:
+            tensor.check()
         with gpu.lock:
             resident = self._ready(gpu)
             outputs = [self._result(gpu, number, inputs) for number, _ in enumerate(self._specs)]
@@ -69,7 +72,8 @@ class Program:
             for number, tensor in enumerate(outputs):
                 resident.external["output", number] = tensor.address
             Walk(resident, self._functions, seed).run()
-            return [self._settled(n, tensor, inputs) for n, tensor in enumerate(outputs)]
+            made = [self._settled(n, tensor) for n, tensor in enumerate(outputs)]
+            return [replace(tensor, era=gpu.era) for tensor in made]
 
     @property
     def _specs(self) -> tuple[TensorSpec, ...]:
@@ -83,9 +87,7 @@ class Program:
             return DeviceTensor(gpu, given.address, spec.dtype, spec.shape, given.owner)
         return empty(gpu, spec.dtype, spec.shape, "results")
 
-    def _settled(
-        self, number: int, tensor: DeviceTensor, inputs: Sequence[DeviceTensor]
-    ) -> DeviceTensor:
+    def _settled(self, number: int, tensor: DeviceTensor) -> DeviceTensor:
         """An output as its reader's own: not an input that is still somebody else's, a constant or
         a state."""
         slot = self._place(number)
@@ -170,7 +172,9 @@ class Program:
             array = np.empty(spec.shape, BY_NAME[spec.dtype].numpy)
             resident.gpu.stream.download(array, resident.address(slot))
             found.append(array)
+        era = resident.gpu.era
         resident.gpu.wait()
+        era.check()
         return found
 
 

@@ -165,11 +165,19 @@ class Resident:
 
     def fault(self) -> SpecViolation | None:
         """What the first step that reported a violation has to say; it is forgotten then."""
-        words = np.zeros(len(self.artifact.steps), np.uint64)
-        if not self.reports:
-            return None
-        self.gpu.stream.download(words, self.errors.address)
+        words = self.error_words()
         self.gpu.stream.synchronize()
+        return self.fault_in(words)
+
+    def error_words(self) -> Array:
+        """The error words of all steps, there when the stream is done."""
+        words = np.zeros(len(self.artifact.steps), np.uint64)
+        if self.reports:
+            self.gpu.stream.download(words, self.errors.address)
+        return words
+
+    def fault_in(self, words: Array) -> SpecViolation | None:
+        """What the first of some error words says."""
         failed = np.flatnonzero(words)
         if not failed.size:
             return None

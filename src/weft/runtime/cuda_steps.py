@@ -142,8 +142,9 @@ class Walk:
         found = [np.empty(spec.shape, BY_NAME[spec.dtype].numpy) for _, spec in places]
         for array, (number, _) in zip(found, places, strict=True):
             stream.download(array, resident.address(resident.artifact.buffers[number]))
+        words = resident.error_words()
         stream.synchronize()
-        fault = resident.fault()
+        fault = resident.fault_in(words)
         if fault is not None:
             raise fault
         return found

@@ -8,7 +8,7 @@ Weft's stream behind the producer's work.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from weft.foundation.dtypes import BY_NAME
 from weft.runtime import dlpack
 from weft.runtime.cuda_memory import Block
-from weft.runtime.gpu import Gpu
+from weft.runtime.gpu import Era, Gpu
 
 Array = NDArray[Any]
 ALIGNMENT: Final = 256
@@ -35,6 +35,8 @@ class DeviceTensor:
     shape: tuple[int, ...]
     owner: object
     """Whoever holds the memory."""
+    era: Era | None = None
+    """The work that makes it."""
 
     def __repr__(self) -> str:
         return f"<DeviceTensor {self.dtype}{list(self.shape)} on {self.gpu.device.name}>"
@@ -49,8 +51,19 @@ class DeviceTensor:
         with self.gpu.lock:
             self.gpu.device.activate()
             self.gpu.stream.download(found, self.address)
-            self.gpu.wait()
+            self._settle()
         return found
+
+    def check(self) -> None:
+        """Raise what is known to have gone wrong on the way to it."""
+        if self.era is not None:
+            self.era.check()
+
+    def _settle(self) -> None:
+        """Wait for the elements."""
+        with self.gpu.lock:
+            self.gpu.wait()
+        self.check()
 
     # -- other libraries -------------------------------------------------------------------------
 
@@ -58,12 +71,12 @@ class DeviceTensor:
         return dlpack.CUDA, 0
 
     def __dlpack__(self, **options: Any) -> Any:
-        self.gpu.wait()
+        self._settle()
         return dlpack.exported(self, self.address, self.dtype, self.shape)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        self.gpu.wait()
+        self._settle()
         kind = BY_NAME[self.dtype].numpy
         return {
             "shape": self.shape,
@@ -108,7 +121,7 @@ def imported(gpu: Gpu, producer: Any) -> DeviceTensor:
 
 def duplicate(tensor: DeviceTensor) -> DeviceTensor:
     """A copy with memory of its own."""
-    made = empty(tensor.gpu, tensor.dtype, tensor.shape)
+    made = replace(empty(tensor.gpu, tensor.dtype, tensor.shape), era=tensor.era)
     if tensor.nbytes:
         with tensor.gpu.lock:
             tensor.gpu.stream.copy(made.address, tensor.address, tensor.nbytes)

@@ -2,13 +2,15 @@
 memory, and the programs whose kernels may have something to report.
 
 Work is asked for and not waited for. Whoever reads a result waits, and is told what went wrong on
-the way to it.
+the way to it. What goes wrong is known only then, so all that was asked for since somebody last
+waited is one *era*: if something in it went wrong, none of its results can be relied on.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from weft.foundation.errors import WeftError
@@ -25,6 +27,18 @@ class Reporter(Protocol):
         ...
 
 
+@dataclass(eq=False)
+class Era:
+    """Work between two waits, and what went wrong in it."""
+
+    fault: WeftError | None = None
+
+    def check(self) -> None:
+        """Raise what went wrong; as often as somebody asks."""
+        if self.fault is not None:
+            raise self.fault.with_traceback(None)
+
+
 class Gpu:
     """One device. Hold `lock` while putting work into the stream."""
 
@@ -33,6 +47,7 @@ class Gpu:
         self.stream: Stream = device.stream()
         self.pool = Pool(device)
         self.lock = threading.RLock()
+        self.era = Era()
         self._unchecked: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def watch(self, reporter: Reporter) -> None:
@@ -40,13 +55,13 @@ class Gpu:
         self._unchecked.add(reporter)
 
     def wait(self) -> None:
-        """Wait for everything that was asked for, and raise what went wrong."""
+        """Wait for everything that was asked for. What went wrong is noted, and a new era
+        begins."""
         self.stream.synchronize()
-        faults = [reporter.fault() for reporter in list(self._unchecked)]
+        for reporter in list(self._unchecked):
+            self.era.fault = self.era.fault or reporter.fault()
         self._unchecked.clear()
-        for fault in faults:
-            if fault is not None:
-                raise fault
+        self.era = Era()
 
 
 _GPUS: weakref.WeakKeyDictionary[Any, Gpu] = weakref.WeakKeyDictionary()

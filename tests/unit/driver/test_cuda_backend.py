@@ -214,8 +214,12 @@ def test_a_violation_is_raised_by_whoever_reads(backend: MachineBackend) -> None
     prepared = prepare(b.build(x / y), backend)
     ones, zeros = (backend.store(np.full(40, n, np.int32)) for n in (1, 0))
     (result,) = prepared.execute([ones, zeros])
+    assert (ones.numpy() == 1).all()
+    for _ in range(2):
+        with pytest.raises(SpecViolation, match="IntegerDivideByZero"):
+            result.numpy()
     with pytest.raises(SpecViolation, match="IntegerDivideByZero"):
-        result.numpy()
+        prepared.execute([ones, result])
     (result,) = prepared.execute([ones, ones])
     assert (result.numpy() == 1).all()
 

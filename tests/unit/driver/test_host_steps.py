@@ -23,10 +23,11 @@ from weft import nn, optim
 from weft.driver.compilation import Compilation
 from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
-from weft.ptir import Program, load
+from weft.ptir import Builder, Program, load
 from weft.ptir.op import Op
 from weft.ptir.ops.bits import Bitcast
 from weft.ptir.specialise import is_static
+from weft.runtime.artifact import HostCall
 from weft.target.known import target_named
 from weft.testing.conformance import Case, Holds, Values, all_cases
 from weft.testing.conformance.table import one_of_each
@@ -78,6 +79,18 @@ def test_the_page_lists_what_is_left_to_the_host() -> None:
     others = set().union(*found.values())
     assert others - listed == pairs
     assert set().union(*(ops for dtype, ops in found.items() if dtype[0] != "c")) == listed
+
+
+def test_a_bitcast_copies_bytes() -> None:
+    b = Builder()
+    x = b.param("f32", [5, 7])
+    program = b.build(b.bitcast(x + x, dtype="si32") + 1, b.bitcast(x, dtype="ui32"))
+    given = np.linspace(-3, 4, 35, dtype=np.float32).reshape(5, 7)
+    compiled = weft.compile(program)
+    first, second = compiled.run([given])
+    assert (first == (given + given).view(np.int32) + 1).all()
+    assert (second == given.view(np.uint32)).all()
+    assert not any(isinstance(step, HostCall) for step in compiled.artifact.steps)
 
 
 class Block(nn.Module):

@@ -152,9 +152,12 @@ def test_f32_contractions_are_tiles() -> None:
     assert notes == ()
 
 
-def test_thin_contractions_are_rows() -> None:
-    plan, _ = settled(kernels.linear(4, 64, 64), "sm90")
+@pytest.mark.parametrize(("m", "n", "across"), [(4, 64, True), (64, 4, False)])
+def test_thin_contractions_are_rows(m: int, n: int, across: bool) -> None:
+    """Threads go along the factor that has more elements, as it lies in memory."""
+    plan, _ = settled(kernels.linear(m, n, 1024), "sm90")
     assert isinstance(plan, RowPlan)
+    assert plan.across is across
 
 
 def two_results(module: Module) -> Module:

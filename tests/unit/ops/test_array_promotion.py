@@ -150,4 +150,4 @@ def test_traced_numbers_take_the_dtype_of_the_tensor_beside_them() -> None:
 
     x = weft.ones(3, dtype=weft.bfloat16)
     assert jit(scale)(x, 2.0, 3).dtype is weft.bfloat16
-    assert seen == [weft.bfloat16, weft.bfloat16, weft.float32]
+    assert seen == [weft.bfloat16, weft.bfloat16, weft.float64]

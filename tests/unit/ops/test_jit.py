@@ -75,7 +75,7 @@ def test_explain_names_argument_dim_and_line() -> None:
         r"dim 0 of params\['w'\] is 1, not 2; dim 0 of x is 1, not 2 \(compared .*:{0}\)",
         r"params\['w'\] is f64, not f32 \(compared with the call at test_jit\.py:{1}\)",
         r"the static argument power is 3, not 2 \(compared with the call at test_jit\.py:{2}\)",
-        r"x has rank 0, not 2 \(compared with the call at test_jit\.py:{3}\)",
+        r"x is a number, not a tensor \(compared with the call at test_jit\.py:{3}\)",
         r"params\['w'\] is f32, not f64 \(compared with the call at test_jit\.py:{3}\)",
     ]
     places = [int(line.split("test_jit.py:")[1].split()[0]) for line in lines]

@@ -18,7 +18,7 @@ from weft.ops.array.linear_algebra import check_matrices
 from weft.ops.array.operands import given, taken
 from weft.ops.calls import public
 from weft.ops.lines import user_line
-from weft.ops.numbers import Number, is_number, number, widest
+from weft.ops.numbers import Number, is_number, number, number_type, widest
 from weft.ops.promotion import DEFAULT_FLOAT, DEFAULT_INTEGER, DEFAULTS
 from weft.ops.recipes import recorded
 from weft.ops.session import Handle, Session

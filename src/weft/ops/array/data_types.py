@@ -44,12 +44,12 @@ from weft.foundation.dtypes import (
     as_dtype,
 )
 from weft.foundation.errors import SpecViolation, UserError
-from weft.ops.arithmetic import as_operand
+from weft.ops.arithmetic import as_operand, number_kind
 from weft.ops.calls import public
 from weft.ops.graph.context import arena_for
 from weft.ops.graph.forms import cast_form
 from weft.ops.lines import user_line
-from weft.ops.numbers import is_number, number_type, python_type, widest
+from weft.ops.numbers import widest
 from weft.ops.promotion import DEFAULTS, beside, promoted
 from weft.ops.tensor import Tensor, tensor_method
 
@@ -143,9 +143,8 @@ def can_cast(from_: Any, to: Any, /) -> builtins.bool:
 @public
 def result_type(*arrays_and_dtypes: Any) -> DType:
     """The dtype in which these tensors, dtypes and numbers meet."""
-    numbers = [_number_type(a) for a in arrays_and_dtypes]
-    others = [a for a, kind in zip(arrays_and_dtypes, numbers, strict=True) if kind is None]
-    kinds = [kind for kind in numbers if kind is not None]
+    kinds = [kind for a in arrays_and_dtypes if (kind := number_kind(a)) is not None]
+    others = [a for a in arrays_and_dtypes if number_kind(a) is None]
     if not others:
         if not kinds:
             raise UserError("at least one tensor, dtype or number is wanted")
@@ -153,13 +152,6 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
     dtypes = [a.dtype if isinstance(a, Tensor) else dtype_named(a) for a in others]
     strong = reduce(promoted, sorted(dtypes, key=ALL.index))
     return beside(strong, widest(kinds)) if kinds else strong
-
-
-def _number_type(value: Any) -> type | None:
-    """The type of a Python number, be it traced; None for anything else."""
-    if isinstance(value, Tensor):
-        return None if value.number is None else python_type(value.dtype)
-    return number_type(value) if is_number(value) else None
 
 
 @public

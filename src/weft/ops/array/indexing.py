@@ -18,15 +18,22 @@ from weft.foundation.axes import normalise_axis
 from weft.foundation.dims import Dim, Shape
 from weft.foundation.dtypes import I1, SI32, SI64, DType
 from weft.foundation.errors import OutOfRange, SpecViolation
-from weft.ops.arithmetic import as_tensor, broadcast_shapes, broadcasts, listed
+from weft.ops.arithmetic import (
+    as_tensor,
+    broadcast_shapes,
+    broadcasts,
+    listed,
+    number_in,
+    number_kind,
+)
 from weft.ops.array.movement import every, flipped, moved, permuted, rows_at, window
 from weft.ops.array.operands import given, known_shape, taken
 from weft.ops.array.selection import Places, Point, Selection, Span, adds_axis, parsed
 from weft.ops.calls import public
 from weft.ops.graph.context import arena_for
 from weft.ops.lines import user_line
-from weft.ops.numbers import is_number, number
-from weft.ops.promotion import promoted
+from weft.ops.numbers import is_number
+from weft.ops.promotion import beside, promoted
 from weft.ops.recipes import captured, recorded
 from weft.ops.session import Handle
 from weft.ops.tensor import Tensor, from_array, tensor_method
@@ -271,8 +278,9 @@ def setitem(self: Tensor, key: Any, value: Any, /) -> None:
 def _value(x: Tensor, value: Any) -> Tensor:
     """The value assigned, as a tensor; its numbers fit the dtype of x."""
     arena = arena_for(x._node)
-    if is_number(value):
-        return Tensor(arena.constant(number(value, x.dtype)))
+    kind = number_kind(value)
+    if is_number(value) or (kind is not None and beside(x.dtype, kind) is x.dtype):
+        return number_in(value, x.dtype, x._node)
     tensor = as_tensor(value, arena)
     if tensor.dtype.kind is not x.dtype.kind and not _fits(tensor.dtype, x.dtype):
         raise SpecViolation(

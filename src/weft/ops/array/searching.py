@@ -13,7 +13,14 @@ import numpy as np
 from weft.foundation.axes import normalise_axis
 from weft.foundation.dtypes import I1, SI64
 from weft.foundation.errors import OutOfRange, SpecViolation, UserError
-from weft.ops.arithmetic import TensorLike, as_tensor, broadcast_shapes, listed
+from weft.ops.arithmetic import (
+    TensorLike,
+    as_tensor,
+    broadcast_shapes,
+    listed,
+    number_in,
+    number_kind,
+)
 from weft.ops.array.data_types import result_type
 from weft.ops.array.manipulation import axes_of
 from weft.ops.array.operands import in_common_dtype, paired
@@ -21,7 +28,6 @@ from weft.ops.array.reading import read
 from weft.ops.calls import public
 from weft.ops.graph.context import arena_for
 from weft.ops.lines import user_line
-from weft.ops.numbers import is_number, number, number_type
 from weft.ops.promotion import beside
 from weft.ops.recipes import captured, recorded
 from weft.ops.session import Handle
@@ -101,11 +107,8 @@ def searchsorted(
 
 def _beside(x: Tensor, value: Any) -> Tensor:
     """A number as a tensor, in the dtype it has beside `x`; any other tensor as it is."""
-    if is_number(value):
-        dtype = beside(x.dtype, number_type(value))
-        return Tensor(arena_for(x._node).constant(number(value, dtype)))
-    tensor = as_operand(value)
-    return tensor if tensor.number is None else tensor.astype(common_dtype(x, tensor, False))
+    kind = number_kind(value)
+    return as_tensor(value) if kind is None else number_in(value, beside(x.dtype, kind), x._node)
 
 
 def _searched(*operands: Handle | str) -> Handle:
@@ -128,10 +131,11 @@ def _searched(*operands: Handle | str) -> Handle:
 def where(condition: Tensor, x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """`x1` where the condition holds, `x2` elsewhere."""
     chosen, line = as_tensor(condition), user_line()
-    if stands_for_number(x1) and stands_for_number(x2):
-        with within(arena_for(chosen._node)):
-            x1, x2 = asarray(x1), asarray(x2)
-    first, second = paired(x1, x2, line)
+    if number_kind(x1) is None or number_kind(x2) is None:
+        first, second = paired(x1, x2, line)
+    else:
+        dtype = result_type(x1, x2)
+        first, second = (number_in(x, dtype, chosen._node) for x in (x1, x2))
     found: Tensor = captured(_selected, [chosen, first, second], line)
     return found
 

@@ -26,6 +26,8 @@ class Checked:
 
 def wrong_value(name: str, value: Any, wanted: str) -> SpecViolation:
     """An argument that is no tensor has a value that it cannot have."""
+    if isinstance(value, Tensor) and value.is_traced:
+        wanted += "; an argument of a function under jit is one where static= names it"
     return SpecViolation("InvalidAttributeValue", f"{name} is {value!r}", wanted)
 
 

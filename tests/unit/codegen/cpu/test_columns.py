@@ -47,6 +47,18 @@ COLUMNS: dict[str, tuple[list[tuple[int, ...]], str, Write, Oracle]] = {
     "wider than the totals": (
         [(64, 70_000)], "f32", lambda b, x: b.reduce_sum(x, [0]), lambda x: x.sum(0)
     ),
+    "a few rows by a matrix": (
+        [(5, 768), (768, 700), (700,)], "f32",
+        lambda b, x, w, c: b.matmul(x, w) + b.broadcast_to(b.reshape(c, [1, 700]), [5, 700]),
+        lambda x, w, c: x @ w + c,
+    ),
+    "batches of a few rows": (
+        [(3, 2, 330), (3, 330, 300)], "f32", lambda b, x, w: b.matmul(x, w), lambda x, w: x @ w
+    ),
+    "a few rows of two axes": (
+        [(2, 4, 512), (512, 640)], "f64",
+        lambda b, x, w: b.dot_general(x, w, contract=([2], [0])), lambda x, w: x @ w,
+    ),
     "a masked row": (
         [(640, 512), (512,)], "f32",
         lambda b, x, g: b.reduce_sum(x * b.broadcast_to(b.reshape(g, [1, 512]), [640, 512]), [0]),
@@ -122,15 +134,31 @@ def greatest(b: Builder) -> Value:
     return b.reduce_max(b.param("f32", [1024, 1024]), [0])
 
 
+def many_rows(b: Builder) -> Value:
+    return b.matmul(b.param("f32", [9, 768]), b.param("f32", [768, 700]))
+
+
 def small(b: Builder) -> Value:
     return b.reduce_sum(b.param("f32", [64, 128]), [0])
 
 
-@pytest.mark.parametrize("write", [narrow, along, deviations, crossed, greatest, small])
+@pytest.mark.parametrize("write", [narrow, along, deviations, crossed, greatest, many_rows, small])
 def test_other_kernels_are_not(write: Callable[[Builder], Value]) -> None:
     b = Builder("other")
     plans = plans_of(weft.compile(b.build(write(b)), "cpu"))
     assert not any(plan["across"] for plan in plans if plan["kind"] == "row")
+
+
+@pytest.mark.parametrize("rows", range(1, 9))
+def test_a_few_rows_of_a_matrix_that_lies_along_the_sum(rows: int) -> None:
+    b = Builder("along")
+    x, w = b.param("f32", [rows, 301]), b.param("f32", [70, 301])
+    executable = weft.compile(b.build(b.dot_general(x, w, contract=([1], [1]))), "cpu")
+    rng = np.random.default_rng(rows)
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in ((rows, 301), (70, 301))]
+    (one,), (two,) = (executable.run(arrays, threads=threads) for threads in (1, 2))
+    assert one.tobytes() == two.tobytes()
+    np.testing.assert_allclose(one, arrays[0].astype(np.float64) @ arrays[1].T, atol=2e-4)
 
 
 def test_a_plan_that_asks_for_it_elsewhere_is_refused() -> None:

@@ -18,6 +18,8 @@ from weft.codegen.gpu.formats import HELD
 from weft.codegen.gpu.interp_races import Hazard
 from weft.codegen.gpu.print import cuda, walk
 from weft.codegen.gpu.scalar import THREAD, Lit, wide
+from weft.codegen.gpu.text import print_module
+from weft.codegen.gpu.text_parser import parse_module
 from weft.codegen.gpu.verify import verify
 from weft.foundation import functions as meanings
 from weft.foundation import philox
@@ -120,6 +122,8 @@ def words_in(executable: InterpretedExecutable) -> set[int]:
 def test_words_are_those_of_the_reference(shape: tuple[int, ...], together: int) -> None:
     executable = InterpretedGpu("sm90").compile(drawn(*shape))
     assert words_in(executable) == {together}
+    code = executable.compilation["gpu"]
+    assert parse_module(print_module(code)) == code
     for seed in (0, 1 << 63, 12345):
         (got,) = executable.execute([], seed=seed)
         want = philox.uniform(seed, 0, 0, got.size, F32).reshape(shape)

@@ -76,10 +76,10 @@ def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
         return importlib.import_module(f"weft.{name}")
     home, attribute = _HOMES.get(name, (_OPS, name))
-    foreign = name.startswith("__") and not name.startswith("__array")
-    if foreign or (home == _OPS and not hasattr(importlib.import_module(_OPS), name)):
-        advice = "" if foreign else importlib.import_module(_OPS).advice(name)
-        raise AttributeError(f"module 'weft' has no attribute {name!r}{advice}")
+    if name.startswith("__") and not name.startswith("__array"):
+        raise AttributeError(f"module 'weft' has no attribute {name!r}")
+    if home == _OPS and not hasattr(importlib.import_module(_OPS), name):
+        raise importlib.import_module(_OPS).missing(name)
     value = getattr(importlib.import_module(home), attribute)
     globals()[name] = value
     return value

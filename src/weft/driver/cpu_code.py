@@ -17,11 +17,12 @@ from weft.codegen.cpu.whole import lower_whole, prove_whole
 from weft.driver.artifacts import kernel_key
 from weft.driver.assembler import Native
 from weft.driver.sources import LLVM
+from weft.foundation import limits
 from weft.foundation.errors import Finding, SpecViolation, Unimplemented
 from weft.foundation.whole_ops import WholeOp
 from weft.memory.ir import BufferMap
 from weft.plan.ir import REFUSED, PlanSet
-from weft.region.cost import kernel_seconds
+from weft.region.cost import kernel_seconds, steps_of
 from weft.region.ir import Kernel, Module
 from weft.region.structure import buffers
 from weft.runtime.artifact import KernelCode
@@ -67,8 +68,9 @@ def lower_module(
 ) -> CpuCode:
     """The loop nests of all distinct kernels. Ops that are carried whole are cut into vectors of
     `vector_bits`; those that have no loop nest stay with the host."""
-    code = CpuCode()
+    code, bounds = CpuCode(), limits.current()
     for kernel in module.kernels:
+        limits.check_steps(steps_of(kernel), f"kernel {kernel.name}", bounds)
         if kernel.opaque is not None:
             if isinstance(kernel.opaque.op, WholeOp):
                 _lower_whole(kernel, kernel.opaque.op, module, buffer_map, vector_bits, code)

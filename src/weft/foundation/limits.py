@@ -1,6 +1,7 @@
 """Bounds on what an untrusted program may ask for, read once from the environment.
 
-They exist so that a small file cannot claim a huge machine: each is checked before memory is taken.
+They exist so that a small file cannot claim a huge machine: each is checked before memory is taken,
+or a kernel is launched that nobody lives to see the end of.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from weft.foundation.errors import ResourceExceeded, UserError
 
 @dataclass(frozen=True)
 class Limits:
-    """How much one program may use. Change with `WEFT_MAX_TENSOR_BYTES`, `WEFT_MAX_LOOP_STEPS`."""
+    """How much one program may use. Change with `WEFT_MAX_TENSOR_BYTES`, `WEFT_MAX_LOOP_STEPS`,
+    `WEFT_MAX_KERNEL_STEPS`."""
 
     tensor_bytes: int = 16 << 30
     loop_steps: int = 2_000_000
+    kernel_steps: int = 1 << 44
     rank: int = 64
     nesting: int = 64
 
@@ -35,6 +38,7 @@ def current() -> Limits:
     return Limits(
         tensor_bytes=_read("WEFT_MAX_TENSOR_BYTES", Limits.tensor_bytes),
         loop_steps=_read("WEFT_MAX_LOOP_STEPS", Limits.loop_steps),
+        kernel_steps=_read("WEFT_MAX_KERNEL_STEPS", Limits.kernel_steps),
     )
 
 
@@ -44,4 +48,13 @@ def check_bytes(count: int, what: str, limits: Limits) -> None:
         raise ResourceExceeded(
             f"{what} would need {count:,} bytes, over the limit of {limits.tensor_bytes:,}; "
             "raise WEFT_MAX_TENSOR_BYTES if this is meant"
+        )
+
+
+def check_steps(count: int, what: str, limits: Limits) -> None:
+    """Refuse a kernel that would go through too many elements."""
+    if count > limits.kernel_steps:
+        raise ResourceExceeded(
+            f"{what} would take {count:,} steps, over the limit of {limits.kernel_steps:,}; "
+            "raise WEFT_MAX_KERNEL_STEPS if this is meant"
         )

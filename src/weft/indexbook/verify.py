@@ -10,7 +10,7 @@ E1305 MapOutOfRange           a map that leaves its operand where its guards hol
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from math import gcd, prod
 from typing import Final
 
@@ -43,21 +43,39 @@ def verify(book: IndexBook) -> None:
 
 
 def findings(book: IndexBook) -> Iterator[Finding]:
-    """Everything that is wrong with a book."""
+    """Everything that is wrong with a book. Equal values that read equal ones in the same way, as
+    those of equal layers do, are looked at once."""
+    numbers: dict[Hashable, int] = {}
+    kinds = {key: numbers.setdefault(_kind(i), len(numbers)) for key, i in book.infos.items()}
+    known: dict[Hashable, tuple[Problem, ...]] = {}
     for value_id, info in book.infos.items():
-        for code, why in _axis_problems(info):
+        if info.scop and len({own.id for own in info.axes}) != len(info.axes):
+            yield Finding(ALIGNMENT, value_id, "two axes have one id")
+        kind = kinds[value_id]
+        if kind not in known:
+            known[kind] = tuple(_axis_problems(info))
+        for code, why in known[kind]:
             yield Finding(code, value_id, why)
         for read in info.inputs:
-            for code, why in _input_problems(info, read, book):
+            key = (kind, kinds.get(read.value_id), read.map, read.guards)
+            if key not in known:
+                known[key] = tuple(_input_problems(info, read, book))
+            for code, why in known[key]:
                 yield Finding(code, f"{value_id} reading {read.value_id}", why)
+
+
+def _kind(info: IndexInfo) -> Hashable:
+    """All that is asked of a value, without its ids."""
+    axes = tuple((own.name, own.size) for own in info.axes)
+    reduces = bool(info.reduce_axes)
+    params = tuple(_params(info).items())
+    return axes, info.domain.constraints, info.atoms, info.scop, reduces, params
 
 
 def _axis_problems(info: IndexInfo) -> Iterator[Problem]:
     names = [own.name for own in info.axes]
     if names != [f"i{k}" for k in range(len(names))]:
         yield ALIGNMENT, f"the axes are called {', '.join(names)}, not i0, i1, ..."
-    if len({own.id for own in info.axes}) != len(info.axes) and info.scop:
-        yield ALIGNMENT, "two axes have one id"
     if len(info.atoms) != len(info.axes):
         yield ALIGNMENT, f"there are atoms for {len(info.atoms)} axes of {len(info.axes)}"
     for own, atoms in zip(info.axes, info.atoms, strict=False):

@@ -4,11 +4,15 @@ that take functions."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import wraps
 from typing import Any, TypeVar
 
+from weft.driver.backends import IN_FORCE
+from weft.foundation.errors import UserError, a_type
 from weft.ops.calls import public
-from weft.ops.graph.context import current, home_of, use_by_default, within
+from weft.ops.graph.arena import Arena
+from weft.ops.graph.context import backend_named, current, home_of, use_by_default, within
 from weft.ops.pytree import flatten
 from weft.ops.tensor import Tensor
 
@@ -19,6 +23,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 def set_default_backend(name: str) -> None:
     """Make new tensors live, and programs run, on another backend from now on, in every thread."""
     use_by_default(name)
+
+
+@public
+def graph(
+    arena: Arena | None = None, *, backend: str | None = None
+) -> AbstractContextManager[Arena]:
+    """Capture into an arena of its own (or a shared one that is given) inside the `with` block."""
+    if arena is not None and not isinstance(arena, Arena):
+        raise UserError(f"arena is {a_type(arena)}; give a weft.Arena, or leave it out")
+    return within(arena or Arena(backend_named(backend or IN_FORCE.name)))
 
 
 def at_home(function: F) -> F:

@@ -55,23 +55,23 @@ from weft.ops.differentiate import (
 )
 from weft.ops.functional.contraction import einsum
 from weft.ops.functional.linear import matmul
-from weft.ops.graph.context import graph
-from weft.ops.home import set_default_backend
+from weft.ops.home import graph, set_default_backend
 from weft.ops.jit import jit
 from weft.ops.other_names import function_advice
 from weft.ops.pytree import pytree, register_pytree
 from weft.ops.tensor import Tensor, eval  # noqa: A004
 from weft.ops.trace import TraceConfig, trace
 from weft.ops.trace.config import watch_process
+from weft.ops.tracebacks import ending_outside
 from weft.ops.vectorise import vmap
 
 
-def advice(name: str) -> str:
-    """What to write for a name that `weft` does not have, as the end of a message."""
-    for package, module in (("functional", functional), ("linalg", linalg)):
-        if name in module.__all__:
-            return f"; here it is weft.{package}.{name}"
-    return function_advice(name)
+def missing(name: str) -> AttributeError:
+    """What is raised for a name that `weft` does not have: it says what to write instead."""
+    packages = (("functional", functional), ("linalg", linalg))
+    homes = [home for home, module in packages if name in module.__all__]
+    advice = f"; here it is weft.{homes[0]}.{name}" if homes else function_advice(name)
+    return ending_outside(AttributeError(f"module 'weft' has no attribute {name!r}{advice}"))
 
 
 operators.install()

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from weft.foundation.dims import Shape
 from weft.foundation.dtypes import DType, as_dtype
-from weft.foundation.errors import SpecViolation, UserError, a_type
+from weft.foundation.errors import SpecViolation, UserError, WrongArguments, a_type
 from weft.ops.calls import public
 from weft.ops.dlpack import exported
 from weft.ops.graph.arena import Arena
@@ -32,6 +32,7 @@ from weft.ops.graph.node import Donated, Node
 from weft.ops.graph.program import as_program, reachable
 from weft.ops.other_names import method_advice
 from weft.ops.pytree import LEAF, flatten
+from weft.ops.tracebacks import ending_outside
 from weft.ops.traced_numbers import TracedNumber
 from weft.ptir.ir import Program
 from weft.ptir.literal import TensorLiteral
@@ -259,9 +260,10 @@ class Tensor:
             raise TypeError(f"only an integer tensor can be an index, not one of {self.dtype}")
         return int(self.item())
 
+    @public
     def __len__(self) -> int:
         if not self.shape:
-            raise TypeError("a tensor of rank 0 has no length")
+            raise WrongArguments("a tensor of rank 0 has no length; its number is x.item()")
         size = self.shape[0]
         if not isinstance(size, int):
             raise UserError(f"the length of {self.type} is known only when the function runs")
@@ -308,7 +310,8 @@ class Tensor:
         return _unpickled, (self.numpy(), self.requires_grad)
 
     def __getattr__(self, name: str) -> Callable[..., Tensor]:
-        raise AttributeError(f"a tensor has no attribute {name!r}{method_advice(name)}")
+        error = AttributeError(f"a tensor has no attribute {name!r}{method_advice(name)}")
+        raise error if name.startswith("__") else ending_outside(error)
 
     # -- programs and backends -------------------------------------------------------------------
 

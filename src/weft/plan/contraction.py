@@ -213,7 +213,8 @@ def register_block(target: Target, lanes: int, m: int = 0, n: int = 0) -> tuple[
         rows, columns = shape[0], shape[1] * lanes
         return -(-m // rows) * rows * -(-n // columns) * columns
 
-    rows, vectors = min(shapes, key=covered)
+    whole = [(rows, vectors) for rows, vectors in shapes if rows <= m and vectors * lanes <= n]
+    rows, vectors = min(whole or shapes, key=covered)
     return rows, vectors * lanes
 
 

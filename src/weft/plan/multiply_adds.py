@@ -1,21 +1,30 @@
-"""Choosing an `MmaPlan` for multiply-adds of single numbers, on a GPU: the largest tile that leaves
-no unit without one."""
+"""Choosing an `MmaPlan` for multiply-adds of single numbers, on a GPU: the tile with which all are
+done first."""
 
 from __future__ import annotations
 
 import math
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, TypeAlias
 
 from weft.plan.epilogue import epilogue_names, local_edges
 from weft.plan.ir import Header, MmaPlan
 from weft.region.ir import Kernel, Pattern
+from weft.target import roofline
 from weft.target.target import Target
 
-_TILES: Final = {
-    4: (((128, 128, 8), (32, 64)), ((64, 64, 16), (16, 32)), ((32, 32, 16), (16, 16))),
-    8: (((64, 64, 8), (16, 32)), ((32, 32, 16), (16, 16))),
+_Tile: TypeAlias = tuple[int, int, int]
+_TILES: Final[Mapping[int, Mapping[_Tile, tuple[tuple[int, int], float]]]] = {
+    4: {
+        (128, 128, 8): ((32, 64), 1.0),
+        (128, 64, 16): ((32, 32), 0.8),
+        (64, 64, 16): ((16, 32), 0.62),
+        (32, 32, 16): ((16, 16), 0.5),
+    },
+    8: {(64, 64, 8): ((16, 32), 1.0), (32, 32, 16): ((16, 16), 0.8)},
 }
-"""Tiles, and the part of each that a warp has, by the bytes of a sum; the largest first."""
+"""Tiles by the bytes of a sum: the part of each that a warp has, and how fast a unit is with it,
+measured, in parts of what it is with the first."""
 _THIN: Final = 8
 """Rows or columns under which a tile would be mostly empty."""
 _FEW: Final = 4096
@@ -32,21 +41,22 @@ def fma_plan(kernel: Kernel, target: Target, header: Header) -> MmaPlan | None:
     if min(m, n) < _THIN or (batch * m * n <= _FEW and k >= _FEW):
         return None
     choices = _TILES[8 if kernel.let(roles.contraction).dtype.bits == 64 else 4]
-    tile, warp_tile = next(
-        (c for c in choices if _tiles(batch, m, n, c[0]) >= target.limits.units), choices[-1]
-    )
+
+    def time(tile: _Tile) -> float:
+        """In waves of tiles, the last as slow as a full one."""
+        tiles = batch * -(-m // tile[0]) * -(-n // tile[1])
+        waves = roofline.waves(tiles, target.limits.units)
+        return waves * tile[0] * tile[1] / choices[tile][1]
+
+    tile = min(choices, key=time)
     kind = "conv" if kernel.pattern is Pattern.CONV else "matmul"
     return MmaPlan(
         header,
         tile,
-        warp_tile=warp_tile,
+        warp_tile=choices[tile][0],
         epilogue=epilogue_names(kernel),
         arch="fma",
         algo_choice={kind: "implicit_gemm"},
         local_edges=local_edges(kernel),
         roles="single",
     )
-
-
-def _tiles(batch: int, m: int, n: int, tile: tuple[int, int, int]) -> int:
-    return batch * -(-m // tile[0]) * -(-n // tile[1])

@@ -472,12 +472,12 @@ def _parts(expr: Expr, atoms: Sequence[int], reading: _Reading) -> list[Expr]:
     """An index along an axis taken apart into its atoms."""
     found = []
     inner = prod(atoms)
-    for size in atoms:
+    for size in atoms[:-1]:
         inner //= max(size, 1)
         quotient = reading.simple(expr // max(inner, 1))
         found.append(quotient)
         expr = reading.simple(add(expr, scale(quotient, -inner)))
-    return found
+    return [*found, reading.simple(expr)] if atoms else found
 
 
 def _tight(guards: Sequence[Guard]) -> tuple[Guard, ...]:

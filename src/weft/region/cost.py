@@ -78,6 +78,11 @@ def _points(kernel: Kernel, axes: tuple[str, ...]) -> int:
     return math.prod(kernel.sizes[name] for name in axes)
 
 
+def steps_of(kernel: Kernel) -> int:
+    """How many elements a kernel goes through, of the value that has the most."""
+    return max((_points(kernel, let.axes) for let in kernel.body), default=0)
+
+
 def _read_bytes(kernel: Kernel, tensors: Mapping[str, Tensor]) -> dict[str, int]:
     """Bytes read of each tensor: all of it, or fewer where fewer points are read."""
     found: dict[str, int] = {}

@@ -108,3 +108,12 @@ def test_a_machine_without_code_generator_is_told(monkeypatch: pytest.MonkeyPatc
     program = b.build(x * x + x)
     with pytest.raises(BackendUnavailable, match="no code generator for pdp11-unknown-none"):
         weft.run(program, [np.zeros(37, np.float32)])
+
+
+def test_work_without_end_is_refused() -> None:
+    """Nothing of this size is ever in memory, so that no other limit sees it."""
+    b = Builder()
+    x = b.param("f32", [1])
+    endless = b.build(b.reduce_sum(b.exp(b.broadcast_to(x, [2**57])), [0]))
+    with pytest.raises(weft.ResourceExceeded, match="steps, over the limit .* MAX_KERNEL_STEPS"):
+        weft.run(endless, [np.zeros(1, np.float32)])

@@ -134,7 +134,8 @@ class Code:
         return [self.spread(value, lanes) for value in values]
 
     def binary(self, op: str, a: Val, b: Val) -> Val:
-        a, b = self.level(a, b)
+        if a.lanes != b.lanes:
+            a, b = self.level(a, b)
         flags = " contract" if op in ("fadd", "fsub", "fmul") else ""
         return self.assign(f"{op}{flags} {a}, {b.text}", a.scalar, a.lanes)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
 
 from weft.codegen.cpu.code import Code, Val, number
 from weft.foundation.errors import InternalError
@@ -77,18 +76,19 @@ class IndexCode:
         """The sum of what is computed, what moves least often first, and the sum of what is
         known."""
         known = expr.constant
-        parts: list[tuple[int, Val]] = []
+        parts: list[tuple[Term, Val]] = []
         for term, factor in expr.terms:
             value = self._term(term, lane)
             if isinstance(value, int):
                 known += factor * value
             elif factor == 1:
-                parts.append((self._depth(term), value))
+                parts.append((term, value))
             else:
-                product = self.code.binary("mul", value, number(factor, "i64"))
-                parts.append((self._depth(term), product))
+                parts.append((term, self.code.binary("mul", value, number(factor, "i64"))))
+        if len(parts) > 1:
+            parts.sort(key=lambda part: self._depth(part[0]))
         total: Val | None = None
-        for _, part in sorted(parts, key=itemgetter(0)):
+        for _, part in parts:
             total = part if total is None else self.code.binary("add", total, part)
         return total, known
 

@@ -108,6 +108,7 @@ from weft.ops.functional.stochastic import (
     dropout,
 )
 from weft.ops.other_names import function_advice
+from weft.ops.tracebacks import ending_outside
 
 __all__ = [
     "adaptive_avg_pool1d",
@@ -195,4 +196,5 @@ __all__ = [
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        raise AttributeError(f"weft.functional has no {name!r}{function_advice(name)}")
+        error = AttributeError(f"weft.functional has no {name!r}{function_advice(name)}")
+        raise error if name.startswith("__") else ending_outside(error)

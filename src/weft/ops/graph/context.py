@@ -104,11 +104,3 @@ def within(arena: Arena) -> Iterator[Arena]:
         yield arena
     finally:
         _context.stack.pop()
-
-
-@contextmanager
-def graph(arena: Arena | None = None, *, backend: str | None = None) -> Iterator[Arena]:
-    """Capture into an arena of its own (or a shared one that is given) inside the `with` block."""
-    chosen = arena or Arena(backend_named(backend or IN_FORCE.name))
-    with within(chosen):
-        yield chosen

@@ -168,16 +168,3 @@ def test_a_plan_that_asks_for_it_elsewhere_is_refused() -> None:
     document["plans"][0] |= {"across": True, "keep_row": False}
     with pytest.raises(SpecViolation, match="the kernel does more than sum up columns"):
         weft.compile(program, "cpu", overrides={"plan": json.dumps(document)})
-
-
-def test_what_shares_its_guards_is_read_in_vectors() -> None:
-    """Rows that are joined: each vector lies in one of the two operands, or in none."""
-    b = Builder("joined")
-    x, y = b.param("f32", [3, 7, 16]), b.param("f32", [3, 2, 16])
-    program = b.build(b.concat([x, y], axis=1) * 2.0)
-    executable = weft.compile(program, "cpu")
-    assert "load <4 x float>" in executable.stages["llvm"]
-    rng = np.random.default_rng(0)
-    arrays = [rng.standard_normal(s).astype(np.float32) for s in ((3, 7, 16), (3, 2, 16))]
-    (found,) = executable.run(arrays)
-    np.testing.assert_array_equal(found, np.concatenate(arrays, 1) * np.float32(2))

@@ -46,8 +46,10 @@ INLINE float widen_f16(u16 h) {
   return h >> 15 ? -x : x;
 }
 """
-INTEGERS: dict[str, Any] = {"i8": np.int8, "u8": np.uint8, "i16": np.int16, "u32": np.uint32, "i64": np.int64,
-            "u64": np.uint64}  # fmt: skip
+INTEGERS: dict[str, Any] = {
+    "i8": np.int8, "u8": np.uint8, "i16": np.int16, "u32": np.uint32, "i64": np.int64,
+    "u64": np.uint64,
+}  # fmt: skip
 BINARY = ("divide", "modulo", "power", "shift_left", "shift_right")
 UNARY = {
     "narrow_fp8_e4m3": ("float", "u8"),

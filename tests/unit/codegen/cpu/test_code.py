@@ -1,0 +1,72 @@
+"""LLVM text: what stands once, and where it may be used."""
+
+from __future__ import annotations
+
+from weft.codegen.cpu.code import Code, Val, number
+from weft.codegen.cpu.index_code import IndexCode, Lanes
+from weft.foundation.index_expr import axis
+
+X, Y = Val("%x", "i64"), Val("%y", "i64")
+
+
+def test_an_instruction_that_stands_already_is_not_written_again() -> None:
+    code = Code()
+    assert code.binary("add", X, Y) == code.binary("add", X, Y)
+    assert code.binary("add", Y, X) != code.binary("add", X, Y)
+    assert len(code.lines) == 2
+
+
+def test_what_is_computed_inside_a_loop_or_a_branch_is_not_used_behind_it() -> None:
+    code = Code()
+    before = code.binary("add", X, Y)
+    found: list[Val] = []
+
+    def body(*_: Val) -> None:
+        assert code.binary("add", X, Y) == before
+        found.append(code.binary("mul", X, Y))
+
+    code.loop(number(0, "i64"), number(4, "i64"), 1, body)
+    code.when(Val("%p", "i1"), body)
+    found.append(code.binary("mul", X, Y))
+    assert len(set(found)) == 3
+    assert code.binary("add", X, Y) == before
+
+
+def test_memory_is_read_every_time() -> None:
+    code = Code()
+    assert code.load("float", "%p", 1, 4) != code.load("float", "%p", 1, 4)
+
+
+def test_a_vector_of_parts_is_no_scalar_that_was_spread() -> None:
+    """Both begin with the same instruction."""
+    code, part = Code(), Val("%a", "float")
+    code.gather_lanes([part, part])
+    assert code.spread(part, 2).lanes == 2
+    assert "shufflevector <2 x float> %v" in code.lines[-1]
+
+
+def index_code() -> IndexCode:
+    """A loop over i, and in it one over j; u is unrolled, l are four lanes."""
+    ranges = {"i": (0, 7), "j": (0, 7), "u": (0, 3), "l": (0, 3)}
+    variables: dict[str, Val | int] = {"i": X, "j": Y, "u": 2}
+    return IndexCode(Code(), variables, ranges, Lanes("l", 4))
+
+
+def test_neighbours_share_what_moves_and_differ_by_a_constant() -> None:
+    indices = index_code()
+    address = axis("j") + axis("i") * 64 + axis("u") * 8 + axis("l")
+    places = [indices.pointer("%base", "float", address + shift) for shift in range(3)]
+    assert len(set(places)) == 3
+    # i * 64, + j, the place of both, and one constant step from there for each neighbour.
+    assert len(indices.code.lines) == 3 + 3
+    assert "%x" in indices.code.lines[0]
+
+
+def test_a_part_that_could_leave_the_buffer_is_no_place() -> None:
+    """64 - i is inside, -i is not: a place before the buffer must not be made on the way."""
+    indices = index_code()
+    indices.pointer("%base", "float", axis("i") * -1 + 64)
+    indices.pointer("%base", "float", axis("i") - 1)
+    pointers = [line for line in indices.code.lines if "getelementptr" in line]
+    assert len(pointers) == 2
+    assert all("ptr %base" in line for line in pointers)

@@ -94,6 +94,18 @@ def test_a_small_file_is_what_it_is_expected_to_be(start: int) -> None:
     compare(outcomes, EXPECTED)
 
 
+RUN = [name for name in NAMES if EXPECTED[name] in ("ok", "ResourceExceeded")]
+"""Files that get as far as a backend."""
+
+
+@pytest.mark.parametrize("start", range(0, len(RUN), CHUNK))
+def test_a_small_file_does_no_harm_to_the_compiler(start: int) -> None:
+    """What is too large and not needed is not made, which is fine as well."""
+    outcomes = judged([f"file {name}" for name in RUN[start : start + CHUNK]], backend="cpu")
+    wrong = [o for o in outcomes if o.verdict not in ("ok", EXPECTED[o.name.partition(" ")[2]])]
+    assert not wrong
+
+
 @pytest.mark.parametrize("start", range(4))
 def test_a_large_file_is_what_it_is_expected_to_be(start: int) -> None:
     names = QUICK[start::4]

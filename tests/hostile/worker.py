@@ -32,7 +32,11 @@ MEMORY = 1 << 30
 SECONDS = 10.0
 PATIENCE = 600
 _UNFIT = ("OutputTypeMismatch", "TupleElementInvalid")
-LIMITS = {"WEFT_MAX_TENSOR_BYTES": str(64 << 20), "WEFT_MAX_LOOP_STEPS": "20000"}
+LIMITS = {
+    "WEFT_MAX_TENSOR_BYTES": str(64 << 20),
+    "WEFT_MAX_LOOP_STEPS": "20000",
+    "WEFT_MAX_KERNEL_STEPS": "1000000000",
+}
 
 
 @dataclass(frozen=True)

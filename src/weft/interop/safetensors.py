@@ -14,6 +14,7 @@ from safetensors.numpy import save as write
 
 from weft.foundation.dtypes import BY_NAME, DType
 from weft.foundation.errors import UserError, a_type
+from weft.ops.calls import public
 from weft.ops.nn.module import Module
 from weft.ops.tensor import Tensor, from_array
 
@@ -25,6 +26,7 @@ _READ: Final[dict[str, str]] = {
 """What the format calls the dtypes it knows."""
 
 
+@public
 def save(
     path: str | os.PathLike[str],
     state: Module | Mapping[str, Tensor],
@@ -62,6 +64,7 @@ def _written(name: str, tensor: Any) -> NDArray[Any]:
     return tensor.numpy()
 
 
+@public
 def load(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """The tensors of a file, by name."""
     source = Path(path)
@@ -76,6 +79,7 @@ def load(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     return {name: _read(name, entry) for name, entry in entries}
 
 
+@public
 def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
     """The texts that a file was saved with; none where it has none."""
     source = Path(path)

@@ -12,7 +12,7 @@ took.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ import numpy as np
 
 from weft.foundation.dtypes import BF16, F16, F32, DType, as_dtype
 from weft.foundation.errors import UserError
+from weft.ops.calls import public
 from weft.ops.tensor import Tensor
 
 NARROW: Final = frozenset({
@@ -39,14 +40,19 @@ WIDE: Final = frozenset({
 _in_force: Final[ContextVar[DType | None]] = ContextVar("autocast", default=None)
 
 
-@contextmanager
-def autocast(dtype: Any = "bf16", *, enabled: bool = True) -> Iterator[None]:
+@public
+def autocast(dtype: Any = "bf16", *, enabled: bool = True) -> AbstractContextManager[None]:
     """Mixed precision in a block of code: bf16 or f16. `enabled=False` turns it off inside another
     one."""
     narrow = as_dtype(dtype)
     if narrow not in (F16, BF16):
-        raise UserError(f"[autocast] the narrow dtype is f16 or bf16, not {narrow}")
-    token = _in_force.set(narrow if enabled else None)
+        raise UserError(f"the narrow dtype is f16 or bf16, not {narrow}")
+    return _narrowed(narrow if enabled else None)
+
+
+@contextmanager
+def _narrowed(narrow: DType | None) -> Iterator[None]:
+    token = _in_force.set(narrow)
     try:
         yield
     finally:

@@ -31,7 +31,6 @@ def public(function: F) -> F:
     """A function that users call: what it makes of arrays and numbers is on the backend of its
     tensors, and an error names the function and the user's line. A form of it that is a method only
     has `_method` behind its name."""
-    name = function.__name__.strip("_").removesuffix("_method")
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -42,7 +41,7 @@ def public(function: F) -> F:
             with within(abroad):
                 return function(*args, **kwargs)
         except (SpecViolation, UserError) as error:
-            raise explained(name, error, user_line()) from None
+            raise explained(_name(function, args), error, user_line()) from None
         except PYTHON_ERRORS as error:
             raise refused(function, args, kwargs, error) from None
 
@@ -54,7 +53,7 @@ def refused(
 ) -> Exception:
     """Arguments that the function does not take, in one sentence. An error of a function that the
     user gave is left as it is."""
-    known = list(inspect.signature(function).parameters)
+    known = [name for name in inspect.signature(function).parameters if name != "self"]
     try:
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError as found:
@@ -66,9 +65,15 @@ def refused(
         if not _is_ours(error):
             return error
         why = f"an argument is of a kind that is not taken: {error}; it takes {', '.join(known)}"
-    name = function.__name__.strip("_").removesuffix("_method")
-    where = shown(user_line())
+    where, name = shown(user_line()), _name(function, args)
     return ending_outside(WrongArguments(f"[{name}] {why}", "WrongArguments", where))
+
+
+def _name(function: Callable[..., Any], args: tuple[Any, ...]) -> str:
+    """What the user calls: a function, a method, or a class where it is what makes its objects."""
+    if function.__name__ == "__init__" and args:
+        return type(args[0]).__name__
+    return function.__name__.strip("_").removesuffix("_method")
 
 
 def _is_ours(error: Exception) -> bool:

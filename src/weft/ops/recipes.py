@@ -153,10 +153,13 @@ def _hashable(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return tuple(_hashable(item) for item in value)
     if isinstance(value, Tensor) or not isinstance(value, Hashable):
-        raise UserError(
-            f"{a_type(value)} is given where a Python value is wanted; a tensor with one "
-            "element has .item()"
+        traced = isinstance(value, Tensor) and value.is_traced
+        advice = (
+            "an argument of a function under jit is one where static= names it"
+            if traced
+            else "a tensor with one element has .item()"
         )
+        raise UserError(f"{a_type(value)} is given where a Python value is wanted; {advice}")
     return value
 
 

@@ -292,7 +292,7 @@ class Tensor:
     @public
     def __format__(self, spec: str) -> str:
         """A tensor of rank 0 is written as its number is; others take no format."""
-        if self.shape or self.is_traced:
+        if self.shape or (self.is_traced and not spec):
             if spec:
                 raise UserError(
                     f"the format {spec!r} is for one number, not for {self.type}; write elements, "

@@ -79,8 +79,14 @@ def _points(kernel: Kernel, axes: tuple[str, ...]) -> int:
 
 
 def steps_of(kernel: Kernel) -> int:
-    """How many elements a kernel goes through, of the value that has the most."""
-    return max((_points(kernel, let.axes) for let in kernel.body), default=0)
+    """How many elements a kernel goes through for the value that takes the most. A reduction goes
+    along its axes even where its operand is the same all along them."""
+    along = ((*let.axes, *_reduced_by(let)) for let in kernel.body)
+    return max((_points(kernel, tuple(dict.fromkeys(axes))) for axes in along), default=0)
+
+
+def _reduced_by(let: Let) -> tuple[str, ...]:
+    return let.expr.axes if isinstance(let.expr, Reduce | Fold) else ()
 
 
 def _read_bytes(kernel: Kernel, tensors: Mapping[str, Tensor]) -> dict[str, int]:

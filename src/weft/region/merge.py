@@ -29,7 +29,8 @@ def fuse_greedily(fusion: Fusion) -> list[Group]:
 
 def fuse_nothing(fusion: Fusion) -> list[Group]:
     """A kernel for every block that is more than a number."""
-    fusion.inlined.update(n for n in fusion.order if fusion.view.blocks[n].fn == "const")
+    numbers = (name for name in fusion.order if fusion.view.blocks[name].fn == "const")
+    fusion.inlined.update(name for name in numbers if name not in fusion.must)
     return _Merger(fusion, [(Root(name),) for name in fusion.stored]).in_order()
 
 

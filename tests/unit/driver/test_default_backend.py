@@ -115,5 +115,5 @@ def test_work_without_end_is_refused() -> None:
     b = Builder()
     x = b.param("f32", [1])
     endless = b.build(b.reduce_sum(b.exp(b.broadcast_to(x, [2**57])), [0]))
-    with pytest.raises(weft.ResourceExceeded, match="steps, over the limit .* MAX_KERNEL_STEPS"):
+    with pytest.raises(weft.ResourceExceeded, match="over the limit of 17,592,186,044,416"):
         weft.run(endless, [np.zeros(1, np.float32)])

@@ -12,7 +12,7 @@ import pytest
 
 import weft
 from weft import functional as F
-from weft import nn
+from weft import nn, optim
 from weft.foundation.errors import UserError, WeftError
 from weft.ops.lines import is_inside
 from weft.ops.tracebacks import ending_outside
@@ -68,6 +68,16 @@ def zeros() -> Any:
         lambda: weft.set_default_backend("zz"),
         lambda: len(X[0, 0]),
         lambda: list(X[0, 0]),
+        lambda: nn.Linear(-1, 5),
+        lambda: nn.Linear("a", 5),  # type: ignore[arg-type]
+        lambda: nn.Linear(2, 3).with_state({}),
+        lambda: optim.SGD(-1.0),
+        lambda: optim.warmup(0.1, -1),
+        lambda: optim.SGD(0.1).update({}, {}, X),
+        lambda: optim.clip_by_global_norm(X, -1.0),
+        lambda: weft.autocast("zz"),
+        lambda: weft.load("no such file"),
+        lambda: weft.save("no such folder/x", X),
         lambda: X.nothing,
         lambda: X.view(3, 2),
         lambda: weft.nothing,
@@ -80,6 +90,34 @@ def test_a_traceback_ends_at_the_users_line(wrong: Callable[[], Any]) -> None:
     with pytest.raises((WeftError, AttributeError)) as caught:
         wrong()
     assert set(files(caught.value)) == {"test_tracebacks.py"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (lambda: optim.AdamW(lr=0.1),  # type: ignore[call-arg]
+            "[AdamW] got an unexpected keyword argument 'lr'; it takes rate, betas, eps, "
+            "weight_decay; lr is called rate here"),
+        (lambda: nn.Linear(in_features=3),  # type: ignore[call-arg]
+            "[Linear] missing a required argument: 'inputs'; it takes inputs, outputs, bias, "
+            "dtype; in_features is called inputs here"),
+        (lambda: weft.jit(lambda x, n: x.sum(axis=n))(X, 1), "[sum] a Tensor is given where a "
+            "Python value is wanted; an argument of a function under jit is one where static= "
+            "names it"),
+    ],
+)  # fmt: skip
+def test_arguments_that_are_not_taken(wrong: Callable[[], Any], told: str) -> None:
+    with pytest.raises(UserError) as caught:
+        wrong()
+    assert told in str(caught.value)
+    assert set(files(caught.value)) == {"test_tracebacks.py"}
+
+
+def test_a_traced_number_is_not_written() -> None:
+    with pytest.raises(UserError) as caught:
+        weft.jit(lambda x, n: f"{n:.3f}")(X, 0.5)
+    assert caught.value.code == "TracedValueRead"
+    assert "in static=" in str(caught.value)
 
 
 def test_it_ends_there_for_the_user_who_catches_it() -> None:

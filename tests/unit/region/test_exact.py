@@ -196,3 +196,13 @@ def test_where_greedy_stays_its_kernels_stay_whole() -> None:
 def test_kernels_of_other_choices_are_sound(fuse: Fuse) -> None:
     for seed in range(40):
         verify(kernels_of(random_blocks(seed), "cpu", fuse))
+
+
+@pytest.mark.parametrize("fuse", [fuse_exactly, fuse_nothing])
+def test_a_number_that_is_an_output_is_stored(fuse: Fuse) -> None:
+    b = Builder("number")
+    x = b.param("f32", [4])
+    two = b.constant(2.0, "f32")
+    module = kernels_of(b.build(two, x * b.broadcast_to(two, [4])), "cpu", fuse)
+    verify(module)
+    assert len(module.outputs) == 2

@@ -61,7 +61,9 @@ class KeptRow:
     def _address(self, let: Let, home: Scope) -> Expr:
         bindings = home.bindings()
         columns = {v for a in let.axes if a not in self.reduced for v in axes_of(bindings[a])}
-        rows = sorted((a for a in let.axes if a in self.reduced), key=self.vector_axis.__eq__)
+        rows = sorted(
+            (a for a in let.axes if a in self.reduced), key=lambda a: a == self.vector_axis
+        )
         used = [(var, count) for var, count, _ in self.wrappers if var in columns]
         address = constant(0)
         for name in rows:

@@ -108,6 +108,7 @@ def unknown_value(node: Node) -> UserError:
     why = (
         f"the elements of a traced value of type {node.type} are asked for, but they are known "
         "only when the function runs; inside weft.jit use weft.where, weft.cond or weft.while_loop "
-        "instead of Python's if and while, and return what you want to look at"
+        "instead of Python's if and while, name an argument that Python must know in static=, and "
+        "return what you want to look at"
     )
     return ending_outside(UserError(why, "TracedValueRead", shown(user_line())))

@@ -9,6 +9,7 @@ from weft.foundation.dtypes import DType
 from weft.foundation.errors import SpecViolation, UserError, a_type
 from weft.ops.arithmetic import as_tensor
 from weft.ops.array.manipulation import permute_dims, reshape
+from weft.ops.calls import public
 from weft.ops.functional.activation import gelu
 from weft.ops.functional.attention import attention, update_cache
 from weft.ops.nn.dropout import Dropout, Key, fold_in
@@ -30,6 +31,7 @@ class MultiHeadAttention(Module):
     must be hidden by the mask.
     """
 
+    @public
     def __init__(
         self,
         features: int,
@@ -113,6 +115,7 @@ class TransformerBlock(Module):
     """Attention, then two linear layers with an activation between them; a layer norm before and a
     sum around each."""
 
+    @public
     def __init__(
         self,
         features: int,

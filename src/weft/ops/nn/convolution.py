@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import UserError
+from weft.ops.calls import public
 from weft.ops.functional.convolution import (
     LAYOUTS,
     Padding,
@@ -29,6 +30,7 @@ class _Conv(Module):
     spatial: ClassVar[int]
     convolve: ClassVar[Callable[..., Tensor]]
 
+    @public
     def __init__(
         self,
         inputs: int,

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from weft.foundation.errors import UserError
+from weft.ops.calls import public
 from weft.ops.functional.stochastic import dropout
 from weft.ops.nn.module import Module
 from weft.ops.tensor import Tensor
@@ -29,6 +30,7 @@ def fold_in(key: Key, number: int) -> Key:
 class Dropout(Module):
     """Elements set to 0 at random. Without a key, as in evaluation, it does nothing."""
 
+    @public
     def __init__(self, rate: float = 0.5) -> None:
         if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
             raise UserError(f"[Dropout] rate is {rate!r}; it must be a number from 0 to below 1")

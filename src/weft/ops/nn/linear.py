@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from weft.foundation.dtypes import DType
+from weft.ops.calls import public
 from weft.ops.functional.linear import linear
 from weft.ops.nn.initialise import kaiming
 from weft.ops.nn.module import Module
@@ -12,6 +13,7 @@ from weft.ops.tensor import Tensor
 class Linear(Module):
     """`x @ weight.T + bias`, weight [out, in]."""
 
+    @public
     def __init__(
         self, inputs: int, outputs: int, bias: bool = True, *, dtype: DType | str = "f32"
     ) -> None:

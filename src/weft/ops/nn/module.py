@@ -21,6 +21,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from weft.foundation.errors import SpecViolation, UserError, a_type
+from weft.ops.calls import public
 from weft.ops.pytree import Structure, exact, flatten, leaf_names, map_leaves, register_pytree
 from weft.ops.tensor import Tensor
 
@@ -53,6 +54,7 @@ class Module:
         named = zip(map(_dotted, leaf_names(structure)), leaves, strict=True)
         return {name: leaf for name, leaf in named if isinstance(leaf, Tensor)}
 
+    @public
     def with_state(self: M, state: Mapping[str, Any], *, strict: bool = True) -> M:
         """A module like this one with the tensors of a `state_dict`. Unless `strict` is off, every
         name must be there and no other; shapes and dtypes must be the same."""
@@ -75,6 +77,7 @@ class Module:
 
         return map_leaves(replaced, self)  # type: ignore[no-any-return]
 
+    @public
     def map(self: M, function: Callable[[Tensor], Tensor]) -> M:
         """A module like this one with a function applied to each of its tensors."""
         made: M = map_leaves(lambda x: function(x) if isinstance(x, Tensor) else x, self)

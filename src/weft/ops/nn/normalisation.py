@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from weft.foundation.axes import normalise_axis
 from weft.foundation.dtypes import DType
 from weft.ops.array.statistics import mean, var
+from weft.ops.calls import public
 from weft.ops.differentiate import stop_gradient
 from weft.ops.functional.normalisation import batch_norm, group_norm, layer_norm, rms_norm
 from weft.ops.nn.initialise import constant
@@ -21,6 +22,7 @@ def _sizes(shape: int | Sequence[int]) -> tuple[int, ...]:
 class LayerNorm(Module):
     """Layer norm over the last axes, with weight and bias."""
 
+    @public
     def __init__(
         self, shape: int | Sequence[int], eps: float = 1e-5, *, dtype: DType | str = "f32"
     ) -> None:
@@ -36,6 +38,7 @@ class LayerNorm(Module):
 class RMSNorm(Module):
     """RMS norm over the last axes, with a weight."""
 
+    @public
     def __init__(
         self, shape: int | Sequence[int], eps: float = 1e-6, *, dtype: DType | str = "f32"
     ) -> None:
@@ -50,6 +53,7 @@ class RMSNorm(Module):
 class GroupNorm(Module):
     """Group norm over channels, with weight and bias."""
 
+    @public
     def __init__(
         self,
         groups: int,
@@ -73,6 +77,7 @@ class BatchNorm(Module):
 
     buffers = ("running_mean", "running_var")
 
+    @public
     def __init__(
         self,
         channels: int,

@@ -6,6 +6,7 @@ from typing import Any
 
 from weft.foundation.errors import UserError
 from weft.ops.array.elementwise import sqrt
+from weft.ops.calls import public
 from weft.ops.optim.optimiser import Optimiser, like
 from weft.ops.optim.schedules import Schedule
 from weft.ops.optim.settings import number
@@ -18,6 +19,7 @@ class Adam(Optimiser):
 
     slots = ("mean", "square")
 
+    @public
     def __init__(
         self,
         rate: float | Schedule = 1e-3,
@@ -56,6 +58,7 @@ class Adam(Optimiser):
 class AdamW(Adam):
     """Adam whose weight decay shrinks the parameters themselves, `rate * weight_decay` a step."""
 
+    @public
     def __init__(
         self,
         rate: float | Schedule = 1e-3,

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from weft.foundation.errors import UserError
 from weft.ops.array.elementwise import minimum, sqrt
 from weft.ops.array.statistics import sum as total
+from weft.ops.calls import public
 from weft.ops.optim.optimiser import like, tensor_leaves, trainable
 from weft.ops.optim.settings import number
 from weft.ops.pytree import unflatten
@@ -15,6 +16,7 @@ from weft.ops.tensor import Tensor
 P = TypeVar("P")
 
 
+@public
 def global_norm(tree: Any) -> Tensor:
     """The length of all float tensors of a container as one vector, in f32."""
     leaves = [leaf for leaf in tensor_leaves(tree)[0] if trainable(leaf)]
@@ -28,6 +30,7 @@ def global_norm(tree: Any) -> Tensor:
     return sqrt(whole)
 
 
+@public
 def clip_by_global_norm(gradients: P, limit: float | Tensor) -> tuple[P, Tensor]:
     """The gradients, all scaled down by one factor where together they are longer than `limit`, and
     their length before."""

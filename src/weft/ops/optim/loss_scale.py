@@ -19,6 +19,7 @@ from weft.ops.array.creation import asarray
 from weft.ops.array.elementwise import isfinite, logical_and
 from weft.ops.array.searching import where
 from weft.ops.array.utility import all as every
+from weft.ops.calls import public
 from weft.ops.optim.optimiser import Optimiser, trainable
 from weft.ops.optim.settings import count, number
 from weft.ops.pytree import flatten, map_leaves
@@ -33,6 +34,7 @@ class LossScale:
     """A factor that follows the range of the gradients. `growth` after `interval` good steps,
     `backoff` after a bad one, between 1 and `largest`."""
 
+    @public
     def __init__(
         self,
         initial: float = 2.0**15,
@@ -53,17 +55,20 @@ class LossScale:
         self.initial, self.growth, self.backoff = initial, growth, backoff
         self.interval, self.largest = interval, largest
 
+    @public
     def init(self) -> State:
         """The state before the first step."""
         return {
             "scale": asarray(self.initial, dtype="f32"), "good": asarray(0.0, dtype="f32")
         }  # fmt: skip
 
+    @public
     def scaled(self, loss: Tensor, state: State) -> Tensor:
         """The loss whose gradient is to be taken, in f32."""
         _check("scaled", state)
         return loss.astype("f32") * state["scale"]
 
+    @public
     def unscaled(self, gradients: P, state: State) -> tuple[P, Tensor]:
         """The gradients of the loss itself, and whether all of them are finite."""
         _check("unscaled", state)
@@ -75,6 +80,7 @@ class LossScale:
         made: P = map_leaves(lambda x: x * factor.astype(x.dtype) if trainable(x) else x, gradients)
         return made, finite
 
+    @public
     def after(self, finite: Tensor, state: State) -> State:
         """The state after a step whose gradients were finite or not."""
         scale, good = state["scale"], state["good"] + 1.0
@@ -86,6 +92,7 @@ class LossScale:
             "good": where(logical_and(finite, ~due), good, good * 0.0),
         }
 
+    @public
     def update(
         self, optimiser: Optimiser, gradients: Any, state: dict[str, Any], params: P, scale: State
     ) -> tuple[P, dict[str, Any], State]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from weft.foundation.errors import SpecViolation, UserError, a_type
 from weft.ops.array.creation import asarray, zeros_like
+from weft.ops.calls import public
 from weft.ops.nn.module import learnt
 from weft.ops.optim.schedules import Schedule, as_schedule
 from weft.ops.pytree import Structure, flatten, leaf_names, unflatten
@@ -30,6 +31,7 @@ class Optimiser:
     def __init__(self, rate: float | Schedule) -> None:
         self.rate = as_schedule(rate)
 
+    @public
     def init(self, params: Any) -> dict[str, Any]:
         """The state before the first step: zeros."""
         leaves, structure = tensor_leaves(params)
@@ -41,6 +43,7 @@ class Optimiser:
             state[slot] = [zeros_like(leaf) for leaf in chosen]
         return state
 
+    @public
     def update(self, gradients: Any, state: dict[str, Any], params: P) -> tuple[P, dict[str, Any]]:
         """The parameters and the state after one step."""
         leaves, structure = tensor_leaves(params)

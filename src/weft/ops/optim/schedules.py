@@ -11,6 +11,7 @@ from weft.foundation.errors import UserError
 from weft.ops.array.creation import asarray
 from weft.ops.array.elementwise import cos, maximum, minimum
 from weft.ops.array.searching import where
+from weft.ops.calls import public
 from weft.ops.optim.settings import count, number
 from weft.ops.tensor import Tensor
 
@@ -38,12 +39,14 @@ def as_schedule(rate: float | Schedule) -> Schedule:
     return constant(float(rate))
 
 
+@public
 def constant(rate: float) -> Schedule:
     """The same rate at every step."""
     number("constant", "rate", rate)
     return lambda step: rate
 
 
+@public
 def warmup(rate: float | Schedule, steps: int) -> Schedule:
     """From 0 up to a rate, linearly over the first steps; then that rate, or the schedule it is."""
     count("warmup", "steps", steps, 0)
@@ -56,6 +59,7 @@ def warmup(rate: float | Schedule, steps: int) -> Schedule:
     return schedule
 
 
+@public
 def cosine(rate: float, steps: int, end: float = 0.0) -> Schedule:
     """From a rate down to the end along half a cosine."""
     number("cosine", "rate", rate)
@@ -70,6 +74,7 @@ def cosine(rate: float, steps: int, end: float = 0.0) -> Schedule:
     return schedule
 
 
+@public
 def step_decay(rate: float, boundaries: Sequence[int], factor: float = 0.1) -> Schedule:
     """The rate times `factor` once for every boundary that the step has reached."""
     number("step_decay", "rate", rate)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.foundation.errors import UserError
+from weft.ops.calls import public
 from weft.ops.optim.optimiser import Optimiser, like
 from weft.ops.optim.schedules import Schedule
 from weft.ops.optim.settings import number
@@ -14,6 +15,7 @@ from weft.ops.tensor import Tensor
 class SGD(Optimiser):
     """`p -= rate * v`, where v is the gradient, or with momentum `v = momentum * v + gradient`."""
 
+    @public
     def __init__(
         self,
         rate: float | Schedule,

@@ -50,6 +50,23 @@ def test_kept_values_are_those_of_the_row(shape: tuple[int, ...], axis: int) -> 
         np.testing.assert_array_equal(one, two)
 
 
+@pytest.mark.parametrize("lie_across", [False, True], ids=["along", "across"])
+def test_rows_of_two_axes_are_kept(lie_across: bool) -> None:
+    """Where an operand lies across the others, no axis is the one that vectors run along."""
+    b = Builder("shares")
+    x, y = b.param("f32", [8, 7, 5]), b.param("f32", [5, 8] if lie_across else [8, 5])
+    factor = b.transpose(y, [1, 0]) if lie_across else y
+    power = b.exp(x)
+    share = power / b.broadcast_to(b.reduce_sum(power, [0, 2], keepdims=True), x.shape)
+    spread = b.broadcast_to(b.reshape(factor, [8, 1, 5]), x.shape)
+    exe = with_plan(b.build(share * spread), keep_row=True)
+    data, other = normal((8, 7, 5)), normal((5, 8) if lie_across else (8, 5), seed=1)
+    want = np.exp(data.astype("f8"))
+    scale = (other.T if lie_across else other)[:, None, :]
+    expected = want / want.sum((0, 2), keepdims=True) * scale
+    np.testing.assert_allclose(exe.run([data, other])[0], expected, rtol=3e-6)
+
+
 def test_what_two_passes_need_is_computed_once() -> None:
     program = softmax((8, 64), 1)
     kept, again = (with_plan(program, keep_row=keep).stages["cpu"] for keep in (True, False))

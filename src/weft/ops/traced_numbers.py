@@ -4,7 +4,8 @@ them before they meet a tensor.
 A program computes with whole numbers of 64 bits and converts them to the dtype of the tensor beside
 them; Python's numbers have no end. So what happens to whole numbers is written down while the
 function is traced, and every call goes through it with Python's own arithmetic first: a number that
-does not fit where the program puts it is the error that it is without tracing.
+does not fit where the program puts it is the error that it is without tracing. Numbers with
+fractions need no such care: a program computes them in f64, as Python does.
 """
 
 from __future__ import annotations

@@ -71,7 +71,9 @@ def to_torch(array: Array) -> Any:
 
 
 def to_numpy(result: Any) -> Array:
-    """A result of any library, in f64."""
+    """A result of any library, or several in one row, in f64."""
+    if isinstance(result, list | tuple):
+        return np.concatenate([to_numpy(one).ravel() for one in result])
     if isinstance(result, torch.Tensor):
         result = result.detach().to(torch.float64).numpy()
     return np.asarray(result).astype(np.float64)
@@ -84,7 +86,7 @@ def calls_of(line: Line, inputs: list[Array]) -> dict[str, Callable[[], Call]]:
     def in_jax() -> Call:
         arrays = [jax.numpy.asarray(array) for array in inputs]
         function = jax.jit(line.jax)
-        return lambda: function(*arrays).block_until_ready()
+        return lambda: jax.block_until_ready(function(*arrays))
 
     def onnx_runtime() -> Call:
         model = io.BytesIO()
@@ -140,7 +142,8 @@ def measure(line: Line, rounds: int) -> Found:
         off = float(np.abs(to_numpy(result) - to_numpy(exact)).max())
         found[name] = {"first_s": first, "error": off}
         if name == "weft":
-            found[name]["bytes"] = float(np.asarray(result).nbytes)
+            results = result if isinstance(result, list) else [result]
+            found[name]["bytes"] = float(sum(np.asarray(one).nbytes for one in results))
     for name, times in interleaved(ready, rounds).items():
         found[name]["ms"] = statistics.median(times) * 1e3
     return found

@@ -120,6 +120,10 @@ def _jax_convolution(x: Any, w: Any) -> Any:
 # -- models --------------------------------------------------------------------------------------
 
 
+def _arrays(result: Any) -> Any:
+    return [one.numpy() for one in result] if isinstance(result, list) else result.numpy()
+
+
 def _model(
     name: str, kind: str, data: Callable[[], list[Array]], function: Any, **rest: Any
 ) -> Line:
@@ -129,7 +133,7 @@ def _model(
     def ready(arrays: list[Array]) -> Call:
         call = weft.jit(lambda given: function(WEFT, *given))
         tensors = [weft.tensor(array).to("cpu") for array in arrays]
-        return lambda: call(tensors).numpy()
+        return lambda: _arrays(call(tensors))
 
     def of(ops: Any) -> Callable[..., Any]:
         return lambda *given: function(ops, *given)
@@ -172,11 +176,11 @@ def _mlp_data() -> list[Array]:
 
 
 def _mlp_step(ops: Any, x: Any, labels: Any, *weights: Any) -> Any:
-    return sgd(ops, mlp_loss(ops), 0.1)(list(weights), x, labels)[0][0]
+    return sgd(ops, mlp_loss(ops), 0.1)(list(weights), x, labels)[0]
 
 
 def _gpt_step(ops: Any, tokens: Any, following: Any, *weights: Any) -> Any:
-    return sgd(ops, gpt_loss(ops, 4), 0.1)(list(weights), tokens, following)[0][0]
+    return sgd(ops, gpt_loss(ops, 4), 0.1)(list(weights), tokens, following)[0]
 
 
 HEADS = (1, 12, 512, 64)

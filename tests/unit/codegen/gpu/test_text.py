@@ -10,7 +10,7 @@ import pytest
 
 from tests.gpu_programs import CASES, compiled, program, through_stages
 from tests.gpu_support import SM90_CASES, sm90_kernel
-from weft.codegen.gpu import element, ir, values
+from weft.codegen.gpu import formats, ir, values
 from weft.codegen.gpu.element import ElementOp
 from weft.codegen.gpu.module import GpuModule, Launch
 from weft.codegen.gpu.scalar import BLOCK, LANE, Lit, Name, TableAt, least, op, wide
@@ -116,7 +116,7 @@ def test_records_and_functions_have_different_names() -> None:
     names = {*functions.UNARY, *functions.BINARY, "cast", "select", "const"}
     assert not names & set(RECORDS)
     assert {spelling(ir.TmaLoad), spelling(values.LoadVector)} <= set(RECORDS)
-    assert element.HELD[SI8] == "i8"
+    assert formats.HELD[SI8] == "i8"
 
 
 # -- edited and hostile texts ----------------------------------------------------------------------

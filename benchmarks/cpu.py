@@ -50,6 +50,7 @@ Found = dict[str, dict[str, float]]
 PEERS = ("torch", "torch.compile", "jax", "onnxruntime", "openvino", "numpy")
 VERSIONS = ("torch", "jax", "onnxruntime", "openvino", "numpy")
 SECONDS = 3.0
+PAUSE = 0.05
 """What the rounds of one peer may take together; a slow peer has fewer."""
 
 
@@ -150,12 +151,14 @@ def measure(line: Line, rounds: int) -> Found:
 
 
 def interleaved(calls: Mapping[str, Call], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each call, taken in turns; before a measured call there is another one."""
+    """Seconds of each call, taken in turns. Before a measured call there is another one, and before
+    that a pause: idle threads of some libraries spin for a while, on a core that others need."""
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
             if seconds[name] and 2 * sum(seconds[name]) > SECONDS:
                 continue
+            time.sleep(PAUSE)
             for warm in (True, False):
                 started = time.perf_counter()
                 call()

@@ -29,18 +29,87 @@ failure, and -2 - position where one body too many was.
 
 A worker waits for work by spinning for a moment and then on a condition variable. Two callers
 cannot use one pool at a time: the second runs its kernels alone.
+
+Where the scheduler wakes a worker on the caller's own processor, which it does on virtual machines
+whose idle processors it takes for busy, the worker moves away from it: it forbids itself that
+processor and at once allows it again. Else the two would take turns on one of them.
 """
 
 from __future__ import annotations
+
+import sys
 
 STEP_WORDS = 8
 LAUNCH, COPY, ENTER, JUMP, UNLESS, RESET, LEAVE, AGAIN, HOST = range(9)
 STOPPED = -1
 _SPINS = 4000
+_AFFINITY_BYTES = 128
 
 # The pool: 0 generation, 8 workers, 16 pending, 24 next piece, 32 pieces, 40 grab, 48 kernel, 56
-# args, 64 error, 72 stop, 80 busy, 88 sleepers, 128 mutex, 192 condition, 256 thread handles.
+# args, 64 error, 72 stop, 80 busy, 88 sleepers, 96 the caller's processor, 128 mutex, 192
+# condition, 256 thread handles.
+_PLACES_OF_LINUX = f"""
+declare i32 @sched_getcpu()
+declare i32 @sched_getaffinity(i32, i64, ptr)
+declare i32 @sched_setaffinity(i32, i64, ptr)
+
+define internal void @note_place(ptr %pool) {{
+entry:
+  %place.at = getelementptr i8, ptr %pool, i64 96
+  %place = call i32 @sched_getcpu()
+  store i32 %place, ptr %place.at
+  ret void
+}}
+
+define internal void @move_away(ptr %pool) {{
+entry:
+  %allowed = alloca [{_AFFINITY_BYTES} x i8], align 8
+  %others = alloca [{_AFFINITY_BYTES} x i8], align 8
+  %place.at = getelementptr i8, ptr %pool, i64 96
+  %place = load i32, ptr %place.at
+  %here = call i32 @sched_getcpu()
+  %apart = icmp ne i32 %here, %place
+  %known = icmp ult i32 %place, {_AFFINITY_BYTES * 8}
+  %unknown = xor i1 %known, true
+  %stay = or i1 %apart, %unknown
+  br i1 %stay, label %done, label %ask
+ask:
+  %got = call i32 @sched_getaffinity(i32 0, i64 {_AFFINITY_BYTES}, ptr %allowed)
+  %refused = icmp ne i32 %got, 0
+  br i1 %refused, label %done, label %move
+move:
+  %copied = call ptr @memcpy(ptr %others, ptr %allowed, i64 {_AFFINITY_BYTES})
+  %byte = lshr i32 %place, 3
+  %bit = and i32 %place, 7
+  %byte.at = getelementptr i8, ptr %others, i32 %byte
+  %old = load i8, ptr %byte.at
+  %bit.byte = trunc i32 %bit to i8
+  %one = shl i8 1, %bit.byte
+  %but = xor i8 %one, -1
+  %new = and i8 %old, %but
+  store i8 %new, ptr %byte.at
+  %moved = call i32 @sched_setaffinity(i32 0, i64 {_AFFINITY_BYTES}, ptr %others)
+  %failed = icmp ne i32 %moved, 0
+  br i1 %failed, label %done, label %restore
+restore:
+  %restored = call i32 @sched_setaffinity(i32 0, i64 {_AFFINITY_BYTES}, ptr %allowed)
+  br label %done
+done:
+  ret void
+}}
+"""
+_PLACES_ELSEWHERE = """
+define internal void @note_place(ptr %pool) {
+  ret void
+}
+
+define internal void @move_away(ptr %pool) {
+  ret void
+}
+"""
+_ON_LINUX = sys.platform == "linux"
 SOURCE = f"""
+{_PLACES_OF_LINUX if _ON_LINUX else _PLACES_ELSEWHERE}
 declare ptr @calloc(i64, i64)
 declare void @free(ptr)
 declare ptr @memcpy(ptr, ptr, i64)
@@ -120,6 +189,7 @@ awake:
   %ending = icmp ne i64 %stop, 0
   br i1 %ending, label %leave, label %run
 run:
+  call void @move_away(ptr %pool)
   call void @grab(ptr %pool)
   br label %finish
 finish:
@@ -216,6 +286,7 @@ define internal void @share(ptr %pool, ptr %kernel, ptr %args, ptr %error, i64 %
   store ptr %error, ptr %error.at
   store atomic i64 0, ptr %next monotonic, align 8
   store atomic i64 %workers, ptr %pending monotonic, align 8
+  call void @note_place(ptr %pool)
   call void @announce(ptr %pool)
   call void @grab(ptr %pool)
   br label %wait
@@ -363,5 +434,6 @@ SYMBOLS = ("weft_pool_new", "weft_pool_free", "weft_execute")
 EXTERNAL = (
     "calloc", "free", "memcpy", "pthread_create", "pthread_join", "pthread_mutex_lock",
     "pthread_mutex_unlock", "pthread_cond_wait", "pthread_cond_broadcast",
+    *(("sched_getcpu", "sched_getaffinity", "sched_setaffinity") if _ON_LINUX else ()),
 )  # fmt: skip
 """The only symbols of the process that native code refers to."""

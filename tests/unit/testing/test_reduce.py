@@ -201,7 +201,7 @@ def test_the_script_needs_weft_only() -> None:
     case = random_program(3, 12)
     code, shown = run_script(reproducer(case.program, case.inputs, seed=2))
     assert code == 0
-    assert shown.startswith("reference agrees with reference on")
+    assert shown.startswith("cpu agrees with reference on")
 
 
 def test_a_script_shows_short_arrays_as_numbers() -> None:

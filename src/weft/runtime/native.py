@@ -42,7 +42,7 @@ import sys
 STEP_WORDS = 8
 LAUNCH, COPY, ENTER, JUMP, UNLESS, RESET, LEAVE, AGAIN, HOST = range(9)
 STOPPED = -1
-_SPINS = 4000
+_SPINS = 200_000
 _AFFINITY_BYTES = 128
 
 # The pool: 0 generation, 8 workers, 16 pending, 24 next piece, 32 pieces, 40 grab, 48 kernel, 56

@@ -30,9 +30,9 @@ failure, and -2 - position where one body too many was.
 A worker waits for work by spinning for a moment and then on a condition variable. Two callers
 cannot use one pool at a time: the second runs its kernels alone.
 
-Where the scheduler wakes a worker on the caller's own processor, which it does on virtual machines
-whose idle processors it takes for busy, the worker moves away from it: it forbids itself that
-processor and at once allows it again. Else the two would take turns on one of them.
+Where the scheduler wakes a worker on the caller's own processor, as seen on a virtual machine after
+a pause, the worker moves away from it: it forbids itself that processor and at once allows it
+again. Else the two would take turns on one of them.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ import io
 import json
 import math
 import os
+import random
 import statistics
 import sys
 import time
@@ -50,8 +51,9 @@ Found = dict[str, dict[str, float]]
 PEERS = ("torch", "torch.compile", "jax", "onnxruntime", "openvino", "numpy")
 VERSIONS = ("torch", "jax", "onnxruntime", "openvino", "numpy")
 SECONDS = 3.0
-PAUSE = 0.05
 """What the rounds of one peer may take together; a slow peer has fewer."""
+PAUSE, WARM, CALLS = 0.05, 0.04, 5
+"""A turn: seconds of rest, seconds of unmeasured calls, and how many measured ones at most."""
 
 
 class _Module(torch.nn.Module):  # type: ignore[misc]
@@ -151,22 +153,35 @@ def measure(line: Line, rounds: int) -> Found:
 
 
 def interleaved(calls: Mapping[str, Call], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each call, taken in turns. Before a measured call there is another one, and before
-    that a pause: idle threads of some libraries spin for a while, on a core that others need."""
+    """Seconds of calls, the libraries taking turns in random order. A turn is a pause, unmeasured
+    calls for WARM seconds and a few measured ones: idle threads of some libraries hold a core for
+    seconds (OpenBLAS's yield, others spin), and the scheduler needs a few calls of whoever comes
+    next until that one's threads have both cores again."""
     seconds: dict[str, list[float]] = {name: [] for name in calls}
+    order = random.Random(0)
     for _ in range(rounds):
-        for name, call in calls.items():
-            if seconds[name] and 2 * sum(seconds[name]) > SECONDS:
-                continue
-            time.sleep(PAUSE)
-            for warm in (True, False):
-                started = time.perf_counter()
-                call()
-                taken = time.perf_counter() - started
-                if not warm or taken > SECONDS:
-                    seconds[name].append(taken)
-                    break
+        for name in order.sample(list(calls), len(calls)):
+            if 2 * sum(seconds[name]) <= SECONDS:
+                time.sleep(PAUSE)
+                seconds[name] += turn(calls[name])
     return seconds
+
+
+def turn(call: Call) -> list[float]:
+    """Seconds of the measured calls of one turn; a call over SECONDS needs no other before it."""
+    warm = 0.0
+    while warm < WARM:
+        started = time.perf_counter()
+        call()
+        warm += time.perf_counter() - started
+        if warm > SECONDS:
+            return [warm]
+    taken: list[float] = []
+    while len(taken) < CALLS and sum(taken) < WARM:
+        started = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - started)
+    return taken
 
 
 def bandwidth() -> float:

@@ -18,12 +18,11 @@ from math import prod
 
 from weft.codegen.gpu import ir, values
 from weft.codegen.gpu.accept import kernel_refusals, refuse, too_many
-from weft.codegen.gpu.index import unflatten
 from weft.codegen.gpu.reductions import Reduction
 from weft.codegen.gpu.scalar import BLOCK, THREAD, Lit, Name, Scalar, both, least
 from weft.codegen.gpu.thread import Emitter, Group, Refs, Scope, Sweep, group_at
 from weft.foundation.dtypes import DType
-from weft.foundation.errors import Finding, SpecViolation
+from weft.foundation.errors import Finding
 from weft.plan.ir import RowPlan
 from weft.plan.rows import is_regular, kept_axes, reduced_axes, row_count, row_length
 from weft.region.ir import Fold, Kernel, Output, Reduce, Tensor
@@ -65,22 +64,9 @@ def _reduces(expr: object) -> bool:
     return isinstance(expr, Reduce | Fold)
 
 
-def build(
-    kernel: Kernel,
-    tensors: Mapping[str, Tensor],
-    refs: Refs,
-    plan: RowPlan,
-    target: Target,
-    name: str,
-) -> ir.Kernel:
-    """The dialect kernel, called `name` in the generated source."""
-    findings = accepts(kernel, tensors, plan, target)
-    if findings:
-        raise SpecViolation.of(findings)
-    return _Columns(kernel, refs, plan).kernel_called(name, tensors)
+class Columns(Emitter):
+    """A vector of neighbouring rows to some threads."""
 
-
-class _Columns(Emitter):
     def __init__(self, kernel: Kernel, refs: Refs, plan: RowPlan) -> None:
         super().__init__(kernel, refs)
         self.plan = plan
@@ -90,7 +76,6 @@ class _Columns(Emitter):
         self.sizes[self.kept[-1]] //= plan.vector
         self.vectors = prod(self.sizes[name] for name in self.kept)
         self.length = prod(kernel.sizes[name] for name in self.reduced)
-        self.tiles: list[ir.SharedTile] = []
         self.root = Scope(None, {}, [])
         self.columns = Group(None)
 
@@ -98,23 +83,13 @@ class _Columns(Emitter):
     def partials(self) -> int:
         return 1
 
-    def kernel_called(self, name: str, tensors: Mapping[str, Tensor]) -> ir.Kernel:
-        body: list[ir.Stmt] = []
-        if self.vectors:
-            body += self.read_params({found.name: found.dtype for found in tensors.values()})
-            body += self.work()
-        return ir.Kernel(
-            name,
-            grid=-(-self.vectors // self.plan.rows_per_block),
-            threads=self.plan.threads * self.plan.rows_per_block,
-            buffers=self.names,
-            maps=(),
-            tiles=tuple(self.tiles),
-            barriers=(),
-            tables=(),
-            body=tuple(body),
-            reports=self.reports,
-        )
+    @property
+    def grid(self) -> int:
+        return -(-self.vectors // self.plan.rows_per_block)
+
+    @property
+    def threads(self) -> int:
+        return self.plan.threads * self.plan.rows_per_block
 
     def work(self) -> Iterator[ir.Stmt]:
         side = self.plan.rows_per_block
@@ -124,23 +99,11 @@ class _Columns(Emitter):
         row = Name("number") if whole else least(Name("number"), self.vectors - 1)
         self.root.body.append(ir.Let("row", row))
         last = self.kept[-1]
-        axes = self.places(self.root, Name("row"), self.kept)
+        axes = self.places(self.root, Name("row"), self.kept, self.sizes)
         axes[last] = axes[last] * self.plan.vector
         self.columns = group_at(self.root, axes, last, self.plan.vector, Lit(1))
         self.store_all(Lit(1) if whole else Name("number") < self.vectors)
         yield from self.root.body
-
-    def places(self, scope: Scope, number: Scalar, names: Sequence[str]) -> dict[str, Scalar]:
-        """The axes of a point, each in a variable, from its number."""
-        found: dict[str, Scalar] = {}
-        for name, place in unflatten(number, names, self.sizes).items():
-            if self.sizes[name] == 1:
-                found[name] = Lit(0)
-                continue
-            variable = self.fresh("at")
-            scope.body.append(ir.Let(variable, place))
-            found[name] = Name(variable)
-        return found
 
     def store_all(self, exists: Scalar) -> None:
         over = {o: set(self.lets[o.value].axes) & set(self.reduced) for o in self.kernel.outputs}
@@ -174,7 +137,7 @@ class _Columns(Emitter):
         inner = Scope(self.root, {}, [])
         inner.body.append(ir.Let(number, Name(turn) * threads + Name("member")))
         inside = Lit(1) if self.length % threads == 0 else Name(number) < self.length
-        places = self.places(inner, Name(number), self.reduced)
+        places = self.places(inner, Name(number), self.reduced, self.sizes)
         group = Group(self.kept[-1])
         for column in self.columns.instances:
             group.instances.append(Scope(column, places, inner.body, inside, group))

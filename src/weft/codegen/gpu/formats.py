@@ -71,6 +71,17 @@ def held_bytes(dtype: DType) -> int:
     return 8 if dtype.storage_bytes == 8 else 4
 
 
+def results_per_group(dtype: DType) -> int:
+    """Registers of the four results that a thread has in a group of columns: narrow ones come in
+    pairs."""
+    return 4 if dtype.storage_bytes >= 4 else 2
+
+
+def fragment_registers(dtype: DType) -> tuple[int, int]:
+    """Registers of a thread's part of a warp's matrix operands A and B, of A's dtype."""
+    return (2, 1) if dtype is F64 else (4, 2)
+
+
 def storage(dtype: DType) -> str:
     """The C type of an element in memory."""
     return _STORED.get(dtype) or held(dtype)

@@ -38,6 +38,7 @@ from weft.codegen.gpu.interp_matrix import (
     operand_places,
 )
 from weft.codegen.gpu.interp_memory import (
+    COPY_LINE,
     Array,
     Mbarrier,
     NamedBarrier,
@@ -268,7 +269,7 @@ class _Strand:
                 self.learn(found.known)
             case ir.MbarrierInit() | ir.MbarrierExpectTx() | ir.MbarrierArrive():
                 self.mbarrier(statement, mask)
-            case ir.TmaLoad() | ir.TmaStore() | ir.TmaCommit() | ir.TmaWaitRead():
+            case ir.TmaLoad() | ir.BulkLoad() | ir.TmaStore() | ir.TmaCommit() | ir.TmaWaitRead():
                 self.copy_engine(statement, mask)
             case ir.ProxyFence():
                 self.block.memory.fence(self.warp)
@@ -376,7 +377,7 @@ class _Strand:
 
     def copy_engine(
         self,
-        statement: ir.TmaLoad | ir.TmaStore | ir.TmaCommit | ir.TmaWaitRead,
+        statement: ir.TmaLoad | ir.BulkLoad | ir.TmaStore | ir.TmaCommit | ir.TmaWaitRead,
         mask: Lanes,
     ) -> None:
         if mask.sum() != 1:
@@ -384,6 +385,8 @@ class _Strand:
         match statement:
             case ir.TmaLoad():
                 self.tma_load(statement, mask)
+            case ir.BulkLoad():
+                self.bulk_load(statement, mask)
             case ir.TmaStore():
                 self.stores_open.append(self.tma_store(statement, mask))
             case ir.TmaCommit():
@@ -401,11 +404,27 @@ class _Strand:
         source = self.block.arrays[found.buffer]
         data = np.where(inside, source[np.where(inside, offsets, 0)], source.dtype.type(0))
         places = box_places(found, self.one(self.address(statement.target), mask))
+        self.copy(places, as_bytes(data), self.barrier(statement.barrier, mask))
+
+    def bulk_load(self, statement: ir.BulkLoad, mask: Lanes) -> None:
+        first = self.one(statement.offset, mask)
+        start = self.one(self.address(statement.target), mask)
+        size = statement.dtype.storage_bytes
+        if first * size % COPY_LINE or start % COPY_LINE:
+            raise Hazard("a copy begins at an address that is no whole line of 16 bytes")
+        source = self.block.arrays[statement.buffer]
+        index = first + np.arange(statement.count)
+        in_range(source, index)
+        places = start + np.arange(statement.count * size)
+        self.copy(places, as_bytes(source[index]), self.barrier(statement.barrier, mask))
+
+    def copy(self, places: Array, data: Array, barrier: Mbarrier) -> None:
+        """Bytes that the copy engine brings, now or later."""
         self.block.memory.places(places, 1)
         if self.block.memory.awaited[places].any():
             raise Hazard("two copies write the same shared memory")
         self.block.memory.announce(places, self.warp)
-        copy = _Copy(places, as_bytes(data), self.barrier(statement.barrier, mask))
+        copy = _Copy(places, data, barrier)
         if self.block.timing is Timing.EARLY:
             self.block.arrive(copy)
         else:
@@ -552,6 +571,32 @@ class _Strand:
                 source = self.block.arrays[statement.buffer]
                 found = load_element(source, self.value(offset), lanes, statement.fill)
                 keep(self, name, statement.dtype, found)
+            case ir.StMatrix(target=target, source=source_at, count=count):
+                first = source_at.index
+                rows = matrix_rows(self.registers[source_at.array], first, count)
+                places = self.places(target)[: 8 * count]
+                memory.store(places, rows, self.warp, "stmatrix")
+            case ir.Epilogue(acc=acc):
+                self.settled(acc.array)
+                epilogue(statement, self, mask)
+            case ir.StShared() | ir.StSharedVec() | ir.LoadShared():
+                self.shared(statement, mask)
+            case ir.LoadSharedVector() | ir.LoadStaged():
+                self.shared(statement, mask)
+            case ir.StGlobalVec():
+                store_vectors(statement, self, mask)
+            case ir.StGlobalRow(source=place):
+                if not mask.all():
+                    raise Hazard("a row is stored by part of a warp")
+                each = np.arange(WARP)
+                memory.note_load(self.places(place), 4, self.warp, "storing a row", each)
+                store_row(statement, self, memory.load(self.places(place), 4, "storing a row"))
+            case _:
+                raise InternalError(f"no meaning for {type(statement).__name__}")
+
+    def shared(self, statement: ir.SharedStmt, mask: Lanes) -> None:
+        memory = self.block.memory
+        match statement:
             case ir.StShared(target=target, source=name, dtype=dtype):
                 data = self.elements[name].astype(dtype.numpy)[mask]
                 rows = np.ascontiguousarray(data)[:, None].view(np.uint8)
@@ -569,30 +614,21 @@ class _Strand:
                 for number, name in enumerate(names):
                     raw = memory.load(places + number * word, dtype.storage_bytes, "a load")
                     keep(self, name, dtype, from_bytes(raw, dtype)[:, 0])
+            case ir.LoadStaged(names=names, dtype=dtype, source=place):
+                size, each = dtype.storage_bytes, np.flatnonzero(mask)
+                places = self.places(place)
+                if (places % (size * len(names))).any():
+                    raise Hazard(f"a vector of {len(names)} elements begins inside another")
+                memory.note_load(places[mask], size * len(names), self.warp, "a load", each)
+                for number, name in enumerate(names):
+                    raw = memory.load(places + number * size, size, "a load")
+                    keep(self, name, dtype, from_bytes(raw, dtype)[:, 0])
             case ir.StSharedVec(target=target, source=source_at, count=count):
                 first = source_at.index
                 values = self.settled(source_at.array)[first : first + count]
                 rows = np.ascontiguousarray(values.T).view(np.uint8)[mask]
                 each = np.flatnonzero(mask)
                 memory.store(self.places(target)[mask], rows, self.warp, "a store", each)
-            case ir.StMatrix(target=target, source=source_at, count=count):
-                first = source_at.index
-                rows = matrix_rows(self.registers[source_at.array], first, count)
-                places = self.places(target)[: 8 * count]
-                memory.store(places, rows, self.warp, "stmatrix")
-            case ir.Epilogue(acc=acc):
-                self.settled(acc.array)
-                epilogue(statement, self, mask)
-            case ir.StGlobalVec():
-                store_vectors(statement, self, mask)
-            case ir.StGlobalRow(source=place):
-                if not mask.all():
-                    raise Hazard("a row is stored by part of a warp")
-                each = np.arange(WARP)
-                memory.note_load(self.places(place), 4, self.warp, "storing a row", each)
-                store_row(statement, self, memory.load(self.places(place), 4, "storing a row"))
-            case _:
-                raise InternalError(f"no meaning for {type(statement).__name__}")
 
     def shared_values(self, places: Array, dtype: DType) -> Array:
         """Values that begin at these bytes of shared memory."""

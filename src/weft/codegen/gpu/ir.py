@@ -3,15 +3,15 @@
     Kernel = grid, threads, buffers, maps [TensorMap], tiles [SharedTile], barriers [Barriers],
              tables, body
     Stmt   = Let | Set | Registers | For | If | Roles(case, ...)                     control
-           | LoadElement | StShared | LoadShared | LoadSharedVector | Epilogue       elements
-           | StGlobalVec | StGlobalRow
+           | LoadElement | StShared | LoadShared | LoadSharedVector | LoadStaged      elements
+           | Epilogue | StGlobalVec | StGlobalRow
            | statements on single values (`values.py`)                               map, row
-           | CpAsync | Gather | CommitGroup | WaitGroup | LdMatrix | MmaSync                  SM80
+           | CpAsync | Gather | CommitGroup | WaitGroup | LdMatrix | LdRegister | MmaSync    SM80
            | MbarrierInit | MbarrierInitFence | MbarrierExpectTx | MbarrierArrive | MbarrierWait
-           | PrefetchMap | TmaLoad | TmaStore | TmaCommit | TmaWaitRead | ProxyFence
+           | PrefetchMap | TmaLoad | BulkLoad | TmaStore | TmaCommit | TmaWaitRead | ProxyFence
            | Descriptor | WgmmaFence | Wgmma | WgmmaCommit | WgmmaWait
            | StMatrix | SetMaxNReg                                                   SM90
-           | NamedBarrier | SyncThreads                                              both
+           | NamedBarrier | SyncThreads | AddRegisters                               both
            | ClusterArrive | ClusterWait | StCluster                                 clusters
 
 Semantics. Every statement is executed by all threads that reach it, each with its own variables
@@ -20,7 +20,8 @@ memory is one array of bytes: a `SharedTile` is a range of it, and addresses are
 offset. Register arrays are indexed by numbers: they stay in registers.
 
 Asynchronous statements take effect late, between their issue and the wait that covers them:
-`TmaLoad` writes its box (zeros outside the tensor) and then counts its bytes on its barrier;
+`TmaLoad` writes its box (zeros outside the tensor), `BulkLoad` its elements, and then each counts
+its bytes on its barrier;
 `Wgmma` reads its operands and updates its accumulators by the `WgmmaWait` that covers its group;
 `CpAsync` writes by the `WaitGroup` that covers its group; `TmaStore` reads by the `TmaWaitRead`
 that covers its group. What an asynchronous statement reads must be written before (with a
@@ -44,7 +45,7 @@ from weft.codegen.gpu.element import ElementOp, Number
 from weft.codegen.gpu.scalar import Like, Scalar, scalar
 from weft.codegen.gpu.swizzle import Major, Swizzle, TileLayout
 from weft.codegen.gpu.values import ValueStmt
-from weft.foundation.dtypes import DType
+from weft.foundation.dtypes import F32, DType
 
 
 @dataclass(frozen=True)
@@ -110,9 +111,11 @@ class BarrierAt:
 
 
 class RegisterKind(Enum):
-    """What a register array holds: floats, or 32 bits of anything (pairs of 16-bit floats)."""
+    """What a register array holds: numbers, or 32 bits of anything (pairs of 16-bit floats)."""
 
     F32 = "float"
+    F64 = "double"
+    S32 = "int"
     B32 = "u32"
 
 
@@ -240,6 +243,16 @@ class LoadSharedVector:
 
 
 @dataclass(frozen=True)
+class LoadStaged:
+    """Elements that a copy has put one after the other into shared memory, packed as in global
+    memory, by one access."""
+
+    names: tuple[str, ...]
+    dtype: DType
+    source: Address
+
+
+@dataclass(frozen=True)
 class StSharedVec:
     """Store consecutive registers of 32 bits."""
 
@@ -315,8 +328,9 @@ class Fragment:
 class Epilogue:
     """Apply `ops` to every element of an accumulator and keep the results in registers.
 
-    `value` names the accumulator's element in `ops`, `result` the op whose value is kept: in pairs
-    of 16 bits (two registers a group), or as f32 (four registers a group).
+    `value` names the accumulator's element, of `value_dtype`, in `ops`, `result` the op whose value
+    is kept: results of 32 and 64 bits as they are (four registers a group), narrower ones in pairs,
+    the first in the lower bits (two registers a group).
     """
 
     acc: RegAt
@@ -327,6 +341,7 @@ class Epilogue:
     result: str
     out: RegAt
     out_dtype: DType
+    value_dtype: DType = F32
 
 
 @dataclass(frozen=True)
@@ -418,6 +433,19 @@ class TmaLoad:
 
 
 @dataclass(frozen=True)
+class BulkLoad:
+    """Copy `count` elements from `buffer[offset]` on into shared memory. Both ends begin at, and
+    the size is, a multiple of 16 bytes."""
+
+    target: Address
+    buffer: int
+    dtype: DType
+    offset: Scalar
+    count: int
+    barrier: BarrierAt
+
+
+@dataclass(frozen=True)
 class TmaStore:
     """Copy one box from shared memory into a tensor. Its first coordinate is a multiple of 16
     bytes."""
@@ -461,7 +489,7 @@ class WgmmaFence:
 
 @dataclass(frozen=True)
 class WgmmaOperand:
-    """The 16-deep slice that begins `offset` bytes after a descriptor's start."""
+    """The slice, 32 bytes deep, that begins `offset` bytes after a descriptor's start."""
 
     descriptor: str
     offset: int
@@ -470,13 +498,16 @@ class WgmmaOperand:
 
 @dataclass(frozen=True)
 class Wgmma:
-    """`acc[64 x n] (+)= a[64 x 16] b[16 x n]`; without `accumulate` the old content is ignored."""
+    """`acc[64 x n] (+)= a[64 x k] b[k x n]`, k being 32 bytes of an operand; without `accumulate`
+    the old content is ignored. Integers are added up in 32 bits and wrap, floats in f32; of sums of
+    8-bit floats only some 14 bits are kept."""
 
     acc: str
     n: int
     a: WgmmaOperand
     b: WgmmaOperand
-    dtype: DType
+    a_dtype: DType
+    b_dtype: DType
     accumulate: bool
 
 
@@ -528,7 +559,8 @@ class CpAsync:
 
 @dataclass(frozen=True)
 class Gather:
-    """Copy `count` 16-bit elements, `step` apart, to neighbours in shared memory, at once.
+    """Copy `count` elements, 16 bytes, that are `step` apart to neighbours in shared memory, at
+    once.
 
     Element i comes from `buffer[offset + i * step]`, or is zero where the guard fails or i is not
     below `limit`.
@@ -558,7 +590,8 @@ class WaitGroup:
 
 @dataclass(frozen=True)
 class LdMatrix:
-    """Load four 8 x 8 matrices of 16-bit elements, one row address per lane."""
+    """Load four matrices of 8 rows of 16 bytes, one row address per lane: a lane gets the fourth of
+    a row. Transposed are matrices of 8 x 8 16-bit elements."""
 
     target: RegAt
     source: Address
@@ -566,16 +599,42 @@ class LdMatrix:
 
 
 @dataclass(frozen=True)
+class LdRegister:
+    """An element of an operand, of 32 or 64 bits, into a register, as each lane points at one."""
+
+    target: RegAt
+    source: Address
+    dtype: DType
+
+
+@dataclass(frozen=True)
 class MmaSync:
-    """`acc[16 x 8] += a[16 x 16] b[16 x 8]`, fragments in registers of the warp."""
+    """`acc[16 x 8] += a[16 x k] b[k x 8]`, fragments in registers of the warp.
+
+    16-bit floats have k = 16 and are added up in f32, 8-bit integers k = 32, in 32 bits, where they
+    wrap; f64 has k = 4. An f32 (k = 8) is multiplied as the sum of two numbers of 11 bits, without
+    the product of both lower ones.
+    """
 
     acc: RegAt
     a: RegAt
     b: RegAt
-    dtype: DType
+    a_dtype: DType
+    b_dtype: DType
 
 
 # Both
+
+
+@dataclass(frozen=True)
+class AddRegisters:
+    """`target += source`, whole arrays; with `first` the target's old content is ignored, with
+    `clear` the source then holds zeros."""
+
+    target: str
+    source: str
+    first: bool = False
+    clear: bool = False
 
 
 @dataclass(frozen=True)
@@ -614,18 +673,18 @@ class StCluster:
     dtype: DType
 
 
+SharedStmt: TypeAlias = StShared | StSharedVec | LoadShared | LoadSharedVector | LoadStaged
 ClusterStmt: TypeAlias = ClusterArrive | ClusterWait | StCluster
-Sm80Stmt: TypeAlias = CpAsync | Gather | CommitGroup | WaitGroup | LdMatrix | MmaSync
+Sm80Stmt: TypeAlias = CpAsync | Gather | CommitGroup | WaitGroup | LdMatrix | LdRegister | MmaSync
 Sm90Stmt: TypeAlias = (
     MbarrierInit | MbarrierInitFence | MbarrierExpectTx | MbarrierArrive | MbarrierWait
-    | PrefetchMap | TmaLoad | TmaStore | TmaCommit | TmaWaitRead | ProxyFence
+    | PrefetchMap | TmaLoad | BulkLoad | TmaStore | TmaCommit | TmaWaitRead | ProxyFence
     | Descriptor | WgmmaFence | Wgmma | WgmmaCommit | WgmmaWait | SetMaxNReg | StMatrix
 )  # fmt: skip
 Stmt: TypeAlias = (
     Let | Set | Registers | For | If | Roles
-    | LoadElement | StShared | StSharedVec | LoadShared | LoadSharedVector | Epilogue
-    | StGlobalVec | StGlobalRow
-    | ValueStmt | Sm80Stmt | Sm90Stmt | ClusterStmt | NamedBarrier | SyncThreads
+    | LoadElement | SharedStmt | Epilogue | StGlobalVec | StGlobalRow
+    | ValueStmt | Sm80Stmt | Sm90Stmt | ClusterStmt | NamedBarrier | SyncThreads | AddRegisters
 )  # fmt: skip
 
 

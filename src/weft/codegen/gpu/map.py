@@ -19,7 +19,7 @@ from weft.codegen.gpu.index import unflatten
 from weft.codegen.gpu.reductions import Reduction
 from weft.codegen.gpu.scalar import BLOCK, THREAD, Lit, Name, Scalar, both
 from weft.codegen.gpu.thread import Emitter, Group, Refs, Scope, Sweep, group_at
-from weft.foundation.errors import Finding, InternalError, SpecViolation
+from weft.foundation.errors import Finding, InternalError
 from weft.plan.ir import MapPlan
 from weft.region.ir import Fold, Kernel, Reduce, Tensor
 from weft.region.resources import inner_axis
@@ -73,21 +73,6 @@ class _Extent:
         return prod(self.sizes[name] for name in names)
 
 
-def build(
-    kernel: Kernel,
-    tensors: Mapping[str, Tensor],
-    refs: Refs,
-    plan: MapPlan,
-    target: Target,
-    name: str,
-) -> ir.Kernel:
-    """The dialect kernel, called `name` in the generated source."""
-    findings = accepts(kernel, tensors, plan, target)
-    if findings:
-        raise SpecViolation.of(findings)
-    return _Map(kernel, refs, plan).kernel_called(name, tensors)
-
-
 class Elementwise(Emitter):
     """What elementwise templates share: there is nothing to sweep over."""
 
@@ -114,7 +99,9 @@ class Elementwise(Emitter):
         return 1
 
 
-class _Map(Elementwise):
+class Map(Elementwise):
+    """A grain of points to a block."""
+
     def __init__(self, kernel: Kernel, refs: Refs, plan: MapPlan) -> None:
         super().__init__(kernel, refs)
         self.plan = plan
@@ -122,26 +109,15 @@ class _Map(Elementwise):
         self.axis = axis.name if axis else None
         self.extent = _Extent(kernel, plan)
 
-    def kernel_called(self, name: str, tensors: Mapping[str, Tensor]) -> ir.Kernel:
-        body: list[ir.Stmt] = []
-        if self.extent.grid:
-            dtypes = {found.name: found.dtype for found in tensors.values()}
-            body += self.read_params(dtypes)
-            body += self.turns()
-        return ir.Kernel(
-            name,
-            grid=self.extent.grid,
-            threads=self.plan.threads,
-            buffers=self.names,
-            maps=(),
-            tiles=(),
-            barriers=(),
-            tables=(),
-            body=tuple(body),
-            reports=self.reports,
-        )
+    @property
+    def grid(self) -> int:
+        return self.extent.grid
 
-    def turns(self) -> Iterator[ir.Stmt]:
+    @property
+    def threads(self) -> int:
+        return self.plan.threads
+
+    def work(self) -> Iterator[ir.Stmt]:
         plan, extent = self.plan, self.extent
         each = plan.threads * plan.vector
         turns = plan.grain // each

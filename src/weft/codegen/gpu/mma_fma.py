@@ -21,13 +21,12 @@ from weft.codegen.gpu import ir, values
 from weft.codegen.gpu.accept import kernel_refusals, refuse, too_many
 from weft.codegen.gpu.element import ElementOp
 from weft.codegen.gpu.formats import held_bytes
-from weft.codegen.gpu.index import unflatten
 from weft.codegen.gpu.map import Elementwise
 from weft.codegen.gpu.scalar import BLOCK, LANE, THREAD, WARP, Lit, Name, Scalar, both
 from weft.codegen.gpu.thread import Group, Refs, Scope, group_at
 from weft.codegen.gpu.tiles import TileOrder
 from weft.foundation.dtypes import DType
-from weft.foundation.errors import Finding, SpecViolation
+from weft.foundation.errors import Finding
 from weft.foundation.index_expr import coefficient
 from weft.plan.epilogue import epilogue_refusals
 from weft.plan.ir import STREAMING, Header, MmaPlan
@@ -128,21 +127,6 @@ def _tile(kernel: Kernel, plan: MmaPlan, target: Target) -> Iterator[Finding]:
         yield refuse("SharedMemory", f"two slices of both operands take {size} bytes")
 
 
-def build(
-    kernel: Kernel,
-    tensors: Mapping[str, Tensor],
-    refs: Refs,
-    plan: MmaPlan,
-    target: Target,
-    name: str,
-) -> ir.Kernel:
-    """The dialect kernel, called `name` in the generated source."""
-    findings = accepts(kernel, tensors, plan, target)
-    if findings:
-        raise SpecViolation.of(findings)
-    return _Tiles(kernel, refs, plan).kernel_called(name, tensors)
-
-
 @dataclass(frozen=True)
 class _Side:
     """One factor: its tile in shared memory, its axes, and the extents of the problem and tile."""
@@ -172,14 +156,15 @@ class _Fetched:
     found: list[tuple[str, Scalar, Scalar]] = field(default_factory=list)
 
 
-class _Tiles(Elementwise):
+class Tiles(Elementwise):
+    """A tile of the result to a block."""
+
     def __init__(self, kernel: Kernel, refs: Refs, plan: MmaPlan) -> None:
         super().__init__(kernel, refs)
         assert kernel.roles is not None
         self.plan = plan
         (rows, columns, self.depth), (warp_rows, warp_columns) = plan.tile, plan.warp_tile
         self.warps = (rows // warp_rows, columns // warp_columns)
-        self.threads = prod(self.warps) * 32
         self.batch, m, n, self.k = (
             tuple(axis.name for axis in kernel.axes if axis.name in names)
             for names in (kernel.roles.batch, kernel.roles.m, kernel.roles.n, kernel.roles.k)
@@ -198,36 +183,28 @@ class _Tiles(Elementwise):
         )
         self.contraction = self.lets[kernel.roles.contraction]
         self.root = Scope(None, {}, [])
+        tiles = (-(-side.size // side.extent) for side in (self.a, self.b))
+        self.order = TileOrder(*tiles, _extent(kernel, self.batch), plan.order)
+        self.tables = self.order.tables if self.order.count else ()
+        start = 0
+        for side in (self.a, self.b):
+            size = _BUFFERS * self.depth * side.pitch * side.word
+            self.tiles.append(ir.SharedTile(side.name, start, size))
+            start += size
 
-    def kernel_called(self, name: str, tensors: Mapping[str, Tensor]) -> ir.Kernel:
-        rows, columns = (-(-side.size // side.extent) for side in (self.a, self.b))
-        order = TileOrder(rows, columns, _extent(self.kernel, self.batch), self.plan.order)
-        body: list[ir.Stmt] = []
-        if order.count:
-            body += self.read_params({found.name: found.dtype for found in tensors.values()})
-            body += order.locate(BLOCK)
-            self.work()
-            body += self.root.body
-        size = _BUFFERS * self.depth * self.a.pitch * self.a.word
-        other = _BUFFERS * self.depth * self.b.pitch * self.b.word
-        return ir.Kernel(
-            name,
-            grid=order.count,
-            threads=self.threads,
-            buffers=self.names,
-            maps=(),
-            tiles=(ir.SharedTile("a", 0, size), ir.SharedTile("b", size, other)),
-            barriers=(),
-            tables=order.tables if order.count else (),
-            body=tuple(body),
-            reports=self.reports,
-        )
+    @property
+    def grid(self) -> int:
+        return self.order.count
+
+    @property
+    def threads(self) -> int:
+        return prod(self.warps) * 32
 
     # -- the problem -----------------------------------------------------------------------------
 
-    def work(self) -> None:
-        """Everything that one block does."""
+    def work(self) -> list[ir.Stmt]:
         body = self.root.body
+        body += self.order.locate(BLOCK)
         if self.batch and _extent(self.kernel, self.batch) > 1:
             self.root.axes = self.places(self.root, Name("matrix"), self.batch)
         else:
@@ -246,18 +223,7 @@ class _Tiles(Elementwise):
         if self.length:
             self.multiply_slices(rows, columns, sums)
         self.store_results(rows, columns, sums)
-
-    def places(self, scope: Scope, number: Scalar, names: Sequence[str]) -> dict[str, Scalar]:
-        """The axes of a point, each in a variable, from its number."""
-        found: dict[str, Scalar] = {}
-        for name, place in unflatten(number, names, self.kernel.sizes).items():
-            if self.kernel.sizes[name] == 1:
-                found[name] = Lit(0)
-                continue
-            variable = self.fresh("at")
-            scope.body.append(ir.Let(variable, place))
-            found[name] = Name(variable)
-        return found
+        return body
 
     def piece(self, side: _Side) -> int:
         """Neighbouring rows or columns that a lane has, at most an access of shared memory."""

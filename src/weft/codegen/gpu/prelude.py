@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from weft.codegen.gpu.swizzle import Major
-from weft.foundation.dtypes import DType
 
 COMMON: Final = r"""
 typedef signed char i8;
@@ -122,6 +120,14 @@ INLINE void store_row_4(char* row, u32 word, int place, int count) {
 // nor before the loop that comes first, where they would take registers from the accumulators.
 template <class T> INLINE void pin(T*& pointer) { asm volatile("" : "+l"(pointer)); }
 INLINE void pin(u32& address) { asm volatile("" : "+r"(address)); }
+template <int First, int Clear, int Count>
+INLINE void add_registers(float (&total)[Count], float (&part)[Count]) {
+  #pragma unroll
+  for (int i = 0; i < Count; ++i) {
+    total[i] = First ? part[i] : total[i] + part[i];
+    if (Clear) part[i] = 0.0f;
+  }
+}
 INLINE void named_barrier(int number, int threads) {
   asm volatile("bar.sync %0, %1;" :: "r"(number), "r"(threads) : "memory");
 }
@@ -228,6 +234,11 @@ INLINE void tma_load(u32 target, const TensorMap& map, u32 barrier,
       "[%0], [%1, {%3, %4, %5, %6}], [%2];"
       :: "r"(target), "l"(&map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3) : "memory");
 }
+INLINE void bulk_load(u32 target, const char* source, u32 bytes, u32 barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+      :: "r"(target), "l"(source), "r"(bytes), "r"(barrier) : "memory");
+}
 INLINE void tma_store(u32 source, const TensorMap& map, int c0, int c1) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];"
                :: "l"(&map), "r"(source), "r"(c0), "r"(c1) : "memory");
@@ -254,6 +265,10 @@ template <int Pending> INLINE void wgmma_wait() {
 template <int Count> INLINE void hold(float (&registers)[Count]) {
   #pragma unroll
   for (int i = 0; i < Count; ++i) asm volatile("" : "+f"(registers[i]) :: "memory");
+}
+template <int Count> INLINE void hold(int (&registers)[Count]) {
+  #pragma unroll
+  for (int i = 0; i < Count; ++i) asm volatile("" : "+r"(registers[i]) :: "memory");
 }
 template <int Count> INLINE void grow_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(Count));
@@ -284,20 +299,25 @@ INLINE void cp_async(u32 target, const void* source, bool guard) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                :: "r"(target), "l"(source), "r"(guard ? 16 : 0) : "memory");
 }
-template <int Count, int Step>
-INLINE void gather(u32 target, const u16* source, int limit) {
-  u32 words[Count / 2];
+template <int Count, i64 Step, class T>
+INLINE void gather(u32 target, const T* source, int limit) {
+  const int width = 8 * sizeof(T);
+  u32 words[4] = {};
   #pragma unroll
-  for (int i = 0; i < Count / 2; ++i) {
-    const u32 low = 2 * i < limit ? __ldg(source + (i64)(2 * i) * Step) : 0;
-    const u32 high = 2 * i + 1 < limit ? __ldg(source + (i64)(2 * i + 1) * Step) : 0;
-    words[i] = low | high << 16;
+  for (int i = 0; i < Count; ++i) {
+    const u64 found = i < limit ? __ldg(source + i * Step) : (T)0;
+    words[i * width / 32] |= (u32)(found << i * width % 32);
+    if (width == 64) words[i * 2 + 1] = (u32)(found >> 32);
   }
-  #pragma unroll
-  for (int i = 0; i < Count / 2; i += 4)
-    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
-                 :: "r"(target + 4 * i), "r"(words[i]), "r"(words[i + 1]), "r"(words[i + 2]),
-                    "r"(words[i + 3]) : "memory");
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
+               :: "r"(target), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+               : "memory");
+}
+INLINE void load_register(float& x, u32 address) {
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(address) : "memory");
+}
+INLINE void load_register(double& x, u32 address) {
+  asm volatile("ld.shared.f64 %0, [%1];" : "=d"(x) : "r"(address) : "memory");
 }
 INLINE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int Pending> INLINE void cp_async_wait() {
@@ -311,42 +331,4 @@ INLINE void ldmatrix_transposed(u32& a, u32& b, u32& c, u32& d, u32 address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(a), "=r"(b), "=r"(c), "=r"(d) : "r"(address) : "memory");
 }
-"""
-
-
-def wgmma(n: int, dtype: DType, a: Major, b: Major) -> str:
-    """The function for one shape and layout of wgmma."""
-    count = n // 2
-    registers = ", ".join(f"%{i}" for i in range(count))
-    outputs = ", ".join(f'"+f"(d[{i}])' for i in range(count))
-    name = wgmma_name(n, dtype, a, b)
-    kind = dtype.name
-    turned = f"{int(a is Major.MN)}, {int(b is Major.MN)}"
-    return f"""
-template <int Accumulate> INLINE void {name}(float (&d)[{count}], u64 a, u64 b) {{
-  asm volatile(
-      "{{\\n.reg .pred keep;\\nsetp.ne.b32 keep, %{count + 2}, 0;\\n"
-      "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{kind}.{kind} "
-      "{{{registers}}}, %{count}, %{count + 1}, keep, 1, 1, {turned};\\n}}\\n"
-      : {outputs}
-      : "l"(a), "l"(b), "n"(Accumulate));
-}}
-"""
-
-
-def wgmma_name(n: int, dtype: DType, a: Major, b: Major) -> str:
-    return f"wgmma_{dtype.name}_n{n}_{a.value}_{b.value}"
-
-
-def mma_sync(dtype: DType) -> str:
-    """The function for one dtype of mma.sync m16n8k16."""
-    kind = dtype.name
-    return f"""
-INLINE void mma_{kind}(float& d0, float& d1, float& d2, float& d3,
-                       u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {{
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32 "
-               "{{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};"
-               : "+f"(d0), "+f"(d1), "+f"(d2), "+f"(d3)
-               : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}}
 """

@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from weft.codegen.gpu import ir, prelude, prelude_elements
-from weft.codegen.gpu.formats import held
+from weft.codegen.gpu import ir, prelude, prelude_elements, prelude_matrix
+from weft.codegen.gpu.formats import fragment_registers, held
 from weft.codegen.gpu.print_elements import epilogue, store_vectors
 from weft.codegen.gpu.print_scalars import at, braced, text
 from weft.codegen.gpu.print_values import ValuePrinter, get_shared, load, put_shared
 from weft.codegen.gpu.scalar import Scalar, scalar
-from weft.codegen.gpu.swizzle import Major, descriptor
+from weft.codegen.gpu.swizzle import descriptor
 from weft.codegen.gpu.values import ValueStmt, Words
-from weft.foundation.dtypes import DType
 from weft.foundation.errors import InternalError
 
 BASE_ALIGNMENT: Final = 1024
@@ -46,16 +45,16 @@ def _head(kernel: ir.Kernel) -> Iterator[str]:
         yield prelude.SM80
     if any(isinstance(s, ir.ClusterStmt) for s in statements):
         yield prelude.CLUSTERS
-    shapes: dict[tuple[int, DType, Major, Major], None] = {}
-    narrow: dict[DType, None] = {}
+    matrix: dict[str, str] = {}
     for statement in statements:
         match statement:
-            case ir.Wgmma(n=n, dtype=dtype, a=a, b=b):
-                shapes[n, dtype, a.major, b.major] = None
-            case ir.MmaSync(dtype=dtype):
-                narrow[dtype] = None
-    yield from (prelude.wgmma(*shape) for shape in shapes)
-    yield from (prelude.mma_sync(dtype) for dtype in narrow)
+            case ir.Wgmma(n=n, a_dtype=a_dtype, b_dtype=b_dtype, a=a, b=b):
+                shape = prelude_matrix.Wgmma(n, a_dtype, b_dtype, a.major, b.major)
+                matrix[shape.name] = shape.text()
+            case ir.MmaSync(a_dtype=a_dtype, b_dtype=b_dtype):
+                name = prelude_matrix.mma_name(a_dtype, b_dtype)
+                matrix[name] = prelude_matrix.mma_sync(a_dtype, b_dtype)
+    yield from matrix.values()
     for table in kernel.tables:
         values = ", ".join(map(str, table.values))
         yield f"__device__ const int {table.name}[{len(table.values)}] = {{{values}}};"
@@ -131,16 +130,19 @@ class _Printer:
                 yield from self.element(statement)
             case ir.LoadSharedVector(names=names, dtype=dtype, source=place):
                 yield from self.values.load_shared_vector(names, dtype, self.address(place))
+            case ir.LoadStaged(names=names, dtype=dtype, source=place):
+                yield from self.values.load_staged(names, dtype, self.address(place))
             case ir.Epilogue():
                 yield from epilogue(statement, self.address)
             case ir.StGlobalVec():
                 yield from store_vectors(statement)
             case ir.StGlobalRow():
                 yield self.store_row(statement)
-            case ir.CpAsync() | ir.CommitGroup() | ir.WaitGroup() | ir.LdMatrix() | ir.MmaSync():
+            case _ if isinstance(statement, ir.Sm80Stmt):
                 yield self.sm80(statement)
-            case ir.Gather():
-                yield from self.gather(statement)
+            case ir.AddRegisters(target=total, source=part):
+                flags = f"{int(statement.first)}, {int(statement.clear)}"
+                yield f"add_registers<{flags}>({total}, {part});"
             case ir.StMatrix(target=target, source=source, count=count):
                 values = ", ".join(at(source, i) for i in range(count))
                 yield f"stmatrix_x{count}({self.address(target)}, {values});"
@@ -186,7 +188,7 @@ class _Printer:
                 kind = held(dtype)
                 yield put_shared(self.address(target), f"({kind}){name}")
             case ir.StSharedVec(target=target, source=source, count=count):
-                values = ", ".join(f"__float_as_uint({at(source, i)})" for i in range(count))
+                values = ", ".join(f"bits({at(source, i)})" for i in range(count))
                 yield f"store_shared_v{count}({self.address(target)}, {values});"
             case ir.LoadShared(name=name, dtype=dtype, source=place):
                 value = get_shared(self.address(place), dtype)
@@ -202,10 +204,10 @@ class _Printer:
                 there = f"in_block({self.address(target)}, {text(block)})"
                 return f"store_cluster({there}, bits(({held(dtype)}){name}));"
 
-    def sm80(
-        self, statement: ir.CpAsync | ir.CommitGroup | ir.WaitGroup | ir.LdMatrix | ir.MmaSync
-    ) -> str:
+    def sm80(self, statement: ir.Sm80Stmt) -> str:
         match statement:
+            case ir.Gather():
+                return self.gather(statement)
             case ir.CpAsync(target=target, buffer=buffer, offset=offset, guard=guard):
                 source = f"b{buffer} + {text(offset)}"
                 return f"cp_async({self.address(target)}, {source}, {text(guard)});"
@@ -217,10 +219,12 @@ class _Printer:
                 values = ", ".join(at(target, i) for i in range(4))
                 name = "ldmatrix_transposed" if transposed else "ldmatrix"
                 return f"{name}({values}, {self.address(source)});"
-            case ir.MmaSync(acc=acc, a=a, b=b, dtype=dtype):
-                parts = [at(acc, i) for i in range(4)] + [at(a, i) for i in range(4)]
-                parts += [at(b, i) for i in range(2)]
-                return f"mma_{dtype.name}({', '.join(parts)});"
+            case ir.LdRegister(target=target, source=source, dtype=dtype):
+                return f"load_register({at(target, 0)}, {self.address(source)});"
+            case ir.MmaSync(acc=acc, a=a, b=b, a_dtype=a_dtype, b_dtype=b_dtype):
+                counts = zip((acc, a, b), (4, *fragment_registers(a_dtype)), strict=True)
+                parts = [at(place, i) for place, count in counts for i in range(count)]
+                return f"{prelude_matrix.mma_name(a_dtype, b_dtype)}({', '.join(parts)});"
 
     def store_row(self, statement: ir.StGlobalRow) -> str:
         size = statement.dtype.storage_bytes
@@ -229,11 +233,12 @@ class _Printer:
         rest = f"{text(statement.place)}, {text(statement.count)}"
         return f"store_row_{size}({row}, {word}, {rest});"
 
-    def gather(self, statement: ir.Gather) -> Iterator[str]:
-        place = f"(const u16*)b{statement.buffer} + {text(statement.offset)}"
+    def gather(self, statement: ir.Gather) -> str:
+        bits = 8 * statement.dtype.storage_bytes
+        place = f"(const u{bits}*)b{statement.buffer} + {text(statement.offset)}"
         limit = f"({text(statement.guard)}) ? {text(statement.limit)} : 0"
         function = f"gather<{statement.count}, {statement.step}>"
-        yield f"{function}({self.address(statement.target)}, {place}, {limit});"
+        return f"{function}({self.address(statement.target)}, {place}, {limit});"
 
     def sm90(self, statement: ir.Stmt) -> Iterator[str]:
         match statement:
@@ -256,6 +261,11 @@ class _Printer:
                 places = ", ".join(map(text, coords))
                 head = f"{self.address(target)}, {self.maps[name]}, {self.barrier(barrier)}"
                 yield f"tma_load({head}, {places});"
+            case ir.BulkLoad(target=target, buffer=buffer, dtype=dtype, barrier=barrier):
+                size = dtype.storage_bytes
+                source = f"b{buffer} + {text(statement.offset)} * {size}"
+                head = f"{self.address(target)}, {source}, {statement.count * size}"
+                yield f"bulk_load({head}, {self.barrier(barrier)});"
             case ir.TmaStore(source=source, map=name, coords=coords):
                 places = ", ".join(map(text, coords))
                 yield f"tma_store({self.address(source)}, {self.maps[name]}, {places});"
@@ -276,7 +286,8 @@ class _Printer:
             case ir.WgmmaFence():
                 yield "wgmma_fence();"
             case ir.Wgmma(acc=acc, a=a, b=b):
-                function = prelude.wgmma_name(statement.n, statement.dtype, a.major, b.major)
+                dtypes = (statement.a_dtype, statement.b_dtype)
+                function = prelude_matrix.Wgmma(statement.n, *dtypes, a.major, b.major).name
                 places = ", ".join(f"{x.descriptor} + {x.offset // 16}" for x in (a, b))
                 yield f"{function}<{int(statement.accumulate)}>({acc}, {places});"
             case ir.WgmmaCommit():

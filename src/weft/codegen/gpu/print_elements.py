@@ -6,9 +6,17 @@ from collections.abc import Callable, Iterator
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.element import statement
-from weft.codegen.gpu.formats import from_index, held, storage, widen
+from weft.codegen.gpu.formats import (
+    PAIRED,
+    from_index,
+    held,
+    narrow,
+    results_per_group,
+    storage,
+    widen,
+)
 from weft.codegen.gpu.print_scalars import braced, text
-from weft.foundation.dtypes import F32, DType
+from weft.foundation.dtypes import F32, F64, DType
 
 AddressText = Callable[[ir.Address], str]
 
@@ -63,16 +71,25 @@ def _group(node: ir.Epilogue, address: AddressText) -> Iterator[str]:
             yield f"load_shared_pair({source.name}_c0_, {source.name}_c1_, {place});"
         elif isinstance(source, ir.StagedElements):
             yield from _staged(source)
-    yield "float y0_, y1_, y2_, y3_;"
+    yield f"{held(node.out_dtype)} y0_, y1_, y2_, y3_;"
     for element in range(4):
         yield from braced("", _element(node, element))
-    if node.out_dtype is F32:
+    if results_per_group(node.out_dtype) == 4:
         for element in range(4):
             yield f"{_out(node.out, 4, element)} = y{element}_;"
     else:
-        pack = f"pack_{node.out_dtype.name}"
-        yield f"{_out(node.out, 2, 0)} = {pack}(y0_, y1_);"
-        yield f"{_out(node.out, 2, 1)} = {pack}(y2_, y3_);"
+        for half in (0, 1):
+            pair = _packed(node.out_dtype, f"y{2 * half}_", f"y{2 * half + 1}_")
+            yield f"{_out(node.out, 2, half)} = {pair};"
+
+
+def _packed(dtype: DType, low: str, high: str) -> str:
+    """Two results in a word."""
+    if dtype in PAIRED:
+        return f"pack_{dtype.name}({low}, {high})"
+    bits = 8 * dtype.storage_bytes
+    first, second = (f"(u32)(u{bits}){narrow(value, dtype)}" for value in (low, high))
+    return f"{first} | {second} << {bits}"
 
 
 def _staged(source: ir.StagedElements) -> Iterator[str]:
@@ -97,8 +114,9 @@ def _out(out: ir.RegAt, per_group: int, element: int) -> str:
 
 def _element(node: ir.Epilogue, element: int) -> Iterator[str]:
     half, side = divmod(element, 2)
-    dtypes: dict[str, DType] = {node.value: F32}
-    yield f"const float {node.value} = {_out(node.acc, 4, element)};"
+    dtypes: dict[str, DType] = {node.value: node.value_dtype}
+    kind = held(node.value_dtype)
+    yield f"const {kind} {node.value} = {_out(node.acc, 4, element)};"
     for source in node.sources:
         dtypes[source.name] = source.dtype
         yield _source(source, node.fragment, half, side)
@@ -152,14 +170,21 @@ def _store_half(node: ir.StGlobalVec, half: int) -> Iterator[str]:
     yield from braced(guard, _store_pair(node, half))
 
 
+def _stored(node: ir.StGlobalVec, half: int) -> tuple[tuple[str, str], str, list[str]]:
+    """The C types of a pair of results and of one, the pair, and each of them."""
+    bits = 8 * node.dtype.storage_bytes
+    if results_per_group(node.dtype) == 2:
+        pair = _out(node.source, 2, half)
+        values = [f"(u{bits}){pair}", f"(u{bits})({pair} >> {bits})"]
+        return (f"u{2 * bits}", f"u{bits}"), pair, values
+    values = [_out(node.source, 4, 2 * half + side) for side in (0, 1)]
+    kind = {F32: "float", F64: "double"}.get(node.dtype, "uint")
+    return (f"{kind}2", kind), f"make_{kind}2({values[0]}, {values[1]})", values
+
+
 def _store_pair(node: ir.StGlobalVec, half: int) -> Iterator[str]:
     columns, step = node.fragment.columns, node.column_stride * node.dtype.storage_bytes
-    if node.dtype is F32:
-        values = [_out(node.source, 4, 2 * half + side) for side in (0, 1)]
-        kinds, pair = ("float2", "float"), f"make_float2({values[0]}, {values[1]})"
-    else:
-        pair = _out(node.source, 2, half)
-        kinds, values = ("u32", "u16"), [f"(u16){pair}", f"(u16)({pair} >> 16)"]
+    kinds, pair, values = _stored(node, half)
     if node.width == 2:
         place = f"*({kinds[0]}*)(p{half}_ + g_ * {8 * step})"
         yield f"if (column_ + g_ * 8 < {columns}) {place} = {pair};"

@@ -143,6 +143,13 @@ class ValuePrinter:
             value = from_bits(_word_or_two(words, number, each), dtype)
             yield f"{self.name(name, dtype)} = {value};"
 
+    def load_staged(self, names: tuple[str, ...], dtype: DType, address: str) -> Iterator[str]:
+        words = f"{names[0]}_w_"
+        yield f"u32 {words}[{_words(len(names), dtype.storage_bytes)}];"
+        yield f"load_shared_words({words}, {address});"
+        for number, name in enumerate(names):
+            yield f"{self.name(name, dtype)} = {_piece(words, number, dtype)};"
+
     def store(self, node: values.StoreElement) -> str:
         place = f"*((({storage(node.dtype)}*)b{node.buffer}) + {text(node.offset)})"
         store = f"{place} = {narrow(node.source, node.dtype)};"

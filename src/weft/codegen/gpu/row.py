@@ -21,12 +21,11 @@ from math import prod
 
 from weft.codegen.gpu import ir, values
 from weft.codegen.gpu.accept import kernel_refusals, refuse, too_many
-from weft.codegen.gpu.index import unflatten
 from weft.codegen.gpu.reductions import Reduction
 from weft.codegen.gpu.scalar import BLOCK, LANE, THREAD, WARP, Lit, Name, Scalar, both, least
 from weft.codegen.gpu.thread import Emitter, Group, Refs, Scope, Sweep, group_at
 from weft.foundation.dtypes import DType
-from weft.foundation.errors import Finding, SpecViolation
+from weft.foundation.errors import Finding
 from weft.plan.ir import RowPlan
 from weft.plan.rows import (
     chunks_of,
@@ -95,22 +94,9 @@ def _registers(kernel: Kernel, plan: RowPlan, target: Target) -> Iterator[Findin
         )
 
 
-def build(
-    kernel: Kernel,
-    tensors: Mapping[str, Tensor],
-    refs: Refs,
-    plan: RowPlan,
-    target: Target,
-    name: str,
-) -> ir.Kernel:
-    """The dialect kernel, called `name` in the generated source."""
-    findings = accepts(kernel, tensors, plan, target)
-    if findings:
-        raise SpecViolation.of(findings)
-    return _Rows(kernel, refs, plan).kernel_called(name, tensors)
+class Rows(Emitter):
+    """A row to a thread, some threads, a block, or a cluster."""
 
-
-class _Rows(Emitter):
     def __init__(self, kernel: Kernel, refs: Refs, plan: RowPlan) -> None:
         super().__init__(kernel, refs)
         self.plan = plan
@@ -119,7 +105,6 @@ class _Rows(Emitter):
         self.rows = prod(kernel.sizes[name] for name in self.outer)
         self.axis = row_vector_axis(kernel)
         self.kept: list[Group] | None = None
-        self.slots: list[ir.SharedTile] = []
         self.all_run = False
         """Whether every block of the cluster is known to run by now."""
 
@@ -132,24 +117,17 @@ class _Rows(Emitter):
         """Whether several threads work on one row."""
         return self.plan.threads > 1
 
-    def kernel_called(self, name: str, tensors: Mapping[str, Tensor]) -> ir.Kernel:
-        body: list[ir.Stmt] = []
-        if self.rows:
-            body += self.read_params({found.name: found.dtype for found in tensors.values()})
-            body += self.work()
-        return ir.Kernel(
-            name,
-            grid=-(-self.rows // self.plan.rows_per_block) * self.plan.blocks_per_row,
-            threads=self.plan.threads * self.plan.rows_per_block,
-            buffers=self.names,
-            maps=(),
-            tiles=tuple(self.slots),
-            barriers=(),
-            tables=(),
-            body=tuple(body),
-            reports=self.reports,
-            cluster=self.plan.blocks_per_row,
-        )
+    @property
+    def grid(self) -> int:
+        return -(-self.rows // self.plan.rows_per_block) * self.plan.blocks_per_row
+
+    @property
+    def threads(self) -> int:
+        return self.plan.threads * self.plan.rows_per_block
+
+    @property
+    def cluster(self) -> int:
+        return self.plan.blocks_per_row
 
     def work(self) -> Iterator[ir.Stmt]:
         plan = self.plan
@@ -168,26 +146,12 @@ class _Rows(Emitter):
         clamped = self.shared and not whole
         row = least(Name("number"), self.rows - 1) if clamped else Name("number")
         root.body.append(ir.Let("row", row))
-        root.axes = self.places(root, Name("row"), self.outer, self.kernel.sizes)
+        root.axes = self.places(root, Name("row"), self.outer)
         self.store_all(root, exists if self.shared else Lit(1))
         if self.shared or whole:
             yield from root.body
         else:
             yield ir.If(exists, tuple(root.body))
-
-    def places(
-        self, scope: Scope, number: Scalar, names: Sequence[str], sizes: Mapping[str, int]
-    ) -> dict[str, Scalar]:
-        """The axes of a point, each in a variable, from its number."""
-        found: dict[str, Scalar] = {}
-        for name, place in unflatten(number, names, sizes).items():
-            if sizes[name] == 1:
-                found[name] = Lit(0)
-                continue
-            variable = self.fresh("at")
-            scope.body.append(ir.Let(variable, place))
-            found[name] = Name(variable)
-        return found
 
     # -- results ---------------------------------------------------------------------------------
 
@@ -385,8 +349,8 @@ class _Rows(Emitter):
 
     def new_tile(self, slots: int) -> str:
         """Room for partial results of all rows of the block, used once."""
-        start = sum(tile.bytes for tile in self.slots)
-        name = f"partial{len(self.slots)}"
+        start = sum(tile.bytes for tile in self.tiles)
+        name = f"partial{len(self.tiles)}"
         size = slots * self.plan.rows_per_block * _SLOT
-        self.slots.append(ir.SharedTile(name, start, size))
+        self.tiles.append(ir.SharedTile(name, start, size))
         return name

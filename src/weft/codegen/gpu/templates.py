@@ -9,7 +9,8 @@ from weft.codegen.gpu import map as elementwise
 from weft.codegen.gpu.accept import kernel_refusals, refuse
 from weft.codegen.gpu.matmul import Refs
 from weft.codegen.gpu.peephole import recognise
-from weft.foundation.errors import Finding, SpecViolation
+from weft.codegen.gpu.thread import Emitter
+from weft.foundation.errors import Finding, InternalError, SpecViolation
 from weft.plan.ir import MapPlan, MmaPlan, Plan, RowPlan
 from weft.region.ir import Kernel, Tensor
 from weft.target.target import Target
@@ -50,25 +51,30 @@ def build(
     target: Target,
     name: str,
 ) -> ir.Kernel:
-    """The dialect kernel of a plan that `accepts` has nothing against."""
+    """The dialect kernel of a plan, called `name` in the generated source."""
+    findings = accepts(kernel, tensors, refs, plan, target)
+    if findings:
+        raise SpecViolation.of(findings)
     short = recognise(kernel)
+    emitter: Emitter
     match plan:
-        case MapPlan(block=block) if block > 1:
-            return transposed.build(short, tensors, refs, plan, target, name)
-        case MapPlan():
-            return elementwise.build(short, tensors, refs, plan, target, name)
-        case RowPlan(across=True):
-            return columns.build(short, tensors, refs, plan, target, name)
-        case RowPlan():
-            return row.build(short, tensors, refs, plan, target, name)
-        case MmaPlan(arch="fma"):
-            return mma_fma.build(short, tensors, refs, plan, target, name)
         case MmaPlan(arch="sm90"):
             return mma_sm90.build(kernel, refs, plan, target, name)
         case MmaPlan(arch="sm80"):
             return mma_sm80.build(kernel, refs, plan, target, name)
+        case MmaPlan():
+            emitter = mma_fma.Tiles(short, refs, plan)
+        case MapPlan(block=block) if block > 1:
+            emitter = transposed.Blocks(short, refs, plan, tensors)
+        case MapPlan():
+            emitter = elementwise.Map(short, refs, plan)
+        case RowPlan(across=True):
+            emitter = columns.Columns(short, refs, plan)
+        case RowPlan():
+            emitter = row.Rows(short, refs, plan)
         case _:
-            raise SpecViolation.of(accepts(kernel, tensors, refs, plan, target))
+            raise InternalError(f"no GPU template carries out a {_kind(plan)}")
+    return emitter.kernel_called(name, tensors)
 
 
 def _kind(plan: Plan) -> str:

@@ -12,13 +12,13 @@ shared among threads.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from weft.codegen.gpu import ir, values
 from weft.codegen.gpu.element import ElementOp, loose_functions
 from weft.codegen.gpu.formats import NARROW
-from weft.codegen.gpu.index import Indexer
+from weft.codegen.gpu.index import Indexer, unflatten
 from weft.codegen.gpu.reductions import Reduction, reductions_of
 from weft.codegen.gpu.scalar import Lit, Name, Scalar, both, wide
 from weft.foundation.dtypes import F32, DType
@@ -48,6 +48,7 @@ from weft.region.ir import (
     Read,
     Reduce,
     Select,
+    Tensor,
     Unary,
     Words,
     operands,
@@ -149,6 +150,50 @@ class Emitter(ABC):
         self.written = {refs[o.tensor].buffer for o in kernel.outputs}
         self.count = 0
         self.reports = False
+        self.tiles: list[ir.SharedTile] = []
+        self.barriers: list[ir.Barriers] = []
+        self.tables: tuple[ir.Table, ...] = ()
+
+    # -- the kernel ------------------------------------------------------------------------------
+
+    def kernel_called(self, name: str, tensors: Mapping[str, Tensor]) -> ir.Kernel:
+        """The dialect kernel, `name` in the generated source; one of no blocks does nothing."""
+        body: list[ir.Stmt] = []
+        if self.grid:
+            body += self.read_params({found.name: found.dtype for found in tensors.values()})
+            body += self.work()
+        return ir.Kernel(
+            name,
+            grid=self.grid,
+            threads=self.threads,
+            buffers=self.names,
+            maps=(),
+            tiles=tuple(self.tiles),
+            barriers=tuple(self.barriers),
+            tables=self.tables,
+            body=tuple(body),
+            reports=self.reports,
+            cluster=self.cluster,
+        )
+
+    @property
+    @abstractmethod
+    def grid(self) -> int:
+        """How many blocks there are."""
+
+    @property
+    @abstractmethod
+    def threads(self) -> int:
+        """Threads of a block."""
+
+    @property
+    def cluster(self) -> int:
+        """Blocks that run side by side."""
+        return 1
+
+    @abstractmethod
+    def work(self) -> Iterable[ir.Stmt]:
+        """What every thread does, once the run-time parameters are known."""
 
     @abstractmethod
     def sweep(self, scope: Scope, axes: Sequence[str], body: Sweep) -> None:
@@ -175,6 +220,26 @@ class Emitter(ABC):
             )
             for p in self.kernel.params
         ]
+
+    def places(
+        self,
+        scope: Scope,
+        number: Scalar,
+        names: Sequence[str],
+        sizes: Mapping[str, int] | None = None,
+    ) -> dict[str, Scalar]:
+        """The axes of a point, each in a variable, from its number; `sizes` where they are not
+        those of the kernel."""
+        sizes = self.kernel.sizes if sizes is None else sizes
+        found: dict[str, Scalar] = {}
+        for name, place in unflatten(number, names, sizes).items():
+            if sizes[name] == 1:
+                found[name] = Lit(0)
+                continue
+            variable = self.fresh("at")
+            scope.body.append(ir.Let(variable, place))
+            found[name] = Name(variable)
+        return found
 
     # -- values ----------------------------------------------------------------------------------
 

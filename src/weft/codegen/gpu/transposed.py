@@ -22,7 +22,7 @@ from weft.codegen.gpu.map import Elementwise
 from weft.codegen.gpu.scalar import BLOCK, THREAD, Lit, Name, Scalar, both
 from weft.codegen.gpu.thread import Group, Refs, Scope, group_at
 from weft.foundation.dtypes import DType
-from weft.foundation.errors import Finding, SpecViolation
+from weft.foundation.errors import Finding
 from weft.foundation.index_expr import linear
 from weft.plan.ir import MapPlan
 from weft.plan.transposes import Crossing, crossing_in, is_across
@@ -87,21 +87,6 @@ def _bytes(dtype: DType, block: int) -> int:
     return block * (block + 1) * _slot(dtype)
 
 
-def build(
-    kernel: Kernel,
-    tensors: Mapping[str, Tensor],
-    refs: Refs,
-    plan: MapPlan,
-    target: Target,
-    name: str,
-) -> ir.Kernel:
-    """The dialect kernel, called `name` in the generated source."""
-    findings = accepts(kernel, tensors, plan, target)
-    if findings:
-        raise SpecViolation.of(findings)
-    return _Blocks(kernel, refs, plan, tensors).kernel_called(name, tensors)
-
-
 @dataclass(frozen=True)
 class _Inside:
     """Where in the block the first point of a group stands."""
@@ -110,7 +95,9 @@ class _Inside:
     column: Scalar
 
 
-class _Blocks(Elementwise):
+class Blocks(Elementwise):
+    """A block of a transpose to a block of threads."""
+
     def __init__(
         self, kernel: Kernel, refs: Refs, plan: MapPlan, tensors: Mapping[str, Tensor]
     ) -> None:
@@ -120,11 +107,11 @@ class _Blocks(Elementwise):
         assert crossing is not None
         self.crossing = crossing
         self.turned = {let.name: let for let in _turned(kernel, tensors, crossing)}
-        self.tiles: dict[str, ir.SharedTile] = {}
+        self.tile_of = {name: f"block{number}" for number, name in enumerate(self.turned)}
         start = 0
-        for number, let in enumerate(self.turned.values()):
+        for let in self.turned.values():
             size = _bytes(let.dtype, plan.block)
-            self.tiles[let.name] = ir.SharedTile(f"block{number}", start, size)
+            self.tiles.append(ir.SharedTile(self.tile_of[let.name], start, size))
             start += size
         self.inside: dict[int, _Inside] = {}
         """By group of points that results are stored of."""
@@ -138,27 +125,16 @@ class _Blocks(Elementwise):
             found[name] = -(-found[name] // self.plan.block)
         return found
 
-    def kernel_called(self, name: str, tensors: Mapping[str, Tensor]) -> ir.Kernel:
-        points = prod(self.kernel.sizes.values())
-        body: list[ir.Stmt] = []
-        if points:
-            body += self.read_params({found.name: found.dtype for found in tensors.values()})
-            root = Scope(None, {}, body)
-            self.work(root)
-        return ir.Kernel(
-            name,
-            grid=prod(self.sizes.values()) if points else 0,
-            threads=self.plan.threads,
-            buffers=self.names,
-            maps=(),
-            tiles=tuple(self.tiles.values()),
-            barriers=(),
-            tables=(),
-            body=tuple(body),
-            reports=self.reports,
-        )
+    @property
+    def grid(self) -> int:
+        return prod(self.sizes.values())
 
-    def work(self, root: Scope) -> None:
+    @property
+    def threads(self) -> int:
+        return self.plan.threads
+
+    def work(self) -> list[ir.Stmt]:
+        root = Scope(None, {}, [])
         order = [a for a in self.sizes if a not in self.crossing]
         order += [self.crossing.rows, self.crossing.columns]
         starts: dict[str, Scalar] = {}
@@ -172,6 +148,7 @@ class _Blocks(Elementwise):
         self.loading = False
         for turn in range(self.plan.grain // (self.plan.threads * self.plan.vector)):
             self.store_turn(root, turn, starts)
+        return root.body
 
     def step(self, name: str) -> int:
         return self.plan.block if name in self.crossing else 1
@@ -223,7 +200,7 @@ class _Blocks(Elementwise):
     def slot_of(self, let: Let, row: Scalar, column: Scalar) -> ir.Address:
         pitch = self.plan.block + 1
         offset = (column * pitch + row) * _slot(let.dtype)
-        return ir.Address(self.tiles[let.name].name, offset)
+        return ir.Address(self.tile_of[let.name], offset)
 
     def read(self, let: Let, read: Read, home: Scope) -> None:
         """What was loaded comes from shared memory."""

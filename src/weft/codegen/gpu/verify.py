@@ -32,6 +32,7 @@ _MOST_TIMES: Final = 64
 _BLOCK_WORDS: Final = 4
 _WORD_BITS: Final = 32
 _VECTORS: Final = (4, 8, 16)
+_COPY_LINE: Final = 16
 _RULES: Final = frozenset({"inside", "nonzero", "nonnegative"})
 """Bytes of one access."""
 _BARRIERS: Final = 16
@@ -331,6 +332,10 @@ class _Checker:
                 self.need(size in _VECTORS, f"{len(names)} words of {dtype} are no vector")
                 for name in names:
                     self.define(name, _Known("value", dtype))
+            case ir.LoadStaged(names=names, dtype=dtype):
+                self.vector(len(names), dtype)
+                for name in names:
+                    self.define(name, _Known("value", dtype))
             case ir.StShared(source=name):
                 self.value(name)
             case ir.StSharedVec(source=source, count=count):
@@ -395,6 +400,9 @@ class _Checker:
                 self.map(name, len(coords))
                 for coord in coords:
                     self.scalar(coord)
+            case ir.BulkLoad(dtype=dtype, count=count):
+                whole = count > 0 and count * dtype.storage_bytes % _COPY_LINE == 0
+                self.need(whole, f"{count} elements of {dtype} are no whole lines")
             case ir.Descriptor(name=name):
                 self.define(name, _Known("descriptor"))
             case ir.Wgmma(acc=acc, n=n, a=a, b=b, dtype=dtype):

@@ -18,7 +18,7 @@ from tests.gpu_faults import Change, planted, without
 from tests.gpu_interpreted import InterpretedGpu
 from tests.gpu_programs import TARGETS, through_stages
 from weft import functional as F
-from weft.codegen.gpu import ir, mma_fma, sass
+from weft.codegen.gpu import ir, mma_fma, sass, templates
 from weft.codegen.gpu.interp_races import Hazard
 from weft.codegen.gpu.scalar import Lit
 from weft.codegen.gpu.text import print_module
@@ -255,7 +255,7 @@ def test_fields_change_the_kernel(name: str) -> None:
     kernel, tensors = module.kernels[0], module.tensors
     refs = assign_buffers(module).refs
     usual, changed = (
-        mma_fma.build(kernel, tensors, refs, made, SM90, "k")
+        templates.build(kernel, tensors, refs, made, SM90, "k")
         for made in (plan(), plan(**{name: TOLD[name]}))
     )
     assert usual != changed

@@ -1,0 +1,265 @@
+"""How much the planner loses on matrix products that it has never seen.
+
+    python -m benchmarks.gpu_unseen --prepare FOLDER [--sets train,unseen]
+    PYTHONPATH=src:.gpu-wheels python3 -m benchmarks.gpu_unseen --folder FOLDER [--sets ...]
+
+Products are drawn at random: sizes log-uniform, some with few rows, some in batches. `--prepare`
+compiles, anywhere, the first candidates of each, the planner's own choice first, as `weft tune --gpu`
+would measure them. On a GPU every candidate is checked against torch and all of a product are timed
+side by side (`weft.runtime.cuda_race`). The loss of a product is the time of the planner's choice
+over that of its best candidate. The set `train` may become data of the planner (`--data`); the
+others are for judging it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import math
+import os
+import random
+import statistics
+import sys
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from weft.driver.alone import build_alone, some_data
+from weft.driver.compilation import Compilation
+from weft.driver.products import Product, product_named
+from weft.driver.signature import make_signature
+from weft.driver.tune import KernelClass, classes_of
+from weft.foundation.errors import WeftError
+from weft.plan.contraction import problem_of
+from weft.plan.text import plan_to_json
+from weft.runtime import bundle
+from weft.runtime.artifact import Artifact
+from weft.runtime.cuda_race import Race
+from weft.runtime.gpu import Gpu, open_gpu
+from weft.target.known import target_named
+
+SETS: Final = {"train": (1, 40), "unseen": (2, 30), "again": (3, 30)}
+"""Seed and count of each set."""
+MOST_FLOPS: Final = 1.2e12
+LEAST_FLOPS: Final = 2e7
+MOST_BYTES: Final = 1 << 29
+TOLERANCE: Final = 1e-2
+CANDIDATES: Final = 9
+"""Of a product: the planner's choice, and the forms that the model of their time has first."""
+
+
+# -- products ------------------------------------------------------------------------------------
+
+
+def products(name: str) -> list[Product]:
+    """The products of a set, the same every time."""
+    seed, count = SETS[name]
+    return list(_drawn(random.Random(seed), count))
+
+
+def _drawn(source: random.Random, count: int) -> Iterator[Product]:
+    found: set[Product] = set()
+    while len(found) < count:
+        made = _one(source, source.random())
+        if made not in found and _is_worthwhile(made):
+            found.add(made)
+            yield made
+
+
+def _one(source: random.Random, kind: float) -> Product:
+    def size(low: float, high: float, step: int) -> int:
+        drawn = math.exp(source.uniform(math.log(low), math.log(high)))
+        return max(step, round(drawn / step) * step)
+
+    layout = source.choice(("NN", "NN", "NT", "NT", "NT", "TN"))
+    if kind < 0.2:
+        return Product(size(1, 64, 1), size(512, 32768, 8), size(512, 16384, 8), layout="NT")
+    if kind < 0.3:
+        m, n, k = size(64, 2048, 8), size(64, 2048, 8), size(32, 512, 8)
+        return Product(m, n, k, size(2, 200, 1), layout)
+    return Product(size(64, 16384, 8), size(128, 16384, 8), size(64, 16384, 8), layout=layout)
+
+
+def _is_worthwhile(found: Product) -> bool:
+    b, m, n, k = found.batch, found.m, found.n, found.k
+    moved = 2 * b * (m * k + k * n + m * n)
+    return LEAST_FLOPS <= 2.0 * b * m * n * k <= MOST_FLOPS and moved <= MOST_BYTES
+
+
+# -- candidates, compiled beforehand -------------------------------------------------------------
+
+
+def contraction(found: Product) -> KernelClass:
+    """The kernel of a product that contracts, and its candidates."""
+    source = found.program()
+    classes = classes_of(Compilation(source, target_named("sm90"), make_signature(source)))
+    return next(c for c in classes if problem_of(c.kernel, c.module.tensors) is not None)
+
+
+def prepare(folder: Path, names: Sequence[str]) -> None:
+    """A file for every product, with all its candidates; files that are there are left alone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        for number, found in enumerate(products(name)):
+            path = folder / f"{name}_{number:02}.pack"
+            if not path.exists():
+                path.write_bytes(_packed(found))
+                print(path.name, found, flush=True)
+
+
+def _packed(found: Product) -> bytes:
+    kernels = contraction(found)
+    problem = problem_of(kernels.kernel, kernels.module.tensors)
+    assert problem is not None
+    plans, bundles = [], []
+    for plan in kernels.plans[:CANDIDATES]:
+        try:
+            built = build_alone(kernels.kernel, kernels.module, plan, target_named("sm90"))
+        except WeftError as error:
+            print(f"{found}: {' '.join(str(error).split())}", flush=True)
+            continue
+        plans.append(plan_to_json(plan))
+        bundles.append(bundle.pack(built.artifact, built.symbols))
+    head = {
+        "product": str(found),
+        "extent": [problem.batch, problem.m, problem.n, problem.k],
+        "plans": plans,
+        "lengths": [len(data) for data in bundles],
+    }
+    return zlib.compress(json.dumps(head).encode() + b"\n" + b"".join(bundles), 9)
+
+
+def _unpacked(path: Path) -> tuple[dict[str, Any], list[Artifact]]:
+    head, _, rest = zlib.decompress(path.read_bytes()).partition(b"\n")
+    found, artifacts = json.loads(head), []
+    for length in found["lengths"]:
+        unpacked = bundle.unpack(rest[:length])
+        assert unpacked is not None, path
+        artifacts.append(unpacked[0])
+        rest = rest[length:]
+    return found, artifacts
+
+
+# -- on the device -------------------------------------------------------------------------------
+
+
+def measure(gpu: Gpu, torch: Any, path: Path) -> dict[str, Any]:
+    """The microseconds of every candidate of a product; wrong ones have none, and the reason."""
+    found, artifacts = _unpacked(path)
+    first = artifacts[0]
+    inputs = [(some_data(spec, n), spec.dtype) for n, spec in enumerate(first.inputs)]
+    race = Race(gpu, inputs, first.outputs)
+    wanted = _reference(torch, found, race)
+    problems = []
+    for artifact in artifacts:
+        race.enter(artifact)
+        problems.append(_problem(torch, race, wanted))
+    times = [1e6 * seconds for seconds in race.seconds()]
+    race.close()
+    us = [None if why else round(t, 3) for t, why in zip(times, problems, strict=True)]
+    return {**found, "us": us, "problems": problems, "sets": len(race.sets)}
+
+
+def _reference(torch: Any, found: dict[str, Any], race: Race) -> Any:
+    """The product of the first set, by torch; a kernel may see its operands as more axes than the
+    product has, so elements are compared in order."""
+    a, b = (torch.from_dlpack(tensor).float() for tensor in race.sets[0][0])
+    product = product_named(found["product"])
+    batch, m, n, k = found["extent"]
+    parts = batch // product.batch
+    left = a if product.layout[0] == "N" else a.transpose(-1, -2)
+    right = b if product.layout[1] == "N" else b.transpose(-1, -2)
+    left, right = left.reshape(-1, m, parts, k), right.reshape(-1, parts, k, n)
+    return torch.einsum("bmpk,bpkn->bpmn", left, right)
+
+
+def _problem(torch: Any, race: Race, wanted: Any) -> str:
+    got = torch.from_dlpack(race.results[0]).float()
+    if got.numel() != wanted.numel():
+        return "another number of elements"
+    # Parts come first or after the batch: both orders are looked at.
+    orders = [wanted, wanted.transpose(0, 1)]
+    errors = [
+        float((got.reshape(-1) - other.reshape(-1)).norm() / wanted.norm()) for other in orders
+    ]
+    race.results[0].gpu.stream.fill(race.results[0].address, race.results[0].nbytes)
+    return "" if min(errors) <= TOLERANCE else f"relative error {min(errors):.1e}"
+
+
+def run(folder: Path, names: Sequence[str], seconds: float) -> list[dict[str, Any]]:
+    """All products of some sets; those that are not reached in time are left out."""
+    torch = importlib.import_module("torch")
+    torch.backends.cuda.matmul.allow_tf32 = False
+    gpu, records, ends = open_gpu(), [], time.monotonic() + seconds
+    for path in sorted(p for name in names for p in folder.glob(f"{name}_*.pack")):
+        if time.monotonic() > ends:
+            print("out of time", flush=True)
+            break
+        record = {"set": path.name.rpartition("_")[0], **measure(gpu, torch, path)}
+        records.append(record)
+        print(line(record), flush=True)
+        torch.cuda.empty_cache()
+        gpu.pool.trim()
+    return records
+
+
+# -- results -------------------------------------------------------------------------------------
+
+
+def loss(record: dict[str, Any]) -> float:
+    """How much longer the planner's choice takes than the best candidate: 0.03 for 3 percent."""
+    times = [found for found in record["us"] if found is not None]
+    first = record["us"][0]
+    return first / min(times) - 1 if first is not None else math.inf
+
+
+def line(record: dict[str, Any]) -> str:
+    times = [found if found is not None else math.inf for found in record["us"]]
+    best = record["plans"][times.index(min(times))]
+    own = record["plans"][0]
+    texts = [f"{p['tile'][0]}x{p['tile'][1]} {p['roles']} {p['order']}" for p in (own, best)]
+    wrong = sum(bool(why) for why in record["problems"])
+    return (
+        f"| {record['set']} | {record['product']} | {len(times)} | {texts[0]} | {times[0]:.2f} | "
+        f"{texts[1]} | {min(times):.2f} | {100 * loss(record):.1f} % |{f' {wrong} wrong' if wrong else ''}"
+    )
+
+
+def summary(records: Sequence[dict[str, Any]]) -> str:
+    lines = []
+    for name in dict.fromkeys(record["set"] for record in records):
+        losses = sorted(100 * loss(r) for r in records if r["set"] == name)
+        within = sum(found <= 5 for found in losses)
+        lines.append(
+            f"{name}: {len(losses)} products, loss median {statistics.median(losses):.1f} %, mean "
+            f"{statistics.mean(losses):.1f} %, worst {losses[-1]:.1f} %, {within} within 5 %"
+        )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--prepare", type=Path, metavar="FOLDER", help="compile, and stop")
+    parser.add_argument("--folder", type=Path, help="what was prepared")
+    parser.add_argument("--sets", default="train,unseen")
+    parser.add_argument("--seconds", type=float, default=150.0)
+    options = parser.parse_args()
+    names = options.sets.split(",")
+    if options.prepare:
+        prepare(options.prepare, names)
+        return 0
+    records = run(options.folder, names, options.seconds)
+    out = Path(os.environ.get("OUT") or Path(__file__).resolve().parent / "out")
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "gpu_unseen.json").write_text(json.dumps(records))
+    text = "\n".join([*map(line, records), "", summary(records)])
+    (out / "gpu_unseen.md").write_text(text + "\n")
+    print(summary(records), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

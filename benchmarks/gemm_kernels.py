@@ -45,6 +45,10 @@ class Contraction:
     out_dtype: DType = BF16
     layouts: tuple[str, str] = ("row", "col")
     epilogue: tuple[str, ...] = ()
+    b_dtype: DType | None = None
+    """The dtype of B, where it is another one."""
+    total: DType = F32
+    """The dtype of the sums."""
 
     @property
     def a_shape(self) -> tuple[int, ...]:
@@ -75,13 +79,14 @@ def region_kernel(shape: Contraction) -> Kernel:
     a_axes = ("m", "k") if shape.layouts[0] == "row" else ("k", "m")
     b_axes = ("k", "n") if shape.layouts[1] == "row" else ("n", "k")
     lhs = body.read("a", shape.dtype, _index(*names, *a_axes))
-    rhs = body.read("b", shape.dtype, _index(*names, *b_axes))
-    product = body.binary("mul", body.cast(lhs, F32), body.cast(rhs, F32))
-    total = body.reduce("sum", product, ("k",), F32)
-    result = total
+    rhs = body.read("b", shape.b_dtype or shape.dtype, _index(*names, *b_axes))
+    product = body.binary("mul", _widened(body, lhs, shape), _widened(body, rhs, shape))
+    total = body.reduce("sum", product, ("k",), shape.total)
+    result, kind = total, shape.total
     for name in shape.epilogue:
         result = _epilogue(body, name, result, shape, names)
-    if shape.out_dtype is not F32:
+        kind = F32 if name == "scale" else kind
+    if shape.out_dtype is not kind:
         result = body.cast(result, shape.out_dtype)
     return Kernel(
         "gemm",
@@ -93,11 +98,18 @@ def region_kernel(shape: Contraction) -> Kernel:
     )
 
 
+def _widened(body: Body, side: str, shape: Contraction) -> str:
+    return side if shape.dtype is shape.total else body.cast(side, shape.total)
+
+
 def _epilogue(body: Body, name: str, value: str, shape: Contraction, lead: tuple[str, ...]) -> str:
     match name:
         case "bias":
-            bias = body.cast(body.read("bias", shape.dtype, _index("n")), F32)
+            bias = _widened(body, body.read("bias", shape.dtype, _index("n")), shape)
             return body.binary("add", value, bias)
+        case "scale":
+            wide = value if shape.total is F32 else body.cast(value, F32)
+            return body.binary("mul", wide, body.read("rows", F32, _index("m")))
         case "rows":
             scale = body.read("rows", F32, _index("m"))
             return body.binary("mul", value, scale)

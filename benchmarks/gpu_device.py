@@ -176,8 +176,10 @@ class Ours:
     def run(self) -> list[Any]:
         torch, driver = self.machine.torch, self.machine.device.driver
         stream = driver.CUstream(torch.cuda.current_stream().cuda_stream)
+        follows = False
         for number, step in enumerate(self.artifact.steps):
             if isinstance(step, CopyBuffer):
+                follows = False
                 target, source = self.address(step.target), self.address(step.source)
                 (status,) = driver.cuMemcpyDtoDAsync(target, source, step.bytes, stream)
                 assert int(status) == 0, status
@@ -187,7 +189,8 @@ class Ours:
                 if kernel is not None:
                     if kernel.code.reports:
                         addresses.append(self.errors.data_ptr() + 8 * number)
-                    kernel.launch(addresses, stream)
+                    kernel.launch(addresses, stream, early=follows)
+                    follows = True
             else:
                 raise weft.UserError(f"the benchmark cannot record the step {step.label}")
         return self.outputs

@@ -4,11 +4,11 @@
     PYTHONPATH=src:.gpu-wheels python3 -m benchmarks.gpu_unseen --folder FOLDER [--sets ...]
 
 Products are drawn at random: sizes log-uniform, some with few rows, some in batches. `--prepare`
-compiles, anywhere, the first candidates of each, the planner's own choice first, as `weft tune --gpu`
-would measure them. On a GPU every candidate is checked against torch and all of a product are timed
-side by side (`weft.runtime.cuda_race`). The loss of a product is the time of the planner's choice
-over that of its best candidate. The set `train` may become data of the planner (`--data`); the
-others are for judging it.
+compiles, anywhere, the first candidates of each, the planner's own choice first, as `weft tune
+--gpu` would measure them. On a GPU every candidate is checked against torch and all of a product
+are timed side by side (`weft.runtime.cuda_race`). The loss of a product is the time of the
+planner's choice over that of its best candidate. The set `train` may become data of the planner;
+the others are for judging it.
 """
 
 from __future__ import annotations
@@ -222,9 +222,10 @@ def line(record: dict[str, Any]) -> str:
     own = record["plans"][0]
     texts = [f"{p['tile'][0]}x{p['tile'][1]} {p['roles']} {p['order']}" for p in (own, best)]
     wrong = sum(bool(why) for why in record["problems"])
+    note = f" {wrong} wrong" if wrong else ""
     return (
         f"| {record['set']} | {record['product']} | {len(times)} | {texts[0]} | {times[0]:.2f} | "
-        f"{texts[1]} | {min(times):.2f} | {100 * loss(record):.1f} % |{f' {wrong} wrong' if wrong else ''}"
+        f"{texts[1]} | {min(times):.2f} | {100 * loss(record):.1f} % |{note}"
     )
 
 

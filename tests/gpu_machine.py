@@ -37,6 +37,13 @@ class _Names:
         return name
 
 
+class Node:
+    """A node of a graph: something to do."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self.work = work
+
+
 class Machine:
     """Answers like the driver's bindings."""
 
@@ -45,17 +52,25 @@ class Machine:
         self.executables: list[Executable] = []
         self.kernels: dict[str, tuple[ir.Kernel, list[tuple[DType, int]]]] = {}
         self.memory: dict[int, Any] = {}
-        self.recording: list[Callable[[], None]] | None = None
+        self.version = 13000
+        """The CUDA of its driver."""
+        self.streams = 0
+        self.recordings: dict[Any, list[Node]] = {}
+        """What streams that record have recorded."""
+        self.values: dict[int, int] = {}
+        """What branches and loops of graphs look at."""
         self.launches: list[str] = []
         self.graph_launches = 0
         self.graph_updates = 0
+        """Nodes that were told other parameters."""
         self.waits = 0
         self.room = 1 << 34
         """Bytes of its memory."""
         self.uploads = 0
         self.timing, self.seed = Timing.LATE, 0
         self.cuuint64_t = self.cuuint32_t = int
-        self.CUmemLocation = SimpleNamespace
+        self.CUmemLocation = self.CUDA_MEMCPY3D = self.CUDA_KERNEL_NODE_PARAMS = SimpleNamespace
+        self.CUgraphNodeParams = lambda: SimpleNamespace(conditional=SimpleNamespace())
 
     def learn(self, executable: Executable) -> None:
         """Know the kernels that an executable is going to launch."""
@@ -122,8 +137,12 @@ class Machine:
     def do_cuCtxSynchronize(self) -> None:
         pass
 
+    def do_cuDriverGetVersion(self) -> int:
+        return self.version
+
     def do_cuStreamCreate(self, flags: str) -> int:
-        return 1
+        self.streams += 1
+        return self.streams
 
     def do_cuStreamSynchronize(self, stream: Any) -> None:
         self.waits += 1
@@ -169,43 +188,89 @@ class Machine:
         ctypes.memmove(target, source, count)
 
     def do_cuMemcpyDtoDAsync(self, target: int, source: int, count: int, stream: Any) -> None:
-        self.later(lambda: ctypes.memmove(target, source, count))
+        self.later(stream, lambda: ctypes.memmove(target, source, count))
 
     def do_cuMemsetD8Async(self, target: int, byte: int, count: int, stream: Any) -> None:
-        self.later(lambda: ctypes.memset(target, byte, count))
+        self.later(stream, lambda: ctypes.memset(target, byte, count))
 
     def do_cuMemsetD32Async(self, target: int, word: int, count: int, stream: Any) -> None:
         def work() -> None:
             (ctypes.c_uint32 * count).from_address(target)[:] = [word] * count
 
-        self.later(work)
+        self.later(stream, work)
 
     # Work
 
-    def later(self, work: Callable[[], Any]) -> None:
-        if self.recording is not None:
-            self.recording.append(work)
+    def later(self, stream: Any, work: Callable[[], Any]) -> None:
+        if stream in self.recordings:
+            self.recordings[stream].append(Node(work))
         else:
             work()
 
     def do_cuStreamBeginCapture(self, stream: Any, mode: str) -> None:
-        self.recording = []
+        self.recordings[stream] = []
+
+    def do_cuStreamBeginCaptureToGraph(
+        self, stream: Any, graph: list[Node], nodes: Any, edges: Any, count: int, mode: str
+    ) -> None:
+        assert not graph
+        self.recordings[stream] = graph
 
     def do_cuStreamEndCapture(self, stream: Any) -> Any:
-        recorded, self.recording = self.recording, None
-        return recorded
+        return (self.recordings.pop(stream),)
+
+    def do_cuStreamGetCaptureInfo(self, stream: Any) -> tuple[Any, ...]:
+        graph = self.recordings[stream]
+        return ("active", 1, graph, graph[-1:], None, len(graph[-1:]))
 
     def do_cuGraphInstantiate(self, graph: Any, flags: int) -> Any:
-        return graph
+        return (graph,)
 
-    def do_cuGraphExecUpdate(self, executable: list[Any], graph: list[Any]) -> None:
+    def do_cuGraphExecKernelNodeSetParams(self, graph: Any, node: Node, wanted: Any) -> None:
+        assert node in graph
         self.graph_updates += 1
-        executable[:] = graph
+        node.work = self.kernel_work(wanted.func, wanted.kernelParams)
 
-    def do_cuGraphLaunch(self, graph: list[Callable[[], None]], stream: Any) -> None:
+    def do_cuGraphExecMemcpyNodeSetParams(
+        self, graph: Any, node: Node, copy: Any, context: Any
+    ) -> None:
+        assert node in graph
+        self.graph_updates += 1
+        ends = copy.dstDevice, copy.srcDevice, copy.WidthInBytes
+        node.work = lambda: ctypes.memmove(*ends)
+
+    def do_cuGraphConditionalHandleCreate(self, graph: Any, context: Any, *rest: int) -> int:
+        self.values[len(self.values)] = 0
+        return len(self.values) - 1
+
+    def do_cuGraphAddNode(
+        self, graph: list[Node], nodes: list[Node], edges: Any, count: int, wanted: Any
+    ) -> Node:
+        assert nodes == graph[-1:]
+        inner = wanted.conditional
+        inner.phGraph_out = [[] for _ in range(inner.size)]
+        value, loops = inner.handle, inner.type.endswith("WHILE")
+        graph.append(Node(lambda: self._turn(value, inner.phGraph_out, loops=loops)))
+        return graph[-1]
+
+    def _turn(self, value: int, bodies: list[list[Node]], *, loops: bool) -> None:
+        while loops and self.values[value]:
+            self._do(bodies[0])
+        if not loops:
+            self._do(bodies[0 if self.values[value] else 1])
+
+    def do_cuStreamUpdateCaptureDependencies(
+        self, stream: Any, nodes: list[Node], edges: Any, count: int, flags: str
+    ) -> None:
+        assert nodes == self.recordings[stream][-1:]
+
+    def do_cuGraphLaunch(self, graph: list[Node], stream: Any) -> None:
         self.graph_launches += 1
-        for work in graph:
-            work()
+        self._do(graph)
+
+    def _do(self, graph: list[Node]) -> None:
+        for node in graph:
+            node.work()
 
     def do_cuEventRecord(self, event: Any, stream: Any) -> None:
         pass
@@ -220,12 +285,29 @@ class Machine:
         return symbol.decode()
 
     def do_cuLaunchKernel(self, symbol: str, *rest: Any) -> None:
-        *_, parameters, _extra = rest
+        *_, stream, parameters, _extra = rest
+        self.later(stream, self.kernel_work(symbol, parameters))
+
+    def kernel_work(self, symbol: str, parameters: int) -> Callable[[], Any]:
+        """What a launch does, by its parameters as they are now."""
+        if symbol == "weft_tell":
+            words = _words(parameters, 6)
+            return lambda: self._tell(*words)
+        if symbol == "weft_enter":
+            words = _words(parameters, 3)
+            return lambda: _enter(*words)
         kernel, _ = self.kernel(symbol)
-        count = len(kernel.maps) + len(kernel.buffers) + kernel.reports
-        table = (ctypes.c_void_p * count).from_address(parameters)
-        addresses = [ctypes.c_uint64.from_address(p or 0).value for p in table]
-        self.later(lambda: self.launch(symbol, addresses[len(kernel.maps) :]))
+        addresses = _words(parameters, len(kernel.maps) + len(kernel.buffers) + kernel.reports)
+        return lambda: self.launch(symbol, addresses[len(kernel.maps) :])
+
+    def _tell(self, value: int, flag: int, total: int, most: int, overrun: int, step: int) -> None:
+        """The meaning of the kernel that tells a graph what a flag says."""
+        holds = ctypes.c_uint8.from_address(flag).value != 0
+        ended = ctypes.c_uint64.from_address(overrun)
+        if holds and _at(total) >= _at(most):
+            holds = False
+            ended.value = ended.value or step
+        self.values[value] = int(holds)
 
     def launch(self, symbol: str, addresses: list[int]) -> None:
         kernel, kinds = self.kernel(symbol)
@@ -240,6 +322,24 @@ class Machine:
             # What a kernel finds it leaves in the error word, its last parameter.
             word = ~(found.number << 40 | found.element) & ((1 << 64) - 1)
             ctypes.c_uint64.from_address(addresses[-1]).value = word
+
+
+def _words(parameters: int, count: int) -> list[int]:
+    """The 64-bit words that a table of parameters points to."""
+    table = (ctypes.c_void_p * count).from_address(parameters)
+    return [ctypes.c_uint64.from_address(p or 0).value for p in table]
+
+
+def _at(address: int) -> int:
+    return ctypes.c_uint64.from_address(address).value
+
+
+def _enter(total: int, count: int, before: int) -> None:
+    """The meaning of the kernel that counts a body."""
+    ctypes.c_uint64.from_address(total).value += 1
+    entered = ctypes.c_uint32.from_address(count)
+    ctypes.c_uint32.from_address(before).value = entered.value
+    entered.value += 1
 
 
 def _array_at(address: int, dtype: DType, count: int) -> Array:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from weft.codegen.gpu import whole
 from weft.codegen.gpu.accept import PLAN_FAULTS
 from weft.codegen.gpu.assemble import kernel_code
+from weft.codegen.gpu.chain import chained
 from weft.codegen.gpu.compile import Cubin, Report, compile_cuda, version
 from weft.codegen.gpu.module import GpuModule, Launch
 from weft.codegen.gpu.print import cuda
@@ -71,7 +72,7 @@ def lower_module(
         key = kernel_key(kernel, module.tensors, refs, plan, _shared(refs.values()))
         symbol = "k_" + key[:16]
         if symbol not in code.kernels:
-            made = build(kernel, module.tensors, refs, plan, target, symbol)
+            made = chained(build(kernel, module.tensors, refs, plan, target, symbol), target)
             code.kernels[symbol] = made
             order[symbol] = tuple(names.index(name) for name in made.buffers)
         code.launches[kernel.name] = Launch(symbol, order[symbol])
@@ -92,7 +93,7 @@ def _lower_whole(
     names = buffers(kernel)
     refs = buffer_map.refs_of(names)
     symbol = "k_" + kernel_key(kernel, module.tensors, refs, None, _shared(refs.values()))[:16]
-    made = whole.build(op, kernel, module.tensors, target, symbol)
+    made = chained(whole.build(op, kernel, module.tensors, target, symbol), target)
     code.kernels.setdefault(symbol, made)
     code.launches[kernel.name] = Launch(symbol, tuple(map(names.index, made.buffers)))
 

@@ -6,12 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from weft.driver.compilation import Compilation
 from weft.driver.legalise import without_composites
 from weft.foundation.errors import SpecViolation, Unimplemented
 from weft.ptir.ir import Program
-from weft.tiny.ir import Graph
+
+if TYPE_CHECKING:
+    from weft.tiny.ir import Graph
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """Matrix products by their sizes, as programs: what a tuner of plans is asked to measure.
 
-    4096x14336x4096      rows x columns x summed elements, both operands as they are multiplied
-    16x4096x4096 NT      the second operand stored the other way round, as weights often are
-    192*1024x1024x64 NT  a batch of products
+4096x14336x4096      rows x columns x summed elements, both operands as they are multiplied
+16x4096x4096 NT      the second operand stored the other way round, as weights often are
+192*1024x1024x64 NT  a batch of products
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from weft.ptir.builder import Builder
 from weft.ptir.ir import Program
 
 _TEXT: Final = re.compile(
-    r"(?:(?P<batch>\d{1,9})\*)?(?P<m>\d{1,9})x(?P<n>\d{1,9})x(?P<k>\d{1,9})(?: (?P<layout>[NT]{2}))?"
+    r"(?:(?P<batch>\d{1,9})\*)?(?P<m>\d{1,9})x(?P<n>\d{1,9})x(?P<k>\d{1,9})"
+    r"(?: (?P<layout>[NT]{2}))?"
 )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import TypeAlias
@@ -88,6 +89,7 @@ def place_of(line: Line | None) -> Place | None:
     return Place(code.co_filename, number)
 
 
+@lru_cache(maxsize=4096)
 def shown(line: Line | None) -> str:
     """`file:number`; empty where it is not known."""
     place = place_of(line)

@@ -14,7 +14,7 @@ from weft.plan.epilogue import epilogue_names, local_edges
 from weft.plan.ir import CacheRead, Header, MmaPlan, Vectorize
 from weft.region.aligned import is_aligned
 from weft.region.columns import FEW_ROWS
-from weft.region.ir import Binary, Cast, Kernel, Let, Read, Reduce, Tensor, row_major
+from weft.region.ir import Binary, Cast, Kernel, Let, Read, Reduce, Roles, Tensor, row_major
 from weft.target.target import Target
 
 
@@ -69,11 +69,31 @@ def _runs_along(address: Expr, axes: Sequence[str], sizes: Mapping[str, int]) ->
     return last is None or coefficient(address, last) == 1
 
 
+def multiplies_reads(kernel: Kernel) -> bool:
+    """Whether a contraction multiplies what it reads, as it is or widened to the dtype of the sums:
+    a cast to another dtype in between would change the numbers."""
+    roles = kernel.roles
+    assert roles is not None
+    total = kernel.let(roles.contraction)
+    product = kernel.let(total.expr.value) if isinstance(total.expr, Reduce) else total
+    if not isinstance(product.expr, Binary):
+        return False
+    return all(
+        name in (roles.lhs, roles.rhs) or _widens(kernel.let(name), total.dtype, roles)
+        for name in (product.expr.lhs, product.expr.rhs)
+    )
+
+
+def _widens(let: Let, dtype: DType, roles: Roles) -> bool:
+    direct = isinstance(let.expr, Cast) and let.expr.x in (roles.lhs, roles.rhs)
+    return direct and let.dtype is dtype
+
+
 def takes_matrix_units(problem: Problem | None, kernel: Kernel) -> bool:
     """Whether matrix instructions compute what the kernel says: narrow operands, f32 sums."""
     if problem is None or problem.dtype not in (BF16, F16) or kernel.roles is None:
         return False
-    return kernel.let(kernel.roles.contraction).dtype is F32
+    return kernel.let(kernel.roles.contraction).dtype is F32 and multiplies_reads(kernel)
 
 
 SCRATCH_BYTES = 1 << 20

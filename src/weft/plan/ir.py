@@ -94,6 +94,9 @@ class MmaPlan:
     """Registers per thread of the producer and of the consumers (SM90)."""
     batch: int = 1
     """Batch entries that one tile covers."""
+    precision: str = "full"
+    """How products are made: full, promoted (8-bit floats: sums of a k step with some 14 bits), or
+    3xtf32 (f32 as two numbers of 11 bits)."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,9 @@ class RowPlan:
     """Whether a row stays on chip between passes."""
     blocks_per_row: int = 1
     """Blocks, a cluster, that share a row (GPU)."""
+    ring: int = 0
+    """Vectors of each thread, of the rows that come next, that wait in shared memory: blocks then
+    stay and take one row after the other (GPU)."""
     across: bool = False
     """Whether vectors run across rows, which lie side by side in memory. On a GPU `rows_per_block`
     then counts vectors of rows; on a CPU the totals of all rows are kept in memory of the thread,

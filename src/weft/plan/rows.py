@@ -27,6 +27,7 @@ from weft.region.ir import (
     row_major,
 )
 from weft.region.resources import vector_bytes
+from weft.target import roofline
 from weft.target.target import Target
 
 _BASE: Final = 36
@@ -47,6 +48,8 @@ _MOST_KEPT: Final = 64
 """Elements of a row that a thread keeps at most: each is written out in the kernel."""
 _IN_CLUSTER: Final = 32
 """Elements of a row that a thread of a cluster keeps, about."""
+_PARTIAL_BYTES: Final = 8192
+"""Shared memory for partial results and barriers of a block with a ring."""
 _MANY: Final = 1024
 """Threads of a block that reads its row again."""
 _SINGLE: Final = 128
@@ -99,6 +102,19 @@ def row_registers(kernel: Kernel, plan: RowPlan, target: Target) -> tuple[int, i
     threads = plan.threads * plan.rows_per_block
     given = min(_MOST, target.limits.registers_per_unit // max(1, threads) // 8 * 8)
     return needed, given
+
+
+def ring_room(target: Target) -> int:
+    """Bytes of shared memory that rows can wait in, beside partial results."""
+    return target.limits.shared_bytes_per_block - _PARTIAL_BYTES
+
+
+def teams(kernel: Kernel, plan: RowPlan, target: Target, ring_bytes: int) -> int:
+    """Blocks, or clusters of them, that stay on the units, with a ring in each block."""
+    registers, _ = row_registers(kernel, plan, target)
+    shared = ring_bytes + _PARTIAL_BYTES
+    blocks = roofline.blocks_per_unit(target.limits, shared, registers, plan.threads)
+    return max(1, target.limits.units * max(1, blocks) // plan.blocks_per_row)
 
 
 def kept_registers(kernel: Kernel) -> int:

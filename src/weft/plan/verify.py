@@ -113,6 +113,8 @@ def _row_threads(plan: RowPlan, target: Target) -> Iterator[Finding]:
         yield _wrong(RANGE, f"{plan.threads} threads for a row are no power of two")
     elif plan.blocks_per_row not in _CLUSTERS:
         yield _wrong(RANGE, f"{plan.blocks_per_row} blocks for a row are not 1, 2, 4 or 8")
+    elif plan.ring < 0:
+        yield _wrong(RANGE, f"a ring of {plan.ring} vectors")
     else:
         yield from _threads(plan.threads * plan.rows_per_block, target)
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, cast, dataclass_transform
 
 import numpy as np
@@ -136,14 +137,14 @@ class Op:
     # -- attributes ------------------------------------------------------------------------------
 
     @classmethod
-    def schema(cls) -> dict[str, SchemaKind]:
+    def schema(cls) -> Mapping[str, SchemaKind]:
         """Attribute names and kinds, in wire order."""
-        return {name: kind for name, kind, on_wire in _attributes(cls) if on_wire}
+        return _on_wire(cls)
 
     @classmethod
-    def all_attributes(cls) -> dict[str, SchemaKind]:
+    def all_attributes(cls) -> Mapping[str, SchemaKind]:
         """Attribute names and kinds, those that the core wire form leaves out included."""
-        return {name: kind for name, kind, _ in _attributes(cls)}
+        return _by_name(cls)
 
     @classmethod
     def call_attributes(cls) -> dict[str, SchemaKind]:
@@ -205,10 +206,11 @@ class Op:
         """The type of the result, or a violation. Dims that cannot be named yet are `UNKNOWN`."""
         self.check_arity(len(types))
         tensors = [self._tensor(index, kind) for index, kind in enumerate(types)]
-        for index, kind in enumerate(tensors):
-            self._check_dtype(self.operand_name(index), kind.dtype)
-        for name, dtype in self._dtype_attributes():
-            self._check_dtype(name, dtype)
+        if self.dtype_table:
+            for index, kind in enumerate(tensors):
+                self._check_dtype(self.operand_name(index), kind.dtype)
+            for name, dtype in self._dtype_attributes():
+                self._check_dtype(name, dtype)
         self.check_symbols(scope)
         return self.infer(*tensors)
 
@@ -220,9 +222,8 @@ class Op:
         """Shapes written in attributes may only use symbols that are bound."""
 
     def check_arity(self, count: int) -> None:
-        least = sum(not n.endswith("?") for n in self.operands)
-        variadic = bool(self.operands) and self.operands[-1].startswith("*")
-        if count < least or (count > len(self.operands) and not variadic):
+        least, most = _arity(self.operands)
+        if count < least or (most is not None and count > most):
             names = ", ".join(self.operands) or "none"
             raise SpecViolation(
                 "ArityMismatch", f"{self.mnemonic} takes operands ({names}) but got {count}"
@@ -230,7 +231,7 @@ class Op:
 
     def operand_name(self, index: int) -> str:
         """The plain name of an operand."""
-        return self.operands[min(index, len(self.operands) - 1)].strip("*?")
+        return _plain_names(self.operands)[min(index, len(self.operands) - 1)]
 
     def _tensor(self, index: int, kind: ValueType) -> TensorType:
         if isinstance(kind, TupleType):
@@ -242,9 +243,9 @@ class Op:
         return kind
 
     def _dtype_attributes(self) -> Iterable[tuple[str, DType]]:
-        for name in self.all_attributes():
-            value = getattr(self, name)
-            if name in self.dtype_table and isinstance(value, DType):
+        table = self.dtype_table
+        for name, _, _ in _attributes(type(self)):
+            if name in table and isinstance(value := getattr(self, name), DType):
                 yield name, value
 
     def _check_dtype(self, operand: str, dtype: DType) -> None:
@@ -295,17 +296,42 @@ class Op:
         return self
 
 
-_ATTRIBUTES: dict[type[Op], tuple[tuple[str, SchemaKind, bool], ...]] = {}
-
-
+@cache
 def _attributes(cls: type[Op]) -> tuple[tuple[str, SchemaKind, bool], ...]:
     """Name and kind of every attribute, and whether the core wire form has it."""
-    if cls not in _ATTRIBUTES:
-        _ATTRIBUTES[cls] = tuple(
-            (field.name, field.metadata["kind"], field.metadata.get("wire", True))
-            for field in dataclasses.fields(cls)
-        )
-    return _ATTRIBUTES[cls]
+    return tuple(
+        (field.name, field.metadata["kind"], field.metadata.get("wire", True))
+        for field in dataclasses.fields(cls)
+    )
+
+
+@cache
+def _on_wire(cls: type[Op]) -> Mapping[str, SchemaKind]:
+    return {name: kind for name, kind, on_wire in _attributes(cls) if on_wire}
+
+
+@cache
+def _by_name(cls: type[Op]) -> Mapping[str, SchemaKind]:
+    return {name: kind for name, kind, _ in _attributes(cls)}
+
+
+@cache
+def _left_out(cls: type[Op]) -> Mapping[str, None]:
+    """The attributes that need not be given, as they are when nothing is said."""
+    return {name: None for name, kind, _ in _attributes(cls) if isinstance(kind, Maybe)}
+
+
+@cache
+def _arity(operands: tuple[str, ...]) -> tuple[int, int | None]:
+    """The least and the largest number of operands with these names; None for any."""
+    least = sum(not name.endswith("?") for name in operands)
+    variadic = bool(operands) and operands[-1].startswith("*")
+    return least, None if variadic else len(operands)
+
+
+@cache
+def _plain_names(operands: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name.strip("*?") for name in operands)
 
 
 OpClass = TypeVar("OpClass", bound=type[Op])
@@ -380,8 +406,7 @@ def _finish(cls: OpClass, name: str) -> OpClass:
 def make_op(name: str, types: Sequence[ValueType], attrs: Mapping[str, Any]) -> Op:
     """The op called `name` for operands of these types; optional attributes may be left out."""
     cls, fixed = SPELLINGS[name]
-    absent = {n: None for n, kind in cls.all_attributes().items() if isinstance(kind, Maybe)}
-    return cls.make(types, **{**absent, **fixed, **attrs})
+    return cls.make(types, **{**_left_out(cls), **fixed, **attrs})
 
 
 def all_ops() -> list[type[Op]]:

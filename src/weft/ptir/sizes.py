@@ -22,9 +22,10 @@ def check_results(program: Program, bounds: Limits) -> None:
     main = program.main
     returned = set(main.result_ids)
     for instruction in main.body:
-        size = _largest(instruction)
-        if size > bounds.tensor_bytes and instruction.id in returned:
-            limits.check_bytes(size, _named(program, main, instruction), bounds)
+        if instruction.id in returned:
+            size = _largest(instruction)
+            if size > bounds.tensor_bytes:
+                limits.check_bytes(size, _named(program, main, instruction), bounds)
 
 
 def check_memory(size: int, program: Program, bounds: Limits) -> None:

@@ -66,6 +66,8 @@ class KernelCode:
     """On GPUs the first parameters of a kernel; then come its buffers' addresses."""
     reports: bool = False
     """Whether, on GPUs, its last parameter is the address of an error word."""
+    waits: bool = False
+    """Whether, on GPUs, it waits for the kernels before it, and may be launched while they end."""
     checks: tuple[tuple[str, str], ...] = ()
     """The violations it may report, by number: code and reason."""
 

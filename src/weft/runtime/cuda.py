@@ -1,4 +1,4 @@
-"""The CUDA driver: devices, memory, streams, events, graphs. Knows no IR.
+"""The CUDA driver: devices, memory, streams, events. Knows no IR.
 
 The driver's Python bindings are an optional package and the driver itself comes with a GPU, so both
 are looked for when a device is first opened, and their absence is the user's to know about. A
@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -231,55 +229,9 @@ class Stream:
         place.id = int(self.device.handle)
         call(driver, "cuMemPrefetchAsync", address, count, place, 0, self.handle)
 
-    @contextmanager
-    def capture(self, graph: Graph | None = None) -> Iterator[Graph]:
-        """Record what the block puts into the stream instead of doing it, into a new graph or in
-        place of what one does."""
-        driver = self.device.driver
-        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-        call(driver, "cuStreamBeginCapture", self.handle, mode)
-        graph = graph or Graph(self.device)
-        try:
-            yield graph
-        finally:
-            recorded = call(driver, "cuStreamEndCapture", self.handle)
-        graph.instantiate(recorded)
-
     def close(self) -> None:
         """Destroy the stream."""
         call(self.device.driver, "cuStreamDestroy", self.handle)
-
-
-@dataclass
-class Graph:
-    """Recorded work that one call starts."""
-
-    device: Device
-    recorded: Any = None
-    executable: Any = None
-
-    def instantiate(self, recorded: Any) -> None:
-        """Make recorded work ready to be started, in place of what was."""
-        driver = self.device.driver
-        if self.executable is not None:
-            call(driver, "cuGraphDestroy", self.recorded)
-            # Other addresses in the same nodes: only those nodes change.
-            status, *_ = driver.cuGraphExecUpdate(self.executable, recorded)
-            self.recorded = recorded
-            if int(status) == 0:
-                return
-            call(driver, "cuGraphExecDestroy", self.executable)
-        self.recorded = recorded
-        self.executable = call(driver, "cuGraphInstantiate", recorded, 0)
-
-    def launch(self, stream: Stream) -> None:
-        """Do the recorded work."""
-        call(self.device.driver, "cuGraphLaunch", self.executable, stream.handle)
-
-    def close(self) -> None:
-        """Destroy the graph."""
-        call(self.device.driver, "cuGraphExecDestroy", self.executable)
-        call(self.device.driver, "cuGraphDestroy", self.recorded)
 
 
 @dataclass

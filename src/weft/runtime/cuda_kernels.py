@@ -59,13 +59,18 @@ class LoadedKernel:
     function: Any
     prepared: dict[tuple[int, ...], Prepared] = field(default_factory=dict)
 
-    def launch(self, addresses: Sequence[int], stream: Any) -> None:
-        """Start the kernel on buffers at these addresses, in a stream of the driver's."""
+    def launch(self, addresses: Sequence[int], stream: Any, *, early: bool = False) -> None:
+        """Start the kernel on buffers at these addresses, in a stream of the driver's; `early`,
+        where it waits by itself, while the kernel before it in the stream ends."""
         parameters = self.parameters(tuple(addresses))
-        code = self.code
+        driver, code = self.device.driver, self.code
         try:
+            if early and code.waits:
+                config = self._early(stream)
+                call(driver, "cuLaunchKernelEx", config, self.function, parameters.address, 0)
+                return
             call(
-                self.device.driver,
+                driver,
                 "cuLaunchKernel",
                 self.function,
                 *code.grid,
@@ -79,6 +84,30 @@ class LoadedKernel:
             if error.status != _OUT_OF_RESOURCES:
                 raise
             raise ResourceExceeded(_too_large(self)) from None
+
+    def node(self, addresses: Sequence[int]) -> Any:
+        """The same launch as a node of a graph has it."""
+        found = self.device.driver.CUDA_KERNEL_NODE_PARAMS()
+        found.func, found.sharedMemBytes = self.function, self.code.shared_bytes
+        found.gridDimX, found.gridDimY, found.gridDimZ = self.code.grid
+        found.blockDimX, found.blockDimY, found.blockDimZ = self.code.block
+        found.kernelParams, found.extra = self.parameters(tuple(addresses)).address, 0
+        return found
+
+    def _early(self, stream: Any) -> Any:
+        """How a kernel is launched that need not wait for the end of the one before."""
+        driver, code = self.device.driver, self.code
+        attribute = driver.CUlaunchAttribute()
+        attribute.id = (
+            driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        )
+        attribute.value.programmaticStreamSerializationAllowed = 1
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = code.grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = code.block
+        config.sharedMemBytes, config.hStream = code.shared_bytes, stream
+        config.attrs, config.numAttrs = [attribute], 1
+        return config
 
     def parameters(self, addresses: tuple[int, ...]) -> Prepared:
         """The parameters for these addresses, made once."""

@@ -25,6 +25,7 @@ from weft.runtime.artifact import Artifact, Host, HostCall, HostFunction, Tensor
 from weft.runtime.cuda import Memory
 from weft.runtime.cuda_resident import Resident
 from weft.runtime.cuda_steps import Walk
+from weft.runtime.cuda_stretches import Stretches
 from weft.runtime.device_tensor import DeviceTensor, duplicate, empty
 from weft.runtime.gpu import Gpu, open_gpu
 
@@ -52,7 +53,7 @@ class Program:
             for step in artifact.steps
             if isinstance(step, HostCall)
         }
-        self._resident: Resident | None = None
+        self._stretches: Stretches | None = None
         self._own: dict[tuple[str, int], DeviceTensor] = {}
         """Memory for the inputs and outputs of runs on arrays of the host."""
         self._holder: object = None
@@ -65,13 +66,14 @@ class Program:
         for tensor in inputs:
             tensor.check()
         with gpu.lock:
-            resident = self._ready(gpu)
+            stretches = self._ready(gpu)
+            resident = stretches.resident
             outputs = [self._result(gpu, number, inputs) for number, _ in enumerate(self._specs)]
             for number, tensor in enumerate(inputs):
                 resident.external["input", number] = tensor.address
             for number, tensor in enumerate(outputs):
                 resident.external["output", number] = tensor.address
-            Walk(resident, self._functions, seed).run()
+            Walk(stretches, self._functions, seed).run()
             made = [self._settled(n, tensor) for n, tensor in enumerate(outputs)]
             return [replace(tensor, era=gpu.era) for tensor in made]
 
@@ -93,9 +95,9 @@ class Program:
         slot = self._place(number)
         if slot.space == "output" or (slot.space == "input" and slot.number in self.donated):
             return tensor
-        resident = self._resident
-        if resident is None:
+        if self._stretches is None:
             raise InternalError("a program has results before it has run")
+        resident = self._stretches.resident
         if slot.space == "input":
             return duplicate(tensor)
         if tensor.nbytes:
@@ -121,9 +123,10 @@ class Program:
         """
         gpu = open_gpu()
         with gpu.lock:
-            resident = self._ready(gpu)
+            stretches = self._ready(gpu)
+            resident = stretches.resident
             self._upload(resident, inputs, holder)
-            Walk(resident, self._functions, seed).run()
+            Walk(stretches, self._functions, seed).run()
             return self._results(resident)
 
     def profile(
@@ -132,22 +135,23 @@ class Program:
         """The seconds of every step of one run."""
         gpu = open_gpu()
         with gpu.lock:
-            resident = self._ready(gpu)
+            stretches = self._ready(gpu)
+            resident = stretches.resident
             self._upload(resident, inputs, None)
-            seconds = Walk(resident, self._functions, seed).timed()
+            seconds = Walk(stretches, self._functions, seed).timed()
             self._results(resident)
         labels = [step.label for step in self.artifact.steps]
         return list(zip(labels, seconds, strict=True))
 
-    def _ready(self, gpu: Gpu) -> Resident:
-        if self._resident is None:
-            self._resident = Resident(gpu, self.artifact, self.state)
-        if self._resident.reports:
-            gpu.watch(self._resident)
+    def _ready(self, gpu: Gpu) -> Stretches:
+        if self._stretches is None:
+            self._stretches = Stretches(Resident(gpu, self.artifact, self.state))
+        if self._stretches.resident.reports:
+            gpu.watch(self._stretches.resident)
         for array in self.state:
             if array.nbytes:
                 gpu.stream.bring(int(array.ctypes.data), array.nbytes)
-        return self._resident
+        return self._stretches
 
     def _upload(self, resident: Resident, inputs: Sequence[Array], holder: object) -> None:
         kept = self.params if holder is not None and holder is self._holder else frozenset()

@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from weft.foundation.dtypes import BY_NAME
 from weft.foundation.errors import UserError
 from weft.runtime.artifact import Artifact, TensorSpec
-from weft.runtime.cuda import Graph
-from weft.runtime.cuda_resident import Resident, is_straight
+from weft.runtime.cuda_graphs import Graph, recording
+from weft.runtime.cuda_resident import Resident
 from weft.runtime.device_tensor import DeviceTensor, duplicate, empty, upload
+from weft.runtime.flow import is_straight
 from weft.runtime.gpu import Gpu
 
 Array = NDArray[Any]
@@ -131,7 +132,7 @@ class Race:
         contestant.graph, contestant.runs = more.graph, more.runs
 
     def _captured(self, contestant: _Contestant, runs: int) -> _Contestant:
-        with self.gpu.stream.capture() as graph:
+        with recording(self.gpu.stream) as graph:
             for number in range(runs):
                 self._put(contestant, number)
         return _Contestant(contestant.resident, graph, runs)

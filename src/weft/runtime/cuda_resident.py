@@ -1,36 +1,27 @@
-"""What a program has on a device: kernels, constants, arena, graphs.
+"""What a program has on a device: kernels, constants, arena, error words.
 
 Constants, arena, states and what random numbers depend on have fixed addresses. Inputs and outputs
-are wherever a run has them. The steps between two jumps are a *stretch*: they are recorded as one
-graph, which later runs replay while the inputs and outputs it touches are where they were; with new
-addresses the same graph is recorded again and its nodes are updated. A few sets of addresses are
-kept ready.
+are wherever a run has them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import weakref
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.foundation.errors import ExecutionError, InternalError, SpecViolation
-from weft.runtime.artifact import (
-    Artifact,
-    BufferSlot,
-    CopyBuffer,
-    HostCall,
-    KernelCode,
-    Launch,
-    Step,
-)
-from weft.runtime.cuda import Graph, Memory
+from weft.foundation import limits
+from weft.foundation.errors import ExecutionError, InternalError, SpecViolation, WeftError
+from weft.runtime.artifact import Artifact, BufferSlot, CopyBuffer, Enter, KernelCode, Launch
+from weft.runtime.cuda import DriverError, Memory, Stream
+from weft.runtime.cuda_flow import Turns, load_turns
+from weft.runtime.cuda_graphs import can_turn
 from weft.runtime.cuda_kernels import LoadedKernel, load
+from weft.runtime.flow import Section, sections
 from weft.runtime.gpu import Gpu
 
 Array = NDArray[Any]
@@ -38,20 +29,8 @@ _WORD: Final = 8
 _ELEMENT_BITS: Final = 40
 """Bits of an error word that say which element; those above say which check."""
 _RUN_BYTES: Final = 16
-_KEPT: Final = 4
-"""Sets of addresses for which the graph of a stretch is kept ready."""
 EXTERNAL: Final = ("input", "output")
 """Memory that each run has somewhere else."""
-
-
-@dataclass
-class Stretch:
-    """Steps that follow one another whatever the data, and the external memory they touch."""
-
-    first: int
-    last: int
-    touched: tuple[tuple[str, int], ...]
-    graphs: OrderedDict[tuple[int, ...], Graph] = field(default_factory=OrderedDict)
 
 
 class Resident:
@@ -65,15 +44,25 @@ class Resident:
         self.fixed: dict[tuple[str, int], Memory] = {}
         self._reserve(state)
         self.kernels = [_load(gpu, code) for code in artifact.kernels]
-        self.reports = any(code.reports for code in artifact.kernels)
+        self.sections, self.turns = self._turning()
+        self.reports = self.turns is not None or any(code.reports for code in artifact.kernels)
         self.errors = gpu.pool.take(_WORD * max(1, len(artifact.steps)), "error words")
         gpu.stream.fill(self.errors.address, self.errors.bytes)
-        self.stretches = _stretches(artifact)
         owned = [memory for (space, _), memory in self.fixed.items() if space != "state"]
-        graphs = [stretch.graphs for stretch in self.stretches.values()]
         loaded = [kernel for kernel in self.kernels if kernel is not None]
-        self._release = weakref.finalize(self, _give_up, [*owned, self.errors], graphs, loaded)
+        self._release = weakref.finalize(self, _give_up, [*owned, self.errors], loaded, self.turns)
         self._release.atexit = False
+
+    def _turning(self) -> tuple[list[Section], Turns | None]:
+        """What goes to the device as one piece, with branches and loops where it can turn."""
+        steps = self.artifact.steps
+        found = sections(steps, turning=can_turn(self.gpu.device))
+        if not any(section.turns for section in found):
+            return found, None
+        try:
+            return found, load_turns(self.gpu.device, self.gpu.pool, self.artifact.bodies)
+        except DriverError:
+            return sections(steps, turning=False), None
 
     def _reserve(self, state: Sequence[Array]) -> None:
         for (space, number), size in self.sizes.items():
@@ -94,95 +83,104 @@ class Resident:
 
     def address(self, slot: BufferSlot) -> int:
         """Where a buffer of this run begins."""
-        key = _memory(slot)
+        key = memory_of(slot)
         if key[0] in EXTERNAL:
             return self.external[key] + slot.offset
         return self.fixed[key].address + slot.offset
 
     # -- steps -----------------------------------------------------------------------------------
 
-    def put(self, number: int) -> None:
-        """Put a launch or a copy into the stream."""
-        step = self.artifact.steps[number]
-        if isinstance(step, CopyBuffer):
-            self.copy(step, 0)
-        elif isinstance(step, Launch):
-            self.launch(step, number)
-        else:
-            raise InternalError(f"the step {step.label} is no work for the device")
+    def put(self, number: int, stream: Stream | None = None, *, follows: bool = False) -> bool:
+        """Put a launch or a copy into a stream, or that a body is entered; whether there was
+        anything to do. A launch that `follows` another one may start while that one ends."""
+        step, stream = self.artifact.steps[number], stream or self.gpu.stream
+        match step:
+            case CopyBuffer():
+                return self.copy(step, 0, stream)
+            case Launch():
+                return self.launch(step, number, stream, follows=follows)
+            case Enter(body=body):
+                self.enter(body, 0, stream)
+                return True
+        raise InternalError(f"the step {step.label} is no work for the device")
 
-    def copy(self, step: CopyBuffer, turn: int) -> None:
+    def copy(self, step: CopyBuffer, turn: int, stream: Stream) -> bool:
         """A copy in some turn of a loop."""
-        source, target = (
-            self.address(self.artifact.buffers[n]) for n in (step.source, step.target)
-        )
+        source, target = self.ends(step)
         if step.bytes:
             source += turn * step.source_step
             target += turn * step.target_step
-            self.gpu.stream.copy(target, source, step.bytes)
+            stream.copy(target, source, step.bytes)
+        return step.bytes > 0
 
-    def launch(self, step: Launch, number: int) -> None:
+    def ends(self, step: CopyBuffer) -> tuple[int, int]:
+        """The addresses that a copy goes from and to."""
+        source, target = (
+            self.address(self.artifact.buffers[n]) for n in (step.source, step.target)
+        )
+        return source, target
+
+    def launch(self, step: Launch, number: int, stream: Stream, *, follows: bool = False) -> bool:
         kernel = self.kernels[step.kernel]
-        if kernel is None:
-            return
+        if kernel is not None:
+            kernel.launch(self.operands(step, number), stream.handle, early=follows)
+        return kernel is not None
+
+    def operands(self, step: Launch, number: int) -> list[int]:
+        """The addresses that a launch gives its kernel."""
         addresses = [self.address(self.artifact.buffers[n]) for n in step.buffers]
-        if kernel.code.reports:
+        if self.artifact.kernels[step.kernel].reports:
             addresses.append(self.errors.address + _WORD * number)
-        kernel.launch(addresses, self.gpu.stream.handle)
-
-    def replay(self, stretch: Stretch) -> None:
-        """Start the steps of a stretch; the first time with these addresses records them."""
-        key = tuple(self.external[touched] for touched in stretch.touched)
-        graph = stretch.graphs.get(key)
-        if graph is None:
-            graph = self._record(stretch)
-            stretch.graphs[key] = graph
-        stretch.graphs.move_to_end(key)
-        graph.launch(self.gpu.stream)
-
-    def _record(self, stretch: Stretch) -> Graph:
-        old = stretch.graphs.popitem(last=False)[1] if len(stretch.graphs) >= _KEPT else None
-        with self.gpu.stream.capture(old) as graph:
-            for number in range(stretch.first, stretch.last):
-                self.put(number)
-        return graph
+        return addresses
 
     def begin(self, seed: int) -> None:
         """What random numbers depend on, before the first body is entered."""
+        if self.turns is not None:
+            self.turns.begin(self.gpu.stream, limits.current().loop_steps)
         words = np.array([seed, 0], np.uint64)
         for (space, _), memory in self.fixed.items():
             if space == "run":
                 self.gpu.stream.upload(memory.address, words)
 
-    def enter(self, body: int, before: int) -> None:
-        """A body is entered that was entered so often before."""
+    def enter(self, body: int, before: int, stream: Stream) -> None:
+        """A body is entered that was entered so often before; where the device counts, it knows
+        better."""
         memory = self.fixed.get(("run", body))
-        if memory is not None:
-            # The upper half of the second number.
-            self.gpu.stream.set_word(memory.address + _RUN_BYTES - 4, before)
+        # The upper half of the second number.
+        word = None if memory is None else memory.address + _RUN_BYTES - 4
+        if self.turns is not None:
+            self.turns.put_enter(stream, body, word)
+        elif word is not None:
+            stream.set_word(word, before)
 
     # -- errors ----------------------------------------------------------------------------------
 
-    def fault(self) -> SpecViolation | None:
+    def fault(self) -> WeftError | None:
         """What the first step that reported a violation has to say; it is forgotten then."""
         words = self.error_words()
         self.gpu.stream.synchronize()
         return self.fault_in(words)
 
     def error_words(self) -> Array:
-        """The error words of all steps, there when the stream is done."""
-        words = np.zeros(len(self.artifact.steps), np.uint64)
+        """The error words of all steps and the number of a loop that was ended, there when the
+        stream is done."""
+        words = np.zeros(len(self.artifact.steps) + 1, np.uint64)
         if self.reports:
-            self.gpu.stream.download(words, self.errors.address)
+            self.gpu.stream.download(words[:-1], self.errors.address)
+        if self.turns is not None:
+            self.gpu.stream.download(words[-1:], self.turns.overrun)
         return words
 
-    def fault_in(self, words: Array) -> SpecViolation | None:
+    def fault_in(self, words: Array) -> WeftError | None:
         """What the first of some error words says."""
         failed = np.flatnonzero(words)
         if not failed.size:
             return None
         self.gpu.stream.fill(self.errors.address, self.errors.bytes)
-        return self._violation(int(failed[0]), int(words[failed[0]]))
+        number, word = int(failed[0]), int(words[failed[0]])
+        if number == len(self.artifact.steps):
+            return endless(self.artifact.steps[word].label)
+        return self._violation(number, word)
 
     def _violation(self, number: int, word: int) -> SpecViolation:
         """What a step left in its error word: the complement of check and element."""
@@ -195,7 +193,17 @@ class Resident:
         return SpecViolation(code, f"{why} at element {element}", where=where or step.label)
 
 
-def _memory(slot: BufferSlot) -> tuple[str, int]:
+def endless(label: str) -> ExecutionError:
+    """A loop has entered more bodies than are allowed."""
+    most = limits.current().loop_steps
+    return ExecutionError(
+        f"{label} ran {most:,} region calls without ending; "
+        "raise WEFT_MAX_LOOP_STEPS if this is meant"
+    )
+
+
+def memory_of(slot: BufferSlot) -> tuple[str, int]:
+    """The piece of memory that a buffer lies in."""
     return (slot.space, 0 if slot.space == "arena" else slot.number)
 
 
@@ -203,48 +211,9 @@ def _sizes(artifact: Artifact) -> dict[tuple[str, int], int]:
     """The bytes of every piece of memory that a program touches."""
     found: dict[tuple[str, int], int] = {}
     for slot in artifact.buffers:
-        key = _memory(slot)
+        key = memory_of(slot)
         found[key] = max(found.get(key, 0), slot.offset + slot.bytes)
     return found
-
-
-def is_straight(step: Step) -> bool:
-    """Whether a step is the same work for the device in every turn of every run."""
-    if isinstance(step, CopyBuffer):
-        return not (step.source_step or step.target_step)
-    return isinstance(step, Launch)
-
-
-def _stretches(artifact: Artifact) -> dict[int, Stretch]:
-    """The longest runs of straight steps into which nothing jumps, by their first step."""
-    targets = {getattr(step, "target", -1) for step in artifact.steps if not _works(step)}
-    found: dict[int, Stretch] = {}
-    first = 0
-    for number in range(len(artifact.steps) + 1):
-        ends = number == len(artifact.steps) or not is_straight(artifact.steps[number])
-        if (ends or number in targets) and first < number:
-            found[first] = Stretch(first, number, _touched(artifact, first, number))
-        if ends or number in targets:
-            first = number + 1 if ends else number
-    return found
-
-
-def _works(step: Step) -> bool:
-    return isinstance(step, Launch | CopyBuffer | HostCall)
-
-
-def _touched(artifact: Artifact, first: int, last: int) -> tuple[tuple[str, int], ...]:
-    found: dict[tuple[str, int], None] = {}
-    for step in artifact.steps[first:last]:
-        if isinstance(step, CopyBuffer):
-            numbers: Sequence[int] = (step.source, step.target)
-        else:
-            numbers = step.buffers if isinstance(step, Launch) else ()
-        for number in numbers:
-            key = _memory(artifact.buffers[number])
-            if key[0] in EXTERNAL:
-                found[key] = None
-    return tuple(found)
 
 
 def _load(gpu: Gpu, code: KernelCode) -> LoadedKernel | None:
@@ -253,17 +222,14 @@ def _load(gpu: Gpu, code: KernelCode) -> LoadedKernel | None:
 
 
 def _give_up(
-    memory: Sequence[Memory],
-    graphs: Sequence[Mapping[tuple[int, ...], Graph]],
-    kernels: Sequence[LoadedKernel],
+    memory: Sequence[Memory], kernels: Sequence[LoadedKernel], turns: Turns | None
 ) -> None:
-    for kept in graphs:
-        for graph in kept.values():
-            with contextlib.suppress(ExecutionError):
-                graph.close()
     for block in memory:
         with contextlib.suppress(ExecutionError):
             block.free()
     for kernel in kernels:
         with contextlib.suppress(ExecutionError):
             kernel.unload()
+    if turns is not None:
+        with contextlib.suppress(ExecutionError):
+            turns.close()

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from weft.foundation import limits
 from weft.foundation.dtypes import BY_NAME
-from weft.foundation.errors import ExecutionError
 from weft.runtime.artifact import (
     Again,
     CopyBuffer,
@@ -30,7 +29,9 @@ from weft.runtime.artifact import (
     TensorSpec,
 )
 from weft.runtime.cuda import Event
-from weft.runtime.cuda_resident import Resident, is_straight
+from weft.runtime.cuda_resident import endless
+from weft.runtime.cuda_stretches import Stretches
+from weft.runtime.flow import is_straight
 
 Array = NDArray[Any]
 
@@ -38,8 +39,9 @@ Array = NDArray[Any]
 class Walk:
     """One run: where it is, how often each body was entered, where its counters stand."""
 
-    def __init__(self, resident: Resident, host: Mapping[str, HostFunction], seed: int) -> None:
-        self.resident, self.host, self.seed = resident, host, seed
+    def __init__(self, stretches: Stretches, host: Mapping[str, HostFunction], seed: int) -> None:
+        self.stretches, self.host, self.seed = stretches, host, seed
+        self.resident = resident = stretches.resident
         artifact = resident.artifact
         self.steps = artifact.steps
         self.counters = [0] * artifact.counters
@@ -52,10 +54,10 @@ class Walk:
         self.resident.begin(self.seed)
         position = 0
         while position < len(self.steps):
-            stretch = self.resident.stretches.get(position)
+            stretch = self.stretches.at(position)
             if stretch is not None:
-                self.resident.replay(stretch)
-                position = stretch.last
+                self.stretches.replay(stretch)
+                position = stretch.section.last
             else:
                 position = self.turn(position)
 
@@ -90,7 +92,7 @@ class Walk:
         step = self.steps[position]
         match step:
             case CopyBuffer(counter=counter):
-                self.resident.copy(step, self.counters[counter])
+                self.resident.copy(step, self.counters[counter], self.resident.gpu.stream)
             case HostCall():
                 self._call(step)
             case Enter(body=body, label=label):
@@ -112,11 +114,8 @@ class Walk:
 
     def _enter(self, body: int, label: str) -> None:
         if self.bodies >= self.most_bodies:
-            raise ExecutionError(
-                f"{label} ran {self.most_bodies:,} region calls without ending; "
-                "raise WEFT_MAX_LOOP_STEPS if this is meant"
-            )
-        self.resident.enter(body, self.entered[body])
+            raise endless(label)
+        self.resident.enter(body, self.entered[body], self.resident.gpu.stream)
         self.entered[body] += 1
         self.bodies += 1
 

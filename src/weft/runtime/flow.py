@@ -2,7 +2,7 @@
 
     Part    = the number of a launch or a copy
             | Branch(flag, taken, otherwise)
-            | Loop(flag, head, body)         the head, and while the flag holds, the body and the head
+            | Loop(flag, head, body)      head; and while the flag holds, body and head again
 
 Branches and loops are recognised in the list of steps by their jumps:
 

@@ -13,7 +13,9 @@ from weft.target.target import Kind, Limits, Rates, Target
 SM90: Final = Target(
     "sm90",
     Kind.GPU,
-    frozenset({"cp.async", "ldmatrix", "mma.sync", "tma", "mbarrier", "wgmma", "cluster"}),
+    frozenset({
+        "cp.async", "ldmatrix", "mma.sync", "tma", "mbarrier", "wgmma", "cluster", "griddepcontrol",
+    }),
     Limits(
         units=132,
         vector_bits=128,

@@ -12,6 +12,7 @@ import pytest
 from weft.foundation.errors import ExecutionError, UserError, WeftError
 from weft.runtime.artifact import KernelCode, TensorMap
 from weft.runtime.cuda import open_device
+from weft.runtime.cuda_graphs import recording
 from weft.runtime.cuda_kernels import encode, load
 
 
@@ -204,7 +205,7 @@ def test_work_is_recorded_into_a_graph() -> None:
     driver = FakeDriver()
     device = open_device(driver=driver)
     stream = device.stream()
-    with stream.capture() as graph:
+    with recording(stream) as graph:
         load(device, CODE).launch([4096, 8192], stream.handle)
     graph.launch(stream)
     names = [name for name, _ in driver.calls]

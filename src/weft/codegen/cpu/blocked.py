@@ -1,12 +1,11 @@
 """Large contractions: blocks of both operands packed into scratch, register tiles over them.
 
     parallel piece:                       one block of the result: `tile[0]` rows, `tile[1]` columns
-      sums = 0
       for each `tile[2]` of the summed axes:
         pack columns of B  [panels of nr columns][k][nr]
         pack rows of A     [panels of mr rows][k][mr]
         for each panel of B, for each panel of A:
-          registers (mr x nr) += A panel x B panel;  sums += registers
+          registers (mr x nr) += A panel x B panel;  sums += registers, or = for the first
       for each row: what follows the contraction (bias, activation, ...), and the stores
 
 Rows, columns and summed axes are flattened, so that a convolution is the same thing with a window
@@ -18,12 +17,12 @@ steps are totalled in a second place, for no number is to be added to a far grea
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Final
 
 from weft.codegen.cpu import ir
-from weft.codegen.cpu.panels import Cut, Panels, Side, close, cuts, repeat, up
+from weft.codegen.cpu.panels import Cut, Panels, Side, Tile, close, cuts, repeat, up
 from weft.codegen.cpu.scopes import LANES, PARALLEL, SERIAL, UNROLLED, Scope
 from weft.codegen.cpu.tiling import AxisTiling, Blocking, segments
 from weft.foundation.dtypes import DType
@@ -142,26 +141,26 @@ class BlockedContraction(Panels):
 
     def _block(self, root: Scope, block: Block) -> None:
         summed = self._size(self.roles.k)
-        self._clear(root, self.totals, block)
         if self.totals == self.sums:
             self._sum_up(root, block, constant(0), summed)
         else:
+            self._clear(root, self.totals, block)
             for cut in cuts(summed, _TOGETHER * self.blocking.depth):
                 scope = Scope(root, self._name("kg"), cut.count, SERIAL)
-                self._clear(scope, self.sums, block)
                 self._sum_up(scope, block, axis(scope.var) * cut.extent + cut.start, cut.extent)
                 self._add_up(scope, block)
                 scope.close()
         self._finish_block(root, block)
 
     def _sum_up(self, root: Scope, block: Block, first: Expr, extent: int) -> None:
-        """Some of the summed axes added to the sums, packed and multiplied step by step."""
-        for cut in cuts(extent, self.blocking.depth):
+        """The sums over some of the summed axes, packed and multiplied step by step; the first step
+        stores them, and those after it add to them."""
+        for cut in first_apart(cuts(extent, self.blocking.depth)):
             scope = Scope(root, self._name("kb"), cut.count, SERIAL)
             start = axis(scope.var) * cut.extent + cut.start + first
             self._pack_side(scope, self.b, block.column, block.columns, start, cut.extent)
             self._pack_side(scope, self.a, block.row, block.rows, start, cut.extent)
-            self._multiply(scope, block.rows, block.columns, cut.extent)
+            self._multiply(scope, block.rows, block.columns, cut.extent, adds=cut.start > 0)
             scope.close()
 
     def _clear(self, root: Scope, sums: int, block: Block) -> None:
@@ -194,7 +193,14 @@ class BlockedContraction(Panels):
     # -- the product -----------------------------------------------------------------------------
 
     def _multiply(
-        self, scope: Scope, rows: int, columns: int, depth: int, product: Expr = ZERO
+        self,
+        scope: Scope,
+        rows: int,
+        columns: int,
+        depth: int,
+        product: Expr = ZERO,
+        *,
+        adds: bool = True,
     ) -> None:
         """Every panel of A with every panel of B; a panel of B stays in the nearest cache. Where
         there are several products, their panels and sums follow one another."""
@@ -206,14 +212,15 @@ class BlockedContraction(Panels):
         vectors = self.b.width // lanes
         loops = ((u, self.a.width, UNROLLED), (v, vectors, UNROLLED), (lane, lanes, LANES))
         width = up(columns, self.b.width)
-        self._foresee(over_a, u, ip, jp, width)
+        if adds:
+            self._foresee(over_a, u, ip, jp, width)
         over_a.body.append(ir.Init("tile", self.reduce.dtype, "sum", loops))
         steps = self._steps(depth)
         deep = Scope(over_a, self._name("k"), steps, SERIAL)
         own = product * over_b.count + jp
         self._multiply_step(deep, (self.a, self.b), (u, v, lane), ip, own, steps)
         deep.close()
-        self._add_tile(over_a, u, v, lane, ip, jp, width)
+        self._keep_tile(over_a, (u, v, lane), ip, jp, width, adds=adds)
         close(over_a, scope)
 
     def _foresee(self, scope: Scope, u: str, ip: Expr, jp: Expr, width: int) -> None:
@@ -222,19 +229,18 @@ class BlockedContraction(Panels):
         hints = (ir.Prefetch(self.sums, first), ir.Prefetch(self.sums, first + self.b.width - 1))
         scope.body.append(repeat(u, self.a.width, UNROLLED, *hints))
 
-    def _add_tile(
-        self, scope: Scope, u: str, v: str, lane: str, ip: Expr, jp: Expr, width: int
+    def _keep_tile(
+        self, scope: Scope, tile: Tile, ip: Expr, jp: Expr, width: int, *, adds: bool
     ) -> None:
-        """The registers added to the sums."""
-        lanes, dtype = self.blocking.lanes, self.reduce.dtype
+        """The registers stored as the sums, or added to them."""
+        (u, v, lane), lanes = tile, self.blocking.lanes
         row = ip * self.a.width + axis(u)
         place = row * width + jp * self.b.width + axis(v) * lanes + axis(lane)
-        body = (
-            ir.Finish("part", ("tile",)),
-            ir.Load("before", self.sums, place),
-            ir.Let("after", dtype, "add", ("before", "part")),
-            ir.Store(self.sums, place, "after", ()),
-        )
+        body: list[ir.Stmt] = [ir.Finish("part", ("tile",))]
+        if adds:
+            body.append(ir.Load("before", self.sums, place))
+            body.append(ir.Let("after", self.reduce.dtype, "add", ("before", "part")))
+        body.append(ir.Store(self.sums, place, "after" if adds else "part", ()))
         inner = repeat(v, self.b.width // lanes, UNROLLED, repeat(lane, lanes, LANES, *body))
         scope.body.append(repeat(u, self.a.width, UNROLLED, inner))
 
@@ -259,3 +265,12 @@ class BlockedContraction(Panels):
             self._store(self.kernel.outputs, inner)
             close(inner, over)
         over.close()
+
+
+def first_apart(blocks: list[Cut]) -> list[Cut]:
+    """The same blocks, the first by itself."""
+    if not blocks or blocks[0].count == 1:
+        return blocks
+    first = blocks[0]
+    rest = Cut(first.start + first.extent, first.count - 1, first.extent)
+    return [replace(first, count=1), rest, *blocks[1:]]

@@ -188,17 +188,13 @@ class Lowering(Reductions):
             strip.close()
 
     def _read_otherwise(self, let: Let, home: Scope) -> bool:
-        """Read an operand that lies across the results in vectors along the rows, and turn it
-        round; False where it does not lie so."""
-        blocks = self.tiling.blocks
-        if blocks is None or home.kind is not LANES or not isinstance(let.expr, Read):
+        """Read an operand that lies across the lanes in vectors along another loop of the tile, and
+        turn it round; False where it does not lie so."""
+        rows = self._loop_across(home) if home.kind is LANES else None
+        if rows is None or not isinstance(let.expr, Read):
             return False
         load = self._load(let, let.expr, home)
-        steps = axes_of(home.bindings()[blocks.crossing.rows])
-        rows = next((s for s in home.chain() if s.kind is UNROLLED and s.var in steps), None)
-        if rows is None or load.guards or load.places or coefficient(load.address, rows.var) != 1:
-            return False
-        if coefficient(load.address, home.var) in (0, 1):
+        if not self._lies_across(load, rows, home):
             return False
         tile, base = reopen(home)
         scope = base
@@ -210,6 +206,20 @@ class Lowering(Reductions):
         for made in scope.chain()[: len(base.chain()) - 1 : -1]:
             made.close()
         return True
+
+    def _loop_across(self, home: Scope) -> Scope | None:
+        """The unrolled loop along which operands that lie across the lanes are read."""
+        blocks = self.tiling.blocks
+        if blocks is None:
+            return None
+        steps = axes_of(home.bindings()[blocks.crossing.rows])
+        return next((s for s in home.chain() if s.kind is UNROLLED and s.var in steps), None)
+
+    def _lies_across(self, load: ir.Load, rows: Scope, lanes: Scope) -> bool:
+        """Whether neighbours in memory are neighbours along `rows`, and far apart along `lanes`."""
+        if load.guards or load.places or coefficient(load.address, rows.var) != 1:
+            return False
+        return coefficient(load.address, lanes.var) not in (0, 1)
 
     # -- packed operands -------------------------------------------------------------------------
 

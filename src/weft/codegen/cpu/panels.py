@@ -9,6 +9,7 @@ Packing computes whatever stands between the reads and the product: widening cas
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -63,6 +64,8 @@ class Panels(Lowering):
     """A nest under construction that packs operands."""
 
     lanes: int
+    turned: str = ""
+    """The unrolled loop along k of the tile that is packed in vectors both ways."""
 
     # -- packing ---------------------------------------------------------------------------------
 
@@ -109,31 +112,71 @@ class Panels(Lowering):
         depth: int,
         number: Expr,
     ) -> None:
-        """One panel, with lanes along whichever of its two directions the memory runs."""
-        lanes = self.lanes
+        """One panel, with vectors along whichever of its two directions the memory runs."""
         base = number * (depth * side.width)
-        across = self._runs_along(side)
-        if across:
-            for cut in segments(width, AxisTiling(1, lanes)):
+        if self._runs_along(side):
+            for cut in segments(width, AxisTiling(1, self.lanes)):
                 loop = Scope(scope, self._name("k"), depth, SERIAL)
                 self._pack_step(loop, side, start, cut, axis(loop.var), k, base)
                 loop.close()
             return
-        for cut in segments(depth, AxisTiling(1, lanes)):
+        for cut in segments(depth, AxisTiling(1, self.lanes)):
             loop = Scope(scope, self._name("kt"), cut.count, SERIAL)
-            deep = Scope(loop, self._name("ku"), cut.unroll, UNROLLED)
-            each = Scope(deep, self._name("w"), width, UNROLLED)
-            place = axis(loop.var) * cut.extent + axis(deep.var) * cut.lanes + cut.start
-            inner = Scope(each, self._name("kl"), cut.lanes, LANES if cut.lanes > 1 else UNROLLED)
-            depth_place = place + axis(inner.var)
-            self._copy(inner, side, start, axis(each.var), depth_place, k, base)
-            # All loads before all stores: then LLVM stores neighbours together.
-            store = inner.body.pop()
-            close(inner, loop)
-            stored = repeat(inner.var, inner.count, inner.kind, store)
-            stored = repeat(each.var, each.count, UNROLLED, stored)
-            loop.body.append(repeat(deep.var, deep.count, UNROLLED, stored))
+            if not self._turned_tile(loop, side, start, width, cut, k, base):
+                self._scattered_tile(loop, side, start, width, cut, k, base)
             loop.close()
+
+    def _turned_tile(
+        self, loop: Scope, side: Side, start: Expr, width: int, cut: Segment, k: Expr, base: Expr
+    ) -> bool:
+        """A panel's part along k, read in vectors along k and stored in vectors across; False where
+        an operand does not lie so, or panels are no whole vectors."""
+        lanes = cut.lanes
+        if lanes == 1 or width % lanes:
+            return False
+        deep = Scope(loop, self._name("ku"), cut.extent, UNROLLED)
+        each = Scope(deep, self._name("w"), width // lanes, UNROLLED)
+        inner = Scope(each, self._name("wl"), lanes, LANES)
+        self.turned = deep.var
+        place = axis(loop.var) * cut.extent + axis(deep.var) + cut.start
+        across = axis(each.var) * lanes + axis(inner.var)
+        self._place(inner, side, start + across, k + place)
+        if not all(
+            self._lies_across(load, deep, inner) for load in self._reads_across(side, inner)
+        ):
+            return False
+        self._copy(inner, side, start, across, place, k, base)
+        close(inner, loop)
+        return True
+
+    def _loop_across(self, home: Scope) -> Scope | None:
+        return next((scope for scope in home.chain() if scope.var == self.turned), None)
+
+    def _reads_across(self, side: Side, scope: Scope) -> Iterator[ir.Load]:
+        """What is read across panels to pack a side."""
+        stack, seen = [side.value], {side.value}
+        while stack:
+            let = self.lets[stack.pop()]
+            if isinstance(let.expr, Read) and set(side.axes) & set(let.axes):
+                yield self._load(let, let.expr, scope)
+            stack += [name for name in operands(let) if name not in seen]
+            seen.update(stack)
+
+    def _scattered_tile(
+        self, loop: Scope, side: Side, start: Expr, width: int, cut: Segment, k: Expr, base: Expr
+    ) -> None:
+        """A panel's part along k, read in vectors along k and stored element by element."""
+        deep = Scope(loop, self._name("ku"), cut.unroll, UNROLLED)
+        each = Scope(deep, self._name("w"), width, UNROLLED)
+        place = axis(loop.var) * cut.extent + axis(deep.var) * cut.lanes + cut.start
+        inner = Scope(each, self._name("kl"), cut.lanes, LANES if cut.lanes > 1 else UNROLLED)
+        self._copy(inner, side, start, axis(each.var), place + axis(inner.var), k, base)
+        # All loads before all stores: then LLVM stores neighbours together.
+        store = inner.body.pop()
+        close(inner, loop)
+        stored = repeat(inner.var, inner.count, inner.kind, store)
+        stored = repeat(each.var, each.count, UNROLLED, stored)
+        loop.body.append(repeat(deep.var, deep.count, UNROLLED, stored))
 
     def _pack_step(
         self, loop: Scope, side: Side, start: Expr, cut: Segment, deep: Expr, k: Expr, base: Expr
@@ -149,11 +192,15 @@ class Panels(Lowering):
     def _copy(
         self, inner: Scope, side: Side, start: Expr, place: Expr, deep: Expr, k: Expr, base: Expr
     ) -> None:
-        inner.axes.update(self._unflattened(side.axes, start + place))
-        inner.axes.update(self._unflattened(side.summed, k + deep))
+        self._place(inner, side, start + place, k + deep)
         self._emit(side.value, inner)
         address = base + deep * side.width + place
         inner.body.append(ir.Store(side.scratch, address, side.value, ()))
+
+    def _place(self, scope: Scope, side: Side, across: Expr, along: Expr) -> None:
+        """Bind the axes of a side, from its place across panels and its place along k."""
+        scope.axes.update(self._unflattened(side.axes, across))
+        scope.axes.update(self._unflattened(side.summed, along))
 
     def _zeros(self, scope: Scope, side: Side, used: int, depth: int, number: int) -> None:
         loop = Scope(scope, self._name("k"), depth, SERIAL)

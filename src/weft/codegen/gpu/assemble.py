@@ -27,6 +27,7 @@ def kernel_code(
         shared_bytes=kernel.shared_bytes,
         tensor_maps=tuple(_map(found) for found in kernel.maps),
         reports=kernel.reports,
+        waits=kernel.waits,
         checks=checks,
     )
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
-from functools import cache
+from typing import Any
 
 from weft.codegen.gpu import ir, values
+from weft.codegen.gpu.print import walk
 from weft.target.target import Target
 
 
@@ -23,57 +24,33 @@ def chained(kernel: ir.Kernel, target: Target) -> ir.Kernel:
     if not target.has("griddepcontrol"):
         return kernel
     body = kernel.body
-    first = next((n for n, found in enumerate(body) if touches_memory(found)), len(body))
+    first = next((n for n, found in enumerate(body) if _holds_access(found)), len(body))
     body = (ir.AdmitNext(), *body[:first], ir.AwaitPrevious(), *body[first:])
     return replace(kernel, body=body)
 
 
-def touches_memory(statement: ir.Stmt) -> bool:
-    """Whether a statement, or one inside it, reads or writes what other kernels may write."""
-    match statement:
-        case ir.For(body=body):
-            return any(map(touches_memory, body))
-        case ir.If(then=then, otherwise=otherwise):
-            return any(map(touches_memory, (*then, *otherwise)))
-        case ir.Roles(cases=cases):
-            return any(touches_memory(inner) for case in cases for inner in case.body)
-        case ir.Epilogue(sources=sources):
-            return any(_has_place(type(source)) for source in sources)
-        case _:
-            return _has_place(type(statement))
+def reaches_memory(statement: ir.Stmt) -> bool:
+    """Whether a statement itself reads or writes what other kernels may write."""
+    parts: Sequence[Any] = statement.sources if isinstance(statement, ir.Epilogue) else (statement,)
+    return any(_has_place(part) for part in parts)
 
 
-@cache
-def _has_place(cls: type) -> bool:
-    """Whether records of a class have a buffer, a tensor map or the error word to go to."""
-    names = {found.name for found in fields(cls)}
-    if cls is ir.PrefetchMap:
-        return False
-    return cls is values.Report or bool(names & {"buffer", "map"})
+def _has_place(part: Any) -> bool:
+    """Whether a record has a buffer, a tensor map or the error word to go to."""
+    if isinstance(part, values.Report | ir.PrefetchMap):
+        return isinstance(part, values.Report)
+    return any(found.name in ("buffer", "map") for found in fields(part))
+
+
+def _holds_access(statement: ir.Stmt) -> bool:
+    return any(map(reaches_memory, walk((statement,))))
 
 
 def chain_faults(kernel: ir.Kernel) -> Iterator[str]:
     """What is wrong with the way in which a kernel waits for those before it."""
     waits = [n for n, found in enumerate(kernel.body) if isinstance(found, ir.AwaitPrevious)]
-    if len(waits) > 1 or any(map(_waits_inside, kernel.body)):
+    every = sum(isinstance(found, ir.AwaitPrevious) for found in walk(kernel.body))
+    if len(waits) > 1 or every > len(waits):
         yield "a kernel waits for those before it once, and outside of branches and loops"
-    elif waits and any(map(touches_memory, kernel.body[: waits[0]])):
+    elif waits and any(map(_holds_access, kernel.body[: waits[0]])):
         yield "memory is touched before the kernels ahead of this one have ended"
-
-
-def _waits_inside(statement: ir.Stmt) -> bool:
-    return any(
-        isinstance(inner, ir.AwaitPrevious) or _waits_inside(inner) for inner in _inside(statement)
-    )
-
-
-def _inside(statement: ir.Stmt) -> Sequence[ir.Stmt]:
-    match statement:
-        case ir.For(body=body):
-            return body
-        case ir.If(then=then, otherwise=otherwise):
-            return (*then, *otherwise)
-        case ir.Roles(cases=cases):
-            return [inner for case in cases for inner in case.body]
-        case _:
-            return ()

@@ -56,6 +56,8 @@ def _refusals(kernel: Kernel, plan: RowPlan) -> Iterator[Finding]:
         yield refuse("KeepRow", "rows side by side are not kept", "use keep_row=false")
     if plan.blocks_per_row != 1:
         yield refuse("PlanField", "rows side by side are not shared by blocks")
+    if plan.ring:
+        yield refuse("PlanField", "rows side by side do not wait in a ring")
     if plan.accumulators != 1:
         yield refuse("Accumulators", "each of the rows side by side has one partial result")
 

@@ -17,11 +17,12 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from weft.codegen.gpu import ir
+from weft.codegen.gpu.chain import reaches_memory
 from weft.codegen.gpu.formats import held_bytes
 from weft.codegen.gpu.interp_elements import (
     epilogue,
@@ -49,7 +50,7 @@ from weft.codegen.gpu.interp_memory import (
     from_bytes,
 )
 from weft.codegen.gpu.interp_races import Hazard
-from weft.codegen.gpu.interp_scalars import Lanes, Value, evaluate, only, truth
+from weft.codegen.gpu.interp_scalars import Lanes, Value, each_lane, evaluate, only, truth
 from weft.codegen.gpu.interp_values import keep
 from weft.codegen.gpu.interp_values import run as run_value
 from weft.codegen.gpu.scalar import scalar
@@ -59,6 +60,12 @@ from weft.foundation.dtypes import DType
 from weft.foundation.errors import InternalError
 
 WARP = 32
+_REGISTERS: Final = {
+    ir.RegisterKind.F32: np.float32,
+    ir.RegisterKind.F64: np.float64,
+    ir.RegisterKind.S32: np.int32,
+    ir.RegisterKind.B32: np.uint32,
+}
 
 
 class Timing(Enum):
@@ -230,6 +237,11 @@ class _Strand:
     copies_open: list[tuple[Array, Array]] = field(default_factory=list)
     met: int = 0
     """Meetings of the cluster that this warp has arrived at."""
+    awaited: bool = False
+    """Whether the kernels before this one have ended."""
+
+    def __post_init__(self) -> None:
+        self.awaited = not self.block.kernel.waits
 
     def start(self) -> Running:
         return self.body(self.block.kernel.body, np.ones(WARP, bool))
@@ -246,13 +258,15 @@ class _Strand:
         return only(self.value(expression), mask)
 
     def statement(self, statement: ir.Stmt, mask: Lanes) -> Running:
+        if not self.awaited and reaches_memory(statement):
+            raise Hazard("memory is touched before the kernels ahead of this one have ended")
         match statement:
             case ir.Let(name=name, value=value) | ir.Set(name=name, value=value):
                 self.assign(name, self.value(value), mask)
             case ir.Registers(name=name, kind=kind, count=count):
-                dtype = np.float32 if kind is ir.RegisterKind.F32 else np.uint32
-                poison = np.full((count, WARP), 0 if statement.zero else 0xFFFFFFFF, np.uint32)
-                self.registers[name] = poison.view(dtype)
+                made = np.full((count, WARP), 0xFF, _REGISTERS[kind])
+                made.view(np.uint8)[...] = 0 if statement.zero else 0xFF
+                self.registers[name] = made
             case ir.For() | ir.If() | ir.Roles():
                 yield from self.control(statement, mask)
             case ir.NamedBarrier(number=number, threads=threads):
@@ -261,6 +275,12 @@ class _Strand:
                 yield from self.meet(0, self.block.kernel.threads, mask)
             case ir.ClusterArrive() | ir.ClusterWait() | ir.StCluster():
                 yield from self.in_cluster(statement, mask)
+            case ir.AwaitPrevious():
+                if not mask.all():
+                    raise Hazard("part of a warp waits for the kernels before")
+                self.awaited = True
+            case ir.AdmitNext():
+                pass
             case ir.MbarrierWait(barrier=barrier, parity=parity):
                 found, wanted = self.barrier(barrier, mask), self.one(parity, mask)
                 if not found.passes(wanted):
@@ -277,10 +297,13 @@ class _Strand:
                 pass
             case ir.Descriptor() | ir.Wgmma() | ir.WgmmaCommit() | ir.WgmmaWait():
                 self.wgmma(statement, mask)
-            case ir.CpAsync() | ir.CommitGroup() | ir.WaitGroup() | ir.LdMatrix() | ir.MmaSync():
+            case _ if isinstance(statement, ir.Sm80Stmt):
                 self.sm80(statement, mask)
-            case ir.Gather():
-                self.gather(statement, mask)
+            case ir.AddRegisters(target=total, source=part):
+                old = 0 if statement.first else self.registers[total]
+                self.registers[total][...] = old + self.settled(part)
+                if statement.clear:
+                    self.registers[part][...] = 0
             case _ if isinstance(statement, ValueStmt):
                 run_value(statement, self, mask)
             case _:
@@ -368,9 +391,11 @@ class _Strand:
                 found = next(a for a in self.block.kernel.barriers if a.name == name)
                 self.block.barriers[name] = [Mbarrier(found.arrivals) for _ in range(found.count)]
             case ir.MbarrierExpectTx(barrier=barrier, bytes=count):
-                found_barrier = self.barrier(barrier, mask)
-                found_barrier.expect(count * lanes)
-                found_barrier.arrive(lanes, barrier.barriers, races.release(self.warp))
+                known = races.release(self.warp)
+                for lane in each_lane(mask):
+                    found_barrier = self.barrier(barrier, lane)
+                    found_barrier.expect(count)
+                    found_barrier.arrive(1, barrier.barriers, known)
             case ir.MbarrierArrive(barrier=barrier):
                 known = races.release(self.warp)
                 self.barrier(barrier, mask).arrive(lanes, barrier.barriers, known)
@@ -380,13 +405,15 @@ class _Strand:
         statement: ir.TmaLoad | ir.BulkLoad | ir.TmaStore | ir.TmaCommit | ir.TmaWaitRead,
         mask: Lanes,
     ) -> None:
+        if isinstance(statement, ir.BulkLoad):
+            for lane in each_lane(mask):
+                self.bulk_load(statement, lane)
+            return
         if mask.sum() != 1:
             raise Hazard(f"{type(statement).__name__} is issued by {int(mask.sum())} lanes")
         match statement:
             case ir.TmaLoad():
                 self.tma_load(statement, mask)
-            case ir.BulkLoad():
-                self.bulk_load(statement, mask)
             case ir.TmaStore():
                 self.stores_open.append(self.tma_store(statement, mask))
             case ir.TmaCommit():
@@ -477,15 +504,16 @@ class _Strand:
 
     def issue(self, statement: ir.Wgmma) -> _Pending:
         sides = ((statement.a, 64), (statement.b, statement.n))
+        size = statement.a_dtype.storage_bytes
         a, b = (
-            operand_places(*self.descriptors[side.descriptor], side.offset, side.major, count)
+            operand_places(*self.descriptors[side.descriptor], side.offset, side.major, count, size)
             for side, count in sides
         )
         # The warp's own rows of A, all of B.
         rows = a[16 * (self.warp % 4) : 16 * (self.warp % 4) + 16]
         pending = _Pending(statement, rows, b)
         for places in (rows, b):
-            self.block.memory.load(places, 2, "a matrix instruction")
+            self.block.memory.load(places, size, "a matrix instruction")
             self.block.memory.check_fenced(places, "a matrix instruction")
         if self.block.timing is Timing.EARLY:
             self.multiply(pending)
@@ -496,12 +524,13 @@ class _Strand:
             return
         pending.done = True
         memory, statement = self.block.memory, pending.statement
-        what = "a matrix instruction"
-        a, b = (memory.load(places, 2, what) for places in (pending.a_places, pending.b_places))
+        what, size = "a matrix instruction", statement.a_dtype.storage_bytes
+        a, b = (memory.load(places, size, what) for places in (pending.a_places, pending.b_places))
         for places in (pending.a_places, pending.b_places):
-            memory.note_load(places, 2, self.warp, what)
+            memory.note_load(places, size, self.warp, what)
+        dtypes = (statement.a_dtype, statement.b_dtype)
         acc = self.registers[statement.acc]
-        apply_wgmma(acc, a, b, statement.dtype, accumulate=statement.accumulate)
+        apply_wgmma(acc, (a, b), dtypes, accumulate=statement.accumulate)
 
     def settled(self, array: str) -> Array:
         """A register array that no matrix instruction is still going to write."""
@@ -526,10 +555,17 @@ class _Strand:
                 self.block.memory.note_load(self.places(source), 16, self.warp, "ldmatrix")
                 first = target.index
                 load_matrices(self.registers[target.array], first, rows, transposed=transposed)
-            case ir.MmaSync(acc=acc, a=a, b=b, dtype=dtype):
+            case ir.LdRegister(target=target, source=source, dtype=dtype):
+                size, places = dtype.storage_bytes, self.places(source)
+                raw = self.block.memory.load(places, size, "a fragment's load")
+                self.block.memory.note_load(places, size, self.warp, "a fragment's load")
+                self.registers[target.array][target.index] = from_bytes(raw, dtype)[:, 0]
+            case ir.MmaSync(acc=acc, a=a, b=b, a_dtype=a_dtype, b_dtype=b_dtype):
                 at = [part.index for part in (acc, a, b)]
                 arrays = [self.registers[part.array] for part in (acc, a, b)]
-                apply_mma(arrays, at, dtype)
+                apply_mma(arrays, at, (a_dtype, b_dtype))
+            case ir.Gather():
+                self.gather(statement, mask)
 
     def cp_async(self, statement: ir.CpAsync, mask: Lanes) -> None:
         guard = mask & truth(self.value(statement.guard))

@@ -9,6 +9,7 @@ import numpy as np
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.element import ElementOp, Number
+from weft.codegen.gpu.formats import results_per_group
 from weft.codegen.gpu.interp_memory import Array, from_bytes, swizzled
 from weft.codegen.gpu.interp_races import Hazard
 from weft.codegen.gpu.interp_scalars import Lanes, Value
@@ -86,8 +87,9 @@ def epilogue(node: ir.Epilogue, warp: Warp, mask: Lanes) -> None:
     first = node.acc.index
     acc = warp.registers[node.acc.array][first : first + 4 * fragment.groups]
     row, column = coordinates(fragment, warp)
-    values: dict[str, Array] = {node.value: acc.reshape(fragment.groups, 4, 32)}
-    dtypes: dict[str, DType] = {node.value: F32}
+    start = acc.reshape(fragment.groups, 4, 32)
+    values: dict[str, Array] = {node.value: _as_held(start, node.value_dtype)}
+    dtypes: dict[str, DType] = {node.value: node.value_dtype}
     with np.errstate(**functions.QUIET):
         for source in node.sources:
             values[source.name] = _source(source, fragment, warp, row, column)
@@ -128,15 +130,21 @@ def _source(
 
 
 def _keep(node: ir.Epilogue, warp: Warp, result: Array, first: int) -> None:
-    """Results into registers: pairs of 16 bits, or f32."""
+    """Results into registers: pairs of narrow ones, others as they are."""
     out = warp.registers[node.out.array]
-    groups = node.fragment.groups
-    if node.out_dtype is F32:
-        out[first : first + 4 * groups] = result.astype(np.float32).reshape(4 * groups, 32)
+    groups, size = node.fragment.groups, node.out_dtype.storage_bytes
+    held = np.ascontiguousarray(result.astype(node.out_dtype.numpy))
+    if results_per_group(node.out_dtype) == 4:
+        out[first : first + 4 * groups] = held.view(out.dtype).reshape(4 * groups, 32)
         return
-    bits = np.ascontiguousarray(result.astype(node.out_dtype.numpy)).view(np.uint16)
-    wide = bits.astype(np.uint32).reshape(groups, 2, 2, 32)
-    out[first : first + 2 * groups] = (wide[:, :, 0] | wide[:, :, 1] << 16).reshape(-1, 32)
+    wide = held.view(f"u{size}").astype(np.uint32).reshape(groups, 2, 2, 32)
+    pairs = wide[:, :, 0] | wide[:, :, 1] << np.uint32(8 * size)
+    out[first : first + 2 * groups] = pairs.reshape(-1, 32)
+
+
+def _as_held(registers: Array, dtype: DType) -> Array:
+    """Accumulators as values: sums of unsigned integers are made as signed ones."""
+    return registers.view(dtype.numpy) if dtype.is_integer else registers
 
 
 def store_vectors(node: ir.StGlobalVec, warp: Warp, mask: Lanes) -> None:
@@ -145,12 +153,14 @@ def store_vectors(node: ir.StGlobalVec, warp: Warp, mask: Lanes) -> None:
     first = node.source.index
     row, column = coordinates(fragment, warp)
     registers = warp.registers[node.source.array]
-    if node.dtype is F32:
-        values = registers[first : first + 4 * fragment.groups].reshape(row.shape)
+    if results_per_group(node.dtype) == 4:
+        whole = np.ascontiguousarray(registers[first : first + 4 * fragment.groups])
+        values = whole.view(node.dtype.numpy).reshape(row.shape)
     else:
+        size = node.dtype.storage_bytes
         pairs = registers[first : first + 2 * fragment.groups].reshape(fragment.groups, 2, 32)
-        halves = np.stack([pairs & 0xFFFF, pairs >> 16], axis=2).astype(np.uint16)
-        values = np.ascontiguousarray(halves.reshape(row.shape)).view(node.dtype.numpy)
+        parts = np.stack([pairs, pairs >> np.uint32(8 * size)], axis=2).astype(f"u{size}")
+        values = np.ascontiguousarray(parts.reshape(row.shape)).view(node.dtype.numpy)
     target = warp.block.arrays[node.buffer]
     place = np.asarray(warp.value(node.base)) + row * node.row_stride + column * node.column_stride
     inside = (row < fragment.rows) & (column < fragment.columns) & mask

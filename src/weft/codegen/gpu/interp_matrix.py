@@ -6,17 +6,26 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from weft.codegen.gpu.formats import fragment_registers
 from weft.codegen.gpu.interp_memory import Array, from_bytes, swizzled
+from weft.codegen.gpu.interp_races import Hazard
 from weft.codegen.gpu.swizzle import Major, Swizzle
-from weft.foundation.dtypes import DType
+from weft.foundation.dtypes import F32, F64, DType
+from weft.target.matrix_atoms import TINY
 
 _LANE = np.arange(32)
 _BITS = {0: 0, 1: 3, 2: 2, 3: 1}
 """Swizzle bits, by the layout field of a descriptor."""
+_DEPTH = 32
+"""Bytes of an operand along k."""
+_KEPT_BITS = 14
+"""Digits of sums of 8-bit floats."""
 
 
-def operand_places(start: int, bits: int, offset: int, major: Major, count: int) -> Array:
-    """The shared byte of each element [outer, k] of a 16-deep operand, from its descriptor.
+def operand_places(
+    start: int, bits: int, offset: int, major: Major, count: int, size: int
+) -> Array:
+    """The shared byte of each element [outer, k] of an operand 32 bytes deep, from its descriptor.
 
     The descriptor's fields are decoded here as the hardware does: start address, leading and stride
     offsets, and the pattern, which is applied to the final address.
@@ -24,24 +33,45 @@ def operand_places(start: int, bits: int, offset: int, major: Major, count: int)
     leading, stride = (bits >> 16 & 0x3FFF) * 16, (bits >> 32 & 0x3FFF) * 16
     swizzle = Swizzle(_BITS[bits >> 62])
     span = swizzle.span
-    outer, k = np.arange(count)[:, None], np.arange(16)[None, :]
+    outer, k = np.arange(count)[:, None], np.arange(_DEPTH // size)[None, :]
     if major is Major.K:
-        plain = outer // 8 * stride + outer % 8 * span + k * 2
+        plain = outer // 8 * stride + outer % 8 * span + k * size
+    elif size != 2:
+        raise Hazard(f"operands of {size} bytes must lie along k")
     else:
         wide = span // 2
         plain = outer // wide * leading + outer % wide * 2 + k // 8 * stride + k % 8 * span
     return swizzled(swizzle, start + offset + plain)
 
 
-def apply_wgmma(acc: Array, a: Array, b: Array, dtype: DType, *, accumulate: bool) -> None:
+def apply_wgmma(
+    acc: Array, sides: tuple[Array, Array], dtypes: tuple[DType, DType], *, accumulate: bool
+) -> None:
     """A warp's 16 rows of `acc (+)= a @ b`; operands come as the bytes of [outer, k] elements."""
-    wide = [from_bytes(side, dtype)[..., 0].astype(np.float32) for side in (a, b)]
-    product = wide[0] @ wide[1].T
-    place = np.arange(product.shape[1] // 2)[:, None]
+    a, b = (
+        from_bytes(side, dtype)[..., 0].astype(np.float32)
+        for side, dtype in zip(sides, dtypes, strict=True)
+    )
+    place = np.arange(len(b) // 2)[:, None]
     row = _LANE // 4 + 8 * (place % 4 // 2)
     column = 8 * (place // 4) + _LANE % 4 * 2 + place % 2
-    values = product[row, column]
-    acc[:] = acc + values if accumulate else values
+    old = acc if accumulate else np.zeros_like(acc)
+    if dtypes[0] in TINY:
+        acc[:] = _added_coarsely(old, (a[:, None, :] * b[None, :, :])[row, column])
+    else:
+        # Sums of products of 8-bit integers are exact in f32, at this depth.
+        acc[:] = old + (a @ b.T)[row, column].astype(acc.dtype)
+
+
+def _added_coarsely(old: Array, products: Array) -> Array:
+    """Sums as the units for 8-bit floats make them: every term is cut to the digits that are kept
+    of the largest one."""
+    terms = np.concatenate([old[..., None], products], axis=-1).astype(np.float64)
+    largest = np.frexp(np.abs(terms).max(axis=-1, keepdims=True))[1]
+    unit = np.ldexp(1.0, largest - _KEPT_BITS)
+    with np.errstate(invalid="ignore"):
+        cut = np.where(np.isfinite(terms), np.trunc(terms / unit) * unit, terms)
+        return np.asarray(cut.sum(axis=-1), np.float32)
 
 
 def load_matrices(registers: Array, first: int, rows: Array, *, transposed: bool) -> None:
@@ -64,26 +94,42 @@ def matrix_rows(registers: Array, first: int, count: int) -> Array:
     return elements.reshape(8 * count, 8).view(np.uint8)
 
 
-def apply_mma(arrays: Sequence[Array], at: Sequence[int], dtype: DType) -> None:
-    """`acc[16 x 8] += a[16 x 16] b[16 x 8]` on the fragments of a warp."""
+def apply_mma(arrays: Sequence[Array], at: Sequence[int], dtypes: tuple[DType, DType]) -> None:
+    """`acc[16 x 8] += a[16 x k] b[k x 8]` on the fragments of a warp."""
     acc, a, b = arrays
-    left = np.zeros((16, 16), np.float32)
-    right = np.zeros((16, 8), np.float32)
-    for number in range(4):
-        pair = _halves(a[at[1] + number], dtype)
-        row, column = _LANE // 4 + 8 * (number % 2), _LANE % 4 * 2 + 8 * (number // 2)
-        left[row, column], left[row, column + 1] = pair
-    for number in range(2):
-        pair = _halves(b[at[2] + number], dtype)
-        row = _LANE % 4 * 2 + 8 * number
-        right[row, _LANE // 4], right[row + 1, _LANE // 4] = pair
-    product = left @ right
+    counts = fragment_registers(dtypes[0])
+    left = _matrix(a[at[1] : at[1] + counts[0]], dtypes[0], bands=2)
+    right = _matrix(b[at[2] : at[2] + counts[1]], dtypes[1], bands=1)
+    if dtypes[0] is F32:
+        upper, lower = zip(_split(left), _split(right), strict=True)
+        product = lower[0] @ upper[1].T + upper[0] @ lower[1].T + upper[0] @ upper[1].T
+    else:
+        product = left @ right.T
     for element in range(4):
         row = _LANE // 4 + 8 * (element // 2)
-        acc[at[0] + element] += product[row, _LANE % 4 * 2 + element % 2]
+        acc[at[0] + element] += product[row, _LANE % 4 * 2 + element % 2].astype(acc.dtype)
 
 
-def _halves(register: Array, dtype: DType) -> tuple[Array, Array]:
-    pair = np.ascontiguousarray(register)[:, None].view(np.uint16)
-    halves = [np.ascontiguousarray(pair[:, i]).view(dtype.numpy) for i in (0, 1)]
-    return halves[0].astype(np.float32), halves[1].astype(np.float32)
+def _matrix(registers: Array, dtype: DType, bands: int) -> Array:
+    """The [outer, k] matrix that registers hold. A register has neighbours along k, four lanes a
+    row; registers go down the bands of eight rows first, then along k."""
+    words = np.ascontiguousarray(registers)[..., None].view(dtype.numpy)
+    count, _, each = words.shape
+    parts = words.reshape(count // bands, bands, 8, 4 * each)
+    wide = np.float64 if dtype is F64 else np.float32
+    return parts.transpose(1, 2, 0, 3).reshape(8 * bands, -1).astype(wide)
+
+
+def _split(matrix: Array) -> tuple[Array, Array]:
+    """The numbers of 11 bits that an f32 is the sum of, up to its last bit; those of 2^127 and more
+    have only an upper one."""
+    bits = matrix.view(np.uint32)
+    huge = bits & np.uint32(0x7F000000) == 0x7F000000
+    upper = _to_tf32(np.where(huge, bits, bits + np.uint32(0x1000)))
+    with np.errstate(invalid="ignore"):
+        lower = np.where(huge, np.float32(0), matrix - upper)
+    return upper, _to_tf32(lower.view(np.uint32))
+
+
+def _to_tf32(bits: Array) -> Array:
+    return (bits & np.uint32(0xFFFFE000)).view(np.float32)

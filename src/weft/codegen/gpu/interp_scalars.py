@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
@@ -114,6 +114,14 @@ def truth(value: Value) -> Lanes:
     """A condition, for every lane."""
     found: Lanes = np.broadcast_to(np.asarray(value) != 0, (32,))
     return found
+
+
+def each_lane(mask: Lanes) -> Iterator[Lanes]:
+    """The active lanes, one at a time."""
+    for lane in np.flatnonzero(mask):
+        alone = np.zeros(mask.shape, bool)
+        alone[lane] = True
+        yield alone
 
 
 def only(value: Value, mask: Lanes) -> int:

@@ -51,6 +51,8 @@ def run(node: values.ValueStmt, warp: Warp, mask: Lanes) -> None:
             warp.names[name] = min(max(int(source[node.element]), node.low), node.high)
         case values.LoadVector():
             _load_vector(node, warp, mask)
+        case values.LoadAcross():
+            _load_across(node, warp, mask)
         case values.IndexValue(name=name, dtype=dtype, value=value):
             number = np.asarray(warp.value(value), np.int64)
             keep(warp, name, dtype, numeric.cast(number, SI64, dtype))
@@ -143,6 +145,16 @@ def _load_vector(node: values.LoadVector, warp: Warp, mask: Lanes) -> None:
     for number, name in enumerate(node.names):
         found = load_element(source, warp.value(node.offset + Lit(number)), lanes, 0)
         keep(warp, name, node.dtype, found)
+
+
+def _load_across(node: values.LoadAcross, warp: Warp, mask: Lanes) -> None:
+    source = warp.block.arrays[node.buffer]
+    if node.limit > source.size:
+        raise Hazard(f"lines of {node.limit} elements are read of a buffer of {source.size}")
+    count = _lanes_at(node.count, warp)
+    for number, name in enumerate(node.names):
+        place = warp.value(node.offset + Lit(number))
+        keep(warp, name, node.dtype, load_element(source, place, mask & (number < count), 0))
 
 
 def _store(

@@ -13,6 +13,7 @@
            | StMatrix | SetMaxNReg                                                   SM90
            | NamedBarrier | SyncThreads | AddRegisters                               both
            | ClusterArrive | ClusterWait | StCluster                                 clusters
+           | AdmitNext | AwaitPrevious                                               chains
 
 Semantics. Every statement is executed by all threads that reach it, each with its own variables
 and register arrays; `Roles` sends ranges of warps (whole warpgroups) to different bodies. Shared
@@ -30,6 +31,9 @@ that covers its group. What an asynchronous statement reads must be written befo
 Blocks of a cluster run side by side. `StCluster` writes into another block's shared memory; what
 was written before a `ClusterArrive` is there after the `ClusterWait` that follows in that block.
 
+A kernel with an `AwaitPrevious` may be launched while the kernels before it still run: it touches
+no memory that others can see before it has waited for them.
+
 A barrier has a phase, which completes when all arrivals have come and all announced bytes have been
 counted; `MbarrierWait(parity)` passes when the phase of that parity is complete. Waiting for a
 phase more than one ahead passes by mistake: templates never do it, and the interpreter checks.
@@ -45,7 +49,7 @@ from weft.codegen.gpu.element import ElementOp, Number
 from weft.codegen.gpu.scalar import Like, Scalar, scalar
 from weft.codegen.gpu.swizzle import Major, Swizzle, TileLayout
 from weft.codegen.gpu.values import ValueStmt
-from weft.foundation.dtypes import F32, DType
+from weft.foundation.dtypes import F32, F64, DType
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,10 @@ class Barriers:
     offset: int
     count: int
     arrivals: int
+
+    @property
+    def bytes(self) -> int:
+        return 8 * self.count
 
 
 @dataclass(frozen=True)
@@ -117,6 +125,16 @@ class RegisterKind(Enum):
     F64 = "double"
     S32 = "int"
     B32 = "u32"
+
+    @classmethod
+    def for_sums(cls, dtype: DType) -> RegisterKind:
+        """Of accumulators of a dtype; unsigned sums are made as signed ones."""
+        return {F32: cls.F32, F64: cls.F64}.get(dtype, cls.S32)
+
+    @classmethod
+    def for_results(cls, dtype: DType) -> RegisterKind:
+        """Of what an element program makes."""
+        return {F32: cls.F32, F64: cls.F64}.get(dtype, cls.B32)
 
 
 @dataclass(frozen=True)
@@ -674,6 +692,20 @@ class StCluster:
 
 
 SharedStmt: TypeAlias = StShared | StSharedVec | LoadShared | LoadSharedVector | LoadStaged
+# Chains of kernels
+
+
+@dataclass(frozen=True)
+class AdmitNext:
+    """Let the next kernel start, once all blocks have said so or have ended."""
+
+
+@dataclass(frozen=True)
+class AwaitPrevious:
+    """Wait until the kernels before this one have ended; every thread does."""
+
+
+ChainStmt: TypeAlias = AdmitNext | AwaitPrevious
 ClusterStmt: TypeAlias = ClusterArrive | ClusterWait | StCluster
 Sm80Stmt: TypeAlias = CpAsync | Gather | CommitGroup | WaitGroup | LdMatrix | LdRegister | MmaSync
 Sm90Stmt: TypeAlias = (
@@ -684,7 +716,8 @@ Sm90Stmt: TypeAlias = (
 Stmt: TypeAlias = (
     Let | Set | Registers | For | If | Roles
     | LoadElement | SharedStmt | Epilogue | StGlobalVec | StGlobalRow
-    | ValueStmt | Sm80Stmt | Sm90Stmt | ClusterStmt | NamedBarrier | SyncThreads | AddRegisters
+    | ValueStmt | Sm80Stmt | Sm90Stmt | ClusterStmt | ChainStmt | NamedBarrier | SyncThreads
+    | AddRegisters
 )  # fmt: skip
 
 
@@ -711,8 +744,13 @@ class Kernel:
     @property
     def shared_bytes(self) -> int:
         ends = [tile.offset + tile.bytes for tile in self.tiles]
-        ends += [array.offset + 8 * array.count for array in self.barriers]
+        ends += [array.offset + array.bytes for array in self.barriers]
         return max(ends, default=0)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for the kernels before it, and may be launched while they end."""
+        return any(isinstance(statement, AwaitPrevious) for statement in self.body)
 
     def tile(self, name: str) -> SharedTile:
         return next(tile for tile in self.tiles if tile.name == name)

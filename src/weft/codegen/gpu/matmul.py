@@ -14,15 +14,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from weft.codegen.gpu.element import ElementOp, loose_functions
+from weft.codegen.gpu.formats import NARROW
 from weft.codegen.gpu.peephole import recognise
 from weft.codegen.gpu.swizzle import Major
 from weft.foundation.dtypes import BF16, F16, F32, DType
 from weft.foundation.errors import Finding
 from weft.foundation.index_expr import Expr, FloorDiv, always, coefficient, linear, params_of
 from weft.memory.ir import MemRef
+from weft.plan.contraction import multiplies_reads
 from weft.region.ir import (
     AxisIndex,
     Binary,
@@ -36,8 +38,11 @@ from weft.region.ir import (
     Select,
     Unary,
 )
+from weft.target.matrix_atoms import ATOMS
 
 Refs: TypeAlias = Mapping[str, MemRef]
+_SUMS: Final = frozenset(atom.acc for atoms in ATOMS.values() for atom in atoms)
+"""Dtypes in which matrix instructions add up."""
 
 
 class Refusal(Exception):
@@ -115,10 +120,16 @@ class Problem:
     sources: tuple[Source, ...]
     ops: tuple[ElementOp, ...]
     result: str
+    total: DType = F32
+    """The dtype of the sums."""
 
     @property
     def batches(self) -> int:
         return prod(self.batch)
+
+    @property
+    def operands_and_sums(self) -> str:
+        return f"{self.a.dtype} and {self.b.dtype} with sums of {self.total}"
 
     def swapped(self) -> Problem:
         """The transposed problem, which has the same result: rows for columns, A for B."""
@@ -171,6 +182,7 @@ def analyse(kernel: Kernel, refs: Refs) -> Problem:
         sources=sources,
         ops=_without_last_rounding(_loosely(ops, lets[output.value].dtype), names[output.value]),
         result=names[output.value],
+        total=lets[roles.contraction].dtype,
     )
 
 
@@ -178,8 +190,10 @@ def _roles(kernel: Kernel) -> Roles:
     if kernel.roles is None:
         raise Refusal("NotAContraction", f"{kernel.name} has no contraction roles")
     contraction = kernel.let(kernel.roles.contraction)
-    if contraction.dtype is not F32:
+    if contraction.dtype not in _SUMS:
         raise Refusal("AccumulatorDType", f"the contraction accumulates in {contraction.dtype}")
+    if not multiplies_reads(kernel):
+        raise Refusal("OperandComputed", "an operand of the contraction is computed, not read")
     return kernel.roles
 
 
@@ -358,7 +372,5 @@ def _loosely(ops: Sequence[ElementOp], result: DType) -> list[ElementOp]:
 def _without_last_rounding(ops: Sequence[ElementOp], result: str) -> tuple[ElementOp, ...]:
     """Storing rounds anyway: the op that makes the stored value need not."""
     used = {arg for op in ops for arg in op.args}
-    return tuple(
-        replace(op, deferred_rounding=True) if op.name == result and result not in used else op
-        for op in ops
-    )
+    last = {op.name for op in ops if op.dtype in NARROW} & {result} - used
+    return tuple(replace(op, deferred_rounding=True) if op.name in last else op for op in ops)

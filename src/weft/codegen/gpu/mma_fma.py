@@ -148,6 +148,10 @@ class _Side:
     def pitch(self) -> int:
         return self.extent + _PADDING
 
+    @property
+    def tiles(self) -> int:
+        return -(-self.size // self.extent)
+
 
 @dataclass
 class _Fetched:
@@ -183,8 +187,8 @@ class Tiles(Elementwise):
         )
         self.contraction = self.lets[kernel.roles.contraction]
         self.root = Scope(None, {}, [])
-        tiles = (-(-side.size // side.extent) for side in (self.a, self.b))
-        self.order = TileOrder(*tiles, _extent(kernel, self.batch), plan.order)
+        batches = _extent(kernel, self.batch)
+        self.order = TileOrder(self.a.tiles, self.b.tiles, batches, plan.order)
         self.tables = self.order.tables if self.order.count else ()
         start = 0
         for side in (self.a, self.b):

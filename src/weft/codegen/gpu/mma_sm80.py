@@ -9,8 +9,9 @@ Who may touch a slot: copies write the slot of step k + stages - 1 after the mee
 which all warps have done with step k - 1, whose slot it is. Every step closes one group of copies,
 so that waiting for all but the last `stages - 2` groups is waiting for the step's own.
 
-Operands that 16-byte pieces cannot take (odd extents or pitches, no contiguous axis) are gathered
-element by element into the same places.
+Operands that 16-byte pieces cannot take (odd extents or pitches, no contiguous axis, or another one
+than the instruction wants) are gathered element by element into the same places. Sums that lose
+digits (`3xtf32`) are those of one k step; they are added up apart.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from weft.codegen.gpu import ir
+from weft.codegen.gpu.formats import fragment_registers, results_per_group
 from weft.codegen.gpu.matmul import Operand, Problem, Refs, Refusal, Source, analyse
 from weft.codegen.gpu.mma_fields import field_refusals
 from weft.codegen.gpu.mma_place import Place, locate, offset
@@ -34,15 +36,15 @@ from weft.codegen.gpu.scalar import (
     total,
     wide,
 )
-from weft.codegen.gpu.sm80_layout import PIECE, Sm80Layout, in_pieces, refusals, slot_bytes
-from weft.codegen.gpu.swizzle import Major, TileLayout
+from weft.codegen.gpu.sm80_layout import Sm80Layout, refusals, slot_bytes
+from weft.codegen.gpu.swizzle import Major, PaddedTile, TileLayout
 from weft.foundation.dtypes import F32
 from weft.foundation.errors import Finding, SpecViolation
 from weft.plan.ir import MmaPlan
 from weft.region.ir import Kernel
+from weft.target.matrix_atoms import Atom
 from weft.target.target import Target
 
-_MMA_K = 16
 _UNROLLED = 4
 """Copies of a thread that are written out one after the other."""
 
@@ -74,7 +76,7 @@ class _Side:
     name: str
     axis: str
     operand: Operand
-    tile: TileLayout
+    tile: TileLayout | PaddedTile
     extent: int
     step: int
     place: Scalar
@@ -105,8 +107,8 @@ class _Builder:
             buffers=tuple(self.buffers),
             maps=(),
             tiles=(
-                ir.SharedTile("a", 0, stages * slot_bytes(layout.a), layout.a),
-                ir.SharedTile("b", layout.b_offset, stages * slot_bytes(layout.b), layout.b),
+                _shared_tile("a", 0, stages, layout.a),
+                _shared_tile("b", layout.b_offset, stages, layout.b),
                 ir.SharedTile("columns", layout.columns_offset, layout.columns_bytes),
             ),
             barriers=(),
@@ -120,10 +122,7 @@ class _Builder:
         yield from located
         yield ir.Let("warp_m", WARP % layout.warps[0])
         yield ir.Let("warp_n", WARP // layout.warps[0])
-        rows, columns = layout.blocks
-        yield ir.Registers("acc", ir.RegisterKind.F32, 4 * rows * columns, zero=True)
-        yield ir.Registers("a_part", ir.RegisterKind.B32, 4 * rows)
-        yield ir.Registers("b_part", ir.RegisterKind.B32, 2 * columns)
+        yield from self.registers()
         yield from self.stage_columns(place)
         for step in range(self.plan.stages - 1):
             yield from self.copy(place, Lit(step), Lit(step))
@@ -132,11 +131,34 @@ class _Builder:
         yield ir.For("k", 0, layout.k_steps, 1, tuple(self.step(place)))
         yield from self.store(place)
 
+    def registers(self) -> Iterator[ir.Stmt]:
+        rows, columns = self.layout.blocks
+        sums = ir.RegisterKind.for_sums(self.atom.acc)
+        for name in dict.fromkeys(("acc", self.sums)):
+            yield ir.Registers(name, sums, 4 * rows * columns, zero=True)
+        first, second = fragment_registers(self.atom.a)
+        packed = ir.RegisterKind.for_results(self.atom.a)
+        yield ir.Registers("a_part", packed, first * rows)
+        yield ir.Registers("b_part", packed, second * columns)
+
+    @property
+    def atom(self) -> Atom:
+        found = self.layout.atom
+        assert found is not None  # `refusals` has refused the rest
+        return found
+
+    @property
+    def sums(self) -> str:
+        """The registers that matrix instructions add to: the tile's, or those of one k step."""
+        return "part" if self.atom.in_parts else "acc"
+
     def step(self, place: Place) -> Iterator[ir.Stmt]:
         yield ir.WaitGroup(self.plan.stages - 2)
         yield ir.SyncThreads()
         yield from self.copy(place, Name("free"), Name("k") + (self.plan.stages - 1))
         yield from self.multiply(Name("slot"))
+        if self.atom.in_parts:
+            yield ir.AddRegisters("acc", self.sums, clear=True)
         for name in ("slot", "free"):
             yield ir.Set(name, Name(name) + 1)
             yield ir.If(Name(name).equals(self.plan.stages), (ir.Set(name, Lit(0)),))
@@ -164,10 +186,10 @@ class _Builder:
     def fill(self, side: _Side, place: Place, slot: Scalar, step: Scalar) -> Iterator[ir.Stmt]:
         """Every thread takes every `threads`-th piece of the tile."""
         tile, threads = side.tile, self.layout.threads
-        pieces = tile.rows * (tile.columns // PIECE)
+        pieces = tile.rows * (tile.columns // self.layout.piece)
         turns = -(-pieces // threads)
         whole = pieces % threads == 0
-        direct = in_pieces(side.operand, side.extent, self.problem.k)
+        direct = self.layout.in_pieces(side.operand, side.extent)
 
         def turn(number: Scalar) -> tuple[ir.Stmt, ...]:
             piece = number * threads + THREAD
@@ -187,12 +209,12 @@ class _Builder:
         self, side: _Side, place: Place, slot: Scalar, step: Scalar, piece: Scalar, *, direct: bool
     ) -> ir.Stmt:
         """One piece of a tile, from where it lies in memory."""
-        tile = side.tile
-        in_row = tile.columns // PIECE
-        row, column = piece // in_row, piece % in_row * PIECE
+        tile, width = side.tile, self.layout.piece
+        in_row = tile.columns // width
+        row, column = piece // in_row, piece % in_row * width
         target = ir.Address(side.name, slot * slot_bytes(tile) + tile.of(row, column))
         operand, depth = side.operand, self.layout.tile[2]
-        k_major = operand.major is Major.K
+        k_major = self.layout.major(operand) is Major.K
         outer = side.place * side.step + (row if k_major else column)
         k = step * depth + (column if k_major else row)
         terms = [wide(outer) * operand.outer, wide(k) * operand.inner]
@@ -217,8 +239,8 @@ class _Builder:
             operand.dtype,
             start,
             operand.inner if k_major else operand.outer,
-            PIECE,
-            last[columns_axis] if columns_axis in guards else Lit(PIECE),
+            width,
+            last[columns_axis] if columns_axis in guards else Lit(width),
             guards.get(rows_axis, Lit(1)),
         )
 
@@ -226,42 +248,68 @@ class _Builder:
 
     def multiply(self, slot: Scalar) -> Iterator[ir.Stmt]:
         """All k slices of a slot."""
-        layout, dtype = self.layout, self.problem.a.dtype
+        layout, atom = self.layout, self.atom
         rows, columns = layout.blocks
-        warp_m, warp_n = (Name("warp_m"), Name("warp_n"))
-        for k in range(0, layout.tile[2], _MMA_K):
-            for i in range(rows):
-                outer = warp_m * layout.warp_tile[0] + 16 * i
-                yield self.fragment("a", slot, outer, k, 4 * i)
-            for j in range(0, columns, 2):
-                outer = warp_n * layout.warp_tile[1] + 8 * j
-                yield self.fragment("b", slot, outer, k, 2 * j)
+        first, second = fragment_registers(atom.a)
+        for k in range(0, layout.tile[2], atom.k):
+            yield from self.fragments("a", slot, k)
+            yield from self.fragments("b", slot, k)
             for i in range(rows):
                 for j in range(columns):
                     yield ir.MmaSync(
-                        ir.RegAt("acc", 4 * (i * columns + j)),
-                        ir.RegAt("a_part", 4 * i),
-                        ir.RegAt("b_part", 2 * j),
-                        dtype,
+                        ir.RegAt(self.sums, 4 * (i * columns + j)),
+                        ir.RegAt("a_part", first * i),
+                        ir.RegAt("b_part", second * j),
+                        atom.a,
+                        atom.b,
                     )
 
-    def fragment(self, side: str, slot: Scalar, outer: Scalar, k: int, register: int) -> ir.Stmt:
-        """Four 8 x 8 matrices of one operand, as the instruction wants them.
+    def fragments(self, side: str, slot: Scalar, k: int) -> Iterator[ir.Stmt]:
+        """A warp's part of one operand at a depth of the slot, in bands of rows or columns."""
+        number, band = (0, 16) if side == "a" else (1, 8)
+        each = fragment_registers(self.atom.a)[number]
+        start = Name("warp_m" if side == "a" else "warp_n") * self.layout.warp_tile[number]
+        turned = self.atom.word <= 2
+        for block in range(0, self.layout.blocks[number], 2 if turned and number else 1):
+            outer, register = start + band * block, each * block
+            if turned:
+                yield self.matrices(side, slot, outer, k, register)
+            else:
+                yield from self.elements(side, slot, outer, k, register)
 
-        Of A, in order: (rows 0-7, k 0-7), (8-15, 0-7), (0-7, 8-15), (8-15, 8-15). Of B: k runs
-        first, then columns. Tiles whose rows are k are turned on the way.
+    def matrices(self, side: str, slot: Scalar, outer: Scalar, k: int, register: int) -> ir.Stmt:
+        """Four matrices of one operand, as the instruction wants them.
+
+        Of A, in order, with 16-bit elements: (rows 0-7, k 0-7), (8-15, 0-7), (0-7, 8-15), (8-15,
+        8-15). Of B: k runs first, then columns. Tiles whose rows are k are turned on the way.
         """
-        is_a = side == "a"
+        is_a, width = side == "a", self.layout.piece
         operand = self.problem.a if is_a else self.problem.b
         tile = self.layout.a if is_a else self.layout.b
-        k_major = operand.major is Major.K
-        plain = (LANE & 15, (LANE >> 4) * 8)
-        crossed = ((LANE & 7) + (LANE >> 4) * 8, ((LANE >> 3) & 1) * 8)
+        k_major = self.layout.major(operand) is Major.K
+        plain = (LANE & 15, (LANE >> 4) * width)
+        crossed = ((LANE & 7) + (LANE >> 4) * 8, ((LANE >> 3) & 1) * width)
         row, column = plain if k_major == is_a else crossed
         down, across = (outer, Lit(k)) if k_major else (Lit(k), outer)
         place = tile.of(row + down, column + across)
         address = ir.Address(side, slot * slot_bytes(tile) + place)
         return ir.LdMatrix(ir.RegAt(f"{side}_part", register), address, transposed=not k_major)
+
+    def elements(
+        self, side: str, slot: Scalar, outer: Scalar, k: int, register: int
+    ) -> Iterator[ir.Stmt]:
+        """The elements of a band that a lane multiplies: four lanes along k, eight across."""
+        is_a = side == "a"
+        operand = self.problem.a if is_a else self.problem.b
+        tile = self.layout.a if is_a else self.layout.b
+        bands = 2 if is_a else 1
+        for number in range(fragment_registers(self.atom.a)[not is_a]):
+            across = outer + (LANE >> 2) + 8 * (number % bands)
+            along = (LANE & 3) + (k + 4 * (number // bands))
+            k_major = self.layout.major(operand) is Major.K
+            place = tile.of(across, along) if k_major else tile.of(along, across)
+            address = ir.Address(side, slot * slot_bytes(tile) + place)
+            yield ir.LdRegister(ir.RegAt(f"{side}_part", register + number), address, operand.dtype)
 
     # -- epilogue --------------------------------------------------------------------------------
 
@@ -288,9 +336,8 @@ class _Builder:
     def store(self, place: Place) -> Iterator[ir.Stmt]:
         """The element program on every fragment, and its result to memory."""
         rows, columns = self.layout.blocks
-        per_group = 4 if self.problem.out_dtype is F32 else 2
-        kind = ir.RegisterKind.F32 if self.problem.out_dtype is F32 else ir.RegisterKind.B32
-        yield ir.Registers("out", kind, per_group * columns)
+        kind = ir.RegisterKind.for_results(self.problem.out_dtype)
+        yield ir.Registers("out", kind, results_per_group(self.problem.out_dtype) * columns)
         for i in range(rows):
             fragment = self.accumulator(place, i)
             yield ir.Epilogue(
@@ -302,6 +349,7 @@ class _Builder:
                 result=self.problem.result,
                 out=ir.RegAt("out"),
                 out_dtype=self.problem.out_dtype,
+                value_dtype=self.problem.total,
             )
             yield self.store_fragment(place, fragment)
 
@@ -340,3 +388,10 @@ class _Builder:
             out.column,
             2 if out.column == 1 and even and self.problem.n % 2 == 0 else 1,
         )
+
+
+def _shared_tile(
+    name: str, offset: int, stages: int, tile: TileLayout | PaddedTile
+) -> ir.SharedTile:
+    layout = tile if isinstance(tile, TileLayout) else None
+    return ir.SharedTile(name, offset, stages * slot_bytes(tile), layout)

@@ -28,7 +28,7 @@ from weft.codegen.gpu.mma_fields import field_refusals
 from weft.codegen.gpu.mma_place import Place, locate, present
 from weft.codegen.gpu.ring import Ring
 from weft.codegen.gpu.scalar import BLOCK, LANE, THREAD, WARP, Lit, Name, Scalar
-from weft.codegen.gpu.sm90_layout import MMA_K, WARPGROUP, Sm90Layout, refusals
+from weft.codegen.gpu.sm90_layout import WARPGROUP, Sm90Layout, refusals
 from weft.codegen.gpu.sm90_results import (
     Results,
     batch_sizes,
@@ -41,6 +41,7 @@ from weft.codegen.gpu.swizzle import Major, operand_offset
 from weft.foundation.errors import Finding, SpecViolation
 from weft.plan.ir import MmaPlan
 from weft.region.ir import Kernel
+from weft.target.matrix_atoms import Atom
 from weft.target.target import Target
 
 Body = tuple[ir.Stmt, ...]
@@ -232,9 +233,10 @@ class _Builder:
             *ring.start(),
             ir.Let("last_slot", Lit(0)),
         ]
+        kind = ir.RegisterKind.for_sums(self.problem.total)
         head += [
-            ir.Registers(f"acc{i}", ir.RegisterKind.F32, layout.warpgroup_tile[1] // 2)
-            for i in range(layout.blocks)
+            ir.Registers(name, kind, layout.warpgroup_tile[1] // 2)
+            for name in dict.fromkeys((*self.totals, *self.accumulators))
         ]
         head += self.results.state(place)
         if layout.pingpong:
@@ -265,8 +267,22 @@ class _Builder:
         return (*body, *self.results.stage_columns(), *self.results.store_tile(place))
 
     @property
-    def accumulators(self) -> tuple[str, ...]:
+    def atom(self) -> Atom:
+        found = self.layout.atom
+        assert found is not None  # `refusals` has refused the rest
+        return found
+
+    @property
+    def totals(self) -> tuple[str, ...]:
+        """The sums of a tile."""
         return tuple(f"acc{i}" for i in range(self.layout.blocks))
+
+    @property
+    def accumulators(self) -> tuple[str, ...]:
+        """The sums that matrix instructions make: those of a tile, or of one k step."""
+        if not self.atom.in_parts:
+            return self.totals
+        return tuple(f"part{i}" for i in range(self.layout.blocks))
 
     def k_loop(self, place: Place) -> Iterator[ir.Stmt]:
         """The first steps stand alone: they start the accumulators and store the last tile."""
@@ -302,29 +318,34 @@ class _Builder:
             )
             yield ir.Descriptor(names[side], ir.Address(side, start), tile, operand.major)
         yield ir.WgmmaFence()
-        for k in range(0, layout.tile[2], MMA_K):
+        fresh = first or self.atom.in_parts
+        for k in range(0, layout.tile[2], self.atom.k):
             for block in range(layout.blocks):
-                yield self.wgmma(names, block, k, accumulate=not (first and k == 0))
+                yield self.wgmma(names, block, k, accumulate=not (fresh and k == 0))
         yield ir.WgmmaCommit()
 
     def wgmma(self, names: dict[str, str], block: int, k: int, *, accumulate: bool) -> ir.Wgmma:
         a, b = self.problem.a, self.problem.b
         return ir.Wgmma(
-            f"acc{block}",
+            self.accumulators[block],
             self.layout.warpgroup_tile[1],
             ir.WgmmaOperand(
                 names["a"], operand_offset(self.layout.a, a.major, 64 * block, k), a.major
             ),
             ir.WgmmaOperand(names["b"], operand_offset(self.layout.b, b.major, 0, k), b.major),
             a.dtype,
+            b.dtype,
             accumulate,
         )
 
     def retire(self, *, first: bool) -> Iterator[ir.Stmt]:
         """Hand back the slot whose matrix instructions are done, and go to the next."""
         if self.plan.in_flight == 0:
-            yield ir.WgmmaWait(0)
+            parts = self.accumulators if self.atom.in_parts else ()
+            yield ir.WgmmaWait(0, parts)
             yield self.release(self.ring.slot)
+            for total, part in zip(self.totals, parts, strict=False):
+                yield ir.AddRegisters(total, part, first=first)
         elif not first:
             yield ir.WgmmaWait(1)
             yield self.release(Name("last_slot"))

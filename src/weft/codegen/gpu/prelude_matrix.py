@@ -1,4 +1,4 @@
-"""The CUDA text of matrix instructions: one function for each shape and dtypes that a kernel uses."""
+"""The CUDA text of matrix instructions: a function for each shape and dtypes that a kernel uses."""
 
 from __future__ import annotations
 
@@ -96,7 +96,8 @@ INLINE void {mma_name(a, b)}({held}& d0, {held}& d1, {held}& d2, {held}& d3,
 
 _F64: Final = r"""
 // Sixteen rows at once where the machine has them, else eight and eight.
-INLINE void mma_f64(double& d0, double& d1, double& d2, double& d3, double a0, double a1, double b) {
+INLINE void mma_f64(double& d0, double& d1, double& d2, double& d3,
+                    double a0, double a1, double b) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 "
                "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"

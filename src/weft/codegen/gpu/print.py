@@ -45,6 +45,8 @@ def _head(kernel: ir.Kernel) -> Iterator[str]:
         yield prelude.SM80
     if any(isinstance(s, ir.ClusterStmt) for s in statements):
         yield prelude.CLUSTERS
+    if any(isinstance(s, ir.ChainStmt) for s in statements):
+        yield prelude.CHAINS
     matrix: dict[str, str] = {}
     for statement in statements:
         match statement:
@@ -152,6 +154,10 @@ class _Printer:
                 yield "__syncthreads();"
             case ir.ClusterArrive() | ir.ClusterWait() | ir.StCluster():
                 yield self.cluster(statement)
+            case ir.AdmitNext():
+                yield "admit_next();"
+            case ir.AwaitPrevious():
+                yield "await_previous();"
             case _ if isinstance(statement, ValueStmt):
                 yield from self.values.lines(statement)
             case _:
@@ -219,7 +225,7 @@ class _Printer:
                 values = ", ".join(at(target, i) for i in range(4))
                 name = "ldmatrix_transposed" if transposed else "ldmatrix"
                 return f"{name}({values}, {self.address(source)});"
-            case ir.LdRegister(target=target, source=source, dtype=dtype):
+            case ir.LdRegister(target=target, source=source):
                 return f"load_register({at(target, 0)}, {self.address(source)});"
             case ir.MmaSync(acc=acc, a=a, b=b, a_dtype=a_dtype, b_dtype=b_dtype):
                 counts = zip((acc, a, b), (4, *fragment_registers(a_dtype)), strict=True)

@@ -179,7 +179,8 @@ def _stored(node: ir.StGlobalVec, half: int) -> tuple[tuple[str, str], str, list
         return (f"u{2 * bits}", f"u{bits}"), pair, values
     values = [_out(node.source, 4, 2 * half + side) for side in (0, 1)]
     kind = {F32: "float", F64: "double"}.get(node.dtype, "uint")
-    return (f"{kind}2", kind), f"make_{kind}2({values[0]}, {values[1]})", values
+    single = "u32" if kind == "uint" else kind
+    return (f"{kind}2", single), f"make_{kind}2({values[0]}, {values[1]})", values
 
 
 def _store_pair(node: ir.StGlobalVec, half: int) -> Iterator[str]:

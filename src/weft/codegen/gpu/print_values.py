@@ -66,6 +66,8 @@ class ValuePrinter:
                 yield self.param(node)
             case values.LoadVector():
                 yield from self.load_vector(node)
+            case values.LoadAcross():
+                yield from self.load_across(node)
             case values.IndexValue(name=name, dtype=dtype, value=value):
                 yield f"{self.name(name, dtype)} = {from_index(text(value), dtype)};"
             case values.Words():
@@ -129,6 +131,16 @@ class ValuePrinter:
         place = f"b{node.buffer} + {text(node.offset)} * {size}"
         fetch = f"fetch_words({words}, {place}, {_truth(node.constant)});"
         yield fetch if node.guard == Lit(1) else f"if ({text(node.guard)}) {fetch}"
+        for number, name in enumerate(node.names):
+            yield f"{self.name(name, node.dtype)} = {_piece(words, number, node.dtype)};"
+
+    def load_across(self, node: values.LoadAcross) -> Iterator[str]:
+        size = node.dtype.storage_bytes
+        words = f"{node.names[0]}_w_"
+        yield f"u32 {words}[4];"
+        place = f"b{node.buffer}, (i64)({text(node.offset)}) * {size}"
+        given = f"({text(node.count)}) * {size}, {node.limit * size}ll, {_truth(node.constant)}"
+        yield f"fetch_across<{storage(node.dtype)}>({words}, {place}, {given});"
         for number, name in enumerate(node.names):
             yield f"{self.name(name, node.dtype)} = {_piece(words, number, node.dtype)};"
 

@@ -15,14 +15,26 @@ meet in every exchange.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import prod
 
 from weft.codegen.gpu import ir, values
 from weft.codegen.gpu.accept import kernel_refusals, refuse, too_many
 from weft.codegen.gpu.reductions import Reduction
-from weft.codegen.gpu.scalar import BLOCK, LANE, THREAD, WARP, Lit, Name, Scalar, both, least
+from weft.codegen.gpu.scalar import (
+    BLOCK,
+    LANE,
+    THREAD,
+    WARP,
+    Like,
+    Lit,
+    Name,
+    Scalar,
+    both,
+    least,
+    scalar,
+)
 from weft.codegen.gpu.thread import Emitter, Group, Refs, Scope, Sweep, group_at
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import Finding
@@ -40,10 +52,12 @@ from weft.region.ir import Kernel, Output, Tensor
 from weft.target.target import Target
 
 _WARP = 32
-_SLOT = 8
+SLOT = 8
 """Bytes of one partial result in shared memory."""
 _INTERLEAVED = 4
 """Turns of a loop over memory that the compiler may interleave."""
+Slots = Callable[[Like], ir.Address]
+"""Where a partial result is, by its number."""
 
 
 def accepts(
@@ -308,15 +322,14 @@ class Rows(Emitter):
     ) -> list[str]:
         """Merge the partial results of the warps of a row."""
         count = len(carries)
-        tile = self.new_tile(count * warps)
+        at = self.new_slots(count * warps)
         in_block = THREAD // self.plan.threads * count
         puts: list[ir.Stmt] = []
         found = []
         for number, (name, carry) in enumerate(zip(carries, reduction.carries, strict=True)):
             start = (in_block + number) * warps
-            here = ir.Address(tile, (start + WARP % warps) * _SLOT)
-            puts.append(ir.StShared(here, name, carry.dtype))
-            found.append((carry.dtype, ir.Address(tile, (start + LANE % warps) * _SLOT)))
+            puts.append(ir.StShared(at(start + WARP % warps), name, carry.dtype))
+            found.append((carry.dtype, at(start + LANE % warps)))
         scope.body += [ir.If(LANE.equals(0), tuple(puts)), ir.SyncThreads()]
         merged = [self.get(scope, dtype, place) for dtype, place in found]
         return self.exchange(scope, reduction, merged, warps)
@@ -326,14 +339,13 @@ class Rows(Emitter):
     ) -> list[str]:
         """Merge the partial results of the blocks of a row: each sends its own to all."""
         blocks = self.plan.blocks_per_row
-        tile = self.new_tile(len(carries) * blocks)
+        at = self.new_slots(len(carries) * blocks)
         sends: list[ir.Stmt] = []
         found = []
         for number, (name, carry) in enumerate(zip(carries, reduction.carries, strict=True)):
             start = number * blocks
-            here = ir.Address(tile, (start + Name("rank")) * _SLOT)
-            sends.append(ir.StCluster(here, LANE, name, carry.dtype))
-            found.append((carry.dtype, ir.Address(tile, (start + LANE % blocks) * _SLOT)))
+            sends.append(ir.StCluster(at(start + Name("rank")), LANE, name, carry.dtype))
+            found.append((carry.dtype, at(start + LANE % blocks)))
         if not self.all_run:
             scope.body.append(ir.ClusterWait())
             self.all_run = True
@@ -347,10 +359,16 @@ class Rows(Emitter):
         scope.body.append(ir.LoadShared(name, dtype, place))
         return name
 
-    def new_tile(self, slots: int) -> str:
+    def new_slots(self, count: int) -> Slots:
         """Room for partial results of all rows of the block, used once."""
-        start = sum(tile.bytes for tile in self.tiles)
+        tile = self.new_tile(count * self.plan.rows_per_block * SLOT)
+        return lambda number: ir.Address(tile, scalar(number) * SLOT)
+
+    def new_tile(self, size: int) -> str:
+        """A range of shared memory behind what is taken already."""
+        ends = [tile.offset + tile.bytes for tile in self.tiles]
+        ends += [array.offset + array.bytes for array in self.barriers]
+        start = max(ends, default=0)
         name = f"partial{len(self.tiles)}"
-        size = slots * self.plan.rows_per_block * _SLOT
         self.tiles.append(ir.SharedTile(name, start, size))
         return name

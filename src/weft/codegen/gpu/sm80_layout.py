@@ -1,8 +1,9 @@
 """How an SM80 contraction is laid out on the chip: a function of problem, plan and target.
 
 A block computes one tile. Its shared memory holds `stages` slots, a tile of A and a tile of B each,
-in the order they have in memory, with 16-byte pieces permuted so that `ldmatrix` meets no bank
-twice. `refusals` says what the template cannot do.
+in the order they have in memory (along k, where the instruction wants that), with 16-byte pieces
+permuted so that `ldmatrix` meets no bank twice; rows of 32- and 64-bit elements are padded instead.
+`refusals` says what the template cannot do.
 """
 
 from __future__ import annotations
@@ -11,17 +12,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from weft.codegen.gpu.formats import fragment_registers
 from weft.codegen.gpu.matmul import Operand, Problem, Refusal, Source
-from weft.codegen.gpu.swizzle import Major, TileLayout, fitting
+from weft.codegen.gpu.swizzle import PIECE, Major, PaddedTile, TileLayout, fitting
 from weft.codegen.gpu.tiles import TABLE_LIMIT, TileOrder, known
-from weft.foundation.dtypes import BF16, F16, F32
+from weft.foundation.dtypes import BF16, F16, F32, F64, SI32, UI32
 from weft.foundation.errors import Finding
 from weft.plan.ir import MmaPlan, Vectorize
+from weft.target.matrix_atoms import INTEGERS, TINY, Atom, atom_for
 from weft.target.target import Target
 
 WARP: Final = 32
-PIECE: Final = 8
-"""Elements of 16 bytes."""
+RESULTS: Final = (BF16, F16, F32, F64, SI32, UI32, *INTEGERS, *TINY)
+_ACROSS: Final = 32
+"""Bytes that a warp reads at once of a row along m or n."""
 _ALIGNMENT: Final = 1024
 _SPARE_REGISTERS: Final = 40
 _BIND: Final = {"m.o": "block.y", "n.o": "block.x", "m.i.o": "warp.y", "n.i.o": "warp.x"}
@@ -52,17 +56,49 @@ class Sm80Layout:
         return WARP * self.warps[0] * self.warps[1]
 
     @property
+    def atom(self) -> Atom | None:
+        """The matrix instruction; None where there is none for these dtypes."""
+        problem = self.problem
+        return atom_for("sm80", problem.a.dtype, problem.b.dtype, problem.total)
+
+    @property
+    def piece(self) -> int:
+        """Elements of 16 bytes."""
+        return PIECE // self.problem.a.dtype.storage_bytes
+
+    def major(self, operand: Operand) -> Major:
+        """Which axis of an operand's tile is contiguous."""
+        return Major.K if self.atom is not None and self.atom.along_k else operand.major
+
+    @property
     def blocks(self) -> tuple[int, int]:
         """Matrix instructions of a warp along rows (16 each) and columns (8 each)."""
         return self.warp_tile[0] // 16, self.warp_tile[1] // 8
 
     @property
-    def a(self) -> TileLayout:
-        return operand_layout(self.problem.a, self.tile[0], self.tile[2])
+    def a(self) -> TileLayout | PaddedTile:
+        return self.operand_layout(self.problem.a, self.tile[0])
 
     @property
-    def b(self) -> TileLayout:
-        return operand_layout(self.problem.b, self.tile[1], self.tile[2])
+    def b(self) -> TileLayout | PaddedTile:
+        return self.operand_layout(self.problem.b, self.tile[1])
+
+    def operand_layout(self, operand: Operand, outer: int) -> TileLayout | PaddedTile:
+        """K-major tiles lie with rows along m or n, MN-major ones with rows along k."""
+        k_major = self.major(operand) is Major.K
+        rows, columns = (outer, self.tile[2]) if k_major else (self.tile[2], outer)
+        size = operand.dtype.storage_bytes
+        if size > 2:
+            return PaddedTile(rows, columns, size, 4 * size if k_major else _ACROSS)
+        return TileLayout(rows, columns, size, fitting(columns, size))
+
+    def in_pieces(self, operand: Operand, outer: int) -> bool:
+        """Whether an operand of this extent can be copied 16 bytes at a time."""
+        if 1 not in (operand.inner, operand.outer) or operand.major is not self.major(operand):
+            return False
+        extent = self.problem.k if operand.major is Major.K else outer
+        numbers = (operand.pitch, operand.offset, extent, *operand.batch)
+        return all(number >= 0 and number % self.piece == 0 for number in numbers)
 
     @property
     def b_offset(self) -> int:
@@ -102,36 +138,22 @@ class Sm80Layout:
         return frozenset(name for name, size, step in sizes if size % step)
 
 
-def operand_layout(operand: Operand, outer: int, k: int) -> TileLayout:
-    """K-major operands lie with rows along m or n, MN-major ones with rows along k."""
-    rows, columns = (outer, k) if operand.major is Major.K else (k, outer)
-    size = operand.dtype.storage_bytes
-    return TileLayout(rows, columns, size, fitting(columns, size))
-
-
-def in_pieces(operand: Operand, outer: int, k: int) -> bool:
-    """Whether an operand of these extents can be copied 16 bytes at a time."""
-    if 1 not in (operand.inner, operand.outer):
-        return False
-    extent = k if operand.major is Major.K else outer
-    numbers = (operand.pitch, operand.offset, extent, *operand.batch)
-    return all(number >= 0 and number % PIECE == 0 for number in numbers)
-
-
 def _aligned(count: int) -> int:
     return -(-count // _ALIGNMENT) * _ALIGNMENT
 
 
-def slot_bytes(tile: TileLayout) -> int:
+def slot_bytes(tile: TileLayout | PaddedTile) -> int:
     """From one slot of a tile to the next."""
     return _aligned(tile.bytes)
 
 
 def refusals(layout: Sm80Layout, target: Target) -> Iterator[Finding]:
     """Everything the template cannot carry out."""
-    yield from _problem(layout.problem)
+    yield from _problem(layout)
+    if layout.atom is None:
+        return
     yield from _fields(layout)
-    broken = list(_tiles(layout.plan))
+    broken = list(_tiles(layout, layout.atom))
     yield from broken
     if not broken:
         yield from _resources(layout, target)
@@ -141,12 +163,15 @@ def _refuse(code: str, why: str, hint: str = "") -> Finding:
     return Refusal(code, why, hint).finding
 
 
-def _problem(problem: Problem) -> Iterator[Finding]:
-    if problem.a.dtype not in (BF16, F16) or problem.a.dtype is not problem.b.dtype:
-        yield _refuse(
-            "OperandDType", f"mma takes bf16 or f16, not {problem.a.dtype} and {problem.b.dtype}"
-        )
-    if problem.out_dtype not in (BF16, F16, F32):
+def _problem(layout: Sm80Layout) -> Iterator[Finding]:
+    problem, atom = layout.problem, layout.atom
+    if atom is None:
+        yield _refuse("OperandDType", f"no mma takes {problem.operands_and_sums}")
+        return
+    if layout.plan.precision != atom.precision:
+        what = f"products of {problem.a.dtype} by mma are {atom.precision}"
+        yield _refuse("PlanField", f"precision={layout.plan.precision}: {what}")
+    if problem.out_dtype not in RESULTS:
         yield _refuse("ResultDType", f"a result of {problem.out_dtype} cannot be stored")
     if min(problem.m, problem.n, problem.k, *problem.batch, 1) < 1:
         yield _refuse("Empty", "the contraction has an empty axis")
@@ -164,7 +189,7 @@ def _fields(layout: Sm80Layout) -> Iterator[Finding]:
             yield _refuse("PlanField", f"{name}={value} has no effect in the SM80 template")
     if plan.bind not in ({}, _BIND):
         yield _refuse("PlanField", f"bind={plan.bind} is not how the SM80 template binds")
-    if plan.vectorize not in (None, Vectorize("n.i.i", PIECE)):
+    if plan.vectorize not in (None, Vectorize("n.i.i", layout.piece)):
         yield _refuse("PlanField", f"vectorize={plan.vectorize} is not 16 bytes along n.i.i")
     if plan.arch != "sm80" or plan.roles != "single":
         yield _refuse("PlanField", f"arch={plan.arch} with roles={plan.roles} is not this template")
@@ -190,9 +215,10 @@ def _schedule(layout: Sm80Layout) -> Iterator[Finding]:
         yield _refuse("Layouts", f"operand_layouts={plan.operand_layouts}, stored as {stored}")
 
 
-def _tiles(plan: MmaPlan) -> Iterator[Finding]:
+def _tiles(layout: Sm80Layout, atom: Atom) -> Iterator[Finding]:
+    plan, piece = layout.plan, layout.piece
     (bm, bn, bk), (wm, wn) = plan.tile, plan.warp_tile
-    if min(bm, bn, bk, wm, wn) < 1 or bk % 16 or bm % PIECE or bn % PIECE:
+    if min(bm, bn, bk, wm, wn) < 1 or bk % max(atom.k, piece) or bm % piece or bn % piece:
         yield _refuse("Tile", f"a tile of {bm}x{bn}x{bk} is not made of 16-byte pieces")
     elif wm % 16 or wn % 16 or bm % wm or bn % wn:
         yield _refuse(
@@ -213,8 +239,18 @@ def _resources(layout: Sm80Layout, target: Target) -> Iterator[Finding]:
         )
     if layout.threads > target.limits.threads_per_block:
         yield _refuse("Threads", f"the plan needs {layout.threads} threads")
-    rows, columns = layout.blocks
-    needed = 4 * rows * columns + 4 * rows + 2 * columns + _SPARE_REGISTERS
+    needed = _registers(layout)
     given = min(255, target.limits.registers_per_unit // layout.threads // 8 * 8)
     if needed > given:
         yield _refuse("Registers", f"a thread needs about {needed} registers and has {given}")
+
+
+def _registers(layout: Sm80Layout) -> int:
+    """About what a thread needs: sums, fragments, and some more."""
+    atom = layout.atom
+    assert atom is not None
+    rows, columns = layout.blocks
+    first, second = fragment_registers(atom.a)
+    words = 2 if atom.acc is F64 else 1
+    sums = 4 * rows * columns * (2 if atom.in_parts else 1)
+    return words * (sums + first * rows + second * columns) + _SPARE_REGISTERS

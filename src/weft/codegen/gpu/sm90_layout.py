@@ -11,20 +11,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from weft.codegen.gpu.formats import results_per_group
 from weft.codegen.gpu.matmul import Operand, Problem, Refusal, Source
 from weft.codegen.gpu.swizzle import SWIZZLE_128, Major, TileLayout, fitting
 from weft.codegen.gpu.tiles import TABLE_LIMIT, TileOrder, known
-from weft.foundation.dtypes import BF16, F16, F32
+from weft.foundation.dtypes import BF16, F16, F32, SI32, UI32
 from weft.foundation.errors import Finding
 from weft.plan.ir import MmaPlan
+from weft.target.matrix_atoms import INTEGERS, PROMOTED, TINY, Atom, atom_for
 from weft.target.target import Target
 
 WARPGROUP: Final = 128
 ALIGNMENT: Final = 1024
-MMA_K: Final = 16
+ROW: Final = 128
+"""Bytes of a row of a tile within which shared memory is permuted: k tiles are multiples of it."""
 SPARE_REGISTERS: Final = 32
 """Addresses, counters and epilogue values beside accumulators and packed results."""
 MAX_BATCH_AXES: Final = 2
+RESULTS: Final = (BF16, F16, F32, SI32, UI32, *INTEGERS, *TINY)
+_NARROW_COLUMNS: Final = 32
+"""Columns up to which every multiple of 8 has an instruction."""
 FETCHERS: Final = 3
 """Warps of the producer's warpgroup that do not load operands."""
 TMA_ALIGNMENT: Final = 16
@@ -51,6 +57,12 @@ class Sm90Layout:
     def warpgroup_tile(self) -> tuple[int, int]:
         """Rows and columns of the result that one consumer warpgroup computes."""
         return self.plan.warp_tile
+
+    @property
+    def atom(self) -> Atom | None:
+        """The matrix instruction; None where there is none for these dtypes."""
+        problem = self.problem
+        return atom_for("sm90", problem.a.dtype, problem.b.dtype, problem.total)
 
     @property
     def blocks(self) -> int:
@@ -84,9 +96,10 @@ class Sm90Layout:
     @property
     def staged(self) -> bool:
         """Whether the result has whole rows, which are gathered in shared memory; otherwise
-        registers are stored."""
+        registers are stored, as 8-bit results are."""
         out = self.problem.out
-        return out.column == 1 and (self.problem.m == 1 or out.row > 0)
+        whole = out.column == 1 and (self.problem.m == 1 or out.row > 0)
+        return whole and self.problem.out_dtype.storage_bytes > 1
 
     @property
     def tma_store(self) -> bool:
@@ -99,8 +112,7 @@ class Sm90Layout:
     @property
     def packed(self) -> int:
         """Registers of the results of 64 rows of one warpgroup."""
-        per_group = 4 if self.problem.out_dtype is F32 else 2
-        return self.warpgroup_tile[1] // 8 * per_group
+        return self.warpgroup_tile[1] // 8 * results_per_group(self.problem.out_dtype)
 
     @property
     def columns(self) -> tuple[Source, ...]:
@@ -121,6 +133,8 @@ class Sm90Layout:
     def _lies_beside(self, source: Source) -> bool:
         strides, size = source.strides, source.dtype.storage_bytes
         if source.tensor is None or source.dtype is not self.problem.out_dtype:
+            return False
+        if source.dtype not in (BF16, F16, F32):
             return False
         whole = strides.column == 1 and (self.problem.m == 1 or strides.row > 0)
         numbers = (strides.row, strides.offset, *strides.batch)
@@ -209,7 +223,9 @@ def _aligned(count: int) -> int:
 
 def refusals(layout: Sm90Layout, target: Target) -> Iterator[Finding]:
     """Everything the template cannot carry out."""
-    yield from _operand_refusals(layout.problem)
+    yield from _operand_refusals(layout)
+    if layout.atom is None:
+        return
     yield from _unused_fields(layout.plan)
     broken = [*_tile_refusals(layout)]
     yield from broken
@@ -221,18 +237,23 @@ def _refuse(code: str, why: str, hint: str = "") -> Finding:
     return Refusal(code, why, hint).finding
 
 
-def _operand_refusals(problem: Problem) -> Iterator[Finding]:
-    if problem.a.dtype not in (BF16, F16) or problem.a.dtype is not problem.b.dtype:
-        yield _refuse(
-            "OperandDType", f"wgmma takes bf16 or f16, not {problem.a.dtype} and {problem.b.dtype}"
-        )
+def _operand_refusals(layout: Sm90Layout) -> Iterator[Finding]:
+    problem = layout.problem
+    atom = layout.atom
+    if atom is None:
+        yield _refuse("OperandDType", f"no wgmma takes {problem.operands_and_sums}")
         return
-    if problem.out_dtype not in (BF16, F16, F32):
+    if layout.plan.precision != atom.precision:
+        what = f"products of {problem.a.dtype} by wgmma are {atom.precision}"
+        yield _refuse("PlanField", f"precision={layout.plan.precision}: {what}")
+    if problem.out_dtype not in RESULTS:
         yield _refuse("ResultDType", f"a result of {problem.out_dtype} cannot be stored")
     if min(problem.m, problem.n, problem.k, *problem.batch, 1) < 1:
         yield _refuse("Empty", "the contraction has an empty axis")
     for name, operand in (("A", problem.a), ("B", problem.b)):
         yield from _alignment(name, operand)
+        if atom.along_k and operand.major is Major.MN:
+            yield _refuse("OperandLayout", f"{name}, of {operand.dtype}, does not lie along k")
 
 
 def _alignment(name: str, operand: Operand) -> Iterator[Finding]:
@@ -275,8 +296,12 @@ def _tile_refusals(layout: Sm90Layout) -> Iterator[Finding]:
     (bm, bn, bk), (wm, wn) = plan.tile, plan.warp_tile
     if plan.roles not in ("cooperative", "pingpong"):
         yield _refuse("PlanField", f"roles={plan.roles} is not built for SM90")
-    if bk % 64 or bk <= 0:
-        yield _refuse("Tile", f"a k tile of {bk} is no multiple of 64")
+    assert layout.atom is not None
+    step = ROW // layout.atom.word
+    if bk % step or bk <= 0:
+        yield _refuse("Tile", f"a k tile of {bk} is no multiple of {step}")
+    if wn > _NARROW_COLUMNS and wn % layout.atom.columns:
+        yield _refuse("Tile", f"{wn} columns of {layout.problem.a.dtype} have no instruction")
     if wm % 64 or wm <= 0 or wn % 8 or not 8 <= wn <= 256 or bm > 256 or bn > 256:
         yield _refuse(
             "Tile",
@@ -306,6 +331,8 @@ def _schedule_refusals(layout: Sm90Layout) -> Iterator[Finding]:
         yield _refuse("PlanField", "there must be two stages and one store buffer at least")
     if plan.in_flight not in (0, 1):
         yield _refuse("PlanField", f"in_flight={plan.in_flight} is neither 0 nor 1")
+    if plan.in_flight and plan.precision == PROMOTED:
+        yield _refuse("PlanField", "sums that are promoted every k step need in_flight=0")
     if plan.deferred_epilogue and (plan.roles == "pingpong" or not layout.staged):
         yield _refuse(
             "PlanField", "a deferred epilogue needs cooperative roles and a result of whole rows"
@@ -331,6 +358,7 @@ def _resource_refusals(layout: Sm90Layout, target: Target) -> Iterator[Finding]:
             "use fewer stages or a smaller tile",
         )
     accumulators = layout.blocks * layout.warpgroup_tile[1] // 2
+    accumulators *= 2 if plan.precision == PROMOTED else 1
     # Results take the place of their accumulators, unless they wait beside the next tile's.
     waiting = layout.packed * layout.blocks if plan.deferred_epilogue else 0
     needed = accumulators + waiting + SPARE_REGISTERS

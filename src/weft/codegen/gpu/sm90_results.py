@@ -118,7 +118,7 @@ class Results:
     def state(self, place: Place) -> Iterator[ir.Stmt]:
         """Registers and variables that staging and storing keep between tiles."""
         layout = self.layout
-        kind = ir.RegisterKind.F32 if self.problem.out_dtype is F32 else ir.RegisterKind.B32
+        kind = ir.RegisterKind.for_results(self.problem.out_dtype)
         whole = self.plan.deferred_epilogue or not layout.staged
         count = layout.packed if whole else layout.packed // layout.chunks
         yield from (ir.Registers(f"out{i}", kind, count) for i in range(layout.blocks))
@@ -214,6 +214,7 @@ class Results:
                 result=self.problem.result,
                 out=ir.RegAt(f"out{block}"),
                 out_dtype=self.problem.out_dtype,
+                value_dtype=self.problem.total,
             )
 
     def source(self, source: Source, place: Place, block: int, column: int) -> ir.ElementSource:
@@ -351,7 +352,7 @@ class Results:
         first = panel * per_panel if self.plan.deferred_epilogue else 0
         row = _QUARTER * 16 + 64 * block
         source = f"out{block}"
-        if self.problem.out_dtype is F32:
+        if self.problem.out_dtype.storage_bytes == 4:
             for group in range(tile.columns // 8):
                 for half in (0, 1):
                     place = tile.of(row + (LANE >> 2) + 8 * half, (LANE & 3) * 2 + 8 * group)

@@ -22,6 +22,8 @@ from weft.codegen.gpu.scalar import Like, Scalar, scalar
 
 PIECE: Final = 16
 """Bytes that stay together."""
+_BANKS: Final = 128
+"""Bytes that all banks give at once."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,30 @@ class TileLayout:
         turn = ((line >> 7) & mask) << 4
         inside = scalar(column) * self.size
         return line + (inside ^ turn if mask else inside) + start
+
+
+@dataclass(frozen=True)
+class PaddedTile:
+    """A `rows x columns` tile of `size`-byte elements whose rows follow one another, each `padding`
+    bytes further in the banks: as many as are read of a row at once."""
+
+    rows: int
+    columns: int
+    size: int
+    padding: int
+
+    @property
+    def pitch(self) -> int:
+        """Bytes from row to row."""
+        return -(-self.columns * self.size // _BANKS) * _BANKS + self.padding
+
+    @property
+    def bytes(self) -> int:
+        return self.rows * self.pitch
+
+    def of(self, row: Like, column: Like) -> Scalar:
+        """The byte offset of an element from the start of the tile."""
+        return scalar(row) * self.pitch + scalar(column) * self.size
 
 
 def fitting(columns: int, size: int) -> Swizzle:

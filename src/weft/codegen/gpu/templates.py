@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from weft.codegen.gpu import columns, ir, mma_fma, mma_sm80, mma_sm90, row, transposed
+from weft.codegen.gpu import columns, ir, mma_fma, mma_sm80, mma_sm90, row, row_ring, transposed
 from weft.codegen.gpu import map as elementwise
 from weft.codegen.gpu.accept import kernel_refusals, refuse
 from weft.codegen.gpu.matmul import Refs
@@ -28,6 +28,8 @@ def accepts(
             found = elementwise.accepts(short, tensors, plan, target)
         case RowPlan(across=True):
             found = columns.accepts(short, tensors, plan, target)
+        case RowPlan(ring=ring) if ring:
+            found = row_ring.accepts(short, tensors, refs, plan, target)
         case RowPlan():
             found = row.accepts(short, tensors, plan, target)
         case MmaPlan(arch="fma"):
@@ -70,6 +72,8 @@ def build(
             emitter = elementwise.Map(short, refs, plan)
         case RowPlan(across=True):
             emitter = columns.Columns(short, refs, plan)
+        case RowPlan(ring=ring) if ring:
+            emitter = row_ring.RingRows(short, refs, plan, target)
         case RowPlan():
             emitter = row.Rows(short, refs, plan)
         case _:

@@ -16,11 +16,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from weft.codegen.gpu import ir, values
+from weft.codegen.gpu.across import Run, extent, fills_a_line, run_along
 from weft.codegen.gpu.element import ElementOp, loose_functions
 from weft.codegen.gpu.formats import NARROW
 from weft.codegen.gpu.index import Indexer, unflatten
 from weft.codegen.gpu.reductions import Reduction, reductions_of
-from weft.codegen.gpu.scalar import Lit, Name, Scalar, both, wide
+from weft.codegen.gpu.scalar import Lit, Name, Scalar, both, least, wide
 from weft.foundation.dtypes import F32, DType
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import (
@@ -352,6 +353,10 @@ class Emitter(ABC):
         ):
             self.read_vectors(let, read, group)
             return
+        run = None if group is None else self.run(let.dtype, read, group)
+        if group is not None and run is not None:
+            self.read_across(let, read, run, group)
+            return
         name = self.fresh()
         home.made[let.name] = name
         home.body.append(self.load(name, let, read, home))
@@ -410,6 +415,34 @@ class Emitter(ABC):
                     self.is_constant(read.tensor),
                 )
             )
+
+    def run(self, dtype: DType, read: Read, group: Group) -> Run | None:
+        """What a read of a group is, if its instances read a line that begins anywhere."""
+        if not fills_a_line(dtype, len(group.instances)):
+            return None
+        return run_along(read, group.axis, self.kernel.ranges, self.refs[read.tensor])
+
+    def read_across(self, let: Let, read: Read, run: Run, group: Group) -> None:
+        names = tuple(self.fresh() for _ in group.instances)
+        for instance, name in zip(group.instances, names, strict=True):
+            instance.made[let.name] = name
+        head = group.instances[0]
+        known = head.known()
+        count: Scalar = Lit(len(names))
+        for guard in run.beginning:
+            count = least(self.indexer.scalar(-1 * guard.expr + guard.size, known), count)
+        exists = both(head.exists(), self.indexer.holds(run.whole, known))
+        head.body.append(
+            values.LoadAcross(
+                names,
+                self.numbers[read.tensor],
+                let.dtype,
+                self.source(read, head),
+                count if exists == ALWAYS else count * exists,
+                extent(self.refs[read.tensor]),
+                self.is_constant(read.tensor),
+            )
+        )
 
     def store(self, output: Output, group: Group, guard: Scalar) -> None:
         """An output at every point of a group."""

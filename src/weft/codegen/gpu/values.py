@@ -1,7 +1,7 @@
 """Statements on single values: what map and row kernels are made of.
 
-    Stmt = ReadParam | LoadVector | Compute | IndexValue | Words | Variable | Assign | Choose
-         | Shuffle | PlaceOf | StoreElement | StoreVector | Report
+    Stmt = ReadParam | LoadVector | LoadAcross | Compute | IndexValue | Words | Variable | Assign
+         | Choose | Shuffle | PlaceOf | StoreElement | StoreVector | Report
 
 Semantics. A value is a named element of a dtype, one per thread; `Compute` and the others that name
 a value make it once, a `Variable` may be assigned again. Guards are truth values per thread: where
@@ -49,6 +49,24 @@ class LoadVector:
     dtype: DType
     offset: Scalar
     guard: Scalar
+    constant: bool = True
+    """Whether nobody writes the buffer while the kernel runs."""
+
+
+@dataclass(frozen=True)
+class LoadAcross:
+    """Consecutive elements, 16 bytes of them, from any element on: the first `count`, then zeros.
+
+    The one or two lines of 16 bytes in which they lie are read whole, but nothing beyond the
+    `limit` elements of the buffer, which begins at a whole line.
+    """
+
+    names: tuple[str, ...]
+    buffer: int
+    dtype: DType
+    offset: Scalar
+    count: Scalar
+    limit: int
     constant: bool = True
     """Whether nobody writes the buffer while the kernel runs."""
 
@@ -157,6 +175,6 @@ class Report:
 
 
 ValueStmt: TypeAlias = (
-    ReadParam | PlaceOf | LoadVector | Compute | IndexValue | Words | Variable | Assign | Choose
-    | Shuffle | StoreElement | StoreVector | Report
+    ReadParam | PlaceOf | LoadVector | LoadAcross | Compute | IndexValue | Words | Variable
+    | Assign | Choose | Shuffle | StoreElement | StoreVector | Report
 )  # fmt: skip

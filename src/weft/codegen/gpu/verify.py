@@ -13,20 +13,31 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from weft.codegen.gpu import ir, values
+from weft.codegen.gpu.across import fills_a_line
 from weft.codegen.gpu.element import ElementOp, Number, arity, supports
-from weft.codegen.gpu.formats import HELD, held_bytes
+from weft.codegen.gpu.formats import HELD, fragment_registers, held_bytes, results_per_group
 from weft.codegen.gpu.names import is_free
 from weft.codegen.gpu.scalar import Lit, Name, Op, Scalar, TableAt, Wide
+from weft.codegen.gpu.swizzle import PIECE, Major
 from weft.codegen.gpu.text import spelling
 from weft.codegen.gpu.verify_frame import frame_findings
-from weft.foundation.dtypes import BF16, F16, F32, I1, UI32, DType
+from weft.foundation.dtypes import BF16, F16, F32, F64, I1, SI32, UI32, DType
 from weft.foundation.errors import Finding, SpecViolation
+from weft.target.matrix_atoms import ATOMS, INTEGERS, TINY
 from weft.target.target import Target
 
 NAME: Final = "KernelName"
 FIELD: Final = "KernelField"
 TYPE: Final = "KernelType"
 _NARROW: Final = (BF16, F16)
+_RESULTS: Final = (F32, F64, BF16, F16, *TINY, SI32, UI32, *INTEGERS)
+"""Results that fragments can have."""
+_HELD_IN: Final = {
+    ir.RegisterKind.F32: F32,
+    ir.RegisterKind.F64: F64,
+    ir.RegisterKind.S32: SI32,
+    ir.RegisterKind.B32: None,
+}
 _MOST_REGISTERS: Final = 512
 _MOST_TIMES: Final = 64
 _BLOCK_WORDS: Final = 4
@@ -108,13 +119,13 @@ class _Checker:
         return found
 
     def registers(self, place: ir.RegAt, count: int, dtype: DType | None = None) -> None:
-        """Use `count` registers of an array; `dtype` f32 or, as none, 32 bits of anything."""
+        """Use `count` registers of an array, of a dtype or, as none, 32 bits of anything."""
         found = self.use(place.array, "registers")
         if found.count and not 0 <= place.index <= found.count - count:
             why = f"{count} registers from {place.array}[{place.index}] on are not in the array"
             self.wrong(FIELD, f"{why} of {found.count}")
         if found.count and found.dtype is not dtype:
-            self.wrong(TYPE, f"{place.array} holds {'floats' if found.dtype else 'words'}")
+            self.wrong(TYPE, f"{place.array} holds {found.dtype or 'words'}")
 
     # -- numbers of the thread
 
@@ -157,8 +168,7 @@ class _Checker:
                 self.use(name, "number")
             case ir.Registers(name=name, kind=kind, count=count):
                 self.need(0 < count <= _MOST_REGISTERS, f"{count} registers")
-                dtype = F32 if kind is ir.RegisterKind.F32 else None
-                self.define(name, _Known("registers", dtype, count))
+                self.define(name, _Known("registers", _HELD_IN[kind], count))
             case ir.For() | ir.If() | ir.Roles():
                 self.control(node)
             case ir.Epilogue():
@@ -170,10 +180,17 @@ class _Checker:
                 self.sm90(node)
             case _ if isinstance(node, ir.Sm80Stmt):
                 self.sm80(node)
+            case ir.AddRegisters(target=target, source=source):
+                count = self.use(source, "registers").count
+                self.whole_array(target, count)
+                for array in (target, source):
+                    self.registers(ir.RegAt(array), 1, F32)
             case _ if isinstance(node, ir.ClusterStmt):
                 self.need(self.kernel.cluster > 1, "the kernel has no clusters")
                 if isinstance(node, ir.StCluster):
                     self.value(node.source)
+            case _ if isinstance(node, ir.ChainStmt):
+                self.need(self.target.has("griddepcontrol"), f"{self.target.name} has no chains")
             case _:
                 self.element(node)
 
@@ -277,6 +294,8 @@ class _Checker:
                 self.vector(len(names), dtype)
                 for name in names:
                     self.define(name, _Known("value", dtype))
+            case values.LoadAcross():
+                self.across(node)
             case values.IndexValue(name=name, dtype=dtype):
                 self.define(name, _Known("value", dtype))
             case values.Words(names=names, seed=seed, offset=offset):
@@ -316,6 +335,13 @@ class _Checker:
                 self.need(found is None or found.is_integer, f"a check of {found}", TYPE)
                 self.need(rule in _RULES, f"there is no rule {rule}")
 
+    def across(self, node: values.LoadAcross) -> None:
+        whole = fills_a_line(node.dtype, len(node.names))
+        self.need(whole, f"{len(node.names)} elements of {node.dtype} do not fill a line")
+        self.need(node.limit > 0, f"a buffer of {node.limit} elements")
+        for name in node.names:
+            self.define(name, _Known("value", node.dtype))
+
     def vector(self, count: int, dtype: DType) -> None:
         size = count * dtype.storage_bytes
         self.need(size in _VECTORS, f"{count} elements of {dtype} are no vector")
@@ -340,13 +366,15 @@ class _Checker:
                 self.value(name)
             case ir.StSharedVec(source=source, count=count):
                 self.need(count == 2, f"{count} registers at a time")
-                self.registers(source, count, F32)
+                known = self.use(source.array, "registers").dtype
+                self.registers(source, count, F32 if known is F32 else None)
             case ir.StGlobalVec(source=source, dtype=dtype, fragment=fragment, width=width):
-                self.need(dtype in (F32, *_NARROW), f"fragments of {dtype} are not stored", TYPE)
+                self.need(dtype in _RESULTS, f"fragments of {dtype} are not stored", TYPE)
                 self.need(width in (1, 2), f"{width} elements at a time")
                 self.results(source, dtype, fragment.groups)
             case ir.StGlobalRow(dtype=dtype):
-                self.need(dtype in (F32, *_NARROW), f"rows of {dtype} are not stored", TYPE)
+                whole = dtype in _RESULTS and dtype.storage_bytes in (2, 4)
+                self.need(whole, f"rows of {dtype} are not stored", TYPE)
             case ir.NamedBarrier(number=number, threads=threads):
                 whole = threads % _WORD_BITS == 0 and 0 < threads <= self.kernel.threads
                 self.need(whole, f"{threads} threads cannot meet")
@@ -354,15 +382,15 @@ class _Checker:
                 self.need(inside, f"there are {_BARRIERS} barriers with numbers")
 
     def results(self, place: ir.RegAt, dtype: DType, groups: int) -> None:
-        wide = dtype is F32
-        self.registers(place, groups * (4 if wide else 2), F32 if wide else None)
+        held = dtype if dtype in (F32, F64) else None
+        self.registers(place, groups * results_per_group(dtype), held)
 
     def epilogue(self, node: ir.Epilogue) -> None:
-        self.need(node.out_dtype in (F32, *_NARROW), f"results of {node.out_dtype}", TYPE)
-        self.registers(node.acc, 4 * node.fragment.groups, F32)
+        self.need(node.out_dtype in _RESULTS, f"results of {node.out_dtype}", TYPE)
+        self.registers(node.acc, 4 * node.fragment.groups, _sums(node.value_dtype))
         self.results(node.out, node.out_dtype, node.fragment.groups)
         outer = dict(self.known)
-        self.define(node.value, _Known("value", F32))
+        self.define(node.value, _Known("value", node.value_dtype))
         for source in node.sources:
             self.parts(source)
             self.define(source.name, _Known("value", source.dtype))
@@ -379,16 +407,22 @@ class _Checker:
     def sm80(self, node: ir.Sm80Stmt) -> None:
         match node:
             case ir.Gather(dtype=dtype, count=count):
-                self.need(dtype.storage_bytes == 2 and count == 8, f"{count} elements of {dtype}")
+                size = count * dtype.storage_bytes
+                self.need(size == PIECE, f"{count} elements of {dtype}")
             case ir.WaitGroup(pending=pending):
                 self.need(pending >= 0, f"{pending} groups")
             case ir.LdMatrix(target=target):
                 self.registers(target, 4)
-            case ir.MmaSync(acc=acc, a=a, b=b, dtype=dtype):
-                self.need(dtype in _NARROW, f"matrices of {dtype}", TYPE)
-                self.registers(acc, 4, F32)
-                self.registers(a, 4)
-                self.registers(b, 2)
+            case ir.LdRegister(target=target, dtype=dtype):
+                self.need(dtype in (F32, F64), f"a register of {dtype}", TYPE)
+                self.registers(target, 1, dtype)
+            case ir.MmaSync(acc=acc, a=a, b=b, a_dtype=a_dtype, b_dtype=b_dtype):
+                found = self.atom("sm80", a_dtype, b_dtype)
+                held = a_dtype if a_dtype in (F32, F64) else None
+                first, second = fragment_registers(a_dtype)
+                self.registers(acc, 4, found)
+                self.registers(a, first, held)
+                self.registers(b, second, held)
 
     def sm90(self, node: ir.Sm90Stmt) -> None:
         match node:
@@ -405,13 +439,8 @@ class _Checker:
                 self.need(whole, f"{count} elements of {dtype} are no whole lines")
             case ir.Descriptor(name=name):
                 self.define(name, _Known("descriptor"))
-            case ir.Wgmma(acc=acc, n=n, a=a, b=b, dtype=dtype):
-                self.need(dtype in _NARROW, f"matrices of {dtype}", TYPE)
-                self.need(n % 8 == 0 and 8 <= n <= 256, f"{n} columns")
-                self.whole_array(acc, n // 2)
-                for side in (a, b):
-                    self.use(side.descriptor, "descriptor")
-                    self.need(side.offset % 16 == 0, f"an operand begins at {side.offset}")
+            case ir.Wgmma():
+                self.warpgroup(node)
             case ir.WgmmaWait(acc=arrays):
                 for name in arrays:
                     self.use(name, "registers")
@@ -423,6 +452,24 @@ class _Checker:
         pending = getattr(node, "pending", 0)
         self.need(0 <= pending < 8, f"{pending} groups")
 
+    def warpgroup(self, node: ir.Wgmma) -> None:
+        found = self.atom("sm90", node.a_dtype, node.b_dtype)
+        n, step = node.n, 16 if node.a_dtype.is_integer and node.n > 32 else 8
+        self.need(n % step == 0 and 8 <= n <= 256, f"{n} columns")
+        self.whole_array(node.acc, n // 2)
+        self.registers(ir.RegAt(node.acc), 1, found)
+        for side in (node.a, node.b):
+            self.use(side.descriptor, "descriptor")
+            self.need(side.offset % 16 == 0, f"an operand begins at {side.offset}")
+            along = side.major is Major.K or node.a_dtype.storage_bytes == 2
+            self.need(along, f"operands of {node.a_dtype} must lie along k")
+
+    def atom(self, arch: str, a: DType, b: DType) -> DType | None:
+        """The dtype of the registers in which products of two dtypes are added up."""
+        found = [atom.acc for atom in ATOMS[arch] if (atom.a, atom.b) == (a, b)]
+        self.need(found, f"matrices of {a} and {b}", TYPE)
+        return _sums(found[0]) if found else None
+
     def whole_array(self, name: str, count: int) -> None:
         found = self.use(name, "registers")
         self.need(found.count == count, f"{name} does not have {count} registers")
@@ -433,3 +480,8 @@ class _Checker:
         for known in found:
             own = len(known.sizes)
             self.need(rank in (None, own), f"{rank} places in a map of rank {own}")
+
+
+def _sums(dtype: DType) -> DType:
+    """What the registers hold in which numbers of a dtype are added up."""
+    return SI32 if dtype is UI32 else dtype

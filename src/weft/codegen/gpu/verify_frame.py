@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Final
 
 from weft.codegen.gpu import ir
+from weft.codegen.gpu.chain import chain_faults
 from weft.codegen.gpu.names import is_free
 from weft.foundation.errors import Finding
 from weft.target.target import Target
@@ -56,6 +57,7 @@ def _findings(kernel: ir.Kernel, target: Target) -> Iterator[tuple[str, str]]:
         if not table.values or not all(-(1 << 31) <= v < 1 << 31 for v in table.values):
             yield FRAME, f"the table {table.name} is empty or has numbers beyond 32 bits"
     yield from _shared(kernel, target)
+    yield from ((FRAME, why) for why in chain_faults(kernel))
 
 
 def _shared(kernel: ir.Kernel, target: Target) -> Iterator[tuple[str, str]]:

@@ -58,6 +58,8 @@ from weft.ptir.schema import (
 from weft.ptir.types import Dim, Symbol, TensorType, TupleType, ValueType
 
 Item = TypeVar("Item")
+_TAG = struct.Struct("<I").pack
+_SIZE = struct.Struct("<Q").pack
 
 
 def encode(program: Program) -> bytes:
@@ -80,6 +82,11 @@ def decode(data: bytes) -> Program:
             raise error from None
 
 
+def _unfit(value: Any) -> SpecViolation:
+    why = f"{value} does not fit the field that holds it in bincode"
+    return SpecViolation("InvalidAttributeValue", why)
+
+
 class Writer:
     """Appends values to a byte string."""
 
@@ -90,15 +97,21 @@ class Writer:
         try:
             self.out += struct.pack(layout, value)
         except struct.error:
-            raise SpecViolation(
-                "InvalidAttributeValue", f"{value} does not fit the field that holds it in bincode"
-            ) from None
+            raise _unfit(value) from None
+
+    # Nearly all of a program is tags and sizes: these two do without a layout to look up.
 
     def tag(self, value: int) -> None:
-        self.pack("<I", value)
+        try:
+            self.out += _TAG(value)
+        except struct.error:
+            raise _unfit(value) from None
 
     def size(self, value: int) -> None:
-        self.pack("<Q", value)
+        try:
+            self.out += _SIZE(value)
+        except struct.error:
+            raise _unfit(value) from None
 
     def string(self, value: str) -> None:
         raw = value.encode()

@@ -1,0 +1,266 @@
+"""Rows that follow one another through a ring in shared memory: while a row is being reduced, the
+copy engine brings the next ones.
+
+    team = a block, or a cluster, that stays; it takes every `teams`-th row
+    for each row of the team:
+        for each vector of the thread: wait for its piece of the ring, take it into registers
+        meet: the pieces are free, and the copies of pieces ahead begin
+        reduce, store                                            as in `row.py`
+
+A *piece* is one vector of every thread of the block, of every operand that is brought along: those
+that live over the whole row and lie in one run of memory. `ring` pieces wait in shared memory. What
+does not depend on the row (the weights of a norm) is read once by a team and stays in registers,
+where these hold it, and is read again for every row where they do not.
+
+Partial results of a row and of the next one lie in different slots: a block of a cluster may write
+those of the next row while another one still reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from weft.codegen.gpu import ir
+from weft.codegen.gpu.accept import refuse
+from weft.codegen.gpu.row import SLOT, Rows, Slots
+from weft.codegen.gpu.row import accepts as accepts_rows
+from weft.codegen.gpu.scalar import BLOCK, THREAD, Like, Lit, Name, Scalar, least, scalar, wide
+from weft.codegen.gpu.thread import Group, Refs, Scope, aligned
+from weft.foundation.dtypes import DType
+from weft.foundation.errors import Finding
+from weft.foundation.index_expr import linear
+from weft.plan.ir import RowPlan
+from weft.plan.rows import (
+    chunks_of,
+    reduced_axes,
+    ring_room,
+    row_count,
+    row_length,
+    row_registers,
+    row_vector_axis,
+    teams,
+)
+from weft.region.ir import Kernel, Let, Read, Tensor
+from weft.target.target import Target
+
+_VECTOR_BYTES: Final = 16
+_WARP: Final = 32
+
+
+def accepts(
+    kernel: Kernel, tensors: Mapping[str, Tensor], refs: Refs, plan: RowPlan, target: Target
+) -> list[Finding]:
+    """Why this template cannot carry out the kernel with the plan; empty if it can."""
+    return [*accepts_rows(kernel, tensors, plan, target), *_refusals(kernel, refs, plan, target)]
+
+
+def _refusals(kernel: Kernel, refs: Refs, plan: RowPlan, target: Target) -> Iterator[Finding]:
+    if not target.has("tma"):
+        yield refuse("PlanField", f"{target.name} has no copy engine for ring={plan.ring}")
+    if plan.ring > plan.threads:
+        yield refuse("PlanField", f"ring={plan.ring} pieces are more than threads ask for")
+    if plan.rows_per_block > 1 or plan.threads < _WARP or not plan.keep_row:
+        yield refuse(
+            "PlanField", f"ring={plan.ring} needs one row a block, whole warps and keep_row"
+        )
+        return
+    team = plan.threads * plan.blocks_per_row * plan.vector
+    if not row_count(kernel) or not row_length(kernel) or row_length(kernel) % team:
+        yield refuse("Ring", f"a row of {row_length(kernel)} is not made of pieces of {team}")
+        return
+    pieces = chunks_of(kernel, plan)
+    if plan.ring < pieces:
+        yield refuse("PlanField", f"ring={plan.ring} does not hold the {pieces} pieces of a row")
+    found = streams(kernel, refs, plan)
+    if not found:
+        yield refuse("Ring", "no operand lies in runs of memory that the copy engine can bring")
+        return
+    size = sum(stream.bytes for stream in found) * plan.ring
+    room = ring_room(target)
+    if size > room:
+        yield refuse("SharedMemory", f"ring={plan.ring} takes {size} bytes; there are {room}")
+
+
+@dataclass(frozen=True)
+class Stream:
+    """An operand that the copy engine brings, and its share of a piece."""
+
+    let: Let
+    read: Read
+    start: int
+    count: int
+
+    @property
+    def dtype(self) -> DType:
+        return self.let.dtype
+
+    @property
+    def bytes(self) -> int:
+        return self.count * self.let.dtype.storage_bytes
+
+
+def streams(kernel: Kernel, refs: Refs, plan: RowPlan) -> list[Stream]:
+    """The operands that can be brought along."""
+    found: list[Stream] = []
+    start = 0
+    for let in kernel.body:
+        if isinstance(let.expr, Read) and _comes_in_runs(kernel, refs, plan, let, let.expr):
+            found.append(Stream(let, let.expr, start, plan.threads * plan.vector))
+            start += found[-1].bytes
+    return found
+
+
+def _comes_in_runs(kernel: Kernel, refs: Refs, plan: RowPlan, let: Let, read: Read) -> bool:
+    """Whether the vectors of a block are neighbours in memory that begin at whole lines."""
+    axis, ref = row_vector_axis(kernel), refs[read.tensor]
+    reduced = [name for name in reduced_axes(kernel) if kernel.sizes[name] > 1]
+    if axis is None or reduced != [axis] or axis not in let.axes or read.guards or read.places:
+        return False
+    if all(kernel.sizes[name] == 1 for name in let.axes if name != axis):
+        return False
+    if any(refs[output.tensor].buffer == ref.buffer for output in kernel.outputs):
+        return False
+    size = let.dtype.storage_bytes
+    whole = plan.vector * size == _VECTOR_BYTES and ref.alignment % _VECTOR_BYTES == 0
+    return whole and aligned(linear(read.index, ref.strides), axis, plan.vector, kernel.sizes)
+
+
+class RingRows(Rows):
+    """A row after the other to a block, or to a cluster."""
+
+    def __init__(self, kernel: Kernel, refs: Refs, plan: RowPlan, target: Target) -> None:
+        super().__init__(kernel, refs, plan)
+        self.streams = streams(kernel, refs, plan)
+        self.pieces = chunks_of(kernel, plan)
+        """Of one row."""
+        self.piece_bytes = sum(stream.bytes for stream in self.streams)
+        size = self.piece_bytes * plan.ring
+        self.teams = min(self.rows, teams(kernel, plan, target, size))
+        self.tiles.append(ir.SharedTile("ring", 0, size))
+        self.barriers.append(ir.Barriers("full", size, plan.ring, 1))
+        self.outside = Scope(None, {}, [])
+        self.column_of: dict[Scope, Scope] = {}
+        """What of a point of a row does not depend on the row is made in the scope of its place."""
+        self.keeps_columns = self.holds_columns(target)
+        self.all_run = True
+
+    def holds_columns(self, target: Target) -> bool:
+        """Whether registers hold, beside a row, what all rows share."""
+        shared = [let for let in self.kernel.body if self.is_shared(let.axes)]
+        kept = sum(isinstance(let.expr, Read) for let in shared)
+        needed, given = row_registers(self.kernel, self.plan, target)
+        return needed + kept * self.pieces * self.plan.vector <= given
+
+    def is_shared(self, axes: Sequence[str]) -> bool:
+        """Whether a value of these axes is the same for all rows."""
+        return bool(axes) and set(axes) <= set(self.reduced)
+
+    @property
+    def grid(self) -> int:
+        return self.teams * self.plan.blocks_per_row
+
+    # -- the ring --------------------------------------------------------------------------------
+
+    def work(self) -> Iterator[ir.Stmt]:
+        blocks = self.plan.blocks_per_row
+        if blocks > 1:
+            yield ir.ClusterArrive()
+        yield ir.Let("team", BLOCK // blocks if blocks > 1 else BLOCK)
+        yield ir.Let("rank", BLOCK % blocks if blocks > 1 else Lit(0))
+        yield ir.Let("member", Name("rank") * self.plan.threads + THREAD)
+        yield ir.Let("turns", (Name("team") * -1 + (self.rows + self.teams - 1)) // self.teams)
+        yield ir.Let("pieces", Name("turns") * self.pieces)
+        yield ir.If(THREAD.equals(0), (ir.MbarrierInit("full"), ir.MbarrierInitFence()))
+        yield ir.SyncThreads()
+        yield self.fetch(0, least(Name("pieces"), self.plan.ring))
+        if blocks > 1:
+            yield ir.ClusterWait()
+        turn = tuple(self.turn())
+        yield from self.outside.body
+        yield ir.For("turn", 0, Name("turns"), 1, turn)
+
+    def fetch(self, first: Like, count: Scalar) -> ir.Stmt:
+        """Threads ask for `count` pieces, one each."""
+        scope = Scope(None, {}, [])
+        piece = Name(self.fresh("piece"))
+        scope.body += [
+            ir.Let(piece.name, THREAD + first),
+            ir.Let("fetched", piece // self.pieces * self.teams + Name("team")),
+        ]
+        axes: dict[str, Scalar] = dict.fromkeys(self.reduced, Lit(0))
+        axes |= self.places(scope, Name("fetched"), self.outer)
+        vector = piece % self.pieces * self.vectors_apart + Name("rank") * self.plan.threads
+        assert self.axis is not None
+        scope.body.append(ir.Let("begin", vector * self.plan.vector))
+        axes[self.axis] = Name("begin")
+        full = ir.BarrierAt("full", piece % self.plan.ring)
+        scope.body.append(ir.MbarrierExpectTx(full, self.piece_bytes))
+        for stream in self.streams:
+            offset = wide(self.indexer.scalar(self.address(stream.read), axes))
+            number, place = self.numbers[stream.read.tensor], self.place_of(piece, stream)
+            scope.body.append(ir.BulkLoad(place, number, stream.dtype, offset, stream.count, full))
+        return ir.If(count > THREAD, tuple(scope.body))
+
+    @property
+    def vectors_apart(self) -> int:
+        """Vectors between one piece of a block and its next."""
+        return self.plan.threads * self.plan.blocks_per_row
+
+    def place_of(self, piece: Scalar, stream: Stream) -> ir.Address:
+        return ir.Address("ring", piece % self.plan.ring * self.piece_bytes + stream.start)
+
+    # -- a row -----------------------------------------------------------------------------------
+
+    def turn(self) -> list[ir.Stmt]:
+        """Everything for one row."""
+        row = Scope(None, {}, [])
+        row.body.append(ir.Let("row", Name("turn") * self.teams + Name("team")))
+        row.axes = self.places(row, Name("row"), self.outer)
+        row.body.append(ir.Let("oldest", Name("turn") * self.pieces))
+        self.kept = [self.taken(row, number) for number in range(self.pieces)]
+        row.body.append(ir.SyncThreads())
+        ahead = Name("oldest") + self.plan.ring
+        row.body.append(self.fetch(ahead, least(Name("pieces") - ahead, self.pieces)))
+        self.store_all(row, Lit(1))
+        return row.body
+
+    def taken(self, row: Scope, number: int) -> Group:
+        """A thread's vector of a row, out of the ring."""
+        columns = self.column_group(number)
+        group = Group(self.axis)
+        for column in columns.instances:
+            point = Scope(row, column.known(), row.body, group=group)
+            self.column_of[point] = column
+            group.instances.append(point)
+        piece = Name(self.fresh("piece"))
+        full = ir.BarrierAt("full", piece % self.plan.ring)
+        row.body.append(ir.Let(piece.name, Name("oldest") + number))
+        row.body.append(ir.MbarrierWait(full, piece // self.plan.ring & 1))
+        for stream in self.streams:
+            names = tuple(self.fresh() for _ in group.instances)
+            place = self.place_of(piece, stream)
+            mine = ir.Address(place.tile, place.offset + THREAD * _VECTOR_BYTES)
+            row.body.append(ir.LoadStaged(names, stream.dtype, mine))
+            for point, name in zip(group.instances, names, strict=True):
+                point.made[stream.let.name] = name
+        return group
+
+    def column_group(self, number: int) -> Group:
+        """The places of a vector, whichever the row."""
+        variable = self.fresh("q")
+        place = Name("member") + number * self.vectors_apart
+        self.outside.body.append(ir.Let(variable, place))
+        return self.chunk(self.outside, Name(variable), whole=True)
+
+    def home(self, axes: Sequence[str], scope: Scope) -> Scope:
+        if self.keeps_columns and scope in self.column_of and self.is_shared(axes):
+            return super().home(axes, self.column_of[scope])
+        return super().home(axes, scope)
+
+    def new_slots(self, count: int) -> Slots:
+        """Room for the partial results of two rows, in turn."""
+        tile = self.new_tile(2 * count * SLOT)
+        first = (Name("turn") & 1) * count
+        return lambda number: ir.Address(tile, (first + scalar(number)) * SLOT)

@@ -1,0 +1,181 @@
+"""Stretches of a program: sections of its steps, each of which is one graph that runs replay.
+
+A graph is replayed while the inputs and outputs it touches are where they were, and a few sets of
+addresses are kept ready. For another set the graph that was not used for longest serves: of its
+nodes those that touch what has moved are told the new addresses. Only a graph with branches or
+loops, whose inner nodes cannot be told, is recorded anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from weft.foundation.errors import ExecutionError
+from weft.runtime.artifact import Artifact, CopyBuffer, JumpUnless, Launch, Step
+from weft.runtime.cuda import Stream
+from weft.runtime.cuda_flow import Turns
+from weft.runtime.cuda_graphs import (
+    Graph,
+    branch,
+    condition,
+    place_of,
+    recording,
+    recording_into,
+)
+from weft.runtime.cuda_resident import EXTERNAL, Resident, memory_of
+from weft.runtime.flow import Branch, Loop, Part, Section
+
+_KEPT: Final = 4
+"""Sets of addresses for which the graph of a stretch is kept ready."""
+
+Place = tuple[str, int]
+
+
+@dataclass
+class _Recorded:
+    """A graph, and the nodes of those steps that touch external memory."""
+
+    graph: Graph
+    nodes: dict[int, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Stretch:
+    """A section, the external memory that it touches, and its graphs by where that was."""
+
+    section: Section
+    touched: tuple[Place, ...]
+    graphs: OrderedDict[tuple[int, ...], _Recorded] = field(default_factory=OrderedDict)
+
+
+class Stretches:
+    """All stretches of a program on a device, by their first step."""
+
+    def __init__(self, resident: Resident) -> None:
+        self.resident = resident
+        found = [
+            Stretch(section, _touched(resident.artifact, section)) for section in resident.sections
+        ]
+        self.by_step = {stretch.section.first: stretch for stretch in found}
+        self._release = weakref.finalize(self, _give_up, [stretch.graphs for stretch in found])
+        self._release.atexit = False
+
+    def at(self, step: int) -> Stretch | None:
+        """The stretch that begins at a step."""
+        return self.by_step.get(step)
+
+    def replay(self, stretch: Stretch) -> None:
+        """Start the steps of a stretch."""
+        resident = self.resident
+        key = tuple(resident.external[place] for place in stretch.touched)
+        if key not in stretch.graphs:
+            stretch.graphs[key] = self._made(stretch, key)
+        stretch.graphs.move_to_end(key)
+        stretch.graphs[key].graph.launch(resident.gpu.stream)
+
+    def _made(self, stretch: Stretch, key: tuple[int, ...]) -> _Recorded:
+        """A graph for a new set of addresses."""
+        if len(stretch.graphs) < _KEPT:
+            return self._recorded(stretch)
+        old_key, old = stretch.graphs.popitem(last=False)
+        if stretch.section.turns:
+            old.graph.close()
+            return self._recorded(stretch)
+        pairs = zip(stretch.touched, old_key, key, strict=True)
+        self._tell(old, {place for place, before, now in pairs if before != now})
+        return old
+
+    def _tell(self, old: _Recorded, moved: set[Place]) -> None:
+        """Tell the nodes that touch what has moved."""
+        resident = self.resident
+        for number, node in old.nodes.items():
+            step = resident.artifact.steps[number]
+            if moved.isdisjoint(_external(resident.artifact, step)):
+                continue
+            if isinstance(step, CopyBuffer):
+                source, target = resident.ends(step)
+                old.graph.set_copy(node, target, source, step.bytes)
+            elif isinstance(step, Launch):
+                kernel = resident.kernels[step.kernel]
+                assert kernel is not None
+                old.graph.set_kernel(node, kernel.node(resident.operands(step, number)))
+
+    # -- recording -------------------------------------------------------------------------------
+
+    def _recorded(self, stretch: Stretch) -> _Recorded:
+        resident, stream = self.resident, self.resident.gpu.stream
+        turns, nodes = resident.turns, dict[int, Any]()
+        with recording(stream) as graph:
+            if stretch.section.turns and turns is not None:
+                self._put(stretch.section.parts, stream, turns, 0)
+            else:
+                follows = False
+                for number in range(stretch.section.first, stretch.section.last):
+                    step = resident.artifact.steps[number]
+                    if not resident.put(number, stream, follows=follows):
+                        continue
+                    follows = isinstance(step, Launch)
+                    if any(_external(resident.artifact, step)):
+                        (nodes[number],) = place_of(stream).nodes
+        return _Recorded(graph, nodes)
+
+    def _put(self, parts: Sequence[Part], stream: Stream, turns: Turns, depth: int) -> None:
+        """Record parts with a stream; the bodies in them with streams of their own."""
+        for part in parts:
+            if isinstance(part, int):
+                self.resident.put(part, stream)
+                continue
+            if isinstance(part, Loop):
+                self._put(part.head, stream, turns, depth)
+            value, flag = condition(stream), self._flag(part)
+            turns.put_tell(stream, value, flag, part)
+            bodies = branch(stream, value, loops=isinstance(part, Loop))
+            inner = turns.stream_at(depth)
+            for body, inside in zip(bodies, _insides(part), strict=True):
+                with recording_into(inner, body):
+                    self._put(inside, inner, turns, depth + 1)
+                    if isinstance(part, Loop):
+                        turns.put_tell(inner, value, flag, part)
+
+    def _flag(self, part: Branch | Loop) -> int:
+        return self.resident.address(self.resident.artifact.buffers[part.flag])
+
+
+def _insides(part: Branch | Loop) -> list[tuple[Part, ...]]:
+    """What each body of a part does; that of a loop ends with the head of the next turn."""
+    if isinstance(part, Loop):
+        return [(*part.body, *part.head)]
+    return [part.taken, part.otherwise]
+
+
+def _touched(artifact: Artifact, section: Section) -> tuple[Place, ...]:
+    steps = artifact.steps[section.first : section.last]
+    return tuple(dict.fromkeys(place for step in steps for place in _external(artifact, step)))
+
+
+def _external(artifact: Artifact, step: Step) -> Iterator[Place]:
+    """The external memory that a step touches."""
+    numbers: Sequence[int] = ()
+    match step:
+        case CopyBuffer(source=source, target=target):
+            numbers = (source, target)
+        case Launch(buffers=buffers):
+            numbers = buffers
+        case JumpUnless(buffer=buffer):
+            numbers = (buffer,)
+    for number in numbers:
+        place = memory_of(artifact.buffers[number])
+        if place[0] in EXTERNAL:
+            yield place
+
+
+def _give_up(graphs: Sequence[Mapping[tuple[int, ...], _Recorded]]) -> None:
+    for kept in graphs:
+        for found in kept.values():
+            with contextlib.suppress(ExecutionError):
+                found.graph.close()

@@ -34,6 +34,7 @@ from weft.driver.signature import make_signature
 from weft.driver.tune import KernelClass, classes_of
 from weft.foundation.errors import WeftError
 from weft.plan.contraction import problem_of
+from weft.plan.ir import MmaPlan
 from weft.plan.text import plan_to_json
 from weft.runtime import bundle
 from weft.runtime.artifact import Artifact
@@ -92,11 +93,12 @@ def _is_worthwhile(found: Product) -> bool:
 # -- candidates, compiled beforehand -------------------------------------------------------------
 
 
-def contraction(found: Product) -> KernelClass:
-    """The kernel of a product that contracts, and its candidates."""
+def contraction(found: Product) -> KernelClass | None:
+    """The kernel of a product that contracts by matrix instructions, and its candidates; None where
+    the product is a matter of rows."""
     source = found.program()
     classes = classes_of(Compilation(source, target_named("sm90"), make_signature(source)))
-    return next(c for c in classes if problem_of(c.kernel, c.module.tensors) is not None)
+    return next((c for c in classes if isinstance(c.plans[0], MmaPlan)), None)
 
 
 def prepare(folder: Path, names: Sequence[str]) -> None:
@@ -105,13 +107,13 @@ def prepare(folder: Path, names: Sequence[str]) -> None:
     for name in names:
         for number, found in enumerate(products(name)):
             path = folder / f"{name}_{number:02}.pack"
-            if not path.exists():
-                path.write_bytes(_packed(found))
+            kernels = contraction(found) if not path.exists() else None
+            if kernels is not None:
+                path.write_bytes(_packed(found, kernels))
                 print(path.name, found, flush=True)
 
 
-def _packed(found: Product) -> bytes:
-    kernels = contraction(found)
+def _packed(found: Product, kernels: KernelClass) -> bytes:
     problem = problem_of(kernels.kernel, kernels.module.tensors)
     assert problem is not None
     plans, bundles = [], []

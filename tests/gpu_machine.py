@@ -60,6 +60,8 @@ class Machine:
         self.values: dict[int, int] = {}
         """What branches and loops of graphs look at."""
         self.launches: list[str] = []
+        self.early: list[str] = []
+        """Kernels that were put behind another one without waiting for its end."""
         self.graph_launches = 0
         self.graph_updates = 0
         """Nodes that were told other parameters."""
@@ -71,6 +73,8 @@ class Machine:
         self.cuuint64_t = self.cuuint32_t = int
         self.CUmemLocation = self.CUDA_MEMCPY3D = self.CUDA_KERNEL_NODE_PARAMS = SimpleNamespace
         self.CUgraphNodeParams = lambda: SimpleNamespace(conditional=SimpleNamespace())
+        self.CUlaunchAttribute = lambda: SimpleNamespace(value=SimpleNamespace())
+        self.CUlaunchConfig = SimpleNamespace
 
     def learn(self, executable: Executable) -> None:
         """Know the kernels that an executable is going to launch."""
@@ -288,10 +292,17 @@ class Machine:
         *_, stream, parameters, _extra = rest
         self.later(stream, self.kernel_work(symbol, parameters))
 
+    def do_cuLaunchKernelEx(self, config: Any, symbol: str, parameters: int, extra: int) -> None:
+        """A launch that need not wait for the one before: the kernel must."""
+        assert self.kernel(symbol)[0].waits
+        assert [found.value.programmaticStreamSerializationAllowed for found in config.attrs] == [1]
+        self.early.append(symbol)
+        self.later(config.hStream, self.kernel_work(symbol, parameters))
+
     def kernel_work(self, symbol: str, parameters: int) -> Callable[[], Any]:
         """What a launch does, by its parameters as they are now."""
         if symbol == "weft_tell":
-            words = _words(parameters, 6)
+            words = _words(parameters, 8)
             return lambda: self._tell(*words)
         if symbol == "weft_enter":
             words = _words(parameters, 3)
@@ -300,9 +311,11 @@ class Machine:
         addresses = _words(parameters, len(kernel.maps) + len(kernel.buffers) + kernel.reports)
         return lambda: self.launch(symbol, addresses[len(kernel.maps) :])
 
-    def _tell(self, value: int, flag: int, total: int, most: int, overrun: int, step: int) -> None:
+    def _tell(self, value: int, flag: int, *words: int) -> None:
         """The meaning of the kernel that tells a graph what a flag says."""
+        total, most, overrun, step, errors, count = words
         holds = ctypes.c_uint8.from_address(flag).value != 0
+        holds = holds and not any(_at(errors + 8 * n) for n in range(count))
         ended = ctypes.c_uint64.from_address(overrun)
         if holds and _at(total) >= _at(most):
             holds = False

@@ -173,7 +173,7 @@ def refusal(program: Program, **changes: Any) -> str:
         (
             Conv(rows=64, columns=64, channels=64, results=64),
             {"tile": (960, 64, 64), "warp_tile": (8, 8)},
-            "bytes; 1,048,576 is the most",
+            "bytes; 1,572,864 is the most",
         ),
     ],
 )

@@ -525,3 +525,20 @@ def test_interrupting_is_exit_code_130(
 
     monkeypatch.setattr(main, "load_source", interrupted)
     assert run("verify", program) == Result(130, "", "")
+
+
+def test_interrupting_while_the_command_line_is_loaded_is_quiet() -> None:
+    """An import that is interrupted stands for Ctrl-C at any moment of loading."""
+    script = (
+        "import runpy, sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, *rest):\n"
+        "        if name == 'weft.cli.compile':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "runpy.run_module('weft', run_name='__main__')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

@@ -127,14 +127,16 @@ def test_a_compiled_program_can_be_checked(run: Run, program: Path, level: int) 
     assert "output 0, f32[8, 16]: agrees, off by " in out
 
 
-def test_a_check_that_fails_ends_with_1(
-    run: Run, program: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_check_that_fails_ends_with_1_and_leaves_the_dumps(
+    run: Run, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from_ours = Executable.run
     monkeypatch.setattr(Executable, "run", lambda *a, **k: [x + 1 for x in from_ours(*a, **k)])
-    code, out, _ = run(program, "--check")
+    code, out, _ = run(program, "--check", "-v", "--dump=plan", "--out", tmp_path)
     assert code == 1
     assert "differs, off by 1" in out
+    assert "arena: " in out
+    assert (tmp_path / "plan.json").exists()
 
 
 def test_kernels_are_measured_into_a_log(run: Run, program: Path, tmp_path: Path) -> None:

@@ -93,30 +93,39 @@ def compile_command(
             raise UserError(f"{what} runs the program, and --to {to} ends before there is one")
         signature = make_signature(program, *roles)
         compilation = run_pipeline(Compilation(program, chosen, signature, overrides, level), to)
-        times: Mapping[str, float] = compilation.seconds
         print(f"{printable(str(file))}: {', '.join(compilation.values)}")
-    else:
-        executable = compile_program(
-            program,
-            chosen,
-            params=roles[0],
-            state=roles[1],
-            donate=roles[2],
-            overrides=overrides,
-            opt_level=level,
-        )
-        (cluster,) = executable.clusters.values()
-        print(f"{printable(str(file))}: {executable.explain()}")
-        if check:
-            _check(executable)
-        if not (verbose or wanted or measured):
-            return
-        compilation, times = cluster.compilation, cluster.times
-        if verbose:
-            print("\n".join(executable.report()))
-        if measured is not None:
-            _measure(compilation, measured)
+        _show_stages(compilation, compilation.seconds if verbose else None, wanted, out)
+        return
+    executable = compile_program(
+        program,
+        chosen,
+        params=roles[0],
+        state=roles[1],
+        donate=roles[2],
+        overrides=overrides,
+        opt_level=level,
+    )
+    print(f"{printable(str(file))}: {executable.explain()}")
     if verbose:
+        print("\n".join(executable.report()))
+    if verbose or wanted or measured:
+        (cluster,) = executable.clusters.values()
+        if measured is not None:
+            _measure(cluster.compilation, measured)
+        _show_stages(cluster.compilation, cluster.times if verbose else None, wanted, out)
+    if check:
+        # At the end: who looks for a fault has the dumps by then.
+        _check(executable)
+
+
+def _show_stages(
+    compilation: Compilation,
+    times: Mapping[str, float] | None,
+    wanted: Sequence[str],
+    out: Path | None,
+) -> None:
+    """How long every stage took, where that is asked for, and the stages to dump."""
+    if times is not None:
         _print_times(times, compilation)
     if wanted:
         _write(compilation, wanted, out or Path())

@@ -146,6 +146,12 @@ def get_backend(name: str) -> Backend:
         raise BackendUnavailable(str(error)) from error
 
 
+def runs_passes(backend: Backend) -> bool:
+    """Whether a backend optimises what it compiles, which one says with `runs_passes = True`: then
+    nobody need do so before. Weft's compilers do, unless they find the program on disk."""
+    return bool(getattr(backend, "runs_passes", False))
+
+
 def is_own(backend: Backend) -> bool:
     """Whether a backend is one of Weft's own: then what goes wrong in it is a bug in Weft."""
     return type(backend).__module__ in _HOMES.values()

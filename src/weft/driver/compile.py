@@ -255,20 +255,26 @@ class Executable:
         compilation = Compilation(
             concrete, self.target, self.signature, self.overrides, self.opt_level
         )
-        key = None
-        if not self.overrides:
-            key = kept.key_of(concrete, self.target, self.signature, self.opt_level)
-        built = kept.load(key, self.signature, self.state)
+        key = kept.key_of(concrete, self.target, self.signature, self.opt_level, self.overrides)
+        found = kept.load(key, self.signature, self.state)
         watch.note("disk")
-        if built is None:
-            pipeline().run_pipeline(compilation)
-            watch.note("loading", less=compilation.seconds)
-            with naming_lines(compilation):
-                built = generator_for(self.target).build(compilation, self.signature, self.state)
-            watch.note("machine code")
+        built = found.built or self._build(compilation, watch)
+        if found.built is None:
             kept.save(key, built)
+        if found.note:
+            built.notes.append(found.note)
+            reason = f"{reason}; {found.note}"
         check_memory(largest_buffer(built.artifact), concrete, bounds)
         return Cluster(sizes, compilation, built, watch.times, reason)
+
+    def _build(self, compilation: Compilation, watch: _Stopwatch) -> Built:
+        """A program through all stages."""
+        pipeline().run_pipeline(compilation)
+        watch.note("loading", less=compilation.seconds)
+        with naming_lines(compilation):
+            built = generator_for(self.target).build(compilation, self.signature, self.state)
+        watch.note("machine code")
+        return built
 
 
 def largest_buffer(artifact: Artifact) -> int:
@@ -381,7 +387,7 @@ def compile_program(
     chosen = target_named(target)
     signature = make_signature(program, params, state, donate)
     check_level(opt_level)
-    if overrides:
+    if overrides and not (is_static(program) and _are_texts(overrides)):
         pipeline().check_overrides(overrides, chosen)
     if not isinstance(shapes, ShapeSet | None):
         raise UserError(f"shapes is a weft.ShapeSet, not {type(shapes).__name__}")
@@ -397,6 +403,13 @@ def compile_program(
     if is_static(program):
         made._cluster([leaf.static_shape for leaf in made._leaves])
     return made
+
+
+def _are_texts(overrides: object) -> bool:
+    """Whether overrides can be looked up on disk: the stages they name are then known."""
+    return isinstance(overrides, Mapping) and all(
+        isinstance(text, str) for pair in overrides.items() for text in pair
+    )
 
 
 def _of_cluster(

@@ -45,6 +45,7 @@ class CpuBackend:
     dtypes = frozenset(ALL)
     ops = frozenset(cls.wire_name for cls in CORE.values())
     hints: frozenset[HintKind] = frozenset(HintKind)
+    runs_passes = True
 
     def supports(self, op: Op) -> bool:
         return not isinstance(op, CustomCall)

@@ -56,6 +56,7 @@ class CudaBackend:
     dtypes = frozenset(ALL)
     ops = frozenset(cls.wire_name for cls in CORE.values())
     hints: frozenset[HintKind] = frozenset(HintKind)
+    runs_passes = True
     lends_memory = True
     """Whether other libraries can use the memory of its tensors as it is."""
 

@@ -1,14 +1,16 @@
 """Whole programs on disk: another process that compiles the same program links it and is done.
 
 The key is made of everything that a compilation depends on: the program, what its inputs are, the
-target, this machine's processor, and Weft itself. Only programs for the CPU are kept: what is built
-for a GPU also depends on the device that is there.
+stages that were given as text, the target, this machine's processor, the limits in force, what was
+tuned, LLVM and Weft itself. Only programs for the CPU are kept: what is built for a GPU also
+depends on the device that is there.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from numpy.typing import NDArray
@@ -17,29 +19,49 @@ from weft.driver.generators import Built
 from weft.driver.levels import DEFAULT_LEVEL
 from weft.driver.opaque import host_function
 from weft.driver.signature import Signature
+from weft.foundation import limits
+from weft.foundation.errors import WeftError
 from weft.ptir.codecs import bincode
 from weft.ptir.ir import Program
 from weft.runtime import bundle, cache, executor
-from weft.runtime.jit import host_cpu
+from weft.runtime.jit import code_facts, host_cpu
 from weft.target.target import Kind, Target
 
 Array = NDArray[Any]
 MOST_BYTES: Final = 64 << 20
 """Programs that take more are not kept: their constants are already somewhere on this disk."""
+DAMAGED: Final = "what was kept of it on disk is damaged, so it was compiled again"
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the disk has of a program: the program, linked; where it is not, perhaps why."""
+
+    built: Built | None = None
+    note: str = ""
 
 
 def key_of(
-    program: Program, target: Target, signature: Signature, level: int = DEFAULT_LEVEL
+    program: Program,
+    target: Target,
+    signature: Signature,
+    level: int = DEFAULT_LEVEL,
+    overrides: Mapping[str, str] | None = None,
 ) -> str | None:
     """The key of a program without dynamic dims; None where it would not be kept."""
     if target.kind is not Kind.CPU or cache.folder() is None:
         return None
-    digest = hashlib.sha256(bincode.encode(program)).hexdigest()
+    try:
+        digest = hashlib.sha256(bincode.encode(program)).hexdigest()
+    except WeftError:
+        # Not every program has a wire form: a region may return a tuple that it was given.
+        return None
     lines = sorted(program.locations.items())
     inputs = (signature.roles, sorted(signature.donated))
     machine = (target.name, sorted(target.features), target.limits, target.rates)
-    facts = repr((lines, inputs, machine, level))
-    return cache.key_of("program", digest, facts, *_tuned(target), *host_cpu())
+    given = sorted((overrides or {}).items())
+    facts = repr((lines, inputs, machine, level, given, limits.current()))
+    return cache.key_of("program", digest, facts, *_tuned(target), *code_facts())
 
 
 def _tuned(target: Target) -> tuple[str, ...]:
@@ -55,20 +77,24 @@ def tuned_key(target: Target) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def load(key: str | None, signature: Signature, state: Sequence[Array]) -> Built | None:
-    """The program under a key, linked; None where there is none."""
-    data = None if key is None else cache.load(key)
-    found = None if data is None else bundle.unpack(data)
+def load(key: str | None, signature: Signature, state: Sequence[Array]) -> Found:
+    """What there is under a key."""
+    if key is None:
+        return Found()
+    entry = cache.look_up(key)
+    found = None if entry.payload is None else bundle.unpack(entry.payload)
     if found is None:
-        return None
+        is_there = entry.is_damaged or entry.payload is not None
+        return Found(note=DAMAGED if is_there else "")
     artifact, symbols = found
     program = executor.Program(artifact, state, signature.given_params, host_function)
-    return Built(program, artifact, symbols, compiled=0, reused=len(artifact.kernels))
+    return Found(Built(program, artifact, symbols, compiled=0, reused=len(artifact.kernels)))
 
 
 def save(key: str | None, built: Built) -> None:
     """Keep a program for the next process."""
-    if key is not None:
-        data = bundle.pack(built.artifact, built.symbols)
-        if len(data) <= MOST_BYTES:
-            cache.save(key, data)
+    if key is None or sum(map(len, built.artifact.constants)) > MOST_BYTES:
+        return
+    data = bundle.pack(built.artifact, built.symbols)
+    if len(data) <= MOST_BYTES:
+        cache.save(key, data)

@@ -50,6 +50,7 @@ from weft.region import text as region_text
 from weft.region import verify as region_verify
 from weft.region.from_poly_view import Fuse, lower_scop
 from weft.region.merge import fuse_greedily, fuse_nothing
+from weft.region.multiplied import operand_bytes
 from weft.region.prove import holds
 from weft.target.target import Target
 from weft.tiny import agree as tiny_agree
@@ -80,9 +81,11 @@ def _read_plans(text: str, compilation: Compilation) -> PlanSet:
 
 
 def _verify_plans(compilation: Compilation) -> None:
-    check_plans(compilation["plan"], compilation["region"])
-    for plan in compilation["plan"].plans.values():
-        plan_verify.verify(plan, compilation.target)
+    plans, module = compilation["plan"], compilation["region"]
+    check_plans(plans, module)
+    sizes = {plans.kernels[k.name]: operand_bytes(k) for k in module.kernels if k.roles is not None}
+    for key, plan in plans.plans.items():
+        plan_verify.verify(plan, compilation.target, sizes.get(key, 2))
 
 
 def fuse_at(level: int) -> Fuse:

@@ -14,12 +14,12 @@ from dataclasses import replace
 from weft.codegen.gpu import templates
 from weft.foundation.errors import Finding
 from weft.memory.ir import BufferMap
-from weft.plan.contraction import problem_of, takes_matrix_units
+from weft.plan.contraction import problem_of
 from weft.plan.from_region import gpu_map_plan, plan_module
 from weft.plan.ir import Header, MapPlan, MmaPlan, Plan, PlanSet
 from weft.plan.multiply_adds import fma_plan
 from weft.plan.rows import gpu_row_plan
-from weft.plan.tensor_cores import sm80_plan
+from weft.plan.tensor_cores import sm80_plan, takes_warps
 from weft.region.ir import Kernel, Module
 from weft.target.target import Kind, Target
 
@@ -71,7 +71,7 @@ def _others(kernel: Kernel, module: Module, first: Plan, target: Target) -> Iter
     is_sm80 = isinstance(first, MmaPlan) and first.arch == "sm80"
     if isinstance(first, MmaPlan) and first.deferred_epilogue:
         yield replace(first, deferred_epilogue=False)
-    if problem is not None and takes_matrix_units(problem, kernel) and not is_sm80:
+    if problem is not None and takes_warps(problem, kernel) and not is_sm80:
         plan = sm80_plan(kernel, problem, target, header)
         algorithm = first.algo_choice if isinstance(first, MmaPlan) else plan.algo_choice
         yield replace(plan, algo_choice=algorithm)

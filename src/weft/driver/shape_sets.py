@@ -278,7 +278,7 @@ class Clusters(Generic[T]):
         """A line for every compiled program that is kept."""
         lines = [cluster.describe() for cluster in self.clusters.values()]
         if self.evicted:
-            lines.append(f"and {self.evicted} more that are not kept (most={self.shapes.most})")
+            lines.append(f"for {self.evicted} more that are not kept (most={self.shapes.most})")
         return lines
 
 

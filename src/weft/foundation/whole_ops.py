@@ -4,6 +4,9 @@ before, so no stage can take them apart. Each is a plain record with its meaning
     Scatter   out[a, index[a, m], w] = fn(out[a, index[a, m], w], update[a, m, w]), m in order
     Running   out[a, n, w] = x[a, 0, w] fn ... fn x[a, n, w]
     Order     the positions of the first `count` elements of each row, in order
+    Runs      the positions of all elements of each row, in order within runs of them
+    Merge     positions that are in order within runs, in order within runs twice as long
+    Gathered  a Scatter whose updates of one place stand together in an order that is given
 
 Operands and results are dense and in row-major order; their shapes do not matter, only that they
 have the elements that the record says. Indices are in range: whoever makes the record sees to it.
@@ -132,6 +135,73 @@ class Order:
         return stable_order(keys, self.descending)[:, : self.count].astype(np.int64).reshape(-1)
 
 
+@dataclass(frozen=True)
+class Runs:
+    """Operand x, [outer, length]: what `Order` does, but within every `run` elements of a row, the
+    last of which may be fewer. Positions count from the start of the row."""
+
+    name: ClassVar[str] = "runs"
+    base: ClassVar[int | None] = None
+
+    outer: int
+    length: int
+    run: int
+    descending: bool = False
+
+    def evaluate(self, *arrays: Array) -> Array:
+        (x,) = arrays
+        keys = numeric.widen(x, as_dtype(x.dtype)).reshape(self.outer, self.length)
+        starts = range(0, self.length, self.run)
+        parts = [stable_order(keys[:, n : n + self.run], self.descending) + n for n in starts]
+        return np.concatenate(parts, axis=1).astype(np.int64).reshape(-1)
+
+
+@dataclass(frozen=True)
+class Merge:
+    """Operands (x, positions), both [outer, length]: two runs of `run` positions each become one.
+    Of every row the first `count` positions are kept."""
+
+    name: ClassVar[str] = "merge"
+    base: ClassVar[int | None] = None
+
+    outer: int
+    length: int
+    run: int
+    count: int
+    descending: bool = False
+
+    def evaluate(self, *arrays: Array) -> Array:
+        x, positions = arrays
+        keys = numeric.widen(x, as_dtype(x.dtype)).reshape(self.outer, self.length)
+        places = positions.reshape(self.outer, self.length).astype(np.int64)
+        parts = []
+        for start in range(0, self.length, 2 * self.run):
+            part = places[:, start : start + 2 * self.run]
+            order = stable_order(np.take_along_axis(keys, part, 1), self.descending)
+            parts.append(np.take_along_axis(part, order, 1))
+        return np.concatenate(parts, axis=1)[:, : self.count].reshape(-1)
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """Operands (x, index, update, order): what `Scatter` does, where `order` [outer, count] has the
+    updates of one row one after the other, earlier ones first."""
+
+    name: ClassVar[str] = "gathered"
+    base: ClassVar[int | None] = 0
+
+    fn: str
+    outer: int
+    rows: int
+    width: int
+    count: int
+
+    def evaluate(self, *arrays: Array) -> Array:
+        # The order says nothing new about the result.
+        plain = Scatter(self.fn, self.outer, self.rows, self.width, self.count)
+        return plain.evaluate(*arrays[:3])
+
+
 _PIECES = 16
 
 
@@ -149,7 +219,7 @@ def stable_order(keys: Array, descending: bool) -> Array:
     return np.asarray(np.flip(keys.shape[1] - 1 - backwards, 1))
 
 
-_KINDS: dict[str, type[WholeOp]] = {kind.name: kind for kind in (Scatter, Running, Order)}
+_KINDS: dict[str, type[WholeOp]] = {kind.name: kind for kind in (Scatter, Running, Order, Runs, Merge, Gathered)}
 
 
 def write(op: WholeOp) -> str:

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from weft.coarse.raising import raise_program
+from weft.driver.plugins import described
 from weft.foundation.errors import SpecViolation, UserError, a_type, with_article
-from weft.ops.arithmetic import as_tensor
+from weft.ops.arithmetic import as_tensor, number_kind
 from weft.ops.array.creation import asarray, zeros_like
 from weft.ops.array.manipulation import reshape
 from weft.ops.calls import check_function, explained, public
@@ -81,12 +82,40 @@ def _is_smooth(kind: TensorType) -> bool:
 
 
 def _ask(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], argnums: set[int]
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    argnums: set[int],
+    *,
+    has_aux: bool = False,
 ) -> _Question:
     arguments = arguments_of(args, kwargs, argnums)
     leaves = tuple(_differentiated(arguments, argnums))
     shapes = tuple(arguments.positional[number] for number in sorted(argnums))
-    return _Question(trace_function(function, arguments), shapes, leaves)
+    return _Question(trace_function(_in_tensors(function, has_aux), arguments), shapes, leaves)
+
+
+def _in_tensors(function: Callable[..., Any], has_aux: bool) -> Callable[..., Any]:
+    """The function with tensors for the numbers and arrays that it returns: they depend on nothing,
+    so their derivatives are zeros. What it returns beside the value stays as it is."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        if has_aux and isinstance(result, tuple) and len(result) == 2:
+            return _with_tensors(result[0]), result[1]
+        return _with_tensors(result)
+
+    return call
+
+
+def _with_tensors(result: Any) -> Any:
+    leaves, shape = flatten(result)
+    return unflatten(shape, [asarray(leaf) if _is_numeric(leaf) else leaf for leaf in leaves])
+
+
+def _is_numeric(leaf: Any) -> bool:
+    return isinstance(leaf, np.ndarray | np.generic) or number_kind(leaf) in (int, float, complex)
 
 
 def _differentiated(arguments: Arguments, argnums: set[int]) -> Iterator[tuple[int, Tensor]]:
@@ -144,7 +173,7 @@ def value_and_grad(
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             numbers, single = _argnums(argnums, len(args), _name(function))
-            asked = _ask(function, args, kwargs, set(numbers))
+            asked = _ask(function, args, kwargs, set(numbers), has_aux=has_aux)
             _check_scalar(asked.traced.trace, has_aux, _name(function))
             made = asked.with_less_kept(program_gradient(asked.program, asked.wanted))
             results = asked.traced.emit(made)
@@ -181,7 +210,7 @@ def _shown(found: Trace, first: Structure) -> str:
         return f"{with_article(first.kind.__name__)} of {first.leaf_count} values"
     plain = found.outputs[0]
     if plain is not None:
-        return f"{plain.value!r}, which does not depend on its arguments"
+        return described(plain.value)
     return str(found.program.main.results[0])
 
 
@@ -356,3 +385,10 @@ def stop_gradient(x: Tensor) -> Tensor:
     node = as_tensor(x)._node
     made = plain_form("stop_gradient", node.type)
     return Tensor(arena_for(node).emit(made, (node,), user_line()))
+
+
+@tensor_method
+@public
+def detach(x: Tensor) -> Tensor:
+    """The same elements, without gradient. Only what is being traced has any to stop."""
+    return stop_gradient(x) if arena_for(x._node).tracing else Tensor(x._node)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from weft.plan.contraction import SCRATCH_BYTES, even_blocks, register_block
+from weft.plan.blocks import SCRATCH_BYTES, even_blocks, register_block
 from weft.plan.ir import AttentionPlan, Header
 from weft.region.attention import attention_of
 from weft.region.ir import Kernel

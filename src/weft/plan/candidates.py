@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 
-from weft.plan.contraction import Problem, problem_of, takes_matrix_units
+from weft.plan.contraction import Problem, problem_of
 from weft.plan.ir import AttentionPlan, CacheRead, MapPlan, MmaPlan, Plan, RowPlan
-from weft.plan.tensor_cores import sm80_plan, sm90_plan
+from weft.plan.tensor_cores import sm80_plan, sm90_extent, sm90_forms, sm90_plan
 from weft.region.ir import Kernel, Tensor
-from weft.target.matrix_tiles import FORMS, Extent, cycles
+from weft.target.matrix_tiles import cycles
 from weft.target.target import Kind, Target
 
 _PACKED = (CacheRead("B", "packed", "k", pingpong=False),)
@@ -154,7 +154,7 @@ def _matrix_units(
 ) -> Iterator[MmaPlan]:
     """The forms that the model of their time has first, then orders and depths of the first."""
     problem = problem_of(kernel, tensors)
-    if problem is None or not takes_matrix_units(problem, kernel):
+    if problem is None or first.arch not in ("sm80", "sm90"):
         return
     if first.arch == "sm90":
         yield from _sm90_forms(kernel, problem, target, first)
@@ -170,8 +170,8 @@ def _matrix_units(
 def _sm90_forms(
     kernel: Kernel, problem: Problem, target: Target, first: MmaPlan
 ) -> Iterator[MmaPlan]:
-    extent = Extent(problem.batch, problem.m, problem.n, problem.k)
-    forms = [form for form in FORMS if form.suits(extent)]
+    extent = sm90_extent(problem)
+    forms = [form for form in sm90_forms(kernel) if form.suits(extent)]
     for form in sorted(forms, key=lambda form: cycles(form, extent, target))[:10]:
         made = sm90_plan(kernel, problem, target, first.header, form)
         yield replace(made, algo_choice=first.algo_choice)

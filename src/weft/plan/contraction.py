@@ -8,19 +8,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from weft.foundation.dtypes import BF16, F16, F32, SI8, SI32, UI8, UI32, DType
+from weft.foundation.dtypes import SI8, SI32, UI8, UI32, DType
 from weft.foundation.index_expr import Expr, coefficient, linear
+from weft.plan.blocks import (
+    BLOCK,
+    SCRATCH_BYTES,
+    Sizes,
+    block_sizes,
+    even_blocks,
+    register_block,
+)
 from weft.plan.epilogue import epilogue_names, local_edges
 from weft.plan.ir import CacheRead, Header, MmaPlan, Vectorize
 from weft.region.aligned import is_aligned
 from weft.region.columns import FEW_ROWS
-from weft.region.ir import Binary, Cast, Kernel, Let, Read, Reduce, Roles, Tensor, row_major
+from weft.region.ir import Binary, Cast, Kernel, Let, Read, Reduce, Tensor, row_major
 from weft.target.target import Target
 
 
 @dataclass(frozen=True)
 class Problem:
-    """The sizes of a contraction, the dtype of its operands, and how they lie in memory."""
+    """The sizes of a contraction, the dtype of its operands (of A, where they differ), and how they
+    lie in memory."""
 
     batch: int
     m: int
@@ -42,7 +51,7 @@ def problem_of(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Problem | None:
         return None
     sides = [kernel.let(roles.lhs), kernel.let(roles.rhs)]
     addresses = [_address(let, tensors) for let in sides]
-    if None in addresses or len({let.dtype for let in sides}) > 1:
+    if None in addresses or len({let.dtype.storage_bytes for let in sides}) > 1:
         return None
     found = [address for address in addresses if address is not None]
     sizes = kernel.sizes
@@ -69,35 +78,6 @@ def _runs_along(address: Expr, axes: Sequence[str], sizes: Mapping[str, int]) ->
     return last is None or coefficient(address, last) == 1
 
 
-def multiplies_reads(kernel: Kernel) -> bool:
-    """Whether a contraction multiplies what it reads, as it is or widened to the dtype of the sums:
-    a cast to another dtype in between would change the numbers."""
-    roles = kernel.roles
-    assert roles is not None
-    total = kernel.let(roles.contraction)
-    product = kernel.let(total.expr.value) if isinstance(total.expr, Reduce) else total
-    if not isinstance(product.expr, Binary):
-        return False
-    return all(
-        name in (roles.lhs, roles.rhs) or _widens(kernel.let(name), total.dtype, roles)
-        for name in (product.expr.lhs, product.expr.rhs)
-    )
-
-
-def _widens(let: Let, dtype: DType, roles: Roles) -> bool:
-    direct = isinstance(let.expr, Cast) and let.expr.x in (roles.lhs, roles.rhs)
-    return direct and let.dtype is dtype
-
-
-def takes_matrix_units(problem: Problem | None, kernel: Kernel) -> bool:
-    """Whether matrix instructions compute what the kernel says: narrow operands, f32 sums."""
-    if problem is None or problem.dtype not in (BF16, F16) or kernel.roles is None:
-        return False
-    return kernel.let(kernel.roles.contraction).dtype is F32 and multiplies_reads(kernel)
-
-
-SCRATCH_BYTES = 1 << 20
-"""The most that packed columns may take: they live on a thread's stack and in its cache."""
 ROWS_PER_PIECE = 240
 """Rows that share packed columns, at most: enough to make packing cheap, few enough to spread."""
 
@@ -166,9 +146,6 @@ def cpu_plan(
     )
 
 
-BLOCK = (192, 384, 256)
-"""The most rows, columns and summed elements of a block: both packed operands and the sums, in f32,
-stay in the second cache."""
 WORTH_PACKING = 64 * 64 * 64
 
 
@@ -176,21 +153,22 @@ def blocked_tile(
     kernel: Kernel, target: Target, lanes: int
 ) -> tuple[tuple[int, int, int], tuple[int, int]] | None:
     """Block and register tile for a contraction that is worth packing both operands for: blocks of
-    equal size, as many as fill all threads. None: it is too small, or too thin."""
+    equal size that keep all threads busy. None: it is too small, or too thin."""
     assert kernel.roles is not None
     roles, sizes = kernel.roles, kernel.sizes
-    m, n, k = (math.prod(sizes[a] for a in axes) for axes in (roles.m, roles.n, roles.k))
+    batch, m, n, k = (
+        math.prod(sizes[a] for a in axes) for axes in (roles.batch, roles.m, roles.n, roles.k)
+    )
     rows, columns = register_block(target, lanes, m, n)
     if m < rows or n < columns or k < 16 or m * n * k < WORTH_PACKING:
         return None
     wide = kernel.let(roles.contraction).dtype.storage_bytes > 4
     most_rows, most_columns, most_depth = (x // 2 if wide else x for x in BLOCK)
     most_depth *= 4 if multiplies_words(kernel, target) else 1
-    block_rows, block_columns = (
-        even_blocks(m, most_rows, rows),
-        even_blocks(n, most_columns, columns),
+    blocks = block_sizes(
+        Sizes(batch, m, n), (most_rows, most_columns), (rows, columns), target.limits.units
     )
-    return (block_rows, block_columns, even_blocks(k, most_depth, 1)), (rows, columns)
+    return (*blocks, even_blocks(k, most_depth, 1)), (rows, columns)
 
 
 def multiplies_words(kernel: Kernel, target: Target) -> bool:
@@ -218,30 +196,6 @@ def are_words(kernel: Kernel) -> bool:
 
 def _is_indirect(let: Let) -> bool:
     return not isinstance(let.expr, Read) or bool(let.expr.places)
-
-
-REGISTER_BLOCKS = {False: ((6, 2), (4, 3)), True: ((8, 3), (12, 2), (6, 4))}
-"""Rows by vectors of register tiles for 16 vector registers, and for 32."""
-
-
-def register_block(target: Target, lanes: int, m: int = 0, n: int = 0) -> tuple[int, int]:
-    """Rows and columns of the largest product of packed panels that registers hold; of several, the
-    one whose panels cover the sizes, if any are given, with the least to spare."""
-    shapes = REGISTER_BLOCKS[(target.limits.vector_registers or 16) >= 32]
-
-    def covered(shape: tuple[int, int]) -> int:
-        rows, columns = shape[0], shape[1] * lanes
-        return -(-m // rows) * rows * -(-n // columns) * columns
-
-    whole = [(rows, vectors) for rows, vectors in shapes if rows <= m and vectors * lanes <= n]
-    rows, vectors = min(whole or shapes, key=covered)
-    return rows, vectors * lanes
-
-
-def even_blocks(size: int, most: int, step: int) -> int:
-    """The size of equal blocks, whole steps each but for the last."""
-    count = math.ceil(size / most)
-    return math.ceil(math.ceil(size / count) / step) * step
 
 
 def _step(kernel: Kernel, tensors: Mapping[str, Tensor], name: str) -> int:

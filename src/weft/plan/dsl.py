@@ -13,8 +13,8 @@
   extended with
     target NAME · kernel KEY · arch NAME · warp_tile RxC · cluster int int · order NAME · batch int
     layout A|B row|col · split_k int · swap_ab bool · roles NAME · consumers int · in_flight int
-    store_buffers int · registers int int · deferred_epilogue bool · layout_hint NAME VALUE
-    local_edge FROM TO BUFFER ['depth=' int]
+    store_buffers int · registers int int · deferred_epilogue bool · precision NAME
+    layout_hint NAME VALUE · local_edge FROM TO BUFFER ['depth=' int]
 
 An axis is `[a-z][a-z0-9.]*`. `fuse` and `unroll` belong to the grammar but say nothing that the
 template could do otherwise: tiles of a matrix instruction are not fused, and everything inside a
@@ -85,6 +85,7 @@ def _extended(plan: MmaPlan) -> Iterator[str]:
     yield f"store_buffers {plan.store_buffers}"
     yield f"registers {plan.registers[0]} {plan.registers[1]}"
     yield f"deferred_epilogue {_flag(plan.deferred_epilogue)}"
+    yield f"precision {plan.precision}"
     for name, value in plan.layout_hints.items():
         yield f"layout_hint {name} {_flag(value) if isinstance(value, bool) else value}"
     for edge in plan.local_edges:
@@ -337,6 +338,7 @@ STATEMENTS: Final[Mapping[str, Reader]] = {
     "store_buffers": _one("store_buffers", _Draft.whole),
     "registers": _pair("registers"),
     "deferred_epilogue": _one("deferred_epilogue", _Draft.flag),
+    "precision": _one("precision", _Draft.name),
     "layout_hint": _layout_hint,
     "local_edge": _local_edge,
 }

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from weft.foundation.errors import SpecViolation
 from weft.plan.attention import cpu_attention_plan
-from weft.plan.contraction import cpu_plan, problem_of, takes_matrix_units
+from weft.plan.contraction import cpu_plan, problem_of
 from weft.plan.epilogue import local_edges
 from weft.plan.ir import (
     STREAMING,
@@ -28,7 +28,7 @@ from weft.plan.ir import (
 from weft.plan.kept_rows import cpu_row_plan, is_stream
 from weft.plan.multiply_adds import fma_plan
 from weft.plan.rows import gpu_row_plan, whole_vectors
-from weft.plan.tensor_cores import sm80_plan, sm90_plan
+from weft.plan.tensor_cores import sm80_plan, sm90_plan, takes_warpgroups, takes_warps
 from weft.plan.transposes import block_for, crossing_in
 from weft.region.ir import Fold, Kernel, Module, Pattern, Read, Reduce, Tensor, walk
 from weft.region.resources import inner_axis, vector_bytes
@@ -127,11 +127,11 @@ def _contraction(
     problem = problem_of(kernel, tensors)
     if kernel.pattern is Pattern.CONV:
         return _convolution(kernel, header)
-    if problem is None or not takes_matrix_units(problem, kernel):
-        return fma_plan(kernel, target, header)
-    if target.has("wgmma") and problem.aligned and len(kernel.outputs) == 1:
+    if problem is not None and takes_warpgroups(problem, kernel, target):
         return sm90_plan(kernel, problem, target, header)
-    return sm80_plan(kernel, problem, target, header)
+    if problem is not None and takes_warps(problem, kernel):
+        return sm80_plan(kernel, problem, target, header)
+    return fma_plan(kernel, target, header)
 
 
 def _convolution(kernel: Kernel, header: Header) -> ConvPlan:

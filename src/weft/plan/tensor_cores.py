@@ -5,23 +5,49 @@ On SM90 times come from `target.matrix_tiles`, on SM80 from how two tiles fill t
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
-from weft.foundation.dtypes import F32
 from weft.plan.contraction import Problem
 from weft.plan.epilogue import epilogue_names, local_edges
 from weft.plan.ir import CacheRead, Header, MmaPlan, Vectorize
 from weft.region.ir import Kernel, Read
+from weft.region.multiplied import usual_atom
 from weft.target import roofline
-from weft.target.matrix_tiles import K_STEP, Extent, Form, fastest, stages_for
+from weft.target.matrix_atoms import FULL, PROMOTED
+from weft.target.matrix_tiles import FORMS, Extent, Form, fastest, stages_for
 from weft.target.target import Target
 
 LIGHT: Final = frozenset({"bias", "scale", "relu"})
 """Epilogue steps that cost next to nothing."""
 _PANEL: Final = 64
 """16-bit elements of a row of 128 bytes, within which shared memory is permuted."""
-_SM80_TILES: Final = {(128, 64, 64): (1.0, 2), (128, 128, 32): (1.25, 4)}
-"""Tiles of the SM80 template, what they reach of the first, and their stages."""
+_ROW: Final = 128
+"""Bytes of a k step of the SM90 template."""
+_PIECE: Final = 16
+"""Bytes of one copy of the SM80 template."""
+_THIN: Final = 8
+"""Rows or columns under which wide numbers are better multiplied one by one."""
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """A tile of the SM80 template: what it reaches of the first one, stages, a warp's part."""
+
+    shape: tuple[int, int, int]
+    rate: float
+    stages: int
+    warp: tuple[int, int] = (64, 64)
+
+
+_SM80_TILES: Final = {
+    1: (_Tile((128, 64, 128), 1.0, 2), _Tile((128, 128, 64), 1.25, 4)),
+    2: (_Tile((128, 64, 64), 1.0, 2), _Tile((128, 128, 32), 1.25, 4)),
+    8: (_Tile((64, 64, 16), 1.0, 3, (32, 32)), _Tile((128, 64, 16), 1.25, 3, (32, 32))),
+}
+"""Tiles by the bytes of an operand's element."""
+_MOST_SUMS: Final = 64 * 192
+"""Sums of a warpgroup that its registers hold twice."""
 _ONE_WAVE: Final = "grouped:4"
 """The order of tiles that all run at once: blocks that follow one another ask the second-level
 cache together, so that what a few of them share, both ways, is fetched once."""
@@ -32,16 +58,18 @@ def sm90_plan(
 ) -> MmaPlan:
     """A form of the SM90 template: where none is given, the one that is done first."""
     steps = epilogue_names(kernel)
-    narrow = kernel.let(kernel.outputs[0].value).dtype is not F32
-    light = narrow and set(steps) <= LIGHT
-    extent = Extent(problem.batch, problem.m, problem.n, problem.k)
-    form = form or fastest(extent, target, light=light)
+    atom = usual_atom(kernel, "sm90")
+    promoted = atom is not None and atom.in_parts
+    halves = kernel.let(kernel.outputs[0].value).dtype.storage_bytes == 2
+    light = halves and not promoted and set(steps) <= LIGHT
+    extent = sm90_extent(problem)
+    form = form or fastest(extent, target, light=light, forms=sm90_forms(kernel))
     # Columns that lie along n are stored in whole panels.
     along = problem.layouts[0] == "col" if form.swap else problem.layouts[1] == "row"
     beside = 4 * form.consumers * _vectors(kernel, swap=form.swap) * form.warp_tile[1]
     return MmaPlan(
         header,
-        (form.rows, form.columns, K_STEP),
+        (form.rows, form.columns, _ROW // problem.dtype.storage_bytes),
         stages=stages_for(form, target, beside, _PANEL if along else 1),
         warp_tile=form.warp_tile,
         cache=_cached(),
@@ -57,8 +85,38 @@ def sm90_plan(
         # Heavy epilogues cost more inside the next tile than after their own.
         deferred_epilogue=light and form.defers and _has_next_tile(form, extent, target),
         consumers=form.consumers,
+        in_flight=0 if promoted else MmaPlan.in_flight,
         registers=(40, 232) if form.consumers == 2 else (0, 0),
+        precision=PROMOTED if promoted else FULL,
     )
+
+
+def sm90_extent(problem: Problem) -> Extent:
+    """The sizes in which a problem takes as long as one of 16-bit elements."""
+    depth = -(-problem.k * problem.dtype.storage_bytes // 2)
+    return Extent(problem.batch, problem.m, problem.n, depth)
+
+
+def sm90_forms(kernel: Kernel) -> tuple[Form, ...]:
+    """The forms with registers for the kernel's sums, twice as many where they are promoted."""
+    atom = usual_atom(kernel, "sm90")
+    if atom is None or not atom.in_parts:
+        return FORMS
+    return tuple(form for form in FORMS if form.warp_tile[0] * form.warp_tile[1] <= _MOST_SUMS)
+
+
+def takes_warpgroups(problem: Problem, kernel: Kernel, target: Target) -> bool:
+    """Whether the SM90 template computes what the kernel says, as far as a plan can tell."""
+    atom = usual_atom(kernel, "sm90")
+    if atom is None or not target.has("wgmma") or not problem.aligned or len(kernel.outputs) > 1:
+        return False
+    return not atom.along_k or problem.layouts == ("row", "col")
+
+
+def takes_warps(problem: Problem, kernel: Kernel) -> bool:
+    """Whether the SM80 template computes what the kernel says, and is the better for it."""
+    atom = usual_atom(kernel, "sm80")
+    return atom is not None and (atom.word <= 2 or min(problem.m, problem.n) >= _THIN)
 
 
 def _has_next_tile(form: Form, extent: Extent, target: Target) -> bool:
@@ -77,18 +135,19 @@ def _vectors(kernel: Kernel, *, swap: bool) -> int:
 
 def sm80_plan(kernel: Kernel, problem: Problem, target: Target, header: Header) -> MmaPlan:
     """The SM80 form: document 2's tile, or twice its columns where that fills the units too."""
-    tile, wide = _SM80_TILES
-    if problem.tiles(*wide[:2]) >= 2 * target.limits.units:
-        tile = min(_SM80_TILES, key=lambda tile: _sm80_time(tile, problem, target))
-    extents = zip("mnk", (problem.m, problem.n, problem.k), tile, strict=True)
+    size = problem.dtype.storage_bytes
+    tile, wide = _SM80_TILES[size]
+    if problem.tiles(*wide.shape[:2]) >= 2 * target.limits.units:
+        tile = min((tile, wide), key=lambda tile: _sm80_time(tile, problem, target))
+    extents = zip("mnk", (problem.m, problem.n, problem.k), tile.shape, strict=True)
     return MmaPlan(
         header,
-        tile,
-        stages=_SM80_TILES[tile][1],
+        tile.shape,
+        stages=tile.stages,
         bind={"m.o": "block.y", "n.o": "block.x", "m.i.o": "warp.y", "n.i.o": "warp.x"},
-        warp_tile=(64, 64),
+        warp_tile=tile.warp,
         cache=_cached(),
-        vectorize=Vectorize("n.i.i", 8),
+        vectorize=Vectorize("n.i.i", _PIECE // size),
         predicate_tail=tuple(f"{a}.i.i" for a, size, step in extents if size % step),
         epilogue=epilogue_names(kernel),
         arch="sm80",
@@ -100,10 +159,11 @@ def sm80_plan(kernel: Kernel, problem: Problem, target: Target, header: Header) 
     )
 
 
-def _sm80_time(tile: tuple[int, int, int], problem: Problem, target: Target) -> float:
+def _sm80_time(tile: _Tile, problem: Problem, target: Target) -> float:
     """Waves of tiles, the last as slow as a full one, up to a factor that both tiles share."""
-    waves = roofline.waves(problem.tiles(*tile[:2]), target.limits.units)
-    return waves * tile[0] * tile[1] / _SM80_TILES[tile][0]
+    rows, columns, _ = tile.shape
+    waves = roofline.waves(problem.tiles(rows, columns), target.limits.units)
+    return waves * rows * columns / tile.rate
 
 
 def _cached() -> tuple[CacheRead, CacheRead]:

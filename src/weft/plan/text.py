@@ -3,9 +3,10 @@
 A plan is one object with `kind` (mma, map, row, attention, conv), `target` and `kernel`, and the
 fields of its kind. An mma plan has the fields of document 2's section 12.5, written as there
 (`"warp_tile": "64x64"`), and beside them cluster, order, batch, operand_layouts, split_k, swap_ab,
-roles, deferred_epilogue, consumers, in_flight, store_buffers and registers. Fields that are left
-out have their defaults, so an object with the document's fields alone is a plan; unknown fields are
-errors. Fields that mean nothing on the plan's target are written only where somebody set them.
+roles, deferred_epilogue, consumers, in_flight, store_buffers, registers and precision. Fields that
+are left out have their defaults, so an object with the document's fields alone is a plan; unknown
+fields are errors. Fields that mean nothing on the plan's target are written only where somebody set
+them.
 
 The plans of a module are `{"plans": [...], "kernels": {name: key}}`.
 """

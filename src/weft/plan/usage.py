@@ -15,6 +15,7 @@ from weft.plan.ir import MmaPlan, Plan
 from weft.plan.verify import threads_of_accumulators, threads_of_block
 from weft.region.cost import kernel_work
 from weft.region.ir import Kernel, Tensor
+from weft.region.multiplied import operand_bytes
 from weft.target import roofline
 from weft.target.roofline import Usage, Work
 from weft.target.target import Kind, Target
@@ -42,16 +43,16 @@ def estimate(
 def usage_of(kernel: Kernel, plan: Plan, target: Target, pieces: int) -> Usage:
     """Occupancy and efficiency of a plan."""
     if target.kind is Kind.GPU:
-        return _on_gpu(plan, target)
+        return _on_gpu(plan, target, operand_bytes(kernel) if kernel.roles is not None else 2)
     busy = roofline.quantisation(pieces, target.limits.units)
     return Usage(busy, _efficiency(kernel, plan, target))
 
 
-def _on_gpu(plan: Plan, target: Target) -> Usage:
+def _on_gpu(plan: Plan, target: Target, element_bytes: int) -> Usage:
     if not isinstance(plan, MmaPlan):
         return roofline.FULL
     limits = target.limits
-    shared = roofline.shared_bytes_per_block(plan.tile, 2, plan.stages)
+    shared = roofline.shared_bytes_per_block(plan.tile, element_bytes, plan.stages)
     workers = threads_of_accumulators(plan)
     held = roofline.accumulator_registers(plan.warp_tile, workers)
     threads = threads_of_block(plan) * workers // roofline.WARP

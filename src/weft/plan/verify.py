@@ -12,6 +12,7 @@ from typing import Final
 from weft.foundation.errors import Finding, SpecViolation
 from weft.plan.ir import AttentionPlan, ConvPlan, LocalEdge, MapPlan, MmaPlan, Plan, RowPlan
 from weft.target import roofline
+from weft.target.matrix_atoms import FULL, PROMOTED, SPLIT
 from weft.target.target import Kind, Target
 
 SHARED: Final = "E2201 SharedMemoryOverrun"
@@ -21,6 +22,7 @@ RANGE: Final = "E2204 PlanRange"
 _CLUSTERS: Final = (1, 2, 4, 8)
 """Blocks that can run side by side."""
 _VECTOR_BYTES: Final = 16
+_PRECISIONS: Final = (FULL, PROMOTED, SPLIT)
 _ROLES: Final = ("cooperative", "pingpong", "single")
 _BUFFERS: Final = ("reg", "smem_ring", "gmem")
 _ALGORITHMS: Final = {
@@ -150,6 +152,8 @@ def _mma_fields(plan: MmaPlan) -> Iterator[Finding]:
         yield _wrong(RANGE, f"operand_layouts={plan.operand_layouts} are not row or col")
     if plan.in_flight not in (0, 1):
         yield _wrong(RANGE, f"in_flight is {plan.in_flight}; it is 0 or 1")
+    if plan.precision not in _PRECISIONS:
+        yield _wrong(RANGE, f"precision={plan.precision} is not one of {', '.join(_PRECISIONS)}")
     for key, value in plan.algo_choice.items():
         yield from _algorithm(key, value)
     yield from _edges(plan.local_edges)

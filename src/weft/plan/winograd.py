@@ -7,7 +7,7 @@ import math
 from dataclasses import replace
 from typing import Final
 
-from weft.plan.contraction import SCRATCH_BYTES, even_blocks, register_block
+from weft.plan.blocks import SCRATCH_BYTES, even_blocks, register_block
 from weft.plan.ir import CacheRead, MmaPlan, Vectorize
 from weft.region.ir import Kernel
 from weft.region.winograd import STEP, Windows, windows_of

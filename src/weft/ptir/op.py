@@ -125,7 +125,7 @@ class Op:
     """Why no gradient passes from the result to the operands; empty for an op with a rule."""
 
     def __post_init__(self) -> None:
-        for name, kind, _ in _attributes(type(self)):
+        for name, kind in _fields(type(self)).kinds.items():
             try:
                 checked = kind.check(getattr(self, name))
             except SpecViolation as error:
@@ -139,18 +139,18 @@ class Op:
     @classmethod
     def schema(cls) -> Mapping[str, SchemaKind]:
         """Attribute names and kinds, in wire order."""
-        return _on_wire(cls)
+        return _fields(cls).wire
 
     @classmethod
     def all_attributes(cls) -> Mapping[str, SchemaKind]:
         """Attribute names and kinds, those that the core wire form leaves out included."""
-        return _by_name(cls)
+        return _fields(cls).kinds
 
     @classmethod
     def call_attributes(cls) -> dict[str, SchemaKind]:
         """Attribute names and kinds of the custom call that carries such an op."""
         said = {f.name for f in dataclasses.fields(cls) if f.metadata.get("declared", False)}
-        return {name: kind for name, kind, _ in _attributes(cls) if name not in said}
+        return {name: kind for name, kind in _fields(cls).kinds.items() if name not in said}
 
     @classmethod
     def usual_attributes(cls) -> dict[str, Any]:
@@ -244,7 +244,7 @@ class Op:
 
     def _dtype_attributes(self) -> Iterable[tuple[str, DType]]:
         table = self.dtype_table
-        for name, _, _ in _attributes(type(self)):
+        for name in _fields(type(self)).kinds:
             if name in table and isinstance(value := getattr(self, name), DType):
                 yield name, value
 
@@ -296,29 +296,26 @@ class Op:
         return self
 
 
-@cache
-def _attributes(cls: type[Op]) -> tuple[tuple[str, SchemaKind, bool], ...]:
-    """Name and kind of every attribute, and whether the core wire form has it."""
-    return tuple(
-        (field.name, field.metadata["kind"], field.metadata.get("wire", True))
-        for field in dataclasses.fields(cls)
-    )
+class _Fields:
+    """The attributes of a class of ops, worked out once."""
+
+    def __init__(self, cls: type[Op]) -> None:
+        fields = dataclasses.fields(cls)
+        self.kinds: Mapping[str, SchemaKind] = {f.name: f.metadata["kind"] for f in fields}
+        on_wire = [f.name for f in fields if f.metadata.get("wire", True)]
+        self.wire: Mapping[str, SchemaKind] = {name: self.kinds[name] for name in on_wire}
+        self.unsaid = {n: None for n, kind in self.kinds.items() if isinstance(kind, Maybe)}
+        """Those that need not be given, as they are then."""
 
 
-@cache
-def _on_wire(cls: type[Op]) -> Mapping[str, SchemaKind]:
-    return {name: kind for name, kind, on_wire in _attributes(cls) if on_wire}
+_FIELDS: dict[type[Op], _Fields] = {}
 
 
-@cache
-def _by_name(cls: type[Op]) -> Mapping[str, SchemaKind]:
-    return {name: kind for name, kind, _ in _attributes(cls)}
-
-
-@cache
-def _left_out(cls: type[Op]) -> Mapping[str, None]:
-    """The attributes that need not be given, as they are when nothing is said."""
-    return {name: None for name, kind, _ in _attributes(cls) if isinstance(kind, Maybe)}
+def _fields(cls: type[Op]) -> _Fields:
+    found = _FIELDS.get(cls)
+    if found is None:
+        found = _FIELDS[cls] = _Fields(cls)
+    return found
 
 
 @cache
@@ -406,7 +403,7 @@ def _finish(cls: OpClass, name: str) -> OpClass:
 def make_op(name: str, types: Sequence[ValueType], attrs: Mapping[str, Any]) -> Op:
     """The op called `name` for operands of these types; optional attributes may be left out."""
     cls, fixed = SPELLINGS[name]
-    return cls.make(types, **{**_left_out(cls), **fixed, **attrs})
+    return cls.make(types, **{**_fields(cls).unsaid, **fixed, **attrs})
 
 
 def all_ops() -> list[type[Op]]:

@@ -7,11 +7,13 @@ from dataclasses import replace
 from weft.region.aligned import with_aligned_operands
 from weft.region.ir import Kernel, Module, Tensor
 from weft.region.parts import in_parts
+from weft.region.whole_parts import whole_in_parts
 from weft.target.target import Kind, Target
 
 
 def fit(module: Module, target: Target) -> Module:
-    """The module with long sums cut, and on a GPU with operands aligned."""
+    """The module with long sums cut, and on a GPU with operands aligned and ops that stay whole in
+    steps."""
     tensors = dict(module.tensors)
     kernels: list[Kernel] = []
     origin = dict(module.origin)
@@ -34,4 +36,6 @@ def _prepared(
     """The kernels that take a kernel's place on a GPU, and the tensors between them."""
     if target.kind is not Kind.GPU:
         return (kernel,), ()
+    if kernel.opaque is not None:
+        return whole_in_parts(kernel, tensors)
     return with_aligned_operands(kernel, tensors, target)

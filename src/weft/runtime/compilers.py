@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from weft.runtime import cache
-from weft.runtime.jit import compile_object, host_cpu
+from weft.runtime.jit import code_facts, compile_object
 from weft.runtime.threads import thread_count
 
 SHARE: Final = 300_000
@@ -33,8 +33,8 @@ LENGTH: Final = struct.Struct("<Q")
 
 def object_codes(texts: Sequence[str]) -> list[tuple[bytes, bool]]:
     """The object code of every module, and whether it was compiled now."""
-    host = host_cpu()
-    keys = [cache.key_of(text, *host) for text in texts]
+    facts = code_facts()
+    keys = [cache.key_of(text, *facts) for text in texts]
     found = [cache.load(key) for key in keys]
     missing = [number for number, code in enumerate(found) if code is None]
     made = compile_objects([texts[number] for number in missing])

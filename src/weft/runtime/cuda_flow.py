@@ -3,7 +3,7 @@
 Before a branch, and after the head of a loop, a kernel reads the flag and tells the graph. When a
 body is entered, another one counts it: a loop that has entered too many bodies is ended by the
 first kernel, which leaves the number of the loop's step behind, and random numbers of a body depend
-on how often it was entered before.
+on how often it was entered before. A loop in which a kernel has reported a violation ends, too.
 
 Both are in PTX, which the driver compiles: only it knows the function that tells a graph.
 """
@@ -37,26 +37,41 @@ _PTX: Final = """
 .extern .func cudaGraphSetConditional (.param .b64 handle, .param .b32 value);
 
 .visible .entry weft_tell(.param .u64 handle, .param .u64 flag, .param .u64 total,
-                          .param .u64 most, .param .u64 overrun, .param .u64 step)
+                          .param .u64 most, .param .u64 overrun, .param .u64 step,
+                          .param .u64 errors, .param .u64 count)
 {
-    .reg .pred %p<4>;
+    .reg .pred %p<6>;
     .reg .b16 %h<2>;
     .reg .b32 %r<3>;
-    .reg .b64 %d<12>;
+    .reg .b64 %d<14>;
     ld.param.u64 %d1, [handle];
     ld.param.u64 %d2, [flag];
     ld.param.u64 %d3, [total];
     ld.param.u64 %d4, [most];
     ld.param.u64 %d5, [overrun];
     ld.param.u64 %d6, [step];
+    ld.param.u64 %d10, [errors];
+    ld.param.u64 %d11, [count];
     cvta.to.global.u64 %d2, %d2;
     cvta.to.global.u64 %d3, %d3;
     cvta.to.global.u64 %d4, %d4;
     cvta.to.global.u64 %d5, %d5;
+    cvta.to.global.u64 %d10, %d10;
     ld.global.u8 %h1, [%d2];
     setp.ne.u16 %p1, %h1, 0;
     selp.u32 %r1, 1, 0, %p1;
     @!%p1 bra done;
+look:
+    setp.eq.u64 %p4, %d11, 0;
+    @%p4 bra looked;
+    ld.global.u64 %d12, [%d10];
+    add.u64 %d10, %d10, 8;
+    sub.u64 %d11, %d11, 1;
+    setp.eq.u64 %p5, %d12, 0;
+    @%p5 bra look;
+    mov.u32 %r1, 0;
+    bra done;
+looked:
     ld.global.u64 %d7, [%d3];
     ld.global.u64 %d9, [%d4];
     setp.lt.u64 %p2, %d7, %d9;
@@ -122,12 +137,15 @@ class Turns:
         """The address of the number of the step at which a loop was ended, and 0 otherwise."""
         return self.memory.address + _OVERRUN
 
-    def put_tell(self, stream: Stream, value: Any, flag: int, part: Branch | Loop) -> None:
-        """The flag at an address becomes the value that a branch or loop looks at."""
+    def put_tell(
+        self, stream: Stream, value: Any, part: Branch | Loop, flag: int, errors: int, count: int
+    ) -> None:
+        """The flag at an address becomes the value that a branch or loop looks at; a loop ends at
+        any of so many error words at another address."""
         base = self.memory.address
         most = base + (_MOST if isinstance(part, Loop) else _ANY)
         words = (int(value), flag, base + _TOTAL, most, base + _OVERRUN, part.step)
-        self._put(stream, self.tell, words)
+        self._put(stream, self.tell, (*words, errors, count))
 
     def put_enter(self, stream: Stream, body: int, before: int | None) -> None:
         """A body is entered; `before` is where its random numbers look for how often it was."""

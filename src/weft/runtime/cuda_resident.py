@@ -130,8 +130,12 @@ class Resident:
         """The addresses that a launch gives its kernel."""
         addresses = [self.address(self.artifact.buffers[n]) for n in step.buffers]
         if self.artifact.kernels[step.kernel].reports:
-            addresses.append(self.errors.address + _WORD * number)
+            addresses.append(self.error_word(number))
         return addresses
+
+    def error_word(self, number: int) -> int:
+        """The address of the error word of a step."""
+        return self.errors.address + _WORD * number
 
     def begin(self, seed: int) -> None:
         """What random numbers depend on, before the first body is entered."""

@@ -132,18 +132,23 @@ class Stretches:
                 continue
             if isinstance(part, Loop):
                 self._put(part.head, stream, turns, depth)
-            value, flag = condition(stream), self._flag(part)
-            turns.put_tell(stream, value, flag, part)
+            value, words = condition(stream), self._words(part)
+            turns.put_tell(stream, value, part, *words)
             bodies = branch(stream, value, loops=isinstance(part, Loop))
             inner = turns.stream_at(depth)
             for body, inside in zip(bodies, _insides(part), strict=True):
                 with recording_into(inner, body):
                     self._put(inside, inner, turns, depth + 1)
                     if isinstance(part, Loop):
-                        turns.put_tell(inner, value, flag, part)
+                        turns.put_tell(inner, value, part, *words)
 
-    def _flag(self, part: Branch | Loop) -> int:
-        return self.resident.address(self.resident.artifact.buffers[part.flag])
+    def _words(self, part: Branch | Loop) -> tuple[int, int, int]:
+        """The addresses of a part's flag and of the error words at which it ends, and how many of
+        these there are."""
+        resident = self.resident
+        flag = resident.address(resident.artifact.buffers[part.flag])
+        first, last = (part.first, part.last) if isinstance(part, Loop) else (0, 0)
+        return flag, resident.error_word(first), last - first
 
 
 def _insides(part: Branch | Loop) -> list[tuple[Part, ...]]:

@@ -225,6 +225,9 @@ class Program:
             for spec, number in zip(artifact.outputs, artifact.output_slots, strict=True)
         ]
         self._fresh = range(len(artifact.outputs))
+        # What a run updates must not be left half updated.
+        spaces = {artifact.buffers[number].space for number in artifact.output_slots}
+        self._pauses = spaces.isdisjoint(("input", "state"))
         self._idle: list[_Workspace] = []
         self._lock = threading.Lock()
 
@@ -354,25 +357,29 @@ class Program:
         seed: int,
         threads: int,
     ) -> None:
-        """All steps: one native call up to each host call."""
+        """All steps: one native call up to each host call. In a call that pauses, Python does here
+        what it could not do meanwhile: it raises KeyboardInterrupt after Ctrl-C."""
         steps = self.artifact.steps
         position = 0
         while position < len(steps):
             position = self._execute(workspace, position, threads)
             if position == native.STOPPED:
                 return
-            if position < len(steps):
-                step = steps[position]
-                if not isinstance(step, HostCall):
-                    raise InternalError(f"the step {step.label} was not carried out")
+            step = steps[position] if position < len(steps) else None
+            if isinstance(step, HostCall):
                 self._host_call(step, workspace, inputs, outputs, seed)
                 position += 1
 
     def _execute(self, workspace: _Workspace, position: int, threads: int, turns: int = -1) -> int:
         """Native steps from a position on; where to go on."""
-        count = len(self.artifact.steps)
         found = execute(
-            workspace.first_step, count, workspace.first_word, threads, first=position, turns=turns
+            workspace.first_step,
+            len(self.artifact.steps),
+            workspace.first_word,
+            threads,
+            first=position,
+            turns=turns,
+            pauses=self._pauses,
         )
         if found < native.STOPPED:
             label = self.artifact.steps[-2 - found].label

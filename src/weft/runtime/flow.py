@@ -43,8 +43,11 @@ class Branch:
 
 @dataclass(frozen=True)
 class Loop:
-    """The head decides, by the i1 in a buffer, whether the body follows and then the head again."""
+    """The head decides, by the i1 in a buffer, whether the body follows and then the head again.
+    All its steps are from `first` to before `last`."""
 
+    first: int
+    last: int
     step: int
     flag: int
     head: tuple[Part, ...]
@@ -162,7 +165,7 @@ class _Constructs:
         parts, body = self._inside(head, leave, head), self._inside(leave + 1, jump)
         if parts is None or body is None or not isinstance(step, JumpUnless):
             return None
-        return Loop(leave, step.buffer, parts, body), jump + 1
+        return Loop(head, jump + 1, leave, step.buffer, parts, body), jump + 1
 
     def _inside(self, first: int, last: int, head: int = -1) -> tuple[Part, ...] | None:
         """The parts of some steps; None where one of them is the host's. The `head` of the loop

@@ -28,6 +28,11 @@ def host_cpu() -> tuple[str, str, str]:
     return llvm.get_process_triple(), llvm.get_host_cpu_name(), features
 
 
+def code_facts() -> tuple[str, ...]:
+    """What machine code depends on besides the text it is made from: this machine, and LLVM."""
+    return (*host_cpu(), "LLVM " + ".".join(map(str, llvm.llvm_version_info)))
+
+
 def target_of(triple: str) -> Any:
     """LLVM's code generator for a kind of machine."""
     _initialise()
@@ -103,7 +108,7 @@ def _optimised(text: str, cpu: tuple[str, str, str], level: int) -> tuple[Any, A
 def object_code(text: str) -> tuple[bytes, bool]:
     """The object code of a module for this machine, from the disk where it is there, and whether it
     was compiled now."""
-    key = cache.key_of(text, *host_cpu())
+    key = cache.key_of(text, *code_facts())
     code = cache.load(key)
     if code is not None:
         return code, False

@@ -271,7 +271,7 @@ class _Writer:
         count = len(self.artifact.steps)
         position = self.value(
             f"call i64 @weft_execute(ptr {steps}, i64 0, i64 {count}, i64 -1, ptr {state}, "
-            f"ptr {pool})"
+            f"ptr {pool}, i64 0)"
         )
         answer = self._answer(position)
         for number, spec in enumerate(self.artifact.outputs):
@@ -325,7 +325,7 @@ declare ptr @memmove(ptr, ptr, i64)
 declare i64 @llvm.umax.i64(i64, i64)
 declare ptr @weft_pool_new(i64)
 declare void @weft_pool_free(ptr)
-declare i64 @weft_execute(ptr, i64, i64, i64, ptr, ptr)
+declare i64 @weft_execute(ptr, i64, i64, i64, ptr, ptr, i64)
 """
 _INIT = f"""
 define ptr @model_init(i64 %threads) {{{{

@@ -2,7 +2,7 @@
 
     weft_pool_new(workers) -> pool              threads besides the caller's; they sleep when idle
     weft_pool_free(pool)
-    weft_execute(steps, first, count, turns, state, pool) -> position
+    weft_execute(steps, first, count, turns, state, pool, pauses) -> position
                                                 carries out a table of steps from a position on
 
 A step is eight 64-bit words: its kind and what that kind needs.
@@ -25,7 +25,9 @@ to the state's first word, which it then sets.
 The state is three words: whether something failed, how many bodies were entered, and how many may
 be. The answer is the position of the first step that was not carried out: `count` at the end, that
 of a host step, or that of any step after `turns` steps; -1 where a body was entered after a
-failure, and -2 - position where one body too many was.
+failure, and -2 - position where one body too many was. With `pauses` it may be the position after
+any launch: about once a second the call returns, so that its caller can look whether it is still
+wanted.
 
 A worker waits for work by spinning for a moment and then on a condition variable. Two callers
 cannot use one pool at a time: the second runs its kernels alone.
@@ -119,6 +121,7 @@ declare i32 @pthread_mutex_lock(ptr)
 declare i32 @pthread_mutex_unlock(ptr)
 declare i32 @pthread_cond_wait(ptr, ptr)
 declare i32 @pthread_cond_broadcast(ptr)
+declare i64 @time(ptr)
 
 define internal void @grab(ptr %pool) {{
 entry:
@@ -298,8 +301,16 @@ done:
   ret void
 }}
 
-define i64 @weft_execute(ptr %steps, i64 %first, i64 %count, i64 %turns, ptr %state, ptr %pool) {{
+define i64 @weft_execute(ptr %steps, i64 %first, i64 %count, i64 %turns, ptr %state, ptr %pool,
+                         i64 %pauses) {{
 entry:
+  %restless = icmp ne i64 %pauses, 0
+  br i1 %restless, label %look, label %begin
+look:
+  %began.now = call i64 @time(ptr null)
+  br label %begin
+begin:
+  %began = phi i64 [ 0, %entry ], [ %began.now, %look ]
   %none = icmp eq ptr %pool, null
   br i1 %none, label %head, label %try
 try:
@@ -308,9 +319,9 @@ try:
   %mine = extractvalue {{ i64, i1 }} %taken, 1
   br label %head
 head:
-  %shared = phi i1 [ false, %entry ], [ %mine, %try ], [ %shared, %after ]
-  %i = phi i64 [ %first, %entry ], [ %first, %try ], [ %following, %after ]
-  %turn = phi i64 [ 0, %entry ], [ 0, %try ], [ %turn.next, %after ]
+  %shared = phi i1 [ false, %begin ], [ %mine, %try ], [ %shared, %after ]
+  %i = phi i64 [ %first, %begin ], [ %first, %try ], [ %following, %after ]
+  %turn = phi i64 [ 0, %begin ], [ 0, %try ], [ %turn.next, %after ]
   %more = icmp slt i64 %i, %count
   %allowed = icmp ne i64 %turn, %turns
   %going = and i1 %more, %allowed
@@ -351,10 +362,16 @@ launch:
 together:
   call void @share(ptr %pool, ptr %first.pointer, ptr %second.pointer, ptr %error, i64 %pieces,
                    i64 %grab)
-  br label %after
+  br label %launched
 alone:
   call void %first.pointer(ptr %second.pointer, ptr %error, i64 0, i64 %pieces)
-  br label %after
+  br label %launched
+launched:
+  br i1 %restless, label %look.again, label %after
+look.again:
+  %now = call i64 @time(ptr null)
+  %late = icmp ne i64 %now, %began
+  br i1 %late, label %done, label %after
 copy:
   %bytes = load i64, ptr %at3
   %copy.counter = load ptr, ptr %at4
@@ -411,15 +428,19 @@ again:
   store i64 %again.more, ptr %first.pointer
   br label %after
 after:
-  %following = phi i64 [ %next, %together ], [ %next, %alone ], [ %next, %copy ],
+  %following = phi i64 [ %next, %launched ], [ %next, %look.again ], [ %next, %copy ],
     [ %next, %enter.run ], [ %first.number, %jump ], [ %unless.next, %unless ], [ %next, %reset ],
     [ %leave.next, %leave ], [ %second.number, %again ]
   br label %head
 done:
-  %limited = phi i1 [ false, %head ], [ false, %step ], [ false, %enter ], [ true, %enter.count ]
-  %stopped = phi i1 [ false, %head ], [ false, %step ], [ true, %enter ], [ false, %enter.count ]
-  %beyond = sub i64 -2, %i
-  %answer.limited = select i1 %limited, i64 %beyond, i64 %i
+  %limited = phi i1 [ false, %head ], [ false, %step ], [ false, %enter ], [ true, %enter.count ],
+    [ false, %look.again ]
+  %stopped = phi i1 [ false, %head ], [ false, %step ], [ true, %enter ], [ false, %enter.count ],
+    [ false, %look.again ]
+  %reached.step = phi i64 [ %i, %head ], [ %i, %step ], [ %i, %enter ], [ %i, %enter.count ],
+    [ %next, %look.again ]
+  %beyond = sub i64 -2, %reached.step
+  %answer.limited = select i1 %limited, i64 %beyond, i64 %reached.step
   %answer = select i1 %stopped, i64 {STOPPED}, i64 %answer.limited
   br i1 %shared, label %release, label %finish
 release:
@@ -433,7 +454,7 @@ finish:
 SYMBOLS = ("weft_pool_new", "weft_pool_free", "weft_execute")
 EXTERNAL = (
     "calloc", "free", "memcpy", "pthread_create", "pthread_join", "pthread_mutex_lock",
-    "pthread_mutex_unlock", "pthread_cond_wait", "pthread_cond_broadcast",
+    "pthread_mutex_unlock", "pthread_cond_wait", "pthread_cond_broadcast", "time",
     *(("sched_getcpu", "sched_getaffinity", "sched_setaffinity") if _ON_LINUX else ()),
 )  # fmt: skip
 """The only symbols of the process that native code refers to."""

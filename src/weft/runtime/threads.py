@@ -20,6 +20,7 @@ _EXECUTE = ctypes.CFUNCTYPE(
     ctypes.c_int64,
     ctypes.c_void_p,
     ctypes.c_void_p,
+    ctypes.c_int64,
 )
 
 
@@ -71,7 +72,14 @@ def _pool(threads: int, library: _Library) -> int:
 
 
 def execute(
-    steps: int, count: int, state: int, threads: int, *, first: int = 0, turns: int = -1
+    steps: int,
+    count: int,
+    state: int,
+    threads: int,
+    *,
+    first: int = 0,
+    turns: int = -1,
+    pauses: bool = False,
 ) -> int:
     """Carry out the table of `count` steps at address `steps`, from `first` on and at most `turns`
     of them; the answer is that of `weft_execute`. Python runs on meanwhile."""
@@ -79,7 +87,7 @@ def execute(
     pool = None
     if threads > 1:
         pool = _STATE.pools.get(threads) or _pool(threads, library)
-    position: int = library.execute(steps, first, count, turns, state, pool)
+    position: int = library.execute(steps, first, count, turns, state, pool, pauses)
     return position
 
 

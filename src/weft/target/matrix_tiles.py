@@ -13,7 +13,7 @@ forms compare, though clocks differ between problems.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -160,7 +160,9 @@ def cycles(form: Form, extent: Extent, target: Target, *, light: bool = True) ->
     return _either(working, extent.bytes / _MEMORY_RATE, _IN_ALL) + _ENDS
 
 
-def fastest(extent: Extent, target: Target, *, light: bool = True) -> Form:
+def fastest(
+    extent: Extent, target: Target, *, light: bool = True, forms: Sequence[Form] = FORMS
+) -> Form:
     """The form that takes the least time; of equals, within what such times are good for, the one
     with the most tiles at work, the least beyond the result, and the first of the list."""
     units = target.limits.units
@@ -170,7 +172,7 @@ def fastest(extent: Extent, target: Target, *, light: bool = True) -> Form:
         beyond = round(math.log(extent.padding(form)) / _MUCH)
         return time, -min(units, extent.tiles(form)), beyond
 
-    return min((form for form in FORMS if form.suits(extent)), key=rank)
+    return min((form for form in forms if form.suits(extent)), key=rank)
 
 
 def split_for(extent: Extent, target: Target) -> int:

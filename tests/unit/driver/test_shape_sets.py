@@ -90,7 +90,7 @@ def test_the_programs_used_last_are_kept() -> None:
     for count in (1, 2, 1, 3):
         clusters.fit([(count, 2)])
     assert [cluster.sizes["B"] for cluster in clusters.clusters.values()] == [1, 3]
-    assert clusters.explain()[-1] == "and 1 more that are not kept (most=2)"
+    assert clusters.explain()[-1] == "for 1 more that are not kept (most=2)"
     clusters.fit([(2, 2)])
     assert [cluster.sizes["B"] for cluster in clusters.clusters.values()] == [3, 2]
 

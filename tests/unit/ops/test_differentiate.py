@@ -231,7 +231,9 @@ WRONG: Any = (3, "f", None, 0.5)
         (lambda x: weft.grad(weft.sum, WRONG[1])(x), "a tuple of numbers, not 'f'"),
         (lambda x: weft.grad(weft.sum)(x=x), "argument 0, but sum was called with 0 positional"),
         (lambda x: weft.grad(lambda x: (weft.sum(x), x))(x), "returns a tuple of 2 values, but"),
-        (lambda x: weft.grad(lambda x: 3.0)(x), "returns 3.0, which does not depend on its arg"),
+        (lambda x: weft.grad(lambda x: 3)(x), r"returns si64\[\], but a gradient is taken"),
+        (lambda x: weft.grad(lambda x: "loss")(x), "returns 'loss', but a gradient is taken"),
+        (lambda x: weft.jacobian(lambda x: 3)(x), r"takes or gives si64\[\]"),
         (lambda x: weft.grad(lambda x: None)(x), "returns nothing, but a gradient is"),
         (lambda x: weft.grad(lambda x: x)(x), r"returns f64\[3\], but a gradient is taken"),
     ],
@@ -239,6 +241,53 @@ WRONG: Any = (3, "f", None, 0.5)
 def test_wrong_calls_are_told(call: Any, message: str) -> None:
     with pytest.raises((UserError, SpecViolation), match=message):
         call(numbers(3))
+
+
+# -- what does not depend on the arguments -------------------------------------------------------
+
+CONSTANTS: Any = {
+    "a number": lambda x: 3.0,
+    "a NumPy scalar": lambda x: np.float64(3.0),
+    "an array": lambda x: np.array(3.0),
+    "a tensor": lambda x: weft.asarray(3.0),
+    "stopped": lambda x: weft.sum(weft.stop_gradient(x)),
+    "detached": lambda x: weft.sum(x.detach()),
+    "detached result": lambda x: weft.sum(x).detach(),
+}
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_derivatives_of_constants_are_zeros(name: str) -> None:
+    f, x = CONSTANTS[name], weft.asarray(np.ones(3))
+    value, found = weft.value_and_grad(f)(x)
+    assert float(value) == 3
+    for zeros in (found, weft.jit(weft.grad(f))(x), weft.jacobian(f)(x)):
+        np.testing.assert_array_equal(zeros.numpy(), np.zeros(3))
+    own, slope = weft.jvp(f, (x,), (x,))
+    assert (float(own), float(slope)) == (3, 0)
+    (pulled,) = weft.vjp(f, x)[1](1.0)
+    np.testing.assert_array_equal(pulled.numpy(), np.zeros(3))
+
+
+def test_constants_beside_other_results_have_zeros_too() -> None:
+    x = weft.asarray(numbers(3))
+    own, slopes = weft.jvp(lambda x: (x * x, 5.0, 7), (x,), (x,))
+    np.testing.assert_allclose(slopes[0].numpy(), 2 * x.numpy() ** 2)
+    assert [float(y) for y in (*own[1:], *slopes[1:])] == [5, 7, 0, 0]
+    rows = weft.jacobian(lambda x: (x * x, np.array([5.0, 6.0])))(x)
+    np.testing.assert_allclose(rows[0].numpy(), np.diag(2 * x.numpy()))
+    np.testing.assert_array_equal(rows[1].numpy(), np.zeros((2, 3)))
+    found, aux = weft.grad(lambda x: (2.0, (x, "kept", 4)), has_aux=True)(x)
+    np.testing.assert_array_equal(found.numpy(), np.zeros(3))
+    assert aux[1:] == ("kept", 4)
+
+
+def test_a_detached_factor_is_a_constant() -> None:
+    x = weft.asarray(numbers(3))
+    found = weft.grad(lambda x: weft.sum(x * x.detach()))(x)
+    np.testing.assert_array_equal(found.numpy(), x.numpy())
+    x.requires_grad = True
+    assert not x.detach().requires_grad
 
 
 # -- memory --------------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import weft
-from weft.plan.contraction import columns_along_k, register_block
+from weft.plan.blocks import register_block
+from weft.plan.contraction import columns_along_k
 from weft.ptir import Builder
 from weft.target.cpu import describe
 

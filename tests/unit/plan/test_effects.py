@@ -131,6 +131,7 @@ MMA: dict[str, Sequence[Any]] = {
     "store_buffers": [1],
     "registers": [(24, 240), (40, 224)],
     "batch": [2],
+    "precision": ["promoted", "3xtf32"],
 }
 MAP: dict[str, Sequence[Any]] = {
     "vector": [1, 2],
@@ -271,6 +272,7 @@ STATEMENTS: dict[str, tuple[str, str]] = {
     "store_buffers": ("store_buffers 2", "store_buffers 1"),
     "registers": ("registers {registers}", "registers 24 240"),
     "deferred_epilogue": ("deferred_epilogue false", "deferred_epilogue true"),
+    "precision": ("precision full", "precision promoted"),
     "layout_hint": ("layout_hint A_swizzle true", "layout_hint A_swizzle false"),
     "local_edge": (" reg;", " gmem;"),
     "target": ("target {target}", "target sm70"),

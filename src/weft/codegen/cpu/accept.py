@@ -8,7 +8,8 @@ from math import prod
 from typing import Final
 
 from weft.plan.attention import scratch_bytes
-from weft.plan.contraction import SCRATCH_BYTES, are_words
+from weft.plan.blocks import SCRATCH_BYTES
+from weft.plan.contraction import are_words
 from weft.plan.epilogue import epilogue_refusals
 from weft.plan.ir import (
     STREAMING,

@@ -29,7 +29,7 @@ from weft.foundation.errors import Finding, SpecViolation
 from weft.foundation.functions import BINARY, COMPARISONS, REDUCTIONS, UNARY
 from weft.foundation.index_expr import Expr, Guard, always, axes_of, bounds, constant, params_of
 from weft.foundation.numeric import is_number_of
-from weft.plan.contraction import SCRATCH_BYTES
+from weft.plan.blocks import SCRATCH_BYTES
 from weft.poly.sets import Domain, IslBudget, counterexample
 from weft.region.ir import Place
 

@@ -48,6 +48,7 @@ from weft.codegen.gpu.interp_memory import (
     box_elements,
     box_places,
     from_bytes,
+    joined,
 )
 from weft.codegen.gpu.interp_races import Hazard
 from weft.codegen.gpu.interp_scalars import Lanes, Value, each_lane, evaluate, only, truth
@@ -126,12 +127,15 @@ class _Block:
     gathering: NamedBarrier = field(default_factory=NamedBarrier)
     """Where its threads meet those of the cluster."""
     cluster: _Cluster = field(init=False)
+    running: int = 0
+    """Warps that have not ended."""
 
     def begin(self, cluster: _Cluster) -> list[_Strand]:
         self.cluster = cluster
         warps = range(self.kernel.threads // WARP)
         self.memory = SharedMemory(self.kernel.shared_bytes, len(warps))
         self.strands = [_Strand(self, warp) for warp in warps]
+        self.running = len(warps)
         return self.strands
 
     def arrive(self, copy: _Copy) -> None:
@@ -170,6 +174,7 @@ class _Cluster:
                 blocked[id(strand)] = next(running)
             except StopIteration:
                 waiting.remove(chosen)
+                strand.block.running -= 1
         for block in self.blocks:
             block.finish()
 
@@ -237,6 +242,8 @@ class _Strand:
     copies_open: list[tuple[Array, Array]] = field(default_factory=list)
     met: int = 0
     """Meetings of the cluster that this warp has arrived at."""
+    afar: dict[int, Array] = field(default_factory=dict)
+    """What this warp knows of the warps of other blocks."""
     awaited: bool = False
     """Whether the kernels before this one have ended."""
 
@@ -286,7 +293,7 @@ class _Strand:
                 if not found.passes(wanted):
                     what = f"{barrier.barriers} parity {wanted}"
                     yield _Blocked(lambda: found.passes(wanted), what)
-                self.learn(found.known)
+                self.learn_of_blocks(found.known)
             case ir.MbarrierInit() | ir.MbarrierExpectTx() | ir.MbarrierArrive():
                 self.mbarrier(statement, mask)
             case ir.TmaLoad() | ir.BulkLoad() | ir.TmaStore() | ir.TmaCommit() | ir.TmaWaitRead():
@@ -366,6 +373,14 @@ class _Strand:
                     yield _Blocked(lambda: cluster.have_met(goal), "the cluster")
                 self.learn(block.gathering.known)
 
+    def learn_of_blocks(self, known: Mapping[int, Array]) -> None:
+        """Go on where warps of this block and of others have arrived."""
+        for number, seen in known.items():
+            if number == self.block.number:
+                self.learn(seen)
+            else:
+                self.afar[number] = joined(self.afar.get(number), seen)
+
     def learn(self, known: Array | None) -> None:
         """Go on where others have arrived."""
         if known is not None:
@@ -373,8 +388,11 @@ class _Strand:
 
     # Barriers and the copy engine
 
-    def barrier(self, place: ir.BarrierAt, mask: Lanes) -> Mbarrier:
-        array = self.block.barriers.get(place.barriers)
+    def barrier(self, place: ir.BarrierAt, mask: Lanes, block: _Block | None = None) -> Mbarrier:
+        block = block or self.block
+        if not block.running:
+            raise Hazard("a block of the cluster is reached that has ended")
+        array = block.barriers.get(place.barriers)
         if array is None:
             raise Hazard(f"the barriers {place.barriers} are used before they are made")
         index = self.one(place.index, mask)
@@ -395,10 +413,12 @@ class _Strand:
                 for lane in each_lane(mask):
                     found_barrier = self.barrier(barrier, lane)
                     found_barrier.expect(count)
-                    found_barrier.arrive(1, barrier.barriers, known)
-            case ir.MbarrierArrive(barrier=barrier):
+                    found_barrier.arrive(1, barrier.barriers, known, self.block.number)
+            case ir.MbarrierArrive(barrier=barrier, everywhere=everywhere):
                 known = races.release(self.warp)
-                self.barrier(barrier, mask).arrive(lanes, barrier.barriers, known)
+                for block in self.blocks(everywhere=everywhere):
+                    reached = self.barrier(barrier, mask, block)
+                    reached.arrive(lanes, barrier.barriers, known, self.block.number)
 
     def copy_engine(
         self,
@@ -431,7 +451,12 @@ class _Strand:
         source = self.block.arrays[found.buffer]
         data = np.where(inside, source[np.where(inside, offsets, 0)], source.dtype.type(0))
         places = box_places(found, self.one(self.address(statement.target), mask))
-        self.copy(places, as_bytes(data), self.barrier(statement.barrier, mask))
+        for block in self.blocks(everywhere=statement.everywhere):
+            self.copy(places, as_bytes(data), self.barrier(statement.barrier, mask, block), block)
+
+    def blocks(self, *, everywhere: bool) -> Sequence[_Block]:
+        """This block, or all of its cluster."""
+        return self.block.cluster.blocks if everywhere else (self.block,)
 
     def bulk_load(self, statement: ir.BulkLoad, mask: Lanes) -> None:
         first = self.one(statement.offset, mask)
@@ -445,17 +470,23 @@ class _Strand:
         places = start + np.arange(statement.count * size)
         self.copy(places, as_bytes(source[index]), self.barrier(statement.barrier, mask))
 
-    def copy(self, places: Array, data: Array, barrier: Mbarrier) -> None:
-        """Bytes that the copy engine brings, now or later."""
-        self.block.memory.places(places, 1)
-        if self.block.memory.awaited[places].any():
+    def copy(
+        self, places: Array, data: Array, barrier: Mbarrier, block: _Block | None = None
+    ) -> None:
+        """Bytes that the copy engine brings to a block, now or later."""
+        block = block or self.block
+        block.memory.places(places, 1)
+        if block.memory.awaited[places].any():
             raise Hazard("two copies write the same shared memory")
-        self.block.memory.announce(places, self.warp)
-        copy = _Copy(places, data, barrier)
-        if self.block.timing is Timing.EARLY:
-            self.block.arrive(copy)
+        if block is self.block:
+            block.memory.announce(places, self.warp)
         else:
-            self.block.copies.append(copy)
+            block.memory.announce_from_afar(places, self.afar.get(block.number))
+        copy = _Copy(places, data, barrier)
+        if block.timing is Timing.EARLY:
+            block.arrive(copy)
+        else:
+            block.copies.append(copy)
 
     def tma_store(self, statement: ir.TmaStore, mask: Lanes) -> Callable[[], None]:
         found = self.block.kernel.map(statement.map)

@@ -91,6 +91,14 @@ class SharedMemory:
         """A copy that a warp asked for may write these bytes from now on: what they held is
         gone."""
         self.races.check_free(warp, places, "a copy")
+        self._await(places)
+
+    def announce_from_afar(self, places: Array, known: Array | None) -> None:
+        """The same for a copy that another block asked for, which knows so much of this one."""
+        self.races.check_unread(places, known)
+        self._await(places)
+
+    def _await(self, places: Array) -> None:
         self.races.forget(places)
         self.bytes[places] = POISON
         self.awaited[places] = True
@@ -113,18 +121,18 @@ class Mbarrier:
     phase: int = 0
     pending: int = field(init=False)
     bytes: int = 0
-    coming: Array | None = None
-    known: Array | None = None
-    """What those knew who arrived in this phase, and in the phases before."""
+    coming: dict[int, Array] = field(default_factory=dict)
+    known: dict[int, Array] = field(default_factory=dict)
+    """What those knew who arrived in this phase, and in the phases before, by their blocks."""
 
     def __post_init__(self) -> None:
         self.pending = self.arrivals
 
-    def arrive(self, count: int, what: str, known: Array) -> None:
+    def arrive(self, count: int, what: str, known: Array, block: int) -> None:
         if count > self.pending:
             raise Hazard(f"{what}: more arrivals than the barrier expects in a phase")
         self.pending -= count
-        self.coming = joined(self.coming, known)
+        self.coming[block] = joined(self.coming.get(block), known)
         self.turn()
 
     def expect(self, count: int) -> None:
@@ -139,8 +147,9 @@ class Mbarrier:
         if self.pending == 0 and self.bytes == 0:
             self.phase += 1
             self.pending = self.arrivals
-            if self.coming is not None:
-                self.known, self.coming = joined(self.known, self.coming), None
+            for block, coming in self.coming.items():
+                self.known[block] = joined(self.known.get(block), coming)
+            self.coming.clear()
 
     def passes(self, parity: int) -> bool:
         """Whether the phase of this parity is complete."""

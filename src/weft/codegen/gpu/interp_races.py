@@ -90,6 +90,12 @@ class Races:
                 f"{what} of warp {warp} overwrites shared memory that warp {other} may still read"
             )
 
+    def check_unread(self, places: Array, known: Array | None) -> None:
+        """Nobody may still read these bytes, as far as another block knows."""
+        seen = np.zeros(len(self.read), np.int64) if known is None else known
+        if (self.read[:, places.reshape(-1)] > seen[:, None]).any():
+            raise Hazard("a copy of another block overwrites shared memory that is still read")
+
     def forget(self, places: Array) -> None:
         """The copy engine writes these bytes: nobody's plain store is there any more."""
         self.writer[places] = _NOBODY

@@ -419,9 +419,10 @@ class MbarrierExpectTx:
 
 @dataclass(frozen=True)
 class MbarrierArrive:
-    """Arrive once."""
+    """Arrive once; `everywhere`, on the barrier at that place of every block of the cluster."""
 
     barrier: BarrierAt
+    everywhere: bool = False
 
 
 @dataclass(frozen=True)
@@ -442,12 +443,15 @@ class PrefetchMap:
 @dataclass(frozen=True)
 class TmaLoad:
     """Copy one box of a tensor into shared memory. Its first coordinate is a multiple of 16
-    bytes."""
+    bytes. `everywhere`: to that place of every block of the cluster, counted on the barrier of
+    each. `once`: nobody else will read the box, so it leaves the cache first."""
 
     target: Address
     map: str
     coords: tuple[Scalar, ...]
     barrier: BarrierAt
+    everywhere: bool = False
+    once: bool = False
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,11 @@ One warpgroup produces. Cooperative consumers share each tile; ping-pong consume
 turn, so that one multiplies while another stores. With `swap_ab` the transposed product is made:
 few rows of a problem become few columns of a tile. The grid is persistent: a block takes every
 `grid`-th tile of the order. With a deferred epilogue a tile's results wait in registers and are
-stored panel by panel during the first k steps of the next tile.
+stored panel by panel during the first k steps of the next tile. In a cluster two blocks make tiles
+that are neighbours, and share an operand: each loads half of it, into both.
 
 Who may touch a slot: the producer between `empty` and its copies, consumers between `full` and
-their arrival on `empty`, which comes after `WgmmaWait` has retired the last instruction that reads
+their arrival on `empty` (of both blocks of a cluster, since both write here), which comes after `WgmmaWait` has retired the last instruction that reads
 the slot. Ping-pong consumers begin to wait for a tile's slots only when the others have gone
 through all of theirs (`turn`): a wait for a later use of a slot would pass by parity.
 """
@@ -19,7 +20,7 @@ through all of theirs (`turn`): a wait for a later use of a slot would pass by p
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from weft.codegen.gpu import ir
@@ -104,6 +105,7 @@ class _Builder:
             barriers=tuple(self.barriers()),
             tables=layout.order.tables,
             body=self.body(),
+            cluster=layout.cluster,
         )
 
     # Storage
@@ -115,6 +117,7 @@ class _Builder:
             ("b", problem.b, problem.n, layout.b),
         ):
             sizes = (problem.k, rows) if operand.major is Major.K else (rows, problem.k)
+            loaded = tile.rows // layout.cluster if name == layout.shared else tile.rows
             yield ir.TensorMap(
                 name,
                 self.buffers.index(operand.tensor),
@@ -122,7 +125,7 @@ class _Builder:
                 operand.offset,
                 (*sizes, *batch_sizes(problem, operand.batch)),
                 (operand.pitch, *(s for s in operand.batch if s)),
-                (tile.panel_columns, tile.rows, *ones(operand.batch)),
+                (tile.panel_columns, loaded, *ones(operand.batch)),
                 tile.swizzle,
             )
         yield from self.results.maps()
@@ -136,7 +139,7 @@ class _Builder:
     def barriers(self) -> Iterator[ir.Barriers]:
         start, stages = self.layout.barriers_offset, self.plan.stages
         # Each warp hands a slot back by itself: its own matrix instructions have retired.
-        users = 4 * (1 if self.layout.pingpong else self.plan.consumers)
+        users = 4 * (1 if self.layout.pingpong else self.plan.consumers) * self.layout.cluster
         yield ir.Barriers("full", start, stages, 1)
         yield ir.Barriers("empty", start + 8 * stages, stages, users)
         if self.layout.pingpong:
@@ -151,16 +154,21 @@ class _Builder:
         prepare += [ir.PrefetchMap(found.name) for found in self.maps()]
         roles = ir.Roles(
             (
-                ir.Role("producer", 0, 4, (*self.registers(0), *self.producer())),
+                ir.Role("producer", 0, 4, (*self.registers(0), *self.producer(), *self.parting())),
                 ir.Role(
                     "consumer",
                     4,
                     4 * self.plan.consumers,
-                    (*self.registers(1), *self.consumer()),
+                    (*self.registers(1), *self.consumer(), *self.parting()),
                 ),
             )
         )
-        return (ir.If(THREAD.equals(0), tuple(prepare)), ir.SyncThreads(), roles)
+        met: Body = self.parting() or (ir.SyncThreads(),)
+        return (ir.If(THREAD.equals(0), tuple(prepare)), *met, roles)
+
+    def parting(self) -> Body:
+        """The blocks of a cluster meet before they reach into one another, and after."""
+        return (ir.ClusterArrive(), ir.ClusterWait()) if self.layout.cluster > 1 else ()
 
     def registers(self, role: int) -> Body:
         count = self.plan.registers[role]
@@ -177,9 +185,9 @@ class _Builder:
         )
         tiles = ir.For(
             "tile",
-            BLOCK,
+            self.number,
             self.layout.order.count,
-            self.layout.grid,
+            self.layout.at_work,
             (*located, ir.For("k", 0, self.layout.k_steps, 1, step)),
         )
         yield ir.If(THREAD.equals(0), (*ring.start(), tiles))
@@ -191,34 +199,57 @@ class _Builder:
     def own_tiles(self, body: Body) -> ir.Stmt:
         """A loop over the tiles of the consumer `group`."""
         layout = self.layout
-        stride = layout.grid * (self.plan.consumers if layout.pingpong else 1)
-        first = BLOCK + Name("group") * layout.grid if layout.pingpong else BLOCK
+        stride = layout.at_work * (self.plan.consumers if layout.pingpong else 1)
+        first = self.number
+        if layout.pingpong:
+            first = first + Name("group") * layout.at_work
         return ir.For("tile", first, layout.order.count, stride, body)
 
+    @property
+    def number(self) -> Scalar:
+        """The number of this block, or of its cluster."""
+        return BLOCK // self.layout.cluster if self.layout.cluster > 1 else BLOCK
+
+    @property
+    def member(self) -> Scalar:
+        """The number of this block in its cluster."""
+        return BLOCK % self.layout.cluster
+
     def loads(self, place: Place, slot: Scalar, k: Scalar) -> Iterator[ir.Stmt]:
-        bm, bn, bk = self.layout.tile
+        layout = self.layout
+        bm, bn, bk = layout.tile
         barrier = ir.BarrierAt("full", slot)
         for name, operand, tile, outer in (
-            ("a", self.problem.a, self.layout.a, place.m * bm),
-            ("b", self.problem.b, self.layout.b, place.n * bn),
+            ("a", self.problem.a, layout.a, place.m * bm),
+            ("b", self.problem.b, layout.b, place.n * bn),
         ):
             batch = present(place.batch, operand.batch)
+            part = tile.rows // layout.cluster
+            split = self.member * part if name == layout.shared else Lit(0)
             for panel in range(tile.panels):
-                address = ir.Address(name, slot * tile.bytes + panel * tile.panel_bytes)
+                start = slot * tile.bytes + panel * tile.panel_bytes + split * tile.swizzle.span
                 across = panel * tile.panel_columns
-                pair = (
-                    (k * bk + across, outer)
-                    if operand.major is Major.K
-                    else (
-                        outer + across,
-                        k * bk,
-                    )
+                pair = (k * bk + across, outer + split)
+                if operand.major is not Major.K:
+                    pair = (outer + across, k * bk)
+                yield ir.TmaLoad(
+                    ir.Address(name, start),
+                    name,
+                    (*pair, *batch),
+                    barrier,
+                    everywhere=name == layout.shared,
+                    once=layout.read_once(name),
                 )
-                yield ir.TmaLoad(address, name, (*pair, *batch), barrier)
 
     def locate(self) -> tuple[Place, Body]:
         """Where the tile `tile` lies, and the statements that find out."""
-        return locate(self.problem, self.layout.order, Name("tile"))
+        place, located = locate(self.problem, self.layout.order, Name("tile"))
+        down, across = self.plan.cluster
+        if down > 1:
+            place = replace(place, m=place.m * down + self.member)
+        if across > 1:
+            place = replace(place, n=place.n * across + self.member)
+        return place, located
 
     # Consumers
 
@@ -354,7 +385,8 @@ class _Builder:
         yield from self.ring.advance()
 
     def release(self, slot: Scalar) -> ir.Stmt:
-        return _once_per_warp(ir.MbarrierArrive(ir.BarrierAt("empty", slot)))
+        everywhere = self.layout.cluster > 1
+        return _once_per_warp(ir.MbarrierArrive(ir.BarrierAt("empty", slot), everywhere))
 
 
 def _once_per_warp(statement: ir.Stmt) -> ir.Stmt:

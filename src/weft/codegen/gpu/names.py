@@ -24,8 +24,8 @@ _WORDS: Final = """
     typeid typename union unsigned using virtual void volatile while xor
     i8 u8 i16 u16 u32 i64 u64 TensorMap Held INLINE INLINE_MEMBER
     min max fabs fabsf fmaf fmin fmax fminf fmaxf rint rintf
-    threadIdx blockIdx blockDim gridDim float2 uint2 uint4 make_float2 make_uint2 make_uint4
-    atomicMax
+    threadIdx blockIdx blockDim gridDim float2 double2 uint2 uint4 make_float2 make_double2
+    make_uint2 make_uint4 atomicMax
 """
 _PRELUDE: Final = (
     *(prelude.COMMON, prelude.THREADS, prelude.SM80, prelude.SM90),

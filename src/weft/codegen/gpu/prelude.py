@@ -255,25 +255,6 @@ INLINE void mbarrier_wait(u32 barrier, u32 parity) {
 INLINE void prefetch_map(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" :: "l"(&map) : "memory");
 }
-INLINE void tma_load(u32 target, const TensorMap& map, u32 barrier, int c0, int c1) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-      "[%0], [%1, {%3, %4}], [%2];"
-      :: "r"(target), "l"(&map), "r"(barrier), "r"(c0), "r"(c1) : "memory");
-}
-INLINE void tma_load(u32 target, const TensorMap& map, u32 barrier, int c0, int c1, int c2) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-      "[%0], [%1, {%3, %4, %5}], [%2];"
-      :: "r"(target), "l"(&map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2) : "memory");
-}
-INLINE void tma_load(u32 target, const TensorMap& map, u32 barrier,
-                     int c0, int c1, int c2, int c3) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-      "[%0], [%1, {%3, %4, %5, %6}], [%2];"
-      :: "r"(target), "l"(&map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3) : "memory");
-}
 INLINE void bulk_load(u32 target, const char* source, u32 bytes, u32 barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
@@ -331,6 +312,9 @@ INLINE u32 in_block(u32 address, u32 block) {
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(block));
   return there;
 }
+INLINE void mbarrier_arrive_there(u32 there) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" :: "r"(there) : "memory");
+}
 INLINE void store_cluster(u32 there, u32 x) {
   asm volatile("st.shared::cluster.b32 [%0], %1;" :: "r"(there), "r"(x) : "memory");
 }
@@ -377,3 +361,33 @@ INLINE void ldmatrix_transposed(u32& a, u32& b, u32& c, u32& d, u32 address) {
                : "=r"(a), "=r"(b), "=r"(c), "=r"(d) : "r"(address) : "memory");
 }
 """
+
+_LEAVES_FIRST: Final = "0x12f0000000000000"
+"""The cache policy of data that leave first."""
+
+
+def tma_load(rank: int, blocks: int, *, once: bool) -> str:
+    """The function that copies a box of a tensor into so many blocks of a cluster."""
+    coords = ", ".join(f"int c{i}" for i in range(rank))
+    places = ", ".join(f"%{3 + i}" for i in range(rank))
+    given = ['"r"(target)', '"l"(&map)', '"r"(barrier)', *(f'"r"(c{i})' for i in range(rank))]
+    kind, rest = "", ""
+    if blocks > 1:
+        kind, rest = ".multicast::cluster", f", %{len(given)}"
+        given.append(f'"h"((u16){(1 << blocks) - 1})')
+    if once:
+        kind, rest = f"{kind}.L2::cache_hint", f"{rest}, %{len(given)}"
+        given.append(f'"l"({_LEAVES_FIRST}ull)')
+    head = f"{tma_load_name(blocks, once=once)}(u32 target, const TensorMap& map, u32 barrier"
+    return f"""
+INLINE void {head}, {coords}) {{
+  asm volatile(
+      "cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      "{kind} [%0], [%1, {{{places}}}], [%2]{rest};"
+      :: {", ".join(given)} : "memory");
+}}
+"""
+
+
+def tma_load_name(blocks: int, *, once: bool) -> str:
+    return "tma_load" + ("_everywhere" if blocks > 1 else "") + ("_once" if once else "")

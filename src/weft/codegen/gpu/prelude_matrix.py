@@ -114,7 +114,7 @@ INLINE void mma_f64(double& d0, double& d1, double& d2, double& d3,
 _SPLIT: Final = r"""
 // An f32 as the sum of two numbers of 11 bits, the upper one to nearest. Numbers of 2^127 and more,
 // infinities and NaNs have no lower part: it would be infinite, or no number.
-INLINE void split(float x, u32& upper, u32& lower) {
+INLINE void mma_split(float x, u32& upper, u32& lower) {
   const u32 all = __float_as_uint(x);
   float whole; asm("add.rn.f32 %0, %1, 0f80000000;" : "=f"(whole) : "f"(x));
   const bool huge = (all & 0x7f000000) == 0x7f000000;
@@ -131,8 +131,9 @@ INLINE void mma_tf32(float& d0, float& d1, float& d2, float& d3,
 INLINE void mma_f32(float& d0, float& d1, float& d2, float& d3,
                     float a0, float a1, float a2, float a3, float b0, float b1) {
   u32 a[4], b[2], c[4], d[2];
-  split(a0, a[0], c[0]); split(a1, a[1], c[1]); split(a2, a[2], c[2]); split(a3, a[3], c[3]);
-  split(b0, b[0], d[0]); split(b1, b[1], d[1]);
+  mma_split(a0, a[0], c[0]); mma_split(a1, a[1], c[1]);
+  mma_split(a2, a[2], c[2]); mma_split(a3, a[3], c[3]);
+  mma_split(b0, b[0], d[0]); mma_split(b1, b[1], d[1]);
   mma_tf32(d0, d1, d2, d3, c[0], c[1], c[2], c[3], b[0], b[1]);
   mma_tf32(d0, d1, d2, d3, a[0], a[1], a[2], a[3], d[0], d[1]);
   mma_tf32(d0, d1, d2, d3, a[0], a[1], a[2], a[3], b[0], b[1]);

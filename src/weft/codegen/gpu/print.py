@@ -47,16 +47,20 @@ def _head(kernel: ir.Kernel) -> Iterator[str]:
         yield prelude.CLUSTERS
     if any(isinstance(s, ir.ChainStmt) for s in statements):
         yield prelude.CHAINS
-    matrix: dict[str, str] = {}
+    functions: dict[str, str] = {}
     for statement in statements:
         match statement:
+            case ir.TmaLoad(coords=coords, once=once):
+                blocks = kernel.cluster if statement.everywhere else 1
+                name = f"{prelude.tma_load_name(blocks, once=once)}_{len(coords)}"
+                functions[name] = prelude.tma_load(len(coords), blocks, once=once)
             case ir.Wgmma(n=n, a_dtype=a_dtype, b_dtype=b_dtype, a=a, b=b):
                 shape = prelude_matrix.Wgmma(n, a_dtype, b_dtype, a.major, b.major)
-                matrix[shape.name] = shape.text()
+                functions[shape.name] = shape.text()
             case ir.MmaSync(a_dtype=a_dtype, b_dtype=b_dtype):
                 name = prelude_matrix.mma_name(a_dtype, b_dtype)
-                matrix[name] = prelude_matrix.mma_sync(a_dtype, b_dtype)
-    yield from matrix.values()
+                functions[name] = prelude_matrix.mma_sync(a_dtype, b_dtype)
+    yield from functions.values()
     for table in kernel.tables:
         values = ", ".join(map(str, table.values))
         yield f"__device__ const int {table.name}[{len(table.values)}] = {{{values}}};"
@@ -113,6 +117,7 @@ class _Printer:
         self.barriers = {array.name: array for array in kernel.barriers}
         self.maps = {found.name: f"m{i}" for i, found in enumerate(kernel.maps)}
         self.values = ValuePrinter()
+        self.blocks = kernel.cluster
 
     def block(self, body: tuple[ir.Stmt, ...]) -> Iterator[str]:
         for statement in body:
@@ -257,6 +262,9 @@ class _Printer:
                 yield "mbarrier_init_fence();"
             case ir.MbarrierExpectTx(barrier=barrier, bytes=count):
                 yield f"mbarrier_expect_tx({self.barrier(barrier)}, {count});"
+            case ir.MbarrierArrive(barrier=barrier, everywhere=True):
+                for block in range(self.blocks):
+                    yield f"mbarrier_arrive_there(in_block({self.barrier(barrier)}, {block}));"
             case ir.MbarrierArrive(barrier=barrier):
                 yield f"mbarrier_arrive({self.barrier(barrier)});"
             case ir.MbarrierWait(barrier=barrier, parity=parity):
@@ -266,7 +274,9 @@ class _Printer:
             case ir.TmaLoad(target=target, map=name, coords=coords, barrier=barrier):
                 places = ", ".join(map(text, coords))
                 head = f"{self.address(target)}, {self.maps[name]}, {self.barrier(barrier)}"
-                yield f"tma_load({head}, {places});"
+                blocks = self.blocks if statement.everywhere else 1
+                function = prelude.tma_load_name(blocks, once=statement.once)
+                yield f"{function}({head}, {places});"
             case ir.BulkLoad(target=target, buffer=buffer, dtype=dtype, barrier=barrier):
                 size = dtype.storage_bytes
                 source = f"b{buffer} + {text(statement.offset)} * {size}"

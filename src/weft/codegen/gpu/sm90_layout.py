@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import Final
 
 from weft.codegen.gpu.formats import results_per_group
@@ -27,6 +28,8 @@ ROW: Final = 128
 """Bytes of a row of a tile within which shared memory is permuted: k tiles are multiples of it."""
 SPARE_REGISTERS: Final = 32
 """Addresses, counters and epilogue values beside accumulators and packed results."""
+_SWIZZLED_ROWS: Final = 8
+"""Rows after which the permutation of shared memory begins anew."""
 MAX_BATCH_AXES: Final = 2
 RESULTS: Final = (BF16, F16, F32, SI32, UI32, *INTEGERS, *TINY)
 _NARROW_COLUMNS: Final = 32
@@ -151,13 +154,37 @@ class Sm90Layout:
 
     @property
     def order(self) -> TileOrder:
-        rows = -(-self.problem.m // self.tile[0])
-        columns = -(-self.problem.n // self.tile[1])
+        """Of tiles, or of pairs of them where two blocks work side by side."""
+        down, across = self.plan.cluster
+        rows = -(-self.problem.m // (self.tile[0] * down))
+        columns = -(-self.problem.n // (self.tile[1] * across))
         return TileOrder(rows, columns, self.problem.batches, self.plan.order)
 
     @property
+    def cluster(self) -> int:
+        """Blocks that work side by side. They share an operand: each loads half of it for both."""
+        return prod(self.plan.cluster)
+
+    @property
+    def shared(self) -> str:
+        """The operand that the blocks of a cluster share: those one below the other that of their
+        columns, those side by side that of their rows."""
+        return {(2, 1): "b", (1, 2): "a"}.get(self.plan.cluster, "")
+
+    def read_once(self, side: str) -> bool:
+        """Whether every element of an operand is read by one tile only."""
+        others = self.order.columns if side == "a" else self.order.rows
+        operand = self.problem.a if side == "a" else self.problem.b
+        return others == 1 and self.cluster == 1 and 0 not in operand.batch
+
+    @property
+    def at_work(self) -> int:
+        """Blocks, or clusters of them, that take tiles, or pairs of them, in turn."""
+        return min(self.units // self.cluster, self.order.count)
+
+    @property
     def grid(self) -> int:
-        return min(self.units, self.order.count)
+        return self.at_work * self.cluster
 
     @property
     def threads(self) -> int:
@@ -277,7 +304,6 @@ def _alignment(name: str, operand: Operand) -> Iterator[Finding]:
 def _unused_fields(plan: MmaPlan) -> Iterator[Finding]:
     """Fields that have no effect here are refused, so that nobody believes they have."""
     fixed = {
-        "cluster": (plan.cluster, (1, 1)),
         "split_k": (plan.split_k, 1),
         "bind": (plan.bind, {}),
         "vectorize": (plan.vectorize, None),
@@ -320,7 +346,25 @@ def _tile_refusals(layout: Sm90Layout) -> Iterator[Finding]:
         yield _refuse("Tile", f"columns cannot be split at {wn} when B is contiguous along n")
     if wn * layout.problem.out_dtype.storage_bytes % TMA_ALIGNMENT:
         yield _refuse("Tile", f"{wn} columns of the result are no multiple of 16 bytes")
+    yield from _cluster_refusals(layout)
     yield from _schedule_refusals(layout)
+
+
+def _cluster_refusals(layout: Sm90Layout) -> Iterator[Finding]:
+    down, across = layout.plan.cluster
+    if (down, across) == (1, 1):
+        return
+    if not layout.shared:
+        yield _refuse("PlanField", f"a cluster of {down}x{across} blocks is not 2x1 or 1x2")
+        return
+    side = layout.problem.a if layout.shared == "a" else layout.problem.b
+    rows = layout.tile[layout.shared == "b"]
+    if side.major is not Major.K or rows % (2 * _SWIZZLED_ROWS):
+        yield _refuse(
+            "PlanField",
+            f"a cluster of {down}x{across} blocks shares {layout.shared.upper()}, which must be "
+            f"contiguous along k and {2 * _SWIZZLED_ROWS} rows, or a multiple of that, high",
+        )
 
 
 def _schedule_refusals(layout: Sm90Layout) -> Iterator[Finding]:

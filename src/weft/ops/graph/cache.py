@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from weft.driver.backends import Backend
+from weft.driver.backends import Backend, runs_passes
 from weft.driver.execute import Prepared, prepare
 from weft.foundation.errors import UserError
 from weft.ops.graph.hooks import WATCH
@@ -115,12 +115,13 @@ class ProgramCache:
         kind: str = "eval",
         donated: frozenset[int] = frozenset(),
     ) -> Prepared:
-        """A program after all passes, ready to run. `kind` tells a tracer for whom; a run may use
-        the memory of the inputs at the positions `donated`."""
+        """A program after all passes, ready to run. `kind` tells a tracer for whom, and what the
+        passes did; a run may use the memory of the inputs at the positions `donated`."""
         self.statistics.compiled += 1
         started = time.perf_counter()
         log = PassLog()
-        made = prepare(optimise(program, log), backend, donated)
+        is_ready = WATCH.tracer is None and runs_passes(backend)
+        made = prepare(program if is_ready else optimise(program, log), backend, donated)
         if WATCH.tracer is not None:
             WATCH.tracer.compiled(kind, program, made, log, time.perf_counter() - started)
         return made

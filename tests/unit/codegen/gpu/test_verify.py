@@ -61,7 +61,7 @@ RIGHT = (
     "roles { one first=0 count=1 { sync_threads() } two first=1 count=1 { } }",
     "st_shared(target=room[0], source=v, dtype=f32)",
     "tma_load(target=room[0], map=m, coords=(0, n), barrier=full[1])",
-    "mma_sync(acc=acc[4], a=part[0], b=part[2], dtype=bf16)",
+    "mma_sync(acc=acc[4], a=part[0], b=part[2], a_dtype=bf16, b_dtype=bf16)",
 )
 WRONG: dict[str, str] = {
     "cluster_arrive()": "KernelField: the kernel has no clusters",
@@ -144,16 +144,32 @@ WRONG: dict[str, str] = {
     "ld_matrix(target=part[1], source=room[0], transposed=false)": (
         "KernelField: 4 registers from part[1] on are not in the array of 4"
     ),
-    "mma_sync(acc=part[0], a=part[0], b=part[0], dtype=bf16)": "KernelType: part holds words",
-    "mma_sync(acc=acc[0], a=acc[0], b=part[0], dtype=bf16)": "KernelType: acc holds floats",
-    "mma_sync(acc=acc[0], a=part[0], b=part[0], dtype=f32)": "KernelType: matrices of f32",
+    "mma_sync(acc=part[0], a=part[0], b=part[0], a_dtype=bf16, b_dtype=bf16)": (
+        "KernelType: part holds words"
+    ),
+    "mma_sync(acc=acc[0], a=acc[0], b=part[0], a_dtype=bf16, b_dtype=bf16)": (
+        "KernelType: acc holds f32"
+    ),
+    "mma_sync(acc=acc[0], a=part[0], b=part[0], a_dtype=si8, b_dtype=ui8)": (
+        "KernelType: acc holds f32"
+    ),
+    "mma_sync(acc=acc[0], a=part[0], b=part[0], a_dtype=bf16, b_dtype=f16)": (
+        "KernelType: matrices of bf16 and f16"
+    ),
+    "ld_register(target=part[0], source=room[0], dtype=f32)": "KernelType: part holds words",
+    "ld_register(target=acc[0], source=room[0], dtype=si32)": "KernelType: a register of si32",
+    "add_registers(target=acc, source=part)": "KernelField: acc does not have 4 registers",
     "set_max_n_reg(count=250, grow=true)": "KernelField: 250 registers",
     "st_matrix(target=room[0], source=part[0], count=3)": "KernelField: 3 matrices",
     "wgmma_wait(pending=0, acc=(none0))": "KernelName: there is no registers none0 here",
     "wgmma(acc=acc, n=12, a=wgmma_operand(descriptor=d, offset=0, major=k), "
-    "b=wgmma_operand(descriptor=d, offset=8, major=k), dtype=bf16, accumulate=true)": (
+    "b=wgmma_operand(descriptor=d, offset=8, major=k), a_dtype=bf16, b_dtype=bf16, "
+    "accumulate=true)": (
         "KernelField: 12 columns"
     ),
+    "wgmma(acc=acc, n=16, a=wgmma_operand(descriptor=d, offset=0, major=k), "
+    "b=wgmma_operand(descriptor=d, offset=0, major=mn), a_dtype=fp8_e4m3, b_dtype=fp8_e5m2, "
+    "accumulate=true)": "KernelField: operands of fp8_e4m3 must lie along k",
     "gather(target=room[0], buffer=0, dtype=f32, offset=0, step=1, count=8, limit=8, guard=1)": (
         "KernelField: 8 elements of f32"
     ),
@@ -185,7 +201,7 @@ def test_element_programs() -> None:
     assert statement(epilogue() + epilogue()) == []
     assert "KernelName: there is no value u here" in statement(epilogue(result="u"))
     assert "KernelField: 33 groups" in statement(epilogue(groups=33))
-    assert "KernelType: results of f64" in statement(epilogue(dtype="f64"))
+    assert "KernelType: results of si64" in statement(epilogue(dtype="si64"))
     assert "KernelName: v is defined already" in statement(epilogue(program="v : f32 = exp(w)"))
     columns = "c : si32 = shared_columns(source=room[0])"
     assert "KernelType: si32 in shared memory" in statement(epilogue(program=columns))

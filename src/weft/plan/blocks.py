@@ -1,0 +1,83 @@
+"""Blocks of a contraction on a CPU: the register tile, and how many rows and columns of the result
+a thread computes with what it has packed.
+
+A block packs its rows of A and its columns of B by itself, so large blocks pack less; blocks that
+are as large as the caches hold may be too few for all threads, or leave the last round of them half
+empty. The sizes of blocks never change a result: every sum is added up in the same order.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import product
+from typing import Final
+
+from weft.target.roofline import waves
+from weft.target.target import Target
+
+SCRATCH_BYTES: Final = 3 << 19
+"""The most that packed operands and sums may take: they live on a thread's stack."""
+BLOCK: Final = (256, 512, 256)
+"""The most rows, columns and summed elements of a block: the packed rows and columns, in f32, stay
+in the second cache, and the sums pass through it once for each step along k."""
+REGISTER_BLOCKS: Final = {False: ((6, 2), (4, 3)), True: ((8, 3), (12, 2), (6, 4))}
+"""Rows by vectors of register tiles for 16 vector registers, and for 32; the best one first."""
+_SECOND_BEST: Final = 1.02
+"""How much longer the others take: they load more for each product."""
+_PACKING: Final = 8
+"""Products that take as long as packing one element."""
+_MORE_CUTS: Final = 16
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of a contraction, its axes flattened."""
+
+    batch: int
+    m: int
+    n: int
+
+
+def register_block(target: Target, lanes: int, m: int = 0, n: int = 0) -> tuple[int, int]:
+    """Rows and columns of the largest product of packed panels that registers hold; of several, the
+    one whose panels cover the sizes, if any are given, with the least to spare."""
+    shapes = REGISTER_BLOCKS[(target.limits.vector_registers or 16) >= 32]
+
+    def covered(shape: tuple[int, int]) -> float:
+        rows, columns = shape[0], shape[1] * lanes
+        points = -(-m // rows) * rows * -(-n // columns) * columns
+        return points if shape == shapes[0] else points * _SECOND_BEST
+
+    whole = [(rows, vectors) for rows, vectors in shapes if rows <= m and vectors * lanes <= n]
+    rows, vectors = min(whole or shapes, key=covered)
+    return rows, vectors * lanes
+
+
+def block_sizes(
+    sizes: Sizes, most: tuple[int, int], registers: tuple[int, int], units: int
+) -> tuple[int, int]:
+    """Rows and columns of blocks: of all equal cuts, the one whose rounds of blocks, one for each
+    unit, take the least time."""
+
+    def seconds(block: tuple[int, int]) -> int:
+        rows, columns = block
+        pieces = sizes.batch * -(-sizes.m // rows) * -(-sizes.n // columns)
+        return waves(pieces, units) * (rows * columns + _PACKING * (rows + columns))
+
+    rows = _equal_cuts(sizes.m, most[0], registers[0], units)
+    columns = _equal_cuts(sizes.n, most[1], registers[1], units)
+    return min(product(rows, columns), key=seconds)
+
+
+def _equal_cuts(size: int, most: int, step: int, units: int) -> list[int]:
+    """Sizes of equal blocks: the largest, and those of a few cuts more where there are units."""
+    least = math.ceil(size / most)
+    counts = range(least, least + min(units, _MORE_CUTS))
+    return list(dict.fromkeys(even_blocks(size, math.ceil(size / count), step) for count in counts))
+
+
+def even_blocks(size: int, most: int, step: int) -> int:
+    """The size of equal blocks, whole steps each but for the last."""
+    count = math.ceil(size / most)
+    return math.ceil(math.ceil(size / count) / step) * step

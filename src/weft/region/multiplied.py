@@ -1,0 +1,54 @@
+"""What a contraction multiplies, and the matrix instruction that does just that."""
+
+from __future__ import annotations
+
+from weft.foundation.dtypes import DType
+from weft.region.ir import Binary, Cast, Kernel, Let, Reduce, Roles
+from weft.target.matrix_atoms import FULL, PROMOTED, Atom, atom_for
+
+_NARROW_BYTES = 2
+"""Bytes of results that do not show what promoted sums lose."""
+
+
+def multiplies_reads(kernel: Kernel) -> bool:
+    """Whether a contraction multiplies what it reads, as it is or widened to the dtype of the sums:
+    a cast to another dtype in between would change the numbers."""
+    roles = kernel.roles
+    assert roles is not None
+    total = kernel.let(roles.contraction)
+    product = kernel.let(total.expr.value) if isinstance(total.expr, Reduce) else total
+    if not isinstance(product.expr, Binary):
+        return False
+    return all(
+        name in (roles.lhs, roles.rhs) or _widens(kernel.let(name), total.dtype, roles)
+        for name in (product.expr.lhs, product.expr.rhs)
+    )
+
+
+def _widens(let: Let, dtype: DType, roles: Roles) -> bool:
+    direct = isinstance(let.expr, Cast) and let.expr.x in (roles.lhs, roles.rhs)
+    return direct and let.dtype is dtype
+
+
+def operand_bytes(kernel: Kernel) -> int:
+    """Bytes of an element that a contraction multiplies, as it is read."""
+    assert kernel.roles is not None
+    return kernel.let(kernel.roles.lhs).dtype.storage_bytes
+
+
+def usual_atom(kernel: Kernel, arch: str) -> Atom | None:
+    """The matrix instruction of a template that makes what the kernel says, within what its results
+    show; None where there is none. Others are for plans that name them."""
+    roles = kernel.roles
+    if roles is None or not multiplies_reads(kernel):
+        return None
+    dtypes = (kernel.let(name).dtype for name in (roles.lhs, roles.rhs, roles.contraction))
+    atom = atom_for(arch, *dtypes)
+    if atom is None or atom.precision == FULL:
+        return atom
+    return atom if atom.precision == PROMOTED and _hides_promotion(kernel) else None
+
+
+def _hides_promotion(kernel: Kernel) -> bool:
+    results = (kernel.let(output.value).dtype for output in kernel.outputs)
+    return all(dtype.storage_bytes <= _NARROW_BYTES for dtype in results)

@@ -1,0 +1,165 @@
+"""compute-sanitizer over a small program for every GPU template: no bad access, no race.
+
+    python -m tests.device.sanitize [--tools memcheck,racecheck]
+
+Starts itself once under each tool; every program runs there and is compared with the reference. It
+needs a GPU and CUDA's compute-sanitizer on the PATH, and says so where one of them is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+import weft
+from tests.example_inputs import inputs_for
+from weft.driver.compilation import Compilation
+from weft.driver.pipeline import run_pipeline
+from weft.driver.signature import make_signature
+from weft.plan import text
+from weft.ptir import Builder, Program
+from weft.runtime.cuda import compute_capability
+from weft.target.known import target_named
+
+TOOL: Final = "compute-sanitizer"
+TOOLS: Final = "memcheck,racecheck"
+SECONDS: Final = 240
+"""For one tool."""
+
+
+def elementwise() -> Program:
+    b = Builder()
+    x = b.param("f32", [100, 3])
+    return b.build(b.exp(x) * x)
+
+
+def transpose() -> Program:
+    b = Builder()
+    return b.build(b.transpose(b.param("bf16", [96, 80]), [1, 0]))
+
+
+def softmax(rows: int, columns: int) -> Callable[[], Program]:
+    def made() -> Program:
+        b = Builder()
+        return b.build(b.softmax(b.param("f32", [rows, columns]), axis=1))
+
+    return made
+
+
+def columns() -> Program:
+    b = Builder()
+    return b.build(b.reduce_sum(b.param("f32", [512, 64]), [0]))
+
+
+def product(dtype: str, m: int, n: int, k: int) -> Callable[[], Program]:
+    def made() -> Program:
+        b = Builder()
+        x, w = b.param(dtype, [m, k]), b.param(dtype, [n, k])
+        return b.build(b.gelu(b.dot_general(x, w, contract=([1], [1]))))
+
+    return made
+
+
+def scatter() -> Program:
+    b = Builder()
+    x, updates = b.param("f32", [50, 16]), b.param("f32", [400, 16])
+    places = b.constant((np.arange(6400) * 7 % 50).astype(np.int32).reshape(400, 16))
+    return b.build(b.scatter_reduce(x, places, updates, axis=0, reduce="add"))
+
+
+def running() -> Program:
+    b = Builder()
+    return b.build(b.cumulative_sum(b.param("f32", [2, 3000]), axis=1))
+
+
+def order(rows: int, length: int) -> Callable[[], Program]:
+    def made() -> Program:
+        b = Builder()
+        return b.build(b.argsort(b.param("f32", [rows, length]), axis=1))
+
+    return made
+
+
+PROGRAMS: Final[dict[str, tuple[Callable[[], Program], str, dict[str, int]]]] = {
+    "map": (elementwise, "sm90", {}),
+    "transposed": (transpose, "sm90", {}),
+    "row, a warp": (softmax(37, 1000), "sm90", {}),
+    "row, a block": (softmax(5, 6000), "sm90", {}),
+    "row, a cluster": (softmax(6, 8192), "sm90", {"threads": 256, "blocks_per_row": 4}),
+    "row, a ring": (softmax(300, 4096), "sm90", {"threads": 256, "ring": 6}),
+    "row, rings of a cluster": (
+        softmax(100, 8192),
+        "sm90",
+        {"threads": 256, "blocks_per_row": 2, "ring": 6},
+    ),
+    "columns": (columns, "sm90", {}),
+    "fma": (product("f32", 65, 70, 33), "sm90", {}),
+    "sm80": (product("bf16", 130, 136, 72), "sm80", {}),
+    "sm90": (product("bf16", 256, 384, 192), "sm90", {}),
+    "scatter": (scatter, "sm90", {}),
+    "running": (running, "sm90", {}),
+    "order in shared memory": (order(3, 500), "sm90", {}),
+    "order of long rows": (order(2, 20_000), "sm90", {}),
+}
+"""A program each, its target, and what of the plan of its last kernel is changed."""
+
+
+def overrides(program: Program, target: str, changes: dict[str, int]) -> dict[str, str]:
+    """The planner's plans with changes to the last one."""
+    if not changes:
+        return {}
+    found = Compilation(program, target_named(target), make_signature(program))
+    plans = json.loads(text.dumps(run_pipeline(found, until="plan")["plan"]))
+    plans["plans"][-1].update(changes)
+    return {"plan": json.dumps(plans)}
+
+
+def wrong() -> list[str]:
+    """Run every program; the names of those that do not agree with the reference."""
+    found = []
+    for name, (make, target, changes) in PROGRAMS.items():
+        program = make()
+        inputs = inputs_for(program, 1)
+        executable = weft.compile(program, target, overrides=overrides(program, target, changes))
+        got = executable.run(inputs)
+        want = weft.run(program, inputs, backend="reference")
+        for mine, theirs in zip(got, want, strict=True):
+            first, second = (np.asarray(array).astype(np.float64) for array in (mine, theirs))
+            if not np.allclose(first, second, rtol=2e-2, atol=1e-2):
+                found.append(name)
+        print(f"  {name}", flush=True)
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tools", default=TOOLS)
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.inside:
+        found = wrong()
+        print(f"wrong: {', '.join(found)}" if found else "all agree with the reference")
+        return len(found)
+    if compute_capability() != (9, 0) or shutil.which(TOOL) is None:
+        print(f"nothing was checked: this needs an SM90 GPU and {TOOL} on the PATH")
+        return 0
+    failed = []
+    for tool in options.tools.split(","):
+        print(f"{tool}:", flush=True)
+        head = [TOOL, "--tool", tool, "--error-exitcode", "9", "--print-limit", "20"]
+        command = [*head, sys.executable, "-m", "tests.device.sanitize", "--inside"]
+        if subprocess.run(command, timeout=SECONDS, check=False).returncode:
+            failed.append(tool)
+    print(f"failed: {', '.join(failed)}" if failed else "clean")
+    return len(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,188 @@
+"""Branches and loops within graphs, on a GPU made of the dialect's interpreter: the host is asked
+for nothing, and what a loop leaves behind is what the reference leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import weft
+from tests import turning_programs as programs
+from tests.gpu_machine import Machine, MachineBackend, machine
+from weft.driver.execute import prepare
+from weft.foundation.errors import ExecutionError, SpecViolation
+from weft.ptir import Builder
+from weft.runtime.artifact import (
+    Again,
+    CopyBuffer,
+    Enter,
+    HostCall,
+    Jump,
+    JumpUnless,
+    Launch,
+    Leave,
+    Reset,
+    Step,
+)
+from weft.runtime.flow import Branch, Loop, Section, sections
+
+
+@pytest.fixture
+def gpu() -> Iterator[Machine]:
+    with machine() as found:
+        yield found
+
+
+@pytest.fixture
+def backend(gpu: Machine) -> MachineBackend:
+    return MachineBackend(gpu)
+
+
+@pytest.mark.parametrize("count", [0, 1, 4])
+@pytest.mark.parametrize("name", programs.CASES)
+def test_one_graph_and_no_question_to_the_host(
+    gpu: Machine, backend: MachineBackend, name: str, count: int
+) -> None:
+    prepared = prepare(programs.CASES[name](), backend)
+    given = programs.inputs(prepared.program, count)
+    held = [backend.store(array) for array in given]
+    waits, starts = gpu.waits, gpu.graph_launches
+    got = prepared.execute(held, seed=3)
+    assert gpu.waits == waits
+    assert gpu.graph_launches == starts + 1
+    want = weft.run(prepared.program, given, backend="reference", seed=3)
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a.numpy(), b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", programs.CASES)
+def test_drivers_without_such_graphs_take_steps(
+    gpu: Machine, backend: MachineBackend, name: str
+) -> None:
+    gpu.version = 12040
+    program = programs.CASES[name]()
+    given = programs.inputs(program, 3)
+    got = weft.run(program, given, backend=backend, seed=3)
+    want = weft.run(program, given, backend="reference", seed=3)
+    assert gpu.graph_launches > 1
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_a_violation_ends_a_loop_and_the_next_run_is_right(backend: MachineBackend) -> None:
+    prepared = prepare(programs.divided(), backend)
+    (result,) = prepared.execute([backend.store(np.asarray(3, np.int32))])
+    with pytest.raises(SpecViolation, match="IntegerDivideByZero"):
+        result.numpy()
+
+
+def test_too_many_turns_are_told_by_whoever_reads(
+    backend: MachineBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEFT_MAX_LOOP_STEPS", "30")
+    prepared = prepare(programs.endless(), backend)
+    (result,) = prepared.execute([backend.store(np.asarray(0, np.float32))])
+    with pytest.raises(ExecutionError, match=r"\(while\) ran 30 region calls without ending"):
+        result.numpy()
+    monkeypatch.setenv("WEFT_MAX_LOOP_STEPS", "60")
+    (result,) = prepared.execute([backend.store(np.asarray(0, np.float32))])
+    with pytest.raises(ExecutionError, match="ran 60 region calls"):
+        result.numpy()
+
+
+def test_graphs_with_loops_are_recorded_for_new_addresses(backend: MachineBackend) -> None:
+    prepared = prepare(programs.counted(), backend)
+    for count in range(7):
+        given = programs.inputs(prepared.program, count)
+        held = [backend.store(array) for array in given]
+        got = [tensor.numpy() for tensor in prepared.execute(held)]
+        want = weft.run(prepared.program, given, backend="reference")
+        np.testing.assert_allclose(got[1], want[1], rtol=1e-6)
+
+
+def test_token_and_position_stay_on_the_device(gpu: Machine, backend: MachineBackend) -> None:
+    """A step of decoding: the token's row goes to the cache at the position; the next token is what
+    the cache says, the next position one more. Nothing is read or uploaded between steps."""
+    b = Builder("decode")
+    table, cache = b.param("f32", [10, 8]), b.param("f32", [6, 8])
+    token, place = b.param("si32", []), b.param("si32", [])
+    row = b.reshape(b.take(table, b.reshape(token, [1])), [1, 8])
+    kept = b.dynamic_update_slice(cache, row, [place, b.constant(0, "si32")])
+    scores = b.reduce_sum(
+        table * b.broadcast_to(b.reduce_sum(kept, [0], keepdims=True), [10, 8]), [1]
+    )
+    after = b.cast(b.argmax(scores, axis=0), "si32")
+    prepared = prepare(b.build(kept, b.reshape(after, []), place + 1), backend)
+    rng = np.random.default_rng(0)
+    given = [rng.standard_normal((10, 8)).astype(np.float32), np.zeros((6, 8), np.float32)]
+    given += [np.asarray(4, np.int32), np.asarray(0, np.int32)]
+    words = [backend.store(array) for array in given[:1]]
+    state = [backend.store(array) for array in given[1:]]
+    uploads, waits = gpu.uploads, gpu.waits
+    for _ in range(5):
+        state = prepared.execute([*words, *state])
+    assert (gpu.uploads, gpu.waits) == (uploads, waits)
+    want = given[1:]
+    for _ in range(5):
+        want = weft.run(prepared.program, [given[0], *want], backend="reference")
+    for got, expected in zip(state, want, strict=True):
+        np.testing.assert_allclose(got.numpy(), expected, rtol=1e-6)
+
+
+# -- sections of steps -----------------------------------------------------------------------------
+
+LAUNCH = Launch(0, (), "launch")
+HOST = HostCall("call", (), (), "host")
+
+
+def branch(*steps: Step) -> list[Step]:
+    """A branch whose first body is some steps, and whose second a launch."""
+    other = len(steps) + 3
+    return [
+        JumpUnless(5, other, "branch"), Enter(1, ""), *steps,
+        Jump(other + 2, "branch"), Enter(2, ""), LAUNCH,
+    ]  # fmt: skip
+
+
+def test_steps_that_follow_one_another_are_a_section() -> None:
+    steps = [LAUNCH, LAUNCH, HOST, LAUNCH]
+    assert sections(steps, turning=True) == [Section(0, 2, (0, 1)), Section(3, 4, (3,))]
+
+
+def test_a_branch_is_part_of_a_section() -> None:
+    steps = [*branch(LAUNCH), LAUNCH]
+    made = Branch(0, 5, (1, 2), (4, 5))
+    assert sections(steps, turning=True) == [Section(0, 7, (made, 6))]
+    assert sections(steps, turning=False) == [
+        Section(2, 3, (2,)), Section(5, 6, (5,)), Section(6, 7, (6,))
+    ]  # fmt: skip
+
+
+def test_what_is_around_a_step_of_the_hosts_is_the_hosts() -> None:
+    found = sections(branch(LAUNCH, HOST), turning=True)
+    assert found == [Section(2, 3, (2,)), Section(6, 7, (6,))]
+
+
+def test_a_loop_is_recognised_by_its_jump_back() -> None:
+    steps: list[Step] = [
+        LAUNCH, Enter(1, ""), LAUNCH, JumpUnless(7, 7, "loop"), Enter(2, ""), LAUNCH,
+        Jump(1, "loop"), LAUNCH,
+    ]  # fmt: skip
+    made = Loop(1, 7, 3, 7, (1, 2), (4, 5))
+    assert sections(steps, turning=True) == [Section(0, 8, (0, made, 7))]
+
+
+def test_a_branch_within_a_counted_loop_is_a_section_of_its_own() -> None:
+    moved = CopyBuffer(0, 1, 4, "slice", 0, 4)
+    inside = branch(LAUNCH)
+    inside = [s if not isinstance(s, Jump | JumpUnless) else type(s)(*_moved(s, 3)) for s in inside]
+    steps = [Reset(0, ""), Leave(0, 9, 10, ""), moved, *inside, Again(0, 1, "")]
+    assert sections(steps, turning=True) == [Section(3, 9, (Branch(3, 5, (4, 5), (7, 8)),))]
+
+
+def _moved(step: Jump | JumpUnless, by: int) -> tuple[object, ...]:
+    if isinstance(step, Jump):
+        return (step.target + by, step.label)
+    return (step.buffer, step.target + by, step.label)

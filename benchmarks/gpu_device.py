@@ -29,7 +29,9 @@ from weft.runtime.cuda_kernels import LoadedKernel, load
 
 FLUSH_BYTES: Final = 256 << 20
 COPY_BYTES: Final = 1 << 30
-TOLERANCE: Final = {"bf16": 1e-2, "f16": 2e-3, "f32": 1e-4}
+TOLERANCE: Final = {
+    "bf16": 1e-2, "f16": 2e-3, "f32": 1e-4, "f64": 1e-13, "fp8_e4m3": 1e-2, "fp8_e5m2": 1e-2,
+}  # fmt: skip
 FIRST_SEED: Final = 1
 SECONDS: Final = 0.5
 """Of timed launches for one line, about."""
@@ -72,17 +74,22 @@ class Machine:
         torch = self.torch
         generator = torch.Generator("cuda").manual_seed(seed)
         if found.below:
-            kind = {"si32": torch.int32, "si64": torch.int64}[found.dtype]
+            # Of both signs where they are operands of a product, else places in a tensor.
+            low = -found.below if found.dtype == "si8" else 0
+            kind = self.dtype(found.dtype)
             return torch.randint(
-                found.below, found.shape, device="cuda", dtype=kind, generator=generator
+                low, found.below, found.shape, device="cuda", dtype=kind, generator=generator
             )
-        made = torch.empty(found.shape, device="cuda", dtype=self.dtype(found.dtype))
+        tiny = found.dtype.startswith("fp8")
+        kind = torch.float32 if tiny else self.dtype(found.dtype)
+        made = torch.empty(found.shape, device="cuda", dtype=kind)
         made.normal_(0.0, found.scale, generator=generator)
-        return made
+        return made.to(self.dtype(found.dtype))
 
     def dtype(self, name: str) -> Any:
         names = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64"}
-        names |= {"si32": "int32", "si64": "int64", "i1": "bool"}
+        names |= {"si8": "int8", "si32": "int32", "si64": "int64", "i1": "bool"}
+        names |= {"fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}
         return getattr(self.torch, names[name])
 
     def recorded(self, call: Call) -> tuple[Call, Any]:
@@ -218,9 +225,9 @@ class Ours:
         return self.compare(line, runs[0][0])
 
     def compare(self, line: Line, result: Any) -> str:
-        """Against torch in f32 (which for f32 lines means the same precision)."""
+        """Against torch in f32 (which for f32 and f64 lines means the same precision)."""
         torch = self.machine.torch
-        given = [x.float() if x.is_floating_point() else x for x in self.inputs]
+        given = [x.float() if x.is_floating_point() and x.itemsize < 4 else x for x in self.inputs]
         expected = line.torch(torch, *given)
         del given
         if not result.is_floating_point():
@@ -229,7 +236,7 @@ class Ours:
         finite = torch.isfinite(result)
         if not bool(finite.all()):
             return f"{int((~finite).sum())} elements are not finite"
-        error = float((result.float() - expected).norm() / expected.norm())
+        error = float((result.to(expected.dtype) - expected).norm() / expected.norm())
         allowed = line.tolerance or TOLERANCE[line.dtype]
         return "" if error <= allowed else f"relative error {error:.2e}"
 

@@ -15,6 +15,8 @@ from typing import Any, Final
 
 from benchmarks.gpu_gpt2 import gpt2_lines
 from benchmarks.gpu_line import Line, Tensor
+from benchmarks.gpu_types import gemm_types_lines
+from benchmarks.gpu_whole import whole_lines
 from weft.ptir import Builder, Value
 
 LIST: Final[dict[str, Any]] = json.loads((Path(__file__).parent / "gpu.json").read_text())
@@ -388,4 +390,6 @@ FAMILIES: Final[Mapping[str, Callable[[], Iterator[Line]]]] = {
     "movement": movement_lines,
     "sm80": sm80_lines,
     "gpt2": gpt2_lines,
+    "gemm_types": gemm_types_lines,
+    "whole": whole_lines,
 }

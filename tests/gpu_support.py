@@ -203,6 +203,19 @@ SM90_CASES: dict[str, tuple[Contraction, MmaPlan]] = {
     "swapped row": (Contraction(1, 200, 264, epilogue=("bias",)), SWAPPED_WIDE),
     "swapped tn": (Contraction(8, 136, 72, layouts=("col", "col"), epilogue=("rows",)), SWAPPED),
     "swapped batch": (Contraction(3, 72, 72, batch=3, out_dtype=F32), SWAPPED_WIDE),
+    "pairs of rows": (
+        Contraction(200, 136, 200, epilogue=("bias",)),
+        replace(COLUMNS, cluster=(2, 1)),
+    ),
+    "pairs of columns": (Contraction(136, 200, 200), replace(COOPERATIVE, cluster=(1, 2))),
+    "pairs, ping-pong": (
+        Contraction(200, 72, 136, batch=2, epilogue=("residual",)),
+        replace(PINGPONG, cluster=(2, 1)),
+    ),
+    "pairs, deferred": (
+        Contraction(304, 200, 136, layouts=("col", "col"), epilogue=("bias",)),
+        replace(DEFERRED, cluster=(2, 1)),
+    ),
 }
 
 

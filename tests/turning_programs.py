@@ -67,8 +67,8 @@ def divided() -> Program:
     """A loop that divides by zero when its counter comes to 0, and would not end."""
     b = Builder("divided")
     k = b.param("si32", [])
-    seven = b.constant(7, "si32")
-    return b.build(b.while_(lambda r, v: [seven / v > -9, v], lambda r, v: [v - 1], k))
+    loop = b.while_(lambda r, v: [r.constant(7, "si32") / v > -9, v], lambda r, v: [v - 1], k)
+    return b.build(loop)
 
 
 def endless() -> Program:

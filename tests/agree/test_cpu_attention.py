@@ -176,8 +176,8 @@ def with_plan(program: Program, **changes: Any) -> Any:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"tile_q": 24, "tile_kv": 16},
-        {"tile_q": 8, "tile_kv": 64, "register_tile": (4, 8)},
+        {"tile_q": 24, "tile_kv": 16, "register_tile": (8, 12), "vector": 4},
+        {"tile_q": 8, "tile_kv": 64, "register_tile": (4, 8), "vector": 4},
         {"tile_q": 6, "tile_kv": 10, "register_tile": (5, 2), "vector": 2},
     ],
 )

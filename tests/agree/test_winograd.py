@@ -16,7 +16,7 @@ from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
 from weft.foundation.errors import SpecViolation
 from weft.plan import text
-from weft.plan.ir import MmaPlan, PlanSet
+from weft.plan.ir import MmaPlan, PlanSet, Vectorize
 from weft.plan.winograd import winograd_plan
 from weft.ptir import Builder, Program
 from weft.region.ir import Module
@@ -132,7 +132,8 @@ def test_blocks_of_any_size_give_the_same_numbers_but_for_rounding() -> None:
     for tile, registers in (((12, 16, 8), (4, 8)), ((7, 20, 20), (7, 4)), ((64, 24, 3), (2, 12))):
         rows = -(-tile[0] // registers[0]) * registers[0]
         columns = -(-tile[1] // registers[1]) * registers[1]
-        changed = by_winograd(case.program(), tile=(rows, columns, tile[2]), warp_tile=registers)
+        cut = {"tile": (rows, columns, tile[2]), "warp_tile": registers}
+        changed = by_winograd(case.program(), **cut, vectorize=Vectorize("n", 4))
         np.testing.assert_allclose(changed(*data)[0], exact, rtol=1e-4, atol=1e-4)
 
 
@@ -179,6 +180,12 @@ def refusal(program: Program, **changes: Any) -> str:
 )
 def test_what_it_cannot_do_is_refused(case: Conv, changes: dict[str, Any], why: str) -> None:
     assert why in refusal(case.program(), **changes)
+
+
+def test_channels_first_are_refused() -> None:
+    x, w = np.zeros((1, 16, 8, 8), np.float32), np.zeros((8, 16, 3, 3), np.float32)
+    conv = weft.jit(lambda x, w: weft.functional.conv2d(x, w, padding=1))
+    assert "its result has its channels first" in refusal(conv.program(x, w))
 
 
 def test_a_product_is_no_convolution() -> None:

@@ -44,10 +44,11 @@ def device() -> Device:
 
 
 def run(code: KernelCode, names: tuple[str, ...], tensors: dict[str, Array]) -> Array:
-    """Run a kernel; the result with `GUARD` elements of NaN on both sides."""
+    """Run a kernel; the result with `GUARD` elements of NaN, or of ones' bits, on both sides."""
     gpu = device()
     kernel = load(gpu, code)
-    result = np.full(tensors["y"].size + 2 * GUARD, np.nan, tensors["y"].dtype)
+    result = np.empty(tensors["y"].size + 2 * GUARD, tensors["y"].dtype)
+    result.view(np.uint8)[...] = 0xFF
     inputs = {name: gpu.upload(tensors[name]) for name in names if name != "y"}
     target = gpu.upload(result)
     edge = GUARD * result.itemsize

@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -44,7 +44,9 @@ def main() -> int:
     print(f"{len(blocks)} blocks, {len(blocks) - len(left)} done before", flush=True)
     failed = 0
     with ThreadPoolExecutor(options.processes) as pool:
-        for number, outcome in enumerate(pool.map(_run, left), 1):
+        running = [pool.submit(_run, block) for block in left]
+        for number, future in enumerate(as_completed(running), 1):
+            outcome = future.result()
             _note(options.resume, outcome)
             failed += not outcome.passed
             state = "passed" if outcome.passed else f"FAILED\n{outcome.said}"

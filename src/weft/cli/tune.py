@@ -1,4 +1,5 @@
-"""`weft tune`: measure plans for the kernels of a program; `weft log`: how good estimates are."""
+"""`weft tune`: measure plans for the kernels of a program, or for matrix products; `weft log`: how
+good estimates are."""
 
 from __future__ import annotations
 
@@ -21,12 +22,16 @@ from weft.driver import measure
 from weft.driver.compilation import Compilation
 from weft.driver.cuda import target_of_device
 from weft.driver.levels import DEFAULT_LEVEL, check_level
+from weft.driver.products import Product, product_named
 from weft.driver.signature import make_signature
 from weft.driver.tune import Trial, Tuning, tune
+from weft.driver.tune_products import FormFile, tune_products
 from weft.foundation.errors import UserError
 from weft.foundation.tally import counted
+from weft.ptir.ir import Program
 from weft.ptir.verify import verify
 from weft.runtime import cache
+from weft.runtime.gpu import open_gpu
 from weft.target.known import target_named
 from weft.target.target import Kind
 
@@ -35,8 +40,23 @@ GOOD: float = 0.7
 
 
 def tune_command(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A PTIR program.")],
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="A PTIR program.", show_default=False)
+    ] = None,
     gpu: Annotated[bool, typer.Option("--gpu", help="For this machine's GPU.")] = False,
+    shapes: Annotated[
+        str,
+        typer.Option(
+            metavar="MxNxK,...",
+            help="With --gpu, matrix products to tune in place of a program, or a file with one in "
+            "each line: 192*1024x1024x64 is a batch, '16x4096x4096 NT' stores the second operand "
+            "the other way round.",
+        ),
+    ] = "",
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="JSON", help="With --shapes, keep the times of all forms here, too."),
+    ] = None,
     sizes: Annotated[
         str, typer.Option(metavar="NAME=N,...", help="The sizes of dynamic dims.")
     ] = "",
@@ -54,21 +74,59 @@ def tune_command(
 
     Compiles on this machine use them from then on. Ctrl-C keeps what was found.
     """
-    program = load_program(file)
-    verify(program)
-    program = with_sizes(program, sizes)
+    _check_asked(file, gpu, shapes, data)
     check_level(level)
     if log is not None:
         check_writable(log)
+    program = None if file is None else _program(file, sizes)
+    products = _products(shapes) if shapes else []
     target = target_named(target_of_device() if gpu else "cpu")
     if cache.folder() is None:
         raise UserError("tuned plans are kept in Weft's cache, which WEFT_CACHE=off switches off")
-    compilation = Compilation(program, target, make_signature(program), opt_level=level)
     with _bar() as bar:
-        tuning = tune(compilation, bar.show, bar.start, again=again)
-    if log is not None:
-        measure.append(log, tuning.measured)
-    _report(printable(str(file)), tuning, "GPU" if target.kind is Kind.GPU else "CPU")
+        if program is None or file is None:
+            into = None if data is None else FormFile(data, open_gpu().device.name, target)
+            done = tune_products(products, target, bar.show, bar.start, again=again, into=into)
+            tunings = [(str(product), tuning) for product, tuning in done]
+        else:
+            compilation = Compilation(program, target, make_signature(program), opt_level=level)
+            tuning = tune(compilation, bar.show, bar.start, again=lambda kernels: again)
+            tunings = [(printable(str(file)), tuning)]
+    for name, tuning in tunings:
+        if log is not None:
+            measure.append(log, tuning.measured)
+        _report(name, tuning, "GPU" if target.kind is Kind.GPU else "CPU")
+
+
+def _check_asked(file: Path | None, gpu: bool, shapes: str, data: Path | None) -> None:
+    """There is one thing to tune, and the options belong to it."""
+    if (file is None) == (not shapes):
+        raise UserError("weft tune takes a program, or --shapes with matrix products, one of both")
+    if shapes and not gpu:
+        raise UserError("--shapes tunes the forms of matrix kernels on a GPU: add --gpu")
+    if data is not None and not shapes:
+        raise UserError("--data keeps the times of matrix products: name them with --shapes")
+
+
+def _program(file: Path, sizes: str) -> Program:
+    program = load_program(file)
+    verify(program)
+    return with_sizes(program, sizes)
+
+
+def _products(text: str) -> list[Product]:
+    """Products from a list, or from a file of them; lines that begin with # say something."""
+    path = Path(text)
+    try:
+        if path.is_file():
+            lines = path.read_text().splitlines()
+            text = ",".join(line for line in lines if not line.lstrip().startswith("#"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {path}: {error}") from None
+    found = [product_named(part) for part in text.split(",") if part.strip()]
+    if not found:
+        raise UserError(f"there is no matrix product in {printable(str(path))}")
+    return found
 
 
 class _Bar:
@@ -77,9 +135,12 @@ class _Bar:
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
         self.task = progress.add_task("", total=None, best="")
+        self.points = 0
 
     def start(self, tuning: Tuning) -> None:
-        self.progress.update(self.task, total=tuning.points)
+        """More plans to measure: those of a program, or of one product among several."""
+        self.points += tuning.points
+        self.progress.update(self.task, total=self.points)
 
     def show(self, trial: Trial) -> None:
         best = f"best {1e6 * trial.best:,.1f} µs"

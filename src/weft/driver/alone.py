@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from math import prod
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,8 @@ from weft.target.target import Target
 from weft.tiny.ir import Graph
 
 Array = NDArray[Any]
+_PERIOD: Final = 1_000_003
+"""Numbers that are drawn; after them the same ones come again, in other columns."""
 
 
 def module_of(kernel: Kernel, module: Module) -> Module:
@@ -62,4 +65,5 @@ def some_data(spec: TensorSpec, seed: int = 0) -> Array:
     if not dtype.is_float:
         return np.zeros(spec.shape, dtype.numpy)
     rng = np.random.default_rng(seed)
-    return rng.standard_normal(spec.shape, np.float32).astype(dtype.numpy)
+    drawn = rng.standard_normal(min(prod(spec.shape), _PERIOD), np.float32).astype(dtype.numpy)
+    return np.resize(drawn, spec.shape)

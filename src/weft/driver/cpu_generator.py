@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -36,6 +37,10 @@ Array = NDArray[Any]
 _CLOCKED: Final = 2e-3
 """Seconds that are measured at once, about."""
 _MOST_TURNS: Final = 256
+_REPETITIONS: Final = 5
+"""Measurements of which the median counts, after one that warms up."""
+_ENOUGH: Final = 0.2
+"""Seconds after which a kernel is not measured again."""
 
 
 def _choose_plans(module: Module, buffer_map: BufferMap, target: Target) -> PlanSet:
@@ -89,7 +94,8 @@ def _accepts(
 
 
 def _clock(built: Built, inputs: Sequence[Array]) -> float:
-    """One native call that carries the steps out many times, so that the call itself is nothing."""
+    """The median of native calls that carry the steps out many times, so that a call itself is
+    nothing."""
     once = executor.Program(built.artifact)
     once.run(inputs)
     started = time.perf_counter()
@@ -99,9 +105,12 @@ def _clock(built: Built, inputs: Sequence[Array]) -> float:
     steps = built.artifact.steps * turns
     program = executor.Program(replace(built.artifact, steps=steps))
     program.run(inputs)
-    started = time.perf_counter()
-    program.run(inputs)
-    return (time.perf_counter() - started) / turns
+    times: list[float] = []
+    while len(times) < _REPETITIONS and sum(times) < _ENOUGH:
+        started = time.perf_counter()
+        program.run(inputs)
+        times.append(time.perf_counter() - started)
+    return statistics.median(times) / turns
 
 
 def _new_state(kind: TensorType) -> Array:

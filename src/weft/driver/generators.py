@@ -81,7 +81,7 @@ class Generator:
     accepts: Callable[[Kernel, Module, BufferMap, Plan, Target], list[Finding]]
     """Why a kernel cannot be carried out by a plan; nothing where it can."""
     clock: Callable[[Built, Sequence[Array]], float]
-    """The seconds that all kernels of a program take, measured once."""
+    """The seconds that all kernels of a program take, the median of some measurements."""
     new_state: Callable[[TensorType], Array]
     """A state of zeros, aligned, at an address that stays: where the machine reaches it."""
 

@@ -25,11 +25,6 @@ from weft.plan.usage import estimate
 from weft.region.ir import Kernel, Module
 from weft.target.target import Target
 
-REPETITIONS: Final = 5
-"""Measurements of which the median counts, after one that warms up."""
-ENOUGH: Final = 0.2
-"""Seconds after which a kernel is not measured again."""
-
 
 @dataclass(frozen=True)
 class Measurement:
@@ -52,14 +47,10 @@ def measure(kernel: Kernel, module: Module, plan: Plan, target: Target) -> Measu
     """Build a kernel by a plan and take its time."""
     built = build_alone(kernel, module, plan, target)
     inputs = [some_data(spec, number) for number, spec in enumerate(built.artifact.inputs)]
-    clock = generator_for(target).clock
-    times: list[float] = []
-    while len(times) < REPETITIONS and sum(times) < ENOUGH:
-        try:
-            times.append(clock(built, inputs))
-        except SpecViolation:
-            # What zeros and random numbers break is told at the end of a run; its time counts.
-            raise UserError(f"{kernel.name} cannot be measured on numbers made up for it") from None
+    try:
+        seconds = generator_for(target).clock(built, inputs)
+    except SpecViolation:
+        raise UserError(f"{kernel.name} cannot be measured on numbers made up for it") from None
     (code, *_) = built.artifact.kernels
     guess = estimate(kernel, module.tensors, plan, target, code.work_items)
     work = guess.work
@@ -70,7 +61,7 @@ def measure(kernel: Kernel, module: Module, plan: Plan, target: Target) -> Measu
         work.bytes,
         round(guess.usage.occupancy, 3),
         guess.seconds,
-        statistics.median(times),
+        seconds,
         json.dumps(plan_to_json(plan)),
     )
 

@@ -58,6 +58,8 @@ class Tuning:
 
     classes: list[KernelClass]
     found: dict[str, Tuned] = field(default_factory=dict)
+    times: dict[str, dict[int, float]] = field(default_factory=dict)
+    """The seconds of the plans of each class, by their places."""
     measured: list[Measurement] = field(default_factory=list)
     known: int = 0
     """Classes that were tuned before."""
@@ -109,17 +111,17 @@ def tune(
     watch: Callable[[Trial], None] = lambda trial: None,
     begin: Callable[[Tuning], None] = lambda tuning: None,
     *,
-    again: bool = False,
+    again: Callable[[KernelClass], bool] = lambda kernels: False,
 ) -> Tuning:
     """Tune a program that has gone through no stage yet. Stopped by Ctrl-C, it keeps what it has
-    found; `again` measures what was tuned before, too."""
+    found; `again` says what is to be measured even where it was tuned before."""
     target, table = compilation.target, tuned.load(compilation.target)
     tuning = Tuning(classes_of(compilation))
-    if not again:
-        done = [c for c in tuning.classes if c.key in table and table[c.key].is_done]
-        tuning.known = len(done)
-        tuning.found = {c.key: table[c.key] for c in done}
-        tuning.classes = [c for c in tuning.classes if c not in done]
+    known = [c for c in tuning.classes if c.key in table and table[c.key].is_done]
+    done = [c for c in known if not again(c)]
+    tuning.known = len(done)
+    tuning.found = {c.key: table[c.key] for c in done}
+    tuning.classes = [c for c in tuning.classes if c not in done]
     begin(tuning)
     for kernels in tuning.classes:
         try:
@@ -177,6 +179,7 @@ class _Race:
 
     def _note(self, points: int) -> None:
         plans, best = self.kernels.plans, self.best
+        self.tuning.times[self.kernels.key] = self.times
         self.tuning.found[self.kernels.key] = Tuned(
             plans[best], self.times[best], self.times[0], points, len(plans)
         )

@@ -219,7 +219,8 @@ def stable_order(keys: Array, descending: bool) -> Array:
     return np.asarray(np.flip(keys.shape[1] - 1 - backwards, 1))
 
 
-_KINDS: dict[str, type[WholeOp]] = {kind.name: kind for kind in (Scatter, Running, Order, Runs, Merge, Gathered)}
+_EVERY: tuple[type[WholeOp], ...] = (Scatter, Running, Order, Runs, Merge, Gathered)
+_KINDS = {kind.name: kind for kind in _EVERY}
 
 
 def write(op: WholeOp) -> str:

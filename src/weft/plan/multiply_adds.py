@@ -25,10 +25,23 @@ _TILES: Final[Mapping[int, Mapping[_Tile, tuple[tuple[int, int], float]]]] = {
 }
 """Tiles by the bytes of a sum: the part of each that a warp has, and how fast a unit is with it,
 measured, in parts of what it is with the first."""
-_THIN: Final = 8
-"""Rows or columns under which a tile would be mostly empty."""
+_THIN: Final = (4, 8, 16)
+"""Rows of tiles for few rows, or columns: many columns, or rows, of a deep slice."""
+_LONG_SIDE: Final = 128
 _FEW: Final = 4096
 """Results under which threads are better used along a long sum."""
+
+
+def _thin_tile(m: int, n: int, word: int) -> Mapping[_Tile, tuple[tuple[int, int], float]]:
+    """The tile for few rows or columns; none where both are few."""
+    if max(m, n) < _LONG_SIDE:
+        return {}
+    # Eight lanes of a warp share its columns, four its rows.
+    few = next(size for size in _THIN if size >= min(m, n) and (m <= n or size >= 8))
+    depth = _LONG_SIDE // word
+    if m <= n:
+        return {(few, _LONG_SIDE, depth): ((few, _LONG_SIDE // 4), 1.0)}
+    return {(_LONG_SIDE, few, depth): ((_LONG_SIDE // 4, few), 1.0)}
 
 
 def fma_plan(kernel: Kernel, target: Target, header: Header) -> MmaPlan | None:
@@ -38,9 +51,12 @@ def fma_plan(kernel: Kernel, target: Target, header: Header) -> MmaPlan | None:
     batch, m, n, k = (
         math.prod(sizes[a] for a in axes) for axes in (roles.batch, roles.m, roles.n, roles.k)
     )
-    if min(m, n) < _THIN or (batch * m * n <= _FEW and k >= _FEW):
+    if batch * m * n <= _FEW and k >= _FEW:
         return None
-    choices = _TILES[8 if kernel.let(roles.contraction).dtype.bits == 64 else 4]
+    word = 8 if kernel.let(roles.contraction).dtype.bits == 64 else 4
+    choices = _TILES[word] if min(m, n) > _THIN[-1] else _thin_tile(m, n, word)
+    if not choices:
+        return None
 
     def time(tile: _Tile) -> float:
         """In waves of tiles, the last as slow as a full one."""

@@ -26,8 +26,8 @@ _ROW: Final = 128
 """Bytes of a k step of the SM90 template."""
 _PIECE: Final = 16
 """Bytes of one copy of the SM80 template."""
-_THIN: Final = 8
-"""Rows or columns under which wide numbers are better multiplied one by one."""
+_THIN: Final = 16
+"""Rows or columns up to which wide numbers are better multiplied one by one."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def takes_warpgroups(problem: Problem, kernel: Kernel, target: Target) -> bool:
 def takes_warps(problem: Problem, kernel: Kernel) -> bool:
     """Whether the SM80 template computes what the kernel says, and is the better for it."""
     atom = usual_atom(kernel, "sm80")
-    return atom is not None and (atom.word <= 2 or min(problem.m, problem.n) >= _THIN)
+    return atom is not None and (atom.word <= 2 or min(problem.m, problem.n) > _THIN)
 
 
 def _has_next_tile(form: Form, extent: Extent, target: Target) -> bool:

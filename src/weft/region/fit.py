@@ -7,6 +7,7 @@ from dataclasses import replace
 from weft.region.aligned import with_aligned_operands
 from weft.region.ir import Kernel, Module, Tensor
 from weft.region.parts import in_parts
+from weft.region.structure import buffers
 from weft.region.whole_parts import whole_in_parts
 from weft.target.target import Kind, Target
 
@@ -27,7 +28,10 @@ def fit(module: Module, target: Target) -> Module:
             made += pieces
         kernels += made
         origin |= {found.name: module.origin.get(kernel.name, ()) for found in made}
-    return replace(module, tensors=tensors, kernels=tuple(kernels), origin=origin)
+    # What only the kernel that was taken apart worked in is gone.
+    used = {name for kernel in kernels for name in buffers(kernel)}
+    left = {n: found for n, found in tensors.items() if n in used or found.role != "internal"}
+    return replace(module, tensors=left, kernels=tuple(kernels), origin=origin)
 
 
 def _prepared(

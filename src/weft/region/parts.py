@@ -38,12 +38,17 @@ from weft.region.ir import (
     operands,
     row_major,
 )
+from weft.region.multiplied import usual_atom
 from weft.target.matrix_tiles import Extent, split_for
 from weft.target.target import Kind, Target
 
 _BLOCKS_PER_UNIT: Final = 8
 _SHORTEST: Final = 256
 """Elements of a part, at least."""
+_FEW_ROWS: Final = 16
+_THIN_TILE: Final = 128
+"""Rows, or columns, of a contraction whose tiles have 128 of the others."""
+_TILES_PER_UNIT: Final = 4
 _COLUMNS: Final = 256
 """Neighbouring columns that a block reduces side by side."""
 _STREAM_BYTES: Final = 1 << 20
@@ -167,13 +172,25 @@ def _contraction_cut(kernel: Kernel, target: Target) -> Cut | None:
     sides = [kernel.let(name).dtype for name in (roles.lhs, roles.rhs)]
     long = [name for name in roles.k if sizes[name] > 1]
     wide = kernel.let(roles.contraction).dtype is F32
-    if not target.has("wgmma") or sides[0] not in (BF16, F16) or len(long) != 1 or not wide:
+    if len(long) != 1:
         return None
     batch, m, n, k = (
         math.prod(sizes[a] for a in axes) for axes in (roles.batch, roles.m, roles.n, roles.k)
     )
-    parts = split_for(Extent(batch, m, n, k), target)
+    if target.has("wgmma") and sides[0] in (BF16, F16) and wide:
+        parts = split_for(Extent(batch, m, n, k), target)
+    elif min(m, n) <= _FEW_ROWS and usual_atom(kernel, "sm90") is None:
+        parts = _thin_parts(batch * -(-max(m, n) // _THIN_TILE), k, target)
+    else:
+        return None
     return Cut((), long[0], parts) if parts > 1 else None
+
+
+def _thin_parts(tiles: int, k: int, target: Target) -> int:
+    """Parts of a long sum whose result has few rows: as many as keep memory busy."""
+    wanted = target.limits.units * _TILES_PER_UNIT / max(1, tiles)
+    fitting = [d for d in _divisors(k) if d <= wanted and k // d >= _SHORTEST]
+    return max(fitting, default=1)
 
 
 # -- the two kernels -----------------------------------------------------------------------------

@@ -56,8 +56,9 @@ def _order(kernel: Kernel, call: OpaqueCall, op: Order) -> Parts:
     made: list[Kernel] = []
     between: list[Tensor] = []
     run = RUN
-    first: WholeOp = Runs(op.outer, op.length, run, op.descending)
-    steps = [(first, (x,))]
+    steps: list[tuple[WholeOp, tuple[str, ...]]] = [
+        (Runs(op.outer, op.length, run, op.descending), (x,))
+    ]
     while run < op.length:
         last = 2 * run >= op.length
         count = op.count if last else op.length

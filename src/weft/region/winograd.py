@@ -39,6 +39,8 @@ def windows_of(kernel: Kernel) -> Windows | str:
         return "its operands are computed on the way"
     if not kernel.let(roles.contraction).dtype.is_float:
         return "it does not add up floats"
+    if any(_run_together(weight, n, k) for n in roles.n for k in roles.k):
+        return "its result has its channels first; they must come last"
     pairs = [(m, k) for m in roles.m for k in roles.k if _run_together(image, m, k)]
     if len(pairs) != 2 or any(kernel.sizes[k] != WINDOW for _, k in pairs):
         return "its window is not 3 x 3 at unit steps"

@@ -45,7 +45,7 @@ def unpack(data: bytes) -> tuple[Artifact, dict[str, str]] | None:
         head = json.loads(data[start:end])
         artifact = _read(head["artifact"], _split(data[end:], head["blobs"]))
         words = head["words"]
-    except (ValueError, KeyError, TypeError, IndexError):
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError):
         return None
     return (artifact, words) if isinstance(artifact, Artifact) else None
 

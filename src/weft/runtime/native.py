@@ -25,8 +25,8 @@ to the state's first word, which it then sets.
 The state is three words: whether something failed, how many bodies were entered, and how many may
 be. The answer is the position of the first step that was not carried out: `count` at the end, that
 of a host step, or that of any step after `turns` steps; -1 where a body was entered after a
-failure, and -2 - position where one body too many was. With `pauses` it may be the position after
-any launch: about once a second the call returns, so that its caller can look whether it is still
+failure, and -2 - position where one body too many was. With `pauses` it may be any position: about
+once a second the call returns between two steps, so that its caller can look whether it is still
 wanted.
 
 A worker waits for work by spinning for a moment and then on a condition variable. Two callers
@@ -45,6 +45,9 @@ STEP_WORDS = 8
 LAUNCH, COPY, ENTER, JUMP, UNLESS, RESET, LEAVE, AGAIN, HOST = range(9)
 STOPPED = -1
 _SPINS = 200_000
+_STEPS_BETWEEN_LOOKS = 64
+"""A look at the clock costs as much as a small step, so it is taken after large kernels only, and
+now and then."""
 _AFFINITY_BYTES = 128
 
 # The pool: 0 generation, 8 workers, 16 pending, 24 next piece, 32 pieces, 40 grab, 48 kernel, 56
@@ -319,9 +322,12 @@ try:
   %mine = extractvalue {{ i64, i1 }} %taken, 1
   br label %head
 head:
-  %shared = phi i1 [ false, %begin ], [ %mine, %try ], [ %shared, %after ]
-  %i = phi i64 [ %first, %begin ], [ %first, %try ], [ %following, %after ]
-  %turn = phi i64 [ 0, %begin ], [ 0, %try ], [ %turn.next, %after ]
+  %shared = phi i1 [ false, %begin ], [ %mine, %try ], [ %shared, %after ],
+    [ %shared, %look.again ]
+  %i = phi i64 [ %first, %begin ], [ %first, %try ], [ %following, %after ],
+    [ %following, %look.again ]
+  %turn = phi i64 [ 0, %begin ], [ 0, %try ], [ %turn.next, %after ],
+    [ %turn.next, %look.again ]
   %more = icmp slt i64 %i, %count
   %allowed = icmp ne i64 %turn, %turns
   %going = and i1 %more, %allowed
@@ -362,16 +368,10 @@ launch:
 together:
   call void @share(ptr %pool, ptr %first.pointer, ptr %second.pointer, ptr %error, i64 %pieces,
                    i64 %grab)
-  br label %launched
+  br label %after
 alone:
   call void %first.pointer(ptr %second.pointer, ptr %error, i64 0, i64 %pieces)
-  br label %launched
-launched:
-  br i1 %restless, label %look.again, label %after
-look.again:
-  %now = call i64 @time(ptr null)
-  %late = icmp ne i64 %now, %began
-  br i1 %late, label %done, label %after
+  br label %after
 copy:
   %bytes = load i64, ptr %at3
   %copy.counter = load ptr, ptr %at4
@@ -428,17 +428,27 @@ again:
   store i64 %again.more, ptr %first.pointer
   br label %after
 after:
-  %following = phi i64 [ %next, %launched ], [ %next, %look.again ], [ %next, %copy ],
+  %following = phi i64 [ %next, %together ], [ %next, %alone ], [ %next, %copy ],
     [ %next, %enter.run ], [ %first.number, %jump ], [ %unless.next, %unless ], [ %next, %reset ],
     [ %leave.next, %leave ], [ %second.number, %again ]
-  br label %head
+  %large = phi i1 [ true, %together ], [ %many, %alone ], [ false, %copy ], [ false, %enter.run ],
+    [ false, %jump ], [ false, %unless ], [ false, %reset ], [ false, %leave ], [ false, %again ]
+  %small.steps = and i64 %turn, {_STEPS_BETWEEN_LOOKS - 1}
+  %rested = icmp eq i64 %small.steps, {_STEPS_BETWEEN_LOOKS - 1}
+  %due = or i1 %large, %rested
+  %looks = and i1 %restless, %due
+  br i1 %looks, label %look.again, label %head
+look.again:
+  %now = call i64 @time(ptr null)
+  %late = icmp ne i64 %now, %began
+  br i1 %late, label %done, label %head
 done:
   %limited = phi i1 [ false, %head ], [ false, %step ], [ false, %enter ], [ true, %enter.count ],
     [ false, %look.again ]
   %stopped = phi i1 [ false, %head ], [ false, %step ], [ true, %enter ], [ false, %enter.count ],
     [ false, %look.again ]
   %reached.step = phi i64 [ %i, %head ], [ %i, %step ], [ %i, %enter ], [ %i, %enter.count ],
-    [ %next, %look.again ]
+    [ %following, %look.again ]
   %beyond = sub i64 -2, %reached.step
   %answer.limited = select i1 %limited, i64 %beyond, i64 %reached.step
   %answer = select i1 %stopped, i64 {STOPPED}, i64 %answer.limited

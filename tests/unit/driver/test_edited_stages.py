@@ -345,6 +345,14 @@ EDITS: dict[str, Edited] = {
         lambda d: d["plans"][0].update(cache=[], warp_tile="64x64", tile=[64, 64, 16]),
         "PlanRefused", "warp_tile 64x64 is 1024 vectors of 4; 256 is the most",
     ),
+    "a row of a tile that ends inside a vector": (
+        "mlp", "plan",
+        lambda d: d["plans"][0].update(
+            cache=[{"tensor": t, "where": "packed", "at": "k", "pingpong": False} for t in "AB"],
+            warp_tile="4x6", tile=[8, 12, 16], vectorize={"axis": "n", "width": 4},
+        ),
+        "PlanRefused", "warp_tile columns is 6, no multiple of 4 lanes",
+    ),
     "a block for which no stack is enough": (
         "mlp", "plan",
         lambda d: d["plans"][0].update(

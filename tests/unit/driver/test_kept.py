@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,7 +13,13 @@ import pytest
 import weft
 from weft.driver import kept
 from weft.driver.signature import make_signature
+from weft.foundation.limits import Limits
 from weft.ptir import Builder, Program
+from weft.ptir.ir import ElementRef, Function, Instruction, Ref, Region
+from weft.ptir.ops.control import Cond
+from weft.ptir.ops.movement import BroadcastTo
+from weft.ptir.ops.tuples import MakeTuple
+from weft.ptir.types import TupleType
 from weft.runtime import cache
 from weft.target.known import target_named
 
@@ -63,31 +68,77 @@ def test_a_kept_program_still_tells_its_stages() -> None:
     assert "from the cache" in again.explain()
 
 
-def test_another_process_compiles_nothing(folder: Path) -> None:
-    path = folder / "program.ptir.txt"
-    path.write_text(str(weft.ptir.dumps(program(), "text")))
-    code = (
-        "import sys, weft\n"
-        f"executable = weft.compile(weft.ptir.load({str(path)!r}))\n"
-        "(cluster,) = executable.clusters.values()\n"
-        "print(*cluster.times, 'weft.driver.pipeline' in sys.modules)"
+SECOND_PROCESS = """
+import sys
+import llvmlite.binding as llvm
+import numpy as np
+import weft
+from weft.driver import kept
+from weft.runtime import cache
+
+cache.source_digest = lambda: sys.argv[2]  # whatever is edited while this runs
+made, parse = [], llvm.parse_assembly
+llvm.parse_assembly = lambda text: made.append(text) or parse(text)
+found = []
+
+
+def squares(x, w):
+    return weft.sum((x @ w) ** 2)
+
+
+if sys.argv[1] == "jit":
+    rng = np.random.default_rng(0)
+    x, w = (weft.asarray(rng.standard_normal((5, 5)).astype(np.float32)) for _ in range(2))
+    value, slope = weft.jit(weft.value_and_grad(squares, 1))(x.to("cpu"), w.to("cpu"))
+    found = [float(value), np.asarray(slope).tobytes().hex()]
+else:
+    executable = weft.compile(weft.ptir.load(sys.argv[1]))
+    shapes = [[d if type(d) is int else 3 for d in kind.shape] for kind in executable.inputs]
+    results = executable.run([np.ones(shape, np.float32) for shape in shapes])
+    found = [result.tobytes().hex() for result in results]
+print(len(made), "weft.driver.pipeline" in sys.modules, *found)
+"""
+
+
+def another_process(*arguments: str) -> list[str]:
+    """How many modules LLVM compiled, whether the stages were loaded, and the results."""
+    done = subprocess.run(
+        [sys.executable, "-c", SECOND_PROCESS, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    environment = {**os.environ, "WEFT_CACHE": str(folder / "cache")}
-    found = [
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.split()
-        for _ in range(2)
-    ]
-    assert found[0][-2:] == ["code", "True"]
-    assert found[1] == ["disk", "False"]
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
 
 
-def test_everything_a_compilation_depends_on_is_in_the_key() -> None:
+def open_program() -> Program:
+    """A program that is compiled for the sizes it meets."""
+    b = Builder("open")
+    x, w = b.param("f32", ["?B", 8]), b.param("f32", [8, 6])
+    return b.build(b.tanh(x @ w))
+
+
+@pytest.mark.parametrize("what", ["mixed", "open", "jit"])
+def test_another_process_compiles_nothing(what: str, folder: Path) -> None:
+    argument = what
+    if what != "jit":
+        argument = str(folder / f"{what}.ptir.txt")
+        made = program() if what == "mixed" else open_program()
+        Path(argument).write_text(str(weft.ptir.dumps(made, "text")))
+    modules, loaded, *results = another_process(argument, "this version")
+    assert int(modules) > 0
+    assert loaded == "True"
+    assert another_process(argument, "this version") == ["0", "False", *results]
+    if what == "mixed":
+        modules, loaded, *again = another_process(argument, "another version")
+        assert int(modules) > 0
+        assert (loaded, again) == ("True", results)
+
+
+def test_everything_a_compilation_depends_on_is_in_the_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     target = target_named("cpu")
     plain = make_signature(program())
     key = kept.key_of(program(), target, plain)
@@ -102,29 +153,86 @@ def test_everything_a_compilation_depends_on_is_in_the_key() -> None:
         (program(), replace(target, features=frozenset({"other"})), plain),
         (program(), replace(target, rates=replace(target.rates, bandwidth=1.0)), plain),
     ]
-    assert len({key, *(kept.key_of(*other) for other in others)}) == 7
     assert kept.key_of(program(), target_named("sm90"), plain) is None
+    found = [key, *(kept.key_of(*other) for other in others)]
+    found.append(kept.key_of(program(), target, plain, 3))
+    found.append(kept.key_of(program(), target, plain, overrides={"plan": "{}"}))
+    found.append(kept.key_of(program(), target, plain, overrides={"plan": "{ }"}))
+    found.append(kept.key_of(program(), target, plain, overrides={"region": "{}"}))
+    for name, value in (
+        ("weft.runtime.cache.source_digest", lambda: "another version of Weft"),
+        ("llvmlite.binding.llvm_version_info", (99, 0, 0)),
+        ("weft.runtime.jit.host_cpu", lambda: ("another", "machine", "")),
+        ("weft.foundation.limits.current", lambda: Limits(kernel_steps=1000)),
+    ):
+        with monkeypatch.context() as changed:
+            changed.setattr(name, value)
+            found.append(kept.key_of(program(), target, plain))
+    cache.save(kept.tuned_key(target), b"{}")
+    found.append(kept.key_of(program(), target, plain))
+    assert None not in found
+    assert len(set(found)) == 16
 
 
-def test_an_edited_stage_neither_finds_nor_leaves_anything(folder: Path) -> None:
+def test_a_given_stage_is_part_of_what_is_kept() -> None:
     text = weft.compile(program()).stages["plan"]
-    before = set(folder.iterdir())
-    (cluster,) = weft.compile(program(), overrides={"plan": text}).clusters.values()
-    assert "machine code" in cluster.times
-    assert set(folder.iterdir()) == before
+    first, again = (weft.compile(program(), overrides={"plan": text}) for _ in range(2))
+    other = weft.compile(program(), overrides={"plan": text + "\n"})
+    times = [list(e._latest.times) for e in (first, again, other)]
+    assert ["machine code" in each for each in times] == [True, False, True]
+    want, got = (
+        [a.tobytes() for a in e(*inputs(), np.zeros((4, 6), np.float32))] for e in (first, again)
+    )
+    assert got == want
+    assert again.stages["plan"] == first.stages["plan"]
 
 
-def test_a_broken_entry_is_compiled_again(folder: Path) -> None:
+def test_a_stage_that_cannot_be_given_is_refused_also_where_the_program_is_kept() -> None:
+    weft.compile(program())
+    with pytest.raises(weft.UserError, match="there is no stage 'moon'"):
+        weft.compile(program(), overrides={"moon": ""})
+    with pytest.raises(weft.UserError, match="the text of stage 'plan' is int, not str"):
+        weft.compile(program(), overrides={"plan": 3})  # type: ignore[dict-item]
+
+
+def test_a_broken_entry_is_compiled_again_and_that_is_said(folder: Path) -> None:
     key = kept.key_of(program(), target_named("cpu"), make_signature(program()))
     assert key is not None
-    weft.compile(program())
-    for damage in (b"", b"weftobj1", (folder / key).read_bytes()[:-1]):
+    assert kept.DAMAGED not in weft.compile(program()).report()
+    whole = (folder / key).read_bytes()
+    flipped = whole[:200] + bytes([whole[200] ^ 1]) + whole[201:]
+    for damage in (b"", b"weftobj1", whole[:-1], whole + b"x", flipped, b"weftobj2" + whole[8:]):
         (folder / key).write_bytes(damage)
-        (cluster,) = weft.compile(program()).clusters.values()
-        assert "machine code" in cluster.times
-    cache.save(key, b"something else")
-    (cluster,) = weft.compile(program()).clusters.values()
-    assert "machine code" in cluster.times
+        executable = weft.compile(program())
+        assert "machine code" in executable._latest.times
+        assert kept.DAMAGED in executable.report()
+        assert executable.explain().endswith(kept.DAMAGED)
+    for payload in (b"something else", b"weftprg1" + (8).to_bytes(8, "little") + b"[" * 8):
+        cache.save(key, payload)
+        assert kept.DAMAGED in weft.compile(program()).report()
+    again = weft.compile(program())
+    assert list(again._latest.times) == ["disk"]
+    assert kept.DAMAGED not in again.report()
+
+
+def test_a_program_without_a_wire_form_is_compiled_every_time() -> None:
+    """Its regions return the tuple that they are given, which no file can say."""
+    kind = weft.ptir.tensor("f32", [3])
+    pair = TupleType((kind, kind))
+    body = (
+        Instruction(3, MakeTuple(), (Ref(1), Ref(2)), pair),
+        Instruction(4, Cond(0, 1), (Ref(0), Ref(3)), pair),
+        Instruction(5, BroadcastTo((3,)), (ElementRef(4, 1),), kind),
+    )
+    parameters = (weft.ptir.tensor("i1"), kind, kind)
+    main = Function("main", parameters, (0, 1, 2), (kind,), body, (), (5,))
+    regions = tuple(Region(number, (pair,), (), (pair,), (0,)) for number in range(2))
+    made = Program("main", (main,), regions)
+    x = np.arange(3, dtype=np.float32)
+    for _ in range(2):
+        executable = weft.compile(made)
+        assert "machine code" in executable._latest.times
+        assert executable(np.array(True), x, x + 1)[0].tolist() == [1, 2, 3]
 
 
 def test_programs_with_huge_constants_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,15 +240,3 @@ def test_programs_with_huge_constants_are_not_kept(monkeypatch: pytest.MonkeyPat
     for _ in range(2):
         (cluster,) = weft.compile(program()).clusters.values()
         assert "machine code" in cluster.times
-
-
-def test_what_was_not_used_for_long_goes_first(folder: Path) -> None:
-    for number in range(6):
-        cache.save(f"{number:064x}", bytes(1000))
-        os.utime(folder / f"{number:064x}", (number, number))
-    (folder / "holiday.jpg").write_bytes(bytes(5000))
-    os.utime(folder / "holiday.jpg", (0, 0))
-    cache.load(f"{0:064x}")
-    cache.tidy(folder, most=3200)
-    (folder / "holiday.jpg").unlink()
-    assert sorted(int(path.name, 16) for path in folder.iterdir()) == [0, 4, 5]

@@ -108,7 +108,7 @@ def test_a_program_that_was_kept_before_tuning_is_compiled_anew() -> None:
 @pytest.mark.usefixtures("pretended")
 def test_nothing_is_measured_twice_unless_asked() -> None:
     first, second = tune(started(sums())), tune(started(sums()))
-    third = tune(started(sums()), again=True)
+    third = tune(started(sums()), again=lambda kernels: True)
     assert (len(second.measured), second.known, second.classes) == (0, 1, [])
     assert second.found == first.found
     assert len(third.measured) == len(first.measured)

@@ -79,4 +79,6 @@ def test_what_is_no_bundle_is_none() -> None:
         good.replace(b"Launch", b"Lunch_"),
     ):
         assert unpack(bad) is None
+    deep = b"[" * 100_000
+    assert unpack(b"weftprg1" + len(deep).to_bytes(8, "little") + deep) is None
     assert unpack(b"weftprg1" + (1 << 62).to_bytes(8, "little") + b"{}") is None

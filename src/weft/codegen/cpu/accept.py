@@ -159,9 +159,12 @@ def _contraction(kernel: Kernel, plan: MmaPlan) -> Iterator[str]:
 
 
 def _register_tile(plan: MmaPlan, axis: str) -> Iterator[str]:
-    """Every vector of the tile is a piece of code of its own, and a register at best."""
+    """Every vector of the tile is a piece of code of its own, and a register at best; a row of it
+    is whole vectors."""
     lanes = plan.vectorize.width if plan.vectorize and axis == "n" else 1
     rows, columns = plan.warp_tile
+    if columns % lanes:
+        yield f"warp_tile columns is {columns}, no multiple of {lanes} lanes"
     vectors = rows * max(1, columns // lanes)
     if vectors > MAX_VECTORS:
         yield (
@@ -189,8 +192,6 @@ def _tile(kernel: Kernel, plan: MmaPlan, axis: str) -> Iterator[str]:
     """The tile is what warp_tile says, over all of k; only packing has a say in its rows."""
     rows, columns = plan.warp_tile
     lanes = plan.vectorize.width if plan.vectorize else 1
-    if axis == "n" and columns % lanes:
-        yield f"warp_tile columns is {columns}, no multiple of {lanes} lanes"
     depth = prod(kernel.sizes[name] for name in kernel.roles.k) if kernel.roles else 1
     depth -= depth % lanes if axis == "k" else 0
     if plan.cache and kernel.roles:

@@ -13,7 +13,7 @@ instructions applied to addresses, independently of the layouts that the templat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
@@ -138,6 +138,21 @@ class _Block:
         self.running = len(warps)
         return self.strands
 
+    def receive(self, start: int, data: Array, barrier: Mbarrier) -> None:
+        """Bytes from another block of the cluster, counted on a barrier of this one."""
+        places = self.memory.places(start, data.size)
+        if self.memory.awaited[places].any():
+            raise Hazard("two blocks write the same shared memory")
+        self.memory.announce(places, 0)
+        self.expect(_Copy(places, data, barrier))
+
+    def expect(self, copy: _Copy) -> None:
+        """A copy that comes now, or later."""
+        if self.timing is Timing.EARLY:
+            self.arrive(copy)
+        else:
+            self.copies.append(copy)
+
     def arrive(self, copy: _Copy) -> None:
         self.memory.arrive(copy.places, copy.data)
         copy.barrier.counted(len(copy.data))
@@ -197,8 +212,7 @@ class _Cluster:
 
     def send(self, block: int, start: int, data: Array) -> None:
         """Bytes for another block's memory, there when all have met."""
-        if not 0 <= block < len(self.blocks):
-            raise Hazard(f"there is no block {block} in a cluster of {len(self.blocks)}")
+        self.check_block(block)
         memory = self.blocks[block].memory
         places = memory.places(start, data.size)
         if memory.awaited[places].any():
@@ -206,6 +220,10 @@ class _Cluster:
         # As if a warp of that block had asked for a copy: clocks of two blocks do not compare.
         memory.announce(places, 0)
         self.sent.append((memory, places, data))
+
+    def check_block(self, block: int) -> None:
+        if not 0 <= block < len(self.blocks):
+            raise Hazard(f"there is no block {block} in a cluster of {len(self.blocks)}")
 
     def deliver(self) -> None:
         for memory, places, data in self.sent:
@@ -280,7 +298,7 @@ class _Strand:
                 yield from self.meet(self.one(number, mask), threads, mask)
             case ir.SyncThreads():
                 yield from self.meet(0, self.block.kernel.threads, mask)
-            case ir.ClusterArrive() | ir.ClusterWait() | ir.StCluster():
+            case ir.ClusterArrive() | ir.ClusterWait() | ir.StCluster() | ir.SendCluster():
                 yield from self.in_cluster(statement, mask)
             case ir.AwaitPrevious():
                 if not mask.all():
@@ -328,10 +346,7 @@ class _Strand:
     def control(self, statement: ir.For | ir.If | ir.Roles, mask: Lanes) -> Running:
         match statement:
             case ir.For(var=var, start=start, stop=stop, step=step, body=body):
-                bounds = [self.one(bound, mask) for bound in (start, stop, step)]
-                for number in range(*bounds):
-                    self.names[var] = number
-                    yield from self.body(body, mask)
+                yield from self.turns(var, [self.value(b) for b in (start, stop, step)], body, mask)
             case ir.If(cond=cond, then=then, otherwise=otherwise):
                 holds = truth(self.value(cond))
                 for lanes, body in ((mask & holds, then), (mask & ~holds, otherwise)):
@@ -341,6 +356,21 @@ class _Strand:
                 for case in cases:
                     if case.first <= self.warp < case.first + case.count:
                         yield from self.body(case.body, mask)
+
+    def turns(
+        self, var: str, bounds: Sequence[Value], body: Sequence[ir.Stmt], mask: Lanes
+    ) -> Running:
+        """A loop; lanes with fewer turns wait for the others."""
+        if all(len(np.unique(np.broadcast_to(b, (WARP,))[mask])) == 1 for b in bounds):
+            for number in range(*(only(bound, mask) for bound in bounds)):
+                self.names[var] = number
+                yield from self.body(body, mask)
+            return
+        place, stop, step = (np.broadcast_to(bound, (WARP,)) for bound in bounds)
+        while (active := mask & (place < stop)).any():
+            self.names[var] = place
+            yield from self.body(body, active)
+            place = place + step
 
     def meet(self, number: int, threads: int, mask: Lanes) -> Running:
         if not mask.all():
@@ -354,15 +384,17 @@ class _Strand:
     def in_cluster(self, statement: ir.ClusterStmt, mask: Lanes) -> Running:
         block, cluster = self.block, self.block.cluster
         match statement:
-            case ir.StCluster(target=target, block=number, source=name, dtype=dtype):
-                if not self.met:
-                    raise Hazard("a block is written to before it is known to run")
-                data = np.ascontiguousarray(self.elements[name].astype(dtype.numpy))
-                rows = data[:, None].view(np.uint8)
-                numbers = np.broadcast_to(np.asarray(self.value(number)), (WARP,))
-                for lane in np.flatnonzero(mask):
-                    cluster.send(int(numbers[lane]), int(self.places(target)[lane]), rows[lane])
-            case ir.ClusterArrive():
+            case ir.StCluster():
+                for number, start, data, _ in self.sendings(statement, mask):
+                    cluster.send(number, start, data)
+            case ir.SendCluster(barrier=barrier):
+                for number, start, data, lane in self.sendings(statement, mask):
+                    cluster.check_block(number)
+                    there = cluster.blocks[number]
+                    there.receive(start, data, self.barrier(barrier, lane, there))
+            case ir.ClusterArrive(relaxed=relaxed):
+                if relaxed and cluster.sent:
+                    raise Hazard("what a block has written is not there after a relaxed meeting")
                 known = block.memory.races.meet(self.warp)
                 self.met = block.gathering.arrive(WARP, block.kernel.threads, known)
                 if cluster.have_met(self.met):
@@ -380,6 +412,21 @@ class _Strand:
                 self.learn(seen)
             else:
                 self.afar[number] = joined(self.afar.get(number), seen)
+
+    def sendings(
+        self, statement: ir.StCluster | ir.SendCluster, mask: Lanes
+    ) -> Iterator[tuple[int, int, Array, Lanes]]:
+        """What each lane sends: to which block, where, the bytes; and the lane."""
+        if not self.met:
+            raise Hazard("a block is written to before it is known to run")
+        dtype = statement.dtype
+        held = np.zeros((WARP, held_bytes(dtype)), np.uint8)
+        data = np.ascontiguousarray(self.elements[statement.source].astype(dtype.numpy))
+        held[:, : dtype.storage_bytes] = data[:, None].view(np.uint8)
+        for lane in each_lane(mask):
+            number = self.one(statement.block, lane)
+            start = self.one(self.address(statement.target), lane)
+            yield number, start, held[np.argmax(lane)], lane
 
     def learn(self, known: Array | None) -> None:
         """Go on where others have arrived."""
@@ -482,11 +529,7 @@ class _Strand:
             block.memory.announce(places, self.warp)
         else:
             block.memory.announce_from_afar(places, self.afar.get(block.number))
-        copy = _Copy(places, data, barrier)
-        if block.timing is Timing.EARLY:
-            block.arrive(copy)
-        else:
-            block.copies.append(copy)
+        block.expect(_Copy(places, data, barrier))
 
     def tma_store(self, statement: ir.TmaStore, mask: Lanes) -> Callable[[], None]:
         found = self.block.kernel.map(statement.map)

@@ -20,6 +20,8 @@ _DEPTH = 32
 """Bytes of an operand along k."""
 _KEPT_BITS = 14
 """Digits of sums of 8-bit floats."""
+_UPPER = np.uint32(0xFFFFE000)
+"""The bits of an f32 that a number of 11 bits has."""
 
 
 def operand_places(
@@ -101,8 +103,9 @@ def apply_mma(arrays: Sequence[Array], at: Sequence[int], dtypes: tuple[DType, D
     left = _matrix(a[at[1] : at[1] + counts[0]], dtypes[0], bands=2)
     right = _matrix(b[at[2] : at[2] + counts[1]], dtypes[1], bands=1)
     if dtypes[0] is F32:
-        upper, lower = zip(_split(left), _split(right), strict=True)
-        product = lower[0] @ upper[1].T + upper[0] @ lower[1].T + upper[0] @ upper[1].T
+        with np.errstate(invalid="ignore"):
+            upper, lower = zip(_split(left), _split(right), strict=True)
+            product = lower[0] @ upper[1].T + upper[0] @ lower[1].T + upper[0] @ upper[1].T
     else:
         product = left @ right.T
     for element in range(4):
@@ -121,15 +124,8 @@ def _matrix(registers: Array, dtype: DType, bands: int) -> Array:
 
 
 def _split(matrix: Array) -> tuple[Array, Array]:
-    """The numbers of 11 bits that an f32 is the sum of, up to its last bit; those of 2^127 and more
-    have only an upper one."""
-    bits = matrix.view(np.uint32)
-    huge = bits & np.uint32(0x7F000000) == 0x7F000000
-    upper = _to_tf32(np.where(huge, bits, bits + np.uint32(0x1000)))
-    with np.errstate(invalid="ignore"):
-        lower = np.where(huge, np.float32(0), matrix - upper)
-    return upper, _to_tf32(lower.view(np.uint32))
-
-
-def _to_tf32(bits: Array) -> Array:
-    return (bits & np.uint32(0xFFFFE000)).view(np.float32)
+    """The numbers of 11 bits that an f32 is the sum of, up to its last bit."""
+    upper = ((matrix.view(np.uint32) + np.uint32(0x1000)) & _UPPER).view(np.float32)
+    rest = matrix - upper
+    lower = np.where(np.isnan(rest), rest, (rest.view(np.uint32) & _UPPER).view(np.float32))
+    return upper, lower

@@ -12,7 +12,7 @@
            | Descriptor | WgmmaFence | Wgmma | WgmmaCommit | WgmmaWait
            | StMatrix | SetMaxNReg                                                   SM90
            | NamedBarrier | SyncThreads | AddRegisters                               both
-           | ClusterArrive | ClusterWait | StCluster                                 clusters
+           | ClusterArrive | ClusterWait | StCluster | SendCluster                   clusters
            | AdmitNext | AwaitPrevious                                               chains
 
 Semantics. Every statement is executed by all threads that reach it, each with its own variables
@@ -30,6 +30,8 @@ that covers its group. What an asynchronous statement reads must be written befo
 
 Blocks of a cluster run side by side. `StCluster` writes into another block's shared memory; what
 was written before a `ClusterArrive` is there after the `ClusterWait` that follows in that block.
+`SendCluster` writes there too, late, and then counts its bytes on a barrier of that block: nobody
+waits for stores to memory meanwhile.
 
 A kernel with an `AwaitPrevious` may be launched while the kernels before it still run: it touches
 no memory that others can see before it has waited for them.
@@ -677,7 +679,10 @@ class SyncThreads:
 
 @dataclass(frozen=True)
 class ClusterArrive:
-    """Let the other blocks of the cluster know; every thread does, before it waits."""
+    """Let the other blocks of the cluster know; every thread does, before it waits. What was
+    written before is there for those that have waited, unless it is `relaxed`."""
+
+    relaxed: bool = False
 
 
 @dataclass(frozen=True)
@@ -695,6 +700,18 @@ class StCluster:
     dtype: DType
 
 
+@dataclass(frozen=True)
+class SendCluster:
+    """Store a value as `dtype`, in whole words, at the same place of a block of the cluster, and
+    count its bytes on the same barrier of that block."""
+
+    target: Address
+    block: Scalar
+    source: str
+    dtype: DType
+    barrier: BarrierAt
+
+
 SharedStmt: TypeAlias = StShared | StSharedVec | LoadShared | LoadSharedVector | LoadStaged
 # Chains of kernels
 
@@ -710,7 +727,7 @@ class AwaitPrevious:
 
 
 ChainStmt: TypeAlias = AdmitNext | AwaitPrevious
-ClusterStmt: TypeAlias = ClusterArrive | ClusterWait | StCluster
+ClusterStmt: TypeAlias = ClusterArrive | ClusterWait | StCluster | SendCluster
 Sm80Stmt: TypeAlias = CpAsync | Gather | CommitGroup | WaitGroup | LdMatrix | LdRegister | MmaSync
 Sm90Stmt: TypeAlias = (
     MbarrierInit | MbarrierInitFence | MbarrierExpectTx | MbarrierArrive | MbarrierWait

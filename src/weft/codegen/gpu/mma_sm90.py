@@ -12,9 +12,10 @@ stored panel by panel during the first k steps of the next tile. In a cluster tw
 that are neighbours, and share an operand: each loads half of it, into both.
 
 Who may touch a slot: the producer between `empty` and its copies, consumers between `full` and
-their arrival on `empty` (of both blocks of a cluster, since both write here), which comes after `WgmmaWait` has retired the last instruction that reads
-the slot. Ping-pong consumers begin to wait for a tile's slots only when the others have gone
-through all of theirs (`turn`): a wait for a later use of a slot would pass by parity.
+their arrival on `empty` (that of both blocks of a cluster, since both write here), which comes
+after `WgmmaWait` has retired the last instruction that reads the slot. Ping-pong consumers begin to
+wait for a tile's slots only when the others have gone through all of theirs (`turn`): a wait for a
+later use of a slot would pass by parity.
 """
 
 from __future__ import annotations
@@ -167,8 +168,11 @@ class _Builder:
         return (ir.If(THREAD.equals(0), tuple(prepare)), *met, roles)
 
     def parting(self) -> Body:
-        """The blocks of a cluster meet before they reach into one another, and after."""
-        return (ir.ClusterArrive(), ir.ClusterWait()) if self.layout.cluster > 1 else ()
+        """The blocks of a cluster meet before they reach into one another, and after: a fence has
+        made the barriers known, and nothing is left to be seen at the end."""
+        if self.layout.cluster == 1:
+            return ()
+        return (ir.ClusterArrive(relaxed=True), ir.ClusterWait())
 
     def registers(self, role: int) -> Body:
         count = self.plan.registers[role]

@@ -168,6 +168,18 @@ INLINE void fetch_words(u32 (&w)[4], const char* p, bool constant) {
   const uint4 q = fetch((const uint4*)p, constant);
   w[0] = q.x; w[1] = q.y; w[2] = q.z; w[3] = q.w;
 }
+INLINE void put_words(const u32 (&w)[1], char* p) { *(u32*)p = w[0]; }
+INLINE void put_words(const u32 (&w)[2], char* p) { *(uint2*)p = make_uint2(w[0], w[1]); }
+INLINE void put_words(const u32 (&w)[4], char* p) {
+  *(uint4*)p = make_uint4(w[0], w[1], w[2], w[3]);
+}
+// The least of all reports is kept; the word is 0 where there is none.
+INLINE void report(u64* error, u64 check, u64 element) {
+  atomicMax(error, ~(check << 40 | element));
+}
+"""
+
+ACROSS: Final = r"""
 // A line of 16 bytes of a buffer that ends at `limit`, which may be inside it.
 template <class T>
 INLINE void fetch_line(u32* w, const char* p, i64 line, i64 limit, bool constant) {
@@ -208,15 +220,6 @@ INLINE void fetch_across(u32 (&w)[4], const char* p, i64 start, int count, i64 l
       w[i] = left >= 4 ? w[i] : left > 0 ? w[i] & ((1u << (8 * left)) - 1) : 0;
     }
   }
-}
-INLINE void put_words(const u32 (&w)[1], char* p) { *(u32*)p = w[0]; }
-INLINE void put_words(const u32 (&w)[2], char* p) { *(uint2*)p = make_uint2(w[0], w[1]); }
-INLINE void put_words(const u32 (&w)[4], char* p) {
-  *(uint4*)p = make_uint4(w[0], w[1], w[2], w[3]);
-}
-// The least of all reports is kept; the word is 0 where there is none.
-INLINE void report(u64* error, u64 check, u64 element) {
-  atomicMax(error, ~(check << 40 | element));
 }
 """
 
@@ -306,6 +309,9 @@ INLINE void await_previous() { asm volatile("griddepcontrol.wait;" ::: "memory")
 
 CLUSTERS: Final = r"""
 INLINE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+INLINE void cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+}
 INLINE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 INLINE u32 in_block(u32 address, u32 block) {
   u32 there;
@@ -314,6 +320,14 @@ INLINE u32 in_block(u32 address, u32 block) {
 }
 INLINE void mbarrier_arrive_there(u32 there) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" :: "r"(there) : "memory");
+}
+INLINE void send_cluster(u32 there, u32 x, u32 barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];"
+               :: "r"(there), "r"(x), "r"(barrier) : "memory");
+}
+INLINE void send_cluster(u32 there, u64 x, u32 barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %1, [%2];"
+               :: "r"(there), "l"(x), "r"(barrier) : "memory");
 }
 INLINE void store_cluster(u32 there, u32 x) {
   asm volatile("st.shared::cluster.b32 [%0], %1;" :: "r"(there), "r"(x) : "memory");

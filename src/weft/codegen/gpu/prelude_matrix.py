@@ -112,14 +112,11 @@ INLINE void mma_f64(double& d0, double& d1, double& d2, double& d3,
 """
 
 _SPLIT: Final = r"""
-// An f32 as the sum of two numbers of 11 bits, the upper one to nearest. Numbers of 2^127 and more,
-// infinities and NaNs have no lower part: it would be infinite, or no number.
+// An f32 as the sum of two numbers of 11 bits, the upper one to nearest. What rounds to infinity
+// has no lower part that is a number: such sums become NaN.
 INLINE void mma_split(float x, u32& upper, u32& lower) {
-  const u32 all = __float_as_uint(x);
-  float whole; asm("add.rn.f32 %0, %1, 0f80000000;" : "=f"(whole) : "f"(x));
-  const bool huge = (all & 0x7f000000) == 0x7f000000;
-  upper = huge ? __float_as_uint(whole) : (all + 0x1000) & 0xffffe000;
-  lower = huge ? 0 : __float_as_uint(x - __uint_as_float(upper));
+  upper = (__float_as_uint(x) + 0x1000) & 0xffffe000;
+  lower = __float_as_uint(x - __uint_as_float(upper));
 }
 INLINE void mma_tf32(float& d0, float& d1, float& d2, float& d3,
                      u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {

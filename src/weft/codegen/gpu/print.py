@@ -17,7 +17,7 @@ from weft.codegen.gpu.print_scalars import at, braced, text
 from weft.codegen.gpu.print_values import ValuePrinter, get_shared, load, put_shared
 from weft.codegen.gpu.scalar import Scalar, scalar
 from weft.codegen.gpu.swizzle import descriptor
-from weft.codegen.gpu.values import ValueStmt, Words
+from weft.codegen.gpu.values import LoadAcross, ValueStmt, Words
 from weft.foundation.errors import InternalError
 
 BASE_ALIGNMENT: Final = 1024
@@ -39,6 +39,8 @@ def _head(kernel: ir.Kernel) -> Iterator[str]:
         yield prelude_elements.philox()
     if any(isinstance(s, ValueStmt | ir.LoadElement) for s in statements):
         yield prelude.THREADS
+    if any(isinstance(s, LoadAcross) for s in statements):
+        yield prelude.ACROSS
     if any(isinstance(s, ir.Sm90Stmt) for s in statements):
         yield prelude.SM90
     if any(isinstance(s, ir.Sm80Stmt) for s in statements):
@@ -157,7 +159,7 @@ class _Printer:
                 yield f"named_barrier({text(number)}, {threads});"
             case ir.SyncThreads():
                 yield "__syncthreads();"
-            case ir.ClusterArrive() | ir.ClusterWait() | ir.StCluster():
+            case ir.ClusterArrive() | ir.ClusterWait() | ir.StCluster() | ir.SendCluster():
                 yield self.cluster(statement)
             case ir.AdmitNext():
                 yield "admit_next();"
@@ -207,13 +209,17 @@ class _Printer:
 
     def cluster(self, statement: ir.ClusterStmt) -> str:
         match statement:
-            case ir.ClusterArrive():
-                return "cluster_arrive();"
+            case ir.ClusterArrive(relaxed=relaxed):
+                return f"cluster_arrive{'_relaxed' if relaxed else ''}();"
             case ir.ClusterWait():
                 return "cluster_wait();"
             case ir.StCluster(target=target, block=block, source=name, dtype=dtype):
                 there = f"in_block({self.address(target)}, {text(block)})"
                 return f"store_cluster({there}, bits(({held(dtype)}){name}));"
+            case ir.SendCluster(target=target, block=block, source=name, dtype=dtype):
+                places = (self.address(target), self.barrier(statement.barrier))
+                there, met = (f"in_block({place}, {text(block)})" for place in places)
+                return f"send_cluster({there}, bits(({held(dtype)}){name}), {met});"
 
     def sm80(self, statement: ir.Sm80Stmt) -> str:
         match statement:

@@ -366,9 +366,13 @@ class Rows(Emitter):
 
     def new_tile(self, size: int) -> str:
         """A range of shared memory behind what is taken already."""
+        name = f"partial{len(self.tiles)}"
+        self.tiles.append(ir.SharedTile(name, self.free, size))
+        return name
+
+    @property
+    def free(self) -> int:
+        """Where shared memory is not taken yet."""
         ends = [tile.offset + tile.bytes for tile in self.tiles]
         ends += [array.offset + array.bytes for array in self.barriers]
-        start = max(ends, default=0)
-        name = f"partial{len(self.tiles)}"
-        self.tiles.append(ir.SharedTile(name, start, size))
-        return name
+        return max(ends, default=0)

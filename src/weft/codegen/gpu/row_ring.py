@@ -12,8 +12,10 @@ that live over the whole row and lie in one run of memory. `ring` pieces wait in
 does not depend on the row (the weights of a norm) is read once by a team and stays in registers,
 where these hold it, and is read again for every row where they do not.
 
-Partial results of a row and of the next one lie in different slots: a block of a cluster may write
-those of the next row while another one still reads.
+Blocks of a cluster send one another partial results, counted by a barrier of whoever receives them.
+A barrier of the whole cluster would first wait for the stores of the row before. Those of a row and
+of the next one have different slots and barriers: a block may send the next row's while another
+one still waits for this row's.
 """
 
 from __future__ import annotations
@@ -24,9 +26,22 @@ from typing import Final
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.accept import refuse
+from weft.codegen.gpu.formats import held_bytes
+from weft.codegen.gpu.reductions import Reduction
 from weft.codegen.gpu.row import SLOT, Rows, Slots
 from weft.codegen.gpu.row import accepts as accepts_rows
-from weft.codegen.gpu.scalar import BLOCK, THREAD, Like, Lit, Name, Scalar, least, scalar, wide
+from weft.codegen.gpu.scalar import (
+    BLOCK,
+    LANE,
+    THREAD,
+    Like,
+    Lit,
+    Name,
+    Scalar,
+    least,
+    scalar,
+    wide,
+)
 from weft.codegen.gpu.thread import Group, Refs, Scope, aligned
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import Finding
@@ -144,7 +159,6 @@ class RingRows(Rows):
         self.column_of: dict[Scope, Scope] = {}
         """What of a point of a row does not depend on the row is made in the scope of its place."""
         self.keeps_columns = self.holds_columns(target)
-        self.all_run = True
 
     def holds_columns(self, target: Target) -> bool:
         """Whether registers hold, beside a row, what all rows share."""
@@ -165,19 +179,20 @@ class RingRows(Rows):
 
     def work(self) -> Iterator[ir.Stmt]:
         blocks = self.plan.blocks_per_row
-        if blocks > 1:
-            yield ir.ClusterArrive()
+        turn = tuple(self.turn())
         yield ir.Let("team", BLOCK // blocks if blocks > 1 else BLOCK)
         yield ir.Let("rank", BLOCK % blocks if blocks > 1 else Lit(0))
         yield ir.Let("member", Name("rank") * self.plan.threads + THREAD)
         yield ir.Let("turns", (Name("team") * -1 + (self.rows + self.teams - 1)) // self.teams)
         yield ir.Let("pieces", Name("turns") * self.pieces)
-        yield ir.If(THREAD.equals(0), (ir.MbarrierInit("full"), ir.MbarrierInitFence()))
+        starts = [ir.MbarrierInit(array.name) for array in self.barriers]
+        yield ir.If(THREAD.equals(0), (*starts, ir.MbarrierInitFence()))
         yield ir.SyncThreads()
+        if blocks > 1:
+            yield ir.ClusterArrive()
         yield self.fetch(0, least(Name("pieces"), self.plan.ring))
         if blocks > 1:
             yield ir.ClusterWait()
-        turn = tuple(self.turn())
         yield from self.outside.body
         yield ir.For("turn", 0, Name("turns"), 1, turn)
 
@@ -258,6 +273,29 @@ class RingRows(Rows):
         if self.keeps_columns and scope in self.column_of and self.is_shared(axes):
             return super().home(axes, self.column_of[scope])
         return super().home(axes, scope)
+
+    def through_cluster(
+        self, scope: Scope, reduction: Reduction, carries: Sequence[str]
+    ) -> list[str]:
+        """Merge the partial results of the blocks of a row: each sends its own to all."""
+        blocks, name = self.plan.blocks_per_row, f"met{len(self.barriers)}"
+        at = self.new_slots(len(carries) * blocks)
+        self.barriers.append(ir.Barriers(name, self.free, 2, 1))
+        met = ir.BarrierAt(name, Name("turn") & 1)
+        sends: list[ir.Stmt] = []
+        found = []
+        for number, (value, carry) in enumerate(zip(carries, reduction.carries, strict=True)):
+            here = at(number * blocks + Name("rank"))
+            sends.append(ir.SendCluster(here, LANE, value, carry.dtype, met))
+            found.append((carry.dtype, at(number * blocks + LANE % blocks)))
+        size = blocks * sum(held_bytes(carry.dtype) for carry in reduction.carries)
+        scope.body += [
+            ir.If(THREAD.equals(0), (ir.MbarrierExpectTx(met, size),)),
+            ir.If((THREAD // blocks).equals(0), tuple(sends)),
+            ir.MbarrierWait(met, Name("turn") >> 1 & 1),
+        ]
+        merged = [self.get(scope, dtype, place) for dtype, place in found]
+        return self.exchange(scope, reduction, merged, blocks)
 
     def new_slots(self, count: int) -> Slots:
         """Room for the partial results of two rows, in turn."""

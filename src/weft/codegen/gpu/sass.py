@@ -17,12 +17,24 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from weft.foundation.dtypes import F64, DType
 from weft.foundation.errors import ExecutionError, Finding, UserError
 
 _LINE: Final = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)(.*?);")
 
-MATRIX: Final = {"sm90": ("HGMMA", "UTMALDG"), "sm80": ("HMMA", "LDGSTS")}
-"""Instructions that a matrix kernel is made of, by the `arch` of its plan."""
+COPY: Final = {"sm90": "UTMALDG", "sm80": "LDGSTS"}
+"""Instructions that bring operands to a matrix kernel, by the `arch` of its plan."""
+_WARPGROUP: Final = frozenset({"HGMMA", "IGMMA", "QGMMA"})
+
+
+def matrix_instruction(arch: str, dtype: DType) -> str:
+    """The instruction that multiplies operands of a dtype."""
+    if dtype.is_integer:
+        return {"sm90": "IGMMA", "sm80": "IMMA"}[arch]
+    if dtype is F64:
+        return "DMMA"
+    narrow = "QGMMA" if dtype.storage_bytes == 1 else "HGMMA"
+    return narrow if arch == "sm90" else "HMMA"
 
 
 @dataclass(frozen=True)
@@ -95,7 +107,7 @@ def _check(code: Sequence[Instruction], wanted: Sequence[str]) -> Iterator[Findi
 
 def _barriers(code: Sequence[Instruction], roots: Sequence[str]) -> Iterator[Finding]:
     """Memory barriers between matrix instructions, but for those that a proxy fence is made of."""
-    matrix = [number for number, root in enumerate(roots) if root == "HGMMA"]
+    matrix = [number for number, root in enumerate(roots) if root in _WARPGROUP]
     for number in range(matrix[0], matrix[-1]) if matrix else ():
         root, name = roots[number], code[number].name
         fence = name == "MEMBAR.ALL.CTA" and code[number + 1].name.startswith("FENCE.VIEW.ASYNC")

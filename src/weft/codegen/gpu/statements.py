@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 
 from weft.codegen.gpu import ir, values
 from weft.codegen.gpu.element import ElementOp, Number
-from weft.codegen.gpu.scalar import Like, Lit, Name, Scalar, wide
-from weft.foundation.dtypes import DType
+from weft.codegen.gpu.formats import NARROW
+from weft.codegen.gpu.scalar import Like, Lit, Name, Scalar, scalar, wide
+from weft.foundation.dtypes import F32, SI32, DType
+from weft.foundation.errors import InternalError
 
 
 @dataclass
@@ -23,10 +25,12 @@ class Code:
 
     def let(self, stem: str, value: Scalar) -> Scalar:
         """A number of the thread in a variable."""
-        if isinstance(value, Lit):
-            return value
+        return value if isinstance(value, Lit) else self.variable(stem, value)
+
+    def variable(self, stem: str, value: Like) -> Scalar:
+        """A number of the thread that changes."""
         name = self.fresh(stem)
-        self.body.append(ir.Let(name, value))
+        self.body.append(ir.Let(name, scalar(value)))
         return Name(name)
 
     def compute(self, dtype: DType, fn: str, *args: str, value: Number | None = None) -> str:
@@ -46,13 +50,29 @@ class Code:
         self.body.append(ir.LoadElement(name, buffer, dtype, wide(offset), guard, fill, constant))
         return name
 
+    def set(self, variable: Scalar, value: Scalar) -> None:
+        """A new value for a number of the thread."""
+        if not isinstance(variable, Name):
+            raise InternalError(f"{variable} is no variable")
+        self.body.append(ir.Set(variable.name, value))
+
+    def number(self, truth: str) -> Scalar:
+        """A truth value as a number, 0 or 1."""
+        place = self.fresh("n")
+        self.body.append(values.PlaceOf(place, self.compute(SI32, "cast", truth), 2))
+        return Name(place)
+
     def inside(self) -> Code:
         """Statements of a loop or a branch, with names of their own."""
         return Code([], self.count)
 
-    def loop(self, variable: str, stop: Like, inner: Code, times: int = 1) -> None:
+    def widened(self, dtype: DType, value: str) -> str:
+        """A value of a dtype as it is combined: narrow floats in f32."""
+        return self.compute(F32, "cast", value) if dtype in NARROW else value
+
+    def loop(self, variable: str, stop: Like, inner: Code, times: int = 1, start: Like = 0) -> None:
         self.count = inner.count
-        self.body.append(ir.For(variable, 0, stop, 1, tuple(inner.body), times))
+        self.body.append(ir.For(variable, start, stop, 1, tuple(inner.body), times))
 
     def branch(self, cond: Scalar, inner: Code) -> None:
         self.count = inner.count

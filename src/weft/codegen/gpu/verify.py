@@ -187,7 +187,7 @@ class _Checker:
                     self.registers(ir.RegAt(array), 1, F32)
             case _ if isinstance(node, ir.ClusterStmt):
                 self.need(self.kernel.cluster > 1, "the kernel has no clusters")
-                if isinstance(node, ir.StCluster):
+                if isinstance(node, ir.StCluster | ir.SendCluster):
                     self.value(node.source)
             case _ if isinstance(node, ir.ChainStmt):
                 self.need(self.target.has("griddepcontrol"), f"{self.target.name} has no chains")

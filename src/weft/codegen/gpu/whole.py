@@ -8,6 +8,9 @@ updates in order, whatever runs when, and no two threads touch one element.
 a stretch of one element a thread at a time: prefixes within warps by exchange, those of the warps
 through shared memory, and what came before the stretch in a register.
 
+*Scatter of sorted updates.* A thread has one update and one column. Where its update is the first
+of its place, it takes the others of that place, which follow, one after the other.
+
 *Sorting* is in `sorting.py`.
 """
 
@@ -27,7 +30,15 @@ from weft.codegen.gpu.statements import Code, split
 from weft.foundation.dtypes import F32, DType
 from weft.foundation.errors import Finding, InternalError
 from weft.foundation.functions import identity
-from weft.foundation.whole_ops import Order, Running, Scatter, WholeOp
+from weft.foundation.whole_ops import (
+    Gathered,
+    Merge,
+    Order,
+    Running,
+    Runs,
+    Scatter,
+    WholeOp,
+)
 from weft.region.ir import Kernel, Tensor
 from weft.region.structure import buffers
 from weft.target.target import Target
@@ -40,8 +51,6 @@ _LONG: Final = 512
 """Elements of a column from which on a block goes along it, where there are few columns."""
 _VERY_LONG: Final = 4096
 _MANY_COLUMNS: Final = 1 << 15
-_MOST_SORTED: Final = 1 << 20
-"""Elements of a row that counting still sorts in less than a second."""
 
 
 def accepts(op: WholeOp, kernel: Kernel, tensors: Mapping[str, Tensor]) -> list[Finding]:
@@ -62,8 +71,12 @@ def accepts(op: WholeOp, kernel: Kernel, tensors: Mapping[str, Tensor]) -> list[
             return [refuse("FunctionNotSupported", f"there is no GPU code for {fn} of {dtypes[0]}")]
         case Running(fn=fn) if not supports(FUNCTIONS.get(fn, fn), dtypes[0]):
             return [refuse("FunctionNotSupported", f"there is no GPU code for {fn} of {dtypes[0]}")]
-        case Order(length=length) if length > _MOST_SORTED:
-            return [refuse("Points", f"rows of {length} elements are too long to be counted")]
+        case Gathered(fn=fn) if fn != "replace" and not supports(fn, _wide(dtypes[0])):
+            return [refuse("FunctionNotSupported", f"there is no GPU code for {fn} of {dtypes[0]}")]
+        case Order(length=longest) | Runs(run=longest) if longest > sorting.LONGEST:
+            return [refuse("Points", f"{longest} elements are too many for one block to sort")]
+        case Runs(run=run) if run < sorting.SHORTEST or run & (run - 1):
+            return [refuse("Points", f"a network does not sort runs of {run} elements")]
     return []
 
 
@@ -79,7 +92,9 @@ def build(
             return made.kernel_called(name, *made.running_blocks(op))
         case Running():
             return made.kernel_called(name, *made.running_threads(op))
-        case Order():
+        case Gathered():
+            return made.kernel_called(name, *made.gathered(op))
+        case Order() | Runs() | Merge():
             return sorting.build(op, kernel, tensors, name)
     raise InternalError(f"{op!r} is not an op that has a kernel")
 
@@ -156,12 +171,83 @@ class _Builder:
         turn.branch(owned, mine)
         code.loop("m", op.count, turn, times=4)
 
+    def gathered(self, op: Gathered) -> tuple[int, int, Code]:
+        count = op.outer * op.count * op.width
+        outside, code, point, there = self.points(count)
+        column, rest = split(code, point, op.width, count)
+        k, outer = split(code, rest, op.count, count // op.width)
+        row = self._row_of(op, code, outer, k)
+        begins = self._row_of(op, code, outer, k - (k > 0)).equals(row).equals(0)
+        first = code.inside()
+        end = self._end(op, first, outer, k, row)
+        self._combined(op, first, outer, (k, end), row, column)
+        code.branch(k.equals(0) | begins, first)
+        outside.branch(there, code)
+        return -(-count // _THREADS), _THREADS, outside
+
+    def _update_at(self, op: Gathered, code: Code, outer: Scalar, k: Scalar) -> Scalar:
+        """The number of the k-th update in order."""
+        order = self.inputs[3]
+        dtype, place = self.tensors[order].dtype, code.fresh("update")
+        found = code.load(self.numbers[order], dtype, outer * op.count + k, Lit(1), 0, True)
+        code.body.append(values.PlaceOf(place, found, op.count))
+        return outer * op.count + Name(place)
+
+    def _row_of(self, op: Gathered, code: Code, outer: Scalar, k: Scalar) -> Scalar:
+        """Where the k-th update in order goes."""
+        index, row = self.inputs[1], code.fresh("row")
+        update = self._update_at(op, code, outer, k)
+        dtype = self.tensors[index].dtype
+        found = code.load(self.numbers[index], dtype, update, Lit(1), 0, True)
+        code.body.append(values.PlaceOf(row, found, op.rows))
+        return Name(row)
+
+    def _end(self, op: Gathered, code: Code, outer: Scalar, k: Scalar, row: Scalar) -> Scalar:
+        """The first update behind the k-th, in order, that goes elsewhere: by halves."""
+        low, high = code.variable("low", k + 1), code.variable("high", op.count)
+        turn = code.inside()
+        mid = turn.let("mid", (low + high) // 2)
+        stays = turn.let("stays", self._row_of(op, turn, outer, mid).equals(row))
+        turn.set(low, low + stays * (mid + 1 - low))
+        turn.set(high, mid + stays * (high - mid))
+        halving = code.inside()
+        halving.branch(low < high, turn)
+        code.loop("halving", op.count.bit_length(), halving)
+        return low
+
+    def _combined(
+        self,
+        op: Gathered,
+        code: Code,
+        outer: Scalar,
+        span: tuple[Scalar, Scalar],
+        row: Scalar,
+        column: Scalar,
+    ) -> None:
+        """The updates of a span into one element, which is rounded once."""
+        target, source = self.numbers[self.result], self.numbers[self.inputs[2]]
+        offset = code.let("at", (outer * op.rows + row) * op.width + column)
+        dtype = self.wide_dtype
+        total = code.widened(self.dtype, code.load(target, self.dtype, offset, Lit(1), 0, False))
+        code.body += [
+            values.Variable("total", dtype, 0.0 if dtype.is_float else 0),
+            values.Assign("total", total, Lit(1)),
+        ]
+        turn = code.inside()
+        update = self._update_at(op, turn, outer, Name("k"))
+        new = turn.load(source, self.dtype, update * op.width + column, Lit(1), 0, True)
+        new = turn.widened(self.dtype, new)
+        if op.fn != "replace":
+            new = turn.compute(dtype, op.fn, "total", new)
+        turn.body.append(values.Assign("total", new, Lit(1)))
+        code.loop("k", span[1], turn, times=4, start=span[0])
+        self.write(code, offset, Lit(1), "total")
+
     # -- running reductions ----------------------------------------------------------------------
 
     @property
     def wide_dtype(self) -> DType:
-        """The dtype in which numbers are combined."""
-        return F32 if self.dtype in NARROW else self.dtype
+        return _wide(self.dtype)
 
     def start(self, fn: str) -> Number:
         # Beginning at -0 leaves the first element as it is, whatever its sign.
@@ -176,7 +262,7 @@ class _Builder:
 
     def read(self, code: Code, offset: Scalar, guard: Scalar, fill: Number) -> str:
         found = code.load(self.numbers[self.inputs[0]], self.dtype, offset, guard, fill, True)
-        return found if self.wide_dtype is self.dtype else code.compute(F32, "cast", found)
+        return code.widened(self.dtype, found)
 
     def write(self, code: Code, offset: Scalar, guard: Scalar, value: str) -> None:
         if self.wide_dtype is not self.dtype:
@@ -227,6 +313,11 @@ class _Builder:
         turn.body += [values.Assign("before", everything, Lit(1)), ir.SyncThreads()]
         code.loop("turn", -(-op.length // threads), turn)
         return op.outer * op.width, threads, code
+
+
+def _wide(dtype: DType) -> DType:
+    """The dtype in which numbers are combined."""
+    return F32 if dtype in NARROW else dtype
 
 
 def _warp_prefix(code: Code, dtype: DType, fn: str, x: str) -> tuple[str, str]:

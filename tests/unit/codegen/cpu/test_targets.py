@@ -13,16 +13,23 @@ from tests.agree.test_cpu_kernels import plans_for, row_major
 from weft.codegen.cpu.compile import lower
 from weft.codegen.cpu.llvm import emit_module
 from weft.foundation.dtypes import BF16, F16
+from weft.plan.ir import Header, MapPlan
 from weft.region.ir import Module
 from weft.runtime import native
-from weft.runtime.jit import compile_object
+from weft.runtime.jit import assembly, compile_object
 
 PROCESSORS = {
     "x86-64": ("x86_64-unknown-linux-gnu", "x86-64", ""),
     "haswell": ("x86_64-unknown-linux-gnu", "haswell", ""),
     "skylake-avx512": ("x86_64-unknown-linux-gnu", "skylake-avx512", ""),
+    "sapphirerapids": ("x86_64-unknown-linux-gnu", "sapphirerapids", ""),
     "neoverse-n1": ("aarch64-unknown-linux-gnu", "neoverse-n1", ""),
 }
+FEATURES = {
+    **dict.fromkeys(("haswell", "skylake-avx512", "sapphirerapids"), frozenset({"f16c"})),
+    "neoverse-n1": frozenset({"asimd", "asimddp"}),
+}
+"""What of a processor's instructions code is written for."""
 MODULES: dict[str, Callable[[], Module]] = {
     "linear f32": kernels.linear,
     "linear bf16": lambda: kernels.linear(dtype=BF16),
@@ -53,20 +60,41 @@ def undefined_symbols(code: bytes) -> set[str]:
     return found
 
 
-def module_text(module: Module) -> str:
+def module_text(module: Module, features: frozenset[str] = frozenset()) -> str:
     refs = row_major(module.tensors)
     routines = [
         lower(kernel, module.tensors, refs, plans_for(kernel)[0], f"k{number}")
         for number, kernel in enumerate(module.kernels)
     ]
-    return emit_module(routines)
+    return emit_module(routines, features=features)
 
 
 @pytest.mark.parametrize("processor", PROCESSORS)
 @pytest.mark.parametrize("name", MODULES)
 def test_kernels_need_no_symbol(processor: str, name: str) -> None:
-    code = compile_object(module_text(MODULES[name]()), PROCESSORS[processor], level=2)
-    assert undefined_symbols(code) == set()
+    for features in {frozenset[str](), FEATURES.get(processor, frozenset())}:
+        text = module_text(MODULES[name](), features)
+        code = compile_object(text, PROCESSORS[processor], level=2)
+        assert undefined_symbols(code) == set()
+
+
+@pytest.mark.parametrize(
+    ("processor", "instructions"),
+    [
+        ("haswell", {"vcvtph2ps", "vcvtps2ph", "ymm"}),
+        ("skylake-avx512", {"vcvtph2ps", "vcvtps2ph", "zmm"}),
+        ("neoverse-n1", {"fcvtl", "fcvtn"}),
+    ],
+)
+def test_halves_are_converted_by_instructions(processor: str, instructions: set[str]) -> None:
+    module = kernels.elementwise(columns=64, dtype=F16)
+    (kernel,) = module.kernels
+    refs = row_major(module.tensors)
+    plan = MapPlan(Header("cpu", ""), 16)
+    routine = lower(kernel, module.tensors, refs, plan, "k0")
+    text = emit_module([routine], features=FEATURES[processor])
+    found = assembly(text, PROCESSORS[processor], level=2)
+    assert {word for word in instructions if word not in found} == set()
 
 
 @pytest.mark.parametrize("processor", PROCESSORS)

@@ -40,9 +40,11 @@ def _wanted(plan: Plan, kernel: ir.Kernel) -> tuple[str, ...]:
         return ()
     if plan.arch == "fma":
         return ("FFMA", "LDS")
-    matrix, copy = sass.MATRIX[plan.arch]
-    copied = any(isinstance(s, ir.CpAsync | ir.TmaLoad) for s in walk(kernel.body))
-    return (matrix, copy) if copied else (matrix,)
+    statements = list(walk(kernel.body))
+    dtype = next(s.a_dtype for s in statements if isinstance(s, ir.MmaSync | ir.Wgmma))
+    matrix = sass.matrix_instruction(plan.arch, dtype)
+    copied = any(isinstance(s, ir.CpAsync | ir.TmaLoad) for s in statements)
+    return (matrix, sass.COPY[plan.arch]) if copied else (matrix,)
 
 
 @pytest.mark.parametrize(("name", "dtype", "target"), CASES)

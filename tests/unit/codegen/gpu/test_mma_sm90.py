@@ -3,7 +3,9 @@ epilogue and schedule; and faults that were planted are found."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +29,7 @@ from weft.codegen.gpu.interp import Timing, run
 from weft.codegen.gpu.interp_races import Hazard
 from weft.codegen.gpu.scalar import Lit, Name
 from weft.codegen.gpu.swizzle import SWIZZLE_64
+from weft.foundation.errors import SpecViolation
 from weft.plan.ir import MmaPlan
 
 
@@ -211,6 +214,74 @@ def test_planted_faults_of_residuals_are_caught(fault: str) -> None:
     broken = planted(kernel, RESIDUAL_FAULTS[fault])
     assert broken != kernel
     assert any(_caught(shape, broken, timing, seed) for timing in Timing for seed in range(3))
+
+
+def alone(statement: ir.Stmt) -> ir.Stmt:
+    """A slot is handed back to this block only."""
+    if isinstance(statement, ir.MbarrierArrive):
+        return replace(statement, everywhere=False)
+    return statement
+
+
+def for_itself(statement: ir.Stmt) -> ir.Stmt:
+    """What a block loads of the shared operand goes to itself only."""
+    return replace(statement, everywhere=False) if isinstance(statement, ir.TmaLoad) else statement
+
+
+def same_half(statement: ir.Stmt) -> ir.Stmt:
+    """Both blocks load the first half of the shared operand, each to its own place."""
+    if isinstance(statement, ir.TmaLoad) and statement.everywhere:
+        return replace(statement, coords=(statement.coords[0], Lit(0), *statement.coords[2:]))
+    return statement
+
+
+def no_parting(kernel: ir.Kernel) -> ir.Kernel:
+    """Blocks end without waiting for one another."""
+    *start, roles = kernel.body
+    return replace(kernel, body=(*start, *planted(replace(kernel, body=(roles,)), _apart).body))
+
+
+def no_greeting(kernel: ir.Kernel) -> ir.Kernel:
+    """Blocks reach into one another before they know that the others have begun."""
+    *start, roles = kernel.body
+    begun = planted(replace(kernel, body=tuple(start)), _apart).body
+    return replace(kernel, body=(*begun, ir.SyncThreads(), roles))
+
+
+def _apart(statement: ir.Stmt) -> ir.Stmt | None:
+    return None if isinstance(statement, ir.ClusterArrive | ir.ClusterWait) else statement
+
+
+PAIR_FAULTS: dict[str, Callable[[ir.Kernel], ir.Kernel]] = {
+    "handed back to one": lambda kernel: planted(kernel, alone),
+    "loaded for one": lambda kernel: planted(kernel, for_itself),
+    "the same half twice": lambda kernel: planted(kernel, same_half),
+    "no empty wait": lambda kernel: planted(kernel, without_wait("empty")),
+    "no meeting at the end": no_parting,
+    "no meeting at the start": no_greeting,
+}
+
+
+@pytest.mark.parametrize("fault", PAIR_FAULTS)
+def test_planted_faults_of_pairs_of_blocks_are_caught(fault: str) -> None:
+    shape, plan = SM90_CASES["pairs of rows"]
+    kernel = sm90_kernel(shape, plan)
+    broken = PAIR_FAULTS[fault](kernel)
+    assert broken != kernel
+    assert any(_caught(shape, broken, timing, seed) for timing in Timing for seed in range(3))
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"cluster": (2, 2)}, "a cluster of 2x2 blocks is not 2x1 or 1x2"),
+        ({"cluster": (1, 2), "tile": (128, 64, 64)}, "shares A, which must be contiguous along k"),
+    ],
+)
+def test_clusters_that_cannot_share_are_refused(fields: dict[str, Any], why: str) -> None:
+    shape = Contraction(256, 256, 256, layouts=("col", "col"))
+    with pytest.raises(SpecViolation, match=why):
+        sm90_kernel(shape, sm90_plan(**fields))
 
 
 def shifted_row(statement: ir.Stmt) -> ir.Stmt:

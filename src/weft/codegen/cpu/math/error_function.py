@@ -1,5 +1,7 @@
-"""erf: x plus x times an even polynomial up to 1; beyond, 1 - e^(-x^2) times a polynomial in
-(x - 2) / (x + 2). Both interpolate at Chebyshev nodes, computed with 60 digits."""
+"""erf: x plus x times an even polynomial up to 1; beyond, 1 less what is left. In single precision
+that is e to the power of a polynomial, whose error times what is left is as small as it can be; in
+double precision e^(-x^2) times a polynomial in (x - 2) / (x + 2). The others interpolate at
+Chebyshev nodes, computed with 60 digits."""
 
 from __future__ import annotations
 
@@ -17,17 +19,19 @@ _NEAR: Final = {
                -1.4925595266831182e-05, 1.6461000484121368e-06, -1.6350312701054695e-07,
                1.4659775274047436e-08, -1.1372848856791674e-09, 5.957176147748911e-11),
 }  # fmt: skip
-_FAR: Final = {
-    "float": (0.25539567625190335, -0.42718584761434303, 0.24165821109072444, -0.07897852327253349,
-              0.0037321413513030097, 0.006994855413599958, -0.0008365899736486057,
-              -0.0009441596340872735),
-    "double": (0.25539567631050575, -0.4271858474139584, 0.24165819424246646, -0.07897858101573213,
-               0.003732892404327764, 0.006997461739200444, -0.0008471432509203844,
-               -0.000981977026567889, 4.355560219515472e-05, 0.00017436116545392264,
-               2.7525480361206068e-05, -2.7579864674305787e-05, -1.396807230177146e-05,
-               1.392621183618803e-06, 3.789215643758464e-06, 1.1780775215625583e-06,
-               -5.322696855655786e-07, -4.215301054238321e-07),
-}  # fmt: skip
+_LOG_LEFT: Final = (
+    -0.00035371326300115413, -1.1270400609208373, -0.6382256370945213, -0.10303740213611175,
+    0.02180533340635839, -0.002939610810006676, 0.00018557433752263233,
+)  # fmt: skip
+"""log(1 - erf x) in x, from 1 to 4."""
+_LEFT: Final = (
+    0.25539567631050575, -0.4271858474139584, 0.24165819424246646, -0.07897858101573213,
+    0.003732892404327764, 0.006997461739200444, -0.0008471432509203844, -0.000981977026567889,
+    4.355560219515472e-05, 0.00017436116545392264, 2.7525480361206068e-05, -2.7579864674305787e-05,
+    -1.396807230177146e-05, 1.392621183618803e-06, 3.789215643758464e-06, 1.1780775215625583e-06,
+    -5.322696855655786e-07, -4.215301054238321e-07,
+)  # fmt: skip
+"""(1 - erf x) e^(x^2) in (x - 2) / (x + 2)."""
 _ONE: Final = {"float": 4.0, "double": 6.0}
 """From here on erf is 1."""
 
@@ -36,8 +40,14 @@ def erf(w: Writer, x: Val) -> Val:
     size = w.abs(x)
     near = w.fma(x, w.poly(_NEAR[x.scalar], w.mul(x, x)), x)
     held = w.code.intrinsic("llvm.minnum", size, w.like(_ONE[x.scalar], x))
-    t = w.div(w.sub(held, 2.0), w.add(held, 2.0))
-    decay = inner_exp(w, w.mul(held, w.neg(held)))
-    far = w.copysign(w.sub(1.0, w.mul(w.poly(_FAR[x.scalar], t), decay)), x)
+    far = w.copysign(w.sub(1.0, _left(w, held)), x)
     result = w.choose(w.test("olt", size, 1.0), near, far)
     return w.choose(w.is_nan(x), x, result)
+
+
+def _left(w: Writer, x: Val) -> Val:
+    """1 - erf x for an x from 1 to where erf is 1."""
+    if x.scalar == "float":
+        return inner_exp(w, w.poly(_LOG_LEFT, x))
+    t = w.div(w.sub(x, 2.0), w.add(x, 2.0))
+    return w.mul(w.poly(_LEFT, t), inner_exp(w, w.mul(x, w.neg(x))))

@@ -1,0 +1,116 @@
+"""Kernels wait for those before them ahead of the first access to memory: in the dialect, in the
+interpreter's eyes, and in the machine code."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.gemm_kernels import Contraction
+from tests.gpu_programs import CASES, compiled
+from tests.gpu_rows import dialect_kernel, error_of
+from tests.gpu_support import COOPERATIVE, sm90_kernel
+from tests.kernels import elementwise
+from weft.codegen.gpu import ir, sass
+from weft.codegen.gpu.chain import chained
+from weft.codegen.gpu.interp_races import Hazard
+from weft.codegen.gpu.scalar import LANE
+from weft.codegen.gpu.verify import findings
+from weft.driver.gpu_code import compile_sources
+from weft.plan.ir import Header, MapPlan
+from weft.region.ir import Module
+from weft.target.sm80 import SM80
+from weft.target.sm90 import SM90
+
+WAIT = ir.AwaitPrevious()
+MEMORY = (
+    "LD",
+    "LDG",
+    "ST",
+    "STG",
+    "LDGSTS",
+    "UTMALDG",
+    "UTMASTG",
+    "UBLKCP",
+    "ATOMG",
+    "RED",
+    "REDG",
+)
+
+
+def doubled() -> tuple[Module, ir.Kernel]:
+    module = elementwise(6, 10)
+    return module, dialect_kernel(module, MapPlan(Header("sm90", ""), 2, 1, 32, 64))
+
+
+def test_places_are_found_before_the_wait_and_elements_read_after_it() -> None:
+    module, kernel = doubled()
+    body = chained(kernel, SM90).body
+    at = body.index(WAIT)
+    assert body[0] == ir.AdmitNext()
+    assert [type(found) for found in body[1:at]] == [ir.Let] * (at - 1)
+    assert at > 1
+    assert (*body[1:at], *body[at + 1 :]) == kernel.body
+    assert error_of(module, chained(kernel, SM90)) == 0
+
+
+def test_a_contraction_makes_its_barriers_before_it_waits() -> None:
+    kernel = chained(sm90_kernel(Contraction(136, 72, 72), COOPERATIVE), SM90)
+    kinds = [type(found) for found in kernel.body]
+    assert kinds == [ir.AdmitNext, ir.If, ir.SyncThreads, ir.AwaitPrevious, ir.Roles]
+    assert kernel.waits
+
+
+def test_machines_without_chains_have_none() -> None:
+    _, kernel = doubled()
+    assert chained(kernel, SM80) is kernel
+    assert not kernel.waits
+
+
+def moved(kernel: ir.Kernel, by: int) -> ir.Kernel:
+    """The kernel with its wait moved down."""
+    body = [found for found in kernel.body if found != WAIT]
+    body.insert(kernel.body.index(WAIT) + by, WAIT)
+    return replace(kernel, body=tuple(body))
+
+
+def in_a_branch(kernel: ir.Kernel) -> ir.Kernel:
+    """The kernel with its wait done by half of each warp."""
+    half = ir.If(LANE < 16, (WAIT,))
+    body = tuple(half if found == WAIT else found for found in kernel.body)
+    return replace(kernel, body=(*body, WAIT))
+
+
+def test_memory_that_is_touched_too_early_is_a_hazard() -> None:
+    module, kernel = doubled()
+    late = moved(chained(kernel, SM90), 1)
+    with pytest.raises(Hazard, match="before the kernels ahead of this one have ended"):
+        error_of(module, late)
+    assert [found.code for found in findings(late, SM90)] == ["KernelFrame"]
+
+
+def test_every_thread_waits() -> None:
+    module, kernel = doubled()
+    broken = in_a_branch(chained(kernel, SM90))
+    with pytest.raises(Hazard, match="part of a warp"):
+        error_of(module, broken)
+    assert "outside of branches" in next(iter(findings(broken, SM90))).why
+
+
+def test_a_machine_without_chains_refuses_them() -> None:
+    _, kernel = doubled()
+    found = list(findings(chained(kernel, SM90), SM80))
+    assert {finding.why for finding in found} == {"sm80 has no chains"}
+
+
+@pytest.mark.skipif(not sass.available(), reason="nvdisasm is not installed")
+@pytest.mark.parametrize(("name", "dtype"), [(n, d) for n, d, target in CASES if target == "sm90"])
+def test_the_compiler_moves_no_access_ahead_of_the_wait(name: str, dtype: str) -> None:
+    """Loads of data that nobody writes are free to move, as far as the language goes."""
+    for cubin in compile_sources(compiled(name, dtype, "sm90")["cu"], "sm_90a").cubins.values():
+        roots = [instruction.root for instruction in sass.disassemble(cubin.code)]
+        wait = roots.index("ACQBULK")
+        assert "PREEXIT" in roots
+        assert not set(MEMORY) & set(roots[:wait])
+        assert set(MEMORY) & set(roots[wait:])

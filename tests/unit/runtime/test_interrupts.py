@@ -1,0 +1,91 @@
+"""Ctrl-C during a run: it ends between two steps, and what is compiled stays good."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from weft.driver.compile import Executable, compile_program
+from weft.ptir import Builder, Program
+from weft.runtime import threads as native_threads
+
+TURNS = 900_000
+"""Runs of so many take tens of milliseconds, and hardly a moment passes between them."""
+INTERRUPTED = """
+import os, signal, threading
+import numpy as np
+import weft
+from weft.ptir import Builder
+
+b = Builder()
+x = b.param("f32", [])
+executable = weft.compile(b.build(b.while_(lambda r, y: (y > 0.0, y), lambda r, y: y * 1.0, x)))
+assert executable(np.float32(-1))[0] == -1
+threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    executable(np.float32(1))
+except KeyboardInterrupt:
+    print("interrupted", executable(np.float32(-2))[0])
+"""
+
+
+def test_a_loop_without_end_can_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_MAX_LOOP_STEPS", str(10**15))
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr) == ("interrupted -2.0\n", "")
+
+
+def counting() -> Program:
+    """Adds 1 so often, and to a table beside it."""
+    b = Builder()
+    n, table = b.param("f32", []), b.param("f32", [3])
+
+    def body(r: Any, n: Any, table: Any) -> Any:
+        return n + 1.0, table + 1.0
+
+    return b.build(*b.while_(lambda r, n, t: (n < float(TURNS), n, t), body, n, table))
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Where each native call from now on begins."""
+    library, positions = native_threads._library(), list[int]()
+    plain = library.execute
+
+    def execute(steps: int, first: int, *rest: int) -> int:
+        positions.append(first)
+        return int(plain(steps, first, *rest))
+
+    monkeypatch.setattr(library, "execute", execute)
+    return positions
+
+
+def run_for_seconds(executable: Executable, inputs: list[Any]) -> int:
+    """Run long enough for the clock to show another second during a run; how often it ran."""
+    started, runs = time.monotonic(), 0
+    while time.monotonic() - started < 1.5:
+        assert executable.run(inputs)[0] == TURNS
+        runs += 1
+    return runs
+
+
+def test_a_run_that_pauses_goes_on_where_it_was(begun: list[int]) -> None:
+    executable = compile_program(counting(), "cpu")
+    runs = run_for_seconds(executable, [np.float32(0), np.zeros(3, np.float32)])
+    assert runs < len(begun) < 2 * runs
+    assert begun.count(0) >= runs
+
+
+@pytest.mark.parametrize("roles", [{"state": [1]}, {"donate": [1]}], ids=str)
+def test_what_is_updated_in_place_is_updated_whole(roles: Any, begun: list[int]) -> None:
+    executable = compile_program(counting(), "cpu", **roles)
+    tables = [] if "state" in roles else [np.zeros(3, np.float32)]
+    runs = run_for_seconds(executable, [np.float32(0), *tables])
+    assert begun == [0] * runs

@@ -31,7 +31,7 @@ run: setup ## train a small GPT on the documentation for a minute; its curve, a 
 test: setup ## the fast tests
 	@$(PYTEST) -m 'not slow'
 
-test-full: setup ## all tests, long random runs included
+test-full: setup ## all tests and random programs, the long ones too: six hours of one core
 	@$(PYTEST)
 	@$(MAKE) --no-print-directory test-random
 

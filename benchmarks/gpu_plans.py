@@ -48,14 +48,17 @@ def wanted(options: argparse.Namespace) -> Iterator[tuple[Line, dict[str, Change
 
 
 def overrides(line: Line, changes: Changes) -> dict[str, str]:
-    """The plans of a line with changes to that of its last contraction, or its last kernel."""
+    """The plans of a line with changes to that of its last contraction, or its last kernel, or to
+    all plans of the kind that the changes name."""
     if not changes:
         return {}
     program = line.program()
     found = Compilation(program, target_named(line.target), make_signature(program))
     plans = json.loads(text.dumps(run_pipeline(found, until="plan")["plan"]))
-    chosen = [plan for plan in plans["plans"] if plan["kind"] == "mma"] or plans["plans"]
-    chosen[-1].update(changes)
+    kind = changes.get("kind")
+    chosen = [plan for plan in plans["plans"] if plan["kind"] == (kind or "mma")] or plans["plans"]
+    for plan in chosen if kind else chosen[-1:]:
+        plan.update(changes)
     return {"plan": json.dumps(plans)}
 
 

@@ -30,6 +30,7 @@ def gemm_types_lines() -> Iterator[Line]:
     # Operands that matrix instructions of 8 bits do not take as they lie.
     yield _line("si8", 4096, 4096, 4096, turned=True)
     yield _line("f64", 4096, 4096, 4096, turned=True)
+    yield _line("f32", 4, 4096, 4096, turned=True)
 
 
 def _line(dtype: str, m: int, n: int, k: int, *, turned: bool = False) -> Line:

@@ -14,7 +14,7 @@ from weft.cli import arrays
 from weft.cli.programs import load_program
 from weft.cli.report import complain, printable
 from weft.driver.backends import get_backend
-from weft.driver.execute import MAX_SEED
+from weft.driver.inputs import MAX_SEED
 from weft.ptir.ir import Program
 from weft.testing import compare, disagrees, random_inputs, reduce_program, reproducer
 

@@ -164,7 +164,10 @@ def _measure(compilation: Compilation, log: Path) -> None:
 
 def with_sizes(program: Program, text: str) -> Program:
     """The program with its dynamic dims fixed."""
-    sizes = dict(_size(part) for part in text.split(",") if part)
+    given = [_size(part) for part in text.split(",") if part]
+    sizes = dict(given)
+    if len(sizes) < len(given):
+        raise UserError(f"--sizes {text} gives one dim two sizes")
     names = list(
         dict.fromkeys(s.name for kind in program.main.parameters for s in symbols_of(kind))
     )

@@ -48,7 +48,8 @@ from weft.cli.tune import log_command, tune_command
 from weft.coarse.raising import raise_program
 from weft.driver.backends import default_backend
 from weft.driver.conversion import conversion_target_names, convert
-from weft.driver.execute import MAX_SEED, run
+from weft.driver.execute import run
+from weft.driver.inputs import MAX_SEED
 from weft.foundation.errors import SpecViolation, UserError, WeftError, WeftWarning
 from weft.foundation.tally import counted
 from weft.ptir.ir import Program

@@ -19,7 +19,15 @@ from numpy.typing import NDArray
 from weft.driver import kept
 from weft.driver.compilation import Compilation
 from weft.driver.generators import Built, generator_for, pipeline
-from weft.driver.inputs import ReadyInputs, Shapes, check_array, check_inputs, in_one_piece
+from weft.driver.inputs import (
+    ReadyInputs,
+    Shapes,
+    check_array,
+    check_inputs,
+    check_seed,
+    check_threads,
+    in_one_piece,
+)
 from weft.driver.levels import DEFAULT_LEVEL, check_level
 from weft.driver.opaque import host_op
 from weft.driver.places import naming_lines
@@ -171,8 +179,7 @@ class Executable:
         `holder` owns the parameters among the inputs; they are taken to be the same as in the last
         run that had the same holder.
         """
-        if threads is not None and (type(threads) is not int or threads < 1):
-            raise UserError(f"threads is {threads!r}; it is a number from 1 on, or None for all")
+        check_threads(threads)
         cluster, data = self.prepare(inputs)
         return self.carry_out(cluster, data, seed, threads, holder)
 
@@ -186,14 +193,14 @@ class Executable:
     ) -> list[Array]:
         """Run a version on inputs that are ready for it."""
         try:
-            return cluster.built.program.run(data, seed, threads, holder)
+            return cluster.built.program.run(data, check_seed(seed), threads, holder)
         except MemoryError:
             raise ResourceExceeded(f"out of memory while running @{self.source.entry}") from None
 
     def profile(self, inputs: Sequence[Any], *, seed: int = 0) -> list[tuple[str, float]]:
         """The seconds of every step (kernel, copy or host call) of one run."""
         cluster, data = self.prepare(inputs)
-        return cluster.built.program.profile(data, seed)
+        return cluster.built.program.profile(data, check_seed(seed))
 
     def prepare(self, inputs: Sequence[Any]) -> tuple[Cluster, Sequence[Array]]:
         """The version for these inputs, and the inputs that are not state, ready for it."""

@@ -25,7 +25,7 @@ from weft.driver.backends import (
 )
 from weft.driver.core_modules import in_core_words
 from weft.driver.guard import guarded
-from weft.driver.inputs import check_inputs
+from weft.driver.inputs import check_inputs, check_seed
 from weft.driver.legalise import legalise
 from weft.driver.plugins import described
 from weft.foundation.errors import ResourceExceeded, UserError
@@ -37,7 +37,6 @@ from weft.ptir.types import TensorType, leaves
 from weft.ptir.verify import verify
 
 Array = NDArray[Any]
-MAX_SEED = 2**64 - 1
 
 
 def run(
@@ -185,11 +184,3 @@ def check_choice(backend: str | Backend) -> None:
         raise UserError(f"{described(backend)} is neither the name of a backend nor a backend")
     if not is_own(backend):
         check_backend(backend)
-
-
-def check_seed(seed: Any) -> int:
-    """A seed as a plain number of 64 bits."""
-    whole = hasattr(seed, "__index__") and not isinstance(seed, bool)
-    if not whole or not 0 <= int(seed) <= MAX_SEED:
-        raise UserError(f"seed {described(seed)} is not a whole number from 0 to 2^64 - 1")
-    return int(seed)

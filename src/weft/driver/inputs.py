@@ -7,17 +7,20 @@ ends in an array or in a sentence.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.driver.plugins import described
 from weft.foundation.errors import UserError
 from weft.ptir.ir import Program
 from weft.ptir.types import TensorType, leaves
+from weft.runtime.native import MOST_THREADS
 
 Array = NDArray[Any]
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
+MAX_SEED: Final = 2**64 - 1
 
 
 class ReadyInputs:
@@ -96,3 +99,22 @@ def _convert(index: int, array: Array, kind: TensorType) -> Array:
     if not exact and not (dtype.is_float or dtype.is_complex):
         raise UserError(f"input {index} has values that {dtype} cannot hold")
     return converted
+
+
+def check_seed(seed: Any) -> int:
+    """A seed as a plain number of 64 bits."""
+    if type(seed) is int and 0 <= seed <= MAX_SEED:
+        return seed
+    whole = hasattr(seed, "__index__") and not isinstance(seed, bool)
+    if not whole or not 0 <= int(seed) <= MAX_SEED:
+        raise UserError(f"seed {described(seed)} is not a whole number from 0 to 2^64 - 1")
+    return int(seed)
+
+
+def check_threads(threads: Any) -> None:
+    """None, or how many threads a run may use."""
+    if threads is not None and (type(threads) is not int or not 1 <= threads <= MOST_THREADS):
+        raise UserError(
+            f"threads is {described(threads)}; it is a number from 1 to {MOST_THREADS}, or None "
+            "for all"
+        )

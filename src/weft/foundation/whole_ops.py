@@ -6,6 +6,8 @@ before, so no stage can take them apart. Each is a plain record with its meaning
     Order     the positions of the first `count` elements of each row, in order
     Runs      the positions of all elements of each row, in order within runs of them
     Merge     positions that are in order within runs, in order within runs twice as long
+    Ends      the last element of each part of a column
+    Continued a part of a running reduction, combined with what came before it
     Gathered  a Scatter whose updates of one place stand together in an order that is given
 
 Operands and results are dense and in row-major order; their shapes do not matter, only that they
@@ -105,6 +107,52 @@ class Running:
         source = np.flip(rows, 1) if self.reverse else rows
         result = REDUCTIONS[self.fn].accumulate(source, axis=1, dtype=rows.dtype)
         return np.flip(result, 1) if self.reverse else np.asarray(result)
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Operand x, [outer, parts, chunk, width]: the last of each chunk, with `reverse` the first."""
+
+    name: ClassVar[str] = "ends"
+    base: ClassVar[int | None] = None
+
+    outer: int
+    parts: int
+    chunk: int
+    width: int
+    reverse: bool = False
+
+    def evaluate(self, *arrays: Array) -> Array:
+        (x,) = arrays
+        found = x.reshape(self.outer * self.parts, self.chunk, self.width)
+        return found[:, 0 if self.reverse else -1].reshape(-1)
+
+
+@dataclass(frozen=True)
+class Continued:
+    """Operands (x, before): x is [outer, parts, chunk, width], a running reduction of each chunk by
+    itself; before, [outer, parts, width], that of the chunks. Combined they are one over parts and
+    chunks."""
+
+    name: ClassVar[str] = "continued"
+    base: ClassVar[int | None] = None
+
+    fn: str
+    outer: int
+    parts: int
+    chunk: int
+    width: int
+    reverse: bool = False
+
+    def evaluate(self, *arrays: Array) -> Array:
+        x, before = arrays
+        found = np.array(x).reshape(self.outer, self.parts, self.chunk, self.width)
+        ahead = before.reshape(self.outer, self.parts, 1, self.width)
+        later, earlier = slice(1, None), slice(None, -1)
+        if self.reverse:
+            later, earlier = earlier, later
+        found[:, later] = REDUCTIONS[self.fn](ahead[:, earlier], found[:, later])
+        return found.reshape(-1)
 
 
 @dataclass(frozen=True)
@@ -219,7 +267,9 @@ def stable_order(keys: Array, descending: bool) -> Array:
     return np.asarray(np.flip(keys.shape[1] - 1 - backwards, 1))
 
 
-_EVERY: tuple[type[WholeOp], ...] = (Scatter, Running, Order, Runs, Merge, Gathered)
+_EVERY: tuple[type[WholeOp], ...] = (
+    *(Scatter, Gathered, Running, Ends, Continued, Order, Runs, Merge),
+)
 _KINDS = {kind.name: kind for kind in _EVERY}
 
 

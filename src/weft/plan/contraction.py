@@ -20,7 +20,7 @@ from weft.plan.blocks import (
 )
 from weft.plan.epilogue import epilogue_names, local_edges
 from weft.plan.ir import CacheRead, Header, MmaPlan, Vectorize
-from weft.region.aligned import is_aligned
+from weft.region.aligned import ROW, is_aligned
 from weft.region.columns import FEW_ROWS
 from weft.region.ir import Binary, Cast, Kernel, Let, Read, Reduce, Tensor, row_major
 from weft.target.target import Target
@@ -39,6 +39,8 @@ class Problem:
     layouts: tuple[str, str]
     aligned: bool
     """Whether every pitch and offset of the operands is a multiple of 16 bytes."""
+    in_rows: bool = True
+    """Whether every one is a multiple of the 128 bytes that the copy engine asks for at a time."""
 
     def tiles(self, rows: int, columns: int) -> int:
         return self.batch * -(-self.m // rows) * -(-self.n // columns)
@@ -62,7 +64,8 @@ def problem_of(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Problem | None:
     layouts = ("row" if contiguous[0] else "col", "col" if contiguous[1] else "row")
     item = sides[0].dtype.storage_bytes
     aligned = all(is_aligned(address, item) for address in found)
-    return Problem(batch, m, n, k, sides[0].dtype, layouts, aligned)
+    in_rows = all(is_aligned(address, item, ROW) for address in found)
+    return Problem(batch, m, n, k, sides[0].dtype, layouts, aligned, in_rows)
 
 
 def _address(let: Let, tensors: Mapping[str, Tensor]) -> Expr | None:
@@ -168,7 +171,11 @@ def blocked_tile(
     blocks = block_sizes(
         Sizes(batch, m, n), (most_rows, most_columns), (rows, columns), target.limits.units
     )
-    return (*blocks, even_blocks(k, most_depth, 1)), (rows, columns)
+    # Whole runs of the last summed axis: between them, windows jump.
+    run = sizes[roles.k[-1]]
+    run = run if run <= most_depth and run % lanes == 0 else 1
+    depth = even_blocks(k, most_depth // run * run, run)
+    return (*blocks, depth), (rows, columns)
 
 
 def multiplies_words(kernel: Kernel, target: Target) -> bool:

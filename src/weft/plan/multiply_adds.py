@@ -33,9 +33,7 @@ _FEW: Final = 4096
 
 
 def _thin_tile(m: int, n: int, word: int) -> Mapping[_Tile, tuple[tuple[int, int], float]]:
-    """The tile for few rows or columns; none where both are few."""
-    if max(m, n) < _LONG_SIDE:
-        return {}
+    """The tile for few rows or columns, and many of the others."""
     # Eight lanes of a warp share its columns, four its rows.
     few = next(size for size in _THIN if size >= min(m, n) and (m <= n or size >= 8))
     depth = _LONG_SIDE // word
@@ -54,8 +52,11 @@ def fma_plan(kernel: Kernel, target: Target, header: Header) -> MmaPlan | None:
     if batch * m * n <= _FEW and k >= _FEW:
         return None
     word = 8 if kernel.let(roles.contraction).dtype.bits == 64 else 4
-    choices = _TILES[word] if min(m, n) > _THIN[-1] else _thin_tile(m, n, word)
-    if not choices:
+    if min(m, n) <= _THIN[-1] and max(m, n) >= _LONG_SIDE:
+        choices = _thin_tile(m, n, word)
+    elif min(m, n) >= _THIN[1]:
+        choices = _TILES[word]
+    else:
         return None
 
     def time(tile: _Tile) -> float:

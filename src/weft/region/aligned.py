@@ -40,13 +40,13 @@ _WORTH: Final = 1 << 22
 """Products from which copying the operands pays."""
 
 
-def is_aligned(address: Expr, item: int) -> bool:
+def is_aligned(address: Expr, item: int, line: int = LINE) -> bool:
     """Whether an address of elements of `item` bytes has neighbours, and rows at whole lines."""
     steps = [factor for _, factor in address.terms]
     if 1 not in steps:
         return False
     steps.remove(1)
-    return all(number * item % LINE == 0 for number in (*steps, address.constant))
+    return all(number * item % line == 0 for number in (*steps, address.constant))
 
 
 def with_aligned_operands(

@@ -41,6 +41,7 @@ from __future__ import annotations
 
 import sys
 
+MOST_THREADS = 4096
 STEP_WORDS = 8
 LAUNCH, COPY, ENTER, JUMP, UNLESS, RESET, LEAVE, AGAIN, HOST = range(9)
 STOPPED = -1

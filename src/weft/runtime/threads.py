@@ -28,8 +28,10 @@ def thread_count() -> int:
     """How many threads kernels may use: `WEFT_NUM_THREADS`, else the processors we may run on."""
     text = os.environ.get("WEFT_NUM_THREADS", "")
     if text:
-        if not text.isdecimal() or not 1 <= int(text) <= 4096:
-            raise UserError(f"WEFT_NUM_THREADS is {text!r}; it must be a number from 1 to 4096")
+        if not text.isdecimal() or not 1 <= int(text) <= native.MOST_THREADS:
+            raise UserError(
+                f"WEFT_NUM_THREADS is {text!r}; it must be a number from 1 to {native.MOST_THREADS}"
+            )
         return int(text)
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

@@ -108,6 +108,8 @@ def _forms() -> Iterator[Form]:
         yield Form(128, columns, (128, columns), "pingpong")
     for columns in range(224, 64, -32):
         yield Form(128, columns, (64, columns))
+    # As many tiles as 64x224 would give, stored by two warpgroups.
+    yield Form(128, 112, (64, 112))
     yield Form(64, 128, (64, 64))
     yield Form(128, 64, (64, 64))
     yield Form(256, 128, (128, 128))

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 from numpy.typing import NDArray
 
-from weft.driver.execute import MAX_SEED
+from weft.driver.inputs import MAX_SEED
 from weft.foundation.dtypes import ALL, DType, as_dtype, in_order
 from weft.foundation.errors import UserError
 from weft.ptir.op import Op

@@ -174,9 +174,26 @@ def test_wrong_calls_of_an_executable_are_sentences() -> None:
         made.report()
     with pytest.raises(UserError, match="bind takes a list of the parameters, not int"):
         made.bind(3)  # type: ignore[arg-type]
-    for threads in (0, -1, "two", True):
+    data: Any = data_for(mlp("?B"))
+    wrong: list[Any] = [0, -1, "two", True, 4097, 10**9]
+    for threads in wrong:
         with pytest.raises(UserError, match="threads is"):
-            made.run(data_for(mlp("?B")), threads=threads)  # type: ignore[arg-type]
+            made.run(data, threads=threads)
+
+
+def test_wrong_seeds_of_an_executable_are_sentences() -> None:
+    b = Builder()
+    x = b.param("f32", [4])
+    made = weft.compile(b.build(x + b.emit("rng_uniform", shape=[4], dtype="f32")), params=[0])
+    zeros = np.zeros(4, np.float32)
+    bound = made.bind([zeros])
+    wrong: list[Any] = [-1, 2**64, 1.5, True, None, "7"]
+    for seed in wrong:
+        for call in (made.run, made.profile, lambda inputs, seed: bound(seed=seed)):
+            with pytest.raises(UserError, match=r"seed .* is not a whole number from 0 to"):
+                call([zeros], seed=seed)
+    seven: Any = np.uint8(7)
+    np.testing.assert_array_equal(bound(seed=seven)[0], made(zeros, seed=7)[0])
 
 
 def stack_of_blocks(count: int) -> Program:

@@ -8,34 +8,8 @@ from typing import Any
 import pytest
 
 import weft
-from weft.plan.blocks import register_block
 from weft.plan.contraction import columns_along_k
 from weft.ptir import Builder
-from weft.target.cpu import describe
-
-ARM = describe("aarch64", frozenset({"asimd"}), 2, (1 << 16, 1 << 20))
-AVX2 = describe("x86_64", frozenset({"avx2", "fma"}), 2, (1 << 15, 1 << 20))
-
-
-@pytest.mark.parametrize(
-    ("m", "n", "tile"),
-    [
-        (0, 0, (8, 12)),
-        (512, 768, (8, 12)),
-        (3136, 64, (6, 16)),
-        (1200, 64, (12, 8)),
-        (8, 8, (8, 12)),
-        (9, 700, (6, 16)),
-        (128, 3072, (8, 12)),
-    ],
-)
-def test_register_tiles_leave_little_over(m: int, n: int, tile: tuple[int, int]) -> None:
-    assert register_block(ARM, 4, m, n) == tile
-
-
-def test_half_as_many_registers_hold_half_as_much() -> None:
-    assert register_block(AVX2, 8) == (6, 16)
-    assert register_block(AVX2, 8, 64, 24) == (4, 24)
 
 
 @pytest.mark.parametrize(

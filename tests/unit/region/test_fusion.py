@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from examples.gpt import Shape, build_gpt
 from tests.lowered import lowered
 from weft.ptir import Builder, Program
-from weft.region.ir import Pattern
+from weft.region.ir import Pattern, Unary, walk
 from weft.tiny.from_ptir import lower_program
 
 
@@ -29,3 +30,21 @@ def test_a_sum_that_later_blocks_read_is_stored_by_the_product_it_ends() -> None
         (x,) = (name for name in row.inputs if module.tensors[name].shape == (64, 96))
         assert x in product.inputs
         assert len(product.outputs) == 1
+
+
+def test_a_layer_of_a_transformer_is_seven_kernels_and_computes_nothing_twice() -> None:
+    """Every norm is a row kernel of its own: in the packing of the product after it, it would be
+    computed for every block of columns. Activations, biases and residuals end products."""
+    shape = Shape(layers=2, width=96, heads=3, sequence=32, vocabulary=64)
+    module = lowered(lower_program(build_gpt(shape)[0])).module
+    row, product, attention = Pattern.ROW, Pattern.MATMUL, Pattern.ATTENTION
+    layer = [row, product, attention, product, row, product, product]
+    assert [kernel.pattern for kernel in module.kernels] == [*layer * 2, row, product]
+    functions = [
+        (kernel.pattern, let.expr.fn)
+        for kernel in module.kernels
+        for let in walk(kernel.body)
+        if isinstance(let.expr, Unary)
+    ]
+    per_layer = [(row, "sqrt"), (attention, "exp"), (row, "sqrt"), (product, "erf")]
+    assert functions == [*per_layer * 2, (row, "sqrt")]

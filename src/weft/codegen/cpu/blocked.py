@@ -33,6 +33,8 @@ from weft.region.ir import Binary, Reduce, operands
 ZERO: Final = constant(0)
 _TOGETHER: Final = 32
 """Steps of `tile[2]` that are summed up before they join the total of a long sum."""
+_FINISHED_TOGETHER: Final = 2
+"""Vectors of results that are finished side by side: registers hold no more of an activation."""
 
 
 @dataclass(frozen=True)
@@ -251,7 +253,7 @@ class BlockedContraction(Panels):
         width = up(block.columns, self.b.width)
         over = Scope(root, self._name("i"), block.rows, SERIAL)
         over.axes.update(self._unflattened(self.roles.m, block.row + axis(over.var)))
-        for cut in segments(block.columns, AxisTiling(4, self.blocking.lanes)):
+        for cut in segments(block.columns, AxisTiling(_FINISHED_TOGETHER, self.blocking.lanes)):
             loop = Scope(over, self._name("j"), cut.count, SERIAL)
             each = Scope(loop, self._name("ju"), cut.unroll, UNROLLED)
             kind = LANES if cut.lanes > 1 else UNROLLED

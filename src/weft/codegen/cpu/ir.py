@@ -84,13 +84,15 @@ class Load:
 @dataclass(frozen=True)
 class LoadRun:
     """`name` in iteration i of the unrolled loop over `var` = `buffer[address + i]`: neighbours,
-    loaded together and used one by one."""
+    loaded together and used one by one; all of them are `fill` where a guard fails."""
 
     name: str
     var: str
     count: int
     buffer: int
     address: Expr
+    guards: tuple[Guard, ...] = ()
+    fill: Scalar | None = None
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,15 @@ from weft.codegen.cpu.ir import LoopKind
 from weft.codegen.cpu.scopes import LANES, SERIAL, UNROLLED, Scope
 from weft.codegen.cpu.tiling import AxisTiling, Segment, segments
 from weft.foundation.dtypes import DType
-from weft.foundation.index_expr import Expr, axis, coefficient, constant, linear
+from weft.foundation.index_expr import (
+    Expr,
+    axes_of,
+    axis,
+    coefficient,
+    constant,
+    linear,
+    simplify,
+)
 from weft.region.ir import Read, operands
 
 _ROWS_TOGETHER: Final = 4
@@ -120,14 +128,32 @@ class Panels(Lowering):
                 self._pack_step(loop, side, start, cut, axis(loop.var), k, base)
                 loop.close()
             return
-        for cut in segments(depth, AxisTiling(1, self.lanes)):
-            loop = Scope(scope, self._name("kt"), cut.count, SERIAL)
-            if not self._turned_tile(loop, side, start, width, cut, k, base):
-                self._scattered_tile(loop, side, start, width, cut, k, base)
+        run = self._run_along(side, depth)
+        runs = Scope(scope, self._name("kr"), depth // run, SERIAL)
+        for cut in segments(run, AxisTiling(1, self.lanes)):
+            loop = Scope(runs, self._name("kt"), cut.count, SERIAL)
+            along = axis(runs.var) * run + axis(loop.var) * cut.extent + cut.start
+            if not self._turned_tile(loop, side, start, width, cut, along, k, base):
+                self._scattered_tile(loop, side, start, width, cut, along, k, base)
             loop.close()
+        runs.close()
+
+    def _run_along(self, side: Side, depth: int) -> int:
+        """Steps along k that differ in the last summed axis alone: what the other ones decide, such
+        as whether a window is inside, then stands before the loop."""
+        last = self.kernel.sizes[side.summed[-1]] if side.summed else depth
+        return last if depth % last == 0 and last % self.lanes == 0 else depth
 
     def _turned_tile(
-        self, loop: Scope, side: Side, start: Expr, width: int, cut: Segment, k: Expr, base: Expr
+        self,
+        loop: Scope,
+        side: Side,
+        start: Expr,
+        width: int,
+        cut: Segment,
+        along: Expr,
+        k: Expr,
+        base: Expr,
     ) -> bool:
         """A panel's part along k, read in vectors along k and stored in vectors across; False where
         an operand does not lie so, or panels are no whole vectors."""
@@ -138,7 +164,7 @@ class Panels(Lowering):
         each = Scope(deep, self._name("w"), width // lanes, UNROLLED)
         inner = Scope(each, self._name("wl"), lanes, LANES)
         self.turned = deep.var
-        place = axis(loop.var) * cut.extent + axis(deep.var) + cut.start
+        place = along + axis(deep.var)
         across = axis(each.var) * lanes + axis(inner.var)
         self._place(inner, side, start + across, k + place)
         if not all(
@@ -163,12 +189,20 @@ class Panels(Lowering):
             seen.update(stack)
 
     def _scattered_tile(
-        self, loop: Scope, side: Side, start: Expr, width: int, cut: Segment, k: Expr, base: Expr
+        self,
+        loop: Scope,
+        side: Side,
+        start: Expr,
+        width: int,
+        cut: Segment,
+        along: Expr,
+        k: Expr,
+        base: Expr,
     ) -> None:
         """A panel's part along k, read in vectors along k and stored element by element."""
         deep = Scope(loop, self._name("ku"), cut.unroll, UNROLLED)
         each = Scope(deep, self._name("w"), width, UNROLLED)
-        place = axis(loop.var) * cut.extent + axis(deep.var) * cut.lanes + cut.start
+        place = along + axis(deep.var) * cut.lanes
         inner = Scope(each, self._name("kl"), cut.lanes, LANES if cut.lanes > 1 else UNROLLED)
         self._copy(inner, side, start, axis(each.var), place + axis(inner.var), k, base)
         # All loads before all stores: then LLVM stores neighbours together.
@@ -199,8 +233,11 @@ class Panels(Lowering):
 
     def _place(self, scope: Scope, side: Side, across: Expr, along: Expr) -> None:
         """Bind the axes of a side, from its place across panels and its place along k."""
+        ranges = {found.var: (0, found.count - 1) for found in scope.chain()}
         scope.axes.update(self._unflattened(side.axes, across))
-        scope.axes.update(self._unflattened(side.summed, along))
+        for name, place in self._unflattened(side.summed, along).items():
+            known = axes_of(place) <= ranges.keys()
+            scope.axes[name] = simplify(place, ranges) if known else place
 
     def _zeros(self, scope: Scope, side: Side, used: int, depth: int, number: int) -> None:
         loop = Scope(scope, self._name("k"), depth, SERIAL)

@@ -77,7 +77,8 @@ def statement_text(stmt: Stmt) -> str:
             )
             return f"load {name} = b{buffer}[{address}]{condition}{_places(stmt.places)}"
         case ir.LoadRun(name=name, var=var, count=count, buffer=buffer, address=address):
-            return f"run {name} over {var}={count} = b{buffer}[{address}]"
+            condition = _condition(stmt.guards, stmt.fill)
+            return f"run {name} over {var}={count} = b{buffer}[{address}]{condition}"
         case ir.Prefetch(buffer=buffer, address=address):
             return f"prefetch b{buffer}[{address}]"
         case ir.Let(name=name, dtype=dtype):

@@ -65,8 +65,3 @@ def _is_run(address: Expr, axis: str) -> bool:
 def fills_a_line(dtype: DType, count: int) -> bool:
     """Whether so many narrow elements are what one access brings."""
     return dtype.storage_bytes <= _NARROW and count * dtype.storage_bytes == LINE
-
-
-def extent(ref: MemRef) -> int:
-    """Elements from the beginning of a tensor to its end."""
-    return 1 + sum((n - 1) * s for n, s in zip(ref.shape, ref.strides, strict=True))

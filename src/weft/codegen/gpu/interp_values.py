@@ -149,8 +149,6 @@ def _load_vector(node: values.LoadVector, warp: Warp, mask: Lanes) -> None:
 
 def _load_across(node: values.LoadAcross, warp: Warp, mask: Lanes) -> None:
     source = warp.block.arrays[node.buffer]
-    if node.limit > source.size:
-        raise Hazard(f"lines of {node.limit} elements are read of a buffer of {source.size}")
     count = _lanes_at(node.count, warp)
     for number, name in enumerate(node.names):
         place = warp.value(node.offset + Lit(number))

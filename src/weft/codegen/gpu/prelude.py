@@ -180,45 +180,23 @@ INLINE void report(u64* error, u64 check, u64 element) {
 """
 
 ACROSS: Final = r"""
-// A line of 16 bytes of a buffer that ends at `limit`, which may be inside it.
-template <class T>
-INLINE void fetch_line(u32* w, const char* p, i64 line, i64 limit, bool constant) {
-  if (line + 16 <= limit) {
-    const uint4 q = fetch((const uint4*)(p + line), constant);
-    w[0] = q.x; w[1] = q.y; w[2] = q.z; w[3] = q.w;
-    return;
-  }
-  const int each = 4 / sizeof(T);
-  #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    w[i] = 0;
-    #pragma unroll
-    for (int j = 0; j < each; ++j) {
-      const i64 place = line + 4 * i + sizeof(T) * j;
-      if (place < limit) w[i] |= (u32)fetch((const T*)(p + place), constant) << (8 * sizeof(T) * j);
-    }
-  }
-}
 // The 16 bytes from `start` on, `count` of them and then zeros, out of the two lines they lie in.
-template <class T>
-INLINE void fetch_across(u32 (&w)[4], const char* p, i64 start, int count, i64 limit,
-                         bool constant) {
+INLINE void fetch_across(u32 (&w)[4], const char* p, i64 start, int count, bool constant) {
   const int inside = (int)start & 15;
-  u32 q[8] = {};
-  if (count > 0) fetch_line<T>(q, p, start - inside, limit, constant);
-  if (count > 16 - inside) fetch_line<T>(q + 4, p, start - inside + 16, limit, constant);
+  const uint4* line = (const uint4*)(p + (start - inside));
+  uint4 a = {}, b = {};
+  if (count > 0) a = fetch(line, constant);
+  if (count > 16 - inside) b = fetch(line + 1, constant);
+  u32 q[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
   #pragma unroll
   for (int i = 0; i < 6; ++i) q[i] = inside & 8 ? q[i + 2] : q[i];
   #pragma unroll
   for (int i = 0; i < 5; ++i) q[i] = inside & 4 ? q[i + 1] : q[i];
   #pragma unroll
-  for (int i = 0; i < 4; ++i) w[i] = __funnelshift_r(q[i], q[i + 1], (inside & 3) * 8);
-  if (count < 16) {
-    #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int left = count - 4 * i;
-      w[i] = left >= 4 ? w[i] : left > 0 ? w[i] & ((1u << (8 * left)) - 1) : 0;
-    }
+  for (int i = 0; i < 4; ++i) {
+    const int left = count - 4 * i;
+    const u32 kept = left >= 4 ? ~0u : left > 0 ? (1u << (8 * left)) - 1 : 0;
+    w[i] = __funnelshift_r(q[i], q[i + 1], (inside & 3) * 8) & kept;
   }
 }
 """

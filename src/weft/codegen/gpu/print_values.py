@@ -139,8 +139,8 @@ class ValuePrinter:
         words = f"{node.names[0]}_w_"
         yield f"u32 {words}[4];"
         place = f"b{node.buffer}, (i64)({text(node.offset)}) * {size}"
-        given = f"({text(node.count)}) * {size}, {node.limit * size}ll, {_truth(node.constant)}"
-        yield f"fetch_across<{storage(node.dtype)}>({words}, {place}, {given});"
+        rest = f"({text(node.count)}) * {size}, {_truth(node.constant)}"
+        yield f"fetch_across({words}, {place}, {rest});"
         for number, name in enumerate(node.names):
             yield f"{self.name(name, node.dtype)} = {_piece(words, number, node.dtype)};"
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from weft.codegen.gpu import ir, values
-from weft.codegen.gpu.across import Run, extent, fills_a_line, run_along
+from weft.codegen.gpu.across import Run, fills_a_line, run_along
 from weft.codegen.gpu.element import ElementOp, loose_functions
 from weft.codegen.gpu.formats import NARROW
 from weft.codegen.gpu.index import Indexer, unflatten
@@ -439,7 +439,6 @@ class Emitter(ABC):
                 let.dtype,
                 self.source(read, head),
                 count if exists == ALWAYS else count * exists,
-                extent(self.refs[read.tensor]),
                 self.is_constant(read.tensor),
             )
         )

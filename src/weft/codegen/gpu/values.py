@@ -57,8 +57,8 @@ class LoadVector:
 class LoadAcross:
     """Consecutive elements, 16 bytes of them, from any element on: the first `count`, then zeros.
 
-    The one or two lines of 16 bytes in which they lie are read whole, but nothing beyond the
-    `limit` elements of the buffer, which begins at a whole line.
+    The one or two lines of 16 bytes in which these lie are read whole; the buffer begins at a
+    whole line, and the line in which it ends is there.
     """
 
     names: tuple[str, ...]
@@ -66,7 +66,6 @@ class LoadAcross:
     dtype: DType
     offset: Scalar
     count: Scalar
-    limit: int
     constant: bool = True
     """Whether nobody writes the buffer while the kernel runs."""
 

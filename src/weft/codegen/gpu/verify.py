@@ -338,7 +338,6 @@ class _Checker:
     def across(self, node: values.LoadAcross) -> None:
         whole = fills_a_line(node.dtype, len(node.names))
         self.need(whole, f"{len(node.names)} elements of {node.dtype} do not fill a line")
-        self.need(node.limit > 0, f"a buffer of {node.limit} elements")
         for name in node.names:
             self.define(name, _Known("value", node.dtype))
 

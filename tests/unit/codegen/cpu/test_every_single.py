@@ -1,6 +1,6 @@
 """Elementary functions of f32 on every float there is, and `pow` on a billion pairs.
 
-An hour and a half on one core; the parts are there so that several share it evenly. NumPy's and
+An hour on one core; the parts are there so that several share it evenly. NumPy's and
 SciPy's functions of f64 are the oracle: they have digits enough.
 """
 

@@ -22,6 +22,8 @@ from weft.codegen.gpu.text_parser import parse_module
 from weft.codegen.gpu.verify import verify
 from weft.foundation.dtypes import BF16, BY_NAME, F32, F64, SI8, SI32, SI64, DType
 from weft.foundation.whole_ops import (
+    Continued,
+    Ends,
     Gathered,
     Merge,
     Order,
@@ -166,6 +168,35 @@ def test_running_reductions_agree(name: str, dtype: DType, fn: str, reverse: boo
     want = ACCUMULATE[fn](source, axis=1, dtype=source.dtype)
     want = want[:, ::-1] if reverse else want
     assert (got.astype(np.float64) == want.astype(dtype.numpy).astype(np.float64)).all()
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(("fn", "dtype"), [("sum", F32), ("max", SI8)])
+@pytest.mark.parametrize("shape", [(1, 5, 8, 1), (2, 3, 20, 3)])
+def test_columns_in_parts_agree(
+    shape: tuple[int, int, int, int], fn: str, dtype: DType, reverse: bool
+) -> None:
+    outer, parts, chunk, width = shape
+    x = np.random.default_rng(parts).integers(-4, 5, shape).astype(dtype.numpy)
+    made = x
+    ends: Array = np.zeros((outer, parts, width), dtype.numpy)
+    steps: list[tuple[WholeOp, str]] = [
+        (Running(fn, outer * parts, chunk, width, reverse), "each"),
+        (Ends(outer, parts, chunk, width, reverse), "ends"),
+        (Running(fn, outer, parts, width, reverse), "before"),
+    ]
+    found: dict[str, Array] = {}
+    for op, name in steps:
+        result = x if name == "each" else ends
+        made = carried_out(kernel_of(op, [made], result), [made], np.zeros_like(result))
+        found[name] = made.reshape(result.shape)
+    op = Continued(fn, *shape, reverse)
+    operands = [found["each"], found["before"]]
+    got = carried_out(kernel_of(op, operands, x), operands, np.zeros_like(x))
+    column = x.reshape(outer, parts * chunk, width)
+    source = column[:, ::-1] if reverse else column
+    want = ACCUMULATE[fn](source, axis=1)
+    assert (got.reshape(column.shape) == (want[:, ::-1] if reverse else want)).all()
 
 
 def test_the_sign_of_a_first_zero_is_kept() -> None:

@@ -1,0 +1,73 @@
+"""Packed products: how operands are packed, and sums over one step, several, and very many."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import weft
+from weft.ptir import Builder, Program
+
+Array = NDArray[Any]
+LAYOUTS = [(1, 0), (0, 0), (1, 1), (0, 1)]
+"""The axes that are summed: of A [m, k] or [k, m], of B [k, n] or [n, k]."""
+
+
+def product(m: int, n: int, k: int, layout: tuple[int, int], dtype: str = "f32") -> Program:
+    b = Builder("product")
+    x = b.param(dtype, [m, k] if layout[0] else [k, m])
+    y = b.param(dtype, [n, k] if layout[1] else [k, n])
+    return b.build(b.dot_general(x, y, contract=([layout[0]], [layout[1]])))
+
+
+def run_both(program: Program, dtype: str = "f4") -> tuple[Array, list[Array], str]:
+    """The result of one thread, which is that of two, the inputs and the loop nest."""
+    exe = weft.compile(program)
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal(kind.static_shape).astype(dtype) for kind in exe.inputs]
+    one, two = (exe.run(inputs, threads=threads)[0] for threads in (1, 2))
+    np.testing.assert_array_equal(one, two)
+    return one, inputs, exe.stages["cpu"]
+
+
+def exact(inputs: list[Array], layout: tuple[int, int]) -> Array:
+    x, y = (array.astype("f8") for array in inputs)
+    return np.asarray(np.tensordot(x, y, axes=(layout[0], layout[1])))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("m", "n", "k"), [(64, 96, 80), (67, 101, 263), (520, 530, 70)])
+def test_every_layout_is_packed_right(m: int, n: int, k: int, layout: tuple[int, int]) -> None:
+    found, inputs, nest = run_both(product(m, n, k, layout))
+    np.testing.assert_allclose(found, exact(inputs, layout), atol=2e-4)
+    turned = nest.count("    run v")
+    assert (turned > 0) is (layout != (0, 0)), "operands along k are turned in registers"
+
+
+@pytest.mark.parametrize("k", [16, 255, 256, 257, 512, 777, 1100, 17_000])
+def test_the_first_step_of_a_sum_stores_and_the_others_add(k: int) -> None:
+    found, inputs, _ = run_both(product(136, 140, k, (1, 0)))
+    scale = np.sqrt(k)
+    np.testing.assert_allclose(found / scale, exact(inputs, (1, 0)) / scale, atol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", ["f64", "f16"])
+def test_other_widths_are_turned_too(dtype: str) -> None:
+    found, inputs, nest = run_both(product(70, 90, 75, (1, 1), dtype), dtype.replace("f", "float"))
+    bound = {"f64": 1e-13, "f16": 2e-3}[dtype] * np.sqrt(75)
+    np.testing.assert_allclose(found.astype("f8"), exact(inputs, (1, 1)), atol=bound, rtol=1e-3)
+    assert "    run v" in nest
+
+
+def test_what_is_computed_while_packing_is_turned_with_it() -> None:
+    """Rows scaled by a number each, and columns of the sum by another."""
+    b = Builder("scaled")
+    x, y = b.param("f32", [90, 120]), b.param("f32", [120, 100])
+    rows, along = b.param("f32", [90, 1]), b.param("f32", [1, 120])
+    scaled = x * b.broadcast_to(rows, [90, 120]) * b.broadcast_to(along, [90, 120])
+    found, inputs, _ = run_both(b.build(scaled @ y))
+    x8, y8, rows8, along8 = (array.astype("f8") for array in inputs)
+    np.testing.assert_allclose(found, (x8 * rows8 * along8) @ y8, atol=2e-4)

@@ -1,0 +1,68 @@
+"""Blocks of contractions on a CPU: register tiles that cover the sizes, work for all threads."""
+
+from __future__ import annotations
+
+import pytest
+
+from weft.plan.blocks import BLOCK, Sizes, block_sizes, register_block
+from weft.target.cpu import describe
+
+ARM = describe("aarch64", frozenset({"asimd"}), 2, (1 << 16, 1 << 20))
+AVX2 = describe("x86_64", frozenset({"avx2", "fma"}), 2, (1 << 15, 1 << 20))
+REGISTERS = (8, 12)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "tile"),
+    [
+        (0, 0, (8, 12)),
+        (512, 768, (8, 12)),
+        (3136, 64, (6, 16)),
+        (1200, 64, (12, 8)),
+        (8, 8, (8, 12)),
+        (9, 700, (6, 16)),
+        (128, 3072, (8, 12)),
+    ],
+)
+def test_register_tiles_leave_little_over(m: int, n: int, tile: tuple[int, int]) -> None:
+    assert register_block(ARM, 4, m, n) == tile
+
+
+def test_half_as_many_registers_hold_half_as_much() -> None:
+    assert register_block(AVX2, 8) == (6, 16)
+    assert register_block(AVX2, 8, 64, 24) == (4, 24)
+
+
+def pieces(sizes: Sizes, block: tuple[int, int]) -> int:
+    return sizes.batch * -(-sizes.m // block[0]) * -(-sizes.n // block[1])
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "units", "block"),
+    [
+        (1024, 1024, 1, (256, 516)),
+        (1024, 1024, 2, (256, 516)),
+        (512, 512, 2, (256, 516)),
+        (64, 192, 1, (64, 192)),
+        (64, 192, 2, (64, 96)),
+        (768, 512, 2, (192, 516)),
+    ],
+)
+def test_blocks_are_as_large_as_keeps_all_units_busy(
+    m: int, n: int, units: int, block: tuple[int, int]
+) -> None:
+    assert block_sizes(Sizes(1, m, n), BLOCK[:2], REGISTERS, units) == block
+
+
+@pytest.mark.parametrize("units", [1, 2, 3, 8, 16, 64])
+@pytest.mark.parametrize(("batch", "m", "n"), [(1, 512, 512), (1, 200, 3000), (12, 512, 64)])
+def test_no_unit_waits_long(units: int, batch: int, m: int, n: int) -> None:
+    """Rounds of blocks that are full, but for the last, take no more than twice the work."""
+    sizes = Sizes(batch, m, n)
+    rows, columns = block = block_sizes(sizes, BLOCK[:2], REGISTERS, units)
+    assert rows % REGISTERS[0] == columns % REGISTERS[1] == 0
+    assert rows <= BLOCK[0]
+    assert columns <= BLOCK[1] + REGISTERS[1]
+    rounds = -(-pieces(sizes, block) // units)
+    if batch * m * n >= 64 * units * REGISTERS[0] * REGISTERS[1]:
+        assert rounds * rows * columns * units <= 2 * batch * m * n

@@ -1,0 +1,129 @@
+"""Ops that stay whole, in steps: played back one after the other they do what the op does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from weft.driver.opaque import run_opaque
+from weft.foundation.dtypes import BF16, BY_NAME, F32, SI32, SI64, DType
+from weft.foundation.whole_ops import (
+    Gathered,
+    Merge,
+    Order,
+    Running,
+    Runs,
+    Scatter,
+    WholeOp,
+    read,
+    write,
+)
+from weft.region.interp import run_kernel
+from weft.region.ir import Kernel, OpaqueCall, Output, Pattern, Tensor
+from weft.region.whole_parts import whole_in_parts
+
+Array = NDArray[Any]
+RNG = np.random.default_rng(11)
+
+
+def in_steps(op: WholeOp, operands: list[Array], result: DType) -> tuple[list[WholeOp], Array]:
+    """The ops of the steps, and what they make."""
+    arrays = {f"in{n}": array for n, array in enumerate(operands)}
+    tensors = {name: Tensor(name, _dtype(array), array.shape) for name, array in arrays.items()}
+    whole = run_opaque(op, operands)[0]
+    tensors["out"] = Tensor("out", result, whole.shape)
+    tensors["work"] = Tensor("work", SI32, (5,))
+    base = "in0" if op.base == 0 else None
+    outputs, results = [Output("out", "", (), base)], [0]
+    if isinstance(op, Order):
+        outputs.append(Output("work", "", ()))
+        results.append(-1)
+    call = OpaqueCall(op, tuple(arrays), tuple(results))
+    kernel = Kernel("op", Pattern.OPAQUE, (), (), tuple(outputs), opaque=call)
+    kernels, between = whole_in_parts(kernel, tensors)
+    tensors |= {tensor.name: tensor for tensor in between}
+    for step in kernels:
+        arrays |= run_kernel(step, tensors, arrays, opaque=run_opaque)
+    ops = [step.opaque.op for step in kernels if step.opaque is not None]
+    found = [made for made in ops if isinstance(made, WholeOp)]
+    assert [read(write(made)) for made in found] == found
+    return found, arrays["out"]
+
+
+def _dtype(array: Array) -> DType:
+    return next(dtype for dtype in BY_NAME.values() if dtype.numpy == array.dtype)
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("count", [20_000, 5])
+def test_long_rows_are_sorted_in_runs(count: int, descending: bool) -> None:
+    x = RNG.integers(-50, 50, (2, 20_000)).astype(np.float32)
+    x[:, ::9] = np.nan
+    op = Order(2, 20_000, count, descending)
+    ops, got = in_steps(op, [x], SI64)
+    assert [type(step) for step in ops] == [Runs, Merge, Merge, Merge]
+    keys = np.where(np.isnan(x), np.inf, x)
+    want = np.argsort(-keys if descending else keys, axis=1, kind="stable")[:, :count]
+    assert (got.reshape(2, count) == want).all()
+
+
+def test_short_rows_stay_whole() -> None:
+    ops, _ = in_steps(Order(2, 8192, 8192), [RNG.standard_normal((2, 8192))], SI64)
+    assert ops == [Order(2, 8192, 8192)]
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(("fn", "shape"), [("sum", (1, 32768, 1)), ("max", (3, 49152, 2))])
+def test_long_columns_are_gone_along_in_parts(
+    fn: str, shape: tuple[int, int, int], reverse: bool
+) -> None:
+    x = RNG.integers(-3, 4, shape).astype(np.float32)
+    ops, got = in_steps(Running(fn, *shape, reverse), [x], F32)
+    assert len(ops) == 4
+    source = x[:, ::-1] if reverse else x
+    want = np.cumsum(source, axis=1) if fn == "sum" else np.maximum.accumulate(source, axis=1)
+    assert (got.reshape(shape) == (want[:, ::-1] if reverse else want)).all()
+
+
+@pytest.mark.parametrize("length", [16384 + 1, 32771])
+def test_columns_without_divisors_stay_whole(length: int) -> None:
+    ops, _ = in_steps(Running("sum", 1, length, 1), [np.ones((1, length, 1), np.float32)], F32)
+    assert len(ops) == (1 if length == 32771 else 4)
+
+
+def test_narrow_floats_are_not_cut() -> None:
+    x = np.ones((1, 32768, 1), BF16.numpy)
+    assert len(in_steps(Running("sum", 1, 32768, 1), [x], BF16)[0]) == 1
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize("count", [20, 3000, 10_000])
+def test_many_updates_are_sorted_first(count: int, dtype: DType) -> None:
+    op = Scatter("add", 1, 50, 4, count)
+    x = RNG.standard_normal((1, 50, 4)).astype(dtype.numpy)
+    index = RNG.integers(0, 50, (1, count)).astype(np.int32)
+    update = RNG.integers(-2, 3, (1, count, 4)).astype(dtype.numpy)
+    ops, got = in_steps(op, [x, index, update], dtype)
+    assert isinstance(ops[-1], Gathered) == (count > 1000 or dtype is BF16)
+    want = x.astype(np.float64).reshape(50, 4)
+    np.add.at(want, index.reshape(-1), update.astype(np.float64).reshape(count, 4))
+    bound = 1e-2 if dtype is BF16 else 1e-5
+    wide = got.astype(np.float64).reshape(50, 4)
+    np.testing.assert_allclose(wide, want, rtol=bound, atol=bound)
+
+
+def test_an_index_for_every_column_has_no_order() -> None:
+    op = Scatter("add", 1, 50, 4, 3000, each=True)
+    operands: list[Array] = [
+        np.zeros((1, 50, 4), np.float32),
+        RNG.integers(0, 50, (1, 3000, 4)),
+        np.ones((1, 3000, 4), np.float32),
+    ]
+    assert in_steps(op, operands, F32)[0] == [op]
+    alone = replace(op, width=1)
+    narrow = [array[..., :1] for array in operands]
+    assert isinstance(in_steps(alone, narrow, F32)[0][-1], Gathered)

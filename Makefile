@@ -10,7 +10,7 @@ BACKEND ?= reference
 SHARD ?= 1/1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-full test-random test-torch test-array-api check lint types imports format docs bench clean
+.PHONY: help setup run test test-full test-random test-torch test-array-api sanitize check lint types imports format docs bench clean
 
 help: ## list what make can do
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ test-array-api: setup ## the array API's own suite: SUITE=DIR, a copy of it with
 	@cd "$(SUITE)" && ARRAY_API_TESTS_MODULE=weft WEFT_BACKEND=$(BACKEND) $(CURDIR)/$(PYTEST) -q --disable-deadline \
 		--max-examples $(EXAMPLES) --junitxml=$(CURDIR)/build/array-api.xml array_api_tests || true
 	@$(BIN)/python tests/array_api_score.py build/array-api.xml
+
+sanitize: setup ## compute-sanitizer over a program for every GPU template; needs an SM90 GPU and CUDA's tools
+	@$(BIN)/python -m tests.device.sanitize
 
 check: lint types imports test ## everything that must hold before a commit
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.nn.functional import cross_entropy, gelu, layer_norm, scaled_dot_product_attention
 
-from benchmarks.cpu_clock import processor_seconds
+from benchmarks.cpu_clock import seconds_and_work
 
 STEADY_RUNS = 3
 Tensor = Any
@@ -119,22 +118,15 @@ def measure(name: str) -> dict[str, object]:
     function, inputs = MODELS[name]()
     compiled = torch.compile(function)
     with torch.no_grad():
-        worked = processor_seconds()
-        first = _seconds(compiled, inputs)
-        work = processor_seconds() - worked
-        steady = min(_seconds(compiled, inputs) for _ in range(STEADY_RUNS))
+        first, work = seconds_and_work(compiled, inputs)
+        later = [seconds_and_work(compiled, inputs) for _ in range(STEADY_RUNS)]
+    steady = min(seconds for seconds, _ in later)
     return {
         "compile": first - steady,
         "run": steady,
-        "work": work,
+        "work": work - min(work for _, work in later),
         "version": f"torch {torch.__version__}, {torch.get_num_threads()} threads",
     }
-
-
-def _seconds(function: Callable[..., Any], inputs: list[Any]) -> float:
-    started = time.perf_counter()
-    function(*inputs)
-    return time.perf_counter() - started
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import weft
-from benchmarks.cpu_clock import processor_seconds
+from benchmarks.cpu_clock import processor_seconds, seconds_and_work
 from examples.gpt import Shape, build_gpt
 from examples.make_programs import attention_stack
 from weft import functional as wf
@@ -118,26 +118,24 @@ def measure(name: str) -> dict[str, object]:
     traced = time.perf_counter() - started
     executable = weft.compile(program, "cpu", params=places)
     run = executable.bind(params)
+    compiled = time.perf_counter() - started
     run(*data)
     taken, work = time.perf_counter() - started, processor_seconds() - worked
-    steady = min(_seconds(run, data) for _ in range(STEADY_RUNS))
+    later = [seconds_and_work(run, data) for _ in range(STEADY_RUNS)]
+    steady = min(seconds for seconds, _ in later)
     (cluster,) = executable.clusters.values()
+    times = {"tracing": traced, **cluster.times}
+    checking = compiled - sum(times.values())
     return {
         "compile": taken - steady,
         "run": steady,
-        "work": work,
-        "stages": {"tracing": traced, **cluster.times},
+        "work": work - min(work for _, work in later),
+        "stages": {**times, "checking": checking, "first call": taken - compiled - steady},
         "kernels": len(cluster.built.symbols),
         "distinct": len(set(cluster.built.symbols.values())),
         "version": f"weft {weft.__version__}, Python {platform.python_version()}, "
         f"{platform.machine()}, {os.cpu_count()} processors",
     }
-
-
-def _seconds(function: Any, inputs: list[Array]) -> float:
-    started = time.perf_counter()
-    function(*inputs)
-    return time.perf_counter() - started
 
 
 if __name__ == "__main__":

@@ -88,8 +88,16 @@ def calls_of(line: Line, inputs: list[Array]) -> dict[str, Callable[[], Call]]:
 
     def in_jax() -> Call:
         arrays = [jax.numpy.asarray(array) for array in inputs]
-        function = jax.jit(line.jax)
-        return lambda: jax.block_until_ready(function(*arrays))
+        function = jax.jit(line.jax, donate_argnums=tuple(line.changed))
+
+        def again() -> Any:
+            result = jax.block_until_ready(function(*arrays))
+            if not line.changed:
+                return result
+            first, *arrays[line.changed.start : line.changed.stop] = result
+            return first
+
+        return again
 
     def onnx_runtime() -> Call:
         model = io.BytesIO()

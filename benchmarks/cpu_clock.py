@@ -6,8 +6,10 @@ Needs the process table of Linux.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 
 def processor_seconds() -> float:
@@ -15,6 +17,13 @@ def processor_seconds() -> float:
     parents = dict(_parents())
     ticks = sum(_ticks(pid) for pid in parents if _descends(pid, parents))
     return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def seconds_and_work(function: Callable[..., Any], inputs: Sequence[Any]) -> tuple[float, float]:
+    """What one call takes, by the clock on the wall and by what processors worked."""
+    worked, started = processor_seconds(), time.perf_counter()
+    function(*inputs)
+    return time.perf_counter() - started, processor_seconds() - worked
 
 
 def _parents() -> Iterator[tuple[int, int]]:

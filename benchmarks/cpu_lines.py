@@ -19,7 +19,17 @@ from numpy.typing import NDArray
 from torch.nn import functional as tf
 
 import weft
-from benchmarks.cpu_models import JAX, TORCH, WEFT, gpt, gpt_loss, gpt_weights, mlp_loss, sgd
+from benchmarks.cpu_models import (
+    JAX,
+    TORCH,
+    WEFT,
+    decode,
+    gpt,
+    gpt_loss,
+    gpt_weights,
+    mlp_loss,
+    sgd,
+)
 from weft.ptir import Builder
 
 Array = NDArray[Any]
@@ -45,6 +55,9 @@ class Line:
     vector_instructions: float = 0.0
     exports: bool = True
     """Whether ONNX Runtime and OpenVINO can take it."""
+    changed: range = range(0)
+    """The inputs that a call changes in place: torch writes into them; the function for jax returns
+    them after its result, as does the one for Weft, and both are given their memory."""
 
     def limit(self, results: int, bandwidth: float, peak: float) -> float:
         """The seconds that memory, arithmetic or issuing vector instructions take at least, with
@@ -130,15 +143,36 @@ def _model(
     """A line whose function is one of `Ops`, the data and then the weights. How many threads Weft
     takes for it is `WEFT_NUM_THREADS`."""
 
+    changed: range = rest.get("changed", range(0))
+
     def ready(arrays: list[Array]) -> Call:
-        call = weft.jit(lambda given: function(WEFT, *given))
         tensors = [weft.tensor(array).to("cpu") for array in arrays]
+        if changed:
+            return _in_place(function, tensors, changed)
+        call = weft.jit(lambda given: function(WEFT, *given))
         return lambda: _arrays(call(tensors))
 
-    def of(ops: Any) -> Callable[..., Any]:
-        return lambda *given: function(ops, *given)
+    def in_torch(*given: Any) -> Any:
+        found = function(TORCH, *given)
+        return found[0] if changed else found
 
-    return Line(name, kind, data, ready, of(TORCH), of(JAX), **rest)
+    return Line(name, kind, data, ready, in_torch, lambda *given: function(JAX, *given), **rest)
+
+
+def _in_place(function: Any, tensors: list[Any], changed: range) -> Call:
+    """Calls that give their memory to the next one: the first result, the others kept."""
+    kept = tensors[changed.start : changed.stop]
+    before, after = tensors[: changed.start], tensors[changed.stop :]
+    call = weft.jit(
+        lambda held, given, more: function(WEFT, *given, *held, *more), donate=("held",)
+    )
+
+    def again() -> Array:
+        nonlocal kept
+        result, *kept = call(kept, before, after)
+        return np.asarray(result.numpy())
+
+    return again
 
 
 GPT2 = {"layers": 12, "width": 768, "vocabulary": 50257, "context": 256}
@@ -155,13 +189,15 @@ def _ids(count: int, *shape: int) -> Array:
     return np.random.default_rng(1).integers(0, count, shape)
 
 
-def _caches() -> list[Array]:
+def _decode_data() -> list[Array]:
+    """One token, its place, which is the last one, caches of all blocks, and the weights."""
     rng = np.random.default_rng(2)
-    return [rng.standard_normal((1, 12, 255, 64)).astype(np.float32) for _ in range(24)]
+    caches = [rng.standard_normal((1, 12, 256, 64)).astype(np.float32) for _ in range(24)]
+    return [_ids(50257, 1, 1), np.array([255]), *caches, *gpt_weights(**GPT2)]
 
 
-def _decode(ops: Any, tokens: Any, *rest: Any) -> Any:
-    return gpt(ops, 12, tokens, rest[24:], rest[:24])
+def _decode(ops: Any, token: Any, place: Any, *rest: Any) -> list[Any]:
+    return decode(ops, 12, token, place, rest[:24], rest[24:])
 
 
 def _mlp_weights() -> list[Array]:
@@ -239,13 +275,12 @@ LINES: Sequence[Line] = (
     _model(
         "GPT-2 forward, 128 tokens", "model",
         lambda: [_ids(50257, 1, 128), *gpt_weights(**GPT2)],
-        lambda ops, tokens, *weights: gpt(ops, 12, tokens, weights, ()),
+        lambda ops, tokens, *weights: gpt(ops, 12, tokens, weights),
         flops=_gpt_flops(GPT2, 128, 64),
     ),
     _model(
-        "GPT-2 decode, cache 256", "model",
-        lambda: [_ids(50257, 1, 1), *_caches(), *gpt_weights(**GPT2)], _decode,
-        flops=_gpt_flops(GPT2, 1, 256),
+        "GPT-2 decode, cache 256", "model", _decode_data, _decode,
+        flops=_gpt_flops(GPT2, 1, 256), exports=False, changed=range(2, 26),
     ),
     _model(
         "MLP training step", "training", _mlp_data, _mlp_step, exports=False,

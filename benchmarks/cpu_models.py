@@ -34,8 +34,8 @@ class Ops:
     attention: Callable[[Any, Any, Any, bool], Any]
     reshape: Callable[[Any, tuple[int, ...]], Any]
     permute: Callable[[Any, tuple[int, ...]], Any]
-    join: Callable[[Any, Any], Any]
-    """Along the axis before the last."""
+    keep: Callable[[Any, Any, Any], Any]
+    """A cache with something new written at a place of its axis 2, in its own memory."""
     cross_entropy: Callable[[Any, Any], Any]
     value_and_grad: Callable[[Callable[..., Any]], Callable[..., Any]]
     """Of a function of a list of parameters first."""
@@ -78,7 +78,7 @@ TORCH = Ops(
     attention=lambda q, k, v, causal: tf.scaled_dot_product_attention(q, k, v, is_causal=causal),
     reshape=lambda x, shape: x.reshape(shape),
     permute=lambda x, order: x.permute(order),
-    join=lambda a, b: torch.cat([a, b], -2),
+    keep=lambda cache, new, place: cache.index_copy_(2, place, new),
     cross_entropy=tf.cross_entropy,
     value_and_grad=_torch_value_and_grad,
 )
@@ -90,7 +90,7 @@ JAX = Ops(
     attention=_jax_attention,
     reshape=lambda x, shape: x.reshape(shape),
     permute=jnp.transpose,
-    join=lambda a, b: jnp.concatenate([a, b], -2),
+    keep=lambda cache, new, place: jax.lax.dynamic_update_slice_in_dim(cache, new, place[0], 2),
     cross_entropy=_jax_cross_entropy,
     value_and_grad=jax.value_and_grad,
 )
@@ -102,7 +102,7 @@ WEFT = Ops(
     attention=lambda q, k, v, causal: wf.attention(q, k, v, causal=causal),
     reshape=weft.reshape,
     permute=weft.permute_dims,
-    join=lambda a, b: weft.concat([a, b], axis=-2),
+    keep=lambda cache, new, place: wf.update_cache(cache, new, weft.reshape(place, ())),
     cross_entropy=wf.cross_entropy,
     value_and_grad=weft.value_and_grad,
 )
@@ -111,32 +111,60 @@ WEFT = Ops(
 # -- GPT -----------------------------------------------------------------------------------------
 
 
-def gpt(ops: Ops, heads: int, tokens: Any, weights: Sequence[Any], caches: Sequence[Any]) -> Any:
-    """Logits `[B * S, V]` of token ids `[B, S]`. With caches `[B, H, T, D]`, keys and values of
-    each block, the tokens follow T others, and S is 1."""
-    (batch, rows), (table, places, *rest) = tokens.shape, weights
-    width = table.shape[-1]
-    past = caches[0].shape[2] if caches else 0
-    x = ops.reshape(ops.take(table, tokens), (batch, rows, width)) + places[past : past + rows]
+def gpt(ops: Ops, heads: int, tokens: Any, weights: Sequence[Any]) -> Any:
+    """Logits `[B * S, V]` of token ids `[B, S]`."""
+    (_, rows), places = tokens.shape, weights[1]
+    return _logits(ops, heads, tokens, places[:rows], weights, Cache((), None))[0]
+
+
+def decode(
+    ops: Ops, heads: int, token: Any, place: Any, caches: Sequence[Any], weights: Sequence[Any]
+) -> list[Any]:
+    """The logits of one token at a place `[1]` that follows all others in the caches
+    `[B, H, T, D]`, keys and values of each block, and the caches with its own written there."""
+    kept = Cache(caches, place)
+    logits, held = _logits(ops, heads, token, ops.take(weights[1], place), weights, kept)
+    return [logits, *held]
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Keys and values in turn, and the place of the next ones; nothing where none are kept."""
+
+    held: Sequence[Any]
+    place: Any
+
+
+def _logits(
+    ops: Ops, heads: int, tokens: Any, places: Any, weights: Sequence[Any], cache: Cache
+) -> tuple[Any, list[Any]]:
+    """The logits, and the caches as they are afterwards."""
+    (batch, rows), (table, _, *rest) = tokens.shape, weights
+    width, held = table.shape[-1], list[Any]()
+    x = ops.reshape(ops.take(table, tokens), (batch, rows, width)) + places
     for number in range((len(rest) - 2) // 12):
         block = rest[12 * number : 12 * number + 12]
-        own = caches[2 * number : 2 * number + 2]
-        x = x + _heads(ops, heads, ops.norm(x, *block[:2]), block[2:6], own)
+        own = Cache(cache.held[2 * number : 2 * number + 2], cache.place)
+        mixed, kept = _heads(ops, heads, ops.norm(x, *block[:2]), block[2:6], own)
+        held += kept
+        x = x + mixed
         grown = ops.gelu(ops.norm(x, *block[6:8]) @ block[8] + block[9])
         x = x + (grown @ block[10] + block[11])
     x = ops.reshape(ops.norm(x, *rest[-2:]), (batch * rows, width))
-    return x @ ops.permute(table, (1, 0))
+    return x @ ops.permute(table, (1, 0)), held
 
 
-def _heads(ops: Ops, heads: int, x: Any, block: Sequence[Any], caches: Sequence[Any]) -> Any:
+def _heads(
+    ops: Ops, heads: int, x: Any, block: Sequence[Any], cache: Cache
+) -> tuple[Any, list[Any]]:
     batch, rows, width = x.shape
     joined = x @ block[0] + block[1]
     split = ops.reshape(joined, (batch, rows, 3, heads, width // heads))
     q, k, v = (ops.permute(split[:, :, part], (0, 2, 1, 3)) for part in range(3))
-    if caches:
-        k, v = ops.join(caches[0], k), ops.join(caches[1], v)
-    mixed = ops.permute(ops.attention(q, k, v, not caches), (0, 2, 1, 3))
-    return ops.reshape(mixed, (batch, rows, width)) @ block[2] + block[3]
+    held = [ops.keep(old, new, cache.place) for old, new in zip(cache.held, (k, v), strict=False)]
+    k, v = held or (k, v)
+    mixed = ops.permute(ops.attention(q, k, v, not held), (0, 2, 1, 3))
+    return ops.reshape(mixed, (batch, rows, width)) @ block[2] + block[3], held
 
 
 def gpt_weights(layers: int, width: int, vocabulary: int, context: int) -> list[Array]:
@@ -185,6 +213,6 @@ def gpt_loss(ops: Ops, heads: int) -> Callable[..., Any]:
     """Cross-entropy of the following tokens."""
 
     def loss(weights: Any, tokens: Any, following: Any) -> Any:
-        return ops.cross_entropy(gpt(ops, heads, tokens, weights, ()), following)
+        return ops.cross_entropy(gpt(ops, heads, tokens, weights), following)
 
     return loss

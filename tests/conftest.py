@@ -10,11 +10,13 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from weft.driver.backends import DEFAULT, IN_FORCE
+from weft.target import cpu, known
 
 os.environ["WEFT_BACKEND"] = IN_FORCE.name = "reference"
 TEXTS = Path(__file__).parent / "text"
@@ -29,6 +31,15 @@ def default_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs on the backend that is in force where nobody chooses one."""
     monkeypatch.delenv("WEFT_BACKEND")
     monkeypatch.setattr(IN_FORCE, "name", DEFAULT)
+
+
+@pytest.fixture
+def small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cpu target is two cores with vectors of 128 bits, whatever this machine is: for modules
+    whose tests name plans and kernels, which are others on other machines."""
+    caches = (64 << 10, 1 << 20, 32 << 20)
+    small = replace(cpu.describe("aarch64", frozenset(), 2, caches), features=cpu.host().features)
+    monkeypatch.setattr(known, "host", lambda: small)
 
 
 @pytest.fixture

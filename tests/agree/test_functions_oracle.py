@@ -448,7 +448,9 @@ COMPLEX_ORACLES: dict[type[Op], Oracle] = {
 }
 COMPLEX_ORACLES[f.Tan] = np.tan
 COMPLEX_ORACLES[f.Expm1] = lambda z: 2 * np.exp(z / 2) * np.sinh(z / 2)
-COMPLEX_ORACLES[f.Log1p] = lambda z: 2 * np.arctanh(z / (2 + z))
+COMPLEX_ORACLES[f.Log1p] = lambda z: np.where(
+    np.abs(1 + z) < 0.5, np.log(1 + z), 2 * np.arctanh(z / (2 + z))
+)
 COMPLEX_ORACLES[f.Exp2] = lambda z: np.exp(z * np.log(np.longdouble(2)))
 
 

@@ -91,6 +91,7 @@ def test_verbose_counts_rules_and_kernels(run: Run, tmp_path: Path) -> None:
         ("--from plan missing.json --to tiny", "stage 'plan' is given, but comes after 'tiny'"),
         ("--sizes B=3", "--sizes names 'B', which @mlp does not have: it has no dynamic dims"),
         ("--sizes B", "'B' is not the size of a dynamic dim, such as B=32"),
+        ("--sizes B=3,B=4", "--sizes B=3,B=4 gives one dim two sizes"),
         ("--donate 7", "donate names input 7"),
     ],
 )

@@ -25,7 +25,7 @@ import weft
 from examples import gpt
 from weft.ptir import dumps, loads, verify
 
-pytestmark = pytest.mark.usefixtures("default_backend")
+pytestmark = pytest.mark.usefixtures("default_backend", "small_machine")
 
 ROOT = Path(__file__).parents[2]
 SOURCE = str(Path(weft.__file__).parents[1])

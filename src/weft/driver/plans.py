@@ -16,7 +16,7 @@ from weft.foundation.errors import Finding
 from weft.memory.ir import BufferMap
 from weft.plan.contraction import problem_of
 from weft.plan.from_region import gpu_map_plan, plan_module
-from weft.plan.ir import Header, MapPlan, MmaPlan, Plan, PlanSet
+from weft.plan.ir import Header, MapPlan, MmaPlan, Plan, PlanSet, RowPlan
 from weft.plan.multiply_adds import fma_plan
 from weft.plan.rows import gpu_row_plan
 from weft.plan.tensor_cores import sm80_plan, takes_warps
@@ -78,6 +78,8 @@ def _others(kernel: Kernel, module: Module, first: Plan, target: Target) -> Iter
     tiled = fma_plan(kernel, target, header) if kernel.roles is not None else None
     if tiled is not None and tiled != first:
         yield tiled
+    if isinstance(first, RowPlan) and first.ring:
+        yield gpu_row_plan(kernel, module.tensors, target, header, ring=False)
     if isinstance(first, MapPlan):
         yield gpu_map_plan(kernel, module.tensors, header)
     else:

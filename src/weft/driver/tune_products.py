@@ -17,9 +17,9 @@ from weft.driver.tune import KernelClass, Trial, Tuning, tune
 from weft.foundation.errors import UserError
 from weft.plan.contraction import problem_of
 from weft.plan.ir import MmaPlan
-from weft.plan.tensor_cores import sm90_extent
-from weft.target.matrix_tiles import Extent, Form
-from weft.target.measured_forms import Table, Times, read, write
+from weft.plan.tensor_cores import sm90_contraction
+from weft.target.matrix_tiles import Form
+from weft.target.measured_forms import Contraction, Table, Times, read, write
 from weft.target.target import Target
 
 
@@ -47,8 +47,8 @@ class FormFile:
         found = _forms(kernels, times)
         if found is None:
             return
-        extent, forms = found
-        products = {**self.table.products, extent: forms}
+        contraction, forms = found
+        products = {**self.table.products, contraction: forms}
         self.table = Table(self.table.device, self.table.target, products)
         try:
             self.path.write_text(write(self.table))
@@ -63,7 +63,7 @@ def _read(path: Path) -> Table:
         raise UserError(f"cannot read {path}: {error}") from None
 
 
-def _forms(kernels: KernelClass, times: dict[int, float]) -> tuple[Extent, Times] | None:
+def _forms(kernels: KernelClass, times: dict[int, float]) -> tuple[Contraction, Times] | None:
     """The problem of a class, and the microseconds of its forms: of several plans in one form, the
     first, which has what the planner would choose beside it."""
     problem = problem_of(kernels.kernel, kernels.module.tensors)
@@ -74,7 +74,7 @@ def _forms(kernels: KernelClass, times: dict[int, float]) -> tuple[Extent, Times
             forms.setdefault(form_of(plan), 1e6 * seconds)
     if problem is None or not forms:
         return None
-    return sm90_extent(problem), forms
+    return sm90_contraction(problem), forms
 
 
 def form_of(plan: MmaPlan) -> Form:

@@ -19,7 +19,7 @@ import numpy as np
 from weft.coarse.raising import raise_program
 from weft.driver.plugins import described
 from weft.foundation.errors import SpecViolation, UserError, a_type, with_article
-from weft.ops.arithmetic import as_tensor, number_kind
+from weft.ops.arithmetic import as_tensor
 from weft.ops.array.creation import asarray, zeros_like
 from weft.ops.array.manipulation import reshape
 from weft.ops.calls import check_function, explained, public
@@ -30,7 +30,13 @@ from weft.ops.home import at_home
 from weft.ops.lines import user_line
 from weft.ops.pytree import Structure, flatten, unflatten
 from weft.ops.tensor import Tensor, from_array, tensor_method
-from weft.ops.traced_function import Arguments, TracedFunction, arguments_of, trace_function
+from weft.ops.traced_function import (
+    Arguments,
+    TracedFunction,
+    arguments_of,
+    trace_function,
+    with_tensors,
+)
 from weft.ops.tracing import Plain, Trace
 from weft.ptir.gradient import gradient as program_gradient
 from weft.ptir.gradient import jvp as program_jvp
@@ -103,19 +109,10 @@ def _in_tensors(function: Callable[..., Any], has_aux: bool) -> Callable[..., An
     def call(*args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)
         if has_aux and isinstance(result, tuple) and len(result) == 2:
-            return _with_tensors(result[0]), result[1]
-        return _with_tensors(result)
+            return with_tensors(result[0]), result[1]
+        return with_tensors(result)
 
     return call
-
-
-def _with_tensors(result: Any) -> Any:
-    leaves, shape = flatten(result)
-    return unflatten(shape, [asarray(leaf) if _is_numeric(leaf) else leaf for leaf in leaves])
-
-
-def _is_numeric(leaf: Any) -> bool:
-    return isinstance(leaf, np.ndarray | np.generic) or number_kind(leaf) in (int, float, complex)
 
 
 def _differentiated(arguments: Arguments, argnums: set[int]) -> Iterator[tuple[int, Tensor]]:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from weft.foundation.errors import SpecViolation, UserError
 from weft.ops.arithmetic import number_kind
 from weft.ops.array.creation import asarray
@@ -83,6 +85,16 @@ def _number(leaf: Tensor | Plain) -> Tensor | Plain:
     if isinstance(leaf, Tensor) or number_kind(leaf.value) in (bool, None):
         return leaf
     return asarray(leaf.value)
+
+
+def with_tensors(result: Any) -> Any:
+    """What a function returned, with tensors for its numbers and arrays."""
+    leaves, shape = flatten(result)
+    return unflatten(shape, [asarray(leaf) if _is_numeric(leaf) else leaf for leaf in leaves])
+
+
+def _is_numeric(leaf: Any) -> bool:
+    return isinstance(leaf, np.ndarray | np.generic) or number_kind(leaf) in (int, float, complex)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,13 @@ from weft.ops.home import at_home
 from weft.ops.lines import user_line
 from weft.ops.pytree import Structure
 from weft.ops.tensor import Tensor
-from weft.ops.traced_function import Arguments, TracedFunction, arguments_of, trace_function
+from weft.ops.traced_function import (
+    Arguments,
+    TracedFunction,
+    arguments_of,
+    trace_function,
+    with_tensors,
+)
 from weft.ops.tracing import Plain
 from weft.ptir.ir import Program
 from weft.ptir.types import Dim, TensorType
@@ -57,13 +63,19 @@ def _mapped(
     axes = _tensor_axes(arguments, given)
     size = _batch_size(arguments, axes)
     kinds = [_one(t.type, axis) for t, axis in zip(arguments.tensors, axes, strict=True)]
-    traced = trace_function(function, arguments, kinds)
+    traced = trace_function(_in_tensors(function), arguments, kinds)
     captured = len(traced.nodes) - len(axes)
     made = program_vmap(traced.trace.program, size, [*axes, *[None] * captured])
     wanted = _per_leaf("out_axes", out_axes, traced.trace.structure)
     places = [a for a, o in zip(wanted, traced.trace.outputs, strict=True) if o is None]
     moved = zip(_emitted(traced, made), places, strict=True)
     return traced.results([_placed(result, place) for result, place in moved])
+
+
+def _in_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with tensors for the numbers and arrays that it returns: each value of a batch
+    has one."""
+    return wraps(function)(lambda *args, **kwargs: with_tensors(function(*args, **kwargs)))
 
 
 def _emitted(traced: TracedFunction, made: Program) -> list[Tensor]:

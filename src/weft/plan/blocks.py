@@ -23,8 +23,8 @@ BLOCK: Final = (256, 512, 256)
 in the second cache, and the sums pass through it once for each step along k."""
 REGISTER_BLOCKS: Final = {False: ((6, 2), (4, 3)), True: ((8, 3), (12, 2), (6, 4))}
 """Rows by vectors of register tiles for 16 vector registers, and for 32; the best one first."""
-_SECOND_BEST: Final = 1.02
-"""How much longer the others take: they load more for each product."""
+_NEXT_BEST: Final = 0.02
+"""How much longer each takes than the one before it: it loads more, or packs less well."""
 _PACKING: Final = 8
 """Products that take as long as packing one element."""
 _MORE_CUTS: Final = 16
@@ -47,7 +47,7 @@ def register_block(target: Target, lanes: int, m: int = 0, n: int = 0) -> tuple[
     def covered(shape: tuple[int, int]) -> float:
         rows, columns = shape[0], shape[1] * lanes
         points = -(-m // rows) * rows * -(-n // columns) * columns
-        return points if shape == shapes[0] else points * _SECOND_BEST
+        return points * (1 + _NEXT_BEST * shapes.index(shape))
 
     whole = [(rows, vectors) for rows, vectors in shapes if rows <= m and vectors * lanes <= n]
     rows, vectors = min(whole or shapes, key=covered)

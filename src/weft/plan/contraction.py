@@ -39,8 +39,14 @@ class Problem:
     layouts: tuple[str, str]
     aligned: bool
     """Whether every pitch and offset of the operands is a multiple of 16 bytes."""
-    in_rows: bool = True
-    """Whether every one is a multiple of the 128 bytes that the copy engine asks for at a time."""
+    on_lines: tuple[bool, bool] = (True, True)
+    """Whether all of an operand are multiples of the 128 bytes that the copy engine asks for at a
+    time."""
+
+    @property
+    def in_rows(self) -> bool:
+        """Whether those of both operands are."""
+        return all(self.on_lines)
 
     def tiles(self, rows: int, columns: int) -> int:
         return self.batch * -(-self.m // rows) * -(-self.n // columns)
@@ -64,8 +70,8 @@ def problem_of(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Problem | None:
     layouts = ("row" if contiguous[0] else "col", "col" if contiguous[1] else "row")
     item = sides[0].dtype.storage_bytes
     aligned = all(is_aligned(address, item) for address in found)
-    in_rows = all(is_aligned(address, item, ROW) for address in found)
-    return Problem(batch, m, n, k, sides[0].dtype, layouts, aligned, in_rows)
+    first, second = (is_aligned(address, item, ROW) for address in found)
+    return Problem(batch, m, n, k, sides[0].dtype, layouts, aligned, (first, second))
 
 
 def _address(let: Let, tensors: Mapping[str, Tensor]) -> Expr | None:

@@ -338,7 +338,7 @@ STATEMENTS: Final[Mapping[str, Reader]] = {
     "store_buffers": _one("store_buffers", _Draft.whole),
     "registers": _pair("registers"),
     "deferred_epilogue": _one("deferred_epilogue", _Draft.flag),
-    "precision": _one("precision", _Draft.name),
+    "precision": _one("precision", _text),
     "layout_hint": _layout_hint,
     "local_edge": _local_edge,
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from weft.foundation.index_expr import coefficient, linear
@@ -46,6 +47,11 @@ _ACROSS: Final = 256
 _WIDEST: Final = 8
 _MOST_KEPT: Final = 64
 """Elements of a row that a thread keeps at most: each is written out in the kernel."""
+_CLUSTERS: Final = (2, 4, 8)
+_HALF_A_UNIT: Final = 512
+"""Threads of a block beside which, or beside the rows that wait for it, a unit has room."""
+_ROWS_OF_A_TEAM: Final = 4
+_VECTOR_BYTES: Final = 16
 _IN_CLUSTER: Final = 32
 """Elements of a row that a thread of a cluster keeps, about."""
 _PARTIAL_BYTES: Final = 8192
@@ -114,7 +120,7 @@ def teams(kernel: Kernel, plan: RowPlan, target: Target, ring_bytes: int) -> int
     registers, _ = row_registers(kernel, plan, target)
     shared = ring_bytes + _PARTIAL_BYTES
     blocks = roofline.blocks_per_unit(target.limits, shared, registers, plan.threads)
-    return max(1, target.limits.units * max(1, blocks) // plan.blocks_per_row)
+    return max(1, target.clusters(plan.blocks_per_row) * max(1, blocks))
 
 
 def kept_registers(kernel: Kernel) -> int:
@@ -163,9 +169,15 @@ def passes_before(kernel: Kernel) -> dict[str, int]:
 
 
 def gpu_row_plan(
-    kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: Header
+    kernel: Kernel,
+    tensors: Mapping[str, Tensor],
+    target: Target,
+    header: Header,
+    *,
+    ring: bool = True,
 ) -> RowPlan:
-    """How many threads share a row, and whether it stays in registers."""
+    """How many threads share a row, and whether it stays in registers; `ring` where rows may wait
+    in shared memory."""
     axis = row_vector_axis(kernel)
     if axis is None or not is_regular(kernel):
         return _single(kernel, tensors, header)
@@ -188,6 +200,9 @@ def gpu_row_plan(
             ),
         )
     if kept_registers(kernel):
+        waiting = _through_ring(kernel, vector, target, header) if ring else None
+        if waiting is not None:
+            return waiting
         if _stay_in_cache(kernel, tensors, target):
             return RowPlan(header, vector, 1, _MANY, 1, keep_row=False)
         shared = _in_cluster(kernel, vector, target, header)
@@ -209,14 +224,16 @@ def _together(threads: int, vectors: int, rows: int, units: int) -> int:
 def _cost(threads: int, vectors: int, rows: float) -> float:
     """What a row costs its threads: turns in which some have nothing to do, exchanges between
     warps, and pieces of lines, which are asked for one by one; two to four turns keep enough reads
-    on their way, and so do many threads where a unit has few `rows`."""
+    on their way, and so do many threads where a unit has few `rows`. A block of many threads is
+    alone on its unit, which has nothing to do while they wait for one another."""
     turns = -(-vectors // threads)
     waste = turns * threads / max(1, vectors)
     between_warps = 0.03 * max(0, threads.bit_length() - _WARP.bit_length())
     idle = 0.05 * max(0.0, math.log2(_BLOCK / (rows * threads))) if rows else 0.0
     pieces = 0.15 * max(0.0, math.log2(max(1, min(_LINE, vectors)) / threads))
-    in_flight = 0.05 * max(0, turns - 4) + 0.1 * max(0, 2 - turns)
-    return waste + between_warps + idle + pieces + in_flight
+    in_flight = 0.03 * max(0, turns - 4) + 0.1 * max(0, 2 - turns)
+    alone = 0.1 if threads > _HALF_A_UNIT else 0.0
+    return waste + between_warps + idle + pieces + in_flight + alone
 
 
 def _stay_in_cache(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> bool:
@@ -239,6 +256,35 @@ def _in_cluster(kernel: Kernel, vector: int, target: Target, header: Header) -> 
         return abs(math.log2(chunks_of(kernel, plan) * vector / _IN_CLUSTER))
 
     return min((plan for plan in every if _fits(kernel, plan, target)), key=distance, default=None)
+
+
+def _through_ring(kernel: Kernel, vector: int, target: Target, header: Header) -> RowPlan | None:
+    """Rows one after the other to clusters of as few blocks as hold one, if that is none too many
+    for the units to have several rows each."""
+    if not target.has("tma"):
+        return None
+    for blocks in _CLUSTERS:
+        plan = RowPlan(header, vector, 1, _HALF_A_UNIT, accumulators=1, blocks_per_row=blocks)
+        pieces = chunks_of(kernel, plan)
+        whole = pieces * plan.threads * blocks * vector == row_length(kernel)
+        if not whole or not _fits(kernel, plan, target):
+            continue
+        size = _streams(kernel) * _HALF_A_UNIT * _VECTOR_BYTES
+        ring = min(ring_room(target) // max(1, size), pieces + -(-pieces // 2))
+        if (
+            size
+            and ring >= pieces
+            and row_count(kernel) >= _ROWS_OF_A_TEAM * target.clusters(blocks)
+        ):
+            return replace(plan, ring=ring)
+    return None
+
+
+def _streams(kernel: Kernel) -> int:
+    """Operands that a row brings along."""
+    reduced = set(reduced_axes(kernel))
+    reads = [set(let.axes) for let in kernel.body if isinstance(let.expr, Read)]
+    return sum(bool(axes & reduced) and bool(axes - reduced) for axes in reads)
 
 
 def _across(kernel: Kernel, tensors: Mapping[str, Tensor], header: Header) -> RowPlan | None:

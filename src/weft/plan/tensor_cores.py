@@ -1,6 +1,6 @@
 """Choosing an `MmaPlan` for matrix units: the form of kernel that takes the least time.
 
-On SM90 times come from `target.matrix_tiles`, on SM80 from how two tiles fill the units.
+On SM90 times come from `target.measured_forms`, on SM80 from how two tiles fill the units.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from weft.region.ir import Kernel, Read
 from weft.region.multiplied import usual_atom
 from weft.target import roofline
 from weft.target.matrix_atoms import FULL, PROMOTED
-from weft.target.matrix_tiles import FORMS, Extent, Form, fastest, stages_for
+from weft.target.matrix_tiles import FORMS, Extent, Form, stages_for
+from weft.target.measured_forms import Choice, Contraction, choose
+from weft.target.mid_line_tiles import Lie, Operand
 from weft.target.target import Target
 
 LIGHT: Final = frozenset({"bias", "scale", "relu"})
@@ -59,13 +61,10 @@ def sm90_plan(
     kernel: Kernel, problem: Problem, target: Target, header: Header, form: Form | None = None
 ) -> MmaPlan:
     """A form of the SM90 template: where none is given, the one that is done first."""
-    steps = epilogue_names(kernel)
-    atom = usual_atom(kernel, "sm90")
-    promoted = atom is not None and atom.in_parts
-    halves = kernel.let(kernel.outputs[0].value).dtype.storage_bytes == 2
-    light = halves and not promoted and set(steps) <= LIGHT
-    extent = sm90_extent(problem)
-    form = form or fastest(extent, target, light=light, forms=sm90_forms(kernel))
+    steps, promoted = epilogue_names(kernel), _is_promoted(kernel)
+    light = _is_light(kernel)
+    extent = sm90_contraction(problem).extent
+    form = form or sm90_choice(kernel, problem, target).form
     # Columns that lie along n are stored in whole panels.
     along = problem.layouts[0] == "col" if form.swap else problem.layouts[1] == "row"
     beside = 4 * form.consumers * _vectors(kernel, swap=form.swap) * form.warp_tile[1]
@@ -110,10 +109,31 @@ def _cluster(problem: Problem, form: Form, extent: Extent, target: Target) -> tu
     return (1, 2) if pays else (1, 1)
 
 
-def sm90_extent(problem: Problem) -> Extent:
-    """The sizes in which a problem takes as long as one of 16-bit elements."""
+def sm90_choice(kernel: Kernel, problem: Problem, target: Target) -> Choice:
+    """The form that is done first, and why it is thought to be."""
+    found, forms = sm90_contraction(problem), sm90_forms(kernel)
+    return choose(found, target, light=_is_light(kernel), forms=forms)
+
+
+def _is_light(kernel: Kernel) -> bool:
+    """Whether the epilogue costs next to nothing."""
+    halves = kernel.let(kernel.outputs[0].value).dtype.storage_bytes == 2
+    return halves and not _is_promoted(kernel) and set(epilogue_names(kernel)) <= LIGHT
+
+
+def _is_promoted(kernel: Kernel) -> bool:
+    """Whether sums are added up in parts."""
+    atom = usual_atom(kernel, "sm90")
+    return atom is not None and atom.in_parts
+
+
+def sm90_contraction(problem: Problem) -> Contraction:
+    """A contraction of 16-bit elements that takes as long as a problem."""
     depth = -(-problem.k * problem.dtype.storage_bytes // 2)
-    return Extent(problem.batch, problem.m, problem.n, depth)
+    first, second = problem.on_lines
+    a = Operand(problem.layouts[0] == "row", first)
+    b = Operand(problem.layouts[1] == "col", second)
+    return Contraction(Extent(problem.batch, problem.m, problem.n, depth), Lie(a, b))
 
 
 def sm90_forms(kernel: Kernel) -> tuple[Form, ...]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from weft.foundation.dtypes import DType
-from weft.region.ir import Binary, Cast, Kernel, Let, Reduce, Roles
+from weft.region.ir import Binary, Cast, Kernel, Let, Reduce, Roles, Unary, operands
 from weft.target.matrix_atoms import FULL, PROMOTED, Atom, atom_for
 
-_NARROW_BYTES = 2
-"""Bytes of results that do not show what promoted sums lose."""
+_NARROW_BYTES: Final = 2
+"""Bytes of numbers that do not show what promoted sums lose."""
 
 
 def multiplies_reads(kernel: Kernel) -> bool:
@@ -50,5 +52,18 @@ def usual_atom(kernel: Kernel, arch: str) -> Atom | None:
 
 
 def _hides_promotion(kernel: Kernel) -> bool:
-    results = (kernel.let(output.value).dtype for output in kernel.outputs)
-    return all(dtype.storage_bytes <= _NARROW_BYTES for dtype in results)
+    """Whether the sums are rounded to few digits before anything shows what they lack: on the way
+    they may be scaled, but a sum with others might cancel their leading digits."""
+    assert kernel.roles is not None
+    wide = {kernel.roles.contraction}
+    for let in kernel.body:
+        if not wide & {*operands(let)} or let.dtype.storage_bytes <= _NARROW_BYTES:
+            continue
+        if not isinstance(let.expr, Cast | Unary | Binary) or not _scales(let.expr):
+            return False
+        wide.add(let.name)
+    return not wide & {output.value for output in kernel.outputs}
+
+
+def _scales(expr: Cast | Unary | Binary) -> bool:
+    return isinstance(expr, Cast) or expr.fn in ("mul", "neg", "relu", "abs")

@@ -25,6 +25,8 @@ _ENDS: Final = 6000
 """Cycles before the first data arrive and after the last product."""
 _EPILOGUE: Final = 36
 """Elements of the result that a unit stores in a cycle."""
+_HEAVY: Final = 9
+"""Elements for which one warpgroup carries out a heavy epilogue in a cycle."""
 _COPY_RATE: Final = 75.0
 """Bytes a cycle that reach a unit from the second-level cache."""
 _LATENCY: Final = 1300
@@ -58,6 +60,11 @@ class Form:
         if self.roles == "pingpong":
             return 2
         return (self.rows // self.warp_tile[0]) * (self.columns // self.warp_tile[1])
+
+    @property
+    def storing(self) -> int:
+        """Warpgroups that store a tile together."""
+        return 1 if self.roles == "pingpong" else self.consumers
 
     @property
     def defers(self) -> bool:
@@ -108,8 +115,6 @@ def _forms() -> Iterator[Form]:
         yield Form(128, columns, (128, columns), "pingpong")
     for columns in range(224, 64, -32):
         yield Form(128, columns, (64, columns))
-    # As many tiles as 64x224 would give, stored by two warpgroups.
-    yield Form(128, 112, (64, 112))
     yield Form(64, 128, (64, 64))
     yield Form(128, 64, (64, 64))
     yield Form(256, 128, (128, 128))
@@ -159,7 +164,9 @@ def cycles(form: Form, extent: Extent, target: Target, *, light: bool = True) ->
     epilogue = 0.0 if hidden else form.rows * form.columns / _EPILOGUE
     waves = -(-tiles // units)
     working = waves * (steps * step + epilogue) * form.overhead
-    return _either(working, extent.bytes / _MEMORY_RATE, _IN_ALL) + _ENDS
+    # Nothing is left to hide the work after a single wave behind.
+    after = 0.0 if light or waves > 1 else form.rows * form.columns / form.storing / _HEAVY
+    return _either(working, extent.bytes / _MEMORY_RATE, _IN_ALL) + _ENDS + after
 
 
 def fastest(

@@ -1,50 +1,72 @@
-"""Forms of matrix kernels as they were measured on a device, and what that says about problems that
-were not.
+"""Choosing the form of a matrix kernel: by measurements where there are any, else by a model.
 
     {"device": "NVIDIA H200", "target": "sm90", "products": {
-        "1*4096x4096x4096": {"128x256/64x256 cooperative": 168.2, ...}, ...}}
+        "1*4096x4096x4096 k k": {"128x256/64x256 cooperative": 168.2, ...}, ...}}
 
-A product is batch*rows x columns x summed elements; its forms have microseconds. A problem that was
-measured takes its best form. For any other the model of `matrix_tiles` is corrected: by how far it
-was off for forms like this one in problems that are alike to them, in waves of tiles, k steps, and
-what moving takes beside multiplying. Only the differences between the forms of a product count, so
-the clock that it ran at does not.
+A product is batch*rows x columns x summed elements, and how its operands lie: along k (`k`), or
+across it (`m`, `n`), with a `~` where rows begin inside lines. Its forms have microseconds.
+`weft tune --gpu --shapes` writes such files; those in `measured/` come with Weft.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from importlib import resources
-from typing import Any, Final
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Final
 
 from weft.foundation.errors import UserError
-from weft.target.known import target_named
-from weft.target.matrix_tiles import FORMS, K_STEP, Extent, Form, cycles, fastest
+from weft.target import matrix_tiles, mid_line_tiles
+from weft.target.matrix_tiles import FORMS, Extent, Form
+from weft.target.mid_line_tiles import AS_EXPECTED, Lie, Operand
 from weft.target.target import Target
 
 _FOLDER: Final = "measured"
 _SHIPPED: Final = {"sm90": "nvidia_h200.json"}
 """What was measured on the device that a target describes."""
-_REACH: Final = 0.8
-"""How far apart, in powers of two, problems are that tell little about one another."""
-_DOUBT: Final = 0.3
-"""How much has to be known, in whole measurements, before half of it is believed."""
-_ALIKE: Final = 0.3
-"""How much another form tells, at most."""
-_PROMISING: Final = 12
-"""Forms that the model has first: only these are looked at closely."""
-_PRODUCT: Final = re.compile(r"(\d+)\*(\d+)x(\d+)x(\d+)")
+_PRODUCT: Final = re.compile(r"(\d+)\*(\d+)x(\d+)x(\d+) (k|m)(~?) (k|n)(~?)")
 
-Numbers = NDArray[np.float64]
 Times = Mapping[Form, float]
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """A contraction as far as the time of its forms depends on it."""
+
+    extent: Extent
+    lie: Lie = AS_EXPECTED
+
+    def __str__(self) -> str:
+        sizes = f"{self.extent.batch}*{self.extent.m}x{self.extent.n}x{self.extent.k}"
+        letters = [
+            f"{'k' if side.along else letter}{'' if side.on_lines else '~'}"
+            for side, letter in ((self.lie.a, "m"), (self.lie.b, "n"))
+        ]
+        return " ".join([sizes, *letters])
+
+    def cycles(self, form: Form, target: Target, *, light: bool = True) -> float:
+        """The time of a form by the model that it falls to."""
+        if self.lie.is_plain(self.extent):
+            return matrix_tiles.cycles(form, self.extent, target, light=light)
+        return mid_line_tiles.cycles(form, self.extent, self.lie, target, light=light)
+
+    def fastest(self, target: Target, *, light: bool, forms: Sequence[Form]) -> Form:
+        """The form that takes the least time by that model."""
+        if self.lie.is_plain(self.extent):
+            return matrix_tiles.fastest(self.extent, target, light=light, forms=forms)
+        return mid_line_tiles.fastest(self.extent, self.lie, target, light=light, forms=forms)
+
+
+@dataclass(frozen=True)
+class Table:
+    """The microseconds of forms, by product, as a device took them."""
+
+    device: str
+    target: str
+    products: Mapping[Contraction, Times]
 
 
 @dataclass(frozen=True)
@@ -55,100 +77,17 @@ class Choice:
     reason: str
 
 
-@dataclass(frozen=True)
-class Table:
-    """The microseconds of forms, by product, as a device took them."""
-
-    device: str
-    target: str
-    products: Mapping[Extent, Times]
-
-    @cached_property
-    def _known(self) -> tuple[Numbers, Numbers]:
-        """A row of features for everything measured, and how far the model was off there."""
-        machine = target_named(self.target)
-        rows, off = [], []
-        for extent, times in self.products.items():
-            errors = [math.log(t / cycles(form, extent, machine)) for form, t in times.items()]
-            middle = sum(errors) / len(errors)
-            rows += [_features(form, extent, machine) for form in times]
-            off += [error - middle for error in errors]
-        return np.array(rows), np.array(off)
-
-    def correction(self, form: Form, extent: Extent, target: Target) -> float:
-        """What to add to the logarithm of the model's time."""
-        rows, off = self._known
-        if not len(rows):
-            return 0.0
-        far = rows - np.array(_features(form, extent, target))
-        same = np.all(far[:, _FORM] == 0, axis=1)
-        weight = np.exp(-np.sum(far**2, axis=1) / 2)
-        weight = np.where(same, weight, _ALIKE * weight)
-        return float(weight @ off / (weight.sum() + _DOUBT))
-
-
-_FORM: Final = slice(3, 7)
-
-
-def _features(form: Form, extent: Extent, target: Target) -> list[float]:
-    """What a form makes of a problem, and the form; in units of what makes a difference."""
-    tiles, steps = extent.tiles(form), -(-extent.k // K_STEP)
-    units = target.limits.units
-    work = -(-tiles // units) * steps * form.rows * form.columns
-    return [
-        math.log2(max(tiles / units, 1 / 16)) / _REACH,
-        math.log2(max(1, steps)) / _REACH,
-        math.log2(max(extent.bytes / max(1, work), 1e-3)) / _REACH,
-        2 * math.log2(form.rows),
-        2 * math.log2(form.columns),
-        1.8 * (form.roles == "pingpong"),
-        9.0 * form.swap,
-    ]
-
-
-# -- choosing --------------------------------------------------------------------------------------
-
-
 def choose(
-    extent: Extent, target: Target, *, light: bool = True, forms: Sequence[Form] = FORMS
+    found: Contraction, target: Target, *, light: bool = True, forms: Sequence[Form] = FORMS
 ) -> Choice:
-    """The form that takes the least time, by measurements where there are any."""
+    """The form that takes the least time."""
     table = shipped(target)
-    if table is None:
-        return Choice(fastest(extent, target, light=light, forms=forms), "by the model of its time")
-    return _chosen(table, extent, target, light, tuple(forms))
-
-
-def _chosen(
-    table: Table, extent: Extent, target: Target, light: bool, forms: tuple[Form, ...]
-) -> Choice:
-    times = {f: t for f, t in table.products.get(extent, {}).items() if f in forms}
-    if times and light:
-        best = min(times, key=lambda form: times[form])
-        return Choice(best, f"measured on {table.device}, the best of {len(times)} forms")
-    first = fastest(extent, target, light=light, forms=forms)
-
-    def time(form: Form) -> float:
-        model = math.log(cycles(form, extent, target, light=light))
-        return model + table.correction(form, extent, target)
-
-    best = min(promising(extent, target, light=light, forms=forms, first=first), key=time)
-    return Choice(best, f"by the model of its time, corrected by measurements on {table.device}")
-
-
-def promising(
-    extent: Extent,
-    target: Target,
-    *,
-    light: bool = True,
-    forms: Sequence[Form] = FORMS,
-    first: Form | None = None,
-) -> list[Form]:
-    """The forms that the model has first, in that order; before them one that is given."""
-    found = [form for form in forms if form.suits(extent) and form != first]
-    found.sort(key=lambda form: cycles(form, extent, target, light=light))
-    lead = [] if first is None else [first]
-    return [*lead, *found][:_PROMISING]
+    times = {} if table is None else table.products.get(found, {})
+    known = {form: time for form, time in times.items() if form in forms}
+    if table is not None and known and light:
+        best = min(known, key=lambda form: known[form])
+        return Choice(best, f"measured on {table.device}, the best of {len(known)} forms")
+    return Choice(found.fastest(target, light=light, forms=forms), "by the model of its time")
 
 
 # -- as text ---------------------------------------------------------------------------------------
@@ -172,7 +111,7 @@ def read(text: str) -> Table:
     try:
         found = json.loads(text)
         products = {
-            _extent(name): {_BY_NAME[f]: float(t) for f, t in times.items() if f in _BY_NAME}
+            _contraction(name): {_BY_NAME[f]: float(t) for f, t in times.items() if f in _BY_NAME}
             for name, times in found["products"].items()
         }
         return Table(str(found["device"]), str(found["target"]), products)
@@ -187,11 +126,10 @@ def write(table: Table) -> str:
     return f'{{\n  {head},\n  "products": {{\n{lines}\n  }}\n}}\n'
 
 
-def _lines(products: Mapping[Extent, Times]) -> Iterator[str]:
-    for extent, times in products.items():
-        name = f"{extent.batch}*{extent.m}x{extent.n}x{extent.k}"
-        inner: dict[str, Any] = {form_name(f): round(t, 2) for f, t in times.items()}
-        yield f"{json.dumps(name)}: {json.dumps(inner)}"
+def _lines(products: Mapping[Contraction, Times]) -> Iterator[str]:
+    for found, times in products.items():
+        inner = {form_name(form): round(time, 2) for form, time in times.items()}
+        yield f"{json.dumps(str(found))}: {json.dumps(inner)}"
 
 
 def form_name(form: Form) -> str:
@@ -203,8 +141,10 @@ def form_name(form: Form) -> str:
 _BY_NAME: Final = {form_name(form): form for form in FORMS}
 
 
-def _extent(name: str) -> Extent:
+def _contraction(name: str) -> Contraction:
     found = _PRODUCT.fullmatch(name)
     if found is None:
         raise ValueError(f"{name!r} is no product")
-    return Extent(*map(int, found.groups()))
+    *sizes, a, a_inside, b, b_inside = found.groups()
+    lie = Lie(Operand(a == "k", not a_inside), Operand(b == "k", not b_inside))
+    return Contraction(Extent(*map(int, sizes)), lie)

@@ -41,6 +41,8 @@ class Limits:
     threads_per_block: int = 1
     cache_bytes: tuple[int, ...] = ()
     """Cache sizes from the nearest to the last."""
+    clusters: tuple[tuple[int, int], ...] = ()
+    """Blocks of a cluster, and how many such clusters, a block to a unit, run at a time."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,11 @@ class Target:
     def blocks_per_row(self) -> int:
         """Blocks of a GPU, a cluster, that can keep one row among them."""
         return _CLUSTER if self.has("cluster") else 1
+
+    def clusters(self, blocks: int) -> int:
+        """How many clusters of so many blocks, one to a unit, a GPU has room for at a time."""
+        known = dict(self.limits.clusters)
+        return known.get(blocks, self.limits.units // blocks)
 
     @property
     def row_bytes(self) -> int:

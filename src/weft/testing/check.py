@@ -61,13 +61,14 @@ def _check(number: int, got: Array, want: Array) -> Checked:
     dtype = as_dtype(got.dtype)
     kind = f"{dtype}{list(got.shape)}"
     if not (dtype.is_float or dtype.is_complex):
-        errors = (got != want).astype(np.float64)
+        shares = errors = (got != want).astype(np.float64)
         allowed = np.zeros(got.shape)
     else:
         errors, allowed = _errors(got, want)
+        shares = errors / allowed
     if got.size == 0:
         return Checked(number, kind, 0.0, ATOL, ())
-    worst = np.unravel_index(int(np.argmax(errors - allowed)), got.shape)
+    worst = np.unravel_index(int(np.argmax(shares)), got.shape)
     place = tuple(int(index) for index in worst)
     return Checked(number, kind, float(errors[worst]), float(allowed[worst]), place)
 

@@ -16,6 +16,7 @@ from weft.driver.pipeline import MIDDLE
 from weft.foundation.errors import ResourceExceeded, SpecViolation, UserError
 from weft.ptir import Builder, Program, load
 
+pytestmark = pytest.mark.usefixtures("small_machine")
 EXAMPLES = Path(__file__).parents[3] / "examples"
 Array = NDArray[Any]
 

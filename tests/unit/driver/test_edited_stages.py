@@ -20,6 +20,7 @@ from weft.driver.compile import Executable
 from weft.foundation.errors import SpecViolation
 from weft.ptir import Program
 
+pytestmark = pytest.mark.usefixtures("small_machine")
 Json = Any
 PROGRAMS: dict[str, Callable[[], Program]] = {
     "mlp": lambda: mlp(batch=8, width=16, hidden=32, out=16),

@@ -14,6 +14,7 @@ from weft.foundation.errors import UserError
 from weft.ptir import Builder, Program, load
 from weft.ptir.builder import BodyBuilder, Value
 
+pytestmark = pytest.mark.usefixtures("small_machine")
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 

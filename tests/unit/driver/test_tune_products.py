@@ -20,7 +20,7 @@ from weft.foundation.errors import UserError
 from weft.plan.ir import MmaPlan
 from weft.region.ir import Kernel, Module
 from weft.target.matrix_tiles import Extent
-from weft.target.measured_forms import form_name, read
+from weft.target.measured_forms import Contraction, form_name, read
 from weft.target.target import Target
 
 
@@ -97,7 +97,7 @@ def test_times_of_forms_are_kept_and_nothing_is_measured_twice(tmp_path: Path) -
     assert "512x768x1024 NT: " in text
     table = read(data.read_text())
     assert (table.device, table.target) == ("Interpreter", "sm90")
-    times = table.products[Extent(1, 512, 768, 1024)]
+    times = table.products[Contraction(Extent(1, 512, 768, 1024))]
     assert 8 <= len(times) <= 12
     assert {form_name(f): t for f, t in times.items()} == pytest.approx(
         {form_name(f): float(f.columns) for f in times}
@@ -107,7 +107,7 @@ def test_times_of_forms_are_kept_and_nothing_is_measured_twice(tmp_path: Path) -
     assert code == 0, text
     assert "512x768x1024 NT: 0 plans measured on the GPU, 1 kernel tuned before" in text
     assert first < len(MEASURED) < 3 * first
-    assert set(json.loads(data.read_text())["products"]) == {"1*512x768x1024", "1*1024x1024x512"}
+    assert set(json.loads(data.read_text())["products"]) == {"1*512x768x1024 k k", "1*1024x1024x512 k n"}
 
 
 @pytest.mark.usefixtures("gpu")

@@ -282,6 +282,15 @@ def test_constants_beside_other_results_have_zeros_too() -> None:
     assert aux[1:] == ("kept", 4)
 
 
+def test_each_value_of_a_batch_has_its_constants() -> None:
+    x = weft.asarray(numbers(4, 3))
+    same, number, array, name = weft.vmap(lambda x: (x, 2.0, np.arange(2), "name"))(x)
+    np.testing.assert_array_equal(same.numpy(), x.numpy())
+    np.testing.assert_array_equal(number.numpy(), np.full(4, 2))
+    np.testing.assert_array_equal(array.numpy(), np.tile([0, 1], (4, 1)))
+    assert name == "name"
+
+
 def test_a_detached_factor_is_a_constant() -> None:
     x = weft.asarray(numbers(3))
     found = weft.grad(lambda x: weft.sum(x * x.detach()))(x)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.support import assert_ulp
 from weft import SpecViolation, functional
 from weft.ptir.verify import verify
 
@@ -64,7 +65,11 @@ def test_with_jit_and_without(name: str, dtype: Any) -> None:
     expected, f = function(x, 0.1, 0.7), weft.jit(function)
     found = f(x, 0.1, 0.7)
     assert found.dtype is expected.dtype
-    np.testing.assert_array_equal(found.numpy(), expected.numpy())
+    if name == "power":
+        # Python's power and NumPy's need not be rounded alike.
+        assert_ulp(found.numpy(), expected.numpy(), 2)
+    else:
+        np.testing.assert_array_equal(found.numpy(), expected.numpy())
     f(x, 0.25, 0.5)
     assert len(f.versions) == 1
 

@@ -41,6 +41,7 @@ from weft.region.ir import Module
 from weft.target.known import target_named
 from weft.tiny.from_ptir import lower_program
 
+pytestmark = pytest.mark.usefixtures("small_machine")
 TARGETS = ("cpu", "sm80", "sm90")
 MODULES: dict[str, Callable[[], Module]] = {
     "cpu mma": lambda: kernels.linear(24, 40, 16, activation="relu"),

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests import kernels
+from tests.gpu_programs import through_stages
 from tests.lowered import graph_of, lowered
 from tests.unit.region.test_from_poly_view import convolution
 from weft.codegen.cpu import compile as cpu_compile
@@ -19,6 +20,7 @@ from weft.plan.epilogue import epilogue_names, local_edges
 from weft.plan.from_region import plan_kernel, plan_module
 from weft.plan.ir import ConvPlan, LocalEdge, MapPlan, MmaPlan, Plan, RowPlan
 from weft.plan.verify import verify
+from weft.ptir import Builder
 from weft.region.ir import Kernel, KernelAxis, Module, OpaqueCall, Output, Pattern
 from weft.target.cpu import describe
 from weft.target.known import target_named
@@ -155,6 +157,44 @@ def test_convolutions() -> None:
     on_cpu = plan_kernel(module.kernels[0], module.tensors, target_named("cpu"))
     assert isinstance(on_cpu, MmaPlan)
     assert on_cpu.algo_choice == {"conv": "implicit_gemm"}
+
+
+TYPES = {
+    ("si8", "si32", "NT"): {"sm80": ("sm80", "full"), "sm90": ("sm90", "full")},
+    ("si8", "si8", "NT"): {"sm80": ("sm80", "full"), "sm90": ("sm90", "full")},
+    ("ui8", "ui32", "NN"): {"sm80": ("sm80", "full"), "sm90": ("sm90", "full")},
+    ("fp8_e4m3", "bf16", "NT"): {"sm80": ("sm80", "full"), "sm90": ("sm90", "promoted")},
+    ("fp8_e4m3", "f32", "NT"): {"sm80": ("sm80", "full"), "sm90": ("sm90", "full")},
+    ("f64", "f64", "NN"): {"sm80": ("sm80", "full"), "sm90": ("sm80", "full")},
+    ("f32", "f32", "NT"): {"sm80": ("fma", "full"), "sm90": ("fma", "full")},
+}
+
+
+@pytest.mark.parametrize("target", ["sm80", "sm90"])
+@pytest.mark.parametrize("case", TYPES, ids=" ".join)
+def test_dtypes_of_contractions(case: tuple[str, str, str], target: str) -> None:
+    """Every dtype has its instruction; f32 is never split unless a plan says so."""
+    dtype, result, layout = case
+    b = Builder()
+    x, w = b.param(dtype, [256, 512]), b.param(dtype, [256, 512] if layout == "NT" else [512, 256])
+    contract = ([1], [1] if layout == "NT" else [0])
+    program = b.build(b.dot_general(x, w, contract=contract, out_dtype=result))
+    plans = through_stages(program, target)["plan"]
+    plan = plans.of("matmul0")
+    assert (plan.arch, plan.precision) == TYPES[case][target]
+    assert plans.notes == ()
+
+
+def test_sums_of_8_bit_floats_that_might_cancel_keep_their_digits() -> None:
+    """Scaled and rounded sums do not show what they lack; the difference with another may."""
+    for scaled, wanted in ((True, "promoted"), (False, "full")):
+        b = Builder()
+        x, w = b.param("fp8_e4m3", [256, 512]), b.param("fp8_e4m3", [256, 512])
+        other = b.param("f32", [256, 256])
+        y = b.dot_general(x, w, contract=([1], [1]), out_dtype="f32")
+        y = y * 0.125 if scaled else y - other
+        plans = through_stages(b.build(b.cast(y, "bf16")), "sm90")["plan"]
+        assert plans.of("matmul0").precision == wanted
 
 
 # -- the CPU -------------------------------------------------------------------------------------

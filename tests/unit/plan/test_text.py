@@ -80,6 +80,7 @@ CHANGES: dict[str, Any] = {
     "store_buffers": 1,
     "registers": (24, 240),
     "batch": 2,
+    "precision": "3xtf32",
 }
 OTHERS: tuple[Plan, ...] = (
     MapPlan(Header("cpu", "k"), 8),

@@ -23,6 +23,8 @@ from weft.region.verify import verify
 from weft.target.known import target_named
 from weft.tiny.from_ptir import lower_program
 
+pytestmark = pytest.mark.usefixtures("small_machine")
+
 
 def random_blocks(seed: int) -> Program:
     """Elementwise chains that meet, rows and columns reduced on the way, up to three results."""

@@ -120,3 +120,51 @@ def test_only_contractions_of_few_tiles_are_cut() -> None:
     assert split_for(Extent(1, 128, 128, 65536), sm90) > 1
     assert split_for(Extent(1, 4096, 4096, 4096), sm90) == 1
     assert split_for(Extent(1, 128, 128, 128), sm90) == 1
+
+
+TYPES = {
+    "si8 as it lies": ("si8", "si32", "NT", (256, 256, 256), "sm90", {}),
+    "si8 across": ("si8", "si32", "NN", (256, 256, 256), "sm90", {1: "si8"}),
+    "si8 across, older": ("si8", "si32", "NN", (256, 256, 256), "sm80", {1: "si8"}),
+    "si8, odd": ("si8", "si8", "NT", (130, 136, 301), "sm90", {0: "si8", 1: "si8"}),
+    "e4m3 to bf16": ("fp8_e4m3", "bf16", "NT", (256, 256, 256), "sm90", {}),
+    "e4m3 to f32": ("fp8_e4m3", "f32", "NT", (256, 256, 256), "sm90", {0: "f16", 1: "f16"}),
+    "e5m2, older": ("fp8_e5m2", "bf16", "NT", (256, 256, 256), "sm80", {0: "f16", 1: "f16"}),
+    "f64": ("f64", "f64", "NN", (256, 256, 257), "sm90", {}),
+}
+"""Operands that are copied, by their number, and the dtype of the copy."""
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_operands_of_eight_bits(name: str) -> None:
+    dtype, result, layout, (m, n, k), target, copies = TYPES[name]
+    b = Builder()
+    shapes = ([m, k], [n, k] if layout == "NT" else [k, n])
+    x, w = (b.param(dtype, shape) for shape in shapes)
+    contract = ([1], [1] if layout == "NT" else [0])
+    program = b.build(b.dot_general(x, w, contract=contract, out_dtype=result))
+    module = through_stages(program, target)["region"]
+    found = {
+        name: tensor.dtype.name for name, tensor in module.tensors.items() if "operand" in name
+    }
+    assert found == {f"matmul0_operand{number}": kind for number, kind in copies.items()}
+    rng = np.random.default_rng(4)
+    given = [rng.integers(-8, 8, shape).astype(x.dtype.numpy) for shape in shapes]
+    made = run_module(module, dict(zip(module.inputs, given, strict=True)))[module.outputs[0]]
+    wide = [side.astype(np.float64) for side in given]
+    exact = wide[0] @ (wide[1].T if layout == "NT" else wide[1])
+    exact = np.clip(exact, -128, 127) if result == "si8" else exact
+    np.testing.assert_array_equal(made, exact.astype(made.dtype))
+
+
+def test_products_of_few_rows_are_cut() -> None:
+    """Tiles of 128 columns would not keep memory busy; results of few products are left alone."""
+    for (m, n, k), names in {
+        (4, 4096, 4096): ["matmul0_parts", "matmul0"],
+        (4, 4096, 256): ["matmul0"],
+        (64, 4096, 4096): ["matmul0"],
+    }.items():
+        b = Builder()
+        x, w = b.param("f32", [m, k]), b.param("f32", [k, n])
+        module = through_stages(b.build(b.matmul(x, w)), "sm90")["region"]
+        assert [kernel.name for kernel in module.kernels] == names

@@ -24,7 +24,9 @@ from weft.region.interp import run_module
 from weft.region.ir import Fold, Kernel, Materialize, Module, Pattern, Read, Select, walk
 from weft.region.structure import structure_key
 from weft.region.text import dumps, loads
+from weft.target.cpu import describe
 from weft.target.known import target_named
+from weft.target.target import Target
 from weft.tiny import build, text
 from weft.tiny.from_ptir import lower_program
 from weft.tiny.ir import (
@@ -44,7 +46,9 @@ from weft.tiny.ir import (
 )
 from weft.tiny.specialise import specialise
 
+pytestmark = pytest.mark.usefixtures("small_machine")
 Array = NDArray[Any]
+WIDE = describe("x86_64", frozenset({"avx2", "fma", "avx512f"}), 16, (48 << 10, 2 << 20))
 
 
 def patterns(module: Module) -> list[str]:
@@ -277,11 +281,14 @@ def test_padding_of_a_computed_value_is_a_select() -> None:
     agrees(found)
 
 
-def test_a_check_is_not_made_beyond_its_tensor() -> None:
+@pytest.mark.parametrize("target", ["cpu", WIDE], ids=["small", "wide"])
+def test_a_check_is_not_made_beyond_its_tensor(target: str | Target) -> None:
+    """Whether the quotient is stored, or the divisor that was checked: then the quotient is taken
+    beyond them, where both are zero."""
     x, y = inputs((5,), (5,), dtype=SI32)
     divisor = Check(y, Rule.NONZERO, "IntegerDivideByZero")
     padded = Pad(Binary(Fn.DIV, x, divisor), (1,), (1,), build.const(0, SI32))
-    found = lowered(graph_of((x, y), y=build.binary(Fn.ADD, padded, 1)))
+    found = lowered(graph_of((x, y), y=build.binary(Fn.ADD, padded, 1)), target)
     assert patterns(found.module) == ["map", "map"]
     ones = {name: np.arange(1, 6, dtype=np.int32) for name in ("x0", "x1")}
     agrees(found, ones)

@@ -71,6 +71,22 @@ def test_a_run_is_one_graph_that_is_recorded_once(gpu: Machine) -> None:
         assert len(gpu.launches) == 2 * runs
 
 
+def test_kernels_start_early_behind_others_of_the_same_graph(gpu: Machine) -> None:
+    executable = on(gpu, mlp(8, 16, 8, 8), "sm90")
+    executable.run(inputs_for(executable.source))
+    assert gpu.early == gpu.launches[1:]
+    older = on(gpu, mlp(8, 16, 8, 8), "sm80")
+    older.run(inputs_for(older.source))
+    assert len(gpu.early) == 1
+
+
+def test_kernels_that_are_timed_do_not_start_early(gpu: Machine) -> None:
+    executable = on(gpu, mlp(8, 16, 8, 8), "sm90")
+    executable.profile(inputs_for(executable.source))
+    assert gpu.launches
+    assert not gpu.early
+
+
 def test_runs_do_not_share_their_results(gpu: Machine) -> None:
     executable = on(gpu, doubled())
     first = [np.full(40, 2, np.float32), np.full(40, 3, np.float32)]

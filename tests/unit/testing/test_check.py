@@ -56,6 +56,12 @@ def test_the_worst_element_is_named() -> None:
     assert str(line) == ("output 0, f32[3]: differs, off by 0.5 at [1], where 0.003 is allowed")
 
 
+def test_the_worst_of_what_agrees_is_named_too() -> None:
+    given, got = np.array([0, 0, 100], np.float32), np.array([0, 0, 100.0625], np.float32)
+    (line,) = check_results(identity("f32"), [given], [got])
+    assert str(line) == ("output 0, f32[3]: agrees, off by 0.062 at [2], where 0.1 is allowed")
+
+
 def test_nothing_agrees_with_nothing() -> None:
     nothing = np.zeros(0, np.float32)
     (line,) = check_results(identity("f32", 0), [nothing], [nothing])

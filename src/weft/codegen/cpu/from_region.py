@@ -202,7 +202,8 @@ class Lowering(Reductions):
             if outer is not rows:
                 scope = Scope(scope, outer.var, outer.count, outer.kind)
         address = substitute(load.address, {rows.var: constant(0)})
-        scope.body.append(ir.LoadRun(let.name, rows.var, rows.count, load.buffer, address))
+        run = (let.name, rows.var, rows.count, load.buffer, address)
+        scope.body.append(ir.LoadRun(*run, load.guards, load.fill))
         for made in scope.chain()[: len(base.chain()) - 1 : -1]:
             made.close()
         return True
@@ -217,8 +218,15 @@ class Lowering(Reductions):
 
     def _lies_across(self, load: ir.Load, rows: Scope, lanes: Scope) -> bool:
         """Whether neighbours in memory are neighbours along `rows`, and far apart along `lanes`."""
-        if load.guards or load.places or coefficient(load.address, rows.var) != 1:
+        if load.places or coefficient(load.address, rows.var) != 1:
             return False
+        if any(rows.var in axes_of(guard.expr) for guard in load.guards):
+            return False
+        if load.guards:
+            # Where a guard fails, so many elements are read from the beginning.
+            tensor = self.tensors[list(self.numbers)[load.buffer]]
+            if math.prod(tensor.shape) < rows.count:
+                return False
         return coefficient(load.address, lanes.var) not in (0, 1)
 
     # -- packed operands -------------------------------------------------------------------------

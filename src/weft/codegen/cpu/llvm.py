@@ -228,19 +228,16 @@ class _Emitter:
     def _load_run(self, run: ir.LoadRun) -> None:
         """Vectors of neighbours, taken apart: multiply-adds can use a lane where it is."""
         dtype = self.routine.dtype_of(run.buffer)
-        kind, variables = storage_type(dtype), self.indices.variables
-        base = self.pointers[run.buffer]
+        variables = self.indices.variables
         if self.indices.lanes is not None and self.indices.step(run.address) != 0:
-            self._load_across(run, dtype, kind)
+            self._load_across(run, dtype)
             return
         width = max(1, 16 // dtype.storage_bytes)
         for start in range(0, run.count, width):
             lanes = min(width, run.count - start)
             lanes = lanes if lanes & (lanes - 1) == 0 else 1
             for first in range(start, min(start + width, run.count), lanes):
-                pointer = self.indices.pointer(base, kind, run.address + first)
-                loaded = self.code.load(kind, pointer, lanes, dtype.storage_bytes)
-                value = self.formats.from_storage(loaded, dtype)
+                value = self.formats.from_storage(self._neighbours(run, first, lanes), dtype)
                 for lane in range(lanes):
                     variables[run.var] = first + lane
                     part = self.code.lane(value, lane) if lanes > 1 else value
@@ -252,15 +249,27 @@ class _Emitter:
         place = self.indices.value(stmt.address)
         self.code.prefetch(self.pointers[stmt.buffer], kind, place)
 
-    def _load_across(self, run: ir.LoadRun, dtype: DType, kind: str) -> None:
+    def _neighbours(self, run: ir.LoadRun, first: int, width: int, lane: int = 0) -> Val:
+        """So many neighbours of a run, as they are stored: those at the beginning of the buffer
+        instead, turned into the fill, where a guard fails."""
+        code, indices, base = self.code, self.indices, self.pointers[run.buffer]
+        dtype = self.routine.dtype_of(run.buffer)
+        kind, align = storage_type(dtype), dtype.storage_bytes
+        if not run.guards:
+            place = indices.pointer(base, kind, run.address + first, lane)
+            return code.load(kind, place, width, align)
+        inside = indices.inside(run.guards, lane)
+        address = code.select(inside, indices.value(run.address + first, lane), number(0, "i64"))
+        loaded = code.load(kind, code.pointer(base, kind, address), width, align)
+        fill = self.formats.to_storage(_number(run.fill, dtype), dtype)
+        return code.select(inside, loaded, fill)
+
+    def _load_across(self, run: ir.LoadRun, dtype: DType) -> None:
         """A vector of neighbours for each lane, transposed into one of lanes for each neighbour."""
         variables, lanes = self.indices.variables, self.indices.lane_count
-        base = self.pointers[run.buffer]
         width = lanes if run.count % lanes == 0 else 1
         for start in range(0, run.count, width):
-            place = run.address + start
-            starts = [self.indices.pointer(base, kind, place, lane) for lane in range(lanes)]
-            loaded = [self.code.load(kind, p, width, dtype.storage_bytes) for p in starts]
+            loaded = [self._neighbours(run, start, width, lane) for lane in range(lanes)]
             turned = self.code.transposed(loaded) if width > 1 else [self.code.gather_lanes(loaded)]
             for row, value in enumerate(turned):
                 variables[run.var] = start + row

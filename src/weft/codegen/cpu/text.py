@@ -72,9 +72,7 @@ def statement_text(stmt: Stmt) -> str:
             below = f" below {end}" if end is not None else ""
             return f"{kind.value} {var} in {start}..{stop}{by}{below}"
         case ir.Load(name=name, buffer=buffer, address=address, guards=guards, fill=fill):
-            condition = (
-                f" if {' and '.join(map(str, guards))} else {_scalar(fill)}" if guards else ""
-            )
+            condition = _condition(guards, fill)
             return f"load {name} = b{buffer}[{address}]{condition}{_places(stmt.places)}"
         case ir.LoadRun(name=name, var=var, count=count, buffer=buffer, address=address):
             condition = _condition(stmt.guards, stmt.fill)
@@ -124,6 +122,10 @@ def _expression(let: ir.Let) -> str:
     if let.fn == "index":
         return f"index {let.index or constant(0)}"
     return f"{let.fn}({', '.join(let.args)})"
+
+
+def _condition(guards: tuple[Guard, ...], fill: Scalar | None) -> str:
+    return f" if {' and '.join(map(str, guards))} else {_scalar(fill)}" if guards else ""
 
 
 def _scalar(value: Scalar | None) -> str:
@@ -217,14 +219,13 @@ class _Parser:
             step, end = int(m[5] or 1), int(m[6]) if m[6] else None
             return ir.For(m[2], start, stop, step, LoopKind(m[1]), self._block(), end)
         if m := self.match(r"load ([\w.]+) = b(\d+)\[(.+?)\](?: if (.+) else (\S+))?( where .+)?"):
-            guards: tuple[Guard, ...] = ()
-            if m[4]:
-                guards = tuple(parse_guard(part) for part in m[4].split(" and "))
-            fill = self._scalar(m[5]) if m[4] else None
-            places = self._places(m[6])
-            return ir.Load(m[1], int(m[2]), parse_expr(m[3]), guards, fill, places)
-        if m := self.match(r"run ([\w.]+) over ([\w.]+)=(\d+) = b(\d+)\[(.+)\]"):
-            return ir.LoadRun(m[1], m[2], int(m[3]), int(m[4]), parse_expr(m[5]))
+            condition = self._condition(m[4], m[5])
+            return ir.Load(m[1], int(m[2]), parse_expr(m[3]), *condition, self._places(m[6]))
+        if m := self.match(
+            r"run ([\w.]+) over ([\w.]+)=(\d+) = b(\d+)\[(.+?)\](?: if (.+) else (\S+))?"
+        ):
+            condition = self._condition(m[6], m[7])
+            return ir.LoadRun(m[1], m[2], int(m[3]), int(m[4]), parse_expr(m[5]), *condition)
         if m := self.match(r"prefetch b(\d+)\[(.+)\]"):
             return ir.Prefetch(int(m[1]), parse_expr(m[2]))
         if m := self.match(r"store b(\d+)\[(.+?)\] = ([\w.]+) at \[(.*)\]( where .+)?"):
@@ -286,6 +287,14 @@ class _Parser:
         if name not in BY_NAME:
             self.fail(f"{name!r} is not a dtype")
         return BY_NAME[name]
+
+    def _condition(
+        self, guards: str | None, fill: str | None
+    ) -> tuple[tuple[Guard, ...], Scalar | None]:
+        """Guards, and the value where one fails; both are missing where there is no condition."""
+        if guards is None or fill is None:
+            return (), None
+        return tuple(parse_guard(part) for part in guards.split(" and ")), self._scalar(fill)
 
     def _scalar(self, text: str) -> Scalar | None:
         names = {"none": None, "true": True, "false": False, "inf": inf, "-inf": -inf, "nan": nan}

@@ -320,10 +320,13 @@ class _Checker:
         if elements is None or not self._places(load.places):
             return
         self._inside(load.address, elements, load.guards, load.places)
+        self._fill(load)
+        self._define(load.name, self.routine.dtype_of(load.buffer))
+
+    def _fill(self, load: ir.Load | ir.LoadRun) -> None:
         dtype = self.routine.dtype_of(load.buffer)
         if load.guards and (load.fill is None or not is_number_of(load.fill, dtype)):
             self.wrong("RoutineType", f"{load.fill} is no number of {dtype}")
-        self._define(load.name, dtype)
 
     def _load_run(self, run: ir.LoadRun) -> None:
         elements = self._buffer(run.buffer)
@@ -334,7 +337,12 @@ class _Checker:
                 "RoutineLoop", f"{run.count} neighbours over {run.var} cannot be loaded here"
             )
             return
-        self._inside(run.address, elements - run.count + 1)
+        if elements < run.count:
+            # Where a guard fails, the first elements are read instead.
+            self.wrong("RoutineMemory", f"{run.count} neighbours are more than all {elements}")
+            return
+        self._inside(run.address, elements - run.count + 1, run.guards)
+        self._fill(run)
         kind = LoopKind.UNROLLED
         own = ir.For(run.var, constant(0), constant(run.count), 1, kind, ())
         self._define(run.name, self.routine.dtype_of(run.buffer), (*self._tile_loops, own))

@@ -12,21 +12,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, Final
 
 from weft.codegen.gpu import ir, values
 from weft.codegen.gpu.print import walk
 from weft.target.target import Target
 
+_WARP: Final = 32
+
 
 def chained(kernel: ir.Kernel, target: Target) -> ir.Kernel:
-    """The kernel with its waiting put in front of the first access to memory."""
+    """The kernel with its waiting put in front of the first access to memory. Where its blocks do
+    not all run at once they end here and there, and the next kernel's would be scattered: that one
+    is admitted when they have ended."""
     if not target.has("griddepcontrol"):
         return kernel
     body = kernel.body
     first = next((n for n, found in enumerate(body) if _holds_access(found)), len(body))
-    body = (ir.AdmitNext(), *body[:first], ir.AwaitPrevious(), *body[first:])
+    admitted = (ir.AdmitNext(),) if _runs_at_once(kernel, target) else ()
+    body = (*admitted, *body[:first], ir.AwaitPrevious(), *body[first:])
     return replace(kernel, body=body)
+
+
+def _runs_at_once(kernel: ir.Kernel, target: Target) -> bool:
+    limits = target.limits
+    together = min(limits.blocks_per_unit, limits.warps_per_unit * _WARP // kernel.threads)
+    return kernel.grid <= limits.units * together
 
 
 def reaches_memory(statement: ir.Stmt) -> bool:

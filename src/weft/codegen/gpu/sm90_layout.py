@@ -172,10 +172,11 @@ class Sm90Layout:
         return {(2, 1): "b", (1, 2): "a"}.get(self.plan.cluster, "")
 
     def read_once(self, side: str) -> bool:
-        """Whether every element of an operand is read by one tile only."""
+        """Whether every element of an operand is read by one tile only, of few columns: of the
+        weights that few rows are multiplied with."""
         others = self.order.columns if side == "a" else self.order.rows
         operand = self.problem.a if side == "a" else self.problem.b
-        return others == 1 and self.cluster == 1 and 0 not in operand.batch
+        return self.plan.swap_ab and others == self.cluster == 1 and 0 not in operand.batch
 
     @property
     def at_work(self) -> int:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 import weft
 from weft.ptir import Builder, Program
 
+pytestmark = pytest.mark.usefixtures("small_machine")
 Array = NDArray[Any]
 
 

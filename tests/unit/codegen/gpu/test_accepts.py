@@ -27,8 +27,8 @@ def refusals(shape: Contraction, **fields: Any) -> list[str]:
 
 FIELDS: dict[str, tuple[dict[str, Any], str]] = {
     "cluster": (
-        {"cluster": (2, 1)},
-        "PlanField: cluster=(2, 1) has no effect in the SM90 template",
+        {"cluster": (2, 2)},
+        "PlanField: a cluster of 2x2 blocks is not 2x1 or 1x2",
     ),
     "split_k": ({"split_k": 2}, "PlanField: split_k=2 has no effect in the SM90 template"),
     "bind": (

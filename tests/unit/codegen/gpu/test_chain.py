@@ -62,6 +62,17 @@ def test_a_contraction_makes_its_barriers_before_it_waits() -> None:
     assert kernel.waits
 
 
+@pytest.mark.parametrize(("blocks", "admits"), [(132 * 32, True), (132 * 32 + 1, False)])
+def test_the_next_kernel_is_admitted_by_blocks_that_all_run_at_once(
+    blocks: int, admits: bool
+) -> None:
+    """A unit has room for 32 blocks of 32 threads."""
+    _, kernel = doubled()
+    body = chained(replace(kernel, grid=blocks), SM90).body
+    assert (ir.AdmitNext() in body) is admits
+    assert WAIT in body
+
+
 def test_machines_without_chains_have_none() -> None:
     _, kernel = doubled()
     assert chained(kernel, SM80) is kernel

@@ -2,8 +2,8 @@
 no stack, nothing serialised, the instructions of the plan in place.
 
 The instances are lines of the GPU benchmark: every form of matrix kernel that the planner knows,
-every layout, epilogue, odd size and cut, rows from 64 to 262,144 elements, reductions along and
-across rows, elementwise chains, transposes.
+every layout, epilogue, dtype, odd size and cut, rows from 64 to 262,144 elements, reductions along
+and across rows, elementwise chains, transposes.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ FAST = (
     "gemm/16x4096x4096 NT/bf16",
     "gemm/128x128x65536 NT/bf16",
     "gemm_odd/129x4097x4099 NT/bf16",
+    "gemm_types/16x4096x4096 NT/si8",
     "rows/softmax 1048576x64/bf16",
     "reduce/sum axis 0 [16384,16384]/bf16",
     "movement/transpose [16384,16384]/bf16",
@@ -44,6 +45,10 @@ SLOW = (
     ),
     *(f"gemm/4096x4096x4096 {layout}/f16" for layout in ("NN", "TN", "TT")),
     *(f"gemm_odd/{shape} NT/bf16" for shape in ("4097x4095x4093", "33x50257x768")),
+    *(f"gemm_types/4096x4096x4096 NT/{dtype}" for dtype in ("si8", "fp8_e4m3", "f64", "f32")),
+    *(f"gemm_types/{shape}" for shape in ("8192x3072x768 NT/fp8_e5m2", "1000x1000x1000 NT/si8")),
+    *(f"gemm_types/4096x4096x4096 NN/{dtype}" for dtype in ("si8", "f64")),
+    *(f"gemm_types/{shape}" for shape in ("4x4096x4096 NN/f32", "16x4096x4096 NT/f64")),
     *(
         f"gemm_epilogue/8192x3072x768 {epilogue}/bf16"
         for epilogue in (
@@ -73,7 +78,7 @@ SLOW = (
 OLDER = tuple(
     name
     for name in (*FAST, *SLOW)
-    if name.startswith(("gemm_epilogue", "reduce", "movement"))
+    if name.startswith(("gemm_epilogue", "reduce", "movement", "gemm_types/4096x4096x4096"))
     or name in ("gemm/4096x4096x4096 NT/bf16", "gemm_odd/4097x4095x4093 NT/bf16")
 )
 """Those that are built for SM80 too."""

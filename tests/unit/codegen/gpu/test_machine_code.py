@@ -9,10 +9,11 @@ from __future__ import annotations
 import pytest
 
 from tests.gpu_programs import CASES, LARGE, ODD, compiled, program, through_stages
-from weft.codegen.gpu import ir, sass
+from weft.codegen.gpu import ir, sass, values
 from weft.codegen.gpu.print import walk
 from weft.driver.compilation import Compilation
 from weft.driver.gpu_code import architecture, compile_sources
+from weft.foundation.dtypes import F32, F64
 from weft.plan.ir import MmaPlan, Plan
 from weft.ptir import Builder, Program
 from weft.target.known import target_named
@@ -38,9 +39,11 @@ def _wanted(plan: Plan, kernel: ir.Kernel) -> tuple[str, ...]:
     an FMA plan wait in shared memory."""
     if not isinstance(plan, MmaPlan):
         return ()
-    if plan.arch == "fma":
-        return ("FFMA", "LDS")
     statements = list(walk(kernel.body))
+    if plan.arch == "fma":
+        total = next(s.dtype for s in statements if isinstance(s, values.Variable))
+        multiply = "FFMA" if total is F32 else "DFMA" if total is F64 else "IMAD"
+        return (multiply, "LDS")
     dtype = next(s.a_dtype for s in statements if isinstance(s, ir.MmaSync | ir.Wgmma))
     matrix = sass.matrix_instruction(plan.arch, dtype)
     copied = any(isinstance(s, ir.CpAsync | ir.TmaLoad) for s in statements)

@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.gemm_kernels import Contraction, references, region_kernel
 from tests.gpu_faults import Change, planted
+from tests.gpu_machine import Machine
 from tests.gpu_support import sm80_kernel, sm90_kernel
 from tests.gpu_types import (
     SM80_TYPES,
@@ -25,16 +26,22 @@ from tests.gpu_types import (
     tensors,
     tiny,
 )
-from weft.codegen.gpu import ir, mma_sm80, mma_sm90
+from weft.codegen.gpu import ir, mma_sm80, mma_sm90, sass
+from weft.codegen.gpu.compile import compile_cuda
 from weft.codegen.gpu.interp import Timing, run
 from weft.codegen.gpu.interp_matrix import apply_mma
 from weft.codegen.gpu.interp_races import Hazard
 from weft.codegen.gpu.matmul import Refusal, analyse
+from weft.codegen.gpu.print import cuda
+from weft.codegen.gpu.sm90_layout import RESULTS
 from weft.codegen.gpu.verify import findings
 from weft.foundation.dtypes import BF16, F32, FP8_E4M3, SI8, UI8, UI32
 from weft.plan.ir import MmaPlan
 from weft.region.build import Body
 from weft.region.ir import Kernel
+from weft.runtime.artifact import TensorMap
+from weft.runtime.cuda_kernels import encode
+from weft.target.matrix_atoms import ATOMS
 from weft.target.sm80 import SM80
 from weft.target.sm90 import SM90
 
@@ -201,6 +208,14 @@ def test_split_infinities_become_no_number() -> None:
     assert (given["y"][2] == np.float32(2.0**127)).all()
 
 
+def test_the_copy_engine_knows_every_operand_and_result() -> None:
+    operands = {dtype for atom in ATOMS["sm90"] for dtype in (atom.a, atom.b)}
+    for dtype in {*operands, *RESULTS}:
+        size = dtype.storage_bytes
+        found = TensorMap(0, dtype.name, 0, (64, 64), (64 * size,), (64, 64), 64 * size)
+        assert len(encode(Machine(), found, 4096)) == 16
+
+
 # Refusals
 
 
@@ -255,3 +270,15 @@ def _sides(kernel: Kernel) -> list[tuple[str, str]]:
 def test_operands_that_are_rounded_on_the_way_are_not_multiplied_as_they_lie() -> None:
     with pytest.raises(Refusal, match="computed, not read"):
         analyse(rounded_first(), references(singles(64, 64, 64)))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sass.available(), reason="nvdisasm is not installed")
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("layouts", [("row", "col"), ("col", "row")])
+def test_split_products_become_machine_code(layouts: tuple[str, str], arch: str) -> None:
+    shape = singles(4096, 4096, 4096, layouts=layouts)
+    plan = replace(SPLIT, tile=(128, 128, 32), warp_tile=(64, 32))
+    cubin = compile_cuda(cuda(sm80_kernel(shape, plan)), arch)
+    assert cubin.report.findings == []
+    assert sass.check(sass.disassemble(cubin.code), ("HMMA", "LDGSTS")) == []

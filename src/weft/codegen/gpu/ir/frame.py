@@ -1,0 +1,104 @@
+"""What a kernel has beside its statements, and how statements point at it: ranges of shared memory,
+barriers, tables, tensor maps, registers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from weft.codegen.gpu.scalar import Scalar
+from weft.codegen.gpu.swizzle import Swizzle, TileLayout
+from weft.foundation.dtypes import F32, F64, DType
+
+
+@dataclass(frozen=True)
+class SharedTile:
+    """A range of shared memory. `layout` is that of one matrix in it, where it holds matrices."""
+
+    name: str
+    offset: int
+    bytes: int
+    layout: TileLayout | None = None
+
+
+@dataclass(frozen=True)
+class Barriers:
+    """An array of mbarriers, each completed by `arrivals` arrivals."""
+
+    name: str
+    offset: int
+    count: int
+    arrivals: int
+
+    @property
+    def bytes(self) -> int:
+        return 8 * self.count
+
+
+@dataclass(frozen=True)
+class Table:
+    """Constants the kernel looks up."""
+
+    name: str
+    values: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """A tensor as the copy engine sees it: contiguous axis first.
+
+    `offset` is in elements from the start of the buffer; `strides` (elements) has no entry for the
+    first axis. `box` is what one copy moves.
+    """
+
+    name: str
+    buffer: int
+    dtype: DType
+    offset: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: Swizzle
+
+
+@dataclass(frozen=True)
+class Address:
+    """A byte of a shared tile."""
+
+    tile: str
+    offset: Scalar
+
+
+@dataclass(frozen=True)
+class BarrierAt:
+    """One barrier of an array."""
+
+    barriers: str
+    index: Scalar
+
+
+class RegisterKind(Enum):
+    """What a register array holds: numbers, or 32 bits of anything (pairs of 16-bit floats)."""
+
+    F32 = "float"
+    F64 = "double"
+    S32 = "int"
+    B32 = "u32"
+
+    @classmethod
+    def for_sums(cls, dtype: DType) -> RegisterKind:
+        """Of accumulators of a dtype; unsigned sums are made as signed ones."""
+        return {F32: cls.F32, F64: cls.F64}.get(dtype, cls.S32)
+
+    @classmethod
+    def for_results(cls, dtype: DType) -> RegisterKind:
+        """Of what an element program makes."""
+        return {F32: cls.F32, F64: cls.F64}.get(dtype, cls.B32)
+
+
+@dataclass(frozen=True)
+class RegAt:
+    """An element of a register array."""
+
+    array: str
+    index: int = 0

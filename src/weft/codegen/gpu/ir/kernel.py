@@ -1,0 +1,171 @@
+"""Kernels: control flow, and all statements together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from weft.codegen.gpu.ir.copies import (
+    BulkLoad,
+    CommitGroup,
+    CpAsync,
+    Gather,
+    MbarrierArrive,
+    MbarrierExpectTx,
+    MbarrierInit,
+    MbarrierInitFence,
+    MbarrierWait,
+    PrefetchMap,
+    ProxyFence,
+    TmaCommit,
+    TmaLoad,
+    TmaStore,
+    TmaWaitRead,
+    WaitGroup,
+)
+from weft.codegen.gpu.ir.elements import Epilogue, LoadElement, SharedStmt, StGlobalRow, StGlobalVec
+from weft.codegen.gpu.ir.frame import Barriers, RegisterKind, SharedTile, Table, TensorMap
+from weft.codegen.gpu.ir.matrix import (
+    AddRegisters,
+    Descriptor,
+    LdMatrix,
+    LdRegister,
+    MmaSync,
+    SetMaxNReg,
+    StMatrix,
+    Wgmma,
+    WgmmaCommit,
+    WgmmaFence,
+    WgmmaWait,
+)
+from weft.codegen.gpu.ir.meetings import (
+    AwaitPrevious,
+    ChainStmt,
+    ClusterStmt,
+    NamedBarrier,
+    SyncThreads,
+)
+from weft.codegen.gpu.scalar import Like, Scalar, scalar
+from weft.codegen.gpu.values import ValueStmt
+
+
+@dataclass(frozen=True)
+class Let:
+    """A new integer variable."""
+
+    name: str
+    value: Scalar
+
+
+@dataclass(frozen=True)
+class Set:
+    """A new value for a variable."""
+
+    name: str
+    value: Scalar
+
+
+@dataclass(frozen=True)
+class Registers:
+    """A register array, of undefined content unless it starts as zeros."""
+
+    name: str
+    kind: RegisterKind
+    count: int
+    zero: bool = False
+
+
+@dataclass(frozen=True)
+class For:
+    """`for var in range(start, stop, step)`; the compiler may interleave `times` turns."""
+
+    var: str
+    start: Like
+    stop: Like
+    step: Like
+    body: tuple[Stmt, ...]
+    times: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("start", "stop", "step"):
+            object.__setattr__(self, name, scalar(getattr(self, name)))
+
+
+@dataclass(frozen=True)
+class If:
+    """The threads for which `cond` holds do `then`, the others `otherwise`."""
+
+    cond: Scalar
+    then: tuple[Stmt, ...]
+    otherwise: tuple[Stmt, ...] = ()
+
+
+@dataclass(frozen=True)
+class Role:
+    """What the warps `first .. first + count - 1` do."""
+
+    name: str
+    first: int
+    count: int
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Warps part ways, for good. The cases cover all warps."""
+
+    cases: tuple[Role, ...]
+
+
+Sm80Stmt: TypeAlias = CpAsync | Gather | CommitGroup | WaitGroup | LdMatrix | LdRegister | MmaSync
+Sm90Stmt: TypeAlias = (
+    MbarrierInit | MbarrierInitFence | MbarrierExpectTx | MbarrierArrive | MbarrierWait
+    | PrefetchMap | TmaLoad | BulkLoad | TmaStore | TmaCommit | TmaWaitRead | ProxyFence
+    | Descriptor | WgmmaFence | Wgmma | WgmmaCommit | WgmmaWait | SetMaxNReg | StMatrix
+)  # fmt: skip
+
+
+Stmt: TypeAlias = (
+    Let | Set | Registers | For | If | Roles
+    | LoadElement | SharedStmt | Epilogue | StGlobalVec | StGlobalRow
+    | ValueStmt | Sm80Stmt | Sm90Stmt | ClusterStmt | ChainStmt | NamedBarrier | SyncThreads
+    | AddRegisters
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What one launch runs. Parameters are the tensor maps, then one pointer per buffer, then, in
+    kernels that report violations, that of the error word."""
+
+    name: str
+    grid: int
+    threads: int
+    buffers: tuple[str, ...]
+    """Tensors, by the position of their pointer."""
+    maps: tuple[TensorMap, ...]
+    tiles: tuple[SharedTile, ...]
+    barriers: tuple[Barriers, ...]
+    tables: tuple[Table, ...]
+    body: tuple[Stmt, ...]
+    reports: bool = False
+    """Whether it can find a violation."""
+    cluster: int = 1
+    """Neighbouring blocks that run side by side."""
+
+    @property
+    def shared_bytes(self) -> int:
+        ends = [tile.offset + tile.bytes for tile in self.tiles]
+        ends += [array.offset + array.bytes for array in self.barriers]
+        return max(ends, default=0)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for the kernels before it, and may be launched while they end."""
+        return any(isinstance(statement, AwaitPrevious) for statement in self.body)
+
+    def tile(self, name: str) -> SharedTile:
+        return next(tile for tile in self.tiles if tile.name == name)
+
+    def map(self, name: str) -> TensorMap:
+        return next(found for found in self.maps if found.name == name)

@@ -1,0 +1,127 @@
+"""Statements of the matrix units: wgmma (SM90), mma.sync (SM80), how operands and results lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.codegen.gpu.ir.frame import Address, RegAt
+from weft.codegen.gpu.swizzle import Major, TileLayout
+from weft.foundation.dtypes import DType
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """A wgmma descriptor: where a matrix operand begins, and how it lies."""
+
+    name: str
+    address: Address
+    layout: TileLayout
+    major: Major
+
+
+@dataclass(frozen=True)
+class WgmmaFence:
+    """Order register accesses before the following wgmmas."""
+
+
+@dataclass(frozen=True)
+class WgmmaOperand:
+    """The slice, 32 bytes deep, that begins `offset` bytes after a descriptor's start."""
+
+    descriptor: str
+    offset: int
+    major: Major
+
+
+@dataclass(frozen=True)
+class Wgmma:
+    """`acc[64 x n] (+)= a[64 x k] b[k x n]`, k being 32 bytes of an operand; without `accumulate`
+    the old content is ignored. Integers are added up in 32 bits and wrap, floats in f32; of sums of
+    8-bit floats only some 14 bits are kept."""
+
+    acc: str
+    n: int
+    a: WgmmaOperand
+    b: WgmmaOperand
+    a_dtype: DType
+    b_dtype: DType
+    accumulate: bool
+
+
+@dataclass(frozen=True)
+class WgmmaCommit:
+    """Close a group of wgmmas."""
+
+
+@dataclass(frozen=True)
+class WgmmaWait:
+    """Wait until at most `pending` groups of wgmmas are unfinished.
+
+    Accumulators named in `acc` are read or written next.
+    """
+
+    pending: int
+    acc: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SetMaxNReg:
+    """Change how many registers each thread of the warpgroup has."""
+
+    count: int
+    grow: bool
+
+
+@dataclass(frozen=True)
+class StMatrix:
+    """Store two or four 8 x 8 matrices of 16-bit elements, one row address per lane."""
+
+    target: Address
+    source: RegAt
+    count: int
+
+
+@dataclass(frozen=True)
+class LdMatrix:
+    """Load four matrices of 8 rows of 16 bytes, one row address per lane: a lane gets the fourth of
+    a row. Transposed are matrices of 8 x 8 16-bit elements."""
+
+    target: RegAt
+    source: Address
+    transposed: bool
+
+
+@dataclass(frozen=True)
+class LdRegister:
+    """An element of an operand, of 32 or 64 bits, into a register, as each lane points at one."""
+
+    target: RegAt
+    source: Address
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class MmaSync:
+    """`acc[16 x 8] += a[16 x k] b[k x 8]`, fragments in registers of the warp.
+
+    16-bit floats have k = 16 and are added up in f32, 8-bit integers k = 32, in 32 bits, where they
+    wrap; f64 has k = 4. An f32 (k = 8) is multiplied as the sum of two numbers of 11 bits, without
+    the product of both lower ones.
+    """
+
+    acc: RegAt
+    a: RegAt
+    b: RegAt
+    a_dtype: DType
+    b_dtype: DType
+
+
+@dataclass(frozen=True)
+class AddRegisters:
+    """`target += source`, whole arrays; with `first` the target's old content is ignored, with
+    `clear` the source then holds zeros."""
+
+    target: str
+    source: str
+    first: bool = False
+    clear: bool = False

@@ -1,0 +1,51 @@
+"""Which forms contractions take on matrix units: pairs of blocks, epilogues that nothing hides."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.gpu_programs import through_stages
+from weft.plan.ir import MmaPlan
+from weft.ptir import Builder
+from weft.target.matrix_tiles import Extent, Form, cycles, fastest
+from weft.target.sm90 import SM90
+
+
+def plan_of(m: int, n: int, k: int, contract: tuple[int, int] = (1, 1)) -> MmaPlan:
+    """The plan of the last product of a program."""
+    b = Builder()
+    x = b.param("bf16", [m, k] if contract[0] else [k, m])
+    w = b.param("bf16", [n, k] if contract[1] else [k, n])
+    made = b.build(b.dot_general(x, w, contract=([contract[0]], [contract[1]])))
+    plans = through_stages(made, "sm90")["plan"]
+    found = [plans.of(name) for name in plans.kernels]
+    return next(plan for plan in reversed(found) if isinstance(plan, MmaPlan))
+
+
+@pytest.mark.parametrize(
+    ("shape", "cluster"),
+    [
+        ((1000, 1000, 1000), (2, 1)),  # rows of 2,000 bytes begin inside lines
+        ((1024, 1024, 1024), (1, 1)),  # rows begin at lines
+        ((8192, 8192, 1000), (1, 1)),  # several waves
+        ((1024, 1024, 999), (1, 1)),  # operands were copied to rows that begin at lines
+    ],
+)
+def test_blocks_share_operands_whose_rows_begin_inside_lines(
+    shape: tuple[int, int, int], cluster: tuple[int, int]
+) -> None:
+    assert plan_of(*shape).cluster == cluster
+
+
+def test_an_operand_that_lies_across_k_is_not_shared() -> None:
+    assert plan_of(1000, 1000, 1000, contract=(1, 0)).cluster == (1, 1)
+
+
+def test_a_heavy_epilogue_of_a_single_wave_is_for_two_warpgroups() -> None:
+    extent = Extent(1, 128, 14336, 4096)
+    assert fastest(extent, SM90, light=False).storing == 2
+    one, two = Form(64, 224, (64, 224)), Form(128, 128, (64, 128))
+    more = [
+        cycles(form, extent, SM90, light=False) - cycles(form, extent, SM90) for form in (one, two)
+    ]
+    assert more[0] > 1.5 * more[1]

@@ -81,8 +81,7 @@ def tune_command(
     program = None if file is None else _program(file, sizes)
     products = _products(shapes) if shapes else []
     target = target_named(target_of_device() if gpu else "cpu")
-    if cache.folder() is None:
-        raise UserError("tuned plans are kept in Weft's cache, which WEFT_CACHE=off switches off")
+    _check_cache()
     with _bar() as bar:
         if program is None or file is None:
             into = None if data is None else FormFile(data, open_gpu().device.name, target)
@@ -96,6 +95,19 @@ def tune_command(
         if log is not None:
             measure.append(log, tuning.measured)
         _report(name, tuning, "GPU" if target.kind is Kind.GPU else "CPU")
+
+
+def _check_cache() -> None:
+    """What is found can be kept."""
+    where = cache.folder()
+    if where is None:
+        raise UserError("tuned plans are kept in Weft's cache, which WEFT_CACHE=off switches off")
+    try:
+        where.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        why = f"{where}: {error.strerror or error}"
+        raise UserError(f"tuned plans are kept in Weft's cache, but there is no {why}") from None
+    check_writable(where / "tuned")
 
 
 def _check_asked(file: Path | None, gpu: bool, shapes: str, data: Path | None) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
@@ -110,6 +111,8 @@ def _line(path: Path, number: int, row: dict[str, str | None]) -> Measurement:
         texts = [row[name] or "" for name in COLUMNS]
         name, pattern, flops, moved, occ, guess, actual, plan = texts
         times = float(occ), float(guess), float(actual)
+        if not all(0 <= time < math.inf for time in times):
+            raise ValueError("these are no times")
         return Measurement(name, pattern, int(flops), int(moved), *times, plan)
     except (KeyError, ValueError):
         wanted = ", ".join(COLUMNS)

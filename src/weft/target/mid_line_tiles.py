@@ -73,8 +73,8 @@ class Lie:
     b: Operand = PLAIN
 
     def is_plain(self, extent: Extent) -> bool:
-        """Whether all that `matrix_tiles` leaves out is not there."""
-        return self.a == self.b == PLAIN and 2 * extent.n % LINE == 0
+        """Whether all rows begin at lines, those of the result too."""
+        return self.a.on_lines and self.b.on_lines and 2 * extent.n % LINE == 0
 
 
 AS_EXPECTED: Final = Lie()

@@ -43,6 +43,9 @@ def test_the_rank_correlation_is_spearmans() -> None:
         ("a,b\n1,2\n", "line 2 is no measurement: it has kernel, pattern, FLOPs"),
         ("kernel,pattern,FLOPs,Bytes,occ,estimate,actual,plan\nm,map,x,1,1,1,1,p\n", "line 2 is"),
         ("kernel,pattern,FLOPs,Bytes,occ,estimate,actual,plan\nm,map\n", "line 2 is no"),
+        ("kernel,pattern,FLOPs,Bytes,occ,estimate,actual,plan\nm,map,1,1,1,nan,1,p\n", "line 2 is"),
+        ("kernel,pattern,FLOPs,Bytes,occ,estimate,actual,plan\nm,map,1,1,1,1,inf,p\n", "line 2 is"),
+        ("kernel,pattern,FLOPs,Bytes,occ,estimate,actual,plan\nm,map,1,1,1,1,-1,p\n", "line 2 is"),
     ],
 )
 def test_what_is_no_log_is_told(tmp_path: Path, text: str, why: str) -> None:

@@ -527,6 +527,18 @@ def test_interrupting_is_exit_code_130(
     assert run("verify", program) == Result(130, "", "")
 
 
+@pytest.mark.parametrize(
+    ("chosen", "why"), [("off", "which WEFT_CACHE=off switches off"), ("a file", "cannot be made")]
+)
+def test_nothing_is_tuned_that_cannot_be_kept(
+    run: Weft, program: Path, monkeypatch: pytest.MonkeyPatch, chosen: str, why: str
+) -> None:
+    monkeypatch.setenv("WEFT_CACHE", str(program) if chosen == "a file" else chosen)
+    result = run("tune", program)
+    assert result.code == 1
+    assert why in result.err
+
+
 def test_interrupting_while_the_command_line_is_loaded_is_quiet() -> None:
     """An import that is interrupted stands for Ctrl-C at any moment of loading."""
     script = (

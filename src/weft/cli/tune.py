@@ -41,7 +41,7 @@ GOOD: float = 0.7
 
 def tune_command(
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="A PTIR program.", show_default=False)
+        Path | None, typer.Argument(metavar="FILE", help="A PTIR program.", show_default=False)
     ] = None,
     gpu: Annotated[bool, typer.Option("--gpu", help="For this machine's GPU.")] = False,
     shapes: Annotated[
@@ -105,8 +105,10 @@ def _check_cache() -> None:
     try:
         where.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        why = f"{where}: {error.strerror or error}"
-        raise UserError(f"tuned plans are kept in Weft's cache, but there is no {why}") from None
+        raise UserError(
+            f"tuned plans are kept in Weft's cache, but the folder {where} cannot be made: "
+            f"{error.strerror or error}"
+        ) from None
     check_writable(where / "tuned")
 
 

@@ -199,7 +199,7 @@ def report(compilation: Compilation) -> list[str]:
     """What is stored and copied where, in sentences; with exact fusion, what was chosen and why."""
     lines = list(compilation["region"].notes) if compilation.opt_level == EXACT_LEVEL else []
     lines += memory_report(compilation["region"], compilation["memory"])
-    lines += compilation["plan"].notes
+    lines += [*compilation["plan"].notes, *compilation["plan"].origins]
     for name, body in compilation.bodies.items():
         lines += [f"{name}: {line}" for line in report(body)]
     return lines

@@ -19,7 +19,7 @@ from weft.plan.from_region import gpu_map_plan, plan_module
 from weft.plan.ir import Header, MapPlan, MmaPlan, Plan, PlanSet, RowPlan
 from weft.plan.multiply_adds import fma_plan
 from weft.plan.rows import gpu_row_plan
-from weft.plan.tensor_cores import sm80_plan, takes_warps
+from weft.plan.tensor_cores import sm80_plan, sm90_choice, takes_warps
 from weft.region.ir import Kernel, Module
 from weft.target.target import Kind, Target
 
@@ -31,12 +31,14 @@ def choose_plans(module: Module, buffer_map: BufferMap, target: Target) -> PlanS
         return chosen
     plans: dict[str, Plan] = {}
     notes: list[str] = []
+    origins: list[str] = []
     for key, plan in chosen.plans.items():
         kernels = [k for k in module.kernels if chosen.kernels.get(k.name) == key]
         plans[key], why = _settle(kernels, module, buffer_map, plan, target)
         names = ", ".join(kernel.name for kernel in kernels)
         notes += [f"{names}: {reason}" for reason in why]
-    return replace(chosen, plans=plans, notes=tuple(notes))
+        origins += [f"{names}: {o}" for o in _origin(kernels[0], module, plans[key], target)]
+    return replace(chosen, plans=plans, notes=tuple(notes), origins=tuple(origins))
 
 
 def _settle(
@@ -53,6 +55,15 @@ def _settle(
             return plan, reasons
         reasons.append(f"no {_name(plan)} plan: {findings[0].why}")
     return first, reasons
+
+
+def _origin(kernel: Kernel, module: Module, plan: Plan, target: Target) -> list[str]:
+    """Where the form of a matrix kernel comes from: measurements, or the model of its time."""
+    problem = problem_of(kernel, module.tensors)
+    if problem is None or not isinstance(plan, MmaPlan) or plan.arch != "sm90":
+        return []
+    rows, columns, _ = plan.tile
+    return [f"tiles of {rows}x{columns}, {sm90_choice(kernel, problem, target).reason}"]
 
 
 def _findings(

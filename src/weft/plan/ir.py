@@ -212,6 +212,8 @@ class PlanSet:
     plans: dict[str, Plan]
     notes: tuple[str, ...] = field(default=(), compare=False)
     """Plans that were tried before and why they were not taken, a sentence each."""
+    origins: tuple[str, ...] = field(default=(), compare=False)
+    """Where plans come from that were looked up or estimated, a sentence each."""
 
     def of(self, kernel: str) -> Plan:
         """The plan of a kernel, by the kernel's name."""

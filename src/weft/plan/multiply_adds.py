@@ -36,7 +36,8 @@ def _thin_tile(m: int, n: int, word: int) -> Mapping[_Tile, tuple[tuple[int, int
     """The tile for few rows or columns, and many of the others."""
     # Eight lanes of a warp share its columns, four its rows.
     few = next(size for size in _THIN if size >= min(m, n) and (m <= n or size >= 8))
-    depth = _LONG_SIDE // word
+    # A slice of either side has an element for each of 128 threads, at least.
+    depth = max(_LONG_SIDE // word, _LONG_SIDE // few)
     if m <= n:
         return {(few, _LONG_SIDE, depth): ((few, _LONG_SIDE // 4), 1.0)}
     return {(_LONG_SIDE, few, depth): ((_LONG_SIDE // 4, few), 1.0)}

@@ -51,6 +51,12 @@ _CLUSTERS: Final = (2, 4, 8)
 _HALF_A_UNIT: Final = 512
 """Threads of a block beside which, or beside the rows that wait for it, a unit has room."""
 _ROWS_OF_A_TEAM: Final = 4
+_LITTLE_BYTES: Final = 2
+"""Of weights, for each element of a row."""
+_LEAST_PART: Final = 1 << 15
+"""Bytes of a row that a block of a cluster has."""
+_WAITING_BYTES: Final = 96 << 10
+"""Bytes that a unit asks for ahead of time."""
 _VECTOR_BYTES: Final = 16
 _IN_CLUSTER: Final = 32
 """Elements of a row that a thread of a cluster keeps, about."""
@@ -259,25 +265,43 @@ def _in_cluster(kernel: Kernel, vector: int, target: Target, header: Header) -> 
 
 
 def _through_ring(kernel: Kernel, vector: int, target: Target, header: Header) -> RowPlan | None:
-    """Rows one after the other to clusters of as few blocks as hold one, if that is none too many
-    for the units to have several rows each."""
+    """Rows one after the other to clusters of as few blocks as hold one, if the units have several
+    rows each, and each block so much of one that its exchanges take no longer. What all rows share
+    has to stay in registers too, or be little: read again for every row, it would cost what the
+    ring saves."""
     if not target.has("tma"):
         return None
+    shared = shared_reads(kernel)
+    little = sum(let.dtype.storage_bytes for let in shared) <= _LITTLE_BYTES
     for blocks in _CLUSTERS:
         plan = RowPlan(header, vector, 1, _HALF_A_UNIT, accumulators=1, blocks_per_row=blocks)
         pieces = chunks_of(kernel, plan)
         whole = pieces * plan.threads * blocks * vector == row_length(kernel)
-        if not whole or not _fits(kernel, plan, target):
+        many = row_count(kernel) >= _ROWS_OF_A_TEAM * target.clusters(blocks)
+        if not whole or not many or not _fits(kernel, plan, target, len(shared) * vector):
             continue
-        size = _streams(kernel) * _HALF_A_UNIT * _VECTOR_BYTES
-        ring = min(ring_room(target) // max(1, size), pieces + -(-pieces // 2))
-        if (
-            size
-            and ring >= pieces
-            and row_count(kernel) >= _ROWS_OF_A_TEAM * target.clusters(blocks)
-        ):
+        size = _streams(kernel) * plan.threads * _VECTOR_BYTES
+        if pieces * size < _LEAST_PART or not (little or holds_shared(kernel, plan, target)):
+            continue
+        wanted = max(pieces + -(-pieces // 2), -(-_WAITING_BYTES // size))
+        ring = min(ring_room(target) // size, wanted)
+        if ring >= pieces:
             return replace(plan, ring=ring)
     return None
+
+
+def shared_reads(kernel: Kernel) -> list[Let]:
+    """What all rows read alike."""
+    reduced = set(reduced_axes(kernel))
+    reads = [let for let in kernel.body if isinstance(let.expr, Read)]
+    return [let for let in reads if let.axes and set(let.axes) <= reduced]
+
+
+def holds_shared(kernel: Kernel, plan: RowPlan, target: Target) -> bool:
+    """Whether registers hold, beside a row, what all rows read alike."""
+    needed, given = row_registers(kernel, plan, target)
+    elements = chunks_of(kernel, plan) * plan.vector
+    return needed + len(shared_reads(kernel)) * elements <= given
 
 
 def _streams(kernel: Kernel) -> int:
@@ -304,9 +328,9 @@ def _across(kernel: Kernel, tensors: Mapping[str, Tensor], header: Header) -> Ro
     return RowPlan(header, vector, side, threads, accumulators=1, keep_row=False, across=True)
 
 
-def _fits(kernel: Kernel, plan: RowPlan, target: Target) -> bool:
+def _fits(kernel: Kernel, plan: RowPlan, target: Target, more: int = 0) -> bool:
     needed, given = row_registers(kernel, plan, target)
-    return needed <= given and chunks_of(kernel, plan) * plan.vector <= _MOST_KEPT
+    return needed + more <= given and chunks_of(kernel, plan) * plan.vector <= _MOST_KEPT
 
 
 def _single(kernel: Kernel, tensors: Mapping[str, Tensor], header: Header) -> RowPlan:

@@ -12,12 +12,10 @@ import random
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any, Final
 
 from numpy.typing import NDArray
 
-from weft.foundation.dtypes import BY_NAME
 from weft.foundation.errors import UserError
 from weft.runtime.artifact import Artifact, TensorSpec
 from weft.runtime.cuda_graphs import Graph, recording
@@ -147,8 +145,3 @@ class Race:
         after.record(stream)
         after.synchronize()
         return after.milliseconds_since(before) / 1e3 / contestant.runs
-
-
-def bytes_of(spec: TensorSpec) -> int:
-    """What a tensor takes."""
-    return prod(spec.shape) * BY_NAME[spec.dtype].storage_bytes

@@ -24,7 +24,9 @@ from weft.ops.graph.evaluate import Request, evaluate
 from weft.ops.graph.forms import plain_form
 from weft.ops.graph.node import Node, tensor_type
 from weft.ops.session import Session
-from weft.ptir import Builder
+from weft.ptir import Builder, Program
+from weft.ptir.passes import optimise
+from weft.ptir.passes.log import PassLog
 
 
 def data(*shape: int) -> weft.Tensor:
@@ -367,3 +369,23 @@ def test_long_chains_take_time_in_proportion() -> None:
     seconds(10)
     short, long = seconds(400), seconds(3_200)
     assert long < 24 * short
+
+
+@pytest.mark.parametrize(("backend", "before"), [("cpu", 0), ("reference", 1)])
+def test_passes_run_before_a_backend_that_does_not_run_them(
+    backend: str, before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = []
+
+    def watched(program: Program, log: PassLog) -> Program:
+        ran.append(program)
+        return optimise(program, log)
+
+    monkeypatch.setattr("weft.ops.graph.cache.optimise", watched)
+    b = Builder("doubled")
+    x = b.param("f32", [3])
+    made = ProgramCache(4).compile(b.build(x + x * 1.0), backend_named(backend))
+    assert len(ran) == before
+    chosen = backend_named(backend)
+    (result,) = made.execute([chosen.store(np.arange(3, dtype=np.float32))])
+    assert chosen.read_storage(result, made.results[0]).tolist() == [0, 2, 4]

@@ -144,7 +144,8 @@ def test_of_equal_forms_the_one_with_the_least_beyond_the_result() -> None:
 def test_the_problem_of_a_kernel() -> None:
     module = kernels.linear(24, 40, 16, dtype=F16, batch=3)
     problem = problem_of(module.kernels[0], module.tensors)
-    assert problem == Problem(3, 24, 40, 16, F16, ("row", "row"), aligned=True)
+    on_lines = (False, False)
+    assert problem == Problem(3, 24, 40, 16, F16, ("row", "row"), aligned=True, on_lines=on_lines)
     assert problem.tiles(16, 16) == 3 * 2 * 3
 
 
@@ -251,12 +252,22 @@ def test_gpu_rows() -> None:
     shared = kernels.softmax(4096, 65_536)
     plan = plan_kernel(shared.kernels[0], shared.tensors, target_named("sm90"))
     assert isinstance(plan, RowPlan)
-    assert (plan.threads, plan.blocks_per_row, plan.keep_row) == (256, 8, True)
+    assert (plan.threads, plan.blocks_per_row, plan.ring, plan.keep_row) == (512, 2, 24, True)
+    # Weights stay in registers beside a row: so many blocks share it that they do.
+    weighted = kernels.layer_norm(4096, 65_536)
+    plan = plan_kernel(weighted.kernels[0], weighted.tensors, target_named("sm90"))
+    assert isinstance(plan, RowPlan)
+    assert (plan.threads, plan.blocks_per_row, plan.ring, plan.keep_row) == (512, 8, 12, True)
+    # Where no cluster is that large, a ring would read them again for every row.
+    heavy = kernels.layer_norm(4096, 262_144)
+    plan = plan_kernel(heavy.kernels[0], heavy.tensors, target_named("sm90"))
+    assert isinstance(plan, RowPlan)
+    assert (plan.blocks_per_row, plan.ring, plan.keep_row) == (8, 0, True)
     plan = plan_kernel(shared.kernels[0], shared.tensors, target_named("sm80"))
     assert isinstance(plan, RowPlan)
     assert (plan.blocks_per_row, plan.keep_row) == (1, False)
-    # 264 rows of 128 KB are still in the cache when they are read again; 264 of 256 KB are not.
-    cached = kernels.layer_norm(4096, 65_536, BF16)
+    # Too few rows for a ring; 264 of 128 KB are still in the cache when they are read again.
+    cached = kernels.layer_norm(100, 65_536, BF16)
     plan = plan_kernel(cached.kernels[0], cached.tensors, target_named("sm90"))
     assert isinstance(plan, RowPlan)
     assert (plan.threads, plan.blocks_per_row, plan.keep_row) == (1024, 1, False)

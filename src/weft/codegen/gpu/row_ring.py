@@ -49,11 +49,11 @@ from weft.foundation.index_expr import linear
 from weft.plan.ir import RowPlan
 from weft.plan.rows import (
     chunks_of,
+    holds_shared,
     reduced_axes,
     ring_room,
     row_count,
     row_length,
-    row_registers,
     row_vector_axis,
     teams,
 )
@@ -158,14 +158,7 @@ class RingRows(Rows):
         self.outside = Scope(None, {}, [])
         self.column_of: dict[Scope, Scope] = {}
         """What of a point of a row does not depend on the row is made in the scope of its place."""
-        self.keeps_columns = self.holds_columns(target)
-
-    def holds_columns(self, target: Target) -> bool:
-        """Whether registers hold, beside a row, what all rows share."""
-        shared = [let for let in self.kernel.body if self.is_shared(let.axes)]
-        kept = sum(isinstance(let.expr, Read) for let in shared)
-        needed, given = row_registers(self.kernel, self.plan, target)
-        return needed + kept * self.pieces * self.plan.vector <= given
+        self.keeps_columns = holds_shared(kernel, plan, target)
 
     def is_shared(self, axes: Sequence[str]) -> bool:
         """Whether a value of these axes is the same for all rows."""

@@ -1,0 +1,62 @@
+"""Programs timed beside each other, on a GPU made of the dialect's interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from tests.gpu_machine import Machine, machine
+from weft.driver.compile import compile_program
+from weft.foundation.errors import UserError
+from weft.ptir import Builder, Program
+from weft.runtime.artifact import Artifact, TensorSpec
+from weft.runtime.cuda_race import Race
+from weft.runtime.gpu import open_gpu
+
+
+@pytest.fixture
+def gpu() -> Iterator[Machine]:
+    with machine() as found:
+        yield found
+
+
+def artifact(gpu: Machine, source: Program) -> Artifact:
+    executable = compile_program(source, "sm90")
+    gpu.learn(executable)
+    (cluster,) = executable.clusters.values()
+    return cluster.built.artifact
+
+
+def scaled(by: float) -> Program:
+    b = Builder()
+    return b.build(b.param("f32", [1 << 20]) * by)
+
+
+def test_all_run_on_sets_that_rotate(gpu: Machine) -> None:
+    x = np.arange(1 << 20, dtype=np.float32)
+    race = Race(open_gpu(), [(x, "f32")], [TensorSpec("", "f32", (1 << 20,))])
+    assert len(race.sets) == 21
+    for by in (2.0, 3.0):
+        race.enter(artifact(gpu, scaled(by)))
+        np.testing.assert_array_equal(race.results[0].numpy(), by * x)
+    before = len(gpu.launches)
+    times = race.seconds(rounds=2)
+    # The machine's clock says half a millisecond for every graph.
+    assert times == pytest.approx([5e-4 / 21] * 2)
+    counts = {symbol: gpu.launches[before:].count(symbol) for symbol in gpu.launches}
+    assert len(counts) == 2
+    assert {found % 21 for found in counts.values()} == {0}
+    for _, results in race.sets:
+        assert results[0].numpy()[5] in (10.0, 15.0)
+    race.close()
+
+
+def test_programs_that_turn_enter_no_race(gpu: Machine) -> None:
+    b = Builder()
+    x = b.param("f32", [4])
+    loop = b.while_(lambda r, v: [r.reduce_sum(v, [0]) < 9.0, v], lambda r, v: [v + 1.0], x)
+    race = Race(open_gpu(), [(np.ones(4, np.float32), "f32")], [TensorSpec("", "f32", (4,))])
+    with pytest.raises(UserError, match="enters no race"):
+        race.enter(artifact(gpu, b.build(loop)))

@@ -19,6 +19,7 @@ from typer.core import TyperCommand
 
 from weft import __version__
 from weft.cli import arrays
+from weft.cli.bench import bench_command
 from weft.cli.compare import compare_command
 from weft.cli.compile import compile_command
 from weft.cli.conformance import conformance_command
@@ -246,6 +247,7 @@ app.command("compare")(compare_command)
 app.command("compile")(compile_command)
 app.command("conformance")(conformance_command)
 app.command("devices")(devices_command)
+app.command("bench")(bench_command)
 app.command("tune")(tune_command)
 app.command("log")(log_command)
 app.add_typer(core_app, name="core")

@@ -79,7 +79,7 @@ def tune_command(
     if log is not None:
         check_writable(log)
     program = None if file is None else _program(file, sizes)
-    products = _products(shapes) if shapes else []
+    products = products_in(shapes) if shapes else []
     target = target_named(target_of_device() if gpu else "cpu")
     _check_cache()
     with _bar() as bar:
@@ -128,7 +128,7 @@ def _program(file: Path, sizes: str) -> Program:
     return with_sizes(program, sizes)
 
 
-def _products(text: str) -> list[Product]:
+def products_in(text: str) -> list[Product]:
     """Products from a list, or from a file of them; lines that begin with # say something."""
     path = Path(text)
     try:

@@ -15,8 +15,12 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, Final, TypeAlias
 
+ONLINE: Final = "online_softmax"
+"""Attention in one pass over the keys, whose sums are rescaled when a greater score turns up."""
 STREAMING: Final = "streaming_softmax_2pass"
-"""Attention by a kernel each for the scores, for their softmax, and for the mixed values."""
+"""Attention that knows the greatest score and the sum of exponentials before it mixes values: in
+one kernel with two passes over the keys, or by a kernel each for the scores, for their softmax, and
+for the mixed values."""
 REFUSED: Final = "PlanRefused"
 """The code of a plan that a kernel cannot be carried out by."""
 
@@ -144,7 +148,7 @@ class AttentionPlan:
     tile_q: int
     tile_kv: int
     stages: int = 2
-    algo: str = "online_softmax"
+    algo: str = ONLINE
     register_tile: tuple[int, int] = (8, 12)
     """Keys, or elements of a value, by queries that registers hold at once (CPU)."""
     vector: int = 4

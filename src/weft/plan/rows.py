@@ -283,10 +283,9 @@ def _through_ring(kernel: Kernel, vector: int, target: Target, header: Header) -
         size = _streams(kernel) * plan.threads * _VECTOR_BYTES
         if pieces * size < _LEAST_PART or not (little or holds_shared(kernel, plan, target)):
             continue
-        wanted = max(pieces + -(-pieces // 2), -(-_WAITING_BYTES // size))
-        ring = min(ring_room(target) // size, wanted)
-        if ring >= pieces:
-            return replace(plan, ring=ring)
+        rows = min(ring_room(target), _WAITING_BYTES + pieces * size - 1) // (pieces * size)
+        if rows:
+            return replace(plan, ring=rows * pieces)
     return None
 
 

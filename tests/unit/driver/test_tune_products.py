@@ -107,7 +107,10 @@ def test_times_of_forms_are_kept_and_nothing_is_measured_twice(tmp_path: Path) -
     assert code == 0, text
     assert "512x768x1024 NT: 0 plans measured on the GPU, 1 kernel tuned before" in text
     assert first < len(MEASURED) < 3 * first
-    assert set(json.loads(data.read_text())["products"]) == {"1*512x768x1024 k k", "1*1024x1024x512 k n"}
+    assert set(json.loads(data.read_text())["products"]) == {
+        "1*512x768x1024 k k",
+        "1*1024x1024x512 k n",
+    }
 
 
 @pytest.mark.usefixtures("gpu")
@@ -148,3 +151,30 @@ def test_wrong_calls_are_sentences(words: list[str], why: str) -> None:
     code, text = tune(*words)
     assert code != 0
     assert why in text
+
+
+# -- weft bench ------------------------------------------------------------------------------------
+
+
+def bench(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["bench", *words], catch_exceptions=True)
+    return result.exit_code, result.output + str(result.exception or "")
+
+
+def test_bench_says_how_long_programs_and_products_take(tmp_path: Path) -> None:
+    b = weft.ptir.Builder()
+    x = b.param("f32", [32])
+    weft.ptir.save(b.build(b.exp(x)), tmp_path / "exp.ptir.txt")
+    code, text = bench(str(tmp_path / "exp.ptir.txt"), "--shapes", "16x16x16")
+    assert code == 0, text
+    header, _, first, second = text.splitlines()
+    assert header.split() == ["program", "µs", "TFLOP/s"]
+    assert float(first.split()[1].replace(",", "")) > 0
+    assert second.split()[0] == "16x16x16"
+
+
+def test_bench_needs_something_to_measure(tmp_path: Path) -> None:
+    assert "takes programs, or --shapes" in bench()[1]
+    b = weft.ptir.Builder()
+    weft.ptir.save(b.build(b.exp(b.param("f32", ["?N"]))), tmp_path / "any.ptir.txt")
+    assert "has dynamic dims" in bench(str(tmp_path / "any.ptir.txt"))[1]

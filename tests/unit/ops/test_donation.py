@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import tracemalloc
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -157,7 +158,15 @@ def test_parameters_and_moments_stay_in_their_buffers() -> None:
     assert float(state["step"]) == 31.0
 
 
-def test_memory_does_not_grow_over_a_thousand_steps() -> None:
+def held_bytes() -> int:
+    """What was allocated on lines of Weft and is still there; threads of the test runner allocate
+    as well."""
+    gc.collect()
+    ours = tracemalloc.Filter(True, str(Path(weft.__file__).parent / "*"))
+    return sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces([ours]).traces)
+
+
+def test_memory_does_not_grow_over_thousands_of_steps() -> None:
     step, model, state, batch = training()
     for _ in range(20):
         model, state, _ = step(model, state, *batch)
@@ -165,13 +174,12 @@ def test_memory_does_not_grow_over_a_thousand_steps() -> None:
     try:
         for _ in range(300):
             model, state, _ = step(model, state, *batch)
-        gc.collect()
-        before, _ = tracemalloc.get_traced_memory()
-        for _ in range(1_000):
+        before = held_bytes()
+        for _ in range(3_000):
             model, state, _ = step(model, state, *batch)
-        gc.collect()
-        after, _ = tracemalloc.get_traced_memory()
+        after = held_bytes()
     finally:
         tracemalloc.stop()
-    # A step that left even one small object behind would leave a thousand.
-    assert after - before < 30_000
+    # A step that left even one small object behind would leave three thousand; NumPy keeps some
+    # hundreds of its own for later.
+    assert after - before < 70_000

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Final
 
+from weft.codegen.cpu.attention_algorithms import ALGORITHMS as ATTENTIONS
 from weft.plan.attention import scratch_bytes
 from weft.plan.blocks import SCRATCH_BYTES
 from weft.plan.contraction import are_words
@@ -73,7 +74,7 @@ def _attention(kernel: Kernel, plan: AttentionPlan) -> Iterator[str]:
         yield "the kernel is no attention"
         return
     yield from _unused(plan)
-    if plan.algo != "online_softmax":
+    if plan.algo not in ATTENTIONS:
         yield f"algo={plan.algo} is not built for this kernel"
     rows, columns = plan.register_tile if len(plan.register_tile) == 2 else (0, 0)
     yield from _unrolled("register_tile rows", rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.accept import plan_refusals
-from weft.codegen.cpu.attention import StreamedAttention
+from weft.codegen.cpu.attention_algorithms import ALGORITHMS
 from weft.codegen.cpu.blocked import BlockedContraction
 from weft.codegen.cpu.columns import ColumnSums
 from weft.codegen.cpu.elements import FUNCTIONS
@@ -50,7 +50,7 @@ def lower(
 ) -> ir.Routine:
     """The loop nest of a kernel under a plan that `accepts` has nothing against."""
     if isinstance(plan, AttentionPlan):
-        return prefetched(StreamedAttention(kernel, tensors, refs, plan).routine(name))
+        return prefetched(ALGORITHMS[plan.algo](kernel, tensors, refs, plan).routine(name))
     tiling = tiling_of(kernel, refs, plan)
     if isinstance(plan, MmaPlan) and plan.algo_choice.get("conv") == WINOGRAD:
         return prefetched(WinogradConvolution(kernel, tensors, refs, tiling).routine(name))

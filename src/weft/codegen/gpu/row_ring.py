@@ -207,7 +207,8 @@ class RingRows(Rows):
         scope.body.append(ir.MbarrierExpectTx(full, self.piece_bytes))
         for stream in self.streams:
             offset = wide(self.indexer.scalar(self.address(stream.read), axes))
-            number, place = self.numbers[stream.read.tensor], self.place_of(piece, stream)
+            number = self.numbers[stream.read.tensor]
+            place = ir.Address("ring", full.index * self.piece_bytes + stream.start)
             scope.body.append(ir.BulkLoad(place, number, stream.dtype, offset, stream.count, full))
         return ir.If(count > THREAD, tuple(scope.body))
 
@@ -215,9 +216,6 @@ class RingRows(Rows):
     def vectors_apart(self) -> int:
         """Vectors between one piece of a block and its next."""
         return self.plan.threads * self.plan.blocks_per_row
-
-    def place_of(self, piece: Scalar, stream: Stream) -> ir.Address:
-        return ir.Address("ring", piece % self.plan.ring * self.piece_bytes + stream.start)
 
     # -- a row -----------------------------------------------------------------------------------
 
@@ -242,18 +240,26 @@ class RingRows(Rows):
             point = Scope(row, column.known(), row.body, group=group)
             self.column_of[point] = column
             group.instances.append(point)
-        piece = Name(self.fresh("piece"))
-        full = ir.BarrierAt("full", piece % self.plan.ring)
-        row.body.append(ir.Let(piece.name, Name("oldest") + number))
-        row.body.append(ir.MbarrierWait(full, piece // self.plan.ring & 1))
+        slot, phase = self.slot_of(row, number)
+        row.body.append(ir.MbarrierWait(ir.BarrierAt("full", slot), phase))
         for stream in self.streams:
             names = tuple(self.fresh() for _ in group.instances)
-            place = self.place_of(piece, stream)
-            mine = ir.Address(place.tile, place.offset + THREAD * _VECTOR_BYTES)
+            place = slot * self.piece_bytes + stream.start
+            mine = ir.Address("ring", place + THREAD * _VECTOR_BYTES)
             row.body.append(ir.LoadStaged(names, stream.dtype, mine))
             for point, name in zip(group.instances, names, strict=True):
                 point.made[stream.let.name] = name
         return group
+
+    def slot_of(self, row: Scope, number: int) -> tuple[Scalar, Scalar]:
+        """Where a piece of this row waits, and in which phase of its barrier. Where the ring holds
+        whole rows, all pieces of one are in the same phase."""
+        rows, rest = divmod(self.plan.ring, self.pieces)
+        if rest == 0:
+            return Name("turn") % rows * self.pieces + number, Name("turn") // rows & 1
+        piece = Name(self.fresh("piece"))
+        row.body.append(ir.Let(piece.name, Name("oldest") + number))
+        return piece % self.plan.ring, piece // self.plan.ring & 1
 
     def column_group(self, number: int) -> Group:
         """The places of a vector, whichever the row."""

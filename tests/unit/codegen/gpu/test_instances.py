@@ -60,6 +60,7 @@ SLOW = (
         f"rows/{op} {shape}/{dtype}"
         for op, shape, dtype in (
             ("softmax", "32768x4096", "bf16"), ("softmax", "4096x65536", "f32"),
+            ("rms_norm", "4096x65536", "f32"), ("log_softmax", "512x262144", "bf16"),
             ("log_softmax", "131072x1024", "f32"), ("layer_norm", "8192x12288", "bf16"),
             ("layer_norm", "16384x5120", "f32"), ("rms_norm", "65536x256", "bf16"),
             ("rms_norm", "3001x1537", "f32"), ("sum_last", "512x262144", "bf16"),

@@ -14,7 +14,7 @@ from weft.codegen.gpu.print import walk
 from weft.driver.compilation import Compilation
 from weft.driver.gpu_code import architecture, compile_sources
 from weft.foundation.dtypes import F32, F64
-from weft.plan.ir import MmaPlan, Plan
+from weft.plan.ir import MmaPlan, Plan, RowPlan
 from weft.ptir import Builder, Program
 from weft.target.known import target_named
 
@@ -35,8 +35,10 @@ def check(compilation: Compilation, arch: str) -> list[str]:
 
 
 def _wanted(plan: Plan, kernel: ir.Kernel) -> tuple[str, ...]:
-    """The instructions of a matrix plan. Operands of odd sizes are gathered, not copied; those of
-    an FMA plan wait in shared memory."""
+    """The instructions of a matrix plan, and of rows that wait in a ring. Operands of odd sizes are
+    gathered, not copied; those of an FMA plan wait in shared memory."""
+    if isinstance(plan, RowPlan) and plan.ring:
+        return ("UBLKCP",)
     if not isinstance(plan, MmaPlan):
         return ()
     statements = list(walk(kernel.body))

@@ -164,9 +164,7 @@ WRONG: dict[str, str] = {
     "wgmma_wait(pending=0, acc=(none0))": "KernelName: there is no registers none0 here",
     "wgmma(acc=acc, n=12, a=wgmma_operand(descriptor=d, offset=0, major=k), "
     "b=wgmma_operand(descriptor=d, offset=8, major=k), a_dtype=bf16, b_dtype=bf16, "
-    "accumulate=true)": (
-        "KernelField: 12 columns"
-    ),
+    "accumulate=true)": ("KernelField: 12 columns"),
     "wgmma(acc=acc, n=16, a=wgmma_operand(descriptor=d, offset=0, major=k), "
     "b=wgmma_operand(descriptor=d, offset=0, major=mn), a_dtype=fp8_e4m3, b_dtype=fp8_e5m2, "
     "accumulate=true)": "KernelField: operands of fp8_e4m3 must lie along k",

@@ -1,0 +1,100 @@
+"""`weft bench`: how long programs and matrix products take, on made-up inputs."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from weft.cli.compile import with_sizes
+from weft.cli.programs import load_program
+from weft.cli.report import print_table, printable
+from weft.cli.tune import products_in
+from weft.driver.alone import some_data
+from weft.driver.backends import get_backend
+from weft.driver.execute import Prepared, prepare
+from weft.foundation.errors import UserError
+from weft.ptir.ir import Program
+from weft.ptir.types import TensorType
+from weft.ptir.verify import verify
+from weft.runtime.artifact import TensorSpec
+
+ROUNDS: Final = 5
+_ROUND_SECONDS: Final = 0.05
+"""About how long the runs of a round take together; the median of the rounds counts."""
+_MOST_RUNS: Final = 1000
+
+
+def bench_command(
+    files: Annotated[
+        list[Path] | None, typer.Argument(metavar="FILE...", help="PTIR programs.")
+    ] = None,
+    gpu: Annotated[bool, typer.Option("--gpu", help="On this machine's GPU.")] = False,
+    shapes: Annotated[
+        str,
+        typer.Option(
+            metavar="MxNxK,...",
+            help="Matrix products of bf16 as well, as weft tune takes them.",
+        ),
+    ] = "",
+    sizes: Annotated[
+        str, typer.Option(metavar="NAME=N,...", help="The sizes of dynamic dims.")
+    ] = "",
+) -> None:
+    """Measure how long a run of each FILE takes on made-up inputs: many runs in a row, the median
+    of five rounds.
+
+    On a GPU tensors stay there and runs are not waited for one by one.
+    """
+    if not files and not shapes:
+        raise UserError("weft bench takes programs, or --shapes with matrix products")
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column("program", no_wrap=True)
+    for title in ("µs", "TFLOP/s"):
+        table.add_column(title, justify="right")
+    for name, program, flops in _asked(files or [], shapes, sizes):
+        seconds = _seconds(prepare(program, get_backend("cuda" if gpu else "cpu")))
+        rate = f"{flops / seconds / 1e12:.2f}" if flops else ""
+        table.add_row(name, f"{1e6 * seconds:,.1f}", rate)
+    print_table(table)
+
+
+def _asked(files: Sequence[Path], shapes: str, sizes: str) -> Iterator[tuple[str, Program, float]]:
+    """Names, programs, and the operations of products."""
+    for file in files:
+        program = load_program(file)
+        verify(program)
+        yield printable(str(file)), with_sizes(program, sizes), 0.0
+    for product in products_in(shapes) if shapes else ():
+        work = 2.0 * product.batch * product.m * product.n * product.k
+        yield str(product), product.program(), work
+
+
+def _seconds(prepared: Prepared) -> float:
+    """Of one run among many."""
+    backend, held = prepared.backend, []
+    for number, kind in enumerate(prepared.program.main.parameters):
+        if not isinstance(kind, TensorType):
+            raise UserError("weft bench makes up tensors only, and the program takes a tuple")
+        spec = TensorSpec("", kind.dtype.name, kind.static_shape)
+        held.append(backend.store(some_data(spec, number)))
+    once = _runs(prepared, held, 1)
+    once = min(once, _runs(prepared, held, 1))
+    count = max(1, min(_MOST_RUNS, int(_ROUND_SECONDS / max(once, 1e-7))))
+    return statistics.median(_runs(prepared, held, count) for _ in range(ROUNDS))
+
+
+def _runs(prepared: Prepared, held: Sequence[Any], count: int) -> float:
+    """The seconds of a run among so many; what the last one made is waited for."""
+    started = time.perf_counter()
+    for _ in range(count):
+        results = prepared.execute(held)
+    for result, kind in zip(results, prepared.results, strict=True):
+        prepared.backend.read_storage(result, kind)
+    return (time.perf_counter() - started) / count

@@ -74,3 +74,15 @@ def test_products_agree(shape: tuple[int, int, int], epilogue: str) -> None:
     elif epilogue == "gelu_tanh":
         y = 0.5 * y * (1.0 + b.tanh(0.8 * y))
     agree(b.build(b.cast(y, "bf16")))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("shape", [(280, 65_536), (64, 262_144)], ids=str)
+def test_long_rows_through_a_ring_agree(shape: tuple[int, int], dtype: str) -> None:
+    """Clusters that take one row after the other, the last of them fewer than the others."""
+    b = Builder()
+    x = b.param(dtype, list(shape))
+    program = b.build(b.softmax(x, axis=1))
+    text = compile_program(program, "sm90").stages["plan"]
+    assert '"ring": 16' in text
+    agree(program)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from weft.driver.algorithms import algorithm_sets
 from weft.driver.compilation import Compilation
 from weft.driver.generators import pipeline
 from weft.driver.legalise import without_composites
@@ -124,6 +125,11 @@ def _compile(use: Use, program: Program, around: Compilation) -> CompiledBody:
         opt_level=around.opt_level,
         log=around.log,
         tally=around.tally,
+        algorithm_sets={
+            (function.label, number): names
+            for (label, number), names in algorithm_sets(around).items()
+            if label == region.label
+        },
     )
     child.values |= {"frontend": alone, "tiny": graph}
     pipeline().run_pipeline(child)

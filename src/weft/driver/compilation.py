@@ -10,7 +10,7 @@ from weft.driver.levels import DEFAULT_LEVEL
 from weft.driver.signature import Signature
 from weft.foundation.errors import UserError
 from weft.foundation.tally import Tally
-from weft.ptir.ir import Program
+from weft.ptir.ir import Program, ValueKey
 from weft.ptir.passes.log import PassLog
 from weft.target.target import Target
 
@@ -34,6 +34,8 @@ class Compilation:
     """What was worked out, and what was known already."""
     bodies: dict[str, Compilation] = field(default_factory=dict)
     """The bodies of branches and loops, compiled like programs of their own."""
+    algorithm_sets: Mapping[ValueKey, tuple[str, ...]] | None = None
+    """The algorithms that ops allow for the contractions they were decomposed into, once known."""
 
     def __repr__(self) -> str:
         done = ", ".join(self.values) or "no stage"

@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from weft.driver.algorithms import allowed_algorithms, chosen_plans
 from weft.driver.compilation import Compilation, Stage
 from weft.driver.generators import exact_fusion, generator_for
 from weft.driver.legalise import without_composites
@@ -33,6 +34,7 @@ from weft.memory.from_region import assign_buffers
 from weft.memory.from_region import report as memory_report
 from weft.plan import text as plan_text
 from weft.plan import verify as plan_verify
+from weft.plan.algorithms import refuse_others
 from weft.plan.from_region import check_plans, same_kernels
 from weft.plan.ir import PlanSet
 from weft.plan.schedule import is_schedule, planned
@@ -69,8 +71,7 @@ def _tiny_values(compilation: Compilation) -> dict[str, Value]:
 
 def _chosen_plans(compilation: Compilation) -> PlanSet:
     module, buffer_map, target = compilation["region"], compilation["memory"], compilation.target
-    chosen = generator_for(target).choose_plans(module, buffer_map, target)
-    return with_tuned(chosen, module, buffer_map, target)
+    return with_tuned(chosen_plans(compilation), module, buffer_map, target)
 
 
 def _read_plans(text: str, compilation: Compilation) -> PlanSet:
@@ -78,6 +79,11 @@ def _read_plans(text: str, compilation: Compilation) -> PlanSet:
     if not is_schedule(text):
         return plan_text.loads(text)
     return planned(text, _chosen_plans(compilation), compilation.target.name)
+
+
+def _same_choices(read: PlanSet, made: PlanSet, compilation: Compilation) -> None:
+    same_kernels(read, made)
+    refuse_others(read, made, allowed_algorithms(compilation))
 
 
 def _verify_plans(compilation: Compilation) -> None:
@@ -157,7 +163,7 @@ MIDDLE: tuple[Stage, ...] = (
         verify=_verify_plans,
         render=plan_text.dumps,
         parse=_read_plans,
-        agree=lambda read, made, c: same_kernels(read, made),
+        agree=_same_choices,
     ),
 )  # fmt: skip
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from weft.driver import tuned
+from weft.driver.algorithms import chosen_plans
 from weft.driver.bodies import parts_of
 from weft.driver.compilation import Compilation
 from weft.driver.generators import generator_for, pipeline
@@ -76,7 +77,7 @@ def classes_of(compilation: Compilation) -> list[KernelClass]:
     pipeline().run_pipeline(compilation, "plan")
     found: dict[str, KernelClass] = {}
     for part in parts_of(compilation):
-        for made in _classes(part["region"], part["memory"], compilation.target):
+        for made in _classes(part):
             known = found.get(made.key)
             count = made.count + (known.count if known else 0)
             found[made.key] = KernelClass(made.key, made.kernel, made.module, count, made.plans)
@@ -87,8 +88,9 @@ def _estimate(kernels: KernelClass, target: Target) -> float:
     return kernel_seconds(kernels.kernel, kernels.module.tensors, target)
 
 
-def _classes(module: Module, buffer_map: BufferMap, target: Target) -> Iterator[KernelClass]:
-    chosen = generator_for(target).choose_plans(module, buffer_map, target)
+def _classes(part: Compilation) -> Iterator[KernelClass]:
+    module, buffer_map, target = part["region"], part["memory"], part.target
+    chosen = chosen_plans(part)
     for key, first in chosen.plans.items():
         alike = [k for k in module.kernels if chosen.kernels.get(k.name) == key]
         plans = candidates(alike[0], module.tensors, target, first)

@@ -19,7 +19,17 @@ from weft.driver.cpu import CpuBackend, CpuExecutable
 from weft.foundation.errors import InternalError, WeftError
 from weft.plan import verify as plan_verify
 from weft.plan.from_region import plan_module
-from weft.plan.ir import MapPlan, MmaPlan, Plan, PlanSet, RowPlan, Vectorize
+from weft.plan.ir import (
+    ONLINE,
+    STREAMING,
+    AttentionPlan,
+    MapPlan,
+    MmaPlan,
+    Plan,
+    PlanSet,
+    RowPlan,
+    Vectorize,
+)
 from weft.ptir.interp import Observer
 from weft.ptir.ir import Program
 from weft.region.fusion import Fusion
@@ -144,6 +154,8 @@ def _drawn(plan: Plan, rng: random.Random) -> Plan:
             return replace(plan, vector=lanes, accumulators=rng.randint(1, 5), keep_row=keep)
         case MmaPlan():
             return _drawn_contraction(plan, lanes, rng)
+        case AttentionPlan():
+            return _drawn_attention(plan, lanes, rng)
     return plan
 
 
@@ -159,4 +171,16 @@ def _drawn_contraction(plan: MmaPlan, lanes: int, rng: random.Random) -> MmaPlan
         warp_tile=tile,
         cache=cache,
         vectorize=Vectorize(rng.choice(("n", "n", "k")), lanes),
+    )
+
+
+def _drawn_attention(plan: AttentionPlan, lanes: int, rng: random.Random) -> AttentionPlan:
+    rows, columns = rng.randint(1, 5), lanes * rng.randint(1, 3)
+    return replace(
+        plan,
+        tile_q=columns * rng.randint(1, 3),
+        tile_kv=rows * rng.randint(1, 3),
+        algo=rng.choice((ONLINE, STREAMING)),
+        register_tile=(rows, columns),
+        vector=lanes,
     )

@@ -1,5 +1,5 @@
-"""Attention on the CPU in one kernel: against NumPy in f64, for one thread and two, and the cases
-in which the kernels stay apart."""
+"""Attention on the CPU in one kernel, by each algorithm: against NumPy in f64, for one thread and
+two, and the cases in which the kernels stay apart."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
+from weft.driver.compilation import Compilation
+from weft.driver.pipeline import run_pipeline
+from weft.driver.signature import make_signature
 from weft.foundation.errors import WeftError
-from weft.plan.ir import PlanSet
-from weft.plan.text import dumps, loads
+from weft.plan.ir import ONLINE, STREAMING, AttentionPlan, PlanSet
+from weft.plan.text import dumps
 from weft.ptir import Builder, Program
+from weft.target.known import target_named
 
 Array = NDArray[Any]
 Sizes = tuple[int, int, int, int, int]
@@ -55,6 +59,19 @@ def patterns(executable: Any) -> list[str]:
     return [kernel.pattern.value for kernel in cluster.compilation["region"].kernels]
 
 
+def with_plan(program: Program, **changes: Any) -> Any:
+    """The program, with other values in the plan of its attention."""
+    roles = make_signature(program)
+    plans: PlanSet = run_pipeline(Compilation(program, target_named("cpu"), roles), "plan")["plan"]
+    changed = {
+        key: replace(plan, **changes) if isinstance(plan, AttentionPlan) else plan
+        for key, plan in plans.plans.items()
+    }
+    return weft.compile(program, "cpu", overrides={"plan": dumps(PlanSet(plans.kernels, changed))})
+
+
+by_each_algorithm = pytest.mark.parametrize("algo", [ONLINE, STREAMING])
+
 CASES: list[tuple[Sizes, bool]] = [
     ((1, 2, 33, 33, 16), True),
     ((1, 2, 33, 33, 16), False),
@@ -66,12 +83,15 @@ CASES: list[tuple[Sizes, bool]] = [
 ]
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f64"])
-@pytest.mark.parametrize(("sizes", "causal"), CASES)
-def test_one_kernel_agrees_with_numpy(sizes: Sizes, causal: bool, dtype: str) -> None:
+KINDS = [(*case, "f32") for case in CASES] + [(*case, "f64") for case in CASES[::3]]
+
+
+@pytest.mark.parametrize(("sizes", "causal", "dtype"), KINDS)
+@by_each_algorithm
+def test_one_kernel_agrees_with_numpy(sizes: Sizes, causal: bool, dtype: str, algo: str) -> None:
     program = attention(sizes, causal, dtype)
     arrays = arrays_for(program)
-    executable = weft.compile(program, "cpu")
+    executable = with_plan(program, algo=algo)
     assert patterns(executable) == ["attention"]
     found, again = (executable.run(arrays, threads=n)[0] for n in (1, 2))
     want, _ = oracle(arrays, causal)
@@ -85,10 +105,11 @@ def test_one_kernel_agrees_with_numpy(sizes: Sizes, causal: bool, dtype: str) ->
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
-def test_narrow_operands_are_widened(dtype: str) -> None:
+@by_each_algorithm
+def test_narrow_operands_are_widened(dtype: str, algo: str) -> None:
     program = attention((1, 2, 40, 40, 16), True, dtype)
     arrays = arrays_for(program)
-    executable = weft.compile(program, "cpu")
+    executable = with_plan(program, algo=algo)
     assert patterns(executable) == ["attention"]
     (found,) = executable.run(arrays)
     want, _ = oracle(arrays, causal=True)
@@ -97,7 +118,8 @@ def test_narrow_operands_are_widened(dtype: str) -> None:
     assert error <= 2 * allowed
 
 
-def test_what_training_keeps_comes_out_of_the_same_kernel() -> None:
+@by_each_algorithm
+def test_what_training_keeps_comes_out_of_the_same_kernel(algo: str) -> None:
     b = Builder("forward")
     operands = [b.param("f32", [1, 40, 2, 16]) for _ in range(3)]
     results = b.emit(
@@ -106,7 +128,7 @@ def test_what_training_keeps_comes_out_of_the_same_kernel() -> None:
     )  # fmt: skip
     program = b.build(results)
     arrays = arrays_for(program)
-    executable = weft.compile(program, "cpu")
+    executable = with_plan(program, algo=algo)
     assert "attention" in patterns(executable)
     assert "matmul" not in patterns(executable)
     out, lse = executable.run(arrays)[:2]
@@ -115,7 +137,8 @@ def test_what_training_keeps_comes_out_of_the_same_kernel() -> None:
     np.testing.assert_allclose(lse, want_lse, rtol=1e-6, atol=1e-6)
 
 
-def test_rows_that_see_nothing_and_rows_with_nan() -> None:
+@by_each_algorithm
+def test_rows_that_see_nothing_and_rows_with_nan(algo: str) -> None:
     """A row of -inf has no softmax; NaN and +inf in a score spoil their row, and no other."""
     b = Builder("masked")
     q, k, v = (b.param("f32", [1, 1, 24, 8]) for _ in range(3))
@@ -129,11 +152,27 @@ def test_rows_that_see_nothing_and_rows_with_nan() -> None:
     arrays[3][0, 0, 5, 7] = np.nan
     arrays[3][0, 0, 6, 2:] = -np.inf
     arrays[3][0, 0, 9, 11] = np.inf
-    executable = weft.compile(program, "cpu")
+    executable = with_plan(program, algo=algo)
     assert patterns(executable) == ["attention"]
     (found,) = executable.run(arrays)
     spoilt = np.isnan(found[0, 0]).any(-1)
     assert list(np.flatnonzero(spoilt)) == [3, 5, 9]
+    (want,) = weft.run(program, arrays, backend="reference")
+    np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-6)
+
+
+@by_each_algorithm
+def test_queries_before_all_keys_see_nothing(algo: str) -> None:
+    """The first piece of queries meets no block of keys at all."""
+    b = Builder("late")
+    q, k, v = (b.param("f32", [1, 2, rows, 8]) for rows in (150, 20, 20))
+    result = b.emit("weft.attention", q, k, v, causal=True)
+    program = b.build(result[0])
+    executable = with_plan(program, algo=algo)
+    assert patterns(executable) == ["attention"]
+    (found,) = executable.run(arrays := arrays_for(program))
+    assert np.isnan(found[:, :, :130]).all()
+    assert not np.isnan(found[:, :, 130:]).any()
     (want,) = weft.run(program, arrays, backend="reference")
     np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-6)
 
@@ -156,21 +195,15 @@ def test_a_single_query_is_not_computed_in_blocks() -> None:
     assert "attention" not in patterns(executable)
 
 
-def test_hidden_blocks_are_not_computed() -> None:
+@by_each_algorithm
+def test_hidden_blocks_are_not_computed(algo: str) -> None:
     """NaN in keys that a causal mask hides from a whole block of queries does not reach them."""
     program = attention((1, 1, 300, 300, 8), True)
     arrays = arrays_for(program)
     arrays[1][0, 0, 299] = np.nan
-    (found,) = weft.compile(program, "cpu").run(arrays)
+    (found,) = with_plan(program, algo=algo).run(arrays)
     assert not np.isnan(found[0, 0, :96]).any()
     assert np.isnan(found[0, 0, 299]).all()
-
-
-def with_plan(program: Program, **changes: Any) -> Any:
-    text = weft.compile(program, "cpu").stages["plan"]
-    plans = loads(text)
-    changed = {key: replace(plan, **changes) for key, plan in plans.plans.items()}
-    return weft.compile(program, "cpu", overrides={"plan": dumps(PlanSet(plans.kernels, changed))})
 
 
 @pytest.mark.parametrize(
@@ -179,6 +212,7 @@ def with_plan(program: Program, **changes: Any) -> Any:
         {"tile_q": 24, "tile_kv": 16, "register_tile": (8, 12), "vector": 4},
         {"tile_q": 8, "tile_kv": 64, "register_tile": (4, 8), "vector": 4},
         {"tile_q": 6, "tile_kv": 10, "register_tile": (5, 2), "vector": 2},
+        {"tile_q": 6, "tile_kv": 10, "register_tile": (5, 2), "vector": 2, "algo": STREAMING},
     ],
 )
 def test_every_legal_plan_gives_the_same_numbers(changes: dict[str, Any]) -> None:
@@ -195,7 +229,7 @@ def test_every_legal_plan_gives_the_same_numbers(changes: dict[str, Any]) -> Non
     ("changes", "why"),
     [
         ({"stages": 3}, "stages=3 has no effect"),
-        ({"algo": "streaming_softmax_2pass"}, "not built"),
+        ({"algo": "guessing"}, "is not an algorithm"),
         ({"tile_q": 13}, "not whole tiles"),
         ({"vector": 3}, "power of two"),
         ({"tile_kv": 1 << 16}, "bytes of a thread"),

@@ -7,7 +7,7 @@ that says which op it was; from there on kernels know the instructions they came
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from functools import reduce
 
@@ -61,21 +61,32 @@ def algorithm_sets(compilation: Compilation) -> Mapping[ValueKey, tuple[str, ...
 def _sets_of(program: Program) -> dict[ValueKey, tuple[str, ...]]:
     """Only contractions count: a kernel may end with the first steps of an op that it does not
     compute, but not with its products."""
-    sets: dict[str, tuple[str, ...]] = {}
-    lines: dict[ValueKey, str] = {}
-    for body in program.bodies:
-        for instruction in body.body:
-            op = instruction.op
-            if isinstance(op, Attention | Conv) and op.algo_set is not None:
-                line = f"{body.label} {instruction.id}"
-                sets[line], lines[body.label, instruction.id] = op.algo_set, line
+    lines, sets = _marked(program)
     if not sets:
         return {}
     simple = without_composites(replace(program, locations=lines))
-    return {
-        (body.label, instruction.id): sets[simple.locations[body.label, instruction.id]]
+    found = {
+        (body.label, instruction.id): simple.locations.get((body.label, instruction.id), "")
         for body in simple.bodies
         for instruction in body.body
         if isinstance(instruction.op, DotGeneral)
-        and (body.label, instruction.id) in simple.locations
     }
+    return {key: sets[line] for key, line in found.items() if line in sets}
+
+
+def _marked(program: Program) -> tuple[dict[ValueKey, str], dict[str, tuple[str, ...]]]:
+    """A line for every op that may have a set, and the set of each line. Ops that differ in their
+    sets alone have one line, as what they are decomposed into is merged."""
+    lines: dict[ValueKey, str] = {}
+    sets: dict[str, tuple[str, ...]] = {}
+    known: dict[Hashable, str] = {}
+    for body in program.bodies:
+        for instruction in body.body:
+            op = instruction.op
+            if isinstance(op, Attention | Conv):
+                alike = body.label, replace(op, algo_set=None), instruction.operands
+                line = known.setdefault(alike, f"op {len(known)}")
+                lines[body.label, instruction.id] = line
+                if op.algo_set is not None:
+                    sets[line] = _both(sets.get(line, op.algo_set), op.algo_set)
+    return lines, sets

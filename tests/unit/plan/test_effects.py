@@ -345,7 +345,7 @@ ATTENTION: dict[str, Sequence[Any]] = {
     "register_tile": [(4, 12), (8, 24), (65, 12)],
     "vector": [1, 2, 3],
 }
-CHANGES_ATTENTION = {"tile_q", "tile_kv", "register_tile", "vector"}
+CHANGES_ATTENTION = {"tile_q", "tile_kv", "algo", "register_tile", "vector"}
 """Fields with a value that gives other code; the others are refused."""
 
 

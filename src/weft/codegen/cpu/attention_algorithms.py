@@ -15,7 +15,7 @@ weights that are those of the softmax itself and sums that are never rescaled.
 Against the exact result the error of y is that of a softmax with its sums cut into blocks, plus,
 with one pass, one rounding for each block that raised the greatest score: at most
 (keys / tile_kv + 4) ulp of the largest value more. With two passes only the sum of exponentials has
-these roundings.
+these roundings, but each weight has one of its own.
 """
 
 from __future__ import annotations

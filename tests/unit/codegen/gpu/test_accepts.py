@@ -124,7 +124,7 @@ def test_too_many_accumulators() -> None:
 SHAPES = {
     "f32 operands": (
         Contraction(64, 64, 64, dtype=F32),
-        "OperandDType: wgmma takes bf16 or f16, not f32 and f32",
+        "OperandDType: no wgmma takes f32 and f32 with sums of f32",
     ),
     "pitch of A": (
         Contraction(64, 64, 60),

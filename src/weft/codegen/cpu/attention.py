@@ -20,7 +20,7 @@ computed: what NaN or infinity their keys and values hold does not reach the res
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import inf
@@ -69,7 +69,7 @@ Statements: TypeAlias = tuple[ir.Stmt, ...]
 Step: TypeAlias = Callable[[Scope, Meeting], None]
 
 
-class StreamedAttention(Panels):
+class StreamedAttention(Panels, ABC):
     """The nest of one attention kernel; a subclass for each algorithm."""
 
     def __init__(

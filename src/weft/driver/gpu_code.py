@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 
-from weft.codegen.gpu import whole
+from weft.codegen.gpu import ir, whole
 from weft.codegen.gpu.accept import PLAN_FAULTS
 from weft.codegen.gpu.assemble import kernel_code
 from weft.codegen.gpu.chain import chained
@@ -24,7 +24,7 @@ from weft.foundation.errors import Finding, SpecViolation
 from weft.foundation.functions import broken_rule
 from weft.foundation.tally import counted
 from weft.foundation.whole_ops import WholeOp
-from weft.memory.ir import BufferMap, MemRef
+from weft.memory.ir import BufferMap, MemRef, Space
 from weft.plan.ir import REFUSED, PlanSet
 from weft.region.ir import Check, Kernel, Module, Pattern
 from weft.region.structure import buffers
@@ -57,10 +57,11 @@ def lower_module(
     host; but a plan that was `given` is carried out, or refused."""
     code = GpuModule()
     order: dict[str, tuple[int, ...]] = {}
+    is_settled = _settled(module, buffer_map)
     for kernel in module.kernels:
         if kernel.opaque is not None:
             if isinstance(kernel.opaque.op, WholeOp):
-                _lower_whole(kernel, kernel.opaque.op, module, buffer_map, target, code)
+                _lower_whole(kernel, kernel.opaque.op, module, buffer_map, target, code, is_settled)
             continue
         plan = plans.of(kernel.name)
         names = buffers(kernel)
@@ -69,10 +70,12 @@ def lower_module(
         if why is not None:
             code.hosted[kernel.name] = why
             continue
-        key = kernel_key(kernel, module.tensors, refs, plan, _shared(refs.values()))
+        shared, settled = _shared(refs.values()), [is_settled(ref) for ref in refs.values()]
+        key = kernel_key(kernel, module.tensors, refs, plan, shared, repr(settled))
         symbol = "k_" + key[:16]
         if symbol not in code.kernels:
-            made = chained(build(kernel, module.tensors, refs, plan, target, symbol), target)
+            made = build(kernel, module.tensors, refs, plan, target, symbol)
+            made = chained(made, target, _places(made, refs, is_settled))
             code.kernels[symbol] = made
             order[symbol] = tuple(names.index(name) for name in made.buffers)
         code.launches[kernel.name] = Launch(symbol, order[symbol])
@@ -86,14 +89,18 @@ def _lower_whole(
     buffer_map: BufferMap,
     target: Target,
     code: GpuModule,
+    is_settled: Callable[[MemRef], bool],
 ) -> None:
     """The kernel of an op that stays whole; what has none is the host's."""
     if whole.accepts(op, kernel, module.tensors):
         return
     names = buffers(kernel)
     refs = buffer_map.refs_of(names)
-    symbol = "k_" + kernel_key(kernel, module.tensors, refs, None, _shared(refs.values()))[:16]
-    made = chained(whole.build(op, kernel, module.tensors, target, symbol), target)
+    shared, settled = _shared(refs.values()), [is_settled(ref) for ref in refs.values()]
+    key = kernel_key(kernel, module.tensors, refs, None, shared, repr(settled))
+    symbol = "k_" + key[:16]
+    made = whole.build(op, kernel, module.tensors, target, symbol)
+    made = chained(made, target, _places(made, refs, is_settled))
     code.kernels.setdefault(symbol, made)
     code.launches[kernel.name] = Launch(symbol, tuple(map(names.index, made.buffers)))
 
@@ -104,6 +111,27 @@ def _refused(findings: list[Finding], given: bool) -> str | None:
     if findings and given and not lacking:
         raise SpecViolation.of([Finding(REFUSED, f.where, f.why, f.hint) for f in findings])
     return (lacking or findings)[0].why if findings else None
+
+
+def _settled(module: Module, buffer_map: BufferMap) -> Callable[[MemRef], bool]:
+    """Whether no kernel of the program writes a tensor's buffer."""
+    outputs = (output.tensor for kernel in module.kernels for output in kernel.outputs)
+    buffers_of = (buffer_map.refs[name].buffer for name in outputs if name in buffer_map.refs)
+    written = {(buffer.space, buffer.number) for buffer in buffers_of}
+
+    def is_settled(ref: MemRef) -> bool:
+        space = ref.buffer.space
+        given = space in (Space.INPUT, Space.CONSTANT)
+        return given and (space, ref.buffer.number) not in written
+
+    return is_settled
+
+
+def _places(
+    made: ir.Kernel, refs: Mapping[str, MemRef], is_settled: Callable[[MemRef], bool]
+) -> frozenset[int]:
+    """The buffers of a kernel that are settled, by position."""
+    return frozenset(n for n, name in enumerate(made.buffers) if is_settled(refs[name]))
 
 
 def _shared(refs: Iterable[MemRef]) -> str:

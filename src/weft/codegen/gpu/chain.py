@@ -6,11 +6,14 @@
 
 So a kernel's start runs beside the end of the one before it. Since each waits for the one before,
 a kernel that goes on has all earlier ones behind it.
+
+The compiler of machine code moves reads of constant data (`ld.global.nc`) ahead of the wait, as it
+may: such reads are for buffers that no kernel of the program writes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any, Final
 
@@ -21,17 +24,39 @@ from weft.target.target import Target
 _WARP: Final = 32
 
 
-def chained(kernel: ir.Kernel, target: Target) -> ir.Kernel:
+def chained(kernel: ir.Kernel, target: Target, settled: Collection[int] = ()) -> ir.Kernel:
     """The kernel with its waiting put in front of the first access to memory. Where its blocks do
     not all run at once they end here and there, and the next kernel's would be scattered: that one
-    is admitted when they have ended."""
+    is admitted when they have ended.
+
+    What is read from a buffer that is not `settled`, that is, which kernels ahead may still write,
+    is not constant: machine code may read constants before it waits."""
     if not target.has("griddepcontrol"):
         return kernel
-    body = kernel.body
+    body = _unsettled(kernel.body, settled)
     first = next((n for n, found in enumerate(body) if _holds_access(found)), len(body))
     admitted = (ir.AdmitNext(),) if _runs_at_once(kernel, target) else ()
     body = (*admitted, *body[:first], ir.AwaitPrevious(), *body[first:])
     return replace(kernel, body=body)
+
+
+def _unsettled(body: tuple[ir.Stmt, ...], settled: Collection[int]) -> tuple[ir.Stmt, ...]:
+    return tuple(_unsettle(statement, settled) for statement in body)
+
+
+def _unsettle(statement: Any, settled: Collection[int]) -> Any:
+    match statement:
+        case ir.For(body=body):
+            return replace(statement, body=_unsettled(body, settled))
+        case ir.If(then=then, otherwise=otherwise):
+            inner = (_unsettled(then, settled), _unsettled(otherwise, settled))
+            return replace(statement, then=inner[0], otherwise=inner[1])
+        case ir.Roles(cases=cases):
+            changed = (replace(case, body=_unsettled(case.body, settled)) for case in cases)
+            return replace(statement, cases=tuple(changed))
+        case _ if getattr(statement, "constant", False) and statement.buffer not in settled:
+            return replace(statement, constant=False)
+    return statement
 
 
 def _runs_at_once(kernel: ir.Kernel, target: Target) -> bool:

@@ -321,12 +321,12 @@ INLINE void cp_async(u32 target, const void* source, bool guard) {
                :: "r"(target), "l"(source), "r"(guard ? 16 : 0) : "memory");
 }
 template <int Count, i64 Step, class T>
-INLINE void gather(u32 target, const T* source, int limit) {
+INLINE void gather(u32 target, const T* source, int limit, bool constant) {
   const int width = 8 * sizeof(T);
   u32 words[4] = {};
   #pragma unroll
   for (int i = 0; i < Count; ++i) {
-    const u64 found = i < limit ? __ldg(source + i * Step) : (T)0;
+    const u64 found = i < limit ? fetch(source + i * Step, constant) : (T)0;
     words[i * width / 32] |= (u32)(found << i * width % 32);
     if (width == 64) words[i * 2 + 1] = (u32)(found >> 32);
   }

@@ -255,7 +255,8 @@ class _Printer:
         place = f"(const u{bits}*)b{statement.buffer} + {text(statement.offset)}"
         limit = f"({text(statement.guard)}) ? {text(statement.limit)} : 0"
         function = f"gather<{statement.count}, {statement.step}>"
-        return f"{function}({self.address(statement.target)}, {place}, {limit});"
+        constant = "true" if statement.constant else "false"
+        return f"{function}({self.address(statement.target)}, {place}, {limit}, {constant});"
 
     def sm90(self, statement: ir.Stmt) -> Iterator[str]:
         match statement:

@@ -105,8 +105,8 @@ class ValuePrinter:
         return f"if ({broken}{guard}) report(error, {node.number}, {text(node.element)});"
 
     def param(self, node: values.ReadParam) -> str:
-        place = f"__ldg((const {storage(node.dtype)}*)b{node.buffer} + {node.element})"
-        place = widen(place, node.dtype)
+        place = f"(const {storage(node.dtype)}*)b{node.buffer} + {node.element}"
+        place = widen(f"fetch({place}, {_truth(node.constant)})", node.dtype)
         kind = "u64" if _is_unsigned(node.dtype) else "i64"
         value = f"min(({kind}){node.high}, max(({kind}){node.low}, ({kind}){place}))"
         return f"const int {node.name} = (int){value};"

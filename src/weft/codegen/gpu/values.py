@@ -29,6 +29,8 @@ class ReadParam:
     element: int
     low: int
     high: int
+    constant: bool = True
+    """Whether nobody writes the buffer while the kernel runs."""
 
 
 @dataclass(frozen=True)

@@ -8,20 +8,23 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.gemm_kernels import Contraction
-from tests.gpu_programs import CASES, compiled
+from tests.gpu_programs import CASES, compiled, through_stages
 from tests.gpu_rows import dialect_kernel, error_of
 from tests.gpu_support import COOPERATIVE, sm90_kernel
 from tests.kernels import elementwise
 from weft.codegen.gpu import ir, sass
 from weft.codegen.gpu.chain import chained
 from weft.codegen.gpu.interp_races import Hazard
+from weft.codegen.gpu.print import walk
 from weft.codegen.gpu.scalar import LANE
+from weft.codegen.gpu.values import LoadVector
 from weft.codegen.gpu.verify import findings
 from weft.driver.gpu_code import compile_sources
 from weft.plan.ir import Header, MapPlan
 from weft.region.ir import Module
 from weft.target.sm80 import SM80
 from weft.target.sm90 import SM90
+from weft.testing.conformance.table import select
 
 WAIT = ir.AwaitPrevious()
 MEMORY = (
@@ -46,13 +49,22 @@ def doubled() -> tuple[Module, ir.Kernel]:
 
 def test_places_are_found_before_the_wait_and_elements_read_after_it() -> None:
     module, kernel = doubled()
-    body = chained(kernel, SM90).body
+    body = chained(kernel, SM90, settled={0, 1}).body
     at = body.index(WAIT)
     assert body[0] == ir.AdmitNext()
     assert [type(found) for found in body[1:at]] == [ir.Let] * (at - 1)
     assert at > 1
     assert (*body[1:at], *body[at + 1 :]) == kernel.body
     assert error_of(module, chained(kernel, SM90)) == 0
+
+
+def test_what_kernels_ahead_may_write_is_not_constant() -> None:
+    _, kernel = doubled()
+    for settled in (set(), {0}, {0, 1}):
+        body = chained(kernel, SM90, settled).body
+        loads = [found for found in walk(body) if isinstance(found, LoadVector)]
+        assert {load.buffer for load in loads if load.constant} == settled
+        assert {load.buffer for load in loads} == {0, 1}
 
 
 def test_a_contraction_makes_its_barriers_before_it_waits() -> None:
@@ -113,6 +125,19 @@ def test_a_machine_without_chains_refuses_them() -> None:
     _, kernel = doubled()
     found = list(findings(chained(kernel, SM90), SM80))
     assert {finding.why for finding in found} == {"sm80 has no chains"}
+
+
+@pytest.mark.skipif(not sass.available(), reason="nvdisasm is not installed")
+@pytest.mark.parametrize("case", ["attention/f32/plain", "byteir.non_zero/si8/line"])
+def test_intermediates_are_read_after_the_wait(case: str) -> None:
+    """These once read what the kernel ahead had not written yet."""
+    (found,) = select(case)
+    made = through_stages(found.trial().program(), "sm90")
+    cubins = compile_sources(made["cu"], "sm_90a").cubins
+    assert len(cubins) > 1
+    for cubin in cubins.values():
+        roots = [instruction.root for instruction in sass.disassemble(cubin.code)]
+        assert not set(MEMORY) & set(roots[: roots.index("ACQBULK")])
 
 
 @pytest.mark.skipif(not sass.available(), reason="nvdisasm is not installed")

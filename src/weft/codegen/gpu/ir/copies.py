@@ -133,6 +133,8 @@ class Gather:
     count: int
     limit: Scalar
     guard: Scalar
+    constant: bool = True
+    """Whether nobody writes the buffer while the kernel runs."""
 
 
 @dataclass(frozen=True)

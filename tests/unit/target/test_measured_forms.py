@@ -50,7 +50,7 @@ def test_the_model_chooses_nearly_as_well() -> None:
         losses.append(times[first] / min(times.values()) - 1)
     assert statistics.median(losses) <= 0.01
     assert statistics.mean(losses) <= 0.025
-    assert sum(loss <= 0.05 for loss in losses) >= 0.88 * len(losses)
+    assert sum(loss <= 0.05 for loss in losses) >= 0.85 * len(losses)
 
 
 def test_rows_at_lines_are_the_other_models() -> None:

@@ -11,9 +11,10 @@ import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from weft.codegen.gpu import ir, mma_sm90
+from weft.codegen.gpu import ir
 from weft.codegen.gpu.assemble import kernel_code
 from weft.codegen.gpu.compile import Report, compile_cuda, read_log, version
+from weft.codegen.gpu.mma import sm90
 from weft.codegen.gpu.print import cuda
 from weft.foundation.dtypes import BF16, F32, DType
 from weft.foundation.index_expr import Expr, axis
@@ -155,7 +156,7 @@ def load_plan(name: str) -> MmaPlan:
 def dialect_kernel(shape: Contraction, plan: MmaPlan) -> ir.Kernel:
     """The dialect kernel of a contraction; the plan takes over the layouts it is stored in."""
     plan = replace(plan, operand_layouts=shape.layouts)
-    return mma_sm90.build(region_kernel(shape), references(shape), plan, SM90, "gemm")
+    return sm90.build(region_kernel(shape), references(shape), plan, SM90, "gemm")
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,8 @@ from weft.foundation.errors import WeftError
 from weft.plan.contraction import problem_of
 from weft.plan.ir import MmaPlan
 from weft.plan.text import plan_to_json
-from weft.runtime import bundle
 from weft.runtime.artifact import Artifact
+from weft.runtime.bundle import Bundle, pack, unpack
 from weft.runtime.cuda_race import Race
 from weft.runtime.gpu import Gpu, open_gpu
 from weft.target.known import target_named
@@ -124,7 +124,7 @@ def _packed(found: Product, kernels: KernelClass) -> bytes:
             print(f"{found}: {' '.join(str(error).split())}", flush=True)
             continue
         plans.append(plan_to_json(plan))
-        bundles.append(bundle.pack(built.artifact, built.symbols))
+        bundles.append(pack(Bundle(built.artifact, built.symbols)))
     head = {
         "product": str(found),
         "extent": [problem.batch, problem.m, problem.n, problem.k],
@@ -138,9 +138,9 @@ def _unpacked(path: Path) -> tuple[dict[str, Any], list[Artifact]]:
     head, _, rest = zlib.decompress(path.read_bytes()).partition(b"\n")
     found, artifacts = json.loads(head), []
     for length in found["lengths"]:
-        unpacked = bundle.unpack(rest[:length])
+        unpacked = unpack(rest[:length])
         assert unpacked is not None, path
-        artifacts.append(unpacked[0])
+        artifacts.append(unpacked.artifact)
         rest = rest[length:]
     return found, artifacts
 

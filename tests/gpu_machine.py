@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from math import prod
 from types import SimpleNamespace
 from typing import Any
@@ -17,8 +18,8 @@ from numpy.typing import NDArray
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.compile import Cubin, Report
 from weft.codegen.gpu.interp import Timing, run
-from weft.codegen.gpu.interp_values import Reported
-from weft.driver import gpu_code
+from weft.codegen.gpu.interp.values import Reported
+from weft.driver import gpu_code, gpu_linker
 from weft.driver.compilation import Compilation
 from weft.driver.compile import Executable
 from weft.driver.cuda import CudaBackend, CudaExecutable
@@ -361,12 +362,15 @@ def _array_at(address: int, dtype: DType, count: int) -> Array:
 
 
 @contextmanager
-def machine(capability: tuple[int, int] = (9, 0)) -> Iterator[Machine]:
-    """This process with such a GPU. Kernels stay in the dialect: there is nothing to compile."""
+def machine(capability: tuple[int, int] = (9, 0), *, keeps: bool = False) -> Iterator[Machine]:
+    """This process with such a GPU. Kernels stay in the dialect: there is nothing to compile.
+    Whether it `keeps` its programs on disk, apart from those of real compilers."""
     made = Machine(capability)
+    facts = (str(capability), "dialect") if keeps else None
     with (
         patch.object(cuda, "bindings", lambda: made),
         patch.object(gpu_code, "compile_sources", _uncompiled),
+        patch.object(gpu_linker, "LINKER", replace(gpu_linker.LINKER, facts=lambda _: facts)),
     ):
         yield made
 

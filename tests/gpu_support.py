@@ -18,8 +18,9 @@ from benchmarks.gemm_kernels import (
     references,
     region_kernel,
 )
-from weft.codegen.gpu import ir, mma_sm80, mma_sm90
+from weft.codegen.gpu import ir
 from weft.codegen.gpu.interp import Timing, run
+from weft.codegen.gpu.mma import sm80, sm90
 from weft.foundation.dtypes import F16, F32
 from weft.plan.ir import Header, MmaPlan
 from weft.target.sm80 import SM80
@@ -39,7 +40,7 @@ def sm90_plan(**fields: Any) -> MmaPlan:
 
 def sm90_kernel(shape: Contraction, plan: MmaPlan) -> ir.Kernel:
     plan = replace(plan, operand_layouts=shape.layouts)
-    return mma_sm90.build(region_kernel(shape), references(shape), plan, TWO_UNITS, "gemm")
+    return sm90.build(region_kernel(shape), references(shape), plan, TWO_UNITS, "gemm")
 
 
 def sm80_plan(**fields: Any) -> MmaPlan:
@@ -54,7 +55,7 @@ def sm80_kernel(shape: Contraction, plan: MmaPlan) -> ir.Kernel:
     # A contraction of one step has no layout: operands lie along k.
     layouts = shape.layouts if shape.k > 1 else ("row", "col")
     plan = replace(plan, operand_layouts=layouts, predicate_tail=tails)
-    return mma_sm80.build(region_kernel(shape), references(shape), plan, SM80, "gemm")
+    return sm80.build(region_kernel(shape), references(shape), plan, SM80, "gemm")
 
 
 def ragged(seed: int) -> tuple[Contraction, MmaPlan]:
@@ -77,7 +78,7 @@ def _with_room(shape: Contraction, plan: MmaPlan) -> MmaPlan:
     panels, for which the plans of the benchmarks were not made."""
     plan = replace(plan, operand_layouts=shape.layouts)
     kernel, refs = region_kernel(shape), references(shape)
-    while any(f.code == "SharedMemory" for f in mma_sm90.accepts(kernel, refs, plan, SM90)):
+    while any(f.code == "SharedMemory" for f in sm90.accepts(kernel, refs, plan, SM90)):
         plan = replace(plan, stages=plan.stages - 1)
     return plan
 

@@ -14,6 +14,7 @@ from examples.make_programs import attention, softmax_layernorm
 from tests.example_inputs import inputs_for
 from tests.gpu_interpreted import InterpretedGpu
 from tests.gpu_programs import ODD, TARGETS, Maker, through_stages
+from weft.codegen.gpu.compile import architecture
 from weft.driver import gpu_code
 from weft.driver.cuda import CudaBackend
 from weft.foundation.dtypes import BY_NAME, DType
@@ -95,7 +96,7 @@ def test_masks_compile(whole: bool) -> None:
     """Truth values are bytes in memory, for which there is no cached load of their own."""
     for target in TARGETS:
         compilation = through_stages(with_epilogue("i1", whole=whole), target)
-        arch = gpu_code.architecture(target_named(target), device=None)
+        arch = architecture(target_named(target), device=None)
         (cubin,) = gpu_code.compile_sources(compilation["cu"], arch).cubins.values()
         assert cubin.report.findings == []
 

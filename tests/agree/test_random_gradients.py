@@ -11,6 +11,8 @@ from tests.support import bits
 from weft.foundation.dtypes import CF64, F64
 from weft.foundation.errors import Unimplemented
 from weft.ptir import Program, jvp, verify, vjp, vmap
+from weft.ptir.ir import Ref
+from weft.ptir.ops.linear_algebra import Eigh
 from weft.ptir.slots import is_smooth
 from weft.ptir.types import TensorType, leaves
 from weft.testing import random_program, widen_arrays, widen_program
@@ -53,11 +55,22 @@ def unchanged(program: Program, inputs: list[Array]) -> bool | None:
     return all(bits(a) == bits(b) for a, b in zip(results, found, strict=False))
 
 
+def has_repeated_eigenvalues(program: Program, inputs: list[Array]) -> bool:
+    """Whether a matrix has equal eigenvalues: its eigenvectors have no derivative then, and what is
+    computed for one is made of rounding errors."""
+    taken = [i.operands[0] for i in program.main.body if isinstance(i.op, Eigh)]
+    given = [ref.id for ref in taken if isinstance(ref, Ref) and ref.id < len(inputs)]
+    values = [np.linalg.eigvalsh(inputs[number]) for number in given if inputs[number].size]
+    return any(bool((np.diff(v) < 1e-6).any()) for v in values)
+
+
 def adjoint_error(program: Program, inputs: list[Array], seed: int) -> float | None:
     """How far `<u, jvp(v)>` is from `<vjp(u), v>`, relative to the terms that they add up; None
     where there is nothing to compare."""
     wanted = smooth_parameters(program)
     if len(inputs) != len(program.main.parameters) or not is_exact(program) or not wanted:
+        return None
+    if has_repeated_eigenvalues(program, inputs):
         return None
     try:
         adjoint, tangent = vjp(program, wanted), jvp(program, wanted)

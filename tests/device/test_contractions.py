@@ -22,8 +22,8 @@ from tests.gpu_support import (
     relative_error,
     sm80_kernel,
 )
-from weft.codegen.gpu import mma_sm90
 from weft.codegen.gpu.assemble import assemble
+from weft.codegen.gpu.mma import sm90
 from weft.foundation.errors import UserError
 from weft.runtime.artifact import KernelCode
 from weft.runtime.cuda import Device, Memory, open_device
@@ -80,7 +80,7 @@ def test_kernels_of_the_interpreter(case: str) -> None:
     device()
     shape, plan = SM90_CASES[case]
     plan = replace(plan, operand_layouts=shape.layouts)
-    kernel = mma_sm90.build(region_kernel(shape), references(shape), plan, TWO_UNITS, "gemm")
+    kernel = sm90.build(region_kernel(shape), references(shape), plan, TWO_UNITS, "gemm")
     code, _ = assemble(kernel, "sm_90a")
     check(shape, code, kernel.buffers)
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from weft.driver import kept
 from weft.driver.compilation import Compilation
-from weft.driver.generators import Built, generator_for, pipeline
+from weft.driver.generators import Built, generator_for, linker_for, pipeline
 from weft.driver.inputs import (
     ReadyInputs,
     Shapes,
@@ -263,7 +263,7 @@ class Executable:
             concrete, self.target, self.signature, self.overrides, self.opt_level
         )
         key = kept.key_of(concrete, self.target, self.signature, self.opt_level, self.overrides)
-        found = kept.load(key, self.signature, self.state)
+        found = kept.load(key, self.target, self.signature, self.state)
         watch.note("disk")
         built = found.built or self._build(compilation, watch)
         if found.built is None:
@@ -446,7 +446,7 @@ def _new_state(executable: Executable) -> list[Array]:
             if not kind.is_static:
                 raise UserError(f"a state of type {kind} has a dynamic dimension")
             limits.check_bytes(kind.bytes, f"a state of type {kind}", limits.current())
-            found.append(generator_for(executable.target).new_state(kind))
+            found.append(linker_for(executable.target).new_state(kind))
     return found
 
 

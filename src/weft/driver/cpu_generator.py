@@ -18,9 +18,10 @@ from weft.driver.assembler import Unit, build_artifact, symbols_of
 from weft.driver.bodies import compile_bodies
 from weft.driver.compilation import Compilation, Stage, unchecked
 from weft.driver.cpu_code import Objects
+from weft.driver.cpu_linker import link
 from weft.driver.generators import Built, Generator
 from weft.driver.legalise import without_composites
-from weft.driver.opaque import host_call, host_function
+from weft.driver.opaque import host_call
 from weft.driver.signature import Signature
 from weft.driver.sources import LLVM
 from weft.foundation.errors import Finding
@@ -28,7 +29,6 @@ from weft.memory.ir import BufferMap
 from weft.plan.from_region import plan_module
 from weft.plan.ir import Plan, PlanSet
 from weft.ptir.ir import Body, Program
-from weft.ptir.types import TensorType
 from weft.region.ir import Kernel, Module
 from weft.runtime import executor
 from weft.target.target import Target
@@ -66,7 +66,7 @@ def _build(compilation: Compilation, signature: Signature, state: Sequence[Array
     }
     artifact = build_artifact(unit, "cpu", host_call, bodies, units)
     artifact = with_declared_types(artifact, compilation.program)
-    runner = executor.Program(artifact, state, signature.given_params, host_function)
+    runner = link(artifact, signature, state)
     return Built(runner, artifact, symbols_of(unit, units), made.compiled, made.reused)
 
 
@@ -113,10 +113,6 @@ def _clock(built: Built, inputs: Sequence[Array]) -> float:
     return statistics.median(times) / turns
 
 
-def _new_state(kind: TensorType) -> Array:
-    return executor.zero_tensor(kind.dtype.name, kind.static_shape)
-
-
 GENERATOR = Generator(
     stages=(
         Stage(
@@ -142,5 +138,4 @@ GENERATOR = Generator(
     build=_build,
     accepts=_accepts,
     clock=_clock,
-    new_state=_new_state,
 )  # fmt: skip

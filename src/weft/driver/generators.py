@@ -1,8 +1,8 @@
-"""Code generators: the last stages of the pipeline, one list for each kind of target, and how what
-they made comes to run.
+"""Code generators: the last stages of the pipeline, one list for each kind of target; and linkers,
+by which what they made comes to run.
 
-This is the one place that loads the pipeline and a generator, when something has to be compiled: a
-program for the CPU needs no CUDA printer, and one that is kept on disk needs no stage at all.
+This is the one place that loads the pipeline, a generator or a linker, when there is need of it: a
+program for the CPU needs no CUDA printer, and one that is kept on disk needs a linker alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from weft.driver.parts import load_part
 from weft.driver.signature import Signature
 from weft.foundation.errors import Finding, UserError
 from weft.ptir.types import TensorType
-from weft.runtime.artifact import Artifact
+from weft.runtime.artifact import Artifact, HostFunction
 from weft.target.target import Kind, Target
 
 if TYPE_CHECKING:
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 _PIPELINE = "weft.driver.pipeline"
 _EXACT = "weft.region.exact"
+_HOST_KERNELS = "weft.driver.host_kernels"
 _HOMES = {Kind.CPU: "weft.driver.cpu_generator", Kind.GPU: "weft.driver.gpu_generator"}
+_LINKERS = {Kind.CPU: "weft.driver.cpu_linker", Kind.GPU: "weft.driver.gpu_linker"}
 
 
 class Runner(Protocol):
@@ -82,6 +84,16 @@ class Generator:
     """Why a kernel cannot be carried out by a plan; nothing where it can."""
     clock: Callable[[Built, Sequence[Array]], float]
     """The seconds that all kernels of a program take, the median of some measurements."""
+
+
+@dataclass(frozen=True)
+class Linker:
+    """From machine code to something that runs: what a program needs that is on disk already."""
+
+    facts: Callable[[Target], tuple[str, ...] | None]
+    """What machine code depends on besides its source; None where nothing can be compiled."""
+    link: Callable[[Artifact, Signature, Sequence[Array]], Runner]
+    """A program with its states, ready to run."""
     new_state: Callable[[TensorType], Array]
     """A state of zeros, aligned, at an address that stays: where the machine reaches it."""
 
@@ -127,3 +139,15 @@ def generator_for(target: Target) -> Generator:
     if target.kind not in _HOMES:
         raise UserError(f"there is no code generator for {target.name} yet")
     return cast(Generator, load_part(_HOMES[target.kind]).GENERATOR)
+
+
+def linker_for(target: Target) -> Linker:
+    """The linker of a target."""
+    if target.kind not in _LINKERS:
+        raise UserError(f"there is no linker for {target.name} yet")
+    return cast(Linker, load_part(_LINKERS[target.kind]).LINKER)
+
+
+def host_kernel(call: str) -> HostFunction:
+    """What the host does to carry out a kernel that has no machine code."""
+    return cast(HostFunction, load_part(_HOST_KERNELS).host_function(call))

@@ -206,8 +206,11 @@ def _unpack(data: bytes | None, arch: str) -> Cubin | None:
     if data is None:
         return None
     head, _, code = data.partition(b"\n")
-    fields = json.loads(head)
-    report = Report(**{**fields, "remarks": tuple(fields["remarks"])})
+    try:
+        fields = json.loads(head)
+        report = Report(**{**fields, "remarks": tuple(fields["remarks"])})
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
     return Cubin(arch, code, "", report)
 
 
@@ -258,11 +261,3 @@ def resource_report(code: GpuModule, cubins: Cubins) -> list[str]:
         )
         lines += [f"{symbol}: {finding}" for finding in found.findings]
     return lines
-
-
-def architecture(target: Target, device: tuple[int, int] | None) -> str:
-    """What to build for: a target's own architecture, or that of a newer device, which runs no
-    code built for the older one."""
-    if target.has("wgmma"):
-        return "sm_90a"
-    return "sm_90" if device is not None and device >= (9, 0) else "sm_80"

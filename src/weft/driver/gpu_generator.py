@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from weft.codegen.gpu import templates, text, text_parser
+from weft.codegen.gpu import templates, text
 from weft.codegen.gpu.module import GpuModule
 from weft.driver import gpu_code
 from weft.driver.artifacts import with_declared_types
@@ -15,7 +15,7 @@ from weft.driver.assembler import Unit, build_artifact, symbols_of
 from weft.driver.bodies import compile_bodies
 from weft.driver.compilation import Compilation, Stage
 from weft.driver.generators import Built, Generator
-from weft.driver.host_kernels import host_function
+from weft.driver.gpu_linker import arch_for, link
 from weft.driver.legalise import without_composites
 from weft.driver.opaque import host_call
 from weft.driver.plans import choose_plans
@@ -25,9 +25,7 @@ from weft.foundation.errors import Finding, InternalError, UserError
 from weft.memory.ir import BufferMap
 from weft.plan.ir import Plan
 from weft.ptir.ir import Body, Program
-from weft.ptir.types import TensorType
 from weft.region.ir import Kernel, Module
-from weft.runtime import cuda, cuda_program, executor
 from weft.runtime.cuda_race import Race
 from weft.runtime.gpu import open_gpu
 from weft.target.target import Target
@@ -38,7 +36,7 @@ Array = NDArray[Any]
 def _build(compilation: Compilation, signature: Signature, state: Sequence[Array]) -> Built:
     program = without_composites(compilation["frontend"])
     bodies = compile_bodies(program, compilation)
-    arch = gpu_code.architecture(compilation.target, cuda.compute_capability())
+    arch = arch_for(compilation.target)
     made, notes = gpu_code.Cubins(arch), list[str]()
     unit = _unit(compilation, made, notes, program, program.main)
     units = {
@@ -47,9 +45,7 @@ def _build(compilation: Compilation, signature: Signature, state: Sequence[Array
     }
     artifact = build_artifact(unit, arch, host_call, bodies, units)
     artifact = with_declared_types(artifact, compilation.program)
-    runner = cuda_program.Program(
-        artifact, state, signature.given_params, host_function, signature.given_donated
-    )
+    runner = link(artifact, signature, state)
     symbols = symbols_of(unit, units)
     return Built(runner, artifact, symbols, made.compiled, made.reused, notes)
 
@@ -113,12 +109,6 @@ def _clock(built: Built, inputs: Sequence[Array]) -> float:
     return seconds
 
 
-def _new_state(kind: TensorType) -> Array:
-    if cuda.compute_capability() is None:
-        return executor.zero_tensor(kind.dtype.name, kind.static_shape)
-    return cuda_program.state_tensor(kind.dtype.name, kind.static_shape)
-
-
 GENERATOR = Generator(
     stages=(
         Stage(
@@ -126,7 +116,7 @@ GENERATOR = Generator(
             enter=_lower,
             verify=lambda c: gpu_code.check_module(c["gpu"], c["region"], c.target),
             render=text.print_module,
-            parse=lambda source, c: text_parser.parse_module(source),
+            parse=lambda source, c: text.parse_module(source),
         ),
         Stage(
             "cu", "cu",
@@ -140,5 +130,4 @@ GENERATOR = Generator(
     build=_build,
     accepts=_accepts,
     clock=_clock,
-    new_state=_new_state,
 )  # fmt: skip

@@ -1,9 +1,9 @@
 """Whole programs on disk: another process that compiles the same program links it and is done.
 
 The key is made of everything that a compilation depends on: the program, what its inputs are, the
-stages that were given as text, the target, this machine's processor, the limits in force, what was
-tuned, LLVM and Weft itself. Only programs for the CPU are kept: what is built for a GPU also
-depends on the device that is there.
+stages that were given as text, the target, the limits in force, what was tuned, Weft itself, and
+what its linker names: for a CPU this machine's processor and LLVM, for a GPU the architecture that
+is built for and NVRTC. So programs for a GPU may be compiled on one machine and run on another.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
-from weft.driver.generators import Built
+from weft.driver.generators import Built, linker_for
 from weft.driver.levels import DEFAULT_LEVEL
-from weft.driver.opaque import host_function
 from weft.driver.signature import Signature
 from weft.foundation import limits
 from weft.foundation.errors import WeftError
 from weft.ptir.codecs import bincode
 from weft.ptir.ir import Program
-from weft.runtime import bundle, cache, executor
-from weft.runtime.jit import code_facts, host_cpu
-from weft.target.target import Kind, Target
+from weft.runtime import bundle, cache
+from weft.runtime.bundle import Bundle
+from weft.runtime.jit import host_cpu
+from weft.target.target import Target
 
 Array = NDArray[Any]
 MOST_BYTES: Final = 64 << 20
@@ -49,7 +49,8 @@ def key_of(
     overrides: Mapping[str, str] | None = None,
 ) -> str | None:
     """The key of a program without dynamic dims; None where it would not be kept."""
-    if target.kind is not Kind.CPU or cache.folder() is None:
+    made_by = None if cache.folder() is None else linker_for(target).facts(target)
+    if made_by is None:
         return None
     try:
         digest = hashlib.sha256(bincode.encode(program)).hexdigest()
@@ -61,7 +62,7 @@ def key_of(
     machine = (target.name, sorted(target.features), target.limits, target.rates)
     given = sorted((overrides or {}).items())
     facts = repr((lines, inputs, machine, level, given, limits.current()))
-    return cache.key_of("program", digest, facts, *_tuned(target), *code_facts())
+    return cache.key_of("program", digest, facts, *_tuned(target), *made_by)
 
 
 def _tuned(target: Target) -> tuple[str, ...]:
@@ -77,7 +78,7 @@ def tuned_key(target: Target) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def load(key: str | None, signature: Signature, state: Sequence[Array]) -> Found:
+def load(key: str | None, target: Target, signature: Signature, state: Sequence[Array]) -> Found:
     """What there is under a key."""
     if key is None:
         return Found()
@@ -86,15 +87,16 @@ def load(key: str | None, signature: Signature, state: Sequence[Array]) -> Found
     if found is None:
         is_there = entry.is_damaged or entry.payload is not None
         return Found(note=DAMAGED if is_there else "")
-    artifact, symbols = found
-    program = executor.Program(artifact, state, signature.given_params, host_function)
-    return Found(Built(program, artifact, symbols, compiled=0, reused=len(artifact.kernels)))
+    artifact = found.artifact
+    program = linker_for(target).link(artifact, signature, state)
+    reused, notes = len(artifact.kernels), list(found.notes)
+    return Found(Built(program, artifact, found.symbols, compiled=0, reused=reused, notes=notes))
 
 
 def save(key: str | None, built: Built) -> None:
     """Keep a program for the next process."""
     if key is None or sum(map(len, built.artifact.constants)) > MOST_BYTES:
         return
-    data = bundle.pack(built.artifact, built.symbols)
+    data = bundle.pack(Bundle(built.artifact, built.symbols, tuple(built.notes)))
     if len(data) <= MOST_BYTES:
         cache.save(key, data)

@@ -4,13 +4,11 @@ before, so no stage can take them apart. Each is a plain record with its meaning
     Scatter   out[a, index[a, m], w] = fn(out[a, index[a, m], w], update[a, m, w]), m in order
     Running   out[a, n, w] = x[a, 0, w] fn ... fn x[a, n, w]
     Order     the positions of the first `count` elements of each row, in order
-    Runs      the positions of all elements of each row, in order within runs of them
-    Merge     positions that are in order within runs, in order within runs twice as long
     Ends      the last element of each part of a column
     Continued a part of a running reduction, combined with what came before it
-    Gathered  a Scatter whose updates of one place stand together in an order that is given
+    Gathered  a Scatter whose updates are known in the order of their places
 
-Operands and results are dense and in row-major order; their shapes do not matter, only that they
+`digit_sort` has the steps of sorting by digits. Operands and results are dense and in row-major order; their shapes do not matter, only that they
 have the elements that the record says. Indices are in range: whoever makes the record sees to it.
 """
 
@@ -23,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.foundation import numeric
+from weft.foundation.digit_sort import Digits, Moved, Starts
 from weft.foundation.dtypes import as_dtype
 from weft.foundation.functions import REDUCTIONS
 
@@ -184,56 +183,11 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Runs:
-    """Operand x, [outer, length]: what `Order` does, but within every `run` elements of a row, the
-    last of which may be fewer. Positions count from the start of the row."""
-
-    name: ClassVar[str] = "runs"
-    base: ClassVar[int | None] = None
-
-    outer: int
-    length: int
-    run: int
-    descending: bool = False
-
-    def evaluate(self, *arrays: Array) -> Array:
-        (x,) = arrays
-        keys = numeric.widen(x, as_dtype(x.dtype)).reshape(self.outer, self.length)
-        starts = range(0, self.length, self.run)
-        parts = [stable_order(keys[:, n : n + self.run], self.descending) + n for n in starts]
-        return np.concatenate(parts, axis=1).astype(np.int64).reshape(-1)
-
-
-@dataclass(frozen=True)
-class Merge:
-    """Operands (x, positions), both [outer, length]: two runs of `run` positions each become one.
-    Of every row the first `count` positions are kept."""
-
-    name: ClassVar[str] = "merge"
-    base: ClassVar[int | None] = None
-
-    outer: int
-    length: int
-    run: int
-    count: int
-    descending: bool = False
-
-    def evaluate(self, *arrays: Array) -> Array:
-        x, positions = arrays
-        keys = numeric.widen(x, as_dtype(x.dtype)).reshape(self.outer, self.length)
-        places = positions.reshape(self.outer, self.length).astype(np.int64)
-        parts = []
-        for start in range(0, self.length, 2 * self.run):
-            part = places[:, start : start + 2 * self.run]
-            order = stable_order(np.take_along_axis(keys, part, 1), self.descending)
-            parts.append(np.take_along_axis(part, order, 1))
-        return np.concatenate(parts, axis=1)[:, : self.count].reshape(-1)
-
-
-@dataclass(frozen=True)
 class Gathered:
-    """Operands (x, index, update, order): what `Scatter` does, where `order` [outer, count] has the
-    updates of one row one after the other, earlier ones first."""
+    """Operands (x, update, pairs, starts): what `Scatter` does, where `pairs` [outer, count, 2] are
+    the row and the number of each update, in the order of the rows, earlier updates first, and
+    `starts` [outer, rows + 1] is where those of each row begin. Rows with `long` updates and more
+    are long runs."""
 
     name: ClassVar[str] = "gathered"
     base: ClassVar[int | None] = 0
@@ -243,11 +197,16 @@ class Gathered:
     rows: int
     width: int
     count: int
+    long: int
 
     def evaluate(self, *arrays: Array) -> Array:
-        # The order says nothing new about the result.
+        # Where rows begin says nothing new about the result.
+        x, update, found, _ = arrays
+        pairs = found.reshape(self.outer, self.count, 2).astype(np.int64)
+        index = np.empty((self.outer, self.count), np.int64)
+        np.put_along_axis(index, pairs[..., 1], pairs[..., 0], 1)
         plain = Scatter(self.fn, self.outer, self.rows, self.width, self.count)
-        return plain.evaluate(*arrays[:3])
+        return plain.evaluate(x, index, update)
 
 
 _PIECES = 16
@@ -268,7 +227,7 @@ def stable_order(keys: Array, descending: bool) -> Array:
 
 
 _EVERY: tuple[type[WholeOp], ...] = (
-    *(Scatter, Gathered, Running, Ends, Continued, Order, Runs, Merge),
+    *(Scatter, Gathered, Running, Ends, Continued, Order, Digits, Moved, Starts),
 )
 _KINDS = {kind.name: kind for kind in _EVERY}
 

@@ -1,6 +1,6 @@
 """An artifact as bytes: JSON, and after it the machine code and the constants as they are.
 
-    magic, length of the JSON, JSON {blobs: lengths, words, artifact}, blobs
+    magic, length of the JSON, JSON {blobs: lengths, symbols, notes, artifact}, blobs
 
 A record is written under its name with its fields in order, bytes as the number of a blob. What
 reads it has been written by the same version of Weft, which is what the keys of the cache are for;
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Final
 
 from weft.foundation.errors import InternalError
@@ -26,16 +26,30 @@ _RECORDS: Final = {
 }
 
 
-def pack(artifact: Artifact, words: Mapping[str, str]) -> bytes:
-    """An artifact, and words to keep with it."""
+@dataclass(frozen=True)
+class Bundle:
+    """An artifact, the symbol of each of its kernels by name, and what there is to say about it."""
+
+    artifact: Artifact
+    symbols: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+
+
+def pack(bundle: Bundle) -> bytes:
+    """A bundle as bytes."""
     blobs: list[bytes] = []
-    written = _write(artifact, blobs)
-    head = {"blobs": [len(blob) for blob in blobs], "words": dict(words), "artifact": written}
+    written = _write(bundle.artifact, blobs)
+    head = {
+        "blobs": [len(blob) for blob in blobs],
+        "symbols": dict(bundle.symbols),
+        "notes": list(bundle.notes),
+        "artifact": written,
+    }
     text = json.dumps(head, separators=(",", ":")).encode()
     return b"".join([_MAGIC, len(text).to_bytes(8, "little"), text, *blobs])
 
 
-def unpack(data: bytes) -> tuple[Artifact, dict[str, str]] | None:
+def unpack(data: bytes) -> Bundle | None:
     """What was packed; None where the bytes are no bundle of this version."""
     start = len(_MAGIC) + 8
     end = start + int.from_bytes(data[len(_MAGIC) : start], "little")
@@ -44,10 +58,13 @@ def unpack(data: bytes) -> tuple[Artifact, dict[str, str]] | None:
     try:
         head = json.loads(data[start:end])
         artifact = _read(head["artifact"], _split(data[end:], head["blobs"]))
-        words = head["words"]
+        symbols, notes = dict(head["symbols"]), tuple(head["notes"])
     except (ValueError, KeyError, TypeError, IndexError, RecursionError):
         return None
-    return (artifact, words) if isinstance(artifact, Artifact) else None
+    words = (*symbols, *symbols.values(), *notes)
+    if not isinstance(artifact, Artifact) or not all(isinstance(word, str) for word in words):
+        return None
+    return Bundle(artifact, symbols, notes)
 
 
 def _write(value: Any, blobs: list[bytes]) -> Any:

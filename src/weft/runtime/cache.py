@@ -31,6 +31,8 @@ _GIVEN_UP: Final = 3600.0
 """Seconds after which nobody is writing an entry any more."""
 _FRONT: Final = frozenset({"cli", "explorer", "interop", "ops", "testing"})
 """Packages that make programs or look at them, and have no part in compiling one."""
+_COMPILED_FROM: Final = (".py", ".json")
+"""Sources, and tables of measurements that plans are chosen by."""
 _STARTED: Final = time.time()
 _KEY: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -75,12 +77,12 @@ def source_digest() -> str:
 
 
 def _sources(root: str) -> Iterator[tuple[str, str]]:
-    """Every source that has a part in compiling, in order: its name in the package, its path."""
+    """Every file that has a part in compiling, in order: its name in the package, its path."""
     for where, inner, files in os.walk(root):
         left_out = _FRONT if where == root else ()
         inner[:] = sorted(name for name in inner if name not in left_out)
         for name in sorted(files):
-            if name.endswith(".py"):
+            if name.endswith(_COMPILED_FROM):
                 path = f"{where}{os.sep}{name}"
                 yield path[len(root) :], path
 

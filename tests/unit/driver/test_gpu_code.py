@@ -12,7 +12,8 @@ import pytest
 import weft
 from tests.gpu_programs import compiled, through_stages
 from weft.codegen.gpu.assemble import kernel_code
-from weft.codegen.gpu.print import walk
+from weft.codegen.gpu.compile import architecture
+from weft.codegen.gpu.ir import walk
 from weft.driver import gpu_code
 from weft.driver.assembler import Unit, build_artifact
 from weft.driver.compilation import Compilation
@@ -168,7 +169,7 @@ def test_missing_and_misnamed_sources_are_refused() -> None:
     ],
 )
 def test_architectures(target: str, device: tuple[int, int] | None, arch: str) -> None:
-    assert gpu_code.architecture(target_named(target), device) == arch
+    assert architecture(target_named(target), device) == arch
 
 
 # -- artifacts -------------------------------------------------------------------------------------

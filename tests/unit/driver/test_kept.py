@@ -153,7 +153,6 @@ def test_everything_a_compilation_depends_on_is_in_the_key(
         (program(), replace(target, features=frozenset({"other"})), plain),
         (program(), replace(target, rates=replace(target.rates, bandwidth=1.0)), plain),
     ]
-    assert kept.key_of(program(), target_named("sm90"), plain) is None
     found = [key, *(kept.key_of(*other) for other in others)]
     found.append(kept.key_of(program(), target, plain, 3))
     found.append(kept.key_of(program(), target, plain, overrides={"plan": "{}"}))
@@ -172,6 +171,29 @@ def test_everything_a_compilation_depends_on_is_in_the_key(
     found.append(kept.key_of(program(), target, plain))
     assert None not in found
     assert len(set(found)) == 16
+
+
+def test_the_key_of_a_program_for_a_gpu_has_its_compiler_and_what_it_builds_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain = make_signature(program())
+
+    def keys() -> list[str | None]:
+        return [kept.key_of(program(), target_named(name), plain) for name in ("sm80", "sm90")]
+
+    found = keys()
+    with monkeypatch.context() as changed:
+        changed.setattr("weft.runtime.jit.host_cpu", lambda: ("another", "machine", ""))
+        assert keys() == found
+    with monkeypatch.context() as changed:
+        changed.setattr("weft.runtime.cuda.compute_capability", lambda: (9, 0))
+        newer = keys()
+    assert newer[0] != found[0]
+    assert newer[1] == found[1]
+    monkeypatch.setattr("weft.driver.gpu_linker.version", lambda: (99, 0))
+    found += [newer[0], *keys()]
+    assert None not in found
+    assert len(set(found)) == 5
 
 
 def test_a_given_stage_is_part_of_what_is_kept() -> None:

@@ -13,7 +13,7 @@ from tests.lowered import Lowered, graph_of, lowered
 from tests.unit.region.test_from_poly_view import convolution
 from tests.unit.tiny.test_text import EXAMPLE
 from weft.codegen.gpu import ir, templates
-from weft.codegen.gpu.print import walk
+from weft.codegen.gpu.ir import walk
 from weft.foundation.errors import SpecViolation
 from weft.memory.from_region import assign_buffers
 from weft.plan.from_region import check_plans, plan_module

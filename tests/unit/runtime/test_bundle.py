@@ -18,7 +18,7 @@ from weft.runtime.artifact import (
     Step,
     TensorSpec,
 )
-from weft.runtime.bundle import pack, unpack
+from weft.runtime.bundle import Bundle, pack, unpack
 
 SPEC = TensorSpec("x", "f32", (2, 3))
 
@@ -42,8 +42,8 @@ def example() -> Artifact:
 
 
 def test_a_bundle_is_the_artifact_again() -> None:
-    words = {"map0": "k_0", "é": '"'}
-    assert unpack(pack(example(), words)) == (example(), words)
+    bundle = Bundle(example(), {"map0": "k_0", "é": '"'}, ("k_0 takes 8 registers", ""))
+    assert unpack(pack(bundle)) == bundle
 
 
 def some(kind: str) -> Any:
@@ -57,7 +57,7 @@ def some(kind: str) -> Any:
 def test_every_kind_of_step_can_be_written(step: Any) -> None:
     made = step(*(some(str(f.type)) for f in fields(step)))
     whole = Artifact("cpu", (), (), (made,), (), (), (), 0)
-    assert unpack(pack(whole, {})) == (whole, {})
+    assert unpack(pack(Bundle(whole, {}))) == Bundle(whole, {})
 
 
 def test_every_record_can_be_written() -> None:
@@ -65,11 +65,11 @@ def test_every_record_can_be_written() -> None:
         if isinstance(found, type) and is_dataclass(found):
             made: Any = found(*(some(str(f.type)) for f in fields(found)))
             whole = Artifact("cpu", (), (), (made,), (), (), (), 0)
-            assert unpack(pack(whole, {})) == (whole, {})
+            assert unpack(pack(Bundle(whole, {}))) == Bundle(whole, {})
 
 
 def test_what_is_no_bundle_is_none() -> None:
-    good = pack(example(), {})
+    good = pack(Bundle(example(), {"map0": "k_0"}, ("note",)))
     for bad in (
         b"",
         b"weftprg1",
@@ -77,6 +77,9 @@ def test_what_is_no_bundle_is_none() -> None:
         good + b"x",
         good[:40],
         good.replace(b"Launch", b"Lunch_"),
+        good.replace(b'"k_0"}', b"12345}"),
+        good.replace(b'["note"]', b"[123456]"),
+        good.replace(b'["note"]', b"12345678"),
     ):
         assert unpack(bad) is None
     deep = b"[" * 100_000

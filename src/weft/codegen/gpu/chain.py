@@ -18,7 +18,7 @@ from dataclasses import fields, replace
 from typing import Any, Final
 
 from weft.codegen.gpu import ir, values
-from weft.codegen.gpu.print import walk
+from weft.codegen.gpu.ir import walk
 from weft.target.target import Target
 
 _WARP: Final = 32

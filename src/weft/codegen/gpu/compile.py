@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any, Final
 
 from weft.foundation.errors import Finding, InternalError, Unimplemented
+from weft.target.target import Target
 
 ARCHITECTURES: Final = ("sm_80", "sm_90", "sm_90a")
 """`sm_90a` has wgmma and setmaxnreg; code for `sm_80` runs on an SM90 card only when built for
@@ -122,6 +123,14 @@ def read_log(log: str) -> Report:
         spilled_bytes=max((frame[1] + frame[2] for frame in frames), default=0),
         remarks=tuple(remarks),
     )
+
+
+def architecture(target: Target, device: tuple[int, int] | None) -> str:
+    """What to build for: a target's own architecture, or that of a newer device, which runs no
+    code built for the older one."""
+    if target.has("wgmma"):
+        return "sm_90a"
+    return "sm_90" if device is not None and device >= (9, 0) else "sm_80"
 
 
 def version() -> tuple[int, int]:

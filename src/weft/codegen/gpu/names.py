@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from weft.codegen.gpu import prelude, prelude_elements
 from weft.codegen.gpu.functions import OF_C
+from weft.codegen.gpu.prelude import TEXTS
 from weft.codegen.gpu.scalar import Which
 
 _FORM: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9_]{0,62}[A-Za-z0-9])?")
@@ -27,16 +27,14 @@ _WORDS: Final = """
     threadIdx blockIdx blockDim gridDim float2 double2 uint2 uint4 make_float2 make_double2
     make_uint2 make_uint4 atomicMax
 """
-_PRELUDE: Final = (
-    *(prelude.COMMON, prelude.THREADS, prelude.SM80, prelude.SM90),
-    *(prelude_elements.ELEMENTS, prelude_elements.FORMATS, prelude_elements.philox()),
-)
+_MADE: Final = ("wgmma_", "mma_", "tma_load")
+"""How functions begin that are made for one kernel."""
 _TAKEN: Final = frozenset(
     {
         *_WORDS.split(),
         *(name + suffix for name in OF_C for suffix in ("", "f")),
         *(which.value for which in Which),
-        *(name for part in _PRELUDE for name in _FUNCTION.findall(part)),
+        *(name for part in TEXTS for name in _FUNCTION.findall(part)),
     }
 )
 
@@ -44,4 +42,4 @@ _TAKEN: Final = frozenset(
 def is_free(name: str) -> bool:
     """Whether a kernel may use a name."""
     formed = _FORM.fullmatch(name) is not None and _FRAME.fullmatch(name) is None
-    return formed and name not in _TAKEN and not name.startswith(("wgmma_", "mma_"))
+    return formed and name not in _TAKEN and not name.startswith(_MADE)

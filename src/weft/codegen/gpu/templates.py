@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from weft.codegen.gpu import columns, ir, mma_fma, mma_sm80, mma_sm90, row, row_ring, transposed
+from weft.codegen.gpu import columns, ir, row, row_ring, transposed
 from weft.codegen.gpu import map as elementwise
 from weft.codegen.gpu.accept import kernel_refusals, refuse
-from weft.codegen.gpu.matmul import Refs
+from weft.codegen.gpu.mma import fma, sm80, sm90
+from weft.codegen.gpu.mma.problem import Refs
 from weft.codegen.gpu.peephole import recognise
 from weft.codegen.gpu.thread import Emitter
 from weft.foundation.errors import Finding, InternalError, SpecViolation
@@ -33,13 +34,13 @@ def accepts(
         case RowPlan():
             found = row.accepts(short, tensors, plan, target)
         case MmaPlan(arch="fma"):
-            found = mma_fma.accepts(short, tensors, plan, target)
+            found = fma.accepts(short, tensors, plan, target)
         case MmaPlan(arch="sm90"):
             found = kernel_refusals(short, tensors)
-            found += mma_sm90.accepts(kernel, refs, plan, target)
+            found += sm90.accepts(kernel, refs, plan, target)
         case MmaPlan(arch="sm80"):
             found = kernel_refusals(short, tensors)
-            found += mma_sm80.accepts(kernel, refs, plan, target)
+            found += sm80.accepts(kernel, refs, plan, target)
         case _:
             found = [refuse("PlanNotSupported", f"no GPU template carries out this {_kind(plan)}")]
     return [Finding(f.code, f"kernel {kernel.name}", f.why, f.hint) for f in found]
@@ -61,11 +62,11 @@ def build(
     emitter: Emitter
     match plan:
         case MmaPlan(arch="sm90"):
-            return mma_sm90.build(kernel, refs, plan, target, name)
+            return sm90.build(kernel, refs, plan, target, name)
         case MmaPlan(arch="sm80"):
-            return mma_sm80.build(kernel, refs, plan, target, name)
+            return sm80.build(kernel, refs, plan, target, name)
         case MmaPlan():
-            emitter = mma_fma.Tiles(short, refs, plan)
+            emitter = fma.Tiles(short, refs, plan)
         case MapPlan(block=block) if block > 1:
             emitter = transposed.Blocks(short, refs, plan, tensors)
         case MapPlan():

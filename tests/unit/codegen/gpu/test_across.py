@@ -15,9 +15,8 @@ from tests.gpu_faults import planted
 from tests.gpu_interpreted import InterpretedGpu
 from tests.gpu_programs import through_stages
 from weft.codegen.gpu import ir, values
-from weft.codegen.gpu.interp import run
-from weft.codegen.gpu.interp_races import Hazard
-from weft.codegen.gpu.print import walk
+from weft.codegen.gpu.interp import Hazard, run
+from weft.codegen.gpu.ir import walk
 from weft.foundation.dtypes import BY_NAME
 from weft.ptir import Builder, Program, Value
 

@@ -14,8 +14,8 @@ from tests.gpu_support import COOPERATIVE, sm90_kernel
 from tests.kernels import elementwise
 from weft.codegen.gpu import ir, sass
 from weft.codegen.gpu.chain import chained
-from weft.codegen.gpu.interp_races import Hazard
-from weft.codegen.gpu.print import walk
+from weft.codegen.gpu.interp import Hazard
+from weft.codegen.gpu.ir import walk
 from weft.codegen.gpu.scalar import LANE
 from weft.codegen.gpu.values import LoadVector
 from weft.codegen.gpu.verify import findings

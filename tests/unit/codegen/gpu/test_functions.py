@@ -15,11 +15,11 @@ from weft.codegen.gpu import functions, ir, values
 from weft.codegen.gpu.compile import compile_cuda
 from weft.codegen.gpu.element import ElementOp, arity, supports
 from weft.codegen.gpu.formats import HELD
-from weft.codegen.gpu.interp_races import Hazard
-from weft.codegen.gpu.print import cuda, walk
+from weft.codegen.gpu.interp import Hazard
+from weft.codegen.gpu.ir import walk
+from weft.codegen.gpu.print import cuda
 from weft.codegen.gpu.scalar import THREAD, Lit, wide
-from weft.codegen.gpu.text import print_module
-from weft.codegen.gpu.text_parser import parse_module
+from weft.codegen.gpu.text import parse_module, print_module
 from weft.codegen.gpu.verify import verify
 from weft.foundation import functions as meanings
 from weft.foundation import philox

@@ -10,7 +10,7 @@ import pytest
 
 from tests.gpu_interpreted import InterpretedGpu
 from tests.gpu_programs import through_stages
-from weft.codegen.gpu.print import walk
+from weft.codegen.gpu.ir import walk
 from weft.codegen.gpu.values import LoadVector
 from weft.plan.ir import MmaPlan
 from weft.ptir import Builder, Program, Value

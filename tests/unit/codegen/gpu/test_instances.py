@@ -18,7 +18,7 @@ from benchmarks.gpu_lines import FAMILIES
 from tests.gpu_programs import through_stages
 from tests.unit.codegen.gpu.test_machine_code import check
 from weft.codegen.gpu import sass
-from weft.driver.gpu_code import architecture
+from weft.codegen.gpu.compile import architecture
 from weft.target.known import target_named
 
 pytestmark = pytest.mark.skipif(not sass.available(), reason="nvdisasm is not installed")

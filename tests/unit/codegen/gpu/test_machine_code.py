@@ -10,9 +10,10 @@ import pytest
 
 from tests.gpu_programs import CASES, LARGE, ODD, compiled, program, through_stages
 from weft.codegen.gpu import ir, sass, values
-from weft.codegen.gpu.print import walk
+from weft.codegen.gpu.compile import architecture
+from weft.codegen.gpu.ir import walk
 from weft.driver.compilation import Compilation
-from weft.driver.gpu_code import architecture, compile_sources
+from weft.driver.gpu_code import compile_sources
 from weft.foundation.dtypes import F32, F64
 from weft.plan.ir import MmaPlan, Plan, RowPlan
 from weft.ptir import Builder, Program

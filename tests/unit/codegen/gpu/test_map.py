@@ -14,8 +14,7 @@ from tests.gpu_programs import through_stages
 from tests.gpu_rows import dialect_kernel, error_of
 from weft.codegen.gpu import ir, values
 from weft.codegen.gpu import map as elementwise
-from weft.codegen.gpu.interp import Timing
-from weft.codegen.gpu.interp_races import Hazard
+from weft.codegen.gpu.interp import Hazard, Timing
 from weft.codegen.gpu.print import cuda
 from weft.codegen.gpu.scalar import Lit
 from weft.foundation.dtypes import BF16, SI8

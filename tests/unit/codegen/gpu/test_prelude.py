@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from weft.codegen.gpu import prelude
+from weft.codegen.gpu.prelude import instructions
 
 Array = NDArray[Any]
 
 
 def polynomial() -> list[np.float64]:
     """The coefficients of `gelu`, from the highest power down."""
-    body = prelude.COMMON.partition("INLINE float gelu")[2].partition("\n}\n")[0]
+    body = instructions.COMMON.partition("INLINE float gelu")[2].partition("\n}\n")[0]
     start = re.findall(r"float p = (-?0x[0-9a-f.]+p[-+]?\d+)f", body)
     rest = re.findall(r"fmaf\(p, t, (-?[0-9a-fx.]+(?:p[-+]?\d+)?)f\)", body)
     return [

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from weft.codegen.gpu.prelude import ACROSS
-from weft.codegen.gpu.prelude_elements import ELEMENTS, FORMATS, philox
+from weft.codegen.gpu.prelude.elements import ELEMENTS, FORMATS, philox
+from weft.codegen.gpu.prelude.instructions import ACROSS
 
 Array = NDArray[Any]
 COMPILER = shutil.which("c++")

@@ -12,8 +12,7 @@ from tests import kernels
 from tests.gpu_faults import Change, planted, with_bound, without
 from tests.gpu_rows import dialect_kernel, error_of
 from weft.codegen.gpu import ir, row, values
-from weft.codegen.gpu.interp import Timing
-from weft.codegen.gpu.interp_races import Hazard
+from weft.codegen.gpu.interp import Hazard, Timing
 from weft.codegen.gpu.scalar import LANE, Lit, Name
 from weft.foundation.dtypes import BF16
 from weft.plan.ir import Header, RowPlan

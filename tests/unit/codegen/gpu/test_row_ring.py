@@ -12,8 +12,7 @@ from tests import kernels
 from tests.gpu_faults import Change, planted, without
 from tests.gpu_rows import dialect_kernel, error_of
 from weft.codegen.gpu import ir, row_ring
-from weft.codegen.gpu.interp import Timing
-from weft.codegen.gpu.interp_races import Hazard
+from weft.codegen.gpu.interp import Hazard, Timing
 from weft.codegen.gpu.row import Rows
 from weft.codegen.gpu.scalar import Lit
 from weft.foundation.dtypes import BF16

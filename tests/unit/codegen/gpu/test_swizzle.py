@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weft.codegen.gpu.interp_scalars import evaluate
+from weft.codegen.gpu.interp.scalars import evaluate
 from weft.codegen.gpu.ir import Kernel
 from weft.codegen.gpu.scalar import Name
 from weft.codegen.gpu.swizzle import (

@@ -15,7 +15,7 @@ from weft.codegen.gpu.element import ElementOp
 from weft.codegen.gpu.module import GpuModule, Launch
 from weft.codegen.gpu.scalar import BLOCK, LANE, Lit, Name, TableAt, least, op, wide
 from weft.codegen.gpu.text import print_module, spelling
-from weft.codegen.gpu.text_parser import MAX_NESTING, RECORDS, parse_module
+from weft.codegen.gpu.text.parser import MAX_NESTING, RECORDS, parse_module
 from weft.codegen.gpu.verify import findings
 from weft.foundation import functions
 from weft.foundation.dtypes import BF16, F32, SI8, SI32

@@ -9,9 +9,10 @@ import pytest
 
 from tests.gpu_programs import CASES, compiled
 from tests.gpu_support import SM90_CASES, sm90_kernel
-from weft.codegen.gpu import ir, prelude
+from weft.codegen.gpu import ir
 from weft.codegen.gpu.names import is_free
-from weft.codegen.gpu.text_parser import parse_module
+from weft.codegen.gpu.prelude import instructions
+from weft.codegen.gpu.text import parse_module
 from weft.codegen.gpu.verify import findings, verify
 from weft.foundation.errors import SpecViolation
 from weft.target.known import target_named
@@ -271,6 +272,7 @@ def test_contractions_are_right(case: str) -> None:
 
 
 def test_functions_of_the_prelude_are_taken() -> None:
-    assert "INLINE void cp_async(" in prelude.SM80
+    assert "INLINE void cp_async(" in instructions.SM80
     assert not any(map(is_free, ("cp_async", "wgmma_bf16_n64_k_k", "thread", "m7", "shared", "_x")))
+    assert not any(map(is_free, ("cluster_wait", "await_previous", "fetch_across", "tma_load")))
     assert all(map(is_free, ("slot", "acc0", "at8", "bias", "m", "b", "i0")))

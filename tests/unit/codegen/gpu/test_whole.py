@@ -13,12 +13,10 @@ from numpy.typing import NDArray
 from tests.gpu_faults import Change, planted, without
 from weft.codegen.gpu import ir, values, whole
 from weft.codegen.gpu.compile import compile_cuda
-from weft.codegen.gpu.interp import run
-from weft.codegen.gpu.interp_races import Hazard
+from weft.codegen.gpu.interp import Hazard, run
 from weft.codegen.gpu.module import GpuModule
 from weft.codegen.gpu.print import cuda
-from weft.codegen.gpu.text import print_module
-from weft.codegen.gpu.text_parser import parse_module
+from weft.codegen.gpu.text import parse_module, print_module
 from weft.codegen.gpu.verify import verify
 from weft.foundation.dtypes import BF16, BY_NAME, F32, F64, SI8, SI32, SI64, DType
 from weft.foundation.whole_ops import (

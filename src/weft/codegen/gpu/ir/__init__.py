@@ -101,6 +101,7 @@ from weft.codegen.gpu.ir.kernel import (
     Sm80Stmt,
     Sm90Stmt,
     Stmt,
+    walk,
 )
 from weft.codegen.gpu.ir.matrix import (
     AddRegisters,
@@ -203,4 +204,5 @@ __all__ = [
     "WgmmaFence",
     "WgmmaOperand",
     "WgmmaWait",
+    "walk",
 ]

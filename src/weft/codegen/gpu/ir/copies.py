@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from weft.codegen.gpu.ir.frame import Address, BarrierAt
 from weft.codegen.gpu.scalar import Scalar
@@ -147,3 +148,10 @@ class WaitGroup:
     """Wait until at most `pending` groups of this thread's copies are unfinished."""
 
     pending: int
+
+
+Sm80Copy: TypeAlias = CpAsync | Gather | CommitGroup | WaitGroup
+Sm90Copy: TypeAlias = (
+    MbarrierInit | MbarrierInitFence | MbarrierExpectTx | MbarrierArrive | MbarrierWait
+    | PrefetchMap | TmaLoad | BulkLoad | TmaStore | TmaCommit | TmaWaitRead | ProxyFence
+)  # fmt: skip

@@ -2,42 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from weft.codegen.gpu.ir.copies import (
-    BulkLoad,
-    CommitGroup,
-    CpAsync,
-    Gather,
-    MbarrierArrive,
-    MbarrierExpectTx,
-    MbarrierInit,
-    MbarrierInitFence,
-    MbarrierWait,
-    PrefetchMap,
-    ProxyFence,
-    TmaCommit,
-    TmaLoad,
-    TmaStore,
-    TmaWaitRead,
-    WaitGroup,
-)
+from weft.codegen.gpu.ir.copies import Sm80Copy, Sm90Copy
 from weft.codegen.gpu.ir.elements import Epilogue, LoadElement, SharedStmt, StGlobalRow, StGlobalVec
 from weft.codegen.gpu.ir.frame import Barriers, RegisterKind, SharedTile, Table, TensorMap
-from weft.codegen.gpu.ir.matrix import (
-    AddRegisters,
-    Descriptor,
-    LdMatrix,
-    LdRegister,
-    MmaSync,
-    SetMaxNReg,
-    StMatrix,
-    Wgmma,
-    WgmmaCommit,
-    WgmmaFence,
-    WgmmaWait,
-)
+from weft.codegen.gpu.ir.matrix import AddRegisters, Sm80Matrix, Sm90Matrix
 from weft.codegen.gpu.ir.meetings import (
     AwaitPrevious,
     ChainStmt,
@@ -117,14 +89,8 @@ class Roles:
     cases: tuple[Role, ...]
 
 
-Sm80Stmt: TypeAlias = CpAsync | Gather | CommitGroup | WaitGroup | LdMatrix | LdRegister | MmaSync
-Sm90Stmt: TypeAlias = (
-    MbarrierInit | MbarrierInitFence | MbarrierExpectTx | MbarrierArrive | MbarrierWait
-    | PrefetchMap | TmaLoad | BulkLoad | TmaStore | TmaCommit | TmaWaitRead | ProxyFence
-    | Descriptor | WgmmaFence | Wgmma | WgmmaCommit | WgmmaWait | SetMaxNReg | StMatrix
-)  # fmt: skip
-
-
+Sm80Stmt: TypeAlias = Sm80Copy | Sm80Matrix
+Sm90Stmt: TypeAlias = Sm90Copy | Sm90Matrix
 Stmt: TypeAlias = (
     Let | Set | Registers | For | If | Roles
     | LoadElement | SharedStmt | Epilogue | StGlobalVec | StGlobalRow
@@ -169,3 +135,18 @@ class Kernel:
 
     def map(self, name: str) -> TensorMap:
         return next(found for found in self.maps if found.name == name)
+
+
+def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
+    """Every statement, those inside others included."""
+    for statement in body:
+        yield statement
+        match statement:
+            case For(body=inner):
+                yield from walk(inner)
+            case If(then=then, otherwise=otherwise):
+                yield from walk(then)
+                yield from walk(otherwise)
+            case Roles(cases=cases):
+                for case in cases:
+                    yield from walk(case.body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from weft.codegen.gpu.ir.frame import Address, RegAt
 from weft.codegen.gpu.swizzle import Major, TileLayout
@@ -125,3 +126,9 @@ class AddRegisters:
     source: str
     first: bool = False
     clear: bool = False
+
+
+Sm80Matrix: TypeAlias = LdMatrix | LdRegister | MmaSync
+Sm90Matrix: TypeAlias = (
+    Descriptor | WgmmaFence | Wgmma | WgmmaCommit | WgmmaWait | SetMaxNReg | StMatrix
+)  # fmt: skip

@@ -1,0 +1,131 @@
+"""Matrix fragments: which element each lane of a warp holds, and what the instructions do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from weft.codegen.gpu.formats import fragment_registers
+from weft.codegen.gpu.interp.memory import Array, from_bytes, swizzled
+from weft.codegen.gpu.interp.races import Hazard
+from weft.codegen.gpu.swizzle import Major, Swizzle
+from weft.foundation.dtypes import F32, F64, DType
+from weft.target.matrix_atoms import TINY
+
+_LANE = np.arange(32)
+_BITS = {0: 0, 1: 3, 2: 2, 3: 1}
+"""Swizzle bits, by the layout field of a descriptor."""
+_DEPTH = 32
+"""Bytes of an operand along k."""
+_KEPT_BITS = 14
+"""Digits of sums of 8-bit floats."""
+_UPPER = np.uint32(0xFFFFE000)
+"""The bits of an f32 that a number of 11 bits has."""
+
+
+def operand_places(
+    start: int, bits: int, offset: int, major: Major, count: int, size: int
+) -> Array:
+    """The shared byte of each element [outer, k] of an operand 32 bytes deep, from its descriptor.
+
+    The descriptor's fields are decoded here as the hardware does: start address, leading and stride
+    offsets, and the pattern, which is applied to the final address.
+    """
+    leading, stride = (bits >> 16 & 0x3FFF) * 16, (bits >> 32 & 0x3FFF) * 16
+    swizzle = Swizzle(_BITS[bits >> 62])
+    span = swizzle.span
+    outer, k = np.arange(count)[:, None], np.arange(_DEPTH // size)[None, :]
+    if major is Major.K:
+        plain = outer // 8 * stride + outer % 8 * span + k * size
+    elif size != 2:
+        raise Hazard(f"operands of {size} bytes must lie along k")
+    else:
+        wide = span // 2
+        plain = outer // wide * leading + outer % wide * 2 + k // 8 * stride + k % 8 * span
+    return swizzled(swizzle, start + offset + plain)
+
+
+def apply_wgmma(
+    acc: Array, sides: tuple[Array, Array], dtypes: tuple[DType, DType], *, accumulate: bool
+) -> None:
+    """A warp's 16 rows of `acc (+)= a @ b`; operands come as the bytes of [outer, k] elements."""
+    a, b = (
+        from_bytes(side, dtype)[..., 0].astype(np.float32)
+        for side, dtype in zip(sides, dtypes, strict=True)
+    )
+    place = np.arange(len(b) // 2)[:, None]
+    row = _LANE // 4 + 8 * (place % 4 // 2)
+    column = 8 * (place // 4) + _LANE % 4 * 2 + place % 2
+    old = acc if accumulate else np.zeros_like(acc)
+    if dtypes[0] in TINY:
+        acc[:] = _added_coarsely(old, (a[:, None, :] * b[None, :, :])[row, column])
+    else:
+        # Sums of products of 8-bit integers are exact in f32, at this depth.
+        acc[:] = old + (a @ b.T)[row, column].astype(acc.dtype)
+
+
+def _added_coarsely(old: Array, products: Array) -> Array:
+    """Sums as the units for 8-bit floats make them: every term is cut to the digits that are kept
+    of the largest one."""
+    terms = np.concatenate([old[..., None], products], axis=-1).astype(np.float64)
+    largest = np.frexp(np.abs(terms).max(axis=-1, keepdims=True))[1]
+    unit = np.ldexp(1.0, largest - _KEPT_BITS)
+    with np.errstate(invalid="ignore"):
+        cut = np.where(np.isfinite(terms), np.trunc(terms / unit) * unit, terms)
+        return np.asarray(cut.sum(axis=-1), np.float32)
+
+
+def load_matrices(registers: Array, first: int, rows: Array, *, transposed: bool) -> None:
+    """Four 8 x 8 matrices from the 16-byte rows that the lanes point at."""
+    elements = np.ascontiguousarray(rows).view(np.uint16).reshape(4, 8, 8)
+    for number in range(4):
+        matrix = elements[number].T if transposed else elements[number]
+        low = matrix[_LANE // 4, _LANE % 4 * 2].astype(np.uint32)
+        high = matrix[_LANE // 4, _LANE % 4 * 2 + 1].astype(np.uint32)
+        registers[first + number] = low | high << 16
+
+
+def matrix_rows(registers: Array, first: int, count: int) -> Array:
+    """The 16-byte rows of 8 x 8 matrices held in registers, in the order lanes point at them."""
+    elements = np.zeros((count, 8, 8), np.uint16)
+    for number in range(count):
+        pair = registers[first + number].view(np.uint32)
+        elements[number, _LANE // 4, _LANE % 4 * 2] = pair & 0xFFFF
+        elements[number, _LANE // 4, _LANE % 4 * 2 + 1] = pair >> 16
+    return elements.reshape(8 * count, 8).view(np.uint8)
+
+
+def apply_mma(arrays: Sequence[Array], at: Sequence[int], dtypes: tuple[DType, DType]) -> None:
+    """`acc[16 x 8] += a[16 x k] b[k x 8]` on the fragments of a warp."""
+    acc, a, b = arrays
+    counts = fragment_registers(dtypes[0])
+    left = _matrix(a[at[1] : at[1] + counts[0]], dtypes[0], bands=2)
+    right = _matrix(b[at[2] : at[2] + counts[1]], dtypes[1], bands=1)
+    if dtypes[0] is F32:
+        with np.errstate(invalid="ignore"):
+            upper, lower = zip(_split(left), _split(right), strict=True)
+            product = lower[0] @ upper[1].T + upper[0] @ lower[1].T + upper[0] @ upper[1].T
+    else:
+        product = left @ right.T
+    for element in range(4):
+        row = _LANE // 4 + 8 * (element // 2)
+        acc[at[0] + element] += product[row, _LANE % 4 * 2 + element % 2].astype(acc.dtype)
+
+
+def _matrix(registers: Array, dtype: DType, bands: int) -> Array:
+    """The [outer, k] matrix that registers hold. A register has neighbours along k, four lanes a
+    row; registers go down the bands of eight rows first, then along k."""
+    words = np.ascontiguousarray(registers)[..., None].view(dtype.numpy)
+    count, _, each = words.shape
+    parts = words.reshape(count // bands, bands, 8, 4 * each)
+    wide = np.float64 if dtype is F64 else np.float32
+    return parts.transpose(1, 2, 0, 3).reshape(8 * bands, -1).astype(wide)
+
+
+def _split(matrix: Array) -> tuple[Array, Array]:
+    """The numbers of 11 bits that an f32 is the sum of, up to its last bit."""
+    upper = ((matrix.view(np.uint32) + np.uint32(0x1000)) & _UPPER).view(np.float32)
+    rest = matrix - upper
+    lower = np.where(np.isnan(rest), rest, (rest.view(np.uint32) & _UPPER).view(np.float32))
+    return upper, lower

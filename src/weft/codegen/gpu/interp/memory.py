@@ -1,0 +1,224 @@
+"""Shared memory, barriers and the copy engine, as the dialect's interpreter sees them.
+
+Shared memory remembers, for every byte, whether an asynchronous copy is still going to write it,
+which warp's plain store has not been fenced yet, and (`races.py`) who touched it last.
+Touching a byte too early is a `Hazard`: on a GPU it would be a wrong number now and then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.codegen.gpu import ir
+from weft.codegen.gpu.interp.races import Hazard, Races
+from weft.codegen.gpu.swizzle import Swizzle
+from weft.foundation.dtypes import DType
+
+Array = NDArray[Any]
+COPY_LINE = 16
+"""Bytes at multiples of which the copy engine begins."""
+POISON = 0xFF
+"""What memory holds that nobody has written: NaN in every float dtype."""
+
+
+@dataclass
+class SharedMemory:
+    """The bytes of one block."""
+
+    size: int
+    warps: int
+    bytes: Array = field(init=False)
+    awaited: Array = field(init=False)
+    unfenced: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.bytes = np.full(self.size, POISON, np.uint8)
+        self.awaited = np.zeros(self.size, bool)
+        self.unfenced = np.zeros(self.size, np.int16)
+        self.races = Races(self.warps, self.size)
+
+    def places(self, start: Array | int, count: int) -> Array:
+        """The numbers of `count` bytes from each start."""
+        found: Array = np.asarray(start)[..., None] + np.arange(count)
+        if found.size and (found.min() < 0 or found.max() >= self.size):
+            raise Hazard(f"shared memory is used at byte {int(found.max())} of {self.size}")
+        return found
+
+    def load(self, start: Array | int, count: int, what: str) -> Array:
+        """`count` bytes from each start."""
+        places = self.places(start, count)
+        if self.awaited[places].any():
+            raise Hazard(f"{what} reads shared memory that a copy has not written yet")
+        found: Array = self.bytes[places]
+        return found
+
+    def note_load(
+        self,
+        start: Array | int,
+        count: int,
+        warp: int,
+        what: str,
+        lanes: Array | None = None,
+    ) -> None:
+        """A warp reads `count` bytes from each start: it must have met whoever wrote them. `lanes`
+        are those that read for themselves."""
+        self.races.reads(warp, self.places(start, count), what, lanes)
+
+    def store(
+        self,
+        start: Array | int,
+        data: Array,
+        warp: int,
+        what: str,
+        lanes: Array | None = None,
+    ) -> None:
+        """Plain stores of one warp, together or of each lane for itself."""
+        places = self.places(start, data.shape[-1])
+        if self.awaited[places].any():
+            raise Hazard(f"{what} writes shared memory that a copy is going to write")
+        self.races.writes(warp, places, what, lanes)
+        self.bytes[places] = data
+        self.unfenced[places] = warp + 1
+
+    def fence(self, warp: int) -> None:
+        self.unfenced[self.unfenced == warp + 1] = 0
+
+    def announce(self, places: Array, warp: int) -> None:
+        """A copy that a warp asked for may write these bytes from now on: what they held is
+        gone."""
+        self.races.check_free(warp, places, "a copy")
+        self._await(places)
+
+    def announce_from_afar(self, places: Array, known: Array | None) -> None:
+        """The same for a copy that another block asked for, which knows so much of this one."""
+        self.races.check_unread(places, known)
+        self._await(places)
+
+    def _await(self, places: Array) -> None:
+        self.races.forget(places)
+        self.bytes[places] = POISON
+        self.awaited[places] = True
+
+    def arrive(self, places: Array, data: Array) -> None:
+        """A copy has written its bytes."""
+        self.bytes[places] = data
+        self.awaited[places] = False
+
+    def check_fenced(self, places: Array, what: str) -> None:
+        if self.unfenced[places].any():
+            raise Hazard(f"{what} reads plain stores that no proxy fence has ordered")
+
+
+@dataclass
+class Mbarrier:
+    """A barrier with a phase."""
+
+    arrivals: int
+    phase: int = 0
+    pending: int = field(init=False)
+    bytes: int = 0
+    coming: dict[int, Array] = field(default_factory=dict)
+    known: dict[int, Array] = field(default_factory=dict)
+    """What those knew who arrived in this phase, and in the phases before, by their blocks."""
+
+    def __post_init__(self) -> None:
+        self.pending = self.arrivals
+
+    def arrive(self, count: int, what: str, known: Array, block: int) -> None:
+        if count > self.pending:
+            raise Hazard(f"{what}: more arrivals than the barrier expects in a phase")
+        self.pending -= count
+        self.coming[block] = joined(self.coming.get(block), known)
+        self.turn()
+
+    def expect(self, count: int) -> None:
+        self.bytes += count
+
+    def counted(self, count: int) -> None:
+        self.bytes -= count
+        self.turn()
+
+    def turn(self) -> None:
+        """Begin the next phase when everything has come."""
+        if self.pending == 0 and self.bytes == 0:
+            self.phase += 1
+            self.pending = self.arrivals
+            for block, coming in self.coming.items():
+                self.known[block] = joined(self.known.get(block), coming)
+            self.coming.clear()
+
+    def passes(self, parity: int) -> bool:
+        """Whether the phase of this parity is complete."""
+        return self.phase & 1 != parity
+
+
+@dataclass
+class NamedBarrier:
+    """A meeting point of a number of threads."""
+
+    here: int = 0
+    meetings: int = 0
+    coming: Array | None = None
+    known: Array | None = None
+    """What those know who have come to this meeting, and to those before."""
+
+    def arrive(self, lanes: int, threads: int, known: Array) -> int:
+        """Come to the meeting; the number of meetings after which one may go on."""
+        goal = self.meetings + 1
+        self.here += lanes
+        self.coming = joined(self.coming, known)
+        if self.here > threads:
+            raise Hazard("a named barrier is used by more threads than it says")
+        if self.here == threads:
+            self.here = 0
+            self.meetings += 1
+            self.known, self.coming = joined(self.known, self.coming), None
+        return goal
+
+
+def joined(first: Array | None, second: Array) -> Array:
+    """What two know together."""
+    return second if first is None else np.maximum(first, second)
+
+
+def swizzled(swizzle: Swizzle, places: Array) -> Array:
+    """Where bytes really lie, by the pattern of their addresses."""
+    mask = (1 << swizzle.bits) - 1
+    found: Array = places ^ (((places >> 7) & mask) << 4)
+    return found
+
+
+def box_elements(found: ir.TensorMap, coords: tuple[int, ...]) -> tuple[Array, Array]:
+    """Element offsets of a box in its buffer, contiguous axis last, and which are in the tensor."""
+    if coords[0] * found.dtype.storage_bytes % COPY_LINE:
+        raise Hazard(f"a copy begins at element {coords[0]}, which is no whole line of 16 bytes")
+    strides = (1, *found.strides)
+    offset = np.full(tuple(reversed(found.box)), found.offset, np.int64)
+    inside = np.ones(offset.shape, bool)
+    rank = len(found.box)
+    for axis, (start, extent) in enumerate(zip(coords, found.box, strict=True)):
+        index = start + np.arange(extent)
+        shape = [1] * rank
+        shape[rank - 1 - axis] = extent
+        offset = offset + (index * strides[axis]).reshape(shape)
+        inside = inside & ((index >= 0) & (index < found.sizes[axis])).reshape(shape)
+    return offset, inside
+
+
+def box_places(found: ir.TensorMap, start: int) -> Array:
+    """The shared bytes of a box: rows one after the other, pieces permuted."""
+    count = int(np.prod(found.box)) * found.dtype.storage_bytes
+    return swizzled(found.swizzle, start + np.arange(count))
+
+
+def as_bytes(values: Array) -> Array:
+    return np.ascontiguousarray(values).view(np.uint8).reshape(-1)
+
+
+def from_bytes(data: Array, dtype: DType) -> Array:
+    """Bytes (last axis) as elements."""
+    return np.ascontiguousarray(data).view(dtype.numpy)

@@ -1,0 +1,107 @@
+"""Elements: between memory, shared memory and the values of a warp."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from weft.codegen.gpu import ir
+from weft.codegen.gpu.formats import held_bytes
+from weft.codegen.gpu.interp.blocks import (
+    WARP,
+)
+from weft.codegen.gpu.interp.elements import (
+    epilogue,
+    load_element,
+    store_row,
+    store_vectors,
+)
+from weft.codegen.gpu.interp.fragments import (
+    matrix_rows,
+)
+from weft.codegen.gpu.interp.memory import (
+    Array,
+    from_bytes,
+)
+from weft.codegen.gpu.interp.products import Matrices
+from weft.codegen.gpu.interp.races import Hazard
+from weft.codegen.gpu.interp.scalars import Lanes, truth
+from weft.codegen.gpu.interp.values import keep
+from weft.foundation.dtypes import DType
+from weft.foundation.errors import InternalError
+
+
+class Elements(Matrices):
+    """A warp that loads, computes and stores elements."""
+
+    def element(self, statement: ir.Stmt, mask: Lanes) -> None:
+        memory = self.block.memory
+        match statement:
+            case ir.LoadElement(name=name, offset=offset, guard=guard):
+                lanes = mask & truth(self.value(guard))
+                source = self.block.arrays[statement.buffer]
+                found = load_element(source, self.value(offset), lanes, statement.fill)
+                keep(self, name, statement.dtype, found)
+            case ir.StMatrix(target=target, source=source_at, count=count):
+                first = source_at.index
+                rows = matrix_rows(self.registers[source_at.array], first, count)
+                places = self.places(target)[: 8 * count]
+                memory.store(places, rows, self.warp, "stmatrix")
+            case ir.Epilogue(acc=acc):
+                self.settled(acc.array)
+                epilogue(statement, self, mask)
+            case ir.StShared() | ir.StSharedVec() | ir.LoadShared():
+                self.shared(statement, mask)
+            case ir.LoadSharedVector() | ir.LoadStaged():
+                self.shared(statement, mask)
+            case ir.StGlobalVec():
+                store_vectors(statement, self, mask)
+            case ir.StGlobalRow(source=place):
+                if not mask.all():
+                    raise Hazard("a row is stored by part of a warp")
+                each = np.arange(WARP)
+                memory.note_load(self.places(place), 4, self.warp, "storing a row", each)
+                store_row(statement, self, memory.load(self.places(place), 4, "storing a row"))
+            case _:
+                raise InternalError(f"no meaning for {type(statement).__name__}")
+
+    def shared(self, statement: ir.SharedStmt, mask: Lanes) -> None:
+        memory = self.block.memory
+        match statement:
+            case ir.StShared(target=target, source=name, dtype=dtype):
+                data = self.elements[name].astype(dtype.numpy)[mask]
+                rows = np.ascontiguousarray(data)[:, None].view(np.uint8)
+                each = np.flatnonzero(mask)
+                memory.store(self.places(target)[mask], rows, self.warp, "a store", each)
+            case ir.LoadShared(name=name, dtype=dtype, source=place):
+                raw = memory.load(self.places(place), dtype.storage_bytes, "a load")
+                where, each = self.places(place)[mask], np.flatnonzero(mask)
+                memory.note_load(where, dtype.storage_bytes, self.warp, "a load", each)
+                keep(self, name, dtype, from_bytes(raw, dtype)[:, 0])
+            case ir.LoadSharedVector(names=names, dtype=dtype, source=place):
+                places, word = self.places(place), held_bytes(dtype)
+                if (places % (word * len(names))).any():
+                    raise Hazard(f"a vector of {len(names)} words begins inside another")
+                for number, name in enumerate(names):
+                    raw = memory.load(places + number * word, dtype.storage_bytes, "a load")
+                    keep(self, name, dtype, from_bytes(raw, dtype)[:, 0])
+            case ir.LoadStaged(names=names, dtype=dtype, source=place):
+                size, each = dtype.storage_bytes, np.flatnonzero(mask)
+                places = self.places(place)
+                if (places % (size * len(names))).any():
+                    raise Hazard(f"a vector of {len(names)} elements begins inside another")
+                memory.note_load(places[mask], size * len(names), self.warp, "a load", each)
+                for number, name in enumerate(names):
+                    raw = memory.load(places + number * size, size, "a load")
+                    keep(self, name, dtype, from_bytes(raw, dtype)[:, 0])
+            case ir.StSharedVec(target=target, source=source_at, count=count):
+                first = source_at.index
+                values = self.settled(source_at.array)[first : first + count]
+                rows = np.ascontiguousarray(values.T).view(np.uint8)[mask]
+                each = np.flatnonzero(mask)
+                memory.store(self.places(target)[mask], rows, self.warp, "a store", each)
+
+    def shared_values(self, places: Array, dtype: DType) -> Array:
+        """Values that begin at these bytes of shared memory."""
+        data = self.block.memory.load(places, dtype.storage_bytes, "an epilogue")
+        self.block.memory.note_load(places, dtype.storage_bytes, self.warp, "an epilogue")
+        return from_bytes(data, dtype)[..., 0]

@@ -1,0 +1,171 @@
+"""Statements on single values, for the lanes of a warp."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from weft.codegen.gpu import values
+from weft.codegen.gpu.element import ElementOp
+from weft.codegen.gpu.interp.elements import apply, in_range, load_element
+from weft.codegen.gpu.interp.memory import Array
+from weft.codegen.gpu.interp.races import Hazard
+from weft.codegen.gpu.interp.scalars import Lanes, Value, truth
+from weft.codegen.gpu.scalar import Lit, Scalar
+from weft.foundation import functions, numeric, philox
+from weft.foundation.dtypes import SI64, UI32, DType
+from weft.foundation.errors import SpecViolation
+
+_LANE = np.arange(32)
+_LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
+
+
+class Warp(Protocol):
+    """What these statements need of the warp that runs them."""
+
+    elements: dict[str, Array]
+    dtypes: dict[str, DType]
+    names: dict[str, Value]
+
+    @property
+    def block(self) -> Any: ...
+
+    def value(self, expression: Any) -> Value: ...
+
+
+def keep(warp: Warp, name: str, dtype: DType, array: Array) -> None:
+    """Name a value: 32 elements of a dtype."""
+    warp.elements[name] = np.broadcast_to(np.asarray(array, dtype.numpy), (32,))
+    warp.dtypes[name] = dtype
+
+
+def run(node: values.ValueStmt, warp: Warp, mask: Lanes) -> None:
+    """Carry out one statement."""
+    match node:
+        case values.Compute(op=op):
+            _compute(op, warp, mask)
+        case values.ReadParam(name=name):
+            source = warp.block.arrays[node.buffer]
+            in_range(source, np.asarray([node.element]))
+            warp.names[name] = min(max(int(source[node.element]), node.low), node.high)
+        case values.LoadVector():
+            _load_vector(node, warp, mask)
+        case values.LoadAcross():
+            _load_across(node, warp, mask)
+        case values.IndexValue(name=name, dtype=dtype, value=value):
+            number = np.asarray(warp.value(value), np.int64)
+            keep(warp, name, dtype, numeric.cast(number, SI64, dtype))
+        case values.Words():
+            _words(node, warp, mask)
+        case values.Variable(name=name, dtype=dtype, start=start):
+            keep(warp, name, dtype, np.asarray(start))
+        case values.Assign(name=name, source=source, guard=guard):
+            lanes = mask & truth(warp.value(guard))
+            new = np.where(lanes, warp.elements[source], warp.elements[name])
+            keep(warp, name, warp.dtypes[name], new)
+        case values.Choose(name=name, dtype=dtype, cond=cond, x=x, y=y):
+            chosen = np.where(truth(warp.value(cond)), warp.elements[x], warp.elements[y])
+            keep(warp, name, dtype, chosen)
+        case values.Shuffle(name=name, dtype=dtype, source=source, mask=bits):
+            if not mask.all():
+                raise Hazard("an exchange is reached by part of a warp")
+            keep(warp, name, dtype, warp.elements[source][_LANE ^ bits])
+        case values.StoreElement(source=source):
+            _store(node, (source,), warp, mask)
+        case values.StoreVector(sources=sources):
+            _check_alignment(node.offset, len(sources), warp, mask)
+            _store(node, sources, warp, mask)
+        case values.PlaceOf(name=name, source=source, size=size):
+            warp.names[name] = np.clip(warp.elements[source].astype(np.int64), 0, size - 1)
+        case values.Report():
+            _report(node, warp, mask & truth(warp.value(node.guard)))
+
+
+class Reported(SpecViolation):
+    """What a kernel leaves in the error word: a check by number, and an element."""
+
+    def __init__(self, number: int, element: int, why: str) -> None:
+        super().__init__("Reported", f"check {number}, element {element}: {why}")
+        self.number, self.element = number, element
+
+
+def _report(node: values.Report, warp: Warp, lanes: Lanes) -> None:
+    value = warp.elements[node.value]
+    broken = {
+        "inside": (value < 0) | (value >= node.size),
+        "nonzero": value == 0,
+        "nonnegative": value < 0,
+    }[node.rule]
+    if (broken & lanes).any():
+        element = np.broadcast_to(np.asarray(warp.value(node.element)), (32,))
+        first = int(element[broken & lanes].min())
+        raise Reported(node.number, first, functions.broken_rule(node.rule, node.size))
+
+
+def _compute(op: ElementOp, warp: Warp, mask: Lanes) -> None:
+    arguments = {name: warp.elements[name] for name in op.args}
+    if op.fn in ("div", "fmod") and op.dtype.is_integer:
+        # Lanes without a point hold zeros; what they divide by does not matter.
+        divisor = arguments[op.args[1]]
+        arguments[op.args[1]] = np.where(divisor == 0, divisor.dtype.type(1), divisor)
+    with np.errstate(**functions.QUIET):
+        keep(warp, op.name, op.dtype, apply(op, arguments, warp.dtypes))
+
+
+def _words(node: values.Words, warp: Warp, mask: Lanes) -> None:
+    element = np.where(mask, _lanes_at(node.element, warp), 0).astype(np.uint64)
+    count = len(node.names)
+    if (element % np.uint64(count)).any():
+        raise Hazard(f"{count} words begin at no multiple of {count}")
+    seed, offset = (int(warp.elements[state][mask][0]) for state in (node.seed, node.offset))
+    block, upper = element >> np.uint64(2), offset & (1 << 64) - 1
+    counter = np.zeros((4, 32), np.uint64)
+    counter[0], counter[1] = block & _LOW, block >> _HALF
+    counter[2], counter[3] = upper & 0xFFFFFFFF, upper >> 32
+    made = philox.philox4x32(counter, (seed, seed >> 32))
+    for number, name in enumerate(node.names):
+        which = (element.astype(np.int64) + number) % 4
+        keep(warp, name, UI32, made[which, _LANE])
+
+
+def _lanes_at(offset: Scalar, warp: Warp) -> Array:
+    return np.broadcast_to(np.asarray(warp.value(offset)), (32,))
+
+
+def _check_alignment(offset: Scalar, count: int, warp: Warp, lanes: Lanes) -> None:
+    if (_lanes_at(offset, warp)[lanes] % count).any():
+        raise Hazard(f"a vector of {count} begins at no multiple of {count} elements")
+
+
+def _load_vector(node: values.LoadVector, warp: Warp, mask: Lanes) -> None:
+    lanes = mask & truth(warp.value(node.guard))
+    source = warp.block.arrays[node.buffer]
+    _check_alignment(node.offset, len(node.names), warp, lanes)
+    for number, name in enumerate(node.names):
+        found = load_element(source, warp.value(node.offset + Lit(number)), lanes, 0)
+        keep(warp, name, node.dtype, found)
+
+
+def _load_across(node: values.LoadAcross, warp: Warp, mask: Lanes) -> None:
+    source = warp.block.arrays[node.buffer]
+    count = _lanes_at(node.count, warp)
+    for number, name in enumerate(node.names):
+        place = warp.value(node.offset + Lit(number))
+        keep(warp, name, node.dtype, load_element(source, place, mask & (number < count), 0))
+
+
+def _store(
+    node: values.StoreElement | values.StoreVector,
+    sources: tuple[str, ...],
+    warp: Warp,
+    mask: Lanes,
+) -> None:
+    lanes = mask & truth(warp.value(node.guard))
+    target = warp.block.arrays[node.buffer]
+    for number, name in enumerate(sources):
+        place = _lanes_at(node.offset, warp)[lanes] + number
+        in_range(target, place)
+        if np.unique(place).size != place.size:
+            raise Hazard("two lanes store the same element")
+        target[place] = warp.elements[name][lanes]

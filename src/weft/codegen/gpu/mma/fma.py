@@ -1,0 +1,435 @@
+"""Contractions by multiply-adds of single numbers: of any dtype and layout, of operands that are
+computed, guarded or gathered, with any epilogue.
+
+    tile      a block makes `tile` rows by columns of the result, a warp `warp_tile` of them; 4 by 8
+              lanes share that in pieces of 16 bytes
+    slice     `tile` k deep, of both operands, as they are multiplied, in shared memory
+    step      multiply one slice; meanwhile the next one is read, and then put beside it
+
+Rows, columns and what is summed over are numbers that are taken apart into the kernel's axes where
+an operand is read or a result stored. Elements outside the tensors are zeros that nobody stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from math import prod
+from typing import Final
+
+from weft.codegen.gpu import ir, values
+from weft.codegen.gpu.accept import kernel_refusals, refuse, too_many
+from weft.codegen.gpu.element import ElementOp
+from weft.codegen.gpu.formats import held_bytes
+from weft.codegen.gpu.map import Elementwise
+from weft.codegen.gpu.mma.tiles import TileOrder
+from weft.codegen.gpu.scalar import BLOCK, LANE, THREAD, WARP, Lit, Name, Scalar, both
+from weft.codegen.gpu.thread import Group, Refs, Scope, group_at
+from weft.foundation.dtypes import DType
+from weft.foundation.errors import Finding
+from weft.foundation.index_expr import coefficient
+from weft.plan.epilogue import epilogue_refusals
+from weft.plan.ir import STREAMING, Header, MmaPlan
+from weft.region.ir import Binary, Fold, Kernel, Let, Read, Reduce, Tensor, operands
+from weft.target.target import Target
+
+_LANES: Final = (4, 8)
+"""Lanes of a warp along rows and along columns."""
+_ACCESS: Final = 16
+"""Bytes of one access to memory."""
+_PADDING: Final = 4
+"""Elements between the rows of a slice, so that they begin in different banks."""
+_BUFFERS: Final = 2
+_USED: Final = frozenset({
+    "header", "tile", "warp_tile", "order", "epilogue", "local_edges", "arch", "algo_choice",
+})  # fmt: skip
+_FIXED: Final = {"roles": "single", "stages": _BUFFERS}
+_ALGORITHMS: Final = {"matmul": "implicit_gemm", "conv": "implicit_gemm", "attention": STREAMING}
+
+
+def accepts(
+    kernel: Kernel, tensors: Mapping[str, Tensor], plan: MmaPlan, target: Target
+) -> list[Finding]:
+    """Why this template cannot carry out the kernel with the plan; empty if it can."""
+    form = list(_form(kernel))
+    rest = [] if form else [*_fields(kernel, plan), *_tile(kernel, plan, target)]
+    return [*kernel_refusals(kernel, tensors), *form, *rest]
+
+
+def _form(kernel: Kernel) -> Iterator[Finding]:
+    """The kernel is one sum of products, of a factor over rows and one over columns."""
+    reductions = [let for let in kernel.body if isinstance(let.expr, Reduce | Fold)]
+    if kernel.roles is None or [let.name for let in reductions] != [kernel.roles.contraction]:
+        yield refuse("NotAContraction", f"{kernel.name} is not one contraction and its epilogue")
+        return
+    roles, total = kernel.roles, reductions[0].expr
+    product = kernel.let(total.value) if isinstance(total, Reduce) else reductions[0]
+    if not isinstance(total, Reduce) or total.fn != "sum" or not isinstance(product.expr, Binary):
+        yield refuse("NotAContraction", "what is summed is not a product")
+        return
+    a, b = (set(kernel.let(name).axes) for name in _factors(kernel))
+    if a & set(roles.n) or b & set(roles.m):
+        yield refuse("NotAContraction", "a factor lives over rows and columns")
+    over_k = [o for o in kernel.outputs if set(kernel.let(o.value).axes) & set(roles.k)]
+    if over_k or set(total.axes) != set(roles.k):
+        yield refuse("NotAContraction", "a result lives over what is summed")
+    sides = (roles.batch, roles.m, roles.n, roles.k)
+    yield from too_many(*(_extent(kernel, axes) for axes in sides))
+
+
+def _extent(kernel: Kernel, names: Sequence[str]) -> int:
+    return prod(kernel.sizes[name] for name in names)
+
+
+def _factors(kernel: Kernel) -> tuple[str, str]:
+    """The values that are multiplied, that over the rows first."""
+    assert kernel.roles is not None
+    total = kernel.let(kernel.roles.contraction).expr
+    assert isinstance(total, Reduce)
+    product = kernel.let(total.value).expr
+    assert isinstance(product, Binary)
+    turned = bool(
+        set(kernel.let(product.lhs).axes) & set(kernel.roles.n)
+        or set(kernel.let(product.rhs).axes) & set(kernel.roles.m)
+    )
+    return (product.rhs, product.lhs) if turned else (product.lhs, product.rhs)
+
+
+def _fields(kernel: Kernel, plan: MmaPlan) -> Iterator[Finding]:
+    usual = MmaPlan(Header("", ""), plan.tile)
+    for known in fields(plan):
+        given = getattr(plan, known.name)
+        wanted = _FIXED.get(known.name, getattr(usual, known.name))
+        if known.name not in _USED and given != wanted:
+            yield refuse("PlanField", f"{known.name}={given} has no effect in the FMA template")
+    for key, value in plan.algo_choice.items():
+        if _ALGORITHMS.get(key) != value:
+            yield refuse("PlanField", f"algo_choice.{key}={value} is not built")
+    for why in epilogue_refusals(kernel, plan):
+        yield refuse("PlanField", why)
+
+
+def _tile(kernel: Kernel, plan: MmaPlan, target: Target) -> Iterator[Finding]:
+    (rows, columns, depth), (warp_rows, warp_columns) = plan.tile, plan.warp_tile
+    if rows % warp_rows or columns % warp_columns:
+        yield refuse("Tile", f"warp_tile does not divide the tile {rows}x{columns}")
+        return
+    threads = (rows // warp_rows) * (columns // warp_columns) * 32
+    if warp_rows % _LANES[0] or warp_columns % _LANES[1] or threads > 1024:
+        shape = f"{warp_rows}x{warp_columns}"
+        yield refuse("Tile", f"a warp tile of {shape} is not shared by 4x8 lanes of 32 warps")
+    elif rows * depth % threads or columns * depth % threads or depth > 64:
+        shape = "x".join(map(str, plan.tile))
+        yield refuse("Tile", f"the slices of tile {shape} are not shared by {threads} threads")
+    size = _BUFFERS * depth * (rows + columns + 2 * _PADDING)
+    size *= max(held_bytes(kernel.let(name).dtype) for name in _factors(kernel))
+    if size > target.limits.shared_bytes_per_block:
+        yield refuse("SharedMemory", f"two slices of both operands take {size} bytes")
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One factor: its tile in shared memory, its axes, and the extents of the problem and tile."""
+
+    name: str
+    value: str
+    dtype: DType
+    axes: tuple[str, ...]
+    size: int
+    extent: int
+    place: Scalar
+    """The number of the tile's first row or column."""
+
+    @property
+    def word(self) -> int:
+        return held_bytes(self.dtype)
+
+    @property
+    def pitch(self) -> int:
+        return self.extent + _PADDING
+
+    @property
+    def tiles(self) -> int:
+        return -(-self.size // self.extent)
+
+
+@dataclass
+class _Fetched:
+    """Values on their way to a slice, and where they go: k, and row or column."""
+
+    found: list[tuple[str, Scalar, Scalar]] = field(default_factory=list)
+
+
+class Tiles(Elementwise):
+    """A tile of the result to a block."""
+
+    def __init__(self, kernel: Kernel, refs: Refs, plan: MmaPlan) -> None:
+        super().__init__(kernel, refs)
+        assert kernel.roles is not None
+        self.plan = plan
+        (rows, columns, self.depth), (warp_rows, warp_columns) = plan.tile, plan.warp_tile
+        self.warps = (rows // warp_rows, columns // warp_columns)
+        self.batch, m, n, self.k = (
+            tuple(axis.name for axis in kernel.axes if axis.name in names)
+            for names in (kernel.roles.batch, kernel.roles.m, kernel.roles.n, kernel.roles.k)
+        )
+        self.length = _extent(kernel, self.k)
+        self.a, self.b = (
+            _Side(name, value, self.lets[value].dtype, axes, _extent(kernel, axes), extent, at)
+            for name, value, axes, extent, at in zip(
+                ("a", "b"),
+                _factors(kernel),
+                (m, n),
+                (rows, columns),
+                (Name("tile_m") * rows, Name("tile_n") * columns),
+                strict=True,
+            )
+        )
+        self.contraction = self.lets[kernel.roles.contraction]
+        self.root = Scope(None, {}, [])
+        batches = _extent(kernel, self.batch)
+        self.order = TileOrder(self.a.tiles, self.b.tiles, batches, plan.order)
+        self.tables = self.order.tables if self.order.count else ()
+        start = 0
+        for side in (self.a, self.b):
+            size = _BUFFERS * self.depth * side.pitch * side.word
+            self.tiles.append(ir.SharedTile(side.name, start, size))
+            start += size
+
+    @property
+    def grid(self) -> int:
+        return self.order.count
+
+    @property
+    def threads(self) -> int:
+        return prod(self.warps) * 32
+
+    # -- the problem -----------------------------------------------------------------------------
+
+    def work(self) -> list[ir.Stmt]:
+        body = self.root.body
+        body += self.order.locate(BLOCK)
+        if self.batch and _extent(self.kernel, self.batch) > 1:
+            self.root.axes = self.places(self.root, Name("matrix"), self.batch)
+        else:
+            self.root.axes = {name: Lit(0) for name in self.batch}
+        body += [
+            ir.Let("lane_m", WARP // self.warps[1] * self.plan.warp_tile[0]),
+            ir.Let("lane_n", WARP % self.warps[1] * self.plan.warp_tile[1]),
+        ]
+        rows = self.own_places(self.a, Name("lane_m"), LANE // _LANES[1], _LANES[0])
+        columns = self.own_places(self.b, Name("lane_n"), LANE % _LANES[1], _LANES[1])
+        sums = [[self.fresh("acc") for _ in columns] for _ in rows]
+        start = 0.0 if self.contraction.dtype.is_float else 0
+        body += [
+            values.Variable(name, self.contraction.dtype, start) for line in sums for name in line
+        ]
+        if self.length:
+            self.multiply_slices(rows, columns, sums)
+        self.store_results(rows, columns, sums)
+        return body
+
+    def piece(self, side: _Side) -> int:
+        """Neighbouring rows or columns that a lane has, at most an access of shared memory."""
+        lanes = _LANES[0] if side is self.a else _LANES[1]
+        warp = self.plan.warp_tile[0 if side is self.a else 1]
+        found = _ACCESS // side.word
+        while warp // lanes % found:
+            found //= 2
+        return found
+
+    def own_places(self, side: _Side, first: Scalar, lane: Scalar, lanes: int) -> list[Scalar]:
+        """A lane's rows or columns, as numbers in the tile: pieces of neighbours, `lanes` apart."""
+        piece = self.piece(side)
+        warp = self.plan.warp_tile[0 if side is self.a else 1]
+        name = self.fresh("own")
+        self.root.body.append(ir.Let(name, first + lane * piece))
+        return [
+            Name(name) + (turn * lanes * piece + step)
+            for turn in range(warp // (lanes * piece))
+            for step in range(piece)
+        ]
+
+    # -- slices ----------------------------------------------------------------------------------
+
+    def multiply_slices(
+        self, rows: Sequence[Scalar], columns: Sequence[Scalar], sums: Sequence[Sequence[str]]
+    ) -> None:
+        sides = (self.a, self.b)
+        for side in sides:
+            first = self.fetch(self.root, side, Lit(0))
+            self.put(self.root, side, first, Lit(0))
+        self.root.body.append(ir.SyncThreads())
+        inner = Scope(self.root, {}, [])
+        current, following = Name("slice") % _BUFFERS, (Name("slice") + 1) % _BUFFERS
+        fetched = [self.fetch(inner, side, Name("slice") + 1) for side in sides]
+        inner.body.append(self.multiply(current, rows, columns, sums))
+        for side, found in zip(sides, fetched, strict=True):
+            self.put(inner, side, found, following)
+        inner.body.append(ir.SyncThreads())
+        slices = -(-self.length // self.depth)
+        self.root.body.append(ir.For("slice", 0, slices, 1, tuple(inner.body)))
+
+    def fetch(self, scope: Scope, side: _Side, number: Scalar) -> _Fetched:
+        """This thread's share of a slice, in registers. The last one is followed by nothing."""
+        along_k = self.runs_along_k(side)
+        axis = (self.k if along_k else side.axes)[-1:]
+        vector = self.vector(side, axis)
+        per_line = (self.depth if along_k else side.extent) // vector
+        fetched = _Fetched()
+        for turn in range(side.extent * self.depth // (self.threads * vector)):
+            variable = self.fresh("p")
+            scope.body.append(ir.Let(variable, THREAD + turn * self.threads))
+            inner, outer = Name(variable) % per_line * vector, Name(variable) // per_line
+            k, across = (inner, outer) if along_k else (outer, inner)
+            names = self.fetch_vector(scope, side, (number * self.depth + k, across), axis, vector)
+            if self.length % self.depth:
+                names = self.zero_beyond(scope, side, names, number * self.depth + k)
+            for step, name in enumerate(names):
+                place = (k + step, across) if along_k else (k, across + step)
+                fetched.found.append((name, *place))
+        return fetched
+
+    def runs_along_k(self, side: _Side) -> bool:
+        """Whether neighbours along k, rather than rows or columns, are neighbours in memory."""
+        if not side.axes or not self.k:
+            return bool(self.k)
+        reads = [let for let in self.needed(side.value) if isinstance(let.expr, Read)]
+        along = across = 0
+        for let in reads:
+            assert isinstance(let.expr, Read)
+            address = self.address(let.expr)
+            along += coefficient(address, self.k[-1]) == 1
+            across += coefficient(address, side.axes[-1]) == 1
+        return along >= across
+
+    def needed(self, name: str) -> list[Let]:
+        """A value's Let and those it is made of."""
+        found, waiting = dict[str, Let](), [name]
+        while waiting:
+            let = self.lets[waiting.pop()]
+            if let.name not in found:
+                found[let.name] = let
+                waiting += operands(let)
+        return list(found.values())
+
+    def vector(self, side: _Side, axis: Sequence[str]) -> int:
+        """Elements that a thread fetches together, along an axis."""
+        reads = [let for let in self.needed(side.value) if isinstance(let.expr, Read)]
+        widest = max((let.dtype.storage_bytes for let in reads), default=side.word)
+        share = side.extent * self.depth // self.threads
+        found = max(1, _ACCESS // widest)
+        extent = self.kernel.sizes[axis[0]] if axis else 1
+        while found > 1 and (extent % found or share % found or self.depth % found):
+            found //= 2
+        return found
+
+    def fetch_vector(
+        self,
+        scope: Scope,
+        side: _Side,
+        place: tuple[Scalar, Scalar],
+        axis: Sequence[str],
+        vector: int,
+    ) -> list[str]:
+        """A factor at neighbouring points, the first at a number of k and a row of the tile."""
+        k, row = self.fresh("k"), self.fresh("r")
+        scope.body += [ir.Let(k, place[0]), ir.Let(row, side.place + place[1])]
+        inside: Scalar = Name(k) < self.length
+        if side.size % side.extent:
+            inside = both(inside, Name(row) < side.size)
+        axes = self.places(scope, Name(k), self.k) | self.places(scope, Name(row), side.axes)
+        group = group_at(scope, axes, axis[0] if axis else None, vector, inside)
+        return [self.value(side.value, point) for point in group.instances]
+
+    def zero_beyond(
+        self, scope: Scope, side: _Side, names: Sequence[str], number: Scalar
+    ) -> list[str]:
+        """The values of a slice, zeros where there is nothing more to sum."""
+        zero = self.fresh()
+        start = 0.0 if side.dtype.is_float else 0
+        scope.body.append(values.Compute(ElementOp(zero, side.dtype, "const", (), start)))
+        found = []
+        for name in names:
+            found.append(self.fresh())
+            inside = number < self.length
+            scope.body.append(values.Choose(found[-1], side.dtype, inside, name, zero))
+        return found
+
+    def slot(self, side: _Side, buffer: Scalar, k: Scalar, place: Scalar) -> ir.Address:
+        row = (buffer * self.depth + k) * side.pitch
+        return ir.Address(side.name, (row + place) * side.word)
+
+    def put(self, scope: Scope, side: _Side, fetched: _Fetched, buffer: Scalar) -> None:
+        for name, k, place in fetched.found:
+            address = self.slot(side, buffer, k, place)
+            scope.body.append(ir.StShared(address, name, side.dtype))
+
+    def multiply(
+        self,
+        buffer: Scalar,
+        rows: Sequence[Scalar],
+        columns: Sequence[Scalar],
+        sums: Sequence[Sequence[str]],
+    ) -> ir.For:
+        """All products of a slice, added to the sums."""
+        body: list[ir.Stmt] = []
+        left = self.load_pieces(body, self.a, buffer, rows)
+        right = self.load_pieces(body, self.b, buffer, columns)
+        everywhere: dict[str, Scalar] = {name: Lit(0) for name in self.kernel.sizes}
+        reduction = self.reductions[self.contraction.name]
+        for a, line in zip(left, sums, strict=True):
+            for b, name in zip(right, line, strict=True):
+                made = {self.a.value: a, self.b.value: b}
+                point = Scope(None, everywhere, body, made=made)
+                (following,) = reduction.step(self, point, [name])
+                body.append(values.Assign(name, following, Lit(1)))
+        return ir.For("step", 0, self.depth, 1, tuple(body), times=self.depth)
+
+    def load_pieces(
+        self, body: list[ir.Stmt], side: _Side, buffer: Scalar, places: Sequence[Scalar]
+    ) -> list[str]:
+        piece, found = self.piece(side), list[str]()
+        for first in range(0, len(places), piece):
+            names = tuple(self.fresh() for _ in range(piece))
+            address = self.slot(side, buffer, Name("step"), places[first])
+            body.append(
+                ir.LoadSharedVector(names, side.dtype, address)
+                if piece > 1
+                else ir.LoadShared(names[0], side.dtype, address)
+            )
+            found += names
+        return found
+
+    # -- results ---------------------------------------------------------------------------------
+
+    def store_results(
+        self, rows: Sequence[Scalar], columns: Sequence[Scalar], sums: Sequence[Sequence[str]]
+    ) -> None:
+        piece = self.piece(self.b)
+        last = self.b.axes[-1:] if self.b.axes else ()
+        together = piece if last and self.kernel.sizes[last[0]] % piece == 0 else 1
+        starts = [
+            self.row_or_column(self.b, columns[first]) for first in range(0, len(columns), together)
+        ]
+        for row, line in zip(rows, sums, strict=True):
+            places, inside = self.row_or_column(self.a, row)
+            scope = Scope(self.root, places, self.root.body, inside)
+            for number, (axes, exists) in enumerate(starts):
+                axis = last[0] if last and together > 1 else None
+                group = group_at(scope, axes, axis, together, exists)
+                for point, name in zip(group.instances, line[number * together :], strict=False):
+                    home = self.home(self.contraction.axes, point)
+                    home.made.setdefault(self.contraction.name, name)
+                self.store_group(group, {**self.root.axes, **places, **axes}, axis)
+
+    def row_or_column(self, side: _Side, place: Scalar) -> tuple[dict[str, Scalar], Scalar]:
+        """The axes of a lane's own row or column, and whether there is one."""
+        name = self.fresh("r")
+        self.root.body.append(ir.Let(name, side.place + place))
+        whole = side.size % side.extent == 0
+        inside: Scalar = Lit(1) if whole else Name(name) < side.size
+        return self.places(self.root, Name(name), side.axes), inside
+
+    def store_group(self, group: Group, axes: Mapping[str, Scalar], along: str | None) -> None:
+        self.store_points(group, along, axes)

@@ -1,0 +1,256 @@
+"""How an SM80 contraction is laid out on the chip: a function of problem, plan and target.
+
+A block computes one tile. Its shared memory holds `stages` slots, a tile of A and a tile of B each,
+in the order they have in memory (along k, where the instruction wants that), with 16-byte pieces
+permuted so that `ldmatrix` meets no bank twice; rows of 32- and 64-bit elements are padded instead.
+`refusals` says what the template cannot do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from weft.codegen.gpu.formats import fragment_registers
+from weft.codegen.gpu.mma.problem import Operand, Problem, Refusal, Source
+from weft.codegen.gpu.mma.tiles import TABLE_LIMIT, TileOrder, known
+from weft.codegen.gpu.swizzle import PIECE, Major, PaddedTile, TileLayout, fitting
+from weft.foundation.dtypes import BF16, F16, F32, F64, SI32, UI32
+from weft.foundation.errors import Finding
+from weft.plan.ir import MmaPlan, Vectorize
+from weft.target.matrix_atoms import INTEGERS, TINY, Atom, atom_for
+from weft.target.target import Target
+
+WARP: Final = 32
+RESULTS: Final = (BF16, F16, F32, F64, SI32, UI32, *INTEGERS, *TINY)
+_ACROSS: Final = 32
+"""Bytes that a warp reads at once of a row along m or n."""
+_ALIGNMENT: Final = 1024
+_SPARE_REGISTERS: Final = 40
+_BIND: Final = {"m.o": "block.y", "n.o": "block.x", "m.i.o": "warp.y", "n.i.o": "warp.x"}
+
+
+@dataclass(frozen=True)
+class Sm80Layout:
+    """The derived numbers of one kernel."""
+
+    problem: Problem
+    plan: MmaPlan
+
+    @property
+    def tile(self) -> tuple[int, int, int]:
+        return self.plan.tile
+
+    @property
+    def warp_tile(self) -> tuple[int, int]:
+        return self.plan.warp_tile
+
+    @property
+    def warps(self) -> tuple[int, int]:
+        """Warps along rows and columns."""
+        return self.tile[0] // self.warp_tile[0], self.tile[1] // self.warp_tile[1]
+
+    @property
+    def threads(self) -> int:
+        return WARP * self.warps[0] * self.warps[1]
+
+    @property
+    def atom(self) -> Atom | None:
+        """The matrix instruction; None where there is none for these dtypes."""
+        problem = self.problem
+        return atom_for("sm80", problem.a.dtype, problem.b.dtype, problem.total)
+
+    @property
+    def piece(self) -> int:
+        """Elements of 16 bytes."""
+        return PIECE // self.problem.a.dtype.storage_bytes
+
+    def major(self, operand: Operand) -> Major:
+        """Which axis of an operand's tile is contiguous."""
+        return Major.K if self.atom is not None and self.atom.along_k else operand.major
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        """Matrix instructions of a warp along rows (16 each) and columns (8 each)."""
+        return self.warp_tile[0] // 16, self.warp_tile[1] // 8
+
+    @property
+    def a(self) -> TileLayout | PaddedTile:
+        return self.operand_layout(self.problem.a, self.tile[0])
+
+    @property
+    def b(self) -> TileLayout | PaddedTile:
+        return self.operand_layout(self.problem.b, self.tile[1])
+
+    def operand_layout(self, operand: Operand, outer: int) -> TileLayout | PaddedTile:
+        """K-major tiles lie with rows along m or n, MN-major ones with rows along k."""
+        k_major = self.major(operand) is Major.K
+        rows, columns = (outer, self.tile[2]) if k_major else (self.tile[2], outer)
+        size = operand.dtype.storage_bytes
+        if size > 2:
+            return PaddedTile(rows, columns, size, 4 * size if k_major else _ACROSS)
+        return TileLayout(rows, columns, size, fitting(columns, size))
+
+    def in_pieces(self, operand: Operand, outer: int) -> bool:
+        """Whether an operand of this extent can be copied 16 bytes at a time."""
+        if 1 not in (operand.inner, operand.outer) or operand.major is not self.major(operand):
+            return False
+        extent = self.problem.k if operand.major is Major.K else outer
+        numbers = (operand.pitch, operand.offset, extent, *operand.batch)
+        return all(number >= 0 and number % self.piece == 0 for number in numbers)
+
+    @property
+    def b_offset(self) -> int:
+        return self.plan.stages * _aligned(self.a.bytes)
+
+    @property
+    def columns(self) -> tuple[Source, ...]:
+        """Epilogue values that depend on the column alone: staged in shared memory as f32."""
+        return tuple(s for s in self.problem.sources if s.by_column)
+
+    @property
+    def columns_offset(self) -> int:
+        return self.b_offset + self.plan.stages * _aligned(self.b.bytes)
+
+    @property
+    def columns_bytes(self) -> int:
+        return len(self.columns) * self.tile[1] * 4
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.columns_offset + self.columns_bytes
+
+    @property
+    def k_steps(self) -> int:
+        return -(-self.problem.k // self.tile[2])
+
+    @property
+    def order(self) -> TileOrder:
+        rows = -(-self.problem.m // self.tile[0])
+        columns = -(-self.problem.n // self.tile[1])
+        return TileOrder(rows, columns, self.problem.batches, self.plan.order)
+
+    @property
+    def tails(self) -> frozenset[str]:
+        """Axes of the contraction whose last tile is not whole."""
+        sizes = zip("mnk", (self.problem.m, self.problem.n, self.problem.k), self.tile, strict=True)
+        return frozenset(name for name, size, step in sizes if size % step)
+
+
+def _aligned(count: int) -> int:
+    return -(-count // _ALIGNMENT) * _ALIGNMENT
+
+
+def slot_bytes(tile: TileLayout | PaddedTile) -> int:
+    """From one slot of a tile to the next."""
+    return _aligned(tile.bytes)
+
+
+def refusals(layout: Sm80Layout, target: Target) -> Iterator[Finding]:
+    """Everything the template cannot carry out."""
+    yield from _problem(layout)
+    if layout.atom is None:
+        return
+    yield from _fields(layout)
+    broken = list(_tiles(layout, layout.atom))
+    yield from broken
+    if not broken:
+        yield from _resources(layout, target)
+
+
+def _refuse(code: str, why: str, hint: str = "") -> Finding:
+    return Refusal(code, why, hint).finding
+
+
+def _problem(layout: Sm80Layout) -> Iterator[Finding]:
+    problem, atom = layout.problem, layout.atom
+    if atom is None:
+        yield _refuse("OperandDType", f"no mma takes {problem.operands_and_sums}")
+        return
+    if layout.plan.precision != atom.precision:
+        what = f"products of {problem.a.dtype} by mma are {atom.precision}"
+        yield _refuse("PlanField", f"precision={layout.plan.precision}: {what}")
+    if problem.out_dtype not in RESULTS:
+        yield _refuse("ResultDType", f"a result of {problem.out_dtype} cannot be stored")
+    if min(problem.m, problem.n, problem.k, *problem.batch, 1) < 1:
+        yield _refuse("Empty", "the contraction has an empty axis")
+
+
+def _fields(layout: Sm80Layout) -> Iterator[Finding]:
+    """Fields that have no effect here are refused, so that nobody believes they have."""
+    plan, default = layout.plan, MmaPlan(layout.plan.header, layout.plan.tile)
+    for name in (
+        "cluster", "split_k", "swap_ab", "batch", "deferred_epilogue", "consumers", "in_flight",
+        "store_buffers", "registers",
+    ):  # fmt: skip
+        value = getattr(plan, name)
+        if value != getattr(default, name):
+            yield _refuse("PlanField", f"{name}={value} has no effect in the SM80 template")
+    if plan.bind not in ({}, _BIND):
+        yield _refuse("PlanField", f"bind={plan.bind} is not how the SM80 template binds")
+    if plan.vectorize not in (None, Vectorize("n.i.i", layout.piece)):
+        yield _refuse("PlanField", f"vectorize={plan.vectorize} is not 16 bytes along n.i.i")
+    if plan.arch != "sm80" or plan.roles != "single":
+        yield _refuse("PlanField", f"arch={plan.arch} with roles={plan.roles} is not this template")
+    yield from _schedule(layout)
+
+
+def _schedule(layout: Sm80Layout) -> Iterator[Finding]:
+    plan = layout.plan
+    if not known(plan.order):
+        yield _refuse("PlanField", f"there is no tile order {plan.order}")
+    elif plan.order == "hilbert" and layout.order.per_matrix > TABLE_LIMIT:
+        yield _refuse("PlanField", f"a Hilbert order goes up to {TABLE_LIMIT} tiles")
+    tails = {f"{name}.i.i" for name in layout.tails}
+    if set(plan.predicate_tail) != tails:
+        named = ", ".join(sorted(tails)) or "none"
+        yield _refuse("PlanField", f"predicate_tail={plan.predicate_tail}; tails: {named}")
+    a, b = layout.problem.a, layout.problem.b
+    stored = (
+        "row" if a.major is Major.K else "col",
+        "col" if b.major is Major.K else "row",
+    )
+    if plan.operand_layouts != stored:
+        yield _refuse("Layouts", f"operand_layouts={plan.operand_layouts}, stored as {stored}")
+
+
+def _tiles(layout: Sm80Layout, atom: Atom) -> Iterator[Finding]:
+    plan, piece = layout.plan, layout.piece
+    (bm, bn, bk), (wm, wn) = plan.tile, plan.warp_tile
+    if min(bm, bn, bk, wm, wn) < 1 or bk % max(atom.k, piece) or bm % piece or bn % piece:
+        yield _refuse("Tile", f"a tile of {bm}x{bn}x{bk} is not made of 16-byte pieces")
+    elif wm % 16 or wn % 16 or bm % wm or bn % wn:
+        yield _refuse(
+            "Tile",
+            f"a warp tile of {wm}x{wn} in {bm}x{bn} is not made of 16x16 blocks",
+        )
+    if plan.stages < 2:
+        yield _refuse("PlanField", "there must be two stages at least")
+
+
+def _resources(layout: Sm80Layout, target: Target) -> Iterator[Finding]:
+    limit = target.limits.shared_bytes_per_block
+    if layout.shared_bytes > limit:
+        yield _refuse(
+            "SharedMemory",
+            f"the plan needs {layout.shared_bytes} bytes of shared memory, over {limit}",
+            "use fewer stages or a smaller tile",
+        )
+    if layout.threads > target.limits.threads_per_block:
+        yield _refuse("Threads", f"the plan needs {layout.threads} threads")
+    needed = _registers(layout)
+    given = min(255, target.limits.registers_per_unit // layout.threads // 8 * 8)
+    if needed > given:
+        yield _refuse("Registers", f"a thread needs about {needed} registers and has {given}")
+
+
+def _registers(layout: Sm80Layout) -> int:
+    """About what a thread needs: sums, fragments, and some more."""
+    atom = layout.atom
+    assert atom is not None
+    rows, columns = layout.blocks
+    first, second = fragment_registers(atom.a)
+    words = 2 if atom.acc is F64 else 1
+    sums = 4 * rows * columns * (2 if atom.in_parts else 1)
+    return words * (sums + first * rows + second * columns) + _SPARE_REGISTERS

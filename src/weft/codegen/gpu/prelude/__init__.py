@@ -1,0 +1,20 @@
+"""The CUDA text that stands above a kernel: the functions that its statements call."""
+
+from typing import Final
+
+from weft.codegen.gpu.prelude.elements import ELEMENTS, FORMATS, philox
+from weft.codegen.gpu.prelude.instructions import (
+    ACROSS,
+    CHAINS,
+    CLUSTERS,
+    COMMON,
+    SM80,
+    SM90,
+    THREADS,
+)
+
+TEXTS: Final = (
+    *(COMMON, THREADS, ACROSS, SM80, SM90, CLUSTERS, CHAINS),
+    *(ELEMENTS, FORMATS, philox()),
+)
+"""Every text, those apart that are made for one kernel's matrices and boxes."""

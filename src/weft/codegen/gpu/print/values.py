@@ -1,0 +1,244 @@
+"""Statements on single values as CUDA text.
+
+The printer remembers the dtype of every value it has named: functions are chosen by it. Vectors
+travel as 32-bit words and are cut into elements by shifts, which the compiler turns into byte
+selections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from weft.codegen.gpu import values
+from weft.codegen.gpu.element import Number, literal, statement
+from weft.codegen.gpu.formats import (
+    PAIRED,
+    from_index,
+    held,
+    held_bytes,
+    narrow,
+    storage,
+    widen,
+)
+from weft.codegen.gpu.print.scalars import text
+from weft.codegen.gpu.scalar import Lit, Scalar
+from weft.foundation.dtypes import I1, UI32, DType
+from weft.foundation.errors import InternalError
+
+WORD = 4
+
+
+def load(
+    name: str,
+    dtype: DType,
+    buffer: int,
+    offset: Scalar,
+    guard: Scalar,
+    *,
+    fill: Number = 0,
+    constant: bool = True,
+) -> str:
+    """Declare a value that is an element of a buffer."""
+    place = f"(const {storage(dtype)}*)b{buffer} + {text(offset)}"
+    value = widen(f"fetch({place}, {_truth(constant)})", dtype)
+    if guard != Lit(1):
+        value = f"({text(guard)}) ? {value} : {literal(fill, dtype)}"
+    return f"{held(dtype)} {name} = {value};"
+
+
+class ValuePrinter:
+    """Prints the statements of one kernel on single values."""
+
+    def __init__(self) -> None:
+        self.dtypes: dict[str, DType] = {}
+
+    def name(self, name: str, dtype: DType) -> str:
+        """The head of a declaration."""
+        self.dtypes[name] = dtype
+        return f"{held(dtype)} {name}"
+
+    def lines(self, node: values.ValueStmt) -> Iterator[str]:
+        match node:
+            case values.Compute(op=op):
+                yield statement(op, self.dtypes)
+                self.dtypes[op.name] = op.dtype
+            case values.ReadParam():
+                yield self.param(node)
+            case values.LoadVector():
+                yield from self.load_vector(node)
+            case values.LoadAcross():
+                yield from self.load_across(node)
+            case values.IndexValue(name=name, dtype=dtype, value=value):
+                yield f"{self.name(name, dtype)} = {from_index(text(value), dtype)};"
+            case values.Words():
+                yield from self.words(node)
+            case values.Variable(name=name, dtype=dtype, start=start):
+                yield f"{self.name(name, dtype)} = {literal(start, dtype)};"
+            case values.Assign(name=name, source=source, guard=guard):
+                test = "" if guard == Lit(1) else f"if ({text(guard)}) "
+                yield f"{test}{name} = {source};"
+            case values.Choose(name=name, dtype=dtype, cond=cond, x=x, y=y):
+                yield f"{self.name(name, dtype)} = {text(cond)} ? {x} : {y};"
+            case values.Shuffle(name=name, dtype=dtype, source=source, mask=mask):
+                other = f"exchange(bits({source}), {mask})"
+                yield f"{self.name(name, dtype)} = {from_bits(other, dtype)};"
+            case values.StoreElement():
+                yield self.store(node)
+            case values.StoreVector():
+                yield from self.store_vector(node)
+            case values.PlaceOf(name=name, source=source, size=size):
+                kind = "u64" if _is_unsigned(self.dtypes[source]) else "i64"
+                clamped = f"min(({kind}){size - 1}, max(({kind})0, ({kind}){source}))"
+                yield f"const int {name} = (int){clamped};"
+            case values.Report():
+                yield self.report(node)
+
+    def report(self, node: values.Report) -> str:
+        kind = "u64" if _is_unsigned(self.dtypes[node.value]) else "i64"
+        value = f"({kind}){node.value}"
+        broken = {
+            "inside": f"({value} < 0 || {value} >= {node.size})",
+            "nonzero": f"{value} == 0",
+            "nonnegative": f"{value} < 0",
+        }[node.rule]
+        guard = "" if node.guard == Lit(1) else f" && {text(node.guard)}"
+        return f"if ({broken}{guard}) report(error, {node.number}, {text(node.element)});"
+
+    def param(self, node: values.ReadParam) -> str:
+        place = f"(const {storage(node.dtype)}*)b{node.buffer} + {node.element}"
+        place = widen(f"fetch({place}, {_truth(node.constant)})", node.dtype)
+        kind = "u64" if _is_unsigned(node.dtype) else "i64"
+        value = f"min(({kind}){node.high}, max(({kind}){node.low}, ({kind}){place}))"
+        return f"const int {node.name} = (int){value};"
+
+    def words(self, node: values.Words) -> Iterator[str]:
+        state = f"(u64){node.seed}, (u64){node.offset}"
+        if len(node.names) == 1:
+            name = self.name(node.names[0], UI32)
+            yield f"{name} = philox_word({state}, {text(node.element)});"
+            return
+        words = f"{node.names[0]}_w_"
+        yield f"u32 {words}[4];"
+        yield f"philox_block({words}, {state}, (u64){text(node.element)} >> 2);"
+        for number, made in enumerate(node.names):
+            yield f"{self.name(made, UI32)} = {words}[{number}];"
+
+    def load_vector(self, node: values.LoadVector) -> Iterator[str]:
+        size = node.dtype.storage_bytes
+        count = _words(len(node.names), size)
+        words = f"{node.names[0]}_w_"
+        yield f"u32 {words}[{count}] = {{}};"
+        place = f"b{node.buffer} + {text(node.offset)} * {size}"
+        fetch = f"fetch_words({words}, {place}, {_truth(node.constant)});"
+        yield fetch if node.guard == Lit(1) else f"if ({text(node.guard)}) {fetch}"
+        for number, name in enumerate(node.names):
+            yield f"{self.name(name, node.dtype)} = {_piece(words, number, node.dtype)};"
+
+    def load_across(self, node: values.LoadAcross) -> Iterator[str]:
+        size = node.dtype.storage_bytes
+        words = f"{node.names[0]}_w_"
+        yield f"u32 {words}[4];"
+        place = f"b{node.buffer}, (i64)({text(node.offset)}) * {size}"
+        rest = f"({text(node.count)}) * {size}, {_truth(node.constant)}"
+        yield f"fetch_across({words}, {place}, {rest});"
+        for number, name in enumerate(node.names):
+            yield f"{self.name(name, node.dtype)} = {_piece(words, number, node.dtype)};"
+
+    def load_shared_vector(
+        self, names: tuple[str, ...], dtype: DType, address: str
+    ) -> Iterator[str]:
+        words = f"{names[0]}_w_"
+        each = held_bytes(dtype) // WORD
+        yield f"u32 {words}[{each * len(names)}];"
+        yield f"load_shared_words({words}, {address});"
+        for number, name in enumerate(names):
+            value = from_bits(_word_or_two(words, number, each), dtype)
+            yield f"{self.name(name, dtype)} = {value};"
+
+    def load_staged(self, names: tuple[str, ...], dtype: DType, address: str) -> Iterator[str]:
+        words = f"{names[0]}_w_"
+        yield f"u32 {words}[{_words(len(names), dtype.storage_bytes)}];"
+        yield f"load_shared_words({words}, {address});"
+        for number, name in enumerate(names):
+            yield f"{self.name(name, dtype)} = {_piece(words, number, dtype)};"
+
+    def store(self, node: values.StoreElement) -> str:
+        place = f"*((({storage(node.dtype)}*)b{node.buffer}) + {text(node.offset)})"
+        store = f"{place} = {narrow(node.source, node.dtype)};"
+        return store if node.guard == Lit(1) else f"if ({text(node.guard)}) {store}"
+
+    def store_vector(self, node: values.StoreVector) -> Iterator[str]:
+        size = node.dtype.storage_bytes
+        count = _words(len(node.sources), size)
+        words = f"{node.sources[0]}_s{node.buffer}_"
+        parts = ", ".join(_packed(node.sources, number, node.dtype) for number in range(count))
+        yield f"const u32 {words}[{count}] = {{{parts}}};"
+        place = f"b{node.buffer} + {text(node.offset)} * {size}"
+        put = f"put_words({words}, {place});"
+        yield put if node.guard == Lit(1) else f"if ({text(node.guard)}) {put}"
+
+
+def _is_unsigned(dtype: DType) -> bool:
+    """Whether 64 signed bits do not hold every number of a dtype."""
+    return dtype.bits == 64 and not dtype.is_signed
+
+
+def from_bits(value: str, dtype: DType) -> str:
+    """A held value back from its bits."""
+    return f"Held<{held(dtype)}>::from({value})"
+
+
+def put_shared(address: str, name: str) -> str:
+    """Store a value's bits in shared memory."""
+    return f"store_shared({address}, bits({name}));"
+
+
+def get_shared(address: str, dtype: DType) -> str:
+    return from_bits(f"load_shared_{held_bytes(dtype)}({address})", dtype)
+
+
+def _truth(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _words(count: int, size: int) -> int:
+    total = count * size
+    if total not in (4, 8, 16):
+        raise InternalError(f"{count} elements of {size} bytes are no vector")
+    return total // WORD
+
+
+def _piece(words: str, number: int, dtype: DType) -> str:
+    """An element of a vector of words."""
+    size = dtype.storage_bytes
+    word, inside = divmod(number * size, WORD)
+    if size >= WORD:
+        return from_bits(_word_or_two(words, number, size // WORD), dtype)
+    shifted = f"({words}[{word}] >> {8 * inside})"
+    if dtype is I1:
+        return f"({shifted} & 0xff) != 0"
+    return widen(f"({storage(dtype)}){shifted}", dtype)
+
+
+def _word_or_two(words: str, number: int, each: int) -> str:
+    """The bits of a value of one or two words."""
+    if each == 1:
+        return f"{words}[{number}]"
+    return f"((u64){words}[{2 * number + 1}] << 32 | {words}[{2 * number}])"
+
+
+def _packed(sources: tuple[str, ...], word: int, dtype: DType) -> str:
+    """A word of a vector of values."""
+    size = dtype.storage_bytes
+    if size == 8:
+        half = f"bits({sources[word // 2]})"
+        return f"(u32)({half} >> 32)" if word % 2 else f"(u32){half}"
+    if size == WORD:
+        return f"bits({sources[word]})"
+    each = WORD // size
+    own = sources[word * each : (word + 1) * each]
+    if dtype in PAIRED:
+        return f"pack_{dtype.name}({own[0]}, {own[1]})"
+    mask = (1 << 8 * size) - 1
+    parts = [narrow(name, dtype) for name in own]
+    return " | ".join(f"((u32){part} & {mask}) << {8 * size * i}" for i, part in enumerate(parts))

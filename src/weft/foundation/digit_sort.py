@@ -1,0 +1,159 @@
+"""Sorting by digits: the steps of a stable sort that goes from the lowest digit of the keys up.
+
+    Digits   how many elements of each tile of a row have each digit
+    Moved    the elements in the order of the digit, those with the same digit in the order they had
+    Starts   where the elements of each key begin, once they are in order
+
+A pass over one digit is `Digits`, sums over the tiles of each digit, and `Moved`. An element's key
+is an unsigned number that is lower where the element stands before others. Between passes elements
+are pairs of 32 bits: the key, and the position in the row that the element had at first. Keys with
+more bits are read again from where the position says; in such a pair the digit stands for the key.
+
+As in `whole_ops`, operands and results are dense and in row-major order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.foundation import numeric
+from weft.foundation.dtypes import DType, as_dtype
+
+Array = NDArray[Any]
+CARRIED: Final = 32
+"""Bits of a key that travel with the position."""
+
+
+def sort_keys(x: Array, descending: bool = False) -> Array:
+    """The keys of elements, as ui64: as many bits as the dtype has. NaN stands after everything
+    else, -0 equals +0; `descending` turns all of that around."""
+    dtype = as_dtype(x.dtype)
+    mask = np.uint64((1 << dtype.bits) - 1)
+    keys = _float_keys(x, dtype) if dtype.is_float else _integer_keys(x, dtype)
+    return keys ^ mask if descending else keys
+
+
+def _float_keys(x: Array, dtype: DType) -> Array:
+    sign, mask = np.uint64(1 << (dtype.bits - 1)), np.uint64((1 << dtype.bits) - 1)
+    raw = np.ascontiguousarray(x).view(f"u{dtype.storage_bytes}").astype(np.uint64)
+    raw = np.where(raw == sign, np.uint64(0), raw)
+    keys = np.where(raw & sign, raw ^ mask, raw | sign)
+    return np.where(np.isnan(numeric.widen(x, dtype)), mask, keys)
+
+
+def _integer_keys(x: Array, dtype: DType) -> Array:
+    if not dtype.is_signed:
+        return x.astype(np.uint64)
+    sign, mask = np.uint64(1 << (dtype.bits - 1)), np.uint64((1 << dtype.bits) - 1)
+    return (x.astype(np.int64).view(np.uint64) & mask) ^ sign
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A digit of the keys: `bits` bits from bit `low` on. Of the keys the lowest `key_bits` bits
+    count. Rows are cut into tiles of `tile` elements, the last of which may be fewer.
+
+    The first operands are the elements: x, [outer, length], in the pass over the lowest digit, then
+    the pairs of the pass before, [outer, length, 2], behind x where keys have more than 32 bits."""
+
+    outer: int
+    length: int
+    tile: int
+    key_bits: int
+    low: int
+    bits: int
+    descending: bool = False
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of a row."""
+        return -(-self.length // self.tile)
+
+    @property
+    def digits(self) -> int:
+        """How many digits there are."""
+        return 1 << self.bits
+
+    @property
+    def is_first(self) -> bool:
+        return self.low == 0
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether keys have more bits than travel."""
+        return self.key_bits > CARRIED
+
+    def elements(self, arrays: tuple[Array, ...]) -> tuple[Array, Array, Array]:
+        """The keys of the elements as they stand, their positions, and their digits."""
+        shape = (self.outer, self.length)
+        if self.is_first:
+            positions = np.broadcast_to(np.arange(self.length), shape)
+            keys = sort_keys(arrays[0], self.descending).reshape(shape)
+        else:
+            pairs = arrays[1 if self.is_wide else 0].reshape(*shape, 2)
+            keys, positions = pairs[..., 0].astype(np.uint64), pairs[..., 1].astype(np.int64)
+        if self.is_wide and not self.is_first:
+            all_keys = sort_keys(arrays[0], self.descending).reshape(shape)
+            keys = np.take_along_axis(all_keys, positions, 1)
+        digits = keys >> np.uint64(self.low) & np.uint64(self.digits - 1)
+        counted = keys & np.uint64((1 << self.key_bits) - 1)
+        return digits if self.is_wide else counted, positions, digits.astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Digits(Pass):
+    """Operands: the elements. The result is [outer, digits, tiles], as si32."""
+
+    name: ClassVar[str] = "digits"
+    base: ClassVar[int | None] = None
+
+    def evaluate(self, *arrays: Array) -> Array:
+        *_, digits = self.elements(arrays)
+        found = np.zeros((self.outer, self.digits, self.tiles), np.int32)
+        rows = np.arange(self.outer)[:, None]
+        np.add.at(found, (rows, digits, np.arange(self.length) // self.tile), 1)
+        return found.reshape(-1)
+
+
+@dataclass(frozen=True)
+class Moved(Pass):
+    """Operands: the elements, and the sums over `Digits` along each row's tiles. The result is
+    pairs, [outer, length, 2], as ui32; with a `count`, the first `count` positions of each row."""
+
+    name: ClassVar[str] = "moved"
+    base: ClassVar[int | None] = None
+
+    count: int = 0
+
+    def evaluate(self, *arrays: Array) -> Array:
+        # The sums say nothing new about the result.
+        keys, positions, digits = self.elements(arrays)
+        order = np.argsort(digits, axis=1, kind="stable")
+        positions = np.take_along_axis(positions, order, 1)
+        if self.count:
+            return positions[:, : self.count].astype(np.int64).reshape(-1)
+        keys = np.take_along_axis(keys, order, 1)
+        return np.stack([keys, positions], -1).astype(np.uint32).reshape(-1)
+
+
+@dataclass(frozen=True)
+class Starts:
+    """Operand: pairs in order, [outer, count, 2], whose keys are below `rows`. The result is how
+    many stand before those of each key, and all of them, [outer, rows + 1], as si32."""
+
+    name: ClassVar[str] = "starts"
+    base: ClassVar[int | None] = None
+
+    outer: int
+    rows: int
+    count: int
+
+    def evaluate(self, *arrays: Array) -> Array:
+        keys = arrays[0].reshape(self.outer, self.count, 2)[..., 0]
+        wanted = np.arange(self.rows + 1)
+        found = [np.searchsorted(row, wanted) for row in keys]
+        return np.stack(found).astype(np.int32).reshape(-1)

@@ -17,7 +17,7 @@ from weft.cli.programs import load_program
 from weft.cli.report import print_table, printable
 from weft.cli.tune import products_in
 from weft.driver.alone import some_data
-from weft.driver.backends import get_backend
+from weft.driver.backends import TimedExecutable, get_backend
 from weft.driver.execute import Prepared, prepare
 from weft.foundation.errors import UserError
 from weft.ptir.ir import Program
@@ -50,18 +50,22 @@ def bench_command(
     """Measure how long a run of each FILE takes on made-up inputs: many runs in a row, the median
     of five rounds.
 
-    On a GPU tensors stay there and runs are not waited for one by one.
+    On a GPU tensors stay there and runs are not waited for one by one. The first column is then the
+    time of a run on the device, by its own clock: many runs in one graph, on operands that are not
+    in its cache. The second is what a call takes from Python, by the host's clock. Programs that
+    the host has a part in, or with branches, have the second alone.
     """
     if not files and not shapes:
         raise UserError("weft bench takes programs, or --shapes with matrix products")
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("program", no_wrap=True)
-    for title in ("µs", "TFLOP/s"):
+    for title in (*(("device µs", "host µs a call") if gpu else ("µs",)), "TFLOP/s"):
         table.add_column(title, justify="right")
     for name, program, flops in _asked(files or [], shapes, sizes):
-        seconds = _seconds(prepare(program, get_backend("cuda" if gpu else "cpu")))
+        times = _times(prepare(program, get_backend("cuda" if gpu else "cpu")), gpu)
+        seconds = next(time for time in times if time is not None)
         rate = f"{flops / seconds / 1e12:.2f}" if flops else ""
-        table.add_row(name, f"{1e6 * seconds:,.1f}", rate)
+        table.add_row(name, *("" if t is None else f"{1e6 * t:,.1f}" for t in times), rate)
     print_table(table)
 
 
@@ -76,14 +80,29 @@ def _asked(files: Sequence[Path], shapes: str, sizes: str) -> Iterator[tuple[str
         yield str(product), product.program(), work
 
 
-def _seconds(prepared: Prepared) -> float:
-    """Of one run among many."""
+def _times(prepared: Prepared, gpu: bool) -> list[float | None]:
+    """The columns of one program, in seconds."""
+    held = _made_up(prepared)
+    called = _seconds(prepared, held)
+    if not gpu:
+        return [called]
+    timed = prepared.executable
+    return [timed.device_seconds(held) if isinstance(timed, TimedExecutable) else None, called]
+
+
+def _made_up(prepared: Prepared) -> list[Any]:
+    """Inputs, as the backend holds them."""
     backend, held = prepared.backend, []
     for number, kind in enumerate(prepared.program.main.parameters):
         if not isinstance(kind, TensorType):
             raise UserError("weft bench makes up tensors only, and the program takes a tuple")
         spec = TensorSpec("", kind.dtype.name, kind.static_shape)
         held.append(backend.store(some_data(spec, number)))
+    return held
+
+
+def _seconds(prepared: Prepared, held: Sequence[Any]) -> float:
+    """Of one call among many."""
     once = _runs(prepared, held, 1)
     once = min(once, _runs(prepared, held, 1))
     count = max(1, min(_MOST_RUNS, int(_ROUND_SECONDS / max(once, 1e-7))))

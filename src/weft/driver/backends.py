@@ -54,6 +54,15 @@ class Executable(Protocol):
         ...
 
 
+@runtime_checkable
+class TimedExecutable(Executable, Protocol):
+    """A program on a device that has a clock of its own."""
+
+    def device_seconds(self, inputs: Sequence[Storage]) -> float | None:
+        """The time of a run on the device; None where it is the host's in part."""
+        ...
+
+
 class Backend(Protocol):
     """Something that carries programs out."""
 

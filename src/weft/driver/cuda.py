@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.driver.compile import Executable, compile_program
+from weft.driver.generators import Built
 from weft.foundation.dtypes import ALL, as_dtype
 from weft.foundation.errors import BackendUnavailable, InternalError, Unimplemented
 from weft.ptir.interp import Observer
@@ -19,6 +20,7 @@ from weft.ptir.types import TensorType
 from weft.runtime import device_tensor
 from weft.runtime.cuda import compute_capability, open_device
 from weft.runtime.cuda_program import Program as DeviceProgram
+from weft.runtime.cuda_race import can_enter, seconds_alone
 from weft.runtime.device_tensor import DeviceTensor
 from weft.runtime.gpu import open_gpu
 
@@ -31,14 +33,25 @@ class CudaExecutable:
     def __init__(self, executable: Executable) -> None:
         self.executable = executable
 
+    @property
+    def _built(self) -> Built:
+        (cluster,) = self.executable.clusters.values()
+        return cluster.built
+
     def execute(
         self, inputs: Sequence[DeviceTensor], *, seed: int = 0, observer: Observer | None = None
     ) -> list[DeviceTensor]:
-        (cluster,) = self.executable.clusters.values()
-        program = cluster.built.program
+        program = self._built.program
         if not isinstance(program, DeviceProgram):
             raise InternalError("a program for a GPU was compiled for something else")
         return program.launch(inputs, seed)
+
+    def device_seconds(self, inputs: Sequence[DeviceTensor]) -> float | None:
+        """The time of a run on the device; None where it is the host's in part."""
+        artifact = self._built.artifact
+        if not can_enter(artifact):
+            return None
+        return seconds_alone(open_gpu(), artifact, [tensor.numpy() for tensor in inputs])
 
     def profile(self, inputs: Sequence[DeviceTensor], *, seed: int = 0) -> list[tuple[str, float]]:
         """The seconds of every kernel, copy and host call of one run."""

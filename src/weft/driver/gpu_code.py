@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 
 from weft.codegen.gpu import ir, whole
 from weft.codegen.gpu.accept import PLAN_FAULTS
 from weft.codegen.gpu.assemble import kernel_code
-from weft.codegen.gpu.chain import chained
+from weft.codegen.gpu.chain import Neighbours, chained
 from weft.codegen.gpu.compile import Cubin, Report, compile_cuda, version
 from weft.codegen.gpu.module import GpuModule, Launch
 from weft.codegen.gpu.print import cuda
@@ -25,7 +25,7 @@ from weft.foundation.functions import broken_rule
 from weft.foundation.tally import counted
 from weft.foundation.whole_ops import WholeOp
 from weft.memory.ir import BufferMap, MemRef, Space
-from weft.plan.ir import REFUSED, PlanSet
+from weft.plan.ir import REFUSED, Plan, PlanSet
 from weft.region.ir import Check, Kernel, Module, Pattern
 from weft.region.structure import buffers
 from weft.runtime import cache
@@ -55,54 +55,64 @@ def lower_module(
 ) -> GpuModule:
     """The dialect kernels of all distinct kernels. Those that no template carries out are for the
     host; but a plan that was `given` is carried out, or refused."""
-    code = GpuModule()
-    order: dict[str, tuple[int, ...]] = {}
-    is_settled = _settled(module, buffer_map)
+    lowering = _Lowering(module, buffer_map, target)
     for kernel in module.kernels:
-        if kernel.opaque is not None:
-            if isinstance(kernel.opaque.op, WholeOp):
-                _lower_whole(kernel, kernel.opaque.op, module, buffer_map, target, code, is_settled)
-            continue
-        plan = plans.of(kernel.name)
-        names = buffers(kernel)
-        refs = buffer_map.refs_of(names)
-        why = _refused(accepts(kernel, module.tensors, refs, plan, target), given)
-        if why is not None:
-            code.hosted[kernel.name] = why
-            continue
-        shared, settled = _shared(refs.values()), [is_settled(ref) for ref in refs.values()]
-        key = kernel_key(kernel, module.tensors, refs, plan, shared, repr(settled))
+        if kernel.opaque is None:
+            lowering.by_template(kernel, plans.of(kernel.name), given)
+        elif isinstance(kernel.opaque.op, WholeOp):
+            lowering.whole(kernel, kernel.opaque.op)
+    lowering.chain()
+    return lowering.code
+
+
+class _Lowering:
+    """The kernels of a module, one after the other."""
+
+    def __init__(self, module: Module, buffer_map: BufferMap, target: Target) -> None:
+        self.module, self.buffer_map, self.target = module, buffer_map, target
+        self.code = GpuModule()
+        self._is_settled = _settled(module, buffer_map)
+        self._settled: dict[str, frozenset[int]] = {}
+        """The settled buffers of every dialect kernel, by position."""
+        self._order: dict[str, tuple[int, ...]] = {}
+
+    def by_template(self, kernel: Kernel, plan: Plan, given: bool) -> None:
+        """A kernel by a plan; what no template carries out is the host's."""
+        tensors, target = self.module.tensors, self.target
+        refs = self.buffer_map.refs_of(buffers(kernel))
+        why = _refused(accepts(kernel, tensors, refs, plan, target), given)
+        if why is None:
+            self._add(kernel, plan, lambda name: build(kernel, tensors, refs, plan, target, name))
+        else:
+            self.code.hosted[kernel.name] = why
+
+    def whole(self, kernel: Kernel, op: WholeOp) -> None:
+        """The kernel of an op that stays whole; what has none is the host's."""
+        tensors, target = self.module.tensors, self.target
+        if not whole.accepts(op, kernel, tensors):
+            self._add(kernel, None, lambda name: whole.build(op, kernel, tensors, target, name))
+
+    def _add(self, kernel: Kernel, plan: Plan | None, make: Callable[[str], ir.Kernel]) -> None:
+        names, code = buffers(kernel), self.code
+        refs = self.buffer_map.refs_of(names)
+        shared, settled = _shared(refs.values()), [self._is_settled(ref) for ref in refs.values()]
+        key = kernel_key(kernel, self.module.tensors, refs, plan, shared, repr(settled))
         symbol = "k_" + key[:16]
         if symbol not in code.kernels:
-            made = build(kernel, module.tensors, refs, plan, target, symbol)
-            made = chained(made, target, _places(made, refs, is_settled))
-            code.kernels[symbol] = made
-            order[symbol] = tuple(names.index(name) for name in made.buffers)
-        code.launches[kernel.name] = Launch(symbol, order[symbol])
-    return code
+            made = code.kernels[symbol] = make(symbol)
+            places = (n for n, name in enumerate(made.buffers) if self._is_settled(refs[name]))
+            self._settled[symbol] = frozenset(places)
+            self._order[symbol] = tuple(names.index(name) for name in made.buffers)
+        code.launches[kernel.name] = Launch(symbol, self._order[symbol])
 
-
-def _lower_whole(
-    kernel: Kernel,
-    op: WholeOp,
-    module: Module,
-    buffer_map: BufferMap,
-    target: Target,
-    code: GpuModule,
-    is_settled: Callable[[MemRef], bool],
-) -> None:
-    """The kernel of an op that stays whole; what has none is the host's."""
-    if whole.accepts(op, kernel, module.tensors):
-        return
-    names = buffers(kernel)
-    refs = buffer_map.refs_of(names)
-    shared, settled = _shared(refs.values()), [is_settled(ref) for ref in refs.values()]
-    key = kernel_key(kernel, module.tensors, refs, None, shared, repr(settled))
-    symbol = "k_" + key[:16]
-    made = whole.build(op, kernel, module.tensors, target, symbol)
-    made = chained(made, target, _places(made, refs, is_settled))
-    code.kernels.setdefault(symbol, made)
-    code.launches[kernel.name] = Launch(symbol, tuple(map(names.index, made.buffers)))
+    def chain(self) -> None:
+        """Let kernels start while those before them end. What comes first anywhere and last
+        anywhere, as the only kernel of a program does, has nobody to wait for or to admit."""
+        symbols = [launch.symbol for launch in self.code.launches.values()]
+        behind, ahead = set(symbols[1:]), set(symbols[:-1])
+        for symbol, kernel in self.code.kernels.items():
+            near = Neighbours(before=symbol in behind, after=symbol in ahead)
+            self.code.kernels[symbol] = chained(kernel, self.target, self._settled[symbol], near)
 
 
 def _refused(findings: list[Finding], given: bool) -> str | None:
@@ -125,13 +135,6 @@ def _settled(module: Module, buffer_map: BufferMap) -> Callable[[MemRef], bool]:
         return given and (space, ref.buffer.number) not in written
 
     return is_settled
-
-
-def _places(
-    made: ir.Kernel, refs: Mapping[str, MemRef], is_settled: Callable[[MemRef], bool]
-) -> frozenset[int]:
-    """The buffers of a kernel that are settled, by position."""
-    return frozenset(n for n, name in enumerate(made.buffers) if is_settled(refs[name]))
 
 
 def _shared(refs: Iterable[MemRef]) -> str:

@@ -26,7 +26,7 @@ from weft.memory.ir import BufferMap
 from weft.plan.ir import Plan
 from weft.ptir.ir import Body, Program
 from weft.region.ir import Kernel, Module
-from weft.runtime.cuda_race import Race
+from weft.runtime.cuda_race import seconds_alone
 from weft.runtime.gpu import open_gpu
 from weft.target.target import Target
 
@@ -99,14 +99,7 @@ def _accepts(
 
 
 def _clock(built: Built, inputs: Sequence[Array]) -> float:
-    kinds = [spec.dtype for spec in built.artifact.inputs]
-    race = Race(open_gpu(), list(zip(inputs, kinds, strict=True)), built.artifact.outputs)
-    try:
-        race.enter(built.artifact)
-        (seconds,) = race.seconds()
-    finally:
-        race.close()
-    return seconds
+    return seconds_alone(open_gpu(), built.artifact, inputs)
 
 
 GENERATOR = Generator(

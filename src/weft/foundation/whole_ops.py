@@ -8,7 +8,9 @@ before, so no stage can take them apart. Each is a plain record with its meaning
     Continued a part of a running reduction, combined with what came before it
     Gathered  a Scatter whose updates are known in the order of their places
 
-`digit_sort` has the steps of sorting by digits. Operands and results are dense and in row-major order; their shapes do not matter, only that they
+The steps of sorting by digits are in `digit_sort`.
+
+Operands and results are dense and in row-major order; their shapes do not matter, only that they
 have the elements that the record says. Indices are in range: whoever makes the record sees to it.
 """
 

@@ -1,9 +1,9 @@
 """Ops that stay whole, taken apart for a GPU: a kernel of their own for each step.
 
-    order of long rows    -->  runs that a block sorts, then pairs of runs merged, run after run
+    order of long rows       -->  passes over the digits of the keys, from the lowest one up
     running, of long columns -->  each part by itself, then their ends, then both together
-    scatter of many       -->  the order of the indices, then all updates of a place one after the
-                               other, each place by a thread of its own
+    scatter of many          -->  passes over the digits of the places, where each place begins,
+                                  then all updates of a place one after the other
 
 What comes out is the same: sorting is stable, and updates are combined in the order they have. Of
 running sums in parts the last digits differ from those of one long sum.
@@ -13,18 +13,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
-from weft.foundation.dtypes import SI64, DType
+from weft.foundation.digit_sort import Digits, Moved, Starts
+from weft.foundation.dtypes import SI32, UI32, DType
 from weft.foundation.whole_ops import (
     Continued,
     Ends,
     Gathered,
-    Merge,
     Order,
     Running,
-    Runs,
     Scatter,
     WholeOp,
 )
@@ -33,7 +32,16 @@ from weft.region.ir import Kernel, OpaqueCall, Output, Pattern, Tensor
 Parts = tuple[tuple[Kernel, ...], tuple[Tensor, ...]]
 LONGEST_SORTED: Final = 8192
 """Elements of a row that one block sorts."""
-RUN: Final = 4096
+_DIGIT: Final = 8
+"""Bits of a digit, at most."""
+_TILE, _SMALL_TILE = 4096, 1024
+"""Elements that a block counts or moves in a pass."""
+_FEW_ELEMENTS: Final = 1 << 17
+"""Elements up to which tiles are small, so that there is a block for every unit."""
+_LONG_RUN: Final = 64
+"""Updates of one place that a block takes together: as often as a batch is shorter to wait for than
+a thread's own reads."""
+_MOST_LONG, _COLUMNS = 8, 32
 _MANY_UPDATES: Final = 1024
 """Updates from which on sorting them is worth while."""
 _SMALL_FLOAT: Final = 16
@@ -52,8 +60,8 @@ def whole_in_parts(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Parts:
     if call is None or not isinstance(call.op, WholeOp):
         return (kernel,), ()
     match call.op:
-        case Order(outer=outer, length=length) if length > LONGEST_SORTED and outer:
-            return _order(kernel, call, call.op)
+        case Order() if goes_by_digits(call.op):
+            return _order(kernel, call, call.op, tensors[call.inputs[0]].dtype)
         case Running() if _parts_of(call.op, tensors[call.inputs[0]].dtype) > 1:
             return _running(kernel, call, call.op, tensors[call.inputs[0]].dtype)
         case Scatter() if _is_worth_sorting(call.op, tensors[call.inputs[0]]):
@@ -70,44 +78,91 @@ def _is_worth_sorting(op: Scatter, x: Tensor) -> bool:
     return rounded or op.count >= _MANY_UPDATES
 
 
-def _order(kernel: Kernel, call: OpaqueCall, op: Order) -> Parts:
-    (x,) = call.inputs
+def goes_by_digits(op: Order) -> bool:
+    """Whether rows are sorted by digits, and not each by a block.
+
+    A block's network has l (l + 1) / 2 steps for 2^l elements, each of 2^(l - 1) pairs with eight
+    accesses to shared memory, 32 of which a unit makes in a cycle: 90,000 cycles or 50 us for 8192
+    elements, which is what shared memory holds, and four times as much for four times as many.
+    Sorting by digits is three kernels a digit, which take 7 us however short they are, and moves an
+    element's 8 bytes three times: for 32-bit keys 30 us for few and 50 us for a million elements.
+    Merging runs that blocks have sorted would read, for each doubling of a run, every element's
+    position and key at a place of their own and a dozen others by halves: 45 us a doubling.
+    """
+    return op.length > LONGEST_SORTED and op.outer > 0
+
+
+@dataclass(frozen=True)
+class _Sort:
+    """Rows, or places of updates, to be sorted by the lowest `key_bits` bits of their keys; of each
+    row the first `count` positions are wanted, or with 0 all pairs."""
+
+    outer: int
+    length: int
+    key_bits: int
+    descending: bool = False
+    count: int = 0
+
+    @property
+    def tile(self) -> int:
+        return _SMALL_TILE if self.outer * self.length <= _FEW_ELEMENTS else _TILE
+
+    def passes(self) -> list[tuple[int, int]]:
+        """The digits, from the lowest up: the bit where each begins, and how many bits it has."""
+        count = -(-self.key_bits // _DIGIT)
+        bits = -(-self.key_bits // count)
+        return [(low, min(bits, self.key_bits - low)) for low in range(0, self.key_bits, bits)]
+
+
+def _order(kernel: Kernel, call: OpaqueCall, op: Order, dtype: DType) -> Parts:
     # What a CPU would sort in, a GPU does not need.
     (result,) = (o for o, n in zip(kernel.outputs, call.results, strict=True) if n == 0)
+    sort = _Sort(op.outer, op.length, dtype.bits, op.descending, op.count)
+    return _by_digits(kernel.name, sort, call.inputs[0], result)
+
+
+def _by_digits(name: str, sort: _Sort, x: str, result: Output) -> Parts:
+    """Passes over the digits; the last one has the kernel's name and makes its result."""
     made: list[Kernel] = []
     between: list[Tensor] = []
-    run = RUN
-    steps: list[tuple[WholeOp, tuple[str, ...]]] = [
-        (Runs(op.outer, op.length, run, op.descending), (x,))
-    ]
-    while run < op.length:
-        last = 2 * run >= op.length
-        count = op.count if last else op.length
-        between.append(_positions(f"{kernel.name}_runs{len(between)}", op.outer, op.length))
-        merge = Merge(op.outer, op.length, run, count, op.descending)
-        steps.append((merge, (x, between[-1].name)))
-        run *= 2
-    targets = [Output(tensor.name, "", ()) for tensor in between] + [result]
-    for number, ((step, inputs), output) in enumerate(zip(steps, targets, strict=True)):
-        name = kernel.name if output is result else f"{kernel.name}_step{number}"
-        made.append(_carried(name, step, inputs, output))
+    elements: tuple[str, ...] = (x,)
+    passes = sort.passes()
+    for number, (low, bits) in enumerate(passes):
+        is_last = number == len(passes) - 1
+        digit = (sort.outer, sort.length, sort.tile, sort.key_bits, low, bits, sort.descending)
+        counted = Digits(*digit)
+        sums = Tensor(f"{name}_counts{number}", SI32, (sort.outer, counted.digits, counted.tiles))
+        between.append(sums)
+        made.append(_carried(f"{name}_count{number}", counted, elements, _into(sums)))
+        if counted.tiles > 1:
+            counts, sums = sums, replace(sums, name=f"{name}_sums{number}")
+            between.append(sums)
+            adding = Running("sum", sort.outer * counted.digits, counted.tiles, 1)
+            made.append(_carried(f"{name}_add{number}", adding, (counts.name,), _into(sums)))
+        moving = Moved(*digit, sort.count if is_last else 0)
+        pairs = Tensor(f"{name}_pairs{number}", UI32, (sort.outer, sort.length, 2))
+        between += [] if is_last else [pairs]
+        moved = _carried(
+            name if is_last else f"{name}_move{number}", moving,
+            (*elements, sums.name), result if is_last else _into(pairs),
+        )  # fmt: skip
+        made.append(moved)
+        elements = (x, pairs.name) if moving.is_wide else (pairs.name,)
     return tuple(made), tuple(between)
 
 
 def _scatter(kernel: Kernel, call: OpaqueCall, op: Scatter) -> Parts:
     x, index, update = call.inputs
-    order = _positions(f"{kernel.name}_order", op.outer, op.count)
-    sorting = _carried(
-        f"{kernel.name}_sorting",
-        Order(op.outer, op.count, op.count),
-        (index,),
-        Output(order.name, "", ()),
-    )
-    assert sorting.opaque is not None
-    sorted_by, between = whole_in_parts(sorting, {})
-    gathered = Gathered(op.fn, op.outer, op.rows, op.width, op.count)
-    whole = replace(call, op=gathered, inputs=(x, index, update, order.name))
-    return (*sorted_by, replace(kernel, opaque=whole)), (order, *between)
+    pairs = Tensor(f"{kernel.name}_sorted", UI32, (op.outer, op.count, 2))
+    starts = Tensor(f"{kernel.name}_starts", SI32, (op.outer, op.rows + 1))
+    sort = _Sort(op.outer, op.count, max(1, (op.rows - 1).bit_length()))
+    sorting, between = _by_digits(f"{kernel.name}_sort", sort, index, _into(pairs))
+    begins = Starts(op.outer, op.rows, op.count)
+    finding = _carried(f"{kernel.name}_find", begins, (pairs.name,), _into(starts))
+    long = _LONG_RUN * min(_MOST_LONG, -(-op.width // _COLUMNS))
+    gathered = Gathered(op.fn, op.outer, op.rows, op.width, op.count, long)
+    whole = replace(call, op=gathered, inputs=(x, update, pairs.name, starts.name))
+    return (*sorting, finding, replace(kernel, opaque=whole)), (*between, pairs, starts)
 
 
 def _parts_of(op: Running, dtype: DType) -> int:
@@ -134,7 +189,7 @@ def _running(kernel: Kernel, call: OpaqueCall, op: Running, dtype: DType) -> Par
         (Running(op.fn, op.outer, parts, op.width, op.reverse), (ends.name,), before),
     ]
     made = [
-        _carried(f"{kernel.name}_step{number}", step, inputs, Output(tensor.name, "", ()))
+        _carried(f"{kernel.name}_step{number}", step, inputs, _into(tensor))
         for number, (step, inputs, tensor) in enumerate(steps)
     ]
     last = Continued(op.fn, op.outer, parts, chunk, op.width, op.reverse)
@@ -142,8 +197,8 @@ def _running(kernel: Kernel, call: OpaqueCall, op: Running, dtype: DType) -> Par
     return (*made, replace(kernel, opaque=whole)), (each, ends, before)
 
 
-def _positions(name: str, outer: int, length: int) -> Tensor:
-    return Tensor(name, SI64, (outer, length))
+def _into(tensor: Tensor) -> Output:
+    return Output(tensor.name, "", ())
 
 
 def _carried(name: str, op: WholeOp, inputs: tuple[str, ...], output: Output) -> Kernel:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import statistics
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -41,6 +42,23 @@ class _Contestant:
     runs: int = 0
 
 
+def can_enter(artifact: Artifact) -> bool:
+    """Whether the device carries a program out alone, and in one line."""
+    return all(is_straight(step) for step in artifact.steps)
+
+
+def seconds_alone(gpu: Gpu, artifact: Artifact, inputs: Sequence[Array]) -> float:
+    """The time that one run of a program takes the device."""
+    kinds = [spec.dtype for spec in artifact.inputs]
+    race = Race(gpu, list(zip(inputs, kinds, strict=True)), artifact.outputs)
+    try:
+        race.enter(artifact)
+        (seconds,) = race.seconds()
+    finally:
+        race.close()
+    return seconds
+
+
 class Race:
     """Contestants, and the sets of memory that all of them work on."""
 
@@ -67,7 +85,7 @@ class Race:
 
     def enter(self, artifact: Artifact) -> None:
         """Add a program and run it once, on the first set."""
-        if not all(is_straight(step) for step in artifact.steps):
+        if not can_enter(artifact):
             raise UserError("a program with steps of the host's, or with jumps, enters no race")
         with self.gpu.lock:
             contestant = _Contestant(Resident(self.gpu, artifact, ()))
@@ -101,9 +119,9 @@ class Race:
 
     def _put(self, contestant: _Contestant, number: int) -> None:
         """One run, on some set."""
-        contestant.resident.external = self._addresses(number % len(self.sets))
-        for step in range(len(contestant.resident.artifact.steps)):
-            contestant.resident.put(step)
+        resident = contestant.resident
+        resident.external = self._addresses(number % len(self.sets))
+        deque(resident.put_straight(range(len(resident.artifact.steps)), self.gpu.stream), 0)
 
     def _addresses(self, number: int) -> dict[tuple[str, int], int]:
         kinds: Mapping[str, list[DeviceTensor]] = dict(

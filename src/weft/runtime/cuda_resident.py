@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -103,6 +103,15 @@ class Resident:
                 self.enter(body, 0, stream)
                 return True
         raise InternalError(f"the step {step.label} is no work for the device")
+
+    def put_straight(self, numbers: Iterable[int], stream: Stream) -> Iterator[int]:
+        """Put launches and copies into a stream, one after the other: launches behind launches may
+        start while those end. Hands out each step that had anything to do, right behind it."""
+        follows = False
+        for number in numbers:
+            if self.put(number, stream, follows=follows):
+                follows = isinstance(self.artifact.steps[number], Launch)
+                yield number
 
     def copy(self, step: CopyBuffer, turn: int, stream: Stream) -> bool:
         """A copy in some turn of a loop."""

@@ -114,13 +114,9 @@ class Stretches:
             if stretch.section.turns and turns is not None:
                 self._put(stretch.section.parts, stream, turns, 0)
             else:
-                follows = False
-                for number in range(stretch.section.first, stretch.section.last):
-                    step = resident.artifact.steps[number]
-                    if not resident.put(number, stream, follows=follows):
-                        continue
-                    follows = isinstance(step, Launch)
-                    if any(_external(resident.artifact, step)):
+                numbers = range(stretch.section.first, stretch.section.last)
+                for number in resident.put_straight(numbers, stream):
+                    if any(_external(resident.artifact, resident.artifact.steps[number])):
                         (nodes[number],) = place_of(stream).nodes
         return _Recorded(graph, nodes)
 

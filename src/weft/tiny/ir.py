@@ -157,10 +157,9 @@ class Iota(Node):
     axis: int
 
 
-class Derived(Node):
-    """A node whose type follows from its operands. It is found once, when the node is made and its
-    operands have theirs, so that a deep graph needs no recursion. What a verifier would refuse gets
-    some type, too."""
+class Typed(Node):
+    """A node whose type is found once, when the node is made and its operands have theirs, so that
+    a deep graph needs no recursion. What a verifier would refuse gets some type, too."""
 
     __slots__ = ("_dtype", "_shape")
     _dtype: DType
@@ -172,8 +171,22 @@ class Derived(Node):
         object.__setattr__(self, "_shape", shape)
 
 
+class Derived(Typed):
+    """A node that says neither its dtype nor its shape itself: both follow from its operands."""
+
+    __slots__ = ()
+
+    @property
+    def dtype(self) -> DType:
+        return self._dtype
+
+    @property
+    def shape(self) -> Shape:
+        return self._shape
+
+
 @node
-class Reshape(Derived):
+class Reshape(Typed):
     """The same elements in row-major order under another shape."""
 
     x: Value
@@ -191,17 +204,9 @@ class Permute(Derived):
     x: Value
     perm: tuple[int, ...]
 
-    @property
-    def dtype(self) -> DType:
-        return self._dtype
-
-    @property
-    def shape(self) -> Shape:
-        return self._shape
-
 
 @node
-class Expand(Derived):
+class Expand(Typed):
     """Axes of size 1 repeated to `shape`; the rank stays."""
 
     x: Value
@@ -221,14 +226,6 @@ class Pad(Derived):
     high: tuple[int, ...]
     value: Const
 
-    @property
-    def dtype(self) -> DType:
-        return self._dtype
-
-    @property
-    def shape(self) -> Shape:
-        return self._shape
-
 
 @node
 class Shrink(Derived):
@@ -238,14 +235,6 @@ class Shrink(Derived):
     start: tuple[int, ...]
     size: Shape
 
-    @property
-    def dtype(self) -> DType:
-        return self._dtype
-
-    @property
-    def shape(self) -> Shape:
-        return self.size
-
 
 @node
 class Flip(Derived):
@@ -254,17 +243,9 @@ class Flip(Derived):
     x: Value
     axes: tuple[int, ...]
 
-    @property
-    def dtype(self) -> DType:
-        return self._dtype
-
-    @property
-    def shape(self) -> Shape:
-        return self._shape
-
 
 @node
-class View(Derived):
+class View(Typed):
     """`x[index]`, the index affine in the result's axes `i0, i1, ...` and always in range."""
 
     x: Value
@@ -284,14 +265,6 @@ class DynamicShrink(Derived):
     starts: tuple[Value, ...]
     size: Shape
 
-    @property
-    def dtype(self) -> DType:
-        return self._dtype
-
-    @property
-    def shape(self) -> Shape:
-        return self.size
-
 
 @node
 class Barrier(Derived):
@@ -301,14 +274,6 @@ class Barrier(Derived):
     x: Value
     after: Value
 
-    @property
-    def dtype(self) -> DType:
-        return self._dtype
-
-    @property
-    def shape(self) -> Shape:
-        return self._shape
-
 
 @node
 class DynamicUpdate(Derived):
@@ -317,14 +282,6 @@ class DynamicUpdate(Derived):
     x: Value
     update: Value
     starts: tuple[Value, ...]
-
-    @property
-    def dtype(self) -> DType:
-        return self._dtype
-
-    @property
-    def shape(self) -> Shape:
-        return self._shape
 
 
 @node
@@ -336,14 +293,6 @@ class Gather(Derived):
     x: Value
     index: Value
     axis: int
-
-    @property
-    def dtype(self) -> DType:
-        return self._dtype
-
-    @property
-    def shape(self) -> Shape:
-        return self._shape
 
 
 class Rule(Enum):
@@ -368,14 +317,6 @@ class Check(Derived):
     code: str
     size: int = 0
 
-    @property
-    def dtype(self) -> DType:
-        return self._dtype
-
-    @property
-    def shape(self) -> Shape:
-        return self._shape
-
 
 @node
 class Words(Node):
@@ -398,17 +339,9 @@ class Unary(Derived):
     fn: Fn
     x: Value
 
-    @property
-    def dtype(self) -> DType:
-        return self._dtype
-
-    @property
-    def shape(self) -> Shape:
-        return self._shape
-
 
 @node
-class Cast(Derived):
+class Cast(Typed):
     """Every element in another dtype, by PTIR's cast."""
 
     x: Value
@@ -427,14 +360,6 @@ class Binary(Derived):
     lhs: Value
     rhs: Value
 
-    @property
-    def dtype(self) -> DType:
-        return self._dtype
-
-    @property
-    def shape(self) -> Shape:
-        return self._shape
-
 
 @node
 class Where(Derived):
@@ -443,14 +368,6 @@ class Where(Derived):
     pred: Value
     x: Value
     y: Value
-
-    @property
-    def dtype(self) -> DType:
-        return self._dtype
-
-    @property
-    def shape(self) -> Shape:
-        return self._shape
 
 
 @node
@@ -461,14 +378,6 @@ class Reduce(Derived):
     x: Value
     axes: tuple[int, ...]
     acc: DType
-
-    @property
-    def dtype(self) -> DType:
-        return self.acc
-
-    @property
-    def shape(self) -> Shape:
-        return self._shape
 
 
 @node

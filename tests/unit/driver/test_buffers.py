@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.driver.buffer_cases import CASES, Case, program_of, unit
+from tests.unit.driver.buffer_case import Case, program_of, unit
+from tests.unit.driver.buffer_regions import REGIONS
+from tests.unit.driver.buffer_slots import SLOTS
+from tests.unit.driver.buffer_views import VIEWS
 from tests.unit.driver.simulated_memory import Overwritten, simulate
 from weft.driver.arena import Arena
 from weft.driver.buffers import BufferPlan, Role, plan_buffers
@@ -29,6 +32,8 @@ from weft.ptir import (
 from weft.ptir.ops.control import Cond
 from weft.ptir.types import TensorType, leaves
 from weft.ptir.verify import verify
+
+CASES = [*SLOTS, *VIEWS, *REGIONS]
 
 
 def owner(plan: BufferPlan, value: int) -> int:

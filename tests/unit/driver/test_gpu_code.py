@@ -23,6 +23,7 @@ from weft.driver.signature import make_signature
 from weft.foundation.errors import InternalError, SpecViolation, UserError
 from weft.ptir import Builder, Program
 from weft.region.structure import buffers
+from weft.runtime import cache as disk
 from weft.runtime.artifact import Launch
 from weft.target.known import target_named
 
@@ -124,6 +125,15 @@ def test_a_damaged_entry_is_made_again(cache: Path) -> None:
     (entry,) = cache.iterdir()
     entry.write_bytes(entry.read_bytes()[:-1] + b"?")
     assert gpu_code.compile_sources(small(), "sm_90a").compiled == 1
+
+
+def test_an_entry_of_somebody_elses_is_made_again(cache: Path) -> None:
+    gpu_code.compile_sources(small(), "sm_90a")
+    (entry,) = cache.iterdir()
+    for foreign in (b"no cubin", b"[1]\ncode", b'{"remarks": 1}\ncode', b'{"remarks": []}\ncode'):
+        disk.save(entry.name, foreign)
+        assert gpu_code.compile_sources(small(), "sm_90a").compiled == 1
+    assert gpu_code.compile_sources(small(), "sm_90a").reused == 1
 
 
 def test_without_a_cache_everything_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:

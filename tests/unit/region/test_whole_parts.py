@@ -10,13 +10,12 @@ import pytest
 from numpy.typing import NDArray
 
 from weft.driver.opaque import run_opaque
-from weft.foundation.dtypes import BF16, BY_NAME, F32, SI32, SI64, DType
+from weft.foundation.digit_sort import Digits, Moved, Starts
+from weft.foundation.dtypes import BF16, BY_NAME, F32, I1, SI4, SI32, SI64, UI8, DType
 from weft.foundation.whole_ops import (
     Gathered,
-    Merge,
     Order,
     Running,
-    Runs,
     Scatter,
     WholeOp,
     read,
@@ -60,15 +59,80 @@ def _dtype(array: Array) -> DType:
 
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("count", [20_000, 5])
-def test_long_rows_are_sorted_in_runs(count: int, descending: bool) -> None:
+def test_long_rows_are_sorted_by_digits(count: int, descending: bool) -> None:
     x = RNG.integers(-50, 50, (2, 20_000)).astype(np.float32)
     x[:, ::9] = np.nan
     op = Order(2, 20_000, count, descending)
     ops, got = in_steps(op, [x], SI64)
-    assert [type(step) for step in ops] == [Runs, Merge, Merge, Merge]
+    assert [type(step) for step in ops] == 4 * [Digits, Running, Moved]
     keys = np.where(np.isnan(x), np.inf, x)
     want = np.argsort(-keys if descending else keys, axis=1, kind="stable")[:, :count]
     assert (got.reshape(2, count) == want).all()
+
+
+PASSES: dict[DType, list[tuple[int, int]]] = {
+    I1: [(0, 1)],
+    SI4: [(0, 4)],
+    UI8: [(0, 8)],
+    BF16: [(0, 8), (8, 8)],
+    SI64: [(low, 8) for low in range(0, 64, 8)],
+}
+
+
+@pytest.mark.parametrize("dtype", PASSES, ids=str)
+def test_there_are_as_many_passes_as_the_keys_have_digits(dtype: DType) -> None:
+    x = RNG.integers(0, 2, (1, 9000)).astype(dtype.numpy)
+    ops, got = in_steps(Order(1, 9000, 9000), [x], SI64)
+    moved = [op for op in ops if isinstance(op, Moved)]
+    assert [(op.low, op.bits) for op in moved] == PASSES[dtype]
+    assert (got == np.argsort(x.astype(np.int64).reshape(-1), kind="stable")).all()
+
+
+@pytest.mark.parametrize(
+    ("rows", "passes"),
+    [
+        (1, [(0, 1)]),
+        (50304, [(0, 8), (8, 8)]),
+        (4096, [(0, 6), (6, 6)]),
+        (1 << 20, [(0, 7), (7, 7), (14, 6)]),
+    ],
+)
+def test_updates_are_sorted_by_the_bits_that_places_have(
+    rows: int, passes: list[tuple[int, int]]
+) -> None:
+    op = Scatter("replace", 1, rows, 1, 2000)
+    index = RNG.integers(0, rows, (1, 2000))
+    operands = [np.zeros((1, rows, 1), np.int32), index, np.arange(2000, dtype=np.int32)]
+    ops, got = in_steps(op, operands, SI32)
+    moved = [step for step in ops if isinstance(step, Moved)]
+    assert [(step.low, step.bits) for step in moved] == passes
+    want = np.zeros(rows, np.int32)
+    want[index.reshape(-1)] = np.arange(2000)
+    assert (got.reshape(-1) == want).all()
+
+
+@pytest.mark.parametrize(("outer", "tile"), [(1, 1024), (2, 4096)])
+def test_few_elements_have_small_tiles(outer: int, tile: int) -> None:
+    index = np.zeros((outer, 1 << 17), np.int32)
+    x = np.zeros((outer, 2, 1), np.float32)
+    ops, _ = in_steps(Scatter("max", outer, 2, 1, 1 << 17), [x, index, index.astype("f4")], F32)
+    assert isinstance(ops[0], Digits)
+    assert ops[0].tile == tile
+
+
+def test_one_tile_needs_no_sums() -> None:
+    x, update = np.zeros((1, 2, 1), BF16.numpy), np.ones(9, BF16.numpy)
+    ops, _ = in_steps(Scatter("add", 1, 2, 1, 9), [x, np.zeros((1, 9), np.int32), update], BF16)
+    assert [type(op) for op in ops] == [Digits, Moved, Starts, Gathered]
+
+
+@pytest.mark.parametrize(("width", "long"), [(1, 64), (33, 128), (768, 512), (5000, 512)])
+def test_a_run_is_long_where_a_block_is_worth_while(width: int, long: int) -> None:
+    op = Scatter("max", 1, 3, width, 1024)
+    zeros = [np.zeros((1, 3, width), np.float32), np.zeros((1, 1024), np.int32)]
+    ops, _ = in_steps(op, [*zeros, np.ones((1024, width), np.float32)], F32)
+    assert isinstance(ops[-1], Gathered)
+    assert ops[-1].long == long
 
 
 def test_short_rows_stay_whole() -> None:

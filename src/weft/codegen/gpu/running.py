@@ -26,6 +26,8 @@ _SLOT: Final = 8
 """Bytes of a value in shared memory, of any dtype."""
 _LONG: Final = 512
 """Elements of a column from which on a block goes along it, where there are few columns."""
+_LONG_ROW: Final = 64
+"""The same of columns whose elements lie side by side."""
 _VERY_LONG: Final = 4096
 _MANY_COLUMNS: Final = 1 << 15
 
@@ -76,7 +78,8 @@ class RunningKernel(WholeKernel):
 
     @staticmethod
     def goes_by_blocks(op: Running) -> bool:
-        return op.length >= _LONG and op.outer * op.width <= _MANY_COLUMNS
+        long = _LONG if op.width > 1 else _LONG_ROW
+        return op.length >= long and op.outer * op.width <= _MANY_COLUMNS
 
     def running_blocks(self, op: Running) -> Work:
         threads = 1024 if op.length >= _VERY_LONG else THREADS
@@ -90,7 +93,7 @@ class RunningKernel(WholeKernel):
         there = n < op.length
         offset = turn.let("at", self.element(op, outer, n, column))
         x = self.read(turn, offset, there, self.start(op.fn))
-        total, prefix = _warp_prefix(turn, dtype, fn, x)
+        total, prefix = warp_prefix(turn, dtype, fn, x)
         put = ir.StShared(ir.Address("totals", WARP * _SLOT), total, dtype)
         turn.body += [ir.If(LANE.equals(0), (put,)), ir.SyncThreads()]
         below = everything = "before"
@@ -135,7 +138,7 @@ class RunningKernel(WholeKernel):
         return blocks_of(count), THREADS, outside
 
 
-def _warp_prefix(code: Code, dtype: DType, fn: str, x: str) -> tuple[str, str]:
+def warp_prefix(code: Code, dtype: DType, fn: str, x: str) -> tuple[str, str]:
     """Everything of a warp combined, and everything up to the thread's own number."""
     total = prefix = x
     for bit in range(5):

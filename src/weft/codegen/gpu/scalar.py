@@ -219,6 +219,10 @@ def least(lhs: Like, rhs: Like) -> Scalar:
     return op("min", lhs, rhs)
 
 
+def most(lhs: Like, rhs: Like) -> Scalar:
+    return op("max", lhs, rhs)
+
+
 def both(lhs: Like, rhs: Like) -> Scalar:
     """Whether both truth values hold."""
     if scalar(lhs) == Lit(1):

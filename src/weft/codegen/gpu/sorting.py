@@ -1,15 +1,13 @@
 """Sorting rows: the positions of their elements in order.
 
-*In shared memory.* A block sorts a row, or a run of a row, by a bitonic network: at each step,
-elements that lie a distance apart are compared and change places, all pairs at once. Elements are
-ordered by value and then by position, so that no two are equal and the result is that of a stable
-sort.
+*In shared memory.* A block sorts a row by a bitonic network: at each step, elements that lie a
+distance apart are compared and change places, all pairs at once. Elements are ordered by value and
+then by position, so that no two are equal and the result is that of a stable sort.
 
 *By counting.* Rows that are very short: a thread counts how many elements of the row come before
 its own. That is its place.
 
-*By merging.* Two runs become one: a thread looks, by halves, for how many elements of the other run
-come before its own.
+Rows that no block holds are sorted by digits (`digits.py`).
 """
 
 from __future__ import annotations
@@ -19,83 +17,71 @@ from typing import Final
 
 from weft.codegen.gpu import ir, values
 from weft.codegen.gpu.element import ElementOp
-from weft.codegen.gpu.scalar import BLOCK, THREAD, Lit, Name, Scalar, least, wide
+from weft.codegen.gpu.scalar import BLOCK, THREAD, Lit, Name, Scalar, wide
 from weft.codegen.gpu.statements import Code, split
 from weft.foundation.dtypes import I1, SI32, DType
 from weft.foundation.errors import InternalError
-from weft.foundation.whole_ops import Merge, Order, Runs
+from weft.foundation.whole_ops import Order
 from weft.region.ir import Kernel, Tensor
 
 _THREADS: Final = 256
 _MOST_THREADS: Final = 1024
-SHORTEST: Final = 64
+_SHORTEST: Final = 64
 """Elements that a network sorts at least: half of them are a warp's."""
 LONGEST: Final = 8192
-"""Elements of a row, or of a run, that shared memory of any target holds."""
+"""Elements of a row that shared memory of any target holds."""
 _KEY: Final = 8
 _PLACE: Final = 4
 """Bytes of an element and of its position in shared memory."""
 
 
-def build(
-    op: Order | Runs | Merge, kernel: Kernel, tensors: Mapping[str, Tensor], name: str
-) -> ir.Kernel:
+def build(op: Order, kernel: Kernel, tensors: Mapping[str, Tensor], name: str) -> ir.Kernel:
     """The dialect kernel."""
     if kernel.opaque is None:
         raise InternalError(f"kernel {kernel.name} carries no op")
-    sources, target = kernel.opaque.inputs, kernel.outputs[0].tensor
-    sorter = _Sorter(op, tensors[sources[0]].dtype, tensors[target].dtype)
-    match op:
-        case Merge():
-            grid, threads, code = sorter.merged(op, tensors[sources[1]].dtype)
-        case Order(length=length) if length <= SHORTEST:
-            grid, threads, code = sorter.counted(op)
-        case Order(outer=outer, length=length, count=count):
-            grid, threads, code = sorter.network(outer, length, length, count)
-        case Runs(outer=outer, length=length, run=run):
-            grid, threads, code = sorter.network(outer, length, run, length)
-    tiles = tuple(sorter.tiles)
-    buffers = (*sources, target)
+    (source,), target = kernel.opaque.inputs, kernel.outputs[0].tensor
+    sorter = _Sorter(op, tensors[source].dtype, tensors[target].dtype)
+    work = sorter.counted if op.length <= _SHORTEST else sorter.network
+    grid, threads, code = work(op)
+    tiles, buffers = tuple(sorter.tiles), (source, target)
     return ir.Kernel(name, grid, threads, buffers, (), tiles, (), (), tuple(code.body))
 
 
 class _Sorter:
-    def __init__(self, op: Order | Runs | Merge, dtype: DType, wanted: DType) -> None:
+    def __init__(self, op: Order, dtype: DType, wanted: DType) -> None:
         self.descending, self.length = op.descending, op.length
         self.dtype, self.wanted = dtype, wanted
         self.tiles: list[ir.SharedTile] = []
 
     # -- in shared memory ------------------------------------------------------------------------
 
-    def network(self, outer: int, length: int, run: int, count: int) -> tuple[int, int, Code]:
-        """Every run of every row by a block; the first `count` positions of a row are kept."""
-        levels = (run - 1).bit_length()
-        size, runs = 1 << levels, -(-length // run)
+    def network(self, op: Order) -> tuple[int, int, Code]:
+        """Every row by a block; the first `count` positions of it are kept."""
+        levels = (op.length - 1).bit_length()
+        size = 1 << levels
         threads = min(_MOST_THREADS, size // 2)
         self.tiles.append(ir.SharedTile("keys", 0, size * _KEY))
         self.tiles.append(ir.SharedTile("places", size * _KEY, size * _PLACE))
         code = Code()
-        number, row = split(code, BLOCK, runs, outer * runs)
-        first = code.let("first", number * run)
-        self._fetch(code, row, first, size, threads)
+        row = BLOCK if op.outer > 1 else Lit(0)
+        self._fetch(code, row, size, threads)
         level, step, turn = code.inside(), code.inside(), code.inside()
         self._exchange(turn, turn.let("pair", Name("turn") * threads + THREAD), size)
         step.loop("turn", size // 2 // threads, turn)
         step.body.append(ir.SyncThreads())
         level.loop("step", Name("level") + 1, step)
         code.loop("level", levels, level)
-        self._hand_out(code, row, first, min(run, count), count, threads)
-        return outer * runs, threads, code
+        self._hand_out(code, row, op.count, threads)
+        return op.outer, threads, code
 
-    def _fetch(self, code: Code, row: Scalar, first: Scalar, size: int, threads: int) -> None:
-        """The run, and behind it elements that come last."""
+    def _fetch(self, code: Code, row: Scalar, size: int, threads: int) -> None:
+        """The row, and behind it elements that come last."""
         turn = code.inside()
         i = turn.let("i", Name("taking") * threads + THREAD)
-        n = turn.let("n", first + i)
-        x = turn.load(0, self.dtype, row * self.length + n, n < self.length, 0, True)
+        x = turn.load(0, self.dtype, row * self.length + i, i < self.length, 0, True)
         position = turn.fresh()
         turn.body += [
-            values.IndexValue(position, SI32, n),
+            values.IndexValue(position, SI32, i),
             ir.StShared(_key(i), x, self.dtype),
             ir.StShared(_place(i), position, SI32),
         ]
@@ -135,61 +121,18 @@ class _Sorter:
         alone = code.compute(I1, "ge", second[1], end)
         return code.compute(I1, "min", code.compute(I1, "max", found, alone), there)
 
-    def _hand_out(
-        self, code: Code, row: Scalar, first: Scalar, most: int, count: int, threads: int
-    ) -> None:
-        """The positions of a run to where it begins in the row, those that are there."""
+    def _hand_out(self, code: Code, row: Scalar, count: int, threads: int) -> None:
+        """The first `count` positions, in order."""
         turn = code.inside()
         i = turn.let("i", Name("giving") * threads + THREAD)
-        n = turn.let("n", first + i)
         given = Code([], turn.count)
         place = given.get(SI32, _place(i))
         made = given.fresh()
         given.body.append(values.Compute(ElementOp(made, self.wanted, "cast", (place,))))
-        offset = wide(row * count + n)
+        offset = wide(row * count + i)
         given.body.append(values.StoreElement(1, self.wanted, offset, Lit(1), made))
-        whole = count % most == 0 and most % threads == 0
-        turn.branch(Lit(1) if whole else n < count, given)
-        code.loop("giving", -(-most // threads), turn)
-
-    # -- by merging ------------------------------------------------------------------------------
-
-    def merged(self, op: Merge, given: DType) -> tuple[int, int, Code]:
-        points = op.outer * op.length
-        outside = Code()
-        point = outside.let("point", BLOCK * _THREADS + THREAD)
-        code = outside.inside()
-        i, row = split(code, point, op.length, points)
-        both_runs = code.let("both", i // (2 * op.run) * (2 * op.run))
-        second = code.let("second", i - both_runs >= op.run)
-        own = code.let("own", both_runs + second * op.run)
-        other = code.let("other", both_runs + op.run - second * op.run)
-        position = code.load(1, given, point, Lit(1), 0, True)
-        key = self._element_at(code, position, row)
-        low = code.variable("low", other)
-        high = code.variable("high", least(other + op.run, op.length))
-        turn = code.inside()
-        mid = turn.let("mid", (low + high) // 2)
-        met = turn.load(1, given, row * op.length + mid, Lit(1), 0, True)
-        not_after, strictly = self._compared(turn, self._element_at(turn, met, row), key)
-        before = turn.number(turn.choose(I1, second > 0, not_after, strictly))
-        turn.set(low, low + before * (mid + 1 - low))
-        turn.set(high, mid + before * (high - mid))
-        halving = code.inside()
-        halving.branch(low < high, turn)
-        code.loop("halving", op.run.bit_length(), halving)
-        place = code.let("place", both_runs + (i - own) + (low - other))
-        made = code.compute(self.wanted, "cast", position)
-        offset = wide(row * op.count + place)
-        guard = place < op.count if op.count < op.length else Lit(1)
-        code.body.append(values.StoreElement(2, self.wanted, offset, guard, made))
-        outside.branch(Lit(1) if points % _THREADS == 0 else point < points, code)
-        return -(-points // _THREADS), _THREADS, outside
-
-    def _element_at(self, code: Code, position: str, row: Scalar) -> str:
-        place = code.fresh("at")
-        code.body.append(values.PlaceOf(place, position, self.length))
-        return code.load(0, self.dtype, row * self.length + Name(place), Lit(1), 0, True)
+        turn.branch(Lit(1) if count % threads == 0 else i < count, given)
+        code.loop("giving", -(-count // threads), turn)
 
     # -- by counting -----------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Statements on single values: what map and row kernels are made of.
 
     Stmt = ReadParam | LoadVector | LoadAcross | Compute | IndexValue | Words | Variable | Assign
-         | Choose | Shuffle | PlaceOf | StoreElement | StoreVector | Report
+         | Choose | Shuffle | Alike | SortKey | PlaceOf | StoreElement | StoreVector | Report
 
 Semantics. A value is a named element of a dtype, one per thread; `Compute` and the others that name
 a value make it once, a `Variable` may be assigned again. Guards are truth values per thread: where
@@ -140,6 +140,27 @@ class Shuffle:
 
 
 @dataclass(frozen=True)
+class Alike:
+    """Two new integer variables: of the lanes that have the same `number`, which has `bits` bits,
+    how many come before this one, and how many there are. All lanes take part."""
+
+    names: tuple[str, ...]
+    number: Scalar
+    bits: int
+
+
+@dataclass(frozen=True)
+class SortKey:
+    """An element's place in the order of its dtype, as an unsigned number of as many bits
+    (`foundation.digit_sort`): a ui64 if these are 64, a ui32 else."""
+
+    name: str
+    dtype: DType
+    source: str
+    descending: bool = False
+
+
+@dataclass(frozen=True)
 class StoreElement:
     """`buffer[offset] = source`, rounded to nothing: the value has the buffer's dtype."""
 
@@ -177,5 +198,5 @@ class Report:
 
 ValueStmt: TypeAlias = (
     ReadParam | PlaceOf | LoadVector | LoadAcross | Compute | IndexValue | Words | Variable
-    | Assign | Choose | Shuffle | StoreElement | StoreVector | Report
+    | Assign | Choose | Shuffle | Alike | SortKey | StoreElement | StoreVector | Report
 )  # fmt: skip

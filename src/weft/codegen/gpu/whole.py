@@ -2,9 +2,11 @@
 
 | op | template |
 |---|---|
-| scatter, of sorted updates too | `scattering.py` |
+| scatter, as updates come | `scattering.py` |
+| scatter of sorted updates | `gathering.py` |
 | running reductions, in parts too | `running.py` |
-| sorting, in runs too | `sorting.py` |
+| sorting of rows that a block holds | `sorting.py` |
+| the steps of sorting by digits | `digits.py` |
 """
 
 from __future__ import annotations
@@ -12,23 +14,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-from weft.codegen.gpu import ir, sorting
+from weft.codegen.gpu import digits, ir, sorting
 from weft.codegen.gpu.accept import MAX_POINTS, refuse
 from weft.codegen.gpu.element import supports
 from weft.codegen.gpu.formats import HELD, NARROW
+from weft.codegen.gpu.gathering import GatherKernel
 from weft.codegen.gpu.reductions import FUNCTIONS
 from weft.codegen.gpu.running import RunningKernel
 from weft.codegen.gpu.scattering import ScatterKernel
-from weft.codegen.gpu.whole_kernel import combined
+from weft.codegen.gpu.whole_kernel import THREADS, combined
+from weft.foundation.digit_sort import Digits, Moved, Pass, Starts
 from weft.foundation.errors import Finding, InternalError
 from weft.foundation.whole_ops import (
     Continued,
     Ends,
     Gathered,
-    Merge,
     Order,
     Running,
-    Runs,
     Scatter,
     WholeOp,
 )
@@ -57,10 +59,19 @@ def accepts(op: WholeOp, kernel: Kernel, tensors: Mapping[str, Tensor]) -> list[
             return [refuse("FunctionNotSupported", f"there is no GPU code for {fn} of {dtypes[0]}")]
         case Gathered(fn=fn) if fn != "replace" and not supports(fn, combined(dtypes[0])):
             return [refuse("FunctionNotSupported", f"there is no GPU code for {fn} of {dtypes[0]}")]
-        case Order(length=longest) | Runs(run=longest) if longest > sorting.LONGEST:
+        case Order(length=longest) if longest > sorting.LONGEST:
             return [refuse("Points", f"{longest} elements are too many for one block to sort")]
-        case Runs(run=run) if run < sorting.SHORTEST or run & (run - 1):
-            return [refuse("Points", f"a network does not sort runs of {run} elements")]
+        case Digits() | Moved():
+            return _pass_refusals(op)
+    return []
+
+
+def _pass_refusals(op: Pass) -> list[Finding]:
+    """Tiles and digits that a block has no threads, registers or shared memory for."""
+    if op.tile % THREADS or not 0 < op.tile <= digits.LARGEST_TILE:
+        return [refuse("Points", f"a block does not sort tiles of {op.tile} elements")]
+    if not 0 < op.bits <= digits.MOST_BITS:
+        return [refuse("Points", f"a block does not sort by digits of {op.bits} bits")]
     return []
 
 
@@ -73,11 +84,14 @@ def build(
             scatter = ScatterKernel(kernel, tensors, target)
             return scatter.kernel_called(name, scatter.scatter(op))
         case Gathered():
-            scatter = ScatterKernel(kernel, tensors, target)
-            return scatter.kernel_called(name, scatter.gathered(op))
+            gather = GatherKernel(kernel, tensors, target)
+            return gather.kernel_called(name, gather.gathered(op))
         case Running() | Ends() | Continued():
             running = RunningKernel(kernel, tensors, target)
             return running.kernel_called(name, running.work(op))
-        case Order() | Runs() | Merge():
+        case Order():
             return sorting.build(op, kernel, tensors, name)
+        case Digits() | Moved() | Starts():
+            step = digits.DigitKernel(kernel, tensors, target)
+            return step.kernel_called(name, step.work(op))
     raise InternalError(f"{op!r} is not an op that has a kernel")

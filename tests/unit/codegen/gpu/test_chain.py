@@ -13,14 +13,15 @@ from tests.gpu_rows import dialect_kernel, error_of
 from tests.gpu_support import COOPERATIVE, sm90_kernel
 from tests.kernels import elementwise
 from weft.codegen.gpu import ir, sass
-from weft.codegen.gpu.chain import chained
+from weft.codegen.gpu.chain import Neighbours, chained, waves
 from weft.codegen.gpu.interp import Hazard
 from weft.codegen.gpu.ir import walk
 from weft.codegen.gpu.scalar import LANE
 from weft.codegen.gpu.values import LoadVector
 from weft.codegen.gpu.verify import findings
-from weft.driver.gpu_code import compile_sources
+from weft.driver.gpu_code import CudaCode, compile_sources
 from weft.plan.ir import Header, MapPlan
+from weft.ptir import Builder, Program
 from weft.region.ir import Module
 from weft.target.sm80 import SM80
 from weft.target.sm90 import SM90
@@ -85,6 +86,67 @@ def test_the_next_kernel_is_admitted_by_blocks_that_all_run_at_once(
     assert WAIT in body
 
 
+@pytest.mark.parametrize(("blocks", "waits"), [(2 * 132 * 32, True), (2 * 132 * 32 + 1, False)])
+def test_blocks_of_many_waves_do_not_wait_one_by_one(blocks: int, waits: bool) -> None:
+    _, kernel = doubled()
+    kernel = replace(kernel, grid=blocks)
+    made = chained(kernel, SM90)
+    assert made.waits is waits
+    assert ir.AdmitNext() not in made.body
+    assert waits or made == kernel
+
+
+def test_shared_memory_counts_where_blocks_are_counted() -> None:
+    """A unit has 228 KB, room for two blocks of 100."""
+    _, kernel = doubled()
+    tile = ir.SharedTile("held", 0, 100 << 10)
+    filled = [replace(kernel, grid=blocks, tiles=(tile,)) for blocks in (264, 265, 528, 529)]
+    assert {found.shared_bytes for found in filled} == {100 << 10}
+    assert [waves(found, SM90) for found in filled] == [1, 2, 2, 3]
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("after", [False, True])
+def test_a_kernel_waits_and_admits_where_it_has_neighbours(before: bool, after: bool) -> None:
+    _, kernel = doubled()
+    made = chained(kernel, SM90, (), Neighbours(before, after))
+    assert made.waits is before
+    assert (ir.AdmitNext() in made.body) is after
+    constants = [s.constant for s in walk(made.body) if isinstance(s, LoadVector)]
+    assert set(constants) == {not before}
+    assert before or after or made == kernel
+
+
+def wide_after_narrow() -> Program:
+    """A sum over a million rows, in parts, and one over each of them."""
+    b = Builder()
+    x = b.param("bf16", [1 << 20, 64])
+    total = b.broadcast_to(b.reduce_sum(x, [0]), x.shape)
+    return b.build(b.reduce_sum(x * total, [1]))
+
+
+def test_programs_decide_who_waits() -> None:
+    made = through_stages(wide_after_narrow(), "sm90")["gpu"]
+    kernels = [made.kernels[launch.symbol] for launch in made.launches.values()]
+    assert len(kernels) > 2
+    assert [kernel.waits for kernel in kernels] == [
+        n > 0 and waves(kernel, SM90) <= 2 for n, kernel in enumerate(kernels)
+    ]
+    assert waves(kernels[-1], SM90) > 30
+    assert any(kernel.waits for kernel in kernels)
+
+
+def test_a_kernel_that_comes_first_once_and_later_again_waits() -> None:
+    b = Builder()
+    x = b.param("f32", [32, 32])
+    y = b.transpose(b.exp(x), [1, 0])
+    found = through_stages(b.build(b.sort(b.sort(y, axis=1), axis=1), b.sort(x, axis=1)), "sm90")
+    made = found["gpu"]
+    first, *others = [launch.symbol for launch in made.launches.values()]
+    assert {symbol for symbol, kernel in made.kernels.items() if kernel.waits} == set(others)
+    assert made.kernels[first].waits is (first in others)
+
+
 def test_machines_without_chains_have_none() -> None:
     _, kernel = doubled()
     assert chained(kernel, SM80) is kernel
@@ -134,19 +196,34 @@ def test_intermediates_are_read_after_the_wait(case: str) -> None:
     (found,) = select(case)
     made = through_stages(found.trial().program(), "sm90")
     cubins = compile_sources(made["cu"], "sm_90a").cubins
-    assert len(cubins) > 1
-    for cubin in cubins.values():
+    waiting = [cubins[name] for name, kernel in made["gpu"].kernels.items() if kernel.waits]
+    assert waiting
+    for cubin in waiting:
         roots = [instruction.root for instruction in sass.disassemble(cubin.code)]
         assert not set(MEMORY) & set(roots[: roots.index("ACQBULK")])
+
+
+@pytest.mark.skipif(not sass.available(), reason="nvdisasm is not installed")
+def test_machine_code_of_kernels_that_do_not_wait_has_nothing_of_it() -> None:
+    made = through_stages(wide_after_narrow(), "sm90")
+    *_, last = made["gpu"].launches.values()
+    source = CudaCode({last.symbol: made["cu"].sources[last.symbol]})
+    (cubin,) = compile_sources(source, "sm_90a").cubins.values()
+    roots = {instruction.root for instruction in sass.disassemble(cubin.code)}
+    assert not roots & {"ACQBULK", "PREEXIT"}
+    assert roots & set(MEMORY)
 
 
 @pytest.mark.skipif(not sass.available(), reason="nvdisasm is not installed")
 @pytest.mark.parametrize(("name", "dtype"), [(n, d) for n, d, target in CASES if target == "sm90"])
 def test_the_compiler_moves_no_access_ahead_of_the_wait(name: str, dtype: str) -> None:
     """Loads of data that nobody writes are free to move, as far as the language goes."""
-    for cubin in compile_sources(compiled(name, dtype, "sm90")["cu"], "sm_90a").cubins.values():
+    made = compiled(name, dtype, "sm90")
+    for symbol, cubin in compile_sources(made["cu"], "sm_90a").cubins.items():
+        kernel = made["gpu"].kernels[symbol]
         roots = [instruction.root for instruction in sass.disassemble(cubin.code)]
-        wait = roots.index("ACQBULK")
-        assert "PREEXIT" in roots
+        assert ("PREEXIT" in roots) is (ir.AdmitNext() in kernel.body)
+        assert ("ACQBULK" in roots) is kernel.waits
+        wait = roots.index("ACQBULK") if kernel.waits else 0
         assert not set(MEMORY) & set(roots[:wait])
         assert set(MEMORY) & set(roots[wait:])

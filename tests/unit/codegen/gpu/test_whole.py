@@ -22,11 +22,8 @@ from weft.foundation.dtypes import BF16, BY_NAME, F32, F64, SI8, SI32, SI64, DTy
 from weft.foundation.whole_ops import (
     Continued,
     Ends,
-    Gathered,
-    Merge,
     Order,
     Running,
-    Runs,
     Scatter,
     WholeOp,
 )
@@ -41,7 +38,7 @@ def kernel_of(op: WholeOp, arrays: list[Array], result: Array) -> ir.Kernel:
     kinds = {f"in{n}": array for n, array in enumerate(arrays)} | {"out": result}
     tensors = {name: Tensor(name, _dtype(array), array.shape) for name, array in kinds.items()}
     inputs = tuple(f"in{n}" for n in range(len(arrays)))
-    output = Output("out", "", (), base="in0" if isinstance(op, Scatter | Gathered) else None)
+    output = Output("out", "", (), base="in0" if isinstance(op, Scatter) else None)
     call = OpaqueCall(op, inputs, (0,))
     kernel = Kernel("opaque0", Pattern.OPAQUE, (), (), (output,), opaque=call)
     assert whole.accepts(op, kernel, tensors) == []
@@ -137,6 +134,7 @@ def test_rows_are_dealt_to_as_many_threads_as_the_machine_has() -> None:
 RUNNING = {
     "threads": (3, 20, 5),
     "one column": (1, 7, 1),
+    "rows": (3, 70, 1),
     "blocks": (1, 700, 1),
     "blocks of columns": (1, 513, 3),
 }
@@ -236,55 +234,6 @@ def _key(row: Array, descending: bool) -> Any:
     return lambda i: (sign * bool(np.isnan(row[i])), 0 if np.isnan(row[i]) else sign * row[i])
 
 
-@pytest.mark.parametrize("descending", [False, True])
-@pytest.mark.parametrize("shape", [(1, 64, 64, 64), (2, 200, 64, 200), (3, 130, 64, 20)])
-@pytest.mark.parametrize("dtype", [F32, SI8])
-def test_runs_are_sorted_and_merged(
-    shape: tuple[int, int, int, int], dtype: DType, descending: bool
-) -> None:
-    """Run after run, from the kernel before, until a row is one run."""
-    outer, length, run, count = shape
-    rng = np.random.default_rng(length)
-    x = rng.integers(-9, 10, (outer, length)).astype(dtype.numpy)
-    if dtype.is_float:
-        x[:, ::7] = np.nan
-    places = np.zeros((outer, length), np.int64)
-    kernel = kernel_of(Runs(outer, length, run, descending), [x], places)
-    places = carried_out(kernel, [x], places).reshape(outer, length)
-    while run < length:
-        kept = count if 2 * run >= length else length
-        result = np.full((outer, kept), -1, np.int64)
-        kernel = kernel_of(Merge(outer, length, run, kept, descending), [x, places], result)
-        places, run = carried_out(kernel, [x, places], result).reshape(outer, kept), 2 * run
-    for row, found in zip(x.astype(np.float64), places, strict=True):
-        assert found.tolist() == sorted(range(length), key=_key(row, descending))[:count]
-
-
-GATHERED = {
-    "rows": Gathered("add", 1, 40, 6, 50),
-    "one row": Gathered("add", 1, 1, 5, 9),
-    "batched": Gathered("max", 3, 7, 4, 20),
-    "elements": Gathered("replace", 1, 300, 1, 100),
-}
-
-
-@pytest.mark.parametrize("dtype", [F32, SI32, BF16])
-@pytest.mark.parametrize("name", GATHERED)
-def test_sorted_scatters_agree(name: str, dtype: DType) -> None:
-    """Narrow floats are added up in f32 and rounded once."""
-    op = GATHERED[name]
-    plain = Scatter(op.fn, op.outer, op.rows, op.width, op.count)
-    operands = scatter_operands(plain, dtype, SI32, np.random.default_rng(len(name)))
-    index = operands[1].reshape(op.outer, op.count)
-    order = np.argsort(index, axis=1, kind="stable").astype(np.int64)
-    kernel = kernel_of(op, [*operands, order], operands[0])
-    got = carried_out(kernel, [*operands, order], operands[0])
-    wide = [array.astype(np.float64 if dtype.is_float else dtype.numpy) for array in operands]
-    want = scattered(plain, wide[0], operands[1], wide[2])
-    bound = {F32: 1e-5, BF16: 8e-3, SI32: 0.0}[dtype]
-    np.testing.assert_allclose(got.astype(np.float64), want, rtol=bound, atol=bound)
-
-
 def test_rows_that_no_block_holds_are_not_sorted_by_one() -> None:
     tensor = Tensor("in0", F32, (1, 1 << 21))
     out = Output("out", "", ())
@@ -312,14 +261,6 @@ def examples() -> dict[str, ir.Kernel]:
         "threads": kernel_of(Running("prod", 3, 20, 5, reverse=True), [short], short),
         "order": kernel_of(Order(3, 40, 7), [row], order),
         "network": kernel_of(Order(1, 100, 100), [longer], np.zeros((1, 100), np.int64)),
-        "merge": kernel_of(
-            Merge(1, 100, 64, 100), [longer, np.zeros((1, 100), np.int64)], np.zeros(100, np.int64)
-        ),
-        "gathered": kernel_of(
-            GATHERED["rows"],
-            [*scatter_operands(SCATTERS["rows"], F32, SI64, rng), np.zeros((1, 50), np.int64)],
-            scatter[0],
-        ),
     }
 
 
@@ -358,10 +299,6 @@ FAULTS: dict[str, tuple[str, Change]] = {
     "nothing counted": ("order", without(values.Assign)),
     "no meeting of pairs": ("network", without(ir.SyncThreads)),
     "pairs tie": ("network", swapped("le", "lt")),
-    "runs tie": ("merge", swapped("le", "lt")),
-    "nothing halved": ("merge", without(ir.Set)),
-    "no updates": ("gathered", without(values.Assign)),
-    "no end": ("gathered", without(ir.Set)),
 }
 
 
@@ -372,14 +309,6 @@ def fault_operands(name: str) -> tuple[list[Array], Array]:
             return [rng.integers(0, 5, (3, 40)).astype("f4")], np.full((3, 7), -1, np.int64)
         case "network":
             return [rng.integers(0, 5, (1, 100)).astype("f8")], np.full((1, 100), -1, np.int64)
-        case "merge":
-            x = rng.integers(0, 5, (1, 100)).astype("f8")
-            runs = Runs(1, 100, 64).evaluate(x)
-            return [x, runs], np.full((1, 100), -1, np.int64)
-        case "gathered":
-            operands = scatter_operands(SCATTERS["rows"], F32, SI64, rng)
-            order = np.argsort(operands[1].reshape(-1), kind="stable")
-            return [*operands, order], operands[0]
     return (
         [rng.integers(0, 5, (2, 700, 1)).astype(np.float32)],
         np.full((2, 700, 1), np.nan, np.float32),

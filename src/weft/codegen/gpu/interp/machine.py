@@ -74,10 +74,8 @@ class Strand(Elements):
                 self.registers[name] = made
             case ir.For() | ir.If() | ir.Roles():
                 yield from self.control(statement, mask)
-            case ir.NamedBarrier(number=number, threads=threads):
-                yield from self.meet(self.one(number, mask), threads, mask)
-            case ir.SyncThreads():
-                yield from self.meet(0, self.block.kernel.threads, mask)
+            case ir.NamedBarrier() | ir.SyncThreads() | ir.SyncWarp():
+                yield from self.meeting(statement, mask)
             case ir.ClusterArrive() | ir.ClusterWait() | ir.StCluster() | ir.SendCluster():
                 yield from self.in_cluster(statement, mask)
             case ir.AwaitPrevious():
@@ -149,6 +147,19 @@ class Strand(Elements):
             self.names[var] = place
             yield from self.body(body, active)
             place = place + step
+
+    def meeting(
+        self, statement: ir.NamedBarrier | ir.SyncThreads | ir.SyncWarp, mask: Lanes
+    ) -> Running:
+        match statement:
+            case ir.NamedBarrier(number=number, threads=threads):
+                yield from self.meet(self.one(number, mask), threads, mask)
+            case ir.SyncThreads():
+                yield from self.meet(0, self.block.kernel.threads, mask)
+            case ir.SyncWarp() if not mask.all():
+                raise Hazard("part of a warp meets the others")
+            case ir.SyncWarp():
+                self.block.memory.races.meet(self.warp)
 
     def meet(self, number: int, threads: int, mask: Lanes) -> Running:
         if not mask.all():

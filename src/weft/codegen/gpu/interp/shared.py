@@ -73,25 +73,21 @@ class Elements(Matrices):
                 each = np.flatnonzero(mask)
                 memory.store(self.places(target)[mask], rows, self.warp, "a store", each)
             case ir.LoadShared(name=name, dtype=dtype, source=place):
-                raw = memory.load(self.places(place), dtype.storage_bytes, "a load")
-                where, each = self.places(place)[mask], np.flatnonzero(mask)
-                memory.note_load(where, dtype.storage_bytes, self.warp, "a load", each)
+                raw = self.read_shared(self.places(place), dtype.storage_bytes, mask)
                 keep(self, name, dtype, from_bytes(raw, dtype)[:, 0])
             case ir.LoadSharedVector(names=names, dtype=dtype, source=place):
                 places, word = self.places(place), held_bytes(dtype)
                 if (places % (word * len(names))).any():
                     raise Hazard(f"a vector of {len(names)} words begins inside another")
                 for number, name in enumerate(names):
-                    raw = memory.load(places + number * word, dtype.storage_bytes, "a load")
+                    raw = self.read_shared(places + number * word, dtype.storage_bytes, mask)
                     keep(self, name, dtype, from_bytes(raw, dtype)[:, 0])
             case ir.LoadStaged(names=names, dtype=dtype, source=place):
-                size, each = dtype.storage_bytes, np.flatnonzero(mask)
-                places = self.places(place)
+                size, places = dtype.storage_bytes, self.places(place)
                 if (places % (size * len(names))).any():
                     raise Hazard(f"a vector of {len(names)} elements begins inside another")
-                memory.note_load(places[mask], size * len(names), self.warp, "a load", each)
                 for number, name in enumerate(names):
-                    raw = memory.load(places + number * size, size, "a load")
+                    raw = self.read_shared(places + number * size, size, mask)
                     keep(self, name, dtype, from_bytes(raw, dtype)[:, 0])
             case ir.StSharedVec(target=target, source=source_at, count=count):
                 first = source_at.index
@@ -99,6 +95,13 @@ class Elements(Matrices):
                 rows = np.ascontiguousarray(values.T).view(np.uint8)[mask]
                 each = np.flatnonzero(mask)
                 memory.store(self.places(target)[mask], rows, self.warp, "a store", each)
+
+    def read_shared(self, places: Array, size: int, mask: Lanes) -> Array:
+        """The bytes that each lane reads for itself; in place of lanes that do not, those of one
+        that does."""
+        memory, each = self.block.memory, np.flatnonzero(mask)
+        memory.note_load(places[mask], size, self.warp, "a load", each)
+        return memory.load(np.where(mask, places, places[each[0]]), size, "a load")
 
     def shared_values(self, places: Array, dtype: DType) -> Array:
         """Values that begin at these bytes of shared memory."""

@@ -14,6 +14,7 @@ from weft.codegen.gpu.interp.races import Hazard
 from weft.codegen.gpu.interp.scalars import Lanes, Value, truth
 from weft.codegen.gpu.scalar import Lit, Scalar
 from weft.foundation import functions, numeric, philox
+from weft.foundation.digit_sort import sort_keys
 from weft.foundation.dtypes import SI64, UI32, DType
 from weft.foundation.errors import SpecViolation
 
@@ -71,6 +72,10 @@ def run(node: values.ValueStmt, warp: Warp, mask: Lanes) -> None:
             if not mask.all():
                 raise Hazard("an exchange is reached by part of a warp")
             keep(warp, name, dtype, warp.elements[source][_LANE ^ bits])
+        case values.Alike():
+            _alike(node, warp, mask)
+        case values.SortKey(name=name, dtype=dtype, source=source, descending=descending):
+            keep(warp, name, dtype, sort_keys(warp.elements[source], descending))
         case values.StoreElement(source=source):
             _store(node, (source,), warp, mask)
         case values.StoreVector(sources=sources):
@@ -111,6 +116,18 @@ def _compute(op: ElementOp, warp: Warp, mask: Lanes) -> None:
         arguments[op.args[1]] = np.where(divisor == 0, divisor.dtype.type(1), divisor)
     with np.errstate(**functions.QUIET):
         keep(warp, op.name, op.dtype, apply(op, arguments, warp.dtypes))
+
+
+def _alike(node: values.Alike, warp: Warp, mask: Lanes) -> None:
+    if not mask.all():
+        raise Hazard("lanes are compared by part of a warp")
+    number = _lanes_at(node.number, warp)
+    if number.min() < 0 or number.max() >= 1 << node.bits:
+        raise Hazard(f"a number among {sorted(set(number.tolist()))} has not {node.bits} bits")
+    same = number[:, None] == number
+    before, count = node.names
+    warp.names[before] = np.tril(same, -1).sum(axis=1)
+    warp.names[count] = same.sum(axis=1)
 
 
 def _words(node: values.Words, warp: Warp, mask: Lanes) -> None:

@@ -11,7 +11,7 @@
            | PrefetchMap | TmaLoad | BulkLoad | TmaStore | TmaCommit | TmaWaitRead | ProxyFence
            | Descriptor | WgmmaFence | Wgmma | WgmmaCommit | WgmmaWait
            | StMatrix | SetMaxNReg                                                   SM90
-           | NamedBarrier | SyncThreads | AddRegisters                               both
+           | NamedBarrier | SyncThreads | SyncWarp | AddRegisters                    both
            | ClusterArrive | ClusterWait | StCluster | SendCluster                   clusters
            | AdmitNext | AwaitPrevious                                               chains
 
@@ -128,6 +128,7 @@ from weft.codegen.gpu.ir.meetings import (
     SendCluster,
     StCluster,
     SyncThreads,
+    SyncWarp,
 )
 
 __all__ = [
@@ -192,6 +193,7 @@ __all__ = [
     "StagedElements",
     "Stmt",
     "SyncThreads",
+    "SyncWarp",
     "Table",
     "TensorMap",
     "TmaCommit",

@@ -16,6 +16,7 @@ from weft.codegen.gpu.ir.meetings import (
     ClusterStmt,
     NamedBarrier,
     SyncThreads,
+    SyncWarp,
 )
 from weft.codegen.gpu.scalar import Like, Scalar, scalar
 from weft.codegen.gpu.values import ValueStmt
@@ -95,7 +96,7 @@ Stmt: TypeAlias = (
     Let | Set | Registers | For | If | Roles
     | LoadElement | SharedStmt | Epilogue | StGlobalVec | StGlobalRow
     | ValueStmt | Sm80Stmt | Sm90Stmt | ClusterStmt | ChainStmt | NamedBarrier | SyncThreads
-    | AddRegisters
+    | SyncWarp | AddRegisters
 )  # fmt: skip
 
 

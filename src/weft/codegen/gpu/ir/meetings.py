@@ -24,6 +24,11 @@ class SyncThreads:
 
 
 @dataclass(frozen=True)
+class SyncWarp:
+    """Meet the other lanes of the warp."""
+
+
+@dataclass(frozen=True)
 class ClusterArrive:
     """Let the other blocks of the cluster know; every thread does, before it waits. What was
     written before is there for those that have waited, unless it is `relaxed`."""

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field, replace
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.formats import fragment_registers, results_per_group
-from weft.codegen.gpu.mma.fields import field_refusals
 from weft.codegen.gpu.mma.place import Place, locate, offset
 from weft.codegen.gpu.mma.problem import Operand, Problem, Refs, Refusal, Source, analyse
+from weft.codegen.gpu.mma.refusals import field_refusals
 from weft.codegen.gpu.mma.sm80_layout import Sm80Layout, refusals, slot_bytes
 from weft.codegen.gpu.scalar import (
     BLOCK,

@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from weft.codegen.gpu.accept import refuse
 from weft.codegen.gpu.formats import fragment_registers
-from weft.codegen.gpu.mma.problem import Operand, Problem, Refusal, Source
+from weft.codegen.gpu.mma.problem import Operand, Problem, Source
+from weft.codegen.gpu.mma.refusals import memory_refusals, problem_refusals, stored_refusals
 from weft.codegen.gpu.mma.tiles import TABLE_LIMIT, TileOrder, known
 from weft.codegen.gpu.swizzle import PIECE, Major, PaddedTile, TileLayout, fitting
 from weft.foundation.dtypes import BF16, F16, F32, F64, SI32, UI32
@@ -149,7 +151,7 @@ def slot_bytes(tile: TileLayout | PaddedTile) -> int:
 
 def refusals(layout: Sm80Layout, target: Target) -> Iterator[Finding]:
     """Everything the template cannot carry out."""
-    yield from _problem(layout)
+    yield from problem_refusals(layout.problem, layout.plan, layout.atom, RESULTS, "mma")
     if layout.atom is None:
         return
     yield from _fields(layout)
@@ -157,24 +159,6 @@ def refusals(layout: Sm80Layout, target: Target) -> Iterator[Finding]:
     yield from broken
     if not broken:
         yield from _resources(layout, target)
-
-
-def _refuse(code: str, why: str, hint: str = "") -> Finding:
-    return Refusal(code, why, hint).finding
-
-
-def _problem(layout: Sm80Layout) -> Iterator[Finding]:
-    problem, atom = layout.problem, layout.atom
-    if atom is None:
-        yield _refuse("OperandDType", f"no mma takes {problem.operands_and_sums}")
-        return
-    if layout.plan.precision != atom.precision:
-        what = f"products of {problem.a.dtype} by mma are {atom.precision}"
-        yield _refuse("PlanField", f"precision={layout.plan.precision}: {what}")
-    if problem.out_dtype not in RESULTS:
-        yield _refuse("ResultDType", f"a result of {problem.out_dtype} cannot be stored")
-    if min(problem.m, problem.n, problem.k, *problem.batch, 1) < 1:
-        yield _refuse("Empty", "the contraction has an empty axis")
 
 
 def _fields(layout: Sm80Layout) -> Iterator[Finding]:
@@ -186,63 +170,51 @@ def _fields(layout: Sm80Layout) -> Iterator[Finding]:
     ):  # fmt: skip
         value = getattr(plan, name)
         if value != getattr(default, name):
-            yield _refuse("PlanField", f"{name}={value} has no effect in the SM80 template")
+            yield refuse("PlanField", f"{name}={value} has no effect in the SM80 template")
     if plan.bind not in ({}, _BIND):
-        yield _refuse("PlanField", f"bind={plan.bind} is not how the SM80 template binds")
+        yield refuse("PlanField", f"bind={plan.bind} is not how the SM80 template binds")
     if plan.vectorize not in (None, Vectorize("n.i.i", layout.piece)):
-        yield _refuse("PlanField", f"vectorize={plan.vectorize} is not 16 bytes along n.i.i")
+        yield refuse("PlanField", f"vectorize={plan.vectorize} is not 16 bytes along n.i.i")
     if plan.arch != "sm80" or plan.roles != "single":
-        yield _refuse("PlanField", f"arch={plan.arch} with roles={plan.roles} is not this template")
+        yield refuse("PlanField", f"arch={plan.arch} with roles={plan.roles} is not this template")
     yield from _schedule(layout)
 
 
 def _schedule(layout: Sm80Layout) -> Iterator[Finding]:
     plan = layout.plan
     if not known(plan.order):
-        yield _refuse("PlanField", f"there is no tile order {plan.order}")
+        yield refuse("PlanField", f"there is no tile order {plan.order}")
     elif plan.order == "hilbert" and layout.order.per_matrix > TABLE_LIMIT:
-        yield _refuse("PlanField", f"a Hilbert order goes up to {TABLE_LIMIT} tiles")
+        yield refuse("PlanField", f"a Hilbert order goes up to {TABLE_LIMIT} tiles")
     tails = {f"{name}.i.i" for name in layout.tails}
     if set(plan.predicate_tail) != tails:
         named = ", ".join(sorted(tails)) or "none"
-        yield _refuse("PlanField", f"predicate_tail={plan.predicate_tail}; tails: {named}")
-    a, b = layout.problem.a, layout.problem.b
-    stored = (
-        "row" if a.major is Major.K else "col",
-        "col" if b.major is Major.K else "row",
-    )
-    if plan.operand_layouts != stored:
-        yield _refuse("Layouts", f"operand_layouts={plan.operand_layouts}, stored as {stored}")
+        yield refuse("PlanField", f"predicate_tail={plan.predicate_tail}; tails: {named}")
+    yield from stored_refusals(plan, layout.problem.a, layout.problem.b)
 
 
 def _tiles(layout: Sm80Layout, atom: Atom) -> Iterator[Finding]:
     plan, piece = layout.plan, layout.piece
     (bm, bn, bk), (wm, wn) = plan.tile, plan.warp_tile
     if min(bm, bn, bk, wm, wn) < 1 or bk % max(atom.k, piece) or bm % piece or bn % piece:
-        yield _refuse("Tile", f"a tile of {bm}x{bn}x{bk} is not made of 16-byte pieces")
+        yield refuse("Tile", f"a tile of {bm}x{bn}x{bk} is not made of 16-byte pieces")
     elif wm % 16 or wn % 16 or bm % wm or bn % wn:
-        yield _refuse(
+        yield refuse(
             "Tile",
             f"a warp tile of {wm}x{wn} in {bm}x{bn} is not made of 16x16 blocks",
         )
     if plan.stages < 2:
-        yield _refuse("PlanField", "there must be two stages at least")
+        yield refuse("PlanField", "there must be two stages at least")
 
 
 def _resources(layout: Sm80Layout, target: Target) -> Iterator[Finding]:
-    limit = target.limits.shared_bytes_per_block
-    if layout.shared_bytes > limit:
-        yield _refuse(
-            "SharedMemory",
-            f"the plan needs {layout.shared_bytes} bytes of shared memory, over {limit}",
-            "use fewer stages or a smaller tile",
-        )
+    yield from memory_refusals(layout.shared_bytes, target)
     if layout.threads > target.limits.threads_per_block:
-        yield _refuse("Threads", f"the plan needs {layout.threads} threads")
+        yield refuse("Threads", f"the plan needs {layout.threads} threads")
     needed = _registers(layout)
     given = min(255, target.limits.registers_per_unit // layout.threads // 8 * 8)
     if needed > given:
-        yield _refuse("Registers", f"a thread needs about {needed} registers and has {given}")
+        yield refuse("Registers", f"a thread needs about {needed} registers and has {given}")
 
 
 def _registers(layout: Sm80Layout) -> int:

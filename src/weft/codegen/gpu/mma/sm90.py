@@ -25,9 +25,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from weft.codegen.gpu import ir
-from weft.codegen.gpu.mma.fields import field_refusals
 from weft.codegen.gpu.mma.place import Place, locate, present
 from weft.codegen.gpu.mma.problem import Problem, Refs, Refusal, analyse
+from weft.codegen.gpu.mma.refusals import field_refusals
 from weft.codegen.gpu.mma.ring import Ring
 from weft.codegen.gpu.mma.sm90_layout import WARPGROUP, Sm90Layout, refusals
 from weft.codegen.gpu.mma.sm90_results import (

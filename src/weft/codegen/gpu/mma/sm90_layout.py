@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final
 
+from weft.codegen.gpu.accept import refuse
 from weft.codegen.gpu.formats import results_per_group
-from weft.codegen.gpu.mma.problem import Operand, Problem, Refusal, Source
+from weft.codegen.gpu.mma.problem import Operand, Problem, Source
+from weft.codegen.gpu.mma.refusals import memory_refusals, problem_refusals, stored_refusals
 from weft.codegen.gpu.mma.tiles import TABLE_LIMIT, TileOrder, known
 from weft.codegen.gpu.swizzle import SWIZZLE_128, Major, TileLayout, fitting
 from weft.foundation.dtypes import BF16, F16, F32, SI32, UI32
@@ -251,9 +253,10 @@ def _aligned(count: int) -> int:
 
 def refusals(layout: Sm90Layout, target: Target) -> Iterator[Finding]:
     """Everything the template cannot carry out."""
-    yield from _operand_refusals(layout)
+    yield from problem_refusals(layout.problem, layout.plan, layout.atom, RESULTS, "wgmma")
     if layout.atom is None:
         return
+    yield from _operand_refusals(layout, layout.atom)
     yield from _unused_fields(layout.plan)
     broken = [*_tile_refusals(layout)]
     yield from broken
@@ -261,45 +264,29 @@ def refusals(layout: Sm90Layout, target: Target) -> Iterator[Finding]:
         yield from _resource_refusals(layout, target)
 
 
-def _refuse(code: str, why: str, hint: str = "") -> Finding:
-    return Refusal(code, why, hint).finding
-
-
-def _operand_refusals(layout: Sm90Layout) -> Iterator[Finding]:
-    problem = layout.problem
-    atom = layout.atom
-    if atom is None:
-        yield _refuse("OperandDType", f"no wgmma takes {problem.operands_and_sums}")
-        return
-    if layout.plan.precision != atom.precision:
-        what = f"products of {problem.a.dtype} by wgmma are {atom.precision}"
-        yield _refuse("PlanField", f"precision={layout.plan.precision}: {what}")
-    if problem.out_dtype not in RESULTS:
-        yield _refuse("ResultDType", f"a result of {problem.out_dtype} cannot be stored")
-    if min(problem.m, problem.n, problem.k, *problem.batch, 1) < 1:
-        yield _refuse("Empty", "the contraction has an empty axis")
-    for name, operand in (("A", problem.a), ("B", problem.b)):
+def _operand_refusals(layout: Sm90Layout, atom: Atom) -> Iterator[Finding]:
+    for name, operand in (("A", layout.problem.a), ("B", layout.problem.b)):
         yield from _alignment(name, operand)
         if atom.along_k and operand.major is Major.MN:
-            yield _refuse("OperandLayout", f"{name}, of {operand.dtype}, does not lie along k")
+            yield refuse("OperandLayout", f"{name}, of {operand.dtype}, does not lie along k")
 
 
 def _alignment(name: str, operand: Operand) -> Iterator[Finding]:
     size = operand.dtype.storage_bytes
     if 1 not in (operand.inner, operand.outer):
-        yield _refuse("OperandStride", f"no axis of {name} is contiguous")
+        yield refuse("OperandStride", f"no axis of {name} is contiguous")
         return
     for what, count in [("pitch", operand.pitch), ("offset", operand.offset)] + [
         ("batch stride", stride) for stride in operand.batch
     ]:
         if count < 0 or count * size % TMA_ALIGNMENT:
-            yield _refuse(
+            yield refuse(
                 "Alignment",
                 f"the {what} of {name} is {count} elements; the copy engine needs multiples of "
                 f"{TMA_ALIGNMENT // size}",
             )
     if sum(stride != 0 for stride in operand.batch) > MAX_BATCH_AXES:
-        yield _refuse("BatchAxes", f"{name} has more than {MAX_BATCH_AXES} batch axes")
+        yield refuse("BatchAxes", f"{name} has more than {MAX_BATCH_AXES} batch axes")
 
 
 def _unused_fields(plan: MmaPlan) -> Iterator[Finding]:
@@ -313,24 +300,24 @@ def _unused_fields(plan: MmaPlan) -> Iterator[Finding]:
     }
     for name, (value, only) in fixed.items():
         if value != only:
-            yield _refuse("PlanField", f"{name}={value} has no effect in the SM90 template")
+            yield refuse("PlanField", f"{name}={value} has no effect in the SM90 template")
     if plan.arch != "sm90":
-        yield _refuse("PlanField", f"arch={plan.arch} is not this template's")
+        yield refuse("PlanField", f"arch={plan.arch} is not this template's")
 
 
 def _tile_refusals(layout: Sm90Layout) -> Iterator[Finding]:
     plan = layout.plan
     (bm, bn, bk), (wm, wn) = plan.tile, plan.warp_tile
     if plan.roles not in ("cooperative", "pingpong"):
-        yield _refuse("PlanField", f"roles={plan.roles} is not built for SM90")
+        yield refuse("PlanField", f"roles={plan.roles} is not built for SM90")
     assert layout.atom is not None
     step = ROW // layout.atom.word
     if bk % step or bk <= 0:
-        yield _refuse("Tile", f"a k tile of {bk} is no multiple of {step}")
+        yield refuse("Tile", f"a k tile of {bk} is no multiple of {step}")
     if wn > _NARROW_COLUMNS and wn % layout.atom.columns:
-        yield _refuse("Tile", f"{wn} columns of {layout.problem.a.dtype} have no instruction")
+        yield refuse("Tile", f"{wn} columns of {layout.problem.a.dtype} have no instruction")
     if wm % 64 or wm <= 0 or wn % 8 or not 8 <= wn <= 256 or bm > 256 or bn > 256:
-        yield _refuse(
+        yield refuse(
             "Tile",
             f"a warpgroup tile of {wm}x{wn} in {bm}x{bn} is not made of 64xN matrix instructions, "
             "N a multiple of 8 up to 256",
@@ -338,15 +325,15 @@ def _tile_refusals(layout: Sm90Layout) -> Iterator[Finding]:
         return
     parts = 1 if plan.roles == "pingpong" else plan.consumers
     if bm % wm or bn % wn or (bm // wm) * (bn // wn) != parts:
-        yield _refuse(
+        yield refuse(
             "Tile",
             f"warp_tile={wm}x{wn} does not divide the tile {bm}x{bn} among {parts} warpgroups",
             "cooperative warpgroups share one tile, ping-pong warpgroups have one each",
         )
     if layout.problem.b.major is Major.MN and wn != bn and wn % 64:
-        yield _refuse("Tile", f"columns cannot be split at {wn} when B is contiguous along n")
+        yield refuse("Tile", f"columns cannot be split at {wn} when B is contiguous along n")
     if wn * layout.problem.out_dtype.storage_bytes % TMA_ALIGNMENT:
-        yield _refuse("Tile", f"{wn} columns of the result are no multiple of 16 bytes")
+        yield refuse("Tile", f"{wn} columns of the result are no multiple of 16 bytes")
     yield from _cluster_refusals(layout)
     yield from _schedule_refusals(layout)
 
@@ -356,12 +343,12 @@ def _cluster_refusals(layout: Sm90Layout) -> Iterator[Finding]:
     if (down, across) == (1, 1):
         return
     if not layout.shared:
-        yield _refuse("PlanField", f"a cluster of {down}x{across} blocks is not 2x1 or 1x2")
+        yield refuse("PlanField", f"a cluster of {down}x{across} blocks is not 2x1 or 1x2")
         return
     side = layout.problem.a if layout.shared == "a" else layout.problem.b
     rows = layout.tile[layout.shared == "b"]
     if side.major is not Major.K or rows % (2 * _SWIZZLED_ROWS):
-        yield _refuse(
+        yield refuse(
             "PlanField",
             f"a cluster of {down}x{across} blocks shares {layout.shared.upper()}, which must be "
             f"contiguous along k and {2 * _SWIZZLED_ROWS} rows, or a multiple of that, high",
@@ -371,37 +358,29 @@ def _cluster_refusals(layout: Sm90Layout) -> Iterator[Finding]:
 def _schedule_refusals(layout: Sm90Layout) -> Iterator[Finding]:
     plan = layout.plan
     if plan.consumers < 1 or (plan.roles == "pingpong" and plan.consumers < 2):
-        yield _refuse("PlanField", f"{plan.consumers} consumers cannot be {plan.roles}")
+        yield refuse("PlanField", f"{plan.consumers} consumers cannot be {plan.roles}")
     if plan.stages < 2 or plan.store_buffers < 1:
-        yield _refuse("PlanField", "there must be two stages and one store buffer at least")
+        yield refuse("PlanField", "there must be two stages and one store buffer at least")
     if plan.in_flight not in (0, 1):
-        yield _refuse("PlanField", f"in_flight={plan.in_flight} is neither 0 nor 1")
+        yield refuse("PlanField", f"in_flight={plan.in_flight} is neither 0 nor 1")
     if plan.in_flight and plan.precision == PROMOTED:
-        yield _refuse("PlanField", "sums that are promoted every k step need in_flight=0")
+        yield refuse("PlanField", "sums that are promoted every k step need in_flight=0")
     if plan.deferred_epilogue and (plan.roles == "pingpong" or not layout.staged):
-        yield _refuse(
+        yield refuse(
             "PlanField", "a deferred epilogue needs cooperative roles and a result of whole rows"
         )
     if not known(plan.order):
-        yield _refuse("PlanField", f"there is no tile order {plan.order}")
+        yield refuse("PlanField", f"there is no tile order {plan.order}")
     elif plan.order == "hilbert" and layout.order.per_matrix > TABLE_LIMIT:
-        yield _refuse("PlanField", f"a Hilbert order goes up to {TABLE_LIMIT} tiles")
+        yield refuse("PlanField", f"a Hilbert order goes up to {TABLE_LIMIT} tiles")
     sides = (layout.problem.a, layout.problem.b)
     a, b = reversed(sides) if plan.swap_ab else sides
-    stored = ("row" if a.major is Major.K else "col", "col" if b.major is Major.K else "row")
-    if plan.operand_layouts != stored:
-        yield _refuse("Layouts", f"operand_layouts={plan.operand_layouts}, stored as {stored}")
+    yield from stored_refusals(plan, a, b)
 
 
 def _resource_refusals(layout: Sm90Layout, target: Target) -> Iterator[Finding]:
     plan = layout.plan
-    limit = target.limits.shared_bytes_per_block
-    if layout.shared_bytes > limit:
-        yield _refuse(
-            "SharedMemory",
-            f"the plan needs {layout.shared_bytes} bytes of shared memory, over {limit}",
-            "use fewer stages or a smaller tile",
-        )
+    yield from memory_refusals(layout.shared_bytes, target)
     accumulators = layout.blocks * layout.warpgroup_tile[1] // 2
     accumulators *= 2 if plan.precision == PROMOTED else 1
     # Results take the place of their accumulators, unless they wait beside the next tile's.
@@ -409,7 +388,7 @@ def _resource_refusals(layout: Sm90Layout, target: Target) -> Iterator[Finding]:
     needed = accumulators + waiting + SPARE_REGISTERS
     given = plan.registers[1] or layout.registers_at_launch
     if needed > given:
-        yield _refuse("Registers", f"a consumer needs about {needed} registers and has {given}")
+        yield refuse("Registers", f"a consumer needs about {needed} registers and has {given}")
     yield from _register_split(layout)
 
 
@@ -421,14 +400,14 @@ def _register_split(layout: Sm90Layout) -> Iterator[Finding]:
     available = layout.threads * layout.registers_at_launch
     bad = any(count % 8 or not 24 <= count <= 240 for count in (producer, consumer))
     if bad or total > available or consumer < layout.registers_at_launch < producer:
-        yield _refuse(
+        yield refuse(
             "Registers",
             f"registers={layout.plan.registers} do not split {available} among "
             f"{layout.plan.consumers} consumers and a producer",
             "use multiples of 8 from 24 to 240, or 0, 0 to leave them as launched",
         )
     elif consumer < layout.registers_at_launch:
-        yield _refuse(
+        yield refuse(
             "Registers",
             f"every thread is launched with {layout.registers_at_launch} registers already",
             "use registers 0, 0",

@@ -12,9 +12,10 @@ from weft.codegen.gpu.prelude.instructions import (
     SM90,
     THREADS,
 )
+from weft.codegen.gpu.prelude.sorting import SORTING
 
 TEXTS: Final = (
     *(COMMON, THREADS, ACROSS, SM80, SM90, CLUSTERS, CHAINS),
-    *(ELEMENTS, FORMATS, philox()),
+    *(ELEMENTS, FORMATS, SORTING, philox()),
 )
 """Every text, those apart that are made for one kernel's matrices and boxes."""

@@ -7,13 +7,13 @@ from typing import Final
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.formats import fragment_registers, held
-from weft.codegen.gpu.prelude import elements, instructions, matrix
+from weft.codegen.gpu.prelude import elements, instructions, matrix, sorting
 from weft.codegen.gpu.print.elements import epilogue, store_vectors
 from weft.codegen.gpu.print.scalars import at, braced, text
 from weft.codegen.gpu.print.values import ValuePrinter, get_shared, load, put_shared
 from weft.codegen.gpu.scalar import Scalar, scalar
 from weft.codegen.gpu.swizzle import descriptor
-from weft.codegen.gpu.values import LoadAcross, ValueStmt, Words
+from weft.codegen.gpu.values import Alike, LoadAcross, SortKey, ValueStmt, Words
 from weft.foundation.errors import InternalError
 
 BASE_ALIGNMENT: Final = 1024
@@ -35,6 +35,8 @@ def _head(kernel: ir.Kernel) -> Iterator[str]:
         yield elements.philox()
     if any(isinstance(s, ValueStmt | ir.LoadElement) for s in statements):
         yield instructions.THREADS
+    if any(isinstance(s, Alike | SortKey) for s in statements):
+        yield sorting.SORTING
     if any(isinstance(s, LoadAcross) for s in statements):
         yield instructions.ACROSS
     if any(isinstance(s, ir.Sm90Stmt) for s in statements):
@@ -140,6 +142,8 @@ class _Printer:
                 yield f"named_barrier({text(number)}, {threads});"
             case ir.SyncThreads():
                 yield "__syncthreads();"
+            case ir.SyncWarp():
+                yield "__syncwarp();"
             case ir.ClusterArrive() | ir.ClusterWait() | ir.StCluster() | ir.SendCluster():
                 yield self.cluster(statement)
             case ir.AdmitNext():

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from weft.codegen.gpu import values
 from weft.codegen.gpu.element import Number, literal, statement
 from weft.codegen.gpu.formats import (
+    NARROW,
     PAIRED,
     from_index,
     held,
@@ -82,6 +83,11 @@ class ValuePrinter:
             case values.Shuffle(name=name, dtype=dtype, source=source, mask=mask):
                 other = f"exchange(bits({source}), {mask})"
                 yield f"{self.name(name, dtype)} = {from_bits(other, dtype)};"
+            case values.Alike(names=(before, count), number=number, bits=bits):
+                yield f"int {before}, {count};"
+                yield f"alike<{bits}>({text(number)}, {before}, {count});"
+            case values.SortKey(name=name, dtype=dtype):
+                yield f"{self.name(name, dtype)} = {self.sort_key(node)};"
             case values.StoreElement():
                 yield self.store(node)
             case values.StoreVector():
@@ -103,6 +109,16 @@ class ValuePrinter:
         }[node.rule]
         guard = "" if node.guard == Lit(1) else f" && {text(node.guard)}"
         return f"if ({broken}{guard}) report(error, {node.number}, {text(node.element)});"
+
+    def sort_key(self, node: values.SortKey) -> str:
+        source = self.dtypes[node.source]
+        value = narrow(node.source, source) if source in NARROW else f"bits({node.source})"
+        key = f"({held(node.dtype)}){value}"
+        if source.is_float:
+            key = f"float_key<{source.bits}>({key}, {node.source} != {node.source})"
+        elif source.is_signed:
+            key = f"integer_key<{source.bits}>({key})"
+        return f"reversed_key<{source.bits}>({key})" if node.descending else key
 
     def param(self, node: values.ReadParam) -> str:
         place = f"(const {storage(node.dtype)}*)b{node.buffer} + {node.element}"

@@ -15,7 +15,7 @@ from weft.codegen.gpu.scalar import Lit, Name, Op, Scalar, TableAt, Wide
 from weft.codegen.gpu.swizzle import PIECE, Major
 from weft.codegen.gpu.text import spelling
 from weft.codegen.gpu.verify.frame import frame_findings
-from weft.foundation.dtypes import BF16, F16, F32, F64, I1, SI32, UI32, DType
+from weft.foundation.dtypes import BF16, F16, F32, F64, I1, SI32, UI32, UI64, DType
 from weft.foundation.errors import Finding, SpecViolation
 from weft.target.matrix_atoms import ATOMS, INTEGERS, TINY
 from weft.target.target import Target
@@ -312,6 +312,8 @@ class _Checker:
                 self.need(0 < mask < _WORD_BITS, f"a mask of {mask}")
                 self.value(source, dtype)
                 self.define(name, _Known("value", dtype))
+            case values.Alike() | values.SortKey():
+                self.sorting(node)
             case values.StoreElement(dtype=dtype, source=source):
                 self.value(source, dtype)
             case values.StoreVector(dtype=dtype, sources=sources):
@@ -328,6 +330,19 @@ class _Checker:
                 found = self.value(source)
                 self.need(found is None or found.is_integer, f"a check of {found}", TYPE)
                 self.need(rule in _RULES, f"there is no rule {rule}")
+
+    def sorting(self, node: values.Alike | values.SortKey) -> None:
+        match node:
+            case values.Alike(names=names, bits=bits):
+                self.need(len(names) == 2, f"{len(names)} numbers of lanes")
+                self.need(0 < bits < _WORD_BITS, f"numbers of {bits} bits")
+                for name in names:
+                    self.define(name, _Known("number"))
+            case values.SortKey(name=name, dtype=dtype, source=source):
+                found = self.value(source)
+                wanted = UI64 if found is not None and found.bits == UI64.bits else UI32
+                self.need(found is None or dtype is wanted, f"a key of {found} is a {wanted}", TYPE)
+                self.define(name, _Known("value", dtype))
 
     def across(self, node: values.LoadAcross) -> None:
         whole = fills_a_line(node.dtype, len(node.names))

@@ -1,0 +1,327 @@
+"""Sorting by digits: counting a tile's digits, moving a tile's elements, finding where keys begin.
+
+*A tile.* A block takes a tile of a row, each warp a stretch of it, 32 elements at a time. Of lanes
+that have the same digit each learns how many come before it and how many there are; the first of
+them counts them into the warp's counter of that digit. What the counter held before says how many
+elements of the stretch with the same digit come before the lane's own.
+
+*Moving.* A thread for each digit adds up the counters of the warps, the digits below, and what the
+sums say of the tiles before and of the row's digits below. The elements of the tile are brought
+into order in shared memory first, so that neighbours in a digit are stored side by side.
+
+Lanes behind the end of a row take part with the highest digit: they come after everything else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from weft.codegen.gpu import ir, values
+from weft.codegen.gpu.running import warp_prefix
+from weft.codegen.gpu.scalar import (
+    BLOCK,
+    LANE,
+    THREAD,
+    WARP,
+    Lit,
+    Name,
+    Scalar,
+    both,
+    least,
+    most,
+    wide,
+)
+from weft.codegen.gpu.statements import Code, split
+from weft.codegen.gpu.whole_kernel import THREADS, WholeKernel, Work, blocks_of
+from weft.foundation.digit_sort import Digits, Moved, Pass, Starts
+from weft.foundation.dtypes import SI32, UI32, UI64, DType
+
+_LANES: Final = 32
+_WARPS: Final = THREADS // _LANES
+_WORD: Final = 4
+_PAIR: Final = 8
+"""Bytes of a number and of a pair in shared memory."""
+LARGEST_TILE: Final = 4096
+"""Elements of a tile: sixteen a thread, whose keys, positions and ranks registers hold."""
+MOST_BITS: Final = 8
+"""Bits of a digit: a thread for each, and counters of each for every warp in shared memory."""
+
+
+@dataclass(frozen=True)
+class _Element:
+    """What a thread knows of one of its elements."""
+
+    key: str
+    position: str
+    digit: Scalar
+    rank: Scalar
+
+
+class DigitKernel(WholeKernel):
+    """One step of a sort by digits."""
+
+    def work(self, op: Digits | Moved | Starts) -> Work:
+        match op:
+            case Digits():
+                return self.counted(op)
+            case Moved():
+                return self.moved(op)
+            case Starts():
+                return self.starts(op)
+
+    # -- a tile ----------------------------------------------------------------------------------
+
+    def counted(self, op: Digits) -> Work:
+        code = Code()
+        tile, row = split(code, BLOCK, op.tiles, op.outer * op.tiles)
+        first = code.let("first", tile * op.tile)
+        self._ranked(op, code, row, first)
+        inside = code.inside()
+        total = inside.variable("total", 0)
+        for warp in range(_WARPS):
+            inside.set(total, total + self._number(inside, _counter(op, warp, THREAD), op.tile))
+        missing = _beyond(op, first) * THREAD.equals(op.digits - 1)
+        count = inside.fresh()
+        inside.body.append(values.IndexValue(count, SI32, total - missing))
+        offset = wide((row * op.digits + THREAD) * op.tiles + tile)
+        inside.body.append(self._store(SI32, offset, Lit(1), count))
+        code.branch(_has_digit(op), inside)
+        return op.outer * op.tiles, THREADS, code
+
+    def _ranked(self, op: Pass, code: Code, row: Scalar, first: Scalar) -> list[_Element]:
+        """The elements of each thread, and how many of its warp with the same digit come before;
+        all of a warp are counted then."""
+        self.tiles.append(ir.SharedTile("counts", 0, _WARPS * op.digits * _WORD))
+        loaded = [self._loaded(op, code, row, first, n) for n in range(op.tile // THREADS)]
+        zero = code.compute(SI32, "const", value=0)
+        clearing = code.inside()
+        at = clearing.let("at", Name("clearing") * THREADS + THREAD)
+        clear = clearing.inside()
+        clear.body.append(ir.StShared(ir.Address("counts", at * _WORD), zero, SI32))
+        counters = _WARPS * op.digits
+        clearing.branch(Lit(1) if counters % THREADS == 0 else at < counters, clear)
+        code.loop("clearing", -(-counters // THREADS), clearing)
+        code.body.append(ir.SyncThreads())
+        found = [
+            _Element(key, position, digit, self._rank(op, code, digit))
+            for key, position, digit in loaded
+        ]
+        code.body.append(ir.SyncThreads())
+        return found
+
+    def _loaded(
+        self, op: Pass, code: Code, row: Scalar, first: Scalar, number: int
+    ) -> tuple[str, str, Scalar]:
+        """One of a thread's elements: what travels of its key, its position, its digit."""
+        inside = (WARP * (op.tile // THREADS) + number) * _LANES + LANE
+        n = code.let("n", first + inside)
+        there: Scalar = Lit(1) if op.length % op.tile == 0 else n < op.length
+        if op.is_first:
+            position = code.fresh()
+            code.body.append(values.IndexValue(position, UI32, n))
+            key = self._key(op, code, row * op.length + n, there)
+        else:
+            pairs = self.numbers[self.inputs[1 if op.is_wide else 0]]
+            key, position = code.fresh(), code.fresh()
+            offset = wide((row * op.length + n) * 2)
+            code.body.append(values.LoadVector((key, position), pairs, UI32, offset, there))
+            if op.is_wide:
+                at = code.fresh("at")
+                code.body.append(values.PlaceOf(at, position, op.length))
+                key = self._key(op, code, row * op.length + Name(at), there)
+        digit = self._digit(op, code, key)
+        held = digit if op.is_wide else self._cut(op, code, key)
+        if there != Lit(1):
+            last = code.compute(UI32, "const", value=op.digits - 1)
+            digit = code.choose(UI32, there, digit, last)
+        return held, position, self._place(code, digit, op.digits)
+
+    def _key(self, op: Pass, code: Code, offset: Scalar, there: Scalar) -> str:
+        x = code.load(self.numbers[self.inputs[0]], self.dtype, offset, there, 0, True)
+        dtype = UI64 if self.dtype.bits == UI64.bits else UI32
+        key = code.fresh()
+        code.body.append(values.SortKey(key, dtype, x, op.descending))
+        if dtype is UI64 and not op.is_wide:
+            return code.compute(UI32, "cast", self._masked(code, UI64, key, (1 << 32) - 1))
+        return key
+
+    def _digit(self, op: Pass, code: Code, key: str) -> str:
+        dtype = UI64 if op.is_wide else UI32
+        if op.low:
+            key = code.compute(
+                dtype, "shift_right", key, code.compute(dtype, "const", value=op.low)
+            )
+        digit = self._masked(code, dtype, key, op.digits - 1)
+        return code.compute(UI32, "cast", digit) if op.is_wide else digit
+
+    def _cut(self, op: Pass, code: Code, key: str) -> str:
+        """The bits of a key that count; they did so before from the second pass on."""
+        if not op.is_first or op.key_bits >= min(32, self.dtype.bits):
+            return key
+        return self._masked(code, UI32, key, (1 << op.key_bits) - 1)
+
+    def _masked(self, code: Code, dtype: DType, value: str, mask: int) -> str:
+        return code.compute(dtype, "and", value, code.compute(dtype, "const", value=mask))
+
+    def _place(self, code: Code, value: str, size: int) -> Scalar:
+        place = code.fresh("at")
+        code.body.append(values.PlaceOf(place, value, size))
+        return Name(place)
+
+    def _number(self, code: Code, address: ir.Address, most: int) -> Scalar:
+        """A number that shared memory holds, at most `most`."""
+        return self._place(code, code.get(SI32, address), most + 1)
+
+    def _put(self, code: Code, address: ir.Address, number: Scalar) -> None:
+        value = code.fresh()
+        code.body += [values.IndexValue(value, SI32, number), ir.StShared(address, value, SI32)]
+
+    def _rank(self, op: Pass, code: Code, digit: Scalar) -> Scalar:
+        before, count = code.fresh("before"), code.fresh("alike")
+        code.body.append(values.Alike((before, count), digit, op.bits))
+        counter = _counter(op, WARP, digit)
+        earlier = self._number(code, counter, op.tile)
+        code.body.append(ir.SyncWarp())
+        counting = code.inside()
+        self._put(counting, counter, earlier + Name(count))
+        code.branch(Name(before).equals(0), counting)
+        code.body.append(ir.SyncWarp())
+        return code.let("rank", earlier + Name(before))
+
+    # -- moving ----------------------------------------------------------------------------------
+
+    def moved(self, op: Moved) -> Work:
+        code = Code()
+        tile, row = split(code, BLOCK, op.tiles, op.outer * op.tiles)
+        first = code.let("first", tile * op.tile)
+        elements = self._ranked(op, code, row, first)
+        after = _WARPS * op.digits * _WORD
+        self.tiles.append(ir.SharedTile("goals", after, op.digits * _WORD))
+        after = -(-(after + op.digits * _WORD) // _PAIR) * _PAIR
+        self.tiles.append(ir.SharedTile("totals", after, 2 * _WARPS * _WORD))
+        self.tiles.append(ir.SharedTile("staged", after + 2 * _WARPS * _WORD, op.tile * _PAIR))
+        self._directed(op, code, row, tile)
+        for element in elements:
+            start = self._number(code, _counter(op, WARP, element.digit), op.tile)
+            at = code.let("at", (start + element.rank) * _PAIR)
+            code.body.append(ir.StShared(ir.Address("staged", at), element.key, UI32))
+            code.body.append(ir.StShared(ir.Address("staged", at + _WORD), element.position, UI32))
+        code.body.append(ir.SyncThreads())
+        turn = code.inside()
+        self._handed_out(op, turn, row, first)
+        code.loop("turn", op.tile // THREADS, turn, times=4)
+        return op.outer * op.tiles, THREADS, code
+
+    def _directed(self, op: Moved, code: Code, row: Scalar, tile: Scalar) -> None:
+        """A thread for each digit: where the elements of each warp begin in the tile, and how far
+        from there in the row."""
+        has = _has_digit(op)
+        digit = code.let("digit", THREAD if has == Lit(1) else least(THREAD, op.digits - 1))
+        total, starts = code.variable("own", 0), []
+        for warp in range(_WARPS):
+            starts.append(code.let("start", total))
+            found = self._number(code, _counter(op, warp, digit), op.tile)
+            code.set(total, total + found)
+        sums, number = self.numbers[self.inputs[-1]], row * op.digits + digit
+        offset = number * op.tiles
+        of_row = code.load(sums, SI32, offset + (op.tiles - 1), has, 0, True)
+        earlier = code.load(sums, SI32, offset + tile - (tile > 0), both(has, tile > 0), 0, True)
+        own = code.fresh()
+        code.body.append(values.IndexValue(own, SI32, total * has))
+        below = self._below(code, own, 0)
+        goal = code.compute(SI32, "add", self._below(code, of_row, 1), earlier)
+        code.body.append(ir.SyncThreads())
+        putting = code.inside()
+        start = self._place(putting, below, op.tile + 1)
+        for warp, before in enumerate(starts):
+            self._put(putting, _counter(op, warp, digit), start + before)
+        distance = putting.compute(SI32, "sub", goal, below)
+        putting.body.append(ir.StShared(ir.Address("goals", digit * _WORD), distance, SI32))
+        code.branch(has, putting)
+        code.body.append(ir.SyncThreads())
+
+    def _below(self, code: Code, value: str, which: int) -> str:
+        """The sum of what the threads before this one have."""
+        everything, upto = warp_prefix(code, SI32, "add", value)
+        first = which * _WARPS
+        put = ir.StShared(ir.Address("totals", (WARP + first) * _WORD), everything, SI32)
+        code.body += [ir.If(LANE.equals(0), (put,)), ir.SyncThreads()]
+        below = code.compute(SI32, "sub", upto, value)
+        for warp in range(_WARPS - 1):
+            got = code.get(SI32, ir.Address("totals", Lit((warp + first) * _WORD)))
+            below = code.choose(SI32, warp < WARP, code.compute(SI32, "add", below, got), below)
+        return below
+
+    def _handed_out(self, op: Moved, code: Code, row: Scalar, first: Scalar) -> None:
+        """The elements in the order of the tile to their places in the row."""
+        j = code.let("j", Name("turn") * THREADS + THREAD)
+        key, position = code.fresh(), code.fresh()
+        staged = ir.Address("staged", j * _PAIR)
+        code.body.append(ir.LoadSharedVector((key, position), UI32, staged))
+        found = key if op.is_wide else self._digit_of_carried(op, code, key)
+        digit = self._place(code, found, op.digits)
+        distance = code.get(SI32, ir.Address("goals", digit * _WORD))
+        number = code.fresh()
+        code.body.append(values.IndexValue(number, SI32, j))
+        place = self._place(code, code.compute(SI32, "add", distance, number), op.length)
+        there: Scalar = Lit(1) if op.length % op.tile == 0 else first + j < op.length
+        if not op.count:
+            offset = wide((row * op.length + place) * 2)
+            target = self.numbers[self.result]
+            code.body.append(values.StoreVector(target, UI32, offset, there, (key, position)))
+            return
+        wanted = self.tensors[self.result].dtype
+        kept = place < op.count if op.count < op.length else Lit(1)
+        cast = code.compute(wanted, "cast", position)
+        offset = wide(row * op.count + place)
+        code.body.append(self._store(wanted, offset, both(there, kept), cast))
+
+    def _digit_of_carried(self, op: Pass, code: Code, key: str) -> str:
+        if op.low:
+            key = code.compute(UI32, "shift_right", key, code.compute(UI32, "const", value=op.low))
+        return self._masked(code, UI32, key, op.digits - 1)
+
+    def _store(self, dtype: DType, offset: Scalar, guard: Scalar, value: str) -> ir.Stmt:
+        return values.StoreElement(self.numbers[self.result], dtype, offset, guard, value)
+
+    # -- where keys begin ------------------------------------------------------------------------
+
+    def starts(self, op: Starts) -> Work:
+        """A thread for each key looks for its first element by halves."""
+        count = op.outer * (op.rows + 1)
+        outside, code, point, there = self.points(count)
+        key, outer = split(code, point, op.rows + 1, count)
+        low, high = code.variable("low", 0), code.variable("high", op.count)
+        turn = code.inside()
+        mid = turn.let("mid", (low + high) // 2)
+        offset = (outer * op.count + mid) * 2
+        found = turn.load(self.numbers[self.inputs[0]], UI32, offset, Lit(1), 0, True)
+        before = turn.let("before", self._place(turn, found, op.rows) < key)
+        turn.set(low, low + before * (mid + 1 - low))
+        turn.set(high, mid + before * (high - mid))
+        halving = code.inside()
+        halving.branch(low < high, turn)
+        code.loop("halving", op.count.bit_length(), halving)
+        start = code.fresh()
+        code.body.append(values.IndexValue(start, SI32, low))
+        code.body.append(self._store(SI32, wide(point), Lit(1), start))
+        outside.branch(there, code)
+        return blocks_of(count), THREADS, outside
+
+
+def _counter(op: Pass, warp: Scalar | int, digit: Scalar) -> ir.Address:
+    """A warp's counter of a digit."""
+    return ir.Address("counts", (digit + warp * op.digits) * _WORD)
+
+
+def _has_digit(op: Pass) -> Scalar:
+    """Whether a thread has a digit to look after."""
+    return Lit(1) if op.digits == THREADS else op.digits > THREAD
+
+
+def _beyond(op: Pass, first: Scalar) -> Scalar:
+    """How many elements of a tile lie behind the end of the row."""
+    if op.length % op.tile == 0:
+        return Lit(0)
+    return most(0, first + op.tile - op.length)

@@ -1,0 +1,313 @@
+"""Scatter of sorted updates: those of one row of the result stand together, in the order they came.
+
+*Short runs.* A thread has some neighbouring columns of a row, a vector of them where it can, and
+takes the row's updates one after the other; neighbours ask for neighbouring columns.
+
+*Long runs.* A block has some columns of a row. All its threads bring a batch of updates into shared
+memory, then a thread for each column takes them one after the other. Which rows have long runs only
+the data say: there is a block for every stretch of updates, and the row whose run covers the first
+multiple of `long` in it is that block's. A run of `long` updates or more covers one.
+
+Either way every element gets its updates in order, so that the result has the same bits as one made
+by a single thread. That also bounds how fast a long run can be: additions that wait for one another
+take four cycles each, two milliseconds for a million.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from weft.codegen.gpu import ir, values
+from weft.codegen.gpu.formats import held_bytes
+from weft.codegen.gpu.scalar import BLOCK, THREAD, Lit, Name, Scalar, both, least, wide
+from weft.codegen.gpu.statements import Code, split
+from weft.codegen.gpu.whole_kernel import WholeKernel, Work
+from weft.foundation.dtypes import SI32, UI32, DType
+from weft.foundation.whole_ops import Gathered
+
+_THREADS: Final = 128
+_WORD: Final = 4
+_VECTOR_BYTES: Final = 16
+_MOST_IN_VECTOR: Final = 8
+"""Elements: their sums are registers."""
+_BLOCK_COLUMNS: Final = 32
+"""Columns that a block takes of a long run: a line of f32."""
+_STRETCH: Final = 16
+"""Multiples of `long` that a block looks at."""
+_STAGED_BYTES: Final = 32 << 10
+_MOST_ROUNDS: Final = 8
+"""Updates of a batch that a thread brings: what it waits for at a time."""
+
+
+@dataclass(frozen=True)
+class _Batches:
+    """How a block brings updates: `lanes` threads each bring a vector of one update's columns."""
+
+    columns: int
+    vector: int
+    rounds: int
+
+    @property
+    def lanes(self) -> int:
+        return self.columns // self.vector
+
+    @property
+    def at_once(self) -> int:
+        """Updates that all threads together bring in a round."""
+        return _THREADS // self.lanes
+
+    @property
+    def size(self) -> int:
+        return self.rounds * self.at_once
+
+
+class GatherKernel(WholeKernel):
+    """One scatter of sorted updates."""
+
+    def gathered(self, op: Gathered) -> Work:
+        vector = _vector(op.width, self.dtype)
+        outside = Code()
+        long_blocks = 0 if op.fn == "replace" else self._long_blocks(op, vector)
+        vectors = op.width // vector
+        count = op.outer * op.rows * vectors
+        code = outside.inside()
+        point = code.let("point", (BLOCK - long_blocks) * _THREADS + THREAD)
+        short = code.inside()
+        piece, row = split(short, point, vectors, count)
+        self._short(op, short, row, piece * vector, vector)
+        code.branch(Lit(1) if count % _THREADS == 0 else point < count, short)
+        if long_blocks:
+            taken = code.inside()
+            self._long(op, taken, vector)
+            code.count = taken.count
+            outside.body.append(ir.If(long_blocks > BLOCK, tuple(taken.body), tuple(code.body)))
+        else:
+            outside.branch(Lit(1), code)
+        return long_blocks + -(-count // _THREADS), _THREADS, outside
+
+    # -- short runs ------------------------------------------------------------------------------
+
+    def _short(self, op: Gathered, code: Code, row: Scalar, column: Scalar, vector: int) -> None:
+        r, outer = split(code, row, op.rows, op.outer * op.rows)
+        start, end = self._run(op, code, outer, r)
+        has: Scalar = start < end
+        if op.fn != "replace":
+            has = both(has, end - start < op.long)
+        inside = code.inside()
+        first = end - 1 if op.fn == "replace" else start
+        self._combined(op, inside, outer, (first, end), row, column, vector)
+        code.branch(has, inside)
+
+    def _run(self, op: Gathered, code: Code, outer: Scalar, r: Scalar) -> tuple[Scalar, Scalar]:
+        """Where the updates of a row begin and end."""
+        number, at = self.numbers[self.inputs[3]], outer * (op.rows + 1) + r
+        start, end = (code.load(number, SI32, at + n, Lit(1), 0, True) for n in (0, 1))
+        return self._place(code, start, op.count + 1), self._place(code, end, op.count + 1)
+
+    def _place(self, code: Code, value: str, size: int) -> Scalar:
+        place = code.fresh("at")
+        code.body.append(values.PlaceOf(place, value, size))
+        return Name(place)
+
+    def _update(self, op: Gathered, code: Code, outer: Scalar, k: Scalar, guard: Scalar) -> Scalar:
+        """The number of the k-th update in order."""
+        at = (outer * op.count + k) * 2 + 1
+        found = code.load(self.numbers[self.inputs[2]], UI32, at, guard, 0, True)
+        return outer * op.count + self._place(code, found, op.count)
+
+    def _loaded(
+        self, code: Code, number: int, offset: Scalar, vector: int, guard: Scalar, constant: bool
+    ) -> list[str]:
+        """Neighbouring elements, as they are combined."""
+        if vector == 1:
+            found = [code.load(number, self.dtype, offset, guard, 0, constant)]
+        else:
+            found = [code.fresh() for _ in range(vector)]
+            load = values.LoadVector(
+                tuple(found), number, self.dtype, wide(offset), guard, constant
+            )
+            code.body.append(load)
+        return [code.widened(self.dtype, name) for name in found]
+
+    def _combined(
+        self,
+        op: Gathered,
+        code: Code,
+        outer: Scalar,
+        span: tuple[Scalar, Scalar],
+        row: Scalar,
+        column: Scalar,
+        vector: int,
+    ) -> None:
+        """The updates of a span into neighbouring elements, which are rounded once."""
+        offset = code.let("at", row * op.width + column)
+        old = self._loaded(code, self.numbers[self.result], offset, vector, Lit(1), False)
+        totals = [self._total(code, f"total{n}", value) for n, value in enumerate(old)]
+        turn = code.inside()
+        update = self._update(op, turn, outer, Name("k"), Lit(1))
+        source = self.numbers[self.inputs[1]]
+        new = self._loaded(turn, source, update * op.width + column, vector, Lit(1), True)
+        for total, value in zip(totals, new, strict=True):
+            self._take(op, turn, total, value)
+        code.loop("k", span[1], turn, times=4 if vector > 1 else 8, start=span[0])
+        self._written(code, offset, totals)
+
+    def _total(self, code: Code, name: str, start: str) -> str:
+        dtype = self.wide_dtype
+        code.body += [
+            values.Variable(name, dtype, 0.0 if dtype.is_float else 0),
+            values.Assign(name, start, Lit(1)),
+        ]
+        return name
+
+    def _take(self, op: Gathered, code: Code, total: str, value: str) -> None:
+        if op.fn != "replace":
+            value = code.compute(self.wide_dtype, op.fn, total, value)
+        code.body.append(values.Assign(total, value, Lit(1)))
+
+    def _written(self, code: Code, offset: Scalar, totals: list[str]) -> None:
+        if len(totals) == 1:
+            self.write(code, offset, Lit(1), totals[0])
+            return
+        if self.wide_dtype is not self.dtype:
+            totals = [code.compute(self.dtype, "cast", total) for total in totals]
+        number = self.numbers[self.result]
+        store = values.StoreVector(number, self.dtype, wide(offset), Lit(1), tuple(totals))
+        code.body.append(store)
+
+    # -- long runs -------------------------------------------------------------------------------
+
+    def _long_blocks(self, op: Gathered, vector: int) -> int:
+        stretches = -(-op.count // (op.long * _STRETCH))
+        return (
+            op.outer
+            * stretches
+            * -(-op.width // _batches(op.width, self.wide_dtype, vector).columns)
+        )
+
+    def _long(self, op: Gathered, code: Code, vector: int) -> None:
+        batches = _batches(op.width, self.wide_dtype, vector)
+        chunks = -(-op.width // batches.columns)
+        each = held_bytes(self.wide_dtype)
+        staged = batches.size * batches.columns * each
+        self.tiles.append(ir.SharedTile("staged", 0, staged))
+        self.tiles.append(ir.SharedTile("found", staged, _STRETCH * _WORD))
+        blocks = self._long_blocks(op, vector)
+        chunk, rest = split(code, BLOCK, chunks, blocks)
+        stretch, outer = split(code, rest, blocks // chunks // op.outer, blocks // chunks)
+        self._look(op, code, outer, stretch)
+        turn = code.inside()
+        found = turn.get(SI32, ir.Address("found", Name("slot") * _WORD))
+        row = self._place(turn, found, op.rows + 1)
+        taken = turn.inside()
+        self._taken(op, taken, outer, row, chunk * batches.columns, batches)
+        turn.branch(row < op.rows, taken)
+        code.loop("slot", _STRETCH, turn)
+
+    def _look(self, op: Gathered, code: Code, outer: Scalar, stretch: Scalar) -> None:
+        """Which rows with long runs are this block's."""
+        looking = code.inside()
+        k = looking.let("k", (stretch * _STRETCH + THREAD) * op.long)
+        there = k < op.count
+        at = (outer * op.count + k) * 2
+        key = looking.load(self.numbers[self.inputs[2]], UI32, at, there, 0, True)
+        row = self._place(looking, key, op.rows)
+        start, end = self._run(op, looking, outer, row)
+        mine = both(there, both(end - start >= op.long, k - start < op.long))
+        row = looking.let("row", row + (op.rows - row) * mine.equals(0))
+        value = looking.fresh()
+        looking.body += [
+            values.IndexValue(value, SI32, row),
+            ir.StShared(ir.Address("found", THREAD * _WORD), value, SI32),
+        ]
+        code.branch(THREAD < _STRETCH, looking)
+        code.body.append(ir.SyncThreads())
+
+    def _taken(
+        self,
+        op: Gathered,
+        code: Code,
+        outer: Scalar,
+        row: Scalar,
+        first: Scalar,
+        batches: _Batches,
+    ) -> None:
+        """The updates of a row into the columns from `first` on."""
+        start, end = self._run(op, code, outer, row)
+        column = code.let("column", first + THREAD)
+        adds = batches.columns > THREAD
+        if op.width % batches.columns:
+            adds = both(adds, column < op.width)
+        offset = code.let("at", (outer * op.rows + row) * op.width + column)
+        number = self.numbers[self.result]
+        old = code.load(number, self.dtype, offset, adds, 0, False)
+        total = self._total(code, "total", code.widened(self.dtype, old))
+        batch = code.inside()
+        self._brought(op, batch, outer, end, first, batches)
+        batch.body.append(ir.SyncThreads())
+        adding, turn = batch.inside(), batch.inside()
+        each = held_bytes(self.wide_dtype)
+        at = (Name("k") * batches.columns + THREAD) * each
+        value = turn.get(self.wide_dtype, ir.Address("staged", at))
+        self._take(op, turn, total, value)
+        adding.count = turn.count
+        adding.loop("k", least(end - Name("batch"), batches.size), turn, times=8)
+        batch.branch(adds, adding)
+        batch.body.append(ir.SyncThreads())
+        code.count = batch.count
+        code.body.append(ir.For("batch", start, end, batches.size, tuple(batch.body)))
+        self.write(code, offset, adds, total)
+
+    def _brought(
+        self,
+        op: Gathered,
+        code: Code,
+        outer: Scalar,
+        end: Scalar,
+        first: Scalar,
+        batches: _Batches,
+    ) -> None:
+        """A batch of updates into shared memory, those that are there."""
+        piece = code.let("piece", THREAD % batches.lanes * batches.vector)
+        number = code.let("number", THREAD // batches.lanes)
+        source, each = self.numbers[self.inputs[1]], held_bytes(self.wide_dtype)
+        inside: Scalar = Lit(1)
+        if op.width % batches.columns:
+            inside = first + piece < op.width
+        if _THREADS % batches.lanes:
+            inside = both(inside, number < batches.at_once)
+        numbers = [code.let("n", number + n * batches.at_once) for n in range(batches.rounds)]
+        guards = [both(inside, Name("batch") + n < end) for n in numbers]
+        updates = [
+            self._update(op, code, outer, Name("batch") + n, guard)
+            for n, guard in zip(numbers, guards, strict=True)
+        ]
+        found = [
+            self._loaded(
+                code, source, update * op.width + first + piece, batches.vector, guard, True
+            )
+            for update, guard in zip(updates, guards, strict=True)
+        ]
+        for n, guard, parts in zip(numbers, guards, found, strict=True):
+            storing = code.inside()
+            for place, part in enumerate(parts):
+                at = (n * batches.columns + piece + place) * each
+                storing.body.append(ir.StShared(ir.Address("staged", at), part, self.wide_dtype))
+            code.branch(guard, storing)
+
+
+def _vector(width: int, dtype: DType) -> int:
+    """Elements of a row that one access takes."""
+    most = min(_MOST_IN_VECTOR, _VECTOR_BYTES // dtype.storage_bytes)
+    for count in (8, 4, 2):
+        if count <= most and width % count == 0 and count * dtype.storage_bytes >= _WORD:
+            return count
+    return 1
+
+
+def _batches(width: int, dtype: DType, vector: int) -> _Batches:
+    """Dtype: the one in which updates are combined."""
+    columns = min(width, _BLOCK_COLUMNS)
+    bytes_of_round = _THREADS // (columns // vector) * columns * held_bytes(dtype)
+    return _Batches(columns, vector, max(1, min(_MOST_ROUNDS, _STAGED_BYTES // bytes_of_round)))

@@ -1,0 +1,29 @@
+"""The CUDA text of what sorting by digits takes: keys, and lanes that have the same digit."""
+
+from typing import Final
+
+SORTING: Final = r"""
+// Keys: unsigned numbers of as many bits as the element has, in the order of the elements.
+template <int Bits, class T> INLINE T key_mask() { return (T)-1 >> (8 * sizeof(T) - Bits); }
+template <int Bits, class T> INLINE T reversed_key(T key) { return key ^ key_mask<Bits, T>(); }
+template <int Bits, class T> INLINE T integer_key(T x) {
+  return (x & key_mask<Bits, T>()) ^ (T)1 << (Bits - 1);
+}
+template <int Bits, class T> INLINE T float_key(T x, bool nan) {
+  const T sign = (T)1 << (Bits - 1), all = key_mask<Bits, T>();
+  if (x == sign) x = 0;
+  return nan ? all : x & sign ? x ^ all : x | sign;
+}
+template <int Bits> INLINE void alike(int number, int& before, int& count) {
+  u32 same = 0xffffffffu, lower;
+  #pragma unroll
+  for (int bit = 0; bit < Bits; ++bit) {
+    const bool set = number >> bit & 1;
+    const u32 others = __ballot_sync(0xffffffffu, set);
+    same &= set ? others : ~others;
+  }
+  asm("mov.u32 %0, %%lanemask_lt;" : "=r"(lower));
+  before = __popc(same & lower);
+  count = __popc(same);
+}
+"""

@@ -1,0 +1,125 @@
+"""`weft.jit` with dims of any size."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+from weft.foundation.errors import SpecViolation, UserError
+
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+def test_dynamic_dims_are_compiled_once() -> None:
+    f = weft.jit(lambda x: weft.functional.softmax(x * 2.0), dynamic={"x": {0: "B"}})
+    for rows in range(1, 21):
+        x = np.random.default_rng(rows).standard_normal((rows, 3)).astype(np.float32)
+        e = np.exp(2 * x - (2 * x).max(1, keepdims=True))
+        np.testing.assert_allclose(f(x).numpy(), e / e.sum(1, keepdims=True), rtol=1e-5)
+    assert len(f.versions) == 1
+    assert "?B" in str(f.program(X).main.parameters[0])
+
+
+def test_twenty_batch_sizes_are_one_native_compile() -> None:
+    weight = weft.asarray(np.arange(12, dtype=np.float32).reshape(3, 4) / 8).to("cpu")
+
+    def f(x: Any, y: Any) -> Any:
+        hidden = weft.functional.softmax(x @ weight)
+        return hidden, (weft.sum(hidden, axis=1) * y).mean(), weft.max(hidden, axis=0)
+
+    jitted = weft.jit(f, dynamic={"x": {0: "B"}, "y": {-1: "B"}})
+    for rows in range(1, 21):
+        rng = np.random.default_rng(rows)
+        x, y = rng.standard_normal((rows, 3)).astype(np.float32), rng.random(rows, np.float32)
+        found = jitted(weft.asarray(x).to("cpu"), y)
+        scores = x @ weight.numpy()
+        e = np.exp(scores - scores.max(1, keepdims=True))
+        hidden = e / e.sum(1, keepdims=True)
+        expected = hidden, (hidden.sum(1) * y).mean(), hidden.max(0)
+        for a, b in zip(found, expected, strict=True):
+            assert a.backend == "cpu"
+            np.testing.assert_allclose(a.numpy(), b, rtol=1e-5)
+    lines = weft.explain(jitted).splitlines()
+    assert len(lines) == 2
+    assert re.fullmatch(r"  for B up to 32 in .* s \(20 calls\): first call with B = 1", lines[1])
+
+
+def test_the_sizes_that_share_a_program_can_be_chosen() -> None:
+    shapes = weft.ShapeSet({"B": (2, 8)})
+    f = weft.jit(lambda x: weft.cumulative_sum(x), dynamic={"x": {0: "B"}}, shapes=shapes)
+    for count in (1, 2, 3, 8, 5, 9):
+        x = np.arange(count)
+        np.testing.assert_array_equal(f(x).numpy(), x.cumsum())
+    (version,) = f.versions.values()
+    labels = {cluster.label for cluster in version.compiled.clusters.clusters.values()}
+    assert labels == {"B up to 2", "B up to 8", "B = 9"}
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_what_is_rejected_is_told_in_real_sizes(backend: str) -> None:
+    f = weft.jit(lambda x: x[3], dynamic={"x": {0: "B"}}, shapes=weft.ShapeSet({"B": 8}))
+    np.testing.assert_array_equal(f(weft.asarray(np.arange(5)).to(backend)).numpy(), 3)
+    with pytest.raises(SpecViolation, match=r"\[take\] .*outside \[0, 2\)") as caught:
+        f(weft.asarray(np.arange(2)).to(backend))
+    assert caught.value.code == "GatherIndexOutOfBounds"
+
+
+def test_a_size_that_cannot_be_filled_up_says_why() -> None:
+    f = weft.jit(lambda x: weft.sort(x), dynamic={0: {0: "B"}})
+    for count in (3, 5):
+        x = np.arange(count)[::-1].astype(np.float32)
+        np.testing.assert_array_equal(f(weft.asarray(x).to("cpu")).numpy(), np.sort(x))
+    assert re.search(r"B = 5 .*B is exact: sort orders \?B \(test_jit_dynamic\.py", weft.explain(f))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x: x if x.shape[0] > 3 else -x,
+        lambda x: sum(x[i] for i in range(x.shape[0])),
+        lambda x: x * (x.shape[0] * 2),
+        lambda x: x if x.shape[0] else -x,
+        lambda x: weft.reshape(x, (x.shape[0] // 2, 6)),
+    ],
+)
+def test_a_size_that_is_not_known_cannot_be_used(use: Any) -> None:
+    line = use.__code__.co_firstlineno
+    with pytest.raises(SpecViolation, match=r"the size of the dynamic dim \?B") as caught:
+        weft.jit(use, dynamic={0: {0: "B"}})(X)
+    assert caught.value.code == "DynamicDimensionMismatch"
+    assert f"test_jit_dynamic.py:{line}" in str(caught.value)
+    assert "leave this axis out of dynamic=" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("dynamic", "sentence"),
+    [
+        ({"x": {2: "B"}}, "dynamic names axis 2 of x, which is f32"),
+        ({"x": {-3: "B"}}, "dynamic names axis -3 of x, which is f32"),
+        ({"x": {0: 5}}, "give a dict from axes to names"),
+        ({"x": 0}, "give a dict from axes to names"),
+        ("x", "give a dict such as"),
+        ({"y": {0: "B"}}, "dynamic names 'y'"),
+    ],
+)
+def test_wrong_dynamic_dims(dynamic: Any, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        weft.jit(_f, dynamic=dynamic)(X)
+
+
+def test_a_shape_set_names_dims_that_are_dynamic() -> None:
+    with pytest.raises(UserError, match="names the dim 'T', but the dynamic dims are B"):
+        weft.jit(_f, dynamic={"x": {0: "B"}}, shapes=weft.ShapeSet({"T": 4}))
+    with pytest.raises(UserError, match=r"give a weft\.ShapeSet"):
+        weft.jit(_f, shapes={"B": 4})  # type: ignore[arg-type]
+
+
+def _f(x: Any) -> Any:
+    return x
+
+
+_f.__name__ = "f"

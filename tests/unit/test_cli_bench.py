@@ -1,0 +1,118 @@
+"""`weft bench` from the command line: what its columns are, on the CPU and on a GPU made of the
+dialect's interpreter."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.gpu_machine import Machine, MachineBackend, machine
+from weft.cli import bench, main
+from weft.driver.compile import compile_program
+from weft.ptir import Builder, Program, save
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "_ROUND_SECONDS", 1e-6)
+    monkeypatch.setattr("weft.runtime.cuda_race._MOST_SETS", 2)
+    monkeypatch.setattr("weft.runtime.cuda_race._MOST_RUNS", 4)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Runs `weft bench` in this process: the exit code, and what it printed."""
+
+    def call(*args: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["weft", "bench", *map(str, args)])
+        monkeypatch.setattr("warnings.showwarning", None)
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as done:
+            main.main()
+        assert isinstance(done.value.code, int)
+        return (done.value.code, *capfd.readouterr())
+
+    return call
+
+
+def two_kernels() -> Program:
+    b = Builder()
+    x = b.param("f32", [8, 8])
+    y = b.transpose(b.exp(x @ x), [1, 0])
+    return b.build(y @ x)
+
+
+def turning() -> Program:
+    b = Builder()
+    x = b.param("f32", [4])
+    go = b.reduce_sum(x, [0]) < 1e9
+    return b.build(b.cond(go, lambda r, v: [v + 1.0], lambda r, v: [v * 2.0], [x]))
+
+
+def saved(program: Program, folder: Path) -> Path:
+    path = folder / "program.ptir.txt"
+    save(program, path)
+    return path
+
+
+def columns(text: str) -> tuple[list[str], list[str]]:
+    """The titles, and the cells of the only line."""
+    title, *_, line = text.rstrip().splitlines()
+    return re.split(r"  +", title.strip()), re.split(r"  +", line.strip())
+
+
+def test_a_call_on_the_cpu_has_one_time(run: Run, tmp_path: Path) -> None:
+    code, out, _ = run(saved(two_kernels(), tmp_path))
+    titles, cells = columns(out)
+    assert code == 0
+    assert titles == ["program", "µs", "TFLOP/s"]
+    assert float(cells[-1].replace(",", "")) > 0
+
+
+def on_machine(gpu: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "get_backend", lambda name: MachineBackend(gpu))
+
+
+def test_on_a_gpu_the_device_has_a_clock_of_its_own(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with machine() as gpu:
+        on_machine(gpu, monkeypatch)
+        code, out, _ = run("--gpu", saved(two_kernels(), tmp_path))
+        runs = 4
+        titles, cells = columns(out)
+    assert code == 0
+    assert titles == ["program", "device µs", "host µs a call", "TFLOP/s"]
+    # The machine's clock says half a millisecond for every graph, and a graph has four runs.
+    assert float(cells[-2]) == pytest.approx(500 / runs)
+    assert float(cells[-1].replace(",", "")) > 0
+    assert gpu.early, "kernels start early where they are timed as where they are used"
+
+
+def test_a_product_has_a_rate_by_the_devices_time(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with machine() as gpu:
+        on_machine(gpu, monkeypatch)
+        _, out, _ = run("--gpu", "--shapes", "64x64x64")
+    _, cells = columns(out)
+    device, rate = float(cells[-3]), float(cells[-1])
+    assert rate == pytest.approx(2 * 64**3 / device / 1e6, abs=0.01)
+
+
+def test_programs_that_turn_have_the_hosts_time_only(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(compile_program(turning(), "sm90").artifact.steps) > 1
+    with machine() as gpu:
+        on_machine(gpu, monkeypatch)
+        code, out, _ = run("--gpu", saved(turning(), tmp_path))
+    _, cells = columns(out)
+    assert code == 0
+    assert len(cells) == 2

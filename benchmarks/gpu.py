@@ -1,7 +1,7 @@
 """Weft on the GPU beside its peers, over the frozen list in `gpu.json`.
 
     PYTHONPATH=src:.gpu-wheels python3 -m benchmarks.gpu --family gemm,rows [--lines TEXT,...]
-        [--peers eager,library,compile,autotune] [--seconds 400]
+        [--peers eager,library,compile,max-autotune] [--seconds 400]
     python -m benchmarks.gpu --prepare FOLDER [--family ...]
 
 Families are gemm, gemm_odd, gemm_epilogue, rows, maps, reduce, movement, sm80 and gpt2, and beside
@@ -27,6 +27,7 @@ from typing import Any, Final
 import weft
 from benchmarks import gpu_device, gpu_report
 from benchmarks.children import lines_of
+from benchmarks.gpu_device import PEERS
 from benchmarks.gpu_line import Line
 from benchmarks.gpu_lines import FAMILIES
 
@@ -93,7 +94,7 @@ def _say(message: dict[str, Any]) -> None:
 
 def silence(peers: str) -> float:
     """Seconds after which a child that says nothing is given up: tuning a peer takes a while."""
-    if "autotune" in peers:
+    if "max-autotune" in peers:
         return 240.0
     return 100.0 if "compile" in peers else 45.0
 
@@ -167,7 +168,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--family", default=",".join(FAMILIES))
     parser.add_argument("--lines", default="", help="only lines whose name contains one of these")
-    parser.add_argument("--peers", default="eager,library,compile")
+    parser.add_argument("--peers", default="eager,library,compile", help=", ".join(PEERS))
     parser.add_argument("--seconds", type=float, default=400.0, help="for everything")
     parser.add_argument("--prepare", metavar="FOLDER", help="compile into this cache, and stop")
     parser.add_argument("--jobs", type=int, default=2)
@@ -178,6 +179,9 @@ def main() -> int:
     unknown = set(options.family.split(",")) - set(FAMILIES)
     if unknown:
         parser.error(f"there is no family {', '.join(sorted(unknown))}: take {', '.join(FAMILIES)}")
+    unknown = set(options.peers.split(",")) - set(PEERS)
+    if unknown:
+        parser.error(f"there is no peer {', '.join(sorted(unknown))}: take {', '.join(PEERS)}")
     if options.prepare:
         return prepare(options)
     if options.child:

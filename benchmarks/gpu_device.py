@@ -39,6 +39,12 @@ PASSES: Final = (11, 60)
 WIDE_LIMIT: Final = 1 << 32
 """Elements up to which a reference in f32 is worth its memory."""
 
+_MODES: Final = {"compile": "default", "max-autotune": "max-autotune-no-cudagraphs"}
+"""How torch.compile is asked, by peer; every candidate is recorded as a graph anyway."""
+PEERS: Final = ("eager", "library", *_MODES)
+_RUN_WORDS: Final = 2
+"""What random numbers depend on: the seed, and how often their body was entered."""
+
 Call = Callable[[], Any]
 
 
@@ -160,6 +166,9 @@ class Ours:
             torch.from_numpy(np.frombuffer(data, np.uint8).copy()).cuda()
             for data in self.artifact.constants
         ]
+        self.seeds = torch.zeros(
+            (self.artifact.bodies, _RUN_WORDS), device="cuda", dtype=torch.int64
+        )
         self.errors = torch.zeros(
             max(1, len(self.artifact.steps)), device="cuda", dtype=torch.int64
         )
@@ -174,6 +183,7 @@ class Ours:
             "output": self.outputs,
             "constant": self.constants,
             "arena": [self.arena],
+            "run": self.seeds,
         }
         if slot.space not in block:
             raise weft.UserError(f"the benchmark has no memory of the kind {slot.space}")
@@ -254,8 +264,7 @@ def peers_of(line: Line, inputs: Sequence[Any], wanted: set[str], torch: Any) ->
     if "library" in wanted:
         for name, function in line.library.items():
             found[name] = partial(function, torch, *inputs)
-    modes = {"compile": "default", "autotune": "max-autotune-no-cudagraphs"}
-    for name, mode in modes.items():
+    for name, mode in _MODES.items():
         if name in wanted:
             compiled = torch.compile(
                 lambda *given: line.torch(torch, *given), mode=mode, dynamic=False, fullgraph=True

@@ -206,7 +206,7 @@ def write(model: GPT2, prompt: list[int], count: int, temperature: float) -> lis
                 written.append(token)
                 progress.advance(task)
         except KeyboardInterrupt:
-            pass
+            progress.console.print(f"interrupted after {len(written)} of {count} tokens")
     return written
 
 

@@ -197,14 +197,13 @@ def show_curve(run: Run, title: str, console: Console) -> None:
     values = smoothed(run.losses, 60)
     console.print(f"loss {values[0]:.3f} {sparkline(run.losses)} {values[-1]:.3f}")
     try:
-        import matplotlib as mpl  # noqa: PLC0415
+        # Here, not above: training needs no picture, and not everybody has what paints it.
+        from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError:
         console.print("no picture: pip install 'weft[examples]' for matplotlib")
         return
-    mpl.use("Agg")
-    from matplotlib import pyplot  # noqa: PLC0415
-
-    figure, axes = pyplot.subplots(figsize=(7, 4))
+    figure = Figure(figsize=(7, 4))
+    axes = figure.subplots()
     axes.plot(run.losses, color="#c9d6e8", linewidth=0.8, label="each step")
     places = smoothed(range(run.step), 60)
     axes.plot(places, values, color="#1f4e8c", linewidth=1.8, label="smoothed")
@@ -214,5 +213,4 @@ def show_curve(run: Run, title: str, console: Console) -> None:
     figure.tight_layout()
     picture = run.folder / "loss.png"
     figure.savefig(picture, dpi=120)
-    pyplot.close(figure)
     console.print(f"picture: {picture}")

@@ -1,4 +1,4 @@
-"""What all tests share: the backend they run on, and golden files.
+"""What all tests share: the backend they run on, golden files, and a log of outcomes.
 
 Tests ask what programs mean, and the reference backend says so at once, where another would compile
 first. So it is the default here, in child processes too. What a user sees who chooses nothing is
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.outcomes import OutcomeLog
 from weft.driver.backends import DEFAULT, IN_FORCE
 from weft.target import cpu, known
 
@@ -24,6 +25,13 @@ TEXTS = Path(__file__).parent / "text"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update", action="store_true", help="rewrite golden texts and show how")
+    parser.addoption("--outcomes", metavar="FILE", help="a line for every test as it ends")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    path = config.getoption("--outcomes")
+    if path and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(OutcomeLog(Path(path)))
 
 
 @pytest.fixture

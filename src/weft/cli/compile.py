@@ -88,9 +88,7 @@ def compile_command(
     overrides = _edited(from_, to, chosen)
     roles = _positions(params), _positions(state), _positions(donate)
     if to is not None:
-        if measured is not None or check:
-            what = "--check" if check else "--measure"
-            raise UserError(f"{what} runs the program, and --to {to} ends before there is one")
+        _refuse_to_run(to, check, measured)
         signature = make_signature(program, *roles)
         compilation = run_pipeline(Compilation(program, chosen, signature, overrides, level), to)
         print(f"{printable(str(file))}: {', '.join(compilation.values)}")
@@ -106,6 +104,26 @@ def compile_command(
         opt_level=level,
     )
     print(f"{printable(str(file))}: {executable.explain()}")
+    _show_executable(executable, verbose, wanted, out, measured)
+    if check:
+        # At the end: who looks for a fault has the dumps by then.
+        _check(executable)
+
+
+def _refuse_to_run(to: str, check: bool, measured: Path | None) -> None:
+    if check or measured is not None:
+        what = "--check" if check else "--measure"
+        raise UserError(f"{what} runs the program, and --to {to} ends before there is one")
+
+
+def _show_executable(
+    executable: Executable,
+    verbose: bool,
+    wanted: Sequence[str],
+    out: Path | None,
+    measured: Path | None,
+) -> None:
+    """What is asked for beside the program itself: a report, a log, the stages to dump."""
     if verbose:
         print("\n".join(executable.report()))
     if verbose or wanted or measured:
@@ -113,9 +131,6 @@ def compile_command(
         if measured is not None:
             _measure(cluster.compilation, measured)
         _show_stages(cluster.compilation, cluster.times if verbose else None, wanted, out)
-    if check:
-        # At the end: who looks for a fault has the dumps by then.
-        _check(executable)
 
 
 def _show_stages(

@@ -45,7 +45,6 @@ class Padding:
 
 VALID: Final = Padding("Valid")
 SAME: Final = Padding("Same")
-PADDINGS: Final = ("Valid", "Same", "Custom")
 
 Attribute: TypeAlias = tuple[int, ...] | int | bool | str | DType | Padding | Data
 

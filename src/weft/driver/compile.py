@@ -72,9 +72,9 @@ class Cluster:
 
     @property
     def compilation(self) -> Compilation:
-        """What every stage made."""
+        """What every stage made, of the bodies of branches and loops too."""
         if not self.started.values:
-            pipeline().run_pipeline(self.started)
+            pipeline().run_whole(self.started)
         return self.started
 
     def describe(self) -> str:

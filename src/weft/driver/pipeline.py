@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from weft.driver.algorithms import allowed_algorithms, chosen_plans
+from weft.driver.bodies import parts_of
 from weft.driver.compilation import Compilation, Stage
 from weft.driver.generators import exact_fusion, generator_for
 from weft.driver.legalise import without_composites
@@ -184,6 +185,12 @@ def run_pipeline(compilation: Compilation, until: str | None = None) -> Compilat
         if stage.name == until:
             break
     return compilation
+
+
+def run_whole(compilation: Compilation) -> None:
+    """Run all stages, and those of the bodies of branches and loops, as building does."""
+    run_pipeline(compilation)
+    parts_of(compilation)
 
 
 def check_overrides(overrides: Mapping[str, str], target: Target, until: str | None = None) -> None:

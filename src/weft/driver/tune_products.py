@@ -19,7 +19,8 @@ from weft.plan.contraction import problem_of
 from weft.plan.ir import MmaPlan
 from weft.plan.tensor_cores import sm90_contraction
 from weft.target.matrix_tiles import Form
-from weft.target.measured_forms import Contraction, Table, Times, read, write
+from weft.target.matrix_time import Contraction
+from weft.target.measured_forms import Table, Times, read, write
 from weft.target.target import Target
 
 

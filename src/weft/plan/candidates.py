@@ -16,6 +16,7 @@ from weft.plan.contraction import Problem, problem_of
 from weft.plan.ir import AttentionPlan, CacheRead, MapPlan, MmaPlan, Plan, RowPlan
 from weft.plan.tensor_cores import sm80_plan, sm90_contraction, sm90_forms, sm90_plan
 from weft.region.ir import Kernel, Tensor
+from weft.target.matrix_time import cycles
 from weft.target.target import Kind, Target
 
 _PACKED = (CacheRead("B", "packed", "k", pingpong=False),)
@@ -171,6 +172,6 @@ def _sm90_forms(
 ) -> Iterator[MmaPlan]:
     found = sm90_contraction(problem)
     forms = [form for form in sm90_forms(kernel) if form.suits(found.extent)]
-    for form in sorted(forms, key=lambda form: found.cycles(form, target))[:10]:
+    for form in sorted(forms, key=lambda form: cycles(form, found, target))[:10]:
         made = sm90_plan(kernel, problem, target, first.header, form)
         yield replace(made, algo_choice=first.algo_choice)

@@ -20,7 +20,7 @@ from weft.plan.blocks import (
 )
 from weft.plan.epilogue import epilogue_names, local_edges
 from weft.plan.ir import CacheRead, Header, MmaPlan, Vectorize
-from weft.region.aligned import ROW, is_aligned
+from weft.region.aligned import ROW, grain, is_aligned
 from weft.region.columns import FEW_ROWS
 from weft.region.ir import Binary, Cast, Kernel, Let, Read, Reduce, Tensor, row_major
 from weft.target.target import Target
@@ -39,14 +39,14 @@ class Problem:
     layouts: tuple[str, str]
     aligned: bool
     """Whether every pitch and offset of the operands is a multiple of 16 bytes."""
-    on_lines: tuple[bool, bool] = (True, True)
-    """Whether all of an operand are multiples of the 128 bytes that the copy engine asks for at a
-    time."""
+    grains: tuple[int, int] = (ROW, ROW)
+    """Of each operand the bytes that all of them are multiples of, those that the copy engine asks
+    for at a time at most."""
 
     @property
     def in_rows(self) -> bool:
-        """Whether those of both operands are."""
-        return all(self.on_lines)
+        """Whether the copy engine finds whole rows of both operands where it asks."""
+        return self.grains == (ROW, ROW)
 
     def tiles(self, rows: int, columns: int) -> int:
         return self.batch * -(-self.m // rows) * -(-self.n // columns)
@@ -70,7 +70,7 @@ def problem_of(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Problem | None:
     layouts = ("row" if contiguous[0] else "col", "col" if contiguous[1] else "row")
     item = sides[0].dtype.storage_bytes
     aligned = all(is_aligned(address, item) for address in found)
-    first, second = (is_aligned(address, item, ROW) for address in found)
+    first, second = (grain(address, item) for address in found)
     return Problem(batch, m, n, k, sides[0].dtype, layouts, aligned, (first, second))
 
 

@@ -179,10 +179,6 @@ _ON_CPU: Final[Mapping[type[Plan], frozenset[str]]] = {
     RowPlan: frozenset({"vector", "accumulators", "keep_row", "across"}),
     AttentionPlan: frozenset({"tile_q", "tile_kv", "algo", "register_tile", "vector"}),
 }
-_NOT_ON_GPU: Final[Mapping[type[Plan], frozenset[str]]] = {
-    MapPlan: frozenset({"block"}),
-    AttentionPlan: frozenset({"register_tile", "vector"}),
-}
 
 
 def effective_fields(plan: Plan) -> list[str]:

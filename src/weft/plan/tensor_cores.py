@@ -16,8 +16,8 @@ from weft.region.multiplied import usual_atom
 from weft.target import roofline
 from weft.target.matrix_atoms import FULL, PROMOTED
 from weft.target.matrix_tiles import FORMS, Extent, Form, stages_for
-from weft.target.measured_forms import Choice, Contraction, choose
-from weft.target.mid_line_tiles import Lie, Operand
+from weft.target.matrix_time import Contraction, Operand
+from weft.target.measured_forms import Choice, choose
 from weft.target.target import Target
 
 LIGHT: Final = frozenset({"bias", "scale", "relu"})
@@ -130,10 +130,10 @@ def _is_promoted(kernel: Kernel) -> bool:
 def sm90_contraction(problem: Problem) -> Contraction:
     """A contraction of 16-bit elements that takes as long as a problem."""
     depth = -(-problem.k * problem.dtype.storage_bytes // 2)
-    first, second = problem.on_lines
+    first, second = problem.grains
     a = Operand(problem.layouts[0] == "row", first)
     b = Operand(problem.layouts[1] == "col", second)
-    return Contraction(Extent(problem.batch, problem.m, problem.n, depth), Lie(a, b))
+    return Contraction(Extent(problem.batch, problem.m, problem.n, depth), a, b)
 
 
 def sm90_forms(kernel: Kernel) -> tuple[Form, ...]:

@@ -16,7 +16,6 @@ from weft.region.ir import Fold, Kernel, Read, Reduce, Tensor, row_major
 BLOCK: Final = 64
 """Edge of a block: its operands and results fit in a first-level cache, and their pages in a table
 of recent ones."""
-LINE_BYTES: Final = 64
 
 
 class Crossing(NamedTuple):

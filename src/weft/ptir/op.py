@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, cast, dataclass_transform
 
-import numpy as np
 from numpy.typing import NDArray
 
 from weft.foundation.axes import normalise_axis
@@ -409,8 +408,3 @@ def make_op(name: str, types: Sequence[ValueType], attrs: Mapping[str, Any]) -> 
 def all_ops() -> list[type[Op]]:
     """Every registered op: the contract's by tag, then the others by name."""
     return [CORE[tag] for tag in sorted(CORE)] + [BY_TARGET[t] for t in sorted(BY_TARGET)]
-
-
-def scalar_array(value: Any, dtype: DType) -> Array:
-    """A rank-0 array; NumPy reductions hand out scalars, and PTIR knows only tensors."""
-    return np.asarray(value, dtype=dtype.numpy)

@@ -40,13 +40,19 @@ _WORTH: Final = 1 << 22
 """Products from which copying the operands pays."""
 
 
-def is_aligned(address: Expr, item: int, line: int = LINE) -> bool:
-    """Whether an address of elements of `item` bytes has neighbours, and rows at whole lines."""
+def grain(address: Expr, item: int) -> int:
+    """The bytes, those of a copy's row at most, that all rows of an address of elements of `item`
+    bytes begin at multiples of; 0 where no elements are neighbours."""
     steps = [factor for _, factor in address.terms]
     if 1 not in steps:
-        return False
+        return 0
     steps.remove(1)
-    return all(number * item % line == 0 for number in (*steps, address.constant))
+    return math.gcd(ROW, *(number * item for number in (*steps, address.constant)))
+
+
+def is_aligned(address: Expr, item: int) -> bool:
+    """Whether an address of elements of `item` bytes has neighbours, and rows at whole lines."""
+    return grain(address, item) >= LINE
 
 
 def with_aligned_operands(

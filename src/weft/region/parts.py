@@ -6,7 +6,7 @@
            y[o]    = g(reduce over q of t[q, o])
 
 Leading axes of r go to q as they are, and of the next one a divisor. The order of additions is that
-of the kernels, the same in every run. Contractions are cut where `target.matrix_tiles` says that
+of the kernels, the same in every run. Contractions are cut where `target.matrix_time` says that
 two kernels are done before one. On a CPU sums over the columns of a large matrix are cut, so that
 every thread reads whole rows; how often depends on the sizes alone, not on the threads.
 """
@@ -39,7 +39,8 @@ from weft.region.ir import (
     row_major,
 )
 from weft.region.multiplied import usual_atom
-from weft.target.matrix_tiles import Extent, split_for
+from weft.target.matrix_tiles import Extent
+from weft.target.matrix_time import split_for
 from weft.target.target import Kind, Target
 
 _BLOCKS_PER_UNIT: Final = 8

@@ -4,7 +4,8 @@
         "1*4096x4096x4096 k k": {"128x256/64x256 cooperative": 168.2, ...}, ...}}
 
 A product is batch*rows x columns x summed elements, and how its operands lie: along k (`k`), or
-across it (`m`, `n`), with a `~` where rows begin inside lines. Its forms have microseconds.
+across it (`m`, `n`), with the bytes that rows begin at multiples of where they begin inside lines
+(`k16`). Its forms have microseconds.
 `weft tune --gpu --shapes` writes such files; those in `measured/` come with Weft.
 """
 
@@ -19,45 +20,16 @@ from importlib import resources
 from typing import Final
 
 from weft.foundation.errors import UserError
-from weft.target import matrix_tiles, mid_line_tiles
 from weft.target.matrix_tiles import FORMS, Extent, Form
-from weft.target.mid_line_tiles import AS_EXPECTED, Lie, Operand
+from weft.target.matrix_time import LINE, Contraction, Operand, fastest
 from weft.target.target import Target
 
 _FOLDER: Final = "measured"
 _SHIPPED: Final = {"sm90": "nvidia_h200.json"}
 """What was measured on the device that a target describes."""
-_PRODUCT: Final = re.compile(r"(\d+)\*(\d+)x(\d+)x(\d+) (k|m)(~?) (k|n)(~?)")
+_PRODUCT: Final = re.compile(r"(\d+)\*(\d+)x(\d+)x(\d+) (k|m)(16|32|64)? (k|n)(16|32|64)?")
 
 Times = Mapping[Form, float]
-
-
-@dataclass(frozen=True)
-class Contraction:
-    """A contraction as far as the time of its forms depends on it."""
-
-    extent: Extent
-    lie: Lie = AS_EXPECTED
-
-    def __str__(self) -> str:
-        sizes = f"{self.extent.batch}*{self.extent.m}x{self.extent.n}x{self.extent.k}"
-        letters = [
-            f"{'k' if side.along else letter}{'' if side.on_lines else '~'}"
-            for side, letter in ((self.lie.a, "m"), (self.lie.b, "n"))
-        ]
-        return " ".join([sizes, *letters])
-
-    def cycles(self, form: Form, target: Target, *, light: bool = True) -> float:
-        """The time of a form by the model that it falls to."""
-        if self.lie.is_plain(self.extent):
-            return matrix_tiles.cycles(form, self.extent, target, light=light)
-        return mid_line_tiles.cycles(form, self.extent, self.lie, target, light=light)
-
-    def fastest(self, target: Target, *, light: bool, forms: Sequence[Form]) -> Form:
-        """The form that takes the least time by that model."""
-        if self.lie.is_plain(self.extent):
-            return matrix_tiles.fastest(self.extent, target, light=light, forms=forms)
-        return mid_line_tiles.fastest(self.extent, self.lie, target, light=light, forms=forms)
 
 
 @dataclass(frozen=True)
@@ -86,8 +58,9 @@ def choose(
     known = {form: time for form, time in times.items() if form in forms}
     if table is not None and known and light:
         best = min(known, key=lambda form: known[form])
-        return Choice(best, f"measured on {table.device}, the best of {len(known)} forms")
-    return Choice(found.fastest(target, light=light, forms=forms), "by the model of its time")
+        others = f"the best of {len(known)} forms" if len(known) > 1 else "no other form was"
+        return Choice(best, f"measured on {table.device}, {others}")
+    return Choice(fastest(found, target, light=light, forms=forms), "by the model of its time")
 
 
 # -- as text ---------------------------------------------------------------------------------------
@@ -145,6 +118,8 @@ def _contraction(name: str) -> Contraction:
     found = _PRODUCT.fullmatch(name)
     if found is None:
         raise ValueError(f"{name!r} is no product")
-    *sizes, a, a_inside, b, b_inside = found.groups()
-    lie = Lie(Operand(a == "k", not a_inside), Operand(b == "k", not b_inside))
-    return Contraction(Extent(*map(int, sizes)), lie)
+    *sizes, a, a_grain, b, b_grain = found.groups()
+    sides = (
+        Operand(side == "k", int(grain or LINE)) for side, grain in ((a, a_grain), (b, b_grain))
+    )
+    return Contraction(Extent(*map(int, sizes)), *sides)

@@ -68,10 +68,6 @@ class View:
         kind = self.tensor(operand)
         return None if kind is None else kind.shape
 
-    def is_named(self, operand: Operand, name: str) -> bool:
-        definition = self.definition(operand)
-        return definition is not None and definition.op.mnemonic == name
-
     # -- constants -------------------------------------------------------------------------------
 
     def number(self, operand: Operand) -> float | None:

@@ -50,7 +50,7 @@ def sort_function(code: Code, dtype: DType) -> str:
 
 
 def _sort_text(name: str, key: str) -> str:
-    width = int(key[1:])
+    passes = _begin_pass(key) + _count(key) + _FIRST_SLOTS + _deal(key) + _end_pass(key)
     return f"""
 define internal ptr @{name}(ptr %k0, ptr %p0, ptr %k1, ptr %p1, i64 %n) nounwind {{
 entry:
@@ -58,7 +58,13 @@ entry:
   %short = icmp sle i64 %n, {_SHORT}
   br i1 %short, label %insert, label %pass
 
-insert:
+{_insertion(key)}
+{passes}"""
+
+
+def _insertion(key: str) -> str:
+    """Short rows, where they lie."""
+    return f"""insert:
   %i = phi i64 [ 1, %entry ], [ %i.next, %placed ]
   %more = icmp slt i64 %i, %n
   br i1 %more, label %take, label %inserted
@@ -95,14 +101,18 @@ placed:
   br label %insert
 inserted:
   ret ptr %p0
+"""
 
-pass:
+
+def _begin_pass(key: str) -> str:
+    """A pass over one digit: from which memory to which, with no key counted yet."""
+    return f"""pass:
   %digit = phi {key} [ 0, %entry ], [ %digit.next, %passed ]
   %kf = phi ptr [ %k0, %entry ], [ %kf.next, %passed ]
   %pf = phi ptr [ %p0, %entry ], [ %pf.next, %passed ]
   %kt = phi ptr [ %k1, %entry ], [ %kt.next, %passed ]
   %pt = phi ptr [ %p1, %entry ], [ %pt.next, %passed ]
-  %done = icmp uge {key} %digit, {width}
+  %done = icmp uge {key} %digit, {key[1:]}
   br i1 %done, label %sorted, label %clear
 clear:
   %c = phi i64 [ 0, %pass ], [ %c.next, %clear ]
@@ -111,7 +121,12 @@ clear:
   %c.next = add i64 %c, 1
   %c.more = icmp slt i64 %c.next, 256
   br i1 %c.more, label %clear, label %count
-count:
+"""
+
+
+def _count(key: str) -> str:
+    """How many keys have each digit; where all have the same the pass is left out."""
+    return f"""count:
   %a = phi i64 [ 0, %clear ], [ %a.next, %count ]
   %ka.at = getelementptr {key}, ptr %kf, i64 %a
   %ka = load {key}, ptr %ka.at
@@ -129,7 +144,10 @@ judge:
   br i1 %all, label %skip, label %sum
 skip:
   br label %passed
-sum:
+"""
+
+
+_FIRST_SLOTS = """sum:
   %s = phi i64 [ 0, %judge ], [ %s.next, %sum ]
   %total = phi i64 [ 0, %judge ], [ %total.next, %sum ]
   %s.at = getelementptr i64, ptr %counts, i64 %s
@@ -139,7 +157,13 @@ sum:
   %s.next = add i64 %s, 1
   %s.more = icmp slt i64 %s.next, 256
   br i1 %s.more, label %sum, label %deal
-deal:
+"""
+"""Counts become the places where the keys of each digit begin."""
+
+
+def _deal(key: str) -> str:
+    """Every key and its place to the next slot of its digit."""
+    return f"""deal:
   %b = phi i64 [ 0, %sum ], [ %b.next, %deal ]
   %kb.at = getelementptr {key}, ptr %kf, i64 %b
   %pb.at = getelementptr i64, ptr %pf, i64 %b
@@ -158,7 +182,12 @@ deal:
   %b.next = add i64 %b, 1
   %b.more = icmp slt i64 %b.next, %n
   br i1 %b.more, label %deal, label %dealt
-dealt:
+"""
+
+
+def _end_pass(key: str) -> str:
+    """The two pieces of memory change places, unless the pass was left out."""
+    return f"""dealt:
   br label %passed
 passed:
   %kf.next = phi ptr [ %kf, %skip ], [ %kt, %dealt ]

@@ -153,11 +153,6 @@ class Node:
         return self.type
 
     @property
-    def is_parameter(self) -> bool:
-        """Whether the node is the argument of a function that is being traced."""
-        return self.form is None and self.storage is None
-
-    @property
     def is_owned(self) -> bool:
         """Whether the user still holds a tensor that shows this node."""
         owner = self.owner

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -19,13 +20,7 @@ from weft.driver.backends import Backend
 from weft.driver.compile import compile_program
 from weft.driver.execute import run
 from weft.driver.legalise import legalise
-from weft.foundation.errors import (
-    InternalError,
-    PluginFault,
-    SpecViolation,
-    Unimplemented,
-    WeftError,
-)
+from weft.foundation.errors import PluginFault, SpecViolation, Unimplemented, WeftError
 from weft.ptir.files import dumps
 from weft.ptir.ir import Program
 from weft.ptir.passes.log import PassLog
@@ -95,18 +90,21 @@ def prepare_case(case: Case, backend: Backend, target: str) -> Result:
     started = time.perf_counter()
     result = blank_result(case)
     try:
-        with np.errstate(all="ignore"):
-            trial = case.trial()
-            program = replace(trial.program(), locations={})
-        verify(program)
-        shapes = [array.shape for array in trial.inputs]
-        static = specialise(program, bind_shapes(program.main.parameters, shapes))
-        compile_program(legalise(static, backend), target)
-    except (InternalError, OSError) as error:
+        with suppress(SpecViolation, Unimplemented):
+            _compile(case, backend, target)
+    except (WeftError, OSError) as error:
         result = replace(result, outcome=Outcome.FAIL, reason=_happened(error))
-    except WeftError:
-        pass
     return replace(result, seconds=round(time.perf_counter() - started, 6))
+
+
+def _compile(case: Case, backend: Backend, target: str) -> None:
+    with np.errstate(all="ignore"):
+        trial = case.trial()
+        program = replace(trial.program(), locations={})
+    verify(program)
+    shapes = [array.shape for array in trial.inputs]
+    static = specialise(program, bind_shapes(program.main.parameters, shapes))
+    compile_program(legalise(static, backend), target)
 
 
 def blank_result(case: Case) -> Result:

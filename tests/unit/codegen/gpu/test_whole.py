@@ -11,14 +11,14 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.gpu_faults import Change, planted, without
+from tests.gpu_whole import carried_out, kernel_of
 from weft.codegen.gpu import ir, values, whole
 from weft.codegen.gpu.compile import compile_cuda
 from weft.codegen.gpu.interp import Hazard, run
 from weft.codegen.gpu.module import GpuModule
 from weft.codegen.gpu.print import cuda
 from weft.codegen.gpu.text import parse_module, print_module
-from weft.codegen.gpu.verify import verify
-from weft.foundation.dtypes import BF16, BY_NAME, F32, F64, SI8, SI32, SI64, DType
+from weft.foundation.dtypes import BF16, F32, F64, SI8, SI32, SI64, DType
 from weft.foundation.whole_ops import (
     Continued,
     Ends,
@@ -31,32 +31,6 @@ from weft.region.ir import Kernel, OpaqueCall, Output, Pattern, Tensor
 from weft.target.sm90 import SM90
 
 Array = NDArray[Any]
-
-
-def kernel_of(op: WholeOp, arrays: list[Array], result: Array) -> ir.Kernel:
-    """The dialect kernel of an op on such operands."""
-    kinds = {f"in{n}": array for n, array in enumerate(arrays)} | {"out": result}
-    tensors = {name: Tensor(name, _dtype(array), array.shape) for name, array in kinds.items()}
-    inputs = tuple(f"in{n}" for n in range(len(arrays)))
-    output = Output("out", "", (), base="in0" if isinstance(op, Scatter) else None)
-    call = OpaqueCall(op, inputs, (0,))
-    kernel = Kernel("opaque0", Pattern.OPAQUE, (), (), (output,), opaque=call)
-    assert whole.accepts(op, kernel, tensors) == []
-    made = whole.build(op, kernel, tensors, SM90, "k_whole")
-    verify(made, SM90)
-    return made
-
-
-def _dtype(array: Array) -> DType:
-    return next(dtype for dtype in BY_NAME.values() if dtype.numpy == array.dtype)
-
-
-def carried_out(kernel: ir.Kernel, arrays: list[Array], result: Array, seed: int = 0) -> Array:
-    """What a kernel makes of its operands; a scatter begins with the first of them."""
-    out = np.array(arrays[0] if "in0" not in kernel.buffers else result).reshape(-1)
-    given = {f"in{n}": array.reshape(-1) for n, array in enumerate(arrays)} | {"out": out}
-    run(kernel, {name: given[name] for name in kernel.buffers}, seed=seed)
-    return out
 
 
 # -- scatter ---------------------------------------------------------------------------------------

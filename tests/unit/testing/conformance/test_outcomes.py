@@ -12,10 +12,12 @@ import weft
 from tests.unit.testing.conformance.running import Answering, outcomes, run_all
 from weft.driver.reference import BACKEND, ReferenceBackend
 from weft.foundation.errors import Unimplemented
+from weft.ptir.ir import Program
 from weft.ptir.op import Op
 from weft.testing.conformance import Outcome, run_case, select
 from weft.testing.conformance.judge import listing
 from weft.testing.conformance.matrix import Matrix, State
+from weft.testing.conformance.run import prepare_case
 
 (CASE,) = select("neg/f32/odd")
 
@@ -109,3 +111,27 @@ def test_custom_calls_that_nobody_knows_must_be_refused() -> None:
     result = run_case(case, Guessing(lambda xs: xs))
     assert result.reason == "Unimplemented was expected, but the program ran"
     assert run_case(case, BACKEND).outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome", "reason"),
+    [
+        (None, "pass", ""),
+        (Unimplemented("neg", "too hard"), "pass", ""),
+        (weft.SpecViolation("ShapeMismatch", "so"), "pass", ""),
+        (weft.ResourceExceeded("no room"), "fail", "ResourceExceeded was raised: no room"),
+        (weft.UserError("what?"), "fail", "UserError was raised: what?"),
+    ],
+    ids=str,
+)
+def test_only_a_refusal_has_nothing_to_prepare(
+    error: Exception | None, outcome: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compiled(program: Program, target: str) -> None:
+        assert (program.main.body[0].op.mnemonic, target) == ("neg", "cpu")
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr("weft.testing.conformance.run.compile_program", compiled)
+    result = prepare_case(CASE, BACKEND, "cpu")
+    assert (result.outcome.value, result.reason) == (outcome, reason)

@@ -278,7 +278,7 @@ class _Walk:
     def _read(self, b: BodyBuilder, op: HloOp, env: dict[int, Value]) -> None:
         lower = LOWERINGS.get(op.name)
         if lower is None:
-            reason = REFUSED.get(op.name, "it is none of StableHLO's, MHLO's or CHLO's operations")
+            reason = REFUSED.get(op.name, "it is none of the operations that Weft knows")
             raise Unimplemented(f"stablehlo.{op.name}", f"{reason}; {op.place}")
         site = Site(self, b, op, [env[number] for number in op.operands], env)
         first = len(b._types)

@@ -1,0 +1,277 @@
+"""How long a contraction takes on SM90, form by form, in cycles of a unit.
+
+    step  = either(either(multiplied, shared memory), lines of a tile / a unit's rate)
+    tile  = steps * step + what storing its result adds
+    wave  = either(tile, what the wave's tiles ask the second-level cache for / its rate)
+    total = start + either(all waves, all bytes / memory's rate) + the last result's storing
+
+`either` is the larger of two times that overlap, and more where they are close. A unit multiplies
+128x256x64 in 1024 cycles. What decides between forms, beside how tiles fill the units:
+
+- Operands are copied in rows of 128 bytes. A row that begins inside a line of the cache lies in
+  two; one that begins inside a sector of 32 bytes costs as much as three.
+- An operand that lies across k is copied in panels of 64 columns: what a tile has beyond whole
+  panels is copied in vain, and panels of other tiles begin inside lines.
+- Rows of a tile beyond the operand are filled with zeros, at a rate that all units share and that
+  is a sixth of the cache's: the tile that reaches least beyond the result often wins.
+- Results are stored in panels, the widest that divide a warpgroup's columns: 64, 32 or 16. Each
+  panel costs a meeting, each of its rows a request, more where it lies in two lines. The results
+  of the last wave are stored when nothing else is left to do.
+
+The numbers were fitted to 104 products, about nine forms of each, timed side by side on an H200
+(`benchmarks/gpu_unseen.py` and the frozen list): to the ratios between forms, by
+`benchmarks/gpu_model.py`, which also judges the model on products that it was not fitted to. A
+cycle comes out at 1.84 GHz; a product's time is met within 9 percent, the ratio of two good forms
+within 4.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from weft.target.matrix_tiles import FORMS, K_STEP, Extent, Form
+from weft.target.target import Target
+
+LINE: Final = 128
+"""Bytes of a line of the cache, and of a row of a k step."""
+PANEL: Final = 64
+_WORD: Final = 2
+"""Bytes of an element."""
+_SECTOR: Final = 32
+_AREA_PER_CYCLE: Final = 32
+_SHARP: Final = 5
+_SOFT: Final = 3
+"""How well the larger of two times hides the other: in steps and waves, and beside memory."""
+_IN_TWO: Final = 2.0
+"""What a row costs that lies in two lines."""
+_LAST: Final = 2.0
+"""Times that storing takes where the kernel waits for the stores to be done."""
+_HEAVY: Final = 3.5
+"""Elements for which one warpgroup carries out a heavy epilogue in a cycle."""
+_LAUNCH: Final = 2700.0
+"""Cycles that another kernel costs."""
+_PRECISION: Final = 0.01
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What was fitted: how fast the parts of a kernel are."""
+
+    start: float = 4450.0
+    """Cycles before the first data arrive."""
+    shared: float = 0.63
+    """Cycles for a row that is read from shared memory or written to it."""
+    unit: float = 160.0
+    cache: float = 89.0
+    """Bytes a cycle that one unit can copy, and that each gets where all do."""
+    memory: float = 2730.0
+    """Bytes a cycle that memory gives to all units."""
+    off_sector: float = 2.05
+    """What a row costs beside that which begins inside a sector."""
+    beyond: float = 16.3
+    """Rows beyond an operand that are filled in a cycle, of all units together."""
+    panel: float = 105.0
+    row: float = 1.4
+    turn: float = 250.0
+    """Cycles for storing a panel of the result, one of its rows, and for turning a swapped tile."""
+    beside: float = 0.47
+    """Of storing a result while the next tile is multiplied, what it adds to that tile."""
+
+    def lines(self, grain: int) -> float:
+        """What a row costs, in rows that begin at lines, where rows begin at any multiple of so many
+        bytes, all alike."""
+        inside = _IN_TWO - grain / LINE
+        return inside if grain >= _SECTOR else inside + self.off_sector * (1 - grain / _SECTOR)
+
+
+H200: Final = Pace()
+
+
+@dataclass(frozen=True)
+class Operand:
+    """How an operand lies in memory: along k or across it; the bytes, a line's at most, that all of
+    its rows begin at multiples of."""
+
+    along: bool = True
+    grain: int = LINE
+
+
+PLAIN: Final = Operand()
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """A contraction as far as the time of its forms depends on it."""
+
+    extent: Extent
+    a: Operand = PLAIN
+    b: Operand = PLAIN
+
+    def __str__(self) -> str:
+        sizes = f"{self.extent.batch}*{self.extent.m}x{self.extent.n}x{self.extent.k}"
+        letters = [
+            f"{'k' if side.along else letter}{'' if side.grain == LINE else side.grain}"
+            for side, letter in ((self.a, "m"), (self.b, "n"))
+        ]
+        return " ".join([sizes, *letters])
+
+
+def cycles(
+    form: Form, found: Contraction, target: Target, *, light: bool = True, pace: Pace = H200
+) -> float:
+    """The time of a form, whose epilogue may be `light` enough to be deferred."""
+    return _Time(form, found, target, light, pace).total
+
+
+def fastest(
+    found: Contraction, target: Target, *, light: bool = True, forms: Sequence[Form] = FORMS
+) -> Form:
+    """The form that takes the least time; of equals, within what such times are good for, the first
+    of the list."""
+    suiting = [form for form in forms if form.suits(found.extent)]
+    times = [math.log(cycles(form, found, target, light=light)) for form in suiting]
+    return suiting[min(range(len(suiting)), key=lambda place: round(times[place] / _PRECISION))]
+
+
+def split_for(extent: Extent, target: Target) -> int:
+    """Parts into which a long contracted axis is best cut, each summed by itself and then all of
+    them together by another kernel; 1 for none."""
+    found = Contraction(extent)
+    form = fastest(found, target)
+    best, chosen = cycles(form, found, target), 1
+    if extent.tiles(form) >= target.limits.units:
+        return chosen
+    for parts in (2, 4, 8, 16, 32, 64):
+        depth = extent.k // parts
+        if extent.k % parts or depth % K_STEP or depth < 4 * K_STEP:
+            break
+        piece = Extent(extent.batch * parts, extent.m, extent.n, depth)
+        partial = 8.0 * extent.batch * parts * extent.m * extent.n / H200.memory
+        time = _least(piece, target) + partial + _LAUNCH
+        if time < 0.9 * best:
+            best, chosen = time, parts
+    return chosen
+
+
+def _least(extent: Extent, target: Target) -> float:
+    found = Contraction(extent)
+    return cycles(fastest(found, target), found, target)
+
+
+def _either(one: float, other: float, sharpness: int) -> float:
+    """The larger of two times that overlap, and some where neither hides the other."""
+    large, small = max(one, other), min(one, other)
+    if large == 0:
+        return 0.0
+    return float(large * (1 + (small / large) ** sharpness) ** (1 / sharpness))
+
+
+class _Side:
+    """An operand as tiles copy it: in rows of a line."""
+
+    def __init__(self, operand: Operand, size: int, tile: int, k: int, pace: Pace) -> None:
+        self.count = -(-size // tile)
+        rest = size - (self.count - 1) * tile
+        self.copied, inside, depth = tile, size, float(-(-k // K_STEP))
+        if not operand.along:
+            self.copied, depth = _whole_panels(tile), k / K_STEP
+            inside = (self.count - 1) * self.copied + _whole_panels(rest)
+        self.first = min(self.copied, inside)
+        """Rows of the first tile's step, without those beyond the operand."""
+        self.inside = inside * depth
+        self.beyond = (self.count * self.copied - inside) * depth
+        """Rows of all steps, for each tile of the other operand."""
+        shifted = self.count > 1 and not operand.along and tile % PANEL > 0
+        grain = math.gcd(operand.grain, _WORD * tile) if shifted else operand.grain
+        self.cost = pace.lines(grain)
+        self.worst = max(_IN_TWO, self.cost) if shifted else self.cost
+        """What a row costs, and one of the tile that begins worst."""
+
+
+def _whole_panels(size: int) -> int:
+    return -(-size // PANEL) * PANEL
+
+
+class _Time:
+    """The time of a form, from its parts."""
+
+    def __init__(
+        self, form: Form, found: Contraction, target: Target, light: bool, pace: Pace
+    ) -> None:
+        extent, self.pace = found.extent, pace
+        self.form, self.extent, self.units = form, extent, target.limits.units
+        self.tiles = max(1, extent.tiles(form))
+        self.steps = -(-extent.k // K_STEP)
+        self.deferred = light and form.defers and self.tiles > self.units
+        self.work = 0.0 if light else form.warp_tile[0] * form.warp_tile[1] / _HEAVY
+        sides = ((found.a, extent.m), (found.b, extent.n))
+        first, second = reversed(sides) if form.swap else sides
+        self.rows = _Side(*first, form.rows, extent.k, pace)
+        self.columns = _Side(*second, form.columns, extent.k, pace)
+        width = _WORD * form.warp_tile[0 if form.swap else 1]
+        self.span = math.gcd(width, LINE)
+        """Bytes of a row of a panel of the result."""
+        self.panels = width // self.span
+        self.stored_rows = self._stored_rows()
+        self.store = self._store()
+        self.tile = self.steps * self._step()
+        self.added = self._added()
+
+    @property
+    def total(self) -> float:
+        full, tail = divmod(self.tiles, self.units)
+        tile, asked = self.tile + self.added, self._asked() / self.tiles
+        waves = full * _either(tile, asked * self.units, _SHARP)
+        if tail:
+            waves += _either(tile, asked * tail, _SHARP)
+        memory = self.extent.bytes / self.pace.memory
+        body = _either(waves - self.added, memory, _SOFT)
+        return self.pace.start + body + _LAST * self.store + self.work
+
+    def _step(self) -> float:
+        """A k step: multiplied, read from shared memory and written to it, copied."""
+        form, rows, columns = self.form, self.rows, self.columns
+        multiplied = form.rows * form.columns / _AREA_PER_CYCLE
+        read = form.rows / PANEL * (PANEL + form.columns)
+        shared = self.pace.shared * (read + rows.copied + columns.copied)
+        copied = LINE * (rows.first * rows.worst + columns.first * columns.worst) / self.pace.unit
+        return _either(_either(multiplied, shared, _SHARP), copied, _SHARP)
+
+    def _asked(self) -> float:
+        """What all tiles ask the second-level cache for, in cycles: rows inside the operands and
+        beyond them, and results but for those of the last wave."""
+        rows, columns = self.rows, self.columns
+        inside = (
+            rows.inside * rows.cost * columns.count + columns.inside * columns.cost * rows.count
+        )
+        beyond = rows.beyond * columns.count + columns.beyond * rows.count
+        copied = LINE * inside / (self.units * self.pace.cache) + beyond / self.pace.beyond
+        waves = -(-self.tiles // self.units)
+        stored = self.stored_rows * self.pace.row / self.units * (waves - 1) / waves
+        return self.extent.batch * copied + stored
+
+    def _stored_rows(self) -> float:
+        """Rows of all panels of the result, those that lie in two lines counted more."""
+        width = _WORD * self.extent.n
+        in_two = (self.span - math.gcd(width, self.span)) / LINE
+        panels = -(-width // self.span)
+        return self.extent.batch * self.extent.m * panels * (1 + _IN_TWO * in_two)
+
+    def _store(self) -> float:
+        """Storing the result of a tile."""
+        rows = self.stored_rows / self.tiles * self.pace.row
+        stored = _either(self.panels * self.pace.panel, rows, _SOFT)
+        return stored + self.pace.turn if self.form.swap else stored
+
+    def _added(self) -> float:
+        """What storing a result adds to the time of a tile that is not the last."""
+        store = self.store + self.work
+        if self.form.roles == "pingpong":
+            return max(0.0, (store - self.tile) / 2)
+        if not self.deferred:
+            return store
+        left = max(0.0, 1 - self.steps / self.panels)
+        return store * (left + self.pace.beside * (1 - left))

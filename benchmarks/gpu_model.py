@@ -140,9 +140,8 @@ def main() -> int:
     if options.fit:
         pace = fitted(known)
         for field in fields(Pace):
-            print(
-                f"{field.name:12} {getattr(H200, field.name):10.2f} -> {getattr(pace, field.name):.3f}"
-            )
+            old, new = (getattr(numbers, field.name) for numbers in (H200, pace))
+            print(f"{field.name:12} {old:10.2f} -> {new:.3f}")
         print(summary([loss(found, times, pace) for found, times in known.items()]))
         return 0
     print(table(known))

@@ -52,6 +52,29 @@ def nested() -> Program:
     return b.build(b.cond(k > 0, lambda r, n, v: whole(r, n, v), lambda r, n, v: v, k, x))
 
 
+def scan_around_all() -> Program:
+    """A scan in a loop in a branch in a scan."""
+    b = Builder("scan_around_all")
+    x = b.param("f32", [3, 4, 5])
+
+    def inner(r: BodyBuilder, total: Value, row: Value) -> list[Value]:
+        return [total + row, r.tanh(total)]
+
+    def turn(r: BodyBuilder, k: Value, v: Value) -> list[Value]:
+        last, stacked = r.scan(inner, [r.reduce_sum(v, [0])], [v])
+        return [k + 1, stacked + r.broadcast_to(r.reshape(last, [1, 5]), [4, 5])]
+
+    def looped(r: BodyBuilder, v: Value) -> Value:
+        loop = r.while_(lambda s, k, w: [k < 2, k, w], turn, r.constant(0, "si32"), v)
+        return r.stop_gradient(loop[1])
+
+    def outer(r: BodyBuilder, count: Value, v: Value) -> list[Value]:
+        odd = r.compare(count - (count / 2) * 2, r.constant(1, "si32"), "equal")
+        return [count + 1, r.cond(odd, looped, lambda s, w: w * 0.5, v)]
+
+    return b.build(b.scan(outer, [b.constant(0, "si32")], [x]))
+
+
 def drawn() -> Program:
     """Random numbers in a loop: others in each turn."""
     b = Builder("drawn")

@@ -8,7 +8,9 @@ from math import prod
 import numpy as np
 import pytest
 
+import weft
 from benchmarks.gemm_kernels import Contraction
+from tests.agree.test_integer_products import BYTES, numbers, total, widened
 from tests.device.test_contractions import GUARD, device, run
 from tests.gpu_support import sm80_kernel, sm90_kernel
 from tests.gpu_types import SM80_TYPES, SM90_TYPES, bound, drawn, error, tensors
@@ -66,3 +68,12 @@ def test_products_agree(dtype: str, result: str, shape: tuple[int, int, int], la
     given = [drawn(rng, kind.dtype, kind.static_shape) for kind in kinds]
     report = compare(program, given, CudaBackend("sm90"))
     assert report.agrees, str(report)
+
+
+@pytest.mark.parametrize(("a", "b"), BYTES)
+@pytest.mark.parametrize("sizes", [(256, 256, 256), (70, 80, 144), (7, 13, 37)])
+def test_products_of_integers_of_either_sign(a: str, b: str, sizes: tuple[int, int, int]) -> None:
+    device()
+    x, w = numbers(a, b, *sizes)
+    (got,) = weft.run(widened(a, b, *sizes), [x, w], backend="cuda")
+    assert np.array_equal(got, total(x, w))

@@ -81,7 +81,8 @@ def _forms(kernels: KernelClass, times: dict[int, float]) -> tuple[Contraction, 
 def form_of(plan: MmaPlan) -> Form:
     """The form that a plan has."""
     rows, columns, _ = plan.tile
-    return Form(rows, columns, plan.warp_tile, plan.roles, plan.swap_ab)
+    paired = plan.cluster != (1, 1)
+    return Form(rows, columns, plan.warp_tile, plan.roles, plan.swap_ab, paired)
 
 
 def tune_products(

@@ -20,7 +20,6 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.foundation import numeric
 from weft.foundation.dtypes import DType, as_dtype
 
 Array = NDArray[Any]
@@ -39,10 +38,13 @@ def sort_keys(x: Array, descending: bool = False) -> Array:
 
 def _float_keys(x: Array, dtype: DType) -> Array:
     sign, mask = np.uint64(1 << (dtype.bits - 1)), np.uint64((1 << dtype.bits) - 1)
-    raw = np.ascontiguousarray(x).view(f"u{dtype.storage_bytes}").astype(np.uint64)
+    raw, highest = (
+        np.ascontiguousarray(found).view(f"u{dtype.storage_bytes}").astype(np.uint64)
+        for found in (x, np.asarray(dtype.highest, dtype.numpy))
+    )
     raw = np.where(raw == sign, np.uint64(0), raw)
     keys = np.where(raw & sign, raw ^ mask, raw | sign)
-    return np.where(np.isnan(numeric.widen(x, dtype)), mask, keys)
+    return np.where((raw & ~sign) > highest, mask, keys)
 
 
 def _integer_keys(x: Array, dtype: DType) -> Array:
@@ -58,7 +60,9 @@ class Pass:
     count. Rows are cut into tiles of `tile` elements, the last of which may be fewer.
 
     The first operands are the elements: x, [outer, length], in the pass over the lowest digit, then
-    the pairs of the pass before, [outer, length, 2], behind x where keys have more than 32 bits."""
+    the pairs of the pass before, [outer, length, 2], behind x where keys have more than 32 bits.
+    With several `columns`, x is places, [outer, length / columns, columns], and a key is the place
+    among those of all columns: place times columns plus column."""
 
     outer: int
     length: int
@@ -67,6 +71,7 @@ class Pass:
     low: int
     bits: int
     descending: bool = False
+    columns: int = 1
 
     @property
     def tiles(self) -> int:
@@ -87,18 +92,24 @@ class Pass:
         """Whether keys have more bits than travel."""
         return self.key_bits > CARRIED
 
+    def keys(self, x: Array) -> Array:
+        """The keys of elements, of which some bits may not count."""
+        if self.columns == 1:
+            return sort_keys(x, self.descending)
+        places = x.astype(np.uint64).reshape(-1, self.columns)
+        return places * np.uint64(self.columns) + np.arange(self.columns, dtype=np.uint64)
+
     def elements(self, arrays: tuple[Array, ...]) -> tuple[Array, Array, Array]:
         """The keys of the elements as they stand, their positions, and their digits."""
         shape = (self.outer, self.length)
         if self.is_first:
             positions = np.broadcast_to(np.arange(self.length), shape)
-            keys = sort_keys(arrays[0], self.descending).reshape(shape)
+            keys = self.keys(arrays[0]).reshape(shape)
         else:
             pairs = arrays[1 if self.is_wide else 0].reshape(*shape, 2)
             keys, positions = pairs[..., 0].astype(np.uint64), pairs[..., 1].astype(np.int64)
         if self.is_wide and not self.is_first:
-            all_keys = sort_keys(arrays[0], self.descending).reshape(shape)
-            keys = np.take_along_axis(all_keys, positions, 1)
+            keys = np.take_along_axis(self.keys(arrays[0]).reshape(shape), positions, 1)
         digits = keys >> np.uint64(self.low) & np.uint64(self.digits - 1)
         counted = keys & np.uint64((1 << self.key_bits) - 1)
         return digits if self.is_wide else counted, positions, digits.astype(np.int64)

@@ -7,6 +7,7 @@ before, so no stage can take them apart. Each is a plain record with its meaning
     Ends      the last element of each part of a column
     Continued a part of a running reduction, combined with what came before it
     Gathered  a Scatter whose updates are known in the order of their places
+    Collected the same of a tensor of zeros
 
 The steps of sorting by digits are in `digit_sort`.
 
@@ -211,6 +212,19 @@ class Gathered:
         return plain.evaluate(x, index, update)
 
 
+@dataclass(frozen=True)
+class Collected(Gathered):
+    """Operands (update, pairs, starts): what `Gathered` does where x is zeros, which nobody needs
+    to write first."""
+
+    name: ClassVar[str] = "collected"
+    base: ClassVar[int | None] = None
+
+    def evaluate(self, *arrays: Array) -> Array:
+        zeros = np.zeros((self.outer, self.rows, self.width), arrays[0].dtype)
+        return super().evaluate(zeros, *arrays)
+
+
 _PIECES = 16
 
 
@@ -229,7 +243,7 @@ def stable_order(keys: Array, descending: bool) -> Array:
 
 
 _EVERY: tuple[type[WholeOp], ...] = (
-    *(Scatter, Gathered, Running, Ends, Continued, Order, Digits, Moved, Starts),
+    *(Scatter, Gathered, Collected, Running, Ends, Continued, Order, Digits, Moved, Starts),
 )
 _KINDS = {kind.name: kind for kind in _EVERY}
 

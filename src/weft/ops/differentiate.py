@@ -34,8 +34,8 @@ from weft.ops.traced_function import (
     Arguments,
     TracedFunction,
     arguments_of,
+    returning_tensors,
     trace_function,
-    with_tensors,
 )
 from weft.ops.tracing import Plain, Trace
 from weft.ptir.gradient import gradient as program_gradient
@@ -98,21 +98,8 @@ def _ask(
     arguments = arguments_of(args, kwargs, argnums)
     leaves = tuple(_differentiated(arguments, argnums))
     shapes = tuple(arguments.positional[number] for number in sorted(argnums))
-    return _Question(trace_function(_in_tensors(function, has_aux), arguments), shapes, leaves)
-
-
-def _in_tensors(function: Callable[..., Any], has_aux: bool) -> Callable[..., Any]:
-    """The function with tensors for the numbers and arrays that it returns: they depend on nothing,
-    so their derivatives are zeros. What it returns beside the value stays as it is."""
-
-    @wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        result = function(*args, **kwargs)
-        if has_aux and isinstance(result, tuple) and len(result) == 2:
-            return with_tensors(result[0]), result[1]
-        return with_tensors(result)
-
-    return call
+    traced = trace_function(returning_tensors(function, has_aux=has_aux), arguments)
+    return _Question(traced, shapes, leaves)
 
 
 def _differentiated(arguments: Arguments, argnums: set[int]) -> Iterator[tuple[int, Tensor]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -87,8 +88,21 @@ def _number(leaf: Tensor | Plain) -> Tensor | Plain:
     return asarray(leaf.value)
 
 
-def with_tensors(result: Any) -> Any:
-    """What a function returned, with tensors for its numbers and arrays."""
+def returning_tensors(function: Callable[..., Any], *, has_aux: bool = False) -> Callable[..., Any]:
+    """The function with tensors for the numbers and arrays that it returns: derivatives of these
+    are zeros, and every value of a batch has one. What it returns beside the value stays."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        if has_aux and isinstance(result, tuple) and len(result) == 2:
+            return _with_tensors(result[0]), result[1]
+        return _with_tensors(result)
+
+    return call
+
+
+def _with_tensors(result: Any) -> Any:
     leaves, shape = flatten(result)
     return unflatten(shape, [asarray(leaf) if _is_numeric(leaf) else leaf for leaf in leaves])
 

@@ -20,8 +20,8 @@ from weft.ops.traced_function import (
     Arguments,
     TracedFunction,
     arguments_of,
+    returning_tensors,
     trace_function,
-    with_tensors,
 )
 from weft.ops.tracing import Plain
 from weft.ptir.ir import Program
@@ -63,19 +63,13 @@ def _mapped(
     axes = _tensor_axes(arguments, given)
     size = _batch_size(arguments, axes)
     kinds = [_one(t.type, axis) for t, axis in zip(arguments.tensors, axes, strict=True)]
-    traced = trace_function(_in_tensors(function), arguments, kinds)
+    traced = trace_function(returning_tensors(function), arguments, kinds)
     captured = len(traced.nodes) - len(axes)
     made = program_vmap(traced.trace.program, size, [*axes, *[None] * captured])
     wanted = _per_leaf("out_axes", out_axes, traced.trace.structure)
     places = [a for a, o in zip(wanted, traced.trace.outputs, strict=True) if o is None]
     moved = zip(_emitted(traced, made), places, strict=True)
     return traced.results([_placed(result, place) for result, place in moved])
-
-
-def _in_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with tensors for the numbers and arrays that it returns: each value of a batch
-    has one."""
-    return wraps(function)(lambda *args, **kwargs: with_tensors(function(*args, **kwargs)))
 
 
 def _emitted(traced: TracedFunction, made: Program) -> list[Tensor]:

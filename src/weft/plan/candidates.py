@@ -171,7 +171,7 @@ def _sm90_forms(
     kernel: Kernel, problem: Problem, target: Target, first: MmaPlan
 ) -> Iterator[MmaPlan]:
     found = sm90_contraction(problem)
-    forms = [form for form in sm90_forms(kernel) if form.suits(found.extent)]
+    forms = [form for form in sm90_forms(kernel) if found.suits(form, target)]
     for form in sorted(forms, key=lambda form: cycles(form, found, target))[:10]:
         made = sm90_plan(kernel, problem, target, first.header, form)
         yield replace(made, algo_choice=first.algo_choice)

@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 from weft.plan.epilogue import epilogue_names, local_edges
 from weft.plan.ir import Header, MmaPlan
 from weft.region.ir import Kernel, Pattern
+from weft.region.thin import is_thin, thin_tile
 from weft.target import roofline
 from weft.target.target import Target
 
@@ -25,22 +26,17 @@ _TILES: Final[Mapping[int, Mapping[_Tile, tuple[tuple[int, int], float]]]] = {
 }
 """Tiles by the bytes of a sum: the part of each that a warp has, and how fast a unit is with it,
 measured, in parts of what it is with the first."""
-_THIN: Final = (4, 8, 16)
-"""Rows of tiles for few rows, or columns: many columns, or rows, of a deep slice."""
-_LONG_SIDE: Final = 128
+_LEAST: Final = 8
+"""Rows and columns from which tiles pay."""
 _FEW: Final = 4096
 """Results under which threads are better used along a long sum."""
 
 
 def _thin_tile(m: int, n: int, word: int) -> Mapping[_Tile, tuple[tuple[int, int], float]]:
-    """The tile for few rows or columns, and many of the others."""
-    # Eight lanes of a warp share its columns, four its rows.
-    few = next(size for size in _THIN if size >= min(m, n) and (m <= n or size >= 8))
-    # A slice of either side has an element for each of 128 threads, at least.
-    depth = max(_LONG_SIDE // word, _LONG_SIDE // few)
-    if m <= n:
-        return {(few, _LONG_SIDE, depth): ((few, _LONG_SIDE // 4), 1.0)}
-    return {(_LONG_SIDE, few, depth): ((_LONG_SIDE // 4, few), 1.0)}
+    """The tile for few rows or columns, and many of the others: four warps share the long side."""
+    rows, columns, depth = thin_tile(m, n, word)
+    warp = (rows, columns // 4) if m <= n else (rows // 4, columns)
+    return {(rows, columns, depth): (warp, 1.0)}
 
 
 def fma_plan(kernel: Kernel, target: Target, header: Header) -> MmaPlan | None:
@@ -53,9 +49,9 @@ def fma_plan(kernel: Kernel, target: Target, header: Header) -> MmaPlan | None:
     if batch * m * n <= _FEW and k >= _FEW:
         return None
     word = 8 if kernel.let(roles.contraction).dtype.bits == 64 else 4
-    if min(m, n) <= _THIN[-1] and max(m, n) >= _LONG_SIDE:
+    if is_thin(m, n):
         choices = _thin_tile(m, n, word)
-    elif min(m, n) >= _THIN[1]:
+    elif min(m, n) >= _LEAST:
         choices = _TILES[word]
     else:
         return None

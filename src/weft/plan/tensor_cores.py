@@ -26,8 +26,6 @@ _PANEL: Final = 64
 """16-bit elements of a row of 128 bytes, within which shared memory is permuted."""
 _ROW: Final = 128
 """Bytes of a k step of the SM90 template."""
-_PAIR: Final = 16
-"""Rows of an operand that two blocks can share."""
 _PIECE: Final = 16
 """Bytes of one copy of the SM80 template."""
 _THIN: Final = 16
@@ -80,7 +78,7 @@ def sm90_plan(
         algo_choice={"matmul": "implicit_gemm"},
         local_edges=local_edges(kernel),
         order=MmaPlan.order if _has_next_tile(form, extent, target) else _ONE_WAVE,
-        cluster=_cluster(problem, form, extent, target),
+        cluster=form.cluster,
         operand_layouts=problem.layouts,
         roles=form.roles,
         swap_ab=form.swap,
@@ -91,22 +89,6 @@ def sm90_plan(
         registers=(40, 232) if form.consumers == 2 else (0, 0),
         precision=PROMOTED if promoted else FULL,
     )
-
-
-def _cluster(problem: Problem, form: Form, extent: Extent, target: Target) -> tuple[int, int]:
-    """Blocks that share an operand, the larger part of their tiles. It pays where rows begin inside
-    lines, so that the second-level cache is asked twice for each, and blocks wait for little else:
-    in a single wave."""
-    if problem.in_rows or form.swap or form.roles != "cooperative":
-        return 1, 1
-    if _has_next_tile(form, extent, target):
-        return 1, 1
-    down, across = -(-problem.m // form.rows), -(-problem.n // form.columns)
-    if form.columns >= form.rows:
-        pays = problem.layouts[1] == "col" and down % 2 == 0 and form.columns % _PAIR == 0
-        return (2, 1) if pays else (1, 1)
-    pays = problem.layouts[0] == "row" and across % 2 == 0 and form.rows % _PAIR == 0
-    return (1, 2) if pays else (1, 1)
 
 
 def sm90_choice(kernel: Kernel, problem: Problem, target: Target) -> Choice:

@@ -16,7 +16,7 @@ from math import prod
 from typing import TypeAlias
 
 from weft.foundation.dims import static
-from weft.foundation.dtypes import DType
+from weft.foundation.dtypes import DType, Kind
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import (
     SELECTED,
@@ -299,7 +299,8 @@ class _Builder:
 
     def _contraction(self, value: Reduce) -> PolyBlock | None:
         product = value.x
-        if isinstance(product, Cast) and _widens(product):
+        if isinstance(product, Cast) and product.dtype.is_float and _widens(product):
+            # A multiply-add of floats need not round in between; a product of integers has wrapped.
             product = product.x
         if not isinstance(product, Binary) or product.fn is not Fn.MUL:
             return None
@@ -497,10 +498,12 @@ def _implies(one: Guard, other: Guard) -> bool:
 
 
 def _widens(cast: Cast) -> bool:
-    """Whether a cast loses nothing: to a wider dtype of the same class."""
+    """Whether a cast loses nothing: to a wider dtype of the same class, or of integers with a sign
+    where there was none."""
     before, after = cast.x.dtype, cast.dtype
     exact = not before.is_float or before.precision <= after.precision
-    return before.kind is after.kind and before.bits < after.bits and exact
+    alike = before.kind is after.kind or (before.kind, after.kind) == (Kind.UNSIGNED, Kind.SIGNED)
+    return alike and before.bits < after.bits and exact
 
 
 def _ranges(axes: Sequence[IterAxis]) -> Ranges:

@@ -39,6 +39,7 @@ from weft.region.ir import (
     row_major,
 )
 from weft.region.multiplied import usual_atom
+from weft.region.thin import FEW, LONG_SIDE, tiles_per_unit
 from weft.target.matrix_tiles import Extent
 from weft.target.matrix_time import split_for
 from weft.target.target import Kind, Target
@@ -46,10 +47,6 @@ from weft.target.target import Kind, Target
 _BLOCKS_PER_UNIT: Final = 8
 _SHORTEST: Final = 256
 """Elements of a part, at least."""
-_FEW_ROWS: Final = 16
-_THIN_TILE: Final = 128
-"""Rows, or columns, of a contraction whose tiles have 128 of the others."""
-_TILES_PER_UNIT: Final = 4
 _COLUMNS: Final = 256
 """Neighbouring columns that a block reduces side by side."""
 _STREAM_BYTES: Final = 1 << 20
@@ -180,17 +177,19 @@ def _contraction_cut(kernel: Kernel, target: Target) -> Cut | None:
     )
     if target.has("wgmma") and sides[0] in (BF16, F16) and wide:
         parts = split_for(Extent(batch, m, n, k), target)
-    elif min(m, n) <= _FEW_ROWS and usual_atom(kernel, "sm90") is None:
-        parts = _thin_parts(batch * -(-max(m, n) // _THIN_TILE), k, target)
+    elif min(m, n) <= FEW[-1] and usual_atom(kernel, "sm90") is None:
+        word = 8 if kernel.let(roles.contraction).dtype.bits == 64 else 4
+        tiles = batch * -(-max(m, n) // LONG_SIDE)
+        parts = _thin_parts(tiles, k, target.limits.units * tiles_per_unit(m, n, word))
     else:
         return None
     return Cut((), long[0], parts) if parts > 1 else None
 
 
-def _thin_parts(tiles: int, k: int, target: Target) -> int:
-    """Parts of a long sum whose result has few rows: as many as keep memory busy."""
-    wanted = target.limits.units * _TILES_PER_UNIT / max(1, tiles)
-    fitting = [d for d in _divisors(k) if d <= wanted and k // d >= _SHORTEST]
+def _thin_parts(tiles: int, k: int, most: int) -> int:
+    """Parts of a long sum whose result has few rows: as many as run at once, `most` tiles in all,
+    which keeps memory busy."""
+    fitting = [d for d in _divisors(k) if d * tiles <= most and k // d >= _SHORTEST]
     return max(fitting, default=1)
 
 

@@ -6,7 +6,7 @@ How long each takes is for `target.matrix_time` to say.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from weft.target.target import Target
@@ -25,6 +25,16 @@ class Form:
     roles: str = "cooperative"
     swap: bool = False
     """Whether rows of the tile are columns of the problem."""
+    paired: bool = False
+    """Whether two blocks share an operand, the larger part of their tiles."""
+
+    @property
+    def cluster(self) -> tuple[int, int]:
+        """Blocks that share an operand, down and across: those below each other have the same
+        columns."""
+        if not self.paired:
+            return 1, 1
+        return (2, 1) if self.columns >= self.rows else (1, 2)
 
     @property
     def consumers(self) -> int:
@@ -36,12 +46,6 @@ class Form:
     def defers(self) -> bool:
         """Whether results can wait in registers while the next tile is multiplied."""
         return self.roles == "cooperative" and self.warp_tile[0] == 64 and not self.swap
-
-    def suits(self, extent: Extent) -> bool:
-        """Whether swapped tiles hold all rows of the problem, and no more than they must."""
-        if not self.swap:
-            return True
-        return self.columns >= extent.m and (self.columns == 8 or self.columns < 2 * extent.m)
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ class Extent:
         return 2 * self.batch * (self.m * self.k + self.k * self.n + self.m * self.n)
 
 
-def _forms() -> Iterator[Form]:
+def _single_forms() -> Iterator[Form]:
     """Those that were measured most come first."""
     yield Form(128, 192, (128, 192), "pingpong")
     yield Form(128, 256, (64, 256))
@@ -82,6 +86,13 @@ def _forms() -> Iterator[Form]:
         yield Form(64, columns, (64, columns))
     for columns in (240, 208, 176, 144):
         yield Form(128, columns, (64, columns))
+
+
+def _forms() -> Iterator[Form]:
+    yield from _single_forms()
+    for form in _single_forms():
+        if form.roles == "cooperative" and not form.swap:
+            yield replace(form, paired=True)
 
 
 FORMS: Final = tuple(_forms())

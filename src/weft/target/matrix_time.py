@@ -79,10 +79,12 @@ class Pace:
     """Cycles for storing a panel of the result, one of its rows, and for turning a swapped tile."""
     beside: float = 0.47
     """Of storing a result while the next tile is multiplied, what it adds to that tile."""
+    pair: float = 450.0
+    """Cycles that starting and ending in pairs costs."""
 
     def lines(self, grain: int) -> float:
-        """What a row costs, in rows that begin at lines, where rows begin at any multiple of so many
-        bytes, all alike."""
+        """What a row costs, in rows that begin at lines, where rows begin at any multiple of so
+        many bytes, all alike."""
         inside = _IN_TWO - grain / LINE
         return inside if grain >= _SECTOR else inside + self.off_sector * (1 - grain / _SECTOR)
 
@@ -110,6 +112,22 @@ class Contraction:
     a: Operand = PLAIN
     b: Operand = PLAIN
 
+    def suits(self, form: Form, target: Target) -> bool:
+        """Whether a form is for this contraction: swapped tiles hold all its rows and no more than
+        they must, and two blocks can share an operand where that pays: where rows begin inside
+        lines, so that the second-level cache is asked twice for each, and blocks wait for little
+        else, in a single wave."""
+        if form.swap:
+            rows = self.extent.m
+            return form.columns >= rows and (form.columns == 8 or form.columns < 2 * rows)
+        if not form.paired:
+            return True
+        if self.a.grain == self.b.grain == LINE or self.extent.tiles(form) > target.limits.units:
+            return False
+        if form.cluster == (2, 1):
+            return self.b.along and -(-self.extent.m // form.rows) % 2 == 0
+        return self.a.along and -(-self.extent.n // form.columns) % 2 == 0
+
     def __str__(self) -> str:
         sizes = f"{self.extent.batch}*{self.extent.m}x{self.extent.n}x{self.extent.k}"
         letters = [
@@ -131,7 +149,7 @@ def fastest(
 ) -> Form:
     """The form that takes the least time; of equals, within what such times are good for, the first
     of the list."""
-    suiting = [form for form in forms if form.suits(found.extent)]
+    suiting = [form for form in forms if found.suits(form, target)]
     times = [math.log(cycles(form, found, target, light=light)) for form in suiting]
     return suiting[min(range(len(suiting)), key=lambda place: round(times[place] / _PRECISION))]
 
@@ -172,7 +190,9 @@ def _either(one: float, other: float, sharpness: int) -> float:
 class _Side:
     """An operand as tiles copy it: in rows of a line."""
 
-    def __init__(self, operand: Operand, size: int, tile: int, k: int, pace: Pace) -> None:
+    def __init__(
+        self, operand: Operand, size: int, tile: int, k: int, pace: Pace, *, shared: bool
+    ) -> None:
         self.count = -(-size // tile)
         rest = size - (self.count - 1) * tile
         self.copied, inside, depth = tile, size, float(-(-k // K_STEP))
@@ -186,8 +206,9 @@ class _Side:
         """Rows of all steps, for each tile of the other operand."""
         shifted = self.count > 1 and not operand.along and tile % PANEL > 0
         grain = math.gcd(operand.grain, _WORD * tile) if shifted else operand.grain
-        self.cost = pace.lines(grain)
-        self.worst = max(_IN_TWO, self.cost) if shifted else self.cost
+        part = 0.5 if shared else 1.0
+        self.cost = part * pace.lines(grain)
+        self.worst = max(part * _IN_TWO, self.cost) if shifted else self.cost
         """What a row costs, and one of the tile that begins worst."""
 
 
@@ -209,8 +230,9 @@ class _Time:
         self.work = 0.0 if light else form.warp_tile[0] * form.warp_tile[1] / _HEAVY
         sides = ((found.a, extent.m), (found.b, extent.n))
         first, second = reversed(sides) if form.swap else sides
-        self.rows = _Side(*first, form.rows, extent.k, pace)
-        self.columns = _Side(*second, form.columns, extent.k, pace)
+        below, beside = (blocks > 1 for blocks in form.cluster)
+        self.rows = _Side(*first, form.rows, extent.k, pace, shared=beside)
+        self.columns = _Side(*second, form.columns, extent.k, pace, shared=below)
         width = _WORD * form.warp_tile[0 if form.swap else 1]
         self.span = math.gcd(width, LINE)
         """Bytes of a row of a panel of the result."""
@@ -229,7 +251,8 @@ class _Time:
             waves += _either(tile, asked * tail, _SHARP)
         memory = self.extent.bytes / self.pace.memory
         body = _either(waves - self.added, memory, _SOFT)
-        return self.pace.start + body + _LAST * self.store + self.work
+        start = self.pace.start + (self.pace.pair if self.form.paired else 0.0)
+        return start + body + _LAST * self.store + self.work
 
     def _step(self) -> float:
         """A k step: multiplied, read from shared memory and written to it, copied."""

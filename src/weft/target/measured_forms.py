@@ -106,9 +106,10 @@ def _lines(products: Mapping[Contraction, Times]) -> Iterator[str]:
 
 
 def form_name(form: Form) -> str:
-    """A form in words: its tile, a warpgroup's part of it, its roles."""
+    """A form in words: its tile, a warpgroup's part of it, its roles, what is special."""
     tile, warps = f"{form.rows}x{form.columns}", f"{form.warp_tile[0]}x{form.warp_tile[1]}"
-    return f"{tile}/{warps} {form.roles}{' swapped' if form.swap else ''}"
+    marks = f"{' swapped' if form.swap else ''}{' paired' if form.paired else ''}"
+    return f"{tile}/{warps} {form.roles}{marks}"
 
 
 _BY_NAME: Final = {form_name(form): form for form in FORMS}

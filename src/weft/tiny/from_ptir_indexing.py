@@ -117,10 +117,7 @@ def _scatter_reduce(
 
 
 def _scattered(whole: Scatter, x: Value, index: Value, updates: Value) -> Value:
-    """Narrow floats are added in f32 and rounded once."""
-    wide = F32 if whole.fn == "add" and x.dtype.is_float and x.dtype.bits < 32 else x.dtype
-    values = (build.cast(x, wide), index, build.cast(updates, wide))
-    return build.cast(Opaque(whole, values, 0, wide, x.shape, base=0), x.dtype)
+    return Opaque(whole, (x, index, updates), 0, x.dtype, x.shape, base=0)
 
 
 def _scatter_add(

@@ -105,6 +105,9 @@ def _segment_reduce(
     acc = op.accum_dtype or numeric.accumulator_dtype(data.dtype)
     if op.num_segments == 0:
         return None
+    if output.dtype is data.dtype and acc is numeric.accumulator_dtype(data.dtype):
+        # The rows are combined in that dtype by themselves, and rounded once.
+        acc = data.dtype
     start = build.scalar(functions.identity(str(fn), data.dtype), data.dtype)
     rows = build.expand(build.cast(start, acc), output.shape)
     if 0 in output.static_shape or 0 in data.shape:

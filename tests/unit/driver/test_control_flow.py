@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
+from tests.turning_programs import scan_around_all
 from weft.driver.compile import Executable
 from weft.foundation.dtypes import FP8_E4M3
 from weft.foundation.errors import ExecutionError, SpecViolation
@@ -122,28 +123,8 @@ def test_branches_have_one_frame() -> None:
 
 
 def test_loops_nest() -> None:
-    """A scan in a loop in a branch in a scan."""
-    b = Builder()
-    x = b.param("f32", [3, 4, 5])
-
-    def inner(r: BodyBuilder, total: Value, row: Value) -> list[Value]:
-        return [total + row, r.tanh(total)]
-
-    def turn(r: BodyBuilder, k: Value, v: Value) -> list[Value]:
-        last, stacked = r.scan(inner, [r.reduce_sum(v, [0])], [v])
-        return [k + 1, stacked + r.broadcast_to(r.reshape(last, [1, 5]), [4, 5])]
-
-    def looped(r: BodyBuilder, v: Value) -> Value:
-        loop = r.while_(lambda s, k, w: [k < 2, k, w], turn, r.constant(0, "si32"), v)
-        return r.stop_gradient(loop[1])
-
-    def outer(r: BodyBuilder, count: Value, v: Value) -> list[Value]:
-        odd = r.compare(count - (count / 2) * 2, r.constant(1, "si32"), "equal")
-        return [count + 1, r.cond(odd, looped, lambda s, w: w * 0.5, v)]
-
-    program = b.build(b.scan(outer, [b.constant(0, "si32")], [x]))
     rng = np.random.default_rng(2)
-    check(program, [rng.standard_normal((3, 4, 5)).astype(np.float32)])
+    check(scan_around_all(), [rng.standard_normal((3, 4, 5)).astype(np.float32)])
 
 
 def test_random_numbers_differ_from_turn_to_turn_and_are_those_of_the_reference() -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 import weft
 from tests.gpu_machine import Machine, MachineBackend, machine
+from tests.turning_programs import scan_around_all
 from weft.codegen.gpu.accept import refuse
 from weft.driver import gpu_code
 from weft.driver.execute import Prepared, prepare
@@ -51,31 +52,8 @@ def agrees(backend: MachineBackend, program: Program, inputs: list[Array], seed:
 # -- branches and loops ----------------------------------------------------------------------------
 
 
-def nested() -> Program:
-    """A scan in a loop in a branch in a scan."""
-    b = Builder()
-    x = b.param("f32", [3, 4, 5])
-
-    def inner(r: BodyBuilder, total: Value, row: Value) -> list[Value]:
-        return [total + row, r.tanh(total)]
-
-    def turn(r: BodyBuilder, k: Value, v: Value) -> list[Value]:
-        last, stacked = r.scan(inner, [r.reduce_sum(v, [0])], [v])
-        return [k + 1, stacked + r.broadcast_to(r.reshape(last, [1, 5]), [4, 5])]
-
-    def looped(r: BodyBuilder, v: Value) -> Value:
-        loop = r.while_(lambda s, k, w: [k < 2, k, w], turn, r.constant(0, "si32"), v)
-        return r.stop_gradient(loop[1])
-
-    def outer(r: BodyBuilder, count: Value, v: Value) -> list[Value]:
-        made = r.cond(count < 2.0, looped, lambda s, w: w * 2.0, v)
-        return [count + 1.0, made]
-
-    return b.build(b.scan(outer, [b.constant(0.0, "f32")], [x]))
-
-
 def test_loops_nest(backend: MachineBackend) -> None:
-    agrees(backend, nested(), [numbers(3, 4, 5)])
+    agrees(backend, scan_around_all(), [numbers(3, 4, 5)])
 
 
 def test_a_counted_loop_waits_for_nothing(gpu: Machine, backend: MachineBackend) -> None:

@@ -1,5 +1,5 @@
-"""Whole programs for a GPU on disk: a second process plans nothing and compiles nothing, and what it
-links does the same, on a GPU made of the dialect's interpreter."""
+"""Whole programs for a GPU on disk: a second process plans nothing and compiles nothing, and what
+it links does the same, on a GPU made of the dialect's interpreter."""
 
 from __future__ import annotations
 

@@ -15,10 +15,13 @@ from weft.codegen.gpu import templates
 from weft.driver.plans import choose_plans
 from weft.foundation.dtypes import BF16, F16, F32
 from weft.memory.from_region import assign_buffers
+from weft.plan.contraction import problem_of
 from weft.plan.from_region import plan_kernel
 from weft.plan.ir import MmaPlan, Plan, RowPlan
+from weft.plan.tensor_cores import sm90_plan
 from weft.region.ir import Binary, Kernel, Module, Tensor
 from weft.target.known import target_named
+from weft.target.matrix_tiles import Form
 
 LAYOUTS = (("row", "col"), ("row", "row"), ("col", "col"), ("col", "row"))
 EPILOGUES: tuple[tuple[str, ...], ...] = (
@@ -76,16 +79,17 @@ def test_the_first_choice_is_carried_out(target: str) -> None:
         assert refusals == [], shape
 
 
-def test_columns_in_panels_take_more_shared_memory() -> None:
+@pytest.mark.parametrize(("layouts", "stages"), [(("row", "col"), 10), (("row", "row"), 8)])
+def test_columns_in_panels_take_more_shared_memory(layouts: tuple[str, str], stages: int) -> None:
     """96 columns that lie along n take the room of 128."""
-    sizes = (1024, 768, 3072)
-    along_k, _ = chosen(Contraction(*sizes), "sm90")
-    along_n, refusals = chosen(Contraction(*sizes, layouts=("row", "row")), "sm90")
-    assert isinstance(along_k, MmaPlan)
-    assert isinstance(along_n, MmaPlan)
-    assert (along_k.tile, along_n.tile) == ((64, 96, 64), (64, 96, 64))
-    assert (along_k.stages, along_n.stages) == (10, 8)
-    assert refusals == []
+    shape, sm90 = Contraction(1024, 768, 3072, layouts=layouts), target_named("sm90")
+    kernel, tensors = region_kernel(shape), tensors_of(shape)
+    problem = problem_of(kernel, tensors)
+    assert problem is not None
+    header = plan_kernel(kernel, tensors, sm90).header
+    plan = sm90_plan(kernel, problem, sm90, header, Form(64, 96, (64, 96)))
+    assert plan.stages == stages
+    assert not templates.accepts(kernel, tensors, references(shape), plan, sm90)
 
 
 @pytest.mark.parametrize("layouts", LAYOUTS)

@@ -20,7 +20,8 @@ from weft.foundation.errors import UserError
 from weft.plan.ir import MmaPlan
 from weft.region.ir import Kernel, Module
 from weft.target.matrix_tiles import Extent
-from weft.target.measured_forms import Contraction, form_name, read
+from weft.target.matrix_time import Contraction
+from weft.target.measured_forms import form_name, read
 from weft.target.target import Target
 
 

@@ -57,7 +57,7 @@ def test_passes_over_all_digits_sort(dtype: DType) -> None:
         one = (2, 100, 32, dtype.bits, low, 8, True)
         counts = Digits(*one).evaluate(*elements)
         assert counts.reshape(2, 256, 4).sum(axis=1).tolist() == 2 * [[32, 32, 32, 4]]
-        made = Moved(*one, 100 if last else 0).evaluate(*elements, counts)
+        made = Moved(*one, count=100 if last else 0).evaluate(*elements, counts)
         elements = (x, made) if dtype is SI64 else (made,)
     want = np.argsort(-x.astype(np.float64), axis=1, kind="stable")
     assert (made.reshape(2, 100) == want).all()

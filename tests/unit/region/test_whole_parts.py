@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -102,8 +101,8 @@ def test_updates_are_sorted_by_the_bits_that_places_have(
 ) -> None:
     op = Scatter("replace", 1, rows, 1, 2000)
     index = RNG.integers(0, rows, (1, 2000))
-    operands = [np.zeros((1, rows, 1), np.int32), index, np.arange(2000, dtype=np.int32)]
-    ops, got = in_steps(op, operands, SI32)
+    x, update = np.zeros((1, rows, 1), np.int32), np.arange(2000, dtype=np.int32)
+    ops, got = in_steps(op, [x, index, update], SI32)
     moved = [step for step in ops if isinstance(step, Moved)]
     assert [(step.low, step.bits) for step in moved] == passes
     want = np.zeros(rows, np.int32)
@@ -129,7 +128,7 @@ def test_one_tile_needs_no_sums() -> None:
 @pytest.mark.parametrize(("width", "long"), [(1, 64), (33, 128), (768, 512), (5000, 512)])
 def test_a_run_is_long_where_a_block_is_worth_while(width: int, long: int) -> None:
     op = Scatter("max", 1, 3, width, 1024)
-    zeros = [np.zeros((1, 3, width), np.float32), np.zeros((1, 1024), np.int32)]
+    zeros: list[Array] = [np.zeros((1, 3, width), np.float32), np.zeros((1, 1024), np.int32)]
     ops, _ = in_steps(op, [*zeros, np.ones((1024, width), np.float32)], F32)
     assert isinstance(ops[-1], Gathered)
     assert ops[-1].long == long
@@ -180,14 +179,25 @@ def test_many_updates_are_sorted_first(count: int, dtype: DType) -> None:
     np.testing.assert_allclose(wide, want, rtol=bound, atol=bound)
 
 
-def test_an_index_for_every_column_has_no_order() -> None:
-    op = Scatter("add", 1, 50, 4, 3000, each=True)
-    operands: list[Array] = [
-        np.zeros((1, 50, 4), np.float32),
-        RNG.integers(0, 50, (1, 3000, 4)),
-        np.ones((1, 3000, 4), np.float32),
-    ]
-    assert in_steps(op, operands, F32)[0] == [op]
-    alone = replace(op, width=1)
-    narrow = [array[..., :1] for array in operands]
-    assert isinstance(in_steps(alone, narrow, F32)[0][-1], Gathered)
+@pytest.mark.parametrize(("width", "count"), [(4, 3000), (1, 3000), (4, 900), (3000, 1024)])
+def test_indices_of_columns_are_sorted_one_by_one(width: int, count: int) -> None:
+    op = Scatter("add", 2, 50, width, count, each=True)
+    index = RNG.integers(0, 50, (2, count, width))
+    update = RNG.integers(-2, 3, (2, count, width)).astype(np.float32)
+    ops, got = in_steps(op, [np.zeros((2, 50, width), np.float32), index, update], F32)
+    is_sorted = width <= 2048 and count >= 1024
+    assert isinstance(ops[-1], Gathered) == is_sorted
+    if is_sorted:
+        assert ops[-1] == Gathered("add", 2, 50 * width, 1, count * width, 64)
+    want = np.zeros((2, 50, width))
+    rows, columns = np.arange(2)[:, None, None], np.arange(width)
+    np.add.at(want, (rows, index, columns), update)
+    assert (got.reshape(want.shape) == want).all()
+
+
+def test_narrow_floats_with_indices_of_their_own_are_always_sorted() -> None:
+    op = Scatter("add", 1, 5, 3, 4, each=True)
+    x, update = np.zeros((1, 5, 3), BF16.numpy), np.ones((1, 4, 3), BF16.numpy)
+    ops, got = in_steps(op, [x, np.zeros((1, 4, 3), np.int64), update], BF16)
+    assert isinstance(ops[-1], Gathered)
+    assert got.astype(np.float32).reshape(5, 3)[0].tolist() == [4, 4, 4]

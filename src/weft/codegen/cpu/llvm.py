@@ -158,7 +158,7 @@ class _Emitter:
             for value in range(start, stop, loop.step):
                 indices.variables[loop.var] = value
                 self._body(loop.body)
-            del indices.variables[loop.var]
+            indices.variables.pop(loop.var, None)
         else:
             self._counted(loop)
 

@@ -120,7 +120,7 @@ class DigitKernel(WholeKernel):
         if op.is_first:
             position = code.fresh()
             code.body.append(values.IndexValue(position, UI32, n))
-            key = self._key(op, code, row * op.length + n, there)
+            key = self._first_key(op, code, row, n, there)
         else:
             pairs = self.numbers[self.inputs[1 if op.is_wide else 0]]
             key, position = code.fresh(), code.fresh()
@@ -136,6 +136,17 @@ class DigitKernel(WholeKernel):
             last = code.compute(UI32, "const", value=op.digits - 1)
             digit = code.choose(UI32, there, digit, last)
         return held, position, self._place(code, digit, op.digits)
+
+    def _first_key(self, op: Pass, code: Code, row: Scalar, n: Scalar, there: Scalar) -> str:
+        offset = row * op.length + n
+        if op.columns == 1:
+            return self._key(op, code, offset, there)
+        place = code.load(self.numbers[self.inputs[0]], self.dtype, offset, there, 0, True)
+        bound = max(1, (1 << op.key_bits) // op.columns)
+        number = self._place(code, place, bound) * op.columns + n % op.columns
+        key = code.fresh()
+        code.body.append(values.IndexValue(key, UI32, number))
+        return key
 
     def _key(self, op: Pass, code: Code, offset: Scalar, there: Scalar) -> str:
         x = code.load(self.numbers[self.inputs[0]], self.dtype, offset, there, 0, True)

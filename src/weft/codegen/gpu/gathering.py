@@ -3,6 +3,8 @@
 *Short runs.* A thread has some neighbouring columns of a row, a vector of them where it can, and
 takes the row's updates one after the other; neighbours ask for neighbouring columns.
 
+Where the result begins as zeros, rows without updates are written too; else they stay as they are.
+
 *Long runs.* A block has some columns of a row. All its threads bring a batch of updates into shared
 memory, then a thread for each column takes them one after the other. Which rows have long runs only
 the data say: there is a block for every stretch of updates, and the row whose run covers the first
@@ -20,11 +22,11 @@ from typing import Final
 
 from weft.codegen.gpu import ir, values
 from weft.codegen.gpu.formats import held_bytes
-from weft.codegen.gpu.scalar import BLOCK, THREAD, Lit, Name, Scalar, both, least, wide
+from weft.codegen.gpu.scalar import BLOCK, THREAD, Lit, Name, Scalar, both, least, most, wide
 from weft.codegen.gpu.statements import Code, split
 from weft.codegen.gpu.whole_kernel import WholeKernel, Work
 from weft.foundation.dtypes import SI32, UI32, DType
-from weft.foundation.whole_ops import Gathered
+from weft.foundation.whole_ops import Collected, Gathered
 
 _THREADS: Final = 128
 _WORD: Final = 4
@@ -91,17 +93,17 @@ class GatherKernel(WholeKernel):
     def _short(self, op: Gathered, code: Code, row: Scalar, column: Scalar, vector: int) -> None:
         r, outer = split(code, row, op.rows, op.outer * op.rows)
         start, end = self._run(op, code, outer, r)
-        has: Scalar = start < end
+        has: Scalar = Lit(1) if isinstance(op, Collected) else start < end
         if op.fn != "replace":
             has = both(has, end - start < op.long)
         inside = code.inside()
-        first = end - 1 if op.fn == "replace" else start
+        first = most(start, end - 1) if op.fn == "replace" else start
         self._combined(op, inside, outer, (first, end), row, column, vector)
         code.branch(has, inside)
 
     def _run(self, op: Gathered, code: Code, outer: Scalar, r: Scalar) -> tuple[Scalar, Scalar]:
         """Where the updates of a row begin and end."""
-        number, at = self.numbers[self.inputs[3]], outer * (op.rows + 1) + r
+        number, at = self.numbers[self.inputs[-1]], outer * (op.rows + 1) + r
         start, end = (code.load(number, SI32, at + n, Lit(1), 0, True) for n in (0, 1))
         return self._place(code, start, op.count + 1), self._place(code, end, op.count + 1)
 
@@ -113,7 +115,7 @@ class GatherKernel(WholeKernel):
     def _update(self, op: Gathered, code: Code, outer: Scalar, k: Scalar, guard: Scalar) -> Scalar:
         """The number of the k-th update in order."""
         at = (outer * op.count + k) * 2 + 1
-        found = code.load(self.numbers[self.inputs[2]], UI32, at, guard, 0, True)
+        found = code.load(self.numbers[self.inputs[-2]], UI32, at, guard, 0, True)
         return outer * op.count + self._place(code, found, op.count)
 
     def _loaded(
@@ -142,16 +144,26 @@ class GatherKernel(WholeKernel):
     ) -> None:
         """The updates of a span into neighbouring elements, which are rounded once."""
         offset = code.let("at", row * op.width + column)
-        old = self._loaded(code, self.numbers[self.result], offset, vector, Lit(1), False)
+        old = self._old(op, code, offset, vector, Lit(1))
         totals = [self._total(code, f"total{n}", value) for n, value in enumerate(old)]
         turn = code.inside()
         update = self._update(op, turn, outer, Name("k"), Lit(1))
-        source = self.numbers[self.inputs[1]]
+        source = self.numbers[self.inputs[-3]]
         new = self._loaded(turn, source, update * op.width + column, vector, Lit(1), True)
         for total, value in zip(totals, new, strict=True):
             self._take(op, turn, total, value)
         code.loop("k", span[1], turn, times=4 if vector > 1 else 8, start=span[0])
         self._written(code, offset, totals)
+
+    def _old(
+        self, op: Gathered, code: Code, offset: Scalar, vector: int, guard: Scalar
+    ) -> list[str]:
+        """What neighbouring elements begin as."""
+        if not isinstance(op, Collected):
+            return self._loaded(code, self.numbers[self.result], offset, vector, guard, False)
+        dtype = self.wide_dtype
+        zero = code.compute(dtype, "const", value=0.0 if dtype.is_float else 0)
+        return [zero] * vector
 
     def _total(self, code: Code, name: str, start: str) -> str:
         dtype = self.wide_dtype
@@ -211,7 +223,7 @@ class GatherKernel(WholeKernel):
         k = looking.let("k", (stretch * _STRETCH + THREAD) * op.long)
         there = k < op.count
         at = (outer * op.count + k) * 2
-        key = looking.load(self.numbers[self.inputs[2]], UI32, at, there, 0, True)
+        key = looking.load(self.numbers[self.inputs[-2]], UI32, at, there, 0, True)
         row = self._place(looking, key, op.rows)
         start, end = self._run(op, looking, outer, row)
         mine = both(there, both(end - start >= op.long, k - start < op.long))
@@ -240,9 +252,8 @@ class GatherKernel(WholeKernel):
         if op.width % batches.columns:
             adds = both(adds, column < op.width)
         offset = code.let("at", (outer * op.rows + row) * op.width + column)
-        number = self.numbers[self.result]
-        old = code.load(number, self.dtype, offset, adds, 0, False)
-        total = self._total(code, "total", code.widened(self.dtype, old))
+        (old,) = self._old(op, code, offset, 1, adds)
+        total = self._total(code, "total", old)
         batch = code.inside()
         self._brought(op, batch, outer, end, first, batches)
         batch.body.append(ir.SyncThreads())
@@ -271,7 +282,7 @@ class GatherKernel(WholeKernel):
         """A batch of updates into shared memory, those that are there."""
         piece = code.let("piece", THREAD % batches.lanes * batches.vector)
         number = code.let("number", THREAD // batches.lanes)
-        source, each = self.numbers[self.inputs[1]], held_bytes(self.wide_dtype)
+        source, each = self.numbers[self.inputs[-3]], held_bytes(self.wide_dtype)
         inside: Scalar = Lit(1)
         if op.width % batches.columns:
             inside = first + piece < op.width

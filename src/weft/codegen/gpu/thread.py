@@ -175,6 +175,7 @@ class Emitter(ABC):
             body=tuple(body),
             reports=self.reports,
             cluster=self.cluster,
+            resident=self.resident,
         )
 
     @property
@@ -190,6 +191,11 @@ class Emitter(ABC):
     @property
     def cluster(self) -> int:
         """Blocks that run side by side."""
+        return 1
+
+    @property
+    def resident(self) -> int:
+        """Blocks at least that a unit has registers for at a time."""
         return 1
 
     @abstractmethod

@@ -27,7 +27,6 @@ from weft.region.ir import Kernel, OpaqueCall, Output, Pattern, Tensor
 Array = NDArray[Any]
 TILE = 256
 SORTED = [dtype for dtype in dtypes.ALL if not dtype.is_complex]
-WORDS = [dtype for dtype in SORTED if dtype.bits == 64]
 
 
 def made_by(op: WholeOp, operands: list[Array], shape: tuple[int, ...], kind: str) -> Array:
@@ -51,7 +50,7 @@ def in_passes(
         sums = made_by(adding, [counts], shape, "i4")
         kept = count if low + bits >= key_bits else 0
         result = ((outer, kept), "i8") if kept else ((outer, length, 2), "u4")
-        moved = made_by(Moved(*digit, kept), [*elements, sums], *result)
+        moved = made_by(Moved(*digit, count=kept), [*elements, sums], *result)
         elements = [x, moved] if counted.is_wide else [moved]
     return moved
 
@@ -81,8 +80,8 @@ def expected(x: Array, descending: bool) -> list[list[int]]:
 
 
 KINDS = [
-    *((dtype, descending) for dtype in SORTED if dtype.bits < 64 for descending in (False, True)),
-    *((dtype, number % 2 == 0) for number, dtype in enumerate(WORDS)),
+    *((dtype, number % 2 == 0) for number, dtype in enumerate(SORTED)),
+    *((dtype, True) for dtype in (F32, BF16, SI32)),
 ]
 
 
@@ -99,9 +98,9 @@ def test_rows_of_any_length_are_sorted(length: int) -> None:
     assert in_passes(x, 8, 8, count=length).tolist() == expected(x, False)
 
 
-@pytest.mark.parametrize("count", [1, 299])
+@pytest.mark.parametrize("count", [1, 199])
 def test_the_first_are_kept(count: int) -> None:
-    x = numbers(BF16, (2, 300), count)
+    x = numbers(BF16, (2, 200), count)
     got = in_passes(x, 16, 8, True, count)
     assert got.tolist() == [row[:count] for row in expected(x, True)]
 
@@ -126,6 +125,21 @@ def test_places_are_sorted_by_the_bits_they_have(rows: int, bits: int, dtype: DT
     starts = made_by(Starts(2, rows, 270), [pairs], (2, rows + 1), "i4")
     want = [[int((row < place).sum()) for place in range(rows + 1)] for row in places]
     assert starts.tolist() == want
+
+
+def test_columns_have_places_of_their_own() -> None:
+    """A key is a place and a column; a place beyond the last one still has a key."""
+    places = np.random.default_rng(1).integers(0, 20, (2, 30, 9)).astype(np.int32)
+    digit = (2, 270, TILE, 8, 0, 8, False, 9)
+    counts = made_by(Digits(*digit), [places], (2, 256, 2), "i4")
+    sums = np.cumsum(counts, axis=2).astype("i4")
+    pairs = made_by(Moved(*digit), [places, sums], (2, 270, 2), "u4")
+    flat = (places * 9 + np.arange(9)).reshape(2, 270)
+    order = np.argsort(flat, axis=1, kind="stable")
+    assert (pairs[..., 1] == order).all()
+    assert (pairs[..., 0] == np.take_along_axis(flat, order, 1)).all()
+    beyond = made_by(Digits(*digit), [places + 1000], (2, 256, 2), "i4")
+    assert beyond.sum() == places.size
 
 
 def test_a_tile_of_one_digit_keeps_its_order() -> None:
@@ -167,7 +181,7 @@ def examples(length: int, tile: int) -> dict[str, tuple[WholeOp, list[Array], Ar
         "first": (Moved(1, length, tile, 32, 0, 8), [x, sums], np.zeros((length, 2), "u4")),
         "next": (Moved(1, length, tile, 32, 8, 8), [pairs, sums], np.zeros((length, 2), "u4")),
         "wide": (
-            Moved(1, length, tile, 64, 56, 8, True, length),
+            Moved(1, length, tile, 64, 56, 8, True, count=length),
             [wide, pairs, sums],
             np.zeros(length, np.int64),
         ),
@@ -215,14 +229,15 @@ def test_planted_faults_are_caught(fault: str) -> None:
     sums = np.cumsum(op.evaluate(x).reshape(256, 2), axis=1).astype("i4")
     operands: list[Array] = [x, sums]
     result = np.zeros(700, np.int64)
-    kernel = kernel_of(Moved(1, 700, 512, 8, 0, 8, False, 700), operands, result)
+    kernel = kernel_of(Moved(1, 700, 512, 8, 0, 8, count=700), operands, result)
     broken = planted(kernel, FAULTS[fault])
     assert broken != kernel
     right = carried_out(kernel, operands, result)
-    caught = []
-    for seed in range(3):
+
+    def is_caught(seed: int) -> bool:
         try:
-            caught.append(not np.array_equal(carried_out(broken, operands, result, seed), right))
+            return not np.array_equal(carried_out(broken, operands, result, seed), right)
         except (Hazard, IndexError):
-            caught.append(True)
-    assert any(caught)
+            return True
+
+    assert any(map(is_caught, range(3)))

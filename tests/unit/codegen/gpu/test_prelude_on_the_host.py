@@ -20,6 +20,9 @@ from numpy.typing import NDArray
 
 from weft.codegen.gpu.prelude.elements import ELEMENTS, FORMATS, philox
 from weft.codegen.gpu.prelude.instructions import ACROSS
+from weft.codegen.gpu.prelude.sorting import KEYS
+from weft.foundation.digit_sort import sort_keys
+from weft.foundation.dtypes import ALL, DType
 
 Array = NDArray[Any]
 COMPILER = shutil.which("c++")
@@ -69,6 +72,19 @@ UNARY = {
 }
 
 
+NUMBERS = [dtype for dtype in ALL if dtype.is_float or dtype.is_signed]
+
+
+def _keys(dtype: DType, suffix: str, form: str) -> str:
+    """Keys of elements that are given by their bits, and whether each is a NaN."""
+    kind = "u64" if dtype.bits == 64 else "u32"
+    call = "float_key<{bits}>(x[i], nan[i])" if dtype.is_float else "integer_key<{bits}>(x[i])"
+    value = form.format(call, bits="{bits}").format(bits=dtype.bits)
+    loop = f"for (long i = 0; i < n; ++i) y[i] = {value};"
+    head = f"void run_key_{dtype}{suffix}(const {kind}* x, const bool* nan, {kind}* y, long n)"
+    return f"{head} {{ {loop} }}"
+
+
 def _exports() -> str:
     lines = []
     for name, (source, target) in UNARY.items():
@@ -81,6 +97,8 @@ def _exports() -> str:
         lines.append(_pairwise(f"log_add_exp_{kind}", kind, "log_add_exp(x[i], z[i])"))
         bits = "next_bits(bits(x[i]), bits(z[i]), x[i], z[i])"
         lines.append(_pairwise(f"next_{kind}", kind, f"Held<{kind}>::from({bits})"))
+    for dtype in NUMBERS:
+        lines += [_keys(dtype, "", "{}"), _keys(dtype, "_reversed", "reversed_key<{bits}>({})")]
     lines.append(
         "void run_philox(u32* y, u64 seed, u64 offset, u64 block)"
         " { u32 w[4]; philox_block(w, seed, offset, block); memcpy(y, w, 16); }"
@@ -101,7 +119,7 @@ def _pairwise(name: str, kind: str, value: str) -> str:
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     folder: Path = tmp_path_factory.mktemp("prelude")
     source, made = folder / "prelude.cc", folder / "prelude.so"
-    source.write_text(SHIM + ELEMENTS + FORMATS + ACROSS + philox() + _exports())
+    source.write_text(SHIM + ELEMENTS + FORMATS + ACROSS + KEYS + philox() + _exports())
     options = ["-std=c++17", "-O1", "-w", "-ffp-contract=off", "-shared", "-fPIC"]
     subprocess.run([str(COMPILER), *options, str(source), "-o", str(made)], check=True)
     return ctypes.CDLL(str(made))
@@ -244,3 +262,18 @@ def test_bytes_come_from_the_lines_they_lie_in(library: ctypes.CDLL) -> None:
             places = [ctypes.c_void_p(array.ctypes.data) for array in (got, x)]
             library.run_across(*places, ctypes.c_longlong(start), ctypes.c_int(count))
             assert (got == want).all(), (start, count)
+
+
+@pytest.mark.parametrize("suffix", ["", "_reversed"])
+@pytest.mark.parametrize("dtype", NUMBERS, ids=str)
+def test_keys_are_those_of_the_reference(library: ctypes.CDLL, dtype: DType, suffix: str) -> None:
+    rng = np.random.default_rng(dtype.index)
+    raw = rng.integers(0, 1 << 63, 5000, np.uint64) << np.uint64(1) >> np.uint64(64 - dtype.bits)
+    top = np.uint64(1 << (dtype.bits - 1))
+    raw = np.concatenate([raw, np.array([0, 1], np.uint64), top + np.array([0, 1], np.uint64)])
+    x = raw.astype(f"u{dtype.storage_bytes}").view(dtype.numpy)
+    with np.errstate(invalid="ignore"):
+        nan = np.isnan(x.astype(np.float64)) if dtype.is_float else np.zeros(len(x), bool)
+    kind = np.uint64 if dtype.bits == 64 else np.uint32
+    got = apply(library, f"key_{dtype}{suffix}", kind, raw.astype(kind), nan)
+    assert (got == sort_keys(x, bool(suffix))).all()

@@ -119,6 +119,8 @@ class Kernel:
     """Whether it can find a violation."""
     cluster: int = 1
     """Neighbouring blocks that run side by side."""
+    resident: int = 1
+    """Blocks at least that a unit has registers for at a time."""
 
     @property
     def shared_bytes(self) -> int:

@@ -31,6 +31,7 @@ from weft.foundation.index_expr import coefficient
 from weft.plan.epilogue import epilogue_refusals
 from weft.plan.ir import STREAMING, Header, MmaPlan
 from weft.region.ir import Binary, Fold, Kernel, Let, Read, Reduce, Tensor, operands
+from weft.region.thin import FEW, RESIDENT
 from weft.target.target import Target
 
 _LANES: Final = (4, 8)
@@ -39,6 +40,8 @@ _ACCESS: Final = 16
 """Bytes of one access to memory."""
 _PADDING: Final = 4
 """Elements between the rows of a slice, so that they begin in different banks."""
+_BANKS: Final = 8
+"""Pieces of 16 bytes that all banks of shared memory give at a time."""
 _BUFFERS: Final = 2
 _USED: Final = frozenset({
     "header", "tile", "warp_tile", "order", "epilogue", "local_edges", "arch", "algo_choice",
@@ -145,10 +148,6 @@ class _Side:
         return held_bytes(self.dtype)
 
     @property
-    def pitch(self) -> int:
-        return self.extent + _PADDING
-
-    @property
     def tiles(self) -> int:
         return -(-self.size // self.extent)
 
@@ -192,7 +191,7 @@ class Tiles(Elementwise):
         self.tables = self.order.tables if self.order.count else ()
         start = 0
         for side in (self.a, self.b):
-            size = _BUFFERS * self.depth * side.pitch * side.word
+            size = _BUFFERS * self.depth * self.pitch(side) * side.word
             self.tiles.append(ir.SharedTile(side.name, start, size))
             start += size
 
@@ -203,6 +202,11 @@ class Tiles(Elementwise):
     @property
     def threads(self) -> int:
         return prod(self.warps) * 32
+
+    @property
+    def resident(self) -> int:
+        """Tiles with few rows or columns do little but wait for memory, several at a time."""
+        return RESIDENT if min(self.a.extent, self.b.extent) <= FEW[-1] else 1
 
     # -- the problem -----------------------------------------------------------------------------
 
@@ -357,8 +361,25 @@ class Tiles(Elementwise):
         return found
 
     def slot(self, side: _Side, buffer: Scalar, k: Scalar, place: Scalar) -> ir.Address:
-        row = (buffer * self.depth + k) * side.pitch
+        row = (buffer * self.depth + k) * self.pitch(side)
+        vector = self.scattered(side)
+        if vector:
+            place = place ^ k // vector % _BANKS * (_ACCESS // side.word)
         return ir.Address(side.name, (row + place) * side.word)
+
+    def pitch(self, side: _Side) -> int:
+        """Elements from one k of a slice to the next."""
+        return side.extent + (0 if self.scattered(side) else _PADDING)
+
+    def scattered(self, side: _Side) -> int:
+        """Elements that a thread fetches together, where those of eight threads are neighbours
+        along k: each goes to another row of the slice, so rows are permuted in pieces of 16 bytes,
+        every eighth by the same number, and what eight threads put down lies in as many banks. 0
+        where fewer are."""
+        if not self.runs_along_k(side) or side.extent % (_BANKS * _ACCESS // side.word):
+            return 0
+        vector = self.vector(side, self.k[-1:])
+        return vector if vector > 1 and self.depth // vector >= _BANKS else 0
 
     def put(self, scope: Scope, side: _Side, fetched: _Fetched, buffer: Scalar) -> None:
         for name, k, place in fetched.found:

@@ -78,6 +78,10 @@ INLINE u32 pack_bf16(float low, float high) {
 INLINE u32 pack_f16(float low, float high) {
   u32 r; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low)); return r;
 }
+template <class T> INLINE T fetch(const T* p, bool constant) { return constant ? __ldg(p) : *p; }
+INLINE bool fetch(const bool* p, bool constant) {
+  return fetch((const u8*)p, constant) != 0;
+}
 INLINE void store_shared_v2(u32 address, u32 a, u32 b) {
   asm volatile("st.shared.v2.b32 [%0], {%1, %2};" :: "r"(address), "r"(a), "r"(b) : "memory");
 }
@@ -152,10 +156,6 @@ INLINE void load_shared_words(u32 (&w)[2], u32 address) {
 INLINE void load_shared_words(u32 (&w)[4], u32 address) {
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(address) : "memory");
-}
-template <class T> INLINE T fetch(const T* p, bool constant) { return constant ? __ldg(p) : *p; }
-INLINE bool fetch(const bool* p, bool constant) {
-  return fetch((const u8*)p, constant) != 0;
 }
 INLINE void fetch_words(u32 (&w)[1], const char* p, bool constant) {
   w[0] = fetch((const u32*)p, constant);

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-SORTING: Final = r"""
+KEYS: Final = r"""
 // Keys: unsigned numbers of as many bits as the element has, in the order of the elements.
 template <int Bits, class T> INLINE T key_mask() { return (T)-1 >> (8 * sizeof(T) - Bits); }
 template <int Bits, class T> INLINE T reversed_key(T key) { return key ^ key_mask<Bits, T>(); }
@@ -14,16 +14,20 @@ template <int Bits, class T> INLINE T float_key(T x, bool nan) {
   if (x == sign) x = 0;
   return nan ? all : x & sign ? x ^ all : x | sign;
 }
+"""
+
+ALIKE: Final = r"""
 template <int Bits> INLINE void alike(int number, int& before, int& count) {
   u32 same = 0xffffffffu, lower;
   #pragma unroll
   for (int bit = 0; bit < Bits; ++bit) {
-    const bool set = number >> bit & 1;
-    const u32 others = __ballot_sync(0xffffffffu, set);
-    same &= set ? others : ~others;
+    const u32 unset = (u32)(number >> bit & 1) - 1;
+    same &= __ballot_sync(0xffffffffu, !unset) ^ unset;
   }
   asm("mov.u32 %0, %%lanemask_lt;" : "=r"(lower));
   before = __popc(same & lower);
   count = __popc(same);
 }
 """
+
+SORTING: Final = KEYS + ALIKE

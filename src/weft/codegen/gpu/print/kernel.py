@@ -70,9 +70,10 @@ def _signature(kernel: ir.Kernel) -> Iterator[str]:
     maps = [f"const __grid_constant__ TensorMap m{i}" for i, _ in enumerate(kernel.maps)]
     buffers = [f"char* b{i}" for i, _ in enumerate(kernel.buffers)]
     buffers += ["u64* error"] if kernel.reports else []
-    # The second bound, one block per multiprocessor, is what lets setmaxnreg take effect.
+    # The second bound, even where it is one block a multiprocessor, lets setmaxnreg take effect.
+    bounds = f"{kernel.threads}, {kernel.resident}"
     cluster = f"__cluster_dims__({kernel.cluster}, 1, 1) " if kernel.cluster > 1 else ""
-    yield f'extern "C" __global__ void {cluster}__launch_bounds__({kernel.threads}, 1)'
+    yield f'extern "C" __global__ void {cluster}__launch_bounds__({bounds})'
     yield f"{kernel.name}({', '.join(maps + buffers)}) {{"
 
 

@@ -100,7 +100,10 @@ class _Reader:
         tokens = self.tokens
         name = self.name()
         grid, threads = self.setting("grid"), self.setting("threads")
-        cluster = self.setting("cluster") if tokens.current.text == "cluster" else 1
+        cluster, resident = (
+            self.setting(word) if tokens.current.text == word else 1
+            for word in ("cluster", "resident")
+        )
         reports = tokens.accept("reports")
         tokens.expect("{")
         tokens.expect("buffers")
@@ -119,7 +122,7 @@ class _Reader:
         maps, tiles, barriers, tables = (tuple(frame[cls]) for cls in _FRAME)
         return ir.Kernel(
             name, grid, threads, buffers, maps, tiles, barriers, tables, tuple(body), reports,
-            cluster,
+            cluster, resident,
         )  # fmt: skip
 
     def setting(self, name: str) -> int:

@@ -37,7 +37,9 @@ def print_kernel(kernel: ir.Kernel) -> str:
     """One kernel: its frame, then its statements."""
     reports = " reports" if kernel.reports else ""
     cluster = f" cluster={kernel.cluster}" if kernel.cluster > 1 else ""
-    head = f"kernel {kernel.name} grid={kernel.grid} threads={kernel.threads}{cluster}{reports}"
+    resident = f" resident={kernel.resident}" if kernel.resident > 1 else ""
+    frame = f"grid={kernel.grid} threads={kernel.threads}{cluster}{resident}{reports}"
+    head = f"kernel {kernel.name} {frame}"
     inner = [f"buffers ({commas(map(label, kernel.buffers))})"]
     inner += map(_show, (*kernel.maps, *kernel.tiles, *kernel.barriers, *kernel.tables))
     inner += _body(kernel.body)

@@ -42,6 +42,12 @@ def _findings(kernel: ir.Kernel, target: Target) -> Iterator[tuple[str, str]]:
         yield FRAME, f"a cluster of {kernel.cluster} blocks on {target.name}"
     elif kernel.grid % kernel.cluster:
         yield FRAME, f"{kernel.grid} blocks are no whole clusters of {kernel.cluster}"
+    most = min(
+        target.limits.blocks_per_unit,
+        target.limits.warps_per_unit * _WARP // max(1, kernel.threads),
+    )
+    if not 1 <= kernel.resident <= most:
+        yield FRAME, f"{kernel.resident} resident blocks of {kernel.threads} threads, over {most}"
     if len(kernel.buffers) > _MOST_BUFFERS:
         yield FRAME, f"{len(kernel.buffers)} buffers, over {_MOST_BUFFERS}"
     for group in (kernel.maps, kernel.tiles, kernel.barriers, kernel.tables):

@@ -102,6 +102,12 @@ CASES: dict[str, Callable[[], Case]] = {
     "batch": lambda: product(batch=3, m=9, n=8),
     "several tiles": lambda: product(m=40, n=37, k=5),
     "whole tiles": lambda: product(m=32, n=64, k=32),
+    "few rows": lambda: product(m=3, n=130, k=96, layouts="NT"),
+    "few rows, half vectors": lambda: product(m=2, n=128, k=70, layouts="NT"),
+    "few rows across": lambda: product(m=3, n=132, k=40, layouts="NN"),
+    "few rows of f64": lambda: product("f64", m=2, n=128, k=64, layouts="NT"),
+    "more rows of f64": lambda: product("f64", m=9, n=128, k=64, layouts="NT"),
+    "few columns": lambda: product(m=130, n=3, k=64, layouts="NT"),
     "epilogue": with_epilogue,
     "computed operands": of_computed,
     "convolution": convolution,
@@ -125,9 +131,45 @@ def test_products_agree_with_numpy(name: str) -> None:
     assert error_of(executable, inputs, np.clip(want, low, high)) < 1e-4
 
 
-def test_the_text_reads_back() -> None:
-    code = through_stages(product()[0], "sm90")["gpu"]
+@pytest.mark.parametrize("rows", [20, 4])
+def test_the_text_reads_back(rows: int) -> None:
+    code = through_stages(product(m=rows, n=128)[0], "sm90")["gpu"]
     assert parse_module(print_module(code)) == code
+
+
+# -- few rows --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [1, 3, 4, 8, 16])
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_tiles_of_few_rows_run_all_at_once(dtype: str, rows: int) -> None:
+    """As many as a unit has registers and shared memory for."""
+    compilation = through_stages(product(dtype, rows, 4096, 4096, "NT")[0], "sm90")
+    found = [k for k in compilation["gpu"].kernels.values() if k.resident > 1]
+    assert len(found) == (rows > 1)
+    for kernel in found:
+        fitting = SM90.limits.shared_bytes_per_unit // kernel.shared_bytes
+        at_once = SM90.limits.units * min(kernel.resident, fitting)
+        assert at_once / 2 < kernel.grid <= at_once
+
+
+@pytest.mark.parametrize(("dtype", "rows", "ways"), [("f32", 4, 1), ("f64", 4, 2), ("f64", 8, 1)])
+def test_threads_that_read_along_k_put_down_in_different_banks(
+    dtype: str, rows: int, ways: int
+) -> None:
+    compilation = through_stages(product(dtype, rows, 128, 64, "NT")[0], "sm90")
+    (kernel,) = (k for k in compilation["region"].kernels if k.roles is not None)
+    plan = compilation["plan"].of(kernel.name)
+    tiles = fma.Tiles(kernel, assign_buffers(compilation["region"]).refs, plan)
+    vector, word = 16 // tiles.b.word, tiles.b.word
+    together = 128 // word  # lanes whose words shared memory takes in one turn
+    places = [divmod(lane, plan.tile[2] // vector) for lane in range(together)]
+    for step in range(vector):
+        slots = [tiles.slot(tiles.b, Lit(0), Lit(k * vector + step), Lit(c)) for c, k in places]
+        offsets = [at.offset for at in slots]
+        banks = [at.value // word % together for at in offsets if isinstance(at, Lit)]
+        assert len(banks) == together
+        assert max(map(banks.count, banks)) == ways
 
 
 # -- planted faults --------------------------------------------------------------------------------

@@ -1,0 +1,184 @@
+"""Sorting, scatter and sums of segments through every stage down to the GPU dialect, interpreted,
+against NumPy and plain loops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import weft
+from tests.gpu_interpreted import InterpretedGpu
+from weft.codegen.gpu.interp.values import Reported
+from weft.foundation.dtypes import BY_NAME
+from weft.ptir import Builder, Program
+from weft.region import whole_parts
+
+Array = NDArray[Any]
+GPU = InterpretedGpu("sm90")
+NARROW = ("bf16", "f16", "fp8_e4m3", "fp8_e5m2")
+
+
+@pytest.fixture(autouse=True)
+def _everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows and updates go the way of a million of them."""
+    monkeypatch.setattr(whole_parts, "LONGEST_SORTED", 16)
+    monkeypatch.setattr(whole_parts, "_MANY_UPDATES", 1)
+    monkeypatch.setattr(whole_parts, "_LONG_RUN", 8)
+    monkeypatch.setattr(whole_parts, "_SMALL_TILE", 256)
+
+
+def numbers(dtype: str, shape: tuple[int, ...], seed: int) -> Array:
+    """Whole numbers, which are added up exactly whatever the order."""
+    return np.random.default_rng(seed).integers(-4, 5, shape).astype(BY_NAME[dtype].numpy)
+
+
+def on_gpu(program: Program, *inputs: Array) -> list[Array]:
+    return weft.run(program, list(inputs), backend=GPU)
+
+
+# -- sorting ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize(("shape", "axis"), [((1, 17), 1), ((3, 40), 1), ((40, 2), 0)])
+def test_argsort_and_sort(shape: tuple[int, ...], axis: int, descending: bool) -> None:
+    b = Builder()
+    x = b.param("f32", list(shape))
+    order = b.argsort(x, axis=axis, descending=descending)
+    program = b.build(order, b.sort(x, axis=axis, descending=descending))
+    given = numbers("f32", shape, 1)
+    given.reshape(-1)[::5] = np.nan
+    places, values = on_gpu(program, given)
+    keys = np.where(np.isnan(given), np.inf, given)
+    want = np.argsort(-keys if descending else keys, axis=axis, kind="stable")
+    assert (places == want).all()
+    np.testing.assert_array_equal(values, np.take_along_axis(given, want, axis))
+
+
+def test_the_largest() -> None:
+    b = Builder()
+    values, places = b.top_k(b.param("si16", [2, 50]), k=3)
+    given = np.random.default_rng(2).integers(-5, 5, (2, 50)).astype(np.int16)
+    found, at = on_gpu(b.build(values, places), given)
+    want = np.argsort(-given.astype(int), axis=1, kind="stable")[:, :3]
+    assert (at == want).all()
+    assert (found == np.take_along_axis(given, want, 1)).all()
+
+
+# -- scatter ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["f32", "si8", *NARROW])
+def test_rows_added_to_rows(dtype: str) -> None:
+    """The gradient of an embedding: many updates at a few rows."""
+    b = Builder()
+    x, at, new = b.param(dtype, [7, 16]), b.param("si32", [40, 1]), b.param(dtype, [40, 16])
+    program = b.build(
+        b.scatter_add(
+            x, at, new, update_window_dims=[1], inserted_window_dims=[0],
+            scatter_dims_to_operand_dims=[0], index_vector_dim=1,
+        )
+    )  # fmt: skip
+    given, updates = numbers(dtype, (7, 16), 3), numbers(dtype, (40, 16), 4)
+    places = np.minimum(np.random.default_rng(5).integers(0, 20, (40, 1)), 6).astype(np.int32)
+    (got,) = on_gpu(program, given, places, updates)
+    want = given.astype(np.float64)
+    np.add.at(want, places[:, 0], updates.astype(np.float64))
+    exact = want.astype(np.float32 if dtype in NARROW else np.int64)
+    assert (got.astype(np.float64) == exact.astype(given.dtype).astype(np.float64)).all()
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_windows_at_places_of_two_axes(dtype: str) -> None:
+    b = Builder()
+    x, at, new = b.param(dtype, [6, 5, 4]), b.param("si64", [9, 2]), b.param(dtype, [9, 2, 4])
+    program = b.build(
+        b.scatter_add(
+            x, at, new, update_window_dims=[1, 2], inserted_window_dims=[0],
+            scatter_dims_to_operand_dims=[0, 1], index_vector_dim=1,
+        )
+    )  # fmt: skip
+    rng = np.random.default_rng(6)
+    places = np.stack([rng.integers(0, 6, 9), rng.integers(0, 4, 9)], 1)
+    given, updates = numbers(dtype, (6, 5, 4), 7), numbers(dtype, (9, 2, 4), 8)
+    (got,) = on_gpu(program, given, places, updates)
+    want = given.astype(np.float64)
+    for (row, column), window in zip(places, updates.astype(np.float64), strict=True):
+        want[row, column : column + 2] += window
+    assert (got.astype(np.float64) == want).all()
+
+
+REDUCE: dict[str, Any] = {
+    "add": np.add,
+    "max": np.maximum,
+    "min": np.minimum,
+    "replace": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("axis", "reduce", "dtype"),
+    [
+        *((axis, reduce, "f32") for axis in (0, 2) for reduce in REDUCE),
+        *((1, "add", dtype) for dtype in ("bf16", "si64")),
+        *((1, reduce, "bf16") for reduce in ("max", "replace")),
+    ],
+)
+def test_elements_at_places_of_their_own(axis: int, reduce: str, dtype: str) -> None:
+    shape, many = (3, 4, 5), [3, 4, 5]
+    many[axis] = 12
+    b = Builder()
+    x, at = b.param(dtype, list(shape)), b.param("si32", many)
+    new = b.param(dtype, many)
+    program = b.build(b.scatter_reduce(x, at, new, axis=axis, reduce=reduce))
+    given, updates = numbers(dtype, shape, 9), numbers(dtype, tuple(many), 10)
+    places = np.random.default_rng(11).integers(0, shape[axis], many).astype(np.int32)
+    (got,) = on_gpu(program, given, places, updates)
+    want = given.astype(np.float64)
+    for where in np.ndindex(*many):
+        target = list(where)
+        target[axis] = places[where]
+        old, update = want[tuple(target)], float(updates[where])
+        want[tuple(target)] = update if reduce == "replace" else REDUCE[reduce](old, update)
+    assert (got.astype(np.float64) == want).all()
+
+
+def test_an_index_out_of_range_is_reported_and_nothing_is_touched() -> None:
+    b = Builder()
+    x, at, new = b.param("f32", [4]), b.param("si32", [20]), b.param("f32", [20])
+    program = b.build(b.scatter_reduce(x, at, new, axis=0, reduce="add"))
+    places = np.zeros(20, np.int32)
+    places[13] = 4
+    with pytest.raises(Reported, match="element 13: "):
+        on_gpu(program, np.zeros(4, np.float32), places, np.ones(20, np.float32))
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_no_updates_and_one(count: int) -> None:
+    b = Builder()
+    x, at, new = b.param("bf16", [4]), b.param("si32", [count]), b.param("bf16", [count])
+    program = b.build(b.scatter_reduce(x, at, new, axis=0, reduce="add"))
+    given = numbers("bf16", (4,), 12)
+    (got,) = on_gpu(program, given, np.full(count, 3, np.int32), np.ones(count, given.dtype))
+    want = given.astype(np.float32) + np.array([0, 0, 0, count], np.float32)
+    assert (got.astype(np.float32) == want).all()
+
+
+# -- segments --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["f32", "si32", *NARROW])
+def test_sums_of_segments(dtype: str) -> None:
+    b = Builder()
+    x, ids = b.param(dtype, [60, 3]), b.param("si64", [60])
+    program = b.build(b.segment_sum(x, ids, num_segments=5))
+    given = numbers(dtype, (60, 3), 13)
+    segments = np.random.default_rng(14).integers(0, 4, 60)
+    (got,) = on_gpu(program, given, segments)
+    want = np.zeros((5, 3))
+    np.add.at(want, segments, given.astype(np.float64))
+    rounded = want.astype(np.float32).astype(BY_NAME[dtype].numpy)
+    assert (got.astype(np.float64) == rounded.astype(np.float64)).all()

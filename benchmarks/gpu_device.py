@@ -24,8 +24,8 @@ import numpy as np
 import weft
 from benchmarks.gpu_line import Line, Tensor
 from weft.runtime.artifact import Artifact, CopyBuffer, Launch
-from weft.runtime.cuda import Device, open_device
-from weft.runtime.cuda_kernels import LoadedKernel, load
+from weft.runtime.cuda.driver import Device, open_device
+from weft.runtime.cuda.kernels import LoadedKernel, load
 
 FLUSH_BYTES: Final = 256 << 20
 COPY_BYTES: Final = 1 << 30

@@ -29,8 +29,8 @@ from typing import Any
 
 from benchmarks.gemm_kernels import Built, Contraction, build, load_plan, plan_names
 from weft.foundation.errors import WeftError
-from weft.runtime.cuda import open_device
-from weft.runtime.cuda_kernels import load
+from weft.runtime.cuda.driver import open_device
+from weft.runtime.cuda.kernels import load
 
 CASES = {
     "2k": Contraction(2048, 2048, 2048),

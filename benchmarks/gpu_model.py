@@ -40,6 +40,12 @@ _NEAR: Final = 0.02
 _FORGIVEN: Final = 0.05
 """Errors beyond this count less than their squares."""
 
+GUESS: Final = Pace(
+    start=4000.0, shared=1.0, unit=128.0, cache=64.0, memory=2400.0, off_sector=1.0,
+    beyond=32.0, panel=200.0, row=1.0, turn=200.0, beside=0.5, pair=500.0,
+)  # fmt: skip
+"""Numbers that no product was looked at for, from which those of a part of them are found."""
+
 Timings = Mapping[Contraction, Mapping[Form, float]]
 
 
@@ -122,7 +128,7 @@ def crossed(known: Timings, rounds: int) -> list[float]:
         source.shuffle(order)
         half = len(order) // 2
         for learned, judged in ((order[:half], order[half:]), (order[half:], order[:half])):
-            pace = fitted({found: known[found] for found in learned})
+            pace = fitted({found: known[found] for found in learned}, GUESS)
             losses += [loss(found, known[found], pace) for found in judged]
         print(f"{turn + 1} rounds: {summary(losses)}", flush=True)
     return losses

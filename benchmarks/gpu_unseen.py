@@ -6,7 +6,7 @@
 Products are drawn at random: sizes log-uniform, some with few rows, some in batches. `--prepare`
 compiles, anywhere, the first candidates of each, the planner's own choice first, as `weft tune
 --gpu` would measure them. On a GPU every candidate is checked against torch and all of a product
-are timed side by side (`weft.runtime.cuda_race`). The loss of a product is the time of the
+are timed side by side (`weft.runtime.cuda.race`). The loss of a product is the time of the
 planner's choice over that of its best candidate. The set `train` may become data of the planner;
 the others are for judging it.
 """
@@ -38,8 +38,8 @@ from weft.plan.ir import MmaPlan
 from weft.plan.text import plan_to_json
 from weft.runtime.artifact import Artifact
 from weft.runtime.bundle import Bundle, pack, unpack
-from weft.runtime.cuda_race import Race
-from weft.runtime.gpu import Gpu, open_gpu
+from weft.runtime.cuda.gpu import Gpu, open_gpu
+from weft.runtime.cuda.race import Race
 from weft.target.known import target_named
 
 SETS: Final = {"train": (1, 40), "unseen": (2, 30), "again": (3, 30), "fresh": (4, 30)}

@@ -26,21 +26,28 @@ def _segments_in_torch(torch: Any, x: Any, ids: Any) -> Any:
     return torch.zeros(SEGMENTS, device=x.device).index_add_(0, ids, x)
 
 
-def _line(name: str, inputs: tuple[Tensor, ...], weft: Side, torch: Side) -> Line:
-    return Line("whole", name, "f32", inputs, weft, torch)
+def _line(
+    name: str, inputs: tuple[Tensor, ...], weft: Side, torch: Side, dtype: str = "f32"
+) -> Line:
+    return Line("whole", name, dtype, inputs, weft, torch)
+
+
+def _argsort(rows: int, length: int, dtype: str) -> Line:
+    x = Tensor((rows, length), dtype, below=0 if dtype != "si64" else 1 << 62)
+    return _line(
+        f"argsort {rows}x{length}", (x,), lambda b, x: b.argsort(x, axis=1),
+        lambda t, x: t.argsort(x, dim=1, stable=True), dtype,
+    )  # fmt: skip
 
 
 def whole_lines() -> Iterator[Line]:
     for rows, length in ((1, MILLION), (64, 1 << 14), (1024, 1024)):
-        x = (Tensor((rows, length), "f32"),)
+        yield _argsort(rows, length, "f32")
         yield _line(
-            f"argsort {rows}x{length}", x, lambda b, x: b.argsort(x, axis=1),
-            lambda t, x: t.argsort(x, dim=1, stable=True),
+            f"cumulative sum {rows}x{length}", (Tensor((rows, length), "f32"),),
+            lambda b, x: b.cumulative_sum(x, axis=1), lambda t, x: x.cumsum(1),
         )  # fmt: skip
-        yield _line(
-            f"cumulative sum {rows}x{length}", x, lambda b, x: b.cumulative_sum(x, axis=1),
-            lambda t, x: x.cumsum(1),
-        )  # fmt: skip
+    yield from (_argsort(1, MILLION, dtype) for dtype in ("bf16", "si64"))
     yield _line(
         f"top 64 of {MILLION}", (Tensor((1, MILLION), "f32"),),
         lambda b, x: b.top_k(x, k=64)[0], lambda t, x: t.topk(x, 64).values,
@@ -50,7 +57,14 @@ def whole_lines() -> Iterator[Line]:
         f"scatter {MILLION} of {MILLION}", (flat, places, flat), _scatter,
         lambda t, x, i, u: x.index_add(0, i, u),
     )  # fmt: skip
+    for name, below in (("", SEGMENTS), (", all in one", 1)):
+        yield _line(
+            f"sums of {SEGMENTS} segments of {MILLION}{name}",
+            (flat, Tensor((MILLION,), "si64", below=below)), _segments, _segments_in_torch,
+        )  # fmt: skip
+    x, updates = (Tensor((rows, 256), "f32") for rows in (512, 4096))
     yield _line(
-        f"sums of {SEGMENTS} segments of {MILLION}",
-        (flat, Tensor((MILLION,), "si64", below=SEGMENTS)), _segments, _segments_in_torch,
+        "sums of 4096x256 at places of their own",
+        (x, Tensor((4096, 256), "si64", below=512), updates), _scatter,
+        lambda t, x, i, u: x.scatter_add(0, i, u),
     )  # fmt: skip

@@ -25,7 +25,7 @@ from weft.driver.compile import Executable
 from weft.driver.cuda import CudaBackend, CudaExecutable
 from weft.foundation.dtypes import DType
 from weft.ptir import Program
-from weft.runtime import cuda
+from weft.runtime.cuda import driver
 
 Array = NDArray[Any]
 ALIGNMENT = 256
@@ -368,7 +368,7 @@ def machine(capability: tuple[int, int] = (9, 0), *, keeps: bool = False) -> Ite
     made = Machine(capability)
     facts = (str(capability), "dialect") if keeps else None
     with (
-        patch.object(cuda, "bindings", lambda: made),
+        patch.object(driver, "bindings", lambda: made),
         patch.object(gpu_code, "compile_sources", _uncompiled),
         patch.object(gpu_linker, "LINKER", replace(gpu_linker.LINKER, facts=lambda _: facts)),
     ):

@@ -50,7 +50,7 @@ HOMES: dict[str, set[str]] = {
     "ml_dtypes": {"*"},
     "islpy": {"poly"},
     "llvmlite": {"codegen.cpu", "runtime"},
-    "cuda": {"codegen.gpu", "runtime"},
+    "cuda": {"codegen.gpu", "runtime.cuda"},
     "highspy": {"region"},
     "torch": {"interop"},
     "onnx": {"interop"},

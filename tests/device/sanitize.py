@@ -25,7 +25,7 @@ from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
 from weft.plan import text
 from weft.ptir import Builder, Program
-from weft.runtime.cuda import compute_capability
+from weft.runtime.cuda.driver import compute_capability
 from weft.target.known import target_named
 
 TOOL: Final = "compute-sanitizer"

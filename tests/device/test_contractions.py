@@ -26,8 +26,8 @@ from weft.codegen.gpu.assemble import assemble
 from weft.codegen.gpu.mma import sm90
 from weft.foundation.errors import UserError
 from weft.runtime.artifact import KernelCode
-from weft.runtime.cuda import Device, Memory, open_device
-from weft.runtime.cuda_kernels import load
+from weft.runtime.cuda.driver import Device, Memory, open_device
+from weft.runtime.cuda.kernels import load
 
 GUARD = 4096
 

@@ -12,9 +12,9 @@ from tests import turning_programs as programs
 from weft.driver.cuda import CudaBackend, CudaExecutable
 from weft.driver.execute import prepare
 from weft.foundation.errors import ExecutionError, SpecViolation
-from weft.runtime import cuda_steps
-from weft.runtime.cuda import compute_capability
-from weft.runtime.gpu import open_gpu
+from weft.runtime.cuda import steps
+from weft.runtime.cuda.driver import compute_capability
+from weft.runtime.cuda.gpu import open_gpu
 
 pytestmark = pytest.mark.skipif(
     compute_capability() is None, reason="branches and loops of graphs need a GPU"
@@ -27,7 +27,7 @@ def unasked(monkeypatch: pytest.MonkeyPatch) -> None:
     def asked(*_: object) -> bool:
         raise AssertionError("the host was asked")
 
-    monkeypatch.setattr(cuda_steps.Walk, "_holds", asked)
+    monkeypatch.setattr(steps.Walk, "_holds", asked)
 
 
 @pytest.mark.usefixtures("unasked")

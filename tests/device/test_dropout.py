@@ -14,7 +14,7 @@ from weft import functional as F
 from weft import nn, optim
 from weft.driver.compile import compile_program
 from weft.runtime.artifact import HostCall
-from weft.runtime.cuda import compute_capability
+from weft.runtime.cuda.driver import compute_capability
 
 Array = NDArray[Any]
 pytestmark = pytest.mark.skipif(compute_capability() is None, reason="there is no GPU")

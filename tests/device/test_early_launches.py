@@ -11,7 +11,7 @@ from weft.driver.compile import compile_program
 from weft.driver.cuda import CudaBackend
 from weft.driver.execute import prepare
 from weft.ptir import Builder, Program
-from weft.runtime.cuda import compute_capability
+from weft.runtime.cuda.driver import compute_capability
 
 pytestmark = pytest.mark.skipif(
     compute_capability() != (9, 0), reason="early launches need an SM90 GPU"

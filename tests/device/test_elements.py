@@ -12,7 +12,7 @@ from multiprocessing import get_context
 import pytest
 
 from weft.driver.backends import get_backend
-from weft.runtime.cuda import compute_capability
+from weft.runtime.cuda.driver import compute_capability
 from weft.testing.conformance import Case, all_cases
 from weft.testing.conformance.run import run_case
 

@@ -11,9 +11,9 @@ import weft
 from weft.driver.cuda import CudaBackend
 from weft.driver.execute import prepare
 from weft.ptir import Builder
-from weft.runtime.cuda import compute_capability
-from weft.runtime.device_tensor import DeviceTensor, imported
-from weft.runtime.gpu import open_gpu
+from weft.runtime.cuda.driver import compute_capability
+from weft.runtime.cuda.gpu import open_gpu
+from weft.runtime.cuda.tensors import DeviceTensor, imported
 
 pytestmark = pytest.mark.skipif(compute_capability() is None, reason="there is no GPU")
 BACKEND = CudaBackend()

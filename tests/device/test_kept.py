@@ -12,7 +12,7 @@ from examples.make_programs import attention, mlp
 from tests.example_inputs import inputs_for
 from weft.driver.cuda import target_of_device
 from weft.ptir import Program
-from weft.runtime.cuda import compute_capability
+from weft.runtime.cuda.driver import compute_capability
 
 pytestmark = pytest.mark.skipif(compute_capability() is None, reason="there is no GPU")
 

@@ -14,7 +14,7 @@ from examples.gpt2_generate import GPT2, Config, generate
 from weft import nn, optim
 from weft.driver.compile import compile_program
 from weft.runtime.artifact import HostCall
-from weft.runtime.cuda import compute_capability
+from weft.runtime.cuda.driver import compute_capability
 
 pytestmark = pytest.mark.skipif(compute_capability() is None, reason="there is no GPU")
 SIZES = Sizes(context=32, width=64, heads=4, layers=2, batch=8)

@@ -21,7 +21,7 @@ from weft.driver.cuda import CudaBackend
 from weft.foundation.dtypes import BY_NAME
 from weft.foundation.errors import SpecViolation, Unimplemented
 from weft.ptir import Builder, Program
-from weft.runtime.cuda import compute_capability
+from weft.runtime.cuda.driver import compute_capability
 from weft.testing.compare import compare
 from weft.testing.random_programs import random_program
 

@@ -12,7 +12,7 @@ from weft.driver.compile import compile_program
 from weft.driver.cuda import CudaBackend
 from weft.foundation.errors import SpecViolation
 from weft.ptir import Builder, Program
-from weft.runtime.cuda import compute_capability
+from weft.runtime.cuda.driver import compute_capability
 from weft.testing.compare import compare
 
 pytestmark = pytest.mark.skipif(

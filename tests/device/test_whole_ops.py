@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ from numpy.typing import NDArray
 
 import weft
 from weft.driver.cuda import CudaBackend
+from weft.foundation.dtypes import BY_NAME
 from weft.ptir import Builder, Program
-from weft.runtime.cuda import compute_capability
+from weft.runtime.cuda.driver import compute_capability
 
 Array = NDArray[Any]
 pytestmark = pytest.mark.skipif(compute_capability() is None, reason="there is no GPU")
@@ -57,3 +59,73 @@ def test_sorting(shape: tuple[int, int]) -> None:
     x = RNG.integers(-500, 500, shape).astype(np.float32)
     (got,) = run(program, x)
     assert (got == np.argsort(x, axis=1, kind="stable")).all()
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16", "f64", "si8", "si32", "ui32", "si64"])
+def test_a_million_elements_of_every_kind_are_sorted(dtype: str, descending: bool) -> None:
+    """By digits: 8 to 64 bits of key, NaN, both zeros, ties in their order."""
+    kind = BY_NAME[dtype]
+    b = Builder()
+    length = (1 << 20) + 17
+    program = b.build(b.argsort(b.param(dtype, [length]), axis=0, descending=descending))
+    x = RNG.integers(0 if dtype == "ui32" else -100, 100, length).astype(kind.numpy)
+    if kind.is_float:
+        x[::1000], x[1::1000] = np.nan, -x[1::1000] * np.zeros((), kind.numpy)
+    (got,) = run(program, x)
+    keys = x.astype(np.float64)
+    keys = np.where(np.isnan(keys), np.inf, keys)
+    assert (got == np.argsort(-keys if descending else keys, kind="stable")).all()
+
+
+@pytest.mark.parametrize("count", [8193, 12287, 12288, 131072, 131073])
+def test_rows_of_any_length_are_sorted(count: int) -> None:
+    b = Builder()
+    program = b.build(b.argsort(b.param("si32", [3, count]), axis=1))
+    x = RNG.integers(-(1 << 31), 1 << 31, (3, count)).astype(np.int32)
+    (got,) = run(program, x)
+    assert (got == np.argsort(x, axis=1, kind="stable")).all()
+
+
+SPREADS: dict[str, Callable[[int], Array]] = {
+    "even": lambda rows: RNG.integers(0, rows, 1 << 18),
+    "a few often": lambda rows: RNG.zipf(1.2, 1 << 18) % rows,
+    "all in one": lambda rows: np.full(1 << 18, rows // 2),
+}
+
+
+@pytest.mark.parametrize("width", [1, 5, 96])
+@pytest.mark.parametrize("spread", SPREADS)
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "si32"])
+def test_updates_have_the_bits_of_the_reference(dtype: str, spread: str, width: int) -> None:
+    """One after the other in the order they came, in short runs and in long ones."""
+    rows, count = 1000, 1 << 18
+    b = Builder()
+    x, at = b.param(dtype, [rows, width]), b.param("si32", [count, 1])
+    new = b.param(dtype, [count, width])
+    program = b.build(
+        b.scatter_add(
+            x, at, new, update_window_dims=[1], inserted_window_dims=[0],
+            scatter_dims_to_operand_dims=[0], index_vector_dim=1,
+        )
+    )  # fmt: skip
+    start, updates = (
+        RNG.integers(-9, 9, (n, width)).astype(BY_NAME[dtype].numpy) for n in (rows, count)
+    )
+    if dtype == "f32":
+        updates += RNG.standard_normal(updates.shape).astype(np.float32)
+    places = SPREADS[spread](rows).astype(np.int32)[:, None]
+    (got,) = run(program, start, places, updates)
+    (want,) = weft.run(program, [start, places, updates], backend="reference")
+    assert (got.view(np.uint8) == want.view(np.uint8)).all()
+
+
+def test_sums_of_segments() -> None:
+    b = Builder()
+    x, ids = b.param("f32", [1 << 20]), b.param("si64", [1 << 20])
+    program = b.build(b.segment_sum(x, ids, num_segments=4096))
+    given, segments = RNG.standard_normal(1 << 20).astype("f4"), RNG.integers(0, 4000, 1 << 20)
+    (got,) = run(program, given, segments)
+    want = np.zeros(4096, np.float32)
+    np.add.at(want, segments, given)
+    assert (got == want).all()

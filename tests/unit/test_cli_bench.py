@@ -21,8 +21,8 @@ Run = Callable[..., tuple[int, str, str]]
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "_ROUND_SECONDS", 1e-6)
-    monkeypatch.setattr("weft.runtime.cuda_race._MOST_SETS", 2)
-    monkeypatch.setattr("weft.runtime.cuda_race._MOST_RUNS", 4)
+    monkeypatch.setattr("weft.runtime.cuda.race._MOST_SETS", 2)
+    monkeypatch.setattr("weft.runtime.cuda.race._MOST_RUNS", 4)
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from weft.foundation.tally import counted
 from weft.ptir.ir import Program
 from weft.ptir.verify import verify
 from weft.runtime import cache
-from weft.runtime.gpu import open_gpu
+from weft.runtime.cuda.gpu import open_gpu
 from weft.target.known import target_named
 from weft.target.target import Kind
 

@@ -17,12 +17,12 @@ from weft.ptir.ir import HintKind, Program
 from weft.ptir.op import CORE, Op
 from weft.ptir.ops.constant import CustomCall
 from weft.ptir.types import TensorType
-from weft.runtime import device_tensor
-from weft.runtime.cuda import compute_capability, open_device
-from weft.runtime.cuda_program import Program as DeviceProgram
-from weft.runtime.cuda_race import can_enter, seconds_alone
-from weft.runtime.device_tensor import DeviceTensor
-from weft.runtime.gpu import open_gpu
+from weft.runtime.cuda import tensors
+from weft.runtime.cuda.driver import compute_capability, open_device
+from weft.runtime.cuda.gpu import open_gpu
+from weft.runtime.cuda.program import Program as DeviceProgram
+from weft.runtime.cuda.race import can_enter, seconds_alone
+from weft.runtime.cuda.tensors import DeviceTensor
 
 Array = NDArray[Any]
 
@@ -91,15 +91,15 @@ class CudaBackend:
         return CudaExecutable(compile_program(program, target, donate=donated))
 
     def allocate(self, kind: TensorType) -> DeviceTensor:
-        return device_tensor.empty(open_gpu(), kind.dtype.name, kind.static_shape)
+        return tensors.empty(open_gpu(), kind.dtype.name, kind.static_shape)
 
     def store(self, array: Array) -> DeviceTensor:
-        return device_tensor.upload(open_gpu(), np.asarray(array), as_dtype(array.dtype).name)
+        return tensors.upload(open_gpu(), np.asarray(array), as_dtype(array.dtype).name)
 
     def take_over(self, producer: Any, copy: bool = False) -> DeviceTensor:
         """Another library's tensor that is on the GPU already, with its memory or a copy of it."""
-        found = device_tensor.imported(open_gpu(), producer)
-        return device_tensor.duplicate(found) if copy else found
+        found = tensors.imported(open_gpu(), producer)
+        return tensors.duplicate(found) if copy else found
 
     def read_storage(self, storage: DeviceTensor, kind: TensorType) -> Array:
         return storage.numpy().reshape(kind.static_shape)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.foundation.errors import BackendUnavailable
-from weft.runtime.cuda_devices import GpuFacts, Gpus, find_gpus
+from weft.runtime.cuda.devices import GpuFacts, Gpus, find_gpus
 from weft.runtime.jit import host_cpu
 from weft.runtime.threads import thread_count
 from weft.target.cpu import model_name

@@ -105,6 +105,10 @@ class Pipeline(Protocol):
         """Run the stages, up to and including `until`."""
         ...
 
+    def run_whole(self, compilation: Compilation) -> None:
+        """Run all stages, and those of the bodies of branches and loops, as building does."""
+        ...
+
     def check_overrides(
         self, overrides: Mapping[str, str], target: Target, until: str | None = None
     ) -> None:

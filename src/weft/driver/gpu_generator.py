@@ -26,8 +26,8 @@ from weft.memory.ir import BufferMap
 from weft.plan.ir import Plan
 from weft.ptir.ir import Body, Program
 from weft.region.ir import Kernel, Module
-from weft.runtime.cuda_race import seconds_alone
-from weft.runtime.gpu import open_gpu
+from weft.runtime.cuda.gpu import open_gpu
+from weft.runtime.cuda.race import seconds_alone
 from weft.target.target import Target
 
 Array = NDArray[Any]

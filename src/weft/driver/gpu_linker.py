@@ -14,8 +14,10 @@ from weft.driver.generators import Linker, host_kernel
 from weft.driver.signature import Signature
 from weft.foundation.errors import Unimplemented
 from weft.ptir.types import TensorType
-from weft.runtime import cuda, cuda_program, executor
+from weft.runtime import executor
 from weft.runtime.artifact import Artifact, HostFunction
+from weft.runtime.cuda import driver
+from weft.runtime.cuda.program import Program, state_tensor
 from weft.target.target import Target
 
 Array = NDArray[Any]
@@ -23,7 +25,7 @@ Array = NDArray[Any]
 
 def arch_for(target: Target) -> str:
     """What to build for on this machine."""
-    return architecture(target, cuda.compute_capability())
+    return architecture(target, driver.compute_capability())
 
 
 def _facts(target: Target) -> tuple[str, ...] | None:
@@ -35,11 +37,9 @@ def _facts(target: Target) -> tuple[str, ...] | None:
     return arch_for(target), f"NVRTC {compiler}"
 
 
-def link(artifact: Artifact, signature: Signature, state: Sequence[Array]) -> cuda_program.Program:
+def link(artifact: Artifact, signature: Signature, state: Sequence[Array]) -> Program:
     """The program, ready to run."""
-    return cuda_program.Program(
-        artifact, state, signature.given_params, _host_function, signature.given_donated
-    )
+    return Program(artifact, state, signature.given_params, _host_function, signature.given_donated)
 
 
 def _host_function(call: str) -> HostFunction:
@@ -48,9 +48,9 @@ def _host_function(call: str) -> HostFunction:
 
 
 def _new_state(kind: TensorType) -> Array:
-    if cuda.compute_capability() is None:
+    if driver.compute_capability() is None:
         return executor.zero_tensor(kind.dtype.name, kind.static_shape)
-    return cuda_program.state_tensor(kind.dtype.name, kind.static_shape)
+    return state_tensor(kind.dtype.name, kind.static_shape)
 
 
 LINKER = Linker(facts=_facts, link=link, new_state=_new_state)

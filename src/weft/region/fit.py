@@ -9,6 +9,7 @@ from typing import Final
 
 from weft.region.aligned import with_aligned_operands
 from weft.region.ir import Cast, Const, Kernel, Module, Pattern, Tensor
+from weft.region.one_row import with_one_row
 from weft.region.parts import in_parts
 from weft.region.structure import buffers
 from weft.region.whole_parts import whole_in_parts
@@ -19,8 +20,9 @@ _ZERO: Final = ("0", "0.0", "False")
 
 
 def fit(module: Module, target: Target) -> Module:
-    """The module with long sums cut, on a GPU with operands aligned and ops that stay whole in
-    steps, elsewhere with scatters that add narrow floats in a wider dtype."""
+    """The module with long sums cut, on a GPU with operands aligned, single rows of 8-bit numbers
+    as contractions and ops that stay whole in steps, elsewhere with scatters that add narrow floats
+    in a wider dtype."""
     tensors = dict(module.tensors)
     kernels: list[Kernel] = []
     origin = dict(module.origin)
@@ -52,7 +54,7 @@ def _prepared(
         return with_wide_sums(kernel, tensors)
     if kernel.opaque is not None:
         return whole_in_parts(kernel, tensors, zeros)
-    return with_aligned_operands(kernel, tensors, target)
+    return with_aligned_operands(with_one_row(kernel, tensors, target), tensors, target)
 
 
 def _fills_with_zeros(kernel: Kernel) -> bool:

@@ -5,7 +5,8 @@
 
 A product is batch*rows x columns x summed elements, and how its operands lie: along k (`k`), or
 across it (`m`, `n`), with the bytes that rows begin at multiples of where they begin inside lines
-(`k16`). Its forms have microseconds.
+(`k16`). Its forms have microseconds; those of one product compare, whatever else was timed with
+them.
 `weft tune --gpu --shapes` writes such files; those in `measured/` come with Weft.
 """
 

@@ -21,8 +21,8 @@ from weft.ops.graph import context
 from weft.ptir import Builder, Program
 from weft.ptir.builder import BodyBuilder, Value
 from weft.runtime.artifact import HostCall
-from weft.runtime.device_tensor import DeviceTensor, imported
-from weft.runtime.gpu import open_gpu
+from weft.runtime.cuda.gpu import open_gpu
+from weft.runtime.cuda.tensors import DeviceTensor, imported
 
 Array = NDArray[Any]
 

@@ -11,7 +11,7 @@ import pytest
 from weft.cli import devices as listing
 from weft.driver.devices import devices
 from weft.foundation.errors import BackendUnavailable
-from weft.runtime import cuda_devices
+from weft.runtime.cuda import devices as gpu_devices
 from weft.target.cpu import model_name
 
 
@@ -80,7 +80,7 @@ def test_without_the_bindings(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> Any:
         raise BackendUnavailable("the packages of weft[cuda] are not installed")
 
-    monkeypatch.setattr(cuda_devices, "bindings", missing)
+    monkeypatch.setattr(gpu_devices, "bindings", missing)
     assert devices(environment={}).no_gpu == (
         "no GPU: the packages of weft[cuda] are not installed"
     )

@@ -202,7 +202,7 @@ def test_the_key_of_a_program_for_a_gpu_has_its_compiler_and_what_it_builds_for(
         changed.setattr("weft.runtime.jit.host_cpu", lambda: ("another", "machine", ""))
         assert keys() == found
     with monkeypatch.context() as changed:
-        changed.setattr("weft.runtime.cuda.compute_capability", lambda: (9, 0))
+        changed.setattr("weft.runtime.cuda.driver.compute_capability", lambda: (9, 0))
         newer = keys()
     assert newer[0] != found[0]
     assert newer[1] == found[1]

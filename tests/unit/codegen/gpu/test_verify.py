@@ -61,6 +61,9 @@ RIGHT = (
     "for k in (0, n, 1) { set n = k }",
     "roles { one first=0 count=1 { sync_threads() } two first=1 count=1 { } }",
     "st_shared(target=room[0], source=v, dtype=f32)",
+    "sync_warp()",
+    "a, b = alike(number=n, bits=8)",
+    "w : ui32 = sort_key(source=v, descending=true)",
     "tma_load(target=room[0], map=m, coords=(0, n), barrier=full[1])",
     "mma_sync(acc=acc[4], a=part[0], b=part[2], a_dtype=bf16, b_dtype=bf16)",
 )
@@ -111,6 +114,10 @@ WRONG: dict[str, str] = {
     "sum = assign(source=i, guard=1)": "KernelType: i is si32, not f32",
     "w : f32 = choose(cond=1, x=v, y=i)": "KernelType: i is si32, not f32",
     "w : f32 = shuffle(source=v, mask=32)": "KernelField: a mask of 32",
+    "a, b, c = alike(number=n, bits=3)": "KernelField: 3 numbers of lanes",
+    "a, b = alike(number=n, bits=32)": "KernelField: numbers of 32 bits",
+    "w : ui64 = sort_key(source=v)": "KernelType: a key of f32 is a ui32",
+    "w : ui32 = sort_key(source=u)": "KernelName: there is no value u here",
     "w : f32 = read_param(buffer=0, element=0, low=0, high=1)": "KernelType: a parameter of f32",
     "w : si32 = read_param(buffer=0, element=0, low=2, high=1)": "KernelField: a range of 2..1",
     "store_element(buffer=1, dtype=f32, offset=0, guard=1, source=i)": (
@@ -215,6 +222,7 @@ FRAMES: dict[tuple[str, str], str] = {
     ("threads=64", "threads=2048"): "2048 threads are not whole warps up to 1024",
     ("threads=64", "threads=64 cluster=3"): "a cluster of 3 blocks on sm90",
     ("threads=64", "threads=64 cluster=8"): "4 blocks are no whole clusters of 8",
+    ("threads=64", "threads=64 resident=33"): "33 resident blocks of 64 threads, over 32",
     ("(x, y)", f"({', '.join(['x'] * 300)})"): "300 buffers, over 256",
     ("room =", "float ="): "'float' cannot be a name",
     ("room =", "room = shared_tile(offset=2048, bytes=4)\n  room ="): "one name twice among room",

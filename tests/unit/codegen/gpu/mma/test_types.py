@@ -40,7 +40,7 @@ from weft.plan.ir import MmaPlan
 from weft.region.build import Body
 from weft.region.ir import Kernel
 from weft.runtime.artifact import TensorMap
-from weft.runtime.cuda_kernels import encode
+from weft.runtime.cuda.kernels import encode
 from weft.target.matrix_atoms import ATOMS
 from weft.target.sm80 import SM80
 from weft.target.sm90 import SM90

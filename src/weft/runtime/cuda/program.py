@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 from weft.foundation.dtypes import BY_NAME
 from weft.foundation.errors import ExecutionError, InternalError
 from weft.runtime.artifact import Artifact, Host, HostCall, HostFunction, TensorSpec
-from weft.runtime.cuda import Memory
-from weft.runtime.cuda_resident import Resident
-from weft.runtime.cuda_steps import Walk
-from weft.runtime.cuda_stretches import Stretches
-from weft.runtime.device_tensor import DeviceTensor, duplicate, empty
-from weft.runtime.gpu import Gpu, open_gpu
+from weft.runtime.cuda.driver import Memory
+from weft.runtime.cuda.gpu import Gpu, open_gpu
+from weft.runtime.cuda.resident import Resident
+from weft.runtime.cuda.steps import Walk
+from weft.runtime.cuda.stretches import Stretches
+from weft.runtime.cuda.tensors import DeviceTensor, duplicate, empty
 
 Array = NDArray[Any]
 

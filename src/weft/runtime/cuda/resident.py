@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from weft.foundation import limits
 from weft.foundation.errors import ExecutionError, InternalError, SpecViolation, WeftError
 from weft.runtime.artifact import Artifact, BufferSlot, CopyBuffer, Enter, KernelCode, Launch
-from weft.runtime.cuda import DriverError, Memory, Stream
-from weft.runtime.cuda_flow import Turns, load_turns
-from weft.runtime.cuda_graphs import can_turn
-from weft.runtime.cuda_kernels import LoadedKernel, load
-from weft.runtime.flow import Section, sections
-from weft.runtime.gpu import Gpu
+from weft.runtime.cuda.driver import DriverError, Memory, Stream
+from weft.runtime.cuda.flow import Turns, load_turns
+from weft.runtime.cuda.gpu import Gpu
+from weft.runtime.cuda.graphs import can_turn
+from weft.runtime.cuda.kernels import LoadedKernel, load
+from weft.runtime.cuda.sections import Section, sections
 
 Array = NDArray[Any]
 _WORD: Final = 8

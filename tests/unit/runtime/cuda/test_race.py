@@ -11,10 +11,9 @@ from tests.gpu_machine import Machine, machine
 from weft.driver.compile import compile_program
 from weft.foundation.errors import UserError
 from weft.ptir import Builder, Program
-from weft.runtime import cuda_race
 from weft.runtime.artifact import Artifact, TensorSpec
-from weft.runtime.cuda_race import Race
-from weft.runtime.gpu import open_gpu
+from weft.runtime.cuda.gpu import open_gpu
+from weft.runtime.cuda.race import Race
 
 SIZE = 64
 
@@ -38,7 +37,7 @@ def scaled(by: float) -> Program:
 
 
 def test_all_run_on_sets_that_rotate(gpu: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_race, "_COLD_BYTES", 4 * 8 * SIZE)
+    monkeypatch.setattr("weft.runtime.cuda.race._COLD_BYTES", 4 * 8 * SIZE)
     x = np.arange(SIZE, dtype=np.float32)
     race = Race(open_gpu(), [(x, "f32")], [TensorSpec("", "f32", (SIZE,))])
     assert len(race.sets) == 5

@@ -17,9 +17,9 @@ from typing import Any, Final
 
 from weft.foundation.errors import ExecutionError
 from weft.runtime.artifact import Artifact, CopyBuffer, JumpUnless, Launch, Step
-from weft.runtime.cuda import Stream
-from weft.runtime.cuda_flow import Turns
-from weft.runtime.cuda_graphs import (
+from weft.runtime.cuda.driver import Stream
+from weft.runtime.cuda.flow import Turns
+from weft.runtime.cuda.graphs import (
     Graph,
     branch,
     condition,
@@ -27,8 +27,8 @@ from weft.runtime.cuda_graphs import (
     recording,
     recording_into,
 )
-from weft.runtime.cuda_resident import EXTERNAL, Resident, memory_of
-from weft.runtime.flow import Branch, Loop, Part, Section
+from weft.runtime.cuda.resident import EXTERNAL, Resident, memory_of
+from weft.runtime.cuda.sections import Branch, Loop, Part, Section
 
 _KEPT: Final = 4
 """Sets of addresses for which the graph of a stretch is kept ready."""

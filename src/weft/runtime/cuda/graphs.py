@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from weft.foundation.errors import ExecutionError
-from weft.runtime.cuda import Device, Stream, call
+from weft.runtime.cuda.driver import Device, Stream, call
 
 CONDITIONAL_SINCE: Final = 12080
 """The CUDA whose drivers have branches of two sides in graphs."""

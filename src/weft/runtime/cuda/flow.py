@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from weft.runtime.cuda import Device, Stream, call, pointer_table
-from weft.runtime.cuda_memory import Block, Pool
-from weft.runtime.flow import Branch, Loop
+from weft.runtime.cuda.driver import Device, Stream, call, pointer_table
+from weft.runtime.cuda.memory import Block, Pool
+from weft.runtime.cuda.sections import Branch, Loop
 
 _TOTAL: Final = 0
 _OVERRUN: Final = 8

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from weft.foundation.errors import WeftError
-from weft.runtime import cuda
-from weft.runtime.cuda import Device, Stream, open_device
-from weft.runtime.cuda_memory import Pool
+from weft.runtime.cuda import driver
+from weft.runtime.cuda.driver import Device, Stream, open_device
+from weft.runtime.cuda.memory import Pool
 
 
 class Reporter(Protocol):
@@ -70,10 +70,10 @@ _LOCK = threading.Lock()
 
 def open_gpu() -> Gpu:
     """The first GPU of the machine, ready for the calling thread."""
-    driver = cuda.bindings()
+    bindings = driver.bindings()
     with _LOCK:
-        found = _GPUS.get(driver)
+        found = _GPUS.get(bindings)
         if found is None:
-            found = _GPUS[driver] = Gpu(open_device(driver=driver))
+            found = _GPUS[bindings] = Gpu(open_device(driver=bindings))
     found.device.activate()
     return found

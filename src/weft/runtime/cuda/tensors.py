@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.foundation.dtypes import BY_NAME
-from weft.runtime import dlpack
-from weft.runtime.cuda_memory import Block
-from weft.runtime.gpu import Era, Gpu
+from weft.runtime.cuda import dlpack
+from weft.runtime.cuda.gpu import Era, Gpu
+from weft.runtime.cuda.memory import Block
 
 Array = NDArray[Any]
 ALIGNMENT: Final = 256

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.foundation.errors import BackendUnavailable, ExecutionError
-from weft.runtime.cuda import bindings, call
+from weft.runtime.cuda.driver import bindings, call
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from weft.foundation.errors import UserError
 from weft.runtime.artifact import Artifact, TensorSpec
-from weft.runtime.cuda_graphs import Graph, recording
-from weft.runtime.cuda_resident import Resident
-from weft.runtime.device_tensor import DeviceTensor, duplicate, empty, upload
-from weft.runtime.flow import is_straight
-from weft.runtime.gpu import Gpu
+from weft.runtime.cuda.gpu import Gpu
+from weft.runtime.cuda.graphs import Graph, recording
+from weft.runtime.cuda.resident import Resident
+from weft.runtime.cuda.sections import is_straight
+from weft.runtime.cuda.tensors import DeviceTensor, duplicate, empty, upload
 
 Array = NDArray[Any]
 _COLD_BYTES: Final = 160 << 20

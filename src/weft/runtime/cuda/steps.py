@@ -28,10 +28,10 @@ from weft.runtime.artifact import (
     Reset,
     TensorSpec,
 )
-from weft.runtime.cuda import Event
-from weft.runtime.cuda_resident import endless
-from weft.runtime.cuda_stretches import Stretches
-from weft.runtime.flow import is_straight
+from weft.runtime.cuda.driver import Event
+from weft.runtime.cuda.resident import endless
+from weft.runtime.cuda.sections import is_straight
+from weft.runtime.cuda.stretches import Stretches
 
 Array = NDArray[Any]
 

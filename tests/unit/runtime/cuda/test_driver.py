@@ -11,9 +11,9 @@ import pytest
 
 from weft.foundation.errors import ExecutionError, UserError, WeftError
 from weft.runtime.artifact import KernelCode, TensorMap
-from weft.runtime.cuda import open_device
-from weft.runtime.cuda_graphs import recording
-from weft.runtime.cuda_kernels import encode, load
+from weft.runtime.cuda.driver import open_device
+from weft.runtime.cuda.graphs import recording
+from weft.runtime.cuda.kernels import encode, load
 
 
 class Names:

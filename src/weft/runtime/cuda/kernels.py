@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from weft.foundation.errors import BackendUnavailable, ExecutionError, ResourceExceeded
 from weft.runtime.artifact import KernelCode, TensorMap
-from weft.runtime.cuda import Device, DriverError, call, pointer_table
+from weft.runtime.cuda.driver import Device, DriverError, call, pointer_table
 
 _DTYPES: Final = {
     "bf16": "BFLOAT16",

@@ -20,10 +20,10 @@ from weft.driver.compile import Executable, compile_program
 from weft.driver.cuda import CudaBackend, target_of_device
 from weft.foundation.errors import ExecutionError, InternalError, SpecViolation, UserError
 from weft.ptir import Builder, Program
-from weft.runtime import cuda
 from weft.runtime.artifact import Artifact, HostCall
-from weft.runtime.cuda_program import Program as DeviceProgram
-from weft.runtime.gpu import open_gpu
+from weft.runtime.cuda import driver
+from weft.runtime.cuda.gpu import open_gpu
+from weft.runtime.cuda.program import Program as DeviceProgram
 
 Array = NDArray[Any]
 
@@ -231,7 +231,7 @@ class Absent:
 def test_without_a_gpu_a_program_compiles_and_a_run_says_why_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cuda, "bindings", Absent)
+    monkeypatch.setattr(driver, "bindings", Absent)
     executable = compile_program(doubled(), "sm90")
     assert "kernel" in executable.stages["gpu"]
     ones = np.ones(40, np.float32)

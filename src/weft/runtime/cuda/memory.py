@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from weft.foundation.errors import ExecutionError, ResourceExceeded
-from weft.runtime.cuda import Device, DriverError, Memory, call
+from weft.runtime.cuda.driver import Device, DriverError, Memory, call
 
 _OUT_OF_MEMORY: Final = 2
 _SMALL: Final = 1 << 20

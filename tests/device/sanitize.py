@@ -74,6 +74,19 @@ def scatter() -> Program:
     return b.build(b.scatter_reduce(x, places, updates, axis=0, reduce="add"))
 
 
+def sorted_scatter(dtype: str, width: int) -> Callable[[], Program]:
+    """Onto zeros; half of the updates at one row."""
+
+    def made() -> Program:
+        b = Builder()
+        places = np.arange(3000) * 7 % 50
+        places[::2] = 20
+        x = b.param(dtype, [3000, width])
+        return b.build(b.segment_sum(x, b.constant(places), num_segments=50))
+
+    return made
+
+
 def running() -> Program:
     b = Builder()
     return b.build(b.cumulative_sum(b.param("f32", [2, 3000]), axis=1))
@@ -104,6 +117,8 @@ PROGRAMS: Final[dict[str, tuple[Callable[[], Program], str, dict[str, int]]]] = 
     "sm80": (product("bf16", 130, 136, 72), "sm80", {}),
     "sm90": (product("bf16", 256, 384, 192), "sm90", {}),
     "scatter": (scatter, "sm90", {}),
+    "scatter of sorted updates": (sorted_scatter("f32", 1), "sm90", {}),
+    "scatter of sorted rows": (sorted_scatter("bf16", 96), "sm90", {}),
     "running": (running, "sm90", {}),
     "order in shared memory": (order(3, 500), "sm90", {}),
     "order of long rows": (order(2, 20_000), "sm90", {}),

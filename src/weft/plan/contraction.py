@@ -190,15 +190,16 @@ def multiplies_words(kernel: Kernel, target: Target) -> bool:
 
 
 def are_words(kernel: Kernel) -> bool:
-    """Whether a contraction multiplies 8-bit numbers as they are read, of one signedness, and adds
-    up in 32 bits."""
+    """Whether a contraction multiplies 8-bit numbers as they are read, widened to 32 bits that have
+    their values, and adds up there."""
     roles = kernel.roles
     if roles is None:
         return False
     total = kernel.let(roles.contraction)
     sides = [kernel.let(name) for name in (roles.lhs, roles.rhs)]
-    kinds = (*(let.dtype for let in sides), total.dtype)
-    if kinds not in ((SI8, SI8, SI32), (UI8, UI8, UI32)) or not isinstance(total.expr, Reduce):
+    kinds = {let.dtype for let in sides}
+    holds = kinds <= {SI8, UI8} if total.dtype is SI32 else (kinds, total.dtype) == ({UI8}, UI32)
+    if not holds or not isinstance(total.expr, Reduce):
         return False
     product = kernel.let(total.expr.value).expr
     if not isinstance(product, Binary) or any(_is_indirect(let) for let in sides):

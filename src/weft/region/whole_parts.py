@@ -39,9 +39,10 @@ _TILE, _SMALL_TILE = 4096, 1024
 """Elements that a block counts or moves in a pass."""
 _FEW_ELEMENTS: Final = 1 << 17
 """Elements up to which tiles are small, so that there is a block for every unit."""
+_MOST_PAIRS: Final = (1 << 30) - (1 << 19)
+"""Elements whose pairs are counted in 32 bits, with room to count past the last of them."""
 _LONG_RUN: Final = 64
-"""Updates of one place that a block takes together: as often as a batch is shorter to wait for than
-a thread's own reads."""
+"""Updates of one place that a block takes together, at least."""
 _MOST_LONG, _COLUMNS = 8, 32
 _MANY_UPDATES: Final = 1024
 """Updates from which on sorting them is worth while."""
@@ -79,7 +80,8 @@ def _is_worth_sorting(op: Scatter, x: Tensor) -> bool:
     """Whether updates are many, or are combined in a wider dtype than the result's. A thread that
     looks at all updates takes 0.15 us for each. Updates with an index of their own for each column
     are sorted one by one, which takes 12 us a pass for a million of them."""
-    if not op.count or not math.prod(x.shape):
+    sorted_ones = op.outer * op.count * (op.width if op.each else 1)
+    if not 0 < sorted_ones <= _MOST_PAIRS or not math.prod(x.shape):
         return False
     many = op.count >= _MANY_UPDATES and not (op.each and op.width > _MANY_INDICES)
     return adds_up_wide(op, x.dtype) or many
@@ -96,7 +98,7 @@ def goes_by_digits(op: Order) -> bool:
     Merging runs that blocks have sorted would read, for each doubling of a run, every element's
     position and key at a place of their own and a dozen others by halves: 45 us a doubling.
     """
-    return op.length > LONGEST_SORTED and op.outer > 0
+    return op.length > LONGEST_SORTED and 0 < op.outer * op.length <= _MOST_PAIRS
 
 
 @dataclass(frozen=True)
@@ -175,15 +177,25 @@ def _scatter(kernel: Kernel, call: OpaqueCall, op: Scatter, *, is_onto_zeros: bo
     sorting, between = _by_digits(f"{kernel.name}_sort", sort, index, _into(pairs))
     begins = Starts(op.outer, op.rows, op.count)
     finding = _carried(f"{kernel.name}_find", begins, (pairs.name,), _into(starts))
-    long = _LONG_RUN * min(_MOST_LONG, -(-op.width // _COLUMNS))
     kind = Collected if is_onto_zeros else Gathered
-    gathered = kind(op.fn, op.outer, op.rows, op.width, op.count, long)
+    gathered = kind(op.fn, op.outer, op.rows, op.width, op.count, _long_run(op.width))
     inputs = (update, pairs.name, starts.name)
     whole = replace(call, op=gathered, inputs=inputs if is_onto_zeros else (x, *inputs))
     (output,) = kernel.outputs
     based = replace(output, base=None if is_onto_zeros else x)
     combining = replace(kernel, opaque=whole, outputs=(based,))
     return (*sorting, finding, combining), (*between, pairs, starts)
+
+
+def _long_run(width: int) -> int:
+    """Updates of a row from which on a block takes them, and not a thread for some columns.
+
+    A thread waits for eight updates, or vectors of them, at a time: 1.3 us, which is 10 us for
+    64. A block waits 2 us for a batch of up to 1024. It takes 32 columns, and for every 16 such
+    runs that there might be a block looks for them; so that wide rows do not have too many blocks
+    that look for nothing, only longer runs are looked for there: up to 512 updates, or 80 us.
+    """
+    return _LONG_RUN * min(_MOST_LONG, -(-width // _COLUMNS))
 
 
 def _parts_of(op: Running, dtype: DType) -> int:

@@ -134,6 +134,25 @@ def test_a_run_is_long_where_a_block_is_worth_while(width: int, long: int) -> No
     assert ops[-1].long == long
 
 
+@pytest.mark.parametrize(
+    "op",
+    [
+        Order(1, 1 << 30, 5),
+        Order(1 << 16, 1 << 14, 5),
+        Scatter("max", 1, 50, 1, 1 << 30),
+        Scatter("max", 1, 50, 1 << 10, 1 << 20, each=True),
+    ],
+    ids=str,
+)
+def test_what_32_bits_do_not_count_stays_whole(op: Order | Scatter) -> None:
+    tensors = {name: Tensor(name, F32, (op.outer, 50)) for name in ("x", "at", "new", "out")}
+    inputs = ("x",) if isinstance(op, Order) else ("x", "at", "new")
+    out = Output("out", "", ())
+    call = OpaqueCall(op, inputs, (0,))
+    kernel = Kernel("op", Pattern.OPAQUE, (), (), (out,), opaque=call)
+    assert whole_in_parts(kernel, tensors) == ((kernel,), ())
+
+
 def test_short_rows_stay_whole() -> None:
     ops, _ = in_steps(Order(2, 8192, 8192), [RNG.standard_normal((2, 8192))], SI64)
     assert ops == [Order(2, 8192, 8192)]

@@ -54,8 +54,6 @@ class Elements:
             return self._nextafter(start, goal, source)
         if fn == "word":
             return self._word(self.code.level(*args))
-        if fn == "dot":
-            return self._dot(self.code.level(*args), source)
         if source.is_float:
             return self.formats.rounded(self._float(fn, args), target)
         if source is I1:
@@ -72,19 +70,37 @@ class Elements:
             total = code.binary("or", total, moved)
         return total
 
-    def _dot(self, args: Sequence[Val], dtype: DType) -> Val:
-        """A number and the products of the bytes of two words, added up: by an instruction where
-        the machine has one, else byte by byte."""
-        code, (total, a, b) = self.code, args
-        # The rows' side last: the instruction takes one word of it for all lanes.
+    def dot(self, args: Sequence[Val], signs: Sequence[bool]) -> Val:
+        """A number and the products of the bytes of two words, signed or not, added up: by an
+        instruction where the machine has one, else byte by byte."""
+        code = self.code
+        total, a, b = code.level(*args)
         if self.has_dots and total.lanes == 4:
-            return code.dot(f"llvm.aarch64.neon.{'s' if dtype.is_signed else 'u'}dot", total, b, a)
-        right = "ashr" if dtype.is_signed else "lshr"
+            return self._dot_by_instruction(total, (a, b), signs)
+        shifts = ["ashr" if signed else "lshr" for signed in signs]
         for place in range(4):
             up, down = (number(n, "i32", total.lanes) for n in (24 - 8 * place, 24))
-            x, y = (code.binary(right, code.binary("shl", side, up), down) for side in (a, b))
+            x, y = (
+                code.binary(right, code.binary("shl", side, up), down)
+                for right, side in zip(shifts, (a, b), strict=True)
+            )
             total = code.binary("add", total, code.binary("mul", x, y))
         return total
+
+    def _dot_by_instruction(self, total: Val, sides: tuple[Val, Val], signs: Sequence[bool]) -> Val:
+        """The instruction takes bytes that are all signed, or none. Where A's bytes are not as B's,
+        they are moved by 128 to be so, and 128 times the bytes of B make up for it: a sum that all
+        rows share."""
+        code, (a, b) = self.code, sides
+        a_signed, b_signed = signs
+        name = f"llvm.aarch64.neon.{'s' if b_signed else 'u'}dot"
+        if a_signed is not b_signed:
+            flip, half, zero = (number(n, "i32", 4) for n in (0x80808080, 0x40404040, 0))
+            moved = code.binary("shl", code.dot(name, zero, b, half), number(1, "i32", 4))
+            total = code.binary("add" if b_signed else "sub", total, moved)
+            a = code.binary("xor", a, flip)
+        # The rows' side last: the instruction takes one word of it for all lanes.
+        return code.dot(name, total, b, a)
 
     def _compare(self, fn: str, args: list[Val], dtype: DType) -> Val:
         ordered, signed, unsigned = _PREDICATES[fn]

@@ -340,6 +340,9 @@ class _Emitter:
             value = _number(let.value, let.dtype)
         elif let.fn == "index":
             value = self._index_value(let.index or constant(0), let.dtype)
+        elif let.fn == "dot":
+            signs = [self.dtypes[name].is_signed for name in let.args[1:]]
+            value = self.elements.dot([self._value(name) for name in let.args], signs)
         else:
             args = [self._value(name) for name in let.args]
             source = self.dtypes[let.args[-1]]

@@ -400,7 +400,7 @@ class _Checker:
             case "word":
                 right = (kinds, let.dtype) in (([SI8] * 4, SI32), ([UI8] * 4, UI32))
             case "dot":
-                right = kinds == [let.dtype] * 3 and let.dtype in (SI32, UI32)
+                right = len(kinds) == 3 and kinds[0] is let.dtype and {*kinds} <= {SI32, UI32}
             case fn if fn in COMPARISONS:
                 right = len(kinds) == 2 and kinds[0] is kinds[1] and let.dtype is I1
             case fn:

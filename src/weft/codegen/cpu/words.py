@@ -4,7 +4,8 @@
     registers (mr x nr) += dot(word of A, word of B)
 
 Both operands are packed as words, panels and blocks being those of any blocked contraction; what a
-last word lacks is zero. The sums are exact: they wrap as 32-bit numbers do.
+last word lacks is zero. A word of signed bytes is signed, and the two need not agree. The sums are
+exact: they wrap as 32-bit numbers do.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from weft.codegen.cpu.blocked import BlockedContraction
 from weft.codegen.cpu.panels import Cut, Side, close
 from weft.codegen.cpu.scopes import LANES, SERIAL, UNROLLED, Scope
 from weft.codegen.cpu.tiling import AxisTiling, segments
-from weft.foundation.dtypes import DType
+from weft.foundation.dtypes import SI32, UI32, DType
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import Expr, axis, constant
 from weft.region.ir import Read
@@ -30,7 +31,7 @@ class WordContraction(BlockedContraction):
         return self.roles.lhs, self.roles.rhs
 
     def _packed_dtype(self, side: Side) -> DType:
-        return self.reduce.dtype
+        return SI32 if self.lets[side.value].dtype.is_signed else UI32
 
     def _steps(self, depth: int) -> int:
         return -(-depth // WORD)
@@ -82,7 +83,7 @@ class WordContraction(BlockedContraction):
             for number in range(WORD):
                 inner.body.append(self._byte(inner, side, number, used, k))
             names = tuple(f"byte{number}" for number in range(WORD))
-            inner.body.append(ir.Let("word", self.reduce.dtype, "word", names))
+            inner.body.append(ir.Let("word", self._packed_dtype(side), "word", names))
             inner.body.append(ir.Store(side.scratch, base + place, "word", ()))
             close(inner, scope)
 

@@ -127,15 +127,14 @@ class DigitKernel(WholeKernel):
             offset = wide((row * op.length + n) * 2)
             code.body.append(values.LoadVector((key, position), pairs, UI32, offset, there))
             if op.is_wide:
-                at = code.fresh("at")
-                code.body.append(values.PlaceOf(at, position, op.length))
-                key = self._key(op, code, row * op.length + Name(at), there)
+                at = code.place(position, op.length)
+                key = self._key(op, code, row * op.length + at, there)
         digit = self._digit(op, code, key)
         held = digit if op.is_wide else self._cut(op, code, key)
         if there != Lit(1):
             last = code.compute(UI32, "const", value=op.digits - 1)
             digit = code.choose(UI32, there, digit, last)
-        return held, position, self._place(code, digit, op.digits)
+        return held, position, code.place(digit, op.digits)
 
     def _first_key(self, op: Pass, code: Code, row: Scalar, n: Scalar, there: Scalar) -> str:
         offset = row * op.length + n
@@ -143,7 +142,7 @@ class DigitKernel(WholeKernel):
             return self._key(op, code, offset, there)
         place = code.load(self.numbers[self.inputs[0]], self.dtype, offset, there, 0, True)
         bound = max(1, (1 << op.key_bits) // op.columns)
-        number = self._place(code, place, bound) * op.columns + n % op.columns
+        number = code.place(place, bound) * op.columns + n % op.columns
         key = code.fresh()
         code.body.append(values.IndexValue(key, UI32, number))
         return key
@@ -175,14 +174,9 @@ class DigitKernel(WholeKernel):
     def _masked(self, code: Code, dtype: DType, value: str, mask: int) -> str:
         return code.compute(dtype, "and", value, code.compute(dtype, "const", value=mask))
 
-    def _place(self, code: Code, value: str, size: int) -> Scalar:
-        place = code.fresh("at")
-        code.body.append(values.PlaceOf(place, value, size))
-        return Name(place)
-
     def _number(self, code: Code, address: ir.Address, most: int) -> Scalar:
         """A number that shared memory holds, at most `most`."""
-        return self._place(code, code.get(SI32, address), most + 1)
+        return code.place(code.get(SI32, address), most + 1)
 
     def _put(self, code: Code, address: ir.Address, number: Scalar) -> None:
         value = code.fresh()
@@ -206,13 +200,14 @@ class DigitKernel(WholeKernel):
         code = Code()
         tile, row = split(code, BLOCK, op.tiles, op.outer * op.tiles)
         first = code.let("first", tile * op.tile)
+        sums = self._sums(op, code, row, tile)
         elements = self._ranked(op, code, row, first)
         after = _WARPS * op.digits * _WORD
         self.tiles.append(ir.SharedTile("goals", after, op.digits * _WORD))
         after = -(-(after + op.digits * _WORD) // _PAIR) * _PAIR
         self.tiles.append(ir.SharedTile("totals", after, 2 * _WARPS * _WORD))
         self.tiles.append(ir.SharedTile("staged", after + 2 * _WARPS * _WORD, op.tile * _PAIR))
-        self._directed(op, code, row, tile)
+        self._directed(op, code, *sums)
         for element in elements:
             start = self._number(code, _counter(op, WARP, element.digit), op.tile)
             at = code.let("at", (start + element.rank) * _PAIR)
@@ -224,27 +219,34 @@ class DigitKernel(WholeKernel):
         code.loop("turn", op.tile // THREADS, turn, times=4)
         return op.outer * op.tiles, THREADS, code
 
-    def _directed(self, op: Moved, code: Code, row: Scalar, tile: Scalar) -> None:
+    def _sums(self, op: Moved, code: Code, row: Scalar, tile: Scalar) -> tuple[str, str]:
+        """A thread for each digit: how many elements of the row have it, and how many of the tiles
+        before this one."""
+        has, number = _has_digit(op), self.numbers[self.inputs[-1]]
+        offset = code.let("at", (row * op.digits + self._own_digit(op)) * op.tiles)
+        of_row = code.load(number, SI32, offset + (op.tiles - 1), has, 0, True)
+        earlier = code.load(number, SI32, offset + tile - (tile > 0), both(has, tile > 0), 0, True)
+        return of_row, earlier
+
+    def _own_digit(self, op: Moved) -> Scalar:
+        return THREAD if _has_digit(op) == Lit(1) else least(THREAD, op.digits - 1)
+
+    def _directed(self, op: Moved, code: Code, of_row: str, earlier: str) -> None:
         """A thread for each digit: where the elements of each warp begin in the tile, and how far
         from there in the row."""
         has = _has_digit(op)
-        digit = code.let("digit", THREAD if has == Lit(1) else least(THREAD, op.digits - 1))
+        digit = code.let("digit", self._own_digit(op))
         total, starts = code.variable("own", 0), []
         for warp in range(_WARPS):
             starts.append(code.let("start", total))
             found = self._number(code, _counter(op, warp, digit), op.tile)
             code.set(total, total + found)
-        sums, number = self.numbers[self.inputs[-1]], row * op.digits + digit
-        offset = number * op.tiles
-        of_row = code.load(sums, SI32, offset + (op.tiles - 1), has, 0, True)
-        earlier = code.load(sums, SI32, offset + tile - (tile > 0), both(has, tile > 0), 0, True)
         own = code.fresh()
         code.body.append(values.IndexValue(own, SI32, total * has))
         below = self._below(code, own, 0)
         goal = code.compute(SI32, "add", self._below(code, of_row, 1), earlier)
-        code.body.append(ir.SyncThreads())
         putting = code.inside()
-        start = self._place(putting, below, op.tile + 1)
+        start = putting.place(below, op.tile + 1)
         for warp, before in enumerate(starts):
             self._put(putting, _counter(op, warp, digit), start + before)
         distance = putting.compute(SI32, "sub", goal, below)
@@ -270,12 +272,12 @@ class DigitKernel(WholeKernel):
         key, position = code.fresh(), code.fresh()
         staged = ir.Address("staged", j * _PAIR)
         code.body.append(ir.LoadSharedVector((key, position), UI32, staged))
-        found = key if op.is_wide else self._digit_of_carried(op, code, key)
-        digit = self._place(code, found, op.digits)
+        found = key if op.is_wide else self._digit(op, code, key)
+        digit = code.place(found, op.digits)
         distance = code.get(SI32, ir.Address("goals", digit * _WORD))
         number = code.fresh()
         code.body.append(values.IndexValue(number, SI32, j))
-        place = self._place(code, code.compute(SI32, "add", distance, number), op.length)
+        place = code.place(code.compute(SI32, "add", distance, number), op.length)
         there: Scalar = Lit(1) if op.length % op.tile == 0 else first + j < op.length
         if not op.count:
             offset = wide((row * op.length + place) * 2)
@@ -287,11 +289,6 @@ class DigitKernel(WholeKernel):
         cast = code.compute(wanted, "cast", position)
         offset = wide(row * op.count + place)
         code.body.append(self._store(wanted, offset, both(there, kept), cast))
-
-    def _digit_of_carried(self, op: Pass, code: Code, key: str) -> str:
-        if op.low:
-            key = code.compute(UI32, "shift_right", key, code.compute(UI32, "const", value=op.low))
-        return self._masked(code, UI32, key, op.digits - 1)
 
     def _store(self, dtype: DType, offset: Scalar, guard: Scalar, value: str) -> ir.Stmt:
         return values.StoreElement(self.numbers[self.result], dtype, offset, guard, value)
@@ -308,7 +305,7 @@ class DigitKernel(WholeKernel):
         mid = turn.let("mid", (low + high) // 2)
         offset = (outer * op.count + mid) * 2
         found = turn.load(self.numbers[self.inputs[0]], UI32, offset, Lit(1), 0, True)
-        before = turn.let("before", self._place(turn, found, op.rows) < key)
+        before = turn.let("before", turn.place(found, op.rows) < key)
         turn.set(low, low + before * (mid + 1 - low))
         turn.set(high, mid + before * (high - mid))
         halving = code.inside()

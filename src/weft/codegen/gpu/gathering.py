@@ -33,6 +33,8 @@ _WORD: Final = 4
 _VECTOR_BYTES: Final = 16
 _MOST_IN_VECTOR: Final = 8
 """Elements: their sums are registers."""
+_AT_ONCE: Final = 8
+"""Updates that a thread waits for together."""
 _BLOCK_COLUMNS: Final = 32
 """Columns that a block takes of a long run: a line of f32."""
 _STRETCH: Final = 16
@@ -105,18 +107,13 @@ class GatherKernel(WholeKernel):
         """Where the updates of a row begin and end."""
         number, at = self.numbers[self.inputs[-1]], outer * (op.rows + 1) + r
         start, end = (code.load(number, SI32, at + n, Lit(1), 0, True) for n in (0, 1))
-        return self._place(code, start, op.count + 1), self._place(code, end, op.count + 1)
-
-    def _place(self, code: Code, value: str, size: int) -> Scalar:
-        place = code.fresh("at")
-        code.body.append(values.PlaceOf(place, value, size))
-        return Name(place)
+        return code.place(start, op.count + 1), code.place(end, op.count + 1)
 
     def _update(self, op: Gathered, code: Code, outer: Scalar, k: Scalar, guard: Scalar) -> Scalar:
         """The number of the k-th update in order."""
         at = (outer * op.count + k) * 2 + 1
         found = code.load(self.numbers[self.inputs[-2]], UI32, at, guard, 0, True)
-        return outer * op.count + self._place(code, found, op.count)
+        return outer * op.count + code.place(found, op.count)
 
     def _loaded(
         self, code: Code, number: int, offset: Scalar, vector: int, guard: Scalar, constant: bool
@@ -147,12 +144,23 @@ class GatherKernel(WholeKernel):
         old = self._old(op, code, offset, vector, Lit(1))
         totals = [self._total(code, f"total{n}", value) for n, value in enumerate(old)]
         turn = code.inside()
-        update = self._update(op, turn, outer, Name("k"), Lit(1))
+        at_once = 1 if op.fn == "replace" else _AT_ONCE
+        numbers = [Name("k") + n for n in range(at_once)]
+        guards = [Lit(1) if number == Name("k") else number < span[1] for number in numbers]
+        updates = [
+            self._update(op, turn, outer, number, guard)
+            for number, guard in zip(numbers, guards, strict=True)
+        ]
         source = self.numbers[self.inputs[-3]]
-        new = self._loaded(turn, source, update * op.width + column, vector, Lit(1), True)
-        for total, value in zip(totals, new, strict=True):
-            self._take(op, turn, total, value)
-        code.loop("k", span[1], turn, times=4 if vector > 1 else 8, start=span[0])
+        found = [
+            self._loaded(turn, source, update * op.width + column, vector, guard, True)
+            for update, guard in zip(updates, guards, strict=True)
+        ]
+        for guard, new in zip(guards, found, strict=True):
+            for total, value in zip(totals, new, strict=True):
+                self._take(op, turn, total, value, guard)
+        code.count = turn.count
+        code.body.append(ir.For("k", span[0], span[1], at_once, tuple(turn.body)))
         self._written(code, offset, totals)
 
     def _old(
@@ -173,10 +181,10 @@ class GatherKernel(WholeKernel):
         ]
         return name
 
-    def _take(self, op: Gathered, code: Code, total: str, value: str) -> None:
+    def _take(self, op: Gathered, code: Code, total: str, value: str, guard: Scalar) -> None:
         if op.fn != "replace":
             value = code.compute(self.wide_dtype, op.fn, total, value)
-        code.body.append(values.Assign(total, value, Lit(1)))
+        code.body.append(values.Assign(total, value, guard))
 
     def _written(self, code: Code, offset: Scalar, totals: list[str]) -> None:
         if len(totals) == 1:
@@ -211,7 +219,7 @@ class GatherKernel(WholeKernel):
         self._look(op, code, outer, stretch)
         turn = code.inside()
         found = turn.get(SI32, ir.Address("found", Name("slot") * _WORD))
-        row = self._place(turn, found, op.rows + 1)
+        row = turn.place(found, op.rows + 1)
         taken = turn.inside()
         self._taken(op, taken, outer, row, chunk * batches.columns, batches)
         turn.branch(row < op.rows, taken)
@@ -224,7 +232,7 @@ class GatherKernel(WholeKernel):
         there = k < op.count
         at = (outer * op.count + k) * 2
         key = looking.load(self.numbers[self.inputs[-2]], UI32, at, there, 0, True)
-        row = self._place(looking, key, op.rows)
+        row = looking.place(key, op.rows)
         start, end = self._run(op, looking, outer, row)
         mine = both(there, both(end - start >= op.long, k - start < op.long))
         row = looking.let("row", row + (op.rows - row) * mine.equals(0))
@@ -261,7 +269,7 @@ class GatherKernel(WholeKernel):
         each = held_bytes(self.wide_dtype)
         at = (Name("k") * batches.columns + THREAD) * each
         value = turn.get(self.wide_dtype, ir.Address("staged", at))
-        self._take(op, turn, total, value)
+        self._take(op, turn, total, value, Lit(1))
         adding.count = turn.count
         adding.loop("k", least(end - Name("batch"), batches.size), turn, times=8)
         batch.branch(adds, adding)

@@ -26,8 +26,11 @@ _SLOT: Final = 8
 """Bytes of a value in shared memory, of any dtype."""
 _LONG: Final = 512
 """Elements of a column from which on a block goes along it, where there are few columns."""
-_LONG_ROW: Final = 64
-"""The same of columns whose elements lie side by side."""
+_LONG_ROW: Final = 16
+"""The same of columns whose elements lie side by side, for each wave of blocks: in the time of a
+wave a thread goes along so many."""
+_WAVE: Final = 1024
+"""Blocks that run at once."""
 _VERY_LONG: Final = 4096
 _MANY_COLUMNS: Final = 1 << 15
 
@@ -78,8 +81,9 @@ class RunningKernel(WholeKernel):
 
     @staticmethod
     def goes_by_blocks(op: Running) -> bool:
-        long = _LONG if op.width > 1 else _LONG_ROW
-        return op.length >= long and op.outer * op.width <= _MANY_COLUMNS
+        columns = op.outer * op.width
+        long = _LONG if op.width > 1 else _LONG_ROW * -(-columns // _WAVE)
+        return op.length >= long and columns <= _MANY_COLUMNS
 
     def running_blocks(self, op: Running) -> Work:
         threads = 1024 if op.length >= _VERY_LONG else THREADS

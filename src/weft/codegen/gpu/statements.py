@@ -8,7 +8,7 @@ from weft.codegen.gpu import ir, values
 from weft.codegen.gpu.element import ElementOp, Number
 from weft.codegen.gpu.formats import NARROW
 from weft.codegen.gpu.scalar import Like, Lit, Name, Scalar, scalar, wide
-from weft.foundation.dtypes import F32, SI32, DType
+from weft.foundation.dtypes import F32, DType
 from weft.foundation.errors import InternalError
 
 
@@ -56,11 +56,11 @@ class Code:
             raise InternalError(f"{variable} is no variable")
         self.body.append(ir.Set(variable.name, value))
 
-    def number(self, truth: str) -> Scalar:
-        """A truth value as a number, 0 or 1."""
-        place = self.fresh("n")
-        self.body.append(values.PlaceOf(place, self.compute(SI32, "cast", truth), 2))
-        return Name(place)
+    def place(self, value: str, size: int) -> Scalar:
+        """An integer value as a number of the thread, held to [0, size)."""
+        name = self.fresh("at")
+        self.body.append(values.PlaceOf(name, value, size))
+        return Name(name)
 
     def inside(self) -> Code:
         """Statements of a loop or a branch, with names of their own."""

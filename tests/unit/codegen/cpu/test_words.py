@@ -62,15 +62,57 @@ def test_products_are_exact(
         np.testing.assert_array_equal(found, exact)
 
 
+def widened(a: str, b: str, m: int, n: int, k: int) -> Program:
+    """Operands of either sign, cast to what the sums are."""
+    builder = Builder("signs")
+    x, y = builder.param(a, [m, k]), builder.param(b, [k, n])
+    wide = (builder.cast(value, "si32") for value in (x, y))
+    return builder.build(builder.dot_general(*wide, contract=([1], [0]), out_dtype="si32"))
+
+
+@pytest.mark.parametrize("instruction", [False, True])
+@pytest.mark.parametrize(("a", "b"), [("ui8", "ui8"), ("ui8", "si8"), ("si8", "ui8")])
+@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[2]])
+def test_operands_of_either_sign_are_exact(
+    shape: tuple[int, int, int], a: str, b: str, instruction: bool
+) -> None:
+    m, n, k = shape
+    target = host() if instruction else replace(host(), features=host().features - {"asimddp"})
+    program = widened(a, b, m, n, k)
+    executable = compile_program(program, target, overrides=in_words(program))
+    x, y = numbers(a, m, k), numbers(b, k, n)
+    (found,) = executable.run([x, y])
+    np.testing.assert_array_equal(found, x.astype(np.int64) @ y.astype(np.int64))
+
+
+def test_sums_wrap_whatever_the_signs() -> None:
+    """Products that are all the largest there are, more of them than 31 bits hold."""
+    depth = (1 << 31) // (255 * 255) + 17
+    x, y = np.full((24, depth), 255, np.uint8), np.full((depth, 24), 255, np.uint8)
+    program = widened("ui8", "ui8", 24, 24, depth)
+    executable = weft.compile(program, "cpu", overrides=in_words(program))
+    (found,) = executable.run([x, y])
+    np.testing.assert_array_equal(found, np.int64(depth * 255 * 255 - (1 << 32)))
+
+
 @pytest.mark.skipif(not host().has("asimddp"), reason="this machine has no such instruction")
-def test_the_instruction_is_used() -> None:
-    executable = weft.compile(product("si8", 64, 64, 64), "cpu")
+@pytest.mark.parametrize(
+    ("a", "b", "name"),
+    [
+        ("si8", "si8", "sdot"),
+        ("ui8", "ui8", "udot"),
+        ("ui8", "si8", "sdot"),
+        ("si8", "ui8", "udot"),
+    ],
+)
+def test_the_instruction_is_used(a: str, b: str, name: str) -> None:
+    executable = weft.compile(widened(a, b, 64, 64, 64), "cpu")
     assert '"where": "words"' in executable.stages["plan"]
-    assert "llvm.aarch64.neon.sdot" in executable.stages["llvm"]
+    assert f"llvm.aarch64.neon.{name}" in executable.stages["llvm"]
 
 
 def test_the_dialect_parses_back() -> None:
-    program = product("si8", 67, 130, 103)
+    program = widened("ui8", "si8", 67, 130, 103)
     text = weft.compile(program, "cpu", overrides=in_words(program)).stages["cpu"]
     assert " = dot(" in text
     assert print_routines(parse_routines(text)) == text

@@ -102,11 +102,10 @@ CASES: dict[str, Callable[[], Case]] = {
     "batch": lambda: product(batch=3, m=9, n=8),
     "several tiles": lambda: product(m=40, n=37, k=5),
     "whole tiles": lambda: product(m=32, n=64, k=32),
-    "few rows": lambda: product(m=3, n=130, k=96, layouts="NT"),
+    "few rows": lambda: product(m=3, n=130, k=64, layouts="NT"),
     "few rows, half vectors": lambda: product(m=2, n=128, k=70, layouts="NT"),
-    "few rows across": lambda: product(m=3, n=132, k=40, layouts="NN"),
     "few rows of f64": lambda: product("f64", m=2, n=128, k=64, layouts="NT"),
-    "more rows of f64": lambda: product("f64", m=9, n=128, k=64, layouts="NT"),
+    "more rows of f64": lambda: product("f64", m=9, n=128, k=16, layouts="NT"),
     "few columns": lambda: product(m=130, n=3, k=64, layouts="NT"),
     "epilogue": with_epilogue,
     "computed operands": of_computed,
@@ -140,7 +139,7 @@ def test_the_text_reads_back(rows: int) -> None:
 # -- few rows --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rows", [1, 3, 4, 8, 16])
+@pytest.mark.parametrize("rows", [1, 4, 16])
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_tiles_of_few_rows_run_all_at_once(dtype: str, rows: int) -> None:
     """As many as a unit has registers and shared memory for."""

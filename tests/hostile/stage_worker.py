@@ -187,8 +187,21 @@ def _is_noise(made: Compilation, inputs: Sequence[Any]) -> bool:
 
 
 def _has_dead_ops(read: Any, dumped: Any) -> bool:
-    """Whether a graph says more than what its outputs are made of."""
-    return "ops" in read and len(read["ops"]) > len(dumped["ops"])
+    """Whether a graph says more than what its outputs are made of, or the same twice."""
+    if "ops" not in read:
+        return False
+    made, waiting, found = _named(read), list(read["outputs"].values()), set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name not in found and name in made:
+            found.add(name)
+            waiting += made[name].get("inputs", [])
+    return made.keys() != found or not found <= _named(dumped).keys()
+
+
+def _named(graph: Any) -> dict[str, Any]:
+    """Ops by the names of their values."""
+    return {name: op for op in graph["ops"] for name in op.get("outputs") or [op["name"]]}
 
 
 def _without_broadcasts(document: Any) -> Any:
@@ -196,7 +209,7 @@ def _without_broadcasts(document: Any) -> Any:
     names: reading puts in broadcasts that a file leaves out. Other stages as they are."""
     if "ops" not in document:
         return document
-    made = {op.get("name") or op["outputs"][0]: op for op in document["ops"]}
+    made = _named(document)
 
     def source(name: Any) -> Any:
         while made.get(name, {}).get("kind") in ("reshape", "expand"):

@@ -314,6 +314,7 @@ class _Check:
         if isinstance(expr, Reduce):
             if expr.fn not in REDUCTIONS:
                 yield self.wrong("RegionFunction", f"there is no reduction named {expr.fn}")
+            yield from self._dtypes(let)
             return
         yield from self._fold(let, expr, gone)
 
@@ -354,6 +355,8 @@ class _Check:
                 right = kinds[0] is kinds[1] and let.dtype is I1
             case Binary(fn=fn):
                 right = fn in BINARY and kinds == [let.dtype] * 2
+            case Reduce():
+                right = kinds[0] is let.dtype or _accumulates(kinds[0], let.dtype)
             case Select():
                 right = kinds == [I1, let.dtype, let.dtype]
             case Check(rule=rule):
@@ -443,6 +446,12 @@ def _narrow(guards: Sequence[Guard], ranges: Ranges) -> dict[str, tuple[int, int
         if found[term.name][0] > found[term.name][1]:
             return None
     return found
+
+
+def _accumulates(dtype: DType, total: DType) -> bool:
+    """Whether values of a dtype are added up in another one: a wider one of the same kind."""
+    alike = (dtype.is_float, dtype.is_integer, dtype.is_complex)
+    return alike == (total.is_float, total.is_integer, total.is_complex) and dtype.bits < total.bits
 
 
 def _points_of(guards: Sequence[Guard], ranges: Ranges) -> dict[str, Any] | None:

@@ -116,6 +116,11 @@ BROKEN: dict[str, tuple[Module, str, str]] = {
         "RegionFunction",
         "there is no reduction named mean",
     ),
+    "a sum of another kind than what is added": (
+        linear(lambda k: with_let(k, "v3", dtype=SI32)),
+        "RegionDType",
+        "v3 : si32 cannot be this reduce of [f32]",
+    ),
     "a reduction over an axis that stays": (
         linear(lambda k: with_let(k, "v3", expr=Reduce("sum", ("n",), "v2"))),
         "RegionAxis",

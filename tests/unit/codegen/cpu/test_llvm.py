@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
+import numpy as np
+
 import weft
 from weft.ptir import Builder, Program
 
@@ -33,3 +37,14 @@ def test_a_function_called_from_few_places_is() -> None:
     found = [line for line in definitions(softmax()) if "@exp" in line]
     assert found
     assert all(" alwaysinline " in line for line in found)
+
+
+def test_an_unrolled_loop_may_be_empty() -> None:
+    """Nothing is added up then: the result is gelu(0)."""
+    program = dense_gelu()
+    text = weft.compile(program).stages["cpu"]
+    empty = re.sub(r"(serial .*\n +unrolled \w+ in 0)..\d+", r"\1..0", text)
+    made = weft.compile(program, overrides={"cpu": empty})
+    ones = [np.ones(kind.static_shape, np.float32) for kind in made.inputs]
+    assert empty != text
+    assert not np.any(made(*ones))

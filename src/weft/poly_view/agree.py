@@ -87,9 +87,17 @@ def _derived(read: Scop) -> Iterator[Finding]:
             f"the edge from {edge.source} to {edge.to}",
             f"the dependence through access {edge.access} {said}; the accesses say otherwise",
         )
-    if stated == wanted:
+    if stated == wanted and _has_ranks(read):
         known = find_chains(read)
         for chain in read.chains:
             if chain not in known or read.chains.count(chain) > 1:
                 why = f"the blocks {', '.join(chain.blocks)} are no {chain.kind} of its own"
                 yield Finding(INVALID, "the chains of the view", why)
+
+
+def _has_ranks(read: Scop) -> bool:
+    """Whether every block is read with an index for each of its axes; where not, the verifier says
+    so."""
+    ranks = {block.name: len(block.out_axes) for block in read.blocks}
+    accesses = (access for block in read.blocks for access in block.accesses)
+    return all(len(access.map) == ranks.get(access.tensor, len(access.map)) for access in accesses)

@@ -22,6 +22,7 @@ import numpy as np
 import weft
 from weft.ptir import Builder
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it for background jobs
 b = Builder()
 x = b.param("f32", [])
 executable = weft.compile(b.build(b.while_(lambda r, y: (y > 0.0, y), lambda r, y: y * 1.0, x)))

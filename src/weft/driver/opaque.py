@@ -20,6 +20,7 @@ from weft.ptir.op import EvalContext, Op, RegionSignature, Value
 from weft.ptir.text import parse_op, print_op
 from weft.ptir.types import Symbol, TensorType
 from weft.runtime.artifact import HostFunction
+from weft.tiny.from_ptir import why_whole
 
 Array = NDArray[Any]
 
@@ -72,10 +73,13 @@ def host_call(op: object, shapes: Mapping[int, tuple[int, ...]], pairs: Sequence
 
 
 def host_op(call: str) -> str:
-    """What a host call does, as text: the op, or why a kernel is the host's."""
+    """What a host call does, as text: the op and why it stayed whole, or why a kernel is the
+    host's."""
     read = json.loads(call)
-    text: str = read["why"] if isinstance(read, dict) else read[0]
-    return text
+    if isinstance(read, dict):
+        return str(read["why"])
+    why = why_whole(decode_op(read[0]))
+    return f"{read[0]}: {why}" if why else str(read[0])
 
 
 def host_function(call: str) -> HostFunction:

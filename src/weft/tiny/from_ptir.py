@@ -305,10 +305,7 @@ def _path(kind: ValueType, leaf: int) -> list[int]:
     raise InternalError(f"{kind} has no leaf {leaf}")
 
 
-def opaque_name(value: Opaque) -> str:
-    """The name of an op that stayed whole, and why, for reports."""
-    op = value.op
-    if not isinstance(op, Op):
-        return op.name if isinstance(op, WholeOp) else str(op)
-    row = ROWS.get(type(op))
-    return f"{op.mnemonic}: {row}" if isinstance(row, str) else op.mnemonic
+def why_whole(op: object) -> str:
+    """Why an op is not taken apart; empty where that depends on its operands."""
+    row = ROWS.get(type(op)) if isinstance(op, Op) else None
+    return row if isinstance(row, str) else ""

@@ -67,4 +67,5 @@ def test_what_a_gpu_leaves_to_the_host_is_named() -> None:
     b = Builder("factors")
     program = b.build(b.cholesky(b.param("f32", [4, 4])))
     report = weft.compile(program, "sm90").report()
-    assert "opaque0 runs on the host: cholesky {upper=false}" in report
+    why = "a factorisation, which the host computes"
+    assert f"opaque0 runs on the host: cholesky {{upper=false}}: {why}" in report

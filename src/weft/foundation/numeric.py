@@ -28,13 +28,14 @@ def compute_dtype(dtype: DType) -> DType:
 
 
 def is_number_of(value: complex, dtype: DType) -> bool:
-    """Whether a dtype has this number, but for rounding."""
-    if isinstance(value, complex):
+    """Whether a dtype has this number; floats may round it."""
+    if dtype.is_complex or isinstance(value, complex):
         return dtype.is_complex
     if dtype is I1:
         return value in (0, 1)
     if dtype.is_integer:
-        return math.isfinite(value) and dtype.lowest <= value <= dtype.highest
+        whole = math.isfinite(value) and value == int(value)
+        return whole and dtype.lowest <= value <= dtype.highest
     return not math.isfinite(value) or abs(value) <= dtype.highest
 
 

@@ -456,7 +456,10 @@ def _axis(item: Any, shape: Shape, fields: Fields) -> int:
 def _read_leaf(kind: str, attrs: Fields) -> Value:
     dtype = _dtype(attrs, "dtype")
     if kind == "const":
-        return build.const(attrs.scalar("value"), dtype)
+        value = attrs.scalar("value")
+        if not numeric.is_number_of(value, dtype):
+            attrs.fail(f"{value} is no number of {dtype}")
+        return build.const(value, dtype)
     if kind != "iota":
         attrs.fail(f"there is no leaf {kind!r}")
     return Iota(dtype, _shape(attrs.take("new_shape"), attrs), attrs.whole("axis"))

@@ -227,6 +227,17 @@ REJECTED = {
         {"op": "Reduce", "name": "n", "fn": "sum", "inputs": ["x"], "outputs": ["y"], "axes": [2]},
         "MalformedJson at the graph.ops[0]: 2 is no axis of a value of shape [2, 3]",
     ),
+    "half of an integer": (
+        {
+            "op": "Leaf",
+            "name": "n",
+            "kind": "const",
+            "inputs": [],
+            "outputs": ["y"],
+            "attrs": {"value": 1.5, "dtype": "si32"},
+        },
+        "MalformedJson at the graph.ops[0].attrs: 1.5 is no number of si32",
+    ),
     "an axis twice": (
         {
             "op": "Reduce",

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.command_line import weft_command
 from weft.cli import arrays, main
 from weft.driver import plugins
 from weft.foundation.dtypes import ALL, DType
@@ -37,17 +38,12 @@ Weft = Callable[..., Result]
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Weft:
+def run(capfd: pytest.CaptureFixture[str]) -> Weft:
     """Runs the command line in this process."""
 
     def call(*args: object) -> Result:
-        monkeypatch.setattr(sys, "argv", ["weft", *map(str, args)])
-        monkeypatch.setattr("warnings.showwarning", None)
         capfd.readouterr()
-        with pytest.raises(SystemExit) as done:
-            main.main()
-        assert isinstance(done.value.code, int)
-        return Result(done.value.code, *capfd.readouterr())
+        return Result(weft_command(*args), *capfd.readouterr())
 
     return call
 

@@ -4,14 +4,14 @@ dialect's interpreter."""
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.command_line import weft_command
 from tests.gpu_machine import Machine, MachineBackend, machine
-from weft.cli import bench, main
+from weft.cli import bench
 from weft.driver.compile import compile_program
 from weft.ptir import Builder, Program, save
 
@@ -26,17 +26,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+def run(capfd: pytest.CaptureFixture[str]) -> Run:
     """Runs `weft bench` in this process: the exit code, and what it printed."""
 
     def call(*args: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["weft", "bench", *map(str, args)])
-        monkeypatch.setattr("warnings.showwarning", None)
         capfd.readouterr()
-        with pytest.raises(SystemExit) as done:
-            main.main()
-        assert isinstance(done.value.code, int)
-        return (done.value.code, *capfd.readouterr())
+        return (weft_command("bench", *args), *capfd.readouterr())
 
     return call
 

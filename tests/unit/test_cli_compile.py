@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from examples.make_programs import attention, mlp, softmax_layernorm
-from weft.cli import main
+from tests.command_line import weft_command
 from weft.driver.compile import Executable
 from weft.ptir import save
 
@@ -18,17 +17,12 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+def run(capfd: pytest.CaptureFixture[str]) -> Run:
     """Runs `weft compile` in this process: the exit code, and what it printed."""
 
     def call(*args: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["weft", "compile", *map(str, args)])
-        monkeypatch.setattr("warnings.showwarning", None)
         capfd.readouterr()
-        with pytest.raises(SystemExit) as done:
-            main.main()
-        assert isinstance(done.value.code, int)
-        return (done.value.code, *capfd.readouterr())
+        return (weft_command("compile", *args), *capfd.readouterr())
 
     return call
 

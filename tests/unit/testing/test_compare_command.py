@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,9 @@ import numpy as np
 import pytest
 
 import weft
+from tests.command_line import weft_command
 from tests.unit.testing.faulty import FaultyBackend
-from weft.cli import arrays, main
+from weft.cli import arrays
 from weft.driver import backends
 from weft.foundation.dtypes import ALL
 from weft.foundation.errors import Unimplemented, UserError
@@ -29,13 +29,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> W
     monkeypatch.setitem(backends.REGISTRY.registered, backend.name, backend)
 
     def call(*args: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["weft", *map(str, args)])
-        monkeypatch.setattr("warnings.showwarning", None)
         capfd.readouterr()
-        with pytest.raises(SystemExit) as done:
-            main.main()
-        assert isinstance(done.value.code, int)
-        return done.value.code, *capfd.readouterr()
+        return weft_command(*args), *capfd.readouterr()
 
     return call
 

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.command_line import weft_command
 from tests.unit.testing.mutants import MutantBackend, Twisted, after
-from weft.cli import main
 from weft.driver.backends import register_backend
 from weft.ptir.op import Op
 from weft.testing.conformance import Case, Result, run_case, select
 
 
-def weft_command(*args: str) -> int:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["weft", "conformance", *args])
-        patch.setattr("warnings.showwarning", None)
-        with pytest.raises(SystemExit) as done:
-            main.main()
-    assert isinstance(done.value.code, int)
-    return done.value.code
+def conformance(*args: str) -> int:
+    return weft_command("conformance", *args)
 
 
 @pytest.fixture
@@ -43,7 +36,7 @@ def wrong_backend() -> str:
 
 
 def test_the_command_prints_a_matrix_and_counts(capfd: pytest.CaptureFixture[str]) -> None:
-    assert weft_command("--filter", "neg/*") == 0
+    assert conformance("--filter", "neg/*") == 0
     out = capfd.readouterr().out
     marks = next(line for line in out.splitlines() if line.strip().startswith("neg")).split()[1:]
     assert marks == ["·", *"✓" * 18]
@@ -57,7 +50,7 @@ def test_the_command_tells_of_failures(
     wrong_backend: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     data, html = tmp_path / "r.json", tmp_path / "r.html"
-    code = weft_command(
+    code = conformance(
         "--backend",
         wrong_backend,
         "--filter",
@@ -91,7 +84,7 @@ class Idle(MutantBackend):
 def test_a_backend_that_refuses_everything_is_told_why(capfd: pytest.CaptureFixture[str]) -> None:
     register_backend(Idle("conformance-idle", lambda op: op))
     args = ["--backend", "conformance-idle", "--filter"]
-    assert weft_command(*args, "neg/f32/*") == 1
+    assert conformance(*args, "neg/f32/*") == 1
     found = capfd.readouterr()
     first = select("neg/f32/*")[0].id
     assert f"0 pass, 0 fail, {len(select('neg/f32/*'))} unimplemented" in found.out
@@ -100,15 +93,15 @@ def test_a_backend_that_refuses_everything_is_told_why(capfd: pytest.CaptureFixt
         "with: Unimplemented neg: the backend 'conformance-idle' does not support the op neg (wire "
     )
     # Rejections pass without the backend, and say nothing of what it can do.
-    assert weft_command(*args, "*IntegerDivideByZero*") == 1
+    assert conformance(*args, "*IntegerDivideByZero*") == 1
     assert "carried out nothing" in capfd.readouterr().err
-    assert weft_command(*args, "reject/RankTooLarge/*") == 0
+    assert conformance(*args, "reject/RankTooLarge/*") == 0
     assert capfd.readouterr().err.strip() == ""
 
 
 def test_the_command_takes_up_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "done.jsonl"
-    assert weft_command("--filter", "neg/*", "--shard", "1/2", "--resume", str(path)) == 0
+    assert conformance("--filter", "neg/*", "--shard", "1/2", "--resume", str(path)) == 0
     ran: list[str] = []
 
     def counting(case: Case, backend: Any) -> Result:
@@ -116,10 +109,10 @@ def test_the_command_takes_up_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return run_case(case, backend)
 
     monkeypatch.setattr("weft.cli.conformance.run_case", counting)
-    assert weft_command("--filter", "neg/*", "--resume", str(path)) == 0
+    assert conformance("--filter", "neg/*", "--resume", str(path)) == 0
     assert ran == [case.id for case in select("neg/*", (2, 2))]
     ran.clear()
-    assert weft_command("--filter", "neg/*", "--resume", str(path)) == 0
+    assert conformance("--filter", "neg/*", "--resume", str(path)) == 0
     assert ran == []
 
 
@@ -144,7 +137,7 @@ def test_the_command_refuses(
         raise AssertionError("a case ran before the command line was looked at")
 
     monkeypatch.setattr("weft.cli.conformance.run_case", never)
-    assert weft_command(*args) == 1
+    assert conformance(*args) == 1
     assert sentence in capfd.readouterr().err
 
 
@@ -152,7 +145,7 @@ def test_the_command_refuses(
 def test_a_wrong_shard_is_a_wrong_command_line(
     shard: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert weft_command("--shard", shard) == 2
+    assert conformance("--shard", shard) == 2
     assert f"the shard '{shard}'" in capfd.readouterr().err
 
 
@@ -163,9 +156,9 @@ def test_a_result_of_another_kind_is_not_taken_up(
     changed: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "done.jsonl"
-    assert weft_command("--filter", "neg/f32/*", "--resume", str(path)) == 0
+    assert conformance("--filter", "neg/f32/*", "--resume", str(path)) == 0
     first, *rest = path.read_text().splitlines()
     path.write_text("\n".join([first, json.dumps(json.loads(rest[0]) | changed)]) + "\n")
     capfd.readouterr()
-    assert weft_command("--filter", "neg/f32/*", "--resume", str(path)) == 1
+    assert conformance("--filter", "neg/f32/*", "--resume", str(path)) == 1
     assert f"error: line 2 of {path} is not a conformance result" in capfd.readouterr().err

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import draws
 from tests.outcomes import OutcomeLog
 from weft.driver.backends import DEFAULT, IN_FORCE
 from weft.target import cpu, known
@@ -32,6 +33,12 @@ def pytest_configure(config: pytest.Config) -> None:
     path = config.getoption("--outcomes")
     if path and not hasattr(config, "workerinput"):
         config.pluginmanager.register(OutcomeLog(Path(path)))
+
+
+@pytest.fixture(autouse=True)
+def _own_numbers(request: pytest.FixtureRequest) -> None:
+    """What a test draws depends on its name alone."""
+    draws.restart(request.node.name)
 
 
 @pytest.fixture

@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 import weft
+from tests.draws import generator
 from weft.interop import stablehlo
 from weft.interop.stablehlo.bindings import bindings, parse_module
 from weft.interop.stablehlo.dense import DTYPES, read_dense, write_dense
 from weft.ptir.literal import from_array
 from weft.ptir.types import TensorType
 
-RANDOM = np.random.default_rng(0)
+RANDOM = generator()
 Array: TypeAlias = NDArray[Any]
 
 

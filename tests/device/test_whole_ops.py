@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
+from tests.draws import generator
 from weft.driver.cuda import CudaBackend
 from weft.foundation.dtypes import BY_NAME
 from weft.ptir import Builder, Program
@@ -18,7 +19,7 @@ from weft.runtime.cuda.driver import compute_capability
 Array = NDArray[Any]
 pytestmark = pytest.mark.skipif(compute_capability() is None, reason="there is no GPU")
 BACKEND = CudaBackend()
-RNG = np.random.default_rng(3)
+RNG = generator()
 
 
 def run(program: Program, *inputs: Array) -> list[Array]:

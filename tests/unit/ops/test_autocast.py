@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 import weft
+from tests.draws import generator
 from weft import functional as F
 from weft import nn, optim
 from weft.foundation.errors import UserError
 from weft.ops.autocast import NARROW, WIDE
 
-RNG = np.random.default_rng(0)
+RNG = generator()
 X = weft.asarray(RNG.standard_normal((2, 4, 6, 8)).astype(np.float32))
 ROWS = weft.asarray(RNG.standard_normal((4, 8)).astype(np.float32))
 HALF = ROWS.astype("f16")

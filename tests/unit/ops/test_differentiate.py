@@ -11,13 +11,14 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
+from tests.draws import generator
 from weft import functional as F
 from weft.foundation.errors import SpecViolation, UserError
 from weft.ptir.passes import kept_bytes
 from weft.ptir.types import TensorType
 
 Array = NDArray[Any]
-RNG = np.random.default_rng(0)
+RNG = generator()
 
 
 def numbers(*shape: int) -> Array:

@@ -10,13 +10,14 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
+from tests.draws import generator
 from weft import functional as F
 from weft import nn, optim
 from weft.foundation.errors import ResourceExceeded, SpecViolation, UserError
 from weft.ops.pytree import flatten, unflatten
 
 Array = NDArray[Any]
-RNG = np.random.default_rng(0)
+RNG = generator()
 
 
 def numbers(*shape: int) -> Array:

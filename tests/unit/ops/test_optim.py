@@ -11,11 +11,12 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
+from tests.draws import generator
 from weft import optim
 from weft.foundation.errors import UserError
 
 Array = NDArray[Any]
-RNG = np.random.default_rng(0)
+RNG = generator()
 STEPS = 5
 START = RNG.standard_normal((3, 2))
 SLOPES = RNG.standard_normal((STEPS, 3, 2))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.draws import generator
 from weft.driver.opaque import run_opaque
 from weft.foundation.digit_sort import Digits, Moved, Starts
 from weft.foundation.dtypes import BF16, BY_NAME, F32, I1, SI4, SI32, SI64, UI8, DType
@@ -25,7 +26,7 @@ from weft.region.ir import Kernel, OpaqueCall, Output, Pattern, Tensor
 from weft.region.whole_parts import whole_in_parts
 
 Array = NDArray[Any]
-RNG = np.random.default_rng(11)
+RNG = generator()
 
 
 def in_steps(op: WholeOp, operands: list[Array], result: DType) -> tuple[list[WholeOp], Array]:

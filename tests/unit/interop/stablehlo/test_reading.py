@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.draws import generator
 from weft.foundation.dtypes import DType
 
 pytest.importorskip("jaxlib", reason="the extra weft[stablehlo] is not installed")
@@ -14,7 +15,7 @@ from tests.stablehlo_oracle import Array, check, floats, function
 from weft.interop import stablehlo
 from weft.interop.stablehlo.dense import DTYPES
 
-RANDOM = np.random.default_rng(0)
+RANDOM = generator()
 
 
 def positive(*shape: int) -> Array:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.draws import generator
 
 pytest.importorskip("jaxlib", reason="the extra weft[stablehlo] is not installed")
 
@@ -13,7 +14,7 @@ from tests.stablehlo_oracle import Array, check, floats, function
 from weft.interop import stablehlo
 from weft.interop.stablehlo.reading.comparators import MOST_OPERATIONS
 
-RANDOM = np.random.default_rng(5)
+RANDOM = generator()
 I1 = "tensor<i1>"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import weakref
 from functools import partial
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.python_calls import python_calls
 from weft import nn
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -216,15 +216,11 @@ def test_captured_tensors_are_not_kept_alive() -> None:
 
 
 def test_looking_for_replaced_tensors_is_quick() -> None:
-    """An idle core needs 15 µs for a hundred; a busy machine gets some room."""
+    """One call for each tensor, 0.15 µs."""
     params = {str(index): weft.asarray(X) for index in range(100)}
     f = weft.jit(lambda x: sum(params.values(), x))
     f(X)
     (version,) = f.versions.values()
     assert not version.unreached
-    times = []
-    for _ in range(200):
-        started = time.perf_counter()
-        assert version.is_current(f.function)
-        times.append(time.perf_counter() - started)
-    assert min(times) < 100e-6
+    assert python_calls(lambda: version.is_current(f.function)) < 130
+    assert version.is_current(f.function)

@@ -187,7 +187,8 @@ def _problem(torch: Any, race: Race, wanted: Any) -> str:
     errors = [
         float((got.reshape(-1) - other.reshape(-1)).norm() / wanted.norm()) for other in orders
     ]
-    race.results[0].gpu.stream.fill(race.results[0].address, race.results[0].nbytes)
+    with race.gpu.lock:
+        race.gpu.stream.fill(race.results[0].address, race.results[0].nbytes)
     return "" if min(errors) <= TOLERANCE else f"relative error {min(errors):.1e}"
 
 

@@ -4,6 +4,7 @@ host memory and whose launches run kernels by their meaning."""
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -29,6 +30,10 @@ from weft.runtime.cuda import driver
 
 Array = NDArray[Any]
 ALIGNMENT = 256
+ANYWHERE = ("cuInit", "cuDevice", "cuCtx", "cuDriver", "cuGetError", "cuTensorMap")
+"""How the names of functions begin that need no current context."""
+UNSAFE = ("cuMemAlloc", "cuMemAllocManaged", "cuMemFree", "cuModuleUnload")
+"""What the driver forbids a thread that records, unless it records in the relaxed mode."""
 
 
 class _Names:
@@ -55,6 +60,10 @@ class Machine:
         self.memory: dict[int, Any] = {}
         self.version = 13000
         """The CUDA of its driver."""
+        self.contexts = threading.local()
+        """Current contexts of each thread, the one that counts last."""
+        self.strict: set[Any] = set()
+        """Streams that record in a mode that forbids unsafe calls."""
         self.streams = 0
         self.recordings: dict[Any, list[Node]] = {}
         """What streams that record have recorded."""
@@ -67,6 +76,8 @@ class Machine:
         self.graph_updates = 0
         """Nodes that were told other parameters."""
         self.waits = 0
+        self.idles = 0
+        """How often somebody waited for all streams, other libraries' too."""
         self.room = 1 << 34
         """Bytes of its memory."""
         self.uploads = 0
@@ -108,6 +119,10 @@ class Machine:
         function = getattr(self, f"do_{name}", None)
 
         def ask(*args: Any) -> tuple[Any, ...]:
+            if not name.startswith(ANYWHERE) and self.current != "cuDevicePrimaryCtxRetain handle":
+                return (201, None)
+            if name in UNSAFE and self.strict:
+                return (900, None)
             try:
                 answer = function(*args) if function is not None else f"{name} handle"
             except MemoryError:
@@ -136,11 +151,26 @@ class Machine:
         numbers = {"MAJOR": self.capability[0], "MINOR": self.capability[1], "COUNT": 132}
         return next(number for key, number in numbers.items() if what.endswith(key))
 
-    def do_cuCtxSetCurrent(self, context: Any) -> None:
-        pass
+    @property
+    def current(self) -> Any:
+        """The context that is current in the calling thread."""
+        return next(reversed(self._stack), None)
+
+    @property
+    def _stack(self) -> list[Any]:
+        if not hasattr(self.contexts, "stack"):
+            self.contexts.stack = []
+        found: list[Any] = self.contexts.stack
+        return found
+
+    def do_cuCtxPushCurrent(self, context: Any) -> None:
+        self._stack.append(context)
+
+    def do_cuCtxPopCurrent(self) -> Any:
+        return self._stack.pop()
 
     def do_cuCtxSynchronize(self) -> None:
-        pass
+        self.idles += 1
 
     def do_cuDriverGetVersion(self) -> int:
         return self.version
@@ -183,7 +213,7 @@ class Machine:
         pass
 
     def do_cuMemcpyHtoD(self, target: int, source: int, count: int) -> None:
-        ctypes.memmove(target, source, count)
+        raise AssertionError("a copy that is in no stream may overtake what is still to be done")
 
     def do_cuMemcpyHtoDAsync(self, target: int, source: int, count: int, stream: Any) -> None:
         self.uploads += 1
@@ -214,14 +244,21 @@ class Machine:
 
     def do_cuStreamBeginCapture(self, stream: Any, mode: str) -> None:
         self.recordings[stream] = []
+        self._note_mode(stream, mode)
 
     def do_cuStreamBeginCaptureToGraph(
         self, stream: Any, graph: list[Node], nodes: Any, edges: Any, count: int, mode: str
     ) -> None:
         assert not graph
         self.recordings[stream] = graph
+        self._note_mode(stream, mode)
+
+    def _note_mode(self, stream: Any, mode: str) -> None:
+        if not mode.endswith("RELAXED"):
+            self.strict.add(stream)
 
     def do_cuStreamEndCapture(self, stream: Any) -> Any:
+        self.strict.discard(stream)
         return (self.recordings.pop(stream),)
 
     def do_cuStreamGetCaptureInfo(self, stream: Any) -> tuple[Any, ...]:

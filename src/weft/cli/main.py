@@ -58,7 +58,6 @@ from weft.ptir.passes.log import PassLog
 
 app = typer.Typer(
     name="weft",
-    help="Portable tensor programs (PTIR): verify, convert, run, compile and compare them.",
     epilog="FILE is a PTIR program as JSON, bincode or text, a Core IR module or StableHLO text; "
     "which one it is, its content tells. "
     "Exit codes: 0 success, 1 the program or the data is wrong, 2 the command line is wrong.",
@@ -95,7 +94,7 @@ def _options(
         typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    pass
+    """Portable tensor programs (PTIR): verify, convert, run, compile and compare them."""
 
 
 @app.command("version")

@@ -113,7 +113,7 @@ def target_of_device() -> str:
         raise BackendUnavailable("this machine has no GPU that the cuda backend can use")
     if found[0] == 9:
         return "sm90"
-    if found >= (8, 0):
+    if found[0] == 8:
         return "sm80"
     major, minor = found
     raise BackendUnavailable(

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from weft.foundation.dtypes import SI8, SI32, UI8, UI32, DType
 from weft.foundation.index_expr import Expr, coefficient, linear
@@ -97,62 +96,94 @@ def columns_along_k(rows: int, registers: int) -> int:
     return 1 if rows <= FEW_ROWS // 2 else max(1, min(3, (registers - FEW_ROWS) // rows))
 
 
+@dataclass(frozen=True)
+class _Tiles:
+    """How a contraction is cut on a CPU: blocks, what of one stays in registers, which axis runs
+    along vectors, and the operands that are packed first."""
+
+    block: tuple[int, int, int]
+    registers: tuple[int, int]
+    vectors: Vectorize
+    packed: tuple[CacheRead, ...] = ()
+
+
 def cpu_plan(
     kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: Header
 ) -> MmaPlan:
-    """A register tile: rows by vectors of columns, as large as the registers allow and the sizes
-    fill. A few rows of a B that lies along k are dot products: lanes along k."""
+    """Dot products for a few rows of a B that lies along k, blocks of packed operands where that is
+    worth it, register tiles else."""
+    assert kernel.roles is not None
+    lanes = target.lanes(kernel.let(kernel.roles.contraction).dtype)
+    tiles = (
+        _dot_products(kernel, tensors, target, lanes)
+        or _packed_blocks(kernel, target, lanes)
+        or _register_tiles(kernel, tensors, target, lanes)
+    )
+    kind = "conv" if kernel.pattern.value == "conv" else "matmul"
+    return MmaPlan(
+        header,
+        tiles.block,
+        warp_tile=tiles.registers,
+        cache=tiles.packed,
+        vectorize=tiles.vectors,
+        epilogue=epilogue_names(kernel),
+        arch="cpu",
+        algo_choice={kind: "implicit_gemm"},
+        local_edges=local_edges(kernel),
+        roles="single",
+    )
+
+
+def _inner_sizes(kernel: Kernel) -> tuple[int, int, int]:
+    """The sizes of the innermost axes of m and n, and the depth of the sum."""
     assert kernel.roles is not None
     roles, sizes = kernel.roles, kernel.sizes
-    lanes = target.lanes(kernel.let(roles.contraction).dtype)
-    m, n = sizes[roles.m[-1]] if roles.m else 1, sizes[roles.n[-1]]
-    depth = math.prod(sizes[a] for a in roles.k)
-    step_n, step_k = (_step(kernel, tensors, name) for name in (roles.n[-1], roles.k[-1]))
-    kind = "conv" if kernel.pattern.value == "conv" else "matmul"
-    common: dict[str, Any] = {
-        "epilogue": epilogue_names(kernel),
-        "arch": "cpu",
-        "algo_choice": {kind: "implicit_gemm"},
-        "local_edges": local_edges(kernel),
-        "roles": "single",
-    }
-    if m <= FEW_ROWS and step_k == 1 and step_n != 1 and depth >= lanes:
-        tile = (m, min(columns_along_k(m, target.limits.vector_registers or 16), n))
-        return MmaPlan(
-            header,
-            (*tile, depth - depth % lanes),
-            warp_tile=tile,
-            vectorize=Vectorize("k.i.i", lanes),
-            **common,
-        )
-    blocked = blocked_tile(kernel, target, lanes)
-    if blocked is not None:
-        blocks, registers = blocked
-        where = "words" if multiplies_words(kernel, target) else "packed"
-        packed = (CacheRead("A", where, "k", False), CacheRead("B", where, "k", False))
-        return MmaPlan(
-            header,
-            blocks,
-            warp_tile=registers,
-            cache=packed,
-            vectorize=Vectorize("n.i.i", lanes),
-            **common,
-        )
+    m = sizes[roles.m[-1]] if roles.m else 1
+    return m, sizes[roles.n[-1]], math.prod(sizes[a] for a in roles.k)
+
+
+def _dot_products(
+    kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, lanes: int
+) -> _Tiles | None:
+    """Lanes along k; None where the rows are many, or B does not lie so."""
+    assert kernel.roles is not None
+    m, n, depth = _inner_sizes(kernel)
+    step_n, step_k = (_step(kernel, tensors, axes[-1]) for axes in (kernel.roles.n, kernel.roles.k))
+    if m > FEW_ROWS or step_k != 1 or step_n == 1 or depth < lanes:
+        return None
+    tile = (m, min(columns_along_k(m, target.limits.vector_registers or 16), n))
+    return _Tiles((*tile, depth - depth % lanes), tile, Vectorize("k.i.i", lanes))
+
+
+def _packed_blocks(kernel: Kernel, target: Target, lanes: int) -> _Tiles | None:
+    """Blocks of which both operands are packed; None where `blocked_tile` has none."""
+    found = blocked_tile(kernel, target, lanes)
+    if found is None:
+        return None
+    block, registers = found
+    where = "words" if multiplies_words(kernel, target) else "packed"
+    packed = (CacheRead("A", where, "k", False), CacheRead("B", where, "k", False))
+    return _Tiles(block, registers, Vectorize("n.i.i", lanes), packed)
+
+
+def _register_tiles(
+    kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, lanes: int
+) -> _Tiles:
+    """Rows by vectors of columns, as large as the registers allow and the sizes fill; columns of a
+    small B that many rows share are packed."""
+    assert kernel.roles is not None
+    roles = kernel.roles
+    m, n, depth = _inner_sizes(kernel)
     while lanes > 1 and lanes > n:
         lanes //= 2
     rows, vectors = register_tile(m, n, lanes, target.limits.vector_registers or 16)
     columns = vectors * lanes
     small = depth * columns * kernel.let(roles.rhs).dtype.storage_bytes <= SCRATCH_BYTES
-    packs = small and bool(roles.m) and (m >= 3 * rows or (step_n != 1 and m > 1))
+    apart = _step(kernel, tensors, roles.n[-1]) != 1
+    packs = small and bool(roles.m) and (m >= 3 * rows or (apart and m > 1))
     block = min(-(-m // rows), max(1, ROWS_PER_PIECE // rows)) * rows if packs else rows
-    return MmaPlan(
-        header,
-        (block, columns, depth),
-        warp_tile=(rows, columns),
-        cache=(CacheRead("B", "packed", "k", pingpong=False),) if packs else (),
-        vectorize=Vectorize("n.i.i", lanes),
-        **common,
-    )
+    packed = (CacheRead("B", "packed", "k", pingpong=False),) if packs else ()
+    return _Tiles((block, columns, depth), (rows, columns), Vectorize("n.i.i", lanes), packed)
 
 
 WORTH_PACKING = 64 * 64 * 64

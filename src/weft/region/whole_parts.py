@@ -36,11 +36,15 @@ LONGEST_SORTED: Final = 8192
 _DIGIT: Final = 8
 """Bits of a digit, at most."""
 _TILE, _SMALL_TILE = 4096, 1024
-"""Elements that a block counts or moves in a pass."""
+"""Elements that a block counts or moves in a pass, at most."""
+_TILE_STEP: Final = 256
+"""Elements that its threads take at a time."""
 _FEW_ELEMENTS: Final = 1 << 17
 """Elements up to which tiles are small, so that there is a block for every unit."""
 _MOST_PAIRS: Final = (1 << 30) - (1 << 19)
 """Elements whose pairs are counted in 32 bits, with room to count past the last of them."""
+_MOST_PLACES: Final = 2 * _MOST_PAIRS
+"""Places of updates: 32 bits hold each, and count where the updates of each begin."""
 _LONG_RUN: Final = 64
 """Updates of one place that a block takes together, at least."""
 _MOST_LONG, _COLUMNS = 8, 32
@@ -81,10 +85,11 @@ def _is_worth_sorting(op: Scatter, x: Tensor) -> bool:
     looks at all updates takes 0.15 us for each. Updates with an index of their own for each column
     are sorted one by one, which takes 12 us a pass for a million of them."""
     sorted_ones = op.outer * op.count * (op.width if op.each else 1)
-    if not 0 < sorted_ones <= _MOST_PAIRS or not math.prod(x.shape):
+    elements = math.prod(x.shape)
+    if not 0 < sorted_ones <= _MOST_PAIRS or not 0 < elements < _MOST_PLACES - op.outer:
         return False
     many = op.count >= _MANY_UPDATES and not (op.each and op.width > _MANY_INDICES)
-    return adds_up_wide(op, x.dtype) or many
+    return many or (adds_up_wide(op, x.dtype) and op.count > 1)
 
 
 def goes_by_digits(op: Order) -> bool:
@@ -116,7 +121,8 @@ class _Sort:
 
     @property
     def tile(self) -> int:
-        return _SMALL_TILE if self.outer * self.length <= _FEW_ELEMENTS else _TILE
+        most = _SMALL_TILE if self.outer * self.length <= _FEW_ELEMENTS else _TILE
+        return min(most, -(-self.length // _TILE_STEP) * _TILE_STEP)
 
     def passes(self) -> list[tuple[int, int]]:
         """The digits, from the lowest up: the bit where each begins, and how many bits it has."""

@@ -52,8 +52,14 @@ def folder() -> Path | None:
         return None
     if chosen:
         return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "weft"
+    base = os.environ.get("XDG_CACHE_HOME")
+    if base:
+        return Path(base) / "weft"
+    try:
+        return Path.home() / ".cache" / "weft"
+    except RuntimeError:
+        # Whoever runs this process is no user that the machine knows, and has no home.
+        return None
 
 
 def key_of(*parts: str) -> str:

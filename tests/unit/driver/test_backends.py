@@ -28,8 +28,10 @@ class Renamed(ReferenceBackend):
 
 
 @pytest.fixture(autouse=True)
-def _clean_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+def _clean_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(backends.REGISTRY, "registered", {})
+    plugins._announcers.cache_clear()
+    yield
     plugins._announcers.cache_clear()
 
 

@@ -3,7 +3,10 @@ kernels that are the host's, tensors that stay on the device, donation, and what
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -16,12 +19,16 @@ from tests.turning_programs import scan_around_all
 from weft.codegen.gpu.accept import refuse
 from weft.driver import gpu_code
 from weft.driver.execute import Prepared, prepare
-from weft.foundation.errors import ExecutionError, ResourceExceeded, SpecViolation
+from weft.foundation.dtypes import as_dtype
+from weft.foundation.errors import ExecutionError, ResourceExceeded, SpecViolation, UserError
 from weft.ops.graph import context
 from weft.ptir import Builder, Program
 from weft.ptir.builder import BodyBuilder, Value
+from weft.ptir.types import TensorType
 from weft.runtime.artifact import HostCall
+from weft.runtime.cuda import dlpack
 from weft.runtime.cuda.gpu import open_gpu
+from weft.runtime.cuda.graphs import recording
 from weft.runtime.cuda.tensors import DeviceTensor, imported
 
 Array = NDArray[Any]
@@ -202,6 +209,55 @@ def test_a_violation_is_raised_by_whoever_reads(backend: MachineBackend) -> None
     assert (result.numpy() == 1).all()
 
 
+def divided(backend: MachineBackend, size: int = 40) -> Prepared:
+    b = Builder()
+    return prepare(b.build(b.param("si32", [size]) / b.param("si32", [size])), backend)
+
+
+def test_a_violation_is_told_when_the_program_is_gone(
+    gpu: Machine, backend: MachineBackend
+) -> None:
+    ones, zeros = (backend.store(np.full(40, n, np.int32)) for n in (1, 0))
+    (result,) = divided(backend).execute([ones, zeros])
+    gpu.executables.clear()
+    backend.last = None
+    gc.collect()
+    with pytest.raises(SpecViolation, match="IntegerDivideByZero"):
+        result.numpy()
+
+
+def test_all_violations_of_an_era_are_forgotten_with_it(backend: MachineBackend) -> None:
+    programs = [divided(backend, size) for size in (40, 50)]
+    results = []
+    for prepared, size in zip(programs, (40, 50), strict=True):
+        given = [backend.store(np.full(size, n, np.int32)) for n in (1, 0)]
+        results += prepared.execute(given)
+    for result in results:
+        with pytest.raises(SpecViolation, match="IntegerDivideByZero"):
+            result.numpy()
+    for prepared, size in zip(programs, (40, 50), strict=True):
+        ones = backend.store(np.ones(size, np.int32))
+        (result,) = prepared.execute([ones, ones])
+        assert (result.numpy() == 1).all()
+
+
+def test_a_violation_that_a_later_run_comes_upon_is_told_to_readers_of_the_earlier(
+    backend: MachineBackend,
+) -> None:
+    b = Builder()
+    square, x, y = b.param("f32", [2, 2]), b.param("si32", [2, 2]), b.param("si32", [2, 2])
+    prepared = prepare(b.build(x / (y * b.cast(b.cholesky(square) + 1.0, "si32"))), backend)
+    ones, zeros = (backend.store(np.full((2, 2), n, np.int32)) for n in (1, 0))
+    eye = backend.store(np.eye(2, dtype=np.float32))
+    (early,) = prepared.execute([eye, ones, zeros])
+    with pytest.raises(SpecViolation, match="IntegerDivideByZero"):
+        prepared.execute([eye, ones, ones])
+    with pytest.raises(SpecViolation, match="IntegerDivideByZero"):
+        early.numpy()
+    (right,) = prepared.execute([eye, ones, ones])
+    assert right.numpy().tolist() == [[0, 1], [1, 0]]
+
+
 def test_a_violation_in_a_loop_ends_it(backend: MachineBackend) -> None:
     b = Builder()
     x = b.param("si32", [])
@@ -211,9 +267,7 @@ def test_a_violation_in_a_loop_ends_it(backend: MachineBackend) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "si64", "i1", "cf32"])
-def test_tensors_are_handed_over_without_a_copy(
-    gpu: Machine, backend: MachineBackend, dtype: str
-) -> None:
+def test_tensors_are_handed_over_without_a_copy(backend: MachineBackend, dtype: str) -> None:
     kind = weft.foundation.dtypes.BY_NAME[dtype].numpy
     held = backend.store(np.arange(12).reshape(3, 4).astype(kind))
     taken = imported(open_gpu(), held)
@@ -222,6 +276,7 @@ def test_tensors_are_handed_over_without_a_copy(
     del held
     assert (taken.numpy() == np.arange(12).reshape(3, 4).astype(kind)).all()
     del taken
+    open_gpu().wait()
     assert backend.store(np.zeros(12, kind)).address == address
 
 
@@ -244,14 +299,106 @@ def test_tensors_of_a_graph_are_lent_and_taken_over(
 class _Producer:
     """Another library's tensor."""
 
-    def __init__(self, tensor: weft.Tensor) -> None:
-        self.tensor = tensor
+    def __init__(self, tensor: weft.Tensor | DeviceTensor, device: int = 0) -> None:
+        self.tensor, self.device = tensor, device
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return self.tensor.__dlpack_device__()
+        return self.tensor.__dlpack_device__()[0], self.device
 
     def __dlpack__(self, stream: int) -> Any:
         return self.tensor.__dlpack__(stream=stream)
+
+
+def test_memory_of_another_gpu_is_not_taken_for_that_of_the_first(backend: MachineBackend) -> None:
+    held = backend.store(numbers(4))
+    with pytest.raises(UserError, match="is on GPU 1, and Weft works on GPU 0: move it there"):
+        backend.take_over(_Producer(held, device=1))
+
+
+@pytest.mark.parametrize("copy", [False, True])
+def test_a_borrowed_tensor_is_given_back_when_all_is_done_with_it(
+    backend: MachineBackend, copy: bool
+) -> None:
+    held = backend.store(np.ones(40, np.float32))
+    gone = weakref.ref(held)
+    taken = backend.take_over(_Producer(held), copy)
+    (result,) = doubled(backend).execute([taken])
+    del held, taken
+    assert gone() is not None
+    assert (result.numpy() == 2).all()
+    assert gone() is None
+
+
+def test_borrowed_tensors_do_not_pile_up(backend: MachineBackend) -> None:
+    held = backend.store(np.ones(40, np.float32))
+    double, before = doubled(backend), len(dlpack._EXPORTED)
+    for _ in range(200):
+        double.execute([backend.take_over(_Producer(held))])
+    assert len(dlpack._EXPORTED) - before <= 65
+
+
+@pytest.mark.parametrize("way", ["__dlpack__", "__cuda_array_interface__"])
+def test_lent_memory_serves_again_when_all_streams_are_done(
+    gpu: Machine, backend: MachineBackend, way: str
+) -> None:
+    held = backend.store(np.ones(40, np.float32))
+    address, idles = held.address, gpu.idles
+    lent = getattr(held, way)
+    capsule = lent() if callable(lent) else None
+    del held, lent, capsule
+    assert backend.store(np.ones(400, np.float32)).address != address
+    assert gpu.idles == idles
+    assert backend.store(np.ones(40, np.float32)).address == address
+    assert gpu.idles == idles + 1
+
+
+def test_a_block_that_comes_back_while_others_are_freed_is_kept(
+    gpu: Machine, backend: MachineBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = open_gpu()
+    pool = found.pool
+    with found.lock:
+        idle, late = pool.take(1000, "tests"), pool.take(5000, "tests")
+    address = late.address
+    idle.free()
+
+    def collecting(where: int) -> tuple[int]:
+        late.free()
+        gpu.do_cuMemFree(where)
+        return (0,)
+
+    monkeypatch.setattr(gpu, "cuMemFree", collecting, raising=False)
+    pool.trim()
+    assert pool.idle_bytes == late.bytes
+    with found.lock:
+        assert pool.take(5000, "tests").address == address
+
+
+def test_what_is_collected_during_a_recording_is_given_back(
+    gpu: Machine, backend: MachineBackend
+) -> None:
+    backend.store(np.ones(40, np.float32))
+    found = open_gpu()
+    with found.lock, recording(found.stream):
+        found.pool.trim()
+    assert gpu.memory == {}
+
+
+def test_the_context_of_a_thread_is_left_as_it_was(gpu: Machine, backend: MachineBackend) -> None:
+    gpu.do_cuCtxPushCurrent("another library's")
+    double = doubled(backend)
+    (result,) = double.execute([backend.store(np.ones(40, np.float32))])
+    assert backend.read_storage(result, TensorType(as_dtype("f32"), (40,)))[0] == 2
+    backend.take_over(_Producer(result), copy=True)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(result.__dlpack__).result()
+        (again,) = pool.submit(double.execute, [result]).result()
+        assert pool.submit(lambda: gpu.current).result() is None
+    assert (again.numpy() == 4).all()
+    gpu.executables.clear()
+    del double, result, again
+    gc.collect()
+    assert gpu.current == "another library's"
 
 
 def test_the_cuda_array_interface_names_the_memory(backend: MachineBackend) -> None:

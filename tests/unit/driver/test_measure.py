@@ -79,7 +79,11 @@ def kernels_of_many_sizes() -> Program:
     return b.build(*results)
 
 
-def test_estimates_order_kernels_of_all_kinds_and_sizes() -> None:
+@pytest.mark.usefixtures("small_machine")
+def test_estimates_order_kernels_of_all_kinds_and_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread on a small machine: its times span four powers of ten, so that the order is the
+    same where others use the processors as well."""
+    monkeypatch.setenv("WEFT_NUM_THREADS", "1")
     program = kernels_of_many_sizes()
     compilation = Compilation(program, target_named("cpu"), make_signature(program))
     lines = list(measure_program(run_pipeline(compilation)))

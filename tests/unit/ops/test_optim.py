@@ -227,3 +227,27 @@ WRONG_LIST: Any = 3
 def test_mistakes_are_told(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         call()
+
+
+class Signs(optim.Optimiser):
+    """An optimiser as others write them: a step by the sign of the gradient."""
+
+    def step(
+        self,
+        param: weft.Tensor,
+        gradient: weft.Tensor,
+        held: dict[str, weft.Tensor],
+        step: weft.Tensor,
+        rate: Any,
+    ) -> tuple[weft.Tensor, dict[str, weft.Tensor]]:
+        return param - weft.sign(gradient) * rate, {}
+
+
+def test_an_optimiser_of_ones_own_is_its_step() -> None:
+    params, slopes = [weft.asarray(START)], [weft.asarray(SLOPES[0])]
+    signs = Signs(0.5)
+    (after,), state = signs.update(slopes, signs.init(params), params)
+    np.testing.assert_allclose(after.numpy(), START - 0.5 * np.sign(SLOPES[0]), rtol=1e-6)
+    assert float(state["step"]) == 1
+    with pytest.raises(TypeError, match="abstract"):
+        optim.Optimiser(0.1)  # type: ignore[abstract]

@@ -32,7 +32,7 @@ from weft.region.verify import findings, verify
 
 @pytest.mark.parametrize("name", kernels.ALL)
 def test_kernels_written_by_hand_are_right(name: str) -> None:
-    verify(kernels.ALL[name]())
+    assert not list(findings(kernels.ALL[name]()))
 
 
 def changed(module: Module, change: Callable[[Kernel], Kernel], kernel: int = 0) -> Module:

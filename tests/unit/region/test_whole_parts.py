@@ -120,6 +120,18 @@ def test_few_elements_have_small_tiles(outer: int, tile: int) -> None:
     assert ops[0].tile == tile
 
 
+@pytest.mark.parametrize(("count", "tile"), [(2, 256), (257, 512), (1025, 1280), (5000, 4096)])
+def test_tiles_are_not_much_longer_than_rows(count: int, tile: int) -> None:
+    """Many rows with a few updates each, as of a choice of experts."""
+    outer = (1 << 17) // count + 1
+    op = Scatter("add", outer, 3, 1, count)
+    index = np.zeros((outer, count), np.int32)
+    x, update = np.zeros((outer, 3, 1), BF16.numpy), np.zeros((outer, count, 1), BF16.numpy)
+    ops, _ = in_steps(op, [x, index, update], BF16)
+    assert isinstance(ops[0], Digits)
+    assert ops[0].tile == tile
+
+
 def test_one_tile_needs_no_sums() -> None:
     x, update = np.zeros((1, 2, 1), BF16.numpy), np.ones(9, BF16.numpy)
     ops, _ = in_steps(Scatter("add", 1, 2, 1, 9), [x, np.zeros((1, 9), np.int32), update], BF16)
@@ -151,6 +163,20 @@ def test_what_32_bits_do_not_count_stays_whole(op: Order | Scatter) -> None:
     out = Output("out", "", ())
     call = OpaqueCall(op, inputs, (0,))
     kernel = Kernel("op", Pattern.OPAQUE, (), (), (out,), opaque=call)
+    assert whole_in_parts(kernel, tensors) == ((kernel,), ())
+
+
+@pytest.mark.parametrize("rows", [(1 << 31) - (1 << 20), (1 << 31) + 1, (1 << 32) + 1])
+@pytest.mark.parametrize("outer", [1, 2])
+def test_places_that_32_bits_do_not_count_stay_whole(rows: int, outer: int) -> None:
+    """Keys of more bits are read again from what is sorted: pairs would hold digits, no places."""
+    op = Scatter("max", outer, rows // outer, 1, 2000)
+    shapes = {"x": (outer, rows // outer, 1), "at": (outer, 2000), "new": (outer, 2000, 1)}
+    shapes["out"] = shapes["x"]
+    tensors = {name: Tensor(name, UI8, shape) for name, shape in shapes.items()}
+    tensors["at"] = Tensor("at", SI32, shapes["at"])
+    call = OpaqueCall(op, ("x", "at", "new"), (0,))
+    kernel = Kernel("op", Pattern.OPAQUE, (), (), (Output("out", "", (), "x"),), opaque=call)
     assert whole_in_parts(kernel, tensors) == ((kernel,), ())
 
 
@@ -213,6 +239,16 @@ def test_indices_of_columns_are_sorted_one_by_one(width: int, count: int) -> Non
     rows, columns = np.arange(2)[:, None, None], np.arange(width)
     np.add.at(want, (rows, index, columns), update)
     assert (got.reshape(want.shape) == want).all()
+
+
+@pytest.mark.parametrize("each", [False, True])
+def test_one_update_is_rounded_once_as_it_comes(each: bool) -> None:
+    """The gradient of a loss that picks one of many: nobody asks where each of these begins."""
+    op = Scatter("add", 4, 1000, 2, 1, each=each)
+    x = np.full((4, 1000, 2), 0.1, BF16.numpy)
+    index = np.full((4, 1, 2) if each else (4, 1), 7, np.int32)
+    ops, _ = in_steps(op, [x, index, np.ones((4, 1, 2), BF16.numpy)], BF16)
+    assert ops == [op]
 
 
 def test_narrow_floats_with_indices_of_their_own_are_always_sorted() -> None:

@@ -58,6 +58,17 @@ def test_a_folder_that_cannot_be_written_is_no_reason_to_fail(
     assert cache.load(KEY) is None
 
 
+def test_who_has_no_home_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("WEFT_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    cache.save(KEY, b"payload")
+    assert cache.look_up(KEY) == cache.Entry()
+
+
 def test_a_key_that_is_a_folder_leaves_nothing_behind(folder: Path) -> None:
     (folder / KEY).mkdir()
     cache.save(KEY, b"payload")

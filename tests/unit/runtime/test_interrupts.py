@@ -27,8 +27,8 @@ b = Builder()
 x = b.param("f32", [])
 executable = weft.compile(b.build(b.while_(lambda r, y: (y > 0.0, y), lambda r, y: y * 1.0, x)))
 assert executable(np.float32(-1))[0] == -1
-threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
     executable(np.float32(1))
 except KeyboardInterrupt:
     print("interrupted", executable(np.float32(-2))[0])

@@ -51,7 +51,7 @@ def accepts(op: WholeOp, kernel: Kernel, tensors: Mapping[str, Tensor]) -> list[
     if max(sizes) >= MAX_POINTS:
         return [refuse("Points", "a tensor has more elements than 32 bits count")]
     match op:
-        case Scatter(fn="add") if dtypes[0] in NARROW:
+        case Scatter(fn="add", count=count) if dtypes[0] in NARROW and count > 1:
             return [refuse("FunctionNotSupported", f"updates of {dtypes[0]} are added in f32")]
         case Scatter(fn=fn) if fn != "replace" and not supports(fn, dtypes[0]):
             return [refuse("FunctionNotSupported", f"there is no GPU code for {fn} of {dtypes[0]}")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ from weft.ops.tensor import Tensor
 P = TypeVar("P")
 
 
-class Optimiser:
+class Optimiser(ABC):
     """The base of all: walks over parameters, gradients and state together.
 
     The state is a dict: `step`, and for each name in `slots` one tensor like every parameter.
@@ -84,11 +85,11 @@ class Optimiser:
                     "with init(params)"
                 )
 
+    @abstractmethod
     def step(
         self, param: Tensor, gradient: Tensor, held: dict[str, Tensor], step: Tensor, rate: Any
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """One parameter after the step, and what is kept for it."""
-        raise NotImplementedError
 
 
 def tensor_leaves(tree: Any) -> tuple[list[Any], Structure]:

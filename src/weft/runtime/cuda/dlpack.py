@@ -7,6 +7,7 @@ consumer calls when it is done. What an exported tensor needs stays alive until 
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,6 +17,8 @@ from weft.foundation.errors import UserError
 
 CUDA: Final = 2
 """DLPack's number for CUDA devices."""
+DEVICE: Final = 0
+"""The GPU that Weft works on."""
 _SIGNED, _UNSIGNED, _FLOAT, _BFLOAT, _COMPLEX, _BOOL, _E4M3, _E5M2 = 0, 1, 2, 4, 5, 6, 10, 12
 _KINDS: Final = {
     "f16": (_FLOAT, 16), "f32": (_FLOAT, 32), "f64": (_FLOAT, 64), "bf16": (_BFLOAT, 16),
@@ -92,7 +95,7 @@ def exported(owner: object, address: int, dtype: str, shape: Sequence[int]) -> A
     sizes = (ctypes.c_int64 * len(shape))(*shape)
     pointer = ctypes.cast(sizes, ctypes.POINTER(ctypes.c_int64))
     managed = _Managed(
-        _Tensor(address, CUDA, 0, len(shape), code, bits, 1, pointer, None, 0), None, _DONE
+        _Tensor(address, CUDA, DEVICE, len(shape), code, bits, 1, pointer, None, 0), None, _DONE
     )
     where = ctypes.addressof(managed)
     _EXPORTED[where] = (managed, sizes, owner)
@@ -108,16 +111,23 @@ class Imported:
     shape: tuple[int, ...]
     managed: Any
 
-    def __del__(self) -> None:
+    def __post_init__(self) -> None:
         if self.managed.deleter:
-            self.managed.deleter(ctypes.addressof(self.managed))
+            where = ctypes.addressof(self.managed)
+            release = weakref.finalize(self, self.managed.deleter, where)
+            release.atexit = False
 
 
 def imported(producer: Any, stream: int) -> Imported:
     """The tensor of a producer, whose work on it comes before what `stream` does next."""
-    kind, _ = producer.__dlpack_device__()
+    kind, number = producer.__dlpack_device__()
     if int(kind) != CUDA:
         raise UserError("the tensor is not in the memory of a CUDA device")
+    if int(number) != DEVICE:
+        raise UserError(
+            f"the tensor is on GPU {int(number)}, and Weft works on GPU {DEVICE}: move it there "
+            "first, or let CUDA_VISIBLE_DEVICES begin with the GPU to use"
+        )
     capsule = producer.__dlpack__(stream=stream)
     managed = _Managed.from_address(_pointer(capsule, _NAME))
     _rename(capsule, _USED)

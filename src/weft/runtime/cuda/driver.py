@@ -2,13 +2,16 @@
 
 The driver's Python bindings are an optional package and the driver itself comes with a GPU, so both
 are looked for when a device is first opened, and their absence is the user's to know about. A
-device uses its primary context, which other libraries of the process share.
+device uses its primary context, which other libraries of the process share; it is current while
+Weft works, and what was current before is so again afterwards.
 """
 
 from __future__ import annotations
 
 import ctypes
 import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -57,7 +60,7 @@ def _explain(driver: Any, status: Any) -> str:
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU whose primary context is current in the thread that opened it."""
+    """A GPU whose primary context is current in the thread that opened it, until that leaves it."""
 
     driver: Any
     handle: Any
@@ -66,9 +69,24 @@ class Device:
     compute_capability: tuple[int, int]
     multiprocessors: int
 
-    def activate(self) -> None:
-        """Make the context current in the calling thread."""
-        call(self.driver, "cuCtxSetCurrent", self.context)
+    def enter(self) -> None:
+        """Make the context current in the calling thread, until it is left."""
+        call(self.driver, "cuCtxPushCurrent", self.context)
+
+    def leave(self) -> None:
+        """Make that context current again that was so before: another library's, perhaps, of
+        another device."""
+        with suppress(ExecutionError):
+            call(self.driver, "cuCtxPopCurrent")
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """The context is current within the block."""
+        self.enter()
+        try:
+            yield
+        finally:
+            self.leave()
 
     def synchronize(self) -> None:
         """Wait for everything that was asked of the device."""
@@ -119,7 +137,7 @@ def open_device(number: int = 0, driver: Any = None) -> Device:
         raise BackendUnavailable(f"there is no GPU number {number}: the machine has {count}")
     handle = call(driver, "cuDeviceGet", number)
     context = call(driver, "cuDevicePrimaryCtxRetain", handle)
-    call(driver, "cuCtxSetCurrent", context)
+    call(driver, "cuCtxPushCurrent", context)
     attributes = driver.CUdevice_attribute
     ask = [
         attributes.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
@@ -181,7 +199,8 @@ class Memory:
     def free(self) -> None:
         """Give the block back; a second time does nothing."""
         if self.address:
-            call(self.device.driver, "cuMemFree", self.address)
+            with self.device.current():
+                call(self.device.driver, "cuMemFree", self.address)
             self.address = 0
 
 
@@ -250,6 +269,10 @@ class Event:
     def milliseconds_since(self, earlier: Event) -> float:
         """Time between two recorded events, both reached."""
         return float(call(self.device.driver, "cuEventElapsedTime", earlier.handle, self.handle))
+
+    def close(self) -> None:
+        """Destroy the event."""
+        call(self.device.driver, "cuEventDestroy", self.handle)
 
 
 def pointer_table(addresses: list[int]) -> ctypes.Array[ctypes.c_void_p]:

@@ -20,15 +20,15 @@ from weft.runtime.cuda.driver import Device, Stream, call, pointer_table
 from weft.runtime.cuda.memory import Block, Pool
 from weft.runtime.cuda.sections import Branch, Loop
 
-_TOTAL: Final = 0
-_OVERRUN: Final = 8
+_OVERRUN: Final = 0
+_TOTAL: Final = 8
 _NOWHERE: Final = 16
 _MOST: Final = 24
 _ANY: Final = 32
 _COUNTS: Final = 40
-"""Where in the memory of a program: bodies entered, the step of a loop that was ended, a word that
-nobody reads, how many bodies may be entered, a number that is never reached, and how often each
-body was entered, in 32 bits."""
+"""Where in the memory of a program: the step of a loop that was ended, which stays until somebody
+reads it; bodies entered, a word that nobody reads, how many bodies may be entered, a number that is
+never reached, and how often each body was entered, in 32 bits."""
 _PTX: Final = """
 .version 8.4
 .target sm_80
@@ -130,7 +130,11 @@ class Turns:
         """No body was entered yet, and so many may be."""
         words = np.zeros(self.memory.bytes // 8, np.uint64)
         words[_MOST // 8], words[_ANY // 8] = most, (1 << 64) - 1
-        stream.upload(self.memory.address, words)
+        stream.upload(self.memory.address + _TOTAL, words[_TOTAL // 8 :])
+
+    def forget(self, stream: Stream) -> None:
+        """No loop was ended."""
+        stream.fill(self.overrun, _TOTAL - _OVERRUN)
 
     @property
     def overrun(self) -> int:
@@ -169,9 +173,10 @@ class Turns:
     def close(self) -> None:
         """Give everything back."""
         self.memory.free()
-        for stream in self.side:
-            stream.close()
-        call(self.device.driver, "cuModuleUnload", self.module)
+        with self.device.current():
+            for stream in self.side:
+                stream.close()
+            call(self.device.driver, "cuModuleUnload", self.module)
 
 
 def load_turns(device: Device, pool: Pool, bodies: int) -> Turns:

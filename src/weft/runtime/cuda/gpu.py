@@ -4,6 +4,9 @@ memory, and the programs whose kernels may have something to report.
 Work is asked for and not waited for. Whoever reads a result waits, and is told what went wrong on
 the way to it. What goes wrong is known only then, so all that was asked for since somebody last
 waited is one *era*: if something in it went wrong, none of its results can be relied on.
+
+Memory of other libraries is theirs again when the work that was asked for has been done: they know
+nothing of this stream.
 """
 
 from __future__ import annotations
@@ -11,12 +14,15 @@ from __future__ import annotations
 import threading
 import weakref
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from weft.foundation.errors import WeftError
 from weft.runtime.cuda import driver
 from weft.runtime.cuda.driver import Device, Stream, open_device
 from weft.runtime.cuda.memory import Pool
+
+_MOST_LEAVING: Final = 64
+"""How many tensors of other libraries are kept without waiting."""
 
 
 class Reporter(Protocol):
@@ -39,29 +45,74 @@ class Era:
             raise self.fault.with_traceback(None)
 
 
+class _Turn:
+    """The right to work on a device; its context is current meanwhile."""
+
+    def __init__(self, device: Device) -> None:
+        self._device, self._lock = device, threading.RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        try:
+            self._device.enter()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self._device.leave()
+        self._lock.release()
+
+
 class Gpu:
-    """One device. Hold `lock` while putting work into the stream."""
+    """One device. Hold `lock` while asking anything of it."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
         self.stream: Stream = device.stream()
         self.pool = Pool(device)
-        self.lock = threading.RLock()
+        self.lock = _Turn(device)
         self.era = Era()
-        self._unchecked: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._unchecked: dict[Reporter, int] = {}
+        """The runs since somebody last waited. A program that nobody holds any more is still asked
+        what went wrong."""
+        self._leaving: list[object] = []
 
     def watch(self, reporter: Reporter) -> None:
-        """Ask this one when somebody next waits."""
-        self._unchecked.add(reporter)
+        """A run of this one begins: ask it when somebody next waits."""
+        self._unchecked[reporter] = self._unchecked.get(reporter, 0) + 1
 
     def wait(self) -> None:
         """Wait for everything that was asked for. What went wrong is noted, and a new era
         begins."""
+        with self.lock:
+            self._finish()
+            faults = [reporter.fault() for reporter in self._unchecked]
+            self._unchecked.clear()
+            self.era.fault = next(filter(None, (self.era.fault, *faults)), None)
+            self.era = Era()
+
+    def raised(self, reporter: Reporter, fault: WeftError) -> None:
+        """A run is going to raise what it has found on the way. If its program ran before in this
+        era, that may be what went wrong."""
+        if self._unchecked.pop(reporter, 0) > 1:
+            self.era.fault = self.era.fault or fault
+            self.wait()
+
+    def keep(self, held: object) -> None:
+        """Hold something that nobody else holds any more until what was asked for is done."""
+        self._leaving.append(held)
+
+    def make_room(self) -> None:
+        """Do not let what is kept become too much."""
+        if len(self._leaving) >= _MOST_LEAVING:
+            with self.lock:
+                self._finish()
+
+    def _finish(self) -> None:
+        leaving, self._leaving = self._leaving, []
         self.stream.synchronize()
-        for reporter in list(self._unchecked):
-            self.era.fault = self.era.fault or reporter.fault()
-        self._unchecked.clear()
-        self.era = Era()
+        leaving.clear()
 
 
 _GPUS: weakref.WeakKeyDictionary[Any, Gpu] = weakref.WeakKeyDictionary()
@@ -69,11 +120,14 @@ _LOCK = threading.Lock()
 
 
 def open_gpu() -> Gpu:
-    """The first GPU of the machine, ready for the calling thread."""
+    """The first GPU of the machine."""
     bindings = driver.bindings()
     with _LOCK:
         found = _GPUS.get(bindings)
         if found is None:
-            found = _GPUS[bindings] = Gpu(open_device(driver=bindings))
-    found.device.activate()
+            device = open_device(driver=bindings)
+            try:
+                found = _GPUS[bindings] = Gpu(device)
+            finally:
+                device.leave()
     return found

@@ -63,8 +63,9 @@ class Graph:
 
     def close(self) -> None:
         """Destroy the graph."""
-        call(self.device.driver, "cuGraphExecDestroy", self.executable)
-        call(self.device.driver, "cuGraphDestroy", self.recorded)
+        with self.device.current():
+            call(self.device.driver, "cuGraphExecDestroy", self.executable)
+            call(self.device.driver, "cuGraphDestroy", self.recorded)
 
 
 @contextmanager
@@ -92,7 +93,9 @@ def recording_into(stream: Stream, graph: Any) -> Iterator[None]:
 
 
 def _mode(driver: Any) -> Any:
-    return driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+    """A recording that nothing ends early: what is collected meanwhile gives memory, modules and
+    graphs back, which the stricter modes forbid the thread that records."""
+    return driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,8 @@ _OUT_OF_RESOURCES: Final = 701
 _UNREADABLE: Final = frozenset({200, 209, 218, 222})
 """What the driver answers: an invalid value, a launch that asks for too much, and machine code that
 it does not understand."""
+_BUILT_FOR: Final = (8, 9)
+"""Generations of GPUs that run what is compiled: machine code is for one generation."""
 _MAP_WORDS: Final = 16
 _KEPT: Final = 64
 """Address combinations whose parameters are kept ready."""
@@ -128,7 +130,8 @@ class LoadedKernel:
 
     def unload(self) -> None:
         """Free the module."""
-        call(self.device.driver, "cuModuleUnload", self.module)
+        with self.device.current():
+            call(self.device.driver, "cuModuleUnload", self.module)
 
 
 def load(device: Device, code: KernelCode) -> LoadedKernel:
@@ -147,7 +150,11 @@ def load(device: Device, code: KernelCode) -> LoadedKernel:
 
 
 def _unreadable(device: Device) -> str:
-    """Why machine code could not be loaded: the driver is older than the compiler."""
+    """Why machine code could not be loaded: it is for other GPUs, or the driver is older than the
+    compiler."""
+    if device.compute_capability[0] not in _BUILT_FOR:
+        number = "".join(map(str, device.compute_capability))
+        return f"Weft's kernels are for SM80 and SM90 GPUs, and {device.name} is an SM{number}"
     found = int(call(device.driver, "cuDriverGetVersion"))
     major, minor = found // 1000, found % 1000 // 10
     return (

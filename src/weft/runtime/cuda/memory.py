@@ -1,7 +1,8 @@
 """Device memory that serves again: blocks given back are kept for whoever asks next.
 
 All work of a process on a device is in one stream, in order. So a block may be handed on while work
-that uses it is still to be done: what is put into it comes later.
+that uses it is still to be done: what is put into it comes later. Other libraries work in streams
+of their own: a block that they were lent is handed on when all streams are done.
 
 Sizes are rounded up, so that blocks of about the same size are the same. When the device has no
 more, idle blocks are freed first; then whoever asked is told who holds what.
@@ -30,6 +31,8 @@ class Block(Memory):
 
     pool: Pool
     purpose: str
+    is_lent: bool = False
+    """Whether other libraries know of it."""
 
     def free(self) -> None:
         """Give the block back; a second time does nothing."""
@@ -46,16 +49,22 @@ class Pool:
         self.held: Counter[str] = Counter()
         """Bytes in use, by purpose."""
         self._idle: dict[int, list[int]] = {}
+        self._lent: list[tuple[int, int]] = []
+        """Sizes and addresses of blocks that came back and may still be worked on elsewhere."""
         self._lock = threading.RLock()
 
     @property
     def idle_bytes(self) -> int:
-        return sum(size * len(addresses) for size, addresses in self._idle.items())
+        with self._lock:
+            lent = sum(size for size, _ in self._lent)
+            return lent + sum(size * len(addresses) for size, addresses in self._idle.items())
 
     def take(self, count: int, purpose: str) -> Block:
         """A block of at least so many bytes."""
         size = rounded(count)
         with self._lock:
+            if not self._idle.get(size) and any(found == size for found, _ in self._lent):
+                self._call_back()
             idle = self._idle.get(size)
             address = idle.pop() if idle else self._allocate(size, count, purpose)
             self.held[purpose] += size
@@ -65,16 +74,28 @@ class Pool:
         """Keep a block for the next who asks."""
         with self._lock:
             self.held[block.purpose] -= block.bytes
-            self._idle.setdefault(block.bytes, []).append(block.address)
+            if block.is_lent:
+                self._lent.append((block.bytes, block.address))
+            else:
+                self._idle.setdefault(block.bytes, []).append(block.address)
 
     def trim(self) -> None:
         """Free every idle block."""
-        with self._lock:
-            for addresses in self._idle.values():
-                for address in addresses:
-                    with contextlib.suppress(ExecutionError):
-                        call(self.device.driver, "cuMemFree", address)
-            self._idle.clear()
+        with self._lock, self.device.current():
+            if self._lent:
+                self._call_back()
+            # Blocks come back whenever a tensor is collected, now for example.
+            idle, self._idle = self._idle, {}
+            for address in (address for addresses in idle.values() for address in addresses):
+                with contextlib.suppress(ExecutionError):
+                    call(self.device.driver, "cuMemFree", address)
+
+    def _call_back(self) -> None:
+        """Wait for whatever other libraries do with blocks that they gave back."""
+        lent, self._lent = self._lent, []
+        self.device.synchronize()
+        for size, address in lent:
+            self._idle.setdefault(size, []).append(address)
 
     def _allocate(self, size: int, count: int, purpose: str) -> int:
         try:

@@ -155,6 +155,8 @@ class Program:
 
     def _upload(self, resident: Resident, inputs: Sequence[Array], holder: object) -> None:
         kept = self.params if holder is not None and holder is self._holder else frozenset()
+        # Whoever is interrupted below leaves parameters of two holders behind.
+        self._holder = None
         for key, size in resident.sizes.items():
             if key[0] in ("input", "output"):
                 if key not in self._own:
@@ -192,7 +194,9 @@ def state_tensor(dtype: str, shape: tuple[int, ...]) -> Array:
     """A tensor of zeros that host and device both reach, at an address that stays."""
     found = BY_NAME[dtype]
     count = int(np.prod(shape, dtype=np.int64)) * found.storage_bytes
-    memory = open_gpu().device.managed(count)
+    gpu = open_gpu()
+    with gpu.lock:
+        memory = gpu.device.managed(count)
     raw: Any = (ctypes.c_uint8 * max(1, count)).from_address(memory.address)
     release = weakref.finalize(raw, _free, memory)
     release.atexit = False

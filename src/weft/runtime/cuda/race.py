@@ -162,4 +162,7 @@ class Race:
         graph.launch(stream)
         after.record(stream)
         after.synchronize()
-        return after.milliseconds_since(before) / 1e3 / contestant.runs
+        seconds = after.milliseconds_since(before) / 1e3
+        before.close()
+        after.close()
+        return seconds / contestant.runs

@@ -47,7 +47,7 @@ class Resident:
         self.sections, self.turns = self._turning()
         self.reports = self.turns is not None or any(code.reports for code in artifact.kernels)
         self.errors = gpu.pool.take(_WORD * max(1, len(artifact.steps)), "error words")
-        gpu.stream.fill(self.errors.address, self.errors.bytes)
+        self._forget()
         owned = [memory for (space, _), memory in self.fixed.items() if space != "state"]
         loaded = [kernel for kernel in self.kernels if kernel is not None]
         self._release = weakref.finalize(self, _give_up, [*owned, self.errors], loaded, self.turns)
@@ -74,7 +74,7 @@ class Resident:
             elif space == "constant":
                 data = np.frombuffer(self.artifact.constants[number], np.uint8)
                 self.fixed[space, number] = self.gpu.pool.take(data.nbytes, "constants")
-                self.fixed[space, number].write(data)
+                self.gpu.stream.upload(self.fixed[space, number].address, data)
             elif space == "arena":
                 whole = self.artifact.arena_bytes
                 self.fixed[space, number] = self.gpu.pool.take(whole, "intermediate results")
@@ -184,12 +184,18 @@ class Resident:
             self.gpu.stream.download(words[-1:], self.turns.overrun)
         return words
 
+    def _forget(self) -> None:
+        """Nothing went wrong."""
+        self.gpu.stream.fill(self.errors.address, self.errors.bytes)
+        if self.turns is not None:
+            self.turns.forget(self.gpu.stream)
+
     def fault_in(self, words: Array) -> WeftError | None:
         """What the first of some error words says."""
         failed = np.flatnonzero(words)
         if not failed.size:
             return None
-        self.gpu.stream.fill(self.errors.address, self.errors.bytes)
+        self._forget()
         number, word = int(failed[0]), int(words[failed[0]])
         if number == len(self.artifact.steps):
             return endless(self.artifact.steps[word].label)

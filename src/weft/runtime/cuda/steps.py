@@ -80,6 +80,8 @@ class Walk:
         self.resident.gpu.stream.synchronize()
         for number, before, after in points:
             seconds[number] += after.milliseconds_since(before) / 1e3
+            before.close()
+            after.close()
         return [float(found) for found in seconds]
 
     def _point(self) -> Event:
@@ -145,5 +147,6 @@ class Walk:
         stream.synchronize()
         fault = resident.fault_in(words)
         if fault is not None:
+            resident.gpu.raised(resident, fault)
             raise fault
         return found

@@ -3,7 +3,7 @@ wrong on the way to it.
 
 Other libraries see the same memory by DLPack or by the CUDA array interface, and their tensors are
 taken over the same way, without a copy. What is handed out is done; what is taken over comes into
-Weft's stream behind the producer's work.
+Weft's stream behind the producer's work, and is given back when Weft's work on it is done.
 """
 
 from __future__ import annotations
@@ -49,7 +49,6 @@ class DeviceTensor:
         """The elements, when they are there."""
         found = np.empty(self.shape, BY_NAME[self.dtype].numpy)
         with self.gpu.lock:
-            self.gpu.device.activate()
             self.gpu.stream.download(found, self.address)
             self._settle()
         return found
@@ -61,22 +60,27 @@ class DeviceTensor:
 
     def _settle(self) -> None:
         """Wait for the elements."""
-        with self.gpu.lock:
-            self.gpu.wait()
+        self.gpu.wait()
         self.check()
 
     # -- other libraries -------------------------------------------------------------------------
 
+    def _lend(self) -> None:
+        """From now on others work with the elements, which are there."""
+        self._settle()
+        if isinstance(self.owner, _Held):
+            self.owner.block.is_lent = True
+
     def __dlpack_device__(self) -> tuple[int, int]:
-        return dlpack.CUDA, 0
+        return dlpack.CUDA, dlpack.DEVICE
 
     def __dlpack__(self, **options: Any) -> Any:
-        self._settle()
+        self._lend()
         return dlpack.exported(self, self.address, self.dtype, self.shape)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        self._settle()
+        self._lend()
         kind = BY_NAME[self.dtype].numpy
         return {
             "shape": self.shape,
@@ -97,9 +101,21 @@ class _Held:
         self.block.free()
 
 
+class _Borrowed:
+    """Another library's tensor, which is given back when nobody holds it any more and what was
+    asked for is done."""
+
+    def __init__(self, gpu: Gpu, tensor: dlpack.Imported) -> None:
+        self.gpu, self.tensor = gpu, tensor
+
+    def __del__(self) -> None:
+        self.gpu.keep(self.tensor)
+
+
 def empty(gpu: Gpu, dtype: str, shape: tuple[int, ...], purpose: str = "tensors") -> DeviceTensor:
     """A tensor of unspecified elements."""
-    block = gpu.pool.take(prod(shape) * BY_NAME[dtype].storage_bytes, purpose)
+    with gpu.lock:
+        block = gpu.pool.take(prod(shape) * BY_NAME[dtype].storage_bytes, purpose)
     return DeviceTensor(gpu, block.address, dtype, shape, _Held(block))
 
 
@@ -107,15 +123,16 @@ def upload(gpu: Gpu, array: Array, dtype: str) -> DeviceTensor:
     """The elements of an array, on the device."""
     made = empty(gpu, dtype, array.shape)
     with gpu.lock:
-        gpu.device.activate()
         gpu.stream.upload(made.address, np.ascontiguousarray(array))
     return made
 
 
 def imported(gpu: Gpu, producer: Any) -> DeviceTensor:
     """Another library's tensor, with its memory; copied only where it lies at odd places."""
+    gpu.make_room()
     found = dlpack.imported(producer, int(gpu.stream.handle))
-    tensor = DeviceTensor(gpu, found.address, found.dtype, found.shape, found)
+    owner = _Borrowed(gpu, found)
+    tensor = DeviceTensor(gpu, found.address, found.dtype, found.shape, owner)
     return tensor if tensor.address % ALIGNMENT == 0 else duplicate(tensor)
 
 

@@ -38,6 +38,7 @@ def exact(inputs: list[Array], layout: tuple[int, int]) -> Array:
     return np.asarray(np.tensordot(x, y, axes=(layout[0], layout[1])))
 
 
+@pytest.mark.usefixtures("small_machine")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("m", "n", "k"), [(64, 96, 80), (67, 101, 263), (520, 530, 70)])
 def test_every_layout_is_packed_right(m: int, n: int, k: int, layout: tuple[int, int]) -> None:
@@ -54,6 +55,7 @@ def test_the_first_step_of_a_sum_stores_and_the_others_add(k: int) -> None:
     np.testing.assert_allclose(found / scale, exact(inputs, (1, 0)) / scale, atol=2e-6)
 
 
+@pytest.mark.usefixtures("small_machine")
 @pytest.mark.parametrize("dtype", ["f64", "f16"])
 def test_other_widths_are_turned_too(dtype: str) -> None:
     found, inputs, nest = run_both(product(70, 90, 75, (1, 1), dtype), dtype.replace("f", "float"))

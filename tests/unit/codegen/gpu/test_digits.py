@@ -105,7 +105,7 @@ def test_the_first_are_kept(count: int) -> None:
     assert got.tolist() == [row[:count] for row in expected(x, True)]
 
 
-@pytest.mark.parametrize("tile", [512, 4096])
+@pytest.mark.parametrize("tile", [512, 768, 4096])
 def test_threads_have_several_elements(tile: int) -> None:
     x = np.random.default_rng(tile).integers(0, 50, (1, tile + 700)).astype(np.uint8)
     assert in_passes(x, 8, 8, count=tile + 700, tile=tile).tolist() == expected(x, False)

@@ -18,7 +18,18 @@ from weft.codegen.gpu.interp import Hazard, run
 from weft.codegen.gpu.module import GpuModule
 from weft.codegen.gpu.print import cuda
 from weft.codegen.gpu.text import parse_module, print_module
-from weft.foundation.dtypes import BF16, F32, F64, SI8, SI32, SI64, DType
+from weft.foundation.dtypes import (
+    BF16,
+    F16,
+    F32,
+    F64,
+    FP8_E4M3,
+    FP8_E5M2,
+    SI8,
+    SI32,
+    SI64,
+    DType,
+)
 from weft.foundation.whole_ops import (
     Continued,
     Ends,
@@ -67,6 +78,17 @@ def test_scatters_agree(name: str, dtype: DType, index_dtype: DType) -> None:
     kernel = kernel_of(op, [x, index, update], x)
     got = carried_out(kernel, [x, index, update], x)
     assert (got == scattered(op, x, index, update)).all()
+
+
+@pytest.mark.parametrize("dtype", [BF16, F16, FP8_E4M3, FP8_E5M2], ids=str)
+def test_one_narrow_update_is_added_and_rounded_once(dtype: DType) -> None:
+    op = Scatter("add", 9, 5, 7, 1, each=True)
+    rng = np.random.default_rng(dtype.bits)
+    x, update = ((3 * rng.standard_normal((9, n, 7))).astype(dtype.numpy) for n in (5, 1))
+    index = rng.integers(0, 5, (9, 1, 7)).astype(np.int32)
+    got = carried_out(kernel_of(op, [x, index, update], x), [x, index, update], x)
+    want = scattered(op, x.astype(np.float32), index, update.astype(np.float32))
+    assert (got.view(np.uint8) == want.astype(dtype.numpy).view(np.uint8)).all()
 
 
 def test_a_tensor_is_scattered_into_itself() -> None:

@@ -79,6 +79,22 @@ def test_too_many_turns_are_told_by_whoever_reads(
         result.numpy()
 
 
+def test_too_many_turns_are_not_forgotten_by_the_next_run(
+    backend: MachineBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEFT_MAX_LOOP_STEPS", "30")
+    prepared = prepare(programs.counted(), backend)
+    results = []
+    for count in (40, 2):
+        held = [backend.store(array) for array in programs.inputs(prepared.program, count)]
+        results.append(prepared.execute(held)[1])
+    with pytest.raises(ExecutionError, match="ran 30 region calls without ending"):
+        results[0].numpy()
+    (_, again) = prepared.execute(held)
+    want = weft.run(prepared.program, programs.inputs(prepared.program, 2), backend="reference")
+    np.testing.assert_allclose(again.numpy(), want[1], rtol=1e-6)
+
+
 def test_graphs_with_loops_are_recorded_for_new_addresses(backend: MachineBackend) -> None:
     prepared = prepare(programs.counted(), backend)
     for count in range(7):

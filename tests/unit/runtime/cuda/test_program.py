@@ -176,13 +176,13 @@ def test_empty_results_launch_nothing(gpu: Machine) -> None:
     assert gpu.launches == []
 
 
-def test_constants_are_on_the_device_before_the_first_run(gpu: Machine) -> None:
+def test_constants_are_sent_behind_what_is_still_to_be_done(gpu: Machine) -> None:
     b = Builder()
     x = b.param("f32", [4])
     table = b.constant(np.asarray([1, 2, 4, 8], np.float32))
     executable = on(gpu, b.build(x * table))
     assert executable.run([np.ones(4, np.float32)])[0].tolist() == [1, 2, 4, 8]
-    assert gpu.uploads == 1
+    assert gpu.uploads == 2
 
 
 def test_memory_is_given_back(gpu: Machine) -> None:
@@ -249,8 +249,10 @@ def test_the_target_of_a_device(capability: tuple[int, int], target: str) -> Non
         assert target_of_device() == target
 
 
-def test_old_gpus_are_refused() -> None:
-    with machine((7, 5)), pytest.raises(UserError, match="needs an SM80 or SM90 GPU; this one is"):
+@pytest.mark.parametrize("capability", [(7, 5), (10, 0), (12, 0)])
+def test_gpus_that_run_no_machine_code_of_ours_are_refused(capability: tuple[int, int]) -> None:
+    message = f"needs an SM80 or SM90 GPU; this one is SM{capability[0]}{capability[1]}"
+    with machine(capability), pytest.raises(UserError, match=message):
         target_of_device()
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from math import prod
+from math import gcd, prod
 from typing import Final
 
 from weft.codegen.gpu import ir, values
@@ -22,6 +22,7 @@ from weft.codegen.gpu.accept import kernel_refusals, refuse, too_many
 from weft.codegen.gpu.element import ElementOp
 from weft.codegen.gpu.formats import held_bytes
 from weft.codegen.gpu.map import Elementwise
+from weft.codegen.gpu.mma.refusals import order_refusals
 from weft.codegen.gpu.mma.tiles import TileOrder
 from weft.codegen.gpu.scalar import BLOCK, LANE, THREAD, WARP, Lit, Name, Scalar, both
 from weft.codegen.gpu.thread import Group, Refs, Scope, group_at
@@ -84,6 +85,15 @@ def _extent(kernel: Kernel, names: Sequence[str]) -> int:
     return prod(kernel.sizes[name] for name in names)
 
 
+def _order(kernel: Kernel, plan: MmaPlan) -> TileOrder:
+    """The tiles of the result, and in which order blocks take them."""
+    roles = kernel.roles
+    assert roles is not None
+    batches, m, n = (_extent(kernel, axes) for axes in (roles.batch, roles.m, roles.n))
+    rows, columns, _ = plan.tile
+    return TileOrder(-(-m // rows), -(-n // columns), batches, plan.order)
+
+
 def _factors(kernel: Kernel) -> tuple[str, str]:
     """The values that are multiplied, that over the rows first."""
     assert kernel.roles is not None
@@ -124,6 +134,7 @@ def _tile(kernel: Kernel, plan: MmaPlan, target: Target) -> Iterator[Finding]:
     elif rows * depth % threads or columns * depth % threads or depth > 64:
         shape = "x".join(map(str, plan.tile))
         yield refuse("Tile", f"the slices of tile {shape} are not shared by {threads} threads")
+    yield from order_refusals(_order(kernel, plan))
     size = _BUFFERS * depth * (rows + columns + 2 * _PADDING)
     size *= max(held_bytes(kernel.let(name).dtype) for name in _factors(kernel))
     if size > target.limits.shared_bytes_per_block:
@@ -146,10 +157,6 @@ class _Side:
     @property
     def word(self) -> int:
         return held_bytes(self.dtype)
-
-    @property
-    def tiles(self) -> int:
-        return -(-self.size // self.extent)
 
 
 @dataclass
@@ -186,8 +193,7 @@ class Tiles(Elementwise):
         )
         self.contraction = self.lets[kernel.roles.contraction]
         self.root = Scope(None, {}, [])
-        batches = _extent(kernel, self.batch)
-        self.order = TileOrder(self.a.tiles, self.b.tiles, batches, plan.order)
+        self.order = _order(kernel, plan)
         self.tables = self.order.tables if self.order.count else ()
         start = 0
         for side in (self.a, self.b):
@@ -324,7 +330,9 @@ class Tiles(Elementwise):
         share = side.extent * self.depth // self.threads
         found = max(1, _ACCESS // widest)
         extent = self.kernel.sizes[axis[0]] if axis else 1
-        while found > 1 and (extent % found or share % found or self.depth % found):
+        # Vectors along k divide a slice's depth, those across it a line of the slice as well.
+        line = self.depth if axis == self.k[-1:] else gcd(self.depth, side.extent)
+        while found > 1 and (extent % found or share % found or line % found):
             found //= 2
         return found
 

@@ -1,4 +1,4 @@
-"""What both matrix templates refuse: problems without an instruction, fields of a plan that say
+"""What matrix templates refuse alike: problems without an instruction, fields of a plan that say
 anything but what they do anyway, more shared memory than there is."""
 
 from __future__ import annotations
@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-from weft.codegen.gpu.accept import refuse
-from weft.codegen.gpu.mma.problem import Operand, Problem
+from weft.codegen.gpu.accept import refuse, too_many
+from weft.codegen.gpu.mma.problem import Operand, Problem, Strides
+from weft.codegen.gpu.mma.tiles import SIDE_LIMIT, TABLE_LIMIT, TileOrder, known
 from weft.codegen.gpu.swizzle import Major
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import Finding
@@ -58,6 +59,16 @@ def problem_refusals(
         yield refuse("ResultDType", f"a result of {problem.out_dtype} cannot be stored")
     if min(problem.m, problem.n, problem.k, *problem.batch, 1) < 1:
         yield refuse("Empty", "the contraction has an empty axis")
+    indices = (s.strides for s in problem.sources if s.tensor is None)
+    reached = (_reach(problem, strides) for strides in indices)
+    yield from too_many(problem.m, problem.n, problem.k, problem.batches, *reached)
+
+
+def _reach(problem: Problem, strides: Strides) -> int:
+    """The largest number, by its size, that an index of the epilogue comes near."""
+    parts = [(problem.m, strides.row), (problem.n, strides.column)]
+    parts += zip(problem.batch, strides.batch, strict=True)
+    return abs(strides.offset) + sum(size * abs(stride) for size, stride in parts)
 
 
 def stored_refusals(plan: MmaPlan, a: Operand, b: Operand) -> Iterator[Finding]:
@@ -65,6 +76,15 @@ def stored_refusals(plan: MmaPlan, a: Operand, b: Operand) -> Iterator[Finding]:
     stored = ("row" if a.major is Major.K else "col", "col" if b.major is Major.K else "row")
     if plan.operand_layouts != stored:
         yield refuse("Layouts", f"operand_layouts={plan.operand_layouts}, stored as {stored}")
+
+
+def order_refusals(order: TileOrder) -> Iterator[Finding]:
+    """Orders without a meaning, and curves that no table has room for."""
+    if not known(order.order):
+        yield refuse("PlanField", f"there is no tile order {order.order}")
+    elif order.is_curve and not order.has_room:
+        most = f"{TABLE_LIMIT} tiles, {SIDE_LIMIT} of them side by side"
+        yield refuse("PlanField", f"a Hilbert order goes up to {most}")
 
 
 def memory_refusals(needed: int, target: Target) -> Iterator[Finding]:

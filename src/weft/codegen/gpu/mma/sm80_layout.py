@@ -12,11 +12,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from weft.codegen.gpu.accept import refuse
+from weft.codegen.gpu.accept import refuse, too_many
 from weft.codegen.gpu.formats import fragment_registers
 from weft.codegen.gpu.mma.problem import Operand, Problem, Source
-from weft.codegen.gpu.mma.refusals import memory_refusals, problem_refusals, stored_refusals
-from weft.codegen.gpu.mma.tiles import TABLE_LIMIT, TileOrder, known
+from weft.codegen.gpu.mma.refusals import (
+    memory_refusals,
+    order_refusals,
+    problem_refusals,
+    stored_refusals,
+)
+from weft.codegen.gpu.mma.tiles import TileOrder
 from weft.codegen.gpu.swizzle import PIECE, Major, PaddedTile, TileLayout, fitting
 from weft.foundation.dtypes import BF16, F16, F32, F64, SI32, UI32
 from weft.foundation.errors import Finding
@@ -182,10 +187,7 @@ def _fields(layout: Sm80Layout) -> Iterator[Finding]:
 
 def _schedule(layout: Sm80Layout) -> Iterator[Finding]:
     plan = layout.plan
-    if not known(plan.order):
-        yield refuse("PlanField", f"there is no tile order {plan.order}")
-    elif plan.order == "hilbert" and layout.order.per_matrix > TABLE_LIMIT:
-        yield refuse("PlanField", f"a Hilbert order goes up to {TABLE_LIMIT} tiles")
+    yield from order_refusals(layout.order)
     tails = {f"{name}.i.i" for name in layout.tails}
     if set(plan.predicate_tail) != tails:
         named = ", ".join(sorted(tails)) or "none"
@@ -209,6 +211,7 @@ def _tiles(layout: Sm80Layout, atom: Atom) -> Iterator[Finding]:
 
 def _resources(layout: Sm80Layout, target: Target) -> Iterator[Finding]:
     yield from memory_refusals(layout.shared_bytes, target)
+    yield from too_many(layout.order.count)
     if layout.threads > target.limits.threads_per_block:
         yield refuse("Threads", f"the plan needs {layout.threads} threads")
     needed = _registers(layout)

@@ -12,11 +12,16 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final
 
-from weft.codegen.gpu.accept import refuse
+from weft.codegen.gpu.accept import refuse, too_many
 from weft.codegen.gpu.formats import results_per_group
 from weft.codegen.gpu.mma.problem import Operand, Problem, Source
-from weft.codegen.gpu.mma.refusals import memory_refusals, problem_refusals, stored_refusals
-from weft.codegen.gpu.mma.tiles import TABLE_LIMIT, TileOrder, known
+from weft.codegen.gpu.mma.refusals import (
+    memory_refusals,
+    order_refusals,
+    problem_refusals,
+    stored_refusals,
+)
+from weft.codegen.gpu.mma.tiles import TileOrder
 from weft.codegen.gpu.swizzle import SWIZZLE_128, Major, TileLayout, fitting
 from weft.foundation.dtypes import BF16, F16, F32, SI32, UI32
 from weft.foundation.errors import Finding
@@ -33,6 +38,7 @@ SPARE_REGISTERS: Final = 32
 _SWIZZLED_ROWS: Final = 8
 """Rows after which the permutation of shared memory begins anew."""
 MAX_BATCH_AXES: Final = 2
+"""Of a tensor that the copy engine reads or writes."""
 RESULTS: Final = (BF16, F16, F32, SI32, UI32, *INTEGERS, *TINY)
 _NARROW_COLUMNS: Final = 32
 """Columns up to which every multiple of 8 has an instruction."""
@@ -110,9 +116,9 @@ class Sm90Layout:
     def tma_store(self) -> bool:
         """Whether the copy engine can write staged rows; otherwise threads do."""
         out, size = self.problem.out, self.problem.out_dtype.storage_bytes
-        strides = [out.row, *out.batch]
-        regular = all(s >= 0 and s * size % TMA_ALIGNMENT == 0 for s in strides)
-        return self.staged and regular and out.offset * size % TMA_ALIGNMENT == 0
+        numbers = (out.row, out.offset, *out.batch)
+        regular = all(n >= 0 and n * size % TMA_ALIGNMENT == 0 for n in numbers)
+        return self.staged and regular and _batch_axes(out.batch) <= MAX_BATCH_AXES
 
     @property
     def packed(self) -> int:
@@ -143,10 +149,9 @@ class Sm90Layout:
             return False
         whole = strides.column == 1 and (self.problem.m == 1 or strides.row > 0)
         numbers = (strides.row, strides.offset, *strides.batch)
-        axes = sum(stride != 0 for stride in strides.batch)
         return (
             whole
-            and axes <= MAX_BATCH_AXES
+            and _batch_axes(strides.batch) <= MAX_BATCH_AXES
             and all(number >= 0 and number * size % TMA_ALIGNMENT == 0 for number in numbers)
         )
 
@@ -247,6 +252,11 @@ def operand_layout(operand: Operand, outer: int, k: int) -> TileLayout:
     return TileLayout(rows, columns, operand.dtype.storage_bytes, SWIZZLE_128)
 
 
+def _batch_axes(strides: tuple[int, ...]) -> int:
+    """Batch axes that a tensor with these strides depends on: each is one of its map's."""
+    return sum(stride != 0 for stride in strides)
+
+
 def _aligned(count: int) -> int:
     return -(-count // ALIGNMENT) * ALIGNMENT
 
@@ -285,7 +295,7 @@ def _alignment(name: str, operand: Operand) -> Iterator[Finding]:
                 f"the {what} of {name} is {count} elements; the copy engine needs multiples of "
                 f"{TMA_ALIGNMENT // size}",
             )
-    if sum(stride != 0 for stride in operand.batch) > MAX_BATCH_AXES:
+    if _batch_axes(operand.batch) > MAX_BATCH_AXES:
         yield refuse("BatchAxes", f"{name} has more than {MAX_BATCH_AXES} batch axes")
 
 
@@ -369,10 +379,7 @@ def _schedule_refusals(layout: Sm90Layout) -> Iterator[Finding]:
         yield refuse(
             "PlanField", "a deferred epilogue needs cooperative roles and a result of whole rows"
         )
-    if not known(plan.order):
-        yield refuse("PlanField", f"there is no tile order {plan.order}")
-    elif plan.order == "hilbert" and layout.order.per_matrix > TABLE_LIMIT:
-        yield refuse("PlanField", f"a Hilbert order goes up to {TABLE_LIMIT} tiles")
+    yield from order_refusals(layout.order)
     sides = (layout.problem.a, layout.problem.b)
     a, b = reversed(sides) if plan.swap_ab else sides
     yield from stored_refusals(plan, a, b)
@@ -381,6 +388,7 @@ def _schedule_refusals(layout: Sm90Layout) -> Iterator[Finding]:
 def _resource_refusals(layout: Sm90Layout, target: Target) -> Iterator[Finding]:
     plan = layout.plan
     yield from memory_refusals(layout.shared_bytes, target)
+    yield from too_many(layout.order.count)
     accumulators = layout.blocks * layout.warpgroup_tile[1] // 2
     accumulators *= 2 if plan.precision == PROMOTED else 1
     # Results take the place of their accumulators, unless they wait beside the next tile's.

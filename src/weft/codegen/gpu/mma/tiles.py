@@ -21,6 +21,8 @@ from weft.codegen.gpu.scalar import Name, Scalar, TableAt, least
 
 TABLE_LIMIT: Final = 1 << 16
 """Tiles up to which a curve is written down as a table."""
+SIDE_LIMIT: Final = (1 << 15) - 1
+"""Rows or columns of tiles that such a table has room for in half of an entry."""
 _HALF: Final = 16
 
 
@@ -47,8 +49,17 @@ class TileOrder:
         return int(self.order.partition(":")[2]) if self.order.startswith("grouped:") else 1
 
     @property
+    def is_curve(self) -> bool:
+        return self.order == "hilbert"
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a table holds all tiles of a matrix."""
+        return self.per_matrix <= TABLE_LIMIT and max(self.rows, self.columns) <= SIDE_LIMIT
+
+    @property
     def tables(self) -> tuple[Table, ...]:
-        if self.order != "hilbert":
+        if not self.is_curve:
             return ()
         return (Table("tile_order", hilbert(self.rows, self.columns)),)
 
@@ -61,7 +72,7 @@ class TileOrder:
             inside = tile % self.per_matrix
         body.append(Let("place", inside))
         place = Name("place")
-        if self.order == "hilbert":
+        if self.is_curve:
             body.append(Let("packed", TableAt("tile_order", place)))
             body.append(Let("tile_m", Name("packed") >> _HALF))
             body.append(Let("tile_n", Name("packed") & ((1 << _HALF) - 1)))
@@ -91,30 +102,24 @@ def known(order: str) -> bool:
 @cache
 def hilbert(rows: int, columns: int) -> tuple[int, ...]:
     """Tiles `row << 16 | column` along the Hilbert curve of the square around them."""
-    side = 1
-    while side < max(rows, columns):
-        side *= 2
-    x, y = _curve(side)
-    inside = (x < rows) & (y < columns)
-    return tuple(int(v) for v in (x[inside] << _HALF) | y[inside])
+    x, y = np.divmod(np.arange(rows * columns, dtype=np.int64), columns)
+    packed = x << _HALF | y
+    return tuple(packed[np.argsort(_passed(x, y))].tolist())
 
 
-def _curve(side: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The points of the curve through a square whose side is a power of two, in order."""
-    rest = np.arange(side * side, dtype=np.int64)
-    x = np.zeros_like(rest)
-    y = np.zeros_like(rest)
-    step = 1
-    while step < side:
-        right = (rest // 2) & 1
-        up = (rest ^ right) & 1
+def _passed(x: NDArray[np.int64], y: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many points the curve through a square around all points has passed before each."""
+    step, passed = 1, np.zeros_like(x)
+    while step <= max(x.max(), y.max()):
+        step *= 2
+    while step > 1:
+        step //= 2
+        right, up = (x & step) // step, (y & step) // step
+        passed += step * step * ((3 * right) ^ up)
+        x, y = x & (step - 1), y & (step - 1)
         # The quadrants at the ends of the curve are turned; the other two are moved only.
         turned = up == 0
         flipped = turned & (right == 1)
-        x = np.where(flipped, step - 1 - x, x)
-        y = np.where(flipped, step - 1 - y, y)
+        x, y = np.where(flipped, step - 1 - x, x), np.where(flipped, step - 1 - y, y)
         x, y = np.where(turned, y, x), np.where(turned, x, y)
-        x, y = x + step * right, y + step * up
-        rest //= 4
-        step *= 2
-    return x, y
+    return passed

@@ -136,7 +136,7 @@ def _source(source: ir.ElementSource, fragment: ir.Fragment, half: int, side: in
         case ir.GlobalElements(name=name, column_stride=0):
             return f"const {held(source.dtype)} {name} = {name}_r{half}_;"
         case ir.GlobalElements(name=name, column_stride=columns):
-            place = f"{name}_p{half}_ + (g_ * 8 + {side}) * {columns}"
+            place = f"{name}_p{half}_ + (i64)(g_ * 8 + {side}) * {columns}"
             guard = f"{row} < {fragment.rows} && {column} < {fragment.columns}"
             return _load_text(name, source.dtype, place, guard)
         case ir.IndexElements(name=name, row_factor=rows, column_factor=columns):
@@ -191,5 +191,5 @@ def _store_pair(node: ir.StGlobalVec, half: int) -> Iterator[str]:
         yield f"if (column_ + g_ * 8 < {columns}) {place} = {pair};"
         return
     for side in (0, 1):
-        place = f"*({kinds[1]}*)(p{half}_ + (g_ * 8 + {side}) * {step})"
+        place = f"*({kinds[1]}*)(p{half}_ + (i64)(g_ * 8 + {side}) * {step})"
         yield f"if (column_ + g_ * 8 + {side} < {columns}) {place} = {values[side]};"

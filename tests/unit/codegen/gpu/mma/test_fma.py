@@ -130,6 +130,19 @@ def test_products_agree_with_numpy(name: str) -> None:
     assert error_of(executable, inputs, np.clip(want, low, high)) < 1e-4
 
 
+@pytest.mark.parametrize("dtype", ["f32", "si16", "si8"])
+def test_tiles_that_no_vector_divides(dtype: str) -> None:
+    """Rows that are neighbours in memory are fetched in vectors that divide those of a tile."""
+    program, inputs, want = product(dtype, m=48, n=16, k=64, layouts="TN")
+    executable = InterpretedGpu("sm90").compile(program)
+    module, code = executable.compilation["region"], executable.compilation["gpu"]
+    (kernel,) = (k for k in module.kernels if k.roles is not None)
+    symbol = code.launches[kernel.name].symbol
+    made, refs = plan(tile=(12, 8, 64), warp_tile=(12, 8)), assign_buffers(module).refs
+    code.kernels[symbol] = templates.build(kernel, module.tensors, refs, made, SM90, symbol)
+    assert error_of(executable, inputs, want) == 0
+
+
 @pytest.mark.parametrize("rows", [20, 4])
 def test_the_text_reads_back(rows: int) -> None:
     code = through_stages(product(m=rows, n=128)[0], "sm90")["gpu"]
@@ -244,6 +257,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
         {"tile": (512, 512, 64), "warp_tile": (128, 128)},
         "two slices of both operands take 528384 bytes",
     ),
+    "order": ({"order": "grouped:0"}, "there is no tile order grouped:0"),
     "algorithm": (
         {"algo_choice": {"matmul": "splitk_serial_2"}},
         "algo_choice.matmul=splitk_serial_2 is not built",
@@ -260,6 +274,14 @@ def test_plans_that_are_refused(name: str) -> None:
     changes, why = REFUSALS[name]
     module = kernels.linear(64, 64, 64)
     found = fma.accepts(module.kernels[0], module.tensors, plan(**changes), SM90)
+    assert [finding.why for finding in found] == [why]
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(256, 257), (1, 32768), (32768, 1)])
+def test_a_curve_has_room_in_a_table(rows: int, columns: int) -> None:
+    module = kernels.linear(32 * rows, 32 * columns, 8)
+    found = fma.accepts(module.kernels[0], module.tensors, plan(order="hilbert"), SM90)
+    why = "a Hilbert order goes up to 65536 tiles, 32767 of them side by side"
     assert [finding.why for finding in found] == [why]
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.gemm_kernels import Contraction, load_plan
 from tests.gpu_faults import Change, planted, without
+from tests.gpu_interpreted import InterpretedGpu
 from tests.gpu_support import (
     AT_ONCE,
     COOPERATIVE,
@@ -21,15 +22,19 @@ from tests.gpu_support import (
     bound,
     error_of,
     random_tensors,
+    relative_error,
     sm90_kernel,
     sm90_plan,
 )
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.interp import Hazard, Timing, run
+from weft.codegen.gpu.print import cuda
 from weft.codegen.gpu.scalar import Lit, Name
 from weft.codegen.gpu.swizzle import SWIZZLE_64
+from weft.foundation.dtypes import BF16
 from weft.foundation.errors import SpecViolation
 from weft.plan.ir import MmaPlan
+from weft.ptir import Builder
 
 
 @pytest.mark.parametrize("case", SM90_CASES)
@@ -66,6 +71,35 @@ def test_the_result_is_the_same_for_every_schedule() -> None:
         run(sm90_kernel(shape, plan), flat)
         results.append(tensors["y"].view(np.uint16))
     assert all((result == results[0]).all() for result in results)
+
+
+def test_a_result_with_more_axes_than_a_tensor_map() -> None:
+    """Queries, keys and values by heads: rows and columns of the product are apart in the result,
+    which is stored by threads then."""
+    batch, rows, heads, width = 2, 64, 2, 64
+    b = Builder()
+    x = b.param("bf16", [batch, rows, width])
+    w = b.param("bf16", [width, 3 * heads * width])
+    y = b.dot_general(x, w, contract=([2], [0]), batch=([], []))
+    y = b.transpose(b.reshape(y, [batch, rows, 3, heads, width]), [2, 0, 3, 1, 4])
+    executable = InterpretedGpu("sm90").compile(b.build(y))
+    (kernel,) = executable.compilation["gpu"].kernels.values()
+    assert [len(found.sizes) for found in kernel.maps] == [3, 4]
+    rng = np.random.default_rng(5)
+    sizes = ((batch, rows, width), (width, 3 * heads * width))
+    given = [rng.standard_normal(size).astype(BF16.numpy) for size in sizes]
+    wide = np.einsum("bsk,kn->bsn", *(value.astype(np.float64) for value in given))
+    wanted = wide.reshape(batch, rows, 3, heads, width).transpose(2, 0, 3, 1, 4)
+    assert relative_error(executable.execute(given)[0], wanted) < bound(SM90_CASES["nn"][0])
+
+
+def test_distant_columns_are_counted_in_64_bits() -> None:
+    """A swapped product of 32 rows: a thread's last column begins beyond 2^31 bytes."""
+    shape = Contraction(32, 44_000_000, 64)
+    plan = sm90_plan(tile=(64, 32, 64), warp_tile=(64, 32), consumers=1, swap_ab=True)
+    source = cuda(sm90_kernel(shape, replace(plan, registers=(0, 0))))
+    assert source.count("+ (i64)(g_ * 8 + 1) * 88000000)") == 2
+    assert "+ (g_ * 8" not in source
 
 
 # Planted faults

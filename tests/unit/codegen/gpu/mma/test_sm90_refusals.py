@@ -12,7 +12,9 @@ from tests.gpu_support import ragged, sm90_plan
 from weft.codegen.gpu.mma import sm90
 from weft.foundation.dtypes import F16, F32
 from weft.foundation.errors import SpecViolation
+from weft.foundation.index_expr import axis
 from weft.plan.ir import CacheRead, LocalEdge, Vectorize
+from weft.region.ir import AxisIndex, Binary, Let, Materialize
 from weft.target.sm90 import SM90
 
 SHAPE = Contraction(136, 72, 72)
@@ -121,6 +123,7 @@ def test_too_many_accumulators() -> None:
     assert "Registers: a consumer needs about 288 registers and has 232" in found
 
 
+TOO_MANY = "Points: the kernel has more points than 32 bits count"
 SHAPES = {
     "f32 operands": (
         Contraction(64, 64, 64, dtype=F32),
@@ -135,6 +138,10 @@ SHAPES = {
         "Alignment: the pitch of B is 60 elements; the copy engine needs multiples of 8",
     ),
     "empty": (Contraction(0, 64, 64), "Empty: the contraction has an empty axis"),
+    "rows": (Contraction(1 << 31, 8, 8), TOO_MANY),
+    "columns": (Contraction(8, 1 << 31, 8), TOO_MANY),
+    "depth": (Contraction(8, 8, 1 << 31), TOO_MANY),
+    "tiles": (Contraction(1 << 30, 1 << 30, 8), TOO_MANY),
 }
 
 
@@ -142,6 +149,22 @@ SHAPES = {
 def test_kernels_that_are_refused(case: str) -> None:
     shape, message = SHAPES[case]
     assert message in refusals(shape)
+
+
+def test_an_index_that_32_bits_do_not_hold_is_refused() -> None:
+    """Numbers of the epilogue are 32 bits wide, whatever the sizes of the result."""
+    for rows, wanted in (((1 << 20), []), ((1 << 21), [TOO_MANY])):
+        shape = Contraction(rows, 1 << 10, 64)
+        kernel = region_kernel(shape)
+        total = kernel.let(kernel.outputs[0].value)
+        flat = AxisIndex(axis("m") * shape.n + axis("n"))
+        place = Let("place", total.dtype, ("m", "n"), flat)
+        moved = Let("moved", total.dtype, ("m", "n"), Binary("add", total.name, "place"))
+        output = replace(kernel.outputs[0], value="moved", materialize=Materialize.DEFERRED)
+        plan = sm90_plan(operand_layouts=shape.layouts, epilogue=("add",))
+        changed = replace(kernel, body=(*kernel.body, place, moved), outputs=(output,))
+        found = sm90.accepts(changed, references(shape), plan, SM90)
+        assert [str(f) for f in found if f.code == "Points"] == wanted
 
 
 def altered(shape: Contraction, **changes: Any) -> list[str]:

@@ -50,6 +50,14 @@ def test_a_hilbert_curve_goes_from_neighbour_to_neighbour() -> None:
     assert set(steps) == {1}
 
 
+def test_a_hilbert_curve_through_a_long_row_takes_no_square() -> None:
+    """The square around these tiles has 2^30 places."""
+    tiles = hilbert(2, 32767)
+    assert len(set(tiles)) == 2 * 32767
+    assert {*tiles[:4]} == {0, 1, 1 << 16, 1 << 16 | 1}
+    assert {packed & 0xFFFF for packed in tiles} == set(range(32767))
+
+
 def test_bands_go_down_their_columns() -> None:
     order = [(m, n) for _, m, n in visit(TileOrder(4, 3, 1, "grouped:2"))]
     assert order[:4] == [(0, 0), (1, 0), (0, 1), (1, 1)]

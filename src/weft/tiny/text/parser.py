@@ -1,46 +1,27 @@
-"""Tiny as JSON, both ways without loss: document 2's section 12.1, extended.
-
-A document is `{"ops": [...], "values": {name: {"dtype", "shape"}}}`. Dtypes are written as in the
-document (fp16, bf16, fp32) and read under either name. A size is a number, or a string: a name for
-a symbol, digits for a number. Beside the document's fields there are
-
-- `inputs` and `outputs` (`{result name: value name}`). Without them every value that no op makes is
-  an input, and every value that no op reads is a result under its own name;
-- `constants`: the data of inputs that are not handed in, in base64, row-major, little-endian;
-- ops `Leaf` (kinds `const` and `iota`), `Gather`, `Check`, `Words` and `Opaque` (written by the
-  caller's codec); movements `flip`, `dynamic_shrink`, `dynamic_update` and `barrier`; `Unary`
-  `cast`; `Reduce` with attribute `acc`.
-
-What a file may leave out is put in when it is read: types in `values`; broadcasts of operands
-(aligned at the right) and leading axes of `expand`; the accumulator of a reduction (f32 for floats
-under 32 bits, cast back). `axes` of a reduction are numbers or names of symbols. Names of ops and
-values are kept beside the graph; values without one are v0, v1, ... in topological order.
-"""
+"""Tiny graphs from JSON, with what a file may leave out put in."""
 
 from __future__ import annotations
 
 import base64
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.foundation import numeric
 from weft.foundation.dims import Dim, Shape, Symbol, static
-from weft.foundation.dtypes import BY_NAME, F16, F32, F64, DType
+from weft.foundation.dtypes import BY_NAME, DType
 from weft.foundation.errors import SpecViolation, Unimplemented
 from weft.foundation.index_text import parse_index
-from weft.foundation.json_fields import Fields, parse, reading, write_scalar
+from weft.foundation.json_fields import Fields, parse, reading
 from weft.tiny import build
 from weft.tiny.ir import (
     Barrier,
     Binary,
     Cast,
     Check,
-    Const,
     DynamicShrink,
     DynamicUpdate,
     Expand,
@@ -63,175 +44,18 @@ from weft.tiny.ir import (
     View,
     Where,
     Words,
-    operands,
-    value_ids,
 )
+from weft.tiny.text.printer import DTYPE_NAMES, Codec, write_dtype, write_shape
 from weft.tiny.verify import BROADCAST, GRAPH, SHAPE
 
-Json: TypeAlias = dict[str, Any]
-Codec: TypeAlias = Callable[[Any], Any]
-"""Writes the op of an `Opaque`; its counterpart reads it back."""
-
-_WRITTEN: Final = {F16: "fp16", F32: "fp32", F64: "fp64"}
 LONGEST_DIM: Final = 1_000
 """How many characters the size or the name of a dim may have."""
-_READ: Final = {**BY_NAME, **{name: dtype for dtype, name in _WRITTEN.items()}}
-
-
-def dumps(graph: Graph, encode_op: Codec | None = None) -> str:
-    """The graph as JSON text, one op and one value on a line."""
-    document = to_json(graph, encode_op)
-    parts = []
-    for key, value in document.items():
-        if isinstance(value, list) and value and isinstance(value[0], dict):
-            rows = ",\n    ".join(json.dumps(row) for row in value)
-            parts.append(f'  "{key}": [\n    {rows}\n  ]')
-        elif key in ("values", "constants") and value:
-            rows = ",\n    ".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in value.items())
-            parts.append(f'  "{key}": {{\n    {rows}\n  }}')
-        else:
-            parts.append(f'  "{key}": {json.dumps(value)}')
-    return "{\n" + ",\n".join(parts) + "\n}\n"
+_READ: Final = {**BY_NAME, **{name: dtype for dtype, name in DTYPE_NAMES.items()}}
 
 
 def loads(text: str, decode_op: Codec | None = None) -> Graph:
     """The graph that a JSON text describes."""
     return from_json(parse(text, "Tiny file"), decode_op)
-
-
-# -- writing -------------------------------------------------------------------------------------
-
-
-def to_json(graph: Graph, encode_op: Codec | None = None) -> Json:
-    """The graph as a JSON document."""
-    values = graph.values
-    names = _names(graph, values)
-    ops = [_op(v, names, graph, encode_op) for v in values if not isinstance(v, Input)]
-    unused = [i for i in graph.inputs if i not in names]
-    document: Json = {
-        "inputs": [i.name for i in graph.inputs],
-        "outputs": {name: names[value] for name, value in graph.outputs},
-        "ops": ops,
-        "values": {
-            names.get(v, getattr(v, "name", "")): {
-                "dtype": write_dtype(v.dtype),
-                "shape": _write_shape(v.shape),
-            }
-            for v in (*values, *unused)
-        },
-    }
-    if graph.constants:
-        document["constants"] = {n: _encode(a) for n, a in graph.constants.items()}
-    return document
-
-
-def _names(graph: Graph, values: Sequence[Value]) -> dict[Value, str]:
-    """Inputs under their own names, other values under the names of the file or their ids."""
-    ids = value_ids(values)
-    names: dict[Value, str] = {v: v.name for v in values if isinstance(v, Input)}
-    taken = {*names.values(), *(i.name for i in graph.inputs)}
-    for value in values:
-        if value not in names:
-            name = graph.names.get(value, ids[value])
-            while name in taken:
-                name += "_"
-            names[value] = name
-            taken.add(name)
-    return names
-
-
-def write_dtype(dtype: DType) -> str:
-    """The document's name of a dtype."""
-    return _WRITTEN.get(dtype, dtype.name)
-
-
-def _write_shape(shape: Shape) -> list[int | str]:
-    return [d.name if isinstance(d, Symbol) else d for d in shape]
-
-
-def _encode(array: NDArray[Any]) -> str:
-    if array.dtype.itemsize > 1 and array.dtype.byteorder != "|":
-        array = array.astype(array.dtype.newbyteorder("<"), copy=False)
-    return base64.b64encode(np.ascontiguousarray(array).tobytes()).decode("ascii")
-
-
-def _op(value: Value, names: Mapping[Value, str], graph: Graph, encode: Codec | None) -> Json:
-    kind, fields, attrs = _form(value, encode)
-    made: Json = {"op": kind, "name": graph.op_names.get(value, names[value]), **fields}
-    made["inputs"] = [names[x] for x in operands(value)]
-    made["outputs"] = [names[value]]
-    if isinstance(value, Reduce):
-        made["axes"] = list(value.axes)
-    if attrs:
-        made["attrs"] = attrs
-    return made
-
-
-def _form(value: Value, encode: Codec | None) -> tuple[str, Json, Json]:
-    """The op, its kind or function, and its attributes."""
-    match value:
-        case Unary(fn=fn):
-            return "Unary", {"fn": str(fn)}, {}
-        case Cast(dtype=dtype):
-            return "Unary", {"fn": "cast"}, {"dtype": write_dtype(dtype)}
-        case Binary(fn=fn):
-            return "Binary", {"fn": str(fn)}, {}
-        case Where():
-            return "Binary", {"fn": "where"}, {}
-        case Reduce(fn=reduce_fn, acc=acc):
-            return "Reduce", {"fn": str(reduce_fn)}, {"acc": write_dtype(acc)}
-        case Const(value=scalar, dtype=dtype):
-            attrs = {"value": write_scalar(scalar), "dtype": write_dtype(dtype)}
-            return "Leaf", {"kind": "const"}, attrs
-        case Iota(axis=axis, dtype=dtype, shape=shape):
-            attrs = {"axis": axis, "dtype": write_dtype(dtype), "new_shape": _write_shape(shape)}
-            return "Leaf", {"kind": "iota"}, attrs
-        case Gather(axis=axis):
-            return "Gather", {}, {"axis": axis}
-        case Check(rule=rule, code=code, size=size):
-            return "Check", {}, {"rule": str(rule), "code": code, "size": size}
-        case Words(shape=shape):
-            return "Words", {}, {"new_shape": _write_shape(shape)}
-        case Opaque(op=op, result=result):
-            if encode is None:
-                raise Unimplemented(str(op), "writing it as JSON needs the codec of its ops")
-            more: Json = {} if value.base is None else {"base": value.base}
-            more |= {"workspace": value.workspace} if value.workspace else {}
-            more |= {"pairs": list(value.pairs)} if value.pairs else {}
-            more |= {"site": value.site} if value.site else {}
-            return "Opaque", {}, {"op": encode(op), "result": result, **more}
-        case _:
-            kind, attrs = _movement(value)
-            return "Movement", {"kind": kind}, attrs
-
-
-def _movement(value: Value) -> tuple[str, Json]:
-    match value:
-        case Reshape(shape=shape):
-            return "reshape", {"new_shape": _write_shape(shape)}
-        case Permute(perm=perm):
-            return "permute", {"perm": list(perm)}
-        case Expand(shape=shape):
-            return "expand", {"new_shape": _write_shape(shape)}
-        case Pad(low=low, high=high, value=fill):
-            attrs = {"low": list(low), "high": list(high), "value": write_scalar(fill.value)}
-            return "pad", attrs
-        case Shrink(start=start, size=size):
-            return "shrink", {"start": list(start), "size": _write_shape(size)}
-        case Flip(axes=axes):
-            return "flip", {"axes": list(axes)}
-        case View(shape=shape, index=index):
-            return "view", {"new_shape": _write_shape(shape), "index": [str(e) for e in index]}
-        case DynamicShrink(size=size):
-            return "dynamic_shrink", {"size": _write_shape(size)}
-        case DynamicUpdate():
-            return "dynamic_update", {}
-        case Barrier():
-            return "barrier", {}
-    raise Unimplemented(type(value).__name__, "it has no JSON form")
-
-
-# -- reading -------------------------------------------------------------------------------------
 
 
 def from_json(document: Any, decode_op: Codec | None = None) -> Graph:
@@ -357,8 +181,8 @@ class _Reader:
     def _check(self, name: str, value: Value) -> None:
         dtype, shape = self.types[name]
         if dtype is not value.dtype or shape != value.shape:
-            found = f"{write_dtype(value.dtype)}{_write_shape(value.shape)}"
-            wanted = f"{write_dtype(dtype)}{_write_shape(shape or ())}"
+            found = f"{write_dtype(value.dtype)}{write_shape(value.shape)}"
+            wanted = f"{write_dtype(dtype)}{write_shape(shape or ())}"
             raise SpecViolation(SHAPE, f"{name!r} is {found}, but 'values' says {wanted}")
 
     def _reduce(
@@ -444,11 +268,11 @@ def _axis(item: Any, shape: Shape, fields: Fields) -> int:
     """An axis by number, or by the name of the symbol that is its size."""
     if isinstance(item, int) and not isinstance(item, bool):
         if not 0 <= item < len(shape):
-            fields.fail(f"{item} is no axis of a value of shape {_write_shape(shape)}")
+            fields.fail(f"{item} is no axis of a value of shape {write_shape(shape)}")
         return item
     places = [k for k, d in enumerate(shape) if isinstance(d, Symbol) and d.name == item]
     if len(places) != 1:
-        shown = _write_shape(shape)
+        shown = write_shape(shape)
         fields.fail(f"{item!r} names {len(places)} axes of a value of shape {shown}, not one")
     return places[0]
 
@@ -487,7 +311,7 @@ def _read_binary(fn: str, inputs: Sequence[Value], fields: Fields) -> Value:
     for dims in zip(*padded, strict=True):
         wide = dict.fromkeys(d for d in dims if d != 1)
         if len(wide) > 1:
-            shown = " and ".join(str(_write_shape(x.shape)) for x in inputs)
+            shown = " and ".join(str(write_shape(x.shape)) for x in inputs)
             raise SpecViolation(BROADCAST, f"the operands have shapes {shown}", where=fields.where)
         shape.append(next(iter(wide), 1))
     sides = [_expanded(x, shape) for x in inputs]

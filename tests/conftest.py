@@ -21,6 +21,11 @@ from weft.driver.backends import DEFAULT, IN_FORCE
 from weft.target import cpu, known
 
 os.environ["WEFT_BACKEND"] = IN_FORCE.name = "reference"
+# Tests run side by side, a process to a processor: pools of as many threads each would only wait
+# for one another.
+os.environ.setdefault("WEFT_NUM_THREADS", str(min(2, cpu.available_cores())))
+for _forces_colours in ("FORCE_COLOR", "GITHUB_ACTIONS", "PY_COLORS"):
+    os.environ.pop(_forces_colours, None)
 TEXTS = Path(__file__).parent / "text"
 
 

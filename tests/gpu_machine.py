@@ -80,6 +80,8 @@ class Machine:
         """How often somebody waited for all streams, other libraries' too."""
         self.room = 1 << 34
         """Bytes of its memory."""
+        self.pinned: set[int] = set()
+        """Addresses of the host that the driver knows."""
         self.uploads = 0
         self.timing, self.seed = Timing.LATE, 0
         self.cuuint64_t = self.cuuint32_t = int
@@ -127,6 +129,8 @@ class Machine:
                 answer = function(*args) if function is not None else f"{name} handle"
             except MemoryError:
                 return (2, None)
+            except LookupError:
+                return (1, None)
             if isinstance(answer, tuple):
                 return (0, *answer)
             return (0,) if answer is None else (0, answer)
@@ -189,6 +193,11 @@ class Machine:
         pass
 
     # Memory
+
+    def do_cuPointerGetAttribute(self, what: str, address: int) -> str:
+        if address not in self.pinned:
+            raise LookupError("the driver does not know it")
+        return "CU_MEMORYTYPE_HOST"
 
     def do_cuMemGetInfo(self) -> tuple[int, int]:
         return self.room - sum(map(len, self.memory.values())), self.room

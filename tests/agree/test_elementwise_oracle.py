@@ -90,7 +90,10 @@ def test_unary_float(fn: UnaryFn, dtype: DType, shape: tuple[int, ...]) -> None:
     x = floats(dtype, shape)
     with np.errstate(all="ignore"):
         exact = REAL_FUNCTIONS[fn](x.astype(np.float64))
-    assert_ulp(apply(ElementwiseUnary(fn), x), exact, 3 if dtype is F64 else 2)
+    # NumPy's own exp and log of f32 err by up to 3.83 ulp where processors have AVX2.
+    analytic = fn in (UnaryFn.EXP, UnaryFn.LOG, UnaryFn.TANH)
+    bound = {F64: 3, F32: 4 if analytic else 2}.get(dtype, 2)
+    assert_ulp(apply(ElementwiseUnary(fn), x), exact, bound)
 
 
 @pytest.mark.parametrize("dtype", [FP8_E4M3, FP8_E5M2, F16, BF16], ids=str)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
 import weft
+from tests.python_calls import python_calls
 from tests.rules.programs import Case, agree, mnemonics
 from weft.foundation.dtypes import F32
 from weft.foundation.errors import InternalError
@@ -278,19 +280,15 @@ def test_ten_thousand_ops_in_a_chain(step: str) -> None:
     program = _chain(step, 10_000)
     start = time.process_time()
     after = optimise(program)
-    assert time.process_time() - start < 10
+    assert time.process_time() - start < 60
     assert len(after.main.body) == (1 if step == "reshape" else 0)
 
 
-def test_the_time_grows_with_the_length_and_not_with_its_square() -> None:
-    def seconds(length: int) -> float:
-        program = _chain("neg", length)
-        start = time.process_time()
-        optimise(program)
-        return time.process_time() - start
-
-    seconds(100)
-    assert seconds(8_000) < 20 * seconds(1_000) + 0.5
+@pytest.mark.parametrize("step", ["neg", "reshape", "transpose", "add", "cast"])
+def test_the_work_grows_with_the_length_and_not_with_its_square(step: str) -> None:
+    chains = [_chain(step, length) for length in (100, 200, 800)]
+    few, more, many = (python_calls(partial(optimise, chain)) for chain in chains)
+    assert many - more < 6.5 * (more - few)
 
 
 # -- hints ---------------------------------------------------------------------------------------

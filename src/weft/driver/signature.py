@@ -86,6 +86,12 @@ def make_signature(
     both = chosen["params"] & chosen["state"]
     if both:
         raise UserError(f"input {min(both)} is named in both params and state")
+    both = chosen["params"] & chosen["donate"]
+    if both:
+        raise UserError(
+            f"input {min(both)} is named in both params and donate: parameters are the same in "
+            "many runs, and what is donated may be overwritten by the first"
+        )
     roles = [
         Role.STATE if i in chosen["state"] else Role.PARAM if i in chosen["params"] else Role.DATA
         for i in range(count)

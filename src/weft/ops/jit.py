@@ -385,8 +385,10 @@ def _wrap(traced: Trace, results: Sequence[Any], types: Sequence[TensorType], ho
 
 
 def _is_writeable(storage: Any) -> bool:
-    """Whether the memory may be overwritten; a backend's own storage always."""
-    return not isinstance(storage, np.ndarray) or bool(storage.flags.writeable)
+    """Whether the memory may be overwritten; a backend's own storage, unless it says otherwise."""
+    if isinstance(storage, np.ndarray):
+        return bool(storage.flags.writeable)
+    return bool(getattr(storage, "is_writeable", True))
 
 
 @public

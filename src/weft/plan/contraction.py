@@ -42,11 +42,6 @@ class Problem:
     """Of each operand the bytes that all of them are multiples of, those that the copy engine asks
     for at a time at most."""
 
-    @property
-    def in_rows(self) -> bool:
-        """Whether the copy engine finds whole rows of both operands where it asks."""
-        return self.grains == (ROW, ROW)
-
     def tiles(self, rows: int, columns: int) -> int:
         return self.batch * -(-self.m // rows) * -(-self.n // columns)
 

@@ -250,20 +250,6 @@ def counterexample(domain: Domain, guard: Guard) -> Point | None:
 
 
 @_query
-def needed_guards(domain: Domain, guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
-    """The guards that the domain, and the guards kept so far, do not already imply."""
-    space = _Space(domain.names)
-    known = space.set(domain)
-    kept = []
-    for guard in guards:
-        allowed = space.within(space.aff(guard.expr), 0, guard.size - 1)
-        if not known.is_subset(allowed):
-            kept.append(guard)
-            known = known.intersect(allowed).coalesce()
-    return tuple(kept)
-
-
-@_query
 def is_subset(part: Domain, whole: Domain) -> bool:
     """Whether every point of one domain is a point of another one with the same names."""
     space = _Space(part.names)
@@ -283,29 +269,6 @@ def always_equal(domain: Domain, one: Expr, other: Expr) -> bool:
     space = _Space(domain.names)
     differ = space.aff(one).ne_set(space.aff(other))
     return bool(space.set(domain).intersect(differ).is_empty())
-
-
-@_query
-def image_box(domain: Domain, index: Index) -> tuple[tuple[int, int], ...] | None:
-    """The smallest box that holds every element that an index names; None for no element."""
-    space = _Space(domain.names)
-    points = space.set(domain)
-    if points.is_empty():
-        return None
-    box = []
-    for expr in index:
-        aff = space.aff(expr)
-        low, high = points.min_val(aff), points.max_val(aff)
-        box.append((int(low.to_python()), int(high.to_python())))
-    return tuple(box)
-
-
-@_query
-def image_count(domain: Domain, index: Index) -> int:
-    """How many different elements an index names."""
-    space = _Space(domain.names)
-    image = space.set(domain).apply(space.map(index))
-    return int(image.coalesce().count_val().to_python())
 
 
 @_query

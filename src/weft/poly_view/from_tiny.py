@@ -12,11 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from math import prod
 from typing import TypeAlias
 
 from weft.foundation.dims import static
-from weft.foundation.dtypes import DType, Kind
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import (
     SELECTED,
@@ -29,13 +27,13 @@ from weft.foundation.index_expr import (
     constant,
     param,
     scale,
-    simplify,
     substitute,
 )
 from weft.indexbook.ir import IndexBook, IndexInfo
 from weft.indexbook.ir import IndexParam as BookParam
 from weft.poly_view.chains import find_chains
 from weft.poly_view.contraction import recognise
+from weft.poly_view.from_tiny_reading import Ranges, Reading, tight, widens
 from weft.poly_view.ir import (
     Access,
     BlockKind,
@@ -65,8 +63,6 @@ from weft.tiny.ir import (
     operands,
     value_ids,
 )
-
-Ranges: TypeAlias = dict[str, tuple[int, int]]
 
 
 def build_scop(graph: Graph, book: IndexBook) -> Scop:
@@ -108,50 +104,6 @@ def _dim_index(whole: Atoms) -> Index:
             here = add(scale(here, size), axis(name))
         result.append(here)
     return tuple(result)
-
-
-@dataclass
-class _Reading:
-    """A read on its way down a chain of movements: an index into `value`, in the block's axes.
-
-    Where a guard was met, the index goes on in an axis of its own that stays in range, because
-    outside it nothing is read; `inner` says what that axis is.
-    """
-
-    value: Value
-    index: Index
-    ranges: Ranges
-    guards: list[Guard] = field(default_factory=list)
-    fill: Const | None = None
-    widen: DType | None = None
-    inner: dict[str, Expr] = field(default_factory=dict)
-    params: list[str] = field(default_factory=list)
-    after: list[Value] = field(default_factory=list)
-    """What the barriers on the way wait for."""
-
-    def admits(self, fill: Const) -> bool:
-        """Whether padding with `fill` further down means the same as padding met before."""
-        if self.fill is None:
-            return True
-        same_class = type(fill.value) is type(self.fill.value)
-        return same_class and repr(fill.value) == repr(self.fill.value)
-
-    def simple(self, expr: Expr) -> Expr:
-        return simplify(expr, self.ranges)
-
-    def guarded(self, expr: Expr, size: int) -> Expr:
-        """Note that `expr` is read only inside `[0, size)`; the axis that stands for it there."""
-        name = f"z{len(self.inner)}"
-        self.guards.append(Guard(expr, size))
-        self.inner[name] = expr
-        self.ranges[name] = (0, size - 1)
-        return axis(name)
-
-    def outer(self, expr: Expr) -> Expr:
-        """An expression in the block's axes again."""
-        for name in reversed(self.inner):
-            expr = substitute(expr, {name: self.inner[name]})
-        return self.simple(expr)
 
 
 @dataclass
@@ -299,7 +251,7 @@ class _Builder:
 
     def _contraction(self, value: Reduce) -> PolyBlock | None:
         product = value.x
-        if isinstance(product, Cast) and product.dtype.is_float and _widens(product):
+        if isinstance(product, Cast) and product.dtype.is_float and widens(product):
             # A multiply-add of floats need not round in between; a product of integers has wrapped.
             product = product.x
         if not isinstance(product, Binary) or product.fn is not Fn.MUL:
@@ -320,7 +272,7 @@ class _Builder:
         axes, own = atom_axes(info), list(dim_index(info))
         places = self._read(value.index, tuple(own), axes)
         own[value.axis] = param(SELECTED)
-        reading = _Reading(value.x, tuple(own), _ranges(axes))
+        reading = Reading(value.x, tuple(own), _ranges(axes))
         reading.ranges[SELECTED] = (0, info.selected - 1)
         self._down(reading)
         self._commit(reading)
@@ -330,7 +282,7 @@ class _Builder:
     def _update(self, value: DynamicUpdate) -> PolyBlock:
         info = self._info(value.update)
         axes = atom_axes(info)
-        reading = _Reading(value, (), _ranges(axes))
+        reading = Reading(value, (), _ranges(axes))
         starts = self._bind(self._info(value).params, reading)
         names = [f"{self.ids[value]}_{k}" for k in range(len(info.axes))]
         pairs = zip(dim_index(info), names, strict=True)
@@ -373,11 +325,11 @@ class _Builder:
         *,
         first: bool = False,
         widening: bool = False,
-    ) -> _Reading:
+    ) -> Reading:
         """Down from `value` to the tensor that is read; `first`: at least one movement down."""
-        return self._down(_Reading(value, index, _ranges(axes)), first=first, widening=widening)
+        return self._down(Reading(value, index, _ranges(axes)), first=first, widening=widening)
 
-    def _down(self, reading: _Reading, *, first: bool = False, widening: bool = False) -> _Reading:
+    def _down(self, reading: Reading, *, first: bool = False, widening: bool = False) -> Reading:
         value = reading.value
         while True:
             here = reading.value
@@ -387,7 +339,7 @@ class _Builder:
                 if isinstance(here, Pad) and not reading.admits(here.value):
                     return reading
                 self._step(reading, here)
-            elif widening and isinstance(here, Cast) and _widens(here):
+            elif widening and isinstance(here, Cast) and widens(here):
                 reading.widen = reading.widen or here.dtype
                 reading.value = here.x
             else:
@@ -396,7 +348,7 @@ class _Builder:
     def _is_stored(self, value: Value) -> bool:
         return value in self.stored or self._info(value).materialise
 
-    def _step(self, reading: _Reading, here: Movement) -> None:
+    def _step(self, reading: Reading, here: Movement) -> None:
         """Through one movement, by the rule that the book has for it."""
         if isinstance(here, Barrier):
             reading.after.append(here.after)
@@ -414,36 +366,36 @@ class _Builder:
                 reading.fill = here.value if isinstance(here, Pad) else None
         reading.value, reading.index = here.x, tuple(index)
 
-    def _access(self, reading: _Reading) -> Access:
+    def _access(self, reading: Reading) -> Access:
         info = self._info(reading.value)
         map_: list[Expr] = []
         for expr, atoms in zip(reading.index, info.atoms, strict=True):
-            map_.extend(_parts(expr, atoms, reading))
+            map_.extend(reading.parts(expr, atoms))
         guards = [Guard(reading.outer(g.expr), g.size) for g in reading.guards]
         fill = None if reading.fill is None else reading.fill.value
         return Access(
             self.names[reading.value],
             tuple(reading.outer(e) for e in map_),
-            _tight(guards),
+            tight(guards),
             fill,
             reading.widen,
         )
 
-    def _commit(self, reading: _Reading) -> None:
+    def _commit(self, reading: Reading) -> None:
         """The tensor that a reading ends at is wanted, and so are the params on the way."""
         if isinstance(reading.value, Movement):
             self.stored.add(reading.value)
         self.needed.add(reading.value)
         self._commit_params(reading)
 
-    def _commit_params(self, reading: _Reading) -> None:
+    def _commit_params(self, reading: Reading) -> None:
         self.awaited.update(dict.fromkeys(reading.after))
         for name in reading.params:
             found, source = self.params[name]
             self.used[name] = found
             self.needed.add(source)
 
-    def _bind(self, params: Sequence[BookParam], reading: _Reading) -> dict[str, Expr]:
+    def _bind(self, params: Sequence[BookParam], reading: Reading) -> dict[str, Expr]:
         """What each parameter of a rule is: a number, or a parameter of the view."""
         bound = {}
         for known in params:
@@ -460,50 +412,13 @@ class _Builder:
             bound[known.name] = param(name)
         return bound
 
-    def _param(self, scalar: _Reading, low: int, high: int) -> str:
+    def _param(self, scalar: Reading, low: int, high: int) -> str:
         key = (self._access(scalar), low, high)
         if key not in self.param_names:
             name = f"p{len(self.param_names)}"
             self.param_names[key] = name
             self.params[name] = (IndexParam(name, *key), scalar.value)
         return self.param_names[key]
-
-
-def _parts(expr: Expr, atoms: Sequence[int], reading: _Reading) -> list[Expr]:
-    """An index along an axis taken apart into its atoms."""
-    found = []
-    inner = prod(atoms)
-    for size in atoms[:-1]:
-        inner //= max(size, 1)
-        quotient = reading.simple(expr // max(inner, 1))
-        found.append(quotient)
-        expr = reading.simple(add(expr, scale(quotient, -inner)))
-    return [*found, reading.simple(expr)] if atoms else found
-
-
-def _tight(guards: Sequence[Guard]) -> tuple[Guard, ...]:
-    """Guards without those that another one implies."""
-    kept: list[Guard] = []
-    for guard in guards:
-        if not any(_implies(other, guard) for other in kept):
-            kept = [other for other in kept if not _implies(guard, other)]
-            kept.append(guard)
-    return tuple(kept)
-
-
-def _implies(one: Guard, other: Guard) -> bool:
-    """Whether the second holds wherever the first does, because it bounds the same expression."""
-    ahead = add(other.expr, scale(one.expr, -1))
-    return ahead.is_constant and 0 <= ahead.constant <= other.size - one.size
-
-
-def _widens(cast: Cast) -> bool:
-    """Whether a cast loses nothing: to a wider dtype of the same class, or of integers with a sign
-    where there was none."""
-    before, after = cast.x.dtype, cast.dtype
-    exact = not before.is_float or before.precision <= after.precision
-    alike = before.kind is after.kind or (before.kind, after.kind) == (Kind.UNSIGNED, Kind.SIGNED)
-    return alike and before.bits < after.bits and exact
 
 
 def _ranges(axes: Sequence[IterAxis]) -> Ranges:

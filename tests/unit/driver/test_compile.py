@@ -147,6 +147,7 @@ def test_parameters_are_bound_once() -> None:
     [
         ({"params": [3]}, "params names input 3; @mlp has inputs 0 to 2"),
         ({"params": [1], "state": [1]}, "input 1 is named in both params and state"),
+        ({"params": [1], "donate": [0, 1]}, "input 1 is named in both params and donate"),
         ({"params": 3}, "params is a list of positions of inputs such as .0, 2., not 3"),
         ({"donate": ["x"]}, "donate is a list of positions of inputs"),
         ({"target": None}, "there is no target None"),

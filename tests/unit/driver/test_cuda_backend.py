@@ -17,11 +17,12 @@ import weft
 from tests.gpu_machine import Machine, MachineBackend, machine
 from tests.turning_programs import scan_around_all
 from weft.codegen.gpu.accept import refuse
-from weft.driver import gpu_code
+from weft.driver import execute, gpu_code
 from weft.driver.execute import Prepared, prepare
 from weft.foundation.dtypes import as_dtype
 from weft.foundation.errors import ExecutionError, ResourceExceeded, SpecViolation, UserError
 from weft.ops.graph import context
+from weft.ops.graph.cache import PROGRAMS
 from weft.ptir import Builder, Program
 from weft.ptir.builder import BodyBuilder, Value
 from weft.ptir.types import TensorType
@@ -280,11 +281,17 @@ def test_tensors_are_handed_over_without_a_copy(backend: MachineBackend, dtype: 
     assert backend.store(np.zeros(12, kind)).address == address
 
 
+def at_home(backend: MachineBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a backend be the one that tensors of a GPU are at home in."""
+    monkeypatch.setitem(context._BACKENDS, "cuda", backend)
+    monkeypatch.setattr(context._context, "defaults", {})
+    PROGRAMS.clear()
+
+
 def test_tensors_of_a_graph_are_lent_and_taken_over(
     backend: MachineBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(context._BACKENDS, "cuda", backend)
-    monkeypatch.setattr(context._context, "defaults", {})
+    at_home(backend, monkeypatch)
     with weft.graph(backend="cuda"):
         lent = weft.tensor(np.arange(4, dtype=np.float32)) * 2.0
         assert lent.__dlpack_device__() == (2, 0)
@@ -294,6 +301,25 @@ def test_tensors_of_a_graph_are_lent_and_taken_over(
     assert (taken + 1.0).numpy().tolist() == [1, 3, 5, 7]
     copied = weft.from_dlpack(_Producer(lent), copy=True)
     assert copied._node.storage.address != lent._node.storage.address
+
+
+@pytest.mark.parametrize("seen", ["lent", "borrowed", "alone"])
+def test_what_others_see_is_not_overwritten_when_it_is_donated(
+    backend: MachineBackend, monkeypatch: pytest.MonkeyPatch, seen: str
+) -> None:
+    at_home(backend, monkeypatch)
+    monkeypatch.setattr(execute, "guarded", lambda found: found)
+    with weft.graph(backend="cuda"):
+        source = weft.tensor(np.arange(4, dtype=np.float32)) * 2.0
+        weft.eval(source)
+    storage = source._node.storage
+    given = weft.from_dlpack(_Producer(source)) if seen == "borrowed" else source
+    capsule = source.__dlpack__() if seen == "lent" else None
+    result = weft.jit(lambda x: x + 1.0, donate="x")(given)
+    assert result.numpy().tolist() == [1, 3, 5, 7]
+    assert (result._node.storage.address == storage.address) == (seen == "alone")
+    assert storage.numpy().tolist() == ([1, 3, 5, 7] if seen == "alone" else [0, 2, 4, 6])
+    del capsule
 
 
 class _Producer:
@@ -330,11 +356,15 @@ def test_a_borrowed_tensor_is_given_back_when_all_is_done_with_it(
 
 
 def test_borrowed_tensors_do_not_pile_up(backend: MachineBackend) -> None:
+    class Ready(_Producer):
+        def __dlpack__(self, stream: int) -> Any:
+            return dlpack.exported(self, held.address, "f32", (40,))
+
     held = backend.store(np.ones(40, np.float32))
     double, before = doubled(backend), len(dlpack._EXPORTED)
     for _ in range(200):
-        double.execute([backend.take_over(_Producer(held))])
-    assert len(dlpack._EXPORTED) - before <= 65
+        double.execute([backend.take_over(Ready(held))])
+    assert 1 < len(dlpack._EXPORTED) - before <= 65
 
 
 @pytest.mark.parametrize("way", ["__dlpack__", "__cuda_array_interface__"])
@@ -405,6 +435,34 @@ def test_the_cuda_array_interface_names_the_memory(backend: MachineBackend) -> N
     held = backend.store(numbers(3, 4))
     face = held.__cuda_array_interface__
     assert (face["shape"], face["typestr"], face["data"]) == ((3, 4), "<f4", (held.address, False))
+
+
+def test_an_array_in_memory_that_the_driver_knows_is_waited_for(
+    gpu: Machine, backend: MachineBackend
+) -> None:
+    plain, pinned = numbers(40), numbers(40)
+    gpu.pinned.add(pinned.ctypes.data)
+    before = gpu.waits
+    backend.store(plain)
+    assert gpu.waits == before
+    backend.store(pinned)
+    assert gpu.waits == before + 1
+
+
+def test_a_program_that_has_no_room_leaves_nothing_behind(
+    gpu: Machine, backend: MachineBackend
+) -> None:
+    b = Builder()
+    x = b.param("f32", [1 << 10, 1 << 10])
+    table = b.constant(np.random.default_rng(0).standard_normal((1 << 10, 1 << 10), np.float32))
+    prepared = prepare(b.build(b.reduce_sum((x @ table) @ x, [0, 1])), backend)
+    held = backend.store(np.ones((1 << 10, 1 << 10), np.float32))
+    pool, gpu.room = open_gpu().pool, 11 << 20
+    before = pool.held.copy()
+    with pytest.raises(ResourceExceeded, match=r"no room for .* of intermediate results"):
+        prepared.execute([held])
+    gc.collect()
+    assert +pool.held == +before
 
 
 def test_a_full_device_says_who_holds_what(gpu: Machine, backend: MachineBackend) -> None:

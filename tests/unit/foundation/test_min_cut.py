@@ -82,7 +82,7 @@ def test_a_long_chain() -> None:
         value = result
     started = time.process_time()
     side = made.cut(source, sink)
-    assert time.process_time() - started < 10
+    assert time.process_time() - started < 60
     # The first result is kept, and everything after it is run again.
     assert side is not None
     assert len(side) == 2 * 20_000

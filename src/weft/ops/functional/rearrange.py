@@ -65,13 +65,7 @@ def _widths(widths: Any, x: Tensor) -> tuple[tuple[int, int], ...]:
     elif isinstance(given, Sequence) and len(given) == 2 and all(isinstance(w, int) for w in given):
         given = [tuple(given)] * x.ndim
     right = isinstance(given, Sequence) and len(given) == x.ndim
-    pairs = list(given) if right else []
-    if not right or any(
-        not isinstance(p, Sequence)
-        or len(p) != 2
-        or any(not isinstance(w, int) or w < 0 for w in p)
-        for p in pairs
-    ):
+    if not right or not all(map(_is_pair, given)):
         raise SpecViolation(
             "InvalidAttributeValue",
             f"the widths {widths!r} do not say how to pad x {listed(x.shape)}",

@@ -220,10 +220,19 @@ class Stream:
         call(self.device.driver, "cuMemcpyDtoDAsync", target, source, count, self.handle)
 
     def upload(self, target: int, array: NDArray[Any]) -> None:
-        """Copy a contiguous array to a device address; the array may change when it returns."""
+        """Copy a contiguous array to a device address. An array that `is_read_late` may change when
+        the stream is done, any other one when it returns."""
         if array.nbytes:
             place, count = array.ctypes.data, array.nbytes
             call(self.device.driver, "cuMemcpyHtoDAsync", target, place, count, self.handle)
+
+    def is_read_late(self, array: NDArray[Any]) -> bool:
+        """Whether the device itself reads an array, when its turn comes: the driver knows the
+        memory, which another library has pinned, or which host and device share."""
+        driver = self.device.driver
+        what = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+        status, _ = driver.cuPointerGetAttribute(what, array.ctypes.data)
+        return int(status) == 0
 
     def download(self, array: NDArray[Any], source: int) -> None:
         """Fill a contiguous array from a device address; done when the stream is."""

@@ -182,9 +182,9 @@ class Turns:
 def load_turns(device: Device, pool: Pool, bodies: int) -> Turns:
     """The kernels on a device, and memory for a program of so many bodies."""
     driver = device.driver
-    memory = pool.take(_COUNTS + 4 * bodies, "counters of loops")
     module = call(driver, "cuModuleLoadData", _PTX.encode() + b"\0")
     tell, enter = (
         call(driver, "cuModuleGetFunction", module, name) for name in (b"weft_tell", b"weft_enter")
     )
+    memory = pool.take(_COUNTS + 4 * bodies, "counters of loops")
     return Turns(device, memory, module, tell, enter, [])

@@ -9,7 +9,7 @@ they look at is set by a kernel before them, so the host is not asked.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -76,9 +76,12 @@ def recording(stream: Stream) -> Iterator[Graph]:
     graph = Graph(stream.device)
     try:
         yield graph
-    finally:
-        recorded = call(driver, "cuStreamEndCapture", stream.handle)
-    graph.instantiate(recorded)
+    except BaseException:
+        # The reason that counts is why it could not be recorded.
+        with suppress(ExecutionError):
+            call(driver, "cuGraphDestroy", call(driver, "cuStreamEndCapture", stream.handle))
+        raise
+    graph.instantiate(call(driver, "cuStreamEndCapture", stream.handle))
 
 
 @contextmanager
@@ -88,8 +91,11 @@ def recording_into(stream: Stream, graph: Any) -> Iterator[None]:
     call(driver, "cuStreamBeginCaptureToGraph", stream.handle, graph, None, None, 0, _mode(driver))
     try:
         yield
-    finally:
-        call(driver, "cuStreamEndCapture", stream.handle)
+    except BaseException:
+        with suppress(ExecutionError):
+            call(driver, "cuStreamEndCapture", stream.handle)
+        raise
+    call(driver, "cuStreamEndCapture", stream.handle)
 
 
 def _mode(driver: Any) -> Any:

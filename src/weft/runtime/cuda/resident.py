@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -41,17 +41,17 @@ class Resident:
         self.external: dict[tuple[str, int], int] = {}
         """Where the inputs and outputs of the run are."""
         self.sizes = _sizes(artifact)
+        self._returns: list[Callable[[], None]] = []
+        """How to give back what is taken, from the first piece on: there may be no room for all."""
+        self._release = weakref.finalize(self, _give_up, self._returns)
+        self._release.atexit = False
         self.fixed: dict[tuple[str, int], Memory] = {}
         self._reserve(state)
-        self.kernels = [_load(gpu, code) for code in artifact.kernels]
+        self.kernels = [self._loaded(code) for code in artifact.kernels]
         self.sections, self.turns = self._turning()
         self.reports = self.turns is not None or any(code.reports for code in artifact.kernels)
-        self.errors = gpu.pool.take(_WORD * max(1, len(artifact.steps)), "error words")
+        self.errors = self._take(_WORD * max(1, len(artifact.steps)), "error words")
         self._forget()
-        owned = [memory for (space, _), memory in self.fixed.items() if space != "state"]
-        loaded = [kernel for kernel in self.kernels if kernel is not None]
-        self._release = weakref.finalize(self, _give_up, [*owned, self.errors], loaded, self.turns)
-        self._release.atexit = False
 
     def _turning(self) -> tuple[list[Section], Turns | None]:
         """What goes to the device as one piece, with branches and loops where it can turn."""
@@ -60,9 +60,25 @@ class Resident:
         if not any(section.turns for section in found):
             return found, None
         try:
-            return found, load_turns(self.gpu.device, self.gpu.pool, self.artifact.bodies)
+            turns = load_turns(self.gpu.device, self.gpu.pool, self.artifact.bodies)
         except DriverError:
             return sections(steps, turning=False), None
+        self._returns.append(turns.close)
+        return found, turns
+
+    def _take(self, count: int, purpose: str) -> Memory:
+        """Memory that is given back with the program."""
+        block = self.gpu.pool.take(count, purpose)
+        self._returns.append(block.free)
+        return block
+
+    def _loaded(self, code: KernelCode) -> LoadedKernel | None:
+        """A kernel ready to be launched; None where it has nothing to do."""
+        if not code.grid[0]:
+            return None
+        kernel = load(self.gpu.device, code)
+        self._returns.append(kernel.unload)
+        return kernel
 
     def _reserve(self, state: Sequence[Array]) -> None:
         for (space, number), size in self.sizes.items():
@@ -73,13 +89,13 @@ class Resident:
                 self.fixed[space, number] = Memory(self.gpu.device, address, size)
             elif space == "constant":
                 data = np.frombuffer(self.artifact.constants[number], np.uint8)
-                self.fixed[space, number] = self.gpu.pool.take(data.nbytes, "constants")
+                self.fixed[space, number] = self._take(data.nbytes, "constants")
                 self.gpu.stream.upload(self.fixed[space, number].address, data)
             elif space == "arena":
                 whole = self.artifact.arena_bytes
-                self.fixed[space, number] = self.gpu.pool.take(whole, "intermediate results")
+                self.fixed[space, number] = self._take(whole, "intermediate results")
             else:
-                self.fixed[space, number] = self.gpu.pool.take(_RUN_BYTES, "seeds")
+                self.fixed[space, number] = self._take(_RUN_BYTES, "seeds")
 
     def address(self, slot: BufferSlot) -> int:
         """Where a buffer of this run begins."""
@@ -235,20 +251,7 @@ def _sizes(artifact: Artifact) -> dict[tuple[str, int], int]:
     return found
 
 
-def _load(gpu: Gpu, code: KernelCode) -> LoadedKernel | None:
-    """A kernel ready to be launched; None where it has nothing to do."""
-    return load(gpu.device, code) if code.grid[0] else None
-
-
-def _give_up(
-    memory: Sequence[Memory], kernels: Sequence[LoadedKernel], turns: Turns | None
-) -> None:
-    for block in memory:
+def _give_up(returns: Iterable[Callable[[], None]]) -> None:
+    for give_back in returns:
         with contextlib.suppress(ExecutionError):
-            block.free()
-    for kernel in kernels:
-        with contextlib.suppress(ExecutionError):
-            kernel.unload()
-    if turns is not None:
-        with contextlib.suppress(ExecutionError):
-            turns.close()
+            give_back()

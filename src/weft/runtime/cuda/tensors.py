@@ -45,6 +45,11 @@ class DeviceTensor:
     def nbytes(self) -> int:
         return prod(self.shape) * BY_NAME[self.dtype].storage_bytes
 
+    @property
+    def is_writeable(self) -> bool:
+        """Whether no other library sees the memory, so that a run may overwrite it."""
+        return isinstance(self.owner, _Held) and not self.owner.block.is_lent
+
     def numpy(self) -> Array:
         """The elements, when they are there."""
         found = np.empty(self.shape, BY_NAME[self.dtype].numpy)
@@ -102,8 +107,8 @@ class _Held:
 
 
 class _Borrowed:
-    """Another library's tensor, which is given back when nobody holds it any more and what was
-    asked for is done."""
+    """Another library's tensor, which is read and never written. It is given back when nobody holds
+    it any more and what was asked for is done."""
 
     def __init__(self, gpu: Gpu, tensor: dlpack.Imported) -> None:
         self.gpu, self.tensor = gpu, tensor
@@ -120,10 +125,12 @@ def empty(gpu: Gpu, dtype: str, shape: tuple[int, ...], purpose: str = "tensors"
 
 
 def upload(gpu: Gpu, array: Array, dtype: str) -> DeviceTensor:
-    """The elements of an array, on the device."""
-    made = empty(gpu, dtype, array.shape)
+    """The elements of an array, on the device. The array may change when this returns."""
+    made, given = empty(gpu, dtype, array.shape), np.ascontiguousarray(array)
     with gpu.lock:
-        gpu.stream.upload(made.address, np.ascontiguousarray(array))
+        gpu.stream.upload(made.address, given)
+        if given.nbytes and gpu.stream.is_read_late(given):
+            gpu.stream.synchronize()
     return made
 
 

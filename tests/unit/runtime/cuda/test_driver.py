@@ -201,6 +201,22 @@ def test_a_misaligned_buffer_is_refused() -> None:
         encode(FakeDriver(), MAP, 8200)
 
 
+def test_why_something_could_not_be_recorded_is_said() -> None:
+    driver = FakeDriver(failing="cuLaunchKernel")
+    stream = open_device(driver=driver).stream()
+
+    def unfinished(handle: Any) -> tuple[int, None]:
+        return 901, None
+
+    driver.cuStreamEndCapture = unfinished  # type: ignore[attr-defined]
+    kernel = load(stream.device, CODE)
+    with (
+        pytest.raises(ExecutionError, match="cuLaunchKernel failed: out of luck"),
+        recording(stream),
+    ):
+        kernel.launch([4096, 8192], stream.handle)
+
+
 def test_work_is_recorded_into_a_graph() -> None:
     driver = FakeDriver()
     device = open_device(driver=driver)

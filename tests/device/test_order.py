@@ -67,9 +67,10 @@ def test_what_torch_still_reads_does_not_serve_again() -> None:
 def test_pinned_arrays_may_change_when_they_are_taken() -> None:
     torch = pytest.importorskip("torch")
     pinned = torch.ones(1 << 26).pin_memory().numpy()
-    stream = open_gpu().stream
-    assert stream.is_read_late(pinned)
-    assert not stream.is_read_late(np.ones(1 << 20, np.float32))
+    gpu = open_gpu()
+    with gpu.lock:
+        assert gpu.stream.is_read_late(pinned)
+        assert not gpu.stream.is_read_late(np.ones(1 << 20, np.float32))
     taken = BACKEND.store(pinned)
     pinned[-4096:] = 7
     assert (taken.numpy() == 1).all()

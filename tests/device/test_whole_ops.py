@@ -63,7 +63,13 @@ def test_sorting(shape: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("descending", [False, True])
-@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16", "f64", "si8", "si32", "ui32", "si64"])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        *("f32", "bf16", "f16", "f64", "fp8_e4m3", "fp8_e5m2"),
+        *("i1", "si4", "si8", "si32", "ui32", "si64"),
+    ],
+)
 def test_a_million_elements_of_every_kind_are_sorted(dtype: str, descending: bool) -> None:
     """By digits: 8 to 64 bits of key, NaN, both zeros, ties in their order."""
     kind = BY_NAME[dtype]
@@ -116,6 +122,23 @@ def test_updates_have_the_bits_of_the_reference(dtype: str, spread: str, width: 
     if dtype == "f32":
         updates += RNG.standard_normal(updates.shape).astype(np.float32)
     places = SPREADS[spread](rows).astype(np.int32)[:, None]
+    (got,) = run(program, start, places, updates)
+    (want,) = weft.run(program, [start, places, updates], backend="reference")
+    assert (got.view(np.uint8) == want.view(np.uint8)).all()
+
+
+@pytest.mark.parametrize("count", [1, 2, 65])
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_few_updates_of_many_rows_have_the_bits_of_the_reference(dtype: str, count: int) -> None:
+    """As of a choice among experts, or of one of many classes."""
+    b = Builder()
+    x, at = b.param(dtype, [5000, 100]), b.param("si64", [5000, count])
+    new = b.param(dtype, [5000, count])
+    program = b.build(b.scatter_reduce(x, at, new, axis=1, reduce="add"))
+    start, updates = (
+        RNG.standard_normal((5000, n)).astype(BY_NAME[dtype].numpy) for n in (100, count)
+    )
+    places = RNG.integers(0, 100, (5000, count)) // 40 * 40
     (got,) = run(program, start, places, updates)
     (want,) = weft.run(program, [start, places, updates], backend="reference")
     assert (got.view(np.uint8) == want.view(np.uint8)).all()

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 def run(*options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tests.random", "--processes", "1", *options]
     return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
     )
 
 

@@ -493,7 +493,7 @@ def start(*args: object, module: str = "weft", **options: Any) -> subprocess.Pop
 @pytest.mark.parametrize("module", ["weft", "weft.cli.main"])
 def test_python_m_weft_is_the_command(program: Path, module: str) -> None:
     process = start("verify", program, module=module)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert (process.returncode, out, err) == (0, f"{program}: valid, 2 instructions\n", "")
 
 
@@ -510,7 +510,7 @@ def test_a_reader_that_leaves_early_is_no_news(tmp_path: Path, lines: int) -> No
     process.stdout.close()
     assert process.stderr.read() == ""
     process.stderr.close()
-    process.wait(timeout=60)
+    process.wait(timeout=300)
 
 
 def test_interrupting_is_exit_code_130(

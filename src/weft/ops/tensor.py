@@ -44,6 +44,8 @@ API_VERSION = "2024.12"
 """The version of the array API standard that the namespace follows."""
 _MOST_SHOWN = 1_000
 """How many elements `repr` computes and shows; it never reads a larger tensor that is lazy."""
+_HOST = (1, 0)
+"""The host's memory, as DLPack numbers it."""
 
 
 class Tensor:
@@ -208,11 +210,13 @@ class Tensor:
     ) -> Any:
         """The elements for another library, as a copy that belongs to it. With `copy=False` they
         are shared, and marked as read-only where the consumer knows DLPack 1.0; nobody may write to
-        them. Those of a GPU are always shared."""
+        them. Those of a GPU are shared unless `copy` is True or the host's memory is asked for."""
         lent = self._lent_storage()
-        if lent is not None:
-            return lent.__dlpack__(stream=stream)
-        if stream is not None:
+        if lent is not None and dl_device != _HOST:
+            return lent.__dlpack__(stream=stream, dl_device=dl_device, copy=copy)
+        if lent is not None and copy is False:
+            raise BufferError("the tensor is in the memory of a GPU: the host's needs a copy")
+        if lent is None and stream is not None:
             raise BufferError("the tensor is in host memory and has no stream")
         if copy is not False:
             options = {"max_version": max_version, "dl_device": dl_device}
@@ -225,7 +229,7 @@ class Tensor:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         lent = self._lent_storage()
-        device: tuple[int, int] = (1, 0) if lent is None else lent.__dlpack_device__()
+        device: tuple[int, int] = _HOST if lent is None else lent.__dlpack_device__()
         return device
 
     def _lent_storage(self) -> Any:

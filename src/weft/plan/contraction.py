@@ -21,7 +21,8 @@ from weft.plan.epilogue import epilogue_names, local_edges
 from weft.plan.ir import CacheRead, Header, MmaPlan, Vectorize
 from weft.region.aligned import ROW, grain, is_aligned
 from weft.region.columns import FEW_ROWS
-from weft.region.ir import Binary, Cast, Kernel, Let, Read, Reduce, Tensor, row_major
+from weft.region.ir import AxisIndex, Binary, Cast, Kernel, Let, Read, Reduce, Tensor, row_major
+from weft.region.runs import longest_run
 from weft.target.target import Target
 
 
@@ -57,15 +58,38 @@ def problem_of(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Problem | None:
         return None
     found = [address for address in addresses if address is not None]
     sizes = kernel.sizes
-    batch, m, n, k = (
-        math.prod(sizes[a] for a in axes) for axes in (roles.batch, roles.m, roles.n, roles.k)
-    )
+    batch, m, n = _extents(kernel, tensors, found)
+    k = math.prod(sizes[a] for a in roles.k)
     contiguous = [_runs_along(address, roles.k, sizes) for address in found]
     layouts = ("row" if contiguous[0] else "col", "col" if contiguous[1] else "row")
     item = sides[0].dtype.storage_bytes
     aligned = all(is_aligned(address, item) for address in found)
     first, second = (grain(address, item) for address in found)
     return Problem(batch, m, n, k, sides[0].dtype, layouts, aligned, (first, second))
+
+
+def _extents(
+    kernel: Kernel, tensors: Mapping[str, Tensor], operands: Sequence[Expr]
+) -> tuple[int, int, int]:
+    """Matrices, rows and columns: those that act as one; outer ones that do not are matrices."""
+    roles, sizes = kernel.roles, kernel.sizes
+    assert roles is not None
+    order = {axis.name: number for number, axis in enumerate(kernel.axes)}
+    beside = [
+        let.expr
+        for let in kernel.body
+        if let.name not in (roles.lhs, roles.rhs) and not {*let.axes} & {*roles.k}
+    ]
+    places = [(e.tensor, e.index) for e in beside if isinstance(e, Read)]
+    places += [(output.tensor, output.index) for output in kernel.outputs]
+    others = [linear(index, row_major(tensors[name].shape)) for name, index in places]
+    others += [e.expr for e in beside if isinstance(e, AxisIndex)]
+    extents, apart = [], math.prod(sizes[a] for a in roles.batch)
+    for names, operand in zip((roles.m, roles.n), operands, strict=True):
+        outer, run = longest_run(sorted(names, key=order.__getitem__), [operand, *others], sizes)
+        apart *= math.prod(sizes[a] for a in outer)
+        extents.append(math.prod(sizes[a] for a in run))
+    return apart, extents[0], extents[1]
 
 
 def _address(let: Let, tensors: Mapping[str, Tensor]) -> Expr | None:

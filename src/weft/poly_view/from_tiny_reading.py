@@ -1,5 +1,5 @@
-"""Reads of Tiny values on their way to accesses: an index, the guards that it has met, and the casts
-that it may pass."""
+"""Reads of Tiny values on their way to accesses: an index, the guards it has met, and the casts it
+may pass."""
 
 from __future__ import annotations
 

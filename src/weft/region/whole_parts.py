@@ -81,9 +81,9 @@ def whole_in_parts(
 
 
 def _is_worth_sorting(op: Scatter, x: Tensor) -> bool:
-    """Whether updates are many, or are combined in a wider dtype than the result's. A thread that
-    looks at all updates takes 0.15 us for each. Updates with an index of their own for each column
-    are sorted one by one, which takes 12 us a pass for a million of them."""
+    """Whether updates are many, or several that are combined in a wider dtype than the result's. A
+    thread that looks at all updates takes 0.15 us for each. Updates with an index of their own for
+    each column are sorted one by one, which takes 12 us a pass for a million of them."""
     sorted_ones = op.outer * op.count * (op.width if op.each else 1)
     elements = math.prod(x.shape)
     if not 0 < sorted_ones <= _MOST_PAIRS or not 0 < elements < _MOST_PLACES - op.outer:

@@ -35,7 +35,7 @@ def printed(code: str, **environment: str) -> str:
         env={**kept, **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     return (done.stdout or done.stderr).strip().splitlines()[-1]

@@ -1,4 +1,4 @@
-"""Which forms contractions take on matrix units: pairs of blocks."""
+"""Which forms contractions take on matrix units: pairs of blocks, results that are apart in memory."""
 
 from __future__ import annotations
 
@@ -39,3 +39,24 @@ def test_an_operand_that_lies_across_k_is_not_shared() -> None:
     assert plan_of(1000, 1000, 1000, contract=(1, 0)).cluster != (2, 1)
     assert plan_of(1000, 1000, 1000, contract=(0, 1)).cluster != (1, 2)
     assert plan_of(1000, 1000, 1000, contract=(0, 0)).cluster == (1, 1)
+
+
+def by_heads(rows: int, target: str) -> MmaPlan:
+    """A projection whose result is stored head by head: 16 matrices of 12 heads of 64 columns."""
+    b = Builder()
+    x, w = b.param("bf16", [16, rows, 768]), b.param("bf16", [768, 768])
+    y = b.dot_general(x, w, contract=([2], [0]), batch=([], []))
+    y = b.transpose(b.reshape(y, [16, rows, 12, 64]), [0, 2, 1, 3])
+    compilation = through_stages(b.build(y), target)
+    (plan,) = compilation["plan"].plans.values()
+    assert compilation["plan"].notes == ()
+    assert isinstance(plan, MmaPlan)
+    return plan
+
+
+@pytest.mark.parametrize("rows", [1024, 1000])
+@pytest.mark.parametrize("target", ["sm80", "sm90"])
+def test_tiles_are_no_wider_than_columns_that_follow_one_another(rows: int, target: str) -> None:
+    plan = by_heads(rows, target)
+    assert (plan.arch, plan.tile[1]) == (target, 64)
+    assert plan.predicate_tail == (("m.i.i",) if (target, rows) == ("sm80", 1000) else ())

@@ -37,7 +37,8 @@ def test_an_unknown_target_is_named() -> None:
 
 def test_fingerprints_tell_targets_apart() -> None:
     assert len({target_named(name).fingerprint for name in NAMES}) == len(NAMES)
-    assert cpu.describe("x86_64", X86, 2, ()).fingerprint != cpu.host().fingerprint
+    larger = cpu.describe("x86_64", X86, cpu.available_cores() + 1, ())
+    assert larger.fingerprint != cpu.host().fingerprint
     same = cpu.describe("x86_64", X86, 2, ()), cpu.describe("x86_64", X86, 2, ())
     assert same[0].fingerprint == same[1].fingerprint
 

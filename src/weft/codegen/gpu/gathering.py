@@ -72,7 +72,8 @@ class GatherKernel(WholeKernel):
     def gathered(self, op: Gathered) -> Work:
         vector = _vector(op.width, self.dtype)
         outside = Code()
-        long_blocks = 0 if op.fn == "replace" else self._long_blocks(op, vector)
+        has_long = op.fn != "replace" and op.count >= op.long
+        long_blocks = self._long_blocks(op, vector) if has_long else 0
         vectors = op.width // vector
         count = op.outer * op.rows * vectors
         code = outside.inside()

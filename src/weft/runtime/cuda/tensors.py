@@ -79,9 +79,20 @@ class DeviceTensor:
     def __dlpack_device__(self) -> tuple[int, int]:
         return dlpack.CUDA, dlpack.DEVICE
 
-    def __dlpack__(self, **options: Any) -> Any:
-        self._lend()
-        return dlpack.exported(self, self.address, self.dtype, self.shape)
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """The elements, shared unless a copy is asked for, and there for any stream."""
+        if dl_device not in (None, self.__dlpack_device__()):
+            raise BufferError(f"the tensor is on GPU {dlpack.DEVICE}; read it with numpy() instead")
+        lent = duplicate(self) if copy else self
+        lent._lend()
+        return dlpack.exported(lent, lent.address, lent.dtype, lent.shape)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

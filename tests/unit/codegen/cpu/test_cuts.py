@@ -15,6 +15,8 @@ from weft.foundation.dtypes import BY_NAME
 from weft.foundation.errors import WeftError
 from weft.ptir import Builder, Program
 
+pytestmark = pytest.mark.usefixtures("small_machine")
+
 Array = NDArray[Any]
 
 

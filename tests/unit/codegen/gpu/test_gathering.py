@@ -134,6 +134,14 @@ def test_batches_end_where_runs_do(count: int) -> None:
     agrees(op, np.ones((1, count), np.int64), F32)
 
 
+@pytest.mark.parametrize(("count", "blocks"), [(7, 1), (8, 6)])
+def test_where_no_run_is_long_no_block_looks_for_one(count: int, blocks: int) -> None:
+    op = Gathered("add", 5, 4, 1, count, 8)
+    given = operands(op, np.zeros((5, count), np.int64), F32)
+    assert kernel_of(op, given, given[0]).grid == blocks
+    agrees(op, np.zeros((5, count), np.int64), F32)
+
+
 def test_without_updates_rows_stay() -> None:
     op = Gathered("add", 1, 300, 8, 2, 64)
     agrees(op, np.array([[299, 299]]), F32)

@@ -10,8 +10,7 @@ from weft.testing.conformance.table import select
 from weft.testing.conformance.workers import run_shared
 
 
-def test_a_case_that_ends_its_process_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "PATIENCE", 60.0)
+def test_a_case_that_ends_its_process_fails_alone() -> None:
     cases = [*select("tanh/f32/*")[:1], *select("add/f32/*")[:2], *select("exp/f32/*")[:2]]
     name = "tests.unit.testing.deadly:BACKEND"
     found = {result.id: result for result in run_shared(cases, name, 2)}

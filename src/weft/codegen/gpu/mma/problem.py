@@ -38,6 +38,7 @@ from weft.region.ir import (
     Unary,
 )
 from weft.region.multiplied import multiplies_reads
+from weft.region.runs import longest_run
 from weft.target.matrix_atoms import ATOMS
 
 Refs: TypeAlias = Mapping[str, MemRef]
@@ -272,32 +273,13 @@ def _split(kernel: Kernel, roles: Roles, over_m: Sequence[Expr], over_n: Sequenc
     order = {axis.name: number for number, axis in enumerate(kernel.axes)}
     groups = [sorted(group, key=order.__getitem__) for group in (roles.m, roles.n, roles.k)]
     operands_k = [over_m[0], over_n[0]]
-    outer_m, m = _longest_run(groups[0], over_m, sizes)
-    outer_n, n = _longest_run(groups[1], over_n, sizes)
-    outer_k, k = _longest_run(groups[2], operands_k, sizes)
+    outer_m, m = longest_run(groups[0], over_m, sizes)
+    outer_n, n = longest_run(groups[1], over_n, sizes)
+    outer_k, k = longest_run(groups[2], operands_k, sizes)
     if any(sizes[name] != 1 for name in outer_k):
         raise Refusal("ContractedAxes", "the contracted axes do not follow one another in memory")
     batch = sorted({*roles.batch, *outer_m, *outer_n}, key=order.__getitem__)
     return _Axes(tuple(name for name in batch if sizes[name] != 1), m, n, k, sizes)
-
-
-def _longest_run(
-    group: Sequence[str], exprs: Sequence[Expr], sizes: Mapping[str, int]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The axes of a group split into (those that stand apart, those that act as one)."""
-    for first in range(len(group)):
-        run = group[first:]
-        if all(_runs(run, expr, sizes) for expr in exprs):
-            return tuple(group[:first]), tuple(run)
-    return tuple(group), ()
-
-
-def _runs(run: Sequence[str], expr: Expr, sizes: Mapping[str, int]) -> bool:
-    present = [name for name in run if sizes[name] != 1]
-    strides = [coefficient(expr, name) for name in present]
-    return all(
-        strides[i] == strides[i + 1] * sizes[present[i + 1]] for i in range(len(present) - 1)
-    )
 
 
 def _step(expr: Expr, run: Sequence[str], sizes: Mapping[str, int]) -> int:

@@ -29,7 +29,7 @@ from tests.hostile.judge import Crash, verdict
 ROOT = Path(__file__).parents[2]
 CORPUS = Path(__file__).parent / "corpus"
 MEMORY = 1 << 30
-SECONDS = 10.0
+SECONDS = 60.0
 PATIENCE = 600
 _UNFIT = ("OutputTypeMismatch", "TupleElementInvalid")
 LIMITS = {

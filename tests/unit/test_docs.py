@@ -78,12 +78,7 @@ def run_command(command: str) -> str:
     assert program == "weft", f"only the weft command is run, not {program}"
     done = subprocess.run(
         [sys.executable, "-m", "weft", *args],
-        env={
-            **os.environ,
-            "PYTHONPATH": SOURCE,
-            "PYTHONIOENCODING": "utf-8",
-            "COLUMNS": "100",
-        },
+        env={**os.environ, "PYTHONPATH": SOURCE, "PYTHONIOENCODING": "utf-8"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

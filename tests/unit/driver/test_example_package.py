@@ -29,9 +29,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source, target = place / "source", place / "site"
     # pip builds inside the source directory, which stays as it is
     shutil.copytree(EXAMPLE, source, ignore=shutil.ignore_patterns("build", "*.egg-info"))
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    pip = [sys.executable, "-m", "pip", "--isolated", "--disable-pip-version-check"]
     options = ["--no-deps", "--no-index", "--no-build-isolation", "--target", str(target)]
-    subprocess.run([*pip, *options, str(source)], check=True)
+    subprocess.run([*pip, "install", "--quiet", *options, str(source)], check=True)
     return target
 
 

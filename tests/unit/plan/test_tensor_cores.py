@@ -1,4 +1,4 @@
-"""Which forms contractions take on matrix units: pairs of blocks, results that are apart in memory."""
+"""Which forms contractions take on matrix units: pairs of blocks, results in parts of memory."""
 
 from __future__ import annotations
 

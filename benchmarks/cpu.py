@@ -33,6 +33,10 @@ os.environ.setdefault("WEFT_CACHE", "off")
 for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "WEFT_NUM_THREADS"):
     os.environ.setdefault(_variable, "2")
 
+from benchmarks.needed import need  # noqa: E402
+
+need("jax", "matplotlib", "onnxruntime", "openvino", "torch")
+
 import jax  # noqa: E402
 import ml_dtypes  # noqa: E402
 import numpy as np  # noqa: E402

@@ -15,11 +15,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import openvino
 from numpy.typing import NDArray
-from openvino import opset13
 
 import weft
+from benchmarks.needed import need
 from weft.driver.compilation import Compilation
 from weft.driver.compile import Executable
 from weft.driver.pipeline import run_pipeline
@@ -29,6 +28,11 @@ from weft.plan.ir import MmaPlan
 from weft.plan.winograd import winograd_plan
 from weft.ptir import Builder, Program
 from weft.target.known import target_named
+
+need("openvino")
+
+import openvino  # noqa: E402
+from openvino import opset13  # noqa: E402
 
 Array = NDArray[Any]
 SIZE, CHANNELS = 56, 64

@@ -86,7 +86,9 @@ def sides(torch_python: str | None, bytecode: str) -> list[Side]:
     here = {**outside, "PYTHONPYCACHEPREFIX": bytecode}
     command = (sys.executable, "-m", "benchmarks.compile_time_weft")
     ours = Side("weft", command, "WEFT_CACHE", here)
-    load = "import benchmarks.compile_time_weft, weft.driver.pipeline, weft.driver.cpu_generator"
+    load = (
+        "import benchmarks.compile_time_weft, weft.driver.pipeline, weft.driver.code.cpu_generator"
+    )
     subprocess.run([sys.executable, "-c", load], cwd=ROOT, env=here, check=True)
     if torch_python is None:
         return [ours]

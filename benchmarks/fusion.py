@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 import weft
 from examples.gpt import Shape, build_gpt
 from weft.driver.compile import Executable
-from weft.driver.levels import LEVELS
+from weft.driver.stages.levels import LEVELS
 from weft.ptir import Builder, Program, gradient, load
 from weft.region.cost import kernel_seconds
 

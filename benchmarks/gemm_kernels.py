@@ -21,8 +21,8 @@ from weft.foundation.index_expr import Expr, axis
 from weft.memory.ir import Buffer, MemRef, Space
 from weft.plan import text
 from weft.plan.ir import MmaPlan
-from weft.region.build import Body
 from weft.region.ir import Kernel, KernelAxis, Output, Pattern, Roles
+from weft.region.writing.build import Body
 from weft.runtime.artifact import KernelCode
 from weft.target.sm90 import SM90
 

@@ -26,9 +26,9 @@ import weft
 from benchmarks import gpu_device
 from benchmarks.gpu_line import Line
 from benchmarks.gpu_lines import FAMILIES
-from weft.driver.compilation import Compilation
 from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
+from weft.driver.stages.compilation import Compilation
 from weft.plan import text
 from weft.target.known import target_named
 

@@ -27,11 +27,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from weft.driver.alone import build_alone, some_data
-from weft.driver.compilation import Compilation
-from weft.driver.products import Product, product_named
 from weft.driver.signature import make_signature
-from weft.driver.tune import KernelClass, classes_of
+from weft.driver.stages.compilation import Compilation
+from weft.driver.tuning.alone import build_alone, some_data
+from weft.driver.tuning.products import Product, product_named
+from weft.driver.tuning.tune import KernelClass, classes_of
 from weft.foundation.errors import WeftError
 from weft.plan.contraction import problem_of
 from weft.plan.ir import MmaPlan

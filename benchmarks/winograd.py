@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 import weft
 from benchmarks.needed import need
-from weft.driver.compilation import Compilation
 from weft.driver.compile import Executable
 from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
+from weft.driver.stages.compilation import Compilation
 from weft.plan import text
 from weft.plan.ir import MmaPlan
 from weft.plan.winograd import winograd_plan

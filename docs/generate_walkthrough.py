@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from weft.driver.compilation import Compilation
 from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
+from weft.driver.stages.compilation import Compilation
 from weft.ptir import Builder, Program
 from weft.runtime.jit import assembly
 from weft.target.cpu import describe

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from weft.codegen.cpu.accept import BLOCKED, PACKED
 from weft.codegen.cpu.compile import accepts
-from weft.driver import cpu_code, cpu_generator
+from weft.driver.code import cpu_generator, cpu_kernels
 from weft.driver.cpu import CpuBackend, CpuExecutable
 from weft.foundation.errors import InternalError, WeftError
 from weft.plan import verify as plan_verify
@@ -32,7 +32,7 @@ from weft.plan.ir import (
 )
 from weft.ptir.interp import Observer
 from weft.ptir.ir import Program
-from weft.region.fusion import Fusion
+from weft.region.fusion.greedy import Fusion
 from weft.region.ir import Kernel, Module
 from weft.runtime.jit import compile_object
 from weft.target.target import Target
@@ -75,8 +75,8 @@ class Configuration:
             mock.patch.dict("os.environ", {"WEFT_CACHE": "off"}),
             mock.patch.object(Fusion, "_decide", decide),
             mock.patch.object(cpu_generator, "plan_module", plans),
-            mock.patch.object(cpu_code, "object_codes", machine_code),
-            mock.patch.object(cpu_code, "WORTH_SHARING", 0.0),
+            mock.patch.object(cpu_kernels, "object_codes", machine_code),
+            mock.patch.object(cpu_kernels, "WORTH_SHARING", 0.0),
         ):
             yield
 

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.codegen.gpu.interp import run
-from weft.driver.compilation import Compilation
 from weft.driver.cuda import BACKEND
-from weft.driver.opaque import run_opaque
 from weft.driver.pipeline import run_pipeline
 from weft.driver.reference import ReferenceBackend
 from weft.driver.signature import make_signature
+from weft.driver.stages.compilation import Compilation
+from weft.driver.stages.opaque import run_opaque
 from weft.foundation import numeric
 from weft.ptir import Program
 from weft.ptir.interp import Observer

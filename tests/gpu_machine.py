@@ -20,10 +20,10 @@ from weft.codegen.gpu import ir
 from weft.codegen.gpu.compile import Cubin, Report
 from weft.codegen.gpu.interp import Timing, run
 from weft.codegen.gpu.interp.values import Reported
-from weft.driver import gpu_code, gpu_linker
-from weft.driver.compilation import Compilation
+from weft.driver.code import gpu_kernels, gpu_linker
 from weft.driver.compile import Executable
 from weft.driver.cuda import CudaBackend, CudaExecutable
+from weft.driver.stages.compilation import Compilation
 from weft.foundation.dtypes import DType
 from weft.ptir import Program
 from weft.runtime.cuda import driver
@@ -415,15 +415,15 @@ def machine(capability: tuple[int, int] = (9, 0), *, keeps: bool = False) -> Ite
     facts = (str(capability), "dialect") if keeps else None
     with (
         patch.object(driver, "bindings", lambda: made),
-        patch.object(gpu_code, "compile_sources", _uncompiled),
+        patch.object(gpu_kernels, "compile_sources", _uncompiled),
         patch.object(gpu_linker, "LINKER", replace(gpu_linker.LINKER, facts=lambda _: facts)),
     ):
         yield made
 
 
-def _uncompiled(code: gpu_code.CudaCode, arch: str) -> gpu_code.Cubins:
+def _uncompiled(code: gpu_kernels.CudaCode, arch: str) -> gpu_kernels.Cubins:
     nothing = Cubin(arch, b"", "", Report(1, 0, 0, ()))
-    return gpu_code.Cubins(arch, dict.fromkeys(code.sources, nothing), len(code.sources))
+    return gpu_kernels.Cubins(arch, dict.fromkeys(code.sources, nothing), len(code.sources))
 
 
 class MachineBackend(CudaBackend):

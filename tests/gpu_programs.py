@@ -8,9 +8,9 @@ from functools import cache
 from pathlib import Path
 
 from examples.make_programs import attention, mlp, softmax_layernorm
-from weft.driver.compilation import Compilation
 from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
+from weft.driver.stages.compilation import Compilation
 from weft.ptir import Program, load
 from weft.target.known import target_named
 

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from tests.support import random_array
 from weft.foundation.dtypes import BF16, F32, SI32, SI64, DType
 from weft.foundation.index_expr import Expr, Guard, axis, constant, param
-from weft.region.build import Body
-from weft.region.folds import online_softmax
 from weft.region.ir import (
     Kernel,
     KernelAxis,
@@ -26,6 +24,8 @@ from weft.region.ir import (
     Roles,
     Tensor,
 )
+from weft.region.writing.build import Body
+from weft.region.writing.folds import online_softmax
 
 Array = NDArray[Any]
 

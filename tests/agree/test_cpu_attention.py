@@ -12,9 +12,9 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
-from weft.driver.compilation import Compilation
 from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
+from weft.driver.stages.compilation import Compilation
 from weft.foundation.errors import WeftError
 from weft.plan.ir import ONLINE, STREAMING, AttentionPlan, PlanSet
 from weft.plan.text import dumps

@@ -15,7 +15,7 @@ from tests.example_inputs import inputs_for
 from tests.gpu_interpreted import InterpretedGpu
 from tests.gpu_programs import ODD, TARGETS, Maker, through_stages
 from weft.codegen.gpu.compile import architecture
-from weft.driver import gpu_code
+from weft.driver.code import gpu_kernels
 from weft.driver.cuda import CudaBackend
 from weft.foundation.dtypes import BY_NAME, DType
 from weft.foundation.errors import Unimplemented
@@ -97,7 +97,7 @@ def test_masks_compile(whole: bool) -> None:
     for target in TARGETS:
         compilation = through_stages(with_epilogue("i1", whole=whole), target)
         arch = architecture(target_named(target), device=None)
-        (cubin,) = gpu_code.compile_sources(compilation["cu"], arch).cubins.values()
+        (cubin,) = gpu_kernels.compile_sources(compilation["cu"], arch).cubins.values()
         assert cubin.report.findings == []
 
 

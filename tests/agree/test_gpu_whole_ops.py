@@ -14,7 +14,7 @@ from tests.gpu_interpreted import InterpretedGpu
 from weft.codegen.gpu.interp.values import Reported
 from weft.foundation.dtypes import BY_NAME
 from weft.ptir import Builder, Program
-from weft.region import whole_parts
+from weft.region.fitting import whole_ops
 
 Array = NDArray[Any]
 GPU = InterpretedGpu("sm90")
@@ -24,10 +24,10 @@ NARROW = ("bf16", "f16", "fp8_e4m3", "fp8_e5m2")
 @pytest.fixture(autouse=True)
 def _everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows and updates go the way of a million of them."""
-    monkeypatch.setattr(whole_parts, "LONGEST_SORTED", 16)
-    monkeypatch.setattr(whole_parts, "_MANY_UPDATES", 1)
-    monkeypatch.setattr(whole_parts, "_LONG_RUN", 8)
-    monkeypatch.setattr(whole_parts, "_SMALL_TILE", 256)
+    monkeypatch.setattr(whole_ops, "LONGEST_SORTED", 16)
+    monkeypatch.setattr(whole_ops, "_MANY_UPDATES", 1)
+    monkeypatch.setattr(whole_ops, "_LONG_RUN", 8)
+    monkeypatch.setattr(whole_ops, "_SMALL_TILE", 256)
 
 
 def numbers(dtype: str, shape: tuple[int, ...], seed: int) -> Array:

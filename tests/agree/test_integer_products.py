@@ -15,7 +15,7 @@ import weft
 from tests.gpu_machine import MachineBackend, machine
 from tests.gpu_programs import through_stages
 from weft.codegen.gpu import sass
-from weft.driver.gpu_code import compile_sources
+from weft.driver.code.gpu_kernels import compile_sources
 from weft.plan.ir import MmaPlan
 from weft.ptir import Builder, Program
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tests.lowered import given, lowered, sizes
 from tests.movements import random_chain
-from weft.driver.opaque import run_opaque
+from weft.driver.stages.opaque import run_opaque
 from weft.foundation.errors import Unimplemented, UserError
 from weft.memory.from_region import assign_buffers
 from weft.memory.verify import verify as verify_memory

@@ -10,10 +10,10 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
-from weft.driver.compilation import Compilation
 from weft.driver.compile import Executable
 from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
+from weft.driver.stages.compilation import Compilation
 from weft.foundation.errors import SpecViolation
 from weft.plan import text
 from weft.plan.ir import MmaPlan, PlanSet, Vectorize

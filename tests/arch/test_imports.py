@@ -51,7 +51,7 @@ HOMES: dict[str, set[str]] = {
     "islpy": {"poly"},
     "llvmlite": {"codegen.cpu", "runtime"},
     "cuda": {"codegen.gpu", "runtime.cuda"},
-    "highspy": {"region"},
+    "highspy": {"region.fusion"},
     "torch": {"interop"},
     "onnx": {"interop"},
     "jaxlib": {"interop"},
@@ -60,7 +60,12 @@ HOMES: dict[str, set[str]] = {
     "typer": {"cli"},
     "rich": {"cli", "testing"},
 }
-DYNAMIC = {"weft", "weft.driver.backends", "weft.driver.generators", "weft.driver.parts"}
+DYNAMIC = {
+    "weft",
+    "weft.driver.backends",
+    "weft.driver.loading.parts",
+    "weft.driver.stages.generators",
+}
 """Modules that load others by name: the package face, the backends, the code generators."""
 INSIDE_FUNCTIONS: set[str] = set()
 """Modules with an import statement inside a function."""

@@ -20,9 +20,9 @@ import numpy as np
 
 import weft
 from tests.example_inputs import inputs_for
-from weft.driver.compilation import Compilation
 from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
+from weft.driver.stages.compilation import Compilation
 from weft.plan import text
 from weft.ptir import Builder, Program
 from weft.runtime.cuda.driver import compute_capability

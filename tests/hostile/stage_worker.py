@@ -34,13 +34,13 @@ from examples import make_programs
 from tests.example_inputs import inputs_for
 from tests.hostile.stage_edits import Edit, edits
 from tests.hostile.worker import FEW_THREADS
-from weft.driver.compilation import Compilation
 from weft.driver.compile import largest_buffer
 from weft.driver.execute import run
-from weft.driver.generators import generator_for
-from weft.driver.opaque import run_opaque
 from weft.driver.pipeline import run_pipeline, stages_for
 from weft.driver.signature import make_signature
+from weft.driver.stages.compilation import Compilation
+from weft.driver.stages.generators import generator_for
+from weft.driver.stages.opaque import run_opaque
 from weft.foundation import limits
 from weft.foundation.errors import InternalError, SpecViolation, WeftError
 from weft.ptir import Program

@@ -19,7 +19,7 @@ import pytest
 import weft
 from tests.command_line import weft_command
 from weft.cli import arrays, main
-from weft.driver import plugins
+from weft.driver.loading import plugins
 from weft.foundation.dtypes import ALL, DType
 from weft.ptir import Builder, Program, load, save
 

@@ -16,9 +16,9 @@ from weft.cli.compile import with_sizes
 from weft.cli.programs import load_program
 from weft.cli.report import print_table, printable
 from weft.cli.tune import products_in
-from weft.driver.alone import some_data
 from weft.driver.backends import TimedExecutable, get_backend
 from weft.driver.execute import Prepared, prepare
+from weft.driver.tuning.alone import some_data
 from weft.foundation.errors import UserError
 from weft.ptir.ir import Program
 from weft.ptir.types import TensorType

@@ -13,12 +13,12 @@ from rich.table import Table
 
 from weft.cli.programs import load_program
 from weft.cli.report import check_writable, print_table, printable
-from weft.driver.compilation import Compilation
 from weft.driver.compile import Executable, compile_program
-from weft.driver.levels import DEFAULT_LEVEL, check_level
-from weft.driver.measure import append, measure_program
 from weft.driver.pipeline import check_overrides, run_pipeline, stages_for
 from weft.driver.signature import Role, make_signature
+from weft.driver.stages.compilation import Compilation
+from weft.driver.stages.levels import DEFAULT_LEVEL, check_level
+from weft.driver.tuning.measure import append, measure_program
 from weft.foundation.errors import UserError
 from weft.ptir.files import read_bytes
 from weft.ptir.ir import Program

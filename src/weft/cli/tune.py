@@ -18,14 +18,14 @@ from rich.table import Table
 from weft.cli.compile import with_sizes
 from weft.cli.programs import load_program
 from weft.cli.report import check_writable, complain, print_table, printable
-from weft.driver import measure
-from weft.driver.compilation import Compilation
 from weft.driver.cuda import target_of_device
-from weft.driver.levels import DEFAULT_LEVEL, check_level
-from weft.driver.products import Product, product_named
 from weft.driver.signature import make_signature
-from weft.driver.tune import Trial, Tuning, tune
-from weft.driver.tune_products import FormFile, tune_products
+from weft.driver.stages.compilation import Compilation
+from weft.driver.stages.levels import DEFAULT_LEVEL, check_level
+from weft.driver.tuning import measure
+from weft.driver.tuning.products import Product, product_named
+from weft.driver.tuning.tune import Trial, Tuning, tune
+from weft.driver.tuning.tune_products import FormFile, tune_products
 from weft.foundation.errors import UserError
 from weft.foundation.tally import counted
 from weft.ptir.ir import Program

@@ -19,8 +19,8 @@ from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 from numpy.typing import NDArray
 
-from weft.driver.parts import load_part
-from weft.driver.plugins import Registry, check_members, described
+from weft.driver.loading.parts import load_part
+from weft.driver.loading.plugins import Registry, check_members, described
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import BackendUnavailable, UserError
 from weft.ptir.interp import Observer

@@ -16,9 +16,6 @@ from typing import Any, Protocol, overload
 
 from numpy.typing import NDArray
 
-from weft.driver import kept
-from weft.driver.compilation import Compilation
-from weft.driver.generators import Built, generator_for, linker_for, pipeline
 from weft.driver.inputs import (
     ReadyInputs,
     Shapes,
@@ -28,12 +25,15 @@ from weft.driver.inputs import (
     check_threads,
     in_one_piece,
 )
-from weft.driver.levels import DEFAULT_LEVEL, check_level
-from weft.driver.opaque import host_op
-from weft.driver.places import naming_lines
-from weft.driver.shape_sets import ShapeSet
-from weft.driver.shaped import ShapedExecutable
+from weft.driver.programs import kept
+from weft.driver.programs.shape_sets import ShapeSet
+from weft.driver.programs.shaped import ShapedExecutable
 from weft.driver.signature import Role, Signature, make_signature
+from weft.driver.stages.compilation import Compilation
+from weft.driver.stages.generators import Built, generator_for, linker_for, pipeline
+from weft.driver.stages.levels import DEFAULT_LEVEL, check_level
+from weft.driver.stages.opaque import host_op
+from weft.driver.stages.places import naming_lines
 from weft.foundation import limits
 from weft.foundation.errors import ResourceExceeded, UserError
 from weft.foundation.tally import counted

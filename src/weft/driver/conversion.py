@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from weft.driver.backends import check_wire_names
-from weft.driver.plugins import (
+from weft.driver.loading.plugins import (
     Registry,
     blaming,
     check_members,

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.driver.compile import Executable, compile_program
-from weft.driver.generators import Built
+from weft.driver.stages.generators import Built
 from weft.foundation.dtypes import ALL, as_dtype
 from weft.foundation.errors import BackendUnavailable, InternalError, Unimplemented
 from weft.ptir.interp import Observer

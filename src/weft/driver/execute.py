@@ -24,10 +24,10 @@ from weft.driver.backends import (
     is_own,
 )
 from weft.driver.core_modules import in_core_words
-from weft.driver.guard import guarded
 from weft.driver.inputs import check_inputs, check_seed
 from weft.driver.legalise import legalise
-from weft.driver.plugins import described
+from weft.driver.loading.guard import guarded
+from weft.driver.loading.plugins import described
 from weft.foundation.errors import ResourceExceeded, UserError
 from weft.ptir.interp import Observer
 from weft.ptir.ir import Program

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.driver.plugins import described
+from weft.driver.loading.plugins import described
 from weft.foundation.errors import UserError
 from weft.ptir.ir import Program
 from weft.ptir.types import TensorType, leaves

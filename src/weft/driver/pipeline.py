@@ -13,15 +13,15 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from weft.driver.algorithms import allowed_algorithms, chosen_plans
-from weft.driver.bodies import parts_of
-from weft.driver.compilation import Compilation, Stage
-from weft.driver.generators import exact_fusion, generator_for
 from weft.driver.legalise import without_composites
-from weft.driver.levels import DEFAULT_LEVEL, EXACT_LEVEL
-from weft.driver.opaque import decode_op, encode_op
-from weft.driver.places import naming_lines, with_lines_of, with_origins_of
-from weft.driver.tuned import with_tuned
+from weft.driver.stages.algorithms import allowed_algorithms, chosen_plans
+from weft.driver.stages.bodies import parts_of
+from weft.driver.stages.compilation import Compilation, Stage
+from weft.driver.stages.generators import exact_fusion, generator_for
+from weft.driver.stages.levels import DEFAULT_LEVEL, EXACT_LEVEL
+from weft.driver.stages.opaque import decode_op, encode_op
+from weft.driver.stages.places import naming_lines, with_lines_of, with_origins_of
+from weft.driver.tuning.tuned import with_tuned
 from weft.foundation.errors import SpecViolation, UserError
 from weft.foundation.tally import tallied
 from weft.indexbook import agree as indexbook_agree
@@ -51,9 +51,9 @@ from weft.ptir.verify import verify as verify_program
 from weft.region import agree as region_agree
 from weft.region import text as region_text
 from weft.region import verify as region_verify
+from weft.region.forms.multiplied import operand_bytes
 from weft.region.from_poly_view import Fuse, lower_scop
-from weft.region.merge import fuse_greedily, fuse_nothing
-from weft.region.multiplied import operand_bytes
+from weft.region.fusion.merge import fuse_greedily, fuse_nothing
 from weft.region.prove import holds
 from weft.target.target import Target
 from weft.tiny import agree as tiny_agree

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from weft.coarse.raising import raise_program
-from weft.driver.plugins import described
+from weft.driver.loading.plugins import described
 from weft.foundation.errors import SpecViolation, UserError, a_type, with_article
 from weft.ops.arithmetic import as_tensor
 from weft.ops.array.creation import asarray, zeros_like

@@ -19,7 +19,7 @@ from weakref import WeakSet
 import numpy as np
 
 from weft.driver.execute import Prepared
-from weft.driver.shape_sets import ShapeSet
+from weft.driver.programs.shape_sets import ShapeSet
 from weft.foundation.axes import normalise_axis
 from weft.foundation.dims import Symbol
 from weft.foundation.errors import SpecViolation, UserError, WeftError, a_type

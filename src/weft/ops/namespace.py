@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.driver.backends import default_backend
-from weft.driver.shape_sets import ShapeSet
+from weft.driver.programs.shape_sets import ShapeSet
 from weft.ops import functional, nn, optim
 from weft.ops.array import (
     beyond,

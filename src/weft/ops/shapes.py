@@ -7,7 +7,7 @@ from typing import Any
 
 from weft.driver.backends import Backend
 from weft.driver.execute import Prepared
-from weft.driver.shape_sets import Clusters, ShapeSet, exact_shapes
+from weft.driver.programs.shape_sets import Clusters, ShapeSet, exact_shapes
 from weft.foundation.errors import SpecViolation
 from weft.ops.graph.cache import PROGRAMS
 from weft.ops.graph.hooks import execute

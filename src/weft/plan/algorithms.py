@@ -16,8 +16,8 @@ from weft.foundation.errors import SpecViolation
 from weft.plan.ir import AttentionPlan, ConvPlan, Header, MmaPlan, Plan, PlanSet
 from weft.plan.winograd import ALGORITHM as WINOGRAD
 from weft.plan.winograd import winograd_plan, winograd_refusal
+from weft.region.forms.winograd import Windows, windows_of
 from weft.region.ir import Kernel, Module
-from weft.region.winograd import Windows, windows_of
 from weft.target.target import Kind, Target
 
 _KINDS: Final = ("attention", "conv", "matmul")

@@ -7,7 +7,7 @@ from typing import Final
 
 from weft.plan.blocks import SCRATCH_BYTES, even_blocks, register_block
 from weft.plan.ir import AttentionPlan, Header
-from weft.region.attention import attention_of
+from weft.region.forms.attention import attention_of
 from weft.region.ir import Kernel
 from weft.target.target import Target
 

@@ -19,10 +19,10 @@ from weft.plan.blocks import (
 )
 from weft.plan.epilogue import epilogue_names, local_edges
 from weft.plan.ir import CacheRead, Header, MmaPlan, Vectorize
-from weft.region.aligned import ROW, grain, is_aligned
-from weft.region.columns import FEW_ROWS
+from weft.region.fitting.aligned import ROW, grain, is_aligned
+from weft.region.forms.columns import FEW_ROWS
+from weft.region.forms.runs import longest_run
 from weft.region.ir import AxisIndex, Binary, Cast, Kernel, Let, Read, Reduce, Tensor, row_major
-from weft.region.runs import longest_run
 from weft.target.target import Target
 
 

@@ -15,7 +15,7 @@ from typing import Final
 from weft.foundation.index_expr import coefficient, linear
 from weft.plan.ir import Header, RowPlan
 from weft.plan.rows import is_regular, passes_before, reduced_axes, row_length
-from weft.region.columns import (
+from weft.region.forms.columns import (
     matrix_bytes,
     pieces_of_columns,
     rows_together,

@@ -9,8 +9,8 @@ from typing import Final, TypeAlias
 
 from weft.plan.epilogue import epilogue_names, local_edges
 from weft.plan.ir import Header, MmaPlan
+from weft.region.forms.thin import is_thin, thin_tile
 from weft.region.ir import Kernel, Pattern
-from weft.region.thin import is_thin, thin_tile
 from weft.target import roofline
 from weft.target.target import Target
 

@@ -15,6 +15,7 @@ from typing import Final
 from weft.foundation.index_expr import coefficient, linear
 from weft.plan.ir import Header, RowPlan
 from weft.region.cost import longest_row
+from weft.region.fusion.resources import vector_bytes
 from weft.region.ir import (
     AxisIndex,
     Const,
@@ -27,7 +28,6 @@ from weft.region.ir import (
     operands,
     row_major,
 )
-from weft.region.resources import vector_bytes
 from weft.target import roofline
 from weft.target.target import Target
 

@@ -11,8 +11,8 @@ from typing import Final
 from weft.plan.contraction import Problem
 from weft.plan.epilogue import epilogue_names, local_edges
 from weft.plan.ir import CacheRead, Header, MmaPlan, Vectorize
+from weft.region.forms.multiplied import usual_atom
 from weft.region.ir import Kernel, Read
-from weft.region.multiplied import usual_atom
 from weft.target import roofline
 from weft.target.matrix_atoms import FULL, PROMOTED
 from weft.target.matrix_tiles import FORMS, Extent, Form, stages_for

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from weft.plan.ir import MmaPlan, Plan
 from weft.plan.verify import threads_of_accumulators, threads_of_block
 from weft.region.cost import kernel_work
+from weft.region.forms.multiplied import operand_bytes
 from weft.region.ir import Kernel, Tensor
-from weft.region.multiplied import operand_bytes
 from weft.target import roofline
 from weft.target.roofline import Usage, Work
 from weft.target.target import Kind, Target

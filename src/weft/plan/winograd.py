@@ -9,8 +9,8 @@ from typing import Final
 
 from weft.plan.blocks import SCRATCH_BYTES, even_blocks, register_block
 from weft.plan.ir import CacheRead, MmaPlan, Vectorize
+from weft.region.forms.winograd import STEP, Windows, windows_of
 from weft.region.ir import Kernel
-from weft.region.winograd import STEP, Windows, windows_of
 from weft.target.target import Target
 
 ALGORITHM: Final = "winograd_3x3"

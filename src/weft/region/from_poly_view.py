@@ -2,10 +2,11 @@
 
 1. Every block and input gets the tensor it would be stored as. A program output that is a block as
    it stands *is* that block's tensor; any other output becomes a block that copies.
-2. `fusion` chooses what is stored (or `exact` does), `merge` which stored blocks share a kernel.
-3. Each choice is written out as a kernel; opaque ops are carried whole, and results of one op
+2. `fusion` chooses what is stored (`greedy`, or `exact`) and which stored blocks share a kernel
+   (`merge`).
+3. `writing` makes a kernel of each choice; opaque ops are carried whole, and results of one op
    are outputs of one kernel.
-4. `fit` cuts or prepares kernels for the units of a GPU.
+4. `fitting` joins, cuts or prepares kernels for the units of the machine.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from weft.foundation.dims import static
 from weft.foundation.dtypes import UI8, DType
 from weft.foundation.index_expr import axis, linear
 from weft.poly_view.ir import Access, BlockKind, IterAxis, PolyBlock, Scop
-from weft.region.emit import Root, Source, View, makes_up
-from weft.region.fit import fit
-from weft.region.folds import in_one_pass
-from weft.region.fusion import Fusion
+from weft.region.fitting.fit import fit
+from weft.region.fitting.join_attention import join_attention
+from weft.region.fusion.greedy import Fusion
+from weft.region.fusion.merge import Group, dependencies, fuse_greedily
 from weft.region.ir import Chain, Kernel, Module, OpaqueCall, Output, Pattern, Tensor, row_major
-from weft.region.join import join_attention
-from weft.region.layouts import Layout, contraction_layouts
-from weft.region.merge import Group, dependencies, fuse_greedily
+from weft.region.writing.emit import Root, Source, View, makes_up
+from weft.region.writing.folds import in_one_pass
+from weft.region.writing.layouts import Layout, contraction_layouts
 from weft.target.target import Target
 from weft.tiny.ir import Graph
 

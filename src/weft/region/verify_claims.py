@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from weft.foundation.index_expr import axes_of
-from weft.region.attention import attention_of
+from weft.region.forms.attention import attention_of
 from weft.region.ir import (
     Binary,
     Cast,

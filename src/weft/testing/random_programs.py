@@ -16,7 +16,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from weft.driver.inputs import check_seed
-from weft.driver.plugins import described
+from weft.driver.loading.plugins import described
 from weft.foundation.dtypes import ALL, DType, as_dtype, in_order
 from weft.foundation.errors import UserError
 from weft.ptir.ir import Program, Ref

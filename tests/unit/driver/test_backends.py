@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import weft
-from weft.driver import backends, plugins
+from weft.driver import backends
 from weft.driver.backends import backend_names, get_backend, register_backend
+from weft.driver.loading import plugins
 from weft.driver.reference import ReferenceBackend
 from weft.foundation.dtypes import F32
 from weft.foundation.errors import UserError, WeftWarning

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import weft
-from weft.driver.parts import load_part
+from weft.driver.loading.parts import load_part
 from weft.foundation.errors import BackendUnavailable
 from weft.ptir import Builder
 from weft.runtime import jit

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 import weft
 from weft.codegen.cpu.compile import accepts
-from weft.driver.compilation import Compilation
 from weft.driver.compile import compile_program
 from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
+from weft.driver.stages.compilation import Compilation
 from weft.foundation.dtypes import F32, as_dtype
 from weft.foundation.errors import SpecViolation
 from weft.foundation.index_expr import axis

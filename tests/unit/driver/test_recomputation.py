@@ -14,9 +14,9 @@ from examples.char_gpt import CharGPT, Sizes
 from weft import functional as F
 from weft import nn
 from weft.driver.buffers import plan_buffers
-from weft.driver.compilation import Compilation
 from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
+from weft.driver.stages.compilation import Compilation
 from weft.ptir import Builder, Program
 from weft.target.known import target_named
 

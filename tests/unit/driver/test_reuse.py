@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 import weft
 from examples.make_programs import attention_stack
 from weft.cli.main import app
-from weft.driver.compilation import Compilation
 from weft.driver.compile import Cluster
 from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
+from weft.driver.stages.compilation import Compilation
 from weft.poly import sets
 from weft.target.known import target_named
 

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from examples import make_programs
-from weft.driver.compilation import Compilation
 from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
+from weft.driver.stages.compilation import Compilation
 from weft.foundation.errors import SpecViolation
 from weft.ptir import Program
 from weft.target.known import target_named

@@ -10,8 +10,8 @@ from tests import kernels
 from weft.foundation.dtypes import BF16, F32
 from weft.foundation.index_expr import axis
 from weft.region.cost import kernel_seconds, kernel_work, row_bytes
+from weft.region.fusion.resources import live_values, stop_reason, vector_bytes
 from weft.region.ir import Kernel, KernelAxis, Module, Output, Pattern, Tensor
-from weft.region.resources import live_values, stop_reason, vector_bytes
 from weft.target.known import target_named
 
 SM90 = target_named("sm90")

@@ -18,12 +18,12 @@ from weft import run
 from weft.foundation.dtypes import BF16, F32, SI32, DType
 from weft.plan.from_region import plan_module
 from weft.plan.text import plan_to_json
-from weft.region import fusion
-from weft.region.assemble import draft
+from weft.region.fusion import greedy
 from weft.region.interp import run_module
 from weft.region.ir import Fold, Kernel, Materialize, Module, Pattern, Read, Select, walk
 from weft.region.structure import structure_key
 from weft.region.text import dumps, loads
+from weft.region.writing.assemble import draft
 from weft.target.cpu import describe
 from weft.target.known import target_named
 from weft.target.target import Target
@@ -431,7 +431,7 @@ def test_equal_layers_are_drafted_and_keyed_once(monkeypatch: pytest.MonkeyPatch
         drafted[-1] += 1
         return draft(*args)
 
-    monkeypatch.setattr(fusion, "draft", counting)
+    monkeypatch.setattr(greedy, "draft", counting)
     keys = []
     for count in (2, 5):
         drafted.append(0)

@@ -14,7 +14,6 @@ from tests import kernels
 from weft.foundation.dtypes import BF16, F32, SI32
 from weft.foundation.errors import InternalError, Unimplemented
 from weft.foundation.index_expr import axis, constant
-from weft.region.folds import welford
 from weft.region.interp import run_kernel, run_module
 from weft.region.ir import (
     Kernel,
@@ -25,6 +24,7 @@ from weft.region.ir import (
     Pattern,
     Tensor,
 )
+from weft.region.writing.folds import welford
 
 Array = NDArray[Any]
 

@@ -9,10 +9,10 @@ import pytest
 from tests import kernels
 from weft.foundation.dtypes import F32
 from weft.foundation.index_expr import axis
-from weft.region.axes import coalesce, rename_axes
 from weft.region.interp import run_kernel
 from weft.region.ir import Binary, Const, Kernel, KernelAxis, Module, Output, Pattern, Tensor
 from weft.region.structure import buffers, structure_key
+from weft.region.writing.axes import coalesce, rename_axes
 
 
 def key(module: Module, number: int = 0) -> str:

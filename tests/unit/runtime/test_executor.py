@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from tests import kernels
 from tests.agree.test_cpu_kernels import plans_for
-from weft.driver.assembler import Unit, build_artifact
-from weft.driver.cpu_code import (
+from weft.driver.artifact.assembler import Unit, build_artifact
+from weft.driver.code.cpu_kernels import (
     compile_sources,
     kernel_codes,
     lower_module,

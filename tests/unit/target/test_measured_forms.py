@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import weft
-from weft.driver.products import product_named
+from weft.driver.tuning.products import product_named
 from weft.foundation.errors import UserError
 from weft.target.known import target_named
 from weft.target.matrix_tiles import Extent

@@ -26,8 +26,8 @@ from weft.plan.kept_rows import KEPT_BYTES, columns_together, kept_bytes
 from weft.plan.transposes import crossing_of
 from weft.plan.winograd import ALGORITHM as WINOGRAD
 from weft.plan.winograd import winograd_refusal
-from weft.region.attention import attention_of
-from weft.region.columns import summed_columns
+from weft.region.forms.attention import attention_of
+from weft.region.forms.columns import summed_columns
 from weft.region.ir import Kernel, Tensor, row_major
 
 MAX_LANES: Final = 64

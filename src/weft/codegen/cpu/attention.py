@@ -36,7 +36,7 @@ from weft.foundation.index_expr import Expr, axis, constant, simplify
 from weft.memory.ir import MemRef
 from weft.plan.attention import scratch_elements
 from weft.plan.ir import AttentionPlan
-from weft.region.attention import Attention, attention_of, last_key, value_side
+from weft.region.forms.attention import Attention, attention_of, last_key, value_side
 from weft.region.ir import Binary, Kernel, Reduce, Tensor
 
 Loops: TypeAlias = tuple[tuple[str, int, ir.LoopKind], ...]

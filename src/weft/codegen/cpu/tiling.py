@@ -30,7 +30,7 @@ from weft.memory.ir import MemRef
 from weft.plan.ir import MapPlan, MmaPlan, Plan, RowPlan
 from weft.plan.kept_rows import contiguous_axis, kept_values
 from weft.plan.transposes import Crossing, crossing_of
-from weft.region.columns import columns_of_piece, summed_columns
+from weft.region.forms.columns import columns_of_piece, summed_columns
 from weft.region.ir import Fold, Kernel, Reduce
 
 PARTIAL_SUMS: Final = 8

@@ -41,8 +41,8 @@ from weft.foundation.dtypes import DType
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import Expr, axis, constant
 from weft.plan.winograd import POINTS, scratch_elements
+from weft.region.forms.winograd import STEP, WINDOW, Windows, windows_of
 from weft.region.ir import Cast, Let, Read
-from weft.region.winograd import STEP, WINDOW, Windows, windows_of
 
 SIDE: Final = STEP + WINDOW - 1
 HALF: Final = "half"

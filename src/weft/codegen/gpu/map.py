@@ -21,8 +21,8 @@ from weft.codegen.gpu.scalar import BLOCK, THREAD, Lit, Name, Scalar, both
 from weft.codegen.gpu.thread import Emitter, Group, Refs, Scope, Sweep, group_at
 from weft.foundation.errors import Finding, InternalError
 from weft.plan.ir import MapPlan
+from weft.region.fusion.resources import inner_axis
 from weft.region.ir import Fold, Kernel, Reduce, Tensor
-from weft.region.resources import inner_axis
 from weft.target.target import Target
 
 

@@ -9,7 +9,7 @@ from itertools import chain, islice
 from typing import Any
 
 from weft.driver.backends import IN_FORCE, Backend, get_backend
-from weft.driver.guard import guarded
+from weft.driver.loading.guard import guarded
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.node import Node
 

@@ -19,7 +19,7 @@ from weft.codegen.gpu.ir import walk
 from weft.codegen.gpu.scalar import LANE
 from weft.codegen.gpu.values import LoadVector
 from weft.codegen.gpu.verify import findings
-from weft.driver.gpu_code import CudaCode, compile_sources
+from weft.driver.code.gpu_kernels import CudaCode, compile_sources
 from weft.plan.ir import Header, MapPlan
 from weft.ptir import Builder, Program
 from weft.region.ir import Module

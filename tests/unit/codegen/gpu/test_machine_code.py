@@ -12,8 +12,8 @@ from tests.gpu_programs import CASES, LARGE, ODD, compiled, program, through_sta
 from weft.codegen.gpu import ir, sass, values
 from weft.codegen.gpu.compile import architecture
 from weft.codegen.gpu.ir import walk
-from weft.driver.compilation import Compilation
-from weft.driver.gpu_code import compile_sources
+from weft.driver.code.gpu_kernels import compile_sources
+from weft.driver.stages.compilation import Compilation
 from weft.foundation.dtypes import F32, F64
 from weft.plan.ir import MmaPlan, Plan, RowPlan
 from weft.ptir import Builder, Program

@@ -16,7 +16,7 @@ from tests.gpu_programs import through_stages
 from tests.gpu_rows import dialect_kernel
 from weft.codegen.gpu.peephole import recognise
 from weft.codegen.gpu.print import cuda
-from weft.driver.compilation import Compilation
+from weft.driver.stages.compilation import Compilation
 from weft.foundation.dtypes import BF16, F16, F32, F64, DType
 from weft.plan.ir import Header, MapPlan
 from weft.ptir import Builder, Value

@@ -31,8 +31,8 @@ from weft.foundation.errors import Finding
 from weft.foundation.index_expr import coefficient
 from weft.plan.epilogue import epilogue_refusals
 from weft.plan.ir import STREAMING, Header, MmaPlan
+from weft.region.forms.thin import FEW, RESIDENT
 from weft.region.ir import Binary, Fold, Kernel, Let, Read, Reduce, Tensor, operands
-from weft.region.thin import FEW, RESIDENT
 from weft.target.target import Target
 
 _LANES: Final = (4, 8)

@@ -24,6 +24,8 @@ from weft.foundation.dtypes import BF16, F16, F32, DType
 from weft.foundation.errors import Finding
 from weft.foundation.index_expr import Expr, FloorDiv, always, coefficient, linear, params_of
 from weft.memory.ir import MemRef
+from weft.region.forms.multiplied import multiplies_reads
+from weft.region.forms.runs import longest_run
 from weft.region.ir import (
     AxisIndex,
     Binary,
@@ -37,8 +39,6 @@ from weft.region.ir import (
     Select,
     Unary,
 )
-from weft.region.multiplied import multiplies_reads
-from weft.region.runs import longest_run
 from weft.target.matrix_atoms import ATOMS
 
 Refs: TypeAlias = Mapping[str, MemRef]

@@ -24,7 +24,7 @@ from weft.codegen.gpu.interp import Hazard
 from weft.codegen.gpu.mma import fma
 from weft.codegen.gpu.scalar import Lit
 from weft.codegen.gpu.text import parse_module, print_module
-from weft.driver.gpu_code import compile_sources
+from weft.driver.code.gpu_kernels import compile_sources
 from weft.foundation.dtypes import BY_NAME
 from weft.memory.from_region import assign_buffers
 from weft.plan.ir import CacheRead, Header, MmaPlan, Vectorize

@@ -9,8 +9,8 @@ from weft.codegen.gpu.swizzle import Major
 from weft.foundation.dtypes import BF16, F32, SI32
 from weft.foundation.index_expr import Expr, Guard, axis, param
 from weft.memory.ir import Buffer, MemRef, Space
-from weft.region.build import Body
 from weft.region.ir import Kernel, KernelAxis, Output, Pattern, Roles
+from weft.region.writing.build import Body
 
 SIZES = {"b": 2, "s": 8, "h": 3, "d": 16, "k": 32, "j": 4}
 

@@ -37,8 +37,8 @@ from weft.codegen.gpu.print import cuda
 from weft.codegen.gpu.verify import findings
 from weft.foundation.dtypes import BF16, F32, FP8_E4M3, SI8, UI8, UI32
 from weft.plan.ir import MmaPlan
-from weft.region.build import Body
 from weft.region.ir import Kernel
+from weft.region.writing.build import Body
 from weft.runtime.artifact import TensorMap
 from weft.runtime.cuda.kernels import encode
 from weft.target.matrix_atoms import ATOMS

@@ -1,0 +1,165 @@
+"""The artifact of a program: the steps of its body, and in them those of the bodies of its branches
+and loops, over one list of kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from numpy.typing import NDArray
+
+from weft.driver.artifact.control_flow import AssembledBody, ControlFlow, assemble_body
+from weft.driver.artifact.kernels import (
+    HostCalls,
+    body_steps,
+    constants_of,
+    make_artifact,
+    slot_of,
+)
+from weft.driver.artifact.steps import StepList
+from weft.driver.stages.bodies import CompiledBody, Use
+from weft.memory.ir import BufferMap
+from weft.ptir.ir import Body, Program
+from weft.ptir.op import Op
+from weft.ptir.ops import bits, elementwise, functions, indexing, reduction
+from weft.region.ir import Kernel, Module
+from weft.runtime.artifact import Artifact, BufferSlot, KernelCode
+
+_REPORTED_BY: Final[Mapping[str, tuple[type[Op], ...]]] = {
+    "GatherIndexOutOfBounds": (indexing.Take, indexing.Gather),
+    "ScatterIndexOutOfBounds": (
+        indexing.ScatterAdd,
+        indexing.ScatterReduce,
+        reduction.SegmentReduce,
+    ),
+    "IntegerDivideByZero": (elementwise.ElementwiseBinary, functions.Fmod),
+    "InvalidExponent": (functions.Pow,),
+    "InvalidShift": (bits.ShiftLeft, bits.ShiftRight),
+}
+
+
+@dataclass(frozen=True)
+class Native:
+    """The machine code of a kernel, by its symbol, and the tensors it takes, in order."""
+
+    symbol: str
+    tensors: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What the stages made of one body."""
+
+    module: Module
+    buffer_map: BufferMap
+    natives: Mapping[str, Native]
+    """By kernel; what is not here is for the host, or is made of steps itself."""
+    codes: Mapping[str, KernelCode]
+    """Machine code by symbol."""
+    constants: Mapping[str, NDArray[Any]]
+    program: Program | None = None
+    body: Body | None = None
+    """The body itself, and the program it belongs to."""
+    hosted: Mapping[str, str] = field(default_factory=dict)
+    """Kernels that the target has no code for, and why."""
+
+
+@dataclass
+class Assembler:
+    """Bodies, one after the other, over kernels and constants that they share."""
+
+    host_call: HostCalls
+    kernels: dict[str, KernelCode] = field(default_factory=dict)
+    """By symbol; a launch names the position."""
+    constants: list[bytes] = field(default_factory=list)
+
+    def steps(self, unit: Unit, number: int, control: ControlFlow | None = None) -> StepList:
+        """The steps of body `number`."""
+        for native in unit.natives.values():
+            self.kernels.setdefault(native.symbol, unit.codes[native.symbol])
+        numbers = {symbol: n for n, symbol in enumerate(self.kernels)}
+        slot = self._slots(unit, number)
+
+        def launch(kernel: Kernel) -> tuple[int, Sequence[str], tuple[str, ...]] | None:
+            native = unit.natives.get(kernel.name)
+            if native is None:
+                return None
+            sites = _sites(kernel, self.kernels[native.symbol], unit)
+            return numbers[native.symbol], native.tensors, sites
+
+        def expand(kernel: Kernel, steps: StepList) -> bool:
+            return control is not None and control.expand(kernel, unit.module, steps, slot)
+
+        return body_steps(
+            unit.module, unit.buffer_map, launch, self.host_call, slot, expand, unit.hosted
+        )
+
+    def _slots(self, unit: Unit, number: int) -> Callable[[str], BufferSlot]:
+        """Slots of a body, with constants and what random numbers depend on numbered for all."""
+        first = len(self.constants)
+        self.constants += constants_of(unit.module, unit.constants)
+
+        def slot(name: str) -> BufferSlot:
+            found = slot_of(name, unit.buffer_map)
+            if found.space == "constant":
+                return replace(found, number=found.number + first)
+            return replace(found, number=number) if found.space == "run" else found
+
+        return slot
+
+
+def build_artifact(
+    unit: Unit,
+    target: str,
+    host_call: HostCalls,
+    bodies: Mapping[Use, CompiledBody] | None = None,
+    units: Mapping[Use, Unit] | None = None,
+) -> Artifact:
+    """The steps over compiled kernels. `bodies` has every region after those that it runs itself;
+    `units` is what became of them."""
+    assembler = Assembler(host_call)
+    done: dict[Use, AssembledBody] = {}
+    regions = {} if unit.program is None else unit.program.regions_by_id
+    control = ControlFlow(done, regions)
+    numbers: dict[int, int] = {}
+    for use, body in (bodies or {}).items():
+        number = numbers.setdefault(use.region, len(numbers) + 1)
+        part = (units or {})[use]
+        steps = assembler.steps(part, number, control)
+        outputs = [slot_of(name, part.buffer_map) for name in part.module.outputs]
+        done[use] = assemble_body(number, body, steps, outputs)
+    steps = assembler.steps(unit, 0, control)
+    kernels = list(assembler.kernels.values())
+    made = make_artifact(target, unit.module, unit.buffer_map, kernels, steps, assembler.constants)
+    return replace(made, bodies=len(numbers) + 1, counters=control.counters)
+
+
+def symbols_of(unit: Unit, units: Mapping[Use, Unit]) -> dict[str, str]:
+    """The symbol of every kernel of a program; those of regions are called after them."""
+    found = {name: native.symbol for name, native in unit.natives.items()}
+    for use, part in units.items():
+        for name, native in part.natives.items():
+            found[f"region{use.region}.{name}"] = native.symbol
+    return found
+
+
+def _sites(kernel: Kernel, code: KernelCode, unit: Unit) -> tuple[str, ...]:
+    """For each check of a kernel the instruction that asks for it."""
+    return tuple(_site(kernel, violation, unit) for violation, _ in code.checks)
+
+
+def _site(kernel: Kernel, violation: str, unit: Unit) -> str:
+    if unit.program is None or unit.body is None:
+        return ""
+    ids = set(unit.module.origin.get(kernel.name, ()))
+    for instruction in unit.body.body:
+        if instruction.id in ids and _reports(instruction.op, violation):
+            return unit.program.place(unit.body, instruction)
+    return ""
+
+
+def _reports(op: Op, violation: str) -> bool:
+    if isinstance(op, elementwise.ElementwiseBinary) and op.fn is not elementwise.BinaryFn.DIV:
+        return False
+    return isinstance(op, _REPORTED_BY.get(violation, ()))

@@ -1,0 +1,292 @@
+"""Branches and loops as steps: the bodies of control-flow ops put into the list of the body around
+them, entered and connected by jumps.
+
+Each body is assembled once, over slots of its own (its parameters, its outputs, its arena), and put
+in wherever it is used, with slots of the surroundings in their place. Its memory is a frame behind
+the arena of the body around it; the frames of ops that follow one another are the same memory. Loop
+carries lie in the buffers of the op's own results, which begin as its operands. After a body has
+run, what it made is copied there, unless it is there already; stacked outputs are copied first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from weft.driver.artifact.steps import StepList, aligned, moved
+from weft.driver.stages.bodies import CompiledBody, Use, carried
+from weft.foundation.errors import InternalError
+from weft.ptir.ir import Region
+from weft.ptir.op import Op
+from weft.ptir.ops.control import Cond, Scan, While
+from weft.ptir.types import TensorType
+from weft.region.ir import Kernel, Module
+from weft.runtime.artifact import (
+    Again,
+    BufferSlot,
+    CopyBuffer,
+    Enter,
+    Jump,
+    JumpUnless,
+    Leave,
+    Reset,
+    Step,
+)
+
+
+@dataclass(frozen=True)
+class AssembledBody:
+    """The steps of a body over slots of its own: `input` n, `output` n (by result), `arena`."""
+
+    number: int
+    steps: tuple[Step, ...]
+    slots: tuple[BufferSlot, ...]
+    arena: int
+    parameters: tuple[TensorType, ...]
+    results: tuple[TensorType, ...]
+    places: tuple[BufferSlot, ...]
+    """Where each result lies: an output, or a parameter that was passed on or updated in place."""
+
+
+def assemble_body(
+    number: int, body: CompiledBody, steps: StepList, outputs: Sequence[BufferSlot]
+) -> AssembledBody:
+    """A body from its steps and the slots of what it computes, which are numbered from 0 on and
+    from here on by the result they are."""
+    computed = iter(outputs)
+    places = [
+        BufferSlot("input", body.passed[n], 0, kind.bytes) if n in body.passed else next(computed)
+        for n, kind in enumerate(body.results)
+    ]
+    by_result = {
+        place: replace(place, number=n) for n, place in enumerate(places) if _is_output(place)
+    }
+    return AssembledBody(
+        number,
+        tuple(steps.steps),
+        tuple(by_result.get(slot, slot) for slot in steps.slots),
+        steps.arena,
+        tuple(body.parameters),
+        tuple(body.results),
+        tuple(by_result.get(place, place) for place in places),
+    )
+
+
+def _is_output(place: BufferSlot) -> bool:
+    return place.space == "output"
+
+
+@dataclass
+class ControlFlow:
+    """Puts the control-flow ops of bodies into their lists of steps."""
+
+    bodies: Mapping[Use, AssembledBody]
+    regions: Mapping[int, Region]
+    counters: int = 0
+
+    def expand(
+        self, kernel: Kernel, module: Module, steps: StepList, slot: Callable[[str], BufferSlot]
+    ) -> bool:
+        """The steps of a kernel that carries a control-flow op; False for any other."""
+        call = kernel.opaque
+        if call is None or not isinstance(call.op, Op) or not call.op.regions:
+            return False
+        results = {
+            number: slot(output.tensor)
+            for number, output in zip(call.results, kernel.outputs, strict=True)
+        }
+        operands = [slot(name) for name in call.inputs]
+        site = _Site(self, f"{kernel.name} ({call.op.mnemonic})", steps, operands, results)
+        match call.op:
+            case Cond():
+                site.branch(call.op)
+            case While():
+                site.loop(call.op)
+            case Scan():
+                count = carried(self.regions[call.op.body_region], call.op.carry_count)
+                length = module.tensors[call.inputs[count]].shape[0]
+                site.scan(call.op, count, length)
+            case _:
+                raise InternalError(f"{call.op.mnemonic} is no control flow")
+        steps.arena = max(steps.arena, site.top)
+        return True
+
+    def counter(self) -> int:
+        self.counters += 1
+        return self.counters - 1
+
+
+class _Site:
+    """One control-flow op: where its operands and results lie, and the frame it may use."""
+
+    def __init__(
+        self,
+        control: ControlFlow,
+        label: str,
+        steps: StepList,
+        operands: list[BufferSlot],
+        results: dict[int, BufferSlot],
+    ) -> None:
+        self.control, self.label, self.steps = control, label, steps
+        self.operands, self.results = operands, results
+        self.top = aligned(steps.arena)
+
+    # -- ops -------------------------------------------------------------------------------------
+
+    def branch(self, op: Cond) -> None:
+        predicate, *arguments = self.operands
+        bodies = [self.control.bodies[Use(region)] for region in op.regions]
+        targets = [self._result(n, kind) for n, kind in enumerate(bodies[0].results)]
+        frame = self.top
+        flag = self.steps.number(predicate)
+        skip = self.steps.append(JumpUnless(flag, 0, self.label))
+        self._put(bodies[0], arguments, frame, targets)
+        end = self.steps.append(Jump(0, self.label))
+        self.steps.aim(skip, self.steps.here)
+        self._put(bodies[1], arguments, frame, targets)
+        self.steps.aim(end, self.steps.here)
+
+    def loop(self, op: While) -> None:
+        cond = self.control.bodies[Use(op.cond_region)]
+        body = self.control.bodies[Use(op.body_region, len(self.operands))]
+        carries = self._carries(body.parameters)
+        flag = self._memory(1)
+        frame, head = self.top, self.steps.here
+        made = self._put(cond, carries, frame)
+        self.steps.copy(made[0], flag, 1, self.label)
+        self._replace(carries, made[1:], body.parameters)
+        leave = self.steps.append(JumpUnless(self.steps.number(flag), 0, self.label))
+        self._replace(carries, self._put(body, carries, frame), body.parameters)
+        self.steps.append(Jump(head, self.label))
+        self.steps.aim(leave, self.steps.here)
+
+    def scan(self, op: Scan, count: int, length: int) -> None:
+        """`count` carries, then inputs of which each turn sees one slice."""
+        body = self.control.bodies[Use(op.body_region, count)]
+        carries = self._carries(body.parameters[:count])
+        slices = [self._memory(kind.bytes) for kind in body.parameters[count:]]
+        counter = self.control.counter()
+        self.steps.append(Reset(counter, self.label))
+        head = self.steps.append(Leave(counter, length, 0, self.label))
+        for source, target in zip(self.operands[count:], slices, strict=True):
+            self._move(source, target, target.bytes, counter, source_step=target.bytes)
+        made = self._put(body, [*carries, *slices], self.top)
+        for n, kind in enumerate(body.results[count:], count):
+            if n in self.results:
+                self._move(made[n], self.results[n], kind.bytes, counter, target_step=kind.bytes)
+        self._replace(carries, made[:count], body.parameters[:count])
+        self.steps.append(Again(counter, head, self.label))
+        self.steps.aim(head, self.steps.here)
+
+    # -- memory ----------------------------------------------------------------------------------
+
+    def _memory(self, size: int) -> BufferSlot:
+        """Memory of the frame that nothing else of the op uses."""
+        found = BufferSlot("arena", 0, self.top, size)
+        self.top = aligned(self.top + max(size, 1))
+        return found
+
+    def _result(self, number: int, kind: TensorType) -> BufferSlot:
+        """Where a result goes, also one that nobody reads."""
+        if number not in self.results:
+            self.results[number] = self._memory(kind.bytes)
+        return self.results[number]
+
+    def _carries(self, kinds: Sequence[TensorType]) -> list[BufferSlot]:
+        """The results that a loop carries, holding its operands."""
+        found = []
+        for number, kind in enumerate(kinds):
+            begun = number in self.results
+            found.append(self._result(number, kind))
+            if not begun:
+                self.steps.copy(self.operands[number], found[-1], kind.bytes, self.label)
+        return found
+
+    def _move(
+        self,
+        source: BufferSlot,
+        target: BufferSlot,
+        size: int,
+        counter: int,
+        source_step: int = 0,
+        target_step: int = 0,
+    ) -> None:
+        """A copy of which one end moves with the turns of a loop."""
+        if size:
+            ends = self.steps.number(source), self.steps.number(target)
+            step = CopyBuffer(*ends, size, self.label, counter, source_step, target_step)
+            self.steps.append(step)
+
+    def _replace(
+        self, carries: Sequence[BufferSlot], made: Sequence[BufferSlot], kinds: Sequence[TensorType]
+    ) -> None:
+        """New carries for old ones, all at once: what lies in a carry that is overwritten is put
+        aside first."""
+        moves = [
+            (source, target, kind.bytes)
+            for source, target, kind in zip(made, carries, kinds, strict=True)
+            if source != target
+        ]
+        overwritten = {target for _, target, _ in moves}
+        aside: dict[BufferSlot, BufferSlot] = {}
+        for source, _, size in moves:
+            if source in overwritten and source not in aside:
+                aside[source] = self._memory(size)
+                self.steps.copy(source, aside[source], size, self.label)
+        for source, target, size in moves:
+            self.steps.copy(aside.get(source, source), target, size, self.label)
+
+    # -- bodies ----------------------------------------------------------------------------------
+
+    def _put(
+        self,
+        body: AssembledBody,
+        inputs: Sequence[BufferSlot],
+        frame: int,
+        targets: Sequence[BufferSlot] | None = None,
+    ) -> list[BufferSlot]:
+        """The steps of a body, with its memory from `frame` on and its results in `targets`, or
+        wherever it makes them; where its results then are."""
+        outputs = self._outputs(body, frame, targets)
+        slots = [_bound(slot, inputs, outputs, frame) for slot in body.slots]
+        self.steps.append(Enter(body.number, self.label))
+        numbers = [self.steps.number(slot) for slot in slots]
+        by = self.steps.here
+        for step in body.steps:
+            self.steps.append(moved(step, numbers, by))
+        made = [_bound(place, inputs, outputs, frame) for place in body.places]
+        if targets is not None:
+            for place, target, kind in zip(made, targets, body.results, strict=True):
+                self.steps.copy(place, target, kind.bytes, self.label)
+        return made
+
+    def _outputs(
+        self, body: AssembledBody, frame: int, targets: Sequence[BufferSlot] | None
+    ) -> dict[int, BufferSlot]:
+        """The memory of what a body computes, by result."""
+        end = aligned(frame + body.arena)
+        found = {}
+        for n, place in enumerate(body.places):
+            if _is_output(place):
+                found[n] = BufferSlot("arena", 0, end, place.bytes)
+                if targets is not None:
+                    found[n] = targets[n]
+                else:
+                    end = aligned(end + max(place.bytes, 1))
+        self.top = max(self.top, end)
+        return found
+
+
+def _bound(
+    slot: BufferSlot, inputs: Sequence[BufferSlot], outputs: Mapping[int, BufferSlot], frame: int
+) -> BufferSlot:
+    """A slot of a body as one of the body around it."""
+    match slot.space:
+        case "input":
+            return inputs[slot.number]
+        case "output":
+            return outputs[slot.number]
+        case "arena":
+            return replace(slot, offset=slot.offset + frame)
+        case _:
+            return slot

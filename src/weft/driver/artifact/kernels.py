@@ -1,0 +1,167 @@
+"""What all code generators share on the way to an artifact: keys of kernels, buffers as slots of
+the parameter block, steps in order."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from numpy.typing import NDArray
+
+from weft.driver.artifact.host_kernels import kernel_call, spec_of
+from weft.driver.artifact.steps import StepList
+from weft.memory.ir import BufferMap, Copy, MemRef
+from weft.plan.ir import Plan
+from weft.ptir.ir import Program
+from weft.ptir.ops.bits import Bitcast
+from weft.ptir.types import leaves
+from weft.region.ir import Kernel, Module, Tensor
+from weft.region.structure import structure_key
+from weft.runtime.artifact import (
+    Artifact,
+    BufferSlot,
+    HostCall,
+    KernelCode,
+    Launch,
+    TensorSpec,
+)
+
+HostCalls: TypeAlias = Callable[[object, Mapping[int, tuple[int, ...]], Sequence[int]], str]
+"""An op that the host carries out, and which results are wanted in which shapes, in words."""
+Launcher: TypeAlias = Callable[[Kernel], tuple[int, Sequence[str], tuple[str, ...]] | None]
+"""The number of a kernel's code, its tensors in the order of the code's parameters, and which
+instruction each of its checks belongs to; None where the host carries the kernel out."""
+
+
+def kernel_key(
+    kernel: Kernel,
+    tensors: dict[str, Tensor],
+    refs: Mapping[str, MemRef],
+    plan: Plan | None,
+    *more: str,
+) -> str:
+    """A digest that is equal for kernels which become the same code."""
+    layout = [(ref.strides, ref.noalias) for ref in refs.values()]
+    # The header names the kernel the plan was made for; two equal kernels may have two headers.
+    plan_text = re.sub(r"header=Header\([^)]*\)", "", repr(plan))
+    text = "\0".join([structure_key(kernel, tensors), repr(layout), plan_text, *more])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def body_steps(
+    module: Module,
+    buffer_map: BufferMap,
+    launch: Launcher,
+    host_call: HostCalls,
+    slot: Callable[[str], BufferSlot],
+    expand: Callable[[Kernel, StepList], bool] | None = None,
+    hosted: Mapping[str, str] | None = None,
+) -> StepList:
+    """The steps of a module over compiled kernels. `expand` writes those of ops that are made of
+    steps themselves; `hosted` says why a kernel is left to the host."""
+    made = StepList(arena=buffer_map.arena_bytes)
+    copies: dict[str, list[Copy]] = {}
+    for copy in buffer_map.copies:
+        copies.setdefault(copy.before, []).append(copy)
+    for kernel in module.kernels:
+        for c in copies.get(kernel.name, ()):
+            made.copy(slot(c.source), slot(c.target), c.bytes, f"copy {c.source}")
+        if expand is not None and expand(kernel, made):
+            continue
+        if is_copy(kernel):
+            _copy_bytes(kernel, module, made, slot)
+            continue
+        native = launch(kernel)
+        if native is None:
+            why = (hosted or {}).get(kernel.name, "it has no machine code")
+            made.append(_host_call(kernel, module, lambda n: made.number(slot(n)), host_call, why))
+        else:
+            number, names, where = native
+            args = tuple(made.number(slot(name)) for name in names)
+            made.append(Launch(number, args, kernel.name, where))
+    return made
+
+
+def is_copy(kernel: Kernel) -> bool:
+    """Whether all that an op does is done by copying bytes."""
+    return kernel.opaque is not None and isinstance(kernel.opaque.op, Bitcast)
+
+
+def _copy_bytes(
+    kernel: Kernel, module: Module, made: StepList, slot: Callable[[str], BufferSlot]
+) -> None:
+    assert kernel.opaque is not None
+    (source,), (output,) = kernel.opaque.inputs, kernel.outputs
+    size = module.tensors[source].bytes
+    made.copy(slot(source), slot(output.tensor), size, kernel.name)
+
+
+def slot_of(name: str, buffer_map: BufferMap) -> BufferSlot:
+    """The entry of the parameter block that a tensor lies in."""
+    buffer = buffer_map.refs[name].buffer
+    return BufferSlot(buffer.space.value, buffer.number, buffer.offset, buffer.bytes)
+
+
+def constants_of(module: Module, data: Mapping[str, NDArray[Any]]) -> list[bytes]:
+    """The constants of a module, in the order of their numbers."""
+    held = [name for name, tensor in module.tensors.items() if tensor.role == "constant"]
+    return [data[name].tobytes() for name in held]
+
+
+def make_artifact(
+    target: str,
+    module: Module,
+    buffer_map: BufferMap,
+    kernels: Sequence[KernelCode],
+    steps: StepList,
+    constants: Sequence[bytes],
+) -> Artifact:
+    """A program from its steps."""
+    places = tuple(steps.number(slot_of(name, buffer_map)) for name in module.outputs)
+    return Artifact(
+        target,
+        tuple(steps.slots),
+        tuple(kernels),
+        tuple(steps.steps),
+        tuple(spec_of(module.tensors[name]) for name in module.inputs),
+        tuple(spec_of(module.tensors[name]) for name in module.outputs),
+        places,
+        steps.arena,
+        tuple(constants),
+    )
+
+
+def _host_call(
+    kernel: Kernel, module: Module, slot: Callable[[str], int], words: HostCalls, why: str
+) -> HostCall:
+    call = kernel.opaque
+    if call is None:
+        return kernel_call(kernel, module, slot, why)
+    pairs = zip(call.results, kernel.outputs, strict=True)
+    results = {number: module.tensors[o.tensor] for number, o in pairs if number >= 0}
+    shapes = {number: tensor.shape for number, tensor in results.items()}
+
+    def place(name: str) -> tuple[int, TensorSpec]:
+        return slot(name), spec_of(module.tensors[name])
+
+    inputs = tuple(place(name) for name in call.inputs)
+    outputs = tuple(place(tensor.name) for tensor in results.values())
+    return HostCall(words(call.op, shapes, call.pairs), inputs, outputs, kernel.name)
+
+
+def with_declared_types(artifact: Artifact, program: Program) -> Artifact:
+    """The artifact with its inputs and outputs as the program has them: complex tensors, which
+    kernels have as pairs of floats, under their own dtype."""
+    kinds = [leaf for kind in program.main.parameters for leaf in leaves(kind)]
+    results = [leaf for kind in program.main.results for leaf in leaves(kind)]
+    inputs = list(artifact.inputs)
+    for number, kind in enumerate(kinds):
+        inputs[number] = replace(inputs[number], dtype=kind.dtype.name, shape=kind.static_shape)
+    outputs = tuple(
+        replace(spec, dtype=kind.dtype.name, shape=kind.static_shape)
+        for spec, kind in zip(artifact.outputs, results, strict=True)
+    )
+    return replace(artifact, inputs=tuple(inputs), outputs=outputs)

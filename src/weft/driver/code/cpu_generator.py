@@ -1,0 +1,141 @@
+"""The code generator for CPUs: loop nests, LLVM IR, machine code of this host."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from numpy.typing import NDArray
+
+from weft.codegen.cpu import text
+from weft.codegen.cpu.compile import accepts
+from weft.driver.artifact.assembler import Unit, build_artifact, symbols_of
+from weft.driver.artifact.kernels import with_declared_types
+from weft.driver.code import cpu_kernels
+from weft.driver.code.cpu_kernels import Objects
+from weft.driver.code.cpu_linker import link
+from weft.driver.code.sources import LLVM
+from weft.driver.legalise import without_composites
+from weft.driver.signature import Signature
+from weft.driver.stages.bodies import compile_bodies
+from weft.driver.stages.compilation import Compilation, Stage, unchecked
+from weft.driver.stages.generators import Built, Generator
+from weft.driver.stages.opaque import host_call
+from weft.foundation.errors import Finding
+from weft.memory.ir import BufferMap
+from weft.plan.from_region import plan_module
+from weft.plan.ir import Plan, PlanSet
+from weft.ptir.ir import Body, Program
+from weft.region.ir import Kernel, Module
+from weft.runtime import executor
+from weft.target.target import Target
+
+Array = NDArray[Any]
+_CLOCKED: Final = 2e-3
+"""Seconds that are measured at once, about."""
+_MOST_TURNS: Final = 256
+_REPETITIONS: Final = 5
+"""Measurements of which the median counts, after one that warms up."""
+_ENOUGH: Final = 0.2
+"""Seconds after which a kernel is not measured again."""
+
+
+def _choose_plans(module: Module, buffer_map: BufferMap, target: Target) -> PlanSet:
+    return plan_module(module, target)
+
+
+def _lower(compilation: Compilation) -> cpu_kernels.CpuCode:
+    return cpu_kernels.lower_module(
+        compilation["region"],
+        compilation["memory"],
+        compilation["plan"],
+        compilation.target.limits.vector_bits,
+    )
+
+
+def _build(compilation: Compilation, signature: Signature, state: Sequence[Array]) -> Built:
+    program = without_composites(compilation["frontend"])
+    bodies = compile_bodies(program, compilation)
+    made = Objects()
+    unit = _unit(compilation, made, program, program.main)
+    units = {
+        use: _unit(body.compilation, made, program, body.region) for use, body in bodies.items()
+    }
+    artifact = build_artifact(unit, "cpu", host_call, bodies, units)
+    artifact = with_declared_types(artifact, compilation.program)
+    runner = link(artifact, signature, state)
+    return Built(runner, artifact, symbols_of(unit, units), made.compiled, made.reused)
+
+
+def _unit(compilation: Compilation, made: Objects, program: Program, body: Body) -> Unit:
+    """What the stages made of a body, with its machine code."""
+    objects = cpu_kernels.compile_sources(compilation["llvm"])
+    made.compiled += objects.compiled
+    made.reused += objects.reused
+    module, code = compilation["region"], compilation["cpu"]
+    return Unit(
+        module,
+        compilation["memory"],
+        cpu_kernels.natives(code, module),
+        cpu_kernels.kernel_codes(code, module, objects.objects, compilation.target),
+        compilation["tiny"].constants,
+        program,
+        body,
+    )
+
+
+def _accepts(
+    kernel: Kernel, module: Module, buffer_map: BufferMap, plan: Plan, target: Target
+) -> list[Finding]:
+    return accepts(kernel, module.tensors, plan)
+
+
+def _clock(built: Built, inputs: Sequence[Array]) -> float:
+    """The median of native calls that carry the steps out many times, so that a call itself is
+    nothing."""
+    once = executor.Program(built.artifact)
+    once.run(inputs)
+    started = time.perf_counter()
+    once.run(inputs)
+    seconds = time.perf_counter() - started
+    turns = max(1, min(_MOST_TURNS, int(_CLOCKED / max(seconds, 1e-7))))
+    steps = built.artifact.steps * turns
+    program = executor.Program(replace(built.artifact, steps=steps))
+    program.run(inputs)
+    times: list[float] = []
+    while len(times) < _REPETITIONS and sum(times) < _ENOUGH:
+        started = time.perf_counter()
+        program.run(inputs)
+        times.append(time.perf_counter() - started)
+    return statistics.median(times) / turns
+
+
+GENERATOR = Generator(
+    stages=(
+        Stage(
+            "cpu", "txt",
+            enter=_lower,
+            verify=unchecked,
+            render=lambda code: text.print_routines(list(code.routines.values())),
+            parse=lambda source, c: cpu_kernels.read_module(
+                source, _lower(c), c["region"], c["memory"]
+            ),
+        ),
+        Stage(
+            "llvm", "ll",
+            enter=lambda c: cpu_kernels.print_module(c["cpu"], c.target.features),
+            verify=lambda c: cpu_kernels.check_sources(
+                c["llvm"], c["cpu"], not {"cpu", "llvm"}.isdisjoint(c.overrides)
+            ),
+            render=lambda code: LLVM.join(code.sources),
+            parse=lambda source, c: cpu_kernels.LlvmCode(LLVM.split(source)),
+        ),
+    ),
+    choose_plans=_choose_plans,
+    build=_build,
+    accepts=_accepts,
+    clock=_clock,
+)  # fmt: skip

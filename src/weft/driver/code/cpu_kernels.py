@@ -1,0 +1,174 @@
+"""From planned kernels to machine code for the CPU: equal kernels are compiled once, and kept on
+disk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from weft.codegen.cpu import ir
+from weft.codegen.cpu.agree import agree
+from weft.codegen.cpu.compile import accepts, lower
+from weft.codegen.cpu.domain import prove
+from weft.codegen.cpu.llvm import emit_module
+from weft.codegen.cpu.text import parse_routines
+from weft.codegen.cpu.whole import lower_whole, prove_whole
+from weft.driver.artifact.assembler import Native
+from weft.driver.artifact.kernels import kernel_key
+from weft.driver.code.sources import LLVM
+from weft.foundation import limits
+from weft.foundation.errors import Finding, SpecViolation, Unimplemented
+from weft.foundation.whole_ops import WholeOp
+from weft.memory.ir import BufferMap
+from weft.plan.ir import REFUSED, PlanSet
+from weft.region.cost import kernel_seconds, steps_of
+from weft.region.ir import Kernel, Module
+from weft.region.structure import buffers
+from weft.runtime.artifact import KernelCode
+from weft.runtime.compilers import object_codes
+from weft.runtime.jit import fault_of
+from weft.target.target import Target
+
+WORTH_SHARING: Final = 15e-6
+"""The least seconds of a kernel, as estimated, for which other threads are woken: that takes ten
+microseconds."""
+
+
+@dataclass
+class CpuCode:
+    """The routines of a module, and what was compiled and what was found."""
+
+    routines: dict[str, ir.Routine] = field(default_factory=dict)
+    """By the symbol of the kernel code they become."""
+    symbols: dict[str, str] = field(default_factory=dict)
+    """Kernel name to symbol; equal kernels have one symbol."""
+    findings: list[Finding] = field(default_factory=list)
+    """Proofs that were too hard; none in what Weft generates by itself."""
+
+
+@dataclass
+class LlvmCode:
+    """The LLVM IR of every distinct kernel, each a module of its own, by symbol."""
+
+    sources: dict[str, str]
+
+
+@dataclass
+class Objects:
+    """Machine code, and how much of it was compiled now."""
+
+    objects: dict[str, bytes] = field(default_factory=dict)
+    compiled: int = 0
+    reused: int = 0
+
+
+def lower_module(
+    module: Module, buffer_map: BufferMap, plans: PlanSet, vector_bits: int = 128
+) -> CpuCode:
+    """The loop nests of all distinct kernels. Ops that are carried whole are cut into vectors of
+    `vector_bits`; those that have no loop nest stay with the host."""
+    code, bounds = CpuCode(), limits.current()
+    for kernel in module.kernels:
+        limits.check_steps(steps_of(kernel), f"kernel {kernel.name}", bounds)
+        if kernel.opaque is not None:
+            if isinstance(kernel.opaque.op, WholeOp):
+                _lower_whole(kernel, kernel.opaque.op, module, buffer_map, vector_bits, code)
+            continue
+        plan = plans.of(kernel.name)
+        findings = accepts(kernel, module.tensors, plan)
+        if findings and all(finding.code == REFUSED for finding in findings):
+            raise SpecViolation.of(findings)
+        if findings:
+            raise Unimplemented(f"kernel {kernel.name}", findings[0].why)
+        refs = buffer_map.refs_of(buffers(kernel))
+        symbol = "k_" + kernel_key(kernel, module.tensors, refs, plan)[:16]
+        code.symbols[kernel.name] = symbol
+        if symbol not in code.routines:
+            routine = lower(kernel, module.tensors, refs, plan, symbol)
+            code.findings += prove(routine, kernel)
+            code.routines[symbol] = routine
+    return code
+
+
+def _lower_whole(
+    kernel: Kernel, op: WholeOp, module: Module, buffer_map: BufferMap, bits: int, code: CpuCode
+) -> None:
+    refs = buffer_map.refs_of(buffers(kernel))
+    symbol = "k_" + kernel_key(kernel, module.tensors, refs, None, str(bits))[:16]
+    code.symbols[kernel.name] = symbol
+    if symbol not in code.routines:
+        routine = lower_whole(kernel, module.tensors, refs, bits // 32, symbol)
+        code.findings += prove_whole(routine, op)
+        code.routines[symbol] = routine
+
+
+def read_module(text: str, made: CpuCode, module: Module, buffer_map: BufferMap) -> CpuCode:
+    """The routines that somebody wrote, in place of those that were made; each is one of the
+    kernel that it stands for."""
+    read = {routine.name: routine for routine in parse_routines(text)}
+    if read.keys() != made.routines.keys():
+        odd = min(read.keys() ^ made.routines.keys())
+        why = f"no kernel becomes {odd}" if odd in read else f"the routine {odd} is missing"
+        raise SpecViolation("RoutineFrame", why, "leave the names of the routines as they were")
+    kernels = {made.symbols[k.name]: k for k in module.kernels if k.name in made.symbols}
+    for symbol, routine in read.items():
+        if routine != made.routines[symbol]:
+            kernel = kernels[symbol]
+            refs = buffer_map.refs_of(buffers(kernel))
+            agree(routine, made.routines[symbol], kernel, refs)
+    return replace(made, routines={symbol: read[symbol] for symbol in made.routines})
+
+
+def print_module(code: CpuCode, features: frozenset[str] = frozenset()) -> LlvmCode:
+    """The LLVM IR of every distinct kernel, for a machine with these features."""
+    return LlvmCode(
+        {symbol: emit_module([code.routines[symbol]], "", features) for symbol in code.routines}
+    )
+
+
+def check_sources(code: LlvmCode, routines: CpuCode, was_read: bool) -> None:
+    """There is a module for every kernel that will be launched; one that somebody wrote is what
+    LLVM understands."""
+    LLVM.require(code.sources, routines.routines)
+    for symbol, source in code.sources.items() if was_read else ():
+        why = fault_of(source, symbol)
+        if why is not None:
+            raise SpecViolation("LlvmText", f"kernel {symbol}: {why}")
+
+
+def compile_sources(code: LlvmCode) -> Objects:
+    """Machine code for this machine, from the disk where it is there."""
+    made = Objects()
+    codes = object_codes(list(code.sources.values()))
+    for symbol, (machine_code, fresh) in zip(code.sources, codes, strict=True):
+        made.objects[symbol] = machine_code
+        made.compiled += fresh
+        made.reused += not fresh
+    return made
+
+
+def natives(code: CpuCode, module: Module) -> dict[str, Native]:
+    """What carries out each kernel that has machine code."""
+    return {
+        kernel.name: Native(code.symbols[kernel.name], buffers(kernel))
+        for kernel in module.kernels
+        if kernel.name in code.symbols
+    }
+
+
+def kernel_codes(
+    code: CpuCode, module: Module, objects: Mapping[str, bytes], target: Target
+) -> dict[str, KernelCode]:
+    """The machine code of every distinct kernel, with what the runtime wants to know of it."""
+    made: dict[str, KernelCode] = {}
+    for kernel in module.kernels:
+        symbol = code.symbols.get(kernel.name)
+        if symbol is None or symbol in made:
+            continue
+        routine = code.routines[symbol]
+        small = kernel_seconds(kernel, module.tensors, target) < WORTH_SHARING
+        made[symbol] = KernelCode(
+            symbol, objects[symbol], routine.pieces, small, checks=routine.checks
+        )
+    return made

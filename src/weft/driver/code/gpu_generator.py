@@ -1,0 +1,130 @@
+"""The code generator for GPUs: dialect kernels, CUDA text, cubins for this machine's device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from weft.codegen.gpu import templates, text
+from weft.codegen.gpu.module import GpuModule
+from weft.driver.artifact.assembler import Unit, build_artifact, symbols_of
+from weft.driver.artifact.kernels import with_declared_types
+from weft.driver.code import gpu_kernels
+from weft.driver.code.gpu_linker import arch_for, link
+from weft.driver.code.plans import choose_plans
+from weft.driver.code.sources import CUDA
+from weft.driver.legalise import without_composites
+from weft.driver.signature import Signature
+from weft.driver.stages.bodies import compile_bodies
+from weft.driver.stages.compilation import Compilation, Stage
+from weft.driver.stages.generators import Built, Generator
+from weft.driver.stages.opaque import host_call
+from weft.foundation.errors import Finding, InternalError, UserError
+from weft.memory.ir import BufferMap
+from weft.plan.ir import Plan
+from weft.ptir.ir import Body, Program
+from weft.region.ir import Kernel, Module
+from weft.runtime.cuda.gpu import open_gpu
+from weft.runtime.cuda.race import seconds_alone
+from weft.target.target import Target
+
+Array = NDArray[Any]
+
+
+def _build(compilation: Compilation, signature: Signature, state: Sequence[Array]) -> Built:
+    program = without_composites(compilation["frontend"])
+    bodies = compile_bodies(program, compilation)
+    arch = arch_for(compilation.target)
+    made, notes = gpu_kernels.Cubins(arch), list[str]()
+    unit = _unit(compilation, made, notes, program, program.main)
+    units = {
+        use: _unit(body.compilation, made, notes, program, body.region)
+        for use, body in bodies.items()
+    }
+    artifact = build_artifact(unit, arch, host_call, bodies, units)
+    artifact = with_declared_types(artifact, compilation.program)
+    runner = link(artifact, signature, state)
+    symbols = symbols_of(unit, units)
+    return Built(runner, artifact, symbols, made.compiled, made.reused, notes)
+
+
+def _unit(
+    compilation: Compilation,
+    made: gpu_kernels.Cubins,
+    notes: list[str],
+    program: Program,
+    body: Body,
+) -> Unit:
+    """What the stages made of a body, with its machine code; what there is to say is noted."""
+    module, code = compilation["region"], compilation["gpu"]
+    cubins = _cubins(compilation, made.arch)
+    made.compiled += cubins.compiled
+    made.reused += cubins.reused
+    notes += gpu_kernels.resource_report(code, cubins)
+    return Unit(
+        module,
+        compilation["memory"],
+        gpu_kernels.natives(code, module),
+        gpu_kernels.kernel_codes(code, module, cubins),
+        compilation["tiny"].constants,
+        program,
+        body,
+        code.hosted,
+    )
+
+
+def _lower(compilation: Compilation) -> GpuModule:
+    return gpu_kernels.lower_module(
+        compilation["region"],
+        compilation["memory"],
+        compilation["plan"],
+        compilation.target,
+        given="plan" in compilation.overrides,
+    )
+
+
+def _cubins(compilation: Compilation, arch: str) -> gpu_kernels.Cubins:
+    try:
+        return gpu_kernels.compile_sources(compilation["cu"], arch)
+    except InternalError as error:
+        read = [stage for stage in ("gpu", "cu") if stage in compilation.overrides]
+        if not read:
+            raise
+        what = "CUDA text that was given does" if "cu" in read else "GPU kernels that were given do"
+        raise UserError(f"the {what} not compile: {error}") from None
+
+
+def _accepts(
+    kernel: Kernel, module: Module, buffer_map: BufferMap, plan: Plan, target: Target
+) -> list[Finding]:
+    return templates.accepts(kernel, module.tensors, buffer_map.refs, plan, target)
+
+
+def _clock(built: Built, inputs: Sequence[Array]) -> float:
+    return seconds_alone(open_gpu(), built.artifact, inputs)
+
+
+GENERATOR = Generator(
+    stages=(
+        Stage(
+            "gpu", "txt",
+            enter=_lower,
+            verify=lambda c: gpu_kernels.check_module(c["gpu"], c["region"], c.target),
+            render=text.print_module,
+            parse=lambda source, c: text.parse_module(source),
+        ),
+        Stage(
+            "cu", "cu",
+            enter=lambda c: gpu_kernels.print_module(c["gpu"]),
+            verify=lambda c: CUDA.require(c["cu"].sources, c["gpu"].kernels),
+            render=lambda code: CUDA.join(code.sources),
+            parse=lambda source, c: gpu_kernels.CudaCode(CUDA.split(source)),
+        ),
+    ),
+    choose_plans=choose_plans,
+    build=_build,
+    accepts=_accepts,
+    clock=_clock,
+)  # fmt: skip

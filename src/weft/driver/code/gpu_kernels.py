@@ -1,0 +1,266 @@
+"""From planned kernels to an artifact for a GPU: equal kernels become one, CUDA text becomes cubins
+that are kept on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+
+from weft.codegen.gpu import ir, whole
+from weft.codegen.gpu.accept import PLAN_FAULTS
+from weft.codegen.gpu.assemble import kernel_code
+from weft.codegen.gpu.chain import Neighbours, chained
+from weft.codegen.gpu.compile import Cubin, Report, compile_cuda, version
+from weft.codegen.gpu.module import GpuModule, Launch
+from weft.codegen.gpu.print import cuda
+from weft.codegen.gpu.templates import accepts, build
+from weft.codegen.gpu.verify import verify
+from weft.driver.artifact.assembler import Native
+from weft.driver.artifact.kernels import kernel_key
+from weft.foundation.errors import Finding, SpecViolation
+from weft.foundation.functions import broken_rule
+from weft.foundation.tally import counted
+from weft.foundation.whole_ops import WholeOp
+from weft.memory.ir import BufferMap, MemRef, Space
+from weft.plan.ir import REFUSED, Plan, PlanSet
+from weft.region.ir import Check, Kernel, Module, Pattern
+from weft.region.structure import buffers
+from weft.runtime import cache
+from weft.runtime.artifact import KernelCode
+from weft.target.target import Target
+
+
+@dataclass
+class CudaCode:
+    """The CUDA text of every distinct kernel, by symbol."""
+
+    sources: dict[str, str]
+
+
+@dataclass
+class Cubins:
+    """Machine code for one architecture, and what was compiled and what was found."""
+
+    arch: str
+    cubins: dict[str, Cubin] = field(default_factory=dict)
+    compiled: int = 0
+    reused: int = 0
+
+
+def lower_module(
+    module: Module, buffer_map: BufferMap, plans: PlanSet, target: Target, given: bool = False
+) -> GpuModule:
+    """The dialect kernels of all distinct kernels. Those that no template carries out are for the
+    host; but a plan that was `given` is carried out, or refused."""
+    lowering = _Lowering(module, buffer_map, target)
+    for kernel in module.kernels:
+        if kernel.opaque is None:
+            lowering.by_template(kernel, plans.of(kernel.name), given)
+        elif isinstance(kernel.opaque.op, WholeOp):
+            lowering.whole(kernel, kernel.opaque.op)
+    lowering.chain()
+    return lowering.code
+
+
+class _Lowering:
+    """The kernels of a module, one after the other."""
+
+    def __init__(self, module: Module, buffer_map: BufferMap, target: Target) -> None:
+        self.module, self.buffer_map, self.target = module, buffer_map, target
+        self.code = GpuModule()
+        self._is_settled = _settled(module, buffer_map)
+        self._settled: dict[str, frozenset[int]] = {}
+        """The settled buffers of every dialect kernel, by position."""
+        self._order: dict[str, tuple[int, ...]] = {}
+
+    def by_template(self, kernel: Kernel, plan: Plan, given: bool) -> None:
+        """A kernel by a plan; what no template carries out is the host's."""
+        tensors, target = self.module.tensors, self.target
+        refs = self.buffer_map.refs_of(buffers(kernel))
+        why = _refused(accepts(kernel, tensors, refs, plan, target), given)
+        if why is None:
+            self._add(kernel, plan, lambda name: build(kernel, tensors, refs, plan, target, name))
+        else:
+            self.code.hosted[kernel.name] = why
+
+    def whole(self, kernel: Kernel, op: WholeOp) -> None:
+        """The kernel of an op that stays whole; what has none is the host's."""
+        tensors, target = self.module.tensors, self.target
+        if not whole.accepts(op, kernel, tensors):
+            self._add(kernel, None, lambda name: whole.build(op, kernel, tensors, target, name))
+
+    def _add(self, kernel: Kernel, plan: Plan | None, make: Callable[[str], ir.Kernel]) -> None:
+        names, code = buffers(kernel), self.code
+        refs = self.buffer_map.refs_of(names)
+        shared, settled = _shared(refs.values()), [self._is_settled(ref) for ref in refs.values()]
+        key = kernel_key(kernel, self.module.tensors, refs, plan, shared, repr(settled))
+        symbol = "k_" + key[:16]
+        if symbol not in code.kernels:
+            made = code.kernels[symbol] = make(symbol)
+            places = (n for n, name in enumerate(made.buffers) if self._is_settled(refs[name]))
+            self._settled[symbol] = frozenset(places)
+            self._order[symbol] = tuple(names.index(name) for name in made.buffers)
+        code.launches[kernel.name] = Launch(symbol, self._order[symbol])
+
+    def chain(self) -> None:
+        """Let kernels start while those before them end. What comes first anywhere and last
+        anywhere, as the only kernel of a program does, has nobody to wait for or to admit."""
+        symbols = [launch.symbol for launch in self.code.launches.values()]
+        behind, ahead = set(symbols[1:]), set(symbols[:-1])
+        for symbol, kernel in self.code.kernels.items():
+            near = Neighbours(before=symbol in behind, after=symbol in ahead)
+            self.code.kernels[symbol] = chained(kernel, self.target, self._settled[symbol], near)
+
+
+def _refused(findings: list[Finding], given: bool) -> str | None:
+    """Why a kernel has no GPU code; None where it has."""
+    lacking = [finding for finding in findings if finding.code not in PLAN_FAULTS]
+    if findings and given and not lacking:
+        raise SpecViolation.of([Finding(REFUSED, f.where, f.why, f.hint) for f in findings])
+    return (lacking or findings)[0].why if findings else None
+
+
+def _settled(module: Module, buffer_map: BufferMap) -> Callable[[MemRef], bool]:
+    """Whether no kernel of the program writes a tensor's buffer."""
+    outputs = (output.tensor for kernel in module.kernels for output in kernel.outputs)
+    buffers_of = (buffer_map.refs[name].buffer for name in outputs if name in buffer_map.refs)
+    written = {(buffer.space, buffer.number) for buffer in buffers_of}
+
+    def is_settled(ref: MemRef) -> bool:
+        space = ref.buffer.space
+        given = space in (Space.INPUT, Space.CONSTANT)
+        return given and (space, ref.buffer.number) not in written
+
+    return is_settled
+
+
+def _shared(refs: Iterable[MemRef]) -> str:
+    """Which tensors lie in one buffer: such a buffer is not read as if nobody wrote it."""
+    found = [ref.buffer for ref in refs]
+    return repr([found.index(buffer) for buffer in found])
+
+
+def check_module(code: GpuModule, module: Module, target: Target) -> None:
+    """Every kernel makes sense on the target, and every kernel of the program has its launch."""
+    for made in code.kernels.values():
+        verify(made, target)
+    for kernel in module.kernels:
+        if kernel.name in code.launches or not _is_the_hosts(kernel, code):
+            _check_launch(kernel, code)
+
+
+def _is_the_hosts(kernel: Kernel, code: GpuModule) -> bool:
+    return kernel.pattern is Pattern.OPAQUE or kernel.name in code.hosted
+
+
+def _check_launch(kernel: Kernel, code: GpuModule) -> None:
+    launch = code.launches.get(kernel.name)
+    if launch is None:
+        raise SpecViolation("KernelLaunch", f"nothing is launched for the kernel {kernel.name}")
+    if launch.symbol not in code.kernels:
+        raise SpecViolation("KernelLaunch", f"there is no kernel {launch.symbol} to launch")
+    wanted, given = len(code.kernels[launch.symbol].buffers), len(buffers(kernel))
+    if len(launch.tensors) != wanted or not all(0 <= n < given for n in launch.tensors):
+        raise SpecViolation(
+            "KernelLaunch",
+            f"{launch.symbol} takes {wanted} of the {given} tensors of {kernel.name}, not the "
+            f"tensors {', '.join(map(str, launch.tensors))}",
+        )
+
+
+def print_module(code: GpuModule) -> CudaCode:
+    """The CUDA text of every distinct kernel."""
+    return CudaCode({symbol: cuda(kernel) for symbol, kernel in code.kernels.items()})
+
+
+def compile_sources(code: CudaCode, arch: str) -> Cubins:
+    """Machine code, from the disk where it is there."""
+    made = Cubins(arch)
+    version_text = ".".join(map(str, version()))
+    keys = {
+        symbol: cache.key_of(source, arch, version_text) for symbol, source in code.sources.items()
+    }
+    missing = []
+    for symbol, key in keys.items():
+        found = _unpack(cache.load(key), arch)
+        if found is None:
+            missing.append(symbol)
+        else:
+            made.cubins[symbol] = found
+            made.reused += 1
+    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+        fresh = pool.map(lambda symbol: compile_cuda(code.sources[symbol], arch), missing)
+        for symbol, cubin in zip(missing, fresh, strict=True):
+            cache.save(keys[symbol], _pack(cubin))
+            made.cubins[symbol] = cubin
+            made.compiled += 1
+    return made
+
+
+def _pack(cubin: Cubin) -> bytes:
+    """A cubin and what the compiler said about it."""
+    return json.dumps(asdict(cubin.report)).encode() + b"\n" + cubin.code
+
+
+def _unpack(data: bytes | None, arch: str) -> Cubin | None:
+    if data is None:
+        return None
+    head, _, code = data.partition(b"\n")
+    try:
+        fields = json.loads(head)
+        report = Report(**{**fields, "remarks": tuple(fields["remarks"])})
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return Cubin(arch, code, "", report)
+
+
+def natives(code: GpuModule, module: Module) -> dict[str, Native]:
+    """What carries out each kernel that has machine code."""
+    found = {}
+    for kernel in module.kernels:
+        launch = code.launches.get(kernel.name)
+        if launch is not None:
+            names = buffers(kernel)
+            found[kernel.name] = Native(launch.symbol, [names[n] for n in launch.tensors])
+    return found
+
+
+def kernel_codes(code: GpuModule, module: Module, cubins: Cubins) -> dict[str, KernelCode]:
+    """The machine code of every distinct kernel, with what the runtime wants to know of it."""
+    checks = {
+        code.launches[k.name].symbol: _checks(k)
+        for k in module.kernels
+        if k.body and k.name in code.launches
+    }
+    return {
+        symbol: kernel_code(kernel, cubins.cubins[symbol].code, checks.get(symbol, ()))
+        for symbol, kernel in code.kernels.items()
+    }
+
+
+def _checks(kernel: Kernel) -> tuple[tuple[str, str], ...]:
+    """What each check of a kernel reports."""
+    found = [let.expr for let in kernel.body if isinstance(let.expr, Check)]
+    return tuple((check.code, broken_rule(check.rule, check.size)) for check in found)
+
+
+def resource_report(code: GpuModule, cubins: Cubins) -> list[str]:
+    """What every distinct kernel takes, a line each."""
+    users: dict[str, list[str]] = {}
+    for name, launch in code.launches.items():
+        users.setdefault(launch.symbol, []).append(name)
+    lines = []
+    for symbol, kernel in code.kernels.items():
+        found = cubins.cubins[symbol].report
+        lines.append(
+            f"{symbol} ({', '.join(users[symbol])}): {counted(kernel.grid, 'block')} of "
+            f"{kernel.threads} threads, {found.registers} registers, "
+            f"{found.spilled_bytes} bytes spilled, "
+            f"{found.stack_bytes} bytes of stack, {kernel.shared_bytes} bytes shared"
+            f"{', starts while the one before ends' if kernel.waits else ''}"
+        )
+        lines += [f"{symbol}: {finding}" for finding in found.findings]
+    return lines

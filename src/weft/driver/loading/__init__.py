@@ -1,0 +1,1 @@
+"""What is loaded by name: parts of Weft, and what other packages add, behind checks."""

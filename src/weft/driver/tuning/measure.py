@@ -1,0 +1,137 @@
+"""Measuring kernels, one at a time: estimates beside what it took, as document 2's log has them.
+
+The log is a CSV file that grows: kernel, pattern, FLOPs, Bytes, occ, estimate, actual, plan; times
+in seconds. How well estimates order kernels is their rank correlation with the measured times.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from typing import Final
+
+from weft.driver.stages.bodies import parts_of
+from weft.driver.stages.compilation import Compilation
+from weft.driver.stages.generators import generator_for
+from weft.driver.tuning.alone import build_alone, some_data
+from weft.foundation.errors import SpecViolation, UserError
+from weft.plan.ir import Plan
+from weft.plan.text import plan_to_json
+from weft.plan.usage import estimate
+from weft.region.ir import Kernel, Module
+from weft.target.target import Target
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One line of the log."""
+
+    kernel: str
+    pattern: str
+    FLOPs: int
+    Bytes: int
+    occ: float
+    estimate: float
+    actual: float
+    plan: str
+
+
+COLUMNS: Final = tuple(found.name for found in fields(Measurement))
+
+
+def measure(kernel: Kernel, module: Module, plan: Plan, target: Target) -> Measurement:
+    """Build a kernel by a plan and take its time."""
+    built = build_alone(kernel, module, plan, target)
+    inputs = [some_data(spec, number) for number, spec in enumerate(built.artifact.inputs)]
+    try:
+        seconds = generator_for(target).clock(built, inputs)
+    except SpecViolation:
+        raise UserError(f"{kernel.name} cannot be measured on numbers made up for it") from None
+    (code, *_) = built.artifact.kernels
+    guess = estimate(kernel, module.tensors, plan, target, code.work_items)
+    work = guess.work
+    return Measurement(
+        kernel.name,
+        kernel.pattern.value,
+        work.operations,
+        work.bytes,
+        round(guess.usage.occupancy, 3),
+        guess.seconds,
+        seconds,
+        json.dumps(plan_to_json(plan)),
+    )
+
+
+def measure_program(compilation: Compilation) -> Iterator[Measurement]:
+    """Every distinct kernel of a program that has gone through all stages, by the plan it has."""
+    done: set[str] = set()
+    for part in parts_of(compilation):
+        plans, module = part["plan"], part["region"]
+        for kernel in module.kernels:
+            key = plans.kernels.get(kernel.name)
+            if key is not None and key not in done:
+                done.add(key)
+                yield measure(kernel, module, plans.plans[key], compilation.target)
+
+
+# -- the log -------------------------------------------------------------------------------------
+
+
+def append(path: Path, lines: Iterable[Measurement]) -> None:
+    """Add lines to a log, which begins with the names of its columns."""
+    try:
+        fresh = not path.exists() or path.stat().st_size == 0
+        with path.open("a", newline="") as file:
+            writer = csv.writer(file)
+            if fresh:
+                writer.writerow(COLUMNS)
+            writer.writerows(astuple(line) for line in lines)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def read(path: Path) -> list[Measurement]:
+    """The lines of a log."""
+    try:
+        with path.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UserError(f"cannot read {path}: {why}") from None
+    return [_line(path, number, row) for number, row in enumerate(rows, 2)]
+
+
+def _line(path: Path, number: int, row: dict[str, str | None]) -> Measurement:
+    try:
+        texts = [row[name] or "" for name in COLUMNS]
+        name, pattern, flops, moved, occ, guess, actual, plan = texts
+        times = float(occ), float(guess), float(actual)
+        if not all(0 <= time < math.inf for time in times):
+            raise ValueError("these are no times")
+        return Measurement(name, pattern, int(flops), int(moved), *times, plan)
+    except (KeyError, ValueError):
+        wanted = ", ".join(COLUMNS)
+        raise UserError(f"{path}, line {number} is no measurement: it has {wanted}") from None
+
+
+def rank_correlation(lines: Sequence[Measurement]) -> float:
+    """Spearman's: how far estimates put kernels in the order of their times, from -1 to 1."""
+    guessed, taken = _ranks([m.estimate for m in lines]), _ranks([m.actual for m in lines])
+    if len(set(guessed)) < 2 or len(set(taken)) < 2:
+        raise UserError(
+            "a rank correlation needs measurements that differ, in estimate and in time"
+        )
+    return statistics.correlation(guessed, taken)
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """Ranks from 1, equal values sharing the mean of theirs."""
+    order = sorted(values)
+    first = {value: place for place, value in reversed(list(enumerate(order, 1)))}
+    last = {value: place for place, value in enumerate(order, 1)}
+    return [(first[value] + last[value]) / 2 for value in values]

@@ -1,0 +1,93 @@
+"""Plans that were measured to be best, kept on disk by the structure of their kernels.
+
+There is one table for a target on a machine. A compile takes a plan from it where there is one for
+the kernel, whatever program it was tuned in; the structure has every size in it, so each shape
+cluster finds its own. A table that cannot be read is no table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from weft.driver.programs.kept import tuned_key
+from weft.driver.stages.generators import generator_for
+from weft.foundation.errors import WeftError
+from weft.memory.ir import BufferMap
+from weft.plan.ir import Plan, PlanSet
+from weft.plan.text import plan_from_json, plan_to_json
+from weft.region.ir import Module
+from weft.runtime import cache
+from weft.target.target import Target
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The best plan of a kernel so far: its seconds, those of the planner's first choice, how many
+    plans were measured, and how many there are."""
+
+    plan: Plan
+    seconds: float
+    first_seconds: float
+    points: int
+    of: int
+
+    @property
+    def is_done(self) -> bool:
+        return self.points >= self.of
+
+    def __str__(self) -> str:
+        return (
+            f"tuned, {self.points} of {self.of} plans measured: {1e6 * self.seconds:.1f} µs, "
+            f"{1e6 * self.first_seconds:.1f} µs by the first choice"
+        )
+
+
+def load(target: Target) -> dict[str, Tuned]:
+    """What was tuned for a target, by the keys of kernels."""
+    data = cache.load(tuned_key(target))
+    if data is None:
+        return {}
+    try:
+        return {key: _read(entry) for key, entry in json.loads(data).items()}
+    except (ValueError, TypeError, KeyError, AttributeError, WeftError):
+        return {}
+
+
+def save(target: Target, tuned: Mapping[str, Tuned]) -> None:
+    """Keep what was tuned for the next compile, in whatever process."""
+    document = {key: _written(entry) for key, entry in sorted(tuned.items())}
+    cache.save(tuned_key(target), json.dumps(document).encode())
+
+
+def _read(entry: dict[str, Any]) -> Tuned:
+    times = float(entry["seconds"]), float(entry["first_seconds"])
+    return Tuned(plan_from_json(entry["plan"]), *times, int(entry["points"]), int(entry["of"]))
+
+
+def _written(entry: Tuned) -> dict[str, Any]:
+    return {
+        "plan": plan_to_json(entry.plan),
+        "seconds": entry.seconds,
+        "first_seconds": entry.first_seconds,
+        "points": entry.points,
+        "of": entry.of,
+    }
+
+
+def with_tuned(plans: PlanSet, module: Module, buffer_map: BufferMap, target: Target) -> PlanSet:
+    """The plans with tuned ones in the place of those that have one; told in the notes."""
+    table = load(target)
+    found, notes = dict(plans.plans), list(plans.notes)
+    for key in plans.plans.keys() & table.keys():
+        kernels = [k for k in module.kernels if plans.kernels.get(k.name) == key]
+        plan, accepts = table[key].plan, generator_for(target).accepts
+        if plan.header.target != target.name:
+            continue
+        if any(accepts(kernel, module, buffer_map, plan, target) for kernel in kernels):
+            continue
+        found[key] = plan
+        notes.append(f"{', '.join(kernel.name for kernel in kernels)}: {table[key]}")
+    return replace(plans, plans=found, notes=tuple(notes))

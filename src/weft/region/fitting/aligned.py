@@ -1,0 +1,140 @@
+"""Operands that a matrix unit's copy engine can read: rows that begin at multiples of 16 bytes.
+
+An operand whose rows do not is first copied into a tensor whose rows do, padded with zeros:
+
+    a[m, k], k odd    -->    t[m, q] = k-th element where q < k, else 0;  then t instead of a
+
+Copies of 8-bit operands lie along k, as their matrix instructions want it; those of 8-bit floats
+are f16 where their own instruction would lose digits that the result shows, or there is none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from weft.foundation.dtypes import BF16, F16, F32, DType
+from weft.foundation.index_expr import Expr, Guard, axis, coefficient, linear
+from weft.region.forms.multiplied import multiplies_reads, usual_atom
+from weft.region.ir import (
+    Cast,
+    Kernel,
+    KernelAxis,
+    Let,
+    Output,
+    Pattern,
+    Read,
+    Tensor,
+    row_major,
+)
+from weft.target.matrix_atoms import TINY
+from weft.target.target import Target
+
+LINE: Final = 16
+"""Bytes that rows must begin at multiples of."""
+ROW: Final = 128
+"""Bytes that rows of copies begin at multiples of: the copy engine reads so many at a time."""
+_WORTH: Final = 1 << 22
+"""Products from which copying the operands pays."""
+
+
+def grain(address: Expr, item: int) -> int:
+    """The bytes, those of a copy's row at most, that all rows of an address of elements of `item`
+    bytes begin at multiples of; 0 where no elements are neighbours."""
+    steps = [factor for _, factor in address.terms]
+    if 1 not in steps:
+        return 0
+    steps.remove(1)
+    return math.gcd(ROW, *(number * item for number in (*steps, address.constant)))
+
+
+def is_aligned(address: Expr, item: int) -> bool:
+    """Whether an address of elements of `item` bytes has neighbours, and rows at whole lines."""
+    return grain(address, item) >= LINE
+
+
+def with_aligned_operands(
+    kernel: Kernel, tensors: Mapping[str, Tensor], target: Target
+) -> tuple[tuple[Kernel, ...], tuple[Tensor, ...]]:
+    """A contraction behind copies of those operands that need one, and the copies' tensors."""
+    roles = kernel.roles
+    if roles is None or kernel.pattern is not Pattern.MATMUL:
+        return (kernel,), ()
+    if math.prod(kernel.sizes.values()) < _WORTH or kernel.params:
+        return (kernel,), ()
+    copies: list[Kernel] = []
+    made: list[Tensor] = []
+    wanted = _Wanted(kernel, target)
+    for number, name in enumerate(dict.fromkeys((roles.lhs, roles.rhs))):
+        let = kernel.let(name)
+        if wanted.copy_of(let, tensors):
+            copied = f"{kernel.name}_operand{number}"
+            copy, tensor, read = _copied(kernel, let, tensors, copied, wanted)
+            copies.append(copy)
+            made.append(tensor)
+            body = tuple(read if found.name == name else found for found in kernel.body)
+            kernel = replace(kernel, body=body)
+    return (*copies, kernel), tuple(made)
+
+
+class _Wanted:
+    """What a contraction wants of its operands on a target."""
+
+    def __init__(self, kernel: Kernel, target: Target) -> None:
+        assert kernel.roles is not None
+        self.warpgroups = target.has("wgmma")
+        self.atom = usual_atom(kernel, "sm90" if self.warpgroups else "sm80")
+        self.k = tuple(name for name in kernel.roles.k if kernel.sizes[name] > 1)
+        dtypes = {kernel.let(name).dtype for name in (kernel.roles.lhs, kernel.roles.rhs)}
+        floats = kernel.let(kernel.roles.contraction).dtype is F32 and multiplies_reads(kernel)
+        self.widened = floats and dtypes <= {*TINY} and self.atom is None
+        """Whether 8-bit floats are multiplied as f16, which holds them all."""
+
+    def copy_of(self, let: Let, tensors: Mapping[str, Tensor]) -> bool:
+        """Whether an operand must be copied first."""
+        read = let.expr
+        if not isinstance(read, Read) or read.guards or read.places:
+            return False
+        address = linear(read.index, row_major(tensors[read.tensor].shape))
+        even = is_aligned(address, let.dtype.storage_bytes)
+        if self.widened:
+            return True
+        if self.atom is not None and self.atom.along_k:
+            return not even or not (self.k and coefficient(address, self.k[-1]) == 1)
+        return self.warpgroups and let.dtype in (BF16, F16) and not even
+
+    def dtype(self, let: Let) -> DType:
+        return F16 if self.widened else let.dtype
+
+    def last(self, let: Let, address: Expr) -> str:
+        """The axis along which a copy lies."""
+        if self.atom is not None and self.atom.along_k and self.k:
+            return self.k[-1]
+        return next((a for a in let.axes if coefficient(address, a) == 1), let.axes[-1])
+
+
+def _copied(
+    kernel: Kernel, let: Let, tensors: Mapping[str, Tensor], name: str, wanted: _Wanted
+) -> tuple[Kernel, Tensor, Let]:
+    """The copy, its tensor, and the Let that reads it."""
+    read, sizes = let.expr, kernel.sizes
+    assert isinstance(read, Read)
+    address = linear(read.index, row_major(tensors[read.tensor].shape))
+    last, dtype = wanted.last(let, address), wanted.dtype(let)
+    order = [a for a in let.axes if a != last] + [last]
+    line = ROW // dtype.storage_bytes
+    padded = -(-sizes[last] // line) * line
+    axes = [KernelAxis(a, padded if a == last else sizes[a]) for a in order]
+    guards = (Guard(axis(last), sizes[last]),) if padded > sizes[last] else ()
+    zero = 0.0 if let.dtype.is_float else 0
+    place = tuple(axis(a) for a in order)
+    tensor = Tensor(name, dtype, tuple(found.size for found in axes))
+    fill = zero if guards else None
+    body = [Let("v0", let.dtype, tuple(order), Read(read.tensor, read.index, guards, fill))]
+    if dtype is not let.dtype:
+        body.append(Let("v1", dtype, tuple(order), Cast("v0")))
+    outputs = (Output(name, body[-1].name, place),)
+    copy = Kernel(f"{name}_copy", Pattern.MAP, tuple(axes), tuple(body), outputs)
+    return copy, tensor, replace(let, dtype=dtype, expr=Read(name, place))

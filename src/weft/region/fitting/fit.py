@@ -1,0 +1,74 @@
+"""Kernels that fit the machine: what fusion chose, cut or prepared for its units."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Final
+
+from weft.region.fitting.aligned import with_aligned_operands
+from weft.region.fitting.long_sums import in_parts
+from weft.region.fitting.one_row import with_one_row
+from weft.region.fitting.whole_ops import whole_in_parts
+from weft.region.fitting.wide_sums import with_wide_sums
+from weft.region.ir import Cast, Const, Kernel, Module, Pattern, Tensor
+from weft.region.structure import buffers
+from weft.target.target import Kind, Target
+
+_ZERO: Final = ("0", "0.0", "False")
+
+
+def fit(module: Module, target: Target) -> Module:
+    """The module with long sums cut, on a GPU with operands aligned, single rows of 8-bit numbers
+    as contractions and ops that stay whole in steps, elsewhere with scatters that add narrow floats
+    in a wider dtype."""
+    tensors = dict(module.tensors)
+    kernels: list[Kernel] = []
+    origin = dict(module.origin)
+    zeros = {kernel.outputs[0].tensor for kernel in module.kernels if _fills_with_zeros(kernel)}
+    for kernel in module.kernels:
+        made: list[Kernel] = []
+        prepared, more = _prepared(kernel, tensors, zeros, target)
+        tensors |= {tensor.name: tensor for tensor in more}
+        for found in prepared:
+            pieces, between = in_parts(found, tensors, target)
+            tensors |= {tensor.name: tensor for tensor in between}
+            made += pieces
+        kernels += made
+        origin |= {found.name: module.origin.get(kernel.name, ()) for found in made}
+    kernels = _without_idle(kernels, tensors, zeros)
+    # What only the kernel that was taken apart worked in is gone.
+    used = {name for kernel in kernels for name in buffers(kernel)}
+    left = {n: found for n, found in tensors.items() if n in used or found.role != "internal"}
+    names = {kernel.name for kernel in kernels}
+    origin = {name: found for name, found in origin.items() if name in names}
+    return replace(module, tensors=left, kernels=tuple(kernels), origin=origin)
+
+
+def _prepared(
+    kernel: Kernel, tensors: dict[str, Tensor], zeros: Collection[str], target: Target
+) -> tuple[tuple[Kernel, ...], tuple[Tensor, ...]]:
+    """The kernels that take a kernel's place on a machine, and the tensors between them."""
+    if target.kind is not Kind.GPU:
+        return with_wide_sums(kernel, tensors)
+    if kernel.opaque is not None:
+        return whole_in_parts(kernel, tensors, zeros)
+    return with_aligned_operands(with_one_row(kernel, tensors, target), tensors, target)
+
+
+def _fills_with_zeros(kernel: Kernel) -> bool:
+    """Whether all that a kernel does is to write zeros, none of them -0."""
+    if kernel.pattern is not Pattern.MAP or len(kernel.outputs) != 1 or kernel.outputs[0].base:
+        return False
+    found = [let.expr for let in kernel.body if not isinstance(let.expr, Cast)]
+    return all(isinstance(expr, Const) and str(expr.value) in _ZERO for expr in found)
+
+
+def _without_idle(
+    kernels: list[Kernel], tensors: Mapping[str, Tensor], zeros: Collection[str]
+) -> list[Kernel]:
+    """The kernels, without those that write zeros for nobody."""
+    used = Counter(name for kernel in kernels for name in buffers(kernel))
+    idle = {name for name in zeros if used[name] == 1 and tensors[name].role == "internal"}
+    return [kernel for kernel in kernels if kernel.outputs[0].tensor not in idle]

@@ -1,0 +1,242 @@
+"""The kernels of an attention made one.
+
+    scores = kernel(q, k);  weights = kernel(scores);  y = kernel(weights, v)
+        ->  y = kernel(q, k, v)
+
+Elements are handed on one to one, so the joined kernel is the Lets of all parts, with a value in
+the place of each read of what another part stored, and what two parts compute alike once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeAlias
+
+from weft.foundation.index_expr import Index
+from weft.region.forms.attention import attention_of
+from weft.region.ir import (
+    Chain,
+    Kernel,
+    KernelAxis,
+    Let,
+    Materialize,
+    Module,
+    Output,
+    Pattern,
+    Read,
+)
+from weft.region.structure import Names, buffers
+
+FEWEST: Final = 8
+"""Queries and keys from which on blocks of them are worth computing together."""
+Renaming: TypeAlias = dict[str, str]
+"""The axes of a part as those of the whole."""
+
+
+def join_attention(module: Module) -> Module:
+    """The module with the kernels of every attention made one, where that is possible."""
+    for chain in module.chains:
+        if chain.kind == "attention" and len(chain.kernels) > 2:
+            module = _joined(module, chain)
+    return module
+
+
+def _joined(module: Module, chain: Chain) -> Module:
+    by_name = {kernel.name: kernel for kernel in module.kernels}
+    if not set(chain.kernels) <= set(by_name):
+        return module
+    parts = tuple(by_name[name] for name in chain.kernels)
+    handed = _handed_on(module, parts)
+    if any(part.params or part.opaque for part in parts) or not _are_neighbours(module, parts):
+        return module
+    renamings = _renamings(parts, handed)
+    kernel = None if renamings is None else _merged(parts, handed, renamings)
+    if kernel is None or not _is_worth_it(kernel):
+        return module
+    return _replaced(module, parts, kernel, handed)
+
+
+def _is_worth_it(kernel: Kernel) -> bool:
+    """Whether it is an attention that stores nothing for each key, with queries and keys enough."""
+    found = attention_of(kernel)
+    if found is None or min(kernel.sizes[found.query], kernel.sizes[found.key]) < FEWEST:
+        return False
+    return not any(found.key in kernel.let(output.value).axes for output in kernel.outputs)
+
+
+def _handed_on(module: Module, parts: Sequence[Kernel]) -> frozenset[str]:
+    """The tensors that parts write and nobody but parts reads."""
+    names = {part.name for part in parts}
+    written = {output.tensor for part in parts for output in part.outputs if output.base is None}
+    for kernel in module.kernels:
+        read = set(buffers(kernel)) - {output.tensor for output in kernel.outputs}
+        based = {output.base for output in kernel.outputs}
+        written -= based | ({p.tensor for p in kernel.params})
+        if kernel.name not in names:
+            written -= read
+    return frozenset(name for name in written if module.tensors[name].role == "internal")
+
+
+def _are_neighbours(module: Module, parts: Sequence[Kernel]) -> bool:
+    """Whether the place of the last part suits all: no kernel before it reads what parts make, or
+    writes over what they read."""
+    names = [part.name for part in parts]
+    made = {output.tensor for part in parts for output in part.outputs}
+    read = {name for part in parts for name in part.inputs}
+    begun = False
+    for kernel in module.kernels:
+        begun = begun or kernel.name in names
+        if kernel.name == names[-1]:
+            return True
+        over = {output.base for output in kernel.outputs}
+        if kernel.name not in names and begun and (made & set(kernel.inputs) or read & over):
+            return False
+    return False
+
+
+# -- axes ----------------------------------------------------------------------------------------
+
+
+def _renamings(parts: Sequence[Kernel], handed: frozenset[str]) -> list[Renaming] | None:
+    """The axes of each part by the names of the whole; None where elements do not meet one to
+    one."""
+    stored: dict[str, Index] = {}
+    found: list[Renaming] = []
+    for number, part in enumerate(parts):
+        renaming: Renaming = {}
+        reads = [let.expr for let in part.body if isinstance(let.expr, Read)]
+        within = [read for read in reads if read.tensor in handed]
+        if not all(_meet(read, stored.get(read.tensor), renaming) for read in within):
+            return None
+        for axis in part.axes:
+            renaming.setdefault(axis.name, f"{axis.name}{number}")
+        if len(set(renaming.values())) != len(renaming):
+            return None
+        names = Names({}, renaming, {})
+        for output in part.outputs:
+            stored[output.tensor] = names.index(output.index)
+        found.append(renaming)
+    return found
+
+
+def _meet(read: Read, stored: Index | None, renaming: Renaming) -> bool:
+    """Whether a read is of the element at the same place; its axes join the renaming."""
+    if stored is None or read.guards or read.places:
+        return False
+    for there, here in zip(stored, read.index, strict=True):
+        if there.is_constant and here == there:
+            continue
+        if there.single_axis is None or here.single_axis is None:
+            return False
+        if renaming.setdefault(here.single_axis.name, there.single_axis.name) != (
+            there.single_axis.name
+        ):
+            return False
+    return True
+
+
+def _axes_of_whole(
+    parts: Sequence[Kernel], renamings: Sequence[Renaming]
+) -> tuple[KernelAxis, ...] | None:
+    """Every axis once: those of the softmax's rows, those of a value, the keys, the depth."""
+    sizes: dict[str, int] = {}
+    for part, renaming in zip(parts, renamings, strict=True):
+        for axis in part.axes:
+            if sizes.setdefault(renaming[axis.name], axis.size) != axis.size:
+                return None
+    first, last = parts[0], parts[-1]
+    scores = [renamings[0][a] for a in first.let(first.outputs[0].value).axes]
+    mixed = [renamings[-1][a] for a in last.let(last.outputs[0].value).axes]
+    order = [*(a for a in scores if a in mixed), *(a for a in mixed if a not in scores)]
+    order += [a for a in scores if a not in mixed]
+    order += [a for a in sizes if a not in order]
+    return tuple(KernelAxis(name, sizes[name]) for name in order)
+
+
+# -- bodies --------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Whole:
+    """The joined kernel under construction."""
+
+    handed: frozenset[str]
+    order: list[str]
+    body: list[Let] = field(default_factory=list)
+    outputs: list[Output] = field(default_factory=list)
+    labels: dict[str, str] = field(default_factory=dict)
+    values: dict[str, str] = field(default_factory=dict)
+    """What stands for each tensor that is handed on."""
+    known: dict[tuple[object, ...], str] = field(default_factory=dict)
+
+    def add(self, part: Kernel, prefix: str, renaming: Renaming) -> None:
+        names = _PartNames(part, prefix, renaming, self.order)
+        for let in part.body:
+            if isinstance(let.expr, Read) and let.expr.tensor in self.values:
+                names.lets[let.name] = self.values[let.expr.tensor]
+                continue
+            made = names.let(let)
+            key = (made.dtype, made.axes, made.expr)
+            if key in self.known:
+                names.lets[let.name] = self.known[key]
+            else:
+                self.known[key] = made.name
+                self.body.append(made)
+        self.labels.update((names.lets[n], label) for n, label in part.labels.items())
+        for output in map(names.output, part.outputs):
+            if output.tensor in self.handed:
+                self.values[output.tensor] = output.value
+            else:
+                self.outputs.append(replace(output, materialize=Materialize.GMEM))
+
+
+class _PartNames(Names):
+    """One part's names in the whole: Lets get a prefix, axes the order of the whole."""
+
+    def __init__(self, part: Kernel, prefix: str, axes: Renaming, order: Sequence[str]) -> None:
+        super().__init__({name: name for name in buffers(part)}, dict(axes), {})
+        self.prefix, self.order = prefix, order
+
+    def fresh(self, name: str) -> str:
+        return self.lets.setdefault(name, self.prefix + name)
+
+    def axis_names(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(sorted(super().axis_names(names), key=self.order.index))
+
+
+def _merged(
+    parts: Sequence[Kernel], handed: frozenset[str], renamings: Sequence[Renaming]
+) -> Kernel | None:
+    axes = _axes_of_whole(parts, renamings)
+    if axes is None:
+        return None
+    whole = _Whole(handed, [axis.name for axis in axes])
+    for number, (part, renaming) in enumerate(zip(parts, renamings, strict=True)):
+        whole.add(part, f"p{number}_", renaming)
+    lives: Mapping[str, tuple[str, ...]] = {let.name: let.axes for let in whole.body}
+    stored = {name for output in whole.outputs for name in lives[output.value]}
+    marked = tuple(replace(axis, reduce=axis.name not in stored) for axis in axes)
+    body, outputs = tuple(whole.body), tuple(whole.outputs)
+    return Kernel("", Pattern.ATTENTION, marked, body, outputs, labels=whole.labels)
+
+
+def _replaced(
+    module: Module, parts: Sequence[Kernel], kernel: Kernel, handed: frozenset[str]
+) -> Module:
+    """The module with one kernel in the place of the last of its parts."""
+    names = [part.name for part in parts]
+    name = f"{Pattern.ATTENTION.value}{names[-1].lstrip('abcdefghijklmnopqrstuvwxyz_')}"
+    kernel = replace(kernel, name=name)
+    kernels = tuple(
+        kernel if k.name == names[-1] else k for k in module.kernels if k.name not in names[:-1]
+    )
+    origin = {k: v for k, v in module.origin.items() if k not in names}
+    origin[name] = tuple(sorted({i for n in names for i in module.origin.get(n, ())}))
+    renamed = dict.fromkeys(names, name)
+    chains = tuple(
+        replace(c, kernels=tuple(dict.fromkeys(renamed.get(k, k) for k in c.kernels)))
+        for c in module.chains
+    )
+    tensors = {n: t for n, t in module.tensors.items() if n not in handed}
+    return replace(module, tensors=tensors, kernels=kernels, origin=origin, chains=chains)

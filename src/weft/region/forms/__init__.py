@@ -1,0 +1,1 @@
+"""What a kernel computes, where plans and templates know something better for it."""

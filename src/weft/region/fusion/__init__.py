@@ -1,0 +1,1 @@
+"""Which blocks become one kernel, and in which order kernels run."""

@@ -1,0 +1,296 @@
+"""Which blocks become one kernel: greedy, backward from the outputs, with one step of rollback.
+
+Blocks are visited from the last to the first. A block is written into every kernel that reads it
+(*inlined*) when that is legal, within the machine's limits, and cheaper than storing it and reading
+it back; otherwise it is *stored* and begins a kernel of its own. Elementwise blocks may be
+duplicated; a reduction or contraction is computed once or not inlined at all. When a block has to
+be stored because a reader of it was inlined into several kernels, storing that reader instead is
+tried (the rollback).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from weft.foundation.tally import asked, done
+from weft.poly_view.ir import Access, BlockKind
+from weft.region.cost import kernel_seconds
+from weft.region.fusion.resources import stop_reason
+from weft.region.fusion.signature import Signatures, on_tensors
+from weft.region.ir import Kernel, Tensor
+from weft.region.writing.assemble import assemble, draft
+from weft.region.writing.emit import Root, Stop, View
+from weft.target.target import Target
+
+Draft: TypeAlias = tuple[Kernel, float] | str
+"""A kernel with its time, or why it is none."""
+PLACED = ("check", "words", "iota")
+"""Functions of the place of an element, which a gather or a guard on the way may rule out."""
+HEAVY = (BlockKind.REDUCE, BlockKind.CONTRACTION)
+DRAFTS = "kernels drafted"
+KERNELS = "kernels written out"
+SMALL = 64
+"""Elementwise kernels of fewer blocks than this are within the limits of registers."""
+ROUNDING = 1e-9
+LARGEST = 96
+"""The most blocks that one kernel computes."""
+
+
+@dataclass
+class Fusion:
+    """The choice for one program. `order` has every block after what it reads; `must` gives, for
+    blocks that have to be stored, the reason; `settled` are blocks of chains whose kernels are
+    joined later, and which nobody chooses about a second time."""
+
+    view: View
+    target: Target
+    order: Sequence[str]
+    must: Mapping[str, str]
+    settled: Collection[str] = ()
+    inlined: set[str] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.tensors: dict[str, Tensor] = {
+            source.tensor.name: source.tensor for source in self.view.sources.values()
+        }
+        self.sources = {
+            name: tuple(access.tensor for access in block.accesses)
+            for name, block in self.view.blocks.items()
+        }
+        self.readers: dict[str, dict[str, None]] = {name: {} for name in self.order}
+        for name in self.order:
+            for source in self.sources[name]:
+                if source in self.readers:
+                    self.readers[source][name] = None
+        self._signatures = Signatures(self.view)
+        self._known: dict[tuple[tuple[Root, ...], frozenset[str]], Draft] = {}
+        self._drafts: dict[object, Draft] = {}
+        self._finished: dict[object, tuple[Kernel, tuple[str, ...]]] = {}
+
+    def choose(self) -> None:
+        """Decide about every block."""
+        for name in reversed(self.order):
+            if name in self.must:
+                self.notes.append(f"{name} is stored: {self.must[name]}")
+            else:
+                self._decide(name)
+
+    @property
+    def stored(self) -> list[str]:
+        """The blocks that are not inlined, in order."""
+        return [name for name in self.order if name not in self.inlined]
+
+    # -- one block -------------------------------------------------------------------------------
+
+    def _decide(self, name: str) -> None:
+        why = None if self._surely(name) else self._try_inline(name)
+        if why is None:
+            self.inlined.add(name)
+        elif not self._roll_back(name):
+            self.notes.append(f"{name} is stored: {why}")
+
+    def _surely(self, name: str) -> bool:
+        """Whether inlining needs no estimate: a number, or an elementwise block that one small
+        kernel reads, element by element, and that itself reads nothing out of place."""
+        block = self.view.blocks[name]
+        if block.fn == "const":
+            return True
+        users = self.roots_using(name)
+        if block.kind is not BlockKind.EWISE or block.fn in PLACED or len(users) != 1:
+            return False
+        inside = [*users, *self.closure(users)]
+        # The table of a gather is read out of place wherever the gather is computed.
+        reads = block.accesses[:1] if block.selected else block.accesses
+        if len(inside) >= SMALL or not all(_in_place(a) for a in reads):
+            return False
+        points = math.prod(block.shape)
+        return all(
+            math.prod(a.size for a in self.view.blocks[reader].axes) == points
+            and all(_in_place(a) for a in self.view.blocks[reader].accesses if a.tensor == name)
+            for reader in inside
+            if name in self.sources[reader]
+        )
+
+    def _try_inline(self, name: str) -> str | None:
+        """Why a block cannot or should not be inlined; None where it should."""
+        users = self.roots_using(name)
+        if any(len(self.closure((user,))) >= LARGEST for user in users):
+            return f"a kernel that reads it has {LARGEST} blocks already"
+        heavy = self.view.blocks[name].kind in HEAVY
+        if heavy and len(users) > 1:
+            return f"{len(users)} kernels read it"
+        try:
+            before = [self.kernel((Root(user),)) for user in users]
+            with self._supposing(inlined=[name]):
+                after = [self.kernel((Root(user),)) for user in users]
+        except Stop as reason:
+            return str(reason)
+        for (old, _), (new, _) in zip(before, after, strict=True):
+            stop = stop_reason(old, new, self.tensors, self.target)
+            if stop is not None:
+                return stop
+        spent = sum(seconds for _, seconds in after)
+        stored = sum(seconds for _, seconds in before) + self._storing(name, len(users))
+        if not is_shorter(spent, stored):
+            return f"computing it {len(users)} times takes {spent - stored:.2g} s longer"
+        return None
+
+    def _storing(self, name: str, users: int) -> float:
+        """The time it takes to store a block that several kernels read: a kernel of its own, or
+        what it adds to the kernel of a contraction that nobody else reads, as its last step."""
+        alone = self._seconds(name)
+        chain = self._private_chain(name) if users > 1 else []
+        if not chain:
+            return alone
+        try:
+            with self._supposing(inlined=chain[1:]):
+                short, without = self.kernel((Root(chain[0]),))
+            with self._supposing(inlined=chain):
+                whole, seconds = self.kernel((Root(name),))
+        except Stop:
+            return alone
+        if stop_reason(short, whole, self.tensors, self.target) is not None:
+            return alone
+        return min(alone, seconds - without)
+
+    def _private_chain(self, name: str) -> list[str]:
+        """The blocks from what this one reads up to a contraction, each read by the next one alone;
+        none where there is no such contraction."""
+        chains = [[source] for source in self.sources[name] if self._is_private(source)]
+        while chains:
+            chain = chains.pop()
+            if self.view.blocks[chain[-1]].kind is BlockKind.CONTRACTION:
+                return chain
+            sources = self.sources[chain[-1]]
+            chains += [[*chain, source] for source in sources if self._is_private(source)]
+        return []
+
+    def _is_private(self, name: str) -> bool:
+        """Whether a block may be inlined, has operands, and has one reader."""
+        if name not in self.readers or name in self.must or not self.sources[name]:
+            return False
+        return len(self.readers[name]) == 1 and self.view.blocks[name].kind is not BlockKind.REDUCE
+
+    def _seconds(self, *names: str) -> float:
+        """The time of kernels that store one block each."""
+        return sum(self.kernel((Root(name),))[1] for name in names)
+
+    def _roll_back(self, name: str) -> bool:
+        """Store a reader that was inlined before, so that this block can be inlined into it."""
+        for reader in [found for found in self.readers[name] if found in self.inlined]:
+            users = self.roots_using(reader)
+            try:
+                now = self._seconds(*users, name)
+                with self._supposing(stored=[reader]):
+                    if self._try_inline(name) is not None:
+                        continue
+                    then = self._seconds(*users)
+                    with self._supposing(inlined=[name]):
+                        then += self._seconds(reader)
+            except Stop:
+                continue
+            if is_shorter(then, now):
+                self.inlined.discard(reader)
+                self.inlined.add(name)
+                self.notes.append(f"{reader} is stored after all: {name} is computed with it")
+                return True
+        return False
+
+    @contextmanager
+    def _supposing(self, inlined: Sequence[str] = (), stored: Sequence[str] = ()) -> Iterator[None]:
+        """The choice changed for a moment: blocks inlined that are stored, or the reverse."""
+        self.inlined.update(inlined)
+        self.inlined.difference_update(stored)
+        try:
+            yield
+        finally:
+            self.inlined.difference_update(inlined)
+            self.inlined.update(stored)
+
+    # -- kernels ---------------------------------------------------------------------------------
+
+    def roots_using(self, name: str) -> list[str]:
+        """The stored blocks whose kernels would contain this block, if it were inlined."""
+        found: dict[str, None] = {}
+        stack, seen = list(self.readers[name]), set[str]()
+        while stack:
+            reader = stack.pop()
+            if reader in self.inlined:
+                stack += [r for r in self.readers[reader] if r not in seen]
+                seen.update(self.readers[reader])
+            else:
+                found[reader] = None
+        return list(found)
+
+    def closure(self, roots: Iterable[str], more: Collection[str] = ()) -> frozenset[str]:
+        """The inlined blocks that kernels with these roots compute; `more` are inlined too."""
+        found: set[str] = set()
+        stack = [source for root in roots for source in self.sources[root]]
+        while stack:
+            name = stack.pop()
+            if name not in found and (name in self.inlined or name in more):
+                found.add(name)
+                stack += self.sources[name]
+        return frozenset(found)
+
+    def members(self, roots: tuple[Root, ...]) -> frozenset[str]:
+        """What a kernel with these roots inlines, also of one another."""
+        names = {root.block for root in roots}
+        return self.closure(names, names)
+
+    def kernel(self, roots: tuple[Root, ...]) -> tuple[Kernel, float]:
+        """A draft of the kernel of some roots, on tensors of the same shapes, and its time."""
+        return self.drafted(roots, self.members(roots))
+
+    def drafted(self, roots: tuple[Root, ...], needed: frozenset[str]) -> tuple[Kernel, float]:
+        """The same for roots that inline what is `needed`, whatever is chosen now."""
+        known = (roots, needed)
+        if known not in self._known:
+            key, _ = self._signatures.of(roots, needed)
+            asked(DRAFTS)
+            if key not in self._drafts:
+                done(DRAFTS)
+                self._drafts[key] = self._draft(roots, needed)
+            self._known[known] = self._drafts[key]
+        found = self._known[known]
+        if isinstance(found, str):
+            raise Stop(found)
+        return found
+
+    def _draft(self, roots: tuple[Root, ...], needed: frozenset[str]) -> Draft:
+        try:
+            kernel = draft(self.view, roots, needed)
+        except Stop as reason:
+            return str(reason)
+        return kernel, kernel_seconds(kernel, self.tensors, self.target)
+
+    def finished(self, roots: tuple[Root, ...]) -> Kernel:
+        """The kernel of some roots as it will be; equal ones are written out once."""
+        needed = self.members(roots)
+        blocks = [self.view.blocks[name] for name in (*needed, *(r.block for r in roots))]
+        if any(block.value_id and block.name != block.value_id for block in blocks):
+            return assemble(self.view, roots, needed)
+        key, tensors = self._signatures.of(roots, needed)
+        asked(KERNELS)
+        if key not in self._finished:
+            done(KERNELS)
+            self._finished[key] = assemble(self.view, roots, needed), tensors
+        kernel, known = self._finished[key]
+        return on_tensors(kernel, dict(zip(known, tensors, strict=True)))
+
+
+def is_shorter(one: float, other: float) -> bool:
+    """Whether one time is shorter than another by more than rounding: equal parts of a program add
+    their times up in other orders, and are still cut alike."""
+    return one < other * (1 - ROUNDING)
+
+
+def _in_place(access: Access) -> bool:
+    """Whether an access reads along whole axes, each at most once, without guards."""
+    names = [expr.single_axis for expr in access.map if not expr.is_constant]
+    return not access.guards and None not in names and len(set(names)) == len(names)

@@ -1,0 +1,230 @@
+"""Kernels over the same space made one, where that saves reads.
+
+Two kernels are candidates when one reads what the other stores, or when both read a tensor. They
+are merged if no third kernel stands between them, neither has to wait for the other, the result is
+a kernel of a known shape within the machine's limits, at least one read disappears, and the
+estimate is lower.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from weft.foundation.index_expr import Expr
+from weft.poly_view.ir import BlockKind
+from weft.region.fusion.greedy import LARGEST, Fusion
+from weft.region.fusion.order import Order, Traffic
+from weft.region.fusion.resources import stop_reason
+from weft.region.ir import Kernel, Read
+from weft.region.writing.emit import Emitter, Root, Stop, View
+
+Group: TypeAlias = tuple[Root, ...]
+
+
+def fuse_greedily(fusion: Fusion) -> list[Group]:
+    """The roots of every kernel, in an order in which they can run."""
+    fusion.choose()
+    return merge_groups(fusion)
+
+
+def fuse_nothing(fusion: Fusion) -> list[Group]:
+    """A kernel for every block that is more than a number."""
+    numbers = (name for name in fusion.order if fusion.view.blocks[name].fn == "const")
+    fusion.inlined.update(name for name in numbers if name not in fusion.must)
+    return _Merger(fusion, [(Root(name),) for name in fusion.stored]).in_order()
+
+
+def merge_groups(fusion: Fusion) -> list[Group]:
+    """The roots of every kernel, in an order in which they can run."""
+    merger = _Merger(fusion, [(Root(name),) for name in fusion.stored])
+    merger.run()
+    return merger.in_order()
+
+
+class _Merger:
+    """Groups of roots by number; a group that was merged into another one is gone."""
+
+    def __init__(self, fusion: Fusion, groups: list[Group]) -> None:
+        self.fusion = fusion
+        self.groups: dict[int, Group] = dict(enumerate(groups))
+        self.home = {root.block: n for n, group in self.groups.items() for root in group}
+        self.reads = {n: self._reads(group) for n, group in self.groups.items()}
+        self.order = Order({n: self._before(group, n) for n, group in self.groups.items()})
+        self.readers: dict[str, set[int]] = {}
+        for n, names in self.reads.items():
+            for name in names:
+                self.readers.setdefault(name, set()).add(n)
+
+    def run(self) -> None:
+        for number in sorted(self.groups, reverse=True):
+            for other in self._candidates(number) if number in self.groups else ():
+                self._try(number, other)
+        for number in self.groups:
+            self._drop_unread(number)
+
+    def in_order(self) -> list[Group]:
+        """The groups, each after those that it needs."""
+        return [self.groups[number] for number in self.order.sequence(self.traffic())]
+
+    # -- what a group reads ----------------------------------------------------------------------
+
+    def _inside(self, group: Group) -> set[str]:
+        names = {root.block for root in group}
+        return names | self.fusion.closure(names, names)
+
+    def _reads(self, group: Group) -> set[str]:
+        """Every tensor that a group reads."""
+        blocks, inside = self.fusion.view.blocks, self._inside(group)
+        return {a.tensor for name in inside for a in blocks[name].accesses} - inside
+
+    def _before(self, group: Group, number: int) -> set[int]:
+        """The groups that have to run before this one."""
+        needed = self._reads(group) | self._besides(group)
+        before = {self.home[name] for name in needed if name in self.home}
+        return (before | self._awaited(group)) - {number}
+
+    def _besides(self, group: Group) -> set[str]:
+        """What a group needs besides what it reads."""
+        view, inside = self.fusion.view, self._inside(group)
+        return set[str]().union(*(dependencies(view, name) for name in inside))
+
+    def _awaited(self, group: Group) -> set[int]:
+        """The groups that this one waits for; where it waits for a block that is stored nowhere,
+        those that store what the block is computed from."""
+        blocks = self.fusion.view.blocks
+        stack = [name for member in self._inside(group) for name in blocks[member].after]
+        found, seen = set[int](), set(stack)
+        while stack:
+            name = stack.pop()
+            if name in self.home:
+                found.add(self.home[name])
+            elif name in blocks:
+                fresh = {access.tensor for access in blocks[name].accesses} - seen
+                seen |= fresh
+                stack += fresh
+        return found
+
+    def traffic(self) -> Traffic:
+        """What every group reads and stores, in bytes."""
+        sources = self.fusion.view.sources
+        sizes: dict[str, dict[str, int]] = {}
+        for name, source in sources.items():
+            sizes.setdefault(source.tensor.role, {})[name] = source.tensor.bytes
+        internal, handed_out = (sizes.pop(role, {}) for role in ("internal", "output"))
+        return Traffic(
+            {n: self.reads[n] | self._besides(group) for n, group in self.groups.items()},
+            {n: {root.block for root in group} for n, group in self.groups.items()},
+            internal,
+            {name: size for held in sizes.values() for name, size in held.items()},
+            handed_out,
+        )
+
+    def _candidates(self, number: int) -> list[int]:
+        """Earlier groups that this one reads, or that read the same tensors, nearest first."""
+        found = {self.home[name] for name in self.reads[number] if name in self.home}
+        for name in self.reads[number]:
+            found |= self.readers[name]
+        earlier = (n for n in found if n < number and n in self.groups)
+        return sorted((n for n in earlier if self._alike(n, number)), reverse=True)
+
+    def _alike(self, first: int, second: int) -> bool:
+        """Whether two groups could share a kernel by kind and size."""
+        blocks = self.fusion.view.blocks
+        lead = [blocks[self.groups[n][0].block] for n in (first, second)]
+        if any(block.kind in (BlockKind.OPAQUE, BlockKind.UPDATE) for block in lead):
+            return False
+        return sorted(lead[0].shape) == sorted(lead[1].shape)
+
+    # -- merging ---------------------------------------------------------------------------------
+
+    def _try(self, number: int, other: int) -> None:
+        if other not in self.groups or self.order.is_between(number, other):
+            return
+        if other in self._awaited(self.groups[number]):
+            return
+        roots = self._merged(self.groups[number], self.groups[other])
+        if roots is None:
+            return
+        first, second = self.groups[number][0].block, self.groups[other][0].block
+        self.fusion.notes.append(f"{second} is stored by the kernel of {first}")
+        del self.groups[other]
+        self.groups[number] = roots
+        self.home.update((root.block, number) for root in roots)
+        self.reads[number] = self._reads(roots)
+        self.order.join(number, other)
+        for name in self.reads.pop(other):
+            self.readers[name].discard(other)
+            self.readers[name].add(number)
+
+    def _drop_unread(self, number: int) -> None:
+        """Store nothing that was stored only for kernels which are one now."""
+        fusion = self.fusion
+        for root in self.groups[number][1:]:
+            rest = tuple(r for r in self.groups[number] if r is not root)
+            users = set(fusion.roots_using(root.block))
+            if root.block in fusion.must or not users <= {r.block for r in rest}:
+                continue
+            fusion.inlined.add(root.block)
+            try:
+                fusion.kernel(rest)
+            except Stop:
+                fusion.inlined.discard(root.block)
+                continue
+            self.groups[number] = rest
+            del self.home[root.block]
+            fusion.notes.append(f"{root.block} is not stored after all: nobody else reads it")
+
+    def _merged(self, group: Group, other: Group) -> Group | None:
+        fusion = self.fusion
+        try:
+            roots = (*group, *self._places(group, other))
+            kernel, seconds = fusion.kernel(roots)
+            parts = [fusion.kernel(part) for part in (group, other)]
+        except Stop:
+            return None
+        stops = [stop_reason(p, kernel, fusion.tensors, fusion.target) for p, _ in parts]
+        shares = _read_count(kernel) < sum(_read_count(part) for part, _ in parts)
+        if any(stops) or not shares or seconds >= sum(time for _, time in parts):
+            return None
+        return roots
+
+    def _places(self, group: Group, other: Group) -> list[Root]:
+        """The roots of `other` placed on the axes of `group`: where it reads them, or position by
+        position."""
+        fusion = self.fusion
+        inside = fusion.members((*group, *other))
+        if len(inside) >= LARGEST:
+            raise Stop(f"a kernel has at most {LARGEST} blocks")
+        emitter = Emitter(fusion.view, inside)
+        emitter.run(group)
+        found = []
+        for root in other:
+            read = {
+                places
+                for (block, places, guards) in emitter.values
+                if block == root.block and not guards
+            }
+            places = read.pop() if len(read) == 1 else self._by_position(emitter, root)
+            axes = {expr.single_axis.name for expr in places if expr.single_axis is not None}
+            if len(axes) != len(places) or axes != set(emitter.own):
+                raise Stop(f"{root.block} lies over other axes")
+            found.append(Root(root.block, places))
+        return found
+
+    def _by_position(self, emitter: Emitter, root: Root) -> tuple[Expr, ...]:
+        shape = self.fusion.view.blocks[root.block].shape
+        if shape != tuple(emitter.sizes[name] for name in emitter.own):
+            raise Stop(f"{root.block} has another shape")
+        return emitter.places
+
+
+def dependencies(view: View, name: str) -> set[str]:
+    """What a block needs besides what it reads: its base, and the tensors of its params."""
+    block = view.blocks[name]
+    found = {block.base} if block.base is not None else set()
+    found.update(view.params[param].access.tensor for param in block.params)
+    return found
+
+
+def _read_count(kernel: Kernel) -> int:
+    return sum(isinstance(let.expr, Read) for let in kernel.body)

@@ -1,0 +1,125 @@
+"""What makes two choices of blocks the same kernel: everything but names.
+
+A signature lists the blocks of a kernel from its roots down, with other blocks and tensors by
+number. Equal layers have equal signatures, so that a kernel is drafted, costed and written out
+once, and the tensors of the others are put in by position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+
+from weft.poly_view.ir import PolyBlock
+from weft.region.ir import Fold, Kernel, Let, Read
+from weft.region.writing.emit import Root, View
+from weft.tiny.ir import Cast, Check, Const, Iota, Reduce
+
+
+class Signatures:
+    """The keys of kernels over one view. What a block is by itself is described once and numbered,
+    so that a key is a few small numbers per block."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self._numbers: dict[Hashable, int] = {}
+        self._blocks: dict[str, int] = {}
+        self._tensors: dict[str, int] = {}
+        self._around: dict[str, tuple[str, ...]] = {}
+
+    def of(
+        self, roots: Sequence[Root], inlined: frozenset[str]
+    ) -> tuple[Hashable, tuple[str, ...]]:
+        """A key that equal kernels share, and the tensors of this one in the order of the key."""
+        blocks = self.view.blocks
+        numbers: dict[str, int] = {}
+        tensors: dict[str, int] = {}
+        parts: list[Hashable] = []
+        for root in roots:
+            parts.append(root.env)
+            parts.append(numbers.setdefault(root.block, len(numbers)))
+            self._place(root.block, tensors, parts)
+        stack = [root.block for root in roots]
+        done: set[str] = set()
+        while stack:
+            name = stack.pop()
+            if name in done:
+                continue
+            done.add(name)
+            parts.append(self._block(name))
+            for access in blocks[name].accesses:
+                source = access.tensor
+                parts.append(numbers.setdefault(source, len(numbers)))
+                if source in inlined:
+                    stack.append(source)
+                else:
+                    self._place(source, tensors, parts)
+            for source in self._around[name]:
+                self._place(source, tensors, parts)
+        return tuple(parts), tuple(tensors)
+
+    def _place(self, name: str, tensors: dict[str, int], parts: list[Hashable]) -> None:
+        """Note which tensor a block is stored as: the how-manieth, and of what kind."""
+        tensor = self.view.sources[name].tensor.name
+        parts.append((tensors.setdefault(tensor, len(tensors)), self._tensor(name)))
+
+    def _tensor(self, name: str) -> int:
+        if name not in self._tensors:
+            source = self.view.sources[name]
+            held = source.tensor
+            self._tensors[name] = self._number((held.dtype, held.shape, source.atoms, source.order))
+        return self._tensors[name]
+
+    def _block(self, name: str) -> int:
+        """The number of what a block computes, without its name and those of its operands."""
+        if name not in self._blocks:
+            block = self.view.blocks[name]
+            params = [self.view.params[name] for name in sorted(block.params)]
+            around = [] if block.base is None else [block.base]
+            self._around[name] = (*around, *(param.access.tensor for param in params))
+            reads = ((a.map, a.guards, repr(a.fill), a.widen) for a in block.accesses)
+            known = ((param.name, param.low, param.high, param.access.map) for param in params)
+            written = (block.write, block.base is None)
+            self._blocks[name] = self._number((_computed(block), *reads, written, *known))
+        return self._blocks[name]
+
+    def _number(self, what: Hashable) -> int:
+        return self._numbers.setdefault(what, len(self._numbers))
+
+
+def _computed(block: PolyBlock) -> Hashable:
+    detail: Hashable = None
+    match block.value:
+        case Const(value=value):
+            detail = repr(value)
+        case Iota(axis=axis, shape=shape):
+            detail = (axis, shape)
+        case Reduce(x=Cast(dtype=dtype)):
+            detail = dtype
+        case Check(rule=rule, code=code, size=size):
+            detail = (rule, code, size)
+    return (block.kind, block.fn, block.axes, block.dtype, block.attrs, block.selected, detail)
+
+
+def on_tensors(kernel: Kernel, names: Mapping[str, str]) -> Kernel:
+    """The same kernel on other tensors."""
+    return replace(
+        kernel,
+        body=tuple(_let(let, names) for let in kernel.body),
+        outputs=tuple(
+            replace(o, tensor=names[o.tensor], base=None if o.base is None else names[o.base])
+            for o in kernel.outputs
+        ),
+        params=tuple(replace(p, tensor=names[p.tensor]) for p in kernel.params),
+    )
+
+
+def _let(let: Let, names: Mapping[str, str]) -> Let:
+    match let.expr:
+        case Read(tensor=tensor):
+            return replace(let, expr=replace(let.expr, tensor=names[tensor]))
+        case Fold(step=step, combine=combine):
+            bodies = [tuple(_let(inner, names) for inner in body) for body in (step, combine)]
+            return replace(let, expr=replace(let.expr, step=bodies[0], combine=bodies[1]))
+        case _:
+            return let

@@ -1,0 +1,1 @@
+"""From the blocks of a kernel to its axes and its body."""

@@ -1,0 +1,397 @@
+"""Writing the body of one kernel from the blocks it computes.
+
+A block is either *stored*, and then read as a tensor, or *inlined*: its expression is written where
+it is read, with its axes replaced by the expressions of the access. A reduction takes its axes from
+those of the kernel that its rows do not depend on, if the sizes agree: what is reduced and what is
+stored of one row then share an axis, and reads are shared too.
+
+Where an access has guards, an inlined value is computed everywhere, its reads carry the guards so
+that nothing is touched out of range, and a select puts the fill where a guard fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from weft.foundation.dtypes import I1, SI32, SI64, DType
+from weft.foundation.errors import InternalError
+from weft.foundation.index_expr import (
+    SELECTED,
+    Expr,
+    Guard,
+    Index,
+    add,
+    always,
+    axes_of,
+    axis,
+    bounds,
+    constant,
+    linear,
+    param,
+    params_of,
+    scale,
+    simplify,
+    substitute,
+)
+from weft.poly_view.ir import Access, BlockKind, IndexParam, PolyBlock, Scop
+from weft.region.ir import Cast, Output, Param, Place, Scalar, Tensor, row_major
+from weft.region.writing.build import Body
+from weft.tiny.ir import Cast as TinyCast
+from weft.tiny.ir import Const as TinyConst
+from weft.tiny.ir import Iota as TinyIota
+from weft.tiny.ir import Words as TinyWords
+
+Env = Mapping[str, Expr]
+
+
+class Stop(Exception):
+    """A block cannot be inlined here; the message says why. Never leaves the region stage."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A tensor that accesses can end at: the shape it is stored with, and its atoms. With `order`
+    it is stored with its atoms in another order than its own: place k holds atom `order[k]`."""
+
+    tensor: Tensor
+    atoms: tuple[int, ...]
+    order: tuple[int, ...] | None = None
+
+    def index(self, atoms: Sequence[Expr]) -> Index:
+        """An index in atoms as an index in the axes of the tensor."""
+        if self.order is None:
+            return regroup(self.tensor.shape, self.atoms, atoms)
+        sizes = [self.atoms[k] for k in self.order]
+        return regroup(self.tensor.shape, sizes, [atoms[k] for k in self.order])
+
+
+def regroup(shape: Sequence[int], atoms: Sequence[int], index: Sequence[Expr]) -> Index:
+    """Atoms put together into axes: each axis is the next atoms whose sizes multiply to it."""
+    result = []
+    place = 0
+    for size in shape:
+        here, extent = constant(0), 1
+        while extent != size:
+            if place == len(atoms):
+                raise InternalError(f"the atoms {list(atoms)} do not make up {list(shape)}")
+            here = add(scale(here, atoms[place]), index[place])
+            extent *= atoms[place]
+            place += 1
+        result.append(here)
+    return tuple(result)
+
+
+def makes_up(shape: Sequence[int], atoms: Sequence[int]) -> bool:
+    """Whether axes of this shape are made of whole atoms, in order."""
+    place = 0
+    for size in shape:
+        extent = 1
+        while extent != size:
+            if place == len(atoms):
+                return False
+            extent *= atoms[place]
+            place += 1
+    return all(size == 1 for size in atoms[place:])
+
+
+@dataclass(frozen=True)
+class View:
+    """The blocks to choose from and the tensors they are stored as."""
+
+    blocks: dict[str, PolyBlock]
+    sources: dict[str, Source]
+    params: dict[str, IndexParam]
+
+    @classmethod
+    def of(cls, scop: Scop, blocks: dict[str, PolyBlock], sources: dict[str, Source]) -> View:
+        return cls(blocks, sources, {p.name: p for p in scop.params})
+
+
+@dataclass(frozen=True)
+class Root:
+    """A block that a kernel stores. `env` says where its axes are among the kernel's; none for the
+    block that gives the kernel its axes."""
+
+    block: str
+    env: tuple[Expr, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """A reduction in a kernel: the Let, the rows it is computed for, and what it reduces over."""
+
+    block: str
+    let: str
+    rows: tuple[Expr, ...]
+    axes: tuple[str, ...]
+    guarded: bool
+    contraction: bool
+    sides: tuple[str, str] = ("", "")
+    """The Lets of the two operands of a contraction."""
+
+
+@dataclass
+class Emitter:
+    """One kernel in the making."""
+
+    view: View
+    inlined: frozenset[str]
+    sizes: dict[str, int] = field(default_factory=dict)
+    reductions: list[Reduction] = field(default_factory=list)
+    used_params: dict[str, None] = field(default_factory=dict)
+    members: dict[str, str] = field(default_factory=dict)
+    """Blocks computed here, with the Let of each."""
+
+    def __post_init__(self) -> None:
+        self.body = Body([])
+        self.values: dict[tuple[str, tuple[Expr, ...], tuple[Guard, ...]], str] = {}
+        self.selected: dict[str, Place] = {}
+        self.own: tuple[str, ...] = ()
+        self.places: tuple[Expr, ...] = ()
+        self.ranges: dict[str, tuple[int, int]] = {
+            p.name: (p.low, p.high) for p in self.view.params.values()
+        }
+
+    def run(self, roots: Sequence[Root]) -> tuple[Output, ...]:
+        first = self.view.blocks[roots[0].block]
+        self.own = tuple(self._new_axis(a.size) for a in first.out_axes)
+        self.places = tuple(axis(name) for name in self.own)
+        return tuple(self._root(root) for root in roots)
+
+    def _new_axis(self, size: int) -> str:
+        name = f"i{len(self.sizes)}"
+        self.sizes[name] = size
+        self.body.axes.append(name)
+        self.ranges[name] = (0, size - 1)
+        return name
+
+    # -- roots -----------------------------------------------------------------------------------
+
+    def _root(self, root: Root) -> Output:
+        block = self.view.blocks[root.block]
+        places = self.places if root.env is None else root.env
+        env = dict(zip((a.name for a in block.out_axes), places, strict=True))
+        source = self.view.sources[root.block]
+        if block.kind is BlockKind.UPDATE:
+            value = self._spread(self._access(block.accesses[0], env, ()))
+            write = [self._place(expr, env) for expr in block.write or ()]
+            base = self.view.sources[str(block.base)].tensor.name
+            return Output(source.tensor.name, value, source.index(write), base)
+        value = self._spread(self.value(block, env, ()))
+        index = source.index([env[a.name] for a in block.out_axes])
+        return Output(source.tensor.name, value, index)
+
+    def _spread(self, value: str) -> str:
+        """The value over every axis that it is stored over, also where it is the same for all."""
+        dtype, held = self.body.known[value]
+        if set(self.own) <= set(held):
+            return value
+        return self.body.let(dtype, (*held, *self.own), Cast(value))
+
+    # -- values ----------------------------------------------------------------------------------
+
+    def value(self, block: PolyBlock, env: Env, guards: tuple[Guard, ...]) -> str:
+        """The Let of a block at the given place."""
+        places = tuple(env[a.name] for a in block.out_axes)
+        key = (block.name, places, guards)
+        if key not in self.values:
+            self.values[key] = self._compute(block, env, guards)
+            self.members.setdefault(block.name, self.values[key])
+        return self.values[key]
+
+    def _compute(self, block: PolyBlock, env: Env, guards: tuple[Guard, ...]) -> str:
+        match block.kind:
+            case BlockKind.EWISE:
+                return self._elementwise(block, env, guards)
+            case BlockKind.MOVEMENT:
+                return self._access(block.accesses[0], env, guards)
+            case BlockKind.REDUCE | BlockKind.CONTRACTION:
+                return self._reduce(block, env, guards)
+            case _:
+                raise Stop("it is computed by a kernel of its own")
+
+    def _elementwise(self, block: PolyBlock, env: Env, guards: tuple[Guard, ...]) -> str:
+        if isinstance(block.value, TinyConst):
+            return self.body.const(block.value.value, block.dtype)
+        if isinstance(block.value, TinyIota):
+            return self.body.index(self._counter(block, block.value, env), block.dtype)
+        if isinstance(block.value, TinyWords):
+            seed, offset = (self._access(access, env, guards) for access in block.accesses)
+            return self.body.words(seed, offset, self._element(block, env))
+        if block.fn == "gather":
+            return self._gather(block, env, guards)
+        if guards and block.fn == "check":
+            raise Stop("a check must not be made where nothing is read")
+        args = [self._access(access, env, guards) for access in block.accesses]
+        match block.fn, len(args):
+            case "cast", 1:
+                return self.body.cast(args[0], block.dtype)
+            case "where", 3:
+                return self.body.select(args[0], args[1], args[2])
+            case "check", 1:
+                value, element = block.value, self._element(block, env)
+                return self.body.check(args[0], str(value.rule), value.code, value.size, element)
+            case fn, 1:
+                return self.body.unary(fn, args[0])
+            case fn, 2:
+                return self.body.binary(fn, args[0], args[1])
+            case fn, count:
+                raise InternalError(f"block {block.name} is {fn} of {count} operands")
+
+    def _element(self, block: PolyBlock, env: Env) -> Expr:
+        """The place of an element of a block's value, counted in row-major order."""
+        places = [env[a.name] for a in block.out_axes]
+        element = simplify(linear(places, row_major(block.shape)), self.ranges)
+        return self._known_place(element)
+
+    def _gather(self, block: PolyBlock, env: Env, guards: tuple[Guard, ...]) -> str:
+        where, source = block.accesses
+        value = self._access(where, env, guards)
+        place = Place(f"{SELECTED}_{value}", value, block.selected)
+        self.ranges[place.param] = (0, block.selected - 1)
+        self.selected[place.param] = place
+        found = self._access(source, env, guards, place)
+        return found if self.body.depends(found, value) else self._same_anywhere(found, value)
+
+    def _same_anywhere(self, found: str, place: str) -> str:
+        """What is the same wherever it is read (a splat, an axis of size 1) as a function of the
+        place all the same: what checks the place must be computed."""
+        zero = self.body.const(0, self.body.dtype(place))
+        return self.body.select(self.body.binary("lt", place, zero), found, found)
+
+    def _counter(self, block: PolyBlock, iota: TinyIota, env: Env) -> Expr:
+        shape = [int(size) for size in iota.shape if isinstance(size, int)]
+        atoms = [a.size for a in block.axes]
+        places = regroup(shape, atoms, [env[a.name] for a in block.axes])
+        return self._known_place(simplify(places[iota.axis], self.ranges))
+
+    # -- reductions ------------------------------------------------------------------------------
+
+    def _reduce(self, block: PolyBlock, env: Env, guards: tuple[Guard, ...]) -> str:
+        contraction = block.kind is BlockKind.CONTRACTION
+        rows = tuple(env[a.name] for a in block.out_axes)
+        taken = {name for expr in (*rows, *(g.expr for g in guards)) for name in axes_of(expr)}
+        axes = []
+        for reduced in block.reduce_axes:
+            name = None if contraction else self._free_axis(reduced.size, taken)
+            axes.append(name or self._new_axis(reduced.size))
+            taken.add(axes[-1])
+        inner = {**env, **{a.name: axis(n) for a, n in zip(block.reduce_axes, axes, strict=True)}}
+        sides = [self._access(access, inner, guards) for access in block.accesses]
+        operand = self._product(block, sides) if contraction else sides[0]
+        fn = "sum" if contraction else block.fn
+        let = self.body.reduce(fn, operand, axes, block.dtype)
+        pair = (sides[0], sides[-1])
+        self.reductions.append(
+            Reduction(block.name, let, rows, tuple(axes), bool(guards), contraction, pair)
+        )
+        return let
+
+    def _product(self, block: PolyBlock, sides: Sequence[str]) -> str:
+        """A product as matrix units form it: where the program rounds it and widens it again before
+        it is added, the operands are widened instead and nothing is rounded (a multiply-add may be
+        contracted)."""
+        summed = block.value.x
+        if isinstance(summed, TinyCast):
+            sides = [self.body.cast(side, summed.dtype) for side in sides]
+        return self.body.binary("mul", sides[0], sides[1])
+
+    def _free_axis(self, size: int, taken: set[str]) -> str | None:
+        free = (n for n, extent in self.sizes.items() if extent == size and n not in taken)
+        return next(free, None)
+
+    # -- accesses --------------------------------------------------------------------------------
+
+    def _place(self, expr: Expr, env: Env, place: Place | None = None) -> Expr:
+        for name in sorted(params_of(expr) - {SELECTED}):
+            self.used_params[name] = None
+        selected = {SELECTED: param(place.param)} if place is not None else None
+        return simplify(substitute(expr, env, selected), self.ranges)
+
+    def _access(
+        self, access: Access, env: Env, guards: tuple[Guard, ...], place: Place | None = None
+    ) -> str:
+        places = tuple(self._place(expr, env, place) for expr in access.map)
+        limits = (Guard(self._place(g.expr, env, place), g.size) for g in access.guards)
+        own = tuple(guard for guard in limits if not always(guard, self.ranges))
+        every = tuple(dict.fromkeys((*own, *guards)))
+        if access.tensor in self.inlined:
+            producer = self.view.blocks[access.tensor]
+            inner = dict(zip((a.name for a in producer.out_axes), places, strict=True))
+            value = self._filled(self.value(producer, inner, every), own, access.fill)
+        else:
+            value = self._read(access, places, own, every)
+        return value if access.widen is None else self.body.cast(value, access.widen)
+
+    def _read(
+        self,
+        access: Access,
+        places: Index,
+        own: tuple[Guard, ...],
+        every: tuple[Guard, ...],
+    ) -> str:
+        source = self.view.sources[access.tensor]
+        dtype = source.tensor.dtype
+        fill: Scalar | None = access.fill if own else _zero(dtype)
+        index = tuple(simplify(expr, self.ranges) for expr in source.index(places))
+        name, used = source.tensor.name, (*index, *(guard.expr for guard in every))
+        selected = [self.selected[n] for n in self._selected_in(used)]
+        return self.body.read(name, dtype, index, every, fill if every else None, selected)
+
+    def _selected_in(self, exprs: Iterable[Expr]) -> list[str]:
+        """The places of gathers that expressions use."""
+        names = frozenset[str]().union(*(params_of(expr) for expr in exprs))
+        return sorted(name for name in names if name in self.selected)
+
+    def _known_place(self, expr: Expr) -> Expr:
+        """An expression that must not depend on data, because it becomes a number of its own."""
+        if self._selected_in((expr,)):
+            raise Stop("its place would be one that data names")
+        return expr
+
+    def _filled(self, value: str, own: tuple[Guard, ...], fill: Scalar | None) -> str:
+        if not own:
+            return value
+        inside = self._predicate(own)
+        dtype = self.body.dtype(value)
+        other = self.body.const(_zero(dtype) if fill is None else fill, dtype)
+        return self.body.select(inside, value, other)
+
+    def _predicate(self, guards: Sequence[Guard]) -> str:
+        parts = []
+        for guard in guards:
+            low, high = bounds(self._known_place(guard.expr), self.ranges)
+            dtype = SI32 if max(-low, high) < 1 << 31 else SI64
+            number = self.body.index(guard.expr, dtype)
+            if low < 0:
+                parts.append(self.body.binary("ge", number, self.body.const(0, dtype)))
+            if high >= guard.size:
+                parts.append(self.body.binary("lt", number, self.body.const(guard.size, dtype)))
+        inside = parts[0]
+        for part in parts[1:]:
+            inside = self.body.binary("min", inside, part)
+        return inside
+
+    # -- params ----------------------------------------------------------------------------------
+
+    def params(self) -> tuple[Param, ...]:
+        """The run-time numbers that the indices of this kernel use."""
+        found = []
+        for name in self.used_params:
+            known = self.view.params[name]
+            source = self.view.sources[known.access.tensor]
+            index = source.index(known.access.map)
+            element = 0
+            for expr, size in zip(index, source.tensor.shape, strict=True):
+                element = element * size + expr.constant
+            found.append(Param(name, source.tensor.name, element, known.low, known.high))
+        return tuple(found)
+
+
+def _zero(dtype: DType) -> Scalar:
+    if dtype is I1:
+        return False
+    if dtype.is_complex:
+        return 0j
+    return 0.0 if dtype.is_float else 0

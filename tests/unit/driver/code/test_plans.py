@@ -1,0 +1,196 @@
+"""Every contraction gets a plan that a template carries out: at any sizes, layouts and epilogues,
+and by the first choice wherever matrix instructions compute it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+from benchmarks.gemm_kernels import Contraction, references, region_kernel
+from tests import kernels
+from weft.codegen.gpu import templates
+from weft.driver.code.plans import choose_plans
+from weft.foundation.dtypes import BF16, F16, F32
+from weft.memory.from_region import assign_buffers
+from weft.plan.contraction import problem_of
+from weft.plan.from_region import plan_kernel
+from weft.plan.ir import MmaPlan, Plan, RowPlan
+from weft.plan.tensor_cores import sm90_plan
+from weft.region.ir import Binary, Kernel, Module, Tensor
+from weft.target.known import target_named
+from weft.target.matrix_tiles import Form
+
+LAYOUTS = (("row", "col"), ("row", "row"), ("col", "col"), ("col", "row"))
+EPILOGUES: tuple[tuple[str, ...], ...] = (
+    (),
+    ("bias",),
+    ("bias", "gelu"),
+    ("residual",),
+    ("bias", "relu", "residual"),
+    ("rows",),
+)
+
+
+def tensors_of(shape: Contraction) -> dict[str, Tensor]:
+    kinds = {
+        "a": (shape.dtype, shape.a_shape),
+        "b": (shape.dtype, shape.b_shape),
+        "bias": (shape.dtype, (shape.n,)),
+        "rows": (F32, (shape.m,)),
+        "residual": (shape.out_dtype, shape.y_shape),
+        "y": (shape.out_dtype, shape.y_shape),
+    }
+    return {name: Tensor(name, dtype, sizes, "input") for name, (dtype, sizes) in kinds.items()}
+
+
+def chosen(shape: Contraction, target: str) -> tuple[Plan, list[str]]:
+    """The planner's own choice, and what the templates have against it."""
+    kernel, tensors, machine = region_kernel(shape), tensors_of(shape), target_named(target)
+    plan = plan_kernel(kernel, tensors, machine)
+    found = templates.accepts(kernel, tensors, references(shape), plan, machine)
+    return plan, [str(finding) for finding in found]
+
+
+def random_shape(rng: np.random.Generator) -> Contraction:
+    """Sizes from 1 up, half of them multiples of eight."""
+    step = 8 if rng.random() < 0.5 else 1
+    m, n, k = (int(2 ** rng.uniform(0, 12)) * step for _ in range(3))
+    return Contraction(
+        m,
+        n,
+        k,
+        batch=int(rng.choice([0, 2, 5])),
+        out_dtype=(BF16, F16, F32)[rng.integers(3)],
+        layouts=LAYOUTS[rng.integers(4)],
+        epilogue=EPILOGUES[rng.integers(len(EPILOGUES))],
+    )
+
+
+@pytest.mark.parametrize("target", ["sm80", "sm90"])
+def test_the_first_choice_is_carried_out(target: str) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(400):
+        shape = random_shape(rng)
+        plan, refusals = chosen(shape, target)
+        assert isinstance(plan, MmaPlan)
+        assert refusals == [], shape
+
+
+@pytest.mark.parametrize(("layouts", "stages"), [(("row", "col"), 10), (("row", "row"), 8)])
+def test_columns_in_panels_take_more_shared_memory(layouts: tuple[str, str], stages: int) -> None:
+    """96 columns that lie along n take the room of 128."""
+    shape, sm90 = Contraction(1024, 768, 3072, layouts=layouts), target_named("sm90")
+    kernel, tensors = region_kernel(shape), tensors_of(shape)
+    problem = problem_of(kernel, tensors)
+    assert problem is not None
+    header = plan_kernel(kernel, tensors, sm90).header
+    plan = sm90_plan(kernel, problem, sm90, header, Form(64, 96, (64, 96)))
+    assert plan.stages == stages
+    assert not templates.accepts(kernel, tensors, references(shape), plan, sm90)
+
+
+@pytest.mark.parametrize("layouts", LAYOUTS)
+def test_a_contraction_of_one_step_has_no_layout(layouts: tuple[str, str]) -> None:
+    plan, refusals = chosen(Contraction(40, 24, 1, layouts=layouts), "sm80")
+    assert isinstance(plan, MmaPlan)
+    assert plan.operand_layouts == ("row", "col")
+    assert refusals == []
+
+
+ORDERS = list(product((False, True), repeat=5))
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+def test_a_gelu_in_any_order_is_the_epilogue_of_its_plan(order: tuple[bool, ...]) -> None:
+    """The template recognises the function by itself, and must find the plan's own word for it."""
+    module = kernels.linear(64, 64, 64, dtype=BF16, activation="none")
+    (kernel,) = module.kernels
+    known = {let.name: (let.dtype, let.axes) for let in kernel.body}
+    body = kernels.Rows([found.name for found in kernel.axes], lets=list(kernel.body), known=known)
+    outer, halved, shifted, scaled, divides = order
+    x = next(let.name for let in kernel.body if let.expr == Binary("add", *_bias_of(kernel)))
+
+    def binary(fn: str, left: str, right: str, turned: bool) -> str:
+        return body.binary(fn, *((right, left) if turned else (left, right)))
+
+    root = body.const(float(np.float32(2**0.5 if divides else 0.5**0.5)), F32)
+    inner = body.binary("div", x, root) if divides else binary("mul", x, root, scaled)
+    bell = binary("add", body.unary("erf", inner), body.const(1.0, F32), shifted)
+    half = binary("mul", x, body.const(0.5, F32), halved)
+    result = body.cast(binary("mul", half, bell, outer), BF16)
+    output = replace(kernel.outputs[0], value=result)
+    spelled = replace(kernel, body=tuple(body.lets), outputs=(output,))
+    plan, notes = settled(replace(module, kernels=(spelled,)), "sm90")
+    assert isinstance(plan, MmaPlan)
+    assert (plan.arch, plan.epilogue, notes) == ("sm90", ("bias", "gelu"), ())
+
+
+def _bias_of(kernel: Kernel) -> tuple[str, str]:
+    assert kernel.roles is not None
+    bias = next(let.name for let in kernel.body if let.axes == ("n",))
+    return kernel.roles.contraction, bias
+
+
+# -- second choices --------------------------------------------------------------------------------
+
+
+def settled(module: Module, target: str) -> tuple[Plan, tuple[str, ...]]:
+    plans = choose_plans(module, assign_buffers(module), target_named(target))
+    (plan,) = plans.plans.values()
+    return plan, plans.notes
+
+
+def test_what_suits_needs_no_note() -> None:
+    plan, notes = settled(kernels.linear(64, 64, 64, dtype=BF16), "sm90")
+    assert isinstance(plan, MmaPlan)
+    assert (plan.arch, notes) == ("sm90", ())
+
+
+def test_f32_contractions_are_tiles() -> None:
+    plan, notes = settled(kernels.linear(64, 64, 64), "sm90")
+    assert isinstance(plan, MmaPlan)
+    assert plan.arch == "fma"
+    assert notes == ()
+
+
+@pytest.mark.parametrize(("m", "n", "across"), [(4, 64, True), (64, 4, False)])
+def test_thin_contractions_are_rows(m: int, n: int, across: bool) -> None:
+    """Threads go along the factor that has more elements, as it lies in memory."""
+    plan, _ = settled(kernels.linear(m, n, 1024), "sm90")
+    assert isinstance(plan, RowPlan)
+    assert plan.across is across
+
+
+def two_results(module: Module) -> Module:
+    """The kernel stores its result twice, which no matrix template does."""
+    (kernel,) = module.kernels
+    (output,) = kernel.outputs
+    more = replace(module.tensors[output.tensor], name="again")
+    both = (output, replace(output, tensor="again"))
+    return replace(
+        module,
+        kernels=(replace(kernel, outputs=both),),
+        tensors={**module.tensors, "again": more},
+        outputs=(*module.outputs, "again"),
+    )
+
+
+@pytest.mark.parametrize("target", ["sm80", "sm90"])
+def test_what_matrix_instructions_do_not_take_becomes_tiles(target: str) -> None:
+    plan, notes = settled(two_results(kernels.linear(64, 64, 64, dtype=BF16)), target)
+    assert isinstance(plan, MmaPlan)
+    assert plan.arch == "fma"
+    assert notes == ("linear: no sm80 plan: the kernel has 2 outputs, not one",)
+
+
+def test_empty_contractions_become_tiles() -> None:
+    plan, notes = settled(kernels.linear(8, 8, 0, dtype=BF16), "sm90")
+    assert isinstance(plan, MmaPlan)
+    assert plan.arch == "fma"
+    assert notes == (
+        "linear: no sm90 plan: the contraction has an empty axis",
+        "linear: no sm80 plan: the contraction has an empty axis",
+    )

@@ -1,0 +1,280 @@
+"""Whole programs on disk: what another process finds, and when it must not find it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import weft
+from weft.driver.programs import kept
+from weft.driver.signature import make_signature
+from weft.foundation.limits import Limits
+from weft.ptir import Builder, Program
+from weft.ptir.ir import ElementRef, Function, Instruction, Ref, Region
+from weft.ptir.ops.control import Cond
+from weft.ptir.ops.movement import BroadcastTo
+from weft.ptir.ops.tuples import MakeTuple
+from weft.ptir.types import TupleType
+from weft.runtime import cache
+from weft.target.known import target_named
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def program(factor: float = 2.0) -> Program:
+    """A product, a sort that no kernel expresses, and an update of a state."""
+    b = Builder("mixed")
+    x, w, past = b.param("f32", [4, 8]), b.param("f32", [8, 6]), b.param("f32", [4, 6])
+    y = b.tanh(x @ w) * factor
+    return b.build(b.sort(y, axis=1), past + y)
+
+
+def inputs() -> list[np.ndarray]:
+    rng = np.random.default_rng(3)
+    return [rng.standard_normal(shape).astype(np.float32) for shape in ((4, 8), (8, 6))]
+
+
+def test_a_kept_program_does_what_the_compiled_one_does() -> None:
+    first = weft.compile(program(), params=[1], state=[2])
+    again = weft.compile(program(), params=[1], state=[2])
+    (cluster,) = again.clusters.values()
+    assert list(cluster.times) == ["disk"]
+    assert (cluster.built.compiled, cluster.built.reused) == (
+        0,
+        len(set(cluster.built.symbols.values())),
+    )
+    for executable in (first, again):
+        executable.state[0][...] = 1.0
+    for _ in range(2):
+        want, got = ([a.tobytes() for a in e(*inputs())] for e in (first, again))
+        assert got == want
+    bound = again.bind(inputs()[1:])
+    assert np.array_equal(bound(inputs()[0])[0], first(*inputs())[0])
+
+
+def looped() -> Program:
+    b = Builder("looped")
+    x = b.param("f32", [4, 8])
+    return b.build(
+        b.scan(lambda r, c, row: [r.tanh(c + row), c * row], [b.reduce_sum(x, [0])], [x])
+    )
+
+
+@pytest.mark.parametrize("build", [program, looped])
+def test_a_kept_program_still_tells_its_stages(build: Callable[[], Program]) -> None:
+    first, again = weft.compile(build()), weft.compile(build())
+    assert again.stages == first.stages
+    assert "from the cache" in again.explain()
+    # What was worked out depends on what this process knew before.
+    told, told_again = (
+        [line for line in e.report()[1:] if " asked for, " not in line] for e in (first, again)
+    )
+    assert told_again == told
+    if build is looped:
+        assert any(line.startswith("region0_carried: ") for line in told)
+
+
+SECOND_PROCESS = """
+import sys
+import llvmlite.binding as llvm
+import numpy as np
+import weft
+from weft.driver.programs import kept
+from weft.runtime import cache
+
+cache.source_digest = lambda: sys.argv[2]  # whatever is edited while this runs
+made, parse = [], llvm.parse_assembly
+llvm.parse_assembly = lambda text: made.append(text) or parse(text)
+found = []
+
+
+def squares(x, w):
+    return weft.sum((x @ w) ** 2)
+
+
+if sys.argv[1] == "jit":
+    rng = np.random.default_rng(0)
+    x, w = (weft.asarray(rng.standard_normal((5, 5)).astype(np.float32)) for _ in range(2))
+    value, slope = weft.jit(weft.value_and_grad(squares, 1))(x.to("cpu"), w.to("cpu"))
+    found = [float(value), np.asarray(slope).tobytes().hex()]
+else:
+    executable = weft.compile(weft.ptir.load(sys.argv[1]))
+    shapes = [[d if type(d) is int else 3 for d in kind.shape] for kind in executable.inputs]
+    results = executable.run([np.ones(shape, np.float32) for shape in shapes])
+    found = [result.tobytes().hex() for result in results]
+print(len(made), "weft.driver.pipeline" in sys.modules, *found)
+"""
+
+
+def another_process(*arguments: str) -> list[str]:
+    """How many modules LLVM compiled, whether the stages were loaded, and the results."""
+    done = subprocess.run(
+        [sys.executable, "-c", SECOND_PROCESS, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def open_program() -> Program:
+    """A program that is compiled for the sizes it meets."""
+    b = Builder("open")
+    x, w = b.param("f32", ["?B", 8]), b.param("f32", [8, 6])
+    return b.build(b.tanh(x @ w))
+
+
+@pytest.mark.parametrize("what", ["mixed", "open", "jit"])
+def test_another_process_compiles_nothing(what: str, folder: Path) -> None:
+    argument = what
+    if what != "jit":
+        argument = str(folder / f"{what}.ptir.txt")
+        made = program() if what == "mixed" else open_program()
+        Path(argument).write_text(str(weft.ptir.dumps(made, "text")))
+    modules, loaded, *results = another_process(argument, "this version")
+    assert int(modules) > 0
+    assert loaded == "True"
+    assert another_process(argument, "this version") == ["0", "False", *results]
+    if what == "mixed":
+        modules, loaded, *again = another_process(argument, "another version")
+        assert int(modules) > 0
+        assert (loaded, again) == ("True", results)
+
+
+def test_everything_a_compilation_depends_on_is_in_the_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target = target_named("cpu")
+    plain = make_signature(program())
+    key = kept.key_of(program(), target, plain)
+    assert key is not None
+    assert kept.key_of(program(), target, plain) == key
+    lines = {place: f"{line}0" for place, line in program().locations.items()}
+    others = [
+        (program(3.0), target, plain),
+        (replace(program(), locations=lines), target, plain),
+        (program(), target, make_signature(program(), params=[1])),
+        (program(), target, make_signature(program(), donate=[2])),
+        (program(), replace(target, features=frozenset({"other"})), plain),
+        (program(), replace(target, rates=replace(target.rates, bandwidth=1.0)), plain),
+    ]
+    found = [key, *(kept.key_of(*other) for other in others)]
+    found.append(kept.key_of(program(), target, plain, 3))
+    found.append(kept.key_of(program(), target, plain, overrides={"plan": "{}"}))
+    found.append(kept.key_of(program(), target, plain, overrides={"plan": "{ }"}))
+    found.append(kept.key_of(program(), target, plain, overrides={"region": "{}"}))
+    for name, value in (
+        ("weft.runtime.cache.source_digest", lambda: "another version of Weft"),
+        ("llvmlite.binding.llvm_version_info", (99, 0, 0)),
+        ("weft.runtime.jit.host_cpu", lambda: ("another", "machine", "")),
+        ("weft.foundation.limits.current", lambda: Limits(kernel_steps=1000)),
+    ):
+        with monkeypatch.context() as changed:
+            changed.setattr(name, value)
+            found.append(kept.key_of(program(), target, plain))
+    cache.save(kept.tuned_key(target), b"{}")
+    found.append(kept.key_of(program(), target, plain))
+    assert None not in found
+    assert len(set(found)) == 16
+
+
+def test_the_key_of_a_program_for_a_gpu_has_its_compiler_and_what_it_builds_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain = make_signature(program())
+
+    def keys() -> list[str | None]:
+        return [kept.key_of(program(), target_named(name), plain) for name in ("sm80", "sm90")]
+
+    found = keys()
+    with monkeypatch.context() as changed:
+        changed.setattr("weft.runtime.jit.host_cpu", lambda: ("another", "machine", ""))
+        assert keys() == found
+    with monkeypatch.context() as changed:
+        changed.setattr("weft.runtime.cuda.driver.compute_capability", lambda: (9, 0))
+        newer = keys()
+    assert newer[0] != found[0]
+    assert newer[1] == found[1]
+    monkeypatch.setattr("weft.driver.code.gpu_linker.version", lambda: (99, 0))
+    found += [newer[0], *keys()]
+    assert None not in found
+    assert len(set(found)) == 5
+
+
+def test_a_given_stage_is_part_of_what_is_kept() -> None:
+    text = weft.compile(program()).stages["plan"]
+    first, again = (weft.compile(program(), overrides={"plan": text}) for _ in range(2))
+    other = weft.compile(program(), overrides={"plan": text + "\n"})
+    times = [list(e._latest.times) for e in (first, again, other)]
+    assert ["machine code" in each for each in times] == [True, False, True]
+    want, got = (
+        [a.tobytes() for a in e(*inputs(), np.zeros((4, 6), np.float32))] for e in (first, again)
+    )
+    assert got == want
+    assert again.stages["plan"] == first.stages["plan"]
+
+
+def test_a_stage_that_cannot_be_given_is_refused_also_where_the_program_is_kept() -> None:
+    weft.compile(program())
+    with pytest.raises(weft.UserError, match="there is no stage 'moon'"):
+        weft.compile(program(), overrides={"moon": ""})
+    with pytest.raises(weft.UserError, match="the text of stage 'plan' is int, not str"):
+        weft.compile(program(), overrides={"plan": 3})  # type: ignore[dict-item]
+
+
+def test_a_broken_entry_is_compiled_again_and_that_is_said(folder: Path) -> None:
+    key = kept.key_of(program(), target_named("cpu"), make_signature(program()))
+    assert key is not None
+    assert kept.DAMAGED not in weft.compile(program()).report()
+    whole = (folder / key).read_bytes()
+    flipped = whole[:200] + bytes([whole[200] ^ 1]) + whole[201:]
+    for damage in (b"", b"weftobj1", whole[:-1], whole + b"x", flipped, b"weftobj2" + whole[8:]):
+        (folder / key).write_bytes(damage)
+        executable = weft.compile(program())
+        assert "machine code" in executable._latest.times
+        assert kept.DAMAGED in executable.report()
+        assert executable.explain().endswith(kept.DAMAGED)
+    for payload in (b"something else", b"weftprg1" + (8).to_bytes(8, "little") + b"[" * 8):
+        cache.save(key, payload)
+        assert kept.DAMAGED in weft.compile(program()).report()
+    again = weft.compile(program())
+    assert list(again._latest.times) == ["disk"]
+    assert kept.DAMAGED not in again.report()
+
+
+def test_a_program_without_a_wire_form_is_compiled_every_time() -> None:
+    """Its regions return the tuple that they are given, which no file can say."""
+    kind = weft.ptir.tensor("f32", [3])
+    pair = TupleType((kind, kind))
+    body = (
+        Instruction(3, MakeTuple(), (Ref(1), Ref(2)), pair),
+        Instruction(4, Cond(0, 1), (Ref(0), Ref(3)), pair),
+        Instruction(5, BroadcastTo((3,)), (ElementRef(4, 1),), kind),
+    )
+    parameters = (weft.ptir.tensor("i1"), kind, kind)
+    main = Function("main", parameters, (0, 1, 2), (kind,), body, (), (5,))
+    regions = tuple(Region(number, (pair,), (), (pair,), (0,)) for number in range(2))
+    made = Program("main", (main,), regions)
+    x = np.arange(3, dtype=np.float32)
+    for _ in range(2):
+        executable = weft.compile(made)
+        assert "machine code" in executable._latest.times
+        assert executable(np.array(True), x, x + 1)[0].tolist() == [1, 2, 3]
+
+
+def test_programs_with_huge_constants_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "MOST_BYTES", 1 << 10)
+    for _ in range(2):
+        (cluster,) = weft.compile(program()).clusters.values()
+        assert "machine code" in cluster.times

@@ -1,0 +1,92 @@
+"""The log of measurements, and how well estimates order what was measured."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from scipy.stats import spearmanr
+
+from weft.driver.pipeline import run_pipeline
+from weft.driver.signature import make_signature
+from weft.driver.stages.compilation import Compilation
+from weft.driver.tuning.measure import Measurement, append, measure_program, rank_correlation, read
+from weft.foundation.errors import UserError
+from weft.ptir import Builder, Program
+from weft.target.known import target_named
+
+
+def line(estimate: float, actual: float) -> Measurement:
+    return Measurement("map0", "map", 10, 20, 0.5, estimate, actual, '{"kind": "map"}')
+
+
+def test_a_log_grows_and_reads_back(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    append(path, [line(1e-6, 2e-6)])
+    append(path, [line(3e-6, 4e-6), line(5.5e-6, 1 / 3)])
+    assert read(path) == [line(1e-6, 2e-6), line(3e-6, 4e-6), line(5.5e-6, 1 / 3)]
+    assert path.read_text().count("FLOPs") == 1
+
+
+def test_the_rank_correlation_is_spearmans() -> None:
+    rng = random.Random(0)
+    for _ in range(20):
+        lines = [line(rng.randint(1, 9), rng.randint(1, 9)) for _ in range(rng.randint(3, 30))]
+        want = spearmanr([m.estimate for m in lines], [m.actual for m in lines]).statistic
+        assert rank_correlation(lines) == pytest.approx(want)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("a,b\n1,2\n", "line 2 is no measurement: it has kernel, pattern, FLOPs"),
+        ("kernel,pattern,FLOPs,Bytes,occ,estimate,actual,plan\nm,map,x,1,1,1,1,p\n", "line 2 is"),
+        ("kernel,pattern,FLOPs,Bytes,occ,estimate,actual,plan\nm,map\n", "line 2 is no"),
+        ("kernel,pattern,FLOPs,Bytes,occ,estimate,actual,plan\nm,map,1,1,1,nan,1,p\n", "line 2 is"),
+        ("kernel,pattern,FLOPs,Bytes,occ,estimate,actual,plan\nm,map,1,1,1,1,inf,p\n", "line 2 is"),
+        ("kernel,pattern,FLOPs,Bytes,occ,estimate,actual,plan\nm,map,1,1,1,1,-1,p\n", "line 2 is"),
+    ],
+)
+def test_what_is_no_log_is_told(tmp_path: Path, text: str, why: str) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(text)
+    with pytest.raises(UserError, match=why):
+        read(path)
+
+
+def test_a_log_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot read .*: No such file"):
+        read(tmp_path / "log.csv")
+    with pytest.raises(UserError, match=r"cannot write .*: No such file"):
+        append(tmp_path / "missing" / "log.csv", [])
+
+
+@pytest.mark.parametrize("lines", [[], [line(1, 1)], [line(1, 1), line(1, 2)]])
+def test_too_little_to_correlate(lines: list[Measurement]) -> None:
+    with pytest.raises(UserError, match="needs measurements that differ"):
+        rank_correlation(lines)
+
+
+def kernels_of_many_sizes() -> Program:
+    b = Builder("many")
+    shapes = ([32, 32], [96, 128], [512, 256], [768, 1024])
+    xs = [b.param("f32", shape) for shape in shapes]
+    squares = [b.param("f32", [size, size]) for size in (48, 160, 320)]
+    results = [x @ x for x in squares]
+    for x in xs:
+        results += [b.tanh(x), b.reduce_sum(x, axes=[0])]
+    return b.build(*results)
+
+
+@pytest.mark.usefixtures("small_machine")
+def test_estimates_order_kernels_of_all_kinds_and_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread on a small machine: its times span four powers of ten, so that the order is the
+    same where others use the processors as well."""
+    monkeypatch.setenv("WEFT_NUM_THREADS", "1")
+    program = kernels_of_many_sizes()
+    compilation = Compilation(program, target_named("cpu"), make_signature(program))
+    lines = list(measure_program(run_pipeline(compilation)))
+    assert len(lines) >= 10
+    assert {m.pattern for m in lines} >= {"matmul", "row", "map"}
+    assert rank_correlation(lines) >= 0.7

@@ -22,7 +22,8 @@ HEAD = """\
 
 `from weft import functional as F`. Each op checks its arguments, then writes its instructions into
 the graph; nothing is computed until a tensor is read. Arrays are taken wherever tensors are, and
-layouts name the axes: N the batch, C the channels, then W, HW or DHW.
+layouts name the axes: N the batch, C the channels, then W, HW or DHW. Activations with an
+exponential, tanh or erf compute f16 and bf16 in f32 and round once, as softmax does.
 
 This page is written by `make docs` from the functions in `src/weft/ops/functional/`; edit those
 instead.

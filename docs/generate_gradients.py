@@ -69,6 +69,9 @@ constant. `stop_gradient` does the same on purpose.
 (`log` at 0, `sqrt` at 0, `atan2` at the origin) so do their gradients, by the rules of IEEE
 arithmetic: infinities and NaN are not hidden. A norm is finite everywhere: the gradients of
 `weft.linalg.vector_norm` with an `ord` of 1 or more, and of the Frobenius norm, are 0 at 0.
+A quotient by `1 + exp(u)`, as in sigmoid and silu, is finite wherever it is itself: its cotangent
+goes to u as `-y / (1 + exp(-u))`, where the rules of the single ops would multiply 0 by an exp(u)
+that has overflowed.
 
 **Narrow floats**: a gradient has the dtype of its operand. Sums over broadcast axes and matrix
 products add up in f32 at least, as they do on the way forward.

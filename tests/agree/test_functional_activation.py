@@ -12,7 +12,7 @@ from scipy import special
 import weft
 from tests.tensors import DTYPES, Array, agrees, data, wide
 from weft import functional as F
-from weft.foundation.dtypes import DType
+from weft.foundation.dtypes import BF16, F16, DType
 
 
 def softplus(x: Array, beta: float = 1.0, threshold: float = 20.0) -> Array:
@@ -73,6 +73,34 @@ def test_far_from_zero_nothing_overflows(name: str, dtype: DType) -> None:
     with np.errstate(over="ignore"):
         exact = oracle(wide(x))
     agrees(function(weft.asarray(x)), exact, dtype)
+
+
+NARROW = ("gelu", "gelu tanh", "silu", "sigmoid", "softplus", "softplus 2, 1", "log_sigmoid", "elu",
+          "elu 0.5", "selu", "mish")  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
+@pytest.mark.parametrize("name", NARROW)
+def test_narrow_floats_are_rounded_once(name: str, dtype: DType) -> None:
+    """Every element is one of the neighbours of the exact value, small ones too."""
+    function, oracle = POINTWISE[name]
+    x = np.linspace(-15.0, 15.0, 301).astype(dtype.numpy)
+    exact = oracle(wide(x))
+    step = np.spacing(np.abs(exact).astype(dtype.numpy)).astype(np.float64)
+    # 1 + erf and 1 + tanh, and what is left of them, are known to half a unit of f32 at 1.
+    lost = 2.0**-24 * np.abs(wide(x)) if name.startswith("gelu") else 0.0
+    found = wide(function(weft.asarray(x)).numpy())
+    assert (np.abs(found - exact) <= 0.51 * step + lost).all()
+
+
+def test_the_small_values_of_f16() -> None:
+    x = np.asarray([-15.0, -12.0, -9.0], np.float16)
+    np.testing.assert_array_equal(
+        F.sigmoid(weft.asarray(x)).numpy(), special.expit(wide(x)).astype(np.float16)
+    )
+    np.testing.assert_array_equal(
+        F.silu(weft.asarray(x)).numpy(), (wide(x) * special.expit(wide(x))).astype(np.float16)
+    )
 
 
 @pytest.mark.parametrize("name", POINTWISE)

@@ -195,7 +195,12 @@ def _report(name: str, tuning: Tuning, where: str) -> None:
         print_table(table)
     plans, known = counted(len(tuning.measured), "plan"), counted(tuning.known, "kernel")
     print(f"{name}: {plans} measured on the {where}, {known} tuned before")
-    if tuning.interrupted:
+    if not tuning.is_kept:
+        complain(
+            f"what was found could not be kept in {cache.folder()}, and no compile will use it: "
+            "make room there, or name another folder with WEFT_CACHE, and tune again"
+        )
+    elif tuning.interrupted:
         complain("stopped: what was found so far is kept, the next weft tune goes on from there")
 
 

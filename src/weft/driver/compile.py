@@ -25,7 +25,9 @@ from weft.driver.inputs import (
     check_threads,
     in_one_piece,
 )
+from weft.driver.options import options_told
 from weft.driver.programs import kept
+from weft.driver.programs.compiled import Compiled
 from weft.driver.programs.shape_sets import ShapeSet
 from weft.driver.programs.shaped import ShapedExecutable
 from weft.driver.signature import Role, Signature, make_signature
@@ -111,7 +113,7 @@ def _named(names: Sequence[str]) -> str:
 
 
 @dataclass(repr=False)
-class Executable:
+class Executable(Compiled):
     """A program ready to run on a target."""
 
     source: Program
@@ -305,7 +307,7 @@ class _Stopwatch:
         self._last = now
 
 
-class Bound:
+class Bound(Compiled):
     """An executable with its parameters fixed: a call checks and fills in the data alone."""
 
     def __init__(self, executable: Executable, params: Sequence[Any]) -> None:
@@ -373,6 +375,7 @@ def compile_program(
     opt_level: int = ...,
     shapes: ShapeSet,
 ) -> Executable | ShapedExecutable: ...
+@options_told("weft.compile")
 def compile_program(
     program: Program,
     target: str | Target = "cpu",

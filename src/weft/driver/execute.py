@@ -28,6 +28,7 @@ from weft.driver.inputs import check_inputs, check_seed
 from weft.driver.legalise import legalise
 from weft.driver.loading.guard import guarded
 from weft.driver.loading.plugins import described
+from weft.driver.options import options_told
 from weft.foundation.errors import ResourceExceeded, UserError
 from weft.ptir.interp import Observer
 from weft.ptir.ir import Program
@@ -39,6 +40,7 @@ from weft.ptir.verify import verify
 Array = NDArray[Any]
 
 
+@options_told("weft.run")
 def run(
     program: Program | Module,
     inputs: Sequence[Any] = (),

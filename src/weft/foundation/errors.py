@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 LONGEST: Final = 1_000
 """How many characters one part of a message may have: the names of a program may be megabytes."""
@@ -54,6 +54,18 @@ class WeftError(Exception):
 
     def __init__(self, message: str) -> None:
         super().__init__(clipped(message))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled and copied as it stands, notes and all: the message is made of the arguments of
+        the constructor, and cannot be given to it again."""
+        return _as_it_was, (type(self), self.args), self.__dict__
+
+
+def _as_it_was(kind: type[WeftError], args: tuple[object, ...]) -> WeftError:
+    """An error of a class with its message; its other attributes are put back by whoever reads."""
+    found = kind.__new__(kind)
+    found.args = args
+    return found
 
 
 class SpecViolation(WeftError):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from typing import Final, NoReturn
 
-from weft.foundation.errors import SpecViolation
+from weft.foundation.errors import SpecViolation, clipped
 from weft.foundation.index_expr import (
     Expr,
     Guard,
@@ -25,6 +25,7 @@ from weft.foundation.index_expr import (
     param,
     scale,
 )
+from weft.foundation.whole_numbers import read_whole
 
 NON_AFFINE: Final = "E1405 NonAffine"
 _TOKEN: Final = re.compile(r"\s*(?:(\d+)|([A-Za-z_][A-Za-z0-9_.]*)|(\$[A-Za-z0-9_.]+)|(<=|[^\s]))")
@@ -91,7 +92,13 @@ class _Parser:
         token = self.take()
         if not token.isdecimal():
             self.fail(f"a number is missing before {token!r}")
-        return int(token)
+        found = read_whole(token)
+        if found is None:
+            shown = clipped(self.text, 100)
+            raise SpecViolation(
+                NON_AFFINE, f"the index expression {shown!r} has a number beyond 64 bits"
+            )
+        return found
 
     def sum(self) -> Expr:
         sign = -1 if self.current == "-" else 1

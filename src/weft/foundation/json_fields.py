@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from typing import Any, NoReturn, TypeVar
 
 from weft.foundation.dtypes import BY_NAME, DType
-from weft.foundation.errors import SpecViolation
+from weft.foundation.errors import SpecViolation, clipped
+from weft.foundation.whole_numbers import in_64_bits
 
 Item = TypeVar("Item")
 Choice = TypeVar("Choice", bound=Enum)
@@ -78,6 +79,7 @@ class Fields:
         found = self._typed(name, int, "a whole number", default)
         if isinstance(found, bool):
             self.fail(f"field {name!r} must be a whole number")
+        self._check_bits(name, (found,))
         return found
 
     def flag(self, name: str, default: bool | None = None) -> bool:
@@ -115,7 +117,9 @@ class Fields:
         return self._listed(name, str, "strings", default)
 
     def wholes(self, name: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
-        return self._listed(name, int, "whole numbers", default)
+        found = self._listed(name, int, "whole numbers", default)
+        self._check_bits(name, found)
+        return found
 
     def whole_lists(self, name: str) -> tuple[tuple[int, ...], ...]:
         """A list of lists of whole numbers."""
@@ -123,6 +127,7 @@ class Fields:
         for part in found:
             if not isinstance(part, list) or any(type(item) is not int for item in part):
                 self.fail(f"field {name!r} must be a list of lists of whole numbers")
+            self._check_bits(name, part)
         return tuple(tuple(part) for part in found)
 
     def items(self, name: str, read: Callable[[Fields], Item]) -> tuple[Item, ...]:
@@ -133,6 +138,11 @@ class Fields:
             with reading(document, f"{self.where}.{name}[{number}]") as fields:
                 result.append(read(fields))
         return tuple(result)
+
+    def _check_bits(self, name: str, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            if not in_64_bits(number):
+                self.fail(f"field {name!r} is beyond 64 bits: {clipped(str(number), 40)}")
 
     def _typed(self, name: str, kind: type[Item], what: str, default: Item | None) -> Item:
         if default is not None and name not in self._left:

@@ -28,7 +28,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
-from weft.foundation.errors import SpecViolation
+from weft.foundation.errors import SpecViolation, clipped
+from weft.foundation.whole_numbers import read_whole
 from weft.plan.ir import CacheRead, Header, LocalEdge, MmaPlan, Vectorize
 
 CODE: Final = "PlanSyntax"
@@ -177,7 +178,10 @@ class _Draft:
     def whole(self, word: str) -> int:
         if not word.isdecimal():
             self.fail(f"{word!r} is not a whole number")
-        return int(word)
+        found = read_whole(word)
+        if found is None:
+            self.fail(f"{clipped(word, 40)} is beyond 64 bits")
+        return found
 
     def flag(self, word: str) -> bool:
         if word not in _BOOLS:
@@ -268,7 +272,7 @@ def _warp_tile(draft: _Draft, words: Sequence[str]) -> None:
     match = re.fullmatch(r"(\d+)x(\d+)", word)
     if match is None:
         draft.fail(f"{word!r} is not ROWSxCOLUMNS")
-    draft.once("warp_tile", (int(match[1]), int(match[2])))
+    draft.once("warp_tile", (draft.whole(match[1]), draft.whole(match[2])))
 
 
 def _layout(draft: _Draft, words: Sequence[str]) -> None:

@@ -20,6 +20,7 @@ from dataclasses import fields as dataclass_fields
 from typing import Any, Final, TypeAlias
 
 from weft.foundation.json_fields import Fields, parse, reading
+from weft.foundation.whole_numbers import read_whole
 from weft.plan.ir import (
     AttentionPlan,
     CacheRead,
@@ -226,7 +227,10 @@ def warp_tile(text: str, fields: Fields) -> tuple[int, int]:
     match = re.fullmatch(r"(\d+)x(\d+)", text)
     if match is None:
         fields.fail(f"warp_tile {text!r} is not ROWSxCOLUMNS")
-    return int(match[1]), int(match[2])
+    rows, columns = read_whole(match[1]), read_whole(match[2])
+    if rows is None or columns is None:
+        fields.fail(f"warp_tile {text!r} is beyond 64 bits")
+    return rows, columns
 
 
 def _read_vectorize(fields: Fields) -> Vectorize | None:

@@ -24,6 +24,7 @@ import islpy as isl
 from weft.foundation.errors import Finding, InternalError, ResourceExceeded
 from weft.foundation.index_expr import Axis, Expr, FloorDiv, Guard, Index, Param
 from weft.foundation.tally import asked, done
+from weft.foundation.whole_numbers import in_64_bits
 
 BUDGET: Final = 20_000
 """isl operations that one query may take; most take a few hundred."""
@@ -200,7 +201,9 @@ class _Space:
 
 
 def _val(number: int) -> Any:
-    return isl.Val.int_from_si(_CONTEXT, number)
+    if in_64_bits(number):
+        return isl.Val.int_from_si(_CONTEXT, number)
+    return isl.Val.read_from_str(_CONTEXT, str(number))
 
 
 # -- questions -----------------------------------------------------------------------------------

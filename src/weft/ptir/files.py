@@ -13,6 +13,7 @@ from weft.foundation.errors import ResourceExceeded, SpecViolation, UserError
 from weft.ptir import decompose, text
 from weft.ptir.codecs import bincode, display, json_reader, json_writer
 from weft.ptir.ir import Program
+from weft.ptir.other_formats import other_format
 
 FORMATS: Final = ("json", "text", "display", "bincode")
 EXTENSIONS: Final = {
@@ -65,12 +66,21 @@ def loads(data: bytes | str) -> Program:
         raise UserError(f"loads takes bytes or text, not {type(data).__name__}")
     try:
         with _collector_paused():
-            if isinstance(data, str):
-                return _from_text(data)
-            _refuse_wide_text(data)
-            return bincode.decode(data) if _is_bincode(data) else _from_text(_as_text(data))
+            return _from_text(data) if isinstance(data, str) else _from_bytes(bytes(data))
     except MemoryError:
         raise ResourceExceeded("out of memory while reading a program") from None
+
+
+def _from_bytes(data: bytes) -> Program:
+    try:
+        _refuse_wide_text(data)
+        return bincode.decode(data) if _is_bincode(data) else _from_text(_as_text(data))
+    except SpecViolation as error:
+        other = other_format(data)
+        if other is None:
+            raise
+        why = f"the file is no program: it looks like {other}"
+        raise SpecViolation(error.code, why, "give a program as text, JSON or bincode") from None
 
 
 def _refuse_wide_text(data: bytes) -> None:

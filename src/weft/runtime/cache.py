@@ -114,17 +114,21 @@ def look_up(key: str) -> Entry:
     return Entry(payload) if sound else Entry(is_damaged=True)
 
 
-def save(key: str, payload: bytes) -> None:
-    """Keep a payload. A cache that cannot be written is no reason to fail."""
+def save(key: str, payload: bytes) -> bool:
+    """Keep a payload; whether it is kept. A cache that cannot be written is no reason to fail."""
     where = folder()
     if where is None:
-        return
+        return False
     digest = hashlib.sha256(payload).digest()
-    with contextlib.suppress(OSError):
+    try:
         where.mkdir(mode=0o700, parents=True, exist_ok=True)
         _write(where / key, _MAGIC + digest + payload)
+    except OSError:
+        return False
+    with contextlib.suppress(OSError):
         if digest[0] < _TIDY_BELOW:
             tidy(where)
+    return True
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -215,6 +215,7 @@ class Program:
         self.constants = [_aligned_copy(data) for data in artifact.constants]
         self.state = list(state)
         self.most_bodies = limits.current().loop_steps
+        thread_count()  # A wrong WEFT_NUM_THREADS is told even where no run asks for it.
         self._fresh_runs = artifact.bodies > 1 or any(b.space == "run" for b in artifact.buffers)
         self._alone = np.array([_runs_alone(artifact, step) for step in artifact.steps], bool)
         self._any_shared = not bool(self._alone.all())

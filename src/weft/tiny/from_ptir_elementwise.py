@@ -13,7 +13,7 @@ from weft.ptir.ops import functions as fns
 from weft.ptir.types import TensorType
 from weft.tiny import build
 from weft.tiny.from_ptir_row import Row, Rows
-from weft.tiny.ir import Binary, Const, Expand, Fn, Rule, Unary, Value, Where
+from weft.tiny.ir import Binary, Const, Expand, Fn, Reshape, Rule, Scalar, Unary, Value, Where
 
 _UNARY: Final = {
     elementwise.UnaryFn.NEG: Fn.NEG,
@@ -41,6 +41,7 @@ _COMPARE: Final = {
     elementwise.CompareFn.GREATER: Fn.GT,
     elementwise.CompareFn.NOT_EQUAL: Fn.NE,
 }
+_INTEGER_EXPONENTS: Final = range(65)
 
 
 def _unary(fn: Fn) -> Row:
@@ -77,9 +78,17 @@ def _not_negative(x: Value, code: str) -> Value:
 
 
 def _checked(x: Value, rule: Rule, code: str, keeps: Callable[[int], bool]) -> Value:
-    inner = x.x if isinstance(x, Expand) else x
-    known = isinstance(inner, Const) and keeps(int(inner.value.real))
-    return x if known or not x.dtype.is_integer else build.check(x, rule, code)
+    if not x.dtype.is_integer:
+        return x
+    known = known_number(x)
+    return x if known is not None and keeps(int(known.real)) else build.check(x, rule, code)
+
+
+def known_number(x: Value) -> Scalar | None:
+    """The number that stands at every place, where it is known."""
+    while isinstance(x, Expand | Reshape):
+        x = x.x
+    return x.value if isinstance(x, Const) else None
 
 
 def _fmod(op: fns.Fmod, args: Sequence[Value], output: TensorType) -> Value:
@@ -87,7 +96,35 @@ def _fmod(op: fns.Fmod, args: Sequence[Value], output: TensorType) -> Value:
 
 
 def _pow(op: fns.Pow, args: Sequence[Value], output: TensorType) -> Value:
-    return Binary(Fn.POW, args[0], _not_negative(args[1], "InvalidExponent"))
+    base, exponent = args
+    known = known_number(exponent)
+    if known == -1 and base.dtype.is_float:
+        return Binary(Fn.DIV, build.splat(1, base.dtype, base.shape), base)
+    if known is not None and known in _multiplied_out(base.dtype):
+        return _product_of_squares(base, int(known.real))
+    return Binary(Fn.POW, base, _not_negative(exponent, "InvalidExponent"))
+
+
+def _multiplied_out(dtype: DType) -> Sequence[int]:
+    """Exponents whose powers are a few products: every one of an integer, which wraps in any order;
+    of a float where the products round no more than a power may. A narrow float would be rounded
+    after each."""
+    if dtype.is_integer:
+        return _INTEGER_EXPONENTS
+    if not dtype.is_float:
+        return ()
+    return (2, 3) if dtype.bits >= F32.bits else (2,)
+
+
+def _product_of_squares(base: Value, exponent: int) -> Value:
+    """x to a whole power: the product of those of x, x^2, x^4, ... whose bit the exponent has."""
+    product, square = None, base
+    while exponent:
+        if exponent & 1:
+            product = square if product is None else Binary(Fn.MUL, product, square)
+        exponent >>= 1
+        square = Binary(Fn.MUL, square, square) if exponent else square
+    return build.splat(1, base.dtype, base.shape) if product is None else product
 
 
 def _shift(fn: Fn) -> Row:

@@ -19,7 +19,7 @@ from weft.foundation.whole_ops import Order, Scatter
 from weft.ptir.ops import indexing, ordering, random
 from weft.ptir.types import TensorType, TupleType
 from weft.tiny import build
-from weft.tiny.from_ptir_elementwise import is_nan
+from weft.tiny.from_ptir_elementwise import is_nan, known_number
 from weft.tiny.from_ptir_row import Rows
 from weft.tiny.ir import (
     Binary,
@@ -87,9 +87,35 @@ def _gathered(x: Value, index: Value, axis: int) -> Value:
 
 def _take(op: indexing.Take, args: Sequence[Value], output: TensorType) -> Value:
     x, indices = args
+    window = _window(x, indices)
+    if window is not None:
+        return build.reshape(window, output.shape)
     rows = build.reshape(indices, (prod(_sizes(indices)), *(1,) * (len(x.shape) - 1)))
     index = build.expand(rows, (rows.shape[0], *x.shape[1:]))
     return build.reshape(_gathered(x, index, 0), output.shape)
+
+
+def _window(x: Value, indices: Value) -> Value | None:
+    """The rows of x that known indices name one after the other."""
+    count, total = prod(_sizes(indices)), static(x.shape[0])
+    if count == 0 or not (count == 1 or _counts_up(indices)):
+        return None
+    first = build.element(indices, [0] * len(indices.shape))
+    start = int(first.value.real) if isinstance(first, Const) else -1
+    if not 0 <= start <= total - count:
+        return None
+    rest = x.shape[1:]
+    return build.shrink(x, (start, *(0 for _ in rest)), (count, *rest))
+
+
+def _counts_up(indices: Value) -> bool:
+    """Whether each index is known to be one more than that before."""
+    match indices:
+        case Binary(fn=Fn.ADD, lhs=Iota(shape=(_,)), rhs=rhs):
+            return known_number(rhs) is not None
+        case Iota(shape=(_,)):
+            return True
+    return False
 
 
 def _gather(op: indexing.Gather, args: Sequence[Value], output: TensorType) -> Value:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -278,3 +281,36 @@ def test_running_out_of_memory_is_a_sentence(monkeypatch: pytest.MonkeyPatch) ->
     for call in (compiled, bound):
         with pytest.raises(ResourceExceeded, match=r"^out of memory while running @big$"):
             call(np.ones(2, np.float32))
+
+
+@pytest.mark.parametrize("leave", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_what_is_compiled_stays_in_its_process(leave: Callable[[Any], Any]) -> None:
+    b = Builder()
+    x = b.param("f32", ["?N"])
+    whole, open_size = weft.compile(mlp()), b.build(x + x)
+    shaped = weft.compile(open_size, shapes=weft.ShapeSet())
+    bound = weft.compile(mlp(), params=[1, 2]).bind(data_for(mlp())[1:])
+    for compiled in (whole, shaped, bound):
+        with pytest.raises(UserError, match="send the program and compile it there") as raised:
+            leave(compiled)
+        assert raised.value.code == "CannotBePickled"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (weft.compile, "weft.compile has no option 'nope'; it takes program, target, params, "),
+        (weft.run, "weft.run has no option 'nope'; it takes program, inputs, backend, "),
+    ],
+)
+def test_an_unknown_option_is_told(call: Any, message: str) -> None:
+    with pytest.raises(UserError) as raised:
+        call(mlp(), nope=1)
+    assert str(raised.value).startswith(message)
+    assert isinstance(raised.value, TypeError)
+
+
+def test_an_option_with_a_near_name_is_told() -> None:
+    call: Any = weft.compile
+    with pytest.raises(UserError, match="has no option 'optlevel', but opt_level; it takes"):
+        call(mlp(), optlevel=3)

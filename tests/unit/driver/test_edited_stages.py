@@ -176,6 +176,10 @@ NESTS = {
         "RoutineMemory", "leaves the numbers of the machine",
     ),
     "another buffer": ("f32[64]", "f32[65]", "RoutineFrame", "its buffers follow from the kernel"),
+    "a size beyond 64 bits": (
+        "f32[64]", "f32[99999999999999999999]",
+        "MalformedText", "99999999999999999999 is beyond 64 bits",
+    ),
     "another name": ("routine k_", "routine j_", "RoutineFrame", "no kernel becomes j_"),
     "no statement": ("finish s = a", "fly", "MalformedText", "cannot read 'fly'"),
 }  # fmt: skip
@@ -230,7 +234,32 @@ _TENSOR = ("memory", "tensors")
 _ROLES = {"batch": [], "k": ["k"], "contraction": "v3", "lhs": "v0", "rhs": "v1"}
 _SHARE = {"kernel": "matmul1", "first": "v26", "second": "out0", "why": ""}
 Edited = tuple[str, str, Callable[[Json], None], str, str]
+_HUGE = 99_999_999_999_999_999_999
 EDITS: dict[str, Edited] = {
+    "a size beyond 64 bits in a kernel": (
+        "mlp", "region", _put(*_KERNEL, "axes", 0, "size", _HUGE),
+        "MalformedJson", f"field 'size' is beyond 64 bits: {_HUGE}",
+    ),
+    "a size beyond 64 bits in a graph": (
+        "mlp", "tiny", _put("values", "in2", "shape", [_HUGE]),
+        "MalformedJson", f"{_HUGE} is not a size",
+    ),
+    "a size beyond 64 bits in a view": (
+        "mlp", "poly_view", _put("poly_view", "shapes", "in0", [_HUGE, 8]),
+        "MalformedJson", "field 'in0' is beyond 64 bits",
+    ),
+    "an atom beyond 64 bits": (
+        "mlp", "indexbook", _put("index_book", "v1", "atoms", [[_HUGE]]),
+        "MalformedJson", "field 'atoms' is beyond 64 bits",
+    ),
+    "an index beyond 64 bits": (
+        "mlp", "indexbook", _put("index_book", "v1", "inputs", 0, "map", [f"{_HUGE}*i0", "0"]),
+        "E1405 NonAffine", "has a number beyond 64 bits",
+    ),
+    "an offset beyond 64 bits": (
+        "mlp", "memory", _put(*_TENSOR, 1, "number", _HUGE),
+        "MalformedJson", "field 'number' is beyond 64 bits",
+    ),
     "a memref that is not the tensor's": (
         "mlp", "region", _put(*_KERNEL, "inputs", 0, "memref", "strides", [1, 8]),
         "MalformedJson", "where it lies is for the stage memory to say",

@@ -111,3 +111,10 @@ def test_what_is_not_affine_is_said(text: str, why: str) -> None:
     assert str(caught.value) == (
         f"E1405 NonAffine: the index expression {text!r} is not affine: {why}"
     )
+
+
+@pytest.mark.parametrize("number", [str(1 << 63), "9" * 5000])
+def test_numbers_beyond_64_bits_are_refused(number: str) -> None:
+    for read, text in ((parse_expr, f"{number}*i"), (parse_guard, f"0 <= i < {number}")):
+        with pytest.raises(SpecViolation, match="has a number beyond 64 bits"):
+            read(text)

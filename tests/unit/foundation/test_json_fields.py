@@ -21,6 +21,12 @@ def test_fields_are_taken_by_type() -> None:
         assert it.whole("missing", 7) == 7
 
 
+@pytest.mark.parametrize("number", [(1 << 63) - 1, -(1 << 63)])
+def test_what_64_bits_hold_is_read(number: int) -> None:
+    with reading({"a": number, "b": [number]}, "it") as it:
+        assert (it.whole("a"), it.wholes("b")) == (number, (number,))
+
+
 READERS: dict[str, tuple[Any, Callable[[Fields], Any], str]] = {
     "a text for a number": ({"a": "1"}, lambda f: f.whole("a"), "must be a whole number"),
     "true for a number": ({"a": True}, lambda f: f.whole("a"), "must be a whole number"),
@@ -28,6 +34,10 @@ READERS: dict[str, tuple[Any, Callable[[Fields], Any], str]] = {
     "a number for a flag": ({"a": 1}, lambda f: f.flag("a"), "must be true or false"),
     "a mixed list": ({"a": [1, "b"]}, lambda f: f.wholes("a"), "must be a list of whole numbers"),
     "true in a list": ({"a": [True]}, lambda f: f.wholes("a"), "must be a list of whole numbers"),
+    "beyond 64 bits": ({"a": 1 << 63}, lambda f: f.whole("a"), "'a' is beyond 64 bits: 92233"),
+    "beyond 64 bits, negative": ({"a": ~(1 << 63)}, lambda f: f.whole("a"), "is beyond 64 bits"),
+    "beyond 64 bits in a list": ({"a": [1, 1 << 64]}, lambda f: f.wholes("a"), "beyond 64 bits"),
+    "beyond 64 bits in lists": ({"a": [[1 << 64]]}, lambda f: f.whole_lists("a"), "beyond 64 bits"),
     "a missing field": ({}, lambda f: f.text("a"), "field 'a' is missing"),
     "no dtype": ({"a": "f99"}, lambda f: f.dtype("a"), "'f99' is not a dtype"),
     "no number": ({"a": "one"}, lambda f: f.scalar("a"), "must be a number"),

@@ -127,6 +127,37 @@ def test_numbers_are_searched_for() -> None:
     assert weft.searchsorted(weft.asarray([1, 2, 4]), 2.5).item() == 2
 
 
+@pytest.mark.parametrize("left", ["int8", "uint16", "int64", "float16", "float32", "float64"])
+@pytest.mark.parametrize("right", ["int8", "int32", "float32"])
+def test_many_elements_are_found_among_many(left: str, right: str) -> None:
+    rng = np.random.default_rng(3)
+    x = rng.integers(0, 120, (30, 41)).astype(left)
+    y = rng.integers(5, 127, (1, 1201)).astype(right) * 2 % 120
+    if x.dtype.kind == "f":
+        x[0, :6] = [np.nan, np.inf, -np.inf, -0.0, 0.0, 0.5]
+    if y.dtype.kind == "f":
+        y[0, :4] = [np.nan, np.inf, -0.0, 0.5]
+    common = np.result_type(x, y) if "f" in (x.dtype.kind, y.dtype.kind) else np.int64
+    expected = (x.astype(common)[..., None] == y.astype(common)[0]).any(-1)
+    assert expected.any()
+    assert not expected.all()
+    operands = weft.asarray(x), weft.asarray(y)
+    agrees(weft.isin(*operands), expected, "bool")
+    agrees(weft.isin(*operands, invert=True), ~expected, "bool")
+
+
+@pytest.mark.parametrize("sizes", [(1500, 1500), (1500, 3), (0, 1500), (1500, 0)])
+@pytest.mark.parametrize("dtype", ["bool", "complex64", "int64"])
+def test_elements_are_found_whatever_their_kind_and_number(
+    dtype: str, sizes: tuple[int, int]
+) -> None:
+    x, y = (
+        (np.arange(size) * step % 1700).astype(dtype)
+        for size, step in zip(sizes, (3, 5), strict=True)
+    )
+    agrees(weft.isin(weft.asarray(x), weft.asarray(y)), np.isin(x, y), "bool")
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -68,6 +68,35 @@ def test_what_is_rejected_is_told_in_real_sizes(backend: str) -> None:
     assert caught.value.code == "GatherIndexOutOfBounds"
 
 
+@pytest.mark.parametrize("key", [0, -1, slice(1, 3), slice(None, 2)], ids=str)
+def test_the_gradient_of_a_window_serves_every_batch_size(key: Any) -> None:
+    def f(x: Any) -> Any:
+        return weft.sum(x[:, key] ** 2)
+
+    g = weft.jit(weft.grad(f), dynamic={"x": {0: "B"}})
+    for rows in (3, 4, 7):
+        x = np.random.default_rng(rows).standard_normal((rows, 5)).astype(np.float32)
+        expected = np.zeros_like(x)
+        expected[:, key] = 2 * x[:, key]
+        np.testing.assert_array_equal(g(x).numpy(), expected)
+    assert "B is exact" not in weft.explain(g)
+    assert "scatter" not in str(g.program(np.ones((2, 5), np.float32))).lower()
+
+
+def test_rows_added_at_places_that_are_data_serve_every_width() -> None:
+    def f(x: Any, places: Any) -> Any:
+        return weft.sum(x[places] ** 2)
+
+    g = weft.jit(weft.grad(f), dynamic={"x": {1: "D"}})
+    places = np.array([3, 0, 3])
+    for width in (2, 5):
+        x = np.random.default_rng(width).standard_normal((4, width)).astype(np.float32)
+        expected = np.zeros_like(x)
+        np.add.at(expected, places, 2 * x[places])
+        np.testing.assert_allclose(g(x, places).numpy(), expected, rtol=1e-6)
+    assert "D is exact" not in weft.explain(g)
+
+
 def test_a_size_that_cannot_be_filled_up_says_why() -> None:
     f = weft.jit(lambda x: weft.sort(x), dynamic={0: {0: "B"}})
     for count in (3, 5):

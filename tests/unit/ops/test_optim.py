@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -142,6 +143,27 @@ def test_a_schedule_is_its_formula(schedule: Any, formula: Callable[[int], float
         found = float(traced(weft.asarray(float(t), dtype="f32")))
         assert found == pytest.approx(formula(t), rel=1e-5, abs=1e-6)
         assert float(schedule(t)) == pytest.approx(formula(t), rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize(("schedule", "formula"), SCHEDULES)
+@pytest.mark.parametrize("kind", [optim.SGD, optim.Adam, optim.AdamW])
+def test_an_optimiser_is_pickled(kind: Any, schedule: Any, formula: Callable[[int], float]) -> None:
+    optimiser = kind(schedule)
+    found = pickle.loads(pickle.dumps(optimiser))
+    assert float(found.rate(3)) == pytest.approx(formula(3), rel=1e-5, abs=1e-6)
+    assert {**vars(found), "rate": None} == {**vars(optimiser), "rate": None}
+
+
+def test_what_an_optimiser_is_made_of_is_pickled() -> None:
+    plain, scaling = optim.AdamW(0.1), optim.LossScale(8.0)
+    assert pickle.loads(pickle.dumps(plain)).rate(0) == 0.1
+    assert vars(pickle.loads(pickle.dumps(scaling))) == vars(scaling)
+
+
+def test_boundaries_may_be_read_only_once() -> None:
+    boundaries: Any = iter([3, 6])
+    schedule = optim.step_decay(1.0, boundaries, 0.5)
+    assert [float(schedule(step)) for step in (0, 3, 6, 3)] == [1.0, 0.5, 0.25, 0.5]
 
 
 def test_clipping_scales_everything_by_one_factor() -> None:

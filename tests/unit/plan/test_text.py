@@ -188,6 +188,7 @@ REFUSED = {
     "split x 8": "'x' is not an axis of a contraction: m, n or k",
     "split m 8; split m 8": "statement 2: m is split twice",
     "split m": "2 words are needed, not 1",
+    "split m 99999999999999999999": "99999999999999999999 is beyond 64 bits",
     "split m big": "'big' is not a whole number",
     START + "turn left": "statement 4: 'turn' is not a statement",
     START + "; ": "statement 4: it is empty",

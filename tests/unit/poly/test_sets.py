@@ -133,3 +133,11 @@ def test_equal_questions_are_answered_once(monkeypatch: pytest.MonkeyPatch) -> N
     first = sets.range_of(domain, expr)
     monkeypatch.setattr(sets, "BUDGET", 1)
     assert sets.range_of(Domain.box({"i": 97, "j": 89}), (3 * I + J) % 7) == first
+
+
+def test_numbers_beyond_64_bits_are_exact() -> None:
+    large = 1 << 70
+    domain = Domain((("i", -large, large),))
+    assert sets.range_of(domain, add(scale(I, 3), 1)) == (1 - 3 * large, 1 + 3 * large)
+    assert sets.holds(Domain((("i", 0, large - 1),)), Guard(I, large))
+    assert not sets.holds(Domain((("i", 0, large),)), Guard(I, large))

@@ -15,13 +15,14 @@ from tests.example_inputs import inputs_for
 from tests.lowered import given
 from tests.support import random_array
 from weft.foundation.dtypes import F32, SI32, as_dtype
-from weft.foundation.errors import UserError
+from weft.foundation.errors import SpecViolation, UserError
 from weft.ptir import Builder, Program, all_ops
 from weft.tiny.from_ptir import ROWS, evaluate_opaque, lower_program, why_whole
 from weft.tiny.interp import run
 from weft.tiny.ir import (
     Const,
     DynamicUpdate,
+    Gather,
     Graph,
     Input,
     Opaque,
@@ -128,6 +129,26 @@ def test_a_start_built_from_constants_is_a_constant() -> None:
     ((_, value),) = agreed.outputs
     assert isinstance(value, Shrink)
     assert value.start == (1, 1)
+
+
+@pytest.mark.parametrize("start", [0, 1, 2])
+def test_rows_at_known_places_in_a_row_are_a_window(start: int) -> None:
+    b = Builder()
+    x = b.param("f32", [4, 3])
+    rows = b.take(x, b.iota("si64", [2], 0) + start)
+    one = b.take(x, b.full([], start, "si32"))
+    graph = agree(b.build(rows, one), [random_array(F32, (4, 3))])
+    assert Gather not in kinds(graph)
+
+
+@pytest.mark.parametrize("start", [-1, 3])
+def test_a_window_that_does_not_fit_is_rejected(start: int) -> None:
+    b = Builder()
+    x = b.param("f32", [4, 3])
+    program = b.build(b.take(x, b.iota("si64", [2], 0) + start))
+    assert Gather in kinds(lowered(program))
+    with pytest.raises(SpecViolation, match=r"outside \[0, 4\)"):
+        weft.run(program, [random_array(F32, (4, 3))], backend="cpu")
 
 
 @pytest.mark.parametrize("dilation", [1, 2])

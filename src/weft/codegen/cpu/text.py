@@ -22,9 +22,10 @@ from typing import NoReturn
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.ir import LoopKind, Scalar, Stmt
 from weft.foundation.dtypes import BY_NAME, DType
-from weft.foundation.errors import SpecViolation
+from weft.foundation.errors import SpecViolation, clipped
 from weft.foundation.index_expr import Guard, constant
 from weft.foundation.index_text import parse_expr, parse_guard, parse_index
+from weft.foundation.whole_numbers import read_whole
 from weft.region.ir import Place
 
 # -- printing ------------------------------------------------------------------------------------
@@ -172,20 +173,22 @@ class _Parser:
             buffers, scratch = tuple(self._buffers()), tuple(self._scratch())
             params, checks = tuple(self._params()), tuple(self._checks())
             body = self._block(top=True)
-            found.append(ir.Routine(head[1], buffers, int(head[2]), body, params, scratch, checks))
+            found.append(
+                ir.Routine(head[1], buffers, self._whole(head[2]), body, params, scratch, checks)
+            )
         return found
 
     def _buffers(self) -> Iterator[ir.BufferArg]:
         while m := self.match(r"buffer \d+ (\w+)\[(\d+)\]( write)?( noalias)?"):
-            yield ir.BufferArg(self._dtype(m[1]), int(m[2]), bool(m[3]), bool(m[4]))
+            yield ir.BufferArg(self._dtype(m[1]), self._whole(m[2]), bool(m[3]), bool(m[4]))
 
     def _scratch(self) -> Iterator[tuple[DType, int]]:
         while m := self.match(r"scratch (\w+)\[(\d+)\]"):
-            yield self._dtype(m[1]), int(m[2])
+            yield self._dtype(m[1]), self._whole(m[2])
 
     def _params(self) -> Iterator[ir.ParamArg]:
         while m := self.match(r"param \$([\w.]+) = b(\d+)\[(\d+)\] in (-?\d+)\.\.(-?\d+)"):
-            yield ir.ParamArg(m[1], *(int(m[i]) for i in range(2, 6)))
+            yield ir.ParamArg(m[1], *(self._whole(m[i]) for i in range(2, 6)))
 
     def _checks(self) -> Iterator[tuple[str, str]]:
         while m := self.match(r"reports (\w+): (.+)"):
@@ -193,7 +196,7 @@ class _Parser:
 
     def _places(self, text: str | None) -> tuple[Place, ...]:
         found = re.findall(r"\$([\w.]+) = ([\w.]+) below (\d+)", text or "")
-        return tuple(Place(name, value, int(size)) for name, value, size in found)
+        return tuple(Place(name, value, self._whole(size)) for name, value, size in found)
 
     def _block(self, *, top: bool = False) -> tuple[Stmt, ...]:
         found: list[Stmt] = []
@@ -216,30 +219,34 @@ class _Parser:
             rf"({kinds}) ([\w.]+) in (.+?)\.\.(.+?)(?: by (\d+))?(?: below (\d+))? \{{"
         ):
             start, stop = parse_expr(m[3]), parse_expr(m[4])
-            step, end = int(m[5] or 1), int(m[6]) if m[6] else None
+            step, end = self._whole(m[5] or "1"), self._whole(m[6]) if m[6] else None
             return ir.For(m[2], start, stop, step, LoopKind(m[1]), self._block(), end)
         if m := self.match(r"load ([\w.]+) = b(\d+)\[(.+?)\](?: if (.+) else (\S+))?( where .+)?"):
             condition = self._condition(m[4], m[5])
-            return ir.Load(m[1], int(m[2]), parse_expr(m[3]), *condition, self._places(m[6]))
+            return ir.Load(
+                m[1], self._whole(m[2]), parse_expr(m[3]), *condition, self._places(m[6])
+            )
         if m := self.match(
             r"run ([\w.]+) over ([\w.]+)=(\d+) = b(\d+)\[(.+?)\](?: if (.+) else (\S+))?"
         ):
             condition = self._condition(m[6], m[7])
-            return ir.LoadRun(m[1], m[2], int(m[3]), int(m[4]), parse_expr(m[5]), *condition)
+            return ir.LoadRun(
+                m[1], m[2], self._whole(m[3]), self._whole(m[4]), parse_expr(m[5]), *condition
+            )
         if m := self.match(r"prefetch b(\d+)\[(.+)\]"):
-            return ir.Prefetch(int(m[1]), parse_expr(m[2]))
+            return ir.Prefetch(self._whole(m[1]), parse_expr(m[2]))
         if m := self.match(r"store b(\d+)\[(.+?)\] = ([\w.]+) at \[(.*)\]( where .+)?"):
             point = parse_index(m[4].split(", ")) if m[4] else ()
-            return ir.Store(int(m[1]), parse_expr(m[2]), m[3], point, self._places(m[5]))
+            return ir.Store(self._whole(m[1]), parse_expr(m[2]), m[3], point, self._places(m[5]))
         if m := self.match(r"check (\S+) = (\S+) (\w+) (\d+) number (\d+) at (.+)"):
             element = parse_expr(m[6])
-            return ir.Check(m[1], m[2], m[3], int(m[4]), int(m[5]), element)
+            return ir.Check(m[1], m[2], m[3], self._whole(m[4]), self._whole(m[5]), element)
         if m := self.match(
             r"sort row (.+) of b(\d+) = first (\d+) of (\d+) of b(\d+) in b(\d+) piece (.+?)"
             r"( descending)?"
         ):
             row, piece = parse_expr(m[1]), parse_expr(m[7])
-            out, count, length, x, work = (int(m[i]) for i in range(2, 7))
+            out, count, length, x, work = (self._whole(m[i]) for i in range(2, 7))
             return ir.Sort(x, out, work, row, piece, length, count, bool(m[8]))
         if m := self.match(r"words (\S+) = (\S+), (\S+) at (.+)"):
             return ir.Words(m[1], m[2], m[3], parse_expr(m[4]))
@@ -271,7 +278,7 @@ class _Parser:
         m = re.fullmatch(r"(\S+)=(\d+) (unrolled|lanes)", text)
         if m is None:
             self.fail(f"{text!r} is not 'variable=count kind'")
-        return m[1], int(m[2]), LoopKind(m[3])
+        return m[1], self._whole(m[2]), LoopKind(m[3])
 
     def _let(self, name: str, dtype: DType, text: str) -> ir.Let:
         if text.startswith("const "):
@@ -282,6 +289,12 @@ class _Parser:
         if m is None:
             self.fail(f"{text[:60]!r} is not a function of values")
         return ir.Let(name, dtype, m[1], tuple(m[2].split(", ")))
+
+    def _whole(self, digits: str) -> int:
+        found = read_whole(digits)
+        if found is None:
+            self.fail(f"{clipped(digits, 40)} is beyond 64 bits")
+        return found
 
     def _dtype(self, name: str) -> DType:
         if name not in BY_NAME:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from weft.driver.inputs import check_inputs, in_one_piece
+from weft.driver.programs.compiled import Compiled
 from weft.driver.programs.shape_sets import Clusters, Fit, ShapeSet
 from weft.driver.signature import Role, Signature
 from weft.foundation.errors import SpecViolation, UserError
@@ -39,7 +40,7 @@ class Runnable(Protocol):
     def report(self) -> list[str]: ...
 
 
-class ShapedExecutable:
+class ShapedExecutable(Compiled):
     """A program with dynamic dims, ready to run on a target."""
 
     def __init__(

@@ -99,10 +99,17 @@ def read(path: Path) -> list[Measurement]:
     """The lines of a log."""
     try:
         with path.open(newline="") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        why = getattr(error, "strerror", None) or error
-        raise UserError(f"cannot read {path}: {why}") from None
+            reader = csv.DictReader(file)
+            columns, rows = reader.fieldnames or (), list(reader)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path} is no log of measurements, nor a CSV file: {error}") from None
+    if not set(COLUMNS) <= set(columns):
+        raise UserError(
+            f"{path} is no log of measurements: a log begins with the line {','.join(COLUMNS)}; "
+            "weft compile --measure and weft tune --log write one"
+        )
     return [_line(path, number, row) for number, row in enumerate(rows, 2)]
 
 

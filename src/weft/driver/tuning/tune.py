@@ -65,6 +65,8 @@ class Tuning:
     known: int = 0
     """Classes that were tuned before."""
     interrupted: bool = False
+    is_kept: bool = True
+    """Whether the next compile finds what was found: the disk may be full."""
 
     @property
     def points(self) -> int:
@@ -133,7 +135,8 @@ def tune(
             tuning.interrupted = True
         if kernels.key in tuning.found:
             # Another process may have tuned something else in the meantime.
-            tuned.save(target, tuned.load(target) | {kernels.key: tuning.found[kernels.key]})
+            table = tuned.load(target) | {kernels.key: tuning.found[kernels.key]}
+            tuning.is_kept = tuned.save(target, table) and tuning.is_kept
         if tuning.interrupted:
             break
     return tuning

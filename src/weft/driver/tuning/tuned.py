@@ -56,10 +56,10 @@ def load(target: Target) -> dict[str, Tuned]:
         return {}
 
 
-def save(target: Target, tuned: Mapping[str, Tuned]) -> None:
-    """Keep what was tuned for the next compile, in whatever process."""
+def save(target: Target, tuned: Mapping[str, Tuned]) -> bool:
+    """Keep what was tuned for the next compile, in whatever process; whether it is kept."""
     document = {key: _written(entry) for key, entry in sorted(tuned.items())}
-    cache.save(tuned_key(target), json.dumps(document).encode())
+    return cache.save(tuned_key(target), json.dumps(document).encode())
 
 
 def _read(entry: dict[str, Any]) -> Tuned:

@@ -19,13 +19,15 @@ from weft.ops.array import elementwise
 from weft.ops.array.creation import diagonal_mask, tensor
 from weft.ops.array.data_types import finfo
 from weft.ops.array.elementwise import conj, equal, less_equal, logical_and, logical_or
+from weft.ops.array.indexing import take
 from weft.ops.array.linear_algebra import tensordot
 from weft.ops.array.manipulation import axes_of, concat, permute_dims, reshape, stack
 from weft.ops.array.matrices import diagonal_of
 from weft.ops.array.movement import window
 from weft.ops.array.operands import known
-from weft.ops.array.searching import nonzero, where
+from weft.ops.array.searching import nonzero, searchsorted, where
 from weft.ops.array.sets import unique_values
+from weft.ops.array.sorting import sort
 from weft.ops.array.statistics import Axes, cumulative_prod, cumulative_sum
 from weft.ops.array.utility import all as all_of
 from weft.ops.array.utility import any as any_of
@@ -42,6 +44,8 @@ __all__ = [
     "nan_to_num", "power", "quantile", "ravel", "rsqrt", "split", "swapaxes", "transpose", "unique",
     "vstack",
 ]  # fmt: skip
+
+_MANY = 1024
 
 
 # -- shapes --------------------------------------------------------------------------------------
@@ -326,9 +330,30 @@ def median(x: Tensor, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor
 def isin(x1: TensorLike, x2: TensorLike, /, *, invert: bool = False) -> Tensor:
     """Whether each element of `x1` is an element of `x2`."""
     first, second = (as_tensor(x) if hasattr(x, "shape") else tensor(x) for x in (x1, x2))
-    held = reshape(second, (*(1,) * first.ndim, -1))
-    found = any_of(equal(reshape(first, (*first.shape, 1)), held), axis=-1)
+    searched = _has_many(first) and _has_many(second)
+    found = _searched_in(first, second) if searched else _compared_with_all(first, second)
     return elementwise.logical_not(found) if invert else found
+
+
+def _has_many(x: Tensor) -> bool:
+    """Whether x is known to have so many elements, in an order, that comparing all pairs of them
+    takes longer than sorting and searching."""
+    sizes = [size for size in x.shape if isinstance(size, int)]
+    ordered = x.dtype.is_integer or x.dtype.is_float
+    return ordered and len(sizes) == x.ndim and math.prod(sizes) >= _MANY
+
+
+def _searched_in(first: Tensor, second: Tensor) -> Tensor:
+    """The element that each would stand before, in order, is equal to it or none is."""
+    row = sort(reshape(second, (-1,)))
+    places = searchsorted(row, first)
+    last = math.prod(second.shape) - 1
+    return equal(take(row, elementwise.minimum(places, last)), first)
+
+
+def _compared_with_all(first: Tensor, second: Tensor) -> Tensor:
+    held = reshape(second, (*(1,) * first.ndim, -1))
+    return any_of(equal(reshape(first, (*first.shape, 1)), held), axis=-1)
 
 
 @public

@@ -1,11 +1,16 @@
-"""Activations: softmax and its relatives, and the pointwise functions between layers."""
+"""Activations: softmax and its relatives, and the pointwise functions between layers.
+
+Where a formula adds 1 to something small or rounds on its way, f16 and bf16 would lose their small
+values: such functions are computed in f32 and rounded once.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import wraps
+from typing import Any, TypeAlias, TypeVar
 
 from weft.foundation.dtypes import FLOATS
 from weft.foundation.errors import SpecViolation
@@ -43,6 +48,20 @@ class PointwiseChecked(Checked):
     second: float = 0.0
 
 
+C = TypeVar("C", bound=Checked)
+Formula: TypeAlias = Callable[[Session, C, Handle], Handle]
+
+
+def rounded_once(formula: Formula[C]) -> Formula[C]:
+    """The formula computed in f32 at least, and its result in the dtype of x."""
+
+    @wraps(formula)
+    def in_f32(s: Session, checked: C, x: Handle) -> Handle:
+        return s.cast(formula(s, checked, widened(x)), x.dtype)
+
+    return in_f32
+
+
 def check_along_axis(x: Any, axis: Any) -> AxisChecked:
     tensor = ensure_tensor("x", x)
     ensure_dtype("x", tensor, FLOATS, "floats")
@@ -68,12 +87,12 @@ def softmax(x: Tensor, axis: int = -1) -> Tensor:
     return capture(capture_softmax, check_along_axis(x, axis), ensure_tensor("x", x))
 
 
+@rounded_once
 def capture_log_softmax(s: Session, checked: AxisChecked, x: Handle) -> Handle:
-    wide = widened(x)
-    largest = wide.reduce_max([checked.axis], keepdims=True).broadcast_to(wide.shape)
-    shifted = wide - largest
+    largest = x.reduce_max([checked.axis], keepdims=True).broadcast_to(x.shape)
+    shifted = x - largest
     total = shifted.exp().reduce_sum([checked.axis], keepdims=True)
-    return s.cast(shifted - total.log().broadcast_to(wide.shape), x.dtype)
+    return shifted - total.log().broadcast_to(x.shape)
 
 
 @tensor_method
@@ -97,17 +116,17 @@ def check_logsumexp(x: Any, axis: Any, keepdims: Any) -> LogSumExpChecked:
     return LogSumExpChecked(ensure_axes("x", tensor, axis), bool(keepdims))
 
 
+@rounded_once
 def capture_logsumexp(s: Session, checked: LogSumExpChecked, x: Handle) -> Handle:
-    wide = widened(x)
-    largest = wide.reduce_max(checked.axes, keepdims=True)
+    largest = x.reduce_max(checked.axes, keepdims=True)
     # Where the largest is infinite, the difference to itself would be NaN.
     finite = largest.isfinite()
-    shift = s.select(finite, largest, s.full(0.0, wide.dtype, largest.shape))
-    total = (wide - shift.broadcast_to(wide.shape)).exp().reduce_sum(checked.axes, keepdims=True)
+    shift = s.select(finite, largest, s.full(0.0, x.dtype, largest.shape))
+    total = (x - shift.broadcast_to(x.shape)).exp().reduce_sum(checked.axes, keepdims=True)
     found = total.log() + shift
-    if not checked.keepdims:
-        found = found.reshape([d for a, d in enumerate(x.shape) if a not in checked.axes])
-    return s.cast(found, x.dtype)
+    if checked.keepdims:
+        return found
+    return found.reshape([d for a, d in enumerate(x.shape) if a not in checked.axes])
 
 
 @tensor_method
@@ -152,10 +171,12 @@ def relu6(x: Tensor) -> Tensor:
     return capture(capture_relu6, check_pointwise(x), ensure_tensor("x", x))
 
 
+@rounded_once
 def capture_gelu(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
     return library.gelu(s, x)
 
 
+@rounded_once
 def capture_gelu_tanh(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
     inner = (x + x * x * x * 0.044715) * math.sqrt(2.0 / math.pi)
     return x * 0.5 * (inner.tanh() + 1.0)
@@ -165,12 +186,13 @@ def capture_gelu_tanh(s: Session, checked: PointwiseChecked, x: Handle) -> Handl
 @functional
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
     """`0.5 * x * (1 + erf(x / sqrt(2)))`, or with `approximate="tanh"`
-    `0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x³)))`."""
+    `0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x³)))`; f16 and bf16 are computed in f32."""
     form = ensure_choice("approximate", approximate, ("none", "tanh"))
     emit = capture_gelu if form == "none" else capture_gelu_tanh
     return capture(emit, check_pointwise(x), ensure_tensor("x", x))
 
 
+@rounded_once
 def capture_silu(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
     return library.silu(s, x)
 
@@ -178,7 +200,7 @@ def capture_silu(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
 @tensor_method
 @functional
 def silu(x: Tensor) -> Tensor:
-    """`x / (1 + exp(-x))`."""
+    """`x / (1 + exp(-x))`; f16 and bf16 are computed in f32."""
     return capture(capture_silu, check_pointwise(x), ensure_tensor("x", x))
 
 
@@ -186,6 +208,7 @@ def _sigmoid(x: Handle) -> Handle:
     return ((-x).exp() + 1.0).reciprocal()
 
 
+@rounded_once
 def capture_sigmoid(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
     return _sigmoid(x)
 
@@ -193,7 +216,7 @@ def capture_sigmoid(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
 @tensor_method
 @functional
 def sigmoid(x: Tensor) -> Tensor:
-    """`1 / (1 + exp(-x))`."""
+    """`1 / (1 + exp(-x))`; f16 and bf16 are computed in f32."""
     return capture(capture_sigmoid, check_pointwise(x), ensure_tensor("x", x))
 
 
@@ -202,6 +225,7 @@ def _softplus(x: Handle) -> Handle:
     return x.session.emit("maximum", x, 0.0) + (-x.abs()).exp().log1p()
 
 
+@rounded_once
 def capture_softplus(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
     beta = checked.first
     soft = _softplus(x * beta) / beta
@@ -223,6 +247,7 @@ def _nonzero(name: str, value: float) -> float:
     return float(value)
 
 
+@rounded_once
 def capture_log_sigmoid(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
     return -_softplus(-x)
 
@@ -245,6 +270,7 @@ def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
     return capture(capture_leaky_relu, check_pointwise(x, negative_slope), ensure_tensor("x", x))
 
 
+@rounded_once
 def capture_elu(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
     alpha, scale = checked.first, checked.second
     # Where x is large, exp(x) - 1 overflows; the minimum keeps what is not chosen finite.
@@ -294,6 +320,7 @@ def hardswish(x: Tensor) -> Tensor:
     return capture(capture_hardswish, check_pointwise(x), ensure_tensor("x", x))
 
 
+@rounded_once
 def capture_mish(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
     return x * _softplus(x).tanh()
 
@@ -324,6 +351,7 @@ def _halves(x: Handle, axis: int) -> tuple[Handle, Handle]:
     return window(x, axis, 0, half), window(x, axis, half, half)
 
 
+@rounded_once
 def capture_glu(s: Session, checked: AxisChecked, x: Handle) -> Handle:
     value, gate = _halves(x, checked.axis)
     return value * _sigmoid(gate)
@@ -336,6 +364,7 @@ def glu(x: Tensor, axis: int = -1) -> Tensor:
     return capture(capture_glu, check_gated(x, axis), ensure_tensor("x", x))
 
 
+@rounded_once
 def capture_swiglu(s: Session, checked: AxisChecked, x: Handle) -> Handle:
     gate, value = _halves(x, checked.axis)
     return library.silu(s, gate) * value

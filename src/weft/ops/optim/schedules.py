@@ -1,10 +1,11 @@
-"""Learning rates as functions of the step, a number or a traced scalar."""
+"""Learning rates as functions of the step, a number or a traced scalar. They are functions of this
+module with their settings filled in: an optimiser can be pickled with its schedule."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import wraps
+from functools import partial
 from typing import Any, TypeAlias
 
 from weft.foundation.errors import UserError
@@ -17,16 +18,6 @@ from weft.ops.tensor import Tensor
 
 Schedule: TypeAlias = Callable[[Any], Any]
 """From the step (a number or an f32 scalar, 0 for the first) to the learning rate."""
-
-
-def _of_any_step(schedule: Callable[[Tensor], Any]) -> Schedule:
-    """A schedule written for tensors, also for plain numbers."""
-
-    @wraps(schedule)
-    def of_step(step: Any) -> Any:
-        return schedule(step if isinstance(step, Tensor) else asarray(step, dtype="f32"))
-
-    return of_step
 
 
 def as_schedule(rate: float | Schedule) -> Schedule:
@@ -43,20 +34,14 @@ def as_schedule(rate: float | Schedule) -> Schedule:
 def constant(rate: float) -> Schedule:
     """The same rate at every step."""
     number("constant", "rate", rate)
-    return lambda step: rate
+    return partial(_constant, rate=rate)
 
 
 @public
 def warmup(rate: float | Schedule, steps: int) -> Schedule:
     """From 0 up to a rate, linearly over the first steps; then that rate, or the schedule it is."""
     count("warmup", "steps", steps, 0)
-    after = as_schedule(rate)
-
-    @_of_any_step
-    def schedule(step: Tensor) -> Any:
-        return minimum((step + 1.0) / max(steps, 1), 1.0) * after(maximum(step - steps, 0.0))
-
-    return schedule
+    return partial(_warmup, after=as_schedule(rate), steps=steps)
 
 
 @public
@@ -65,13 +50,7 @@ def cosine(rate: float, steps: int, end: float = 0.0) -> Schedule:
     number("cosine", "rate", rate)
     number("cosine", "end", end)
     count("cosine", "steps", steps, 1)
-
-    @_of_any_step
-    def schedule(step: Tensor) -> Any:
-        done = minimum(step / steps, 1.0)
-        return end + (rate - end) * 0.5 * (1.0 + cos(done * math.pi))
-
-    return schedule
+    return partial(_cosine, rate=rate, steps=steps, end=end)
 
 
 @public
@@ -81,14 +60,34 @@ def step_decay(rate: float, boundaries: Sequence[int], factor: float = 0.1) -> S
     number("step_decay", "factor", factor)
     if not isinstance(boundaries, Iterable):
         raise UserError(f"[step_decay] boundaries is {boundaries!r}; it must be a list of steps")
+    reached = tuple(count("step_decay", "a boundary", boundary, 0) for boundary in boundaries)
+    return partial(_step_decay, rate=rate, boundaries=reached, factor=factor)
+
+
+# -- the rate at a step ----------------------------------------------------------------------------
+
+
+def _constant(step: Any, rate: float) -> Any:
+    return rate
+
+
+def _warmup(step: Any, after: Schedule, steps: int) -> Any:
+    at = _as_tensor(step)
+    return minimum((at + 1.0) / max(steps, 1), 1.0) * after(maximum(at - steps, 0.0))
+
+
+def _cosine(step: Any, rate: float, steps: int, end: float) -> Any:
+    done = minimum(_as_tensor(step) / steps, 1.0)
+    return end + (rate - end) * 0.5 * (1.0 + cos(done * math.pi))
+
+
+def _step_decay(step: Any, rate: float, boundaries: Sequence[int], factor: float) -> Any:
+    at = _as_tensor(step)
+    current: Any = at * 0.0 + rate
     for boundary in boundaries:
-        count("step_decay", "a boundary", boundary, 0)
+        current = where(at >= float(boundary), current * factor, current)
+    return current
 
-    @_of_any_step
-    def schedule(step: Tensor) -> Any:
-        current: Any = step * 0.0 + rate
-        for boundary in boundaries:
-            current = where(step >= float(boundary), current * factor, current)
-        return current
 
-    return schedule
+def _as_tensor(step: Any) -> Tensor:
+    return step if isinstance(step, Tensor) else asarray(step, dtype="f32")

@@ -3,7 +3,9 @@ the first, hands the cotangents of its result on to its operands.
 
 Only what lies between the wanted parameters and the seeded results is asked for its rule. Control
 flow has rules of its own (`weft.ptir.autodiff.control_flow`), which replace the instruction on the
-way forward by one that also returns what the way back will need.
+way forward by one that also returns what the way back will need. A quotient by `1 + exp(u)` hands
+its cotangents past the sum and the exponential (`weft.ptir.autodiff.logistic`); rows that are a
+window go back as a whole (`weft.ptir.autodiff.window`).
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from typing import TypeAlias
 
 from weft.foundation.errors import InternalError, SpecViolation, Unimplemented
 from weft.ptir.autodiff.dependence import Dependence
+from weft.ptir.autodiff.logistic import Logistic, logistic, pulled_back
+from weft.ptir.autodiff.window import window
 from weft.ptir.ir import Body, ElementRef, Instruction, Operand, Region
 from weft.ptir.literal import TensorLiteral
 from weft.ptir.op import Op
@@ -25,7 +29,7 @@ from weft.ptir.term import Cotangents, Pullback, Term
 from weft.ptir.types import TensorType, TupleType, ValueType
 
 WayBack: TypeAlias = Callable[[Sequence[Term | None]], Cotangents]
-"""From the cotangents of an instruction's results to those of its operands."""
+"""From the cotangents of an instruction's results to those of what it hands them on to."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,8 @@ class Calculus:
 @dataclass(frozen=True)
 class _Step:
     instruction: Instruction
-    operands: tuple[Term, ...]
+    sources: tuple[Operand, ...]
+    """What the way back leads to: the operands, or what they were made of."""
     way_back: WayBack
 
 
@@ -95,6 +100,7 @@ class Walk:
             zip(body.parameter_ids, body.parameters, strict=True)
         )
         self.types.update((i.id, i.output) for i in body.body)
+        self.definitions = {i.id: i for i in body.body}
         self.varied: Collection[Slot] = ()
         self.useful: Collection[Slot] = ()
         self.steps: list[_Step] = []
@@ -129,34 +135,44 @@ class Walk:
         if rule is None or not any(seeded):
             result = self.environment.replay(instruction, same_id=self.same_ids)
             if any(seeded):
-                self._note(instruction, operands, self._by_rule(instruction, operands, result))
+                self.steps.append(self._by_rule(instruction, operands, result))
             return
         wanted = tuple(map(self._is_wanted, instruction.operands))
         op, output = instruction.op, instruction.output
         same = instruction.id if self.same_ids else None
         flow = ControlFlow(self.calculus, self.tape, op, operands, output, wanted, seeded, same)
         results, way_back = rule(flow)
-        self._note(instruction, operands, way_back)
+        self.steps.append(_Step(instruction, instruction.operands, way_back))
         if isinstance(output, TupleType):
             self.environment.define_parts(instruction.id, results[: len(outputs)])
         else:
             self.environment.define(instruction.id, results[0])
 
-    def _note(
-        self, instruction: Instruction, operands: tuple[Term, ...], way_back: WayBack
-    ) -> None:
-        self.steps.append(_Step(instruction, operands, way_back))
-
     def _is_wanted(self, operand: Operand) -> bool:
         return any(slot in self.varied for slot in read_slots(operand, self.types))
 
-    def _by_rule(
-        self, instruction: Instruction, operands: tuple[Term, ...], result: Term
-    ) -> WayBack:
+    def _by_rule(self, instruction: Instruction, operands: tuple[Term, ...], result: Term) -> _Step:
+        form = logistic(instruction, self.definitions)
+        if form is not None and self._is_wanted(form.exponent):
+            return _Step(instruction, form.sources, self._past_the_divisor(form, result))
         wanted = tuple(map(self._is_wanted, instruction.operands))
+        rows = window(instruction, self.definitions)
 
         def way_back(cotangents: Sequence[Term | None]) -> Cotangents:
+            placed = None if rows is None else rows.placed(operands[0], cotangents[0])
+            if placed is not None:
+                return placed, None
             return instruction.op.vjp(Pullback(operands, result, tuple(cotangents), wanted))
+
+        return _Step(instruction, instruction.operands, way_back)
+
+    def _past_the_divisor(self, form: Logistic, result: Term) -> WayBack:
+        divisor, exponent = self.environment[form.divisor], self.environment[form.exponent]
+
+        def way_back(cotangents: Sequence[Term | None]) -> Cotangents:
+            (g,) = cotangents
+            assert g is not None
+            return pulled_back(form, divisor, exponent, result, g)
 
         return way_back
 
@@ -189,17 +205,16 @@ class Walk:
         if all(cotangent is None for cotangent in cotangents):
             return
         found = step.way_back(cotangents)
-        if len(found) != len(instruction.operands):
+        if len(found) != len(step.sources):
             raise InternalError(f"the gradient rule of {instruction.op.mnemonic} miscounts")
-        for operand, term, cotangent in zip(
-            instruction.operands, step.operands, found, strict=True
-        ):
+        for operand, cotangent in zip(step.sources, found, strict=True):
             if cotangent is None or not self._is_wanted(operand):
                 continue
-            if cotangent.type != term.type:
+            kind = self.environment[operand].type
+            if cotangent.type != kind:
                 raise InternalError(
                     f"the gradient rule of {instruction.summary} gives {cotangent.type} for an "
-                    f"operand of type {term.type}"
+                    f"operand of type {kind}"
                 )
             self._add(_slot(operand), cotangent)
 

@@ -46,10 +46,21 @@ def scatter_reduce(p: Padding) -> Term:
 
 @pads(ScatterAdd)
 def scatter_add(p: Padding) -> Term:
-    """Updates without meaning add nothing, at position 0."""
-    x = p.operands[0]
-    p.require_whole(0, range(x.rank), "writes into")
-    return p.replay(x, p.masked(1, 0), p.masked(2, neutral(x.dtype)))
+    """Updates without meaning add nothing, at position 0. An axis that a window covers from end to
+    end passes through: there, what is without meaning is added beside the real elements."""
+    x, _, updates = p.operands
+    covered = _covered(p)
+    p.require_whole(0, [d for d in range(x.rank) if d not in covered.values()], "writes into")
+    rest = [d for d in range(updates.rank) if d not in covered]
+    return p.replay(x, p.masked(1, 0), p.masked(2, neutral(x.dtype), rest))
+
+
+def _covered(p: Padding) -> dict[int, int]:
+    """The axes of the updates that run along a whole axis of x, always from its start."""
+    op, (x, _, updates) = attributes(p, ScatterAdd), p.operands
+    pairs = zip(op.update_window_dims, op.window_axes(x.rank), strict=True)
+    indexed = op.scatter_dims_to_operand_dims
+    return {a: d for a, d in pairs if d not in indexed and updates.shape[a] == x.shape[d]}
 
 
 def _require_aligned(p: Padding, axis: int, last: int) -> None:

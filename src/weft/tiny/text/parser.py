@@ -16,6 +16,7 @@ from weft.foundation.dtypes import BY_NAME, DType
 from weft.foundation.errors import SpecViolation, Unimplemented
 from weft.foundation.index_text import parse_index
 from weft.foundation.json_fields import Fields, parse, reading
+from weft.foundation.whole_numbers import in_64_bits, read_whole
 from weft.tiny import build
 from weft.tiny.ir import (
     Barrier,
@@ -254,13 +255,12 @@ def _shape(document: Any, fields: Fields) -> Shape:
 
 
 def _dim(item: Any, fields: Fields) -> Dim:
-    if isinstance(item, int) and not isinstance(item, bool) and item >= 0:
-        return item
-    if isinstance(item, str) and 0 < len(item) <= LONGEST_DIM:
-        if item.isdecimal() and item.isascii():
-            return int(item)
-        if item.removeprefix("?").isidentifier():
-            return Symbol(item.removeprefix("?"))
+    is_digits = isinstance(item, str) and item.isdecimal() and item.isascii()
+    size = read_whole(item) if is_digits else item
+    if isinstance(size, int) and not isinstance(size, bool) and size >= 0 and in_64_bits(size):
+        return size
+    if isinstance(item, str) and len(item) <= LONGEST_DIM and item.removeprefix("?").isidentifier():
+        return Symbol(item.removeprefix("?"))
     fields.fail(f"{item!r} is not a size")
 
 

@@ -1,0 +1,22 @@
+"""Whole numbers as 64 bits hold them: sizes, offsets and counts are never larger, wherever they are
+read from."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_MOST_DIGITS: Final = 40
+"""A text with more is not looked at: Python takes long over long numbers, and refuses some."""
+
+
+def in_64_bits(number: int) -> bool:
+    """Whether a signed integer of 64 bits holds the number."""
+    return -(1 << 63) <= number < 1 << 63
+
+
+def read_whole(text: str) -> int | None:
+    """The number that digits write; None where it is beyond 64 bits."""
+    if len(text) > _MOST_DIGITS:
+        return None
+    found = int(text)
+    return found if in_64_bits(found) else None

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import weft
 
 HEAVY = [
@@ -85,3 +87,65 @@ def test_the_public_names_are_there() -> None:
         "assert set(weft.__all__) <= set(dir(weft))"
     )
     python(code)
+
+
+MODULES = ("fft", "functional", "linalg", "nn", "optim")
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_is_imported_as_a_statement(name: str) -> None:
+    """First thing in a process, and as what `weft` hands out."""
+    python(
+        f"import weft.{name} as it\n"
+        "import weft\n"
+        f"from weft import {name} as other\n"
+        f"assert it is weft.{name} is other, it\n"
+        f"from weft.{name} import *\n"
+        "assert (weft.ones((2,)) + 1).tolist() == [2.0, 2.0]"
+    )
+
+
+def test_a_module_has_the_same_name_before_and_after() -> None:
+    python(
+        "import weft\n"
+        f"before = [getattr(weft, name) for name in {MODULES}]\n"
+        "import weft.fft, weft.functional, weft.linalg, weft.nn, weft.optim\n"
+        f"assert before == [getattr(weft, name) for name in {MODULES}]"
+    )
+
+
+def test_importing_leaves_the_modules_alone() -> None:
+    python("import sys, weft\nassert not any(name.startswith('weft.ops') for name in sys.modules)")
+
+
+@pytest.mark.slow
+def test_types_are_known_by_the_names_of_the_modules(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import weft\n"
+        "import weft.fft as fourier\n"
+        "import weft.functional as F\n"
+        "import weft.linalg\n"
+        "import weft.nn as nn\n"
+        "from weft.optim import AdamW\n"
+        "layer: nn.Linear = weft.nn.Linear(2, 3)\n"
+        "optimiser = AdamW(1e-3)\n"
+        "reveal_type(layer)\n"
+        "reveal_type(optimiser)\n"
+        "reveal_type(F.relu(weft.linalg.trace(fourier.fft(fourier.fftfreq(2)))))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", str(script)],
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": str(Path(weft.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "error" not in done.stdout, done.stdout
+    for kind in (
+        "weft.ops.nn.linear.Linear",
+        "weft.ops.optim.adam.AdamW",
+        "weft.ops.tensor.Tensor",
+    ):
+        assert kind in done.stdout

@@ -20,6 +20,7 @@ import weft
 from tests.command_line import weft_command
 from weft.cli import arrays, main
 from weft.driver.loading import plugins
+from weft.driver.tuning import tuned
 from weft.foundation.dtypes import ALL, DType
 from weft.ptir import Builder, Program, load, save
 
@@ -533,6 +534,17 @@ def test_nothing_is_tuned_that_cannot_be_kept(
     result = run("tune", program)
     assert result.code == 1
     assert why in result.err
+
+
+def test_tuned_plans_that_cannot_be_kept_are_told(
+    run: Weft, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(tuned, "save", lambda target, table: False)
+    result = run("tune", program)
+    assert result.code == 0
+    assert f"what was found could not be kept in {tmp_path / 'cache'}" in result.err
+    assert "name another folder with WEFT_CACHE" in result.err
 
 
 def test_interrupting_while_the_command_line_is_loaded_is_quiet() -> None:

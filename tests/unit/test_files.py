@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
+import io
+import pickle
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import weft
 from weft.foundation.errors import SpecViolation, UserError
 from weft.ptir import Builder, Program, dumps, load, loads, save
 from weft.ptir.files import EXTENSIONS, format_of
@@ -54,6 +60,55 @@ def test_text_that_is_not_utf_8() -> None:
     with pytest.raises(SpecViolation) as caught:
         loads(b"ptir.v0.4 \xff")
     assert str(caught.value) == "MalformedText: the file is not UTF-8 text: byte 10 is wrong"
+
+
+def archive() -> bytes:
+    file = io.BytesIO()
+    np.savez(file, a=np.zeros(3))
+    return file.getvalue()
+
+
+def one_array() -> bytes:
+    file = io.BytesIO()
+    np.save(file, np.zeros(3))
+    return file.getvalue()
+
+
+def tensors(path: Path) -> bytes:
+    weft.save(path, {"a": weft.ones((2, 3))})
+    return path.read_bytes()
+
+
+OTHERS: dict[str, tuple[Callable[[Path], bytes], str]] = {
+    "npz": (lambda path: archive(), "a zip archive, as NumPy's .npz and PyTorch's .pt files are"),
+    "npy": (lambda path: one_array(), "one array of NumPy"),
+    "gzip": (lambda path: gzip.compress(b"program"), "gzip's: unpack it first"),
+    "pickle": (lambda path: pickle.dumps({"a": [1.0]}), "a Python pickle"),
+    "safetensors": (tensors, "safetensors: tensors without a program; weft.load reads them"),
+    "onnx": (
+        lambda path: b"\x08\x08\x12\x07pytorch\x1a\x052.1.0:\x04\x0a\0\x12\0",
+        "an ONNX model",
+    ),
+    "mlir": (lambda path: b"ML\xefR\x01MLIR17\0", "MLIR bytecode: write StableHLO as text"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_files_of_other_formats_are_told(tmp_path: Path, name: str) -> None:
+    made, what = OTHERS[name]
+    data = made(tmp_path / "it")
+    with pytest.raises(SpecViolation) as caught:
+        loads(data)
+    assert caught.value.why.startswith(f"the file is no program: it looks like {what}")
+
+
+def test_json_of_something_else_is_told() -> None:
+    with pytest.raises(SpecViolation) as caught:
+        loads(b'{"model": 1, "weights": [2]}')
+    assert str(caught.value) == (
+        "MalformedJson at the top level: this JSON is no program, which has 'entry' and "
+        "'functions': it has 'model', 'weights'"
+    )
 
 
 def test_what_cannot_be_the_name_of_a_file() -> None:

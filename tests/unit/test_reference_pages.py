@@ -68,6 +68,13 @@ def test_every_code_on_the_page_exists() -> None:
     assert NEVER_RAISED.isdisjoint(codes_in("ptir"))
 
 
+def test_every_numbered_code_of_the_compiler_is_on_the_page() -> None:
+    texts = [path.read_text() for path in SOURCE.rglob("*.py")]
+    raised = {code for text in texts for code in re.findall(r'"([EW]\d{4} [A-Z]\w+)"', text)}
+    assert len(raised) > 10
+    assert raised <= set(first_column("docs/errors.md", "Codes of the compiler"))
+
+
 def test_the_types_on_the_page_are_all_there_are() -> None:
     types = {
         name

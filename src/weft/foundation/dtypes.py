@@ -154,7 +154,7 @@ def as_dtype(value: DType | str | Any) -> DType:
         return value
     if isinstance(value, str) and value in BY_NAME:
         return BY_NAME[value]
-    if not isinstance(value, str):
+    if value is not None and not isinstance(value, str):  # None is f64 to NumPy
         try:
             found = _BY_NUMPY.get(np.dtype(value))
         except TypeError:

@@ -75,11 +75,13 @@ def narrow(array: Array, dtype: DType) -> Array:
 
 
 def round_float(array: Array, dtype: DType) -> Array:
-    """A real float array rounded once, to nearest even, to a float dtype."""
-    if dtype.bits < 16 or dtype.name == "bf16":
-        # ml_dtypes converts f64 through f32; rounding that step to odd keeps the result right.
-        array = _to_odd_f32(array) if array.dtype == np.float64 else array
-    return array.astype(dtype.numpy)
+    """A real float array rounded once, to nearest even, to a float dtype; what is too large becomes
+    what the dtype has for it, and that is no news."""
+    with np.errstate(over="ignore"):
+        if dtype.bits < 16 or dtype.name == "bf16":
+            # ml_dtypes converts f64 through f32; rounding that step to odd keeps the result right.
+            array = _to_odd_f32(array) if array.dtype == np.float64 else array
+        return array.astype(dtype.numpy)
 
 
 def _to_odd_f32(array: Array) -> Array:

@@ -36,6 +36,6 @@ def _facts(value_id: str, read: IndexInfo, made: IndexInfo) -> Iterator[Finding]
             yield Finding(
                 FACT,
                 value_id,
-                f"its {field.name} follow from the graph and are other ones",
+                f"the field {field.name} is not what follows from the graph",
                 "change the graph (stage tiny); atoms and materialise are the book's to choose",
             )

@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
+from weft.foundation.dtypes import F32, I1
 from weft.foundation.errors import SpecViolation
 from weft.plan.attention import cpu_attention_plan
 from weft.plan.contraction import cpu_plan, problem_of
@@ -25,7 +27,7 @@ from weft.plan.ir import (
     PlanSet,
     RowPlan,
 )
-from weft.plan.kept_rows import cpu_row_plan, is_stream
+from weft.plan.kept_rows import cpu_row_plan, is_stream, vector_axis
 from weft.plan.multiply_adds import fma_plan
 from weft.plan.rows import gpu_row_plan, whole_vectors
 from weft.plan.tensor_cores import sm80_plan, sm90_plan, takes_warpgroups, takes_warps
@@ -34,6 +36,9 @@ from weft.region.fusion.resources import inner_axis, vector_bytes
 from weft.region.ir import Fold, Kernel, Module, Pattern, Read, Reduce, Tensor, walk
 from weft.region.structure import structure_key
 from weft.target.target import Kind, Target
+
+_LONG_ROW: Final = 8
+"""Vectors of a row in which narrow integers are not widened."""
 
 
 def plan_module(module: Module, target: Target) -> PlanSet:
@@ -167,17 +172,18 @@ def _halo(kernel: Kernel) -> tuple[int, ...]:
 def _row(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: Header) -> RowPlan:
     if target.kind is Kind.GPU:
         return gpu_row_plan(kernel, tensors, target, header)
-    return cpu_row_plan(kernel, tensors, _cpu_lanes(kernel, target), header)
+    return cpu_row_plan(kernel, tensors, _cpu_lanes(kernel, tensors, target), header)
 
 
 def _map(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: Header) -> MapPlan:
     points = math.prod(kernel.sizes.values())
     if target.kind is Kind.CPU:
-        vector = _cpu_lanes(kernel, target)
+        vector, usual = _cpu_lanes(kernel, tensors, target), target.lanes(F32)
         block = block_for(kernel, tensors) if vector > 1 else 1
         if block > 1:
+            vector = min(vector, usual)
             return MapPlan(header, vector, max(1, 16 // vector), block=block)
-        unroll = 4 if points >= 64 * vector else 1
+        unroll = max(1, 4 * usual // max(vector, usual)) if points >= 64 * vector else 1
         return MapPlan(header, vector, unroll)
     blocks = gpu_block_plan(kernel, tensors, header)
     return blocks or gpu_map_plan(kernel, tensors, header)
@@ -201,11 +207,17 @@ def gpu_block_plan(kernel: Kernel, tensors: Mapping[str, Tensor], header: Header
     return MapPlan(header, vector, 1, 256, grain=block * block, block=block)
 
 
-def _cpu_lanes(kernel: Kernel, target: Target) -> int:
+def _cpu_lanes(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> int:
     """Lanes for the widest number that the kernel computes with along its innermost axis; what is
-    the same for a whole row needs no lanes."""
+    the same for a whole row needs no lanes. Narrow floats are computed with in 32 bits; narrow
+    integers as they are, where the row is so long that what is left over hardly counts."""
     inner = inner_axis(kernel)
     every = list(walk(kernel.body))
     along = [let for let in every if inner is not None and inner.name in let.axes] or every
     widest = max((let.dtype.bits for let in along if let.dtype.bits <= 64), default=32)
-    return max(1, target.limits.vector_bits // max(widest, 32))
+    lanes = max(1, target.limits.vector_bits // max(widest, 32))
+    narrow = target.limits.vector_bits // max(widest, 8)
+    vector = vector_axis(kernel, tensors)
+    whole = all(let.dtype.is_integer or let.dtype is I1 for let in along)
+    is_long = vector is not None and kernel.sizes[vector] >= _LONG_ROW * narrow
+    return narrow if narrow > lanes and whole and is_long else lanes

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from weft.foundation.dtypes import I1
 from weft.foundation.index_expr import coefficient, linear
 from weft.plan.ir import Header, RowPlan
 from weft.plan.rows import is_regular, passes_before, reduced_axes, row_length
@@ -33,6 +34,7 @@ from weft.region.ir import (
     Words,
     operands,
     row_major,
+    walk,
 )
 
 KEPT_BYTES: Final = 256 * 1024
@@ -118,7 +120,7 @@ def contiguous_axis(kernel: Kernel, strides: Mapping[str, Sequence[int]]) -> str
 
 def columns_together(kernel: Kernel, tensors: Mapping[str, Tensor], plan: RowPlan) -> int:
     """Columns of one tile, which are reduced side by side; one where vectors run along rows."""
-    vector = _vector_axis(kernel, tensors)
+    vector = vector_axis(kernel, tensors)
     if vector is None or vector in reduced_axes(kernel):
         return 1
     return plan.accumulators * plan.vector
@@ -129,17 +131,31 @@ def cpu_row_plan(
 ) -> RowPlan:
     """Partial results enough to hide the latency of an addition, or columns enough to use all of
     what memory hands over at a time."""
-    vector = _vector_axis(kernel, tensors)
+    vector = vector_axis(kernel, tensors)
     if is_stream(kernel, tensors):
         together = min(_IN_STREAM, max(1, _SIDE_BY_SIDE // rows_together(kernel)))
         return RowPlan(header, lanes, accumulators=together, keep_row=False, across=True)
     if vector is None or vector in reduced_axes(kernel):
         partial = max(1, min(4, row_length(kernel) // max(lanes, 1)))
         plan = RowPlan(header, lanes, accumulators=partial)
+        if partial == 4 and _widens_integers(kernel):
+            # As many accumulators, side by side: what is read then fills more of a vector.
+            plan = RowPlan(header, 4 * lanes, accumulators=1)
     else:
         plan = RowPlan(header, lanes, accumulators=_side_by_side(kernel, vector, lanes))
     keep = 0 < kept_bytes(kernel, columns_together(kernel, tensors, plan)) <= KEPT_BYTES
     return replace(plan, keep_row=keep)
+
+
+def _widens_integers(kernel: Kernel) -> bool:
+    """Whether narrow integers are read and wide ones computed with, in any order exactly."""
+    every = list(walk(kernel.body))
+    if not all(let.dtype.is_integer or let.dtype is I1 for let in every):
+        return False
+    widest = max(let.dtype.bits for let in every)
+    return widest >= 32 and any(
+        isinstance(let.expr, Read) and let.dtype.bits < widest for let in every
+    )
 
 
 def is_stream(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bool:
@@ -165,6 +181,7 @@ def _side_by_side(kernel: Kernel, vector: str, lanes: int) -> int:
     return together
 
 
-def _vector_axis(kernel: Kernel, tensors: Mapping[str, Tensor]) -> str | None:
+def vector_axis(kernel: Kernel, tensors: Mapping[str, Tensor]) -> str | None:
+    """The axis that the lanes of a CPU run along."""
     names = [*kernel.inputs, *(output.tensor for output in kernel.outputs)]
     return contiguous_axis(kernel, {name: row_major(tensors[name].shape) for name in names})

@@ -314,3 +314,15 @@ def test_an_option_with_a_near_name_is_told() -> None:
     call: Any = weft.compile
     with pytest.raises(UserError, match="has no option 'optlevel', but opt_level; it takes"):
         call(mlp(), optlevel=3)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "abc", "2.5"])
+def test_a_wrong_thread_count_is_told_when_a_program_is_compiled(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though a kernel this small is never cut in pieces."""
+    b = Builder()
+    x = b.param("f32", [4])
+    monkeypatch.setenv("WEFT_NUM_THREADS", text)
+    with pytest.raises(UserError, match=r"WEFT_NUM_THREADS is .*; it must be a number from 1"):
+        weft.compile(b.build(x * x))

@@ -326,7 +326,7 @@ EDITS: dict[str, Edited] = {
     ),
     "a map that is not the graph's": (
         "mlp", "indexbook", _put("index_book", "v1", "inputs", 0, "map", ["i0", "0"]),
-        "E1306 BookDisagrees", "its inputs follow from the graph",
+        "E1306 BookDisagrees", "the field inputs is not what follows from the graph",
     ),
     "a graph with another input": (
         "mlp", "tiny", _put("values", "in2", "shape", [1, 32]),

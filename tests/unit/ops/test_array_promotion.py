@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 import weft
@@ -139,6 +141,29 @@ def test_result_type_does_not_depend_on_the_order() -> None:
 def test_can_cast(source: str, target: str, expected: bool) -> None:
     assert weft.can_cast(named(source), named(target)) is expected
     assert weft.can_cast(weft.zeros(1, dtype=named(source)), named(target)) is expected
+
+
+def test_no_dtype_is_none() -> None:
+    with pytest.raises(UserError, match="unknown dtype None; the dtypes are"):
+        weft.ones((2,)).astype(None)
+    with pytest.raises(UserError, match="unknown dtype None; the dtypes are"):
+        weft.can_cast(None, "float32")
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [
+        ("float8_e4m3", [math.nan, math.nan, 448.0, math.nan]),
+        ("float8_e5m2", [math.inf, -math.inf, 448.0, math.nan]),
+        ("float16", [math.inf, -math.inf, 464.0, math.nan]),
+        ("float32", [math.inf, -math.inf, 464.0, math.nan]),
+        ("int8", [127, -128, 127, 0]),
+    ],
+)
+def test_what_is_too_large_for_a_dtype(backend: str, dtype: str, expected: list[float]) -> None:
+    x = weft.asarray(np.array([1e300, -1e300, 464.0, math.nan])).to(backend)
+    np.testing.assert_array_equal(x.astype(dtype).astype("float32").numpy(), expected)
 
 
 def test_traced_numbers_take_the_dtype_of_the_tensor_beside_them() -> None:

@@ -24,6 +24,7 @@ from weft.ptir import Builder
 from weft.region.ir import Kernel, KernelAxis, Module, OpaqueCall, Output, Pattern
 from weft.target.cpu import describe
 from weft.target.known import target_named
+from weft.tiny.from_ptir import lower_program
 
 KINDS: dict[str, dict[str, type[Plan]]] = {
     "linear": {"cpu": MmaPlan, "sm80": MmaPlan, "sm90": MmaPlan},
@@ -228,6 +229,32 @@ def test_lanes_follow_the_machine() -> None:
         plan = plan_kernel(module.kernels[0], module.tensors, machine)
         assert isinstance(plan, MapPlan)
         assert plan.vector == lanes
+
+
+@pytest.mark.parametrize(
+    ("dtype", "width", "lanes"),
+    [("si8", 1000, 16), ("ui16", 1000, 8), ("si32", 1000, 4), ("bf16", 1000, 4), ("si8", 100, 4)],
+)
+def test_long_rows_of_narrow_integers_have_more_lanes(dtype: str, width: int, lanes: int) -> None:
+    b = Builder()
+    x = b.param(dtype, [3, width])
+    module = lowered(lower_program(b.build(b.maximum(x, x + x)))).module
+    machine = describe("aarch64", frozenset({"asimd"}), 2, ())
+    plan = plan_kernel(module.kernels[0], module.tensors, machine)
+    assert isinstance(plan, MapPlan)
+    assert plan.vector == lanes
+
+
+@pytest.mark.parametrize(("dtype", "form"), [("si8", (16, 1)), ("si32", (4, 4)), ("f32", (4, 4))])
+def test_narrow_integers_are_added_up_in_wide_vectors(dtype: str, form: tuple[int, int]) -> None:
+    b = Builder()
+    wide = "f32" if dtype == "f32" else "si32"
+    total = b.reduce_sum(b.param(dtype, [1000]), [0], accum_dtype=wide, out_dtype=wide)
+    module = lowered(lower_program(b.build(total))).module
+    machine = describe("aarch64", frozenset({"asimd"}), 2, ())
+    plan = plan_kernel(module.kernels[0], module.tensors, machine)
+    assert isinstance(plan, RowPlan)
+    assert (plan.vector, plan.accumulators) == form
 
 
 def test_gpu_rows() -> None:

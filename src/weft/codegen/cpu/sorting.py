@@ -7,7 +7,6 @@ left out. Short rows are sorted by insertion.
 from __future__ import annotations
 
 from weft.codegen.cpu.code import Code, Val, number
-from weft.codegen.cpu.formats import compute_type
 from weft.foundation.dtypes import DType
 
 _SHORT = 32
@@ -21,22 +20,20 @@ def key_type(dtype: DType) -> str:
 def key_of(code: Code, x: Val, dtype: DType, descending: bool) -> Val:
     """The key of an element in its compute type: NaN after everything else, equal zeros."""
     scalar = key_type(dtype)
-    width = int(scalar[1:])
-    sign = number(1 << (width - 1), scalar)
     if dtype.is_float:
         # Adding +0 turns -0 into +0.
         plain = code.assign(f"fadd {x}, {number(0.0, x.scalar).text}", x.scalar)
         bits = code.convert("bitcast", plain, scalar)
         negative = code.compare("icmp slt", bits, number(0, scalar))
         flipped = code.binary("xor", bits, number(-1, scalar))
+        sign = number(1 << (int(scalar[1:]) - 1), scalar)
         key = code.select(negative, flipped, code.binary("or", bits, sign))
         key = code.select(code.compare("fcmp uno", x, x), number(-1, scalar), key)
     else:
-        key = x
-        if compute_type(dtype) != scalar:
-            key = code.convert("sext" if dtype.is_signed else "zext", x, scalar)
+        key = code.convert("zext", x, scalar) if x.scalar != scalar else x
         if dtype.is_signed:
-            key = code.binary("xor", key, sign)
+            own = number(1 << (int(x.scalar[1:]) - 1), scalar)
+            key = code.binary("xor", key, own)
     return code.binary("xor", key, number(-1, scalar)) if descending else key
 
 
@@ -44,13 +41,15 @@ def sort_function(code: Code, dtype: DType) -> str:
     """The name of the function `ptr (keys, places, other keys, other places, n)` that sorts places
     by keys, both in either of two pieces of memory, and says where the sorted places are."""
     scalar = key_type(dtype)
-    name = f"sort_by_{scalar}"
-    code.functions.setdefault(name, _sort_text(name, scalar))
+    bits = int(scalar[1:]) if dtype.is_float else max(dtype.bits, 8)
+    name = f"sort_by_{bits}_of_{scalar}"
+    code.functions.setdefault(name, _sort_text(name, scalar, bits))
     return name
 
 
-def _sort_text(name: str, key: str) -> str:
-    passes = _begin_pass(key) + _count(key) + _FIRST_SLOTS + _deal(key) + _end_pass(key)
+def _sort_text(name: str, key: str, bits: int) -> str:
+    """The function for keys that differ only in their lowest bits."""
+    passes = _begin_pass(key, bits) + _count(key) + _FIRST_SLOTS + _deal(key) + _end_pass(key)
     return f"""
 define internal ptr @{name}(ptr %k0, ptr %p0, ptr %k1, ptr %p1, i64 %n) nounwind {{
 entry:
@@ -104,7 +103,7 @@ inserted:
 """
 
 
-def _begin_pass(key: str) -> str:
+def _begin_pass(key: str, bits: int) -> str:
     """A pass over one digit: from which memory to which, with no key counted yet."""
     return f"""pass:
   %digit = phi {key} [ 0, %entry ], [ %digit.next, %passed ]
@@ -112,7 +111,7 @@ def _begin_pass(key: str) -> str:
   %pf = phi ptr [ %p0, %entry ], [ %pf.next, %passed ]
   %kt = phi ptr [ %k1, %entry ], [ %kt.next, %passed ]
   %pt = phi ptr [ %p1, %entry ], [ %pt.next, %passed ]
-  %done = icmp uge {key} %digit, {key[1:]}
+  %done = icmp uge {key} %digit, {bits}
   br i1 %done, label %sorted, label %clear
 clear:
   %c = phi i64 [ 0, %pass ], [ %c.next, %clear ]

@@ -112,7 +112,8 @@ def astype(
     device: str | None = None,
 ) -> Tensor:
     """The tensor in another dtype. Floats lose their fraction on the way to integers, and what does
-    not fit becomes the nearest number that does; NaN becomes 0."""
+    not fit becomes the nearest number that does; NaN becomes 0. What is too large for a float
+    becomes an infinity, or NaN in `float8_e4m3`, which has none."""
     value, wanted = as_operand(x), dtype_named(dtype)
     if device is not None:
         value = value.to(device)

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from weft.foundation.axes import normalise_axis
-from weft.foundation.dtypes import I1, SI64
+from weft.foundation.dtypes import I1, SI32, SI64
 from weft.foundation.errors import OutOfRange, SpecViolation, UserError
 from weft.ops.arithmetic import (
     TensorLike,
@@ -72,7 +73,12 @@ def count_nonzero(
     x: Handle, /, axis: int | Sequence[int] | None = None, *, keepdims: bool = False
 ) -> Handle:
     """How many elements are not zero."""
-    return x.cast(I1).cast(SI64).reduce_sum(axes_of(axis, x.rank), bool(keepdims))
+    axes = axes_of(axis, x.rank)
+    sizes = [x.shape[a] for a in axes]
+    known = [size for size in sizes if isinstance(size, int)]
+    fits = len(known) == len(sizes) and math.prod(known) <= SI32.highest
+    ones = x.cast(I1).cast(SI32 if fits else SI64)
+    return ones.reduce_sum(axes, bool(keepdims)).cast(SI64)
 
 
 @tensor_method

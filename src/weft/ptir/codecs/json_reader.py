@@ -208,8 +208,17 @@ def _members(enum: type[WireEnum]) -> dict[str, WireEnum]:
     return {str(member.value): member for member in enum}
 
 
+_FIELDS = ("entry", "functions")
+_OPTIONAL = ("spec_version", "regions")
+
+
 def _program_in(data: Json) -> Program:
-    data = _object(data, "", ("entry", "functions"), ("spec_version", "regions"))
+    if isinstance(data, dict) and data and data.keys().isdisjoint(_FIELDS + _OPTIONAL):
+        found = ", ".join(_quoted(name) for name in list(data)[:4])
+        raise _bad(
+            "", f"this JSON is no program, which has 'entry' and 'functions': it has {found}"
+        )
+    data = _object(data, "", _FIELDS, _OPTIONAL)
     version = _string(data.get("spec_version", ""), "spec_version") or SPEC_VERSION
     if version != SPEC_VERSION:
         raise SpecViolation(

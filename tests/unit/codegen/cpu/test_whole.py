@@ -4,6 +4,7 @@ loops."""
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -25,6 +26,8 @@ from weft.foundation.dtypes import (
     FP8_E4M3,
     I1,
     SI4,
+    SI8,
+    SI16,
     SI32,
     SI64,
     UI8,
@@ -38,7 +41,7 @@ from weft.region.ir import Kernel, OpaqueCall, Output, Pattern, Tensor
 from weft.runtime.jit import Library, compile_object
 
 DTYPES = (F32, F64, BF16, SI32, SI64, SI4, UI8, I1)
-ORDERED = (*DTYPES, F16, FP8_E4M3, UI16, UI64)
+ORDERED = (*DTYPES, F16, FP8_E4M3, SI8, SI16, UI16, UI64)
 
 
 def kernel_of(op: WholeOp, inputs: list[Array], out: DType, size: int) -> Kernel:
@@ -168,6 +171,15 @@ def test_order(op: Order, dtype: DType) -> None:
     x = keys(dtype, (op.outer, op.length))
     found = run(op, [x], [dtype], SI64, op.outer * op.count)
     assert found.tolist() == op.evaluate(x).tolist()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "digits"), [(SI8, 1), (I1, 1), (SI4, 1), (SI16, 2), (F16, 4), (SI32, 4), (F64, 8)]
+)
+def test_a_number_is_sorted_by_as_many_digits_as_it_has(dtype: DType, digits: int) -> None:
+    x = keys(dtype, (1, 70))
+    routine, _, _ = lowered(Order(1, 70, 70), [x], [dtype], SI64, 70)
+    assert re.search(rf"icmp uge i\d+ %digit, {8 * digits}\n", emit_module([routine]))
 
 
 def same(found: Array, want: Array) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -23,6 +24,7 @@ from weft.foundation.errors import UserError
 from weft.plan.ir import MapPlan
 from weft.ptir import Builder, Program, save
 from weft.region.ir import Kernel, Module
+from weft.runtime import cache
 from weft.target.known import target_named
 from weft.target.target import Kind, Target
 
@@ -207,3 +209,16 @@ def test_classes_are_counted_not_repeated() -> None:
     assert [kernels.count for kernels in found] == [3]
     assert Tuning(found).points == len(found[0].plans)
     assert CPU.kind is Kind.CPU
+
+
+@pytest.mark.usefixtures("pretended")
+def test_what_cannot_be_kept_is_not_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    assert tune(started(sums())).is_kept
+    tuned.save(CPU, {})
+    monkeypatch.setattr(cache, "_write", full)
+    done = tune(started(sums()))
+    assert done.found
+    assert not done.is_kept

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import special
 
 import weft
 from tests.draws import generator
 from weft.foundation.dtypes import DType
+from weft.ptir.gradient import vjp
 
 pytest.importorskip("jaxlib", reason="the extra weft[stablehlo] is not installed")
 
@@ -75,6 +77,16 @@ def binary(name: str, kind: str) -> str:
 @pytest.mark.parametrize("name", UNARY)
 def test_unary(name: str) -> None:
     check(unary(name, "tensor<4x6xf32>"), positive(4, 6))
+
+
+def test_the_logistic_function_keeps_small_values_and_so_does_its_gradient() -> None:
+    x = np.array([-1000.0, -100.0, -60.0, -12.0, 0.0, 12.0, 60.0, 1000.0], np.float32)
+    slope = vjp(stablehlo.loads(unary("logistic", "tensor<8xf32>")), 0)
+    exact = special.expit(x.astype("f8")) * special.expit(-x.astype("f8"))
+    found = weft.run(slope, [x, np.ones_like(x)])[1]
+    np.testing.assert_allclose(found, exact, rtol=1e-6, atol=1e-38)
+    narrow = weft.run(stablehlo.loads(unary("logistic", "tensor<8xf16>")), [x.astype("f2")])[0]
+    np.testing.assert_array_equal(narrow, special.expit(x.astype("f8")).astype("f2"))
 
 
 def test_halves_round_away_from_zero() -> None:

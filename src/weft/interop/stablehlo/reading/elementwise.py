@@ -85,7 +85,9 @@ def _clamp(at: Site) -> Value:
 
 def _logistic(at: Site) -> Value:
     (x,) = at.x
-    return 1.0 / (1.0 + at.b.emit("exp", -x))
+    # In f16 the exponential of 12 overflows, and small results would be lost.
+    wide = at.b.cast(x, F32) if x.dtype.bits < 32 else x
+    return at.b.cast(1.0 / (1.0 + at.b.emit("exp", -wide)), x.dtype)
 
 
 def _cbrt(at: Site) -> Value:

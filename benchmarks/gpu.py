@@ -1,16 +1,16 @@
 """Weft on the GPU beside its peers, over the frozen list in `gpu.json`.
 
     PYTHONPATH=src:.gpu-wheels python3 -m benchmarks.gpu --family gemm,rows [--lines TEXT,...]
-        [--peers eager,library,compile,max-autotune] [--seconds 400]
+        [--peers eager,library,compile,max-autotune,jax] [--seconds 400] [--peer-seconds 60]
     python -m benchmarks.gpu --prepare FOLDER [--family ...]
 
 Families are gemm, gemm_odd, gemm_epilogue, rows, maps, reduce, movement, sm80 and gpt2, and beside
 the list gemm_types and whole. Programs go through the whole compiler. `--prepare` compiles them
 into a folder that `WEFT_CACHE` names later, on a machine without a GPU too. Lines are measured in
 a child, which is given up when it has been silent for too long, and started again after the line
-at which it was lost. What cannot run, or was not reached in time, is listed with the reason. The
-table goes to standard output; the table, the CSV, the records and the roofline plot to $OUT, or to
-benchmarks/out.
+at which it was lost. A peer that takes too long to compile is given up, and its line goes on. What
+cannot run, or was not reached in time, is listed with the reason. The table goes to standard
+output; the table, the CSV, the records and the roofline plot to $OUT, or to benchmarks/out.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import weft
-from benchmarks import gpu_device, gpu_report
+from benchmarks import gpu_device, gpu_jax, gpu_report
 from benchmarks.children import lines_of
-from benchmarks.gpu_device import PEERS
 from benchmarks.gpu_line import Line
 from benchmarks.gpu_lines import FAMILIES
 
+PEERS: Final = (*gpu_device.PEERS, gpu_jax.PEER)
 MOST_CHILDREN: Final = 6
+QUIET: Final = 45.0
+"""Seconds after which a child that says nothing is given up, beside those for its peers."""
 
 
 def wanted_lines(options: argparse.Namespace) -> list[Line]:
@@ -75,12 +77,14 @@ def measure_lines(options: argparse.Namespace) -> None:
     machine = gpu_device.Machine()
     rates = {"copy": machine.copy_bytes_per_second, "versions": gpu_device.versions(machine)}
     _say({"machine": rates})
-    skipped = set(json.loads(options.skip))
+    skipped, peers = set(json.loads(options.skip)), set(options.peers.split(","))
     for line in wanted_lines(options):
         if line.key in skipped:
             continue
         _say({"begin": line.key})
-        record = gpu_device.measure(machine, line, set(options.peers.split(",")))
+        record = gpu_device.measure(machine, line, peers, options.peer_seconds)
+        if gpu_jax.PEER in peers:
+            gpu_jax.measure(machine, line, record, options.peer_seconds)
         _say({"record": record})
         machine.torch.cuda.empty_cache()
 
@@ -92,11 +96,10 @@ def _say(message: dict[str, Any]) -> None:
 # -- the parent ----------------------------------------------------------------------------------
 
 
-def silence(peers: str) -> float:
-    """Seconds after which a child that says nothing is given up: tuning a peer takes a while."""
-    if "max-autotune" in peers:
-        return 240.0
-    return 100.0 if "compile" in peers else 45.0
+def silence(peers: str, peer_seconds: float) -> float:
+    """Seconds after which a child that says nothing is given up: peers may take all their time."""
+    slow = set(peers.split(",")) - {"eager", "library"}
+    return QUIET + peer_seconds * len(slow)
 
 
 class Run:
@@ -126,8 +129,10 @@ class Run:
         command = [sys.executable, "-m", "benchmarks.gpu", "--child", "--skip", skip]
         for name in ("family", "lines", "peers"):
             command += [f"--{name}", getattr(self.options, name)]
+        command += ["--peer-seconds", str(self.options.peer_seconds)]
+        quiet = silence(self.options.peers, self.options.peer_seconds)
         current = None
-        for text in lines_of(command, silence(self.options.peers), self.ends):
+        for text in lines_of(command, quiet, self.ends):
             if text is None:
                 break
             if not text.startswith("@"):
@@ -170,6 +175,9 @@ def main() -> int:
     parser.add_argument("--lines", default="", help="only lines whose name contains one of these")
     parser.add_argument("--peers", default="eager,library,compile", help=", ".join(PEERS))
     parser.add_argument("--seconds", type=float, default=400.0, help="for everything")
+    parser.add_argument(
+        "--peer-seconds", type=float, default=gpu_device.PEER_SECONDS, help="for compiling a peer"
+    )
     parser.add_argument("--prepare", metavar="FOLDER", help="compile into this cache, and stop")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--verbose", action="store_true")

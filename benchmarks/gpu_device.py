@@ -23,6 +23,7 @@ import numpy as np
 
 import weft
 from benchmarks.gpu_line import Line, Tensor
+from benchmarks.time_limit import GivenUp, limited
 from weft.runtime.artifact import Artifact, CopyBuffer, Launch
 from weft.runtime.cuda.driver import Device, open_device
 from weft.runtime.cuda.kernels import LoadedKernel, load
@@ -41,7 +42,10 @@ WIDE_LIMIT: Final = 1 << 32
 
 _MODES: Final = {"compile": "default", "max-autotune": "max-autotune-no-cudagraphs"}
 """How torch.compile is asked, by peer; every candidate is recorded as a graph anyway."""
+COMPILED: Final = tuple(f"torch.{name}" for name in _MODES)
 PEERS: Final = ("eager", "library", *_MODES)
+PEER_SECONDS: Final = 60.0
+"""For compiling one peer."""
 _RUN_WORDS: Final = 2
 """What random numbers depend on: the seed, and how often their body was entered."""
 
@@ -230,13 +234,14 @@ class Ours:
         for first, second in zip(*runs, strict=True):
             if not torch.equal(bits(first, torch), bits(second, torch)):
                 return "two runs differ"
-        if line.random or sum(output.numel() for output in self.outputs) > WIDE_LIMIT:
-            return ""
         return self.compare(line, runs[0][0])
 
     def compare(self, line: Line, result: Any) -> str:
-        """Against torch in f32 (which for f32 and f64 lines means the same precision)."""
+        """Against torch in f32 (which for f32 and f64 lines means the same precision); empty if it
+        is right, or cannot be compared."""
         torch = self.machine.torch
+        if line.random or result.numel() > WIDE_LIMIT:
+            return ""
         given = [x.float() if x.is_floating_point() and x.itemsize < 4 else x for x in self.inputs]
         expected = line.torch(torch, *given)
         del given
@@ -273,7 +278,9 @@ def peers_of(line: Line, inputs: Sequence[Any], wanted: set[str], torch: Any) ->
     return found
 
 
-def measure(machine: Machine, line: Line, wanted: set[str]) -> dict[str, Any]:
+def measure(
+    machine: Machine, line: Line, wanted: set[str], peer_seconds: float = PEER_SECONDS
+) -> dict[str, Any]:
     """The record of one line: microseconds of every candidate, or why it has none."""
     torch = machine.torch
     torch._dynamo.reset()
@@ -298,8 +305,13 @@ def measure(machine: Machine, line: Line, wanted: set[str]) -> dict[str, Any]:
         record["notes"]["weft"] = f"not yet: {str(error).splitlines()[0]}"
     for name, call in peers_of(line, inputs, wanted, torch).items():
         try:
+            if name in COMPILED:
+                with limited(peer_seconds):
+                    call()
             calls[name], result = machine.recorded(call)
             kept.append(result)
+        except GivenUp as error:
+            record["notes"][name] = str(error)
         except Exception as error:
             record["notes"][name] = f"{type(error).__name__}: {str(error).splitlines()[0][:160]}"
     times = machine.interleaved(calls, machine.passes_for(calls)) if calls else {}

@@ -41,18 +41,22 @@ def geomean(values: Sequence[float]) -> float:
 
 
 def table(records: Sequence[Record], copy_rate: float) -> str:
-    """A line each, as Markdown."""
-    head = "| line | weft µs | TF/s | of copy | best peer | µs | ratio | others |\n"
-    head += "|---|---|---|---|---|---|---|---|\n"
-    return head + "\n".join(_row(record, copy_rate) for record in records) + "\n"
+    """A line each, as Markdown. The last column, where there is one, has what was timed by the
+    host's clock over many calls: JAX, and ourselves in the same way."""
+    names = ["line", "weft µs", "TF/s", "of copy", "best peer", "µs", "ratio", "others"]
+    rows = [_cells(record, copy_rate) for record in records]
+    if any("host" in record for record in records):
+        names.append("by the host's clock, µs")
+        rows = [[*row, _times(r.get("host", {}))] for row, r in zip(rows, records, strict=True)]
+    return "".join(f"| {' | '.join(row)} |\n" for row in [names, ["---"] * len(names), *rows])
 
 
-def _row(record: Record, copy_rate: float) -> str:
+def _cells(record: Record, copy_rate: float) -> list[str]:
     ours, peer = record["us"].get("weft"), best_peer(record)
     rate = "" if ours is None or not record["flops"] else f"{record['flops'] / ours / 1e6:.0f}"
     share = of_copy(record, copy_rate)
     others = {n: us for n, us in record["us"].items() if n != "weft" and (not peer or n != peer[0])}
-    cells = [
+    return [
         record["key"],
         record["notes"].get("weft", "") if ours is None else f"{ours:.2f}",
         rate,
@@ -60,13 +64,16 @@ def _row(record: Record, copy_rate: float) -> str:
         peer[0] if peer else "",
         f"{peer[1]:.2f}" if peer else "",
         "" if ratio(record) is None else f"{ratio(record):.3f}",
-        ", ".join(f"{name} {us:.2f}" for name, us in others.items()),
+        _times(others),
     ]
-    return "| " + " | ".join(cells) + " |"
+
+
+def _times(found: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {us:.2f}" for name, us in found.items())
 
 
 def summary(records: Sequence[Record], copy_rate: float) -> str:
-    """Per family: geomeans, the worst line, and what could not run."""
+    """Per family: geomeans, the worst line, what could not run, and which peers are missing."""
     families: dict[str, list[Record]] = {}
     for record in records:
         families.setdefault(record["key"].partition("/")[0], []).append(record)
@@ -83,7 +90,21 @@ def summary(records: Sequence[Record], copy_rate: float) -> str:
             f"worst {worst} {ratios.get(worst, float('nan')):.3f}"
         )
         lines += [f"  {r['key']}: {r['notes']['weft']}" for r in found if "weft" in r["notes"]]
+        lines += _missing_peers(found)
     return "\n".join(lines) + "\n"
+
+
+def _missing_peers(records: Sequence[Record]) -> list[str]:
+    """A line for every peer and reason."""
+    keys: dict[tuple[str, str], list[str]] = {}
+    for record in records:
+        for peer, why in record["notes"].items():
+            if peer != "weft":
+                keys.setdefault((peer, why), []).append(record["key"])
+    return [
+        f"  {peer} on {found[0] if len(found) == 1 else f'{len(found)} lines'}: {why}"
+        for (peer, why), found in keys.items()
+    ]
 
 
 def write_csv(records: Sequence[Record], path: Path) -> None:

@@ -1,14 +1,15 @@
 """How much the planner loses on matrix products that it has never seen.
 
-    python -m benchmarks.gpu_unseen --prepare FOLDER [--sets train,unseen]
+    python -m benchmarks.gpu_unseen --prepare FOLDER [--sets later]
     PYTHONPATH=src:.gpu-wheels python3 -m benchmarks.gpu_unseen --folder FOLDER [--sets ...]
 
 Products are drawn at random: sizes log-uniform, some with few rows, some in batches. `--prepare`
-compiles, anywhere, the first candidates of each, the planner's own choice first, as `weft tune
---gpu` would measure them. On a GPU every candidate is checked against torch and all of a product
-are timed side by side (`weft.runtime.cuda.race`). The loss of a product is the time of the
-planner's choice over that of its best candidate. The set `train` may become data of the planner;
-the others are for judging it.
+compiles, anywhere, the candidates of each: the planner's choice, the forms that the model of their
+time has next, the choice's neighbours, and some that the model thinks little of. On a GPU every
+candidate is checked against torch and all of a product are timed side by side
+(`weft.runtime.cuda.race`). The loss of a product is the time of the planner's choice over that of
+its best candidate. A set judges the planner until its times become data of the planner, in
+`weft.target.measured_forms`; of the sets here only the last one has not.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import sys
 import time
 import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,24 +34,37 @@ from weft.driver.stages.compilation import Compilation
 from weft.driver.tuning.alone import build_alone, some_data
 from weft.driver.tuning.products import Product, product_named
 from weft.driver.tuning.tune import KernelClass, classes_of
+from weft.driver.tuning.tune_products import form_of
 from weft.foundation.errors import WeftError
-from weft.plan.contraction import problem_of
-from weft.plan.ir import MmaPlan
+from weft.plan.contraction import Problem, problem_of
+from weft.plan.ir import MmaPlan, Plan
+from weft.plan.tensor_cores import sm90_contraction, sm90_forms, sm90_plan
 from weft.plan.text import plan_to_json
 from weft.runtime.artifact import Artifact
 from weft.runtime.bundle import Bundle, pack, unpack
 from weft.runtime.cuda.gpu import Gpu, open_gpu
 from weft.runtime.cuda.race import Race
 from weft.target.known import target_named
+from weft.target.matrix_tiles import Form
+from weft.target.matrix_time import Contraction, cycles
 
-SETS: Final = {"train": (1, 40), "unseen": (2, 30), "again": (3, 30), "fresh": (4, 30)}
+SETS: Final = {
+    "train": (1, 40),
+    "unseen": (2, 30),
+    "again": (3, 30),
+    "fresh": (4, 30),
+    "later": (5, 40),
+}
 """Seed and count of each set."""
 MOST_FLOPS: Final = 1.2e12
 LEAST_FLOPS: Final = 2e7
 MOST_BYTES: Final = 1 << 29
 TOLERANCE: Final = 1e-2
-CANDIDATES: Final = 9
-"""Of a product: the planner's choice, and the forms that the model of their time has first."""
+FIRST: Final = 10
+"""Candidates that the model of their time has first."""
+STRANGERS: Final = 3
+STRANGE: Final = 1.5
+"""Others, and how much longer than the first the model has them take at most."""
 
 
 # -- products ------------------------------------------------------------------------------------
@@ -113,11 +128,41 @@ def prepare(folder: Path, names: Sequence[str]) -> None:
                 print(path.name, found, flush=True)
 
 
+def candidates(kernels: KernelClass, problem: Problem) -> list[Plan]:
+    """The planner's choice, then other forms."""
+    chosen, target = kernels.plans[0], target_named("sm90")
+    assert isinstance(chosen, MmaPlan)
+    made = (
+        sm90_plan(kernels.kernel, problem, target, chosen.header, form)
+        for form in _forms(sm90_contraction(problem), form_of(chosen), sm90_forms(kernels.kernel))
+    )
+    others = [replace(plan, algo_choice=chosen.algo_choice) for plan in made]
+    return list({repr(plan): plan for plan in (chosen, *others)}.values())
+
+
+def _forms(found: Contraction, chosen: Form, forms: Sequence[Form]) -> list[Form]:
+    target = target_named("sm90")
+    times = {form: cycles(form, found, target) for form in forms if found.suits(form, target)}
+    ranked = sorted(times, key=lambda form: times[form])
+    near = [form for form in ranked[FIRST:] if _are_neighbours(form, chosen)]
+    most = STRANGE * times[ranked[0]]
+    rest = [form for form in ranked[FIRST:] if form not in near and times[form] <= most]
+    strangers = random.Random(str(found)).sample(rest, min(STRANGERS, len(rest)))
+    return [*ranked[:FIRST], *near, *strangers]
+
+
+def _are_neighbours(one: Form, other: Form) -> bool:
+    """Whether two forms, both with swapped tiles or neither, differ in a size by a step."""
+    down, beside = abs(one.rows - other.rows), abs(one.columns - other.columns)
+    near = (down == 0 and beside <= 32) or (down <= 64 and beside == 0)
+    return near and one.swap == other.swap
+
+
 def _packed(found: Product, kernels: KernelClass) -> bytes:
     problem = problem_of(kernels.kernel, kernels.module.tensors)
     assert problem is not None
     plans, bundles = [], []
-    for plan in kernels.plans[:CANDIDATES]:
+    for plan in candidates(kernels, problem):
         try:
             built = build_alone(kernels.kernel, kernels.module, plan, target_named("sm90"))
         except WeftError as error:
@@ -248,7 +293,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--prepare", type=Path, metavar="FOLDER", help="compile, and stop")
     parser.add_argument("--folder", type=Path, help="what was prepared")
-    parser.add_argument("--sets", default="train,unseen")
+    parser.add_argument("--sets", default="later")
     parser.add_argument("--seconds", type=float, default=150.0)
     options = parser.parse_args()
     names = options.sets.split(",")

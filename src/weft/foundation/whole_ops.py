@@ -4,8 +4,8 @@ before, so no stage can take them apart. Each is a plain record with its meaning
     Scatter   out[a, index[a, m], w] = fn(out[a, index[a, m], w], update[a, m, w]), m in order
     Running   out[a, n, w] = x[a, 0, w] fn ... fn x[a, n, w]
     Order     the positions of the first `count` elements of each row, in order
-    Ends      the last element of each part of a column
-    Continued a part of a running reduction, combined with what came before it
+    Totals    each part of a column, combined
+    Continued a Running where the totals of parts are known
     Gathered  a Scatter whose updates are known in the order of their places
     Collected the same of a tensor of zeros
 
@@ -86,13 +86,10 @@ _COMBINE = {"add": np.add, "max": np.maximum, "min": np.minimum}
 
 
 @dataclass(frozen=True)
-class Running:
-    """Operand x, [outer, length, width]; with `reverse` the elements from n to the end are
-    combined. `fn` is a reduction; floats under 32 bits are combined in f32, each result rounded
-    once."""
-
-    name: ClassVar[str] = "running"
-    base: ClassVar[int | None] = None
+class Columns:
+    """Elements x, [outer, length, width], that are combined along their columns from the first on,
+    or with `reverse` from the last on. `fn` is a reduction; floats under 32 bits are combined in
+    f32."""
 
     fn: str
     outer: int
@@ -100,61 +97,68 @@ class Running:
     width: int
     reverse: bool = False
 
-    def evaluate(self, *arrays: Array) -> Array:
-        (x,) = arrays
+    def running(self, x: Array) -> Array:
+        """Each element combined with those before it; each result is rounded once."""
         rows = x.reshape(self.outer, self.length, self.width)
         return numeric.compute(self._running, as_dtype(x.dtype), rows).reshape(-1)
 
     def _running(self, rows: Array) -> Array:
-        source = np.flip(rows, 1) if self.reverse else rows
-        result = REDUCTIONS[self.fn].accumulate(source, axis=1, dtype=rows.dtype)
-        return np.flip(result, 1) if self.reverse else np.asarray(result)
+        result = REDUCTIONS[self.fn].accumulate(self._turned(rows), axis=1, dtype=rows.dtype)
+        return self._turned(np.asarray(result))
+
+    def _turned(self, rows: Array) -> Array:
+        return np.flip(rows, 1) if self.reverse else rows
 
 
 @dataclass(frozen=True)
-class Ends:
-    """Operand x, [outer, parts, chunk, width]: the last of each chunk, with `reverse` the first."""
+class Running(Columns):
+    """Operand: x."""
 
-    name: ClassVar[str] = "ends"
+    name: ClassVar[str] = "running"
     base: ClassVar[int | None] = None
 
-    outer: int
-    parts: int
-    chunk: int
-    width: int
-    reverse: bool = False
+    def evaluate(self, *arrays: Array) -> Array:
+        return self.running(arrays[0])
+
+
+@dataclass(frozen=True)
+class InParts(Columns):
+    """Columns in parts of `chunk` elements, in the order in which these are combined; the last
+    part may be shorter."""
+
+    chunk: int = 1
+
+    @property
+    def parts(self) -> int:
+        """Parts of a column."""
+        return -(-self.length // self.chunk)
+
+
+@dataclass(frozen=True)
+class Totals(InParts):
+    """Operand: x. The result is each part combined, [outer, parts, width], not rounded."""
+
+    name: ClassVar[str] = "totals"
+    base: ClassVar[int | None] = None
 
     def evaluate(self, *arrays: Array) -> Array:
         (x,) = arrays
-        found = x.reshape(self.outer * self.parts, self.chunk, self.width)
-        return found[:, 0 if self.reverse else -1].reshape(-1)
+        rows = numeric.widen(x, as_dtype(x.dtype)).reshape(self.outer, self.length, self.width)
+        starts = np.arange(0, self.length, self.chunk)
+        found = REDUCTIONS[self.fn].reduceat(self._turned(rows), starts, axis=1, dtype=rows.dtype)
+        return np.asarray(found).reshape(-1)
 
 
 @dataclass(frozen=True)
-class Continued:
-    """Operands (x, before): x is [outer, parts, chunk, width], a running reduction of each chunk by
-    itself; before, [outer, parts, width], that of the chunks. Combined they are one over parts and
-    chunks."""
+class Continued(InParts):
+    """Operands: x, and the totals of its parts. The result is that of `Running`."""
 
     name: ClassVar[str] = "continued"
     base: ClassVar[int | None] = None
 
-    fn: str
-    outer: int
-    parts: int
-    chunk: int
-    width: int
-    reverse: bool = False
-
     def evaluate(self, *arrays: Array) -> Array:
-        x, before = arrays
-        found = np.array(x).reshape(self.outer, self.parts, self.chunk, self.width)
-        ahead = before.reshape(self.outer, self.parts, 1, self.width)
-        later, earlier = slice(1, None), slice(None, -1)
-        if self.reverse:
-            later, earlier = earlier, later
-        found[:, later] = REDUCTIONS[self.fn](ahead[:, earlier], found[:, later])
-        return found.reshape(-1)
+        # The totals say nothing new about the result.
+        return self.running(arrays[0])
 
 
 @dataclass(frozen=True)
@@ -243,7 +247,7 @@ def stable_order(keys: Array, descending: bool) -> Array:
 
 
 _EVERY: tuple[type[WholeOp], ...] = (
-    *(Scatter, Gathered, Collected, Running, Ends, Continued, Order, Digits, Moved, Starts),
+    *(Scatter, Gathered, Collected, Running, Totals, Continued, Order, Digits, Moved, Starts),
 )
 _KINDS = {kind.name: kind for kind in _EVERY}
 

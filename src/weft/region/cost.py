@@ -102,19 +102,22 @@ def _read_bytes(kernel: Kernel, tensors: Mapping[str, Tensor]) -> dict[str, int]
 
 
 def _passes(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> int:
-    """How often the rows are read: once if they fit on chip, else once for each reduction and once
-    for the result."""
-    reduced = [let.expr.axes for let in kernel.body if isinstance(let.expr, Reduce | Fold)]
-    if not reduced or kernel.roles is not None:
+    """How often the rows are read: once if they fit on chip, else as often as they are needed."""
+    if kernel.roles is not None:
         return 1
     # A GPU keeps rows in registers, and of tensors that are made of one another only one.
     kept = longest_row if target.kind is Kind.GPU else row_bytes
-    if kept(kernel, tensors) <= target.row_bytes:
-        return 1
+    return 1 if kept(kernel, tensors) <= target.row_bytes else passes_over_rows(kernel)
+
+
+def passes_over_rows(kernel: Kernel) -> int:
+    """How often a kernel needs its rows: once for each reduction and once for results along them;
+    of one pass nothing is kept."""
+    reduced = reduced_axes(kernel)
     loops = len({let.expr for let in kernel.body if isinstance(let.expr, Reduce)})
     loops += len({let.expr.axes for let in kernel.body if isinstance(let.expr, Fold)})
     stored = {name for output in kernel.outputs for name in kernel.let(output.value).axes}
-    return loops + (1 if set(reduced[0]) & stored else 0)
+    return max(1, loops + (1 if reduced & stored else 0))
 
 
 def row_bytes(kernel: Kernel, tensors: Mapping[str, Tensor]) -> int:

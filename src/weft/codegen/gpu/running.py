@@ -1,25 +1,32 @@
 """Running reductions.
 
-A thread goes along a column; or, where columns are long and few, a block, a stretch of one element
-a thread at a time: prefixes within warps by exchange, those of the warps through shared memory, and
-what came before the stretch in a register. Columns that are very long come in parts: each has been
-gone along by itself, their ends are taken together, and what came before a part is combined with
-every element of it.
+*Threads.* Where columns are many or short, a thread goes along each.
+
+*Blocks.* Else a block goes along a column, or a part of one, a stretch at a time. Of a stretch each
+warp has a piece, and of that each lane in turn some neighbouring elements, a vector where it can:
+the lane combines these, lanes learn from one another what came before, and warps through shared
+memory. Everything that a stretch takes from memory is asked for at once.
+
+*Parts.* Very long columns are cut. Each part is combined first; then a block goes along each and
+begins with the totals of all parts before its own, which it combines itself.
+
+However many blocks run when, numbers are combined in the same order.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from weft.codegen.gpu import ir, values
 from weft.codegen.gpu.element import Number
 from weft.codegen.gpu.reductions import FUNCTIONS
-from weft.codegen.gpu.scalar import BLOCK, LANE, THREAD, WARP, Lit, Name, Scalar, wide
+from weft.codegen.gpu.scalar import BLOCK, LANE, THREAD, WARP, Lit, Name, Scalar, both, wide
 from weft.codegen.gpu.statements import Code, split
 from weft.codegen.gpu.whole_kernel import THREADS, WholeKernel, Work, blocks_of
 from weft.foundation.dtypes import DType
 from weft.foundation.functions import identity
-from weft.foundation.whole_ops import Continued, Ends, Running
+from weft.foundation.whole_ops import Columns, Continued, InParts, Running, Totals
 
 _WARP: Final = 32
 _SLOT: Final = 8
@@ -31,23 +38,51 @@ _LONG_ROW: Final = 16
 wave a thread goes along so many."""
 _WAVE: Final = 1024
 """Blocks that run at once."""
-_VERY_LONG: Final = 4096
 _MANY_COLUMNS: Final = 1 << 15
+_MOST_THREADS: Final = 1024
+_MOST_HELD: Final = 16
+"""Elements that a thread holds at once."""
+_VECTOR_BYTES: Final = 16
+_MOST_IN_VECTOR: Final = 8
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """What a block takes at once: `rounds` times `vector` elements a thread."""
+
+    threads: int
+    rounds: int
+    vector: int
+
+    @property
+    def warps(self) -> int:
+        return self.threads // _WARP
+
+    @property
+    def size(self) -> int:
+        return self.threads * self.rounds * self.vector
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Neighbouring elements in the order in which they are combined; where they lie, and whether
+    they are there."""
+
+    found: list[str]
+    offset: Scalar
+    there: Scalar
 
 
 class RunningKernel(WholeKernel):
     """One running reduction, or a step of one in parts."""
 
-    def work(self, op: Running | Ends | Continued) -> Work:
+    def work(self, op: Columns) -> Work:
         match op:
-            case Ends():
-                return self.ends(op)
-            case Continued():
-                return self.continued(op)
-            case Running() if self.goes_by_blocks(op):
-                return self.running_blocks(op)
-            case Running():
+            case Running() if not self.goes_by_blocks(op):
                 return self.running_threads(op)
+            case InParts(chunk=chunk, parts=parts):
+                return self.blocks(op, chunk, parts)
+        return self.blocks(op, op.length, 1)
 
     def start(self, fn: str) -> Number:
         # Beginning at -0 leaves the first element as it is, whatever its sign.
@@ -56,13 +91,11 @@ class RunningKernel(WholeKernel):
         found = identity(fn, self.dtype)
         return float(found) if self.dtype.is_float else int(found)
 
-    def element(self, op: Running, outer: Scalar, n: Scalar, column: Scalar) -> Scalar:
+    def element(self, op: Columns, outer: Scalar, n: Scalar, column: Scalar) -> Scalar:
         step = (n * -1) + (op.length - 1) if op.reverse else n
         return (outer * op.length + step) * op.width + column
 
-    def read(self, code: Code, offset: Scalar, guard: Scalar, fill: Number) -> str:
-        found = code.load(self.numbers[self.inputs[0]], self.dtype, offset, guard, fill, True)
-        return code.widened(self.dtype, found)
+    # -- threads ---------------------------------------------------------------------------------
 
     def running_threads(self, op: Running) -> Work:
         count = op.outer * op.width
@@ -71,7 +104,8 @@ class RunningKernel(WholeKernel):
         code.body.append(values.Variable("total", self.wide_dtype, self.start(op.fn)))
         turn = code.inside()
         offset = turn.let("at", self.element(op, outer, Name("n"), column))
-        x = self.read(turn, offset, Lit(1), 0)
+        found = turn.load(self.numbers[self.inputs[0]], self.dtype, offset, Lit(1), 0, True)
+        x = turn.widened(self.dtype, found)
         new = turn.compute(self.wide_dtype, FUNCTIONS[op.fn], "total", x)
         turn.body.append(values.Assign("total", new, Lit(1)))
         self.write(turn, offset, Lit(1), new)
@@ -85,66 +119,203 @@ class RunningKernel(WholeKernel):
         long = _LONG if op.width > 1 else _LONG_ROW * -(-columns // _WAVE)
         return op.length >= long and columns <= _MANY_COLUMNS
 
-    def running_blocks(self, op: Running) -> Work:
-        threads = 1024 if op.length >= _VERY_LONG else THREADS
-        warps, dtype, fn = threads // _WARP, self.wide_dtype, FUNCTIONS[op.fn]
-        self.tiles.append(ir.SharedTile("totals", 0, warps * _SLOT))
-        code = Code()
-        column, outer = split(code, BLOCK, op.width, op.outer * op.width)
-        code.body.append(values.Variable("before", dtype, self.start(op.fn)))
+    # -- blocks ----------------------------------------------------------------------------------
+
+    def blocks(self, op: Columns, chunk: int, parts: int) -> Work:
+        """A block for each part of each column."""
+        return _Blocks(self, op, chunk, parts).work()
+
+
+class _Blocks:
+    """The statements of blocks that go along parts of columns."""
+
+    def __init__(self, kernel: RunningKernel, op: Columns, chunk: int, parts: int) -> None:
+        self.kernel, self.op, self.chunk, self.parts = kernel, op, chunk, parts
+        self.dtype, self.fn = kernel.wide_dtype, FUNCTIONS[op.fn]
+        self.shape = _stretch(op, chunk, kernel.dtype)
+        kernel.tiles.append(ir.SharedTile("totals", 0, 2 * self.shape.warps * _SLOT))
+
+    def work(self) -> Work:
+        op, code = self.op, Code()
+        count = op.outer * self.parts * op.width
+        column, rest = split(code, BLOCK, op.width, count)
+        part, outer = split(code, rest, self.parts, op.outer * self.parts)
+        self.place = (part, outer, column)
+        code.body.append(values.Variable("before", self.dtype, self.kernel.start(op.fn)))
+        if isinstance(op, Continued):
+            self.parts_before(code)
         turn = code.inside()
-        n = turn.let("n", Name("turn") * threads + THREAD)
-        there = n < op.length
-        offset = turn.let("at", self.element(op, outer, n, column))
-        x = self.read(turn, offset, there, self.start(op.fn))
-        total, prefix = warp_prefix(turn, dtype, fn, x)
-        put = ir.StShared(ir.Address("totals", WARP * _SLOT), total, dtype)
-        turn.body += [ir.If(LANE.equals(0), (put,)), ir.SyncThreads()]
-        below = everything = "before"
-        for warp in range(warps):
-            got = turn.get(dtype, ir.Address("totals", Lit(warp * _SLOT)))
-            below = turn.choose(dtype, warp < WARP, turn.compute(dtype, fn, below, got), below)
-            everything = turn.compute(dtype, fn, everything, got)
-        self.write(turn, offset, there, turn.compute(dtype, fn, below, prefix))
-        turn.body += [values.Assign("before", everything, Lit(1)), ir.SyncThreads()]
-        code.loop("turn", -(-op.length // threads), turn)
-        return op.outer * op.width, threads, code
+        self.stretch(turn)
+        turns = -(-self.chunk // self.shape.size)
+        if turns > 1:
+            code.loop("turn", turns, turn)
+        else:
+            code.branch(Lit(1), turn)
+        if isinstance(op, Totals):
+            self.store_total(code)
+        return count, self.shape.threads, code
 
-    # -- in parts --------------------------------------------------------------------------------
+    def combine(self, code: Code, x: str, y: str) -> str:
+        return code.compute(self.dtype, self.fn, x, y)
 
-    def ends(self, op: Ends) -> Work:
-        count = op.outer * op.parts * op.width
-        outside, code, point, there = self.points(count)
-        column, part = split(code, point, op.width, count)
-        end = 0 if op.reverse else op.chunk - 1
-        offset = code.let("at", (part * op.chunk + end) * op.width + column)
-        found = code.load(self.numbers[self.inputs[0]], self.dtype, offset, Lit(1), 0, True)
-        number = self.numbers[self.result]
-        code.body.append(values.StoreElement(number, self.dtype, wide(point), Lit(1), found))
-        outside.branch(there, code)
-        return blocks_of(count), THREADS, outside
+    def identity(self, code: Code) -> str:
+        return code.compute(self.dtype, "const", value=self.kernel.start(self.op.fn))
 
-    def continued(self, op: Continued) -> Work:
-        each = op.chunk * op.width
-        count = op.outer * op.parts * each
-        outside, code, point, there = self.points(count)
-        inside, part = split(code, point, each, count)
-        column = code.let("column", inside % op.width) if op.width > 1 else Lit(0)
-        number = code.let("number", part % op.parts)
-        first = number < op.parts - 1 if op.reverse else number > 0
-        before = part + 1 if op.reverse else part - 1
-        offset = code.let("at", before * op.width + column)
-        x = code.load(self.numbers[self.inputs[0]], self.dtype, point, Lit(1), 0, True)
-        source = self.numbers[self.inputs[1]]
-        already = code.load(source, self.dtype, offset, first, self.start(op.fn), True)
-        self.write(code, point, Lit(1), code.compute(self.dtype, FUNCTIONS[op.fn], already, x))
-        outside.branch(there, code)
-        return blocks_of(count), THREADS, outside
+    # -- a stretch
+
+    def stretch(self, code: Code) -> None:
+        shape = self.shape
+        turn = Name("turn") if self.chunk > shape.size else Lit(0)
+        lane = WARP * (shape.rounds * _WARP) + LANE
+        first = code.let("first", turn * shape.size + lane * shape.vector)
+        pieces = [self.loaded(code, first + n * _WARP * shape.vector) for n in range(shape.rounds)]
+        prefixes = [self.combined(code, piece.found) for piece in pieces]
+        if isinstance(self.op, Totals):
+            total = self.combined(code, [prefix[-1] for prefix in prefixes])[-1]
+            self.shared(code, 0, self.all_lanes(code, total, _WARP))
+        else:
+            self.stored(code, pieces, prefixes)
+        if isinstance(self.op, Totals) or self.chunk > shape.size:
+            new = self.combine(code, "before", self.of_warps(code, 0, below=False))
+            code.body.append(values.Assign("before", new, Lit(1)))
+        if self.chunk > shape.size:
+            code.body.append(ir.SyncThreads())
+
+    def combined(self, code: Code, found: list[str]) -> list[str]:
+        """Each with all before it."""
+        made = found[:1]
+        for x in found[1:]:
+            made.append(self.combine(code, made[-1], x))
+        return made
+
+    def stored(self, code: Code, pieces: list[_Piece], prefixes: list[list[str]]) -> None:
+        empty = self.identity(code)
+        ahead, starts = "", []
+        for prefix in prefixes:
+            total, below = warp_prefix(code, self.dtype, self.fn, prefix[-1], empty)
+            starts.append(self.combine(code, ahead, below) if ahead else below)
+            ahead = self.combine(code, ahead, total) if ahead else total
+        self.shared(code, 0, ahead)
+        before = self.combine(code, "before", self.of_warps(code, 0, below=True))
+        for piece, start, prefix in zip(pieces, starts, prefixes, strict=True):
+            base = self.combine(code, before, start)
+            self.store(code, piece, [self.combine(code, base, x) for x in prefix])
+
+    def loaded(self, code: Code, step: Scalar) -> _Piece:
+        op, vector = self.op, self.shape.vector
+        part, outer, column = self.place
+        n = code.let("n", part * self.chunk + step)
+        there: Scalar = Lit(1) if self.chunk % self.shape.size == 0 else step < self.chunk
+        if op.length % self.chunk:
+            there = both(there, n < op.length)
+        last = n + (vector - 1) if op.reverse else n
+        offset = code.let("at", self.kernel.element(op, outer, last, column))
+        found = self.fetched(code, offset, there)
+        return _Piece(found[::-1] if op.reverse else found, offset, there)
+
+    def fetched(self, code: Code, offset: Scalar, there: Scalar) -> list[str]:
+        """Neighbouring elements as they are combined; what is not there changes nothing."""
+        kernel, dtype = self.kernel, self.kernel.dtype
+        number, start = kernel.numbers[kernel.inputs[0]], kernel.start(self.op.fn)
+        if self.shape.vector == 1:
+            found = code.load(number, dtype, offset, there, start, True)
+            return [code.widened(dtype, found)]
+        names = tuple(code.fresh() for _ in range(self.shape.vector))
+        code.body.append(values.LoadVector(names, number, dtype, wide(offset), there))
+        held = [code.widened(dtype, x) for x in names]
+        if there == Lit(1):
+            return held
+        empty = self.identity(code)
+        return [code.choose(self.dtype, there, x, empty) for x in held]
+
+    def store(self, code: Code, piece: _Piece, made: list[str]) -> None:
+        kernel = self.kernel
+        if len(made) == 1:
+            kernel.write(code, piece.offset, piece.there, made[0])
+            return
+        if kernel.wide_dtype is not kernel.dtype:
+            made = [code.compute(kernel.dtype, "cast", x) for x in made]
+        sources = tuple(made[::-1] if self.op.reverse else made)
+        number, offset = kernel.numbers[kernel.result], wide(piece.offset)
+        store = values.StoreVector(number, kernel.dtype, offset, piece.there, sources)
+        code.body.append(store)
+
+    # -- warps
+
+    def shared(self, code: Code, which: int, value: str) -> None:
+        """What each warp has, for all to see."""
+        put = ir.StShared(_slot(self.shape, which, WARP), value, self.dtype)
+        code.body += [ir.If(LANE.equals(0), (put,)), ir.SyncThreads()]
+
+    def of_warps(self, code: Code, which: int, *, below: bool) -> str:
+        """Those of all warps combined, or of the warps below one's own."""
+        warps = self.shape.warps
+        number = LANE & (warps - 1)
+        value = code.get(self.dtype, _slot(self.shape, which, number))
+        if below:
+            value = code.choose(self.dtype, number < WARP, value, self.identity(code))
+        return self.all_lanes(code, value, warps)
+
+    def all_lanes(self, code: Code, value: str, lanes: int) -> str:
+        bit = 1
+        while bit < lanes:
+            other = code.fresh()
+            code.body.append(values.Shuffle(other, self.dtype, value, bit))
+            value, bit = self.combine(code, value, other), 2 * bit
+        return value
+
+    # -- parts
+
+    def parts_before(self, code: Code) -> None:
+        """The totals of the parts before this one, combined."""
+        part, outer, column = self.place
+        number = self.kernel.numbers[self.kernel.inputs[1]]
+        start, threads = self.kernel.start(self.op.fn), self.shape.threads
+        value = ""
+        for first in range(0, self.parts, threads):
+            n = code.let("n", THREAD + first)
+            offset = (outer * self.parts + n) * self.op.width + column
+            found = code.load(number, self.dtype, offset, n < part, start, True)
+            value = self.combine(code, value, found) if value else found
+        self.shared(code, 1, self.all_lanes(code, value, _WARP))
+        code.body.append(values.Assign("before", self.of_warps(code, 1, below=False), Lit(1)))
+
+    def store_total(self, code: Code) -> None:
+        number = self.kernel.numbers[self.kernel.result]
+        store = values.StoreElement(number, self.dtype, wide(BLOCK), Lit(1), "before")
+        code.body.append(ir.If(THREAD.equals(0), (store,)))
 
 
-def warp_prefix(code: Code, dtype: DType, fn: str, x: str) -> tuple[str, str]:
-    """Everything of a warp combined, and everything up to the thread's own number."""
-    total = prefix = x
+def _slot(shape: _Stretch, which: int, warp: Scalar) -> ir.Address:
+    return ir.Address("totals", (warp + which * shape.warps) * _SLOT)
+
+
+def _stretch(op: Columns, length: int, dtype: DType) -> _Stretch:
+    """Few threads where one round of them is enough, then more rounds, then more threads."""
+    vector = 1
+    most = min(_MOST_IN_VECTOR, _VECTOR_BYTES // dtype.storage_bytes) if op.width == 1 else 1
+    while vector < most and op.length % (2 * vector) == 0:
+        vector *= 2
+    if vector * dtype.storage_bytes < 4:
+        vector = 1
+    rounds = max(1, _MOST_HELD // max(vector, 2))
+    pieces = -(-length // vector)
+    threads = _power_of_two(pieces, THREADS)
+    if threads * rounds < pieces:
+        threads = _power_of_two(-(-pieces // rounds), _MOST_THREADS)
+    return _Stretch(threads, min(rounds, -(-pieces // threads)), vector)
+
+
+def _power_of_two(least: int, most: int) -> int:
+    return max(_WARP, min(most, 1 << (least - 1).bit_length()))
+
+
+def warp_prefix(
+    code: Code, dtype: DType, fn: str, x: str, start: str | None = None
+) -> tuple[str, str]:
+    """Everything of a warp combined, and everything up to the thread's own number, or with a
+    `start` that combined with everything before it."""
+    total, prefix = x, x if start is None else start
     for bit in range(5):
         other = code.fresh()
         code.body.append(values.Shuffle(other, dtype, total, 1 << bit))

@@ -26,11 +26,9 @@ from weft.codegen.gpu.whole_kernel import THREADS, combined
 from weft.foundation.digit_sort import Digits, Moved, Pass, Starts
 from weft.foundation.errors import Finding, InternalError
 from weft.foundation.whole_ops import (
-    Continued,
-    Ends,
+    Columns,
     Gathered,
     Order,
-    Running,
     Scatter,
     WholeOp,
 )
@@ -55,7 +53,7 @@ def accepts(op: WholeOp, kernel: Kernel, tensors: Mapping[str, Tensor]) -> list[
             return [refuse("FunctionNotSupported", f"updates of {dtypes[0]} are added in f32")]
         case Scatter(fn=fn) if fn != "replace" and not supports(fn, dtypes[0]):
             return [refuse("FunctionNotSupported", f"there is no GPU code for {fn} of {dtypes[0]}")]
-        case Running(fn=fn) | Continued(fn=fn) if not supports(FUNCTIONS.get(fn, fn), dtypes[0]):
+        case Columns(fn=fn) if not supports(FUNCTIONS.get(fn, fn), dtypes[0]):
             return [refuse("FunctionNotSupported", f"there is no GPU code for {fn} of {dtypes[0]}")]
         case Gathered(fn=fn) if fn != "replace" and not supports(fn, combined(dtypes[0])):
             return [refuse("FunctionNotSupported", f"there is no GPU code for {fn} of {dtypes[0]}")]
@@ -86,7 +84,7 @@ def build(
         case Gathered():
             gather = GatherKernel(kernel, tensors, target)
             return gather.kernel_called(name, gather.gathered(op))
-        case Running() | Ends() | Continued():
+        case Columns():
             running = RunningKernel(kernel, tensors, target)
             return running.kernel_called(name, running.work(op))
         case Order():

@@ -1,7 +1,7 @@
 """Ops that stay whole, taken apart for a GPU: a kernel of their own for each step.
 
     order of long rows       -->  passes over the digits of the keys, from the lowest one up
-    running, of long columns -->  each part by itself, then their ends, then both together
+    running, of long columns -->  each part combined, then along each, what came before it first
     scatter of many          -->  passes over the digits of the places, where each place begins,
                                   then all updates of a place one after the other
 
@@ -17,15 +17,15 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from weft.foundation.digit_sort import Digits, Moved, Starts
-from weft.foundation.dtypes import SI32, UI32, DType
+from weft.foundation.dtypes import F32, SI32, UI32, DType
 from weft.foundation.whole_ops import (
     Collected,
     Continued,
-    Ends,
     Gathered,
     Order,
     Running,
     Scatter,
+    Totals,
     WholeOp,
 )
 from weft.region.ir import Kernel, OpaqueCall, Output, Pattern, Tensor
@@ -54,9 +54,9 @@ _MANY_INDICES: Final = 2048
 """Columns with indices of their own up to which it is."""
 _SMALL_FLOAT: Final = 16
 _LONG_COLUMN: Final = 1 << 14
-"""Elements from which on a column is cut."""
+"""Elements of a column that one block takes at a time."""
 _FEW_COLUMNS: Final = 256
-_CHUNK: Final = 1024
+_CHUNK: Final = 4096
 """Elements of a part, at least."""
 _MOST_PARTS: Final = 1024
 """Of all columns together."""
@@ -73,7 +73,7 @@ def whole_in_parts(
     match call.op:
         case Order() if goes_by_digits(call.op):
             return _order(kernel, call, call.op, tensors[call.inputs[0]].dtype)
-        case Running() if _parts_of(call.op, tensors[call.inputs[0]].dtype) > 1:
+        case Running() if _goes_in_parts(call.op):
             return _running(kernel, call, call.op, tensors[call.inputs[0]].dtype)
         case Scatter() if _is_worth_sorting(call.op, tensors[call.inputs[0]]):
             return _scatter(kernel, call, call.op, is_onto_zeros=call.inputs[0] in zeros)
@@ -204,35 +204,21 @@ def _long_run(width: int) -> int:
     return _LONG_RUN * min(_MOST_LONG, -(-width // _COLUMNS))
 
 
-def _parts_of(op: Running, dtype: DType) -> int:
-    """Into how many parts long columns are cut: a divisor of their length. Narrow floats, each of
-    whose results is rounded once, are not."""
-    columns = op.outer * op.width
-    if _is_narrow(dtype) or op.length < _LONG_COLUMN or not 0 < columns <= _FEW_COLUMNS:
-        return 1
-    most = op.length // _CHUNK
-    return max(n for n in range(1, most + 1) if op.length % n == 0 and n * columns <= _MOST_PARTS)
+def _goes_in_parts(op: Running) -> bool:
+    """Whether columns are long, and too few to have a block each at work everywhere."""
+    return op.length > _LONG_COLUMN and 0 < op.outer * op.width <= _FEW_COLUMNS
 
 
 def _running(kernel: Kernel, call: OpaqueCall, op: Running, dtype: DType) -> Parts:
-    (x,), parts = call.inputs, _parts_of(op, dtype)
-    chunk = op.length // parts
-    shape = (op.outer, parts, op.width)
-    each = Tensor(f"{kernel.name}_each", dtype, (op.outer, parts, chunk, op.width))
-    ends = Tensor(f"{kernel.name}_ends", dtype, shape)
-    before = Tensor(f"{kernel.name}_before", dtype, shape)
-    steps: list[tuple[WholeOp, tuple[str, ...], Tensor]] = [
-        (Running(op.fn, op.outer * parts, chunk, op.width, op.reverse), (x,), each),
-        (Ends(op.outer, parts, chunk, op.width, op.reverse), (each.name,), ends),
-        (Running(op.fn, op.outer, parts, op.width, op.reverse), (ends.name,), before),
-    ]
-    made = [
-        _carried(f"{kernel.name}_step{number}", step, inputs, _into(tensor))
-        for number, (step, inputs, tensor) in enumerate(steps)
-    ]
-    last = Continued(op.fn, op.outer, parts, chunk, op.width, op.reverse)
-    whole = replace(call, op=last, inputs=(each.name, before.name))
-    return (*made, replace(kernel, opaque=whole)), (each, ends, before)
+    chunk, columns = _CHUNK, op.outer * op.width
+    while columns * -(-op.length // chunk) > _MOST_PARTS:
+        chunk *= 2
+    adding = Totals(op.fn, op.outer, op.length, op.width, op.reverse, chunk)
+    wide = F32 if _is_narrow(dtype) else dtype
+    totals = Tensor(f"{kernel.name}_totals", wide, (op.outer, adding.parts, op.width))
+    first = _carried(f"{kernel.name}_total", adding, call.inputs, _into(totals))
+    whole = replace(call, op=Continued(**vars(adding)), inputs=(*call.inputs, totals.name))
+    return (first, replace(kernel, opaque=whole)), (totals,)
 
 
 def adds_up_wide(op: Scatter, dtype: DType) -> bool:

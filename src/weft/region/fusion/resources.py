@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from weft.foundation.index_expr import Expr, coefficient, linear
-from weft.region.cost import longest_row, reduced_axes
+from weft.region.cost import longest_row, passes_over_rows, reduced_axes
 from weft.region.ir import (
     Const,
     Fold,
@@ -40,7 +40,8 @@ def stop_reason(
         return None
     limit = _row_limit(after, target)
     rows, rows_before = longest_row(after, tensors), longest_row(before, tensors)
-    if after.pattern is Pattern.ROW and rows > limit >= rows_before:
+    keeps = after.pattern is Pattern.ROW and passes_over_rows(after) > 1
+    if keeps and rows > limit >= rows_before:
         return f"its rows would take {rows:,} bytes of on-chip memory, over {limit:,.0f}"
     blocks, blocks_before = _blocks(after, target), _blocks(before, target)
     if blocks <= 1 < blocks_before:

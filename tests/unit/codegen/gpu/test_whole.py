@@ -32,11 +32,10 @@ from weft.foundation.dtypes import (
 )
 from weft.foundation.whole_ops import (
     Continued,
-    Ends,
     Order,
     Running,
     Scatter,
-    WholeOp,
+    Totals,
 )
 from weft.region.ir import Kernel, OpaqueCall, Output, Pattern, Tensor
 from weft.target.sm90 import SM90
@@ -163,45 +162,55 @@ def test_running_reductions_agree(name: str, dtype: DType, fn: str, reverse: boo
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize(("fn", "dtype"), [("sum", F32), ("max", SI8)])
-@pytest.mark.parametrize("shape", [(1, 5, 8, 1), (2, 3, 20, 3)])
+@pytest.mark.parametrize(("fn", "dtype"), [("sum", F32), ("max", SI8), ("sum", BF16)])
+@pytest.mark.parametrize(("shape", "chunk"), [((1, 40, 1), 8), ((2, 57, 3), 20), ((2, 700, 1), 16)])
 def test_columns_in_parts_agree(
-    shape: tuple[int, int, int, int], fn: str, dtype: DType, reverse: bool
+    shape: tuple[int, int, int], chunk: int, fn: str, dtype: DType, reverse: bool
 ) -> None:
-    outer, parts, chunk, width = shape
-    x = np.random.default_rng(parts).integers(-4, 5, shape).astype(dtype.numpy)
-    made = x
-    ends: Array = np.zeros((outer, parts, width), dtype.numpy)
-    steps: list[tuple[WholeOp, str]] = [
-        (Running(fn, outer * parts, chunk, width, reverse), "each"),
-        (Ends(outer, parts, chunk, width, reverse), "ends"),
-        (Running(fn, outer, parts, width, reverse), "before"),
-    ]
-    found: dict[str, Array] = {}
-    for op, name in steps:
-        result = x if name == "each" else ends
-        made = carried_out(kernel_of(op, [made], result), [made], np.zeros_like(result))
-        found[name] = made.reshape(result.shape)
-    op = Continued(fn, *shape, reverse)
-    operands = [found["each"], found["before"]]
-    got = carried_out(kernel_of(op, operands, x), operands, np.zeros_like(x))
-    column = x.reshape(outer, parts * chunk, width)
-    source = column[:, ::-1] if reverse else column
+    """Beginning at the other end, the shorter part is the first elements."""
+    outer, length, width = shape
+    x = np.random.default_rng(length).integers(-4, 0, shape).astype(dtype.numpy)
+    adding = Totals(fn, *shape, reverse, chunk)
+    room: Array = np.zeros((outer, adding.parts, width), "i1" if dtype is SI8 else "f4")
+    totals = carried_out(kernel_of(adding, [x], room), [x], room)
+    source = x.astype(np.int8 if dtype is SI8 else np.float64)
+    source = source[:, ::-1] if reverse else source
+    reduce = np.sum if fn == "sum" else np.max
+    pieces = [source[:, n : n + chunk] for n in range(0, length, chunk)]
+    found = np.stack([reduce(piece, axis=1) for piece in pieces], axis=1)
+    assert (totals.reshape(room.shape) == found).all()
+    operands = [x, totals.reshape(room.shape)]
+    kernel = kernel_of(Continued(fn, *shape, reverse, chunk), operands, x)
+    got = carried_out(kernel, operands, np.zeros_like(x)).reshape(shape)
     want = ACCUMULATE[fn](source, axis=1)
-    assert (got.reshape(column.shape) == (want[:, ::-1] if reverse else want)).all()
+    want = (want[:, ::-1] if reverse else want).astype(dtype.numpy)
+    assert (got.astype("f8") == want.astype("f8")).all()
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(
+    ("length", "dtype", "threads"),
+    [(96, F32, 32), (1024, F32, 256), (2048, F32, 256), (8192, F32, 512), (40_000, F32, 1024),
+     (4100, BF16, 512), (3000, F64, 256), (1200, SI8, 256), (777, SI32, 256)],
+)  # fmt: skip
+def test_blocks_take_what_threads_hold(
+    length: int, dtype: DType, threads: int, reverse: bool
+) -> None:
+    x = np.random.default_rng(length).integers(-3, 4, (1, length, 1)).astype(dtype.numpy)
+    kernel = kernel_of(Running("sum", 1, length, 1, reverse), [x], x)
+    assert kernel.threads == threads
+    got = carried_out(kernel, [x], np.zeros_like(x)).reshape(-1)
+    exact = x.reshape(-1).astype(np.int8 if dtype is SI8 else np.float64)
+    source = exact[::-1] if reverse else exact
+    want = np.cumsum(source, dtype=source.dtype)
+    want = (want[::-1] if reverse else want).astype(dtype.numpy)
+    assert (got.astype("f8") == want.astype("f8")).all()
 
 
 def test_the_sign_of_a_first_zero_is_kept() -> None:
     x = np.full((1, 600, 1), -0.0, np.float32)
     got = carried_out(kernel_of(Running("sum", 1, 600, 1), [x], x), [x], x)
     assert np.signbit(got).all()
-
-
-def test_very_long_columns_take_large_blocks() -> None:
-    x = np.ones((1, 4099, 1), np.float32)
-    kernel = kernel_of(Running("sum", 1, 4099, 1), [x], x)
-    assert kernel.threads == 1024
-    assert carried_out(kernel, [x], x).tolist() == list(range(1, 4100))
 
 
 # -- sorting ---------------------------------------------------------------------------------------

@@ -192,21 +192,31 @@ def test_long_columns_are_gone_along_in_parts(
 ) -> None:
     x = RNG.integers(-3, 4, shape).astype(np.float32)
     ops, got = in_steps(Running(fn, *shape, reverse), [x], F32)
-    assert len(ops) == 4
+    assert [step.name for step in ops] == ["totals", "continued"]
     source = x[:, ::-1] if reverse else x
     want = np.cumsum(source, axis=1) if fn == "sum" else np.maximum.accumulate(source, axis=1)
     assert (got.reshape(shape) == (want[:, ::-1] if reverse else want)).all()
 
 
-@pytest.mark.parametrize("length", [16384 + 1, 32771])
-def test_columns_without_divisors_stay_whole(length: int) -> None:
-    ops, _ = in_steps(Running("sum", 1, length, 1), [np.ones((1, length, 1), np.float32)], F32)
-    assert len(ops) == (1 if length == 32771 else 4)
+@pytest.mark.parametrize(("length", "steps"), [(16384, 1), (16385, 2), (32771, 2)])
+def test_columns_of_any_length_are_cut(length: int, steps: int) -> None:
+    x = np.ones((1, length, 1), np.float32)
+    ops, got = in_steps(Running("sum", 1, length, 1), [x], F32)
+    assert len(ops) == steps
+    assert (got.reshape(-1) == np.arange(1, length + 1)).all()
 
 
-def test_narrow_floats_are_not_cut() -> None:
-    x = np.ones((1, 32768, 1), BF16.numpy)
-    assert len(in_steps(Running("sum", 1, 32768, 1), [x], BF16)[0]) == 1
+def test_the_totals_of_narrow_floats_are_not_rounded() -> None:
+    x = np.full((1, 32768, 1), 1 + 1 / 128, BF16.numpy)
+    op = Running("sum", 1, 32768, 1)
+    kernel = Kernel(
+        "op", Pattern.OPAQUE, (), (), (Output("out", "", ()),), opaque=OpaqueCall(op, ("x",), (0,))
+    )
+    tensors = {name: Tensor(name, BF16, x.shape) for name in ("x", "out")}
+    (first, _), (totals,) = whole_in_parts(kernel, tensors)
+    assert totals.dtype is F32
+    made = run_kernel(first, tensors | {totals.name: totals}, {"x": x}, opaque=run_opaque)
+    assert (made[totals.name] == 4096 * (1 + 1 / 128)).all()
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16])

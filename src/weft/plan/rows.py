@@ -15,6 +15,7 @@ from typing import Final
 from weft.foundation.index_expr import coefficient, linear
 from weft.plan.ir import Header, RowPlan
 from weft.region.cost import longest_row
+from weft.region.forms.columns import side_by_side
 from weft.region.fusion.resources import vector_bytes
 from weft.region.ir import (
     AxisIndex,
@@ -44,6 +45,8 @@ _LINE: Final = 8
 """Vectors of 16 bytes in a line of memory."""
 _ACROSS: Final = 256
 """Threads of a block that takes vectors across rows."""
+_SECTOR: Final = 2
+"""Vectors of 16 bytes in the smallest piece of memory that is read whole."""
 _WIDEST: Final = 8
 _MOST_KEPT: Final = 64
 """Elements of a row that a thread keeps at most: each is written out in the kernel."""
@@ -188,7 +191,8 @@ def gpu_row_plan(
     if axis is None or not is_regular(kernel):
         return _single(kernel, tensors, header)
     if not _suits_threads(kernel, tensors, target):
-        return _across(kernel, tensors, header) or _single(kernel, tensors, header)
+        plan = _across(kernel, tensors, target, header)
+        return plan or _single(kernel, tensors, header)
     vector = _vector(kernel, tensors, axis)
     vectors = -(-row_length(kernel) // vector)
     units, rows = target.limits.units, row_count(kernel)
@@ -310,21 +314,40 @@ def _streams(kernel: Kernel) -> int:
     return sum(bool(axes & reduced) and bool(axes - reduced) for axes in reads)
 
 
-def _across(kernel: Kernel, tensors: Mapping[str, Tensor], header: Header) -> RowPlan | None:
+def _across(
+    kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: Header
+) -> RowPlan | None:
     """Vectors across rows, with as many threads to a vector as fill a block; None where some
-    reduction does not live over the axis that the rows lie along."""
+    reduction does not live over the axis that the rows lie along.
+
+    A block takes as many vectors as a warp has lanes, or those that lie side by side, and fewer
+    where units would have none: down to a sector of memory."""
     kept = kept_axes(kernel)
     reductions = [let for let in kernel.body if isinstance(let.expr, Reduce | Fold)]
     if not kept or any(kept[-1] not in r.axes for r in reductions):
         return None
     vector = _whole(kernel.sizes[kept[-1]], 16 // _widest_row(kernel, tensors))
-    vectors = row_count(kernel) // vector
+    vectors, length = row_count(kernel) // vector, row_length(kernel)
     side = min(_WARP, 1 << max(0, vectors - 1).bit_length())
     threads = _ACROSS // side
-    while threads > 1 and threads * 2 > row_length(kernel):
+    while threads > 1 and threads * 2 > length:
         threads //= 2
+    strip = _strip(kernel, tensors, vector)
+    while side > _SECTOR and 4 * threads <= length:
+        if side <= strip and vectors >= side * target.limits.units:
+            break
+        side, threads = side // 2, threads * 2
     side = max(side, _WARP // threads)
     return RowPlan(header, vector, side, threads, accumulators=1, keep_row=False, across=True)
+
+
+def _strip(kernel: Kernel, tensors: Mapping[str, Tensor], vector: int) -> int:
+    """Vectors that whole strips of neighbouring rows are made of, at most a warp's; at least a
+    line, unless that is all there is."""
+    strides = {name: row_major(tensors[name].shape) for name in kernel.inputs}
+    together = side_by_side(kernel, reduced_axes(kernel), strides) // vector
+    strip = together & -together
+    return min(_WARP, strip) if strip >= _LINE or strip == together > 0 else _WARP
 
 
 def _fits(kernel: Kernel, plan: RowPlan, target: Target, more: int = 0) -> bool:

@@ -4,7 +4,6 @@ kernels that are the host's, tensors that stay on the device, donation, and what
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
-from tests.gpu_machine import Machine, MachineBackend, machine
+from tests.gpu_machine import Machine, MachineBackend
 from tests.turning_programs import scan_around_all
 from weft.codegen.gpu.accept import refuse
 from weft.driver.code import gpu_kernels
@@ -26,17 +25,6 @@ from weft.runtime.cuda.graphs import recording
 from weft.runtime.cuda.tensors import DeviceTensor
 
 Array = NDArray[Any]
-
-
-@pytest.fixture
-def gpu() -> Iterator[Machine]:
-    with machine() as found:
-        yield found
-
-
-@pytest.fixture
-def backend(gpu: Machine) -> MachineBackend:
-    return MachineBackend(gpu)
 
 
 def numbers(*shape: int) -> Array:

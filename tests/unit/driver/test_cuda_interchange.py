@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
-from tests.gpu_machine import Machine, MachineBackend, machine
+from tests.gpu_machine import Machine, MachineBackend
 from weft.driver import execute
 from weft.driver.execute import Prepared, prepare
 from weft.foundation.dtypes import as_dtype
@@ -28,17 +27,6 @@ from weft.runtime.cuda.gpu import open_gpu
 from weft.runtime.cuda.tensors import DeviceTensor, imported
 
 Array = NDArray[Any]
-
-
-@pytest.fixture
-def gpu() -> Iterator[Machine]:
-    with machine() as found:
-        yield found
-
-
-@pytest.fixture
-def backend(gpu: Machine) -> MachineBackend:
-    return MachineBackend(gpu)
 
 
 def numbers(*shape: int) -> Array:

@@ -5,8 +5,8 @@
     for each turn: point = turn * threads + member
         read a vector across the rows, accumulate each of its elements by itself
 
-The members' partial results are merged by halves through shared memory, in the same order in every
-run. A value that lives over a row is made in the scope of that row; the scopes of a vector write
+The members' partial results are merged through shared memory, in the same order in every run. A
+value that lives over a row is made in the scope of that row; the scopes of a vector write
 into one body, so that their reads become vector accesses.
 """
 
@@ -18,20 +18,20 @@ from math import prod
 
 from weft.codegen.gpu import ir, values
 from weft.codegen.gpu.accept import kernel_refusals, refuse, too_many
+from weft.codegen.gpu.formats import held_bytes
 from weft.codegen.gpu.reductions import Reduction
 from weft.codegen.gpu.scalar import BLOCK, THREAD, Lit, Name, Scalar, both, least
 from weft.codegen.gpu.thread import Emitter, Group, Refs, Scope, Sweep, group_at
-from weft.foundation.dtypes import DType
 from weft.foundation.errors import Finding
 from weft.plan.ir import RowPlan
 from weft.plan.rows import is_regular, kept_axes, reduced_axes, row_count, row_length
-from weft.region.ir import Fold, Kernel, Output, Reduce, Tensor
+from weft.region.ir import Fold, Kernel, Output, Read, Reduce, Tensor
 from weft.target.target import Target
 
-_SLOT = 8
-"""Bytes of one partial result in shared memory."""
-_INTERLEAVED = 4
-"""Turns of a loop over memory that the compiler may interleave."""
+_IN_FLIGHT = 8
+"""Vectors that a thread waits for together: those of as many turns of a loop over memory."""
+_MERGED = 8
+"""Partial results that one member merges in a step."""
 
 
 def accepts(
@@ -145,8 +145,18 @@ class Columns(Emitter):
             group.instances.append(Scope(column, places, inner.body, inside, group))
         body(group, 0)
         turns = -(-self.length // threads)
-        loop = ir.For(turn, 0, turns, 1, tuple(inner.body), times=_INTERLEAVED)
+        loop = ir.For(turn, 0, turns, 1, tuple(inner.body), times=self.interleaved(turns))
         self.root.body.append(loop)
+
+    def interleaved(self, turns: int) -> int:
+        """Turns that the compiler may interleave; a divisor of all, where there is one, so that no
+        single turns are left to wait for one by one."""
+        reduced = set(self.reduced)
+        reads = (let for let in self.kernel.body if isinstance(let.expr, Read))
+        streams = sum(bool(reduced & set(let.axes)) for let in reads)
+        most = max(2, _IN_FLIGHT // max(1, streams))
+        divisors = (n for n in range(most, most // 2, -1) if turns % n == 0)
+        return min(turns, next(divisors, most))
 
     def reduce(self, reduction: Reduction, home: Scope) -> None:
         """The results of a reduction for all rows of the vector."""
@@ -175,67 +185,74 @@ class Columns(Emitter):
     # -- merging ---------------------------------------------------------------------------------
 
     def merge(self, reduction: Reduction, carries: Sequence[Sequence[str]]) -> None:
-        """By halves: the lower members take what the upper ones have. Then everybody reads the
-        first member's."""
-        tile = self.new_tile(sum(map(len, carries)))
-        member, half = Name("member"), self.plan.threads // 2
-        while half:
+        """In steps: the first members take what the others have. Then everybody reads the first
+        member's, where somebody else needs it."""
+        tile = self.new_tile(reduction, len(carries))
+        member, left = Name("member"), self.plan.threads
+        while left > 1:
+            rest = left // min(_MERGED, left)
             self.put(tile, reduction, carries)
-            upper = self.get(tile, reduction, carries, (member + half) % self.plan.threads)
-            for mine, other in zip(carries, upper, strict=True):
-                merged = reduction.combine(self, self.root, mine, other)
-                for name, new in zip(mine, merged, strict=True):
-                    self.root.body.append(values.Assign(name, new, member < half))
+            inner = Scope(self.root, {}, [])
+            for place, mine in enumerate(carries):
+                for first in range(rest, left, rest):
+                    other = self.get(inner, tile, reduction, place, member + first)
+                    merged = reduction.combine(self, inner, mine, other)
+                    for name, new in zip(mine, merged, strict=True):
+                        inner.body.append(values.Assign(name, new, Lit(1)))
+            self.root.body.append(ir.If(member < rest, tuple(inner.body)))
             self.root.body.append(ir.SyncThreads())
-            half //= 2
-        self.put(tile, reduction, carries)
-        first = self.get(tile, reduction, carries, Lit(0))
-        for mine, other in zip(carries, first, strict=True):
-            for name, new in zip(mine, other, strict=True):
-                self.root.body.append(values.Assign(name, new, Lit(1)))
+            left = rest
+        if self.wanted_by_all:
+            self.put(tile, reduction, carries)
+            for place, mine in enumerate(carries):
+                first_ones = self.get(self.root, tile, reduction, place, Lit(0))
+                for name, new in zip(mine, first_ones, strict=True):
+                    self.root.body.append(values.Assign(name, new, Lit(1)))
+
+    @property
+    def wanted_by_all(self) -> bool:
+        """Whether other members than the first, which stores, go on with results."""
+        stored = {name for o in self.kernel.outputs for name in self.lets[o.value].axes}
+        several = len({id(found) for found in self.reductions.values()}) > 1
+        return several or bool(self.checks) or bool(stored & set(self.reduced))
 
     def put(self, tile: str, reduction: Reduction, carries: Sequence[Sequence[str]]) -> None:
-        for place, name, carry in self.slots(reduction, carries):
-            address = self.address_of(tile, place, Name("member"))
-            self.root.body.append(ir.StShared(address, name, carry))
+        for place, names in enumerate(carries):
+            for number, (name, carry) in enumerate(zip(names, reduction.carries, strict=True)):
+                address = self.address_of(tile, reduction, (place, number), Name("member"))
+                self.root.body.append(ir.StShared(address, name, carry.dtype))
         self.root.body.append(ir.SyncThreads())
 
     def get(
-        self,
-        tile: str,
-        reduction: Reduction,
-        carries: Sequence[Sequence[str]],
-        member: Scalar,
-    ) -> list[list[str]]:
-        found: list[list[str]] = [[] for _ in carries]
-        for place, _, carry in self.slots(reduction, carries):
-            name = self.fresh()
-            address = self.address_of(tile, place, member)
-            self.root.body.append(ir.LoadShared(name, carry, address))
-            found[place // len(reduction.carries)].append(name)
+        self, scope: Scope, tile: str, reduction: Reduction, place: int, member: Scalar
+    ) -> list[str]:
+        """What a member put down of a row of the vector."""
+        found = []
+        for number, carry in enumerate(reduction.carries):
+            found.append(self.fresh())
+            address = self.address_of(tile, reduction, (place, number), member)
+            scope.body.append(ir.LoadShared(found[-1], carry.dtype, address))
         return found
 
-    def slots(
-        self, reduction: Reduction, carries: Sequence[Sequence[str]]
-    ) -> Iterator[tuple[int, str, DType]]:
-        """Every carry of every row: its place, its variable, its dtype."""
-        place = 0
-        for names in carries:
-            for name, carry in zip(names, reduction.carries, strict=True):
-                yield place, name, carry.dtype
-                place += 1
-
-    def address_of(self, tile: str, place: int, member: Scalar) -> ir.Address:
-        """Neighbouring threads have neighbouring slots."""
-        side = self.plan.rows_per_block
-        threads = side * self.plan.threads
+    def address_of(
+        self, tile: str, reduction: Reduction, slot: tuple[int, int], member: Scalar
+    ) -> ir.Address:
+        """Neighbouring threads have neighbouring slots; `slot` is a row of the vector and one of
+        its carries."""
+        side, (place, number) = self.plan.rows_per_block, slot
         inside = member * side + THREAD % side
-        return ir.Address(tile, (inside + place * threads) * _SLOT)
+        before = (place * len(reduction.carries) + number) * self.threads
+        return ir.Address(tile, (inside + before) * _slot_bytes(reduction))
 
-    def new_tile(self, slots: int) -> str:
+    def new_tile(self, reduction: Reduction, rows: int) -> str:
         """Room for the partial results of all threads of the block, used by one reduction."""
         start = sum(tile.bytes for tile in self.tiles)
         name = f"partial{len(self.tiles)}"
-        size = slots * self.plan.rows_per_block * self.plan.threads * _SLOT
+        size = rows * len(reduction.carries) * self.threads * _slot_bytes(reduction)
         self.tiles.append(ir.SharedTile(name, start, size))
         return name
+
+
+def _slot_bytes(reduction: Reduction) -> int:
+    """Bytes of one partial result in shared memory."""
+    return max(held_bytes(carry.dtype) for carry in reduction.carries)

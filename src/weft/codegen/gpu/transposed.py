@@ -5,8 +5,10 @@
     load    every such operand's block, in vectors along its own axis, into shared memory
     store   in vectors along the results' axis; what was loaded comes from shared memory
 
-So both sides touch memory in whole lines. Rows of a block are a word apart from a multiple of the
-banks. All other axes are numbered by blocks of the grid.
+So both sides touch memory in whole lines. In shared memory rows of a block are an odd number of
+words apart, and beyond each 32 points, along either axis, half a vector is left out: lanes whose
+vectors begin a multiple of 32 words apart, several lines of them, find their words in 32 banks. All
+other axes are numbered by blocks of the grid.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from weft.region.ir import Kernel, Let, Read, Tensor, row_major
 from weft.target.target import Target
 
 _VECTOR_BYTES = 16
+_BANKS = 32
 
 
 def accepts(
@@ -62,7 +65,7 @@ def _refusals(
         -(-size // (plan.block if name in crossing else 1)) for name, size in kernel.sizes.items()
     )
     yield from too_many(*kernel.sizes.values(), blocks=blocks)
-    held = sum(_bytes(let.dtype, plan.block) for let in _turned(kernel, tensors, crossing))
+    held = sum(_bytes(let.dtype, plan) for let in _turned(kernel, tensors, crossing))
     if held > target.limits.shared_bytes_per_block:
         yield refuse("SharedMemory", f"the blocks of all operands take {held} bytes")
 
@@ -83,8 +86,23 @@ def _slot(dtype: DType) -> int:
     return 8 if dtype.bits == 64 else 4
 
 
-def _bytes(dtype: DType, block: int) -> int:
-    return block * (block + 1) * _slot(dtype)
+def _skew(dtype: DType, plan: MapPlan) -> int:
+    """Words that are left out beyond each bank's worth of points: half a vector."""
+    return max(plan.vector, _VECTOR_BYTES // dtype.storage_bytes) // 2
+
+
+def _skewed(place: Scalar, skew: int) -> Scalar:
+    return place + place // _BANKS * skew if skew else place
+
+
+def _pitch(dtype: DType, plan: MapPlan) -> int:
+    """Words from one row of a block to the next."""
+    return (plan.block + (plan.block - 1) // _BANKS * _skew(dtype, plan)) | 1
+
+
+def _bytes(dtype: DType, plan: MapPlan) -> int:
+    beyond = (plan.block - 1) // _BANKS * _skew(dtype, plan)
+    return (plan.block * _pitch(dtype, plan) + beyond) * _slot(dtype)
 
 
 @dataclass(frozen=True)
@@ -110,7 +128,7 @@ class Blocks(Elementwise):
         self.tile_of = {name: f"block{number}" for number, name in enumerate(self.turned)}
         start = 0
         for let in self.turned.values():
-            size = _bytes(let.dtype, plan.block)
+            size = _bytes(let.dtype, plan)
             self.tiles.append(ir.SharedTile(self.tile_of[let.name], start, size))
             start += size
         self.inside: dict[int, _Inside] = {}
@@ -198,8 +216,9 @@ class Blocks(Elementwise):
         self.store_points(group, columns, {name: starts[name] for name in kept})
 
     def slot_of(self, let: Let, row: Scalar, column: Scalar) -> ir.Address:
-        pitch = self.plan.block + 1
-        offset = (column * pitch + row) * _slot(let.dtype)
+        skew = _skew(let.dtype, self.plan)
+        line = _skewed(column, 0) * _pitch(let.dtype, self.plan) + column // _BANKS * skew
+        offset = (line + _skewed(row, skew)) * _slot(let.dtype)
         return ir.Address(self.tile_of[let.name], offset)
 
     def read(self, let: Let, read: Read, home: Scope) -> None:

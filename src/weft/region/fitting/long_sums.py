@@ -44,11 +44,12 @@ from weft.target.matrix_tiles import Extent
 from weft.target.matrix_time import split_for
 from weft.target.target import Kind, Target
 
-_BLOCKS_PER_UNIT: Final = 8
+_BLOCKS_PER_UNIT: Final = 4
+"""Blocks of a unit that run at once, so that the parts are reduced in one wave."""
 _SHORTEST: Final = 256
 """Elements of a part, at least."""
-_COLUMNS: Final = 256
-"""Neighbouring columns that a block reduces side by side."""
+_STRIP_BYTES: Final = 512
+"""Of neighbouring columns that a block reduces side by side."""
 _STREAM_BYTES: Final = 1 << 20
 """Bytes of a part of a matrix whose columns a CPU sums up."""
 _LEAST_PARTS: Final = 4
@@ -109,11 +110,12 @@ def _reduced(kernel: Kernel) -> list[KernelAxis]:
 def _row_cut(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> Cut | None:
     reduced = _reduced(kernel)
     length = math.prod(axis.size for axis in reduced)
-    rows = math.prod(kernel.sizes.values()) // max(1, length)
-    if _lie_across(kernel, tensors, {axis.name for axis in reduced}):
-        rows = -(-rows // _COLUMNS)
-    wanted = target.limits.units * _BLOCKS_PER_UNIT / max(1, rows)
-    if wanted < 4 or length < 2 * _SHORTEST:
+    blocks = math.prod(kernel.sizes.values()) // max(1, length)
+    width = _bytes_across(kernel, tensors, {axis.name for axis in reduced})
+    if width:
+        blocks = -(-blocks * width // _STRIP_BYTES)
+    wanted = target.limits.units * _BLOCKS_PER_UNIT / max(1, blocks)
+    if wanted < 2 or length < 2 * _SHORTEST:
         return None
     return _cut_into(reduced, min(wanted, length / _SHORTEST))
 
@@ -132,15 +134,17 @@ def _column_cut(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Cut | None:
     return _cut_into(reduced, wanted)
 
 
-def _lie_across(kernel: Kernel, tensors: Mapping[str, Tensor], reduced: set[str]) -> bool:
-    """Whether neighbours in memory belong to different rows."""
+def _bytes_across(kernel: Kernel, tensors: Mapping[str, Tensor], reduced: set[str]) -> int:
+    """Bytes of the widest element whose neighbours in memory belong to other rows; 0 where none
+    is."""
+    widest = 0
     for let in kernel.body:
         if isinstance(let.expr, Read) and reduced & set(let.axes):
             address = linear(let.expr.index, row_major(tensors[let.expr.tensor].shape))
             kept = [name for name in let.axes if name not in reduced]
             if any(coefficient(address, name) == 1 for name in kept):
-                return True
-    return False
+                widest = max(widest, let.dtype.storage_bytes)
+    return widest
 
 
 def _cut_into(reduced: Sequence[KernelAxis], wanted: float) -> Cut | None:

@@ -11,7 +11,7 @@ rows with a matrix is the same thing, with as many totals for each column.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from weft.foundation.index_expr import coefficient, linear
@@ -107,3 +107,24 @@ def matrix_bytes(kernel: Kernel, columns: str) -> int:
         for let in kernel.body
         if isinstance(let.expr, Read) and columns in let.axes and reduced & set(let.axes)
     )
+
+
+def side_by_side(
+    kernel: Kernel, reduced: Collection[str], strides: Mapping[str, Sequence[int]]
+) -> int:
+    """How many rows lie side by side in memory, element by element, in everything that is read
+    along them."""
+    addresses = [
+        linear(let.expr.index, strides[let.expr.tensor])
+        for let in kernel.body
+        if isinstance(let.expr, Read) and set(reduced) & set(let.axes)
+    ]
+    count = 1
+    for axis in reversed(kernel.axes):
+        if axis.name in reduced or axis.size == 1:
+            continue
+        steps = {coefficient(address, axis.name) for address in addresses} - {0}
+        if steps != {count}:
+            break
+        count *= axis.size
+    return count

@@ -256,6 +256,7 @@ def examples() -> dict[str, ir.Kernel]:
     rng = np.random.default_rng(0)
     scatter = scatter_operands(SCATTERS["each"], F32, SI64, rng)
     column = rng.standard_normal((2, 700, 1)).astype(np.float32)
+    totals = rng.standard_normal((2, 3, 1)).astype(np.float32)
     short = rng.standard_normal((3, 20, 5)).astype(BF16.numpy)
     order = np.zeros((3, 7), np.int64)
     row = rng.standard_normal((3, 40)).astype(np.float32)
@@ -263,6 +264,7 @@ def examples() -> dict[str, ir.Kernel]:
     return {
         "scatter": kernel_of(SCATTERS["each"], scatter, scatter[0]),
         "blocks": kernel_of(Running("sum", 2, 700, 1), [column], column),
+        "parts": kernel_of(Continued("sum", 2, 700, 1, False, 280), [column, totals], column),
         "threads": kernel_of(Running("prod", 3, 20, 5, reverse=True), [short], short),
         "order": kernel_of(Order(3, 40, 7), [row], order),
         "network": kernel_of(Order(1, 100, 100), [longer], np.zeros((1, 100), np.int64)),
@@ -299,7 +301,7 @@ def other_lane(statement: ir.Stmt) -> ir.Stmt:
 FAULTS: dict[str, tuple[str, Change]] = {
     "no meeting": ("blocks", without(ir.SyncThreads)),
     "wrong lane": ("blocks", other_lane),
-    "nothing carried": ("blocks", without(values.Assign)),
+    "nothing carried": ("parts", without(values.Assign)),
     "ties fall": ("order", swapped("le", "lt")),
     "nothing counted": ("order", without(values.Assign)),
     "no meeting of pairs": ("network", without(ir.SyncThreads)),
@@ -314,8 +316,9 @@ def fault_operands(name: str) -> tuple[list[Array], Array]:
             return [rng.integers(0, 5, (3, 40)).astype("f4")], np.full((3, 7), -1, np.int64)
         case "network":
             return [rng.integers(0, 5, (1, 100)).astype("f8")], np.full((1, 100), -1, np.int64)
+    totals = [rng.integers(1, 5, (2, 3, 1)).astype(np.float32)] if name == "parts" else []
     return (
-        [rng.integers(0, 5, (2, 700, 1)).astype(np.float32)],
+        [rng.integers(0, 5, (2, 700, 1)).astype(np.float32), *totals],
         np.full((2, 700, 1), np.nan, np.float32),
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import weft
-from tests.gpu_machine import Machine, machine
+from tests.gpu_machine import Machine
 from weft.cli.main import app
 from weft.driver.tuning import tune as tuner
 from weft.driver.tuning.measure import Measurement
@@ -77,12 +76,12 @@ def timed(kernel: Kernel, module: Module, plan: object, target: Target) -> Measu
 
 
 @pytest.fixture
-def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+def gpu(gpu: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """With a cache of its own, and times that are known."""
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(tuner, "measure", timed)
     MEASURED.clear()
-    with machine() as found:
-        yield found
+    return gpu
 
 
 def tune(*words: str) -> tuple[int, str]:

@@ -3,28 +3,15 @@ for nothing, and what a loop leaves behind is what the reference leaves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
 import weft
 from tests import turning_programs as programs
-from tests.gpu_machine import Machine, MachineBackend, machine
+from tests.gpu_machine import Machine, MachineBackend
 from weft.driver.execute import prepare
 from weft.foundation.errors import ExecutionError, SpecViolation
 from weft.ptir import Builder
-
-
-@pytest.fixture
-def gpu() -> Iterator[Machine]:
-    with machine() as found:
-        yield found
-
-
-@pytest.fixture
-def backend(gpu: Machine) -> MachineBackend:
-    return MachineBackend(gpu)
 
 
 @pytest.mark.parametrize("count", [0, 1, 4])

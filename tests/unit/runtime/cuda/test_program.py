@@ -4,7 +4,6 @@ one graph, what is uploaded and when, state, parameters, and errors that kernels
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -26,12 +25,6 @@ from weft.runtime.cuda.gpu import open_gpu
 from weft.runtime.cuda.program import Program as DeviceProgram
 
 Array = NDArray[Any]
-
-
-@pytest.fixture
-def gpu() -> Iterator[Machine]:
-    with machine() as found:
-        yield found
 
 
 def on(gpu: Machine, source: Program, target: str = "sm90", **more: Any) -> Executable:

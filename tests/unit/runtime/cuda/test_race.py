@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
-from tests.gpu_machine import Machine, machine
+from tests.gpu_machine import Machine
 from weft.driver.compile import compile_program
 from weft.foundation.errors import UserError
 from weft.ptir import Builder, Program
@@ -16,12 +14,6 @@ from weft.runtime.cuda.gpu import open_gpu
 from weft.runtime.cuda.race import Race
 
 SIZE = 64
-
-
-@pytest.fixture
-def gpu() -> Iterator[Machine]:
-    with machine() as found:
-        yield found
 
 
 def artifact(gpu: Machine, source: Program) -> Artifact:

@@ -14,19 +14,18 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import math
 import os
-import queue
 import random
 import statistics
-import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.children import lines_of
 from benchmarks.gemm_kernels import Built, Contraction, build, load_plan, plan_names
 from weft.foundation.errors import WeftError
 from weft.runtime.cuda.driver import open_device
@@ -171,6 +170,7 @@ def check_kernels(cases: list[str], skip: set[tuple[str, str]]) -> None:
                 _say({"job": job, "problem": text, "fatal": True})
                 return
             _say({"job": job, "problem": problem, "fatal": False})
+    _say({"finished": True})
 
 
 def _say(record: dict[str, Any]) -> None:
@@ -210,24 +210,23 @@ def _run_child(
         "--skip",
         done,
     ]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     current: tuple[str, str] | None = None
-    before = len(verdicts)
-    for line in _lines(child):
+    before, finished = len(verdicts), False
+    for line in lines_of(command, HUNG_AFTER, math.inf):
         if line is None:
-            child.kill()
             break
         if not line.startswith("@"):
             print(line, flush=True)
             continue
         record = json.loads(line[1:])
+        finished = "finished" in record
+        if finished:
+            break
         current = _job(record["job"])
         if "problem" in record:
             verdicts[current] = record["problem"]
             print(f"{' '.join(current):50} {record['problem'] or 'right'}", flush=True)
             current = current if record["fatal"] else None
-    child.wait()
-    finished = child.returncode == 0 and current is None
     if not finished and current is None and len(verdicts) == before:
         raise SystemExit("the checks cannot run on this machine")
     return current, finished
@@ -235,28 +234,6 @@ def _run_child(
 
 def _job(pair: list[str]) -> tuple[str, str]:
     return pair[0], pair[1]
-
-
-def _lines(child: subprocess.Popen[str]) -> Iterator[str | None]:
-    """Lines of a child's output; None when it has said nothing for too long."""
-    lines: queue.Queue[str | None] = queue.Queue()
-    threading.Thread(target=_read, args=(child, lines), daemon=True).start()
-    while True:
-        try:
-            line = lines.get(timeout=HUNG_AFTER)
-        except queue.Empty:
-            yield None
-            return
-        if line is None:
-            return
-        yield line
-
-
-def _read(child: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:
-    assert child.stdout is not None
-    for line in child.stdout:
-        lines.put(line.rstrip("\n"))
-    lines.put(None)
 
 
 @dataclass

@@ -15,10 +15,8 @@ nests that verify run; what they mean is in their own hands.
 from __future__ import annotations
 
 import json
-import os
 import resource
 import signal
-import subprocess
 import sys
 import time
 import traceback
@@ -33,7 +31,7 @@ import numpy as np
 from examples import make_programs
 from tests.example_inputs import inputs_for
 from tests.hostile.stage_edits import Edit, edits
-from tests.hostile.worker import FEW_THREADS
+from tests.hostile.worker import answered
 from weft.driver.compile import largest_buffer
 from weft.driver.execute import run
 from weft.driver.pipeline import run_pipeline, stages_for
@@ -52,7 +50,6 @@ from weft.target.target import Kind
 ROOT = Path(__file__).parents[2]
 MEMORY = 3 << 30
 SECONDS = 20.0
-PATIENCE = 600
 PROGRAMS: dict[str, Callable[[], Program]] = {
     "mlp": lambda: make_programs.mlp(batch=8, width=16, hidden=32, out=16),
     "mlp_bf16": lambda: make_programs.mlp(batch=128, width=64, hidden=128, out=128, dtype="bf16"),
@@ -79,28 +76,12 @@ def judged(cases: Sequence[str]) -> list[Outcome]:
     on after it."""
     found: list[Outcome] = []
     while len(found) < len(cases):
-        done = _process(cases[len(found) :])
+        done = answered("tests.hostile.stage_worker", cases[len(found) :], {"WEFT_CACHE": "off"})
         found += [Outcome(**json.loads(line)) for line in done.stdout.splitlines()]
         if done.returncode and len(found) < len(cases):
             why = f"the process ended with {done.returncode}: {done.stderr[-500:]}"
             found.append(Outcome(cases[len(found)], "", "CRASH", why, 0.0))
     return found
-
-
-def _process(cases: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
-    environment |= {**FEW_THREADS, "WEFT_CACHE": "off"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-m", "tests.hostile.stage_worker"],
-        input="\n".join(cases),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        env=environment,
-        cwd=ROOT,
-        check=False,
-    )
 
 
 # -- inside the process ----------------------------------------------------------------------------

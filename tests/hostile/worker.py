@@ -53,15 +53,15 @@ class Outcome:
     crash: str = ""
 
 
-def judged(
-    cases: Sequence[str], limits: Mapping[str, str] = LIMITS, backend: str = "reference"
-) -> list[Outcome]:
-    """The outcomes of cases that one process judges in turn, under the given limits of Weft."""
+def answered(
+    module: str, cases: Sequence[str], settings: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """A module, run in a process of its own with cases on its stdin and these settings of Weft."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
-    environment |= {**limits, **FEW_THREADS, "WEFT_BACKEND": backend}
+    environment |= {**FEW_THREADS, **settings}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "tests.hostile.worker"],
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-m", module],
         input="\n".join(cases),
         capture_output=True,
         text=True,
@@ -70,6 +70,14 @@ def judged(
         cwd=ROOT,
         check=False,
     )
+
+
+def judged(
+    cases: Sequence[str], limits: Mapping[str, str] = LIMITS, backend: str = "reference"
+) -> list[Outcome]:
+    """The outcomes of cases that one process judges in turn, under the given limits of Weft."""
+    settings = {**limits, "WEFT_BACKEND": backend}
+    done = answered("tests.hostile.worker", cases, settings)
     found = [Outcome(**json.loads(line)) for line in done.stdout.splitlines()]
     if done.returncode or not found:
         after = found[-1].name if found else "the start"

@@ -18,7 +18,7 @@ import pytest
 
 import weft
 from tests.command_line import weft_command
-from weft.cli import arrays, main
+from weft.cli import arrays, commands, verify
 from weft.driver.loading import plugins
 from weft.driver.tuning import tuned
 from weft.foundation.dtypes import ALL, DType
@@ -467,7 +467,7 @@ def test_a_bug_is_reported_as_one_with_a_traceback_on_request(
     def broken(*args: object) -> None:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr(main, "load_source", broken)
+    monkeypatch.setattr(verify, "load_source", broken)
     monkeypatch.delenv("WEFT_DEBUG", raising=False)
     sentence = (
         "internal error: ZeroDivisionError: oops; this is a bug in Weft, please report it with the "
@@ -520,7 +520,7 @@ def test_interrupting_is_exit_code_130(
     def interrupted(*args: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(main, "load_source", interrupted)
+    monkeypatch.setattr(verify, "load_source", interrupted)
     assert run("verify", program) == Result(130, "", "")
 
 
@@ -547,18 +547,46 @@ def test_tuned_plans_that_cannot_be_kept_are_told(
     assert "name another folder with WEFT_CACHE" in result.err
 
 
-def test_interrupting_while_the_command_line_is_loaded_is_quiet() -> None:
+@pytest.mark.parametrize("module", ["weft.cli.main", "weft.cli.report", "weft.cli.compile"])
+def test_interrupting_while_the_command_line_is_loaded_is_quiet(module: str) -> None:
     """An import that is interrupted stands for Ctrl-C at any moment of loading."""
     script = (
         "import runpy, sys\n"
         "class Interrupted:\n"
         "    def find_spec(self, name, *rest):\n"
-        "        if name == 'weft.cli.compile':\n"
+        f"        if name == '{module}':\n"
         "            raise KeyboardInterrupt\n"
         "sys.meta_path.insert(0, Interrupted())\n"
+        "sys.argv = ['weft', 'compile', 'program']\n"
         "runpy.run_module('weft', run_name='__main__')\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("args", [["version"], ["--version"], ["--help"], ["nonsense"]])
+def test_what_needs_no_program_loads_no_compiler(args: list[str]) -> None:
+    script = (
+        "import runpy, sys\n"
+        f"sys.argv = {['weft', *args]}\n"
+        "try:\n"
+        "    runpy.run_module('weft', run_name='__main__')\n"
+        "except SystemExit:\n"
+        "    pass\n"
+        "print('loaded', *sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    loaded = done.stdout.splitlines()[-1].split()
+    assert "typer" in loaded
+    assert not {"numpy", "weft.ptir", "weft.driver.compile"} & set(loaded)
+
+
+@pytest.mark.parametrize("name", commands.COMMANDS)
+def test_the_list_says_what_the_command_says(name: str) -> None:
+    command = commands.load(name)
+    first = command.help.partition("\n\n")[0]
+    assert " ".join(first.split()) == commands.COMMANDS[name].summary

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
 from weft.cli.compile import with_sizes
 from weft.cli.programs import load_program
-from weft.cli.report import print_table, printable
+from weft.cli.report import printable
+from weft.cli.tables import new_table, print_table
 from weft.cli.tune import products_in
 from weft.driver.backends import TimedExecutable, get_backend
 from weft.driver.execute import Prepared, prepare
@@ -57,7 +56,7 @@ def bench_command(
     """
     if not files and not shapes:
         raise UserError("weft bench takes programs, or --shapes with matrix products")
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table = new_table()
     table.add_column("program", no_wrap=True)
     for title in (*(("device µs", "host µs a call") if gpu else ("µs",)), "TFLOP/s"):
         table.add_column(title, justify="right")

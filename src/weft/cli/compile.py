@@ -8,11 +8,10 @@ from typing import Annotated
 
 import numpy as np
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
 from weft.cli.programs import load_program
-from weft.cli.report import check_writable, print_table, printable
+from weft.cli.report import check_writable, printable
+from weft.cli.tables import new_table, print_table
 from weft.driver.compile import Executable, compile_program
 from weft.driver.pipeline import check_overrides, run_pipeline, stages_for
 from weft.driver.signature import Role, make_signature
@@ -167,7 +166,7 @@ def _measure(compilation: Compilation, log: Path) -> None:
     check_writable(log)
     lines = list(measure_program(compilation))
     append(log, lines)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table = new_table()
     table.add_column("kernel", no_wrap=True)
     for title in ("FLOPs", "bytes", "occ", "estimate, µs", "actual, µs"):
         table.add_column(title, justify="right")
@@ -247,7 +246,7 @@ def _positions(text: str) -> list[int]:
 
 
 def _print_times(times: Mapping[str, float], compilation: Compilation) -> None:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table = new_table()
     table.add_column("stage", no_wrap=True)
     table.add_column("ms", justify="right")
     for name, seconds in times.items():

@@ -148,6 +148,7 @@ def _run(cases: list[Case], backend: Backend, way: _Way, journal: Journal | None
         TextColumn("{task.description}"),
         console=Console(stderr=True),
         transient=True,
+        disable=not sys.stderr.isatty(),
     )
     results, failed = [], 0
     try:

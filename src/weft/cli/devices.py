@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from weft.cli.report import print_table, printable
+from weft.cli.report import printable
+from weft.cli.tables import new_table, print_table
 from weft.driver.devices import Devices, devices
 
 
@@ -19,7 +19,7 @@ def devices_command() -> None:
 
 
 def _table(found: Devices) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table = new_table()
     for title in ("backend", "device", "units", "memory", "what it has"):
         table.add_column(title, no_wrap=title != "what it has")
     cpu = found.cpu

@@ -4,7 +4,9 @@ StableHLO text."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
+
+import typer
 
 from weft import core_ir, ptir
 from weft.cli.report import write
@@ -14,6 +16,10 @@ from weft.interop import stablehlo
 from weft.ptir.files import EXTENSIONS, read_bytes
 
 Source: TypeAlias = ptir.Program | core_ir.Module
+ProgramFile: TypeAlias = Annotated[
+    Path,
+    typer.Argument(metavar="FILE", help="A PTIR program, a Core IR module or StableHLO text."),
+]
 _FORMS: Final = {**EXTENSIONS, EXTENSION: "Core IR", stablehlo.EXTENSION: "StableHLO"}
 WRITTEN: Final = ", ".join(f"{extension} ({form})" for extension, form in _FORMS.items())
 """The extensions of files that can be written, for people."""

@@ -1,27 +1,12 @@
-"""What the command line prints: sentences on stderr, tables on stdout."""
+"""What the command line says on stderr, and writes to stdout and files."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from weft.driver.conversion import conversion_target_names, get_conversion_target
-from weft.foundation.dtypes import as_dtype
-from weft.foundation.errors import UserError, WeftError
-
-Array = NDArray[Any]
-FIRST = 6
-"""How many elements of an output are shown."""
+from weft.foundation.errors import UserError
 
 
 def complain(sentence: str) -> None:
@@ -32,33 +17,6 @@ def complain(sentence: str) -> None:
 def printable(text: str) -> str:
     """Text that stays on one line and sends nothing but letters to a terminal."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-
-
-def outputs_table(arrays: Sequence[Array]) -> Table:
-    """One row for each output: its number, its type and its first values."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column("output", justify="right")
-    table.add_column("type", no_wrap=True)
-    table.add_column("first values")
-    for index, array in enumerate(arrays):
-        kind = f"{as_dtype(array.dtype)}{list(array.shape)}"
-        table.add_row(str(index), Text(kind), Text(first_values(array)))
-    return table
-
-
-def targets_table() -> Table:
-    """One row for each conversion target; for one that cannot be loaded, why."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column("target", no_wrap=True)
-    table.add_column("file", no_wrap=True)
-    table.add_column("writes")
-    for name in conversion_target_names():
-        try:
-            target = get_conversion_target(name)
-            table.add_row(Text(name), Text(target.extension), Text(target.description))
-        except WeftError as error:
-            table.add_row(Text(name), "", Text(printable(str(error))))
-    return table
 
 
 def write(data: str | bytes, target: Path | None) -> None:
@@ -85,24 +43,3 @@ def check_writable(path: Path) -> None:
         why = "permission denied"
     if why is not None:
         raise UserError(f"cannot write {path}: {why}")
-
-
-def first_values(array: Array) -> str:
-    """The first elements in row-major order, short enough to read."""
-    shown = [_element(value) for value in array.reshape(-1)[:FIRST]]
-    return ", ".join(shown) + (", ..." if array.size > FIRST else "")
-
-
-def _element(value: Any) -> str:
-    if isinstance(value, np.bool_):
-        return "true" if value else "false"
-    dtype = as_dtype(value.dtype)
-    if dtype.is_integer:
-        return str(int(value))
-    return f"{complex(value):.6g}" if dtype.is_complex else f"{float(value):.6g}"
-
-
-def print_table(table: Table) -> None:
-    """A table on stdout, as wide as it needs to be where no terminal sets the width."""
-    console = Console(width=None if sys.stdout.isatty() else 120)
-    console.print(table)

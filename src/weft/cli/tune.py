@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from weft.cli.compile import with_sizes
 from weft.cli.programs import load_program
-from weft.cli.report import check_writable, complain, print_table, printable
+from weft.cli.report import check_writable, complain, printable
+from weft.cli.tables import new_table, print_table
 from weft.driver.cuda import target_of_device
 from weft.driver.signature import make_signature
 from weft.driver.stages.compilation import Compilation
@@ -180,7 +179,7 @@ def _bar() -> Iterator[_Bar]:
 
 
 def _report(name: str, tuning: Tuning, where: str) -> None:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table = new_table()
     table.add_column("kernel", no_wrap=True)
     for title in ("like it", "plans", "first, µs", "best, µs", "gain"):
         table.add_column(title, justify="right")

@@ -6,8 +6,9 @@
 
 A pass over one digit is `Digits`, sums over the tiles of each digit, and `Moved`. An element's key
 is an unsigned number that is lower where the element stands before others. Between passes elements
-are pairs of 32 bits: the key, and the position in the row that the element had at first. Keys with
-more bits are read again from where the position says; in such a pair the digit stands for the key.
+are pairs of 32 bits: the key, and the position in the row that the element had at first. Of keys
+with more bits the lower 32 travel first; when these are done, keys are read again from where the
+position says, and the upper 32 travel.
 
 As in `whole_ops`, operands and results are dense and in row-major order.
 """
@@ -60,7 +61,7 @@ class Pass:
     count. Rows are cut into tiles of `tile` elements, the last of which may be fewer.
 
     The first operands are the elements: x, [outer, length], in the pass over the lowest digit, then
-    the pairs of the pass before, [outer, length, 2], behind x where keys have more than 32 bits.
+    the pairs of the pass before, [outer, length, 2], behind x where keys are read again.
     With several `columns`, x is places, [outer, length / columns, columns], and a key is the place
     among those of all columns: place times columns plus column."""
 
@@ -88,9 +89,14 @@ class Pass:
         return self.low == 0
 
     @property
-    def is_wide(self) -> bool:
-        """Whether keys have more bits than travel."""
-        return self.key_bits > CARRIED
+    def word(self) -> int:
+        """Which 32 bits of the keys travel."""
+        return self.low // CARRIED
+
+    @property
+    def reads_again(self) -> bool:
+        """Whether the next bits of the keys begin to travel."""
+        return self.low > 0 and self.low % CARRIED == 0
 
     def keys(self, x: Array) -> Array:
         """The keys of elements, of which some bits may not count."""
@@ -104,15 +110,16 @@ class Pass:
         shape = (self.outer, self.length)
         if self.is_first:
             positions = np.broadcast_to(np.arange(self.length), shape)
-            keys = self.keys(arrays[0]).reshape(shape)
         else:
-            pairs = arrays[1 if self.is_wide else 0].reshape(*shape, 2)
-            keys, positions = pairs[..., 0].astype(np.uint64), pairs[..., 1].astype(np.int64)
-        if self.is_wide and not self.is_first:
-            keys = np.take_along_axis(self.keys(arrays[0]).reshape(shape), positions, 1)
-        digits = keys >> np.uint64(self.low) & np.uint64(self.digits - 1)
-        counted = keys & np.uint64((1 << self.key_bits) - 1)
-        return digits if self.is_wide else counted, positions, digits.astype(np.int64)
+            pairs = arrays[1 if self.reads_again else 0].reshape(*shape, 2)
+            positions = pairs[..., 1].astype(np.int64)
+        if self.is_first or self.reads_again:
+            every = self.keys(arrays[0]).reshape(shape) & np.uint64((1 << self.key_bits) - 1)
+            keys = np.take_along_axis(every, positions, 1) >> np.uint64(CARRIED * self.word)
+        else:
+            keys = pairs[..., 0].astype(np.uint64)
+        digits = keys >> np.uint64(self.low % CARRIED) & np.uint64(self.digits - 1)
+        return keys & np.uint64((1 << CARRIED) - 1), positions, digits.astype(np.int64)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
-from weft.foundation.dims import Dim, Shape, shape_of
+from weft.foundation.dims import Dim, shape_of
 from weft.foundation.dtypes import F32, SI64, DType, as_dtype
 from weft.foundation.errors import InternalError
 from weft.ops.graph.arena import Arena
@@ -31,7 +31,7 @@ from weft.ops.tensor import Tensor
 from weft.ptir import library
 from weft.ptir.literal import literal
 from weft.ptir.op import SPELLINGS, Op
-from weft.ptir.types import TensorType, TupleType, ValueType
+from weft.ptir.types import OfTensorType, TensorType, TupleType, ValueType
 
 Like: TypeAlias = "Handle | Number"
 
@@ -131,7 +131,7 @@ class Session:
         return self.emit("select", condition, on_true, on_false)
 
 
-class Handle:
+class Handle(OfTensorType):
     """A value of a session. Every op is a method: `x.exp()`, `x.add(y)`, `x.sort(axis=0, ...)`."""
 
     __slots__ = ("node", "session")
@@ -150,18 +150,6 @@ class Handle:
         if isinstance(kind, TupleType):
             raise InternalError(f"{kind} is a tuple")
         return kind
-
-    @property
-    def shape(self) -> Shape:
-        return self.tensor.shape
-
-    @property
-    def dtype(self) -> DType:
-        return self.tensor.dtype
-
-    @property
-    def rank(self) -> int:
-        return len(self.tensor.shape)
 
     def __repr__(self) -> str:
         return f"<%{self.node.id} : {self.node.type}>"

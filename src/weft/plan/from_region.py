@@ -39,6 +39,9 @@ from weft.target.target import Kind, Target
 
 _LONG_ROW: Final = 8
 """Vectors of a row in which narrow integers are not widened."""
+_GATHERED_TOGETHER: Final = 4
+"""Vectors of a thread that are on their way at once where each has to wait for its place."""
+_MANY_BLOCKS: Final = 1024
 
 
 def plan_module(module: Module, target: Target) -> PlanSet:
@@ -190,12 +193,21 @@ def _map(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: 
 
 
 def gpu_map_plan(kernel: Kernel, tensors: Mapping[str, Tensor], header: Header) -> MapPlan:
-    """A vector for each thread."""
+    """A vector for each thread; several where reads wait for one another and there are many."""
     axis = inner_axis(kernel)
     # Results in whole vectors, even where operands must be read one by one.
     width = vector_bytes(kernel, tensors, stored=True)
     vector = whole_vectors(kernel, tensors, width, axis.name if axis else None)
-    return MapPlan(header, vector, 1, 256, grain=256 * vector)
+    each = 256 * vector
+    turns = _GATHERED_TOGETHER if _gathers(kernel) else 1
+    if math.prod(kernel.sizes.values()) < turns * each * _MANY_BLOCKS:
+        turns = 1
+    return MapPlan(header, vector, turns, 256, grain=turns * each)
+
+
+def _gathers(kernel: Kernel) -> bool:
+    """Whether some reads wait for others, which say where they go."""
+    return any(isinstance(let.expr, Read) and let.expr.places for let in kernel.body)
 
 
 def gpu_block_plan(kernel: Kernel, tensors: Mapping[str, Tensor], header: Header) -> MapPlan | None:

@@ -58,6 +58,22 @@ def crossing_in(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Crossing | Non
     return crossing_of(kernel, {name: row_major(tensors[name].shape) for name in names})
 
 
+def row_axes(kernel: Kernel, tensors: Mapping[str, Tensor], crossing: Crossing) -> tuple[str, ...]:
+    """The axes that, with the rows as the last, are one in all tensors: rows are counted on where
+    one of them ends."""
+    places = [
+        (let.expr.tensor, let.expr.index) for let in kernel.body if isinstance(let.expr, Read)
+    ]
+    places += [(output.tensor, output.index) for output in kernel.outputs]
+    addresses = [linear(index, row_major(tensors[name].shape)) for name, index in places]
+    found, size = [crossing.rows], kernel.sizes[crossing.rows]
+    for name in [a.name for a in reversed(kernel.axes) if a.name not in crossing and a.size > 1]:
+        if all(coefficient(e, name) == size * coefficient(e, crossing.rows) for e in addresses):
+            found.insert(0, name)
+            size *= kernel.sizes[name]
+    return tuple(found)
+
+
 def block_for(kernel: Kernel, tensors: Mapping[str, Tensor]) -> int:
     """The block that a kernel is best cut into; 1 for none."""
     found = crossing_in(kernel, tensors)

@@ -23,6 +23,7 @@ _CLUSTERS: Final = (1, 2, 4, 8)
 """Blocks that can run side by side."""
 _VECTOR_BYTES: Final = 16
 _PRECISIONS: Final = (FULL, PROMOTED, SPLIT)
+_ARCHITECTURES: Final = ("cpu", "fma", "sm80", "sm90")
 _ROLES: Final = ("cooperative", "pingpong", "single")
 _BUFFERS: Final = ("reg", "smem_ring", "gmem")
 _ALGORITHMS: Final = {
@@ -144,6 +145,8 @@ def _mma_ranges(plan: MmaPlan) -> Iterator[Finding]:
 
 
 def _mma_fields(plan: MmaPlan) -> Iterator[Finding]:
+    if plan.arch not in _ARCHITECTURES:
+        yield _wrong(RANGE, f"arch={plan.arch} is not one of {', '.join(_ARCHITECTURES)}")
     if re.fullmatch(r"rows|hilbert|grouped:[1-9]\d*", plan.order) is None:
         yield _wrong(RANGE, f"order={plan.order} is not rows, grouped:N or hilbert")
     if plan.roles not in _ROLES:

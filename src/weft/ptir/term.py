@@ -17,7 +17,7 @@ from weft.foundation.axes import normalise_axes
 from weft.foundation.dtypes import I1, SI64, DType, as_dtype
 from weft.foundation.errors import InternalError, Unimplemented
 from weft.ptir.literal import scalar_literal
-from weft.ptir.types import Dim, Shape, Symbol, TensorType, TupleType, ValueType
+from weft.ptir.types import Dim, OfTensorType, Symbol, TensorType, TupleType, ValueType
 
 Number: TypeAlias = bool | int | float | complex
 
@@ -37,7 +37,7 @@ class TermEmitter(Protocol):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Term:
+class Term(OfTensorType):
     """A value of the body that `emitter` builds; `key` is its name there."""
 
     emitter: TermEmitter
@@ -60,18 +60,6 @@ class Term:
         if isinstance(self.type, TupleType):
             raise InternalError(f"a rule takes the tuple {self.type} for a tensor")
         return self.type
-
-    @property
-    def shape(self) -> Shape:
-        return self.tensor.shape
-
-    @property
-    def dtype(self) -> DType:
-        return self.tensor.dtype
-
-    @property
-    def rank(self) -> int:
-        return self.tensor.rank
 
     # -- arithmetic ------------------------------------------------------------------------------
 

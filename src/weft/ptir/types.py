@@ -11,6 +11,7 @@ as `UNKNOWN`; the declared output type of the instruction gives it a name.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -87,6 +88,29 @@ class TupleType:
 
 
 ValueType: TypeAlias = TensorType | TupleType
+
+
+class OfTensorType:
+    """Whatever has the type of a tensor, and so its shape, dtype and rank."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def tensor(self) -> TensorType:
+        """Its type; an error where it is a tuple."""
+
+    @property
+    def shape(self) -> Shape:
+        return self.tensor.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.tensor.dtype
+
+    @property
+    def rank(self) -> int:
+        return self.tensor.rank
 
 
 def tensor(dtype: DType | str, dims: Iterable[int | str | Symbol] = ()) -> TensorType:

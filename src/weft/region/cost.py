@@ -43,6 +43,11 @@ _PHILOX: Final = 400
 """What one random word costs where its neighbours are not wanted: no vector unit multiplies so."""
 
 
+def operations_of(fn: str) -> int:
+    """About how many operations a function of one element takes."""
+    return _OPERATIONS.get(fn, 1)
+
+
 def kernel_seconds(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> float:
     """The time of one kernel, its launch included."""
     work = kernel_work(kernel, tensors, target)
@@ -157,7 +162,7 @@ def _let_work(kernel: Kernel, let: Let, lets: Mapping[str, Let], target: Target)
             roles = kernel.roles
             if roles is not None and fn == "mul" and _is_product(let, kernel):
                 return Work()
-            return _vector(points * _OPERATIONS.get(fn, 1), let.dtype, target)
+            return _vector(points * operations_of(fn), let.dtype, target)
         case Select() | Check():
             return _vector(points, let.dtype, target)
         case Words():
@@ -170,7 +175,7 @@ def _let_work(kernel: Kernel, let: Let, lets: Mapping[str, Let], target: Target)
                 return Work(matrix_seconds=seconds, operations=2 * count)
             return _vector(count, lets[value].dtype, target)
         case Fold(axes=axes, step=step):
-            each = sum(_OPERATIONS.get(getattr(inner.expr, "fn", ""), 1) for inner in step)
+            each = sum(operations_of(getattr(inner.expr, "fn", "")) for inner in step)
             return _vector(points * _points(kernel, axes) * each, let.dtype, target)
 
 

@@ -60,26 +60,30 @@ _PRECISION: Final = 0.01
 class Pace:
     """What was fitted: how fast the parts of a kernel are."""
 
-    start: float = 4450.0
+    start: float = 4470.0
     """Cycles before the first data arrive."""
-    shared: float = 0.63
+    shared: float = 0.674
     """Cycles for a row that is read from shared memory or written to it."""
-    unit: float = 160.0
-    cache: float = 89.0
+    alone: float = 33.0
+    """Cycles of a step in which a warpgroup without another one beside it multiplies nothing."""
+    unit: float = 155.0
+    cache: float = 86.0
     """Bytes a cycle that one unit can copy, and that each gets where all do."""
-    memory: float = 2730.0
+    memory: float = 2600.0
     """Bytes a cycle that memory gives to all units."""
-    off_sector: float = 2.05
+    off_sector: float = 1.92
     """What a row costs beside that which begins inside a sector."""
-    beyond: float = 16.3
+    beyond: float = 15.9
     """Rows beyond an operand that are filled in a cycle, of all units together."""
-    panel: float = 105.0
-    row: float = 1.4
-    turn: float = 250.0
+    panel: float = 95.0
+    row: float = 1.47
+    turn: float = 204.0
     """Cycles for storing a panel of the result, one of its rows, and for turning a swapped tile."""
-    beside: float = 0.47
+    beside: float = 0.445
     """Of storing a result while the next tile is multiplied, what it adds to that tile."""
-    pair: float = 450.0
+    following: float = 220.0
+    """Cycles that a tile after another one costs beside its steps and results."""
+    pair: float = 558.0
     """Cycles that starting and ending in pairs costs."""
 
     def lines(self, grain: int) -> float:
@@ -260,8 +264,9 @@ class _Time:
         multiplied = form.rows * form.columns / _AREA_PER_CYCLE
         read = form.rows / PANEL * (PANEL + form.columns)
         shared = self.pace.shared * (read + rows.copied + columns.copied)
+        gap = self.pace.alone if form.consumers == 1 else 0.0
         copied = LINE * (rows.first * rows.worst + columns.first * columns.worst) / self.pace.unit
-        return _either(_either(multiplied, shared, _SHARP), copied, _SHARP)
+        return _either(gap + _either(multiplied, shared, _SHARP), copied, _SHARP)
 
     def _asked(self) -> float:
         """What all tiles ask the second-level cache for, in cycles: rows inside the operands and
@@ -290,6 +295,10 @@ class _Time:
         return stored + self.pace.turn if self.form.swap else stored
 
     def _added(self) -> float:
+        """What a tile that is not a unit's only one takes beside its steps."""
+        return self._stored() + (self.pace.following if self.tiles > self.units else 0.0)
+
+    def _stored(self) -> float:
         """What storing a result adds to the time of a tile that is not the last."""
         store = self.store + self.work
         if self.form.roles == "pingpong":

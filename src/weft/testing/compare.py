@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from weft.driver.backends import Backend
 from weft.driver.execute import check_choice, run
-from weft.foundation.errors import PluginFault, Unimplemented, WeftError
+from weft.foundation.errors import BackendUnavailable, PluginFault, Unimplemented, WeftError
 from weft.ptir.ir import Instruction, Program
 from weft.ptir.op import Op
 from weft.ptir.ops.linear_algebra import Eigh, Qr, Svd
@@ -156,10 +156,13 @@ def _name(backend: str | Backend) -> str:
 
 
 def _outcome(case: Case, backend: str | Backend, seed: int) -> list[Array] | Exception:
-    """The backend's results, or the error it raised. Any error: backends are being tested here."""
+    """The backend's results, or the error it raised. Any error: backends are being tested here,
+    but for one that cannot work on this machine."""
     given = [array.copy() for array in case.inputs]
     try:
         results = run(case.program, given, backend=backend, seed=seed)
+    except BackendUnavailable:
+        raise
     except Exception as error:
         return error
     for index, (before, after) in enumerate(zip(case.inputs, given, strict=True)):

@@ -91,6 +91,11 @@ WRONG: dict[str, tuple[Plan, str, str]] = {
         RANGE,
         "order=grouped:0 is not rows, grouped:N or hilbert",
     ),
+    "an unknown architecture": (
+        mma(arch="sm100"),
+        RANGE,
+        "arch=sm100 is not one of cpu, fma, sm80, sm90",
+    ),
     "unknown roles": (
         mma(roles="lazy"),
         RANGE,

@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from tests import kernels
+from tests.gpu_programs import through_stages
 from weft.foundation.dtypes import BF16, F32
 from weft.foundation.index_expr import axis
+from weft.ptir import Builder
 from weft.region.cost import kernel_seconds, kernel_work, row_bytes
 from weft.region.fusion.resources import live_values, stop_reason, vector_bytes
 from weft.region.ir import Kernel, KernelAxis, Module, Output, Pattern, Tensor
@@ -77,6 +79,14 @@ def test_rows_must_leave_room_on_chip() -> None:
     assert stop(before, after, "cpu") is None
 
 
+def test_rows_of_one_pass_are_not_kept() -> None:
+    """What follows a long sum is computed with it."""
+    b = Builder()
+    found = b.build(b.reduce_sum(b.param("bf16", [1 << 24]), [0]))
+    kernels_made = through_stages(found, "sm90")["region"].kernels
+    assert [kernel.name for kernel in kernels_made] == ["row0_parts", "row0"]
+
+
 def test_a_cluster_keeps_longer_rows_where_there_are_many() -> None:
     """Eight blocks keep eight times as much; 16 rows do not fill the machine with them."""
     before = kernels.softmax(64, 25_000)
@@ -124,6 +134,39 @@ def test_accesses_must_not_become_narrower() -> None:
     assert stop(shifted(0), shifted(1)) == "accesses would narrow from 16 to 4 bytes"
     assert stop(shifted(0), shifted(4)) is None
     assert stop(shifted(1), shifted(1)) is None
+
+
+def ending_in(*functions: str) -> Module:
+    """A matrix product, and functions of it, one after the other."""
+    module = kernels.linear(16, 16, 16, dtype=BF16, activation="none")
+    (kernel,) = module.kernels
+    known = {let.name: (let.dtype, let.axes) for let in kernel.body}
+    body = kernels.Rows([found.name for found in kernel.axes], lets=list(kernel.body), known=known)
+    value = kernel.outputs[0].value
+    for function in functions:
+        value = body.unary(function, value)
+    output = replace(kernel.outputs[0], value=value)
+    ended = replace(kernel, body=tuple(body.lets), outputs=(output,))
+    return replace(module, kernels=(ended,))
+
+
+@pytest.mark.parametrize(
+    ("functions", "operations"),
+    [(("sin",), 102), (("tan",), 122), (("atanh", "sinh"), 102), (("pow",), 102)],
+)
+def test_code_for_every_result_of_a_thread_must_not_become_long(
+    functions: tuple[str, ...], operations: int
+) -> None:
+    assert stop(ending_in(), ending_in(*functions)) == (
+        f"its results would take {operations} operations each, over 90"
+    )
+    assert stop(ending_in(), ending_in(*functions), "cpu") is None
+    assert stop(ending_in(*functions), ending_in(*functions)) is None
+
+
+@pytest.mark.parametrize("functions", [("erf",), ("exp", "log1p", "tanh"), ("gelu", "silu")])
+def test_activations_stay_with_their_products(functions: tuple[str, ...]) -> None:
+    assert stop(ending_in(), ending_in(*functions)) is None
 
 
 def test_matrix_engines_store_along_columns() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import weft
 from tests.command_line import weft_command
+from tests.unit.testing.absent import WHY
 from tests.unit.testing.faulty import FaultyBackend
 from weft.cli import arrays
 from weft.driver import backends
@@ -134,6 +135,11 @@ def test_mistakes_are_sentences(run: Weft, file: Path, tmp_path: Path) -> None:
 
 
 # -- inputs made up from the signature -----------------------------------------------------------
+
+
+def test_a_backend_whose_machine_is_not_there_differs_in_nothing(run: Weft, file: Path) -> None:
+    found = run("compare", file, "--backend", "tests.unit.testing.absent:BACKEND")
+    assert found == (1, "", f"error: {WHY}\n")
 
 
 def test_inputs_are_made_up_from_the_signature() -> None:

@@ -28,11 +28,6 @@ from weft.region.ir import (
 MAX_POINTS: Final = (1 << 31) - (1 << 20)
 """Points that a thread counts in 32 bits, with room to count past the last of them."""
 _MAX_BLOCKS: Final = 1 << 31
-PLAN_FAULTS: Final = frozenset({
-    "Accumulators", "Block", "Grain", "KeepRow", "Layouts", "NotAContraction", "PlanField",
-    "Reduction", "Registers", "SharedMemory", "Threads", "Tile", "Vector",
-})  # fmt: skip
-"""Codes of refusals that are about the plan; the others say what the templates lack."""
 _MAX_PARAM: Final = 1 << 30
 
 

@@ -1,6 +1,9 @@
 """Sorting by digits: counting a tile's digits, moving a tile's elements, finding where keys begin.
 
-*A tile.* A block takes a tile of a row, each warp a stretch of it, 32 elements at a time. Of lanes
+*Counting.* A block takes a tile of a row; its threads count their elements in counters that all
+share, which comes out the same in any order.
+
+*Ranks.* Of a tile that is moved each warp has a stretch, 32 elements at a time. Of lanes
 that have the same digit each learns how many come before it and how many there are; the first of
 them counts them into the warp's counter of that digit. What the counter held before says how many
 elements of the stretch with the same digit come before the lane's own.
@@ -34,7 +37,7 @@ from weft.codegen.gpu.scalar import (
 )
 from weft.codegen.gpu.statements import Code, split
 from weft.codegen.gpu.whole_kernel import THREADS, WholeKernel, Work, blocks_of
-from weft.foundation.digit_sort import Digits, Moved, Pass, Starts
+from weft.foundation.digit_sort import CARRIED, Digits, Moved, Pass, Starts
 from weft.foundation.dtypes import SI32, UI32, UI64, DType
 
 _LANES: Final = 32
@@ -76,11 +79,12 @@ class DigitKernel(WholeKernel):
         code = Code()
         tile, row = split(code, BLOCK, op.tiles, op.outer * op.tiles)
         first = code.let("first", tile * op.tile)
-        self._ranked(op, code, row, first)
+        loaded = [self._loaded(op, code, row, first, n) for n in range(op.tile // THREADS)]
+        self._counters(op, code, 1)
+        code.body += [ir.CountShared(_counter(op, 0, digit)) for *_, digit in loaded]
+        code.body.append(ir.SyncThreads())
         inside = code.inside()
-        total = inside.variable("total", 0)
-        for warp in range(_WARPS):
-            inside.set(total, total + self._number(inside, _counter(op, warp, THREAD), op.tile))
+        total = self._number(inside, _counter(op, 0, THREAD), op.tile)
         missing = _beyond(op, first) * THREAD.equals(op.digits - 1)
         count = inside.fresh()
         inside.body.append(values.IndexValue(count, SI32, total - missing))
@@ -89,20 +93,24 @@ class DigitKernel(WholeKernel):
         code.branch(_has_digit(op), inside)
         return op.outer * op.tiles, THREADS, code
 
-    def _ranked(self, op: Pass, code: Code, row: Scalar, first: Scalar) -> list[_Element]:
-        """The elements of each thread, and how many of its warp with the same digit come before;
-        all of a warp are counted then."""
-        self.tiles.append(ir.SharedTile("counts", 0, _WARPS * op.digits * _WORD))
-        loaded = [self._loaded(op, code, row, first, n) for n in range(op.tile // THREADS)]
+    def _counters(self, op: Pass, code: Code, warps: int) -> None:
+        """Counters of every digit for some warps, all zero."""
+        self.tiles.append(ir.SharedTile("counts", 0, warps * op.digits * _WORD))
         zero = code.compute(SI32, "const", value=0)
         clearing = code.inside()
         at = clearing.let("at", Name("clearing") * THREADS + THREAD)
         clear = clearing.inside()
         clear.body.append(ir.StShared(ir.Address("counts", at * _WORD), zero, SI32))
-        counters = _WARPS * op.digits
+        counters = warps * op.digits
         clearing.branch(Lit(1) if counters % THREADS == 0 else at < counters, clear)
         code.loop("clearing", -(-counters // THREADS), clearing)
         code.body.append(ir.SyncThreads())
+
+    def _ranked(self, op: Pass, code: Code, row: Scalar, first: Scalar) -> list[_Element]:
+        """The elements of each thread, and how many of its warp with the same digit come before;
+        all of a warp are counted then."""
+        loaded = [self._loaded(op, code, row, first, n) for n in range(op.tile // THREADS)]
+        self._counters(op, code, _WARPS)
         found = [
             _Element(key, position, digit, self._rank(op, code, digit))
             for key, position, digit in loaded
@@ -122,15 +130,15 @@ class DigitKernel(WholeKernel):
             code.body.append(values.IndexValue(position, UI32, n))
             key = self._first_key(op, code, row, n, there)
         else:
-            pairs = self.numbers[self.inputs[1 if op.is_wide else 0]]
+            pairs = self.numbers[self.inputs[1 if op.reads_again else 0]]
             key, position = code.fresh(), code.fresh()
             offset = wide((row * op.length + n) * 2)
             code.body.append(values.LoadVector((key, position), pairs, UI32, offset, there))
-            if op.is_wide:
+            if op.reads_again:
                 at = code.place(position, op.length)
                 key = self._key(op, code, row * op.length + at, there)
         digit = self._digit(op, code, key)
-        held = digit if op.is_wide else self._cut(op, code, key)
+        held = self._cut(op, code, key)
         if there != Lit(1):
             last = code.compute(UI32, "const", value=op.digits - 1)
             digit = code.choose(UI32, there, digit, last)
@@ -152,18 +160,18 @@ class DigitKernel(WholeKernel):
         dtype = UI64 if self.dtype.bits == UI64.bits else UI32
         key = code.fresh()
         code.body.append(values.SortKey(key, dtype, x, op.descending))
-        if dtype is UI64 and not op.is_wide:
-            return code.compute(UI32, "cast", self._masked(code, UI64, key, (1 << 32) - 1))
-        return key
+        if dtype is not UI64:
+            return key
+        if op.word:
+            upper = code.compute(UI64, "const", value=CARRIED * op.word)
+            key = code.compute(UI64, "shift_right", key, upper)
+        return code.compute(UI32, "cast", self._masked(code, UI64, key, (1 << CARRIED) - 1))
 
     def _digit(self, op: Pass, code: Code, key: str) -> str:
-        dtype = UI64 if op.is_wide else UI32
-        if op.low:
-            key = code.compute(
-                dtype, "shift_right", key, code.compute(dtype, "const", value=op.low)
-            )
-        digit = self._masked(code, dtype, key, op.digits - 1)
-        return code.compute(UI32, "cast", digit) if op.is_wide else digit
+        low = op.low % CARRIED
+        if low:
+            key = code.compute(UI32, "shift_right", key, code.compute(UI32, "const", value=low))
+        return self._masked(code, UI32, key, op.digits - 1)
 
     def _cut(self, op: Pass, code: Code, key: str) -> str:
         """The bits of a key that count; they did so before from the second pass on."""
@@ -272,8 +280,7 @@ class DigitKernel(WholeKernel):
         key, position = code.fresh(), code.fresh()
         staged = ir.Address("staged", j * _PAIR)
         code.body.append(ir.LoadSharedVector((key, position), UI32, staged))
-        found = key if op.is_wide else self._digit(op, code, key)
-        digit = code.place(found, op.digits)
+        digit = code.place(self._digit(op, code, key), op.digits)
         distance = code.get(SI32, ir.Address("goals", digit * _WORD))
         number = code.fresh()
         code.body.append(values.IndexValue(number, SI32, j))

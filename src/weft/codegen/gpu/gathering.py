@@ -39,7 +39,7 @@ _BLOCK_COLUMNS: Final = 32
 """Columns that a block takes of a long run: a line of f32."""
 _STRETCH: Final = 16
 """Multiples of `long` that a block looks at."""
-_STAGED_BYTES: Final = 32 << 10
+_STAGED_BYTES: Final = 16 << 10
 _MOST_ROUNDS: Final = 8
 """Updates of a batch that a thread brings: what it waits for at a time."""
 

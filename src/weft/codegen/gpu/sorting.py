@@ -1,8 +1,11 @@
 """Sorting rows: the positions of their elements in order.
 
-*In shared memory.* A block sorts a row by a bitonic network: at each step, elements that lie a
-distance apart are compared and change places, all pairs at once. Elements are ordered by value and
-then by position, so that no two are equal and the result is that of a stable sort.
+*By a network.* The threads of a block, or the lanes of a warp where rows are short, hold a row,
+some neighbouring elements each, and sort it by a bitonic network: at each step, elements that lie a
+distance apart are compared and change places, all pairs at once. Pairs of one thread need no one
+else, those of lanes are exchanged, those of warps go through shared memory. An element is its key
+(`foundation.digit_sort`) with its position below it, so that no two are equal and the result is
+that of a stable sort.
 
 *By counting.* Rows that are very short: a thread counts how many elements of the row come before
 its own. That is its place.
@@ -16,23 +19,27 @@ from collections.abc import Mapping
 from typing import Final
 
 from weft.codegen.gpu import ir, values
-from weft.codegen.gpu.element import ElementOp
-from weft.codegen.gpu.scalar import BLOCK, THREAD, Lit, Name, Scalar, wide
+from weft.codegen.gpu.scalar import BLOCK, LANE, THREAD, WARP, Lit, Name, Scalar, both, wide
 from weft.codegen.gpu.statements import Code, split
-from weft.foundation.dtypes import I1, SI32, DType
+from weft.foundation.dtypes import I1, SI32, UI32, UI64, DType
 from weft.foundation.errors import InternalError
 from weft.foundation.whole_ops import Order
 from weft.region.ir import Kernel, Tensor
 
 _THREADS: Final = 256
-_MOST_THREADS: Final = 1024
+_LANES: Final = 32
 _SHORTEST: Final = 64
-"""Elements that a network sorts at least: half of them are a warp's."""
+"""Elements up to which counting takes less than a network."""
 LONGEST: Final = 8192
-"""Elements of a row that shared memory of any target holds."""
-_KEY: Final = 8
-_PLACE: Final = 4
-"""Bytes of an element and of its position in shared memory."""
+"""Elements of a row that the threads of a block hold."""
+_HELD: Final = 8
+_FEW_HELD: Final = 4
+_LEVELS_OF_MORE: Final = 8
+"""Elements of a thread: fewer where all are a warp's, which has a row for itself then."""
+_APART: Final = (UI64, UI32)
+"""Keys of 64 bits and positions; others are one number."""
+_Element = tuple[str, ...]
+"""The values of an element: its key and its position, in one or in two."""
 
 
 def build(op: Order, kernel: Kernel, tensors: Mapping[str, Tensor], name: str) -> ir.Kernel:
@@ -53,86 +60,8 @@ class _Sorter:
         self.dtype, self.wanted = dtype, wanted
         self.tiles: list[ir.SharedTile] = []
 
-    # -- in shared memory ------------------------------------------------------------------------
-
     def network(self, op: Order) -> tuple[int, int, Code]:
-        """Every row by a block; the first `count` positions of it are kept."""
-        levels = (op.length - 1).bit_length()
-        size = 1 << levels
-        threads = min(_MOST_THREADS, size // 2)
-        self.tiles.append(ir.SharedTile("keys", 0, size * _KEY))
-        self.tiles.append(ir.SharedTile("places", size * _KEY, size * _PLACE))
-        code = Code()
-        row = BLOCK if op.outer > 1 else Lit(0)
-        self._fetch(code, row, size, threads)
-        level, step, turn = code.inside(), code.inside(), code.inside()
-        self._exchange(turn, turn.let("pair", Name("turn") * threads + THREAD), size)
-        step.loop("turn", size // 2 // threads, turn)
-        step.body.append(ir.SyncThreads())
-        level.loop("step", Name("level") + 1, step)
-        code.loop("level", levels, level)
-        self._hand_out(code, row, op.count, threads)
-        return op.outer, threads, code
-
-    def _fetch(self, code: Code, row: Scalar, size: int, threads: int) -> None:
-        """The row, and behind it elements that come last."""
-        turn = code.inside()
-        i = turn.let("i", Name("taking") * threads + THREAD)
-        x = turn.load(0, self.dtype, row * self.length + i, i < self.length, 0, True)
-        position = turn.fresh()
-        turn.body += [
-            values.IndexValue(position, SI32, i),
-            ir.StShared(_key(i), x, self.dtype),
-            ir.StShared(_place(i), position, SI32),
-        ]
-        code.loop("taking", size // threads, turn)
-        code.body.append(ir.SyncThreads())
-
-    def _exchange(self, code: Code, pair: Scalar, size: int) -> None:
-        """A pair in the order of its half of the network: up, or down."""
-        apart = code.let("apart", Lit(1) << (Name("level") - Name("step")))
-        rest = code.let("rest", pair & (apart - 1))
-        low = code.let("low", (pair - rest) * 2 + rest)
-        high = code.let("high", low + apart)
-        a, b = (code.get(self.dtype, _key(at)) for at in (low, high))
-        p, q = (code.get(SI32, _place(at)) for at in (low, high))
-        falls = self._stands_before(code, (b, q), (a, p), size)
-        rises = code.compute(I1, "not", falls)
-        up = (low & (Lit(2) << Name("level"))).equals(0)
-        swap = code.choose(I1, up, falls, rises)
-        for at, x, y in ((low, b, a), (high, a, b)):
-            new = code.compute(self.dtype, "select", swap, x, y)
-            code.body.append(ir.StShared(_key(at), new, self.dtype))
-        for at, x, y in ((low, q, p), (high, p, q)):
-            new = code.compute(SI32, "select", swap, x, y)
-            code.body.append(ir.StShared(_place(at), new, SI32))
-
-    def _stands_before(
-        self, code: Code, first: tuple[str, str], second: tuple[str, str], size: int
-    ) -> str:
-        """Whether an element, with its position, stands before another one."""
-        earlier = code.compute(I1, "lt", first[1], second[1])
-        not_after, strictly = self._compared(code, first[0], second[0])
-        found = code.compute(I1, "select", earlier, not_after, strictly)
-        if self.length % size == 0:
-            return found
-        end = code.compute(SI32, "const", value=self.length)
-        there = code.compute(I1, "lt", first[1], end)
-        alone = code.compute(I1, "ge", second[1], end)
-        return code.compute(I1, "min", code.compute(I1, "max", found, alone), there)
-
-    def _hand_out(self, code: Code, row: Scalar, count: int, threads: int) -> None:
-        """The first `count` positions, in order."""
-        turn = code.inside()
-        i = turn.let("i", Name("giving") * threads + THREAD)
-        given = Code([], turn.count)
-        place = given.get(SI32, _place(i))
-        made = given.fresh()
-        given.body.append(values.Compute(ElementOp(made, self.wanted, "cast", (place,))))
-        offset = wide(row * count + i)
-        given.body.append(values.StoreElement(1, self.wanted, offset, Lit(1), made))
-        turn.branch(Lit(1) if count % threads == 0 else i < count, given)
-        code.loop("giving", -(-count // threads), turn)
+        return _Network(self, op).work()
 
     # -- by counting -----------------------------------------------------------------------------
 
@@ -171,9 +100,157 @@ class _Sorter:
         return not_after, strictly
 
 
-def _key(at: Scalar) -> ir.Address:
-    return ir.Address("keys", at * _KEY)
+class _Network:
+    """The statements of blocks that sort rows by a bitonic network."""
 
+    def __init__(self, sorter: _Sorter, op: Order) -> None:
+        self.sorter, self.op, self.dtype = sorter, op, sorter.dtype
+        self.levels = (op.length - 1).bit_length()
+        self.each = _FEW_HELD if self.levels < _LEVELS_OF_MORE else _HELD
+        self.threads = (1 << self.levels) // self.each
+        self.rows = max(1, _THREADS // self.threads) if self.threads == _LANES else 1
+        is_small = self.dtype.bits + self.levels <= UI32.bits
+        self.kinds: tuple[DType, ...] = _APART
+        if self.dtype.bits <= UI32.bits:
+            self.kinds = (UI32,) if is_small else (UI64,)
+        self.shift = self.levels if is_small else UI32.bits
+        self.thread = LANE if self.rows > 1 else THREAD
+        room = self.threads * self.each * sum(kind.storage_bytes for kind in self.kinds)
+        if self.threads > _LANES:
+            sorter.tiles.append(ir.SharedTile("elements", 0, room))
 
-def _place(at: Scalar) -> ir.Address:
-    return ir.Address("places", at * _PLACE)
+    def work(self) -> tuple[int, int, Code]:
+        code = Code()
+        row = code.let("row", BLOCK * self.rows + WARP) if self.rows > 1 else BLOCK
+        there: Scalar = Lit(1) if self.op.outer % self.rows == 0 else row < self.op.outer
+        found = [self.fetched(code, row, n, there) for n in range(self.each)]
+        for level in range(1, self.levels + 1):
+            # The first step turns the upper half around, so that all go up.
+            found = self.step(code, found, (1 << level) - 1)
+            for bit in reversed(range(level - 1)):
+                found = self.step(code, found, 1 << bit)
+        self.handed_out(code, row, there, found)
+        return -(-self.op.outer // self.rows), self.rows * self.threads, code
+
+    # -- elements
+
+    def fetched(self, code: Code, row: Scalar, number: int, there: Scalar) -> _Element:
+        """An element of the row, or behind its end one that comes last."""
+        length = self.op.length
+        n = code.let("n", self.thread + number * self.threads)
+        if length < 1 << self.levels:
+            there = both(there, n < length)
+        x = code.load(0, self.dtype, row * length + n, there, 0, True)
+        kind = UI64 if self.dtype.bits > UI32.bits else UI32
+        key, position = code.fresh(), code.fresh()
+        code.body.append(values.SortKey(key, kind, x, self.sorter.descending))
+        if there != Lit(1):
+            highest = code.compute(kind, "const", value=(1 << self.dtype.bits) - 1)
+            key = code.choose(kind, there, key, highest)
+        code.body.append(values.IndexValue(position, UI32, n))
+        if self.kinds == _APART:
+            return key, position
+        (packed,) = self.kinds
+        if packed is UI64:
+            key, position = (code.compute(UI64, "cast", part) for part in (key, position))
+        shift = code.compute(packed, "const", value=self.shift)
+        upper = code.compute(packed, "shift_left", key, shift)
+        return (code.compute(packed, "or", upper, position),)
+
+    def handed_out(self, code: Code, row: Scalar, there: Scalar, found: list[_Element]) -> None:
+        """The first `count` positions, in order."""
+        wanted, count = self.sorter.wanted, self.op.count
+        places = [code.compute(wanted, "cast", self.position(code, x)) for x in found]
+        vector = max(n for n in (1, 2, 4) if n * wanted.storage_bytes <= 16 and count % n == 0)
+        for first in range(0, self.each, vector):
+            i = code.let("i", self.thread * self.each + first)
+            guard = both(there, i < count) if count < 1 << self.levels else there
+            offset, sources = wide(row * count + i), tuple(places[first : first + vector])
+            store: ir.Stmt = values.StoreVector(1, wanted, offset, guard, sources)
+            if vector == 1:
+                store = values.StoreElement(1, wanted, offset, guard, sources[0])
+            code.body.append(store)
+
+    def position(self, code: Code, x: _Element) -> str:
+        if self.kinds == _APART:
+            return x[1]
+        (packed,) = self.kinds
+        mask = code.compute(packed, "const", value=(1 << self.shift) - 1)
+        return code.compute(packed, "and", x[0], mask)
+
+    # -- steps
+
+    def step(self, code: Code, found: list[_Element], mask: int) -> list[_Element]:
+        """Pairs whose numbers differ in the bits of a mask, in order."""
+        held, threads = mask % self.each, mask // self.each
+        if not threads:
+            return self.within(code, found, held)
+        partners = [found[n ^ held] for n in range(self.each)]
+        if threads < _LANES:
+            others = [self.of_lane(code, x, threads) for x in partners]
+        else:
+            others = self.of_thread(code, found, held, threads)
+        upper = (self.thread & (1 << threads.bit_length() - 1)) > 0
+        made = []
+        for mine, other in zip(found, others, strict=True):
+            falls = self.stands_before(code, other, mine)
+            rises = code.compute(I1, "not", falls)
+            taken = code.choose(I1, upper, rises, falls)
+            made.append(self.chosen(code, taken, other, mine))
+        return made
+
+    def within(self, code: Code, found: list[_Element], mask: int) -> list[_Element]:
+        """Pairs of a thread's own elements."""
+        made = list(found)
+        for low in range(self.each):
+            high = low ^ mask
+            if low > high:
+                continue
+            swap = self.stands_before(code, found[high], found[low])
+            made[low] = self.chosen(code, swap, found[high], found[low])
+            made[high] = self.chosen(code, swap, found[low], found[high])
+        return made
+
+    def of_lane(self, code: Code, x: _Element, mask: int) -> _Element:
+        made = tuple(code.fresh() for _ in x)
+        for name, part, kind in zip(made, x, self.kinds, strict=True):
+            code.body.append(values.Shuffle(name, kind, part, mask))
+        return made
+
+    def of_thread(
+        self, code: Code, found: list[_Element], held: int, threads: int
+    ) -> list[_Element]:
+        """The elements of a thread of another warp, through shared memory."""
+        for number, x in enumerate(found):
+            for place, part, kind in zip(self.places(number, THREAD), x, self.kinds, strict=True):
+                code.body.append(ir.StShared(place, part, kind))
+        code.body.append(ir.SyncThreads())
+        other = code.let("other", THREAD ^ threads)
+        made = []
+        for number in range(self.each):
+            places = self.places(number ^ held, other)
+            parts = zip(self.kinds, places, strict=True)
+            made.append(tuple(code.get(kind, place) for kind, place in parts))
+        code.body.append(ir.SyncThreads())
+        return made
+
+    def places(self, number: int, thread: Scalar) -> tuple[ir.Address, ...]:
+        """Where the parts of a thread's element lie."""
+        made, start = [], 0
+        for kind in self.kinds:
+            at = (thread + number * self.threads) * kind.storage_bytes + start
+            made.append(ir.Address("elements", at))
+            start += self.threads * self.each * kind.storage_bytes
+        return tuple(made)
+
+    def stands_before(self, code: Code, x: _Element, y: _Element) -> str:
+        first = code.compute(I1, "lt", x[0], y[0])
+        if len(x) == 1:
+            return first
+        alike = code.compute(I1, "eq", x[0], y[0])
+        earlier = code.compute(I1, "lt", x[1], y[1])
+        return code.compute(I1, "max", first, code.compute(I1, "min", alike, earlier))
+
+    def chosen(self, code: Code, cond: str, x: _Element, y: _Element) -> _Element:
+        parts = zip(self.kinds, x, y, strict=True)
+        return tuple(code.compute(kind, "select", cond, one, other) for kind, one, other in parts)

@@ -13,7 +13,7 @@ other axes are numbered by blocks of the grid.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -27,7 +27,7 @@ from weft.foundation.dtypes import DType
 from weft.foundation.errors import Finding
 from weft.foundation.index_expr import linear
 from weft.plan.ir import MapPlan
-from weft.plan.transposes import Crossing, crossing_in, is_across
+from weft.plan.transposes import Crossing, crossing_in, is_across, row_axes
 from weft.region.ir import Kernel, Let, Read, Tensor, row_major
 from weft.target.target import Target
 
@@ -61,13 +61,21 @@ def _refusals(
     size = kernel.sizes[crossing.columns]
     if size % plan.vector:
         yield refuse("Vector", f"a vector of {plan.vector} does not divide an axis of {size}")
-    blocks = prod(
-        -(-size // (plan.block if name in crossing else 1)) for name, size in kernel.sizes.items()
-    )
-    yield from too_many(*kernel.sizes.values(), blocks=blocks)
+    blocks = _blocks_along(kernel, crossing, row_axes(kernel, tensors, crossing), plan.block)
+    yield from too_many(*kernel.sizes.values(), blocks=prod(blocks.values()))
     held = sum(_bytes(let.dtype, plan) for let in _turned(kernel, tensors, crossing))
     if held > target.limits.shared_bytes_per_block:
         yield refuse("SharedMemory", f"the blocks of all operands take {held} bytes")
+
+
+def _blocks_along(
+    kernel: Kernel, crossing: Crossing, rows: Sequence[str], block: int
+) -> dict[str, int]:
+    """How many blocks there are along each axis; those that rows go on along count with them."""
+    found = {name: size for name, size in kernel.sizes.items() if name not in rows}
+    found[crossing.columns] = -(-found[crossing.columns] // block)
+    found[crossing.rows] = -(-prod(kernel.sizes[name] for name in rows) // block)
+    return found
 
 
 def _turned(kernel: Kernel, tensors: Mapping[str, Tensor], crossing: Crossing) -> list[Let]:
@@ -87,12 +95,10 @@ def _slot(dtype: DType) -> int:
 
 
 def _skew(dtype: DType, plan: MapPlan) -> int:
-    """Words that are left out beyond each bank's worth of points: half a vector."""
+    """Words that are left out beyond every 32 points: half a vector."""
+    if _BANKS % plan.vector:
+        return 0
     return max(plan.vector, _VECTOR_BYTES // dtype.storage_bytes) // 2
-
-
-def _skewed(place: Scalar, skew: int) -> Scalar:
-    return place + place // _BANKS * skew if skew else place
 
 
 def _pitch(dtype: DType, plan: MapPlan) -> int:
@@ -107,10 +113,12 @@ def _bytes(dtype: DType, plan: MapPlan) -> int:
 
 @dataclass(frozen=True)
 class _Inside:
-    """Where in the block the first point of a group stands."""
+    """Where in the block a point stands: some steps on from the first of its vector."""
 
     row: Scalar
     column: Scalar
+    down: int = 0
+    on: int = 0
 
 
 class Blocks(Elementwise):
@@ -124,6 +132,8 @@ class Blocks(Elementwise):
         crossing = crossing_in(kernel, tensors)
         assert crossing is not None
         self.crossing = crossing
+        self.rows = row_axes(kernel, tensors, crossing)
+        self.sizes = _blocks_along(kernel, crossing, self.rows, plan.block)
         self.turned = {let.name: let for let in _turned(kernel, tensors, crossing)}
         self.tile_of = {name: f"block{number}" for number, name in enumerate(self.turned)}
         start = 0
@@ -134,14 +144,6 @@ class Blocks(Elementwise):
         self.inside: dict[int, _Inside] = {}
         """By group of points that results are stored of."""
         self.loading = True
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """How many blocks there are along each axis."""
-        found = dict(self.kernel.sizes)
-        for name in self.crossing:
-            found[name] = -(-found[name] // self.plan.block)
-        return found
 
     @property
     def grid(self) -> int:
@@ -185,10 +187,15 @@ class Blocks(Elementwise):
         for name, place in ((along, inner), (across, outer)):
             variable = self.fresh("at")
             root.body.append(ir.Let(variable, starts[name] + place))
-            axes[name] = Name(variable)
-            size = self.kernel.sizes[name]
+            parts = self.rows if name == self.crossing.rows else (name,)
+            size = prod(self.kernel.sizes[part] for part in parts)
             if size % self.plan.block:
                 inside = both(inside, Name(variable) < size)
+            axes |= (
+                self.places(root, Name(variable), parts)
+                if len(parts) > 1
+                else {name: Name(variable)}
+            )
         return group_at(root, axes, along, vector, inside), inner, outer
 
     def load_block(self, root: Scope, let: Let, starts: Mapping[str, Scalar]) -> None:
@@ -204,30 +211,32 @@ class Blocks(Elementwise):
                 self.value(let.name, instance)
         for group, inner, outer in found:
             for step, instance in enumerate(group.instances):
-                place = self.slot_of(let, inner + step, outer)
+                place = self.slot_of(let, _Inside(inner, outer, down=step))
                 root.body.append(ir.StShared(place, instance.made[let.name], let.dtype))
 
     def store_turn(self, root: Scope, turn: int, starts: Mapping[str, Scalar]) -> None:
         columns = self.crossing.columns
         group, inner, outer = self.group(root, columns, self.plan.vector, turn, starts)
         for step, instance in enumerate(group.instances):
-            self.inside[id(instance)] = _Inside(outer, inner + step)
-        kept = (a for a in self.kernel.sizes if a not in self.crossing)
+            self.inside[id(instance)] = _Inside(outer, inner, on=step)
+        kept = (a for a in self.sizes if a not in self.crossing)
         self.store_points(group, columns, {name: starts[name] for name in kept})
 
-    def slot_of(self, let: Let, row: Scalar, column: Scalar) -> ir.Address:
-        skew = _skew(let.dtype, self.plan)
-        line = _skewed(column, 0) * _pitch(let.dtype, self.plan) + column // _BANKS * skew
-        offset = (line + _skewed(row, skew)) * _slot(let.dtype)
-        return ir.Address(self.tile_of[let.name], offset)
+    def slot_of(self, let: Let, at: _Inside) -> ir.Address:
+        """No vector reaches beyond a multiple of the banks, so that its points are not skewed
+        against one another."""
+        skew, pitch = _skew(let.dtype, self.plan), _pitch(let.dtype, self.plan)
+        first = at.column * pitch + at.row + (at.column // _BANKS + at.row // _BANKS) * skew
+        return ir.Address(
+            self.tile_of[let.name], (first + at.on * pitch + at.down) * _slot(let.dtype)
+        )
 
     def read(self, let: Let, read: Read, home: Scope) -> None:
         """What was loaded comes from shared memory."""
         if self.loading or let.name not in self.turned:
             super().read(let, read, home)
             return
-        inside = self.inside[id(home)]
         name = self.fresh()
         home.made[let.name] = name
-        place = self.slot_of(let, inside.row, inside.column)
+        place = self.slot_of(let, self.inside[id(home)])
         home.body.append(ir.LoadShared(name, let.dtype, place))

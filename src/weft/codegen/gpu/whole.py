@@ -23,7 +23,7 @@ from weft.codegen.gpu.reductions import FUNCTIONS
 from weft.codegen.gpu.running import RunningKernel
 from weft.codegen.gpu.scattering import ScatterKernel
 from weft.codegen.gpu.whole_kernel import THREADS, combined
-from weft.foundation.digit_sort import Digits, Moved, Pass, Starts
+from weft.foundation.digit_sort import CARRIED, Digits, Moved, Pass, Starts
 from weft.foundation.errors import Finding, InternalError
 from weft.foundation.whole_ops import (
     Columns,
@@ -68,6 +68,8 @@ def _pass_refusals(op: Pass) -> list[Finding]:
     """Tiles and digits that a block has no threads, registers or shared memory for."""
     if op.tile % THREADS or not 0 < op.tile <= digits.LARGEST_TILE:
         return [refuse("Points", f"a block does not sort tiles of {op.tile} elements")]
+    if op.low % CARRIED + op.bits > CARRIED:
+        return [refuse("Points", "a digit is cut by the end of 32 bits")]
     if not 0 < op.bits <= digits.MOST_BITS:
         return [refuse("Points", f"a block does not sort by digits of {op.bits} bits")]
     return []

@@ -17,6 +17,7 @@ from weft.driver.code.plans import choose_plans
 from weft.driver.code.sources import CUDA
 from weft.driver.legalise import without_composites
 from weft.driver.signature import Signature
+from weft.driver.stages.algorithms import chosen_plans
 from weft.driver.stages.bodies import compile_bodies
 from weft.driver.stages.compilation import Compilation, Stage
 from weft.driver.stages.generators import Built, Generator
@@ -81,8 +82,16 @@ def _lower(compilation: Compilation) -> GpuModule:
         compilation["memory"],
         compilation["plan"],
         compilation.target,
-        given="plan" in compilation.overrides,
+        _given(compilation),
     )
+
+
+def _given(compilation: Compilation) -> set[str]:
+    """The keys of plans that somebody gave: those that were read and are not the planner's."""
+    if "plan" not in compilation.overrides:
+        return set()
+    own = chosen_plans(compilation).plans
+    return {key for key, plan in compilation["plan"].plans.items() if plan != own.get(key)}
 
 
 def _cubins(compilation: Compilation, arch: str) -> gpu_kernels.Cubins:

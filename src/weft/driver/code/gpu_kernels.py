@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from weft.codegen.gpu import ir, whole
-from weft.codegen.gpu.accept import PLAN_FAULTS
 from weft.codegen.gpu.assemble import kernel_code
 from weft.codegen.gpu.chain import Neighbours, chained
 from weft.codegen.gpu.compile import Cubin, Report, compile_cuda, version
@@ -20,7 +19,7 @@ from weft.codegen.gpu.templates import accepts, build
 from weft.codegen.gpu.verify import verify
 from weft.driver.artifact.assembler import Native
 from weft.driver.artifact.kernels import kernel_key
-from weft.foundation.errors import Finding, SpecViolation
+from weft.foundation.errors import SpecViolation
 from weft.foundation.functions import broken_rule
 from weft.foundation.tally import counted
 from weft.foundation.whole_ops import WholeOp
@@ -51,14 +50,19 @@ class Cubins:
 
 
 def lower_module(
-    module: Module, buffer_map: BufferMap, plans: PlanSet, target: Target, given: bool = False
+    module: Module,
+    buffer_map: BufferMap,
+    plans: PlanSet,
+    target: Target,
+    given: Collection[str] = (),
 ) -> GpuModule:
     """The dialect kernels of all distinct kernels. Those that no template carries out are for the
-    host; but a plan that was `given` is carried out, or refused."""
+    host; but a plan that somebody gave, by the keys in `given`, is carried out or refused."""
     lowering = _Lowering(module, buffer_map, target)
     for kernel in module.kernels:
         if kernel.opaque is None:
-            lowering.by_template(kernel, plans.of(kernel.name), given)
+            is_given = plans.kernels[kernel.name] in given
+            lowering.by_template(kernel, plans.of(kernel.name), is_given)
         elif isinstance(kernel.opaque.op, WholeOp):
             lowering.whole(kernel, kernel.opaque.op)
     lowering.chain()
@@ -76,15 +80,17 @@ class _Lowering:
         """The settled buffers of every dialect kernel, by position."""
         self._order: dict[str, tuple[int, ...]] = {}
 
-    def by_template(self, kernel: Kernel, plan: Plan, given: bool) -> None:
+    def by_template(self, kernel: Kernel, plan: Plan, is_given: bool) -> None:
         """A kernel by a plan; what no template carries out is the host's."""
         tensors, target = self.module.tensors, self.target
         refs = self.buffer_map.refs_of(buffers(kernel))
-        why = _refused(accepts(kernel, tensors, refs, plan, target), given)
-        if why is None:
+        findings = accepts(kernel, tensors, refs, plan, target)
+        if not findings:
             self._add(kernel, plan, lambda name: build(kernel, tensors, refs, plan, target, name))
+        elif is_given:
+            raise SpecViolation.of([replace(found, code=REFUSED) for found in findings])
         else:
-            self.code.hosted[kernel.name] = why
+            self.code.hosted[kernel.name] = findings[0].why
 
     def whole(self, kernel: Kernel, op: WholeOp) -> None:
         """The kernel of an op that stays whole; what has none is the host's."""
@@ -113,14 +119,6 @@ class _Lowering:
         for symbol, kernel in self.code.kernels.items():
             near = Neighbours(before=symbol in behind, after=symbol in ahead)
             self.code.kernels[symbol] = chained(kernel, self.target, self._settled[symbol], near)
-
-
-def _refused(findings: list[Finding], given: bool) -> str | None:
-    """Why a kernel has no GPU code; None where it has."""
-    lacking = [finding for finding in findings if finding.code not in PLAN_FAULTS]
-    if findings and given and not lacking:
-        raise SpecViolation.of([Finding(REFUSED, f.where, f.why, f.hint) for f in findings])
-    return (lacking or findings)[0].why if findings else None
 
 
 def _settled(module: Module, buffer_map: BufferMap) -> Callable[[MemRef], bool]:

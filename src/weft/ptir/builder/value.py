@@ -8,11 +8,10 @@ from typing import Any, Protocol, TypeAlias, cast
 
 import numpy as np
 
-from weft.foundation.dtypes import DType
 from weft.foundation.errors import UserError
 from weft.ptir.ir import ElementRef, Operand, Ref
 from weft.ptir.literal import TensorLiteral
-from weft.ptir.types import Shape, TensorType, TupleType, ValueType
+from weft.ptir.types import OfTensorType, TensorType, TupleType, ValueType
 
 Number: TypeAlias = bool | int | float | complex
 Like: TypeAlias = "Value | Number | Sequence[Any] | np.ndarray[Any, Any] | TensorLiteral"
@@ -31,7 +30,7 @@ class Body(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Value:
+class Value(OfTensorType):
     """A value of the program under construction: an operand with its type."""
 
     builder: Body
@@ -47,18 +46,6 @@ class Value:
         if isinstance(self.type, TupleType):
             raise UserError(f"{self.operand} is the tuple {self.type}; take an element of it first")
         return self.type
-
-    @property
-    def shape(self) -> Shape:
-        return self.tensor.shape
-
-    @property
-    def dtype(self) -> DType:
-        return self.tensor.dtype
-
-    @property
-    def rank(self) -> int:
-        return self.tensor.rank
 
     def __repr__(self) -> str:
         return f"<{self.operand} : {self.type}>"

@@ -13,13 +13,13 @@ from weft.ptir.ir import ElementRef, Instruction, Operand, Ref
 from weft.ptir.literal import literal
 from weft.ptir.op import make_op
 from weft.ptir.passes.edit import Editor
-from weft.ptir.types import Dim, Shape, TensorType, TupleType, ValueType
+from weft.ptir.types import Dim, OfTensorType, TensorType, TupleType, ValueType
 
 Number = bool | int | float | complex
 
 
 @dataclass(frozen=True)
-class Handle:
+class Handle(OfTensorType):
     """An operand with its type."""
 
     operand: Operand
@@ -30,18 +30,6 @@ class Handle:
         if not isinstance(self.type, TensorType):
             raise InternalError(f"{self.operand} is the tuple {self.type}")
         return self.type
-
-    @property
-    def shape(self) -> Shape:
-        return self.tensor.shape
-
-    @property
-    def dtype(self) -> DType:
-        return self.tensor.dtype
-
-    @property
-    def rank(self) -> int:
-        return self.tensor.rank
 
     def __getitem__(self, index: int) -> Handle:
         """An element of a tuple."""

@@ -150,6 +150,7 @@ def _by_digits(name: str, sort: _Sort, x: str, result: Output) -> Parts:
             sort.outer, sort.length, sort.tile, sort.key_bits, low, bits, sort.descending,
             sort.columns,
         )  # fmt: skip
+        elements = (x, *elements) if counted.reads_again else elements
         sums = Tensor(f"{name}_counts{number}", SI32, (sort.outer, counted.digits, counted.tiles))
         between.append(sums)
         made.append(_carried(f"{name}_count{number}", counted, elements, _into(sums)))
@@ -166,7 +167,7 @@ def _by_digits(name: str, sort: _Sort, x: str, result: Output) -> Parts:
             (*elements, sums.name), result if is_last else _into(pairs),
         )  # fmt: skip
         made.append(moved)
-        elements = (x, pairs.name) if moving.is_wide else (pairs.name,)
+        elements = (pairs.name,)
     return tuple(made), tuple(between)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from weft.foundation.index_expr import Expr, coefficient, linear
-from weft.region.cost import longest_row, passes_over_rows, reduced_axes
+from weft.region.cost import longest_row, operations_of, passes_over_rows, reduced_axes
 from weft.region.ir import (
     Const,
     Fold,
@@ -30,6 +30,15 @@ from weft.target.target import Kind, Target
 SHARED_SHARE: Final = 0.8
 """Of the on-chip memory of a block, what rows may take."""
 _THREADS: Final = 256
+
+
+_LONGEST_EPILOGUE: Final = 90
+"""Operations on each result of a contraction. A thread holds up to 128 results, in registers, and
+its code has those of every one of them: a compiler takes seconds for some hundred, and minutes for
+some more."""
+_REDUCTION_OF_ANGLES: Final = 60
+"""What angles of any size add to sine, cosine and tangent: code that hardly ever runs."""
+_OF_ANGLES: Final = frozenset({"sin", "cos", "tan"})
 
 
 def stop_reason(
@@ -51,9 +60,25 @@ def stop_reason(
         return f"accesses would narrow from {width_before} to {width} bytes"
     if target.has("wgmma") and after.roles is not None and not _stores_columns(after, tensors):
         return "the result would not be stored along its columns"
+    ends, ends_before = epilogue_operations(after), epilogue_operations(before)
+    if ends > _LONGEST_EPILOGUE >= ends_before:
+        return f"its results would take {ends} operations each, over {_LONGEST_EPILOGUE}"
     if _contracts_and_gathers(after) and not _contracts_and_gathers(before):
         return "a contraction would read where data says"
     return None
+
+
+def epilogue_operations(kernel: Kernel) -> int:
+    """The operations between a contraction and the results of its kernel, for one element."""
+    if kernel.roles is None:
+        return 0
+    after, total = {kernel.roles.contraction}, 0
+    for let in kernel.body:
+        if not isinstance(let.expr, Reduce) and after.intersection(operands(let)):
+            after.add(let.name)
+            fn = getattr(let.expr, "fn", "")
+            total += operations_of(fn) + (_REDUCTION_OF_ANGLES if fn in _OF_ANGLES else 0)
+    return total
 
 
 def _row_limit(kernel: Kernel, target: Target) -> float:

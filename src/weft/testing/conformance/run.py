@@ -2,7 +2,8 @@
 
 A case that the backend answers with `Unimplemented` is unimplemented; everything else that is not
 what was expected is a failure, an exception of any other type included. An op that the driver
-decomposed because the backend lacks it passes by what comes out, and the result says so.
+decomposed because the backend lacks it passes by what comes out, and the result says so. Of a
+backend that cannot work on this machine no case says anything: `BackendUnavailable` is raised.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ from weft.driver.backends import Backend
 from weft.driver.compile import compile_program
 from weft.driver.execute import run
 from weft.driver.legalise import legalise
-from weft.foundation.errors import PluginFault, SpecViolation, Unimplemented, WeftError
+from weft.foundation.errors import (
+    BackendUnavailable,
+    PluginFault,
+    SpecViolation,
+    Unimplemented,
+    WeftError,
+)
 from weft.ptir.files import dumps
 from weft.ptir.ir import Program
 from weft.ptir.passes.log import PassLog
@@ -134,6 +141,8 @@ def _attempt(trial: Trial, backend: Backend) -> _Attempt:
             # Where the kit builds it is nobody's line.
             program = replace(trial.program(), locations={})
         results = run(program, trial.inputs, backend=backend, seed=trial.seed, log=log)
+    except BackendUnavailable:
+        raise
     except Exception as found:
         # Whatever a backend raises is an answer: the wrong one, unless the case expects it.
         error = found

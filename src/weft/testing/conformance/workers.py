@@ -11,12 +11,14 @@ import multiprocessing
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Final
+from typing import Any, Final
 
-from weft.driver.backends import get_backend
+from weft.driver.backends import Backend, get_backend
+from weft.foundation.errors import BackendUnavailable
 from weft.testing.conformance.case import Case
 from weft.testing.conformance.records import decode, encode
 from weft.testing.conformance.run import (
@@ -32,6 +34,8 @@ PATIENCE: Final = 180.0
 """Seconds after which a case is given up."""
 _SPAWN: Final = multiprocessing.get_context("spawn")
 _LOST: Final = "DriverError was raised"
+_UNAVAILABLE: Final = "unavailable"
+"""What a worker says in place of a result: why its backend cannot work on this machine."""
 
 
 @dataclass
@@ -94,10 +98,13 @@ def _result(worker: _Worker) -> Result:
         worker.process.kill()
         return replace(blank, reason=f"it took more than {PATIENCE:.0f} seconds")
     try:
-        return decode(json.loads(worker.pipe.recv_bytes()))
+        told = json.loads(worker.pipe.recv_bytes())
     except (EOFError, OSError):
         worker.process.join()
         return replace(blank, reason=f"its process ended with code {worker.process.exitcode}")
+    if _UNAVAILABLE in told:
+        raise BackendUnavailable(told[_UNAVAILABLE])
+    return decode(told)
 
 
 def _is_sound(result: Result) -> bool:
@@ -117,9 +124,17 @@ def _serve(pipe: Connection, backend: str, prepare: str | None) -> None:
     chosen = get_backend(backend)
     while True:
         try:
-            asked = pipe.recv_bytes().decode()
+            case = cases[pipe.recv_bytes().decode()]
         except (EOFError, OSError):
             return
-        case = cases[asked]
-        result = prepare_case(case, chosen, prepare) if prepare else run_case(case, chosen)
-        pipe.send_bytes(json.dumps(encode(result), ensure_ascii=False).encode())
+        told = json.dumps(_told(case, chosen, prepare), ensure_ascii=False)
+        # Whoever asked may be gone by now.
+        with suppress(OSError):
+            pipe.send_bytes(told.encode())
+
+
+def _told(case: Case, backend: Backend, prepare: str | None) -> dict[str, Any]:
+    try:
+        return encode(prepare_case(case, backend, prepare) if prepare else run_case(case, backend))
+    except BackendUnavailable as error:
+        return {_UNAVAILABLE: str(error)}

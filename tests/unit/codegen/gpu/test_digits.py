@@ -14,13 +14,14 @@ from tests.gpu_faults import Change, planted, without
 from tests.gpu_whole import carried_out, kernel_of
 from weft.codegen.gpu import ir, values, whole
 from weft.codegen.gpu.compile import compile_cuda
-from weft.codegen.gpu.interp import Hazard
+from weft.codegen.gpu.interp import Hazard, run
 from weft.codegen.gpu.module import GpuModule
 from weft.codegen.gpu.print import cuda
+from weft.codegen.gpu.scalar import THREAD, Lit, Name, wide
 from weft.codegen.gpu.text import parse_module, print_module
 from weft.foundation import dtypes
 from weft.foundation.digit_sort import Digits, Moved, Starts
-from weft.foundation.dtypes import BF16, F32, I1, SI8, SI32, SI64, UI32, DType
+from weft.foundation.dtypes import BF16, F32, I1, SI8, SI32, SI64, UI32, DType, as_dtype
 from weft.foundation.whole_ops import Running, WholeOp
 from weft.region.ir import Kernel, OpaqueCall, Output, Pattern, Tensor
 
@@ -44,6 +45,7 @@ def in_passes(
     for low in range(0, key_bits, bits):
         digit = (outer, length, tile, key_bits, low, min(bits, key_bits - low), descending)
         counted = Digits(*digit)
+        elements = [x, *elements] if counted.reads_again else elements
         shape = (outer, counted.digits, counted.tiles)
         counts = made_by(counted, elements, shape, "i4")
         adding = Running("sum", outer * counted.digits, counted.tiles, 1)
@@ -51,7 +53,7 @@ def in_passes(
         kept = count if low + bits >= key_bits else 0
         result = ((outer, kept), "i8") if kept else ((outer, length, 2), "u4")
         moved = made_by(Moved(*digit, count=kept), [*elements, sums], *result)
-        elements = [x, moved] if counted.is_wide else [moved]
+        elements = [moved]
     return moved
 
 
@@ -161,6 +163,7 @@ def test_what_no_block_can_do_is_refused() -> None:
         "a block does not sort tiles of 8192 elements"
     )
     assert refused(Digits(1, 100, 100, 32, 0, 8)) == "a block does not sort tiles of 100 elements"
+    assert refused(Digits(1, 100, 256, 64, 30, 6)) == "a digit is cut by the end of 32 bits"
     assert refused(Digits(1, 100, 256, 32, 0, 9)) == "a block does not sort by digits of 9 bits"
 
 
@@ -180,16 +183,21 @@ def examples(length: int, tile: int) -> dict[str, tuple[WholeOp, list[Array], Ar
         "count": (Digits(1, length, tile, 32, 24, 8), [pairs], np.zeros((256, tiles), "i4")),
         "first": (Moved(1, length, tile, 32, 0, 8), [x, sums], np.zeros((length, 2), "u4")),
         "next": (Moved(1, length, tile, 32, 8, 8), [pairs, sums], np.zeros((length, 2), "u4")),
-        "wide": (
-            Moved(1, length, tile, 64, 56, 8, True, count=length),
+        "again": (
+            Moved(1, length, tile, 64, 32, 8, True),
             [wide, pairs, sums],
+            np.zeros((length, 2), "u4"),
+        ),
+        "last": (
+            Moved(1, length, tile, 64, 56, 8, True, count=length),
+            [pairs, sums],
             np.zeros(length, np.int64),
         ),
         "starts": (Starts(1, 9, length), [pairs], np.zeros(10, "i4")),
     }
 
 
-@pytest.mark.parametrize("name", ["count", "first", "next", "wide", "starts"])
+@pytest.mark.parametrize("name", ["count", "first", "next", "again", "last", "starts"])
 def test_the_text_reads_back_and_the_code_is_sound(name: str) -> None:
     kernel = kernel_of(*examples(20_000, 4096)[name])
     module = GpuModule({kernel.name: kernel})
@@ -241,3 +249,56 @@ def test_planted_faults_are_caught(fault: str) -> None:
             return True
 
     assert any(map(is_caught, range(3)))
+
+
+COUNTING_FAULTS: dict[str, Change] = {
+    "warps do not meet": without(ir.SyncThreads),
+    "nothing counted": without(ir.CountShared),
+    "nothing cleared": without(ir.StShared),
+    "counted elsewhere": lambda s: (
+        replace(s, target=replace(s.target, offset=s.target.offset + 4))
+        if isinstance(s, ir.CountShared)
+        else s
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", COUNTING_FAULTS)
+def test_planted_faults_of_counting_are_caught(fault: str) -> None:
+    x = np.random.default_rng(7).integers(0, 200, (1, 700)).astype(np.uint8)
+    op, result = Digits(1, 700, 512, 8, 0, 8), np.zeros((256, 2), "i4")
+    kernel = kernel_of(op, [x], result)
+    broken = planted(kernel, COUNTING_FAULTS[fault])
+    assert broken != kernel
+    want = [[(x[0, :512] == n).sum(), (x[0, 512:] == n).sum()] for n in range(256)]
+    assert carried_out(kernel, [x], result).reshape(256, 2).tolist() == want
+    with pytest.raises((Hazard, AssertionError)):
+        assert carried_out(broken, [x], result).reshape(256, 2).tolist() == want
+
+
+PLACES = {
+    "u4": "min((u32)4, (u32)v1)",
+    "u8": "min((u64)4, (u64)v1)",
+    "i4": "min((int)4, max((int)0, (int)v1))",
+    "i1": "min((int)4, max((int)0, (int)v1))",
+    "i8": "min((i64)4, max((i64)0, (i64)v1))",
+}
+
+
+@pytest.mark.parametrize("kind", PLACES)
+def test_places_are_held_to_their_range_in_the_bits_they_have(kind: str) -> None:
+    """A number that has more bits than it is compared in might come back as one inside."""
+    dtype = as_dtype(np.dtype(kind))
+    body = (
+        ir.LoadElement("v1", 0, dtype, wide(THREAD), Lit(1)),
+        values.PlaceOf("at", "v1", 5),
+        values.IndexValue("v2", SI32, Name("at")),
+        values.StoreElement(1, SI32, wide(THREAD), Lit(1), "v2"),
+    )
+    kernel = ir.Kernel("k", 1, 32, ("x", "y"), (), (), (), (), body)
+    assert f"const int at = (int){PLACES[kind]};" in cuda(kernel)
+    info = np.iinfo(kind)
+    x, y = np.full(32, info.max, kind), np.zeros(32, "i4")
+    x[:3] = info.min, 3, 5
+    run(kernel, {"x": x, "y": y})
+    assert y.tolist() == [0, 3, 4] + 29 * [4]

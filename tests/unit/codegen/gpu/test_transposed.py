@@ -3,15 +3,18 @@ whole vectors where they fit; what is planted is found; what does not suit is re
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.example_inputs import inputs_for
 from tests.gpu_interpreted import InterpretedGpu
 from tests.gpu_programs import through_stages
-from weft.codegen.gpu import transposed
+from weft.codegen.gpu import ir, transposed
+from weft.codegen.gpu.interp.scalars import evaluate
 from weft.codegen.gpu.values import StoreVector
 from weft.plan.ir import MapPlan
 from weft.ptir import Builder, Program, Value
@@ -23,6 +26,13 @@ CASES: dict[str, tuple[tuple[tuple[int, ...], ...], Make]] = {
     "transpose": (((72, 136),), lambda b, x: b.transpose(x, [1, 0])),
     "odd": (((67, 75),), lambda b, x: b.transpose(x, [1, 0])),
     "images": (((2, 24, 10, 20),), lambda b, x: b.transpose(x, [0, 2, 3, 1])),
+    "images with a row each": (
+        ((2, 24, 10, 20), (10,)),
+        lambda b, x, y: (
+            b.transpose(x, [0, 2, 3, 1])
+            + b.broadcast_to(b.reshape(y, [1, 10, 1, 1]), [2, 10, 20, 24])
+        ),
+    ),
     "added": (((72, 80), (80, 72)), lambda b, x, y: b.transpose(x, [1, 0]) + y),
     "two": (((72, 80), (72, 80)), lambda b, x, y: b.transpose(x, [1, 0]) * b.transpose(y, [1, 0])),
     "by rows": (
@@ -62,6 +72,36 @@ def test_results_are_stored_in_vectors() -> None:
     stores = [found for found in kernel.body if isinstance(found, StoreVector)]
     assert stores
     assert all(len(store.sources) == 8 for store in stores)
+
+
+def shared_words(kernel: ir.Kernel) -> Iterator[list[int]]:
+    """The words of shared memory that the lanes of the first warp of block 0 touch together."""
+    names: dict[str, Any] = {}
+    for found in kernel.body:
+        place = SimpleNamespace(kernel=kernel, number=0)
+        if isinstance(found, ir.Let):
+            names[found.name] = evaluate(found.value, names, 0, place)
+        elif isinstance(found, ir.StShared | ir.LoadShared):
+            yield [int(at) // 4 for at in evaluate(found.address.offset, names, 0, place)]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "si8"])
+def test_lanes_find_their_words_in_different_banks(dtype: str) -> None:
+    b = Builder()
+    found = b.build(b.transpose(b.param(dtype, [128, 192]), [1, 0]))
+    (kernel,) = through_stages(found, "sm90")["gpu"].kernels.values()
+    every = list(shared_words(kernel))
+    assert len(every) == 2 * 64 * 64 // 256
+    assert all(len({word % 32 for word in words}) == 32 for words in every)
+
+
+@pytest.mark.parametrize(
+    ("name", "blocks"), [("images", 2 * 4), ("images with a row each", 2 * 10)]
+)
+def test_rows_go_on_along_axes_that_lie_like_one(name: str, blocks: int) -> None:
+    """Of 10x20 points blocks take 64 at a time, unless an operand has one of the axes alone."""
+    (kernel,) = through_stages(program(name, "f32"), "sm90")["gpu"].kernels.values()
+    assert kernel.grid == blocks
 
 
 REFUSED = {

@@ -217,8 +217,11 @@ def test_the_sign_of_a_first_zero_is_kept() -> None:
 
 
 @pytest.mark.parametrize("descending", [False, True])
-@pytest.mark.parametrize("dtype", [F32, SI8])
-@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 40, 40), (2, 66, 7), (1, 128, 128)])
+@pytest.mark.parametrize("dtype", [F32, SI8, BF16, F64])
+@pytest.mark.parametrize(
+    "shape",
+    [(1, 1, 1), (3, 40, 40), (2, 66, 7), (1, 128, 128), (9, 250, 250), (2, 700, 699), (1, 2048, 9)],
+)
 def test_sorting_agrees(shape: tuple[int, int, int], dtype: DType, descending: bool) -> None:
     outer, length, count = shape
     rng = np.random.default_rng(length)
@@ -260,14 +263,14 @@ def examples() -> dict[str, ir.Kernel]:
     short = rng.standard_normal((3, 20, 5)).astype(BF16.numpy)
     order = np.zeros((3, 7), np.int64)
     row = rng.standard_normal((3, 40)).astype(np.float32)
-    longer = rng.standard_normal((1, 100)).astype(np.float64)
+    longer = rng.standard_normal((1, 600)).astype(np.float64)
     return {
         "scatter": kernel_of(SCATTERS["each"], scatter, scatter[0]),
         "blocks": kernel_of(Running("sum", 2, 700, 1), [column], column),
         "parts": kernel_of(Continued("sum", 2, 700, 1, False, 280), [column, totals], column),
         "threads": kernel_of(Running("prod", 3, 20, 5, reverse=True), [short], short),
         "order": kernel_of(Order(3, 40, 7), [row], order),
-        "network": kernel_of(Order(1, 100, 100), [longer], np.zeros((1, 100), np.int64)),
+        "network": kernel_of(Order(1, 600, 600), [longer], np.zeros((1, 600), np.int64)),
     }
 
 
@@ -305,7 +308,8 @@ FAULTS: dict[str, tuple[str, Change]] = {
     "ties fall": ("order", swapped("le", "lt")),
     "nothing counted": ("order", without(values.Assign)),
     "no meeting of pairs": ("network", without(ir.SyncThreads)),
-    "pairs tie": ("network", swapped("le", "lt")),
+    "pairs tie": ("network", swapped("min", "max")),
+    "pairs of other lanes": ("network", other_lane),
 }
 
 
@@ -315,7 +319,7 @@ def fault_operands(name: str) -> tuple[list[Array], Array]:
         case "order":
             return [rng.integers(0, 5, (3, 40)).astype("f4")], np.full((3, 7), -1, np.int64)
         case "network":
-            return [rng.integers(0, 5, (1, 100)).astype("f8")], np.full((1, 100), -1, np.int64)
+            return [rng.integers(0, 5, (1, 600)).astype("f8")], np.full((1, 600), -1, np.int64)
     totals = [rng.integers(1, 5, (2, 3, 1)).astype(np.float32)] if name == "parts" else []
     return (
         [rng.integers(0, 5, (2, 700, 1)).astype(np.float32), *totals],

@@ -11,6 +11,7 @@ import pytest
 
 import weft
 from tests.gpu_programs import compiled, through_stages
+from weft.codegen.gpu.accept import refuse
 from weft.codegen.gpu.assemble import kernel_code
 from weft.codegen.gpu.compile import architecture
 from weft.codegen.gpu.ir import walk
@@ -85,6 +86,48 @@ def test_a_refused_plan_is_told_with_all_reasons() -> None:
             "a grain of 256 points is not made of 256 threads with vectors of 4, 1 at a time",
         ),
     ]
+
+
+def product(dtype: str) -> Program:
+    b = Builder()
+    return b.build(b.matmul(b.param(dtype, [64, 64]), b.param(dtype, [64, 64])))
+
+
+NO_TEMPLATE: dict[str, tuple[str, dict[str, object], str]] = {
+    "another machine's": ("bf16", {"arch": "cpu"}, "no GPU template carries out this cpu MmaPlan"),
+    "another kernel's": (
+        "bf16",
+        {"kind": "conv", "tile": [64, 64, 64]},
+        "no GPU template carries out this ConvPlan",
+    ),
+    "another dtype's": (
+        "f32",
+        {"arch": "sm90", "roles": "cooperative", "tile": [128, 64, 64], "warp_tile": "64x64"},
+        "no wgmma takes f32 and f32 with sums of f32",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NO_TEMPLATE)
+def test_a_plan_by_hand_is_never_left_to_the_host(name: str) -> None:
+    dtype, change, why = NO_TEMPLATE[name]
+    program = product(dtype)
+    plans = json.loads(through_stages(program, "sm90").text("plan"))
+    (plan,) = plans["plans"]
+    kept = ("target", "kernel") if "kind" in change else tuple(plan)
+    plans["plans"] = [{field: plan[field] for field in kept} | change]
+    with pytest.raises(SpecViolation) as caught:
+        through_stages(program, "sm90", plan=json.dumps(plans))
+    assert ("PlanRefused", why) in [(found.code, found.why) for found in caught.value.findings]
+
+
+def test_the_planners_own_plan_of_a_kernel_for_the_host_may_be_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gpu_kernels, "accepts", lambda *args: [refuse("Odd", "it is odd")])
+    first = through_stages(product("bf16"), "sm90")
+    again = through_stages(product("bf16"), "sm90", plan=first.text("plan"))
+    assert again["gpu"].hosted == first["gpu"].hosted == {"matmul0": "it is odd"}
 
 
 def test_one_block_is_no_blocks() -> None:

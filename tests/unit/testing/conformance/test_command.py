@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.command_line import weft_command
+from tests.unit.testing.absent import WHY
 from tests.unit.testing.mutants import MutantBackend, Twisted, after
 from weft.driver.backends import register_backend
 from weft.ptir.op import Op
@@ -97,6 +98,15 @@ def test_a_backend_that_refuses_everything_is_told_why(capfd: pytest.CaptureFixt
     assert "carried out nothing" in capfd.readouterr().err
     assert conformance(*args, "reject/RankTooLarge/*") == 0
     assert capfd.readouterr().err.strip() == ""
+
+
+def test_a_backend_whose_machine_is_not_there_is_one_sentence(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    journal = tmp_path / "score.jsonl"
+    name = "tests.unit.testing.absent:BACKEND"
+    assert conformance("--backend", name, "--filter", "add/*", "--resume", str(journal)) == 1
+    assert capfd.readouterr() == ("", f"error: {WHY}\n")
 
 
 def test_the_command_takes_up_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.unit.testing.absent import WHY
+from weft.foundation.errors import BackendUnavailable
 from weft.testing.conformance import workers
 from weft.testing.conformance.run import Outcome
 from weft.testing.conformance.table import select
@@ -18,6 +20,12 @@ def test_a_case_that_ends_its_process_fails_alone() -> None:
     lost = found.pop(cases[0].id)
     assert (lost.outcome, lost.reason) == (Outcome.FAIL, "its process ended with code 3")
     assert {result.outcome for result in found.values()} == {Outcome.PASS}
+
+
+def test_a_backend_whose_machine_is_not_there_ends_the_run() -> None:
+    results = run_shared(select("add/f32/*"), "tests.unit.testing.absent:BACKEND", 2)
+    with pytest.raises(BackendUnavailable, match=f"^{WHY}$"):
+        list(results)
 
 
 @pytest.mark.slow

@@ -21,6 +21,8 @@ from weft.foundation.dtypes import DType
 Array = NDArray[Any]
 COPY_LINE = 16
 """Bytes at multiples of which the copy engine begins."""
+_NUMBER = 4
+"""Bytes of a number that is counted in."""
 POISON = 0xFF
 """What memory holds that nobody has written: NaN in every float dtype."""
 
@@ -36,7 +38,7 @@ class SharedMemory:
     unfenced: Array = field(init=False)
 
     def __post_init__(self) -> None:
-        self.bytes = np.full(self.size, POISON, np.uint8)
+        self.bytes = np.full(-(-self.size // _NUMBER) * _NUMBER, POISON, np.uint8)
         self.awaited = np.zeros(self.size, bool)
         self.unfenced = np.zeros(self.size, np.int16)
         self.races = Races(self.warps, self.size)
@@ -82,6 +84,17 @@ class SharedMemory:
             raise Hazard(f"{what} writes shared memory that a copy is going to write")
         self.races.writes(warp, places, what, lanes)
         self.bytes[places] = data
+        self.unfenced[places] = warp + 1
+
+    def count(self, start: Array, warp: int) -> None:
+        """Lanes of one warp add one to the numbers that begin at these bytes."""
+        places = self.places(start, _NUMBER)
+        if (start % _NUMBER).any():
+            raise Hazard("a number that is counted in begins inside a word")
+        if self.awaited[places].any():
+            raise Hazard("a number is counted in that a copy is going to write")
+        self.races.counts(warp, places)
+        np.add.at(self.bytes.view(np.uint32), start // _NUMBER, 1)
         self.unfenced[places] = warp + 1
 
     def fence(self, warp: int) -> None:

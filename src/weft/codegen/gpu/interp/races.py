@@ -34,6 +34,8 @@ class Races:
         self.writer = np.full(size, _NOBODY, np.int16)
         self.written = np.zeros(size, np.int64)
         self.read = np.zeros((warps, size), np.int64)
+        self.counted = np.zeros((warps, size), np.int64)
+        """When each warp last counted in each byte; such accesses need no order among them."""
         self.meetings = np.zeros(warps, np.int64)
         """How often the lanes of each warp have met."""
         self.lane = np.full(size, _NOBODY, np.int16)
@@ -78,10 +80,20 @@ class Races:
         self.lane[places] = _NOBODY if lanes is None else lanes[:, None]
         self.after[where] = self.meetings[warp]
 
+    def counts(self, warp: int, places: Array) -> None:
+        """A warp counts in bytes; whoever else wrote or read them did so before."""
+        where = places.reshape(-1)
+        self._check_stored(warp, where, "counting changes")
+        self._check_read(warp, where, "counting")
+        self.counted[warp, where] = self.seen[warp, warp]
+
     def check_free(self, warp: int, places: Array, what: str) -> None:
         """Nobody but this warp may still be at these bytes."""
         where = places.reshape(-1)
         self._check_written(warp, where, f"{what} overwrites")
+        self._check_read(warp, where, what)
+
+    def _check_read(self, warp: int, where: Array, what: str) -> None:
         late = self.read[:, where] > self.seen[warp][:, None]
         late[warp] = False
         if late.any():
@@ -109,6 +121,18 @@ class Races:
             )
 
     def _check_written(self, warp: int, where: Array, what: str) -> None:
+        self._check_stored(warp, where, what)
+        late = self.counted[:, where] > self.seen[warp][:, None]
+        # Lanes of the warp itself have counted and met since.
+        late[warp] = self.counted[warp, where] == self.seen[warp, warp]
+        if late.any():
+            other = int(np.flatnonzero(late.any(axis=1))[0])
+            raise Hazard(
+                f"{what} shared memory that warp {other} counted in, and warp {warp} has not met "
+                "it since"
+            )
+
+    def _check_stored(self, warp: int, where: Array, what: str) -> None:
         writer = self.writer[where]
         others = (writer != _NOBODY) & (writer != warp)
         if not others.any():

@@ -49,7 +49,7 @@ class Elements(Matrices):
             case ir.Epilogue(acc=acc):
                 self.settled(acc.array)
                 epilogue(statement, self, mask)
-            case ir.StShared() | ir.StSharedVec() | ir.LoadShared():
+            case ir.StShared() | ir.CountShared() | ir.StSharedVec() | ir.LoadShared():
                 self.shared(statement, mask)
             case ir.LoadSharedVector() | ir.LoadStaged():
                 self.shared(statement, mask)
@@ -72,6 +72,8 @@ class Elements(Matrices):
                 rows = np.ascontiguousarray(data)[:, None].view(np.uint8)
                 each = np.flatnonzero(mask)
                 memory.store(self.places(target)[mask], rows, self.warp, "a store", each)
+            case ir.CountShared(target=target):
+                memory.count(self.places(target)[mask], self.warp)
             case ir.LoadShared(name=name, dtype=dtype, source=place):
                 raw = self.read_shared(self.places(place), dtype.storage_bytes, mask)
                 keep(self, name, dtype, from_bytes(raw, dtype)[:, 0])

@@ -3,8 +3,8 @@
     Kernel = grid, threads, buffers, maps [TensorMap], tiles [SharedTile], barriers [Barriers],
              tables, body
     Stmt   = Let | Set | Registers | For | If | Roles(case, ...)                     control
-           | LoadElement | StShared | LoadShared | LoadSharedVector | LoadStaged      elements
-           | Epilogue | StGlobalVec | StGlobalRow
+           | LoadElement | StShared | CountShared | LoadShared | LoadSharedVector      elements
+           | LoadStaged | Epilogue | StGlobalVec | StGlobalRow
            | statements on single values (`values.py`)                               map, row
            | CpAsync | Gather | CommitGroup | WaitGroup | LdMatrix | LdRegister | MmaSync    SM80
            | MbarrierInit | MbarrierInitFence | MbarrierExpectTx | MbarrierArrive | MbarrierWait
@@ -62,6 +62,7 @@ from weft.codegen.gpu.ir.copies import (
     WaitGroup,
 )
 from weft.codegen.gpu.ir.elements import (
+    CountShared,
     ElementSource,
     Epilogue,
     Fragment,
@@ -144,6 +145,7 @@ __all__ = [
     "ClusterStmt",
     "ClusterWait",
     "CommitGroup",
+    "CountShared",
     "CpAsync",
     "Descriptor",
     "ElementSource",

@@ -65,6 +65,13 @@ class LoadStaged:
 
 
 @dataclass(frozen=True)
+class CountShared:
+    """Add one to a number of 32 bits, in one step: lanes and warps may count there at once."""
+
+    target: Address
+
+
+@dataclass(frozen=True)
 class StSharedVec:
     """Store consecutive registers of 32 bits."""
 
@@ -188,4 +195,6 @@ class StGlobalRow:
     count: Scalar
 
 
-SharedStmt: TypeAlias = StShared | StSharedVec | LoadShared | LoadSharedVector | LoadStaged
+SharedStmt: TypeAlias = (
+    StShared | CountShared | StSharedVec | LoadShared | LoadSharedVector | LoadStaged
+)

@@ -145,6 +145,9 @@ INLINE void store_shared(u32 address, u32 x) {
 INLINE void store_shared(u32 address, u64 x) {
   asm volatile("st.shared.b64 [%0], %1;" :: "r"(address), "l"(x) : "memory");
 }
+INLINE void count_shared(u32 address) {
+  asm volatile("red.shared.add.u32 [%0], 1;" :: "r"(address) : "memory");
+}
 INLINE u64 load_shared_8(u32 address) {
   u64 x; asm volatile("ld.shared.b64 %0, [%1];" : "=l"(x) : "r"(address) : "memory"); return x;
 }

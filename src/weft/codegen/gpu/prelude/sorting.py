@@ -21,8 +21,11 @@ template <int Bits> INLINE void alike(int number, int& before, int& count) {
   u32 same = 0xffffffffu, lower;
   #pragma unroll
   for (int bit = 0; bit < Bits; ++bit) {
-    const u32 unset = (u32)(number >> bit & 1) - 1;
-    same &= __ballot_sync(0xffffffffu, !unset) ^ unset;
+    u32 like;  // the lanes whose bit is like this one's
+    asm volatile("{\n.reg .pred p;\n.reg .b32 t;\nand.b32 t, %1, %2;\nsetp.ne.b32 p, t, 0;\n"
+                 "vote.sync.ballot.b32 %0, p, 0xffffffff;\n@!p not.b32 %0, %0;\n}\n"
+                 : "=r"(like) : "r"(number), "r"(1 << bit));
+    same &= like;
   }
   asm("mov.u32 %0, %%lanemask_lt;" : "=r"(lower));
   before = __popc(same & lower);

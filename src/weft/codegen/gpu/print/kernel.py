@@ -121,6 +121,8 @@ class _Printer:
                 yield from self.control(statement)
             case ir.LoadElement() | ir.StShared() | ir.StSharedVec() | ir.LoadShared():
                 yield from self.element(statement)
+            case ir.CountShared(target=target):
+                yield f"count_shared({self.address(target)});"
             case ir.LoadSharedVector(names=names, dtype=dtype, source=place):
                 yield from self.values.load_shared_vector(names, dtype, self.address(place))
             case ir.LoadStaged(names=names, dtype=dtype, source=place):

@@ -93,9 +93,7 @@ class ValuePrinter:
             case values.StoreVector():
                 yield from self.store_vector(node)
             case values.PlaceOf(name=name, source=source, size=size):
-                kind = "u64" if _is_unsigned(self.dtypes[source]) else "i64"
-                clamped = f"min(({kind}){size - 1}, max(({kind})0, ({kind}){source}))"
-                yield f"const int {name} = (int){clamped};"
+                yield f"const int {name} = (int){_clamped(source, self.dtypes[source], size)};"
             case values.Report():
                 yield self.report(node)
 
@@ -192,6 +190,16 @@ class ValuePrinter:
         place = f"b{node.buffer} + {text(node.offset)} * {size}"
         put = f"put_words({words}, {place});"
         yield put if node.guard == Lit(1) else f"if ({text(node.guard)}) {put}"
+
+
+def _clamped(source: str, dtype: DType, size: int) -> str:
+    """An integer held to [0, size), in as many bits as it has."""
+    kind = "u32" if dtype is UI32 else "int" if dtype.bits < 64 else "i64"
+    if _is_unsigned(dtype):
+        kind = "u64"
+    value = f"({kind}){source}"
+    floor = value if kind.startswith("u") else f"max(({kind})0, {value})"
+    return f"min(({kind}){size - 1}, {floor})"
 
 
 def _is_unsigned(dtype: DType) -> bool:

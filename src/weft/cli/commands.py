@@ -1,0 +1,100 @@
+"""The commands of `weft`: where each is, and what it does in a sentence.
+
+A command is loaded when it is asked for: many need the whole compiler, and those that do not, and
+the list of them all, are there at once. The sentence is the beginning of the command's own help.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from weft.driver.loading.parts import load_part
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A function or a typer of its own, in a module of this folder."""
+
+    module: str
+    name: str
+    summary: str
+
+
+COMMANDS: Final = {
+    "verify": Entry(
+        "verify", "verify_command",
+        "Check FILE against every rule of PTIR or Core IR and list all violations, one a line.",
+    ),
+    "show": Entry("show", "show_command", "Print FILE. It need not verify."),
+    "convert": Entry(
+        "convert", "app",
+        "Write the program IN as OUT; the extension of OUT says in which form.",
+    ),
+    "run": Entry(
+        "run", "run_command",
+        "Run FILE. bf16, fp8 and 4-bit arrays are stored as bits under names such as 'arr_0:bf16'.",
+    ),
+    "compare": Entry(
+        "compare", "compare_command",
+        "Run FILE on a backend and on the reference; report the first instruction that differs.",
+    ),
+    "compile": Entry(
+        "compile", "compile_command",
+        "Compile FILE for a target, and write what each stage made.",
+    ),
+    "conformance": Entry(
+        "conformance", "conformance_command",
+        "Run the conformance cases on a backend; exit code 1 if any fails, or if it refuses all.",
+    ),
+    "devices": Entry(
+        "devices", "devices_command",
+        "List the processor and the GPUs that programs can run on; where no GPU is seen, say why.",
+    ),
+    "bench": Entry(
+        "bench", "bench_command",
+        "Measure how long a run of each FILE takes on made-up inputs: many runs in a row, the "
+        "median of five rounds.",
+    ),
+    "tune": Entry(
+        "tune", "tune_command",
+        "Measure 10 to 20 plans for each kernel of FILE that differs, and keep the best ones.",
+    ),
+    "log": Entry(
+        "tune", "log_command",
+        "Say how well the estimates in a log put kernels in the order of their measured times.",
+    ),
+    "core": Entry("core", "app", "Core IR modules: expressions, gradients, canonical forms."),
+}  # fmt: skip
+
+
+class Commands(TyperGroup):
+    """The group of all commands, which loads the one that is called."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, load(name) if name in COMMANDS else command, rest
+
+
+def load(name: str) -> Any:
+    """A command, ready to be called."""
+    entry = COMMANDS[name]
+    found = getattr(load_part(f"weft.cli.{entry.module}"), entry.name)
+    if not isinstance(found, typer.Typer):
+        app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+        app.command(name)(found)
+        found = app
+    return typer.main.get_command(found)
+
+
+def list_in(app: typer.Typer) -> None:
+    """Give an app the names and sentences of all commands, which its group then loads."""
+    for name, entry in COMMANDS.items():
+        app.command(name, help=entry.summary)(_loaded_when_called)
+
+
+def _loaded_when_called() -> None:
+    """Stands in the list for a command."""

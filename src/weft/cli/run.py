@@ -1,0 +1,92 @@
+"""`weft run`: a program on data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from rich.table import Table
+from rich.text import Text
+
+from weft.cli import arrays
+from weft.cli.programs import ProgramFile, input_kinds, input_names, load_source
+from weft.cli.report import complain
+from weft.cli.tables import new_table, print_table
+from weft.driver.backends import default_backend
+from weft.driver.execute import run
+from weft.driver.inputs import MAX_SEED
+from weft.foundation.dtypes import as_dtype
+from weft.foundation.errors import UserError
+from weft.ptir.ir import Program
+from weft.ptir.passes.log import PassLog
+
+Array = NDArray[Any]
+FIRST = 6
+"""How many elements of an output are shown."""
+
+
+def run_command(
+    file: ProgramFile,
+    inputs: Annotated[
+        Path | None,
+        typer.Option(metavar="NPZ", help="The inputs: arr_0, arr_1, ... or any names, in order."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="NPZ", help="Where the outputs go; without it, a table shows them."),
+    ] = None,
+    backend: Annotated[str, typer.Option(help="Which backend carries it out.")] = default_backend(),
+    seed: Annotated[
+        int, typer.Option(min=0, max=MAX_SEED, help="What the random ops draw from.")
+    ] = 0,
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", "-v", help="Tell on stderr how the program was legalised."),
+    ] = False,
+) -> None:
+    """Run FILE. bf16, fp8 and 4-bit arrays are stored as bits under names such as 'arr_0:bf16'."""
+    program = load_source(file)
+    kinds = input_kinds(program)
+    if inputs is None and kinds:
+        what = f"@{program.entry}" if isinstance(program, Program) else "the module"
+        raise UserError(f"{what} takes inputs, {', '.join(kinds)}; give them with --inputs NPZ")
+    given = arrays.read(inputs, input_names(program)) if inputs is not None else []
+    log = PassLog()
+    results = run(program, given, backend=backend, seed=seed, log=log)
+    for entry in log.entries if verbose else ():
+        complain(str(entry))
+    if out is None:
+        print_table(_outputs_table(results))
+    else:
+        arrays.write(out, results)
+
+
+def _outputs_table(results: Sequence[Array]) -> Table:
+    """One row for each output: its number, its type and its first values."""
+    table = new_table()
+    table.add_column("output", justify="right")
+    table.add_column("type", no_wrap=True)
+    table.add_column("first values")
+    for index, array in enumerate(results):
+        kind = f"{as_dtype(array.dtype)}{list(array.shape)}"
+        table.add_row(str(index), Text(kind), Text(_first_values(array)))
+    return table
+
+
+def _first_values(array: Array) -> str:
+    """The first elements in row-major order, short enough to read."""
+    shown = [_element(value) for value in array.reshape(-1)[:FIRST]]
+    return ", ".join(shown) + (", ..." if array.size > FIRST else "")
+
+
+def _element(value: Any) -> str:
+    if isinstance(value, np.bool_):
+        return "true" if value else "false"
+    dtype = as_dtype(value.dtype)
+    if dtype.is_integer:
+        return str(int(value))
+    return f"{complex(value):.6g}" if dtype.is_complex else f"{float(value):.6g}"

@@ -37,10 +37,10 @@ QUIET: Final = 45.0
 
 
 def wanted_lines(options: argparse.Namespace) -> list[Line]:
-    """The lines that were asked for, in the order of the list."""
-    found = [line for family in options.family.split(",") for line in FAMILIES[family]()]
+    """The lines that were asked for, in the order of the list, which names some shapes twice."""
+    found = {line.key: line for family in options.family.split(",") for line in FAMILIES[family]()}
     texts = options.lines.split(",")
-    return [line for line in found if any(text in line.key for text in texts)]
+    return [line for key, line in found.items() if any(text in key for text in texts)]
 
 
 # -- compiling beforehand ------------------------------------------------------------------------

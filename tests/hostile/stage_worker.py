@@ -23,7 +23,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,7 +46,6 @@ from weft.region.interp import run_module
 from weft.target.known import target_named
 from weft.target.target import Kind
 
-ROOT = Path(__file__).parents[2]
 MEMORY = 3 << 30
 SECONDS = 20.0
 PROGRAMS: dict[str, Callable[[], Program]] = {

@@ -11,7 +11,7 @@ import pytest
 from examples.make_programs import attention, mlp, softmax_layernorm
 from tests.command_line import weft_command
 from weft.driver.compile import Executable
-from weft.ptir import save
+from weft.ptir import Builder, save
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -44,6 +44,25 @@ def test_every_dump_reads_back(run: Run, program: Path, tmp_path: Path, stage: s
     code, _, err = run(program, "--from", stage, file, "--dump=llvm", "--out", tmp_path / "b")
     assert (code, err) == (0, "")
     assert (tmp_path / "a" / "llvm.ll").read_text() == (tmp_path / "b" / "llvm.ll").read_text()
+
+
+@pytest.mark.parametrize(("target", "code"), [("sm90", "cu.cu"), ("cpu", "llvm.ll")])
+def test_the_bodies_of_branches_are_dumped_beside_the_program(
+    run: Run, tmp_path: Path, target: str, code: str
+) -> None:
+    """Twice: the second time the program comes from the disk, and its stages are made again."""
+    b = Builder()
+    x, flag = b.param("f32", [8]), b.param("i1", [])
+    file = tmp_path / "branches.txt"
+    save(b.build(b.cond(flag, lambda r, v: [r.exp(v)], lambda r, v: [v * 2.0], x)), file)
+    stage = code.partition(".")[0]
+    for out in (tmp_path / "a", tmp_path / "b"):
+        assert run(file, "--target", target, f"--dump={stage}", "--out", out)[0] == 0
+        assert [(out / f"region{n}" / code).read_text().count("kernel k_") for n in (0, 1)] == [
+            1,
+            1,
+        ]
+        assert "exp" in (out / "region0" / code).read_text()
 
 
 def test_a_fault_in_edited_loops_is_a_sentence(run: Run, program: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ another way or are missing, and how a peer that takes too long is given up."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from benchmarks import gpu_jax, gpu_report
+from benchmarks import gpu, gpu_jax, gpu_report
 from benchmarks.gpu_device import Machine
 from benchmarks.gpu_jax_functions import function_of
 from benchmarks.gpu_line import Line
@@ -135,3 +136,18 @@ def test_blocks_take_turns_and_calls_too() -> None:
     assert sorted(blocks) == ["j0 j0 j0 jax"] * 8 + ["w0 w1 w0 weft"] * 8
     for round_ in range(8):
         assert len(set(blocks[2 * round_ : 2 * round_ + 2])) == 2
+
+
+def test_a_shape_that_the_list_names_twice_is_one_line() -> None:
+    """Records are kept by name, and a run ends when there are as many as lines."""
+    options = argparse.Namespace(family="gemm,rows", lines="4096x4096x4096 NT,softmax 4096x1000")
+    keys = [found.key for found in gpu.wanted_lines(options)]
+    assert keys == [
+        "gemm/4096x4096x4096 NT/bf16",
+        "gemm/4096x4096x4096 NT/f16",
+        *(
+            f"rows/{op} 4096x1000/{dtype}"
+            for dtype in ("bf16", "f32")
+            for op in ("softmax", "log_softmax")
+        ),
+    ]

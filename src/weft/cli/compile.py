@@ -257,11 +257,14 @@ def _print_times(times: Mapping[str, float], compilation: Compilation) -> None:
 
 
 def _write(compilation: Compilation, wanted: Sequence[str], out: Path) -> None:
+    """The stages of a program, and beside them those of the bodies of its branches and loops."""
+    bodies = [(out / label, body) for label, body in compilation.bodies.items()]
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        for name in wanted:
-            path = out / compilation.stages[name].file_name
-            path.write_text(compilation.text(name))
-            print(f"wrote {printable(str(path))}")
+        for folder, part in [(out, compilation), *bodies]:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name in (name for name in wanted if name in part.stages):
+                path = folder / part.stages[name].file_name
+                path.write_text(part.text(name))
+                print(f"wrote {printable(str(path))}")
     except OSError as error:
         raise UserError(f"cannot write to {out}: {error.strerror or error}") from None

@@ -39,7 +39,7 @@ from weft.target.target import Kind, Target
 
 _LONG_ROW: Final = 8
 """Vectors of a row in which narrow integers are not widened."""
-_GATHERED_TOGETHER: Final = 4
+_GATHERED_TOGETHER: Final = 2
 """Vectors of a thread that are on their way at once where each has to wait for its place."""
 _MANY_BLOCKS: Final = 1024
 
@@ -216,7 +216,7 @@ def gpu_block_plan(kernel: Kernel, tensors: Mapping[str, Tensor], header: Header
     if block == 1 or crossing is None:
         return None
     vector = whole_vectors(kernel, tensors, 16, crossing.columns)
-    return MapPlan(header, vector, 1, 256, grain=block * block, block=block)
+    return MapPlan(header, vector, 1, 128, grain=block * block, block=block)
 
 
 def _cpu_lanes(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> int:

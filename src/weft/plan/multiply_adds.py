@@ -17,7 +17,7 @@ from weft.target.target import Target
 _Tile: TypeAlias = tuple[int, int, int]
 _TILES: Final[Mapping[int, Mapping[_Tile, tuple[tuple[int, int], float]]]] = {
     4: {
-        (128, 128, 8): ((32, 64), 1.0),
+        (128, 128, 8): ((64, 64), 1.0),
         (128, 64, 16): ((32, 32), 0.8),
         (64, 64, 16): ((16, 32), 0.62),
         (32, 32, 16): ((16, 16), 0.5),

@@ -38,6 +38,12 @@ _MOST: Final = 255
 _SPARE: Final = 88
 """Registers of a thread up to which enough threads fit on a unit."""
 _PER_REGISTER: Final = 0.005
+_SQUEEZED: Final = 24
+"""Registers beside a kept row that a compiler makes do with when it is told to."""
+_BUSY_BYTES: Final = 60 << 10
+"""Bytes of rows that a unit has in hand, those of several blocks, when memory never waits."""
+_STREAM: Final = 16_384
+"""Vectors of a unit from which on its blocks follow one another in a steady stream."""
 _WARP: Final = 32
 _BLOCK: Final = 128
 """Threads of a block whose rows need fewer; twice as many where each reads one vector and ends."""
@@ -45,6 +51,8 @@ _LINE: Final = 8
 """Vectors of 16 bytes in a line of memory."""
 _ACROSS: Final = 256
 """Threads of a block that takes vectors across rows."""
+_ABREAST: Final = 64
+"""Vectors, at most, that it takes side by side."""
 _SECTOR: Final = 2
 """Vectors of 16 bytes in the smallest piece of memory that is read whole."""
 _WIDEST: Final = 8
@@ -117,6 +125,29 @@ def row_registers(kernel: Kernel, plan: RowPlan, target: Target) -> tuple[int, i
     threads = plan.threads * plan.rows_per_block
     given = min(_MOST, target.limits.registers_per_unit // max(1, threads) // 8 * 8)
     return needed, given
+
+
+def blocks_in_hand(kernel: Kernel, plan: RowPlan, target: Target) -> int:
+    """Blocks with kept rows that a unit has room for at a time, as few registers as they take."""
+    limits, threads = target.limits, plan.threads * plan.rows_per_block
+    kept = chunks_of(kernel, plan) * plan.vector * kept_registers(kernel)
+    registers = -(-(_SQUEEZED + kept) // 8) * 8
+    room = min(limits.registers_per_unit // registers, limits.warps_per_unit * _WARP) // threads
+    return max(1, min(room, limits.blocks_per_unit))
+
+
+def resident_blocks(kernel: Kernel, plan: RowPlan, target: Target) -> int:
+    """Blocks that the compiler has to leave registers for: so many that memory never waits."""
+    if not plan.keep_row or plan.threads == 1 or plan.blocks_per_row > 1 or plan.ring:
+        return 1
+    size = max(1, plan.rows_per_block * _stream_bytes(kernel))
+    return min(blocks_in_hand(kernel, plan, target), -(-_BUSY_BYTES // size))
+
+
+def _starved(kernel: Kernel, plan: RowPlan, target: Target) -> float:
+    """The share of the bytes that keep memory busy which a unit has no room for."""
+    size = plan.rows_per_block * _stream_bytes(kernel)
+    return max(0.0, 1 - blocks_in_hand(kernel, plan, target) * size / _BUSY_BYTES)
 
 
 def ring_room(target: Target) -> int:
@@ -205,7 +236,8 @@ def gpu_row_plan(
         return min(
             kept,
             key=lambda plan: (
-                _cost(plan.threads, vectors, rows / units)
+                _cost(plan.threads, vectors, rows / units, kept_registers(kernel) > 0)
+                + (_starved(kernel, plan, target) if rows > units else 0.0)
                 + _PER_REGISTER * max(0, row_registers(kernel, plan, target)[0] - _SPARE)
             ),
         )
@@ -231,17 +263,21 @@ def _together(threads: int, vectors: int, rows: int, units: int) -> int:
     return together
 
 
-def _cost(threads: int, vectors: int, rows: float) -> float:
+def _cost(threads: int, vectors: int, rows: float, stored: bool) -> float:
     """What a row costs its threads: turns in which some have nothing to do, exchanges between
     warps, and pieces of lines, which are asked for one by one; two to four turns keep enough reads
     on their way, and so do many threads where a unit has few `rows`. A block of many threads is
-    alone on its unit, which has nothing to do while they wait for one another."""
+    alone on its unit, which has nothing to do while they wait for one another. Rows that are
+    `stored` in a steady stream do best in blocks of few bytes: two vectors for each thread."""
     turns = -(-vectors // threads)
     waste = turns * threads / max(1, vectors)
-    between_warps = 0.03 * max(0, threads.bit_length() - _WARP.bit_length())
+    streams = stored and rows * vectors >= _STREAM
+    together = _BLOCK if streams else _WARP
+    between_warps = 0.03 * max(0, threads.bit_length() - together.bit_length())
     idle = 0.05 * max(0.0, math.log2(_BLOCK / (rows * threads))) if rows else 0.0
     pieces = 0.15 * max(0.0, math.log2(max(1, min(_LINE, vectors)) / threads))
     in_flight = 0.03 * max(0, turns - 4) + 0.1 * max(0, 2 - turns)
+    in_flight += 0.01 * max(0, turns - 2) if streams else 0.0
     alone = 0.1 if threads > _HALF_A_UNIT else 0.0
     return waste + between_warps + idle + pieces + in_flight + alone
 
@@ -284,7 +320,7 @@ def _through_ring(kernel: Kernel, vector: int, target: Target, header: Header) -
         many = row_count(kernel) >= _ROWS_OF_A_TEAM * target.clusters(blocks)
         if not whole or not many or not _fits(kernel, plan, target, len(shared) * vector):
             continue
-        size = _streams(kernel) * plan.threads * _VECTOR_BYTES
+        size = len(_streams(kernel)) * plan.threads * _VECTOR_BYTES
         if pieces * size < _LEAST_PART or not (little or holds_shared(kernel, plan, target)):
             continue
         rows = min(ring_room(target), _WAITING_BYTES + pieces * size - 1) // (pieces * size)
@@ -307,11 +343,16 @@ def holds_shared(kernel: Kernel, plan: RowPlan, target: Target) -> bool:
     return needed + len(shared_reads(kernel)) * elements <= given
 
 
-def _streams(kernel: Kernel) -> int:
+def _streams(kernel: Kernel) -> list[Let]:
     """Operands that a row brings along."""
     reduced = set(reduced_axes(kernel))
-    reads = [set(let.axes) for let in kernel.body if isinstance(let.expr, Read)]
-    return sum(bool(axes & reduced) and bool(axes - reduced) for axes in reads)
+    reads = [let for let in kernel.body if isinstance(let.expr, Read)]
+    return [let for let in reads if set(let.axes) & reduced and set(let.axes) - reduced]
+
+
+def _stream_bytes(kernel: Kernel) -> int:
+    """Bytes of one row of the operands that it brings along."""
+    return row_length(kernel) * sum(let.dtype.storage_bytes for let in _streams(kernel))
 
 
 def _across(
@@ -320,15 +361,15 @@ def _across(
     """Vectors across rows, with as many threads to a vector as fill a block; None where some
     reduction does not live over the axis that the rows lie along.
 
-    A block takes as many vectors as a warp has lanes, or those that lie side by side, and fewer
-    where units would have none: down to a sector of memory."""
+    A block takes vectors that lie side by side, a kilobyte of them, and fewer where units would
+    have none: down to a sector of memory."""
     kept = kept_axes(kernel)
     reductions = [let for let in kernel.body if isinstance(let.expr, Reduce | Fold)]
     if not kept or any(kept[-1] not in r.axes for r in reductions):
         return None
     vector = _whole(kernel.sizes[kept[-1]], 16 // _widest_row(kernel, tensors))
     vectors, length = row_count(kernel) // vector, row_length(kernel)
-    side = min(_WARP, 1 << max(0, vectors - 1).bit_length())
+    side = min(_ABREAST, 1 << max(0, vectors - 1).bit_length())
     threads = _ACROSS // side
     while threads > 1 and threads * 2 > length:
         threads //= 2
@@ -342,12 +383,12 @@ def _across(
 
 
 def _strip(kernel: Kernel, tensors: Mapping[str, Tensor], vector: int) -> int:
-    """Vectors that whole strips of neighbouring rows are made of, at most a warp's; at least a
+    """Vectors that whole strips of neighbouring rows are made of, at most a block's; at least a
     line, unless that is all there is."""
     strides = {name: row_major(tensors[name].shape) for name in kernel.inputs}
     together = side_by_side(kernel, reduced_axes(kernel), strides) // vector
     strip = together & -together
-    return min(_WARP, strip) if strip >= _LINE or strip == together > 0 else _WARP
+    return min(_ABREAST, strip) if strip >= _LINE or strip == together > 0 else _ABREAST
 
 
 def _fits(kernel: Kernel, plan: RowPlan, target: Target, more: int = 0) -> bool:

@@ -42,6 +42,8 @@ from weft.foundation.dtypes import SI32, UI32, UI64, DType
 
 _LANES: Final = 32
 _WARPS: Final = THREADS // _LANES
+_FEW_KEYS: Final = 1 << 15
+"""Keys up to which a warp looks for each: in four steps instead of twenty among a million."""
 _WORD: Final = 4
 _PAIR: Final = 8
 """Bytes of a number and of a pair in shared memory."""
@@ -303,6 +305,38 @@ class DigitKernel(WholeKernel):
     # -- where keys begin ------------------------------------------------------------------------
 
     def starts(self, op: Starts) -> Work:
+        if op.outer * (op.rows + 1) <= _FEW_KEYS:
+            return self._starts_by_warps(op)
+        return self._starts_by_threads(op)
+
+    def _starts_by_warps(self, op: Starts) -> Work:
+        """A warp for each key looks for its first element, at 32 places at a time."""
+        count = op.outer * (op.rows + 1)
+        outside = Code()
+        point = outside.let("point", BLOCK * _WARPS + WARP)
+        code = outside.inside()
+        key, outer = split(code, point, op.rows + 1, count)
+        low, left = code.variable("low", 0), op.count
+        while left:
+            step = -(-left // _LANES)
+            at = code.let("at", low + (LANE + 1) * step - 1)
+            there = at < op.count
+            offset = (outer * op.count + at) * 2
+            found = code.load(self.numbers[self.inputs[0]], UI32, offset, there, 0, True)
+            before = code.let("before", both(there, code.place(found, op.rows) < key))
+            names = code.fresh("earlier"), code.fresh("alike")
+            code.body.append(values.Alike(names, before, 1))
+            alike = Name(names[1])
+            lanes = code.let("lanes", before * (alike * 2 - _LANES) + _LANES - alike)
+            code.set(low, low + lanes * step)
+            left = step - 1
+        start = code.fresh()
+        code.body.append(values.IndexValue(start, SI32, low))
+        code.body.append(self._store(SI32, wide(point), LANE.equals(0), start))
+        outside.branch(Lit(1) if count % _WARPS == 0 else point < count, code)
+        return -(-count // _WARPS), THREADS, outside
+
+    def _starts_by_threads(self, op: Starts) -> Work:
         """A thread for each key looks for its first element by halves."""
         count = op.outer * (op.rows + 1)
         outside, code, point, there = self.points(count)

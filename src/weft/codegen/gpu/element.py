@@ -3,11 +3,11 @@
     Program = [ElementOp(name, dtype, fn, args)]        in order, each name once
 
 Semantics. `fn` is a function of elements (the names of `foundation.functions`), or `cast`,
-`select`, `const`. Values of narrow float dtypes are held in f32 and rounded to their dtype by the
-op that makes them; an op with `deferred_rounding` leaves the rounding to whoever stores its value,
-which is the same number. A `loose` op may be wrong in digits that no result of its kernel shows.
-Integers wrap. Names are made here and not taken from the program: they
-become C identifiers.
+`select`, `const`, `share`: x / (1 + p), where p is not negative. Values of narrow float dtypes are
+held in f32 and rounded to their dtype by the op that makes them; an op with `deferred_rounding`
+leaves the rounding to whoever stores its value, which is the same number. A `loose` op may be wrong
+in digits that no result of its kernel shows. Integers wrap. Names are made here and not taken from
+the program: they become C identifiers.
 """
 
 from __future__ import annotations

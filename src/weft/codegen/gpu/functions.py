@@ -44,6 +44,7 @@ _FLOAT: Final[Mapping[str, str]] = {
     "sub": "{0} - {1}",
     "mul": "{0} * {1}",
     "div": "{0} / {1}",
+    "share": "{0} / ({one} + {1})",
     "max": "max_nan({0}, {1})",
     "min": "min_nan({0}, {1})",
     "logaddexp": "log_add_exp({0}, {1})",
@@ -80,9 +81,11 @@ LOOSE: Final[Mapping[str, str]] = {
     "exp": "loose_exp({0})",
     "exp2": "loose_exp2({0})",
     "div": "loose_quotient({0}, {1})",
+    "share": "loose_share({0}, {1})",
     "tanh": "loose_tanh({0})",
+    "gelu": "loose_gelu({0})",
 }
-"""Functions of f32 with fewer right digits: 20 bits and more, of tanh 11."""
+"""Functions of f32 with fewer right digits: 20 bits and more, of gelu 15, of tanh 11."""
 
 
 def table(fn: str, dtype: DType) -> Mapping[str, str]:

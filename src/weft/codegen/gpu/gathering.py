@@ -5,10 +5,11 @@ takes the row's updates one after the other; neighbours ask for neighbouring col
 
 Where the result begins as zeros, rows without updates are written too; else they stay as they are.
 
-*Long runs.* A block has some columns of a row. All its threads bring a batch of updates into shared
-memory, then a thread for each column takes them one after the other. Which rows have long runs only
-the data say: there is a block for every stretch of updates, and the row whose run covers the first
-multiple of `long` in it is that block's. A run of `long` updates or more covers one.
+*Long runs.* A block, or a warp where rows are single elements, has some columns of a row. All its
+threads bring a batch of updates into shared memory, then a thread for each column takes them one
+after the other. Which rows have long runs only the data say: there is a block for every stretch of
+updates, and the rows whose runs begin to cover multiples of `long` in it are that block's. A run of
+`long` updates or more covers one.
 
 Either way every element gets its updates in order, so that the result has the same bits as one made
 by a single thread. That also bounds how fast a long run can be: additions that wait for one another
@@ -22,13 +23,26 @@ from typing import Final
 
 from weft.codegen.gpu import ir, values
 from weft.codegen.gpu.formats import held_bytes
-from weft.codegen.gpu.scalar import BLOCK, THREAD, Lit, Name, Scalar, both, least, most, wide
+from weft.codegen.gpu.scalar import (
+    BLOCK,
+    LANE,
+    THREAD,
+    WARP,
+    Lit,
+    Name,
+    Scalar,
+    both,
+    least,
+    most,
+    wide,
+)
 from weft.codegen.gpu.statements import Code, split
 from weft.codegen.gpu.whole_kernel import WholeKernel, Work
 from weft.foundation.dtypes import SI32, UI32, DType
 from weft.foundation.whole_ops import Collected, Gathered
 
 _THREADS: Final = 128
+_REDUCTION: Final = {"add": "sum", "max": "max", "min": "min"}
 _WORD: Final = 4
 _VECTOR_BYTES: Final = 16
 _MOST_IN_VECTOR: Final = 8
@@ -40,17 +54,40 @@ _BLOCK_COLUMNS: Final = 32
 _STRETCH: Final = 16
 """Multiples of `long` that a block looks at."""
 _STAGED_BYTES: Final = 16 << 10
-_MOST_ROUNDS: Final = 8
+_MOST_ROUNDS, _ROUNDS_OF_WARPS = 8, 16
 """Updates of a batch that a thread brings: what it waits for at a time."""
+_READ_AHEAD: Final = (16, 8, 4, 2, 1)
+"""Updates of a batch that a thread reads before it takes them."""
+_WARP: Final = 32
 
 
 @dataclass(frozen=True)
 class _Batches:
-    """How a block brings updates: `lanes` threads each bring a vector of one update's columns."""
+    """How `threads` threads bring updates: `lanes` of them a vector each of one update's
+    columns."""
 
+    threads: int
     columns: int
     vector: int
     rounds: int
+
+    @property
+    def groups(self) -> int:
+        """Groups of so many threads in a block, each with a run of its own."""
+        return _THREADS // self.threads
+
+    @property
+    def number(self) -> Scalar:
+        """A thread's number in its group."""
+        return THREAD if self.groups == 1 else LANE
+
+    @property
+    def group(self) -> Scalar:
+        return Lit(0) if self.groups == 1 else WARP
+
+    @property
+    def meeting(self) -> ir.Stmt:
+        return ir.SyncThreads() if self.groups == 1 else ir.SyncWarp()
 
     @property
     def lanes(self) -> int:
@@ -59,11 +96,16 @@ class _Batches:
     @property
     def at_once(self) -> int:
         """Updates that all threads together bring in a round."""
-        return _THREADS // self.lanes
+        return self.threads // self.lanes
 
     @property
     def size(self) -> int:
         return self.rounds * self.at_once
+
+    def staged(self, update: Scalar, column: Scalar, each: int) -> ir.Address:
+        """Where an update's column lies, of values of so many bytes."""
+        place = (self.group * self.size + update) * self.columns + column
+        return ir.Address("staged", place * each)
 
 
 class GatherKernel(WholeKernel):
@@ -211,7 +253,7 @@ class GatherKernel(WholeKernel):
         batches = _batches(op.width, self.wide_dtype, vector)
         chunks = -(-op.width // batches.columns)
         each = held_bytes(self.wide_dtype)
-        staged = batches.size * batches.columns * each
+        staged = batches.groups * batches.size * batches.columns * each
         self.tiles.append(ir.SharedTile("staged", 0, staged))
         self.tiles.append(ir.SharedTile("found", staged, _STRETCH * _WORD))
         blocks = self._long_blocks(op, vector)
@@ -219,12 +261,13 @@ class GatherKernel(WholeKernel):
         stretch, outer = split(code, rest, blocks // chunks // op.outer, blocks // chunks)
         self._look(op, code, outer, stretch)
         turn = code.inside()
-        found = turn.get(SI32, ir.Address("found", Name("slot") * _WORD))
+        slot = Name("turn") * batches.groups + batches.group
+        found = turn.get(SI32, ir.Address("found", slot * _WORD))
         row = turn.place(found, op.rows + 1)
         taken = turn.inside()
         self._taken(op, taken, outer, row, chunk * batches.columns, batches)
         turn.branch(row < op.rows, taken)
-        code.loop("slot", _STRETCH, turn)
+        code.loop("turn", _STRETCH // batches.groups, turn)
 
     def _look(self, op: Gathered, code: Code, outer: Scalar, stretch: Scalar) -> None:
         """Which rows with long runs are this block's."""
@@ -256,8 +299,8 @@ class GatherKernel(WholeKernel):
     ) -> None:
         """The updates of a row into the columns from `first` on."""
         start, end = self._run(op, code, outer, row)
-        column = code.let("column", first + THREAD)
-        adds = batches.columns > THREAD
+        column = code.let("column", first + batches.number)
+        adds = batches.columns > batches.number
         if op.width % batches.columns:
             adds = both(adds, column < op.width)
         offset = code.let("at", (outer * op.rows + row) * op.width + column)
@@ -265,19 +308,35 @@ class GatherKernel(WholeKernel):
         total = self._total(code, "total", old)
         batch = code.inside()
         self._brought(op, batch, outer, end, first, batches)
-        batch.body.append(ir.SyncThreads())
+        batch.body.append(batches.meeting)
         adding, turn = batch.inside(), batch.inside()
-        each = held_bytes(self.wide_dtype)
-        at = (Name("k") * batches.columns + THREAD) * each
-        value = turn.get(self.wide_dtype, ir.Address("staged", at))
-        self._take(op, turn, total, value, Lit(1))
+        ahead = next(n for n in _READ_AHEAD if batches.size % n == 0)
+        for value in self._staged(turn, batches, ahead):
+            self._take(op, turn, total, value, Lit(1))
         adding.count = turn.count
-        adding.loop("k", least(end - Name("batch"), batches.size), turn, times=8)
+        stop = least(end - Name("batch"), batches.size)
+        adding.body.append(ir.For("k", 0, stop, ahead, tuple(turn.body)))
         batch.branch(adds, adding)
-        batch.body.append(ir.SyncThreads())
+        batch.body.append(batches.meeting)
         code.count = batch.count
         code.body.append(ir.For("batch", start, end, batches.size, tuple(batch.body)))
         self.write(code, offset, adds, total)
+
+    def _staged(self, code: Code, batches: _Batches, count: int) -> list[str]:
+        """The next updates of a batch, of a thread's column."""
+        dtype, each = self.wide_dtype, held_bytes(self.wide_dtype)
+        vector = min(count, _VECTOR_BYTES // each) if batches.columns == 1 else 1
+        found: list[str] = []
+        for first in range(0, count, vector):
+            names = tuple(code.fresh() for _ in range(vector))
+            column = Lit(0) if batches.columns == 1 else batches.number
+            place = batches.staged(Name("k") + first, column, each)
+            if vector == 1:
+                code.body.append(ir.LoadShared(names[0], dtype, place))
+            else:
+                code.body.append(ir.LoadSharedVector(names, dtype, place))
+            found += names
+        return found
 
     def _brought(
         self,
@@ -288,14 +347,14 @@ class GatherKernel(WholeKernel):
         first: Scalar,
         batches: _Batches,
     ) -> None:
-        """A batch of updates into shared memory, those that are there."""
-        piece = code.let("piece", THREAD % batches.lanes * batches.vector)
-        number = code.let("number", THREAD // batches.lanes)
+        """A batch of updates into shared memory; what is not there changes nothing."""
+        piece = code.let("piece", batches.number % batches.lanes * batches.vector)
+        number = code.let("number", batches.number // batches.lanes)
         source, each = self.numbers[self.inputs[-3]], held_bytes(self.wide_dtype)
         inside: Scalar = Lit(1)
         if op.width % batches.columns:
             inside = first + piece < op.width
-        if _THREADS % batches.lanes:
+        if batches.threads % batches.lanes:
             inside = both(inside, number < batches.at_once)
         numbers = [code.let("n", number + n * batches.at_once) for n in range(batches.rounds)]
         guards = [both(inside, Name("batch") + n < end) for n in numbers]
@@ -309,12 +368,15 @@ class GatherKernel(WholeKernel):
             )
             for update, guard in zip(updates, guards, strict=True)
         ]
+        dtype = self.wide_dtype
+        nothing = code.compute(dtype, "const", value=self.neutral(_REDUCTION[op.fn]))
+        storing = code.inside()
         for n, guard, parts in zip(numbers, guards, found, strict=True):
-            storing = code.inside()
             for place, part in enumerate(parts):
-                at = (n * batches.columns + piece + place) * each
-                storing.body.append(ir.StShared(ir.Address("staged", at), part, self.wide_dtype))
-            code.branch(guard, storing)
+                value = storing.choose(dtype, guard, part, nothing)
+                at = batches.staged(n, piece + place, each)
+                storing.body.append(ir.StShared(at, value, dtype))
+        code.branch(inside, storing)
 
 
 def _vector(width: int, dtype: DType) -> int:
@@ -329,5 +391,9 @@ def _vector(width: int, dtype: DType) -> int:
 def _batches(width: int, dtype: DType, vector: int) -> _Batches:
     """Dtype: the one in which updates are combined."""
     columns = min(width, _BLOCK_COLUMNS)
+    if columns == 1:
+        return _Batches(_WARP, columns, vector, _ROUNDS_OF_WARPS)
     bytes_of_round = _THREADS // (columns // vector) * columns * held_bytes(dtype)
-    return _Batches(columns, vector, max(1, min(_MOST_ROUNDS, _STAGED_BYTES // bytes_of_round)))
+    return _Batches(
+        _THREADS, columns, vector, max(1, min(_MOST_ROUNDS, _STAGED_BYTES // bytes_of_round))
+    )

@@ -5,8 +5,9 @@
     tanh(u) + 1                           ->    2 / (2^(u * -2 log2(e)) + 1)
 
 The last two, where functions may be loose, keep their digits where the sum cancels; a constant that
-u is a multiple of joins the one in the power. The constants must be the dtype's own. Inner steps
-that others use stay; those that nobody uses any more are never asked for by code generation.
+u is a multiple of joins the one in the power, and `c (x + k x^3)` becomes `x (c + c k x^2)`. The
+constants must be the dtype's own. Inner steps that others use stay; those that nobody uses any more
+are never asked for by code generation.
 """
 
 from __future__ import annotations
@@ -61,18 +62,52 @@ def _shifted_tanh_of(let: Let, lets: Mapping[str, Let]) -> tuple[str, str | None
 
 def _shifted_tanh(let: Let, u: str, x: str | None, lets: Mapping[str, Let]) -> list[Let]:
     """The Lets of `x / (2^(u * -2 log2(e)) + 1)`, 2 for no x; the last has the old one's name."""
-    names = [f"{let.name}.{step}" for step in ("rate", "two", "one", "scaled", "power", "below")]
-    rate, two, one, scaled, power, below = names
+    names = [f"{let.name}.{step}" for step in ("two", "one", "power", "below")]
+    two, one, power, below = names
     factor, inner = _multiple(lets[u], lets)
-    numbers = {rate: -2.0 * math.log2(math.e) * factor, two: 2.0, one: 1.0}
-    dtype, axes = let.dtype, let.axes
+    exponent = _exponent(let, -2.0 * math.log2(math.e) * factor, inner, lets)
+    dtype, axes = let.dtype, lets[inner].axes
     return [
-        *(Let(name, dtype, (), Const(float(dtype.numpy.type(v)))) for name, v in numbers.items()),
-        Let(scaled, dtype, lets[inner].axes, Binary("mul", inner, rate)),
-        Let(power, dtype, lets[inner].axes, Unary("exp2", scaled)),
-        Let(below, dtype, lets[inner].axes, Binary("add", power, one)),
-        Let(let.name, dtype, axes, Binary("div", two if x is None else x, below)),
+        _number(two, 2.0, dtype),
+        _number(one, 1.0, dtype),
+        *exponent,
+        Let(power, dtype, axes, Unary("exp2", exponent[-1].name)),
+        Let(below, dtype, axes, Binary("add", power, one)),
+        Let(let.name, dtype, let.axes, Binary("div", two if x is None else x, below)),
     ]
+
+
+def _exponent(let: Let, rate: float, inner: str, lets: Mapping[str, Let]) -> list[Let]:
+    """The Lets of `inner * rate`, the last of them the product."""
+    cubic, dtype, axes = _cubic(lets[inner], lets), let.dtype, lets[inner].axes
+    names = [f"{let.name}.{step}" for step in ("rate", "bend", "square", "bent", "slope", "scaled")]
+    first, bend, square, bent, slope, scaled = names
+    found = [_number(first, rate, dtype)]
+    if cubic is None:
+        return [*found, Let(scaled, dtype, axes, Binary("mul", inner, first))]
+    x, share = cubic
+    return [
+        *found,
+        _number(bend, rate * share, dtype),
+        Let(square, dtype, axes, Binary("mul", x, x)),
+        Let(bent, dtype, axes, Binary("mul", square, bend)),
+        Let(slope, dtype, axes, Binary("add", bent, first)),
+        Let(scaled, dtype, axes, Binary("mul", x, slope)),
+    ]
+
+
+def _number(name: str, value: float, dtype: DType) -> Let:
+    return Let(name, dtype, (), Const(float(dtype.numpy.type(value))))
+
+
+def _cubic(let: Let, lets: Mapping[str, Let]) -> tuple[str, float] | None:
+    """x and k, where a Let is `x + k x^3`."""
+    for x, rest in _sides(let, "add"):
+        share, cube = _multiple(lets[rest], lets)
+        for square, other in _sides(lets[cube], "mul"):
+            if other == x and lets[square].expr == Binary("mul", x, x):
+                return x, share
+    return None
 
 
 def _multiple(let: Let, lets: Mapping[str, Let]) -> tuple[float, str]:

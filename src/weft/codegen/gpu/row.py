@@ -43,6 +43,7 @@ from weft.plan.rows import (
     chunks_of,
     is_regular,
     reduced_axes,
+    resident_blocks,
     row_count,
     row_length,
     row_registers,
@@ -111,9 +112,9 @@ def _registers(kernel: Kernel, plan: RowPlan, target: Target) -> Iterator[Findin
 class Rows(Emitter):
     """A row to a thread, some threads, a block, or a cluster."""
 
-    def __init__(self, kernel: Kernel, refs: Refs, plan: RowPlan) -> None:
+    def __init__(self, kernel: Kernel, refs: Refs, plan: RowPlan, target: Target) -> None:
         super().__init__(kernel, refs)
-        self.plan = plan
+        self.plan, self.target = plan, target
         self.reduced = reduced_axes(kernel)
         self.outer = [a.name for a in kernel.axes if a.name not in self.reduced]
         self.rows = prod(kernel.sizes[name] for name in self.outer)
@@ -142,6 +143,10 @@ class Rows(Emitter):
     @property
     def cluster(self) -> int:
         return self.plan.blocks_per_row
+
+    @property
+    def resident(self) -> int:
+        return resident_blocks(self.kernel, self.plan, self.target)
 
     def work(self) -> Iterator[ir.Stmt]:
         plan = self.plan

@@ -146,7 +146,7 @@ class RingRows(Rows):
     """A row after the other to a block, or to a cluster."""
 
     def __init__(self, kernel: Kernel, refs: Refs, plan: RowPlan, target: Target) -> None:
-        super().__init__(kernel, refs, plan)
+        super().__init__(kernel, refs, plan, target)
         self.streams = streams(kernel, refs, plan)
         self.pieces = chunks_of(kernel, plan)
         """Of one row."""

@@ -19,13 +19,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from weft.codegen.gpu import ir, values
-from weft.codegen.gpu.element import Number
 from weft.codegen.gpu.reductions import FUNCTIONS
 from weft.codegen.gpu.scalar import BLOCK, LANE, THREAD, WARP, Lit, Name, Scalar, both, wide
 from weft.codegen.gpu.statements import Code, split
 from weft.codegen.gpu.whole_kernel import THREADS, WholeKernel, Work, blocks_of
 from weft.foundation.dtypes import DType
-from weft.foundation.functions import identity
 from weft.foundation.whole_ops import Columns, Continued, InParts, Running, Totals
 
 _WARP: Final = 32
@@ -84,13 +82,6 @@ class RunningKernel(WholeKernel):
                 return self.blocks(op, chunk, parts)
         return self.blocks(op, op.length, 1)
 
-    def start(self, fn: str) -> Number:
-        # Beginning at -0 leaves the first element as it is, whatever its sign.
-        if fn == "sum" and self.dtype.is_float:
-            return -0.0
-        found = identity(fn, self.dtype)
-        return float(found) if self.dtype.is_float else int(found)
-
     def element(self, op: Columns, outer: Scalar, n: Scalar, column: Scalar) -> Scalar:
         step = (n * -1) + (op.length - 1) if op.reverse else n
         return (outer * op.length + step) * op.width + column
@@ -101,7 +92,7 @@ class RunningKernel(WholeKernel):
         count = op.outer * op.width
         outside, code, point, there = self.points(count)
         column, outer = split(code, point, op.width, count)
-        code.body.append(values.Variable("total", self.wide_dtype, self.start(op.fn)))
+        code.body.append(values.Variable("total", self.wide_dtype, self.neutral(op.fn)))
         turn = code.inside()
         offset = turn.let("at", self.element(op, outer, Name("n"), column))
         found = turn.load(self.numbers[self.inputs[0]], self.dtype, offset, Lit(1), 0, True)
@@ -141,7 +132,7 @@ class _Blocks:
         column, rest = split(code, BLOCK, op.width, count)
         part, outer = split(code, rest, self.parts, op.outer * self.parts)
         self.place = (part, outer, column)
-        code.body.append(values.Variable("before", self.dtype, self.kernel.start(op.fn)))
+        code.body.append(values.Variable("before", self.dtype, self.kernel.neutral(op.fn)))
         if isinstance(op, Continued):
             self.parts_before(code)
         turn = code.inside()
@@ -159,7 +150,7 @@ class _Blocks:
         return code.compute(self.dtype, self.fn, x, y)
 
     def identity(self, code: Code) -> str:
-        return code.compute(self.dtype, "const", value=self.kernel.start(self.op.fn))
+        return code.compute(self.dtype, "const", value=self.kernel.neutral(self.op.fn))
 
     # -- a stretch
 
@@ -216,7 +207,7 @@ class _Blocks:
     def fetched(self, code: Code, offset: Scalar, there: Scalar) -> list[str]:
         """Neighbouring elements as they are combined; what is not there changes nothing."""
         kernel, dtype = self.kernel, self.kernel.dtype
-        number, start = kernel.numbers[kernel.inputs[0]], kernel.start(self.op.fn)
+        number, start = kernel.numbers[kernel.inputs[0]], kernel.neutral(self.op.fn)
         if self.shape.vector == 1:
             found = code.load(number, dtype, offset, there, start, True)
             return [code.widened(dtype, found)]
@@ -270,7 +261,7 @@ class _Blocks:
         """The totals of the parts before this one, combined."""
         part, outer, column = self.place
         number = self.kernel.numbers[self.kernel.inputs[1]]
-        start, threads = self.kernel.start(self.op.fn), self.shape.threads
+        start, threads = self.kernel.neutral(self.op.fn), self.shape.threads
         value = ""
         for first in range(0, self.parts, threads):
             n = code.let("n", THREAD + first)

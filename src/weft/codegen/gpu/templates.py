@@ -76,7 +76,7 @@ def build(
         case RowPlan(ring=ring) if ring:
             emitter = row_ring.RingRows(short, refs, plan, target)
         case RowPlan():
-            emitter = row.Rows(short, refs, plan)
+            emitter = row.Rows(short, refs, plan, target)
         case _:
             raise InternalError(f"no GPU template carries out a {_kind(plan)}")
     return emitter.kernel_called(name, tensors)

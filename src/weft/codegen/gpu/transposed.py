@@ -63,7 +63,9 @@ def _refusals(
         yield refuse("Vector", f"a vector of {plan.vector} does not divide an axis of {size}")
     blocks = _blocks_along(kernel, crossing, row_axes(kernel, tensors, crossing), plan.block)
     yield from too_many(*kernel.sizes.values(), blocks=prod(blocks.values()))
-    held = sum(_bytes(let.dtype, plan) for let in _turned(kernel, tensors, crossing))
+    rows = kernel.sizes[crossing.rows]
+    turned = _turned(kernel, tensors, crossing)
+    held = sum(_Layout(let.dtype, rows, plan).bytes for let in turned)
     if held > target.limits.shared_bytes_per_block:
         yield refuse("SharedMemory", f"the blocks of all operands take {held} bytes")
 
@@ -89,26 +91,37 @@ def _turned(kernel: Kernel, tensors: Mapping[str, Tensor], crossing: Crossing) -
     return found
 
 
-def _slot(dtype: DType) -> int:
-    """Values wait in whole words."""
-    return 8 if dtype.bits == 64 else 4
+def _vector(dtype: DType, rows: int) -> int:
+    """Elements of one access along the rows of an operand."""
+    vector = _VECTOR_BYTES // dtype.storage_bytes
+    while vector > 1 and rows % vector:
+        vector //= 2
+    return vector
 
 
-def _skew(dtype: DType, plan: MapPlan) -> int:
-    """Words that are left out beyond every 32 points: half a vector."""
-    if _BANKS % plan.vector:
-        return 0
-    return max(plan.vector, _VECTOR_BYTES // dtype.storage_bytes) // 2
+class _Layout:
+    """How the block of an operand lies in shared memory."""
+
+    def __init__(self, dtype: DType, rows: int, plan: MapPlan) -> None:
+        wraps = (plan.block - 1) // _BANKS
+        self.word = 8 if dtype.bits == 64 else 4
+        """Bytes of a value: they wait in whole words."""
+        self.down, self.on = (_skew(vector) for vector in (_vector(dtype, rows), plan.vector))
+        self.pitch = (plan.block + wraps * self.down) | 1
+        self.bytes = (plan.block * self.pitch + wraps * self.on) * self.word
+
+    def offset(self, at: _Inside) -> Scalar:
+        """No vector reaches beyond a multiple of the banks, so that its points are not skewed
+        against one another."""
+        skew = at.row // _BANKS * self.down + at.column // _BANKS * self.on
+        first = at.column * self.pitch + at.row + skew
+        return (first + at.steps_on * self.pitch + at.steps_down) * self.word
 
 
-def _pitch(dtype: DType, plan: MapPlan) -> int:
-    """Words from one row of a block to the next."""
-    return (plan.block + (plan.block - 1) // _BANKS * _skew(dtype, plan)) | 1
-
-
-def _bytes(dtype: DType, plan: MapPlan) -> int:
-    beyond = (plan.block - 1) // _BANKS * _skew(dtype, plan)
-    return (plan.block * _pitch(dtype, plan) + beyond) * _slot(dtype)
+def _skew(vector: int) -> int:
+    """Words that are left out beyond every 32 points of an axis that vectors run along: half of
+    one."""
+    return 0 if _BANKS % vector else vector // 2
 
 
 @dataclass(frozen=True)
@@ -117,8 +130,8 @@ class _Inside:
 
     row: Scalar
     column: Scalar
-    down: int = 0
-    on: int = 0
+    steps_down: int = 0
+    steps_on: int = 0
 
 
 class Blocks(Elementwise):
@@ -136,11 +149,14 @@ class Blocks(Elementwise):
         self.sizes = _blocks_along(kernel, crossing, self.rows, plan.block)
         self.turned = {let.name: let for let in _turned(kernel, tensors, crossing)}
         self.tile_of = {name: f"block{number}" for number, name in enumerate(self.turned)}
+        self.layouts = {
+            name: _Layout(let.dtype, kernel.sizes[crossing.rows], plan)
+            for name, let in self.turned.items()
+        }
         start = 0
-        for let in self.turned.values():
-            size = _bytes(let.dtype, plan)
-            self.tiles.append(ir.SharedTile(self.tile_of[let.name], start, size))
-            start += size
+        for name, layout in self.layouts.items():
+            self.tiles.append(ir.SharedTile(self.tile_of[name], start, layout.bytes))
+            start += layout.bytes
         self.inside: dict[int, _Inside] = {}
         """By group of points that results are stored of."""
         self.loading = True
@@ -200,10 +216,7 @@ class Blocks(Elementwise):
 
     def load_block(self, root: Scope, let: Let, starts: Mapping[str, Scalar]) -> None:
         """All loads, then all stores into shared memory."""
-        rows = self.kernel.sizes[self.crossing.rows]
-        vector = _VECTOR_BYTES // let.dtype.storage_bytes
-        while vector > 1 and rows % vector:
-            vector //= 2
+        vector = _vector(let.dtype, self.kernel.sizes[self.crossing.rows])
         turns = self.plan.block**2 // (self.plan.threads * vector)
         found = [self.group(root, self.crossing.rows, vector, t, starts) for t in range(turns)]
         for group, _, _ in found:
@@ -211,25 +224,19 @@ class Blocks(Elementwise):
                 self.value(let.name, instance)
         for group, inner, outer in found:
             for step, instance in enumerate(group.instances):
-                place = self.slot_of(let, _Inside(inner, outer, down=step))
+                place = self.slot_of(let, _Inside(inner, outer, steps_down=step))
                 root.body.append(ir.StShared(place, instance.made[let.name], let.dtype))
 
     def store_turn(self, root: Scope, turn: int, starts: Mapping[str, Scalar]) -> None:
         columns = self.crossing.columns
         group, inner, outer = self.group(root, columns, self.plan.vector, turn, starts)
         for step, instance in enumerate(group.instances):
-            self.inside[id(instance)] = _Inside(outer, inner, on=step)
+            self.inside[id(instance)] = _Inside(outer, inner, steps_on=step)
         kept = (a for a in self.sizes if a not in self.crossing)
         self.store_points(group, columns, {name: starts[name] for name in kept})
 
     def slot_of(self, let: Let, at: _Inside) -> ir.Address:
-        """No vector reaches beyond a multiple of the banks, so that its points are not skewed
-        against one another."""
-        skew, pitch = _skew(let.dtype, self.plan), _pitch(let.dtype, self.plan)
-        first = at.column * pitch + at.row + (at.column // _BANKS + at.row // _BANKS) * skew
-        return ir.Address(
-            self.tile_of[let.name], (first + at.on * pitch + at.down) * _slot(let.dtype)
-        )
+        return ir.Address(self.tile_of[let.name], self.layouts[let.name].offset(at))
 
     def read(self, let: Let, read: Read, home: Scope) -> None:
         """What was loaded comes from shared memory."""

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from typing import Final
 
 from weft.codegen.gpu import ir, values
+from weft.codegen.gpu.element import Number
 from weft.codegen.gpu.formats import NARROW
 from weft.codegen.gpu.scalar import BLOCK, THREAD, Lit, Scalar, wide
 from weft.codegen.gpu.statements import Code
 from weft.foundation.dtypes import F32, DType
 from weft.foundation.errors import InternalError
+from weft.foundation.functions import identity
 from weft.region.ir import Kernel, Tensor
 from weft.target.target import Target
 
@@ -53,6 +55,14 @@ class WholeKernel:
     @property
     def wide_dtype(self) -> DType:
         return combined(self.dtype)
+
+    def neutral(self, fn: str) -> Number:
+        """What combining with changes nothing, by a reduction."""
+        # -0 leaves zeros as they are, whatever their sign.
+        if fn == "sum" and self.dtype.is_float:
+            return -0.0
+        found = identity(fn, self.dtype)
+        return float(found) if self.dtype.is_float else int(found)
 
     def write(self, code: Code, offset: Scalar, guard: Scalar, value: str) -> None:
         """A value as it was combined, rounded."""

@@ -35,12 +35,13 @@ LONGEST_SORTED: Final = 8192
 """Elements of a row that one block sorts."""
 _DIGIT: Final = 8
 """Bits of a digit, at most."""
-_TILE, _SMALL_TILE = 4096, 1024
+_TILE: Final = 4096
 """Elements that a block counts or moves in a pass, at most."""
+_SMALLER_TILES: Final = ((1 << 17, 1024), (1 << 22, 2048))
+"""The same where there are at most so many elements: a block for every unit, and enough warps on
+each to wait for one another's counters."""
 _TILE_STEP: Final = 256
 """Elements that its threads take at a time."""
-_FEW_ELEMENTS: Final = 1 << 17
-"""Elements up to which tiles are small, so that there is a block for every unit."""
 _MOST_PAIRS: Final = (1 << 30) - (1 << 19)
 """Elements whose pairs are counted in 32 bits, with room to count past the last of them."""
 _MOST_PLACES: Final = 2 * _MOST_PAIRS
@@ -121,7 +122,8 @@ class _Sort:
 
     @property
     def tile(self) -> int:
-        most = _SMALL_TILE if self.outer * self.length <= _FEW_ELEMENTS else _TILE
+        count = self.outer * self.length
+        most = next((tile for few, tile in _SMALLER_TILES if count <= few), _TILE)
         return min(most, -(-self.length // _TILE_STEP) * _TILE_STEP)
 
     def passes(self) -> list[tuple[int, int]]:

@@ -129,6 +129,15 @@ def test_places_are_sorted_by_the_bits_they_have(rows: int, bits: int, dtype: DT
     assert starts.tolist() == want
 
 
+@pytest.mark.parametrize(("rows", "count"), [(40_000, 50), (40, 1), (9, 31), (9, 33), (3, 5000)])
+def test_starts_of_many_keys_and_few(rows: int, count: int) -> None:
+    """By threads and by warps, where ranges of places are divided with and without a rest."""
+    keys = np.sort(np.random.default_rng(count).integers(0, rows, (1, count)), axis=1)
+    pairs = np.stack([keys, keys * 0], -1).astype("u4")
+    starts = made_by(Starts(1, rows, count), [pairs], (1, rows + 1), "i4")
+    assert starts[0].tolist() == np.searchsorted(keys[0], np.arange(rows + 1)).tolist()
+
+
 def test_columns_have_places_of_their_own() -> None:
     """A key is a place and a column; a place beyond the last one still has a key."""
     places = np.random.default_rng(1).integers(0, 20, (2, 30, 9)).astype(np.int32)

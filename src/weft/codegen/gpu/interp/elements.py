@@ -62,6 +62,9 @@ def apply(op: ElementOp, values: Mapping[str, Array], dtypes: Mapping[str, DType
     if op.deferred_rounding and op.fn not in functions.ON_BITS:
         args = [arg.astype(np.float32) for arg in args]
         source = F32
+    if op.fn == "share":
+        below = functions.binary("add", source, np.ones_like(args[1]), args[1])
+        return functions.binary("div", source, args[0], below)
     if len(args) == 1:
         return functions.unary(op.fn, source, args[0])
     return functions.binary(op.fn, source, args[0], args[1])

@@ -82,9 +82,15 @@ def run(node: values.ValueStmt, warp: Warp, mask: Lanes) -> None:
             _check_alignment(node.offset, len(sources), warp, mask)
             _store(node, sources, warp, mask)
         case values.PlaceOf(name=name, source=source, size=size):
-            warp.names[name] = np.clip(warp.elements[source].astype(np.int64), 0, size - 1)
+            warp.names[name] = _place(warp.elements[source], size)
         case values.Report():
             _report(node, warp, mask & truth(warp.value(node.guard)))
+
+
+def _place(value: Array, size: int) -> Array:
+    if value.dtype == np.uint64:  # of which 64 signed bits do not hold every one
+        value = np.minimum(value, np.uint64(size - 1))
+    return np.clip(value.astype(np.int64), 0, size - 1)
 
 
 class Reported(SpecViolation):

@@ -4,7 +4,8 @@ computed, guarded or gathered, with any epilogue.
     tile      a block makes `tile` rows by columns of the result, a warp `warp_tile` of them; 4 by 8
               lanes share that in pieces of 16 bytes
     slice     `tile` k deep, of both operands, as they are multiplied, in shared memory
-    step      multiply one slice; meanwhile the next one is read, and then put beside it
+    step      multiply what a lane holds of one k, while that of the next k is loaded; before the
+              last one the next slice is put beside this one, and the one after it asked for
 
 Rows, columns and what is summed over are numbers that are taken apart into the kernel's axes where
 an operand is read or a result stored. Elements outside the tensors are zeros that nobody stores.
@@ -24,7 +25,7 @@ from weft.codegen.gpu.formats import held_bytes
 from weft.codegen.gpu.map import Elementwise
 from weft.codegen.gpu.mma.refusals import order_refusals
 from weft.codegen.gpu.mma.tiles import TileOrder
-from weft.codegen.gpu.scalar import BLOCK, LANE, THREAD, WARP, Lit, Name, Scalar, both
+from weft.codegen.gpu.scalar import BLOCK, LANE, THREAD, WARP, Lit, Name, Scalar, both, least
 from weft.codegen.gpu.thread import Group, Refs, Scope, group_at
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import Finding
@@ -37,6 +38,10 @@ from weft.target.target import Target
 
 _LANES: Final = (4, 8)
 """Lanes of a warp along rows and along columns."""
+_LANE_ROW: Final = (LANE & 1) + (LANE >> 4) * 2
+_LANE_COLUMN: Final = (LANE >> 1) & 7
+"""Pairs of lanes share a column's piece, and pairs of such pairs a row's: shared memory gives 16
+bytes to 16 lanes at a time where these ask for eight pieces, else to eight."""
 _ACCESS: Final = 16
 """Bytes of one access to memory."""
 _PADDING: Final = 4
@@ -44,6 +49,8 @@ _PADDING: Final = 4
 _BANKS: Final = 8
 """Pieces of 16 bytes that all banks of shared memory give at a time."""
 _BUFFERS: Final = 2
+_MOST_THREADS: Final = 256
+"""Of a tile that shares its unit with another."""
 _USED: Final = frozenset({
     "header", "tile", "warp_tile", "order", "epilogue", "local_edges", "arch", "algo_choice",
 })  # fmt: skip
@@ -165,6 +172,10 @@ class _Fetched:
 
     found: list[tuple[str, Scalar, Scalar]] = field(default_factory=list)
 
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _, _ in self.found]
+
 
 class Tiles(Elementwise):
     """A tile of the result to a block."""
@@ -211,8 +222,10 @@ class Tiles(Elementwise):
 
     @property
     def resident(self) -> int:
-        """Tiles with few rows or columns do little but wait for memory, several at a time."""
-        return RESIDENT if min(self.a.extent, self.b.extent) <= FEW[-1] else 1
+        """Tiles with few rows or columns do little but wait for memory, several at a time; of
+        others one multiplies while another meets."""
+        thin = min(self.a.extent, self.b.extent) <= FEW[-1]
+        return RESIDENT if thin else 1 if self.threads > _MOST_THREADS else 2
 
     # -- the problem -----------------------------------------------------------------------------
 
@@ -227,8 +240,8 @@ class Tiles(Elementwise):
             ir.Let("lane_m", WARP // self.warps[1] * self.plan.warp_tile[0]),
             ir.Let("lane_n", WARP % self.warps[1] * self.plan.warp_tile[1]),
         ]
-        rows = self.own_places(self.a, Name("lane_m"), LANE // _LANES[1], _LANES[0])
-        columns = self.own_places(self.b, Name("lane_n"), LANE % _LANES[1], _LANES[1])
+        rows = self.own_places(self.a, Name("lane_m"), _LANE_ROW, _LANES[0])
+        columns = self.own_places(self.b, Name("lane_n"), _LANE_COLUMN, _LANES[1])
         sums = [[self.fresh("acc") for _ in columns] for _ in rows]
         start = 0.0 if self.contraction.dtype.is_float else 0
         body += [
@@ -262,26 +275,72 @@ class Tiles(Elementwise):
 
     # -- slices ----------------------------------------------------------------------------------
 
+    @property
+    def slices(self) -> int:
+        return -(-self.length // self.depth)
+
     def multiply_slices(
         self, rows: Sequence[Scalar], columns: Sequence[Scalar], sums: Sequence[Sequence[str]]
     ) -> None:
-        sides = (self.a, self.b)
-        for side in sides:
-            first = self.fetch(self.root, side, Lit(0))
-            self.put(self.root, side, first, Lit(0))
+        sides = ((self.a, rows), (self.b, columns))
+        for side, _ in sides:
+            self.put(self.root, side, self.fetch(self.root, side, Lit(0)), Lit(0))
+        early = all(self.comes_early(side) for side, _ in sides)
+        coming = [self.expect(side) for side, _ in sides] if early else []
         self.root.body.append(ir.SyncThreads())
+        held = [self.hold(side, places) for side, places in sides]
         inner = Scope(self.root, {}, [])
-        current, following = Name("slice") % _BUFFERS, (Name("slice") + 1) % _BUFFERS
-        fetched = [self.fetch(inner, side, Name("slice") + 1) for side in sides]
-        inner.body.append(self.multiply(current, rows, columns, sums))
+        fetched = coming or [self.fetch(inner, side, self.slice_after(1)) for side, _ in sides]
+        meeting = self.meeting(inner, fetched, early=early)
+        turn: list[ir.Stmt] = [ir.If(Name("step").equals(self.depth - 1), meeting)]
+        after = Name("step") + 1
+        buffer, k = (Name("slice") + after // self.depth) % _BUFFERS, after % self.depth
+        ahead = [self.load_pieces(turn, side, buffer, k, places) for side, places in sides]
+        self.add_products(turn, held, sums)
+        for names, found in zip(held, ahead, strict=True):
+            turn += _assigned(names, found)
+        inner.body.append(ir.For("step", 0, self.depth, 1, tuple(turn), times=self.depth))
+        self.root.body.append(ir.For("slice", 0, self.slices, 1, tuple(inner.body)))
+
+    def meeting(
+        self, inner: Scope, fetched: Sequence[_Fetched], *, early: bool
+    ) -> tuple[ir.Stmt, ...]:
+        """The next slice is put down and, `early`, the one after it asked for: its elements have
+        all products of a slice to arrive in."""
+        scope, sides = Scope(inner, {}, []), (self.a, self.b)
         for side, found in zip(sides, fetched, strict=True):
-            self.put(inner, side, found, following)
-        inner.body.append(ir.SyncThreads())
-        slices = -(-self.length // self.depth)
-        self.root.body.append(ir.For("slice", 0, slices, 1, tuple(inner.body)))
+            self.put(scope, side, found, (Name("slice") + 1) % _BUFFERS)
+        for side, found in zip(sides, fetched if early else (), strict=early):
+            after = self.fetch(scope, side, self.slice_after(2))
+            scope.body += _assigned(found.names, after.names)
+        return (*scope.body, ir.SyncThreads())
+
+    def slice_after(self, count: int) -> Scalar:
+        """The slice that many after this one; beyond the last the last again, which nobody uses."""
+        return least(Name("slice") + count, self.slices - 1)
+
+    def expect(self, side: _Side) -> _Fetched:
+        """Variables for a slice on its way, at first the second one."""
+        first = self.fetch(self.root, side, Lit(min(1, self.slices - 1)))
+        names = self.variables(side, "coming", first.names)
+        places = [place for _, *place in first.found]
+        return _Fetched([(name, k, at) for name, (k, at) in zip(names, places, strict=True)])
+
+    def hold(self, side: _Side, places: Sequence[Scalar]) -> list[str]:
+        """Variables for what a lane multiplies next, at first the beginning of the first slice."""
+        first = self.load_pieces(self.root.body, side, Lit(0), Lit(0), places)
+        return self.variables(side, "held", first)
+
+    def variables(self, side: _Side, prefix: str, sources: Sequence[str]) -> list[str]:
+        """Variables that begin with the values of others."""
+        start = 0.0 if side.dtype.is_float else 0
+        names = [self.fresh(prefix) for _ in sources]
+        self.root.body += [values.Variable(name, side.dtype, start) for name in names]
+        self.root.body += _assigned(names, sources)
+        return names
 
     def fetch(self, scope: Scope, side: _Side, number: Scalar) -> _Fetched:
-        """This thread's share of a slice, in registers. The last one is followed by nothing."""
+        """This thread's share of a slice, in registers."""
         along_k = self.runs_along_k(side)
         axis = (self.k if along_k else side.axes)[-1:]
         vector = self.vector(side, axis)
@@ -293,12 +352,22 @@ class Tiles(Elementwise):
             inner, outer = Name(variable) % per_line * vector, Name(variable) // per_line
             k, across = (inner, outer) if along_k else (outer, inner)
             names = self.fetch_vector(scope, side, (number * self.depth + k, across), axis, vector)
-            if self.length % self.depth:
+            if self.length % self.depth and not self.is_read(side):
                 names = self.zero_beyond(scope, side, names, number * self.depth + k)
             for step, name in enumerate(names):
                 place = (k + step, across) if along_k else (k, across + step)
                 fetched.found.append((name, *place))
         return fetched
+
+    def is_read(self, side: _Side) -> bool:
+        """Whether a factor is what was read: zeros, where nothing was."""
+        return isinstance(self.lets[side.value].expr, Read)
+
+    def comes_early(self, side: _Side) -> bool:
+        """Whether a slice may be asked for a slice ahead: nothing is computed of its elements, and
+        they come in vectors, which leaves registers for them."""
+        axis = (self.k if self.runs_along_k(side) else side.axes)[-1:]
+        return self.is_read(side) and self.vector(side, axis) > 1
 
     def runs_along_k(self, side: _Side) -> bool:
         """Whether neighbours along k, rather than rows or columns, are neighbours in memory."""
@@ -347,7 +416,7 @@ class Tiles(Elementwise):
         """A factor at neighbouring points, the first at a number of k and a row of the tile."""
         k, row = self.fresh("k"), self.fresh("r")
         scope.body += [ir.Let(k, place[0]), ir.Let(row, side.place + place[1])]
-        inside: Scalar = Name(k) < self.length
+        inside: Scalar = Name(k) < self.length if self.length % self.depth else Lit(1)
         if side.size % side.extent:
             inside = both(inside, Name(row) < side.size)
         axes = self.places(scope, Name(k), self.k) | self.places(scope, Name(row), side.axes)
@@ -394,34 +463,38 @@ class Tiles(Elementwise):
             address = self.slot(side, buffer, k, place)
             scope.body.append(ir.StShared(address, name, side.dtype))
 
-    def multiply(
+    def add_products(
         self,
-        buffer: Scalar,
-        rows: Sequence[Scalar],
-        columns: Sequence[Scalar],
+        body: list[ir.Stmt],
+        held: Sequence[Sequence[str]],
         sums: Sequence[Sequence[str]],
-    ) -> ir.For:
-        """All products of a slice, added to the sums."""
-        body: list[ir.Stmt] = []
-        left = self.load_pieces(body, self.a, buffer, rows)
-        right = self.load_pieces(body, self.b, buffer, columns)
+    ) -> None:
+        """The products of what a lane holds, added to the sums: row after row, there and back, so
+        that each has a factor in common with the one before."""
         everywhere: dict[str, Scalar] = {name: Lit(0) for name in self.kernel.sizes}
         reduction = self.reductions[self.contraction.name]
-        for a, line in zip(left, sums, strict=True):
-            for b, name in zip(right, line, strict=True):
+        left, right = held
+        for number, (a, names) in enumerate(zip(left, sums, strict=True)):
+            line = list(zip(right, names, strict=True))
+            for b, name in reversed(line) if number % 2 else line:
                 made = {self.a.value: a, self.b.value: b}
                 point = Scope(None, everywhere, body, made=made)
                 (following,) = reduction.step(self, point, [name])
                 body.append(values.Assign(name, following, Lit(1)))
-        return ir.For("step", 0, self.depth, 1, tuple(body), times=self.depth)
 
     def load_pieces(
-        self, body: list[ir.Stmt], side: _Side, buffer: Scalar, places: Sequence[Scalar]
+        self,
+        body: list[ir.Stmt],
+        side: _Side,
+        buffer: Scalar,
+        k: Scalar,
+        places: Sequence[Scalar],
     ) -> list[str]:
+        """What a lane has of one k of a slice."""
         piece, found = self.piece(side), list[str]()
         for first in range(0, len(places), piece):
             names = tuple(self.fresh() for _ in range(piece))
-            address = self.slot(side, buffer, Name("step"), places[first])
+            address = self.slot(side, buffer, k, places[first])
             body.append(
                 ir.LoadSharedVector(names, side.dtype, address)
                 if piece > 1
@@ -462,3 +535,9 @@ class Tiles(Elementwise):
 
     def store_group(self, group: Group, axes: Mapping[str, Scalar], along: str | None) -> None:
         self.store_points(group, along, axes)
+
+
+def _assigned(names: Sequence[str], sources: Sequence[str]) -> list[ir.Stmt]:
+    """Variables take the values of others, one for one."""
+    pairs = zip(names, sources, strict=True)
+    return [values.Assign(name, source, Lit(1)) for name, source in pairs]

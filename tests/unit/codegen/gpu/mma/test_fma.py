@@ -195,10 +195,10 @@ def fewer_slices(statement: ir.Stmt) -> ir.Stmt:
 
 def same_buffer(statement: ir.Stmt) -> ir.Stmt:
     """The next slice is put where the first one always is."""
-    if isinstance(statement, ir.For) and statement.var == "slice":
-        stored = [s for s in statement.body if isinstance(s, ir.StShared)]
+    if isinstance(statement, ir.If):
+        stored = [s for s in statement.then if isinstance(s, ir.StShared)]
         moved = {id(s): replace(s, target=ir.Address(s.target.tile, Lit(0))) for s in stored}
-        return replace(statement, body=tuple(moved.get(id(s), s) for s in statement.body))
+        return replace(statement, then=tuple(moved.get(id(s), s) for s in statement.then))
     return statement
 
 

@@ -92,6 +92,14 @@ SM80_TYPES: dict[str, Case] = {
     "f64 tn": (doubles(40, 48, 72, layouts=("col", "col"), epilogue=("bias",)), DOUBLES),
     "f64 tt": (doubles(40, 48, 72, layouts=("col", "row")), replace(DOUBLES, stages=2)),
     "f64, odd": (doubles(37, 41, 35), DOUBLES),
+    "f64, few rows": (
+        doubles(3, 136, 72),
+        replace(DOUBLES, tile=(16, 128, 16), warp_tile=(16, 32), stages=4),
+    ),
+    "f64, few columns": (
+        doubles(136, 3, 72, layouts=("row", "row")),
+        replace(DOUBLES, tile=(128, 16, 16), warp_tile=(32, 16), stages=4),
+    ),
     "f64, batched": (doubles(24, 40, 20, batch=3), DOUBLES),
     "f32 nt": (singles(40, 48, 136), SPLIT),
     "f32 nn": (singles(40, 48, 136, layouts=("row", "row"), epilogue=("bias",)), SPLIT),

@@ -27,7 +27,7 @@ def _everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(whole_ops, "LONGEST_SORTED", 16)
     monkeypatch.setattr(whole_ops, "_MANY_UPDATES", 1)
     monkeypatch.setattr(whole_ops, "_LONG_RUN", 8)
-    monkeypatch.setattr(whole_ops, "_SMALL_TILE", 256)
+    monkeypatch.setattr(whole_ops, "_SMALLER_TILES", ((1 << 17, 256),))
 
 
 def numbers(dtype: str, shape: tuple[int, ...], seed: int) -> Array:

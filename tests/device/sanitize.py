@@ -87,9 +87,19 @@ def sorted_scatter(dtype: str, width: int) -> Callable[[], Program]:
     return made
 
 
-def running() -> Program:
+def counted() -> Program:
     b = Builder()
-    return b.build(b.cumulative_sum(b.param("f32", [2, 3000]), axis=1))
+    x, updates = b.param("si32", [50, 16]), b.param("si32", [400, 16])
+    places = b.constant((np.arange(6400) * 7 % 50).astype(np.int32).reshape(400, 16))
+    return b.build(b.scatter_reduce(x, places, updates, axis=0, reduce="add"))
+
+
+def running(length: int) -> Callable[[], Program]:
+    def made() -> Program:
+        b = Builder()
+        return b.build(b.cumulative_sum(b.param("f32", [2, length]), axis=1))
+
+    return made
 
 
 def order(rows: int, length: int) -> Callable[[], Program]:
@@ -119,8 +129,11 @@ PROGRAMS: Final[dict[str, tuple[Callable[[], Program], str, dict[str, int]]]] = 
     "scatter": (scatter, "sm90", {}),
     "scatter of sorted updates": (sorted_scatter("f32", 1), "sm90", {}),
     "scatter of sorted rows": (sorted_scatter("bf16", 96), "sm90", {}),
-    "running": (running, "sm90", {}),
-    "order in shared memory": (order(3, 500), "sm90", {}),
+    "scatter of integers": (counted, "sm90", {}),
+    "running": (running(3000), "sm90", {}),
+    "running, in parts": (running(20_000), "sm90", {}),
+    "order, a warp": (order(30, 100), "sm90", {}),
+    "order, a block": (order(3, 500), "sm90", {}),
     "order of long rows": (order(2, 20_000), "sm90", {}),
 }
 """A program each, its target, and what of the plan of its last kernel is changed."""

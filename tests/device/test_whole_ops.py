@@ -44,13 +44,43 @@ def test_the_gradient_of_an_embedding() -> None:
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.parametrize("shape", [(1, 1 << 20), (4096, 300), (3, 5000)])
+SHAPES_OF_SUMS = [
+    *((1, 1 << 20), (4096, 300), (3, 5000), (64, 16384), (1024, 1024), (7, 40_001), (1, 9_000_000)),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES_OF_SUMS)
 def test_cumulative_sums(shape: tuple[int, int]) -> None:
     b = Builder()
     program = b.build(b.cumulative_sum(b.param("f32", list(shape)), axis=1))
     x = RNG.integers(-3, 4, shape).astype(np.float32)
     (got,) = run(program, x)
     assert (got == np.cumsum(x, axis=1)).all()
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("dtype", ["bf16", "f64", "si8", "si64"])
+@pytest.mark.parametrize("shape", [(5, 20_000, 1), (2, 70_001, 3), (40, 700, 1)])
+def test_cumulative_maxima(shape: tuple[int, int, int], dtype: str, reverse: bool) -> None:
+    b = Builder()
+    program = b.build(b.cumulative_max(b.param(dtype, list(shape)), axis=1, reverse=reverse))
+    x = np.abs(RNG.integers(-99, 100, shape)).astype(BY_NAME[dtype].numpy)
+    x[:, ::2] = -x[:, ::2]
+    (got,) = run(program, x)
+    source = x.astype(np.float64)[:, :: -1 if reverse else 1]
+    want = np.maximum.accumulate(source, axis=1)[:, :: -1 if reverse else 1]
+    assert (got.astype(np.float64) == want).all()
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f64", "si8", "ui32", "si64"])
+@pytest.mark.parametrize("length", [65, 128, 129, 500, 1024, 3000, 8192])
+def test_rows_that_a_block_holds_are_sorted(length: int, dtype: str) -> None:
+    kind = BY_NAME[dtype]
+    b = Builder()
+    program = b.build(b.argsort(b.param(dtype, [37, length]), axis=1))
+    x = RNG.integers(0 if dtype == "ui32" else -100, 100, (37, length)).astype(kind.numpy)
+    (got,) = run(program, x)
+    assert (got == np.argsort(x.astype(np.float64), axis=1, kind="stable")).all()
 
 
 @pytest.mark.parametrize("shape", [(64, 8000), (4096, 1000), (8, 50257), (100_000, 16)])
@@ -142,6 +172,24 @@ def test_few_updates_of_many_rows_have_the_bits_of_the_reference(dtype: str, cou
     (got,) = run(program, start, places, updates)
     (want,) = weft.run(program, [start, places, updates], backend="reference")
     assert (got.view(np.uint8) == want.view(np.uint8)).all()
+
+
+@pytest.mark.parametrize("fn", ["add", "max", "min"])
+@pytest.mark.parametrize("dtype", ["si32", "ui32", "si64", "ui64"])
+def test_integers_are_combined_as_they_come(dtype: str, fn: str) -> None:
+    """The highest bits too: sums wrap."""
+    kind = BY_NAME[dtype].numpy
+    b = Builder()
+    x, at = b.param(dtype, [300, 5]), b.param("si64", [1 << 17, 5])
+    program = b.build(b.scatter_reduce(x, at, b.param(dtype, [1 << 17, 5]), axis=0, reduce=fn))
+    info = np.iinfo(kind)
+    start, updates = (
+        RNG.integers(info.min, info.max, (n, 5), kind, endpoint=True) for n in (300, 1 << 17)
+    )
+    places = RNG.zipf(1.2, (1 << 17, 5)) % 300
+    (got,) = run(program, start, places, updates)
+    (want,) = weft.run(program, [start, places, updates], backend="reference")
+    assert (got == want).all()
 
 
 def test_sums_of_segments() -> None:

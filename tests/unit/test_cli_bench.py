@@ -12,6 +12,7 @@ import pytest
 from tests.command_line import weft_command
 from tests.gpu_machine import Machine, MachineBackend, machine
 from weft.cli import bench
+from weft.cli.tune import products_in
 from weft.driver.compile import compile_program
 from weft.ptir import Builder, Program, save
 
@@ -103,6 +104,23 @@ def test_a_product_has_a_rate_by_the_devices_time(
     _, cells = columns(out)
     device, rate = float(cells[-3]), float(cells[-1])
     assert rate == pytest.approx(2 * 64**3 / device / 1e6, abs=0.01)
+
+
+def test_a_gpu_alone_is_measured_by_usual_products(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(products_in(bench.USUAL)) == 4
+    monkeypatch.setattr(bench, "USUAL", "64x64x64,16x32x64 NT")
+    with machine() as gpu:
+        on_machine(gpu, monkeypatch)
+        code, out, _ = run("--gpu")
+    assert code == 0
+    assert [line.split("  ")[0] for line in out.splitlines()[2:]] == ["64x64x64", "16x32x64 NT"]
+
+
+def test_a_processor_is_told_what_to_run(run: Run) -> None:
+    message = "error: weft bench takes programs, or --shapes with matrix products\n"
+    assert run() == (1, "", message)
 
 
 def test_programs_that_turn_have_the_hosts_time_only(

@@ -28,6 +28,9 @@ ROUNDS: Final = 5
 _ROUND_SECONDS: Final = 0.05
 """About how long the runs of a round take together; the median of the rounds counts."""
 _MOST_RUNS: Final = 1000
+USUAL: Final = "4096x4096x4096 NT,8192x8192x8192 NT,16x4096x4096 NT,1024x2304x768 NT"
+"""What a GPU is measured by where nothing is named: two products that keep all of it busy, one of
+few rows, one of a small model."""
 
 
 def bench_command(
@@ -52,10 +55,13 @@ def bench_command(
     On a GPU tensors stay there and runs are not waited for one by one. The first column is then the
     time of a run on the device, by its own clock: many runs in one graph, on operands that are not
     in its cache. The second is what a call takes from Python, by the host's clock. Programs that
-    the host has a part in, or with branches, have the second alone.
+    the host has a part in, or with branches, have the second alone. Without a FILE and --shapes
+    a GPU multiplies a few usual matrices.
     """
     if not files and not shapes:
-        raise UserError("weft bench takes programs, or --shapes with matrix products")
+        if not gpu:
+            raise UserError("weft bench takes programs, or --shapes with matrix products")
+        shapes = USUAL
     table = new_table()
     table.add_column("program", no_wrap=True)
     for title in (*(("device µs", "host µs a call") if gpu else ("µs",)), "TFLOP/s"):

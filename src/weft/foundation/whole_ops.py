@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from weft.foundation import numeric
 from weft.foundation.digit_sort import Digits, Moved, Starts
-from weft.foundation.dtypes import as_dtype
+from weft.foundation.dtypes import SI32, SI64, UI32, UI64, DType, as_dtype
 from weft.foundation.functions import REDUCTIONS
 
 Array = NDArray[Any]
@@ -59,6 +59,11 @@ class Scatter:
     width: int
     count: int
     each: bool = False
+
+    def has_any_order(self, dtype: DType) -> bool:
+        """Whether updates give the same bits in any order, and machines combine each in one step:
+        integers of 32 and 64 bits."""
+        return self.fn != "replace" and dtype in (SI32, UI32, SI64, UI64)
 
     def evaluate(self, *arrays: Array) -> Array:
         x, index, update = arrays

@@ -40,8 +40,11 @@ _SPARE: Final = 88
 _PER_REGISTER: Final = 0.005
 _SQUEEZED: Final = 24
 """Registers beside a kept row that a compiler makes do with when it is told to."""
-_BUSY_BYTES: Final = 60 << 10
-"""Bytes of rows that a unit has in hand, those of several blocks, when memory never waits."""
+_ENOUGH: Final = 64
+"""Registers that no thread is asked to make do with fewer than."""
+_BUSY_BYTES: Final = 28 << 10
+"""Bytes of rows that are on their way to a unit, beside those of a block that computes, when memory
+never waits."""
 _STREAM: Final = 16_384
 """Vectors of a unit from which on its blocks follow one another in a steady stream."""
 _WARP: Final = 32
@@ -127,27 +130,42 @@ def row_registers(kernel: Kernel, plan: RowPlan, target: Target) -> tuple[int, i
     return needed, given
 
 
-def blocks_in_hand(kernel: Kernel, plan: RowPlan, target: Target) -> int:
-    """Blocks with kept rows that a unit has room for at a time, as few registers as they take."""
-    limits, threads = target.limits, plan.threads * plan.rows_per_block
-    kept = chunks_of(kernel, plan) * plan.vector * kept_registers(kernel)
-    registers = -(-(_SQUEEZED + kept) // 8) * 8
-    room = min(limits.registers_per_unit // registers, limits.warps_per_unit * _WARP) // threads
-    return max(1, min(room, limits.blocks_per_unit))
+def stores_rows(kernel: Kernel) -> bool:
+    """Whether some result lives over whole rows."""
+    reduced = set(reduced_axes(kernel))
+    return any(reduced & set(kernel.let(output.value).axes) for output in kernel.outputs)
 
 
 def resident_blocks(kernel: Kernel, plan: RowPlan, target: Target) -> int:
-    """Blocks that the compiler has to leave registers for: so many that memory never waits."""
+    """Blocks that the compiler is told to leave registers for: so many that memory never waits, or,
+    if a unit has room for them, all that there are. One where it should see to it by itself."""
     if not plan.keep_row or plan.threads == 1 or plan.blocks_per_row > 1 or plan.ring:
         return 1
-    size = max(1, plan.rows_per_block * _stream_bytes(kernel))
-    return min(blocks_in_hand(kernel, plan, target), -(-_BUSY_BYTES // size))
+    limits, threads = target.limits, plan.threads * plan.rows_per_block
+    room = min(_room(kernel, plan, target), limits.registers_per_unit // (_ENOUGH * threads))
+    busy = 1 + -(-_BUSY_BYTES // max(1, plan.rows_per_block * _stream_bytes(kernel)))
+    every = -(-row_count(kernel) // (plan.rows_per_block * limits.units))
+    wanted = max(min(room, busy), every if every <= room else 1)
+    registers, _ = row_registers(kernel, plan, target)
+    by_itself = limits.registers_per_unit // (-(-registers // 8) * 8 * threads)
+    return wanted if wanted > by_itself else 1
+
+
+def _room(kernel: Kernel, plan: RowPlan, target: Target) -> int:
+    """Blocks with kept rows whose registers a unit has, as few as they take."""
+    kept = chunks_of(kernel, plan) * plan.vector * kept_registers(kernel)
+    registers = -(-(_SQUEEZED + kept) // 8) * 8
+    return target.limits.registers_per_unit // (registers * plan.threads * plan.rows_per_block)
 
 
 def _starved(kernel: Kernel, plan: RowPlan, target: Target) -> float:
-    """The share of the bytes that keep memory busy which a unit has no room for."""
-    size = plan.rows_per_block * _stream_bytes(kernel)
-    return max(0.0, 1 - blocks_in_hand(kernel, plan, target) * size / _BUSY_BYTES)
+    """The share of what keeps memory busy that a unit, short of registers, has no room for."""
+    threads = plan.threads * plan.rows_per_block
+    room = _room(kernel, plan, target)
+    if not stores_rows(kernel) or room * threads >= target.limits.warps_per_unit * _WARP:
+        return 0.0
+    ahead = (room - 1) * plan.rows_per_block * _stream_bytes(kernel)
+    return max(0.0, 1 - ahead / _BUSY_BYTES)
 
 
 def ring_room(target: Target) -> int:
@@ -236,7 +254,7 @@ def gpu_row_plan(
         return min(
             kept,
             key=lambda plan: (
-                _cost(plan.threads, vectors, rows / units, kept_registers(kernel) > 0)
+                _cost(plan.threads, vectors, rows / units, stores_rows(kernel))
                 + (_starved(kernel, plan, target) if rows > units else 0.0)
                 + _PER_REGISTER * max(0, row_registers(kernel, plan, target)[0] - _SPARE)
             ),
@@ -410,13 +428,19 @@ def _vector(kernel: Kernel, tensors: Mapping[str, Tensor], axis: str) -> int:
 
 
 def whole_vectors(
-    kernel: Kernel, tensors: Mapping[str, Tensor], width: int, axis: str | None
+    kernel: Kernel,
+    tensors: Mapping[str, Tensor],
+    width: int,
+    axis: str | None,
+    *,
+    stored: bool = False,
 ) -> int:
-    """Elements, along an axis, of the widest tensor in an access of `width` bytes; they divide the
-    axis. Tensors that do not change along it do not count."""
+    """Elements, along an axis, of the widest tensor, or of the widest that is `stored`, in an
+    access of `width` bytes; they divide the axis. Tensors that do not change along it do not
+    count."""
     extent = kernel.sizes[axis] if axis is not None else 1
     reads = [let for let in kernel.body if isinstance(let.expr, Read) and axis in let.axes]
-    names = [let.expr.tensor for let in reads if isinstance(let.expr, Read)]
+    names = [let.expr.tensor for let in reads if isinstance(let.expr, Read) and not stored]
     names += [o.tensor for o in kernel.outputs if axis in kernel.let(o.value).axes]
     sizes = [tensors[name].dtype.storage_bytes for name in names]
     return _whole(extent, min(_WIDEST, max(1, width // max(sizes, default=4))))

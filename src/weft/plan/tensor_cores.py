@@ -12,6 +12,7 @@ from weft.plan.contraction import Problem
 from weft.plan.epilogue import epilogue_names, local_edges
 from weft.plan.ir import CacheRead, Header, MmaPlan, Vectorize
 from weft.region.forms.multiplied import usual_atom
+from weft.region.forms.thin import FEW, is_thin
 from weft.region.ir import Kernel, Read
 from weft.target import roofline
 from weft.target.matrix_atoms import FULL, PROMOTED
@@ -28,8 +29,6 @@ _ROW: Final = 128
 """Bytes of a k step of the SM90 template."""
 _PIECE: Final = 16
 """Bytes of one copy of the SM80 template."""
-_THIN: Final = 16
-"""Rows or columns up to which wide numbers are better multiplied one by one."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +47,9 @@ _SM80_TILES: Final = {
     8: (_Tile((64, 64, 16), 1.0, 3, (32, 32)), _Tile((128, 64, 16), 0.94, 3, (64, 32))),
 }
 """Tiles by the bytes of an operand's element."""
+_FEW_ROWS: Final = _Tile((16, 128, 16), 1.0, 3, (16, 32))
+_FEW_COLUMNS: Final = _Tile((128, 16, 16), 1.0, 3, (32, 16))
+"""Tiles of wide numbers whose longer operand, all that counts, waits in a ring."""
 _MOST_SUMS: Final = 64 * 192
 """Sums of a warpgroup that its registers hold twice."""
 _ONE_WAVE: Final = "grouped:4"
@@ -137,7 +139,10 @@ def takes_warpgroups(problem: Problem, kernel: Kernel, target: Target) -> bool:
 def takes_warps(problem: Problem, kernel: Kernel) -> bool:
     """Whether the SM80 template computes what the kernel says, and is the better for it."""
     atom = usual_atom(kernel, "sm80")
-    return atom is not None and (atom.word <= 2 or min(problem.m, problem.n) > _THIN)
+    if atom is None or atom.word <= 2 or min(problem.m, problem.n) > FEW[-1]:
+        return atom is not None
+    # Few rows of wide numbers are worth a ring where 16-byte pieces fill it.
+    return problem.aligned and is_thin(problem.m, problem.n)
 
 
 def _has_next_tile(form: Form, extent: Extent, target: Target) -> bool:
@@ -156,10 +161,7 @@ def _vectors(kernel: Kernel, *, swap: bool) -> int:
 
 def sm80_plan(kernel: Kernel, problem: Problem, target: Target, header: Header) -> MmaPlan:
     """The SM80 form: document 2's tile, or twice its columns where that fills the units too."""
-    size = problem.dtype.storage_bytes
-    tile, wide = _SM80_TILES[size]
-    if problem.tiles(*wide.shape[:2]) >= 2 * target.limits.units:
-        tile = min((tile, wide), key=lambda tile: _sm80_time(tile, problem, target))
+    size, tile = problem.dtype.storage_bytes, _sm80_tile(problem, target)
     extents = zip("mnk", (problem.m, problem.n, problem.k), tile.shape, strict=True)
     return MmaPlan(
         header,
@@ -178,6 +180,16 @@ def sm80_plan(kernel: Kernel, problem: Problem, target: Target, header: Header) 
         operand_layouts=problem.layouts,
         roles="single",
     )
+
+
+def _sm80_tile(problem: Problem, target: Target) -> _Tile:
+    size = problem.dtype.storage_bytes
+    if size > 2 and min(problem.m, problem.n) <= FEW[-1]:
+        return _FEW_ROWS if problem.m <= problem.n else _FEW_COLUMNS
+    tile, wide = _SM80_TILES[size]
+    if problem.tiles(*wide.shape[:2]) < 2 * target.limits.units:
+        return tile
+    return min((tile, wide), key=lambda tile: _sm80_time(tile, problem, target))
 
 
 def _sm80_time(tile: _Tile, problem: Problem, target: Target) -> float:

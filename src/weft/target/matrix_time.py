@@ -60,37 +60,45 @@ _PRECISION: Final = 0.01
 class Pace:
     """What was fitted: how fast the parts of a kernel are."""
 
-    start: float = 4470.0
+    start: float = 4920.0
     """Cycles before the first data arrive."""
-    shared: float = 0.674
+    shared: float = 0.705
     """Cycles for a row that is read from shared memory or written to it."""
-    alone: float = 33.0
+    alone: float = 29.0
     """Cycles of a step in which a warpgroup without another one beside it multiplies nothing."""
-    unit: float = 155.0
-    cache: float = 86.0
+    unit: float = 146.0
+    cache: float = 82.0
     """Bytes a cycle that one unit can copy, and that each gets where all do."""
-    memory: float = 2600.0
+    memory: float = 2530.0
     """Bytes a cycle that memory gives to all units."""
-    off_sector: float = 1.92
+    off_sector: float = 1.67
     """What a row costs beside that which begins inside a sector."""
-    beyond: float = 15.9
+    beyond: float = 13.7
     """Rows beyond an operand that are filled in a cycle, of all units together."""
-    panel: float = 95.0
-    row: float = 1.47
-    turn: float = 204.0
+    panel: float = 102.0
+    row: float = 1.44
+    turn: float = 241.0
     """Cycles for storing a panel of the result, one of its rows, and for turning a swapped tile."""
-    beside: float = 0.445
+    beside: float = 0.52
     """Of storing a result while the next tile is multiplied, what it adds to that tile."""
-    following: float = 220.0
+    following: float = 89.0
     """Cycles that a tile after another one costs beside its steps and results."""
-    pair: float = 558.0
+    pair: float = 301.0
     """Cycles that starting and ending in pairs costs."""
+    delivered: float = 1.24
+    """Of what a row costs, in rows that begin at lines, what two blocks that share it do not save:
+    it is asked for once and brought to both."""
 
     def lines(self, grain: int) -> float:
         """What a row costs, in rows that begin at lines, where rows begin at any multiple of so
         many bytes, all alike."""
         inside = _IN_TWO - grain / LINE
         return inside if grain >= _SECTOR else inside + self.off_sector * (1 - grain / _SECTOR)
+
+    def halved(self, cost: float) -> float:
+        """What a row costs each of two blocks that share it."""
+        delivered = min(cost, self.delivered)
+        return delivered + (cost - delivered) / 2
 
 
 H200: Final = Pace()
@@ -210,9 +218,9 @@ class _Side:
         """Rows of all steps, for each tile of the other operand."""
         shifted = self.count > 1 and not operand.along and tile % PANEL > 0
         grain = math.gcd(operand.grain, _WORD * tile) if shifted else operand.grain
-        part = 0.5 if shared else 1.0
-        self.cost = part * pace.lines(grain)
-        self.worst = max(part * _IN_TWO, self.cost) if shifted else self.cost
+        alone = pace.lines(grain)
+        self.cost = pace.halved(alone) if shared else alone
+        self.worst = max(_IN_TWO, self.cost) if shifted else self.cost
         """What a row costs, and one of the tile that begins worst."""
 
 

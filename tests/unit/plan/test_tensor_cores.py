@@ -7,6 +7,7 @@ import pytest
 from tests.gpu_programs import through_stages
 from weft.plan.ir import MmaPlan
 from weft.ptir import Builder
+from weft.target.known import target_named
 
 
 def plan_of(m: int, n: int, k: int, contract: tuple[int, int] = (1, 1)) -> MmaPlan:
@@ -60,3 +61,30 @@ def test_tiles_are_no_wider_than_columns_that_follow_one_another(rows: int, targ
     plan = by_heads(rows, target)
     assert (plan.arch, plan.tile[1]) == (target, 64)
     assert plan.predicate_tail == (("m.i.i",) if (target, rows) == ("sm80", 1000) else ())
+
+
+@pytest.mark.parametrize(
+    ("shape", "arch", "tile"),
+    [
+        ((2, 4096, 4096), "sm80", (16, 128, 16)),
+        ((4096, 16, 4096), "sm80", (128, 16, 16)),
+        ((2, 4096, 4095), "fma", (4, 128, 32)),  # rows that 16-byte pieces do not fill
+        ((17, 4096, 4096), "sm80", (64, 64, 16)),
+    ],
+)
+@pytest.mark.parametrize("target", ["sm80", "sm90"])
+def test_few_rows_of_wide_numbers_wait_in_rings(
+    shape: tuple[int, int, int], arch: str, tile: tuple[int, int, int], target: str
+) -> None:
+    """All tiles run at once: a unit's shared memory has room for two rings."""
+    m, n, k = shape
+    b = Builder()
+    x, w = b.param("f64", [m, k]), b.param("f64", [n, k])
+    compilation = through_stages(b.build(b.dot_general(x, w, contract=([1], [1]))), target)
+    (plan,) = (p for p in compilation["plan"].plans.values() if isinstance(p, MmaPlan))
+    assert (plan.arch, plan.tile) == (arch, tile)
+    if 16 in tile[:2]:
+        limits = target_named(target).limits
+        kernel = max(compilation["gpu"].kernels.values(), key=lambda kernel: kernel.shared_bytes)
+        fitting = limits.shared_bytes_per_unit // kernel.shared_bytes
+        assert limits.units < kernel.grid <= min(fitting, 2) * limits.units

@@ -24,7 +24,7 @@ def table() -> Table:
 def test_what_comes_with_weft_was_measured_on_the_targets_device() -> None:
     assert (table().device, table().target) == ("NVIDIA H200", "sm90")
     assert len(table().products) >= 60
-    assert all(1 <= len(times) <= 12 for times in table().products.values())
+    assert all(1 <= len(times) <= 20 for times in table().products.values())
     assert shipped(target_named("sm80")) is None
 
 

@@ -25,7 +25,7 @@ _WORDS: Final = """
     i8 u8 i16 u16 u32 i64 u64 TensorMap Held INLINE INLINE_MEMBER
     min max fabs fabsf fmaf fmin fmax fminf fmaxf rint rintf
     threadIdx blockIdx blockDim gridDim float2 double2 uint2 uint4 make_float2 make_double2
-    make_uint2 make_uint4 atomicMax
+    make_uint2 make_uint4 atomicAdd atomicMax atomicMin
 """
 _MADE: Final = ("wgmma_", "mma_", "tma_load")
 """How functions begin that are made for one kernel."""

@@ -48,11 +48,14 @@ from weft.plan.rows import (
     row_length,
     row_registers,
     row_vector_axis,
+    stores_rows,
 )
-from weft.region.ir import Kernel, Output, Tensor
+from weft.region.ir import Kernel, Let, Output, Tensor
 from weft.target.target import Target
 
 _WARP = 32
+_LINE = 8
+"""Vectors of 16 bytes in a line of memory."""
 SLOT = 8
 """Bytes of one partial result in shared memory."""
 _INTERLEAVED = 4
@@ -171,6 +174,14 @@ class Rows(Emitter):
             yield from root.body
         else:
             yield ir.If(exists, tuple(root.body))
+
+    def is_read_once(self, let: Let) -> bool:
+        """Rows that only reductions need, in one pass or kept, by threads that read whole lines.
+        Rows whose results are stored are faster through the cache: measured, not explained."""
+        passes = 1 if self.plan.keep_row else len(self.reductions)
+        along = set(let.axes) & set(self.reduced) and set(let.axes) - set(self.reduced)
+        lines = self.plan.threads >= _LINE
+        return bool(along) and passes == 1 and lines and not stores_rows(self.kernel)
 
     # -- results ---------------------------------------------------------------------------------
 

@@ -1,8 +1,12 @@
 """Scatter, as updates come.
 
-The rows of the result are dealt to groups of threads; the threads of a group, one for each column,
-look at all updates in order and apply those to their rows. So every element gets its updates in
-order, whatever runs when, and no two threads touch one element.
+*In any order.* Integers that are added, or of which the most or the least counts: a thread for each
+element of the updates combines it with its place in one step. The result has the same bits, in
+whatever order they come.
+
+*In order.* Else the rows of the result are dealt to groups of threads; the threads of a group, one
+for each column, look at all updates in order and apply those to their rows. So every element gets
+its updates in order, whatever runs when, and no two threads touch one element.
 """
 
 from __future__ import annotations
@@ -18,6 +22,26 @@ class ScatterKernel(WholeKernel):
     """One scatter."""
 
     def scatter(self, op: Scatter) -> Work:
+        if op.has_any_order(self.dtype):
+            return self._in_any_order(op)
+        return self._in_order(op)
+
+    def _in_any_order(self, op: Scatter) -> Work:
+        target, index, source = (self.numbers[name] for name in (self.result, *self.inputs[1:]))
+        count = op.outer * op.count * op.width
+        outside, code, point, there = self.points(count)
+        column, update = split(code, point, op.width, count)
+        _, outer = split(code, update, op.count, op.outer * op.count)
+        dtype, at = self.tensors[self.inputs[1]].dtype, point if op.each else update
+        row = code.place(code.load(index, dtype, at, Lit(1), 0, True), op.rows)
+        new = code.load(source, self.dtype, point, Lit(1), 0, True)
+        offset = wide((outer * op.rows + row) * op.width + column)
+        combine = values.CombineElement(target, self.dtype, op.fn, offset, Lit(1), new)
+        code.body.append(combine)
+        outside.branch(there, code)
+        return blocks_of(count), THREADS, outside
+
+    def _in_order(self, op: Scatter) -> Work:
         columns = op.outer * op.width
         room = self.target.limits.units * 1024
         groups = max(1, min(op.rows, room // max(1, columns)))

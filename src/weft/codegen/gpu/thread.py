@@ -419,8 +419,14 @@ class Emitter(ABC):
                     self.source(read, head),
                     self.guard(read, head),
                     self.is_constant(read.tensor),
+                    self.is_read_once(let),
                 )
             )
+
+    def is_read_once(self, let: Let) -> bool:
+        """Whether vectors of a tensor are read once by a unit, and its own cache need not take
+        them."""
+        return False
 
     def run(self, dtype: DType, read: Read, group: Group) -> Run | None:
         """What a read of a group is, if its instances read a line that begins anywhere."""

@@ -7,8 +7,9 @@
 
 So both sides touch memory in whole lines. In shared memory rows of a block are an odd number of
 words apart, and beyond each 32 points, along either axis, half a vector is left out: lanes whose
-vectors begin a multiple of 32 words apart, several lines of them, find their words in 32 banks. All
-other axes are numbered by blocks of the grid.
+vectors begin a multiple of 32 words apart, several lines of them, find their words in 32 banks.
+Axes that lie like one with the operands' axis are counted on along it; all others are numbered by
+blocks of the grid.
 """
 
 from __future__ import annotations
@@ -49,13 +50,15 @@ def _refusals(
     if crossing is None:
         yield refuse("Block", "no operand lies across the results")
         return
-    if plan.block % plan.vector or (plan.block * plan.block) % (plan.threads * plan.vector):
-        yield refuse(
-            "Block",
-            f"blocks of {plan.block}x{plan.block} are not made of {plan.threads} threads with "
-            f"vectors of {plan.vector}",
-        )
-        return
+    rows, turned = kernel.sizes[crossing.rows], _turned(kernel, tensors, crossing)
+    for vector in (plan.vector, *(_vector(let.dtype, rows) for let in turned)):
+        if plan.block % vector or (plan.block * plan.block) % (plan.threads * vector):
+            yield refuse(
+                "Block",
+                f"blocks of {plan.block}x{plan.block} are not made of {plan.threads} threads with "
+                f"vectors of {vector}",
+            )
+            return
     if plan.grain != plan.block * plan.block or plan.unroll != 1:
         yield refuse("Block", f"a piece of work is a block: {plan.block * plan.block} points")
     size = kernel.sizes[crossing.columns]
@@ -63,8 +66,6 @@ def _refusals(
         yield refuse("Vector", f"a vector of {plan.vector} does not divide an axis of {size}")
     blocks = _blocks_along(kernel, crossing, row_axes(kernel, tensors, crossing), plan.block)
     yield from too_many(*kernel.sizes.values(), blocks=prod(blocks.values()))
-    rows = kernel.sizes[crossing.rows]
-    turned = _turned(kernel, tensors, crossing)
     held = sum(_Layout(let.dtype, rows, plan).bytes for let in turned)
     if held > target.limits.shared_bytes_per_block:
         yield refuse("SharedMemory", f"the blocks of all operands take {held} bytes")

@@ -1,7 +1,8 @@
 """Statements on single values: what map and row kernels are made of.
 
     Stmt = ReadParam | LoadVector | LoadAcross | Compute | IndexValue | Words | Variable | Assign
-         | Choose | Shuffle | Alike | SortKey | PlaceOf | StoreElement | StoreVector | Report
+         | Choose | Shuffle | Alike | SortKey | PlaceOf | StoreElement | StoreVector
+         | CombineElement | Report
 
 Semantics. A value is a named element of a dtype, one per thread; `Compute` and the others that name
 a value make it once, a `Variable` may be assigned again. Guards are truth values per thread: where
@@ -12,11 +13,11 @@ kernel.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from weft.codegen.gpu.element import ElementOp, Number
 from weft.codegen.gpu.scalar import Scalar
-from weft.foundation.dtypes import DType
+from weft.foundation.dtypes import SI32, SI64, UI32, UI64, DType
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ class LoadVector:
     guard: Scalar
     constant: bool = True
     """Whether nobody writes the buffer while the kernel runs."""
+    once: bool = False
+    """Whether the unit reads it only here, so that its own cache need not take it."""
 
 
 @dataclass(frozen=True)
@@ -183,6 +186,19 @@ class StoreVector:
 
 
 @dataclass(frozen=True)
+class CombineElement:
+    """`buffer[offset] = fn(buffer[offset], source)`, in one step: any threads may combine with one
+    element at once. Of integers, by add, max or min, the result is the same in any order."""
+
+    buffer: int
+    dtype: DType
+    fn: str
+    offset: Scalar
+    guard: Scalar
+    source: str
+
+
+@dataclass(frozen=True)
 class Report:
     """Report to the host where a value breaks a rule: it is not `inside` [0, size), or not
     `nonzero`, or not `nonnegative`. Of several reports the first check, by number, and of that the
@@ -196,7 +212,13 @@ class Report:
     guard: Scalar
 
 
+COMBINED: Final = (SI32, UI32, SI64, UI64)
+"""Dtypes of elements that are combined in one step."""
+COMBINING: Final = ("add", "max", "min")
+"""The functions by which they are."""
+
 ValueStmt: TypeAlias = (
     ReadParam | PlaceOf | LoadVector | LoadAcross | Compute | IndexValue | Words | Variable
-    | Assign | Choose | Shuffle | Alike | SortKey | StoreElement | StoreVector | Report
+    | Assign | Choose | Shuffle | Alike | SortKey | StoreElement | StoreVector | CombineElement
+    | Report
 )  # fmt: skip

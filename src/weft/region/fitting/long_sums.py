@@ -19,8 +19,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from weft.foundation.dtypes import BF16, F16, F32
-from weft.foundation.index_expr import Expr, Guard, axis, coefficient, linear, substitute
-from weft.region.forms.columns import matrix_bytes, pieces_of_columns, reduced_once, summed_columns
+from weft.foundation.index_expr import Expr, Guard, axis, substitute
+from weft.region.forms.columns import (
+    matrix_bytes,
+    pieces_of_columns,
+    reduced_once,
+    side_by_side,
+    summed_columns,
+)
 from weft.region.forms.multiplied import usual_atom
 from weft.region.forms.thin import FEW, LONG_SIDE, tiles_per_unit
 from weft.region.ir import (
@@ -110,10 +116,8 @@ def _reduced(kernel: Kernel) -> list[KernelAxis]:
 def _row_cut(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> Cut | None:
     reduced = _reduced(kernel)
     length = math.prod(axis.size for axis in reduced)
-    blocks = math.prod(kernel.sizes.values()) // max(1, length)
-    width = _bytes_across(kernel, tensors, {axis.name for axis in reduced})
-    if width:
-        blocks = -(-blocks * width // _STRIP_BYTES)
+    rows = math.prod(kernel.sizes.values()) // max(1, length)
+    blocks = rows // _rows_of_a_block(kernel, tensors, {axis.name for axis in reduced})
     wanted = target.limits.units * _BLOCKS_PER_UNIT / max(1, blocks)
     if wanted < 2 or length < 2 * _SHORTEST:
         return None
@@ -134,17 +138,12 @@ def _column_cut(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Cut | None:
     return _cut_into(reduced, wanted)
 
 
-def _bytes_across(kernel: Kernel, tensors: Mapping[str, Tensor], reduced: set[str]) -> int:
-    """Bytes of the widest element whose neighbours in memory belong to other rows; 0 where none
-    is."""
-    widest = 0
-    for let in kernel.body:
-        if isinstance(let.expr, Read) and reduced & set(let.axes):
-            address = linear(let.expr.index, row_major(tensors[let.expr.tensor].shape))
-            kept = [name for name in let.axes if name not in reduced]
-            if any(coefficient(address, name) == 1 for name in kept):
-                widest = max(widest, let.dtype.storage_bytes)
-    return widest
+def _rows_of_a_block(kernel: Kernel, tensors: Mapping[str, Tensor], reduced: set[str]) -> int:
+    """One, or where rows lie side by side as many as a strip of them has."""
+    strides = {name: row_major(tensors[name].shape) for name in kernel.inputs}
+    reads = [let for let in kernel.body if isinstance(let.expr, Read) and reduced & set(let.axes)]
+    width = max((let.dtype.storage_bytes for let in reads), default=1)
+    return max(1, min(side_by_side(kernel, reduced, strides), _STRIP_BYTES // width))
 
 
 def _cut_into(reduced: Sequence[KernelAxis], wanted: float) -> Cut | None:

@@ -84,7 +84,10 @@ def whole_in_parts(
 def _is_worth_sorting(op: Scatter, x: Tensor) -> bool:
     """Whether updates are many, or several that are combined in a wider dtype than the result's. A
     thread that looks at all updates takes 0.15 us for each. Updates with an index of their own for
-    each column are sorted one by one, which takes 12 us a pass for a million of them."""
+    each column are sorted one by one, which takes 12 us a pass for a million of them. Those that
+    have no order are combined as they come."""
+    if op.has_any_order(x.dtype):
+        return False
     sorted_ones = op.outer * op.count * (op.width if op.each else 1)
     elements = math.prod(x.shape)
     if not 0 < sorted_ones <= _MOST_PAIRS or not 0 < elements < _MOST_PLACES - op.outer:
@@ -96,13 +99,10 @@ def _is_worth_sorting(op: Scatter, x: Tensor) -> bool:
 def goes_by_digits(op: Order) -> bool:
     """Whether rows are sorted by digits, and not each by a block.
 
-    A block's network has l (l + 1) / 2 steps for 2^l elements, each of 2^(l - 1) pairs with eight
-    accesses to shared memory, 32 of which a unit makes in a cycle: 90,000 cycles or 50 us for 8192
-    elements, which is what shared memory holds, and four times as much for four times as many.
-    Sorting by digits is three kernels a digit, which take 7 us however short they are, and moves an
-    element's 8 bytes three times: for 32-bit keys 30 us for few and 50 us for a million elements.
-    Merging runs that blocks have sorted would read, for each doubling of a run, every element's
-    position and key at a place of their own and a dozen others by halves: 45 us a doubling.
+    A block's network has l (l + 1) / 2 steps for 2^l elements, and a thread takes part in each with
+    all that it holds: 1024 rows of 1024 take 21 us. Rows of 16384 would have 9,000 instructions and
+    half of all registers of a unit: 64 of them take 79 us, and 50 us by digits, which is three
+    kernels and 13 us for each digit of a million elements.
     """
     return op.length > LONGEST_SORTED and 0 < op.outer * op.length <= _MOST_PAIRS
 

@@ -1,4 +1,4 @@
-"""The tile of a contraction with few rows, or few columns, whose numbers are multiplied one by one.
+"""The tile of a contraction with few rows, or few columns, of numbers of 32 and 64 bits.
 
 Such a contraction does little but read its larger operand: a tile has many columns, or rows, of a
 slice that is deep enough to be read in whole lines, and long sums are cut in parts until enough of
@@ -15,6 +15,8 @@ LONG_SIDE: Final = 128
 """Of the others."""
 RESIDENT: Final = 4
 """Tiles that a unit has registers for at a time."""
+_RINGS: Final = 2
+"""Of wide numbers, that a unit has shared memory for."""
 _LINE: Final = 128
 _ON_THE_WAY: Final = 1 << 16
 """Bytes of an operand that each unit asks for ahead of time, so that memory is never idle: with
@@ -36,6 +38,9 @@ def thin_tile(m: int, n: int, word: int) -> tuple[int, int, int]:
 
 
 def tiles_per_unit(m: int, n: int, word: int) -> int:
-    """Tiles that a unit should have at a time: with registers for them, and slices enough."""
+    """Tiles that a unit should have at a time: with registers for them, or rings of wide numbers,
+    and slices enough."""
+    if word > 4:
+        return _RINGS
     slice_bytes = LONG_SIDE * thin_tile(m, n, word)[2] * word
     return max(1, min(RESIDENT, _ON_THE_WAY // slice_bytes))

@@ -15,6 +15,7 @@ from tests.gpu_interpreted import InterpretedGpu
 from tests.gpu_programs import through_stages
 from weft.codegen.gpu import columns, ir
 from weft.codegen.gpu.ir import walk
+from weft.codegen.gpu.scalar import Lit
 from weft.plan.from_region import plan_kernel
 from weft.plan.ir import RowPlan
 from weft.ptir import Builder, Program, Value
@@ -93,19 +94,25 @@ def test_large_sums_run_in_one_wave_and_then_add_up_quickly(name: str) -> None:
     units = target_named("sm90").limits.units
     assert 3 * units < first.grid <= 4 * units
     assert any(isinstance(statement, ir.AdmitNext) for statement in walk(first.body))
-    turns = [loop.stop for loop in walk(second.body) if isinstance(loop, ir.For)]
-    assert all(isinstance(stop, int) and stop <= 4 for stop in turns)
+    assert max(map(_turns, walk(second.body))) <= 4
+
+
+def _turns(statement: ir.Stmt) -> int:
+    """How often a loop goes round; 0 for what is no loop."""
+    stop = statement.stop if isinstance(statement, ir.For) else Lit(0)
+    assert isinstance(stop, Lit)
+    return stop.value
 
 
 def test_vectors_on_their_way_are_shared_among_operands() -> None:
     """Eight of one operand, four of each of two; a divisor of the turns, where there is one."""
-    for operands, rows, times in ((1, 2048, 8), (2, 2048, 4), (1, 56 * 32, 7), (1, 37 * 32, 8)):
+    for operands, rows, times in ((1, 2048, 8), (2, 2048, 4), (1, 49 * 32, 7), (1, 37 * 32, 8)):
         b = Builder()
-        given = [b.param("bf16", [132, rows, 64]) for _ in range(operands)]
+        given = [b.param("bf16", [600, rows, 64]) for _ in range(operands)]
         product = given[0] if operands == 1 else given[0] * given[1]
         compilation = through_stages(b.build(b.reduce_sum(product, [1])), "sm90")
         kernels = compilation["gpu"].kernels.values()
-        loops = [s for k in kernels for s in walk(k.body) if isinstance(s, ir.For) and s.stop > 4]
+        loops = [s for k in kernels for s in walk(k.body) if isinstance(s, ir.For)]
         assert [loop.times for loop in loops] == [times]
 
 

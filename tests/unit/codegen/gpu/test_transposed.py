@@ -127,6 +127,22 @@ def test_refusals(name: str) -> None:
     assert [finding.why for finding in found] == [why]
 
 
+def test_operands_in_wider_vectors_than_results_are_loaded_whole_or_refused() -> None:
+    """Bytes are loaded sixteen at a time and stored eight: a block of 64x64 has none for 512
+    threads."""
+    b = Builder()
+    turned = b.build(b.transpose(b.param("si8", [128, 192]), [1, 0]))
+    compilation = through_stages(turned, "sm90")
+    (kernel,) = compilation["region"].kernels
+    plan = replace(compilation["plan"].of(kernel.name), threads=512)
+    assert plan.vector == 8
+    tensors = compilation["region"].tensors
+    found = transposed.accepts(kernel, tensors, plan, target_named("sm90"))
+    assert [finding.why for finding in found] == [
+        "blocks of 64x64 are not made of 512 threads with vectors of 16"
+    ]
+
+
 def test_a_kernel_without_crossing_is_refused() -> None:
     b = Builder()
     x = b.param("f32", [64, 64])

@@ -111,7 +111,7 @@ def test_updates_are_sorted_by_the_bits_that_places_have(
     assert (got.reshape(-1) == want).all()
 
 
-@pytest.mark.parametrize(("outer", "tile"), [(1, 1024), (2, 4096)])
+@pytest.mark.parametrize(("outer", "tile"), [(1, 1024), (2, 2048)])
 def test_few_elements_have_small_tiles(outer: int, tile: int) -> None:
     index = np.zeros((outer, 1 << 17), np.int32)
     x = np.zeros((outer, 2, 1), np.float32)
@@ -120,7 +120,24 @@ def test_few_elements_have_small_tiles(outer: int, tile: int) -> None:
     assert ops[0].tile == tile
 
 
-@pytest.mark.parametrize(("count", "tile"), [(2, 256), (257, 512), (1025, 1280), (5000, 4096)])
+def test_many_elements_have_large_tiles() -> None:
+    call = OpaqueCall(Order(1, 1 << 23, 5), ("x",), (0,))
+    kernel = Kernel("op", Pattern.OPAQUE, (), (), (Output("out", "", ()),), opaque=call)
+    tensors = {"x": Tensor("x", F32, (1, 1 << 23)), "out": Tensor("out", SI64, (1, 5))}
+    ops = [step.opaque.op for step in whole_in_parts(kernel, tensors)[0] if step.opaque]
+    assert {op.tile for op in ops if isinstance(op, Digits | Moved)} == {4096}
+
+
+@pytest.mark.parametrize("fn", ["add", "max", "min"])
+@pytest.mark.parametrize("dtype", [SI32, SI64])
+def test_integers_are_combined_as_they_come(dtype: DType, fn: str) -> None:
+    op = Scatter(fn, 1, 50, 4, 3000)
+    x, update = (RNG.integers(-9, 9, (1, n, 4)).astype(dtype.numpy) for n in (50, 3000))
+    index = RNG.integers(0, 50, (1, 3000)).astype(np.int32)
+    assert in_steps(op, [x, index, update], dtype)[0] == [op]
+
+
+@pytest.mark.parametrize(("count", "tile"), [(2, 256), (257, 512), (1025, 1280), (5000, 2048)])
 def test_tiles_are_not_much_longer_than_rows(count: int, tile: int) -> None:
     """Many rows with a few updates each, as of a choice of experts."""
     outer = (1 << 17) // count + 1

@@ -81,10 +81,19 @@ def run(node: values.ValueStmt, warp: Warp, mask: Lanes) -> None:
         case values.StoreVector(sources=sources):
             _check_alignment(node.offset, len(sources), warp, mask)
             _store(node, sources, warp, mask)
+        case values.CombineElement():
+            _combine(node, warp, mask & truth(warp.value(node.guard)))
         case values.PlaceOf(name=name, source=source, size=size):
             warp.names[name] = _place(warp.elements[source], size)
         case values.Report():
             _report(node, warp, mask & truth(warp.value(node.guard)))
+
+
+def _combine(node: values.CombineElement, warp: Warp, lanes: Lanes) -> None:
+    target, place = warp.block.arrays[node.buffer], _lanes_at(node.offset, warp)[lanes]
+    in_range(target, place)
+    combine = {"add": np.add, "max": np.maximum, "min": np.minimum}[node.fn]
+    combine.at(target, place, warp.elements[node.source][lanes])
 
 
 def _place(value: Array, size: int) -> Array:

@@ -7,6 +7,7 @@ from weft.codegen.gpu.prelude.instructions import (
     ACROSS,
     CHAINS,
     CLUSTERS,
+    COMBINING,
     COMMON,
     SM80,
     SM90,
@@ -15,7 +16,7 @@ from weft.codegen.gpu.prelude.instructions import (
 from weft.codegen.gpu.prelude.sorting import SORTING
 
 TEXTS: Final = (
-    *(COMMON, THREADS, ACROSS, SM80, SM90, CLUSTERS, CHAINS),
+    *(COMMON, THREADS, COMBINING, ACROSS, SM80, SM90, CLUSTERS, CHAINS),
     *(ELEMENTS, FORMATS, SORTING, philox()),
 )
 """Every text, those apart that are made for one kernel's matrices and boxes."""

@@ -189,6 +189,16 @@ INLINE void fetch_words(u32 (&w)[4], const char* p, bool constant) {
   const uint4 q = fetch((const uint4*)p, constant);
   w[0] = q.x; w[1] = q.y; w[2] = q.z; w[3] = q.w;
 }
+INLINE void fetch_words_once(u32 (&w)[1], const char* p) {
+  asm("ld.global.nc.L1::no_allocate.b32 %0, [%1];" : "=r"(w[0]) : "l"(p));
+}
+INLINE void fetch_words_once(u32 (&w)[2], const char* p) {
+  asm("ld.global.nc.L1::no_allocate.v2.b32 {%0, %1}, [%2];" : "=r"(w[0]), "=r"(w[1]) : "l"(p));
+}
+INLINE void fetch_words_once(u32 (&w)[4], const char* p) {
+  asm("ld.global.nc.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];"
+      : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "l"(p));
+}
 INLINE void put_words(const u32 (&w)[1], char* p) { *(u32*)p = w[0]; }
 INLINE void put_words(const u32 (&w)[2], char* p) { *(uint2*)p = make_uint2(w[0], w[1]); }
 INLINE void put_words(const u32 (&w)[4], char* p) {
@@ -198,6 +208,15 @@ INLINE void put_words(const u32 (&w)[4], char* p) {
 INLINE void report(u64* error, u64 check, u64 element) {
   atomicMax(error, ~(check << 40 | element));
 }
+"""
+
+COMBINING: Final = r"""
+INLINE void combine_add(u32* p, u32 x) { atomicAdd(p, x); }
+INLINE void combine_add(int* p, int x) { atomicAdd(p, x); }
+INLINE void combine_add(u64* p, u64 x) { atomicAdd(p, x); }
+INLINE void combine_add(i64* p, i64 x) { atomicAdd((u64*)p, (u64)x); }
+template <class T> INLINE void combine_max(T* p, T x) { atomicMax(p, x); }
+template <class T> INLINE void combine_min(T* p, T x) { atomicMin(p, x); }
 """
 
 ACROSS: Final = r"""

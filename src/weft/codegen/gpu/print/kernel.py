@@ -13,7 +13,7 @@ from weft.codegen.gpu.print.scalars import at, braced, text
 from weft.codegen.gpu.print.values import ValuePrinter, get_shared, load, put_shared
 from weft.codegen.gpu.scalar import Scalar, scalar
 from weft.codegen.gpu.swizzle import descriptor
-from weft.codegen.gpu.values import Alike, LoadAcross, SortKey, ValueStmt, Words
+from weft.codegen.gpu.values import Alike, CombineElement, LoadAcross, SortKey, ValueStmt, Words
 from weft.foundation.errors import InternalError
 
 BASE_ALIGNMENT: Final = 1024
@@ -37,6 +37,8 @@ def _head(kernel: ir.Kernel) -> Iterator[str]:
         yield instructions.THREADS
     if any(isinstance(s, Alike | SortKey) for s in statements):
         yield sorting.SORTING
+    if any(isinstance(s, CombineElement) for s in statements):
+        yield instructions.COMBINING
     if any(isinstance(s, LoadAcross) for s in statements):
         yield instructions.ACROSS
     if any(isinstance(s, ir.Sm90Stmt) for s in statements):

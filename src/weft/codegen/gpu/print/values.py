@@ -92,6 +92,8 @@ class ValuePrinter:
                 yield self.store(node)
             case values.StoreVector():
                 yield from self.store_vector(node)
+            case values.CombineElement():
+                yield self.combine(node)
             case values.PlaceOf(name=name, source=source, size=size):
                 yield f"const int {name} = (int){_clamped(source, self.dtypes[source], size)};"
             case values.Report():
@@ -144,6 +146,8 @@ class ValuePrinter:
         yield f"u32 {words}[{count}] = {{}};"
         place = f"b{node.buffer} + {text(node.offset)} * {size}"
         fetch = f"fetch_words({words}, {place}, {_truth(node.constant)});"
+        if node.once and node.constant:
+            fetch = f"fetch_words_once({words}, {place});"
         yield fetch if node.guard == Lit(1) else f"if ({text(node.guard)}) {fetch}"
         for number, name in enumerate(node.names):
             yield f"{self.name(name, node.dtype)} = {_piece(words, number, node.dtype)};"
@@ -180,6 +184,11 @@ class ValuePrinter:
         place = f"*((({storage(node.dtype)}*)b{node.buffer}) + {text(node.offset)})"
         store = f"{place} = {narrow(node.source, node.dtype)};"
         return store if node.guard == Lit(1) else f"if ({text(node.guard)}) {store}"
+
+    def combine(self, node: values.CombineElement) -> str:
+        place = f"({storage(node.dtype)}*)b{node.buffer} + {text(node.offset)}"
+        combine = f"combine_{node.fn}({place}, {node.source});"
+        return combine if node.guard == Lit(1) else f"if ({text(node.guard)}) {combine}"
 
     def store_vector(self, node: values.StoreVector) -> Iterator[str]:
         size = node.dtype.storage_bytes

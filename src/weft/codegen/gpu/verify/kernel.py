@@ -314,12 +314,8 @@ class _Checker:
                 self.define(name, _Known("value", dtype))
             case values.Alike() | values.SortKey():
                 self.sorting(node)
-            case values.StoreElement(dtype=dtype, source=source):
-                self.value(source, dtype)
-            case values.StoreVector(dtype=dtype, sources=sources):
-                self.vector(len(sources), dtype)
-                for source in sources:
-                    self.value(source, dtype)
+            case values.StoreElement() | values.StoreVector() | values.CombineElement():
+                self.stored(node)
             case values.PlaceOf(name=name, source=source, size=size):
                 found = self.value(source)
                 self.need(found is None or found.is_integer, f"a place of {found}", TYPE)
@@ -330,6 +326,21 @@ class _Checker:
                 found = self.value(source)
                 self.need(found is None or found.is_integer, f"a check of {found}", TYPE)
                 self.need(rule in _RULES, f"there is no rule {rule}")
+
+    def stored(
+        self, node: values.StoreElement | values.StoreVector | values.CombineElement
+    ) -> None:
+        match node:
+            case values.StoreElement(dtype=dtype, source=source):
+                self.value(source, dtype)
+            case values.StoreVector(dtype=dtype, sources=sources):
+                self.vector(len(sources), dtype)
+                for source in sources:
+                    self.value(source, dtype)
+            case values.CombineElement(dtype=dtype, fn=fn, source=source):
+                self.need(dtype in values.COMBINED, f"{dtype} is not combined in one step", TYPE)
+                self.need(fn in values.COMBINING, f"elements are not combined by {fn}")
+                self.value(source, dtype)
 
     def sorting(self, node: values.Alike | values.SortKey) -> None:
         match node:

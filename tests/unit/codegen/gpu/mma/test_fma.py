@@ -104,8 +104,8 @@ CASES: dict[str, Callable[[], Case]] = {
     "whole tiles": lambda: product(m=32, n=64, k=32),
     "few rows": lambda: product(m=3, n=130, k=64, layouts="NT"),
     "few rows, half vectors": lambda: product(m=2, n=128, k=70, layouts="NT"),
-    "few rows of f64": lambda: product("f64", m=2, n=128, k=64, layouts="NT"),
-    "more rows of f64": lambda: product("f64", m=9, n=128, k=16, layouts="NT"),
+    "few rows of f64": lambda: product("f64", m=2, n=128, k=63, layouts="NT"),
+    "more rows of f64": lambda: product("f64", m=9, n=128, k=15, layouts="NT"),
     "few columns": lambda: product(m=130, n=3, k=64, layouts="NT"),
     "epilogue": with_epilogue,
     "computed operands": of_computed,
@@ -153,11 +153,11 @@ def test_the_text_reads_back(rows: int) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 4, 16])
-@pytest.mark.parametrize("dtype", ["f32", "f64"])
-def test_tiles_of_few_rows_run_all_at_once(dtype: str, rows: int) -> None:
+def test_tiles_of_few_rows_run_all_at_once(rows: int) -> None:
     """As many as a unit has registers and shared memory for."""
-    compilation = through_stages(product(dtype, rows, 4096, 4096, "NT")[0], "sm90")
-    found = [k for k in compilation["gpu"].kernels.values() if k.resident > 1]
+    compilation = through_stages(product("f32", rows, 4096, 4096, "NT")[0], "sm90")
+    kernels = compilation["gpu"].kernels.values()
+    found = [kernel for kernel in kernels if "a" in {tile.name for tile in kernel.tiles}]
     assert len(found) == (rows > 1)
     for kernel in found:
         fitting = SM90.limits.shared_bytes_per_unit // kernel.shared_bytes
@@ -165,7 +165,7 @@ def test_tiles_of_few_rows_run_all_at_once(dtype: str, rows: int) -> None:
         assert at_once / 2 < kernel.grid <= at_once
 
 
-@pytest.mark.parametrize(("dtype", "rows", "ways"), [("f32", 4, 1), ("f64", 4, 2), ("f64", 8, 1)])
+@pytest.mark.parametrize(("dtype", "rows", "ways"), [("f32", 4, 1), ("si64", 4, 2), ("si64", 8, 1)])
 def test_threads_that_read_along_k_put_down_in_different_banks(
     dtype: str, rows: int, ways: int
 ) -> None:

@@ -1,0 +1,138 @@
+"""How many threads share a row, how many blocks a unit should hold, how many elements a thread of a
+map takes: the choices that keep memory busy, each as it was measured to be best."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+import pytest
+
+from tests import kernels
+from tests.gpu_programs import through_stages
+from weft.codegen.gpu import values
+from weft.driver.stages.compilation import Compilation
+from weft.foundation.dtypes import BF16, F32, DType
+from weft.plan.from_region import plan_kernel
+from weft.plan.ir import MapPlan, RowPlan
+from weft.plan.rows import resident_blocks
+from weft.ptir import Builder, Value
+from weft.region.ir import Module
+from weft.target.sm90 import SM90
+
+Rows = Callable[[int, int, DType], Module]
+
+
+def row_plan(module: Module) -> RowPlan:
+    (kernel,) = module.kernels
+    plan = plan_kernel(kernel, module.tensors, SM90)
+    assert isinstance(plan, RowPlan)
+    return plan
+
+
+STREAMS: dict[tuple[Rows, int, int, DType], tuple[int, int]] = {
+    (kernels.softmax, 131_072, 1024, F32): (128, 1),
+    (kernels.softmax, 131_072, 1024, BF16): (64, 2),
+    (kernels.layer_norm, 65_536, 256, F32): (32, 4),
+    (kernels.softmax, 32_768, 4096, F32): (256, 1),
+    (kernels.softmax, 32_768, 4096, BF16): (128, 1),
+    (kernels.layer_norm, 8192, 12_288, F32): (512, 1),
+}
+
+
+@pytest.mark.parametrize(("case", "form"), STREAMS.items())
+def test_a_stream_of_rows_comes_in_blocks_of_few_bytes(
+    case: tuple[Rows, int, int, DType], form: tuple[int, int]
+) -> None:
+    build, rows, columns, dtype = case
+    plan = row_plan(build(rows, columns, dtype))
+    assert (plan.threads, plan.rows_per_block) == form
+
+
+def test_few_rows_are_shared_by_fewer_warps() -> None:
+    """Blocks that all run at once wait for their warps, not for memory."""
+    assert row_plan(kernels.softmax(4096, 1024)).threads == 64
+
+
+def test_a_unit_short_of_registers_takes_smaller_blocks() -> None:
+    """Two blocks with rows of 24 KB leave memory idle while one of them computes."""
+    assert row_plan(kernels.softmax(8192, 12_288, BF16)).threads == 256
+
+
+RESIDENT: dict[tuple[Rows, int, int, DType], int] = {
+    (kernels.softmax, 8192, 12_288, BF16): 3,
+    (kernels.softmax, 8192, 12_288, F32): 2,
+    # All 1024 blocks at once, eight to a unit.
+    (kernels.softmax, 4096, 1000, BF16): 8,
+    # As many as are wanted find room without being asked for.
+    (kernels.softmax, 131_072, 1024, F32): 1,
+    (kernels.softmax, 32_768, 4096, F32): 1,
+}
+
+
+@pytest.mark.parametrize(("case", "blocks"), RESIDENT.items())
+def test_registers_are_left_for_blocks_that_keep_memory_busy(
+    case: tuple[Rows, int, int, DType], blocks: int
+) -> None:
+    build, rows, columns, dtype = case
+    module = build(rows, columns, dtype)
+    plan = row_plan(module)
+    assert resident_blocks(module.kernels[0], plan, SM90) == blocks
+    threads = plan.threads * plan.rows_per_block
+    assert SM90.limits.registers_per_unit // (max(blocks, 1) * threads) >= 64
+
+
+@pytest.mark.parametrize("columns", [65_536, 1 << 20])
+def test_rows_of_clusters_and_rows_read_again_ask_for_nothing(columns: int) -> None:
+    module = kernels.softmax(4096, columns)
+    assert resident_blocks(module.kernels[0], row_plan(module), SM90) == 1
+
+
+# -- programs --------------------------------------------------------------------------------------
+
+Build = Callable[[Builder, Value], Value]
+
+
+def compiled(dtype: str, shape: tuple[int, ...], build: Build) -> Compilation:
+    builder = Builder("small")
+    program = builder.build(build(builder, builder.param(dtype, list(shape))))
+    return through_stages(program, "sm90")
+
+
+def loads(dtype: str, shape: tuple[int, ...], build: Build) -> list[values.LoadVector]:
+    (kernel,) = compiled(dtype, shape, build)["gpu"].kernels.values()
+    return [found for found in kernel.body if isinstance(found, values.LoadVector)]
+
+
+@pytest.mark.parametrize("columns", [64, 1024])
+def test_rows_that_only_a_reduction_needs_bypass_the_cache(columns: int) -> None:
+    found = loads("bf16", (4096, columns), lambda b, x: b.reduce_sum(x, [1]))
+    assert found
+    assert all(load.once for load in found)
+
+
+def test_rows_whose_results_are_stored_go_through_the_cache() -> None:
+    found = loads("bf16", (4096, 1024), lambda b, x: b.softmax(x))
+    assert found
+    assert not any(load.once for load in found)
+
+
+MAPS: dict[str, tuple[str, tuple[int, ...], Build, tuple[int, int, int]]] = {
+    # Results in vectors of 16 bytes, for which wider operands are read by several accesses.
+    "narrowing": ("f32", (65_536, 1024), lambda b, x: b.cast(x, "bf16"), (8, 1, 128)),
+    "widening": ("bf16", (65_536, 1024), lambda b, x: b.cast(x, "f32"), (4, 1, 256)),
+    "large": ("bf16", (65_536, 1024), lambda b, x: x + x, (8, 1, 256)),
+    # All blocks run at once: half as many start sooner.
+    "small": ("bf16", (1024, 1024), lambda b, x: x + x, (8, 2, 256)),
+    "small but dear": ("bf16", (1024, 1024), lambda b, x: b.exp(x), (8, 1, 256)),
+    "tiny": ("bf16", (64, 1024), lambda b, x: x + x, (8, 1, 256)),
+}
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_maps(name: str) -> None:
+    dtype, shape, build, form = MAPS[name]
+    (plan,) = compiled(dtype, shape, build)["plan"].plans.values()
+    assert isinstance(plan, MapPlan)
+    assert (plan.vector, plan.unroll, plan.threads) == form
+    assert plan.grain == prod(form)

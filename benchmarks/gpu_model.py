@@ -41,9 +41,9 @@ _FORGIVEN: Final = 0.05
 """Errors beyond this count less than their squares."""
 
 GUESS: Final = Pace(
-    start=4000.0, shared=1.0, alone=30.0, unit=128.0, cache=64.0, memory=2400.0, off_sector=1.0,
-    beyond=32.0, panel=200.0, row=1.0, turn=200.0, beside=0.5, following=200.0, pair=500.0,
-    delivered=1.0,
+    start=4000.0, shared=1.0, alone=30.0, late=0.1, unit=128.0, cache=64.0, memory=2400.0,
+    off_sector=1.0, beyond=32.0, panel=200.0, row=1.0, turn=200.0, beside=0.5, following=200.0,
+    pair=500.0, delivered=1.0,
 )  # fmt: skip
 """Numbers that no product was looked at for, from which those of a part of them are found."""
 

@@ -16,7 +16,7 @@ from weft.region.forms.thin import FEW, is_thin
 from weft.region.ir import Kernel, Read
 from weft.target import roofline
 from weft.target.matrix_atoms import FULL, PROMOTED
-from weft.target.matrix_tiles import FORMS, Extent, Form, stages_for
+from weft.target.matrix_tiles import FORMS, K_STEP, Extent, Form, stages_for
 from weft.target.matrix_time import Contraction, Operand
 from weft.target.measured_forms import Choice, choose
 from weft.target.target import Target
@@ -44,7 +44,7 @@ class _Tile:
 _SM80_TILES: Final = {
     1: (_Tile((128, 64, 128), 1.0, 2), _Tile((128, 128, 64), 1.25, 4)),
     2: (_Tile((128, 64, 64), 1.0, 2), _Tile((128, 128, 32), 1.25, 4)),
-    8: (_Tile((64, 64, 16), 1.0, 3, (32, 32)), _Tile((128, 64, 16), 0.94, 3, (64, 32))),
+    8: (_Tile((64, 64, 16), 1.0, 3, (32, 32)), _Tile((128, 64, 16), 0.94, 3, (32, 32))),
 }
 """Tiles by the bytes of an operand's element."""
 _FEW_ROWS: Final = _Tile((16, 128, 16), 1.0, 3, (16, 32))
@@ -61,8 +61,7 @@ def sm90_plan(
     kernel: Kernel, problem: Problem, target: Target, header: Header, form: Form | None = None
 ) -> MmaPlan:
     """A form of the SM90 template: where none is given, the one that is done first."""
-    steps, promoted = epilogue_names(kernel), _is_promoted(kernel)
-    light = _is_light(kernel)
+    promoted = _is_promoted(kernel)
     extent = sm90_contraction(problem).extent
     form = form or sm90_choice(kernel, problem, target).form
     # Columns that lie along n are stored in whole panels.
@@ -74,7 +73,7 @@ def sm90_plan(
         stages=stages_for(form, target, beside, _PANEL if along else 1),
         warp_tile=form.warp_tile,
         cache=_cached(),
-        epilogue=steps,
+        epilogue=epilogue_names(kernel),
         arch="sm90",
         layout_hints={"A_swizzle": True, "B_swizzle": True, "C_stride": "row"},
         algo_choice={"matmul": "implicit_gemm"},
@@ -84,8 +83,12 @@ def sm90_plan(
         operand_layouts=problem.layouts,
         roles=form.roles,
         swap_ab=form.swap,
-        # Heavy epilogues cost more inside the next tile than after their own.
-        deferred_epilogue=light and form.defers and _has_next_tile(form, extent, target),
+        deferred_epilogue=(
+            form.defers
+            and _can_wait(kernel)
+            and _has_next_tile(form, extent, target)
+            and extent.k > K_STEP
+        ),
         consumers=form.consumers,
         in_flight=0 if promoted else MmaPlan.in_flight,
         registers=(40, 232) if form.consumers == 2 else (0, 0),
@@ -103,6 +106,18 @@ def _is_light(kernel: Kernel) -> bool:
     """Whether the epilogue costs next to nothing."""
     halves = kernel.let(kernel.outputs[0].value).dtype.storage_bytes == 2
     return halves and not _is_promoted(kernel) and set(epilogue_names(kernel)) <= LIGHT
+
+
+def _can_wait(kernel: Kernel) -> bool:
+    """Whether results are better stored while the next tile is multiplied, where that takes more
+    than a step: registers hold them beside its sums, and nothing was to be read into the buffers
+    that they go through."""
+    assert kernel.roles is not None
+    halves = kernel.let(kernel.outputs[0].value).dtype.storage_bytes == 2
+    m, n, k = ({*axes} for axes in (kernel.roles.m, kernel.roles.n, kernel.roles.k))
+    reads = [set(let.axes) for let in kernel.body if isinstance(let.expr, Read)]
+    whole = any(axes & m and axes & n and not axes & k for axes in reads)
+    return halves and not whole and not _is_promoted(kernel)
 
 
 def _is_promoted(kernel: Kernel) -> bool:
@@ -187,7 +202,11 @@ def _sm80_tile(problem: Problem, target: Target) -> _Tile:
     if size > 2 and min(problem.m, problem.n) <= FEW[-1]:
         return _FEW_ROWS if problem.m <= problem.n else _FEW_COLUMNS
     tile, wide = _SM80_TILES[size]
-    if problem.tiles(*wide.shape[:2]) < 2 * target.limits.units:
+    tiles = problem.tiles(*wide.shape[:2])
+    if size > 2 and tiles <= target.limits.units < problem.tiles(*tile.shape[:2]):
+        # One tile of more warps is done before two that share a unit.
+        return wide
+    if tiles < 2 * target.limits.units:
         return tile
     return min((tile, wide), key=lambda tile: _sm80_time(tile, problem, target))
 

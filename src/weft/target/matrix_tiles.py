@@ -79,7 +79,7 @@ def _single_forms() -> Iterator[Form]:
     yield Form(128, 64, (64, 64))
     yield Form(256, 128, (128, 128))
     yield Form(192, 96, (64, 96))
-    for columns in (8, 16, 32, 64, 96, 128, 192, 256):
+    for columns in (8, 16, 32):
         yield Form(64, columns, (64, columns), swap=True)
         yield Form(128, columns, (64, columns), swap=True)
     for columns in range(256, 32, -32):

@@ -32,7 +32,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from weft.target.matrix_tiles import FORMS, K_STEP, Extent, Form
+from weft.target.matrix_tiles import FORMS, K_STEP, Extent, Form, stages_for
 from weft.target.target import Target
 
 LINE: Final = 128
@@ -53,6 +53,8 @@ _HEAVY: Final = 3.5
 """Elements for which one warpgroup carries out a heavy epilogue in a cycle."""
 _LAUNCH: Final = 2700.0
 """Cycles that another kernel costs."""
+_SHALLOW: Final = 3
+"""Stages with which a step that comes late is waited for."""
 _PRECISION: Final = 0.01
 
 
@@ -60,45 +62,41 @@ _PRECISION: Final = 0.01
 class Pace:
     """What was fitted: how fast the parts of a kernel are."""
 
-    start: float = 4920.0
+    start: float = 5100.0
     """Cycles before the first data arrive."""
-    shared: float = 0.705
+    shared: float = 0.71
     """Cycles for a row that is read from shared memory or written to it."""
-    alone: float = 29.0
+    alone: float = 28.0
     """Cycles of a step in which a warpgroup without another one beside it multiplies nothing."""
+    late: float = 0.1
+    """What waiting adds to the steps of a ring of few stages."""
     unit: float = 146.0
-    cache: float = 82.0
+    cache: float = 81.0
     """Bytes a cycle that one unit can copy, and that each gets where all do."""
     memory: float = 2530.0
     """Bytes a cycle that memory gives to all units."""
-    off_sector: float = 1.67
+    off_sector: float = 1.71
     """What a row costs beside that which begins inside a sector."""
-    beyond: float = 13.7
+    beyond: float = 13.8
     """Rows beyond an operand that are filled in a cycle, of all units together."""
-    panel: float = 102.0
-    row: float = 1.44
-    turn: float = 241.0
+    panel: float = 106.0
+    row: float = 1.45
+    turn: float = 32.0
     """Cycles for storing a panel of the result, one of its rows, and for turning a swapped tile."""
-    beside: float = 0.52
+    beside: float = 0.545
     """Of storing a result while the next tile is multiplied, what it adds to that tile."""
-    following: float = 89.0
+    following: float = 76.0
     """Cycles that a tile after another one costs beside its steps and results."""
-    pair: float = 301.0
+    pair: float = 318.0
     """Cycles that starting and ending in pairs costs."""
-    delivered: float = 1.24
-    """Of what a row costs, in rows that begin at lines, what two blocks that share it do not save:
-    it is asked for once and brought to both."""
+    delivered: float = 1.7
+    """What a row that is brought to two blocks costs each at most, in rows that begin at lines."""
 
     def lines(self, grain: int) -> float:
         """What a row costs, in rows that begin at lines, where rows begin at any multiple of so
         many bytes, all alike."""
         inside = _IN_TWO - grain / LINE
         return inside if grain >= _SECTOR else inside + self.off_sector * (1 - grain / _SECTOR)
-
-    def halved(self, cost: float) -> float:
-        """What a row costs each of two blocks that share it."""
-        delivered = min(cost, self.delivered)
-        return delivered + (cost - delivered) / 2
 
 
 H200: Final = Pace()
@@ -219,7 +217,7 @@ class _Side:
         shifted = self.count > 1 and not operand.along and tile % PANEL > 0
         grain = math.gcd(operand.grain, _WORD * tile) if shifted else operand.grain
         alone = pace.lines(grain)
-        self.cost = pace.halved(alone) if shared else alone
+        self.cost = min(alone, pace.delivered) if shared else alone
         self.worst = max(_IN_TWO, self.cost) if shifted else self.cost
         """What a row costs, and one of the tile that begins worst."""
 
@@ -251,7 +249,8 @@ class _Time:
         self.panels = width // self.span
         self.stored_rows = self._stored_rows()
         self.store = self._store()
-        self.tile = self.steps * self._step()
+        shallow = stages_for(form, target) <= _SHALLOW
+        self.tile = self.steps * self._step() * (1 + pace.late if shallow else 1.0)
         self.added = self._added()
 
     @property

@@ -109,7 +109,7 @@ def test_sm90_details() -> None:
     assert (plan.registers, plan.deferred_epilogue) == ((40, 232), True)
     assert plan.operand_layouts == ("row", "row")
     gelu = planned(4096, 4096, 4096, "sm90", "gelu")
-    assert (gelu.epilogue, gelu.deferred_epilogue) == (("bias", "gelu"), False)
+    assert (gelu.epilogue, gelu.tile) == (("bias", "gelu"), plan.tile)
     small = planned(512, 512, 512, "sm90")
     assert (small.consumers, small.registers) == (1, (0, 0))
 

@@ -33,9 +33,7 @@ _SHORTEST: Final = 64
 LONGEST: Final = 8192
 """Elements of a row that the threads of a block hold."""
 _HELD: Final = 8
-_FEW_HELD: Final = 4
-_LEVELS_OF_MORE: Final = 8
-"""Elements of a thread: fewer where all are a warp's, which has a row for itself then."""
+"""Elements of a thread, at most; a row has a warp at least."""
 _APART: Final = (UI64, UI32)
 """Keys of 64 bits and positions; others are one number."""
 _Element = tuple[str, ...]
@@ -106,7 +104,7 @@ class _Network:
     def __init__(self, sorter: _Sorter, op: Order) -> None:
         self.sorter, self.op, self.dtype = sorter, op, sorter.dtype
         self.levels = (op.length - 1).bit_length()
-        self.each = _FEW_HELD if self.levels < _LEVELS_OF_MORE else _HELD
+        self.each = min(_HELD, (1 << self.levels) // _LANES)
         self.threads = (1 << self.levels) // self.each
         self.rows = max(1, _THREADS // self.threads) if self.threads == _LANES else 1
         is_small = self.dtype.bits + self.levels <= UI32.bits

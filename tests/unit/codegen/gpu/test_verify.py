@@ -64,6 +64,8 @@ RIGHT = (
     "sync_warp()",
     "a, b = alike(number=n, bits=8)",
     "w : ui32 = sort_key(source=v, descending=true)",
+    "count_shared(target=room[(n * 4)])",
+    "combine_element(buffer=1, dtype=si32, fn=max, offset=0, guard=1, source=i)",
     "tma_load(target=room[0], map=m, coords=(0, n), barrier=full[1])",
     "mma_sync(acc=acc[4], a=part[0], b=part[2], a_dtype=bf16, b_dtype=bf16)",
 )
@@ -117,6 +119,13 @@ WRONG: dict[str, str] = {
     "a, b, c = alike(number=n, bits=3)": "KernelField: 3 numbers of lanes",
     "a, b = alike(number=n, bits=32)": "KernelField: numbers of 32 bits",
     "w : ui64 = sort_key(source=v)": "KernelType: a key of f32 is a ui32",
+    "count_shared(target=hall[0])": "KernelName: there is no tile hall",
+    "combine_element(buffer=1, dtype=f32, fn=add, offset=0, guard=1, source=v)": (
+        "KernelType: f32 is not combined in one step"
+    ),
+    "combine_element(buffer=1, dtype=si32, fn=mul, offset=0, guard=1, source=i)": (
+        "KernelField: elements are not combined by mul"
+    ),
     "w : ui32 = sort_key(source=u)": "KernelName: there is no value u here",
     "w : f32 = read_param(buffer=0, element=0, low=0, high=1)": "KernelType: a parameter of f32",
     "w : si32 = read_param(buffer=0, element=0, low=2, high=1)": "KernelField: a range of 2..1",

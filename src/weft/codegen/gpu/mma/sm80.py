@@ -9,6 +9,10 @@ Who may touch a slot: copies write the slot of step k + stages - 1 after the mee
 which all warps have done with step k - 1, whose slot it is. Every step closes one group of copies,
 so that waiting for all but the last `stages - 2` groups is waiting for the step's own.
 
+Of 64-bit operands a warp loads the fragments of the next depth before it multiplies those it has.
+It waits for the next slot, and meets, before the last depth of a slot: the copy that follows writes
+one whose fragments are all in registers.
+
 Operands that 16-byte pieces cannot take (odd extents or pitches, no contiguous axis, or another one
 than the instruction wants) are gathered element by element into the same places. Sums that lose
 digits (`3xtf32`) are those of one k step; they are added up apart.
@@ -128,6 +132,9 @@ class _Builder:
             yield from self.copy(place, Lit(step), Lit(step))
         yield ir.Let("slot", Lit(0))
         yield ir.Let("free", Lit(self.plan.stages - 1))
+        if self.layout.loads_ahead:
+            yield from self.meet()
+            yield from self.fragments(Name("slot"), 0, half=0)
         yield ir.For("k", 0, layout.k_steps, 1, tuple(self.step(place)))
         yield from self.store(place)
 
@@ -138,8 +145,9 @@ class _Builder:
             yield ir.Registers(name, sums, 4 * rows * columns, zero=True)
         first, second = fragment_registers(self.atom.a)
         packed = ir.RegisterKind.for_results(self.atom.a)
-        yield ir.Registers("a_part", packed, first * rows)
-        yield ir.Registers("b_part", packed, second * columns)
+        halves = 2 if self.layout.loads_ahead else 1
+        yield ir.Registers("a_part", packed, halves * first * rows)
+        yield ir.Registers("b_part", packed, halves * second * columns)
 
     @property
     def atom(self) -> Atom:
@@ -153,15 +161,24 @@ class _Builder:
         return "part" if self.atom.in_parts else "acc"
 
     def step(self, place: Place) -> Iterator[ir.Stmt]:
-        yield ir.WaitGroup(self.plan.stages - 2)
-        yield ir.SyncThreads()
+        ahead = self.layout.loads_ahead
+        if not ahead:
+            yield from self.meet()
         yield from self.copy(place, Name("free"), Name("k") + (self.plan.stages - 1))
-        yield from self.multiply(Name("slot"))
+        yield from self.multiply_ahead() if ahead else self.multiply(Name("slot"))
         if self.atom.in_parts:
             yield ir.AddRegisters("acc", self.sums, clear=True)
-        for name in ("slot", "free"):
-            yield ir.Set(name, Name(name) + 1)
-            yield ir.If(Name(name).equals(self.plan.stages), (ir.Set(name, Lit(0)),))
+        for name in ("free",) if ahead else ("slot", "free"):
+            yield from self.advance(name)
+
+    def meet(self) -> Iterator[ir.Stmt]:
+        """Wait for the copies of the next slot, and for each other."""
+        yield ir.WaitGroup(self.plan.stages - 2)
+        yield ir.SyncThreads()
+
+    def advance(self, name: str) -> Iterator[ir.Stmt]:
+        yield ir.Set(name, Name(name) + 1)
+        yield ir.If(Name(name).equals(self.plan.stages), (ir.Set(name, Lit(0)),))
 
     # -- copies ----------------------------------------------------------------------------------
 
@@ -248,30 +265,50 @@ class _Builder:
 
     def multiply(self, slot: Scalar) -> Iterator[ir.Stmt]:
         """All k slices of a slot."""
-        layout, atom = self.layout, self.atom
-        rows, columns = layout.blocks
-        first, second = fragment_registers(atom.a)
-        for k in range(0, layout.tile[2], atom.k):
-            yield from self.fragments("a", slot, k)
-            yield from self.fragments("b", slot, k)
-            for i in range(rows):
-                for j in range(columns):
-                    yield ir.MmaSync(
-                        ir.RegAt(self.sums, 4 * (i * columns + j)),
-                        ir.RegAt("a_part", first * i),
-                        ir.RegAt("b_part", second * j),
-                        atom.a,
-                        atom.b,
-                    )
+        for k in range(0, self.layout.tile[2], self.atom.k):
+            yield from self.fragments(slot, k, half=0)
+            yield from self.products(half=0)
 
-    def fragments(self, side: str, slot: Scalar, k: int) -> Iterator[ir.Stmt]:
-        """A warp's part of one operand at a depth of the slot, in bands of rows or columns."""
+    def multiply_ahead(self) -> Iterator[ir.Stmt]:
+        """All k slices of a slot, whose first fragments have been loaded; then those of the next.
+        After the last slot these are of an old one, and nobody multiplies them."""
+        turns = self.layout.tile[2] // self.atom.k
+        for turn in range(turns):
+            if turn == turns - 1:
+                yield from self.advance("slot")
+                yield from self.meet()
+            following = (turn + 1) % turns
+            yield from self.fragments(Name("slot"), following * self.atom.k, half=following % 2)
+            yield from self.products(half=turn % 2)
+
+    def products(self, half: int) -> Iterator[ir.Stmt]:
+        """A warp's fragments of one depth, multiplied."""
+        rows, columns = self.layout.blocks
+        first, second = fragment_registers(self.atom.a)
+        for i in range(rows):
+            for j in range(columns):
+                yield ir.MmaSync(
+                    ir.RegAt(self.sums, 4 * (i * columns + j)),
+                    ir.RegAt("a_part", first * (i + half * rows)),
+                    ir.RegAt("b_part", second * (j + half * columns)),
+                    self.atom.a,
+                    self.atom.b,
+                )
+
+    def fragments(self, slot: Scalar, k: int, half: int) -> Iterator[ir.Stmt]:
+        """A warp's part of both operands at a depth of the slot, into half of the registers."""
+        yield from self.fragments_of("a", slot, k, half)
+        yield from self.fragments_of("b", slot, k, half)
+
+    def fragments_of(self, side: str, slot: Scalar, k: int, half: int) -> Iterator[ir.Stmt]:
+        """A warp's part of one operand, in bands of rows or columns."""
         number, band = (0, 16) if side == "a" else (1, 8)
+        blocks = self.layout.blocks[number]
         each = fragment_registers(self.atom.a)[number]
         start = Name("warp_m" if side == "a" else "warp_n") * self.layout.warp_tile[number]
         turned = self.atom.word <= 2
-        for block in range(0, self.layout.blocks[number], 2 if turned and number else 1):
-            outer, register = start + band * block, each * block
+        for block in range(0, blocks, 2 if turned and number else 1):
+            outer, register = start + band * block, each * (block + half * blocks)
             if turned:
                 yield self.matrices(side, slot, outer, k, register)
             else:

@@ -73,6 +73,18 @@ class Sm80Layout:
         """Elements of 16 bytes."""
         return PIECE // self.problem.a.dtype.storage_bytes
 
+    @property
+    def loads_ahead(self) -> bool:
+        """Whether a warp holds the fragments of two depths: those of 64-bit operands are small."""
+        return self.atom is not None and self.atom.word == F64.storage_bytes
+
+    @property
+    def grain(self) -> int:
+        """What the depth of a tile is a multiple of: 16 bytes and an instruction, or both of two
+        depths whose fragments take turns."""
+        assert self.atom is not None
+        return max(self.atom.k * (2 if self.loads_ahead else 1), self.piece)
+
     def major(self, operand: Operand) -> Major:
         """Which axis of an operand's tile is contiguous."""
         return Major.K if self.atom is not None and self.atom.along_k else operand.major
@@ -160,7 +172,7 @@ def refusals(layout: Sm80Layout, target: Target) -> Iterator[Finding]:
     if layout.atom is None:
         return
     yield from _fields(layout)
-    broken = list(_tiles(layout, layout.atom))
+    broken = list(_tiles(layout))
     yield from broken
     if not broken:
         yield from _resources(layout, target)
@@ -195,10 +207,10 @@ def _schedule(layout: Sm80Layout) -> Iterator[Finding]:
     yield from stored_refusals(plan, layout.problem.a, layout.problem.b)
 
 
-def _tiles(layout: Sm80Layout, atom: Atom) -> Iterator[Finding]:
+def _tiles(layout: Sm80Layout) -> Iterator[Finding]:
     plan, piece = layout.plan, layout.piece
     (bm, bn, bk), (wm, wn) = plan.tile, plan.warp_tile
-    if min(bm, bn, bk, wm, wn) < 1 or bk % max(atom.k, piece) or bm % piece or bn % piece:
+    if min(bm, bn, bk, wm, wn) < 1 or bk % layout.grain or bm % piece or bn % piece:
         yield refuse("Tile", f"a tile of {bm}x{bn}x{bk} is not made of 16-byte pieces")
     elif wm % 16 or wn % 16 or bm % wm or bn % wn:
         yield refuse(
@@ -228,4 +240,5 @@ def _registers(layout: Sm80Layout) -> int:
     first, second = fragment_registers(atom.a)
     words = 2 if atom.acc is F64 else 1
     sums = 4 * rows * columns * (2 if atom.in_parts else 1)
-    return words * (sums + first * rows + second * columns) + _SPARE_REGISTERS
+    halves = 2 if layout.loads_ahead else 1
+    return words * (sums + halves * (first * rows + second * columns)) + _SPARE_REGISTERS

@@ -190,7 +190,9 @@ def run_pipeline(compilation: Compilation, until: str | None = None) -> Compilat
 def run_whole(compilation: Compilation) -> None:
     """Run all stages, and those of the bodies of branches and loops, as building does."""
     run_pipeline(compilation)
-    parts_of(compilation)
+    for part in parts_of(compilation):
+        with naming_lines(part):
+            generator_for(part.target).settle(part)
 
 
 def check_overrides(overrides: Mapping[str, str], target: Target, until: str | None = None) -> None:

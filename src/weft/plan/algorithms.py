@@ -42,6 +42,7 @@ def within(
     """The plans with an allowed algorithm for each kernel that has a set. Such kernels share a plan
     with none that has another set, so that each can be planned by itself."""
     kernels, found, notes = dict(plans.kernels), dict(plans.plans), list(plans.notes)
+    own = plans.own
     for kernel in module.kernels:
         names = allowed.get(kernel.name)
         if names is None or kernel.name not in kernels:
@@ -51,11 +52,12 @@ def within(
             notes.append(f"{kernel.name}: its op allows {_listed(names)}, not built for it here")
             continue
         key = ".".join((kernels[kernel.name], *sorted(names)))
+        own |= {key} if kernels[kernel.name] in plans.own else set()
         kernels[kernel.name] = key
         found[key] = replace(plan, header=Header(plan.header.target, key))
     used = set(kernels.values())
     left = {key: plan for key, plan in found.items() if key in used}
-    return replace(plans, kernels=kernels, plans=left, notes=tuple(notes))
+    return replace(plans, kernels=kernels, plans=left, notes=tuple(notes), own=own & used)
 
 
 def _taking(kernel: Kernel, plan: Plan, target: Target, names: Sequence[str]) -> Plan | None:

@@ -15,8 +15,10 @@ from itertools import product
 from weft.plan.contraction import Problem, problem_of
 from weft.plan.ir import AttentionPlan, CacheRead, MapPlan, MmaPlan, Plan, RowPlan
 from weft.plan.tensor_cores import sm80_plan, sm90_contraction, sm90_forms, sm90_plan
+from weft.plan.verify import threads_of_accumulators
 from weft.region.ir import Kernel, Tensor
 from weft.target.matrix_time import cycles
+from weft.target.roofline import accumulator_registers
 from weft.target.target import Kind, Target
 
 _PACKED = (CacheRead("B", "packed", "k", pingpong=False),)
@@ -39,6 +41,27 @@ def candidates(
         case MmaPlan():
             found = _contractions(first)
     return list({repr(plan): plan for plan in (first, *found)}.values())
+
+
+def lighter(
+    kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, first: Plan
+) -> Iterator[Plan]:
+    """The candidates for a GPU that hold less in each thread than the first."""
+    for plan in candidates(kernel, tensors, target, first):
+        if _held(plan) < _held(first):
+            yield plan
+
+
+def _held(plan: Plan) -> float:
+    """What a thread holds at a time, in some unit of the kind of plan."""
+    match plan:
+        case MmaPlan():
+            return accumulator_registers(plan.warp_tile, threads_of_accumulators(plan))
+        case MapPlan():
+            return plan.grain / plan.threads
+        case RowPlan():
+            return plan.rows_per_block * plan.vector / plan.threads
+    return 0.0
 
 
 # -- elementwise kernels and rows ----------------------------------------------------------------

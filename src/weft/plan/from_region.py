@@ -27,7 +27,7 @@ from weft.plan.ir import (
     PlanSet,
     RowPlan,
 )
-from weft.plan.kept_rows import cpu_row_plan, is_dear, is_stream, vector_axis
+from weft.plan.kept_rows import cpu_row_plan, is_stream, vector_axis
 from weft.plan.multiply_adds import fma_plan
 from weft.plan.rows import gpu_row_plan, whole_vectors
 from weft.plan.tensor_cores import sm80_plan, sm90_plan, takes_warpgroups, takes_warps
@@ -42,8 +42,6 @@ _LONG_ROW: Final = 8
 _GATHERED_TOGETHER: Final = 2
 """Vectors of a thread that are on their way at once where each has to wait for its place."""
 _MANY_BLOCKS: Final = 1024
-_FEW_BLOCKS: Final = 256
-"""Blocks up to _MANY_BLOCKS all run at once; half as many start sooner, if every unit has some."""
 
 
 def plan_module(module: Module, target: Target) -> PlanSet:
@@ -196,7 +194,7 @@ def _map(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: 
 
 def gpu_map_plan(kernel: Kernel, tensors: Mapping[str, Tensor], header: Header) -> MapPlan:
     """A vector of results for each thread; several where reads wait for one another and there are
-    many, or where all blocks run at once and hardly compute."""
+    many."""
     axis = inner_axis(kernel)
     # Results in whole vectors, even where operands must be read one by one, or in several.
     width = vector_bytes(kernel, tensors, stored=True)
@@ -205,16 +203,10 @@ def gpu_map_plan(kernel: Kernel, tensors: Mapping[str, Tensor], header: Header) 
     along = [let.dtype.storage_bytes for let in reads if axis and axis.name in let.axes]
     threads = 256 if vector * max(along, default=1) <= 16 else 128
     each = threads * vector
-    turns = _turns_of_a_map(kernel, math.prod(kernel.sizes.values()) // each)
+    turns = _GATHERED_TOGETHER if _gathers(kernel) else 1
+    if math.prod(kernel.sizes.values()) < turns * each * _MANY_BLOCKS:
+        turns = 1
     return MapPlan(header, vector, turns, threads, grain=turns * each)
-
-
-def _turns_of_a_map(kernel: Kernel, blocks: int) -> int:
-    """Vectors that a thread takes together, where one for each would make so many blocks."""
-    if _gathers(kernel):
-        return _GATHERED_TOGETHER if blocks >= _GATHERED_TOGETHER * _MANY_BLOCKS else 1
-    light = not any(is_dear(let) for let in kernel.body)
-    return 2 if light and _FEW_BLOCKS <= blocks <= _MANY_BLOCKS else 1
 
 
 def _gathers(kernel: Kernel) -> bool:
@@ -228,7 +220,10 @@ def gpu_block_plan(kernel: Kernel, tensors: Mapping[str, Tensor], header: Header
     if block == 1 or crossing is None:
         return None
     vector = whole_vectors(kernel, tensors, 16, crossing.columns)
-    return MapPlan(header, vector, 1, 128, grain=block * block, block=block)
+    # Twice as many loads of a thread are on their way, where registers hold them for all operands.
+    alone = sum(isinstance(let.expr, Read) for let in kernel.body) == 1
+    threads = 128 if alone else 256
+    return MapPlan(header, vector, 1, threads, grain=block * block, block=block)
 
 
 def _cpu_lanes(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> int:

@@ -214,6 +214,9 @@ class PlanSet:
     """Plans that were tried before and why they were not taken, a sentence each."""
     origins: tuple[str, ...] = field(default=(), compare=False)
     """Where plans come from that were looked up or estimated, a sentence each."""
+    own: frozenset[str] = field(default=frozenset(), compare=False)
+    """The keys of plans that are the planner's own, and may move on where their machine code is
+    bad; what was given or measured stays."""
 
     def of(self, kernel: str) -> Plan:
         """The plan of a kernel, by the kernel's name."""

@@ -45,6 +45,8 @@ _ENOUGH: Final = 64
 _BUSY_BYTES: Final = 28 << 10
 """Bytes of rows that are on their way to a unit, beside those of a block that computes, when memory
 never waits."""
+_TIGHT: Final = 32
+"""Registers beside a kept row and what all rows share."""
 _STREAM: Final = 16_384
 """Vectors of a unit from which on its blocks follow one another in a steady stream."""
 _WARP: Final = 32
@@ -54,14 +56,13 @@ _LINE: Final = 8
 """Vectors of 16 bytes in a line of memory."""
 _ACROSS: Final = 256
 """Threads of a block that takes vectors across rows."""
-_ABREAST: Final = 64
-"""Vectors, at most, that it takes side by side."""
-_SECTOR: Final = 2
-"""Vectors of 16 bytes in the smallest piece of memory that is read whole."""
+_NARROWEST: Final = 4
+"""Vectors of 16 bytes, at least, that are read side by side where units would have none: memory is
+read in pieces of 64 bytes."""
 _WIDEST: Final = 8
 _MOST_KEPT: Final = 64
 """Elements of a row that a thread keeps at most: each is written out in the kernel."""
-_CLUSTERS: Final = (2, 4, 8)
+_CLUSTERS: Final = (2, 4, 8, 16)
 _HALF_A_UNIT: Final = 512
 """Threads of a block beside which, or beside the rows that wait for it, a unit has room."""
 _ROWS_OF_A_TEAM: Final = 4
@@ -326,25 +327,30 @@ def _through_ring(kernel: Kernel, vector: int, target: Target, header: Header) -
     """Rows one after the other to clusters of as few blocks as hold one, if the units have several
     rows each, and each block so much of one that its exchanges take no longer. What all rows share
     has to stay in registers too, or be little: read again for every row, it would cost what the
-    ring saves."""
+    ring saves. Clusters whose registers hold it with room to spare come first."""
     if not target.has("tma"):
         return None
-    shared = shared_reads(kernel)
-    little = sum(let.dtype.storage_bytes for let in shared) <= _LITTLE_BYTES
-    for blocks in _CLUSTERS:
-        plan = RowPlan(header, vector, 1, _HALF_A_UNIT, accumulators=1, blocks_per_row=blocks)
-        pieces = chunks_of(kernel, plan)
-        whole = pieces * plan.threads * blocks * vector == row_length(kernel)
-        many = row_count(kernel) >= _ROWS_OF_A_TEAM * target.clusters(blocks)
-        if not whole or not many or not _fits(kernel, plan, target, len(shared) * vector):
-            continue
-        size = len(_streams(kernel)) * plan.threads * _VECTOR_BYTES
-        if pieces * size < _LEAST_PART or not (little or holds_shared(kernel, plan, target)):
-            continue
-        rows = min(ring_room(target), _WAITING_BYTES + pieces * size - 1) // (pieces * size)
-        if rows:
-            return replace(plan, ring=rows * pieces)
+    little = sum(let.dtype.storage_bytes for let in shared_reads(kernel)) <= _LITTLE_BYTES
+    for tight in (False, True):
+        for blocks in _CLUSTERS:
+            plan = RowPlan(header, vector, 1, _HALF_A_UNIT, accumulators=1, blocks_per_row=blocks)
+            if little or holds_shared(kernel, plan, target, tight=tight):
+                ring = _ring_of(kernel, plan, target)
+                if ring:
+                    return replace(plan, ring=ring)
     return None
+
+
+def _ring_of(kernel: Kernel, plan: RowPlan, target: Target) -> int:
+    """Pieces of rows that wait for a block, whole rows of them; 0 where they should not."""
+    pieces = chunks_of(kernel, plan)
+    whole = pieces * plan.threads * plan.blocks_per_row * plan.vector == row_length(kernel)
+    many = row_count(kernel) >= _ROWS_OF_A_TEAM * target.clusters(plan.blocks_per_row)
+    beside = len(shared_reads(kernel)) * plan.vector
+    size = pieces * len(_streams(kernel)) * plan.threads * _VECTOR_BYTES
+    if not whole or not many or size < _LEAST_PART or not _fits(kernel, plan, target, beside):
+        return 0
+    return min(ring_room(target), _WAITING_BYTES + size - 1) // size * pieces
 
 
 def shared_reads(kernel: Kernel) -> list[Let]:
@@ -354,10 +360,12 @@ def shared_reads(kernel: Kernel) -> list[Let]:
     return [let for let in reads if let.axes and set(let.axes) <= reduced]
 
 
-def holds_shared(kernel: Kernel, plan: RowPlan, target: Target) -> bool:
-    """Whether registers hold, beside a row, what all rows read alike."""
+def holds_shared(kernel: Kernel, plan: RowPlan, target: Target, *, tight: bool = True) -> bool:
+    """Whether registers hold, beside a row, what all rows read alike; `tight` if just so."""
     needed, given = row_registers(kernel, plan, target)
     elements = chunks_of(kernel, plan) * plan.vector
+    if tight:
+        needed = _TIGHT + elements * kept_registers(kernel)
     return needed + len(shared_reads(kernel)) * elements <= given
 
 
@@ -379,34 +387,42 @@ def _across(
     """Vectors across rows, with as many threads to a vector as fill a block; None where some
     reduction does not live over the axis that the rows lie along.
 
-    A block takes vectors that lie side by side, a kilobyte of them, and fewer where units would
-    have none: down to a sector of memory."""
+    A block takes as many vectors as a warp has lanes, or those that lie side by side, and fewer
+    where units would have none. Of rows that are much longer than that it takes twice as many: so
+    many more bytes of memory lie together."""
     kept = kept_axes(kernel)
     reductions = [let for let in kernel.body if isinstance(let.expr, Reduce | Fold)]
     if not kept or any(kept[-1] not in r.axes for r in reductions):
         return None
     vector = _whole(kernel.sizes[kept[-1]], 16 // _widest_row(kernel, tensors))
     vectors, length = row_count(kernel) // vector, row_length(kernel)
-    side = min(_ABREAST, 1 << max(0, vectors - 1).bit_length())
+    side = min(_WARP, 1 << max(0, vectors - 1).bit_length())
     threads = _ACROSS // side
     while threads > 1 and threads * 2 > length:
         threads //= 2
-    strip = _strip(kernel, tensors, vector)
-    while side > _SECTOR and 4 * threads <= length:
-        if side <= strip and vectors >= side * target.limits.units:
+    together, units = _vectors_together(kernel, tensors, vector), target.limits.units
+    strip = _strip(together)
+    while side > _NARROWEST and 4 * threads <= length:
+        if side <= strip and vectors >= side * units:
             break
         side, threads = side // 2, threads * 2
+    if side == _WARP and together >= 4 * _WARP and threads > 1 and vectors >= 2 * _WARP * units:
+        side, threads = 2 * side, threads // 2
     side = max(side, _WARP // threads)
     return RowPlan(header, vector, side, threads, accumulators=1, keep_row=False, across=True)
 
 
-def _strip(kernel: Kernel, tensors: Mapping[str, Tensor], vector: int) -> int:
-    """Vectors that whole strips of neighbouring rows are made of, at most a block's; at least a
-    line, unless that is all there is."""
+def _vectors_together(kernel: Kernel, tensors: Mapping[str, Tensor], vector: int) -> int:
+    """Vectors of rows that lie side by side in memory."""
     strides = {name: row_major(tensors[name].shape) for name in kernel.inputs}
-    together = side_by_side(kernel, reduced_axes(kernel), strides) // vector
+    return side_by_side(kernel, reduced_axes(kernel), strides) // vector
+
+
+def _strip(together: int) -> int:
+    """Vectors, at most a warp's, that whole rows of `together` are made of; at least a line, unless
+    that is all there is."""
     strip = together & -together
-    return min(_ABREAST, strip) if strip >= _LINE or strip == together > 0 else _ABREAST
+    return min(_WARP, strip) if strip >= _LINE or strip == together > 0 else _WARP
 
 
 def _fits(kernel: Kernel, plan: RowPlan, target: Target, more: int = 0) -> bool:

@@ -34,7 +34,7 @@ def planned(text: str, chosen: PlanSet, target: str) -> PlanSet:
             raise SpecViolation(CODE, f"the structure of kernel {name} is planned twice")
         plan = _parsed(name, program, target)
         plans[key] = replace(plan, header=Header(plan.header.target, key))
-    return replace(chosen, plans={**chosen.plans, **plans})
+    return replace(chosen, plans={**chosen.plans, **plans}, own=chosen.own - plans.keys())
 
 
 def _programs(text: str) -> list[tuple[str, str]]:

@@ -64,6 +64,8 @@ def sm90_plan(
     promoted = _is_promoted(kernel)
     extent = sm90_contraction(problem).extent
     form = form or sm90_choice(kernel, problem, target).form
+    after = _has_next_tile(form, extent, target)
+    deferred = after and form.defers and extent.k > K_STEP and _can_wait(kernel)
     # Columns that lie along n are stored in whole panels.
     along = problem.layouts[0] == "col" if form.swap else problem.layouts[1] == "row"
     beside = 4 * form.consumers * _vectors(kernel, swap=form.swap) * form.warp_tile[1]
@@ -78,22 +80,25 @@ def sm90_plan(
         layout_hints={"A_swizzle": True, "B_swizzle": True, "C_stride": "row"},
         algo_choice={"matmul": "implicit_gemm"},
         local_edges=local_edges(kernel),
-        order=MmaPlan.order if _has_next_tile(form, extent, target) else _ONE_WAVE,
+        order=MmaPlan.order if after else _ONE_WAVE,
         cluster=form.cluster,
         operand_layouts=problem.layouts,
         roles=form.roles,
         swap_ab=form.swap,
-        deferred_epilogue=(
-            form.defers
-            and _can_wait(kernel)
-            and _has_next_tile(form, extent, target)
-            and extent.k > K_STEP
-        ),
+        deferred_epilogue=deferred,
         consumers=form.consumers,
         in_flight=0 if promoted else MmaPlan.in_flight,
-        registers=(40, 232) if form.consumers == 2 else (0, 0),
+        registers=_registers(form, crowded=deferred and not _is_light(kernel)),
         precision=PROMOTED if promoted else FULL,
     )
+
+
+def _registers(form: Form, *, crowded: bool) -> tuple[int, int]:
+    """For the producer and for consumers, who are `crowded` where they compute the epilogue beside
+    results that wait."""
+    if form.consumers != 2:
+        return 0, 0
+    return (24, 240) if crowded else (40, 232)
 
 
 def sm90_choice(kernel: Kernel, problem: Problem, target: Target) -> Choice:

@@ -13,14 +13,12 @@ from weft.foundation.errors import Finding, SpecViolation
 from weft.plan.ir import AttentionPlan, ConvPlan, LocalEdge, MapPlan, MmaPlan, Plan, RowPlan
 from weft.target import roofline
 from weft.target.matrix_atoms import FULL, PROMOTED, SPLIT
-from weft.target.target import Kind, Target
+from weft.target.target import CLUSTERS, Kind, Target
 
 SHARED: Final = "E2201 SharedMemoryOverrun"
 REGISTERS: Final = "E2202 RegisterOverrun"
 ALIGNMENT: Final = "E2203 AlignmentOverrun"
 RANGE: Final = "E2204 PlanRange"
-_CLUSTERS: Final = (1, 2, 4, 8)
-"""Blocks that can run side by side."""
 _VECTOR_BYTES: Final = 16
 _PRECISIONS: Final = (FULL, PROMOTED, SPLIT)
 _ARCHITECTURES: Final = ("cpu", "fma", "sm80", "sm90")
@@ -114,8 +112,8 @@ def _row_threads(plan: RowPlan, target: Target) -> Iterator[Finding]:
         return
     if plan.threads < 1 or plan.threads & (plan.threads - 1):
         yield _wrong(RANGE, f"{plan.threads} threads for a row are no power of two")
-    elif plan.blocks_per_row not in _CLUSTERS:
-        yield _wrong(RANGE, f"{plan.blocks_per_row} blocks for a row are not 1, 2, 4 or 8")
+    elif plan.blocks_per_row not in CLUSTERS:
+        yield _wrong(RANGE, f"{plan.blocks_per_row} blocks for a row are not 1, 2, 4, 8 or 16")
     elif plan.ring < 0:
         yield _wrong(RANGE, f"a ring of {plan.ring} vectors")
     else:

@@ -27,7 +27,7 @@ SM90: Final = Target(
         blocks_per_unit=32,
         threads_per_block=1024,
         cache_bytes=(262_144, 60 << 20),
-        clusters=((2, 66), (4, 30), (8, 15)),
+        clusters=((2, 66), (4, 30), (8, 15), (16, 7)),
     ),
     Rates(
         matrix_flops={

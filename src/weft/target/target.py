@@ -14,8 +14,10 @@ from typing import Final
 
 from weft.foundation.dtypes import DType
 
-_CLUSTER: Final = 8
+PORTABLE_CLUSTER: Final = 8
 """Blocks of a cluster that every GPU with clusters can run."""
+CLUSTERS: Final = (1, 2, 4, 8, 16)
+"""Blocks that can run side by side."""
 
 
 class Kind(Enum):
@@ -86,7 +88,7 @@ class Target:
     @property
     def blocks_per_row(self) -> int:
         """Blocks of a GPU, a cluster, that can keep one row among them."""
-        return _CLUSTER if self.has("cluster") else 1
+        return PORTABLE_CLUSTER if self.has("cluster") else 1
 
     def clusters(self, blocks: int) -> int:
         """How many clusters of so many blocks, one to a unit, a GPU has room for at a time."""

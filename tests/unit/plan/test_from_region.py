@@ -110,6 +110,8 @@ def test_sm90_details() -> None:
     assert plan.operand_layouts == ("row", "row")
     gelu = planned(4096, 4096, 4096, "sm90", "gelu")
     assert (gelu.epilogue, gelu.tile) == (("bias", "gelu"), plan.tile)
+    assert (gelu.registers, gelu.deferred_epilogue) == ((24, 240), True)
+    assert not planned(8192, 8192, 64, "sm90").deferred_epilogue
     small = planned(512, 512, 512, "sm90")
     assert (small.consumers, small.registers) == (1, (0, 0))
 
@@ -257,6 +259,27 @@ def test_narrow_integers_are_added_up_in_wide_vectors(dtype: str, form: tuple[in
     assert (plan.vector, plan.accumulators) == form
 
 
+@pytest.mark.parametrize(("rows", "turns"), [(1 << 20, 2), (64, 1)])
+def test_gathers_of_many_rows_have_two_vectors_of_a_thread_on_their_way(
+    rows: int, turns: int
+) -> None:
+    b = Builder()
+    program = b.build(b.take(b.param("f32", [1000, 768]), b.param("si32", [rows])))
+    (plan,) = through_stages(program, "sm90")["plan"].plans.values()
+    assert isinstance(plan, MapPlan)
+    assert (plan.unroll, plan.grain) == (turns, turns * 256 * 4)
+
+
+@pytest.mark.parametrize(("operands", "threads"), [(1, 128), (2, 256)])
+def test_blocks_of_one_operand_have_fewer_threads(operands: int, threads: int) -> None:
+    b = Builder()
+    turned = b.transpose(b.param("f32", [256, 256]), [1, 0])
+    result = turned if operands == 1 else turned + b.param("f32", [256, 256])
+    (plan,) = through_stages(b.build(result), "sm90")["plan"].plans.values()
+    assert isinstance(plan, MapPlan)
+    assert (plan.block, plan.threads) == (64, threads)
+
+
 def test_gpu_rows() -> None:
     long = kernels.softmax(64, 8192)
     plan = plan_kernel(long.kernels[0], long.tensors, target_named("sm90"))
@@ -284,11 +307,15 @@ def test_gpu_rows() -> None:
     plan = plan_kernel(weighted.kernels[0], weighted.tensors, target_named("sm90"))
     assert isinstance(plan, RowPlan)
     assert (plan.threads, plan.blocks_per_row, plan.ring, plan.keep_row) == (512, 8, 12, True)
-    # Where no cluster is that large, a ring would read them again for every row.
     heavy = kernels.layer_norm(4096, 262_144)
     plan = plan_kernel(heavy.kernels[0], heavy.tensors, target_named("sm90"))
     assert isinstance(plan, RowPlan)
-    assert (plan.blocks_per_row, plan.ring, plan.keep_row) == (8, 0, True)
+    assert (plan.blocks_per_row, plan.ring, plan.keep_row) == (16, 16, True)
+    # Where no cluster is that large, a ring would read them again for every row.
+    few = kernels.layer_norm(16, 262_144)
+    plan = plan_kernel(few.kernels[0], few.tensors, target_named("sm90"))
+    assert isinstance(plan, RowPlan)
+    assert (plan.ring, plan.keep_row) == (0, True)
     plan = plan_kernel(shared.kernels[0], shared.tensors, target_named("sm80"))
     assert isinstance(plan, RowPlan)
     assert (plan.blocks_per_row, plan.keep_row) == (1, False)

@@ -88,3 +88,21 @@ def test_few_rows_of_wide_numbers_wait_in_rings(
         kernel = max(compilation["gpu"].kernels.values(), key=lambda kernel: kernel.shared_bytes)
         fitting = limits.shared_bytes_per_unit // kernel.shared_bytes
         assert limits.units < kernel.grid <= min(fitting, 2) * limits.units
+
+
+@pytest.mark.parametrize(
+    ("size", "tile"),
+    [
+        (512, (64, 64, 16)),  # a tile a unit
+        (1000, (128, 64, 16)),  # one of twice the rows, rather than two
+        (4096, (64, 64, 16)),  # many
+    ],
+)
+def test_large_tiles_of_wide_numbers_where_they_are_one_wave(
+    size: int, tile: tuple[int, int, int]
+) -> None:
+    b = Builder()
+    x, w = b.param("f64", [size, size]), b.param("f64", [size, size])
+    (plan,) = through_stages(b.build(b.matmul(x, w)), "sm90")["plan"].plans.values()
+    assert isinstance(plan, MmaPlan)
+    assert plan.tile == tile

@@ -135,7 +135,7 @@ WRONG: dict[str, tuple[Plan, str, str]] = {
     "a cluster of three": (
         RowPlan(Header("sm90", "k"), 4, 1, 64, blocks_per_row=3),
         RANGE,
-        "3 blocks for a row are not 1, 2, 4 or 8",
+        "3 blocks for a row are not 1, 2, 4, 8 or 16",
     ),
     "another target": (
         replace(MMA, header=Header("sm90", "k")),

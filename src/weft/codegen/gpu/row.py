@@ -176,12 +176,21 @@ class Rows(Emitter):
             yield ir.If(exists, tuple(root.body))
 
     def is_read_once(self, let: Let) -> bool:
-        """Rows that only reductions need, in one pass or kept, by threads that read whole lines.
-        Rows whose results are stored are faster through the cache: measured, not explained."""
-        passes = 1 if self.plan.keep_row else len(self.reductions)
+        """Rows that only reductions need."""
+        return self.comes_once(let) and not stores_rows(self.kernel)
+
+    def is_lasting(self, let: Let) -> bool:
+        """A stream of rows whose results are stored: reads and writes that share the cache get in
+        one another's way less. Not where something of it would be left for the next kernel."""
+        size = prod(self.kernel.sizes[name] for name in let.axes) * let.dtype.storage_bytes
+        large = size >= 2 * self.target.limits.cache_bytes[-1]
+        return large and self.comes_once(let) and stores_rows(self.kernel)
+
+    def comes_once(self, let: Let) -> bool:
+        """Whether an operand is part of the row, read in one pass, whole lines at a time."""
+        passes = 1 if self.plan.keep_row else len(self.reductions) + stores_rows(self.kernel)
         along = set(let.axes) & set(self.reduced) and set(let.axes) - set(self.reduced)
-        lines = self.plan.threads >= _LINE
-        return bool(along) and passes == 1 and lines and not stores_rows(self.kernel)
+        return bool(along) and passes == 1 and self.plan.threads >= _LINE
 
     # -- results ---------------------------------------------------------------------------------
 

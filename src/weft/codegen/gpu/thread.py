@@ -420,12 +420,17 @@ class Emitter(ABC):
                     self.guard(read, head),
                     self.is_constant(read.tensor),
                     self.is_read_once(let),
+                    self.is_lasting(let),
                 )
             )
 
     def is_read_once(self, let: Let) -> bool:
         """Whether vectors of a tensor are read once by a unit, and its own cache need not take
         them."""
+        return False
+
+    def is_lasting(self, let: Let) -> bool:
+        """Whether the shared cache should give up other lines before those of a tensor."""
         return False
 
     def run(self, dtype: DType, read: Read, group: Group) -> Run | None:

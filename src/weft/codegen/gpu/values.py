@@ -56,6 +56,8 @@ class LoadVector:
     """Whether nobody writes the buffer while the kernel runs."""
     once: bool = False
     """Whether the unit reads it only here, so that its own cache need not take it."""
+    lasting: bool = False
+    """Whether the cache that all units share should give up other lines first."""
 
 
 @dataclass(frozen=True)

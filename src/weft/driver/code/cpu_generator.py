@@ -138,4 +138,5 @@ GENERATOR = Generator(
     build=_build,
     accepts=_accepts,
     clock=_clock,
+    settle=unchecked,
 )  # fmt: skip

@@ -11,7 +11,7 @@ from weft.codegen.gpu import templates, text
 from weft.codegen.gpu.module import GpuModule
 from weft.driver.artifact.assembler import Unit, build_artifact, symbols_of
 from weft.driver.artifact.kernels import with_declared_types
-from weft.driver.code import gpu_kernels
+from weft.driver.code import gpu_kernels, gpu_reactions
 from weft.driver.code.gpu_linker import arch_for, link
 from weft.driver.code.plans import choose_plans
 from weft.driver.code.sources import CUDA
@@ -59,8 +59,8 @@ def _unit(
     body: Body,
 ) -> Unit:
     """What the stages made of a body, with its machine code; what there is to say is noted."""
-    module, code = compilation["region"], compilation["gpu"]
     cubins = _cubins(compilation, made.arch)
+    module, code = compilation["region"], compilation["gpu"]
     made.compiled += cubins.compiled
     made.reused += cubins.reused
     notes += gpu_kernels.resource_report(code, cubins)
@@ -96,7 +96,7 @@ def _given(compilation: Compilation) -> set[str]:
 
 def _cubins(compilation: Compilation, arch: str) -> gpu_kernels.Cubins:
     try:
-        return gpu_kernels.compile_sources(compilation["cu"], arch)
+        return gpu_reactions.compiled(compilation, arch)
     except InternalError as error:
         read = [stage for stage in ("gpu", "cu") if stage in compilation.overrides]
         if not read:
@@ -136,4 +136,5 @@ GENERATOR = Generator(
     build=_build,
     accepts=_accepts,
     clock=_clock,
+    settle=lambda c: _cubins(c, arch_for(c.target)),
 )  # fmt: skip

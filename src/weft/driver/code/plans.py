@@ -38,7 +38,9 @@ def choose_plans(module: Module, buffer_map: BufferMap, target: Target) -> PlanS
         names = ", ".join(kernel.name for kernel in kernels)
         notes += [f"{names}: {reason}" for reason in why]
         origins += [f"{names}: {o}" for o in _origin(kernels[0], module, plans[key], target)]
-    return replace(chosen, plans=plans, notes=tuple(notes), origins=tuple(origins))
+    return replace(
+        chosen, plans=plans, notes=tuple(notes), origins=tuple(origins), own=frozenset(plans)
+    )
 
 
 def _settle(

@@ -84,6 +84,8 @@ class Generator:
     """Why a kernel cannot be carried out by a plan; nothing where it can."""
     clock: Callable[[Built, Sequence[Array]], float]
     """The seconds that all kernels of a program take, the median of some measurements."""
+    settle: Callable[[Compilation], object]
+    """Lets the stages be those of what building builds, where machine code has a say in plans."""
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ def _written(entry: Tuned) -> dict[str, Any]:
 def with_tuned(plans: PlanSet, module: Module, buffer_map: BufferMap, target: Target) -> PlanSet:
     """The plans with tuned ones in the place of those that have one; told in the notes."""
     table = load(target)
-    found, notes = dict(plans.plans), list(plans.notes)
+    found, notes, taken = dict(plans.plans), list(plans.notes), set[str]()
     for key in plans.plans.keys() & table.keys():
         kernels = [k for k in module.kernels if plans.kernels.get(k.name) == key]
         plan, accepts = table[key].plan, generator_for(target).accepts
@@ -89,5 +89,6 @@ def with_tuned(plans: PlanSet, module: Module, buffer_map: BufferMap, target: Ta
         if any(accepts(kernel, module, buffer_map, plan, target) for kernel in kernels):
             continue
         found[key] = plan
+        taken.add(key)
         notes.append(f"{', '.join(kernel.name for kernel in kernels)}: {table[key]}")
-    return replace(plans, plans=found, notes=tuple(notes))
+    return replace(plans, plans=found, notes=tuple(notes), own=plans.own - taken)

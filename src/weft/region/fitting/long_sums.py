@@ -54,7 +54,7 @@ _BLOCKS_PER_UNIT: Final = 4
 """Blocks of a unit that run at once, so that the parts are reduced in one wave."""
 _SHORTEST: Final = 256
 """Elements of a part, at least."""
-_STRIP_BYTES: Final = 1024
+_STRIP_BYTES: Final = 512
 """Of neighbouring columns that a block reduces side by side."""
 _STREAM_BYTES: Final = 1 << 20
 """Bytes of a part of a matrix whose columns a CPU sums up."""

@@ -28,13 +28,15 @@ _DTYPES: Final = {
     "ui64": "UINT64",
 }
 _INVALID: Final = 1
-_OUT_OF_RESOURCES: Final = 701
+_OUT_OF_RESOURCES: Final = frozenset({701, 912})
 _UNREADABLE: Final = frozenset({200, 209, 218, 222})
-"""What the driver answers: an invalid value, a launch that asks for too much, and machine code that
-it does not understand."""
+"""What the driver answers: an invalid value, a launch that asks for too much, or for too large a
+cluster, and machine code that it does not understand."""
 _BUILT_FOR: Final = (8, 9)
 """Generations of GPUs that run what is compiled: machine code is for one generation."""
 _MAP_WORDS: Final = 16
+_PORTABLE_CLUSTER: Final = 8
+"""Blocks of a cluster that are launched without asking for leave."""
 _KEPT: Final = 64
 """Address combinations whose parameters are kept ready."""
 
@@ -83,7 +85,7 @@ class LoadedKernel:
                 0,
             )
         except DriverError as error:
-            if error.status != _OUT_OF_RESOURCES:
+            if error.status not in _OUT_OF_RESOURCES:
                 raise
             raise ResourceExceeded(_too_large(self)) from None
 
@@ -146,6 +148,9 @@ def load(device: Device, code: KernelCode) -> LoadedKernel:
     function = call(driver, "cuModuleGetFunction", module, code.symbol.encode())
     if code.shared_bytes:
         _make_room(device, code, function)
+    if code.cluster[0] > _PORTABLE_CLUSTER:
+        allowed = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+        call(driver, "cuFuncSetAttribute", function, allowed, 1)
     return LoadedKernel(device, code, module, function)
 
 
@@ -185,10 +190,11 @@ def _too_large(kernel: LoadedKernel) -> str:
     what = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NUM_REGS
     registers = int(call(driver, "cuFuncGetAttribute", what, kernel.function))
     threads = code.block[0] * code.block[1] * code.block[2]
+    together = f", {code.cluster[0]} of them together" if code.cluster[0] > 1 else ""
     return (
         f"a block of the kernel {code.symbol} takes {threads} threads of {registers} registers and "
-        f"{code.shared_bytes:,} bytes of shared memory, which {kernel.device.name} does not have: "
-        "plan it with fewer threads or a smaller tile"
+        f"{code.shared_bytes:,} bytes of shared memory{together}, which {kernel.device.name} does "
+        "not have: plan it with fewer threads, a smaller tile or fewer blocks for a row"
     )
 
 

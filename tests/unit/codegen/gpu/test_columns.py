@@ -83,7 +83,8 @@ COLUMNS = {
 @pytest.mark.parametrize("name", COLUMNS)
 def test_large_sums_run_in_one_wave_and_then_add_up_quickly(name: str) -> None:
     """Two kernels, the rounding of the result in the second; the first one's blocks fill the units
-    and all run at once, the second one's threads read a few vectors each."""
+    and all run at once (those of long rows have twice the columns), the second one's threads read
+    at most eight vectors each."""
     shape, axes, dtype = COLUMNS[name]
     b = Builder()
     found = b.build(b.reduce_sum(b.param(dtype, list(shape)), list(axes)))
@@ -92,9 +93,9 @@ def test_large_sums_run_in_one_wave_and_then_add_up_quickly(name: str) -> None:
         compilation["gpu"].kernels[made.symbol] for made in compilation["gpu"].launches.values()
     )
     units = target_named("sm90").limits.units
-    assert 3 * units < first.grid <= 4 * units
+    assert 3 * units < first.grid * (2 if name.startswith("square") else 1) <= 4 * units
     assert any(isinstance(statement, ir.AdmitNext) for statement in walk(first.body))
-    assert max(map(_turns, walk(second.body))) <= 4
+    assert max(map(_turns, walk(second.body))) <= 8
 
 
 def _turns(statement: ir.Stmt) -> int:

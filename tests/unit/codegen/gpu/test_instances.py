@@ -57,6 +57,10 @@ SLOW = (
         )
     ),
     *(
+        f"gemm_epilogue/4096x4096x4096 {epilogue}/bf16"
+        for epilogue in ("bias+gelu_tanh", "bias+gelu_erf", "bias+silu")
+    ),
+    *(
         f"rows/{op} {shape}/{dtype}"
         for op, shape, dtype in (
             ("softmax", "32768x4096", "bf16"), ("softmax", "4096x65536", "f32"),

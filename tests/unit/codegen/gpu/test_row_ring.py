@@ -52,6 +52,14 @@ def test_rows_agree_with_playback(name: str, plan: str, monkeypatch: pytest.Monk
         assert error_of(module, made, timing, seed) < 1e-5
 
 
+def test_sixteen_blocks_share_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    few_teams(monkeypatch, 1)
+    module = kernels.layer_norm(3, 2048)
+    made = dialect_kernel(module, RowPlan(HEADER, 4, 1, 32, 1, blocks_per_row=16, ring=2))
+    assert made.cluster == 16
+    assert error_of(module, made) < 1e-5
+
+
 def test_narrow_rows_lie_packed_in_the_ring(monkeypatch: pytest.MonkeyPatch) -> None:
     few_teams(monkeypatch)
     module = kernels.layer_norm(3, 512, BF16)

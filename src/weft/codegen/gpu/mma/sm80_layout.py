@@ -211,7 +211,8 @@ def _tiles(layout: Sm80Layout) -> Iterator[Finding]:
     plan, piece = layout.plan, layout.piece
     (bm, bn, bk), (wm, wn) = plan.tile, plan.warp_tile
     if min(bm, bn, bk, wm, wn) < 1 or bk % layout.grain or bm % piece or bn % piece:
-        yield refuse("Tile", f"a tile of {bm}x{bn}x{bk} is not made of 16-byte pieces")
+        pairs = " and pairs of depths" if layout.loads_ahead else ""
+        yield refuse("Tile", f"a tile of {bm}x{bn}x{bk} is not made of 16-byte pieces{pairs}")
     elif wm % 16 or wn % 16 or bm % wm or bn % wn:
         yield refuse(
             "Tile",

@@ -199,6 +199,21 @@ INLINE void fetch_words_once(u32 (&w)[4], const char* p) {
   asm("ld.global.nc.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];"
       : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "l"(p));
 }
+INLINE u64 evict_last() {
+  u64 policy; asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+INLINE void fetch_words_lasting(u32 (&w)[1], const char* p) {
+  asm("ld.global.nc.L2::cache_hint.b32 %0, [%1], %2;" : "=r"(w[0]) : "l"(p), "l"(evict_last()));
+}
+INLINE void fetch_words_lasting(u32 (&w)[2], const char* p) {
+  asm("ld.global.nc.L2::cache_hint.v2.b32 {%0, %1}, [%2], %3;"
+      : "=r"(w[0]), "=r"(w[1]) : "l"(p), "l"(evict_last()));
+}
+INLINE void fetch_words_lasting(u32 (&w)[4], const char* p) {
+  asm("ld.global.nc.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
+      : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "l"(p), "l"(evict_last()));
+}
 INLINE void put_words(const u32 (&w)[1], char* p) { *(u32*)p = w[0]; }
 INLINE void put_words(const u32 (&w)[2], char* p) { *(uint2*)p = make_uint2(w[0], w[1]); }
 INLINE void put_words(const u32 (&w)[4], char* p) {

@@ -148,6 +148,8 @@ class ValuePrinter:
         fetch = f"fetch_words({words}, {place}, {_truth(node.constant)});"
         if node.once and node.constant:
             fetch = f"fetch_words_once({words}, {place});"
+        elif node.lasting and node.constant:
+            fetch = f"fetch_words_lasting({words}, {place});"
         yield fetch if node.guard == Lit(1) else f"if ({text(node.guard)}) {fetch}"
         for number, name in enumerate(node.names):
             yield f"{self.name(name, node.dtype)} = {_piece(words, number, node.dtype)};"

@@ -10,14 +10,13 @@ from weft.codegen.gpu import ir
 from weft.codegen.gpu.chain import chain_faults
 from weft.codegen.gpu.names import is_free
 from weft.foundation.errors import Finding
-from weft.target.target import Target
+from weft.target.target import CLUSTERS, Target
 
 FRAME: Final = "KernelFrame"
 SHARED: Final = "E2201 SharedMemoryOverrun"
 _WARP: Final = 32
 _MOST_BLOCKS: Final = (1 << 31) - 1
 _MOST_BUFFERS: Final = 256
-_CLUSTERS: Final = (2, 4, 8)
 _MAP_RANKS: Final = (2, 3, 4)
 _LARGEST_BOX: Final = 256
 _LINE: Final = 16
@@ -38,7 +37,7 @@ def _findings(kernel: ir.Kernel, target: Target) -> Iterator[tuple[str, str]]:
         yield FRAME, f"a grid of {kernel.grid} blocks"
     if kernel.threads % _WARP or not _WARP <= kernel.threads <= limit:
         yield FRAME, f"{kernel.threads} threads are not whole warps up to {limit}"
-    if kernel.cluster != 1 and (kernel.cluster not in _CLUSTERS or not target.has("cluster")):
+    if kernel.cluster != 1 and (kernel.cluster not in CLUSTERS or not target.has("cluster")):
         yield FRAME, f"a cluster of {kernel.cluster} blocks on {target.name}"
     elif kernel.grid % kernel.cluster:
         yield FRAME, f"{kernel.grid} blocks are no whole clusters of {kernel.cluster}"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks.gemm_kernels import Contraction, references, region_kernel
-from tests.gpu_faults import Change, planted
+from tests.gpu_faults import Change, planted, without
 from tests.gpu_machine import Machine
 from tests.gpu_support import sm80_kernel, sm90_kernel
 from tests.gpu_types import (
@@ -147,6 +147,8 @@ FAULTS: dict[str, tuple[Change, str]] = {
     "step sums lost": (last_step_only, "sm80 f32 nt"),
     "lanes of f64": (wrong_lanes, "sm80 f64 nt"),
     "columns of f64": (columns_again, "sm80 f64 nn"),
+    "slots of f64 not met at": (without(ir.SyncThreads), "sm80 f64 nt"),
+    "slots of f64 not waited for": (without(ir.WaitGroup), "sm80 f64 nt"),
 }
 
 
@@ -161,6 +163,15 @@ def test_planted_faults_are_caught(fault: str) -> None:
         assert error_of(shape, broken) > bound(shape)
     except Hazard:
         return
+
+
+def test_fragments_of_f64_take_turns() -> None:
+    """Those of an even number of depths: a slot ends with the half that it began with."""
+    shape, plan, _ = CASES["sm80 f64 nt"]
+    odd = replace(plan, tile=(32, 32, 12))
+    found = sm80.accepts(region_kernel(shape), references(shape), odd, SM80)
+    why = "a tile of 32x32x12 is not made of 16-byte pieces and pairs of depths"
+    assert why in [finding.why for finding in found]
 
 
 def test_promotion_is_what_keeps_the_digits() -> None:

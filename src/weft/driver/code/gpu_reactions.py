@@ -1,0 +1,246 @@
+"""Kernels whose machine code is not what their plans promise move on to other plans: document 2's
+section 10.
+
+A plan moves where the compiler spilled registers, or left a unit fewer blocks than the kernel was
+made for: to the candidates that hold less in each thread, in the order of their list, a few steps
+far. The first that is clean is taken; where none is, the one that spills least. A stack frame
+without spills is that of an array in the kernel's own code, which every plan has. Only the
+planner's own plans move (`PlanSet.own`).
+
+What was found is kept on disk under the CUDA text that gave rise to it, so it depends on nothing
+else: the next compilation takes the last plan at once, and compiles what it found no more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Final
+
+from weft.codegen.gpu import templates
+from weft.codegen.gpu.compile import Cubin, version
+from weft.codegen.gpu.module import GpuModule
+from weft.driver.code import gpu_kernels
+from weft.driver.code.gpu_kernels import Cubins, CudaCode
+from weft.driver.stages.compilation import Compilation
+from weft.foundation.errors import WeftError
+from weft.foundation.tally import counted
+from weft.plan import verify as plan_verify
+from weft.plan.candidates import lighter
+from weft.plan.ir import MapPlan, MmaPlan, Plan, PlanSet, RowPlan
+from weft.plan.text import plan_from_json, plan_to_json
+from weft.region.forms.multiplied import operand_bytes
+from weft.region.ir import Kernel
+from weft.runtime import cache
+from weft.target.target import Limits
+
+MOST_STEPS: Final = 3
+"""Plans that are compiled beside the first: each takes the compiler some seconds."""
+_GRANULE: Final = 8
+"""Registers of a thread are handed out in so many."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """Where a plan ended, and what was tried on the way, a sentence each."""
+
+    plan: Plan
+    steps: tuple[str, ...]
+
+
+@dataclass(frozen=True, order=True)
+class Fault:
+    """What is wrong with the machine code of a plan's kernels; the least is best."""
+
+    missing_blocks: int = 0
+    spilled_bytes: int = 0
+
+    @property
+    def is_there(self) -> bool:
+        return self > Fault()
+
+    def __str__(self) -> str:
+        if self.missing_blocks:
+            missing = counted(self.missing_blocks, "block")
+            return f"its registers leave a unit {missing} fewer than the plan has"
+        if self.spilled_bytes:
+            return f"{self.spilled_bytes} bytes of registers are spilled"
+        return "nothing is spilled"
+
+
+def fault_of(code: GpuModule, cubins: Cubins, symbols: Sequence[str], limits: Limits) -> Fault:
+    """The worst that was found of some kernels."""
+    worst = Fault()
+    for symbol in symbols:
+        kernel, report = code.kernels[symbol], cubins.cubins[symbol].report
+        taken = -(-report.registers // _GRANULE) * _GRANULE * kernel.threads
+        missing = kernel.resident - limits.registers_per_unit // max(1, taken)
+        found = Fault(max(0, missing), report.spilled_bytes)
+        worst = max(worst, found)
+    return worst
+
+
+def compiled(compilation: Compilation, arch: str) -> Cubins:
+    """The machine code of a compilation. Plans that it shows to be bad have moved on afterwards:
+    the stages are then those of what is compiled."""
+    return _Reactions(compilation, arch).run()
+
+
+@dataclass
+class _Reactions:
+    """The plans of one compilation."""
+
+    compilation: Compilation
+    arch: str
+    known: dict[str, Cubin] = field(default_factory=dict)
+    """What was compiled here, by its source."""
+    count: Cubins = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.count = Cubins(self.arch)
+
+    def run(self) -> Cubins:
+        plans: PlanSet = self.compilation["plan"]
+        read = {"gpu", "cu"} & self.compilation.overrides.keys()
+        own = () if read else tuple(key for key in plans.plans if key in plans.own)
+        records = {key: self._record(key) for key in own}
+        found = {key: move for key, name in records.items() if (move := self._kept(key, name))}
+        self._take(found)
+        cubins = self._compile(self.compilation["cu"])
+        moves = {
+            key: move
+            for key in own
+            if key not in found and (move := self._moved(key, cubins)) is not None
+        }
+        for key, move in moves.items():
+            cache.save(records[key], _written(move))
+        self._take(moves)
+        return self._compile(self.compilation["cu"]) if moves else cubins
+
+    def _compile(self, code: CudaCode) -> Cubins:
+        """Machine code, that of this compilation once: the counts are those of all of it."""
+        fresh = {s: source for s, source in code.sources.items() if source not in self.known}
+        made = gpu_kernels.compile_sources(CudaCode(fresh), self.arch)
+        self.count.compiled += made.compiled
+        self.count.reused += made.reused
+        self.known |= {fresh[symbol]: cubin for symbol, cubin in made.cubins.items()}
+        cubins = {symbol: self.known[source] for symbol, source in code.sources.items()}
+        return Cubins(self.arch, cubins, self.count.compiled, self.count.reused)
+
+    # -- one plan --------------------------------------------------------------------------------
+
+    def _moved(self, key: str, cubins: Cubins) -> Move | None:
+        """Where a plan goes; None where there is nothing to go for."""
+        first, limits = self.compilation["plan"].plans[key], self.compilation.target.limits
+        code: GpuModule = self.compilation["gpu"]
+        least = fault_of(code, cubins, self._symbols(key, code), limits)
+        if not least.is_there:
+            return None
+        best, steps = first, [f"{_told(first)}: {least}"]
+        for plan in islice(self._others(key, first), MOST_STEPS):
+            fault = self._tried(key, plan)
+            steps.append(f"{_told(plan)}: {fault}")
+            if fault < least:
+                best, least = plan, fault
+            if not fault.is_there:
+                break
+        why = f", the best of {len(steps)} that were tried" if least.is_there else ""
+        return Move(best, (*steps, f"taken: {_told(best)}{why}"))
+
+    def _tried(self, key: str, plan: Plan) -> Fault:
+        """What is wrong with the machine code of a plan."""
+        plans: PlanSet = self.compilation["plan"]
+        code = self._lowered(replace(plans, plans={**plans.plans, key: plan}))
+        symbols = self._symbols(key, code)
+        alone = GpuModule({symbol: code.kernels[symbol] for symbol in symbols})
+        cubins = self._compile(gpu_kernels.print_module(alone))
+        return fault_of(code, cubins, symbols, self.compilation.target.limits)
+
+    def _others(self, key: str, first: Plan) -> Iterator[Plan]:
+        module, target = self.compilation["region"], self.compilation.target
+        kernels = self._kernels(key)
+        size = operand_bytes(kernels[0]) if kernels[0].roles is not None else 2
+        for plan in lighter(kernels[0], module.tensors, target, first):
+            legal = next(plan_verify.findings(plan, target, size), None) is None
+            if legal and not any(self._refused(kernel, plan) for kernel in kernels):
+                yield plan
+
+    def _refused(self, kernel: Kernel, plan: Plan) -> bool:
+        module, refs = self.compilation["region"], self.compilation["memory"].refs
+        return bool(templates.accepts(kernel, module.tensors, refs, plan, self.compilation.target))
+
+    def _kernels(self, key: str) -> list[Kernel]:
+        plans, module = self.compilation["plan"], self.compilation["region"]
+        return [kernel for kernel in module.kernels if plans.kernels.get(kernel.name) == key]
+
+    def _symbols(self, key: str, code: GpuModule) -> list[str]:
+        """The kernels in the dialect that a plan is for: none where the host computes them."""
+        launches = (code.launches.get(kernel.name) for kernel in self._kernels(key))
+        return sorted({launch.symbol for launch in launches if launch is not None})
+
+    # -- all of them -----------------------------------------------------------------------------
+
+    def _lowered(self, plans: PlanSet) -> GpuModule:
+        c = self.compilation
+        return gpu_kernels.lower_module(c["region"], c["memory"], plans, c.target)
+
+    def _take(self, moves: dict[str, Move]) -> None:
+        """Let the stages be those of the plans that were moved to, and say why in their notes."""
+        if not moves:
+            return
+        plans: PlanSet = self.compilation["plan"]
+        names = {key: ", ".join(k.name for k in self._kernels(key)) for key in moves}
+        notes = [f"{names[key]}: {step}" for key, move in moves.items() for step in move.steps]
+        gone = [f"{names[key]}: " for key, move in moves.items() if move.plan != plans.plans[key]]
+        values = self.compilation.values
+        values["plan"] = replace(
+            plans,
+            plans={**plans.plans, **{key: move.plan for key, move in moves.items()}},
+            notes=(*plans.notes, *notes),
+            origins=tuple(o for o in plans.origins if not o.startswith(tuple(gone))),
+            own=plans.own - moves.keys(),
+        )
+        for name in ("gpu", "cu") if gone else ():
+            stage = self.compilation.stages[name]
+            values[name] = stage.enter(self.compilation)
+            stage.verify(self.compilation)
+
+    # -- the disk --------------------------------------------------------------------------------
+
+    def _record(self, key: str) -> str:
+        """The key of what is known about a plan: all that its machine code depends on."""
+        sources = self.compilation["cu"].sources
+        texts = (sources[symbol] for symbol in self._symbols(key, self.compilation["gpu"]))
+        return cache.key_of("moved plan", *texts, self.arch, ".".join(map(str, version())))
+
+    def _kept(self, key: str, record: str) -> Move | None:
+        """Where the plan went before, in whatever process."""
+        data = cache.load(record)
+        move = None if data is None else _read(data)
+        if move is None or move.plan.header != self.compilation["plan"].plans[key].header:
+            return None
+        return None if any(self._refused(k, move.plan) for k in self._kernels(key)) else move
+
+
+def _told(plan: Plan) -> str:
+    match plan:
+        case MmaPlan():
+            rows, columns, _ = plan.tile
+            return f"{plan.roles} {plan.arch} tiles of {rows}x{columns}"
+        case MapPlan() | RowPlan():
+            return f"{plan.threads} threads with vectors of {plan.vector}"
+    return type(plan).__name__
+
+
+def _written(move: Move) -> bytes:
+    return json.dumps({"plan": plan_to_json(move.plan), "steps": move.steps}).encode()
+
+
+def _read(data: bytes) -> Move | None:
+    try:
+        found = json.loads(data)
+        return Move(plan_from_json(found["plan"]), tuple(map(str, found["steps"])))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, WeftError):
+        return None

@@ -46,10 +46,17 @@ def candidates(
 def lighter(
     kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, first: Plan
 ) -> Iterator[Plan]:
-    """The candidates for a GPU that hold less in each thread than the first."""
-    for plan in candidates(kernel, tensors, target, first):
-        if _held(plan) < _held(first):
-            yield plan
+    """Plans for a GPU that hold less in each thread than the first: its own tiles by more warps,
+    and the candidates that do."""
+    found = [*_more_warps(first), *candidates(kernel, tensors, target, first)]
+    yield from (plan for plan in found if _held(plan) < _held(first))
+
+
+def _more_warps(first: Plan) -> Iterator[Plan]:
+    if isinstance(first, MmaPlan) and first.arch == "sm80":
+        rows, columns = first.warp_tile
+        for tile in ((rows, columns // 2), (rows // 2, columns // 2)):
+            yield replace(first, warp_tile=tile)
 
 
 def _held(plan: Plan) -> float:

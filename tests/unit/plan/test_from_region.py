@@ -273,8 +273,10 @@ def test_gathers_of_many_rows_have_two_vectors_of_a_thread_on_their_way(
 @pytest.mark.parametrize(("operands", "threads"), [(1, 128), (2, 256)])
 def test_blocks_of_one_operand_have_fewer_threads(operands: int, threads: int) -> None:
     b = Builder()
-    turned = b.transpose(b.param("f32", [256, 256]), [1, 0])
-    result = turned if operands == 1 else turned + b.param("f32", [256, 256])
+    x, *others = (b.param("f32", [256, 256]) for _ in range(operands))
+    result = b.transpose(x, [1, 0])
+    for other in others:
+        result = result + other
     (plan,) = through_stages(b.build(result), "sm90")["plan"].plans.values()
     assert isinstance(plan, MapPlan)
     assert (plan.block, plan.threads) == (64, threads)

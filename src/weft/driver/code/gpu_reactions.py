@@ -2,10 +2,10 @@
 section 10.
 
 A plan moves where the compiler spilled registers, or left a unit fewer blocks than the kernel was
-made for: to the candidates that hold less in each thread, in the order of their list, a few steps
-far. The first that is clean is taken; where none is, the one that spills least. A stack frame
-without spills is that of an array in the kernel's own code, which every plan has. Only the
-planner's own plans move (`PlanSet.own`).
+made for: to those that hold less in each thread, in the order of their list, a few steps far. The
+first that is clean is taken; where none is, the one that spills least. A stack frame without spills
+is that of an array in the kernel's own code, which every plan has. Only the planner's own plans
+move (`PlanSet.own`).
 
 What was found is kept on disk under the CUDA text that gave rise to it, so it depends on nothing
 else: the next compilation takes the last plan at once, and compiles what it found no more.

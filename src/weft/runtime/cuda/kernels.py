@@ -28,7 +28,8 @@ _DTYPES: Final = {
     "ui64": "UINT64",
 }
 _INVALID: Final = 1
-_OUT_OF_RESOURCES: Final = frozenset({701, 912})
+_OUT_OF_RESOURCES: Final = 701
+_NO_SUCH_CLUSTER: Final = 912
 _UNREADABLE: Final = frozenset({200, 209, 218, 222})
 """What the driver answers: an invalid value, a launch that asks for too much, or for too large a
 cluster, and machine code that it does not understand."""
@@ -85,7 +86,12 @@ class LoadedKernel:
                 0,
             )
         except DriverError as error:
-            if error.status not in _OUT_OF_RESOURCES:
+            if error.status == _NO_SUCH_CLUSTER:
+                raise ResourceExceeded(
+                    f"{self.device.name} does not run {code.cluster[0]} blocks of the kernel "
+                    f"{code.symbol} side by side: plan it with fewer blocks for a row"
+                ) from None
+            if error.status != _OUT_OF_RESOURCES:
                 raise
             raise ResourceExceeded(_too_large(self)) from None
 
@@ -190,11 +196,10 @@ def _too_large(kernel: LoadedKernel) -> str:
     what = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NUM_REGS
     registers = int(call(driver, "cuFuncGetAttribute", what, kernel.function))
     threads = code.block[0] * code.block[1] * code.block[2]
-    together = f", {code.cluster[0]} of them together" if code.cluster[0] > 1 else ""
     return (
         f"a block of the kernel {code.symbol} takes {threads} threads of {registers} registers and "
-        f"{code.shared_bytes:,} bytes of shared memory{together}, which {kernel.device.name} does "
-        "not have: plan it with fewer threads, a smaller tile or fewer blocks for a row"
+        f"{code.shared_bytes:,} bytes of shared memory, which {kernel.device.name} does not have: "
+        "plan it with fewer threads or a smaller tile"
     )
 
 

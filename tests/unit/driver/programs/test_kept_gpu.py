@@ -13,6 +13,7 @@ import pytest
 
 import weft
 from tests.gpu_machine import Machine, MachineBackend, machine
+from weft.codegen.gpu.accept import refuse
 from weft.driver.code import gpu_kernels
 from weft.driver.compile import Executable
 from weft.driver.programs import kept
@@ -84,7 +85,8 @@ def test_the_backend_runs_what_was_kept(gpu: Machine) -> None:
 def test_a_kernel_that_is_the_hosts_is_kept_with_its_reason(
     gpu: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu_kernels, "_refused", lambda *_: "no template likes it")
+    finding = refuse("Odd", "no template likes it")
+    monkeypatch.setattr(gpu_kernels, "accepts", lambda *_: [finding])
     for executable in (compiled(), compiled()):
         assert any("no template likes it" in line for line in executable.report())
         assert not executable._latest.built.symbols

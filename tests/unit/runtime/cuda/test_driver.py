@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -157,6 +158,12 @@ OVERRUNS: dict[str, tuple[str, int, str]] = {
         "a block of the kernel gemm takes 384 threads of 255 registers and 131,072 bytes of shared "
         "memory, which Stand-in does not have: plan it with fewer threads or a smaller tile",
     ),
+    "clusters": (
+        "cuLaunchKernel",
+        912,
+        "Stand-in does not run 1 blocks of the kernel gemm side by side: plan it with fewer blocks "
+        "for a row",
+    ),
 }
 
 
@@ -167,6 +174,15 @@ def test_what_the_machine_lacks_is_said_in_a_sentence(what: str) -> None:
     with pytest.raises(WeftError) as raised:
         load(device, CODE).launch([4096, 8192], "stream")
     assert str(raised.value) == message
+
+
+@pytest.mark.parametrize(("blocks", "asked"), [(8, 0), (16, 1)])
+def test_large_clusters_are_asked_for(blocks: int, asked: int) -> None:
+    device = open_device(driver=FakeDriver())
+    load(device, replace(CODE, cluster=(blocks, 1, 1)))
+    wanted = "CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED"
+    calls = device.driver.asked("cuFuncSetAttribute")
+    assert sum(wanted in map(str, args) for args in calls) == asked
 
 
 def test_a_launch_passes_maps_and_addresses() -> None:

@@ -1,0 +1,247 @@
+"""Plans move on where their machine code spills: by a compiler that says what each test wants, and
+once by the real one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import weft
+from tests.gpu_programs import through_stages
+from weft.codegen.gpu.compile import Cubin, read_log
+from weft.driver.code import gpu_kernels
+from weft.driver.code.gpu_reactions import Fault, fault_of
+from weft.driver.compile import Executable
+from weft.driver.tuning import tuned
+from weft.driver.tuning.tuned import Tuned
+from weft.ptir import Builder, Program
+from weft.ptir.builder import Value
+from weft.target.known import target_named
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path))
+    return tmp_path
+
+
+class Compiler:
+    """Says of one source after the other how large its stack is and how much of it is spills."""
+
+    def __init__(self, *frames: tuple[int, int]) -> None:
+        self.frames, self.sources = list(frames), list[str]()
+
+    def __call__(self, source: str, arch: str) -> Cubin:
+        stack, spilled = self.frames[len(self.sources)]
+        self.sources.append(source)
+        log = (
+            f"ptxas info : {stack} bytes stack frame, {spilled} bytes spill stores, "
+            "0 bytes spill loads\nptxas info : Used 168 registers"
+        )
+        return Cubin(arch, source.encode(), log, read_log(log))
+
+
+def compiler(monkeypatch: pytest.MonkeyPatch, *frames: tuple[int, int]) -> Compiler:
+    made = Compiler(*frames)
+    monkeypatch.setattr(gpu_kernels, "compile_cuda", made)
+    return made
+
+
+def product(name: str = "main") -> Program:
+    b = Builder(name)
+    return b.build(b.exp(b.param("bf16", [2048, 512]) @ b.param("bf16", [512, 2048])))
+
+
+def compiled(program: Program, **overrides: str) -> Executable:
+    return weft.compile(program, target="sm90", overrides=overrides)
+
+
+def plan_of(executable: Executable) -> dict[str, object]:
+    (plan,) = json.loads(executable.stages["plan"])["plans"]
+    assert isinstance(plan, dict)
+    return plan
+
+
+def first_plan() -> dict[str, object]:
+    (plan,) = json.loads(through_stages(product(), "sm90").text("plan"))["plans"]
+    assert isinstance(plan, dict)
+    return plan
+
+
+def ran(executable: Executable) -> str:
+    """The source of the one kernel that runs: the compiler here hands it out as machine code."""
+    (kernel,) = executable.artifact.kernels
+    return bytes(kernel.code).decode()
+
+
+def test_a_plan_that_spills_moves_to_the_first_that_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nvrtc = compiler(monkeypatch, (8, 16), (8, 8), (0, 0))
+    made = compiled(product())
+    assert len(nvrtc.sources) == 3
+    assert ran(made) == nvrtc.sources[2]
+    assert nvrtc.sources[2] in made.stages["cu"]
+    assert nvrtc.sources[0] not in made.stages["cu"]
+    assert plan_of(made)["tile"] != first_plan()["tile"]
+    told = [line for line in made.report() if line.startswith("matmul0: ")]
+    assert [line.rpartition(": ")[2] for line in told[1:4]] == [
+        "16 bytes of registers are spilled",
+        "8 bytes of registers are spilled",
+        "nothing is spilled",
+    ]
+    rows, columns = json.loads(json.dumps(plan_of(made)["tile"]))[:2]
+    assert told[4] == f"matmul0: taken: cooperative sm90 tiles of {rows}x{columns}"
+    assert len(told) == 5
+    # The plan that is shown is carried out as it is when it is given.
+    again = compiled(product(), plan=made.stages["plan"])
+    assert again.stages["cu"] == made.stages["cu"]
+
+
+def test_the_next_compilation_goes_to_the_last_plan_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nvrtc = compiler(monkeypatch, (8, 16), (8, 8), (0, 0))
+    first = compiled(product())
+    kept, other = compiled(product()), compiled(product("other"))
+    assert list(kept._latest.times) == ["disk"]
+    assert "machine code" in other._latest.times
+    assert (other._latest.built.compiled, other._latest.built.reused) == (0, 1)
+    assert len(nvrtc.sources) == 3
+    for executable in (kept, other):
+        assert ran(executable) == ran(first)
+        assert {s: executable.stages[s] for s in ("plan", "gpu", "cu")} == {
+            s: first.stages[s] for s in ("plan", "gpu", "cu")
+        }
+        notes = [line for line in executable.report() if "spilled" in line]
+        assert notes == [line for line in first.report() if "spilled" in line]
+
+
+def test_where_everything_spills_the_least_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvrtc = compiler(monkeypatch, (8, 16), (8, 8), (8, 24), (8, 8))
+    made = compiled(product())
+    assert len(nvrtc.sources) == 4
+    assert ran(made) == nvrtc.sources[1]
+    assert any("the best of 4 that were tried" in line for line in made.report())
+    compiled(product("other"))
+    assert len(nvrtc.sources) == 4
+
+
+def test_the_first_choice_stays_where_nothing_is_better(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvrtc = compiler(monkeypatch, (8, 8), (8, 8), (8, 24), (8, 9))
+    made = compiled(product())
+    assert ran(made) == nvrtc.sources[0]
+    assert plan_of(made) == first_plan()
+    assert any("by the model of its time" in line for line in made.report())
+
+
+def test_without_a_cache_nothing_is_compiled_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_CACHE", "off")
+    nvrtc = compiler(monkeypatch, (8, 16), (0, 0))
+    made = compiled(product())
+    assert ran(made) == nvrtc.sources[1]
+    assert made._latest.built.compiled == 2
+
+
+def test_sm80_tiles_are_shared_by_more_warps(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler(monkeypatch, (8, 16), (0, 0))
+    first = through_stages(product(), "sm80")["plan"]
+    ((rows, columns),) = (plan.warp_tile for plan in first.plans.values())
+    made = plan_of(weft.compile(product(), target="sm80"))
+    assert made["warp_tile"] == f"{rows}x{columns // 2}"
+    assert made["tile"] == [list(plan.tile) for plan in first.plans.values()][0]
+
+
+@pytest.mark.parametrize(
+    ("make", "held"),
+    [
+        (lambda b, x: b.exp(x), lambda plan: plan.grain / plan.threads),
+        (lambda b, x: b.softmax(x, axis=1), lambda plan: plan.vector / plan.threads),
+    ],
+)
+def test_maps_and_rows_hold_less_in_each_thread(
+    monkeypatch: pytest.MonkeyPatch,
+    make: Callable[[Builder, Value], Value],
+    held: Callable[[Any], float],
+) -> None:
+    b = Builder()
+    program = b.build(make(b, b.param("f32", [1024, 2048])))
+    (first,) = through_stages(program, "sm90")["plan"].plans.values()
+    compiler(monkeypatch, (8, 16), (0, 0))
+    (taken,) = compiled(program)._latest.compilation["plan"].plans.values()
+    assert held(taken) < held(first)
+
+
+@pytest.mark.parametrize("frame", [(0, 0), (40, 0)])
+def test_what_does_not_spill_stays(monkeypatch: pytest.MonkeyPatch, frame: tuple[int, int]) -> None:
+    """A stack frame alone is an array of the kernel's own, which other plans have too."""
+    nvrtc = compiler(monkeypatch, frame)
+    made = compiled(product())
+    assert len(nvrtc.sources) == 1
+    assert plan_of(made) == first_plan()
+    assert any("StackFrame" in line for line in made.report()) == (frame[0] > 0)
+
+
+def test_a_plan_that_is_given_stays_and_the_finding_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = through_stages(product(), "sm90").text("plan")
+    stages = through_stages(product(), "sm90")
+    nvrtc = compiler(monkeypatch, *[(8, 16)] * 3)
+    for given in ({"plan": text}, {"gpu": stages.text("gpu")}, {"cu": stages.text("cu") + "//\n"}):
+        done = len(nvrtc.sources)
+        made = compiled(product(), **given)
+        assert len(nvrtc.sources) <= done + 1
+        assert plan_of(made) == first_plan()
+        assert any("Spills: 16 bytes" in line for line in made.report())
+
+
+def test_a_plan_that_was_measured_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans, target = through_stages(product(), "sm90")["plan"], target_named("sm90")
+    ((key, plan),) = plans.plans.items()
+    assert tuned.save(target, {key: Tuned(plan, 1e-5, 1e-5, 12, 12)})
+    nvrtc = compiler(monkeypatch, (8, 16))
+    assert plan_of(compiled(product())) == first_plan()
+    assert len(nvrtc.sources) == 1
+
+
+def test_a_record_that_is_none_is_not_believed(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    compiler(monkeypatch, (8, 16), (0, 0))
+    first = compiled(product())
+    (record,) = (path for path in folder.iterdir() if b'"steps"' in path.read_bytes())
+    for damage in (b"", b"{}", record.read_bytes()[:-1]):
+        record.write_bytes(damage)
+        assert ran(compiled(product(f"after{len(damage)}"))) == ran(first)
+
+
+@pytest.mark.parametrize(
+    ("registers", "resident", "missing"), [(64, 1, 0), (32, 2, 0), (33, 2, 1), (64, 2, 1)]
+)
+def test_blocks_that_registers_leave_no_room_for(
+    registers: int, resident: int, missing: int
+) -> None:
+    """65,536 registers a unit, handed to threads by eights."""
+    code = through_stages(product(), "sm90")["gpu"]
+    ((symbol, kernel),) = code.kernels.items()
+    code = replace(code, kernels={symbol: replace(kernel, threads=1024, resident=resident)})
+    report = read_log(f"Used {registers} registers")
+    cubins = gpu_kernels.Cubins("sm_90a", {symbol: Cubin("sm_90a", b"", "", report)})
+    found = fault_of(code, cubins, [symbol], target_named("sm90").limits)
+    assert found == Fault(missing, 0)
+    assert found.is_there == (missing > 0)
+
+
+@pytest.mark.slow
+def test_atanh_after_a_large_product_does_not_spill() -> None:
+    b = Builder()
+    x, y = b.param("bf16", [4096, 4096]), b.param("bf16", [4096, 4096])
+    made = compiled(b.build(b.atanh(x @ y)))
+    (line,) = (line for line in made.report() if "(matmul0): " in line)
+    assert " 0 bytes spilled, 0 bytes of stack" in line

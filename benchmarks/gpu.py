@@ -29,6 +29,7 @@ from benchmarks import gpu_device, gpu_jax, gpu_report
 from benchmarks.children import lines_of
 from benchmarks.gpu_line import Line
 from benchmarks.gpu_lines import FAMILIES
+from benchmarks.needed import need_gpu
 
 PEERS: Final = (*gpu_device.PEERS, gpu_jax.PEER)
 MOST_CHILDREN: Final = 6
@@ -195,6 +196,7 @@ def main() -> int:
     if options.child:
         measure_lines(options)
         return 0
+    need_gpu()
     run = Run(options)
     run.measure()
     run.write()

@@ -26,6 +26,7 @@ import weft
 from benchmarks import gpu_device
 from benchmarks.gpu_line import Line
 from benchmarks.gpu_lines import FAMILIES
+from benchmarks.needed import need_gpu
 from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
 from weft.driver.stages.compilation import Compilation
@@ -119,6 +120,7 @@ def main() -> int:
     if options.prepare:
         prepare(options)
         return 0
+    need_gpu()
     machine = gpu_device.Machine()
     print("| line | plan | µs | eager's time over it |\n|---|---|---|---|", flush=True)
     for line, variants in wanted(options):

@@ -1,9 +1,11 @@
-"""Benchmarks beside peers that Weft itself does not need: a sentence where one is not installed."""
+"""What benchmarks need beside Weft itself, peers and a GPU: a sentence where it is missing."""
 
 from __future__ import annotations
 
 import sys
 from importlib.util import find_spec
+
+from weft.runtime.cuda.driver import compute_capability
 
 
 def need(*packages: str) -> None:
@@ -12,3 +14,13 @@ def need(*packages: str) -> None:
     if missing:
         names = " ".join(missing)
         sys.exit(f"this benchmark runs beside what is not installed here: pip install {names}")
+
+
+def need_gpu() -> None:
+    """End the program where there is no GPU to measure on, or no torch to measure beside."""
+    need("torch")
+    if compute_capability() is None:
+        sys.exit(
+            "this benchmark measures on an NVIDIA GPU and there is none here: "
+            "`weft devices` says what is missing; `--prepare FOLDER` compiles its kernels anywhere"
+        )

@@ -12,11 +12,12 @@ from typing import Any, cast
 
 import pytest
 
-from benchmarks import gpu, gpu_jax, gpu_report
+from benchmarks import gpu, gpu_jax, gpu_report, needed
 from benchmarks.gpu_device import Machine
 from benchmarks.gpu_jax_functions import function_of
 from benchmarks.gpu_line import Line
 from benchmarks.gpu_lines import FAMILIES
+from benchmarks.needed import need_gpu
 from benchmarks.time_limit import GivenUp, limited
 
 COPY = 4e12
@@ -151,3 +152,13 @@ def test_a_shape_that_the_list_names_twice_is_one_line() -> None:
             for op in ("softmax", "log_softmax")
         ),
     ]
+
+
+def test_without_a_gpu_the_benchmark_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(needed, "find_spec", lambda name: object())
+    monkeypatch.setattr(needed, "compute_capability", lambda: None)
+    with pytest.raises(SystemExit, match="there is none here: `weft devices`"):
+        need_gpu()
+    monkeypatch.setattr(needed, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match="pip install torch"):
+        need_gpu()

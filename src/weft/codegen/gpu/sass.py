@@ -56,7 +56,10 @@ def disassemble(cubin: bytes) -> tuple[Instruction, ...]:
         file.write(cubin)
         file.flush()
         done = subprocess.run(  # noqa: S603 - the tool is ours, the argument a file of ours
-            [tool, "--print-code", file.name], capture_output=True, text=True, check=False
+            [tool, "--print-code", "--no-dataflow", file.name],
+            capture_output=True,
+            text=True,
+            check=False,
         )
     if done.returncode:
         raise ExecutionError(f"nvdisasm failed: {done.stderr.strip()}")

@@ -1,9 +1,9 @@
 """A fixed list of template instances becomes machine code for both architectures: nothing spilled,
 no stack, nothing serialised, the instructions of the plan in place.
 
-The instances are lines of the GPU benchmark: every form of matrix kernel that the planner knows,
-every layout, epilogue, dtype, odd size and cut, rows from 64 to 262,144 elements, reductions along
-and across rows, elementwise chains, transposes.
+Small instances, of every template and in every form of it, are compiled in every run. Lines of the
+GPU benchmark, whose plans are those of large sizes, take minutes, and all but a few are for long
+runs.
 """
 
 from __future__ import annotations
@@ -15,14 +15,21 @@ import pytest
 
 from benchmarks.gpu_line import Line
 from benchmarks.gpu_lines import FAMILIES
+from tests.device.sanitize import overrides
+from tests.gpu_instances import MATRICES, PROGRAMS, templates_of
 from tests.gpu_programs import through_stages
-from tests.unit.codegen.gpu.test_machine_code import check
+from tests.gpu_support import sm80_kernel, sm90_kernel
+from tests.unit.codegen.gpu.test_machine_code import check, problems, wanted
 from weft.codegen.gpu import sass
-from weft.codegen.gpu.compile import architecture
-from weft.target.known import target_named
+from weft.codegen.gpu.compile import compile_cuda
+from weft.codegen.gpu.print import cuda
 
 pytestmark = pytest.mark.skipif(not sass.available(), reason="nvdisasm is not installed")
 
+ARCHITECTURES = {"sm90": "sm_90a", "sm80": "sm_80"}
+BUILDERS = {"sm90": sm90_kernel, "sm80": sm80_kernel}
+SERIALISED = "e4m3 to e4m3"
+"""Sums that are rounded to 8-bit floats: the assembler makes their products wait."""
 FAST = (
     "gemm/16x4096x4096 NT/bf16",
     "gemm/128x128x65536 NT/bf16",
@@ -97,22 +104,57 @@ def lines() -> dict[str, Line]:
 def findings(name: str, target: str) -> list[str]:
     line = replace(lines()[name], target=target)
     compilation = through_stages(line.program(), target)
-    return check(compilation, architecture(target_named(target), device=None))
+    return check(compilation, ARCHITECTURES[target])
 
 
 def test_the_list_is_long_enough() -> None:
-    assert len({*FAST, *SLOW}) + len(OLDER) >= 60
+    counts = {target: len(MATRICES[target]) + len(PROGRAMS[target]) for target in MATRICES}
+    assert counts["sm90"] >= 60
+    assert counts["sm80"] >= 36
     assert {*FAST, *SLOW} <= set(lines())
+
+
+def test_every_template_is_in_the_list() -> None:
+    common = {"map", "transposed", "row", "columns", "fma"}
+    common |= {"Scatter", "Collected", "Running", "Continued", "Order"}
+    found = {name: {one.template for one in made.values()} for name, made in PROGRAMS.items()}
+    assert found["sm80"] == common
+    assert found["sm90"] == common | {"cluster", "ring", "sm90", "sm80", "Moved"}
+
+
+@pytest.mark.parametrize(
+    ("target", "name"), [(target, name) for target, cases in MATRICES.items() for name in cases]
+)
+def test_matrix_instances(target: str, name: str, request: pytest.FixtureRequest) -> None:
+    if (target, name) == ("sm90", SERIALISED):
+        request.applymarker(pytest.mark.xfail(reason="C7511", strict=True))
+    shape, plan = MATRICES[target][name]
+    kernel = BUILDERS[target](shape, plan)
+    cubin = compile_cuda(cuda(kernel), ARCHITECTURES[target])
+    assert problems(cubin, wanted(plan, kernel)) == []
+
+
+@pytest.mark.parametrize(
+    ("target", "name"), [(target, name) for target, made in PROGRAMS.items() for name in made]
+)
+def test_program_instances(target: str, name: str) -> None:
+    instance = PROGRAMS[target][name]
+    program = instance.make()
+    changed = overrides(program, target, instance.changes)
+    compilation = through_stages(program, target, **changed)
+    assert instance.template in templates_of(compilation)
+    assert len(compilation["gpu"].launches) == len(compilation["region"].kernels)
+    assert check(compilation, ARCHITECTURES[target]) == []
 
 
 @pytest.mark.parametrize(
     "name", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 )
-def test_sm90_instances(name: str) -> None:
+def test_lines_for_sm90(name: str) -> None:
     assert findings(name, "sm90") == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OLDER)
-def test_sm80_instances(name: str) -> None:
+def test_lines_for_sm80(name: str) -> None:
     assert findings(name, "sm80") == []

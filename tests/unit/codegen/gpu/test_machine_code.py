@@ -10,7 +10,7 @@ import pytest
 
 from tests.gpu_programs import CASES, LARGE, ODD, compiled, program, through_stages
 from weft.codegen.gpu import ir, sass, values
-from weft.codegen.gpu.compile import architecture
+from weft.codegen.gpu.compile import Cubin, architecture
 from weft.codegen.gpu.ir import walk
 from weft.driver.code.gpu_kernels import compile_sources
 from weft.driver.stages.compilation import Compilation
@@ -26,18 +26,24 @@ def check(compilation: Compilation, arch: str) -> list[str]:
     """What is wrong with the machine code of a program, by the names of its kernels."""
     cubins = compile_sources(compilation["cu"], arch).cubins
     names = {made.symbol: name for name, made in compilation["gpu"].launches.items()}
-    wrong = []
+    plans, wrong = compilation["plan"], []
     for symbol, name in names.items():
-        wanted = _wanted(compilation["plan"].of(name), compilation["gpu"].kernels[symbol])
-        found = [*cubins[symbol].report.findings]
-        found += sass.check(sass.disassemble(cubins[symbol].code), wanted)
+        plan = plans.of(name) if name in plans.kernels else None
+        found = problems(cubins[symbol], wanted(plan, compilation["gpu"].kernels[symbol]))
         wrong += [f"{name}: {finding}" for finding in found]
     return wrong
 
 
-def _wanted(plan: Plan, kernel: ir.Kernel) -> tuple[str, ...]:
+def problems(cubin: Cubin, instructions: tuple[str, ...]) -> list[str]:
+    """What is wrong with the machine code of a kernel, in which such instructions must be."""
+    found = [*cubin.report.findings, *sass.check(sass.disassemble(cubin.code), instructions)]
+    return [str(finding) for finding in found]
+
+
+def wanted(plan: Plan | None, kernel: ir.Kernel) -> tuple[str, ...]:
     """The instructions of a matrix plan, and of rows that wait in a ring. Operands of odd sizes are
-    gathered, not copied; those of an FMA plan wait in shared memory."""
+    gathered, not copied; those of an FMA plan wait in shared memory. Ops that stay whole have no
+    plan."""
     if isinstance(plan, RowPlan) and plan.ring:
         return ("UBLKCP",)
     if not isinstance(plan, MmaPlan):

@@ -83,6 +83,10 @@ def test_long_rows_through_a_ring_agree(shape: tuple[int, int], dtype: str) -> N
     b = Builder()
     x = b.param(dtype, list(shape))
     program = b.build(b.softmax(x, axis=1))
-    text = compile_program(program, "sm90").stages["plan"]
-    assert '"ring": 16' in text
-    agree(program)
+    executable = compile_program(program, "sm90")
+    assert '"ring": 16' in executable.stages["plan"]
+    (inputs,) = inputs_for(program, 1)
+    powers = np.exp(inputs.astype(np.float64) - inputs.astype(np.float64).max(1, keepdims=True))
+    exact = powers / powers.sum(1, keepdims=True)
+    found = executable.run([inputs])[0].astype(np.float64)
+    assert (np.abs(found / exact - 1) < {"f32": 2.0**-19, "bf16": 2.0**-7}[dtype]).all()

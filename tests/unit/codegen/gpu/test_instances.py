@@ -28,8 +28,6 @@ pytestmark = pytest.mark.skipif(not sass.available(), reason="nvdisasm is not in
 
 ARCHITECTURES = {"sm90": "sm_90a", "sm80": "sm_80"}
 BUILDERS = {"sm90": sm90_kernel, "sm80": sm80_kernel}
-SERIALISED = "e4m3 to e4m3"
-"""Sums that are rounded to 8-bit floats: the assembler makes their products wait."""
 FAST = (
     "gemm/16x4096x4096 NT/bf16",
     "gemm/128x128x65536 NT/bf16",
@@ -125,9 +123,7 @@ def test_every_template_is_in_the_list() -> None:
 @pytest.mark.parametrize(
     ("target", "name"), [(target, name) for target, cases in MATRICES.items() for name in cases]
 )
-def test_matrix_instances(target: str, name: str, request: pytest.FixtureRequest) -> None:
-    if (target, name) == ("sm90", SERIALISED):
-        request.applymarker(pytest.mark.xfail(reason="C7511", strict=True))
+def test_matrix_instances(target: str, name: str) -> None:
     shape, plan = MATRICES[target][name]
     kernel = BUILDERS[target](shape, plan)
     cubin = compile_cuda(cuda(kernel), ARCHITECTURES[target])

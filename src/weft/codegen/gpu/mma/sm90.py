@@ -294,7 +294,7 @@ class _Builder:
             following = (Name("group") + 1) % self.plan.consumers
             body.append(_once_per_warp(ir.MbarrierArrive(ir.BarrierAt("turn", following))))
             body.append(ir.Set("turn_phase", turn ^ 1))
-        body.append(ir.WgmmaWait(0, self.accumulators))
+        body.append(ir.WgmmaWait(0, self.totals))
         if self.plan.in_flight:
             body.append(self.release(Name("last_slot")))
         if layout.pingpong:

@@ -40,6 +40,16 @@ def _argsort(rows: int, length: int, dtype: str) -> Line:
     )  # fmt: skip
 
 
+def _scatter_of(dtype: str) -> Line:
+    """Floats are added in the order of the updates, integers as they come."""
+    flat = Tensor((MILLION,), dtype, below=0 if dtype == "f32" else MILLION)
+    places = Tensor((MILLION,), "si64", below=MILLION)
+    return _line(
+        f"scatter {MILLION} of {MILLION}", (flat, places, flat), _scatter,
+        lambda t, x, i, u: x.index_add(0, i, u), dtype,
+    )  # fmt: skip
+
+
 def whole_lines() -> Iterator[Line]:
     for rows, length in ((1, MILLION), (64, 1 << 14), (1024, 1024)):
         yield _argsort(rows, length, "f32")
@@ -52,11 +62,8 @@ def whole_lines() -> Iterator[Line]:
         f"top 64 of {MILLION}", (Tensor((1, MILLION), "f32"),),
         lambda b, x: b.top_k(x, k=64)[0], lambda t, x: t.topk(x, 64).values,
     )  # fmt: skip
-    flat, places = Tensor((MILLION,), "f32"), Tensor((MILLION,), "si64", below=MILLION)
-    yield _line(
-        f"scatter {MILLION} of {MILLION}", (flat, places, flat), _scatter,
-        lambda t, x, i, u: x.index_add(0, i, u),
-    )  # fmt: skip
+    yield from map(_scatter_of, ("f32", "si32", "si64"))
+    flat = Tensor((MILLION,), "f32")
     for name, below in (("", SEGMENTS), (", all in one", 1)):
         yield _line(
             f"sums of {SEGMENTS} segments of {MILLION}{name}",

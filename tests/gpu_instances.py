@@ -86,6 +86,11 @@ COMMON: Final[dict[str, Instance]] = {
     "bf16 to f32": cast("bf16", "f32"),
     "f32 to fp8": cast("f32", "fp8_e4m3"),
     "f64 to si32": cast("f64", "si32"),
+    "sine": Instance(of(lambda b, x: b.sin(x), ("f32", [4096])), "map"),
+    "tangent of f64": Instance(of(lambda b, x: b.tan(x), ("f64", [4096])), "map"),
+    "row of cosines": Instance(
+        of(lambda b, x: b.reduce_sum(b.cos(x), [1]), ("bf16", [40, 1000])), "row"
+    ),
     "dropout": Instance(of(_dropout, ("f32", [512, 64])), "map"),
     "gather of rows": Instance(
         of(lambda b, x, i: b.take(x, i), ("bf16", [100, 64]), ("si64", [40])), "map"
@@ -118,9 +123,15 @@ PROGRAMS: Final[dict[str, dict[str, Instance]]] = {
         "row, a cluster": sanitized("row, a cluster", "cluster"),
         "row, a ring": sanitized("row, a ring", "ring"),
         "row, rings of a cluster": sanitized("row, rings of a cluster", "ring"),
+        "row, argmax in a ring": Instance(
+            of(lambda b, x: b.arg_max(x, axis=1), ("f32", [4096, 65536])), "ring"
+        ),
         "order of long rows": sanitized("order of long rows", "Moved"),
         "scatter of sorted rows": sanitized("scatter of sorted rows", "Collected"),
         "sums in parts": product("bf16", 128, 65536, "sm90"),
+        "sines of a product": Instance(
+            of(lambda b, x, w: b.sin(b.matmul(x, w)), *[("bf16", [256, 256])] * 2), "sm90"
+        ),
         "product of f64": product("f64", 256, 128, "sm80"),
     },
 }

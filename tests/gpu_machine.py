@@ -355,7 +355,8 @@ class Machine:
             words = _words(parameters, 3)
             return lambda: _enter(*words)
         kernel, _ = self.kernel(symbol)
-        addresses = _words(parameters, len(kernel.maps) + len(kernel.buffers) + kernel.reports)
+        count = len(kernel.maps) + len(kernel.buffers) + kernel.reports
+        addresses = _words(parameters, count + (kernel.workspace is not None))
         return lambda: self.launch(symbol, addresses[len(kernel.maps) :])
 
     def _tell(self, value: int, flag: int, *words: int) -> None:
@@ -372,6 +373,9 @@ class Machine:
     def launch(self, symbol: str, addresses: list[int]) -> None:
         kernel, kinds = self.kernel(symbol)
         self.launches.append(symbol)
+        if kernel.workspace is not None:
+            counters = (ctypes.c_uint32 * kernel.workspace.counters).from_address(addresses.pop())
+            assert not any(counters), "a kernel finds counters that are not zero"
         arrays = {
             name: _array_at(address, *kind)
             for name, address, kind in zip(kernel.buffers, addresses, kinds, strict=False)

@@ -146,6 +146,11 @@ def relative_error(result: Array, exact: Array) -> float:
     return float("inf") if np.isnan(error) else float(error)
 
 
+def split(plan: MmaPlan, parts: int, form: str = "serial") -> MmaPlan:
+    """A plan that makes sums in parts."""
+    return replace(plan, algo_choice={"matmul": f"splitk_{form}_{parts}"})
+
+
 COOPERATIVE = sm90_plan()
 DEFERRED = sm90_plan(deferred_epilogue=True)
 PINGPONG = sm90_plan(tile=(64, 64, 64), roles="pingpong")
@@ -217,6 +222,35 @@ SM90_CASES: dict[str, tuple[Contraction, MmaPlan]] = {
         Contraction(304, 200, 136, layouts=("col", "col"), epilogue=("bias",)),
         replace(DEFERRED, cluster=(2, 1)),
     ),
+    "two parts": (Contraction(136, 72, 200, epilogue=("bias", "gelu")), split(COOPERATIVE, 2)),
+    "three parts": (Contraction(136, 136, 456), split(PINGPONG, 3)),
+    "parts of one step": (Contraction(70, 75, 136, epilogue=("rows",)), split(PINGPONG, 3)),
+    "parts, batched": (
+        Contraction(72, 72, 136, batch=3, epilogue=("residual", "silu")),
+        split(PINGPONG, 2),
+    ),
+    "parts, deferred": (
+        Contraction(136, 136, 392, epilogue=("bias",)),
+        split(replace(DEFERRED, order="hilbert"), 3),
+    ),
+    "parts, swapped": (Contraction(11, 200, 264, epilogue=("bias", "gelu")), split(SWAPPED, 4)),
+    "parts, pairs": (
+        Contraction(200, 136, 328, epilogue=("residual",)),
+        split(replace(COLUMNS, cluster=(2, 1)), 2),
+    ),
+    "parts at once": (
+        Contraction(136, 136, 456, epilogue=("bias", "gelu")),
+        split(COOPERATIVE, 3, "parallel"),
+    ),
+    "parts at once, batched": (
+        Contraction(72, 72, 328, batch=3, epilogue=("residual",)),
+        split(PINGPONG, 5, "parallel"),
+    ),
+    "parts at once, deferred": (Contraction(136, 141, 328), split(DEFERRED, 2, "parallel")),
+    "parts at once, pairs": (
+        Contraction(136, 200, 200, out_dtype=F32, epilogue=("bias",)),
+        split(replace(COOPERATIVE, cluster=(1, 2)), 4, "parallel"),
+    ),
 }
 
 
@@ -242,6 +276,15 @@ SM80_CASES: dict[str, tuple[Contraction, MmaPlan]] = {
     "one element": (Contraction(1, 1, 8), sm80_plan()),
     "many stages": (Contraction(40, 40, 200, epilogue=("bias", "gelu")), sm80_plan(stages=5)),
     "hilbert": (Contraction(100, 100, 40), sm80_plan(order="hilbert")),
+    "two parts": (Contraction(40, 40, 136, epilogue=("bias", "gelu")), split(sm80_plan(), 2)),
+    "three parts": (
+        Contraction(37, 35, 201, layouts=("row", "row")),
+        split(sm80_plan(stages=5), 3),
+    ),
+    "parts at once": (
+        Contraction(40, 24, 200, batch=3, epilogue=("residual",)),
+        split(sm80_plan(), 4, "parallel"),
+    ),
 }
 
 

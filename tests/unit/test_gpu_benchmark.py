@@ -19,6 +19,9 @@ from benchmarks.gpu_line import Line
 from benchmarks.gpu_lines import FAMILIES
 from benchmarks.needed import need_gpu
 from benchmarks.time_limit import GivenUp, limited
+from tests.gpu_programs import through_stages
+from weft.codegen.gpu import values
+from weft.codegen.gpu.ir import walk
 
 COPY = 4e12
 
@@ -152,6 +155,20 @@ def test_a_shape_that_the_list_names_twice_is_one_line() -> None:
             for op in ("softmax", "log_softmax")
         ),
     ]
+
+
+def test_scatters_are_measured_in_order_and_in_any_order() -> None:
+    options = argparse.Namespace(family="whole", lines="scatter 1048576")
+    found = gpu.wanted_lines(options)
+    names = [f"whole/scatter 1048576 of 1048576/{dtype}" for dtype in ("f32", "si32", "si64")]
+    assert [one.key for one in found] == names
+    assert [_combines(one) for one in found] == [False, True, True]
+
+
+def _combines(found: Line) -> bool:
+    """Whether a kernel combines elements with their places as they come."""
+    kernels = through_stages(found.program(), "sm90")["gpu"].kernels.values()
+    return any(isinstance(s, values.CombineElement) for one in kernels for s in walk(one.body))
 
 
 def test_without_a_gpu_the_benchmark_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

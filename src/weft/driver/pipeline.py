@@ -36,6 +36,7 @@ from weft.memory.from_region import report as memory_report
 from weft.plan import text as plan_text
 from weft.plan import verify as plan_verify
 from weft.plan.algorithms import refuse_others
+from weft.plan.completion import completed_plans
 from weft.plan.from_region import check_plans, same_kernels
 from weft.plan.ir import PlanSet
 from weft.plan.schedule import is_schedule, planned
@@ -77,9 +78,11 @@ def _chosen_plans(compilation: Compilation) -> PlanSet:
 
 def _read_plans(text: str, compilation: Compilation) -> PlanSet:
     """Plans as JSON, all of them, or some in the plan language."""
-    if not is_schedule(text):
-        return plan_text.loads(text)
-    return planned(text, _chosen_plans(compilation), compilation.target.name)
+    if is_schedule(text):
+        read = planned(text, _chosen_plans(compilation), compilation.target.name)
+    else:
+        read = plan_text.loads(text)
+    return completed_plans(read, compilation["region"])
 
 
 def _same_choices(read: PlanSet, made: PlanSet, compilation: Compilation) -> None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from weft.foundation.errors import SpecViolation
-from weft.plan.ir import AttentionPlan, ConvPlan, Header, MmaPlan, Plan, PlanSet
+from weft.plan.ir import AttentionPlan, Header, MmaPlan, Plan, PlanSet
 from weft.plan.winograd import ALGORITHM as WINOGRAD
 from weft.plan.winograd import winograd_plan, winograd_refusal
 from weft.region.forms.winograd import Windows, windows_of
@@ -28,7 +28,7 @@ one of them."""
 def algorithm_of(plan: Plan) -> str | None:
     """What a plan computes an attention or a convolution by; None for other plans."""
     match plan:
-        case AttentionPlan() | ConvPlan():
+        case AttentionPlan():
             return plan.algo
         case MmaPlan():
             chosen = plan.algo_choice

@@ -17,7 +17,8 @@ from weft.plan.blocks import (
     even_blocks,
     register_block,
 )
-from weft.plan.epilogue import epilogue_names, local_edges
+from weft.plan.edges import local_edges
+from weft.plan.epilogue import epilogue_names
 from weft.plan.ir import CacheRead, Header, MmaPlan, Vectorize
 from weft.region.fitting.aligned import ROW, grain, is_aligned
 from weft.region.forms.columns import FEW_ROWS

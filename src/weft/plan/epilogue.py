@@ -9,9 +9,8 @@ Casts have no name of their own: storing rounds anyway.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-from weft.plan.ir import LocalEdge, MmaPlan
 from weft.region.ir import Binary, Cast, Const, Kernel, Let, Reduce, Select, Unary, operands
 
 
@@ -20,31 +19,6 @@ def epilogue_names(kernel: Kernel) -> tuple[str, ...]:
     if kernel.roles is None:
         return ()
     return tuple(_Namer(kernel).names(kernel.outputs[0].value))
-
-
-def local_edges(kernel: Kernel) -> tuple[LocalEdge, ...]:
-    """The intermediates that stay on chip: a contraction and what its epilogue makes of it."""
-    if kernel.roles is None:
-        return ()
-    start = kernel.roles.contraction
-    values = dict.fromkeys(o.value for o in kernel.outputs if o.value != start)
-    label = kernel.labels
-    return tuple(
-        LocalEdge(label.get(start, start), label.get(value, value), "reg") for value in values
-    )
-
-
-def epilogue_refusals(kernel: Kernel, plan: MmaPlan) -> Iterator[str]:
-    """What a plan says about the end of a kernel that is not so. It may say nothing."""
-    steps = epilogue_names(kernel)
-    if plan.epilogue not in ((), steps):
-        yield f"the plan's epilogue is {plan.epilogue}, the kernel's is {steps}"
-    own = local_edges(kernel)
-    for edge in plan.local_edges:
-        if edge.buffer != "reg":
-            yield f"the edge to {edge.to} can only be kept in registers"
-        elif edge not in own:
-            yield f"the kernel has no edge from {edge.source} to {edge.to}"
 
 
 class _Namer:

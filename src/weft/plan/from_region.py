@@ -15,12 +15,9 @@ from weft.foundation.dtypes import F32, I1
 from weft.foundation.errors import SpecViolation
 from weft.plan.attention import cpu_attention_plan
 from weft.plan.contraction import cpu_plan, problem_of
-from weft.plan.epilogue import local_edges
 from weft.plan.ir import (
     STREAMING,
-    ConvPlan,
     Header,
-    LocalEdge,
     MapPlan,
     MmaPlan,
     Plan,
@@ -133,43 +130,11 @@ def _contraction(
         streamed = is_stream(kernel, tensors)
         return None if streamed else cpu_plan(kernel, tensors, target, header)
     problem = problem_of(kernel, tensors)
-    if kernel.pattern is Pattern.CONV:
-        return _convolution(kernel, header)
     if problem is not None and takes_warpgroups(problem, kernel, target):
         return sm90_plan(kernel, problem, target, header)
     if problem is not None and takes_warps(problem, kernel):
         return sm80_plan(kernel, problem, target, header)
     return fma_plan(kernel, target, header)
-
-
-def _convolution(kernel: Kernel, header: Header) -> ConvPlan:
-    """Rows of the input wait in a ring in shared memory for the windows that overlap them."""
-    assert kernel.roles is not None
-    halo = _halo(kernel)
-    read, result = kernel.let(kernel.roles.lhs).expr, kernel.roles.contraction
-    edges = local_edges(kernel)
-    if any(halo) and isinstance(read, Read):
-        to = kernel.labels.get(result, result)
-        edges = (LocalEdge(read.tensor, to, "smem_ring", ConvPlan.stages), *edges)
-    return ConvPlan(header, (128, 64, 64), halo=halo, local_edges=edges)
-
-
-def _halo(kernel: Kernel) -> tuple[int, ...]:
-    """How far the guarded read of a convolution reaches beyond its tile, an entry per axis that has
-    a window."""
-    assert kernel.roles is not None
-    read = kernel.let(kernel.roles.lhs).expr
-    reduced = set(kernel.roles.k)
-    found = []
-    for expr in read.index if isinstance(read, Read) else ():
-        reach = sum(
-            factor * (kernel.sizes[str(term)] - 1)
-            for term, factor in expr.terms
-            if str(term) in reduced
-        )
-        if len(expr.terms) > 1 and reach:
-            found.append(reach // 2)
-    return tuple(found)
 
 
 def _row(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: Header) -> RowPlan:

@@ -1,6 +1,6 @@
 """Schedule plans: a tagged union with one header.
 
-    Plan   = MmaPlan | RowPlan | MapPlan | AttentionPlan | ConvPlan
+    Plan   = MmaPlan | RowPlan | MapPlan | AttentionPlan
     Header = target, kernel key          in each of them
 
 A plan decides everything about *how*: tiles, pipeline depth, vector widths, loop order, threads,
@@ -53,7 +53,8 @@ class Vectorize:
 
 @dataclass(frozen=True)
 class LocalEdge:
-    """An intermediate that never reaches global memory, and where it is kept."""
+    """An intermediate that never reaches global memory, and where it is kept (`plan.edges`): in
+    registers, or in a ring of `depth` slices in shared memory."""
 
     source: str
     to: str
@@ -63,7 +64,8 @@ class LocalEdge:
 
 @dataclass(frozen=True)
 class MmaPlan:
-    """A contraction by matrix instructions (document 2's plan, extended)."""
+    """A contraction, or a convolution as one (document 2's plan, extended). `arch` is the template:
+    matrix instructions of SM80 or SM90, multiply-adds of single numbers (fma), or loops (cpu)."""
 
     header: Header
     tile: tuple[int, int, int]
@@ -155,19 +157,7 @@ class AttentionPlan:
     """Queries that one vector carries (CPU)."""
 
 
-@dataclass(frozen=True)
-class ConvPlan:
-    """Convolution as an implicit contraction."""
-
-    header: Header
-    tile: tuple[int, int, int]
-    stages: int = 2
-    algo: str = "implicit_gemm"
-    halo: tuple[int, ...] = ()
-    local_edges: tuple[LocalEdge, ...] = ()
-
-
-Plan: TypeAlias = MmaPlan | MapPlan | RowPlan | AttentionPlan | ConvPlan
+Plan: TypeAlias = MmaPlan | MapPlan | RowPlan | AttentionPlan
 
 
 _ON_CPU: Final[Mapping[type[Plan], frozenset[str]]] = {

@@ -7,7 +7,9 @@ import math
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 
-from weft.plan.epilogue import epilogue_names, local_edges
+from weft.plan.completion import CACHED
+from weft.plan.edges import local_edges
+from weft.plan.epilogue import epilogue_names
 from weft.plan.ir import Header, MmaPlan
 from weft.region.forms.thin import is_thin, thin_tile
 from weft.region.ir import Kernel, Pattern
@@ -68,9 +70,10 @@ def fma_plan(kernel: Kernel, target: Target, header: Header) -> MmaPlan | None:
         header,
         tile,
         warp_tile=choices[tile][0],
+        cache=CACHED,
         epilogue=epilogue_names(kernel),
         arch="fma",
         algo_choice={kind: "implicit_gemm"},
-        local_edges=local_edges(kernel),
+        local_edges=local_edges(kernel, ring=MmaPlan.stages),
         roles="single",
     )

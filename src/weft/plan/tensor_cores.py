@@ -8,9 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from weft.plan.completion import BOUND, CACHED, HINTS, pieces
 from weft.plan.contraction import Problem
-from weft.plan.epilogue import epilogue_names, local_edges
-from weft.plan.ir import CacheRead, Header, MmaPlan, Vectorize
+from weft.plan.edges import local_edges
+from weft.plan.epilogue import epilogue_names
+from weft.plan.ir import Header, MmaPlan
 from weft.region.forms.multiplied import usual_atom
 from weft.region.forms.thin import FEW, is_thin
 from weft.region.ir import Kernel, Read
@@ -27,8 +29,6 @@ _PANEL: Final = 64
 """16-bit elements of a row of 128 bytes, within which shared memory is permuted."""
 _ROW: Final = 128
 """Bytes of a k step of the SM90 template."""
-_PIECE: Final = 16
-"""Bytes of one copy of the SM80 template."""
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,10 @@ def sm90_plan(
         (form.rows, form.columns, _ROW // problem.dtype.storage_bytes),
         stages=stages_for(form, target, beside, _PANEL if along else 1),
         warp_tile=form.warp_tile,
-        cache=_cached(),
+        cache=CACHED,
         epilogue=epilogue_names(kernel),
         arch="sm90",
-        layout_hints={"A_swizzle": True, "B_swizzle": True, "C_stride": "row"},
+        layout_hints=dict(HINTS),
         algo_choice={"matmul": "implicit_gemm"},
         local_edges=local_edges(kernel),
         order=MmaPlan.order if after else _ONE_WAVE,
@@ -181,20 +181,20 @@ def _vectors(kernel: Kernel, *, swap: bool) -> int:
 
 def sm80_plan(kernel: Kernel, problem: Problem, target: Target, header: Header) -> MmaPlan:
     """The SM80 form: document 2's tile, or twice its columns where that fills the units too."""
-    size, tile = problem.dtype.storage_bytes, _sm80_tile(problem, target)
+    tile = _sm80_tile(problem, target)
     extents = zip("mnk", (problem.m, problem.n, problem.k), tile.shape, strict=True)
     return MmaPlan(
         header,
         tile.shape,
         stages=tile.stages,
-        bind={"m.o": "block.y", "n.o": "block.x", "m.i.o": "warp.y", "n.i.o": "warp.x"},
+        bind=dict(BOUND),
         warp_tile=tile.warp,
-        cache=_cached(),
-        vectorize=Vectorize("n.i.i", _PIECE // size),
+        cache=CACHED,
+        vectorize=pieces(kernel),
         predicate_tail=tuple(f"{a}.i.i" for a, size, step in extents if size % step),
         epilogue=epilogue_names(kernel),
         arch="sm80",
-        layout_hints={"A_swizzle": True, "B_swizzle": True, "C_stride": "row"},
+        layout_hints=dict(HINTS),
         algo_choice={"matmul": "implicit_gemm"},
         local_edges=local_edges(kernel),
         operand_layouts=problem.layouts,
@@ -221,7 +221,3 @@ def _sm80_time(tile: _Tile, problem: Problem, target: Target) -> float:
     rows, columns, _ = tile.shape
     waves = roofline.waves(problem.tiles(rows, columns), target.limits.units)
     return waves * rows * columns / tile.rate
-
-
-def _cached() -> tuple[CacheRead, CacheRead]:
-    return CacheRead("A", "smem", "k.i"), CacheRead("B", "smem", "k.i")

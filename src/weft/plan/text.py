@@ -1,6 +1,6 @@
 """Plans as JSON, both ways without loss.
 
-A plan is one object with `kind` (mma, map, row, attention, conv), `target` and `kernel`, and the
+A plan is one object with `kind` (mma, map, row, attention), `target` and `kernel`, and the
 fields of its kind. An mma plan has the fields of document 2's section 12.5, written as there
 (`"warp_tile": "64x64"`), and beside them cluster, order, batch, operand_layouts, split_k, swap_ab,
 roles, deferred_epilogue, consumers, in_flight, store_buffers, registers and precision. Fields that
@@ -24,7 +24,6 @@ from weft.foundation.whole_numbers import read_whole
 from weft.plan.ir import (
     AttentionPlan,
     CacheRead,
-    ConvPlan,
     Header,
     LocalEdge,
     MapPlan,
@@ -43,7 +42,6 @@ KINDS: Final[Mapping[str, type[Plan]]] = {
     "map": MapPlan,
     "row": RowPlan,
     "attention": AttentionPlan,
-    "conv": ConvPlan,
 }
 
 
@@ -95,6 +93,12 @@ def plan_to_json(plan: Plan) -> Json:
     for name in (*effective_fields(plan), *idle_fields(plan)):
         document[name] = _WRITERS.get(name, _plain)(getattr(plan, name))
     return document
+
+
+def told(plan: Plan, name: str) -> str:
+    """A field and its value as a file has them, for sentences: words without their quotes."""
+    value = _WRITERS.get(name, _plain)(getattr(plan, name))
+    return f"{name}={value if isinstance(value, str) else json.dumps(value)}"
 
 
 def _plain(value: Any) -> Any:
@@ -153,13 +157,9 @@ def plan_of_fields(fields: Fields) -> Plan:
             return MapPlan(header, fields.whole("vector"), **_given(fields, MapPlan))
         case "row":
             return RowPlan(header, fields.whole("vector"), **_given(fields, RowPlan))
-        case "attention":
+        case _:
             sizes = fields.whole("tile_q"), fields.whole("tile_kv")
             return AttentionPlan(header, *sizes, **_given(fields, AttentionPlan))
-        case _:
-            edges = fields.items("local_edges", _read_edge) if fields.has("local_edges") else ()
-            given = _given(fields, ConvPlan)
-            return ConvPlan(header, _triple(fields, "tile"), **given, local_edges=tuple(edges))
 
 
 def _given(fields: Fields, kind: type[Plan]) -> dict[str, Any]:

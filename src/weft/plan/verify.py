@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from weft.foundation.errors import Finding, SpecViolation
-from weft.plan.ir import AttentionPlan, ConvPlan, LocalEdge, MapPlan, MmaPlan, Plan, RowPlan
+from weft.plan.ir import AttentionPlan, LocalEdge, MapPlan, MmaPlan, Plan, RowPlan
+from weft.plan.text import told
 from weft.target import roofline
 from weft.target.matrix_atoms import FULL, PROMOTED, SPLIT
 from weft.target.target import CLUSTERS, Kind, Target
@@ -62,11 +63,6 @@ def findings(plan: Plan, target: Target, element_bytes: int = 2) -> Iterator[Fin
             yield from _positive(tile_q=plan.tile_q, tile_kv=plan.tile_kv)
             yield from _stages(plan.stages)
             yield from _algorithm("attention", plan.algo)
-        case ConvPlan():
-            yield from _positive(**dict(zip(("m", "n", "k"), plan.tile, strict=True)))
-            yield from _stages(plan.stages)
-            yield from _algorithm("conv", plan.algo)
-            yield from _edges(plan.local_edges)
 
 
 def _wrong(code: str, why: str, hint: str = "") -> Finding:
@@ -150,7 +146,7 @@ def _mma_fields(plan: MmaPlan) -> Iterator[Finding]:
     if plan.roles not in _ROLES:
         yield _wrong(RANGE, f"roles={plan.roles} is not one of {', '.join(_ROLES)}")
     if any(layout not in ("row", "col") for layout in plan.operand_layouts):
-        yield _wrong(RANGE, f"operand_layouts={plan.operand_layouts} are not row or col")
+        yield _wrong(RANGE, f"{told(plan, 'operand_layouts')} are not row or col")
     if plan.in_flight not in (0, 1):
         yield _wrong(RANGE, f"in_flight is {plan.in_flight}; it is 0 or 1")
     if plan.precision not in _PRECISIONS:
@@ -162,8 +158,11 @@ def _mma_fields(plan: MmaPlan) -> Iterator[Finding]:
 
 def _edges(edges: Sequence[LocalEdge]) -> Iterator[Finding]:
     for edge in edges:
-        if edge.buffer not in _BUFFERS or edge.depth not in (None, 2, 3):
-            yield _wrong(RANGE, f"the edge {edge.source} to {edge.to} is kept in no known buffer")
+        name = f"the edge {edge.source} to {edge.to}"
+        if edge.buffer not in _BUFFERS:
+            yield _wrong(RANGE, f"{name} is kept in {edge.buffer}, not in {', '.join(_BUFFERS)}")
+        elif edge.depth is not None and (edge.buffer != "smem_ring" or edge.depth < 2):
+            yield _wrong(RANGE, f"{name} has depth {edge.depth}; rings have one, of 2 at least")
 
 
 def _mma_alignment(plan: MmaPlan, target: Target, element_bytes: int) -> Iterator[Finding]:

@@ -70,6 +70,11 @@ class KernelCode:
     """Whether, on GPUs, it waits for the kernels before it, and may be launched while they end."""
     checks: tuple[tuple[str, str], ...] = ()
     """The violations it may report, by number: code and reason."""
+    workspace_bytes: int = 0
+    """Memory of its own, on GPUs, that lasts from launch to launch and is zero before the first;
+    where it has some, its address is the very last parameter."""
+    together: bool = False
+    """Whether, on GPUs, its blocks wait for one another, so that all must run at once."""
 
 
 @dataclass(frozen=True)

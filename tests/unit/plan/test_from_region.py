@@ -16,9 +16,10 @@ from weft.foundation.dtypes import BF16, F16, F32
 from weft.foundation.index_expr import axis
 from weft.memory.from_region import assign_buffers
 from weft.plan.contraction import Problem, problem_of, register_tile
-from weft.plan.epilogue import epilogue_names, local_edges
+from weft.plan.edges import local_edges
+from weft.plan.epilogue import epilogue_names
 from weft.plan.from_region import plan_kernel, plan_module
-from weft.plan.ir import ConvPlan, LocalEdge, MapPlan, MmaPlan, Plan, RowPlan
+from weft.plan.ir import LocalEdge, MapPlan, MmaPlan, Plan, RowPlan
 from weft.plan.verify import verify
 from weft.ptir import Builder
 from weft.region.ir import Kernel, KernelAxis, Module, OpaqueCall, Output, Pattern
@@ -152,11 +153,11 @@ def test_the_problem_of_a_kernel() -> None:
 
 
 def test_convolutions() -> None:
-    given, y = convolution()
+    given, y = convolution(filters=16)
     module = lowered(graph_of(tuple(given), y=y), "sm80").module
     plan = plan_kernel(module.kernels[0], module.tensors, target_named("sm80"))
-    assert isinstance(plan, ConvPlan)
-    assert plan.halo == (1, 1)
+    assert isinstance(plan, MmaPlan)
+    assert (plan.arch, plan.algo_choice) == ("fma", {"conv": "implicit_gemm"})
     on_cpu = plan_kernel(module.kernels[0], module.tensors, target_named("cpu"))
     assert isinstance(on_cpu, MmaPlan)
     assert on_cpu.algo_choice == {"conv": "implicit_gemm"}

@@ -13,7 +13,6 @@ from weft.plan.dsl import parse_plan, print_plan
 from weft.plan.ir import (
     AttentionPlan,
     CacheRead,
-    ConvPlan,
     Header,
     LocalEdge,
     MapPlan,
@@ -89,8 +88,6 @@ OTHERS: tuple[Plan, ...] = (
     RowPlan(Header("sm80", "k"), 4, 2, 128, 8, False),
     AttentionPlan(Header("sm90", "k"), 128, 64),
     AttentionPlan(Header("sm90", "k"), 128, 64, 3, "streaming_softmax_2pass"),
-    ConvPlan(Header("sm80", "k"), (128, 64, 64)),
-    ConvPlan(Header("sm80", "k"), (128, 64, 64), 3, "winograd_3x3", (1, 1)),
 )
 
 

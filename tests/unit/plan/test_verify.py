@@ -10,7 +10,6 @@ import pytest
 from weft.foundation.errors import SpecViolation
 from weft.plan.ir import (
     AttentionPlan,
-    ConvPlan,
     Header,
     LocalEdge,
     MapPlan,
@@ -31,7 +30,6 @@ RIGHT: tuple[Plan, ...] = (
     MapPlan(Header("cpu", "k"), 16),
     RowPlan(Header("sm90", "k"), 4, 1, 1024),
     AttentionPlan(Header("sm90", "k"), 128, 128),
-    ConvPlan(Header("sm80", "k"), (128, 64, 64)),
 )
 
 
@@ -104,7 +102,7 @@ WRONG: dict[str, tuple[Plan, str, str]] = {
     "an unknown layout": (
         mma(operand_layouts=("row", "diagonal")),
         RANGE,
-        "operand_layouts=('row', 'diagonal') are not row or col",
+        "operand_layouts=[\"row\", \"diagonal\"] are not row or col",
     ),
     "an unknown algorithm": (
         mma(algo_choice={"matmul": "strassen"}),
@@ -114,7 +112,7 @@ WRONG: dict[str, tuple[Plan, str, str]] = {
     "an edge kept nowhere": (
         mma(local_edges=(LocalEdge("a", "b", "tape"),)),
         RANGE,
-        "the edge a to b is kept in no known buffer",
+        "the edge a to b is kept in tape, not in reg, smem_ring, gmem",
     ),
     "too much in flight": (mma(in_flight=2), RANGE, "in_flight is 2; it is 0 or 1"),
     "threads that are no warps": (
@@ -148,7 +146,7 @@ WRONG: dict[str, tuple[Plan, str, str]] = {
         "tile_q is 0; it must be at least 1",
     ),
     "an unknown convolution": (
-        ConvPlan(Header("sm80", "k"), (8, 8, 8), algo="magic"),
+        mma(algo_choice={"conv": "magic"}),
         RANGE,
         "algo_choice.conv=magic is not an algorithm",
     ),

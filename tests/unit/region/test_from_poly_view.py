@@ -150,14 +150,14 @@ def test_section_7_1_is_one_region(golden: Any) -> None:
     agrees(lowered(small, "sm80"), tolerance=5e-3)
 
 
-def convolution(dtype: DType = F32) -> tuple[list[Input], Value]:
+def convolution(dtype: DType = F32, filters: int = 4) -> tuple[list[Input], Value]:
     """A 3x3 convolution with padding 1, channels last, and a silu."""
-    x, w = inputs((2, 6, 5, 3), (3, 3, 3, 4), dtype=dtype)
+    x, w = inputs((2, 6, 5, 3), (3, 3, 3, filters), dtype=dtype)
     padded = Pad(x, (0, 1, 1, 0), (0, 1, 1, 0), build.const(0.0, dtype))
     windows = build.windows(padded, (1, 3, 3, 3), (1, 1, 1, 1), (1, 1, 1, 1))
     columns = Reshape(windows, (2 * 6 * 5, 27))
-    y = matmul(columns, Reshape(w, (27, 4)))
-    y = Reshape(y, (2, 6, 5, 4))
+    y = matmul(columns, Reshape(w, (27, filters)))
+    y = Reshape(y, (2, 6, 5, filters))
     below = build.binary(Fn.ADD, Unary(Fn.EXP, Unary(Fn.NEG, y)), 1.0)
     return [x, w], build.binary(Fn.DIV, y, below)
 

@@ -10,8 +10,8 @@ from typing import Final
 from weft.codegen.cpu.attention_algorithms import ALGORITHMS as ATTENTIONS
 from weft.plan.attention import scratch_bytes
 from weft.plan.blocks import SCRATCH_BYTES
+from weft.plan.completion import false_claims
 from weft.plan.contraction import are_words
-from weft.plan.epilogue import epilogue_refusals
 from weft.plan.ir import (
     STREAMING,
     AttentionPlan,
@@ -23,6 +23,7 @@ from weft.plan.ir import (
     idle_fields,
 )
 from weft.plan.kept_rows import KEPT_BYTES, columns_together, kept_bytes
+from weft.plan.text import told
 from weft.plan.transposes import crossing_of
 from weft.plan.winograd import ALGORITHM as WINOGRAD
 from weft.plan.winograd import winograd_refusal
@@ -129,13 +130,13 @@ def _unrolled(name: str, value: int) -> Iterator[str]:
 
 def _unused(plan: Plan) -> Iterator[str]:
     for name in idle_fields(plan):
-        yield f"{name}={getattr(plan, name)} has no effect on the CPU"
+        yield f"{told(plan, name)} has no effect on the CPU"
     if isinstance(plan, MmaPlan) and plan.arch != "cpu":
         yield f"arch={plan.arch} has no effect on the CPU"
 
 
 def _contraction(kernel: Kernel, plan: MmaPlan) -> Iterator[str]:
-    yield from epilogue_refusals(kernel, plan)
+    yield from false_claims(kernel, plan)
     known = {kernel.pattern.value: "implicit_gemm", "attention": STREAMING}
     for key, value in plan.algo_choice.items():
         if (key, value) == ("conv", WINOGRAD):

@@ -29,6 +29,8 @@ def kernel_code(
         reports=kernel.reports,
         waits=kernel.waits,
         checks=checks,
+        workspace_bytes=kernel.workspace.bytes if kernel.workspace else 0,
+        together=kernel.together,
     )
 
 

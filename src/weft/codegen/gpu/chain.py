@@ -105,9 +105,11 @@ def reaches_memory(statement: ir.Stmt) -> bool:
 
 
 def _has_place(part: Any) -> bool:
-    """Whether a record has a buffer, a tensor map or the error word to go to."""
-    if isinstance(part, values.Report | ir.PrefetchMap):
-        return isinstance(part, values.Report)
+    """Whether a record has a buffer, a tensor map, the error word or the workspace to go to."""
+    if isinstance(part, values.Report | ir.PartStmt):
+        return True
+    if isinstance(part, ir.PrefetchMap):
+        return False
     return any(found.name in ("buffer", "map") for found in fields(part))
 
 

@@ -14,7 +14,7 @@ from weft.codegen.gpu.prelude import TEXTS
 from weft.codegen.gpu.scalar import Which
 
 _FORM: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9_]{0,62}[A-Za-z0-9])?")
-_FRAME: Final = re.compile(r"[bm][0-9]+|shared|shared_bytes|error")
+_FRAME: Final = re.compile(r"[bm][0-9]+|shared|shared_bytes|error|workspace")
 _FUNCTION: Final = re.compile(r"INLINE\w* [\w*&]+ (\w+)\(")
 _WORDS: Final = """
     alignas alignof and asm auto bool break case catch char class const constexpr continue decltype

@@ -55,9 +55,10 @@ from weft.plan.rows import (
     row_count,
     row_length,
     row_vector_axis,
+    shared_reads,
     teams,
 )
-from weft.region.ir import Kernel, Let, Read, Tensor
+from weft.region.ir import AxisIndex, Kernel, Let, Read, Tensor
 from weft.target.target import Target
 
 _VECTOR_BYTES: Final = 16
@@ -158,7 +159,11 @@ class RingRows(Rows):
         self.outside = Scope(None, {}, [])
         self.column_of: dict[Scope, Scope] = {}
         """What of a point of a row does not depend on the row is made in the scope of its place."""
-        self.keeps_columns = holds_shared(kernel, plan, target)
+        # Places alone are not worth registers: each is made anew by one addition.
+        self.keeps_columns = bool(shared_reads(kernel)) and holds_shared(kernel, plan, target)
+        self.pins_places = not self.keeps_columns and any(
+            isinstance(let.expr, AxisIndex) and self.is_shared(let.axes) for let in kernel.body
+        )
 
     def is_shared(self, axes: Sequence[str]) -> bool:
         """Whether a value of these axes is the same for all rows."""
@@ -225,6 +230,8 @@ class RingRows(Rows):
         row.body.append(ir.Let("row", Name("turn") * self.teams + Name("team")))
         row.axes = self.places(row, Name("row"), self.outer)
         row.body.append(ir.Let("oldest", Name("turn") * self.pieces))
+        if self.pins_places:
+            row.body.append(ir.Let("here", Name("member"), pinned=True))
         self.kept = [self.taken(row, number) for number in range(self.pieces)]
         row.body.append(ir.SyncThreads())
         ahead = Name("oldest") + self.plan.ring
@@ -234,7 +241,7 @@ class RingRows(Rows):
 
     def taken(self, row: Scope, number: int) -> Group:
         """A thread's vector of a row, out of the ring."""
-        columns = self.column_group(number)
+        columns = self.column_group(row, number)
         group = Group(self.axis)
         for column in columns.instances:
             point = Scope(row, column.known(), row.body, group=group)
@@ -261,12 +268,12 @@ class RingRows(Rows):
         row.body.append(ir.Let(piece.name, Name("oldest") + number))
         return piece % self.plan.ring, piece // self.plan.ring & 1
 
-    def column_group(self, number: int) -> Group:
-        """The places of a vector, whichever the row."""
+    def column_group(self, row: Scope, number: int) -> Group:
+        """The places of a vector, which are the same in every row."""
         variable = self.fresh("q")
-        place = Name("member") + number * self.vectors_apart
-        self.outside.body.append(ir.Let(variable, place))
-        return self.chunk(self.outside, Name(variable), whole=True)
+        scope, member = (row, "here") if self.pins_places else (self.outside, "member")
+        scope.body.append(ir.Let(variable, Name(member) + number * self.vectors_apart))
+        return self.chunk(scope, Name(variable), whole=True)
 
     def home(self, axes: Sequence[str], scope: Scope) -> Scope:
         if self.keeps_columns and scope in self.column_of and self.is_shared(axes):

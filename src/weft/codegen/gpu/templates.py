@@ -34,7 +34,7 @@ def accepts(
         case RowPlan():
             found = row.accepts(short, tensors, plan, target)
         case MmaPlan(arch="fma"):
-            found = fma.accepts(short, tensors, plan, target)
+            found = fma.accepts(kernel, tensors, plan, target)
         case MmaPlan(arch="sm90"):
             found = kernel_refusals(short, tensors)
             found += sm90.accepts(kernel, refs, plan, target)

@@ -1,7 +1,8 @@
 """Kernels on a CUDA device: machine code loaded, tensor maps made, launches sent.
 
-A kernel's parameters are its tensor maps, by value, and then the address of every buffer. Maps hold
-addresses: they are made again when a buffer moves, and kept while it stays.
+A kernel's parameters are its tensor maps, by value, then the address of every buffer, then that of
+its workspace, if it has one. Maps hold addresses: they are made again when a buffer moves, and kept
+while it stays.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, Final
 
 from weft.foundation.errors import BackendUnavailable, ExecutionError, ResourceExceeded
 from weft.runtime.artifact import KernelCode, TensorMap
-from weft.runtime.cuda.driver import Device, DriverError, call, pointer_table
+from weft.runtime.cuda.driver import Device, DriverError, Memory, call, pointer_table
 
 _DTYPES: Final = {
     "bf16": "BFLOAT16",
@@ -62,6 +63,7 @@ class LoadedKernel:
     code: KernelCode
     module: Any
     function: Any
+    workspace: Memory | None = None
     prepared: dict[tuple[int, ...], Prepared] = field(default_factory=dict)
 
     def launch(self, addresses: Sequence[int], stream: Any, *, early: bool = False) -> None:
@@ -133,18 +135,28 @@ class LoadedKernel:
             encode(self.device.driver, found, addresses[found.buffer])
             for found in self.code.tensor_maps
         ]
-        storage = [*maps, *(ctypes.c_uint64(address) for address in addresses)]
+        own = (self.workspace.address,) if self.workspace is not None else ()
+        storage = [*maps, *(ctypes.c_uint64(address) for address in (*addresses, *own))]
         return Prepared(storage, pointer_table([ctypes.addressof(part) for part in storage]))
 
     def unload(self) -> None:
-        """Free the module."""
+        """Free the module and the workspace."""
         with self.device.current():
             call(self.device.driver, "cuModuleUnload", self.module)
+        if self.workspace is not None:
+            self.workspace.free()
 
 
-def load(device: Device, code: KernelCode) -> LoadedKernel:
-    """Load a kernel's machine code and make room for its shared memory."""
+def load(device: Device, code: KernelCode, workspace: Memory | None = None) -> LoadedKernel:
+    """Load a kernel's machine code and make room for its shared memory. A workspace that is given
+    holds zeros when the first launch begins; the kernel gives it back."""
     driver = device.driver
+    if code.together and code.grid[0] > device.multiprocessors:
+        raise ResourceExceeded(
+            f"the {code.grid[0]} blocks of the kernel {code.symbol} wait for one another, and "
+            f"{device.name} runs {device.multiprocessors} at once: plan it with "
+            "algo_choice.matmul splitk_parallel_N in place of split_k"
+        )
     try:
         module = call(driver, "cuModuleLoadData", code.code)
     except DriverError as error:
@@ -157,7 +169,11 @@ def load(device: Device, code: KernelCode) -> LoadedKernel:
     if code.cluster[0] > _PORTABLE_CLUSTER:
         allowed = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
         call(driver, "cuFuncSetAttribute", function, allowed, 1)
-    return LoadedKernel(device, code, module, function)
+    if workspace is None and code.workspace_bytes:
+        workspace = device.allocate(code.workspace_bytes)
+        workspace.fill(0)
+        device.synchronize()
+    return LoadedKernel(device, code, module, function, workspace)
 
 
 def _unreadable(device: Device) -> str:

@@ -76,7 +76,11 @@ class Resident:
         """A kernel ready to be launched; None where it has nothing to do."""
         if not code.grid[0]:
             return None
-        kernel = load(self.gpu.device, code)
+        workspace = None
+        if code.workspace_bytes:
+            workspace = self._take(code.workspace_bytes, "partial sums")
+            self.gpu.stream.fill(workspace.address, code.workspace_bytes)
+        kernel = load(self.gpu.device, code, workspace)
         self._returns.append(kernel.unload)
         return kernel
 

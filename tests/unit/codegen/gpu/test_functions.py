@@ -28,8 +28,6 @@ from weft.ptir import Builder, Program
 from weft.target.sm80 import SM80
 
 QUICK = ("si4", "ui8", "bf16")
-REDUCTION_STACK = 48
-"""Bytes in which sin, cos and tan keep the product of a huge angle with 2/pi."""
 
 
 def names_of(dtype: DType) -> list[str]:
@@ -96,9 +94,7 @@ def test_every_function_compiles(name: str) -> None:
     kernel = kernel_of(BY_NAME[name])
     verify(kernel, SM80)
     for arch in ("sm_80", "sm_90a"):
-        report = compile_cuda(cuda(kernel), arch).report
-        assert report.spilled_bytes == 0
-        assert report.stack_bytes <= (REDUCTION_STACK if BY_NAME[name].is_float else 0)
+        assert compile_cuda(cuda(kernel), arch).report.findings == []
 
 
 # -- random words ----------------------------------------------------------------------------------

@@ -10,14 +10,19 @@ import pytest
 
 from tests import kernels
 from tests.gpu_faults import Change, planted, without
+from tests.gpu_programs import through_stages
 from tests.gpu_rows import dialect_kernel, error_of
-from weft.codegen.gpu import ir, row_ring
+from weft.codegen.gpu import ir, row_ring, values
 from weft.codegen.gpu.interp import Hazard, Timing
+from weft.codegen.gpu.module import GpuModule
+from weft.codegen.gpu.print import cuda
 from weft.codegen.gpu.row import Rows
-from weft.codegen.gpu.scalar import Lit
+from weft.codegen.gpu.scalar import Lit, Name
+from weft.codegen.gpu.text import parse_module, print_module
 from weft.foundation.dtypes import BF16
 from weft.memory.from_region import assign_buffers
 from weft.plan.ir import Header, RowPlan
+from weft.ptir import Builder
 from weft.region.ir import Module
 from weft.target.sm80 import SM80
 from weft.target.sm90 import SM90
@@ -74,6 +79,30 @@ def test_what_all_rows_share_is_read_once(monkeypatch: pytest.MonkeyPatch) -> No
     before, inside = str(made.body[: made.body.index(loop)]), str(loop.body)
     assert before.count("LoadVector(") == 2 * 4
     assert "LoadVector(" not in inside
+
+
+def argmax(rows: int, length: int) -> Module:
+    b = Builder()
+    program = b.build(b.arg_max(b.param("f32", [rows, length]), axis=1))
+    found = through_stages(program, "sm90")["region"]
+    assert isinstance(found, Module)
+    return found
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_places_are_made_anew_in_every_row(plan: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of an argmax: kept, they would take as many registers as the row."""
+    few_teams(monkeypatch)
+    module = argmax(5, 512)
+    made = dialect_kernel(module, PLANS[plan])
+    (loop,) = (s for s in made.body if isinstance(s, ir.For))
+    assert ir.Let("here", Name("member"), pinned=True) in loop.body
+    outside = made.body[: made.body.index(loop)]
+    assert not any(isinstance(s, values.IndexValue) for s in outside)
+    assert error_of(module, made) == 0
+    printed = GpuModule({made.name: made})
+    assert parse_module(print_module(printed)).kernels == printed.kernels
+    assert " pin(here);" in cuda(made)
 
 
 # -- planted faults --------------------------------------------------------------------------------

@@ -14,12 +14,15 @@ from tests.gpu_faults import Change, planted, without
 from tests.gpu_whole import carried_out, kernel_of
 from weft.codegen.gpu import ir, values, whole
 from weft.codegen.gpu.compile import compile_cuda
+from weft.codegen.gpu.element import ElementOp
 from weft.codegen.gpu.interp import Hazard, run
 from weft.codegen.gpu.module import GpuModule
 from weft.codegen.gpu.print import cuda
+from weft.codegen.gpu.scalar import Lit
 from weft.codegen.gpu.text import parse_module, print_module
 from weft.foundation.dtypes import (
     BF16,
+    BY_NAME,
     F16,
     F32,
     F64,
@@ -321,7 +324,43 @@ def other_lane(statement: ir.Stmt) -> ir.Stmt:
     return statement
 
 
+def in_three_steps(statement: ir.Stmt) -> ir.Stmt:
+    """What is there is loaded, combined and stored: others come in between."""
+    if not isinstance(statement, values.CombineElement):
+        return statement
+    buffer, dtype, place = statement.buffer, statement.dtype, statement.offset
+    made = ElementOp("made", dtype, statement.fn, ("old", statement.source))
+    steps = (
+        ir.LoadElement("old", buffer, dtype, place, Lit(1), constant=False),
+        values.Compute(made),
+        values.StoreElement(buffer, dtype, place, Lit(1), "made"),
+    )
+    return ir.If(statement.guard, steps, ())
+
+
+def combined_by(fn: str) -> Change:
+    """Updates are combined by another function."""
+
+    def change(statement: ir.Stmt) -> ir.Stmt:
+        combines = isinstance(statement, values.CombineElement)
+        return replace(statement, fn=fn) if combines else statement
+
+    return change
+
+
+def next_place(statement: ir.Stmt) -> ir.Stmt:
+    """Every update comes to the place after its own."""
+    if isinstance(statement, values.CombineElement):
+        return replace(statement, offset=statement.offset + 1)
+    return statement
+
+
 FAULTS: dict[str, tuple[str, Change]] = {
+    "updates in three steps": ("add of si32", in_three_steps),
+    "updates lost": ("add of si64", without(values.CombineElement)),
+    "another function": ("max of ui32", combined_by("add")),
+    "the least for the most": ("min of si32", combined_by("max")),
+    "the next place": ("add of ui64", next_place),
     "no meeting": ("blocks", without(ir.SyncThreads)),
     "wrong lane": ("blocks", other_lane),
     "nothing carried": ("parts", without(values.Assign)),
@@ -335,10 +374,14 @@ FAULTS: dict[str, tuple[str, Change]] = {
 
 def fault_operands(name: str) -> tuple[list[Array], Array]:
     rng = np.random.default_rng(1)
-    match name:
-        case "order":
+    match name.split(" of "):
+        case fn, dtype:
+            op = replace(SCATTERS["rows"], fn=fn)
+            operands = scatter_operands(op, BY_NAME[dtype], SI32, rng)
+            return operands, operands[0]
+        case ["order"]:
             return [rng.integers(0, 5, (3, 40)).astype("f4")], np.full((3, 7), -1, np.int64)
-        case "network":
+        case ["network"]:
             return [rng.integers(0, 5, (1, 300)).astype("f8")], np.full((1, 300), -1, np.int64)
     totals = [rng.integers(1, 5, (2, 3, 1)).astype(np.float32)] if name == "parts" else []
     return (

@@ -97,8 +97,8 @@ NO_TEMPLATE: dict[str, tuple[str, dict[str, object], str]] = {
     "another machine's": ("bf16", {"arch": "cpu"}, "no GPU template carries out this cpu MmaPlan"),
     "another kernel's": (
         "bf16",
-        {"kind": "conv", "tile": [64, 64, 64]},
-        "no GPU template carries out this ConvPlan",
+        {"kind": "attention", "tile_q": 64, "tile_kv": 64},
+        "no GPU template carries out this AttentionPlan",
     ),
     "another dtype's": (
         "f32",

@@ -15,17 +15,16 @@ from typing import Final
 
 from weft.codegen.cpu.code import Val, number
 from weft.codegen.cpu.math.writer import Pair, Writer
+from weft.foundation.circle import COSINE, SINE, TWO_OVER_PI
 
 # (sin r / r - 1) / r^2 and (cos r - 1 + r^2 / 2) / r^4 as polynomials in r^2.
 _SIN: Final = {
-    False: (-0.16666666666666666, 0.008333333333330827, -0.0001984126983657571,
-            2.755731600817155e-06, -2.5051112272573243e-08, 1.5916726193889336e-10),
+    False: SINE,
     True: (-0.16666666663741367, 0.00833333183062943, -0.00019840063040804117,
            2.7246868722877944e-06),
 }  # fmt: skip
 _COS: Final = {
-    False: (0.041666666666666664, -0.0013888888888887322, 2.4801587298651292e-05,
-            -2.755731721268659e-07, 2.0876134024090145e-09, -1.1381754653662937e-11),
+    False: COSINE,
     True: (0.04166666666422613, -0.0013888887635227975, 2.4800580601354642e-05,
            -2.7298407652795173e-07),
 }  # fmt: skip
@@ -34,19 +33,10 @@ _HALF_PI: Final = (1.5707963267341256, 6.077100506303966e-11, 2.0222662487111665
 _HALF_PI_REST: Final = 8.4784276603689e-32
 _LARGE: Final = 2.0**20
 
-_TWO_OVER_PI: Final = (
-    0, 11743562013128004905, 18169587780923219392, 15808362127397457985, 18325537948574664033,
-    13196794004601950944, 452944820249399836, 18311050168422213438, 16754012890938950788,
-    16833452818741296705, 4148332274289687028, 11278244420634880059, 2303758334597371919,
-    17235013589178936607, 7869616827067468215, 5712322887342352941, 8441921394348257659,
-    4397547296490951402, 7780917995555872008, 6197850593633725355, 17352294737506481693,
-    12241788059513133832,
-)  # fmt: skip
-"""64 zero bits, then the bits of 2/pi after the point."""
-_WORDS: Final = ", ".join(f"i64 {word - (word >> 63 << 64)}" for word in _TWO_OVER_PI)
+_WORDS: Final = ", ".join(f"i64 {word - (word >> 63 << 64)}" for word in TWO_OVER_PI)
 
 _REDUCE_LARGE: Final = f"""
-@two_over_pi = internal unnamed_addr constant [{len(_TWO_OVER_PI)} x i64] [{_WORDS}]
+@two_over_pi = internal unnamed_addr constant [{len(TWO_OVER_PI)} x i64] [{_WORDS}]
 
 ; For a finite x of 2^20 or more: the nearest multiple of pi/2 modulo 4, and the rest as two numbers
 ; in units of pi/2. x = m 2^e; the window begins at the bit of 2/pi whose weight is 2^(1 - e).

@@ -21,6 +21,7 @@ from weft.codegen.gpu.interp.memory import (
 )
 from weft.codegen.gpu.interp.races import Hazard
 from weft.codegen.gpu.interp.scalars import Lanes, Value, evaluate, only
+from weft.codegen.gpu.interp.workspace import Workspace
 from weft.codegen.gpu.scalar import scalar
 from weft.foundation.dtypes import DType
 
@@ -62,7 +63,8 @@ class Block:
     arrays: list[Array]
     number: int
     timing: Timing
-    order: Random
+    workspace: Workspace | None = None
+    """What all blocks share."""
     memory: SharedMemory = field(init=False)
     barriers: dict[str, list[Mbarrier]] = field(default_factory=dict)
     meetings: dict[int, NamedBarrier] = field(default_factory=dict)
@@ -73,6 +75,8 @@ class Block:
     cluster: Cluster = field(init=False)
     running: int = 0
     """Warps that have not ended."""
+    votes: dict[int, int] = field(default_factory=dict)
+    """What those who meet at a named barrier tell one another there."""
 
     def begin(self, cluster: Cluster, make: MakeWarp) -> list[Warp]:
         self.cluster = cluster
@@ -114,42 +118,8 @@ class Cluster:
     """Blocks that run side by side; a block of its own is a cluster of one."""
 
     blocks: list[Block]
-    order: Random
     sent: list[tuple[SharedMemory, Array, Array]] = field(default_factory=list)
     """What blocks have written into one another's memory since they last met."""
-
-    def run(self, make: MakeWarp) -> None:
-        strands = [strand for block in self.blocks for strand in block.begin(self, make)]
-        self.order.shuffle(strands)
-        waiting = [(strand, strand.start()) for strand in strands]
-        blocked: dict[int, Blocked] = {}
-        while waiting:
-            chosen = next((p for p in waiting if self.may_run(p[0], blocked)), None)
-            if chosen is None:
-                self.complete_a_copy(blocked)
-                continue
-            strand, running = chosen
-            try:
-                blocked[id(strand)] = next(running)
-            except StopIteration:
-                waiting.remove(chosen)
-                strand.block.running -= 1
-        for block in self.blocks:
-            block.finish()
-
-    @staticmethod
-    def may_run(strand: Warp, blocked: Mapping[int, Blocked]) -> bool:
-        reason = blocked.get(id(strand))
-        return reason is None or reason.ready()
-
-    def complete_a_copy(self, blocked: Mapping[int, Blocked]) -> None:
-        """Nobody can go on: the next copy arrives. Copies of one barrier may overtake others."""
-        copying = [block for block in self.blocks if block.copies]
-        if not copying:
-            reasons = ", ".join(sorted({reason.what for reason in blocked.values()}))
-            raise Hazard(f"every warp waits for ever: {reasons}")
-        block = copying[self.order.randrange(len(copying))]
-        block.arrive(block.copies.pop(self.order.randrange(len(block.copies))))
 
     def have_met(self, times: int) -> bool:
         return all(block.gathering.meetings >= times for block in self.blocks)
@@ -173,6 +143,45 @@ class Cluster:
         for memory, places, data in self.sent:
             memory.arrive(places, data)
         self.sent.clear()
+
+
+def run_side_by_side(clusters: Sequence[Cluster], order: Random, make: MakeWarp) -> None:
+    """Run the warps of clusters, whichever can go on."""
+    blocks = [block for cluster in clusters for block in cluster.blocks]
+    strands = [s for cluster in clusters for b in cluster.blocks for s in b.begin(cluster, make)]
+    order.shuffle(strands)
+    waiting = [(strand, strand.start()) for strand in strands]
+    blocked: dict[int, Blocked] = {}
+    while waiting:
+        chosen = next((p for p in waiting if _may_run(p[0], blocked)), None)
+        if chosen is None:
+            _complete_a_copy(blocks, order, blocked)
+            continue
+        strand, running = chosen
+        try:
+            blocked[id(strand)] = next(running)
+        except StopIteration:
+            waiting.remove(chosen)
+            strand.block.running -= 1
+    for block in blocks:
+        block.finish()
+
+
+def _may_run(strand: Warp, blocked: Mapping[int, Blocked]) -> bool:
+    reason = blocked.get(id(strand))
+    return reason is None or reason.ready()
+
+
+def _complete_a_copy(
+    blocks: Sequence[Block], order: Random, blocked: Mapping[int, Blocked]
+) -> None:
+    """Nobody can go on: the next copy arrives. Copies of one barrier may overtake others."""
+    copying = [block for block in blocks if block.copies]
+    if not copying:
+        reasons = ", ".join(sorted({reason.what for reason in blocked.values()}))
+        raise Hazard(f"every warp waits for ever: {reasons}")
+    block = copying[order.randrange(len(copying))]
+    block.arrive(block.copies.pop(order.randrange(len(block.copies))))
 
 
 @dataclass

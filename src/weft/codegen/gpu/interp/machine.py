@@ -11,6 +11,7 @@ import numpy as np
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.chain import reaches_memory
 from weft.codegen.gpu.formats import held_bytes
+from weft.codegen.gpu.interp import parts
 from weft.codegen.gpu.interp.blocks import (
     WARP,
     Block,
@@ -18,6 +19,7 @@ from weft.codegen.gpu.interp.blocks import (
     Cluster,
     Running,
     Timing,
+    run_side_by_side,
 )
 from weft.codegen.gpu.interp.memory import (
     Array,
@@ -28,6 +30,7 @@ from weft.codegen.gpu.interp.races import Hazard
 from weft.codegen.gpu.interp.scalars import Lanes, Value, each_lane, only, truth
 from weft.codegen.gpu.interp.shared import Elements
 from weft.codegen.gpu.interp.values import run as run_value
+from weft.codegen.gpu.interp.workspace import Workspace
 from weft.codegen.gpu.values import ValueStmt
 
 _REGISTERS: Final = {
@@ -46,10 +49,16 @@ def run(
 ) -> None:
     """Run every block of a kernel on flat arrays, which it changes."""
     arrays = [buffers[name] for name in kernel.buffers]
+    space = Workspace(kernel.workspace) if kernel.workspace else None
+    clusters = []
     for first in range(0, kernel.grid, kernel.cluster):
-        order = Random(seed)  # noqa: S311 - a test order
         numbers = range(first, first + kernel.cluster)
-        Cluster([Block(kernel, arrays, n, timing, order) for n in numbers], order).run(Strand)
+        clusters.append(Cluster([Block(kernel, arrays, n, timing, space) for n in numbers]))
+    # Blocks that hand parts of sums on may wait for one another; others run in turn.
+    for together in [clusters] if space else [[cluster] for cluster in clusters]:
+        run_side_by_side(together, Random(seed), Strand)  # noqa: S311 - a test order
+    if space:
+        space.finish()
 
 
 class Strand(Elements):
@@ -82,6 +91,8 @@ class Strand(Elements):
                 if not mask.all():
                     raise Hazard("part of a warp waits for the kernels before")
                 self.awaited = True
+            case _ if isinstance(statement, ir.PartStmt):
+                yield from self.hand_on(statement, mask)
             case ir.AdmitNext():
                 pass
             case ir.MbarrierWait(barrier=barrier, parity=parity):
@@ -165,10 +176,46 @@ class Strand(Elements):
         if not mask.all():
             raise Hazard("a barrier is reached by part of a warp")
         barrier = self.block.meetings.setdefault(number, NamedBarrier())
-        goal = barrier.arrive(WARP, threads, self.block.memory.races.meet(self.warp))
+        known = self.block.memory.races.meet(self.warp)
+        goal = barrier.arrive(WARP, threads, known, self.afar)
         if barrier.meetings < goal:
             yield Blocked(lambda: barrier.meetings >= goal, f"named barrier {number}")
         self.learn(barrier.known)
+        self.learn_of_blocks(barrier.afar)
+
+    def hand_on(self, statement: ir.PartStmt, mask: Lanes) -> Running:
+        """Parts of sums through the workspace."""
+        space = self.block.workspace
+        if space is None or not mask.all():
+            raise Hazard("part of a warp hands on a sum, or there is no workspace for it")
+        match statement:
+            case ir.KeepSums(source=array) | ir.AddSums(target=array):
+                parts.sums(statement, self, space, self.settled(array))
+                return
+        first = parts.is_first(self, statement.member)
+        number, threads = self.one(statement.number, mask), statement.threads
+        counter = space.counter(self.one(statement.counter, mask))
+        match statement:
+            case ir.AwaitTurn(value=value):
+                wanted = self.one(value, mask)
+                if first:
+                    if counter.value != wanted:
+                        yield Blocked(lambda: counter.value == wanted, f"turn {wanted} of a sum")
+                    self.learn_of_blocks(counter.known)
+                yield from self.meet(number, threads, mask)
+            case ir.PassTurn(value=value):
+                yield from self.meet(number, threads, mask)
+                if first:
+                    counter.value, counter.known = self.one(value, mask), parts.released(self)
+            case ir.CountOff(name=name, last=last):
+                yield from self.meet(number, threads, mask)
+                if first:
+                    self.learn_of_blocks(counter.known)
+                    counter.known = parts.released(self)
+                    self.block.votes[number] = int(counter.value == last)
+                    counter.value = 0 if counter.value == last else counter.value + 1
+                yield from self.meet(number, threads, mask)
+                self.names[name] = self.block.votes[number]
 
     def in_cluster(self, statement: ir.ClusterStmt, mask: Lanes) -> Running:
         block, cluster = self.block, self.block.cluster

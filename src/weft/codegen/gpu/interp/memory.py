@@ -7,6 +7,7 @@ Touching a byte too early is a `Hazard`: on a GPU it would be a wrong number now
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -178,18 +179,26 @@ class NamedBarrier:
     coming: Array | None = None
     known: Array | None = None
     """What those know who have come to this meeting, and to those before."""
+    coming_afar: dict[int, Array] = field(default_factory=dict)
+    afar: dict[int, Array] = field(default_factory=dict)
+    """The same, of other blocks."""
 
-    def arrive(self, lanes: int, threads: int, known: Array) -> int:
+    def arrive(
+        self, lanes: int, threads: int, known: Array, afar: Mapping[int, Array] | None = None
+    ) -> int:
         """Come to the meeting; the number of meetings after which one may go on."""
         goal = self.meetings + 1
         self.here += lanes
         self.coming = joined(self.coming, known)
+        for block, seen in (afar or {}).items():
+            self.coming_afar[block] = joined(self.coming_afar.get(block), seen)
         if self.here > threads:
             raise Hazard("a named barrier is used by more threads than it says")
         if self.here == threads:
             self.here = 0
             self.meetings += 1
             self.known, self.coming = joined(self.known, self.coming), None
+            self.afar = dict(self.coming_afar)
         return goal
 
 

@@ -1,7 +1,7 @@
 """The GPU dialect: what the threads of one block do, as data. CUDA C is printed from it.
 
     Kernel = grid, threads, buffers, maps [TensorMap], tiles [SharedTile], barriers [Barriers],
-             tables, body
+             tables, workspace, body
     Stmt   = Let | Set | Registers | For | If | Roles(case, ...)                     control
            | LoadElement | StShared | CountShared | LoadShared | LoadSharedVector      elements
            | LoadStaged | Epilogue | StGlobalVec | StGlobalRow
@@ -14,6 +14,7 @@
            | NamedBarrier | SyncThreads | SyncWarp | AddRegisters                    both
            | ClusterArrive | ClusterWait | StCluster | SendCluster                   clusters
            | AdmitNext | AwaitPrevious                                               chains
+           | KeepSums | AddSums | AwaitTurn | PassTurn | CountOff                    parts of sums
 
 Semantics. Every statement is executed by all threads that reach it, each with its own variables
 and register arrays; `Roles` sends ranges of warps (whole warpgroups) to different bodies. Shared
@@ -35,6 +36,10 @@ waits for stores to memory meanwhile.
 
 A kernel with an `AwaitPrevious` may be launched while the kernels before it still run: it touches
 no memory that others can see before it has waited for them.
+
+Blocks that make parts of one sum hand it on through the workspace, in an order that is the same in
+every run. Words of it are read by whoever has waited for the counter, or counted off, after those
+that wrote them.
 
 A barrier has a phase, which completes when all arrivals have come and all announced bytes have been
 counted; `MbarrierWait(parity)` passes when the phase of that parity is complete. Waiting for a
@@ -89,6 +94,7 @@ from weft.codegen.gpu.ir.frame import (
     SharedTile,
     Table,
     TensorMap,
+    Workspace,
 )
 from weft.codegen.gpu.ir.kernel import (
     For,
@@ -131,12 +137,22 @@ from weft.codegen.gpu.ir.meetings import (
     SyncThreads,
     SyncWarp,
 )
+from weft.codegen.gpu.ir.parts import (
+    AddSums,
+    AwaitTurn,
+    CountOff,
+    KeepSums,
+    PartStmt,
+    PassTurn,
+)
 
 __all__ = [
     "AddRegisters",
+    "AddSums",
     "Address",
     "AdmitNext",
     "AwaitPrevious",
+    "AwaitTurn",
     "BarrierAt",
     "Barriers",
     "BulkLoad",
@@ -145,6 +161,7 @@ __all__ = [
     "ClusterStmt",
     "ClusterWait",
     "CommitGroup",
+    "CountOff",
     "CountShared",
     "CpAsync",
     "Descriptor",
@@ -156,6 +173,7 @@ __all__ = [
     "GlobalElements",
     "If",
     "IndexElements",
+    "KeepSums",
     "Kernel",
     "LdMatrix",
     "LdRegister",
@@ -171,6 +189,8 @@ __all__ = [
     "MbarrierWait",
     "MmaSync",
     "NamedBarrier",
+    "PartStmt",
+    "PassTurn",
     "PrefetchMap",
     "ProxyFence",
     "RegAt",
@@ -208,5 +228,6 @@ __all__ = [
     "WgmmaFence",
     "WgmmaOperand",
     "WgmmaWait",
+    "Workspace",
     "walk",
 ]

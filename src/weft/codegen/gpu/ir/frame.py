@@ -1,14 +1,18 @@
 """What a kernel has beside its statements, and how statements point at it: ranges of shared memory,
-barriers, tables, tensor maps, registers."""
+barriers, tables, the workspace, tensor maps, registers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from weft.codegen.gpu.scalar import Scalar
 from weft.codegen.gpu.swizzle import Swizzle, TileLayout
 from weft.foundation.dtypes import F32, F64, DType
+
+_LINE_WORDS: Final = 32
+"""32-bit words of a line of memory."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,25 @@ class Table:
 
     name: str
     values: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Global memory of a kernel's own, which lasts from launch to launch: `counters`, which are
+    zero before the first launch and which every launch leaves at zero, and behind them `words` of
+    32 bits, of which a launch finds anything."""
+
+    counters: int
+    words: int
+
+    @property
+    def first_word(self) -> int:
+        """The place of the first word, in words: the next whole line."""
+        return -(-self.counters // _LINE_WORDS) * _LINE_WORDS
+
+    @property
+    def bytes(self) -> int:
+        return 4 * (self.first_word + self.words)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,14 @@ from typing import TypeAlias
 
 from weft.codegen.gpu.ir.copies import Sm80Copy, Sm90Copy
 from weft.codegen.gpu.ir.elements import Epilogue, LoadElement, SharedStmt, StGlobalRow, StGlobalVec
-from weft.codegen.gpu.ir.frame import Barriers, RegisterKind, SharedTile, Table, TensorMap
+from weft.codegen.gpu.ir.frame import (
+    Barriers,
+    RegisterKind,
+    SharedTile,
+    Table,
+    TensorMap,
+    Workspace,
+)
 from weft.codegen.gpu.ir.matrix import AddRegisters, Sm80Matrix, Sm90Matrix
 from weft.codegen.gpu.ir.meetings import (
     AwaitPrevious,
@@ -18,16 +25,19 @@ from weft.codegen.gpu.ir.meetings import (
     SyncThreads,
     SyncWarp,
 )
+from weft.codegen.gpu.ir.parts import PartStmt
 from weft.codegen.gpu.scalar import Like, Scalar, scalar
 from weft.codegen.gpu.values import ValueStmt
 
 
 @dataclass(frozen=True)
 class Let:
-    """A new integer variable."""
+    """A new integer variable. Nothing that is made of a `pinned` one is computed before: what a loop
+    makes of it stays in the loop, and takes no registers outside."""
 
     name: str
     value: Scalar
+    pinned: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,14 +106,14 @@ Stmt: TypeAlias = (
     Let | Set | Registers | For | If | Roles
     | LoadElement | SharedStmt | Epilogue | StGlobalVec | StGlobalRow
     | ValueStmt | Sm80Stmt | Sm90Stmt | ClusterStmt | ChainStmt | NamedBarrier | SyncThreads
-    | SyncWarp | AddRegisters
+    | SyncWarp | AddRegisters | PartStmt
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Kernel:
     """What one launch runs. Parameters are the tensor maps, then one pointer per buffer, then, in
-    kernels that report violations, that of the error word."""
+    kernels that report violations, that of the error word, then that of the workspace, if any."""
 
     name: str
     grid: int
@@ -121,6 +131,9 @@ class Kernel:
     """Neighbouring blocks that run side by side."""
     resident: int = 1
     """Blocks at least that a unit has registers for at a time."""
+    workspace: Workspace | None = None
+    together: bool = False
+    """Whether its blocks wait for one another, so that all must run at once."""
 
     @property
     def shared_bytes(self) -> int:

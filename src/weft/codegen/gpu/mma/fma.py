@@ -3,9 +3,10 @@ computed, guarded or gathered, with any epilogue.
 
     tile      a block makes `tile` rows by columns of the result, a warp `warp_tile` of them; 4 by 8
               lanes share that in pieces of 16 bytes
-    slice     `tile` k deep, of both operands, as they are multiplied, in shared memory
+    slice     `tile` k deep, of both operands, as they are multiplied, in shared memory: a ring of
+              `stages`, in which factors that the kernel computes wait too (`local_edges`)
     step      multiply what a lane holds of one k, while that of the next k is loaded; before the
-              last one the next slice is put beside this one, and the one after it asked for
+              last one the slice that the ring has room for is put down, and the next asked for
 
 Rows, columns and what is summed over are numbers that are taken apart into the kernel's axes where
 an operand is read or a result stored. Elements outside the tensors are zeros that nobody stores.
@@ -23,15 +24,16 @@ from weft.codegen.gpu.accept import kernel_refusals, refuse, too_many
 from weft.codegen.gpu.element import ElementOp
 from weft.codegen.gpu.formats import held_bytes
 from weft.codegen.gpu.map import Elementwise
-from weft.codegen.gpu.mma.refusals import order_refusals
+from weft.codegen.gpu.mma.refusals import field_refusals, order_refusals
 from weft.codegen.gpu.mma.tiles import TileOrder
+from weft.codegen.gpu.peephole import recognise
 from weft.codegen.gpu.scalar import BLOCK, LANE, THREAD, WARP, Lit, Name, Scalar, both, least
 from weft.codegen.gpu.thread import Group, Refs, Scope, group_at
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import Finding
 from weft.foundation.index_expr import coefficient
-from weft.plan.epilogue import epilogue_refusals
-from weft.plan.ir import STREAMING, Header, MmaPlan
+from weft.plan.ir import Header, MmaPlan
+from weft.plan.text import told
 from weft.region.forms.thin import FEW, RESIDENT
 from weft.region.ir import Binary, Fold, Kernel, Let, Read, Reduce, Tensor, operands
 from weft.target.target import Target
@@ -48,23 +50,23 @@ _PADDING: Final = 4
 """Elements between the rows of a slice, so that they begin in different banks."""
 _BANKS: Final = 8
 """Pieces of 16 bytes that all banks of shared memory give at a time."""
-_BUFFERS: Final = 2
 _MOST_THREADS: Final = 256
 """Of a tile that shares its unit with another."""
 _USED: Final = frozenset({
-    "header", "tile", "warp_tile", "order", "epilogue", "local_edges", "arch", "algo_choice",
+    "header", "tile", "stages", "warp_tile", "cache", "order", "epilogue", "local_edges", "arch",
+    "algo_choice",
 })  # fmt: skip
-_FIXED: Final = {"roles": "single", "stages": _BUFFERS}
-_ALGORITHMS: Final = {"matmul": "implicit_gemm", "conv": "implicit_gemm", "attention": STREAMING}
+_FIXED: Final = {"roles": "single"}
 
 
 def accepts(
     kernel: Kernel, tensors: Mapping[str, Tensor], plan: MmaPlan, target: Target
 ) -> list[Finding]:
-    """Why this template cannot carry out the kernel with the plan; empty if it can."""
+    """Why this template cannot carry out the kernel with the plan; empty if it can. Plans speak of
+    the kernel as it was written."""
     form = list(_form(kernel))
     rest = [] if form else [*_fields(kernel, plan), *_tile(kernel, plan, target)]
-    return [*kernel_refusals(kernel, tensors), *form, *rest]
+    return [*kernel_refusals(recognise(kernel), tensors), *form, *rest]
 
 
 def _form(kernel: Kernel) -> Iterator[Finding]:
@@ -121,12 +123,9 @@ def _fields(kernel: Kernel, plan: MmaPlan) -> Iterator[Finding]:
         given = getattr(plan, known.name)
         wanted = _FIXED.get(known.name, getattr(usual, known.name))
         if known.name not in _USED and given != wanted:
-            yield refuse("PlanField", f"{known.name}={given} has no effect in the FMA template")
-    for key, value in plan.algo_choice.items():
-        if _ALGORITHMS.get(key) != value:
-            yield refuse("PlanField", f"algo_choice.{key}={value} is not built")
-    for why in epilogue_refusals(kernel, plan):
-        yield refuse("PlanField", why)
+            said = told(plan, known.name)
+            yield refuse("PlanField", f"{said} has no effect in the FMA template")
+    yield from field_refusals(kernel, plan)
 
 
 def _tile(kernel: Kernel, plan: MmaPlan, target: Target) -> Iterator[Finding]:
@@ -142,10 +141,11 @@ def _tile(kernel: Kernel, plan: MmaPlan, target: Target) -> Iterator[Finding]:
         shape = "x".join(map(str, plan.tile))
         yield refuse("Tile", f"the slices of tile {shape} are not shared by {threads} threads")
     yield from order_refusals(_order(kernel, plan))
-    size = _BUFFERS * depth * (rows + columns + 2 * _PADDING)
+    size = plan.stages * depth * (rows + columns + 2 * _PADDING)
     size *= max(held_bytes(kernel.let(name).dtype) for name in _factors(kernel))
     if size > target.limits.shared_bytes_per_block:
-        yield refuse("SharedMemory", f"two slices of both operands take {size} bytes")
+        why = f"{plan.stages} slices of both operands take {size} bytes"
+        yield refuse("SharedMemory", why, "use fewer stages or a smaller tile")
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class Tiles(Elementwise):
         self.tables = self.order.tables if self.order.count else ()
         start = 0
         for side in (self.a, self.b):
-            size = _BUFFERS * self.depth * self.pitch(side) * side.word
+            size = plan.stages * self.depth * self.pitch(side) * side.word
             self.tiles.append(ir.SharedTile(side.name, start, size))
             start += size
 
@@ -282,19 +282,22 @@ class Tiles(Elementwise):
     def multiply_slices(
         self, rows: Sequence[Scalar], columns: Sequence[Scalar], sums: Sequence[Sequence[str]]
     ) -> None:
-        sides = ((self.a, rows), (self.b, columns))
-        for side, _ in sides:
-            self.put(self.root, side, self.fetch(self.root, side, Lit(0)), Lit(0))
+        sides, ahead_of = ((self.a, rows), (self.b, columns)), self.plan.stages - 1
+        for number in range(ahead_of):
+            first = Lit(min(number, self.slices - 1))
+            for side, _ in sides:
+                self.put(self.root, side, self.fetch(self.root, side, first), Lit(number))
         early = all(self.comes_early(side) for side, _ in sides)
         coming = [self.expect(side) for side, _ in sides] if early else []
         self.root.body.append(ir.SyncThreads())
         held = [self.hold(side, places) for side, places in sides]
         inner = Scope(self.root, {}, [])
-        fetched = coming or [self.fetch(inner, side, self.slice_after(1)) for side, _ in sides]
+        later = self.slice_after(ahead_of)
+        fetched = coming or [self.fetch(inner, side, later) for side, _ in sides]
         meeting = self.meeting(inner, fetched, early=early)
         turn: list[ir.Stmt] = [ir.If(Name("step").equals(self.depth - 1), meeting)]
         after = Name("step") + 1
-        buffer, k = (Name("slice") + after // self.depth) % _BUFFERS, after % self.depth
+        buffer, k = (Name("slice") + after // self.depth) % self.plan.stages, after % self.depth
         ahead = [self.load_pieces(turn, side, buffer, k, places) for side, places in sides]
         self.add_products(turn, held, sums)
         for names, found in zip(held, ahead, strict=True):
@@ -305,13 +308,13 @@ class Tiles(Elementwise):
     def meeting(
         self, inner: Scope, fetched: Sequence[_Fetched], *, early: bool
     ) -> tuple[ir.Stmt, ...]:
-        """The next slice is put down and, `early`, the one after it asked for: its elements have
-        all products of a slice to arrive in."""
-        scope, sides = Scope(inner, {}, []), (self.a, self.b)
+        """The slice that was fetched is put where the one before this lay and, `early`, the one
+        after it asked for: its elements have all products of a slice to arrive in."""
+        scope, sides, stages = Scope(inner, {}, []), (self.a, self.b), self.plan.stages
         for side, found in zip(sides, fetched, strict=True):
-            self.put(scope, side, found, (Name("slice") + 1) % _BUFFERS)
+            self.put(scope, side, found, (Name("slice") + (stages - 1)) % stages)
         for side, found in zip(sides, fetched if early else (), strict=early):
-            after = self.fetch(scope, side, self.slice_after(2))
+            after = self.fetch(scope, side, self.slice_after(stages))
             scope.body += _assigned(found.names, after.names)
         return (*scope.body, ir.SyncThreads())
 
@@ -320,8 +323,8 @@ class Tiles(Elementwise):
         return least(Name("slice") + count, self.slices - 1)
 
     def expect(self, side: _Side) -> _Fetched:
-        """Variables for a slice on its way, at first the second one."""
-        first = self.fetch(self.root, side, Lit(min(1, self.slices - 1)))
+        """Variables for a slice on its way, at first the one that the ring has no room for."""
+        first = self.fetch(self.root, side, Lit(min(self.plan.stages - 1, self.slices - 1)))
         names = self.variables(side, "coming", first.names)
         places = [place for _, *place in first.found]
         return _Fetched([(name, k, at) for name, (k, at) in zip(names, places, strict=True)])

@@ -3,7 +3,8 @@ anything but what they do anyway, more shared memory than there is."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import json
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from weft.codegen.gpu.accept import refuse, too_many
@@ -12,36 +13,51 @@ from weft.codegen.gpu.mma.tiles import SIDE_LIMIT, TABLE_LIMIT, TileOrder, known
 from weft.codegen.gpu.swizzle import Major
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import Finding
-from weft.plan.epilogue import epilogue_refusals
+from weft.foundation.tally import counted
+from weft.plan.completion import HINTS, algorithm_kind, false_claims
 from weft.plan.ir import STREAMING, MmaPlan
+from weft.plan.sum_parts import SPLITTING
+from weft.plan.text import told
 from weft.region.ir import Kernel
 from weft.target.matrix_atoms import Atom
 from weft.target.target import Target
 
-_ALGORITHMS: Final = {"matmul": "implicit_gemm", "attention": STREAMING}
-_HINTS: Final[Mapping[str, bool | str]] = {"A_swizzle": True, "B_swizzle": True, "C_stride": "row"}
+_SPLITTING: Final = ("sm80", "sm90")
+"""Templates that make sums in parts."""
 
 
 def field_refusals(kernel: Kernel, plan: MmaPlan) -> Iterator[Finding]:
-    """Fields of a plan that neither template carries out."""
-    for why in (*epilogue_refusals(kernel, plan), *_refusals(plan)):
+    """Fields of a plan that no template carries out, and what they say that is not so."""
+    for why in (*false_claims(kernel, plan), *_algorithms(kernel, plan), *_cached(plan)):
         yield refuse("PlanField", why)
+    for hint, value in plan.layout_hints.items():
+        if HINTS.get(hint) != value:
+            yield refuse("PlanField", f"layout_hints.{hint}={json.dumps(value)} is not built")
 
 
-def _refusals(plan: MmaPlan) -> Iterator[str]:
+def _algorithms(kernel: Kernel, plan: MmaPlan) -> Iterator[str]:
+    built = {algorithm_kind(kernel, plan.arch): "implicit_gemm", "attention": STREAMING}
     for key, value in plan.algo_choice.items():
-        if _ALGORITHMS.get(key) != value:
-            yield f"algo_choice.{key}={value} is not built"
-    for hint, wanted in plan.layout_hints.items():
-        if _HINTS.get(hint) != wanted:
-            yield f"layout_hints.{hint}={wanted} is not built"
+        # Matrix instructions make sums in parts as well (`split.py`).
+        if key == "matmul" and plan.arch in _SPLITTING and SPLITTING.fullmatch(value):
+            continue
+        if built.get(key) != value:
+            yield f"algo_choice.{key}={value} is not built for this kernel"
+
+
+def _cached(plan: MmaPlan) -> Iterator[str]:
+    """Tiles of both operands wait in shared memory: a plan that says so says it of both."""
     for cached in plan.cache:
         if cached.tensor not in ("A", "B"):
-            yield f"{cached.tensor} is no operand: A and B are cached"
+            yield f"cache: {cached.tensor} is no operand; A and B are cached"
         elif cached.where != "smem" or not cached.pingpong:
-            yield f"{cached.tensor} must be cached in smem, double-buffered"
+            yield f"cache: {cached.tensor} must be cached in smem, double-buffered"
         elif cached.at != "k.i":
-            yield f"{cached.tensor} is cached at k.i, not at {cached.at}"
+            yield f"cache: {cached.tensor} is cached at k.i, not at {cached.at}"
+    names = [cached.tensor for cached in plan.cache]
+    for name in ("A", "B"):
+        if names and names.count(name) != 1:
+            yield f"cache names {name} {counted(names.count(name), 'time')}, not once"
 
 
 def problem_refusals(
@@ -75,7 +91,8 @@ def stored_refusals(plan: MmaPlan, a: Operand, b: Operand) -> Iterator[Finding]:
     """Operands that do not lie as the plan says."""
     stored = ("row" if a.major is Major.K else "col", "col" if b.major is Major.K else "row")
     if plan.operand_layouts != stored:
-        yield refuse("Layouts", f"operand_layouts={plan.operand_layouts}, stored as {stored}")
+        said = told(plan, "operand_layouts")
+        yield refuse("Layouts", f"{said}, but they are stored as {json.dumps(stored)}")
 
 
 def order_refusals(order: TileOrder) -> Iterator[Finding]:

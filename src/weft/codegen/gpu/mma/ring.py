@@ -38,10 +38,14 @@ class Ring:
         wrap = (ir.Set(slot.name, Lit(0)), ir.Set(phase.name, phase ^ 1))
         return (ir.Set(slot.name, slot + 1), ir.If(slot.equals(self.slots), wrap))
 
-    def skip(self, steps: int) -> tuple[ir.Stmt, ...]:
+    def skip(self, count: Scalar) -> tuple[ir.Stmt, ...]:
         """Over slots that belong to others."""
         slot, phase = self.slot, self.phase
-        turns, rest = divmod(steps, self.slots)
+        if not isinstance(count, Lit):
+            ahead = slot + count
+            turned = ir.Set(phase.name, phase ^ ahead // self.slots % 2)
+            return (turned, ir.Set(slot.name, ahead % self.slots))
+        turns, rest = divmod(count.value, self.slots)
         turned = (ir.Set(phase.name, phase ^ 1),) if turns % 2 else ()
         if not rest:
             return turned

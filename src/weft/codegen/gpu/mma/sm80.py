@@ -1,4 +1,5 @@
-"""The SM80 contraction: asynchronous copies, `ldmatrix`, `mma.sync`; one tile a block.
+"""The SM80 contraction: asynchronous copies, `ldmatrix`, `mma.sync`; one tile a block, or one part
+of a tile's sums (`split.py`): blocks are started in order, so that none waits for one to come.
 
     fill all slots but one
     for each k step: wait for its slot, meet, start the copy into the slot that has become free,
@@ -29,6 +30,7 @@ from weft.codegen.gpu.mma.place import Place, locate, offset
 from weft.codegen.gpu.mma.problem import Operand, Problem, Refs, Refusal, Source, analyse
 from weft.codegen.gpu.mma.refusals import field_refusals
 from weft.codegen.gpu.mma.sm80_layout import Sm80Layout, refusals, slot_bytes
+from weft.codegen.gpu.mma.split import Handing, Meeting
 from weft.codegen.gpu.scalar import (
     BLOCK,
     LANE,
@@ -106,7 +108,7 @@ class _Builder:
         layout, stages = self.layout, self.plan.stages
         return ir.Kernel(
             name=self.name,
-            grid=layout.order.count,
+            grid=layout.split.items,
             threads=layout.threads,
             buffers=tuple(self.buffers),
             maps=(),
@@ -118,12 +120,14 @@ class _Builder:
             barriers=(),
             tables=layout.order.tables,
             body=tuple(self.body()),
+            workspace=self.handing.workspace,
         )
 
     def body(self) -> Iterator[ir.Stmt]:
-        layout = self.layout
-        place, located = locate(self.problem, layout.order, BLOCK)
-        yield from located
+        layout, split = self.layout, self.layout.split
+        tile = BLOCK if split.count == 1 else Name("tile")
+        place, located = locate(self.problem, layout.order, tile)
+        yield from (*split.locate(BLOCK), *located)
         yield ir.Let("warp_m", WARP % layout.warps[0])
         yield ir.Let("warp_n", WARP // layout.warps[0])
         yield from self.registers()
@@ -135,8 +139,17 @@ class _Builder:
         if self.layout.loads_ahead:
             yield from self.meet()
             yield from self.fragments(Name("slot"), 0, half=0)
-        yield ir.For("k", 0, layout.k_steps, 1, tuple(self.step(place)))
-        yield from self.store(place)
+        yield ir.For("k", 0, split.steps, 1, tuple(self.step(place)))
+        yield from self.handing.handed_on(tuple(self.store(place)))
+
+    @property
+    def handing(self) -> Handing:
+        """How a tile's sums go from part to part: a block makes each of them."""
+        layout = self.layout
+        rows, columns = layout.blocks
+        words = 4 * rows * columns * (self.atom.acc.storage_bytes // 4)
+        meeting = Meeting(Lit(0), layout.threads, THREAD, Name("tile"))
+        return Handing(layout.split, ("acc",), words, layout.order.count, meeting)
 
     def registers(self) -> Iterator[ir.Stmt]:
         rows, columns = self.layout.blocks
@@ -193,7 +206,7 @@ class _Builder:
     def copy(self, place: Place, slot: Scalar, step: Scalar) -> Iterator[ir.Stmt]:
         """Start filling a slot with a k step, if there is one, and close the group."""
         work = tuple(s for side in self.sides(place) for s in self.fill(side, place, slot, step))
-        exists = step < self.layout.k_steps
+        exists = self.layout.split.has(step)
         if exists == Lit(1):
             yield from work
         elif exists != Lit(0):
@@ -233,7 +246,7 @@ class _Builder:
         operand, depth = side.operand, self.layout.tile[2]
         k_major = self.layout.major(operand) is Major.K
         outer = side.place * side.step + (row if k_major else column)
-        k = step * depth + (column if k_major else row)
+        k = (self.layout.split.first_step + step) * depth + (column if k_major else row)
         terms = [wide(outer) * operand.outer, wide(k) * operand.inner]
         for index, stride in zip(place.batch, operand.batch, strict=True):
             terms.append(wide(index) * stride)

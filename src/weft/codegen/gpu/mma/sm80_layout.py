@@ -21,11 +21,15 @@ from weft.codegen.gpu.mma.refusals import (
     problem_refusals,
     stored_refusals,
 )
+from weft.codegen.gpu.mma.split import Split, split_refusals
 from weft.codegen.gpu.mma.tiles import TileOrder
 from weft.codegen.gpu.swizzle import PIECE, Major, PaddedTile, TileLayout, fitting
 from weft.foundation.dtypes import BF16, F16, F32, F64, SI32, UI32
 from weft.foundation.errors import Finding
+from weft.plan.completion import BOUND
 from weft.plan.ir import MmaPlan, Vectorize
+from weft.plan.sum_parts import sum_parts
+from weft.plan.text import told
 from weft.target.matrix_atoms import INTEGERS, TINY, Atom, atom_for
 from weft.target.target import Target
 
@@ -35,7 +39,6 @@ _ACROSS: Final = 32
 """Bytes that a warp reads at once of a row along m or n."""
 _ALIGNMENT: Final = 1024
 _SPARE_REGISTERS: Final = 40
-_BIND: Final = {"m.o": "block.y", "n.o": "block.x", "m.i.o": "warp.y", "n.i.o": "warp.x"}
 
 
 @dataclass(frozen=True)
@@ -151,6 +154,11 @@ class Sm80Layout:
         return TileOrder(rows, columns, self.problem.batches, self.plan.order)
 
     @property
+    def split(self) -> Split:
+        """The parts of every tile's sums."""
+        return Split(sum_parts(self.plan), self.k_steps, self.order.count)
+
+    @property
     def tails(self) -> frozenset[str]:
         """Axes of the contraction whose last tile is not whole."""
         sizes = zip("mnk", (self.problem.m, self.problem.n, self.problem.k), self.tile, strict=True)
@@ -182,16 +190,15 @@ def _fields(layout: Sm80Layout) -> Iterator[Finding]:
     """Fields that have no effect here are refused, so that nobody believes they have."""
     plan, default = layout.plan, MmaPlan(layout.plan.header, layout.plan.tile)
     for name in (
-        "cluster", "split_k", "swap_ab", "batch", "deferred_epilogue", "consumers", "in_flight",
+        "cluster", "swap_ab", "batch", "deferred_epilogue", "consumers", "in_flight",
         "store_buffers", "registers",
     ):  # fmt: skip
-        value = getattr(plan, name)
-        if value != getattr(default, name):
-            yield refuse("PlanField", f"{name}={value} has no effect in the SM80 template")
-    if plan.bind not in ({}, _BIND):
-        yield refuse("PlanField", f"bind={plan.bind} is not how the SM80 template binds")
+        if getattr(plan, name) != getattr(default, name):
+            yield refuse("PlanField", f"{told(plan, name)} has no effect in the SM80 template")
+    if plan.bind not in ({}, BOUND):
+        yield refuse("PlanField", f"{told(plan, 'bind')} is not how the SM80 template binds")
     if plan.vectorize not in (None, Vectorize("n.i.i", layout.piece)):
-        yield refuse("PlanField", f"vectorize={plan.vectorize} is not 16 bytes along n.i.i")
+        yield refuse("PlanField", f"{told(plan, 'vectorize')} is not 16 bytes along n.i.i")
     if plan.arch != "sm80" or plan.roles != "single":
         yield refuse("PlanField", f"arch={plan.arch} with roles={plan.roles} is not this template")
     yield from _schedule(layout)
@@ -200,10 +207,11 @@ def _fields(layout: Sm80Layout) -> Iterator[Finding]:
 def _schedule(layout: Sm80Layout) -> Iterator[Finding]:
     plan = layout.plan
     yield from order_refusals(layout.order)
+    yield from split_refusals(layout.split)
     tails = {f"{name}.i.i" for name in layout.tails}
     if set(plan.predicate_tail) != tails:
         named = ", ".join(sorted(tails)) or "none"
-        yield refuse("PlanField", f"predicate_tail={plan.predicate_tail}; tails: {named}")
+        yield refuse("PlanField", f"{told(plan, 'predicate_tail')}, but the tails are {named}")
     yield from stored_refusals(plan, layout.problem.a, layout.problem.b)
 
 
@@ -224,7 +232,7 @@ def _tiles(layout: Sm80Layout) -> Iterator[Finding]:
 
 def _resources(layout: Sm80Layout, target: Target) -> Iterator[Finding]:
     yield from memory_refusals(layout.shared_bytes, target)
-    yield from too_many(layout.order.count)
+    yield from too_many(layout.split.items)
     if layout.threads > target.limits.threads_per_block:
         yield refuse("Threads", f"the plan needs {layout.threads} threads")
     needed = _registers(layout)

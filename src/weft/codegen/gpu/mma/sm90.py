@@ -7,9 +7,10 @@
 One warpgroup produces. Cooperative consumers share each tile; ping-pong consumers take tiles in
 turn, so that one multiplies while another stores. With `swap_ab` the transposed product is made:
 few rows of a problem become few columns of a tile. The grid is persistent: a block takes every
-`grid`-th tile of the order. With a deferred epilogue a tile's results wait in registers and are
-stored panel by panel during the first k steps of the next tile. In a cluster two blocks make tiles
-that are neighbours, and share an operand: each loads half of it, into both.
+`grid`-th tile of the order, or part of a tile's sums (`split.py`). With a deferred epilogue a
+tile's results wait in registers and are stored panel by panel during the first k steps of the next
+tile. In a cluster two blocks make tiles that are neighbours, and share an operand: each loads half
+of it, into both.
 
 Who may touch a slot: the producer between `empty` and its copies, consumers between `full` and
 their arrival on `empty` (that of both blocks of a cluster, since both write here), which comes
@@ -38,7 +39,19 @@ from weft.codegen.gpu.mma.sm90_results import (
     ones,
     row_split,
 )
-from weft.codegen.gpu.scalar import BLOCK, LANE, THREAD, WARP, Lit, Name, Scalar
+from weft.codegen.gpu.mma.split import Handing, Meeting
+from weft.codegen.gpu.scalar import (
+    BLOCK,
+    LANE,
+    THREAD,
+    WARP,
+    Like,
+    Lit,
+    Name,
+    Scalar,
+    scalar,
+    total,
+)
 from weft.codegen.gpu.swizzle import Major, operand_offset
 from weft.foundation.errors import Finding, SpecViolation
 from weft.plan.ir import MmaPlan
@@ -107,6 +120,8 @@ class _Builder:
             tables=layout.order.tables,
             body=self.body(),
             cluster=layout.cluster,
+            workspace=self.handing.workspace,
+            together=layout.waits,
         )
 
     # Storage
@@ -140,7 +155,7 @@ class _Builder:
     def barriers(self) -> Iterator[ir.Barriers]:
         start, stages = self.layout.barriers_offset, self.plan.stages
         # Each warp hands a slot back by itself: its own matrix instructions have retired.
-        users = 4 * (1 if self.layout.pingpong else self.plan.consumers) * self.layout.cluster
+        users = 4 * self.layout.sharing * self.layout.cluster
         yield ir.Barriers("full", start, stages, 1)
         yield ir.Barriers("empty", start + 8 * stages, stages, users)
         if self.layout.pingpong:
@@ -187,27 +202,31 @@ class _Builder:
             *self.loads(place, ring.slot, Name("k")),
             *ring.advance(),
         )
-        tiles = ir.For(
-            "tile",
-            self.number,
-            self.layout.order.count,
-            self.layout.at_work,
-            (*located, ir.For("k", 0, self.layout.k_steps, 1, step)),
-        )
+        first = self.layout.split.first_step
+        steps = ir.For("k", first, first + self.layout.split.steps, 1, step)
+        tiles = self.items(self.number, self.layout.at_work, (*located, steps))
         yield ir.If(THREAD.equals(0), (*ring.start(), tiles))
         if self.layout.beside is not None:
             chosen, whose = fetcher(self.plan.consumers)
-            panels = self.own_tiles((*located, self.results.fetches(place)))
+            fetches = self.layout.split.if_last(self.results.fetches(place))
+            panels = self.own_tiles((*located, fetches))
             yield ir.If(chosen, (whose, *self.results.panels.start(), panels))
 
     def own_tiles(self, body: Body) -> ir.Stmt:
-        """A loop over the tiles of the consumer `group`."""
+        """A loop over the tiles, or parts of them, of the consumer `group`."""
         layout = self.layout
         stride = layout.at_work * (self.plan.consumers if layout.pingpong else 1)
-        first = self.number
-        if layout.pingpong:
-            first = first + Name("group") * layout.at_work
-        return ir.For("tile", first, layout.order.count, stride, body)
+        first = self.item(Name("group")) if layout.pingpong else self.number
+        return self.items(first, stride, body)
+
+    def items(self, first: Scalar, stride: int, body: Body) -> ir.Stmt:
+        """A loop over every `stride`-th piece of work."""
+        split = self.layout.split
+        return ir.For(split.item.name, first, split.items, stride, (*split.locate(), *body))
+
+    def item(self, turn: Like) -> Scalar:
+        """The number of the piece of work that this block takes in some turn."""
+        return self.number + scalar(turn) * self.layout.at_work
 
     @property
     def number(self) -> Scalar:
@@ -277,8 +296,8 @@ class _Builder:
         if layout.pingpong:
             head.append(ir.Let("turn_phase", group.equals(0)))
             head += [
-                ir.If(group >= number, ring.skip(layout.k_steps))
-                for number in range(1, self.plan.consumers)
+                ir.If(group >= ahead, ring.skip(layout.split.steps_of(self.item(ahead - 1))))
+                for ahead in range(1, self.plan.consumers)
             ]
         loop = self.own_tiles((*located, *self.tile_body(place)))
         return (*head, loop, *self.results.finish(place))
@@ -298,8 +317,30 @@ class _Builder:
         if self.plan.in_flight:
             body.append(self.release(Name("last_slot")))
         if layout.pingpong:
-            body += self.ring.skip((self.plan.consumers - 1) * layout.k_steps)
-        return (*body, *self.results.stage_columns(), *self.results.store_tile(place))
+            body += self.ring.skip(self.others_steps)
+        finish = (*self.results.stage_columns(), *self.results.store_tile(place))
+        return (*body, *self.handing.handed_on(finish, tuple(self.results.store_none())))
+
+    @property
+    def others_steps(self) -> Scalar:
+        """Steps that the other consumers take between two pieces of work of this one."""
+        split, at_work = self.layout.split, self.layout.at_work
+        ahead = range(1, self.plan.consumers)
+        return total(*(split.steps_of(split.item + number * at_work) for number in ahead))
+
+    @property
+    def handing(self) -> Handing:
+        """How this warpgroup's share of a tile's sums goes from part to part."""
+        layout = self.layout
+        share: Scalar = Name("tile")
+        if layout.cluster > 1:
+            share = share * layout.cluster + self.member
+        if layout.sharing > 1:
+            share = share * layout.sharing + Name("group")
+        meeting = Meeting(Name("group") + 1, WARPGROUP, Name("member"), share)
+        shares = layout.order.count * layout.cluster * layout.sharing
+        words = layout.warpgroup_tile[1] // 2
+        return Handing(layout.split, self.totals, words, shares, meeting)
 
     @property
     def atom(self) -> Atom:
@@ -321,8 +362,9 @@ class _Builder:
 
     def k_loop(self, place: Place) -> Iterator[ir.Stmt]:
         """The first steps stand alone: they start the accumulators and store the last tile."""
-        steps = self.layout.k_steps
-        alone = min(self.layout.chunks, steps, _STORING_STEPS) if self.plan.deferred_epilogue else 1
+        split = self.layout.split
+        storing = min(self.layout.chunks, split.fewest, _STORING_STEPS)
+        alone = storing if self.plan.deferred_epilogue else 1
         stored = place.moved_to("stored")
         for step in range(alone):
             yield from self.multiply(f"{step}", first=step == 0)
@@ -334,9 +376,9 @@ class _Builder:
                 )
                 yield ir.If(Name("waiting"), store)
             yield from self.retire(first=step == 0)
-        if steps > alone:
+        if split.has(Lit(alone)) != Lit(0):
             rest = (*self.multiply("", first=False), *self.retire(first=False))
-            yield ir.For("k", alone, steps, 1, rest)
+            yield ir.For("k", alone, split.steps, 1, rest)
 
     def multiply(self, suffix: str, *, first: bool) -> Iterator[ir.Stmt]:
         """One k step: wait for the slot, issue its matrix instructions."""

@@ -21,11 +21,14 @@ from weft.codegen.gpu.mma.refusals import (
     problem_refusals,
     stored_refusals,
 )
+from weft.codegen.gpu.mma.split import Split, split_refusals
 from weft.codegen.gpu.mma.tiles import TileOrder
 from weft.codegen.gpu.swizzle import SWIZZLE_128, Major, TileLayout, fitting
 from weft.foundation.dtypes import BF16, F16, F32, SI32, UI32
 from weft.foundation.errors import Finding
 from weft.plan.ir import MmaPlan
+from weft.plan.sum_parts import sum_parts
+from weft.plan.text import told
 from weft.target.matrix_atoms import INTEGERS, PROMOTED, TINY, Atom, atom_for
 from weft.target.target import Target
 
@@ -137,7 +140,8 @@ class Sm90Layout:
         plan = self.plan
         if not self.tma_store or plan.deferred_epilogue or plan.store_buffers < 2:
             return None
-        if plan.consumers > FETCHERS:
+        # Of parts in parallel nobody knows which one is going to store the result.
+        if plan.consumers > FETCHERS or self.split.parts.parallel:
             return None
         return next((s for s in self.problem.sources if self._lies_beside(s)), None)
 
@@ -168,6 +172,21 @@ class Sm90Layout:
         return TileOrder(rows, columns, self.problem.batches, self.plan.order)
 
     @property
+    def split(self) -> Split:
+        """The parts of every tile's sums."""
+        return Split(sum_parts(self.plan), self.k_steps, self.order.count)
+
+    @property
+    def waits(self) -> bool:
+        """Whether blocks wait for one another's sums."""
+        return self.split.count > 1 and not self.split.parts.parallel
+
+    @property
+    def sharing(self) -> int:
+        """Warpgroups that share a tile."""
+        return 1 if self.pingpong else self.plan.consumers
+
+    @property
     def cluster(self) -> int:
         """Blocks that work side by side. They share an operand: each loads half of it for both."""
         return prod(self.plan.cluster)
@@ -188,7 +207,7 @@ class Sm90Layout:
     @property
     def at_work(self) -> int:
         """Blocks, or clusters of them, that take tiles, or pairs of them, in turn."""
-        return min(self.units // self.cluster, self.order.count)
+        return min(self.units // self.cluster, self.split.items)
 
     @property
     def grid(self) -> int:
@@ -302,7 +321,6 @@ def _alignment(name: str, operand: Operand) -> Iterator[Finding]:
 def _unused_fields(plan: MmaPlan) -> Iterator[Finding]:
     """Fields that have no effect here are refused, so that nobody believes they have."""
     fixed = {
-        "split_k": (plan.split_k, 1),
         "bind": (plan.bind, {}),
         "vectorize": (plan.vectorize, None),
         "predicate_tail": (plan.predicate_tail, ()),
@@ -310,7 +328,7 @@ def _unused_fields(plan: MmaPlan) -> Iterator[Finding]:
     }
     for name, (value, only) in fixed.items():
         if value != only:
-            yield refuse("PlanField", f"{name}={value} has no effect in the SM90 template")
+            yield refuse("PlanField", f"{told(plan, name)} has no effect in the SM90 template")
     if plan.arch != "sm90":
         yield refuse("PlanField", f"arch={plan.arch} is not this template's")
 
@@ -380,6 +398,7 @@ def _schedule_refusals(layout: Sm90Layout) -> Iterator[Finding]:
             "PlanField", "a deferred epilogue needs cooperative roles and a result of whole rows"
         )
     yield from order_refusals(layout.order)
+    yield from split_refusals(layout.split)
     sides = (layout.problem.a, layout.problem.b)
     a, b = reversed(sides) if plan.swap_ab else sides
     yield from stored_refusals(plan, a, b)
@@ -388,7 +407,7 @@ def _schedule_refusals(layout: Sm90Layout) -> Iterator[Finding]:
 def _resource_refusals(layout: Sm90Layout, target: Target) -> Iterator[Finding]:
     plan = layout.plan
     yield from memory_refusals(layout.shared_bytes, target)
-    yield from too_many(layout.order.count)
+    yield from too_many(layout.split.items)
     accumulators = layout.blocks * layout.warpgroup_tile[1] // 2
     accumulators *= 2 if plan.precision == PROMOTED else 1
     # Results take the place of their accumulators, unless they wait beside the next tile's.
@@ -410,7 +429,7 @@ def _register_split(layout: Sm90Layout) -> Iterator[Finding]:
     if bad or total > available or consumer < layout.registers_at_launch < producer:
         yield refuse(
             "Registers",
-            f"registers={layout.plan.registers} do not split {available} among "
+            f"{told(layout.plan, 'registers')} do not split {available} among "
             f"{layout.plan.consumers} consumers and a producer",
             "use multiples of 8 from 24 to 240, or 0, 0 to leave them as launched",
         )

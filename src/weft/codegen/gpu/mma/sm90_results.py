@@ -266,6 +266,11 @@ class Results:
             yield from self.epilogue(place, 0, layout.warpgroup_tile[1])
             yield from self.store_registers(place)
 
+    def store_none(self) -> Iterator[ir.Stmt]:
+        """What is left to do where a part of a tile's sums was handed on: nothing waits."""
+        if self.plan.deferred_epilogue:
+            yield ir.Set("waiting", Lit(0))
+
     def finish(self, place: Place) -> Iterator[ir.Stmt]:
         """Store what waits, and let no copy outlive its shared memory."""
         if self.plan.deferred_epilogue:

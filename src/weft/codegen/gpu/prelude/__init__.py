@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from weft.codegen.gpu.prelude.angles import ANGLES
 from weft.codegen.gpu.prelude.elements import ELEMENTS, FORMATS, philox
 from weft.codegen.gpu.prelude.instructions import (
     ACROSS,
@@ -13,10 +14,11 @@ from weft.codegen.gpu.prelude.instructions import (
     SM90,
     THREADS,
 )
+from weft.codegen.gpu.prelude.parts import PARTS
 from weft.codegen.gpu.prelude.sorting import SORTING
 
 TEXTS: Final = (
     *(COMMON, THREADS, COMBINING, ACROSS, SM80, SM90, CLUSTERS, CHAINS),
-    *(ELEMENTS, FORMATS, SORTING, philox()),
+    *(ELEMENTS, FORMATS, SORTING, PARTS, philox(), ANGLES),
 )
 """Every text, those apart that are made for one kernel's matrices and boxes."""

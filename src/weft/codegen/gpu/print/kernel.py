@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from weft.codegen.gpu import ir
+from weft.codegen.gpu.element import ElementOp
 from weft.codegen.gpu.formats import fragment_registers, held
-from weft.codegen.gpu.prelude import elements, instructions, matrix, sorting
+from weft.codegen.gpu.prelude import angles, elements, instructions, matrix, parts, sorting
 from weft.codegen.gpu.print.elements import epilogue, store_vectors
 from weft.codegen.gpu.print.scalars import at, braced, text
 from weft.codegen.gpu.print.values import ValuePrinter, get_shared, load, put_shared
 from weft.codegen.gpu.scalar import Scalar, scalar
 from weft.codegen.gpu.swizzle import descriptor
-from weft.codegen.gpu.values import Alike, CombineElement, LoadAcross, SortKey, ValueStmt, Words
+from weft.codegen.gpu.values import (
+    Alike,
+    CombineElement,
+    Compute,
+    LoadAcross,
+    SortKey,
+    ValueStmt,
+    Words,
+)
 from weft.foundation.errors import InternalError
 
 BASE_ALIGNMENT: Final = 1024
@@ -31,6 +40,8 @@ def _head(kernel: ir.Kernel) -> Iterator[str]:
     yield instructions.COMMON
     yield elements.ELEMENTS
     yield elements.FORMATS
+    if angles.FUNCTIONS & {op.fn for op in _element_ops(statements)}:
+        yield angles.ANGLES
     if any(isinstance(s, Words) for s in statements):
         yield elements.philox()
     if any(isinstance(s, ValueStmt | ir.LoadElement) for s in statements):
@@ -49,6 +60,8 @@ def _head(kernel: ir.Kernel) -> Iterator[str]:
         yield instructions.CLUSTERS
     if any(isinstance(s, ir.ChainStmt) for s in statements):
         yield instructions.CHAINS
+    if any(isinstance(s, ir.PartStmt) for s in statements):
+        yield parts.PARTS
     functions: dict[str, str] = {}
     for statement in statements:
         match statement:
@@ -68,10 +81,21 @@ def _head(kernel: ir.Kernel) -> Iterator[str]:
         yield f"__device__ const int {table.name}[{len(table.values)}] = {{{values}}};"
 
 
+def _element_ops(statements: Iterable[ir.Stmt]) -> Iterator[ElementOp]:
+    """What is done to single elements, in threads and on fragments."""
+    for statement in statements:
+        match statement:
+            case Compute(op=op):
+                yield op
+            case ir.Epilogue(ops=ops):
+                yield from ops
+
+
 def _signature(kernel: ir.Kernel) -> Iterator[str]:
     maps = [f"const __grid_constant__ TensorMap m{i}" for i, _ in enumerate(kernel.maps)]
     buffers = [f"char* b{i}" for i, _ in enumerate(kernel.buffers)]
     buffers += ["u64* error"] if kernel.reports else []
+    buffers += ["u32* workspace"] if kernel.workspace else []
     # The second bound, even where it is one block a multiprocessor, lets setmaxnreg take effect.
     bounds = f"{kernel.threads}, {kernel.resident}"
     cluster = f"__cluster_dims__({kernel.cluster}, 1, 1) " if kernel.cluster > 1 else ""
@@ -106,6 +130,7 @@ class _Printer:
         self.maps = {found.name: f"m{i}" for i, found in enumerate(kernel.maps)}
         self.values = ValuePrinter()
         self.blocks = kernel.cluster
+        self.first_word = kernel.workspace.first_word if kernel.workspace else 0
 
     def block(self, body: tuple[ir.Stmt, ...]) -> Iterator[str]:
         for statement in body:
@@ -113,8 +138,8 @@ class _Printer:
 
     def statement(self, statement: ir.Stmt) -> Iterator[str]:
         match statement:
-            case ir.Let(name=name, value=value):
-                yield f"int {name} = {text(value)};"
+            case ir.Let(name=name, value=value, pinned=pinned):
+                yield f"int {name} = {text(value)};{f' pin({name});' if pinned else ''}"
             case ir.Set(name=name, value=value):
                 yield f"{name} = {text(value)};"
             case ir.Registers(name=name, kind=kind, count=count):
@@ -151,6 +176,8 @@ class _Printer:
                 yield "__syncwarp();"
             case ir.ClusterArrive() | ir.ClusterWait() | ir.StCluster() | ir.SendCluster():
                 yield self.cluster(statement)
+            case _ if isinstance(statement, ir.PartStmt):
+                yield self.part(statement)
             case ir.AdmitNext():
                 yield "admit_next();"
             case ir.AwaitPrevious():
@@ -210,6 +237,24 @@ class _Printer:
                 places = (self.address(target), self.barrier(statement.barrier))
                 there, met = (f"in_block({place}, {text(block)})" for place in places)
                 return f"send_cluster({there}, bits(({held(dtype)}){name}), {met});"
+
+    def part(self, statement: ir.PartStmt) -> str:
+        member, threads = text(statement.member), statement.threads
+        if isinstance(statement, ir.KeepSums | ir.AddSums):
+            words = f"workspace + {self.first_word} + {text(statement.start)}"
+            if isinstance(statement, ir.KeepSums):
+                return f"keep_sums<{threads}>({statement.source}, {words}, {member});"
+            function = f"add_sums<{int(statement.first)}, {threads}>"
+            return f"{function}({statement.target}, {words}, {member});"
+        counter = f"workspace + {text(statement.counter)}"
+        meeting = f"{member} == 0, {text(statement.number)}, {threads}"
+        match statement:
+            case ir.CountOff(name=name, last=last):
+                return f"int {name} = count_off({counter}, {last}, {meeting});"
+            case ir.AwaitTurn(value=value):
+                return f"await_turn({counter}, {text(value)}, {meeting});"
+            case ir.PassTurn(value=value):
+                return f"pass_turn({counter}, {text(value)}, {meeting});"
 
     def sm80(self, statement: ir.Sm80Stmt) -> str:
         match statement:

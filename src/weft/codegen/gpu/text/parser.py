@@ -31,7 +31,7 @@ _MARKS: Final = r"<<|>>|<=|>=|==|!=|[][(){}<>=,:*+/%&|^-]"
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _INFIX: Final = {mark: fn for fn, mark in INFIX.items()}
 _WORDS: Final = {which.value: which for which in Which}
-_FRAME: Final = (ir.TensorMap, ir.SharedTile, ir.Barriers, ir.Table)
+_FRAME: Final = (ir.TensorMap, ir.SharedTile, ir.Barriers, ir.Table, ir.Workspace)
 _SPECIAL: Final = (ir.Let, ir.Set, ir.For, ir.If, ir.Roles, ir.Epilogue, values.Compute)
 """Statements with a form of their own."""
 _PLACES: Final = (ir.Address, ir.BarrierAt, ir.RegAt)
@@ -104,7 +104,7 @@ class _Reader:
             self.setting(word) if tokens.current.text == word else 1
             for word in ("cluster", "resident")
         )
-        reports = tokens.accept("reports")
+        reports, together = tokens.accept("reports"), tokens.accept("together")
         tokens.expect("{")
         tokens.expect("buffers")
         buffers = tuple(tokens.listed(lambda: tokens.label("the name of a tensor"), "(", ")"))
@@ -117,12 +117,14 @@ class _Reader:
                 body.append(self.as_statement(item, at))
             elif body:
                 tokens.reject("maps, tiles, barriers and tables stand before the statements", at)
+            elif isinstance(item, ir.Workspace) and frame[ir.Workspace]:
+                tokens.reject("the workspace stands here for the second time", at)
             else:
                 frame[type(item)].append(item)
-        maps, tiles, barriers, tables = (tuple(frame[cls]) for cls in _FRAME)
+        maps, tiles, barriers, tables, spaces = (tuple(frame[cls]) for cls in _FRAME)
         return ir.Kernel(
             name, grid, threads, buffers, maps, tiles, barriers, tables, tuple(body), reports,
-            cluster, resident,
+            cluster, resident, next(iter(spaces), None), together,
         )  # fmt: skip
 
     def setting(self, name: str) -> int:
@@ -154,7 +156,7 @@ class _Reader:
         return values.Compute(found) if isinstance(found, ElementOp) else found
 
     def let(self) -> ir.Stmt:
-        return ir.Let(*self.assignment())
+        return ir.Let(*self.assignment(), pinned=self.tokens.accept("pinned"))
 
     def set(self) -> ir.Stmt:
         return ir.Set(*self.assignment())

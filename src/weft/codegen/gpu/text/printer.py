@@ -38,10 +38,12 @@ def print_kernel(kernel: ir.Kernel) -> str:
     reports = " reports" if kernel.reports else ""
     cluster = f" cluster={kernel.cluster}" if kernel.cluster > 1 else ""
     resident = f" resident={kernel.resident}" if kernel.resident > 1 else ""
-    frame = f"grid={kernel.grid} threads={kernel.threads}{cluster}{resident}{reports}"
+    together = " together" if kernel.together else ""
+    frame = f"grid={kernel.grid} threads={kernel.threads}{cluster}{resident}{reports}{together}"
     head = f"kernel {kernel.name} {frame}"
     inner = [f"buffers ({commas(map(label, kernel.buffers))})"]
     inner += map(_show, (*kernel.maps, *kernel.tiles, *kernel.barriers, *kernel.tables))
+    inner += [_show(kernel.workspace)] if kernel.workspace else []
     inner += _body(kernel.body)
     return "\n".join(_braced(head, inner)) + "\n"
 
@@ -59,8 +61,8 @@ def _body(body: Sequence[ir.Stmt]) -> Iterator[str]:
 
 def _lines(node: ir.Stmt) -> Iterator[str]:
     match node:
-        case ir.Let(name=name, value=value):
-            yield f"let {name} = {_show(value)}"
+        case ir.Let(name=name, value=value, pinned=pinned):
+            yield f"let {name} = {_show(value)}{' pinned' if pinned else ''}"
         case ir.Set(name=name, value=value):
             yield f"set {name} = {_show(value)}"
         case ir.For(var=var, start=start, stop=stop, step=step, body=body):

@@ -17,6 +17,7 @@ SHARED: Final = "E2201 SharedMemoryOverrun"
 _WARP: Final = 32
 _MOST_BLOCKS: Final = (1 << 31) - 1
 _MOST_BUFFERS: Final = 256
+_MOST_COUNTERS: Final = (1 << 31) - 1
 _MAP_RANKS: Final = (2, 3, 4)
 _LARGEST_BOX: Final = 256
 _LINE: Final = 16
@@ -62,7 +63,17 @@ def _findings(kernel: ir.Kernel, target: Target) -> Iterator[tuple[str, str]]:
         if not table.values or not all(-(1 << 31) <= v < 1 << 31 for v in table.values):
             yield FRAME, f"the table {table.name} is empty or has numbers beyond 32 bits"
     yield from _shared(kernel, target)
+    yield from ((FRAME, why) for why in _workspace(kernel, target))
     yield from ((FRAME, why) for why in chain_faults(kernel))
+
+
+def _workspace(kernel: ir.Kernel, target: Target) -> Iterator[str]:
+    space = kernel.workspace
+    if space is not None and not (0 < space.counters <= _MOST_COUNTERS and space.words >= 0):
+        yield f"a workspace of {space.counters} counters and {space.words} words"
+    if kernel.together and kernel.grid > target.limits.units:
+        units = target.limits.units
+        yield f"{kernel.grid} blocks wait for one another, and {target.name} runs {units} at once"
 
 
 def _shared(kernel: ir.Kernel, target: Target) -> Iterator[tuple[str, str]]:

@@ -40,6 +40,8 @@ _VECTORS: Final = (4, 8, 16)
 """Bytes of one access."""
 _COPY_LINE: Final = 16
 _RULES: Final = frozenset({"inside", "nonzero", "nonnegative"})
+_LINE_WORDS: Final = 4
+"""32-bit words of a line of the workspace that a thread keeps."""
 _BARRIERS: Final = 16
 """Named barriers of a block."""
 
@@ -183,6 +185,8 @@ class _Checker:
                 self.need(self.kernel.cluster > 1, "the kernel has no clusters")
                 if isinstance(node, ir.StCluster | ir.SendCluster):
                     self.value(node.source)
+            case _ if isinstance(node, ir.PartStmt):
+                self.part(node)
             case _ if isinstance(node, ir.ChainStmt):
                 self.need(self.target.has("griddepcontrol"), f"{self.target.name} has no chains")
             case _:
@@ -395,10 +399,32 @@ class _Checker:
                 whole = dtype in _RESULTS and dtype.storage_bytes in (2, 4)
                 self.need(whole, f"rows of {dtype} are not stored", TYPE)
             case ir.NamedBarrier(number=number, threads=threads):
-                whole = threads % _WORD_BITS == 0 and 0 < threads <= self.kernel.threads
-                self.need(whole, f"{threads} threads cannot meet")
-                inside = not isinstance(number, Lit) or 0 <= number.value < _BARRIERS
-                self.need(inside, f"there are {_BARRIERS} barriers with numbers")
+                self.meeting(number, threads)
+
+    def meeting(self, number: Scalar, threads: int) -> None:
+        whole = threads % _WORD_BITS == 0 and 0 < threads <= self.kernel.threads
+        self.need(whole, f"{threads} threads cannot meet")
+        inside = not isinstance(number, Lit) or 0 <= number.value < _BARRIERS
+        self.need(inside, f"there are {_BARRIERS} barriers with numbers")
+
+    def part(self, node: ir.PartStmt) -> None:
+        """Parts of a sum go through the workspace, whole lines at a time."""
+        self.need(self.kernel.workspace is not None, "the kernel has no workspace")
+        match node:
+            case ir.KeepSums(source=array) | ir.AddSums(target=array):
+                found = self.use(array, "registers")
+                whole = found.count * (2 if found.dtype is F64 else 1) % _LINE_WORDS == 0
+                self.need(whole, f"the {found.count} registers of {array} are no whole lines")
+                self.need(found.dtype is not None, f"{array} holds no numbers", TYPE)
+                self.need(0 < node.threads <= self.kernel.threads, f"{node.threads} threads")
+            case ir.AwaitTurn(number=number, threads=threads):
+                self.meeting(number, threads)
+            case ir.PassTurn(number=number, threads=threads):
+                self.meeting(number, threads)
+            case ir.CountOff(name=name, last=last, number=number, threads=threads):
+                self.need(0 < last < 1 << 31, f"{last + 1} parts")
+                self.meeting(number, threads)
+                self.define(name, _Known("number"))
 
     def results(self, place: ir.RegAt, dtype: DType, groups: int) -> None:
         held = dtype if dtype in (F32, F64) else None

@@ -27,7 +27,8 @@ from weft.codegen.gpu.text import parse_module, print_module
 from weft.driver.code.gpu_kernels import compile_sources
 from weft.foundation.dtypes import BY_NAME
 from weft.memory.from_region import assign_buffers
-from weft.plan.ir import CacheRead, Header, MmaPlan, Vectorize
+from weft.plan.ir import Header, MmaPlan, Vectorize
+from weft.plan.text import told
 from weft.ptir import Builder, Program
 from weft.target.known import target_named
 from weft.target.sm90 import SM90
@@ -255,16 +256,16 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "memory": (
         {"tile": (512, 512, 64), "warp_tile": (128, 128)},
-        "two slices of both operands take 528384 bytes",
+        "2 slices of both operands take 528384 bytes",
     ),
     "order": ({"order": "grouped:0"}, "there is no tile order grouped:0"),
     "algorithm": (
         {"algo_choice": {"matmul": "splitk_serial_2"}},
-        "algo_choice.matmul=splitk_serial_2 is not built",
+        "algo_choice.matmul=splitk_serial_2 is not built for this kernel",
     ),
     "epilogue": (
         {"epilogue": ("relu",)},
-        "the plan's epilogue is ('relu',), the kernel's is ('bias', 'gelu')",
+        'epilogue=["relu"], but the kernel\'s is ["bias", "gelu"]',
     ),
 }
 
@@ -286,16 +287,15 @@ def test_a_curve_has_room_in_a_table(rows: int, columns: int) -> None:
 
 
 IDLE: dict[str, Any] = {
-    "stages": 3, "bind": {"m.o": "block.y"}, "cache": (CacheRead("A", "smem", "k.i"),),
-    "vectorize": Vectorize("n", 4), "predicate_tail": ("m.i.i",), "cluster": (2, 1),
-    "layout_hints": {"A_swizzle": True}, "operand_layouts": ("col", "row"), "split_k": 2,
-    "swap_ab": True, "roles": "pingpong", "deferred_epilogue": True, "consumers": 1,
+    "bind": {"m.o": "block.y"}, "vectorize": Vectorize("n", 4), "predicate_tail": ("m.i.i",),
+    "cluster": (2, 1), "layout_hints": {"A_swizzle": True}, "operand_layouts": ("col", "row"),
+    "split_k": 2, "swap_ab": True, "roles": "pingpong", "deferred_epilogue": True, "consumers": 1,
     "in_flight": 0, "store_buffers": 1, "registers": (0, 0), "batch": 2, "precision": "3xtf32",
 }  # fmt: skip
 """Fields that this template has no use for, each with a value of its own."""
 TOLD: dict[str, Any] = {
-    "tile": (64, 32, 16), "warp_tile": (32, 8), "order": "rows", "local_edges": (), "epilogue": (),
-    "algo_choice": {}, "arch": "sm80",
+    "tile": (64, 32, 16), "stages": 3, "warp_tile": (32, 8), "order": "rows", "local_edges": (),
+    "epilogue": (), "algo_choice": {}, "arch": "sm80", "cache": (),
 }  # fmt: skip
 
 
@@ -304,8 +304,8 @@ def test_fields_without_effect_are_refused(name: str) -> None:
     module = kernels.linear(64, 64, 64)
     changed = plan(**{name: IDLE[name]})
     found = fma.accepts(module.kernels[0], module.tensors, changed, SM90)
-    why = f"{name}={IDLE[name]} has no effect in the FMA template"
-    assert [finding.why for finding in found] == [why]
+    why = f"{told(changed, name)} has no effect in the FMA template"
+    assert why in [finding.why for finding in found]
 
 
 def test_every_field_is_accounted_for() -> None:
@@ -313,7 +313,7 @@ def test_every_field_is_accounted_for() -> None:
     assert known == {*IDLE, *TOLD}
 
 
-@pytest.mark.parametrize("name", ["tile", "warp_tile", "order"])
+@pytest.mark.parametrize("name", ["tile", "stages", "warp_tile", "order"])
 def test_fields_change_the_kernel(name: str) -> None:
     module = kernels.linear(96, 96, 64)
     kernel, tensors = module.kernels[0], module.tensors

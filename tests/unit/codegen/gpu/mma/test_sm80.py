@@ -197,58 +197,58 @@ def test_a_hazard_says_what_it_saw() -> None:
 # -- refusals --------------------------------------------------------------------------------------
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "cluster": ({"cluster": (2, 1)}, "cluster=(2, 1) has no effect in the SM80 template"),
+    "cluster": ({"cluster": (2, 1)}, "cluster=[2, 1] has no effect in the SM80 template"),
     "split_k": ({"split_k": 2}, "split_k=2 has no effect in the SM80 template"),
-    "swap_ab": ({"swap_ab": True}, "swap_ab=True has no effect in the SM80 template"),
+    "swap_ab": ({"swap_ab": True}, "swap_ab=true has no effect in the SM80 template"),
     "batch": ({"batch": 2}, "batch=2 has no effect in the SM80 template"),
     "deferred_epilogue": (
         {"deferred_epilogue": True},
-        "deferred_epilogue=True has no effect in the SM80 template",
+        "deferred_epilogue=true has no effect in the SM80 template",
     ),
     "consumers": ({"consumers": 3}, "consumers=3 has no effect in the SM80 template"),
     "in_flight": ({"in_flight": 0}, "in_flight=0 has no effect in the SM80 template"),
     "store_buffers": ({"store_buffers": 1}, "store_buffers=1 has no effect in the SM80 template"),
     "registers": (
         {"registers": (24, 240)},
-        "registers=(24, 240) has no effect in the SM80 template",
+        "registers=[24, 240] has no effect in the SM80 template",
     ),
     "bind": (
         {"bind": {"m.o": "block.x"}},
-        "bind={'m.o': 'block.x'} is not how the SM80 template binds",
+        'bind={"m.o": "block.x"} is not how the SM80 template binds',
     ),
     "vectorize": (
         {"vectorize": Vectorize("n.i.i", 4)},
-        "vectorize=Vectorize(axis='n.i.i', width=4) is not 16 bytes along n.i.i",
+        'vectorize={"axis": "n.i.i", "width": 4} is not 16 bytes along n.i.i',
     ),
     "roles": ({"roles": "pingpong"}, "arch=sm80 with roles=pingpong is not this template"),
     "algo_choice": (
         {"algo_choice": {"matmul": "splitk_serial_2"}},
-        "algo_choice.matmul=splitk_serial_2 is not built",
+        "algo_choice.matmul=splitk_serial_2 is not built for this kernel",
     ),
     "layout_hints": (
         {"layout_hints": {"B_swizzle": False}},
-        "layout_hints.B_swizzle=False is not built",
+        "layout_hints.B_swizzle=false is not built",
     ),
     "cache": (
         {"cache": (CacheRead("A", "smem", "k.i", pingpong=False),)},
-        "A must be cached in smem, double-buffered",
+        "cache: A must be cached in smem, double-buffered",
     ),
     "local_edges": (
         {"local_edges": (LocalEdge("c", "y", "gmem"),)},
-        "the edge to y can only be kept in registers",
+        "local_edges: the kernel has no edge c to y; its edges: v5 to v9, kept in reg",
     ),
     "order": ({"order": "spiral"}, "there is no tile order spiral"),
     "predicate_tail": (
         {"predicate_tail": ("m.i.i",)},
-        "predicate_tail=('m.i.i',); tails: k.i.i, m.i.i, n.i.i",
+        'predicate_tail=["m.i.i"], but the tails are k.i.i, m.i.i, n.i.i',
     ),
     "operand_layouts": (
         {"operand_layouts": ("col", "col")},
-        "operand_layouts=('col', 'col'), stored as ('row', 'col')",
+        'operand_layouts=["col", "col"], but they are stored as ["row", "col"]',
     ),
     "epilogue": (
         {"epilogue": ("gelu",)},
-        "the plan's epilogue is ('gelu',), the kernel's is ('bias',)",
+        'epilogue=["gelu"], but the kernel\'s is ["bias"]',
     ),
     "tile": ({"tile": (32, 32, 20)}, "a tile of 32x32x20 is not made of 16-byte pieces"),
     "warp_tile": (

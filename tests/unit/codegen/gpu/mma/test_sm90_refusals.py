@@ -35,36 +35,36 @@ FIELDS: dict[str, tuple[dict[str, Any], str]] = {
     "split_k": ({"split_k": 2}, "PlanField: split_k=2 has no effect in the SM90 template"),
     "bind": (
         {"bind": {"m.o": "block.y"}},
-        "PlanField: bind={'m.o': 'block.y'} has no effect in the SM90 template",
+        'PlanField: bind={"m.o": "block.y"} has no effect in the SM90 template',
     ),
     "vectorize": (
         {"vectorize": Vectorize("n.i.i", 8)},
-        "PlanField: vectorize=Vectorize(axis='n.i.i', width=8) has no effect in the SM90 template",
+        'PlanField: vectorize={"axis": "n.i.i", "width": 8} has no effect in the SM90 template',
     ),
     "predicate_tail": (
         {"predicate_tail": ("m.i.i",)},
-        "PlanField: predicate_tail=('m.i.i',) has no effect in the SM90 template",
+        'PlanField: predicate_tail=["m.i.i"] has no effect in the SM90 template',
     ),
     "batch": ({"batch": 2}, "PlanField: batch=2 has no effect in the SM90 template"),
     "algo": (
         {"algo_choice": {"matmul": "splitk_serial_2"}},
-        "PlanField: algo_choice.matmul=splitk_serial_2 is not built",
+        "PlanField: algo_choice.matmul=splitk_serial_2 is not built for this kernel",
     ),
     "hints": (
         {"layout_hints": {"A_swizzle": False}},
-        "PlanField: layout_hints.A_swizzle=False is not built",
+        "PlanField: layout_hints.A_swizzle=false is not built",
     ),
     "cache": (
         {"cache": (CacheRead("A", "smem", "k.i", pingpong=False),)},
-        "PlanField: A must be cached in smem, double-buffered",
+        "PlanField: cache: A must be cached in smem, double-buffered",
     ),
     "edges": (
         {"local_edges": (LocalEdge("c", "y", "smem_ring"),)},
-        "PlanField: the edge to y can only be kept in registers",
+        "PlanField: local_edges: the kernel has no edge c to y; its edges: v5 to v6, kept in reg",
     ),
     "epilogue": (
         {"epilogue": ("bias",)},
-        "PlanField: the plan's epilogue is ('bias',), the kernel's is ()",
+        'PlanField: epilogue=["bias"], but the kernel\'s is []',
     ),
     "roles": ({"roles": "single"}, "PlanField: roles=single is not built for SM90"),
     "k tile": ({"tile": (128, 64, 32)}, "Tile: a k tile of 32 is no multiple of 64"),
@@ -86,7 +86,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "layouts": (
         {"operand_layouts": ("row", "row")},
-        "Layouts: operand_layouts=('row', 'row'), stored as ('row', 'col')",
+        'Layouts: operand_layouts=["row", "row"], but they are stored as ["row", "col"]',
     ),
     "shared memory": (
         {"stages": 20},
@@ -95,7 +95,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "registers": (
         {"registers": (40, 248)},
-        "Registers: registers=(40, 248) do not split 64512 among 2 consumers and a producer (use "
+        "Registers: registers=[40, 248] do not split 64512 among 2 consumers and a producer (use "
         "multiples of 8 from 24 to 240, or 0, 0 to leave them as launched)",
     ),
     "no more registers": (

@@ -1,0 +1,75 @@
+"""Statements by which blocks that make parts of one sum hand it on, through the kernel's workspace:
+global memory of its own, counters and words.
+
+In each of them threads meet at a named barrier, as in `NamedBarrier`; `member` numbers them from 0.
+What any of them did before the meeting of a `PassTurn` or a `CountOff` is seen by all threads that
+go on from the `AwaitTurn`, or the later `CountOff`, that finds its counter so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from weft.codegen.gpu.scalar import Scalar
+
+
+@dataclass(frozen=True)
+class KeepSums:
+    """Store a register array in the workspace, from the word `start` on: of every four registers
+    16 bytes for each of `threads` threads, side by side."""
+
+    source: str
+    start: Scalar
+    member: Scalar
+    threads: int
+
+
+@dataclass(frozen=True)
+class AddSums:
+    """Add what `KeepSums` stored to a register array; with `first` the array's old content is
+    ignored."""
+
+    target: str
+    start: Scalar
+    member: Scalar
+    threads: int
+    first: bool = False
+
+
+@dataclass(frozen=True)
+class AwaitTurn:
+    """Wait until a counter has a value, and meet."""
+
+    counter: Scalar
+    value: Scalar
+    member: Scalar
+    number: Scalar
+    threads: int
+
+
+@dataclass(frozen=True)
+class PassTurn:
+    """Meet, and give a counter a value."""
+
+    counter: Scalar
+    value: Scalar
+    member: Scalar
+    number: Scalar
+    threads: int
+
+
+@dataclass(frozen=True)
+class CountOff:
+    """Meet, and add one to a counter, which after `last` begins again at 0; `name` is whether it
+    did."""
+
+    name: str
+    counter: Scalar
+    last: int
+    member: Scalar
+    number: Scalar
+    threads: int
+
+
+PartStmt: TypeAlias = KeepSums | AddSums | AwaitTurn | PassTurn | CountOff

@@ -145,7 +145,7 @@ def candidates(kernels: KernelClass, problem: Problem) -> list[Plan]:
 
 def _forms(found: Contraction, chosen: Form, forms: Sequence[Form]) -> list[Form]:
     target = target_named("sm90")
-    times = {form: cycles(form, found, target) for form in forms if found.suits(form, target)}
+    times = {form: cycles(form, found, target) for form in forms if found.suits(form)}
     ranked = sorted(times, key=lambda form: times[form])
     near = [form for form in ranked[FIRST:] if _are_neighbours(form, chosen)]
     most = STRANGE * times[ranked[0]]

@@ -75,6 +75,16 @@ SM90_TYPES: dict[str, Case] = {
     "e5m2": (tiny(136, 80, 272, dtype=FP8_E5M2), replace(PROMOTED, **TURNS)),
     "e4m3 by e5m2": (tiny(70, 80, 272, b_dtype=FP8_E5M2, out_dtype=F16), PROMOTED),
     "e4m3 to e4m3": (tiny(70, 80, 272, out_dtype=FP8_E4M3), PROMOTED),
+    "e4m3 to e4m3, many steps": (tiny(200, 144, 1040, out_dtype=FP8_E4M3), PROMOTED),
+    "e4m3 to e4m3, batched": (tiny(70, 80, 144, out_dtype=FP8_E4M3, batch=3), PROMOTED),
+    "e4m3 to e4m3, swapped": (
+        tiny(9, 136, 272, out_dtype=FP8_E4M3),
+        replace(PROMOTED, **NARROW, registers=(0, 0)),
+    ),
+    "e5m2 to e5m2, ping-pong": (
+        tiny(136, 80, 272, dtype=FP8_E5M2, out_dtype=FP8_E5M2),
+        replace(PROMOTED, **TURNS),
+    ),
     "e4m3, swapped": (
         tiny(9, 136, 272, out_dtype=BF16),
         replace(PROMOTED, **NARROW, registers=(0, 0)),
@@ -110,7 +120,8 @@ SM80_TYPES: dict[str, Case] = {
 
 def bound(shape: Contraction) -> float:
     """The largest error over the largest result that rounding explains; none for integers."""
-    rounding = {BF16: 2**-8, F16: 2**-11, FP8_E4M3: 2**-4}.get(shape.out_dtype, 0.0)
+    result = {BF16: 2**-8, F16: 2**-11, FP8_E4M3: 2**-4, FP8_E5M2: 2**-3}
+    rounding = result.get(shape.out_dtype, 0.0)
     kept = {F64: 1e-14, F32: 2e-6}.get(shape.dtype, 0.0)
     if shape.dtype in (FP8_E4M3, FP8_E5M2):
         kept = 2**-11

@@ -48,7 +48,7 @@ def test_kernels_of_warps(case: str) -> None:
 
 PROGRAMS = [
     ("si8", "si32"), ("si8", "si8"), ("ui8", "ui32"), ("fp8_e4m3", "bf16"), ("fp8_e4m3", "f32"),
-    ("fp8_e5m2", "fp8_e5m2"), ("f64", "f64"), ("f32", "f32"),
+    ("fp8_e4m3", "fp8_e4m3"), ("fp8_e5m2", "fp8_e5m2"), ("f64", "f64"), ("f32", "f32"),
 ]  # fmt: skip
 SHAPES = [(1, 264, 512), (3, 1000, 512), (130, 136, 301), (256, 384, 1024)]
 

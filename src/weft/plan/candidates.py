@@ -22,6 +22,8 @@ from weft.target.roofline import accumulator_registers
 from weft.target.target import Kind, Target
 
 _PACKED = (CacheRead("B", "packed", "k", pingpong=False),)
+_MOST_THREADS = 1024
+"""Of a block."""
 
 
 def candidates(
@@ -50,6 +52,38 @@ def lighter(
     and the candidates that do."""
     found = [*_more_warps(first), *candidates(kernel, tensors, target, first)]
     yield from (plan for plan in found if _held(plan) < _held(first))
+
+
+def waiting(first: Plan) -> Iterator[Plan]:
+    """The first plan with every group of matrix instructions waited for, which the compiler does
+    anyway, and worse, where it cannot leave one in flight."""
+    if isinstance(first, MmaPlan) and first.arch == "sm90" and first.in_flight:
+        yield replace(first, in_flight=0)
+
+
+def closer(first: Plan) -> Iterator[Plan]:
+    """Plans for a GPU whose blocks take points that lie closer together in memory than those of the
+    first, the likeliest first: blocks of two axes, longer runs, more rows side by side."""
+    match first:
+        case MapPlan(block=1):
+            for block in (16, 32, 64):
+                threads = min(128, block * block // 8)
+                made = replace(first, block=block, grain=block * block, threads=threads)
+                yield replace(made, unroll=1)
+            for longer in (4, 8, 16):
+                yield replace(first, grain=longer * first.grain)
+        case RowPlan(across=True):
+            for threads in (128, 64, 32):
+                made = replace(first, across=False, threads=threads, rows_per_block=8)
+                yield from (replace(made, keep_row=kept) for kept in (True, False))
+        case RowPlan(ring=0, blocks_per_row=1):
+            for rows, fewer in product((8, 16, 4), (1, 2, 4, 8)):
+                threads = first.threads // fewer
+                made = replace(first, threads=threads, rows_per_block=rows)
+                if first.rows_per_block < rows <= _MOST_THREADS // max(1, threads):
+                    kept = {first.keep_row and threads > 1, False}
+                    yield from (replace(made, keep_row=keeps) for keeps in sorted(kept)[::-1])
+            yield replace(first, across=True, threads=8, rows_per_block=32, keep_row=False)
 
 
 def _more_warps(first: Plan) -> Iterator[Plan]:
@@ -92,8 +126,10 @@ def _rows(first: RowPlan, target: Target) -> Iterator[RowPlan]:
     if target.kind is Kind.GPU:
         for factor, vector in product((1, 2, 4), (first.vector, max(1, first.vector // 2))):
             threads = first.threads * factor
+            kept = threads > 1 and (first.keep_row or first.threads == 1)
             for rows in {first.rows_per_block, max(1, first.rows_per_block // factor)}:
-                yield replace(first, threads=threads, rows_per_block=rows, vector=vector)
+                made = replace(first, threads=threads, rows_per_block=rows, vector=vector)
+                yield replace(made, keep_row=kept)
         return
     for kept, vector in product((first.keep_row, not first.keep_row), (1, 2)):
         for partial in (first.accumulators, 4, 8, 2, 1, 16):
@@ -201,7 +237,7 @@ def _sm90_forms(
     kernel: Kernel, problem: Problem, target: Target, first: MmaPlan
 ) -> Iterator[MmaPlan]:
     found = sm90_contraction(problem)
-    forms = [form for form in sm90_forms(kernel) if found.suits(form, target)]
+    forms = [form for form in sm90_forms(kernel) if found.suits(form)]
     for form in sorted(forms, key=lambda form: cycles(form, found, target))[:10]:
         made = sm90_plan(kernel, problem, target, first.header, form)
         yield replace(made, algo_choice=first.algo_choice)

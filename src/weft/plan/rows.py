@@ -34,7 +34,6 @@ from weft.target.target import Target
 
 _BASE: Final = 36
 """Registers for addresses, row statistics and what is being computed."""
-_MOST: Final = 255
 _SPARE: Final = 88
 """Registers of a thread up to which enough threads fit on a unit."""
 _PER_REGISTER: Final = 0.005
@@ -127,8 +126,7 @@ def row_registers(kernel: Kernel, plan: RowPlan, target: Target) -> tuple[int, i
     elements = chunks_of(kernel, plan) * plan.vector
     needed = _BASE + elements * kept_registers(kernel) + 2 * plan.vector
     threads = plan.threads * plan.rows_per_block
-    given = min(_MOST, target.limits.registers_per_unit // max(1, threads) // 8 * 8)
-    return needed, given
+    return needed, roofline.registers_given(target.limits, threads)
 
 
 def stores_rows(kernel: Kernel) -> bool:
@@ -247,7 +245,14 @@ def gpu_row_plan(
     vectors = -(-row_length(kernel) // vector)
     units, rows = target.limits.units, row_count(kernel)
     every = [
-        RowPlan(header, vector, _together(1 << n, vectors, rows, units), 1 << n, accumulators=1)
+        RowPlan(
+            header,
+            vector,
+            _together(1 << n, vectors, rows, units),
+            1 << n,
+            accumulators=1,
+            keep_row=n > 0,
+        )
         for n in range(11)
     ]
     kept = [plan for plan in every if _fits(kernel, plan, target)]

@@ -20,6 +20,7 @@ from dataclasses import fields as dataclass_fields
 from typing import Any, Final, TypeAlias
 
 from weft.foundation.json_fields import Fields, parse, reading
+from weft.foundation.tally import counted
 from weft.foundation.whole_numbers import read_whole
 from weft.plan.ir import (
     AttentionPlan,
@@ -99,6 +100,24 @@ def told(plan: Plan, name: str) -> str:
     """A field and its value as a file has them, for sentences: words without their quotes."""
     value = _WRITERS.get(name, _plain)(getattr(plan, name))
     return f"{name}={value if isinstance(value, str) else json.dumps(value)}"
+
+
+def brief(plan: Plan) -> str:
+    """What tells a plan from others of its list, in a few words."""
+    match plan:
+        case MmaPlan():
+            rows, columns, _ = plan.tile
+            waits = ", no group in flight" if plan.arch == "sm90" and not plan.in_flight else ""
+            return f"{plan.roles} {plan.arch} tiles of {rows}x{columns}{waits}"
+        case MapPlan(block=block) if block > 1:
+            return f"blocks of {block}x{block} by {plan.threads} threads"
+        case MapPlan():
+            work = f"{plan.threads} threads with vectors of {plan.vector}"
+            return f"{work}, {plan.grain} points"
+        case RowPlan():
+            rows, side = counted(plan.rows_per_block, "row"), " side by side" if plan.across else ""
+            return f"{rows}{side} of {plan.threads} threads with vectors of {plan.vector}"
+    return type(plan).__name__
 
 
 def _plain(value: Any) -> Any:

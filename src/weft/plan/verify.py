@@ -11,6 +11,7 @@ from typing import Final
 
 from weft.foundation.errors import Finding, SpecViolation
 from weft.plan.ir import AttentionPlan, LocalEdge, MapPlan, MmaPlan, Plan, RowPlan
+from weft.plan.sum_parts import SPLITTING, contradiction
 from weft.plan.text import told
 from weft.target import roofline
 from weft.target.matrix_atoms import FULL, PROMOTED, SPLIT
@@ -26,7 +27,7 @@ _ARCHITECTURES: Final = ("cpu", "fma", "sm80", "sm90")
 _ROLES: Final = ("cooperative", "pingpong", "single")
 _BUFFERS: Final = ("reg", "smem_ring", "gmem")
 _ALGORITHMS: Final = {
-    "matmul": re.compile(r"implicit_gemm|splitk_(serial|parallel)_[1-9]\d*"),
+    "matmul": re.compile(rf"implicit_gemm|{SPLITTING.pattern}"),
     "conv": re.compile(r"implicit_gemm|winograd_3x3|fft_conv"),
     "attention": re.compile(r"streaming_softmax_2pass|online_softmax"),
 }
@@ -153,6 +154,8 @@ def _mma_fields(plan: MmaPlan) -> Iterator[Finding]:
         yield _wrong(RANGE, f"precision={plan.precision} is not one of {', '.join(_PRECISIONS)}")
     for key, value in plan.algo_choice.items():
         yield from _algorithm(key, value)
+    if why := contradiction(plan):
+        yield _wrong(RANGE, why)
     yield from _edges(plan.local_edges)
 
 

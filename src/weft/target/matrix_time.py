@@ -126,21 +126,20 @@ class Contraction:
     a: Operand = PLAIN
     b: Operand = PLAIN
 
-    def suits(self, form: Form, target: Target) -> bool:
+    def suits(self, form: Form) -> bool:
         """Whether a form is for this contraction: swapped tiles hold all its rows and no more than
-        they must, and two blocks can share an operand where that pays: where rows begin inside
-        lines, so that the second-level cache is asked twice for each, and blocks wait for little
-        else, in a single wave."""
+        they must, and two blocks share an operand where that pays: one whose rows begin inside
+        sectors, which the second-level cache is asked for three times."""
         if form.swap:
             rows = self.extent.m
             return form.columns >= rows and (form.columns == 8 or form.columns < 2 * rows)
         if not form.paired:
             return True
-        if self.a.grain == self.b.grain == LINE or self.extent.tiles(form) > target.limits.units:
-            return False
-        if form.cluster == (2, 1):
-            return self.b.along and -(-self.extent.m // form.rows) % 2 == 0
-        return self.a.along and -(-self.extent.n // form.columns) % 2 == 0
+        below = form.cluster == (2, 1)
+        shared, size, tile = (
+            (self.b, self.extent.m, form.rows) if below else (self.a, self.extent.n, form.columns)
+        )
+        return shared.along and shared.grain < _SECTOR and -(-size // tile) % 2 == 0
 
     def __str__(self) -> str:
         sizes = f"{self.extent.batch}*{self.extent.m}x{self.extent.n}x{self.extent.k}"
@@ -163,7 +162,7 @@ def fastest(
 ) -> Form:
     """The form that takes the least time; of equals, within what such times are good for, the first
     of the list."""
-    suiting = [form for form in forms if found.suits(form, target)]
+    suiting = [form for form in forms if found.suits(form)]
     times = [math.log(cycles(form, found, target, light=light)) for form in suiting]
     return suiting[min(range(len(suiting)), key=lambda place: round(times[place] / _PRECISION))]
 

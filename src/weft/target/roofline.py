@@ -21,6 +21,8 @@ from weft.target.target import Limits, Target
 
 BASE_REGISTERS = 40
 """Addresses, loop counters and fragments beside the accumulators."""
+MOST_REGISTERS = 255
+"""That an instruction can name."""
 WARP = 32
 
 
@@ -40,6 +42,11 @@ def accumulator_registers(tile: tuple[int, int], threads: int) -> int:
 def registers_per_thread(accumulators: int, epilogue: int = 0, base: int = BASE_REGISTERS) -> int:
     """`regs_per_thr`."""
     return base + accumulators + epilogue
+
+
+def registers_given(limits: Limits, threads: int) -> int:
+    """Registers that each of so many threads of a unit has: they are given out in eights."""
+    return min(MOST_REGISTERS, limits.registers_per_unit // max(1, threads) // 8 * 8)
 
 
 def blocks_per_unit(limits: Limits, shared_bytes: int, registers: int, threads: int) -> int:

@@ -244,7 +244,7 @@ def windows(
 
 
 def layer_norm(x: Value, gamma: Value, beta: Value, epsilon: float, along: int) -> Value:
-    """`(x - mean) / sqrt(variance + epsilon) * gamma + beta`, the variance from the differences.
+    """`(x - mean) * rsqrt(variance + epsilon) * gamma + beta`, the variance from the differences.
 
     What is the same for a whole row is computed once, before it is spread over the row.
     """
@@ -262,8 +262,8 @@ def layer_norm(x: Value, gamma: Value, beta: Value, epsilon: float, along: int) 
 
     centred = binary(Fn.SUB, x, over_rows(mean(x)))
     variance = mean(binary(Fn.MUL, centred, centred))
-    deviation = Unary(Fn.SQRT, binary(Fn.ADD, variance, epsilon))
-    normal = binary(Fn.DIV, centred, over_rows(deviation))
+    scale = Unary(Fn.RSQRT, binary(Fn.ADD, variance, epsilon))
+    normal = binary(Fn.MUL, centred, over_rows(scale))
     return binary(Fn.ADD, binary(Fn.MUL, normal, laid(gamma)), laid(beta))
 
 

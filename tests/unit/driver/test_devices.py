@@ -59,8 +59,8 @@ def test_gpus_are_listed_with_what_the_driver_says() -> None:
         (
             Driver(failing="cuInit"),
             {},
-            "no GPU: there is no usable CUDA driver: the CUDA driver's cuInit failed: no "
-            "CUDA-capable device is detected",
+            "no GPU: the CUDA driver of this machine does not start: no CUDA-capable device is "
+            "detected",
         ),
         (Driver(count=0), {}, "no GPU: the CUDA driver is there, but sees no GPU"),
         (

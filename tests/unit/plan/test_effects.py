@@ -194,14 +194,14 @@ CHANGES_CODE = {
         "row": {"vector", "accumulators", "keep_row"},
     },
     "sm80": {
-        "mma": {"tile", "stages", "warp_tile", "order"},
+        "mma": {"tile", "stages", "warp_tile", "order", "split_k", "algo_choice"},
         "map": {"vector", "unroll", "threads", "grain"},
         "row": {"vector", "rows_per_block", "threads", "accumulators", "keep_row"},
     },
     "sm90": {
         "mma": {
             "tile", "stages", "warp_tile", "order", "roles", "deferred_epilogue", "consumers",
-            "in_flight", "store_buffers", "registers", "swap_ab",
+            "in_flight", "store_buffers", "registers", "swap_ab", "split_k", "algo_choice",
         },
         "map": {"vector", "unroll", "threads", "grain"},
         "row": {"vector", "rows_per_block", "threads", "accumulators", "keep_row"},

@@ -13,11 +13,13 @@ from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 
+import weft
 from tests import kernels
 from tests.gpu_programs import through_stages
-from tests.unit.codegen.gpu.mma.test_fma import convolution
+from weft import functional as F
 from weft.codegen.gpu import templates
 from weft.codegen.gpu.print import cuda
 from weft.driver.code.plans import choose_plans
@@ -52,6 +54,17 @@ def turned(rows: int, columns: int) -> Program:
     return b.build(b.transpose(x, [1, 0]) + y)
 
 
+def elementwise(rows: int, columns: int) -> Program:
+    b = Builder()
+    return b.build(b.exp(b.param("bf16", [rows, columns])))
+
+
+def rows_of_a_table() -> Program:
+    b = Builder()
+    table, places = b.param("f32", [1000, 512]), b.param("si32", [8192, 512])
+    return b.build(b.gather(table, places, axis=0))
+
+
 def norm(rows: int, columns: int) -> Program:
     b = Builder()
     return b.build(b.softmax(b.param("f32", [rows, columns]), axis=1))
@@ -65,6 +78,11 @@ def doubly_summed() -> Program:
     return b.build(b.reduce_max(b.exp(inner), [1]))
 
 
+def images() -> Program:
+    x, w = np.zeros((2, 16, 32, 32), np.float32), np.zeros((384, 16, 3, 3), np.float32)
+    return weft.jit(lambda x, w: F.relu(F.conv2d(x, w, padding=1))).program(x, w)
+
+
 def first_kernel(program: Program, target: str) -> tuple[Module, Kernel]:
     module = through_stages(program, target)["region"]
     return module, module.kernels[0]
@@ -76,12 +94,13 @@ def of_linear(*sizes: int, **options: Any) -> tuple[Module, Kernel]:
 
 
 CASES: dict[str, tuple[str, Callable[[], tuple[Module, Kernel]]]] = {
-    "fma": ("sm90", lambda: of_linear(64, 64, 64, dtype=F32, activation="gelu")),
-    "convolution": ("sm80", lambda: first_kernel(convolution()[0], "sm80")),
-    "sm80": ("sm80", lambda: of_linear(200, 200, 200, dtype=BF16, activation="gelu")),
+    "fma": ("sm90", lambda: of_linear(512, 640, 64, dtype=F32, activation="gelu")),
+    "convolution": ("sm80", lambda: first_kernel(images(), "sm80")),
+    "sm80": ("sm80", lambda: of_linear(1000, 840, 200, dtype=BF16, activation="gelu")),
     "sm90": ("sm90", lambda: of_linear(4096, 4096, 8192, dtype=BF16, activation="gelu")),
-    "sm90, small": ("sm90", lambda: of_linear(64, 512, 1024, dtype=BF16, activation="relu")),
-    "map": ("sm90", lambda: first_kernel(norm(8, 2048), "sm90")),
+    "sm90, small": ("sm90", lambda: of_linear(500, 2048, 1024, dtype=BF16, activation="relu")),
+    "map": ("sm90", lambda: first_kernel(elementwise(512, 640), "sm90")),
+    "map in turns": ("sm80", lambda: first_kernel(rows_of_a_table(), "sm80")),
     "transposed": ("sm90", lambda: first_kernel(turned(256, 128), "sm90")),
     "row": ("sm90", lambda: first_kernel(norm(512, 1024), "sm90")),
     "row of a cluster": ("sm90", lambda: first_kernel(norm(4, 200_000), "sm90")),
@@ -191,6 +210,28 @@ def test_no_field_is_ignored(case: str) -> None:
 def test_the_planner_leaves_nothing_unsaid(case: str) -> None:
     _, kernel, plan, _ = planned(case)
     assert repr(completed(plan, kernel)) == repr(plan)
+
+
+UNSAID = ("cache", "bind", "vectorize", "epilogue", "local_edges", "layout_hints", "algo_choice")
+
+
+@pytest.mark.parametrize("empty", [False, True])
+@pytest.mark.parametrize("target", ["sm80", "sm90"])
+def test_what_is_left_unsaid_is_filled_in(target: str, empty: bool) -> None:
+    """Left out or empty: the same plan, and the same kernel by the same name."""
+    b = Builder()
+    program = b.build(b.exp(b.param("bf16", [300, 256]) @ b.param("bf16", [256, 512])))
+    first = through_stages(program, target)
+    document = json.loads(first.text("plan"))
+    (plan,) = document["plans"]
+    assert plan["arch"] == target
+    for name in UNSAID:
+        said = plan.pop(name)
+        if empty:
+            plan[name] = None if name == "vectorize" else type(said)()
+    again = through_stages(program, target, plan=json.dumps(document))
+    assert again.text("plan") == first.text("plan")
+    assert again.text("cu") == first.text("cu")
 
 
 def test_every_template_is_swept() -> None:

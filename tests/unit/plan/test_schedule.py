@@ -15,7 +15,7 @@ from weft.plan.dsl import print_plan
 from weft.plan.ir import MmaPlan
 from weft.plan.text import loads
 
-SMALL = "kernel matmul1; split m 4; split n 16; split k 32; warp_tile 4x16; vectorize n.i.i 4"
+SMALL = "kernel matmul1; split m 2; split n 8; split k 32; warp_tile 2x8; vectorize n.i.i 4"
 
 
 def test_a_plan_by_hand_changes_its_kernel_alone() -> None:
@@ -24,7 +24,7 @@ def test_a_plan_by_hand_changes_its_kernel_alone() -> None:
     made = weft.compile(program, overrides={"plan": f"# by hand\n{SMALL};\n"})
     first, second = json.loads(made.stages["plan"])["plans"]
     assert first == json.loads(chosen.stages["plan"])["plans"][0]
-    assert (second["tile"], second["warp_tile"]) == ([4, 16, 32], "4x16")
+    assert (second["tile"], second["warp_tile"]) == ([2, 8, 32], "2x8")
     assert made.stages["cpu"] != chosen.stages["cpu"]
     inputs = inputs_for(program)
     np.testing.assert_allclose(made(*inputs)[0], weft.run(program, inputs)[0], atol=1e-4)

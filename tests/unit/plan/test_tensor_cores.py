@@ -24,13 +24,14 @@ def plan_of(m: int, n: int, k: int, contract: tuple[int, int] = (1, 1)) -> MmaPl
 @pytest.mark.parametrize(
     ("shape", "cluster"),
     [
-        ((1000, 1000, 1000), (2, 1)),  # rows of 2,000 bytes begin inside lines
+        ((1000, 1000, 1000), (2, 1)),  # rows of 2,000 bytes begin inside sectors
         ((1024, 1024, 1024), (1, 1)),  # rows begin at lines
-        ((8192, 8192, 1000), (1, 1)),  # several waves
+        ((8192, 8192, 1000), (2, 1)),  # several waves
+        ((1000, 1000, 1008), (1, 1)),  # rows of 2,016 bytes begin at sectors
         ((1024, 1024, 999), (1, 1)),  # operands were copied to rows that begin at lines
     ],
 )
-def test_blocks_share_operands_whose_rows_begin_inside_lines(
+def test_blocks_share_operands_whose_rows_begin_inside_sectors(
     shape: tuple[int, int, int], cluster: tuple[int, int]
 ) -> None:
     assert plan_of(*shape).cluster == cluster

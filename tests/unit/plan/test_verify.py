@@ -165,6 +165,15 @@ def test_wrong_plans_are_refused(name: str) -> None:
         verify(plan, target)
 
 
+def test_fields_that_speak_of_parts_agree() -> None:
+    serial = {"matmul": "splitk_serial_4"}
+    for plan in (mma(split_k=4), mma(split_k=4, algo_choice=serial), mma(algo_choice=serial)):
+        assert not list(findings(plan, target_named("sm80")))
+    for choice in ("splitk_serial_4", "splitk_parallel_4"):
+        (found,) = findings(mma(split_k=2, algo_choice={"matmul": choice}), target_named("sm80"))
+        assert found.why == f"split_k=2 and algo_choice.matmul={choice} do not agree"
+
+
 def test_splitk_names_carry_a_number() -> None:
     for name in ("splitk_serial_2", "splitk_parallel_16", "implicit_gemm"):
         assert not list(findings(mma(algo_choice={"matmul": name}), target_named("sm80")))

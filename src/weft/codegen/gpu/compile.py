@@ -25,7 +25,8 @@ _REGISTERS: Final = re.compile(r"Used (\d+) registers")
 _FRAME: Final = re.compile(
     r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
 )
-_ADVICE: Final = re.compile(r"\(?\b(C75\d\d)\b\)?:?\s*(.*)")
+REMARK: Final = re.compile(r"\bC75\d\d\b")
+"""Codes of remarks on matrix instructions."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def _text(nvrtc: Any, program: Any) -> str:
 def read_log(log: str) -> Report:
     """The numbers of a compiler log; the largest, where it speaks of several functions."""
     frames = [tuple(map(int, found)) for found in _FRAME.findall(log)]
-    remarks = [line.strip() for line in log.splitlines() if _ADVICE.search(line)]
+    remarks = [line.strip() for line in log.splitlines() if REMARK.search(line)]
     return Report(
         registers=max((int(n) for n in _REGISTERS.findall(log)), default=0),
         stack_bytes=max((frame[0] for frame in frames), default=0),

@@ -39,7 +39,7 @@ _FLOAT: Final[Mapping[str, str]] = {
     "neg": "-{0}",
     "abs": "fabs{f}({0})",
     "round": "rint{f}({0})",
-    "rsqrt": "{one} / sqrt{f}({0})",
+    "rsqrt": "rsqrt{f}({0})",
     "recip": "{one} / {0}",
     "relu": "max_nan({0}, {zero})",
     "gelu": "gelu({0})",
@@ -84,6 +84,7 @@ _BOOLEAN: Final[Mapping[str, str]] = {
 LOOSE: Final[Mapping[str, str]] = {
     "exp": "loose_exp({0})",
     "exp2": "loose_exp2({0})",
+    "rsqrt": "loose_rsqrt({0})",
     "div": "loose_quotient({0}, {1})",
     "share": "loose_share({0}, {1})",
     "tanh": "loose_tanh({0})",

@@ -5,19 +5,21 @@ takes the row's updates one after the other; neighbours ask for neighbouring col
 
 Where the result begins as zeros, rows without updates are written too; else they stay as they are.
 
-*Long runs.* A block, or a warp where rows are single elements, has some columns of a row. All its
-threads bring a batch of updates into shared memory, then a thread for each column takes them one
-after the other. Which rows have long runs only the data say: there is a block for every stretch of
-updates, and the rows whose runs begin to cover multiples of `long` in it are that block's. A run of
-`long` updates or more covers one.
+*Long runs.* A team has some columns of a row: a block, or where rows are single elements a warp,
+and a block for the longest runs. The first of T members takes the updates 0, T, 2 T, ..., the
+second 1, T + 1, ...; then a thread for each column takes what the members have, the first one's
+first. Which rows have long runs only the data say: there is a block for every stretch of updates,
+and the rows whose runs begin to cover multiples of `long` in it are that block's. A run of `long`
+updates or more covers one.
 
-Either way every element gets its updates in order, so that the result has the same bits as one made
-by a single thread. That also bounds how fast a long run can be: additions that wait for one another
-take four cycles each, two milliseconds for a million.
+So every element of a short run has the bits of one update after the other, and those of a long run
+depend on the run alone: not on where it stands, nor on who is done first. One after the other,
+additions would wait four cycles each, two milliseconds for a million.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,7 +34,6 @@ from weft.codegen.gpu.scalar import (
     Name,
     Scalar,
     both,
-    least,
     most,
     wide,
 )
@@ -53,58 +54,62 @@ _BLOCK_COLUMNS: Final = 32
 """Columns that a block takes of a long run: a line of f32."""
 _STRETCH: Final = 16
 """Multiples of `long` that a block looks at."""
-_STAGED_BYTES: Final = 16 << 10
-_MOST_ROUNDS, _ROUNDS_OF_WARPS = 8, 16
-"""Updates of a batch that a thread brings: what it waits for at a time."""
+_LONGEST: Final = 1 << 12
+"""Single elements of a run that a block takes together, and not a warp."""
+_IN_FLIGHT: Final = 32
+"""Elements that a member of a block waits for together, in up to `_MOST_ROUNDS` updates."""
+_MOST_ROUNDS, _ROUNDS_OF_ELEMENTS = 8, 16
 _READ_AHEAD: Final = (16, 8, 4, 2, 1)
-"""Updates of a batch that a thread reads before it takes them."""
+"""What so many members have is read before it is taken."""
 _WARP: Final = 32
 
 
 @dataclass(frozen=True)
-class _Batches:
-    """How `threads` threads bring updates: `lanes` of them a vector each of one update's
-    columns."""
+class Team:
+    """`threads` threads that take the updates of a run of `least` and more together, each a vector
+    of their `columns`, in turns of `rounds` updates a member."""
 
     threads: int
     columns: int
     vector: int
     rounds: int
+    least: int
 
     @property
-    def groups(self) -> int:
-        """Groups of so many threads in a block, each with a run of its own."""
+    def in_block(self) -> int:
+        """Teams of a block, each with a run of its own."""
         return _THREADS // self.threads
 
     @property
-    def number(self) -> Scalar:
-        """A thread's number in its group."""
-        return THREAD if self.groups == 1 else LANE
+    def thread(self) -> Scalar:
+        """A thread's number in its team."""
+        return THREAD if self.in_block == 1 else LANE
 
     @property
-    def group(self) -> Scalar:
-        return Lit(0) if self.groups == 1 else WARP
+    def number(self) -> Scalar:
+        return Lit(0) if self.in_block == 1 else WARP
 
     @property
     def meeting(self) -> ir.Stmt:
-        return ir.SyncThreads() if self.groups == 1 else ir.SyncWarp()
+        return ir.SyncThreads() if self.in_block == 1 else ir.SyncWarp()
 
     @property
     def lanes(self) -> int:
+        """Threads of a member: one for each vector of columns."""
         return self.columns // self.vector
 
     @property
-    def at_once(self) -> int:
-        """Updates that all threads together bring in a round."""
+    def members(self) -> int:
         return self.threads // self.lanes
 
     @property
-    def size(self) -> int:
-        return self.rounds * self.at_once
+    def elements(self) -> int:
+        """What the teams of a block have."""
+        return self.in_block * self.members * self.columns
 
-    def staged(self, update: Scalar, column: Scalar, each: int) -> ir.Address:
-        """Where an update's column lies, of values of so many bytes."""
-        place = (self.group * self.size + update) * self.columns + column
+    def staged(self, member: Scalar, column: Scalar, each: int) -> ir.Address:
+        """Where what a member has of a column lies, in so many bytes."""
+        place = (self.number * self.members + member) * self.columns + column
         return ir.Address("staged", place * each)
 
 
@@ -115,7 +120,7 @@ class GatherKernel(WholeKernel):
         vector = _vector(op.width, self.dtype)
         outside = Code()
         has_long = op.fn != "replace" and op.count >= op.long
-        long_blocks = self._long_blocks(op, vector) if has_long else 0
+        long_blocks = self._long_blocks(op) if has_long else 0
         vectors = op.width // vector
         count = op.outer * op.rows * vectors
         code = outside.inside()
@@ -126,7 +131,7 @@ class GatherKernel(WholeKernel):
         code.branch(Lit(1) if count % _THREADS == 0 else point < count, short)
         if long_blocks:
             taken = code.inside()
-            self._long(op, taken, vector)
+            self._long(op, taken)
             code.count = taken.count
             outside.body.append(ir.If(long_blocks > BLOCK, tuple(taken.body), tuple(code.body)))
         else:
@@ -241,36 +246,35 @@ class GatherKernel(WholeKernel):
 
     # -- long runs -------------------------------------------------------------------------------
 
-    def _long_blocks(self, op: Gathered, vector: int) -> int:
+    def _long_blocks(self, op: Gathered) -> int:
         stretches = -(-op.count // (op.long * _STRETCH))
-        return (
-            op.outer
-            * stretches
-            * -(-op.width // _batches(op.width, self.wide_dtype, vector).columns)
-        )
+        return op.outer * stretches * -(-op.width // teams_of(op, self.dtype)[0].columns)
 
-    def _long(self, op: Gathered, code: Code, vector: int) -> None:
-        batches = _batches(op.width, self.wide_dtype, vector)
-        chunks = -(-op.width // batches.columns)
-        each = held_bytes(self.wide_dtype)
-        staged = batches.groups * batches.size * batches.columns * each
+    def _long(self, op: Gathered, code: Code) -> None:
+        teams = teams_of(op, self.dtype)
+        columns, each = teams[0].columns, held_bytes(self.wide_dtype)
+        staged = max(team.elements for team in teams) * each
         self.tiles.append(ir.SharedTile("staged", 0, staged))
-        self.tiles.append(ir.SharedTile("found", staged, _STRETCH * _WORD))
-        blocks = self._long_blocks(op, vector)
+        self.tiles.append(ir.SharedTile("found", staged, len(teams) * _STRETCH * _WORD))
+        blocks, chunks = self._long_blocks(op), -(-op.width // columns)
         chunk, rest = split(code, BLOCK, chunks, blocks)
         stretch, outer = split(code, rest, blocks // chunks // op.outer, blocks // chunks)
-        self._look(op, code, outer, stretch)
-        turn = code.inside()
-        slot = Name("turn") * batches.groups + batches.group
-        found = turn.get(SI32, ir.Address("found", slot * _WORD))
-        row = turn.place(found, op.rows + 1)
-        taken = turn.inside()
-        self._taken(op, taken, outer, row, chunk * batches.columns, batches)
-        turn.branch(row < op.rows, taken)
-        code.loop("turn", _STRETCH // batches.groups, turn)
+        self._look(op, code, outer, stretch, teams)
+        for place, team in enumerate(teams):
+            code.body.append(ir.SyncThreads())
+            turn = code.inside()
+            slot = Name("turn") * team.in_block + team.number + place * _STRETCH
+            found = turn.get(SI32, ir.Address("found", slot * _WORD))
+            row = turn.place(found, op.rows + 1)
+            taken = turn.inside()
+            self._taken(op, taken, outer, row, chunk * columns, team)
+            turn.branch(row < op.rows, taken)
+            code.loop("turn", _STRETCH // team.in_block, turn)
 
-    def _look(self, op: Gathered, code: Code, outer: Scalar, stretch: Scalar) -> None:
-        """Which rows with long runs are this block's."""
+    def _look(
+        self, op: Gathered, code: Code, outer: Scalar, stretch: Scalar, teams: Sequence[Team]
+    ) -> None:
+        """Which rows with long runs are this block's, and each of its teams'."""
         looking = code.inside()
         k = looking.let("k", (stretch * _STRETCH + THREAD) * op.long)
         there = k < op.count
@@ -278,105 +282,99 @@ class GatherKernel(WholeKernel):
         key = looking.load(self.numbers[self.inputs[-2]], UI32, at, there, 0, True)
         row = looking.place(key, op.rows)
         start, end = self._run(op, looking, outer, row)
-        mine = both(there, both(end - start >= op.long, k - start < op.long))
-        row = looking.let("row", row + (op.rows - row) * mine.equals(0))
-        value = looking.fresh()
-        looking.body += [
-            values.IndexValue(value, SI32, row),
-            ir.StShared(ir.Address("found", THREAD * _WORD), value, SI32),
-        ]
+        length = looking.let("length", end - start)
+        first = both(there, k - start < op.long)
+        for place, team in enumerate(teams):
+            mine = both(first, length >= team.least)
+            if place + 1 < len(teams):
+                mine = both(mine, length < teams[place + 1].least)
+            its = looking.let("row", row + (op.rows - row) * mine.equals(0))
+            value = looking.fresh()
+            slot = (THREAD + place * _STRETCH) * _WORD
+            looking.body += [
+                values.IndexValue(value, SI32, its),
+                ir.StShared(ir.Address("found", slot), value, SI32),
+            ]
         code.branch(THREAD < _STRETCH, looking)
-        code.body.append(ir.SyncThreads())
 
     def _taken(
-        self,
-        op: Gathered,
-        code: Code,
-        outer: Scalar,
-        row: Scalar,
-        first: Scalar,
-        batches: _Batches,
+        self, op: Gathered, code: Code, outer: Scalar, row: Scalar, first: Scalar, team: Team
     ) -> None:
         """The updates of a row into the columns from `first` on."""
-        start, end = self._run(op, code, outer, row)
-        column = code.let("column", first + batches.number)
-        adds = batches.columns > batches.number
-        if op.width % batches.columns:
+        self._shared_out(op, code, outer, row, first, team)
+        code.body.append(team.meeting)
+        column = code.let("column", first + team.thread)
+        adds = team.columns > team.thread
+        if op.width % team.columns:
             adds = both(adds, column < op.width)
-        offset = code.let("at", (outer * op.rows + row) * op.width + column)
-        (old,) = self._old(op, code, offset, 1, adds)
-        total = self._total(code, "total", old)
-        batch = code.inside()
-        self._brought(op, batch, outer, end, first, batches)
-        batch.body.append(batches.meeting)
-        adding, turn = batch.inside(), batch.inside()
-        ahead = next(n for n in _READ_AHEAD if batches.size % n == 0)
-        for value in self._staged(turn, batches, ahead):
+        adding, turn = code.inside(), code.inside()
+        offset = adding.let("at", (outer * op.rows + row) * op.width + column)
+        (old,) = self._old(op, adding, offset, 1, Lit(1))
+        total = self._total(adding, "total", old)
+        turn.count = adding.count
+        ahead = next(n for n in _READ_AHEAD if team.members % n == 0)
+        for value in self._staged(turn, team, ahead):
             self._take(op, turn, total, value, Lit(1))
         adding.count = turn.count
-        stop = least(end - Name("batch"), batches.size)
-        adding.body.append(ir.For("k", 0, stop, ahead, tuple(turn.body)))
-        batch.branch(adds, adding)
-        batch.body.append(batches.meeting)
-        code.count = batch.count
-        code.body.append(ir.For("batch", start, end, batches.size, tuple(batch.body)))
-        self.write(code, offset, adds, total)
+        adding.body.append(ir.For("k", 0, team.members, ahead, tuple(turn.body)))
+        self.write(adding, offset, Lit(1), total)
+        code.branch(adds, adding)
+        code.body.append(team.meeting)
 
-    def _staged(self, code: Code, batches: _Batches, count: int) -> list[str]:
-        """The next updates of a batch, of a thread's column."""
+    def _shared_out(
+        self, op: Gathered, code: Code, outer: Scalar, row: Scalar, first: Scalar, team: Team
+    ) -> None:
+        """What each member makes of its updates, into shared memory."""
+        start, end = self._run(op, code, outer, row)
+        piece = code.let("piece", team.thread % team.lanes * team.vector)
+        member = code.let("member", team.thread // team.lanes)
+        inside: Scalar = Lit(1)
+        if op.width % team.columns:
+            inside = first + piece < op.width
+        if team.threads % team.lanes:
+            inside = both(inside, member < team.members)
+        dtype = self.wide_dtype
+        nothing = code.compute(dtype, "const", value=self.neutral(_REDUCTION[op.fn]))
+        parts = [self._total(code, f"part{n}", nothing) for n in range(team.vector)]
+        turn = code.inside()
+        numbers = [Name("k") + member + n * team.members for n in range(team.rounds)]
+        guards = [both(inside, number < end) for number in numbers]
+        updates = [
+            self._update(op, turn, outer, number, guard)
+            for number, guard in zip(numbers, guards, strict=True)
+        ]
+        source = self.numbers[self.inputs[-3]]
+        found = [
+            self._loaded(turn, source, update * op.width + first + piece, team.vector, guard, True)
+            for update, guard in zip(updates, guards, strict=True)
+        ]
+        for guard, new in zip(guards, found, strict=True):
+            for part, value in zip(parts, new, strict=True):
+                self._take(op, turn, part, value, guard)
+        code.count = turn.count
+        step = team.members * team.rounds
+        code.body.append(ir.For("k", start, end, step, tuple(turn.body)))
+        storing = code.inside()
+        for place, part in enumerate(parts):
+            at = team.staged(member, piece + place, held_bytes(dtype))
+            storing.body.append(ir.StShared(at, part, dtype))
+        code.branch(inside, storing)
+
+    def _staged(self, code: Code, team: Team, count: int) -> list[str]:
+        """What the next members have of a thread's column."""
         dtype, each = self.wide_dtype, held_bytes(self.wide_dtype)
-        vector = min(count, _VECTOR_BYTES // each) if batches.columns == 1 else 1
+        vector = min(count, _VECTOR_BYTES // each) if team.columns == 1 else 1
         found: list[str] = []
         for first in range(0, count, vector):
             names = tuple(code.fresh() for _ in range(vector))
-            column = Lit(0) if batches.columns == 1 else batches.number
-            place = batches.staged(Name("k") + first, column, each)
+            column = Lit(0) if team.columns == 1 else team.thread
+            place = team.staged(Name("k") + first, column, each)
             if vector == 1:
                 code.body.append(ir.LoadShared(names[0], dtype, place))
             else:
                 code.body.append(ir.LoadSharedVector(names, dtype, place))
             found += names
         return found
-
-    def _brought(
-        self,
-        op: Gathered,
-        code: Code,
-        outer: Scalar,
-        end: Scalar,
-        first: Scalar,
-        batches: _Batches,
-    ) -> None:
-        """A batch of updates into shared memory; what is not there changes nothing."""
-        piece = code.let("piece", batches.number % batches.lanes * batches.vector)
-        number = code.let("number", batches.number // batches.lanes)
-        source, each = self.numbers[self.inputs[-3]], held_bytes(self.wide_dtype)
-        inside: Scalar = Lit(1)
-        if op.width % batches.columns:
-            inside = first + piece < op.width
-        if batches.threads % batches.lanes:
-            inside = both(inside, number < batches.at_once)
-        numbers = [code.let("n", number + n * batches.at_once) for n in range(batches.rounds)]
-        guards = [both(inside, Name("batch") + n < end) for n in numbers]
-        updates = [
-            self._update(op, code, outer, Name("batch") + n, guard)
-            for n, guard in zip(numbers, guards, strict=True)
-        ]
-        found = [
-            self._loaded(
-                code, source, update * op.width + first + piece, batches.vector, guard, True
-            )
-            for update, guard in zip(updates, guards, strict=True)
-        ]
-        dtype = self.wide_dtype
-        nothing = code.compute(dtype, "const", value=self.neutral(_REDUCTION[op.fn]))
-        storing = code.inside()
-        for n, guard, parts in zip(numbers, guards, found, strict=True):
-            for place, part in enumerate(parts):
-                value = storing.choose(dtype, guard, part, nothing)
-                at = batches.staged(n, piece + place, each)
-                storing.body.append(ir.StShared(at, value, dtype))
-        code.branch(inside, storing)
 
 
 def _vector(width: int, dtype: DType) -> int:
@@ -388,12 +386,13 @@ def _vector(width: int, dtype: DType) -> int:
     return 1
 
 
-def _batches(width: int, dtype: DType, vector: int) -> _Batches:
-    """Dtype: the one in which updates are combined."""
-    columns = min(width, _BLOCK_COLUMNS)
-    if columns == 1:
-        return _Batches(_WARP, columns, vector, _ROUNDS_OF_WARPS)
-    bytes_of_round = _THREADS // (columns // vector) * columns * held_bytes(dtype)
-    return _Batches(
-        _THREADS, columns, vector, max(1, min(_MOST_ROUNDS, _STAGED_BYTES // bytes_of_round))
-    )
+def teams_of(op: Gathered, dtype: DType) -> list[Team]:
+    """The teams that take long runs of elements of a dtype, those of the longest runs last."""
+    columns, vector = min(op.width, _BLOCK_COLUMNS), _vector(op.width, dtype)
+    if columns > 1:
+        rounds = min(_MOST_ROUNDS, _IN_FLIGHT // vector)
+        return [Team(_THREADS, columns, vector, rounds, op.long)]
+    sizes = [(_WARP, op.long)]
+    if op.count >= _LONGEST > op.long:
+        sizes.append((_THREADS, _LONGEST))
+    return [Team(threads, 1, 1, _ROUNDS_OF_ELEMENTS, least) for threads, least in sizes]

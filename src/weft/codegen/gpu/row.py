@@ -93,6 +93,9 @@ def _refusals(kernel: Kernel, plan: RowPlan, target: Target) -> Iterator[Finding
         )
     if keeps:
         yield from _registers(kernel, plan, target)
+    elif plan.keep_row:
+        why = "keep_row=true has no effect: one thread reads its row again for every pass"
+        yield refuse("PlanField", why, "use keep_row=false")
     if plan.blocks_per_row > 1 and (not keeps or plan.rows_per_block > 1 or plan.threads < _WARP):
         yield refuse(
             "PlanField",

@@ -66,7 +66,7 @@ def build(
         case MmaPlan(arch="sm80"):
             return sm80.build(kernel, refs, plan, target, name)
         case MmaPlan():
-            emitter = fma.Tiles(short, refs, plan)
+            emitter = fma.Tiles(short, refs, plan, target)
         case MapPlan(block=block) if block > 1:
             emitter = transposed.Blocks(short, refs, plan, tensors)
         case MapPlan():

@@ -1,11 +1,13 @@
 """Kernels whose machine code is not what their plans promise move on to other plans: document 2's
 section 10.
 
-A plan moves where the compiler spilled registers, or left a unit fewer blocks than the kernel was
-made for: to those that hold less in each thread, in the order of their list, a few steps far. The
-first that is clean is taken; where none is, the one that spills least. A stack frame without spills
-is that of an array in the kernel's own code, which every plan has. Only the planner's own plans
-move (`PlanSet.own`).
+A plan moves where the compiler spilled registers, left a unit fewer blocks than the kernel was made
+for, or serialised its matrix instructions (its remarks C75xx): to one that leaves no group of these
+in flight, and to those that hold less in each thread, in the order of their list, a few steps far.
+The first that is clean is taken; where none is, the one that spills least. A stack frame without
+spills is that of an array in the kernel's own code, which every plan has. Only the planner's own
+plans move (`PlanSet.own`). Whether lanes read neighbours needs no machine code:
+`gpu_coalescing.py`.
 
 What was found is kept on disk under the CUDA text that gave rise to it, so it depends on nothing
 else: the next compilation takes the last plan at once, and compiles what it found no more.
@@ -20,7 +22,7 @@ from itertools import islice
 from typing import Final
 
 from weft.codegen.gpu import templates
-from weft.codegen.gpu.compile import Cubin, version
+from weft.codegen.gpu.compile import REMARK, Cubin, version
 from weft.codegen.gpu.module import GpuModule
 from weft.driver.code import gpu_kernels
 from weft.driver.code.gpu_kernels import Cubins, CudaCode
@@ -28,9 +30,9 @@ from weft.driver.stages.compilation import Compilation
 from weft.foundation.errors import WeftError
 from weft.foundation.tally import counted
 from weft.plan import verify as plan_verify
-from weft.plan.candidates import lighter
-from weft.plan.ir import MapPlan, MmaPlan, Plan, PlanSet, RowPlan
-from weft.plan.text import plan_from_json, plan_to_json
+from weft.plan.candidates import lighter, waiting
+from weft.plan.ir import Plan, PlanSet
+from weft.plan.text import brief, plan_from_json, plan_to_json
 from weft.region.forms.multiplied import operand_bytes
 from weft.region.ir import Kernel
 from weft.runtime import cache
@@ -54,14 +56,20 @@ class Move:
 class Fault:
     """What is wrong with the machine code of a plan's kernels; the least is best."""
 
+    serialised: int = 0
+    """Remarks that matrix instructions lost their asynchrony."""
     missing_blocks: int = 0
     spilled_bytes: int = 0
+    codes: tuple[str, ...] = field(default=(), compare=False)
+    """The remarks' codes."""
 
     @property
     def is_there(self) -> bool:
         return self > Fault()
 
     def __str__(self) -> str:
+        if self.serialised:
+            return f"the compiler serialises its matrix instructions ({', '.join(self.codes)})"
         if self.missing_blocks:
             missing = counted(self.missing_blocks, "block")
             return f"its registers leave a unit {missing} fewer than the plan has"
@@ -77,7 +85,8 @@ def fault_of(code: GpuModule, cubins: Cubins, symbols: Sequence[str], limits: Li
         kernel, report = code.kernels[symbol], cubins.cubins[symbol].report
         taken = -(-report.registers // _GRANULE) * _GRANULE * kernel.threads
         missing = kernel.resident - limits.registers_per_unit // max(1, taken)
-        found = Fault(max(0, missing), report.spilled_bytes)
+        codes = tuple(dict.fromkeys(REMARK.findall(" ".join(report.remarks))))
+        found = Fault(len(report.remarks), max(0, missing), report.spilled_bytes, codes)
         worst = max(worst, found)
     return worst
 
@@ -138,16 +147,16 @@ class _Reactions:
         least = fault_of(code, cubins, self._symbols(key, code), limits)
         if not least.is_there:
             return None
-        best, steps = first, [f"{_told(first)}: {least}"]
-        for plan in islice(self._others(key, first), MOST_STEPS):
+        best, steps = first, [f"{brief(first)}: {least}"]
+        for plan in islice(self._others(key, first, least), MOST_STEPS):
             fault = self._tried(key, plan)
-            steps.append(f"{_told(plan)}: {fault}")
+            steps.append(f"{brief(plan)}: {fault}")
             if fault < least:
                 best, least = plan, fault
             if not fault.is_there:
                 break
         why = f", the best of {len(steps)} that were tried" if least.is_there else ""
-        return Move(best, (*steps, f"taken: {_told(best)}{why}"))
+        return Move(best, (*steps, f"taken: {brief(best)}{why}"))
 
     def _tried(self, key: str, plan: Plan) -> Fault:
         """What is wrong with the machine code of a plan."""
@@ -158,11 +167,12 @@ class _Reactions:
         cubins = self._compile(gpu_kernels.print_module(alone))
         return fault_of(code, cubins, symbols, self.compilation.target.limits)
 
-    def _others(self, key: str, first: Plan) -> Iterator[Plan]:
+    def _others(self, key: str, first: Plan, fault: Fault) -> Iterator[Plan]:
         module, target = self.compilation["region"], self.compilation.target
         kernels = self._kernels(key)
         size = operand_bytes(kernels[0]) if kernels[0].roles is not None else 2
-        for plan in lighter(kernels[0], module.tensors, target, first):
+        near = waiting(first) if fault.serialised else ()
+        for plan in (*near, *lighter(kernels[0], module.tensors, target, first)):
             legal = next(plan_verify.findings(plan, target, size), None) is None
             if legal and not any(self._refused(kernel, plan) for kernel in kernels):
                 yield plan
@@ -222,16 +232,6 @@ class _Reactions:
         if move is None or move.plan.header != self.compilation["plan"].plans[key].header:
             return None
         return None if any(self._refused(k, move.plan) for k in self._kernels(key)) else move
-
-
-def _told(plan: Plan) -> str:
-    match plan:
-        case MmaPlan():
-            rows, columns, _ = plan.tile
-            return f"{plan.roles} {plan.arch} tiles of {rows}x{columns}"
-        case MapPlan() | RowPlan():
-            return f"{plan.threads} threads with vectors of {plan.vector}"
-    return type(plan).__name__
 
 
 def _written(move: Move) -> bytes:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from weft.codegen.gpu import templates
+from weft.driver.code.gpu_coalescing import coalesced
 from weft.foundation.errors import Finding
 from weft.memory.ir import BufferMap
 from weft.plan.contraction import problem_of
@@ -34,7 +35,9 @@ def choose_plans(module: Module, buffer_map: BufferMap, target: Target) -> PlanS
     origins: list[str] = []
     for key, plan in chosen.plans.items():
         kernels = [k for k in module.kernels if chosen.kernels.get(k.name) == key]
-        plans[key], why = _settle(kernels, module, buffer_map, plan, target)
+        settled, why = _settle(kernels, module, buffer_map, plan, target)
+        plans[key], moved = _closer(kernels, module, buffer_map, settled, target)
+        why += moved
         names = ", ".join(kernel.name for kernel in kernels)
         notes += [f"{names}: {reason}" for reason in why]
         origins += [f"{names}: {o}" for o in _origin(kernels[0], module, plans[key], target)]
@@ -57,6 +60,15 @@ def _settle(
             return plan, reasons
         reasons.append(f"no {_name(plan)} plan: {findings[0].why}")
     return first, reasons
+
+
+def _closer(
+    kernels: list[Kernel], module: Module, buffer_map: BufferMap, plan: Plan, target: Target
+) -> tuple[Plan, list[str]]:
+    """Where the plan goes whose blocks would not use what they ask memory for, and why."""
+    if _findings(kernels, module, buffer_map, plan, target):
+        return plan, []
+    return coalesced(kernels, module, buffer_map, plan, target)
 
 
 def _origin(kernel: Kernel, module: Module, plan: Plan, target: Target) -> list[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.foundation.errors import BackendUnavailable, ExecutionError
-from weft.runtime.cuda.driver import bindings, call
+from weft.runtime.cuda.driver import bindings, call, start
 
 
 @dataclass(frozen=True)
@@ -37,18 +37,14 @@ def find_gpus(driver: Any = None) -> Gpus:
     """The GPUs of this machine; raises `BackendUnavailable` with the reason where none is seen.
     `driver` stands in for the bindings in tests."""
     driver = bindings() if driver is None else driver
-    try:
-        call(driver, "cuInit", 0)
-        version = int(call(driver, "cuDriverGetVersion"))
-        count = int(call(driver, "cuDeviceGetCount"))
-        devices = tuple(_facts(driver, number) for number in range(count))
-    except (ExecutionError, RuntimeError, OSError) as error:
-        # The bindings raise RuntimeError where there is no driver library to load.
-        raise BackendUnavailable(
-            f"there is no usable CUDA driver: {str(error).rstrip('.')}"
-        ) from None
-    if not devices:
+    count = start(driver)
+    if not count:
         raise BackendUnavailable("the CUDA driver is there, but sees no GPU")
+    try:
+        version = int(call(driver, "cuDriverGetVersion"))
+        devices = tuple(_facts(driver, number) for number in range(count))
+    except ExecutionError as error:
+        raise BackendUnavailable(str(error)) from None
     return Gpus(devices, f"{version // 1000}.{version % 1000 // 10}")
 
 

@@ -43,7 +43,13 @@ class DriverError(ExecutionError):
 
 def call(driver: Any, name: str, *args: Any) -> Any:
     """Call a driver function; its one result, or a tuple of several, or nothing."""
-    status, *rest = getattr(driver, name)(*args)
+    try:
+        status, *rest = getattr(driver, name)(*args)
+    except RuntimeError:
+        # The bindings are newer than the driver, and look for a function that it lacks.
+        raise BackendUnavailable(
+            f"the CUDA driver of this machine is too old: it has no {name}; update the driver"
+        ) from None
     if int(status) != 0:
         raise DriverError(name, int(status), _explain(driver, status))
     if not rest:
@@ -56,6 +62,19 @@ def _explain(driver: Any, status: Any) -> str:
     if int(bad) != 0 or text is None:
         return str(status)
     return text.decode() if isinstance(text, bytes) else str(text)
+
+
+def start(driver: Any) -> int:
+    """Wake the driver; how many GPUs it sees."""
+    try:
+        status, *_ = driver.cuInit(0)
+    except (RuntimeError, OSError):
+        # So do the bindings answer where there is no library to load.
+        raise BackendUnavailable("there is no CUDA driver on this machine") from None
+    if int(status) != 0:
+        why = _explain(driver, status).rstrip(".")
+        raise BackendUnavailable(f"the CUDA driver of this machine does not start: {why}")
+    return int(call(driver, "cuDeviceGetCount"))
 
 
 @dataclass(frozen=True)
@@ -124,15 +143,9 @@ def open_device(number: int = 0, driver: Any = None) -> Device:
     """The `number`-th GPU of the machine; `driver` stands in for the bindings in tests."""
     driver = bindings() if driver is None else driver
     try:
-        call(driver, "cuInit", 0)
-        count = call(driver, "cuDeviceGetCount")
-    except (ExecutionError, RuntimeError, OSError) as error:
-        # The bindings raise RuntimeError where there is no driver library to load.
-        why = str(error).rstrip(".")
-        raise BackendUnavailable(
-            f"there is no usable CUDA driver on this machine: {why}; the backends 'cpu' and "
-            "'reference' need none"
-        ) from None
+        count = start(driver)
+    except BackendUnavailable as error:
+        raise BackendUnavailable(f"{error}; the backends 'cpu' and 'reference' need none") from None
     if not 0 <= number < count:
         raise BackendUnavailable(f"there is no GPU number {number}: the machine has {count}")
     handle = call(driver, "cuDeviceGet", number)
@@ -154,8 +167,7 @@ def compute_capability(driver: Any = None) -> tuple[int, int] | None:
     """That of the machine's first GPU; None where there is none."""
     try:
         driver = bindings() if driver is None else driver
-        call(driver, "cuInit", 0)
-        if call(driver, "cuDeviceGetCount") < 1:
+        if start(driver) < 1:
             return None
         handle = call(driver, "cuDeviceGet", 0)
         major, minor = (
@@ -165,7 +177,7 @@ def compute_capability(driver: Any = None) -> tuple[int, int] | None:
                 "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR",
             )
         )
-    except (UserError, ExecutionError, RuntimeError, OSError):
+    except (UserError, ExecutionError):
         return None
     return int(major), int(minor)
 

@@ -80,7 +80,7 @@ def test_results_are_right_to_the_last_digits(library: ctypes.CDLL, name: str, k
     got = apply(library, f"{name}_{kind}", KINDS[kind], x)
     exact = NAMES[name](x.astype(np.float64 if kind == "float" else np.longdouble))
     error = wrong_by(got, exact)
-    assert error.max() < ULPS[name], (x[error.argmax()].hex(), error.max())
+    assert error.max() < ULPS[name], (float(x[error.argmax()]).hex(), error.max())
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,5 +1,6 @@
-"""Scatters of sorted updates on the dialect's interpreter: the bits of one update after the other;
-their machine code; and that planted faults are found."""
+"""Scatters of sorted updates on the dialect's interpreter: the bits of one update after the other,
+or for long runs of what the members of a team have; their machine code; and that planted faults are
+found."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from tests.gpu_faults import Change, planted, without
 from tests.gpu_whole import carried_out, kernel_of
 from weft.codegen.gpu import ir, values
 from weft.codegen.gpu.compile import compile_cuda
+from weft.codegen.gpu.gathering import teams_of
 from weft.codegen.gpu.interp import Hazard
 from weft.codegen.gpu.module import GpuModule
 from weft.codegen.gpu.print import cuda
@@ -41,14 +43,18 @@ def operands(op: Gathered, places: Array, dtype: DType) -> list[Array]:
     return [x, update, pairs, starts]
 
 
-def one_by_one(op: Gathered, places: Array, x: Array, update: Array) -> Array:
-    """Updates in the order they came; narrow floats in f32, rounded once."""
-    narrow = x.dtype.itemsize < 4 and x.dtype.kind not in "iu"
-    out = x.astype(np.float32) if narrow else x.copy()
-    for a in range(op.outer):
-        for m in range(op.count):
-            row = places[a, m]
-            out[a, row] = COMBINE[op.fn](out[a, row], update[a, m].astype(out.dtype))
+def combined(op: Gathered, places: Array, x: Array, update: Array, dtype: DType) -> Array:
+    """Updates in the order they came, those of a long run by the members of a team in turns, and
+    then the first member's first; narrow floats in f32, rounded once."""
+    wide = np.dtype(np.float32) if x.dtype.itemsize < 4 and x.dtype.kind not in "iu" else x.dtype
+    out = x.astype(wide)
+    for a, row in np.ndindex(op.outer, op.rows):
+        run = update[a, places[a] == row].astype(wide)
+        teams = [team for team in teams_of(op, dtype) if len(run) >= team.least]
+        if teams and op.fn == "add":
+            run = [sum(run[n :: teams[-1].members], wide.type(0)) for n in range(teams[-1].members)]
+        for part in run:
+            out[a, row] = COMBINE[op.fn](out[a, row], part)
     return out.astype(x.dtype)
 
 
@@ -56,7 +62,7 @@ def agrees(op: Gathered, places: Array, dtype: DType) -> None:
     given = operands(op, places, dtype)
     kernel = kernel_of(op, given, given[0])
     got = carried_out(kernel, given, given[0]).reshape(given[0].shape)
-    want = one_by_one(op, places, given[0], given[1])
+    want = combined(op, places, given[0], given[1], dtype)
     assert (got.view(np.uint8) == want.view(np.uint8)).all()
 
 
@@ -68,7 +74,7 @@ def test_onto_zeros_every_row_is_written(dtype: DType, fn: str) -> None:
     _, *given = operands(op, places, dtype)
     poison = np.full((2, 20, 8), 99).astype(dtype.numpy)
     got = carried_out(kernel_of(op, given, poison), given, poison).reshape(poison.shape)
-    want = one_by_one(op, places, np.zeros_like(poison), given[0])
+    want = combined(op, places, np.zeros_like(poison), given[0], dtype)
     assert (got.view(np.uint8) == want.view(np.uint8)).all()
 
 
@@ -95,9 +101,7 @@ SHAPES = {
 
 @pytest.mark.parametrize(("fn", "dtype"), [("add", F32), ("add", BF16), ("max", SI32)])
 @pytest.mark.parametrize("name", SHAPES)
-def test_short_and_long_runs_have_the_bits_of_one_update_after_the_other(
-    name: str, fn: str, dtype: DType
-) -> None:
+def test_short_and_long_runs_have_the_bits_of_their_order(name: str, fn: str, dtype: DType) -> None:
     op = Gathered(fn, *SHAPES[name], long=8)
     agrees(op, piled(op), dtype)
 
@@ -114,7 +118,7 @@ def test_nan_is_never_lost() -> None:
     given = operands(op, piled(op), F32)
     given[1][0, 7] = np.nan
     got = carried_out(kernel_of(op, given, given[0]), given, given[0])
-    want = one_by_one(op, piled(op), given[0], given[1])
+    want = combined(op, piled(op), given[0], given[1], F32)
     np.testing.assert_array_equal(got.reshape(want.shape), want)
     assert np.isnan(want).any()
 
@@ -128,10 +132,25 @@ def test_every_long_run_is_one_blocks(shift: int, long: int) -> None:
     agrees(op, places[None], F32)
 
 
-@pytest.mark.parametrize("count", [1023, 1024, 1025])
-def test_batches_end_where_runs_do(count: int) -> None:
+@pytest.mark.parametrize("count", [511, 512, 513, 4095, 4096, 6145])
+def test_turns_end_where_runs_do(count: int) -> None:
+    """Runs of a warp, and of a block."""
     op = Gathered("add", 1, 2, 1, count, 64)
     agrees(op, np.ones((1, count), np.int64), F32)
+
+
+@pytest.mark.parametrize("width", [1, 8])
+def test_the_bits_of_a_long_run_do_not_depend_on_where_it_stands(width: int) -> None:
+    found = []
+    for before in (0, 1, 5, 37):
+        op = Gathered("add", 1, 3, width, 300 + before, 64)
+        places = np.repeat([0, 2], [before, 300])[None]
+        x, update, pairs, starts = operands(op, places, F32)
+        update[:, before:] = operands(Gathered("add", 1, 3, width, 300, 64), places, F32)[1]
+        given = [np.zeros_like(x), update, pairs, starts]
+        got = carried_out(kernel_of(op, given, x), given, given[0])
+        found.append(got.reshape(x.shape)[0, 2].tobytes())
+    assert len(set(found)) == 1
 
 
 @pytest.mark.parametrize(("count", "blocks"), [(7, 1), (8, 6)])

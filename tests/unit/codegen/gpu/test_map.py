@@ -98,6 +98,37 @@ def test_no_variable_has_the_name_of_a_type() -> None:
     assert error_of(many_axes(), kernel) == 0
 
 
+def source_of_padding(dtype: str) -> str:
+    """The CUDA text of a kernel that only moves elements, 32 to a row."""
+    b = Builder()
+    low = [1, 0]
+    fill = False if dtype == "i1" else 0
+    padded = b.emit("pad", b.param(dtype, [6, 32]), low=low, high=low, pad_value=fill)
+    (source,) = through_stages(b.build(padded), "sm90")["cu"].sources.values()
+    return source.partition('extern "C"')[2]
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "fp8_e4m3", "si8", "si16"])
+def test_narrow_elements_that_are_moved_stay_the_words_they_were(dtype: str) -> None:
+    """Nothing is rounded again, and a number that is none keeps its bits."""
+    assert "= {v1_w_[0], v1_w_[1]" in source_of_padding(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["i1", "si4"])
+def test_bytes_that_mean_the_same_are_stored_as_one(dtype: str) -> None:
+    """Any byte but 0 is true, and what is stored for it is 1."""
+    text = source_of_padding(dtype)
+    assert "_s1_[2] = {" in text
+    assert "= {v1_w_[0]" not in text
+
+
+def test_axes_of_powers_of_two_are_bits_of_a_points_number() -> None:
+    kernel = cuda(dialect_kernel(kernels.elementwise(8, 32), PLANS["vectors"]))
+    assert "int at0 = (point >> 4);" in kernel
+    assert "int at1 = ((point & 15) * 2);" in kernel
+    assert "(point % 5)" in cuda(dialect_kernel(POINTS, PLANS["vectors"]))
+
+
 # -- planted faults --------------------------------------------------------------------------------
 
 POINTS = kernels.elementwise(6, 10)

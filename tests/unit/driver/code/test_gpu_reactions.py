@@ -235,7 +235,7 @@ def test_blocks_that_registers_leave_no_room_for(
     report = read_log(f"Used {registers} registers")
     cubins = gpu_kernels.Cubins("sm_90a", {symbol: Cubin("sm_90a", b"", "", report)})
     found = fault_of(code, cubins, [symbol], target_named("sm90").limits)
-    assert found == Fault(missing, 0)
+    assert found == Fault(missing_blocks=missing)
     assert found.is_there == (missing > 0)
 
 

@@ -12,12 +12,16 @@ from typer.testing import CliRunner
 import weft
 from tests.gpu_machine import Machine
 from weft.cli.main import app
+from weft.driver.pipeline import run_pipeline
+from weft.driver.signature import make_signature
+from weft.driver.stages.compilation import Compilation
 from weft.driver.tuning import tune as tuner
 from weft.driver.tuning.measure import Measurement
 from weft.driver.tuning.products import Product, product_named
 from weft.foundation.errors import UserError
 from weft.plan.ir import MmaPlan
 from weft.region.ir import Kernel, Module
+from weft.target.known import target_named
 from weft.target.matrix_tiles import Extent
 from weft.target.matrix_time import Contraction
 from weft.target.measured_forms import form_name, read
@@ -111,6 +115,30 @@ def test_times_of_forms_are_kept_and_nothing_is_measured_twice(tmp_path: Path) -
         "1*512x768x1024 k k",
         "1*1024x1024x512 k n",
     }
+
+
+@pytest.mark.usefixtures("gpu")
+def test_compiles_take_the_plan_that_was_best(tmp_path: Path) -> None:
+    product = product_named("4096x4096x512 NT")
+    chosen = plan_of(product)
+    code, text = tune("--gpu", "--shapes", str(product))
+    assert code == 0, text
+    tuned = plan_of(product)
+    assert tuned.tile[1] < chosen.tile[1]
+    weft.ptir.save(product.program(), tmp_path / "product.ptir.txt")
+    words = ["compile", str(tmp_path / "product.ptir.txt"), "--target", "sm90", "-v"]
+    told = CliRunner().invoke(app, words)
+    assert told.exit_code == 0, told.output
+    assert "plans measured: " in told.output
+
+
+def plan_of(product: Product) -> MmaPlan:
+    """The plan by which a compile carries a product out."""
+    source = product.program()
+    compilation = Compilation(source, target_named("sm90"), make_signature(source))
+    (plan,) = run_pipeline(compilation, until="plan")["plan"].plans.values()
+    assert isinstance(plan, MmaPlan)
+    return plan
 
 
 @pytest.mark.usefixtures("gpu")

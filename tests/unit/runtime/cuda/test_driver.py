@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from weft.foundation.errors import ExecutionError, UserError, WeftError
+from weft.foundation.errors import BackendUnavailable, ExecutionError, UserError, WeftError
 from weft.runtime.artifact import KernelCode, TensorMap
 from weft.runtime.cuda.driver import open_device
 from weft.runtime.cuda.graphs import recording
@@ -27,8 +27,12 @@ class Names:
 class FakeDriver:
     """Answers like the bindings and remembers what was asked."""
 
-    def __init__(self, failing: str = "", devices: int = 1, status: int = 2) -> None:
+    def __init__(
+        self, failing: str = "", devices: int = 1, status: int = 2, missing: str = ""
+    ) -> None:
         self.failing, self.devices, self.status = failing, devices, status
+        self.missing = missing
+        """A function that the driver's library does not have."""
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
         self.memory: dict[int, bytearray] = {}
         for kind in (
@@ -48,6 +52,8 @@ class FakeDriver:
 
         def ask(*args: Any) -> tuple[Any, ...]:
             self.calls.append((name, args))
+            if name == self.missing:
+                raise RuntimeError(f'Function "{name}" not found')
             if name == self.failing:
                 return (self.status, None)
             return (0, *self.answer(name, args))
@@ -110,15 +116,33 @@ def test_a_device_says_what_it_is() -> None:
 @pytest.mark.parametrize(
     ("driver", "number", "message"),
     [
-        (FakeDriver(failing="cuInit"), 0, "no usable CUDA driver on this machine: .*out of luck"),
+        (
+            FakeDriver(failing="cuInit"),
+            0,
+            "the CUDA driver of this machine does not start: out of luck; the backends 'cpu' and "
+            "'reference' need none",
+        ),
+        (
+            FakeDriver(missing="cuInit"),
+            0,
+            "there is no CUDA driver on this machine; the backends 'cpu' and 'reference' need none",
+        ),
         (FakeDriver(devices=0), 0, "there is no GPU number 0: the machine has 0"),
         (FakeDriver(), 1, "there is no GPU number 1: the machine has 1"),
     ],
 )
 def test_machines_without_a_gpu(driver: FakeDriver, number: int, message: str) -> None:
-    with pytest.raises(UserError, match=message) as raised:
+    with pytest.raises(UserError) as raised:
         open_device(number, driver)
+    assert str(raised.value) == message
     assert raised.value.__cause__ is None
+
+
+def test_a_driver_without_a_function_is_too_old() -> None:
+    device = open_device(driver=FakeDriver(missing="cuTensorMapEncodeTiled"))
+    message = "the CUDA driver of this machine is too old: it has no cuTensorMapEncodeTiled; update"
+    with pytest.raises(BackendUnavailable, match=message):
+        load(device, CODE).launch([4096, 8192], "stream")
 
 
 def test_arrays_travel() -> None:

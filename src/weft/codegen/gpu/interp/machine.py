@@ -189,8 +189,11 @@ class Strand(Elements):
         if space is None or not mask.all():
             raise Hazard("part of a warp hands on a sum, or there is no workspace for it")
         match statement:
-            case ir.KeepSums(source=array) | ir.AddSums(target=array):
-                parts.sums(statement, self, space, self.settled(array))
+            case ir.KeepSums(source=array):
+                parts.keep(statement, self, space, self.settled(array))
+                return
+            case ir.AddSums(target=array) | ir.GatherSums(target=array):
+                parts.add(statement, self, space, self.settled(array))
                 return
         first = parts.is_first(self, statement.member)
         number, threads = self.one(statement.number, mask), statement.threads

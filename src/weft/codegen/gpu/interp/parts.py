@@ -17,18 +17,35 @@ _LINE_WORDS: Final = 4
 """32-bit words that a thread keeps side by side."""
 
 
-def sums(statement: ir.KeepSums | ir.AddSums, warp: Warp, space: Workspace, held: Array) -> None:
-    """Store a register array in the workspace, or add what lies there to it."""
+def keep(statement: ir.KeepSums, warp: Warp, space: Workspace, held: Array) -> None:
+    """Store a register array in the workspace."""
+    words = np.ascontiguousarray(held.T).view(np.uint32).T
+    space.keep(_places(statement, warp, held), words, _visitor(warp))
+
+
+def add(statement: ir.AddSums | ir.GatherSums, warp: Warp, space: Workspace, held: Array) -> None:
+    """Add what lies in the workspace to a register array, or make it the sum of all parts."""
+    first = _places(statement, warp, held)
+    if isinstance(statement, ir.AddSums):
+        held[...] = _taken(space, first, warp, held) + held
+        return
+    held[...] = _taken(space, first, warp, held)
+    for number in range(1, statement.count):
+        held[...] = held + _taken(space, first + number * statement.stride, warp, held)
+
+
+def _taken(space: Workspace, places: Array, warp: Warp, held: Array) -> Array:
+    words = space.take(places, _visitor(warp))
+    return np.ascontiguousarray(words.T).view(held.dtype).T
+
+
+def _places(statement: ir.KeepSums | ir.AddSums | ir.GatherSums, warp: Warp, held: Array) -> Array:
+    """The words of every register, by lanes."""
     start, member = (_each(warp.value(v)) for v in (statement.start, statement.member))
     word = np.arange(len(held) * (held.itemsize // 4))[:, None]
     line = word // _LINE_WORDS * statement.threads + member
-    places = start + line * _LINE_WORDS + word % _LINE_WORDS
-    visitor = Visitor(warp.block.number, warp.warp, _knowledge(warp))
-    if isinstance(statement, ir.KeepSums):
-        space.keep(places, np.ascontiguousarray(held.T).view(np.uint32).T, visitor)
-        return
-    found = np.ascontiguousarray(space.take(places, visitor).T).view(held.dtype).T
-    held[...] = found if statement.first else found + held
+    found: Array = start + line * _LINE_WORDS + word % _LINE_WORDS
+    return found
 
 
 def is_first(warp: Warp, member: Scalar) -> bool:
@@ -41,8 +58,10 @@ def released(warp: Warp) -> Knowledge:
     return warp.afar | {warp.block.number: warp.block.memory.races.release(warp.warp)}
 
 
-def _knowledge(warp: Warp) -> Knowledge:
-    return warp.afar | {warp.block.number: warp.block.memory.races.seen[warp.warp].copy()}
+def _visitor(warp: Warp) -> Visitor:
+    block = warp.block
+    known = warp.afar | {block.number: block.memory.races.seen[warp.warp].copy()}
+    return Visitor(block.number, warp.warp, known)
 
 
 def _each(value: Value) -> Array:

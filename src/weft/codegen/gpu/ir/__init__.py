@@ -14,7 +14,7 @@
            | NamedBarrier | SyncThreads | SyncWarp | AddRegisters                    both
            | ClusterArrive | ClusterWait | StCluster | SendCluster                   clusters
            | AdmitNext | AwaitPrevious                                               chains
-           | KeepSums | AddSums | AwaitTurn | PassTurn | CountOff                    parts of sums
+           | KeepSums | AddSums | GatherSums | AwaitTurn | PassTurn | CountOff       parts of sums
 
 Semantics. Every statement is executed by all threads that reach it, each with its own variables
 and register arrays; `Roles` sends ranges of warps (whole warpgroups) to different bodies. Shared
@@ -141,6 +141,7 @@ from weft.codegen.gpu.ir.parts import (
     AddSums,
     AwaitTurn,
     CountOff,
+    GatherSums,
     KeepSums,
     PartStmt,
     PassTurn,
@@ -170,6 +171,7 @@ __all__ = [
     "For",
     "Fragment",
     "Gather",
+    "GatherSums",
     "GlobalElements",
     "If",
     "IndexElements",

@@ -27,14 +27,25 @@ class KeepSums:
 
 @dataclass(frozen=True)
 class AddSums:
-    """Add what `KeepSums` stored to a register array; with `first` the array's old content is
-    ignored."""
+    """Add what `KeepSums` stored to a register array."""
 
     target: str
     start: Scalar
     member: Scalar
     threads: int
-    first: bool = False
+
+
+@dataclass(frozen=True)
+class GatherSums:
+    """Make a register array the sum of `count` that `KeepSums` stored, the second `stride` words
+    behind the first, and so on: they are added up in this order."""
+
+    target: str
+    start: Scalar
+    stride: int
+    count: int
+    member: Scalar
+    threads: int
 
 
 @dataclass(frozen=True)
@@ -72,4 +83,4 @@ class CountOff:
     threads: int
 
 
-PartStmt: TypeAlias = KeepSums | AddSums | AwaitTurn | PassTurn | CountOff
+PartStmt: TypeAlias = KeepSums | AddSums | GatherSums | AwaitTurn | PassTurn | CountOff

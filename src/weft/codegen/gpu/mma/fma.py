@@ -24,6 +24,7 @@ from weft.codegen.gpu.accept import kernel_refusals, refuse, too_many
 from weft.codegen.gpu.element import ElementOp
 from weft.codegen.gpu.formats import held_bytes
 from weft.codegen.gpu.map import Elementwise
+from weft.codegen.gpu.mma.fma_registers import LANES, LaneRegisters
 from weft.codegen.gpu.mma.refusals import field_refusals, order_refusals
 from weft.codegen.gpu.mma.tiles import TileOrder
 from weft.codegen.gpu.peephole import recognise
@@ -34,12 +35,9 @@ from weft.foundation.errors import Finding
 from weft.foundation.index_expr import coefficient
 from weft.plan.ir import Header, MmaPlan
 from weft.plan.text import told
-from weft.region.forms.thin import FEW, RESIDENT
 from weft.region.ir import Binary, Fold, Kernel, Let, Read, Reduce, Tensor, operands
 from weft.target.target import Target
 
-_LANES: Final = (4, 8)
-"""Lanes of a warp along rows and along columns."""
 _LANE_ROW: Final = (LANE & 1) + (LANE >> 4) * 2
 _LANE_COLUMN: Final = (LANE >> 1) & 7
 """Pairs of lanes share a column's piece, and pairs of such pairs a row's: shared memory gives 16
@@ -50,8 +48,6 @@ _PADDING: Final = 4
 """Elements between the rows of a slice, so that they begin in different banks."""
 _BANKS: Final = 8
 """Pieces of 16 bytes that all banks of shared memory give at a time."""
-_MOST_THREADS: Final = 256
-"""Of a tile that shares its unit with another."""
 _USED: Final = frozenset({
     "header", "tile", "stages", "warp_tile", "cache", "order", "epilogue", "local_edges", "arch",
     "algo_choice",
@@ -134,18 +130,26 @@ def _tile(kernel: Kernel, plan: MmaPlan, target: Target) -> Iterator[Finding]:
         yield refuse("Tile", f"warp_tile does not divide the tile {rows}x{columns}")
         return
     threads = (rows // warp_rows) * (columns // warp_columns) * 32
-    if warp_rows % _LANES[0] or warp_columns % _LANES[1] or threads > 1024:
+    if warp_rows % LANES[0] or warp_columns % LANES[1] or threads > 1024:
         shape = f"{warp_rows}x{warp_columns}"
         yield refuse("Tile", f"a warp tile of {shape} is not shared by 4x8 lanes of 32 warps")
     elif rows * depth % threads or columns * depth % threads or depth > 64:
         shape = "x".join(map(str, plan.tile))
         yield refuse("Tile", f"the slices of tile {shape} are not shared by {threads} threads")
+    else:
+        yield from _registers(kernel, plan).refusals(target)
     yield from order_refusals(_order(kernel, plan))
     size = plan.stages * depth * (rows + columns + 2 * _PADDING)
     size *= max(held_bytes(kernel.let(name).dtype) for name in _factors(kernel))
     if size > target.limits.shared_bytes_per_block:
         why = f"{plan.stages} slices of both operands take {size} bytes"
         yield refuse("SharedMemory", why, "use fewer stages or a smaller tile")
+
+
+def _registers(kernel: Kernel, plan: MmaPlan) -> LaneRegisters:
+    assert kernel.roles is not None
+    a, b = (kernel.let(name).dtype for name in _factors(kernel))
+    return LaneRegisters(plan, kernel.let(kernel.roles.contraction).dtype, (a, b))
 
 
 @dataclass(frozen=True)
@@ -180,10 +184,10 @@ class _Fetched:
 class Tiles(Elementwise):
     """A tile of the result to a block."""
 
-    def __init__(self, kernel: Kernel, refs: Refs, plan: MmaPlan) -> None:
+    def __init__(self, kernel: Kernel, refs: Refs, plan: MmaPlan, target: Target) -> None:
         super().__init__(kernel, refs)
         assert kernel.roles is not None
-        self.plan = plan
+        self.plan, self.target = plan, target
         (rows, columns, self.depth), (warp_rows, warp_columns) = plan.tile, plan.warp_tile
         self.warps = (rows // warp_rows, columns // warp_columns)
         self.batch, m, n, self.k = (
@@ -222,10 +226,7 @@ class Tiles(Elementwise):
 
     @property
     def resident(self) -> int:
-        """Tiles with few rows or columns do little but wait for memory, several at a time; of
-        others one multiplies while another meets."""
-        thin = min(self.a.extent, self.b.extent) <= FEW[-1]
-        return RESIDENT if thin else 1 if self.threads > _MOST_THREADS else 2
+        return _registers(self.kernel, self.plan).resident(self.target)
 
     # -- the problem -----------------------------------------------------------------------------
 
@@ -240,8 +241,8 @@ class Tiles(Elementwise):
             ir.Let("lane_m", WARP // self.warps[1] * self.plan.warp_tile[0]),
             ir.Let("lane_n", WARP % self.warps[1] * self.plan.warp_tile[1]),
         ]
-        rows = self.own_places(self.a, Name("lane_m"), _LANE_ROW, _LANES[0])
-        columns = self.own_places(self.b, Name("lane_n"), _LANE_COLUMN, _LANES[1])
+        rows = self.own_places(self.a, Name("lane_m"), _LANE_ROW, LANES[0])
+        columns = self.own_places(self.b, Name("lane_n"), _LANE_COLUMN, LANES[1])
         sums = [[self.fresh("acc") for _ in columns] for _ in rows]
         start = 0.0 if self.contraction.dtype.is_float else 0
         body += [
@@ -254,7 +255,7 @@ class Tiles(Elementwise):
 
     def piece(self, side: _Side) -> int:
         """Neighbouring rows or columns that a lane has, at most an access of shared memory."""
-        lanes = _LANES[0] if side is self.a else _LANES[1]
+        lanes = LANES[0] if side is self.a else LANES[1]
         warp = self.plan.warp_tile[0 if side is self.a else 1]
         found = _ACCESS // side.word
         while warp // lanes % found:

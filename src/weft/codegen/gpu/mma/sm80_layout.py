@@ -30,6 +30,7 @@ from weft.plan.completion import BOUND
 from weft.plan.ir import MmaPlan, Vectorize
 from weft.plan.sum_parts import sum_parts
 from weft.plan.text import told
+from weft.target import roofline
 from weft.target.matrix_atoms import INTEGERS, TINY, Atom, atom_for
 from weft.target.target import Target
 
@@ -209,7 +210,7 @@ def _schedule(layout: Sm80Layout) -> Iterator[Finding]:
     yield from order_refusals(layout.order)
     yield from split_refusals(layout.split)
     tails = {f"{name}.i.i" for name in layout.tails}
-    if set(plan.predicate_tail) != tails:
+    if sorted(plan.predicate_tail) != sorted(tails):
         named = ", ".join(sorted(tails)) or "none"
         yield refuse("PlanField", f"{told(plan, 'predicate_tail')}, but the tails are {named}")
     yield from stored_refusals(plan, layout.problem.a, layout.problem.b)
@@ -236,7 +237,7 @@ def _resources(layout: Sm80Layout, target: Target) -> Iterator[Finding]:
     if layout.threads > target.limits.threads_per_block:
         yield refuse("Threads", f"the plan needs {layout.threads} threads")
     needed = _registers(layout)
-    given = min(255, target.limits.registers_per_unit // layout.threads // 8 * 8)
+    given = roofline.registers_given(target.limits, layout.threads)
     if needed > given:
         yield refuse("Registers", f"a thread needs about {needed} registers and has {given}")
 

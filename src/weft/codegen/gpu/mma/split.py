@@ -20,6 +20,7 @@ from weft.codegen.gpu import ir
 from weft.codegen.gpu.accept import refuse
 from weft.codegen.gpu.scalar import Lit, Name, Scalar, wide
 from weft.foundation.errors import Finding
+from weft.foundation.tally import counted
 from weft.plan.sum_parts import SumParts
 
 PART: Final = Name("sum_part")
@@ -146,7 +147,7 @@ class Handing:
 
     def _serial(self, finish: Body, otherwise: Body) -> Body:
         last, start = self.split.count - 1, self._start(Lit(0))
-        before = (self._await(PART), *self._add(start, first=False))
+        before = (self._await(PART), *self._add(start))
         behind = (*self._keep(start), self._pass(PART + 1), *otherwise)
         return (
             ir.If(PART > 0, before),
@@ -155,19 +156,16 @@ class Handing:
 
     def _parallel(self, finish: Body, otherwise: Body) -> Body:
         meeting, last = self.meeting, self.split.count - 1
+        stride = self.shares * self.per_share
         count = ir.CountOff(
             _DONE, meeting.share, last, meeting.member, meeting.number, meeting.threads
         )
-        others = tuple(self._add(self._start(Name("other_part")), first=False))
-        whole = (
-            *self._add(self._start(Lit(0)), first=True),
-            ir.For("other_part", 1, self.split.count, 1, others),
+        whole = tuple(
+            ir.GatherSums(array, place, stride, last + 1, meeting.member, meeting.threads)
+            for array, place in self._places(self._start(Lit(0)))
         )
-        return (
-            *self._keep(self._start(PART)),
-            count,
-            ir.If(Name(_DONE), (*whole, *finish), otherwise),
-        )
+        keep = self._keep(self._start(PART))
+        return (*keep, count, ir.If(Name(_DONE), (*whole, *finish), otherwise))
 
     def _start(self, part: Scalar) -> Scalar:
         """Where the sums of a share lie, those of a part where each has a place."""
@@ -181,9 +179,9 @@ class Handing:
         for array, place in self._places(start):
             yield ir.KeepSums(array, place, self.meeting.member, self.meeting.threads)
 
-    def _add(self, start: Scalar, *, first: bool) -> Iterator[ir.Stmt]:
+    def _add(self, start: Scalar) -> Iterator[ir.Stmt]:
         for array, place in self._places(start):
-            yield ir.AddSums(array, place, self.meeting.member, self.meeting.threads, first)
+            yield ir.AddSums(array, place, self.meeting.member, self.meeting.threads)
 
     def _await(self, value: Scalar) -> ir.Stmt:
         meeting = self.meeting
@@ -199,6 +197,6 @@ def split_refusals(split: Split) -> Iterator[Finding]:
     if split.count > split.k_steps:
         yield refuse(
             "PlanField",
-            f"split_k={split.count}: a sum of {split.k_steps} k steps has no so many parts",
+            f"split_k={split.count}, but a sum has {counted(split.k_steps, 'k step')} to divide",
             "use fewer parts or a shorter k tile",
         )

@@ -68,6 +68,9 @@ INLINE float loose_gelu(float x) {
   return fmaf(-t, loose_exp2(p), max_nan(x, 0.0f));
 }
 INLINE float loose_exp(float x) { return loose_exp2(x * 0x1.715476p+0f); }
+INLINE float loose_rsqrt(float x) {
+  float r; asm("rsqrt.approx.f32 %0, %1;" : "=f"(r) : "f"(x)); return r;
+}
 INLINE float loose_quotient(float a, float b) {
   float r; asm("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"(b)); return a * r;
 }

@@ -48,7 +48,7 @@ INLINE void keep_sums(const T (&sums)[Count], u32* words, int member) {
   for (int i = 0; i < Count / each; ++i)
     keep_line(sums + i * each, words + (i * Threads + member) * 4);
 }
-template <int First, int Threads, class T, int Count>
+template <int Threads, class T, int Count>
 INLINE void add_sums(T (&sums)[Count], const u32* words, int member) {
   constexpr int each = 16 / sizeof(T);
   #pragma unroll
@@ -56,9 +56,16 @@ INLINE void add_sums(T (&sums)[Count], const u32* words, int member) {
     T kept[each];
     take_line(kept, words + (i * Threads + member) * 4);
     #pragma unroll
-    for (int j = 0; j < each; ++j)
-      sums[i * each + j] = First ? kept[j] : kept[j] + sums[i * each + j];
+    for (int j = 0; j < each; ++j) sums[i * each + j] = kept[j] + sums[i * each + j];
   }
+}
+// -0 leaves what is added to it as it is. The loop stays one: unrolled, it would spill.
+template <int Parts, int Threads, class T, int Count>
+INLINE void gather_sums(T (&sums)[Count], const u32* words, i64 stride, int member) {
+  #pragma unroll
+  for (int i = 0; i < Count; ++i) sums[i] = (T)-0.0;
+  #pragma unroll 1
+  for (int part = 0; part < Parts; ++part) add_sums<Threads>(sums, words + part * stride, member);
 }
 INLINE void await_turn(const u32* counter, u32 value, bool watches, int number, int threads) {
   u32 found = value;

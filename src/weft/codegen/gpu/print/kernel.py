@@ -240,12 +240,16 @@ class _Printer:
 
     def part(self, statement: ir.PartStmt) -> str:
         member, threads = text(statement.member), statement.threads
-        if isinstance(statement, ir.KeepSums | ir.AddSums):
+        if isinstance(statement, ir.KeepSums | ir.AddSums | ir.GatherSums):
             words = f"workspace + {self.first_word} + {text(statement.start)}"
-            if isinstance(statement, ir.KeepSums):
-                return f"keep_sums<{threads}>({statement.source}, {words}, {member});"
-            function = f"add_sums<{int(statement.first)}, {threads}>"
-            return f"{function}({statement.target}, {words}, {member});"
+            match statement:
+                case ir.KeepSums(source=array):
+                    return f"keep_sums<{threads}>({array}, {words}, {member});"
+                case ir.AddSums(target=array):
+                    return f"add_sums<{threads}>({array}, {words}, {member});"
+                case ir.GatherSums(target=array, stride=stride, count=count):
+                    function = f"gather_sums<{count}, {threads}>"
+                    return f"{function}({array}, {words}, {stride}ll, {member});"
         counter = f"workspace + {text(statement.counter)}"
         meeting = f"{member} == 0, {text(statement.number)}, {threads}"
         match statement:

@@ -13,6 +13,7 @@ from weft.codegen.gpu import values
 from weft.codegen.gpu.element import Number, literal, statement
 from weft.codegen.gpu.formats import (
     NARROW,
+    NIBBLES,
     PAIRED,
     from_index,
     held,
@@ -27,6 +28,8 @@ from weft.foundation.dtypes import I1, UI32, DType
 from weft.foundation.errors import InternalError
 
 WORD = 4
+_REPRESENTED_TWICE = NIBBLES | {I1}
+"""Dtypes of which different bytes are the same value: every byte but 0 is true."""
 
 
 def load(
@@ -52,6 +55,9 @@ class ValuePrinter:
 
     def __init__(self) -> None:
         self.dtypes: dict[str, DType] = {}
+        self.loaded: dict[tuple[str, ...], str] = {}
+        """Words that were loaded, by the values that each holds: stored again they stay as they
+        are."""
 
     def name(self, name: str, dtype: DType) -> str:
         """The head of a declaration."""
@@ -151,8 +157,7 @@ class ValuePrinter:
         elif node.lasting and node.constant:
             fetch = f"fetch_words_lasting({words}, {place});"
         yield fetch if node.guard == Lit(1) else f"if ({text(node.guard)}) {fetch}"
-        for number, name in enumerate(node.names):
-            yield f"{self.name(name, node.dtype)} = {_piece(words, number, node.dtype)};"
+        yield from self.pieces(node.names, node.dtype, words)
 
     def load_across(self, node: values.LoadAcross) -> Iterator[str]:
         size = node.dtype.storage_bytes
@@ -161,8 +166,16 @@ class ValuePrinter:
         place = f"b{node.buffer}, (i64)({text(node.offset)}) * {size}"
         rest = f"({text(node.count)}) * {size}, {_truth(node.constant)}"
         yield f"fetch_across({words}, {place}, {rest});"
-        for number, name in enumerate(node.names):
-            yield f"{self.name(name, node.dtype)} = {_piece(words, number, node.dtype)};"
+        yield from self.pieces(node.names, node.dtype, words)
+
+    def pieces(self, names: tuple[str, ...], dtype: DType, words: str) -> Iterator[str]:
+        """The elements of a vector of words."""
+        if dtype.storage_bytes < WORD and dtype not in _REPRESENTED_TWICE:
+            each = WORD // dtype.storage_bytes
+            for word, first in enumerate(range(0, len(names), each)):
+                self.loaded[names[first : first + each]] = f"{words}[{word}]"
+        for number, name in enumerate(names):
+            yield f"{self.name(name, dtype)} = {_piece(words, number, dtype)};"
 
     def load_shared_vector(
         self, names: tuple[str, ...], dtype: DType, address: str
@@ -179,8 +192,7 @@ class ValuePrinter:
         words = f"{names[0]}_w_"
         yield f"u32 {words}[{_words(len(names), dtype.storage_bytes)}];"
         yield f"load_shared_words({words}, {address});"
-        for number, name in enumerate(names):
-            yield f"{self.name(name, dtype)} = {_piece(words, number, dtype)};"
+        yield from self.pieces(names, dtype, words)
 
     def store(self, node: values.StoreElement) -> str:
         place = f"*((({storage(node.dtype)}*)b{node.buffer}) + {text(node.offset)})"
@@ -196,11 +208,29 @@ class ValuePrinter:
         size = node.dtype.storage_bytes
         count = _words(len(node.sources), size)
         words = f"{node.sources[0]}_s{node.buffer}_"
-        parts = ", ".join(_packed(node.sources, number, node.dtype) for number in range(count))
+        parts = ", ".join(self.packed(node.sources, number, node.dtype) for number in range(count))
         yield f"const u32 {words}[{count}] = {{{parts}}};"
         place = f"b{node.buffer} + {text(node.offset)} * {size}"
         put = f"put_words({words}, {place});"
         yield put if node.guard == Lit(1) else f"if ({text(node.guard)}) {put}"
+
+    def packed(self, sources: tuple[str, ...], word: int, dtype: DType) -> str:
+        """A word of a vector of values."""
+        size = dtype.storage_bytes
+        if size == 8:
+            half = f"bits({sources[word // 2]})"
+            return f"(u32)({half} >> 32)" if word % 2 else f"(u32){half}"
+        if size == WORD:
+            return f"bits({sources[word]})"
+        each = WORD // size
+        own = sources[word * each : (word + 1) * each]
+        if own in self.loaded:
+            return self.loaded[own]
+        if dtype in PAIRED:
+            return f"pack_{dtype.name}({own[0]}, {own[1]})"
+        mask = (1 << 8 * size) - 1
+        parts = [f"((u32){narrow(name, dtype)} & {mask})" for name in own]
+        return " | ".join(f"{part} << {8 * size * i}" for i, part in enumerate(parts))
 
 
 def _clamped(source: str, dtype: DType, size: int) -> str:
@@ -260,20 +290,3 @@ def _word_or_two(words: str, number: int, each: int) -> str:
     if each == 1:
         return f"{words}[{number}]"
     return f"((u64){words}[{2 * number + 1}] << 32 | {words}[{2 * number}])"
-
-
-def _packed(sources: tuple[str, ...], word: int, dtype: DType) -> str:
-    """A word of a vector of values."""
-    size = dtype.storage_bytes
-    if size == 8:
-        half = f"bits({sources[word // 2]})"
-        return f"(u32)({half} >> 32)" if word % 2 else f"(u32){half}"
-    if size == WORD:
-        return f"bits({sources[word]})"
-    each = WORD // size
-    own = sources[word * each : (word + 1) * each]
-    if dtype in PAIRED:
-        return f"pack_{dtype.name}({own[0]}, {own[1]})"
-    mask = (1 << 8 * size) - 1
-    parts = [narrow(name, dtype) for name in own]
-    return " | ".join(f"((u32){part} & {mask}) << {8 * size * i}" for i, part in enumerate(parts))

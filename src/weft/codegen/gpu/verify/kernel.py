@@ -411,7 +411,7 @@ class _Checker:
         """Parts of a sum go through the workspace, whole lines at a time."""
         self.need(self.kernel.workspace is not None, "the kernel has no workspace")
         match node:
-            case ir.KeepSums(source=array) | ir.AddSums(target=array):
+            case ir.KeepSums(source=array) | ir.AddSums(target=array) | ir.GatherSums(target=array):
                 found = self.use(array, "registers")
                 whole = found.count * (2 if found.dtype is F64 else 1) % _LINE_WORDS == 0
                 self.need(whole, f"the {found.count} registers of {array} are no whole lines")

@@ -19,9 +19,10 @@ from tests.gpu_interpreted import InterpretedGpu
 from tests.gpu_programs import TARGETS, through_stages
 from weft import functional as F
 from weft.codegen.gpu import ir, sass, templates
-from weft.codegen.gpu.compile import architecture
+from weft.codegen.gpu.compile import architecture, compile_cuda
 from weft.codegen.gpu.interp import Hazard
 from weft.codegen.gpu.mma import fma
+from weft.codegen.gpu.print import cuda
 from weft.codegen.gpu.scalar import Lit
 from weft.codegen.gpu.text import parse_module, print_module
 from weft.driver.code.gpu_kernels import compile_sources
@@ -173,7 +174,7 @@ def test_threads_that_read_along_k_put_down_in_different_banks(
     compilation = through_stages(product(dtype, rows, 128, 64, "NT")[0], "sm90")
     (kernel,) = (k for k in compilation["region"].kernels if k.roles is not None)
     plan = compilation["plan"].of(kernel.name)
-    tiles = fma.Tiles(kernel, assign_buffers(compilation["region"]).refs, plan)
+    tiles = fma.Tiles(kernel, assign_buffers(compilation["region"]).refs, plan, SM90)
     vector, word = 16 // tiles.b.word, tiles.b.word
     together = 128 // word  # lanes whose words shared memory takes in one turn
     places = [divmod(lane, plan.tile[2] // vector) for lane in range(together)]
@@ -255,8 +256,12 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
         "the slices of tile 32x32x2 are not shared by 128 threads",
     ),
     "memory": (
-        {"tile": (512, 512, 64), "warp_tile": (128, 128)},
-        "2 slices of both operands take 528384 bytes",
+        {"tile": (128, 128, 64), "warp_tile": (32, 32), "stages": 4},
+        "4 slices of both operands take 270336 bytes",
+    ),
+    "registers": (
+        {"tile": (256, 256, 8), "warp_tile": (64, 64)},
+        "a lane of a 64x64 warp tile needs 200 registers at least, and has 128",
     ),
     "order": ({"order": "grouped:0"}, "there is no tile order grouped:0"),
     "algorithm": (
@@ -276,6 +281,29 @@ def test_plans_that_are_refused(name: str) -> None:
     module = kernels.linear(64, 64, 64)
     found = fma.accepts(module.kernels[0], module.tensors, plan(**changes), SM90)
     assert [finding.why for finding in found] == [why]
+
+
+@pytest.mark.parametrize(
+    ("tile", "warp_tile", "resident"),
+    [
+        ((128, 128, 8), (64, 64), 2),
+        ((128, 128, 8), (32, 64), 2),
+        ((256, 128, 8), (64, 64), 1),
+        ((128, 256, 16), (64, 64), 1),
+        ((128, 128, 16), (32, 32), 1),
+        ((16, 128, 16), (16, 32), 4),
+    ],
+)
+def test_as_many_tiles_share_a_unit_as_have_the_registers(
+    tile: tuple[int, int, int], warp_tile: tuple[int, int], resident: int
+) -> None:
+    """Told to leave registers for a second one, the compiler would move sums to memory and back."""
+    module = kernels.linear(256, 256, 64)
+    refs = assign_buffers(module).refs
+    changed = plan(tile=tile, warp_tile=warp_tile)
+    made = templates.build(module.kernels[0], module.tensors, refs, changed, SM90, "k0")
+    assert made.resident == resident
+    assert compile_cuda(cuda(made), "sm_90a").report.findings == []
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(256, 257), (1, 32768), (32768, 1)])

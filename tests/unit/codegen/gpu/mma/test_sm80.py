@@ -198,7 +198,7 @@ def test_a_hazard_says_what_it_saw() -> None:
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "cluster": ({"cluster": (2, 1)}, "cluster=[2, 1] has no effect in the SM80 template"),
-    "split_k": ({"split_k": 2}, "split_k=2 has no effect in the SM80 template"),
+    "split_k": ({"split_k": 4}, "split_k=4, but a sum has 3 k steps to divide"),
     "swap_ab": ({"swap_ab": True}, "swap_ab=true has no effect in the SM80 template"),
     "batch": ({"batch": 2}, "batch=2 has no effect in the SM80 template"),
     "deferred_epilogue": (
@@ -222,8 +222,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "roles": ({"roles": "pingpong"}, "arch=sm80 with roles=pingpong is not this template"),
     "algo_choice": (
-        {"algo_choice": {"matmul": "splitk_serial_2"}},
-        "algo_choice.matmul=splitk_serial_2 is not built for this kernel",
+        {"algo_choice": {"conv": "winograd_3x3"}},
+        "algo_choice.conv=winograd_3x3 is not built for this kernel",
     ),
     "layout_hints": (
         {"layout_hints": {"B_swizzle": False}},

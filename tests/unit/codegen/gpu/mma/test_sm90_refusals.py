@@ -32,7 +32,10 @@ FIELDS: dict[str, tuple[dict[str, Any], str]] = {
         {"cluster": (2, 2)},
         "PlanField: a cluster of 2x2 blocks is not 2x1 or 1x2",
     ),
-    "split_k": ({"split_k": 2}, "PlanField: split_k=2 has no effect in the SM90 template"),
+    "split_k": (
+        {"split_k": 5},
+        "PlanField: split_k=5, but a sum has 2 k steps to divide (use fewer parts or a shorter k tile)",
+    ),
     "bind": (
         {"bind": {"m.o": "block.y"}},
         'PlanField: bind={"m.o": "block.y"} has no effect in the SM90 template',
@@ -47,8 +50,8 @@ FIELDS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "batch": ({"batch": 2}, "PlanField: batch=2 has no effect in the SM90 template"),
     "algo": (
-        {"algo_choice": {"matmul": "splitk_serial_2"}},
-        "PlanField: algo_choice.matmul=splitk_serial_2 is not built for this kernel",
+        {"algo_choice": {"conv": "winograd_3x3"}},
+        "PlanField: algo_choice.conv=winograd_3x3 is not built for this kernel",
     ),
     "hints": (
         {"layout_hints": {"A_swizzle": False}},

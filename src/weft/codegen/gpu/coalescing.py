@@ -1,0 +1,214 @@
+"""How much of what a block asks memory for it uses.
+
+Memory hands out sectors of 32 bytes. A block whose neighbouring threads read neighbours uses all of
+each; one that picks single elements far apart moves up to 32 bytes for each that it uses.
+`traffic` follows the addresses of one block of a kernel, all its threads at once: numbers of a
+thread are computed, values are not. What is read where data says (a gather) is not counted, nor is
+what the copy engine brings, which is whole rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.codegen.gpu import ir, values
+from weft.codegen.gpu.scalar import (
+    FOLD,
+    Lit,
+    Name,
+    Op,
+    Scalar,
+    Special,
+    TableAt,
+    Which,
+    Wide,
+)
+from weft.foundation.dtypes import DType
+
+SECTOR: Final = 32
+"""Bytes that memory hands out at a time."""
+_TURNS: Final = 32
+"""Turns of an innermost loop that are followed: those of single bytes fill a sector."""
+_OUTER_TURNS: Final = 2
+_ENOUGH: Final = 1 << 15
+"""Elements after which a block has shown what it does."""
+
+_Number: TypeAlias = int | NDArray[np.int64] | None
+"""Of each thread, or of all alike; None where only data would tell."""
+_ARRAYS: Final[Mapping[str, Any]] = {
+    **FOLD,
+    "min": np.minimum,
+    "max": np.maximum,
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "ge": np.greater_equal,
+    "gt": np.greater,
+}
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes that a block uses, each counted once, and those of the sectors that they lie in."""
+
+    used: int = 0
+    moved: int = 0
+
+    @property
+    def ratio(self) -> float:
+        """Bytes moved for each that is used."""
+        return self.moved / self.used if self.used else 1.0
+
+
+@dataclass(frozen=True)
+class _Access:
+    """A statement's touch of memory: `count` elements from `offset` on, where the guard holds."""
+
+    buffer: int
+    dtype: DType
+    offset: Scalar
+    guard: Scalar
+    count: int
+
+
+def traffic(kernel: ir.Kernel) -> Traffic:
+    """What a block in the middle of the grid moves."""
+    block = _Block(kernel)
+    block.follow(kernel.body, np.ones(kernel.threads, bool))
+    return block.traffic()
+
+
+class _Block:
+    """The threads of one block, and the elements that they have touched."""
+
+    def __init__(self, kernel: ir.Kernel) -> None:
+        self.kernel, self.number = kernel, kernel.grid // 2
+        self.thread = np.arange(kernel.threads, dtype=np.int64)
+        self.names: dict[str, _Number] = {}
+        self.touched: dict[tuple[int, int], list[NDArray[np.int64]]] = {}
+        """Elements, by their buffer and size."""
+        self.count = 0
+
+    def traffic(self) -> Traffic:
+        used = moved = 0
+        for (_, size), parts in self.touched.items():
+            elements = np.unique(np.concatenate(parts))
+            used += size * elements.size
+            moved += SECTOR * np.unique(elements * size // SECTOR).size
+        return Traffic(used, moved)
+
+    def follow(self, body: tuple[ir.Stmt, ...], active: NDArray[np.bool_]) -> None:
+        for statement in body:
+            if self.count >= _ENOUGH or not active.any():
+                return
+            self.step(statement, active)
+
+    def step(self, statement: ir.Stmt, active: NDArray[np.bool_]) -> None:
+        match statement:
+            case ir.Let(name=name, value=value) | ir.Set(name=name, value=value):
+                self.names[name] = self.value(value)
+            case values.ReadParam(name=name, low=low):
+                self.names[name] = low
+            case values.PlaceOf(name=name):
+                self.names[name] = None
+            case values.Alike(names=names):
+                self.names.update(dict.fromkeys(names))
+            case ir.For():
+                self.loop(statement, active)
+            case ir.If(cond=cond, then=then, otherwise=otherwise):
+                holds = self.truth(cond)
+                self.follow(then, active & holds)
+                self.follow(otherwise, active & ~holds)
+            case _:
+                access = _access(statement)
+                if access is not None:
+                    self.touch(access, active)
+
+    def loop(self, loop: ir.For, active: NDArray[np.bool_]) -> None:
+        start, stop, step = (self.value(n) for n in (loop.start, loop.stop, loop.step))
+        if start is None or stop is None or step is None:
+            self.names[loop.var] = None
+            self.follow(loop.body, active)
+            return
+        nested = any(isinstance(inner, ir.For) for inner in ir.walk(loop.body))
+        for turn in range(_OUTER_TURNS if nested else _TURNS):
+            place = start + turn * step
+            running = active & np.less(place, stop)
+            if not running.any():
+                return
+            self.names[loop.var] = place
+            self.follow(loop.body, running)
+
+    def touch(self, access: _Access, active: NDArray[np.bool_]) -> None:
+        offset = self.value(access.offset)
+        if offset is None:
+            return
+        active = active & self.truth(access.guard)
+        places = np.broadcast_to(np.asarray(offset, np.int64), active.shape)[active]
+        elements = (places[:, None] + np.arange(access.count)).ravel()
+        self.count += elements.size
+        key = access.buffer, access.dtype.storage_bytes
+        self.touched.setdefault(key, []).append(elements)
+
+    # -- numbers ---------------------------------------------------------------------------------
+
+    def truth(self, condition: Scalar) -> NDArray[np.bool_]:
+        """Which threads a condition holds for: all, where only data would tell."""
+        found = self.value(condition)
+        holds = True if found is None else np.asarray(found) != 0
+        return np.broadcast_to(holds, self.thread.shape)
+
+    def value(self, expression: Scalar) -> _Number:
+        match expression:
+            case Lit(value=value):
+                return value
+            case Name(name=name):
+                return self.names.get(name)
+            case Special(which=Which.THREAD):
+                return self.thread
+            case Special(which=Which.LANE):
+                return self.thread % 32
+            case Special(which=Which.WARP):
+                return self.thread // 32
+            case Special():
+                return self.number
+            case Wide(value=inner):
+                return self.value(inner)
+            case TableAt(table=table, index=index):
+                return self.entry(table, self.value(index))
+            case Op(fn=fn, lhs=lhs, rhs=rhs):
+                left, right = self.value(lhs), self.value(rhs)
+                if left is None or right is None:
+                    return None
+                both = isinstance(left, int) and isinstance(right, int)
+                found: _Number = (FOLD if both else _ARRAYS)[fn](left, right)
+                return found
+        return None
+
+    def entry(self, table: str, index: _Number) -> _Number:
+        held = next(found.values for found in self.kernel.tables if found.name == table)
+        if index is None:
+            return None
+        found: NDArray[np.int64] = np.asarray(held, np.int64)[index]
+        return found
+
+
+def _access(statement: ir.Stmt) -> _Access | None:
+    match statement:
+        case ir.LoadElement() | values.StoreElement() | values.CombineElement():
+            count, guard = 1, statement.guard
+        case values.LoadVector(names=names, guard=guard):
+            count = len(names)
+        case values.LoadAcross(names=names, count=several):
+            count, guard = len(names), several > 0
+        case values.StoreVector(sources=sources, guard=guard):
+            count = len(sources)
+        case _:
+            return None
+    return _Access(statement.buffer, statement.dtype, statement.offset, guard, count)

@@ -1,0 +1,97 @@
+"""Plans whose blocks use what they ask memory for: document 2's section 10 on coalescing.
+
+Rows and elementwise kernels with an operand that lies across the others, as in `x + y.T`, may move
+many bytes for each that they use (`codegen.gpu.coalescing`). Such a plan moves down its list, to
+those whose blocks take points that lie closer together: the first that moves little more than it
+uses is taken, else the one that moves least, if it moves much less. What no plan changes is told,
+too: it says why a kernel is slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from weft.codegen.gpu import templates
+from weft.codegen.gpu.coalescing import Traffic, traffic
+from weft.memory.ir import BufferMap
+from weft.plan import verify as plan_verify
+from weft.plan.candidates import closer
+from weft.plan.ir import MapPlan, Plan, RowPlan
+from weft.plan.text import brief
+from weft.region.ir import Kernel, Module
+from weft.target.target import Target
+
+WASTEFUL: Final = 2.0
+"""Bytes that are moved for each that is used, from which on another plan is looked for."""
+_CLEAN: Final = 1.25
+_BETTER: Final = 0.75
+"""Of the bytes that the first plan moves for each that it uses: fewer are worth another plan."""
+_LITTLE: Final = 1 << 20
+"""Bytes that a kernel moves in all, below which it is done in any way."""
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """A plan, what a block of its kernel moves, and how many blocks there are."""
+
+    plan: Plan
+    moves: Traffic
+    blocks: int
+
+    def __str__(self) -> str:
+        ratio = f"{self.moves.ratio:.1f}"
+        return f"{brief(self.plan)}: {ratio} bytes are moved for each that is used"
+
+
+def coalesced(
+    kernels: Sequence[Kernel], module: Module, buffer_map: BufferMap, plan: Plan, target: Target
+) -> tuple[Plan, list[str]]:
+    """The plan that kernels of one structure move to, and why, a sentence each."""
+    if not isinstance(plan, MapPlan | RowPlan):
+        return plan, []
+    lists = _List(kernels, module, buffer_map, target)
+    first = lists.measured(plan)
+    if first.moves.ratio <= WASTEFUL or first.moves.moved * first.blocks < _LITTLE:
+        return plan, []
+    tried = [first]
+    for other in lists.others(first):
+        tried.append(other)
+        if other.moves.ratio <= _CLEAN:
+            break
+    best = min(tried, key=lambda found: found.moves.ratio)
+    if best.moves.ratio > _BETTER * first.moves.ratio:
+        return plan, [f"{first}, and no plan of its list moves much fewer"]
+    return best.plan, [*map(str, tried), f"taken: {brief(best.plan)}"]
+
+
+@dataclass(frozen=True)
+class _List:
+    """The plans of kernels of one structure."""
+
+    kernels: Sequence[Kernel]
+    module: Module
+    buffer_map: BufferMap
+    target: Target
+
+    def measured(self, plan: Plan) -> _Measured:
+        made = templates.build(
+            self.kernels[0], self.module.tensors, self.buffer_map.refs, plan, self.target, "k"
+        )
+        return _Measured(plan, traffic(made), made.grid)
+
+    def others(self, first: _Measured) -> Iterator[_Measured]:
+        """The legal ones that leave no unit without a block that had one."""
+        for plan in closer(first.plan):
+            if self._is_legal(plan):
+                found = self.measured(plan)
+                if found.blocks >= min(first.blocks, self.target.limits.units):
+                    yield found
+
+    def _is_legal(self, plan: Plan) -> bool:
+        tensors, refs = self.module.tensors, self.buffer_map.refs
+        if next(plan_verify.findings(plan, self.target), None) is not None:
+            return False
+        every = (templates.accepts(k, tensors, refs, plan, self.target) for k in self.kernels)
+        return not any(every)

@@ -51,10 +51,14 @@ Timings = Mapping[Contraction, Mapping[Form, float]]
 
 
 def timings() -> Timings:
-    """The products with several timed forms."""
+    """The products with several timed forms, of those that the planner looks at."""
     table = shipped(TARGET)
     assert table is not None
-    return {found: times for found, times in table.products.items() if len(times) >= LEAST_FORMS}
+    known = {
+        found: {form: time for form, time in times.items() if found.suits(form)}
+        for found, times in table.products.items()
+    }
+    return {found: times for found, times in known.items() if len(times) >= LEAST_FORMS}
 
 
 # -- judging -------------------------------------------------------------------------------------

@@ -128,7 +128,8 @@ PROGRAMS: Final[dict[str, dict[str, Instance]]] = {
         ),
         "order of long rows": sanitized("order of long rows", "Moved"),
         "scatter of sorted rows": sanitized("scatter of sorted rows", "Collected"),
-        "sums in parts": product("bf16", 128, 65536, "sm90"),
+        "long sums in two kernels": product("bf16", 128, 65536, "sm90"),
+        "sums in parts": sanitized("sums in parts", "sm90"),
         "sines of a product": Instance(
             of(lambda b, x, w: b.sin(b.matmul(x, w)), *[("bf16", [256, 256])] * 2), "sm90"
         ),

@@ -126,6 +126,7 @@ PROGRAMS: Final[dict[str, tuple[Callable[[], Program], str, dict[str, int]]]] = 
     "fma": (product("f32", 65, 70, 33), "sm90", {}),
     "sm80": (product("bf16", 130, 136, 72), "sm80", {}),
     "sm90": (product("bf16", 256, 384, 192), "sm90", {}),
+    "sums in parts": (product("bf16", 256, 384, 512), "sm90", {"split_k": 3}),
     "scatter": (scatter, "sm90", {}),
     "scatter of sorted updates": (sorted_scatter("f32", 1), "sm90", {}),
     "scatter of sorted rows": (sorted_scatter("bf16", 96), "sm90", {}),

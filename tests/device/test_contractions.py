@@ -3,13 +3,17 @@ numbers; nothing is written outside the result; two runs agree bit by bit."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks.gemm_kernels import Contraction, build, references, region_kernel
+import weft
+from benchmarks.gemm_kernels import Contraction, build, load_plan, references, region_kernel
+from tests.example_inputs import inputs_for
 from tests.gpu_support import (
     SM80_CASES,
     SM90_CASES,
@@ -21,10 +25,12 @@ from tests.gpu_support import (
     random_tensors,
     relative_error,
     sm80_kernel,
+    split,
 )
 from weft.codegen.gpu.assemble import assemble
 from weft.codegen.gpu.mma import sm90
 from weft.foundation.errors import UserError
+from weft.ptir import Builder
 from weft.runtime.artifact import KernelCode
 from weft.runtime.cuda.driver import Device, Memory, open_device
 from weft.runtime.cuda.kernels import load
@@ -43,8 +49,11 @@ def device() -> Device:
     return found
 
 
-def run(code: KernelCode, names: tuple[str, ...], tensors: dict[str, Array]) -> Array:
-    """Run a kernel; the result with `GUARD` elements of NaN, or of ones' bits, on both sides."""
+def run(
+    code: KernelCode, names: tuple[str, ...], tensors: dict[str, Array], launches: int = 1
+) -> Array:
+    """Run a kernel so often; the result with `GUARD` elements of NaN, or of ones' bits, on both
+    sides."""
     gpu = device()
     kernel = load(gpu, code)
     result = np.empty(tensors["y"].size + 2 * GUARD, tensors["y"].dtype)
@@ -54,7 +63,8 @@ def run(code: KernelCode, names: tuple[str, ...], tensors: dict[str, Array]) -> 
     edge = GUARD * result.itemsize
     blocks: dict[str, Memory] = inputs | {"y": Memory(gpu, target.address + edge, 0)}
     stream = gpu.stream()
-    kernel.launch([blocks[name].address for name in names], stream.handle)
+    for _ in range(launches):
+        kernel.launch([blocks[name].address for name in names], stream.handle)
     stream.synchronize()
     target.read(result)
     for memory in (*inputs.values(), target):
@@ -100,3 +110,37 @@ def test_ragged_shapes(seed: int) -> None:
     shape, plan = ragged(seed)
     built = build(shape, plan)
     check(shape, built.code, built.buffers, seed)
+
+
+@pytest.mark.parametrize("plan", ["coop_128x256_deferred", "pingpong_128x128"])
+@pytest.mark.parametrize("parts", [2, 3, 4, 8])
+def test_sums_in_parts(parts: int, plan: str) -> None:
+    """Both forms add up in the same order, and every launch leaves the counters at zero."""
+    device()
+    shape = Contraction(1000, 1032, 2056, epilogue=("bias", "gelu"))
+    tensors, results = random_tensors(shape, parts), []
+    for form in ("serial", "parallel"):
+        built = build(shape, split(load_plan(plan), parts, form))
+        check(shape, built.code, built.buffers, parts)
+        results.append(run(built.code, built.buffers, tensors, launches=3).view(np.uint16))
+    assert (results[0] == results[1]).all()
+
+
+@pytest.mark.parametrize(
+    "changes", [{"split_k": 4}, {"algo_choice": {"matmul": "splitk_parallel_4"}}], ids=str
+)
+def test_sums_in_parts_of_a_recorded_program(changes: dict[str, Any]) -> None:
+    device()
+    b = Builder()
+    x, w = b.param("bf16", [200, 1032]), b.param("bf16", [1032, 1032])
+    program = b.build(b.matmul(b.gelu(b.matmul(x, w)), w))
+    plans = json.loads(weft.compile(program, "sm90").stages["plan"])
+    for plan in plans["plans"]:
+        plan.update(changes)
+    executable = weft.compile(program, "sm90", overrides={"plan": json.dumps(plans)})
+    inputs = inputs_for(program, 1)
+    first, second, third = (executable.run(inputs)[0] for _ in range(3))
+    want = weft.run(program, inputs, backend="reference")[0]
+    assert relative_error(first, want.astype(np.float64)) < 1e-2
+    for again in (second, third):
+        assert (again.view(np.uint16) == first.view(np.uint16)).all()

@@ -12,7 +12,7 @@ import pytest
 from tests.command_line import weft_command
 from tests.gpu_machine import Machine, MachineBackend, machine
 from weft.cli import bench
-from weft.cli.tune import products_in
+from weft.cli.tuning import products_in
 from weft.driver.compile import compile_program
 from weft.ptir import Builder, Program, save
 

@@ -14,7 +14,7 @@ from weft.cli.compile import with_sizes
 from weft.cli.programs import load_program
 from weft.cli.report import printable
 from weft.cli.tables import new_table, print_table
-from weft.cli.tune import products_in
+from weft.cli.tuning import products_in
 from weft.driver.backends import TimedExecutable, get_backend
 from weft.driver.execute import Prepared, prepare
 from weft.driver.tuning.alone import some_data

@@ -6,6 +6,7 @@ the list of them all, are there at once. The sentence is the beginning of the co
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,8 +23,18 @@ class Entry:
     module: str
     name: str
     summary: str
+    gpu: tuple[str, ...] = ()
+    """Words that, one after the other, ask for a GPU."""
+
+    def needs_gpu(self, args: Sequence[str]) -> bool:
+        """Whether a GPU is asked for, and not only help or machine code."""
+        words = [word for arg in args for word in arg.split("=", 1)]
+        places = range(len(words) if self.gpu else 0)
+        asked = any(tuple(words[n : n + len(self.gpu)]) == self.gpu for n in places)
+        return asked and not {"--help", "--prepare"} & set(words)
 
 
+_CUDA: Final = ("--backend", "cuda")
 COMMANDS: Final = {
     "verify": Entry(
         "verify", "verify_command",
@@ -37,10 +48,12 @@ COMMANDS: Final = {
     "run": Entry(
         "run", "run_command",
         "Run FILE. bf16, fp8 and 4-bit arrays are stored as bits under names such as 'arr_0:bf16'.",
+        gpu=_CUDA,
     ),
     "compare": Entry(
         "compare", "compare_command",
         "Run FILE on a backend and on the reference; report the first instruction that differs.",
+        gpu=_CUDA,
     ),
     "compile": Entry(
         "compile", "compile_command",
@@ -49,6 +62,7 @@ COMMANDS: Final = {
     "conformance": Entry(
         "conformance", "conformance_command",
         "Run the conformance cases on a backend; exit code 1 if any fails, or if it refuses all.",
+        gpu=_CUDA,
     ),
     "devices": Entry(
         "devices", "devices_command",
@@ -58,10 +72,12 @@ COMMANDS: Final = {
         "bench", "bench_command",
         "Measure how long a run of each FILE takes on made-up inputs: many runs in a row, the "
         "median of five rounds.",
+        gpu=("--gpu",),
     ),
     "tune": Entry(
         "tune", "tune_command",
         "Measure 10 to 20 plans for each kernel of FILE that differs, and keep the best ones.",
+        gpu=("--gpu",),
     ),
     "log": Entry(
         "tune", "log_command",
@@ -76,7 +92,11 @@ class Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
-        return name, load(name) if name in COMMANDS else command, rest
+        if name not in COMMANDS:
+            return name, command, rest
+        if COMMANDS[name].needs_gpu(rest):
+            load_part("weft.driver.devices").need_gpu()
+        return name, load(name), rest
 
 
 def load(name: str) -> Any:

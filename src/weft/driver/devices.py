@@ -10,6 +10,7 @@ from typing import Any
 
 from weft.foundation.errors import BackendUnavailable
 from weft.runtime.cuda.devices import GpuFacts, Gpus, find_gpus
+from weft.runtime.cuda.driver import compute_capability
 from weft.runtime.jit import host_cpu
 from weft.runtime.threads import thread_count
 from weft.target.cpu import model_name
@@ -49,6 +50,13 @@ def devices(driver: Any = None, environment: Mapping[str, str] = os.environ) -> 
     except BackendUnavailable as error:
         return Devices(cpu, (), "", _why(str(error), environment))
     return Devices(cpu, found.devices, found.driver, _unusable(found))
+
+
+def need_gpu() -> None:
+    """Raises `BackendUnavailable` with the reason where the cuda backend has no GPU. That is known
+    before anything of the compiler is loaded."""
+    if compute_capability() is None:
+        raise BackendUnavailable(f"{devices().no_gpu}; the other backends need none")
 
 
 def _why(reason: str, environment: Mapping[str, str]) -> str:

@@ -73,17 +73,17 @@ def closer(first: Plan) -> Iterator[Plan]:
             for longer in (4, 8, 16):
                 yield replace(first, grain=longer * first.grain)
         case RowPlan(across=True):
-            for threads in (128, 64, 32):
+            for threads, kept in product((128, 64, 32), (True, False)):
                 made = replace(first, across=False, threads=threads, rows_per_block=8)
-                yield from (replace(made, keep_row=kept) for kept in (True, False))
+                yield replace(made, keep_row=kept)
         case RowPlan(ring=0, blocks_per_row=1):
+            # Rows that were kept are not read again: that would be more bytes, not fewer.
             for rows, fewer in product((8, 16, 4), (1, 2, 4, 8)):
                 threads = first.threads // fewer
-                made = replace(first, threads=threads, rows_per_block=rows)
                 if first.rows_per_block < rows <= _MOST_THREADS // max(1, threads):
-                    kept = {first.keep_row and threads > 1, False}
-                    yield from (replace(made, keep_row=keeps) for keeps in sorted(kept)[::-1])
-            yield replace(first, across=True, threads=8, rows_per_block=32, keep_row=False)
+                    yield replace(first, threads=threads, rows_per_block=rows)
+            if not first.keep_row:
+                yield replace(first, across=True, threads=8, rows_per_block=32)
 
 
 def _more_warps(first: Plan) -> Iterator[Plan]:

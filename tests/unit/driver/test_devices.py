@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.command_line import weft_command
+from weft.cli import commands
 from weft.cli import devices as listing
 from weft.driver.devices import devices
 from weft.foundation.errors import BackendUnavailable
@@ -110,3 +112,41 @@ def test_the_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
     monkeypatch.setattr(listing, "devices", lambda: devices(Driver(count=0), {}))
     listing.devices_command()
     assert capsys.readouterr().out.endswith("is there, but sees no GPU\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["bench --gpu", "tune x.ptir.txt --gpu", "conformance --backend cuda", "run x --backend=cuda"],
+)
+def test_commands_for_a_gpu_say_at_once_that_there_is_none(
+    words: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything of the compiler is loaded, and before files are looked at."""
+
+    def absent() -> Any:
+        return Driver(count=0)
+
+    monkeypatch.setattr(gpu_devices, "bindings", absent)
+    monkeypatch.setattr("weft.runtime.cuda.driver.bindings", absent)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(commands, "load", lambda name: pytest.fail(f"{name} was loaded"))
+    assert weft_command(*words.split()) == 1
+    assert capfd.readouterr().err == (
+        "error: no GPU: the CUDA driver is there, but sees no GPU; the other backends need none\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "needed"),
+    [
+        ("tune", "--gpu x.ptir.txt", True),
+        ("tune", "--gpu --help", False),
+        ("tune", "x.ptir.txt", False),
+        ("conformance", "--backend cuda --shard 1/2", True),
+        ("conformance", "--backend=cuda --prepare=sm90", False),
+        ("conformance", "--backend cpu", False),
+        ("verify", "--gpu", False),
+    ],
+)
+def test_what_asks_for_a_gpu(name: str, words: str, needed: bool) -> None:
+    assert commands.COMMANDS[name].needs_gpu(words.split()) is needed

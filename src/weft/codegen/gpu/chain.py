@@ -26,9 +26,9 @@ from typing import Any, Final
 
 from weft.codegen.gpu import ir, values
 from weft.codegen.gpu.ir import walk
+from weft.codegen.gpu.scalar import LANES
 from weft.target.target import Target
 
-_WARP: Final = 32
 _MOST_WAVES: Final = 2
 """GPT-2's 122 kernels, of one wave each, take 34 µs less where they start early: 0.28 µs a kernel.
 A sum of 1048576 rows of 64 numbers, 31 waves, took 43.1 µs with a wait and 35.7 without: 0.24 µs a
@@ -92,7 +92,7 @@ def _unsettle(statement: Any, settled: Collection[int]) -> Any:
 def waves(kernel: ir.Kernel, target: Target) -> int:
     """How often the machine is filled with blocks, as far as threads and shared memory decide."""
     limits, shared = target.limits, kernel.shared_bytes
-    room = [limits.blocks_per_unit, limits.warps_per_unit * _WARP // kernel.threads]
+    room = [limits.blocks_per_unit, limits.warps_per_unit * LANES // kernel.threads]
     if shared:
         room.append(limits.shared_bytes_per_unit // shared)
     return -(-kernel.grid // (limits.units * max(1, min(room))))

@@ -2,7 +2,7 @@
 
 Memory hands out sectors of 32 bytes. A block whose neighbouring threads read neighbours uses all of
 each; one that picks single elements far apart moves up to 32 bytes for each that it uses.
-`traffic` follows the addresses of one block of a kernel, all its threads at once: numbers of a
+`traffic` follows the addresses of a block of a kernel, all its threads at once: numbers of a
 thread are computed, values are not. What is read where data says (a gather) is not counted, nor is
 what the copy engine brings, which is whole rows.
 """
@@ -35,7 +35,7 @@ SECTOR: Final = 32
 _TURNS: Final = 32
 """Turns of an innermost loop that are followed: those of single bytes fill a sector."""
 _OUTER_TURNS: Final = 2
-_ENOUGH: Final = 1 << 15
+_ENOUGH: Final = 1 << 16
 """Elements after which a block has shown what it does."""
 
 _Number: TypeAlias = int | NDArray[np.int64] | None
@@ -78,17 +78,18 @@ class _Access:
 
 
 def traffic(kernel: ir.Kernel) -> Traffic:
-    """What a block in the middle of the grid moves."""
-    block = _Block(kernel)
-    block.follow(kernel.body, np.ones(kernel.threads, bool))
-    return block.traffic()
+    """What blocks inside the grid move, on average: two, as parts of it may do different things."""
+    numbers = sorted({kernel.grid // 3, 2 * kernel.grid // 3})
+    found = [_Block(kernel, number).traffic() for number in numbers]
+    used, moved = (sum(getattr(one, name) for one in found) for name in ("used", "moved"))
+    return Traffic(used // len(found), moved // len(found))
 
 
 class _Block:
     """The threads of one block, and the elements that they have touched."""
 
-    def __init__(self, kernel: ir.Kernel) -> None:
-        self.kernel, self.number = kernel, kernel.grid // 2
+    def __init__(self, kernel: ir.Kernel, number: int) -> None:
+        self.kernel, self.number = kernel, number
         self.thread = np.arange(kernel.threads, dtype=np.int64)
         self.names: dict[str, _Number] = {}
         self.touched: dict[tuple[int, int], list[NDArray[np.int64]]] = {}
@@ -96,6 +97,8 @@ class _Block:
         self.count = 0
 
     def traffic(self) -> Traffic:
+        """What the whole block moves."""
+        self.follow(self.kernel.body, np.ones(self.kernel.threads, bool))
         used = moved = 0
         for (_, size), parts in self.touched.items():
             elements = np.unique(np.concatenate(parts))

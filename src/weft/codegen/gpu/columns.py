@@ -21,7 +21,8 @@ from weft.codegen.gpu.accept import kernel_refusals, refuse, too_many
 from weft.codegen.gpu.formats import held_bytes
 from weft.codegen.gpu.reductions import Reduction
 from weft.codegen.gpu.scalar import BLOCK, THREAD, Lit, Name, Scalar, both, least
-from weft.codegen.gpu.thread import Emitter, Group, Refs, Scope, Sweep, group_at
+from weft.codegen.gpu.scopes import Group, Scope, Sweep, group_at
+from weft.codegen.gpu.thread import Emitter, Refs
 from weft.foundation.errors import Finding
 from weft.plan.ir import RowPlan
 from weft.plan.rows import is_regular, kept_axes, reduced_axes, row_count, row_length
@@ -118,15 +119,10 @@ class Columns(Emitter):
     def store_group(
         self, outputs: Sequence[Output], exists: Scalar, group: Group, before: int
     ) -> None:
-        axes = group.instances[0].known()
+        known = group.instances[0].known()
+        axes = {name: known[name] for name in self.kept[:-1]}
         for output in outputs:
-            guard = exists
-            live = self.lets[output.value].axes
-            # An axis that a result does not live over is stored from its first point only.
-            for name in self.kept[:-1]:
-                if name not in live and self.sizes[name] > 1:
-                    guard = both(guard, axes[name].equals(0))
-            self.store(output, group, guard)
+            self.store(output, group, both(exists, self.stored_once(output, axes)))
 
     # -- sweeps ----------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from weft.codegen.gpu.running import warp_prefix
 from weft.codegen.gpu.scalar import (
     BLOCK,
     LANE,
+    LANES,
     THREAD,
     WARP,
     Lit,
@@ -40,8 +41,7 @@ from weft.codegen.gpu.whole_kernel import THREADS, WholeKernel, Work, blocks_of
 from weft.foundation.digit_sort import CARRIED, Digits, Moved, Pass, Starts
 from weft.foundation.dtypes import SI32, UI32, UI64, DType
 
-_LANES: Final = 32
-_WARPS: Final = THREADS // _LANES
+_WARPS: Final = THREADS // LANES
 _FEW_KEYS: Final = 1 << 15
 """Keys up to which a warp looks for each: in four steps instead of twenty among a million."""
 _WORD: Final = 4
@@ -124,7 +124,7 @@ class DigitKernel(WholeKernel):
         self, op: Pass, code: Code, row: Scalar, first: Scalar, number: int
     ) -> tuple[str, str, Scalar]:
         """One of a thread's elements: what travels of its key, its position, its digit."""
-        inside = (WARP * (op.tile // THREADS) + number) * _LANES + LANE
+        inside = (WARP * (op.tile // THREADS) + number) * LANES + LANE
         n = code.let("n", first + inside)
         there: Scalar = Lit(1) if op.length % op.tile == 0 else n < op.length
         if op.is_first:
@@ -318,7 +318,7 @@ class DigitKernel(WholeKernel):
         key, outer = split(code, point, op.rows + 1, count)
         low, left = code.variable("low", 0), op.count
         while left:
-            step = -(-left // _LANES)
+            step = -(-left // LANES)
             at = code.let("at", low + (LANE + 1) * step - 1)
             there = at < op.count
             offset = (outer * op.count + at) * 2
@@ -327,7 +327,7 @@ class DigitKernel(WholeKernel):
             names = code.fresh("earlier"), code.fresh("alike")
             code.body.append(values.Alike(names, before, 1))
             alike = Name(names[1])
-            lanes = code.let("lanes", before * (alike * 2 - _LANES) + _LANES - alike)
+            lanes = code.let("lanes", before * (alike * 2 - LANES) + LANES - alike)
             code.set(low, low + lanes * step)
             left = step - 1
         start = code.fresh()

@@ -33,6 +33,8 @@ from weft.foundation.dtypes import (
 )
 from weft.foundation.errors import Unimplemented
 
+ACCESS_BYTES: Final = 16
+"""Of the widest access of a thread to memory."""
 PAIRED: Final = frozenset({BF16, F16})
 """Floats that the machine rounds two at a time, and that matrix instructions multiply."""
 TINY_FLOATS: Final = frozenset({FP8_E4M3, FP8_E5M2})

@@ -24,10 +24,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from weft.codegen.gpu import ir, values
-from weft.codegen.gpu.formats import held_bytes
+from weft.codegen.gpu.formats import ACCESS_BYTES, held_bytes
 from weft.codegen.gpu.scalar import (
     BLOCK,
     LANE,
+    LANES,
     THREAD,
     WARP,
     Lit,
@@ -45,7 +46,6 @@ from weft.foundation.whole_ops import Collected, Gathered
 _THREADS: Final = 128
 _REDUCTION: Final = {"add": "sum", "max": "max", "min": "min"}
 _WORD: Final = 4
-_VECTOR_BYTES: Final = 16
 _MOST_IN_VECTOR: Final = 8
 """Elements: their sums are registers."""
 _AT_ONCE: Final = 8
@@ -61,7 +61,6 @@ _IN_FLIGHT: Final = 32
 _MOST_ROUNDS, _ROUNDS_OF_ELEMENTS = 8, 16
 _READ_AHEAD: Final = (16, 8, 4, 2, 1)
 """What so many members have is read before it is taken."""
-_WARP: Final = 32
 
 
 @dataclass(frozen=True)
@@ -363,7 +362,7 @@ class GatherKernel(WholeKernel):
     def _staged(self, code: Code, team: Team, count: int) -> list[str]:
         """What the next members have of a thread's column."""
         dtype, each = self.wide_dtype, held_bytes(self.wide_dtype)
-        vector = min(count, _VECTOR_BYTES // each) if team.columns == 1 else 1
+        vector = min(count, ACCESS_BYTES // each) if team.columns == 1 else 1
         found: list[str] = []
         for first in range(0, count, vector):
             names = tuple(code.fresh() for _ in range(vector))
@@ -379,7 +378,7 @@ class GatherKernel(WholeKernel):
 
 def _vector(width: int, dtype: DType) -> int:
     """Elements of a row that one access takes."""
-    most = min(_MOST_IN_VECTOR, _VECTOR_BYTES // dtype.storage_bytes)
+    most = min(_MOST_IN_VECTOR, ACCESS_BYTES // dtype.storage_bytes)
     for count in (8, 4, 2):
         if count <= most and width % count == 0 and count * dtype.storage_bytes >= _WORD:
             return count
@@ -392,7 +391,7 @@ def teams_of(op: Gathered, dtype: DType) -> list[Team]:
     if columns > 1:
         rounds = min(_MOST_ROUNDS, _IN_FLIGHT // vector)
         return [Team(_THREADS, columns, vector, rounds, op.long)]
-    sizes = [(_WARP, op.long)]
+    sizes = [(LANES, op.long)]
     if op.count >= _LONGEST > op.long:
         sizes.append((_THREADS, _LONGEST))
     return [Team(threads, 1, 1, _ROUNDS_OF_ELEMENTS, least) for threads, least in sizes]

@@ -17,8 +17,9 @@ from weft.codegen.gpu import ir
 from weft.codegen.gpu.accept import MAX_POINTS, kernel_refusals, refuse, too_many
 from weft.codegen.gpu.index import unflatten
 from weft.codegen.gpu.reductions import Reduction
-from weft.codegen.gpu.scalar import BLOCK, THREAD, Lit, Name, Scalar, both
-from weft.codegen.gpu.thread import Emitter, Group, Refs, Scope, Sweep, group_at
+from weft.codegen.gpu.scalar import BLOCK, THREAD, Lit, Name, Scalar
+from weft.codegen.gpu.scopes import Group, Scope, Sweep, group_at
+from weft.codegen.gpu.thread import Emitter, Refs
 from weft.foundation.errors import Finding, InternalError
 from weft.plan.ir import MapPlan
 from weft.region.fusion.resources import inner_axis
@@ -79,14 +80,9 @@ class Elementwise(Emitter):
     def store_points(self, group: Group, axis: str | None, axes: Mapping[str, Scalar]) -> None:
         """All results at the points of a group along an axis; `axes` are the others."""
         for output in self.kernel.outputs:
-            live = set(self.lets[output.value].axes)
-            guard: Scalar = Lit(1)
-            # An axis that a result does not live over is stored from its first point only.
-            for name, place in axes.items():
-                if name not in live and self.kernel.sizes[name] > 1:
-                    guard = both(guard, place.equals(0))
-            alone = Group(None, group.instances[:1])
-            self.store(output, group if axis in live else alone, guard)
+            along = axis in self.lets[output.value].axes
+            points = group if along else Group(None, group.instances[:1])
+            self.store(output, points, self.stored_once(output, axes))
 
     def sweep(self, scope: Scope, axes: Sequence[str], body: Sweep) -> None:
         raise InternalError("a reduction in an elementwise kernel")

@@ -25,6 +25,7 @@ from weft.codegen.gpu.reductions import Reduction
 from weft.codegen.gpu.scalar import (
     BLOCK,
     LANE,
+    LANES,
     THREAD,
     WARP,
     Like,
@@ -35,7 +36,8 @@ from weft.codegen.gpu.scalar import (
     least,
     scalar,
 )
-from weft.codegen.gpu.thread import Emitter, Group, Refs, Scope, Sweep, group_at
+from weft.codegen.gpu.scopes import Group, Scope, Sweep, group_at
+from weft.codegen.gpu.thread import Emitter, Refs
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import Finding
 from weft.plan.ir import RowPlan
@@ -53,7 +55,6 @@ from weft.plan.rows import (
 from weft.region.ir import Kernel, Let, Output, Tensor
 from weft.target.target import Target
 
-_WARP = 32
 _LINE = 8
 """Vectors of 16 bytes in a line of memory."""
 SLOT = 8
@@ -96,7 +97,7 @@ def _refusals(kernel: Kernel, plan: RowPlan, target: Target) -> Iterator[Finding
     elif plan.keep_row:
         why = "keep_row=true has no effect: one thread reads its row again for every pass"
         yield refuse("PlanField", why, "use keep_row=false")
-    if plan.blocks_per_row > 1 and (not keeps or plan.rows_per_block > 1 or plan.threads < _WARP):
+    if plan.blocks_per_row > 1 and (not keeps or plan.rows_per_block > 1 or plan.threads < LANES):
         yield refuse(
             "PlanField",
             f"blocks_per_row={plan.blocks_per_row} needs one row a block, whole warps and keep_row",
@@ -212,14 +213,10 @@ class Rows(Emitter):
     def store_group(
         self, outputs: Sequence[Output], exists: Scalar, group: Group, before: int
     ) -> None:
-        axes = group.instances[0].known()
+        known = group.instances[0].known()
+        axes = {name: known[name] for name in self.outer}
         for output in outputs:
-            guard = exists
-            # An axis that a result does not live over is stored from its first point only.
-            for name in self.outer:
-                if name not in self.lets[output.value].axes and self.kernel.sizes[name] > 1:
-                    guard = both(guard, axes[name].equals(0))
-            self.store(output, group, guard)
+            self.store(output, group, both(exists, self.stored_once(output, axes)))
 
     # -- sweeps ----------------------------------------------------------------------------------
 
@@ -304,8 +301,8 @@ class Rows(Emitter):
     def finish(self, scope: Scope, reduction: Reduction, carries: Sequence[str]) -> list[str]:
         if not self.shared:
             return list(carries)
-        merged = self.exchange(scope, reduction, carries, min(self.plan.threads, _WARP))
-        warps = self.plan.threads // _WARP
+        merged = self.exchange(scope, reduction, carries, min(self.plan.threads, LANES))
+        warps = self.plan.threads // LANES
         if warps > 1:
             merged = self.through_shared(scope, reduction, merged, warps)
         if self.plan.blocks_per_row > 1:

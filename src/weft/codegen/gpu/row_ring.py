@@ -22,17 +22,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.accept import refuse
-from weft.codegen.gpu.formats import held_bytes
+from weft.codegen.gpu.formats import ACCESS_BYTES, held_bytes
+from weft.codegen.gpu.neighbours import aligned
 from weft.codegen.gpu.reductions import Reduction
 from weft.codegen.gpu.row import SLOT, Rows, Slots
 from weft.codegen.gpu.row import accepts as accepts_rows
 from weft.codegen.gpu.scalar import (
     BLOCK,
     LANE,
+    LANES,
     THREAD,
     Like,
     Lit,
@@ -42,7 +43,8 @@ from weft.codegen.gpu.scalar import (
     scalar,
     wide,
 )
-from weft.codegen.gpu.thread import Group, Refs, Scope, aligned
+from weft.codegen.gpu.scopes import Group, Scope
+from weft.codegen.gpu.thread import Refs
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import Finding
 from weft.foundation.index_expr import linear
@@ -61,9 +63,6 @@ from weft.plan.rows import (
 from weft.region.ir import AxisIndex, Kernel, Let, Read, Tensor
 from weft.target.target import Target
 
-_VECTOR_BYTES: Final = 16
-_WARP: Final = 32
-
 
 def accepts(
     kernel: Kernel, tensors: Mapping[str, Tensor], refs: Refs, plan: RowPlan, target: Target
@@ -77,7 +76,7 @@ def _refusals(kernel: Kernel, refs: Refs, plan: RowPlan, target: Target) -> Iter
         yield refuse("PlanField", f"{target.name} has no copy engine for ring={plan.ring}")
     if plan.ring > plan.threads:
         yield refuse("PlanField", f"ring={plan.ring} pieces are more than threads ask for")
-    if plan.rows_per_block > 1 or plan.threads < _WARP or not plan.keep_row:
+    if plan.rows_per_block > 1 or plan.threads < LANES or not plan.keep_row:
         yield refuse(
             "PlanField", f"ring={plan.ring} needs one row a block, whole warps and keep_row"
         )
@@ -139,7 +138,7 @@ def _comes_in_runs(kernel: Kernel, refs: Refs, plan: RowPlan, let: Let, read: Re
     if any(refs[output.tensor].buffer == ref.buffer for output in kernel.outputs):
         return False
     size = let.dtype.storage_bytes
-    whole = plan.vector * size == _VECTOR_BYTES and ref.alignment % _VECTOR_BYTES == 0
+    whole = plan.vector * size == ACCESS_BYTES and ref.alignment % ACCESS_BYTES == 0
     return whole and aligned(linear(read.index, ref.strides), axis, plan.vector, kernel.sizes)
 
 
@@ -252,7 +251,7 @@ class RingRows(Rows):
         for stream in self.streams:
             names = tuple(self.fresh() for _ in group.instances)
             place = slot * self.piece_bytes + stream.start
-            mine = ir.Address("ring", place + THREAD * _VECTOR_BYTES)
+            mine = ir.Address("ring", place + THREAD * ACCESS_BYTES)
             row.body.append(ir.LoadStaged(names, stream.dtype, mine))
             for point, name in zip(group.instances, names, strict=True):
                 point.made[stream.let.name] = name

@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from weft.codegen.gpu import ir, values
+from weft.codegen.gpu.formats import ACCESS_BYTES
 from weft.codegen.gpu.reductions import FUNCTIONS
-from weft.codegen.gpu.scalar import BLOCK, LANE, THREAD, WARP, Lit, Name, Scalar, both, wide
+from weft.codegen.gpu.scalar import BLOCK, LANE, LANES, THREAD, WARP, Lit, Name, Scalar, both, wide
 from weft.codegen.gpu.statements import Code, split
 from weft.codegen.gpu.whole_kernel import THREADS, WholeKernel, Work, blocks_of
 from weft.foundation.dtypes import DType
 from weft.foundation.whole_ops import Columns, Continued, InParts, Running, Totals
 
-_WARP: Final = 32
 _SLOT: Final = 8
 """Bytes of a value in shared memory, of any dtype."""
 _LONG: Final = 512
@@ -40,7 +40,6 @@ _MANY_COLUMNS: Final = 1 << 15
 _MOST_THREADS: Final = 1024
 _MOST_HELD: Final = 16
 """Elements that a thread holds at once."""
-_VECTOR_BYTES: Final = 16
 _MOST_IN_VECTOR: Final = 8
 
 
@@ -54,7 +53,7 @@ class _Stretch:
 
     @property
     def warps(self) -> int:
-        return self.threads // _WARP
+        return self.threads // LANES
 
     @property
     def size(self) -> int:
@@ -157,13 +156,13 @@ class _Blocks:
     def stretch(self, code: Code) -> None:
         shape = self.shape
         turn = Name("turn") if self.chunk > shape.size else Lit(0)
-        lane = WARP * (shape.rounds * _WARP) + LANE
+        lane = WARP * (shape.rounds * LANES) + LANE
         first = code.let("first", turn * shape.size + lane * shape.vector)
-        pieces = [self.loaded(code, first + n * _WARP * shape.vector) for n in range(shape.rounds)]
+        pieces = [self.loaded(code, first + n * LANES * shape.vector) for n in range(shape.rounds)]
         prefixes = [self.combined(code, piece.found) for piece in pieces]
         if isinstance(self.op, Totals):
             total = self.combined(code, [prefix[-1] for prefix in prefixes])[-1]
-            self.shared(code, 0, self.all_lanes(code, total, _WARP))
+            self.shared(code, 0, self.all_lanes(code, total, LANES))
         else:
             self.stored(code, pieces, prefixes)
         if isinstance(self.op, Totals) or self.chunk > shape.size:
@@ -268,7 +267,7 @@ class _Blocks:
             offset = (outer * self.parts + n) * self.op.width + column
             found = code.load(number, self.dtype, offset, n < part, start, True)
             value = self.combine(code, value, found) if value else found
-        self.shared(code, 1, self.all_lanes(code, value, _WARP))
+        self.shared(code, 1, self.all_lanes(code, value, LANES))
         code.body.append(values.Assign("before", self.of_warps(code, 1, below=False), Lit(1)))
 
     def store_total(self, code: Code) -> None:
@@ -284,7 +283,7 @@ def _slot(shape: _Stretch, which: int, warp: Scalar) -> ir.Address:
 def _stretch(op: Columns, length: int, dtype: DType) -> _Stretch:
     """Few threads where one round of them is enough, then more rounds, then more threads."""
     vector = 1
-    most = min(_MOST_IN_VECTOR, _VECTOR_BYTES // dtype.storage_bytes) if op.width == 1 else 1
+    most = min(_MOST_IN_VECTOR, ACCESS_BYTES // dtype.storage_bytes) if op.width == 1 else 1
     while vector < most and op.length % (2 * vector) == 0:
         vector *= 2
     if vector * dtype.storage_bytes < 4:
@@ -298,7 +297,7 @@ def _stretch(op: Columns, length: int, dtype: DType) -> _Stretch:
 
 
 def _power_of_two(least: int, most: int) -> int:
-    return max(_WARP, min(most, 1 << (least - 1).bit_length()))
+    return max(LANES, min(most, 1 << (least - 1).bit_length()))
 
 
 def warp_prefix(

@@ -193,6 +193,8 @@ THREAD: Final = Special(Which.THREAD)
 LANE: Final = Special(Which.LANE)
 WARP: Final = Special(Which.WARP)
 BLOCK: Final = Special(Which.BLOCK)
+LANES: Final = 32
+"""Threads of a warp."""
 
 
 def scalar(value: Like) -> Scalar:

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from weft.codegen.gpu import ir, values
-from weft.codegen.gpu.scalar import BLOCK, LANE, THREAD, WARP, Lit, Name, Scalar, both, wide
+from weft.codegen.gpu.scalar import BLOCK, LANE, LANES, THREAD, WARP, Lit, Name, Scalar, both, wide
 from weft.codegen.gpu.statements import Code, split
 from weft.foundation.dtypes import I1, SI32, UI32, UI64, DType
 from weft.foundation.errors import InternalError
@@ -27,7 +27,6 @@ from weft.foundation.whole_ops import Order
 from weft.region.ir import Kernel, Tensor
 
 _THREADS: Final = 256
-_LANES: Final = 32
 _SHORTEST: Final = 64
 """Elements up to which counting takes less than a network."""
 LONGEST: Final = 8192
@@ -104,9 +103,9 @@ class _Network:
     def __init__(self, sorter: _Sorter, op: Order) -> None:
         self.sorter, self.op, self.dtype = sorter, op, sorter.dtype
         self.levels = (op.length - 1).bit_length()
-        self.each = min(_HELD, (1 << self.levels) // _LANES)
+        self.each = min(_HELD, (1 << self.levels) // LANES)
         self.threads = (1 << self.levels) // self.each
-        self.rows = max(1, _THREADS // self.threads) if self.threads == _LANES else 1
+        self.rows = max(1, _THREADS // self.threads) if self.threads == LANES else 1
         is_small = self.dtype.bits + self.levels <= UI32.bits
         self.kinds: tuple[DType, ...] = _APART
         if self.dtype.bits <= UI32.bits:
@@ -114,7 +113,7 @@ class _Network:
         self.shift = self.levels if is_small else UI32.bits
         self.thread = LANE if self.rows > 1 else THREAD
         room = self.threads * self.each * sum(kind.storage_bytes for kind in self.kinds)
-        if self.threads > _LANES:
+        if self.threads > LANES:
             sorter.tiles.append(ir.SharedTile("elements", 0, room))
 
     def work(self) -> tuple[int, int, Code]:
@@ -184,7 +183,7 @@ class _Network:
         if not threads:
             return self.within(code, found, held)
         partners = [found[n ^ held] for n in range(self.each)]
-        if threads < _LANES:
+        if threads < LANES:
             others = [self.of_lane(code, x, threads) for x in partners]
         else:
             others = self.of_thread(code, found, held, threads)

@@ -1,9 +1,7 @@
 """What one thread computes: the Lets of a kernel as statements on single values.
 
-A `Scope` is a place in the code where some axes stand at known scalars. A value is made once, in
-the outermost scope in which all its axes are known, when somebody first asks for it. Points that a
-thread takes together (a vector) are scopes that write into one body: the *instances* of a group.
-Reads that are neighbours in memory along the group's axis become one vector access.
+A value is made once, in the outermost scope in which all its axes are known, when somebody first
+asks for it. Reads of a group's points that are neighbours in memory become one vector access.
 
 How reductions run over their axes is the template's business (`sweep`): in registers, in loops,
 shared among threads.
@@ -13,27 +11,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from weft.codegen.gpu import ir, values
 from weft.codegen.gpu.across import Run, fills_a_line, run_along
 from weft.codegen.gpu.element import ElementOp, loose_functions
-from weft.codegen.gpu.formats import NARROW
+from weft.codegen.gpu.formats import ACCESS_BYTES, NARROW
 from weft.codegen.gpu.index import Indexer, unflatten
+from weft.codegen.gpu.neighbours import aligned, all_or_none
 from weft.codegen.gpu.reductions import Reduction, reductions_of
 from weft.codegen.gpu.scalar import Lit, Name, Scalar, both, least, wide
+from weft.codegen.gpu.scopes import ALWAYS, Group, Scope, Sweep
 from weft.foundation.dtypes import F32, DType
 from weft.foundation.errors import InternalError
-from weft.foundation.index_expr import (
-    Axis,
-    Expr,
-    FloorDiv,
-    Guard,
-    always,
-    axes_of,
-    coefficient,
-    linear,
-)
+from weft.foundation.index_expr import Expr, always, linear
 from weft.memory.ir import MemRef
 from weft.region.ir import (
     AxisIndex,
@@ -59,74 +50,9 @@ from weft.region.structure import buffers
 
 Refs = Mapping[str, MemRef]
 Resolve = Callable[[str], str]
-_VECTOR_BYTES = 16
 _WORD = 4
 BLOCK_WORDS = 4
 """Words that one turn of the random generator makes."""
-ALWAYS = Lit(1)
-
-
-@dataclass(eq=False)
-class Scope:
-    """A place in the code: axes that are known, statements so far, values made here."""
-
-    parent: Scope | None
-    axes: dict[str, Scalar]
-    body: list[ir.Stmt]
-    inside: Scalar = ALWAYS
-    """Whether the point exists; where it does not, nothing is read, stored or accumulated."""
-    group: Group | None = None
-    made: dict[str, str] = field(default_factory=dict)
-
-    def chain(self) -> list[Scope]:
-        """The scopes from the outermost to this one."""
-        found: list[Scope] = []
-        scope: Scope | None = self
-        while scope is not None:
-            found.append(scope)
-            scope = scope.parent
-        return found[::-1]
-
-    def known(self) -> dict[str, Scalar]:
-        merged: dict[str, Scalar] = {}
-        for scope in self.chain():
-            merged.update(scope.axes)
-        return merged
-
-    def exists(self) -> Scalar:
-        result: Scalar = Lit(1)
-        for scope in self.chain():
-            result = both(result, scope.inside)
-        return result
-
-
-@dataclass(eq=False)
-class Group:
-    """Points that follow one another along an axis, taken together."""
-
-    axis: str | None
-    instances: list[Scope] = field(default_factory=list)
-
-
-def group_at(
-    parent: Scope, axes: Mapping[str, Scalar], axis: str | None, count: int, inside: Scalar
-) -> Group:
-    """`count` points from the one at `axes` on, along `axis`. What does not change along it is
-    made once for all of them."""
-    others = {name: place for name, place in axes.items() if name != axis}
-    base = Scope(parent, others, parent.body, inside)
-    group = Group(axis)
-    if axis is None:
-        base.group = group
-        group.instances.append(base)
-        return group
-    for step in range(count):
-        group.instances.append(Scope(base, {axis: axes[axis] + step}, base.body, group=group))
-    return group
-
-
-Sweep = Callable[[Group, int], None]
-"""What is done with every group of points, and how many points came before it in the body."""
 
 
 class Emitter(ABC):
@@ -404,7 +330,7 @@ class Emitter(ABC):
         )
 
     def read_vectors(self, let: Let, read: Read, group: Group) -> None:
-        most = _VECTOR_BYTES // let.dtype.storage_bytes
+        most = ACCESS_BYTES // let.dtype.storage_bytes
         for first in range(0, len(group.instances), most):
             part = group.instances[first : first + most]
             names = tuple(self.fresh() for _ in part)
@@ -468,7 +394,7 @@ class Emitter(ABC):
         number = self.numbers[output.tensor]
         width = 1
         if len(names) > 1 and self.in_vectors(address, output.tensor, dtype, group):
-            width = min(len(names), _VECTOR_BYTES // dtype.storage_bytes)
+            width = min(len(names), ACCESS_BYTES // dtype.storage_bytes)
         for first in range(0, len(names), width):
             head = group.instances[first]
             place = self.offset(address, head)
@@ -480,6 +406,16 @@ class Emitter(ABC):
                 if width > 1
                 else values.StoreElement(number, dtype, place, allowed, names[first])
             )
+
+    def stored_once(self, output: Output, axes: Mapping[str, Scalar]) -> Scalar:
+        """Whether a point stores a result: along axes that the result does not live over, only the
+        first does."""
+        live, sizes = self.lets[output.value].axes, self.kernel.sizes
+        first: Scalar = ALWAYS
+        for name, place in axes.items():
+            if name not in live and sizes[name] > 1:
+                first = both(first, place.equals(0))
+        return first
 
     def source(self, read: Read, scope: Scope) -> Scalar:
         """The offset of an element that is read."""
@@ -502,7 +438,7 @@ class Emitter(ABC):
         of them zeros that are not read."""
         guards = [g for g in read.guards if not always(g, self.kernel.ranges)]
         count = self.span(dtype, group) // dtype.storage_bytes
-        together = all(_together(guard, group.axis, count, self.kernel.sizes) for guard in guards)
+        together = all(all_or_none(guard, group.axis, count, self.kernel.sizes) for guard in guards)
         if guards and (read.fill or not together):
             return False
         if any(group.axis in self.lets[self.unchecked(p.value)].axes for p in read.places):
@@ -511,7 +447,7 @@ class Emitter(ABC):
 
     def span(self, dtype: DType, group: Group) -> int:
         """Bytes of one access to a group's elements."""
-        return min(len(group.instances) * dtype.storage_bytes, _VECTOR_BYTES)
+        return min(len(group.instances) * dtype.storage_bytes, ACCESS_BYTES)
 
     def in_vectors(self, address: Expr, tensor: str, dtype: DType, group: Group) -> bool:
         size, span = dtype.storage_bytes, self.span(dtype, group)
@@ -559,25 +495,3 @@ class Emitter(ABC):
 def _place_ranges(kernel: Kernel) -> dict[str, tuple[int, int]]:
     reads = [let.expr for let in kernel.body if isinstance(let.expr, Read)]
     return {place.param: (0, place.size - 1) for read in reads for place in read.places}
-
-
-def _together(guard: Guard, axis: str | None, count: int, sizes: Mapping[str, int]) -> bool:
-    """Whether a guard holds for all or for none of the elements of a vector along an axis."""
-    if axis is None or axis not in axes_of(guard.expr):
-        return True
-    return guard.size % count == 0 and aligned(guard.expr, axis, count, sizes)
-
-
-def aligned(address: Expr, axis: str, count: int, sizes: Mapping[str, int]) -> bool:
-    """Whether the `count` elements from a multiple of `count` on along an axis are neighbours that
-    begin at a multiple of `count` elements."""
-    if coefficient(address, axis) != 1 or address.constant % count or sizes[axis] % count:
-        return False
-    for term, factor in address.terms:
-        if isinstance(term, Axis) and (term.name == axis or sizes[term.name] == 1):
-            continue
-        if isinstance(term, FloorDiv) and axis in axes_of(Expr(0, ((term, 1),))):
-            return False
-        if factor % count:
-            return False
-    return True

@@ -20,10 +20,12 @@ from math import prod
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.accept import kernel_refusals, refuse, too_many
+from weft.codegen.gpu.formats import ACCESS_BYTES
 from weft.codegen.gpu.index import unflatten
 from weft.codegen.gpu.map import Elementwise
 from weft.codegen.gpu.scalar import BLOCK, THREAD, Lit, Name, Scalar, both
-from weft.codegen.gpu.thread import Group, Refs, Scope, group_at
+from weft.codegen.gpu.scopes import Group, Scope, group_at
+from weft.codegen.gpu.thread import Refs
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import Finding
 from weft.foundation.index_expr import linear
@@ -32,7 +34,6 @@ from weft.plan.transposes import Crossing, crossing_in, is_across, row_axes
 from weft.region.ir import Kernel, Let, Read, Tensor, row_major
 from weft.target.target import Target
 
-_VECTOR_BYTES = 16
 _BANKS = 32
 
 
@@ -94,7 +95,7 @@ def _turned(kernel: Kernel, tensors: Mapping[str, Tensor], crossing: Crossing) -
 
 def _vector(dtype: DType, rows: int) -> int:
     """Elements of one access along the rows of an operand."""
-    vector = _VECTOR_BYTES // dtype.storage_bytes
+    vector = ACCESS_BYTES // dtype.storage_bytes
     while vector > 1 and rows % vector:
         vector //= 2
     return vector

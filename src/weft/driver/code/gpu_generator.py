@@ -14,6 +14,7 @@ from weft.driver.artifact.kernels import with_declared_types
 from weft.driver.code import gpu_kernels, gpu_reactions
 from weft.driver.code.gpu_linker import arch_for, link
 from weft.driver.code.plans import choose_plans
+from weft.driver.code.slow_paths import slow_paths
 from weft.driver.code.sources import CUDA
 from weft.driver.legalise import without_composites
 from weft.driver.signature import Signature
@@ -64,6 +65,7 @@ def _unit(
     made.compiled += cubins.compiled
     made.reused += cubins.reused
     notes += gpu_kernels.resource_report(code, cubins)
+    notes += slow_paths(module, compilation["plan"], code, compilation.target)
     return Unit(
         module,
         compilation["memory"],

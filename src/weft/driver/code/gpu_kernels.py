@@ -258,6 +258,7 @@ def resource_report(code: GpuModule, cubins: Cubins) -> list[str]:
             f"{kernel.threads} threads, {found.registers} registers, "
             f"{found.spilled_bytes} bytes spilled, "
             f"{found.stack_bytes} bytes of stack, {kernel.shared_bytes} bytes shared"
+            f"{f', {kernel.workspace.bytes} bytes of workspace' if kernel.workspace else ''}"
             f"{', starts while the one before ends' if kernel.waits else ''}"
         )
         lines += [f"{symbol}: {finding}" for finding in found.findings]

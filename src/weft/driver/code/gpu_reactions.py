@@ -57,7 +57,7 @@ class Fault:
     """What is wrong with the machine code of a plan's kernels; the least is best."""
 
     serialised: int = 0
-    """Remarks that matrix instructions lost their asynchrony."""
+    """Remarks that matrix instructions lost their asynchrony, or the registers for it."""
     missing_blocks: int = 0
     spilled_bytes: int = 0
     codes: tuple[str, ...] = field(default=(), compare=False)
@@ -69,7 +69,8 @@ class Fault:
 
     def __str__(self) -> str:
         if self.serialised:
-            return f"the compiler serialises its matrix instructions ({', '.join(self.codes)})"
+            codes = ", ".join(self.codes)
+            return f"matrix instructions are serialised, or registers not as asked for ({codes})"
         if self.missing_blocks:
             missing = counted(self.missing_blocks, "block")
             return f"its registers leave a unit {missing} fewer than the plan has"

@@ -3,10 +3,11 @@
     order of long rows       -->  passes over the digits of the keys, from the lowest one up
     running, of long columns -->  each part combined, then along each, what came before it first
     scatter of many          -->  passes over the digits of the places, where each place begins,
-                                  then all updates of a place one after the other
+                                  then all updates of a place, or many of them by a team
 
-What comes out is the same: sorting is stable, and updates are combined in the order they have. Of
-running sums in parts the last digits differ from those of one long sum.
+What comes out is the same at every run: sorting is stable, and updates are combined in an order
+that depends on them alone. Of running sums in parts, and of sums of many updates, the last digits
+differ from those of one long sum.
 """
 
 from __future__ import annotations
@@ -200,9 +201,9 @@ def _long_run(width: int) -> int:
     """Updates of a row from which on a block takes them, and not a thread for some columns.
 
     A thread waits for eight updates, or vectors of them, at a time: 1.3 us, which is 10 us for
-    64. A block waits 2 us for a batch of up to 1024. It takes 32 columns, and for every 16 such
-    runs that there might be a block looks for them; so that wide rows do not have too many blocks
-    that look for nothing, only longer runs are looked for there: up to 512 updates, or 80 us.
+    64. A block waits as long for 2048 elements. It takes 32 columns, and for every 16 such runs
+    that there might be a block looks for them; so that wide rows do not have too many blocks that
+    look for nothing, only longer runs are looked for there: up to 512 updates, or 80 us.
     """
     return _LONG_RUN * min(_MOST_LONG, -(-width // _COLUMNS))
 

@@ -109,6 +109,22 @@ def test_epilogues_that_read_a_matrix_do_not_spill(
     assert check(compilation, architecture(target_named(target), device=None)) == []
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+def test_a_norm_calls_no_subroutine(dtype: str) -> None:
+    """Its scale is made without a branch, over which loads of weights could not be moved; and no
+    element is divided."""
+    b = Builder()
+    x, scale, shift = (b.param(dtype, shape) for shape in ([4096, 256], [256], [256]))
+    program = b.build(b.layer_norm(x, scale, shift, epsilon=1e-5, feature_axis=1))
+    compilation = through_stages(program, "sm90")
+    (cubin,) = compile_sources(compilation["cu"], "sm_90a").cubins.values()
+    roots = [instruction.root for instruction in sass.disassemble(cubin.code)]
+    assert "CALL" not in roots
+    assert roots.count("MUFU") == 1
+    last_load = max(number for number, root in enumerate(roots) if root == "LDG")
+    assert last_load < roots.index("MUFU")
+
+
 OTHERS = {**LARGE, **{f"odd: {name}": make for name, make in ODD.items()}}
 
 

@@ -31,22 +31,24 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Compiler:
-    """Says of one source after the other how large its stack is and how much of it is spills."""
+    """Says of one source after the other how large its stack is and how much of it is spills, and
+    how many remarks there are."""
 
-    def __init__(self, *frames: tuple[int, int]) -> None:
+    def __init__(self, *frames: tuple[int, ...]) -> None:
         self.frames, self.sources = list(frames), list[str]()
 
     def __call__(self, source: str, arch: str) -> Cubin:
-        stack, spilled = self.frames[len(self.sources)]
+        stack, spilled, *remarks = self.frames[len(self.sources)]
         self.sources.append(source)
         log = (
             f"ptxas info : {stack} bytes stack frame, {spilled} bytes spill stores, "
-            "0 bytes spill loads\nptxas info : Used 168 registers"
+            "0 bytes spill loads\nptxas info : Used 168 registers\n"
         )
+        log += sum(remarks) * "ptxas info : (C7510) wgmma.mma_async is serialized in k\n"
         return Cubin(arch, source.encode(), log, read_log(log))
 
 
-def compiler(monkeypatch: pytest.MonkeyPatch, *frames: tuple[int, int]) -> Compiler:
+def compiler(monkeypatch: pytest.MonkeyPatch, *frames: tuple[int, ...]) -> Compiler:
     made = Compiler(*frames)
     monkeypatch.setattr(gpu_kernels, "compile_cuda", made)
     return made
@@ -101,6 +103,28 @@ def test_a_plan_that_spills_moves_to_the_first_that_does_not(
     # The plan that is shown is carried out as it is when it is given.
     again = compiled(product(), plan=made.stages["plan"])
     assert again.stages["cu"] == made.stages["cu"]
+
+
+def test_serialised_matrix_instructions_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvrtc = compiler(monkeypatch, (0, 0, 2), (0, 0))
+    made = compiled(product())
+    assert ran(made) == nvrtc.sources[1]
+    first, taken = first_plan(), plan_of(made)
+    assert (first.pop("in_flight"), taken.pop("in_flight")) == (1, 0)
+    assert first == taken
+    told = [line for line in made.report() if line.startswith("matmul0: ")]
+    assert told[1].endswith(
+        ": matrix instructions are serialised, or registers not as asked for (C7510)"
+    )
+    assert told[3].endswith(", no group in flight")
+
+
+def test_where_waiting_does_not_help_less_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvrtc = compiler(monkeypatch, (0, 0, 1), (0, 0, 1), (0, 0))
+    made = compiled(product())
+    assert ran(made) == nvrtc.sources[2]
+    assert plan_of(made)["in_flight"] == 1
+    assert plan_of(made)["tile"] != first_plan()["tile"]
 
 
 def test_the_next_compilation_goes_to_the_last_plan_at_once(

@@ -165,6 +165,7 @@ def test_times_of_another_device_are_not_mixed(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize(
     ("words", "why"),
     [

@@ -10,7 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from weft.foundation.errors import BackendUnavailable, ExecutionError, UserError, WeftError
+from weft.foundation.errors import (
+    BackendUnavailable,
+    ExecutionError,
+    ResourceExceeded,
+    UserError,
+    WeftError,
+)
 from weft.runtime.artifact import KernelCode, TensorMap
 from weft.runtime.cuda.driver import open_device
 from weft.runtime.cuda.graphs import recording
@@ -226,6 +232,31 @@ def test_a_launch_passes_maps_and_addresses() -> None:
     assert list(words[:16]) == list(range(16))
     addresses = [ctypes.cast(pointers[i], ctypes.POINTER(ctypes.c_uint64))[0] for i in (1, 2)]
     assert addresses == [4096, 8192]
+
+
+def test_a_workspace_is_zero_and_its_address_comes_last() -> None:
+    driver = FakeDriver()
+    kernel = load(open_device(driver=driver), replace(CODE, workspace_bytes=1 << 12))
+    assert kernel.workspace is not None
+    address = kernel.workspace.address
+    assert driver.asked("cuMemsetD8") == [(address, 0, 1 << 12)]
+    kernel.launch([4096, 8192], "stream")
+    pointers = ctypes.cast(driver.asked("cuLaunchKernel")[0][9], ctypes.POINTER(ctypes.c_void_p))
+    addresses = [ctypes.cast(pointers[i], ctypes.POINTER(ctypes.c_uint64))[0] for i in (1, 2, 3)]
+    assert addresses == [4096, 8192, address]
+    kernel.unload()
+    assert driver.asked("cuMemFree") == [(address,)]
+
+
+def test_blocks_that_wait_for_one_another_must_run_at_once() -> None:
+    device = open_device(driver=FakeDriver())
+    load(device, replace(CODE, together=True, grid=(132, 1, 1)))
+    with pytest.raises(ResourceExceeded) as raised:
+        load(device, replace(CODE, together=True, grid=(133, 1, 1)))
+    assert str(raised.value) == (
+        "the 133 blocks of the kernel gemm wait for one another, and Stand-in runs 132 at once: "
+        "plan it with algo_choice.matmul splitk_parallel_N in place of split_k"
+    )
 
 
 def test_maps_are_made_again_when_a_buffer_moves() -> None:

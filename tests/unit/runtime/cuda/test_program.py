@@ -4,6 +4,7 @@ one graph, what is uploaded and when, state, parameters, and errors that kernels
 from __future__ import annotations
 
 import gc
+import json
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from weft.runtime.cuda.gpu import open_gpu
 from weft.runtime.cuda.program import Program as DeviceProgram
 
 Array = NDArray[Any]
+PARALLEL = {"matmul": "splitk_parallel_2"}
 
 
 def on(gpu: Machine, source: Program, target: str = "sm90", **more: Any) -> Executable:
@@ -71,6 +73,25 @@ def test_kernels_start_early_behind_others_of_the_same_graph(gpu: Machine) -> No
     older = on(gpu, mlp(8, 16, 8, 8), "sm80")
     older.run(inputs_for(older.source))
     assert len(gpu.early) == 1
+
+
+@pytest.mark.parametrize(("field", "value"), [("split_k", 2), ("algo_choice", PARALLEL)])
+def test_sums_in_parts_find_their_counters_at_zero(gpu: Machine, field: str, value: Any) -> None:
+    """Two kernels that are one: the second finds the workspace as the first has left it."""
+    b = Builder()
+    x, w = b.param("bf16", [72, 136]), b.param("bf16", [136, 136])
+    source = b.build(b.matmul(b.matmul(x, w), w))
+    plain = compile_program(source, "sm90")
+    plans = json.loads(plain.stages["plan"])
+    for plan in plans["plans"]:
+        plan[field] = value
+    executable = on(gpu, source, overrides={"plan": json.dumps(plans)})
+    inputs = inputs_for(source)
+    want = weft.run(source, inputs, backend="reference")
+    first, second = (executable.run(inputs)[0] for _ in range(2))
+    assert close(first, want[0])
+    assert (first.view(np.uint16) == second.view(np.uint16)).all()
+    assert open_gpu().pool.held["partial sums"] > 0
 
 
 def test_kernels_that_are_timed_do_not_start_early(gpu: Machine) -> None:

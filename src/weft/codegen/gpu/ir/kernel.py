@@ -32,8 +32,8 @@ from weft.codegen.gpu.values import ValueStmt
 
 @dataclass(frozen=True)
 class Let:
-    """A new integer variable. Nothing that is made of a `pinned` one is computed before: what a loop
-    makes of it stays in the loop, and takes no registers outside."""
+    """A new integer variable. Nothing that is made of a `pinned` one is computed before it: what a
+    loop makes of it stays in the loop, and takes no registers outside."""
 
     name: str
     value: Scalar

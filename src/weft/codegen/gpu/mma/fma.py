@@ -22,14 +22,15 @@ from typing import Final
 from weft.codegen.gpu import ir, values
 from weft.codegen.gpu.accept import kernel_refusals, refuse, too_many
 from weft.codegen.gpu.element import ElementOp
-from weft.codegen.gpu.formats import held_bytes
+from weft.codegen.gpu.formats import ACCESS_BYTES, held_bytes
 from weft.codegen.gpu.map import Elementwise
-from weft.codegen.gpu.mma.fma_registers import LANES, LaneRegisters
+from weft.codegen.gpu.mma.fma_registers import LANE_GRID, LaneRegisters
 from weft.codegen.gpu.mma.refusals import field_refusals, order_refusals
 from weft.codegen.gpu.mma.tiles import TileOrder
 from weft.codegen.gpu.peephole import recognise
 from weft.codegen.gpu.scalar import BLOCK, LANE, THREAD, WARP, Lit, Name, Scalar, both, least
-from weft.codegen.gpu.thread import Group, Refs, Scope, group_at
+from weft.codegen.gpu.scopes import Group, Scope, group_at
+from weft.codegen.gpu.thread import Refs
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import Finding
 from weft.foundation.index_expr import coefficient
@@ -42,8 +43,6 @@ _LANE_ROW: Final = (LANE & 1) + (LANE >> 4) * 2
 _LANE_COLUMN: Final = (LANE >> 1) & 7
 """Pairs of lanes share a column's piece, and pairs of such pairs a row's: shared memory gives 16
 bytes to 16 lanes at a time where these ask for eight pieces, else to eight."""
-_ACCESS: Final = 16
-"""Bytes of one access to memory."""
 _PADDING: Final = 4
 """Elements between the rows of a slice, so that they begin in different banks."""
 _BANKS: Final = 8
@@ -130,7 +129,7 @@ def _tile(kernel: Kernel, plan: MmaPlan, target: Target) -> Iterator[Finding]:
         yield refuse("Tile", f"warp_tile does not divide the tile {rows}x{columns}")
         return
     threads = (rows // warp_rows) * (columns // warp_columns) * 32
-    if warp_rows % LANES[0] or warp_columns % LANES[1] or threads > 1024:
+    if warp_rows % LANE_GRID[0] or warp_columns % LANE_GRID[1] or threads > 1024:
         shape = f"{warp_rows}x{warp_columns}"
         yield refuse("Tile", f"a warp tile of {shape} is not shared by 4x8 lanes of 32 warps")
     elif rows * depth % threads or columns * depth % threads or depth > 64:
@@ -241,8 +240,8 @@ class Tiles(Elementwise):
             ir.Let("lane_m", WARP // self.warps[1] * self.plan.warp_tile[0]),
             ir.Let("lane_n", WARP % self.warps[1] * self.plan.warp_tile[1]),
         ]
-        rows = self.own_places(self.a, Name("lane_m"), _LANE_ROW, LANES[0])
-        columns = self.own_places(self.b, Name("lane_n"), _LANE_COLUMN, LANES[1])
+        rows = self.own_places(self.a, Name("lane_m"), _LANE_ROW, LANE_GRID[0])
+        columns = self.own_places(self.b, Name("lane_n"), _LANE_COLUMN, LANE_GRID[1])
         sums = [[self.fresh("acc") for _ in columns] for _ in rows]
         start = 0.0 if self.contraction.dtype.is_float else 0
         body += [
@@ -255,9 +254,9 @@ class Tiles(Elementwise):
 
     def piece(self, side: _Side) -> int:
         """Neighbouring rows or columns that a lane has, at most an access of shared memory."""
-        lanes = LANES[0] if side is self.a else LANES[1]
+        lanes = LANE_GRID[0] if side is self.a else LANE_GRID[1]
         warp = self.plan.warp_tile[0 if side is self.a else 1]
-        found = _ACCESS // side.word
+        found = ACCESS_BYTES // side.word
         while warp // lanes % found:
             found //= 2
         return found
@@ -401,7 +400,7 @@ class Tiles(Elementwise):
         reads = [let for let in self.needed(side.value) if isinstance(let.expr, Read)]
         widest = max((let.dtype.storage_bytes for let in reads), default=side.word)
         share = side.extent * self.depth // self.threads
-        found = max(1, _ACCESS // widest)
+        found = max(1, ACCESS_BYTES // widest)
         extent = self.kernel.sizes[axis[0]] if axis else 1
         # Vectors along k divide a slice's depth, those across it a line of the slice as well.
         line = self.depth if axis == self.k[-1:] else gcd(self.depth, side.extent)
@@ -445,7 +444,7 @@ class Tiles(Elementwise):
         row = (buffer * self.depth + k) * self.pitch(side)
         vector = self.scattered(side)
         if vector:
-            place = place ^ k // vector % _BANKS * (_ACCESS // side.word)
+            place = place ^ k // vector % _BANKS * (ACCESS_BYTES // side.word)
         return ir.Address(side.name, (row + place) * side.word)
 
     def pitch(self, side: _Side) -> int:
@@ -457,7 +456,7 @@ class Tiles(Elementwise):
         along k: each goes to another row of the slice, so rows are permuted in pieces of 16 bytes,
         every eighth by the same number, and what eight threads put down lies in as many banks. 0
         where fewer are."""
-        if not self.runs_along_k(side) or side.extent % (_BANKS * _ACCESS // side.word):
+        if not self.runs_along_k(side) or side.extent % (_BANKS * ACCESS_BYTES // side.word):
             return 0
         vector = self.vector(side, self.k[-1:])
         return vector if vector > 1 and self.depth // vector >= _BANKS else 0

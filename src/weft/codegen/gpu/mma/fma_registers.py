@@ -16,7 +16,7 @@ from weft.region.forms.thin import FEW, RESIDENT
 from weft.target.roofline import registers_given
 from weft.target.target import Target
 
-LANES: Final = (4, 8)
+LANE_GRID: Final = (4, 8)
 """Lanes of a warp along rows and along columns."""
 _BESIDE: Final = 16
 """Registers for places and counts, as few as the compiler does with."""
@@ -40,7 +40,7 @@ class LaneRegisters:
         """The sums, the factors of one k and of the next, and the elements of a slice that are on
         their way to shared memory."""
         rows, columns = (
-            warp // lanes for warp, lanes in zip(self.plan.warp_tile, LANES, strict=True)
+            warp // lanes for warp, lanes in zip(self.plan.warp_tile, LANE_GRID, strict=True)
         )
         total = _BESIDE + rows * columns * _words(self.sums)
         depth = self.plan.tile[2]

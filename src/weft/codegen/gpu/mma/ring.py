@@ -43,8 +43,8 @@ class Ring:
         slot, phase = self.slot, self.phase
         if not isinstance(count, Lit):
             ahead = slot + count
-            turned = ir.Set(phase.name, phase ^ ahead // self.slots % 2)
-            return (turned, ir.Set(slot.name, ahead % self.slots))
+            turn = ir.Set(phase.name, phase ^ ahead // self.slots % 2)
+            return (turn, ir.Set(slot.name, ahead % self.slots))
         turns, rest = divmod(count.value, self.slots)
         turned = (ir.Set(phase.name, phase ^ 1),) if turns % 2 else ()
         if not rest:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from weft.codegen.gpu.accept import refuse, too_many
+from weft.codegen.gpu.accept import refuse
 from weft.codegen.gpu.formats import fragment_registers
 from weft.codegen.gpu.mma.problem import Operand, Problem, Source
 from weft.codegen.gpu.mma.refusals import (
@@ -23,6 +23,7 @@ from weft.codegen.gpu.mma.refusals import (
 )
 from weft.codegen.gpu.mma.split import Split, split_refusals
 from weft.codegen.gpu.mma.tiles import TileOrder
+from weft.codegen.gpu.scalar import LANES
 from weft.codegen.gpu.swizzle import PIECE, Major, PaddedTile, TileLayout, fitting
 from weft.foundation.dtypes import BF16, F16, F32, F64, SI32, UI32
 from weft.foundation.errors import Finding
@@ -34,7 +35,6 @@ from weft.target import roofline
 from weft.target.matrix_atoms import INTEGERS, TINY, Atom, atom_for
 from weft.target.target import Target
 
-WARP: Final = 32
 RESULTS: Final = (BF16, F16, F32, F64, SI32, UI32, *INTEGERS, *TINY)
 _ACROSS: Final = 32
 """Bytes that a warp reads at once of a row along m or n."""
@@ -64,7 +64,7 @@ class Sm80Layout:
 
     @property
     def threads(self) -> int:
-        return WARP * self.warps[0] * self.warps[1]
+        return LANES * self.warps[0] * self.warps[1]
 
     @property
     def atom(self) -> Atom | None:
@@ -233,7 +233,6 @@ def _tiles(layout: Sm80Layout) -> Iterator[Finding]:
 
 def _resources(layout: Sm80Layout, target: Target) -> Iterator[Finding]:
     yield from memory_refusals(layout.shared_bytes, target)
-    yield from too_many(layout.split.items)
     if layout.threads > target.limits.threads_per_block:
         yield refuse("Threads", f"the plan needs {layout.threads} threads")
     needed = _registers(layout)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final
 
-from weft.codegen.gpu.accept import refuse, too_many
+from weft.codegen.gpu.accept import refuse
 from weft.codegen.gpu.formats import results_per_group
 from weft.codegen.gpu.mma.problem import Operand, Problem, Source
 from weft.codegen.gpu.mma.refusals import (
@@ -320,7 +320,7 @@ def _alignment(name: str, operand: Operand) -> Iterator[Finding]:
 
 def _unused_fields(plan: MmaPlan) -> Iterator[Finding]:
     """Fields that have no effect here are refused, so that nobody believes they have."""
-    fixed = {
+    fixed: dict[str, tuple[object, object]] = {
         "bind": (plan.bind, {}),
         "vectorize": (plan.vectorize, None),
         "predicate_tail": (plan.predicate_tail, ()),
@@ -407,7 +407,6 @@ def _schedule_refusals(layout: Sm90Layout) -> Iterator[Finding]:
 def _resource_refusals(layout: Sm90Layout, target: Target) -> Iterator[Finding]:
     plan = layout.plan
     yield from memory_refusals(layout.shared_bytes, target)
-    yield from too_many(layout.split.items)
     accumulators = layout.blocks * layout.warpgroup_tile[1] // 2
     accumulators *= 2 if plan.precision == PROMOTED else 1
     # Results take the place of their accumulators, unless they wait beside the next tile's.

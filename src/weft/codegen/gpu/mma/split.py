@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from weft.codegen.gpu import ir
-from weft.codegen.gpu.accept import refuse
+from weft.codegen.gpu.accept import refuse, too_many
 from weft.codegen.gpu.scalar import Lit, Name, Scalar, wide
 from weft.foundation.errors import Finding
 from weft.foundation.tally import counted
@@ -193,8 +193,9 @@ class Handing:
 
 
 def split_refusals(split: Split) -> Iterator[Finding]:
-    """More parts than there are k steps to make them of."""
-    if split.count > split.k_steps:
+    """Parts that there are no k steps for, and more of them than can be counted."""
+    yield from too_many(split.items, split.count * split.k_steps)
+    if not 1 <= split.count <= split.k_steps:
         yield refuse(
             "PlanField",
             f"split_k={split.count}, but a sum has {counted(split.k_steps, 'k step')} to divide",

@@ -34,7 +34,8 @@ FIELDS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "split_k": (
         {"split_k": 5},
-        "PlanField: split_k=5, but a sum has 2 k steps to divide (use fewer parts or a shorter k tile)",
+        "PlanField: split_k=5, but a sum has 2 k steps to divide "
+        "(use fewer parts or a shorter k tile)",
     ),
     "bind": (
         {"bind": {"m.o": "block.y"}},

@@ -218,6 +218,9 @@ def why_not(plan: MmaPlan, shape: Contraction = SHAPE) -> list[str]:
 def test_more_parts_than_steps_are_refused() -> None:
     assert why_not(split(COOPERATIVE, 8)) == []
     assert why_not(split(COOPERATIVE, 9)) == ["split_k=9, but a sum has 8 k steps to divide"]
+    assert why_not(replace(COOPERATIVE, split_k=0)) == [
+        "split_k=0, but a sum has 8 k steps to divide"
+    ]
     shape = Contraction(40, 40, 64)
     plan = replace(split(sm80_plan(), 3), operand_layouts=shape.layouts)
     plan = replace(plan, predicate_tail=("m.i.i", "n.i.i"))

@@ -1,0 +1,179 @@
+"""What `weft tune` does: plans are measured behind a progress bar, and what was found is told."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from weft.cli.compile import with_sizes
+from weft.cli.programs import load_program
+from weft.cli.report import check_writable, complain, printable
+from weft.cli.tables import new_table, print_table
+from weft.driver.cuda import target_of_device
+from weft.driver.signature import make_signature
+from weft.driver.stages.compilation import Compilation
+from weft.driver.tuning import measure
+from weft.driver.tuning.products import Product, product_named
+from weft.driver.tuning.tune import Trial, Tuning, tune
+from weft.driver.tuning.tune_products import FormFile, tune_products
+from weft.foundation.errors import UserError
+from weft.foundation.tally import counted
+from weft.ptir.ir import Program
+from weft.ptir.verify import verify
+from weft.runtime import cache
+from weft.runtime.cuda.gpu import open_gpu
+from weft.target.known import target_named
+from weft.target.target import Kind, Target
+
+GOOD: Final = 0.7
+"""The least rank correlation at which estimates are good for choosing."""
+
+
+def tune_file(
+    file: Path, sizes: str, log: Path | None, *, gpu: bool, again: bool, level: int
+) -> None:
+    """Measure plans for the kernels of a program."""
+    program = _program(file, sizes)
+    target = _target(gpu)
+    with _bar() as bar:
+        compilation = Compilation(program, target, make_signature(program), opt_level=level)
+        tuning = tune(compilation, bar.show, bar.start, again=lambda kernels: again)
+    _tell(printable(str(file)), tuning, log, target)
+
+
+def tune_shapes(shapes: str, data: Path | None, log: Path | None, *, again: bool) -> None:
+    """Measure forms of matrix products on this machine's GPU."""
+    products = products_in(shapes)
+    target = _target(gpu=True)
+    into = None if data is None else FormFile(data, open_gpu().device.name, target)
+    with _bar() as bar:
+        done = tune_products(products, target, bar.show, bar.start, again=again, into=into)
+    for product, tuning in done:
+        _tell(str(product), tuning, log, target)
+
+
+def _tell(name: str, tuning: Tuning, log: Path | None, target: Target) -> None:
+    if log is not None:
+        measure.append(log, tuning.measured)
+    _report(name, tuning, "GPU" if target.kind is Kind.GPU else "CPU")
+
+
+def _target(gpu: bool) -> Target:
+    """What to tune for; what is found can be kept."""
+    target = target_named(target_of_device() if gpu else "cpu")
+    _check_cache()
+    return target
+
+
+def _check_cache() -> None:
+    """What is found can be kept."""
+    where = cache.folder()
+    if where is None:
+        raise UserError("tuned plans are kept in Weft's cache, which WEFT_CACHE=off switches off")
+    try:
+        where.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"tuned plans are kept in Weft's cache, but the folder {where} cannot be made: "
+            f"{error.strerror or error}"
+        ) from None
+    check_writable(where / "tuned")
+
+
+def _program(file: Path, sizes: str) -> Program:
+    program = load_program(file)
+    verify(program)
+    return with_sizes(program, sizes)
+
+
+def products_in(text: str) -> list[Product]:
+    """Products from a list, or from a file of them; lines that begin with # say something."""
+    path = Path(text)
+    try:
+        if path.is_file():
+            lines = path.read_text().splitlines()
+            text = ",".join(line for line in lines if not line.lstrip().startswith("#"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {path}: {error}") from None
+    found = [product_named(part) for part in text.split(",") if part.strip()]
+    if not found:
+        raise UserError(f"there is no matrix product in {printable(str(path))}")
+    return found
+
+
+class _Bar:
+    """A progress bar with the kernel at hand and its best plan so far."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+        self.task = progress.add_task("", total=None, best="")
+        self.points = 0
+
+    def start(self, tuning: Tuning) -> None:
+        """More plans to measure: those of a program, or of one product among several."""
+        self.points += tuning.points
+        self.progress.update(self.task, total=self.points)
+
+    def show(self, trial: Trial) -> None:
+        best = f"best {1e6 * trial.best:,.1f} µs"
+        name = f"{trial.kernels.kernel.name} {trial.number}/{len(trial.kernels.plans)}"
+        self.progress.update(self.task, advance=1, description=name, best=best)
+
+
+@contextmanager
+def _bar() -> Iterator[_Bar]:
+    """On stderr, and only where somebody looks."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[best]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=not sys.stderr.isatty()
+    ) as progress:
+        yield _Bar(progress)
+
+
+def _report(name: str, tuning: Tuning, where: str) -> None:
+    table = new_table()
+    table.add_column("kernel", no_wrap=True)
+    for title in ("like it", "plans", "first, µs", "best, µs", "gain"):
+        table.add_column(title, justify="right")
+    for kernels in tuning.classes:
+        found = tuning.found.get(kernels.key)
+        if found is not None:
+            gain = found.first_seconds / found.seconds
+            times = f"{1e6 * found.first_seconds:,.1f}", f"{1e6 * found.seconds:,.1f}"
+            alike, points = str(kernels.count), f"{found.points}/{found.of}"
+            table.add_row(kernels.kernel.name, alike, points, *times, f"{gain:.2f}x")
+    if table.row_count:
+        print_table(table)
+    plans, known = counted(len(tuning.measured), "plan"), counted(tuning.known, "kernel")
+    print(f"{name}: {plans} measured on the {where}, {known} tuned before")
+    if not tuning.is_kept:
+        complain(
+            f"what was found could not be kept in {cache.folder()}, and no compile will use it: "
+            "make room there, or name another folder with WEFT_CACHE, and tune again"
+        )
+    elif tuning.interrupted:
+        complain("stopped: what was found so far is kept, the next weft tune goes on from there")
+
+
+def tell_log(file: Path) -> None:
+    """Say how well the estimates in a log put kernels in the order of their measured times."""
+    lines = measure.read(file)
+    found = measure.rank_correlation(lines)
+    verdict = "good enough to choose by" if found >= GOOD else f"below {GOOD}"
+    print(
+        f"{printable(str(file))}: {counted(len(lines), 'measurement')}, rank correlation of "
+        f"estimate and actual {found:.2f}, {verdict}"
+    )

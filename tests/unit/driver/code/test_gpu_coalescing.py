@@ -1,0 +1,140 @@
+"""Plans whose blocks would not use what they ask memory for move down their lists, and say so."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import weft
+from tests.gpu_interpreted import InterpretedExecutable
+from tests.gpu_programs import through_stages
+from weft import functional as F
+from weft.codegen.gpu.coalescing import traffic
+from weft.driver.code import gpu_coalescing
+from weft.driver.code.gpu_coalescing import WASTEFUL
+from weft.driver.code.plans import choose_plans
+from weft.driver.stages.compilation import Compilation
+from weft.foundation.errors import SpecViolation
+from weft.plan import text as plan_text
+from weft.plan.candidates import closer
+from weft.ptir import Program
+
+Array = NDArray[Any]
+Case = tuple[Callable[..., Any], tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]
+"""A function, shapes that are worth a reaction, and small ones for the interpreter."""
+
+CASES: dict[str, Case] = {
+    "rows of a sum with a transpose": (
+        lambda x, y: F.softmax(x + y.T, axis=1),
+        ((4096, 2048), (2048, 4096)),
+        ((24, 128), (128, 24)),
+    ),
+    "a dot product of each row with a column": (
+        lambda x, y: (x * y.T).sum(axis=1),
+        ((4096, 4096), (4096, 4096)),
+        ((24, 128), (128, 24)),
+    ),
+    "a narrow transpose": (
+        lambda x, y: x.T + y,
+        ((65536, 8), (8, 65536)),
+        ((48, 8), (8, 48)),
+    ),
+    "a padded transpose": (
+        lambda x, y: F.pad(x.T, ((1, 1), (1, 1))) + y,
+        ((1022, 4096), (4098, 1024)),
+        ((30, 40), (42, 32)),
+    ),
+}
+
+
+def program(name: str, *, small: bool = False) -> Program:
+    function, *shapes = CASES[name]
+    return weft.jit(function).program(*(np.zeros(s, np.float32) for s in shapes[small]))
+
+
+def ratio(compilation: Compilation) -> float:
+    (kernel,) = compilation["gpu"].kernels.values()
+    return traffic(kernel).ratio
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_plan_moves_to_one_whose_blocks_use_what_they_fetch(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved = through_stages(program(name), "sm90")
+    monkeypatch.setattr(gpu_coalescing, "WASTEFUL", float("inf"))
+    first = through_stages(program(name), "sm90")
+    assert ratio(first) > WASTEFUL
+    assert ratio(moved) <= 1.25
+    assert first["plan"].notes == ()
+    (kernel,) = moved["region"].kernels
+    *tried, taken = moved["plan"].notes
+    word = re.compile(rf"{kernel.name}: .+: \d\.\d bytes are moved for each that is used")
+    assert len(tried) >= 2
+    assert all(word.fullmatch(line) for line in tried)
+    assert f"{ratio(first):.1f} bytes" in tried[0]
+    assert taken == tried[-1].rpartition(": ")[0].replace(": ", ": taken: ", 1)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_plans_that_are_tried_give_the_same(name: str) -> None:
+    function, _, shapes = CASES[name]
+    rng = np.random.default_rng(0)
+    inputs = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+    source = weft.jit(function).program(*inputs)
+    first, want = through_stages(source, "sm90"), weft.run(source, inputs)[0]
+    ((key, plan),) = first["plan"].plans.items()
+    done = 0
+    for other in islice(closer(plan), 8):
+        text = plan_text.dumps(replace(first["plan"], plans={key: other}))
+        try:
+            compilation = through_stages(source, "sm90", plan=text)
+        except SpecViolation:
+            continue
+        got = InterpretedExecutable(compilation).execute(inputs)[0]
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+        done += 1
+    assert done >= 2
+
+
+def test_what_is_small_stays() -> None:
+    assert through_stages(program("a narrow transpose", small=True), "sm90")["plan"].notes == ()
+
+
+def test_what_no_plan_mends_is_told() -> None:
+    """Every sixteenth element: whatever a block takes, most of its sectors is not wanted."""
+    source = weft.jit(lambda x: weft.exp(x[:, ::16])).program(np.zeros((4096, 4096), np.float32))
+    compilation = through_stages(source, "sm90")
+    (note,) = compilation["plan"].notes
+    assert note == (
+        "map0: 256 threads with vectors of 4, 1024 points: 4.5 bytes are moved for each that is "
+        "used, and no plan of its list moves much fewer"
+    )
+
+
+def test_a_plan_that_is_given_stays() -> None:
+    name = "rows of a sum with a transpose"
+    document = json.loads(through_stages(program(name), "sm90").text("plan"))
+    (plan,) = document["plans"]
+    plan.update(rows_per_block=1, threads=256, keep_row=True)
+    given = through_stages(program(name), "sm90", plan=json.dumps(document))
+    assert ratio(given) > WASTEFUL
+
+
+def test_only_rows_and_maps_are_measured() -> None:
+    source = weft.jit(lambda x, y: x @ y).program(*[np.zeros((64, 64), np.float32)] * 2)
+    compilation = through_stages(source, "sm90")
+    module, buffer_map = compilation["region"], compilation["memory"]
+    chosen = choose_plans(module, buffer_map, compilation.target)
+    plan = chosen.of(module.kernels[0].name)
+    kernels = list(module.kernels)
+    found = gpu_coalescing.coalesced(kernels, module, buffer_map, plan, compilation.target)
+    assert found == (plan, [])

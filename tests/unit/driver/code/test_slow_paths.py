@@ -1,0 +1,96 @@
+"""`weft compile -v` lists what is right but slow on a GPU, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import weft
+from examples.make_programs import attention, mlp
+from tests.gpu_programs import through_stages
+from weft import functional as F
+from weft.driver.code.slow_paths import slow_paths
+from weft.driver.stages.compilation import Compilation
+from weft.ptir import Builder, Program
+
+
+def told(compilation: Compilation) -> list[str]:
+    region, plans, code = (compilation[stage] for stage in ("region", "plan", "gpu"))
+    return slow_paths(region, plans, code, compilation.target)
+
+
+def convolution(filters: int = 32, edge: int = 64) -> Program:
+    x, w = np.zeros((1, 16, edge, edge), np.float32), np.zeros((filters, 16, 3, 3), np.float32)
+    return weft.jit(lambda x, w: F.conv2d(x, w, padding=1)).program(x, w)
+
+
+def few_rows() -> Program:
+    b = Builder()
+    return b.build(b.softmax(b.param("f32", [2, 1 << 20]), axis=1))
+
+
+SLOW: dict[str, tuple[Callable[[], Program], list[str]]] = {
+    "a convolution": (
+        convolution,
+        ["conv0 is a convolution of f32 by multiply-adds of single numbers, not by matrix "
+         "instructions"],
+    ),
+    "a small convolution": (
+        lambda: convolution(3, edge=4),
+        ["conv0 is a convolution of f32 as rows, not by matrix instructions"],
+    ),
+    "attention": (
+        lambda: attention(4, 192, 64, 512, dtype="bf16"),
+        ["matmul1, row2, matmul4 are an attention whose scores go through memory"],
+    ),
+    "few rows": (
+        few_rows,
+        ["row0 has 2 blocks for 8 MB, where 132 units could work"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_slow_paths_are_listed(name: str) -> None:
+    make, wanted = SLOW[name]
+    found = told(through_stages(make(), "sm90"))
+    assert found == [f"slow but correct: {line}" for line in wanted]
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("target", ["sm80", "sm90"])
+def test_what_has_its_template_is_not(dtype: str, target: str) -> None:
+    """f32 is multiplied number by number on purpose."""
+    assert told(through_stages(mlp(384, 768, 1536, 768, dtype=dtype), target)) == []
+
+
+def test_a_product_that_is_planned_without_matrix_instructions() -> None:
+    program = mlp(384, 768, 1536, 768, dtype="bf16")
+    document = json.loads(through_stages(program, "sm90").text("plan"))
+    first = document["plans"][0]
+    kept = {name: first[name] for name in ("kind", "target", "kernel")}
+    document["plans"][0] = kept | {
+        "arch": "fma", "tile": [32, 32, 16], "warp_tile": "16x16", "roles": "single",
+    }  # fmt: skip
+    found = told(through_stages(program, "sm90", plan=json.dumps(document)))
+    assert found == [
+        "slow but correct: matmul0 is a product of bf16 by multiply-adds of single numbers, not by "
+        "matrix instructions"
+    ]
+
+
+def test_long_rows_by_single_threads() -> None:
+    b = Builder()
+    program = b.build(b.reduce_sum(b.param("f32", [65536, 1024]), [1]))
+    document = json.loads(through_stages(program, "sm90").text("plan"))
+    document["plans"][0].update(threads=1, rows_per_block=128, keep_row=False)
+    found = told(through_stages(program, "sm90", plan=json.dumps(document)))
+    assert found == ["slow but correct: row0 has one thread for each row of 1024 elements"]
+
+
+def test_the_report_has_them() -> None:
+    report = weft.compile(convolution(), target="sm90").report()
+    assert any(line.startswith("slow but correct: conv0 is a convolution") for line in report)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.unit.codegen.gpu.test_angles import ULPS, Array, samples, wrong_by
+from tests.unit.codegen.gpu.test_angles import ULPS, samples, wrong_by
 from weft.ptir import Builder
 from weft.runtime.cuda.driver import compute_capability
 
@@ -20,7 +20,7 @@ WIDER = {"f32": np.float64, "f64": np.longdouble}
 @pytest.mark.parametrize(("dtype", "kind"), [("f32", "float"), ("f64", "double")])
 @pytest.mark.parametrize("op", OPS)
 def test_angles_of_every_size(op: str, dtype: str, kind: str) -> None:
-    x: Array = samples(kind)
+    x = samples(kind)
     b = Builder()
     program = b.build(b.emit(op, b.param(dtype, [x.size])))
     (got,) = weft.run(program, [x], backend="cuda")

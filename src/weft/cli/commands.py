@@ -110,6 +110,11 @@ def load(name: str) -> Any:
     return typer.main.get_command(found)
 
 
+def work_of(module: str) -> Any:
+    """The module of this folder that does what a command says, where its help does without it."""
+    return load_part(f"weft.cli.{module}")
+
+
 def list_in(app: typer.Typer) -> None:
     """Give an app the names and sentences of all commands, which its group then loads."""
     for name, entry in COMMANDS.items():

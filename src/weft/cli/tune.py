@@ -8,12 +8,10 @@ from typing import Annotated
 
 import typer
 
+from weft.cli.commands import work_of
 from weft.cli.report import check_writable
-from weft.driver.loading.parts import load_part
 from weft.driver.stages.levels import DEFAULT_LEVEL, check_level
 from weft.foundation.errors import UserError
-
-_WORK = "weft.cli.tuning"
 
 
 def tune_command(
@@ -55,7 +53,7 @@ def tune_command(
     check_level(level)
     if log is not None:
         check_writable(log)
-    work = load_part(_WORK)
+    work = work_of("tuning")
     if file is None:
         work.tune_shapes(shapes, data, log, again=again)
     else:
@@ -76,4 +74,4 @@ def log_command(
     file: Annotated[Path, typer.Argument(metavar="CSV", help="A log of measurements.")],
 ) -> None:
     """Say how well the estimates in a log put kernels in the order of their measured times."""
-    load_part(_WORK).tell_log(file)
+    work_of("tuning").tell_log(file)

@@ -14,6 +14,7 @@ from itertools import product
 
 from weft.plan.contraction import Problem, problem_of
 from weft.plan.ir import AttentionPlan, CacheRead, MapPlan, MmaPlan, Plan, RowPlan
+from weft.plan.multiply_adds import fma_plans
 from weft.plan.tensor_cores import sm80_plan, sm90_contraction, sm90_forms, sm90_plan
 from weft.plan.verify import threads_of_accumulators
 from weft.region.ir import Kernel, Tensor
@@ -38,6 +39,8 @@ def candidates(
             found = _rows(first, target)
         case AttentionPlan():
             found = _attentions(first)
+        case MmaPlan(arch="fma"):
+            found = fma_plans(kernel, first)
         case MmaPlan() if target.kind is Kind.GPU:
             found = _matrix_units(kernel, tensors, target, first)
         case MmaPlan():
@@ -74,8 +77,8 @@ def closer(first: Plan) -> Iterator[Plan]:
                 yield replace(first, grain=longer * first.grain)
         case RowPlan(across=True):
             for threads, kept in product((128, 64, 32), (True, False)):
-                made = replace(first, across=False, threads=threads, rows_per_block=8)
-                yield replace(made, keep_row=kept)
+                along = replace(first, across=False, threads=threads, rows_per_block=8)
+                yield replace(along, keep_row=kept)
         case RowPlan(ring=0, blocks_per_row=1):
             # Rows that were kept are not read again: that would be more bytes, not fewer.
             for rows, fewer in product((8, 16, 4), (1, 2, 4, 8)):
@@ -87,7 +90,7 @@ def closer(first: Plan) -> Iterator[Plan]:
 
 
 def _more_warps(first: Plan) -> Iterator[Plan]:
-    if isinstance(first, MmaPlan) and first.arch == "sm80":
+    if isinstance(first, MmaPlan) and first.arch in ("fma", "sm80"):
         rows, columns = first.warp_tile
         for tile in ((rows, columns // 2), (rows // 2, columns // 2)):
             yield replace(first, warp_tile=tile)

@@ -36,9 +36,12 @@ from weft.target.target import Kind, Target
 
 _LONG_ROW: Final = 8
 """Vectors of a row in which narrow integers are not widened."""
-_GATHERED_TOGETHER: Final = 2
-"""Vectors of a thread that are on their way at once where each has to wait for its place."""
-_MANY_BLOCKS: Final = 1024
+_THREADS: Final = 128
+"""Of a block, whose place others take as soon as it ends. Blocks of 256 take as long for copies,
+2 % longer where much is computed."""
+_TOGETHER: Final = 2
+"""Vectors of a thread that are on their way at once where memory is not all that it waits for."""
+_MANY_BLOCKS: Final = 2048
 
 
 def plan_module(module: Module, target: Target) -> PlanSet:
@@ -158,25 +161,25 @@ def _map(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: 
 
 
 def gpu_map_plan(kernel: Kernel, tensors: Mapping[str, Tensor], header: Header) -> MapPlan:
-    """A vector of results for each thread; several where reads wait for one another and there are
-    many."""
+    """A vector of results for each thread; several where there are many, and it waits for other
+    reads beside a stream from memory."""
     axis = inner_axis(kernel)
     # Results in whole vectors, even where operands must be read one by one, or in several.
     width = vector_bytes(kernel, tensors, stored=True)
     vector = whole_vectors(kernel, tensors, width, axis.name if axis else None, stored=True)
-    reads = [let for let in kernel.body if isinstance(let.expr, Read)]
-    along = [let.dtype.storage_bytes for let in reads if axis and axis.name in let.axes]
-    threads = 256 if vector * max(along, default=1) <= 16 else 128
-    each = threads * vector
-    turns = _GATHERED_TOGETHER if _gathers(kernel) else 1
+    each = _THREADS * vector
+    turns = _TOGETHER if _waits_for_more(kernel) else 1
     if math.prod(kernel.sizes.values()) < turns * each * _MANY_BLOCKS:
         turns = 1
-    return MapPlan(header, vector, turns, threads, grain=turns * each)
+    return MapPlan(header, vector, turns, _THREADS, grain=turns * each)
 
 
-def _gathers(kernel: Kernel) -> bool:
-    """Whether some reads wait for others, which say where they go."""
-    return any(isinstance(let.expr, Read) and let.expr.places for let in kernel.body)
+def _waits_for_more(kernel: Kernel) -> bool:
+    """Whether some reads wait for others, which say where they go, or are of what many points
+    share."""
+    axes = {axis.name for axis in kernel.axes if axis.size > 1}
+    reads = [(let, let.expr) for let in kernel.body if isinstance(let.expr, Read)]
+    return any(read.places or not axes <= set(let.axes) for let, read in reads)
 
 
 def gpu_block_plan(kernel: Kernel, tensors: Mapping[str, Tensor], header: Header) -> MapPlan | None:

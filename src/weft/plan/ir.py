@@ -133,6 +133,8 @@ class RowPlan:
     """Whether a row stays on chip between passes."""
     blocks_per_row: int = 1
     """Blocks, a cluster, that share a row (GPU)."""
+    rows_per_thread: int = 1
+    """Rows that each thread takes at once, with what all rows share read once (GPU)."""
     ring: int = 0
     """Vectors of each thread, of the rows that come next, that wait in shared memory: blocks then
     stay and take one row after the other (GPU)."""

@@ -4,7 +4,8 @@ done first."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Final, TypeAlias
 
 from weft.plan.completion import CACHED
@@ -17,7 +18,8 @@ from weft.target import roofline
 from weft.target.target import Target
 
 _Tile: TypeAlias = tuple[int, int, int]
-_TILES: Final[Mapping[int, Mapping[_Tile, tuple[tuple[int, int], float]]]] = {
+_Choices: TypeAlias = Mapping[_Tile, tuple[tuple[int, int], float]]
+_TILES: Final[Mapping[int, _Choices]] = {
     4: {
         (128, 128, 8): ((64, 64), 1.0),
         (128, 64, 16): ((32, 32), 0.8),
@@ -32,9 +34,11 @@ _LEAST: Final = 8
 """Rows and columns from which tiles pay."""
 _FEW: Final = 4096
 """Results under which threads are better used along a long sum."""
+_DEEPER: Final = (3, 4)
+"""Slices of rings that a tuner tries."""
 
 
-def _thin_tile(m: int, n: int, word: int) -> Mapping[_Tile, tuple[tuple[int, int], float]]:
+def _thin_tile(m: int, n: int, word: int) -> _Choices:
     """The tile for few rows or columns, and many of the others: four warps share the long side."""
     rows, columns, depth = thin_tile(m, n, word)
     warp = (rows, columns // 4) if m <= n else (rows // 4, columns)
@@ -43,19 +47,8 @@ def _thin_tile(m: int, n: int, word: int) -> Mapping[_Tile, tuple[tuple[int, int
 
 def fma_plan(kernel: Kernel, target: Target, header: Header) -> MmaPlan | None:
     """A plan for tiles; None where rows of threads suit the contraction better."""
-    assert kernel.roles is not None
-    roles, sizes = kernel.roles, kernel.sizes
-    batch, m, n, k = (
-        math.prod(sizes[a] for a in axes) for axes in (roles.batch, roles.m, roles.n, roles.k)
-    )
-    if batch * m * n <= _FEW and k >= _FEW:
-        return None
-    word = 8 if kernel.let(roles.contraction).dtype.bits == 64 else 4
-    if is_thin(m, n):
-        choices = _thin_tile(m, n, word)
-    elif min(m, n) >= _LEAST:
-        choices = _TILES[word]
-    else:
+    choices, (batch, m, n, _) = _choices(kernel), _sizes(kernel)
+    if not choices:
         return None
 
     def time(tile: _Tile) -> float:
@@ -77,3 +70,30 @@ def fma_plan(kernel: Kernel, target: Target, header: Header) -> MmaPlan | None:
         local_edges=local_edges(kernel, ring=MmaPlan.stages),
         roles="single",
     )
+
+
+def fma_plans(kernel: Kernel, first: MmaPlan) -> Iterator[MmaPlan]:
+    """Other tiles than those of a first plan, and rings of more slices."""
+    for tile, (warp, _) in _choices(kernel).items():
+        yield replace(first, tile=tile, warp_tile=warp)
+    for stages in _DEEPER:
+        yield replace(first, stages=stages, local_edges=local_edges(kernel, ring=stages))
+
+
+def _choices(kernel: Kernel) -> _Choices:
+    batch, m, n, k = _sizes(kernel)
+    assert kernel.roles is not None
+    if batch * m * n <= _FEW and k >= _FEW:
+        return {}
+    word = 8 if kernel.let(kernel.roles.contraction).dtype.bits == 64 else 4
+    if is_thin(m, n):
+        return _thin_tile(m, n, word)
+    return _TILES[word] if min(m, n) >= _LEAST else {}
+
+
+def _sizes(kernel: Kernel) -> tuple[int, ...]:
+    """Of the batch, m, n and k."""
+    assert kernel.roles is not None
+    roles, sizes = kernel.roles, kernel.sizes
+    every = (roles.batch, roles.m, roles.n, roles.k)
+    return tuple(math.prod(sizes[name] for name in axes) for axes in every)

@@ -124,9 +124,16 @@ def chunks_of(kernel: Kernel, plan: RowPlan) -> int:
 def row_registers(kernel: Kernel, plan: RowPlan, target: Target) -> tuple[int, int]:
     """Registers that keeping a row takes of each thread, about, and those it has."""
     elements = chunks_of(kernel, plan) * plan.vector
-    needed = _BASE + elements * kept_registers(kernel) + 2 * plan.vector
+    each = plan.rows_per_thread * kept_registers(kernel)
+    each += len(shared_reads(kernel)) if plan.rows_per_thread > 1 else 0
+    needed = _BASE + elements * each + 2 * plan.vector
     threads = plan.threads * plan.rows_per_block
     return needed, roofline.registers_given(target.limits, threads)
+
+
+def rows_together(plan: RowPlan) -> int:
+    """Rows of a block."""
+    return plan.rows_per_block * plan.rows_per_thread
 
 
 def stores_rows(kernel: Kernel) -> bool:
@@ -142,8 +149,9 @@ def resident_blocks(kernel: Kernel, plan: RowPlan, target: Target) -> int:
         return 1
     limits, threads = target.limits, plan.threads * plan.rows_per_block
     room = min(_room(kernel, plan, target), limits.registers_per_unit // (_ENOUGH * threads))
-    busy = 1 + -(-_BUSY_BYTES // max(1, plan.rows_per_block * _stream_bytes(kernel)))
-    every = -(-row_count(kernel) // (plan.rows_per_block * limits.units))
+    rows = rows_together(plan)
+    busy = 1 + -(-_BUSY_BYTES // max(1, rows * _stream_bytes(kernel)))
+    every = -(-row_count(kernel) // (rows * limits.units))
     wanted = max(min(room, busy), every if every <= room else 1)
     registers, _ = row_registers(kernel, plan, target)
     by_itself = limits.registers_per_unit // (-(-registers // 8) * 8 * threads)
@@ -152,7 +160,7 @@ def resident_blocks(kernel: Kernel, plan: RowPlan, target: Target) -> int:
 
 def _room(kernel: Kernel, plan: RowPlan, target: Target) -> int:
     """Blocks with kept rows whose registers a unit has, as few as they take."""
-    kept = chunks_of(kernel, plan) * plan.vector * kept_registers(kernel)
+    kept = chunks_of(kernel, plan) * plan.vector * kept_registers(kernel) * plan.rows_per_thread
     registers = -(-(_SQUEEZED + kept) // 8) * 8
     return target.limits.registers_per_unit // (registers * plan.threads * plan.rows_per_block)
 
@@ -163,7 +171,7 @@ def _starved(kernel: Kernel, plan: RowPlan, target: Target) -> float:
     room = _room(kernel, plan, target)
     if not stores_rows(kernel) or room * threads >= target.limits.warps_per_unit * _WARP:
         return 0.0
-    ahead = (room - 1) * plan.rows_per_block * _stream_bytes(kernel)
+    ahead = (room - 1) * rows_together(plan) * _stream_bytes(kernel)
     return max(0.0, 1 - ahead / _BUSY_BYTES)
 
 

@@ -107,16 +107,18 @@ def brief(plan: Plan) -> str:
     match plan:
         case MmaPlan():
             rows, columns, _ = plan.tile
-            waits = ", no group in flight" if plan.arch == "sm90" and not plan.in_flight else ""
-            return f"{plan.roles} {plan.arch} tiles of {rows}x{columns}{waits}"
+            tiles = f"{plan.arch} tiles of {rows}x{columns}"
+            if plan.arch != "sm90":
+                return f"{tiles}, {_write_warp_tile(plan.warp_tile)} a warp"
+            return f"{plan.roles} {tiles}" + ("" if plan.in_flight else ", no group in flight")
         case MapPlan(block=block) if block > 1:
             return f"blocks of {block}x{block} by {plan.threads} threads"
         case MapPlan():
             work = f"{plan.threads} threads with vectors of {plan.vector}"
             return f"{work}, {plan.grain} points"
         case RowPlan():
-            rows, side = counted(plan.rows_per_block, "row"), " side by side" if plan.across else ""
-            return f"{rows}{side} of {plan.threads} threads with vectors of {plan.vector}"
+            several = counted(plan.rows_per_block, "row") + " side by side" * plan.across
+            return f"{several} of {plan.threads} threads with vectors of {plan.vector}"
     return type(plan).__name__
 
 
@@ -237,7 +239,8 @@ def _table(fields: Fields, name: str, kinds: tuple[type, ...]) -> dict[str, Any]
         return {}
     found = fields.take(name)
     if not isinstance(found, dict) or any(type(v) not in kinds for v in found.values()):
-        fields.fail(f"field {name!r} must be an object of {' or '.join(k.__name__ for k in kinds)}")
+        what = "words, true or false" if bool in kinds else "words"
+        fields.fail(f"field {name!r} must be an object whose values are {what}")
     return found
 
 

@@ -1,10 +1,10 @@
-extern "C" __global__ void __launch_bounds__(256, 1)
+extern "C" __global__ void __launch_bounds__(128, 1)
 elementwise(char* b0, char* b1, char* b2) {
   const int thread = threadIdx.x;
   const int lane = thread & 31;
   const int warp = __shfl_sync(0xffffffffu, thread >> 5, 0);
   const int block = blockIdx.x;
-  int point = ((block * 256) + thread);
+  int point = ((block * 128) + thread);
   int at0 = (point / 12);
   int at1 = ((point % 12) * 8);
   u32 v3_w_[4] = {};

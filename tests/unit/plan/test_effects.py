@@ -151,6 +151,7 @@ ROW: dict[str, Sequence[Any]] = {
     "accumulators": [1, 2],
     "keep_row": [False],
     "blocks_per_row": [2, 4],
+    "rows_per_thread": [2, 4],
     "ring": [1, 3],
     "across": [True],
 }

@@ -10,7 +10,8 @@ import pytest
 
 from tests import kernels
 from tests.gpu_programs import through_stages
-from weft.codegen.gpu import values
+from weft.codegen.gpu import ir, values
+from weft.codegen.gpu.print import cuda
 from weft.driver.stages.compilation import Compilation
 from weft.foundation.dtypes import BF16, F32, DType
 from weft.plan.from_region import plan_kernel
@@ -101,7 +102,7 @@ def compiled(dtype: str, shape: tuple[int, ...], build: Build) -> Compilation:
 
 def loads(dtype: str, shape: tuple[int, ...], build: Build) -> list[values.LoadVector]:
     (kernel,) = compiled(dtype, shape, build)["gpu"].kernels.values()
-    return [found for found in kernel.body if isinstance(found, values.LoadVector)]
+    return [found for found in ir.walk(kernel.body) if isinstance(found, values.LoadVector)]
 
 
 @pytest.mark.parametrize("columns", [64, 1024])
@@ -122,9 +123,23 @@ def test_rows_whose_results_are_stored_stay_in_the_shared_cache(rows: int, lasti
 MAPS: dict[str, tuple[str, tuple[int, ...], Build, tuple[int, int, int]]] = {
     # Results in vectors of 16 bytes, for which wider operands are read by several accesses.
     "narrowing": ("f32", (65_536, 1024), lambda b, x: b.cast(x, "bf16"), (8, 1, 128)),
-    "widening": ("bf16", (65_536, 1024), lambda b, x: b.cast(x, "f32"), (4, 1, 256)),
-    "large": ("bf16", (65_536, 1024), lambda b, x: x + x, (8, 1, 256)),
+    "widening": ("bf16", (65_536, 1024), lambda b, x: b.cast(x, "f32"), (4, 1, 128)),
+    "large": ("bf16", (65_536, 1024), lambda b, x: x + x, (8, 1, 128)),
+    # Two vectors a thread where others beside those of the stream are waited for.
+    "scaled": ("f32", (65_536, 1024), lambda b, x: scaled(b, x), (4, 2, 128)),
+    "gathered": ("f32", (65_536, 1024), lambda b, x: chosen(b, x, 8192), (4, 2, 128)),
+    "few": ("f32", (1024, 1024), lambda b, x: scaled(b, x), (4, 1, 128)),
 }
+
+
+def scaled(b: Builder, x: Value) -> Value:
+    """Each column by a number of its own."""
+    return x * b.broadcast_to(b.param("f32", [1024]), x.shape)
+
+
+def chosen(b: Builder, x: Value, count: int) -> Value:
+    """So many rows of x."""
+    return b.take(x, b.param("si32", [count]))
 
 
 @pytest.mark.parametrize("name", MAPS)
@@ -134,3 +149,34 @@ def test_maps(name: str) -> None:
     assert isinstance(plan, MapPlan)
     assert (plan.vector, plan.unroll, plan.threads) == form
     assert plan.grain == prod(form)
+
+
+def joined(b: Builder, x: Value) -> Value:
+    return b.concat([x, b.param("f32", x.shape)], axis=1)
+
+
+LASTING: dict[str, tuple[int, Build, set[bool]]] = {
+    "a copy": (65_536, lambda b, x: b.stop_gradient(x), {True}),
+    "two halves of the result": (32_768, joined, {True}),
+    "beside what all rows share": (65_536, scaled, {True, False}),
+    "not much more than the cache": (32_768, lambda b, x: b.stop_gradient(x), {False}),
+    "more stored than read": (65_536, lambda b, x: b.cast(x, "f64"), {False}),
+    "rows that may come again": (65_536, lambda b, x: chosen(b, x, 65_536), {False}),
+}
+
+
+@pytest.mark.parametrize("name", LASTING)
+def test_streams_of_many_times_the_cache_last(name: str) -> None:
+    rows, build, lasting = LASTING[name]
+    assert {found.lasting for found in loads("f32", (rows, 1024), build)} == lasting
+
+
+@pytest.mark.parametrize(("count", "passing"), [(65_536, True), (8192, False)])
+def test_many_gathered_rows_leave_the_cache_to_those_they_are_from(
+    count: int, passing: bool
+) -> None:
+    code = compiled("f32", (50_000, 1024), lambda b, x: chosen(b, x, count))["gpu"]
+    (kernel,) = code.kernels.values()
+    stores = [found for found in ir.walk(kernel.body) if isinstance(found, values.StoreVector)]
+    assert {found.passing for found in stores} == {passing}
+    assert ("put_words_passing(v" in cuda(kernel)) == passing

@@ -163,7 +163,10 @@ MALFORMED: dict[str, tuple[Any, str]] = {
         changed_json(cluster=[1, 1, 1]),
         "field 'cluster' must have two entries",
     ),
-    "a bind to a number": (changed_json(bind={"m.o": 1}), "field 'bind' must be an object of str"),
+    "a bind to a number": (
+        changed_json(bind={"m.o": 1}),
+        "field 'bind' must be an object whose values are words",
+    ),
     "stages as text": (changed_json(stages="2"), "field 'stages' must be a whole number"),
     "an edge without an end": (changed_json(local_edges=[{"from": "a"}]), "field 'to' is missing"),
     "no vector": ({"kind": "row"}, "field 'vector' is missing"),

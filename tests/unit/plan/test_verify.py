@@ -102,7 +102,7 @@ WRONG: dict[str, tuple[Plan, str, str]] = {
     "an unknown layout": (
         mma(operand_layouts=("row", "diagonal")),
         RANGE,
-        "operand_layouts=[\"row\", \"diagonal\"] are not row or col",
+        'operand_layouts=["row", "diagonal"] are not row or col',
     ),
     "an unknown algorithm": (
         mma(algo_choice={"matmul": "strassen"}),

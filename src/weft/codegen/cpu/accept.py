@@ -106,16 +106,16 @@ def _kept(kernel: Kernel, tensors: Mapping[str, Tensor], plan: RowPlan) -> Itera
     """A row is kept where several passes need a value of it, and memory of the thread holds it."""
     size = kept_bytes(kernel, columns_together(kernel, tensors, plan))
     if plan.keep_row and not size:
-        yield "keep_row=True has no effect: no dear value is needed by two passes over a row"
+        yield "keep_row=true has no effect: no dear value is needed by two passes over a row"
     elif plan.keep_row and size > KEPT_BYTES:
-        yield f"keep_row=True takes {size} bytes of a thread; {KEPT_BYTES} is the most"
+        yield f"keep_row=true takes {size} bytes of a thread; {KEPT_BYTES} is the most"
 
 
 def _across(kernel: Kernel, tensors: Mapping[str, Tensor], plan: RowPlan) -> Iterator[str]:
     """Rows are read whole where nothing but the sums of columns is wanted of them."""
     strides = {name: row_major(tensors[name].shape) for name in kernel.inputs}
     if plan.across and summed_columns(kernel, strides) is None:
-        yield "across=True has no effect: the kernel does more than sum up columns"
+        yield "across=true has no effect: the kernel does more than sum up columns"
 
 
 def _lanes(lanes: int) -> Iterator[str]:

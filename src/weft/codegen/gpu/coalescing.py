@@ -27,6 +27,7 @@ from weft.codegen.gpu.scalar import (
     TableAt,
     Which,
     Wide,
+    scalar,
 )
 from weft.foundation.dtypes import DType
 
@@ -134,7 +135,7 @@ class _Block:
                     self.touch(access, active)
 
     def loop(self, loop: ir.For, active: NDArray[np.bool_]) -> None:
-        start, stop, step = (self.value(n) for n in (loop.start, loop.stop, loop.step))
+        start, stop, step = (self.value(scalar(n)) for n in (loop.start, loop.stop, loop.step))
         if start is None or stop is None or step is None:
             self.names[loop.var] = None
             self.follow(loop.body, active)
@@ -189,8 +190,9 @@ class _Block:
                 left, right = self.value(lhs), self.value(rhs)
                 if left is None or right is None:
                     return None
-                both = isinstance(left, int) and isinstance(right, int)
-                found: _Number = (FOLD if both else _ARRAYS)[fn](left, right)
+                if isinstance(left, int) and isinstance(right, int):
+                    return FOLD[fn](left, right)
+                found: _Number = _ARRAYS[fn](left, right)
                 return found
         return None
 

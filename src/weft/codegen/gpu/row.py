@@ -193,8 +193,11 @@ class Rows(Emitter):
     def comes_once(self, let: Let) -> bool:
         """Whether an operand is part of the row, read in one pass, whole lines at a time."""
         passes = 1 if self.plan.keep_row else len(self.reductions) + stores_rows(self.kernel)
-        along = set(let.axes) & set(self.reduced) and set(let.axes) - set(self.reduced)
-        return bool(along) and passes == 1 and self.plan.threads >= _LINE
+        return self.is_in_row(let) and passes == 1 and self.plan.threads >= _LINE
+
+    def is_in_row(self, let: Let) -> bool:
+        """Whether a value is another one at every point of every row."""
+        return bool(set(let.axes) & set(self.reduced) and set(let.axes) - set(self.reduced))
 
     # -- results ---------------------------------------------------------------------------------
 

@@ -28,8 +28,9 @@ from weft.codegen.gpu.accept import refuse
 from weft.codegen.gpu.formats import ACCESS_BYTES, held_bytes
 from weft.codegen.gpu.neighbours import aligned
 from weft.codegen.gpu.reductions import Reduction
-from weft.codegen.gpu.row import SLOT, Rows, Slots
+from weft.codegen.gpu.row import SLOT, Slots
 from weft.codegen.gpu.row import accepts as accepts_rows
+from weft.codegen.gpu.row_columns import ColumnRows
 from weft.codegen.gpu.scalar import (
     BLOCK,
     LANE,
@@ -142,7 +143,7 @@ def _comes_in_runs(kernel: Kernel, refs: Refs, plan: RowPlan, let: Let, read: Re
     return whole and aligned(linear(read.index, ref.strides), axis, plan.vector, kernel.sizes)
 
 
-class RingRows(Rows):
+class RingRows(ColumnRows):
     """A row after the other to a block, or to a cluster."""
 
     def __init__(self, kernel: Kernel, refs: Refs, plan: RowPlan, target: Target) -> None:
@@ -155,18 +156,11 @@ class RingRows(Rows):
         self.teams = min(self.rows, teams(kernel, plan, target, size))
         self.tiles.append(ir.SharedTile("ring", 0, size))
         self.barriers.append(ir.Barriers("full", size, plan.ring, 1))
-        self.outside = Scope(None, {}, [])
-        self.column_of: dict[Scope, Scope] = {}
-        """What of a point of a row does not depend on the row is made in the scope of its place."""
         # Places alone are not worth registers: each is made anew by one addition.
         self.keeps_columns = bool(shared_reads(kernel)) and holds_shared(kernel, plan, target)
         self.pins_places = not self.keeps_columns and any(
             isinstance(let.expr, AxisIndex) and self.is_shared(let.axes) for let in kernel.body
         )
-
-    def is_shared(self, axes: Sequence[str]) -> bool:
-        """Whether a value of these axes is the same for all rows."""
-        return bool(axes) and set(axes) <= set(self.reduced)
 
     @property
     def grid(self) -> int:
@@ -216,11 +210,6 @@ class RingRows(Rows):
             scope.body.append(ir.BulkLoad(place, number, stream.dtype, offset, stream.count, full))
         return ir.If(count > THREAD, tuple(scope.body))
 
-    @property
-    def vectors_apart(self) -> int:
-        """Vectors between one piece of a block and its next."""
-        return self.plan.threads * self.plan.blocks_per_row
-
     # -- a row -----------------------------------------------------------------------------------
 
     def turn(self) -> list[ir.Stmt]:
@@ -240,12 +229,7 @@ class RingRows(Rows):
 
     def taken(self, row: Scope, number: int) -> Group:
         """A thread's vector of a row, out of the ring."""
-        columns = self.column_group(row, number)
-        group = Group(self.axis)
-        for column in columns.instances:
-            point = Scope(row, column.known(), row.body, group=group)
-            self.column_of[point] = column
-            group.instances.append(point)
+        group = self.points_at(self.column_group(row, number), row)
         slot, phase = self.slot_of(row, number)
         row.body.append(ir.MbarrierWait(ir.BarrierAt("full", slot), phase))
         for stream in self.streams:
@@ -273,11 +257,6 @@ class RingRows(Rows):
         scope, member = (row, "here") if self.pins_places else (self.outside, "member")
         scope.body.append(ir.Let(variable, Name(member) + number * self.vectors_apart))
         return self.chunk(scope, Name(variable), whole=True)
-
-    def home(self, axes: Sequence[str], scope: Scope) -> Scope:
-        if self.keeps_columns and scope in self.column_of and self.is_shared(axes):
-            return super().home(axes, self.column_of[scope])
-        return super().home(axes, scope)
 
     def through_cluster(
         self, scope: Scope, reduction: Reduction, carries: Sequence[str]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from weft.codegen.gpu import columns, ir, row, row_ring, transposed
+from weft.codegen.gpu import columns, ir, row, row_ring, row_several, transposed
 from weft.codegen.gpu import map as elementwise
 from weft.codegen.gpu.accept import kernel_refusals, refuse
 from weft.codegen.gpu.mma import fma, sm80, sm90
@@ -31,6 +31,8 @@ def accepts(
             found = columns.accepts(short, tensors, plan, target)
         case RowPlan(ring=ring) if ring:
             found = row_ring.accepts(short, tensors, refs, plan, target)
+        case RowPlan(rows_per_thread=rows) if rows > 1:
+            found = row_several.accepts(short, tensors, plan, target)
         case RowPlan():
             found = row.accepts(short, tensors, plan, target)
         case MmaPlan(arch="fma"):
@@ -70,11 +72,13 @@ def build(
         case MapPlan(block=block) if block > 1:
             emitter = transposed.Blocks(short, refs, plan, tensors)
         case MapPlan():
-            emitter = elementwise.Map(short, refs, plan)
+            emitter = elementwise.Map(short, refs, plan, target)
         case RowPlan(across=True):
             emitter = columns.Columns(short, refs, plan)
         case RowPlan(ring=ring) if ring:
             emitter = row_ring.RingRows(short, refs, plan, target)
+        case RowPlan(rows_per_thread=rows) if rows > 1:
+            emitter = row_several.SeveralRows(short, refs, plan, target)
         case RowPlan():
             emitter = row.Rows(short, refs, plan, target)
         case _:

@@ -359,6 +359,10 @@ class Emitter(ABC):
         """Whether the shared cache should give up other lines before those of a tensor."""
         return False
 
+    def is_passing(self, output: Output) -> bool:
+        """Whether the shared cache should give up an output before other lines."""
+        return False
+
     def run(self, dtype: DType, read: Read, group: Group) -> Run | None:
         """What a read of a group is, if its instances read a line that begins anywhere."""
         if not fills_a_line(dtype, len(group.instances)):
@@ -391,7 +395,7 @@ class Emitter(ABC):
         names = [self.value(output.value, instance) for instance in group.instances]
         dtype = self.lets[output.value].dtype
         address = linear(output.index, self.refs[output.tensor].strides)
-        number = self.numbers[output.tensor]
+        number, passing = self.numbers[output.tensor], self.is_passing(output)
         width = 1
         if len(names) > 1 and self.in_vectors(address, output.tensor, dtype, group):
             width = min(len(names), ACCESS_BYTES // dtype.storage_bytes)
@@ -401,7 +405,7 @@ class Emitter(ABC):
             allowed = both(head.exists(), guard)
             head.body.append(
                 values.StoreVector(
-                    number, dtype, place, allowed, tuple(names[first : first + width])
+                    number, dtype, place, allowed, tuple(names[first : first + width]), passing
                 )
                 if width > 1
                 else values.StoreElement(number, dtype, place, allowed, names[first])

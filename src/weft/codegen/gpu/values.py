@@ -185,6 +185,8 @@ class StoreVector:
     offset: Scalar
     guard: Scalar
     sources: tuple[str, ...]
+    passing: bool = False
+    """Whether the cache that all units share should give them up before other lines."""
 
 
 @dataclass(frozen=True)

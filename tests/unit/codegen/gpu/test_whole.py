@@ -342,8 +342,9 @@ def combined_by(fn: str) -> Change:
     """Updates are combined by another function."""
 
     def change(statement: ir.Stmt) -> ir.Stmt:
-        combines = isinstance(statement, values.CombineElement)
-        return replace(statement, fn=fn) if combines else statement
+        if isinstance(statement, values.CombineElement):
+            return replace(statement, fn=fn)
+        return statement
 
     return change
 

@@ -57,7 +57,9 @@ CASES: dict[str, Case] = {
 
 def program(name: str, *, small: bool = False) -> Program:
     function, *shapes = CASES[name]
-    return weft.jit(function).program(*(np.zeros(s, np.float32) for s in shapes[small]))
+    arrays = [np.zeros(shape, np.float32) for shape in shapes[small]]
+    made: Program = weft.jit(function).program(*arrays)
+    return made
 
 
 def ratio(compilation: Compilation) -> float:
@@ -114,9 +116,8 @@ def test_what_no_plan_mends_is_told() -> None:
     source = weft.jit(lambda x: weft.exp(x[:, ::16])).program(np.zeros((4096, 4096), np.float32))
     compilation = through_stages(source, "sm90")
     (note,) = compilation["plan"].notes
-    assert note == (
-        "map0: 256 threads with vectors of 4, 1024 points: 4.5 bytes are moved for each that is "
-        "used, and no plan of its list moves much fewer"
+    assert note.endswith(
+        ": 4.5 bytes are moved for each that is used, and no plan of its list moves much fewer"
     )
 
 

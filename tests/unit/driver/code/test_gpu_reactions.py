@@ -42,7 +42,7 @@ class Compiler:
         self.sources.append(source)
         log = (
             f"ptxas info : {stack} bytes stack frame, {spilled} bytes spill stores, "
-            "0 bytes spill loads\nptxas info : Used 168 registers\n"
+            "0 bytes spill loads\nptxas info : Used 100 registers\n"
         )
         log += sum(remarks) * "ptxas info : (C7510) wgmma.mma_async is serialized in k\n"
         return Cubin(arch, source.encode(), log, read_log(log))
@@ -180,6 +180,22 @@ def test_sm80_tiles_are_shared_by_more_warps(monkeypatch: pytest.MonkeyPatch) ->
     made = plan_of(weft.compile(product(), target="sm80"))
     assert made["warp_tile"] == f"{rows}x{columns // 2}"
     assert made["tile"] == list(plan.tile)
+
+
+def test_tiles_of_single_products_are_shared_by_more_warps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Then smaller tiles come; all hold what they compute themselves in the same ring."""
+    b = Builder()
+    program = b.build(b.param("f32", [4096, 512]) @ b.param("f32", [512, 4096]))
+    (first,) = through_stages(program, "sm90")["plan"].plans.values()
+    nvrtc = compiler(monkeypatch, (8, 16), (8, 8), (8, 4), (0, 0))
+    made = compiled(program)
+    assert ran(made) == nvrtc.sources[3]
+    told = [line.split(": ")[1] for line in made.report() if line.startswith("matmul0: fma")]
+    tile = "x".join(map(str, first.tile[:2]))
+    assert [line.split(",")[0] == f"fma tiles of {tile}" for line in told] == [True] * 3 + [False]
+    assert len(set(told)) == 4
 
 
 @pytest.mark.parametrize(

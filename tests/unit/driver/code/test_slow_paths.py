@@ -24,7 +24,8 @@ def told(compilation: Compilation) -> list[str]:
 
 def convolution(filters: int = 32, edge: int = 64) -> Program:
     x, w = np.zeros((1, 16, edge, edge), np.float32), np.zeros((filters, 16, 3, 3), np.float32)
-    return weft.jit(lambda x, w: F.conv2d(x, w, padding=1)).program(x, w)
+    made: Program = weft.jit(lambda x, w: F.conv2d(x, w, padding=1)).program(x, w)
+    return made
 
 
 def few_rows() -> Program:

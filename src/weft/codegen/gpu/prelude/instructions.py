@@ -222,6 +222,13 @@ INLINE void put_words(const u32 (&w)[2], char* p) { *(uint2*)p = make_uint2(w[0]
 INLINE void put_words(const u32 (&w)[4], char* p) {
   *(uint4*)p = make_uint4(w[0], w[1], w[2], w[3]);
 }
+INLINE void put_words_passing(const u32 (&w)[1], char* p) { __stcs((u32*)p, w[0]); }
+INLINE void put_words_passing(const u32 (&w)[2], char* p) {
+  __stcs((uint2*)p, make_uint2(w[0], w[1]));
+}
+INLINE void put_words_passing(const u32 (&w)[4], char* p) {
+  __stcs((uint4*)p, make_uint4(w[0], w[1], w[2], w[3]));
+}
 // The least of all reports is kept; the word is 0 where there is none.
 INLINE void report(u64* error, u64 check, u64 element) {
   atomicMax(error, ~(check << 40 | element));

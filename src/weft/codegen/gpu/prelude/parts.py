@@ -59,12 +59,14 @@ INLINE void add_sums(T (&sums)[Count], const u32* words, int member) {
     for (int j = 0; j < each; ++j) sums[i * each + j] = kept[j] + sums[i * each + j];
   }
 }
-// -0 leaves what is added to it as it is. The loop stays one: unrolled, it would spill.
+// -0 leaves what is added to it as it is. As many parts are asked for at once as registers are left
+// for, which are none beside the sums of a large tile.
 template <int Parts, int Threads, class T, int Count>
 INLINE void gather_sums(T (&sums)[Count], const u32* words, i64 stride, int member) {
+  constexpr int lines = Count * sizeof(T) / 16, at_once = lines < 32 ? 32 / lines : 1;
   #pragma unroll
   for (int i = 0; i < Count; ++i) sums[i] = (T)-0.0;
-  #pragma unroll 1
+  #pragma unroll at_once
   for (int part = 0; part < Parts; ++part) add_sums<Threads>(sums, words + part * stride, member);
 }
 INLINE void await_turn(const u32* counter, u32 value, bool watches, int number, int threads) {

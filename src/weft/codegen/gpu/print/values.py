@@ -211,7 +211,7 @@ class ValuePrinter:
         parts = ", ".join(self.packed(node.sources, number, node.dtype) for number in range(count))
         yield f"const u32 {words}[{count}] = {{{parts}}};"
         place = f"b{node.buffer} + {text(node.offset)} * {size}"
-        put = f"put_words({words}, {place});"
+        put = f"put_words{'_passing' if node.passing else ''}({words}, {place});"
         yield put if node.guard == Lit(1) else f"if ({text(node.guard)}) {put}"
 
     def packed(self, sources: tuple[str, ...], word: int, dtype: DType) -> str:

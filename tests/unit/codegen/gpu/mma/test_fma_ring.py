@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -37,7 +38,11 @@ def of_narrow() -> Case:
     return program, inputs, np.abs(inputs[0].astype(np.float32) @ inputs[1])
 
 
-CASES = {"convolution": convolution, "widened": of_narrow, "product": lambda: product(k=100)}
+CASES: dict[str, Callable[[], Case]] = {
+    "convolution": convolution,
+    "widened": of_narrow,
+    "product": lambda: product(k=100),
+}
 
 
 @cache
@@ -68,7 +73,7 @@ def tiled(compilation: Compilation) -> ir.Kernel:
     return kernel
 
 
-EDGES = {
+EDGES: dict[str, list[dict[str, Any]]] = {
     "convolution": [{"from": "v0", "to": "v3", "buffer": "smem_ring", "depth": 2}],
     "widened": [
         {"from": "v1", "to": "v4", "buffer": "smem_ring", "depth": 2},

@@ -1,15 +1,15 @@
 """How much the planner loses on matrix products that it has never seen.
 
-    python -m benchmarks.gpu_unseen --prepare FOLDER [--sets next]
+    python -m benchmarks.gpu_unseen --prepare FOLDER [--sets newest]
     PYTHONPATH=src:.gpu-wheels python3 -m benchmarks.gpu_unseen --folder FOLDER [--sets ...]
 
 Products are drawn at random: sizes log-uniform, some with few rows, some in batches. `--prepare`
 compiles, anywhere, the candidates of each: the planner's choice, the forms that the model of their
-time has next, the choice's neighbours, and some that the model thinks little of. On a GPU every
-candidate is checked against torch and all of a product are timed side by side
-(`weft.runtime.cuda.race`). The loss of a product is the time of the planner's choice over that of
-its best candidate. A set judges the planner until its times become data of the planner, in
-`weft.target.measured_forms`; of the sets here only the last one has not.
+time has next, the choice's neighbours, some that the model thinks little of, and the choice with
+its tiles in other orders. On a GPU every candidate is checked against torch and all of a product
+are timed side by side (`weft.runtime.cuda.race`). The loss of a product is the time of the
+planner's choice over that of its best candidate. A set judges the planner until its times become
+data of the planner, in `weft.target.measured_forms`; of the sets here only the last one has not.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ SETS: Final = {
     "later": (5, 40),
     "latest": (6, 40),
     "next": (7, 40),
+    "newest": (8, 40),
 }
 """Seed and count of each set."""
 MOST_FLOPS: Final = 1.2e12
@@ -68,6 +69,7 @@ FIRST: Final = 10
 STRANGERS: Final = 3
 STRANGE: Final = 1.5
 """Others, and how much longer than the first the model has them take at most."""
+ORDERS: Final = ("grouped:4", "grouped:8", "hilbert")
 
 
 # -- products ------------------------------------------------------------------------------------
@@ -140,7 +142,8 @@ def candidates(kernels: KernelClass, problem: Problem) -> list[Plan]:
         for form in _forms(sm90_contraction(problem), form_of(chosen), sm90_forms(kernels.kernel))
     )
     others = [replace(plan, algo_choice=chosen.algo_choice) for plan in made]
-    return list({repr(plan): plan for plan in (chosen, *others)}.values())
+    orders = [replace(chosen, order=order) for order in ORDERS]
+    return list({repr(plan): plan for plan in (chosen, *others, *orders)}.values())
 
 
 def _forms(found: Contraction, chosen: Form, forms: Sequence[Form]) -> list[Form]:
@@ -296,7 +299,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--prepare", type=Path, metavar="FOLDER", help="compile, and stop")
     parser.add_argument("--folder", type=Path, help="what was prepared")
-    parser.add_argument("--sets", default="next")
+    parser.add_argument("--sets", default="newest")
     parser.add_argument("--seconds", type=float, default=150.0)
     options = parser.parse_args()
     names = options.sets.split(",")

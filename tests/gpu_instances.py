@@ -107,7 +107,25 @@ COMMON: Final[dict[str, Instance]] = {
     "columns, bf16": Instance(
         of(lambda b, x: b.reduce_max(x, [0]), ("bf16", [512, 64])), "columns"
     ),
+    "rows, eight together": Instance(
+        of(
+            lambda b, x, y: b.softmax(x + b.transpose(y, [1, 0]), axis=1),
+            ("f32", [64, 1024]),
+            ("f32", [1024, 64]),
+        ),
+        "row",
+        {"rows_per_block": 8, "threads": 64},
+    ),
     "fma": sanitized("fma", "fma"),
+    "fma, a ring of three": sanitized("fma, a ring of three", "fma"),
+    "convolution": Instance(
+        of(
+            lambda b, x, w: b.emit("weft.conv", x, w, layout="NHWC", pad=[1, 1, 1, 1]),
+            ("f32", [1, 16, 16, 8]),
+            ("f32", [3, 3, 8, 32]),
+        ),
+        "fma",
+    ),
     "scatter": sanitized("scatter", "Scatter"),
     "scatter of integers": sanitized("scatter of integers", "Scatter"),
     "scatter of sorted updates": sanitized("scatter of sorted updates", "Collected"),

@@ -124,6 +124,7 @@ PROGRAMS: Final[dict[str, tuple[Callable[[], Program], str, dict[str, int]]]] = 
     ),
     "columns": (columns, "sm90", {}),
     "fma": (product("f32", 65, 70, 33), "sm90", {}),
+    "fma, a ring of three": (product("f32", 65, 70, 100), "sm90", {"stages": 3}),
     "sm80": (product("bf16", 130, 136, 72), "sm80", {}),
     "sm90": (product("bf16", 256, 384, 192), "sm90", {}),
     "sums in parts": (product("bf16", 256, 384, 512), "sm90", {"split_k": 3}),

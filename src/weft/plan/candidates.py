@@ -73,8 +73,9 @@ def closer(first: Plan) -> Iterator[Plan]:
                 threads = min(128, block * block // 8)
                 made = replace(first, block=block, grain=block * block, threads=threads)
                 yield replace(made, unroll=1)
-            for longer in (4, 8, 16):
-                yield replace(first, grain=longer * first.grain)
+            turn = first.threads * first.vector * first.unroll
+            longer = (points // turn * turn for points in (1 << 12, 1 << 13, 1 << 14))
+            yield from (replace(first, grain=grain) for grain in longer if grain > first.grain)
         case RowPlan(across=True):
             for threads, kept in product((128, 64, 32), (True, False)):
                 along = replace(first, across=False, threads=threads, rows_per_block=8)

@@ -52,16 +52,20 @@ def completed(plan: Plan, kernel: Kernel) -> Plan:
         algo_choice={algorithm_kind(kernel, plan.arch): "implicit_gemm", **plan.algo_choice},
         local_edges=completed_edges(plan.local_edges, edges_kept(kernel, plan)),
     )
-    if plan.arch in _GPU:
-        ordered = sorted(plan.cache, key=lambda cached: cached.tensor)
-        tails = sorted(plan.predicate_tail, key=lambda tail: "mnk".find(tail[:1]))
-        filled = replace(filled, cache=tuple(ordered) or CACHED, predicate_tail=tuple(tails))
+    is_gpu = plan.arch in _GPU and plan.header.target != "cpu"
+    return _completed_on_gpu(filled, kernel) if is_gpu else filled
+
+
+def _completed_on_gpu(plan: MmaPlan, kernel: Kernel) -> MmaPlan:
+    ordered = sorted(plan.cache, key=lambda cached: cached.tensor)
+    tails = sorted(plan.predicate_tail, key=lambda tail: "mnk".find(tail[:1]))
+    plan = replace(plan, cache=tuple(ordered) or CACHED, predicate_tail=tuple(tails))
     if plan.arch in ("sm80", "sm90"):
-        filled = replace(filled, layout_hints={**HINTS, **plan.layout_hints})
+        plan = replace(plan, layout_hints={**HINTS, **plan.layout_hints})
     if plan.arch == "sm80":
         bound = dict(BOUND) if plan.bind in ({}, BOUND) else plan.bind
-        filled = replace(filled, bind=bound, vectorize=plan.vectorize or pieces(kernel))
-    return filled
+        plan = replace(plan, bind=bound, vectorize=plan.vectorize or pieces(kernel))
+    return plan
 
 
 def false_claims(kernel: Kernel, plan: MmaPlan) -> Iterator[str]:

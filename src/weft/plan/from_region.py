@@ -175,11 +175,11 @@ def gpu_map_plan(kernel: Kernel, tensors: Mapping[str, Tensor], header: Header) 
 
 
 def _waits_for_more(kernel: Kernel) -> bool:
-    """Whether some reads wait for others, which say where they go, or are of what many points
-    share."""
+    """Whether some reads wait for others, which say where they go, or are of rows and columns that
+    many points share."""
     axes = {axis.name for axis in kernel.axes if axis.size > 1}
-    reads = [(let, let.expr) for let in kernel.body if isinstance(let.expr, Read)]
-    return any(read.places or not axes <= set(let.axes) for let, read in reads)
+    reads = [(axes & set(let.axes), let.expr) for let in kernel.body if isinstance(let.expr, Read)]
+    return any(read.places or (over and over != axes) for over, read in reads)
 
 
 def gpu_block_plan(kernel: Kernel, tensors: Mapping[str, Tensor], header: Header) -> MapPlan | None:

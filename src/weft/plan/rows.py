@@ -14,6 +14,7 @@ from typing import Final
 
 from weft.foundation.index_expr import coefficient, linear
 from weft.plan.ir import Header, RowPlan
+from weft.plan.row_costs import BLOCK, HALF_A_UNIT, NARROWEST, RowCosts
 from weft.region.cost import longest_row
 from weft.region.forms.columns import side_by_side
 from weft.region.fusion.resources import vector_bytes
@@ -46,24 +47,16 @@ _BUSY_BYTES: Final = 28 << 10
 never waits."""
 _TIGHT: Final = 32
 """Registers beside a kept row and what all rows share."""
-_STREAM: Final = 16_384
-"""Vectors of a unit from which on its blocks follow one another in a steady stream."""
 _WARP: Final = 32
-_BLOCK: Final = 128
-"""Threads of a block whose rows need fewer; twice as many where each reads one vector and ends."""
 _LINE: Final = 8
 """Vectors of 16 bytes in a line of memory."""
 _ACROSS: Final = 256
 """Threads of a block that takes vectors across rows."""
-_NARROWEST: Final = 4
-"""Vectors of 16 bytes, at least, that are read side by side where units would have none: memory is
-read in pieces of 64 bytes."""
 _WIDEST: Final = 8
 _MOST_KEPT: Final = 64
-"""Elements of a row that a thread keeps at most: each is written out in the kernel."""
+"""Elements of a row that a thread keeps at most: each is written out in the kernel. Twice as many
+where it needs them once."""
 _CLUSTERS: Final = (2, 4, 8, 16)
-_HALF_A_UNIT: Final = 512
-"""Threads of a block beside which, or beside the rows that wait for it, a unit has room."""
 _ROWS_OF_A_TEAM: Final = 4
 _LITTLE_BYTES: Final = 2
 """Of weights, for each element of a row."""
@@ -252,11 +245,12 @@ def gpu_row_plan(
     vector = _vector(kernel, tensors, axis)
     vectors = -(-row_length(kernel) // vector)
     units, rows = target.limits.units, row_count(kernel)
+    costs = RowCosts(vectors, rows / units, stores_rows(kernel), len(shared_reads(kernel)))
     every = [
         RowPlan(
             header,
             vector,
-            _together(1 << n, vectors, rows, units),
+            costs.rows_together(1 << n, rows, units),
             1 << n,
             accumulators=1,
             keep_row=n > 0,
@@ -265,14 +259,15 @@ def gpu_row_plan(
     ]
     kept = [plan for plan in every if _fits(kernel, plan, target)]
     if kept:
-        return min(
+        best = min(
             kept,
             key=lambda plan: (
-                _cost(plan.threads, vectors, rows / units, stores_rows(kernel))
+                costs.total(plan.threads)
                 + (_starved(kernel, plan, target) if rows > units else 0.0)
                 + _PER_REGISTER * max(0, row_registers(kernel, plan, target)[0] - _SPARE)
             ),
         )
+        return _several(kernel, best, costs, target)
     if kept_registers(kernel):
         waiting = _through_ring(kernel, vector, target, header) if ring else None
         if waiting is not None:
@@ -283,35 +278,13 @@ def gpu_row_plan(
         if shared is not None:
             return shared
     threads = min(512, max(32, 1 << (-(-vectors // 2) - 1).bit_length()))
-    return RowPlan(header, vector, max(1, _BLOCK // threads), threads, 1, keep_row=False)
+    return RowPlan(header, vector, max(1, BLOCK // threads), threads, 1, keep_row=False)
 
 
-def _together(threads: int, vectors: int, rows: int, units: int) -> int:
-    """Rows of a block: whole warps of them, and more where no unit is left without."""
-    together = max(1, _WARP // threads)
-    block = _BLOCK if vectors > threads else 2 * _BLOCK
-    while together * threads < block and 2 * together * units <= rows:
-        together *= 2
-    return together
-
-
-def _cost(threads: int, vectors: int, rows: float, stored: bool) -> float:
-    """What a row costs its threads: turns in which some have nothing to do, exchanges between
-    warps, and pieces of lines, which are asked for one by one; two to four turns keep enough reads
-    on their way, and so do many threads where a unit has few `rows`. A block of many threads is
-    alone on its unit, which has nothing to do while they wait for one another. Rows that are
-    `stored` in a steady stream do best in blocks of few bytes: two vectors for each thread."""
-    turns = -(-vectors // threads)
-    waste = turns * threads / max(1, vectors)
-    streams = stored and rows * vectors >= _STREAM
-    together = _BLOCK if streams else _WARP
-    between_warps = 0.03 * max(0, threads.bit_length() - together.bit_length())
-    idle = 0.05 * max(0.0, math.log2(_BLOCK / (rows * threads))) if rows else 0.0
-    pieces = 0.15 * max(0.0, math.log2(max(1, min(_LINE, vectors)) / threads))
-    in_flight = 0.03 * max(0, turns - 4) + 0.1 * max(0, 2 - turns)
-    in_flight += 0.01 * max(0, turns - 2) if streams else 0.0
-    alone = 0.1 if threads > _HALF_A_UNIT else 0.0
-    return waste + between_warps + idle + pieces + in_flight + alone
+def _several(kernel: Kernel, plan: RowPlan, costs: RowCosts, target: Target) -> RowPlan:
+    """The plan with as many rows to a thread as pay and as its registers hold."""
+    more = replace(plan, rows_per_thread=costs.rows_of_a_thread(plan.threads))
+    return more if plan.keep_row and _fits(kernel, more, target) else plan
 
 
 def _stay_in_cache(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> bool:
@@ -346,7 +319,7 @@ def _through_ring(kernel: Kernel, vector: int, target: Target, header: Header) -
     little = sum(let.dtype.storage_bytes for let in shared_reads(kernel)) <= _LITTLE_BYTES
     for tight in (False, True):
         for blocks in _CLUSTERS:
-            plan = RowPlan(header, vector, 1, _HALF_A_UNIT, accumulators=1, blocks_per_row=blocks)
+            plan = RowPlan(header, vector, 1, HALF_A_UNIT, accumulators=1, blocks_per_row=blocks)
             if little or holds_shared(kernel, plan, target, tight=tight):
                 ring = _ring_of(kernel, plan, target)
                 if ring:
@@ -415,7 +388,7 @@ def _across(
         threads //= 2
     together, units = _vectors_together(kernel, tensors, vector), target.limits.units
     strip = _strip(together)
-    while side > _NARROWEST and 4 * threads <= length:
+    while side > NARROWEST and 4 * threads <= length:
         if side <= strip and vectors >= side * units:
             break
         side, threads = side // 2, threads * 2
@@ -440,7 +413,9 @@ def _strip(together: int) -> int:
 
 def _fits(kernel: Kernel, plan: RowPlan, target: Target, more: int = 0) -> bool:
     needed, given = row_registers(kernel, plan, target)
-    return needed + more <= given and chunks_of(kernel, plan) * plan.vector <= _MOST_KEPT
+    most = _MOST_KEPT if kept_registers(kernel) else 2 * _MOST_KEPT
+    elements = chunks_of(kernel, plan) * plan.vector * plan.rows_per_thread
+    return needed + more <= given and elements <= most
 
 
 def _single(kernel: Kernel, tensors: Mapping[str, Tensor], header: Header) -> RowPlan:

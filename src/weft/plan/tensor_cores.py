@@ -22,6 +22,7 @@ from weft.target.matrix_tiles import FORMS, K_STEP, Extent, Form, stages_for
 from weft.target.matrix_time import Contraction, Operand
 from weft.target.measured_forms import Choice, choose
 from weft.target.target import Target
+from weft.target.tile_order import one_wave
 
 LIGHT: Final = frozenset({"bias", "scale", "relu"})
 """Epilogue steps that cost next to nothing."""
@@ -52,9 +53,6 @@ _FEW_COLUMNS: Final = _Tile((128, 16, 16), 1.0, 3, (32, 16))
 """Tiles of wide numbers whose longer operand, all that counts, waits in a ring."""
 _MOST_SUMS: Final = 64 * 192
 """Sums of a warpgroup that its registers hold twice."""
-_ONE_WAVE: Final = "grouped:4"
-"""The order of tiles that all run at once: blocks that follow one another ask the second-level
-cache together, so that what a few of them share, both ways, is fetched once."""
 
 
 def sm90_plan(
@@ -62,7 +60,8 @@ def sm90_plan(
 ) -> MmaPlan:
     """A form of the SM90 template: where none is given, the one that is done first."""
     promoted = _is_promoted(kernel)
-    extent = sm90_contraction(problem).extent
+    found = sm90_contraction(problem)
+    extent = found.extent
     form = form or sm90_choice(kernel, problem, target).form
     after = _has_next_tile(form, extent, target)
     deferred = after and form.defers and extent.k > K_STEP and _can_wait(kernel)
@@ -80,7 +79,7 @@ def sm90_plan(
         layout_hints=dict(HINTS),
         algo_choice={"matmul": "implicit_gemm"},
         local_edges=local_edges(kernel),
-        order=MmaPlan.order if after else _ONE_WAVE,
+        order=MmaPlan.order if after else one_wave(found, form),
         cluster=form.cluster,
         operand_layouts=problem.layouts,
         roles=form.roles,

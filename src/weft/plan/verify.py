@@ -58,6 +58,7 @@ def findings(plan: Plan, target: Target, element_bytes: int = 2) -> Iterator[Fin
             yield from _threads(plan.threads, target)
         case RowPlan():
             yield from _positive(rows=plan.rows_per_block, accumulators=plan.accumulators)
+            yield from _positive(rows_per_thread=plan.rows_per_thread)
             yield from _vector(plan.vector, element_bytes, target)
             yield from _row_threads(plan, target)
         case AttentionPlan():

@@ -45,9 +45,9 @@ linear(const __grid_constant__ TensorMap m0, const __grid_constant__ TensorMap m
       #pragma unroll 1
       for (int tile = block; tile < 8; tile += 8) {
         int place = tile;
-        int first = ((place / 8) * 4);
-        int tile_m = (first + ((place % 8) % 4));
-        int tile_n = ((place % 8) / 4);
+        int first = (place / 2);
+        int tile_m = first;
+        int tile_n = (place % 2);
         #pragma unroll 1
         for (int k = 0; k < 3; k += 1) {
           mbarrier_wait(shared + ((slot * 8) + 213344), (phase ^ 1));
@@ -76,9 +76,9 @@ linear(const __grid_constant__ TensorMap m0, const __grid_constant__ TensorMap m
     #pragma unroll 1
     for (int tile = block; tile < 8; tile += 8) {
       int place = tile;
-      int first = ((place / 8) * 4);
-      int tile_m = (first + ((place % 8) % 4));
-      int tile_n = ((place % 8) / 4);
+      int first = (place / 2);
+      int tile_m = first;
+      int tile_n = (place % 2);
       float column0_0 = ((((tile_n * 64) + member) < 128)) ? widen_bf16(fetch((const u16*)b2 + (i64)((tile_n * 64) + member), true)) : (0x0.0p+0f);
       mbarrier_wait(shared + ((slot * 8) + 213248), phase);
       u64 a_tile0 = descriptor(shared + (slot * 8192), 0x4000004000010000ull);

@@ -90,16 +90,16 @@ softmax(char* b0, char* b1) {
   float v76 = v74 + v75;
   float v77 = Held<float>::from(exchange(bits(v76), 8));
   float v78 = v76 + v77;
-  float v6 = v7 / v78;
-  float v79 = v44 / v78;
-  float v80 = v48 / v78;
-  float v81 = v52 / v78;
+  float v6 = shared_quotient(v7, v78);
+  float v79 = shared_quotient(v44, v78);
+  float v80 = shared_quotient(v48, v78);
+  float v81 = shared_quotient(v52, v78);
   const u32 v6_s1_[4] = {bits(v6), bits(v79), bits(v80), bits(v81)};
   put_words(v6_s1_, b1 + (i64)((at1 * 100) + (at3 * 4)) * 4);
-  float v82 = v56 / v78;
-  float v83 = v60 / v78;
-  float v84 = v64 / v78;
-  float v85 = v68 / v78;
+  float v82 = shared_quotient(v56, v78);
+  float v83 = shared_quotient(v60, v78);
+  float v84 = shared_quotient(v64, v78);
+  float v85 = shared_quotient(v68, v78);
   const u32 v82_s1_[4] = {bits(v82), bits(v83), bits(v84), bits(v85)};
   if ((q4 < 25)) put_words(v82_s1_, b1 + (i64)((at1 * 100) + (at5 * 4)) * 4);
 }

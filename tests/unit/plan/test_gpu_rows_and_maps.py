@@ -31,13 +31,28 @@ def row_plan(module: Module) -> RowPlan:
     return plan
 
 
+def norm(rows: int, columns: int, dtype: DType) -> Module:
+    """A layer norm whose weights have the dtype of its rows."""
+    b = Builder()
+    x, scale, shift = (b.param(dtype.name, shape) for shape in ([rows, columns], *[[columns]] * 2))
+    result = b.layer_norm(x, scale, shift, epsilon=1e-5, feature_axis=1)
+    found = through_stages(b.build(result), "sm90")["region"]
+    assert isinstance(found, Module)
+    return found
+
+
 STREAMS: dict[tuple[Rows, int, int, DType], tuple[int, int]] = {
     (kernels.softmax, 131_072, 1024, F32): (128, 1),
     (kernels.softmax, 131_072, 1024, BF16): (64, 2),
-    (kernels.layer_norm, 65_536, 256, F32): (32, 4),
     (kernels.softmax, 32_768, 4096, F32): (256, 1),
     (kernels.softmax, 32_768, 4096, BF16): (128, 1),
     (kernels.layer_norm, 8192, 12_288, F32): (512, 1),
+    # Half lines of a row of one line; a vector a thread of a row of two.
+    (kernels.softmax, 1_048_576, 64, BF16): (4, 32),
+    (kernels.softmax, 1_048_576, 64, F32): (16, 8),
+    # A row with two weights is better a single warp's.
+    (norm, 131_072, 1024, BF16): (32, 4),
+    (norm, 131_072, 1024, F32): (128, 1),
 }
 
 
@@ -47,12 +62,28 @@ def test_a_stream_of_rows_comes_in_blocks_of_few_bytes(
 ) -> None:
     build, rows, columns, dtype = case
     plan = row_plan(build(rows, columns, dtype))
-    assert (plan.threads, plan.rows_per_block) == form
+    assert (plan.threads, plan.rows_per_block, plan.rows_per_thread) == (*form, 1)
 
 
-def test_few_rows_are_shared_by_fewer_warps() -> None:
+def test_few_rows_are_a_warp_s_in_small_blocks() -> None:
     """Blocks that all run at once wait for their warps, not for memory."""
-    assert row_plan(kernels.softmax(4096, 1024)).threads == 64
+    plan = row_plan(kernels.softmax(4096, 1024))
+    assert (plan.threads, plan.rows_per_block, plan.rows_per_thread) == (32, 2, 1)
+
+
+@pytest.mark.parametrize(("dtype", "form"), [(F32, (16, 8, 2)), (BF16, (8, 16, 2))])
+def test_rows_between_few_and_a_steady_stream_come_two_to_a_thread(
+    dtype: DType, form: tuple[int, int, int]
+) -> None:
+    plan = row_plan(norm(65_536, 256, dtype))
+    assert (plan.threads, plan.rows_per_block, plan.rows_per_thread) == form
+
+
+def test_long_rows_that_are_only_added_up_leave_room_for_another_block() -> None:
+    b = Builder()
+    program = b.build(b.reduce_sum(b.param("bf16", [4096, 65_536]), [1]))
+    (plan,) = through_stages(program, "sm90")["plan"].plans.values()
+    assert (plan.threads, plan.keep_row) == (512, True)
 
 
 def test_a_unit_short_of_registers_takes_smaller_blocks() -> None:
@@ -63,8 +94,8 @@ def test_a_unit_short_of_registers_takes_smaller_blocks() -> None:
 RESIDENT: dict[tuple[Rows, int, int, DType], int] = {
     (kernels.softmax, 8192, 12_288, BF16): 3,
     (kernels.softmax, 8192, 12_288, F32): 2,
-    # All 1024 blocks at once, eight to a unit.
-    (kernels.softmax, 4096, 1000, BF16): 8,
+    # All 2048 blocks at once, sixteen to a unit.
+    (kernels.softmax, 4096, 1000, BF16): 16,
     # As many as are wanted find room without being asked for.
     (kernels.softmax, 131_072, 1024, F32): 1,
     (kernels.softmax, 32_768, 4096, F32): 1,
@@ -112,7 +143,7 @@ def test_rows_that_only_a_reduction_needs_bypass_the_cache(columns: int) -> None
     assert all(load.once for load in found)
 
 
-@pytest.mark.parametrize(("rows", "lasting"), [(4096, False), (131_072, True)])
+@pytest.mark.parametrize(("rows", "lasting"), [(4096, False), (65_536, False), (131_072, True)])
 def test_rows_whose_results_are_stored_stay_in_the_shared_cache(rows: int, lasting: bool) -> None:
     """Where they are so many that nothing of them would be left for the next kernel anyway."""
     found = loads("bf16", (rows, 1024), lambda b, x: b.softmax(x))

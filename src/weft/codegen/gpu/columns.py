@@ -57,6 +57,8 @@ def _refusals(kernel: Kernel, plan: RowPlan) -> Iterator[Finding]:
         yield refuse("KeepRow", "rows side by side are not kept", "use keep_row=false")
     if plan.blocks_per_row != 1:
         yield refuse("PlanField", "rows side by side are not shared by blocks")
+    if plan.rows_per_thread != 1:
+        yield refuse("PlanField", "a thread takes one vector of rows side by side")
     if plan.ring:
         yield refuse("PlanField", "rows side by side do not wait in a ring")
     if plan.accumulators != 1:

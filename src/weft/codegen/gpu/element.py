@@ -6,7 +6,8 @@ Semantics. `fn` is a function of elements (the names of `foundation.functions`),
 `select`, `const`, `share`: x / (1 + p), where p is not negative. Values of narrow float dtypes are
 held in f32 and rounded to their dtype by the op that makes them; an op with `deferred_rounding`
 leaves the rounding to whoever stores its value, which is the same number. A `loose` op may be wrong
-in digits that no result of its kernel shows. Integers wrap. Names are made here and not taken from
+in digits that no result of its kernel shows. Of a `shared` quotient the divisor is that of many,
+and what depends on it alone is made once. Integers wrap. Names are made here and not taken from
 the program: they become C identifiers.
 """
 
@@ -19,7 +20,7 @@ from typing import Final, TypeAlias
 
 from weft.codegen.gpu.casts import cast
 from weft.codegen.gpu.formats import HELD, NARROW, NIBBLES, PAIRED, held, rounded
-from weft.codegen.gpu.functions import LOOSE, table
+from weft.codegen.gpu.functions import LOOSE, SHARED, table
 from weft.foundation.dtypes import BF16, F64, I1, DType
 from weft.foundation.errors import InternalError, Unimplemented
 
@@ -37,6 +38,7 @@ class ElementOp:
     value: Number | None = None
     deferred_rounding: bool = False
     loose: bool = False
+    shared: bool = False
 
 
 _EXACT: Final = frozenset({"const", "select", "max", "min"})
@@ -90,6 +92,8 @@ def _expression(op: ElementOp, dtypes: Mapping[str, DType]) -> str:
     if op.fn == "cast":
         return cast(op.args[0], source, op.dtype, held(op.dtype))
     spelled = LOOSE if op.loose and op.fn in LOOSE else table(op.fn, source)
+    if op.shared:
+        spelled = SHARED
     if op.fn not in spelled:
         raise Unimplemented(op.fn, f"GPU kernels have no {op.fn} of {source}")
     return spelled[op.fn].format(*op.args, **_words(source))

@@ -92,6 +92,9 @@ LOOSE: Final[Mapping[str, str]] = {
 }
 """Functions of f32 with fewer right digits: 20 bits and more, of gelu 15, of tanh 11."""
 
+SHARED: Final[Mapping[str, str]] = {"div": "shared_quotient({0}, {1})"}
+"""Functions of f32 of which many have the same second argument."""
+
 
 def table(fn: str, dtype: DType) -> Mapping[str, str]:
     """The functions of values of a dtype, or, for a comparison, the comparisons."""

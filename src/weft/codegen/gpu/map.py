@@ -18,10 +18,11 @@ from weft.codegen.gpu import ir
 from weft.codegen.gpu.accept import MAX_POINTS, kernel_refusals, refuse, too_many
 from weft.codegen.gpu.index import unflatten
 from weft.codegen.gpu.reductions import Reduction
-from weft.codegen.gpu.scalar import BLOCK, THREAD, Lit, Name, Scalar
+from weft.codegen.gpu.scalar import BLOCK, THREAD, Lit, Name, Scalar, wide
 from weft.codegen.gpu.scopes import Group, Scope, Sweep, group_at
 from weft.codegen.gpu.thread import Emitter, Refs
 from weft.foundation.errors import Finding, InternalError
+from weft.foundation.index_expr import Expr
 from weft.plan.ir import MapPlan
 from weft.region.fusion.resources import inner_axis
 from weft.region.ir import Fold, Kernel, Let, Output, Read, Reduce, Tensor
@@ -63,6 +64,7 @@ class _Extent:
     def __init__(self, kernel: Kernel, plan: MapPlan) -> None:
         axis = inner_axis(kernel)
         last = [axis.name] if axis else []
+        self.lengths = kernel.sizes
         self.sizes = dict(kernel.sizes)
         for name in last:
             self.sizes[name] //= plan.vector
@@ -77,6 +79,18 @@ class _Extent:
 
     def over(self, names: Sequence[str]) -> int:
         return prod(self.sizes[name] for name in names)
+
+    def is_order_of(self, address: Expr) -> bool:
+        """Whether addresses go up by one from point to point."""
+        factors = {str(term): factor for term, factor in address.terms}
+        wanted, step = {}, 1
+        for name in reversed(self.inner):
+            wanted[name] = step
+            step *= self.lengths[name]
+        long = {name: factor for name, factor in wanted.items() if self.lengths[name] > 1}
+        return not self.outer and long == {
+            name: factor for name, factor in factors.items() if self.lengths.get(name) != 1
+        }
 
 
 class _Hints:
@@ -143,6 +157,13 @@ class Map(Elementwise):
     @property
     def threads(self) -> int:
         return self.plan.threads
+
+    def offset(self, address: Expr, scope: Scope) -> Scalar:
+        """Of elements that lie in the order of the points by the number of the point alone."""
+        if scope.group is None or not self.extent.is_order_of(address):
+            return super().offset(address, scope)
+        step = scope.group.instances.index(scope) + address.constant
+        return wide(Name("point")) * self.plan.vector + step
 
     def is_lasting(self, let: Let) -> bool:
         return let.name in self.hints.lasting

@@ -38,7 +38,7 @@ from weft.codegen.gpu.scalar import (
 )
 from weft.codegen.gpu.scopes import Group, Scope, Sweep, group_at
 from weft.codegen.gpu.thread import Emitter, Refs
-from weft.foundation.dtypes import DType
+from weft.foundation.dtypes import F32, DType
 from weft.foundation.errors import Finding
 from weft.plan.ir import RowPlan
 from weft.plan.rows import (
@@ -52,7 +52,7 @@ from weft.plan.rows import (
     row_vector_axis,
     stores_rows,
 )
-from weft.region.ir import Kernel, Let, Output, Tensor
+from weft.region.ir import Binary, Kernel, Let, Output, Tensor
 from weft.target.target import Target
 
 _LINE = 8
@@ -187,7 +187,7 @@ class Rows(Emitter):
         """A stream of rows whose results are stored: reads and writes that share the cache get in
         one another's way less. Not where something of it would be left for the next kernel."""
         size = prod(self.kernel.sizes[name] for name in let.axes) * let.dtype.storage_bytes
-        large = size >= 2 * self.target.limits.cache_bytes[-1]
+        large = size >= 3 * self.target.limits.cache_bytes[-1]
         return large and self.comes_once(let) and stores_rows(self.kernel)
 
     def comes_once(self, let: Let) -> bool:
@@ -198,6 +198,12 @@ class Rows(Emitter):
     def is_in_row(self, let: Let) -> bool:
         """Whether a value is another one at every point of every row."""
         return bool(set(let.axes) & set(self.reduced) and set(let.axes) - set(self.reduced))
+
+    def shares_divisor(self, let: Let) -> bool:
+        """Quotients by what a whole row has in common, such as the sum of a softmax."""
+        if not isinstance(let.expr, Binary) or let.expr.fn != "div" or let.dtype is not F32:
+            return False
+        return "div" not in self.loose and set(self.lets[let.expr.rhs].axes) < set(let.axes)
 
     # -- results ---------------------------------------------------------------------------------
 

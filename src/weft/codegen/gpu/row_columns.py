@@ -1,6 +1,5 @@
-"""Several rows of one thread: their vectors lie at the same places, the *columns*, and what of a row
-does not depend on which row it is (the weights of a norm) is made once for all of them.
-"""
+"""Several rows of one thread: their vectors lie at the same places, the *columns*, and what does
+not depend on the row (the weights of a norm) is made once for all of them."""
 
 from __future__ import annotations
 

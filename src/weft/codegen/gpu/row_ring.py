@@ -58,6 +58,7 @@ from weft.plan.rows import (
     row_count,
     row_length,
     row_vector_axis,
+    rows_together,
     shared_reads,
     teams,
 )
@@ -77,7 +78,7 @@ def _refusals(kernel: Kernel, refs: Refs, plan: RowPlan, target: Target) -> Iter
         yield refuse("PlanField", f"{target.name} has no copy engine for ring={plan.ring}")
     if plan.ring > plan.threads:
         yield refuse("PlanField", f"ring={plan.ring} pieces are more than threads ask for")
-    if plan.rows_per_block > 1 or plan.threads < LANES or not plan.keep_row:
+    if rows_together(plan) > 1 or plan.threads < LANES or not plan.keep_row:
         yield refuse(
             "PlanField", f"ring={plan.ring} needs one row a block, whole warps and keep_row"
         )

@@ -222,7 +222,8 @@ class Emitter(ABC):
             case Unary(fn=fn):
                 made = ElementOp(name, let.dtype, fn, args, loose=self.is_loose(let, fn))
             case Binary(fn=fn):
-                made = ElementOp(name, let.dtype, fn, args, loose=self.is_loose(let, fn))
+                loose, shared = self.is_loose(let, fn), self.shares_divisor(let)
+                made = ElementOp(name, let.dtype, fn, args, loose=loose, shared=shared)
             case Cast():
                 made = ElementOp(name, let.dtype, "cast", args)
             case Select():
@@ -272,6 +273,10 @@ class Emitter(ABC):
     def is_loose(self, let: Let, fn: str) -> bool:
         """Whether a function need not be right in its last digits."""
         return let.dtype is F32 and fn in self.loose
+
+    def shares_divisor(self, let: Let) -> bool:
+        """Whether a Let is a quotient whose divisor is that of many others."""
+        return False
 
     # -- memory ----------------------------------------------------------------------------------
 
@@ -423,6 +428,8 @@ class Emitter(ABC):
 
     def source(self, read: Read, scope: Scope) -> Scalar:
         """The offset of an element that is read."""
+        if not read.places:
+            return self.offset(self.address(read), scope)
         known = scope.known()
         known |= {place.param: self.place(place, scope) for place in read.places}
         return wide(self.indexer.scalar(self.address(read), known))

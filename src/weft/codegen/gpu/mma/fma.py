@@ -14,19 +14,25 @@ an operand is read or a result stored. Elements outside the tensors are zeros th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from math import gcd, prod
 from typing import Final
 
 from weft.codegen.gpu import ir, values
-from weft.codegen.gpu.accept import kernel_refusals, refuse, too_many
+from weft.codegen.gpu.accept import kernel_refusals
 from weft.codegen.gpu.element import ElementOp
 from weft.codegen.gpu.formats import ACCESS_BYTES, held_bytes
 from weft.codegen.gpu.map import Elementwise
-from weft.codegen.gpu.mma.fma_registers import LANE_GRID, LaneRegisters
-from weft.codegen.gpu.mma.refusals import field_refusals, order_refusals
-from weft.codegen.gpu.mma.tiles import TileOrder
+from weft.codegen.gpu.mma.fma_layout import (
+    PADDING,
+    factors,
+    order_of,
+    points_along,
+    refusals,
+    registers_of,
+)
+from weft.codegen.gpu.mma.fma_registers import LANE_GRID
 from weft.codegen.gpu.peephole import recognise
 from weft.codegen.gpu.scalar import BLOCK, LANE, THREAD, WARP, Lit, Name, Scalar, both, least
 from weft.codegen.gpu.scopes import Group, Scope, group_at
@@ -34,24 +40,16 @@ from weft.codegen.gpu.thread import Refs
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import Finding
 from weft.foundation.index_expr import coefficient
-from weft.plan.ir import Header, MmaPlan
-from weft.plan.text import told
-from weft.region.ir import Binary, Fold, Kernel, Let, Read, Reduce, Tensor, operands
+from weft.plan.ir import MmaPlan
+from weft.region.ir import Kernel, Let, Read, Tensor, operands
 from weft.target.target import Target
 
 _LANE_ROW: Final = (LANE & 1) + (LANE >> 4) * 2
 _LANE_COLUMN: Final = (LANE >> 1) & 7
 """Pairs of lanes share a column's piece, and pairs of such pairs a row's: shared memory gives 16
 bytes to 16 lanes at a time where these ask for eight pieces, else to eight."""
-_PADDING: Final = 4
-"""Elements between the rows of a slice, so that they begin in different banks."""
 _BANKS: Final = 8
 """Pieces of 16 bytes that all banks of shared memory give at a time."""
-_USED: Final = frozenset({
-    "header", "tile", "stages", "warp_tile", "cache", "order", "epilogue", "local_edges", "arch",
-    "algo_choice",
-})  # fmt: skip
-_FIXED: Final = {"roles": "single"}
 
 
 def accepts(
@@ -59,96 +57,8 @@ def accepts(
 ) -> list[Finding]:
     """Why this template cannot carry out the kernel with the plan; empty if it can. Plans speak of
     the kernel as it was written."""
-    form = list(_form(kernel))
-    rest = [] if form else [*_fields(kernel, plan), *_tile(kernel, plan, target)]
-    return [*kernel_refusals(recognise(kernel), tensors), *form, *rest]
-
-
-def _form(kernel: Kernel) -> Iterator[Finding]:
-    """The kernel is one sum of products, of a factor over rows and one over columns."""
-    reductions = [let for let in kernel.body if isinstance(let.expr, Reduce | Fold)]
-    if kernel.roles is None or [let.name for let in reductions] != [kernel.roles.contraction]:
-        yield refuse("NotAContraction", f"{kernel.name} is not one contraction and its epilogue")
-        return
-    roles, total = kernel.roles, reductions[0].expr
-    product = kernel.let(total.value) if isinstance(total, Reduce) else reductions[0]
-    if not isinstance(total, Reduce) or total.fn != "sum" or not isinstance(product.expr, Binary):
-        yield refuse("NotAContraction", "what is summed is not a product")
-        return
-    a, b = (set(kernel.let(name).axes) for name in _factors(kernel))
-    if a & set(roles.n) or b & set(roles.m):
-        yield refuse("NotAContraction", "a factor lives over rows and columns")
-    over_k = [o for o in kernel.outputs if set(kernel.let(o.value).axes) & set(roles.k)]
-    if over_k or set(total.axes) != set(roles.k):
-        yield refuse("NotAContraction", "a result lives over what is summed")
-    sides = (roles.batch, roles.m, roles.n, roles.k)
-    yield from too_many(*(_extent(kernel, axes) for axes in sides))
-
-
-def _extent(kernel: Kernel, names: Sequence[str]) -> int:
-    return prod(kernel.sizes[name] for name in names)
-
-
-def _order(kernel: Kernel, plan: MmaPlan) -> TileOrder:
-    """The tiles of the result, and in which order blocks take them."""
-    roles = kernel.roles
-    assert roles is not None
-    batches, m, n = (_extent(kernel, axes) for axes in (roles.batch, roles.m, roles.n))
-    rows, columns, _ = plan.tile
-    return TileOrder(-(-m // rows), -(-n // columns), batches, plan.order)
-
-
-def _factors(kernel: Kernel) -> tuple[str, str]:
-    """The values that are multiplied, that over the rows first."""
-    assert kernel.roles is not None
-    total = kernel.let(kernel.roles.contraction).expr
-    assert isinstance(total, Reduce)
-    product = kernel.let(total.value).expr
-    assert isinstance(product, Binary)
-    turned = bool(
-        set(kernel.let(product.lhs).axes) & set(kernel.roles.n)
-        or set(kernel.let(product.rhs).axes) & set(kernel.roles.m)
-    )
-    return (product.rhs, product.lhs) if turned else (product.lhs, product.rhs)
-
-
-def _fields(kernel: Kernel, plan: MmaPlan) -> Iterator[Finding]:
-    usual = MmaPlan(Header("", ""), plan.tile)
-    for known in fields(plan):
-        given = getattr(plan, known.name)
-        wanted = _FIXED.get(known.name, getattr(usual, known.name))
-        if known.name not in _USED and given != wanted:
-            said = told(plan, known.name)
-            yield refuse("PlanField", f"{said} has no effect in the FMA template")
-    yield from field_refusals(kernel, plan)
-
-
-def _tile(kernel: Kernel, plan: MmaPlan, target: Target) -> Iterator[Finding]:
-    (rows, columns, depth), (warp_rows, warp_columns) = plan.tile, plan.warp_tile
-    if rows % warp_rows or columns % warp_columns:
-        yield refuse("Tile", f"warp_tile does not divide the tile {rows}x{columns}")
-        return
-    threads = (rows // warp_rows) * (columns // warp_columns) * 32
-    if warp_rows % LANE_GRID[0] or warp_columns % LANE_GRID[1] or threads > 1024:
-        shape = f"{warp_rows}x{warp_columns}"
-        yield refuse("Tile", f"a warp tile of {shape} is not shared by 4x8 lanes of 32 warps")
-    elif rows * depth % threads or columns * depth % threads or depth > 64:
-        shape = "x".join(map(str, plan.tile))
-        yield refuse("Tile", f"the slices of tile {shape} are not shared by {threads} threads")
-    else:
-        yield from _registers(kernel, plan).refusals(target)
-    yield from order_refusals(_order(kernel, plan))
-    size = plan.stages * depth * (rows + columns + 2 * _PADDING)
-    size *= max(held_bytes(kernel.let(name).dtype) for name in _factors(kernel))
-    if size > target.limits.shared_bytes_per_block:
-        why = f"{plan.stages} slices of both operands take {size} bytes"
-        yield refuse("SharedMemory", why, "use fewer stages or a smaller tile")
-
-
-def _registers(kernel: Kernel, plan: MmaPlan) -> LaneRegisters:
-    assert kernel.roles is not None
-    a, b = (kernel.let(name).dtype for name in _factors(kernel))
-    return LaneRegisters(plan, kernel.let(kernel.roles.contraction).dtype, (a, b))
+    own = refusals(kernel, plan, target)
+    return [*kernel_refusals(recognise(kernel), tensors), *own]
 
 
 @dataclass(frozen=True)
@@ -193,12 +103,12 @@ class Tiles(Elementwise):
             tuple(axis.name for axis in kernel.axes if axis.name in names)
             for names in (kernel.roles.batch, kernel.roles.m, kernel.roles.n, kernel.roles.k)
         )
-        self.length = _extent(kernel, self.k)
+        self.length = points_along(kernel, self.k)
         self.a, self.b = (
-            _Side(name, value, self.lets[value].dtype, axes, _extent(kernel, axes), extent, at)
+            _Side(name, value, self.lets[value].dtype, axes, points_along(kernel, axes), extent, at)
             for name, value, axes, extent, at in zip(
                 ("a", "b"),
-                _factors(kernel),
+                factors(kernel),
                 (m, n),
                 (rows, columns),
                 (Name("tile_m") * rows, Name("tile_n") * columns),
@@ -207,7 +117,7 @@ class Tiles(Elementwise):
         )
         self.contraction = self.lets[kernel.roles.contraction]
         self.root = Scope(None, {}, [])
-        self.order = _order(kernel, plan)
+        self.order = order_of(kernel, plan)
         self.tables = self.order.tables if self.order.count else ()
         start = 0
         for side in (self.a, self.b):
@@ -225,14 +135,14 @@ class Tiles(Elementwise):
 
     @property
     def resident(self) -> int:
-        return _registers(self.kernel, self.plan).resident(self.target)
+        return registers_of(self.kernel, self.plan).resident(self.target)
 
     # -- the problem -----------------------------------------------------------------------------
 
     def work(self) -> list[ir.Stmt]:
         body = self.root.body
         body += self.order.locate(BLOCK)
-        if self.batch and _extent(self.kernel, self.batch) > 1:
+        if self.batch and points_along(self.kernel, self.batch) > 1:
             self.root.axes = self.places(self.root, Name("matrix"), self.batch)
         else:
             self.root.axes = {name: Lit(0) for name in self.batch}
@@ -449,7 +359,7 @@ class Tiles(Elementwise):
 
     def pitch(self, side: _Side) -> int:
         """Elements from one k of a slice to the next."""
-        return side.extent + (0 if self.scattered(side) else _PADDING)
+        return side.extent + (0 if self.scattered(side) else PADDING)
 
     def scattered(self, side: _Side) -> int:
         """Elements that a thread fetches together, where those of eight threads are neighbours

@@ -70,6 +70,21 @@ INLINE float loose_gelu(float x) {
   return fmaf(-t, loose_exp2(p), max_nan(x, 0.0f));
 }
 INLINE float loose_exp(float x) { return loose_exp2(x * 0x1.715476p+0f); }
+// a / b, of which what depends on b alone is one reciprocal for many a: a remainder corrects the
+// product with it. Powers of two keep the reciprocal normal; those of 0 and infinity are right as
+// they are. The quotient is correctly rounded, but for one in the last place where a or the
+// quotient is below 2^-100.
+INLINE float shared_quotient(float a, float b) {
+  const float size = fabsf(b);
+  const float scale = size > 0x1p100f ? 0x1p-64f : size < 0x1p-100f ? 0x1p64f : 1.0f;
+  float r; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(b * scale));
+  const float error = fmaf(-b * scale, r, 1.0f);
+  const bool whole = fabsf(error) < 1.0f;
+  r = whole ? fmaf(r, error, r) : r;
+  const float below = whole ? b * scale : 0.0f, above = a * scale, q = above * r;
+  const float better = fmaf(fmaf(-q, below, above), r, q);
+  return fabsf(q) < __int_as_float(0x7f800000) ? better : q;
+}
 INLINE float loose_rsqrt(float x) {
   float r; asm("rsqrt.approx.f32 %0, %1;" : "=f"(r) : "f"(x)); return r;
 }

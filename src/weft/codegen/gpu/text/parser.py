@@ -230,8 +230,8 @@ class _Reader:
             tokens.expect(")")
             return ElementOp(name, dtype, fn, (), constant, tokens.accept("unrounded"))
         args = tuple(tokens.listed(self.name, "(", ")"))
-        unrounded = tokens.accept("unrounded")
-        return ElementOp(name, dtype, fn, args, None, unrounded, tokens.accept("loose"))
+        unrounded, loose = tokens.accept("unrounded"), tokens.accept("loose")
+        return ElementOp(name, dtype, fn, args, None, unrounded, loose, tokens.accept("shared"))
 
     def record(self, what: str, named: Mapping[str, Any]) -> Any:
         """A record after its name; `named` is what stood in front of it."""

@@ -92,6 +92,7 @@ def _op(op: ElementOp) -> str:
     given = op.args if op.fn != "const" else (_number(op.value),)
     later = " unrounded" if op.deferred_rounding else ""
     later += " loose" if op.loose else ""
+    later += " shared" if op.shared else ""
     return f"{op.name} : {op.dtype} = {op.fn}({commas(given)}){later}"
 
 

@@ -353,6 +353,15 @@ def test_fields_change_the_kernel(name: str) -> None:
     assert usual != changed
 
 
+def test_plans_name_the_epilogue_as_it_was_written() -> None:
+    """Where results are narrow the kernel computes a tanh's gelu in another way."""
+    x, w = np.zeros((256, 256), np.float32), np.zeros((256, 256), np.float32)
+    made = weft.jit(lambda x, w: F.gelu(x @ w, approximate="tanh").astype("bfloat16")).program(x, w)
+    plans = through_stages(made, "sm90")["plan"]
+    (found,) = plans.plans.values()
+    assert (found.arch, plans.notes) == ("fma", ())
+
+
 def test_other_kernels_are_refused() -> None:
     module = kernels.softmax(64, 64)
     found = fma.accepts(module.kernels[0], module.tensors, plan(), SM90)

@@ -1,0 +1,107 @@
+"""What a split of a row over threads costs on a GPU, in shares of reading it: the numbers that
+decide how many threads take a row, as they were measured on an H200.
+
+A unit's rows are a *steady stream* where its blocks follow one another so long that it matters
+little how they begin and end, and are *few* where all of them run at once.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+_WARP: Final = 32
+BLOCK: Final = 128
+"""Threads of a block whose rows need fewer."""
+_LINE: Final = 8
+"""Vectors of 16 bytes in a line of memory."""
+NARROWEST: Final = 4
+"""Vectors of 16 bytes, at least, that are read side by side: memory is read in pieces of 64
+bytes."""
+HALF_A_UNIT: Final = 512
+"""Threads of a block beside which, or beside the rows that wait for it, a unit has room."""
+_UNIT: Final = 2048
+"""Threads of a unit."""
+_STREAM: Final = 32_768
+"""Vectors of a unit from which on its blocks follow one another in a steady stream."""
+_SHARED: Final = 2
+"""Operands that all rows read alike from which on a row had better be a single warp's."""
+_TURNS: Final = 4
+"""Vectors of a thread that keep enough reads on their way."""
+
+
+@dataclass(frozen=True)
+class RowCosts:
+    """The rows of a kernel as a unit sees them."""
+
+    vectors: int
+    """Of a row."""
+    rows: float
+    """Of a unit."""
+    stored: bool
+    """Whether results are as long as rows."""
+    shared: int
+    """Operands that all rows read alike."""
+
+    @property
+    def is_steady(self) -> bool:
+        return self.stored and self.rows * self.vectors >= _STREAM
+
+    def are_few(self, threads: int) -> bool:
+        """Whether a unit runs all of its rows at once."""
+        return self.rows * threads <= _UNIT
+
+    def total(self, threads: int) -> float:
+        """What a row costs: turns in which some of its threads have nothing to do, and the rest."""
+        turns = -(-self.vectors // threads)
+        waste = turns * threads / max(1, self.vectors)
+        idle = max(0.0, math.log2(BLOCK / (self.rows * threads))) if self.rows else 0.0
+        meeting = self.meeting(threads)
+        return waste + 0.05 * idle + meeting + self.pieces(threads) + self.waiting(turns)
+
+    def meeting(self, threads: int) -> float:
+        """Exchanges between warps. Those of a steady stream have others to run meanwhile, unless
+        they load much that all rows share. A block of many threads is alone on its unit, which has
+        nothing to do while they wait for one another."""
+        light = self.shared < _SHARED or self.vectors > _TURNS * _WARP
+        together = BLOCK if self.is_steady and light else _WARP
+        warps = max(0, threads.bit_length() - together.bit_length())
+        return 0.03 * warps + (0.25 if threads > HALF_A_UNIT else 0.0)
+
+    def pieces(self, threads: int) -> float:
+        """Pieces of lines, which are asked for one by one. In a steady stream of rows that are
+        stored, those that memory is read in do."""
+        least = NARROWEST if self.is_steady else _LINE
+        return 0.15 * max(0.0, math.log2(max(1, min(least, self.vectors)) / threads))
+
+    def waiting(self, turns: int) -> float:
+        """Reads on their way: of two to four turns there are enough, and of more where rows are
+        few. A steady stream does best in blocks of few bytes: two vectors for each thread, or one
+        of rows of several lines."""
+        more = max(0, turns - _TURNS)
+        if self.is_steady:
+            wanted = 1 if _LINE < self.vectors <= _WARP else 2
+            return 0.03 * more + 0.01 * max(0, turns - wanted) + 0.1 * (turns < wanted)
+        few = self.stored and self.are_few(-(-self.vectors // turns))
+        return (0.005 if few else 0.03) * more + 0.1 * (turns < 2)
+
+    def rows_together(self, threads: int, every: int, units: int) -> int:
+        """Rows of a block, of `every` row: whole warps of them, and more where no unit is left
+        without. Rows that are few come in smaller blocks, vectors that are read and forgotten in
+        larger ones."""
+        block = BLOCK
+        if self.stored and self.are_few(threads):
+            block = BLOCK // 2
+        elif not self.stored and self.vectors <= threads:
+            block = 2 * BLOCK
+        together = max(1, _WARP // threads)
+        while together * threads < block and 2 * together * units <= every:
+            together *= 2
+        return together
+
+    def rows_of_a_thread(self, threads: int) -> int:
+        """Two where they are neither few nor a steady stream: half as many blocks then begin and
+        end, and what all rows share is read half as often."""
+        enough = self.rows * threads >= _UNIT
+        return 2 if self.stored and enough and not self.is_steady else 1

@@ -102,6 +102,8 @@ COMMON: Final[dict[str, Instance]] = {
     "row, a warp": sanitized("row, a warp", "row"),
     "row, a block": sanitized("row, a block", "row"),
     "row, norm": norm("bf16", 100, 1024, "row"),
+    "rows, two to a thread": norm("bf16", 65_536, 256, "several"),
+    "rows, two to a thread, f32": norm("f32", 65_536, 256, "several"),
     "row, argmax": Instance(of(lambda b, x: b.arg_max(x, axis=1), ("bf16", [40, 1000])), "row"),
     "columns": sanitized("columns", "columns"),
     "columns, bf16": Instance(
@@ -177,6 +179,8 @@ def template_of(plan: Plan) -> str:
             return "columns"
         case RowPlan(ring=ring) if ring:
             return "ring"
+        case RowPlan(rows_per_thread=rows) if rows > 1:
+            return "several"
         case RowPlan(blocks_per_row=blocks):
             return "cluster" if blocks > 1 else "row"
     raise ValueError(plan)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.gemm_kernels import Contraction
-from tests.gpu_support import sm80_plan, sm90_plan
+from tests.gpu_support import sm80_plan, sm90_plan, split
 from weft.foundation.dtypes import (
     BF16,
     F16,
@@ -89,6 +89,8 @@ SM90_TYPES: dict[str, Case] = {
         tiny(9, 136, 272, out_dtype=BF16),
         replace(PROMOTED, **NARROW, registers=(0, 0)),
     ),
+    "si8, three parts": (integers(264, 48, 528), split(WHOLE, 3)),
+    "e4m3, parts at once": (tiny(264, 48, 528), split(PROMOTED, 3, "parallel")),
 }
 SM80_TYPES: dict[str, Case] = {
     "si8": (integers(40, 48, 144), BYTES),
@@ -115,6 +117,13 @@ SM80_TYPES: dict[str, Case] = {
     "f32 nn": (singles(40, 48, 136, layouts=("row", "row"), epilogue=("bias",)), SPLIT),
     "f32 tn": (singles(40, 48, 72, layouts=("col", "col")), SPLIT),
     "f32, odd": (singles(37, 41, 35, out_dtype=BF16), SPLIT),
+    "ui8, parts at once": (
+        integers(37, 41, 205, dtype=UI8, total=UI32, out_dtype=UI32),
+        split(BYTES, 3, "parallel"),
+    ),
+    "f64, three parts": (doubles(40, 48, 72), split(DOUBLES, 3)),
+    "f64, parts at once": (doubles(37, 41, 83), split(DOUBLES, 4, "parallel")),
+    "f32, two parts": (singles(40, 48, 136), split(SPLIT, 2)),
 }
 
 

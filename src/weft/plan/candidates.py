@@ -85,7 +85,8 @@ def closer(first: Plan) -> Iterator[Plan]:
             for rows, fewer in product((8, 16, 4), (1, 2, 4, 8)):
                 threads = first.threads // fewer
                 if first.rows_per_block < rows <= _MOST_THREADS // max(1, threads):
-                    yield replace(first, threads=threads, rows_per_block=rows)
+                    several = replace(first, threads=threads, rows_per_block=rows)
+                    yield replace(several, rows_per_thread=1)
             if not first.keep_row:
                 yield replace(first, across=True, threads=8, rows_per_block=32)
 

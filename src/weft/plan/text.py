@@ -118,7 +118,8 @@ def brief(plan: Plan) -> str:
             return f"{work}, {plan.grain} points"
         case RowPlan():
             several = counted(plan.rows_per_block, "row") + " side by side" * plan.across
-            return f"{several} of {plan.threads} threads with vectors of {plan.vector}"
+            again = f", {plan.rows_per_thread} times" if plan.rows_per_thread > 1 else ""
+            return f"{several} of {plan.threads} threads with vectors of {plan.vector}{again}"
     return type(plan).__name__
 
 

@@ -8,7 +8,7 @@ elementwise(char* b0, char* b1, char* b2) {
   int at0 = (point / 12);
   int at1 = ((point % 12) * 8);
   u32 v3_w_[4] = {};
-  fetch_words(v3_w_, b0 + (i64)((at0 * 96) + at1) * 2, true);
+  fetch_words(v3_w_, b0 + ((i64)point * 8) * 2, true);
   float v3 = widen_bf16((u16)(v3_w_[0] >> 0));
   float v4 = widen_bf16((u16)(v3_w_[0] >> 16));
   float v5 = widen_bf16((u16)(v3_w_[1] >> 0));
@@ -69,5 +69,5 @@ elementwise(char* b0, char* b1, char* b2) {
   float v55 = round_bf16(v56 + v22);
   float v53 = v54 / v55;
   const u32 v1_s2_[4] = {pack_bf16(v1, v23), pack_bf16(v28, v33), pack_bf16(v38, v43), pack_bf16(v48, v53)};
-  put_words(v1_s2_, b2 + (i64)((at0 * 96) + at1) * 2);
+  put_words(v1_s2_, b2 + ((i64)point * 8) * 2);
 }

@@ -22,7 +22,7 @@ from weft.codegen.gpu.scalar import BLOCK, THREAD, Lit, Name, Scalar, wide
 from weft.codegen.gpu.scopes import Group, Scope, Sweep, group_at
 from weft.codegen.gpu.thread import Emitter, Refs
 from weft.foundation.errors import Finding, InternalError
-from weft.foundation.index_expr import Expr
+from weft.foundation.index_expr import Axis, Expr, coefficient
 from weft.plan.ir import MapPlan
 from weft.region.fusion.resources import inner_axis
 from weft.region.ir import Fold, Kernel, Let, Output, Read, Reduce, Tensor
@@ -82,15 +82,14 @@ class _Extent:
 
     def is_order_of(self, address: Expr) -> bool:
         """Whether addresses go up by one from point to point."""
-        factors = {str(term): factor for term, factor in address.terms}
-        wanted, step = {}, 1
+        if self.outer or not all(isinstance(term, Axis) for term, _ in address.terms):
+            return False
+        step = 1
         for name in reversed(self.inner):
-            wanted[name] = step
+            if self.lengths[name] > 1 and coefficient(address, name) != step:
+                return False
             step *= self.lengths[name]
-        long = {name: factor for name, factor in wanted.items() if self.lengths[name] > 1}
-        return not self.outer and long == {
-            name: factor for name, factor in factors.items() if self.lengths.get(name) != 1
-        }
+        return True
 
 
 class _Hints:

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.codegen.gpu.row import Rows
-from weft.codegen.gpu.thread import Group, Refs, Scope
+from weft.codegen.gpu.scopes import Group, Scope
+from weft.codegen.gpu.thread import Refs
 from weft.plan.ir import RowPlan
 from weft.region.ir import Kernel
 from weft.target.target import Target

@@ -16,7 +16,7 @@ from weft.codegen.gpu.accept import refuse
 from weft.codegen.gpu.row import accepts as accepts_rows
 from weft.codegen.gpu.row_columns import ColumnRows
 from weft.codegen.gpu.scalar import BLOCK, THREAD, Lit, Name, Scalar, least
-from weft.codegen.gpu.thread import Group, Scope
+from weft.codegen.gpu.scopes import Group, Scope
 from weft.foundation.errors import Finding
 from weft.plan.ir import RowPlan
 from weft.plan.rows import rows_together

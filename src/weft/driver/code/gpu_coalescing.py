@@ -23,7 +23,7 @@ from weft.plan.text import brief
 from weft.region.ir import Kernel, Module
 from weft.target.target import Target
 
-WASTEFUL: Final = 2.0
+WASTEFUL: Final = 1.75
 """Bytes that are moved for each that is used, from which on another plan is looked for."""
 _CLEAN: Final = 1.25
 _BETTER: Final = 0.75

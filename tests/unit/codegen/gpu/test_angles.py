@@ -16,7 +16,6 @@ import pytest
 
 from tests.unit.codegen.gpu.test_prelude_on_the_host import COMPILER, SHIM, Array, apply
 from weft.codegen.gpu.prelude.angles import ANGLES
-from weft.foundation.circle import TWO_OVER_PI, two_over_pi
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no C++ compiler")
 
@@ -96,9 +95,3 @@ def test_zeros_keep_their_sign_and_infinities_have_no_angle(
         else:
             assert got[:2].tolist() == [0, 0]
             assert np.signbit(got[:2]).tolist() == [False, True]
-
-
-def test_the_digits_of_two_over_pi() -> None:
-    assert f"{TWO_OVER_PI[1]:016x}" == "a2f9836e4e441529"
-    assert TWO_OVER_PI[0] == 0
-    assert two_over_pi(30)[: len(TWO_OVER_PI)] == TWO_OVER_PI

@@ -129,6 +129,13 @@ def test_axes_of_powers_of_two_are_bits_of_a_points_number() -> None:
     assert "(point % 5)" in cuda(dialect_kernel(POINTS, PLANS["vectors"]))
 
 
+def test_elements_in_the_order_of_points_lie_where_the_point_says() -> None:
+    """An operand and two results do, the row that all are multiplied with does not."""
+    text = cuda(dialect_kernel(POINTS, PLANS["vectors"]))
+    assert text.count(" + ((i64)point * 2) * 4") == 3
+    assert text.count(" + (i64)at1 * 4") == 1
+
+
 # -- planted faults --------------------------------------------------------------------------------
 
 POINTS = kernels.elementwise(6, 10)

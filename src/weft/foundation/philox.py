@@ -30,20 +30,21 @@ _CHUNK = 1 << 14
 """Blocks computed at once: the temporaries of a round stay in the cache."""
 
 
-def philox4x32(counter: Array, key: tuple[int, int]) -> Array:
-    """The four output words of each counter; `counter` is u64[4, n] holding 32-bit words."""
+def philox4x32(counter: Array, key: tuple[int, int] | Array) -> Array:
+    """The four output words of each counter; `counter` is u64[4, n] holding 32-bit words, and the
+    key either two words for all of them or u64[2, n]."""
     words = [counter[0], counter[1], counter[2], counter[3]]
-    key_0, key_1 = key[0] & _MASK, key[1] & _MASK
+    key_0, key_1 = (np.asarray(word & _MASK, np.uint64) for word in key)
     for _ in range(ROUNDS):
         even = words[0] * np.uint64(MULTIPLIERS[0])
         odd = words[2] * np.uint64(MULTIPLIERS[1])
         words = [
-            (odd >> _HALF) ^ words[1] ^ np.uint64(key_0),
+            (odd >> _HALF) ^ words[1] ^ key_0,
             odd & _WORD,
-            (even >> _HALF) ^ words[3] ^ np.uint64(key_1),
+            (even >> _HALF) ^ words[3] ^ key_1,
             even & _WORD,
         ]
-        key_0, key_1 = (key_0 + WEYL[0]) & _MASK, (key_1 + WEYL[1]) & _MASK
+        key_0, key_1 = (key_0 + np.uint64(WEYL[0])) & _WORD, (key_1 + np.uint64(WEYL[1])) & _WORD
     return np.stack(words).astype(np.uint32)
 
 

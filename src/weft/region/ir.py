@@ -42,7 +42,7 @@ from typing import TypeAlias
 
 from weft.foundation.dtypes import DType
 from weft.foundation.index_expr import Expr as IndexExpr
-from weft.foundation.index_expr import Guard, Index
+from weft.foundation.index_expr import Guard, Index, always
 
 Scalar: TypeAlias = bool | int | float | complex
 
@@ -294,6 +294,16 @@ class Kernel:
         ranges = {axis.name: (0, axis.size - 1) for axis in self.axes}
         ranges.update((param.name, (param.low, param.high)) for param in self.params)
         return ranges
+
+    def ranges_of(self, read: Read) -> dict[str, tuple[int, int]]:
+        """The ranges of all that the index and the guards of a read may name: those of the kernel
+        and of the read's own places."""
+        return self.ranges | {place.param: (0, place.size - 1) for place in read.places}
+
+    def open_guards(self, read: Read) -> tuple[Guard, ...]:
+        """The guards of a read that may fail somewhere."""
+        ranges = self.ranges_of(read)
+        return tuple(guard for guard in read.guards if not always(guard, ranges))
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -25,8 +25,8 @@ The numbers were fitted to 214 products, about ten forms of each, timed side by 
 (`benchmarks/gpu_unseen.py` and the frozen list): to the ratios between forms, by
 `benchmarks/gpu_model.py`, which also judges the model on products that it was not fitted to. A
 cycle comes out at 1.85 GHz; two thirds of the products' times are met within 10 percent, of the
-ratios between good forms within 3.3. What the model does not have is the order of tiles: which
-blocks run side by side decides, by up to half, how often the cache is asked for what they share.
+ratios between good forms within 3.3. What the model does not have is the order of tiles, which
+`target.tile_order` chooses.
 """
 
 from __future__ import annotations

@@ -2,15 +2,15 @@
 
 Blocks go to units in the order of their numbers, sixteen in a row to one cluster of units (an
 H200's blocks 16 to 31 share one, blocks 32 to 47 the next). What several blocks of a cluster of
-units ask for at once, the second-level cache is asked for once. So it matters which tiles follow
-one another: in bands of few rows they share rows of the first operand and differ in columns, in
-bands of many rows the other way round, and a last band of a single row shares next to nothing.
-416x3104x5392 in tiles of 64x256 takes 30.0 microseconds in one band of 7 rows, 33.2 in bands of 4,
-43.1 of 6 and 45.5 of 1.
+units ask for at about the same time seems to be asked of the second-level cache once. So it matters
+which tiles follow one another: in bands of few rows they share rows of the first operand and differ
+in columns, in bands of many rows the other way round, and a last band of a single row shares next
+to nothing. 416x3104x5392 in tiles of 64x256 takes 30.0 microseconds in one band of 7 rows, 33.2 in
+bands of 4, 43.1 of 6 and 45.5 of 1.
 
 The height that is chosen is the one for which all clusters of units together ask for the fewest
-rows. Of 19 forms that were timed in up to ten orders each on an H200 it loses 1 percent on average,
-and 5 at most; bands of 4 rows lose 3 and 11, bands of 8 rows 2 and 8.
+rows. Of 19 forms that were timed in up to ten orders each it loses 1 percent on average, and 5 at
+most; bands of 4 rows lose 3 and 11, bands of 8 rows 2 and 8.
 """
 
 from __future__ import annotations

@@ -268,7 +268,7 @@ def test_gathers_of_many_rows_have_two_vectors_of_a_thread_on_their_way(
     program = b.build(b.take(b.param("f32", [1000, 768]), b.param("si32", [rows])))
     (plan,) = through_stages(program, "sm90")["plan"].plans.values()
     assert isinstance(plan, MapPlan)
-    assert (plan.unroll, plan.grain) == (turns, turns * 256 * 4)
+    assert (plan.unroll, plan.grain) == (turns, turns * 128 * 4)
 
 
 @pytest.mark.parametrize(("operands", "threads"), [(1, 128), (2, 256)])

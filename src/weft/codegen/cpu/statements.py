@@ -13,7 +13,7 @@ from weft.codegen.cpu import ir
 from weft.codegen.cpu.scopes import Scope
 from weft.foundation.errors import InternalError
 from weft.foundation.functions import broken_rule
-from weft.foundation.index_expr import Expr, Guard, always, linear, substitute
+from weft.foundation.index_expr import Expr, Guard, linear, substitute
 from weft.memory.ir import MemRef
 from weft.region.ir import (
     AxisIndex,
@@ -146,8 +146,7 @@ class Statements:
 
     def _load(self, let: Let, read: Read, scope: Scope) -> ir.Load:
         bindings = scope.bindings()
-        places = {place.param: (0, place.size - 1) for place in read.places}
-        kept = [g for g in read.guards if not always(g, {**self.kernel.ranges, **places})]
+        kept = self.kernel.open_guards(read)
         guards = tuple(Guard(substitute(g.expr, bindings), g.size) for g in kept)
         index = tuple(substitute(e, bindings) for e in read.index)
         address = linear(index, self.refs[read.tensor].strides)

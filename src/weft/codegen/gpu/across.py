@@ -6,7 +6,6 @@ takes two accesses where one by one they would take eight.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,14 +14,13 @@ from weft.foundation.index_expr import (
     Axis,
     Expr,
     Guard,
-    always,
     axes_of,
     bounds,
     coefficient,
     linear,
 )
 from weft.memory.ir import MemRef
-from weft.region.ir import Read
+from weft.region.ir import Kernel, Read
 
 LINE: Final = 16
 """Bytes of one access."""
@@ -39,13 +37,11 @@ class Run:
     beginning: tuple[Guard, ...]
 
 
-def run_along(
-    read: Read, axis: str | None, ranges: Mapping[str, tuple[int, int]], ref: MemRef
-) -> Run | None:
+def run_along(read: Read, axis: str | None, kernel: Kernel, ref: MemRef) -> Run | None:
     """What a read does along an axis; None if that is no run."""
     if axis is None or read.places or read.fill or ref.alignment % LINE:
         return None
-    kept = [guard for guard in read.guards if not always(guard, ranges)]
+    kept, ranges = kernel.open_guards(read), kernel.ranges
     beginning = tuple(guard for guard in kept if axis in axes_of(guard.expr))
     steady = all(
         _is_run(guard.expr, axis) and bounds(guard.expr, ranges)[0] >= 0 for guard in beginning

@@ -24,7 +24,7 @@ from weft.codegen.gpu.scalar import Lit, Name, Scalar, both, least, wide
 from weft.codegen.gpu.scopes import ALWAYS, Group, Scope, Sweep
 from weft.foundation.dtypes import F32, DType
 from weft.foundation.errors import InternalError
-from weft.foundation.index_expr import Expr, always, linear
+from weft.foundation.index_expr import Expr, linear
 from weft.memory.ir import MemRef
 from weft.region.ir import (
     AxisIndex,
@@ -251,8 +251,11 @@ class Emitter(ABC):
         return value
 
     def in_blocks(self, words: Words, group: Group | None) -> bool:
-        """Whether the points of a group take whole blocks of a random stream."""
+        """Whether the points of a group take whole blocks of one random stream: where some of them
+        are padding, they have read no state."""
         if group is None or group.axis is None or len(group.instances) % BLOCK_WORDS:
+            return False
+        if any(group.axis in self.lets[state].axes for state in (words.seed, words.offset)):
             return False
         return aligned(words.element, group.axis, BLOCK_WORDS, self.kernel.sizes)
 
@@ -319,8 +322,8 @@ class Emitter(ABC):
 
     def guard(self, read: Read, scope: Scope) -> Scalar:
         """Whether the element that is read at a point is there."""
-        kept = [g for g in read.guards if not always(g, self.kernel.ranges)]
-        return both(scope.exists(), self.indexer.holds(kept, scope.known()))
+        kept = self.kernel.open_guards(read)
+        return both(scope.exists(), self.indexer.holds(kept, self.known(read, scope)))
 
     def load(self, name: str, let: Let, read: Read, scope: Scope) -> ir.Stmt:
         fill = 0 if read.fill is None else read.fill
@@ -372,7 +375,7 @@ class Emitter(ABC):
         """What a read of a group is, if its instances read a line that begins anywhere."""
         if not fills_a_line(dtype, len(group.instances)):
             return None
-        return run_along(read, group.axis, self.kernel.ranges, self.refs[read.tensor])
+        return run_along(read, group.axis, self.kernel, self.refs[read.tensor])
 
     def read_across(self, let: Let, read: Read, run: Run, group: Group) -> None:
         names = tuple(self.fresh() for _ in group.instances)
@@ -430,9 +433,11 @@ class Emitter(ABC):
         """The offset of an element that is read."""
         if not read.places:
             return self.offset(self.address(read), scope)
-        known = scope.known()
-        known |= {place.param: self.place(place, scope) for place in read.places}
-        return wide(self.indexer.scalar(self.address(read), known))
+        return wide(self.indexer.scalar(self.address(read), self.known(read, scope)))
+
+    def known(self, read: Read, scope: Scope) -> dict[str, Scalar]:
+        """What the index and the guards of a read may name, as it stands at a point."""
+        return scope.known() | {place.param: self.place(place, scope) for place in read.places}
 
     def address(self, read: Read) -> Expr:
         return linear(read.index, self.refs[read.tensor].strides)
@@ -447,7 +452,7 @@ class Emitter(ABC):
     def is_vector(self, dtype: DType, read: Read, group: Group) -> bool:
         """Whether the instances of a group read neighbours that one access may take, or are all
         of them zeros that are not read."""
-        guards = [g for g in read.guards if not always(g, self.kernel.ranges)]
+        guards = self.kernel.open_guards(read)
         count = self.span(dtype, group) // dtype.storage_bytes
         together = all(all_or_none(guard, group.axis, count, self.kernel.sizes) for guard in guards)
         if guards and (read.fill or not together):
@@ -504,5 +509,7 @@ class Emitter(ABC):
 
 
 def _place_ranges(kernel: Kernel) -> dict[str, tuple[int, int]]:
-    reads = [let.expr for let in kernel.body if isinstance(let.expr, Read)]
-    return {place.param: (0, place.size - 1) for read in reads for place in read.places}
+    """The ranges of the places of all reads; of a value that is a place in several, the widest."""
+    reads = [let.expr for let in walk(kernel.body) if isinstance(let.expr, Read)]
+    places = sorted((p for read in reads for p in read.places), key=lambda place: place.size)
+    return {place.param: (0, place.size - 1) for place in places}

@@ -69,7 +69,7 @@ class Fusion:
                     self.readers[source][name] = None
         self._signatures = Signatures(self.view)
         self._known: dict[tuple[tuple[Root, ...], frozenset[str]], Draft] = {}
-        self._drafts: dict[object, Draft] = {}
+        self._drafts: dict[object, tuple[Draft, tuple[str, ...]]] = {}
         self._finished: dict[object, tuple[Kernel, tuple[str, ...]]] = {}
 
     def choose(self) -> None:
@@ -244,19 +244,19 @@ class Fusion:
         return self.closure(names, names)
 
     def kernel(self, roots: tuple[Root, ...]) -> tuple[Kernel, float]:
-        """A draft of the kernel of some roots, on tensors of the same shapes, and its time."""
+        """A draft of the kernel of some roots, and its time."""
         return self.drafted(roots, self.members(roots))
 
     def drafted(self, roots: tuple[Root, ...], needed: frozenset[str]) -> tuple[Kernel, float]:
         """The same for roots that inline what is `needed`, whatever is chosen now."""
         known = (roots, needed)
         if known not in self._known:
-            key, _ = self._signatures.of(roots, needed)
+            key, tensors = self._signatures.of(roots, needed)
             asked(DRAFTS)
             if key not in self._drafts:
                 done(DRAFTS)
-                self._drafts[key] = self._draft(roots, needed)
-            self._known[known] = self._drafts[key]
+                self._drafts[key] = self._draft(roots, needed), tensors
+            self._known[known] = _put_on(tensors, *self._drafts[key])
         found = self._known[known]
         if isinstance(found, str):
             raise Stop(found)
@@ -282,6 +282,13 @@ class Fusion:
             self._finished[key] = assemble(self.view, roots, needed), tensors
         kernel, known = self._finished[key]
         return on_tensors(kernel, dict(zip(known, tensors, strict=True)))
+
+
+def _put_on(tensors: tuple[str, ...], made: Draft, known: tuple[str, ...]) -> Draft:
+    """What was drafted on `known` tensors, on others of the same shapes."""
+    if isinstance(made, str) or tensors == known:
+        return made
+    return on_tensors(made[0], dict(zip(known, tensors, strict=True))), made[1]
 
 
 def is_shorter(one: float, other: float) -> bool:

@@ -55,9 +55,10 @@ def stop_reason(
     blocks, blocks_before = _blocks(after, target), _blocks(before, target)
     if blocks <= 1 < blocks_before:
         return f"{live_values(after)} live values would leave one block per unit"
-    width, width_before = vector_bytes(after, tensors), vector_bytes(before, tensors)
-    if width * 2 <= width_before and width < 16:
-        return f"accesses would narrow from {width_before} to {width} bytes"
+    was, now = access_bytes(before, tensors), access_bytes(after, tensors)
+    for name, width in was.items():
+        if (narrow := now.get(name, width)) * 2 <= width:
+            return f"accesses would narrow from {width} to {narrow} bytes"
     if target.has("wgmma") and after.roles is not None and not _stores_columns(after, tensors):
         return "the result would not be stored along its columns"
     ends, ends_before = epilogue_operations(after), epilogue_operations(before)
@@ -120,26 +121,41 @@ def live_values(kernel: Kernel) -> int:
 
 def vector_bytes(kernel: Kernel, tensors: Mapping[str, Tensor], *, stored: bool = False) -> int:
     """The widest access, up to 16 bytes, that every tensor along the innermost axis allows; of
-    `stored` ones alone.
+    `stored` ones alone."""
+    results = {output.tensor for output in kernel.outputs}
+    allowed = _allowed_bytes(kernel, tensors).items()
+    return min((width for name, width in allowed if name in results or not stored), default=16)
+
+
+def access_bytes(kernel: Kernel, tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    """How wide each tensor along the innermost axis is accessed: as it allows, and in no more
+    elements than those tensors which do not allow whole vectors."""
+    allowed = _allowed_bytes(kernel, tensors)
+    sizes = {name: tensors[name].dtype.storage_bytes for name in allowed}
+    most = min((width // sizes[name] for name, width in allowed.items() if width < 16), default=16)
+    return {name: min(width, most * sizes[name]) for name, width in allowed.items()}
+
+
+def _allowed_bytes(kernel: Kernel, tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    """The widest access, up to 16 bytes, that each tensor along the innermost axis allows.
 
     Tensors that do not change along that axis, or that are read across it, do not take part: those
     are not accessed by vectors at all.
     """
     axis = inner_axis(kernel)
     if axis is None:
-        return 16
-    widths = [16]
-    results = {output.tensor for output in kernel.outputs}
+        return {}
+    found: dict[str, int] = {}
     for name, address in _addresses(kernel, tensors):
-        if coefficient(address, axis.name) == 1 and (name in results or not stored):
+        if coefficient(address, axis.name) == 1:
             size = tensors[name].dtype.storage_bytes
             steps = [abs(f) for term, f in address.terms if str(term) != axis.name]
             numbers = [axis.size, address.constant, *steps]
-            width = 16
+            width = found.get(name, 16)
             while width > size and any((number * size) % width for number in numbers):
                 width //= 2
-            widths.append(width)
-    return min(widths)
+            found[name] = width
+    return found
 
 
 def inner_axis(kernel: Kernel) -> KernelAxis | None:

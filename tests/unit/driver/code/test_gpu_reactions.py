@@ -286,3 +286,13 @@ def test_atanh_after_a_large_product_does_not_spill() -> None:
     made = compiled(b.build(b.atanh(x @ y)))
     (line,) = (line for line in made.report() if "(matmul0): " in line)
     assert " 0 bytes spilled, 0 bytes of stack" in line
+
+
+@pytest.mark.slow
+def test_a_large_convolution_does_not_spill() -> None:
+    """Its windows take registers that products of plain matrices do not need."""
+    b = Builder()
+    x, w = b.param("f32", [8, 16, 128, 32]), b.param("f32", [256, 16, 3, 3])
+    made = compiled(b.build(b.emit("weft.conv", x, w, layout="NCHW", pad=[1, 1, 1, 1])))
+    (line,) = (line for line in made.report() if "(conv0): " in line)
+    assert " 0 bytes spilled, 0 bytes of stack" in line

@@ -150,15 +150,18 @@ def _words(node: values.Words, warp: Warp, mask: Lanes) -> None:
     count = len(node.names)
     if (element % np.uint64(count)).any():
         raise Hazard(f"{count} words begin at no multiple of {count}")
-    seed, offset = (int(warp.elements[state][mask][0]) for state in (node.seed, node.offset))
-    block, upper = element >> np.uint64(2), offset & (1 << 64) - 1
-    counter = np.zeros((4, 32), np.uint64)
-    counter[0], counter[1] = block & _LOW, block >> _HALF
-    counter[2], counter[3] = upper & 0xFFFFFFFF, upper >> 32
-    made = philox.philox4x32(counter, (seed, seed >> 32))
+    # Lanes on padding have read no state, and hold zeros where the others have theirs.
+    seed, offset = (warp.elements[state].astype(np.uint64) for state in (node.seed, node.offset))
+    counter = np.stack([*_halves(element >> np.uint64(2)), *_halves(offset)])
+    made = philox.philox4x32(counter, np.stack(_halves(seed)))
     for number, name in enumerate(node.names):
         which = (element.astype(np.int64) + number) % 4
         keep(warp, name, UI32, made[which, _LANE])
+
+
+def _halves(numbers: Array) -> tuple[Array, Array]:
+    """The low and the high word of numbers of 64 bits."""
+    return numbers & _LOW, numbers >> _HALF
 
 
 def _lanes_at(offset: Scalar, warp: Warp) -> Array:

@@ -22,7 +22,7 @@ from weft.codegen.gpu.peephole import recognise
 from weft.codegen.gpu.swizzle import Major
 from weft.foundation.dtypes import BF16, F16, F32, DType
 from weft.foundation.errors import Finding
-from weft.foundation.index_expr import Expr, FloorDiv, always, coefficient, linear, params_of
+from weft.foundation.index_expr import Expr, FloorDiv, coefficient, linear, params_of
 from weft.memory.ir import MemRef
 from weft.region.forms.multiplied import multiplies_reads
 from weft.region.forms.runs import longest_run
@@ -241,7 +241,7 @@ def _operand_address(let: Let, kernel: Kernel, refs: Refs) -> Expr:
 
 
 def _read_address(read: Read, kernel: Kernel, refs: Refs) -> Expr:
-    if not all(always(guard, kernel.ranges) for guard in read.guards):
+    if kernel.open_guards(read):
         raise Refusal("GuardedRead", "a read is guarded: part of the tensor is padding")
     return _address(read.index, refs[read.tensor], kernel)
 

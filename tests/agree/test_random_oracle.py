@@ -94,6 +94,16 @@ def test_words_follow_the_scalar_definition(seed: int, stream: int, execution: i
     assert got.tolist() == [scalar_word(seed, stream, execution, i) for i in range(11)]
 
 
+def test_words_at_places_follow_the_scalar_definition() -> None:
+    seeds, streams, executions = (
+        np.array(column, np.uint64) for column in zip(*SEEDS, strict=True)
+    )
+    places = np.arange(11)[:, None] * 3
+    got = philox.words_at(places, seeds, streams | executions << np.uint64(32))
+    wanted = [[scalar_word(*state, place) for state in SEEDS] for place in range(0, 33, 3)]
+    assert got.tolist() == wanted
+
+
 def test_chunks_join_without_a_seam(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = philox.words(3, 1, 4, 50)
     monkeypatch.setattr(philox, "_CHUNK", 3)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests import padded_programs
 from tests.lowered import given, lowered, sizes
 from tests.movements import random_chain
 from weft.driver.stages.opaque import run_opaque
@@ -44,6 +45,17 @@ def test_movements(seed: int) -> None:
         np.testing.assert_array_equal(played[name], expected)
     assert loads(dumps(found.module)) == found.module
     verify_memory(assign_buffers(found.module))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", padded_programs.NOISE)
+def test_padded_noise(name: str, target: str) -> None:
+    graph = lower_program(padded_programs.padded_noise(name, "f32"))
+    arrays = {**given(graph, [padded_programs.STATE]), **graph.constants}
+    found = lowered(graph, target).module
+    played = run_module(found, arrays, opaque=run_opaque)
+    (wanted,) = run(graph, arrays, evaluate_opaque)
+    np.testing.assert_allclose(played[found.outputs[0]], wanted, rtol=1e-6)
 
 
 def close(found: Array, expected: Array) -> None:

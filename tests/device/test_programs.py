@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 import weft
 from examples.make_programs import attention, mlp
+from tests import padded_programs
 from tests.agree.test_gpu_programs import KINDS, numbers, with_epilogue
 from tests.example_inputs import inputs_for
 from tests.gpu_programs import LARGE, MAKERS, ODD, TARGETS
@@ -139,6 +140,23 @@ def test_parameters_are_bound_once(target: str) -> None:
     for seed in range(3):
         x = inputs_for(program, seed)[0]
         assert _bits(bound(x)[0]) == _bits(executable.run([x, *inputs[1:]])[0])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("name", padded_programs.GATHERS)
+def test_gathers_of_what_is_padded_or_joined_agree(name: str, dtype: str, target: str) -> None:
+    inputs = padded_programs.gather_inputs(dtype)
+    report = compare(padded_programs.gather(name, dtype), inputs, backend(target))
+    assert report.agrees, str(report)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", padded_programs.NOISE)
+def test_padded_noise_agrees(name: str, target: str) -> None:
+    program = padded_programs.padded_noise(name, "f32")
+    report = compare(program, [padded_programs.STATE], backend(target))
+    assert report.agrees, str(report)
 
 
 def test_integer_division_by_zero_is_reported() -> None:

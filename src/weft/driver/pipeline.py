@@ -55,6 +55,7 @@ from weft.region import verify as region_verify
 from weft.region.forms.multiplied import operand_bytes
 from weft.region.from_poly_view import Fuse, lower_scop
 from weft.region.fusion.merge import fuse_greedily, fuse_nothing
+from weft.region.ir import Module
 from weft.region.prove import holds
 from weft.target.target import Target
 from weft.tiny import agree as tiny_agree
@@ -214,13 +215,27 @@ def check_overrides(overrides: Mapping[str, str], target: Target, until: str | N
 
 
 def report(compilation: Compilation) -> list[str]:
-    """What is stored and copied where, in sentences; with exact fusion, what was chosen and why."""
+    """What is stored and copied where, in sentences; what is not finished in the kernel of its
+    contraction; with exact fusion, what was chosen and why."""
     lines = list(compilation["region"].notes) if compilation.opt_level == EXACT_LEVEL else []
+    lines += _stops(compilation["region"])
     lines += memory_report(compilation["region"], compilation["memory"])
     lines += [*compilation["plan"].notes, *compilation["plan"].origins]
     for name, body in compilation.bodies.items():
         lines += [f"{name}: {line}" for line in report(body)]
     return lines
+
+
+def _stops(module: Module) -> list[str]:
+    """Which contractions' results go through memory to what follows them, and why: a line for all
+    of one reason."""
+    alike: dict[str, list[str]] = {}
+    for kernel in module.kernels:
+        if kernel.name in module.stops:
+            alike.setdefault(module.stops[kernel.name], []).append(kernel.name)
+    return [
+        f"{', '.join(names)}: the result goes through memory: {why}" for why, names in alike.items()
+    ]
 
 
 def _enter(stage: Stage, compilation: Compilation) -> None:

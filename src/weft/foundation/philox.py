@@ -68,6 +68,22 @@ def words(seed: int, stream: int, execution: int, count: int) -> Array:
     return result.reshape(-1)[:count]
 
 
+def words_at(places: Array, seed: Array, offset: Array) -> Array:
+    """The word at a place of a stream, for each place and the state that belongs to it: numbers of
+    64 bits that are broadcast against each other."""
+    place, key, upper = (
+        each.astype(np.uint64) for each in np.broadcast_arrays(places, seed, offset)
+    )
+    counter = np.stack([*_halves(place >> np.uint64(2)), *_halves(upper)])
+    made = philox4x32(counter.reshape(4, -1), np.stack(_halves(key)).reshape(2, -1))
+    which = (place & np.uint64(3)).reshape(1, -1).astype(np.int64)
+    return np.take_along_axis(made, which, axis=0).reshape(place.shape)
+
+
+def _halves(numbers: Array) -> tuple[Array, Array]:
+    return numbers & _WORD, numbers >> _HALF
+
+
 def uniform(seed: int, stream: int, execution: int, count: int, dtype: DType) -> Array:
     """`count` values in [0, 1): the top p bits of each element's words times 2^-p, p being the
     precision of `dtype`. Nothing rounds, so every backend makes the same bits."""

@@ -2,7 +2,7 @@
 decide how many threads take a row, as they were measured on an H200.
 
 A unit's rows are a *steady stream* where its blocks follow one another so long that it matters
-little how they begin and end, and are *few* where all of them run at once.
+little how they begin and end; and *run at once* where it has room for all of them.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ _STREAM: Final = 32_768
 """Vectors of a unit from which on its blocks follow one another in a steady stream."""
 _SHARED: Final = 2
 """Operands that all rows read alike from which on a row had better be a single warp's."""
+_SOME: Final = 8
+"""Rows of a unit that need not be in a hurry, each for itself."""
 _TURNS: Final = 4
 """Vectors of a thread that keep enough reads on their way."""
 
@@ -48,17 +50,20 @@ class RowCosts:
     def is_steady(self) -> bool:
         return self.stored and self.rows * self.vectors >= _STREAM
 
-    def are_few(self, threads: int) -> bool:
-        """Whether a unit runs all of its rows at once."""
-        return self.rows * threads <= _UNIT
+    def run_at_once(self, threads: int) -> bool:
+        """Whether a unit runs all of its rows, some of them, at once."""
+        return self.stored and _SOME <= self.rows <= _UNIT / threads
 
     def total(self, threads: int) -> float:
         """What a row costs: turns in which some of its threads have nothing to do, and the rest."""
-        turns = -(-self.vectors // threads)
-        waste = turns * threads / max(1, self.vectors)
+        waste = self.turns(threads) * threads / max(1, self.vectors)
         idle = max(0.0, math.log2(BLOCK / (self.rows * threads))) if self.rows else 0.0
-        meeting = self.meeting(threads)
-        return waste + 0.05 * idle + meeting + self.pieces(threads) + self.waiting(turns)
+        asking = self.pieces(threads) + self.waiting(threads)
+        return waste + 0.05 * idle + self.meeting(threads) + asking
+
+    def turns(self, threads: int) -> int:
+        """Vectors of a row that each thread takes."""
+        return -(-self.vectors // threads)
 
     def meeting(self, threads: int) -> float:
         """Exchanges between warps. Those of a steady stream have others to run meanwhile, unless
@@ -75,23 +80,24 @@ class RowCosts:
         least = NARROWEST if self.is_steady else _LINE
         return 0.15 * max(0.0, math.log2(max(1, min(least, self.vectors)) / threads))
 
-    def waiting(self, turns: int) -> float:
-        """Reads on their way: of two to four turns there are enough, and of more where rows are
-        few. A steady stream does best in blocks of few bytes: two vectors for each thread, or one
-        of rows of several lines."""
+    def waiting(self, threads: int) -> float:
+        """Reads on their way: of two to four turns there are enough, and of more where all rows
+        run at once. A steady stream does best in blocks of few bytes: two vectors for each thread,
+        or one of rows of several lines."""
+        turns = self.turns(threads)
         more = max(0, turns - _TURNS)
         if self.is_steady:
             wanted = 1 if _LINE < self.vectors <= _WARP else 2
             return 0.03 * more + 0.01 * max(0, turns - wanted) + 0.1 * (turns < wanted)
-        few = self.stored and self.are_few(-(-self.vectors // turns))
-        return (0.005 if few else 0.03) * more + 0.1 * (turns < 2)
+        each = 0.005 if self.run_at_once(threads) else 0.03
+        return each * more + 0.1 * (turns < 2)
 
     def rows_together(self, threads: int, every: int, units: int) -> int:
         """Rows of a block, of `every` row: whole warps of them, and more where no unit is left
-        without. Rows that are few come in smaller blocks, vectors that are read and forgotten in
-        larger ones."""
+        without. Rows that all run at once come in smaller blocks, vectors that are read and
+        forgotten in larger ones."""
         block = BLOCK
-        if self.stored and self.are_few(threads):
+        if self.run_at_once(threads):
             block = BLOCK // 2
         elif not self.stored and self.vectors <= threads:
             block = 2 * BLOCK
@@ -101,7 +107,7 @@ class RowCosts:
         return together
 
     def rows_of_a_thread(self, threads: int) -> int:
-        """Two where they are neither few nor a steady stream: half as many blocks then begin and
-        end, and what all rows share is read half as often."""
+        """Two where they neither run at once nor are a steady stream: half as many blocks then
+        begin and end, and what all rows share is read half as often."""
         enough = self.rows * threads >= _UNIT
         return 2 if self.stored and enough and not self.is_steady else 1

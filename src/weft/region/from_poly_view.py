@@ -168,6 +168,7 @@ class _Lowering:
     def _module(self, fusion: Fusion, groups: Sequence[tuple[Root, ...]]) -> Module:
         kernels: list[Kernel] = []
         computed: dict[str, tuple[str, ...]] = {}
+        stops: dict[str, str] = {}
         done: set[object] = set()
         for group in groups:
             block = self.blocks[group[0].block]
@@ -179,6 +180,9 @@ class _Lowering:
                 kernel, names = self._opaque(block, len(kernels))
             else:
                 kernel, names = self._kernel(fusion, group, len(kernels))
+                whys = [fusion.refusals[r.block] for r in group if r.block in fusion.refusals]
+                if kernel.roles is not None and whys:
+                    stops[kernel.name] = whys[0]
             kernels.append(kernel)
             computed[kernel.name] = names
         used = {name for kernel in kernels for name in _tensors(kernel)}
@@ -195,6 +199,7 @@ class _Lowering:
             {kernel: self._origin(names) for kernel, names in computed.items()},
             self._chains(computed),
             tuple(fusion.notes),
+            stops,
         )
 
     def _chains(self, computed: Mapping[str, tuple[str, ...]]) -> tuple[Chain, ...]:

@@ -195,13 +195,8 @@ class _Playback:
         return np.where(inside, found, self._scalar(read.fill, dtype))
 
     def _words(self, words: Words) -> Array:
-        seed, offset = (
-            int(self.values[name].reshape(-1)[0]) for name in (words.seed, words.offset)
-        )
         where = np.asarray(evaluate(words.element, self.grid), np.int64)
-        key, upper = seed & 0xFFFFFFFFFFFFFFFF, offset & 0xFFFFFFFFFFFFFFFF
-        count = int(where.max(initial=-1)) + 1
-        return philox.words(key, upper & 0xFFFFFFFF, upper >> 32, count)[where]
+        return philox.words_at(where, self.values[words.seed], self.values[words.offset])
 
     def _inside(self, read: Read, env: Mapping[str, Any]) -> Array:
         inside = np.ones((1,) * len(self.place), np.bool_)

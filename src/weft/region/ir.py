@@ -394,3 +394,5 @@ class Module:
     chains: tuple[Chain, ...] = ()
     notes: tuple[str, ...] = field(default=(), compare=False)
     """What the choice of kernels decided and why, a sentence each."""
+    stops: dict[str, str] = field(default_factory=dict, compare=False)
+    """Kernel of a contraction to why what follows it is computed by other kernels."""

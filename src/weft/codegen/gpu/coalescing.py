@@ -80,6 +80,8 @@ class _Access:
 
 def traffic(kernel: ir.Kernel) -> Traffic:
     """What blocks inside the grid move, on average: two, as parts of it may do different things."""
+    if kernel.grid == 0:
+        return Traffic()
     numbers = sorted({kernel.grid // 3, 2 * kernel.grid // 3})
     found = [_Block(kernel, number).traffic() for number in numbers]
     used, moved = (sum(getattr(one, name) for one in found) for name in ("used", "moved"))

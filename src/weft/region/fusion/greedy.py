@@ -53,6 +53,8 @@ class Fusion:
     settled: Collection[str] = ()
     inlined: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
+    refusals: dict[str, str] = field(default_factory=dict)
+    """Why blocks that could have been inlined are stored."""
 
     def __post_init__(self) -> None:
         self.tensors: dict[str, Tensor] = {
@@ -91,7 +93,8 @@ class Fusion:
         why = None if self._surely(name) else self._try_inline(name)
         if why is None:
             self.inlined.add(name)
-        elif not self._roll_back(name):
+        elif not self._roll_back(name, why):
+            self.refusals[name] = why
             self.notes.append(f"{name} is stored: {why}")
 
     def _surely(self, name: str) -> bool:
@@ -180,8 +183,9 @@ class Fusion:
         """The time of kernels that store one block each."""
         return sum(self.kernel((Root(name),))[1] for name in names)
 
-    def _roll_back(self, name: str) -> bool:
-        """Store a reader that was inlined before, so that this block can be inlined into it."""
+    def _roll_back(self, name: str, why: str) -> bool:
+        """Store a reader that was inlined before, so that this block can be inlined into it, which
+        it cannot be where that reader is read; `why` says so."""
         for reader in [found for found in self.readers[name] if found in self.inlined]:
             users = self.roots_using(reader)
             try:
@@ -197,6 +201,7 @@ class Fusion:
             if is_shorter(then, now):
                 self.inlined.discard(reader)
                 self.inlined.add(name)
+                self.refusals[reader] = why
                 self.notes.append(f"{reader} is stored after all: {name} is computed with it")
                 return True
         return False

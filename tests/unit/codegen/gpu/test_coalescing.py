@@ -68,6 +68,10 @@ def test_blocks_with_different_work_are_both_counted() -> None:
     assert traffic(kernel(half, grid=10)) == Traffic(256, (256 + 64 * SECTOR) // 2)
 
 
+def test_a_kernel_without_blocks_moves_nothing() -> None:
+    assert traffic(kernel(load(THREAD % Name("size")), grid=0)) == Traffic(0, 0)
+
+
 def test_bytes_for_each_that_is_used() -> None:
     assert Traffic(256, 2048).ratio == 8
     assert Traffic(0, 0).ratio == 1

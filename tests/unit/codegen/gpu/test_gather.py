@@ -8,10 +8,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from tests import padded_programs
 from tests.gpu_interpreted import InterpretedGpu
-from tests.gpu_programs import through_stages
+from tests.gpu_programs import TARGETS, through_stages
 from weft.codegen.gpu.ir import walk
 from weft.codegen.gpu.values import LoadVector
+from weft.driver.compile import compile_program
+from weft.foundation.dtypes import BF16
 from weft.plan.ir import MmaPlan
 from weft.ptir import Builder, Program, Value
 from weft.testing.compare import compare
@@ -50,6 +53,31 @@ def test_gathers_agree(name: str, dtype: str, places: str) -> None:
     table = (4 * rng.standard_normal((ROWS, WIDTH))).astype(kinds[0])
     at = rng.integers(0, ROWS, COUNT).astype(kinds[1])
     report = compare(found, [table, at], InterpretedGpu("sm90"))
+    assert report.agrees, str(report)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "cf32", "si32"])
+@pytest.mark.parametrize("name", padded_programs.GATHERS)
+def test_gathers_of_what_is_padded_or_joined_agree(name: str, dtype: str, target: str) -> None:
+    found = padded_programs.gather(name, dtype)
+    report = compare(found, padded_programs.gather_inputs(dtype), InterpretedGpu(target))
+    assert report.agrees, str(report)
+
+
+def test_a_gather_of_padded_rows_compiles() -> None:
+    made = compile_program(padded_programs.gather("of padded rows", "bf16"), "sm90")
+    assert "kernel" in made.stages["gpu"]
+
+
+def test_a_matrix_product_of_rows_gathered_from_padding_agrees() -> None:
+    b = Builder()
+    x, places, w = b.param("bf16", [24, 64]), b.param("si32", [32]), b.param("bf16", [64, 48])
+    rows = b.take(padded_programs.pad(b, x, [4, 0], [4, 0]), places)
+    found = b.build(b.matmul(rows, w) + 1.0)
+    rng = np.random.default_rng(4)
+    x_, w_ = (rng.standard_normal(s).astype(BF16.numpy) for s in ((24, 64), (64, 48)))
+    report = compare(found, [x_, np.arange(32, dtype=np.int32), w_], InterpretedGpu("sm90"))
     assert report.agrees, str(report)
 
 

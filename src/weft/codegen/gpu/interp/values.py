@@ -19,7 +19,6 @@ from weft.foundation.dtypes import SI64, UI32, DType
 from weft.foundation.errors import SpecViolation
 
 _LANE = np.arange(32)
-_LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 
 
 class Warp(Protocol):
@@ -146,22 +145,15 @@ def _alike(node: values.Alike, warp: Warp, mask: Lanes) -> None:
 
 
 def _words(node: values.Words, warp: Warp, mask: Lanes) -> None:
-    element = np.where(mask, _lanes_at(node.element, warp), 0).astype(np.uint64)
+    element = np.where(mask, _lanes_at(node.element, warp), 0)
     count = len(node.names)
-    if (element % np.uint64(count)).any():
+    if (element % count).any():
         raise Hazard(f"{count} words begin at no multiple of {count}")
     # Lanes on padding have read no state, and hold zeros where the others have theirs.
-    seed, offset = (warp.elements[state].astype(np.uint64) for state in (node.seed, node.offset))
-    counter = np.stack([*_halves(element >> np.uint64(2)), *_halves(offset)])
-    made = philox.philox4x32(counter, np.stack(_halves(seed)))
-    for number, name in enumerate(node.names):
-        which = (element.astype(np.int64) + number) % 4
-        keep(warp, name, UI32, made[which, _LANE])
-
-
-def _halves(numbers: Array) -> tuple[Array, Array]:
-    """The low and the high word of numbers of 64 bits."""
-    return numbers & _LOW, numbers >> _HALF
+    seed, offset = warp.elements[node.seed], warp.elements[node.offset]
+    made = philox.words_at(element + np.arange(count)[:, None], seed, offset)
+    for name, found in zip(node.names, made, strict=True):
+        keep(warp, name, UI32, found)
 
 
 def _lanes_at(offset: Scalar, warp: Warp) -> Array:

@@ -1,0 +1,128 @@
+"""Few long rows: a kernel for each level of their reductions.
+
+    m[o] = reduce over r of f(o, r)
+    y[o] = g(reduce over r of h(o, r, m[o]))
+
+      -->  a kernel that makes m, and one that reads m and makes y
+
+A kernel of several levels has one block, or one cluster of them, for each row. Rows that are longer
+than a cluster keeps are read again for every level anyway, and a level by itself can be cut into as
+many parts as there are units (`long_sums.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from weft.foundation.index_expr import axis
+from weft.region.fitting.cutting import needed, reduced, reductions
+from weft.region.ir import (
+    Check,
+    Fold,
+    Kernel,
+    Let,
+    Output,
+    Pattern,
+    Read,
+    Reduce,
+    Tensor,
+    Words,
+    operands,
+    walk,
+)
+from weft.target.target import Kind, Target
+
+_KEPT: Final = 1 << 18
+"""Elements of a row that the registers of a cluster hold."""
+_OF_UNITS: Final = 0.5
+"""Of the units, those that fewer rows than this leave without work."""
+
+
+def one_level_each(kernel: Kernel, target: Target) -> tuple[tuple[Kernel, ...], tuple[Tensor, ...]]:
+    """The kernels that take a kernel's place, and the tensors between them."""
+    levels = _levels(kernel)
+    count = max(levels.values(), default=0)
+    stored = {name for output in kernel.outputs for name in _axes(kernel, output.value)}
+    along = bool(stored & {found.name for found in reduced(kernel)})
+    if count + along < 2 or not _few_and_long(kernel, target) or not _can_be_apart(kernel):
+        return (kernel,), ()
+    sums = reductions(kernel)
+    last = count + 1 if along else count
+    before = [let for let in sums if levels[let.name] < last]
+    tensors = {let.name: _tensor(kernel, let) for let in before}
+    made = []
+    for level in range(1, last):
+        here = [let for let in before if levels[let.name] == level]
+        outputs = tuple(
+            Output(tensors[let.name].name, let.name, tuple(map(axis, let.axes))) for let in here
+        )
+        known = {n: found for n, found in tensors.items() if levels[n] < level}
+        made.append(_level(kernel, f"{kernel.name}_level{level}", outputs, known))
+    made.append(_level(kernel, kernel.name, kernel.outputs, tensors))
+    return tuple(made), tuple(tensors.values())
+
+
+def _few_and_long(kernel: Kernel, target: Target) -> bool:
+    """Whether rows are longer than a cluster keeps, and too few for all units."""
+    if target.kind is not Kind.GPU or kernel.pattern is not Pattern.ROW:
+        return False
+    length = math.prod(found.size for found in reduced(kernel))
+    rows = math.prod(kernel.sizes.values()) // max(1, length)
+    return length > _KEPT and 0 < rows <= _OF_UNITS * target.limits.units
+
+
+def _can_be_apart(kernel: Kernel) -> bool:
+    """Whether all reductions run over the same axes, and nothing reports where it stands: it would
+    do so in every kernel."""
+    every = {frozenset(let.expr.axes) for let in reductions(kernel) if _is_sum(let.expr)}
+    bound = any(isinstance(let.expr, Check | Words) for let in walk(kernel.body))
+    return len(every) == 1 and not bound and not kernel.params
+
+
+def _is_sum(expr: object) -> bool:
+    return isinstance(expr, Reduce | Fold)
+
+
+def _levels(kernel: Kernel) -> dict[str, int]:
+    """How many reductions stand one after the other before each value, itself included."""
+    found: dict[str, int] = {}
+    for let in kernel.body:
+        below = max((found[name] for name in operands(let)), default=0)
+        found[let.name] = below + _is_sum(let.expr)
+    return found
+
+
+def _axes(kernel: Kernel, name: str) -> tuple[str, ...]:
+    return kernel.let(name).axes
+
+
+def _tensor(kernel: Kernel, let: Let) -> Tensor:
+    shape = tuple(kernel.sizes[name] for name in let.axes)
+    return Tensor(f"{kernel.name}_{let.name}_whole", let.dtype, shape)
+
+
+def _level(
+    kernel: Kernel, name: str, outputs: tuple[Output, ...], known: Mapping[str, Tensor]
+) -> Kernel:
+    """The kernel of some outputs, which reads what is known."""
+    wanted = needed((output.value for output in outputs), kernel, known)
+    body = tuple(
+        replace(let, expr=Read(known[let.name].name, tuple(map(axis, let.axes))))
+        if let.name in known
+        else let
+        for let in kernel.body
+        if let.name in wanted
+    )
+    stored = {axis for output in outputs for axis in _axes(kernel, output.value)}
+    return replace(
+        kernel,
+        name=name,
+        pattern=Pattern.ROW if any(_is_sum(let.expr) for let in body) else Pattern.MAP,
+        axes=tuple(replace(found, reduce=found.name not in stored) for found in kernel.axes),
+        body=body,
+        outputs=outputs,
+        labels={n: label for n, label in kernel.labels.items() if n in wanted},
+    )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from typing import Any, Final
 
 from benchmarks.gpu_line import Line, Tensor
+from benchmarks.needed import need_gpu
 from benchmarks.reference_gpt2 import EPSILON, GELU_SCALE, Shape
 from weft.ptir import Builder, Value
 
@@ -91,3 +93,8 @@ def gpt2_lines() -> Iterator[Line]:
         "gpt2", "GPT-2 124M forward b1 s128", DTYPE, (tokens, *weights), _forward,
         _torch_forward, flops=2.0 * SHAPE.sequence * count, tolerance=6e-2,
     )  # fmt: skip
+
+
+if __name__ == "__main__":
+    need_gpu()
+    sys.exit("this line is measured by `python -m benchmarks.gpu --family gpt2`")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from weft.driver.legalise import without_composites
@@ -39,7 +40,7 @@ from weft.plan.algorithms import refuse_others
 from weft.plan.completion import completed_plans
 from weft.plan.from_region import check_plans, same_kernels
 from weft.plan.ir import PlanSet
-from weft.plan.schedule import is_schedule, planned
+from weft.plan.schedule import GIVEN, is_schedule, planned
 from weft.poly_view import agree as poly_view_agree
 from weft.poly_view import text as poly_view_text
 from weft.poly_view import verify as poly_view_verify
@@ -83,6 +84,7 @@ def _read_plans(text: str, compilation: Compilation) -> PlanSet:
         read = planned(text, _chosen_plans(compilation), compilation.target.name)
     else:
         read = plan_text.loads(text)
+        read = replace(read, origins=dict.fromkeys(read.plans, GIVEN))
     return completed_plans(read, compilation["region"])
 
 
@@ -220,7 +222,7 @@ def report(compilation: Compilation) -> list[str]:
     lines = list(compilation["region"].notes) if compilation.opt_level == EXACT_LEVEL else []
     lines += _stops(compilation["region"])
     lines += memory_report(compilation["region"], compilation["memory"])
-    lines += [*compilation["plan"].notes, *compilation["plan"].origins]
+    lines += [*compilation["plan"].notes, *plan_text.origin_lines(compilation["plan"])]
     for name, body in compilation.bodies.items():
         lines += [f"{name}: {line}" for line in report(body)]
     return lines

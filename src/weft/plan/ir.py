@@ -82,7 +82,7 @@ class MmaPlan:
     local_edges: tuple[LocalEdge, ...] = ()
     cluster: tuple[int, int] = (1, 1)
     order: str = "grouped:8"
-    """Tile order: rows, grouped:N, or hilbert."""
+    """Tile order: rows, grouped:N (bands of N rows of tiles, or of all there are), or hilbert."""
     operand_layouts: tuple[str, str] = ("row", "row")
     """Layout of A and B as stored: row (last axis contiguous) or col."""
     split_k: int = 1
@@ -204,8 +204,8 @@ class PlanSet:
     plans: dict[str, Plan]
     notes: tuple[str, ...] = field(default=(), compare=False)
     """Plans that were tried before and why they were not taken, a sentence each."""
-    origins: tuple[str, ...] = field(default=(), compare=False)
-    """Where plans come from that were looked up or estimated, a sentence each."""
+    origins: dict[str, str] = field(default_factory=dict, compare=False)
+    """By key, where the tiles of matrix kernels come from that no note tells of."""
     own: frozenset[str] = field(default=frozenset(), compare=False)
     """The keys of plans that are the planner's own, and may move on where their machine code is
     bad; what was given or measured stays."""

@@ -16,9 +16,6 @@ BLOCK: Final = 128
 """Threads of a block whose rows need fewer."""
 _LINE: Final = 8
 """Vectors of 16 bytes in a line of memory."""
-NARROWEST: Final = 4
-"""Vectors of 16 bytes, at least, that are read side by side: memory is read in pieces of 64
-bytes."""
 HALF_A_UNIT: Final = 512
 """Threads of a block beside which, or beside the rows that wait for it, a unit has room."""
 _UNIT: Final = 2048
@@ -75,19 +72,17 @@ class RowCosts:
         return 0.03 * warps + (0.25 if threads > HALF_A_UNIT else 0.0)
 
     def pieces(self, threads: int) -> float:
-        """Pieces of lines, which are asked for one by one. In a steady stream of rows that are
-        stored, those that memory is read in do."""
-        least = NARROWEST if self.is_steady else _LINE
-        return 0.15 * max(0.0, math.log2(max(1, min(least, self.vectors)) / threads))
+        """Pieces of lines, which are asked for one by one."""
+        return 0.15 * max(0.0, math.log2(max(1, min(_LINE, self.vectors)) / threads))
 
     def waiting(self, threads: int) -> float:
         """Reads on their way: of two to four turns there are enough, and of more where all rows
-        run at once. A steady stream does best in blocks of few bytes: two vectors for each thread,
-        or one of rows of several lines."""
+        run at once. A steady stream does best in blocks of few bytes: one vector for each thread
+        of a warp, or two of rows that are longer."""
         turns = self.turns(threads)
         more = max(0, turns - _TURNS)
         if self.is_steady:
-            wanted = 1 if _LINE < self.vectors <= _WARP else 2
+            wanted = 1 if self.vectors <= _WARP else 2
             return 0.03 * more + 0.01 * max(0, turns - wanted) + 0.1 * (turns < wanted)
         each = 0.005 if self.run_at_once(threads) else 0.03
         return each * more + 0.1 * (turns < 2)

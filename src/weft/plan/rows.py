@@ -14,7 +14,7 @@ from typing import Final
 
 from weft.foundation.index_expr import coefficient, linear
 from weft.plan.ir import Header, RowPlan
-from weft.plan.row_costs import BLOCK, HALF_A_UNIT, NARROWEST, RowCosts
+from weft.plan.row_costs import BLOCK, HALF_A_UNIT, RowCosts
 from weft.region.cost import longest_row
 from weft.region.forms.columns import side_by_side
 from weft.region.fusion.resources import vector_bytes
@@ -52,6 +52,9 @@ _LINE: Final = 8
 """Vectors of 16 bytes in a line of memory."""
 _ACROSS: Final = 256
 """Threads of a block that takes vectors across rows."""
+_NARROWEST: Final = 4
+"""Vectors of 16 bytes, at least, that are read side by side where units would have none: memory is
+read in pieces of 64 bytes."""
 _WIDEST: Final = 8
 _MOST_KEPT: Final = 64
 """Elements of a row that a thread keeps at most: each is written out in the kernel. Twice as many
@@ -67,6 +70,8 @@ _WAITING_BYTES: Final = 96 << 10
 _VECTOR_BYTES: Final = 16
 _IN_CLUSTER: Final = 32
 """Elements of a row that a thread of a cluster keeps, about."""
+_PARTIAL_SUMS: Final = 4
+"""Partial sums of a thread, and vectors up to which it has as many."""
 _PARTIAL_BYTES: Final = 8192
 """Shared memory for partial results and barriers of a block with a ring."""
 _MANY: Final = 1024
@@ -267,6 +272,7 @@ def gpu_row_plan(
                 + _PER_REGISTER * max(0, row_registers(kernel, plan, target)[0] - _SPARE)
             ),
         )
+        best = replace(best, accumulators=_partial_sums(kernel, best, costs))
         return _several(kernel, best, costs, target)
     if kept_registers(kernel):
         waiting = _through_ring(kernel, vector, target, header) if ring else None
@@ -279,6 +285,15 @@ def gpu_row_plan(
             return shared
     threads = min(512, max(32, 1 << (-(-vectors // 2) - 1).bit_length()))
     return RowPlan(header, vector, max(1, BLOCK // threads), threads, 1, keep_row=False)
+
+
+def _partial_sums(kernel: Kernel, plan: RowPlan, costs: RowCosts) -> int:
+    """Partial results of a thread: several where a few vectors of each thread are added up and
+    warps wait for the last of these sums."""
+    reductions = [let.expr for let in kernel.body if isinstance(let.expr, Reduce | Fold)]
+    sums = all(isinstance(found, Reduce) and found.fn == "sum" for found in reductions)
+    short = plan.threads > _WARP and costs.turns(plan.threads) <= _PARTIAL_SUMS
+    return min(_PARTIAL_SUMS, plan.vector) if sums and short and not costs.stored else 1
 
 
 def _several(kernel: Kernel, plan: RowPlan, costs: RowCosts, target: Target) -> RowPlan:
@@ -388,7 +403,7 @@ def _across(
         threads //= 2
     together, units = _vectors_together(kernel, tensors, vector), target.limits.units
     strip = _strip(together)
-    while side > NARROWEST and 4 * threads <= length:
+    while side > _NARROWEST and 4 * threads <= length:
         if side <= strip and vectors >= side * units:
             break
         side, threads = side // 2, threads * 2

@@ -14,6 +14,8 @@ from weft.plan.dsl import STATEMENTS, parse_plan, statements_of
 from weft.plan.ir import Header, Plan, PlanSet
 
 CODE = "PlanKernel"
+GIVEN = "as given"
+"""Where plans come from that somebody wrote."""
 
 
 def is_schedule(text: str) -> bool:
@@ -34,7 +36,9 @@ def planned(text: str, chosen: PlanSet, target: str) -> PlanSet:
             raise SpecViolation(CODE, f"the structure of kernel {name} is planned twice")
         plan = _parsed(name, program, target)
         plans[key] = replace(plan, header=Header(plan.header.target, key))
-    return replace(chosen, plans={**chosen.plans, **plans}, own=chosen.own - plans.keys())
+    every = {**chosen.plans, **plans}
+    origins = chosen.origins | dict.fromkeys(plans, GIVEN)
+    return replace(chosen, plans=every, origins=origins, own=chosen.own - plans.keys())
 
 
 def _programs(text: str) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields as dataclass_fields
 from typing import Any, Final, TypeAlias
 
@@ -123,6 +123,32 @@ def brief(plan: Plan) -> str:
     return type(plan).__name__
 
 
+def origin_lines(plans: PlanSet) -> list[str]:
+    """Where the tiles of matrix kernels come from, a sentence each."""
+    lines = []
+    for key, why in plans.origins.items():
+        plan = plans.plans[key]
+        if isinstance(plan, MmaPlan):
+            names = ", ".join(name for name, own in plans.kernels.items() if own == key)
+            rows, columns, _ = plan.tile
+            lines.append(f"{names}: tiles of {rows}x{columns}, {why}")
+    return lines
+
+
+def briefs(plans: Sequence[Plan]) -> list[str]:
+    """Each plan of a list in a few words; plans that read alike with the fields they differ in."""
+    texts = list(map(brief, plans))
+    for number, (text, plan) in enumerate(zip(list(texts), plans, strict=True)):
+        alike = [other for other in plans if brief(other) == text]
+        differing = [
+            told(plan, name)
+            for name in effective_fields(plan)
+            if any(getattr(other, name) != getattr(plan, name) for other in alike)
+        ]
+        texts[number] = ", ".join([text, *differing])
+    return texts
+
+
 def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
@@ -171,7 +197,7 @@ def plan_of_fields(fields: Fields) -> Plan:
     kind = fields.text("kind", "mma")
     if kind not in KINDS:
         fields.fail(f"{kind!r} is not a kind of plan; the kinds are {', '.join(KINDS)}")
-    header = Header(fields.text("target", ""), fields.text("kernel", ""))
+    header = Header(_read_target(fields), fields.text("kernel", ""))
     match kind:
         case "mma":
             return _read_mma(fields, header)
@@ -182,6 +208,16 @@ def plan_of_fields(fields: Fields) -> Plan:
         case _:
             sizes = fields.whole("tile_q"), fields.whole("tile_kv")
             return AttentionPlan(header, *sizes, **_given(fields, AttentionPlan))
+
+
+def _read_target(fields: Fields) -> str:
+    """The target of a plan, empty where the plan leaves it out."""
+    if not fields.has("target"):
+        return ""
+    found = fields.text("target")
+    if not found:
+        fields.fail("field 'target' is empty; name the target, or leave the field out")
+    return found
 
 
 def _given(fields: Fields, kind: type[Plan]) -> dict[str, Any]:
@@ -222,7 +258,9 @@ def _read_mma(fields: Fields, header: Header) -> MmaPlan:
     for name in ("cluster", "operand_layouts", "registers"):
         if name in rest and len(rest[name]) != 2:
             fields.fail(f"field {name!r} must have two entries")
-    target = header.target or rest.get("arch", MmaPlan.arch)
+    arch = rest.get("arch", MmaPlan.arch)
+    # The other templates are called by their targets; multiply-adds are for any GPU.
+    target = header.target or ("" if arch == "fma" else arch)
     if target == "cpu":
         rest.setdefault("roles", "single")
     return MmaPlan(Header(target, header.kernel), **special, **rest)

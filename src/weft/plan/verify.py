@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from weft.foundation.errors import Finding, SpecViolation
+from weft.foundation.tally import counted
 from weft.plan.ir import AttentionPlan, LocalEdge, MapPlan, MmaPlan, Plan, RowPlan
 from weft.plan.sum_parts import SPLITTING, contradiction
 from weft.plan.text import told
@@ -42,7 +43,9 @@ def verify(plan: Plan, target: Target, element_bytes: int = 2) -> None:
 
 def findings(plan: Plan, target: Target, element_bytes: int = 2) -> Iterator[Finding]:
     """Everything that is wrong. `element_bytes` is the size of the operands' elements."""
-    if plan.header.target != target.name:
+    if not plan.header.target:
+        yield _wrong(RANGE, "the plan names no target", f"give it the target {target.name}")
+    elif plan.header.target != target.name:
         yield _wrong(RANGE, f"the plan is for {plan.header.target}, not for {target.name}")
     match plan:
         case MmaPlan():
@@ -98,10 +101,11 @@ def _vector(width: int, element_bytes: int, target: Target) -> Iterator[Finding]
         )
 
 
-def _threads(threads: int, target: Target) -> Iterator[Finding]:
+def _threads(threads: int, target: Target, what: str = "") -> Iterator[Finding]:
+    """Threads of a block, which are `what`."""
     limit = target.limits.threads_per_block
     if target.kind is Kind.GPU and (threads % roofline.WARP or not 32 <= threads <= limit):
-        yield _wrong(RANGE, f"{threads} threads are not whole warps up to {limit}")
+        yield _wrong(RANGE, f"{what or threads} threads are not whole warps up to {limit}")
 
 
 def _row_threads(plan: RowPlan, target: Target) -> Iterator[Finding]:
@@ -115,7 +119,9 @@ def _row_threads(plan: RowPlan, target: Target) -> Iterator[Finding]:
     elif plan.ring < 0:
         yield _wrong(RANGE, f"a ring of {plan.ring} vectors")
     else:
-        yield from _threads(plan.threads * plan.rows_per_block, target)
+        rows = counted(plan.rows_per_block, "row")
+        all_of_them = plan.threads * plan.rows_per_block
+        yield from _threads(all_of_them, target, f"{rows} of {plan.threads}")
 
 
 # -- contractions --------------------------------------------------------------------------------
@@ -143,7 +149,7 @@ def _mma_ranges(plan: MmaPlan) -> Iterator[Finding]:
 def _mma_fields(plan: MmaPlan) -> Iterator[Finding]:
     if plan.arch not in _ARCHITECTURES:
         yield _wrong(RANGE, f"arch={plan.arch} is not one of {', '.join(_ARCHITECTURES)}")
-    if re.fullmatch(r"rows|hilbert|grouped:[1-9]\d*", plan.order) is None:
+    if re.fullmatch(r"rows|hilbert|grouped:[1-9][0-9]{0,8}", plan.order) is None:
         yield _wrong(RANGE, f"order={plan.order} is not rows, grouped:N or hilbert")
     if plan.roles not in _ROLES:
         yield _wrong(RANGE, f"roles={plan.roles} is not one of {', '.join(_ROLES)}")

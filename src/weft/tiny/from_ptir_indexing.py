@@ -74,11 +74,14 @@ def _dynamic_update_slice(
 
 def _gathered(x: Value, index: Value, axis: int) -> Value:
     """`x` read at checked places. An axis without elements has none to read: every index is a
-    violation, and zeros stand for what is not there."""
+    violation, and zeros stand for what is not there. Numbers that count along the axis are the
+    places themselves."""
     size = static(x.shape[axis])
     if 0 in index.shape:
         return build.splat(0, x.dtype, index.shape)
     checked = build.check(index, Rule.INSIDE, _GATHER, size)
+    if size and isinstance(x, Iota) and x.axis == axis:
+        return build.cast(checked, x.dtype)
     if size:
         return Gather(x, checked, axis)
     zeros = build.splat(0, x.dtype, index.shape)

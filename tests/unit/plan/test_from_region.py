@@ -288,7 +288,7 @@ def test_gpu_rows() -> None:
     plan = plan_kernel(long.kernels[0], long.tensors, target_named("sm90"))
     assert isinstance(plan, RowPlan)
     assert (plan.vector, plan.threads, plan.rows_per_block, plan.keep_row) == (4, 512, 1, True)
-    # The threads of a row ask for whole lines of memory, 8 vectors of 16 bytes, or for halves.
+    # The threads of a row ask for whole lines of memory: 8 vectors of 16 bytes.
     short = kernels.softmax(1 << 20, 64)
     plan = plan_kernel(short.kernels[0], short.tensors, target_named("sm90"))
     assert isinstance(plan, RowPlan)
@@ -296,7 +296,7 @@ def test_gpu_rows() -> None:
     line = kernels.softmax(1 << 20, 32)
     plan = plan_kernel(line.kernels[0], line.tensors, target_named("sm90"))
     assert isinstance(plan, RowPlan)
-    assert (plan.threads, plan.rows_per_block) == (4, 32)
+    assert (plan.threads, plan.rows_per_block) == (8, 16)
     few = kernels.softmax(64, 768)
     plan = plan_kernel(few.kernels[0], few.tensors, target_named("sm90"))
     assert isinstance(plan, RowPlan)

@@ -47,8 +47,8 @@ STREAMS: dict[tuple[Rows, int, int, DType], tuple[int, int]] = {
     (kernels.softmax, 32_768, 4096, F32): (256, 1),
     (kernels.softmax, 32_768, 4096, BF16): (128, 1),
     (kernels.layer_norm, 8192, 12_288, F32): (512, 1),
-    # Half lines of a row of one line; a vector a thread of a row of two.
-    (kernels.softmax, 1_048_576, 64, BF16): (4, 32),
+    # A vector a thread.
+    (kernels.softmax, 1_048_576, 64, BF16): (8, 16),
     (kernels.softmax, 1_048_576, 64, F32): (16, 8),
     # A row with two weights is better a single warp's.
     (norm, 131_072, 1024, BF16): (32, 4),
@@ -83,7 +83,15 @@ def test_long_rows_that_are_only_added_up_leave_room_for_another_block() -> None
     b = Builder()
     program = b.build(b.reduce_sum(b.param("bf16", [4096, 65_536]), [1]))
     (plan,) = through_stages(program, "sm90")["plan"].plans.values()
-    assert (plan.threads, plan.keep_row) == (512, True)
+    assert (plan.threads, plan.keep_row, plan.accumulators) == (512, True, 1)
+
+
+@pytest.mark.parametrize(("name", "partial"), [("reduce_sum", 4), ("reduce_max", 1)])
+def test_short_sums_of_several_warps_have_partial_results(name: str, partial: int) -> None:
+    b = Builder()
+    program = b.build(getattr(b, name)(b.param("bf16", [8192, 12_288]), [1]))
+    (plan,) = through_stages(program, "sm90")["plan"].plans.values()
+    assert (plan.threads, plan.accumulators) == (512, partial)
 
 
 def test_a_unit_short_of_registers_takes_smaller_blocks() -> None:
@@ -160,12 +168,22 @@ MAPS: dict[str, tuple[str, tuple[int, ...], Build, tuple[int, int, int]]] = {
     "scaled": ("f32", (65_536, 1024), lambda b, x: scaled(b, x), (4, 2, 128)),
     "gathered": ("f32", (65_536, 1024), lambda b, x: chosen(b, x, 8192), (4, 2, 128)),
     "few": ("f32", (1024, 1024), lambda b, x: scaled(b, x), (4, 1, 128)),
+    "dropped": ("bf16", (65_536, 1024), lambda b, x: dropped(b, x), (8, 2, 128)),
+    # Blocks of more threads where each moves few bytes, if enough of them are left.
+    "odd": ("f32", (65_537, 1023), lambda b, x: b.exp(x), (1, 1, 512)),
+    "narrow and odd": ("bf16", (65_537, 1022), lambda b, x: b.exp(x), (2, 1, 512)),
+    "few and odd": ("f32", (129, 1023), lambda b, x: b.exp(x), (1, 1, 128)),
 }
 
 
 def scaled(b: Builder, x: Value) -> Value:
     """Each column by a number of its own."""
     return x * b.broadcast_to(b.param("f32", [1024]), x.shape)
+
+
+def dropped(b: Builder, x: Value) -> Value:
+    drawn = b.rng_uniform(shape=x.shape, dtype="f32")
+    return b.select(b.compare(drawn, 0.1, "greater"), x, 0.0)
 
 
 def chosen(b: Builder, x: Value, count: int) -> Value:
@@ -191,7 +209,8 @@ LASTING: dict[str, tuple[int, Build, set[bool]]] = {
     "two halves of the result": (32_768, joined, {True}),
     "beside what all rows share": (65_536, scaled, {True, False}),
     "not much more than the cache": (32_768, lambda b, x: b.stop_gradient(x), {False}),
-    "more stored than read": (65_536, lambda b, x: b.cast(x, "f64"), {False}),
+    "more stored than read": (65_536, lambda b, x: b.cast(x, "f64"), {True}),
+    "a transpose": (65_536, lambda b, x: b.transpose(x, [1, 0]), {True}),
     "rows that may come again": (65_536, lambda b, x: chosen(b, x, 65_536), {False}),
 }
 

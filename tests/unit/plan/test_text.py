@@ -22,7 +22,15 @@ from weft.plan.ir import (
     RowPlan,
     Vectorize,
 )
-from weft.plan.text import dump_plan, dumps, load_plan, loads, plan_from_json, plan_to_json
+from weft.plan.text import (
+    briefs,
+    dump_plan,
+    dumps,
+    load_plan,
+    loads,
+    plan_from_json,
+    plan_to_json,
+)
 
 DOCUMENT = """
 {
@@ -137,6 +145,22 @@ def test_comments_are_not_read() -> None:
     assert parse_plan("split m 8; split n 8 # ;;\n; split k 8").tile == (8, 8, 8)
 
 
+def test_plans_that_read_alike_are_told_with_what_differs() -> None:
+    row = RowPlan(Header("sm90", "k"), 4)
+    plans = [row, replace(row, threads=128), replace(row, threads=128, keep_row=False, ring=4)]
+    assert briefs(plans) == [
+        "1 row of 256 threads with vectors of 4",
+        "1 row of 128 threads with vectors of 4, keep_row=true, ring=0",
+        "1 row of 128 threads with vectors of 4, keep_row=false, ring=4",
+    ]
+
+
+def test_a_target_may_be_left_out_where_the_template_names_it() -> None:
+    plan = {"tile": [64, 64, 32], "arch": "sm90"}
+    assert plan_from_json(plan).header.target == "sm90"
+    assert plan_from_json({**plan, "arch": "fma"}).header.target == ""
+
+
 def test_plan_sets_read_back() -> None:
     plans = PlanSet(
         {"matmul0": "a1b2", "matmul1": "a1b2", "map2": "k"}, {"a1b2": PLAIN, "k": OTHERS[0]}
@@ -155,6 +179,7 @@ def changed_json(**more: Any) -> Any:
 
 MALFORMED: dict[str, tuple[Any, str]] = {
     "an unknown field": (changed_json(speed=1), "field 'speed' is not known here"),
+    "an empty target": (changed_json(target=""), "field 'target' is empty; name the target"),
     "an unknown kind": (changed_json(kind="magic"), "'magic' is not a kind of plan"),
     "a field of another kind": ({"kind": "map", "vector": 4, "tile": [1, 1, 1]}, "field 'tile'"),
     "a tile of two": (changed_json(tile=[128, 64]), "field 'tile' must have three entries"),

@@ -89,6 +89,11 @@ WRONG: dict[str, tuple[Plan, str, str]] = {
         RANGE,
         "order=grouped:0 is not rows, grouped:N or hilbert",
     ),
+    "bands of more rows than can be counted": (
+        mma(order="grouped:" + "9" * 10),
+        RANGE,
+        "order=grouped:9999999999 is not rows, grouped:N or hilbert",
+    ),
     "an unknown architecture": (
         mma(arch="sm100"),
         RANGE,
@@ -123,7 +128,12 @@ WRONG: dict[str, tuple[Plan, str, str]] = {
     "rows of too few threads": (
         RowPlan(Header("sm80", "k"), 4, 3, 8),
         RANGE,
-        "24 threads are not whole warps up to 1024",
+        "3 rows of 8 threads are not whole warps up to 1024",
+    ),
+    "rows of too many threads": (
+        RowPlan(Header("sm80", "k"), 4, 2, 1024),
+        RANGE,
+        "2 rows of 1024 threads are not whole warps up to 1024",
     ),
     "rows that cannot be halved": (
         RowPlan(Header("sm80", "k"), 4, 1, 48),
@@ -140,6 +150,7 @@ WRONG: dict[str, tuple[Plan, str, str]] = {
         RANGE,
         "the plan is for sm90, not for sm80",
     ),
+    "no target": (MapPlan(Header("", "k"), 4), RANGE, "the plan names no target"),
     "an attention of no rows": (
         AttentionPlan(Header("sm80", "k"), 0, 64),
         RANGE,

@@ -7,6 +7,7 @@ import pytest
 import weft
 from weft.driver.tuning.products import product_named
 from weft.foundation.errors import UserError
+from weft.ptir import Program
 from weft.target.known import target_named
 from weft.target.matrix_tiles import Extent
 from weft.target.matrix_time import Contraction
@@ -77,6 +78,19 @@ def test_forms_that_are_gone_are_left_out() -> None:
     ],
 )
 def test_a_compile_says_where_the_form_comes_from(text: str, why: str) -> None:
-    made = weft.compile(product_named(text).program(), "sm90")
+    assert why in told_of_tiles(product_named(text).program(), "sm90")
+
+
+def test_a_compile_says_so_of_every_template_and_of_plans_that_were_given() -> None:
+    program = product_named("256x256x256 NT").program()
+    assert told_of_tiles(program, "sm80").endswith(", those that keep the units busiest")
+    given = weft.compile(program, "sm80").stages["plan"]
+    assert told_of_tiles(program, "sm80", plan=given).endswith(", as given")
+    by_hand = "kernel matmul0; split m 64; split n 32; split k 64; warp_tile 64x32; layout B col"
+    assert told_of_tiles(program, "sm80", plan=by_hand) == "matmul0: tiles of 64x32, as given"
+
+
+def told_of_tiles(program: Program, target: str, **overrides: str) -> str:
+    made = weft.compile(program, target, overrides=overrides)
     (line,) = [line for line in made.report() if "tiles of" in line]
-    assert why in line
+    return line

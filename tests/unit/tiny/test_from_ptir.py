@@ -141,6 +141,24 @@ def test_rows_at_known_places_in_a_row_are_a_window(start: int) -> None:
     assert Gather not in kinds(graph)
 
 
+@pytest.mark.parametrize("dtype", ["si64", "ui8", "bf16"])
+def test_numbers_that_count_are_read_as_their_places(dtype: str) -> None:
+    b = Builder()
+    places = b.param("si32", [5])
+    table = b.iota(dtype, [7, 2], 0)
+    program = b.build(b.take(b.iota(dtype, [9], 0), places), b.take(table, places))
+    graph = agree(program, [np.array([6, 0, 3, 3, 1], np.int32)])
+    assert Gather not in kinds(graph)
+    with pytest.raises(SpecViolation, match=r"outside \[0, 9\)"):
+        weft.run(program, [np.array([9, 0, 3, 3, 1], np.int32)], backend="cpu")
+
+
+def test_a_count_along_another_axis_is_gathered() -> None:
+    b = Builder()
+    program = b.build(b.take(b.iota("si64", [7, 2], 1), b.param("si32", [5])))
+    assert Gather in kinds(agree(program, [np.array([6, 0, 3, 3, 1], np.int32)]))
+
+
 @pytest.mark.parametrize("start", [-1, 3])
 def test_a_window_that_does_not_fit_is_rejected(start: int) -> None:
     b = Builder()

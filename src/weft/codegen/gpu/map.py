@@ -10,12 +10,12 @@ number of the block says where the outer ones stand.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
-from typing import Final
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.accept import MAX_POINTS, kernel_refusals, refuse, too_many
+from weft.codegen.gpu.cache_hints import CacheHints
 from weft.codegen.gpu.index import unflatten
 from weft.codegen.gpu.reductions import Reduction
 from weft.codegen.gpu.scalar import BLOCK, THREAD, Lit, Name, Scalar, wide
@@ -25,12 +25,8 @@ from weft.foundation.errors import Finding, InternalError
 from weft.foundation.index_expr import Axis, Expr, coefficient
 from weft.plan.ir import MapPlan
 from weft.region.fusion.resources import inner_axis
-from weft.region.ir import Fold, Kernel, Let, Output, Read, Reduce, Tensor
+from weft.region.ir import Fold, Kernel, Let, Output, Reduce, Tensor
 from weft.target.target import Target
-
-_MANY_TIMES: Final = 4
-"""Of the shared cache's bytes: concat of 268 MB 125.3 -> 124.3 us where operands last, copies of
-1 GB 502.7 -> 494.7; but padding 103 MB 47.0 -> 47.9."""
 
 
 def accepts(
@@ -92,33 +88,18 @@ class _Extent:
         return True
 
 
-class _Hints:
-    """What the cache that all units share should keep and give up, where tensors are many times as
-    large as it is: nothing of them is left for the next kernel either way.
-
-    Operands that come point by point, as many bytes as are stored or more, get in the way of the
-    writes less where they last. Rows that are gathered may be wanted again: results pass by them.
-    """
-
-    def __init__(self, kernel: Kernel, refs: Refs, target: Target) -> None:
-        reads = {let.name: let.expr for let in kernel.body if isinstance(let.expr, Read)}
-        gathered = {name for name, read in reads.items() if read.places}
-        axes = {axis.name for axis in kernel.axes if axis.size > 1}
-        streams = {name for name in reads if axes <= set(kernel.let(name).axes)} - gathered
-        large = _MANY_TIMES * target.limits.cache_bytes[-1]
-        stored = _bytes(refs, (output.tensor for output in kernel.outputs))
-        come = _bytes(refs, (reads[name].tensor for name in streams))
-        self.lasting = streams if come >= max(stored, large) else set()
-        self.passing = bool(gathered) and stored >= large
-
-
-def _bytes(refs: Refs, tensors: Iterable[str]) -> int:
-    """Of all these tensors, once each."""
-    return sum(prod(refs[name].shape) * refs[name].element_bytes for name in {*tensors})
-
-
 class Elementwise(Emitter):
     """What elementwise templates share: there is nothing to sweep over."""
+
+    def __init__(self, kernel: Kernel, refs: Refs, target: Target) -> None:
+        super().__init__(kernel, refs)
+        self.hints = CacheHints(kernel, refs, target)
+
+    def is_lasting(self, let: Let) -> bool:
+        return let.name in self.hints.lasting
+
+    def is_passing(self, output: Output) -> bool:
+        return self.hints.passing
 
     def store_points(self, group: Group, axis: str | None, axes: Mapping[str, Scalar]) -> None:
         """All results at the points of a group along an axis; `axes` are the others."""
@@ -142,12 +123,11 @@ class Map(Elementwise):
     """A grain of points to a block."""
 
     def __init__(self, kernel: Kernel, refs: Refs, plan: MapPlan, target: Target) -> None:
-        super().__init__(kernel, refs)
+        super().__init__(kernel, refs, target)
         self.plan = plan
         axis = inner_axis(kernel)
         self.axis = axis.name if axis else None
         self.extent = _Extent(kernel, plan)
-        self.hints = _Hints(kernel, refs, target)
 
     @property
     def grid(self) -> int:
@@ -163,12 +143,6 @@ class Map(Elementwise):
             return super().offset(address, scope)
         step = scope.group.instances.index(scope) + address.constant
         return wide(Name("point")) * self.plan.vector + step
-
-    def is_lasting(self, let: Let) -> bool:
-        return let.name in self.hints.lasting
-
-    def is_passing(self, output: Output) -> bool:
-        return self.hints.passing
 
     def work(self) -> Iterator[ir.Stmt]:
         plan, extent = self.plan, self.extent

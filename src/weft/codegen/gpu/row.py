@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from math import prod
+from math import frexp, prod
 
 from weft.codegen.gpu import ir, values
 from weft.codegen.gpu.accept import kernel_refusals, refuse, too_many
@@ -52,8 +52,8 @@ from weft.plan.rows import (
     row_vector_axis,
     stores_rows,
 )
-from weft.region.ir import Binary, Kernel, Let, Output, Tensor
-from weft.target.target import Target
+from weft.region.ir import Binary, Const, Kernel, Let, Output, Tensor
+from weft.target.target import CLUSTERS, Target
 
 _LINE = 8
 """Vectors of 16 bytes in a line of memory."""
@@ -112,8 +112,20 @@ def _registers(kernel: Kernel, plan: RowPlan, target: Target) -> Iterator[Findin
         yield refuse(
             "Registers",
             f"keeping a row takes about {needed} registers of each thread, which has {given}",
-            "use more threads, or keep_row=false",
+            f"use {_more_room(plan, target)}keep_row=false",
         )
+
+
+def _more_room(plan: RowPlan, target: Target) -> str:
+    """How a plan gives a row more registers, if it can."""
+    threads = plan.threads * plan.rows_per_block
+    if threads < target.limits.threads_per_block:
+        return "more threads, or "
+    if plan.rows_per_block > 1:
+        return "fewer rows_per_block with more threads each, or "
+    if target.has("cluster") and plan.blocks_per_row < CLUSTERS[-1]:
+        return "more blocks_per_row, or "
+    return ""
 
 
 class Rows(Emitter):
@@ -200,10 +212,14 @@ class Rows(Emitter):
         return bool(set(let.axes) & set(self.reduced) and set(let.axes) - set(self.reduced))
 
     def shares_divisor(self, let: Let) -> bool:
-        """Quotients by what a whole row has in common, such as the sum of a softmax."""
+        """Quotients by what a whole row has in common, such as the sum of a softmax; of a power of
+        two the compiler knows the reciprocal."""
         if not isinstance(let.expr, Binary) or let.expr.fn != "div" or let.dtype is not F32:
             return False
-        return "div" not in self.loose and set(self.lets[let.expr.rhs].axes) < set(let.axes)
+        below = self.lets[let.expr.rhs]
+        if "div" in self.loose or _is_power_of_two(below):
+            return False
+        return set(below.axes) < set(let.axes)
 
     # -- results ---------------------------------------------------------------------------------
 
@@ -410,3 +426,8 @@ class Rows(Emitter):
         ends = [tile.offset + tile.bytes for tile in self.tiles]
         ends += [array.offset + array.bytes for array in self.barriers]
         return max(ends, default=0)
+
+
+def _is_power_of_two(let: Let) -> bool:
+    value = let.expr.value if isinstance(let.expr, Const) else None
+    return isinstance(value, int | float) and abs(frexp(value)[0]) == 0.5

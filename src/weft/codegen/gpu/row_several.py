@@ -1,7 +1,8 @@
 """Rows of which a thread takes several at once, with what all of them share read once.
 
     for each of the `rows_per_thread` rows: load
-    for each of them: reduce, store                              as in `row.py`
+    load what all rows share
+    for each row: reduce, store                                  as in `row.py`
 
 The rows of a block follow one another: each thread takes every `rows_per_block`-th of them.
 """
@@ -47,7 +48,7 @@ class SeveralRows(ColumnRows):
         columns = self.columns()
         found = [self.row_at(number) for number in range(self.plan.rows_per_thread)]
         kept = [[self.points_at(group, row) for group in columns] for row, _ in found]
-        self.load_rows([group for groups in kept for group in groups])
+        self.load_all([group for groups in kept for group in groups])
         for (row, exists), groups in zip(found, kept, strict=True):
             self.kept = groups
             self.store_all(row, exists)
@@ -76,10 +77,11 @@ class SeveralRows(ColumnRows):
         scope.axes = self.places(scope, row, self.outer)
         return scope, Lit(1) if whole else place < self.rows
 
-    def load_rows(self, groups: list[Group]) -> None:
-        """What the rows are made of, before anything waits for it."""
-        for let in self.kernel.body:
-            if isinstance(let.expr, Read) and self.is_in_row(let):
-                for group in groups:
-                    for point in group.instances:
-                        self.value(let.name, point)
+    def load_all(self, groups: list[Group]) -> None:
+        """What the rows are made of, then what they share, before anything waits for it."""
+        reads = [let for let in self.kernel.body if isinstance(let.expr, Read)]
+        along = [let for let in reads if set(let.axes) & set(self.reduced)]
+        for let in sorted(along, key=self.is_in_row, reverse=True):
+            for group in groups:
+                for point in group.instances:
+                    self.value(let.name, point)

@@ -70,7 +70,7 @@ def build(
         case MmaPlan():
             emitter = fma.Tiles(short, refs, plan, target)
         case MapPlan(block=block) if block > 1:
-            emitter = transposed.Blocks(short, refs, plan, tensors)
+            emitter = transposed.Blocks(short, refs, plan, tensors, target)
         case MapPlan():
             emitter = elementwise.Map(short, refs, plan, target)
         case RowPlan(across=True):

@@ -140,9 +140,14 @@ class Blocks(Elementwise):
     """A block of a transpose to a block of threads."""
 
     def __init__(
-        self, kernel: Kernel, refs: Refs, plan: MapPlan, tensors: Mapping[str, Tensor]
+        self,
+        kernel: Kernel,
+        refs: Refs,
+        plan: MapPlan,
+        tensors: Mapping[str, Tensor],
+        target: Target,
     ) -> None:
-        super().__init__(kernel, refs)
+        super().__init__(kernel, refs, target)
         self.plan = plan
         crossing = crossing_in(kernel, tensors)
         assert crossing is not None

@@ -19,14 +19,16 @@ from weft.memory.ir import BufferMap
 from weft.plan import verify as plan_verify
 from weft.plan.candidates import closer
 from weft.plan.ir import MapPlan, Plan, RowPlan
-from weft.plan.text import brief
+from weft.plan.text import brief, briefs
 from weft.region.ir import Kernel, Module
 from weft.target.target import Target
 
-WASTEFUL: Final = 1.75
+WASTEFUL: Final = 1.3
 """Bytes that are moved for each that is used, from which on another plan is looked for."""
-_CLEAN: Final = 1.25
-_BETTER: Final = 0.75
+_TOLD: Final = 2.0
+"""And from which on it is told that there is none."""
+_CLEAN: Final = 1.1
+_BETTER: Final = 0.8
 """Of the bytes that the first plan moves for each that it uses: fewer are worth another plan."""
 _LITTLE: Final = 1 << 20
 """Bytes that a kernel moves in all, below which it is done in any way."""
@@ -41,8 +43,7 @@ class _Measured:
     blocks: int
 
     def __str__(self) -> str:
-        ratio = f"{self.moves.ratio:.1f}"
-        return f"{brief(self.plan)}: {ratio} bytes are moved for each that is used"
+        return f"{self.moves.ratio:.1f} bytes are moved for each that is used"
 
 
 def coalesced(
@@ -62,8 +63,11 @@ def coalesced(
             break
     best = min(tried, key=lambda found: found.moves.ratio)
     if best.moves.ratio > _BETTER * first.moves.ratio:
-        return plan, [f"{first}, and no plan of its list moves much fewer"]
-    return best.plan, [*map(str, tried), f"taken: {brief(best.plan)}"]
+        why = f"{brief(plan)}: {first}, and no plan of its list moves much fewer"
+        return plan, [why] if first.moves.ratio > _TOLD else []
+    names = briefs([found.plan for found in tried])
+    steps = [f"{name}: {found}" for name, found in zip(names, tried, strict=True)]
+    return best.plan, [*steps, f"taken: {names[tried.index(best)]}"]
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from weft.foundation.tally import counted
 from weft.plan import verify as plan_verify
 from weft.plan.candidates import lighter, waiting
 from weft.plan.ir import Plan, PlanSet
-from weft.plan.text import brief, plan_from_json, plan_to_json
+from weft.plan.text import briefs, plan_from_json, plan_to_json
 from weft.region.forms.multiplied import operand_bytes
 from weft.region.ir import Kernel
 from weft.runtime import cache
@@ -148,16 +148,17 @@ class _Reactions:
         least = fault_of(code, cubins, self._symbols(key, code), limits)
         if not least.is_there:
             return None
-        best, steps = first, [f"{brief(first)}: {least}"]
+        plans, faults = [first], [least]
         for plan in islice(self._others(key, first, least), MOST_STEPS):
-            fault = self._tried(key, plan)
-            steps.append(f"{brief(plan)}: {fault}")
-            if fault < least:
-                best, least = plan, fault
-            if not fault.is_there:
+            plans.append(plan)
+            faults.append(self._tried(key, plan))
+            if not faults[-1].is_there:
                 break
-        why = f", the best of {len(steps)} that were tried" if least.is_there else ""
-        return Move(best, (*steps, f"taken: {brief(best)}{why}"))
+        best = faults.index(min(faults))
+        names = briefs(plans)
+        steps = [f"{name}: {fault}" for name, fault in zip(names, faults, strict=True)]
+        why = f", the best of {len(steps)} that were tried" if faults[best].is_there else ""
+        return Move(plans[best], (*steps, f"taken: {names[best]}{why}"))
 
     def _tried(self, key: str, plan: Plan) -> Fault:
         """What is wrong with the machine code of a plan."""
@@ -204,13 +205,13 @@ class _Reactions:
         plans: PlanSet = self.compilation["plan"]
         names = {key: ", ".join(k.name for k in self._kernels(key)) for key in moves}
         notes = [f"{names[key]}: {step}" for key, move in moves.items() for step in move.steps]
-        gone = [f"{names[key]}: " for key, move in moves.items() if move.plan != plans.plans[key]]
+        gone = {key for key, move in moves.items() if move.plan != plans.plans[key]}
         values = self.compilation.values
         values["plan"] = replace(
             plans,
             plans={**plans.plans, **{key: move.plan for key, move in moves.items()}},
             notes=(*plans.notes, *notes),
-            origins=tuple(o for o in plans.origins if not o.startswith(tuple(gone))),
+            origins={key: why for key, why in plans.origins.items() if key not in gone},
             own=plans.own - moves.keys(),
         )
         for name in ("gpu", "cu") if gone else ():

@@ -32,18 +32,18 @@ def choose_plans(module: Module, buffer_map: BufferMap, target: Target) -> PlanS
         return chosen
     plans: dict[str, Plan] = {}
     notes: list[str] = []
-    origins: list[str] = []
+    origins: dict[str, str] = {}
     for key, plan in chosen.plans.items():
         kernels = [k for k in module.kernels if chosen.kernels.get(k.name) == key]
         settled, why = _settle(kernels, module, buffer_map, plan, target)
-        plans[key], moved = _closer(kernels, module, buffer_map, settled, target)
+        taken, moved = _closer(kernels, module, buffer_map, settled, target)
+        plans[key] = taken
         why += moved
         names = ", ".join(kernel.name for kernel in kernels)
         notes += [f"{names}: {reason}" for reason in why]
-        origins += [f"{names}: {o}" for o in _origin(kernels[0], module, plans[key], target)]
-    return replace(
-        chosen, plans=plans, notes=tuple(notes), origins=tuple(origins), own=frozenset(plans)
-    )
+        if isinstance(taken, MmaPlan):
+            origins[key] = _origin(kernels[0], module, taken, target)
+    return replace(chosen, plans=plans, notes=tuple(notes), origins=origins, own=frozenset(plans))
 
 
 def _settle(
@@ -71,13 +71,13 @@ def _closer(
     return coalesced(kernels, module, buffer_map, plan, target)
 
 
-def _origin(kernel: Kernel, module: Module, plan: Plan, target: Target) -> list[str]:
-    """Where the form of a matrix kernel comes from: measurements, or the model of its time."""
+def _origin(kernel: Kernel, module: Module, plan: MmaPlan, target: Target) -> str:
+    """Where the tiles of a matrix kernel come from: measurements, the model of its time, or, in
+    templates that have few of them, how busy they keep the units."""
     problem = problem_of(kernel, module.tensors)
-    if problem is None or not isinstance(plan, MmaPlan) or plan.arch != "sm90":
-        return []
-    rows, columns, _ = plan.tile
-    return [f"tiles of {rows}x{columns}, {sm90_choice(kernel, problem, target).reason}"]
+    if problem is None or plan.arch != "sm90":
+        return "those that keep the units busiest"
+    return sm90_choice(kernel, problem, target).reason
 
 
 def _findings(

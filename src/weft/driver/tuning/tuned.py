@@ -91,4 +91,6 @@ def with_tuned(plans: PlanSet, module: Module, buffer_map: BufferMap, target: Ta
         found[key] = plan
         taken.add(key)
         notes.append(f"{', '.join(kernel.name for kernel in kernels)}: {table[key]}")
-    return replace(plans, plans=found, notes=tuple(notes), own=plans.own - taken)
+    origins = {key: why for key, why in plans.origins.items() if key not in taken}
+    own = plans.own - taken
+    return replace(plans, plans=found, notes=tuple(notes), origins=origins, own=own)

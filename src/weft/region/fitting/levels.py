@@ -43,15 +43,13 @@ _OF_UNITS: Final = 0.5
 
 def one_level_each(kernel: Kernel, target: Target) -> tuple[tuple[Kernel, ...], tuple[Tensor, ...]]:
     """The kernels that take a kernel's place, and the tensors between them."""
-    levels = _levels(kernel)
-    count = max(levels.values(), default=0)
-    stored = {name for output in kernel.outputs for name in _axes(kernel, output.value)}
-    along = bool(stored & {found.name for found in reduced(kernel)})
-    if count + along < 2 or not _few_and_long(kernel, target) or not _can_be_apart(kernel):
+    if not _few_and_long(kernel, target) or not _can_be_apart(kernel):
         return (kernel,), ()
-    sums = reductions(kernel)
-    last = count + 1 if along else count
-    before = [let for let in sums if levels[let.name] < last]
+    levels = _levels(kernel)
+    last = max(levels.values()) + _stores_rows(kernel)
+    if last == 1:
+        return (kernel,), ()
+    before = [let for let in reductions(kernel) if levels[let.name] < last]
     tensors = {let.name: _tensor(kernel, let) for let in before}
     made = []
     for level in range(1, last):
@@ -95,8 +93,10 @@ def _levels(kernel: Kernel) -> dict[str, int]:
     return found
 
 
-def _axes(kernel: Kernel, name: str) -> tuple[str, ...]:
-    return kernel.let(name).axes
+def _stores_rows(kernel: Kernel) -> bool:
+    """Whether some result lives over whole rows."""
+    stored = {name for output in kernel.outputs for name in kernel.let(output.value).axes}
+    return any(found.name in stored for found in reduced(kernel))
 
 
 def _tensor(kernel: Kernel, let: Let) -> Tensor:
@@ -116,7 +116,7 @@ def _level(
         for let in kernel.body
         if let.name in wanted
     )
-    stored = {axis for output in outputs for axis in _axes(kernel, output.value)}
+    stored = {axis for output in outputs for axis in kernel.let(output.value).axes}
     return replace(
         kernel,
         name=name,

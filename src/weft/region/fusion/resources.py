@@ -32,7 +32,7 @@ SHARED_SHARE: Final = 0.8
 _THREADS: Final = 256
 
 
-_LONGEST_EPILOGUE: Final = 90
+_LONGEST_EPILOGUE: Final = 180
 """Operations on each result of a contraction. A thread holds up to 128 results, in registers, and
 its code has those of every one of them: a compiler takes seconds for some hundred, and minutes for
 some more."""

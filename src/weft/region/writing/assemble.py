@@ -62,8 +62,10 @@ def _check_shape(
     reductions: Sequence[Reduction], own: tuple[str, ...], every: tuple[str, ...]
 ) -> None:
     products = [found for found in reductions if found.contraction]
-    if len(products) > 1:
+    if len({found.block for found in products}) > 1:
         raise Stop("a kernel has one contraction")
+    if len(products) > 1:
+        raise Stop("a contraction is computed once, and it is read at two places of a result")
     if products and len(reductions) > 1:
         raise Stop("a contraction and another reduction need kernels of their own")
     for found in reductions:

@@ -17,7 +17,9 @@ from weft.codegen.gpu.scalar import LANE, Lit, Name
 from weft.foundation.dtypes import BF16
 from weft.plan.ir import Header, RowPlan
 from weft.region.ir import Module
+from weft.target.known import target_named
 from weft.target.sm90 import SM90
+from weft.target.target import Target
 
 HEADER = Header("sm90", "")
 SINGLE = RowPlan(HEADER, 1, 32, 1, 1, keep_row=False)
@@ -204,3 +206,22 @@ def test_plans_that_are_refused(plan: RowPlan, message: str) -> None:
     module = kernels.softmax(8, 80_000 if "registers" in message else 300)
     found = row.accepts(module.kernels[0], module.tensors, plan, SM90)
     assert message in [finding.why for finding in found]
+
+
+@pytest.mark.parametrize(
+    ("plan", "target", "hint"),
+    [
+        (RowPlan(HEADER, 4, 8, 32, 1), SM90, "use more threads, or keep_row=false"),
+        (
+            RowPlan(HEADER, 4, 4, 256, 1),
+            SM90,
+            "use fewer rows_per_block with more threads each, or keep_row=false",
+        ),
+        (RowPlan(HEADER, 4, 1, 1024, 1), SM90, "use more blocks_per_row, or keep_row=false"),
+        (RowPlan(HEADER, 4, 1, 1024, 1), target_named("sm80"), "use keep_row=false"),
+    ],
+)
+def test_what_gives_a_row_more_registers(plan: RowPlan, target: Target, hint: str) -> None:
+    module = kernels.softmax(8, 200_000)
+    found = row.accepts(module.kernels[0], module.tensors, plan, target)
+    assert [finding.hint for finding in found if "registers" in finding.why] == [hint]

@@ -130,3 +130,11 @@ def test_divisors_of_single_elements_are_not_shared() -> None:
 
     assert "shared_quotient(" not in code(total, "f32")[1]
     assert "shared_quotient(" not in code(lambda b, x: x / 3.0, "f32")[1]
+
+
+def test_powers_of_two_are_left_to_the_compiler() -> None:
+    def mean(by: float) -> Callable[[Builder, Value], Value]:
+        return lambda b, x: b.reduce_sum(x, [1]) / by
+
+    assert "shared_quotient(" in code(mean(1000.0), "f32")[1]
+    assert "shared_quotient(" not in code(mean(1024.0), "f32")[1]

@@ -27,6 +27,7 @@ from weft.codegen.gpu.map import Elementwise
 from weft.codegen.gpu.mma.fma_layout import (
     PADDING,
     factors,
+    needed,
     order_of,
     points_along,
     refusals,
@@ -41,7 +42,7 @@ from weft.foundation.dtypes import DType
 from weft.foundation.errors import Finding
 from weft.foundation.index_expr import coefficient
 from weft.plan.ir import MmaPlan
-from weft.region.ir import Kernel, Let, Read, Tensor, operands
+from weft.region.ir import Kernel, Read, Tensor
 from weft.target.target import Target
 
 _LANE_ROW: Final = (LANE & 1) + (LANE >> 4) * 2
@@ -286,7 +287,7 @@ class Tiles(Elementwise):
         """Whether neighbours along k, rather than rows or columns, are neighbours in memory."""
         if not side.axes or not self.k:
             return bool(self.k)
-        reads = [let for let in self.needed(side.value) if isinstance(let.expr, Read)]
+        reads = [let for let in needed(self.kernel, side.value) if isinstance(let.expr, Read)]
         along = across = 0
         for let in reads:
             assert isinstance(let.expr, Read)
@@ -295,19 +296,9 @@ class Tiles(Elementwise):
             across += coefficient(address, side.axes[-1]) == 1
         return along >= across
 
-    def needed(self, name: str) -> list[Let]:
-        """A value's Let and those it is made of."""
-        found, waiting = dict[str, Let](), [name]
-        while waiting:
-            let = self.lets[waiting.pop()]
-            if let.name not in found:
-                found[let.name] = let
-                waiting += operands(let)
-        return list(found.values())
-
     def vector(self, side: _Side, axis: Sequence[str]) -> int:
         """Elements that a thread fetches together, along an axis."""
-        reads = [let for let in self.needed(side.value) if isinstance(let.expr, Read)]
+        reads = [let for let in needed(self.kernel, side.value) if isinstance(let.expr, Read)]
         widest = max((let.dtype.storage_bytes for let in reads), default=side.word)
         share = side.extent * self.depth // self.threads
         found = max(1, ACCESS_BYTES // widest)

@@ -15,7 +15,7 @@ from weft.codegen.gpu.mma.tiles import TileOrder
 from weft.foundation.errors import Finding
 from weft.plan.ir import Header, MmaPlan
 from weft.plan.text import told
-from weft.region.ir import Binary, Fold, Kernel, Reduce
+from weft.region.ir import Binary, Fold, Kernel, Let, Read, Reduce, operands
 from weft.target.target import Target
 
 PADDING: Final = 4
@@ -120,6 +120,33 @@ def _tile(kernel: Kernel, plan: MmaPlan, target: Target) -> Iterator[Finding]:
 
 def registers_of(kernel: Kernel, plan: MmaPlan) -> LaneRegisters:
     """What a plan for the kernel asks of each lane."""
+    roles = kernel.roles
+    assert roles is not None
+    a, b = factors(kernel)
+    dtypes = (kernel.let(a).dtype, kernel.let(b).dtype)
+    gathered = (_is_gathered(kernel, a, roles.m), _is_gathered(kernel, b, roles.n))
+    return LaneRegisters(plan, kernel.let(roles.contraction).dtype, dtypes, gathered)
+
+
+def _is_gathered(kernel: Kernel, factor: str, across: Sequence[str]) -> bool:
+    """Whether places of a factor's elements are worked out of several axes, or may not exist."""
     assert kernel.roles is not None
-    a, b = (kernel.let(name).dtype for name in factors(kernel))
-    return LaneRegisters(plan, kernel.let(kernel.roles.contraction).dtype, (a, b))
+    taken_apart = (
+        sum(kernel.sizes[name] > 1 for name in axes) > 1 for axes in (across, kernel.roles.k)
+    )
+    return any(taken_apart) or any(_has_guards(let) for let in needed(kernel, factor))
+
+
+def _has_guards(let: Let) -> bool:
+    return isinstance(let.expr, Read) and bool(let.expr.guards)
+
+
+def needed(kernel: Kernel, name: str) -> list[Let]:
+    """A value's Let and those it is made of."""
+    found, waiting = dict[str, Let](), [name]
+    while waiting:
+        let = kernel.let(waiting.pop())
+        if let.name not in found:
+            found[let.name] = let
+            waiting += operands(let)
+    return list(found.values())

@@ -20,15 +20,24 @@ LANE_GRID: Final = (4, 8)
 """Lanes of a warp along rows and along columns."""
 _BESIDE: Final = 16
 """Registers for places and counts, as few as the compiler does with."""
+_EPILOGUE: Final = 8
+"""Registers for what is computed of a sum before it is stored, at least."""
+_GATHERED: Final = 3
+"""Registers for the place of an element that is gathered, and for whether there is one: the numbers
+of its row and of its k are taken apart into axes."""
+_ROOM: Final = 12
+"""Registers beside those that are needed at least, with which blocks share a unit unhurt."""
 
 
 @dataclass(frozen=True)
 class LaneRegisters:
-    """What a plan asks of each lane, for sums and factors of such dtypes."""
+    """What a plan asks of each lane, for sums and factors of such dtypes, of which some are
+    gathered: windows of convolutions, and what has guards."""
 
     plan: MmaPlan
     sums: DType
     factors: tuple[DType, DType]
+    gathered: tuple[bool, bool] = (False, False)
 
     @property
     def threads(self) -> int:
@@ -43,18 +52,34 @@ class LaneRegisters:
             warp // lanes for warp, lanes in zip(self.plan.warp_tile, LANE_GRID, strict=True)
         )
         total = _BESIDE + rows * columns * _words(self.sums)
-        depth = self.plan.tile[2]
-        extents = self.plan.tile[:2]
-        for own, extent, dtype in zip((rows, columns), extents, self.factors, strict=True):
-            total += (2 * own + extent * depth // self.threads) * _words(dtype)
+        total += _EPILOGUE if self.plan.epilogue else 0
+        for own, coming, dtype in zip((rows, columns), self._coming, self.factors, strict=True):
+            total += (2 * own + coming) * _words(dtype)
         return total
+
+    @property
+    def _coming(self) -> tuple[int, int]:
+        """Elements of a slice of each factor that a lane fetches."""
+        rows, columns, depth = self.plan.tile
+        return rows * depth // self.threads, columns * depth // self.threads
+
+    @property
+    def wanted(self) -> int:
+        """What the compiler takes without moving anything to memory, estimated."""
+        pairs = zip(self._coming, self.gathered, strict=True)
+        return self.needed + _ROOM + sum(_GATHERED * coming for coming, is_far in pairs if is_far)
 
     def resident(self, target: Target) -> int:
         """Tiles with few rows or columns do little but wait for memory, several at a time; of
-        others one multiplies while another meets, if both have the registers."""
-        if min(self.plan.tile[:2]) <= FEW[-1]:
-            return RESIDENT
-        return 2 if self.needed <= registers_given(target.limits, 2 * self.threads) else 1
+        others one multiplies while another meets. Fewer share a unit where each would lack
+        registers, if that gives them any."""
+        is_thin = min(self.plan.tile[:2]) <= FEW[-1]
+        alone = registers_given(target.limits, self.threads)
+        for blocks in (RESIDENT, 2) if is_thin else (2,):
+            given = registers_given(target.limits, blocks * self.threads)
+            if given >= min(self.wanted, alone):
+                return blocks
+        return 1
 
     def refusals(self, target: Target) -> Iterator[Finding]:
         """Registers that a lane does not have: they would be moved to memory and back."""

@@ -1,7 +1,8 @@
 """In which order a persistent grid visits the tiles of a result.
 
     rows        row after row
-    grouped:N   bands of N rows of tiles, down each column of a band: neighbours share operands
+    grouped:N   bands of N rows of tiles, down each column of a band: neighbours share operands;
+                where there are fewer rows, one band of all
     hilbert     along a Hilbert curve, from a table made here
 
 Batches follow one another. Every order visits every tile once.
@@ -46,7 +47,8 @@ class TileOrder:
     @property
     def band(self) -> int:
         """Rows of tiles in a group: all of one column at a time, or one row at a time."""
-        return int(self.order.partition(":")[2]) if self.order.startswith("grouped:") else 1
+        asked = int(self.order.partition(":")[2]) if self.order.startswith("grouped:") else 1
+        return min(asked, self.rows)
 
     @property
     def is_curve(self) -> bool:
@@ -77,7 +79,7 @@ class TileOrder:
             body.append(Let("tile_m", Name("packed") >> _HALF))
             body.append(Let("tile_n", Name("packed") & ((1 << _HALF) - 1)))
             return tuple(body)
-        band = min(self.band, self.rows)
+        band = self.band
         per_band = band * self.columns
         body.append(Let("first", (place // per_band) * band))
         height = _height(self.rows, band)

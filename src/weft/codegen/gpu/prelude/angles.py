@@ -119,7 +119,8 @@ template <class T> INLINE T tangent(T x) {
   T r;
   const int n = quarters(x, r);
   const T s = near_sine(r), c = near_cosine(r);
-  return n & 1 ? -c / s : s / c;
+  const T above = n & 1 ? -c : s, below = n & 1 ? s : c;
+  return above / below;
 }
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -61,6 +62,12 @@ def test_a_hilbert_curve_through_a_long_row_takes_no_square() -> None:
 def test_bands_go_down_their_columns() -> None:
     order = [(m, n) for _, m, n in visit(TileOrder(4, 3, 1, "grouped:2"))]
     assert order[:4] == [(0, 0), (1, 0), (0, 1), (1, 1)]
+
+
+def test_a_band_has_no_more_rows_than_there_are() -> None:
+    whole = TileOrder(3, 2, 1, "grouped:3")
+    for rows in (4, 99_999):
+        assert replace(whole, order=f"grouped:{rows}").locate(Name("t")) == whole.locate(Name("t"))
 
 
 def test_the_names_of_orders() -> None:

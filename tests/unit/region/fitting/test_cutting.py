@@ -1,0 +1,145 @@
+"""Reductions in parts and few long rows in levels, as GPU kernels by their meaning, against the
+reference: lengths without divisors, several axes, folds, and integers to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tests.example_inputs import inputs_for
+from tests.gpu_interpreted import InterpretedGpu
+from tests.gpu_programs import TARGETS, through_stages
+from weft.ptir import Builder, Program
+from weft.region.fitting import levels
+from weft.region.ir import Fold, Kernel, Pattern
+from weft.testing.compare import compare
+
+PRIME = 10007
+
+
+def summed(dtype: str, shape: tuple[int, ...], *axes: int) -> Program:
+    b = Builder()
+    return b.build(b.reduce_sum(b.param(dtype, list(shape)), list(axes)))
+
+
+def extremes(dtype: str) -> Program:
+    b = Builder()
+    x = b.param(dtype, [2, PRIME])
+    return b.build(b.reduce_max(x, [1]), b.reduce_min(x, [1]))
+
+
+def of_products() -> Program:
+    """What is reduced is computed, and so is what is left over."""
+    b = Builder()
+    x, y = b.param("f32", [PRIME]), b.param("f32", [PRIME])
+    return b.build(b.reduce_sum(b.exp(b.add(b.mul(x, y), x)), [0]))
+
+
+def few_rows(m: int, n: int) -> Program:
+    b = Builder()
+    return b.build(b.matmul(b.param("f32", [m, PRIME]), b.param("f32", [PRIME, n])))
+
+
+LEFT_OVER: dict[str, Callable[[], Program]] = {
+    "f32": lambda: summed("f32", (PRIME,), 0),
+    "bf16": lambda: summed("bf16", (PRIME,), 0),
+    "si32": lambda: summed("si32", (PRIME,), 0),
+    "rows": lambda: summed("f32", (3, PRIME), 1),
+    "columns": lambda: summed("bf16", (PRIME, 3), 0),
+    "both axes": lambda: summed("f32", (1009, 3), 0, 1),
+    "behind a whole axis": lambda: summed("si32", (2, 5003, 3), 0, 1, 2),
+    "largest and smallest": lambda: extremes("f32"),
+    "largest and smallest integers": lambda: extremes("si16"),
+    "computed": of_products,
+    "few rows": lambda: few_rows(3, 130),
+}
+
+
+def kernels(program: Program, target: str) -> tuple[Kernel, ...]:
+    made: tuple[Kernel, ...] = through_stages(program, target)["region"].kernels
+    return made
+
+
+def agree(program: Program, target: str) -> None:
+    report = compare(program, inputs_for(program, 1), InterpretedGpu(target))
+    assert report.agrees, str(report)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", LEFT_OVER)
+def test_lengths_without_divisors(name: str, target: str) -> None:
+    program = LEFT_OVER[name]()
+    first, second = kernels(program, target)
+    assert "part" in first.sizes
+    assert "is_part" in {let.name for let in second.body}
+    agree(program, target)
+
+
+# -- levels --------------------------------------------------------------------------------------
+
+
+def argmax(*shape: int) -> Program:
+    b = Builder()
+    x = b.param("f32", list(shape))
+    return b.build(b.arg_max(x, axis=-1, keepdims=False, output_dtype="si64"))
+
+
+def layer_norm(rows: int, length: int) -> Program:
+    b = Builder()
+    x, *weights = (b.param("f32", shape) for shape in ([rows, length], [length], [length]))
+    return b.build(b.layer_norm(x, *weights, epsilon=1e-5, feature_axis=1))
+
+
+def softmax(rows: int, length: int) -> Program:
+    b = Builder()
+    return b.build(b.softmax(b.param("f32", [rows, length]), 1))
+
+
+LEVELS: dict[str, tuple[Callable[[], Program], list[Pattern]]] = {
+    "argmax": (lambda: argmax(2, 4096), [Pattern.ROW] * 4),
+    "argmax of a prime": (lambda: argmax(PRIME), [Pattern.ROW] * 4),
+    "layer norm": (lambda: layer_norm(2, 5003), [*[Pattern.ROW] * 4, Pattern.MAP]),
+    "softmax": (lambda: softmax(3, 5003), [*[Pattern.ROW] * 4, Pattern.MAP]),
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", LEVELS)
+def test_few_long_rows(name: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(levels, "_KEPT", 1000)
+    make, patterns = LEVELS[name]
+    program = make()
+    assert [kernel.pattern for kernel in kernels(program, target)] == patterns
+    agree(program, target)
+
+
+def test_the_first_of_equal_numbers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where both stand in different parts, and where one is left over."""
+    monkeypatch.setattr(levels, "_KEPT", 1000)
+    executable = InterpretedGpu("sm90").compile(argmax(PRIME))
+    for places in ([77, 5000], [PRIME - 1], [5000, PRIME - 1]):
+        x = np.zeros(PRIME, np.float32)
+        x[places] = 1
+        assert executable.execute([x])[0] == places[0]
+    x[6000] = np.nan
+    assert executable.execute([x])[0] == 6000
+
+
+@pytest.mark.parametrize(("rows", "length"), [(2, 45_056), (1, 45_007)])
+def test_folds_hand_on_all_that_they_carry(rows: int, length: int) -> None:
+    program = softmax(rows, length)
+    first, second, last = kernels(program, "sm80")
+    for kernel in (first, second):
+        assert any(isinstance(let.expr, Fold) for let in kernel.body)
+    assert last.pattern is Pattern.MAP
+    agree(program, "sm80")
+
+
+def test_rows_that_a_cluster_keeps_stay_in_one_kernel() -> None:
+    assert len(kernels(argmax(2, 100_000), "sm90")) == 1
+
+
+def test_many_long_rows_stay_in_one_kernel() -> None:
+    assert len(kernels(argmax(132, 300_000), "sm90")) == 1

@@ -41,7 +41,7 @@ def _argsort(rows: int, length: int, dtype: str) -> Line:
 
 
 def _scatter_of(dtype: str) -> Line:
-    """Floats are added in the order of the updates, integers as they come."""
+    """Floats are added in an order that the updates decide, integers as they come."""
     flat = Tensor((MILLION,), dtype, below=0 if dtype == "f32" else MILLION)
     places = Tensor((MILLION,), "si64", below=MILLION)
     return _line(

@@ -102,8 +102,9 @@ COMMON: Final[dict[str, Instance]] = {
     "row, a warp": sanitized("row, a warp", "row"),
     "row, a block": sanitized("row, a block", "row"),
     "row, norm": norm("bf16", 100, 1024, "row"),
-    "rows, two to a thread": norm("bf16", 65_536, 256, "several"),
-    "rows, two to a thread, f32": norm("f32", 32_768, 256, "several"),
+    "rows, two to a thread": sanitized("rows, two to a thread", "several"),
+    "rows, two to a thread, bf16 norm": norm("bf16", 65_536, 256, "several"),
+    "rows, two to a thread, f32 norm": norm("f32", 32_768, 256, "several"),
     "row, argmax": Instance(of(lambda b, x: b.arg_max(x, axis=1), ("bf16", [40, 1000])), "row"),
     "columns": sanitized("columns", "columns"),
     "columns, bf16": Instance(

@@ -115,6 +115,11 @@ PROGRAMS: Final[dict[str, tuple[Callable[[], Program], str, dict[str, int]]]] = 
     "transposed": (transpose, "sm90", {}),
     "row, a warp": (softmax(37, 1000), "sm90", {}),
     "row, a block": (softmax(5, 6000), "sm90", {}),
+    "rows, two to a thread": (
+        softmax(37, 1000),
+        "sm90",
+        {"threads": 64, "rows_per_block": 2, "rows_per_thread": 2},
+    ),
     "row, a cluster": (softmax(6, 8192), "sm90", {"threads": 256, "blocks_per_row": 4}),
     "row, a ring": (softmax(300, 4096), "sm90", {"threads": 256, "ring": 6}),
     "row, rings of a cluster": (

@@ -14,7 +14,7 @@ from itertools import product
 
 from weft.plan.contraction import Problem, problem_of
 from weft.plan.ir import AttentionPlan, CacheRead, MapPlan, MmaPlan, Plan, RowPlan
-from weft.plan.multiply_adds import fma_plans
+from weft.plan.multiply_adds import fma_plans, lighter_fma_plans
 from weft.plan.tensor_cores import sm80_plan, sm90_contraction, sm90_forms, sm90_plan
 from weft.plan.verify import threads_of_accumulators
 from weft.region.ir import Kernel, Tensor
@@ -53,6 +53,9 @@ def lighter(
 ) -> Iterator[Plan]:
     """Plans for a GPU that hold less in each thread than the first: its own tiles by more warps,
     and the candidates that do."""
+    if isinstance(first, MmaPlan) and first.arch == "fma":
+        yield from lighter_fma_plans(first)
+        return
     found = [*_more_warps(first), *candidates(kernel, tensors, target, first)]
     yield from (plan for plan in found if _held(plan) < _held(first))
 
@@ -90,7 +93,7 @@ def closer(first: Plan) -> Iterator[Plan]:
 
 
 def _more_warps(first: Plan) -> Iterator[Plan]:
-    if isinstance(first, MmaPlan) and first.arch in ("fma", "sm80"):
+    if isinstance(first, MmaPlan) and first.arch == "sm80":
         rows, columns = first.warp_tile
         for tile in ((rows, columns // 2), (rows // 2, columns // 2)):
             yield replace(first, warp_tile=tile)

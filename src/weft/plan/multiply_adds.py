@@ -30,17 +30,24 @@ _TILES: Final[Mapping[int, _Choices]] = {
 }
 """Tiles by the bytes of a sum: the part of each that a warp has, and how fast a unit is with it,
 measured, in parts of what it is with the first."""
+_SMALL: Final[Mapping[_Tile, tuple[int, int]]] = {(32, 32, 8): (16, 16), (16, 32, 8): (16, 16)}
+"""Tiles that leave most registers for what else a kernel does, and the part that a warp has."""
 _LEAST: Final = 8
 """Rows and columns from which tiles pay."""
 _FEW: Final = 4096
 """Results under which threads are better used along a long sum."""
+_THREADS: Final = 128
+"""That share a tile of few rows or columns: each fetches an element of a slice, at least."""
 _DEEPER: Final = (3, 4)
 """Slices of rings that a tuner tries."""
 
 
-def _thin_tile(m: int, n: int, word: int) -> _Choices:
-    """The tile for few rows or columns, and many of the others: four warps share the long side."""
+def _thin_tile(kernel: Kernel, m: int, n: int, word: int) -> _Choices:
+    """The tile for few rows or columns, and many of the others: four warps share the long side.
+    Slices of windows are half as deep, since the places of their elements take registers too."""
     rows, columns, depth = thin_tile(m, n, word)
+    if kernel.pattern is Pattern.CONV:
+        depth = max(depth // 2, _THREADS // min(rows, columns))
     warp = (rows, columns // 4) if m <= n else (rows // 4, columns)
     return {(rows, columns, depth): (warp, 1.0)}
 
@@ -80,6 +87,22 @@ def fma_plans(kernel: Kernel, first: MmaPlan) -> Iterator[MmaPlan]:
         yield replace(first, stages=stages, local_edges=local_edges(kernel, ring=stages))
 
 
+def lighter_fma_plans(first: MmaPlan) -> Iterator[MmaPlan]:
+    """Plans whose lanes hold less than those of the first: half of what they hold most of, sums or
+    elements on their way; half of both; a small tile."""
+    (rows, columns, depth), (warp_rows, warp_columns) = first.tile, first.warp_tile
+    shallow = (rows, columns, depth // 2)
+    narrow = (warp_rows, warp_columns // 2)
+    if rows * columns >= (rows + columns) * depth:
+        yield replace(first, warp_tile=narrow)
+    else:
+        yield replace(first, tile=shallow)
+    yield replace(first, tile=shallow, warp_tile=narrow)
+    for tile, warp in _SMALL.items():
+        if tile[0] * tile[1] < rows * columns:
+            yield replace(first, tile=tile, warp_tile=warp)
+
+
 def _choices(kernel: Kernel) -> _Choices:
     batch, m, n, k = _sizes(kernel)
     assert kernel.roles is not None
@@ -87,7 +110,7 @@ def _choices(kernel: Kernel) -> _Choices:
         return {}
     word = 8 if kernel.let(kernel.roles.contraction).dtype.bits == 64 else 4
     if is_thin(m, n):
-        return _thin_tile(m, n, word)
+        return _thin_tile(kernel, m, n, word)
     return _TILES[word] if min(m, n) >= _LEAST else {}
 
 

@@ -155,7 +155,8 @@ def test_numbers_that_count_are_read_as_their_places(dtype: str) -> None:
 
 def test_a_count_along_another_axis_is_gathered() -> None:
     b = Builder()
-    program = b.build(b.take(b.iota("si64", [7, 2], 1), b.param("si32", [5])))
+    places = b.param("si32", [5])
+    program = b.build(b.take(b.iota("si64", [7, 2], 1), places))
     assert Gather in kinds(agree(program, [np.array([6, 0, 3, 3, 1], np.int32)]))
 
 

@@ -8,15 +8,18 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+import weft
 from tests import padded_programs
 from tests.gpu_interpreted import InterpretedGpu
 from tests.gpu_programs import TARGETS, through_stages
+from weft import functional
 from weft.codegen.gpu.ir import walk
 from weft.codegen.gpu.values import LoadVector
 from weft.driver.compile import compile_program
 from weft.foundation.dtypes import BF16
 from weft.plan.ir import MmaPlan
 from weft.ptir import Builder, Program, Value
+from weft.region.ir import Pattern
 from weft.testing.compare import compare
 
 ROWS, WIDTH, COUNT = 40, 64, 24
@@ -97,3 +100,14 @@ def test_a_matrix_product_does_not_gather_at_its_end() -> None:
     found = [plans.of(name) for name in plans.kernels if name.startswith("matmul")]
     assert found
     assert all(isinstance(plan, MmaPlan) and plan.arch == "sm90" for plan in found)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_numbers_of_classes_are_not_stored(target: str) -> None:
+    rng = np.random.default_rng(5)
+    scores, classes = rng.standard_normal((64, 1000)).astype(np.float32), rng.integers(0, 1000, 64)
+    found = weft.jit(functional.cross_entropy).program(scores, classes)
+    kernels = through_stages(found, target)["region"].kernels
+    assert all(kernel.pattern is Pattern.ROW for kernel in kernels)
+    report = compare(found, [scores, classes], InterpretedGpu(target))
+    assert report.agrees, str(report)

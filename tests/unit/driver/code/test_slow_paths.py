@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -28,11 +29,6 @@ def convolution(filters: int = 32, edge: int = 64) -> Program:
     return made
 
 
-def few_rows() -> Program:
-    b = Builder()
-    return b.build(b.softmax(b.param("f32", [2, 1 << 20]), axis=1))
-
-
 SLOW: dict[str, tuple[Callable[[], Program], list[str]]] = {
     "a convolution": (
         convolution,
@@ -46,10 +42,6 @@ SLOW: dict[str, tuple[Callable[[], Program], list[str]]] = {
     "attention": (
         lambda: attention(4, 192, 64, 512, dtype="bf16"),
         ["matmul1, row2, matmul4 are an attention whose scores go through memory"],
-    ),
-    "few rows": (
-        few_rows,
-        ["row0 has 2 blocks for 8 MB, where 132 units could work"],
     ),
 }  # fmt: skip
 
@@ -81,6 +73,19 @@ def test_a_product_that_is_planned_without_matrix_instructions() -> None:
         "slow but correct: matmul0 is a product of bf16 by multiply-adds of single numbers, not by "
         "matrix instructions"
     ]
+
+
+def test_a_machine_that_waits_for_a_few_blocks() -> None:
+    b = Builder()
+    compilation = through_stages(b.build(b.exp(b.param("f32", [1 << 20]))), "sm90")
+    code = compilation["gpu"]
+    ((symbol, kernel),) = code.kernels.items()
+    for grid, wanted in ((67, []), (66, ["66 blocks"]), (1, ["1 block"])):
+        code.kernels[symbol] = replace(kernel, grid=grid)
+        assert told(compilation) == [
+            f"slow but correct: map0 has {count} for 8 MB, where 132 units could work"
+            for count in wanted
+        ]
 
 
 def test_long_rows_by_single_threads() -> None:

@@ -95,7 +95,7 @@ class Tiles(Elementwise):
     """A tile of the result to a block."""
 
     def __init__(self, kernel: Kernel, refs: Refs, plan: MmaPlan, target: Target) -> None:
-        super().__init__(kernel, refs)
+        super().__init__(kernel, refs, target)
         assert kernel.roles is not None
         self.plan, self.target = plan, target
         (rows, columns, self.depth), (warp_rows, warp_columns) = plan.tile, plan.warp_tile

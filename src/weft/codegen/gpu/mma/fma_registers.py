@@ -22,11 +22,9 @@ _BESIDE: Final = 16
 """Registers for places and counts, as few as the compiler does with."""
 _EPILOGUE: Final = 8
 """Registers for what is computed of a sum before it is stored, at least."""
-_GATHERED: Final = 3
+_GATHERED: Final = 5
 """Registers for the place of an element that is gathered, and for whether there is one: the numbers
 of its row and of its k are taken apart into axes."""
-_ROOM: Final = 12
-"""Registers beside those that are needed at least, with which blocks share a unit unhurt."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +45,16 @@ class LaneRegisters:
     @property
     def needed(self) -> int:
         """The sums, the factors of one k and of the next, and the elements of a slice that are on
-        their way to shared memory."""
+        their way to shared memory: wide ones twice, since the compiler loads the next before it
+        puts down the last."""
         rows, columns = (
             warp // lanes for warp, lanes in zip(self.plan.warp_tile, LANE_GRID, strict=True)
         )
         total = _BESIDE + rows * columns * _words(self.sums)
         total += _EPILOGUE if self.plan.epilogue else 0
         for own, coming, dtype in zip((rows, columns), self._coming, self.factors, strict=True):
-            total += (2 * own + coming) * _words(dtype)
+            words = _words(dtype)
+            total += (2 * own + coming * words) * words
         return total
 
     @property
@@ -64,22 +64,19 @@ class LaneRegisters:
         return rows * depth // self.threads, columns * depth // self.threads
 
     @property
-    def wanted(self) -> int:
-        """What the compiler takes without moving anything to memory, estimated."""
+    def with_places(self) -> int:
+        """What is needed if the places of gathered elements are kept from slice to slice, as the
+        compiler does."""
         pairs = zip(self._coming, self.gathered, strict=True)
-        return self.needed + _ROOM + sum(_GATHERED * coming for coming, is_far in pairs if is_far)
+        return self.needed + sum(_GATHERED * coming for coming, is_far in pairs if is_far)
 
     def resident(self, target: Target) -> int:
-        """Tiles with few rows or columns do little but wait for memory, several at a time; of
-        others one multiplies while another meets. Fewer share a unit where each would lack
-        registers, if that gives them any."""
-        is_thin = min(self.plan.tile[:2]) <= FEW[-1]
-        alone = registers_given(target.limits, self.threads)
-        for blocks in (RESIDENT, 2) if is_thin else (2,):
-            given = registers_given(target.limits, blocks * self.threads)
-            if given >= min(self.wanted, alone):
-                return blocks
-        return 1
+        """Tiles with few rows or columns do little but wait for memory, several at a time, if all
+        have the registers; of others one multiplies while another meets, if both have them."""
+        given = registers_given(target.limits, RESIDENT * self.threads)
+        if min(self.plan.tile[:2]) <= FEW[-1] and self.with_places <= given:
+            return RESIDENT
+        return 2 if self.needed <= registers_given(target.limits, 2 * self.threads) else 1
 
     def refusals(self, target: Target) -> Iterator[Finding]:
         """Registers that a lane does not have: they would be moved to memory and back."""

@@ -1,6 +1,6 @@
 """How much the planner loses on matrix products that it has never seen.
 
-    python -m benchmarks.gpu_unseen --prepare FOLDER [--sets newest]
+    python -m benchmarks.gpu_unseen --prepare FOLDER [--sets coming]
     PYTHONPATH=src:.gpu-wheels python3 -m benchmarks.gpu_unseen --folder FOLDER [--sets ...]
 
 Products are drawn at random: sizes log-uniform, some with few rows, some in batches. `--prepare`
@@ -58,6 +58,7 @@ SETS: Final = {
     "latest": (6, 40),
     "next": (7, 40),
     "newest": (8, 40),
+    "coming": (9, 40),
 }
 """Seed and count of each set."""
 MOST_FLOPS: Final = 1.2e12
@@ -299,7 +300,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--prepare", type=Path, metavar="FOLDER", help="compile, and stop")
     parser.add_argument("--folder", type=Path, help="what was prepared")
-    parser.add_argument("--sets", default="newest")
+    parser.add_argument("--sets", default="coming")
     parser.add_argument("--seconds", type=float, default=150.0)
     options = parser.parse_args()
     names = options.sets.split(",")

@@ -4,6 +4,7 @@ another way or are missing, and how a peer that takes too long is given up."""
 from __future__ import annotations
 
 import argparse
+import runpy
 import sys
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from benchmarks import gpu, gpu_jax, gpu_report, needed
+from benchmarks import gpu, gpu_gpt2, gpu_jax, gpu_report, needed
 from benchmarks.gpu_device import Machine
 from benchmarks.gpu_jax_functions import function_of
 from benchmarks.gpu_line import Line
@@ -176,6 +177,8 @@ def test_without_a_gpu_the_benchmark_says_so(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(needed, "compute_capability", lambda: None)
     with pytest.raises(SystemExit, match="there is none here: `weft devices`"):
         need_gpu()
+    with pytest.raises(SystemExit, match="there is none here: `weft devices`"):
+        runpy.run_path(gpu_gpt2.__file__, run_name="__main__")
     monkeypatch.setattr(needed, "find_spec", lambda name: None)
     with pytest.raises(SystemExit, match="pip install torch"):
         need_gpu()

@@ -36,14 +36,17 @@ from weft.target.target import Kind, Target
 
 _LONG_ROW: Final = 8
 """Vectors of a row in which narrow integers are not widened."""
-_BLOCK_SIZES: Final = (128, 256, 512)
-"""Threads of a block, whose place others take as soon as it ends: blocks of 256 take as long for
-copies, 2 % longer where much is computed."""
+_THREADS: Final = 128
+"""Of a block, whose place others take as soon as it ends: blocks of 256 take as long for copies,
+2 % longer where much is computed."""
 _BLOCK_BYTES: Final = 3 << 10
 """That a block reads and writes, at least: the machine starts 1.7 blocks in a nanosecond, in which
 it moves 4.3 KB."""
 _TOGETHER: Final = 2
 """Vectors of a thread that are on their way at once where memory is not all that it waits for."""
+_NARROW: Final = 4
+"""Narrow vectors of a thread, at most: rows of 1023 elements of bf16 take 319, 163 and 94 us with
+one, two and four."""
 _MANY_BLOCKS: Final = 2048
 
 
@@ -164,19 +167,20 @@ def _map(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: 
 
 
 def gpu_map_plan(kernel: Kernel, tensors: Mapping[str, Tensor], header: Header) -> MapPlan:
-    """A vector of results for each thread; several where there are many, and it waits for other
-    reads beside a stream from memory."""
+    """A vector of results for each thread; several where there are many, and they are narrow or it
+    waits for other reads beside a stream from memory."""
     axis = inner_axis(kernel)
     # Results in whole vectors, even where operands must be read one by one, or in several.
     width = vector_bytes(kernel, tensors, stored=True)
     vector = whole_vectors(kernel, tensors, width, axis.name if axis else None, stored=True)
     vectors = math.prod(kernel.sizes.values()) // vector
     moved = vector * _bytes_of_point(kernel)
-    sizes = [n for n in _BLOCK_SIZES if n == _BLOCK_SIZES[0] or vectors >= n * _MANY_BLOCKS]
-    threads = next((n for n in sizes if n * moved >= _BLOCK_BYTES), sizes[-1])
-    many = vectors >= _TOGETHER * threads * _MANY_BLOCKS
-    turns = _TOGETHER if many and _waits_for_more(kernel) else 1
-    return MapPlan(header, vector, turns, threads, grain=turns * threads * vector)
+    wanted = _TOGETHER if _waits_for_more(kernel) else 1
+    while wanted < _NARROW and wanted * _THREADS * moved < _BLOCK_BYTES:
+        wanted *= 2
+    while wanted > 1 and vectors < wanted * _THREADS * _MANY_BLOCKS:
+        wanted //= 2
+    return MapPlan(header, vector, wanted, _THREADS, grain=wanted * _THREADS * vector)
 
 
 def _bytes_of_point(kernel: Kernel) -> int:

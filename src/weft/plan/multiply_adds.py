@@ -30,8 +30,9 @@ _TILES: Final[Mapping[int, _Choices]] = {
 }
 """Tiles by the bytes of a sum: the part of each that a warp has, and how fast a unit is with it,
 measured, in parts of what it is with the first."""
-_SMALL: Final[Mapping[_Tile, tuple[int, int]]] = {(32, 32, 8): (16, 16), (16, 32, 8): (16, 16)}
-"""Tiles that leave most registers for what else a kernel does, and the part that a warp has."""
+_SMALL: Final = (32, 32, 8)
+"""The most of a tile that leaves registers for whatever else a kernel does; a warp has half of its
+rows and columns."""
 _LEAST: Final = 8
 """Rows and columns from which tiles pay."""
 _FEW: Final = 4096
@@ -45,8 +46,10 @@ _DEEPER: Final = (3, 4)
 def _thin_tile(kernel: Kernel, m: int, n: int, word: int) -> _Choices:
     """The tile for few rows or columns, and many of the others: four warps share the long side.
     Slices of windows are half as deep, since the places of their elements take registers too."""
-    rows, columns, depth = thin_tile(m, n, word)
-    if kernel.pattern is Pattern.CONV:
+    is_window = kernel.pattern is Pattern.CONV
+    least = _LEAST if is_window else 1
+    rows, columns, depth = thin_tile(max(m, least), max(n, least), word)
+    if is_window:
         depth = max(depth // 2, _THREADS // min(rows, columns))
     warp = (rows, columns // 4) if m <= n else (rows // 4, columns)
     return {(rows, columns, depth): (warp, 1.0)}
@@ -98,9 +101,9 @@ def lighter_fma_plans(first: MmaPlan) -> Iterator[MmaPlan]:
     else:
         yield replace(first, tile=shallow)
     yield replace(first, tile=shallow, warp_tile=narrow)
-    for tile, warp in _SMALL.items():
-        if tile[0] * tile[1] < rows * columns:
-            yield replace(first, tile=tile, warp_tile=warp)
+    small = (max(_LEAST, min(rows, _SMALL[0])), max(_LEAST, min(columns, _SMALL[1])), _SMALL[2])
+    halves = (max(_LEAST, small[0] // 2), max(_LEAST, small[1] // 2))
+    yield replace(first, tile=small, warp_tile=halves)
 
 
 def _choices(kernel: Kernel) -> _Choices:

@@ -10,7 +10,8 @@ bands of 4, 43.1 of 6 and 45.5 of 1.
 
 The height that is chosen is the one for which all clusters of units together ask for the fewest
 rows. Of 19 forms that were timed in up to ten orders each it loses 1 percent on average, and 5 at
-most; bands of 4 rows lose 3 and 11, bands of 8 rows 2 and 8.
+most; bands of 4 rows lose 3 and 11, bands of 8 rows 2 and 8. Of 28 forms that came after it it
+loses 1.6 percent at most, bands of 4 rows 10.
 """
 
 from __future__ import annotations

@@ -169,9 +169,10 @@ MAPS: dict[str, tuple[str, tuple[int, ...], Build, tuple[int, int, int]]] = {
     "gathered": ("f32", (65_536, 1024), lambda b, x: chosen(b, x, 8192), (4, 2, 128)),
     "few": ("f32", (1024, 1024), lambda b, x: scaled(b, x), (4, 1, 128)),
     "dropped": ("bf16", (65_536, 1024), lambda b, x: dropped(b, x), (8, 2, 128)),
-    # Blocks of more threads where each moves few bytes, if enough of them are left.
-    "odd": ("f32", (65_537, 1023), lambda b, x: b.exp(x), (1, 1, 512)),
-    "narrow and odd": ("bf16", (65_537, 1022), lambda b, x: b.exp(x), (2, 1, 512)),
+    # Several where each moves few bytes, if enough blocks are left.
+    "odd": ("f32", (65_537, 1023), lambda b, x: b.exp(x), (1, 4, 128)),
+    "narrow and odd": ("bf16", (65_537, 1022), lambda b, x: b.exp(x), (2, 4, 128)),
+    "odd rows, joined": ("bf16", (65_536, 1023), lambda b, x: b.exp(x), (8, 1, 128)),
     "few and odd": ("f32", (129, 1023), lambda b, x: b.exp(x), (1, 1, 128)),
 }
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from weft.region.fitting.aligned import with_aligned_operands
+from weft.region.fitting.joined_axes import with_joined_axes
 from weft.region.fitting.long_sums import in_parts
 from weft.region.fitting.one_row import with_one_row
 from weft.region.fitting.whole_ops import whole_in_parts
@@ -20,9 +21,9 @@ _ZERO: Final = ("0", "0.0", "False")
 
 
 def fit(module: Module, target: Target) -> Module:
-    """The module with long sums cut, on a GPU with operands aligned, single rows of 8-bit numbers
-    as contractions and ops that stay whole in steps, elsewhere with scatters that add narrow floats
-    in a wider dtype."""
+    """The module with long sums cut; on a GPU with odd rows joined, operands aligned, single rows
+    of 8-bit numbers as contractions and ops that stay whole in steps; elsewhere with scatters that
+    add narrow floats in a wider dtype."""
     tensors = dict(module.tensors)
     kernels: list[Kernel] = []
     origin = dict(module.origin)
@@ -54,7 +55,8 @@ def _prepared(
         return with_wide_sums(kernel, tensors)
     if kernel.opaque is not None:
         return whole_in_parts(kernel, tensors, zeros)
-    return with_aligned_operands(with_one_row(kernel, tensors, target), tensors, target)
+    joined = with_joined_axes(kernel, tensors)
+    return with_aligned_operands(with_one_row(joined, tensors, target), tensors, target)
 
 
 def _fills_with_zeros(kernel: Kernel) -> bool:

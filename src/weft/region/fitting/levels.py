@@ -37,8 +37,8 @@ from weft.target.target import Kind, Target
 
 _KEPT: Final = 1 << 18
 """Elements of a row that the registers of a cluster hold."""
-_OF_UNITS: Final = 0.5
-"""Of the units, those that fewer rows than this leave without work."""
+_ROWS_OF_UNIT: Final = 0.5
+"""Rows for each unit, at most, where they are few."""
 
 
 def one_level_each(kernel: Kernel, target: Target) -> tuple[tuple[Kernel, ...], tuple[Tensor, ...]]:
@@ -69,19 +69,15 @@ def _few_and_long(kernel: Kernel, target: Target) -> bool:
         return False
     length = math.prod(found.size for found in reduced(kernel))
     rows = math.prod(kernel.sizes.values()) // max(1, length)
-    return length > _KEPT and 0 < rows <= _OF_UNITS * target.limits.units
+    return length > _KEPT and 0 < rows <= _ROWS_OF_UNIT * target.limits.units
 
 
 def _can_be_apart(kernel: Kernel) -> bool:
     """Whether all reductions run over the same axes, and nothing reports where it stands: it would
     do so in every kernel."""
-    every = {frozenset(let.expr.axes) for let in reductions(kernel) if _is_sum(let.expr)}
+    every = {let.expr.axes for let in kernel.body if isinstance(let.expr, Reduce | Fold)}
     bound = any(isinstance(let.expr, Check | Words) for let in walk(kernel.body))
     return len(every) == 1 and not bound and not kernel.params
-
-
-def _is_sum(expr: object) -> bool:
-    return isinstance(expr, Reduce | Fold)
 
 
 def _levels(kernel: Kernel) -> dict[str, int]:
@@ -89,7 +85,7 @@ def _levels(kernel: Kernel) -> dict[str, int]:
     found: dict[str, int] = {}
     for let in kernel.body:
         below = max((found[name] for name in operands(let)), default=0)
-        found[let.name] = below + _is_sum(let.expr)
+        found[let.name] = below + isinstance(let.expr, Reduce | Fold)
     return found
 
 
@@ -117,10 +113,11 @@ def _level(
         if let.name in wanted
     )
     stored = {axis for output in outputs for axis in kernel.let(output.value).axes}
+    reduces = any(isinstance(let.expr, Reduce | Fold) for let in body)
     return replace(
         kernel,
         name=name,
-        pattern=Pattern.ROW if any(_is_sum(let.expr) for let in body) else Pattern.MAP,
+        pattern=Pattern.ROW if reduces else Pattern.MAP,
         axes=tuple(replace(found, reduce=found.name not in stored) for found in kernel.axes),
         body=body,
         outputs=outputs,

@@ -30,12 +30,10 @@ from weft.target.target import Kind, Target
 SHARED_SHARE: Final = 0.8
 """Of the on-chip memory of a block, what rows may take."""
 _THREADS: Final = 256
-
-
-_LONGEST_EPILOGUE: Final = 180
+_LONGEST_EPILOGUE: Final = 240
 """Operations on each result of a contraction. A thread holds up to 128 results, in registers, and
-its code has those of every one of them: a compiler takes seconds for some hundred, and minutes for
-some more."""
+its code has those of every one of them: a compiler takes 10 to 20 s for as many as these, and
+minutes for 300."""
 _REDUCTION_OF_ANGLES: Final = 60
 """What angles of any size add to sine, cosine and tangent: code that hardly ever runs."""
 _OF_ANGLES: Final = frozenset({"sin", "cos", "tan"})

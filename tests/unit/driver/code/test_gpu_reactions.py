@@ -198,6 +198,22 @@ def test_tiles_of_single_products_are_shared_by_more_warps(
     assert len(set(told)) == 4
 
 
+def test_windows_are_fetched_in_smaller_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lanes of a tile with few rows hold more elements on their way than sums."""
+    b = Builder()
+    x, w = b.param("f32", [3, 16, 11, 13]), b.param("f32", [16, 16, 3, 3])
+    program = b.build(b.emit("weft.conv", x, w, layout="NCHW"))
+    (first,) = through_stages(program, "sm90")["plan"].plans.values()
+    compiler(monkeypatch, (8, 16), (8, 8), (0, 0))
+    made = compiled(program)
+    told = [line for line in made.report() if line.startswith("conv0: fma")]
+    rows, columns, depth = first.tile
+    assert f"tile={[rows, columns, depth // 2]}" in told[1]
+    (taken,) = made._latest.compilation["plan"].plans.values()
+    assert taken.tile[2] < depth
+    assert taken.warp_tile[0] * taken.warp_tile[1] < first.warp_tile[0] * first.warp_tile[1]
+
+
 @pytest.mark.parametrize(
     ("make", "held"),
     [

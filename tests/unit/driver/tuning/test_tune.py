@@ -21,7 +21,8 @@ from weft.driver.tuning import tuned
 from weft.driver.tuning.measure import Measurement, measure
 from weft.driver.tuning.tune import MOST_POINTS, KernelClass, Trial, Tuning, classes_of, tune
 from weft.foundation.errors import UserError
-from weft.plan.ir import MapPlan
+from weft.plan.ir import MapPlan, MmaPlan
+from weft.plan.text import loads
 from weft.ptir import Builder, Program, save
 from weft.region.ir import Kernel, Module
 from weft.runtime import cache
@@ -222,3 +223,17 @@ def test_what_cannot_be_kept_is_not_said_to_be(monkeypatch: pytest.MonkeyPatch) 
     done = tune(started(sums()))
     assert done.found
     assert not done.is_kept
+
+
+def test_of_a_tuned_product_nothing_else_is_said() -> None:
+    b = Builder()
+    program = b.build(b.matmul(b.param("bf16", [256, 256]), b.param("bf16", [256, 256])))
+    chosen = weft.compile(program, "sm80")
+    assert any("tiles of" in line for line in chosen.report())
+    (plan,) = loads(chosen.stages["plan"]).plans.values()
+    assert isinstance(plan, MmaPlan)
+    found = tuned.Tuned(replace(plan, stages=3), 1e-6, 2e-6, 4, 4)
+    assert tuned.save(target_named("sm80"), {plan.header.kernel: found})
+    told = [line for line in weft.compile(program, "sm80").report() if "matmul0" in line]
+    assert any("tuned, 4 of 4 plans measured" in line for line in told)
+    assert not any("tiles of" in line for line in told)

@@ -13,6 +13,7 @@ from tests.gpu_interpreted import InterpretedGpu
 from tests.gpu_programs import TARGETS, through_stages
 from weft.ptir import Builder, Program
 from weft.region.fitting import levels
+from weft.region.interp import run_module
 from weft.region.ir import Fold, Kernel, Pattern
 from weft.testing.compare import compare
 
@@ -30,16 +31,16 @@ def extremes(dtype: str) -> Program:
     return b.build(b.reduce_max(x, [1]), b.reduce_min(x, [1]))
 
 
+def reduced_by(op: str, dtype: str) -> Program:
+    b = Builder()
+    return b.build(getattr(b, op)(b.param(dtype, [PRIME]), axes=[0]))
+
+
 def of_products() -> Program:
     """What is reduced is computed, and so is what is left over."""
     b = Builder()
     x, y = b.param("f32", [PRIME]), b.param("f32", [PRIME])
     return b.build(b.reduce_sum(b.exp(b.add(b.mul(x, y), x)), [0]))
-
-
-def few_rows(m: int, n: int) -> Program:
-    b = Builder()
-    return b.build(b.matmul(b.param("f32", [m, PRIME]), b.param("f32", [PRIME, n])))
 
 
 LEFT_OVER: dict[str, Callable[[], Program]] = {
@@ -52,8 +53,10 @@ LEFT_OVER: dict[str, Callable[[], Program]] = {
     "behind a whole axis": lambda: summed("si32", (2, 5003, 3), 0, 1, 2),
     "largest and smallest": lambda: extremes("f32"),
     "largest and smallest integers": lambda: extremes("si16"),
+    "product": lambda: reduced_by("reduce_prod", "si64"),
+    "any": lambda: reduced_by("reduce_any", "i1"),
+    "all": lambda: reduced_by("reduce_all", "i1"),
     "computed": of_products,
-    "few rows": lambda: few_rows(3, 130),
 }
 
 
@@ -75,6 +78,20 @@ def test_lengths_without_divisors(name: str, target: str) -> None:
     assert "part" in first.sizes
     assert "is_part" in {let.name for let in second.body}
     agree(program, target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_products_of_few_rows(target: str) -> None:
+    b = Builder()
+    program = b.build(b.matmul(b.param("f32", [3, PRIME]), b.param("f32", [PRIME, 130])))
+    module = through_stages(program, target)["region"]
+    first, second = module.kernels
+    left = second.sizes["part"] - first.sizes["part"]
+    assert first.sizes["part"] * first.sizes["k"] + left == PRIME
+    assert 0 < left < 256
+    x, y = inputs_for(program, 1)
+    found = run_module(module, dict(zip(module.inputs, (x, y), strict=True)))[module.outputs[0]]
+    np.testing.assert_allclose(found, x.astype(np.float64) @ y, rtol=1e-4, atol=1e-5)
 
 
 # -- levels --------------------------------------------------------------------------------------

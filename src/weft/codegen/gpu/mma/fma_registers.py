@@ -36,6 +36,7 @@ class LaneRegisters:
     sums: DType
     factors: tuple[DType, DType]
     gathered: tuple[bool, bool] = (False, False)
+    has_epilogue: bool = False
 
     @property
     def threads(self) -> int:
@@ -51,7 +52,7 @@ class LaneRegisters:
             warp // lanes for warp, lanes in zip(self.plan.warp_tile, LANE_GRID, strict=True)
         )
         total = _BESIDE + rows * columns * _words(self.sums)
-        total += _EPILOGUE if self.plan.epilogue else 0
+        total += _EPILOGUE if self.has_epilogue else 0
         for own, coming, dtype in zip((rows, columns), self._coming, self.factors, strict=True):
             words = _words(dtype)
             total += (2 * own + coming * words) * words

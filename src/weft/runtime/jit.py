@@ -142,5 +142,7 @@ class Library:
 
 @lru_cache
 def _compiler() -> Any:
+    """One that puts a module's code and its constants side by side: a process that has opened a GPU
+    may have no two free places within reach of one another."""
     machine = target_of(llvm.get_default_triple()).create_target_machine(jit=True)
-    return llvm.create_lljit_compiler(machine)
+    return llvm.create_lljit_compiler(machine, use_jit_link=True)

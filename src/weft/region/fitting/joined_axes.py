@@ -38,6 +38,8 @@ def with_joined_axes(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Kernel:
     width = vector_bytes(kernel, tensors, stored=True)
     if kernel.pattern is not Pattern.MAP or kernel.params or width >= _WHOLE:
         return kernel
+    if not all(kernel.sizes.values()):
+        return kernel
     joined = kernel
     while len(joined.axes) > 1:
         outer, inner = joined.axes[-2:]

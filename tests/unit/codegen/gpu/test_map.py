@@ -105,7 +105,7 @@ def source_of_padding(dtype: str) -> str:
     fill = False if dtype == "i1" else 0
     padded = b.emit("pad", b.param(dtype, [6, 32]), low=low, high=low, pad_value=fill)
     (source,) = through_stages(b.build(padded), "sm90")["cu"].sources.values()
-    return source.partition('extern "C"')[2]
+    return str(source.partition('extern "C"')[2])
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16", "fp8_e4m3", "si8", "si16"])

@@ -13,7 +13,7 @@ from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
 from weft.driver.stages.compilation import Compilation
 from weft.ptir import Builder, Program, Value
-from weft.region.ir import Kernel
+from weft.region.ir import Kernel, Module
 from weft.target.known import target_named
 from weft.testing.compare import compare
 
@@ -28,7 +28,8 @@ def program(shape: tuple[int, ...], build: Build) -> Program:
 def kernels(shape: tuple[int, ...], build: Build) -> tuple[Kernel, ...]:
     made = program(shape, build)
     found = Compilation(made, target_named("sm90"), make_signature(made))
-    return run_pipeline(found, until="region")["region"].kernels
+    module: Module = run_pipeline(found, until="region")["region"]
+    return module.kernels
 
 
 @pytest.mark.parametrize("shape", [(8, 33), (4, 5, 7), (2, 2, 1, 9)])
@@ -48,6 +49,7 @@ def padded(b: Builder, x: Value) -> Value:
 
 KEPT: dict[str, tuple[tuple[int, ...], Build]] = {
     "whole vectors": ((8, 32), lambda b, x: b.exp(x)),
+    "nothing": ((3, 0), lambda b, x: b.exp(x)),
     "no wider for it": ((7, 33), lambda b, x: b.exp(x)),
     "a row for all": ((8, 33), lambda b, x: x + b.broadcast_to(b.param("f32", [33]), x.shape)),
     "a number a row": ((8, 33), lambda b, x: x * b.broadcast_to(b.param("f32", [8, 1]), x.shape)),

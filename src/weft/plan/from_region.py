@@ -29,7 +29,7 @@ from weft.plan.multiply_adds import fma_plan
 from weft.plan.rows import gpu_row_plan, whole_vectors
 from weft.plan.tensor_cores import sm80_plan, sm90_plan, takes_warpgroups, takes_warps
 from weft.plan.transposes import block_for, crossing_in
-from weft.region.fusion.resources import inner_axis, vector_bytes
+from weft.region.forms.widths import inner_axis, vector_bytes
 from weft.region.ir import Fold, Kernel, Module, Pattern, Read, Reduce, Tensor, walk
 from weft.region.structure import structure_key
 from weft.target.target import Kind, Target

@@ -17,7 +17,7 @@ from weft.plan.ir import Header, RowPlan
 from weft.plan.row_costs import BLOCK, HALF_A_UNIT, RowCosts
 from weft.region.cost import longest_row
 from weft.region.forms.columns import side_by_side
-from weft.region.fusion.resources import vector_bytes
+from weft.region.forms.widths import vector_bytes
 from weft.region.ir import (
     AxisIndex,
     Const,

@@ -12,7 +12,8 @@ from weft.foundation.dtypes import BF16, F32, DType
 from weft.foundation.index_expr import axis
 from weft.ptir import Builder
 from weft.region.cost import kernel_seconds, kernel_work, row_bytes
-from weft.region.fusion.resources import access_bytes, live_values, stop_reason, vector_bytes
+from weft.region.forms.widths import access_bytes, vector_bytes
+from weft.region.fusion.resources import live_values, stop_reason
 from weft.region.ir import Kernel, KernelAxis, Module, Output, Pattern, Tensor
 from weft.target.known import target_named
 

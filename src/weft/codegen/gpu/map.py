@@ -24,7 +24,7 @@ from weft.codegen.gpu.thread import Emitter, Refs
 from weft.foundation.errors import Finding, InternalError
 from weft.foundation.index_expr import Axis, Expr, coefficient
 from weft.plan.ir import MapPlan
-from weft.region.fusion.resources import inner_axis
+from weft.region.forms.widths import inner_axis
 from weft.region.ir import Fold, Kernel, Let, Output, Reduce, Tensor
 from weft.target.target import Target
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from weft.foundation.index_expr import Axis, Expr, axes_of, axis, coefficient, floordiv, linear
 from weft.foundation.index_expr import substitute as replaced
-from weft.region.fusion.resources import vector_bytes
+from weft.region.forms.widths import vector_bytes
 from weft.region.ir import (
     AxisIndex,
     Check,

@@ -10,13 +10,12 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from weft.foundation.index_expr import Expr, coefficient, linear
+from weft.foundation.index_expr import coefficient, linear
 from weft.region.cost import longest_row, operations_of, passes_over_rows, reduced_axes
+from weft.region.forms.widths import access_bytes
 from weft.region.ir import (
     Const,
-    Fold,
     Kernel,
-    KernelAxis,
     Pattern,
     Read,
     Reduce,
@@ -115,62 +114,6 @@ def live_values(kernel: Kernel) -> int:
         most = max(most, len(alive))
         alive = {name for name in alive if last.get(name, -1) > number}
     return most
-
-
-def vector_bytes(kernel: Kernel, tensors: Mapping[str, Tensor], *, stored: bool = False) -> int:
-    """The widest access, up to 16 bytes, that every tensor along the innermost axis allows; of
-    `stored` ones alone."""
-    results = {output.tensor for output in kernel.outputs}
-    allowed = _allowed_bytes(kernel, tensors).items()
-    return min((width for name, width in allowed if name in results or not stored), default=16)
-
-
-def access_bytes(kernel: Kernel, tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    """How wide each tensor along the innermost axis is accessed: as it allows, and in no more
-    elements than those tensors which do not allow whole vectors."""
-    allowed = _allowed_bytes(kernel, tensors)
-    sizes = {name: tensors[name].dtype.storage_bytes for name in allowed}
-    most = min((width // sizes[name] for name, width in allowed.items() if width < 16), default=16)
-    return {name: min(width, most * sizes[name]) for name, width in allowed.items()}
-
-
-def _allowed_bytes(kernel: Kernel, tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    """The widest access, up to 16 bytes, that each tensor along the innermost axis allows.
-
-    Tensors that do not change along that axis, or that are read across it, do not take part: those
-    are not accessed by vectors at all.
-    """
-    axis = inner_axis(kernel)
-    if axis is None:
-        return {}
-    found: dict[str, int] = {}
-    for name, address in _addresses(kernel, tensors):
-        if coefficient(address, axis.name) == 1:
-            size = tensors[name].dtype.storage_bytes
-            steps = [abs(f) for term, f in address.terms if str(term) != axis.name]
-            numbers = [axis.size, address.constant, *steps]
-            width = found.get(name, 16)
-            while width > size and any((number * size) % width for number in numbers):
-                width //= 2
-            found[name] = width
-    return found
-
-
-def inner_axis(kernel: Kernel) -> KernelAxis | None:
-    """The axis that vectors run along: the last one, or the last that is reduced."""
-    reduced = {
-        a for let in kernel.body if isinstance(let.expr, Reduce | Fold) for a in let.expr.axes
-    }
-    inner = [a for a in kernel.axes if kernel.pattern is Pattern.MAP or a.name in reduced]
-    if not inner or kernel.pattern in (Pattern.MATMUL, Pattern.CONV):
-        inner = [a for a in kernel.axes if not a.reduce]
-    return inner[-1] if inner else None
-
-
-def _addresses(kernel: Kernel, tensors: Mapping[str, Tensor]) -> list[tuple[str, Expr]]:
-    found = [(let.expr.tensor, let.expr.index) for let in kernel.body if isinstance(let.expr, Read)]
-    found += [(output.tensor, output.index) for output in kernel.outputs]
-    return [(name, linear(index, row_major(tensors[name].shape))) for name, index in found]
 
 
 def _stores_columns(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bool:

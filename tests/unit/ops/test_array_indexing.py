@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 import weft
 from tests.unit.ops.arrays import Array, agrees, data
 from weft.foundation.errors import SpecViolation, UserError
+from weft.ops.graph.cache import PROGRAMS
+from weft.ops.graph.evaluate import Request
 from weft.ops.jit import jit
 
 _RELAXED = settings(
@@ -367,3 +369,72 @@ def test_a_value_must_broadcast_to_the_elements() -> None:
         x[0] = weft.asarray([1, 2, 3])
     x[0] = weft.ones((1, 1, 5), dtype=weft.int64)
     assert int(x[0].sum()) == 20
+
+
+# -- another place is the same program -----------------------------------------------------------
+
+
+def compiled() -> int:
+    return PROGRAMS.statistics.compiled
+
+
+def keys_at(i: int) -> list[Any]:
+    """Index expressions that differ by their places only, for each list position."""
+    at = np.asarray([2, 0, 1])
+    return [
+        i, -i - 1, slice(i, i + 3), slice(-i - 3, None if i == 0 else -i), (slice(None), i),
+        (i, slice(i, i + 2)), slice(i + 4, i, -2), (..., slice(i, i + 4, 3)), (None, i, None),
+        (i, weft.asarray(at)), (slice(i, i + 4), weft.asarray(at)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("which", range(len(keys_at(0))))
+def test_a_read_or_assignment_at_another_place_compiles_nothing(which: int) -> None:
+    array = numbered(9, 10).astype(np.float32)
+    x = weft.asarray(array).eval()
+    before = compiled()
+    for i in range(5):
+        if i == 2:
+            before = compiled()
+        key = keys_at(i)[which]
+        agrees(x[key], array[_as_arrays(key)])
+        new, expected = weft.asarray(array).eval(), array.copy()
+        new[key] = float(i) + 0.5
+        expected[_as_arrays(key)] = float(i) + 0.5
+        agrees(new, expected)
+    assert compiled() == before
+
+
+def _as_arrays(key: Any) -> Any:
+    if isinstance(key, tuple):
+        return tuple(map(_as_arrays, key))
+    return np.asarray(key) if isinstance(key, weft.Tensor) else key
+
+
+def test_iteration_over_many_rows_compiles_two_programs() -> None:
+    x = weft.asarray(numbered(40, 3)).eval()
+    before = compiled()
+    assert [row.tolist() for row in x] == numbered(40, 3).tolist()
+    assert compiled() - before <= 2
+
+
+def test_traced_functions_know_their_places() -> None:
+    def spread(x: Any) -> Any:
+        return weft.sum(x[1:] * x[:-1]) + x[3]
+
+    x = weft.asarray(numbered(6).astype(np.float32))
+    for function in (spread, weft.grad(spread)):
+        body = jit(function).program(x).main.body
+        assert not [i for i in body if i.op.name.startswith("dynamic_slice")]
+    eager, traced = weft.grad(spread)(x), jit(weft.grad(spread))(x)
+    assert eager.tolist() == traced.tolist() == [1.0, 2.0, 4.0, 7.0, 8.0, 4.0]
+
+
+def test_a_place_that_never_changes_stays_part_of_the_program() -> None:
+    x = weft.asarray(numbered(8).astype(np.float32)).eval()
+    for scale in (1.0, 2.0, 3.0):
+        agrees((x[2:] - x[:-2]) * scale, np.full(6, 2 * scale, np.float32))
+    request = Request([((x[2:] - x[:-2]) * 4.0)._node])
+    numbers = tuple(node.storage.data for node in request.literals)
+    _, lifted = PROGRAMS.find(request.signature, numbers, request.build)
+    assert [request.literals[at].tensor.rank for at in lifted] == [0]

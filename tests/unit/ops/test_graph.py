@@ -131,6 +131,28 @@ def test_other_shapes_dtypes_and_exports_are_other_programs() -> None:
     assert count[0] == 5  # and the cast
 
 
+def test_only_numbers_that_change_become_parameters() -> None:
+    x = data(17)
+
+    def value(scale: float, shift: float) -> None:
+        expected = np.asarray(x) * np.float32(scale) + np.float32(shift)
+        np.testing.assert_allclose((x * scale + shift).numpy(), expected, rtol=1e-6)
+
+    with compiles() as count:
+        value(2.0, 0.25)
+        value(3.0, 0.25)
+        value(4.0, 0.25)
+    assert count[0] == 2
+    request = Request([(x * 5.0 + 0.25)._node])
+    numbers = tuple(node.storage.data for node in request.literals)
+    _, lifted = PROGRAMS.find(request.signature, numbers, request.build)
+    assert len(lifted) == 1
+    with compiles() as count:
+        value(2.0, 0.5)
+        value(7.0, 0.75)
+    assert count[0] == 1
+
+
 def test_a_number_that_changes_is_compiled_twice_and_never_again() -> None:
     x = data(17)
     with compiles() as count:
@@ -290,7 +312,7 @@ def test_a_request_is_the_graph_at_one_moment() -> None:
     last = middle * 0.5 + x
     request = Request([last._node])
     weft.eval(middle)
-    program, _ = request.build(lifted=False)
+    program, _ = request.build(())
     elements = x.numpy()
     first, second = weft.run(program, [elements])
     np.testing.assert_allclose(first, np.exp(elements), rtol=1e-6)

@@ -28,7 +28,16 @@ from weft.ops.arithmetic import (
 )
 from weft.ops.array.movement import every, flipped, moved, permuted, rows_at, window
 from weft.ops.array.operands import given, known_shape, taken
-from weft.ops.array.selection import Places, Point, Selection, Span, adds_axis, parsed
+from weft.ops.array.selection import (
+    Places,
+    Point,
+    Selection,
+    Span,
+    Window,
+    adds_axis,
+    parsed,
+    windowed,
+)
 from weft.ops.calls import public
 from weft.ops.graph.context import arena_for
 from weft.ops.lines import user_line
@@ -37,6 +46,7 @@ from weft.ops.promotion import beside, promoted
 from weft.ops.recipes import captured, recorded
 from weft.ops.session import Handle
 from weft.ops.tensor import Tensor, from_array, tensor_method
+from weft.ptir.literal import literal
 
 __all__ = ["take", "take_along_axis"]
 
@@ -50,11 +60,36 @@ def getitem(self: Tensor, key: Any, /) -> Tensor:
     """The elements that an index expression names, as NumPy means it."""
     items = key if isinstance(key, tuple) else (key,)
     written = _written(items)
-    if written is not None:
+    if written is None:
+        x = taken(self)
+        return given(selected(x, parsed(_with_handles(items, x), x.shape)), self)
+    window = _window(self, written)
+    if window is None:
         found: Tensor = captured(_read, [self, *_places(items)], user_line(), written)
-        return found
-    x = taken(self)
-    return given(selected(x, parsed(_with_handles(items, x), x.shape)), self)
+    else:
+        operands = [self, _start(self, window), *_places(items)]
+        found = captured(_read_window, operands, user_line(), window.sizes, _as_written(window))
+    return found
+
+
+def _window(x: Tensor, written: tuple[Any, ...]) -> Window | None:
+    """The part of x that an index expression is about, where its place may be an operand: another
+    place is then the same program. Inside a traced function places are known for good, and a slice
+    that knows its place is computed better. None too where all of x is taken, or nothing."""
+    shape = tuple([size for size in x.shape if isinstance(size, int)])
+    if len(shape) < x.ndim or arena_for(x._node).tracing:
+        return None
+    items = [slice(*i) if i and isinstance(i, tuple) else i for i in written]
+    found = windowed(items, shape)
+    return None if found.sizes == shape or 0 in found.sizes else found
+
+
+def _start(x: Tensor, window: Window) -> Tensor:
+    return Tensor(arena_for(x._node).constant(literal(list(window.start), SI64)))
+
+
+def _as_written(window: Window) -> tuple[Any, ...]:
+    return tuple((i.start, i.stop, i.step) if isinstance(i, slice) else i for i in window.rest)
 
 
 def _written(items: tuple[Any, ...]) -> tuple[Any, ...] | None:
@@ -100,6 +135,11 @@ def _with_handles(items: tuple[Any, ...], x: Handle) -> list[Any]:
 def _read(x: Handle, *operands: Any) -> Handle:
     *places, written = operands
     return selected(x, parsed(_rebuilt(written, places), x.shape))
+
+
+def _read_window(x: Handle, start: Handle, *operands: Any) -> Handle:
+    *places, sizes, written = operands
+    return _read(x.dynamic_slice(start, sizes=sizes), *places, written)
 
 
 def selected(x: Handle, selection: Selection) -> Handle:
@@ -268,7 +308,13 @@ def setitem(self: Tensor, key: Any, value: Any, /) -> None:
     if mask is not None:
         self.become(captured(_masked, [self, mask, new], line))
     elif written is not None:
-        self.become(captured(_assigned, [self, new, *_places(items)], line, written))
+        window = _window(self, written)
+        if window is None:
+            self.become(captured(_assigned, [self, new, *_places(items)], line, written))
+        else:
+            operands = [self, new, _start(self, window), *_places(items)]
+            rest = _as_written(window)
+            self.become(captured(_assigned_window, operands, line, window.sizes, rest))
     else:
         x = taken(self)
         selection = parsed(_with_handles(items, x), known_shape(x))
@@ -300,6 +346,12 @@ def _fits(value: DType, target: DType) -> bool:
 def _assigned(x: Handle, value: Handle, *operands: Any) -> Handle:
     *places, written = operands
     return _replaced(x, parsed(_rebuilt(written, places), known_shape(x)), value)
+
+
+def _assigned_window(x: Handle, value: Handle, start: Handle, *operands: Any) -> Handle:
+    *places, sizes, written = operands
+    new = _assigned(x.dynamic_slice(start, sizes=sizes), value, *places, written)
+    return x.dynamic_update_slice(new, start, sizes=sizes)
 
 
 def _replaced(x: Handle, selection: Selection, value: Handle) -> Handle:

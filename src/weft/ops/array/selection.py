@@ -114,6 +114,40 @@ def parsed(items: Sequence[Any], shape: Shape) -> Selection:
     return Selection(tuple(picks))
 
 
+@dataclass(frozen=True)
+class Window:
+    """What lies from the first to the last position picked of each axis, and what is picked of
+    that: so a read at another place has the same `sizes` and `rest`."""
+
+    start: tuple[int, ...]
+    sizes: tuple[int, ...]
+    rest: tuple[Any, ...]
+    """Index expressions of the window, of the kinds that were given."""
+
+
+def windowed(items: Sequence[Any], shape: tuple[int, ...]) -> Window:
+    """The window of an index expression of integers, slices, None, `...`, and anything else for
+    positions that are data, which may lie anywhere on their axis."""
+    start: list[int] = []
+    sizes: list[int] = []
+    rest: list[Any] = []
+    for item in _complete(items, shape):
+        axis = len(sizes)
+        if item is None:
+            rest.append(None)
+            continue
+        span, left = Span(0, shape[axis]), item
+        if isinstance(item, int):
+            span, left = Span(_position(item, shape[axis], axis, shape), 1), 0
+        elif isinstance(item, slice):
+            span = _span(item, shape[axis], axis)
+            left = slice(None, None, span.step)
+        start.append(span.low if span.size else 0)
+        sizes.append(int(span.extent))
+        rest.append(left)
+    return Window(tuple(start), tuple(sizes), tuple(rest))
+
+
 def _item(item: Any) -> Any:
     """An entry of an index expression: None, `...`, a slice, an int, a handle, an array, or a mask
     that is a tensor."""

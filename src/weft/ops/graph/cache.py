@@ -1,9 +1,11 @@
 """The program cache: compiled programs by structural signature.
 
 Two graphs with the same structure, over whatever tensors, have the same signature and share one
-compiled program. Numbers in a graph (the 0.5 of `x * 0.5`) are compiled into the program at first;
-when the same structure comes back with other numbers, one more program is compiled that takes them
-as parameters, and from then on nothing is compiled for that structure again.
+compiled program. Numbers in a graph (the 0.5 of `x * 0.5`, the 3 of `x[3]`) are compiled into the
+program at first; when the same structure comes back with other numbers, one more program is
+compiled that takes those as parameters which have changed, and where others change later, one that
+takes them all. From then on nothing is compiled for that structure again. A number that never
+changes stays part of the program: a slice at a known place is computed better.
 """
 
 from __future__ import annotations
@@ -26,6 +28,9 @@ from weft.ptir.passes.log import PassLog
 
 Signature: TypeAlias = tuple[Any, ...]
 Numbers: TypeAlias = tuple[bytes, ...]
+Positions: TypeAlias = tuple[int, ...]
+"""Which of the numbers are parameters."""
+Build: TypeAlias = Callable[[Positions], tuple[Program, Backend]]
 
 
 @dataclass
@@ -45,9 +50,24 @@ class Entry:
     numbers: Numbers
     fixed: Prepared | None = None
     """With the numbers compiled in."""
-    lifted: Prepared | None = None
-    """With the numbers as parameters after the leaves."""
+    lifted: tuple[Prepared, Positions] | None = None
+    """With the numbers at these positions as parameters after the leaves."""
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def serving(self, numbers: Numbers) -> tuple[Prepared, Positions] | None:
+        """The version that computes with these numbers."""
+        if self.fixed is not None and self.numbers == numbers:
+            return self.fixed, ()
+        lifted = self.lifted
+        if lifted is None:
+            return None
+        everything = len(lifted[1]) == len(numbers)
+        return lifted if everything or set(self.changed(numbers)) <= set(lifted[1]) else None
+
+    def changed(self, numbers: Numbers) -> Positions:
+        """Where these numbers are other than those that came first."""
+        pairs = zip(self.numbers, numbers, strict=True)
+        return tuple(at for at, (first, now) in enumerate(pairs) if first != now)
 
 
 class ProgramCache:
@@ -60,22 +80,17 @@ class ProgramCache:
         self._lock = threading.Lock()
 
     def find(
-        self,
-        signature: Signature,
-        numbers: Numbers,
-        build: Callable[[bool], tuple[Program, Backend]],
-    ) -> tuple[Prepared, bool]:
-        """The program for a structure, and whether it takes the numbers as parameters.
+        self, signature: Signature, numbers: Numbers, build: Build
+    ) -> tuple[Prepared, Positions]:
+        """The program for a structure, and which of the numbers it takes as parameters.
 
-        `build(lifted)` makes the program where it is needed.
+        `build(positions)` makes the program where it is needed.
         """
         entry = self._entry(signature, numbers)
-        if entry.fixed is not None and entry.numbers == numbers:
+        found = entry.serving(numbers)
+        if found is not None:
             self.statistics.hits += 1
-            return entry.fixed, False
-        if entry.lifted is not None:
-            self.statistics.hits += 1
-            return entry.lifted, True
+            return found
         with entry.lock:
             return self._fill(entry, numbers, build)
 
@@ -91,22 +106,19 @@ class ProgramCache:
                 self._entries.move_to_end(signature)
         return entry
 
-    def _fill(
-        self,
-        entry: Entry,
-        numbers: Numbers,
-        build: Callable[[bool], tuple[Program, Backend]],
-    ) -> tuple[Prepared, bool]:
+    def _fill(self, entry: Entry, numbers: Numbers, build: Build) -> tuple[Prepared, Positions]:
         """Compile what is missing; another thread may have done so while this one waited."""
+        found = entry.serving(numbers)
+        if found is not None:
+            return found
+        self.statistics.misses += 1
         if entry.numbers == numbers:
-            if entry.fixed is None:
-                self.statistics.misses += 1
-                entry.fixed = self.compile(*build(False))
-            return entry.fixed, False
-        if entry.lifted is None:
-            self.statistics.misses += 1
-            entry.lifted = self.compile(*build(True))
-        return entry.lifted, True
+            entry.fixed = self.compile(*build(()))
+            return entry.fixed, ()
+        once = entry.lifted is None
+        positions = entry.changed(numbers) if once else tuple(range(len(numbers)))
+        entry.lifted = self.compile(*build(positions)), positions
+        return entry.lifted
 
     def compile(
         self,

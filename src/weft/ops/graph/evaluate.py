@@ -12,7 +12,7 @@ from typing import Any
 
 from weft.driver.backends import Backend
 from weft.foundation.errors import UserError, WeftError
-from weft.ops.graph.cache import PROGRAMS, Signature
+from weft.ops.graph.cache import PROGRAMS, Positions, Signature
 from weft.ops.graph.faults import told_by_line
 from weft.ops.graph.hooks import execute
 from weft.ops.graph.node import Donated, Node
@@ -70,9 +70,10 @@ class Request:
                 self.leaves.append(node)
         return key, used
 
-    def build(self, lifted: bool) -> tuple[Program, Backend]:
-        """The program for this request and the backend to run it on."""
-        parameters = [*self.leaves, *self.literals] if lifted else self.leaves
+    def build(self, lifted: Positions) -> tuple[Program, Backend]:
+        """The program for this request, with the numbers at these positions as parameters, and the
+        backend to run it on."""
+        parameters = [*self.leaves, *[self.literals[at] for at in lifted]]
         program, _ = program_of("main", parameters, self.exports, self.made)
         return program, self.exports[0].arena.backend
 
@@ -89,13 +90,12 @@ def evaluate(roots: Sequence[Node]) -> None:
     if not request.exports:
         return
     numbers = tuple([node.storage.data for node in request.literals])
-    lifted = False
+    lifted: Positions = ()
     try:
         program, lifted = PROGRAMS.find(request.signature, numbers, request.build)
         inputs = [node.storage for node in request.leaves]
-        if lifted:
-            backend = wanted[0].arena.backend
-            inputs += [backend.store(node.storage.array) for node in request.literals]
+        backend = wanted[0].arena.backend
+        inputs += [backend.store(request.literals[at].storage.array) for at in lifted]
         results = execute(program, inputs)
     except WeftError as error:
         raise told_by_line(error, lambda: request.build(lifted)[0]) from None

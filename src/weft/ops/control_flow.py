@@ -20,8 +20,10 @@ from weft.ops.graph.context import current, within
 from weft.ops.graph.node import Fragment, Node
 from weft.ops.graph.program import as_fragment, captured
 from weft.ops.home import at_home
+from weft.ops.mode import keys_withheld
 from weft.ops.pytree import Structure, flatten, leaf_names, unflatten
 from weft.ops.session import Handle, Session
+from weft.ops.state import Watched
 from weft.ops.tensor import Tensor
 from weft.ptir.ops.control import Cond, Scan, While
 from weft.ptir.types import TensorType
@@ -45,9 +47,11 @@ def trace_body(
     outer = current()
     arena = Arena(outer.backend, name=name, tracing=True, parent=outer)
     parameters = [arena.parameter(kind) for kind in kinds]
-    with within(arena):
+    with within(arena), keys_withheld(f"the {name} of control flow"):
         arguments = unflatten(structure, [Tensor(node) for node in parameters])
+        watched = Watched(arguments)
         result = function(*arguments)
+        watched.check_returned(name, result)
         leaves, shape = flatten(result)
         results = [_result(name, leaf)._node for leaf in leaves]
     return Body(arena, parameters, results, shape, captured(arena, results))
@@ -184,7 +188,9 @@ def scan(
     def step(*values: Tensor) -> Any:
         own = unflatten(carry_shape, values[: len(carry)])
         given = None if counter else unflatten(input_shape, values[len(carry) :])
+        watched = Watched((own, given))
         result = body(own, given)
+        watched.check_returned("body", result)
         if not isinstance(result, tuple) or len(result) != 2:
             raise UserError("the body of scan must return a pair: the next carry, and an output")
         return result

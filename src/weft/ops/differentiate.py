@@ -20,7 +20,7 @@ from weft.coarse.raising import raise_program
 from weft.driver.loading.plugins import described
 from weft.foundation.errors import SpecViolation, UserError, a_type, with_article
 from weft.ops.arithmetic import as_tensor
-from weft.ops.array.creation import asarray, zeros_like
+from weft.ops.array.creation import asarray, zeros, zeros_like
 from weft.ops.array.manipulation import reshape
 from weft.ops.calls import check_function, explained, public
 from weft.ops.graph.context import arena_for, current, within
@@ -165,6 +165,7 @@ def value_and_grad(
             raise explained("grad", error, user_line()) from None
         value = asked.traced.results(results[: asked.traced.count])
         found = asked.per_argument(results[asked.traced.count :])
+        asked.traced.carry(results)
         places = sorted(set(numbers))
         return value, found[0] if single else tuple(found[places.index(n)] for n in numbers)
 
@@ -221,7 +222,9 @@ def vjp(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any
     check_function("vjp", function)
     asked = _ask(function, primals, {}, set(range(len(primals))))
     traced = asked.traced
-    value = traced.results(traced.emit(traced.trace.program))
+    results = traced.emit(traced.trace.program)
+    value = traced.results(results)
+    traced.carry(results)
     made = program_vjp(asked.program, asked.wanted)
 
     @public
@@ -232,6 +235,7 @@ def vjp(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any
         outputs = zip(leaves, traced.trace.outputs, strict=True)
         given = [leaf for leaf, plain in outputs if plain is None]
         with within(traced.home):
+            given += [zeros(kind.static_shape) for kind in traced.trace.results[len(given) :]]
             seeds = _seeds(given, traced.trace.results, "the cotangent of result")
             return tuple(asked.per_argument(traced.emit(made, seeds)[traced.count :]))
 
@@ -261,6 +265,7 @@ def jvp(
     results = traced.emit(program_jvp(traced.trace.program, asked.wanted), seeds)
     own, moved = results[: traced.count], iter(results[traced.count :])
     slopes = [next(moved) if _is_smooth(value.type) else zeros_like(value) for value in own]
+    traced.carry(own)
     return traced.results(own), traced.results(slopes)
 
 
@@ -291,6 +296,7 @@ def jacobian(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> 
         try:
             numbers, single = _argnums(argnums, len(args), _name(function))
             asked = _ask(function, args, kwargs, set(numbers))
+            asked.traced.check_stateless("jacobian", "call it without training=True")
             sizes = _row_counts(asked, _name(function))
             made = _rows_program(asked, sum(sizes))
             results = asked.traced.emit(made, _identity(asked, sizes))[asked.traced.count :]
@@ -357,6 +363,7 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
         before = len(arena.created)
         results = traced.emit(raise_program(traced.trace.program))
         arena.parts.append(arena.created[before:])
+        traced.carry(results)
         return traced.results(results)
 
     return call

@@ -35,11 +35,13 @@ from weft.ops.graph.hooks import execute
 from weft.ops.graph.node import Donated
 from weft.ops.lines import failing_line, user_line
 from weft.ops.methods import BoundFunctions, original
+from weft.ops.mode import called_in_training
 from weft.ops.numbers import number
 from weft.ops.parameters import Dynamic, Names, Parameters
 from weft.ops.promotion import EXACT
 from weft.ops.pytree import Structure, flatten, unflatten
 from weft.ops.shapes import ByShape
+from weft.ops.state import assign, places
 from weft.ops.tensor import Tensor, from_array
 from weft.ops.traced_numbers import UNFOLLOWED, Numbers
 from weft.ops.tracing import Trace, trace
@@ -136,7 +138,22 @@ class Jitted:
         results, types = _execute(version, inputs, tensors)
         if self._donated:
             self._give_away(leaves, structure)
-        return _wrap(version.traced, results, types, home)
+        made = [Tensor(home.leaf(*pair)) for pair in zip(results, types, strict=True)]
+        if version.traced.state:
+            self._carry(version.traced.state, made, (args, kwargs), structure)
+        return _wrap(version.traced, made)
+
+    def _carry(
+        self,
+        state: Sequence[tuple[int, int]],
+        made: Sequence[Tensor],
+        given: Any,
+        structure: Structure,
+    ) -> None:
+        """Assign the state that the function gave to the caller's modules. Donated ones cannot be
+        read any more: what became of them is what the function returns."""
+        held, donated = places(given), set(self._donated_leaves(structure))
+        assign([(held[leaf], Tensor(made[at]._node)) for leaf, at in state if leaf not in donated])
 
     def _split(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -219,7 +236,8 @@ class Jitted:
             kinds = self._dynamic_kinds(tensors, structure)
         else:
             kinds = tuple([Argument(t.dtype, t.shape, t.number is not None) for t in tensors])
-        return Key(structure, kinds, static, home.backend.name, autocast_dtype())
+        training = called_in_training(self.name)
+        return Key(structure, kinds, static, home.backend.name, autocast_dtype(), training)
 
     def _dynamic_kinds(
         self, tensors: Sequence[Tensor], structure: Structure
@@ -308,8 +326,8 @@ class Jitted:
         """The function on traced arguments of these kinds; `numbers` gets to know what it does with
         those that are Python numbers."""
 
-        def call(tensors: list[Tensor]) -> Any:
-            args, kwargs = unflatten(key.structure, tensors)
+        def call(given: Any) -> Any:
+            args, kwargs = given
             filled = list(args)
             by_name = dict(kwargs)
             for name, setting in key.static:
@@ -326,7 +344,8 @@ class Jitted:
             numbers.argument(index, argument.dtype) if argument.is_number else None
             for index, argument in enumerate(key.arguments)
         ]
-        return trace(self.function, kinds, call, traced, home.backend)
+        fill = partial(unflatten, key.structure)
+        return trace(self.function, kinds, fill, call, traced, home.backend)
 
     # -- looking in ------------------------------------------------------------------------------
 
@@ -369,14 +388,13 @@ def _execute(
         raise told_by_line(error, lambda: traced.program) from None
 
 
-def _wrap(traced: Trace, results: Sequence[Any], types: Sequence[TensorType], home: Arena) -> Any:
-    """What the function returns, around the results of its program."""
-    kinds = iter(zip(results, types, traced.numbers, strict=True))
+def _wrap(traced: Trace, made: Sequence[Tensor]) -> Any:
+    """What the function returns, nested as it returns it."""
+    kinds = iter(zip(made, traced.numbers, strict=True))
     leaves = []
     for output in traced.outputs:
         if output is None:
-            storage, kind, is_number = next(kinds)
-            leaf = Tensor(home.leaf(storage, kind))
+            leaf, is_number = next(kinds)
             leaf.number = UNFOLLOWED if is_number else None
             leaves.append(leaf)
         else:

@@ -18,8 +18,11 @@ from weft.foundation.errors import UserError, a_type
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.node import Node
 from weft.ops.lines import Place, shown
+from weft.ops.state import Holder
 
 _STORES = frozenset({"STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF", "STORE_NAME"})
+_MODULE = "give it the module as an argument, whose state is carried back to the caller's"
+_OTHER = "return the new value and store it after the call"
 
 
 def check_leaks(arena: Arena, function: Callable[..., Any]) -> None:
@@ -40,6 +43,7 @@ def _leak(arena: Arena, node: Node, function: Callable[..., Any]) -> UserError:
     function = inspect.unwrap(function)
     tensor = node.owner() if node.owner is not None else None
     holder, name = _holder(tensor)
+    inside = any(isinstance(x, Holder) for x in _owners(tensor))
     del tensor
     line = _stored_at(function, name) or shown(node.line) or _defined_at(function)
     made = shown(node.line)
@@ -47,8 +51,7 @@ def _leak(arena: Arena, node: Node, function: Callable[..., Any]) -> UserError:
     what = "its argument" if node.form is None else "a value"
     return UserError(
         f"[jit] {arena.name} keeps {what} of type {node.type}{origin} outside itself, in {holder}; "
-        "a traced function may change nothing outside: return the new value and store it after the "
-        "call",
+        f"a traced function may change nothing outside: {_MODULE if inside else _OTHER}",
         "CapturedStateChanged",
         line,
     )
@@ -68,6 +71,14 @@ def _holder(tensor: Any) -> tuple[str, str]:
         if isinstance(referrer, CellType):
             return "a variable of an enclosing function", ""
     return "an attribute, a list or a global", ""
+
+
+def _owners(tensor: Any) -> Iterator[Any]:
+    """The objects that have a tensor as an attribute."""
+    for referrer in gc.get_referrers(tensor):
+        yield referrer
+        if isinstance(referrer, dict):
+            yield from (x for x in gc.get_referrers(referrer) if _attributes(x) is referrer)
 
 
 def _holding_dict(holder: dict[Any, Any], name: str) -> tuple[str, str]:

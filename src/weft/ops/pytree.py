@@ -186,6 +186,15 @@ def _flatten(value: Any, leaves: list[Any], depth: int) -> Structure:
     return Structure(type(value), rest, tuple(_flatten(c, leaves, depth + 1) for c in children))
 
 
+def children(value: Any) -> list[tuple[str, Any]] | None:
+    """The parts of a container with what they are called, in order; None for a leaf."""
+    node = _node_of(type(value))
+    if node is None:
+        return None
+    parts, rest = node.flatten(value)
+    return list(zip(node.names(rest, len(parts)), parts, strict=True))
+
+
 def unflatten(structure: Structure, leaves: Sequence[Any]) -> Any:
     """The container with these leaves."""
     if len(leaves) != structure.leaf_count:

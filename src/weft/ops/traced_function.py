@@ -24,6 +24,7 @@ from weft.ops.graph.inline import inline
 from weft.ops.graph.node import Node
 from weft.ops.lines import user_line
 from weft.ops.pytree import Structure, flatten, unflatten
+from weft.ops.state import assign, places
 from weft.ops.tensor import Tensor
 from weft.ops.tracing import Plain, Trace, trace
 from weft.ptir.ir import Program
@@ -37,6 +38,8 @@ class Arguments:
     leaves: tuple[Tensor | Plain, ...]
     structure: Structure
     """Of the pair (positional arguments, named arguments)."""
+    given: tuple[tuple[Any, ...], dict[str, Any]]
+    """That pair, as the caller gave it."""
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -52,12 +55,11 @@ class Arguments:
         counts = [shape.leaf_count for shape in self.positional]
         return [number for number, count in enumerate(counts) for _ in range(count)]
 
-    def call(self, function: Callable[..., Any], tensors: Sequence[Tensor]) -> Any:
-        """The function with other tensors in the place of these."""
+    def filled(self, tensors: Sequence[Tensor]) -> Any:
+        """The arguments with other tensors in the place of these."""
         supply = iter(tensors)
-        filled = [x.value if isinstance(x, Plain) else next(supply) for x in self.leaves]
-        own, named = unflatten(self.structure, filled)
-        return function(*own, **named)
+        leaves = [x.value if isinstance(x, Plain) else next(supply) for x in self.leaves]
+        return unflatten(self.structure, leaves)
 
 
 def arguments_of(
@@ -66,7 +68,7 @@ def arguments_of(
     """The arguments of a call. Numbers in those of these positions are tensors; in all others they
     stay numbers, which take the dtype of what they meet."""
     leaves, structure = flatten((tuple(args), kwargs))
-    given = Arguments(tuple(map(_argument, leaves)), structure)
+    given = Arguments(tuple(map(_argument, leaves)), structure, (tuple(args), kwargs))
     owners = [*given.owners, *[None] * (len(leaves) - len(given.owners))]
     pairs = zip(given.leaves, owners, strict=True)
     return replace(given, leaves=tuple(_number(x) if n in argnums else x for x, n in pairs))
@@ -118,10 +120,11 @@ class TracedFunction:
     trace: Trace
     nodes: tuple[Node, ...]
     """One for each input of the program: the arguments, and what was captured."""
+    arguments: Arguments
 
     @property
     def count(self) -> int:
-        """How many tensors the function returns."""
+        """How many tensors the function gives: what it returns, and the state of modules."""
         return len(self.trace.program.main.results)
 
     @property
@@ -140,6 +143,20 @@ class TracedFunction:
         leaves = [next(supply) if o is None else o.value for o in self.trace.outputs]
         return unflatten(self.trace.structure, leaves)
 
+    def carry(self, values: Sequence[Tensor]) -> None:
+        """Assign the state that the function gave to the caller's modules."""
+        if self.trace.state:
+            held = places(self.arguments.given)
+            assign([(held[leaf], Tensor(values[at]._node)) for leaf, at in self.trace.state])
+
+    def check_stateless(self, name: str, why: str) -> None:
+        """Say so where the function assigns to the state of modules, and nobody can carry it."""
+        for leaf, _ in self.trace.state:
+            raise UserError(
+                f"[{name}] the function assigns to {places(self.arguments.given)[leaf]}; {why}",
+                "StateLost",
+            )
+
 
 def trace_function(
     function: Callable[..., Any], arguments: Arguments, kinds: Sequence[TensorType] | None = None
@@ -147,6 +164,6 @@ def trace_function(
     """The function on traced arguments like these, or of other types."""
     tensors = arguments.tensors
     types = [tensor.type for tensor in tensors] if kinds is None else kinds
-    found = trace(function, types, lambda traced: arguments.call(function, traced))
+    found = trace(function, types, arguments.filled, lambda given: function(*given[0], **given[1]))
     nodes = (*(tensor._node for tensor in tensors), *(c.node for c in found.captured))
-    return TracedFunction(found, nodes)
+    return TracedFunction(found, nodes, arguments)

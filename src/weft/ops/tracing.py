@@ -21,6 +21,7 @@ from weft.ops.graph.node import Donated, Node
 from weft.ops.graph.program import captured, program_with_parts
 from weft.ops.leaks import check_leaks
 from weft.ops.pytree import Structure, flatten
+from weft.ops.state import Watched, taken_back
 from weft.ops.tensor import Tensor
 from weft.ops.traced_numbers import TracedNumber
 from weft.ptir.ir import Program
@@ -82,6 +83,9 @@ class Trace:
     they meet outside, too."""
     parts: tuple[frozenset[int], ...] = ()
     """The instructions of each part of the program that `checkpoint` marked."""
+    state: tuple[tuple[int, int], ...] = ()
+    """Attributes of modules that the function assigned to: the number of the leaf among the
+    arguments, and that of the program's result."""
 
     @property
     def is_one_part(self) -> bool:
@@ -95,15 +99,27 @@ class Trace:
         return tuple(kind for kind in self.program.main.results if isinstance(kind, TensorType))
 
 
+@dataclass(frozen=True)
+class _Result:
+    """What a function gave: nodes, and how they are nested, as in a `Trace`."""
+
+    roots: list[Node]
+    outputs: tuple[Plain | None, ...]
+    structure: Structure
+    numbers: tuple[bool, ...]
+    state: tuple[tuple[int, int], ...]
+
+
 def trace(
     function: Callable[..., Any],
     kinds: Sequence[TensorType],
-    call: Callable[[list[Tensor]], Any],
+    fill: Callable[[list[Tensor]], Any],
+    call: Callable[[Any], Any],
     numbers: Sequence[TracedNumber | None] = (),
     backend: Backend | None = None,
 ) -> Trace:
-    """The program of `call(arguments)` for arguments of these types. `function` names it; without a
-    backend it is for the one in force."""
+    """The program of `call(fill(arguments))` for arguments of these types, where `fill` nests them
+    as the caller's are. `function` names it; without a backend it is for the one in force."""
     outer = current()
     arena = Arena(
         backend or outer.backend,
@@ -111,24 +127,41 @@ def trace(
         tracing=True,
         parent=outer if outer.tracing else None,
     )
+    with taken_back(arena):
+        found = _called(arena, kinds, fill, call, numbers)
+        check_leaks(arena, function)
+    outside = captured(arena, found.roots)
+    evaluate([node for node in outside if not node.arena.tracing])
+    parameters = [*arena.parameters, *outside]
+    program, parts = program_with_parts(arena.name, parameters, found.roots, arena.parts)
+    held = tuple(map(_held, outside))
+    return Trace(program, held, found.outputs, found.structure, found.numbers, parts, found.state)
+
+
+def _called(
+    arena: Arena,
+    kinds: Sequence[TensorType],
+    fill: Callable[[list[Tensor]], Any],
+    call: Callable[[Any], Any],
+    numbers: Sequence[TracedNumber | None],
+) -> _Result:
+    """What the function gives in this arena. Only what it has put elsewhere is held afterwards."""
     arguments = [Tensor(arena.parameter(kind)) for kind in kinds]
     for index, number in enumerate(numbers):
         arguments[index].number = number
     with within(arena):
-        result = call(arguments)
-    leaves, structure = flatten(result)
+        given = fill(arguments)
+        watched = Watched(given)
+        leaves, structure = flatten(call(given))
+        changes = watched.changes()
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     roots = [tensor._node for tensor in tensors]
-    loose = tuple(t.number is not None and not t.dtype.is_integer for t in tensors)
+    loose = [t.number is not None and not t.dtype.is_integer for t in tensors]
+    roots += [node for node in changes.values() if node not in roots]
+    loose += [False] * (len(roots) - len(loose))
+    state = tuple((number, roots.index(node)) for number, node in changes.items())
     outputs = tuple(None if isinstance(leaf, Tensor) else Plain(leaf) for leaf in leaves)
-    # From here on only what the function has put elsewhere is held.
-    del result, leaves, tensors, arguments
-    check_leaks(arena, function)
-    outside = captured(arena, roots)
-    evaluate([node for node in outside if not node.arena.tracing])
-    parameters = [*arena.parameters, *outside]
-    program, parts = program_with_parts(arena.name, parameters, roots, arena.parts)
-    return Trace(program, tuple(map(_held, outside)), outputs, structure, loose, parts)
+    return _Result(roots, outputs, structure, tuple(loose), state)
 
 
 def _held(node: Node) -> Captured:

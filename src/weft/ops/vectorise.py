@@ -14,6 +14,7 @@ from weft.ops.calls import check_function, explained, public
 from weft.ops.graph.context import current
 from weft.ops.home import at_home
 from weft.ops.lines import user_line
+from weft.ops.mode import keys_withheld
 from weft.ops.pytree import Structure
 from weft.ops.tensor import Tensor
 from weft.ops.traced_function import (
@@ -63,7 +64,13 @@ def _mapped(
     axes = _tensor_axes(arguments, given)
     size = _batch_size(arguments, axes)
     kinds = [_one(t.type, axis) for t, axis in zip(arguments.tensors, axes, strict=True)]
-    traced = trace_function(returning_tensors(function), arguments, kinds)
+    with keys_withheld("vmap"):
+        traced = trace_function(returning_tensors(function), arguments, kinds)
+    traced.check_stateless(
+        "vmap",
+        "every value of the batch would have a state of its own: call it without training=True, or "
+        "on the whole batch",
+    )
     captured = len(traced.nodes) - len(axes)
     made = program_vmap(traced.trace.program, size, [*axes, *[None] * captured])
     wanted = _per_leaf("out_axes", out_axes, traced.trace.structure)

@@ -57,6 +57,8 @@ class Key:
     backend: str
     autocast: DType | None = None
     """The narrow dtype where it is called in mixed precision."""
+    training: bool = False
+    """Whether it is called inside `nn.training()`."""
 
 
 @dataclass
@@ -159,6 +161,8 @@ def differences(old: Key, new: Key, names: Callable[[Structure], list[str]]) -> 
         found.append(f"the backend is {new.backend}, not {old.backend}")
     if new.autocast != old.autocast:
         found.append(f"autocast is {new.autocast or 'off'}, not {old.autocast or 'off'}")
+    if new.training != old.training:
+        found.append(f"it is {'' if new.training else 'not '}in training")
     before, after = dict(old.static), dict(new.static)
     for name in sorted(before.keys() | after.keys()):
         if name not in before or name not in after or before[name] != after[name]:

@@ -10,7 +10,7 @@ A *tracing* arena has arguments instead of data: reading a tensor in it is an er
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from weft.driver.backends import Backend
@@ -30,8 +30,8 @@ class Arena:
     """A place for nodes: their backend, and how often it has changed."""
 
     __slots__ = (
-        "__weakref__", "_compiled", "_compiled_version", "backend", "created", "exports", "name",
-        "parameters", "parent", "parts", "tracing", "version",
+        "__weakref__", "_compiled", "_compiled_version", "assigned", "backend", "created",
+        "exports", "name", "parameters", "parent", "parts", "tracing", "version",
     )  # fmt: skip
 
     def __init__(
@@ -52,6 +52,8 @@ class Arena:
         """Every instruction, in a tracing arena."""
         self.parts: list[list[Node]] = []
         """Instructions that a backward part carries out again rather than keep their results."""
+        self.assigned: list[Callable[[], None]] = []
+        """What takes assignments to modules of the outside back, where the trace fails."""
         self.parameters: list[Node] = []
         self.exports: list[Node] = []
         self._compiled: Prepared | None = None

@@ -12,7 +12,8 @@ from weft.ops.array.manipulation import permute_dims, reshape
 from weft.ops.calls import public
 from weft.ops.functional.activation import gelu
 from weft.ops.functional.attention import attention, update_cache
-from weft.ops.nn.dropout import Dropout, Key, fold_in
+from weft.ops.nn.dropout import Dropout
+from weft.ops.nn.keys import Key, fold_in
 from weft.ops.nn.linear import Linear
 from weft.ops.nn.module import Module
 from weft.ops.nn.normalisation import LayerNorm

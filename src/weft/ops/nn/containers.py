@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from weft.ops.nn.dropout import Key, fold_in
+from weft.ops.nn.keys import Key, fold_in
 from weft.ops.nn.module import Module
 from weft.ops.nn.settings import check_callable
 
@@ -22,8 +22,8 @@ class Function(Module):
 
 
 class Sequential(Module):
-    """One after the other; plain functions may stand between the modules. A key is handed to the
-    layers that take one, to each its own."""
+    """One after the other; plain functions may stand between the modules. `training` and a key are
+    handed to the layers that take them, to each a key of its own."""
 
     def __init__(self, *layers: Callable[..., Any]) -> None:
         for number, layer in enumerate(layers):
@@ -31,12 +31,14 @@ class Sequential(Module):
             check_callable(type(self).__name__, f"layer {number}", layer, more)
         self.layers = tuple(x if isinstance(x, Module) else Function(x) for x in layers)
 
-    def __call__(self, x: Any, *, key: Key | None = None) -> Any:
+    def __call__(self, x: Any, *, training: bool | None = None, key: Key | None = None) -> Any:
         for number, layer in enumerate(self.layers):
-            if key is not None and "key" in inspect.signature(layer).parameters:
-                x = layer(x, key=fold_in(key, number))
-            else:
-                x = layer(x)
+            told: dict[str, Any] = {}
+            if training is not None and takes(layer, "training"):
+                told["training"] = training
+            if key is not None and takes(layer, "key"):
+                told["key"] = fold_in(key, number)
+            x = layer(x, **told)
         return x
 
     def __getitem__(self, index: int) -> Module:
@@ -44,3 +46,13 @@ class Sequential(Module):
 
     def __len__(self) -> int:
         return len(self.layers)
+
+
+def takes(layer: Callable[..., Any], name: str) -> bool:
+    """Whether a layer has a parameter of this name. A function in a module's place is asked itself:
+    it may be anything."""
+    asked = layer.function if isinstance(layer, Function) else layer
+    try:
+        return name in inspect.signature(asked).parameters
+    except (TypeError, ValueError):
+        return False

@@ -1,34 +1,19 @@
-"""Dropout. A traced function has no hidden state, so randomness is an argument: a key of (seed,
-offset), from which `fold_in` makes one of its own for every part of a model."""
+"""Dropout."""
 
 from __future__ import annotations
-
-from typing import Any, Final
 
 from weft.foundation.errors import UserError
 from weft.ops.calls import public
 from weft.ops.functional.stochastic import dropout
+from weft.ops.nn.keys import Key, checked_key
 from weft.ops.nn.module import Module
+from weft.ops.nn.training import next_key
 from weft.ops.tensor import Tensor
-
-Key = tuple[Any, Any]
-"""A seed, new in every step, and an offset, another for every use: numbers or integer scalars."""
-
-_SPREAD: Final = 0x9E3779B1
-"""A prime, so that the parts of parts do not meet."""
-
-
-def fold_in(key: Key, number: int) -> Key:
-    """A key for part `number` of what was given `key`: other numbers, other random numbers."""
-    seed, offset = _checked("fold_in", key)
-    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-        raise UserError(f"[fold_in] number is {number!r}; it must be a whole number from 0")
-    folded = offset * _SPREAD + (number + 1)
-    return seed, folded % (1 << 63) if isinstance(folded, int) else folded
 
 
 class Dropout(Module):
-    """Elements set to 0 at random. Without a key, as in evaluation, it does nothing."""
+    """Elements set to 0 at random. Without a key, as in evaluation, it does nothing; inside of
+    `nn.training(key)` it has one."""
 
     @public
     def __init__(self, rate: float = 0.5) -> None:
@@ -37,13 +22,10 @@ class Dropout(Module):
         self.rate = rate
 
     def __call__(self, x: Tensor, key: Key | None = None) -> Tensor:
-        if key is None or self.rate == 0:
+        if self.rate == 0:
             return x
-        seed, offset = _checked("Dropout", key)
+        key = next_key("Dropout") if key is None else key
+        if key is None:
+            return x
+        seed, offset = checked_key("Dropout", key)
         return dropout(x, self.rate, seed=seed, offset=offset)
-
-
-def _checked(name: str, key: Any) -> Key:
-    if not isinstance(key, list | tuple) or len(key) != 2:
-        raise UserError(f"[{name}] key is {key!r}; it must be a pair of seed and offset")
-    return key[0], key[1]

@@ -23,12 +23,13 @@ from typing import Any, ClassVar, TypeVar
 from weft.foundation.errors import SpecViolation, UserError, a_type
 from weft.ops.calls import public
 from weft.ops.pytree import Structure, exact, flatten, leaf_names, map_leaves, register_pytree
+from weft.ops.state import Holder
 from weft.ops.tensor import Tensor
 
 M = TypeVar("M", bound="Module")
 
 
-class Module:
+class Module(Holder):
     """The base of every layer and model."""
 
     buffers: ClassVar[tuple[str, ...]] = ()

@@ -1,0 +1,144 @@
+"""State: tensors that are attributes of modules, and that a traced function assigns to.
+
+A traced function gets copies of the modules among its arguments, with traced tensors in them. What
+it assigns to an attribute of such a copy is one more result of its program, and is assigned to that
+attribute of the caller's own module after the call. So an assignment does the same with and without
+`jit`, `grad` and `checkpoint`, and nobody hands state from call to call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from weakref import ref
+
+from weft.foundation.errors import UserError, a_type
+from weft.ops.graph.arena import Arena
+from weft.ops.graph.node import Node
+from weft.ops.pytree import children, flatten
+from weft.ops.tensor import Tensor
+
+
+class Holder:
+    """An object whose attributes may be assigned to in a traced function: the base of modules."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, Tensor) and value.is_traced:
+            _note(self, name, value.arena)
+        object.__setattr__(self, name, value)
+
+
+def _note(holder: Holder, name: str, arena: Arena) -> None:
+    """Remember what a traced value takes the place of, if that is not of the same trace: where the
+    trace fails, the module is not to be left with a value that nobody can read."""
+    old = vars(holder).get(name)
+    if not isinstance(old, Tensor) or old.arena is arena:
+        return
+    weak = ref(holder)
+
+    def take_back() -> None:
+        found = weak()
+        if found is not None:
+            object.__setattr__(found, name, old)
+
+    arena.assigned.append(take_back)
+
+
+@contextmanager
+def taken_back(arena: Arena) -> Iterator[None]:
+    """Where a trace fails, modules of the outside hold what they held before."""
+    try:
+        yield
+    except BaseException:
+        for take_back in reversed(arena.assigned):
+            take_back()
+        raise
+    finally:
+        arena.assigned.clear()
+
+
+@dataclass(frozen=True)
+class Place:
+    """An attribute of a module that is a tensor."""
+
+    holder: Holder
+    name: str
+
+    def __str__(self) -> str:
+        return f"the attribute {self.name} of {a_type(self.holder)}"
+
+
+def places(value: Any) -> list[Place | None]:
+    """Where each leaf of a container stands; None: not directly in a module."""
+    return list(_places(value, None))
+
+
+def _places(value: Any, own: Place | None) -> Iterator[Place | None]:
+    parts = children(value)
+    if parts is None:
+        yield own
+        return
+    for name, child in parts:
+        place = Place(value, name.removeprefix(".")) if isinstance(value, Holder) else None
+        yield from _places(child, place)
+
+
+class Watched:
+    """The modules among the arguments of a traced function, before it runs."""
+
+    def __init__(self, given: Any) -> None:
+        leaves, _ = flatten(given)
+        found = zip(places(given), leaves, strict=True)
+        self._before = [
+            (place, leaf._node) if place is not None and isinstance(leaf, Tensor) else None
+            for place, leaf in found
+        ]
+
+    def changes(self) -> dict[int, Node]:
+        """By the number of the leaf, what the attributes that were assigned to hold now."""
+        return {number: node for number, _, node in self._changed()}
+
+    def _changed(self) -> Iterator[tuple[int, Place, Node]]:
+        for number, entry in enumerate(self._before):
+            if entry is None:
+                continue
+            place, before = entry
+            now = vars(place.holder).get(place.name)
+            if not isinstance(now, Tensor):
+                raise UserError(
+                    f"{place} is a tensor, and a traced function makes it {a_type(now)}; assign a "
+                    "tensor to it",
+                    "StateChangesKind",
+                )
+            if now._node is not before:
+                yield number, place, now._node
+
+    def check_returned(self, name: str, result: Any) -> None:
+        """Whatever was assigned to is part of what a body of control flow returns: there is nobody
+        to hand it to else."""
+        given = {leaf._node for leaf in flatten(result)[0] if isinstance(leaf, Tensor)}
+        for _, place, node in self._changed():
+            if node not in given:
+                raise UserError(
+                    f"[{name}] assigns to {place}, and does not return it; return the module from "
+                    f"{name}, as a result or as part of the carry",
+                    "StateLost",
+                )
+
+
+def assign(found: Sequence[tuple[Place | None, Tensor]]) -> None:
+    """Assign to the caller's modules what the copies of them were assigned."""
+    seen: dict[tuple[int, str], Tensor] = {}
+    for place, tensor in found:
+        assert place is not None
+        key = (id(place.holder), place.name)
+        if key in seen:
+            raise UserError(
+                f"{place} stands at two places of the arguments, and both were assigned to; a "
+                "module with state can stand at one place only",
+                "StateSharedTwice",
+            )
+        seen[key] = tensor
+        setattr(place.holder, place.name, tensor)

@@ -10,6 +10,11 @@ from weft.ops.nn.keys import Key, fold_in
 from weft.ops.nn.module import Module
 from weft.ops.nn.settings import check_callable
 
+ModuleList = list
+"""Modules in a list are children of the module whose attribute it is: a plain list will do."""
+ModuleDict = dict
+"""The same for modules by name: a plain dict will do."""
+
 
 class Function(Module):
     """A plain function as a module without parameters."""

@@ -129,9 +129,12 @@ def _dotted(name: str) -> str:
 def _is_child(value: Any) -> bool:
     if isinstance(value, Tensor | Module):
         return True
-    if isinstance(value, list | tuple):
+    if isinstance(value, tuple):
         return any(map(_is_child, value))
-    return isinstance(value, dict) and any(map(_is_child, value.values()))
+    if isinstance(value, list | dict):
+        held = value.values() if isinstance(value, dict) else value
+        return not value or any(map(_is_child, held))
+    return False
 
 
 def _take_apart(module: Module) -> tuple[list[Any], Hashable]:

@@ -23,3 +23,8 @@ def check_callable(owner: str, name: str, value: Any, more: str = "") -> None:
         raise UserError(
             f"[{owner}] {name} is {a_type(value)}; it must be a module or a function{more}"
         )
+
+
+def hashable(value: Any) -> Any:
+    """A setting with tuples in the place of lists: settings are part of a module's structure."""
+    return tuple(map(hashable, value)) if isinstance(value, list | tuple) else value

@@ -33,8 +33,8 @@ EXTENSIONS = [
     "complex", "nextafter", "sort", "argsort", "argmin", "searchsorted", "copysign", "signbit",
     "hypot", "logaddexp", "cumulative_sum", "cumulative_prod", "cumulative_max",
     "cumulative_min", "reduce_prod", "reduce_any", "reduce_all", "cholesky", "qr", "eigh",
-    "svd", "lu", "triangular_solve", "rng_state", "philox_uniform", "philox_normal", "make_tuple",
-    "barrier", "bitcast",
+    "svd", "lu", "triangular_solve", "rng_state", "philox_bits", "philox_uniform", "philox_normal",
+    "make_tuple", "barrier", "bitcast",
 ]  # fmt: skip
 
 

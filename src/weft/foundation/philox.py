@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.foundation import numeric
-from weft.foundation.dtypes import F32, F64, DType
+from weft.foundation.dtypes import F32, F64, UI64, DType
 
 Array = NDArray[Any]
 
@@ -84,16 +84,23 @@ def _halves(numbers: Array) -> tuple[Array, Array]:
     return numbers & _WORD, numbers >> _HALF
 
 
+def bits(seed: int, stream: int, execution: int, count: int, dtype: DType) -> Array:
+    """`count` unsigned integers: the top bits of each element's words."""
+    if dtype.bits == 64:
+        pairs = words(seed, stream, execution, 2 * count).astype(np.uint64).reshape(count, 2)
+        return (pairs[:, 0] << _HALF) | pairs[:, 1]
+    return (words(seed, stream, execution, count) >> np.uint32(32 - dtype.bits)).astype(dtype.numpy)
+
+
 def uniform(seed: int, stream: int, execution: int, count: int, dtype: DType) -> Array:
     """`count` values in [0, 1): the top p bits of each element's words times 2^-p, p being the
     precision of `dtype`. Nothing rounds, so every backend makes the same bits."""
     precision = dtype.precision
     if dtype is F64:
-        pairs = words(seed, stream, execution, 2 * count).astype(np.uint64).reshape(count, 2)
-        bits = ((pairs[:, 0] << _HALF) | pairs[:, 1]) >> np.uint64(64 - precision)
-        return bits.astype(np.float64) * 2.0**-precision
-    bits = words(seed, stream, execution, count) >> np.uint32(32 - precision)
-    scaled = bits.astype(np.float32) * np.float32(2.0**-precision)
+        wide = bits(seed, stream, execution, count, UI64) >> np.uint64(64 - precision)
+        return wide.astype(np.float64) * 2.0**-precision
+    top = words(seed, stream, execution, count) >> np.uint32(32 - precision)
+    scaled = top.astype(np.float32) * np.float32(2.0**-precision)
     return numeric.round_float(scaled, dtype) if dtype is not F32 else scaled
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.driver.backends import default_backend
 from weft.driver.programs.shape_sets import ShapeSet
-from weft.ops import functional, nn, optim
+from weft.ops import functional, nn, optim, random, tree
 from weft.ops.array import (
     beyond,
     constants,
@@ -59,6 +59,7 @@ from weft.ops.home import graph, set_default_backend
 from weft.ops.jit import jit
 from weft.ops.other_names import function_advice
 from weft.ops.pytree import pytree, register_pytree
+from weft.ops.random.default import rand, randn
 from weft.ops.tensor import Tensor, eval  # noqa: A004
 from weft.ops.trace import TraceConfig, trace
 from weft.ops.trace.config import watch_process
@@ -102,11 +103,15 @@ __all__ = [
     "nn",
     "optim",
     "pytree",
+    "rand",
+    "randn",
+    "random",
     "register_pytree",
     "scan",
     "set_default_backend",
     "stop_gradient",
     "trace",
+    "tree",
     "value_and_grad",
     "vjp",
     "vmap",

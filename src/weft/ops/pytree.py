@@ -12,9 +12,9 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from weft.foundation.errors import UserError
+from weft.foundation.errors import UserError, a_type, with_article
 
 T = TypeVar("T")
 
@@ -169,21 +169,53 @@ def is_container(value: Any) -> bool:
     return _node_of(type(value)) is not None
 
 
-def flatten(value: Any) -> tuple[list[Any], Structure]:
+IsLeaf: TypeAlias = Callable[[Any], bool]
+"""Whether a value is taken as a whole, be it a container or not."""
+
+
+def flatten(value: Any, is_leaf: IsLeaf | None = None) -> tuple[list[Any], Structure]:
     """The leaves of a nested container, in order, and its structure."""
     leaves: list[Any] = []
-    return leaves, _flatten(value, leaves, 0)
+    return leaves, _flatten(value, leaves, 0, is_leaf)
 
 
-def _flatten(value: Any, leaves: list[Any], depth: int) -> Structure:
+def _flatten(value: Any, leaves: list[Any], depth: int, is_leaf: IsLeaf | None) -> Structure:
     node = _node_of(type(value))
-    if node is None:
+    if node is None or (is_leaf is not None and is_leaf(value)):
         leaves.append(value)
         return LEAF
     if depth > 200:
         raise UserError("a container is nested more than 200 deep, or contains itself")
     children, rest = node.flatten(value)
-    return Structure(type(value), rest, tuple(_flatten(c, leaves, depth + 1) for c in children))
+    found = [_flatten(child, leaves, depth + 1, is_leaf) for child in children]
+    return Structure(type(value), rest, tuple(found))
+
+
+def flatten_up_to(structure: Structure, value: Any, name: str = "") -> list[Any]:
+    """What a container has at the leaves of a structure that it begins with: leaves, or containers
+    that go on below."""
+    if structure.kind is None:
+        return [value]
+    node = _node_of(structure.kind)
+    assert node is not None
+    children, rest = node.flatten(value) if type(value) is structure.kind else ((), None)
+    same = type(value) is structure.kind and rest == structure.rest
+    if not same or len(children) != len(structure.children):
+        raise UserError(
+            f"the trees are nested in different ways: at {name or 'the top'} the first has "
+            f"{_described(structure)}, another {_described(flatten(value)[1], value)}",
+            "TreeMismatch",
+        )
+    steps = node.names(structure.rest, len(children))
+    parts = zip(structure.children, children, steps, strict=True)
+    return [x for inner, child, step in parts for x in flatten_up_to(inner, child, name + step)]
+
+
+def _described(structure: Structure, value: Any = None) -> str:
+    if structure.kind is None:
+        return a_type(value)
+    keys = f" {structure.rest}" if isinstance(structure.rest, tuple) else ""
+    return f"{with_article(structure.kind.__name__)} of {len(structure.children)}{keys}"
 
 
 def children(value: Any) -> list[tuple[str, Any]] | None:
@@ -225,12 +257,8 @@ def leaf_names(structure: Structure, prefix: str = "") -> list[str]:
 
 
 def map_leaves(function: Callable[..., Any], value: Any, *others: Any) -> Any:
-    """The container with `function` applied to each leaf (and those at its place in the others)."""
+    """The container with `function` applied to each leaf (and what is at its place in the
+    others)."""
     leaves, structure = flatten(value)
-    rest = []
-    for other in others:
-        found, shape = flatten(other)
-        if shape != structure:
-            raise UserError("map_leaves takes containers of one structure")
-        rest.append(found)
+    rest = [flatten_up_to(structure, other) for other in others]
     return unflatten(structure, [function(*items) for items in zip(leaves, *rest, strict=True)])

@@ -216,7 +216,8 @@ class _Builder:
                 return self._gather(value)
             case Words(state=state):
                 axes = atom_axes(self._info(value))
-                words = tuple(self._read(state, (constant(k),), ()) for k in range(2))
+                own = dim_index(self._info(value))[: value.lead]
+                words = tuple(self._read(state, (*own, constant(k)), axes) for k in range(2))
                 return self._made(value, BlockKind.EWISE, axes, words)
             case Opaque(inputs=inputs):
                 axes = atom_axes(self._info(value))

@@ -24,7 +24,7 @@ from weft.foundation.dtypes import F64, DType, as_dtype
 from weft.ptir.ir import Body, Instruction, Program
 from weft.ptir.op import EvalContext, Op, Value
 from weft.ptir.ops.functions import Nextafter
-from weft.ptir.ops.random import PhiloxUniform, RngUniform
+from weft.ptir.ops.random import PhiloxBits, PhiloxUniform, RngUniform
 from weft.ptir.specialise import bind_shapes, specialise
 from weft.ptir.streams import assign_streams
 from weft.ptir.types import TensorType, TupleType, ValueType
@@ -71,7 +71,7 @@ def disturbed(program: Program, round: int, ulps: float = ULPS) -> Program:
         for instruction in body.body:
             count += 1
             op = instruction.op
-            if op.regions or isinstance(op, RngUniform | PhiloxUniform | Nextafter):
+            if op.regions or isinstance(op, RngUniform | PhiloxBits | PhiloxUniform | Nextafter):
                 made.append(instruction)
             else:
                 made.append(replace(instruction, op=_Disturbed(op, (round, count), ulps)))

@@ -31,6 +31,7 @@ from weft.tiny import (
     from_ptir_elementwise,
     from_ptir_indexing,
     from_ptir_movement,
+    from_ptir_random,
     from_ptir_reduction,
 )
 from weft.tiny.from_ptir_complex import (
@@ -239,6 +240,7 @@ ROWS: Final[Rows] = {
     **from_ptir_movement.ROWS,
     **from_ptir_reduction.ROWS,
     **from_ptir_indexing.ROWS,
+    **from_ptir_random.ROWS,
     constant.Constant: "the lowering makes it a constant or an input before it looks here",
     constant.CustomCall: "a kernel that only some backends know",
     tuples.MakeTuple: "the lowering takes it apart before it looks here",

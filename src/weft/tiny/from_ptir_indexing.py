@@ -7,16 +7,15 @@ record wants.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from math import prod
 from typing import Final
 
 from weft.foundation.axes import inverse, normalise_axis
 from weft.foundation.dims import static
-from weft.foundation.dtypes import F32, F64, I1, SI32, SI64, UI32, UI64, DType
+from weft.foundation.dtypes import I1, SI64, UI32
 from weft.foundation.whole_ops import Order, Scatter
-from weft.ptir.ops import indexing, ordering, random
+from weft.ptir.ops import indexing, ordering
 from weft.ptir.types import TensorType, TupleType
 from weft.tiny import build
 from weft.tiny.from_ptir_elementwise import is_nan, known_number
@@ -31,10 +30,8 @@ from weft.tiny.ir import (
     Iota,
     Opaque,
     Rule,
-    Unary,
     Value,
     Where,
-    Words,
 )
 
 _GATHER: Final = "GatherIndexOutOfBounds"
@@ -303,68 +300,6 @@ def _before(here: Value, value: Value, side: ordering.Side) -> Value:
     return Binary(Fn.MAX, less, last)
 
 
-# -- random numbers ------------------------------------------------------------------------------
-
-
-def stream_state(run: Value, stream: int) -> Value:
-    """The state of a stream: the seed of the run, and the number of the stream beside how often the
-    run has been here before, which `run` has in its upper half."""
-    second = build.binary(Fn.EQ, Iota(SI64, (2,), 0), 1)
-    own = Where(second, build.splat(stream, SI64, (2,)), build.splat(0, SI64, (2,)))
-    return Binary(Fn.OR, run, own)
-
-
-def _uniform(state: Value, count: int, dtype: DType) -> Value:
-    """`count` numbers in [0, 1): the top bits of each element's words; nothing rounds."""
-    scale = 2.0**-dtype.precision
-    if dtype is F64:
-        pairs = build.cast(Words(state, (count, 2)), UI64)
-        high, low = (
-            build.reshape(build.shrink(pairs, (0, k), (count, 1)), (count,)) for k in (0, 1)
-        )
-        both = Binary(Fn.OR, build.binary(Fn.SHIFT_LEFT, high, 32), low)
-        bits = build.binary(Fn.SHIFT_RIGHT, both, 64 - dtype.precision)
-        return build.binary(Fn.MUL, build.cast(bits, F64), scale)
-    bits = build.binary(Fn.SHIFT_RIGHT, Words(state, (count,)), 32 - dtype.precision)
-    return build.cast(build.binary(Fn.MUL, build.cast(bits, F32), scale), dtype)
-
-
-def _normal(state: Value, count: int, dtype: DType) -> Value:
-    """Box and Muller on pairs of uniforms, in f64 and rounded once."""
-    half = (count + 1) // 2
-    pairs = build.reshape(build.cast(_uniform(state, 2 * half, dtype), F64), (half, 2))
-    first, second = (
-        build.expand(build.shrink(pairs, (0, k), (half, 1)), (half, 2)) for k in (0, 1)
-    )
-    spread = Unary(Fn.LOG1P, Unary(Fn.NEG, first))
-    radius = Unary(Fn.SQRT, build.binary(Fn.MUL, spread, -2.0))
-    # The cosine is the sine a quarter turn further on.
-    even = build.binary(Fn.EQ, Iota(SI32, (half, 2), 1), 0)
-    turns = Where(even, build.binary(Fn.ADD, second, 0.25), second)
-    wave = Unary(Fn.SIN, build.binary(Fn.MUL, turns, 2.0 * math.pi))
-    flat = build.reshape(Binary(Fn.MUL, radius, wave), (2 * half,))
-    return build.cast(build.shrink(flat, (0,), (count,)), dtype)
-
-
-def _draw(
-    op: random.RngUniform | random.RngNormal, args: Sequence[Value], output: TensorType
-) -> Value:
-    distribution = _uniform if isinstance(op, random.RngUniform) else _normal
-    made = distribution(stream_state(args[0], op.stream or 0), output.size, output.dtype)
-    return build.reshape(made, output.shape)
-
-
-def _rng_state(op: random.RngState, args: Sequence[Value], output: TensorType) -> Value:
-    return stream_state(args[0], op.stream or 0)
-
-
-def _philox(
-    op: random.PhiloxUniform | random.PhiloxNormal, args: Sequence[Value], output: TensorType
-) -> Value:
-    distribution = _uniform if isinstance(op, random.PhiloxUniform) else _normal
-    return build.reshape(distribution(args[0], output.size, output.dtype), output.shape)
-
-
 ROWS: Final[Rows] = {
     indexing.Take: _take,
     indexing.Gather: _gather,
@@ -376,9 +311,4 @@ ROWS: Final[Rows] = {
     ordering.Sort: _sort,
     ordering.Argsort: _argsort,
     ordering.Searchsorted: _searchsorted,
-    random.RngUniform: _draw,
-    random.RngNormal: _draw,
-    random.RngState: _rng_state,
-    random.PhiloxUniform: _philox,
-    random.PhiloxNormal: _philox,
 }

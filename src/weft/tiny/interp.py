@@ -124,7 +124,7 @@ def _evaluate(
         case Check(rule=rule, size=size, code=code):
             return functions.checked(args[0], str(rule), size, code)
         case Words():
-            return _words(args[0], _sizes(value.shape))
+            return _words(args[0], _sizes(value.shape[value.lead :]))
         case Opaque():
             if opaque is None:
                 raise Unimplemented(str(value.op), "Tiny does not know what it means")
@@ -189,10 +189,11 @@ def _gathered(x: Array, index: Array, axis: int) -> Array:
     return np.asarray(x[tuple(places)]).reshape(index.shape)
 
 
-def _words(state: Array, shape: Sequence[int]) -> Array:
-    seed, offset = (int(word) for word in state.astype(np.uint64))
-    found = philox.words(seed, offset & 0xFFFFFFFF, offset >> 32, prod(shape))
-    return found.reshape(shape)
+def _words(states: Array, shape: Sequence[int]) -> Array:
+    """Words of this shape for each state."""
+    seeds, offsets = (states.reshape(-1, 2)[:, k : k + 1].astype(np.uint64) for k in (0, 1))
+    found = philox.words_at(np.arange(prod(shape), dtype=np.uint64), seeds, offsets)
+    return found.reshape(*states.shape[:-1], *shape)
 
 
 def _clamped(x: Array, size: Sequence[int], starts: Sequence[Array]) -> tuple[Any, ...]:

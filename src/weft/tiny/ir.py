@@ -322,10 +322,16 @@ class Check(Derived):
 class Words(Node):
     """Random 32-bit words for a state, si64[2]: element i in row-major order is word i mod 4 of
     block i div 4 of Philox4x32-10, with the first number of the state as its key and the second as
-    the upper half of its counter."""
+    the upper half of its counter. An array of states, whose axes begin the shape, has words for
+    each of them, counted from 0."""
 
     state: Value
     shape: Shape
+
+    @property
+    def lead(self) -> int:
+        """How many axes count the states."""
+        return len(self.state.shape) - 1
 
     @property
     def dtype(self) -> DType:

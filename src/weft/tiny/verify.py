@@ -155,8 +155,10 @@ def _problems(value: Value) -> Iterator[Problem]:
             if x.dtype not in INTEGERS or size < 0:
                 yield DTYPE, f"a check of {x.dtype} against {size}; only integers have rules"
         case Words(state=state):
-            if state.dtype is not SI64 or state.shape != (2,):
+            if state.dtype is not SI64 or state.shape[-1:] != (2,):
                 yield DTYPE, f"a state is {state.dtype}{_show(state.shape)}, not si64[2]"
+            elif state.shape[:-1] != value.shape[: value.lead]:
+                yield SHAPE, f"{_show(state.shape)} are not the states of {_show(value.shape)}"
         case Reshape(x=x, shape=shape):
             if _static(x.shape) and _static(shape) and _count(x.shape) != _count(shape):
                 why = f"{_show(x.shape)} and {_show(shape)} have different numbers of elements"

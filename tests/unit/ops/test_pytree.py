@@ -106,7 +106,7 @@ def test_what_cannot_be_a_container() -> None:
 
 def test_map_leaves() -> None:
     assert map_leaves(lambda a, b: a + b, {"x": (1, 2)}, {"x": (10, 20)}) == {"x": (11, 22)}
-    with pytest.raises(UserError, match="one structure"):
+    with pytest.raises(UserError, match="nested in different ways"):
         map_leaves(lambda a, b: a, (1,), [1])
 
 

@@ -402,7 +402,8 @@ class _Emitter:
 
     def _words(self, words: ir.Words) -> None:
         state = (self._value(words.seed), self._value(words.offset))
-        blocks = self._whole_blocks(words.element)
+        one = all(part.lanes == 1 for part in state)
+        blocks = self._whole_blocks(words.element) if one else []
         if blocks:
             parts = [philox_block(self.code, block, *state) for block in blocks]
             self._define(words.name, self.code.joined(parts), UI32)

@@ -1,5 +1,5 @@
 """First values of parameters. They come from one generator per process, seeded with 0 unless
-`manual_seed` says otherwise, so that a script gives the same model every time."""
+`weft.random.seed` says otherwise, so that a script gives the same model every time."""
 
 from __future__ import annotations
 
@@ -12,27 +12,25 @@ from numpy.typing import NDArray
 from weft.foundation import limits
 from weft.foundation.dtypes import DType, as_dtype
 from weft.foundation.errors import UserError
+from weft.ops.calls import public
+from weft.ops.random import default
 from weft.ops.tensor import Tensor, from_array
 
-_generator = np.random.default_rng(0)
 
-
+@public
 def manual_seed(seed: int) -> None:
-    """Start the generator of first values again."""
-    global _generator  # noqa: PLW0603
-    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-        raise UserError(f"[manual_seed] seed is {seed!r}; it must be a whole number, at least 0")
-    _generator = np.random.default_rng(seed)
+    """The same as `weft.random.seed`."""
+    default.seed(seed)
 
 
 def uniform(shape: Sequence[int], bound: float, dtype: DType | str = "f32") -> Tensor:
     """Uniform in [-bound, bound)."""
-    return _parameter(_generator.uniform(-bound, bound, _sizes(shape)), dtype)
+    return _parameter(default.generator().uniform(-bound, bound, _sizes(shape)), dtype)
 
 
 def normal(shape: Sequence[int], deviation: float, dtype: DType | str = "f32") -> Tensor:
     """Normal around 0."""
-    return _parameter(_generator.standard_normal(_sizes(shape)) * deviation, dtype)
+    return _parameter(default.generator().standard_normal(_sizes(shape)) * deviation, dtype)
 
 
 def kaiming(shape: Sequence[int], inputs: int, dtype: DType | str = "f32") -> Tensor:

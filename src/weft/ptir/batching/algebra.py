@@ -10,7 +10,7 @@ from weft.ptir.ops.contraction import DotGeneral
 from weft.ptir.ops.linear_algebra import Cholesky, Eigh, Lu, Qr, Svd, TriangularSolve
 from weft.ptir.ops.normalisation import LayerNorm
 from weft.ptir.ops.quantisation import Dequantize, Quantize, Requantize
-from weft.ptir.ops.random import PhiloxNormal, PhiloxUniform
+from weft.ptir.ops.random import PhiloxBits, PhiloxNormal, PhiloxUniform
 from weft.ptir.term import Term, unknown_size
 from weft.ptir.types import Symbol, multiply_dims
 
@@ -94,6 +94,6 @@ def _quantised_rows(b: Batching, axis: int) -> Term:
     return found.reshape(first.shape).move_axis(1, axis + 1)
 
 
-@batches(PhiloxUniform, PhiloxNormal)
+@batches(PhiloxBits, PhiloxUniform, PhiloxNormal)
 def philox(b: Batching) -> Term:
-    raise b.refuse("each value of the batch has its own state; draw for all of them at once")
+    return b.emit(b.op, *b.operands)

@@ -1,10 +1,11 @@
 """Random tensors. The bits are those of `weft.foundation.philox`: a seed gives the same program
 the same numbers on every run.
 
-`rng_uniform` and `rng_normal` draw from a stream of the run. `philox_uniform` and `philox_normal`
-are functions of a state (seed, offset) that the program computes or is given; a state gives the
-same numbers wherever and how often it is used. `rng_state` is the state of a stream, so that
-`rng_uniform` is `philox_uniform` of an `rng_state` in its place.
+`rng_uniform` and `rng_normal` draw from a stream of the run. `philox_bits`, `philox_uniform` and
+`philox_normal` are functions of a state (seed, offset) that the program computes or is given; a
+state gives the same numbers wherever and how often it is used, and an array of states gives numbers
+for each of them. `rng_state` is the state of a stream, so that `rng_uniform` is `philox_uniform` of
+an `rng_state` in its place.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ from typing import Any
 import numpy as np
 
 from weft.foundation import philox
-from weft.foundation.dtypes import BF16, F16, F32, F64, SI64, DType
+from weft.foundation.dtypes import BF16, F16, F32, F64, SI64, UI8, UI16, UI32, UI64, DType
 from weft.ptir.op import Array, EvalContext, Op, Scope, core_op, extension_op, op_base
-from weft.ptir.rules import bound_symbols, invalid_attribute, rank_is, same_dim
+from weft.ptir.rules import bound_symbols, invalid_attribute, rank_at_least, same_dim
 from weft.ptir.schema import DTypeOf, Maybe, ShapeOf, Usize, attr
 from weft.ptir.types import Dim, Shape, TensorType
 
 SAMPLED = frozenset({F16, BF16, F32, F64})
 """What can be drawn."""
+BITS = frozenset({UI8, UI16, UI32, UI64})
+"""What bits can be drawn as."""
 STATE = TensorType(SI64, (2,))
 """The type of a state: the seed and the offset, the latter as two words of the counter."""
 _STREAMS = 1 << 32
@@ -131,23 +134,40 @@ class RngState(Drawing):
 
 @op_base
 class _Philox(_Sampled):
-    """A random tensor as a function of a state."""
+    """A random tensor as a function of a state; of an array of states, one for each."""
 
     operands = ("state",)
     dtypes = {"dtype": SAMPLED, "state": frozenset({SI64})}
 
     def infer(self, *types: TensorType) -> TensorType:
         (state,) = types
-        rank_is(state, 1, "state")
-        same_dim(state.shape[0], 2, "state has the extent of (seed, offset)")
-        return TensorType(self.dtype, self.shape)
+        rank_at_least(state, 1, "state")
+        same_dim(state.shape[-1], 2, "state has the extent of (seed, offset)")
+        return TensorType(self.dtype, (*state.shape[:-1], *self.shape))
 
-    def sample(self, ctx: EvalContext, state: Array, distribution: Callable[..., Array]) -> Array:
+    def sample(self, ctx: EvalContext, states: Array, distribution: Callable[..., Array]) -> Array:
         """The result's elements from one of the distributions of `philox`."""
-        seed, offset = (int(word) for word in state.astype(np.uint64))
-        size = TensorType(self.dtype, ctx.shape).size
-        flat = distribution(seed, offset & 0xFFFFFFFF, offset >> 32, size, self.dtype)
-        return flat.reshape(ctx.shape)
+        size = TensorType(self.dtype, ctx.shape[states.ndim - 1 :]).size
+        result = np.empty((states.size // 2, size), self.dtype.numpy)
+        for row, state in zip(result, states.reshape(-1, 2).astype(np.uint64), strict=True):
+            seed, offset = (int(word) for word in state)
+            row[:] = distribution(seed, offset & 0xFFFFFFFF, offset >> 32, size, self.dtype)
+        return result.reshape(ctx.shape)
+
+
+@extension_op("philox_bits")
+class PhiloxBits(_Philox):
+    """Random bits for a state (seed, offset): those that `philox_uniform` makes its numbers of.
+    Element i is word i of the stream with the seed as key and the offset as the upper two words of
+    the counter; ui64 takes two words, the first of them being the high half, and ui8 and ui16 the
+    top bits of one. Every backend makes the same bits."""
+
+    dtypes = {"dtype": BITS, "state": frozenset({SI64})}
+
+    dtype: DType = attr(DTypeOf(), usual=UI32)
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
+        return self.sample(ctx, args[0], philox.bits)
 
 
 @extension_op("philox_uniform")

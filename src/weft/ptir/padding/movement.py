@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from weft.foundation.axes import normalise_axis
 from weft.ptir.ops.movement import BroadcastTo, Concat, Iota, Pad, Reshape, Slice, Tile, Transpose
-from weft.ptir.ops.random import PhiloxNormal, PhiloxUniform, RngNormal, RngUniform
+from weft.ptir.ops.random import (
+    PhiloxBits,
+    PhiloxNormal,
+    PhiloxUniform,
+    RngNormal,
+    RngUniform,
+)
 from weft.ptir.ops.scheduling import Barrier
 from weft.ptir.ops.tuples import MakeTuple
 from weft.ptir.padding.rules import Padding, attributes, pads
@@ -76,7 +82,7 @@ def tile(p: Padding) -> Term:
     return p.replay()
 
 
-@pads(RngUniform, RngNormal, PhiloxUniform, PhiloxNormal)
+@pads(RngUniform, RngNormal, PhiloxBits, PhiloxUniform, PhiloxNormal)
 def draw(p: Padding) -> Term:
     """Elements are numbered in row-major order: those in front keep their numbers."""
     axes = p.padded_axes(p.result.shape)

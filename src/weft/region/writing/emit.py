@@ -11,9 +11,11 @@ that nothing is touched out of range, and a select puts the fill where a guard f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from weft.foundation.dims import static
 from weft.foundation.dtypes import I1, SI32, SI64, DType
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import (
@@ -218,7 +220,8 @@ class Emitter:
             return self.body.index(self._counter(block, block.value, env), block.dtype)
         if isinstance(block.value, TinyWords):
             seed, offset = (self._access(access, env, guards) for access in block.accesses)
-            return self.body.words(seed, offset, self._element(block, env))
+            states = math.prod(static(dim) for dim in block.value.state.shape[:-1])
+            return self.body.words(seed, offset, self._element(block, env, states))
         if block.fn == "gather":
             return self._gather(block, env, guards)
         if guards and block.fn == "check":
@@ -239,10 +242,14 @@ class Emitter:
             case fn, count:
                 raise InternalError(f"block {block.name} is {fn} of {count} operands")
 
-    def _element(self, block: PolyBlock, env: Env) -> Expr:
-        """The place of an element of a block's value, counted in row-major order."""
-        places = [env[a.name] for a in block.out_axes]
-        element = simplify(linear(places, row_major(block.shape)), self.ranges)
+    def _element(self, block: PolyBlock, env: Env, parts: int = 1) -> Expr:
+        """The place of an element of a block's value, counted in row-major order; where the value
+        has parts, which the first axes count, within its part."""
+        places, sizes = [env[a.name] for a in block.out_axes], list(block.shape)
+        while parts > 1:
+            parts //= sizes.pop(0)
+            places.pop(0)
+        element = simplify(linear(places, row_major(sizes)), self.ranges)
         return self._known_place(element)
 
     def _gather(self, block: PolyBlock, env: Env, guards: tuple[Guard, ...]) -> str:

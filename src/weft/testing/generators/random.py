@@ -5,6 +5,7 @@ from __future__ import annotations
 from weft.foundation.dtypes import SI64, DType
 from weft.ptir.ops.random import (
     STATE,
+    PhiloxBits,
     PhiloxNormal,
     PhiloxUniform,
     RngNormal,
@@ -41,6 +42,12 @@ def rng_state(g: Generator) -> None:
 
 def _state(g: Generator) -> Item:
     return g.of_type(STATE)
+
+
+@generates(PhiloxBits)
+def philox_bits(g: Generator) -> None:
+    dtype = g.dtype(PhiloxBits.dtypes["dtype"])
+    g.emit(PhiloxBits(g.shape(), dtype), _state(g), facts=anywhere(dtype))
 
 
 @generates(PhiloxUniform)

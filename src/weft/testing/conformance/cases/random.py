@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import partial
 
@@ -35,8 +36,12 @@ SHAPES: dict[str, Shape] = {
 SEEDS = (0, 1, 2**32, 2**64 - 1, 0x299F31D0A4093822)
 OFFSETS = (0, 1, 2**32, 2**64 - 1)
 ROWS = ("rng_uniform", "rng_normal")
-OF_STATE = {"philox_uniform": "rng_uniform", "philox_normal": "rng_normal"}
-"""Ops that make the numbers of a state, each with the op that makes those of a stream."""
+OF_STATE = {
+    "philox_bits": "philox_bits",
+    "philox_uniform": "rng_uniform",
+    "philox_normal": "rng_normal",
+}
+"""Ops that make the numbers of a state, each with the op that makes those of a stream, if any."""
 
 
 def cases() -> Iterator[Case]:
@@ -72,12 +77,16 @@ def _states(row: str, dtype: DType) -> Iterator[Case]:
         yield case(row, dtype, f"offset={offset}", trial=make)
     make = partial(_of_state, row, dtype, (5, 3), 4, 1, dims=["?B", 3])
     yield case(row, dtype, "dynamic", trial=make)
+    for name, lead in (("states", (3,)), ("states-of-states", (2, 3))):
+        yield case(row, dtype, name, trial=partial(_of_states, row, dtype, lead))
 
 
 def wanted(
     row: str, shape: Shape, dtype: DType, seed: int = 0, stream: int = 0, execution: int = 0
 ) -> Wanted:
     """What a random instruction must give."""
+    if row == "philox_bits":
+        return exactly(philox.bits(shape, dtype, seed, stream, execution))
     if row == "rng_uniform":
         return exactly(nearest(philox.uniform(shape, dtype, seed, stream, execution), dtype))
     exact, radius = philox.normal(shape, dtype, seed, stream, execution)
@@ -148,6 +157,23 @@ def _of_state(
 
     want = wanted(OF_STATE[row], shape, dtype, seed, offset % 2**32, offset // 2**32)
     return trial(program([state, x], body, dims=[[2], dims or shape]), [state, x], want)
+
+
+def _of_states(row: str, dtype: DType, lead: Shape) -> Trial:
+    """An array of states: each makes the numbers that it makes alone."""
+    pairs = [(seed, offset) for seed in SEEDS for offset in OFFSETS][: math.prod(lead)]
+    states = np.stack([_words(*pair) for pair in pairs]).reshape(*lead, 2)
+
+    def body(b: Builder, words: Value) -> Value:
+        return b.emit(row, words, shape=[7], dtype=dtype)
+
+    alone = [wanted(OF_STATE[row], (7,), dtype, s, o % 2**32, o // 2**32) for s, o in pairs]
+    exact = np.stack([want.exact for want in alone]).reshape(*lead, 7)
+    rule = alone[0].rule
+    if isinstance(rule, Ulps):
+        counts = np.stack([w.rule.count for w in alone if isinstance(w.rule, Ulps)])
+        rule = Ulps(counts.reshape(*lead, 7), zeros=False)
+    return trial(program([states], body), [states], Wanted(exact, dtype, rule))
 
 
 def _state(seed: int, stream: int | None = None) -> Trial:

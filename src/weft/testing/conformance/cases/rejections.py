@@ -93,6 +93,9 @@ def _text(code: str, text: str) -> Trial:
 # -- undefined dtypes ----------------------------------------------------------------------------
 
 
+_PLAIN = {F32, SI8}
+
+
 def _first_of_each(others: Iterable[Case]) -> dict[str, Case]:
     """One case of each op, on a dtype that stands for nothing else in the program."""
     chosen: dict[str, Case] = {}
@@ -100,7 +103,7 @@ def _first_of_each(others: Iterable[Case]) -> dict[str, Case]:
         row = candidate.row
         if row not in SPELLINGS or "dynamic" in candidate.id.split("/"):
             continue
-        if candidate.dtype in (F32, SI8) or len(defined(row)) < 3:
+        if candidate.dtype in _PLAIN or len(defined(row)) < 3 or _PLAIN.isdisjoint(defined(row)):
             chosen.setdefault(row, candidate)
     return chosen
 

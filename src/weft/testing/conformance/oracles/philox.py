@@ -48,6 +48,20 @@ def _one(seed: int, stream: int, execution: int, index: int, dtype: DType) -> fl
     return math.ldexp(word >> (bits - dtype.precision), -dtype.precision)
 
 
+def bits(
+    shape: tuple[int, ...], dtype: DType, seed: int = 0, stream: int = 0, execution: int = 0
+) -> Array:
+    """Unsigned integers of the dtype: the top bits of one word, or two words."""
+    found = []
+    for index in range(math.prod(shape)):
+        if dtype.bits == 64:
+            high, low = (_word(seed, stream, execution, 2 * index + i) for i in (0, 1))
+            found.append(high * _WORD + low)
+        else:
+            found.append(_word(seed, stream, execution, index) >> (32 - dtype.bits))
+    return np.array(found, dtype.numpy).reshape(shape)
+
+
 def uniform(
     shape: tuple[int, ...], dtype: DType, seed: int = 0, stream: int = 0, execution: int = 0
 ) -> Array:

@@ -1,0 +1,122 @@
+"""From PTIR to Tiny: random numbers, of one state or of an array of states."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Final
+
+from weft.foundation.dims import static
+from weft.foundation.dtypes import F32, F64, SI32, SI64, UI32, UI64, DType
+from weft.ptir.ops import random
+from weft.ptir.types import TensorType
+from weft.tiny import build
+from weft.tiny.from_ptir_row import Rows
+from weft.tiny.ir import Binary, Fn, Iota, Unary, Value, Where, Words
+
+
+def stream_state(run: Value, stream: int) -> Value:
+    """The state of a stream: the seed of the run, and the number of the stream beside how often the
+    run has been here before, which `run` has in its upper half."""
+    second = build.binary(Fn.EQ, Iota(SI64, (2,), 0), 1)
+    own = Where(second, build.splat(stream, SI64, (2,)), build.splat(0, SI64, (2,)))
+    return Binary(Fn.OR, run, own)
+
+
+# -- numbers -------------------------------------------------------------------------------------
+
+
+def _words(state: Value, *shape: int) -> Value:
+    """Words of this shape for each state."""
+    return Words(state, (*state.shape[:-1], *shape))
+
+
+def _bits(state: Value, count: int, dtype: DType) -> Value:
+    """`count` unsigned integers: the top bits of each element's words."""
+    if dtype is UI64:
+        pairs = build.cast(_words(state, count, 2), UI64)
+        high, low = (_column(pairs, k) for k in (0, 1))
+        return Binary(Fn.OR, build.binary(Fn.SHIFT_LEFT, high, 32), low)
+    words = _words(state, count)
+    top = words if dtype is UI32 else build.binary(Fn.SHIFT_RIGHT, words, 32 - dtype.bits)
+    return build.cast(top, dtype)
+
+
+def _column(pairs: Value, k: int) -> Value:
+    """One of two columns, without its axis."""
+    lead = pairs.shape[:-1]
+    start = (*(0 for _ in lead), k)
+    return build.reshape(build.shrink(pairs, start, (*lead, 1)), lead)
+
+
+def _uniform(state: Value, count: int, dtype: DType) -> Value:
+    """`count` numbers in [0, 1): the top bits of each element's words; nothing rounds."""
+    scale = 2.0**-dtype.precision
+    bits, wide = (UI64, F64) if dtype is F64 else (UI32, F32)
+    top = build.binary(Fn.SHIFT_RIGHT, _bits(state, count, bits), bits.bits - dtype.precision)
+    return build.cast(build.binary(Fn.MUL, build.cast(top, wide), scale), dtype)
+
+
+def _normal(state: Value, count: int, dtype: DType) -> Value:
+    """Box and Muller on pairs of uniforms, in f64 and rounded once."""
+    half = (count + 1) // 2
+    flat = build.cast(_uniform(state, 2 * half, dtype), F64)
+    lead = flat.shape[:-1]
+    pairs = build.reshape(flat, (*lead, half, 2))
+    zeros = tuple(0 for _ in lead)
+    first, second = (
+        build.expand(build.shrink(pairs, (*zeros, 0, k), (*lead, half, 1)), pairs.shape)
+        for k in (0, 1)
+    )
+    spread = Unary(Fn.LOG1P, Unary(Fn.NEG, first))
+    radius = Unary(Fn.SQRT, build.binary(Fn.MUL, spread, -2.0))
+    # The cosine is the sine a quarter turn further on.
+    even = build.binary(Fn.EQ, Iota(SI32, pairs.shape, len(lead) + 1), 0)
+    turns = Where(even, build.binary(Fn.ADD, second, 0.25), second)
+    wave = Unary(Fn.SIN, build.binary(Fn.MUL, turns, 2.0 * math.pi))
+    drawn = build.reshape(Binary(Fn.MUL, radius, wave), (*lead, 2 * half))
+    return build.cast(build.shrink(drawn, (*zeros, 0), (*lead, count)), dtype)
+
+
+# -- rows ----------------------------------------------------------------------------------------
+
+
+def _draw(
+    op: random.RngUniform | random.RngNormal, args: Sequence[Value], output: TensorType
+) -> Value:
+    distribution = _uniform if isinstance(op, random.RngUniform) else _normal
+    made = distribution(stream_state(args[0], op.stream or 0), output.size, output.dtype)
+    return build.reshape(made, output.shape)
+
+
+def _rng_state(op: random.RngState, args: Sequence[Value], output: TensorType) -> Value:
+    return stream_state(args[0], op.stream or 0)
+
+
+Distribution = Callable[[Value, int, DType], Value]
+_DISTRIBUTIONS: Final[dict[type, Distribution]] = {
+    random.PhiloxBits: _bits,
+    random.PhiloxUniform: _uniform,
+    random.PhiloxNormal: _normal,
+}
+
+
+def _philox(
+    op: random.PhiloxBits | random.PhiloxUniform | random.PhiloxNormal,
+    args: Sequence[Value],
+    output: TensorType,
+) -> Value:
+    (state,) = args
+    count = prod(static(dim) for dim in output.shape[len(state.shape) - 1 :])
+    return build.reshape(_DISTRIBUTIONS[type(op)](state, count, output.dtype), output.shape)
+
+
+ROWS: Final[Rows] = {
+    random.RngUniform: _draw,
+    random.RngNormal: _draw,
+    random.RngState: _rng_state,
+    random.PhiloxBits: _philox,
+    random.PhiloxUniform: _philox,
+    random.PhiloxNormal: _philox,
+}

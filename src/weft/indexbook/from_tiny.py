@@ -137,8 +137,8 @@ class _Book:
                 own[along] = param(SELECTED)
                 return (InputMap(self.ids[x], tuple(own)), self._same(index)), ()
             case Words(state=state):
-                own = own_index(value)[: value.lead]
-                pair = (InputMap(self.ids[state], (*own, constant(k))) for k in range(2))
+                lead = own_index(value)[: value.lead]
+                pair = (InputMap(self.ids[state], (*lead, constant(k))) for k in range(2))
                 return tuple(pair), ()
             case Opaque(inputs=inputs):
                 return tuple(InputMap(self.ids[x], ()) for x in inputs), ()

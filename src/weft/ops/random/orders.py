@@ -8,7 +8,7 @@ from typing import Any
 from weft.foundation.axes import normalise_axis
 from weft.foundation.dims import Shape
 from weft.foundation.errors import SpecViolation, UserError
-from weft.ops.arithmetic import as_tensor, listed
+from weft.ops.arithmetic import TensorLike, as_tensor, listed
 from weft.ops.array.creation import arange
 from weft.ops.array.elementwise import log, minimum
 from weft.ops.array.indexing import take, take_along_axis
@@ -41,7 +41,7 @@ def permutation(key: Tensor, x: Any, axis: int = 0, *, independent: bool = False
 
 
 @public
-def shuffle(key: Tensor, x: Tensor, axis: int = 0) -> Tensor:
+def shuffle(key: Tensor, x: TensorLike, axis: int = 0) -> Tensor:
     """The slices of `x` along an axis in random order: a new tensor, as `permutation` makes it."""
     return permutation(key, as_tensor(x), axis)
 

@@ -249,7 +249,7 @@ class Emitter:
         while parts > 1:
             parts //= sizes.pop(0)
             places.pop(0)
-        element = simplify(linear(places, row_major(sizes)), self.ranges)
+        element = simplify(linear(places, row_major(tuple(sizes))), self.ranges)
         return self._known_place(element)
 
     def _gather(self, block: PolyBlock, env: Env, guards: tuple[Guard, ...]) -> str:

@@ -21,7 +21,8 @@ from weft.foundation.index_expr import Expr, axis
 from weft.memory.ir import Buffer, MemRef, Space
 from weft.plan import text
 from weft.plan.ir import MmaPlan
-from weft.region.ir import Kernel, KernelAxis, Output, Pattern, Roles
+from weft.region.forms.find import find_form
+from weft.region.ir import Kernel, KernelAxis, Output, Pattern, Roles, Tensor
 from weft.region.writing.build import Body
 from weft.runtime.artifact import KernelCode
 from weft.target.sm90 import SM90
@@ -89,7 +90,7 @@ def region_kernel(shape: Contraction) -> Kernel:
         kind = F32 if name == "scale" else kind
     if shape.out_dtype is not kind:
         result = body.cast(result, shape.out_dtype)
-    return Kernel(
+    kernel = Kernel(
         "gemm",
         Pattern.MATMUL,
         axes,
@@ -97,6 +98,8 @@ def region_kernel(shape: Contraction) -> Kernel:
         (Output("y", result, _index(*names, "m", "n")),),
         roles=Roles(names, ("m",), ("n",), ("k",), total, lhs, rhs),
     )
+    tensors = {name: Tensor(name, F32, sizes) for name, sizes in _shapes(shape).items()}
+    return replace(kernel, form=find_form(kernel, tensors))
 
 
 def _widened(body: Body, side: str, shape: Contraction) -> str:
@@ -128,9 +131,12 @@ def _index(*names: str) -> tuple[Expr, ...]:
 
 def references(shape: Contraction) -> dict[str, MemRef]:
     """Where each tensor lies: all of them row-major."""
+    return {name: _dense(name, sizes) for name, sizes in _shapes(shape).items()}
+
+
+def _shapes(shape: Contraction) -> dict[str, tuple[int, ...]]:
     found = {"a": shape.a_shape, "b": shape.b_shape, "y": shape.y_shape}
-    found |= {"bias": (shape.n,), "rows": (shape.m,), "residual": shape.y_shape}
-    return {name: _dense(name, sizes) for name, sizes in found.items()}
+    return found | {"bias": (shape.n,), "rows": (shape.m,), "residual": shape.y_shape}
 
 
 def _dense(name: str, sizes: tuple[int, ...]) -> MemRef:

@@ -37,10 +37,11 @@ from weft.driver.tuning.products import Product, product_named
 from weft.driver.tuning.tune import KernelClass, classes_of
 from weft.driver.tuning.tune_products import form_of
 from weft.foundation.errors import WeftError
-from weft.plan.contraction import Problem, problem_of
 from weft.plan.ir import MmaPlan, Plan
 from weft.plan.tensor_cores import sm90_contraction, sm90_forms, sm90_plan
 from weft.plan.text import plan_to_json
+from weft.region.form import Problem
+from weft.region.ir import problem_of
 from weft.runtime.artifact import Artifact
 from weft.runtime.bundle import Bundle, pack, unpack
 from weft.runtime.cuda.gpu import Gpu, open_gpu
@@ -166,7 +167,7 @@ def _are_neighbours(one: Form, other: Form) -> bool:
 
 
 def _packed(found: Product, kernels: KernelClass) -> bytes:
-    problem = problem_of(kernels.kernel, kernels.module.tensors)
+    problem = problem_of(kernels.kernel)
     assert problem is not None
     plans, bundles = [], []
     for plan in candidates(kernels, problem):

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tests.support import random_array
 from weft.foundation.dtypes import BF16, F32, SI32, SI64, DType
 from weft.foundation.index_expr import Expr, Guard, axis, constant, param
+from weft.region.forms.find import with_forms
 from weft.region.ir import (
     Kernel,
     KernelAxis,
@@ -48,11 +49,13 @@ def body_over(axes: Sequence[KernelAxis]) -> Rows:
 
 def module_of(*kernels: Kernel, tensors: Sequence[Tensor]) -> Module:
     """Kernels in order with all their tensors; inputs and outputs by role."""
-    return Module(
-        {t.name: t for t in tensors},
-        kernels,
-        tuple(t.name for t in tensors if t.role in ("input", "param", "state")),
-        tuple(t.name for t in tensors if t.role == "output"),
+    return with_forms(
+        Module(
+            {t.name: t for t in tensors},
+            kernels,
+            tuple(t.name for t in tensors if t.role in ("input", "param", "state")),
+            tuple(t.name for t in tensors if t.role == "output"),
+        )
     )
 
 

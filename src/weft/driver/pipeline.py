@@ -53,6 +53,7 @@ from weft.ptir.verify import verify as verify_program
 from weft.region import agree as region_agree
 from weft.region import text as region_text
 from weft.region import verify as region_verify
+from weft.region.forms.find import with_forms
 from weft.region.forms.multiplied import operand_bytes
 from weft.region.from_poly_view import Fuse, lower_scop
 from weft.region.fusion.merge import fuse_greedily, fuse_nothing
@@ -86,6 +87,13 @@ def _read_plans(text: str, compilation: Compilation) -> PlanSet:
         read = plan_text.loads(text)
         read = replace(read, origins=dict.fromkeys(read.plans, GIVEN))
     return completed_plans(read, compilation["region"])
+
+
+def _read_kernels(text: str, compilation: Compilation) -> Module:
+    """The kernels that a text describes. Those that leave out what they are get to know it; what
+    is wrong with others is for the verifier to say."""
+    module = region_text.loads(text, decode_op)
+    return module if any(region_verify.findings(module, holds)) else with_forms(module)
 
 
 def _same_choices(read: PlanSet, made: PlanSet, compilation: Compilation) -> None:
@@ -151,7 +159,7 @@ MIDDLE: tuple[Stage, ...] = (
         ),
         verify=lambda c: region_verify.verify(c["region"], holds),
         render=lambda module: region_text.dumps(module, encode_op),
-        parse=lambda text, c: region_text.loads(text, decode_op),
+        parse=_read_kernels,
         agree=lambda read, made, c: region_agree.agree(read, made),
     ),
     Stage(

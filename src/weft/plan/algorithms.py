@@ -15,8 +15,8 @@ from typing import Final
 from weft.foundation.errors import SpecViolation
 from weft.plan.ir import AttentionPlan, Header, MmaPlan, Plan, PlanSet
 from weft.plan.winograd import ALGORITHM as WINOGRAD
-from weft.plan.winograd import winograd_plan, winograd_refusal
-from weft.region.forms.winograd import Windows, windows_of
+from weft.plan.winograd import windows_of, winograd_plan, winograd_refusal
+from weft.region.form import Windows
 from weft.region.ir import Kernel, Module
 from weft.target.target import Kind, Target
 

@@ -7,8 +7,7 @@ from typing import Final
 
 from weft.plan.blocks import SCRATCH_BYTES, even_blocks, register_block
 from weft.plan.ir import AttentionPlan, Header
-from weft.region.forms.attention import attention_of
-from weft.region.ir import Kernel
+from weft.region.ir import Kernel, attention_parts
 from weft.target.target import Target
 
 QUERIES: Final = 96
@@ -19,9 +18,7 @@ KEYS: Final = 128
 
 def cpu_attention_plan(kernel: Kernel, target: Target, header: Header) -> AttentionPlan | None:
     """Blocks of equal size; None where one block of each is too large for a thread."""
-    found = attention_of(kernel)
-    if found is None:
-        return None
+    found = attention_parts(kernel)
     dtype = kernel.let(found.scores).dtype
     lanes = target.lanes(dtype)
     rows, columns = register_block(target, lanes)
@@ -39,8 +36,7 @@ def scratch_bytes(kernel: Kernel, plan: AttentionPlan) -> int:
 def scratch_elements(kernel: Kernel, plan: AttentionPlan) -> tuple[int, ...]:
     """Elements of packed queries, packed keys, packed values, the scores of one panel, mixed
     values, and of the greatest score, the sum and the factor of each query."""
-    found = attention_of(kernel)
-    assert found is not None
+    found = attention_parts(kernel)
     rows, columns = plan.register_tile
     queries, keys = _up(plan.tile_q, columns), _up(plan.tile_kv, rows)
     depth = math.prod(kernel.sizes[a] for a in found.depth)
@@ -50,8 +46,7 @@ def scratch_elements(kernel: Kernel, plan: AttentionPlan) -> tuple[int, ...]:
 
 
 def _dtype_bytes(kernel: Kernel) -> int:
-    found = attention_of(kernel)
-    assert found is not None
+    found = attention_parts(kernel)
     return kernel.let(found.scores).dtype.storage_bytes
 
 

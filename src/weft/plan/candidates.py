@@ -8,16 +8,16 @@ the likeliest first. Whether a kernel takes a plan is for the templates to say.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
-from weft.plan.contraction import Problem, problem_of
 from weft.plan.ir import AttentionPlan, CacheRead, MapPlan, MmaPlan, Plan, RowPlan
 from weft.plan.multiply_adds import fma_plans, lighter_fma_plans
 from weft.plan.tensor_cores import sm80_plan, sm90_contraction, sm90_forms, sm90_plan
 from weft.plan.verify import threads_of_accumulators
-from weft.region.ir import Kernel, Tensor
+from weft.region.form import Problem
+from weft.region.ir import Kernel, problem_of
 from weft.target.matrix_time import cycles
 from weft.target.roofline import accumulator_registers
 from weft.target.target import Kind, Target
@@ -27,9 +27,7 @@ _MOST_THREADS = 1024
 """Of a block."""
 
 
-def candidates(
-    kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, first: Plan
-) -> list[Plan]:
+def candidates(kernel: Kernel, target: Target, first: Plan) -> list[Plan]:
     """The plans to try, without repetition."""
     found: Iterator[Plan] = iter(())
     match first:
@@ -42,21 +40,19 @@ def candidates(
         case MmaPlan(arch="fma"):
             found = fma_plans(kernel, first)
         case MmaPlan() if target.kind is Kind.GPU:
-            found = _matrix_units(kernel, tensors, target, first)
+            found = _matrix_units(kernel, target, first)
         case MmaPlan():
             found = _contractions(first)
     return list({repr(plan): plan for plan in (first, *found)}.values())
 
 
-def lighter(
-    kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, first: Plan
-) -> Iterator[Plan]:
+def lighter(kernel: Kernel, target: Target, first: Plan) -> Iterator[Plan]:
     """Plans for a GPU that hold less in each thread than the first: its own tiles by more warps,
     and the candidates that do."""
     if isinstance(first, MmaPlan) and first.arch == "fma":
         yield from lighter_fma_plans(first)
         return
-    found = [*_more_warps(first), *candidates(kernel, tensors, target, first)]
+    found = [*_more_warps(first), *candidates(kernel, target, first)]
     yield from (plan for plan in found if _held(plan) < _held(first))
 
 
@@ -221,11 +217,9 @@ def _attentions(first: AttentionPlan) -> Iterator[AttentionPlan]:
 # -- contractions on matrix units ----------------------------------------------------------------
 
 
-def _matrix_units(
-    kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, first: MmaPlan
-) -> Iterator[MmaPlan]:
+def _matrix_units(kernel: Kernel, target: Target, first: MmaPlan) -> Iterator[MmaPlan]:
     """The forms that the model of their time has first, then orders and depths of the first."""
-    problem = problem_of(kernel, tensors)
+    problem = problem_of(kernel)
     if problem is None or first.arch not in ("sm80", "sm90"):
         return
     if first.arch == "sm90":

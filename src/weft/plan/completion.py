@@ -13,11 +13,10 @@ from dataclasses import replace
 from typing import Final
 
 from weft.plan.edges import completed_edges, edge_refusals, local_edges
-from weft.plan.epilogue import epilogue_names
 from weft.plan.ir import CacheRead, LocalEdge, MmaPlan, Plan, PlanSet, Vectorize
 from weft.plan.text import told
 from weft.region.forms.multiplied import operand_bytes
-from weft.region.ir import Kernel, Module, Pattern
+from weft.region.ir import Kernel, Module, Pattern, epilogue_of
 
 CACHED: Final = (CacheRead("A", "smem", "k.i"), CacheRead("B", "smem", "k.i"))
 """Tiles of both operands wait in shared memory, a step of k after the other."""
@@ -48,7 +47,7 @@ def completed(plan: Plan, kernel: Kernel) -> Plan:
         return plan
     filled = replace(
         plan,
-        epilogue=plan.epilogue or epilogue_names(kernel),
+        epilogue=plan.epilogue or epilogue_of(kernel),
         algo_choice={algorithm_kind(kernel, plan.arch): "implicit_gemm", **plan.algo_choice},
         local_edges=completed_edges(plan.local_edges, edges_kept(kernel, plan)),
     )
@@ -70,7 +69,7 @@ def _completed_on_gpu(plan: MmaPlan, kernel: Kernel) -> MmaPlan:
 
 def false_claims(kernel: Kernel, plan: MmaPlan) -> Iterator[str]:
     """What a plan says of the end of a kernel and of its local edges that is not so."""
-    steps = epilogue_names(kernel)
+    steps = epilogue_of(kernel)
     if plan.epilogue not in ((), steps):
         yield f"{told(plan, 'epilogue')}, but the kernel's is {json.dumps(steps)}"
     yield from edge_refusals(plan.local_edges, edges_kept(kernel, plan))

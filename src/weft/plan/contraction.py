@@ -1,14 +1,13 @@
-"""What a contraction is to a plan, and its `MmaPlan` on a CPU: a register tile in blocks that stay
-in a cache."""
+"""The `MmaPlan` of a contraction on a CPU: a register tile in blocks that stay in a cache."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from weft.foundation.dtypes import SI8, SI32, UI8, UI32, DType
-from weft.foundation.index_expr import Expr, coefficient, linear
+from weft.foundation.dtypes import SI8, SI32, UI8, UI32
+from weft.foundation.index_expr import coefficient, linear
 from weft.plan.blocks import (
     BLOCK,
     SCRATCH_BYTES,
@@ -18,93 +17,10 @@ from weft.plan.blocks import (
     register_block,
 )
 from weft.plan.edges import local_edges
-from weft.plan.epilogue import epilogue_names
 from weft.plan.ir import CacheRead, Header, MmaPlan, Vectorize
-from weft.region.fitting.aligned import ROW, grain, is_aligned
 from weft.region.forms.columns import FEW_ROWS
-from weft.region.forms.runs import longest_run
-from weft.region.ir import AxisIndex, Binary, Cast, Kernel, Let, Read, Reduce, Tensor, row_major
+from weft.region.ir import Binary, Cast, Kernel, Let, Read, Reduce, Tensor, epilogue_of, row_major
 from weft.target.target import Target
-
-
-@dataclass(frozen=True)
-class Problem:
-    """The sizes of a contraction, the dtype of its operands (of A, where they differ), and how they
-    lie in memory."""
-
-    batch: int
-    m: int
-    n: int
-    k: int
-    dtype: DType
-    layouts: tuple[str, str]
-    aligned: bool
-    """Whether every pitch and offset of the operands is a multiple of 16 bytes."""
-    grains: tuple[int, int] = (ROW, ROW)
-    """Of each operand the bytes that all of them are multiples of, those that the copy engine asks
-    for at a time at most."""
-
-    def tiles(self, rows: int, columns: int) -> int:
-        return self.batch * -(-self.m // rows) * -(-self.n // columns)
-
-
-def problem_of(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Problem | None:
-    """The problem of a contraction kernel; None where it has none that matrix units can take."""
-    roles = kernel.roles
-    if roles is None:
-        return None
-    sides = [kernel.let(roles.lhs), kernel.let(roles.rhs)]
-    addresses = [_address(let, tensors) for let in sides]
-    if None in addresses or len({let.dtype.storage_bytes for let in sides}) > 1:
-        return None
-    found = [address for address in addresses if address is not None]
-    sizes = kernel.sizes
-    batch, m, n = _extents(kernel, tensors, found)
-    k = math.prod(sizes[a] for a in roles.k)
-    contiguous = [_runs_along(address, roles.k, sizes) for address in found]
-    layouts = ("row" if contiguous[0] else "col", "col" if contiguous[1] else "row")
-    item = sides[0].dtype.storage_bytes
-    aligned = all(is_aligned(address, item) for address in found)
-    first, second = (grain(address, item) for address in found)
-    return Problem(batch, m, n, k, sides[0].dtype, layouts, aligned, (first, second))
-
-
-def _extents(
-    kernel: Kernel, tensors: Mapping[str, Tensor], operands: Sequence[Expr]
-) -> tuple[int, int, int]:
-    """Matrices, rows and columns: those that act as one; outer ones that do not are matrices."""
-    roles, sizes = kernel.roles, kernel.sizes
-    assert roles is not None
-    order = {axis.name: number for number, axis in enumerate(kernel.axes)}
-    beside = [
-        let.expr
-        for let in kernel.body
-        if let.name not in (roles.lhs, roles.rhs) and not {*let.axes} & {*roles.k}
-    ]
-    places = [(e.tensor, e.index) for e in beside if isinstance(e, Read)]
-    places += [(output.tensor, output.index) for output in kernel.outputs]
-    others = [linear(index, row_major(tensors[name].shape)) for name, index in places]
-    others += [e.expr for e in beside if isinstance(e, AxisIndex)]
-    extents, apart = [], math.prod(sizes[a] for a in roles.batch)
-    for names, operand in zip((roles.m, roles.n), operands, strict=True):
-        outer, run = longest_run(sorted(names, key=order.__getitem__), [operand, *others], sizes)
-        apart *= math.prod(sizes[a] for a in outer)
-        extents.append(math.prod(sizes[a] for a in run))
-    return apart, extents[0], extents[1]
-
-
-def _address(let: Let, tensors: Mapping[str, Tensor]) -> Expr | None:
-    if not isinstance(let.expr, Read) or let.expr.guards:
-        return None
-    return linear(let.expr.index, row_major(tensors[let.expr.tensor].shape))
-
-
-def _runs_along(address: Expr, axes: Sequence[str], sizes: Mapping[str, int]) -> bool:
-    """Whether neighbours along the last of these axes are neighbours in memory. Where no axis has
-    two elements, nobody can tell: they are."""
-    last = next((name for name in reversed(axes) if sizes[name] != 1), None)
-    return last is None or coefficient(address, last) == 1
-
 
 ROWS_PER_PIECE = 240
 """Rows that share packed columns, at most: enough to make packing cheap, few enough to spread."""
@@ -146,7 +62,7 @@ def cpu_plan(
         warp_tile=tiles.registers,
         cache=tiles.packed,
         vectorize=tiles.vectors,
-        epilogue=epilogue_names(kernel),
+        epilogue=epilogue_of(kernel),
         arch="cpu",
         algo_choice={kind: "implicit_gemm"},
         local_edges=local_edges(kernel),

@@ -1,6 +1,6 @@
 """From a kernel and a target to a plan: a good first choice, made in microseconds.
 
-The pattern of a kernel decides the kind of plan, the target the numbers. Kernels of equal structure
+The form of a kernel decides the kind of plan, the target the numbers. Kernels of equal structure
 get one plan. Tuning starts from here.
 """
 
@@ -14,7 +14,7 @@ from typing import Final
 from weft.foundation.dtypes import F32, I1
 from weft.foundation.errors import SpecViolation
 from weft.plan.attention import cpu_attention_plan
-from weft.plan.contraction import cpu_plan, problem_of
+from weft.plan.contraction import cpu_plan
 from weft.plan.ir import (
     STREAMING,
     Header,
@@ -28,9 +28,10 @@ from weft.plan.kept_rows import cpu_row_plan, is_stream, vector_axis
 from weft.plan.multiply_adds import fma_plan
 from weft.plan.rows import gpu_row_plan, whole_vectors
 from weft.plan.tensor_cores import sm80_plan, sm90_plan, takes_warpgroups, takes_warps
-from weft.plan.transposes import block_for, crossing_in
+from weft.plan.transposes import block_for, crossing_of
+from weft.region.form import Attention, Map, Product
 from weft.region.forms.widths import inner_axis, vector_bytes
-from weft.region.ir import Fold, Kernel, Module, Pattern, Read, Reduce, Tensor, walk
+from weft.region.ir import Kernel, Module, Pattern, Read, Tensor, form_of, problem_of, walk
 from weft.region.structure import structure_key
 from weft.target.target import Kind, Target
 
@@ -118,17 +119,15 @@ def plan_kernel(
 ) -> Plan:
     """The plan of one kernel."""
     header = Header(target.name, key or structure_key(kernel, tensors))
-    if kernel.roles is not None:
-        plan = _contraction(kernel, tensors, target, header)
-        if plan is not None:
-            return plan
-    if kernel.pattern is Pattern.ATTENTION and target.kind is Kind.CPU:
-        streamed = cpu_attention_plan(kernel, target, header)
-        if streamed is not None:
-            return streamed
-    if any(isinstance(let.expr, Reduce | Fold) for let in kernel.body):
-        return _row(kernel, tensors, target, header)
-    return _map(kernel, tensors, target, header)
+    plan: Plan | None = None
+    match form_of(kernel):
+        case Map():
+            return _map(kernel, tensors, target, header)
+        case Product():
+            plan = _contraction(kernel, tensors, target, header)
+        case Attention() if target.kind is Kind.CPU:
+            plan = cpu_attention_plan(kernel, target, header)
+    return plan or _row(kernel, tensors, target, header)
 
 
 def _contraction(
@@ -136,9 +135,8 @@ def _contraction(
 ) -> Plan | None:
     """A plan for matrix instructions; None where the kernel does not suit them."""
     if target.kind is Kind.CPU:
-        streamed = is_stream(kernel, tensors)
-        return None if streamed else cpu_plan(kernel, tensors, target, header)
-    problem = problem_of(kernel, tensors)
+        return None if is_stream(kernel) else cpu_plan(kernel, tensors, target, header)
+    problem = problem_of(kernel)
     if problem is not None and takes_warpgroups(problem, kernel, target):
         return sm90_plan(kernel, problem, target, header)
     if problem is not None and takes_warps(problem, kernel):
@@ -156,7 +154,7 @@ def _map(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: 
     points = math.prod(kernel.sizes.values())
     if target.kind is Kind.CPU:
         vector, usual = _cpu_lanes(kernel, tensors, target), target.lanes(F32)
-        block = block_for(kernel, tensors) if vector > 1 else 1
+        block = block_for(kernel) if vector > 1 else 1
         if block > 1:
             vector = min(vector, usual)
             return MapPlan(header, vector, max(1, 16 // vector), block=block)
@@ -201,7 +199,7 @@ def _waits_for_more(kernel: Kernel) -> bool:
 
 def gpu_block_plan(kernel: Kernel, tensors: Mapping[str, Tensor], header: Header) -> MapPlan | None:
     """Blocks through shared memory, where operands lie across results; None where none does."""
-    block, crossing = block_for(kernel, tensors), crossing_in(kernel, tensors)
+    block, crossing = block_for(kernel), crossing_of(kernel)
     if block == 1 or crossing is None:
         return None
     vector = whole_vectors(kernel, tensors, 16, crossing.columns)

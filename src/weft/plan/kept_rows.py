@@ -20,7 +20,6 @@ from weft.region.forms.columns import (
     matrix_bytes,
     pieces_of_columns,
     rows_together,
-    summed_columns,
 )
 from weft.region.ir import (
     Binary,
@@ -32,6 +31,7 @@ from weft.region.ir import (
     Tensor,
     Unary,
     Words,
+    form_of,
     operands,
     row_major,
     walk,
@@ -132,7 +132,7 @@ def cpu_row_plan(
     """Partial results enough to hide the latency of an addition, or columns enough to use all of
     what memory hands over at a time."""
     vector = vector_axis(kernel, tensors)
-    if is_stream(kernel, tensors):
+    if is_stream(kernel):
         together = min(_IN_STREAM, max(1, _SIDE_BY_SIDE // rows_together(kernel)))
         return RowPlan(header, lanes, accumulators=together, keep_row=False, across=True)
     if vector is None or vector in reduced_axes(kernel):
@@ -158,10 +158,10 @@ def _widens_integers(kernel: Kernel) -> bool:
     )
 
 
-def is_stream(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bool:
+def is_stream(kernel: Kernel) -> bool:
     """Whether columns are summed up of a matrix so large and wide that whole rows of it should be
     read, with pieces enough for several threads."""
-    columns = summed_columns(kernel, {n: row_major(tensors[n].shape) for n in kernel.inputs})
+    columns = form_of(kernel).rows.columns
     if columns is None or pieces_of_columns(kernel, columns) < _LEAST_PIECES:
         return False
     large = matrix_bytes(kernel, columns) >= _STREAM_BYTES

@@ -10,10 +10,9 @@ from typing import Final, TypeAlias
 
 from weft.plan.completion import CACHED
 from weft.plan.edges import local_edges
-from weft.plan.epilogue import epilogue_names
 from weft.plan.ir import Header, MmaPlan
 from weft.region.forms.thin import is_thin, thin_tile
-from weft.region.ir import Kernel, Pattern
+from weft.region.ir import Kernel, Pattern, epilogue_of
 from weft.target import roofline
 from weft.target.target import Target
 
@@ -74,7 +73,7 @@ def fma_plan(kernel: Kernel, target: Target, header: Header) -> MmaPlan | None:
         tile,
         warp_tile=choices[tile][0],
         cache=CACHED,
-        epilogue=epilogue_names(kernel),
+        epilogue=epilogue_of(kernel),
         arch="fma",
         algo_choice={kind: "implicit_gemm"},
         local_edges=local_edges(kernel, ring=MmaPlan.stages),

@@ -27,6 +27,7 @@ from weft.region.ir import (
     Read,
     Reduce,
     Tensor,
+    form_of,
     operands,
     row_major,
 )
@@ -82,8 +83,7 @@ _SINGLE: Final = 128
 
 def reduced_axes(kernel: Kernel) -> tuple[str, ...]:
     """The axes that some reduction of the kernel removes, in order."""
-    found = {a for let in kernel.body if isinstance(let.expr, Reduce | Fold) for a in let.expr.axes}
-    return tuple(axis.name for axis in kernel.axes if axis.name in found)
+    return form_of(kernel).rows.reduced
 
 
 def kept_axes(kernel: Kernel) -> tuple[str, ...]:
@@ -94,10 +94,7 @@ def kept_axes(kernel: Kernel) -> tuple[str, ...]:
 
 def is_regular(kernel: Kernel) -> bool:
     """Whether all reductions run over the same axes, and results live over all or none of them."""
-    reduced = set(reduced_axes(kernel))
-    every = [set(let.expr.axes) for let in kernel.body if isinstance(let.expr, Reduce | Fold)]
-    stored = [set(kernel.let(output.value).axes) & reduced for output in kernel.outputs]
-    return all(axes == reduced for axes in every) and all(s in (set(), reduced) for s in stored)
+    return form_of(kernel).rows.regular
 
 
 def row_vector_axis(kernel: Kernel) -> str | None:

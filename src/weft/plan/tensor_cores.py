@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from weft.plan.completion import BOUND, CACHED, HINTS, pieces
-from weft.plan.contraction import Problem
 from weft.plan.edges import local_edges
-from weft.plan.epilogue import epilogue_names
 from weft.plan.ir import Header, MmaPlan
+from weft.region.form import Problem
 from weft.region.forms.multiplied import usual_atom
 from weft.region.forms.thin import FEW, is_thin
-from weft.region.ir import Kernel, Read
+from weft.region.ir import Kernel, Read, epilogue_of
 from weft.target import roofline
 from weft.target.matrix_atoms import FULL, PROMOTED
 from weft.target.matrix_tiles import FORMS, K_STEP, Extent, Form, stages_for
@@ -74,7 +73,7 @@ def sm90_plan(
         stages=stages_for(form, target, beside, _PANEL if along else 1),
         warp_tile=form.warp_tile,
         cache=CACHED,
-        epilogue=epilogue_names(kernel),
+        epilogue=epilogue_of(kernel),
         arch="sm90",
         layout_hints=dict(HINTS),
         algo_choice={"matmul": "implicit_gemm"},
@@ -109,7 +108,7 @@ def sm90_choice(kernel: Kernel, problem: Problem, target: Target) -> Choice:
 def _is_light(kernel: Kernel) -> bool:
     """Whether the epilogue costs next to nothing."""
     halves = kernel.let(kernel.outputs[0].value).dtype.storage_bytes == 2
-    return halves and not _is_promoted(kernel) and set(epilogue_names(kernel)) <= LIGHT
+    return halves and not _is_promoted(kernel) and set(epilogue_of(kernel)) <= LIGHT
 
 
 def _can_wait(kernel: Kernel) -> bool:
@@ -191,7 +190,7 @@ def sm80_plan(kernel: Kernel, problem: Problem, target: Target, header: Header) 
         cache=CACHED,
         vectorize=pieces(kernel),
         predicate_tail=tuple(f"{a}.i.i" for a, size, step in extents if size % step),
-        epilogue=epilogue_names(kernel),
+        epilogue=epilogue_of(kernel),
         arch="sm80",
         layout_hints=dict(HINTS),
         algo_choice={"matmul": "implicit_gemm"},

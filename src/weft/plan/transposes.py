@@ -1,61 +1,25 @@
-"""Elementwise kernels whose operands lie along another axis than their results.
-
-Where results go along one axis and an operand along another, neither order of loops is good for
-both. Blocks of the two axes are: all of a cache line is used while it is there.
-"""
+"""Blocks of two axes, for elementwise kernels whose operands lie along another axis than their
+results (`region.forms.crossing`)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from typing import Final
 
-from weft.foundation.index_expr import Expr, coefficient, linear
-from weft.region.ir import Fold, Kernel, Read, Reduce, Tensor, row_major
+from weft.foundation.index_expr import coefficient, linear
+from weft.region.form import Crossing, Map
+from weft.region.ir import Kernel, Read, Tensor, form_of, row_major
 
 BLOCK: Final = 64
 """Edge of a block: its operands and results fit in a first-level cache, and their pages in a table
 of recent ones."""
 
 
-class Crossing(NamedTuple):
-    """The axis that results are contiguous along, and the one that an operand is."""
-
-    columns: str
-    rows: str
-
-
-def crossing_of(kernel: Kernel, strides: Mapping[str, Sequence[int]]) -> Crossing | None:
-    """The two axes that a kernel without reductions goes along at once, if it does."""
-    if not kernel.outputs or any(isinstance(let.expr, Reduce | Fold) for let in kernel.body):
-        return None
-    stored = [linear(o.index, strides[o.tensor]) for o in kernel.outputs]
-    names = [axis.name for axis in kernel.axes if axis.size > 1]
-    columns = next((a for a in names if all(coefficient(e, a) == 1 for e in stored)), None)
-    if columns is None:
-        return None
-    for let in kernel.body:
-        if isinstance(let.expr, Read) and not let.expr.guards and not let.expr.places:
-            address = linear(let.expr.index, strides[let.expr.tensor])
-            rows = next((a for a in names if is_across(address, Crossing(columns, a))), None)
-            if rows is not None:
-                return Crossing(columns, rows)
-    return None
-
-
-def is_across(address: Expr, crossing: Crossing) -> bool:
-    """Whether neighbours at an address are neighbours along the rows, and not along the columns."""
-    return (
-        crossing.rows != crossing.columns
-        and coefficient(address, crossing.rows) == 1
-        and coefficient(address, crossing.columns) not in (0, 1)
-    )
-
-
-def crossing_in(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Crossing | None:
-    """The two axes where all tensors lie as they are declared."""
-    names = [*kernel.inputs, *(output.tensor for output in kernel.outputs)]
-    return crossing_of(kernel, {name: row_major(tensors[name].shape) for name in names})
+def crossing_of(kernel: Kernel) -> Crossing | None:
+    """The two axes that a kernel goes along at once, if it does."""
+    form = form_of(kernel)
+    return form.crossing if isinstance(form, Map) else None
 
 
 def row_axes(kernel: Kernel, tensors: Mapping[str, Tensor], crossing: Crossing) -> tuple[str, ...]:
@@ -74,9 +38,9 @@ def row_axes(kernel: Kernel, tensors: Mapping[str, Tensor], crossing: Crossing) 
     return tuple(found)
 
 
-def block_for(kernel: Kernel, tensors: Mapping[str, Tensor]) -> int:
+def block_for(kernel: Kernel) -> int:
     """The block that a kernel is best cut into; 1 for none."""
-    found = crossing_in(kernel, tensors)
+    found = crossing_of(kernel)
     if found is None or min(kernel.sizes[found.columns], kernel.sizes[found.rows]) < BLOCK // 4:
         return 1
     return BLOCK if math.prod(kernel.sizes.values()) >= BLOCK * BLOCK else 1

@@ -9,8 +9,9 @@ from typing import Final
 
 from weft.plan.blocks import SCRATCH_BYTES, even_blocks, register_block
 from weft.plan.ir import CacheRead, MmaPlan, Vectorize
-from weft.region.forms.winograd import STEP, Windows, windows_of
-from weft.region.ir import Kernel
+from weft.region.form import Convolution, Windows
+from weft.region.forms.winograd import NO_CONVOLUTION, STEP
+from weft.region.ir import Kernel, form_of
 from weft.target.target import Target
 
 ALGORITHM: Final = "winograd_3x3"
@@ -20,6 +21,12 @@ _TILES: Final = (72, 48, 24, 12)
 """Tiles of a block, about: as many as memory of the thread holds."""
 _CHANNELS: Final = 64
 _COLUMNS: Final = 64
+
+
+def windows_of(kernel: Kernel) -> Windows | str:
+    """The windows of a convolution, or why Winograd's algorithm is none for the kernel."""
+    form = form_of(kernel)
+    return form.windows if isinstance(form, Convolution) else NO_CONVOLUTION
 
 
 def winograd_plan(kernel: Kernel, first: MmaPlan, target: Target) -> MmaPlan:

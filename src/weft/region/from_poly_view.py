@@ -7,6 +7,7 @@
 3. `writing` makes a kernel of each choice; opaque ops are carried whole, and results of one op
    are outputs of one kernel.
 4. `fitting` joins, cuts or prepares kernels for the units of the machine.
+5. `forms` says what each kernel is, for the stages after this one.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from weft.foundation.index_expr import axis, linear
 from weft.poly_view.ir import Access, BlockKind, IterAxis, PolyBlock, Scop
 from weft.region.fitting.fit import fit
 from weft.region.fitting.join_attention import join_attention
+from weft.region.forms.find import with_forms
 from weft.region.fusion.greedy import Fusion
 from weft.region.fusion.merge import Group, dependencies, fuse_greedily
 from weft.region.ir import Chain, Kernel, Module, OpaqueCall, Output, Pattern, Tensor, row_major
@@ -44,7 +46,8 @@ def lower_scop(
 ) -> Module:
     """The kernels of a program for a target. `roles` says what each input is: input (the default),
     param or state."""
-    return fit(_Lowering(scop, graph, target, roles or {}, fuse).run(), target)
+    fused = _Lowering(scop, graph, target, roles or {}, fuse).run()
+    return with_forms(fit(fused, target))
 
 
 @dataclass

@@ -2,7 +2,7 @@
 axes.
 
     Module  = tensors, kernels in order, inputs and outputs by tensor name
-    Kernel  = axes, inputs, body [Let], outputs
+    Kernel  = axes, inputs, body [Let], outputs, form (what it is: `form.py`)
     Let     = name : dtype over axes = Expr
     Expr    = Read(tensor, index, guards, fill, places) | Const | AxisIndex | Unary | Cast | Binary
             | Select | Reduce(fn, axes, value, acc) | Fold(...) | Check(rule) | Words
@@ -41,8 +41,10 @@ from enum import Enum
 from typing import TypeAlias
 
 from weft.foundation.dtypes import DType
+from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import Expr as IndexExpr
 from weft.foundation.index_expr import Guard, Index, always
+from weft.region.form import Attention, AttentionParts, Form, Problem, Product
 
 Scalar: TypeAlias = bool | int | float | complex
 
@@ -283,6 +285,8 @@ class Kernel:
     opaque: OpaqueCall | None = None
     labels: dict[str, str] = field(default_factory=dict, compare=False)
     """For people: Lets that have a name in the program, with that name."""
+    form: Form | None = field(default=None, compare=False)
+    """What it is, once it is finished; the rest decides it, so that nothing else compares it."""
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -317,6 +321,33 @@ class Kernel:
             if found.name == name:
                 return found
         raise KeyError(name)
+
+
+def form_of(kernel: Kernel) -> Form:
+    """What a finished kernel is."""
+    if kernel.form is None:
+        raise InternalError(f"kernel {kernel.name} is not finished: nobody has said what it is")
+    return kernel.form
+
+
+def problem_of(kernel: Kernel) -> Problem | None:
+    """The problem that a finished kernel poses to matrix units; None where it poses none."""
+    form = form_of(kernel)
+    return form.problem if isinstance(form, Product) else None
+
+
+def attention_parts(kernel: Kernel) -> AttentionParts:
+    """What is what in a finished kernel that is an attention."""
+    form = form_of(kernel)
+    if not isinstance(form, Attention):
+        raise InternalError(f"kernel {kernel.name} is no attention")
+    return form.parts
+
+
+def epilogue_of(kernel: Kernel) -> tuple[str, ...]:
+    """The steps between the contraction of a finished kernel and its first result."""
+    form = form_of(kernel)
+    return form.epilogue if isinstance(form, Product) else ()
 
 
 def walk(body: tuple[Let, ...]) -> Iterator[Let]:

@@ -10,6 +10,7 @@ A module is `{"module": {"tensors", "inputs", "outputs", "kernels": [{"region": 
   `Words` and `Fold` added;
 - an output says at which `index` its value is stored and, where it has one, its `base`;
 - an opaque region has `opaque` instead of a body, written by the caller's codec;
+- `form` says what the kernel is (`form_text.py`);
 - `labels` gives Lets the names that the program has for them.
 
 The `memref` of an input or output is the row-major view of the tensor; where its buffer lies is the
@@ -28,6 +29,7 @@ from typing import Any, TypeAlias
 from weft.foundation.errors import Unimplemented
 from weft.foundation.index_text import parse_expr, parse_guard, parse_index
 from weft.foundation.json_fields import Fields, Scalar, parse, reading, write_scalar
+from weft.region.form_text import form_from_json, form_to_json
 from weft.region.ir import (
     AxisIndex,
     Binary,
@@ -133,9 +135,11 @@ def kernel_to_json(
     kernel: Kernel, tensors: Mapping[str, Tensor], encode_op: Encode | None = None
 ) -> Json:
     """One kernel as document 2's `region` object."""
+    form = {} if kernel.form is None else {"form": form_to_json(kernel.form)}
     region: Json = {
         "name": kernel.name,
         "pattern": kernel.pattern.value,
+        **form,
         "axes": [_axis(found) for found in kernel.axes],
         "params": [_param(found) for found in kernel.params],
         "inputs": [{"name": n, "memref": _memref(tensors[n])} for n in kernel.inputs],
@@ -316,6 +320,9 @@ def _read_region(fields: Fields, tensors: Mapping[str, Tensor], decode_op: Decod
             _read_roles(region),
             _read_opaque(region, decode_op),
             _read_labels(region) if region.has("labels") else {},
+            form_from_json(region.take("form"), f"{region.where}.form")
+            if region.has("form")
+            else None,
         )
         if inputs != made.inputs:
             shown = ", ".join(made.inputs)

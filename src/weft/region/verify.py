@@ -32,6 +32,8 @@ from weft.foundation.index_expr import (
     params_of,
 )
 from weft.foundation.numeric import is_number_of
+from weft.region.form_text import differences
+from weft.region.forms.find import find_form
 from weft.region.ir import (
     AxisIndex,
     Binary,
@@ -153,14 +155,24 @@ class _Check:
     def findings(self) -> Iterator[Finding]:
         yield from self._axes_and_params()
         if self.kernel.pattern is Pattern.OPAQUE or self.kernel.opaque is not None:
-            yield from self._opaque()
+            found = list(self._opaque())
+            yield from found or self._form()
             return
         found = list(self._body(self.kernel.body, gone=()))
         for output in self.kernel.outputs:
             found += self._output(output)
-        yield from found
-        if not found:
-            yield from (self.wrong(*problem) for problem in claim_problems(self.kernel))
+        found = found or [self.wrong(*problem) for problem in claim_problems(self.kernel)]
+        yield from found or self._form()
+
+    def _form(self) -> Iterator[Finding]:
+        """A kernel that says what it is is that."""
+        if self.kernel.form is None:
+            return
+        wanted = find_form(self.kernel, self.tensors)
+        if self.kernel.form != wanted:
+            why = f"its form says {differences(self.kernel.form, wanted)}"
+            hint = "leave the form out: it follows from the kernel"
+            yield Finding("RegionForm", self.kernel.name, why, hint)
 
     def wrong(self, code: str, why: str) -> Finding:
         return Finding(code, self.kernel.name, why)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from weft.foundation.index_expr import axes_of
-from weft.region.forms.attention import attention_of
+from weft.region.forms.attention import find_attention
 from weft.region.ir import (
     Binary,
     Cast,
@@ -52,7 +52,7 @@ def _pattern(kernel: Kernel) -> Iterator[Problem]:
     if kernel.roles is not None:
         yield "RegionRoles", f"a {pattern.value} kernel has no roles"
     if pattern is Pattern.ATTENTION:
-        if attention_of(kernel) is None:
+        if find_attention(kernel) is None:
             yield "RegionPattern", "it is called attention, but its body is none"
         return
     reduces = any(isinstance(let.expr, Reduce | Fold) for let in kernel.body)

@@ -15,14 +15,23 @@ from weft.codegen.gpu.mma import sm90
 from weft.foundation.dtypes import BF16, F16, F32
 from weft.foundation.index_expr import axis
 from weft.memory.from_region import assign_buffers
-from weft.plan.contraction import Problem, problem_of, register_tile
+from weft.plan.contraction import register_tile
 from weft.plan.edges import local_edges
-from weft.plan.epilogue import epilogue_names
 from weft.plan.from_region import plan_kernel, plan_module
 from weft.plan.ir import LocalEdge, MapPlan, MmaPlan, Plan, RowPlan
 from weft.plan.verify import verify
 from weft.ptir import Builder
-from weft.region.ir import Kernel, KernelAxis, Module, OpaqueCall, Output, Pattern
+from weft.region.form import MatrixAxes, Problem
+from weft.region.forms.epilogue import find_epilogue
+from weft.region.ir import (
+    Kernel,
+    KernelAxis,
+    Module,
+    OpaqueCall,
+    Output,
+    Pattern,
+    problem_of,
+)
 from weft.target.cpu import describe
 from weft.target.known import target_named
 from weft.tiny.from_ptir import lower_program
@@ -147,8 +156,9 @@ def test_of_equal_forms_the_one_with_the_least_beyond_the_result() -> None:
 
 def test_the_problem_of_a_kernel() -> None:
     module = kernels.linear(24, 40, 16, dtype=F16, batch=3)
-    problem = problem_of(module.kernels[0], module.tensors)
-    assert problem == Problem(3, 24, 40, 16, F16, ("row", "row"), aligned=True, grains=(32, 16))
+    problem = problem_of(module.kernels[0])
+    axes = MatrixAxes(("b",), ("m",), ("n",), ("k",))
+    assert problem == Problem(3, 24, 40, 16, F16, ("row", "row"), True, (32, 16), axes)
     assert problem.tiles(16, 16) == 3 * 2 * 3
 
 
@@ -346,7 +356,7 @@ EPILOGUES = {
 @pytest.mark.parametrize("activation", EPILOGUES)
 def test_epilogues_are_named(activation: str) -> None:
     kernel = kernels.linear(activation=activation).kernels[0]
-    assert epilogue_names(kernel) == EPILOGUES[activation]
+    assert find_epilogue(kernel) == EPILOGUES[activation]
 
 
 def with_end(end: str) -> Kernel:
@@ -377,14 +387,14 @@ def with_end(end: str) -> Kernel:
 
 @pytest.mark.parametrize("end", ["silu", "residual", "scale", "relu", "where", "ewise"])
 def test_other_ends(end: str) -> None:
-    assert epilogue_names(with_end(end)) == (end,)
+    assert find_epilogue(with_end(end)) == (end,)
 
 
 def test_local_edges_lead_from_the_contraction_to_the_result() -> None:
     kernel = replace(kernels.linear().kernels[0], labels={"v3": "sum_k"})
     assert local_edges(kernel) == (LocalEdge("sum_k", "v13", "reg"),)
     assert local_edges(kernels.softmax().kernels[0]) == ()
-    assert epilogue_names(kernels.softmax().kernels[0]) == ()
+    assert find_epilogue(kernels.softmax().kernels[0]) == ()
 
 
 def test_axes_are_plain_records() -> None:

@@ -27,9 +27,8 @@ from weft.plan.text import told
 from weft.plan.transposes import crossing_of
 from weft.plan.winograd import ALGORITHM as WINOGRAD
 from weft.plan.winograd import winograd_refusal
-from weft.region.forms.attention import attention_of
-from weft.region.forms.columns import summed_columns
-from weft.region.ir import Kernel, Tensor, row_major
+from weft.region.form import Attention
+from weft.region.ir import Kernel, Tensor, form_of
 
 MAX_LANES: Final = 64
 MAX_UNROLL: Final = 64
@@ -55,13 +54,13 @@ def plan_refusals(kernel: Kernel, tensors: Mapping[str, Tensor], plan: Plan) -> 
             yield from _lanes(plan.vector)
             yield from _unrolled("unroll", plan.unroll)
             yield from _unused(plan)
-            yield from _blocks(kernel, tensors, plan)
+            yield from _blocks(kernel, plan)
         case RowPlan():
             yield from _lanes(plan.vector)
             yield from _unrolled("accumulators", plan.accumulators)
             yield from _unused(plan)
             yield from _kept(kernel, tensors, plan)
-            yield from _across(kernel, tensors, plan)
+            yield from _across(kernel, plan)
         case AttentionPlan():
             yield from _lanes(plan.vector)
             yield from _attention(kernel, plan)
@@ -71,7 +70,7 @@ def plan_refusals(kernel: Kernel, tensors: Mapping[str, Tensor], plan: Plan) -> 
 
 def _attention(kernel: Kernel, plan: AttentionPlan) -> Iterator[str]:
     """Blocks hold whole register tiles and fit into the memory of a thread."""
-    if attention_of(kernel) is None:
+    if not isinstance(form_of(kernel), Attention):
         yield "the kernel is no attention"
         return
     yield from _unused(plan)
@@ -92,11 +91,9 @@ def _attention(kernel: Kernel, plan: AttentionPlan) -> Iterator[str]:
         yield f"its blocks take {size} bytes of a thread; {SCRATCH_BYTES} is the most"
 
 
-def _blocks(kernel: Kernel, tensors: Mapping[str, Tensor], plan: MapPlan) -> Iterator[str]:
+def _blocks(kernel: Kernel, plan: MapPlan) -> Iterator[str]:
     """Blocks are for kernels that go along two axes at once, and hold whole tiles."""
-    names = [*kernel.inputs, *(output.tensor for output in kernel.outputs)]
-    strides = {name: row_major(tensors[name].shape) for name in names}
-    if plan.block > 1 and crossing_of(kernel, strides) is None:
+    if plan.block > 1 and crossing_of(kernel) is None:
         yield f"block={plan.block} has no effect: no operand lies across the results"
     elif plan.block > 1 and (plan.vector == 1 or plan.block % (plan.unroll * plan.vector)):
         yield f"block={plan.block} is no multiple of {plan.unroll} vectors of {plan.vector} lanes"
@@ -111,10 +108,9 @@ def _kept(kernel: Kernel, tensors: Mapping[str, Tensor], plan: RowPlan) -> Itera
         yield f"keep_row=true takes {size} bytes of a thread; {KEPT_BYTES} is the most"
 
 
-def _across(kernel: Kernel, tensors: Mapping[str, Tensor], plan: RowPlan) -> Iterator[str]:
+def _across(kernel: Kernel, plan: RowPlan) -> Iterator[str]:
     """Rows are read whole where nothing but the sums of columns is wanted of them."""
-    strides = {name: row_major(tensors[name].shape) for name in kernel.inputs}
-    if plan.across and summed_columns(kernel, strides) is None:
+    if plan.across and form_of(kernel).rows.columns is None:
         yield "across=true has no effect: the kernel does more than sum up columns"
 
 

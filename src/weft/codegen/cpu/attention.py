@@ -36,8 +36,8 @@ from weft.foundation.index_expr import Expr, axis, constant, simplify
 from weft.memory.ir import MemRef
 from weft.plan.attention import scratch_elements
 from weft.plan.ir import AttentionPlan
-from weft.region.forms.attention import Attention, attention_of, last_key, value_side
-from weft.region.ir import Binary, Kernel, Reduce, Tensor
+from weft.region.forms.attention import last_key, value_side
+from weft.region.ir import Binary, Kernel, Reduce, Tensor, attention_parts
 
 Loops: TypeAlias = tuple[tuple[str, int, ir.LoopKind], ...]
 """Variables, counts and kinds, the outermost first."""
@@ -80,10 +80,7 @@ class StreamedAttention(Panels, ABC):
         plan: AttentionPlan,
     ) -> None:
         super().__init__(kernel, tensors, refs, Tiling(None, {}, {}))
-        found = attention_of(kernel)
-        if found is None:
-            raise InternalError(f"{kernel.name} is no attention")
-        self.parts: Attention = found
+        found = self.parts = attention_parts(kernel)
         self.plan, self.lanes = plan, plan.vector
         self.dtype = kernel.let(found.scores).dtype
         rows, columns = plan.register_tile

@@ -34,7 +34,7 @@ from weft.codegen.cpu.scopes import (
     plain,
     reopen,
 )
-from weft.codegen.cpu.tiling import AxisTiling, Packing, Segment, Tiling, reduced_axes, segments
+from weft.codegen.cpu.tiling import AxisTiling, Packing, Segment, Tiling, segments
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import (
@@ -49,7 +49,8 @@ from weft.foundation.index_expr import (
     substitute,
 )
 from weft.memory.ir import MemRef
-from weft.plan.transposes import Crossing
+from weft.plan.rows import reduced_axes
+from weft.region.form import Crossing
 from weft.region.ir import Kernel, Let, Output, Read, Tensor
 
 

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.scopes import LANES, Scope, Wrapper
-from weft.codegen.cpu.tiling import Tiling, reduced_axes
+from weft.codegen.cpu.tiling import Tiling
 from weft.foundation.dtypes import DType
 from weft.foundation.index_expr import Expr, axes_of, axis, constant
+from weft.plan.rows import reduced_axes
 from weft.region.ir import Kernel, Let
 
 

@@ -21,7 +21,6 @@ other, and then computes `tile[0]` rows with them. With A and B in `cache`, a pi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,9 +28,11 @@ from weft.foundation.errors import InternalError
 from weft.memory.ir import MemRef
 from weft.plan.ir import MapPlan, MmaPlan, Plan, RowPlan
 from weft.plan.kept_rows import contiguous_axis, kept_values
-from weft.plan.transposes import Crossing, crossing_of
-from weft.region.forms.columns import columns_of_piece, summed_columns
-from weft.region.ir import Fold, Kernel, Reduce
+from weft.plan.rows import reduced_axes
+from weft.plan.transposes import crossing_of
+from weft.region.form import Crossing
+from weft.region.forms.columns import columns_of_piece
+from weft.region.ir import Kernel, Reduce, form_of
 
 PARTIAL_SUMS: Final = 8
 """Sums along k that are kept apart, at least: two units with a latency of four."""
@@ -145,9 +146,9 @@ def tiling_of(kernel: Kernel, refs: dict[str, MemRef], plan: Plan) -> Tiling:
         return _matrix_tiling(kernel, plan)
     strides = {name: ref.strides for name, ref in refs.items()}
     if isinstance(plan, MapPlan) and plan.block > 1:
-        return _block_tiling(kernel, strides, plan)
+        return _block_tiling(kernel, plan)
     if isinstance(plan, RowPlan) and plan.across:
-        return _column_tiling(kernel, strides, plan)
+        return _column_tiling(kernel, plan)
     vector = contiguous_axis(kernel, strides)
     if vector in reduced and _in_order(kernel):
         vector = None
@@ -164,13 +165,6 @@ def tiling_of(kernel: Kernel, refs: dict[str, MemRef], plan: Plan) -> Tiling:
     return Tiling(vector, outer, {vector: tile}, kept=kept)
 
 
-def reduced_axes(kernel: Kernel) -> frozenset[str]:
-    """The axes that some reduction or fold of the kernel removes."""
-    return frozenset(
-        name for let in kernel.body if isinstance(let.expr, Reduce | Fold) for name in let.expr.axes
-    )
-
-
 def _in_order(kernel: Kernel) -> bool:
     """Whether a reduction must combine elements one after the other: only sums may be regrouped,
     and not where each of their steps rounds to a narrow float."""
@@ -182,9 +176,9 @@ def _in_order(kernel: Kernel) -> bool:
     )
 
 
-def _block_tiling(kernel: Kernel, strides: Mapping[str, Sequence[int]], plan: MapPlan) -> Tiling:
+def _block_tiling(kernel: Kernel, plan: MapPlan) -> Tiling:
     """Tiles of both axes of a crossing: as many rows as a vector has lanes, to be transposed."""
-    crossing = crossing_of(kernel, strides)
+    crossing = crossing_of(kernel)
     if crossing is None:
         raise InternalError("blocks without an operand that lies across the results")
     outer = {
@@ -194,9 +188,9 @@ def _block_tiling(kernel: Kernel, strides: Mapping[str, Sequence[int]], plan: Ma
     return Tiling(crossing.columns, outer, {}, blocks=Blocks(crossing, plan.block))
 
 
-def _column_tiling(kernel: Kernel, strides: Mapping[str, Sequence[int]], plan: RowPlan) -> Tiling:
+def _column_tiling(kernel: Kernel, plan: RowPlan) -> Tiling:
     """All columns of a piece, `accumulators` vectors at a time."""
-    columns = summed_columns(kernel, strides)
+    columns = form_of(kernel).rows.columns
     if columns is None:
         raise InternalError("columns are summed up in a kernel that does something else")
     tile = AxisTiling(plan.accumulators, plan.vector)

@@ -40,8 +40,9 @@ from weft.codegen.cpu.tiling import AxisTiling, segments
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import Expr, axis, constant
-from weft.plan.winograd import POINTS, scratch_elements
-from weft.region.forms.winograd import STEP, WINDOW, Windows, windows_of
+from weft.plan.winograd import POINTS, scratch_elements, windows_of
+from weft.region.form import Windows
+from weft.region.forms.winograd import STEP, WINDOW
 from weft.region.ir import Cast, Let, Read
 
 SIDE: Final = STEP + WINDOW - 1

@@ -30,7 +30,9 @@ from weft.foundation.dtypes import DType
 from weft.foundation.errors import Finding
 from weft.foundation.index_expr import linear
 from weft.plan.ir import MapPlan
-from weft.plan.transposes import Crossing, crossing_in, is_across, row_axes
+from weft.plan.transposes import crossing_of, row_axes
+from weft.region.form import Crossing
+from weft.region.forms.crossing import is_across
 from weft.region.ir import Kernel, Let, Read, Tensor, row_major
 from weft.target.target import Target
 
@@ -47,7 +49,7 @@ def accepts(
 def _refusals(
     kernel: Kernel, tensors: Mapping[str, Tensor], plan: MapPlan, target: Target
 ) -> Iterator[Finding]:
-    crossing = crossing_in(kernel, tensors)
+    crossing = crossing_of(kernel)
     if crossing is None:
         yield refuse("Block", "no operand lies across the results")
         return
@@ -149,7 +151,7 @@ class Blocks(Elementwise):
     ) -> None:
         super().__init__(kernel, refs, target)
         self.plan = plan
-        crossing = crossing_in(kernel, tensors)
+        crossing = crossing_of(kernel)
         assert crossing is not None
         self.crossing = crossing
         self.rows = row_axes(kernel, tensors, crossing)

@@ -170,11 +170,11 @@ class _Reactions:
         return fault_of(code, cubins, symbols, self.compilation.target.limits)
 
     def _others(self, key: str, first: Plan, fault: Fault) -> Iterator[Plan]:
-        module, target = self.compilation["region"], self.compilation.target
+        target = self.compilation.target
         kernels = self._kernels(key)
         size = operand_bytes(kernels[0]) if kernels[0].roles is not None else 2
         near = waiting(first) if fault.serialised else ()
-        for plan in (*near, *lighter(kernels[0], module.tensors, target, first)):
+        for plan in (*near, *lighter(kernels[0], target, first)):
             legal = next(plan_verify.findings(plan, target, size), None) is None
             if legal and not any(self._refused(kernel, plan) for kernel in kernels):
                 yield plan

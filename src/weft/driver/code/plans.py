@@ -15,13 +15,12 @@ from weft.codegen.gpu import templates
 from weft.driver.code.gpu_coalescing import coalesced
 from weft.foundation.errors import Finding
 from weft.memory.ir import BufferMap
-from weft.plan.contraction import problem_of
 from weft.plan.from_region import gpu_map_plan, plan_module
 from weft.plan.ir import Header, MapPlan, MmaPlan, Plan, PlanSet, RowPlan
 from weft.plan.multiply_adds import fma_plan
 from weft.plan.rows import gpu_row_plan
 from weft.plan.tensor_cores import sm80_plan, sm90_choice, takes_warps
-from weft.region.ir import Kernel, Module
+from weft.region.ir import Kernel, Module, problem_of
 from weft.target.target import Kind, Target
 
 
@@ -74,7 +73,7 @@ def _closer(
 def _origin(kernel: Kernel, module: Module, plan: MmaPlan, target: Target) -> str:
     """Where the tiles of a matrix kernel come from: measurements, the model of its time, or, in
     templates that have few of them, how busy they keep the units."""
-    problem = problem_of(kernel, module.tensors)
+    problem = problem_of(kernel)
     if problem is None or plan.arch != "sm90":
         return "those that keep the units busiest"
     return sm90_choice(kernel, problem, target).reason
@@ -92,7 +91,7 @@ def _findings(
 
 def _others(kernel: Kernel, module: Module, first: Plan, target: Target) -> Iterator[Plan]:
     header = Header(target.name, first.header.kernel)
-    problem = problem_of(kernel, module.tensors)
+    problem = problem_of(kernel)
     is_sm80 = isinstance(first, MmaPlan) and first.arch == "sm80"
     if isinstance(first, MmaPlan) and first.deferred_epilogue:
         yield replace(first, deferred_epilogue=False)

@@ -95,7 +95,7 @@ def _classes(part: Compilation) -> Iterator[KernelClass]:
     chosen = chosen_plans(part)
     for key, first in chosen.plans.items():
         alike = [k for k in module.kernels if chosen.kernels.get(k.name) == key]
-        plans = candidates(alike[0], module.tensors, target, first)
+        plans = candidates(alike[0], target, first)
         legal = [p for p in plans if _is_legal(alike[0], module, buffer_map, p, target)]
         if legal:
             most = MOST_POINTS[target.kind]

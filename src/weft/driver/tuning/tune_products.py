@@ -15,9 +15,9 @@ from weft.driver.stages.compilation import Compilation
 from weft.driver.tuning.products import Product
 from weft.driver.tuning.tune import KernelClass, Trial, Tuning, tune
 from weft.foundation.errors import UserError
-from weft.plan.contraction import problem_of
 from weft.plan.ir import MmaPlan
 from weft.plan.tensor_cores import sm90_contraction
+from weft.region.ir import problem_of
 from weft.target.matrix_tiles import Form
 from weft.target.matrix_time import Contraction
 from weft.target.measured_forms import Table, Times, read, write
@@ -67,7 +67,7 @@ def _read(path: Path) -> Table:
 def _forms(kernels: KernelClass, times: dict[int, float]) -> tuple[Contraction, Times] | None:
     """The problem of a class, and the microseconds of its forms: of several plans in one form, the
     first, which has what the planner would choose beside it."""
-    problem = problem_of(kernels.kernel, kernels.module.tensors)
+    problem = problem_of(kernels.kernel)
     forms: dict[Form, float] = {}
     for place, seconds in sorted(times.items()):
         plan = kernels.plans[place]

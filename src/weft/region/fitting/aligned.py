@@ -17,6 +17,7 @@ from typing import Final
 
 from weft.foundation.dtypes import BF16, F16, F32, DType
 from weft.foundation.index_expr import Expr, Guard, axis, coefficient, linear
+from weft.region.forms.alignment import ROW, is_aligned
 from weft.region.forms.multiplied import multiplies_reads, usual_atom
 from weft.region.ir import (
     Cast,
@@ -32,27 +33,8 @@ from weft.region.ir import (
 from weft.target.matrix_atoms import TINY
 from weft.target.target import Target
 
-LINE: Final = 16
-"""Bytes that rows must begin at multiples of."""
-ROW: Final = 128
-"""Bytes that rows of copies begin at multiples of: the copy engine reads so many at a time."""
 _WORTH: Final = 1 << 22
 """Products from which copying the operands pays."""
-
-
-def grain(address: Expr, item: int) -> int:
-    """The bytes, those of a copy's row at most, that all rows of an address of elements of `item`
-    bytes begin at multiples of; 0 where no elements are neighbours."""
-    steps = [factor for _, factor in address.terms]
-    if 1 not in steps:
-        return 0
-    steps.remove(1)
-    return math.gcd(ROW, *(number * item for number in (*steps, address.constant)))
-
-
-def is_aligned(address: Expr, item: int) -> bool:
-    """Whether an address of elements of `item` bytes has neighbours, and rows at whole lines."""
-    return grain(address, item) >= LINE
 
 
 def with_aligned_operands(

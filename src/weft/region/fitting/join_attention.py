@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from weft.foundation.index_expr import Index
-from weft.region.forms.attention import attention_of
+from weft.region.forms.attention import find_attention
 from weft.region.ir import (
     Chain,
     Kernel,
@@ -59,7 +59,7 @@ def _joined(module: Module, chain: Chain) -> Module:
 
 def _is_worth_it(kernel: Kernel) -> bool:
     """Whether it is an attention that stores nothing for each key, with queries and keys enough."""
-    found = attention_of(kernel)
+    found = find_attention(kernel)
     if found is None or min(kernel.sizes[found.query], kernel.sizes[found.key]) < FEWEST:
         return False
     return not any(found.key in kernel.let(output.value).axes for output in kernel.outputs)

@@ -16,7 +16,7 @@ from itertools import count
 from typing import Final
 
 from weft.foundation.index_expr import Expr, axis, coefficient, linear
-from weft.region.fitting.aligned import is_aligned
+from weft.region.forms.alignment import is_aligned
 from weft.region.forms.multiplied import usual_atom
 from weft.region.ir import (
     Binary,

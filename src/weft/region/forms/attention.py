@@ -5,18 +5,18 @@
     m[q] = max_j x,  p = exp(x - m),  l[q] = sum_j p,  w = p / l
     y[q, e] = sum_j w[q, j] * v[j, e]            the mixed values
 
-`attention_of` finds the parts in a kernel; a template computes them block by block, so that scores
-and weights never reach memory.
+`find_attention` finds the parts in a kernel; a template computes them block by block, so that
+scores and weights never reach memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from weft.foundation.dtypes import F32, F64
 from weft.foundation.index_expr import Expr, axis
+from weft.region.form import AttentionParts
 from weft.region.ir import (
     AxisIndex,
     Binary,
@@ -33,24 +33,7 @@ from weft.region.ir import (
 )
 
 
-@dataclass(frozen=True)
-class Attention:
-    """The parts of an attention, by the names of their Lets, and its axes."""
-
-    scores: str
-    x: str
-    top: str
-    total: str
-    mixed: str
-    batch: tuple[str, ...]
-    query: str
-    key: str
-    depth: tuple[str, ...]
-    value: tuple[str, ...]
-    """The axes of a mixed value."""
-
-
-def attention_of(kernel: Kernel) -> Attention | None:
+def find_attention(kernel: Kernel) -> AttentionParts | None:
     """The attention that a kernel is; None where it is something else."""
     lets = {let.name: let for let in kernel.body}
     reductions = [let for let in kernel.body if isinstance(let.expr, Reduce | Fold)]
@@ -69,7 +52,7 @@ def attention_of(kernel: Kernel) -> Attention | None:
         return None
     if not _leads_to(lets, x, scores.name):
         return None
-    return Attention(scores.name, x, top.name, total.name, mixed.name, *axes)
+    return AttentionParts(scores.name, x, top.name, total.name, mixed.name, *axes)
 
 
 _Axes: TypeAlias = tuple[tuple[str, ...], str, str, tuple[str, ...], tuple[str, ...]]
@@ -128,7 +111,7 @@ def _leads_to(lets: Mapping[str, Let], name: str, goal: str) -> bool:
     return False
 
 
-def value_side(kernel: Kernel, found: Attention) -> str:
+def value_side(kernel: Kernel, found: AttentionParts) -> str:
     """The factor of the mixed values that is not the weight."""
     made = kernel.let(found.mixed).expr
     product = kernel.let(made.value).expr if isinstance(made, Reduce) else None
@@ -140,7 +123,7 @@ def value_side(kernel: Kernel, found: Attention) -> str:
 # -- masks ---------------------------------------------------------------------------------------
 
 
-def last_key(kernel: Kernel, found: Attention) -> int | None:
+def last_key(kernel: Kernel, found: AttentionParts) -> int | None:
     """The c for which the mask hides every key after query + c; None where there is no such mask.
 
     The scores of hidden keys are -inf: through a select, or by adding one that is -inf there.
@@ -164,7 +147,7 @@ def _is_minus_infinity(lets: Mapping[str, Let], name: str) -> bool:
     return isinstance(expr, Const) and expr.value == float("-inf")
 
 
-def _reach(lets: Mapping[str, Let], pred: str, found: Attention) -> list[int]:
+def _reach(lets: Mapping[str, Let], pred: str, found: AttentionParts) -> list[int]:
     """The c of a condition `key <= query + c`, if it is one."""
     expr = lets[pred].expr
     if isinstance(expr, Binary) and expr.fn == "and":

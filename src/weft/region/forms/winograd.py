@@ -6,34 +6,21 @@ alone, and likewise on a column, so that a tile of 4 x 4 elements holds all that
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.foundation.index_expr import Expr, coefficient
+from weft.region.form import Windows
 from weft.region.ir import Binary, Cast, Kernel, Pattern, Read, Reduce
 
 WINDOW = 3
 STEP = 2
 """Results along each side of a tile."""
+NO_CONVOLUTION = "it is no convolution of one group"
 
 
-@dataclass(frozen=True)
-class Windows:
-    """Axes of the result that tiles run along, the axes of the window that belong to them, the
-    summed channels, and the axes of the result that are left: images."""
-
-    rows: str
-    columns: str
-    window_rows: str
-    window_columns: str
-    channels: tuple[str, ...]
-    images: tuple[str, ...]
-
-
-def windows_of(kernel: Kernel) -> Windows | str:
+def find_windows(kernel: Kernel) -> Windows | str:
     """The axes of a convolution, or why Winograd's algorithm is none for it."""
     roles = kernel.roles
     if kernel.pattern is not Pattern.CONV or roles is None or roles.batch:
-        return "it is no convolution of one group"
+        return NO_CONVOLUTION
     image, weight = (_plain_read(kernel, name) for name in _factors(kernel))
     if image is None or weight is None:
         return "its operands are computed on the way"

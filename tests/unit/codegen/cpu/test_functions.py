@@ -90,7 +90,8 @@ def compute(
         made = Tensor(f"y{n}", body.dtype(value), arrays[0].shape, "output")
         tensors.append(made)
         given[made.name] = np.full(made.shape, 1).astype(made.dtype.numpy)
-    run_native(kernel, module_of(kernel, tensors=tensors), MapPlan(Header("cpu", ""), LANES), given)
+    module = module_of(kernel, tensors=tensors)
+    run_native(module.kernels[0], module, MapPlan(Header("cpu", ""), LANES), given)
     return [given[f"y{n}"] for n in range(len(values))]
 
 

@@ -15,11 +15,11 @@ from weft.codegen.gpu import templates
 from weft.driver.code.plans import choose_plans
 from weft.foundation.dtypes import BF16, F16, F32
 from weft.memory.from_region import assign_buffers
-from weft.plan.contraction import problem_of
 from weft.plan.from_region import plan_kernel
 from weft.plan.ir import MmaPlan, Plan, RowPlan
 from weft.plan.tensor_cores import sm90_plan
-from weft.region.ir import Binary, Kernel, Module, Tensor
+from weft.region.forms.find import with_forms
+from weft.region.ir import Binary, Kernel, Module, Tensor, problem_of
 from weft.target.known import target_named
 from weft.target.matrix_tiles import Form
 
@@ -84,7 +84,7 @@ def test_columns_in_panels_take_more_shared_memory(layouts: tuple[str, str], sta
     """96 columns that lie along n take the room of 128."""
     shape, sm90 = Contraction(1024, 768, 3072, layouts=layouts), target_named("sm90")
     kernel, tensors = region_kernel(shape), tensors_of(shape)
-    problem = problem_of(kernel, tensors)
+    problem = problem_of(kernel)
     assert problem is not None
     header = plan_kernel(kernel, tensors, sm90).header
     plan = sm90_plan(kernel, problem, sm90, header, Form(64, 96, (64, 96)))
@@ -123,7 +123,7 @@ def test_a_gelu_in_any_order_is_the_epilogue_of_its_plan(order: tuple[bool, ...]
     result = body.cast(binary("mul", half, bell, outer), BF16)
     output = replace(kernel.outputs[0], value=result)
     spelled = replace(kernel, body=tuple(body.lets), outputs=(output,))
-    plan, notes = settled(replace(module, kernels=(spelled,)), "sm90")
+    plan, notes = settled(with_forms(replace(module, kernels=(spelled,))), "sm90")
     assert isinstance(plan, MmaPlan)
     assert (plan.arch, plan.epilogue, notes) == ("sm90", ("bias", "gelu"), ())
 

@@ -13,10 +13,9 @@ from weft.codegen.gpu.mma.fma_registers import LANE_GRID, LaneRegisters
 from weft.codegen.gpu.mma.refusals import field_refusals, order_refusals
 from weft.codegen.gpu.mma.tiles import TileOrder
 from weft.foundation.errors import Finding
-from weft.plan.epilogue import epilogue_names
 from weft.plan.ir import Header, MmaPlan
 from weft.plan.text import told
-from weft.region.ir import Binary, Fold, Kernel, Let, Read, Reduce, operands
+from weft.region.ir import Binary, Fold, Kernel, Let, Read, Reduce, epilogue_of, operands
 from weft.target.target import Target
 
 PADDING: Final = 4
@@ -126,7 +125,7 @@ def registers_of(kernel: Kernel, plan: MmaPlan) -> LaneRegisters:
     a, b = factors(kernel)
     dtypes = (kernel.let(a).dtype, kernel.let(b).dtype)
     gathered = (_is_gathered(kernel, a, roles.m), _is_gathered(kernel, b, roles.n))
-    sums, epilogue = kernel.let(roles.contraction).dtype, epilogue_names(kernel)
+    sums, epilogue = kernel.let(roles.contraction).dtype, epilogue_of(kernel)
     return LaneRegisters(plan, sums, dtypes, gathered, has_epilogue=bool(epilogue))
 
 

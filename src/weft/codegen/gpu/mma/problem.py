@@ -25,7 +25,6 @@ from weft.foundation.errors import Finding
 from weft.foundation.index_expr import Expr, FloorDiv, coefficient, linear, params_of
 from weft.memory.ir import MemRef
 from weft.region.forms.multiplied import multiplies_reads
-from weft.region.forms.runs import longest_run
 from weft.region.ir import (
     AxisIndex,
     Binary,
@@ -38,6 +37,7 @@ from weft.region.ir import (
     Roles,
     Select,
     Unary,
+    problem_of,
 )
 from weft.target.matrix_atoms import ATOMS
 
@@ -166,8 +166,7 @@ def analyse(kernel: Kernel, refs: Refs) -> Problem:
     a, b = (_operand_address(lets[name], kernel, refs) for name in (roles.lhs, roles.rhs))
     out = _address(output.index, refs[output.tensor], kernel)
     reads = {let.name: _source_address(let, kernel, refs) for let in epilogue}
-    others = [expr for expr in reads.values() if expr is not None]
-    axes = _split(kernel, roles, [a, out, *others], [b, out, *others])
+    axes = _axes(kernel, roles)
     names = {let.name: f"v{i}" for i, let in enumerate([lets[roles.contraction], *epilogue])}
     sources, ops = _program(epilogue, reads, names, axes, lets)
     return Problem(
@@ -268,19 +267,14 @@ def _affine(expr: Expr) -> Expr:
     return expr
 
 
-def _split(kernel: Kernel, roles: Roles, over_m: Sequence[Expr], over_n: Sequence[Expr]) -> _Axes:
-    """Rows, columns and contracted axes as far as they run together; the rest is batch."""
-    sizes = kernel.sizes
-    order = {axis.name: number for number, axis in enumerate(kernel.axes)}
-    groups = [sorted(group, key=order.__getitem__) for group in (roles.m, roles.n, roles.k)]
-    operands_k = [over_m[0], over_n[0]]
-    outer_m, m = longest_run(groups[0], over_m, sizes)
-    outer_n, n = longest_run(groups[1], over_n, sizes)
-    outer_k, k = longest_run(groups[2], operands_k, sizes)
-    if any(sizes[name] != 1 for name in outer_k):
+def _axes(kernel: Kernel, roles: Roles) -> _Axes:
+    """Rows, columns and contracted axes that act as one; the rest is batch."""
+    found, sizes = problem_of(kernel), kernel.sizes
+    if found is None:
+        raise Refusal("OperandComputed", "an operand of the contraction is computed, not read")
+    if any(sizes[name] != 1 for name in roles.k if name not in found.axes.k):
         raise Refusal("ContractedAxes", "the contracted axes do not follow one another in memory")
-    batch = sorted({*roles.batch, *outer_m, *outer_n}, key=order.__getitem__)
-    return _Axes(tuple(name for name in batch if sizes[name] != 1), m, n, k, sizes)
+    return _Axes(found.axes.batch, found.axes.m, found.axes.n, found.axes.k, sizes)
 
 
 def _step(expr: Expr, run: Sequence[str], sizes: Mapping[str, int]) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from weft.codegen.gpu.mma.problem import Problem, Refusal, analyse
@@ -9,7 +11,8 @@ from weft.codegen.gpu.swizzle import Major
 from weft.foundation.dtypes import BF16, F32, SI32
 from weft.foundation.index_expr import Expr, Guard, axis, param
 from weft.memory.ir import Buffer, MemRef, Space
-from weft.region.ir import Kernel, KernelAxis, Output, Pattern, Roles
+from weft.region.forms.find import find_form
+from weft.region.ir import Kernel, KernelAxis, Output, Pattern, Roles, Tensor
 from weft.region.writing.build import Body
 
 SIZES = {"b": 2, "s": 8, "h": 3, "d": 16, "k": 32, "j": 4}
@@ -49,7 +52,12 @@ def contraction(
     kernel = Kernel(
         "k", Pattern.MATMUL, axes, tuple(body.lets), (Output("y", result, index(y)),), roles=roles
     )
-    return kernel, refs(a=a, b=b, y=y, bias=bias)
+    return finished(kernel, refs(a=a, b=b, y=y, bias=bias))
+
+
+def finished(kernel: Kernel, memory: dict[str, MemRef]) -> tuple[Kernel, dict[str, MemRef]]:
+    tensors = {name: Tensor(name, F32, ref.shape) for name, ref in memory.items()}
+    return replace(kernel, form=find_form(kernel, tensors)), memory
 
 
 def sizes(problem: Problem) -> tuple[tuple[int, ...], int, int, int]:
@@ -106,7 +114,7 @@ def altered_read(expr: Expr, *guards: Guard) -> Refusal:
         "k", Pattern.MATMUL, axes, tuple(body.lets), (Output("y", total, index("sd")),), roles=roles
     )
     with pytest.raises(Refusal) as caught:
-        analyse(kernel, refs(a="sk", b="kd", y="sd"))
+        analyse(*finished(kernel, refs(a="sk", b="kd", y="sd")))
     return caught.value
 
 
@@ -135,7 +143,7 @@ def test_a_mask_by_index_becomes_a_source() -> None:
         (Output("y", result, index("sj")),),
         roles=roles,
     )
-    problem = analyse(kernel, refs(a="sk", b="jk", y="sj"))
+    problem = analyse(*finished(kernel, refs(a="sk", b="jk", y="sj")))
     places = {(s.strides.offset, s.strides.row, s.strides.column) for s in problem.sources}
     assert places == {(4, 1, 0), (0, 0, 1)}
     assert [op.fn for op in problem.ops] == ["const", "le", "select"]

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from weft.region.ir import Binary, Cast, Const, Kernel, Let, Reduce, Select, Unary, operands
 
 
-def epilogue_names(kernel: Kernel) -> tuple[str, ...]:
+def find_epilogue(kernel: Kernel) -> tuple[str, ...]:
     """The steps between the contraction of a kernel and its first result."""
     if kernel.roles is None:
         return ()

@@ -1,0 +1,164 @@
+"""What a kernel is, to those who plan it and write its code.
+
+    Form = Map(crossing) | Row(rows) | Product(rows, problem, epilogue)
+         | Convolution(rows, problem, epilogue, windows) | Attention(rows, parts) | Whole(op)
+
+A form is found once, when a kernel is finished (`forms.find`), and says nothing that does not
+follow from the kernel and the shapes of its tensors; verification finds it again and compares.
+What comes later reads it and looks at the body only for what it computes. Tensors lie row-major;
+axes and Lets are named as the kernel names them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, TypeAlias
+
+from weft.foundation.dtypes import DType
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A row is a point of the axes that no reduction removes."""
+
+    reduced: tuple[str, ...]
+    """The axes that some reduction removes, in order."""
+    regular: bool
+    """Whether all reductions run over the same axes, and results live over all or none of them."""
+    columns: str | None = None
+    """The axis of columns, where nothing is done but to sum over them and neighbours along it are
+    neighbours in memory."""
+
+
+class Crossing(NamedTuple):
+    """The axis that results are contiguous along, and the one that an operand is."""
+
+    columns: str
+    rows: str
+
+
+@dataclass(frozen=True)
+class MatrixAxes:
+    """The axes of a product, outermost first, those of one element left out of the batch. Rows,
+    columns and contracted axes are those that act as one in every tensor; outer axes of rows and
+    columns that do not are batch axes."""
+
+    batch: tuple[str, ...]
+    m: tuple[str, ...]
+    n: tuple[str, ...]
+    k: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The sizes of a contraction of two operands that are read, the dtype of the operands (of A,
+    where they differ), and how they lie in memory."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    dtype: DType
+    layouts: tuple[str, str]
+    aligned: bool
+    """Whether every pitch and offset of the operands is a multiple of 16 bytes."""
+    grains: tuple[int, int]
+    """Of each operand the bytes that all of them are multiples of, those that the copy engine asks
+    for at a time at most."""
+    axes: MatrixAxes
+
+    def tiles(self, rows: int, columns: int) -> int:
+        return self.batch * -(-self.m // rows) * -(-self.n // columns)
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Of a convolution: the axes of the result that tiles run along, the axes of the window that
+    belong to them, the summed channels, and the axes of the result that are left: images."""
+
+    rows: str
+    columns: str
+    window_rows: str
+    window_columns: str
+    channels: tuple[str, ...]
+    images: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class AttentionParts:
+    """The parts of an attention, by the names of their Lets, and its axes."""
+
+    scores: str
+    x: str
+    top: str
+    total: str
+    mixed: str
+    batch: tuple[str, ...]
+    query: str
+    key: str
+    depth: tuple[str, ...]
+    value: tuple[str, ...]
+    """The axes of a mixed value."""
+
+
+# -- forms ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Map:
+    """Every point by itself. Results go along one axis and an operand along another, where there
+    is a crossing."""
+
+    crossing: Crossing | None
+    rows: ClassVar[Rows] = Rows((), regular=True)
+
+
+@dataclass(frozen=True)
+class Row:
+    """Reductions of rows, or of columns side by side."""
+
+    rows: Rows
+
+
+@dataclass(frozen=True)
+class Product:
+    """A contraction, and what happens to it before it is stored, in the words of the plan language
+    (`forms.epilogue`). It has a problem where both operands are read, without padding."""
+
+    rows: Rows
+    problem: Problem | None
+    epilogue: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Convolution(Product):
+    """A contraction of windows with its epilogue; of 3 x 3 windows at unit steps what is what, or
+    why it is no such convolution."""
+
+    windows: Windows | str
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Scores, their softmax, and the mixed values."""
+
+    rows: Rows
+    parts: AttentionParts
+
+
+@dataclass(frozen=True)
+class Whole:
+    """An op that no kernel language expresses."""
+
+    op: str
+    rows: ClassVar[Rows] = Rows((), regular=True)
+
+
+Form: TypeAlias = Map | Row | Product | Convolution | Attention | Whole
+
+
+def kind_of(form: Form) -> str:
+    """The name of a form: its class, and columns for rows that are nothing but sums of them."""
+    if isinstance(form, Row) and form.rows.columns is not None:
+        return "columns"
+    return type(form).__name__.lower()

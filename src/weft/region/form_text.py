@@ -1,0 +1,155 @@
+"""The form of a kernel as JSON: `{"kind": ..., ...}` with the fields of its record.
+
+    {"kind": "map", "crossing"?: {"columns", "rows"}}
+    {"kind": "row" | "columns", "rows": {"reduced", "regular", "columns"?}}
+    {"kind": "product", "rows", "problem"?, "epilogue"}
+    {"kind": "convolution", "rows", "problem"?, "epilogue", "windows"}      text: why none
+    {"kind": "attention", "rows", "parts"}
+    {"kind": "whole", "op"}
+
+Fields without a value are left out. A text may leave a form out whole: it follows from the rest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeAlias
+
+from weft.foundation.dtypes import DType
+from weft.foundation.json_fields import Fields, reading
+from weft.region.form import (
+    Attention,
+    AttentionParts,
+    Convolution,
+    Crossing,
+    Form,
+    Map,
+    MatrixAxes,
+    Problem,
+    Product,
+    Row,
+    Rows,
+    Whole,
+    Windows,
+    kind_of,
+)
+
+Json: TypeAlias = dict[str, Any]
+
+
+def form_to_json(form: Form) -> Json:
+    """A form as a JSON object."""
+    return {"kind": kind_of(form), **_write(form)}
+
+
+def _write(value: Any) -> Any:
+    match value:
+        case DType():
+            return value.name
+        case Crossing():
+            return value._asdict()
+        case tuple():
+            return list(value)
+    if not is_dataclass(value):
+        return value
+    found = {field.name: getattr(value, field.name) for field in fields(value)}
+    return {name: _write(item) for name, item in found.items() if item is not None}
+
+
+def differences(given: Form, wanted: Form) -> str:
+    """What one form says that another one does not, field by field."""
+    first, second = form_to_json(given), form_to_json(wanted)
+    names = [name for name in {**first, **second} if first.get(name) != second.get(name)]
+    return "; ".join(
+        f"{name} {json.dumps(first.get(name))}, but it is {json.dumps(second.get(name))}"
+        for name in names
+    )
+
+
+def form_from_json(document: Any, where: str) -> Form:
+    """The form that a JSON object describes."""
+    with reading(document, where) as form:
+        kind = form.text("kind")
+        found = _READERS[kind](form) if kind in _READERS else None
+        if found is None or kind_of(found) != kind:
+            form.fail(f"{kind!r} is not what its fields say; it is one of {', '.join(_READERS)}")
+        return found
+
+
+def _map(form: Fields) -> Map:
+    if not form.has("crossing"):
+        return Map(None)
+    with _inner(form, "crossing") as crossing:
+        return Map(Crossing(crossing.text("columns"), crossing.text("rows")))
+
+
+def _product(form: Fields) -> Product:
+    problem = _problem(form) if form.has("problem") else None
+    return Product(_rows(form), problem, form.texts("epilogue"))
+
+
+def _convolution(form: Fields) -> Convolution:
+    found = _product(form)
+    return Convolution(found.rows, found.problem, found.epilogue, _windows(form))
+
+
+def _rows(form: Fields) -> Rows:
+    with _inner(form, "rows") as rows:
+        columns = rows.text("columns") if rows.has("columns") else None
+        return Rows(rows.texts("reduced"), rows.flag("regular"), columns)
+
+
+def _problem(form: Fields) -> Problem:
+    with _inner(form, "problem") as problem:
+        batch, m, n, k = (problem.whole(name) for name in ("batch", "m", "n", "k"))
+        dtype, aligned = problem.dtype("dtype"), problem.flag("aligned")
+        layouts, grains = problem.texts("layouts"), problem.wholes("grains")
+        if len(layouts) != 2 or len(grains) != 2:
+            problem.fail("layouts and grains are those of two operands")
+        with _inner(problem, "axes") as axes:
+            names = MatrixAxes(*(axes.texts(name) for name in ("batch", "m", "n", "k")))
+        pair, bytes_ = (layouts[0], layouts[1]), (grains[0], grains[1])
+        return Problem(batch, m, n, k, dtype, pair, aligned, bytes_, names)
+
+
+def _windows(form: Fields) -> Windows | str:
+    found = form.take("windows")
+    if isinstance(found, str):
+        return found
+    with reading(found, f"{form.where}.windows") as windows:
+        rows, columns = windows.text("rows"), windows.text("columns")
+        down, across = windows.text("window_rows"), windows.text("window_columns")
+        channels, images = windows.texts("channels"), windows.texts("images")
+        return Windows(rows, columns, down, across, channels, images)
+
+
+def _attention(form: Fields) -> Attention:
+    with _inner(form, "parts") as parts:
+        scores, x, top, total, mixed = (parts.text(name) for name in _LETS)
+        batch, depth, value = (parts.texts(name) for name in ("batch", "depth", "value"))
+        query, key = parts.text("query"), parts.text("key")
+        found = AttentionParts(scores, x, top, total, mixed, batch, query, key, depth, value)
+    return Attention(_rows(form), found)
+
+
+def _inner(form: Fields, name: str) -> AbstractContextManager[Fields]:
+    return reading(form.take(name), f"{form.where}.{name}")
+
+
+def _row(form: Fields) -> Row:
+    return Row(_rows(form))
+
+
+_LETS = ("scores", "x", "top", "total", "mixed")
+_READERS: dict[str, Callable[[Fields], Form]] = {
+    "map": _map,
+    "row": _row,
+    "columns": _row,
+    "product": _product,
+    "convolution": _convolution,
+    "attention": _attention,
+    "whole": lambda form: Whole(form.text("op")),
+}

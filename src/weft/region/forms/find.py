@@ -1,0 +1,42 @@
+"""Finding out what finished kernels are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from weft.foundation.errors import InternalError
+from weft.region.form import Attention, Convolution, Form, Map, Product, Row, Whole
+from weft.region.forms.attention import find_attention
+from weft.region.forms.crossing import find_crossing
+from weft.region.forms.epilogue import find_epilogue
+from weft.region.forms.problem import find_problem
+from weft.region.forms.rows import find_rows
+from weft.region.forms.winograd import find_windows
+from weft.region.ir import Kernel, Module, Pattern, Tensor, row_major
+from weft.region.structure import buffers
+
+
+def with_forms(module: Module) -> Module:
+    """The module with every kernel knowing what it is."""
+    kernels = (replace(found, form=find_form(found, module.tensors)) for found in module.kernels)
+    return replace(module, kernels=tuple(kernels))
+
+
+def find_form(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Form:
+    """What a kernel is that is right in all else."""
+    if kernel.opaque is not None:
+        return Whole(type(kernel.opaque.op).__name__)
+    strides = {name: row_major(tensors[name].shape) for name in buffers(kernel)}
+    rows = find_rows(kernel, strides)
+    if kernel.roles is not None:
+        found = Product(rows, find_problem(kernel, strides), find_epilogue(kernel))
+        if kernel.pattern is not Pattern.CONV:
+            return found
+        return Convolution(rows, found.problem, found.epilogue, find_windows(kernel))
+    if kernel.pattern is Pattern.ATTENTION:
+        parts = find_attention(kernel)
+        if parts is None:
+            raise InternalError(f"kernel {kernel.name} is called attention, but its body is none")
+        return Attention(rows, parts)
+    return Map(find_crossing(kernel, strides)) if kernel.pattern is Pattern.MAP else Row(rows)

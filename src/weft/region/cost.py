@@ -43,6 +43,10 @@ _PHILOX: Final = 400
 """What one random word costs where its neighbours are not wanted: no vector unit multiplies so."""
 
 
+_FREE: Final = (Read, Const, Cast, AxisIndex)
+"""What costs no operation."""
+
+
 def operations_of(fn: str) -> int:
     """About how many operations a function of one element takes."""
     return _OPERATIONS.get(fn, 1)
@@ -64,11 +68,17 @@ def kernel_work(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -
         )
     if kernel.opaque is not None:
         moved += sum(_bytes(tensors[output.tensor]) for output in kernel.outputs)
-    work = Work(bytes=moved * _passes(kernel, tensors, target))
+    moved *= _passes(kernel, tensors, target)
     lets = {let.name: let for let in kernel.body}
+    matrix = vector = 0.0
+    operations = 0
     for let in walk(kernel.body):
-        work += _let_work(kernel, let, lets, target)
-    return work
+        if not isinstance(let.expr, _FREE):
+            work = _let_work(kernel, let, lets, target)
+            matrix += work.matrix_seconds
+            vector += work.vector_seconds
+            operations += work.operations
+    return Work(matrix, vector, moved, operations)
 
 
 def _whole(kernel: Kernel) -> tuple[str, ...]:

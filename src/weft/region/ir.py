@@ -38,6 +38,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import TypeAlias
 
 from weft.foundation.dtypes import DType
@@ -288,7 +289,7 @@ class Kernel:
     form: Form | None = field(default=None, compare=False)
     """What it is, once it is finished; the rest decides it, so that nothing else compares it."""
 
-    @property
+    @cached_property
     def sizes(self) -> dict[str, int]:
         return {axis.name: axis.size for axis in self.axes}
 

@@ -19,17 +19,16 @@ from typing import TypeAlias
 from weft.foundation.tally import asked, done
 from weft.poly_view.ir import Access, BlockKind
 from weft.region.cost import kernel_seconds
+from weft.region.fusion.bounds import PLACED, Bounds
 from weft.region.fusion.resources import stop_reason
 from weft.region.fusion.signature import Signatures, on_tensors
 from weft.region.ir import Kernel, Tensor
 from weft.region.writing.assemble import assemble, draft
 from weft.region.writing.emit import Root, Stop, View
-from weft.target.target import Target
+from weft.target.target import Kind, Target
 
 Draft: TypeAlias = tuple[Kernel, float] | str
 """A kernel with its time, or why it is none."""
-PLACED = ("check", "words", "iota")
-"""Functions of the place of an element, which a gather or a guard on the way may rule out."""
 HEAVY = (BlockKind.REDUCE, BlockKind.CONTRACTION)
 DRAFTS = "kernels drafted"
 KERNELS = "kernels written out"
@@ -69,6 +68,8 @@ class Fusion:
             for source in self.sources[name]:
                 if source in self.readers:
                     self.readers[source][name] = None
+        places = {name: number for number, name in enumerate(self.order)}
+        self._bounds = Bounds(self.view, self.target, places)
         self._signatures = Signatures(self.view)
         self._known: dict[tuple[tuple[Root, ...], frozenset[str]], Draft] = {}
         self._drafts: dict[object, tuple[Draft, tuple[str, ...]]] = {}
@@ -98,18 +99,22 @@ class Fusion:
             self.notes.append(f"{name} is stored: {why}")
 
     def _surely(self, name: str) -> bool:
-        """Whether inlining needs no estimate: a number, or an elementwise block that one small
-        kernel reads, element by element, and that itself reads nothing out of place."""
+        """Whether inlining needs no estimate: a number; an elementwise block that one small kernel
+        reads, element by element, and that itself reads nothing out of place; or one that takes
+        less time than starting a kernel does, wherever it is read."""
         block = self.view.blocks[name]
         if block.fn == "const":
             return True
-        users = self.roots_using(name)
-        if block.kind is not BlockKind.EWISE or block.fn in PLACED or len(users) != 1:
+        if block.kind is not BlockKind.EWISE or block.fn in PLACED:
             return False
-        inside = [*users, *self.closure(users)]
+        users = self.roots_using(name)
+        return self._reads_in_place(name, users) or self._is_cheap(name, users)
+
+    def _reads_in_place(self, name: str, users: Sequence[str]) -> bool:
+        block, inside = self.view.blocks[name], [*users, *self.closure(users)]
         # The table of a gather is read out of place wherever the gather is computed.
         reads = block.accesses[:1] if block.selected else block.accesses
-        if len(inside) >= SMALL or not all(_in_place(a) for a in reads):
+        if len(users) != 1 or len(inside) >= SMALL or not all(_in_place(a) for a in reads):
             return False
         points = math.prod(block.shape)
         return all(
@@ -118,6 +123,13 @@ class Fusion:
             for reader in inside
             if name in self.sources[reader]
         )
+
+    def _is_cheap(self, name: str, users: Sequence[str]) -> bool:
+        if self.target.kind is Kind.GPU or self._private_chain(name):
+            return False
+        closures = {user: self.closure((user,)) for user in users}
+        most = max((len(inside) for inside in closures.values()), default=0)
+        return most < LARGEST and self._bounds.is_cheap(name, closures)
 
     def _try_inline(self, name: str) -> str | None:
         """Why a block cannot or should not be inlined; None where it should."""
@@ -181,7 +193,13 @@ class Fusion:
 
     def _seconds(self, *names: str) -> float:
         """The time of kernels that store one block each."""
-        return sum(self.kernel((Root(name),))[1] for name in names)
+        return sum(map(self._alone, names))
+
+    def _alone(self, name: str) -> float:
+        inside = self.closure((name,))
+        if self.target.kind is not Kind.GPU and self._bounds.of_numbers(name, inside):
+            return self._bounds.seconds_of_numbers(name, inside)
+        return self.kernel((Root(name),))[1]
 
     def _roll_back(self, name: str, why: str) -> bool:
         """Store a reader that was inlined before, so that this block can be inlined into it, which
@@ -189,13 +207,13 @@ class Fusion:
         for reader in [found for found in self.readers[name] if found in self.inlined]:
             users = self.roots_using(reader)
             try:
-                now = self._seconds(*users, name)
                 with self._supposing(stored=[reader]):
-                    if self._try_inline(name) is not None:
+                    if not self._surely(name) and self._try_inline(name) is not None:
                         continue
                     then = self._seconds(*users)
                     with self._supposing(inlined=[name]):
                         then += self._seconds(reader)
+                now = self._seconds(*users, name)
             except Stop:
                 continue
             if is_shorter(then, now):

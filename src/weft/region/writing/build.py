@@ -46,13 +46,13 @@ class Body:
         """The Let of this expression: the existing one, or a new one."""
         held = set(axes)
         ordered = tuple(name for name in self.axes if name in held)
-        key = (dtype, ordered, expr, repr(expr) if isinstance(expr, Const | Read) else None)
-        if key not in self._names:
-            name = f"{self.prefix}{len(self.lets)}"
+        key = (dtype, ordered, expr, _distinct(expr))
+        name = self._names.get(key)
+        if name is None:
+            name = self._names[key] = f"{self.prefix}{len(self.lets)}"
             self.lets.append(Let(name, dtype, ordered, expr))
             self.known[name] = (dtype, ordered)
-            self._names[key] = name
-        return self._names[key]
+        return name
 
     def inside(self, prefix: str) -> Body:
         """An empty body that sees what this one has: for the step and the merge of a fold."""
@@ -83,10 +83,14 @@ class Body:
         fill: Scalar | None = None,
         places: Sequence[Place] = (),
     ) -> str:
-        exprs: list[Expr] = [*index, *(guard.expr for guard in guards)]
+        found = Read(tensor, index, tuple(guards), fill, tuple(places))
+        return self.let(dtype, self.axes_read(found), found)
+
+    def axes_read(self, read: Read) -> tuple[str, ...]:
+        """The axes that a read depends on."""
+        exprs: list[Expr] = [*read.index, *(guard.expr for guard in read.guards)]
         axes = [name for expr in exprs for name in axes_of(expr)]
-        axes += self.axes_of(*(place.value for place in places))
-        return self.let(dtype, axes, Read(tensor, index, tuple(guards), fill, tuple(places)))
+        return (*axes, *self.axes_of(*(place.value for place in read.places)))
 
     def const(self, value: Scalar, dtype: DType) -> str:
         return self.let(dtype, (), Const(value))
@@ -119,3 +123,14 @@ class Body:
     def reduce(self, fn: str, x: str, axes: Sequence[str], accum: DType) -> str:
         kept = [name for name in self.axes_of(x) if name not in axes]
         return self.let(accum, kept, Reduce(fn, tuple(axes), x))
+
+
+def _distinct(expr: ValueExpr) -> str | None:
+    """What tells expressions apart that are equal in Python: 0.0 and -0.0, 1 and True."""
+    match expr:
+        case Const(value=value):
+            return repr(value)
+        case Read(fill=fill):
+            return repr(fill)
+        case _:
+            return None

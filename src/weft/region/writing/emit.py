@@ -12,8 +12,9 @@ that nothing is touched out of range, and a select puts the fill where a guard f
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from weft.foundation.dims import static
 from weft.foundation.dtypes import I1, SI32, SI64, DType
@@ -37,7 +38,7 @@ from weft.foundation.index_expr import (
     substitute,
 )
 from weft.poly_view.ir import Access, BlockKind, IndexParam, PolyBlock, Scop
-from weft.region.ir import Cast, Output, Param, Place, Scalar, Tensor, row_major
+from weft.region.ir import Cast, Output, Param, Place, Read, Scalar, Tensor, row_major
 from weft.region.writing.build import Body
 from weft.tiny.ir import Cast as TinyCast
 from weft.tiny.ir import Const as TinyConst
@@ -104,6 +105,8 @@ class View:
     blocks: dict[str, PolyBlock]
     sources: dict[str, Source]
     params: dict[str, IndexParam]
+    known: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
+    """Where accesses lead and what they read, which every draft of a kernel asks again."""
 
     @classmethod
     def of(cls, scop: Scop, blocks: dict[str, PolyBlock], sources: dict[str, Source]) -> View:
@@ -151,6 +154,8 @@ class Emitter:
         self.selected: dict[str, Place] = {}
         self.own: tuple[str, ...] = ()
         self.places: tuple[Expr, ...] = ()
+        self.frame = 0
+        """A number for the sizes of the axes: where it is the same, the same places are."""
         self.ranges: dict[str, tuple[int, int]] = {
             p.name: (p.low, p.high) for p in self.view.params.values()
         }
@@ -166,6 +171,8 @@ class Emitter:
         self.sizes[name] = size
         self.body.axes.append(name)
         self.ranges[name] = (0, size - 1)
+        known = self.view.known
+        self.frame = known.setdefault(("frame", *self.sizes.values()), len(known))
         return name
 
     # -- roots -----------------------------------------------------------------------------------
@@ -319,10 +326,8 @@ class Emitter:
     def _access(
         self, access: Access, env: Env, guards: tuple[Guard, ...], place: Place | None = None
     ) -> str:
-        places = tuple(self._place(expr, env, place) for expr in access.map)
-        limits = (Guard(self._place(g.expr, env, place), g.size) for g in access.guards)
-        own = tuple(guard for guard in limits if not always(guard, self.ranges))
-        every = tuple(dict.fromkeys((*own, *guards)))
+        places, own = self._placed(access, env, place)
+        every = tuple(dict.fromkeys((*own, *guards))) if own else guards
         if access.tensor in self.inlined:
             producer = self.view.blocks[access.tensor]
             inner = dict(zip((a.name for a in producer.out_axes), places, strict=True))
@@ -330,6 +335,27 @@ class Emitter:
         else:
             value = self._read(access, places, own, every)
         return value if access.widen is None else self.body.cast(value, access.widen)
+
+    def _placed(
+        self, access: Access, env: Env, place: Place | None
+    ) -> tuple[Index, tuple[Guard, ...]]:
+        """What an access reads, and under which guards. It is remembered for all drafts, but where
+        a gather is under way: its places have numbers of one draft."""
+        is_general = place is None and not self.selected
+        key = (id(access), self.frame, *env.values())
+        if is_general and key in self.view.known:
+            places, own, used, _ = self.view.known[key]
+            self.used_params.update(used)
+            return places, own
+        places = tuple(self._place(expr, env, place) for expr in access.map)
+        limits = (Guard(self._place(g.expr, env, place), g.size) for g in access.guards)
+        own = tuple(guard for guard in limits if not always(guard, self.ranges))
+        if is_general:
+            exprs = [*access.map, *(guard.expr for guard in access.guards)]
+            used = dict.fromkeys(name for expr in exprs for name in sorted(params_of(expr)))
+            # The access is kept, so that its id stays its own.
+            self.view.known[key] = places, own, used, access
+        return places, own
 
     def _read(
         self,
@@ -340,11 +366,18 @@ class Emitter:
     ) -> str:
         source = self.view.sources[access.tensor]
         dtype = source.tensor.dtype
+        key = (access.tensor, self.frame, repr(access.fill) if own else "", places, every)
+        if not self.selected and key in self.view.known:
+            return self.body.let(dtype, *self.view.known[key])
         fill: Scalar | None = access.fill if own else _zero(dtype)
         index = tuple(simplify(expr, self.ranges) for expr in source.index(places))
         name, used = source.tensor.name, (*index, *(guard.expr for guard in every))
-        selected = [self.selected[n] for n in self._selected_in(used)]
-        return self.body.read(name, dtype, index, every, fill if every else None, selected)
+        selected = tuple(self.selected[n] for n in self._selected_in(used))
+        read = Read(name, index, every, fill if every else None, selected)
+        axes = self.body.axes_read(read)
+        if not self.selected:
+            self.view.known[key] = axes, read
+        return self.body.let(dtype, axes, read)
 
     def _selected_in(self, exprs: Iterable[Expr]) -> list[str]:
         """The places of gathers that expressions use."""

@@ -1,0 +1,101 @@
+"""What is known of a choice before its kernels are drafted, on a CPU, whose kernels have no limit
+but how many blocks they compute: that computing a block wherever it is read takes less time than
+starting a kernel, and how long a kernel takes that computes single numbers.
+
+A draft would say the same, and takes a thousand times as long where kernels have many blocks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from weft.poly_view.ir import BlockKind, PolyBlock
+from weft.region.cost import operations_of
+from weft.region.writing.emit import View
+from weft.target.roofline import Work, time_estimate
+from weft.target.target import Target
+
+PLACED: Final = ("check", "words", "iota")
+"""Functions of the place of an element, which a gather or a guard on the way may rule out."""
+_PLAIN: Final = (BlockKind.EWISE, BlockKind.MOVEMENT)
+_PREDICATE: Final = 5
+"""Operations that a guard adds for each element at most."""
+_FREE: Final = ("cast", "const")
+
+
+@dataclass
+class Bounds:
+    """Bounds over one view; `place` says where blocks stand in the order of the program."""
+
+    view: View
+    target: Target
+    place: Mapping[str, int]
+    _numbers: dict[str, bool] = field(default_factory=dict)
+
+    def is_cheap(self, name: str, users: Mapping[str, Collection[str]]) -> bool:
+        """Whether computing an elementwise block in the kernels that read it, by their roots with
+        what they inline, takes less time than starting a kernel that stores it."""
+        block = self.view.blocks[name]
+        if block.selected or not all(map(self._is_plain, users, users.values())):
+            return False
+        total = sum(self._most_seconds(block, root, inside) for root, inside in users.items())
+        return total < self.target.rates.launch_seconds / 2
+
+    def _is_plain(self, root: str, inside: Collection[str]) -> bool:
+        """Whether nothing forbids a kernel to compute more: it reads no places that data names, and
+        computes element by element."""
+        blocks = [self.view.blocks[name] for name in (root, *inside)]
+        return all(block.kind in _PLAIN and not block.selected for block in blocks)
+
+    def _most_seconds(self, block: PolyBlock, root: str, inside: Collection[str]) -> float:
+        """What a block adds to a kernel at most: on every way on which it is read it may be
+        computed for every element, with guards."""
+        ways, guards = (1, 0) if self.of_numbers(root, inside) else self._ways(block, root, inside)
+        operations = operations_of(block.fn) + _PREDICATE * guards
+        sources = [self.view.sources[access.tensor].tensor for access in block.accesses]
+        moved = sum(tensor.dtype.storage_bytes for tensor in sources)
+        each = operations / self.target.vector_rate(block.dtype)
+        each += moved / self.target.rates.bandwidth
+        return ways * math.prod(self.view.blocks[root].shape) * each
+
+    def _ways(self, block: PolyBlock, root: str, inside: Collection[str]) -> tuple[int, int]:
+        """On how many ways a kernel reads a block, and the guards of the read that has most."""
+        ways, guards = {root: 1}, 0
+        for reader in (root, *sorted(inside, key=self.place.__getitem__, reverse=True)):
+            for access in self.view.blocks[reader].accesses:
+                ways[access.tensor] = ways.get(access.tensor, 0) + ways[reader]
+                if access.tensor == block.name:
+                    guards = max(guards, len(access.guards) + 1)
+        return ways[block.name], guards
+
+    # -- kernels of numbers ----------------------------------------------------------------------
+
+    def of_numbers(self, root: str, inside: Collection[str]) -> bool:
+        """Whether a kernel computes nothing but single numbers, each of them once."""
+        return self._is_number(root) and all(map(self._is_number, inside))
+
+    def _is_number(self, name: str) -> bool:
+        """Whether a block is one element, of elements at known places."""
+        if name not in self._numbers:
+            block = self.view.blocks[name]
+            plain = block.kind is BlockKind.EWISE and block.fn not in PLACED
+            known = not (block.axes or block.selected or block.params)
+            guarded = any(access.guards for access in block.accesses)
+            self._numbers[name] = plain and known and not guarded
+        return self._numbers[name]
+
+    def seconds_of_numbers(self, root: str, inside: Collection[str]) -> float:
+        """The time of a kernel of numbers, its launch included."""
+        blocks = [self.view.blocks[name] for name in (*inside, root)]
+        operations = [(block, operations_of(block.fn)) for block in blocks if block.fn not in _FREE]
+        vector = sum(count / self.target.vector_rate(block.dtype) for block, count in operations)
+        read = {(a.tensor, a.map) for block in blocks for a in block.accesses}
+        moved = self._bytes([name for name, _ in read if name not in inside])
+        work = Work(0.0, vector, moved + self._bytes([root]))
+        return time_estimate(self.target, work) + self.target.rates.launch_seconds
+
+    def _bytes(self, names: Sequence[str]) -> int:
+        return sum(self.view.sources[name].tensor.dtype.storage_bytes for name in names)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from tests.derivatives.case import (
@@ -14,6 +16,8 @@ from tests.derivatives.case import (
     normal,
     whole,
 )
+from weft.ptir import Builder
+from weft.ptir.text import print_program
 
 # name, range of inputs, whether it is defined for complex numbers
 UNARY: list[tuple[str, float, float, bool]] = [
@@ -109,6 +113,15 @@ case("clamp", lambda b, x, lo, hi: b.clamp(x, lo, hi), distinct(2, 1, 3, 2),
      torch=lambda t, x, lo, hi: t.clamp(x, lo, hi))  # fmt: skip
 case("sign", lambda b, x: b.sign(x), distinct(4, 1), label="real", torch=lambda t, x: t.sgn(x))
 
+
+def _own_gradient(b: Any, x: Any) -> Any:
+    """A sine whose derivative is given: the cosine that was kept."""
+    rule = Builder()
+    kept, cotangent = rule.param(x.dtype, x.shape), rule.param(x.dtype, x.shape)
+    backward = print_program(rule.build(kept * cotangent))
+    return b.custom_gradient(b.sin(x), b.cos(x), x, results=1, kept=1, inputs=1, backward=backward)
+
+
 for dims in ((), (2, 3), (2, 1, 3, 2)):
     rank = f"rank{len(dims)}"
     point, first, second = complex_normal(*dims), normal(*dims), normal(*dims, seed=1)
@@ -125,6 +138,7 @@ for dims in ((), (2, 3), (2, 1, 3, 2)):
          label=rank, torch=lambda t, x, y: x.detach() * y)  # fmt: skip
     case("barrier", lambda b, x, y: b.barrier(b.sin(x), y) * y, first, second, label=rank,
          torch=lambda t, x, y: t.sin(x) * y)  # fmt: skip
+    case("custom_gradient", _own_gradient, first, label=rank, torch=lambda t, x: t.sin(x))
     case("make_tuple", lambda b, x, y: [v * 2.0 for v in b.make_tuple(x, y)], first, normal(3),
          label=rank, torch=lambda t, x, y: (x * 2, y * 2))  # fmt: skip
 

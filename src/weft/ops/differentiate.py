@@ -98,7 +98,8 @@ def _ask(
     arguments = arguments_of(args, kwargs, argnums)
     leaves = tuple(_differentiated(arguments, argnums))
     shapes = tuple(arguments.positional[number] for number in sorted(argnums))
-    traced = trace_function(returning_tensors(function, has_aux=has_aux), arguments)
+    whole = returning_tensors(function, has_aux=has_aux)
+    traced = trace_function(whole, arguments, order=1)
     return _Question(traced, shapes, leaves)
 
 

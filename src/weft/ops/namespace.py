@@ -44,6 +44,7 @@ from weft.ops.array.utility import *  # noqa: F403
 from weft.ops.autocast import autocast
 from weft.ops.caches import CacheInfo, cache_info, clear_caches
 from weft.ops.control_flow import cond, scan, while_loop
+from weft.ops.custom_rules import custom_jvp, custom_vjp
 from weft.ops.differentiate import (
     checkpoint,
     grad,
@@ -88,6 +89,8 @@ __all__ = [
     "checkpoint",
     "clear_caches",
     "cond",
+    "custom_jvp",
+    "custom_vjp",
     "default_backend",
     "einsum",
     "eval",

@@ -98,13 +98,14 @@ def returning_tensors(function: Callable[..., Any], *, has_aux: bool = False) ->
     def call(*args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)
         if has_aux and isinstance(result, tuple) and len(result) == 2:
-            return _with_tensors(result[0]), result[1]
-        return _with_tensors(result)
+            return with_tensors(result[0]), result[1]
+        return with_tensors(result)
 
     return call
 
 
-def _with_tensors(result: Any) -> Any:
+def with_tensors(result: Any) -> Any:
+    """A result with tensors for the numbers and arrays in it."""
     leaves, shape = flatten(result)
     return unflatten(shape, [asarray(leaf) if _is_numeric(leaf) else leaf for leaf in leaves])
 
@@ -159,11 +160,21 @@ class TracedFunction:
 
 
 def trace_function(
-    function: Callable[..., Any], arguments: Arguments, kinds: Sequence[TensorType] | None = None
+    function: Callable[..., Any],
+    arguments: Arguments,
+    kinds: Sequence[TensorType] | None = None,
+    *,
+    order: int = 0,
 ) -> TracedFunction:
     """The function on traced arguments like these, or of other types."""
     tensors = arguments.tensors
     types = [tensor.type for tensor in tensors] if kinds is None else kinds
-    found = trace(function, types, arguments.filled, lambda given: function(*given[0], **given[1]))
+    found = trace(
+        function,
+        types,
+        arguments.filled,
+        lambda given: function(*given[0], **given[1]),
+        order=order,
+    )
     nodes = (*(tensor._node for tensor in tensors), *(c.node for c in found.captured))
     return TracedFunction(found, nodes, arguments)

@@ -117,15 +117,18 @@ def trace(
     call: Callable[[Any], Any],
     numbers: Sequence[TracedNumber | None] = (),
     backend: Backend | None = None,
+    order: int = 0,
 ) -> Trace:
     """The program of `call(fill(arguments))` for arguments of these types, where `fill` nests them
-    as the caller's are. `function` names it; without a backend it is for the one in force."""
+    as the caller's are. `function` names it; without a backend it is for the one in force.
+    `order` says how many derivatives are taken of it."""
     outer = current()
     arena = Arena(
         backend or outer.backend,
         name=getattr(function, "__name__", "function").replace("<lambda>", "function"),
         tracing=True,
         parent=outer if outer.tracing else None,
+        order=order,
     )
     with taken_back(arena):
         found = _called(arena, kinds, fill, call, numbers)

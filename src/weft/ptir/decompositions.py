@@ -21,6 +21,7 @@ from weft.ptir.ir import Instruction
 from weft.ptir.op import Op
 from weft.ptir.ops.bits import BitwiseAnd, BitwiseNot, BitwiseOr, BitwiseXor
 from weft.ptir.ops.complex_parts import PART, Real
+from weft.ptir.ops.custom import CustomGradient
 from weft.ptir.ops.elementwise import Clamp
 from weft.ptir.ops.functions import (
     Ceil,
@@ -208,6 +209,13 @@ def _barrier(b: Emitter, instruction: Instruction) -> Handle:
     return b.values(instruction)[0]
 
 
+def _custom_gradient(b: Emitter, instruction: Instruction) -> Handle | tuple[Handle, ...]:
+    """The results: gradients are taken before."""
+    count = _attributes(instruction, CustomGradient).results
+    values = b.values(instruction)[:count]
+    return values[0] if count == 1 else tuple(values)
+
+
 def _real(b: Emitter, instruction: Instruction) -> Handle:
     """cast(x)."""
     (x,) = b.values(instruction)
@@ -371,6 +379,7 @@ DECOMPOSITIONS: dict[type[Op], Rule] = {
     Fmod: _fmod,
     Real: _real,
     Barrier: _barrier,
+    CustomGradient: _custom_gradient,
     ReduceAny: _reduce_any,
     ReduceAll: _reduce_all,
     ArgMin: _argmin,

@@ -8,6 +8,7 @@ operands, and control flow is appended with regions that were made before.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from weft.foundation.dtypes import DType
@@ -63,6 +64,15 @@ class Workshop:
         self.regions[region_id] = region
         self._note(region, tape)
         return region
+
+    def adopted(self, program: Program) -> dict[int, int]:
+        """The regions of another program, under new ids: from its ids to those here."""
+        rename = {region.id: self._next_region + at for at, region in enumerate(program.regions)}
+        self._next_region += len(rename)
+        for region in program.regions:
+            body = tuple(replace(i, op=i.op.with_regions(rename)) for i in region.body)
+            self.regions[rename[region.id]] = replace(region, id=rename[region.id], body=body)
+        return rename
 
     def finished(self, tape: Tape, results: Sequence[Term]) -> Program:
         """The program with this tape as its entry function."""

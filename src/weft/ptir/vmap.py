@@ -21,6 +21,7 @@ from weft.ptir.batching.walk import BatchMaker, BatchWalk, batched_type
 from weft.ptir.decompose import decompose
 from weft.ptir.ir import Function, Program
 from weft.ptir.op import Op
+from weft.ptir.ops.custom import CustomGradient
 from weft.ptir.passes.cse import cse
 from weft.ptir.passes.dce import dce
 from weft.ptir.streams import assign_streams, drop_default_streams
@@ -44,7 +45,7 @@ def vmap(
     if isinstance(dim, Symbol):
         shop.symbols.add(dim)
     tape = shop.function_tape(main)
-    walk = BatchWalk(BatchMaker(shop, dim), tape, main)
+    walk = BatchWalk(BatchMaker(shop, dim, vmap), tape, main)
     for value_id, kind, axis in zip(main.parameter_ids, main.parameters, given, strict=True):
         if axis is None:
             walk.define(value_id, tape.parameter(kind, value_id), False)
@@ -60,10 +61,11 @@ def vmap(
 
 
 class _Kept:
-    """The ops that are not decomposed: those with a batching rule."""
+    """The ops that are not decomposed: those with a batching rule, and gradients of their own."""
 
     def __contains__(self, cls: object) -> bool:
-        return isinstance(cls, type) and issubclass(cls, Op) and (cls.elementwise or cls in RULES)
+        kept = isinstance(cls, type) and issubclass(cls, Op) and (cls.elementwise or cls in RULES)
+        return kept or cls is CustomGradient
 
 
 _KEPT = _Kept()

@@ -23,7 +23,7 @@ from weft.foundation.whole_ops import WholeOp
 from weft.ptir.ir import ElementRef, Instruction, Operand, Program
 from weft.ptir.literal import TensorLiteral
 from weft.ptir.op import EvalContext, Op, RegionSignature
-from weft.ptir.ops import bits, complex_parts, constant, control, linear_algebra, tuples
+from weft.ptir.ops import bits, complex_parts, constant, control, custom, linear_algebra, tuples
 from weft.ptir.specialise import is_static
 from weft.ptir.types import Symbol, TensorType, TupleType, ValueType, leaves
 from weft.tiny import (
@@ -42,7 +42,7 @@ from weft.tiny.from_ptir_complex import (
     split,
     stored_type,
 )
-from weft.tiny.from_ptir_row import Rows
+from weft.tiny.from_ptir_row import Rows, Tree
 from weft.tiny.ir import Graph, Input, Opaque, Value, operands
 
 Array: TypeAlias = NDArray[Any]
@@ -235,6 +235,12 @@ def _check(made: Whole, output: ValueType, instruction: Instruction) -> None:
 
 # -- rows ----------------------------------------------------------------------------------------
 
+
+def _first_operands(op: custom.CustomGradient, args: Sequence[Value], output: ValueType) -> Tree:
+    """The results alone: the gradient was taken before."""
+    return args[0] if op.results == 1 else tuple(args[: op.results])
+
+
 ROWS: Final[Rows] = {
     **from_ptir_elementwise.ROWS,
     **from_ptir_movement.ROWS,
@@ -243,6 +249,7 @@ ROWS: Final[Rows] = {
     **from_ptir_random.ROWS,
     constant.Constant: "the lowering makes it a constant or an input before it looks here",
     constant.CustomCall: "a kernel that only some backends know",
+    custom.CustomGradient: _first_operands,
     tuples.MakeTuple: "the lowering takes it apart before it looks here",
     bits.Bitcast: "bits of another dtype, which the host reads",
     control.Cond: "control flow",

@@ -31,7 +31,7 @@ class Arena:
 
     __slots__ = (
         "__weakref__", "_compiled", "_compiled_version", "assigned", "backend", "created",
-        "exports", "name", "parameters", "parent", "parts", "tracing", "version",
+        "exports", "name", "order", "parameters", "parent", "parts", "tracing", "version",
     )  # fmt: skip
 
     def __init__(
@@ -41,12 +41,16 @@ class Arena:
         name: str = "main",
         tracing: bool = False,
         parent: Arena | None = None,
+        order: int = 0,
     ) -> None:
         self.backend = backend
         self.name = name
         self.tracing = tracing
         self.parent = parent
         """The arena around a traced body: its nodes may be used inside."""
+        self.order = order
+        """How many derivatives more are taken of this trace than of the one around it: one less in
+        a rule that stands for a derivative."""
         self.version = 0
         self.created: list[Node] = []
         """Every instruction, in a tracing arena."""
@@ -58,6 +62,15 @@ class Arena:
         self.exports: list[Node] = []
         self._compiled: Prepared | None = None
         self._compiled_version = -1
+
+    @property
+    def is_differentiated(self) -> bool:
+        """Whether a derivative is taken of this trace, on its own or together with those around."""
+        total = 0
+        around: Arena | None = self
+        while around is not None:
+            total, around = total + around.order, around.parent
+        return total > 0
 
     # -- nodes -----------------------------------------------------------------------------------
 

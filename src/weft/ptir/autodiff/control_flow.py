@@ -20,6 +20,7 @@ from typing import TypeVar
 
 from weft.foundation.errors import InternalError, Unimplemented
 from weft.foundation.min_cut import UNCUTTABLE
+from weft.ptir.autodiff.custom import custom_gradient
 from weft.ptir.autodiff.walk import (
     ControlFlow,
     ControlRule,
@@ -32,6 +33,7 @@ from weft.ptir.ir import Instruction, Operand, Ref, Region
 from weft.ptir.literal import TensorLiteral
 from weft.ptir.op import Op
 from weft.ptir.ops.control import Cond, Scan, While
+from weft.ptir.ops.custom import CustomGradient
 from weft.ptir.ops.movement import BroadcastTo
 from weft.ptir.passes.residuals import (
     KEEPING,
@@ -407,6 +409,11 @@ def _tangents_of_while(flow: ControlFlow) -> tuple[list[Term], WayBack]:
     )
 
 
-CONTROL: Mapping[type[Op], ControlRule] = {Cond: _cond, Scan: _scan, While: _while}
+CONTROL: Mapping[type[Op], ControlRule] = {
+    Cond: _cond,
+    Scan: _scan,
+    While: _while,
+    CustomGradient: custom_gradient,
+}
 FORWARD_CONTROL: Mapping[type[Op], ControlRule] = {**CONTROL, While: _tangents_of_while}
 """The same on behalf of forward mode, for its refusals to speak of it."""

@@ -13,6 +13,7 @@ from typing import TypeAlias
 from weft.ptir.ir import Body, Instruction, Ref, Region
 from weft.ptir.op import Op
 from weft.ptir.ops.control import Cond, Scan, While
+from weft.ptir.ops.custom import CustomGradient
 from weft.ptir.slots import Slot, is_smooth, read_slots, slots_of
 from weft.ptir.types import ValueType
 
@@ -56,6 +57,8 @@ class Dependence:
                 found = self._scan(op, operands)
             case While():
                 found = self._while(op, operands)
+            case CustomGradient():
+                return [_union(operands[op.first_input :])] * count
             case _:
                 return [_union(operands)] * count
         return found if len(found) == count else [_union(found)] * count

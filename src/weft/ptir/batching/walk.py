@@ -6,27 +6,33 @@ carries the batch axis for every carry that becomes batched in any step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from weft.foundation.errors import SpecViolation, Unimplemented
+from weft.ptir.autodiff.custom import backward_program
 from weft.ptir.batching.rules import Batching, rule_of
 from weft.ptir.batching.spread import Flags, Spread
-from weft.ptir.ir import Body, Instruction, Operand, Region
+from weft.ptir.ir import Body, Instruction, Operand, Program, Region
 from weft.ptir.op import Op
 from weft.ptir.ops.control import Cond, Scan, While
+from weft.ptir.ops.custom import CustomGradient
 from weft.ptir.ops.tuples import MakeTuple
 from weft.ptir.slots import Slot, read_slots, slots_of
 from weft.ptir.tape import Environment, Tape, Workshop, elements
 from weft.ptir.term import Term
+from weft.ptir.text import print_program
 from weft.ptir.types import Dim, TensorType, TupleType, ValueType
 
 
 class BatchMaker:
     """What the walks through the bodies of one program share."""
 
-    def __init__(self, shop: Workshop, size: Dim) -> None:
+    def __init__(self, shop: Workshop, size: Dim, batched: Callable[..., Program]) -> None:
         self.shop = shop
         self.size = size
+        self.batched = batched
+        """Makes a program that an instruction brings along one over a batch."""
         self.spread = Spread(shop.program.regions_by_id)
         self._regions: dict[tuple[int, Flags, Flags], Region] = {}
 
@@ -153,6 +159,8 @@ class BatchWalk:
                 return self._scan(op, operands, batched)
             case While():
                 return self._while(op, operands, batched)
+            case CustomGradient():
+                return self._custom(op, operands)
         return None
 
     def _arguments(self, operands: Sequence[Operand], flags: Sequence[bool]) -> list[Term]:
@@ -219,6 +227,12 @@ class BatchWalk:
         cond = self.maker.region(op.cond_region, flags, (False, *flags))
         body = self.maker.region(op.body_region, flags, flags)
         return self._append(While(cond, body), self._arguments(operands, flags))
+
+    def _custom(self, op: CustomGradient, operands: Sequence[Operand]) -> list[Term]:
+        """Everything is batched, and so is what the gradient program takes and gives."""
+        wider = self.maker.batched(backward_program(op), self.size)
+        given = self._arguments(operands, [True] * len(operands))
+        return self._append(replace(op, backward=print_program(wider)), given)
 
 
 def _reason(error: SpecViolation | Unimplemented) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from weft.foundation.axes import normalise_axis
+from weft.ptir.ops.custom import CustomGradient
 from weft.ptir.ops.movement import BroadcastTo, Concat, Iota, Pad, Reshape, Slice, Tile, Transpose
 from weft.ptir.ops.random import (
     PhiloxBits,
@@ -18,7 +19,7 @@ from weft.ptir.term import Term
 from weft.ptir.types import Dim
 
 
-@pads(BroadcastTo, Iota, MakeTuple, Barrier, Transpose)
+@pads(BroadcastTo, Iota, MakeTuple, Barrier, Transpose, CustomGradient)
 def as_it_is(p: Padding) -> Term:
     """Every real element of the result comes from real elements at the same index of the axis."""
     return p.replay()

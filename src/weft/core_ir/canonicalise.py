@@ -31,6 +31,7 @@ from weft.core_ir.instructions import BINARY, COMMUTATIVE, CONSTANTS, data_of
 from weft.core_ir.ir import CoreOperation, Module
 from weft.core_ir.types import dtype_name
 from weft.core_ir.verify import verify
+from weft.foundation.calls import told_outside
 from weft.ptir.literal import TensorLiteral, from_array
 
 Array = NDArray[Any]
@@ -38,6 +39,7 @@ SMALL: Final = 1024
 """Constants of up to this many elements are folded however large they grow."""
 
 
+@told_outside
 def canonicalise(module: Module) -> Module:
     """The canonical form of a module, which is verified first."""
     verify(module)

@@ -10,6 +10,7 @@ from typing import Final
 from weft.core_ir.attribute_text import UNPARSABLE
 from weft.core_ir.ir import Module
 from weft.core_ir.text import parse_module, print_module
+from weft.foundation.calls import told_outside
 from weft.foundation.errors import ResourceExceeded, SpecViolation, UserError
 from weft.ptir.files import read_bytes
 
@@ -19,6 +20,7 @@ _BEGINNING: Final = re.compile(
 )
 
 
+@told_outside
 def loads(data: bytes | str, *, extensions: Iterable[str] = ()) -> Module:
     """The module in a text of either encoding. Structure is checked; `verify` checks the rest.
 
@@ -46,16 +48,19 @@ def _as_text(data: bytes) -> str:
         ) from None
 
 
+@told_outside
 def load(path: str | Path, *, extensions: Iterable[str] = ()) -> Module:
     """The module in a file."""
     return loads(read_bytes(path), extensions=extensions)
 
 
+@told_outside
 def dumps(module: Module) -> str:
     """The text of a module, in the first encoding."""
     return print_module(module)
 
 
+@told_outside
 def save(module: Module, path: str | Path) -> None:
     """Write a module as text."""
     try:

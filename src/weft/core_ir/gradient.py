@@ -25,6 +25,7 @@ from weft.core_ir.instructions import BINARY, GRADIENT
 from weft.core_ir.ir import CoreOperation, Module
 from weft.core_ir.types import dtype_name, show_shape
 from weft.core_ir.verify import verify
+from weft.foundation.calls import told_outside
 from weft.foundation.errors import SpecViolation, UserError
 
 NO_GRADIENT: Final = "E5001"
@@ -36,6 +37,7 @@ _AXIS_CODES: Final = frozenset({"E3004", "E3005", "E3008", "E3009"})
 _STRUCTURE: Final = frozenset({"E4001", "E4002", "E4003"})
 
 
+@told_outside
 def gradient(
     module: Module,
     wrt: Sequence[str] | None = None,

@@ -37,6 +37,7 @@ from weft.core_ir.ir import CoreOperation, Module
 from weft.core_ir.rules.checks import positive_dims
 from weft.core_ir.surface_tokens import SurfaceTokens
 from weft.core_ir.types import DTYPES, TensorType, as_type, dtype_name, scalar, show_shape
+from weft.foundation.calls import told_outside
 from weft.foundation.dtypes import F32, SI64, DType
 from weft.foundation.errors import SpecViolation, UserError
 from weft.ptir.literal import TensorLiteral
@@ -95,6 +96,7 @@ class _Frame:
     arguments: list[Operand] = field(default_factory=list)
 
 
+@told_outside
 def from_expression(
     source: str,
     variables: Mapping[str, TensorType | str] | None = None,

@@ -24,6 +24,7 @@ from weft.core_ir.rules.contraction import Window, windows
 from weft.core_ir.rules.indexing import sliced
 from weft.core_ir.types import Shape
 from weft.core_ir.verify import verify
+from weft.foundation.calls import told_outside
 from weft.foundation.dtypes import SI64
 from weft.foundation.errors import Finding, InternalError, SpecViolation
 from weft.ptir.ir import Function, Program, Ref
@@ -43,11 +44,13 @@ class Lowered:
     origin: Mapping[int, int]
 
 
+@told_outside
 def to_ptir(module: Module) -> Program:
     """The PTIR program that a module means. The module is verified first."""
     return lower(module).program
 
 
+@told_outside
 def lower(module: Module) -> Lowered:
     """The program, with where its values come from."""
     verify(module)

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from weft.foundation.calls import told_outside
 from weft.foundation.dtypes import F32, F64, SI32, SI64, DType
 from weft.foundation.errors import UserError
 from weft.ptir.types import listed
@@ -67,6 +68,7 @@ class TensorType:
         return TensorType(self.dtype, tuple(shape))
 
 
+@told_outside
 def tensor(dtype: DType | str, shape: Iterable[int] = ()) -> TensorType:
     """The type written as in `tensor("f32", [2, 3])`."""
     return TensorType(as_dtype(dtype), tuple(shape))

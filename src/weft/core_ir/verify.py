@@ -14,11 +14,13 @@ from weft.core_ir.instructions import I64_MAX
 from weft.core_ir.ir import CoreOperation, Module, type_of
 from weft.core_ir.rules.checks import positive_dims
 from weft.core_ir.types import TensorType, dtype_name, show_shape
+from weft.foundation.calls import told_outside
 from weft.foundation.errors import Finding, SpecViolation, UserError
 
 MAX_FINDINGS = 1_000
 
 
+@told_outside
 def verify(
     module: Module, *, extensions: Iterable[str] = (), collect: bool = False
 ) -> list[Finding]:

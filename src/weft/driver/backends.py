@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from weft.driver.loading.parts import load_part
 from weft.driver.loading.plugins import Registry, check_members, described
+from weft.foundation.calls import told_outside
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import BackendUnavailable, UserError
 from weft.ptir.interp import Observer
@@ -132,6 +133,7 @@ class _InForce:
 IN_FORCE = _InForce()
 
 
+@told_outside
 def default_backend() -> str:
     """The name of the backend on which new tensors live, and on which `weft.run` runs."""
     return IN_FORCE.name

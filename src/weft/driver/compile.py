@@ -37,6 +37,7 @@ from weft.driver.stages.levels import DEFAULT_LEVEL, check_level
 from weft.driver.stages.opaque import host_op
 from weft.driver.stages.places import naming_lines
 from weft.foundation import limits
+from weft.foundation.calls import told_outside
 from weft.foundation.errors import ResourceExceeded, UserError
 from weft.foundation.tally import counted
 from weft.ptir.ir import Program
@@ -165,9 +166,11 @@ class Executable(Compiled):
             raise UserError("nothing is compiled yet: the program has dynamic dims, run it first")
         return list(self.clusters.values())[-1]
 
+    @told_outside
     def __call__(self, *inputs: Any, seed: int = 0) -> list[Array]:
         return self.run(inputs, seed=seed)
 
+    @told_outside
     def run(
         self,
         inputs: Sequence[Any],
@@ -199,6 +202,7 @@ class Executable(Compiled):
         except MemoryError:
             raise ResourceExceeded(f"out of memory while running @{self.source.entry}") from None
 
+    @told_outside
     def profile(self, inputs: Sequence[Any], *, seed: int = 0) -> list[tuple[str, float]]:
         """The seconds of every step (kernel, copy or host call) of one run."""
         cluster, data = self.prepare(inputs)
@@ -330,6 +334,7 @@ class Bound(Compiled):
         """The parameters, in order."""
         return tuple(array for array in self._inputs if array is not None)
 
+    @told_outside
     def __call__(self, *data: Any, seed: int = 0) -> list[Array]:
         if len(data) != len(self._places):
             raise UserError(f"this takes {len(self._places)} data inputs but got {len(data)}")
@@ -375,6 +380,7 @@ def compile_program(
     opt_level: int = ...,
     shapes: ShapeSet,
 ) -> Executable | ShapedExecutable: ...
+@told_outside
 @options_told("weft.compile")
 def compile_program(
     program: Program,
@@ -459,6 +465,7 @@ class Explained(Protocol):
     def explain(self) -> str: ...
 
 
+@told_outside
 def explain(compiled: Explained) -> str:
     """What was compiled, when, and why."""
     if not hasattr(compiled, "explain"):

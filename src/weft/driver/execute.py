@@ -29,6 +29,7 @@ from weft.driver.legalise import legalise
 from weft.driver.loading.guard import guarded
 from weft.driver.loading.plugins import described
 from weft.driver.options import options_told
+from weft.foundation.calls import told_outside
 from weft.foundation.errors import ResourceExceeded, UserError
 from weft.ptir.interp import Observer
 from weft.ptir.ir import Program
@@ -40,6 +41,7 @@ from weft.ptir.verify import verify
 Array = NDArray[Any]
 
 
+@told_outside
 @options_told("weft.run")
 def run(
     program: Program | Module,

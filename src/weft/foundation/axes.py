@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.foundation.errors import OutOfRange, SpecViolation
+from weft.foundation.errors import OutOfRange, SpecViolation, brief
 
 
 def normalise_axis(axis: int, rank: int, name: str = "axis") -> int:
     """`axis` in [0, rank), counting from the end when negative."""
     if not hasattr(axis, "__index__"):
         raise SpecViolation(
-            "InvalidAttributeValue", f"{name} is {axis!r}", "one whole number is wanted"
+            "InvalidAttributeValue", f"{name} is {brief(axis)}", "one whole number is wanted"
         )
     if -rank <= axis < rank:
         return axis + rank if axis < 0 else axis

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, TypeAlias
 
-from weft.foundation.errors import SpecViolation, UserError
+from weft.foundation.errors import SpecViolation, UserError, brief
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def static(dim: Dim) -> int:
 def shape_of(dims: Iterable[int | str | Symbol]) -> Shape:
     """A shape from numbers, symbols, and strings such as "B" or "?B" for symbols."""
     if isinstance(dims, str) or not hasattr(dims, "__iter__"):
-        raise UserError(f"a shape is a list of dimensions, not {dims!r}")
+        raise UserError(f"a shape is a list of dimensions, not {brief(dims)}")
     return tuple(Symbol(d.removeprefix("?")) if isinstance(d, str) else _dim(d) for d in dims)
 
 
@@ -58,7 +58,7 @@ def _dim(dim: object) -> Dim:
     if isinstance(dim, Symbol):
         return dim
     if isinstance(dim, bool) or not hasattr(dim, "__index__"):
-        raise UserError(f"a dimension is a whole number or a name such as '?B', not {dim!r}")
+        raise UserError(f"a dimension is a whole number or a name such as '?B', not {brief(dim)}")
     size = int(dim.__index__())
     if size < 0:
         raise SpecViolation(

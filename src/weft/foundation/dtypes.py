@@ -14,7 +14,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from weft.foundation.errors import UserError
+from weft.foundation.errors import UserError, brief
 
 
 class Kind(Enum):
@@ -157,11 +157,11 @@ def as_dtype(value: DType | str | Any) -> DType:
     if value is not None and not isinstance(value, str):  # None is f64 to NumPy
         try:
             found = _BY_NUMPY.get(np.dtype(value))
-        except TypeError:
+        except (TypeError, ValueError, AttributeError, RecursionError):
             found = None
         if found is not None:
             return found
-    raise UserError(f"unknown dtype {value!r}; the dtypes are {', '.join(BY_NAME)}")
+    raise UserError(f"unknown dtype {brief(value)}; the dtypes are {', '.join(BY_NAME)}")
 
 
 def in_order(dtypes: Iterable[DType]) -> list[DType]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Final
 
 LONGEST: Final = 1_000
@@ -18,6 +19,17 @@ LONGEST: Final = 1_000
 def clipped(text: str, most: int = LONGEST) -> str:
     """The text, cut where it is longer than `most` characters."""
     return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def brief(value: object, most: int = 60) -> str:
+    """A value that somebody gave, on one short line; whatever it is, this raises nothing."""
+    if isinstance(value, int) and value.bit_length() > 1_000:
+        return f"a number of {value.bit_length()} bits"
+    try:
+        text = str(value) if isinstance(value, Enum) else repr(value)
+    except Exception:
+        return a_type(value)
+    return clipped(" ".join(text.split()), most)
 
 
 def with_article(noun: str) -> str:
@@ -55,10 +67,38 @@ class WeftError(Exception):
     def __init__(self, message: str) -> None:
         super().__init__(clipped(message))
 
+    _where = ""
+
+    @property
+    def where(self) -> str:
+        """The user's line, where it is known."""
+        return self._where
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled and copied as it stands, notes and all: the message is made of the arguments of
         the constructor, and cannot be given to it again."""
         return _as_it_was, (type(self), self.args), self.__dict__
+
+
+def placed(error: WeftError, where: str) -> WeftError:
+    """The error with its place filled in, where it has none yet."""
+    if isinstance(error, SpecViolation):
+        return error.at(where)
+    if isinstance(error, UserError):
+        return error if error.where else type(error)(error.why, error.code, where)
+    error._where = error._where or where
+    return error
+
+
+def beside(error: WeftError, where: str) -> WeftError:
+    """The error with the place beside its sentence, where it has none yet."""
+    if isinstance(error, SpecViolation):
+        error.findings = tuple(
+            Finding(f.code, f.where or where, f.why, f.hint) for f in error.findings
+        )
+    else:
+        error._where = error._where or where
+    return error
 
 
 def _as_it_was(kind: type[WeftError], args: tuple[object, ...]) -> WeftError:
@@ -155,7 +195,7 @@ class UserError(WeftError):
     def __init__(self, why: str, code: str = "InvalidCall", where: str = "") -> None:
         self.why = why
         self.code = code
-        self.where = where
+        self._where = where
         super().__init__(str(Finding(code, where, why)) if where else why)
 
     def at(self, name: str, where: str) -> UserError:

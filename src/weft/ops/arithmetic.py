@@ -13,13 +13,13 @@ import numpy as np
 
 from weft.foundation.dims import Shape
 from weft.foundation.dtypes import F64, DType
-from weft.foundation.errors import OutOfRange, SpecViolation, UserError
-from weft.ops.calls import explained
+from weft.foundation.errors import OutOfRange, UserError
+from weft.foundation.lines import Line, user_line
+from weft.ops.calls import MISTAKES, explained
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.context import arena_for, current
 from weft.ops.graph.forms import broadcast_form, cast_form, form, plain_form
 from weft.ops.graph.node import Form, Node
-from weft.ops.lines import Line, user_line
 from weft.ops.numbers import Number, is_number, number, number_type, python_type
 from weft.ops.promotion import DEFAULTS, EXACT, as_float, beside, promoted
 from weft.ops.tensor import Tensor, from_array
@@ -215,7 +215,7 @@ def binary(name: str, x: Any, y: Any, called: str = "", floating: bool = False) 
         if found is None:
             found = _PAIRS[name, id(kind)] = plain_form(name, kind, kind)
         node = arena_for(a).emit(found, (a, b), line)
-    except (SpecViolation, UserError) as error:
+    except MISTAKES as error:
         raise explained(called or name, error, line) from None
     return _result(node, name, x, y)
 
@@ -232,7 +232,7 @@ def comparison(op: str, x: Any, y: Any) -> Tensor:
         if found is None:
             found = _COMPARES[op, id(a.type)] = form("compare", (a.type, a.type), {"op": op})
         return Tensor(arena_for(a).emit(found, (a, b), line))
-    except (SpecViolation, UserError) as error:
+    except MISTAKES as error:
         raise explained(op, error, line) from None
 
 
@@ -248,6 +248,6 @@ def unary(name: str, x: Any, called: str = "", floating: bool = False) -> Tensor
             if wanted is not kind.dtype:
                 node = arena.emit(cast_form(kind, wanted), (node,), line)
         node = arena.emit(plain_form(name, node.type), (node,), line)
-    except (SpecViolation, UserError) as error:
+    except MISTAKES as error:
         raise explained(called or name, error, line) from None
     return _result(node, name, x)

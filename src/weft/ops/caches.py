@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from weft.foundation.calls import told_methods
+from weft.ops.calls import public
 from weft.ops.graph.cache import PROGRAMS
 from weft.ops.jit import FUNCTIONS
 from weft.ops.shapes import ByShape
 
 
+@told_methods
 @dataclass(frozen=True)
 class CacheInfo:
     """The caches of this process. Programs are those of lazy tensors; functions are under `jit`."""
@@ -27,6 +30,7 @@ class CacheInfo:
     """Programs compiled so far, for lazy tensors and functions alike."""
 
 
+@public
 def cache_info() -> CacheInfo:
     """How much is compiled, and how often it was found again."""
     functions = list(FUNCTIONS)
@@ -46,6 +50,7 @@ def cache_info() -> CacheInfo:
     )
 
 
+@public
 def clear_caches() -> None:
     """Forget every compiled program of lazy tensors and functions. What is kept on disk stays."""
     PROGRAMS.clear()

@@ -18,7 +18,9 @@ import numpy as np
 
 from weft.coarse.raising import raise_program
 from weft.driver.loading.plugins import described
+from weft.foundation.calls import told
 from weft.foundation.errors import SpecViolation, UserError, a_type, with_article
+from weft.foundation.lines import user_line
 from weft.ops.arithmetic import as_tensor
 from weft.ops.array.creation import asarray, zeros, zeros_like
 from weft.ops.array.manipulation import reshape
@@ -27,7 +29,6 @@ from weft.ops.graph.context import arena_for, current, within
 from weft.ops.graph.forms import plain_form
 from weft.ops.graph.node import Node
 from weft.ops.home import at_home
-from weft.ops.lines import user_line
 from weft.ops.pytree import Structure, flatten, unflatten
 from weft.ops.tensor import Tensor, from_array, tensor_method
 from weft.ops.traced_function import (
@@ -141,6 +142,7 @@ def _name(function: Callable[..., Any]) -> str:
     return getattr(function, "__name__", "function")
 
 
+@told
 def value_and_grad(
     function: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False
 ) -> Callable[..., Any]:
@@ -200,6 +202,7 @@ def _shown(found: Trace, first: Structure) -> str:
     return str(found.program.main.results[0])
 
 
+@told
 def grad(
     function: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False
 ) -> Callable[..., Any]:
@@ -282,6 +285,7 @@ def _seeds(given: Sequence[Any], kinds: Sequence[TensorType], what: str) -> list
     return found
 
 
+@told
 def jacobian(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
     """A function that returns all derivatives of all results: for each result, nested as they are,
     what `grad` would return for one of its elements, with the axes of the result in front.
@@ -349,6 +353,7 @@ def _block(rows: Tensor, start: int, size: int, kind: TensorType) -> Tensor:
     return reshape(rows[start : start + size], kind.static_shape + rows.type.static_shape[1:])
 
 
+@public
 def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, of which a gradient keeps only the arguments and the results: what is inside is
     computed again on the way back. It changes nothing but memory and time. Under `vmap` it has an

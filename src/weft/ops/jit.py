@@ -23,6 +23,7 @@ from weft.driver.programs.shape_sets import ShapeSet
 from weft.foundation.axes import normalise_axis
 from weft.foundation.dims import Symbol
 from weft.foundation.errors import SpecViolation, UserError, WeftError, a_type
+from weft.foundation.lines import failing_line, user_line
 from weft.ops.autocast import autocast_dtype
 from weft.ops.calls import explained, public
 from weft.ops.capture_paths import ways_to
@@ -33,7 +34,6 @@ from weft.ops.graph.evaluate import evaluate
 from weft.ops.graph.faults import told_by_line
 from weft.ops.graph.hooks import execute
 from weft.ops.graph.node import Donated
-from weft.ops.lines import failing_line, user_line
 from weft.ops.methods import BoundFunctions, original
 from weft.ops.mode import called_in_training
 from weft.ops.numbers import number

@@ -15,9 +15,9 @@ from types import CellType, CodeType
 from typing import Any
 
 from weft.foundation.errors import UserError, a_type
+from weft.foundation.lines import Place, shown
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.node import Node
-from weft.ops.lines import Place, shown
 from weft.ops.state import Holder
 
 _STORES = frozenset({"STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF", "STORE_NAME"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from weft.driver.backends import default_backend
 from weft.driver.programs.shape_sets import ShapeSet
+from weft.foundation.tracebacks import ending_outside
 from weft.ops import functional, nn, optim, random, tree
 from weft.ops.array import (
     beyond,
@@ -64,7 +65,6 @@ from weft.ops.random.default import rand, randn
 from weft.ops.tensor import Tensor, eval  # noqa: A004
 from weft.ops.trace import TraceConfig, trace
 from weft.ops.trace.config import watch_process
-from weft.ops.tracebacks import ending_outside
 from weft.ops.vectorise import vmap
 
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias, TypeVar
 
-from weft.foundation.errors import UserError, a_type, with_article
+from weft.foundation.calls import told
+from weft.foundation.errors import UserError, a_type, brief, with_article
 
 T = TypeVar("T")
 
@@ -70,6 +71,7 @@ def exact(value: Any) -> Any:
     return (kind, repr(value)) if kind in (float, complex) else kind
 
 
+@told
 def register_pytree(
     kind: type,
     flatten: Callable[[Any], tuple[Sequence[Any], Hashable]],
@@ -79,7 +81,10 @@ def register_pytree(
     """Make a class a container: `flatten(x)` answers (children, rest), `unflatten(rest, children)`
     makes one again, `names(rest, count)` says what its children are called in messages."""
     if not isinstance(kind, type):
-        raise UserError(f"register_pytree takes a class, not {kind!r}")
+        raise UserError(f"register_pytree takes a class, not {brief(kind)}")
+    for part in (flatten, unflatten, names):
+        if not callable(part):
+            raise UserError(f"register_pytree takes functions, not {brief(part)}")
     _NODES[kind] = Node(flatten, unflatten, names)
 
 
@@ -109,12 +114,13 @@ register_pytree(
 register_pytree(type(None), lambda x: ((), None), lambda rest, c: None)
 
 
+@told
 def pytree(cls: type[T]) -> type[T]:
     """Make a dataclass a container of its fields, and say so where it is defined. Dataclasses that
     are not marked are containers too."""
     if not dataclasses.is_dataclass(cls):
         raise UserError(
-            f"pytree takes a dataclass, not {cls!r}; other classes are made containers by "
+            f"pytree takes a dataclass, not {brief(cls)}; other classes are made containers by "
             "weft.register_pytree"
         )
     _NODES[cls] = _dataclass_node(cls)

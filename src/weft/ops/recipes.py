@@ -17,14 +17,14 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeAlias, overload
 
-from weft.foundation.errors import InternalError, SpecViolation, UserError, a_type
+from weft.foundation.errors import InternalError, UserError, a_type
+from weft.foundation.lines import Line, user_line
 from weft.ops.arithmetic import as_tensor
-from weft.ops.calls import PYTHON_ERRORS, explained, refused
+from weft.ops.calls import MISTAKES, PYTHON_ERRORS, explained, refused
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.context import arena_abroad, arena_for
 from weft.ops.graph.node import Form, Node
 from weft.ops.graph.program import reachable
-from weft.ops.lines import Line, user_line
 from weft.ops.session import Handle, Session
 from weft.ops.tensor import Tensor
 from weft.ptir.literal import TensorLiteral
@@ -139,7 +139,7 @@ def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
                 _hashable((params, *kwargs.values()))
                 recipe = _remember(key, _written(arena, nodes, function, params, kwargs))
             return _shown(recipe, recipe.follow(arena, nodes, line), operands)
-        except (SpecViolation, UserError) as error:
+        except MISTAKES as error:
             raise explained(name, error, line) from None
         except PYTHON_ERRORS as error:
             raise refused(call, args, kwargs, error) from None

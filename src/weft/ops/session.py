@@ -18,24 +18,28 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
+from weft.foundation.axes import normalise_axes
+from weft.foundation.calls import told_methods
 from weft.foundation.dims import Dim, shape_of
 from weft.foundation.dtypes import F32, SI64, DType, as_dtype
-from weft.foundation.errors import InternalError
+from weft.foundation.errors import OutOfRange, SpecViolation, UserError, a_type, brief
+from weft.foundation.lines import Line, user_line
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.context import arena_for, current
 from weft.ops.graph.forms import broadcast_form, cast_form, element_form, form, form_of
 from weft.ops.graph.node import Fragment, Node, canonical
-from weft.ops.lines import Line, user_line
 from weft.ops.numbers import PYTHON, Number, number
 from weft.ops.tensor import Tensor
 from weft.ptir import library
 from weft.ptir.literal import literal
 from weft.ptir.op import SPELLINGS, Op
+from weft.ptir.schema import USIZES
 from weft.ptir.types import OfTensorType, TensorType, TupleType, ValueType
 
 Like: TypeAlias = "Handle | Number"
 
 
+@told_methods
 class Session:
     """Emits instructions into an arena, all of them for one line of the user's code."""
 
@@ -60,10 +64,16 @@ class Session:
 
     def import_(self, tensor: Tensor) -> Handle:
         """A tensor as a value of this session."""
+        if not isinstance(tensor, Tensor):
+            raise UserError(
+                f"a tensor is imported, not {a_type(tensor)}; make one with weft.asarray"
+            )
         return Handle(self, tensor._node)
 
     def export(self, handle: Handle, *, requires_grad: bool = False) -> Tensor:
         """A value of this session as a tensor, lazy until it is read."""
+        if isinstance(self._node(handle, ()).type, TupleType):
+            raise UserError(f"{handle!r} is a tuple; export its elements, one by one")
         return Tensor(handle.node, requires_grad)
 
     def scalar(self, value: Number, dtype: DType | str) -> Handle:
@@ -88,7 +98,7 @@ class Session:
 
     def emit(self, name: str, *operands: Like, **attrs: Any) -> Handle:
         """The op called `name`. A number takes the dtype and shape of the first handle."""
-        nodes = tuple([o.node if type(o) is Handle else self._like(o, operands) for o in operands])
+        nodes = tuple([o.node if type(o) is Handle else self._node(o, operands) for o in operands])
         types = tuple([node.type for node in nodes])
         for key, value in attrs.items():
             if type(value) is list:
@@ -98,20 +108,32 @@ class Session:
 
     def append(self, op: Op, *operands: Handle, fragments: tuple[Fragment, ...] = ()) -> Handle:
         """An op that is already made; a control-flow op brings its regions."""
-        nodes = tuple(operand.node for operand in operands)
+        nodes = tuple(self._node(operand, operands) for operand in operands)
+        if not isinstance(op, Op):
+            raise UserError(f"an op that is made is appended, not {a_type(op)}; emit takes names")
         made = form_of(op, tuple(node.type for node in nodes), fragments)
         return Handle(self, self.arena.emit(made, nodes, self.line))
 
-    def _like(self, number: Any, operands: Sequence[Any]) -> Node:
-        model = next((o for o in operands if type(o) is Handle), None)
-        if model is None or not isinstance(number, Number):
-            raise InternalError(f"nothing says which tensor {number!r} stands for")
-        return self.full(number, model.dtype, model.shape).node
+    def _node(self, operand: Any, operands: Sequence[Any]) -> Node:
+        """The node of an operand; a number is one like the first handle beside it."""
+        if isinstance(operand, Handle):
+            return operand.node
+        if isinstance(operand, Tensor):
+            raise UserError("a tensor is no operand of a session; make a handle of it with import_")
+        if not isinstance(operand, Number):
+            raise UserError(f"a handle or a number is wanted here, not {brief(operand)}")
+        model = next((o for o in operands if isinstance(o, Handle)), None)
+        if model is None:
+            raise UserError(
+                f"there is no handle beside the number {brief(operand)} whose dtype it could take; "
+                "give it one, with scalar(value, dtype)"
+            )
+        return self.full(operand, model.dtype, model.shape).node
 
     def cast(self, x: Handle, dtype: DType | str) -> Handle:
         """`x` itself where it has that dtype already."""
         wanted = as_dtype(dtype)
-        kind = x.tensor
+        kind = self._handle(x).tensor
         if kind.dtype is wanted:
             return x
         return Handle(self, self.arena.emit(cast_form(kind, wanted), (x.node,), self.line))
@@ -119,10 +141,13 @@ class Session:
     def broadcast_to(self, x: Handle, dims: Iterable[Dim]) -> Handle:
         """`x` itself where it has that shape already."""
         shape = shape_of(dims)
-        kind = x.tensor
+        kind = self._handle(x).tensor
         if kind.shape == shape:
             return x
         return Handle(self, self.arena.emit(broadcast_form(kind, shape), (x.node,), self.line))
+
+    def _handle(self, x: Any) -> Handle:
+        return x if type(x) is Handle else Handle(self, self._node(x, ()))
 
     def concat(self, values: Sequence[Handle], axis: int) -> Handle:
         return self.emit("concat", *values, axis=axis)
@@ -131,6 +156,7 @@ class Session:
         return self.emit("select", condition, on_true, on_false)
 
 
+@told_methods
 class Handle(OfTensorType):
     """A value of a session. Every op is a method: `x.exp()`, `x.add(y)`, `x.sort(axis=0, ...)`."""
 
@@ -148,7 +174,7 @@ class Handle(OfTensorType):
     def tensor(self) -> TensorType:
         kind = self.node.type
         if isinstance(kind, TupleType):
-            raise InternalError(f"{kind} is a tuple")
+            raise UserError(f"{self!r} is a tuple; take an element of it first")
         return kind
 
     def __repr__(self) -> str:
@@ -159,14 +185,23 @@ class Handle(OfTensorType):
     def __getitem__(self, index: int) -> Handle:
         """An element of a tuple."""
         node = self.node
+        count = self._count()
+        if not isinstance(index, int) or not 0 <= index < count:
+            raise OutOfRange(
+                "TupleElementInvalid", f"{self!r} has no element {brief(index)}", f"it has {count}"
+            )
         made = element_form(canonical(node.type), index)
         return Handle(self.session, self.session.arena.emit(made, (node,), self.session.line))
 
     def __iter__(self) -> Iterator[Handle]:
+        return iter([self[index] for index in range(self._count())])
+
+    def _count(self) -> int:
+        """How many elements a tuple has."""
         kind = self.node.type
         if not isinstance(kind, TupleType):
-            raise InternalError(f"{self!r} is no tuple")
-        return iter([self[index] for index in range(len(kind.elements))])
+            raise UserError(f"{self!r} is no tuple; parts of a tensor are taken with slice or take")
+        return len(kind.elements)
 
     # -- every op --------------------------------------------------------------------------------
 
@@ -212,35 +247,55 @@ class Handle(OfTensorType):
 
     def reshape(self, dims: Iterable[Any]) -> Handle:
         """`self` itself where it has that shape already."""
-        shape = tuple(dims)
-        return self if shape == self.shape else self.session.emit("reshape", self, new_shape=shape)
+        if isinstance(dims, Sequence) and tuple(dims) == self.shape:
+            return self
+        return self.session.emit("reshape", self, new_shape=dims)
 
     def transpose(self, perm: Sequence[int]) -> Handle:
-        return self.session.emit("transpose", self, perm=tuple(perm))
+        return self.session.emit("transpose", self, perm=perm)
 
     def broadcast_to(self, dims: Iterable[Dim]) -> Handle:
         return self.session.broadcast_to(self, dims)
 
+    def broadcast(self, dims: Iterable[Dim], axes: Sequence[int]) -> Handle:
+        """Repeated to the shape `dims`, in which axis `i` of this value is axis `axes[i]`."""
+        shape = shape_of(dims)
+        places = normalise_axes(axes, len(shape))
+        if len(places) != self.rank:
+            raise SpecViolation(
+                "BroadcastRankMismatch",
+                f"{list(axes)} names {len(places)} axes, but {self.type} has {self.rank}",
+                "name one axis of the result for each",
+            )
+        order = sorted(range(self.rank), key=lambda axis: places[axis])
+        size = {place: self.shape[axis] for axis, place in enumerate(places)}
+        aligned = [size.get(place, 1) for place in range(len(shape))]
+        return self.transpose(order).reshape(aligned).broadcast_to(shape)
+
     def slice(self, starts: Sequence[int], limits: Sequence[int]) -> Handle:
         """From `starts` up to, and without, `limits`."""
-        sizes = tuple(limit - start for start, limit in zip(starts, limits, strict=True))
-        return self.session.emit("slice", self, starts=tuple(starts), sizes=sizes)
+        first, last = USIZES.check(starts), USIZES.check(limits)
+        if len(first) != len(last):
+            raise UserError(f"slice has {len(first)} starts and {len(last)} limits; give as many")
+        sizes = tuple(limit - start for start, limit in zip(first, last, strict=True))
+        return self.session.emit("slice", self, starts=first, sizes=sizes)
 
     def concat(self, other: Handle, axis: int) -> Handle:
         return self.session.emit("concat", self, other, axis=axis)
 
     def reduce_sum(self, axes: Sequence[int], keepdims: bool = False, **attrs: Any) -> Handle:
-        return self.session.emit("reduce_sum", self, axes=tuple(axes), keepdims=keepdims, **attrs)
+        return self.session.emit("reduce_sum", self, axes=axes, keepdims=keepdims, **attrs)
 
     def reduce_max(self, axes: Sequence[int], keepdims: bool = False) -> Handle:
-        return self.session.emit("reduce_max", self, axes=tuple(axes), keepdims=keepdims)
+        return self.session.emit("reduce_max", self, axes=axes, keepdims=keepdims)
 
     def reduce_min(self, axes: Sequence[int], keepdims: bool = False) -> Handle:
-        return self.session.emit("reduce_min", self, axes=tuple(axes), keepdims=keepdims)
+        return self.session.emit("reduce_min", self, axes=axes, keepdims=keepdims)
 
     def reduce_mean(self, axes: Sequence[int], keepdims: bool = False) -> Handle:
         """The sum times 1/n, in f32 at least: a sum may be out of range where the mean is not. An n
         that is not known yet is counted when the program runs."""
+        axes = normalise_axes(axes, self.rank)
         sizes = [self.shape[axis] for axis in axes]
         narrow = self.dtype.is_float and self.dtype.bits < 32
         total = self.reduce_sum(axes, keepdims, out_dtype=F32 if narrow else None)

@@ -20,10 +20,13 @@ from weakref import ref
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.foundation.calls import told, told_outside
 from weft.foundation.dims import Shape
 from weft.foundation.dtypes import DType, as_dtype
 from weft.foundation.errors import SpecViolation, UserError, WrongArguments, a_type
-from weft.ops.calls import public
+from weft.foundation.lines import user_line
+from weft.foundation.tracebacks import ending_outside
+from weft.ops.calls import explained, public
 from weft.ops.dlpack import exported
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.context import current, default_arena
@@ -32,7 +35,6 @@ from weft.ops.graph.node import Donated, Node
 from weft.ops.graph.program import as_program, reachable
 from weft.ops.other_names import method_advice
 from weft.ops.pytree import LEAF, flatten
-from weft.ops.tracebacks import ending_outside
 from weft.ops.traced_numbers import TracedNumber
 from weft.ptir.ir import Program
 from weft.ptir.literal import TensorLiteral
@@ -66,10 +68,11 @@ class Tensor:
         try:
             node.owner = ref(self)
         except AttributeError:
-            raise UserError(
+            error = UserError(
                 f"a tensor is not made of {a_type(node)} by calling its class; use "
                 "weft.asarray or weft.tensor"
-            ) from None
+            )
+            raise explained("Tensor", error, user_line()) from None
 
     # -- what it is ------------------------------------------------------------------------------
 
@@ -157,11 +160,13 @@ class Tensor:
 
     # -- reading ---------------------------------------------------------------------------------
 
+    @told
     def eval(self) -> Tensor:
         """Compute it now, and everything else the same program gives to a tensor that is held."""
         evaluate([self._node])
         return self
 
+    @told
     def numpy(self) -> Array:
         """The elements as a NumPy array that belongs to the caller."""
         return np.array(self._elements(), copy=True)
@@ -186,6 +191,7 @@ class Tensor:
             )
         return self._elements().reshape(-1)[0].item()
 
+    @told
     def tolist(self) -> Any:
         """The elements as nested lists of Python numbers."""
         return self._elements().tolist()
@@ -250,18 +256,22 @@ class Tensor:
             )
         return bool(self.item())
 
+    @told_outside
     def __int__(self) -> int:
         return int(self.item())
 
+    @told_outside
     def __float__(self) -> float:
         return float(self.item())
 
+    @told_outside
     def __complex__(self) -> complex:
         return complex(self.item())
 
+    @told_outside
     def __index__(self) -> int:
         if not self.dtype.is_integer:
-            raise TypeError(f"only an integer tensor can be an index, not one of {self.dtype}")
+            raise WrongArguments(f"only an integer tensor can be an index, not one of {self.dtype}")
         return int(self.item())
 
     @public
@@ -273,13 +283,15 @@ class Tensor:
             raise UserError(f"the length of {self.type} is known only when the function runs")
         return size
 
+    @told
     def __contains__(self, value: Any) -> bool:
         """Whether an element equals the value."""
         same = self == value
         return isinstance(same, Tensor) and bool(same.any())
 
+    @told
     def __iter__(self) -> Iterator[Tensor]:
-        return (self[index] for index in range(len(self)))
+        return map(self.__getitem__, range(len(self)))
 
     __hash__ = object.__hash__
 
@@ -305,6 +317,7 @@ class Tensor:
             return str(self)
         return format(self.item(), spec)
 
+    @told_outside
     def __round__(self, digits: int | None = None) -> Any:
         """The only element, rounded as Python rounds."""
         return round(self.item(), digits)
@@ -319,6 +332,7 @@ class Tensor:
 
     # -- programs and backends -------------------------------------------------------------------
 
+    @told
     def program(self) -> Program:
         """The PTIR program that computes it; tensors that are data are its parameters."""
         leaves = [n for n in reachable([self._node]) if n.form is None and not is_constant(n)]
@@ -351,9 +365,12 @@ class Tensor:
 
     # -- assignment ------------------------------------------------------------------------------
 
+    @told_outside
     def become(self, other: Tensor) -> None:
         """Show the value of another tensor of the same type from now on: an assignment to elements,
         or an operator such as `+=`."""
+        if not isinstance(other, Tensor):
+            raise UserError(f"a tensor becomes another tensor, not {a_type(other)}")
         arena = current()
         if arena.tracing and self._node.arena is not arena:
             raise UserError(

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from weft.foundation.errors import SpecViolation, UserError
+from weft.foundation.lines import user_line
 from weft.ops.arithmetic import number_kind
 from weft.ops.array.creation import asarray
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.context import current, home_of
 from weft.ops.graph.inline import inline
 from weft.ops.graph.node import Node
-from weft.ops.lines import user_line
 from weft.ops.pytree import Structure, flatten, unflatten
 from weft.ops.state import assign, places
 from weft.ops.tensor import Tensor

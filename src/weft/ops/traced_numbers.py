@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from weft.foundation.dtypes import SI64, DType
 from weft.foundation.errors import OutOfRange
-from weft.ops.lines import Line, shown
+from weft.foundation.lines import Line, shown
 from weft.ops.numbers import number
 
 _MOST_BITS = 64

@@ -7,13 +7,14 @@ from functools import wraps
 from typing import Any
 
 from weft.foundation.axes import normalise_axis
+from weft.foundation.calls import told
 from weft.foundation.errors import SpecViolation, UserError
+from weft.foundation.lines import user_line
 from weft.ops.arithmetic import number_kind
 from weft.ops.array.manipulation import moveaxis
 from weft.ops.calls import check_function, explained, public
 from weft.ops.graph.context import current
 from weft.ops.home import at_home
-from weft.ops.lines import user_line
 from weft.ops.mode import keys_withheld
 from weft.ops.pytree import Structure
 from weft.ops.tensor import Tensor
@@ -33,6 +34,7 @@ Axes = Any
 """A number, None, or a container of them."""
 
 
+@told
 def vmap(function: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) -> Callable[..., Any]:
     """The function over a batch: `vmap(f)(xs)` is `stack([f(x) for x in xs])`, as one program.
 

@@ -11,8 +11,8 @@ from weakref import ref
 from weft.driver.execute import Prepared
 from weft.foundation.dims import Symbol
 from weft.foundation.dtypes import DType
+from weft.foundation.lines import Line, shown
 from weft.ops.capture_paths import Ways
-from weft.ops.lines import Line, shown
 from weft.ops.pytree import Structure, exact
 from weft.ops.shapes import ByShape
 from weft.ops.tensor import Tensor

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from weft.foundation.calls import told_outside
 from weft.foundation.errors import ResourceExceeded, SpecViolation, UserError
 from weft.ptir import decompose, text
 from weft.ptir.codecs import bincode, display, json_reader, json_writer
@@ -39,6 +40,7 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
+@told_outside
 def dumps(program: Program, format: str = "text", *, portable: bool = False) -> str | bytes:
     """The program in one of the formats; bytes for bincode, a string for the others.
 
@@ -59,6 +61,7 @@ def dumps(program: Program, format: str = "text", *, portable: bool = False) -> 
     raise UserError(f"unknown format {format!r}; the formats are {', '.join(FORMATS)}")
 
 
+@told_outside
 def loads(data: bytes | str) -> Program:
     """The program in `data`, whatever its format. Structure is checked; `verify` checks the
     rest."""
@@ -125,6 +128,7 @@ def _from_text(data: str) -> Program:
     return text.parse_program(data)
 
 
+@told_outside
 def load(path: str | Path) -> Program:
     """The program in a file, whatever its format."""
     return loads(read_bytes(path))
@@ -142,6 +146,7 @@ def read_bytes(path: str | Path) -> bytes:
         raise ResourceExceeded(f"out of memory while reading {path}") from None
 
 
+@told_outside
 def save(
     program: Program, path: str | Path, format: str | None = None, *, portable: bool = False
 ) -> None:

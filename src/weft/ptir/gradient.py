@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from weft.foundation.calls import told_outside
 from weft.foundation.errors import InternalError, Unimplemented, UserError
 from weft.ptir.autodiff.control_flow import CONTROL, FORWARD_CONTROL
 from weft.ptir.autodiff.walk import Calculus, ControlRule, Walk
@@ -36,6 +37,7 @@ from weft.ptir.types import TensorType, ValueType
 from weft.ptir.verify import verify
 
 
+@told_outside
 def gradient(program: Program, wrt: int | Sequence[int] = 0, *, of: int = 0) -> Program:
     """The program that also returns the gradient of its result number `of`, a float scalar, with
     respect to the parameters `wrt`: all results as before, then one gradient for each."""
@@ -53,6 +55,7 @@ def gradient(program: Program, wrt: int | Sequence[int] = 0, *, of: int = 0) -> 
     return made.program([made.tape.literal(1.0, kind.dtype)])
 
 
+@told_outside
 def vjp(
     program: Program, wrt: int | Sequence[int], *, of: int | Sequence[int] | None = None
 ) -> Program:
@@ -76,6 +79,7 @@ def _vjp(
     return made.program([made.new_parameter(kind) for kind in made.seeded_kinds])
 
 
+@told_outside
 def jvp(program: Program, wrt: int | Sequence[int]) -> Program:
     """The program with a tangent as further parameter for each of the parameters `wrt`, and as
     further results the tangents of its results, as far as they are floats or complex numbers."""

@@ -10,8 +10,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.foundation.calls import told_outside
 from weft.foundation.dtypes import I1, SI4, UI4, DType, as_dtype
-from weft.foundation.errors import SpecViolation, UserError
+from weft.foundation.errors import SpecViolation, UserError, brief
 from weft.foundation.limits import Limits
 from weft.foundation.numeric import round_float
 from weft.ptir.types import TensorType
@@ -93,6 +94,7 @@ class TensorLiteral:
 _BYTE_RANGES = {I1: (0, 1), SI4: (-8, 15), UI4: (0, 15)}
 
 
+@told_outside
 def literal(value: Any, dtype: DType | str | None = None) -> TensorLiteral:
     """A literal from a scalar, list or array. Python floats become f32, ints si64, bools i1."""
     if isinstance(value, TensorLiteral):
@@ -100,32 +102,25 @@ def literal(value: Any, dtype: DType | str | None = None) -> TensorLiteral:
     try:
         array = np.asarray(value)
     except ValueError:
-        raise UserError(f"{_brief(value)} is not a rectangular list of numbers") from None
+        raise UserError(f"{brief(value)} is not a rectangular list of numbers") from None
     if array.dtype.kind in "OUS":
-        raise UserError(f"{_brief(value)} is not a number, or a list or array of numbers")
+        raise UserError(f"{brief(value)} is not a number, or a list or array of numbers")
     if dtype is None:
         wanted = as_dtype(np.float32) if _is_python_float(value, array) else as_dtype(array.dtype)
     else:
         wanted = as_dtype(dtype)
     if array.dtype.kind == "c" and not wanted.is_complex:
-        raise UserError(
-            f"the value {_brief(value)} is complex; it is not representable in {wanted}"
-        )
+        raise UserError(f"the value {brief(value)} is complex; it is not representable in {wanted}")
     with np.errstate(all="ignore"):
         exact_source = wanted.is_float and array.dtype == np.float64
         converted = round_float(array, wanted) if exact_source else array.astype(wanted.numpy)
     if wanted.is_integer and not np.array_equal(converted.astype(object), array.astype(object)):
-        raise UserError(f"the value {_brief(value)} is not representable in {wanted}")
+        raise UserError(f"the value {brief(value)} is not representable in {wanted}")
     return from_array(converted)
 
 
 def _is_python_float(value: Any, array: NDArray[Any]) -> bool:
     return array.dtype == np.float64 and not isinstance(value, np.ndarray | np.generic)
-
-
-def _brief(value: Any) -> str:
-    text = str(value).replace("\n", " ")
-    return text if len(text) <= 40 else text[:37] + "..."
 
 
 def from_array(array: NDArray[Any]) -> TensorLiteral:

@@ -25,6 +25,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, cast, dataclass_
 from numpy.typing import NDArray
 
 from weft.foundation.axes import normalise_axis
+from weft.foundation.calls import told_outside
 from weft.foundation.dtypes import DType, in_order
 from weft.foundation.errors import InternalError, SpecViolation, Unimplemented
 from weft.ptir.schema import Maybe, SchemaKind, attr, snake_case
@@ -156,6 +157,11 @@ class Op:
         """What the builder takes for attributes of which nothing is said."""
         usual = {field.name: field.metadata.get("usual") for field in dataclasses.fields(cls)}
         return {name: value for name, value in usual.items() if value is not None}
+
+    @classmethod
+    def needed_attributes(cls) -> tuple[str, ...]:
+        """The attributes without which there is no such op."""
+        return _fields(cls).needed
 
     @classmethod
     def declared_attributes(cls, output: ValueType) -> Mapping[str, Any]:
@@ -303,6 +309,7 @@ class _Fields:
         self.kinds: Mapping[str, SchemaKind] = {f.name: f.metadata["kind"] for f in fields}
         on_wire = [f.name for f in fields if f.metadata.get("wire", True)]
         self.wire: Mapping[str, SchemaKind] = {name: self.kinds[name] for name in on_wire}
+        self.needed = tuple(f.name for f in fields if f.default is dataclasses.MISSING)
         self.unsaid = {n: None for n, kind in self.kinds.items() if isinstance(kind, Maybe)}
         """Those that need not be given, as they are then."""
 
@@ -382,8 +389,12 @@ def op_base(cls: OpClass) -> OpClass:
 
 def _count_from_end(value: Any, rank: int, name: str) -> Any:
     """Negative axes made positive; the others, right or wrong, are left to the type rule."""
-    if isinstance(value, Iterable):
-        return tuple(_count_from_end(item, rank, name) for item in value)
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        return tuple(_axis_from_end(item, rank, name) for item in value)
+    return _axis_from_end(value, rank, name)
+
+
+def _axis_from_end(value: Any, rank: int, name: str) -> Any:
     negative = isinstance(value, int) and value < 0
     return normalise_axis(value, rank, name) if negative else value
 
@@ -405,6 +416,7 @@ def make_op(name: str, types: Sequence[ValueType], attrs: Mapping[str, Any]) -> 
     return cls.make(types, **{**_fields(cls).unsaid, **fixed, **attrs})
 
 
+@told_outside
 def all_ops() -> list[type[Op]]:
     """Every registered op: the contract's by tag, then the others by name."""
     return [CORE[tag] for tag in sorted(CORE)] + [BY_TARGET[t] for t in sorted(BY_TARGET)]

@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any, Final, TypeAlias
 
 from weft.foundation.dtypes import DType, as_dtype
-from weft.foundation.errors import SpecViolation, UserError, clipped
+from weft.foundation.errors import SpecViolation, UserError, brief
 from weft.ptir.literal import ScalarLiteral, TensorLiteral
 from weft.ptir.types import Symbol, shape_of
 
@@ -91,7 +91,7 @@ def attr_of(value: Any) -> Attr:
     if isinstance(value, list | tuple) and not value:
         return Attr(AttrKind.I64_ARRAY, ())
     raise UserError(
-        f"{value!r} cannot be a custom-call attribute: use ints, floats, bools, strings"
+        f"{brief(value)} cannot be a custom-call attribute: use ints, floats, bools, strings"
     )
 
 
@@ -184,7 +184,7 @@ class Choice:
     def check(self, value: Any) -> WireEnum:
         if isinstance(value, self.enum):
             return value
-        for member in self.enum:
+        for member in self.enum if isinstance(value, str) else ():
             if value in (member.value, str(member)):
                 return member
         raise _wrong(value, "one of " + ", ".join(str(member) for member in self.enum))
@@ -352,8 +352,4 @@ def _integer(value: Any, low: int, high: int) -> int:
 
 
 def _wrong(value: Any, wanted: str) -> SpecViolation:
-    if isinstance(value, int) and value.bit_length() > 1_000:
-        text = f"a number of {value.bit_length()} bits"
-    else:
-        text = clipped(str(value) if isinstance(value, Enum) else repr(value), 60)
-    return SpecViolation("InvalidAttributeValue", f"{text} is not {wanted}")
+    return SpecViolation("InvalidAttributeValue", f"{brief(value)} is not {wanted}")

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from weft.foundation.calls import told_outside
 from weft.foundation.dims import (
     UNKNOWN,
     Dim,
@@ -113,6 +114,7 @@ class OfTensorType:
         return self.tensor.rank
 
 
+@told_outside
 def tensor(dtype: DType | str, dims: Iterable[int | str | Symbol] = ()) -> TensorType:
     """The tensor type written as in `tensor("f32", [2, "?B"])`."""
     return TensorType(as_dtype(dtype), shape_of(dims))

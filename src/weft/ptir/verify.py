@@ -11,8 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Final
 from weakref import WeakValueDictionary
 
+from weft.foundation.calls import told_outside
 from weft.foundation.errors import Finding, SpecViolation, UserError
 from weft.foundation.limits import Limits
 from weft.ptir.calls import check_call
@@ -51,6 +53,7 @@ _SOUND: WeakValueDictionary[tuple[int, int], Program] = WeakValueDictionary()
 against: a program does not change, so it need not be checked again on every run."""
 
 
+@told_outside
 def verify(program: Program, *, collect: bool = False) -> list[Finding]:
     """Check a program. Raises `SpecViolation` with the first finding; with `collect`, returns them
     all, or after `MAX_FINDINGS` of them says that there are more."""
@@ -298,6 +301,11 @@ def check_hint(hint: HintRegion, function: Function) -> None:
             raise SpecViolation(
                 "HintInvalid", f"{instruction.op.mnemonic} does not belong in {hint.kind}"
             )
+    if hint.kind in _HEARTS and not any(isinstance(i.op, _HEARTS[hint.kind]) for i in hint.body):
+        wanted = _HEARTS[hint.kind].name
+        raise SpecViolation(
+            "HintInvalid", f"a {hint.kind} without a {wanted}", "an elementwise_dag needs none"
+        )
     used = {use for instruction in hint.body for use in instruction.uses} - inside
     if used != set(hint.inputs):
         raise SpecViolation(
@@ -309,14 +317,19 @@ def check_hint(hint: HintRegion, function: Function) -> None:
         )
 
 
+_HEARTS: Final[dict[HintKind, type[Op]]] = {
+    HintKind.DOT_EPILOGUE: DotGeneral,
+    HintKind.REDUCTION_CHAIN: Reduce,
+}
+"""What a kind of hint is about: it has at least one of these."""
+
+
 def _allowed_in(kind: HintKind, op: Op) -> bool:
     if op.regions or op.random:
         return False
     if op.elementwise or op.family == "movement":
         return True
-    if kind is HintKind.DOT_EPILOGUE:
-        return isinstance(op, DotGeneral)
-    return kind is HintKind.REDUCTION_CHAIN and isinstance(op, Reduce)
+    return kind in _HEARTS and isinstance(op, _HEARTS[kind])
 
 
 def _ids(ids: Iterable[int]) -> str:

@@ -15,11 +15,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from weft.foundation.axes import normalise_axis
-from weft.foundation.errors import UserError
+from weft.foundation.calls import told_outside
+from weft.foundation.errors import Unimplemented, UserError
 from weft.ptir.batching.rules import RULES
 from weft.ptir.batching.walk import BatchMaker, BatchWalk, batched_type
 from weft.ptir.decompose import decompose
-from weft.ptir.ir import Function, Program
+from weft.ptir.ir import Function, HintPolicy, Program
 from weft.ptir.op import Op
 from weft.ptir.ops.custom import CustomGradient
 from weft.ptir.passes.cse import cse
@@ -30,6 +31,7 @@ from weft.ptir.types import Symbol, TensorType, shape_of
 from weft.ptir.verify import verify
 
 
+@told_outside
 def vmap(
     program: Program, size: int | str | Symbol, axes: int | Sequence[int | None] = 0
 ) -> Program:
@@ -40,6 +42,10 @@ def vmap(
     (dim,) = shape_of([size])
     source = assign_streams(decompose(program, _KEPT))
     main = source.main
+    required = next((h for h in main.hints if h.policy is HintPolicy.REQUIRED), None)
+    if required is not None:
+        why = "it is Required, and the program over a batch has other instructions"
+        raise Unimplemented(f"hint {required.id}", why)
     given = _axes(main, axes)
     shop = Workshop(source)
     if isinstance(dim, Symbol):

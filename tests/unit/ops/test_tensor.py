@@ -162,7 +162,6 @@ KINDS: dict[str, Callable[[Any], Any]] = {
     "no list": lambda x: weft.concat(None),
     "no number": lambda x: weft.std(x, correction="a"),
     "no device": lambda x: weft.zeros(2, device=[1]),
-    "no shape": lambda x: weft.zeros(x),
     "no diagonal": lambda x: weft.tril(x, "a"),
 }
 
@@ -173,12 +172,19 @@ def test_an_argument_of_another_kind_is_told_in_a_sentence(name: str) -> None:
         KINDS[name](weft.ones((2, 2)))
 
 
+def test_a_tensor_of_fractions_is_no_size() -> None:
+    with pytest.raises(WrongArguments, match=r"\[zeros\] only an integer tensor can be an index"):
+        weft.zeros(weft.ones((2, 2)))
+
+
 def test_the_errors_of_a_users_own_function_stay_as_they_are() -> None:
     with pytest.raises(ZeroDivisionError):
         weft.vmap(lambda x: x * (1 // 0))(weft.ones(3))
-    with pytest.raises(TypeError, match="only an integer tensor can be an index") as caught:
-        weft.vmap(lambda x: range(x))(weft.ones(3))
+    with pytest.raises(TypeError, match="unsupported operand") as caught:
+        weft.vmap(lambda x: x * object())(weft.ones(3))
     assert not isinstance(caught.value, weft.WeftError)
+    with pytest.raises(TypeError, match="only an integer tensor can be an index"):
+        weft.vmap(lambda x: range(x))(weft.ones(3))
 
 
 def test_every_violation_says_what_to_do() -> None:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.driver.loading.plugins import described
+from weft.foundation.calls import told
 from weft.foundation.errors import SpecViolation, UserError
 from weft.ptir.ir import Program
 from weft.ptir.padding.program import PaddedProgram, pad_dims
@@ -44,6 +45,7 @@ class ShapeSet:
     used last.
     """
 
+    @told
     def __init__(
         self, dims: Mapping[str, int | str | Sequence[int]] | None = None, *, most: int = 64
     ) -> None:

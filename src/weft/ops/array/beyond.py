@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from weft.foundation.axes import normalise_axis
+from weft.foundation.calls import told
 from weft.foundation.dims import Shape, shape_of
 from weft.foundation.dtypes import I1, SI64
 from weft.foundation.errors import OutOfRange, UserError
@@ -264,12 +265,14 @@ def nan_to_num(
 
 
 @tensor_method
+@told
 def erf(x: Tensor, /) -> Tensor:
     """The error function, as in SciPy and PyTorch."""
     return unary("erf", x, floating=True)
 
 
 @tensor_method
+@told
 def rsqrt(x: Tensor, /) -> Tensor:
     """One over the square root, as in PyTorch and JAX."""
     return unary("rsqrt", x, floating=True)

@@ -11,13 +11,13 @@ from typing import Any
 from weft.foundation.dims import Shape, shape_of
 from weft.foundation.dtypes import CF64, F64, I1, SI64, UI64, DType
 from weft.foundation.errors import OutOfRange, SpecViolation, UserError
+from weft.foundation.lines import user_line
 from weft.ops.arithmetic import as_tensor, listed
 from weft.ops.array.conversion import converted, home
 from weft.ops.array.data_types import dtype_named
 from weft.ops.array.linear_algebra import check_matrices
 from weft.ops.array.operands import given, taken
 from weft.ops.calls import public
-from weft.ops.lines import user_line
 from weft.ops.numbers import Number, is_number, number, number_type, widest
 from weft.ops.promotion import DEFAULT_FLOAT, DEFAULT_INTEGER, DEFAULTS
 from weft.ops.recipes import recorded

@@ -44,11 +44,11 @@ from weft.foundation.dtypes import (
     as_dtype,
 )
 from weft.foundation.errors import SpecViolation, UserError
+from weft.foundation.lines import user_line
 from weft.ops.arithmetic import as_operand, number_kind
 from weft.ops.calls import public
 from weft.ops.graph.context import arena_for
 from weft.ops.graph.forms import cast_form
-from weft.ops.lines import user_line
 from weft.ops.numbers import widest
 from weft.ops.promotion import DEFAULTS, beside, promoted
 from weft.ops.tensor import Tensor, tensor_method

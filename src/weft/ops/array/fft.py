@@ -8,13 +8,13 @@ from typing import Any
 from weft.foundation.axes import normalise_axes, normalise_axis
 from weft.foundation.dtypes import CF32, CF64, F32, F64, SI64
 from weft.foundation.errors import OutOfRange, SpecViolation, UserError
+from weft.foundation.lines import user_line
 from weft.ops.array.conversion import home
 from weft.ops.array.data_types import dtype_named
 from weft.ops.array.manipulation import axes_of
 from weft.ops.array.movement import flipped, padded, permuted, rolled, unpermuted, window
 from weft.ops.array.operands import known
 from weft.ops.calls import public
-from weft.ops.lines import user_line
 from weft.ops.promotion import DEFAULT_FLOAT
 from weft.ops.recipes import recorded
 from weft.ops.session import Handle, Session

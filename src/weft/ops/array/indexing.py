@@ -18,6 +18,7 @@ from weft.foundation.axes import normalise_axis
 from weft.foundation.dims import Dim, Shape
 from weft.foundation.dtypes import I1, SI32, SI64, DType
 from weft.foundation.errors import OutOfRange, SpecViolation
+from weft.foundation.lines import user_line
 from weft.ops.arithmetic import (
     as_tensor,
     broadcast_shapes,
@@ -40,7 +41,6 @@ from weft.ops.array.selection import (
 )
 from weft.ops.calls import public
 from weft.ops.graph.context import arena_for
-from weft.ops.lines import user_line
 from weft.ops.numbers import is_number
 from weft.ops.promotion import beside, promoted
 from weft.ops.recipes import captured, recorded

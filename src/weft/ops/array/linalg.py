@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from weft.foundation.axes import normalise_axis
 from weft.foundation.dtypes import SI64, DType
 from weft.foundation.errors import OutOfRange, SpecViolation, UserError
+from weft.foundation.lines import user_line
 from weft.ops.arithmetic import as_tensor, broadcast_shapes, listed
 from weft.ops.array.creation import diagonal_mask
 from weft.ops.array.data_types import finfo
@@ -30,7 +31,6 @@ from weft.ops.array.operands import in_common_dtype, known
 from weft.ops.array.statistics import summed, total_dtype
 from weft.ops.calls import public
 from weft.ops.functional.linear import matmul
-from weft.ops.lines import user_line
 from weft.ops.promotion import as_float
 from weft.ops.recipes import captured, recorded
 from weft.ops.session import Handle

@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 
 from weft.foundation.axes import normalise_axes, normalise_axis
+from weft.foundation.calls import told
 from weft.foundation.dims import Dim, Shape, Symbol, shape_of
 from weft.foundation.errors import OutOfRange, UserError
+from weft.foundation.lines import user_line
 from weft.ops.arithmetic import as_tensor, broadcast_shapes, broadcasts, listed
 from weft.ops.array.movement import flipped, permuted, rolled, rows_at, window
 from weft.ops.array.operands import known
 from weft.ops.array.reading import read
 from weft.ops.calls import public
-from weft.ops.lines import user_line
 from weft.ops.promotion import promoted
 from weft.ops.recipes import captured, recorded
 from weft.ops.session import Handle
@@ -79,6 +80,7 @@ def reshape(x: Handle, /, shape: Sequence[Dim], *, copy: bool | None = None) -> 
 
 
 @tensor_method("reshape")
+@told
 def _reshape_method(x: Tensor, /, *shape: Any, copy: bool | None = None) -> Tensor:
     """`weft.reshape`; the sizes may also be written one by one: `x.reshape(2, -1)`."""
     one = len(shape) == 1 and isinstance(shape[0], tuple | list)
@@ -129,6 +131,7 @@ def permute_dims(x: Handle, /, axes: Sequence[int]) -> Handle:
 
 
 @tensor_method("permute_dims")
+@told
 def _permute_dims_method(x: Tensor, /, *axes: Any) -> Tensor:
     """`weft.permute_dims`; the axes may also be written one by one."""
     one = len(axes) == 1 and isinstance(axes[0], tuple | list)

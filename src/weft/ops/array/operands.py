@@ -6,9 +6,9 @@ from typing import Any
 
 from weft.foundation.dims import Dim
 from weft.foundation.errors import SpecViolation
+from weft.foundation.lines import Line, user_line
 from weft.ops.arithmetic import as_tensor, listed, matched
 from weft.ops.graph.context import arena_for
-from weft.ops.lines import Line, user_line
 from weft.ops.promotion import promoted
 from weft.ops.session import Handle, Session
 from weft.ops.tensor import Tensor

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from weft.foundation.lines import user_line
 from weft.ops.array import elementwise
 from weft.ops.calls import public
 from weft.ops.functional.linear import matmul
 from weft.ops.graph.context import arena_for
 from weft.ops.graph.node import Form
-from weft.ops.lines import user_line
 from weft.ops.tensor import Tensor
 
 _OPERANDS = (Tensor, int, float, complex, np.ndarray, np.generic)
@@ -95,10 +95,14 @@ def _reflected(function: Callable[..., Tensor]) -> Callable[..., Any]:
 
 
 def _divmod(self: Tensor, other: Any, /) -> Any:
+    if not isinstance(other, _OPERANDS):
+        return NotImplemented
     return self // other, self % other
 
 
 def _reflected_divmod(self: Tensor, other: Any, /) -> Any:
+    if not isinstance(other, _OPERANDS):
+        return NotImplemented
     return other // self, other % self
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from weft.foundation.axes import normalise_axis
 from weft.foundation.dtypes import I1, SI32, SI64
 from weft.foundation.errors import OutOfRange, SpecViolation, UserError
+from weft.foundation.lines import user_line
 from weft.ops.arithmetic import (
     TensorLike,
     as_tensor,
@@ -28,7 +29,6 @@ from weft.ops.array.operands import in_common_dtype, paired
 from weft.ops.array.reading import read
 from weft.ops.calls import public
 from weft.ops.graph.context import arena_for
-from weft.ops.lines import user_line
 from weft.ops.promotion import beside
 from weft.ops.recipes import captured, recorded
 from weft.ops.session import Handle

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from weft.foundation.axes import normalise_axis
 from weft.foundation.dtypes import I1
 from weft.foundation.errors import OutOfRange
+from weft.foundation.lines import user_line
 from weft.ops.arithmetic import as_tensor
 from weft.ops.array.manipulation import axes_of, concat
 from weft.ops.array.movement import window
 from weft.ops.array.operands import known
 from weft.ops.calls import public
-from weft.ops.lines import user_line
 from weft.ops.recipes import captured, recorded
 from weft.ops.session import Handle
 from weft.ops.tensor import Tensor, tensor_method

@@ -7,6 +7,7 @@ after the other. Nothing is computed until a tensor is read.
 
 from typing import TYPE_CHECKING
 
+from weft.foundation.tracebacks import ending_outside
 from weft.ops.array.elementwise import clip, tanh
 from weft.ops.array.manipulation import tile
 from weft.ops.array.searching import where
@@ -108,7 +109,6 @@ from weft.ops.functional.stochastic import (
     dropout,
 )
 from weft.ops.other_names import function_advice
-from weft.ops.tracebacks import ending_outside
 
 __all__ = [
     "adaptive_avg_pool1d",

@@ -25,12 +25,13 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from weft.foundation.errors import SpecViolation, UserError
+from weft.foundation.calls import told
+from weft.foundation.errors import UserError
+from weft.foundation.lines import user_line
 from weft.ops.autocast import autocast_dtype, cast_operands
-from weft.ops.calls import PYTHON_ERRORS, explained, public, refused
+from weft.ops.calls import MISTAKES, PYTHON_ERRORS, explained, public, refused
 from weft.ops.functional.timing import fastest
 from weft.ops.graph.context import arena_abroad, within
-from weft.ops.lines import user_line
 from weft.ops.tensor import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -117,6 +118,7 @@ _settled = False
 """Whether WEFT_FUNCTIONAL has been read: when the first op with a choice is called."""
 
 
+@told
 def functional(function: F) -> F:
     """A functional op. The decorated function is its first implementation, named `default`."""
     name = function.__name__
@@ -137,7 +139,7 @@ def functional(function: F) -> F:
                 if free and _settled and first.supports is _always:
                     return first.run(*args, **kwargs)
                 return entry.pick(policy_of(entry), args, kwargs).run(*args, **kwargs)
-        except (SpecViolation, UserError) as error:
+        except MISTAKES as error:
             raise explained(name, error, user_line()) from None
         except PYTHON_ERRORS as error:
             raise refused(function, args, kwargs, error) from None
@@ -149,6 +151,7 @@ def _always(*args: Any, **kwargs: Any) -> bool:
     return True
 
 
+@told
 def implements(op: str, name: str, supports: Callable[..., bool] = _always) -> Callable[[F], F]:
     """Register the decorated function as an implementation of `op`."""
 

@@ -16,11 +16,11 @@ from typing import Any
 from weft.driver.backends import Backend
 from weft.driver.execute import Prepared
 from weft.foundation.errors import SpecViolation, UserError
+from weft.foundation.lines import Line, shown
 from weft.ops.graph.cache import PROGRAMS
 from weft.ops.graph.hooks import execute
 from weft.ops.graph.node import Form, Node, canonical, tensor_type
 from weft.ops.graph.program import as_program, reachable
-from weft.ops.lines import Line, shown
 from weft.ptir.ir import Program
 from weft.ptir.literal import TensorLiteral
 from weft.ptir.types import TensorType

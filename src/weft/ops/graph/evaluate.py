@@ -12,13 +12,13 @@ from typing import Any
 
 from weft.driver.backends import Backend
 from weft.foundation.errors import UserError, WeftError
+from weft.foundation.lines import shown, user_line
+from weft.foundation.tracebacks import ending_outside
 from weft.ops.graph.cache import PROGRAMS, Positions, Signature
 from weft.ops.graph.faults import told_by_line
 from weft.ops.graph.hooks import execute
 from weft.ops.graph.node import Donated, Node
 from weft.ops.graph.program import program_of, reachable, taken
-from weft.ops.lines import shown, user_line
-from weft.ops.tracebacks import ending_outside
 from weft.ptir.ir import Program
 from weft.ptir.literal import TensorLiteral
 from weft.ptir.types import TensorType

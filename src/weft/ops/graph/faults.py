@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from weft.foundation.errors import Finding, InternalError, SpecViolation, WeftError
-from weft.ops.tracebacks import ending_outside
+from weft.foundation.tracebacks import ending_outside
 from weft.ptir.ir import Program, ValueKey
 
 _PLACE = re.compile(r"%(\d+) = ([\w.]+)\(.* in (function @\w+|region \S+)(?: \((\S+:\d+)\))?")

@@ -7,7 +7,7 @@ from typing import Any
 
 from weft.foundation.dims import UNKNOWN, Shape, Symbol
 from weft.foundation.dtypes import DType
-from weft.foundation.errors import InternalError, UserError
+from weft.foundation.errors import InternalError, UserError, brief
 from weft.ops.graph.node import Form, Fragment, canonical
 from weft.ptir.builder import make_op
 from weft.ptir.op import SPELLINGS, Op, RegionSignature
@@ -42,9 +42,13 @@ def plain_form(name: str, *types: ValueType) -> Form:
 
 
 def form(name: str, types: tuple[ValueType, ...], attrs: Mapping[str, Any]) -> Form:
-    """The form of an op with its attributes; sequences among them must be tuples."""
+    """The form of an op with its attributes; it is looked up where they have hashes, as tuples do
+    and lists do not."""
     key = (name, *map(id, types), *[_distinct(item) for item in attrs.items()])
-    found = _FORMS.get(key)
+    try:
+        found = _FORMS.get(key)
+    except TypeError:
+        return _make(name, types, attrs)
     return _FORMS.setdefault(key, _make(name, types, attrs)) if found is None else found
 
 
@@ -93,8 +97,8 @@ def _distinct(item: tuple[str, Any]) -> Any:
 
 
 def _make(name: str, types: tuple[ValueType, ...], attrs: Mapping[str, Any]) -> Form:
-    if name not in SPELLINGS:
-        raise UserError(f"there is no op called {name!r}")
+    if not isinstance(name, str) or name not in SPELLINGS:
+        raise UserError(f"there is no op called {brief(name)}")
     cls, fixed = SPELLINGS[name]
     return _checked(make_op(cls, types, {**fixed, **attrs}), types, ())
 

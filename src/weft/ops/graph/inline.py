@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from weft.foundation.lines import Line
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.forms import element_form, form_of
 from weft.ops.graph.node import Fragment, Node, canonical
-from weft.ops.lines import Line
 from weft.ptir.ir import Operand, Program, Ref, Region
 from weft.ptir.literal import TensorLiteral
 from weft.ptir.op import Op

@@ -25,8 +25,8 @@ from weft.driver.backends import Backend
 from weft.foundation.dims import Shape
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import UserError
-from weft.ops.lines import Line, shown
-from weft.ops.tracebacks import ending_outside
+from weft.foundation.lines import Line, shown
+from weft.foundation.tracebacks import ending_outside
 from weft.ptir.ir import Region
 from weft.ptir.op import Op
 from weft.ptir.types import TensorType, TupleType, ValueType

@@ -8,8 +8,8 @@ from operator import attrgetter
 from typing import Any, TypeAlias
 
 from weft.foundation.errors import InternalError
+from weft.foundation.lines import shown
 from weft.ops.graph.node import Form, Fragment, Home, Node
-from weft.ops.lines import shown
 from weft.ptir.ir import ElementRef, Function, Instruction, Operand, Program, Ref, Region, ValueKey
 from weft.ptir.literal import TensorLiteral
 from weft.ptir.op import Op

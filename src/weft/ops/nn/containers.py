@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from weft.ops.calls import public
 from weft.ops.nn.keys import Key, fold_in
 from weft.ops.nn.module import Module
 from weft.ops.nn.settings import check_callable
@@ -19,7 +20,9 @@ ModuleDict = dict
 class Function(Module):
     """A plain function as a module without parameters."""
 
+    @public
     def __init__(self, function: Callable[..., Any]) -> None:
+        check_callable(type(self).__name__, "function", function)
         self.function = function
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -30,6 +33,7 @@ class Sequential(Module):
     """One after the other; plain functions may stand between the modules. `training` and a key are
     handed to the layers that take them, to each a key of its own."""
 
+    @public
     def __init__(self, *layers: Callable[..., Any]) -> None:
         for number, layer in enumerate(layers):
             more = ", and a list of them is given as Sequential(*layers)"

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
+from weft.foundation.calls import told
 from weft.foundation.errors import SpecViolation, UserError, a_type
 from weft.ops.calls import public
 from weft.ops.pytree import Structure, exact, flatten, leaf_names, map_leaves, register_pytree
@@ -37,8 +38,11 @@ class Module(Holder):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        if cls.__module__.startswith("weft.") and "__call__" in vars(cls):
+            cls.__call__ = told(cls.__call__)  # type: ignore[method-assign]
         register_pytree(cls, _take_apart, lambda rest, c: _put_together(cls, rest, c), _names)
 
+    @told
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the module computes; every module defines its own."""
         raise UserError(

@@ -11,15 +11,17 @@ from __future__ import annotations
 import atexit
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from weft.foundation.errors import UserError
+from weft.foundation.calls import told, told_methods
+from weft.foundation.errors import UserError, brief
 from weft.ops.graph.hooks import WATCH
 from weft.ops.trace.tracer import ProgramTracer
 
 
+@told_methods
 @dataclass(frozen=True)
 class TraceConfig:
     """What a trace writes and prints."""
@@ -32,10 +34,14 @@ class TraceConfig:
     """Look at every tensor of every program: range, mean, NaN, and where the first NaN is made."""
 
 
-@contextmanager
-def trace(config: TraceConfig | None = None) -> Iterator[ProgramTracer]:
+@told
+def trace(config: TraceConfig | None = None) -> AbstractContextManager[ProgramTracer]:
     """Watch everything that is compiled or run inside the `with` block, in every thread."""
-    tracer = _tracer(config or TraceConfig(profile_backend=True))
+    return _watched(_tracer(TraceConfig(profile_backend=True) if config is None else config))
+
+
+@contextmanager
+def _watched(tracer: ProgramTracer) -> Iterator[ProgramTracer]:
     before, WATCH.tracer = WATCH.tracer, tracer
     try:
         yield tracer
@@ -47,7 +53,7 @@ def trace(config: TraceConfig | None = None) -> Iterator[ProgramTracer]:
 def _tracer(config: TraceConfig) -> ProgramTracer:
     if not isinstance(config, TraceConfig):
         raise UserError(
-            f"[trace] a weft.TraceConfig is wanted, not {config!r}; a folder for programs is "
+            f"[trace] a weft.TraceConfig is wanted, not {brief(config)}; a folder for programs is "
             "weft.TraceConfig(dump_programs=folder)"
         )
     folder = None if config.dump_programs is None else Path(config.dump_programs)

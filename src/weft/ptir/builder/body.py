@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from weft.foundation.calls import told_methods
 from weft.foundation.dtypes import DType, as_dtype
-from weft.foundation.errors import SpecViolation, UserError
+from weft.foundation.errors import SpecViolation, UserError, brief
+from weft.foundation.lines import shown, user_line
 from weft.ptir import library
 from weft.ptir.builder.value import Like, Number, Value
 from weft.ptir.calls import decode_call
@@ -46,8 +46,6 @@ from weft.ptir.types import (
 )
 from weft.ptir.verify import BodyScope, check_type
 
-_PACKAGE = str(Path(__file__).parents[2])
-
 
 @dataclass
 class Shared:
@@ -71,6 +69,7 @@ class Shared:
         return Program(entry, functions, regions, dict(self.locations))
 
 
+@told_methods
 class BodyBuilder:
     """Builds one body: the instructions of a function or of a region."""
 
@@ -88,25 +87,18 @@ class BodyBuilder:
     ) -> Value:
         """Append the op called `name`. `output` names dims that cannot be inferred."""
 
-        def action() -> Value:
-            if name not in SPELLINGS:
-                raise UserError(f"there is no op called {name!r}")
-            cls, fixed = SPELLINGS[name]
-            values = self._operands(cls, operands)
-            return self._emit(cls, values, {**fixed, **attrs}, output)
-
-        return self._located(action)
+        if not isinstance(name, str) or name not in SPELLINGS:
+            raise UserError(f"there is no op called {brief(name)}")
+        cls, fixed = SPELLINGS[name]
+        values = self._operands(cls, operands)
+        op = make_op(cls, [value.type for value in values], {**fixed, **attrs})
+        return self.append(op, values, output)
 
     def __getattr__(self, name: str) -> Callable[..., Value]:
         """Every op is a method: the operands, then its attributes by name."""
         if name in SPELLINGS:
             return partial(self.emit, name)
         raise AttributeError(f"there is no op called {name!r}")
-
-    def _emit(
-        self, cls: type[Op], values: list[Value], attrs: dict[str, Any], output: ValueType | None
-    ) -> Value:
-        return self.append(make_op(cls, [value.type for value in values], attrs), values, output)
 
     def append(self, op: Op, values: Sequence[Value], output: ValueType | None = None) -> Value:
         """Append an op that is already made."""
@@ -145,7 +137,7 @@ class BodyBuilder:
         self._types[value_id] = output
         self._body.append(Instruction(value_id, op, operands, output))
         self._bind(output)
-        line = caller_line()
+        line = shown(user_line())
         if line:
             self._shared.locations[self.label, value_id] = line
         return Value(self, Ref(value_id), output)
@@ -178,17 +170,6 @@ class BodyBuilder:
                 made.append(self.literal(operand))
         return made
 
-    def _located(self, action: Callable[[], Value]) -> Value:
-        try:
-            return action()
-        except SpecViolation as error:
-            raise error.at(caller_line() or self.label) from None
-        except UserError as error:
-            line = caller_line()
-            if not line or (str(error).endswith(")") and ".py:" in str(error)):
-                raise
-            raise UserError(f"{error} ({line})") from None
-
     # -- constants -------------------------------------------------------------------------------
 
     def literal(self, value: Any, dtype: DType | str | None = None) -> Value:
@@ -198,7 +179,7 @@ class BodyBuilder:
 
     def constant(self, value: Any, dtype: DType | str | None = None) -> Value:
         """A constant instruction from a number, list or array."""
-        return self._located(lambda: self.append(Constant(literal(value, dtype)), []))
+        return self.append(Constant(literal(value, dtype)), [])
 
     def full(self, dims: Iterable[int | str | Symbol], value: Number, dtype: DType | str) -> Value:
         """A tensor with the same number everywhere."""
@@ -284,25 +265,25 @@ class BodyBuilder:
         op."""
         values = self._operands(CustomCall, operands)
         call = CustomCall(target, attr_map(attrs))
-        return self._located(lambda: self.append(decode_call(call, output), values, output))
+        return self.append(decode_call(call, output), values, output)
 
     # -- library forms: see `weft.ptir.library` --------------------------------------------------
 
     def softmax(self, x: Value, axis: int = -1) -> Value:
         """The stable softmax along `axis`, in f32 at least."""
-        return self._located(lambda: library.softmax(self, self.as_value(x), axis))
+        return library.softmax(self, self.as_value(x), axis)
 
     def gelu(self, x: Value) -> Value:
         """`0.5 * x * (1 + erf(x / sqrt(2)))`."""
-        return self._located(lambda: library.gelu(self, self.as_value(x)))
+        return library.gelu(self, self.as_value(x))
 
     def silu(self, x: Value) -> Value:
         """`x / (1 + exp(-x))`."""
-        return self._located(lambda: library.silu(self, self.as_value(x)))
+        return library.silu(self, self.as_value(x))
 
     def causal_mask(self, rows: Dim, columns: Dim, dtype: DType | str = "f32") -> Value:
         """0 where row i may see the column and -Inf elsewhere; the last row sees everything."""
-        return self._located(lambda: library.causal_mask(self, rows, columns, dtype))
+        return library.causal_mask(self, rows, columns, dtype)
 
     def attention(
         self,
@@ -315,9 +296,7 @@ class BodyBuilder:
         scale: float | None = None,
     ) -> Value:
         """`softmax(q k^T * scale + mask) v` for q, k and v of shape [B, H, S, D]."""
-        return self._located(
-            lambda: library.attention(self, q, k, v, mask=mask, causal=causal, scale=scale)
-        )
+        return library.attention(self, q, k, v, mask=mask, causal=causal, scale=scale)
 
     # -- control flow ----------------------------------------------------------------------------
 
@@ -342,13 +321,13 @@ class BodyBuilder:
         """`on_true(builder, *args)` if `pred` holds, else `on_false(builder, *args)`."""
         kinds = [arg.type for arg in args]
         op = Cond(self.region(kinds, on_true), self.region(kinds, on_false))
-        return self._located(lambda: self.append(op, [self.as_value(pred), *args]))
+        return self.append(op, [self.as_value(pred), *args])
 
     def while_(self, cond: RegionBody, body: RegionBody, *carry: Value) -> Value:
         """`cond` answers (predicate, carries...), `body` the next carries."""
         kinds = [value.type for value in carry]
         op = While(self.region(kinds, cond), self.region(kinds, body))
-        return self._located(lambda: self.append(op, carry))
+        return self.append(op, carry)
 
     def scan(self, body: RegionBody, carry: Sequence[Value], inputs: Sequence[Value]) -> Value:
         """`body(builder, *carries, *slices)` answers the next carries, then the outputs to
@@ -357,7 +336,7 @@ class BodyBuilder:
         region = self.region([*(value.type for value in carry), *slices], body)
         count = len(self._shared.regions[region].results) - len(carry)
         op = Scan(region, len(carry), max(count, 0))
-        return self._located(lambda: self.append(op, [*carry, *inputs]))
+        return self.append(op, [*carry, *inputs])
 
     def _results(self, results: Value | Sequence[Value]) -> tuple[int, ...]:
         """The ids of returned values; what is not a plain value is copied into one."""
@@ -400,11 +379,10 @@ def make_op(cls: type[Op], types: Sequence[ValueType], attrs: dict[str, Any]) ->
             model = types[0]
             if isinstance(model, TensorType):
                 attrs[name] = scalar_literal(attrs.get(name, 0), model.dtype)
-    try:
-        return cls.make(types, **attrs)
-    except TypeError:
-        missing = [n for n in kinds if n not in attrs]
-        raise UserError(f"{cls.name} needs the attribute {missing[0]!r}") from None
+    missing = [name for name in cls.needed_attributes() if name not in attrs]
+    if missing:
+        raise UserError(f"{cls.name} needs the attribute {missing[0]!r}")
+    return cls.make(types, **attrs)
 
 
 def _for_types(usual: Any, types: Sequence[ValueType]) -> Any:
@@ -419,13 +397,3 @@ def _other(value: Value, builder: BodyBuilder) -> str:
     """Where a foreign value comes from."""
     label = value.builder.label
     return label if label != builder.label else f"another builder's {label}"
-
-
-def caller_line() -> str:
-    """`file:line` of the innermost frame outside Weft; empty when there is none."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        frame = frame.f_back
-    if frame.f_code.co_filename.startswith(_PACKAGE):
-        return ""
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from weft.foundation.calls import told_methods
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import SpecViolation, UserError
 from weft.ptir.builder.body import BodyBuilder, Shared
@@ -40,6 +41,7 @@ def _uses(body: Iterable[Instruction]) -> Counter[int]:
     return Counter(use for instruction in body for use in instruction.uses)
 
 
+@told_methods
 class Builder(BodyBuilder):
     """Builds a program of one function."""
 
@@ -52,13 +54,13 @@ class Builder(BodyBuilder):
 
     def param(self, dtype: DType | str, dims: Iterable[int | str | Symbol] = ()) -> Value:
         """A tensor parameter; dims are numbers or names such as "?B"."""
-        return self._located(lambda: self.param_of(tensor(dtype, dims)))
+        return self.param_of(tensor(dtype, dims))
 
     def param_of(self, kind: ValueType) -> Value:
         """A parameter of any type. All parameters come before the first instruction."""
         if self._body:
             raise UserError("declare every parameter before the first op")
-        value = self._located(lambda: self._parameter(kind))
+        value = self._parameter(kind)
         self._parameters.append(value)
         return value
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias, cast
 
 import numpy as np
 
+from weft.foundation.calls import told_methods
 from weft.foundation.errors import UserError
 from weft.ptir.ir import ElementRef, Operand, Ref
 from weft.ptir.literal import TensorLiteral
@@ -29,6 +30,7 @@ class Body(Protocol):
     def matmul(self, lhs: Value, rhs: Value) -> Value: ...
 
 
+@told_methods
 @dataclass(frozen=True, eq=False)
 class Value(OfTensorType):
     """A value of the program under construction: an operand with its type."""

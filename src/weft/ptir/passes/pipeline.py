@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from weft.foundation.calls import told_outside
 from weft.foundation.errors import InternalError, SpecViolation
 from weft.ptir.ir import Program
 from weft.ptir.passes.canonicalise import canonicalise
@@ -36,6 +37,7 @@ PASSES: tuple[Pass, ...] = (
 MAX_ROUNDS = 8
 
 
+@told_outside
 def optimise(program: Program, log: PassLog | None = None) -> Program:
     """The program after all passes, until none changes anything. It verifies the program first.
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from weft.foundation.calls import told
+from weft.foundation.lines import user_line
 from weft.ops.arithmetic import TensorLike, as_operand, binary, comparison, numbered, unary
 from weft.ops.array.operands import given, paired, taken
 from weft.ops.calls import public
-from weft.ops.lines import user_line
 from weft.ops.recipes import captured, recorded
 from weft.ops.session import Handle
 from weft.ops.tensor import Tensor, tensor_method, tensor_property
@@ -21,24 +22,28 @@ __all__ = [
 
 
 @tensor_method
+@told
 def add(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """`x1 + x2`."""
     return binary("add", x1, x2)
 
 
 @tensor_method
+@told
 def subtract(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """`x1 - x2`."""
     return binary("sub", x1, x2, "subtract")
 
 
 @tensor_method
+@told
 def multiply(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """`x1 * x2`."""
     return binary("mul", x1, x2, "multiply")
 
 
 @tensor_method
+@told
 def divide(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """`x1 / x2`; integers are converted to the default float first."""
     return binary("div", x1, x2, "divide", floating=True)
@@ -96,6 +101,7 @@ def _remainder(x: Handle, y: Handle) -> Handle:
 
 
 @tensor_method
+@told
 def negative(x: Tensor, /) -> Tensor:
     """`-x`."""
     return unary("neg", x, "negative")
@@ -118,12 +124,14 @@ def abs(x: Tensor, /) -> Tensor:  # noqa: A001
 
 
 @tensor_method
+@told
 def reciprocal(x: Tensor, /) -> Tensor:
     """`1 / x`."""
     return unary("reciprocal", x, floating=True)
 
 
 @tensor_method
+@told
 def square(x: Tensor, /) -> Tensor:
     """`x * x`."""
     return binary("mul", x, x, "square")
@@ -140,12 +148,14 @@ def sign(x: Handle, /) -> Handle:
 
 
 @tensor_method
+@told
 def maximum(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """The larger of two; NaN where one is NaN."""
     return binary("maximum", x1, x2)
 
 
 @tensor_method
+@told
 def minimum(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """The smaller of two; NaN where one is NaN."""
     return binary("minimum", x1, x2)
@@ -170,12 +180,14 @@ def clip(
 
 
 @tensor_method
+@told
 def copysign(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """`x1` with the sign of `x2`."""
     return binary("copysign", x1, x2, floating=True)
 
 
 @tensor_method
+@told
 def nextafter(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """The float next to `x1` in the direction of `x2`."""
     return binary("nextafter", x1, x2, floating=True)

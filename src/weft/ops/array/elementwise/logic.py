@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from weft.foundation.calls import told
 from weft.foundation.dtypes import I1
+from weft.foundation.lines import user_line
 from weft.ops.arithmetic import TensorLike, as_tensor, binary, comparison, unary
 from weft.ops.array.operands import given, taken
 from weft.ops.calls import public
 from weft.ops.graph.context import arena_for
 from weft.ops.graph.forms import cast_form
-from weft.ops.lines import user_line
 from weft.ops.numbers import is_number
 from weft.ops.tensor import Tensor, tensor_method
 
@@ -25,36 +26,42 @@ __all__ = [
 
 
 @tensor_method
+@told
 def equal(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """`x1 == x2`."""
     return comparison("equal", x1, x2)
 
 
 @tensor_method
+@told
 def not_equal(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """`x1 != x2`."""
     return comparison("not_equal", x1, x2)
 
 
 @tensor_method
+@told
 def less(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """`x1 < x2`."""
     return comparison("less", x1, x2)
 
 
 @tensor_method
+@told
 def less_equal(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """`x1 <= x2`."""
     return comparison("less_equal", x1, x2)
 
 
 @tensor_method
+@told
 def greater(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """`x1 > x2`."""
     return comparison("greater", x1, x2)
 
 
 @tensor_method
+@told
 def greater_equal(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """`x1 >= x2`."""
     return comparison("greater_equal", x1, x2)
@@ -96,24 +103,28 @@ def _float_test(name: str, x: Tensor, whole: bool) -> Tensor:
 
 
 @tensor_method
+@told
 def logical_and(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Whether both are true; a number is true unless it is zero."""
     return binary("bitwise_and", _truth(x1), _truth(x2), "logical_and")
 
 
 @tensor_method
+@told
 def logical_or(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Whether either is true."""
     return binary("bitwise_or", _truth(x1), _truth(x2), "logical_or")
 
 
 @tensor_method
+@told
 def logical_xor(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Whether exactly one is true."""
     return binary("bitwise_xor", _truth(x1), _truth(x2), "logical_xor")
 
 
 @tensor_method
+@told
 def logical_not(x: Tensor, /) -> Tensor:
     """Whether it is false."""
     return unary("bitwise_not", _truth(x), "logical_not")
@@ -130,36 +141,42 @@ def _truth(x: Any) -> Any:
 
 
 @tensor_method
+@told
 def bitwise_and(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """The bits set in both."""
     return binary("bitwise_and", x1, x2)
 
 
 @tensor_method
+@told
 def bitwise_or(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """The bits set in either."""
     return binary("bitwise_or", x1, x2)
 
 
 @tensor_method
+@told
 def bitwise_xor(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """The bits set in exactly one."""
     return binary("bitwise_xor", x1, x2)
 
 
 @tensor_method
+@told
 def bitwise_invert(x: Tensor, /) -> Tensor:
     """Every bit flipped."""
     return unary("bitwise_not", x, "bitwise_invert")
 
 
 @tensor_method
+@told
 def bitwise_left_shift(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """`x1` moved `x2` bits up."""
     return binary("shift_left", x1, x2, "bitwise_left_shift")
 
 
 @tensor_method
+@told
 def bitwise_right_shift(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """`x1` moved `x2` bits down, keeping its sign."""
     return binary("shift_right", x1, x2, "bitwise_right_shift")

@@ -14,8 +14,8 @@ import weft
 from weft import functional as F
 from weft import nn, optim
 from weft.foundation.errors import UserError, WeftError
-from weft.ops.lines import is_inside
-from weft.ops.tracebacks import ending_outside
+from weft.foundation.lines import is_inside
+from weft.foundation.tracebacks import ending_outside
 
 X = weft.ones((2, 3))
 
@@ -159,7 +159,7 @@ def test_an_error_that_is_not_raised_is_not_waited_for() -> None:
     assert sys.gettrace() is None  # this line has happened in the meantime
     assert frame.f_trace is None
 
-    ending_outside(UserError("caught inside")), is_inside(frame.f_code)  # a call
+    ending_outside(UserError("caught inside")), is_inside(frame)  # a call
     assert sys.gettrace() is None
 
 

@@ -11,7 +11,7 @@ import pytest
 import weft
 from weft import functional as F
 from weft.foundation.errors import SpecViolation, UserError
-from weft.ops.lines import Place, place_of, shown
+from weft.foundation.lines import Place, place_of, shown
 
 X = np.ones((2, 3), np.float32)
 

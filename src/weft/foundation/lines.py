@@ -21,11 +21,15 @@ Line: TypeAlias = tuple[CodeType, int]
 """A place in the user's code: the code object and the offset of an instruction in it."""
 
 
-def is_inside(code: CodeType) -> bool:
-    """Whether a function is Weft's own."""
+def is_inside(frame: FrameType) -> bool:
+    """Whether the function of a frame is Weft's own. Methods that a dataclass is given come from no
+    file: what they belong to says it."""
+    code = frame.f_code
     found = _INSIDE.get(code)
     if found is None:
-        found = _INSIDE[code] = code.co_filename.startswith(_PACKAGE)
+        home = frame.f_globals.get("__name__", "")
+        made = code.co_filename == "<string>" and str(home).startswith("weft.")
+        found = _INSIDE[code] = made or code.co_filename.startswith(_PACKAGE)
     return found
 
 
@@ -36,7 +40,7 @@ def user_line() -> Line | None:
         code = frame.f_code
         inside = _INSIDE.get(code)
         if inside is None:
-            inside = is_inside(code)
+            inside = is_inside(frame)
         if not inside:
             return (code, frame.f_lasti)
         frame = frame.f_back
@@ -47,7 +51,7 @@ def user_frame(depth: int) -> FrameType | None:
     """The innermost frame outside Weft, from the caller at this depth on; None where there is
     none."""
     frame: FrameType | None = sys._getframe(depth)
-    while frame is not None and is_inside(frame.f_code):
+    while frame is not None and is_inside(frame):
         frame = frame.f_back
     return frame
 
@@ -58,9 +62,8 @@ def failing_line(error: BaseException) -> Line | None:
     found = None
     at = error.__traceback__
     while at is not None:
-        code = at.tb_frame.f_code
-        if not is_inside(code):
-            found = (code, at.tb_lasti)
+        if not is_inside(at.tb_frame):
+            found = (at.tb_frame.f_code, at.tb_lasti)
         at = at.tb_next
     return found
 

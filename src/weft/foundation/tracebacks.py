@@ -14,7 +14,7 @@ import sys
 from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
-from weft.ops.lines import is_inside, user_frame
+from weft.foundation.lines import is_inside, user_frame
 
 E = TypeVar("E", bound=Exception)
 
@@ -57,7 +57,7 @@ def _leave_out_weft(traceback: TracebackType) -> None:
     """Take Weft's frames out of what follows the first one, which is the user's."""
     at = traceback
     while at.tb_next is not None:
-        if is_inside(at.tb_next.tb_frame.f_code):
+        if is_inside(at.tb_next.tb_frame):
             at.tb_next = at.tb_next.tb_next
         else:
             at = at.tb_next

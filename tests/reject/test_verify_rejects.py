@@ -451,6 +451,33 @@ def test_the_wrong_op_in_a_hint() -> None:
     assert verify(wrong.with_main(replace(wrong.main, hints=(right,))), collect=True) == []
 
 
+@pytest.mark.parametrize(
+    ("kind", "heart"),
+    [(HintKind.DOT_EPILOGUE, "dot_general"), (HintKind.REDUCTION_CHAIN, "reduce")],
+)
+def test_a_hint_has_what_it_is_about(kind: HintKind, heart: str) -> None:
+    wrong = program(NEG, [Ref(0)], X)
+    region_hint = HintRegion(0, kind, HintPolicy.OPTIONAL, (0,), (1,), wrong.main.body, ())
+    wrong = wrong.with_main(replace(wrong.main, hints=(region_hint,)))
+    assert [str(f) for f in verify(wrong, collect=True)] == [
+        f"HintInvalid at hint 0 in function @main: a {kind} without a {heart} "
+        "(an elementwise_dag needs none)"
+    ]
+
+
+@pytest.mark.parametrize("target", ["", "t", "fast.kernel", "fast kernel.v1", "acme.v1", ".a.v1"])
+def test_targets_of_custom_calls_have_a_namespace_and_a_version(target: str) -> None:
+    (finding,) = verify(program(CustomCall(target), [Ref(0)], X), collect=True)
+    assert (finding.code, finding.why) == (
+        "InvalidAttributeValue", f"the target {target!r} is not named namespace.name.vN"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("target", ["acme.fused.v2", "gpt_rs.faer.conv2d.nhwc.f32.v1", "tf.Foo"])
+def test_targets_that_are_named_well(target: str) -> None:
+    assert verify(program(CustomCall(target), [Ref(0)], X), collect=True) == []
+
+
 def test_random_ops_do_not_belong_in_a_hint() -> None:
     wrong = program(RngUniform((2,), F32), [], X, [])
     region_hint = HintRegion(

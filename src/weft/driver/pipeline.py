@@ -19,6 +19,7 @@ from weft.driver.stages.algorithms import allowed_algorithms, chosen_plans
 from weft.driver.stages.bodies import parts_of
 from weft.driver.stages.compilation import Compilation, Stage
 from weft.driver.stages.generators import exact_fusion, generator_for
+from weft.driver.stages.hints import check_required_hints
 from weft.driver.stages.levels import DEFAULT_LEVEL, EXACT_LEVEL
 from weft.driver.stages.opaque import decode_op, encode_op
 from weft.driver.stages.places import naming_lines, with_lines_of, with_origins_of
@@ -109,6 +110,11 @@ def _verify_plans(compilation: Compilation) -> None:
         plan_verify.verify(plan, compilation.target, sizes.get(key, 2))
 
 
+def _verify_kernels(compilation: Compilation) -> None:
+    region_verify.verify(compilation["region"], holds)
+    check_required_hints(compilation)
+
+
 def fuse_at(level: int) -> Fuse:
     """How blocks are put into kernels at a level of optimisation."""
     if level == EXACT_LEVEL:
@@ -157,7 +163,7 @@ MIDDLE: tuple[Stage, ...] = (
             c["poly_view"], c["tiny"], c.target, {RUN: "run", **c.signature.tensor_roles},
             fuse_at(c.opt_level),
         ),
-        verify=lambda c: region_verify.verify(c["region"], holds),
+        verify=_verify_kernels,
         render=lambda module: region_text.dumps(module, encode_op),
         parse=_read_kernels,
         agree=lambda read, made, c: region_agree.agree(read, made),

@@ -63,8 +63,8 @@ class ReferenceBackend:
     name = "reference"
     dtypes = ANY
     ops = frozenset(cls.wire_name for cls in CORE.values())
-    hints = frozenset(HintKind)
-    """How instructions are grouped cannot be seen in its results: every hint is met."""
+    hints: frozenset[HintKind] = frozenset()
+    """It runs one instruction at a time, so that several are never one kernel."""
     interprets = True
     """Nothing is compiled, so that one program for several sizes would gain nothing."""
 

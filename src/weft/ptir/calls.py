@@ -45,6 +45,10 @@ STREAMED: dict[str, type[Op]] = {
 
 OWN_NAMESPACE = "weft."
 """Targets that begin like this are Weft's own; nobody else makes one up."""
+FRONT_ENDS = ("byteir", "byre", "chlo", "mhlo", "pytorch", "shape", "stablehlo", "tf")
+"""Namespaces of public front ends, whose targets keep their names and have no version."""
+_VERSIONED = re.compile(r"[A-Za-z_]\w*(\.\w+)+\.v[0-9]+", re.ASCII)
+_OF_A_FRONT_END = re.compile(rf"({'|'.join(FRONT_ENDS)})(\.\w+)+", re.ASCII)
 _USIZE_DIGITS = len(str(USIZE_MAX))
 
 
@@ -94,9 +98,12 @@ def decode_call(call: CustomCall, output: ValueType) -> Op:
 
 
 def check_call(call: CustomCall, output: ValueType) -> None:
-    """The rules for a custom call that can be checked: its attributes where Weft knows the target,
-    and that Weft knows it if it has one of Weft's own names."""
+    """The rules for a custom call that can be checked: the name of the target, its attributes where
+    Weft knows it, and that Weft knows it if it has one of Weft's own names."""
     decoded = decode_call(call, output)
+    if not (_VERSIONED.fullmatch(call.target) or _OF_A_FRONT_END.fullmatch(call.target)):
+        why = f"the target {clipped(call.target, 60)!r} is not named namespace.name.vN"
+        raise SpecViolation("InvalidAttributeValue", why, "name it like acme.fused_norm.v1")
     if isinstance(decoded, CustomCall) and call.target.startswith(OWN_NAMESPACE):
         close = get_close_matches(call.target, [*STREAMED, *BY_TARGET], 1, 0.8)
         hint = f"did you mean {close[0]!r}?" if close else "a newer Weft may know it"

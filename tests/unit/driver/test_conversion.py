@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,6 +58,8 @@ class Shout:
 
 def test_own_targets() -> None:
     assert conversion_target_names()[:3] == ["ptir-text", "ptir-json", "ptir-bincode"]
+    page = (Path(__file__).parents[3] / "docs/backends.md").read_text()
+    assert all(f"`{name}`" in page for name in conversion_target_names())
     for name in conversion_target_names()[:3]:
         target = get_conversion_target(name)
         assert target.name == name

@@ -63,7 +63,7 @@ def refused_by() -> str:
     """Which backend refuses a custom call that nobody knows."""
     b = Builder()
     x = b.param("f32", [3])
-    program = b.build(b.custom_call("theirs.thing", x, output=x.type))
+    program = b.build(b.custom_call("theirs.thing.v1", x, output=x.type))
     with pytest.raises(weft.Unimplemented, match="does not support") as refused:
         weft.run(program, [np.zeros(3, np.float32)])
     return str(refused.value)

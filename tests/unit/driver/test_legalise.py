@@ -220,11 +220,11 @@ def test_instance_without_exact_form_is_refused() -> None:
 def test_unknown_custom_call_is_refused() -> None:
     def build(b: Any) -> Any:
         x = b.param("f32", [2])
-        return b.custom_call("acme.v1", x, output=x.type)
+        return b.custom_call("acme.kernel.v1", x, output=x.type)
 
-    with pytest.raises(Unimplemented, match=r"does not support the custom call 'acme.v1'"):
+    with pytest.raises(Unimplemented, match=r"does not support the custom call 'acme.kernel.v1'"):
         legalise(built(build), PLAIN)
-    with pytest.raises(Unimplemented, match=r"custom call 'acme.v1'"):
+    with pytest.raises(Unimplemented, match=r"custom call 'acme.kernel.v1'"):
         weft.run(built(build), [np.zeros(2, np.float32)])
 
 

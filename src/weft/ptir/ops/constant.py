@@ -34,9 +34,11 @@ class Constant(Op):
 @core_op(tag=36)
 class CustomCall(Op):
     """A fused kernel that a backend provides under a name. The declared output type is
-    authoritative. Targets that Weft knows become ops of their own when a program is read; what is
-    left here is carried, verified by its declared type, and Unimplemented when it runs. Names that
-    begin with `weft.` are Weft's own: a target among them that it does not know does not verify."""
+    authoritative. A target is named `namespace.name.vN`; those of public front ends (`byteir.*`,
+    `tf.*`, `pytorch.*`) have no version. Targets that Weft knows become ops of their own when a
+    program is read; what is left here is carried, verified by its declared type, and Unimplemented
+    when it runs. Names that begin with `weft.` are Weft's own: a target among them that it does not
+    know does not verify."""
 
     operands = ("*args",)
 

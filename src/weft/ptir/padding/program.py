@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from weft.ptir.decompose import decompose
-from weft.ptir.ir import Instruction, Program, Ref
+from weft.ptir.ir import HintPolicy, Instruction, Program, Ref
 from weft.ptir.op import Op
 from weft.ptir.ops.control import Cond, Scan, While
 from weft.ptir.padding.rules import RULES, NoPadding, Padding, RealSizes, rule_of
@@ -73,6 +73,7 @@ class _Walk:
 
     def __init__(self, program: Program, names: set[str]) -> None:
         self.program = program
+        self.names = names
         self.shop = Workshop(program)
         self.tape = self.shop.function_tape(program.main)
         self.environment = Environment(self.tape)
@@ -83,6 +84,10 @@ class _Walk:
 
     def run(self) -> Program:
         main = self.program.main
+        required = next((h for h in main.hints if h.policy is HintPolicy.REQUIRED), None)
+        if required is not None:
+            why = f"hint {required.id} is required, and filling up adds instructions"
+            raise NoPadding(frozenset(self.names), why)
         for value_id, kind in zip(main.parameter_ids, main.parameters, strict=True):
             self.environment.define(value_id, self.tape.parameter(kind, value_id))
         for instruction in main.body:

@@ -34,6 +34,8 @@ class Values:
     """The program gives these tensors, tuples flattened in order."""
 
     wanted: tuple[Wanted, ...]
+    or_refused: bool = False
+    """Whether `Unimplemented` is as right an answer."""
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, partial
+from typing import NoReturn
 
 from weft.foundation.errors import UserError
-from weft.testing.conformance.case import Case
+from weft.testing.conformance.case import Case, Values
 from weft.testing.conformance.cases import (
     cast,
     coarse_attention,
@@ -36,6 +37,7 @@ from weft.testing.conformance.cases import (
     tuples,
     window,
 )
+from weft.testing.conformance.cases.common import case, judged, table
 
 FAMILIES = (
     elementwise,
@@ -69,14 +71,26 @@ FAMILIES = (
 @cache
 def all_cases() -> tuple[Case, ...]:
     """Every case, in a fixed order. Nothing is built or computed yet."""
-    found = [case for family in FAMILIES for case in family.cases()]
-    return (*found, *rejections.cases(found))
+    found = [made for family in FAMILIES for made in family.cases()]
+    return (*found, *rejections.cases(found), *_missing({made.row for made in found}))
+
+
+def _missing(rows: set[str]) -> Iterator[Case]:
+    """For each op that no family knows one case, which fails and says so."""
+    for row in table():
+        if row not in rows:
+            nothing = partial(judged, partial(_unknown, row), (), Values(()))
+            yield case(row, None, "no-case", trial=nothing)
+
+
+def _unknown(row: str) -> NoReturn:
+    raise UserError(f"the kit has no case for the op {row}; add one under conformance/cases")
 
 
 def select(pattern: str | None = None, shard: tuple[int, int] = (1, 1)) -> list[Case]:
     """The cases whose id matches a glob pattern, and of these the i-th of n equal shares."""
     index, count = shard
-    matching = [case for case in all_cases() if pattern is None or fnmatchcase(case.id, pattern)]
+    matching = [made for made in all_cases() if pattern is None or fnmatchcase(made.id, pattern)]
     return matching[index - 1 :: count]
 
 
@@ -94,8 +108,8 @@ def parse_shard(text: str) -> tuple[int, int]:
 def one_of_each(cases: Sequence[Case]) -> Iterator[Case]:
     """The first case of each cell of the matrix."""
     seen: set[tuple[str, str, object]] = set()
-    for case in cases:
-        cell = (case.family, case.row, case.dtype)
+    for made in cases:
+        cell = (made.family, made.row, made.dtype)
         if cell not in seen:
             seen.add(cell)
-            yield case
+            yield made

@@ -128,7 +128,7 @@ REGIONS = [
     Case(
         "custom call of rows",
         lambda b: b.custom_call(
-            "t.v1", b.slice(full(b, [4, 16]), [1, 0], [1, 16]), output=tensor("f32", [16])
+            "t.kernel.v1", b.slice(full(b, [4, 16]), [1, 0], [1, 16]), output=tensor("f32", [16])
         ),
         320,
         shares={2: 1},
@@ -136,7 +136,7 @@ REGIONS = [
     Case(
         "custom call of a transpose",
         lambda b: b.custom_call(
-            "t.v1", b.transpose(full(b, [2, 8]), [1, 0]), output=tensor("f32", [16])
+            "t.kernel.v1", b.transpose(full(b, [2, 8]), [1, 0]), output=tensor("f32", [16])
         ),
         128,
         192,
@@ -145,7 +145,7 @@ REGIONS = [
     Case(
         "custom call with a tuple",
         lambda b: b.custom_call(
-            "t.v1", unit(b), output=TupleType((tensor("f32", [16]), tensor("f32", [32])))
+            "t.kernel.v1", unit(b), output=TupleType((tensor("f32", [16]), tensor("f32", [32])))
         ),
         192,
     ),

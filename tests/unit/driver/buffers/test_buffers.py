@@ -146,7 +146,7 @@ class Generator:
         if not x.rank:
             return []
         if self.rng.random() < 0.3:
-            return [b.custom_call("t.v1", x, output=x.type)]
+            return [b.custom_call("t.kernel.v1", x, output=x.type)]
         values_and_indices = b.top_k(
             x, k=int(str(x.shape[0])), axis=0, largest=True, indices_dtype="si64"
         )

@@ -5,11 +5,16 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 import weft
-from weft.foundation.dtypes import ALL, ANY
+from weft.driver.backends import get_backend
+from weft.foundation.dtypes import ALL, ANY, F32
 from weft.ptir.op import all_ops
-from weft.testing.conformance import all_cases
-from weft.testing.conformance.case import Rejected
+from weft.testing.conformance import all_cases, table
+from weft.testing.conformance.case import Case, Rejected
+from weft.testing.conformance.cases import ordering
+from weft.testing.conformance.run import Outcome, run_case
 from weft.testing.conformance.table import one_of_each
 
 KIT = Path(weft.__file__).parent / "testing" / "conformance"
@@ -30,6 +35,25 @@ def test_the_matrix_is_the_dtype_table_of_the_op_classes() -> None:
         wanted |= {(row, dtype) for dtype in (ANY if cls.family == "control" else first)}
     found = {(c.row, c.dtype) for c in all_cases() if c.row in OPS and c.family != "rejections"}
     assert found == wanted
+
+
+def test_an_op_without_a_case_is_one_failure_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = [family for family in table.FAMILIES if family is not ordering]
+    monkeypatch.setattr(table, "FAMILIES", tuple(others))
+    left = table.all_cases.__wrapped__()
+    missing = [case for case in left if case.id.endswith("/no-case")]
+    assert {case.row for case in missing} == {case.row for case in ordering.cases()} & set(OPS)
+    found = run_case(missing[0], get_backend("reference"))
+    assert found.outcome is Outcome.FAIL
+    assert f"the kit has no case for the op {missing[0].row}; add one" in found.reason
+
+
+def test_an_expectation_that_is_missing_is_a_failure_of_its_case() -> None:
+    lost = Case("add/f32/lost", "elementwise", "add", F32, lambda: {}["add"])
+    found = run_case(lost, get_backend("reference"))
+    assert (found.outcome, found.reason) == (
+        Outcome.FAIL, "the kit does not know what to expect: KeyError('add')"
+    )  # fmt: skip
 
 
 def test_every_op_is_tried_on_dynamic_dims_and_on_nothing_at_all() -> None:

@@ -12,7 +12,7 @@ from weft.foundation.dtypes import F32, SI32, DType
 from weft.ptir.builder import Builder, Value
 from weft.ptir.ir import HintKind, HintPolicy, HintRegion, Program
 from weft.ptir.types import TensorType, TupleType, ValueType, tensor
-from weft.testing.conformance.case import Case, Refused, Trial, exactly
+from weft.testing.conformance.case import Case, Refused, Trial, Values, exactly
 from weft.testing.conformance.cases.common import Array, case, defined, judged, program, trial
 from weft.testing.conformance.data import sample
 from weft.testing.conformance.oracles.rounding import whole, wrapped
@@ -252,7 +252,8 @@ def _empty_symbol() -> Trial:
 
 
 def _hinted(kind: HintKind, policy: HintPolicy) -> Trial:
-    """A hint changes nothing but how a backend may run its instructions."""
+    """A hint changes nothing but how a backend may run its instructions. One that is required and
+    not met is refused."""
     x = np.array([[1, -2, 3], [4, 5, -6]], np.int32)
 
     def build() -> Program:
@@ -268,7 +269,8 @@ def _hinted(kind: HintKind, policy: HintPolicy) -> Trial:
         HintKind.DOT_EPILOGUE: -(wide @ wide.T),
         HintKind.REDUCTION_CHAIN: (-wide).sum(axis=1),
     }[kind]
-    return trial(build, [x], exactly(want.astype(np.int32)))
+    expected = Values((exactly(want.astype(np.int32)),), policy is HintPolicy.REQUIRED)
+    return judged(build, [x], expected)
 
 
 def _hint_body(kind: HintKind, b: Builder, x: Value) -> Value:

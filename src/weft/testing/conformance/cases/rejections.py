@@ -111,8 +111,8 @@ def _first_of_each(others: Iterable[Case]) -> dict[str, Case]:
 def _undefined(first: dict[str, Case]) -> Iterator[Case]:
     code = "DTypeNotSupported"
     for row, allowed in table().items():
-        if "result" in SPELLINGS[row][0].dtypes:
-            continue  # nothing in such a program has another dtype
+        if "result" in SPELLINGS[row][0].dtypes or row not in first:
+            continue  # nothing in such a program has another dtype; or there is none to begin with
         for dtype in ALL:
             if dtype not in allowed:
                 make = partial(_exchanged, first[row], dtype)

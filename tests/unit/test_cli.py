@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import warnings
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -388,6 +389,15 @@ def test_wrong_bits_are_refused(tmp_path: Path, name: str, array: Any, sentence:
 
 
 # -- the command line itself ---------------------------------------------------------------------
+
+
+def test_a_member_of_an_archive_that_is_no_array_is_told(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as file:
+        file.writestr("notes.txt", "no array")
+    with pytest.raises(
+        weft.UserError, match=r"'notes.txt' in the .npz file is no array; save arrays"
+    ):
+        arrays.read(tmp_path / "a.npz")
 
 
 def test_the_version(run: Weft) -> None:

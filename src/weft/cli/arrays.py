@@ -65,6 +65,8 @@ def _in_order(names: Sequence[str], inputs: Sequence[str]) -> list[str]:
 
 
 def _decode(name: str, array: Array) -> Array:
+    if not isinstance(array, np.ndarray):
+        raise UserError(f"{name!r} in the .npz file is no array; save arrays with numpy.savez")
     dtype = BY_NAME.get(name.rpartition(":")[2])
     if dtype is None or dtype not in STORED:
         if array.dtype.kind == "V":

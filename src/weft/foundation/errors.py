@@ -163,6 +163,10 @@ class OutOfRange(SpecViolation, IndexError, ValueError):
     libraries may catch it as an `IndexError` or a `ValueError`."""
 
 
+class SizeWanted(SpecViolation):
+    """An op cannot be written without the size of a dim that is open; with the size it can."""
+
+
 class Unimplemented(WeftError):
     """A valid program asks for something this backend or target does not have."""
 

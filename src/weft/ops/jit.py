@@ -9,11 +9,12 @@ elements are looked up at every call. The function runs on the backend of its ar
 
 from __future__ import annotations
 
+import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, update_wrapper
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 import numpy as np
@@ -22,7 +23,7 @@ from weft.driver.execute import Prepared
 from weft.driver.programs.shape_sets import ShapeSet
 from weft.foundation.axes import normalise_axis
 from weft.foundation.dims import Symbol
-from weft.foundation.errors import SpecViolation, UserError, WeftError, a_type
+from weft.foundation.errors import SizeWanted, SpecViolation, UserError, WeftError, a_type
 from weft.foundation.lines import failing_line, user_line
 from weft.ops.autocast import autocast_dtype
 from weft.ops.calls import explained, public
@@ -54,6 +55,9 @@ from weft.ptir.types import TensorType
 _MOST_ENTRIES = 256
 
 
+T = TypeVar("T")
+
+
 class Jitted:
     """A function that runs as compiled programs."""
 
@@ -73,6 +77,8 @@ class Jitted:
         self._donated = self._parameters.positions("donate", donate)
         self._static = self._parameters.positions("static", static)
         self._dynamic = self._parameters.dynamic_axes(dynamic or {})
+        self._exact: dict[str, str] = {}
+        """Dynamic dims whose sizes the function needs as numbers, and what needs them."""
         self._shapes = shapes
         if shapes is not None:
             shapes.check_names({name for axes in self._dynamic.values() for name in axes.values()})
@@ -125,10 +131,7 @@ class Jitted:
         leaves, structure = flatten((args, kwargs))
         home = self._home(leaves, structure)
         tensors = [self._leaf(leaf, index, structure, home) for index, leaf in enumerate(leaves)]
-        key = self._key(tensors, structure, static, home)
-        version = self.versions.get(key)
-        if version is None or not version.is_current(self.function):
-            version = self._compile(key, home)
+        version = self._settled(lambda: self._version(tensors, structure, static, home))
         version.numbers.check(leaves, self.name)
         version.calls += 1
         inputs = [tensor._node.storage for tensor in tensors]
@@ -154,6 +157,34 @@ class Jitted:
         read any more: what became of them is what the function returns."""
         held, donated = places(given), set(self._donated_leaves(structure))
         assign([(held[leaf], Tensor(made[at]._node)) for leaf, at in state if leaf not in donated])
+
+    def _version(
+        self,
+        tensors: Sequence[Tensor],
+        structure: Structure,
+        static: tuple[tuple[str, Setting], ...],
+        home: Arena,
+    ) -> Version:
+        key = self._key(tensors, structure, static, home)
+        version = self.versions.get(key)
+        if version is None or not version.is_current(self.function):
+            version = self._compile(key, home)
+        return version
+
+    def _settled(self, action: Callable[[], T]) -> T:
+        """What an action gives that traces the function. Where an op needs the size of a dynamic
+        dim, the dim is exact from then on: each size is traced for."""
+        while True:
+            try:
+                return action()
+            except SizeWanted as error:
+                named = {name for axes in self._dynamic.values() for name in axes.values()}
+                left = sorted(named - self._exact.keys())
+                if not left:
+                    raise
+                said = [name for name in left if re.search(rf"\?{re.escape(name)}\b", error.why)]
+                why = f"{error.why} ({error.where})" if error.where else error.why
+                self._exact.update(dict.fromkeys(said or left, why))
 
     def _split(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -255,7 +286,8 @@ class Jitted:
                         f"{tensor.ndim} axes; name an axis that it has",
                         "InvalidDynamic",
                     )
-                shape[normalise_axis(axis, tensor.ndim)] = Symbol(name)
+                if name not in self._exact:
+                    shape[normalise_axis(axis, tensor.ndim)] = Symbol(name)
             found.append(Argument(tensor.dtype, tuple(shape), tensor.number is not None))
         return tuple(found)
 
@@ -307,6 +339,7 @@ class Jitted:
             reason = old.why_stale(self.function)
         else:
             reason = reason_for(key, self.versions.values(), self._parameters.leaf_names)
+        reason += "".join(f"; {name} is exact: {why}" for name, why in self._exact.items())
         held = [each.tensor for each in traced.captured if each.tensor is not None]
         ways = ways_to(held, self.function)
         version = Version(key, traced, compiled, seconds, reason, user_line(), ways, numbers)
@@ -361,12 +394,17 @@ class Jitted:
         leaves, structure = flatten((args, kwargs))
         home = self._home(leaves, structure)
         tensors = [self._leaf(leaf, index, structure, home) for index, leaf in enumerate(leaves)]
-        key = self._key(tensors, structure, static, home)
-        return self.trace(key, home, Numbers()).program
+
+        def traced() -> Program:
+            key = self._key(tensors, structure, static, home)
+            return self.trace(key, home, Numbers()).program
+
+        return self._settled(traced)
 
     def clear(self) -> None:
         """Forget every compiled version."""
         self.versions.clear()
+        self._exact.clear()
         self._bound.clear()
 
 

@@ -483,6 +483,8 @@ def _lent(elements: Array) -> Array:
 def from_array(array: Array, arena: Arena | None = None, requires_grad: bool = False) -> Tensor:
     """A tensor with these elements; the memory may be shared, so hand over what nobody writes."""
     home = arena or current()
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     kind = TensorType(as_dtype(array.dtype), tuple(array.shape))
     return Tensor(home.leaf(home.backend.store(array), kind), requires_grad)
 

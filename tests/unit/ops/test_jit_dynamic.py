@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 import weft
+from weft import functional as F
 from weft.foundation.errors import SpecViolation, UserError
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -152,3 +154,45 @@ def _f(x: Any) -> Any:
 
 
 _f.__name__ = "f"
+
+
+NEED_A_SIZE: dict[str, Callable[[Any], Any]] = {
+    "last": lambda x: x[-1],
+    "every other": lambda x: x[::2],
+    "all but the first": lambda x: x[1:],
+    "flip": lambda x: weft.flip(x, axis=0),
+    "roll": lambda x: weft.roll(x, 1, axis=0),
+    "top_k": lambda x: F.top_k(x, 2, axis=0)[0],
+    "repeat": lambda x: weft.repeat(x, 2, axis=0),
+    "diff": lambda x: weft.diff(x, axis=0),
+    "median": lambda x: weft.median(x, axis=0),
+    "gradient": lambda x: weft.grad(lambda y: weft.sum(y[-1] ** 2))(x),
+}
+
+
+@pytest.mark.parametrize("name", NEED_A_SIZE)
+def test_a_size_that_is_needed_is_exact(name: str) -> None:
+    function = NEED_A_SIZE[name]
+    open_ = weft.jit(lambda x: function(x), dynamic={"x": {0: "B"}})
+    for rows in (4, 6, 4):
+        x = np.arange(rows * 3, dtype=np.float32).reshape(rows, 3)
+        np.testing.assert_array_equal(open_(x).numpy(), function(weft.asarray(x)).numpy())
+    assert len(open_.versions) == 2
+    assert "; B is exact: [" in weft.explain(open_)
+    assert "test_jit_dynamic.py:" in weft.explain(open_)
+
+
+def test_only_the_size_that_is_needed_is_exact() -> None:
+    function = weft.jit(lambda x, y: (x[-1], y * 2.0), dynamic={"x": {0: "B"}, "y": {0: "T"}})
+    for rows, length in ((3, 4), (3, 5), (3, 6), (2, 4)):
+        last, twice = function(np.ones((rows, 2), np.float32), np.ones(length, np.float32))
+        assert (last.shape, twice.shape) == ((2,), (length,))
+    assert len(function.versions) == 2
+    program = function.program(np.ones((3, 2)), np.ones(4))
+    assert [str(kind) for kind in program.main.parameters] == ["f64[3, 2]", "f64[?T]"]
+
+
+def test_an_array_of_the_other_byte_order_is_an_argument() -> None:
+    doubled = weft.jit(lambda x: x + x)
+    np.testing.assert_array_equal(doubled(np.arange(3, dtype=">f4")).numpy(), [0.0, 2.0, 4.0])
+    np.testing.assert_array_equal((weft.ones(3) + np.arange(3, dtype=">f4")).numpy(), [1, 2, 3])

@@ -17,7 +17,7 @@ import numpy as np
 from weft.foundation.axes import normalise_axis
 from weft.foundation.dims import Dim, Shape
 from weft.foundation.dtypes import I1, SI32, SI64, DType
-from weft.foundation.errors import OutOfRange, SpecViolation
+from weft.foundation.errors import OutOfRange, SizeWanted, SpecViolation
 from weft.foundation.lines import user_line
 from weft.ops.arithmetic import (
     as_tensor,
@@ -205,7 +205,7 @@ def _product(sizes: list[Dim]) -> int:
 
 
 def _open(size: Dim) -> int:
-    raise SpecViolation(
+    raise SizeWanted(
         "DynamicDimensionMismatch",
         f"an axis of the open size {size} cannot be indexed together with others",
         "index one axis after the other",

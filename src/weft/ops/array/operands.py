@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.foundation.dims import Dim
-from weft.foundation.errors import SpecViolation
+from weft.foundation.errors import SizeWanted
 from weft.foundation.lines import Line, user_line
 from weft.ops.arithmetic import as_tensor, listed, matched
 from weft.ops.graph.context import arena_for
@@ -45,7 +45,7 @@ def in_common_dtype(x: Handle, y: Handle) -> tuple[Handle, Handle]:
 def known(dim: Dim, what: str) -> int:
     """A size that must be a number here."""
     if not isinstance(dim, int):
-        raise SpecViolation(
+        raise SizeWanted(
             "DynamicDimensionMismatch",
             f"{what} is the dynamic dim {dim}, but its size must be known here",
             "trace the function with this dim fixed",

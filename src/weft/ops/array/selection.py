@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from weft.foundation.dims import Dim, Shape
 from weft.foundation.dtypes import I1
-from weft.foundation.errors import OutOfRange, SpecViolation, UserError, a_type
+from weft.foundation.errors import OutOfRange, SizeWanted, SpecViolation, UserError, a_type
 from weft.ops.arithmetic import listed
 from weft.ops.array.conversion import as_array
 from weft.ops.array.reading import read
@@ -248,7 +248,7 @@ def _position(at: int, size: Dim, axis: int, shape: Shape) -> int:
         return at
     where = f"axis {axis} of x {listed(shape)}"
     if not isinstance(size, int):
-        raise SpecViolation(
+        raise SizeWanted(
             "DynamicDimensionMismatch",
             f"index {at} counts from the end of {where}, which is open",
             "index with a tensor, or trace the function with this dim fixed",
@@ -271,7 +271,7 @@ def _span(item: slice, size: Dim, axis: int) -> Span:
     if not isinstance(size, int):
         if item == slice(None):
             return Span(0, size)
-        raise SpecViolation(
+        raise SizeWanted(
             "DynamicDimensionMismatch",
             f"axis {axis} has the open size {size} and can only be taken whole",
             "slice it outside the traced function, or trace with this dim fixed",

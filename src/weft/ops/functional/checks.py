@@ -14,7 +14,7 @@ from typing import Any
 from weft.foundation.axes import normalise_axis
 from weft.foundation.dims import Dim, Shape
 from weft.foundation.dtypes import DType, in_order
-from weft.foundation.errors import SpecViolation, UserError
+from weft.foundation.errors import SizeWanted, SpecViolation, UserError
 from weft.ops.arithmetic import as_tensor, listed
 from weft.ops.tensor import Tensor
 
@@ -141,7 +141,7 @@ def ensure_axes(name: str, x: Tensor, axes: Any) -> tuple[int, ...]:
 def ensure_known(name: str, dim: Dim) -> int:
     """A size that is a number; a dynamic dim is not."""
     if not isinstance(dim, int):
-        raise SpecViolation(
+        raise SizeWanted(
             "DynamicDimensionMismatch",
             f"{name} is the dynamic dim {dim}, but its size must be known here",
             "call the function with this dim fixed",

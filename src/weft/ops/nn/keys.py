@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from weft.foundation.errors import UserError
+from weft.foundation.errors import UserError, brief
+from weft.ops.calls import public
 
 Key = tuple[Any, Any]
 """A seed, new in every step, and an offset, another for every use: numbers or integer scalars."""
@@ -14,11 +15,12 @@ _SPREAD: Final = 0x9E3779B1
 """A prime, so that the parts of parts do not meet."""
 
 
+@public
 def fold_in(key: Key, number: int) -> Key:
     """A key for part `number` of what was given `key`: other numbers, other random numbers."""
     seed, offset = checked_key("fold_in", key)
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-        raise UserError(f"[fold_in] number is {number!r}; it must be a whole number from 0")
+        raise UserError(f"[fold_in] number is {brief(number)}; it must be a whole number from 0")
     folded = offset * _SPREAD + (number + 1)
     return seed, folded % (1 << 63) if isinstance(folded, int) else folded
 

@@ -12,7 +12,7 @@ from weft.driver.backends import get_backend
 from weft.foundation.dtypes import ALL, ANY, F32
 from weft.ptir.op import all_ops
 from weft.testing.conformance import all_cases, table
-from weft.testing.conformance.case import Case, Rejected
+from weft.testing.conformance.case import Case, Rejected, Trial
 from weft.testing.conformance.cases import ordering
 from weft.testing.conformance.run import Outcome, run_case
 from weft.testing.conformance.table import one_of_each
@@ -49,7 +49,8 @@ def test_an_op_without_a_case_is_one_failure_with_its_name(monkeypatch: pytest.M
 
 
 def test_an_expectation_that_is_missing_is_a_failure_of_its_case() -> None:
-    lost = Case("add/f32/lost", "elementwise", "add", F32, lambda: {}["add"])
+    nothing: dict[str, Trial] = {}
+    lost = Case("add/f32/lost", "elementwise", "add", F32, lambda: nothing["add"])
     found = run_case(lost, get_backend("reference"))
     assert (found.outcome, found.reason) == (
         Outcome.FAIL, "the kit does not know what to expect: KeyError('add')"

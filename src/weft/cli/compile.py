@@ -13,7 +13,7 @@ from weft.cli.programs import load_program
 from weft.cli.report import check_writable, printable
 from weft.cli.tables import new_table, print_table
 from weft.driver.compile import Executable, compile_program
-from weft.driver.pipeline import check_overrides, run_pipeline, stages_for
+from weft.driver.pipeline import UNCHECKED, check_overrides, run_pipeline, stages_for
 from weft.driver.signature import Role, make_signature
 from weft.driver.stages.compilation import Compilation
 from weft.driver.stages.levels import DEFAULT_LEVEL, check_level
@@ -85,6 +85,8 @@ def compile_command(
     check_level(level)
     wanted = _to_dump(dump, out, to, chosen)
     overrides = _edited(from_, to, chosen)
+    for stage in overrides.keys() & UNCHECKED.keys():
+        print(f"note: {stage} was given: {UNCHECKED[stage]}")
     roles = _positions(params), _positions(state), _positions(donate)
     if to is not None:
         _refuse_to_run(to, check, measured)

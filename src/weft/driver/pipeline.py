@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from weft.driver.legalise import without_composites
 from weft.driver.stages.algorithms import allowed_algorithms, chosen_plans
@@ -121,6 +121,14 @@ def fuse_at(level: int) -> Fuse:
         return exact_fusion()
     return fuse_greedily if level == DEFAULT_LEVEL else fuse_nothing
 
+
+UNCHECKED: Final = {
+    "gpu": "its kernels are verified, but it was not checked that threads wait for one another "
+    "wherever they must; a barrier that is missing shows in wrong results, and not always",
+    "cu": "its compiler checks it, and nobody checks what it does",
+    "llvm": "its compiler checks it, and nobody checks what it does",
+}
+"""What is not known of a stage that somebody gave."""
 
 MIDDLE: tuple[Stage, ...] = (
     Stage(

@@ -156,6 +156,9 @@ NESTS = {
     "a store less": (
         "  store b1[p] = s at [p]\n", "", "RoutineDomain", "over its domain: the point (i0 = 0)"
     ),
+    "a turn of a sum less": (
+        "t in 0..2", "t in 0..1", "RoutineDomain", "takes 32 terms in all, the kernel has 64"
+    ),
     "a store twice": (
         "  store b1[p] = s at [p]\n", "  store b1[p] = s at [p]\n" * 2, "RoutineDomain", "twice"
     ),

@@ -183,3 +183,11 @@ def test_the_environment_traces_a_process(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
     assert (folder / "00000_eval" / "program.txt").exists()
     check_chrome(json.loads((folder / "profile.json").read_text()))
+
+
+def test_reports_of_tensors_are_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    with weft.trace(weft.TraceConfig(debug_tensors=True)):
+        (weft.zeros(3) / weft.zeros(3)).numpy()
+    said = capfd.readouterr().err
+    assert said.startswith("program 0:\n")
+    assert "the first NaN comes from" in said

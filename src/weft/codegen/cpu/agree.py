@@ -4,14 +4,15 @@ once, where it belongs. How its loops are cut, and what its values are made of, 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.domain import executed
-from weft.codegen.cpu.verify import findings, repetitions
+from weft.codegen.cpu.verify import EMPTY, findings, repetitions
 from weft.foundation.errors import Finding, SpecViolation
-from weft.foundation.index_expr import Expr, linear, substitute
+from weft.foundation.index_expr import Expr, axes_of, linear, substitute
 from weft.memory.ir import MemRef
 from weft.poly.sets import Domain, IslBudget, Piece, always_equal, difference
 from weft.region.ir import Kernel, Output
@@ -21,11 +22,16 @@ MORE_WORK: Final = 64
 """How many times as many statements an edited routine may carry out."""
 
 
+MOST_COUNTED: Final = 4_096
+"""Turns of a loop that are looked at one by one."""
+
+
 def agree(read: ir.Routine, made: ir.Routine, kernel: Kernel, refs: Mapping[str, MemRef]) -> None:
     """Raise where a routine that was read is none of its kernel."""
     found = list(_frame(read, made)) or list(findings(read)) or list(_work(read, made))
     if not found and kernel.opaque is None:
-        found = [f for output in kernel.outputs for f in _output(read, kernel, output, refs)]
+        found = list(_terms(read, made)) if read.body != made.body else []
+        found += [f for output in kernel.outputs for f in _output(read, kernel, output, refs)]
     elif not found and read.body != made.body:
         why = "its op is carried whole, and what its loops must do cannot be shown"
         found = [_wrong(read, "RoutineDomain", why, "leave its loops as they were")]
@@ -53,6 +59,40 @@ def _work(read: ir.Routine, made: ir.Routine) -> Iterator[Finding]:
     if now > MORE_WORK * max(before, 1):
         why = f"it carries out {now:,} statements, the one that was made {before:,}"
         yield _wrong(read, "RoutineLoop", why)
+
+
+def _terms(read: ir.Routine, made: ir.Routine) -> Iterator[Finding]:
+    """Sums, and whatever else is put together of many, have as many terms as they had."""
+    now, before = terms(read.body), terms(made.body)
+    for what in sorted(now.keys() | before.keys()):
+        if now[what] != before[what]:
+            why = f"{what} takes {now[what]:,} terms in all, the kernel has {before[what]:,}"
+            yield _wrong(
+                read, "RoutineDomain", why, "cut the loop so that every term is taken once"
+            )
+
+
+def terms(body: tuple[ir.Stmt, ...]) -> Counter[str]:
+    """How many elements each kind of accumulator takes up in a run."""
+    kinds = {stmt.acc: stmt.fn for stmt, _ in ir.walk(body) if isinstance(stmt, ir.Init)}
+    found: Counter[str] = Counter()
+    for stmt, loops in ir.walk(body):
+        if isinstance(stmt, ir.Accumulate | ir.Assign):
+            found[kinds.get(stmt.acc, "fold")] += iterations(loops)
+    return found
+
+
+def iterations(loops: tuple[ir.For, ...], at: Mapping[str, tuple[int, int]] = EMPTY) -> int:
+    """How often the innermost of some loops comes round; exactly, but for long loops on which the
+    bounds of others depend, where it is at most so often."""
+    if not loops:
+        return 1
+    loop, inner = loops[0], loops[1:]
+    first, last = loop.span(at)
+    bounds = [bound for deeper in inner for bound in (deeper.start, deeper.stop)]
+    if last - first > MOST_COUNTED or not any(loop.var in axes_of(bound) for bound in bounds):
+        return max(0, last + 1 - first) * iterations(inner, {**at, loop.var: (first, last)})
+    return sum(iterations(inner, {**at, loop.var: (i, i)}) for i in range(first, last + 1))
 
 
 def _output(

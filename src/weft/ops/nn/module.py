@@ -43,6 +43,10 @@ class Module(Holder):
         register_pytree(cls, _take_apart, lambda rest, c: _put_together(cls, rest, c), _names)
 
     @told
+    def __init__(self) -> None:
+        """A module that has no settings."""
+
+    @told
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the module computes; every module defines its own."""
         raise UserError(

@@ -25,11 +25,13 @@ def training(key: Key | None = None, *, enabled: bool = True) -> AbstractContext
     return within_mode(Mode(enabled, key) if enabled else Mode())
 
 
+@public
 def is_training(told: bool | None = None) -> bool:
     """Whether a layer is in training: as it was told, or else as the block around it says."""
     return mode().training if told is None else told
 
 
+@public
 def next_key(name: str = "next_key") -> Key | None:
     """A key of its own for the layer that asks; None outside of blocks with a key."""
     now = mode()

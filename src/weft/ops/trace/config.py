@@ -31,7 +31,8 @@ class TraceConfig:
     profile_backend: bool = False
     """Time every instruction (or kernel, on backends that have kernels)."""
     debug_tensors: bool = False
-    """Look at every tensor of every program: range, mean, NaN, and where the first NaN is made."""
+    """Look at every tensor of every program: range, mean, NaN, and where the first NaN is made. The
+    reports go to stderr, and are the tracer's `reports`."""
 
 
 @told

@@ -12,6 +12,7 @@ DIR/profile.json              every instruction of every run, for chrome://traci
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from collections import Counter
@@ -76,6 +77,7 @@ class ProgramTracer:
                 self._append("executions.jsonl", {"program": number, "seconds": seconds})
         if self.debug:
             self.reports.append(inspect(compiled, looked_at, seed, number))
+            print(self.reports[-1], file=sys.stderr)
         return results
 
     def close(self) -> None:

@@ -332,7 +332,7 @@ class Silent(nn.Module):
         (lambda: nn.Conv2d(3, 2, 3, groups=2), UserError, "3 inputs, 2 outputs and 2 groups"),
         (lambda: nn.Conv2d(WRONG, 2, 3), UserError, "they must be whole numbers over 0"),
         (lambda: nn.LayerNorm(2.5), UserError, "2.5 is no size"),  # type: ignore[arg-type]
-        (lambda: nn.manual_seed(WRONG), UserError, r"\[manual_seed\] seed is 'x'"),
+        (lambda: nn.manual_seed(WRONG), UserError, r"seed is 'x'; it must be a whole number"),
         (
             lambda: nn.Dropout(0.5)(weft.ones(3), 1),  # type: ignore[arg-type]
             UserError,

@@ -53,7 +53,34 @@ def adamw(p: Array, g: Array, s: dict[str, Any], t: int) -> Array:
     return p - 0.1 * 0.02 * p - 0.1 * _adam_way(g, s, t)
 
 
-OPTIMISERS = [
+def lion(p: Array, g: Array, s: dict[str, Any], t: int) -> Array:
+    m = s.get("m", 0.0)
+    s["m"] = 0.99 * m + 0.01 * g
+    return np.asarray(p - 0.1 * (np.sign(0.9 * m + 0.1 * g) + 0.02 * p))
+
+
+def lamb(p: Array, g: Array, s: dict[str, Any], t: int) -> Array:
+    s["m"] = 0.9 * s.get("m", 0.0) + 0.1 * g
+    s["v"] = 0.999 * s.get("v", 0.0) + 0.001 * g * g
+    m, v = s["m"] / (1 - 0.9 ** (t + 1)), s["v"] / (1 - 0.999 ** (t + 1))
+    way = m / (np.sqrt(v) + 1e-6) + 0.02 * p
+    return np.asarray(p - 0.1 * np.linalg.norm(p) / np.linalg.norm(way) * way)
+
+
+def muon(p: Array, g: Array, s: dict[str, Any], t: int) -> Array:
+    s["v"] = 0.95 * s.get("v", 0.0) + 0.05 * g
+    x = (0.05 * g + 0.95 * s["v"]).T  # The parameter has more rows than columns.
+    x = x / np.linalg.norm(x)
+    for _ in range(5):
+        a = x @ x.T
+        x = 3.4445 * x + (-4.775 * a + 2.0315 * a @ a) @ x
+    return np.asarray(p - 0.1 * (np.sqrt(1.5) * x.T + 0.1 * p))
+
+
+OPTIMISERS: list[tuple[Any, Any]] = [
+    (optim.Lion(0.1, weight_decay=0.02), lion),
+    (optim.LAMB(0.1, weight_decay=0.02), lamb),
+    (optim.Muon(0.1), muon),
     (optim.SGD(0.1), sgd),
     (optim.SGD(0.1, 0.9, weight_decay=0.01), momentum),
     (optim.SGD(0.1, 0.9, nesterov=True), nesterov),
@@ -133,6 +160,16 @@ SCHEDULES: list[tuple[Any, Callable[[int], float]]] = [
         lambda t: min((t + 1) / 4, 1) * 0.5 * (1 + math.cos(math.pi * min(max(t - 4, 0) / 10, 1))),
     ),
     (optim.step_decay(1.0, [3, 6], 0.5), lambda t: 0.5 ** ((t >= 3) + (t >= 6))),
+    (optim.linear(1.0, 10, 0.2), lambda t: 1.0 - 0.8 * min(t / 10, 1)),
+    (optim.exponential(2.0, 0.5, 3), lambda t: 2.0 * 0.5 ** (t / 3)),
+    (
+        optim.warmup_cosine(1.0, 14, 4),
+        lambda t: min((t + 1) / 4, 1) * 0.5 * (1 + math.cos(math.pi * min(max(t - 4, 0) / 10, 1))),
+    ),
+    (
+        optim.joined([0.5, optim.linear(1.0, 4), 0.1], [3, 6]),
+        lambda t: 0.5 if t < 3 else 1.0 - (t - 3) / 4 if t < 6 else 0.1,
+    ),
 ]
 
 
@@ -251,25 +288,20 @@ def test_mistakes_are_told(call: Callable[[], Any], message: str) -> None:
         call()
 
 
-class Signs(optim.Optimiser):
+class Signs(optim.ByParameter):
     """An optimiser as others write them: a step by the sign of the gradient."""
 
-    def step(
-        self,
-        param: weft.Tensor,
-        gradient: weft.Tensor,
-        held: dict[str, weft.Tensor],
-        step: weft.Tensor,
-        rate: Any,
-    ) -> tuple[weft.Tensor, dict[str, weft.Tensor]]:
-        return param - weft.sign(gradient) * rate, {}
+    def direction(
+        self, param: weft.Tensor, gradient: weft.Tensor, held: dict[str, Any], step: weft.Tensor
+    ) -> tuple[weft.Tensor, dict[str, Any]]:
+        return weft.sign(gradient), {}
 
 
-def test_an_optimiser_of_ones_own_is_its_step() -> None:
+def test_an_optimiser_of_ones_own_is_its_direction() -> None:
     params, slopes = [weft.asarray(START)], [weft.asarray(SLOPES[0])]
     signs = Signs(0.5)
     (after,), state = signs.update(slopes, signs.init(params), params)
     np.testing.assert_allclose(after.numpy(), START - 0.5 * np.sign(SLOPES[0]), rtol=1e-6)
     assert float(state["step"]) == 1
     with pytest.raises(TypeError, match="abstract"):
-        optim.Optimiser(0.1)  # type: ignore[abstract]
+        optim.Optimiser()  # type: ignore[abstract]

@@ -1,6 +1,6 @@
 """`weft.optim`: optimisers as functions of pytrees.
 
-    optimiser = optim.AdamW(3e-4)
+    optimiser = optim.chain(optim.clip(norm=1.0), optim.AdamW(3e-4), optim.average(0.999))
     state = optimiser.init(model)
     model, state = optimiser.update(gradients, state, model)
 
@@ -8,23 +8,60 @@ An update is captured like everything else: under `jit` with `donate`, parameter
 in their buffers.
 """
 
-from weft.ops.optim.adam import Adam, AdamW
+from weft.ops.optim.adam import LAMB, Adam, AdamW, Lion
+from weft.ops.optim.adaptive import Adafactor, Adagrad, RMSprop
 from weft.ops.optim.clipping import clip_by_global_norm, global_norm
+from weft.ops.optim.combine import accumulate, chain, freeze, masked, partition
 from weft.ops.optim.loss_scale import LossScale
-from weft.ops.optim.optimiser import Optimiser
-from weft.ops.optim.schedules import constant, cosine, step_decay, warmup
+from weft.ops.optim.muon import Muon
+from weft.ops.optim.optimiser import ByParameter, Optimiser, Parameter
+from weft.ops.optim.schedules import (
+    constant,
+    cosine,
+    exponential,
+    joined,
+    linear,
+    one_cycle,
+    step_decay,
+    warmup,
+    warmup_cosine,
+)
 from weft.ops.optim.sgd import SGD
+from weft.ops.optim.transform import average, averaged, clip, decay, scale
 
 __all__ = [
+    "LAMB",
     "SGD",
+    "Adafactor",
+    "Adagrad",
     "Adam",
     "AdamW",
+    "ByParameter",
+    "Lion",
     "LossScale",
+    "Muon",
     "Optimiser",
+    "Parameter",
+    "RMSprop",
+    "accumulate",
+    "average",
+    "averaged",
+    "chain",
+    "clip",
     "clip_by_global_norm",
     "constant",
     "cosine",
+    "decay",
+    "exponential",
+    "freeze",
     "global_norm",
+    "joined",
+    "linear",
+    "masked",
+    "one_cycle",
+    "partition",
+    "scale",
     "step_decay",
     "warmup",
+    "warmup_cosine",
 ]

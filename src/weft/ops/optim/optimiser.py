@@ -1,9 +1,18 @@
-"""What an optimiser is: a first state, and an update of parameters by gradients."""
+"""What an optimiser is: it makes directions of gradients, which a step subtracts from parameters.
+
+    directions, state = optimiser.directions(gradients, state, params)
+    params = params - directions
+
+Everything in `optim` that changes a gradient on its way is one of these: Adam with its rate, a
+clip, a decay, a factor. `chain` puts them one after the other, and others hold one and say when or
+where it acts.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,77 +28,114 @@ from weft.ops.tensor import Tensor
 P = TypeVar("P")
 
 
+@dataclass(frozen=True)
+class Parameter:
+    """A tensor that is learnt, and its name: `params.blocks[0].weight`."""
+
+    name: str
+    tensor: Tensor
+
+
 class Optimiser(ABC):
-    """The base of all: walks over parameters, gradients and state together.
+    """The base of all. Arrays count as tensors. Leaves that are no floats (settings, counters) and
+    the buffers of modules are left as they are."""
 
-    The state is a dict: `step`, and for each name in `slots` one tensor like every parameter.
-    Arrays count as tensors. Leaves that are no floats (settings, counters) and the buffers of
-    modules are left as they are.
-    """
+    @abstractmethod
+    def begin(self, params: Sequence[Parameter]) -> Any:
+        """The state before the first step, nested in any way."""
 
-    slots: tuple[str, ...] = ()
-
-    def __init__(self, rate: float | Schedule) -> None:
-        self.rate = as_schedule(rate)
+    @abstractmethod
+    def directions(
+        self, gradients: Sequence[Tensor], state: Any, params: Sequence[Parameter]
+    ) -> tuple[list[Tensor], Any]:
+        """What is made of the gradients, one for each parameter, and the state after it."""
 
     @public
-    def init(self, params: Any) -> dict[str, Any]:
-        """The state before the first step: zeros."""
-        leaves, structure = tensor_leaves(params)
-        chosen = [leaves[index] for index in _chosen(leaves, structure)]
+    def init(self, params: Any) -> Any:
+        """The state before the first step."""
+        chosen = _chosen(*tensor_leaves(params))
         if not chosen:
             raise UserError("[init] there is no float tensor to learn in the parameters")
-        state: dict[str, Any] = {"step": asarray(0.0, dtype="f32")}
-        for slot in self.slots:
-            state[slot] = [zeros_like(leaf) for leaf in chosen]
-        return state
+        return self.begin(list(chosen.values()))
 
     @public
-    def update(self, gradients: Any, state: dict[str, Any], params: P) -> tuple[P, dict[str, Any]]:
+    def update(self, gradients: Any, state: Any, params: P) -> tuple[P, Any]:
         """The parameters and the state after one step."""
         leaves, structure = tensor_leaves(params)
         slopes, shape = tensor_leaves(gradients)
         if shape != structure:
             raise UserError("[update] the gradients are not nested as the parameters are")
         chosen = _chosen(leaves, structure)
-        names = leaf_names(structure, "params")
-        self._check(state, [leaves[index] for index in chosen])
+        given = [_fitting(param, slopes[index]) for index, param in chosen.items()]
+        found, after = self.directions(given, state, list(chosen.values()))
+        for (index, param), way in zip(chosen.items(), found, strict=True):
+            leaves[index] = param.tensor - way
+        return unflatten(structure, leaves), after
+
+
+class ByParameter(Optimiser):
+    """An optimiser that looks at one parameter at a time. The state is a dict: `step`, and for each
+    name in `slots` one tensor for every parameter."""
+
+    slots: tuple[str, ...] = ()
+
+    def __init__(self, rate: float | Schedule) -> None:
+        self.rate = as_schedule(rate)
+
+    @abstractmethod
+    def direction(
+        self, param: Tensor, gradient: Tensor, held: dict[str, Any], step: Tensor
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """The direction of one parameter, which the rate is still to be multiplied with, and what
+        is kept for it."""
+
+    def first(self, slot: str, param: Tensor) -> Any:
+        """What is kept for a parameter before the first step: zeros."""
+        return zeros_like(param)
+
+    def begin(self, params: Sequence[Parameter]) -> dict[str, Any]:
+        state: dict[str, Any] = {"step": asarray(0.0, dtype="f32")}
+        for slot in self.slots:
+            state[slot] = [self.first(slot, param.tensor) for param in params]
+        return state
+
+    def directions(
+        self, gradients: Sequence[Tensor], state: Any, params: Sequence[Parameter]
+    ) -> tuple[list[Tensor], Any]:
+        self._check(state, params)
         step = state["step"]
         rate = self.rate(step)
-        after: dict[str, Any] = {"step": step + 1.0}
-        made = list(leaves)
-        columns: dict[str, list[Tensor]] = {slot: [] for slot in self.slots}
-        for number, index in enumerate(chosen):
+        columns: dict[str, list[Any]] = {slot: [] for slot in self.slots}
+        found = []
+        for number, (param, slope) in enumerate(zip(params, gradients, strict=True)):
             held = {slot: state[slot][number] for slot in self.slots}
-            slope = _fitting(names[index], slopes[index], leaves[index])
-            made[index], kept = self.step(leaves[index], slope, held, step, rate)
+            way, kept = self.direction(param.tensor, slope, held, step)
+            found.append(way * like(rate, way))
             for slot in self.slots:
                 columns[slot].append(kept[slot])
-        after.update(columns)
-        return unflatten(structure, made), after
+        return found, {"step": step + 1.0, **columns}
 
-    def _check(self, state: Any, params: Sequence[Tensor]) -> None:
+    def _check(self, state: Any, params: Sequence[Parameter]) -> None:
         """Say so where a state is not one that `init` or `update` made for these parameters."""
         wanted = ("step", *self.slots)
         if not isinstance(state, dict) or any(name not in state for name in wanted):
-            found = ", ".join(state) if isinstance(state, dict) else type(state).__name__
+            found = ", ".join(map(str, state)) if isinstance(state, dict) else type(state).__name__
             raise UserError(
                 f"[update] the state of {type(self).__name__} has {', '.join(wanted)}, but this is "
                 f"{found or 'empty'}; begin with init(params)"
             )
         for slot in self.slots:
-            shapes = [getattr(tensor, "shape", None) for tensor in state[slot]]
-            if shapes != [param.shape for param in params]:
+            shapes = [_shapes(held) for held in state[slot]]
+            if shapes != [_shapes(self.first(slot, param.tensor)) for param in params]:
                 raise UserError(
                     f"[update] {slot} of the state was made for other parameters than these; begin "
                     "with init(params)"
                 )
 
-    @abstractmethod
-    def step(
-        self, param: Tensor, gradient: Tensor, held: dict[str, Tensor], step: Tensor, rate: Any
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """One parameter after the step, and what is kept for it."""
+
+def _shapes(held: Any) -> list[Any]:
+    """The shapes of what is kept for a parameter."""
+    return [getattr(leaf, "shape", None) for leaf in flatten(held)[0]]
 
 
 def tensor_leaves(tree: Any) -> tuple[list[Any], Structure]:
@@ -98,24 +144,31 @@ def tensor_leaves(tree: Any) -> tuple[list[Any], Structure]:
     return [asarray(x) if isinstance(x, np.ndarray) else x for x in leaves], structure
 
 
-def _fitting(name: str, gradient: Any, param: Tensor) -> Tensor:
+def _fitting(param: Parameter, gradient: Any) -> Tensor:
     """A gradient in the dtype of its parameter. It must have the shape: what only broadcasts to it
     would change the parameter's."""
+    own = param.tensor
     if not isinstance(gradient, Tensor):
-        raise UserError(f"[update] the gradient of {name} is {a_type(gradient)}, not a tensor")
-    if gradient.shape != param.shape:
+        raise UserError(
+            f"[update] the gradient of {param.name} is {a_type(gradient)}, not a tensor"
+        )
+    if gradient.shape != own.shape:
         raise SpecViolation(
             "ShapeMismatch",
-            f"[update] the gradient of {name} is {gradient.type}, but that is {param.type}",
+            f"[update] the gradient of {param.name} is {gradient.type}, but that is {own.type}",
             "give the gradient that weft.grad takes of these parameters",
         )
-    return gradient if gradient.dtype == param.dtype else gradient.astype(param.dtype)
+    return gradient if gradient.dtype == own.dtype else gradient.astype(own.dtype)
 
 
-def _chosen(leaves: Sequence[Any], structure: Structure) -> list[int]:
-    """The positions of the leaves that an optimiser changes."""
-    marked = zip(leaves, learnt(structure), strict=True)
-    return [index for index, (leaf, own) in enumerate(marked) if own and trainable(leaf)]
+def _chosen(leaves: Sequence[Any], structure: Structure) -> dict[int, Parameter]:
+    """The leaves that an optimiser changes, by position."""
+    marked = zip(leaves, learnt(structure), leaf_names(structure, "params"), strict=True)
+    return {
+        index: Parameter(name, leaf)
+        for index, (leaf, own, name) in enumerate(marked)
+        if own and trainable(leaf)
+    }
 
 
 def trainable(leaf: Any) -> bool:

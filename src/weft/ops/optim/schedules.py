@@ -64,6 +64,64 @@ def step_decay(rate: float, boundaries: Sequence[int], factor: float = 0.1) -> S
     return partial(_step_decay, rate=rate, boundaries=reached, factor=factor)
 
 
+@public
+def linear(rate: float, steps: int, end: float = 0.0) -> Schedule:
+    """From a rate to the end along a straight line."""
+    number("linear", "rate", rate)
+    number("linear", "end", end)
+    count("linear", "steps", steps, 1)
+    return partial(_linear, rate=rate, steps=steps, end=end)
+
+
+@public
+def exponential(rate: float, factor: float, steps: int = 1) -> Schedule:
+    """The rate times `factor` every `steps` steps, and smoothly in between."""
+    number("exponential", "rate", rate)
+    number("exponential", "factor", factor)
+    count("exponential", "steps", steps, 1)
+    return partial(_exponential, rate=rate, factor=factor, steps=steps)
+
+
+@public
+def warmup_cosine(rate: float, steps: int, warm: int, end: float = 0.0) -> Schedule:
+    """From 0 up to a rate over the first `warm` of `steps` steps, then down to the end along half a
+    cosine."""
+    count("warmup_cosine", "warm", warm, 0)
+    count("warmup_cosine", "steps", steps, warm + 1)
+    return warmup(cosine(rate, steps - warm, end), warm)
+
+
+@public
+def one_cycle(
+    rate: float, steps: int, warm: float = 0.3, start: float = 25.0, end: float = 1e4
+) -> Schedule:
+    """Up to a rate over the part `warm` of the steps, from `rate / start`, and down again to the
+    `end`-th part of that beginning, both along half a cosine."""
+    number("one_cycle", "rate", rate)
+    count("one_cycle", "steps", steps, 2)
+    number("one_cycle", "warm", warm, below=1.0)
+    for name, value in (("start", start), ("end", end)):
+        number("one_cycle", name, value, 1.0)
+    return partial(
+        _one_cycle, rate=rate, steps=steps, top=max(warm * steps - 1.0, 0.0), first=rate / start,
+        last=rate / start / end,
+    )  # fmt: skip
+
+
+@public
+def joined(schedules: Sequence[float | Schedule], boundaries: Sequence[int]) -> Schedule:
+    """One schedule after the other: the next begins, with its step 0, where a boundary is
+    reached."""
+    parts = tuple(as_schedule(each) for each in schedules)
+    ends = tuple(count("joined", "a boundary", boundary, 0) for boundary in boundaries)
+    if len(parts) != len(ends) + 1 or list(ends) != sorted(set(ends)):
+        raise UserError(
+            f"[joined] {len(parts)} schedules have {len(parts) - 1} boundaries between them, each "
+            f"after the one before, not {list(boundaries)}"
+        )
+    return partial(_joined, parts=parts, ends=ends)
+
+
 # -- the rate at a step ----------------------------------------------------------------------------
 
 
@@ -79,6 +137,31 @@ def _warmup(step: Any, after: Schedule, steps: int) -> Any:
 def _cosine(step: Any, rate: float, steps: int, end: float) -> Any:
     done = minimum(_as_tensor(step) / steps, 1.0)
     return end + (rate - end) * 0.5 * (1.0 + cos(done * math.pi))
+
+
+def _linear(step: Any, rate: float, steps: int, end: float) -> Any:
+    return rate + (end - rate) * minimum(_as_tensor(step) / steps, 1.0)
+
+
+def _exponential(step: Any, rate: float, factor: float, steps: int) -> Any:
+    return rate * factor ** (_as_tensor(step) / steps)
+
+
+def _one_cycle(step: Any, rate: float, steps: int, top: float, first: float, last: float) -> Any:
+    at = _as_tensor(step)
+    up = minimum(at / max(top, 1e-9), 1.0)
+    down = minimum(maximum(at - top, 0.0) / (steps - 1.0 - top), 1.0)
+    rising = rate + (first - rate) * 0.5 * (1.0 + cos(up * math.pi))
+    falling = last + (rate - last) * 0.5 * (1.0 + cos(down * math.pi))
+    return where(at <= top, rising, falling) if top > 0 else falling
+
+
+def _joined(step: Any, parts: Sequence[Schedule], ends: Sequence[int]) -> Any:
+    at = _as_tensor(step)
+    current: Any = at * 0.0 + parts[0](at)
+    for end, part in zip(ends, parts[1:], strict=True):
+        current = where(at >= float(end), part(maximum(at - float(end), 0.0)), current)
+    return current
 
 
 def _step_decay(step: Any, rate: float, boundaries: Sequence[int], factor: float) -> Any:

@@ -24,3 +24,11 @@ def count(owner: str, name: str, value: Any, low: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < low:
         raise UserError(f"[{owner}] {name} is {value!r}; it must be a whole number, at least {low}")
     return value
+
+
+def pair(owner: str, name: str, value: Any) -> tuple[float, float]:
+    """Two numbers from 0 to below 1."""
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise UserError(f"[{owner}] {name} is {value!r}; it must be a pair of numbers")
+    first, second = (number(owner, f"each of {name}", each, below=1.0) for each in value)
+    return first, second

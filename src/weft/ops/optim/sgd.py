@@ -6,13 +6,13 @@ from typing import Any
 
 from weft.foundation.errors import UserError
 from weft.ops.calls import public
-from weft.ops.optim.optimiser import Optimiser, like
+from weft.ops.optim.optimiser import ByParameter
 from weft.ops.optim.schedules import Schedule
 from weft.ops.optim.settings import number
 from weft.ops.tensor import Tensor
 
 
-class SGD(Optimiser):
+class SGD(ByParameter):
     """`p -= rate * v`, where v is the gradient, or with momentum `v = momentum * v + gradient`."""
 
     @public
@@ -32,12 +32,12 @@ class SGD(Optimiser):
         self.weight_decay = number("SGD", "weight_decay", weight_decay)
         self.slots = ("velocity",) if momentum else ()
 
-    def step(
-        self, param: Tensor, gradient: Tensor, held: dict[str, Tensor], step: Tensor, rate: Any
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def direction(
+        self, param: Tensor, gradient: Tensor, held: dict[str, Any], step: Tensor
+    ) -> tuple[Tensor, dict[str, Any]]:
         slope = gradient + param * self.weight_decay if self.weight_decay else gradient
         if not self.momentum:
-            return param - slope * like(rate, param), {}
+            return slope, {}
         velocity = held["velocity"] * self.momentum + slope
         way = slope + velocity * self.momentum if self.nesterov else velocity
-        return param - way * like(rate, param), {"velocity": velocity}
+        return way, {"velocity": velocity}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from weft.driver.backends import default_backend
 from weft.driver.programs.shape_sets import ShapeSet
 from weft.foundation.tracebacks import ending_outside
-from weft.ops import functional, nn, optim, random, tree
+from weft.ops import data, functional, nn, optim, random, tree
 from weft.ops.array import (
     beyond,
     constants,
@@ -91,6 +91,7 @@ __all__ = [
     "cond",
     "custom_jvp",
     "custom_vjp",
+    "data",
     "default_backend",
     "einsum",
     "eval",

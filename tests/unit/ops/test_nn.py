@@ -336,7 +336,7 @@ class Silent(nn.Module):
         (
             lambda: nn.Dropout(0.5)(weft.ones(3), 1),  # type: ignore[arg-type]
             UserError,
-            r"\[Dropout\] key is 1; it must be a pair of seed and offset",
+            r"\[Dropout\] key is 1; make one with weft",
         ),
         (lambda: Silent()(1), UserError, "Silent does not say what it computes; give it a method"),
     ],

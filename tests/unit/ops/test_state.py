@@ -276,6 +276,24 @@ def test_a_key_is_not_drawn_from_where_it_would_be_the_same_every_time() -> None
             weft.vmap(drop)(weft.asarray(X))
 
 
+def test_keys_of_the_random_module_are_keys_of_layers() -> None:
+    model = nn.Sequential(nn.Dropout(0.5), nn.Dropout(0.5))
+    x = weft.asarray(np.ones((32, 32), np.float32))
+    key = weft.random.key(3)
+    with nn.training(key):
+        plain = model(x).numpy()
+    assert (plain != 0).mean() == pytest.approx(0.25, abs=0.06)
+
+    def call(model: Any, x: Any, key: Any) -> Any:
+        with nn.training(key):
+            return model(x)
+
+    np.testing.assert_array_equal(weft.jit(call)(model, x, key).numpy(), plain)
+    np.testing.assert_array_equal(model(x, key=key).numpy(), plain)
+    with pytest.raises(UserError, match=r"\[training\] key is f32\[32, 32\]; make one with"):
+        nn.training(x)
+
+
 # -- spectral norm -------------------------------------------------------------------------------
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from weft.foundation.errors import UserError
 from weft.ops.calls import public
 from weft.ops.functional.stochastic import dropout
-from weft.ops.nn.keys import Key, checked_key
+from weft.ops.nn.keys import Key, words
 from weft.ops.nn.module import Module
 from weft.ops.nn.training import next_key
 from weft.ops.tensor import Tensor
@@ -27,5 +27,5 @@ class Dropout(Module):
         key = next_key("Dropout") if key is None else key
         if key is None:
             return x
-        seed, offset = checked_key("Dropout", key)
+        seed, offset = words("Dropout", key)
         return dropout(x, self.rate, seed=seed, offset=offset)

@@ -15,13 +15,15 @@ from contextlib import AbstractContextManager
 from weft.foundation.errors import UserError
 from weft.ops.calls import public
 from weft.ops.mode import Mode, mode, within_mode
-from weft.ops.nn.keys import Key, fold_in
+from weft.ops.nn.keys import Key, fold_in, words
 
 
 @public
 def training(key: Key | None = None, *, enabled: bool = True) -> AbstractContextManager[None]:
     """Layers are in training inside the `with` block. Without a key nothing is dropped at random;
     `enabled=False` is evaluation inside another block."""
+    if key is not None:
+        words("training", key)
     return within_mode(Mode(enabled, key) if enabled else Mode())
 
 

@@ -97,12 +97,11 @@ def known_characters(folder: Path) -> str:
 def make_step(optimiser: optim.Optimiser) -> Any:
     """One training step: loss, gradient, update, as one program whose state is updated in place."""
 
-    def step(model: CharGPT, state: dict[str, Any], text: Any, following: Any) -> Any:
+    def step(model: CharGPT, state: Any, text: Any, following: Any) -> Any:
         def loss_of(candidate: CharGPT) -> weft.Tensor:
             return F.cross_entropy(candidate(text), following)
 
         loss, gradients = weft.value_and_grad(loss_of)(model)
-        gradients, _ = optim.clip_by_global_norm(gradients, 1.0)
         model, state = optimiser.update(gradients, state, model)
         return model, state, loss
 
@@ -135,7 +134,8 @@ def main() -> None:
     known = "" if options.fresh else known_characters(options.folder)
     sizes, text = Sizes(), Text(documentation(), known)
     model = CharGPT(len(text.characters), sizes)
-    optimiser = optim.AdamW(optim.warmup(3e-3, 20), weight_decay=0.1)
+    rate = optim.warmup(3e-3, 20)
+    optimiser = optim.chain(optim.clip(norm=1.0), optim.AdamW(rate, weight_decay=0.1))
     notes = {"characters": text.characters}
     run = Run(model, optimiser.init(model), options.folder, notes=notes)
     if not options.fresh and run.resume():

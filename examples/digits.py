@@ -16,8 +16,8 @@ from sklearn.datasets import load_digits
 
 import weft
 from examples.training import Run, show_curve, step_count, told, train
+from weft import data, nn, optim
 from weft import functional as F
-from weft import nn, optim
 
 ROOT = Path(__file__).parents[1]
 Array = NDArray[Any]
@@ -41,12 +41,10 @@ class Digits:
         test, rest = order[:tested], order[tested:]
         return cls(images[rest], labels[rest], images[test], labels[test])
 
-    def batches(self, size: int, seed: int) -> Iterator[tuple[Array, Array]]:
-        """Random batches, without end."""
-        rng = np.random.default_rng(seed)
-        while True:
-            chosen = rng.integers(0, len(self.labels), size)
-            yield self.images[chosen], self.labels[chosen]
+    def batches(self, size: int, start: int) -> Iterator[tuple[Array, Array]]:
+        """Batches in random order without end, from batch `start` on."""
+        source, key = (self.images, self.labels), weft.random.key(0)
+        return data.batches(source, size, key=key, epochs=None, start=start)
 
 
 def make_step(optimiser: optim.Optimiser) -> Any:
@@ -56,7 +54,8 @@ def make_step(optimiser: optim.Optimiser) -> Any:
         def loss_of(candidate: nn.Module) -> Any:
             return F.cross_entropy(candidate(images), labels)
 
-        loss, gradients = weft.value_and_grad(loss_of)(model)
+        with nn.training():
+            loss, gradients = weft.value_and_grad(loss_of)(model)
         model, state = optimiser.update(gradients, state, model)
         return model, state, loss
 
@@ -78,7 +77,8 @@ def learn(
     run = Run(model, optimiser.init(model), folder)
     if not fresh and run.resume():
         Console().print(f"going on from step {run.step}")
-    finished = train(run, make_step(optimiser), digits.batches(batch, run.step), steps)
+    with data.prefetch(digits.batches(batch, run.step)) as batches:
+        finished = train(run, make_step(optimiser), batches, steps)
     return run, digits, finished
 
 

@@ -11,22 +11,30 @@ from typing import Any
 
 import weft
 from examples.digits import main
-from weft import functional as F
 from weft import nn
 
 
 class DigitsConv(nn.Module):
-    """Two convolutions, each followed by a maximum over 2 x 2 pixels, and a linear layer."""
+    """Two convolutions, each with a batch norm and a maximum over 2 x 2 pixels, and a linear
+    layer."""
 
     def __init__(self, channels: int = 16) -> None:
-        self.first = nn.Conv2d(1, channels, 3, padding=1)
-        self.second = nn.Conv2d(channels, 2 * channels, 3, padding=1)
-        self.out = nn.Linear(2 * channels * 4, 10)
+        self.layers = nn.Sequential(
+            nn.Conv2d(1, channels, 3, padding=1, bias=False),
+            nn.BatchNorm(channels),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(channels, 2 * channels, 3, padding=1, bias=False),
+            nn.BatchNorm(2 * channels),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(2 * channels * 4, 10),
+        )
 
     def __call__(self, images: Any) -> weft.Tensor:
-        x = F.max_pool2d(F.relu(self.first(images)), 2)
-        x = F.max_pool2d(F.relu(self.second(x)), 2)
-        return self.out(weft.reshape(x, (x.shape[0], -1)))
+        scores: weft.Tensor = self.layers(images)
+        return scores
 
 
 if __name__ == "__main__":

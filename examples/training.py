@@ -32,7 +32,7 @@ class Run:
     texts that the checkpoint keeps beside the model."""
 
     model: nn.Module
-    state: dict[str, Any]
+    state: Any
     folder: Path
     losses: list[float] = field(default_factory=list)
     seconds: float = 0.0
@@ -51,43 +51,32 @@ class Run:
     def save(self) -> None:
         """Write the checkpoint, one file; an interruption leaves the one before."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        tensors = {f"model.{name}": t for name, t in self.model.state_dict().items()}
-        for slot, value in self.state.items():
-            items = value if isinstance(value, list) else [value]
-            tensors |= {f"state.{slot}.{i}": tensor for i, tensor in enumerate(items)}
         history = {"losses": self.losses, "seconds": self.seconds}
-        weft.save(self.checkpoint, tensors, {"history": json.dumps(history), **self.notes})
+        notes = {"history": json.dumps(history), **self.notes}
+        weft.save(self.checkpoint, {"model": self.model, "state": self.state}, notes)
 
     def resume(self) -> bool:
         """Go on from the checkpoint in the folder, if there is one."""
         if not self.checkpoint.exists():
             return False
-        tensors, texts = weft.load(self.checkpoint), weft.load_metadata(self.checkpoint)
-        own = {n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")}
+        own = {"model": self.model, "state": self.state}
         try:
-            self.model = self.model.with_state(own)
-            self.state = {slot: _slot(tensors, slot, old) for slot, old in self.state.items()}
-            history = json.loads(texts["history"])
-            self.losses, self.seconds = history["losses"], history["seconds"]
+            found = weft.load(self.checkpoint, like=own)
+            history = json.loads(weft.load_metadata(self.checkpoint)["history"])
         except (weft.WeftError, KeyError) as error:
             why = f"it has no {error.args[0]}" if isinstance(error, KeyError) else error
             raise weft.UserError(
                 f"{self.checkpoint} is of another model ({why}); begin anew with --fresh, or "
                 "give another --folder"
             ) from None
+        self.model, self.state = found["model"], found["state"]
+        self.losses, self.seconds = history["losses"], history["seconds"]
         return True
-
-
-def _slot(tensors: dict[str, weft.Tensor], slot: str, old: Any) -> Any:
-    """One part of the state of an optimiser, as it was written."""
-    if isinstance(old, list):
-        return [tensors[f"state.{slot}.{i}"] for i in range(len(old))]
-    return tensors[f"state.{slot}.0"]
 
 
 def train(
     run: Run,
-    step: Callable[..., tuple[Any, dict[str, Any], Any]],
+    step: Callable[..., tuple[Any, Any, Any]],
     batches: Iterator[tuple[Any, ...]],
     steps: int,
     *,

@@ -22,7 +22,7 @@ from safetensors.numpy import save as write
 
 from weft.foundation.dtypes import BY_NAME
 from weft.foundation.errors import UserError
-from weft.interop.tree_form import form_of, leaves_like, parsed, tree_of
+from weft.interop.tree_form import RESERVED, form_of, leaves_like, parsed, tree_of
 from weft.ops.calls import public
 from weft.ops.nn.module import Module
 from weft.ops.pytree import flatten, map_leaves, unflatten
@@ -86,7 +86,7 @@ def _taken_apart(tree: Any) -> tuple[dict[str, Tensor], str | None]:
 
 def _is_plain(name: Any, value: Any) -> bool:
     known = isinstance(value, Tensor) and value.dtype.name in _READ.values()
-    return isinstance(name, str) and known
+    return isinstance(name, str) and name != RESERVED and known
 
 
 def _content(tensors: Mapping[str, Tensor], texts: dict[str, str]) -> bytes:

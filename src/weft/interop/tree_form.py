@@ -18,6 +18,8 @@ from weft.ops.pytree import children
 from weft.ops.tensor import Tensor
 
 Form = dict[str, Any]
+RESERVED = "__metadata__"
+"""The name that no tensor of a safetensors file can have."""
 _DEEPEST = 200
 
 
@@ -67,7 +69,7 @@ def _keys(tree: dict[Any, Any], count: int, path: str) -> list[Any]:
 def _leaf(value: Any, path: str, held: dict[str, Tensor]) -> Form:
     if isinstance(value, Tensor):
         name, number = path or "value", 1
-        while name in held:
+        while name in held or name == RESERVED:
             name, number = f"{path}.{number}", number + 1
         held[name] = value
         return {"tensor": name}

@@ -55,7 +55,9 @@ def keys_withheld(name: str) -> Iterator[None]:
 
 def called_in_training(name: str) -> bool:
     """Whether a function under `jit` is called in training. A key would be part of its program."""
-    now = mode()
+    now = _in_force.get()
+    if now is None:
+        return False
     if now.key is not None:
         raise UserError(
             f"nn.training(key) is around the call of {name}, which would draw from that key once "

@@ -59,6 +59,7 @@ PLAIN: Any = {
     "flags": (True, False, ()),
     "deep": {"a": [{"b": tensor(2, 3)}], 3: tensor(1), "a.0": {"b": tensor(4)}},
     "empty": {},
+    "__metadata__": tensor(2),
     "wide": weft.asarray(np.ones(2, np.complex128)),
 }
 
@@ -89,6 +90,11 @@ def test_objects_are_dicts_unless_one_like_them_is_given(tmp_path: Path) -> None
         "order": OrderedDict([("b", 2), ("a", tensor(2) + 1)]),
     }
     same(weft.load(tmp_path / "x", like=fresh), tree)
+
+
+def test_a_name_that_the_format_keeps_for_itself(tmp_path: Path) -> None:
+    weft.save(tmp_path / "x", {"__metadata__": tensor(3)})
+    same(weft.load(tmp_path / "x"), {"__metadata__": tensor(3)})
 
 
 def test_a_lone_tensor_and_arrays(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from weft.ops.tensor import Tensor, from_array
 @public
 def manual_seed(seed: int) -> None:
     """The same as `weft.random.seed`."""
-    default.seed(seed)
+    default.start(seed)
 
 
 def uniform(shape: Sequence[int], bound: float, dtype: DType | str = "f32") -> Tensor:

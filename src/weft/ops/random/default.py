@@ -37,6 +37,11 @@ _default = _Default(0)
 @public
 def seed(number: int) -> None:
     """Start the random numbers of `rand`, `randn` and of the first values of layers again."""
+    start(number)
+
+
+def start(number: int) -> None:
+    """The same for whoever has another name for it, which errors then have."""
     global _default  # noqa: PLW0603
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 1 << 64:
         raise UserError(f"seed is {number!r}; it must be a whole number from 0, of 64 bits")

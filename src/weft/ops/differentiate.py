@@ -267,10 +267,42 @@ def jvp(
     kinds = [leaf.type for _, leaf in asked.leaves]
     seeds = _seeds(leaves, kinds, "the tangent of input")
     results = traced.emit(program_jvp(traced.trace.program, asked.wanted), seeds)
-    own, moved = results[: traced.count], iter(results[traced.count :])
-    slopes = [next(moved) if _is_smooth(value.type) else zeros_like(value) for value in own]
+    own = results[: traced.count]
     traced.carry(own)
-    return traced.results(own), traced.results(slopes)
+    return traced.results(own), _slopes(asked, results)
+
+
+@public
+@at_home
+def linearize(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
+    """`(function(*primals), pushforward)`: the pushforward takes a tangent for each argument and
+    answers the tangent of the result, as `jvp` does; the function is traced once."""
+    check_function("linearize", function)
+    asked = _ask(function, primals, {}, set(range(len(primals))))
+    traced = asked.traced
+    traced.check_stateless("linearize", "return it from the function instead")
+    value = traced.results(traced.emit(traced.trace.program))
+    made = program_jvp(traced.trace.program, asked.wanted)
+    kinds = [leaf.type for _, leaf in asked.leaves]
+
+    @public
+    def pushforward(*tangents: Any) -> Any:
+        leaves, shape = flatten(tangents)
+        if shape.children != asked.shapes:
+            raise UserError("the tangents are not nested as the arguments are")
+        with within(traced.home):
+            seeds = _seeds(leaves, kinds, "the tangent of input")
+            return _slopes(asked, traced.emit(made, seeds))
+
+    return value, pushforward
+
+
+def _slopes(asked: _Question, results: Sequence[Tensor]) -> Any:
+    """The tangents of the results of a jvp, nested as the results are; integers have zeros."""
+    count = asked.traced.count
+    own, moved = results[:count], iter(results[count:])
+    slopes = [next(moved) if _is_smooth(value.type) else zeros_like(value) for value in own]
+    return asked.traced.results(slopes)
 
 
 def _seeds(given: Sequence[Any], kinds: Sequence[TensorType], what: str) -> list[Node]:
@@ -317,6 +349,13 @@ def jacobian(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> 
         return asked.traced.results(rows)
 
     return call
+
+
+def hessian(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
+    """A function that returns all second derivatives of a scalar function: the jacobian of its
+    gradient."""
+    check_function("hessian", function)
+    return jacobian(grad(function, argnums), argnums)
 
 
 def _row_counts(asked: _Question, name: str) -> list[int]:

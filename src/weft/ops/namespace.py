@@ -26,6 +26,7 @@ from weft.ops.array import (
     sorting,
     statistics,
     utility,
+    windows,
 )
 from weft.ops.array.beyond import *  # noqa: F403
 from weft.ops.array.constants import *  # noqa: F403
@@ -42,6 +43,7 @@ from weft.ops.array.sets import *  # noqa: F403
 from weft.ops.array.sorting import *  # noqa: F403
 from weft.ops.array.statistics import *  # noqa: F403
 from weft.ops.array.utility import *  # noqa: F403
+from weft.ops.array.windows import *  # noqa: F403
 from weft.ops.autocast import autocast
 from weft.ops.caches import CacheInfo, cache_info, clear_caches
 from weft.ops.control_flow import cond, scan, while_loop
@@ -49,16 +51,20 @@ from weft.ops.custom_rules import custom_jvp, custom_vjp
 from weft.ops.differentiate import (
     checkpoint,
     grad,
+    hessian,
     jacobian,
     jvp,
+    linearize,
     stop_gradient,
     value_and_grad,
     vjp,
 )
+from weft.ops.eval_shape import eval_shape
 from weft.ops.functional.contraction import einsum
 from weft.ops.functional.linear import matmul
 from weft.ops.home import graph, set_default_backend
 from weft.ops.jit import jit
+from weft.ops.loops import associative_scan, fori_loop, switch
 from weft.ops.other_names import function_advice
 from weft.ops.pytree import pytree, register_pytree
 from weft.ops.random.default import rand, randn
@@ -84,6 +90,7 @@ __all__ = [
     "ShapeSet",
     "Tensor",
     "TraceConfig",
+    "associative_scan",
     "autocast",
     "cache_info",
     "checkpoint",
@@ -95,14 +102,18 @@ __all__ = [
     "default_backend",
     "einsum",
     "eval",
+    "eval_shape",
     "fft",
+    "fori_loop",
     "functional",
     "grad",
     "graph",
+    "hessian",
     "jacobian",
     "jit",
     "jvp",
     "linalg",
+    "linearize",
     "matmul",
     "nn",
     "optim",
@@ -114,6 +125,7 @@ __all__ = [
     "scan",
     "set_default_backend",
     "stop_gradient",
+    "switch",
     "trace",
     "tree",
     "value_and_grad",
@@ -126,4 +138,4 @@ __all__ += (
 )
 __all__ += elementwise.__all__ + indexing.__all__ + inspection.__all__
 __all__ += linear_algebra.__all__ + manipulation.__all__ + searching.__all__ + sets.__all__
-__all__ += sorting.__all__ + statistics.__all__ + utility.__all__
+__all__ += sorting.__all__ + statistics.__all__ + utility.__all__ + windows.__all__

@@ -87,8 +87,12 @@ The way back through `cond` is a `cond` with the same predicate, and through `sc
 reverse order. What the way back needs of the bodies is kept or computed again, whichever is
 cheaper; matrix products, reductions and random numbers are kept. A carry that the body returns as
 it came (weights) is not kept at every step. `while` has no way back, because nobody knows how much
-room its steps will need: write it as a `scan` over a fixed number of steps, with a `select` for
-those that come after the end. Forward mode, being the adjoint of the adjoint, has none either.
+room its steps will need, unless the number of its steps is seen: a counter that begins at a known
+number, grows by a known number and is compared with one. Such a loop becomes a `scan` first. Write
+any other as a `scan` over a fixed number of steps, with a `select` for those that come after the
+end. Forward mode, being the adjoint of the adjoint, has none either.
+
+The way back through `custom_gradient` is the program that the instruction brings along.
 
 ## Memory
 
@@ -104,7 +108,8 @@ merged with the originals. `kept_bytes` measures what lies between the two parts
 Every op that works on single elements takes a further axis as it is; the others have one rule for
 each family in `weft.ptir.batching`, and an op with neither is decomposed if it can be. What does
 not depend on the batch is computed once for all, random numbers included. A `cond` whose predicate
-differs within the batch runs both branches; a `while` whose end differs is refused.
+differs within the batch runs both branches; a `while` whose end differs goes on until
+all values have come to theirs.
 
 ## Ops
 

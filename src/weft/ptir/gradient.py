@@ -23,6 +23,7 @@ from weft.foundation.calls import told_outside
 from weft.foundation.errors import InternalError, Unimplemented, UserError
 from weft.ptir.autodiff.control_flow import CONTROL, FORWARD_CONTROL
 from weft.ptir.autodiff.walk import Calculus, ControlRule, Walk
+from weft.ptir.counted import with_counted_loops
 from weft.ptir.ir import Function, HintPolicy, Program
 from weft.ptir.op import Op
 from weft.ptir.passes.cse import cse
@@ -136,7 +137,7 @@ class _Derivative:
         control: Mapping[type[Op], ControlRule] = CONTROL,
     ) -> None:
         self.control = control
-        self.source = assign_streams(program)
+        self.source = assign_streams(with_counted_loops(program))
         self.main = self.source.main
         self.wanted = wanted
         self.shop = Workshop(self.source)

@@ -9,7 +9,8 @@ way back is an instruction of the same kind:
   other one keeps.
 - `scan`: one loop over the steps in reverse order. Its carries are the cotangents of the carries.
   A carry that the body returns as it came is not kept at each step.
-- `while` has no way back: how often it runs is not known in advance, so neither is the room.
+- `while` has no way back: how often it runs is not known in advance, so neither is the room. One
+  that is counted has become a scan before (`weft.ptir.counted`).
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from weft.ptir.autodiff.walk import (
     joint_region,
     refuse_tuples,
 )
+from weft.ptir.copies import origins
 from weft.ptir.ir import Instruction, Operand, Ref, Region
 from weft.ptir.literal import TensorLiteral
 from weft.ptir.op import Op
 from weft.ptir.ops.control import Cond, Scan, While
 from weft.ptir.ops.custom import CustomGradient
-from weft.ptir.ops.movement import BroadcastTo
 from weft.ptir.passes.residuals import (
     KEEPING,
     Division,
@@ -369,22 +370,7 @@ def _tuple_carry(kind: ValueType) -> Unimplemented:
 
 def _constant_carries(body: Region, count: int) -> list[bool]:
     """Which carries the body returns as they came."""
-    copies = {i.id: i.operands[0] for i in body.body if _is_copy(i)}
-
-    def origin(value_id: int) -> int:
-        source = copies.get(value_id)
-        while isinstance(source, Ref):
-            value_id = source.id
-            source = copies.get(value_id)
-        return value_id
-
-    return [origin(value_id) == index for index, value_id in enumerate(body.result_ids[:count])]
-
-
-def _is_copy(instruction: Instruction) -> bool:
-    """Whether it only repeats its operand: the wire returns parameters through such a copy. A
-    broadcast to more elements may look like one, and its operand then has another type."""
-    return isinstance(instruction.op, BroadcastTo) and isinstance(instruction.operands[0], Ref)
+    return [origin == index for index, origin in enumerate(origins(body)[:count])]
 
 
 SCAN_INSTEAD = (

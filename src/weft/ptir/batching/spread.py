@@ -86,12 +86,13 @@ class Spread:
             flags = grown + flags[op.carry_count :]
 
     def carries(self, op: While, operands: Flags) -> Flags:
+        """Of the carries, after any number of steps: all of them where the number differs."""
         flags = operands
         while True:
             seen = _either(flags, self.region(op.cond_region, flags)[1:])
             grown = _either(seen, self.region(op.body_region, seen))
             if grown == flags:
-                return grown
+                return tuple(flag or self.predicate(op, grown) for flag in grown)
             flags = grown
 
     def predicate(self, op: While, flags: Flags) -> bool:

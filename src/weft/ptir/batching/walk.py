@@ -13,6 +13,7 @@ from weft.foundation.errors import SpecViolation, Unimplemented
 from weft.ptir.autodiff.custom import backward_program
 from weft.ptir.batching.rules import Batching, rule_of
 from weft.ptir.batching.spread import Flags, Spread
+from weft.ptir.copies import origins
 from weft.ptir.ir import Body, Instruction, Operand, Program, Region
 from weft.ptir.op import Op
 from weft.ptir.ops.control import Cond, Scan, While
@@ -219,14 +220,39 @@ class BatchWalk:
     def _while(self, op: While, operands: Sequence[Operand], batched: Flags) -> list[Term]:
         flags = self.maker.spread.carries(op, batched)
         if self.maker.spread.predicate(op, flags):
-            raise Unimplemented(
-                "vmap of while",
-                "the loop would end at different times within the batch; write it as a scan over a "
-                "fixed number of steps, with a select for those that come after the end",
-            )
+            return self._until_all_end(op, operands)
         cond = self.maker.region(op.cond_region, flags, (False, *flags))
         body = self.maker.region(op.body_region, flags, flags)
         return self._append(While(cond, body), self._arguments(operands, flags))
+
+    def _until_all_end(self, op: While, operands: Sequence[Operand]) -> list[Term]:
+        """A loop that ends at different times within the batch goes on as long as any value does;
+        what has come to its end stays as it is."""
+        shop, count = self.maker.shop, len(operands)
+        condition = shop.program.regions_by_id[op.cond_region]
+        if origins(condition)[1:] != list(range(count)):
+            raise Unimplemented(
+                "vmap of while", "its condition changes the carries; change them in the body"
+            )
+        flags = (True,) * count
+        kinds = [batched_type(kind, self.size) for kind in condition.parameters]
+
+        def goes_on(walk: BatchWalk, given: Sequence[Term]) -> Term:
+            return walk._inlined(op.cond_region, given, flags)[0]
+
+        def region(results: Callable[[BatchWalk, list[Term]], list[Term]]) -> int:
+            tape = shop.region_tape()
+            given = [tape.parameter(kind) for kind in kinds]
+            walk = BatchWalk(self.maker, tape, condition)
+            return shop.add_region(tape, results(walk, given)).id
+
+        def moved(walk: BatchWalk, given: list[Term]) -> list[Term]:
+            new = walk._inlined(op.body_region, given, flags)
+            going = goes_on(walk, given)
+            return [walk._selected(going, a, b) for a, b in zip(new, given, strict=True)]
+
+        any_left = region(lambda walk, given: [goes_on(walk, given).reduce_any(axes=[0]), *given])
+        return self._append(While(any_left, region(moved)), self._arguments(operands, flags))
 
     def _custom(self, op: CustomGradient, operands: Sequence[Operand]) -> list[Term]:
         """Everything is batched, and so is what the gradient program takes and gives."""

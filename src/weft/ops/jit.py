@@ -28,6 +28,7 @@ from weft.foundation.lines import failing_line, user_line
 from weft.ops.autocast import autocast_dtype
 from weft.ops.calls import explained, public
 from weft.ops.capture_paths import ways_to
+from weft.ops.frozen import FrozenNumbers
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.cache import PROGRAMS
 from weft.ops.graph.context import current, home_of
@@ -378,7 +379,8 @@ class Jitted:
             for index, argument in enumerate(key.arguments)
         ]
         fill = partial(unflatten, key.structure)
-        return trace(self.function, kinds, fill, call, traced, home.backend)
+        with FrozenNumbers(self.function):
+            return trace(self.function, kinds, fill, call, traced, home.backend)
 
     # -- looking in ------------------------------------------------------------------------------
 

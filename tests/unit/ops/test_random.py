@@ -341,3 +341,75 @@ def test_hidden_state_is_refused_in_a_traced_function(draw: Callable[..., Any]) 
 def test_only_public_names_are_shown() -> None:
     assert dir(random) == sorted(random.__all__)
     assert weft.random is random
+
+
+# -- by trial --------------------------------------------------------------------------------------
+
+BY_TRIAL: dict[str, tuple[Callable[[Any], Any], Any]] = {
+    "truncated": (lambda key: random.truncated_normal(key, shape=COUNT), stats.truncnorm(-2, 2)),
+    "truncated-tail": (
+        lambda key: random.truncated_normal(key, 3.0, 4.0, COUNT),
+        stats.truncnorm(3, 4),
+    ),
+    "truncated-half": (
+        lambda key: random.truncated_normal(key, 1.0, np.inf, COUNT),
+        stats.truncnorm(1, np.inf),
+    ),
+    "gamma-small": (lambda key: random.gamma(key, 0.2, COUNT), stats.gamma(0.2)),
+    "gamma-one": (lambda key: random.gamma(key, 1.0, COUNT, "float64"), stats.gamma(1)),
+    "gamma-large": (lambda key: random.gamma(key, 50.0, COUNT), stats.gamma(50)),
+    "beta": (lambda key: random.beta(key, 0.5, 2.0, COUNT), stats.beta(0.5, 2)),
+    "dirichlet": (
+        lambda key: random.dirichlet(key, [1.0, 2.0, 3.0], COUNT)[:, 0],
+        stats.beta(1, 5),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BY_TRIAL)
+def test_a_distribution_by_trial_is_the_one_it_is_called(name: str) -> None:
+    draw, wanted = BY_TRIAL[name]
+    found = reference(lambda: draw(random.key(3))).astype(np.float64)
+    assert stats.kstest(found, wanted.cdf).pvalue > 0.001
+    assert abs(found.mean() - wanted.mean()) < 4 * wanted.std() / np.sqrt(COUNT)
+
+
+@pytest.mark.parametrize("mean", [0.5, 4.0, 9.9, 10.0, 30.0, 1e4])
+def test_poisson_numbers(mean: float) -> None:
+    found = reference(lambda: random.poisson(random.key(3), mean, COUNT))
+    law = stats.poisson(mean)
+    edges = np.unique(law.ppf(np.linspace(0.05, 0.95, 10)))
+    counts = np.bincount(np.searchsorted(edges, found), minlength=len(edges) + 1)
+    shares = np.diff([0.0, *law.cdf(edges), 1.0])
+    assert chi_square(counts, shares) > 0.001
+
+
+def test_what_is_drawn_by_trial_stays_in_its_range() -> None:
+    odd = reference(lambda: random.poisson(random.key(1), weft.asarray([-1.0, np.nan, 0.0])))
+    assert odd.tolist() == [-1, -1, 0]
+    rows = reference(lambda: random.dirichlet(random.key(1), np.ones((2, 4)), (5, 2)))
+    assert rows.shape == (5, 2, 4)
+    assert rows.sum(-1) == pytest.approx(np.ones((5, 2)), rel=1e-5)
+    narrow = reference(lambda: random.truncated_normal(random.key(1), -0.5, 0.5, 500, "bfloat16"))
+    assert np.abs(narrow.astype(np.float64)).max() <= 0.5
+    tiny = reference(lambda: random.gamma(random.key(1), 1e-3, 100, "float64"))
+    assert (tiny >= 0).all()
+
+
+def test_trials_of_a_batch_end_at_their_own_time() -> None:
+    keys = random.split(random.key(1), 3)
+
+    def draw(key: Any) -> Any:
+        return random.gamma(key, 0.5, (2,))
+
+    with weft.graph(backend="reference"):
+        together = weft.vmap(draw)(keys).tolist()
+        assert together == [draw(key).tolist() for key in keys]
+
+
+def test_compiled_trials_draw_the_same() -> None:
+    found, wanted = (
+        on(backend, lambda: random.gamma(random.key(5), 2.0, (100,)))
+        for backend in ("cpu", "reference")
+    )
+    assert found == pytest.approx(wanted, rel=1e-5)

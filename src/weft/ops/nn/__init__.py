@@ -1,6 +1,7 @@
 """`weft.nn`: layers as modules. A module is a container of tensors and modules (a pytree), so that
 `grad`, `jit` and the optimisers take it as it is."""
 
+from weft.ops.nn import init
 from weft.ops.nn.activation import (
     ELU,
     GELU,
@@ -141,6 +142,7 @@ __all__ = [
     "TransformerBlock",
     "Upsample",
     "fold_in",
+    "init",
     "is_training",
     "manual_seed",
     "next_key",

@@ -27,8 +27,7 @@ def loop(test: Any, start: int, by: Any, dtype: str = "si32") -> Program:
 
 
 def ops(program: Program) -> list[type]:
-    bodies = (*program.functions, *program.regions)
-    return [type(i.op) for body in bodies for i in body.body]
+    return [type(i.op) for body in program.bodies for i in body.body]
 
 
 COUNTED: dict[str, tuple[Any, int, Any, int]] = {

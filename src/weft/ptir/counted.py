@@ -38,8 +38,7 @@ _MIRRORED = {
 
 def with_counted_loops(program: Program) -> Program:
     """The program with a scan for every loop that is seen to be counted."""
-    bodies = (*program.functions, *program.regions)
-    if not any(isinstance(i.op, While) for body in bodies for i in body.body):
+    if not any(isinstance(i.op, While) for body in program.bodies for i in body.body):
         return program
     shop = Workshop(program)
     changed = False
@@ -129,11 +128,12 @@ def _steps(instruction: Instruction, body: Body, regions: Mapping[int, Region]) 
     numbers = [operator.index(n) for n in (start, end, by) if hasattr(n, "__index__")]
     if len(numbers) < 3:
         return None
-    steps = _count(*numbers, test.fn)
+    first, end, by = numbers
+    steps = _count(first, end, by, test.fn)
     kind = condition.parameters[test.counter]
     assert isinstance(kind, TensorType)
     # A counter that runs over its end counts on from the other one.
-    last = numbers[0] + numbers[2] * (steps or 0)
+    last = first + by * (steps or 0)
     return steps if kind.dtype.lowest <= last <= kind.dtype.highest else None
 
 

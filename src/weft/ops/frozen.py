@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from weft.foundation.errors import WeftWarning
-from weft.ops.lines import place_of, user_line
+from weft.foundation.lines import place_of, user_line
 
 _PYTHON = "Python's random module"
 _NUMPY = "numpy.random"

@@ -189,7 +189,8 @@ class Pending:
     """A matrix instruction that was issued."""
 
     statement: ir.Wgmma
-    a_places: Array
+    a_places: Array | None
+    """None where A lies in registers."""
     b_places: Array
     done: bool = False
 

@@ -21,6 +21,7 @@ class Warp(Protocol):
     """What element statements need of the warp that runs them."""
 
     registers: dict[str, Array]
+    elements: dict[str, Array]
 
     @property
     def block(self) -> Any: ...
@@ -127,6 +128,9 @@ def _source(
             if columns:
                 inside = inside & (column < fragment.columns)
             return load_element(buffer, place, inside, 0)
+        case ir.RowValues(values=names):
+            upper, lower = (warp.elements[name] for name in names)
+            return np.where(_numbers(fragment)[1] // 2 == 0, upper, lower)
         case ir.IndexElements(row_factor=rows, column_factor=columns, dtype=dtype):
             index: Array = np.asarray(warp.value(source.base)) + row * rows + column * columns
             return index.astype(dtype.numpy)

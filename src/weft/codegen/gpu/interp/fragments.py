@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from weft.codegen.gpu.formats import fragment_registers
-from weft.codegen.gpu.interp.memory import Array, from_bytes, swizzled
+from weft.codegen.gpu.interp.memory import Array, swizzled
 from weft.codegen.gpu.interp.races import Hazard
 from weft.codegen.gpu.swizzle import Major, Swizzle
 from weft.foundation.dtypes import F32, F64, DType
@@ -46,19 +46,15 @@ def operand_places(
     return swizzled(swizzle, start + offset + plain)
 
 
-def apply_wgmma(
-    acc: Array, sides: tuple[Array, Array], dtypes: tuple[DType, DType], *, accumulate: bool
-) -> None:
-    """A warp's 16 rows of `acc (+)= a @ b`; operands come as the bytes of [outer, k] elements."""
-    a, b = (
-        from_bytes(side, dtype)[..., 0].astype(np.float32)
-        for side, dtype in zip(sides, dtypes, strict=True)
-    )
+def apply_wgmma(acc: Array, sides: tuple[Array, Array], dtype: DType, *, accumulate: bool) -> None:
+    """A warp's 16 rows of `acc (+)= a @ b`; operands come as [outer, k] elements in f32, `dtype` is
+    what they were."""
+    a, b = sides
     place = np.arange(len(b) // 2)[:, None]
     row = _LANE // 4 + 8 * (place % 4 // 2)
     column = 8 * (place // 4) + _LANE % 4 * 2 + place % 2
     old = acc if accumulate else np.zeros_like(acc)
-    if dtypes[0] in TINY:
+    if dtype in TINY:
         acc[:] = _added_coarsely(old, (a[:, None, :] * b[None, :, :])[row, column])
     else:
         # Sums of products of 8-bit integers are exact in f32, at this depth.
@@ -100,8 +96,8 @@ def apply_mma(arrays: Sequence[Array], at: Sequence[int], dtypes: tuple[DType, D
     """`acc[16 x 8] += a[16 x k] b[k x 8]` on the fragments of a warp."""
     acc, a, b = arrays
     counts = fragment_registers(dtypes[0])
-    left = _matrix(a[at[1] : at[1] + counts[0]], dtypes[0], bands=2)
-    right = _matrix(b[at[2] : at[2] + counts[1]], dtypes[1], bands=1)
+    left = register_matrix(a[at[1] : at[1] + counts[0]], dtypes[0], bands=2)
+    right = register_matrix(b[at[2] : at[2] + counts[1]], dtypes[1], bands=1)
     if dtypes[0] is F32:
         with np.errstate(invalid="ignore"):
             upper, lower = zip(_split(left), _split(right), strict=True)
@@ -113,7 +109,7 @@ def apply_mma(arrays: Sequence[Array], at: Sequence[int], dtypes: tuple[DType, D
         acc[at[0] + element] += product[row, _LANE % 4 * 2 + element % 2].astype(acc.dtype)
 
 
-def _matrix(registers: Array, dtype: DType, bands: int) -> Array:
+def register_matrix(registers: Array, dtype: DType, bands: int) -> Array:
     """The [outer, k] matrix that registers hold. A register has neighbours along k, four lanes a
     row; registers go down the bands of eight rows first, then along k."""
     words = np.ascontiguousarray(registers)[..., None].view(dtype.numpy)

@@ -113,11 +113,10 @@ class Strand(Elements):
                 self.wgmma(statement, mask)
             case _ if isinstance(statement, ir.Sm80Stmt):
                 self.sm80(statement, mask)
-            case ir.AddRegisters(target=total, source=part):
-                old = 0 if statement.first else self.registers[total]
-                self.registers[total][...] = old + self.settled(part)
-                if statement.clear:
-                    self.registers[part][...] = 0
+            case ir.AddRegisters():
+                self.add_registers(statement)
+            case _ if isinstance(statement, ir.RowStmt):
+                self.rows(statement)
             case _ if isinstance(statement, ValueStmt):
                 run_value(statement, self, mask)
             case _:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.interp.blocks import (
     Pending,
@@ -13,6 +15,7 @@ from weft.codegen.gpu.interp.fragments import (
     apply_wgmma,
     load_matrices,
     operand_places,
+    register_matrix,
 )
 from weft.codegen.gpu.interp.memory import (
     Array,
@@ -20,7 +23,10 @@ from weft.codegen.gpu.interp.memory import (
 )
 from weft.codegen.gpu.interp.races import Hazard
 from weft.codegen.gpu.interp.scalars import Lanes
+from weft.codegen.gpu.interp.values import keep
 from weft.codegen.gpu.swizzle import descriptor
+from weft.foundation import functions
+from weft.foundation.dtypes import F32, DType
 
 
 class Matrices(Copies):
@@ -44,41 +50,90 @@ class Matrices(Copies):
                         self.multiply(instruction)
 
     def issue(self, statement: ir.Wgmma) -> Pending:
-        sides = ((statement.a, 64), (statement.b, statement.n))
         size = statement.a_dtype.storage_bytes
-        a, b = (
-            operand_places(*self.descriptors[side.descriptor], side.offset, side.major, count, size)
-            for side, count in sides
-        )
-        # The warp's own rows of A, all of B.
-        rows = a[16 * (self.warp % 4) : 16 * (self.warp % 4) + 16]
-        pending = Pending(statement, rows, b)
-        for places in (rows, b):
-            self.block.memory.load(places, size, "a matrix instruction")
-            self.block.memory.check_fenced(places, "a matrix instruction")
+        rows = None
+        if isinstance(statement.a, ir.WgmmaOperand):
+            # The warp's own rows of A, all of B.
+            rows = self.operand(statement.a, 64, size)[16 * (self.warp % 4) :][:16]
+        pending = Pending(statement, rows, self.operand(statement.b, statement.n, size))
+        for places in (rows, pending.b_places):
+            if places is not None:
+                self.block.memory.load(places, size, "a matrix instruction")
+                self.block.memory.check_fenced(places, "a matrix instruction")
         if self.block.timing is Timing.EARLY:
             self.multiply(pending)
         return pending
+
+    def operand(self, side: ir.WgmmaOperand, count: int, size: int) -> Array:
+        """The shared bytes at which elements of an operand begin."""
+        start, bits = self.descriptors[side.descriptor]
+        return operand_places(start, bits, side.offset, side.major, count, size)
 
     def multiply(self, pending: Pending) -> None:
         if pending.done:
             return
         pending.done = True
-        memory, statement = self.block.memory, pending.statement
-        what, size = "a matrix instruction", statement.a_dtype.storage_bytes
-        a, b = (memory.load(places, size, what) for places in (pending.a_places, pending.b_places))
-        for places in (pending.a_places, pending.b_places):
-            memory.note_load(places, size, self.warp, what)
-        dtypes = (statement.a_dtype, statement.b_dtype)
+        statement = pending.statement
+        b = self.factor(pending.b_places, statement.b_dtype)
+        if isinstance(statement.a, ir.RegAt):
+            held = self.registers[statement.a.array][statement.a.index :][:4]
+            a = register_matrix(held, statement.a_dtype, bands=2)
+        else:
+            assert pending.a_places is not None
+            a = self.factor(pending.a_places, statement.a_dtype)
         acc = self.registers[statement.acc]
-        apply_wgmma(acc, (a, b), dtypes, accumulate=statement.accumulate)
+        apply_wgmma(acc, (a, b), statement.a_dtype, accumulate=statement.accumulate)
+
+    def factor(self, places: Array, dtype: DType) -> Array:
+        """The [outer, k] elements of an operand in shared memory."""
+        memory, what, size = self.block.memory, "a matrix instruction", dtype.storage_bytes
+        found = memory.load(places, size, what)
+        memory.note_load(places, size, self.warp, what)
+        return from_bytes(found, dtype)[..., 0].astype(np.float32)
+
+    def add_registers(self, statement: ir.AddRegisters) -> None:
+        total, part = self.registers[statement.target], self.settled(statement.source)
+        total[...] = (0 if statement.first else total) + part
+        if statement.clear:
+            part[...] = 0
+
+    def rows(self, statement: ir.RowStmt) -> None:
+        """Statements on the two rows that each lane has of an accumulator."""
+        array = statement.source if isinstance(statement, ir.RowMax) else statement.target
+        x = self.settled(array)
+        lower = (np.arange(len(x)) % 4 // 2).astype(bool)
+        with np.errstate(**functions.QUIET):
+            match statement:
+                case ir.RowMax(names=names):
+                    for name, row in zip(names, (~lower, lower), strict=True):
+                        keep(self, name, F32, x[row].max(axis=0))
+                case ir.RowExp(names=names, shifts=shifts, scale=scale):
+                    upper, under = (self.elements[name] for name in shifts)
+                    shift = np.where(lower[:, None], under, upper)
+                    x[...] = np.exp2(x * np.float32(scale) - shift)
+                    for name, row in zip(names, (~lower, lower), strict=True):
+                        keep(self, name, F32, x[row].sum(axis=0, dtype=np.float32))
+                case ir.RowScale(factors=factors):
+                    upper, under = (self.elements[name] for name in factors)
+                    x *= np.where(lower[:, None], under, upper)
 
     def settled(self, array: str) -> Array:
         """A register array that no matrix instruction is still going to write."""
-        groups = [*self.matrix, self.matrix_open]
-        if any(p.statement.acc == array for group in groups for p in group):
+        if any(p.statement.acc == array for p in self.in_flight):
             raise Hazard(f"{array} is used while matrix instructions write it")
         return self.registers[array]
+
+    def check_unread(self, array: str) -> None:
+        """Registers that are about to change are not what a matrix instruction still reads."""
+        for pending in self.in_flight:
+            side = pending.statement.a
+            if isinstance(side, ir.RegAt) and side.array == array:
+                raise Hazard(f"{array} is changed while matrix instructions read it")
+
+    @property
+    def in_flight(self) -> list[Pending]:
+        """Matrix instructions that nobody has waited for."""
+        return [pending for group in (*self.matrix, self.matrix_open) for pending in group]
 
     def sm80(self, statement: ir.Stmt, mask: Lanes) -> None:
         match statement:

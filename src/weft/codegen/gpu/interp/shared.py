@@ -46,8 +46,9 @@ class Elements(Matrices):
                 rows = matrix_rows(self.registers[source_at.array], first, count)
                 places = self.places(target)[: 8 * count]
                 memory.store(places, rows, self.warp, "stmatrix")
-            case ir.Epilogue(acc=acc):
+            case ir.Epilogue(acc=acc, out=out):
                 self.settled(acc.array)
+                self.check_unread(out.array)
                 epilogue(statement, self, mask)
             case ir.StShared() | ir.CountShared() | ir.StSharedVec() | ir.LoadShared():
                 self.shared(statement, mask)

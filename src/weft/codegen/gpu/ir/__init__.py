@@ -14,6 +14,7 @@
            | NamedBarrier | SyncThreads | SyncWarp | AddRegisters                    both
            | ClusterArrive | ClusterWait | StCluster | SendCluster                   clusters
            | AdmitNext | AwaitPrevious                                               chains
+           | RowMax | RowExp | RowScale                                                softmax
            | KeepSums | AddSums | GatherSums | AwaitTurn | PassTurn | CountOff       parts of sums
 
 Semantics. Every statement is executed by all threads that reach it, each with its own variables
@@ -77,6 +78,7 @@ from weft.codegen.gpu.ir.elements import (
     LoadShared,
     LoadSharedVector,
     LoadStaged,
+    RowValues,
     SharedColumns,
     SharedStmt,
     StagedElements,
@@ -146,6 +148,7 @@ from weft.codegen.gpu.ir.parts import (
     PartStmt,
     PassTurn,
 )
+from weft.codegen.gpu.ir.rows import RowExp, RowMax, RowScale, RowStmt
 
 __all__ = [
     "AddRegisters",
@@ -200,6 +203,11 @@ __all__ = [
     "Registers",
     "Role",
     "Roles",
+    "RowExp",
+    "RowMax",
+    "RowScale",
+    "RowStmt",
+    "RowValues",
     "SendCluster",
     "Set",
     "SetMaxNReg",

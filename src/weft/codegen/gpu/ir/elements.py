@@ -124,7 +124,18 @@ class StagedElements:
     swizzle: Swizzle
 
 
-ElementSource: TypeAlias = SharedColumns | StagedElements | GlobalElements | IndexElements
+@dataclass(frozen=True)
+class RowValues:
+    """A value per row: of the thread's two values, the one of the element's row."""
+
+    name: str
+    dtype: DType
+    values: tuple[str, ...]
+
+
+ElementSource: TypeAlias = (
+    SharedColumns | StagedElements | GlobalElements | IndexElements | RowValues
+)
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from weft.codegen.gpu.ir.meetings import (
     SyncWarp,
 )
 from weft.codegen.gpu.ir.parts import PartStmt
+from weft.codegen.gpu.ir.rows import RowStmt
 from weft.codegen.gpu.scalar import Like, Scalar, scalar
 from weft.codegen.gpu.values import ValueStmt
 
@@ -106,7 +107,7 @@ Stmt: TypeAlias = (
     Let | Set | Registers | For | If | Roles
     | LoadElement | SharedStmt | Epilogue | StGlobalVec | StGlobalRow
     | ValueStmt | Sm80Stmt | Sm90Stmt | ClusterStmt | ChainStmt | NamedBarrier | SyncThreads
-    | SyncWarp | AddRegisters | PartStmt
+    | SyncWarp | AddRegisters | RowStmt | PartStmt
 )  # fmt: skip
 
 

@@ -38,11 +38,12 @@ class WgmmaOperand:
 class Wgmma:
     """`acc[64 x n] (+)= a[64 x k] b[k x n]`, k being 32 bytes of an operand; without `accumulate`
     the old content is ignored. Integers are added up in 32 bits and wrap, floats in f32; of sums of
-    8-bit floats only some 14 bits are kept."""
+    8-bit floats only some 14 bits are kept. A may lie in four registers of each thread, as results
+    of two groups of columns do (`Epilogue`): nobody changes them before the wait."""
 
     acc: str
     n: int
-    a: WgmmaOperand
+    a: WgmmaOperand | RegAt
     b: WgmmaOperand
     a_dtype: DType
     b_dtype: DType

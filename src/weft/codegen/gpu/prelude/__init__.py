@@ -15,10 +15,11 @@ from weft.codegen.gpu.prelude.instructions import (
     THREADS,
 )
 from weft.codegen.gpu.prelude.parts import PARTS
+from weft.codegen.gpu.prelude.rows import ROWS
 from weft.codegen.gpu.prelude.sorting import SORTING
 
 TEXTS: Final = (
     *(COMMON, THREADS, COMBINING, ACROSS, SM80, SM90, CLUSTERS, CHAINS),
-    *(ELEMENTS, FORMATS, SORTING, PARTS, philox(), ANGLES),
+    *(ELEMENTS, FORMATS, SORTING, PARTS, ROWS, philox(), ANGLES),
 )
 """Every text, those apart that are made for one kernel's matrices and boxes."""

@@ -333,6 +333,11 @@ INLINE void tma_store(u32 source, const TensorMap& map, int c0, int c1, int c2, 
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
                :: "l"(&map), "r"(source), "r"(c0), "r"(c1), "r"(c2), "r"(c3) : "memory");
 }
+INLINE void tma_store(u32 source, const TensorMap& map, int c0, int c1, int c2, int c3, int c4) {
+  asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group "
+               "[%0, {%2, %3, %4, %5, %6}], [%1];"
+               :: "l"(&map), "r"(source), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4) : "memory");
+}
 INLINE void tma_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 template <int Pending> INLINE void tma_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(Pending) : "memory");
@@ -349,6 +354,10 @@ template <int Count> INLINE void hold(float (&registers)[Count]) {
   for (int i = 0; i < Count; ++i) asm volatile("" : "+f"(registers[i]) :: "memory");
 }
 template <int Count> INLINE void hold(int (&registers)[Count]) {
+  #pragma unroll
+  for (int i = 0; i < Count; ++i) asm volatile("" : "+r"(registers[i]) :: "memory");
+}
+template <int Count> INLINE void hold(u32 (&registers)[Count]) {
   #pragma unroll
   for (int i = 0; i < Count; ++i) asm volatile("" : "+r"(registers[i]) :: "memory");
 }

@@ -26,18 +26,20 @@ _PTX: Final = {
 
 @dataclass(frozen=True)
 class Wgmma:
-    """One shape, pair of dtypes and layout of a warpgroup's instruction."""
+    """One shape, pair of dtypes and layout of a warpgroup's instruction; A without a layout lies in
+    registers."""
 
     n: int
     a_dtype: DType
     b_dtype: DType
-    a: Major
+    a: Major | None
     b: Major
 
     @property
     def name(self) -> str:
         kinds = f"{_PTX[self.a_dtype]}_{_PTX[self.b_dtype]}"
-        return f"wgmma_{kinds}_n{self.n}_{self.a.value}_{self.b.value}"
+        lies = "registers" if self.a is None else self.a.value
+        return f"wgmma_{kinds}_n{self.n}_{lies}_{self.b.value}"
 
     def text(self) -> str:
         """The function."""
@@ -49,14 +51,20 @@ class Wgmma:
         depth = 32 // self.a_dtype.storage_bytes
         kinds = f"{_PTX[self.a_dtype]}.{_PTX[self.b_dtype]}"
         shape = f"m64n{self.n}k{depth}.{total}.{kinds}"
+        if self.a is None:
+            parts, words = ", ".join(f"u32 a{i}" for i in range(4)), 4
+            left = "{" + ", ".join(f"%{count + i}" for i in range(words)) + "}"
+            given = ", ".join(f'"r"(a{i})' for i in range(words))
+        else:
+            parts, left, given, words = "u64 a", f"%{count}", '"l"(a)', 1
         return f"""
-template <int Accumulate> INLINE void {self.name}({held} (&d)[{count}], u64 a, u64 b) {{
+template <int Accumulate> INLINE void {self.name}({held} (&d)[{count}], {parts}, u64 b) {{
   asm volatile(
-      "{{\\n.reg .pred keep;\\nsetp.ne.b32 keep, %{count + 2}, 0;\\n"
+      "{{\\n.reg .pred keep;\\nsetp.ne.b32 keep, %{count + words + 1}, 0;\\n"
       "wgmma.mma_async.sync.aligned.{shape} "
-      "{{{registers}}}, %{count}, %{count + 1}, keep{self.flags};\\n}}\\n"
+      "{{{registers}}}, {left}, %{count + words}, keep{self.flags};\\n}}\\n"
       : {outputs}
-      : "l"(a), "l"(b), "n"(Accumulate));
+      : {given}, "l"(b), "n"(Accumulate));
 }}
 """
 
@@ -68,7 +76,8 @@ template <int Accumulate> INLINE void {self.name}({held} (&d)[{count}], u64 a, u
             return ""
         if self.a_dtype.storage_bytes == 1:
             return ", 1, 1"
-        return f", 1, 1, {int(self.a is Major.MN)}, {int(self.b is Major.MN)}"
+        first = "" if self.a is None else f" {int(self.a is Major.MN)},"
+        return f", 1, 1,{first} {int(self.b is Major.MN)}"
 
 
 def mma_name(a: DType, b: DType) -> str:

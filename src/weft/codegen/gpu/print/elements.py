@@ -101,6 +101,13 @@ def _staged(source: ir.StagedElements) -> Iterator[str]:
         if size == 4:
             yield f"float {name}_h{half}0_, {name}_h{half}1_;"
             yield f"load_shared_pair({name}_h{half}0_, {name}_h{half}1_, {place});"
+        elif size == 1:
+            yield f"const u32 {name}_a{half}_ = {place};"
+            word = f"load_staged({name}_a{half}_ & ~3u) >> (({name}_a{half}_ & 2) * 8)"
+            yield f"const u32 {name}_h{half}_ = {word};"
+            for side in (0, 1):
+                value = widen(f"(u8)({name}_h{half}_ >> {8 * side})", source.dtype)
+                yield f"const {held(source.dtype)} {name}_h{half}{side}_ = {value};"
         else:
             yield f"const u32 {name}_h{half}_ = load_staged({place});"
             for side in (0, 1):
@@ -131,14 +138,16 @@ def _source(source: ir.ElementSource, fragment: ir.Fragment, half: int, side: in
     match source:
         case ir.SharedColumns(name=name):
             return f"const float {name} = {name}_c{side}_;"
-        case ir.StagedElements(name=name):
-            return f"const float {name} = {name}_h{half}{side}_;"
+        case ir.StagedElements(name=name, dtype=dtype):
+            return f"const {held(dtype)} {name} = {name}_h{half}{side}_;"
         case ir.GlobalElements(name=name, column_stride=0):
             return f"const {held(source.dtype)} {name} = {name}_r{half}_;"
         case ir.GlobalElements(name=name, column_stride=columns):
             place = f"{name}_p{half}_ + (i64)(g_ * 8 + {side}) * {columns}"
             guard = f"{row} < {fragment.rows} && {column} < {fragment.columns}"
             return _load_text(name, source.dtype, place, guard)
+        case ir.RowValues(name=name, values=values):
+            return f"const {held(source.dtype)} {name} = {values[half]};"
         case ir.IndexElements(name=name, row_factor=rows, column_factor=columns):
             place = f"{text(source.base)} + {row} * {rows} + {column} * {columns}"
             return f"const {held(source.dtype)} {name} = {from_index(f'({place})', source.dtype)};"

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from weft.codegen.gpu import ir
-from weft.codegen.gpu.element import ElementOp
+from weft.codegen.gpu.element import ElementOp, literal
 from weft.codegen.gpu.formats import fragment_registers, held
-from weft.codegen.gpu.prelude import angles, elements, instructions, matrix, parts, sorting
+from weft.codegen.gpu.prelude import angles, elements, instructions, matrix, parts, rows, sorting
 from weft.codegen.gpu.print.elements import epilogue, store_vectors
 from weft.codegen.gpu.print.scalars import at, braced, text
 from weft.codegen.gpu.print.values import ValuePrinter, get_shared, load, put_shared
@@ -23,6 +23,7 @@ from weft.codegen.gpu.values import (
     ValueStmt,
     Words,
 )
+from weft.foundation.dtypes import F32
 from weft.foundation.errors import InternalError
 
 BASE_ALIGNMENT: Final = 1024
@@ -62,6 +63,8 @@ def _head(kernel: ir.Kernel) -> Iterator[str]:
         yield instructions.CHAINS
     if any(isinstance(s, ir.PartStmt) for s in statements):
         yield parts.PARTS
+    if any(isinstance(s, ir.RowStmt) for s in statements):
+        yield rows.ROWS
     functions: dict[str, str] = {}
     for statement in statements:
         match statement:
@@ -69,8 +72,8 @@ def _head(kernel: ir.Kernel) -> Iterator[str]:
                 blocks = kernel.cluster if statement.everywhere else 1
                 name = f"{instructions.tma_load_name(blocks, once=once)}_{len(coords)}"
                 functions[name] = instructions.tma_load(len(coords), blocks, once=once)
-            case ir.Wgmma(n=n, a_dtype=a_dtype, b_dtype=b_dtype, a=a, b=b):
-                shape = matrix.Wgmma(n, a_dtype, b_dtype, a.major, b.major)
+            case ir.Wgmma():
+                shape = _shape(statement)
                 functions[shape.name] = shape.text()
             case ir.MmaSync(a_dtype=a_dtype, b_dtype=b_dtype):
                 name = matrix.mma_name(a_dtype, b_dtype)
@@ -79,6 +82,12 @@ def _head(kernel: ir.Kernel) -> Iterator[str]:
     for table in kernel.tables:
         values = ", ".join(map(str, table.values))
         yield f"__device__ const int {table.name}[{len(table.values)}] = {{{values}}};"
+
+
+def _shape(statement: ir.Wgmma) -> matrix.Wgmma:
+    """The instruction that carries out a product."""
+    a = None if isinstance(statement.a, ir.RegAt) else statement.a.major
+    return matrix.Wgmma(statement.n, statement.a_dtype, statement.b_dtype, a, statement.b.major)
 
 
 def _element_ops(statements: Iterable[ir.Stmt]) -> Iterator[ElementOp]:
@@ -162,9 +171,6 @@ class _Printer:
                 yield self.store_row(statement)
             case _ if isinstance(statement, ir.Sm80Stmt):
                 yield self.sm80(statement)
-            case ir.AddRegisters(target=total, source=part):
-                flags = f"{int(statement.first)}, {int(statement.clear)}"
-                yield f"add_registers<{flags}>({total}, {part});"
             case ir.StMatrix(target=target, source=source, count=count):
                 values = ", ".join(at(source, i) for i in range(count))
                 yield f"stmatrix_x{count}({self.address(target)}, {values});"
@@ -178,6 +184,8 @@ class _Printer:
                 yield self.cluster(statement)
             case _ if isinstance(statement, ir.PartStmt):
                 yield self.part(statement)
+            case _ if isinstance(statement, ir.AddRegisters | ir.RowStmt):
+                yield from self.sums(statement)
             case ir.AdmitNext():
                 yield "admit_next();"
             case ir.AwaitPrevious():
@@ -348,10 +356,9 @@ class _Printer:
             case ir.WgmmaFence():
                 yield "wgmma_fence();"
             case ir.Wgmma(acc=acc, a=a, b=b):
-                dtypes = (statement.a_dtype, statement.b_dtype)
-                function = matrix.Wgmma(statement.n, *dtypes, a.major, b.major).name
-                places = ", ".join(f"{x.descriptor} + {x.offset // 16}" for x in (a, b))
-                yield f"{function}<{int(statement.accumulate)}>({acc}, {places});"
+                sides = (self.factor(a), self.factor(b))
+                function = f"{_shape(statement).name}<{int(statement.accumulate)}>"
+                yield f"{function}({acc}, {', '.join(sides)});"
             case ir.WgmmaCommit():
                 yield "wgmma_commit();"
             case ir.WgmmaWait(pending=pending, acc=arrays):
@@ -361,6 +368,27 @@ class _Printer:
                 yield f"{'grow' if grow else 'shrink'}_registers<{count}>();"
             case _:
                 raise InternalError(f"no CUDA text for {type(statement).__name__}")
+
+    def factor(self, side: ir.WgmmaOperand | ir.RegAt) -> str:
+        """An operand of a matrix instruction: its descriptor, or its registers."""
+        if isinstance(side, ir.RegAt):
+            return ", ".join(at(side, i) for i in range(4))
+        return f"{side.descriptor} + {side.offset // 16}"
+
+    def sums(self, statement: ir.AddRegisters | ir.RowStmt) -> Iterator[str]:
+        match statement:
+            case ir.AddRegisters(target=total, source=part):
+                flags = f"{int(statement.first)}, {int(statement.clear)}"
+                yield f"add_registers<{flags}>({total}, {part});"
+            case ir.RowMax(names=names, source=array):
+                yield f"{self.values.declared(names, F32)};"
+                yield f"row_max({array}, {', '.join(names)});"
+            case ir.RowExp(names=names, target=array, shifts=shifts, scale=scale):
+                yield f"{self.values.declared(names, F32)};"
+                given = ", ".join((*shifts, *names))
+                yield f"row_exp({array}, {literal(scale, F32)}, {given});"
+            case ir.RowScale(target=array, factors=factors):
+                yield f"row_scale({array}, {', '.join(factors)});"
 
     def address(self, address: ir.Address) -> str:
         return self.place(self.tiles[address.tile], address.offset)

@@ -64,6 +64,11 @@ class ValuePrinter:
         self.dtypes[name] = dtype
         return f"{held(dtype)} {name}"
 
+    def declared(self, names: tuple[str, ...], dtype: DType) -> str:
+        """The declaration of values that a call sets."""
+        self.dtypes.update(dict.fromkeys(names, dtype))
+        return f"{held(dtype)} {', '.join(names)}"
+
     def lines(self, node: values.ValueStmt) -> Iterator[str]:
         match node:
             case values.Compute(op=op):

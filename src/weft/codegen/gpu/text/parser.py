@@ -283,8 +283,12 @@ class _Reader:
         if get_origin(kind) is tuple:
             return tuple(tokens.listed(lambda: self.value(get_args(kind)[0]), "(", ")"))
         if get_origin(kind) is UnionType:
-            (inner,) = (part for part in get_args(kind) if part is not NoneType)
-            return None if tokens.accept("none") else self.value(inner)
+            parts = [part for part in get_args(kind) if part is not NoneType]
+            if len(parts) < len(get_args(kind)) and tokens.accept("none"):
+                return None
+            # A place is written by its name, any other record by that of its type.
+            named = [part for part in parts if spelling(part) == tokens.current.text]
+            return self.value((named or parts[-1:])[0])
         if kind in _PLACES:
             name = self.name()
             tokens.expect("[")
@@ -366,6 +370,7 @@ _PLAIN: Final[Mapping[Any, Callable[[_Reader], Any]]] = {
     int: lambda reader: reader.tokens.integer(),
     bool: lambda reader: reader.chosen({"true": True, "false": False}),
     Number: _Reader.number,
+    float: lambda reader: reader.tokens.number(),
     DType: lambda reader: reader.chosen(BY_NAME),
     Swizzle: lambda reader: reader.chosen({str(span): made for span, made in BY_SPAN.items()}),
 }

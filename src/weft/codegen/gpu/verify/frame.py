@@ -18,7 +18,7 @@ _WARP: Final = 32
 _MOST_BLOCKS: Final = (1 << 31) - 1
 _MOST_BUFFERS: Final = 256
 _MOST_COUNTERS: Final = (1 << 31) - 1
-_MAP_RANKS: Final = (2, 3, 4)
+_MAP_RANKS: Final = (2, 3, 4, 5)
 _LARGEST_BOX: Final = 256
 _LINE: Final = 16
 """Bytes that addresses and strides of the copy engine are multiples of."""
@@ -102,7 +102,7 @@ def _map(found: ir.TensorMap, buffers: int) -> Iterator[tuple[str, str]]:
     if not 0 <= found.buffer < buffers:
         yield FRAME, f"the map {found.name} is of buffer {found.buffer} of {buffers}"
     if rank not in _MAP_RANKS or len(found.strides) != rank - 1 or len(found.box) != rank:
-        yield FRAME, f"the map {found.name} has no sizes, strides and box of one rank from 2 to 4"
+        yield FRAME, f"the map {found.name} has no sizes, strides and box of one rank from 2 to 5"
         return
     if any(size < 1 for size in found.sizes):
         yield FRAME, f"the map {found.name} is of nothing"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
@@ -187,6 +188,8 @@ class _Checker:
                     self.value(node.source)
             case _ if isinstance(node, ir.PartStmt):
                 self.part(node)
+            case _ if isinstance(node, ir.RowStmt):
+                self.rows(node)
             case _ if isinstance(node, ir.ChainStmt):
                 self.need(self.target.has("griddepcontrol"), f"{self.target.name} has no chains")
             case _:
@@ -426,6 +429,26 @@ class _Checker:
                 self.meeting(number, threads)
                 self.define(name, _Known("number"))
 
+    def rows(self, node: ir.RowStmt) -> None:
+        """Two rows of a whole array of sums, in groups of four elements."""
+        array = node.source if isinstance(node, ir.RowMax) else node.target
+        self.registers(ir.RegAt(array), 4, F32)
+        found = self.use(array, "registers")
+        self.need(found.count % 4 == 0, f"the {found.count} registers of {array} are no rows")
+        made: tuple[str, ...] = () if isinstance(node, ir.RowScale) else node.names
+        used: tuple[str, ...] = ()
+        if isinstance(node, ir.RowExp):
+            used = node.shifts
+            self.need(math.isfinite(node.scale), f"a scale of {node.scale}")
+        elif isinstance(node, ir.RowScale):
+            used = node.factors
+        for pair in (made, used):
+            self.need(len(pair) in (0, 2), f"{len(pair)} names for two rows")
+        for name in used:
+            self.value(name, F32)
+        for name in made:
+            self.define(name, _Known("value", F32))
+
     def results(self, place: ir.RegAt, dtype: DType, groups: int) -> None:
         held = dtype if dtype in (F32, F64) else None
         self.registers(place, groups * results_per_group(dtype), held)
@@ -439,8 +462,16 @@ class _Checker:
         for source in node.sources:
             self.parts(source)
             self.define(source.name, _Known("value", source.dtype))
+            if isinstance(source, ir.RowValues):
+                self.need(len(source.values) == 2, "a value for each of two rows")
+                for name in source.values:
+                    self.value(name, source.dtype)
             if isinstance(source, ir.SharedColumns | ir.StagedElements):
-                kinds = (F32, *_NARROW)
+                kinds = (
+                    (F32, *_NARROW, I1)
+                    if isinstance(source, ir.StagedElements)
+                    else (F32, *_NARROW)
+                )
                 self.need(source.dtype in kinds, f"{source.dtype} in shared memory", TYPE)
         for op in node.ops:
             self.op(op)
@@ -504,6 +535,10 @@ class _Checker:
         self.whole_array(node.acc, n // 2)
         self.registers(ir.RegAt(node.acc), 1, found)
         for side in (node.a, node.b):
+            if isinstance(side, ir.RegAt):
+                self.registers(side, 4)
+                self.need(node.a_dtype in _NARROW, f"{node.a_dtype} in registers", TYPE)
+                continue
             self.use(side.descriptor, "descriptor")
             self.need(side.offset % 16 == 0, f"an operand begins at {side.offset}")
             along = side.major is Major.K or node.a_dtype.storage_bytes == 2

@@ -1,0 +1,38 @@
+"""The CUDA text of statements on the rows of an accumulator (`ir.rows`).
+
+Element i of an accumulator lies in the upper of the thread's two rows where i % 4 < 2.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+ROWS: Final = r"""
+// Four independent chains: one alone waits for every maximum before the next.
+template <int Count> INLINE void row_max(float (&x)[Count], float& upper, float& lower) {
+  float a = x[0], b = x[1], c = x[2], d = x[3];
+  #pragma unroll
+  for (int i = 4; i < Count; i += 4) {
+    a = max_nan(a, x[i]); b = max_nan(b, x[i + 1]);
+    c = max_nan(c, x[i + 2]); d = max_nan(d, x[i + 3]);
+  }
+  upper = max_nan(a, b); lower = max_nan(c, d);
+}
+template <int Count>
+INLINE void row_exp(float (&x)[Count], float scale, float upper_shift, float lower_shift,
+                    float& upper, float& lower) {
+  float a = 0.0f, b = 0.0f, c = 0.0f, d = 0.0f;
+  #pragma unroll
+  for (int i = 0; i < Count; i += 4) {
+    x[i] = loose_exp2(fmaf(x[i], scale, -upper_shift)); a += x[i];
+    x[i + 1] = loose_exp2(fmaf(x[i + 1], scale, -upper_shift)); b += x[i + 1];
+    x[i + 2] = loose_exp2(fmaf(x[i + 2], scale, -lower_shift)); c += x[i + 2];
+    x[i + 3] = loose_exp2(fmaf(x[i + 3], scale, -lower_shift)); d += x[i + 3];
+  }
+  upper = a + b; lower = c + d;
+}
+template <int Count> INLINE void row_scale(float (&x)[Count], float upper, float lower) {
+  #pragma unroll
+  for (int i = 0; i < Count; ++i) x[i] *= i % 4 < 2 ? upper : lower;
+}
+"""

@@ -13,6 +13,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.gpu_attention import attention_lines
 from benchmarks.gpu_gpt2 import gpt2_lines
 from benchmarks.gpu_line import Line, Tensor
 from benchmarks.gpu_types import gemm_types_lines
@@ -392,4 +393,5 @@ FAMILIES: Final[Mapping[str, Callable[[], Iterator[Line]]]] = {
     "gpt2": gpt2_lines,
     "gemm_types": gemm_types_lines,
     "whole": whole_lines,
+    "attention": attention_lines,
 }

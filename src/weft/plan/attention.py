@@ -1,12 +1,17 @@
-"""Choosing an `AttentionPlan` for the CPU: blocks of queries and keys that stay in its caches."""
+"""Choosing an `AttentionPlan`: on the CPU blocks of queries and keys that stay in its caches, on a
+GPU those whose scores and sums stay in registers."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Final
 
 from weft.plan.blocks import SCRATCH_BYTES, even_blocks, register_block
 from weft.plan.ir import AttentionPlan, Header
+from weft.region.forms.bands import band_of
 from weft.region.ir import Kernel, attention_parts
 from weft.target.target import Target
 
@@ -14,6 +19,36 @@ QUERIES: Final = 96
 """Queries of a block, about: enough to make packing keys and values cheap."""
 KEYS: Final = 128
 """Keys of a block, about: those packed, their values, and a panel of scores stay near."""
+
+
+_QUERIES_EACH: Final = 64
+"""Queries of a consumer: the rows of a warpgroup's matrix instruction."""
+_KEY_STEP: Final = 16
+_REGISTERS: Final = {2: (24, 240), 3: (32, 160)}
+"""Of a producer's and of a consumer's thread, by the number of consumers: 65,536 in all."""
+
+
+@dataclass(frozen=True)
+class _Form:
+    """Consumers and keys of a block, for rows of up to `widest` elements, and what was measured on
+    an H200: microseconds of one block of keys, and of a tile of queries beside its blocks."""
+
+    widest: int
+    consumers: int
+    keys: int
+    block_time: float
+    tile_time: float
+
+
+_FORMS: Final = (
+    _Form(64, 3, 128, 1.59, 0.47),
+    _Form(64, 2, 128, 1.20, 0.44),
+    _Form(128, 2, 128, 1.73, 0.88),
+    _Form(128, 2, 176, 2.23, 1.90),
+    _Form(192, 2, 112, 2.2, 1.5),
+    _Form(256, 2, 80, 2.2, 1.5),
+)
+"""Times for 64 and 128 elements are from lengths of 512 and 4096; the last two have no rival."""
 
 
 def cpu_attention_plan(kernel: Kernel, target: Target, header: Header) -> AttentionPlan | None:
@@ -26,6 +61,58 @@ def cpu_attention_plan(kernel: Kernel, target: Target, header: Header) -> Attent
     tile_kv = even_blocks(kernel.sizes[found.key], KEYS, rows)
     plan = AttentionPlan(header, tile_q, tile_kv, register_tile=(rows, columns), vector=lanes)
     return plan if scratch_bytes(kernel, plan) <= SCRATCH_BYTES else None
+
+
+def gpu_attention_plan(kernel: Kernel, target: Target, header: Header) -> AttentionPlan:
+    """The form that takes the least time: larger tiles are faster where most of them is seen."""
+    found = attention_parts(kernel)
+    widest = max(_elements(kernel, found.depth), _elements(kernel, found.value))
+    least = min(form.widest for form in _FORMS if form.widest >= widest)
+    forms = [form for form in _FORMS if form.widest == least]
+    best = min(forms, key=lambda form: _time(form, kernel, target))
+    keys = -(-kernel.sizes[found.key] // _KEY_STEP) * _KEY_STEP
+    return AttentionPlan(
+        header,
+        _QUERIES_EACH * best.consumers,
+        min(best.keys, keys),
+        consumers=best.consumers,
+        registers=_REGISTERS[best.consumers],
+    )
+
+
+def _time(form: _Form, kernel: Kernel, target: Target) -> float:
+    """Microseconds, about: tiles of equal cost come in whole waves, others fill the machine up."""
+    found = attention_parts(kernel)
+    queries, keys = kernel.sizes[found.query], kernel.sizes[found.key]
+    band, tile = band_of(kernel, found).band, _QUERIES_EACH * form.consumers
+    costs = []
+    for first in range(0, queries, tile):
+        last = min(first + tile, queries) - 1
+        end = keys if band.high is None else min(keys, max(last + band.high + 1, 1))
+        start = 0 if band.low is None else min(max(first + band.low, 0), end - 1)
+        blocks = -(-end // form.keys) - start // form.keys
+        costs.append(blocks * form.block_time + form.tile_time)
+    matrices, units = _elements(kernel, found.batch), target.limits.units
+    if len(set(costs)) == 1:
+        return costs[0] * -(-len(costs) * matrices // units)
+    return max(sum(costs) * matrices / units, *costs)
+
+
+def gpu_attention_plans(kernel: Kernel, first: AttentionPlan) -> Iterator[AttentionPlan]:
+    """Other blocks, and other depths of the rings."""
+    for consumers, keys, stages in product((2, 3), (64, 80, 96, 128, 160, 176), (2, 3)):
+        yield replace(
+            first,
+            tile_q=_QUERIES_EACH * consumers,
+            tile_kv=keys,
+            stages=stages,
+            consumers=consumers,
+            registers=_REGISTERS[consumers],
+        )
+
+
+def _elements(kernel: Kernel, axes: Sequence[str]) -> int:
+    return math.prod(kernel.sizes[name] for name in axes)
 
 
 def scratch_bytes(kernel: Kernel, plan: AttentionPlan) -> int:

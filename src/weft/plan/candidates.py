@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
+from weft.plan.attention import gpu_attention_plans
 from weft.plan.ir import AttentionPlan, CacheRead, MapPlan, MmaPlan, Plan, RowPlan
 from weft.plan.multiply_adds import fma_plans, lighter_fma_plans
 from weft.plan.tensor_cores import sm80_plan, sm90_contraction, sm90_forms, sm90_plan
@@ -35,6 +36,8 @@ def candidates(kernel: Kernel, target: Target, first: Plan) -> list[Plan]:
             found = _maps(first, target)
         case RowPlan():
             found = _rows(first, target)
+        case AttentionPlan() if target.kind is Kind.GPU:
+            found = gpu_attention_plans(kernel, first)
         case AttentionPlan():
             found = _attentions(first)
         case MmaPlan(arch="fma"):

@@ -13,7 +13,7 @@ from typing import Final
 
 from weft.foundation.dtypes import F32, I1
 from weft.foundation.errors import SpecViolation
-from weft.plan.attention import cpu_attention_plan
+from weft.plan.attention import cpu_attention_plan, gpu_attention_plan
 from weft.plan.contraction import cpu_plan
 from weft.plan.ir import (
     STREAMING,
@@ -127,6 +127,8 @@ def plan_kernel(
             plan = _contraction(kernel, tensors, target, header)
         case Attention() if target.kind is Kind.CPU:
             plan = cpu_attention_plan(kernel, target, header)
+        case Attention():
+            plan = gpu_attention_plan(kernel, target, header)
     return plan or _row(kernel, tensors, target, header)
 
 

@@ -157,6 +157,10 @@ class AttentionPlan:
     """Keys, or elements of a value, by queries that registers hold at once (CPU)."""
     vector: int = 4
     """Queries that one vector carries (CPU)."""
+    consumers: int = 2
+    """Consumer warpgroups, of 64 queries each (SM90)."""
+    registers: tuple[int, int] = (24, 240)
+    """Registers per thread of the producer and of the consumers (SM90)."""
 
 
 Plan: TypeAlias = MmaPlan | MapPlan | RowPlan | AttentionPlan

@@ -83,7 +83,7 @@ class _Lowering:
         joined = frozenset(name for chain in self.scop.chains for name in chain.blocks)
         fusion = Fusion(self.view, self.target, list(self.blocks), self.must, joined)
         module = self._module(fusion, self.fuse(fusion))
-        return join_attention(module) if self.target.streams_attention else module
+        return join_attention(module, self.target) if self.target.streams_attention else module
 
     # -- tensors ---------------------------------------------------------------------------------
 

@@ -36,7 +36,8 @@ from weft.foundation.index_expr import Expr, axis, constant, simplify
 from weft.memory.ir import MemRef
 from weft.plan.attention import scratch_elements
 from weft.plan.ir import AttentionPlan
-from weft.region.forms.attention import last_key, value_side
+from weft.region.forms.attention import value_side
+from weft.region.forms.bands import last_key
 from weft.region.ir import Binary, Kernel, Reduce, Tensor, attention_parts
 
 Loops: TypeAlias = tuple[tuple[str, int, ir.LoopKind], ...]

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from weft.codegen.gpu import columns, ir, row, row_ring, row_several, transposed
 from weft.codegen.gpu import map as elementwise
 from weft.codegen.gpu.accept import kernel_refusals, refuse
+from weft.codegen.gpu.attention import sm90 as attention
 from weft.codegen.gpu.mma import fma, sm80, sm90
 from weft.codegen.gpu.mma.problem import Refs
 from weft.codegen.gpu.peephole import recognise
 from weft.codegen.gpu.thread import Emitter
 from weft.foundation.errors import Finding, InternalError, SpecViolation
-from weft.plan.ir import MapPlan, MmaPlan, Plan, RowPlan
+from weft.plan.ir import AttentionPlan, MapPlan, MmaPlan, Plan, RowPlan
 from weft.region.ir import Kernel, Tensor
 from weft.target.target import Target
 
@@ -43,6 +44,9 @@ def accepts(
         case MmaPlan(arch="sm80"):
             found = kernel_refusals(short, tensors)
             found += sm80.accepts(kernel, refs, plan, target)
+        case AttentionPlan():
+            found = kernel_refusals(kernel, tensors)
+            found += attention.accepts(kernel, refs, plan, target)
         case _:
             found = [refuse("PlanNotSupported", f"no GPU template carries out this {_kind(plan)}")]
     return [Finding(f.code, f"kernel {kernel.name}", f.why, f.hint) for f in found]
@@ -67,6 +71,8 @@ def build(
             return sm90.build(kernel, refs, plan, target, name)
         case MmaPlan(arch="sm80"):
             return sm80.build(kernel, refs, plan, target, name)
+        case AttentionPlan():
+            return attention.build(kernel, refs, plan, target, name)
         case MmaPlan():
             emitter = fma.Tiles(short, refs, plan, target)
         case MapPlan(block=block) if block > 1:

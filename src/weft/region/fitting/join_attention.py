@@ -9,12 +9,14 @@ the place of each read of what another part stored, and what two parts compute a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
-from weft.foundation.index_expr import Index
+from weft.foundation.index_expr import Axis, Expr, Index
 from weft.region.forms.attention import find_attention
+from weft.region.forms.warpgroups import suits_warpgroups
 from weft.region.ir import (
     Chain,
     Kernel,
@@ -27,6 +29,8 @@ from weft.region.ir import (
     Read,
 )
 from weft.region.structure import Names, buffers
+from weft.region.writing.axes import split
+from weft.target.target import Kind, Target
 
 FEWEST: Final = 8
 """Queries and keys from which on blocks of them are worth computing together."""
@@ -34,15 +38,15 @@ Renaming: TypeAlias = dict[str, str]
 """The axes of a part as those of the whole."""
 
 
-def join_attention(module: Module) -> Module:
+def join_attention(module: Module, target: Target) -> Module:
     """The module with the kernels of every attention made one, where that is possible."""
     for chain in module.chains:
         if chain.kind == "attention" and len(chain.kernels) > 2:
-            module = _joined(module, chain)
+            module = _joined(module, chain, target)
     return module
 
 
-def _joined(module: Module, chain: Chain) -> Module:
+def _joined(module: Module, chain: Chain, target: Target) -> Module:
     by_name = {kernel.name: kernel for kernel in module.kernels}
     if not set(chain.kernels) <= set(by_name):
         return module
@@ -50,9 +54,12 @@ def _joined(module: Module, chain: Chain) -> Module:
     handed = _handed_on(module, parts)
     if any(part.params or part.opaque for part in parts) or not _are_neighbours(module, parts):
         return module
+    parts = _split_alike(parts, handed)
     renamings = _renamings(parts, handed)
     kernel = None if renamings is None else _merged(parts, handed, renamings)
     if kernel is None or not _is_worth_it(kernel):
+        return module
+    if target.kind is Kind.GPU and not suits_warpgroups(kernel, module.tensors):
         return module
     return _replaced(module, parts, kernel, handed)
 
@@ -127,13 +134,62 @@ def _meet(read: Read, stored: Index | None, renaming: Renaming) -> bool:
     for there, here in zip(stored, read.index, strict=True):
         if there.is_constant and here == there:
             continue
-        if there.single_axis is None or here.single_axis is None:
+        pairs = _pairs(there, here)
+        if pairs is None:
             return False
-        if renaming.setdefault(here.single_axis.name, there.single_axis.name) != (
-            there.single_axis.name
-        ):
-            return False
+        for old, new in pairs:
+            if renaming.setdefault(old, new) != new:
+                return False
     return True
+
+
+def _pairs(there: Expr, here: Expr) -> list[tuple[str, str]] | None:
+    """The axes of an expression beside those of another one that is made of its own in the same
+    way; None where it is made otherwise."""
+    made, read = _axis_terms(there), _axis_terms(here)
+    if made is None or read is None or there.constant != here.constant:
+        return None
+    if [factor for factor, _ in made] != [factor for factor, _ in read]:
+        return None
+    return [(old, new) for (_, new), (_, old) in zip(made, read, strict=True)]
+
+
+def _axis_terms(expr: Expr) -> list[tuple[int, str]] | None:
+    """The axes of an expression with their factors, the largest first; each factor once."""
+    if not all(isinstance(term, Axis) for term, _ in expr.terms):
+        return None
+    found = sorted(((factor, str(term)) for term, factor in expr.terms), reverse=True)
+    return found if found and len({factor for factor, _ in found}) == len(found) else None
+
+
+def _split_alike(parts: Sequence[Kernel], handed: frozenset[str]) -> tuple[Kernel, ...]:
+    """The parts with their axes cut where a part cuts them that stores what they read: heads that
+    share keys are two axes of a product and one of the softmax."""
+    stored: dict[str, tuple[Kernel, Index]] = {}
+    found: list[Kernel] = []
+    for whole in parts:
+        part = whole
+        for read in [let.expr for let in whole.body if isinstance(let.expr, Read)]:
+            if read.tensor in handed and read.tensor in stored:
+                maker, index = stored[read.tensor]
+                for there, here in zip(index, read.index, strict=True):
+                    part = _cut(part, here, there, maker.sizes)
+        found.append(part)
+        stored |= {output.tensor: (part, output.index) for output in part.outputs}
+    return tuple(found)
+
+
+def _cut(part: Kernel, here: Expr, there: Expr, sizes: Mapping[str, int]) -> Kernel:
+    """A part whose axis `here` is cut as the digits of a number `there` are."""
+    terms, single = _axis_terms(there), here.single_axis
+    if terms is None or len(terms) == 1 or single is None or single.name not in part.sizes:
+        return part
+    extents = [sizes[name] for _, name in terms]
+    digits = [math.prod(extents[number + 1 :]) for number, _ in enumerate(extents)]
+    whole = part.sizes[single.name] == math.prod(extents) and there.constant == 0
+    if not whole or digits != [factor for factor, _ in terms]:
+        return part
+    return split(part, single.name, extents)
 
 
 def _axes_of_whole(

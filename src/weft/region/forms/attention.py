@@ -15,18 +15,14 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from weft.foundation.dtypes import F32, F64
-from weft.foundation.index_expr import Expr, axis
 from weft.region.form import AttentionParts
 from weft.region.ir import (
-    AxisIndex,
     Binary,
     Cast,
-    Const,
     Fold,
     Kernel,
     Let,
     Reduce,
-    Select,
     Unary,
     ValueExpr,
     operands,
@@ -120,49 +116,18 @@ def value_side(kernel: Kernel, found: AttentionParts) -> str:
     return product.rhs if rows & set(kernel.let(product.lhs).axes) else product.lhs
 
 
-# -- masks ---------------------------------------------------------------------------------------
+def score_sides(kernel: Kernel, found: AttentionParts) -> tuple[str, str]:
+    """The factors of the scores: that of queries, that of keys."""
+    made = kernel.let(found.scores).expr
+    product = kernel.let(made.value).expr if isinstance(made, Reduce) else None
+    assert isinstance(product, Binary)
+    sides = (product.lhs, product.rhs)
+    return sides if found.query in kernel.let(product.lhs).axes else (sides[1], sides[0])
 
 
-def last_key(kernel: Kernel, found: AttentionParts) -> int | None:
-    """The c for which the mask hides every key after query + c; None where there is no such mask.
-
-    The scores of hidden keys are -inf: through a select, or by adding one that is -inf there.
-    """
-    lets = {let.name: let for let in kernel.body}
-    stack, best = [found.x], list[int]()
-    while stack:
-        expr = lets[stack.pop()].expr
-        match expr:
-            case Binary(fn="add", lhs=lhs, rhs=rhs):
-                stack += [lhs, rhs]
-            case Select(pred=pred, x=x, y=y):
-                if _is_minus_infinity(lets, y):
-                    best += _reach(lets, pred, found)
-                    stack.append(x)
-    return min(best, default=None)
-
-
-def _is_minus_infinity(lets: Mapping[str, Let], name: str) -> bool:
-    expr = lets[name].expr
-    return isinstance(expr, Const) and expr.value == float("-inf")
-
-
-def _reach(lets: Mapping[str, Let], pred: str, found: AttentionParts) -> list[int]:
-    """The c of a condition `key <= query + c`, if it is one."""
-    expr = lets[pred].expr
-    if isinstance(expr, Binary) and expr.fn == "and":
-        return _reach(lets, expr.lhs, found) + _reach(lets, expr.rhs, found)
-    if not isinstance(expr, Binary) or expr.fn not in ("le", "lt", "ge", "gt"):
-        return []
-    small, large = (expr.lhs, expr.rhs) if expr.fn in ("le", "lt") else (expr.rhs, expr.lhs)
-    indices = [_index(lets, name) for name in (small, large)]
-    key, query = indices
-    if key is None or query is None:
-        return []
-    c = query - axis(found.query) - (key - axis(found.key))
-    return [c.constant - (expr.fn in ("lt", "gt"))] if c.is_constant else []
-
-
-def _index(lets: Mapping[str, Let], name: str) -> Expr | None:
-    expr = lets[name].expr
-    return expr.expr if isinstance(expr, AxisIndex) else None
+def source(kernel: Kernel, name: str) -> Let:
+    """What a value was before it was converted."""
+    let = kernel.let(name)
+    while isinstance(let.expr, Cast):
+        let = kernel.let(let.expr.x)
+    return let

@@ -1,6 +1,7 @@
-"""Changing the axes of a kernel: renaming them, and making one axis of two.
+"""Changing the axes of a kernel: renaming them, making one axis of two, or several of one.
 
     coalesce:  x[32*a + b] with a < 4, b < 32, and a, b nowhere apart     ->   x[c], c < 128
+    split:     x[c], c < 128, into sizes 4 and 32                         ->   x[32*a + b]
 
 Atoms split axes as finely as any reshape in the program asks for; a kernel that does not see the
 split gets its whole axes back.
@@ -8,7 +9,7 @@ split gets its whole axes back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import permutations
 from typing import TypeAlias
@@ -49,6 +50,24 @@ def rename_axes(kernel: Kernel, names: Mapping[str, str]) -> Kernel:
         tuple(replace(found, name=names[found.name]) for found in kernel.axes),
         lambda expr: substitute(expr, replaced),
         lambda axes: tuple(names[name] for name in axes),
+    )
+
+
+def split(kernel: Kernel, name: str, sizes: Sequence[int]) -> Kernel:
+    """The kernel with several axes, the outermost first, in the place of one without roles."""
+    parts = tuple(f"{name}_{number}" for number, _ in enumerate(sizes))
+    whole = constant(0)
+    for part, size in zip(parts, sizes, strict=True):
+        whole = whole * size + axis(part)
+    axes: list[KernelAxis] = []
+    for found in kernel.axes:
+        made = zip(parts, sizes, strict=True) if found.name == name else ((found.name, found.size),)
+        axes += [KernelAxis(part, size, found.reduce) for part, size in made]
+    return _rewrite(
+        kernel,
+        tuple(axes),
+        lambda expr: substitute(expr, {name: whole}),
+        lambda names: tuple(p for n in names for p in (parts if n == name else (n,))),
     )
 
 

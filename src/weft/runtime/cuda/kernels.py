@@ -23,7 +23,7 @@ _DTYPES: Final = {
     "f64": "FLOAT64",
     "si32": "INT32",
     "ui32": "UINT32",
-    **dict.fromkeys(("ui8", "si8", "fp8_e4m3", "fp8_e5m2"), "UINT8"),
+    **dict.fromkeys(("ui8", "si8", "i1", "fp8_e4m3", "fp8_e5m2"), "UINT8"),
     "ui16": "UINT16",
     "si64": "INT64",
     "ui64": "UINT64",

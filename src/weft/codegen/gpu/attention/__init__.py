@@ -1,0 +1,1 @@
+"""Attention in one kernel: scores and weights stay on the chip."""

@@ -1,0 +1,140 @@
+"""Which keys the queries of an attention see, and by what its scores are scaled.
+
+    x = s * scale  where low <= key - query <= high,  -inf elsewhere
+
+A causal mask is a band without a lower bound, a sliding window one with both. What is taken out of
+the logits here, templates do for whole blocks of keys.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from weft.foundation.index_expr import Expr, axis, constant
+from weft.region.form import AttentionParts
+from weft.region.ir import AxisIndex, Binary, Const, Kernel, Let, Select
+
+
+@dataclass(frozen=True)
+class Band:
+    """Which keys a query sees: `low <= key - query <= high`; None is no bound."""
+
+    low: int | None = None
+    high: int | None = None
+
+    def __and__(self, other: Band) -> Band:
+        lows = [low for low in (self.low, other.low) if low is not None]
+        highs = [high for high in (self.high, other.high) if high is not None]
+        return Band(max(lows, default=None), min(highs, default=None))
+
+
+@dataclass(frozen=True)
+class Peeled:
+    """The logits of an attention, `x = value * scale` inside a band, -inf outside."""
+
+    value: str
+    scale: float
+    band: Band
+
+
+def band_of(kernel: Kernel, found: AttentionParts) -> Peeled:
+    """The logits without what a band and a scale make of them.
+
+    The scores of hidden keys are -inf: through a select, or by adding one that is -inf there. A
+    scale is a positive factor of the scores themselves: greater ones stay greater.
+    """
+    lets = {let.name: let for let in kernel.body}
+    value, band = found.x, Band()
+    while True:
+        hidden = _hidden(lets, value, found)
+        if hidden is None:
+            break
+        value, band = hidden[0], band & hidden[1]
+    scale = _scale(lets, value, found.scores)
+    return Peeled(found.scores, scale, band) if scale is not None else Peeled(value, 1.0, band)
+
+
+def last_key(kernel: Kernel, found: AttentionParts) -> int | None:
+    """The c for which the mask hides every key after query + c; None where there is no such c."""
+    return band_of(kernel, found).band.high
+
+
+def _hidden(lets: Mapping[str, Let], name: str, found: AttentionParts) -> tuple[str, Band] | None:
+    """A value that is -inf outside of a band, as the value inside and the band."""
+    match lets[name].expr:
+        case Select(pred=pred, x=x, y=y) if _is_number(lets, y, float("-inf")):
+            band = _band(lets, pred, found)
+            return None if band is None else (x, band)
+        case Binary(fn="add", lhs=lhs, rhs=rhs):
+            for x, added in ((lhs, rhs), (rhs, lhs)):
+                band = _mask(lets, added, found)
+                if band is not None:
+                    return x, band
+    return None
+
+
+def _mask(lets: Mapping[str, Let], name: str, found: AttentionParts) -> Band | None:
+    """The band in which a value is 0, if it is -inf outside."""
+    hidden = _hidden(lets, name, found)
+    if hidden is None or _is_number(lets, hidden[0], 0.0):
+        return None if hidden is None else hidden[1]
+    inside = _mask(lets, hidden[0], found)
+    return None if inside is None else inside & hidden[1]
+
+
+def _scale(lets: Mapping[str, Let], name: str, scores: str) -> float | None:
+    """The positive c for which a value is the scores times c."""
+    if name == scores:
+        return 1.0
+    expr = lets[name].expr
+    if not isinstance(expr, Binary) or expr.fn not in ("mul", "div"):
+        return None
+    sides = [(expr.lhs, expr.rhs)] + ([(expr.rhs, expr.lhs)] if expr.fn == "mul" else [])
+    for x, by in sides:
+        number = lets[by].expr
+        if x == scores and isinstance(number, Const) and isinstance(number.value, float):
+            factor = number.value if expr.fn == "mul" else 1.0 / (number.value or math.inf)
+            return factor if 0.0 < factor < math.inf else None
+    return None
+
+
+def _is_number(lets: Mapping[str, Let], name: str, number: float) -> bool:
+    expr = lets[name].expr
+    return isinstance(expr, Const) and expr.value == number
+
+
+def _band(lets: Mapping[str, Let], pred: str, found: AttentionParts) -> Band | None:
+    """A condition on `key - query` as a band; None where it is another."""
+    expr = lets[pred].expr
+    if isinstance(expr, Binary) and expr.fn == "and":
+        sides = (_band(lets, expr.lhs, found), _band(lets, expr.rhs, found))
+        return None if sides[0] is None or sides[1] is None else sides[0] & sides[1]
+    if not isinstance(expr, Binary) or expr.fn not in ("le", "lt", "ge", "gt"):
+        return None
+    indices = [_index(lets, name) for name in (expr.lhs, expr.rhs)]
+    small, large = indices if expr.fn in ("le", "lt") else reversed(indices)
+    if small is None or large is None:
+        return None
+    strict = int(expr.fn in ("lt", "gt"))
+    ahead = axis(found.key) - axis(found.query)
+    above, below = large - small + ahead, large - small - ahead
+    if above.is_constant:
+        return Band(high=above.constant - strict)
+    return Band(low=strict - below.constant) if below.is_constant else None
+
+
+def _index(lets: Mapping[str, Let], name: str) -> Expr | None:
+    """An integer that is an expression of axes."""
+    match lets[name].expr:
+        case AxisIndex(expr=expr):
+            return expr
+        case Const(value=value) if isinstance(value, int):
+            return constant(value)
+        case Binary(fn="add" | "sub" as fn, lhs=lhs, rhs=rhs):
+            sides = (_index(lets, lhs), _index(lets, rhs))
+            if sides[0] is None or sides[1] is None:
+                return None
+            return sides[0] + sides[1] if fn == "add" else sides[0] - sides[1]
+    return None

@@ -1,0 +1,85 @@
+"""Programs with an attention in them, the usual spellings and masks, for tests with and without a
+GPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from weft.ptir import Builder, Program, Value
+
+
+@dataclass(frozen=True)
+class Case:
+    """An attention: batch, heads of queries and of keys, lengths, elements of keys and values."""
+
+    heads: int = 2
+    shared: int = 1
+    """Query heads that share keys and values."""
+    queries: int = 96
+    keys: int = 96
+    depth: int = 64
+    width: int = 64
+    dtype: str = "bf16"
+    causal: bool = False
+    window: int = 0
+    mask: str = ""
+    """The dtype of a mask that is added; of i1, what it hides is -inf."""
+    lse: bool = False
+    """Whether the log-sum-exp of the scores is a result too."""
+
+    def program(self) -> Program:
+        b = Builder("attention")
+        q = b.param(self.dtype, [1, self.heads, self.queries, self.depth])
+        own = self.heads // self.shared
+        k = b.param(self.dtype, [1, own, self.keys, self.depth])
+        v = b.param(self.dtype, [1, own, self.keys, self.width])
+        masks = self._masks(b)
+        causal = self.causal or self.window > 0
+        found = b.emit("weft.attention", q, k, v, *masks, causal=causal)
+        return b.build(found[0], found[1]) if self.lse else b.build(found[0])
+
+    def _masks(self, b: Builder) -> list[Value]:
+        shape = [1, 1, self.queries, self.keys]
+        if self.window:
+            ahead = b.iota("si32", shape, 3) - b.iota("si32", shape, 2)
+            return [_hiding(b, ahead > -self.window, shape)]
+        if self.mask == "i1":
+            return [_hiding(b, b.param("i1", shape), shape)]
+        return [b.param(self.mask, shape)] if self.mask else []
+
+
+def _hiding(b: Builder, seen: Value, shape: list[int]) -> Value:
+    made = b.emit("select", seen, b.full(shape, 0.0, "f32"), b.full(shape, -math.inf, "f32"))
+    assert isinstance(made, Value)
+    return made
+
+
+CASES: Final[dict[str, Case]] = {
+    "plain": Case(),
+    "causal": Case(queries=200, keys=200, causal=True, heads=1),
+    "causal, rows of 128": Case(queries=150, keys=150, causal=True, heads=1, depth=128, width=128),
+    "more keys than queries": Case(queries=40, keys=300, causal=True, heads=1),
+    "shared heads": Case(heads=4, shared=2, causal=True),
+    "window": Case(queries=330, keys=330, window=20, heads=1),
+    "mask in bf16": Case(mask="bf16", queries=72, keys=136),
+    "mask in f32": Case(mask="f32", queries=72, keys=136, heads=1),
+    "mask of truth values": Case(mask="i1", queries=80, keys=144),
+    "odd mask": Case(mask="f32", queries=33, keys=77, heads=1),
+    "odd lengths": Case(queries=67, keys=131, heads=1),
+    "values of their own width": Case(depth=32, width=96),
+    "f16": Case(dtype="f16", causal=True),
+    "log-sum-exp": Case(queries=70, keys=70, causal=True, lse=True),
+}
+"""By what is special about each."""
+
+
+def by_hand(dtype: str, write: Callable[[Builder, Value, Value], Value]) -> Program:
+    """softmax(q kᵀ) v as a person writes it: `write` makes the result from scores and values."""
+    b = Builder("attention")
+    q, k, v = (b.param(dtype, [2, 3, 64, 32]) for _ in range(3))
+    sides: dict[str, Any] = {"contract": ([3], [3]), "batch": ([0, 1], [0, 1])}
+    scores = b.dot_general(q, k, **sides, accum_dtype="f32", out_dtype="f32")
+    return b.build(write(b, scores, v))

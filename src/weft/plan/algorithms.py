@@ -64,7 +64,7 @@ def _taking(kernel: Kernel, plan: Plan, target: Target, names: Sequence[str]) ->
     """The plan by one of some algorithms, its own where it is among them."""
     if algorithm_of(plan) in names:
         return plan
-    if isinstance(plan, AttentionPlan):
+    if isinstance(plan, AttentionPlan) and target.kind is Kind.CPU:
         return replace(plan, algo=names[0])
     if isinstance(plan, MmaPlan) and WINOGRAD in names and target.kind is Kind.CPU:
         return _by_winograd(kernel, plan, target)

@@ -348,6 +348,8 @@ ATTENTION: dict[str, Sequence[Any]] = {
     "algo": ["streaming_softmax_2pass"],
     "register_tile": [(4, 12), (8, 24), (65, 12)],
     "vector": [1, 2, 3],
+    "consumers": [3],
+    "registers": [(32, 160)],
 }
 CHANGES_ATTENTION = {"tile_q", "tile_kv", "algo", "register_tile", "vector"}
 """Fields with a value that gives other code; the others are refused."""

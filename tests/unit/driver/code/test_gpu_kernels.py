@@ -98,7 +98,7 @@ NO_TEMPLATE: dict[str, tuple[str, dict[str, object], str]] = {
     "another kernel's": (
         "bf16",
         {"kind": "attention", "tile_q": 64, "tile_kv": 64},
-        "no GPU template carries out this AttentionPlan",
+        "matmul0 is no attention",
     ),
     "another dtype's": (
         "f32",

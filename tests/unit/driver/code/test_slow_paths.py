@@ -40,7 +40,7 @@ SLOW: dict[str, tuple[Callable[[], Program], list[str]]] = {
         ["conv0 is a convolution of f32 as rows, not by matrix instructions"],
     ),
     "attention": (
-        lambda: attention(4, 192, 64, 512, dtype="bf16"),
+        lambda: attention(4, 192, 64, 512, dtype="f32"),
         ["matmul1, row2, matmul4 are an attention whose scores go through memory"],
     ),
 }  # fmt: skip

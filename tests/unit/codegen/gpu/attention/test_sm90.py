@@ -135,6 +135,22 @@ def test_machine_code_keeps_its_asynchrony(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"tile_kv": 96', '"tile_kv": 64'),
+        ('"stages": 2', '"stages": 3'),
+        ('"registers": [24, 240]', '"registers": [40, 232]'),
+    ],
+)
+def test_fields_of_a_plan_change_the_kernel(old: str, new: str) -> None:
+    program = Case().program()
+    first = compile_program(program, "sm90").stages
+    assert old in first["plan"]
+    changed = {"plan": first["plan"].replace(old, new)}
+    assert compile_program(program, "sm90", overrides=changed).stages["gpu"] != first["gpu"]
+
+
+@pytest.mark.parametrize(
     ("old", "new", "why"),
     [
         ('"tile_kv": 96', '"tile_kv": 100', "tile_kv=100 is no multiple of 16 up to 256"),

@@ -73,9 +73,12 @@ def _target(gpu: bool) -> Target:
 
 def _check_cache() -> None:
     """What is found can be kept."""
-    where = cache.folder()
+    where = cache.chosen_folder()
     if where is None:
         raise UserError("tuned plans are kept in Weft's cache, which WEFT_CACHE=off switches off")
+    why = cache.refusal(where)
+    if why:
+        raise UserError(f"tuned plans are kept in Weft's cache, which is not used: {why}")
     try:
         where.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

@@ -269,11 +269,11 @@ class Executable(Compiled):
             concrete, self.target, self.signature, self.overrides, self.opt_level
         )
         key = kept.key_of(concrete, self.target, self.signature, self.opt_level, self.overrides)
-        found = kept.load(key, self.target, self.signature, self.state)
+        found = kept.load(key, self.target, concrete, self.signature, self.state)
         watch.note("disk")
         built = found.built or self._build(compilation, watch)
         if found.built is None:
-            kept.save(key, built)
+            kept.save(key, concrete, built)
         if found.note:
             built.notes.append(found.note)
             reason = f"{reason}; {found.note}"

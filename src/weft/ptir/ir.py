@@ -197,9 +197,17 @@ class Program:
 
     def place(self, body: Body, instruction: Instruction) -> str:
         """Where an instruction stands, with the user's line when it is known."""
-        line = self.locations.get((body.label, instruction.id))
+        line = self.line(body, instruction)
         suffix = f" ({line})" if line else ""
-        return f"{instruction.summary} in {clipped(body.label, LONGEST_NAME)}{suffix}"
+        return self.named(body, instruction) + suffix
+
+    def named(self, body: Body, instruction: Instruction) -> str:
+        """An instruction and the body it stands in."""
+        return f"{instruction.summary} in {clipped(body.label, LONGEST_NAME)}"
+
+    def line(self, body: Body, instruction: Instruction) -> str:
+        """The user's line that wrote an instruction; nothing where it is not known."""
+        return self.locations.get((body.label, instruction.id), "")
 
 
 def operand_type(operand: Operand, types: Mapping[int, ValueType]) -> ValueType:

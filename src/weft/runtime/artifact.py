@@ -78,13 +78,25 @@ class KernelCode:
 
 
 @dataclass(frozen=True)
+class Site:
+    """An instruction as errors name it, and the line of the user that wrote it, where it is
+    known."""
+
+    what: str
+    line: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.what} ({self.line})" if self.line else self.what
+
+
+@dataclass(frozen=True)
 class Launch:
     """Run a kernel on buffers, in the order of its parameters."""
 
     kernel: int
     buffers: tuple[int, ...]
     label: str
-    where: tuple[str, ...] = ()
+    where: tuple[Site, ...] = ()
     """For each check of the kernel the instruction to name where it reports a violation."""
 
 

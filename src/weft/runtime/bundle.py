@@ -1,20 +1,23 @@
 """An artifact as bytes: JSON, and after it the machine code and the constants as they are.
 
-    magic, length of the JSON, JSON {blobs: lengths, symbols, notes, artifact}, blobs
+    magic, length of the JSON, JSON {blobs: lengths, symbols, notes, lines, artifact}, blobs
 
 A record is written under its name with its fields in order, bytes as the number of a blob. What
 reads it has been written by the same version of Weft, which is what the keys of the cache are for;
-anything else is no bundle.
+anything else is no bundle, and so is a field of another type than its record declares.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
+from itertools import repeat
+from typing import Any, Final, get_args, get_origin, get_type_hints
 
 from weft.foundation.errors import InternalError
+from weft.foundation.whole_numbers import in_64_bits
 from weft.runtime import artifact as records
 from weft.runtime.artifact import Artifact
 
@@ -28,11 +31,13 @@ _RECORDS: Final = {
 
 @dataclass(frozen=True)
 class Bundle:
-    """An artifact, the symbol of each of its kernels by name, and what there is to say about it."""
+    """An artifact, the symbol of each of its kernels by name, what there is to say about it, and
+    the values of the program that each of the user's lines in it wrote."""
 
     artifact: Artifact
     symbols: Mapping[str, str]
     notes: tuple[str, ...] = ()
+    lines: Mapping[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
 
 
 def pack(bundle: Bundle) -> bytes:
@@ -43,6 +48,7 @@ def pack(bundle: Bundle) -> bytes:
         "blobs": [len(blob) for blob in blobs],
         "symbols": dict(bundle.symbols),
         "notes": list(bundle.notes),
+        "lines": dict(bundle.lines),
         "artifact": written,
     }
     text = json.dumps(head, separators=(",", ":")).encode()
@@ -57,14 +63,16 @@ def unpack(data: bytes) -> Bundle | None:
         return None
     try:
         head = json.loads(data[start:end])
-        artifact = _read(head["artifact"], _split(data[end:], head["blobs"]))
-        symbols, notes = dict(head["symbols"]), tuple(head["notes"])
-    except (ValueError, KeyError, TypeError, IndexError, RecursionError):
+        artifact = _read(Artifact, head["artifact"], _split(data[end:], head["blobs"]))
+        symbols = dict(head["symbols"])
+        words = tuple[str, ...]
+        _read(words, [*symbols, *symbols.values()], [])
+        notes = _read(words, head["notes"], [])
+        values = tuple[tuple[str, int], ...]
+        lines = {line: _read(values, wrote, []) for line, wrote in head["lines"].items()}
+        return Bundle(artifact, symbols, notes, lines)
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
         return None
-    words = (*symbols, *symbols.values(), *notes)
-    if not isinstance(artifact, Artifact) or not all(isinstance(word, str) for word in words):
-        return None
-    return Bundle(artifact, symbols, notes)
 
 
 def _write(value: Any, blobs: list[bytes]) -> Any:
@@ -82,20 +90,43 @@ def _write(value: Any, blobs: list[bytes]) -> Any:
     raise InternalError(f"an artifact holds {value!r}, which cannot be written")
 
 
-def _read(value: Any, blobs: list[bytes]) -> Any:
-    if isinstance(value, list):
-        return tuple(_read(item, blobs) for item in value)
-    if isinstance(value, dict):
-        ((name, content),) = value.items()
-        if name == "bytes":
-            return blobs[content]
-        return _RECORDS[name](*(_read(item, blobs) for item in content))
-    return value
+def _read(kind: Any, value: Any, blobs: list[bytes]) -> Any:
+    """A value of a type, or an error."""
+    if kind is bytes:
+        number = _read(int, value["bytes"], blobs)
+        if number < 0:
+            raise IndexError
+        return blobs[number]
+    if kind in (int, str, bool):
+        if type(value) is not kind or (kind is int and not in_64_bits(value)):
+            raise TypeError
+        return value
+    if get_origin(kind) is tuple:
+        if not isinstance(value, list):
+            raise TypeError
+        kinds = get_args(kind)
+        each = repeat(kinds[0], len(value)) if kinds[-1] is Ellipsis else kinds
+        return tuple(_read(of, item, blobs) for of, item in zip(each, value, strict=True))
+    ((name, content),) = value.items()
+    record = _RECORDS[name]
+    if record not in (get_args(kind) or (kind,)):
+        raise TypeError
+    parts = zip(_kinds(record), content, strict=True)
+    return record(*(_read(of, item, blobs) for of, item in parts))
+
+
+@cache
+def _kinds(record: type) -> tuple[Any, ...]:
+    """The types of a record's fields."""
+    hints = get_type_hints(record)
+    return tuple(hints[part.name] for part in fields(record))
 
 
 def _split(data: bytes, lengths: list[int]) -> list[bytes]:
     found, at = [], 0
-    for length in lengths:
+    for length in _read(tuple[int, ...], lengths, []):
+        if length < 0:
+            raise ValueError("a blob has no negative length")
         found.append(data[at : at + length])
         at += length
     if at != len(data):

@@ -1,10 +1,14 @@
 """Compiled code on disk, so that the next process need not compile it again.
 
-An entry is a file named by its key: a magic word, the SHA-256 of the payload, the payload. It is
-written whole under another name and renamed into place, so that any number of processes may write
-and read at once; it is checked when read, and never used when anything is wrong with it. The folder
-belongs to the user alone, and now and then what was not used for the longest time is removed.
-`WEFT_CACHE=off` switches it off; any other value is the folder.
+An entry is a file named by its key: a magic word, the SHA-256 of key and payload, the payload. It
+is written whole under another name and renamed into place, so that any number of processes may
+write and read at once; it is checked when read, and never used when anything is wrong with it, also
+where it is a sound entry in the place of another one. Now and then what was not used for the
+longest time is removed. `WEFT_CACHE=off` switches it off; any other value is the folder.
+
+What lies here is machine code that this process runs. So the folder, and every entry, belongs to
+the user (or to root), nobody else may write to it, and an entry is a plain file of bounded size: no
+link, no pipe, no device. What is otherwise is not used, and a warning says so once.
 """
 
 from __future__ import annotations
@@ -13,18 +17,25 @@ import contextlib
 import hashlib
 import os
 import re
+import stat
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final
 
-_MAGIC: Final = b"weftobj1"
+from weft.foundation.errors import WeftWarning
+
+_MAGIC: Final = b"weftobj2"
+_HEAD: Final = len(_MAGIC) + 32
 MOST_BYTES: Final = 1 << 30
+MOST_ENTRY_BYTES: Final = 256 << 20
+"""No entry is larger: what claims to be is not read."""
 _TIDY_BELOW: Final = 4
-"""The folder is tidied when the first byte of what is kept, any of 256, is below this."""
+"""The folder is tidied when the last byte of a digest, any of 256, is below this."""
 _UNFINISHED: Final = "unfinished-"
 """How the names of entries begin that are being written."""
 _GIVEN_UP: Final = 3600.0
@@ -35,6 +46,13 @@ _COMPILED_FROM: Final = (".py", ".json")
 """Sources, and tables of measurements that plans are chosen by."""
 _STARTED: Final = time.time()
 _KEY: Final = re.compile(r"[0-9a-f]{64}")
+_READING: Final = os.O_RDONLY | sum(
+    getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY")
+)
+"""How entries are opened: no link is followed, and no pipe is waited for."""
+_ROOT: Final = 0
+_TOLD: Final = set[str]()
+"""Warnings that were given."""
 
 
 @dataclass(frozen=True)
@@ -46,20 +64,63 @@ class Entry:
 
 
 def folder() -> Path | None:
-    """Where entries live; None when caching is off."""
+    """Where entries live; None when caching is off, or the folder cannot be trusted."""
+    where = chosen_folder()
+    why = "" if where is None else refusal(where)
+    if why:
+        _warn(f"Weft's cache is not used: {why}")
+    return None if why else where
+
+
+def chosen_folder() -> Path | None:
+    """The folder that was asked for, whatever it is; None when caching is off."""
     chosen = os.environ.get("WEFT_CACHE", "")
-    if chosen == "off":
+    if chosen.lower() == "off":
         return None
-    if chosen:
-        return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME")
-    if base:
-        return Path(base) / "weft"
+    base = os.environ.get("XDG_CACHE_HOME", "")
     try:
-        return Path.home() / ".cache" / "weft"
+        if chosen:
+            return Path(chosen).expanduser()
+        return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "weft"
     except RuntimeError:
-        # Whoever runs this process is no user that the machine knows, and has no home.
+        # Whoever is named, or runs this process, is no user that the machine knows.
+        if chosen:
+            _warn(f"Weft's cache is not used: WEFT_CACHE is {chosen!r}, and there is no such home")
         return None
+
+
+def refusal(where: Path) -> str:
+    """Why what lies in a folder must not be run, and what to do; nothing where it may, or where
+    there is no folder yet."""
+    try:
+        found = os.stat(where)
+    except OSError:
+        return ""
+    return _not_ours(where, found, "name a folder of your own with WEFT_CACHE")
+
+
+def _not_ours(path: Path, found: os.stat_result, advice: str) -> str:
+    """Why others decide what a file or folder holds; nothing where they do not."""
+    if not hasattr(os, "geteuid"):
+        return ""
+    if found.st_uid not in (os.geteuid(), _ROOT):
+        return (
+            f"{path} belongs to another user (number {found.st_uid}), whose machine code would run "
+            f"here; {advice}"
+        )
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return (
+            f"others may write to {path} (mode {stat.S_IMODE(found.st_mode):o}), and their machine "
+            f"code would run here; run chmod go-w on it if you trust what it holds, or {advice}"
+        )
+    return ""
+
+
+def _warn(message: str) -> None:
+    """A warning, once in a process."""
+    if message not in _TOLD:
+        _TOLD.add(message)
+        warnings.warn(message, WeftWarning, stacklevel=2)
 
 
 def key_of(*parts: str) -> str:
@@ -104,29 +165,50 @@ def look_up(key: str) -> Entry:
     if where is None:
         return Entry()
     try:
-        data = (where / key).read_bytes()
+        data = _read(where / key)
     except OSError:
         return Entry()
-    with contextlib.suppress(OSError):
-        os.utime(where / key)
-    head, payload = data[: len(_MAGIC) + 32], data[len(_MAGIC) + 32 :]
-    sound = head == _MAGIC + hashlib.sha256(payload).digest()
-    return Entry(payload) if sound else Entry(is_damaged=True)
+    if data is None or data[:_HEAD] != _head(key, data[_HEAD:]):
+        return Entry(is_damaged=True)
+    return Entry(data[_HEAD:])
+
+
+def _head(key: str, payload: bytes) -> bytes:
+    """What stands before a payload: it belongs to this key, and is whole."""
+    digest = hashlib.sha256(key.encode())
+    digest.update(payload)
+    return _MAGIC + digest.digest()
+
+
+def _read(path: Path) -> bytes | None:
+    """The bytes of an entry, which is used from now on; None for anything but a plain file of ours
+    that is not too large."""
+    with os.fdopen(os.open(path, _READING), "rb", buffering=0) as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _HEAD + MOST_ENTRY_BYTES:
+            return None
+        why = _not_ours(path, found, "remove it")
+        if why:
+            _warn(f"an entry of Weft's cache is not used: {why}")
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(file.fileno() if os.utime in os.supports_fd else path)
+        return file.read(found.st_size)
 
 
 def save(key: str, payload: bytes) -> bool:
     """Keep a payload; whether it is kept. A cache that cannot be written is no reason to fail."""
     where = folder()
-    if where is None:
+    if where is None or len(payload) > MOST_ENTRY_BYTES:
         return False
-    digest = hashlib.sha256(payload).digest()
+    head = _head(key, payload)
     try:
         where.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write(where / key, _MAGIC + digest + payload)
+        _write(where / key, head + payload)
     except OSError:
         return False
     with contextlib.suppress(OSError):
-        if digest[0] < _TIDY_BELOW:
+        if head[-1] < _TIDY_BELOW:
             tidy(where)
     return True
 
@@ -149,7 +231,7 @@ def tidy(where: Path, most: int = MOST_BYTES) -> None:
     entries = []
     for path in where.iterdir():
         with contextlib.suppress(OSError):
-            state = path.stat()
+            state = path.lstat()
             if _KEY.fullmatch(path.name):
                 entries.append((state.st_mtime, state.st_size, path))
             elif path.name.startswith(_UNFINISHED) and state.st_mtime < time.time() - _GIVEN_UP:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from weft.runtime import cache
-from weft.runtime.jit import code_facts, compile_object
+from weft.runtime.jit import code_facts, compile_object, kept_object
 from weft.runtime.threads import thread_count
 
 SHARE: Final = 300_000
@@ -35,7 +35,7 @@ def object_codes(texts: Sequence[str]) -> list[tuple[bytes, bool]]:
     """The object code of every module, and whether it was compiled now."""
     facts = code_facts()
     keys = [cache.key_of(text, *facts) for text in texts]
-    found = [cache.load(key) for key in keys]
+    found = [kept_object(key, text) for key, text in zip(keys, texts, strict=True)]
     missing = [number for number, code in enumerate(found) if code is None]
     made = compile_objects([texts[number] for number in missing])
     fresh = dict(zip(missing, made, strict=True))

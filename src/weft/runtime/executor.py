@@ -345,7 +345,7 @@ class Program:
             raise InternalError(f"the step {launch.label} reported a violation")
         number, element = report >> _ELEMENT_BITS, report & ((1 << _ELEMENT_BITS) - 1)
         code, why = self.artifact.kernels[launch.kernel].checks[number]
-        where = launch.where[number] if launch.where else ""
+        where = str(launch.where[number]) if launch.where else ""
         return SpecViolation(code, f"{why} at element {element}", where=where or launch.label)
 
     # -- steps -----------------------------------------------------------------------------------

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import re
+import struct
 import threading
-from functools import lru_cache
-from typing import Any
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
 
 import llvmlite.binding as llvm
 
 from weft.foundation.errors import BackendUnavailable, InternalError
-from weft.runtime import cache
+from weft.runtime import cache as disk
 
 _LOCK = threading.Lock()
-_COUNT = [0]
+_ELF: Final = b"\x7fELF"
+_MACH_O: Final = b"\xcf\xfa\xed\xfe"
+_ELF_HEADER: Final = struct.Struct("<40xQ10xHH2x")
+"""Of the header of an object file: where the table of sections is, the bytes of an entry, and how
+many there are."""
+_DEFINED: Final = re.compile(r"^define (?!internal|private)[^@\n]*@([\w.]+)\(", re.MULTILINE)
+"""The functions of a module that others call."""
 
 
-@lru_cache
+@cache
 def _initialise() -> None:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
@@ -78,50 +87,103 @@ def assembly(text: str, cpu: tuple[str, str, str] | None = None, level: int = 3)
 
 
 def _optimised(text: str, cpu: tuple[str, str, str], level: int) -> tuple[Any, Any]:
-    """LLVM's machine for a processor, and the module after its passes: those that simplify one
-    function. What is unrolled, in vectors or copied to where it is called is decided by whoever
-    wrote the module; LLVM's passes that decide it again take as long as all others, and find
-    nothing."""
+    """LLVM's machine for a processor, and the module after its passes."""
+    passes = _passes(cpu, level)
+    try:
+        # A context of its own: what is written into the common one is never given back.
+        module = llvm.parse_assembly(text, llvm.create_context())
+        module.triple = cpu[0]
+        module.verify()
+    except RuntimeError as error:
+        raise InternalError(f"generated LLVM IR is not valid: {error}") from None
+    passes.inliner.run(module, passes.builder)
+    for function in module.functions:
+        if not function.is_declaration:
+            passes.simplifier.run(function, passes.builder)
+    return passes.machine, module
+
+
+@dataclass(frozen=True)
+class _Passes:
+    """LLVM's machine for a processor, and its passes: those that simplify one function. What is
+    unrolled, in vectors or copied to where it is called is decided by whoever wrote the module;
+    LLVM's passes that decide it again take as long as all others, and find nothing."""
+
+    machine: Any
+    builder: Any
+    inliner: Any
+    simplifier: Any
+
+
+@cache
+def _passes(cpu: tuple[str, str, str], level: int) -> _Passes:
+    """Made once and kept: llvmlite does not give the memory of passes back."""
     triple, name, features = cpu
     machine = target_of(triple).create_target_machine(
         cpu=name, features=features, opt=level, reloc="pic", codemodel="default"
     )
-    try:
-        module = llvm.parse_assembly(text)
-        module.triple = triple
-        module.verify()
-    except RuntimeError as error:
-        raise InternalError(f"generated LLVM IR is not valid: {error}") from None
     options = llvm.create_pipeline_tuning_options(speed_level=level)
     options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
     builder = llvm.create_pass_builder(machine, options)
     inliner = llvm.create_new_module_pass_manager()
     inliner.add_always_inliner_pass()
-    inliner.run(module, builder)
-    passes = builder.getFunctionPassManager()
-    for function in module.functions:
-        if not function.is_declaration:
-            passes.run(function, builder)
-    return machine, module
+    return _Passes(machine, builder, inliner, builder.getFunctionPassManager())
 
 
 def object_code(text: str) -> tuple[bytes, bool]:
     """The object code of a module for this machine, from the disk where it is there, and whether it
     was compiled now."""
-    key = cache.key_of(text, *code_facts())
-    code = cache.load(key)
+    key = disk.key_of(text, *code_facts())
+    code = kept_object(key, text)
     if code is not None:
         return code, False
     code = compile_object(text)
-    cache.save(key, code)
+    disk.save(key, code)
     return code, True
 
 
+def kept_object(key: str, text: str) -> bytes | None:
+    """The object code of a module that the disk has under a key; None where it has none, or
+    something else."""
+    code = disk.load(key)
+    if code is None or not _is_whole(code):
+        return None
+    return code if all(name.encode() in code for name in _DEFINED.findall(text)) else None
+
+
+def _is_whole(code: bytes) -> bool:
+    """Whether bytes are an object file up to its end, where the table of its sections is."""
+    if not code.startswith(_ELF):
+        return code.startswith(_MACH_O)
+    if len(code) < _ELF_HEADER.size:
+        return False
+    table, size, count = _ELF_HEADER.unpack_from(code)
+    return bool(table + size * count == len(code))
+
+
+class _Session:
+    """A linker, for some libraries. It keeps some kilobytes for each of them, and gives all back
+    with itself: when it has made its share of libraries, and the last of them is gone."""
+
+    def __init__(self) -> None:
+        machine = target_of(llvm.get_default_triple()).create_target_machine(jit=True)
+        # It puts a module's code and its constants side by side: a process that has opened a GPU
+        # may have no two free places within reach of one another.
+        self.jit = llvm.create_lljit_compiler(machine, use_jit_link=True)
+        self.made = 0
+
+
+_SESSION: list[_Session] = []
+"""The linker at hand."""
+_MOST_LIBRARIES: Final = 16
+"""How many libraries a linker makes: making one takes as long as linking a few libraries."""
+
+
 class Library:
-    """Object code linked into this process; addresses are good while the library lives."""
+    """Object code linked into this process; addresses are good while the library lives, and its
+    memory is given back with it."""
 
     def __init__(self, objects: list[bytes], symbols: list[str]) -> None:
-        jit = _compiler()
         builder = llvm.JITLibraryBuilder()
         for code in objects:
             builder.add_object_img(code)
@@ -129,9 +191,9 @@ class Library:
             builder.export_symbol(symbol)
         builder.add_current_process()
         with _LOCK:
-            _COUNT[0] += 1
+            self._session: _Session | None = _session()
             try:
-                self._tracker: Any = builder.link(jit, f"weft{_COUNT[0]}")
+                self._tracker: Any = builder.link(self._session.jit, f"weft{self._session.made}")
             except RuntimeError as error:
                 why = " ".join(str(error).split())
                 raise InternalError(f"machine code cannot be linked: {why}") from None
@@ -139,10 +201,15 @@ class Library:
     def address(self, symbol: str) -> int:
         return int(self._tracker[symbol])
 
+    def __del__(self) -> None:
+        # What was linked goes before the linker that keeps account of it.
+        self._tracker = None
+        self._session = None
 
-@lru_cache
-def _compiler() -> Any:
-    """One that puts a module's code and its constants side by side: a process that has opened a GPU
-    may have no two free places within reach of one another."""
-    machine = target_of(llvm.get_default_triple()).create_target_machine(jit=True)
-    return llvm.create_lljit_compiler(machine, use_jit_link=True)
+
+def _session() -> _Session:
+    """A linker that makes one more library."""
+    if not _SESSION or _SESSION[0].made >= _MOST_LIBRARIES:
+        _SESSION[:] = [_Session()]
+    _SESSION[0].made += 1
+    return _SESSION[0]

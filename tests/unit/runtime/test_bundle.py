@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
-from typing import Any, get_args
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 
@@ -42,30 +42,61 @@ def example() -> Artifact:
 
 
 def test_a_bundle_is_the_artifact_again() -> None:
-    bundle = Bundle(example(), {"map0": "k_0", "é": '"'}, ("k_0 takes 8 registers", ""))
+    lines = {"a.py:3": (("@main", 4), ("region 0", 0))}
+    bundle = Bundle(example(), {"map0": "k_0", "é": '"'}, ("k_0 takes 8 registers", ""), lines)
     assert unpack(pack(bundle)) == bundle
 
 
-def some(kind: str) -> Any:
-    """A value for a field, by its annotation."""
-    if kind.startswith("tuple[int, int, int]"):
-        return (1, 2, 3)
-    return {"int": 7, "str": "é", "bool": True, "bytes": b"\0"}.get(kind, ())
+def some(kind: Any) -> Any:
+    """A value of a type."""
+    if get_origin(kind) is tuple:
+        kinds = get_args(kind)
+        return tuple(some(of) for of in (kinds[:1] * 2 if kinds[-1] is Ellipsis else kinds))
+    if kind in PLAIN:
+        return PLAIN[kind]
+    record = (get_args(kind) or (kind,))[0]
+    hints = get_type_hints(record)
+    return record(*(some(hints[f.name]) for f in fields(record)))
+
+
+PLAIN: dict[Any, Any] = {int: 7, str: "é", bool: True, bytes: b"\0"}
 
 
 @pytest.mark.parametrize("step", get_args(Step), ids=lambda step: step.__name__)
 def test_every_kind_of_step_can_be_written(step: Any) -> None:
-    made = step(*(some(str(f.type)) for f in fields(step)))
-    whole = Artifact("cpu", (), (), (made,), (), (), (), 0)
+    whole = Artifact("cpu", (), (), (some(step),), (), (), (), 0)
     assert unpack(pack(Bundle(whole, {}))) == Bundle(whole, {})
 
 
 def test_every_record_can_be_written() -> None:
-    for found in vars(records).values():
-        if isinstance(found, type) and is_dataclass(found):
-            made: Any = found(*(some(str(f.type)) for f in fields(found)))
-            whole = Artifact("cpu", (), (), (made,), (), (), (), 0)
-            assert unpack(pack(Bundle(whole, {}))) == Bundle(whole, {})
+    whole: Artifact = some(Artifact)
+    assert unpack(pack(Bundle(whole, {}))) == Bundle(whole, {})
+    written = pack(Bundle(whole, {}))
+    names = [n for n, found in vars(records).items() if is_dataclass(found)]
+    steps = {step.__name__ for step in get_args(Step)} - {"Launch"}
+    assert [name for name in names if name.encode() not in written] == sorted(
+        steps, key=names.index
+    )
+
+
+def test_a_field_of_another_type_is_no_bundle() -> None:
+    good = pack(Bundle(example(), {"map0": "k_0"}, ("note",)))
+    head = good[16:]
+    for text, other in (
+        (b'"map0",[]', b"12.25,[]"),
+        (b'[0,1],"map0"', b'[0,[]],"map"'),
+        (b'{"BufferSlot":["input",0', b'{"TensorSpec":["input",0'),
+        (b'["input",0,0,24]', b'["input",0,0,"4"]'),
+        (b'["input",0,0,24]', b'["input",0,true]'),
+        (b'{"bytes":0}', b'{"bytes":9}'),
+        (b'{"bytes":0}', b'{"bytes":-1}'),
+        (b'"target"', b"12345678"),
+        (b"256,[{", b"1e3,[{"),
+    ):
+        if text in head:
+            bad = head.replace(text, other, 1)
+            size = int.from_bytes(good[8:16], "little") + len(bad) - len(head)
+            assert unpack(good[:8] + size.to_bytes(8, "little") + bad) is None, other
 
 
 def test_what_is_no_bundle_is_none() -> None:

@@ -24,7 +24,7 @@ from weft.ptir.ir import Body, Program
 from weft.ptir.op import Op
 from weft.ptir.ops import bits, elementwise, functions, indexing, reduction
 from weft.region.ir import Kernel, Module
-from weft.runtime.artifact import Artifact, BufferSlot, KernelCode
+from weft.runtime.artifact import Artifact, BufferSlot, KernelCode, Site
 
 _REPORTED_BY: Final[Mapping[str, tuple[type[Op], ...]]] = {
     "GatherIndexOutOfBounds": (indexing.Take, indexing.Gather),
@@ -81,7 +81,7 @@ class Assembler:
         numbers = {symbol: n for n, symbol in enumerate(self.kernels)}
         slot = self._slots(unit, number)
 
-        def launch(kernel: Kernel) -> tuple[int, Sequence[str], tuple[str, ...]] | None:
+        def launch(kernel: Kernel) -> tuple[int, Sequence[str], tuple[Site, ...]] | None:
             native = unit.natives.get(kernel.name)
             if native is None:
                 return None
@@ -144,19 +144,20 @@ def symbols_of(unit: Unit, units: Mapping[Use, Unit]) -> dict[str, str]:
     return found
 
 
-def _sites(kernel: Kernel, code: KernelCode, unit: Unit) -> tuple[str, ...]:
+def _sites(kernel: Kernel, code: KernelCode, unit: Unit) -> tuple[Site, ...]:
     """For each check of a kernel the instruction that asks for it."""
     return tuple(_site(kernel, violation, unit) for violation, _ in code.checks)
 
 
-def _site(kernel: Kernel, violation: str, unit: Unit) -> str:
+def _site(kernel: Kernel, violation: str, unit: Unit) -> Site:
     if unit.program is None or unit.body is None:
-        return ""
+        return Site("")
     ids = set(unit.module.origin.get(kernel.name, ()))
     for instruction in unit.body.body:
         if instruction.id in ids and _reports(instruction.op, violation):
-            return unit.program.place(unit.body, instruction)
-    return ""
+            place = unit.body, instruction
+            return Site(unit.program.named(*place), unit.program.line(*place))
+    return Site("")
 
 
 def _reports(op: Op, violation: str) -> bool:

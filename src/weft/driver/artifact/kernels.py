@@ -26,12 +26,13 @@ from weft.runtime.artifact import (
     HostCall,
     KernelCode,
     Launch,
+    Site,
     TensorSpec,
 )
 
 HostCalls: TypeAlias = Callable[[object, Mapping[int, tuple[int, ...]], Sequence[int]], str]
 """An op that the host carries out, and which results are wanted in which shapes, in words."""
-Launcher: TypeAlias = Callable[[Kernel], tuple[int, Sequence[str], tuple[str, ...]] | None]
+Launcher: TypeAlias = Callable[[Kernel], tuple[int, Sequence[str], tuple[Site, ...]] | None]
 """The number of a kernel's code, its tensors in the order of the code's parameters, and which
 instruction each of its checks belongs to; None where the host carries the kernel out."""
 

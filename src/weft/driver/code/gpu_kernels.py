@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from typing import Final
 
 from weft.codegen.gpu import ir, whole
 from weft.codegen.gpu.assemble import kernel_code
@@ -19,8 +20,9 @@ from weft.codegen.gpu.templates import accepts, build
 from weft.codegen.gpu.verify import verify
 from weft.driver.artifact.assembler import Native
 from weft.driver.artifact.kernels import kernel_key
-from weft.foundation.errors import SpecViolation
+from weft.foundation.errors import SpecViolation, WeftError
 from weft.foundation.functions import broken_rule
+from weft.foundation.json_fields import reading
 from weft.foundation.tally import counted
 from weft.foundation.whole_ops import WholeOp
 from weft.memory.ir import BufferMap, MemRef, Space
@@ -30,6 +32,9 @@ from weft.region.structure import buffers
 from weft.runtime import cache
 from weft.runtime.artifact import KernelCode
 from weft.target.target import Target
+
+_ELF: Final = b"\x7fELF"
+"""How machine code for GPUs begins."""
 
 
 @dataclass
@@ -208,11 +213,16 @@ def _unpack(data: bytes | None, arch: str) -> Cubin | None:
         return None
     head, _, code = data.partition(b"\n")
     try:
-        fields = json.loads(head)
-        report = Report(**{**fields, "remarks": tuple(fields["remarks"])})
-    except (ValueError, TypeError, KeyError, RecursionError):
+        with reading(json.loads(head), "report") as fields:
+            report = Report(
+                fields.whole("registers"),
+                fields.whole("stack_bytes"),
+                fields.whole("spilled_bytes"),
+                fields.texts("remarks"),
+            )
+    except (ValueError, RecursionError, WeftError):
         return None
-    return Cubin(arch, code, "", report)
+    return Cubin(arch, code, "", report) if code.startswith(_ELF) else None
 
 
 def natives(code: GpuModule, module: Module) -> dict[str, Native]:

@@ -170,13 +170,10 @@ class _Reactions:
         return fault_of(code, cubins, symbols, self.compilation.target.limits)
 
     def _others(self, key: str, first: Plan, fault: Fault) -> Iterator[Plan]:
-        target = self.compilation.target
-        kernels = self._kernels(key)
-        size = operand_bytes(kernels[0]) if kernels[0].roles is not None else 2
+        kernel, *_ = self._kernels(key)
         near = waiting(first) if fault.serialised else ()
-        for plan in (*near, *lighter(kernels[0], target, first)):
-            legal = next(plan_verify.findings(plan, target, size), None) is None
-            if legal and not any(self._refused(kernel, plan) for kernel in kernels):
+        for plan in (*near, *lighter(kernel, self.compilation.target, first)):
+            if self._suits(key, plan):
                 yield plan
 
     def _refused(self, kernel: Kernel, plan: Plan) -> bool:
@@ -233,7 +230,14 @@ class _Reactions:
         move = None if data is None else _read(data)
         if move is None or move.plan.header != self.compilation["plan"].plans[key].header:
             return None
-        return None if any(self._refused(k, move.plan) for k in self._kernels(key)) else move
+        return move if self._suits(key, move.plan) else None
+
+    def _suits(self, key: str, plan: Plan) -> bool:
+        """Whether a plan is legal, and one that its kernels can be carried out by."""
+        target, kernels = self.compilation.target, self._kernels(key)
+        size = operand_bytes(kernels[0]) if kernels[0].roles is not None else 2
+        legal = next(plan_verify.findings(plan, target, size), None) is None
+        return legal and not any(self._refused(kernel, plan) for kernel in kernels)
 
 
 def _written(move: Move) -> bytes:

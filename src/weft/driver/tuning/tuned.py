@@ -8,17 +8,21 @@ cluster finds its own. A table that cannot be read is no table.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 from weft.driver.programs.kept import tuned_key
 from weft.driver.stages.generators import generator_for
 from weft.foundation.errors import WeftError
+from weft.foundation.json_fields import Fields, reading
 from weft.memory.ir import BufferMap
+from weft.plan import verify as plan_verify
 from weft.plan.ir import Plan, PlanSet
 from weft.plan.text import plan_from_json, plan_to_json
-from weft.region.ir import Module
+from weft.region.forms.multiplied import operand_bytes
+from weft.region.ir import Kernel, Module
 from weft.runtime import cache
 from weft.target.target import Target
 
@@ -52,7 +56,7 @@ def load(target: Target) -> dict[str, Tuned]:
         return {}
     try:
         return {key: _read(entry) for key, entry in json.loads(data).items()}
-    except (ValueError, TypeError, KeyError, AttributeError, WeftError):
+    except (ValueError, AttributeError, RecursionError, WeftError):
         return {}
 
 
@@ -62,9 +66,18 @@ def save(target: Target, tuned: Mapping[str, Tuned]) -> bool:
     return cache.save(tuned_key(target), json.dumps(document).encode())
 
 
-def _read(entry: dict[str, Any]) -> Tuned:
-    times = float(entry["seconds"]), float(entry["first_seconds"])
-    return Tuned(plan_from_json(entry["plan"]), *times, int(entry["points"]), int(entry["of"]))
+def _read(entry: Any) -> Tuned:
+    with reading(entry, "tuned plan") as fields:
+        plan = plan_from_json(fields.take("plan"))
+        times = _seconds(fields, "seconds"), _seconds(fields, "first_seconds")
+        return Tuned(plan, *times, fields.whole("points"), fields.whole("of"))
+
+
+def _seconds(fields: Fields, name: str) -> float:
+    found = fields.take(name)
+    if type(found) not in (int, float) or not 0 < found < inf:
+        fields.fail(f"field {name!r} must be a number over 0")
+    return float(found)
 
 
 def _written(entry: Tuned) -> dict[str, Any]:
@@ -84,7 +97,7 @@ def with_tuned(plans: PlanSet, module: Module, buffer_map: BufferMap, target: Ta
     for key in plans.plans.keys() & table.keys():
         kernels = [k for k in module.kernels if plans.kernels.get(k.name) == key]
         plan, accepts = table[key].plan, generator_for(target).accepts
-        if plan.header.target != target.name:
+        if plan.header.target != target.name or not _is_legal(plan, kernels, target):
             continue
         if any(accepts(kernel, module, buffer_map, plan, target) for kernel in kernels):
             continue
@@ -94,3 +107,9 @@ def with_tuned(plans: PlanSet, module: Module, buffer_map: BufferMap, target: Ta
     origins = {key: why for key, why in plans.origins.items() if key not in taken}
     own = plans.own - taken
     return replace(plans, plans=found, notes=tuple(notes), origins=origins, own=own)
+
+
+def _is_legal(plan: Plan, kernels: Sequence[Kernel], target: Target) -> bool:
+    """Whether a plan is one of the target, whatever wrote the table."""
+    sizes = {operand_bytes(kernel) if kernel.roles is not None else 2 for kernel in kernels}
+    return not any(True for size in sizes for _ in plan_verify.findings(plan, target, size))

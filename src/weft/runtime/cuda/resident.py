@@ -228,7 +228,7 @@ class Resident:
         if not isinstance(step, Launch):
             raise InternalError(f"the step {step.label} reported a violation")
         code, why = self.artifact.kernels[step.kernel].checks[check]
-        where = step.where[check] if step.where else ""
+        where = str(step.where[check]) if step.where else ""
         return SpecViolation(code, f"{why} at element {element}", where=where or step.label)
 
 

@@ -173,7 +173,15 @@ def test_a_damaged_entry_is_made_again(cache: Path) -> None:
 def test_an_entry_of_somebody_elses_is_made_again(cache: Path) -> None:
     gpu_kernels.compile_sources(small(), "sm_90a")
     (entry,) = cache.iterdir()
-    for foreign in (b"no cubin", b"[1]\ncode", b'{"remarks": 1}\ncode', b'{"remarks": []}\ncode'):
+    kept = disk.load(entry.name) or b""
+    changes = {
+        b'"registers": ': b'"registers": 1e9, "odd": ',
+        b": ": b": null, ",
+        b"\x7fELF": b"elf",
+    }
+    odd = [kept.replace(old, new, 1) for old, new in changes.items()]
+    bare = [b"no cubin", b"[1]\ncode", b'{"remarks": 1}\ncode', b'{"remarks": []}\ncode']
+    for foreign in (*bare, *odd, b"[" * 100_000, b"Infinity\n\x7fELF"):
         disk.save(entry.name, foreign)
         assert gpu_kernels.compile_sources(small(), "sm_90a").compiled == 1
     assert gpu_kernels.compile_sources(small(), "sm_90a").reused == 1

@@ -23,6 +23,9 @@ from weft.ptir import Builder, Program
 from weft.ptir.builder import Value
 from weft.target.known import target_named
 
+ELF = b"\x7fELF"
+"""How machine code for GPUs begins."""
+
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -45,7 +48,7 @@ class Compiler:
             "0 bytes spill loads\nptxas info : Used 100 registers\n"
         )
         log += sum(remarks) * "ptxas info : (C7510) wgmma.mma_async is serialized in k\n"
-        return Cubin(arch, source.encode(), log, read_log(log))
+        return Cubin(arch, ELF + source.encode(), log, read_log(log))
 
 
 def compiler(monkeypatch: pytest.MonkeyPatch, *frames: tuple[int, ...]) -> Compiler:
@@ -78,7 +81,7 @@ def first_plan() -> dict[str, object]:
 def ran(executable: Executable) -> str:
     """The source of the one kernel that runs: the compiler here hands it out as machine code."""
     (kernel,) = executable.artifact.kernels
-    return bytes(kernel.code).decode()
+    return bytes(kernel.code).removeprefix(ELF).decode()
 
 
 def test_a_plan_that_spills_moves_to_the_first_that_does_not(

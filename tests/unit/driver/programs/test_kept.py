@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import weft
+from weft.driver.compile import Executable
 from weft.driver.programs import kept
 from weft.driver.signature import make_signature
 from weft.foundation.limits import Limits
@@ -22,6 +23,20 @@ from weft.ptir.ops.movement import BroadcastTo
 from weft.ptir.ops.tuples import MakeTuple
 from weft.ptir.types import TupleType
 from weft.runtime import cache
+from weft.runtime.artifact import (
+    Artifact,
+    BufferSlot,
+    CopyBuffer,
+    Enter,
+    HostCall,
+    Jump,
+    JumpUnless,
+    Launch,
+    Reset,
+    Site,
+    TensorSpec,
+)
+from weft.runtime.bundle import Bundle, pack, unpack
 from weft.target.known import target_named
 
 
@@ -94,7 +109,7 @@ from weft.runtime import cache
 
 cache.source_digest = lambda: sys.argv[2]  # whatever is edited while this runs
 made, parse = [], llvm.parse_assembly
-llvm.parse_assembly = lambda text: made.append(text) or parse(text)
+llvm.parse_assembly = lambda text, *more: made.append(text) or parse(text, *more)
 found = []
 
 
@@ -160,10 +175,9 @@ def test_everything_a_compilation_depends_on_is_in_the_key(
     key = kept.key_of(program(), target, plain)
     assert key is not None
     assert kept.key_of(program(), target, plain) == key
-    lines = {place: f"{line}0" for place, line in program().locations.items()}
     others = [
         (program(3.0), target, plain),
-        (replace(program(), locations=lines), target, plain),
+        (replace(program(), locations={}), target, plain),
         (program(), target, make_signature(program(), params=[1])),
         (program(), target, make_signature(program(), donate=[2])),
         (program(), replace(target, features=frozenset({"other"})), plain),
@@ -239,7 +253,7 @@ def test_a_broken_entry_is_compiled_again_and_that_is_said(folder: Path) -> None
     assert kept.DAMAGED not in weft.compile(program()).report()
     whole = (folder / key).read_bytes()
     flipped = whole[:200] + bytes([whole[200] ^ 1]) + whole[201:]
-    for damage in (b"", b"weftobj1", whole[:-1], whole + b"x", flipped, b"weftobj2" + whole[8:]):
+    for damage in (b"", b"weftobj2", whole[:-1], whole + b"x", flipped, b"weftobj3" + whole[8:]):
         (folder / key).write_bytes(damage)
         executable = weft.compile(program())
         assert "machine code" in executable._latest.times
@@ -251,6 +265,151 @@ def test_a_broken_entry_is_compiled_again_and_that_is_said(folder: Path) -> None
     again = weft.compile(program())
     assert list(again._latest.times) == ["disk"]
     assert kept.DAMAGED not in again.report()
+
+
+def offset(by: float, size: int = 4) -> Program:
+    b = Builder("offset")
+    x = b.param("f32", [size])
+    return b.build(x * x + by)
+
+
+def test_an_entry_in_the_place_of_another_is_compiled_again(folder: Path) -> None:
+    """Another sum, and a larger program, which would read outside the inputs it is given."""
+    target, x = target_named("cpu"), np.arange(4, dtype=np.float32)
+    wanted = offset(3.0)
+    keys = {}
+    for made in (wanted, offset(-3.0), offset(3.0, 1 << 20)):
+        weft.compile(made)
+        key = kept.key_of(made, target, make_signature(made))
+        assert key is not None
+        keys[made] = folder / key
+    for other in list(keys)[1:]:
+        keys[wanted].write_bytes(keys[other].read_bytes())
+        executable = weft.compile(wanted)
+        assert kept.DAMAGED in executable.report()
+        assert executable(x)[0].tolist() == [3, 4, 7, 12]
+        assert kept.DAMAGED not in weft.compile(wanted).report()
+
+
+def entry_of(made: Program) -> tuple[str, Bundle]:
+    """The key of a program that is kept, and what is kept."""
+    key = kept.key_of(made, target_named("cpu"), make_signature(made))
+    assert key is not None
+    found = unpack(cache.load(key) or b"")
+    assert found is not None
+    return key, found
+
+
+def unsound(artifact: Artifact) -> Iterator[Artifact]:
+    """Artifacts that are whole, and not those of the program."""
+    (launch, *_), (kernel, *_), slots = artifact.steps, artifact.kernels, artifact.buffers
+    assert isinstance(launch, Launch)
+    larger = TensorSpec("x", "f32", (1 << 20,))
+    yield replace(artifact, inputs=(larger,))
+    yield replace(artifact, outputs=(larger,))
+    yield replace(artifact, inputs=())
+    yield replace(artifact, outputs=(replace(artifact.outputs[0], dtype="si32"),))
+    yield replace(artifact, outputs=(replace(artifact.outputs[0], dtype="f33"),))
+    for slot in (
+        BufferSlot("input", 1, 0, 16),
+        BufferSlot("input", 0, 4, 16),
+        BufferSlot("input", 0, -4, 16),
+        BufferSlot("input", 0, 0, 1 << 40),
+        BufferSlot("output", 5, 0, 16),
+        BufferSlot("state", 0, 0, 16),
+        BufferSlot("constant", -1, 0, 0),
+        BufferSlot("arena", 0, 0, 1 << 40),
+        BufferSlot("moon", 0, 0, 0),
+    ):
+        yield replace(artifact, buffers=(slot, *slots[1:]))
+    for step in (
+        replace(launch, kernel=7),
+        replace(launch, kernel=-1),
+        replace(launch, buffers=(0, 99)),
+        replace(launch, where=(Site("one"), Site("two"))),
+        CopyBuffer(0, 1, 1 << 30, "copy"),
+        CopyBuffer(0, 1, 4, "copy", 0, 4, 4),
+        Jump(99, "jump"),
+        JumpUnless(99, 0, "jump"),
+        Enter(3, "enter"),
+        Reset(0, "reset"),
+        HostCall("sort", ((0, larger),), (), "sort"),
+        HostCall("[" * 100_000, (), (), "deep"),
+        HostCall('["moon", [], []]', (), (), "moon"),
+        HostCall("{}", (), (), "nothing"),
+    ):
+        yield replace(artifact, steps=(step, *artifact.steps[1:]))
+    yield replace(artifact, output_slots=(99,))
+    yield replace(artifact, output_slots=())
+    yield replace(artifact, bodies=0)
+    yield replace(artifact, counters=1 << 60)
+    yield replace(artifact, kernels=(replace(kernel, code=b"no code"),))
+    yield replace(artifact, kernels=(replace(kernel, symbol="another"),))
+    yield replace(artifact, kernels=(replace(kernel, work_items=-1),))
+
+
+@pytest.fixture
+def kept_offset() -> tuple[str, Bundle]:
+    weft.compile(offset(3.0))
+    return entry_of(offset(3.0))
+
+
+def test_whole_entries_that_are_unsound_are_compiled_again(kept_offset: tuple[str, Bundle]) -> None:
+    key, found = kept_offset
+    x = np.arange(4, dtype=np.float32)
+    for number, artifact in enumerate(unsound(found.artifact)):
+        assert artifact != found.artifact
+        cache.save(key, pack(replace(found, artifact=artifact)))
+        executable = weft.compile(offset(3.0))
+        assert kept.DAMAGED in executable.explain(), (number, artifact)
+        assert executable(x)[0].tolist() == [3, 4, 7, 12]
+        assert list(weft.compile(offset(3.0))._latest.times) == ["disk"]
+
+
+def test_object_code_that_is_none_is_compiled_again(
+    folder: Path, kept_offset: tuple[str, Bundle]
+) -> None:
+    key, found = kept_offset
+    (kernel,) = found.artifact.kernels
+    objects = [path.name for path in folder.iterdir() if cache.load(path.name) == kernel.code]
+    assert len(objects) == 1
+    for damage in (b"", b"no code", kernel.code[:-1], kernel.code.replace(b"k_", b"j_")):
+        cache.save(objects[0], damage)
+        (folder / key).unlink()
+        executable = weft.compile(offset(3.0))
+        assert executable(np.ones(4, np.float32))[0].tolist() == [4, 4, 4, 4]
+        assert cache.load(objects[0]) == kernel.code
+
+
+def taking(*lines: str) -> Program:
+    """Two rows of a table, written on the lines of a file."""
+    b = Builder("taking")
+    table, rows = b.param("f32", [5, 3]), b.param("si32", [2])
+    made = b.build(b.take(table, rows), b.take(table, rows + rows))
+    values = sorted(made.locations)
+    return replace(made, locations=dict(zip(values, lines, strict=True)))
+
+
+def complaint(executable: Executable, rows: list[int]) -> str:
+    with pytest.raises(weft.SpecViolation) as caught:
+        executable(np.zeros((5, 3), np.float32), np.array(rows, np.int32))
+    return caught.value.where
+
+
+def test_a_program_whose_lines_have_moved_is_found_and_names_them_as_they_are_now() -> None:
+    first = weft.compile(taking("old.py:1", "old.py:2", "old.py:3"))
+    assert "machine code" in first._latest.times
+    assert complaint(first, [9, 9]).endswith("(old.py:1)")
+    moved = weft.compile(taking("new.py:7", "new.py:8", "new.py:9"))
+    assert list(moved._latest.times) == ["disk"]
+    assert complaint(moved, [9, 9]) == complaint(first, [9, 9]).replace("old.py:1", "new.py:7")
+
+
+def test_what_one_line_wrote_and_several_write_now_names_all_of_them() -> None:
+    weft.compile(taking("one.py:1", "one.py:1", "one.py:1"))
+    apart = weft.compile(taking("one.py:1", "one.py:1", "one.py:2"))
+    assert list(apart._latest.times) == ["disk"]
+    assert complaint(apart, [9, 9]).endswith("(one.py:1 or one.py:2)")
 
 
 def test_a_program_without_a_wire_form_is_compiled_every_time() -> None:

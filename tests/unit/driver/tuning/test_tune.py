@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import weft
+from weft.driver.programs.kept import tuned_key
 from weft.driver.signature import make_signature
 from weft.driver.stages.compilation import Compilation
 from weft.driver.tuning import tune as tuner
@@ -135,9 +136,54 @@ def test_what_was_found_before_ctrl_c_is_kept_and_the_rest_measured_later() -> N
 
 
 def test_a_table_that_cannot_be_read_is_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    for text in (b"", b"[]", b'{"k": 1}', b'{"k": {"plan": {"kind": "odd"}}}', b"\xff"):
+    broken = (b"", b"[]", b'{"k": 1}', b'{"k": {"plan": {"kind": "odd"}}}', b"\xff")
+    deep = (b"[" * 100_000, b'{"k":' * 100_000)
+    for text in (*broken, *deep):
         monkeypatch.setattr("weft.runtime.cache.load", lambda key, text=text: text)
         assert tuned.load(CPU) == {}
+
+
+@pytest.mark.usefixtures("pretended")
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("seconds", "Infinity"),
+        ("seconds", "NaN"),
+        ("seconds", "-1"),
+        ("seconds", "0"),
+        ("first_seconds", "true"),
+        ("first_seconds", '"1"'),
+        ("points", "1.5"),
+        ("of", "null"),
+        ("of", "9" * 30),
+        ("plan", "[[[]]]"),
+        ("odd", "1"),
+    ],
+)
+def test_a_whole_table_with_unsound_numbers_is_no_table(name: str, value: str) -> None:
+    tune(started(sums()))
+    key = tuned_key(CPU)
+    ((kernel, entry),) = json.loads(cache.load(key) or b"").items()
+    fields = {field: json.dumps(found) for field, found in entry.items()} | {name: value}
+    inside = ", ".join(f'"{field}": {found}' for field, found in fields.items())
+    cache.save(key, f'{{"{kernel}": {{{inside}}}}}'.encode())
+    assert tuned.load(CPU) == {}
+    x = np.ones((64, 64), np.float32)
+    assert (weft.compile(sums())(x, x)[0] == 2).all()
+    tune(started(sums()))
+    assert len(tuned.load(CPU)) == 1
+
+
+@pytest.mark.usefixtures("pretended")
+@pytest.mark.parametrize("fields", [{"vector": 0}, {"vector": -3}, {"unroll": 0}, {"vector": 3}])
+def test_a_plan_that_is_illegal_is_left_alone(fields: dict[str, int]) -> None:
+    tuning = tune(started(sums()))
+    ((key, found),) = tuning.found.items()
+    assert isinstance(found.plan, MapPlan)
+    wrong = MapPlan(found.plan.header, **({"vector": found.plan.vector} | fields))
+    tuned.save(CPU, {key: replace(found, plan=wrong)})
+    x = np.ones((64, 64), np.float32)
+    assert (weft.compile(sums())(x, x)[0] == 2).all()
 
 
 @pytest.mark.usefixtures("pretended")

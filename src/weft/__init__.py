@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from weft.foundation.forks import no_fork as _no_fork
+
 if TYPE_CHECKING:
     from weft import core_ir, ptir
     from weft.driver.compile import compile_program as compile  # noqa: A004
@@ -74,16 +76,22 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Load a public name from its home."""
     if name in _PACKAGES:
-        return importlib.import_module(f"weft.{name}")
+        return _loaded(f"weft.{name}")
     home, attribute = _HOMES.get(name, (_OPS, name))
     if name.startswith("__") and not name.startswith("__array"):
         raise AttributeError(f"module 'weft' has no attribute {name!r}")
-    if home == _OPS and not hasattr(importlib.import_module(_OPS), name):
-        raise importlib.import_module(_OPS).missing(name)
-    value = getattr(importlib.import_module(home), attribute)
+    if home == _OPS and not hasattr(_loaded(_OPS), name):
+        raise _loaded(_OPS).missing(name)
+    value = getattr(_loaded(home), attribute)
     globals()[name] = value
     return value
 
 
+def _loaded(module: str) -> Any:
+    """A module, whole: no process that is forked meanwhile has half of it."""
+    with _no_fork:
+        return importlib.import_module(module)
+
+
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES, *_PACKAGES, *importlib.import_module(_OPS).__all__})
+    return sorted({*globals(), *_HOMES, *_PACKAGES, *_loaded(_OPS).__all__})

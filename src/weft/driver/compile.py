@@ -9,6 +9,7 @@ made.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -38,14 +39,15 @@ from weft.driver.stages.opaque import host_op
 from weft.driver.stages.places import naming_lines
 from weft.foundation import limits
 from weft.foundation.calls import told_outside
-from weft.foundation.errors import ResourceExceeded, UserError
+from weft.foundation.errors import ResourceExceeded, UserError, WeftWarning
+from weft.foundation.forks import no_fork
 from weft.foundation.tally import counted
 from weft.ptir.ir import Program
 from weft.ptir.sizes import check_memory, check_results
 from weft.ptir.specialise import bind_shapes, is_static, specialise
 from weft.ptir.types import TensorType, leaves
 from weft.ptir.verify import verify
-from weft.runtime.artifact import Artifact, HostCall
+from weft.runtime.artifact import Artifact, HostCall, Launch
 from weft.target.known import target_named
 from weft.target.target import Target
 
@@ -77,7 +79,8 @@ class Cluster:
     def compilation(self) -> Compilation:
         """What every stage made, of the bodies of branches and loops too."""
         if not self.started.values:
-            pipeline().run_whole(self.started)
+            with no_fork:
+                pipeline().run_whole(self.started)
         return self.started
 
     def describe(self) -> str:
@@ -255,7 +258,8 @@ class Executable(Compiled):
         key = tuple(sorted(sizes.items()))
         if key not in self.clusters:
             reason = "first run with these sizes" if sizes else "all its sizes are given"
-            self.clusters[key] = self._compile(sizes, reason)
+            with no_fork:
+                self.clusters[key] = self._compile(sizes, reason)
             if len(self.clusters) > MOST_CLUSTERS:
                 gone = self.clusters.pop(next(iter(self.clusters)))
                 self._known = {s: found for s, found in self._known.items() if found is not gone}
@@ -278,6 +282,7 @@ class Executable(Compiled):
             built.notes.append(found.note)
             reason = f"{reason}; {found.note}"
         check_memory(largest_buffer(built.artifact), concrete, bounds)
+        _warn_of_work(built.artifact, concrete, bounds)
         return Cluster(sizes, compilation, built, watch.times, reason)
 
     def _build(self, compilation: Compilation, watch: _Stopwatch) -> Built:
@@ -288,6 +293,21 @@ class Executable(Compiled):
             built = generator_for(self.target).build(compilation, self.signature, self.state)
         watch.note("machine code")
         return built
+
+
+def _warn_of_work(artifact: Artifact, program: Program, bounds: limits.Limits) -> None:
+    """Say how long a run takes where it is long, before it begins."""
+    launches = [step for step in artifact.steps if isinstance(step, Launch)]
+    seconds = [artifact.kernels[launch.kernel].nanoseconds / 1e9 for launch in launches]
+    if sum(seconds) > bounds.warned_seconds:
+        longest = launches[seconds.index(max(seconds))].label
+        warnings.warn(
+            f"one run of @{program.entry} takes about {sum(seconds):,.0f} seconds by the "
+            f"compiler's estimate, {max(seconds):,.0f} of them in the kernel {longest}; set "
+            "WEFT_WARN_SECONDS to be warned of longer runs only",
+            WeftWarning,
+            stacklevel=2,
+        )
 
 
 def largest_buffer(artifact: Artifact) -> int:

@@ -6,7 +6,6 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from threading import Lock
 from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
@@ -31,6 +30,7 @@ from weft.driver.loading.plugins import described
 from weft.driver.options import options_told
 from weft.foundation.calls import told_outside
 from weft.foundation.errors import ResourceExceeded, UserError
+from weft.foundation.forks import new_lock, no_fork
 from weft.ptir.interp import Observer
 from weft.ptir.ir import Program
 from weft.ptir.passes.log import PassLog
@@ -132,7 +132,8 @@ def prepare(program: Program, backend: Backend, donated: frozenset[int] = frozen
 
 
 def _prepare(program: Program, backend: Backend, log: PassLog | None) -> Prepared:
-    return Prepared(program, backend, backend.compile(legalise(program, backend, log)))
+    with no_fork:
+        return Prepared(program, backend, backend.compile(legalise(program, backend, log)))
 
 
 class _Recent:
@@ -142,7 +143,7 @@ class _Recent:
     def __init__(self, most: int) -> None:
         self.most = most
         self._held: OrderedDict[_Key, tuple[Program, Prepared]] = OrderedDict()
-        self._lock = Lock()
+        self._lock = new_lock()
 
     def find(self, program: Program, backend: Backend, sizes: Mapping[str, int]) -> Prepared | None:
         key = _key(program, backend, sizes)

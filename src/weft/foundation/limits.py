@@ -14,12 +14,14 @@ from weft.foundation.errors import ResourceExceeded, UserError
 
 @dataclass(frozen=True)
 class Limits:
-    """How much one program may use. Change with `WEFT_MAX_TENSOR_BYTES`, `WEFT_MAX_LOOP_STEPS`,
-    `WEFT_MAX_KERNEL_STEPS`."""
+    """How much one program may use, and how long it may take, by the compiler's estimate, before
+    somebody is warned. Change with `WEFT_MAX_TENSOR_BYTES`, `WEFT_MAX_LOOP_STEPS`,
+    `WEFT_MAX_KERNEL_STEPS`, `WEFT_WARN_SECONDS`."""
 
     tensor_bytes: int = 16 << 30
     loop_steps: int = 2_000_000
     kernel_steps: int = 1 << 44
+    warned_seconds: int = 60
     rank: int = 64
     nesting: int = 64
 
@@ -39,6 +41,7 @@ def current() -> Limits:
         tensor_bytes=_read("WEFT_MAX_TENSOR_BYTES", Limits.tensor_bytes),
         loop_steps=_read("WEFT_MAX_LOOP_STEPS", Limits.loop_steps),
         kernel_steps=_read("WEFT_MAX_KERNEL_STEPS", Limits.kernel_steps),
+        warned_seconds=_read("WEFT_WARN_SECONDS", Limits.warned_seconds),
     )
 
 

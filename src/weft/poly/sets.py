@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, wraps
-from threading import Lock
 from typing import Any, Final, ParamSpec, TypeAlias, TypeVar, cast
 
 import islpy as isl
 
 from weft.foundation.errors import Finding, InternalError, ResourceExceeded
+from weft.foundation.forks import new_lock, no_fork
 from weft.foundation.index_expr import Axis, Expr, FloorDiv, Guard, Index, Param
 from weft.foundation.tally import asked, done
 from weft.foundation.whole_numbers import in_64_bits
@@ -94,13 +94,13 @@ class Difference:
 
 _MEMORIES: Final[list[Callable[[], None]]] = []
 _CONTEXT: Final = isl.Context()
-_LOCK: Final = Lock()
+_LOCK: Final = new_lock()
 """An isl context belongs to one thread at a time."""
 
 
 @contextmanager
 def _budget(what: str, most: int) -> Iterator[None]:
-    with _LOCK:
+    with no_fork, _LOCK:
         _CONTEXT.set_max_operations(most)
         _CONTEXT.reset_operations()
         try:

@@ -58,6 +58,11 @@ def kernel_seconds(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target
     return time_estimate(target, work) + target.rates.launch_seconds
 
 
+def nanoseconds(seconds: float) -> int:
+    """An estimate as artifacts have it."""
+    return min(round(seconds * 1e9), (1 << 63) - 1)
+
+
 def kernel_work(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> Work:
     """Operations and bytes of one kernel."""
     moved = sum(_bytes(tensors[name]) for name in kernel.inputs if name in _whole(kernel))

@@ -75,6 +75,8 @@ class KernelCode:
     where it has some, its address is the very last parameter."""
     together: bool = False
     """Whether, on GPUs, its blocks wait for one another, so that all must run at once."""
+    nanoseconds: int = 0
+    """How long a launch takes, as the compiler estimates it."""
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import ctypes
 from collections import OrderedDict
-from threading import RLock
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from weft.foundation.forks import new_reentrant_lock
 
 Array = NDArray[Any]
 ALIGNMENT: Final = 128
@@ -33,7 +34,7 @@ class Blocks:
         self.idle_bytes = 0
         self._idle: OrderedDict[int, list[Array]] = OrderedDict()
         # A lease may end at any moment, also while this thread holds the lock.
-        self._lock = RLock()
+        self._lock = new_reentrant_lock()
 
     def tensor(self, shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> Array:
         """An aligned tensor of `size` bytes with unspecified contents."""

@@ -16,6 +16,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from weft.foundation import limits
 from weft.foundation.dtypes import BY_NAME
 from weft.foundation.errors import ExecutionError, InternalError, SpecViolation
+from weft.foundation.forks import new_lock
 from weft.runtime import native
 from weft.runtime.artifact import (
     Again,
@@ -53,6 +55,9 @@ _NOTHING = (1 << 64) - 1
 """What an error word holds while nothing was reported; a report has the number of a check in its
 upper 16 bits and an element below."""
 _ELEMENT_BITS = 48
+LONG = 20_000_000
+"""Nanoseconds, as estimated, from which on a kernel is worth a thread that watches for Ctrl-C: to
+make one takes a tenth of a millisecond. Estimates may be far too small."""
 
 
 def aligned_bytes(count: int) -> Array:
@@ -97,7 +102,8 @@ class _Workspace:
         tables = [s.buffers if isinstance(s, Launch) else () for s in artifact.steps]
         self.arena = empty_tensor(TensorSpec("", "ui8", (artifact.arena_bytes,)))
         self.args = np.zeros(max(1, sum(map(len, tables))), np.uint64)
-        self.state = np.array([0, 0, program.most_bodies], np.int64)
+        self.state = np.zeros(native.STATE_WORDS, np.int64)
+        self.state[2] = program.most_bodies
         self.errors = np.empty((max(1, len(artifact.steps)), 2), np.uint64)
         self.errors[:] = _NOTHING, self.state.ctypes.data
         self.runs = np.zeros((artifact.bodies, 3), np.uint64)
@@ -229,8 +235,9 @@ class Program:
         # What a run updates must not be left half updated.
         spaces = {artifact.buffers[number].space for number in artifact.output_slots}
         self._pauses = spaces.isdisjoint(("input", "state"))
+        self._is_long = any(kernel.nanoseconds >= LONG for kernel in artifact.kernels)
         self._idle: list[_Workspace] = []
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def address(
         self,
@@ -373,7 +380,9 @@ class Program:
 
     def _execute(self, workspace: _Workspace, position: int, threads: int, turns: int = -1) -> int:
         """Native steps from a position on; where to go on."""
-        found = execute(
+        watched = self._is_long and threading.current_thread() is threading.main_thread()
+        carry_out = partial(self._watched, workspace) if watched else execute
+        found = carry_out(
             workspace.first_step,
             len(self.artifact.steps),
             workspace.first_word,
@@ -389,6 +398,26 @@ class Program:
                 "raise WEFT_MAX_LOOP_STEPS if this is meant"
             )
         return found
+
+    def _watched(self, workspace: _Workspace, *where: int, **how: Any) -> int:
+        """A native call with long kernels, made by another thread: Python acts on signals in its
+        main thread alone, and not while that one is in a native call. After Ctrl-C the kernels are
+        told to stop; those that update something in place only by a second one."""
+        found: list[int] = []
+        thread = threading.Thread(target=lambda: found.append(execute(*where, **how)), daemon=True)
+        thread.start()
+        try:
+            thread.join()
+        except BaseException:
+            try:
+                workspace.state[native.STOP_WORD] = self._pauses
+                thread.join()
+            except BaseException:
+                workspace.state[native.STOP_WORD] = 1
+                thread.join()
+                raise
+            raise
+        return found[0]
 
     def _output(self, spec: TensorSpec, slot: BufferSlot) -> Callable[[Sequence[Array]], Array]:
         """A function from the inputs of a run to the memory of an output: fresh, or what its buffer

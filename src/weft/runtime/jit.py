@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-import threading
+import weakref
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -12,9 +12,10 @@ from typing import Any, Final
 import llvmlite.binding as llvm
 
 from weft.foundation.errors import BackendUnavailable, InternalError
+from weft.foundation.forks import new_lock, no_fork
 from weft.runtime import cache as disk
 
-_LOCK = threading.Lock()
+_LOCK: Final = new_lock()
 _ELF: Final = b"\x7fELF"
 _MACH_O: Final = b"\xcf\xfa\xed\xfe"
 _ELF_HEADER: Final = struct.Struct("<40xQ10xHH2x")
@@ -32,9 +33,10 @@ def _initialise() -> None:
 
 def host_cpu() -> tuple[str, str, str]:
     """Triple, processor and features of this machine."""
-    _initialise()
-    features = llvm.get_host_cpu_features().flatten()
-    return llvm.get_process_triple(), llvm.get_host_cpu_name(), features
+    with no_fork:
+        _initialise()
+        features = llvm.get_host_cpu_features().flatten()
+        return llvm.get_process_triple(), llvm.get_host_cpu_name(), features
 
 
 def code_facts() -> tuple[str, ...]:
@@ -72,7 +74,7 @@ def fault_of(text: str, symbol: str) -> str | None:
 
 def compile_object(text: str, cpu: tuple[str, str, str] | None = None, level: int = 3) -> bytes:
     """The object code of a module, optimised for a processor (this one unless told)."""
-    with _LOCK:
+    with no_fork, _LOCK:
         machine, module = _optimised(text, cpu or host_cpu(), level)
         code: bytes = machine.emit_object(module)
     return code
@@ -80,7 +82,7 @@ def compile_object(text: str, cpu: tuple[str, str, str] | None = None, level: in
 
 def assembly(text: str, cpu: tuple[str, str, str] | None = None, level: int = 3) -> str:
     """The same machine code, to be read."""
-    with _LOCK:
+    with no_fork, _LOCK:
         machine, module = _optimised(text, cpu or host_cpu(), level)
         code: str = machine.emit_assembly(module)
     return code
@@ -190,21 +192,27 @@ class Library:
         for symbol in symbols:
             builder.export_symbol(symbol)
         builder.add_current_process()
-        with _LOCK:
-            self._session: _Session | None = _session()
+        with no_fork, _LOCK:
+            session = _session()
             try:
-                self._tracker: Any = builder.link(self._session.jit, f"weft{self._session.made}")
+                tracker: Any = builder.link(session.jit, f"weft{session.made}")
             except RuntimeError as error:
                 why = " ".join(str(error).split())
                 raise InternalError(f"machine code cannot be linked: {why}") from None
+        self._addresses = {symbol: int(tracker[symbol]) for symbol in symbols}
+        release = weakref.finalize(self, _unload, [tracker, session])
+        release.atexit = False
 
     def address(self, symbol: str) -> int:
-        return int(self._tracker[symbol])
+        return self._addresses[symbol]
 
-    def __del__(self) -> None:
-        # What was linked goes before the linker that keeps account of it.
-        self._tracker = None
-        self._session = None
+
+def _unload(held: list[Any]) -> None:
+    """Give back what was linked, and then, where it was the last, the linker that keeps account of
+    it."""
+    with no_fork:
+        del held[0]
+        held.clear()
 
 
 def _session() -> _Session:

@@ -167,6 +167,7 @@ class _Writer:
     def _init(self) -> str:
         self.lines = []
         self.number(_STATE + 16, limits.current().loop_steps)
+        self.number(_STATE + 8 * native.STOP_WORD, 0)
         places = iter(range(self.at.arguments, self.at.steps, 8))
         for number, step in enumerate(self.artifact.steps):
             self.number(self.at.errors + 16 * number, -1)

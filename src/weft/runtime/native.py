@@ -22,12 +22,13 @@ counter, so any thread may run any piece and no result depends on how many threa
 error record is a word, in which a kernel leaves the least of what it has to report, and a pointer
 to the state's first word, which it then sets.
 
-The state is three words: whether something failed, how many bodies were entered, and how many may
-be. The answer is the position of the first step that was not carried out: `count` at the end, that
-of a host step, or that of any step after `turns` steps; -1 where a body was entered after a
-failure, and -2 - position where one body too many was. With `pauses` it may be any position: about
-once a second the call returns between two steps, so that its caller can look whether it is still
-wanted.
+The state is four words: whether something failed, how many bodies were entered, how many may be,
+and whether somebody wants it all to stop. Long kernels look at the last word now and then, as
+whoever hands out pieces does; what a stopped kernel leaves is worth nothing. The answer is the
+position of the first step that was not carried out: `count` at the end, that of a host step, or
+that of any step after `turns` steps; -1 where a body was entered after a failure or it was to stop,
+and -2 - position where one body too many was. With `pauses` it may be any position: about once a
+second the call returns between two steps, so that its caller can look whether it is still wanted.
 
 A worker waits for work by spinning for a moment and then on a condition variable. Two callers
 cannot use one pool at a time: the second runs its kernels alone.
@@ -45,6 +46,9 @@ MOST_THREADS = 4096
 STEP_WORDS = 8
 LAUNCH, COPY, ENTER, JUMP, UNLESS, RESET, LEAVE, AGAIN, HOST = range(9)
 STOPPED = -1
+STATE_WORDS = 4
+STOP_WORD = 3
+"""The word of the state that says to stop."""
 _SPINS = 200_000
 _STEPS_BETWEEN_LOOKS = 64
 """A look at the clock costs as much as a small step, so it is taken after large kernels only, and
@@ -52,8 +56,8 @@ now and then."""
 _AFFINITY_BYTES = 128
 
 # The pool: 0 generation, 8 workers, 16 pending, 24 next piece, 32 pieces, 40 grab, 48 kernel, 56
-# args, 64 error, 72 stop, 80 busy, 88 sleepers, 96 the caller's processor, 128 mutex, 192
-# condition, 256 thread handles.
+# args, 64 error, 72 stop, 80 busy, 88 sleepers, 96 the caller's processor, 104 state, 128 mutex,
+# 192 condition, 256 thread handles.
 _PLACES_OF_LINUX = f"""
 declare i32 @sched_getcpu()
 declare i32 @sched_getaffinity(i32, i64, ptr)
@@ -140,8 +144,15 @@ entry:
   %kernel = load ptr, ptr %kernel.at
   %args = load ptr, ptr %args.at
   %error = load ptr, ptr %error.at
+  %state.at = getelementptr i8, ptr %pool, i64 104
+  %state = load ptr, ptr %state.at
+  %halt.at = getelementptr i8, ptr %state, i64 {STOP_WORD * 8}
   br label %again
 again:
+  %halt = load atomic i64, ptr %halt.at monotonic, align 8
+  %going = icmp eq i64 %halt, 0
+  br i1 %going, label %take, label %done
+take:
   %first = atomicrmw add ptr %next, i64 %grab monotonic
   %some = icmp slt i64 %first, %pieces
   br i1 %some, label %work, label %done
@@ -275,7 +286,29 @@ done:
   ret void
 }}
 
-define internal void @share(ptr %pool, ptr %kernel, ptr %args, ptr %error, i64 %pieces, i64 %grab)
+define internal void @alone(ptr %state, ptr %kernel, ptr %args, ptr %error, i64 %pieces, i64 %grab)
+{{ entry:
+  %halt.at = getelementptr i8, ptr %state, i64 {STOP_WORD * 8}
+  br label %head
+head:
+  %first = phi i64 [ 0, %entry ], [ %last, %work ]
+  %halt = load atomic i64, ptr %halt.at monotonic, align 8
+  %going = icmp eq i64 %halt, 0
+  %some = icmp slt i64 %first, %pieces
+  %both = and i1 %going, %some
+  br i1 %both, label %work, label %done
+work:
+  %end = add i64 %first, %grab
+  %over = icmp sgt i64 %end, %pieces
+  %last = select i1 %over, i64 %pieces, i64 %end
+  call void %kernel(ptr %args, ptr %error, i64 %first, i64 %last)
+  br label %head
+done:
+  ret void
+}}
+
+define internal void @share(ptr %pool, ptr %state, ptr %kernel, ptr %args, ptr %error, i64 %pieces,
+                            i64 %grab)
 {{ entry:
   %workers.at = getelementptr i8, ptr %pool, i64 8
   %pending = getelementptr i8, ptr %pool, i64 16
@@ -291,6 +324,8 @@ define internal void @share(ptr %pool, ptr %kernel, ptr %args, ptr %error, i64 %
   store ptr %kernel, ptr %kernel.at
   store ptr %args, ptr %args.at
   store ptr %error, ptr %error.at
+  %state.at = getelementptr i8, ptr %pool, i64 104
+  store ptr %state, ptr %state.at
   store atomic i64 0, ptr %next monotonic, align 8
   store atomic i64 %workers, ptr %pending monotonic, align 8
   call void @note_place(ptr %pool)
@@ -308,6 +343,7 @@ done:
 define i64 @weft_execute(ptr %steps, i64 %first, i64 %count, i64 %turns, ptr %state, ptr %pool,
                          i64 %pauses) {{
 entry:
+  %halt.at = getelementptr i8, ptr %state, i64 {STOP_WORD * 8}
   %restless = icmp ne i64 %pauses, 0
   br i1 %restless, label %look, label %begin
 look:
@@ -334,6 +370,10 @@ head:
   %going = and i1 %more, %allowed
   br i1 %going, label %step, label %done
 step:
+  %halt = load atomic i64, ptr %halt.at monotonic, align 8
+  %halted = icmp ne i64 %halt, 0
+  br i1 %halted, label %done, label %carry.out
+carry.out:
   %next = add i64 %i, 1
   %turn.next = add i64 %turn, 1
   %offset = mul i64 %i, {STEP_WORDS * 8}
@@ -367,11 +407,12 @@ launch:
   %parallel = and i1 %many, %shared
   br i1 %parallel, label %together, label %alone
 together:
-  call void @share(ptr %pool, ptr %first.pointer, ptr %second.pointer, ptr %error, i64 %pieces,
-                   i64 %grab)
+  call void @share(ptr %pool, ptr %state, ptr %first.pointer, ptr %second.pointer, ptr %error,
+                   i64 %pieces, i64 %grab)
   br label %after
 alone:
-  call void %first.pointer(ptr %second.pointer, ptr %error, i64 0, i64 %pieces)
+  call void @alone(ptr %state, ptr %first.pointer, ptr %second.pointer, ptr %error, i64 %pieces,
+                   i64 %grab)
   br label %after
 copy:
   %bytes = load i64, ptr %at3
@@ -444,12 +485,12 @@ look.again:
   %late = icmp ne i64 %now, %began
   br i1 %late, label %done, label %head
 done:
-  %limited = phi i1 [ false, %head ], [ false, %step ], [ false, %enter ], [ true, %enter.count ],
-    [ false, %look.again ]
-  %stopped = phi i1 [ false, %head ], [ false, %step ], [ true, %enter ], [ false, %enter.count ],
-    [ false, %look.again ]
-  %reached.step = phi i64 [ %i, %head ], [ %i, %step ], [ %i, %enter ], [ %i, %enter.count ],
-    [ %following, %look.again ]
+  %limited = phi i1 [ false, %head ], [ false, %step ], [ false, %carry.out ], [ false, %enter ],
+    [ true, %enter.count ], [ false, %look.again ]
+  %stopped = phi i1 [ false, %head ], [ true, %step ], [ false, %carry.out ], [ true, %enter ],
+    [ false, %enter.count ], [ false, %look.again ]
+  %reached.step = phi i64 [ %i, %head ], [ %i, %step ], [ %i, %carry.out ], [ %i, %enter ],
+    [ %i, %enter.count ], [ %following, %look.again ]
   %beyond = sub i64 -2, %reached.step
   %answer.limited = select i1 %limited, i64 %beyond, i64 %reached.step
   %answer = select i1 %stopped, i64 {STOPPED}, i64 %answer.limited

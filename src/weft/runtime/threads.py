@@ -8,6 +8,7 @@ import threading
 from dataclasses import dataclass, field
 
 from weft.foundation.errors import UserError
+from weft.foundation.forks import new_lock, no_fork
 from weft.runtime import native
 from weft.runtime.jit import Library, object_code
 
@@ -52,14 +53,14 @@ class _Library(Library):
 class _Native:
     library: _Library | None = None
     pools: dict[int, int] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.Lock = field(default_factory=new_lock)
 
 
 _STATE = _Native()
 
 
 def _library() -> _Library:
-    with _STATE.lock:
+    with no_fork, _STATE.lock:
         if _STATE.library is None:
             _STATE.library = _Library()
         return _STATE.library
@@ -97,7 +98,6 @@ def _after_fork() -> None:
     """The child has none of the parent's threads: forget the pools, whose memory it merely
     copied."""
     _STATE.pools = {}
-    _STATE.lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,16 +1,20 @@
-"""Ctrl-C during a run: it ends between two steps, and what is compiled stays good."""
+"""Ctrl-C during a run: it ends between two steps or in the midst of a long kernel, and what is
+compiled stays good."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
+import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 
 from weft.driver.compile import Executable, compile_program
+from weft.foundation.errors import WeftWarning
 from weft.ptir import Builder, Program
 from weft.runtime import threads as native_threads
 
@@ -45,6 +49,77 @@ def test_a_loop_without_end_can_be_interrupted(monkeypatch: pytest.MonkeyPatch) 
         check=False,
     )
     assert (done.stdout, done.stderr) == ("interrupted -2.0\n", "")
+
+
+LONG_KERNEL = """
+import os, signal, sys, threading, time, warnings
+import weft
+from weft.runtime import threads
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+warnings.simplefilter("ignore")
+begun, interrupted = threading.Event(), []
+plain = threads._library().execute
+
+
+def execute(*args):
+    begun.set()
+    return plain(*args)
+
+
+threads._library().execute = execute
+
+
+def interrupt():
+    begun.wait()
+    time.sleep(0.3)
+    interrupted.append(time.monotonic())
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+threading.Thread(target=interrupt, daemon=True).start()
+try:
+    (weft.ones((1 << 20, 1 << 20)) * float(sys.argv[1])).sum().item()
+except KeyboardInterrupt:
+    late = time.monotonic() - interrupted[0]
+    print("interrupted", late < 30, weft.ones((3, 3)).sum().item())
+"""
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_a_long_kernel_can_be_interrupted(threads: str) -> None:
+    """It would take minutes, or hours. How soon it ends depends on the machine's other work."""
+    done = subprocess.run(
+        [sys.executable, "-c", LONG_KERNEL, "2"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env={**os.environ, "WEFT_NUM_THREADS": threads},
+    )
+    assert (done.stdout, done.stderr) == ("interrupted True 9.0\n", "")
+
+
+def test_short_routines_look_nowhere_and_long_ones_seldom() -> None:
+    def sources(size: int) -> str:
+        b = Builder()
+        x = b.param("f32", [size])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return compile_program(b.build(b.reduce_sum(x * x, [0]))).stages["llvm"]
+
+    assert "halt" not in sources(1 << 20)
+    assert "label %halt" in sources(1 << 31)
+
+
+def test_work_beyond_a_limit_is_told_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    b = Builder("long")
+    x = b.param("f32", [1 << 10, 1])
+    product = b.build(b.reduce_sum(b.broadcast_to(x, [1 << 10, 1 << 33]), [0, 1]))
+    with pytest.warns(WeftWarning, match=r"one run of @long takes about [\d,]+ seconds by the"):
+        compile_program(product, "cpu")
+    monkeypatch.setenv("WEFT_WARN_SECONDS", str(10**9))
+    compile_program(product, "cpu")
 
 
 def counting() -> Program:

@@ -293,6 +293,13 @@ class Code:
         )
         self.label(leave)
 
+    def leave(self, pred: Val, label: str) -> None:
+        """Go on at a label of the function where `pred`, a single i1, holds."""
+        self._count += 1
+        stay = f"stay{self._count}"
+        self.line(f"br {pred}, label %{label}, label %{stay}")
+        self.label(stay)
+
     def when(self, pred: Val, body: Callable[[], None]) -> None:
         """`body` where `pred`, a single i1, holds."""
         self._count += 1

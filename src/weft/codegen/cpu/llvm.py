@@ -19,6 +19,7 @@ from weft.codegen.cpu.elements import Elements
 from weft.codegen.cpu.formats import compute_type, storage_type
 from weft.codegen.cpu.index_code import IndexCode, Lanes
 from weft.codegen.cpu.ir import LoopKind
+from weft.codegen.cpu.looks import STOP_WORD, looks_of
 from weft.codegen.cpu.philox import philox_block, philox_word
 from weft.codegen.cpu.sorting import key_of, key_type, sort_function
 from weft.foundation.dtypes import SI64, UI32, DType, Kind
@@ -32,6 +33,8 @@ MOST_COPIES = 8
 """How many calls of one function are replaced by copies of it."""
 MOST_COPIED_LINES = 64
 """How long a function may be that is copied to more than one place."""
+_HALT = "halt"
+"""The end of a routine that was told to stop."""
 _IDENTITIES: dict[str, float] = {"sum": 0.0, "prod": 1.0}
 _COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 
@@ -84,6 +87,8 @@ class _Emitter:
         self.dtypes: dict[str, DType] = {}
         self.accumulators: dict[str, _Accumulator] = {}
         self.pointers: list[str] = []
+        self.looks = looks_of(routine)
+        """Loops in which a long routine looks whether it shall stop, and after how many turns."""
 
     def function(self) -> str:
         code = self.code
@@ -96,6 +101,9 @@ class _Emitter:
             self._parameter(parameter)
         self._body(self.routine.body)
         code.line("ret void")
+        if self.looks:
+            code.label(_HALT)
+            code.line("ret void")
         lines = "\n".join(["entry:", *code.entry, *code.lines])
         name = self.routine.name
         return (
@@ -174,8 +182,33 @@ class _Emitter:
             self.indices.variables[loop.var] = index
             self._body(loop.body)
 
-        self.code.loop(first, last, loop.step, body)
+        turns = self.looks.get(id(loop))
+        if turns is None:
+            self.code.loop(first, last, loop.step, body)
+        else:
+            self._loop_with_looks(first, last, loop.step, turns, body)
         del self.indices.variables[loop.var]
+
+    def _loop_with_looks(
+        self, first: Val, last: Val, step: int, turns: int, body: Callable[[Val], None]
+    ) -> None:
+        """A loop in strips of so many turns, with a look at the state's stop word before each."""
+        code = self.code
+
+        def strip(start: Val) -> None:
+            self._look()
+            end = code.binary("add", start, number(turns * step, "i64"))
+            code.loop(start, code.intrinsic("llvm.smin", end, last), step, body)
+
+        code.loop(first, last, turns * step, strip)
+
+    def _look(self) -> None:
+        """Leave the routine where it shall stop."""
+        code = self.code
+        state = code.load("ptr", code.pointer("%error", "ptr", number(1, "i64")), 1, 8)
+        word = code.pointer(state.text, "i64", number(STOP_WORD, "i64"))
+        value = code.result(f"load atomic i64, ptr {word} monotonic, align 8", "i64")
+        code.leave(code.compare("icmp ne", value, number(0, "i64")), _HALT)
 
     def _parameter(self, parameter: ir.ParamArg) -> None:
         dtype = self.routine.buffers[parameter.buffer].dtype

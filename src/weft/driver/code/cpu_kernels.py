@@ -22,7 +22,7 @@ from weft.foundation.errors import Finding, SpecViolation, Unimplemented
 from weft.foundation.whole_ops import WholeOp
 from weft.memory.ir import BufferMap
 from weft.plan.ir import REFUSED, PlanSet
-from weft.region.cost import kernel_seconds, steps_of
+from weft.region.cost import kernel_seconds, nanoseconds, steps_of
 from weft.region.ir import Kernel, Module
 from weft.region.structure import buffers
 from weft.runtime.artifact import KernelCode
@@ -167,8 +167,13 @@ def kernel_codes(
         if symbol is None or symbol in made:
             continue
         routine = code.routines[symbol]
-        small = kernel_seconds(kernel, module.tensors, target) < WORTH_SHARING
+        seconds = kernel_seconds(kernel, module.tensors, target)
         made[symbol] = KernelCode(
-            symbol, objects[symbol], routine.pieces, small, checks=routine.checks
+            symbol,
+            objects[symbol],
+            routine.pieces,
+            seconds < WORTH_SHARING,
+            checks=routine.checks,
+            nanoseconds=nanoseconds(seconds),
         )
     return made

@@ -70,7 +70,7 @@ def _unit(
         module,
         compilation["memory"],
         gpu_kernels.natives(code, module),
-        gpu_kernels.kernel_codes(code, module, cubins),
+        gpu_kernels.kernel_codes(code, module, cubins, compilation.target),
         compilation["tiny"].constants,
         program,
         body,

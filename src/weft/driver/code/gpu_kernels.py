@@ -27,6 +27,7 @@ from weft.foundation.tally import counted
 from weft.foundation.whole_ops import WholeOp
 from weft.memory.ir import BufferMap, MemRef, Space
 from weft.plan.ir import REFUSED, Plan, PlanSet
+from weft.region.cost import kernel_seconds, nanoseconds
 from weft.region.ir import Check, Kernel, Module, Pattern
 from weft.region.structure import buffers
 from weft.runtime import cache
@@ -236,15 +237,25 @@ def natives(code: GpuModule, module: Module) -> dict[str, Native]:
     return found
 
 
-def kernel_codes(code: GpuModule, module: Module, cubins: Cubins) -> dict[str, KernelCode]:
+def kernel_codes(
+    code: GpuModule, module: Module, cubins: Cubins, target: Target
+) -> dict[str, KernelCode]:
     """The machine code of every distinct kernel, with what the runtime wants to know of it."""
+    seconds = {
+        code.launches[k.name].symbol: kernel_seconds(k, module.tensors, target)
+        for k in module.kernels
+        if k.name in code.launches
+    }
     checks = {
         code.launches[k.name].symbol: _checks(k)
         for k in module.kernels
         if k.body and k.name in code.launches
     }
     return {
-        symbol: kernel_code(kernel, cubins.cubins[symbol].code, checks.get(symbol, ()))
+        symbol: replace(
+            kernel_code(kernel, cubins.cubins[symbol].code, checks.get(symbol, ())),
+            nanoseconds=nanoseconds(seconds.get(symbol, 0.0)),
+        )
         for symbol, kernel in code.kernels.items()
     }
 

@@ -10,6 +10,7 @@ import importlib
 from types import ModuleType
 
 from weft.foundation.errors import BackendUnavailable
+from weft.foundation.forks import no_fork
 
 _OWN_PACKAGE = __name__.partition(".")[0]
 
@@ -17,7 +18,8 @@ _OWN_PACKAGE = __name__.partition(".")[0]
 def load_part(module: str) -> ModuleType:
     """One of Weft's own modules."""
     try:
-        return importlib.import_module(module)
+        with no_fork:
+            return importlib.import_module(module)
     except ModuleNotFoundError as error:
         package = (error.name or _OWN_PACKAGE).partition(".")[0]
         if package == _OWN_PACKAGE:

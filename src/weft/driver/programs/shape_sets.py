@@ -11,7 +11,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from threading import Lock
 from time import perf_counter
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from weft.driver.loading.plugins import described
 from weft.foundation.calls import told
 from weft.foundation.errors import SpecViolation, UserError
+from weft.foundation.forks import new_lock
 from weft.ptir.ir import Program
 from weft.ptir.padding.program import PaddedProgram, pad_dims
 from weft.ptir.specialise import bind_shapes, settled_sizes, specialise
@@ -178,7 +178,7 @@ class Clusters(Generic[T]):
 
     def __post_init__(self) -> None:
         self._fits: OrderedDict[tuple[Shape, ...], Fit[T]] = OrderedDict()
-        self._lock = Lock()
+        self._lock = new_lock()
 
     @cached_property
     def padded(self) -> PaddedProgram:

@@ -18,6 +18,7 @@ from weft.driver.loading.parts import load_part
 from weft.driver.signature import Signature
 from weft.driver.stages.compilation import Compilation, Stage
 from weft.foundation.errors import Finding, UserError
+from weft.foundation.forks import no_fork
 from weft.ptir.types import TensorType
 from weft.runtime.artifact import Artifact, HostFunction
 from weft.target.target import Kind, Target
@@ -130,7 +131,8 @@ def pipeline() -> Pipeline:
 def exact_fusion() -> Fuse:
     """Exact fusion, which needs a solver that nothing else does."""
     try:
-        return cast("Fuse", importlib.import_module(_EXACT).fuse_exactly)
+        with no_fork:
+            return cast("Fuse", importlib.import_module(_EXACT).fuse_exactly)
     except ModuleNotFoundError as error:
         if error.name != "highspy":
             raise

@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 from weft.driver.backends import Backend, runs_passes
 from weft.driver.execute import Prepared, prepare
 from weft.foundation.errors import UserError
+from weft.foundation.forks import new_lock, no_fork
 from weft.ops.graph.hooks import WATCH
 from weft.ptir.ir import Program
 from weft.ptir.passes import optimise
@@ -52,7 +53,7 @@ class Entry:
     """With the numbers compiled in."""
     lifted: tuple[Prepared, Positions] | None = None
     """With the numbers at these positions as parameters after the leaves."""
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.Lock = field(default_factory=new_lock)
 
     def serving(self, numbers: Numbers) -> tuple[Prepared, Positions] | None:
         """The version that computes with these numbers."""
@@ -77,7 +78,7 @@ class ProgramCache:
         self.size = size
         self.statistics = Statistics()
         self._entries: OrderedDict[Signature, Entry] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def find(
         self, signature: Signature, numbers: Numbers, build: Build
@@ -133,7 +134,8 @@ class ProgramCache:
         started = time.perf_counter()
         log = PassLog()
         is_ready = WATCH.tracer is None and runs_passes(backend)
-        made = prepare(program if is_ready else optimise(program, log), backend, donated)
+        with no_fork:
+            made = prepare(program if is_ready else optimise(program, log), backend, donated)
         if WATCH.tracer is not None:
             WATCH.tracer.compiled(kind, program, made, log, time.perf_counter() - started)
         return made

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from typing import Any
 
 from weft.driver.execute import Prepared
 from weft.foundation.errors import UserError
+from weft.foundation.forks import new_lock
 from weft.ops.trace.debug import TensorReport, inspect
 from weft.ops.trace.profile import Profile, profiled, unshared
 from weft.ptir.files import dumps
@@ -41,7 +41,7 @@ class ProgramTracer:
         self.programs: list[Program] = []
         self._numbers: dict[int, int] = {}
         self._kept: list[Prepared] = []
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         if folder is not None:
             try:
                 folder.mkdir(parents=True, exist_ok=True)

@@ -14,12 +14,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.foundation.errors import BackendUnavailable, ExecutionError, UserError
+from weft.runtime.cuda.waiting import wait
+
+_NOT_READY: Final = 600
+"""What the driver answers while a stream has work."""
 
 
 @cache
@@ -224,8 +228,10 @@ class Stream:
     handle: Any
 
     def synchronize(self) -> None:
-        """Wait for everything in the stream."""
-        call(self.device.driver, "cuStreamSynchronize", self.handle)
+        """Wait for everything in the stream, so that Ctrl-C ends the waiting."""
+        driver = self.device.driver
+        wait(lambda: int(driver.cuStreamQuery(self.handle)[0]) != _NOT_READY)
+        call(driver, "cuStreamSynchronize", self.handle)
 
     def copy(self, target: int, source: int, count: int) -> None:
         """Copy bytes between device addresses."""

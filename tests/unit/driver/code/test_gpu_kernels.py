@@ -245,7 +245,7 @@ def test_an_artifact_has_the_steps_in_order() -> None:
         region,
         compilation["memory"],
         gpu_kernels.natives(module, region),
-        gpu_kernels.kernel_codes(module, region, cubins),
+        gpu_kernels.kernel_codes(module, region, cubins, target_named("sm90")),
         compilation["tiny"].constants,
     )
     artifact = build_artifact(unit, "sm_90a", host_call)

@@ -1,0 +1,53 @@
+"""Where a long routine looks whether it shall stop: often enough for somebody who waits, and so
+seldom that it costs nothing. Routines that are done in a moment look nowhere, and stay as they are.
+
+Work is counted in steps: statements in the innermost loops, weighed by what they take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from weft.codegen.cpu import ir
+from weft.codegen.cpu.ir import LoopKind
+
+STOP_WORD: Final = 3
+"""The word of the executor's state that says to stop; `error` has the state's address."""
+LONG: Final = 1 << 30
+"""Steps from which on a routine is long: some tens of milliseconds of one processor."""
+BETWEEN: Final = 1 << 20
+"""Steps between two looks, at least: a tenth of a millisecond."""
+_HEAVY: Final = 16
+_LIGHT: Final = frozenset(
+    {"add", "sub", "mul", "max", "min", "neg", "abs", "cast", "select", "const", "index", "fma"}
+)
+
+
+def looks_of(routine: ir.Routine) -> dict[int, int]:
+    """The loops in which a routine looks, by identity, with the number of turns between looks;
+    none for a routine that is not long."""
+    found: dict[int, int] = {}
+    work = _work(routine.body, {}, found)
+    return found if work >= LONG else {}
+
+
+def _work(
+    body: tuple[ir.Stmt, ...], around: Mapping[str, tuple[int, int]], found: dict[int, int]
+) -> int:
+    """The steps of a body. Of loops inside one another, the innermost that takes long enough is
+    the one that looks."""
+    total = 0
+    for stmt in body:
+        if not isinstance(stmt, ir.For):
+            total += _HEAVY if isinstance(stmt, ir.Let) and stmt.fn not in _LIGHT else 1
+            continue
+        first, last = stmt.span(around)
+        known = len(found)
+        once = _work(stmt.body, {**around, stmt.var: (first, max(first, last))}, found)
+        turns = max(0, -(-(last + 1 - first) // stmt.step))
+        counted = stmt.kind in (LoopKind.SERIAL, LoopKind.PARALLEL)
+        if counted and len(found) == known and once * turns >= BETWEEN:
+            found[id(stmt)] = max(1, BETWEEN // max(1, once))
+        total += once * turns
+    return total

@@ -235,7 +235,7 @@ class Program:
         # What a run updates must not be left half updated.
         spaces = {artifact.buffers[number].space for number in artifact.output_slots}
         self._pauses = spaces.isdisjoint(("input", "state"))
-        self._is_long = any(kernel.nanoseconds >= LONG for kernel in artifact.kernels)
+        self._long = frozenset(n for n, s in enumerate(artifact.steps) if _is_long(artifact, s))
         self._idle: list[_Workspace] = []
         self._lock = new_lock()
 
@@ -380,7 +380,8 @@ class Program:
 
     def _execute(self, workspace: _Workspace, position: int, threads: int, turns: int = -1) -> int:
         """Native steps from a position on; where to go on."""
-        watched = self._is_long and threading.current_thread() is threading.main_thread()
+        long = bool(self._long) if turns < 0 else position in self._long
+        watched = long and threading.current_thread() is threading.main_thread()
         carry_out = partial(self._watched, workspace) if watched else execute
         found = carry_out(
             workspace.first_step,
@@ -460,6 +461,11 @@ def _runs_alone(artifact: Artifact, step: Step) -> bool:
         return True
     kernel = artifact.kernels[step.kernel]
     return kernel.small or kernel.work_items <= 1
+
+
+def _is_long(artifact: Artifact, step: Step) -> bool:
+    """Whether a step may take so long that somebody wants to stop it."""
+    return isinstance(step, Launch) and artifact.kernels[step.kernel].nanoseconds >= LONG
 
 
 def _nobody() -> None:

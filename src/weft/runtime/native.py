@@ -286,27 +286,6 @@ done:
   ret void
 }}
 
-define internal void @alone(ptr %state, ptr %kernel, ptr %args, ptr %error, i64 %pieces, i64 %grab)
-{{ entry:
-  %halt.at = getelementptr i8, ptr %state, i64 {STOP_WORD * 8}
-  br label %head
-head:
-  %first = phi i64 [ 0, %entry ], [ %last, %work ]
-  %halt = load atomic i64, ptr %halt.at monotonic, align 8
-  %going = icmp eq i64 %halt, 0
-  %some = icmp slt i64 %first, %pieces
-  %both = and i1 %going, %some
-  br i1 %both, label %work, label %done
-work:
-  %end = add i64 %first, %grab
-  %over = icmp sgt i64 %end, %pieces
-  %last = select i1 %over, i64 %pieces, i64 %end
-  call void %kernel(ptr %args, ptr %error, i64 %first, i64 %last)
-  br label %head
-done:
-  ret void
-}}
-
 define internal void @share(ptr %pool, ptr %state, ptr %kernel, ptr %args, ptr %error, i64 %pieces,
                             i64 %grab)
 {{ entry:
@@ -411,8 +390,7 @@ together:
                    i64 %pieces, i64 %grab)
   br label %after
 alone:
-  call void @alone(ptr %state, ptr %first.pointer, ptr %second.pointer, ptr %error, i64 %pieces,
-                   i64 %grab)
+  call void %first.pointer(ptr %second.pointer, ptr %error, i64 0, i64 %pieces)
   br label %after
 copy:
   %bytes = load i64, ptr %at3

@@ -57,7 +57,7 @@ def test_a_fork_while_another_thread_compiles_for_the_first_time(module: str) ->
         text=True,
         timeout=300,
         check=False,
-        env={**os.environ, "WEFT_CACHE": "off"},
+        env={**os.environ, "WEFT_BACKEND": "cpu", "WEFT_CACHE": "off"},
     )
     assert (done.stdout, done.stderr) == ("0 18.0\n", "")
 

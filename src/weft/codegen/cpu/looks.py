@@ -11,6 +11,7 @@ from typing import Final
 
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.ir import LoopKind
+from weft.foundation.index_expr import bounds
 
 STOP_WORD: Final = 3
 """The word of the executor's state that says to stop; `error` has the state's address."""
@@ -45,7 +46,9 @@ def _work(
         first, last = stmt.span(around)
         known = len(found)
         once = _work(stmt.body, {**around, stmt.var: (first, max(first, last))}, found)
-        turns = max(0, -(-(last + 1 - first) // stmt.step))
+        # Bounds that move with a loop around are near one another, however far they move.
+        length = min(bounds(stmt.stop - stmt.start, around)[1], last + 1 - first)
+        turns = max(0, -(-length // stmt.step))
         counted = stmt.kind in (LoopKind.SERIAL, LoopKind.PARALLEL)
         if counted and len(found) == known and once * turns >= BETWEEN:
             found[id(stmt)] = max(1, BETWEEN // max(1, once))

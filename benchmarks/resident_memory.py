@@ -1,0 +1,75 @@
+"""Resident memory over many compilations: whether what is dropped is given back.
+
+    python benchmarks/resident_memory.py [--count 5000] [--same]
+
+Every program is another one, compiled, run and dropped; with `--same` it is one program, whose
+machine code comes from the disk. Printed is the memory after every tenth of them, once the caches
+of the process are full, and how much was left by each program from then on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+import weft
+from weft.driver.compile import compile_program
+from weft.ptir import Builder, Program
+
+PARTS = 10
+ALLOWED = 1.0
+"""Kilobytes that a program may leave: what the process needs for other reasons varies by more."""
+
+
+def resident() -> float:
+    """Resident memory in kilobytes, after a collection."""
+    gc.collect()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1024
+
+
+def program(number: int) -> Program:
+    """Kernels of their own, with constants of their own."""
+    b = Builder("resident")
+    x = b.param("f32", [4, 8])
+    return b.build(b.reduce_sum(x * float(number) + 1.0, [1]), b.tanh(x - float(number)))
+
+
+def once(number: int) -> None:
+    compile_program(program(number))(np.ones((4, 8), np.float32))
+
+
+def measure(count: int, same: bool) -> float:
+    """The kilobytes that a program leaves, after the first tenth."""
+    each = max(1, count // PARTS)
+    first = 0.0
+    for part in range(PARTS):
+        for number in range(part * each, (part + 1) * each):
+            once(0 if same else number)
+        weft.clear_caches()
+        now = resident()
+        first = first or now
+        print(f"{(part + 1) * each:>6} programs  {now / 1024:8.1f} MB", flush=True)
+        last = now
+    return (last - first) / (each * (PARTS - 1))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--count", type=int, default=5000)
+    parser.add_argument("--same", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["WEFT_CACHE"] = folder
+        left = measure(options.count, options.same)
+    verdict = "flat" if left < ALLOWED else "it grows"
+    print(f"{left:.2f} kB left by each program: {verdict}")
+
+
+if __name__ == "__main__":
+    main()

@@ -477,10 +477,10 @@ def verdict(call: Call) -> str:
     except InternalError as error:
         return f"InternalError: {error}"
     except WeftError as error:
-        where = getattr(error, "where", "")
-        return (
-            "" if str(where).startswith(HERE) else f"{type(error).__name__} at {where!r}: {error}"
-        )
+        in_text = call.target.name in _WITH_PLACES_IN_TEXT and error.where
+        if error.where.startswith(HERE) or in_text:
+            return ""
+        return f"{type(error).__name__} at {error.where!r}: {error}"
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise

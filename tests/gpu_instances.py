@@ -13,8 +13,9 @@ from typing import Final
 from tests.device.sanitize import PROGRAMS as SANITIZED
 from tests.gpu_support import SM80_CASES, SM90_CASES
 from tests.gpu_types import SM80_TYPES, SM90_TYPES, Case
+from weft.codegen.gpu.templates import template_for
 from weft.driver.stages.compilation import Compilation
-from weft.plan.ir import MapPlan, MmaPlan, Plan, RowPlan
+from weft.plan.ir import Plan, RowPlan
 from weft.ptir import Builder, Program, Value
 
 MATRICES: Final[dict[str, dict[str, Case]]] = {
@@ -171,17 +172,7 @@ def templates_of(compilation: Compilation) -> set[str]:
 
 
 def template_of(plan: Plan) -> str:
-    match plan:
-        case MmaPlan(arch=arch):
-            return arch
-        case MapPlan(block=block):
-            return "transposed" if block > 1 else "map"
-        case RowPlan(across=True):
-            return "columns"
-        case RowPlan(ring=ring) if ring:
-            return "ring"
-        case RowPlan(rows_per_thread=rows) if rows > 1:
-            return "several"
-        case RowPlan(blocks_per_row=blocks):
-            return "cluster" if blocks > 1 else "row"
-    raise ValueError(plan)
+    template = template_for(plan)
+    assert template is not None
+    shared = isinstance(plan, RowPlan) and plan.blocks_per_row > 1 and template.name == "row"
+    return "cluster" if shared else template.name

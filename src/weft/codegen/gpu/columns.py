@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from math import prod
+from typing import Final
 
 from weft.codegen.gpu import ir, values
 from weft.codegen.gpu.accept import kernel_refusals, refuse, too_many
@@ -22,9 +23,10 @@ from weft.codegen.gpu.formats import held_bytes
 from weft.codegen.gpu.reductions import Reduction
 from weft.codegen.gpu.scalar import BLOCK, THREAD, Lit, Name, Scalar, both, least
 from weft.codegen.gpu.scopes import Group, Scope, Sweep, group_at
+from weft.codegen.gpu.template import Job
 from weft.codegen.gpu.thread import Emitter, Refs
 from weft.foundation.errors import Finding
-from weft.plan.ir import RowPlan
+from weft.plan.ir import Plan, RowPlan
 from weft.plan.rows import is_regular, kept_axes, reduced_axes, row_count, row_length
 from weft.region.ir import Fold, Kernel, Output, Read, Reduce, Tensor
 from weft.target.target import Target
@@ -254,3 +256,21 @@ class Columns(Emitter):
 def _slot_bytes(reduction: Reduction) -> int:
     """Bytes of one partial result in shared memory."""
     return max(held_bytes(carry.dtype) for carry in reduction.carries)
+
+
+class ColumnsTemplate:
+    """Vectors of neighbouring rows."""
+
+    name: Final = "columns"
+
+    def takes(self, plan: Plan) -> bool:
+        return isinstance(plan, RowPlan) and plan.across
+
+    def accepts(self, job: Job[RowPlan]) -> list[Finding]:
+        return accepts(job.short, job.tensors, job.plan, job.target)
+
+    def build(self, job: Job[RowPlan], name: str) -> ir.Kernel:
+        return Columns(job.short, job.refs, job.plan).kernel_called(name, job.tensors)
+
+
+TEMPLATE: Final = ColumnsTemplate()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
+from typing import Final
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.accept import MAX_POINTS, kernel_refusals, refuse, too_many
@@ -20,10 +21,11 @@ from weft.codegen.gpu.index import unflatten
 from weft.codegen.gpu.reductions import Reduction
 from weft.codegen.gpu.scalar import BLOCK, THREAD, Lit, Name, Scalar, wide
 from weft.codegen.gpu.scopes import Group, Scope, Sweep, group_at
+from weft.codegen.gpu.template import Job
 from weft.codegen.gpu.thread import Emitter, Refs
 from weft.foundation.errors import Finding, InternalError
 from weft.foundation.index_expr import Axis, Expr, coefficient
-from weft.plan.ir import MapPlan
+from weft.plan.ir import MapPlan, Plan
 from weft.region.forms.widths import inner_axis
 from weft.region.ir import Fold, Kernel, Let, Output, Reduce, Tensor
 from weft.target.target import Target
@@ -178,3 +180,21 @@ class Map(Elementwise):
             axes[name] = Name(f"at{number}")
         group = group_at(root, axes, self.axis, self.plan.vector, Lit(1))
         self.store_points(group, self.axis, axes)
+
+
+class MapTemplate:
+    """A vector of points to a thread."""
+
+    name: Final = "map"
+
+    def takes(self, plan: Plan) -> bool:
+        return isinstance(plan, MapPlan) and plan.block <= 1
+
+    def accepts(self, job: Job[MapPlan]) -> list[Finding]:
+        return accepts(job.short, job.tensors, job.plan, job.target)
+
+    def build(self, job: Job[MapPlan], name: str) -> ir.Kernel:
+        return Map(job.short, job.refs, job.plan, job.target).kernel_called(name, job.tensors)
+
+
+TEMPLATE: Final = MapTemplate()

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import frexp, prod
+from typing import Final
 
 from weft.codegen.gpu import ir, values
 from weft.codegen.gpu.accept import kernel_refusals, refuse, too_many
@@ -37,10 +38,11 @@ from weft.codegen.gpu.scalar import (
     scalar,
 )
 from weft.codegen.gpu.scopes import Group, Scope, Sweep, group_at
+from weft.codegen.gpu.template import Job
 from weft.codegen.gpu.thread import Emitter, Refs
 from weft.foundation.dtypes import F32, DType
 from weft.foundation.errors import Finding
-from weft.plan.ir import RowPlan
+from weft.plan.ir import Plan, RowPlan
 from weft.plan.rows import (
     chunks_of,
     is_regular,
@@ -431,3 +433,23 @@ class Rows(Emitter):
 def _is_power_of_two(let: Let) -> bool:
     value = let.expr.value if isinstance(let.expr, Const) else None
     return isinstance(value, int | float) and abs(frexp(value)[0]) == 0.5
+
+
+class RowTemplate:
+    """A row to a thread, some threads, a block, or a cluster."""
+
+    name: Final = "row"
+
+    def takes(self, plan: Plan) -> bool:
+        if not isinstance(plan, RowPlan) or plan.across or plan.ring:
+            return False
+        return plan.rows_per_thread <= 1
+
+    def accepts(self, job: Job[RowPlan]) -> list[Finding]:
+        return accepts(job.short, job.tensors, job.plan, job.target)
+
+    def build(self, job: Job[RowPlan], name: str) -> ir.Kernel:
+        return Rows(job.short, job.refs, job.plan, job.target).kernel_called(name, job.tensors)
+
+
+TEMPLATE: Final = RowTemplate()

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.accept import refuse
@@ -45,11 +46,12 @@ from weft.codegen.gpu.scalar import (
     wide,
 )
 from weft.codegen.gpu.scopes import Group, Scope
+from weft.codegen.gpu.template import Job
 from weft.codegen.gpu.thread import Refs
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import Finding
 from weft.foundation.index_expr import linear
-from weft.plan.ir import RowPlan
+from weft.plan.ir import Plan, RowPlan
 from weft.plan.rows import (
     chunks_of,
     holds_shared,
@@ -287,3 +289,21 @@ class RingRows(ColumnRows):
         tile = self.new_tile(2 * count * SLOT)
         first = (Name("turn") & 1) * count
         return lambda number: ir.Address(tile, (first + scalar(number)) * SLOT)
+
+
+class RingTemplate:
+    """Rows that follow one another through a ring."""
+
+    name: Final = "ring"
+
+    def takes(self, plan: Plan) -> bool:
+        return isinstance(plan, RowPlan) and plan.ring != 0 and not plan.across
+
+    def accepts(self, job: Job[RowPlan]) -> list[Finding]:
+        return accepts(job.short, job.tensors, job.refs, job.plan, job.target)
+
+    def build(self, job: Job[RowPlan], name: str) -> ir.Kernel:
+        return RingRows(job.short, job.refs, job.plan, job.target).kernel_called(name, job.tensors)
+
+
+TEMPLATE: Final = RingTemplate()

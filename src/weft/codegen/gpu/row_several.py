@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from math import prod
+from typing import Final
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.accept import refuse
@@ -18,8 +19,9 @@ from weft.codegen.gpu.row import accepts as accepts_rows
 from weft.codegen.gpu.row_columns import ColumnRows
 from weft.codegen.gpu.scalar import BLOCK, THREAD, Lit, Name, Scalar, least
 from weft.codegen.gpu.scopes import Group, Scope
+from weft.codegen.gpu.template import Job
 from weft.foundation.errors import Finding
-from weft.plan.ir import RowPlan
+from weft.plan.ir import Plan, RowPlan
 from weft.plan.rows import rows_together
 from weft.region.ir import Kernel, Read, Tensor
 from weft.target.target import Target
@@ -85,3 +87,24 @@ class SeveralRows(ColumnRows):
             for group in groups:
                 for point in group.instances:
                     self.value(let.name, point)
+
+
+class SeveralTemplate:
+    """Several rows to a thread."""
+
+    name: Final = "several"
+
+    def takes(self, plan: Plan) -> bool:
+        if not isinstance(plan, RowPlan) or plan.across or plan.ring:
+            return False
+        return plan.rows_per_thread > 1
+
+    def accepts(self, job: Job[RowPlan]) -> list[Finding]:
+        return accepts(job.short, job.tensors, job.plan, job.target)
+
+    def build(self, job: Job[RowPlan], name: str) -> ir.Kernel:
+        rows = SeveralRows(job.short, job.refs, job.plan, job.target)
+        return rows.kernel_called(name, job.tensors)
+
+
+TEMPLATE: Final = SeveralTemplate()

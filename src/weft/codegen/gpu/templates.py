@@ -1,55 +1,51 @@
-"""Which template carries out which plan, and whether it can."""
+"""The GPU templates, and which of them carries out which plan.
+
+A new template is a file with one object (`template.Template`) in the room of its family, entered in
+`TEMPLATES`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, Final
 
 from weft.codegen.gpu import columns, ir, row, row_ring, row_several, transposed
 from weft.codegen.gpu import map as elementwise
-from weft.codegen.gpu.accept import kernel_refusals, refuse
+from weft.codegen.gpu.accept import refuse
 from weft.codegen.gpu.attention import sm90 as attention
 from weft.codegen.gpu.mma import fma, sm80, sm90
-from weft.codegen.gpu.mma.problem import Refs
-from weft.codegen.gpu.peephole import recognise
-from weft.codegen.gpu.thread import Emitter
+from weft.codegen.gpu.template import Job, Template
+from weft.codegen.gpu.thread import Refs
 from weft.foundation.errors import Finding, InternalError, SpecViolation
-from weft.plan.ir import AttentionPlan, MapPlan, MmaPlan, Plan, RowPlan
+from weft.plan.ir import MmaPlan, Plan
 from weft.region.ir import Kernel, Tensor
 from weft.target.target import Target
+
+TEMPLATES: Final[tuple[Template[Any], ...]] = (
+    elementwise.TEMPLATE,
+    transposed.TEMPLATE,
+    row.TEMPLATE,
+    row_several.TEMPLATE,
+    row_ring.TEMPLATE,
+    columns.TEMPLATE,
+    fma.TEMPLATE,
+    sm80.TEMPLATE,
+    sm90.TEMPLATE,
+    attention.TEMPLATE,
+)
+"""Each plan is taken by one of them at most."""
+
+
+def template_for(plan: Plan) -> Template[Any] | None:
+    """The template that takes a plan."""
+    return next((template for template in TEMPLATES if template.takes(plan)), None)
 
 
 def accepts(
     kernel: Kernel, tensors: Mapping[str, Tensor], refs: Refs, plan: Plan, target: Target
 ) -> list[Finding]:
     """Why the plan cannot be carried out; empty if it can."""
-    short = recognise(kernel)
-    match plan:
-        case MapPlan(block=block) if block > 1:
-            found = transposed.accepts(short, tensors, plan, target)
-        case MapPlan():
-            found = elementwise.accepts(short, tensors, plan, target)
-        case RowPlan(across=True):
-            found = columns.accepts(short, tensors, plan, target)
-        case RowPlan(ring=ring) if ring:
-            found = row_ring.accepts(short, tensors, refs, plan, target)
-        case RowPlan(rows_per_thread=rows) if rows > 1:
-            found = row_several.accepts(short, tensors, plan, target)
-        case RowPlan():
-            found = row.accepts(short, tensors, plan, target)
-        case MmaPlan(arch="fma"):
-            found = fma.accepts(kernel, tensors, plan, target)
-        case MmaPlan(arch="sm90"):
-            found = kernel_refusals(short, tensors)
-            found += sm90.accepts(kernel, refs, plan, target)
-        case MmaPlan(arch="sm80"):
-            found = kernel_refusals(short, tensors)
-            found += sm80.accepts(kernel, refs, plan, target)
-        case AttentionPlan():
-            found = kernel_refusals(kernel, tensors)
-            found += attention.accepts(kernel, refs, plan, target)
-        case _:
-            found = [refuse("PlanNotSupported", f"no GPU template carries out this {_kind(plan)}")]
-    return [Finding(f.code, f"kernel {kernel.name}", f.why, f.hint) for f in found]
+    return _findings(Job(kernel, tensors, refs, plan, target))
 
 
 def build(
@@ -61,35 +57,24 @@ def build(
     name: str,
 ) -> ir.Kernel:
     """The dialect kernel of a plan, called `name` in the generated source."""
-    findings = accepts(kernel, tensors, refs, plan, target)
+    job = Job(kernel, tensors, refs, plan, target)
+    findings = _findings(job)
     if findings:
         raise SpecViolation.of(findings)
-    short = recognise(kernel)
-    emitter: Emitter
-    match plan:
-        case MmaPlan(arch="sm90"):
-            return sm90.build(kernel, refs, plan, target, name)
-        case MmaPlan(arch="sm80"):
-            return sm80.build(kernel, refs, plan, target, name)
-        case AttentionPlan():
-            return attention.build(kernel, refs, plan, target, name)
-        case MmaPlan():
-            emitter = fma.Tiles(short, refs, plan, target)
-        case MapPlan(block=block) if block > 1:
-            emitter = transposed.Blocks(short, refs, plan, tensors, target)
-        case MapPlan():
-            emitter = elementwise.Map(short, refs, plan, target)
-        case RowPlan(across=True):
-            emitter = columns.Columns(short, refs, plan)
-        case RowPlan(ring=ring) if ring:
-            emitter = row_ring.RingRows(short, refs, plan, target)
-        case RowPlan(rows_per_thread=rows) if rows > 1:
-            emitter = row_several.SeveralRows(short, refs, plan, target)
-        case RowPlan():
-            emitter = row.Rows(short, refs, plan, target)
-        case _:
-            raise InternalError(f"no GPU template carries out a {_kind(plan)}")
-    return emitter.kernel_called(name, tensors)
+    template = template_for(plan)
+    if template is None:
+        raise InternalError(f"no GPU template carries out a {_kind(plan)}")
+    return template.build(job, name)
+
+
+def _findings(job: Job[Plan]) -> list[Finding]:
+    template = template_for(job.plan)
+    if template is None:
+        why = f"no GPU template carries out this {_kind(job.plan)}"
+        found = [refuse("PlanNotSupported", why)]
+    else:
+        found = template.accepts(job)
+    return [Finding(f.code, f"kernel {job.kernel.name}", f.why, f.hint) for f in found]
 
 
 def _kind(plan: Plan) -> str:

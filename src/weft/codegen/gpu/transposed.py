@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Final
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.accept import kernel_refusals, refuse, too_many
@@ -25,11 +26,12 @@ from weft.codegen.gpu.index import unflatten
 from weft.codegen.gpu.map import Elementwise
 from weft.codegen.gpu.scalar import BLOCK, THREAD, Lit, Name, Scalar, both
 from weft.codegen.gpu.scopes import Group, Scope, group_at
+from weft.codegen.gpu.template import Job
 from weft.codegen.gpu.thread import Refs
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import Finding
 from weft.foundation.index_expr import linear
-from weft.plan.ir import MapPlan
+from weft.plan.ir import MapPlan, Plan
 from weft.plan.transposes import crossing_of, row_axes
 from weft.region.form import Crossing
 from weft.region.forms.crossing import is_across
@@ -256,3 +258,22 @@ class Blocks(Elementwise):
         home.made[let.name] = name
         place = self.slot_of(let, self.inside[id(home)])
         home.body.append(ir.LoadShared(name, let.dtype, place))
+
+
+class TransposedTemplate:
+    """Blocks of two axes through shared memory."""
+
+    name: Final = "transposed"
+
+    def takes(self, plan: Plan) -> bool:
+        return isinstance(plan, MapPlan) and plan.block > 1
+
+    def accepts(self, job: Job[MapPlan]) -> list[Finding]:
+        return accepts(job.short, job.tensors, job.plan, job.target)
+
+    def build(self, job: Job[MapPlan], name: str) -> ir.Kernel:
+        blocks = Blocks(job.short, job.refs, job.plan, job.tensors, job.target)
+        return blocks.kernel_called(name, job.tensors)
+
+
+TEMPLATE: Final = TransposedTemplate()

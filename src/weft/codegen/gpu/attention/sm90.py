@@ -29,6 +29,7 @@ from itertools import product
 from typing import Final
 
 from weft.codegen.gpu import ir
+from weft.codegen.gpu.accept import kernel_refusals
 from weft.codegen.gpu.attention.layout import ROWS, WARPGROUP, Layout, Steps, refusals
 from weft.codegen.gpu.attention.problem import Program, RowResult, analyse
 from weft.codegen.gpu.element import ElementOp, Number
@@ -48,10 +49,11 @@ from weft.codegen.gpu.scalar import (
     both,
 )
 from weft.codegen.gpu.swizzle import Major, TileLayout, operand_offset
+from weft.codegen.gpu.template import Job
 from weft.codegen.gpu.values import Assign, Compute, Shuffle, StoreElement, Variable
 from weft.foundation.dtypes import F32, I1, SI32, DType
 from weft.foundation.errors import Finding, SpecViolation
-from weft.plan.ir import AttentionPlan
+from weft.plan.ir import AttentionPlan, Plan
 from weft.region.ir import Kernel
 from weft.target.target import Target
 
@@ -717,3 +719,25 @@ def _unrounded(program: Program) -> tuple[ElementOp, ...]:
         else op
         for op in program.ops
     )
+
+
+class AttentionTemplate:
+    """Attention in one kernel, on SM90."""
+
+    name: Final = "attention"
+
+    def takes(self, plan: Plan) -> bool:
+        return isinstance(plan, AttentionPlan)
+
+    def accepts(self, job: Job[AttentionPlan]) -> list[Finding]:
+        return [
+            *kernel_refusals(job.kernel, job.tensors),
+            *accepts(job.kernel, job.refs, job.plan, job.target),
+        ]
+
+    def build(self, job: Job[AttentionPlan], name: str) -> ir.Kernel:
+        layout = Layout(analyse(job.kernel, job.refs), job.plan, job.target)
+        return _Builder(layout, name).kernel()
+
+
+TEMPLATE: Final = AttentionTemplate()

@@ -37,11 +37,12 @@ from weft.codegen.gpu.mma.fma_registers import LANE_GRID
 from weft.codegen.gpu.peephole import recognise
 from weft.codegen.gpu.scalar import BLOCK, LANE, THREAD, WARP, Lit, Name, Scalar, both, least
 from weft.codegen.gpu.scopes import Group, Scope, group_at
+from weft.codegen.gpu.template import Job
 from weft.codegen.gpu.thread import Refs
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import Finding
 from weft.foundation.index_expr import coefficient
-from weft.plan.ir import MmaPlan
+from weft.plan.ir import MmaPlan, Plan
 from weft.region.ir import Kernel, Read, Tensor
 from weft.target.target import Target
 
@@ -445,3 +446,21 @@ def _assigned(names: Sequence[str], sources: Sequence[str]) -> list[ir.Stmt]:
     """Variables take the values of others, one for one."""
     pairs = zip(names, sources, strict=True)
     return [values.Assign(name, source, Lit(1)) for name, source in pairs]
+
+
+class FmaTemplate:
+    """Tiles of multiply-adds of single numbers."""
+
+    name: Final = "fma"
+
+    def takes(self, plan: Plan) -> bool:
+        return isinstance(plan, MmaPlan) and plan.arch == "fma"
+
+    def accepts(self, job: Job[MmaPlan]) -> list[Finding]:
+        return accepts(job.kernel, job.tensors, job.plan, job.target)
+
+    def build(self, job: Job[MmaPlan], name: str) -> ir.Kernel:
+        return Tiles(job.short, job.refs, job.plan, job.target).kernel_called(name, job.tensors)
+
+
+TEMPLATE: Final = FmaTemplate()

@@ -23,8 +23,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from weft.codegen.gpu import ir
+from weft.codegen.gpu.accept import kernel_refusals
 from weft.codegen.gpu.formats import fragment_registers, results_per_group
 from weft.codegen.gpu.mma.place import Place, locate, offset
 from weft.codegen.gpu.mma.problem import Operand, Problem, Refs, Refusal, Source, analyse
@@ -44,9 +46,10 @@ from weft.codegen.gpu.scalar import (
     wide,
 )
 from weft.codegen.gpu.swizzle import Major, PaddedTile, TileLayout
+from weft.codegen.gpu.template import Job
 from weft.foundation.dtypes import F32
 from weft.foundation.errors import Finding, SpecViolation
-from weft.plan.ir import MmaPlan
+from weft.plan.ir import MmaPlan, Plan
 from weft.region.ir import Kernel
 from weft.target.matrix_atoms import Atom
 from weft.target.target import Target
@@ -445,3 +448,25 @@ def _shared_tile(
 ) -> ir.SharedTile:
     layout = tile if isinstance(tile, TileLayout) else None
     return ir.SharedTile(name, offset, stages * slot_bytes(tile), layout)
+
+
+class Sm80Template:
+    """Matrix instructions of SM80."""
+
+    name: Final = "sm80"
+
+    def takes(self, plan: Plan) -> bool:
+        return isinstance(plan, MmaPlan) and plan.arch == "sm80"
+
+    def accepts(self, job: Job[MmaPlan]) -> list[Finding]:
+        return [
+            *kernel_refusals(job.short, job.tensors),
+            *accepts(job.kernel, job.refs, job.plan, job.target),
+        ]
+
+    def build(self, job: Job[MmaPlan], name: str) -> ir.Kernel:
+        problem = analyse(job.kernel, job.refs)
+        return _Builder(Sm80Layout(problem, job.plan), name).kernel()
+
+
+TEMPLATE: Final = Sm80Template()

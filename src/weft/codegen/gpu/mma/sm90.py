@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from weft.codegen.gpu import ir
+from weft.codegen.gpu.accept import kernel_refusals
 from weft.codegen.gpu.mma.place import Place, locate, present
 from weft.codegen.gpu.mma.problem import Problem, Refs, Refusal, analyse
 from weft.codegen.gpu.mma.refusals import field_refusals
@@ -53,8 +54,9 @@ from weft.codegen.gpu.scalar import (
     total,
 )
 from weft.codegen.gpu.swizzle import Major, operand_offset
+from weft.codegen.gpu.template import Job
 from weft.foundation.errors import Finding, SpecViolation
-from weft.plan.ir import MmaPlan
+from weft.plan.ir import MmaPlan, Plan
 from weft.region.ir import Kernel
 from weft.target.matrix_atoms import Atom
 from weft.target.target import Target
@@ -437,3 +439,25 @@ class _Builder:
 
 def _once_per_warp(statement: ir.Stmt) -> ir.Stmt:
     return ir.If(LANE.equals(0), (statement,))
+
+
+class Sm90Template:
+    """Matrix instructions of SM90."""
+
+    name: Final = "sm90"
+
+    def takes(self, plan: Plan) -> bool:
+        return isinstance(plan, MmaPlan) and plan.arch == "sm90"
+
+    def accepts(self, job: Job[MmaPlan]) -> list[Finding]:
+        return [
+            *kernel_refusals(job.short, job.tensors),
+            *accepts(job.kernel, job.refs, job.plan, job.target),
+        ]
+
+    def build(self, job: Job[MmaPlan], name: str) -> ir.Kernel:
+        layout = _layout(job.kernel, job.refs, job.plan, job.target)
+        return _Builder(layout, name).kernel()
+
+
+TEMPLATE: Final = Sm90Template()

@@ -1,0 +1,45 @@
+"""The tuple of templates: each plan has one, and what has none is said."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import kernels
+from weft.codegen.gpu.templates import TEMPLATES, accepts, template_for
+from weft.memory.from_region import assign_buffers
+from weft.plan.ir import AttentionPlan, Header, MapPlan, MmaPlan, Plan, RowPlan
+from weft.target.sm90 import SM90
+
+HEADER = Header("sm90", "k")
+TILE = (64, 64, 64)
+PLANS: dict[str, Plan] = {
+    "map": MapPlan(HEADER, 4),
+    "transposed": MapPlan(HEADER, 4, block=32),
+    "row": RowPlan(HEADER, 4),
+    "several": RowPlan(HEADER, 4, rows_per_thread=2),
+    "ring": RowPlan(HEADER, 4, ring=4, rows_per_thread=2),
+    "columns": RowPlan(HEADER, 4, across=True, ring=4),
+    "fma": MmaPlan(HEADER, TILE, arch="fma"),
+    "sm80": MmaPlan(HEADER, TILE, arch="sm80"),
+    "sm90": MmaPlan(HEADER, TILE, arch="sm90"),
+    "attention": AttentionPlan(HEADER, 64, 64),
+}
+
+
+def test_every_template_has_a_plan_here() -> None:
+    assert {template.name for template in TEMPLATES} == set(PLANS)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_plan_is_taken_by_one_template(name: str) -> None:
+    assert [template.name for template in TEMPLATES if template.takes(PLANS[name])] == [name]
+
+
+def test_a_plan_without_a_template_is_refused() -> None:
+    plan = MmaPlan(HEADER, TILE, arch="cpu")
+    module = kernels.softmax()
+    refs = assign_buffers(module).refs
+    assert template_for(plan) is None
+    (found,) = accepts(module.kernels[0], module.tensors, refs, plan, SM90)
+    assert (found.code, found.where) == ("PlanNotSupported", "kernel softmax")
+    assert found.why.startswith("no GPU template carries out this ")

@@ -14,8 +14,8 @@ from pathlib import Path
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.assemble import kernel_code
 from weft.codegen.gpu.compile import Report, compile_cuda, read_log, version
-from weft.codegen.gpu.mma import sm90
-from weft.codegen.gpu.print import cuda
+from weft.codegen.gpu.products import sm90
+from weft.codegen.gpu.spelling.print import cuda
 from weft.foundation.dtypes import BF16, F32, DType
 from weft.foundation.index_expr import Expr, axis
 from weft.memory.ir import Buffer, MemRef, Space

@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from weft.codegen.gpu import ir
-from weft.codegen.gpu.scalar import Lit, Name, Op, Scalar
+from weft.codegen.gpu.ir.scalar import Lit, Name, Op, Scalar
 
 Change = Callable[[ir.Stmt], "ir.Stmt | None"]
 

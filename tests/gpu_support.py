@@ -20,7 +20,7 @@ from benchmarks.gemm_kernels import (
 )
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.interp import Timing, run
-from weft.codegen.gpu.mma import sm80, sm90
+from weft.codegen.gpu.products import sm80, sm90
 from weft.foundation.dtypes import F16, F32
 from weft.plan.ir import Header, MmaPlan
 from weft.target.sm80 import SM80

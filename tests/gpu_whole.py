@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.codegen.gpu import ir, whole
+from weft.codegen.gpu import ir
 from weft.codegen.gpu.interp import run
 from weft.codegen.gpu.verify import verify
+from weft.codegen.gpu.whole import templates as whole
 from weft.foundation.dtypes import as_dtype
 from weft.foundation.whole_ops import WholeOp
 from weft.region.ir import Kernel, OpaqueCall, Output, Pattern, Tensor

@@ -28,7 +28,7 @@ from tests.gpu_support import (
     split,
 )
 from weft.codegen.gpu.assemble import assemble
-from weft.codegen.gpu.mma import sm90
+from weft.codegen.gpu.products import sm90
 from weft.foundation.errors import UserError
 from weft.ptir import Builder
 from weft.runtime.artifact import KernelCode

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from tests.example_inputs import inputs_for
-from tests.unit.codegen.gpu import test_columns, test_gather, test_transposed
+from tests.unit.codegen.gpu.maps import test_gather, test_transposed
+from tests.unit.codegen.gpu.rows import test_columns
 from weft.driver.compile import compile_program
 from weft.driver.cuda import CudaBackend
 from weft.foundation.errors import SpecViolation

@@ -21,8 +21,7 @@ from benchmarks.gpu_lines import FAMILIES
 from benchmarks.needed import need_gpu
 from benchmarks.time_limit import GivenUp, limited
 from tests.gpu_programs import through_stages
-from weft.codegen.gpu import values
-from weft.codegen.gpu.ir import walk
+from weft.codegen.gpu.ir import values, walk
 
 COPY = 4e12
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import weft
 from tests.gpu_machine import Machine, MachineBackend
 from tests.turning_programs import scan_around_all
-from weft.codegen.gpu.accept import refuse
+from weft.codegen.gpu.body.accept import refuse
 from weft.driver.code import gpu_kernels
 from weft.driver.execute import Prepared, prepare
 from weft.foundation.errors import ExecutionError, ResourceExceeded, SpecViolation

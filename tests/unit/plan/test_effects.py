@@ -17,7 +17,7 @@ from weft.codegen.cpu import compile as cpu
 from weft.codegen.cpu.accept import PACKED
 from weft.codegen.cpu.text import print_routine
 from weft.codegen.gpu import templates
-from weft.codegen.gpu.text import print_kernel
+from weft.codegen.gpu.spelling.text import print_kernel
 from weft.foundation.dtypes import BF16
 from weft.foundation.errors import SpecViolation
 from weft.memory.from_region import assign_buffers

@@ -11,7 +11,7 @@ from tests.gpu_programs import through_stages
 from tests.lowered import graph_of, lowered
 from tests.unit.region.test_from_poly_view import convolution
 from weft.codegen.cpu import compile as cpu_compile
-from weft.codegen.gpu.mma import sm90
+from weft.codegen.gpu.products import sm90
 from weft.foundation.dtypes import BF16, F16, F32
 from weft.foundation.index_expr import axis
 from weft.memory.from_region import assign_buffers

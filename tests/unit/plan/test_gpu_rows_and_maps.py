@@ -10,8 +10,9 @@ import pytest
 
 from tests import kernels
 from tests.gpu_programs import through_stages
-from weft.codegen.gpu import ir, values
-from weft.codegen.gpu.print import cuda
+from weft.codegen.gpu import ir
+from weft.codegen.gpu.ir import values
+from weft.codegen.gpu.spelling.print import cuda
 from weft.driver.stages.compilation import Compilation
 from weft.foundation.dtypes import BF16, F32, DType
 from weft.plan.from_region import plan_kernel

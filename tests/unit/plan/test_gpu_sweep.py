@@ -22,7 +22,7 @@ from tests import kernels
 from tests.gpu_programs import through_stages
 from weft import functional as F
 from weft.codegen.gpu import templates
-from weft.codegen.gpu.print import cuda
+from weft.codegen.gpu.spelling.print import cuda
 from weft.driver.code.plans import choose_plans
 from weft.foundation.dtypes import BF16, F32
 from weft.memory.from_region import assign_buffers

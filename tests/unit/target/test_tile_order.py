@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from weft.codegen.gpu.mma.tiles import known
+from weft.codegen.gpu.products.tiles import known
 from weft.target.matrix_tiles import FORMS, Extent, Form
 from weft.target.matrix_time import Contraction, Operand
 from weft.target.tile_order import one_wave

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.compile import Cubin, compile_cuda
-from weft.codegen.gpu.print import cuda
+from weft.codegen.gpu.spelling.print import cuda
 from weft.runtime.artifact import KernelCode, TensorMap
 
 

@@ -24,9 +24,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
-from weft.codegen.gpu import ir, values
-from weft.codegen.gpu.ir import walk
-from weft.codegen.gpu.scalar import LANES
+from weft.codegen.gpu import ir
+from weft.codegen.gpu.ir import values, walk
+from weft.codegen.gpu.ir.scalar import LANES
 from weft.target.target import Target
 
 _MOST_WAVES: Final = 2

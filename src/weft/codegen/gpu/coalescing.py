@@ -16,8 +16,9 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.codegen.gpu import ir, values
-from weft.codegen.gpu.scalar import (
+from weft.codegen.gpu import ir
+from weft.codegen.gpu.ir import values
+from weft.codegen.gpu.ir.scalar import (
     FOLD,
     Lit,
     Name,

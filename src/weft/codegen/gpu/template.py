@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import Generic, Protocol, TypeVar
 
 from weft.codegen.gpu import ir
-from weft.codegen.gpu.peephole import recognise
-from weft.codegen.gpu.thread import Refs
+from weft.codegen.gpu.body.peephole import recognise
+from weft.codegen.gpu.body.thread import Refs
 from weft.foundation.errors import Finding
 from weft.plan.ir import Plan
 from weft.region.ir import Kernel, Tensor

@@ -9,13 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from weft.codegen.gpu import columns, ir, row, row_ring, row_several, transposed
-from weft.codegen.gpu import map as elementwise
-from weft.codegen.gpu.accept import refuse
+from weft.codegen.gpu import ir
 from weft.codegen.gpu.attention import sm90 as attention
-from weft.codegen.gpu.mma import fma, sm80, sm90
+from weft.codegen.gpu.body.accept import refuse
+from weft.codegen.gpu.body.thread import Refs
+from weft.codegen.gpu.maps import map as elementwise
+from weft.codegen.gpu.maps import transposed
+from weft.codegen.gpu.products import fma, sm80, sm90
+from weft.codegen.gpu.rows import columns, row
+from weft.codegen.gpu.rows import ring as row_ring
+from weft.codegen.gpu.rows import several as row_several
 from weft.codegen.gpu.template import Job, Template
-from weft.codegen.gpu.thread import Refs
 from weft.foundation.errors import Finding, InternalError, SpecViolation
 from weft.plan.ir import MmaPlan, Plan
 from weft.region.ir import Kernel, Tensor

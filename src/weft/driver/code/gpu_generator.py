@@ -7,8 +7,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from weft.codegen.gpu import templates, text
-from weft.codegen.gpu.module import GpuModule
+from weft.codegen.gpu import templates
+from weft.codegen.gpu.ir.module import GpuModule
+from weft.codegen.gpu.spelling import text
 from weft.driver.artifact.assembler import Unit, build_artifact, symbols_of
 from weft.driver.artifact.kernels import with_declared_types
 from weft.driver.code import gpu_kernels, gpu_reactions

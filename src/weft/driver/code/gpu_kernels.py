@@ -10,14 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
-from weft.codegen.gpu import ir, whole
+from weft.codegen.gpu import ir
 from weft.codegen.gpu.assemble import kernel_code
 from weft.codegen.gpu.chain import Neighbours, chained
 from weft.codegen.gpu.compile import Cubin, Report, compile_cuda, version
-from weft.codegen.gpu.module import GpuModule, Launch
-from weft.codegen.gpu.print import cuda
+from weft.codegen.gpu.ir.module import GpuModule, Launch
+from weft.codegen.gpu.spelling.print import cuda
 from weft.codegen.gpu.templates import accepts, build
 from weft.codegen.gpu.verify import verify
+from weft.codegen.gpu.whole import templates as whole
 from weft.driver.artifact.assembler import Native
 from weft.driver.artifact.kernels import kernel_key
 from weft.foundation.errors import SpecViolation, WeftError

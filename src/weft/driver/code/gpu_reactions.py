@@ -23,7 +23,7 @@ from typing import Final
 
 from weft.codegen.gpu import templates
 from weft.codegen.gpu.compile import REMARK, Cubin, version
-from weft.codegen.gpu.module import GpuModule
+from weft.codegen.gpu.ir.module import GpuModule
 from weft.driver.code import gpu_kernels
 from weft.driver.code.gpu_kernels import Cubins, CudaCode
 from weft.driver.stages.compilation import Compilation

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from math import prod
 from typing import Final
 
-from weft.codegen.gpu.module import GpuModule
+from weft.codegen.gpu.ir.module import GpuModule
 from weft.foundation.tally import counted
 from weft.plan.ir import MmaPlan, Plan, PlanSet, RowPlan
 from weft.plan.rows import row_length

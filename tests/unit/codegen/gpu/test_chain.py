@@ -16,8 +16,8 @@ from weft.codegen.gpu import ir, sass
 from weft.codegen.gpu.chain import Neighbours, chained, waves
 from weft.codegen.gpu.interp import Hazard
 from weft.codegen.gpu.ir import walk
-from weft.codegen.gpu.scalar import LANE
-from weft.codegen.gpu.values import LoadVector
+from weft.codegen.gpu.ir.scalar import LANE
+from weft.codegen.gpu.ir.values import LoadVector
 from weft.codegen.gpu.verify import findings
 from weft.driver.code.gpu_kernels import CudaCode, compile_sources
 from weft.plan.ir import Header, MapPlan

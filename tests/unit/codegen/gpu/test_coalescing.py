@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from weft.codegen.gpu import ir, values
+from weft.codegen.gpu import ir
 from weft.codegen.gpu.coalescing import SECTOR, Traffic, traffic
-from weft.codegen.gpu.scalar import BLOCK, THREAD, Lit, Name, Scalar
+from weft.codegen.gpu.ir import values
+from weft.codegen.gpu.ir.scalar import BLOCK, THREAD, Lit, Name, Scalar
 from weft.foundation.dtypes import BF16, F32, DType
 
 

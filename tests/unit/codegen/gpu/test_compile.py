@@ -10,7 +10,7 @@ from benchmarks.gemm_kernels import ARCH, Contraction, dialect_kernel, load_plan
 from weft.codegen.gpu import compile as compiler
 from weft.codegen.gpu import sass
 from weft.codegen.gpu.compile import compile_cuda, read_log
-from weft.codegen.gpu.print import cuda
+from weft.codegen.gpu.spelling.print import cuda
 from weft.foundation.errors import InternalError, Unimplemented
 
 PLAIN = Contraction(4096, 4096, 4096)

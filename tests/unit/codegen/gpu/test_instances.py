@@ -22,7 +22,7 @@ from tests.gpu_support import sm80_kernel, sm90_kernel
 from tests.unit.codegen.gpu.test_machine_code import check, problems, wanted
 from weft.codegen.gpu import sass
 from weft.codegen.gpu.compile import compile_cuda
-from weft.codegen.gpu.print import cuda
+from weft.codegen.gpu.spelling.print import cuda
 
 pytestmark = pytest.mark.skipif(not sass.available(), reason="nvdisasm is not installed")
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import pytest
 
 from tests.gpu_programs import CASES, LARGE, ODD, compiled, program, through_stages
-from weft.codegen.gpu import ir, sass, values
+from weft.codegen.gpu import ir, sass
 from weft.codegen.gpu.compile import Cubin, architecture
-from weft.codegen.gpu.ir import walk
+from weft.codegen.gpu.ir import values, walk
 from weft.driver.code.gpu_kernels import compile_sources
 from weft.driver.stages.compilation import Compilation
 from weft.foundation.dtypes import F32, F64

@@ -11,8 +11,8 @@ import pytest
 
 import weft
 from tests.gpu_programs import compiled, through_stages
-from weft.codegen.gpu.accept import refuse
 from weft.codegen.gpu.assemble import kernel_code
+from weft.codegen.gpu.body.accept import refuse
 from weft.codegen.gpu.compile import architecture
 from weft.codegen.gpu.ir import walk
 from weft.driver.artifact.assembler import Unit, build_artifact

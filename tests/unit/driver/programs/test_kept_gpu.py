@@ -13,7 +13,7 @@ import pytest
 
 import weft
 from tests.gpu_machine import Machine, MachineBackend, machine
-from weft.codegen.gpu.accept import refuse
+from weft.codegen.gpu.body.accept import refuse
 from weft.driver.code import gpu_kernels
 from weft.driver.compile import Executable
 from weft.driver.programs import kept

@@ -9,7 +9,7 @@ import pytest
 
 from tests.gpu_programs import through_stages
 from weft.codegen.gpu.ir.kernel import walk
-from weft.codegen.gpu.values import LoadVector
+from weft.codegen.gpu.ir.values import LoadVector
 from weft.ptir import Builder
 from weft.region.ir import Kernel
 

@@ -13,12 +13,12 @@ from heapq import heapreplace
 from itertools import accumulate
 from typing import Final
 
-from weft.codegen.gpu.accept import refuse
 from weft.codegen.gpu.attention.problem import Problem
+from weft.codegen.gpu.body.accept import refuse
 from weft.codegen.gpu.ir import Table
-from weft.codegen.gpu.mma.problem import Operand, Source, Strides
-from weft.codegen.gpu.scalar import Lit, Scalar, least, most
-from weft.codegen.gpu.swizzle import SWIZZLE_128, TileLayout, fitting
+from weft.codegen.gpu.ir.scalar import Lit, Scalar, least, most
+from weft.codegen.gpu.ir.swizzle import SWIZZLE_128, TileLayout, fitting
+from weft.codegen.gpu.products.problem import Operand, Source, Strides
 from weft.foundation.dtypes import BF16, F16, F32, I1, DType
 from weft.foundation.errors import Finding
 from weft.plan.ir import ONLINE, AttentionPlan

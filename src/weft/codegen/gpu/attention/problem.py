@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from weft.codegen.gpu.element import ElementOp
-from weft.codegen.gpu.mma.problem import (
+from weft.codegen.gpu.ir.element_ops import ElementOp
+from weft.codegen.gpu.products.problem import (
     Operand,
     Refs,
     Refusal,

@@ -29,14 +29,11 @@ from itertools import product
 from typing import Final
 
 from weft.codegen.gpu import ir
-from weft.codegen.gpu.accept import kernel_refusals
 from weft.codegen.gpu.attention.layout import ROWS, WARPGROUP, Layout, Steps, refusals
 from weft.codegen.gpu.attention.problem import Program, RowResult, analyse
-from weft.codegen.gpu.element import ElementOp, Number
-from weft.codegen.gpu.mma.place import offset, present
-from weft.codegen.gpu.mma.problem import Operand, Refs, Refusal, Source
-from weft.codegen.gpu.mma.ring import Ring
-from weft.codegen.gpu.scalar import (
+from weft.codegen.gpu.body.accept import kernel_refusals
+from weft.codegen.gpu.ir.element_ops import ElementOp, Number
+from weft.codegen.gpu.ir.scalar import (
     BLOCK,
     LANE,
     LANES,
@@ -48,9 +45,12 @@ from weft.codegen.gpu.scalar import (
     TableAt,
     both,
 )
-from weft.codegen.gpu.swizzle import Major, TileLayout, operand_offset
+from weft.codegen.gpu.ir.swizzle import Major, TileLayout, operand_offset
+from weft.codegen.gpu.ir.values import Assign, Compute, Shuffle, StoreElement, Variable
+from weft.codegen.gpu.products.place import offset, present
+from weft.codegen.gpu.products.problem import Operand, Refs, Refusal, Source
+from weft.codegen.gpu.products.ring import Ring
 from weft.codegen.gpu.template import Job
-from weft.codegen.gpu.values import Assign, Compute, Shuffle, StoreElement, Variable
 from weft.foundation.dtypes import F32, I1, SI32, DType
 from weft.foundation.errors import Finding, SpecViolation
 from weft.plan.ir import AttentionPlan, Plan

@@ -22,7 +22,7 @@ from weft.codegen.gpu.interp.memory import (
 from weft.codegen.gpu.interp.races import Hazard
 from weft.codegen.gpu.interp.scalars import Lanes, Value, evaluate, only
 from weft.codegen.gpu.interp.workspace import Workspace
-from weft.codegen.gpu.scalar import scalar
+from weft.codegen.gpu.ir.scalar import scalar
 from weft.foundation.dtypes import DType
 
 WARP = 32

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from weft.codegen.gpu import ir
-from weft.codegen.gpu.element import ElementOp, Number
-from weft.codegen.gpu.formats import results_per_group
 from weft.codegen.gpu.interp.memory import Array, from_bytes, swizzled
 from weft.codegen.gpu.interp.races import Hazard
 from weft.codegen.gpu.interp.scalars import Lanes, Value
+from weft.codegen.gpu.ir.element_ops import ElementOp, Number
+from weft.codegen.gpu.ir.formats import results_per_group
 from weft.foundation import functions, numeric
 from weft.foundation.dtypes import F32, DType
 

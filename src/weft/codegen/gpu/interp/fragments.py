@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from weft.codegen.gpu.formats import fragment_registers
 from weft.codegen.gpu.interp.memory import Array, swizzled
 from weft.codegen.gpu.interp.races import Hazard
-from weft.codegen.gpu.swizzle import Major, Swizzle
+from weft.codegen.gpu.ir.formats import fragment_registers
+from weft.codegen.gpu.ir.swizzle import Major, Swizzle
 from weft.foundation.dtypes import F32, F64, DType
 from weft.target.matrix_atoms import TINY
 

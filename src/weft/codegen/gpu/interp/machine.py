@@ -10,7 +10,6 @@ import numpy as np
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.chain import reaches_memory
-from weft.codegen.gpu.formats import held_bytes
 from weft.codegen.gpu.interp import parts
 from weft.codegen.gpu.interp.blocks import (
     WARP,
@@ -31,7 +30,8 @@ from weft.codegen.gpu.interp.scalars import Lanes, Value, each_lane, only, truth
 from weft.codegen.gpu.interp.shared import Elements
 from weft.codegen.gpu.interp.values import run as run_value
 from weft.codegen.gpu.interp.workspace import Workspace
-from weft.codegen.gpu.values import ValueStmt
+from weft.codegen.gpu.ir.formats import held_bytes
+from weft.codegen.gpu.ir.values import ValueStmt
 
 _REGISTERS: Final = {
     ir.RegisterKind.F32: np.float32,

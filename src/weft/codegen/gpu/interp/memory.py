@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.interp.races import Hazard, Races
-from weft.codegen.gpu.swizzle import Swizzle
+from weft.codegen.gpu.ir.swizzle import Swizzle
 from weft.foundation.dtypes import DType
 
 Array = NDArray[Any]

@@ -11,7 +11,7 @@ from weft.codegen.gpu.interp.blocks import WARP, Warp
 from weft.codegen.gpu.interp.memory import Array
 from weft.codegen.gpu.interp.scalars import Value
 from weft.codegen.gpu.interp.workspace import Knowledge, Visitor, Workspace
-from weft.codegen.gpu.scalar import Scalar
+from weft.codegen.gpu.ir.scalar import Scalar
 
 _LINE_WORDS: Final = 4
 """32-bit words that a thread keeps side by side."""

@@ -24,7 +24,7 @@ from weft.codegen.gpu.interp.memory import (
 from weft.codegen.gpu.interp.races import Hazard
 from weft.codegen.gpu.interp.scalars import Lanes
 from weft.codegen.gpu.interp.values import keep
-from weft.codegen.gpu.swizzle import descriptor
+from weft.codegen.gpu.ir.swizzle import descriptor
 from weft.foundation import functions
 from weft.foundation.dtypes import F32, DType
 

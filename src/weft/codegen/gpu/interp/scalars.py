@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.interp.races import Hazard
-from weft.codegen.gpu.scalar import (
+from weft.codegen.gpu.ir.scalar import (
     FOLD,
     Lit,
     Name,

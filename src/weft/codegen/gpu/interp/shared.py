@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from weft.codegen.gpu import ir
-from weft.codegen.gpu.formats import held_bytes
 from weft.codegen.gpu.interp.blocks import (
     WARP,
 )
@@ -26,6 +25,7 @@ from weft.codegen.gpu.interp.products import Matrices
 from weft.codegen.gpu.interp.races import Hazard
 from weft.codegen.gpu.interp.scalars import Lanes, truth
 from weft.codegen.gpu.interp.values import keep
+from weft.codegen.gpu.ir.formats import held_bytes
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import InternalError
 

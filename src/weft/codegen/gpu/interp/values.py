@@ -6,13 +6,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from weft.codegen.gpu import values
-from weft.codegen.gpu.element import ElementOp
 from weft.codegen.gpu.interp.elements import apply, in_range, load_element
 from weft.codegen.gpu.interp.memory import Array
 from weft.codegen.gpu.interp.races import Hazard
 from weft.codegen.gpu.interp.scalars import Lanes, Value, truth
-from weft.codegen.gpu.scalar import Lit, Scalar
+from weft.codegen.gpu.ir import values
+from weft.codegen.gpu.ir.element_ops import ElementOp
+from weft.codegen.gpu.ir.scalar import Lit, Scalar
 from weft.foundation import functions, numeric, philox
 from weft.foundation.digit_sort import sort_keys
 from weft.foundation.dtypes import SI64, UI32, DType

@@ -6,10 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from weft.codegen.gpu.element import ElementOp, Number
+from weft.codegen.gpu.ir.element_ops import ElementOp, Number
 from weft.codegen.gpu.ir.frame import Address, RegAt
-from weft.codegen.gpu.scalar import Scalar
-from weft.codegen.gpu.swizzle import Swizzle
+from weft.codegen.gpu.ir.scalar import Scalar
+from weft.codegen.gpu.ir.swizzle import Swizzle
 from weft.foundation.dtypes import F32, DType
 
 

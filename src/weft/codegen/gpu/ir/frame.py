@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from weft.codegen.gpu.scalar import Scalar
-from weft.codegen.gpu.swizzle import Swizzle, TileLayout
+from weft.codegen.gpu.ir.scalar import Scalar
+from weft.codegen.gpu.ir.swizzle import Swizzle, TileLayout
 from weft.foundation.dtypes import F32, F64, DType
 
 _LINE_WORDS: Final = 32

@@ -27,8 +27,8 @@ from weft.codegen.gpu.ir.meetings import (
 )
 from weft.codegen.gpu.ir.parts import PartStmt
 from weft.codegen.gpu.ir.rows import RowStmt
-from weft.codegen.gpu.scalar import Like, Scalar, scalar
-from weft.codegen.gpu.values import ValueStmt
+from weft.codegen.gpu.ir.scalar import Like, Scalar, scalar
+from weft.codegen.gpu.ir.values import ValueStmt
 
 
 @dataclass(frozen=True)

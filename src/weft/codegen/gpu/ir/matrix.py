@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from weft.codegen.gpu.ir.frame import Address, RegAt
-from weft.codegen.gpu.swizzle import Major, TileLayout
+from weft.codegen.gpu.ir.swizzle import Major, TileLayout
 from weft.foundation.dtypes import DType
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from weft.codegen.gpu.ir.frame import Address, BarrierAt
-from weft.codegen.gpu.scalar import Scalar
+from weft.codegen.gpu.ir.scalar import Scalar
 from weft.foundation.dtypes import DType
 
 

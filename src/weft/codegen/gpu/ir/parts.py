@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from weft.codegen.gpu.scalar import Scalar
+from weft.codegen.gpu.ir.scalar import Scalar
 
 
 @dataclass(frozen=True)

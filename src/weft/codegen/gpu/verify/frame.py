@@ -8,7 +8,7 @@ from typing import Final
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.chain import chain_faults
-from weft.codegen.gpu.names import is_free
+from weft.codegen.gpu.spelling.names import is_free
 from weft.foundation.errors import Finding
 from weft.target.target import CLUSTERS, Target
 

@@ -7,14 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
-from weft.codegen.gpu import ir, values
-from weft.codegen.gpu.across import fills_a_line
-from weft.codegen.gpu.element import ElementOp, Number, arity, supports
-from weft.codegen.gpu.formats import HELD, fragment_registers, held_bytes, results_per_group
-from weft.codegen.gpu.names import is_free
-from weft.codegen.gpu.scalar import Lit, Name, Op, Scalar, TableAt, Wide
-from weft.codegen.gpu.swizzle import PIECE, Major
-from weft.codegen.gpu.text import spelling
+from weft.codegen.gpu import ir
+from weft.codegen.gpu.body.across import fills_a_line
+from weft.codegen.gpu.ir import values
+from weft.codegen.gpu.ir.element_ops import ElementOp, Number, arity, supports
+from weft.codegen.gpu.ir.formats import HELD, fragment_registers, held_bytes, results_per_group
+from weft.codegen.gpu.ir.scalar import Lit, Name, Op, Scalar, TableAt, Wide
+from weft.codegen.gpu.ir.swizzle import PIECE, Major
+from weft.codegen.gpu.spelling.names import is_free
+from weft.codegen.gpu.spelling.text import spelling
 from weft.codegen.gpu.verify.frame import frame_findings
 from weft.foundation.dtypes import BF16, F16, F32, F64, I1, SI32, UI32, UI64, DType
 from weft.foundation.errors import Finding, SpecViolation

@@ -19,8 +19,8 @@ from tests.gpu_interpreted import InterpretedGpu
 from weft.codegen.gpu import ir, sass
 from weft.codegen.gpu.compile import compile_cuda
 from weft.codegen.gpu.interp import Hazard, Timing, run
-from weft.codegen.gpu.print import cuda
-from weft.codegen.gpu.text import parse_module, print_module
+from weft.codegen.gpu.spelling.print import cuda
+from weft.codegen.gpu.spelling.text import parse_module, print_module
 from weft.driver.compile import compile_program
 from weft.foundation.errors import SpecViolation
 from weft.testing.compare import compare

@@ -1,0 +1,1 @@
+"""What one thread computes: the body of a kernel, whichever template writes it."""

@@ -1,0 +1,159 @@
+"""Functions that programs spell out, recognised: a GPU has a shorter way for them.
+
+    (x * 0.5) * (erf(x / sqrt(2)) + 1)    ->    gelu(x)
+    (x * 0.5) * (tanh(u) + 1)             ->    x / (2^(u * -2 log2(e)) + 1)
+    tanh(u) + 1                           ->    2 / (2^(u * -2 log2(e)) + 1)
+
+The last two, where functions may be loose, keep their digits where the sum cancels; a constant that
+u is a multiple of joins the one in the power, and `c (x + k x^3)` becomes `x (c + c k x^2)`. The
+constants must be the dtype's own. Inner steps that others use stay; those that nobody uses any more
+are never asked for by code generation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+
+from weft.codegen.gpu.ir.element_ops import loose_functions
+from weft.foundation.dtypes import BF16, F16, F32, DType
+from weft.region.ir import Binary, Const, Kernel, Let, Unary
+
+_DTYPES: Final = frozenset({F32, F16, BF16})
+
+
+def recognise(kernel: Kernel) -> Kernel:
+    """The kernel with spelled-out functions by their names."""
+    lets = {let.name: let for let in kernel.body}
+    loose = bool(loose_functions(lets[o.value].dtype for o in kernel.outputs if o.value in lets))
+    body: list[Let] = []
+    for let in kernel.body:
+        x = _gelu_of(let, lets) if let.dtype in _DTYPES else None
+        shifted = _shifted_tanh_of(let, lets) if loose and let.dtype is F32 else None
+        if x is not None:
+            body.append(replace(let, expr=Unary("gelu", x)))
+        else:
+            body += [let] if shifted is None else _shifted_tanh(let, *shifted, lets)
+    return replace(kernel, body=tuple(body))
+
+
+def _one_plus_tanh_of(let: Let, lets: Mapping[str, Let]) -> str | None:
+    for inner, one in _sides(let, "add"):
+        expr = lets[inner].expr
+        if _is(lets[one], 1.0, let.dtype) and isinstance(expr, Unary) and expr.fn == "tanh":
+            return expr.x
+    return None
+
+
+def _shifted_tanh_of(let: Let, lets: Mapping[str, Let]) -> tuple[str, str | None] | None:
+    """u, where a Let is tanh(u) + 1; and x, where it is that times half of x."""
+    alone = _one_plus_tanh_of(let, lets)
+    if alone is not None:
+        return alone, None
+    for half, bell in _sides(let, "mul"):
+        u = _one_plus_tanh_of(lets[bell], lets)
+        for x, number in _sides(lets[half], "mul"):
+            if u is not None and _is(lets[number], 0.5, let.dtype):
+                return u, x
+    return None
+
+
+def _shifted_tanh(let: Let, u: str, x: str | None, lets: Mapping[str, Let]) -> list[Let]:
+    """The Lets of `x / (2^(u * -2 log2(e)) + 1)`, 2 for no x; the last has the old one's name."""
+    names = [f"{let.name}.{step}" for step in ("two", "one", "power", "below")]
+    two, one, power, below = names
+    factor, inner = _multiple(lets[u], lets)
+    exponent = _exponent(let, -2.0 * math.log2(math.e) * factor, inner, lets)
+    dtype, axes = let.dtype, lets[inner].axes
+    return [
+        _number(two, 2.0, dtype),
+        _number(one, 1.0, dtype),
+        *exponent,
+        Let(power, dtype, axes, Unary("exp2", exponent[-1].name)),
+        Let(below, dtype, axes, Binary("add", power, one)),
+        Let(let.name, dtype, let.axes, Binary("div", two if x is None else x, below)),
+    ]
+
+
+def _exponent(let: Let, rate: float, inner: str, lets: Mapping[str, Let]) -> list[Let]:
+    """The Lets of `inner * rate`, the last of them the product."""
+    cubic, dtype, axes = _cubic(lets[inner], lets), let.dtype, lets[inner].axes
+    names = [f"{let.name}.{step}" for step in ("rate", "bend", "square", "bent", "slope", "scaled")]
+    first, bend, square, bent, slope, scaled = names
+    found = [_number(first, rate, dtype)]
+    if cubic is None:
+        return [*found, Let(scaled, dtype, axes, Binary("mul", inner, first))]
+    x, share = cubic
+    return [
+        *found,
+        _number(bend, rate * share, dtype),
+        Let(square, dtype, axes, Binary("mul", x, x)),
+        Let(bent, dtype, axes, Binary("mul", square, bend)),
+        Let(slope, dtype, axes, Binary("add", bent, first)),
+        Let(scaled, dtype, axes, Binary("mul", x, slope)),
+    ]
+
+
+def _number(name: str, value: float, dtype: DType) -> Let:
+    return Let(name, dtype, (), Const(float(dtype.numpy.type(value))))
+
+
+def _cubic(let: Let, lets: Mapping[str, Let]) -> tuple[str, float] | None:
+    """x and k, where a Let is `x + k x^3`."""
+    for x, rest in _sides(let, "add"):
+        share, cube = _multiple(lets[rest], lets)
+        for square, other in _sides(lets[cube], "mul"):
+            if other == x and lets[square].expr == Binary("mul", x, x):
+                return x, share
+    return None
+
+
+def _multiple(let: Let, lets: Mapping[str, Let]) -> tuple[float, str]:
+    """The number that a Let is a multiple of something by, and that something."""
+    for inner, number in _sides(let, "mul"):
+        expr = lets[number].expr
+        if isinstance(expr, Const) and not isinstance(expr.value, complex):
+            return float(expr.value), inner
+    return 1.0, let.name
+
+
+def _gelu_of(let: Let, lets: Mapping[str, Let]) -> str | None:
+    """What a Let is the gelu of."""
+    for half, bell in _sides(let, "mul"):
+        for x, number in _sides(lets[half], "mul"):
+            if not _is(lets[number], 0.5, let.dtype):
+                continue
+            for inner, one in _sides(lets[bell], "add"):
+                if _is(lets[one], 1.0, let.dtype) and _erf_of(lets[inner], lets) == x:
+                    return x
+    return None
+
+
+def _erf_of(let: Let, lets: Mapping[str, Let]) -> str | None:
+    """x, where a Let is erf(x / sqrt(2))."""
+    if not isinstance(let.expr, Unary) or let.expr.fn != "erf":
+        return None
+    inner = lets[let.expr.x]
+    if isinstance(inner.expr, Binary) and inner.expr.fn == "div":
+        root = _is(lets[inner.expr.rhs], 2.0**0.5, let.dtype)
+        return inner.expr.lhs if root else None
+    for x, number in _sides(inner, "mul"):
+        if _is(lets[number], 0.5**0.5, let.dtype):
+            return x
+    return None
+
+
+def _sides(let: Let, fn: str) -> Iterator[tuple[str, str]]:
+    """The operands of a commutative function, both ways round."""
+    if isinstance(let.expr, Binary) and let.expr.fn == fn:
+        yield let.expr.lhs, let.expr.rhs
+        yield let.expr.rhs, let.expr.lhs
+
+
+def _is(let: Let, number: float, dtype: DType) -> bool:
+    """Whether a Let is a number as the dtype has it."""
+    if not isinstance(let.expr, Const) or isinstance(let.expr.value, complex):
+        return False
+    return float(let.expr.value) == float(dtype.numpy.type(number))

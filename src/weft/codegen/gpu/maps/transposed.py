@@ -1,0 +1,279 @@
+"""Elementwise kernels with operands that lie across their results: blocks through shared memory.
+
+    block   `block` points of the axis that results lie along, by as many of the one that some
+            operands do
+    load    every such operand's block, in vectors along its own axis, into shared memory
+    store   in vectors along the results' axis; what was loaded comes from shared memory
+
+So both sides touch memory in whole lines. In shared memory rows of a block are an odd number of
+words apart, and beyond each 32 points, along either axis, half a vector is left out: lanes whose
+vectors begin a multiple of 32 words apart, several lines of them, find their words in 32 banks.
+Axes that lie like one with the operands' axis are counted on along it; all others are numbered by
+blocks of the grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Final
+
+from weft.codegen.gpu import ir
+from weft.codegen.gpu.body.accept import kernel_refusals, refuse, too_many
+from weft.codegen.gpu.body.index import unflatten
+from weft.codegen.gpu.body.scopes import Group, Scope, group_at
+from weft.codegen.gpu.body.thread import Refs
+from weft.codegen.gpu.ir.formats import ACCESS_BYTES
+from weft.codegen.gpu.ir.scalar import BLOCK, THREAD, Lit, Name, Scalar, both
+from weft.codegen.gpu.maps.map import Elementwise
+from weft.codegen.gpu.template import Job
+from weft.foundation.dtypes import DType
+from weft.foundation.errors import Finding
+from weft.foundation.index_expr import linear
+from weft.plan.ir import MapPlan, Plan
+from weft.plan.transposes import crossing_of, row_axes
+from weft.region.form import Crossing
+from weft.region.forms.crossing import is_across
+from weft.region.ir import Kernel, Let, Read, Tensor, row_major
+from weft.target.target import Target
+
+_BANKS = 32
+
+
+def accepts(
+    kernel: Kernel, tensors: Mapping[str, Tensor], plan: MapPlan, target: Target
+) -> list[Finding]:
+    """Why this template cannot carry out the kernel with the plan; empty if it can."""
+    return [*kernel_refusals(kernel, tensors), *_refusals(kernel, tensors, plan, target)]
+
+
+def _refusals(
+    kernel: Kernel, tensors: Mapping[str, Tensor], plan: MapPlan, target: Target
+) -> Iterator[Finding]:
+    crossing = crossing_of(kernel)
+    if crossing is None:
+        yield refuse("Block", "no operand lies across the results")
+        return
+    rows, turned = kernel.sizes[crossing.rows], _turned(kernel, tensors, crossing)
+    for vector in (plan.vector, *(_vector(let.dtype, rows) for let in turned)):
+        if plan.block % vector or (plan.block * plan.block) % (plan.threads * vector):
+            yield refuse(
+                "Block",
+                f"blocks of {plan.block}x{plan.block} are not made of {plan.threads} threads with "
+                f"vectors of {vector}",
+            )
+            return
+    if plan.grain != plan.block * plan.block or plan.unroll != 1:
+        yield refuse("Block", f"a piece of work is a block: {plan.block * plan.block} points")
+    size = kernel.sizes[crossing.columns]
+    if size % plan.vector:
+        yield refuse("Vector", f"a vector of {plan.vector} does not divide an axis of {size}")
+    blocks = _blocks_along(kernel, crossing, row_axes(kernel, tensors, crossing), plan.block)
+    yield from too_many(*kernel.sizes.values(), blocks=prod(blocks.values()))
+    held = sum(_Layout(let.dtype, rows, plan).bytes for let in turned)
+    if held > target.limits.shared_bytes_per_block:
+        yield refuse("SharedMemory", f"the blocks of all operands take {held} bytes")
+
+
+def _blocks_along(
+    kernel: Kernel, crossing: Crossing, rows: Sequence[str], block: int
+) -> dict[str, int]:
+    """How many blocks there are along each axis; those that rows go on along count with them."""
+    found = {name: size for name, size in kernel.sizes.items() if name not in rows}
+    found[crossing.columns] = -(-found[crossing.columns] // block)
+    found[crossing.rows] = -(-prod(kernel.sizes[name] for name in rows) // block)
+    return found
+
+
+def _turned(kernel: Kernel, tensors: Mapping[str, Tensor], crossing: Crossing) -> list[Let]:
+    """The reads that go through shared memory."""
+    found = []
+    for let in kernel.body:
+        if isinstance(let.expr, Read) and not let.expr.guards and not let.expr.places:
+            address = linear(let.expr.index, row_major(tensors[let.expr.tensor].shape))
+            if is_across(address, crossing):
+                found.append(let)
+    return found
+
+
+def _vector(dtype: DType, rows: int) -> int:
+    """Elements of one access along the rows of an operand."""
+    vector = ACCESS_BYTES // dtype.storage_bytes
+    while vector > 1 and rows % vector:
+        vector //= 2
+    return vector
+
+
+class _Layout:
+    """How the block of an operand lies in shared memory."""
+
+    def __init__(self, dtype: DType, rows: int, plan: MapPlan) -> None:
+        wraps = (plan.block - 1) // _BANKS
+        self.word = 8 if dtype.bits == 64 else 4
+        """Bytes of a value: they wait in whole words."""
+        self.down, self.on = (_skew(vector) for vector in (_vector(dtype, rows), plan.vector))
+        self.pitch = (plan.block + wraps * self.down) | 1
+        self.bytes = (plan.block * self.pitch + wraps * self.on) * self.word
+
+    def offset(self, at: _Inside) -> Scalar:
+        """No vector reaches beyond a multiple of the banks, so that its points are not skewed
+        against one another."""
+        skew = at.row // _BANKS * self.down + at.column // _BANKS * self.on
+        first = at.column * self.pitch + at.row + skew
+        return (first + at.steps_on * self.pitch + at.steps_down) * self.word
+
+
+def _skew(vector: int) -> int:
+    """Words that are left out beyond every 32 points of an axis that vectors run along: half of
+    one."""
+    return 0 if _BANKS % vector else vector // 2
+
+
+@dataclass(frozen=True)
+class _Inside:
+    """Where in the block a point stands: some steps on from the first of its vector."""
+
+    row: Scalar
+    column: Scalar
+    steps_down: int = 0
+    steps_on: int = 0
+
+
+class Blocks(Elementwise):
+    """A block of a transpose to a block of threads."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        refs: Refs,
+        plan: MapPlan,
+        tensors: Mapping[str, Tensor],
+        target: Target,
+    ) -> None:
+        super().__init__(kernel, refs, target)
+        self.plan = plan
+        crossing = crossing_of(kernel)
+        assert crossing is not None
+        self.crossing = crossing
+        self.rows = row_axes(kernel, tensors, crossing)
+        self.sizes = _blocks_along(kernel, crossing, self.rows, plan.block)
+        self.turned = {let.name: let for let in _turned(kernel, tensors, crossing)}
+        self.tile_of = {name: f"block{number}" for number, name in enumerate(self.turned)}
+        self.layouts = {
+            name: _Layout(let.dtype, kernel.sizes[crossing.rows], plan)
+            for name, let in self.turned.items()
+        }
+        start = 0
+        for name, layout in self.layouts.items():
+            self.tiles.append(ir.SharedTile(self.tile_of[name], start, layout.bytes))
+            start += layout.bytes
+        self.inside: dict[int, _Inside] = {}
+        """By group of points that results are stored of."""
+        self.loading = True
+
+    @property
+    def grid(self) -> int:
+        return prod(self.sizes.values())
+
+    @property
+    def threads(self) -> int:
+        return self.plan.threads
+
+    def work(self) -> list[ir.Stmt]:
+        root = Scope(None, {}, [])
+        order = [a for a in self.sizes if a not in self.crossing]
+        order += [self.crossing.rows, self.crossing.columns]
+        starts: dict[str, Scalar] = {}
+        for number, (name, place) in enumerate(unflatten(BLOCK, order, self.sizes).items()):
+            root.body.append(ir.Let(f"start{number}", place * self.step(name)))
+            starts[name] = Name(f"start{number}")
+        root.axes = {name: starts[name] for name in order if name not in self.crossing}
+        for let in self.turned.values():
+            self.load_block(root, let, starts)
+        root.body.append(ir.SyncThreads())
+        self.loading = False
+        for turn in range(self.plan.grain // (self.plan.threads * self.plan.vector)):
+            self.store_turn(root, turn, starts)
+        return root.body
+
+    def step(self, name: str) -> int:
+        return self.plan.block if name in self.crossing else 1
+
+    def group(
+        self, root: Scope, along: str, vector: int, turn: int, starts: Mapping[str, Scalar]
+    ) -> tuple[Group, Scalar, Scalar]:
+        """The thread's points of a turn, and where they stand: along the axis, and across it."""
+        across = next(name for name in self.crossing if name != along)
+        per_line = self.plan.block // vector
+        number = self.fresh("p")
+        root.body.append(ir.Let(number, THREAD + turn * self.plan.threads))
+        inner, outer = Name(number) % per_line * vector, Name(number) // per_line
+        axes: dict[str, Scalar] = {}
+        inside: Scalar = Lit(1)
+        for name, place in ((along, inner), (across, outer)):
+            variable = self.fresh("at")
+            root.body.append(ir.Let(variable, starts[name] + place))
+            parts = self.rows if name == self.crossing.rows else (name,)
+            size = prod(self.kernel.sizes[part] for part in parts)
+            if size % self.plan.block:
+                inside = both(inside, Name(variable) < size)
+            axes |= (
+                self.places(root, Name(variable), parts)
+                if len(parts) > 1
+                else {name: Name(variable)}
+            )
+        return group_at(root, axes, along, vector, inside), inner, outer
+
+    def load_block(self, root: Scope, let: Let, starts: Mapping[str, Scalar]) -> None:
+        """All loads, then all stores into shared memory."""
+        vector = _vector(let.dtype, self.kernel.sizes[self.crossing.rows])
+        turns = self.plan.block**2 // (self.plan.threads * vector)
+        found = [self.group(root, self.crossing.rows, vector, t, starts) for t in range(turns)]
+        for group, _, _ in found:
+            for instance in group.instances:
+                self.value(let.name, instance)
+        for group, inner, outer in found:
+            for step, instance in enumerate(group.instances):
+                place = self.slot_of(let, _Inside(inner, outer, steps_down=step))
+                root.body.append(ir.StShared(place, instance.made[let.name], let.dtype))
+
+    def store_turn(self, root: Scope, turn: int, starts: Mapping[str, Scalar]) -> None:
+        columns = self.crossing.columns
+        group, inner, outer = self.group(root, columns, self.plan.vector, turn, starts)
+        for step, instance in enumerate(group.instances):
+            self.inside[id(instance)] = _Inside(outer, inner, steps_on=step)
+        kept = (a for a in self.sizes if a not in self.crossing)
+        self.store_points(group, columns, {name: starts[name] for name in kept})
+
+    def slot_of(self, let: Let, at: _Inside) -> ir.Address:
+        return ir.Address(self.tile_of[let.name], self.layouts[let.name].offset(at))
+
+    def read(self, let: Let, read: Read, home: Scope) -> None:
+        """What was loaded comes from shared memory."""
+        if self.loading or let.name not in self.turned:
+            super().read(let, read, home)
+            return
+        name = self.fresh()
+        home.made[let.name] = name
+        place = self.slot_of(let, self.inside[id(home)])
+        home.body.append(ir.LoadShared(name, let.dtype, place))
+
+
+class TransposedTemplate:
+    """Blocks of two axes through shared memory."""
+
+    name: Final = "transposed"
+
+    def takes(self, plan: Plan) -> bool:
+        return isinstance(plan, MapPlan) and plan.block > 1
+
+    def accepts(self, job: Job[MapPlan]) -> list[Finding]:
+        return accepts(job.short, job.tensors, job.plan, job.target)
+
+    def build(self, job: Job[MapPlan], name: str) -> ir.Kernel:
+        blocks = Blocks(job.short, job.refs, job.plan, job.tensors, job.target)
+        return blocks.kernel_called(name, job.tensors)
+
+
+TEMPLATE: Final = TransposedTemplate()

@@ -1,0 +1,60 @@
+"""Where a tile of a contraction lies: its number by rows and columns, its matrix, its addresses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.codegen.gpu import ir
+from weft.codegen.gpu.ir.scalar import Name, Scalar, total, wide
+from weft.codegen.gpu.products.problem import Problem, Strides
+from weft.codegen.gpu.products.tiles import TileOrder
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in the result a tile lies."""
+
+    m: Scalar
+    n: Scalar
+    batch: tuple[Scalar, ...]
+
+    def moved_to(self, prefix: str) -> Place:
+        """The same, in variables that outlive the loop over tiles."""
+        batch = tuple(Name(f"{prefix}_batch{i}") for i, _ in enumerate(self.batch))
+        return Place(Name(f"{prefix}_m"), Name(f"{prefix}_n"), batch)
+
+    @property
+    def parts(self) -> tuple[Scalar, ...]:
+        return (self.m, self.n, *self.batch)
+
+
+def locate(problem: Problem, order: TileOrder, tile: Scalar) -> tuple[Place, tuple[ir.Stmt, ...]]:
+    """Where a tile lies, from its number, and the statements that find out."""
+    statements = list(order.locate(tile))
+    batch: list[Scalar] = []
+    rest: Scalar = Name("matrix")
+    for axis in reversed(range(len(problem.batch))):
+        statements.append(ir.Let(f"batch{axis}", rest % problem.batch[axis] if axis else rest))
+        batch.insert(0, Name(f"batch{axis}"))
+        rest = rest // problem.batch[axis]
+    return Place(Name("tile_m"), Name("tile_n"), tuple(batch)), tuple(statements)
+
+
+def present(batch: tuple[Scalar, ...], strides: tuple[int, ...]) -> tuple[Scalar, ...]:
+    """The batch indices that a tensor with these strides depends on."""
+    return tuple(index for index, stride in zip(batch, strides, strict=True) if stride)
+
+
+def offset(
+    strides: Strides,
+    row: Scalar,
+    column: Scalar,
+    batch: tuple[Scalar, ...],
+    *,
+    widen: bool = True,
+) -> Scalar:
+    """The element's offset from the start of its buffer."""
+    parts = [(row, strides.row), (column, strides.column)]
+    parts += list(zip(batch, strides.batch, strict=True))
+    terms = [(wide(index) if widen else index) * stride for index, stride in parts if stride]
+    return total(strides.offset, *terms)

@@ -1,0 +1,381 @@
+"""A contraction kernel as the MMA templates see it: three sizes, two operands, one result.
+
+    Problem = batch sizes, m, n, k, operands A[m, k] and B[k, n], result C[m, n], epilogue
+
+A kernel's axes are made of atoms; here the rows, the columns and the contracted axes each become
+one number again. They can, where in every tensor they index the strides follow one another; outer
+axes of rows or columns for which they do not become batch axes. Everything after the contraction
+becomes an element program over (row, column) with its sources. `analyse` refuses, with a finding,
+what has no such form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Final, TypeAlias
+
+from weft.codegen.gpu.body.peephole import recognise
+from weft.codegen.gpu.ir.element_ops import ElementOp, loose_functions
+from weft.codegen.gpu.ir.formats import NARROW
+from weft.codegen.gpu.ir.swizzle import Major
+from weft.foundation.dtypes import BF16, F16, F32, DType
+from weft.foundation.errors import Finding
+from weft.foundation.index_expr import Expr, FloorDiv, coefficient, linear, params_of
+from weft.memory.ir import MemRef
+from weft.region.forms.multiplied import multiplies_reads
+from weft.region.ir import (
+    AxisIndex,
+    Binary,
+    Cast,
+    Const,
+    Kernel,
+    Let,
+    Output,
+    Read,
+    Roles,
+    Select,
+    Unary,
+    problem_of,
+)
+from weft.target.matrix_atoms import ATOMS
+
+Refs: TypeAlias = Mapping[str, MemRef]
+_SUMS: Final = frozenset(atom.acc for atoms in ATOMS.values() for atom in atoms)
+"""Dtypes in which matrix instructions add up."""
+_POWERS: Final = frozenset({"exp", "exp2"})
+
+
+class Refusal(Exception):
+    """Why a kernel, or a plan for it, cannot be carried out by a template."""
+
+    def __init__(self, code: str, why: str, hint: str = "") -> None:
+        self.finding = Finding(code, "", why, hint)
+        super().__init__(str(self.finding))
+
+
+@dataclass(frozen=True)
+class Strides:
+    """`offset + row * i + column * j + sum(batch * b)`: where an element lies, or a number."""
+
+    offset: int
+    row: int
+    column: int
+    batch: tuple[int, ...]
+
+    def transposed(self) -> Strides:
+        return replace(self, row=self.column, column=self.row)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A[m, k] (rows are m) or B[k, n] (rows are n), in elements."""
+
+    tensor: str
+    dtype: DType
+    offset: int
+    outer: int
+    inner: int
+    batch: tuple[int, ...]
+
+    @property
+    def major(self) -> Major:
+        return Major.K if self.inner == 1 else Major.MN
+
+    @property
+    def pitch(self) -> int:
+        """The stride of the axis that is not contiguous."""
+        return self.outer if self.major is Major.K else self.inner
+
+
+@dataclass(frozen=True)
+class Source:
+    """A value of the epilogue that is read (`tensor`) or computed from indices (no tensor)."""
+
+    name: str
+    dtype: DType
+    tensor: str | None
+    strides: Strides
+
+    @property
+    def by_column(self) -> bool:
+        """Whether it is read once for a column, of whatever row, and f32 holds it exactly."""
+        read = self.tensor is not None and self.strides.column != 0 and self.strides.row == 0
+        return read and self.dtype in (BF16, F16, F32)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A contraction with its epilogue."""
+
+    batch: tuple[int, ...]
+    m: int
+    n: int
+    k: int
+    a: Operand
+    b: Operand
+    out_tensor: str
+    out_dtype: DType
+    out: Strides
+    value: str
+    sources: tuple[Source, ...]
+    ops: tuple[ElementOp, ...]
+    result: str
+    total: DType = F32
+    """The dtype of the sums."""
+
+    @property
+    def batches(self) -> int:
+        return prod(self.batch)
+
+    @property
+    def operands_and_sums(self) -> str:
+        return f"{self.a.dtype} and {self.b.dtype} with sums of {self.total}"
+
+    def swapped(self) -> Problem:
+        """The transposed problem, which has the same result: rows for columns, A for B."""
+        sources = tuple(replace(s, strides=s.strides.transposed()) for s in self.sources)
+        return replace(
+            self, m=self.n, n=self.m, a=self.b, b=self.a, out=self.out.transposed(), sources=sources
+        )
+
+
+@dataclass(frozen=True)
+class _Axes:
+    """The kernel's axes by role, outermost first."""
+
+    batch: tuple[str, ...]
+    m: tuple[str, ...]
+    n: tuple[str, ...]
+    k: tuple[str, ...]
+    sizes: Mapping[str, int]
+
+    def size(self, names: Sequence[str]) -> int:
+        return prod(self.sizes[name] for name in names)
+
+
+def analyse(kernel: Kernel, refs: Refs) -> Problem:
+    """The problem a kernel poses; raises `Refusal`. Functions that its epilogue spells out are
+    recognised here: plans speak of the kernel as it was written."""
+    kernel = recognise(kernel)
+    roles = _roles(kernel)
+    output = _single_output(kernel)
+    lets = {let.name: let for let in kernel.body}
+    epilogue = _slice(output.value, roles.contraction, lets)
+    a, b = (_operand_address(lets[name], kernel, refs) for name in (roles.lhs, roles.rhs))
+    out = _address(output.index, refs[output.tensor], kernel)
+    reads = {let.name: _source_address(let, kernel, refs) for let in epilogue}
+    axes = _axes(kernel, roles)
+    names = {let.name: f"v{i}" for i, let in enumerate([lets[roles.contraction], *epilogue])}
+    sources, ops = _program(epilogue, reads, names, axes, lets)
+    return Problem(
+        batch=tuple(axes.sizes[name] for name in axes.batch),
+        m=axes.size(axes.m),
+        n=axes.size(axes.n),
+        k=axes.size(axes.k),
+        a=_operand(lets[roles.lhs], a, axes.m, axes),
+        b=_operand(lets[roles.rhs], b, axes.n, axes),
+        out_tensor=output.tensor,
+        out_dtype=lets[output.value].dtype,
+        out=_strides(out, axes),
+        value=names[roles.contraction],
+        sources=sources,
+        ops=_shortened(ops, lets[output.value].dtype, names[output.value]),
+        result=names[output.value],
+        total=lets[roles.contraction].dtype,
+    )
+
+
+def _roles(kernel: Kernel) -> Roles:
+    if kernel.roles is None:
+        raise Refusal("NotAContraction", f"{kernel.name} has no contraction roles")
+    contraction = kernel.let(kernel.roles.contraction)
+    if contraction.dtype not in _SUMS:
+        raise Refusal("AccumulatorDType", f"the contraction accumulates in {contraction.dtype}")
+    if not multiplies_reads(kernel):
+        raise Refusal("OperandComputed", "an operand of the contraction is computed, not read")
+    return kernel.roles
+
+
+def _single_output(kernel: Kernel) -> Output:
+    if len(kernel.outputs) != 1:
+        raise Refusal("OutputCount", f"the kernel has {len(kernel.outputs)} outputs, not one")
+    return kernel.outputs[0]
+
+
+def _slice(value: str, contraction: str, lets: Mapping[str, Let]) -> list[Let]:
+    """The Lets that `value` needs beyond the contraction, in order."""
+    wanted: set[str] = set()
+    stack = [value]
+    while stack:
+        name = stack.pop()
+        if name == contraction or name in wanted:
+            continue
+        wanted.add(name)
+        stack.extend(operands(lets[name]))
+    return [let for name, let in lets.items() if name in wanted]
+
+
+def operands(let: Let) -> tuple[str, ...]:
+    """The names a Let of an epilogue uses."""
+    match let.expr:
+        case Read() | Const() | AxisIndex():
+            return ()
+        case Unary(x=x) | Cast(x=x):
+            return (x,)
+        case Binary(lhs=lhs, rhs=rhs):
+            return (lhs, rhs)
+        case Select(pred=pred, x=x, y=y):
+            return (pred, x, y)
+        case _:
+            kind = type(let.expr).__name__.lower()
+            raise Refusal("EpilogueForm", f"the epilogue has a second {kind}")
+
+
+def _operand_address(let: Let, kernel: Kernel, refs: Refs) -> Expr:
+    if not isinstance(let.expr, Read):
+        raise Refusal("OperandComputed", "an operand of the contraction is computed, not read")
+    return _read_address(let.expr, kernel, refs)
+
+
+def _read_address(read: Read, kernel: Kernel, refs: Refs) -> Expr:
+    if kernel.open_guards(read):
+        raise Refusal("GuardedRead", "a read is guarded: part of the tensor is padding")
+    return _address(read.index, refs[read.tensor], kernel)
+
+
+def _source_address(let: Let, kernel: Kernel, refs: Refs) -> Expr | None:
+    match let.expr:
+        case Read() as read:
+            return _read_address(read, kernel, refs)
+        case AxisIndex(expr=expr):
+            return _affine(expr)
+        case _:
+            return None
+
+
+def _address(index: Iterable[Expr], ref: MemRef, kernel: Kernel) -> Expr:
+    return _affine(linear(index, ref.strides))
+
+
+def _affine(expr: Expr) -> Expr:
+    if params_of(expr):
+        raise Refusal("RuntimeOffset", f"the index {expr} depends on a number known at run time")
+    if any(isinstance(term, FloorDiv) for term, _ in expr.terms):
+        raise Refusal("NotAffine", f"the index {expr} is not affine")
+    return expr
+
+
+def _axes(kernel: Kernel, roles: Roles) -> _Axes:
+    """Rows, columns and contracted axes that act as one; the rest is batch."""
+    found, sizes = problem_of(kernel), kernel.sizes
+    if found is None:
+        raise Refusal("OperandComputed", "an operand of the contraction is computed, not read")
+    if any(sizes[name] != 1 for name in roles.k if name not in found.axes.k):
+        raise Refusal("ContractedAxes", "the contracted axes do not follow one another in memory")
+    return _Axes(found.axes.batch, found.axes.m, found.axes.n, found.axes.k, sizes)
+
+
+def _step(expr: Expr, run: Sequence[str], sizes: Mapping[str, int]) -> int:
+    """The stride of a run: that of its innermost axis with more than one element."""
+    for name in reversed(run):
+        if sizes[name] != 1:
+            return coefficient(expr, name)
+    return 0
+
+
+def _strides(expr: Expr, axes: _Axes) -> Strides:
+    return Strides(
+        expr.constant,
+        _step(expr, axes.m, axes.sizes),
+        _step(expr, axes.n, axes.sizes),
+        tuple(coefficient(expr, name) for name in axes.batch),
+    )
+
+
+def _operand(let: Let, expr: Expr, outer: tuple[str, ...], axes: _Axes) -> Operand:
+    assert isinstance(let.expr, Read)  # `_operand_address` has refused the rest
+    inner = _step(expr, axes.k, axes.sizes)
+    across = _step(expr, outer, axes.sizes)
+    k, rows = axes.size(axes.k), axes.size(outer)
+    # An axis of one element may have any stride; this one keeps the operand regular.
+    inner = inner if k > 1 else 1
+    across = across if rows > 1 else (k if inner == 1 else 1)
+    batch = tuple(coefficient(expr, name) for name in axes.batch)
+    return Operand(let.expr.tensor, let.dtype, expr.constant, across, inner, batch)
+
+
+def _program(
+    epilogue: Sequence[Let],
+    addresses: Mapping[str, Expr | None],
+    names: Mapping[str, str],
+    axes: _Axes,
+    lets: Mapping[str, Let],
+) -> tuple[tuple[Source, ...], list[ElementOp]]:
+    sources: list[Source] = []
+    ops: list[ElementOp] = []
+    for let in epilogue:
+        address = addresses[let.name]
+        name = names[let.name]
+        if address is None:
+            ops.append(element_op(let, name, names))
+            continue
+        tensor = let.expr.tensor if isinstance(let.expr, Read) else None
+        sources.append(Source(name, let.dtype, tensor, _strides(address, axes)))
+    return tuple(sources), ops
+
+
+def element_op(let: Let, name: str, names: Mapping[str, str]) -> ElementOp:
+    """A Let without a read or a reduction as an element op; `names` renames its operands."""
+    args = tuple(names[operand] for operand in operands(let))
+    match let.expr:
+        case Const(value=value):
+            return ElementOp(name, let.dtype, "const", (), value)
+        case Unary(fn=fn) | Binary(fn=fn):
+            return ElementOp(name, let.dtype, fn, args)
+        case Cast():
+            return ElementOp(name, let.dtype, "cast", args)
+        case _:
+            return ElementOp(name, let.dtype, "select", args)
+
+
+def _shortened(ops: Sequence[ElementOp], dtype: DType, result: str) -> tuple[ElementOp, ...]:
+    """The program without what a result of a dtype does not show."""
+    return _without_last_rounding(_with_shares(_loosely(ops, dtype), result), result)
+
+
+def _loosely(ops: Sequence[ElementOp], result: DType) -> list[ElementOp]:
+    """Functions of f32 need not have digits that the result does not show."""
+    loose = loose_functions([result])
+    return [replace(op, loose=op.dtype is F32 and op.fn in loose) for op in ops]
+
+
+def _with_shares(ops: Sequence[ElementOp], result: str) -> list[ElementOp]:
+    """Loose quotients by one more than a power, `x / (1 + 2^v)`, as functions of x and the power:
+    the divisor is one at least, which spares the care that others need."""
+    made = {op.name: op for op in ops}
+    shares = []
+    for op in ops:
+        power = _power_below(op, made)
+        shares.append(op if power is None else replace(op, fn="share", args=(op.args[0], power)))
+    used = {result} | {arg for op in shares for arg in op.args}
+    return [op for op in shares if op.name in used]
+
+
+def _power_below(op: ElementOp, made: Mapping[str, ElementOp]) -> str | None:
+    """p, where an op is a loose quotient by `1 + p`, and p a power."""
+    below = made.get(op.args[1]) if op.fn == "div" and op.loose else None
+    if below is None or below.fn != "add":
+        return None
+    for one, power in (below.args, below.args[::-1]):
+        if one in made and made[one].value == 1.0 and power in made and made[power].fn in _POWERS:
+            return power
+    return None
+
+
+def _without_last_rounding(ops: Sequence[ElementOp], result: str) -> tuple[ElementOp, ...]:
+    """Storing rounds anyway: the op that makes the stored value need not."""
+    used = {arg for op in ops for arg in op.args}
+    last = {op.name for op in ops if op.dtype in NARROW} & {result} - used
+    return tuple(replace(op, deferred_rounding=True) if op.name in last else op for op in ops)

@@ -1,0 +1,53 @@
+"""A ring of slots in shared memory, as one of its users goes through it: the slot that comes next,
+and the parity of its barriers, which changes with every turn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.codegen.gpu import ir
+from weft.codegen.gpu.ir.scalar import Lit, Name, Scalar
+
+
+@dataclass(frozen=True)
+class Ring:
+    """The variables of one user, told apart by a prefix where it goes through several rings."""
+
+    slots: int
+    prefix: str = ""
+
+    @property
+    def slot(self) -> Name:
+        return Name(f"{self.prefix}slot")
+
+    @property
+    def phase(self) -> Name:
+        return Name(f"{self.prefix}phase")
+
+    @property
+    def previous(self) -> Scalar:
+        """The slot before the next."""
+        return (self.slot + (self.slots - 1)) % self.slots
+
+    def start(self) -> tuple[ir.Stmt, ...]:
+        return (ir.Let(self.slot.name, Lit(0)), ir.Let(self.phase.name, Lit(0)))
+
+    def advance(self) -> tuple[ir.Stmt, ...]:
+        """To the next slot."""
+        slot, phase = self.slot, self.phase
+        wrap = (ir.Set(slot.name, Lit(0)), ir.Set(phase.name, phase ^ 1))
+        return (ir.Set(slot.name, slot + 1), ir.If(slot.equals(self.slots), wrap))
+
+    def skip(self, count: Scalar) -> tuple[ir.Stmt, ...]:
+        """Over slots that belong to others."""
+        slot, phase = self.slot, self.phase
+        if not isinstance(count, Lit):
+            ahead = slot + count
+            turn = ir.Set(phase.name, phase ^ ahead // self.slots % 2)
+            return (turn, ir.Set(slot.name, ahead % self.slots))
+        turns, rest = divmod(count.value, self.slots)
+        turned = (ir.Set(phase.name, phase ^ 1),) if turns % 2 else ()
+        if not rest:
+            return turned
+        wrap = (ir.Set(slot.name, slot - self.slots), ir.Set(phase.name, phase ^ 1))
+        return (*turned, ir.Set(slot.name, slot + rest), ir.If(slot >= self.slots, wrap))

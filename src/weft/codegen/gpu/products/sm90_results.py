@@ -1,0 +1,439 @@
+"""What SM90 consumers do with a finished tile: element program, staging in shared memory, store.
+
+    for each panel of columns: the element program on the accumulators, registers to a staging
+    buffer, the buffer to memory by the copy engine (by threads, where rows of the result do not
+    begin at whole lines)
+
+Vectors along the columns are brought to shared memory, for all threads to read. A tensor of the
+result's form that the element program reads (a residual) is brought by the copy engine into the
+staging buffers themselves, ahead of time: each result takes the place of the element it was made
+with. A warp of the producer's warpgroup asks for the panels of one consumer (`fetches`).
+
+Who may touch a staging buffer: without such a tensor, the consumer, once the copy engine has read
+what was staged before. With one, the copy engine between `free` and `filled`, then the consumer,
+then the copy engine, which stores; the consumer arrives on `free` when that has read the buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from weft.codegen.gpu import ir
+from weft.codegen.gpu.ir.scalar import LANE, WARP, Like, Lit, Name, Scalar, both, least, scalar
+from weft.codegen.gpu.products.place import Place, offset, present
+from weft.codegen.gpu.products.problem import Problem, Source, Strides
+from weft.codegen.gpu.products.ring import Ring
+from weft.codegen.gpu.products.sm90_layout import WARPGROUP, Sm90Layout
+from weft.foundation.dtypes import F32
+from weft.plan.ir import MmaPlan
+
+_WARP: Final = 32
+_ROWS_AT_ONCE: Final = 4
+"""Turns of the loop over rows of a panel that the compiler may interleave."""
+_GROUP: Final = Name("group")
+_MEMBER: Final = Name("member")
+_QUARTER: Final = Name("quarter")
+
+
+def row_split(layout: Sm90Layout) -> Scalar:
+    """Which part of a shared tile's rows this warpgroup has."""
+    parts = layout.tile[0] // layout.warpgroup_tile[0]
+    return _GROUP % parts if parts > 1 else Lit(0)
+
+
+def column_split(layout: Sm90Layout) -> Scalar:
+    """Which part of a shared tile's columns this warpgroup has."""
+    rows = layout.tile[0] // layout.warpgroup_tile[0]
+    columns = layout.tile[1] // layout.warpgroup_tile[1]
+    return _GROUP // rows if columns > 1 else Lit(0)
+
+
+def batch_sizes(problem: Problem, strides: tuple[int, ...]) -> tuple[int, ...]:
+    """Sizes of the batch axes that a tensor with these strides depends on."""
+    return tuple(n for n, s in zip(problem.batch, strides, strict=True) if s)
+
+
+def ones(strides: tuple[int, ...]) -> tuple[int, ...]:
+    """The extents of a box along those axes."""
+    return tuple(1 for stride in strides if stride)
+
+
+@dataclass(frozen=True)
+class Results:
+    """Makes the statements that turn accumulators into results in memory."""
+
+    layout: Sm90Layout
+    buffers: Sequence[str]
+
+    @property
+    def problem(self) -> Problem:
+        return self.layout.problem
+
+    @property
+    def plan(self) -> MmaPlan:
+        return self.layout.plan
+
+    # Storage
+
+    def maps(self) -> Iterator[ir.TensorMap]:
+        if self.layout.tma_store:
+            yield self.panel_map("c", self.problem.out_tensor, self.problem.out)
+        beside = self.layout.beside
+        if beside is not None:
+            assert beside.tensor is not None
+            yield self.panel_map("beside", beside.tensor, beside.strides)
+
+    def panel_map(self, name: str, tensor: str, strides: Strides) -> ir.TensorMap:
+        """A tensor of the result's form, a panel at a time."""
+        problem, tile = self.problem, self.layout.c
+        per_line = 16 // tile.size
+        # A single row has no stride; the copy engine wants a regular one all the same.
+        pitch = strides.row if problem.m > 1 else -(-problem.n // per_line) * per_line
+        return ir.TensorMap(
+            name,
+            self.buffers.index(tensor),
+            problem.out_dtype,
+            strides.offset,
+            (problem.n, problem.m, *batch_sizes(problem, strides.batch)),
+            (pitch, *(s for s in strides.batch if s)),
+            (tile.columns, tile.rows, *ones(strides.batch)),
+            tile.swizzle,
+        )
+
+    def tiles(self) -> Iterator[ir.SharedTile]:
+        layout = self.layout
+        if layout.staged:
+            yield ir.SharedTile("c", layout.c_offset, layout.c_bytes, layout.c)
+        if layout.columns:
+            yield ir.SharedTile("columns", layout.columns_offset, layout.columns_bytes)
+
+    def barriers(self) -> Iterator[ir.Barriers]:
+        start, count = self.layout.panel_barriers_offset, self.layout.staging_buffers
+        if self.layout.beside is not None:
+            yield ir.Barriers("filled", start, count, 1)
+            yield ir.Barriers("free", start + 8 * count, count, 1)
+
+    def state(self, place: Place) -> Iterator[ir.Stmt]:
+        """Registers and variables that staging and storing keep between tiles."""
+        layout = self.layout
+        kind = ir.RegisterKind.for_results(self.problem.out_dtype)
+        whole = self.plan.deferred_epilogue or not layout.staged
+        count = layout.packed if whole else layout.packed // layout.chunks
+        yield from (ir.Registers(f"out{i}", kind, count) for i in range(layout.blocks))
+        if layout.beside is not None:
+            yield from self.panels.start()
+        elif self.rotates:
+            yield ir.Let("buffer", Lit(0))
+        if self.plan.deferred_epilogue:
+            yield ir.Let("waiting", Lit(0))
+            yield from (ir.Let(_name(p), Lit(0)) for p in place.moved_to("stored").parts)
+
+    @property
+    def rotates(self) -> bool:
+        """Whether the staging buffer of a panel differs from tile to tile."""
+        return self.layout.staged and self.layout.chunks % self.plan.store_buffers != 0
+
+    @property
+    def panels(self) -> Ring:
+        """The staging buffers that panels of the tensor beside go through."""
+        return Ring(self.plan.store_buffers, "panel_")
+
+    def meet(self) -> ir.Stmt:
+        return ir.NamedBarrier(_GROUP + 1, WARPGROUP)
+
+    # Vectors along the columns
+
+    def load_columns(self, place: Place) -> Iterator[ir.Stmt]:
+        """Column vectors travel to registers while the tile is being multiplied."""
+        for number, source in enumerate(self.layout.columns):
+            for part, inside in self.column_parts():
+                column = self.first_column(place) + inside
+                assert source.tensor is not None
+                yield ir.LoadElement(
+                    f"column{number}_{part}",
+                    self.buffers.index(source.tensor),
+                    source.dtype,
+                    offset(source.strides, Lit(0), column, place.batch),
+                    column < self.problem.n,
+                )
+
+    def column_parts(self) -> Iterator[tuple[int, Scalar]]:
+        width = self.layout.warpgroup_tile[1]
+        for part in range(-(-width // WARPGROUP)):
+            yield part, _MEMBER + part * WARPGROUP
+
+    def stage_columns(self) -> Iterator[ir.Stmt]:
+        """Column vectors into shared memory, for every thread of the warpgroup to read."""
+        if not self.layout.columns:
+            return
+        width = self.layout.warpgroup_tile[1]
+        if self.plan.deferred_epilogue or not self.layout.staged:
+            # Nothing else has met since the last tile's values were read.
+            yield self.meet()
+        for number, _ in enumerate(self.layout.columns):
+            for part, inside in self.column_parts():
+                store = ir.StShared(
+                    ir.Address("columns", self.columns_start(number) + inside * 4),
+                    f"column{number}_{part}",
+                    F32,
+                )
+                yield ir.If(inside < width, (store,))
+        yield self.meet()
+
+    def columns_start(self, number: int) -> Scalar:
+        width = 4 * self.layout.warpgroup_tile[1]
+        return _GROUP * (width * len(self.layout.columns)) + number * width
+
+    # The element program
+
+    def first_row(self, place: Place) -> Scalar:
+        layout = self.layout
+        return place.m * layout.tile[0] + row_split(layout) * layout.warpgroup_tile[0]
+
+    def first_column(self, place: Place) -> Scalar:
+        layout = self.layout
+        return place.n * layout.tile[1] + column_split(layout) * layout.warpgroup_tile[1]
+
+    def fragment(self, place: Place, block: int, column: int, count: int) -> ir.Fragment:
+        row = self.first_row(place) + 64 * block + _QUARTER * 16 + (LANE >> 2)
+        across = self.first_column(place) + column + (LANE & 3) * 2
+        return ir.Fragment(count // 8, row, across, self.problem.m, self.problem.n)
+
+    def epilogue(self, place: Place, column: int, count: int) -> Iterator[ir.Stmt]:
+        """Apply the element program to `count` columns of every accumulator, from `column` on."""
+        for block in range(self.layout.blocks):
+            sources = (self.source(s, place, block, column) for s in self.problem.sources)
+            yield ir.Epilogue(
+                acc=ir.RegAt(f"acc{block}", column // 8 * 4),
+                fragment=self.fragment(place, block, column, count),
+                value=self.problem.value,
+                sources=tuple(sources),
+                ops=self.problem.ops,
+                result=self.problem.result,
+                out=ir.RegAt(f"out{block}"),
+                out_dtype=self.problem.out_dtype,
+                value_dtype=self.problem.total,
+            )
+
+    def source(self, source: Source, place: Place, block: int, column: int) -> ir.ElementSource:
+        strides = source.strides
+        if source.tensor is None:
+            narrow = offset(strides, Lit(0), Lit(0), place.batch, widen=False)
+            return ir.IndexElements(source.name, source.dtype, narrow, strides.row, strides.column)
+        if source.by_column:
+            number = self.layout.columns.index(source)
+            start = self.columns_start(number) + ((LANE & 3) * 2 + column) * 4
+            return ir.SharedColumns(source.name, source.dtype, ir.Address("columns", start))
+        if source == self.layout.beside:
+            return self.staged_source(source, block)
+        base = offset(replace(strides, row=0, column=0), Lit(0), Lit(0), place.batch)
+        buffer = self.buffers.index(source.tensor)
+        return ir.GlobalElements(
+            source.name, source.dtype, buffer, base, strides.row, strides.column
+        )
+
+    def staged_source(self, source: Source, block: int) -> ir.ElementSource:
+        """Elements that the copy engine has put where the results will be staged."""
+        tile = self.layout.c
+        row = _QUARTER * 16 + 64 * block + (LANE >> 2)
+        start = self.staging(self.panels.slot) + row * tile.swizzle.span
+        column = (LANE & 3) * (2 * tile.size)
+        address = ir.Address("c", start)
+        return ir.StagedElements(source.name, source.dtype, address, column, tile.swizzle)
+
+    # Storing
+
+    def store_tile(self, place: Place) -> Iterator[ir.Stmt]:
+        layout = self.layout
+        if self.plan.deferred_epilogue:
+            yield from self.epilogue(place, 0, layout.warpgroup_tile[1])
+            kept = place.moved_to("stored")
+            for new, part in zip(kept.parts, place.parts, strict=True):
+                yield ir.Set(_name(new), part)
+            yield ir.Set("waiting", Lit(1))
+        elif layout.beside is not None:
+            for panel in range(layout.chunks):
+                yield from self.exchanged_panel(panel, place)
+            yield self.hand_back()
+        elif layout.staged:
+            for panel in range(layout.chunks):
+                start = panel * layout.c.columns
+                yield from self.epilogue(place, start, layout.c.columns)
+                yield from self.store_panel(panel, place)
+        else:
+            yield from self.epilogue(place, 0, layout.warpgroup_tile[1])
+            yield from self.store_registers(place)
+
+    def store_none(self) -> Iterator[ir.Stmt]:
+        """What is left to do where a part of a tile's sums was handed on: nothing waits."""
+        if self.plan.deferred_epilogue:
+            yield ir.Set("waiting", Lit(0))
+
+    def finish(self, place: Place) -> Iterator[ir.Stmt]:
+        """Store what waits, and let no copy outlive its shared memory."""
+        if self.plan.deferred_epilogue:
+            stored = place.moved_to("stored")
+            panels = range(self.layout.chunks)
+            body = tuple(s for panel in panels for s in self.store_panel(panel, stored))
+            yield ir.If(Name("waiting"), body)
+        if self.layout.tma_store:
+            yield ir.If(_MEMBER.equals(0), (ir.TmaWaitRead(0),))
+
+    def store_panel(self, panel: int, place: Place) -> Iterator[ir.Stmt]:
+        """One panel of columns: registers to a staging buffer, staging buffer to memory."""
+        buffers = self.plan.store_buffers
+        buffer: Scalar = Name("buffer") if self.rotates else Lit(panel % buffers)
+        start = self.staging(buffer)
+        if self.layout.tma_store:
+            yield from self.copied_panel(panel, place, start)
+        else:
+            yield from self.written_panel(panel, place, start)
+        if self.rotates:
+            yield ir.Set("buffer", buffer + 1)
+            yield ir.If(buffer.equals(buffers), (ir.Set("buffer", Lit(0)),))
+
+    def staging(self, buffer: Scalar) -> Scalar:
+        """Where a staging buffer of this warpgroup begins."""
+        count = self.plan.store_buffers
+        return (_GROUP * count + buffer) * (self.layout.c_bytes // self.layout.staging_buffers)
+
+    def copied_panel(self, panel: int, place: Place, start: Scalar) -> Iterator[ir.Stmt]:
+        """By the copy engine, which may still read what was staged before."""
+        first = _MEMBER.equals(0)
+        yield ir.If(first, (ir.TmaWaitRead(self.plan.store_buffers - 1),))
+        yield self.meet()
+        yield from self.stage_and_copy(panel, place, start)
+
+    def stage_and_copy(self, panel: int, place: Place, start: Scalar) -> Iterator[ir.Stmt]:
+        for block in range(self.layout.blocks):
+            yield from self.stage(panel, block, start)
+        yield ir.ProxyFence()
+        yield self.meet()
+        coords = self.panel_place(panel, place, self.problem.out)
+        store = ir.TmaStore(ir.Address("c", start), "c", coords)
+        yield ir.If(_MEMBER.equals(0), (store, ir.TmaCommit()))
+
+    def panel_place(self, panel: Like, place: Place, strides: Strides) -> tuple[Scalar, ...]:
+        """Where a panel lies in a tensor of the result's form."""
+        column = self.first_column(place) + scalar(panel) * self.layout.c.columns
+        return (column, self.first_row(place), *present(place.batch, strides.batch))
+
+    def written_panel(self, panel: int, place: Place, start: Scalar) -> Iterator[ir.Stmt]:
+        """By each warp the rows that it staged. The meeting of the next panel, in another buffer,
+        is what the one after it needs before it stages here again."""
+        if self.plan.store_buffers == 1:
+            yield self.meet()
+        for block in range(self.layout.blocks):
+            yield from self.stage(panel, block, start)
+        yield self.meet()
+        column = self.first_column(place) + panel * self.layout.c.columns
+        for block in range(self.layout.blocks):
+            yield self.write_rows(block, place, start, column)
+
+    def write_rows(self, block: int, place: Place, start: Scalar, column: Scalar) -> ir.Stmt:
+        """The 16 rows of a warp in one accumulator's part of a panel, a word a lane."""
+        tile, problem = self.layout.c, self.problem
+        words = tile.columns * tile.size // 4
+        word = LANE % words
+        line = _QUARTER * 16 + 64 * block + Name("line") + LANE // words
+        row = self.first_row(place) + line
+        inside = tile.of(line, word * (4 // tile.size))
+        store = ir.StGlobalRow(
+            ir.Address("c", start + inside),
+            problem.out_dtype,
+            self.buffers.index(problem.out_tensor),
+            offset(problem.out, row, column, place.batch),
+            word,
+            least(problem.n - column, tile.columns) * (row < problem.m),
+        )
+        return ir.For("line", 0, 16, _WARP // words, (store,), times=_ROWS_AT_ONCE)
+
+    def stage(self, panel: int, block: int, start: Scalar) -> Iterator[ir.Stmt]:
+        """A panel of one accumulator's results into a staging buffer."""
+        tile = self.layout.c
+        per_panel = self.layout.packed // self.layout.chunks
+        first = panel * per_panel if self.plan.deferred_epilogue else 0
+        row = _QUARTER * 16 + 64 * block
+        source = f"out{block}"
+        if self.problem.out_dtype.storage_bytes == 4:
+            for group in range(tile.columns // 8):
+                for half in (0, 1):
+                    place = tile.of(row + (LANE >> 2) + 8 * half, (LANE & 3) * 2 + 8 * group)
+                    register = ir.RegAt(source, first + 4 * group + 2 * half)
+                    yield ir.StSharedVec(ir.Address("c", start + place), register, 2)
+            return
+        if tile.columns == 8:
+            place = tile.of(row + (LANE & 15), 0)
+            yield ir.StMatrix(ir.Address("c", start + place), ir.RegAt(source, first), 2)
+            return
+        for pair in range(tile.columns // 16):
+            place = tile.of(row + (LANE & 15), (LANE >> 4) * 8 + 16 * pair)
+            register = ir.RegAt(source, first + 4 * pair)
+            yield ir.StMatrix(ir.Address("c", start + place), register, 4)
+
+    def store_registers(self, place: Place) -> Iterator[ir.Stmt]:
+        """The result straight from registers, where the copy engine cannot write it."""
+        out = self.problem.out
+        count = self.layout.warpgroup_tile[1]
+        even = all(s % 2 == 0 for s in (out.row, out.offset, *out.batch))
+        width = 2 if out.column == 1 and even and self.problem.n % 2 == 0 else 1
+        for block in range(self.layout.blocks):
+            yield ir.StGlobalVec(
+                ir.RegAt(f"out{block}"),
+                self.problem.out_dtype,
+                self.fragment(place, block, 0, count),
+                self.buffers.index(self.problem.out_tensor),
+                offset(replace(out, row=0, column=0), Lit(0), Lit(0), place.batch),
+                out.row,
+                out.column,
+                width,
+            )
+
+    # A tensor of the result's form, through the staging buffers
+
+    def panel_barrier(self, name: str, slot: Scalar) -> ir.BarrierAt:
+        return ir.BarrierAt(name, _GROUP * self.plan.store_buffers + slot)
+
+    def fetches(self, place: Place) -> ir.Stmt:
+        """The panels of a tile beside, asked for by one thread."""
+        beside, ring = self.layout.beside, self.panels
+        assert beside is not None
+        filled = self.panel_barrier("filled", ring.slot)
+        coords = self.panel_place(Name("panel"), place, beside.strides)
+        target = ir.Address("c", self.staging(ring.slot))
+        body = (
+            ir.MbarrierWait(self.panel_barrier("free", ring.slot), ring.phase ^ 1),
+            ir.MbarrierExpectTx(filled, self.layout.c.bytes),
+            ir.TmaLoad(target, "beside", coords, filled),
+            *ring.advance(),
+        )
+        return ir.For("panel", 0, self.layout.chunks, 1, body)
+
+    def exchanged_panel(self, panel: int, place: Place) -> Iterator[ir.Stmt]:
+        """A panel whose staging buffer holds what the element program reads."""
+        ring = self.panels
+        yield ir.MbarrierWait(self.panel_barrier("filled", ring.slot), ring.phase)
+        yield from self.epilogue(place, panel * self.layout.c.columns, self.layout.c.columns)
+        if panel:
+            yield self.hand_back()
+        yield from self.stage_and_copy(panel, place, self.staging(ring.slot))
+        yield from ring.advance()
+
+    def hand_back(self) -> ir.Stmt:
+        """The buffer before, once the copy engine has read it."""
+        free = self.panel_barrier("free", self.panels.previous)
+        return ir.If(_MEMBER.equals(0), (ir.TmaWaitRead(0), ir.MbarrierArrive(free)))
+
+
+def fetcher(consumers: int) -> tuple[Scalar, ir.Stmt]:
+    """Which thread of the producer's warpgroup asks for the panels of a consumer: the first one of
+    the warp after the consumer's number; and the statement that says whose it is."""
+    chosen = both(LANE.equals(0), both(WARP > 0, (WARP // (consumers + 1)).equals(0)))
+    return chosen, ir.Let("group", WARP - 1)
+
+
+def _name(part: Scalar) -> str:
+    assert isinstance(part, Name)
+    return part.name

@@ -1,0 +1,277 @@
+"""Reductions whose rows lie side by side in memory: a thread takes a vector of neighbouring rows.
+
+    column = block * rows_per_block + thread % rows_per_block     a vector of rows
+    member = thread / rows_per_block                              one of `threads` that share it
+    for each turn: point = turn * threads + member
+        read a vector across the rows, accumulate each of its elements by itself
+
+The members' partial results are merged through shared memory, in the same order in every run. A
+value that lives over a row is made in the scope of that row; the scopes of a vector write
+into one body, so that their reads become vector accesses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from math import prod
+from typing import Final
+
+from weft.codegen.gpu import ir
+from weft.codegen.gpu.body.accept import kernel_refusals, refuse, too_many
+from weft.codegen.gpu.body.reductions import Reduction
+from weft.codegen.gpu.body.scopes import Group, Scope, Sweep, group_at
+from weft.codegen.gpu.body.thread import Emitter, Refs
+from weft.codegen.gpu.ir import values
+from weft.codegen.gpu.ir.formats import held_bytes
+from weft.codegen.gpu.ir.scalar import BLOCK, THREAD, Lit, Name, Scalar, both, least
+from weft.codegen.gpu.template import Job
+from weft.foundation.errors import Finding
+from weft.plan.ir import Plan, RowPlan
+from weft.plan.rows import is_regular, kept_axes, reduced_axes, row_count, row_length
+from weft.region.ir import Fold, Kernel, Output, Read, Reduce, Tensor
+from weft.target.target import Target
+
+_IN_FLIGHT = 8
+"""Vectors that a thread waits for together: those of as many turns of a loop over memory."""
+_MERGED = 8
+"""Partial results that one member merges in a step."""
+
+
+def accepts(
+    kernel: Kernel, tensors: Mapping[str, Tensor], plan: RowPlan, target: Target
+) -> list[Finding]:
+    """Why this template cannot carry out the kernel with the plan; empty if it can."""
+    return [*kernel_refusals(kernel, tensors), *_refusals(kernel, plan)]
+
+
+def _refusals(kernel: Kernel, plan: RowPlan) -> Iterator[Finding]:
+    kept = kept_axes(kernel)
+    if not is_regular(kernel) or not kept:
+        yield refuse("IrregularRows", "the reductions run over different axes")
+        return
+    if any(kept[-1] not in let.axes for let in kernel.body if _reduces(let.expr)):
+        yield refuse("IrregularRows", f"a reduction does not live over {kept[-1]}")
+    if kernel.sizes[kept[-1]] % plan.vector:
+        size = kernel.sizes[kept[-1]]
+        yield refuse("Vector", f"a vector of {plan.vector} does not divide an axis of {size}")
+    yield from too_many(row_count(kernel), row_length(kernel))
+    if plan.keep_row:
+        yield refuse("KeepRow", "rows side by side are not kept", "use keep_row=false")
+    if plan.blocks_per_row != 1:
+        yield refuse("PlanField", "rows side by side are not shared by blocks")
+    if plan.rows_per_thread != 1:
+        yield refuse("PlanField", "a thread takes one vector of rows side by side")
+    if plan.ring:
+        yield refuse("PlanField", "rows side by side do not wait in a ring")
+    if plan.accumulators != 1:
+        yield refuse("Accumulators", "each of the rows side by side has one partial result")
+
+
+def _reduces(expr: object) -> bool:
+    return isinstance(expr, Reduce | Fold)
+
+
+class Columns(Emitter):
+    """A vector of neighbouring rows to some threads."""
+
+    def __init__(self, kernel: Kernel, refs: Refs, plan: RowPlan) -> None:
+        super().__init__(kernel, refs)
+        self.plan = plan
+        self.reduced = reduced_axes(kernel)
+        self.kept = kept_axes(kernel)
+        self.sizes = dict(kernel.sizes)
+        self.sizes[self.kept[-1]] //= plan.vector
+        self.vectors = prod(self.sizes[name] for name in self.kept)
+        self.length = prod(kernel.sizes[name] for name in self.reduced)
+        self.root = Scope(None, {}, [])
+        self.columns = Group(None)
+
+    @property
+    def partials(self) -> int:
+        return 1
+
+    @property
+    def grid(self) -> int:
+        return -(-self.vectors // self.plan.rows_per_block)
+
+    @property
+    def threads(self) -> int:
+        return self.plan.threads * self.plan.rows_per_block
+
+    def work(self) -> Iterator[ir.Stmt]:
+        side = self.plan.rows_per_block
+        whole = self.vectors % side == 0
+        yield ir.Let("number", BLOCK * side + THREAD % side)
+        yield ir.Let("member", THREAD // side)
+        row = Name("number") if whole else least(Name("number"), self.vectors - 1)
+        self.root.body.append(ir.Let("row", row))
+        last = self.kept[-1]
+        axes = self.places(self.root, Name("row"), self.kept, self.sizes)
+        axes[last] = axes[last] * self.plan.vector
+        self.columns = group_at(self.root, axes, last, self.plan.vector, Lit(1))
+        self.store_all(Lit(1) if whole else Name("number") < self.vectors)
+        yield from self.root.body
+
+    def store_all(self, exists: Scalar) -> None:
+        over = {o: set(self.lets[o.value].axes) & set(self.reduced) for o in self.kernel.outputs}
+        first = both(exists, Name("member").equals(0)) if self.plan.threads > 1 else exists
+        self.store_group([o for o, axes in over.items() if not axes], first, self.columns, 0)
+        long = [o for o, axes in over.items() if axes]
+        if long:
+            self.sweep(self.root, self.reduced, partial(self.store_group, long, exists))
+
+    def store_group(
+        self, outputs: Sequence[Output], exists: Scalar, group: Group, before: int
+    ) -> None:
+        known = group.instances[0].known()
+        axes = {name: known[name] for name in self.kept[:-1]}
+        for output in outputs:
+            self.store(output, group, both(exists, self.stored_once(output, axes)))
+
+    # -- sweeps ----------------------------------------------------------------------------------
+
+    def sweep(self, scope: Scope, axes: Sequence[str], body: Sweep) -> None:
+        """A loop over the points of this thread, all rows of its vector together."""
+        if self.length == 0:
+            return
+        threads = self.plan.threads
+        number, turn = self.fresh("q"), self.fresh("turn")
+        inner = Scope(self.root, {}, [])
+        inner.body.append(ir.Let(number, Name(turn) * threads + Name("member")))
+        inside = Lit(1) if self.length % threads == 0 else Name(number) < self.length
+        places = self.places(inner, Name(number), self.reduced, self.sizes)
+        group = Group(self.kept[-1])
+        for column in self.columns.instances:
+            group.instances.append(Scope(column, places, inner.body, inside, group))
+        body(group, 0)
+        turns = -(-self.length // threads)
+        loop = ir.For(turn, 0, turns, 1, tuple(inner.body), times=self.interleaved(turns))
+        self.root.body.append(loop)
+
+    def interleaved(self, turns: int) -> int:
+        """Turns that the compiler may interleave; a divisor of all, where there is one, so that no
+        single turns are left to wait for one by one."""
+        reduced = set(self.reduced)
+        reads = (let for let in self.kernel.body if isinstance(let.expr, Read))
+        streams = sum(bool(reduced & set(let.axes)) for let in reads)
+        most = max(2, _IN_FLIGHT // max(1, streams))
+        divisors = (n for n in range(most, most // 2, -1) if turns % n == 0)
+        return min(turns, next(divisors, most))
+
+    def reduce(self, reduction: Reduction, home: Scope) -> None:
+        """The results of a reduction for all rows of the vector."""
+        columns = self.columns.instances
+        carries = [[self.fresh("acc") for _ in reduction.carries] for _ in columns]
+        for names in carries:
+            for name, carry in zip(names, reduction.carries, strict=True):
+                self.root.body.append(values.Variable(name, carry.dtype, carry.start))
+
+        def step(group: Group, before: int) -> None:
+            for names, instance in zip(carries, group.instances, strict=True):
+                following = reduction.step(self, instance, names)
+                for name, new in zip(names, following, strict=True):
+                    instance.body.append(values.Assign(name, new, instance.exists()))
+
+        self.sweep(self.root, reduction.axes, step)
+        if self.plan.threads > 1:
+            self.merge(reduction, carries)
+        for column, names in zip(columns, carries, strict=True):
+            for result, place in reduction.results.items():
+                column.made[result] = names[place]
+
+    def finish(self, scope: Scope, reduction: Reduction, carries: Sequence[str]) -> list[str]:
+        return list(carries)
+
+    # -- merging ---------------------------------------------------------------------------------
+
+    def merge(self, reduction: Reduction, carries: Sequence[Sequence[str]]) -> None:
+        """In steps: the first members take what the others have. Then everybody reads the first
+        member's, where somebody else needs it."""
+        tile = self.new_tile(reduction, len(carries))
+        member, left = Name("member"), self.plan.threads
+        while left > 1:
+            rest = left // min(_MERGED, left)
+            self.put(tile, reduction, carries)
+            inner = Scope(self.root, {}, [])
+            for place, mine in enumerate(carries):
+                for first in range(rest, left, rest):
+                    other = self.get(inner, tile, reduction, place, member + first)
+                    merged = reduction.combine(self, inner, mine, other)
+                    for name, new in zip(mine, merged, strict=True):
+                        inner.body.append(values.Assign(name, new, Lit(1)))
+            self.root.body.append(ir.If(member < rest, tuple(inner.body)))
+            self.root.body.append(ir.SyncThreads())
+            left = rest
+        if self.wanted_by_all:
+            self.put(tile, reduction, carries)
+            for place, mine in enumerate(carries):
+                first_ones = self.get(self.root, tile, reduction, place, Lit(0))
+                for name, new in zip(mine, first_ones, strict=True):
+                    self.root.body.append(values.Assign(name, new, Lit(1)))
+
+    @property
+    def wanted_by_all(self) -> bool:
+        """Whether other members than the first, which stores, go on with results."""
+        stored = {name for o in self.kernel.outputs for name in self.lets[o.value].axes}
+        several = len({id(found) for found in self.reductions.values()}) > 1
+        return several or bool(self.checks) or bool(stored & set(self.reduced))
+
+    def put(self, tile: str, reduction: Reduction, carries: Sequence[Sequence[str]]) -> None:
+        for place, names in enumerate(carries):
+            for number, (name, carry) in enumerate(zip(names, reduction.carries, strict=True)):
+                address = self.address_of(tile, reduction, (place, number), Name("member"))
+                self.root.body.append(ir.StShared(address, name, carry.dtype))
+        self.root.body.append(ir.SyncThreads())
+
+    def get(
+        self, scope: Scope, tile: str, reduction: Reduction, place: int, member: Scalar
+    ) -> list[str]:
+        """What a member put down of a row of the vector."""
+        found = []
+        for number, carry in enumerate(reduction.carries):
+            found.append(self.fresh())
+            address = self.address_of(tile, reduction, (place, number), member)
+            scope.body.append(ir.LoadShared(found[-1], carry.dtype, address))
+        return found
+
+    def address_of(
+        self, tile: str, reduction: Reduction, slot: tuple[int, int], member: Scalar
+    ) -> ir.Address:
+        """Neighbouring threads have neighbouring slots; `slot` is a row of the vector and one of
+        its carries."""
+        side, (place, number) = self.plan.rows_per_block, slot
+        inside = member * side + THREAD % side
+        before = (place * len(reduction.carries) + number) * self.threads
+        return ir.Address(tile, (inside + before) * _slot_bytes(reduction))
+
+    def new_tile(self, reduction: Reduction, rows: int) -> str:
+        """Room for the partial results of all threads of the block, used by one reduction."""
+        start = sum(tile.bytes for tile in self.tiles)
+        name = f"partial{len(self.tiles)}"
+        size = rows * len(reduction.carries) * self.threads * _slot_bytes(reduction)
+        self.tiles.append(ir.SharedTile(name, start, size))
+        return name
+
+
+def _slot_bytes(reduction: Reduction) -> int:
+    """Bytes of one partial result in shared memory."""
+    return max(held_bytes(carry.dtype) for carry in reduction.carries)
+
+
+class ColumnsTemplate:
+    """Vectors of neighbouring rows."""
+
+    name: Final = "columns"
+
+    def takes(self, plan: Plan) -> bool:
+        return isinstance(plan, RowPlan) and plan.across
+
+    def accepts(self, job: Job[RowPlan]) -> list[Finding]:
+        return accepts(job.short, job.tensors, job.plan, job.target)
+
+    def build(self, job: Job[RowPlan], name: str) -> ir.Kernel:
+        return Columns(job.short, job.refs, job.plan).kernel_called(name, job.tensors)
+
+
+TEMPLATE: Final = ColumnsTemplate()

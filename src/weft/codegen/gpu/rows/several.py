@@ -1,0 +1,110 @@
+"""Rows of which a thread takes several at once, with what all of them share read once.
+
+    for each of the `rows_per_thread` rows: load
+    load what all rows share
+    for each row: reduce, store                                  as in `row.py`
+
+The rows of a block follow one another: each thread takes every `rows_per_block`-th of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import prod
+from typing import Final
+
+from weft.codegen.gpu import ir
+from weft.codegen.gpu.body.accept import refuse
+from weft.codegen.gpu.body.scopes import Group, Scope
+from weft.codegen.gpu.ir.scalar import BLOCK, THREAD, Lit, Name, Scalar, least
+from weft.codegen.gpu.rows.row import accepts as accepts_rows
+from weft.codegen.gpu.rows.row_columns import ColumnRows
+from weft.codegen.gpu.template import Job
+from weft.foundation.errors import Finding
+from weft.plan.ir import Plan, RowPlan
+from weft.plan.rows import rows_together
+from weft.region.ir import Kernel, Read, Tensor
+from weft.target.target import Target
+
+
+def accepts(
+    kernel: Kernel, tensors: Mapping[str, Tensor], plan: RowPlan, target: Target
+) -> list[Finding]:
+    """Why this template cannot carry out the kernel with the plan; empty if it can."""
+    found = accepts_rows(kernel, tensors, plan, target)
+    if plan.threads == 1 or plan.blocks_per_row > 1 or not plan.keep_row:
+        what = f"rows_per_thread={plan.rows_per_thread}"
+        found.append(refuse("PlanField", f"{what} needs rows that threads of one block keep"))
+    return found
+
+
+class SeveralRows(ColumnRows):
+    """Some rows to some threads."""
+
+    @property
+    def grid(self) -> int:
+        return -(-self.rows // rows_together(self.plan))
+
+    def work(self) -> Iterator[ir.Stmt]:
+        yield ir.Let("member", THREAD % self.plan.threads)
+        columns = self.columns()
+        found = [self.row_at(number) for number in range(self.plan.rows_per_thread)]
+        kept = [[self.points_at(group, row) for group in columns] for row, _ in found]
+        self.load_all([group for groups in kept for group in groups])
+        for (row, exists), groups in zip(found, kept, strict=True):
+            self.kept = groups
+            self.store_all(row, exists)
+        yield from self.outside.body
+
+    def columns(self) -> list[Group]:
+        """The places of a thread's vectors, whichever the row."""
+        groups = []
+        count, apart = prod(self.vectors.values()), self.vectors_apart
+        for number in range(-(-count // apart)):
+            variable = self.fresh("q")
+            self.outside.body.append(ir.Let(variable, Name("member") + number * apart))
+            whole = (number + 1) * apart <= count
+            groups.append(self.chunk(self.outside, Name(variable), whole=whole))
+        return groups
+
+    def row_at(self, number: int) -> tuple[Scope, Scalar]:
+        """One of a thread's rows, and whether it exists."""
+        together = rows_together(self.plan)
+        whole = self.rows % together == 0
+        place, row = (Name(self.fresh(stem)) for stem in ("number", "row"))
+        first = BLOCK * together + number * self.plan.rows_per_block
+        scope = Scope(None, {}, self.outside.body)
+        scope.body.append(ir.Let(place.name, first + THREAD // self.plan.threads))
+        scope.body.append(ir.Let(row.name, place if whole else least(place, self.rows - 1)))
+        scope.axes = self.places(scope, row, self.outer)
+        return scope, Lit(1) if whole else place < self.rows
+
+    def load_all(self, groups: list[Group]) -> None:
+        """What the rows are made of, then what they share, before anything waits for it."""
+        reads = [let for let in self.kernel.body if isinstance(let.expr, Read)]
+        along = [let for let in reads if set(let.axes) & set(self.reduced)]
+        for let in sorted(along, key=self.is_in_row, reverse=True):
+            for group in groups:
+                for point in group.instances:
+                    self.value(let.name, point)
+
+
+class SeveralTemplate:
+    """Several rows to a thread."""
+
+    name: Final = "several"
+
+    def takes(self, plan: Plan) -> bool:
+        if not isinstance(plan, RowPlan) or plan.across or plan.ring:
+            return False
+        return plan.rows_per_thread > 1
+
+    def accepts(self, job: Job[RowPlan]) -> list[Finding]:
+        return accepts(job.short, job.tensors, job.plan, job.target)
+
+    def build(self, job: Job[RowPlan], name: str) -> ir.Kernel:
+        rows = SeveralRows(job.short, job.refs, job.plan, job.target)
+        return rows.kernel_called(name, job.tensors)
+
+
+TEMPLATE: Final = SeveralTemplate()

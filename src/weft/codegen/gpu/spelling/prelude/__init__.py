@@ -1,0 +1,25 @@
+"""The CUDA text that stands above a kernel: the functions that its statements call."""
+
+from typing import Final
+
+from weft.codegen.gpu.spelling.prelude.angles import ANGLES
+from weft.codegen.gpu.spelling.prelude.elements import ELEMENTS, FORMATS, philox
+from weft.codegen.gpu.spelling.prelude.instructions import (
+    ACROSS,
+    CHAINS,
+    CLUSTERS,
+    COMBINING,
+    COMMON,
+    SM80,
+    SM90,
+    THREADS,
+)
+from weft.codegen.gpu.spelling.prelude.parts import PARTS
+from weft.codegen.gpu.spelling.prelude.rows import ROWS
+from weft.codegen.gpu.spelling.prelude.sorting import SORTING
+
+TEXTS: Final = (
+    *(COMMON, THREADS, COMBINING, ACROSS, SM80, SM90, CLUSTERS, CHAINS),
+    *(ELEMENTS, FORMATS, SORTING, PARTS, ROWS, philox(), ANGLES),
+)
+"""Every text, those apart that are made for one kernel's matrices and boxes."""

@@ -1,0 +1,408 @@
+"""Kernels and their statements as CUDA text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from weft.codegen.gpu import ir
+from weft.codegen.gpu.ir.element_ops import ElementOp, literal
+from weft.codegen.gpu.ir.formats import fragment_registers, held
+from weft.codegen.gpu.ir.scalar import Scalar, scalar
+from weft.codegen.gpu.ir.swizzle import descriptor
+from weft.codegen.gpu.ir.values import (
+    Alike,
+    CombineElement,
+    Compute,
+    LoadAcross,
+    SortKey,
+    ValueStmt,
+    Words,
+)
+from weft.codegen.gpu.spelling.prelude import (
+    angles,
+    elements,
+    instructions,
+    matrix,
+    parts,
+    rows,
+    sorting,
+)
+from weft.codegen.gpu.spelling.print.elements import epilogue, store_vectors
+from weft.codegen.gpu.spelling.print.scalars import at, braced, text
+from weft.codegen.gpu.spelling.print.values import ValuePrinter, get_shared, load, put_shared
+from weft.foundation.dtypes import F32
+from weft.foundation.errors import InternalError
+
+BASE_ALIGNMENT: Final = 1024
+"""Alignment of the start of shared memory: that of the widest swizzle."""
+
+
+def cuda(kernel: ir.Kernel) -> str:
+    """The whole source of a kernel."""
+    parts = [*_head(kernel), *_signature(kernel), *_entry(kernel), *_body(kernel), "}", ""]
+    return "\n".join(parts)
+
+
+def _head(kernel: ir.Kernel) -> Iterator[str]:
+    statements = list(ir.walk(kernel.body))
+    yield instructions.COMMON
+    yield elements.ELEMENTS
+    yield elements.FORMATS
+    if angles.FUNCTIONS & {op.fn for op in _element_ops(statements)}:
+        yield angles.ANGLES
+    if any(isinstance(s, Words) for s in statements):
+        yield elements.philox()
+    if any(isinstance(s, ValueStmt | ir.LoadElement) for s in statements):
+        yield instructions.THREADS
+    if any(isinstance(s, Alike | SortKey) for s in statements):
+        yield sorting.SORTING
+    if any(isinstance(s, CombineElement) for s in statements):
+        yield instructions.COMBINING
+    if any(isinstance(s, LoadAcross) for s in statements):
+        yield instructions.ACROSS
+    if any(isinstance(s, ir.Sm90Stmt) for s in statements):
+        yield instructions.SM90
+    if any(isinstance(s, ir.Sm80Stmt) for s in statements):
+        yield instructions.SM80
+    if any(isinstance(s, ir.ClusterStmt) for s in statements):
+        yield instructions.CLUSTERS
+    if any(isinstance(s, ir.ChainStmt) for s in statements):
+        yield instructions.CHAINS
+    if any(isinstance(s, ir.PartStmt) for s in statements):
+        yield parts.PARTS
+    if any(isinstance(s, ir.RowStmt) for s in statements):
+        yield rows.ROWS
+    functions: dict[str, str] = {}
+    for statement in statements:
+        match statement:
+            case ir.TmaLoad(coords=coords, once=once):
+                blocks = kernel.cluster if statement.everywhere else 1
+                name = f"{instructions.tma_load_name(blocks, once=once)}_{len(coords)}"
+                functions[name] = instructions.tma_load(len(coords), blocks, once=once)
+            case ir.Wgmma():
+                shape = _shape(statement)
+                functions[shape.name] = shape.text()
+            case ir.MmaSync(a_dtype=a_dtype, b_dtype=b_dtype):
+                name = matrix.mma_name(a_dtype, b_dtype)
+                functions[name] = matrix.mma_sync(a_dtype, b_dtype)
+    yield from functions.values()
+    for table in kernel.tables:
+        values = ", ".join(map(str, table.values))
+        yield f"__device__ const int {table.name}[{len(table.values)}] = {{{values}}};"
+
+
+def _shape(statement: ir.Wgmma) -> matrix.Wgmma:
+    """The instruction that carries out a product."""
+    a = None if isinstance(statement.a, ir.RegAt) else statement.a.major
+    return matrix.Wgmma(statement.n, statement.a_dtype, statement.b_dtype, a, statement.b.major)
+
+
+def _element_ops(statements: Iterable[ir.Stmt]) -> Iterator[ElementOp]:
+    """What is done to single elements, in threads and on fragments."""
+    for statement in statements:
+        match statement:
+            case Compute(op=op):
+                yield op
+            case ir.Epilogue(ops=ops):
+                yield from ops
+
+
+def _signature(kernel: ir.Kernel) -> Iterator[str]:
+    maps = [f"const __grid_constant__ TensorMap m{i}" for i, _ in enumerate(kernel.maps)]
+    buffers = [f"char* b{i}" for i, _ in enumerate(kernel.buffers)]
+    buffers += ["u64* error"] if kernel.reports else []
+    buffers += ["u32* workspace"] if kernel.workspace else []
+    # The second bound, even where it is one block a multiprocessor, lets setmaxnreg take effect.
+    bounds = f"{kernel.threads}, {kernel.resident}"
+    cluster = f"__cluster_dims__({kernel.cluster}, 1, 1) " if kernel.cluster > 1 else ""
+    yield f'extern "C" __global__ void {cluster}__launch_bounds__({bounds})'
+    yield f"{kernel.name}({', '.join(maps + buffers)}) {{"
+
+
+def _entry(kernel: ir.Kernel) -> Iterator[str]:
+    if kernel.shared_bytes:
+        yield f"  extern __shared__ __align__({BASE_ALIGNMENT}) unsigned char shared_bytes[];"
+        yield "  const u32 shared = (u32)__cvta_generic_to_shared(shared_bytes);"
+        yield f"  if (shared & {BASE_ALIGNMENT - 1}) __trap();"
+    yield "  const int thread = threadIdx.x;"
+    yield "  const int lane = thread & 31;"
+    # The shuffle tells the compiler that the warp number is the same for all lanes.
+    yield "  const int warp = __shfl_sync(0xffffffffu, thread >> 5, 0);"
+    yield "  const int block = blockIdx.x;"
+
+
+def _body(kernel: ir.Kernel) -> Iterator[str]:
+    printer = _Printer(kernel)
+    for line in printer.block(kernel.body):
+        yield "  " + line
+
+
+class _Printer:
+    """Prints statements of one kernel."""
+
+    def __init__(self, kernel: ir.Kernel) -> None:
+        self.tiles = {tile.name: tile.offset for tile in kernel.tiles}
+        self.barriers = {array.name: array for array in kernel.barriers}
+        self.maps = {found.name: f"m{i}" for i, found in enumerate(kernel.maps)}
+        self.values = ValuePrinter()
+        self.blocks = kernel.cluster
+        self.first_word = kernel.workspace.first_word if kernel.workspace else 0
+
+    def block(self, body: tuple[ir.Stmt, ...]) -> Iterator[str]:
+        for statement in body:
+            yield from self.statement(statement)
+
+    def statement(self, statement: ir.Stmt) -> Iterator[str]:
+        match statement:
+            case ir.Let(name=name, value=value, pinned=pinned):
+                yield f"int {name} = {text(value)};{f' pin({name});' if pinned else ''}"
+            case ir.Set(name=name, value=value):
+                yield f"{name} = {text(value)};"
+            case ir.Registers(name=name, kind=kind, count=count):
+                yield f"{kind.value} {name}[{count}]{' = {}' if statement.zero else ''};"
+            case ir.For() | ir.If() | ir.Roles():
+                yield from self.control(statement)
+            case ir.LoadElement() | ir.StShared() | ir.StSharedVec() | ir.LoadShared():
+                yield from self.element(statement)
+            case ir.CountShared(target=target):
+                yield f"count_shared({self.address(target)});"
+            case ir.LoadSharedVector(names=names, dtype=dtype, source=place):
+                yield from self.values.load_shared_vector(names, dtype, self.address(place))
+            case ir.LoadStaged(names=names, dtype=dtype, source=place):
+                yield from self.values.load_staged(names, dtype, self.address(place))
+            case ir.Epilogue():
+                yield from epilogue(statement, self.address)
+            case ir.StGlobalVec():
+                yield from store_vectors(statement)
+            case ir.StGlobalRow():
+                yield self.store_row(statement)
+            case _ if isinstance(statement, ir.Sm80Stmt):
+                yield self.sm80(statement)
+            case ir.StMatrix(target=target, source=source, count=count):
+                values = ", ".join(at(source, i) for i in range(count))
+                yield f"stmatrix_x{count}({self.address(target)}, {values});"
+            case ir.NamedBarrier(number=number, threads=threads):
+                yield f"named_barrier({text(number)}, {threads});"
+            case ir.SyncThreads():
+                yield "__syncthreads();"
+            case ir.SyncWarp():
+                yield "__syncwarp();"
+            case ir.ClusterArrive() | ir.ClusterWait() | ir.StCluster() | ir.SendCluster():
+                yield self.cluster(statement)
+            case _ if isinstance(statement, ir.PartStmt):
+                yield self.part(statement)
+            case _ if isinstance(statement, ir.AddRegisters | ir.RowStmt):
+                yield from self.sums(statement)
+            case ir.AdmitNext():
+                yield "admit_next();"
+            case ir.AwaitPrevious():
+                yield "await_previous();"
+            case _ if isinstance(statement, ValueStmt):
+                yield from self.values.lines(statement)
+            case _:
+                yield from self.sm90(statement)
+
+    def control(self, statement: ir.For | ir.If | ir.Roles) -> Iterator[str]:
+        match statement:
+            case ir.For(var=var, body=body):
+                yield f"#pragma unroll {statement.times}"
+                bounds = f"int {var} = {text(scalar(statement.start))}; "
+                bounds += f"{var} < {text(scalar(statement.stop))}; "
+                bounds += f"{var} += {text(scalar(statement.step))}"
+                yield from braced(f"for ({bounds})", self.block(body))
+            case ir.If(cond=cond, then=then, otherwise=otherwise):
+                yield from braced(f"if ({text(cond)})", self.block(then))
+                if otherwise:
+                    yield from braced("else", self.block(otherwise))
+            case ir.Roles(cases=cases):
+                for number, case in enumerate(cases):
+                    last = number == len(cases) - 1
+                    test = "" if last else f"if (warp < {case.first + case.count})"
+                    head = f"else {test}".strip() if number else test
+                    yield from braced(head, self.block(case.body))
+
+    def element(
+        self, statement: ir.LoadElement | ir.StShared | ir.StSharedVec | ir.LoadShared
+    ) -> Iterator[str]:
+        match statement:
+            case ir.LoadElement(name=name, dtype=dtype, buffer=buffer, offset=offset, guard=guard):
+                self.values.name(name, dtype)
+                fill, constant = statement.fill, statement.constant
+                yield load(name, dtype, buffer, offset, guard, fill=fill, constant=constant)
+            case ir.StShared(target=target, source=name, dtype=dtype):
+                kind = held(dtype)
+                yield put_shared(self.address(target), f"({kind}){name}")
+            case ir.StSharedVec(target=target, source=source, count=count):
+                values = ", ".join(f"bits({at(source, i)})" for i in range(count))
+                yield f"store_shared_v{count}({self.address(target)}, {values});"
+            case ir.LoadShared(name=name, dtype=dtype, source=place):
+                value = get_shared(self.address(place), dtype)
+                yield f"{self.values.name(name, dtype)} = {value};"
+
+    def cluster(self, statement: ir.ClusterStmt) -> str:
+        match statement:
+            case ir.ClusterArrive(relaxed=relaxed):
+                return f"cluster_arrive{'_relaxed' if relaxed else ''}();"
+            case ir.ClusterWait():
+                return "cluster_wait();"
+            case ir.StCluster(target=target, block=block, source=name, dtype=dtype):
+                there = f"in_block({self.address(target)}, {text(block)})"
+                return f"store_cluster({there}, bits(({held(dtype)}){name}));"
+            case ir.SendCluster(target=target, block=block, source=name, dtype=dtype):
+                places = (self.address(target), self.barrier(statement.barrier))
+                there, met = (f"in_block({place}, {text(block)})" for place in places)
+                return f"send_cluster({there}, bits(({held(dtype)}){name}), {met});"
+
+    def part(self, statement: ir.PartStmt) -> str:
+        member, threads = text(statement.member), statement.threads
+        if isinstance(statement, ir.KeepSums | ir.AddSums | ir.GatherSums):
+            words = f"workspace + {self.first_word} + {text(statement.start)}"
+            match statement:
+                case ir.KeepSums(source=array):
+                    return f"keep_sums<{threads}>({array}, {words}, {member});"
+                case ir.AddSums(target=array):
+                    return f"add_sums<{threads}>({array}, {words}, {member});"
+                case ir.GatherSums(target=array, stride=stride, count=count):
+                    function = f"gather_sums<{count}, {threads}>"
+                    return f"{function}({array}, {words}, {stride}ll, {member});"
+        counter = f"workspace + {text(statement.counter)}"
+        meeting = f"{member} == 0, {text(statement.number)}, {threads}"
+        match statement:
+            case ir.CountOff(name=name, last=last):
+                return f"int {name} = count_off({counter}, {last}, {meeting});"
+            case ir.AwaitTurn(value=value):
+                return f"await_turn({counter}, {text(value)}, {meeting});"
+            case ir.PassTurn(value=value):
+                return f"pass_turn({counter}, {text(value)}, {meeting});"
+
+    def sm80(self, statement: ir.Sm80Stmt) -> str:
+        match statement:
+            case ir.Gather():
+                return self.gather(statement)
+            case ir.CpAsync(target=target, buffer=buffer, offset=offset, guard=guard):
+                source = f"b{buffer} + {text(offset)}"
+                return f"cp_async({self.address(target)}, {source}, {text(guard)});"
+            case ir.CommitGroup():
+                return "cp_async_commit();"
+            case ir.WaitGroup(pending=pending):
+                return f"cp_async_wait<{pending}>();"
+            case ir.LdMatrix(target=target, source=source, transposed=transposed):
+                values = ", ".join(at(target, i) for i in range(4))
+                name = "ldmatrix_transposed" if transposed else "ldmatrix"
+                return f"{name}({values}, {self.address(source)});"
+            case ir.LdRegister(target=target, source=source):
+                return f"load_register({at(target, 0)}, {self.address(source)});"
+            case ir.MmaSync(acc=acc, a=a, b=b, a_dtype=a_dtype, b_dtype=b_dtype):
+                counts = zip((acc, a, b), (4, *fragment_registers(a_dtype)), strict=True)
+                parts = [at(place, i) for place, count in counts for i in range(count)]
+                return f"{matrix.mma_name(a_dtype, b_dtype)}({', '.join(parts)});"
+
+    def store_row(self, statement: ir.StGlobalRow) -> str:
+        size = statement.dtype.storage_bytes
+        row = f"b{statement.buffer} + ({text(statement.offset)}) * {size}"
+        word = f"load_staged({self.address(statement.source)})"
+        rest = f"{text(statement.place)}, {text(statement.count)}"
+        return f"store_row_{size}({row}, {word}, {rest});"
+
+    def gather(self, statement: ir.Gather) -> str:
+        bits = 8 * statement.dtype.storage_bytes
+        place = f"(const u{bits}*)b{statement.buffer} + {text(statement.offset)}"
+        limit = f"({text(statement.guard)}) ? {text(statement.limit)} : 0"
+        function = f"gather<{statement.count}, {statement.step}>"
+        constant = "true" if statement.constant else "false"
+        return f"{function}({self.address(statement.target)}, {place}, {limit}, {constant});"
+
+    def sm90(self, statement: ir.Stmt) -> Iterator[str]:
+        match statement:
+            case ir.MbarrierInit(barriers=name):
+                array = self.barriers[name]
+                for index in range(array.count):
+                    place = self.barrier(ir.BarrierAt(name, scalar(index)))
+                    yield f"mbarrier_init({place}, {array.arrivals});"
+            case ir.MbarrierInitFence():
+                yield "mbarrier_init_fence();"
+            case ir.MbarrierExpectTx(barrier=barrier, bytes=count):
+                yield f"mbarrier_expect_tx({self.barrier(barrier)}, {count});"
+            case ir.MbarrierArrive(barrier=barrier, everywhere=True):
+                for block in range(self.blocks):
+                    yield f"mbarrier_arrive_there(in_block({self.barrier(barrier)}, {block}));"
+            case ir.MbarrierArrive(barrier=barrier):
+                yield f"mbarrier_arrive({self.barrier(barrier)});"
+            case ir.MbarrierWait(barrier=barrier, parity=parity):
+                yield f"mbarrier_wait({self.barrier(barrier)}, {text(parity)});"
+            case ir.PrefetchMap(map=name):
+                yield f"prefetch_map({self.maps[name]});"
+            case ir.TmaLoad(target=target, map=name, coords=coords, barrier=barrier):
+                places = ", ".join(map(text, coords))
+                head = f"{self.address(target)}, {self.maps[name]}, {self.barrier(barrier)}"
+                blocks = self.blocks if statement.everywhere else 1
+                function = instructions.tma_load_name(blocks, once=statement.once)
+                yield f"{function}({head}, {places});"
+            case ir.BulkLoad(target=target, buffer=buffer, dtype=dtype, barrier=barrier):
+                size = dtype.storage_bytes
+                source = f"b{buffer} + {text(statement.offset)} * {size}"
+                head = f"{self.address(target)}, {source}, {statement.count * size}"
+                yield f"bulk_load({head}, {self.barrier(barrier)});"
+            case ir.TmaStore(source=source, map=name, coords=coords):
+                places = ", ".join(map(text, coords))
+                yield f"tma_store({self.address(source)}, {self.maps[name]}, {places});"
+            case ir.TmaCommit():
+                yield "tma_commit();"
+            case ir.TmaWaitRead(pending=pending):
+                yield f"tma_wait_read<{pending}>();"
+            case ir.ProxyFence():
+                yield "proxy_fence();"
+            case _:
+                yield from self.wgmma(statement)
+
+    def wgmma(self, statement: ir.Stmt) -> Iterator[str]:
+        match statement:
+            case ir.Descriptor(name=name, address=address, layout=layout, major=major):
+                bits = descriptor(layout, major)
+                yield f"u64 {name} = descriptor({self.address(address)}, {bits:#x}ull);"
+            case ir.WgmmaFence():
+                yield "wgmma_fence();"
+            case ir.Wgmma(acc=acc, a=a, b=b):
+                sides = (self.factor(a), self.factor(b))
+                function = f"{_shape(statement).name}<{int(statement.accumulate)}>"
+                yield f"{function}({acc}, {', '.join(sides)});"
+            case ir.WgmmaCommit():
+                yield "wgmma_commit();"
+            case ir.WgmmaWait(pending=pending, acc=arrays):
+                yield f"wgmma_wait<{pending}>();"
+                yield from (f"hold({name});" for name in arrays)
+            case ir.SetMaxNReg(count=count, grow=grow):
+                yield f"{'grow' if grow else 'shrink'}_registers<{count}>();"
+            case _:
+                raise InternalError(f"no CUDA text for {type(statement).__name__}")
+
+    def factor(self, side: ir.WgmmaOperand | ir.RegAt) -> str:
+        """An operand of a matrix instruction: its descriptor, or its registers."""
+        if isinstance(side, ir.RegAt):
+            return ", ".join(at(side, i) for i in range(4))
+        return f"{side.descriptor} + {side.offset // 16}"
+
+    def sums(self, statement: ir.AddRegisters | ir.RowStmt) -> Iterator[str]:
+        match statement:
+            case ir.AddRegisters(target=total, source=part):
+                flags = f"{int(statement.first)}, {int(statement.clear)}"
+                yield f"add_registers<{flags}>({total}, {part});"
+            case ir.RowMax(names=names, source=array):
+                yield f"{self.values.declared(names, F32)};"
+                yield f"row_max({array}, {', '.join(names)});"
+            case ir.RowExp(names=names, target=array, shifts=shifts, scale=scale):
+                yield f"{self.values.declared(names, F32)};"
+                given = ", ".join((*shifts, *names))
+                yield f"row_exp({array}, {literal(scale, F32)}, {given});"
+            case ir.RowScale(target=array, factors=factors):
+                yield f"row_scale({array}, {', '.join(factors)});"
+
+    def address(self, address: ir.Address) -> str:
+        return self.place(self.tiles[address.tile], address.offset)
+
+    def barrier(self, barrier: ir.BarrierAt) -> str:
+        return self.place(self.barriers[barrier.barriers].offset, barrier.index * 8)
+
+    def place(self, start: int, offset: Scalar) -> str:
+        return f"shared + {text(offset + start)}"

@@ -1,0 +1,1 @@
+"""Templates of ops that stay whole."""

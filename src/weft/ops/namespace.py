@@ -21,9 +21,11 @@ from weft.ops.array import (
     manipulation,
     numpy_protocol,
     operators,
+    running,
     searching,
     sets,
     sorting,
+    special,
     statistics,
     utility,
     windows,
@@ -38,6 +40,7 @@ from weft.ops.array.indexing import *  # noqa: F403
 from weft.ops.array.inspection import *  # noqa: F403
 from weft.ops.array.linear_algebra import *  # noqa: F403
 from weft.ops.array.manipulation import *  # noqa: F403
+from weft.ops.array.running import *  # noqa: F403
 from weft.ops.array.searching import *  # noqa: F403
 from weft.ops.array.sets import *  # noqa: F403
 from weft.ops.array.sorting import *  # noqa: F403
@@ -76,7 +79,7 @@ from weft.ops.vectorise import vmap
 
 def missing(name: str) -> AttributeError:
     """What is raised for a name that `weft` does not have: it says what to write instead."""
-    packages = (("functional", functional), ("linalg", linalg))
+    packages = (("functional", functional), ("linalg", linalg), ("special", special))
     homes = [home for home, module in packages if name in module.__all__]
     advice = f"; here it is weft.{homes[0]}.{name}" if homes else function_advice(name)
     return ending_outside(AttributeError(f"module 'weft' has no attribute {name!r}{advice}"))
@@ -124,6 +127,7 @@ __all__ = [
     "register_pytree",
     "scan",
     "set_default_backend",
+    "special",
     "stop_gradient",
     "switch",
     "trace",
@@ -137,5 +141,6 @@ __all__ += (
     beyond.__all__ + constants.__all__ + conversion.__all__ + creation.__all__ + data_types.__all__
 )
 __all__ += elementwise.__all__ + indexing.__all__ + inspection.__all__
-__all__ += linear_algebra.__all__ + manipulation.__all__ + searching.__all__ + sets.__all__
-__all__ += sorting.__all__ + statistics.__all__ + utility.__all__ + windows.__all__
+__all__ += linear_algebra.__all__ + manipulation.__all__ + running.__all__
+__all__ += searching.__all__ + sets.__all__ + sorting.__all__ + statistics.__all__
+__all__ += utility.__all__ + windows.__all__

@@ -218,6 +218,10 @@ def linspace(
             f"from {start} to {stop} there are complex numbers, not {wanted}",
             "leave the dtype out, or give a complex one",
         )
+    if wanted is I1:
+        raise SpecViolation(
+            "DTypeNotSupported", "truth values have no distances", "give a dtype of numbers"
+        )
     wide = CF64 if wanted.is_complex else F64
     parts = num - 1 if endpoint else num
     session = Session(home(device), user_line())

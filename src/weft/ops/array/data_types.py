@@ -48,15 +48,15 @@ from weft.foundation.lines import user_line
 from weft.ops.arithmetic import as_operand, number_kind
 from weft.ops.calls import public
 from weft.ops.graph.context import arena_for
-from weft.ops.graph.forms import cast_form
+from weft.ops.graph.forms import cast_form, form
 from weft.ops.numbers import widest
 from weft.ops.promotion import DEFAULTS, beside, promoted
 from weft.ops.tensor import Tensor, tensor_method
 
 __all__ = [
-    "astype", "bfloat16", "bool", "can_cast", "complex64", "complex128", "finfo", "float8_e4m3",
-    "float8_e5m2", "float16", "float32", "float64", "iinfo", "int4", "int8", "int16", "int32",
-    "int64", "isdtype", "result_type", "uint4", "uint8", "uint16", "uint32", "uint64",
+    "astype", "bfloat16", "bitcast", "bool", "can_cast", "complex64", "complex128", "finfo",
+    "float8_e4m3", "float8_e5m2", "float16", "float32", "float64", "iinfo", "int4", "int8", "int16",
+    "int32", "int64", "isdtype", "result_type", "uint4", "uint8", "uint16", "uint32", "uint64",
 ]  # fmt: skip
 
 bool = I1  # noqa: A001
@@ -128,6 +128,22 @@ def astype(
     arena = arena_for(value._node)
     node = arena.emit(cast_form(value.type, wanted), (value._node,), user_line())
     return Tensor(node, value.requires_grad and (wanted.is_float or wanted.is_complex))
+
+
+@tensor_method
+@public
+def bitcast(x: Tensor, dtype: Any, /) -> Tensor:
+    """The bits of every element read as another dtype of the same width."""
+    value, wanted = as_operand(x), dtype_named(dtype)
+    if value.dtype.bits != wanted.bits:
+        raise SpecViolation(
+            "DTypeMismatch",
+            f"an element of {value.dtype} has {value.dtype.bits} bits, and one of {wanted} "
+            f"{wanted.bits}",
+            "give a dtype of the same width; astype converts values",
+        )
+    made = form("bitcast", (value.type,), {"dtype": wanted})
+    return Tensor(arena_for(value._node).emit(made, (value._node,), user_line()))
 
 
 @public

@@ -11,6 +11,7 @@ import numpy as np
 from weft.foundation.axes import normalise_axes, normalise_axis
 from weft.foundation.calls import told
 from weft.foundation.dims import Dim, Shape, Symbol, shape_of
+from weft.foundation.dtypes import SI64
 from weft.foundation.errors import OutOfRange, UserError
 from weft.foundation.lines import user_line
 from weft.ops.arithmetic import as_tensor, broadcast_shapes, broadcasts, listed
@@ -25,7 +26,7 @@ from weft.ops.tensor import Tensor, from_array, tensor_method
 
 __all__ = [
     "broadcast_arrays", "broadcast_to", "concat", "expand_dims", "flip", "moveaxis", "permute_dims",
-    "repeat", "reshape", "roll", "squeeze", "stack", "tile", "unstack",
+    "repeat", "reshape", "roll", "sliding_window", "squeeze", "stack", "tile", "unstack",
 ]  # fmt: skip
 
 _COUNTS = "elements are repeated 0 times or more"
@@ -177,6 +178,28 @@ def roll(
     for by, at in zip(shifts, axes, strict=True):
         x = rolled(x, by, at)
     return x
+
+
+@tensor_method
+@recorded
+def sliding_window(x: Handle, /, size: int, step: int = 1, *, axis: int = -1) -> Handle:
+    """The windows of `size` elements along an axis, one every `step` elements: the axis counts the
+    windows, and a new last axis holds the elements of each."""
+    at = normalise_axis(axis, x.rank)
+    length = known(x.shape[at], f"axis {at}")
+    (wide,), (apart,) = _numbers(size), _numbers(step)
+    if not 0 <= wide <= length or apart < 1:
+        raise OutOfRange(
+            "InvalidAttributeValue",
+            f"there are no windows of {size} elements, {step} apart, on axis {at} of x "
+            f"{listed(x.shape)}",
+            "a window fits into its axis, and the next one begins at least one element later",
+        )
+    starts = np.arange(0, length - wide + 1, apart)
+    places = x.session.literal(starts[:, None] + np.arange(wide)[None, :], SI64)
+    found = rows_at(x, places, at)
+    order = [*range(at + 1), *range(at + 2, found.rank), at + 1]
+    return permuted(found, order)
 
 
 # -- joining and repeating -----------------------------------------------------------------------

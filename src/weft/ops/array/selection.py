@@ -155,8 +155,8 @@ def _item(item: Any) -> Any:
         return item
     if isinstance(item, bool | np.bool_):
         return np.asarray(bool(item))
-    if isinstance(item, Tensor | np.ndarray | list):
-        return _array_item(item)
+    if isinstance(item, Tensor | np.ndarray | list | tuple):
+        return _array_item(list(item) if isinstance(item, tuple) else item)
     if hasattr(item, "__index__"):
         return operator.index(item)
     raise UserError(

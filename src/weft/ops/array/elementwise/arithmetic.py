@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from weft.foundation.calls import told
+from weft.foundation.errors import SpecViolation
 from weft.foundation.lines import user_line
 from weft.ops.arithmetic import TensorLike, as_operand, binary, comparison, numbered, unary
 from weft.ops.array.operands import given, paired, taken
@@ -12,9 +13,9 @@ from weft.ops.session import Handle
 from weft.ops.tensor import Tensor, tensor_method, tensor_property
 
 __all__ = [
-    "abs", "add", "ceil", "clip", "conj", "copysign", "divide", "floor", "floor_divide", "imag",
-    "maximum", "minimum", "multiply", "negative", "nextafter", "positive", "real", "reciprocal",
-    "remainder", "round", "sign", "signbit", "square", "subtract", "trunc",
+    "abs", "add", "ceil", "clip", "conj", "copysign", "divide", "floor", "floor_divide", "fmod",
+    "imag", "lerp", "maximum", "minimum", "multiply", "negative", "nextafter", "positive", "real",
+    "reciprocal", "remainder", "round", "sign", "signbit", "square", "subtract", "trunc",
 ]  # fmt: skip
 
 
@@ -44,9 +45,29 @@ def multiply(x1: TensorLike, x2: TensorLike, /) -> Tensor:
 
 @tensor_method
 @told
-def divide(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """`x1 / x2`; integers are converted to the default float first."""
-    return binary("div", x1, x2, "divide", floating=True)
+def divide(x1: TensorLike, x2: TensorLike, /, *, rounding: str | None = None) -> Tensor:
+    """`x1 / x2`; integers are converted to the default float first. With `rounding`, "trunc" or
+    "floor", the quotient is a whole number, and that of integers an integer."""
+    if rounding is None:
+        return binary("div", x1, x2, "divide", floating=True)
+    return _whole_quotient(x1, x2, rounding)
+
+
+@public
+def _whole_quotient(x1: TensorLike, x2: TensorLike, rounding: str) -> Tensor:
+    if rounding == "floor":
+        return floor_divide(x1, x2)
+    if rounding != "trunc":
+        raise SpecViolation(
+            "InvalidAttributeValue", f"rounding is {rounding!r}", "it can be 'trunc', 'floor'"
+        )
+    line = user_line()
+    found: Tensor = captured(_cut_quotient, paired(x1, x2, line), line)
+    return numbered(found, "divide", x1, x2)
+
+
+def _cut_quotient(x: Handle, y: Handle) -> Handle:
+    return (x / y).trunc() if x.dtype.is_float else x / y
 
 
 @tensor_method
@@ -98,6 +119,31 @@ def _remainder(x: Handle, y: Handle) -> Handle:
     if x.dtype.is_float or x.dtype.is_signed:
         rest = _sides_differ(rest, y).select(rest + y, rest)
     return rest.copysign(y) if x.dtype.is_float else rest
+
+
+@tensor_method
+@told
+def fmod(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """What the quotient without its fraction leaves, with the sign of `x1`: C's `fmod`."""
+    return binary("fmod", x1, x2)
+
+
+@tensor_method
+@public
+def lerp(x1: Tensor, x2: TensorLike, weight: TensorLike, /) -> Tensor:
+    """`x1` where the weight is 0, `x2` where it is 1, and on the line through both elsewhere."""
+    line = user_line()
+    first, second = paired(x1, x2, line)
+    first, share = paired(first, weight, line)
+    found: Tensor = captured(_between, [first, paired(second, share, line)[0], share], line)
+    return found
+
+
+def _between(x: Handle, y: Handle, weight: Handle) -> Handle:
+    """Counted from the nearer end, so that both ends are met exactly."""
+    distance = y - x
+    near = weight.compare("less", 0.5)
+    return near.select(x + distance * weight, y - distance * (1.0 - weight))
 
 
 @tensor_method

@@ -4,6 +4,7 @@ Integers are converted to the default float first, but for `pow`."""
 from __future__ import annotations
 
 from weft.foundation.calls import told
+from weft.foundation.errors import SpecViolation
 from weft.ops.arithmetic import TensorLike, binary, unary
 from weft.ops.promotion import as_float
 from weft.ops.recipes import recorded
@@ -11,9 +12,9 @@ from weft.ops.session import Handle
 from weft.ops.tensor import Tensor, tensor_method
 
 __all__ = [
-    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cos", "cosh", "exp", "expm1",
-    "hypot", "log", "log1p", "log2", "log10", "logaddexp", "pow", "sin", "sinh", "sqrt", "tan",
-    "tanh",
+    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cos", "cosh", "exp", "exp2",
+    "expm1", "hypot", "log", "log1p", "log2", "log10", "logaddexp", "pow", "sin", "sinh", "sqrt",
+    "tan", "tanh",
 ]  # fmt: skip
 
 
@@ -26,6 +27,9 @@ def pow(x1: TensorLike, x2: TensorLike, /) -> Tensor:  # noqa: A001
     """`x1` to the power `x2`; an integer takes no negative exponent."""
     if type(x2) is int and x2 == 2 and isinstance(x1, Tensor):
         return binary("mul", x1, x1, "pow")
+    if type(x2) is int and x2 < 0 and isinstance(x1, Tensor) and x1.dtype.is_integer:
+        why = f"the exponent of {x1.type} is {x2}, and a negative power is no integer"
+        raise SpecViolation("InvalidAttributeValue", why, "convert x1 to a float")
     return binary("pow", x1, x2)
 
 
@@ -51,6 +55,13 @@ def hypot(x1: TensorLike, x2: TensorLike, /) -> Tensor:
 def exp(x: Tensor, /) -> Tensor:
     """e to the power `x`."""
     return unary("exp", x, floating=True)
+
+
+@tensor_method
+@told
+def exp2(x: Tensor, /) -> Tensor:
+    """2 to the power `x`."""
+    return unary("exp2", x, floating=True)
 
 
 @tensor_method

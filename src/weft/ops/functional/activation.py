@@ -87,6 +87,14 @@ def softmax(x: Tensor, axis: int = -1) -> Tensor:
     return capture(capture_softmax, check_along_axis(x, axis), ensure_tensor("x", x))
 
 
+@tensor_method
+@functional
+def softmin(x: Tensor, axis: int = -1) -> Tensor:
+    """`softmax(-x)`: the smallest element counts most."""
+    value = ensure_tensor("x", x)
+    return capture(capture_softmax, check_along_axis(x, axis), -value)
+
+
 @rounded_once
 def capture_log_softmax(s: Session, checked: AxisChecked, x: Handle) -> Handle:
     largest = x.reduce_max([checked.axis], keepdims=True).broadcast_to(x.shape)

@@ -18,6 +18,7 @@ from weft.foundation.dims import Dim
 from weft.foundation.dtypes import F32, F64, FLOATS, I1, INDICES, DType
 from weft.foundation.errors import OutOfRange, SpecViolation
 from weft.ops.arithmetic import broadcasts, listed
+from weft.ops.array.manipulation import reshape
 from weft.ops.functional.capture import capture
 from weft.ops.functional.checks import (
     Checked,
@@ -152,20 +153,35 @@ def attention(
     causal: bool = False,
     scale: float | None = None,
 ) -> Tensor:
-    """`softmax(q k^T * scale + mask) v` for q [B, H, Sq, D] and k, v [B, Hk, Sk, D].
+    """`softmax(q k^T * scale + mask) v` for q [B, H, Sq, D] and k, v [B, Hk, Sk, D], or all of them
+    without B, or without B and H.
 
     Hk may be a divisor of H: then heads are shared in groups. A boolean mask says what may be seen,
     a float mask is added; both broadcast to [B, H, Sq, Sk]. `causal` lets position i of the queries
     see keys up to i + Sk - Sq. Scores and softmax are f32 (f64 for f64). A query that sees none of
     its keys is NaN, as the softmax of nothing but -Inf is; without keys (Sk = 0) all are 0."""
-    checked = check_attention(q, k, v, mask, causal, scale)
-    return capture(capture_attention, checked, ensure_tensor("q", q), k, v, mask)
+    return _attended(capture_attention, q, k, v, mask, causal, scale)
+
+
+def _attended(
+    emit: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float | None
+) -> Tensor:
+    """q, k and v without batch, or without heads too, are a batch of one, with one head."""
+    tensors = [ensure_tensor(name, x) for name, x in (("q", q), ("k", k), ("v", v))]
+    rank = tensors[0].ndim
+    if rank not in (2, 3) or any(x.ndim != rank for x in tensors):
+        checked = check_attention(q, k, v, mask, causal, scale)
+        return capture(emit, checked, *tensors, mask)
+    query, key, value = (reshape(x, (*(1,) * (4 - rank), *x.shape)) for x in tensors)
+    checked = check_attention(query, key, value, mask, causal, scale)
+    found = capture(emit, checked, query, key, value, mask)
+    return reshape(found, found.shape[4 - rank :])
 
 
 def _streams(
     q: Any, k: Any, v: Any, mask: Any = None, *, causal: bool = False, scale: Any = None
 ) -> bool:
-    return isinstance(k, Tensor) and k.ndim == 4 and all(isinstance(d, int) for d in k.shape)
+    return isinstance(k, Tensor) and 2 <= k.ndim <= 4 and all(isinstance(d, int) for d in k.shape)
 
 
 def _block_scores(
@@ -256,8 +272,7 @@ def attention_streaming(
     scale: float | None = None,
 ) -> Tensor:
     """The same, over blocks of keys."""
-    checked = check_attention(q, k, v, mask, causal, scale)
-    return capture(capture_streaming, checked, ensure_tensor("q", q), k, v, mask)
+    return _attended(capture_streaming, q, k, v, mask, causal, scale)
 
 
 @dataclass(frozen=True)

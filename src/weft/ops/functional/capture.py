@@ -7,7 +7,8 @@ from typing import Any
 
 from weft.foundation.dtypes import F32
 from weft.ops.arithmetic import TensorLike, as_tensor
-from weft.ops.functional.checks import Checked
+from weft.ops.array.manipulation import expand_dims, squeeze
+from weft.ops.functional.checks import Checked, ensure_tensor
 from weft.ops.session import Handle, Session
 from weft.ops.tensor import Tensor
 
@@ -34,6 +35,18 @@ def capture_several(
     session = Session.of(*tensors)
     handles = emit(session, checked, *_handles(session, tensors))
     return tuple(session.export(h, requires_grad=_wants_grad(h, tensors)) for h in handles)
+
+
+def with_batch(rank: int, x: Any, run: Callable[[Tensor], Any]) -> Any:
+    """`run` on x with a batch of one in front where x has one axis less than `rank`, and the
+    results without it."""
+    tensor = ensure_tensor("x", x)
+    if tensor.ndim != rank - 1:
+        return run(tensor)
+    found = run(expand_dims(tensor, axis=0))
+    if isinstance(found, Tensor):
+        return squeeze(found, 0)
+    return tuple(squeeze(each, 0) for each in found)
 
 
 def _tensors(operands: tuple[TensorLike | None, ...]) -> list[Tensor | None]:

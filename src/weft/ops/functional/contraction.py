@@ -222,3 +222,10 @@ def einsum(subscripts: str, *operands: Tensor) -> Tensor:
     checked = check_einsum(subscripts, operands)
     tensors = [ensure_tensor(f"operand {i}", x) for i, x in enumerate(operands)]
     return capture(capture_einsum, checked, *tensors)
+
+
+@functional
+def bilinear(x1: Tensor, x2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`x1 @ weight[o] @ x2 + bias[o]` for x1 [..., I], x2 [..., J] and weight [out, I, J]."""
+    found = einsum("...i,oij,...j->...o", x1, weight, x2)
+    return found if bias is None else found + ensure_tensor("bias", bias)

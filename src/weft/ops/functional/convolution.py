@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from weft.foundation.dtypes import FLOATS
 from weft.foundation.errors import SpecViolation
 from weft.ops.arithmetic import listed
 from weft.ops.array import movement
-from weft.ops.functional.capture import capture
+from weft.ops.functional.capture import capture, with_batch
 from weft.ops.functional.checks import (
     Checked,
     ensure_choice,
@@ -78,7 +78,11 @@ def is_whole(value: Any) -> bool:
 
 
 def pairs(
-    value: Padding, window: Sequence[int], stride: Sequence[int], sizes: Sequence[int]
+    value: Padding,
+    window: Sequence[int],
+    stride: Sequence[int],
+    sizes: Sequence[int],
+    least: float = 0,
 ) -> tuple[tuple[int, int], ...]:
     """Padding as (low, high) for every axis; `window` counts its dilation."""
     count = len(window)
@@ -92,7 +96,7 @@ def pairs(
         return tuple(found)
     given: list[Any] = list(value) if isinstance(value, Sequence) else [value] * count
     both = [tuple(v) if isinstance(v, Sequence) else (v, v) for v in given]
-    right = [len(p) == 2 and all(is_whole(v) and v >= 0 for v in p) for p in both]
+    right = [len(p) == 2 and all(is_whole(v) and v >= least for v in p) for p in both]
     if len(both) != count or not all(right):
         raise SpecViolation(
             "InvalidAttributeValue",
@@ -134,7 +138,7 @@ def check_conv(
         (ensure_known("weight", k) - 1) * d + 1
         for k, d in zip(window.shape[2:], spread, strict=True)
     ]
-    around = pairs(padding, spans, steps, sizes)
+    around = pairs(padding, spans, steps, sizes, least=-math.inf)
     for size, span, (low, high) in zip(sizes, spans, around, strict=True):
         if size and size + low + high < span:
             raise SpecViolation(
@@ -209,9 +213,19 @@ def _patches_product(s: Session, checked: ConvChecked, x: Handle, window: Handle
     return product.transpose([*range(1, rank + 1), 0, rank + 1]).reshape((*places, outputs))
 
 
+def _inside(x: Handle, checked: ConvChecked) -> tuple[Handle, ConvChecked]:
+    """x without what padding under 0 cuts off, and the padding that is left."""
+    if all(low >= 0 and high >= 0 for low, high in checked.padding):
+        return x, checked
+    around = tuple((max(low, 0), max(high, 0)) for low, high in checked.padding)
+    first = 1 if checked.channels_last else 2
+    return _cropped(x, checked.padding, first), replace(checked, padding=around)
+
+
 def capture_conv(
     s: Session, checked: ConvChecked, x: Handle, weight: Handle, bias: Handle | None
 ) -> Handle:
+    x, checked = _inside(x, checked)
     last = channels_to_last(x, checked)
     window = weight.transpose([*range(2, weight.rank), 1, 0])
     product = _patches_product(s, checked, last, window)
@@ -221,6 +235,7 @@ def capture_conv(
 def capture_whole_conv(
     s: Session, checked: ConvChecked, x: Handle, weight: Handle, bias: Handle | None
 ) -> Handle:
+    x, checked = _inside(x, checked)
     window = weight.transpose([*range(2, weight.rank), 1, 0]) if checked.channels_last else weight
     lows, highs = zip(*checked.padding, strict=True)
     given = (x, window) if bias is None else (x, window, bias)
@@ -242,8 +257,12 @@ def _conv(
     groups: int,
     layout: str,
 ) -> Tensor:
-    checked = check_conv(x, weight, bias, stride, padding, dilation, groups, layout, spatial)
-    return capture(emit, checked, ensure_tensor("x", x), weight, bias)
+    def run(x: Tensor) -> Tensor:
+        checked = check_conv(x, weight, bias, stride, padding, dilation, groups, layout, spatial)
+        return capture(emit, checked, x, weight, bias)
+
+    found: Tensor = with_batch(spatial + 2, x, run)
+    return found
 
 
 @functional
@@ -274,8 +293,8 @@ def conv2d(
     *,
     layout: str = "NCHW",
 ) -> Tensor:
-    """Convolution over two axes; layout NCHW or NHWC. Padding is a number, one for each axis, pairs
-    (low, high), 'same' or 'valid'."""
+    """Convolution over two axes; layout NCHW or NHWC, or either without its N. Padding is a number,
+    one for each axis, pairs (low, high), 'same' or 'valid'; under 0 it cuts elements off."""
     return _conv(capture_conv, 2, x, weight, bias, stride, padding, dilation, groups, layout)
 
 
@@ -394,9 +413,9 @@ def _turned_around(s: Session, x: Handle, axis: int) -> Handle:
     return s.concat(parts, axis) if size > 1 else x
 
 
-def _cropped(x: Handle, wide: Sequence[tuple[int, int]]) -> Handle:
-    """Padding under 0 cuts elements off."""
-    for axis, (low, high) in enumerate(wide, 1):
+def _cropped(x: Handle, wide: Sequence[tuple[int, int]], first: int = 1) -> Handle:
+    """Padding under 0 cuts elements off, of the axes from `first` on."""
+    for axis, (low, high) in enumerate(wide, first):
         start = max(-low, 0)
         size = ensure_known("x", x.shape[axis]) - start - max(-high, 0)
         x = movement.window(x, axis, start, size)
@@ -415,10 +434,14 @@ def _transposed(
     dilation: Sizes,
     layout: str,
 ) -> Tensor:
-    checked = check_transposed(
-        x, weight, bias, stride, padding, output_padding, groups, dilation, layout, spatial
-    )
-    return capture(capture_transposed, checked, ensure_tensor("x", x), weight, bias)
+    def run(x: Tensor) -> Tensor:
+        checked = check_transposed(
+            x, weight, bias, stride, padding, output_padding, groups, dilation, layout, spatial
+        )
+        return capture(capture_transposed, checked, x, weight, bias)
+
+    found: Tensor = with_batch(spatial + 2, x, run)
+    return found
 
 
 @functional

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
-from weft.foundation.dtypes import INDICES, ORDERED, DType, as_dtype
+from weft.foundation.dtypes import I1, INDICES, ORDERED, SI64, DType, as_dtype
 from weft.foundation.errors import SpecViolation
 from weft.ops.arithmetic import listed
 from weft.ops.functional.capture import capture, capture_several
@@ -101,10 +102,13 @@ def top_k(x: Tensor, k: int, axis: int = -1, *, largest: bool = True) -> tuple[T
 
 @dataclass(frozen=True)
 class AlongChecked(Checked):
-    """An index for each place, replacing its index along one axis."""
+    """An index for each place, replacing its index along one axis. Where the indices have fewer
+    places than x, those that x begins with are meant: `block` is how many, on every axis."""
 
     axis: int
+    block: tuple[int, ...] | None = None
     reduce: str = "replace"
+    include_self: bool = True
 
 
 def check_gather(x: Any, indices: Any, axis: Any) -> AlongChecked:
@@ -115,53 +119,139 @@ def check_gather(x: Any, indices: Any, axis: Any) -> AlongChecked:
     rest = [
         (a, b) for i, (a, b) in enumerate(zip(tensor.shape, places.shape, strict=True)) if i != at
     ]
-    if any(a != b for a, b in rest):
+    if all(a == b for a, b in rest):
+        return AlongChecked(at)
+    if not all(a == b or (isinstance(a, int) and isinstance(b, int) and b < a) for a, b in rest):
         raise SpecViolation(
             "ShapeMismatch",
-            f"x {listed(tensor.shape)} and indices {listed(places.shape)} differ besides axis {at}",
-            "all axes but that one must be equal; broadcast one of them",
+            f"indices {listed(places.shape)} have more places than x {listed(tensor.shape)} "
+            f"besides axis {at}",
+            "all axes but that one must be equal or smaller; broadcast one of them",
         )
-    return AlongChecked(at)
+    sizes = [ensure_known("x", dim) for dim in tensor.shape]
+    block = [ensure_known("indices", dim) for dim in places.shape]
+    block[at] = sizes[at]
+    return AlongChecked(at, tuple(block))
+
+
+def _block(x: Handle, checked: AlongChecked) -> Handle:
+    if checked.block is None:
+        return x
+    return x.session.emit("slice", x, starts=(0,) * x.rank, sizes=checked.block)
 
 
 def capture_gather(s: Session, checked: AlongChecked, x: Handle, indices: Handle) -> Handle:
-    return s.emit("gather", x, indices, axis=checked.axis)
+    return s.emit("gather", _block(x, checked), indices, axis=checked.axis)
 
 
 @tensor_method
 @functional
 def gather(x: Tensor, indices: Tensor, axis: int = -1) -> Tensor:
     """`x[..., indices[i], ...]` along an axis: each index is from 0 to its size, else the run
-    stops with GatherIndexOutOfBounds."""
+    stops with GatherIndexOutOfBounds. On the other axes the indices may have fewer places than x,
+    which stand for the first ones."""
     checked = check_gather(x, indices, axis)
     return capture(capture_gather, checked, ensure_tensor("x", x), indices)
 
 
-SCATTERS = ("replace", "add", "max", "min")
+SCATTERS = ("replace", "add", "max", "min", "prod", "mean")
+_NEUTRAL = {"add": 0, "mean": 0, "prod": 1}
 
 
-def check_scatter(x: Any, indices: Any, updates: Any, axis: Any, reduce: Any) -> AlongChecked:
+def check_scatter(
+    x: Any, indices: Any, updates: Any, axis: Any, reduce: Any, include_self: Any
+) -> AlongChecked:
     checked = check_gather(x, indices, axis)
     values = ensure_tensor("updates", updates)
     ensure_same_dtype("x", ensure_tensor("x", x), "updates", values)
     ensure_shape_matches("indices", ensure_tensor("indices", indices), "updates", values)
-    return AlongChecked(checked.axis, ensure_choice("reduce", reduce, SCATTERS))
+    ensure_choice("reduce", reduce, SCATTERS)
+    return replace(checked, reduce=reduce, include_self=bool(include_self))
 
 
 def capture_scatter(
     s: Session, checked: AlongChecked, x: Handle, indices: Handle, updates: Handle
 ) -> Handle:
-    return s.emit("scatter_reduce", x, indices, updates, axis=checked.axis, reduce=checked.reduce)
+    if checked.block is not None:
+        part = _scattered(s, checked, _block(x, checked), indices, updates)
+        start = s.literal([0] * x.rank, SI64)
+        return s.emit("dynamic_update_slice", x, part, start, sizes=checked.block)
+    return _scattered(s, checked, x, indices, updates)
+
+
+def _scattered(
+    s: Session, checked: AlongChecked, x: Handle, indices: Handle, updates: Handle
+) -> Handle:
+    axis, reduce = checked.axis, checked.reduce
+    counts = None
+    if reduce == "mean" or not (checked.include_self or reduce == "replace"):
+        ones = s.full(1, SI64, indices.shape)
+        none = s.full(0, SI64, x.shape)
+        counts = s.emit("scatter_reduce", none, indices, ones, axis=axis, reduce="add")
+    if counts is not None and not checked.include_self:
+        neutral = s.full(_neutral(reduce, x.dtype), x.dtype, x.shape)
+        x = s.select(counts.compare("greater", 0), neutral, x)
+    if reduce == "prod":
+        return _multiplied(s, x, indices, updates, axis)
+    known = "add" if reduce == "mean" else reduce
+    found = s.emit("scatter_reduce", x, indices, updates, axis=axis, reduce=known)
+    return _averaged(s, found, counts, checked.include_self) if reduce == "mean" else found  # type: ignore[arg-type]
+
+
+def _neutral(reduce: str, dtype: DType) -> Any:
+    """What leaves the other operand as it is."""
+    if reduce in _NEUTRAL:
+        return _NEUTRAL[reduce]
+    if dtype is I1:
+        return reduce == "min"
+    if dtype.is_float:
+        return -math.inf if reduce == "max" else math.inf
+    return dtype.lowest if reduce == "max" else dtype.highest
+
+
+def _averaged(s: Session, total: Handle, counts: Handle, include_self: bool) -> Handle:
+    """Sums divided by how many elements met; integers are rounded down."""
+    number = counts + 1 if include_self else s.emit("maximum", counts, 1)
+    number = number.cast(total.dtype)
+    if total.dtype.is_float or total.dtype.is_complex:
+        return total / number
+    rest = total.fmod(number)
+    low = rest.compare("less", 0).cast(total.dtype) if total.dtype.is_signed else None
+    return total / number if low is None else total / number - low
+
+
+def _multiplied(s: Session, x: Handle, indices: Handle, updates: Handle, axis: int) -> Handle:
+    """Every element times the updates that name it. No scatter multiplies: each place asks all
+    updates of its row, along a new axis, and those for others count as 1."""
+    size, count = x.shape[axis], indices.shape[axis]
+    wide = (*x.shape[: axis + 1], count, *x.shape[axis + 1 :])
+    row = (*x.shape[:axis], 1, count, *x.shape[axis + 1 :])
+    mine = s.iota(indices.dtype, wide, axis)
+    named = mine.compare("equal", indices.reshape(row).broadcast_to(wide))
+    ones = s.full(1, updates.dtype, wide)
+    factors = s.select(named, updates.reshape(row).broadcast_to(wide), ones)
+    known = s.iota(indices.dtype, (ensure_known("the axis", size),), 0).take(indices)
+    inside = known.compare("equal", indices).reshape(row).broadcast_to(wide)
+    factors = s.select(inside, factors, ones)
+    return x * s.emit("reduce_prod", factors, axes=(axis + 1,), keepdims=False)
 
 
 @tensor_method
 @functional
 def scatter(
-    x: Tensor, indices: Tensor, updates: Tensor, axis: int = -1, *, reduce: str = "replace"
+    x: Tensor,
+    indices: Tensor,
+    updates: Tensor,
+    axis: int = -1,
+    *,
+    reduce: str = "replace",
+    include_self: bool = True,
 ) -> Tensor:
     """A copy of x in which every update is placed at its index along an axis: in the place of the
-    element there, added to it, or the larger or smaller of both."""
-    checked = check_scatter(x, indices, updates, axis, reduce)
+    element there, added to it ("add"), the larger or smaller of both ("max", "min"), their product
+    or their mean. Without `include_self` the element itself does not take part where there is an
+    update. The indices may have fewer places than x besides the axis, as for `gather`."""
+    checked = check_scatter(x, indices, updates, axis, reduce, include_self)
     return capture(capture_scatter, checked, ensure_tensor("x", x), indices, updates)
 
 
@@ -170,5 +260,5 @@ def scatter(
 def scatter_add(x: Tensor, indices: Tensor, updates: Tensor, axis: int = -1) -> Tensor:
     """A copy of x with every update added at its index along an axis; several at one place add
     up."""
-    checked = check_scatter(x, indices, updates, axis, "add")
+    checked = check_scatter(x, indices, updates, axis, "add", True)
     return capture(capture_scatter, checked, ensure_tensor("x", x), indices, updates)

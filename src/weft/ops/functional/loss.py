@@ -9,7 +9,7 @@ from typing import Any
 from weft.foundation.dims import Shape
 from weft.foundation.dtypes import FLOATS, INDICES
 from weft.foundation.errors import SpecViolation
-from weft.ops.arithmetic import listed
+from weft.ops.arithmetic import broadcasts, listed
 from weft.ops.functional.activation import AxisChecked, capture_log_softmax
 from weft.ops.functional.capture import capture, widened
 from weft.ops.functional.checks import (
@@ -20,6 +20,7 @@ from weft.ops.functional.checks import (
     ensure_known,
     ensure_rank_at_least,
     ensure_same_dtype,
+    ensure_shape,
     ensure_shape_matches,
     ensure_tensor,
     wrong_value,
@@ -131,21 +132,67 @@ def capture_bce(s: Session, checked: PairChecked, x: Handle, target: Handle) -> 
 
 
 @functional
-def binary_cross_entropy(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """`-(target log x + (1 - target) log(1 - x))` for probabilities x."""
-    return capture(capture_bce, check_pair(x, target, reduction), ensure_tensor("x", x), target)
+def binary_cross_entropy(
+    x: Tensor, target: Tensor, reduction: str = "mean", *, weight: Tensor | None = None
+) -> Tensor:
+    """`-(target log x + (1 - target) log(1 - x))` for probabilities x, times a weight."""
+    return _weighted(capture_bce, x, target, reduction, weight)
 
 
-def capture_bce_logits(s: Session, checked: PairChecked, x: Handle, target: Handle) -> Handle:
+def _weighted(
+    emit: Any, x: Tensor, target: Tensor, reduction: str, weight: Any, *more: Any
+) -> Tensor:
+    """A loss of pairs, each times a weight that broadcasts to x."""
+    checked = check_pair(x, target, reduction)
+    value = ensure_tensor("x", x)
+    for name, given in (("weight", weight), *more):
+        _ensure_broadcasts(name, given, value)
+    if weight is None:
+        return capture(emit, checked, value, target, *[given for _, given in more])
+    each = capture(emit, PairChecked("none"), value, target, *[given for _, given in more])
+    return capture(capture_reduced, checked, each * ensure_tensor("weight", weight))
+
+
+def _ensure_broadcasts(name: str, given: Any, x: Tensor) -> None:
+    if given is None:
+        return
+    tensor = ensure_tensor(name, given)
+    ensure_same_dtype("x", x, name, tensor)
+    if not broadcasts(tensor.shape, x.shape):
+        raise SpecViolation(
+            "BroadcastDimsInvalid",
+            f"{name} {listed(tensor.shape)} does not broadcast to x {listed(x.shape)}",
+            "give one number for each element, or for each along the last axes",
+        )
+
+
+def capture_reduced(s: Session, checked: PairChecked, x: Handle) -> Handle:
+    return reduced(x, checked.reduction)
+
+
+def capture_bce_logits(
+    s: Session, checked: PairChecked, x: Handle, target: Handle, positive: Handle | None
+) -> Handle:
     soft = s.emit("maximum", x, 0.0) + (-x.abs()).exp().log1p()
-    return reduced(soft - x * target, checked.reduction)
+    if positive is None:
+        return reduced(soft - x * target, checked.reduction)
+    # soft is the cost of a 0, and soft - x that of a 1, of which there are more or fewer.
+    share = target * positive.broadcast_to(x.shape)
+    return reduced((soft - x) * share + soft * (1.0 - target), checked.reduction)
 
 
 @functional
-def binary_cross_entropy_with_logits(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """The same for x before the sigmoid, without overflow."""
-    checked = check_pair(x, target, reduction)
-    return capture(capture_bce_logits, checked, ensure_tensor("x", x), target)
+def binary_cross_entropy_with_logits(
+    x: Tensor,
+    target: Tensor,
+    reduction: str = "mean",
+    *,
+    weight: Tensor | None = None,
+    pos_weight: Tensor | None = None,
+) -> Tensor:
+    """The same for x before the sigmoid, without overflow; `pos_weight` is the weight of the part
+    that the target 1 has, for each class along the last axis."""
+    return _weighted(capture_bce_logits, x, target, reduction, weight, ("pos_weight", pos_weight))
 
 
 def capture_kl(s: Session, checked: PairChecked, x: Handle, target: Handle) -> Handle:
@@ -191,61 +238,99 @@ class ClassChecked(Checked):
 
 
 def check_classes(
-    x: Any, target: Any, axis: Any, reduction: Any, ignore_index: Any, smoothing: Any
+    x: Any,
+    target: Any,
+    weight: Any,
+    axis: Any,
+    reduction: Any,
+    ignore_index: Any,
+    smoothing: Any = 0.0,
+    probabilities: bool = False,
 ) -> ClassChecked:
     scores, wanted = ensure_tensor("x", x), ensure_tensor("target", target)
     ensure_dtype("x", scores, FLOATS, "floats")
-    ensure_dtype("target", wanted, INDICES, "class numbers (si32 or si64)")
     at = ensure_axis_in_bounds("x", scores, axis)
-    places: Shape = (*scores.shape[:at], *scores.shape[at + 1 :])
-    if wanted.shape != places:
-        raise SpecViolation(
-            "ShapeMismatch",
-            f"x {listed(scores.shape)} has a place for every element of {listed(places)}, but the "
-            f"target is {listed(wanted.shape)}",
-            f"the target is x without its class axis {at}",
-        )
+    if probabilities and wanted.dtype.is_float:
+        ensure_same_dtype("x", scores, "target", wanted)
+        ensure_shape_matches("x", scores, "target", wanted)
+    else:
+        _check_numbers(scores, wanted, at)
     ensure_choice("reduction", reduction, REDUCTIONS)
     if isinstance(ignore_index, bool) or not isinstance(ignore_index, int):
         raise wrong_value("ignore_index", ignore_index, "it must be a whole number")
     if not isinstance(smoothing, int | float) or not 0 <= smoothing <= 1:
         raise wrong_value("label_smoothing", smoothing, "it must be a number from 0 to 1")
     classes = ensure_known("the class axis", scores.shape[at])
+    if weight is not None:
+        ensure_same_dtype("x", scores, "weight", ensure_tensor("weight", weight))
+        ensure_shape("weight", ensure_tensor("weight", weight), (classes,), "one for each class")
     return ClassChecked(at, classes, reduction, ignore_index, float(smoothing))
 
 
-def _picked(s: Session, checked: ClassChecked, x: Handle, target: Handle) -> Handle:
-    """The element of x at each target class: a sum over the class axis of what a comparison with
-    iota selects, whose gradient is no scatter. An ignored target stands for class 0; one that is no
-    class stops the run when it is looked up among the classes."""
-    axis, shape = checked.axis, x.shape
+def _check_numbers(scores: Tensor, wanted: Tensor, axis: int) -> None:
+    """A class number for each place of the scores."""
+    ensure_dtype("target", wanted, INDICES, "class numbers (si32 or si64)")
+    places: Shape = (*scores.shape[:axis], *scores.shape[axis + 1 :])
+    if wanted.shape != places:
+        raise SpecViolation(
+            "ShapeMismatch",
+            f"x {listed(scores.shape)} has a place for every element of {listed(places)}, but the "
+            f"target is {listed(wanted.shape)}",
+            f"the target is x without its class axis {axis}",
+        )
+
+
+def _chosen(s: Session, checked: ClassChecked, target: Handle, shape: Shape) -> Handle:
+    """Where the class of each target is, among the scores: a comparison with iota, so that a sum
+    over the class axis picks elements without a gradient that scatters. An ignored target stands
+    for class 0; one that is no class stops the run when it is looked up among the classes."""
+    axis = checked.axis
     column = (*shape[:axis], 1, *shape[axis + 1 :])
     counted = target.compare("not_equal", checked.ignore_index)
     known = s.select(counted, target, s.full(0, target.dtype, target.shape))
     target = s.iota(target.dtype, (checked.classes,), 0).take(known)
     wanted = target.reshape(column).broadcast_to(shape)
-    chosen = s.iota(target.dtype, shape, axis).compare("equal", wanted)
-    return s.select(chosen, x, s.full(0.0, x.dtype, shape)).reduce_sum([axis])
+    return s.iota(target.dtype, shape, axis).compare("equal", wanted)
 
 
-def capture_nll(s: Session, checked: ClassChecked, x: Handle, target: Handle) -> Handle:
-    return s.cast(_class_loss(s, checked, widened(x), target), x.dtype)
+def _picked(s: Session, chosen: Handle, x: Handle, axis: int) -> Handle:
+    """The element of x that is chosen at each place."""
+    return s.select(chosen, x, s.full(0.0, x.dtype, x.shape)).reduce_sum([axis])
 
 
-def _class_loss(s: Session, checked: ClassChecked, x: Handle, target: Handle) -> Handle:
-    loss = -_picked(s, checked, x, target)
+def _by_class(weight: Handle, x: Handle, axis: int) -> Handle:
+    """A number for each class, at every place."""
+    shape = [1] * x.rank
+    shape[axis] = weight.tensor.static_shape[0]
+    return weight.cast(x.dtype).reshape(shape).broadcast_to(x.shape)
+
+
+def capture_nll(
+    s: Session, checked: ClassChecked, x: Handle, target: Handle, weight: Handle | None
+) -> Handle:
+    return s.cast(_class_loss(s, checked, widened(x), target, weight), x.dtype)
+
+
+def _class_loss(
+    s: Session, checked: ClassChecked, x: Handle, target: Handle, weight: Handle | None
+) -> Handle:
+    axis = checked.axis
+    costs = x if weight is None else x * _by_class(weight, x, axis)
+    chosen = _chosen(s, checked, target, x.shape)
+    loss = -_picked(s, chosen, costs, axis)
     if checked.smoothing:
-        spread = -x.reduce_mean([checked.axis])
+        spread = -costs.reduce_mean([axis])
         loss = loss * (1.0 - checked.smoothing) + spread * checked.smoothing
     counted = target.compare("not_equal", checked.ignore_index)
-    loss = s.select(counted, loss, s.full(0.0, loss.dtype, loss.shape))
-    if checked.reduction == "none":
-        return loss
+    zero = s.full(0.0, loss.dtype, loss.shape)
+    loss = s.select(counted, loss, zero)
+    if checked.reduction != "mean":
+        return reduced(loss, checked.reduction)
+    share = counted.cast(loss.dtype)
+    if weight is not None:
+        share = s.select(counted, _picked(s, chosen, _by_class(weight, x, axis), axis), zero)
     axes = range(loss.rank)
-    total = loss.reduce_sum(axes)
-    if checked.reduction == "sum":
-        return total
-    return total / counted.cast(loss.dtype).reduce_sum(axes)
+    return loss.reduce_sum(axes) / share.reduce_sum(axes)
 
 
 @functional
@@ -254,18 +339,36 @@ def nll_loss(
     target: Tensor,
     reduction: str = "mean",
     *,
+    weight: Tensor | None = None,
     ignore_index: int = -100,
     axis: int = -1,
 ) -> Tensor:
     """`-x[target]` for log-probabilities x; the mean is over the targets that are not ignored. A
-    target that is no class stops the run with GatherIndexOutOfBounds."""
-    checked = check_classes(x, target, axis, reduction, ignore_index, 0.0)
-    return capture(capture_nll, checked, ensure_tensor("x", x), target)
+    weight for each class counts its targets more or less. A target that is no class stops the run
+    with GatherIndexOutOfBounds."""
+    checked = check_classes(x, target, weight, axis, reduction, ignore_index)
+    return capture(capture_nll, checked, ensure_tensor("x", x), target, weight)
 
 
-def capture_cross_entropy(s: Session, checked: ClassChecked, x: Handle, target: Handle) -> Handle:
+def capture_cross_entropy(
+    s: Session, checked: ClassChecked, x: Handle, target: Handle, weight: Handle | None
+) -> Handle:
     logs = capture_log_softmax(s, AxisChecked(checked.axis), widened(x))
-    return s.cast(_class_loss(s, checked, logs, target), x.dtype)
+    found = _share_loss if target.dtype.is_float else _class_loss
+    return s.cast(found(s, checked, logs, target, weight), x.dtype)
+
+
+def _share_loss(
+    s: Session, checked: ClassChecked, logs: Handle, target: Handle, weight: Handle | None
+) -> Handle:
+    """The loss of a target that says how much of each class there is."""
+    share = target.cast(logs.dtype)
+    if checked.smoothing:
+        share = share * (1.0 - checked.smoothing) + checked.smoothing / checked.classes
+    costs = logs * share
+    if weight is not None:
+        costs = costs * _by_class(weight, logs, checked.axis)
+    return reduced(-costs.reduce_sum([checked.axis]), checked.reduction)
 
 
 @functional
@@ -274,14 +377,18 @@ def cross_entropy(
     target: Tensor,
     reduction: str = "mean",
     *,
+    weight: Tensor | None = None,
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
     axis: int = -1,
 ) -> Tensor:
     """`-log softmax(x)[target]`: scores x with the classes along `axis`, class numbers target.
 
-    Targets equal to `ignore_index` count for nothing; any other that is no class stops the run with
+    A target of floats, in the shape of x, is the probability of each class instead. Targets equal
+    to `ignore_index` count for nothing; any other that is no class stops the run with
     GatherIndexOutOfBounds. `label_smoothing` spreads that part of each target evenly over all
-    classes."""
-    checked = check_classes(x, target, axis, reduction, ignore_index, label_smoothing)
-    return capture(capture_cross_entropy, checked, ensure_tensor("x", x), target)
+    classes, and `weight` counts each class more or less."""
+    checked = check_classes(
+        x, target, weight, axis, reduction, ignore_index, label_smoothing, probabilities=True
+    )
+    return capture(capture_cross_entropy, checked, ensure_tensor("x", x), target, weight)

@@ -12,6 +12,10 @@ from weft.foundation.dims import Shape
 from weft.foundation.dtypes import FLOATS, DType
 from weft.foundation.errors import SpecViolation, UserError
 from weft.ops.arithmetic import listed
+from weft.ops.array.elementwise import maximum
+from weft.ops.array.manipulation import sliding_window
+from weft.ops.array.norms import vector_norm
+from weft.ops.array.statistics import mean
 from weft.ops.functional.capture import capture, widened
 from weft.ops.functional.checks import (
     Checked,
@@ -24,6 +28,7 @@ from weft.ops.functional.checks import (
     ensure_tensor,
     wrong_value,
 )
+from weft.ops.functional.rearrange import pad
 from weft.ops.functional.registry import functional, implements
 from weft.ops.session import Handle, Session
 from weft.ops.tensor import Tensor
@@ -301,3 +306,28 @@ def batch_norm(
     return capture(
         capture_batch_norm, checked, ensure_tensor("x", x), running_mean, running_var, weight, bias
     )
+
+
+@functional
+def normalize(x: Tensor, p: float = 2.0, axis: int = 1, eps: float = 1e-12) -> Tensor:
+    """x divided by its norm of order p along an axis, or by `eps` where that is larger."""
+    tensor, least = ensure_tensor("x", x), _eps(eps)
+    ensure_dtype("x", tensor, FLOATS, "floats")
+    at = ensure_axis_in_bounds("x", tensor, axis)
+    return tensor / maximum(vector_norm(tensor, axis=at, keepdims=True, ord=p), least)
+
+
+@functional
+def local_response_norm(
+    x: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+) -> Tensor:
+    """x divided by `(k + alpha * mean of x² over size neighbouring channels) ^ beta`, for
+    [N, C, ...]."""
+    tensor = ensure_tensor("x", x)
+    ensure_dtype("x", tensor, FLOATS, "floats")
+    ensure_rank_at_least("x", tensor, 3)
+    count = ensure_positive("size", size)
+    widths = [(0, 0)] * tensor.ndim
+    widths[1] = (count // 2, (count - 1) // 2)
+    squares = sliding_window(pad(tensor * tensor, widths), count, axis=1)
+    return tensor / (mean(squares, axis=-1) * alpha + k) ** beta

@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from weft.foundation.dims import Dim, add_dims
-from weft.foundation.dtypes import FLOATS
+from weft.foundation.dtypes import FLOATS, ORDERED, SI64
 from weft.foundation.errors import SpecViolation
 from weft.ops.arithmetic import listed
 from weft.ops.array import movement
-from weft.ops.functional.capture import capture, widened
+from weft.ops.functional.capture import capture, capture_several, widened, with_batch
 from weft.ops.functional.checks import (
     Checked,
     ensure_choice,
@@ -38,6 +40,8 @@ class PoolChecked(Checked):
     overhang: tuple[int, ...]
     """By how much the last window of each axis reaches over the padding; nothing is there."""
     count_padding: bool = True
+    spatial: tuple[int, ...] = ()
+    """The axes that windows lie on."""
 
     @property
     def size(self) -> int:
@@ -49,11 +53,14 @@ def _spatial_axes(layout: str) -> range:
     return range(1, len(layout) - 1) if layout.endswith("C") else range(2, len(layout))
 
 
-def _check_input(x: Any, layout: Any, spatial: int) -> Tensor:
+def _check_input(x: Any, layout: Any, spatial: int, ordered: bool = False) -> Tensor:
     tensor = ensure_tensor("x", x)
     ensure_choice("layout", layout, LAYOUTS[spatial])
     ensure_rank("x", tensor, spatial + 2, f"({layout})")
-    ensure_dtype("x", tensor, FLOATS, "floats")
+    if ordered:
+        ensure_dtype("x", tensor, ORDERED, "numbers that have an order")
+    else:
+        ensure_dtype("x", tensor, FLOATS, "floats")
     return tensor
 
 
@@ -67,8 +74,9 @@ def check_pool(
     spatial: int,
     ceil_mode: Any,
     count_padding: bool = True,
+    ordered: bool = False,
 ) -> PoolChecked:
-    tensor = _check_input(x, layout, spatial)
+    tensor = _check_input(x, layout, spatial, ordered)
     size = per_axis("window", window, spatial)
     step = per_axis("stride", size if stride is None else stride, spatial)
     spread = per_axis("dilation", dilation, spatial)
@@ -95,6 +103,7 @@ def check_pool(
         _spread(spread, axes, tensor.ndim, 1),
         _spread(ends, axes, tensor.ndim, 0),
         count_padding,
+        tuple(axes),
     )
 
 
@@ -144,20 +153,69 @@ def capture_avg_pool(s: Session, checked: PoolChecked, x: Handle) -> Handle:
     return s.cast(total / counts, x.dtype)
 
 
+def _places(checked: PoolChecked, shape: tuple[int, ...], axis: int) -> Any:
+    """The positions on an axis that each window covers. One that is outside stands for the first
+    of its window that is not: it is no larger, and comes no earlier."""
+    size, step, spread = checked.window[axis], checked.stride[axis], checked.dilation[axis]
+    (low, high), end = checked.padding[axis], checked.overhang[axis]
+    span, extent = (size - 1) * spread + 1, shape[axis]
+    starts = np.arange(0, extent + low + high + end - span + 1, step) - low
+    places = starts[:, None] + np.arange(size)[None, :] * spread
+    inside = (places >= 0) & (places < extent)
+    first = np.argmax(inside, axis=1)[:, None]
+    return np.where(inside, places, np.take_along_axis(places, first, 1).clip(0, extent - 1))
+
+
+def capture_max_places(s: Session, checked: PoolChecked, x: Handle) -> tuple[Handle, Handle]:
+    """The largest elements, and where they are: their number, row by row, among the elements of
+    the spatial axes. The elements of every window are laid along the last axis to find them."""
+    shape = tuple(ensure_known("x", dim) for dim in x.shape)
+    axes = [axis for axis in range(x.rank) if axis in checked.spatial]
+    windows, numbers = x, np.zeros((1,) * x.rank, np.int64)
+    for axis in axes:
+        places = _places(checked, shape, axis)
+        lined = movement.rows_at(windows, s.literal(places, SI64), axis)
+        windows = lined.transpose([*range(axis + 1), *range(axis + 2, lined.rank), axis + 1])
+        numbers = (numbers * shape[axis])[..., None] + _laid(places, axis, numbers.ndim)
+    whole = (*windows.shape[: x.rank], checked.size)
+    best = windows.reshape(whole).arg_max(axis=x.rank, keepdims=True)
+    table = s.literal(numbers.reshape(*numbers.shape[: x.rank], -1), SI64)
+    found = table.broadcast_to(whole).gather(best, axis=x.rank)
+    return capture_max_pool(s, checked, x), found.reshape(whole[:-1])
+
+
+def _laid(places: Any, axis: int, rank: int) -> Any:
+    """Positions [windows, elements] with the windows along an axis and the elements last."""
+    shape = [1] * (rank + 1)
+    shape[axis], shape[-1] = places.shape
+    return places.reshape(shape)
+
+
 def _max_pool(
     spatial: int, x: Tensor, window: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any,
-    layout: str,
-) -> Tensor:  # fmt: skip
-    checked = check_pool(x, window, stride, padding, dilation, layout, spatial, ceil_mode)
-    return capture(capture_max_pool, checked, ensure_tensor("x", x))
+    layout: str, places: bool,
+) -> Any:  # fmt: skip
+    def run(x: Tensor) -> Any:
+        checked = check_pool(
+            x, window, stride, padding, dilation, layout, spatial, ceil_mode, ordered=True
+        )
+        if places:
+            return capture_several(capture_max_places, checked, x)
+        return capture(capture_max_pool, checked, x)
+
+    return with_batch(spatial + 2, x, run)
 
 
 def _avg_pool(
     spatial: int, x: Tensor, window: Any, stride: Any, padding: Any, ceil_mode: Any, count: bool,
     layout: str,
 ) -> Tensor:  # fmt: skip
-    checked = check_pool(x, window, stride, padding, 1, layout, spatial, ceil_mode, count)
-    return capture(capture_avg_pool, checked, ensure_tensor("x", x))
+    def run(x: Tensor) -> Tensor:
+        checked = check_pool(x, window, stride, padding, 1, layout, spatial, ceil_mode, count)
+        return capture(capture_avg_pool, checked, x)
+
+    found: Tensor = with_batch(spatial + 2, x, run)
+    return found
 
 
 @functional
@@ -169,11 +227,14 @@ def max_pool1d(
     dilation: Sizes = 1,
     *,
     ceil_mode: bool = False,
+    return_indices: bool = False,
     layout: str = "NCW",
-) -> Tensor:
+) -> Any:
     """The largest element of every window over one axis; the stride is the window unless given.
-    `ceil_mode` adds a last window that reaches over the end, where elements are left over."""
-    return _max_pool(1, x, window, stride, padding, dilation, ceil_mode, layout)
+    `ceil_mode` adds a last window that reaches over the end, where elements are left over;
+    `return_indices` gives beside the elements where they were, counted along the axis."""
+    given = (window, stride, padding, dilation, ceil_mode, layout, return_indices)
+    return _max_pool(1, x, *given)
 
 
 @functional
@@ -185,10 +246,13 @@ def max_pool2d(
     dilation: Sizes = 1,
     *,
     ceil_mode: bool = False,
+    return_indices: bool = False,
     layout: str = "NCHW",
-) -> Tensor:
-    """The largest element of every window over two axes; padding counts as -Inf."""
-    return _max_pool(2, x, window, stride, padding, dilation, ceil_mode, layout)
+) -> Any:
+    """The largest element of every window over two axes; padding counts as -Inf. With
+    `return_indices` also its number among the elements of these axes, for `max_unpool2d`."""
+    given = (window, stride, padding, dilation, ceil_mode, layout, return_indices)
+    return _max_pool(2, x, *given)
 
 
 @functional
@@ -200,10 +264,12 @@ def max_pool3d(
     dilation: Sizes = 1,
     *,
     ceil_mode: bool = False,
+    return_indices: bool = False,
     layout: str = "NCDHW",
-) -> Tensor:
+) -> Any:
     """The largest element of every window over three axes."""
-    return _max_pool(3, x, window, stride, padding, dilation, ceil_mode, layout)
+    given = (window, stride, padding, dilation, ceil_mode, layout, return_indices)
+    return _max_pool(3, x, *given)
 
 
 @functional
@@ -264,9 +330,11 @@ class AdaptiveChecked(Checked):
 
 def check_adaptive(x: Any, output: Any, layout: Any, spatial: int) -> AdaptiveChecked:
     tensor = _check_input(x, layout, spatial)
-    sizes = per_axis("output_size", output, spatial)
     axes = _spatial_axes(layout)
     extents = [ensure_known("x", tensor.shape[axis]) for axis in axes]
+    if isinstance(output, tuple | list) and len(output) == spatial:
+        output = [e if size is None else size for size, e in zip(output, extents, strict=True)]
+    sizes = per_axis("output_size", output, spatial)
     if any(extent == 0 for extent in extents):
         raise SpecViolation(
             "ShapeMismatch", f"x {listed(tensor.shape)} has no element to pool", "pool another axis"
@@ -301,7 +369,11 @@ def capture_adaptive_avg(s: Session, checked: AdaptiveChecked, x: Handle) -> Han
 
 
 def _adaptive(emit: Any, spatial: int, x: Tensor, output: Any, layout: str) -> Tensor:
-    return capture(emit, check_adaptive(x, output, layout, spatial), ensure_tensor("x", x))
+    def run(x: Tensor) -> Tensor:
+        return capture(emit, check_adaptive(x, output, layout, spatial), x)
+
+    found: Tensor = with_batch(spatial + 2, x, run)
+    return found
 
 
 @functional
@@ -330,7 +402,7 @@ def adaptive_avg_pool1d(x: Tensor, output_size: Sizes, *, layout: str = "NCW") -
 
 @functional
 def adaptive_avg_pool2d(x: Tensor, output_size: Sizes, *, layout: str = "NCHW") -> Tensor:
-    """The mean of each part of two axes."""
+    """The mean of each part of two axes; a size of None keeps the axis as it is."""
     return _adaptive(capture_adaptive_avg, 2, x, output_size, layout)
 
 

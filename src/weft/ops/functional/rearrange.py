@@ -8,13 +8,16 @@ from typing import Any
 
 from weft.foundation.errors import SpecViolation
 from weft.ops.arithmetic import listed
+from weft.ops.array.manipulation import permute_dims, reshape
 from weft.ops.array.movement import flipped, window
-from weft.ops.functional.capture import capture
+from weft.ops.functional.capture import capture, with_batch
 from weft.ops.functional.checks import (
     Checked,
     ensure_choice,
     ensure_known,
+    ensure_positive,
     ensure_rank,
+    ensure_rank_at_least,
     ensure_tensor,
     wrong_value,
 )
@@ -47,7 +50,7 @@ def check_pad(x: Any, widths: Any, mode: Any, value: Any) -> PadChecked:
                 continue
             size = ensure_known("x", tensor.shape[axis])
             most = size - 1 if mode == "reflect" else size
-            if size == 0 or (mode != "edge" and max(low, high) > most):
+            if (size == 0 and max(low, high) > 0) or (mode != "edge" and max(low, high) > most):
                 raise SpecViolation(
                     "InvalidAttributeValue",
                     f"axis {axis} of x {listed(tensor.shape)} cannot be padded by ({low}, {high}) "
@@ -69,25 +72,46 @@ def _widths(widths: Any, x: Tensor) -> tuple[tuple[int, int], ...]:
         raise SpecViolation(
             "InvalidAttributeValue",
             f"the widths {widths!r} do not say how to pad x {listed(x.shape)}",
-            "give a number, a pair (low, high), or a pair for every axis, none of them negative",
+            "give a number, a pair (low, high), or a pair for every axis",
         )
-    return tuple((int(low), int(high)) for low, high in given)
+    found = tuple((int(low), int(high)) for low, high in given)
+    for axis, (low, high) in enumerate(found):
+        if min(low, high) < 0 and ensure_known("x", x.shape[axis]) + low + high < 0:
+            raise SpecViolation(
+                "InvalidAttributeValue",
+                f"the widths ({low}, {high}) cut more off axis {axis} of x {listed(x.shape)} than "
+                "it has",
+                "cut off fewer elements",
+            )
+    return found
 
 
 def _is_pair(value: Any) -> bool:
     pair = isinstance(value, Sequence) and len(value) == 2
-    return pair and all(isinstance(width, int) and width >= 0 for width in value)
+    return pair and all(isinstance(width, int) for width in value)
 
 
 def capture_pad(s: Session, checked: PadChecked, x: Handle) -> Handle:
     if checked.mode == "constant":
-        lows, highs = zip(*checked.widths, strict=True) if checked.widths else ((), ())
-        return s.emit(
-            "pad", x, low=lows, high=highs, interior=(0,) * x.rank, pad_value=checked.value
-        )
+        more = [(max(low, 0), max(high, 0)) for low, high in checked.widths]
+        lows, highs = zip(*more, strict=True) if more else ((), ())
+        x = s.emit("pad", x, low=lows, high=highs, interior=(0,) * x.rank, pad_value=checked.value)
+        return _cut(x, checked.widths)
+    x = _cut(x, checked.widths) if checked.mode == "wrap" else x
     for axis, (low, high) in enumerate(checked.widths):
-        if low or high:
-            x = _extended(s, x, axis, low, high, checked.mode)
+        if max(low, high) > 0:
+            x = _extended(s, x, axis, max(low, 0), max(high, 0), checked.mode)
+    return x if checked.mode == "wrap" else _cut(x, checked.widths)
+
+
+def _cut(x: Handle, widths: Sequence[tuple[int, int]]) -> Handle:
+    """What widths under 0 leave. What is mirrored or repeated is so before, and may be taken away
+    again; the other end that is wrapped around is that of what is left."""
+    for axis, (low, high) in enumerate(widths):
+        if min(low, high) < 0:
+            before, after = max(-low, 0), max(-high, 0)
+            size = ensure_known("x", x.shape[axis])
+            x = window(x, axis, before, size - before - after)
     return x
 
 
@@ -119,7 +143,8 @@ def pad(
     """x with more elements at both ends of its axes: a value, or with `mode` the elements mirrored
     at the edge (reflect), the edge repeated (edge), or those of the other end (wrap).
 
-    `widths` is a number, a pair (low, high), or a pair for every axis, as in NumPy."""
+    `widths` is a number, a pair (low, high), or a pair for every axis, as in NumPy; one under 0
+    takes elements away."""
     checked = check_pad(x, widths, mode, value)
     return capture(capture_pad, checked, ensure_tensor("x", x))
 
@@ -131,11 +156,16 @@ class ShuffleChecked(Checked):
     factor: int
 
 
-def check_pixel_shuffle(x: Any, factor: Any) -> ShuffleChecked:
-    tensor = ensure_tensor("x", x)
+def _factor(tensor: Tensor, factor: Any) -> int:
     ensure_rank("x", tensor, 4, "(NCHW)")
     if isinstance(factor, bool) or not isinstance(factor, int) or factor < 1:
         raise wrong_value("factor", factor, "it must be a whole number over 0")
+    return factor
+
+
+def check_pixel_shuffle(x: Any, factor: Any) -> ShuffleChecked:
+    tensor = ensure_tensor("x", x)
+    _factor(tensor, factor)
     if ensure_known("channels", tensor.shape[1]) % (factor * factor):
         raise SpecViolation(
             "ShapeMismatch",
@@ -159,5 +189,58 @@ def capture_pixel_shuffle(s: Session, checked: ShuffleChecked, x: Handle) -> Han
 @functional
 def pixel_shuffle(x: Tensor, factor: int) -> Tensor:
     """[N, C r², H, W] as [N, C, H r, W r]."""
-    checked = check_pixel_shuffle(x, factor)
-    return capture(capture_pixel_shuffle, checked, ensure_tensor("x", x))
+
+    def run(x: Tensor) -> Tensor:
+        return capture(capture_pixel_shuffle, check_pixel_shuffle(x, factor), x)
+
+    found: Tensor = with_batch(4, x, run)
+    return found
+
+
+def check_pixel_unshuffle(x: Any, factor: Any) -> ShuffleChecked:
+    tensor = ensure_tensor("x", x)
+    count = _factor(tensor, factor)
+    if any(ensure_known("x", size) % count for size in tensor.shape[2:]):
+        raise SpecViolation(
+            "ShapeMismatch",
+            f"the positions of x {listed(tensor.shape)} are no multiples of {count}",
+            "squares of factor by factor positions become channels",
+        )
+    return ShuffleChecked(count)
+
+
+def capture_pixel_unshuffle(s: Session, checked: ShuffleChecked, x: Handle) -> Handle:
+    n = x.shape[0]
+    channels, height, width = (ensure_known("x", dim) for dim in x.shape[1:])
+    r = checked.factor
+    parted = x.reshape((n, channels, height // r, r, width // r, r))
+    return parted.transpose([0, 1, 3, 5, 2, 4]).reshape(
+        (n, channels * r * r, height // r, width // r)
+    )
+
+
+@functional
+def pixel_unshuffle(x: Tensor, factor: int) -> Tensor:
+    """[N, C, H r, W r] as [N, C r², H, W]: `pixel_shuffle` undone."""
+
+    def run(x: Tensor) -> Tensor:
+        return capture(capture_pixel_unshuffle, check_pixel_unshuffle(x, factor), x)
+
+    found: Tensor = with_batch(4, x, run)
+    return found
+
+
+@functional
+def channel_shuffle(x: Tensor, groups: int) -> Tensor:
+    """The channels of [N, C, ...] in another order: one of each group, then the next of each."""
+    tensor = ensure_tensor("x", x)
+    ensure_rank_at_least("x", tensor, 3)
+    count, channels = ensure_positive("groups", groups), ensure_known("x", tensor.shape[1])
+    if channels % count:
+        raise SpecViolation(
+            "ShapeMismatch", f"{channels} channels have no {count} equal groups", "divide them"
+        )
+    front, rest = tensor.shape[0], tensor.shape[2:]
+    parted = reshape(tensor, (front, count, channels // count, *rest))
+    turned = permute_dims(parted, (0, 2, 1, *range(3, parted.ndim)))
+    return reshape(turned, (front, channels, *rest))

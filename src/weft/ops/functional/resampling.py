@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.foundation.dtypes import FLOATS
+from weft.foundation.dtypes import F32, FLOATS, UI8
 from weft.foundation.errors import SpecViolation, UserError
 from weft.ops.arithmetic import listed
 from weft.ops.array.movement import rows_at
@@ -23,13 +23,16 @@ from weft.ops.functional.checks import (
     wrong_value,
 )
 from weft.ops.functional.convolution import LAYOUTS, per_axis
+from weft.ops.functional.pooling import AdaptiveChecked, capture_adaptive_avg
 from weft.ops.functional.registry import functional
 from weft.ops.session import Handle, Session
 from weft.ops.tensor import Tensor
 
-MODES = ("nearest", "linear")
-LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
-"""What linear interpolation is also called, by the number of axes."""
+MODES = ("nearest", "nearest-exact", "linear", "cubic", "area")
+PLURAL = {1: {}, 2: {"bilinear": "linear", "bicubic": "cubic"}, 3: {"trilinear": "linear"}}
+"""What interpolation is also called, by the number of axes."""
+_BEND = -0.75
+"""The slope of the cubic kernel at distance 1."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ def check_interpolate(
     x: Any, size: Any, scale_factor: Any, mode: Any, align_corners: Any, layout: Any
 ) -> ResampleChecked:
     tensor = ensure_tensor("x", x)
-    ensure_dtype("x", tensor, FLOATS, "floats")
+    ensure_dtype("x", tensor, {*FLOATS, UI8}, "floats (or bytes)")
     spatial = tensor.ndim - 2
     if spatial not in LAYOUTS:
         raise SpecViolation(
@@ -54,7 +57,7 @@ def check_interpolate(
             "interpolate takes one to three spatial axes beside batch and channels",
         )
     where = ensure_choice("layout", layout or LAYOUTS[spatial][0], LAYOUTS[spatial])
-    mode = "linear" if mode == LINEAR[spatial] else ensure_choice("mode", mode, MODES)
+    mode = ensure_choice("mode", PLURAL[spatial].get(mode, mode), MODES)
     if (size is None) == (scale_factor is None):
         raise UserError("give either size or scale_factor")
     axes = range(1, spatial + 1) if where.endswith("C") else range(2, spatial + 2)
@@ -83,10 +86,26 @@ def _factors(given: Any, count: int) -> list[float]:
 
 
 def capture_interpolate(s: Session, checked: ResampleChecked, x: Handle) -> Handle:
-    for axis, old, new, step in checked.axes:
-        if checked.mode == "nearest":
-            places = np.minimum(np.floor(np.arange(new) * step), old - 1)
+    if checked.mode.startswith("nearest"):
+        for axis, old, new, step in checked.axes:
+            middle = 0.5 if checked.mode == "nearest-exact" else 0.0
+            places = np.minimum(np.floor((np.arange(new) + middle) * step), old - 1)
             x = _picked(s, x, axis, places)
+        return x
+    if x.dtype is UI8:
+        # Bytes are interpolated as floats, and rounded once.
+        found = _weighed(s, checked, x.cast(F32)).round()
+        return s.emit("minimum", s.emit("maximum", found, 0.0), 255.0).cast(UI8)
+    return _weighed(s, checked, x)
+
+
+def _weighed(s: Session, checked: ResampleChecked, x: Handle) -> Handle:
+    if checked.mode == "area":
+        cuts = tuple((axis, old, new) for axis, old, new, _ in checked.axes)
+        return capture_adaptive_avg(s, AdaptiveChecked(cuts), x)
+    for axis, old, new, step in checked.axes:
+        if checked.mode == "cubic":
+            x = _curved(s, x, axis, _coordinates(checked, old, new, step), old)
         else:
             x = _blended(s, x, axis, _coordinates(checked, old, new, step), old)
     return x
@@ -96,7 +115,8 @@ def _coordinates(checked: ResampleChecked, old: int, new: int, step: float) -> A
     """Where each new element lies among the old ones."""
     if checked.align_corners:
         return np.arange(new) * ((old - 1) / (new - 1) if new > 1 else 0.0)
-    return np.clip((np.arange(new) + 0.5) * step - 0.5, 0.0, None)
+    found = (np.arange(new) + 0.5) * step - 0.5
+    return found if checked.mode == "cubic" else np.clip(found, 0.0, None)
 
 
 def _picked(s: Session, x: Handle, axis: int, places: Any) -> Handle:
@@ -115,6 +135,29 @@ def _blended(s: Session, x: Handle, axis: int, coordinates: Any, old: int) -> Ha
     return first + (second - first) * weight
 
 
+def _curved(s: Session, x: Handle, axis: int, coordinates: Any, old: int) -> Handle:
+    """The four neighbours of each coordinate, weighed by a cubic of their distance; beyond the ends
+    the last element is repeated."""
+    low = np.floor(coordinates)
+    total = None
+    for offset in (-1, 0, 1, 2):
+        weight = _cubic(np.abs(coordinates - low - offset)).astype(x.dtype.numpy)
+        neighbour = _picked(s, x, axis, np.clip(low + offset, 0, old - 1))
+        aligned = [1] * x.rank
+        aligned[axis] = len(weight)
+        part = neighbour * s.literal(weight.reshape(aligned), x.dtype).broadcast_to(neighbour.shape)
+        total = part if total is None else total + part
+    assert total is not None
+    return total
+
+
+def _cubic(distance: Any) -> Any:
+    """The kernel of cubic convolution: two cubics that meet at distance 1 and end at 2."""
+    near = ((_BEND + 2) * distance - (_BEND + 3)) * distance * distance + 1
+    far = _BEND * (((distance - 5) * distance + 8) * distance - 4)
+    return np.where(distance <= 1, near, far)
+
+
 @functional
 def interpolate(
     x: Tensor,
@@ -125,8 +168,10 @@ def interpolate(
     align_corners: bool = False,
     layout: str | None = None,
 ) -> Tensor:
-    """x with its spatial axes in another size, by the nearest element or linearly between the
-    neighbours (also called bilinear for two axes, trilinear for three). `layout` as for
-    convolutions."""
+    """x with its spatial axes in another size: "nearest" takes the element that a new one begins
+    at, "nearest-exact" the one at its middle; "linear" lies between two neighbours on each axis
+    (also called bilinear for two axes, trilinear for three), "cubic" between four (bicubic), and
+    "area" is the mean of what a new element covers. Bytes are interpolated as floats and rounded.
+    `layout` as for convolutions."""
     checked = check_interpolate(x, size, scale_factor, mode, align_corners, layout)
     return capture(capture_interpolate, checked, ensure_tensor("x", x))

@@ -10,7 +10,7 @@ BACKEND ?= reference
 SHARD ?= 1/1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-full test-random test-torch test-array-api sanitize check lint types imports format docs bench clean
+.PHONY: help setup run test test-full test-random test-torch test-array-api test-tinygrad test-opinfo sanitize check lint types imports format docs bench clean
 
 help: ## list what make can do
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,14 @@ test-array-api: setup ## the array API's own suite: SUITE=DIR, a copy of it with
 	@cd "$(SUITE)" && ARRAY_API_TESTS_MODULE=weft WEFT_BACKEND=$(BACKEND) $(CURDIR)/$(PYTEST) -q --disable-deadline \
 		--max-examples $(EXAMPLES) --junitxml=$(CURDIR)/build/array-api.xml array_api_tests || true
 	@$(BIN)/python tests/array_api_score.py build/array-api.xml
+
+test-tinygrad: setup ## tinygrad's test_ops.py on Weft: SUITE=DIR, a copy of its sources; BACKEND=reference
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	@WEFT_BACKEND=$(BACKEND) $(BIN)/python -m tests.scores.tinygrad_suite "$(SUITE)"
+
+test-opinfo: setup ## torch's OpInfo: how many of its ops Weft has, and gives torch's values for; BACKEND=reference
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	@WEFT_BACKEND=$(BACKEND) $(BIN)/python -m tests.scores.opinfo_suite
 
 sanitize: setup ## compute-sanitizer over a program for every GPU template; needs an SM90 GPU and CUDA's tools
 	@$(BIN)/python -m tests.device.sanitize

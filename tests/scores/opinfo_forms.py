@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import weft
-import weft.functional as F
+from weft import functional
 
+F: Any = functional
 w: Any = weft
 OPS: dict[str, Callable[..., Any]] = {}
 """The equivalent of every op that has one."""

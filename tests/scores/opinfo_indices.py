@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import weft
-import weft.functional as F
 from tests.scores.opinfo_forms import OPS, along, op, part
 from tests.scores.opinfo_shapes import diagonal
+from weft import functional
 
+F: Any = functional
 w: Any = weft
 L: Any = weft.linalg
 

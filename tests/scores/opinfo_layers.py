@@ -8,16 +8,17 @@ from collections.abc import Callable
 from typing import Any
 
 import weft
-import weft.functional as F
 from tests.scores.opinfo_forms import OPS, along, op, padded, tupled
 from tests.scores.opinfo_numbers import named
+from weft import functional
 
+F: Any = functional
 w: Any = weft
 SAME = (
     "celu", "elu", "gelu", "hardsigmoid", "hardswish", "mish", "relu", "relu6", "selu",
     "silu", "softplus", "softsign", "tanhshrink", "linear", "conv1d", "conv2d", "conv3d",
     "threshold",
-    "bilinear", "channel_shuffle", "local_response_norm", "embedding_bag",
+    "bilinear", "channel_shuffle", "local_response_norm",
 )  # fmt: skip
 OPS |= {f"nn.functional.{name}": named("functional", name) for name in SAME}
 
@@ -58,6 +59,18 @@ def pooling(name: str, spatial: int) -> Callable[..., Any]:
     return call
 
 
+def unpooling(spatial: int) -> Callable[..., Any]:
+    def call(
+        x: Any, indices: Any, kernel_size: Any, stride: Any = None, padding: Any = 0,
+        output_size: Any = None,
+    ) -> Any:  # fmt: skip
+        size = None if output_size is None else tuple(output_size)[-spatial:]
+        unpool = getattr(F, f"max_unpool{spatial}d")
+        return unpool(x, indices, kernel_size, stride or None, padding, output_size=size)
+
+    return call
+
+
 for _spatial in (1, 2, 3):
     for _name in ("max_pool", "avg_pool"):
         OPS[f"nn.functional.{_name}{_spatial}d"] = pooling(_name, _spatial)
@@ -70,14 +83,7 @@ for _spatial in (1, 2, 3):
     _name = f"conv_transpose{_spatial}d"
     OPS[f"nn.functional.{_name}"] = named("functional", _name)
     _name = f"max_unpool{_spatial}d"
-    OPS[f"nn.functional.{_name}"] = OPS[f"nn.functional.{_name}:grad"] = (
-        lambda x, indices, kernel_size, stride=None, padding=0, output_size=None, name=_name: (
-            getattr(F, name)(
-                x, indices, kernel_size, stride or None, padding,
-                output_size=None if output_size is None else tuple(output_size)[-int(name[-2]):],
-            )
-        )
-    )  # fmt: skip
+    OPS[f"nn.functional.{_name}"] = OPS[f"nn.functional.{_name}:grad"] = unpooling(_spatial)
 
 
 @op("nn.functional.glu")
@@ -90,16 +96,14 @@ def _(x: Any, negative_slope: float = 0.01, inplace: bool = False) -> Any:
     return F.leaky_relu(x, negative_slope)
 
 
-OPS |= {
-    "nn.functional.hardtanh": lambda x, min_val=-1.0, max_val=1.0: F.hardtanh(x, min_val, max_val),
-    "nn.functional.hardshrink": lambda x, lambd=0.5: F.hardshrink(x, lambd),
-    "nn.functional.softshrink": lambda x, lambd=0.5: F.softshrink(x, lambd),
-    "nn.functional.prelu": lambda x, weight: F.prelu(x, weight),
-    "nn.functional.pixel_shuffle": lambda x, upscale_factor: F.pixel_shuffle(x, upscale_factor),
-    "nn.functional.pixel_unshuffle": lambda x, downscale_factor: F.pixel_unshuffle(
-        x, downscale_factor
-    ),
-}
+OPS["nn.functional.hardtanh"] = lambda x, min_val=-1.0, max_val=1.0: F.hardtanh(x, min_val, max_val)
+OPS["nn.functional.hardshrink"] = lambda x, lambd=0.5: F.hardshrink(x, lambd)
+OPS["nn.functional.softshrink"] = lambda x, lambd=0.5: F.softshrink(x, lambd)
+OPS["nn.functional.prelu"] = lambda x, weight: F.prelu(x, weight)
+OPS["nn.functional.pixel_shuffle"] = lambda x, upscale_factor: F.pixel_shuffle(x, upscale_factor)
+OPS["nn.functional.pixel_unshuffle"] = lambda x, downscale_factor: F.pixel_unshuffle(
+    x, downscale_factor
+)
 
 
 @op("nn.functional.logsigmoid")
@@ -307,14 +311,3 @@ def _(x: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any
 def _(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
     assert not training or p in (0.0, 1.0), "drawn at random"
     return F.dropout(x, p, seed=0, training=training)
-
-
-@op("nn.functional.grid_sample")
-def _(
-    x: Any,
-    grid: Any,
-    mode: str = "bilinear",
-    padding_mode: str = "zeros",
-    align_corners: bool = False,
-) -> Any:
-    return F.grid_sample(x, grid, mode, padding_mode, align_corners=align_corners)

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 import weft
-import weft.functional as F
 from tests.scores.opinfo_forms import OPS, along, op, part
+from weft import functional
 
+F: Any = functional
 w: Any = weft
 L: Any = weft.linalg
 
@@ -182,7 +183,7 @@ def cov(x: Any, *, correction: int = 1, fweights: Any = None, aweights: Any = No
     else:
         less = total - correction * w.sum(weight * aweights) / total
     found = (centred * weight) @ centred.T / w.maximum(less, 0.0)
-    return w.reshape(found, ()) if x.ndim < 2 else found
+    return w.reshape(found, ()) if rows.shape[0] == 1 else found
 
 
 @op("corrcoef")

@@ -114,8 +114,10 @@ def agree(found: Any, theirs: Any) -> None:
         return
     wide = np.complex128 if mine == "c" else np.float64
     rough = found.dtype.itemsize < 4
-    limits = {"rtol": 1e-2, "atol": 1e-2} if rough else {"rtol": 1e-4, "atol": 1e-5}
-    np.testing.assert_allclose(found.astype(wide), wanted.astype(wide), **limits)
+    least = 1e-2 if rough else 1e-5
+    np.testing.assert_allclose(
+        found.astype(wide), wanted.astype(wide), rtol=1e-2 if rough else 1e-4, atol=least
+    )
 
 
 def leaves(value: Any) -> list[Any]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import weft
-import weft.functional as F
 from tests.scores.tinygrad_face import Refused
 from tests.scores.tinygrad_methods import METHODS, listed, method
+from weft import functional
+
+F: Any = functional
 
 
 def _around(padding: Any, spatial: int) -> Any:

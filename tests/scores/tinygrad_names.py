@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 
 import weft
-import weft.functional as F
 from tests.scores import tinygrad_layers
 from tests.scores.tinygrad_face import Kind, Refused, Tensor, applied, kind_of, refusing
 from tests.scores.tinygrad_methods import METHODS, listed
+from weft import functional
+
+F: Any = functional
+
 
 SAME = (
     "abs", "acos", "acosh", "add", "asin", "asinh", "atan", "atanh", "ceil", "clip", "copysign",
@@ -118,8 +121,8 @@ def install() -> None:
         setattr(Tensor, f"__{name}__", _bound(getattr(operator, own)))
         if name not in ("lt", "le", "gt", "ge"):
             setattr(Tensor, f"__r{name}__", _bound(_swapped(getattr(operator, own))))
-    Tensor.__neg__ = _bound(operator.neg)  # type: ignore[attr-defined]
-    Tensor.__invert__ = _bound(operator.invert)  # type: ignore[attr-defined]
+    setattr(Tensor, "__neg__", _bound(operator.neg))  # noqa: B010
+    setattr(Tensor, "__invert__", _bound(operator.invert))  # noqa: B010
     Tensor.T = property(lambda self: self.permute(*reversed(range(self.ndim))))  # type: ignore[attr-defined]
     Tensor.einsum = staticmethod(partial(applied, tinygrad_layers.einsum))  # type: ignore[attr-defined]
 

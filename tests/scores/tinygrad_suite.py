@@ -130,15 +130,23 @@ def reason_of(error: Any) -> str:
     return f"{kind.__name__}: {(lines or [''])[0][:150]} {said}".strip()
 
 
+def each(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
+    """The tests of a suite, which may hold others."""
+    for test in suite:
+        if isinstance(test, unittest.TestSuite):
+            yield from each(test)
+        else:
+            yield test
+
+
 def run(module: ModuleType, only: str) -> dict[str, str]:
     """Every test of the module, and what became of it."""
     np.random.seed(1337)
     suite = unittest.defaultTestLoader.loadTestsFromModule(module)
     result = Outcomes()
-    for group in suite:
-        for test in group:  # type: ignore[union-attr]
-            if only in test.id():
-                test(result)  # type: ignore[operator]
+    for test in each(suite):
+        if only in test.id():
+            test(result)
     return result.found
 
 

@@ -30,6 +30,8 @@ from weft.ops.recipes import recorded
 from weft.ops.session import Handle
 from weft.ops.tensor import Tensor
 
+Rows = tuple[tuple[int, ...], ...]
+
 
 def _unpooled(
     spatial: int, x: Any, indices: Any, window: Any, stride: Any, padding: Any, output_size: Any
@@ -144,7 +146,7 @@ def unfold(
 
 
 @recorded
-def _columns(x: Handle, rows: Any, columns: Any) -> Handle:
+def _columns(x: Handle, rows: Rows, columns: Rows) -> Handle:
     session = x.session
     for axis, places in ((2, rows), (4, columns)):
         x = movement.rows_at(x, session.literal(np.array(places), SI64), axis)

@@ -109,8 +109,9 @@ def _fraction(a: Tensor, x: Tensor) -> Tensor:
     return _repeated(step, (x * 0.0 + 1e300, first, first))[2]
 
 
-def _repeated(step: Any, carry: Any) -> Any:
-    return scan(step, carry, asarray(np.arange(1.0, STEPS + 1.0)))[0]
+def _repeated(step: Any, carry: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    found: tuple[Tensor, ...] = scan(step, carry, asarray(np.arange(1.0, STEPS + 1.0)))[0]
+    return found
 
 
 def _by_nodes(a: Tensor, x: Tensor) -> Tensor:

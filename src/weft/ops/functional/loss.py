@@ -250,9 +250,8 @@ def check_classes(
     scores, wanted = ensure_tensor("x", x), ensure_tensor("target", target)
     ensure_dtype("x", scores, FLOATS, "floats")
     at = ensure_axis_in_bounds("x", scores, axis)
-    if probabilities and wanted.dtype.is_float:
+    if probabilities and wanted.dtype.is_float and wanted.shape == scores.shape:
         ensure_same_dtype("x", scores, "target", wanted)
-        ensure_shape_matches("x", scores, "target", wanted)
     else:
         _check_numbers(scores, wanted, at)
     ensure_choice("reduction", reduction, REDUCTIONS)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NoReturn, TypeAlias
 
 from weft.foundation.errors import SpecViolation, UserError, brief
+from weft.foundation.whole_numbers import as_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +58,9 @@ def shape_of(dims: Iterable[int | str | Symbol]) -> Shape:
 def _dim(dim: object) -> Dim:
     if isinstance(dim, Symbol):
         return dim
-    if isinstance(dim, bool) or not hasattr(dim, "__index__"):
+    size = as_whole(dim)
+    if size is None:
         raise UserError(f"a dimension is a whole number or a name such as '?B', not {brief(dim)}")
-    size = int(dim.__index__())
     if size < 0:
         raise SpecViolation(
             "NegativeDimension", f"dimension {size} is negative", "sizes are 0 or more"

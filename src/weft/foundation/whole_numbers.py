@@ -9,6 +9,17 @@ _MOST_DIGITS: Final = 40
 """A text with more is not looked at: Python takes long over long numbers, and refuses some."""
 
 
+def as_whole(value: object) -> int | None:
+    """What counts as a whole number to Python, as an int; None for anything else, truth values
+    included. Arrays say that they count, and raise where they have several elements."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        return None
+    try:
+        return int(value.__index__())
+    except TypeError:
+        return None
+
+
 def in_64_bits(number: int) -> bool:
     """Whether a signed integer of 64 bits holds the number."""
     return -(1 << 63) <= number < 1 << 63

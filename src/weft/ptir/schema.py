@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 
 from weft.foundation.dtypes import DType, as_dtype
 from weft.foundation.errors import SpecViolation, UserError, brief
+from weft.foundation.whole_numbers import as_whole
 from weft.ptir.literal import ScalarLiteral, TensorLiteral
 from weft.ptir.types import Symbol, shape_of
 
@@ -341,9 +342,9 @@ def attr(kind: SchemaKind, *, declared: bool = False, usual: Any = None, **defau
 
 
 def _integer(value: Any, low: int, high: int) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    number = as_whole(value)
+    if number is None:
         raise _wrong(value, "a whole number")
-    number = int(value.__index__())
     if low == 0 > number:
         raise _wrong(value, "a whole number from 0 on")
     if not low <= number <= high:

@@ -12,9 +12,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from tests.derivatives.case import Case
 from tests.derivatives.cases import CASES
+from tests.derivatives.kinks import KINKS, Derivatives, Kink
 from weft.foundation.dtypes import as_dtype
 from weft.ptir.autodiff.control_flow import CONTROL
 from weft.ptir.op import Op, all_ops
@@ -65,13 +67,13 @@ cotangent of a holomorphic function is multiplied with the conjugate of the deri
 **Integers and truth values** have no gradient, and stop it: a value that passed through one is a
 constant. `stop_gradient` does the same on purpose.
 
-**Ties and kinks** are listed below. Where the functions themselves leave the finite numbers
-(`log` at 0, `sqrt` at 0, `atan2` at the origin) so do their gradients, by the rules of IEEE
-arithmetic: infinities and NaN are not hidden. A norm is finite everywhere: the gradients of
-`weft.linalg.vector_norm` with an `ord` of 1 or more, and of the Frobenius norm, are 0 at 0.
-A quotient by `1 + exp(u)`, as in sigmoid and silu, is finite wherever it is itself: its cotangent
-goes to u as `-y / (1 + exp(-u))`, where the rules of the single ops would multiply 0 by an exp(u)
-that has overflowed.
+**Ties and kinks** of functions are in [a table](#kinks), those of ops in the notes below. They are
+PyTorch's. Where a derivative leaves the finite numbers (`log` at 0, `sqrt` at 0) so does the
+gradient, by the rules of IEEE arithmetic: infinities are not hidden. A length is finite everywhere:
+the gradients of norms, of `std` and of `hypot` are 0 where they are 0. A quotient by
+`1 + exp(u)`, as in sigmoid and silu, is finite wherever it is itself: its cotangent goes to u as
+`-y / (1 + exp(-u))`, where the rules of the single ops would multiply 0 by an exp(u) that has
+overflowed.
 
 **Narrow floats**: a gradient has the dtype of its operand. Sums over broadcast axes and matrix
 products add up in f32 at least, as they do on the way forward.
@@ -111,6 +113,13 @@ not depend on the batch is computed once for all, random numbers included. A `co
 differs within the batch runs both branches; a `while` whose end differs goes on until
 all values have come to theirs.
 
+## Kinks
+
+What functions do where they are not smooth: the derivatives by their arguments, in order, at the
+places named, one after the other. They are PyTorch's unless the last column says otherwise; there
+stands also what JAX gives where that is something else.
+
+$KINKS
 ## Ops
 
 Every case of the table in `tests/derivatives` is compared with differences in f64, both modes; the
@@ -169,12 +178,33 @@ def rows() -> Iterator[tuple[str, str]]:
             yield cls.family, row(name, cls, by_op[name])
 
 
+def numbers(values: Derivatives) -> str:
+    """Derivatives, or the arguments they are taken at: those by one argument between commas."""
+
+    def written(value: Any) -> str:
+        return ", ".join(map(written, value)) if isinstance(value, list) else f"{value:.4g}"
+
+    return "; ".join(map(written, values))
+
+
+def kink_row(kink: Kink) -> str:
+    others = [("PyTorch", kink.torch), ("JAX", kink.jax)]
+    notes = [f"{name}: {numbers(found)}" for name, found in others if found is not None]
+    cells = [numbers(kink.at), numbers(kink.wanted), ". ".join([*notes, *filter(None, [kink.why])])]
+    return f"| `{kink.name}` | {' | '.join(cells)} |"
+
+
+def kinks() -> str:
+    head = ["| function | at | derivatives | others |", "|---|---|---|---|"]
+    return "\n".join([*head, *map(kink_row, KINKS), ""])
+
+
 def render() -> str:
     """The whole page."""
     families: dict[str, list[str]] = defaultdict(list)
     for family, line in rows():
         families[family].append(line)
-    parts = [HEAD]
+    parts = [HEAD.replace("$KINKS", kinks())]
     for family, lines in families.items():
         title = family.replace("_", " ").capitalize()
         head = ["| op | cases | order | complex | torch | notes |", "|---|--:|--:|--:|--:|---|"]

@@ -15,7 +15,7 @@ from weft.ptir.ops.ordering import TopK
 from weft.ptir.ops.reduction import reduced_shape
 from weft.ptir.rules import index_range, invalid_attribute, length_is, violation
 from weft.ptir.schema import USIZES, Bool, DTypeOf, Usize, attr
-from weft.ptir.term import Term, any_of
+from weft.ptir.term import Cotangents, Pullback, Term, any_of
 from weft.ptir.types import Dim, TensorType, TupleType, ValueType
 
 
@@ -74,6 +74,13 @@ class _Extreme(Composite):
         found = self._last(x, best) if self.select_last_index else self._first(x)
         found = found.reshape(kept)
         return found if self.results == 1 else (best.reshape(kept), found)
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        """The value's cotangent goes to the element whose position is named."""
+        (x,), (value, found) = at.operands, at.of_elements
+        named = at.result[1].restored([self.axis], x.shape)
+        chosen = x.counting(x.shape, self.axis, found.dtype).compare(named, "equal")
+        return (value.restored([self.axis], x.shape).where(chosen),)
 
     def _first(self, x: Term) -> Term:
         return x.emitter.emit(

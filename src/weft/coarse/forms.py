@@ -59,6 +59,12 @@ def mean(x: Term, axes: Sequence[int]) -> Term:
     return total / float(max(size, 1))
 
 
+def length(squares: Term) -> Term:
+    """The square root of a sum of squares, which has the derivative 0 at 0."""
+    zero, one = squares.compare(0, "equal"), squares.like(1)
+    return squares.like(0).where(zero, one.where(zero, squares).sqrt())
+
+
 def laid_along(parameter: Term, axes: Sequence[int], x: Term) -> Term:
     """A parameter whose axes are these axes of x, repeated over the others."""
     order = sorted(range(len(axes)), key=lambda position: axes[position])

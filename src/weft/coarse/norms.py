@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from weft.coarse.forms import laid_along, mean, reduced, summed_to
+from weft.coarse.forms import laid_along, length, mean, reduced, summed_to
 from weft.coarse.rules import check_axes, check_epsilon, result_count, wide_dtype
 from weft.foundation.dtypes import FLOATS, DType
 from weft.foundation.errors import SpecViolation
@@ -81,7 +81,7 @@ class ByteirLayerNorm(Composite):
         centred = z - centre.broadcast_to(z.shape)
         variance = mean(centred * centred, self.axis)
         if self.eps_outside_sqrt:
-            factor = (variance.sqrt() + self.epsilon).reciprocal()
+            factor = (length(variance) + self.epsilon).reciprocal()
         else:
             factor = (variance + self.epsilon).rsqrt()
         normal = centred * factor.broadcast_to(z.shape)
@@ -132,7 +132,7 @@ class ByteirL2Norm(Composite):
         z = x.cast(wide_dtype(x.dtype))
         squares = reduced(z * z, "sum", self.axis)
         if self.eps_outside_sqrt:
-            length = squares.sqrt().maximum(self.epsilon)
-            return (z / length.broadcast_to(z.shape)).cast(x.dtype)
+            divisor = length(squares).maximum(self.epsilon)
+            return (z / divisor.broadcast_to(z.shape)).cast(x.dtype)
         factor = squares.maximum(self.epsilon).rsqrt()
         return (z * factor.broadcast_to(z.shape)).cast(x.dtype)

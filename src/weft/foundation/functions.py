@@ -91,7 +91,7 @@ UNARY: Final[Mapping[str, Function]] = {
     "acosh": _in_double(np.arccosh),
     "atanh": _in_double(np.arctanh),
     "erf": erf,
-    "relu": lambda x: np.maximum(x, x.dtype.type(0)),
+    "relu": lambda x: np.where(x <= 0, x.dtype.type(0), x),
     "gelu": _gelu,
     "silu": lambda x: x / (1 + np.exp(-x)),
     "floor": np.floor,

@@ -148,7 +148,16 @@ def _compare(op: elementwise.Compare, args: Sequence[Value], output: TensorType)
 
 
 def _select(op: elementwise.Select, args: Sequence[Value], output: TensorType) -> Value:
-    return Where(args[0], args[1], args[2])
+    """A choice; `x <= 0 ? 0 : x` is known by its name, and exactly that: +0 for -0."""
+    mask, chosen, other = args
+    rectifies = known_number(chosen) == 0 and _is_at_most_zero(mask, other)
+    return Unary(Fn.RELU, other) if rectifies else Where(mask, chosen, other)
+
+
+def _is_at_most_zero(mask: Value, x: Value) -> bool:
+    if not isinstance(mask, Binary) or mask.fn is not Fn.LE or not x.dtype.is_float:
+        return False
+    return mask.lhs is x and known_number(mask.rhs) == 0
 
 
 def _cast(op: elementwise.Cast, args: Sequence[Value], output: TensorType) -> Value:
@@ -165,7 +174,9 @@ def _barrier(op: scheduling.Barrier, args: Sequence[Value], output: TensorType) 
 
 def _clamp(op: elementwise.Clamp, args: Sequence[Value], output: TensorType) -> Value:
     x, low, high = args
-    return Binary(Fn.MIN, Binary(Fn.MAX, x, low), high)
+    if known_number(low) != x.dtype.lowest:
+        x = Binary(Fn.MAX, x, low)
+    return x if known_number(high) == x.dtype.highest else Binary(Fn.MIN, x, high)
 
 
 # -- tests ---------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from weft.foundation.errors import OutOfRange, UserError
 from weft.ops.arithmetic import TensorLike, as_tensor, listed, unary
 from weft.ops.arithmetic import broadcast_shapes as broadcast_pair
 from weft.ops.array import elementwise
-from weft.ops.array.creation import diagonal_mask, tensor
+from weft.ops.array.creation import diagonal_mask, tensor, zeros
 from weft.ops.array.data_types import finfo
 from weft.ops.array.elementwise import conj, equal, less_equal, logical_and, logical_or
 from weft.ops.array.indexing import take
@@ -363,7 +363,9 @@ def _compared_with_all(first: Tensor, second: Tensor) -> Tensor:
 def argwhere(x: Tensor, /) -> Tensor:
     """The positions of the elements that are not zero, one row each. This reads `x`."""
     value = as_tensor(x)
-    return stack(list(nonzero(value)), axis=1) if value.ndim else tensor([], SI64).reshape(0, 0)
+    if not value.ndim:
+        return zeros((int(bool(value)), 0), dtype=SI64)
+    return stack(list(nonzero(value)), axis=1)
 
 
 # -- other spellings -----------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 from weft.foundation.errors import UserError
 from weft.ops.array.manipulation import axes_of
 from weft.ops.array.matrices import computed_in, magnitude, matrices
-from weft.ops.array.statistics import summed
+from weft.ops.array.statistics import root, summed
 from weft.ops.promotion import as_float
 from weft.ops.recipes import recorded
 from weft.ops.session import Handle
@@ -56,20 +56,21 @@ def _norm(sizes: Handle, axes: Sequence[int], keepdims: bool, order: Any) -> Han
     if order == 1:
         return sizes.reduce_sum(axes, keepdims)
     if order == 2:
-        return _root((sizes * sizes).reduce_sum(axes, keepdims))
-    total = sizes.pow(float(order)).reduce_sum(axes, keepdims)
-    return _root(total, float(order))
+        return root((sizes * sizes).reduce_sum(axes, keepdims))
+    total = _power(sizes, float(order)).reduce_sum(axes, keepdims)
+    return _power(total, 1.0 / float(order))
 
 
-def _root(total: Handle, order: float = 2.0) -> Handle:
-    """The root of a sum of powers. A root rises infinitely fast at 0, where a norm has its kink:
-    there the result is a constant, so that its gradient is 0 and not NaN."""
-    s = total.session
-    zero = total.compare("equal", 0.0)
-    safe = s.select(zero, s.full(1.0, total.dtype, total.shape), total)
-    root = safe.sqrt() if order == 2 else safe.pow(1.0 / order)
-    at_zero = 0.0 if order > 0 else math.inf
-    return s.select(zero, s.full(at_zero, total.dtype, total.shape), root)
+def _power(x: Handle, exponent: float) -> Handle:
+    """`x` to a power, x not negative. Powers under 1 change infinitely fast at 0, where a norm has
+    its kink: there the result is a constant, so that its gradient is 0 and not NaN."""
+    if exponent >= 1:
+        return x.pow(exponent)
+    s = x.session
+    zero = x.compare("equal", 0.0)
+    rest = s.select(zero, s.full(1.0, x.dtype, x.shape), x).pow(exponent)
+    at_zero = 0.0 if exponent > 0 else math.inf
+    return s.select(zero, s.full(at_zero, x.dtype, x.shape), rest)
 
 
 @recorded
@@ -99,7 +100,7 @@ def _matrix_norm(x: Handle, order: Any) -> Handle:
         return values.reduce_max(last) if order == 2 else values.reduce_min(last)
     sizes = magnitude(x)
     if order in ("fro", None):
-        return _root((sizes * sizes).reduce_sum([rank - 2, rank - 1]))
+        return root((sizes * sizes).reduce_sum([rank - 2, rank - 1]))
     if order not in (1, -1, math.inf, -math.inf):
         raise UserError(f"ord is {order!r}; it can be 'fro', 'nuc', 1, -1, 2, -2, inf or -inf")
     along = rank - 2 if abs(order) == 1 else rank - 1

@@ -143,9 +143,18 @@ def var(
 def std(
     x: Handle, /, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False
 ) -> Handle:
-    """The square root of `var`."""
+    """The square root of `var`; where that is 0, so is the derivative."""
     spread = _variance(x, axes_of(axis, x.rank), correction, keepdims)
-    return spread.sqrt().cast(as_float(x.dtype))
+    return root(spread).cast(as_float(x.dtype))
+
+
+def root(total: Handle) -> Handle:
+    """The square root of a sum of squares. A root rises infinitely fast at 0, where the length it
+    is has its kink: there the result is a constant, so that its gradient is 0 and not NaN."""
+    s = total.session
+    zero = total.compare("equal", 0.0)
+    safe = s.select(zero, s.full(1.0, total.dtype, total.shape), total)
+    return s.select(zero, s.full(0.0, total.dtype, total.shape), safe.sqrt())
 
 
 def _variance(x: Handle, axes: Sequence[int], correction: float, keepdims: bool) -> Handle:

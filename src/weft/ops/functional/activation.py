@@ -149,12 +149,14 @@ def logsumexp(x: Tensor, axis: int | Sequence[int] | None = None, keepdims: bool
 
 
 def _rectified(s: Session, x: Handle) -> Handle:
-    return s.emit("maximum", x, 0.0)
+    """`max(x, 0)` as a choice: the derivative at 0 is 0, where `maximum` would give half of it."""
+    return s.select(x.compare("less_equal", 0.0), s.full(0.0, x.dtype, x.shape), x)
 
 
-def _capped(s: Session, x: Handle) -> Handle:
-    """`min(max(x + 3, 0), 6)`."""
-    return s.emit("minimum", s.emit("maximum", x + 3.0, 0.0), 6.0)
+def _up_to_six(s: Session, x: Handle) -> Handle:
+    """`min(max(x, 0), 6)`, with the derivative 0 at both ends."""
+    six = s.full(6.0, x.dtype, x.shape)
+    return s.select(x.compare("greater_equal", six), six, _rectified(s, x))
 
 
 def capture_relu(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
@@ -164,12 +166,12 @@ def capture_relu(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
 @tensor_method
 @functional
 def relu(x: Tensor) -> Tensor:
-    """`max(x, 0)`; NaN stays NaN."""
+    """`max(x, 0)`, +0 for -0; NaN stays NaN. The derivative at 0 is 0."""
     return capture(capture_relu, check_pointwise(x), ensure_tensor("x", x))
 
 
 def capture_relu6(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
-    return s.emit("minimum", _rectified(s, x), 6.0)
+    return _up_to_six(s, x)
 
 
 @tensor_method
@@ -281,9 +283,10 @@ def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
 @rounded_once
 def capture_elu(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
     alpha, scale = checked.first, checked.second
-    # Where x is large, exp(x) - 1 overflows; the minimum keeps what is not chosen finite.
-    below = s.emit("minimum", x, 0.0).expm1() * alpha
-    return s.select(x.compare("greater", 0.0), x, below) * scale
+    positive = x.compare("greater", 0.0)
+    # Where x is large, exp(x) - 1 overflows: what is not chosen is kept finite.
+    below = s.select(positive, s.full(0.0, x.dtype, x.shape), x).expm1() * alpha
+    return s.select(positive, x, below) * scale
 
 
 @tensor_method
@@ -306,7 +309,7 @@ def selu(x: Tensor) -> Tensor:
 
 
 def capture_hardsigmoid(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
-    return _capped(s, x) / 6.0
+    return _up_to_six(s, x + 3.0) / 6.0
 
 
 @tensor_method
@@ -318,7 +321,7 @@ def hardsigmoid(x: Tensor) -> Tensor:
 
 def capture_hardswish(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
     # The product before the division would leave the range of f16 at 10923.
-    return x * (_capped(s, x) / 6.0)
+    return x * (_up_to_six(s, x + 3.0) / 6.0)
 
 
 @tensor_method

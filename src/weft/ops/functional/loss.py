@@ -124,18 +124,31 @@ def smooth_l1_loss(x: Tensor, target: Tensor, reduction: str = "mean", beta: flo
 
 
 def capture_bce(s: Session, checked: PairChecked, x: Handle, target: Handle) -> Handle:
-    """Logarithms are kept over -100, so that a certain mistake costs a finite amount."""
-    low = -100.0
-    yes = s.emit("maximum", x.log(), low)
-    no = s.emit("maximum", (1.0 - x).log(), low)
-    return reduced(-(target * yes + (1.0 - target) * no), checked.reduction)
+    return s.cast(reduced(_bce(s, widened(x), widened(target)), checked.reduction), x.dtype)
+
+
+def _bce(s: Session, x: Handle, target: Handle) -> Handle:
+    """Logarithms are kept over -100, so that a certain mistake costs a finite amount, and so is
+    what divides the derivative, `(x - target) / max(x (1 - x), 1e-12)`."""
+    low, least = -100.0, 1e-12
+    inside = (x * (1.0 - x)).compare("greater_equal", least)
+    fixed = s.emit("stop_gradient", x)
+    p = s.select(inside, x, fixed)
+    yes, no = (s.emit("maximum", q.log(), low) for q in (p, 1.0 - p))
+    loss = -(target * yes + (1.0 - target) * no)
+    # At the ends logarithms have no finite derivative; a line through the value has, and is 0.
+    mistake = (x + fixed) * 0.5 - s.emit("stop_gradient", target)
+    line = (x - fixed) * (mistake / least)
+    return loss + s.select(inside, s.full(0.0, x.dtype, x.shape), line)
 
 
 @functional
 def binary_cross_entropy(
     x: Tensor, target: Tensor, reduction: str = "mean", *, weight: Tensor | None = None
 ) -> Tensor:
-    """`-(target log x + (1 - target) log(1 - x))` for probabilities x, times a weight."""
+    """`-(target log x + (1 - target) log(1 - x))` for probabilities x, times a weight. Logarithms
+    are kept over -100 and `x (1 - x)`, which divides the derivative, over 1e-12: both are finite at
+    0 and 1."""
     return _weighted(capture_bce, x, target, reduction, weight)
 
 
@@ -196,10 +209,10 @@ def binary_cross_entropy_with_logits(
 
 
 def capture_kl(s: Session, checked: PairChecked, x: Handle, target: Handle) -> Handle:
-    # Where the target is 0 its term is 0, though its logarithm is not finite.
+    # Where the target is 0 its term is 0, though its logarithm is not finite, and x may not be.
     positive = target.compare("greater", 0.0)
     safe = s.select(positive, target, s.full(1.0, target.dtype, target.shape))
-    term = target * (safe.log() - x)
+    term = target * (safe.log() - s.select(positive, x, s.full(0.0, x.dtype, x.shape)))
     terms = s.select(positive, term, s.full(0.0, x.dtype, x.shape))
     if checked.reduction == BATCH_MEAN:
         return reduced(terms, "sum") / checked.number

@@ -353,7 +353,8 @@ class Atan2(BinaryFunction):
     the quadrant; two infinities lie on a diagonal."""
 
     def derivatives(self, lhs: Term, rhs: Term, out: Term) -> tuple[Term, Term]:
-        size = lhs.hypot(rhs)
+        """Both are 0 at the origin."""
+        size = _nonzero(lhs.hypot(rhs))
         return rhs / size / size, -(lhs / size) / size
 
 
@@ -415,7 +416,14 @@ class Hypot(BinaryFunction):
     beside NaN."""
 
     def derivatives(self, lhs: Term, rhs: Term, out: Term) -> tuple[Term, Term]:
-        return lhs / out, rhs / out
+        """Both are 0 at the origin."""
+        size = _nonzero(out)
+        return lhs / size, rhs / size
+
+
+def _nonzero(size: Term) -> Term:
+    """A length to divide by what is 0 where it is: 1 stands in for 0."""
+    return size.like(1).where(size.compare(0, "equal"), size)
 
 
 @extension_op("logaddexp")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from weft.foundation.calls import told
 from weft.foundation.errors import SpecViolation
-from weft.foundation.lines import user_line
+from weft.foundation.lines import Line, user_line
 from weft.ops.arithmetic import TensorLike, as_operand, binary, comparison, numbered, unary
 from weft.ops.array.operands import given, paired, taken
 from weft.ops.calls import public
@@ -118,7 +120,14 @@ def _remainder(x: Handle, y: Handle) -> Handle:
     rest = x.fmod(y)
     if x.dtype.is_float or x.dtype.is_signed:
         rest = _sides_differ(rest, y).select(rest + y, rest)
-    return rest.copysign(y) if x.dtype.is_float else rest
+    return _zero_on_side(rest, y) if x.dtype.is_float else rest
+
+
+def _zero_on_side(rest: Handle, divisor: Handle) -> Handle:
+    """A remainder whose zeros have the sign of the divisor; it varies as x does there too."""
+    fixed = rest.stop_gradient()
+    zero = fixed.copysign(divisor) - (fixed - rest)
+    return rest.compare("equal", 0).select(zero, rest)
 
 
 @tensor_method
@@ -215,11 +224,38 @@ def clip(
     min: TensorLike | None = None,
     max: TensorLike | None = None,
 ) -> Tensor:
-    """`x`, but `min` where it is less and `max` where it is more; None is no bound."""
+    """`min(max(x, lower), upper)`: the upper bound holds where they cross; None is no bound. At
+    a bound the derivative is that of `x`."""
+    line = user_line()
     result = positive(x)
-    if max is not None:
-        result = binary("minimum", result, max)
-    return result if min is None else binary("maximum", result, min)
+    low = high = None
+    if result.number is None and min is not None:
+        result, low = paired(result, min, line)
+    if result.number is None and max is not None:
+        result, high = paired(result, max, line)
+    if result.number is None and result.dtype.is_float:
+        return _bounded(result, low, high, line)
+    if min is not None:
+        result = binary("maximum", result, min)
+    return result if max is None else binary("minimum", result, max)
+
+
+def _bounded(x: Tensor, low: Tensor | None, high: Tensor | None, line: Line | None) -> Tensor:
+    if low is not None and high is not None:
+        low, _ = paired(low, x, line)
+    bounds = [bound for bound in (low, high) if bound is not None]
+    found: Tensor = captured(_clamped, [x, *bounds], line, low is None, high is None)
+    return found
+
+
+def _clamped(x: Handle, *bounds: Any) -> Handle:
+    """`clamp` with the bounds that there are: handles, then whether each is missing."""
+    *given, no_low, no_high = bounds
+    rest = iter(given)
+    lowest, highest = (
+        x.session.full(n, x.dtype, x.shape) for n in (x.dtype.lowest, x.dtype.highest)
+    )
+    return x.clamp(lowest if no_low else next(rest), highest if no_high else next(rest))
 
 
 # -- signs and neighbours of floats --------------------------------------------------------------

@@ -4,7 +4,7 @@ positions, caches of keys and values, embeddings."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,13 +103,83 @@ def test_attention(name: str, implementation: str, dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("implementation", F.implementations("attention"))
-def test_a_row_that_sees_nothing_is_nan(implementation: str) -> None:
+def test_a_row_that_sees_nothing_is_zero(implementation: str) -> None:
     x = weft.asarray(data((1, 1, 2, 4)))
     mask = weft.asarray(np.asarray([[True, False], [False, False]]))
     with F.overrides({"attention": f"force={implementation}"}):
         found = F.attention(x, x, x, mask).numpy()
     np.testing.assert_allclose(found[0, 0, 0], x.numpy()[0, 0, 0], rtol=1e-6)
-    assert np.isnan(found[0, 0, 1]).all()
+    np.testing.assert_array_equal(found[0, 0, 1], 0.0)
+
+
+def _hiding(kind: str, keys: int) -> Array:
+    """Masks that hide everything from some query, with and without a causal one."""
+    seen = np.ones((2, 1, 12, keys), np.bool_)
+    if kind == "left-padded":
+        seen = np.ones((2, 1, 1, keys), np.bool_)
+        seen[0, :, :, :4] = False
+        return seen
+    seen[0, :, :, :5] = False
+    seen[1, 0, 3] = False
+    return np.where(seen, 0.0, -np.inf) if kind == "float" else seen
+
+
+def _by_hand(x: Sequence[Array], mask: Array, causal: bool, g: Array) -> list[Array]:
+    """The result and the cotangents of q, k and v: a sum over keys that are seen, in f64."""
+    q, k, v = x
+    shown = mask if mask.dtype == np.bool_ else mask == 0
+    seen = np.broadcast_to(shown, (*q.shape[:3], k.shape[2]))
+    if causal:
+        rows, columns = q.shape[2], k.shape[2]
+        seen = seen & np.tri(rows, columns, columns - rows, dtype=np.bool_)
+    scale = 1 / math.sqrt(q.shape[3])
+    powers = np.where(seen, np.exp(q @ k.swapaxes(2, 3) * scale), 0.0)
+    total = powers.sum(-1, keepdims=True)
+    weights = powers / np.where(total == 0, 1.0, total)
+    inner = g @ v.swapaxes(2, 3)
+    scores = weights * (inner - (inner * weights).sum(-1, keepdims=True)) * scale
+    turned = (scores.swapaxes(2, 3), weights.swapaxes(2, 3))
+    return [weights @ v, scores @ k, turned[0] @ q, turned[1] @ g]
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("keys", [12, 7])
+@pytest.mark.parametrize("kind", ["boolean", "float", "left-padded"])
+@pytest.mark.parametrize("implementation", F.implementations("attention"))
+def test_gradients_pass_by_rows_that_see_nothing(
+    implementation: str, kind: str, keys: int, causal: bool, backend: str
+) -> None:
+    source = np.random.default_rng(5)
+    arrays = [source.standard_normal((2, 3, n, 16)) for n in (12, keys, keys)]
+    g = source.standard_normal((2, 3, 12, 16))
+    mask = _hiding(kind, keys)
+    wanted = _by_hand(arrays, mask, causal, g)
+
+    def weighed(q: Any, k: Any, v: Any) -> Any:
+        return weft.sum(F.attention(q, k, v, weft.asarray(mask), causal=causal) * weft.asarray(g))
+
+    with weft.graph(backend=backend), F.overrides({"attention": f"force={implementation}"}):
+        tensors = [weft.asarray(x) for x in arrays]
+        result = F.attention(*tensors, weft.asarray(mask), causal=causal)
+        found = [result, *weft.grad(weighed, (0, 1, 2))(*tensors)]
+        for ours, want in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(np.asarray(ours), want, rtol=1e-9, atol=1e-12)
+
+
+def test_a_formula_that_is_found_to_be_attention_keeps_its_nan() -> None:
+    x = weft.asarray(data((1, 1, 2, 4)))
+    mask = weft.asarray(np.asarray([[0.0, -np.inf], [-np.inf, -np.inf]], np.float32))
+
+    def by_hand(q: Any) -> Any:
+        scores = q @ weft.matrix_transpose(x) * 0.5 + mask
+        return F.softmax(scores) @ x
+
+    result, pull = weft.vjp(by_hand, x)
+    np.testing.assert_array_equal(np.asarray(result), np.asarray(by_hand(x)))
+    assert np.isnan(np.asarray(result)[0, 0, 1]).all()
+    assert np.isfinite(np.asarray(result)[0, 0, 0]).all()
+    pull(x)
 
 
 ALONE: dict[str, Callable[..., Any]] = {
@@ -153,7 +223,7 @@ def test_all_ways_agree_where_a_query_sees_nothing(way: str, backend: str) -> No
 
     np.testing.assert_array_equal(attend(empty, empty, False), np.zeros((1, 1, 4, 4)))
     hidden = attend(k, v, True)
-    assert np.isnan(hidden[0, 0, :2]).all()
+    np.testing.assert_array_equal(hidden[0, 0, :2], 0.0)
     assert np.isfinite(hidden[0, 0, 2:]).all()
 
 

@@ -8,6 +8,7 @@ the forward pass: it computes them again from the scores and their log-sum-exp.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from weft.coarse.forms import Writer
@@ -84,15 +85,17 @@ def attend(q: Term, k: Term, v: Term, setting: Setting) -> tuple[Term, Term, Ter
     """The result `[B, H, Sq, D]`, the log-sum-exp of the scores `[B, H, Sq]`, and the weights after
     dropout `[B, H, Sq, Sk]`."""
     writer, heads = Writer(q), q.shape[1]
-    scores = _scores(q, shared_heads(k, heads), setting)
+    scores, blind = _scores(q, shared_heads(k, heads), setting)
     largest, powers, total = library.exponentials(writer, scores, 3)
     weights = setting.kept(powers / total.broadcast_to(scores.shape))
     values = shared_heads(v, heads)
     out = library.attention_values(writer, weights.cast(v.dtype), values, q.dtype)
-    return out, (largest + total.log()).reshape(scores.shape[:3]), weights
+    lse = library.unseen(writer, largest + total.log(), blind, -math.inf)
+    results = (library.unseen(writer, x, blind, 0.0) for x in (out, weights))
+    return next(results), lse.reshape(scores.shape[:3]), next(results)
 
 
-def _scores(q: Term, k: Term, setting: Setting) -> Term:
+def _scores(q: Term, k: Term, setting: Setting) -> tuple[Term, Term | None]:
     return library.attention_scores(
         Writer(q), q, k, mask=setting.mask, causal=setting.causal, scale=setting.scale
     )
@@ -127,8 +130,10 @@ def attend_backward(
     weights after dropout."""
     heads, wide = q.shape[1], wide_dtype(q.dtype)
     keys, values = shared_heads(k, heads), shared_heads(v, heads)
-    scores = _scores(q, keys, setting)
+    scores, blind = _scores(q, keys, setting)
     lse_column = lse.cast(wide).reshape((*scores.shape[:3], 1))
+    # The weights of a row that sees nothing are 0: exp(scores - inf).
+    lse_column = library.unseen(Writer(q), lse_column, blind, math.inf)
     weights = (scores - lse_column.broadcast_to(scores.shape)).exp()
     rows = (dout.cast(wide) * out.cast(wide)).sum([3])
     dropped, dproduct, offset = setting.kept(weights), _product(dout, values, 3, 3), rows
@@ -218,9 +223,10 @@ class Attention(Composite):
     `dropout` becomes 0, the others are divided by 1 - dropout.
 
     Scores, softmax and log-sum-exp are f32 (f64 for f64); the weights are rounded to the dtype of v
-    before the second product, which accumulates in f32. A row that sees nothing is NaN. `algo_set`
-    names the algorithms that a compiler may choose from (`online_softmax`,
-    `streaming_softmax_2pass`); it does not change the meaning."""
+    before the second product, which accumulates in f32. A row from which the masks hide everything
+    is 0, its log-sum-exp -inf and its cotangents 0. `algo_set` names the algorithms that a compiler
+    may choose from (`online_softmax`, `streaming_softmax_2pass`); it does not change the
+    meaning."""
 
     operands = ("q", "k", "v", "state?", "mask?")
     dtypes = {

@@ -97,6 +97,15 @@ def silu(b: Emitter[H], x: H) -> H:
 def causal_mask(b: Emitter[H], rows: Dim, columns: Dim, dtype: DType | str = F32) -> H:
     """The additive mask `[rows, columns]` that lets row i see columns 0 .. i + columns - rows: 0
     there and -Inf elsewhere. The last row sees everything. iota, iota, compare, select."""
+    last, column = _last_seen(b, rows, columns)
+    seen = b.emit("compare", column, last, op="less_equal")
+    zero = b.broadcast_to(b.literal(0.0, dtype), [rows, columns])
+    hidden = b.broadcast_to(b.literal(-math.inf, dtype), [rows, columns])
+    return b.emit("select", seen, zero, hidden)
+
+
+def _last_seen(b: Emitter[H], rows: Dim, columns: Dim) -> tuple[H, H]:
+    """For each place of a causal mask the last column that its row sees, and its own column."""
     row = b.iota("si32", [rows, columns], 0)
     column = b.iota("si32", [rows, columns], 1)
     if rows != columns:
@@ -106,10 +115,7 @@ def causal_mask(b: Emitter[H], rows: Dim, columns: Dim, dtype: DType | str = F32
                 "dynamic dims have none; build the mask from an input instead"
             )
         row = b.emit("add", row, columns - rows)
-    seen = b.emit("compare", column, row, op="less_equal")
-    zero = b.broadcast_to(b.literal(0.0, dtype), [rows, columns])
-    hidden = b.broadcast_to(b.literal(-math.inf, dtype), [rows, columns])
-    return b.emit("select", seen, zero, hidden)
+    return row, column
 
 
 def attention(
@@ -127,29 +133,75 @@ def attention(
     Scores and softmax are f32 (f64 for f64 operands); the weights are cast to the dtype of v before
     the second product, which accumulates in f32 and gives the dtype of q. `mask` is additive and is
     broadcast to the scores [B, H, Sq, Sk]; `causal` adds a `causal_mask`, aligned at the bottom
-    right. `scale` is 1 / sqrt(D) unless given."""
+    right. `scale` is 1 / sqrt(D) unless given. A row from which the masks hide everything is 0."""
     for value, name in ((q, "q"), (k, "k"), (v, "v")):
         if value.rank != 4:
             raise UserError(f"attention takes {name} of shape [B, H, S, D], not rank {value.rank}")
-    scores = attention_scores(b, q, k, mask=mask, causal=causal, scale=scale)
+    scores, blind = attention_scores(b, q, k, mask=mask, causal=causal, scale=scale)
     weights = b.cast(softmax(b, scores), v.dtype)
-    return attention_values(b, weights, v, q.dtype)
+    return unseen(b, attention_values(b, weights, v, q.dtype), blind, 0.0)
 
 
 def attention_scores(
     b: Emitter[H], q: H, k: H, *, mask: H | None, causal: bool, scale: float | None
-) -> H:
-    """`q k^T * scale + mask`, in f32 at least: what an attention takes the softmax of."""
+) -> tuple[H, H | None]:
+    """`q k^T * scale + mask`, in f32 at least: what an attention takes the softmax of. And which
+    rows the masks let see nothing, as i1 with a last axis of 1, or None where there is none such:
+    these see something after all here, so that a softmax and its gradient are finite, and what
+    becomes of them is to be replaced."""
     wide = _wide(q.dtype, "attention")
     turned = b.emit("transpose", k, perm=[0, 1, 3, 2])
     scores = _product(b, q, turned, wide, wide)
     scores = b.emit("mul", scores, default_scale(q.shape[-1]) if scale is None else scale)
+    rows, columns = scores.shape[-2:]
+    blind = None
     if mask is not None:
-        scores = b.emit("add", scores, b.broadcast_to(b.cast(mask, wide), scores.shape))
+        mask, blind = _opened(b, b.cast(mask, wide), rows, columns, causal)
+        scores = b.emit("add", scores, b.broadcast_to(mask, scores.shape))
     if causal:
-        hidden = causal_mask(b, scores.shape[-2], scores.shape[-1], wide)
+        hidden = causal_mask(b, rows, columns, wide)
+        if has_early_rows(rows, columns):
+            row = b.iota("si32", [rows, 1], 0)
+            early = b.emit("compare", row, int(rows) - int(columns), op="less")
+            hidden = unseen(b, hidden, early, 0.0)
+            blind = early if blind is None else blind
         scores = b.emit("add", scores, b.broadcast_to(hidden, scores.shape))
-    return scores
+    return scores, blind
+
+
+def has_early_rows(rows: Dim, columns: Dim) -> bool:
+    """Whether a causal mask has rows before the first column."""
+    return isinstance(rows, int) and isinstance(columns, int) and rows > columns
+
+
+def _opened(b: Emitter[H], mask: H, rows: Dim, columns: Dim, causal: bool) -> tuple[H, H]:
+    """A mask that hides nothing from the rows that would see nothing, and which rows these are."""
+    dims = broadcast_dims(mask.shape, (rows, columns) if causal else (1,))
+    shown = whole = b.broadcast_to(mask, dims)
+    if causal:
+        # The other way round than a causal mask has it: each kernel computes its own.
+        last, column = _last_seen(b, rows, columns)
+        seen = b.broadcast_to(b.emit("compare", last, column, op="greater_equal"), dims)
+        nothing = b.broadcast_to(b.literal(-math.inf, mask.dtype), dims)
+        shown = b.emit("select", seen, whole, nothing)
+    best = _reduce(b, "max", shown, shown.rank - 1)
+    blind = b.emit("compare", best, -math.inf, op="equal")
+    return unseen(b, whole, blind, 0.0), blind
+
+
+def unseen(b: Emitter[H], x: H, blind: H | None, value: float) -> H:
+    """`x`, and a number in the rows that see nothing."""
+    if blind is None:
+        return x
+    number = b.broadcast_to(b.literal(value, x.dtype), x.shape)
+    return b.emit("select", b.broadcast_to(blind, x.shape), number, x)
+
+
+def broadcast_dims(left: Shape, right: Shape) -> Shape:
+    """The shape that both broadcast to, where each dim of one is 1 or equals the other's."""
+    rank = max(len(left), len(right))
+    padded = [(*[1] * (rank - len(shape)), *shape) for shape in (left, right)]
+    return tuple(b if a == 1 else a for a, b in zip(*padded, strict=True))
 
 
 def attention_values(b: Emitter[H], weights: H, v: H, dtype: DType) -> H:

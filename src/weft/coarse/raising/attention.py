@@ -23,6 +23,7 @@ from weft.coarse.raising.rows import find_softmax
 from weft.coarse.raising.search import Search, View
 from weft.coarse.rules import wide_dtype
 from weft.foundation.dtypes import I1, DType
+from weft.ptir import library
 from weft.ptir.ir import Instruction, Operand, Ref
 from weft.ptir.ops.contraction import DotGeneral
 from weft.ptir.ops.movement import Transpose
@@ -261,8 +262,18 @@ def _write(wiring: _Wiring, b: Emitter, values: Sequence[Handle]) -> Handle:
         scale=wiring.scale, dropout=0.0,
     )  # fmt: skip
     out = both[0]
+    if added or (wiring.causal and library.has_early_rows(*wiring.scores[-2:])):
+        out = _as_written(b, out, both[1])
     shape: tuple[Dim, ...] = (*wiring.scores[:-1], v.shape[-1])
     return out if out.shape == shape else b.emit("reshape", out, new_shape=shape)
+
+
+def _as_written(b: Emitter, out: Handle, lse: Handle) -> Handle:
+    """The result with NaN in rows that see nothing: the op gives 0, the formula divides 0 by 0."""
+    column = b.emit("reshape", lse, new_shape=(*lse.shape, 1))
+    blind = b.emit("compare", column, b.full(-math.inf, lse.dtype, column.shape), op="equal")
+    nothing = b.full(math.nan, out.dtype, out.shape)
+    return b.emit("select", b.broadcast_to(blind, out.shape), nothing, out)
 
 
 def _four(b: Emitter, x: Handle) -> Handle:

@@ -158,8 +158,8 @@ def attention(
 
     Hk may be a divisor of H: then heads are shared in groups. A boolean mask says what may be seen,
     a float mask is added; both broadcast to [B, H, Sq, Sk]. `causal` lets position i of the queries
-    see keys up to i + Sk - Sq. Scores and softmax are f32 (f64 for f64). A query that sees none of
-    its keys is NaN, as the softmax of nothing but -Inf is; without keys (Sk = 0) all are 0."""
+    see keys up to i + Sk - Sq. Scores and softmax are f32 (f64 for f64). A query from which masks
+    hide every key is 0, and so are the gradients through it; without keys (Sk = 0) all are 0."""
     return _attended(capture_attention, q, k, v, mask, causal, scale)
 
 
@@ -236,7 +236,9 @@ def capture_streaming(
         stop = min(start + BLOCK, columns)
         scores = _block_scores(s, checked, q, _rows(keys, start, stop), added, start, columns)
         best, total, out = _fold(s, scores, _rows(values, start, stop), best, total, out)
-    return s.cast(out / total.broadcast_to(out.shape), q.dtype)
+    one = s.full(1.0, wide, total.shape)
+    divisor = s.select(total.compare("equal", 0.0), one, total)
+    return s.cast(out / divisor.broadcast_to(out.shape), q.dtype)
 
 
 def _rows(x: Handle, start: int, stop: int) -> Handle:

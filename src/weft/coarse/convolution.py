@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from weft.coarse.forms import known_size
 from weft.coarse.rules import check_algorithms
 from weft.foundation.axes import inverse
-from weft.foundation.dtypes import NUMBERS, SI64, DType
+from weft.foundation.dtypes import NUMBERS, DType
 from weft.foundation.numeric import dot_accumulator_dtype
 from weft.ptir.composite import Composite
+from weft.ptir.convolution import back_to_image, times_kernel
 from weft.ptir.literal import scalar_literal
 from weft.ptir.op import coarse_op
 from weft.ptir.ops.window import ExtractPatches
@@ -172,7 +173,7 @@ class Conv(Composite):
         image = x.transpose(self.layout.to_last())
         kernel = weight.transpose(self.layout.weight_to_last())
         patches = self._patches_of(image, [known_size(dim) for dim in kernel.shape[:-2]])
-        found = self._product(patches, kernel, dot_accumulator_dtype(x.dtype))
+        found = times_kernel(patches, kernel, self.groups, None, dot_accumulator_dtype(x.dtype))
         for shift in bias:
             found = found + shift.cast(found.dtype).along(found.rank - 1, found.shape)
         return found.cast(x.dtype).transpose(self.layout.from_last())
@@ -182,19 +183,6 @@ class Conv(Composite):
             window=tuple(window), strides=self.strides, dilation=self.dilations,
             padding=self.padding, pad_value=scalar_literal(0, image.dtype),
         )  # fmt: skip
-
-    def _product(self, patches: Term, kernel: Term, dtype: DType) -> Term:
-        *window, share, outputs = kernel.shape
-        last, size = patches.rank - 1, math.prod(map(known_size, window))
-        if self.groups == 1:
-            flat = kernel.reshape((known_size(share) * size, outputs))
-            return _dot(patches, flat, ([], []), ([last], [0]), dtype)
-        places, groups = patches.shape[:-1], self.groups
-        each = known_size(outputs) // groups
-        rows = patches.reshape((*places, size, groups, share))
-        columns = kernel.reshape((size, share, groups, each))
-        found = _dot(rows, columns, ([last + 1], [2]), ([last, last + 2], [0, 1]), dtype)
-        return found.move_axis(0, last).reshape((*places, outputs))
 
     def vjp(self, at: Pullback) -> Cotangents:
         """The input's is a convolution of the result's, with its elements as far apart as the
@@ -206,7 +194,8 @@ class Conv(Composite):
         image = x.transpose(self.layout.to_last())
         found: list[Term | None] = [None, None]
         if at.wanted[0]:
-            dimage = self._back_to_image(g, kernel.conj(), image)
+            taken = self._patches(kernel.tensor.static_shape[:-2], x.tensor)
+            dimage = back_to_image(taken, g, kernel, self.groups, image)
             found[0] = dimage.transpose(self.layout.from_last())
         if at.wanted[1]:
             dkernel = self._back_to_kernel(g, kernel, image.conj(), wide)
@@ -214,41 +203,6 @@ class Conv(Composite):
         for shift in bias:
             found.append(g.cast(wide).sum(range(g.rank - 1)).cast(shift.dtype))
         return found
-
-    def _back_to_image(self, g: Term, kernel: Term, image: Term) -> Term:
-        """g with zeros between its elements, convolved with the kernel turned around."""
-        count, (*window, share, outputs) = self.layout.spatial, map(known_size, kernel.shape)
-        for axis in range(count):
-            backwards = range(window[axis] - 1, -1, -1)
-            kernel = kernel.taken(axis, g.emitter.literal(list(backwards), SI64))
-        each = outputs // self.groups
-        groups = kernel.reshape((*window, share, self.groups, each))
-        turned = groups.transpose((*range(count), count + 2, count + 1, count))
-        turned = turned.reshape((*window, each, share * self.groups))
-        board = self._spread(g, window, image)
-        last = (Layout.NWC, Layout.NHWC, Layout.NDHWC)[count - 1]
-        return g.emitter.emit(
-            "weft.conv", board, turned, layout=last, dilation=self.dilations, groups=self.groups
-        )
-
-    def _spread(self, g: Term, window: Sequence[int], image: Term) -> Term:
-        """g with its elements as far apart as the stride, and so much around it that there is a
-        window for every element of the image."""
-        low, high, between = [0] * g.rank, [0] * g.rank, [0] * g.rank
-        for axis, size in enumerate(window, 1):
-            stride, reach = self.strides[axis - 1], (size - 1) * self.dilations[axis - 1]
-            below, _ = self.padding[axis - 1]
-            extent = known_size(g.shape[axis])
-            places = (extent - 1) * stride + 1 if extent else 0
-            between[axis] = stride - 1
-            low[axis] = reach - below
-            high[axis] = known_size(image.shape[axis]) - places + below
-        board = g.pad([max(n, 0) for n in low], [max(n, 0) for n in high], between)
-        for axis in range(1, g.rank - 1):
-            cut = max(-low[axis], 0)
-            size = known_size(board.shape[axis]) - cut - max(-high[axis], 0)
-            board = board.part(axis, cut, size)
-        return board
 
     def _back_to_kernel(self, g: Term, kernel: Term, image: Term, dtype: DType) -> Term:
         """The product of the patches with g over all places."""

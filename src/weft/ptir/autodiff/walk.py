@@ -4,18 +4,20 @@ the first, hands the cotangents of its result on to its operands.
 Only what lies between the wanted parameters and the seeded results is asked for its rule. Control
 flow has rules of its own (`weft.ptir.autodiff.control_flow`), which replace the instruction on the
 way forward by one that also returns what the way back will need. A quotient by `1 + exp(u)` hands
-its cotangents past the sum and the exponential (`weft.ptir.autodiff.logistic`); rows that are a
-window go back as a whole (`weft.ptir.autodiff.window`).
+its cotangents past the sum and the exponential (`weft.ptir.autodiff.logistic`), a product of
+patches past them (`weft.ptir.autodiff.convolution`); rows that are a window go back as a whole
+(`weft.ptir.autodiff.window`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
 from weft.foundation.errors import InternalError, SpecViolation, Unimplemented
+from weft.ptir.autodiff.convolution import Convolution, convolution
 from weft.ptir.autodiff.dependence import Dependence
 from weft.ptir.autodiff.logistic import Logistic, logistic, pulled_back
 from weft.ptir.autodiff.window import window
@@ -156,6 +158,10 @@ class Walk:
         if form is not None and self._is_wanted(form.exponent):
             return _Step(instruction, form.sources, self._past_the_divisor(form, result))
         wanted = tuple(map(self._is_wanted, instruction.operands))
+        product = convolution(instruction, self.definitions)
+        if product is not None and wanted[0]:
+            back = self._past_the_patches(product, Pullback(operands, result, (), wanted))
+            return _Step(instruction, product.sources, back)
         rows = window(instruction, self.definitions)
 
         def way_back(cotangents: Sequence[Term | None]) -> Cotangents:
@@ -173,6 +179,14 @@ class Walk:
             (g,) = cotangents
             assert g is not None
             return pulled_back(form, divisor, exponent, result, g)
+
+        return way_back
+
+    def _past_the_patches(self, form: Convolution, at: Pullback) -> WayBack:
+        image = self.environment[form.image]
+
+        def way_back(cotangents: Sequence[Term | None]) -> Cotangents:
+            return form.pulled_back(image, replace(at, cotangents=tuple(cotangents)))
 
         return way_back
 

@@ -115,7 +115,7 @@ class DotGeneral(Op):
         """Two products of the same kind, accumulated in the wider of the dtypes of the operands and
         the result."""
         lhs, rhs = at.operands
-        wide = _wider(lhs.dtype, at.cotangent.dtype)
+        wide = wider(lhs.dtype, at.cotangent.dtype)
         g = at.cotangent.cast(wide)
         accum, out = (self.accum_dtype, None) if wide is lhs.dtype else (None, lhs.dtype)
         left, right = self._sides(lhs.rank, rhs.rank)
@@ -149,7 +149,7 @@ def _in_axis_order(x: Term, axes: Sequence[int]) -> Term:
     return x.transpose([axes.index(axis) for axis in range(x.rank)])
 
 
-def _wider(operand: DType, result: DType) -> DType:
+def wider(operand: DType, result: DType) -> DType:
     """The dtype of the operands' class in which neither loses digits."""
     if operand.is_complex or result.is_complex:
         # A cast between real and complex numbers keeps the real part; so does its adjoint.

@@ -1,0 +1,89 @@
+"""A convolution as a product: the patches of an image times a kernel, and the way back to the
+image, which is one more of the kind.
+
+    patches [N, places..., window * C]  x  kernel [window..., C / groups, O]  =  [N, places..., O]
+
+The cotangent of the image is a convolution of the result's, whose elements lie as far apart as the
+windows did, with the kernel turned around. No tensor of patches is ever summed up: a compiler reads
+patches where they lie.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from weft.foundation.dtypes import SI64, DType
+from weft.ptir.literal import scalar_literal
+from weft.ptir.ops.window import ExtractPatches
+from weft.ptir.term import Term, unknown_size
+from weft.ptir.types import Dim, Symbol
+
+
+def _known(dim: Dim) -> int:
+    if isinstance(dim, Symbol):
+        raise unknown_size(dim)
+    return dim
+
+
+def times_kernel(
+    patches: Term, kernel: Term, groups: int, accum: DType | None, out: DType | None
+) -> Term:
+    """`[N, places..., O]` from patches and a kernel `[window..., C / groups, O]`."""
+    *window, share, outputs = map(_known, kernel.shape)
+    last, size, places = patches.rank - 1, math.prod(window), patches.shape[:-1]
+    if groups == 1:
+        return patches.dot_general(
+            kernel.reshape((share * size, outputs)), batch_lhs=(), batch_rhs=(),
+            contract_lhs=(last,), contract_rhs=(0,), accum_dtype=accum, out_dtype=out,
+        )  # fmt: skip
+    rows = patches.reshape((*places, size, groups, share))
+    columns = kernel.reshape((size, share, groups, outputs // groups))
+    found = rows.dot_general(
+        columns, batch_lhs=(last + 1,), batch_rhs=(2,), contract_lhs=(last, last + 2),
+        contract_rhs=(0, 1), accum_dtype=accum, out_dtype=out,
+    )  # fmt: skip
+    return found.move_axis(0, last).reshape((*places, outputs))
+
+
+def back_to_image(
+    taken: ExtractPatches,
+    g: Term,
+    kernel: Term,
+    groups: int,
+    image: Term,
+    accum: DType | None = None,
+) -> Term:
+    """The cotangent of an image, from that of the product of its patches, as `taken` from it, with
+    a kernel. g and the kernel have one dtype."""
+    count, (*window, share, outputs) = len(taken.window), map(_known, kernel.shape)
+    turned = kernel.conj()
+    for axis in range(count):
+        backwards = range(window[axis] - 1, -1, -1)
+        turned = turned.taken(axis, g.emitter.literal(list(backwards), SI64))
+    parts = turned.reshape((*window, share, groups, outputs // groups))
+    parts = parts.transpose((*range(count), count + 2, count + 1, count))
+    turned = parts.reshape((*window, outputs // groups, groups * share))
+    board, around = _board(taken, g, image)
+    patches = board.extract_patches(
+        window=tuple(window), strides=(1,) * count, dilation=taken.dilation, padding=around,
+        pad_value=scalar_literal(0, g.dtype),
+    )  # fmt: skip
+    return times_kernel(patches, turned, groups, accum, image.dtype)
+
+
+def _board(taken: ExtractPatches, g: Term, image: Term) -> tuple[Term, Sequence[tuple[int, int]]]:
+    """g with its elements as far apart as the strides, without those whose windows held nothing
+    but padding, and how much to put around it so that every element of the image has a window."""
+    between, around = [0] * g.rank, []
+    for axis, size in enumerate(taken.window, 1):
+        reach, below = (size - 1) * taken.dilation[axis - 1], taken.padding[axis - 1][0]
+        extent, step = _known(g.shape[axis]), taken.strides[axis - 1]
+        places = (extent - 1) * step + 1 if extent else 0
+        between[axis] = step - 1 if extent > 1 else 0
+        around.append((reach - below, _known(image.shape[axis]) - places + below))
+    board = g.pad([0] * g.rank, [0] * g.rank, between)
+    for axis, (low, high) in enumerate(around, 1):
+        cut = max(-low, 0)
+        board = board.part(axis, cut, max(_known(board.shape[axis]) - cut - max(-high, 0), 0))
+    return board, [(max(low, 0), max(high, 0)) for low, high in around]

@@ -1,9 +1,11 @@
 """Random bits as a function of a state: the two generators that StableHLO names, written in integer
-arithmetic so that every backend makes the same bits.
+arithmetic so that every backend makes XLA's bits.
 
-Both turn a key and a counter into words, as XLA does: the state is (key, counter) in u64, and the
-counter goes up by the number of blocks that were used. THREE_FRY makes two words of 32 bits a
-block, with the first half of the result from the first words; PHILOX makes four.
+PHILOX, which DEFAULT is too, has the state (key, counter low, counter high) in u64; of a state of
+two words the first is key and high half of the counter. A block is four words of 32 bits, one after
+the other in the result. THREE_FRY has the state (key, counter) and makes two words a block. They
+stand side by side along the first axis of even size, or else the longest, as if that were twice as
+long as there are blocks; a result of 64 bits takes both. Counters go up by one a block.
 """
 
 from __future__ import annotations
@@ -30,25 +32,65 @@ def _rng_bit_generator(at: Site) -> Sequence[Value]:
         at.refuse(f"its state is {state.type}; it is read for u64 states and integer results")
     if kind.dtype.is_float:
         at.refuse("its result is made of floats")
+    bits = kind.dtype.bits
     philox = at.word("rng_algorithm") in ("PHILOX", "DEFAULT")
-    shape = at.shape(1)
-    words = math.prod(shape) * max(kind.dtype.bits // 32, 1)
-    blocks = -(-words // (4 if philox else 2))
+    found, after = (_by_philox if philox else _by_threefry)(at, state, at.shape(1), bits)
+    narrow = at.b.cast(found & ((1 << bits) - 1), UI32) if bits <= 32 else found
+    rest = at.static(state)[0] - len(after)
+    kept = [at.sliced(state, [len(after)], [rest])] if rest else []
+    return at.joined([*(_vector(at, word) for word in after), *kept], 0), wrapped(
+        at, narrow, kind.dtype
+    )
+
+
+def _by_philox(
+    at: Site, state: Value, shape: Sequence[int], bits: int
+) -> tuple[Value, list[Value]]:
+    """Words, or pairs of them, in their order; and the state afterwards."""
+    count = math.prod(shape) * max(bits // 32, 1)
+    blocks = -(-count // 4)
+    key, low = _entry(at, state, 0), _entry(at, state, 1)
+    long = at.static(state)[0] > 2
+    high = _entry(at, state, 2) if long else key
+    number = at.b.iota(UI64, [blocks], 0)
+    parts = _philox(
+        at, key, *_added(at, at.spread(low, [blocks]), at.spread(high, [blocks]), number)
+    )
+    columns = [at.reshaped(part, [blocks, 1]) for part in parts]
+    words = at.reshaped(at.b.concat(columns, 1), [blocks * 4])
+    words = at.sliced(words, [0], [count])
+    if bits == 64:
+        pairs = at.reshaped(words, [count // 2, 2])
+        sides = (at.sliced(pairs, [0, side], [count // 2, 1]) for side in (0, 1))
+        words = _paired(at, *sides)
+    end = _added(at, low, high, at.full(blocks, low))
+    return at.reshaped(words, shape), [key, *end] if long else [key, end[0]]
+
+
+def _by_threefry(
+    at: Site, state: Value, shape: Sequence[int], bits: int
+) -> tuple[Value, list[Value]]:
+    """The two words of every block side by side; and the state afterwards."""
+    whole = list(shape) or [1]
+    along = next((axis for axis, size in enumerate(whole) if size % 2 == 0), None)
+    along = whole.index(max(whole)) if along is None else along
+    half = [-(-n // 2) if axis == along and bits < 64 else n for axis, n in enumerate(whole)]
+    blocks = math.prod(half)
     key, counter = _entry(at, state, 0), _entry(at, state, 1)
-    number = at.b.iota(UI64, [blocks], 0) + at.b.broadcast_to(counter, [blocks])
-    parts = _philox(at, key, number) if philox else _threefry(at, key, number)
-    bits = _sized(at, _ordered(at, parts, philox), words, kind.dtype.bits)
-    after = at.joined([_vector(at, key), _vector(at, counter + blocks), *_rest(at, state)], 0)
-    return after, at.reshaped(wrapped(at, bits, kind.dtype), shape)
+    number = at.b.iota(UI64, [blocks], 0) + at.spread(counter, [blocks])
+    first, second = _threefry(at, key, number)
+    after = [key, counter + blocks]
+    if bits == 64:
+        return at.reshaped(_paired(at, first, second), shape), after
+    column = [*half[: along + 1], 1, *half[along + 1 :]]
+    both = at.b.concat([at.reshaped(word, column) for word in (first, second)], along + 1)
+    even = [2 * n if axis == along else n for axis, n in enumerate(half)]
+    words = at.sliced(at.reshaped(both, even), [0] * len(whole), whole)
+    return at.reshaped(words, shape), after
 
 
 def _entry(at: Site, state: Value, index: int) -> Value:
     return at.reshaped(at.sliced(state, [index], [1]), ())
-
-
-def _rest(at: Site, state: Value) -> list[Value]:
-    size = at.static(state)[0]
-    return [at.sliced(state, [2], [size - 2])] if size > 2 else []
 
 
 def _vector(at: Site, value: Value) -> Value:
@@ -60,24 +102,14 @@ def _halves(at: Site, value: Value) -> tuple[Value, Value]:
     return value & _LOW, at.b.emit("shift_right", value, at.full(32, value))
 
 
-def _ordered(at: Site, parts: Sequence[Value], interleaved: bool) -> Value:
-    """Words in the order of the result."""
-    if not interleaved:
-        return at.b.concat(list(parts), 0)
-    size = at.static(parts[0])[0]
-    columns = [at.reshaped(part, [size, 1]) for part in parts]
-    return at.reshaped(at.b.concat(columns, 1), [size * len(parts)])
-
-
-def _sized(at: Site, words: Value, count: int, bits: int) -> Value:
-    words = at.sliced(words, [0], [count])
-    if bits < 64:
-        return at.b.cast(words & ((1 << min(bits, 32)) - 1), UI32) if bits <= 32 else words
-    pairs = at.reshaped(words, [count // 2, 2])
-    low, high = (
-        at.reshaped(at.sliced(pairs, [0, side], [count // 2, 1]), [count // 2]) for side in (0, 1)
-    )
+def _paired(at: Site, low: Value, high: Value) -> Value:
     return low | at.b.emit("shift_left", high, at.full(32, high))
+
+
+def _added(at: Site, low: Value, high: Value, number: Value) -> tuple[Value, Value]:
+    """A number of 128 bits, as two halves, plus one of 64."""
+    total = low + number
+    return total, high + at.b.cast(total < low, UI64)
 
 
 def _threefry(at: Site, key: Value, number: Value) -> list[Value]:
@@ -102,12 +134,10 @@ def _rotated(at: Site, value: Value, by: int) -> Value:
     return left | at.b.emit("shift_right", value, at.full(32 - by, value))
 
 
-def _philox(at: Site, key: Value, number: Value) -> list[Value]:
+def _philox(at: Site, key: Value, low: Value, high: Value) -> list[Value]:
     """Philox-4x32 of 10 rounds."""
-    dims = number.shape
-    keys = [at.spread(half, dims) for half in _halves(at, key)]
-    zero = at.full(0, number)
-    words = [*_halves(at, number), zero, zero]
+    keys = [at.spread(half, low.shape) for half in _halves(at, key)]
+    words = [*_halves(at, low), *_halves(at, high)]
     for _ in range(10):
         products = [words[2 * i] * multiplier for i, multiplier in enumerate(_PHILOX[0])]
         (low0, high0), (low1, high1) = (_halves(at, p) for p in products)

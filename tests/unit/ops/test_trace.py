@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -96,6 +97,19 @@ def test_kernels_are_profiled_on_a_compiling_backend() -> None:
     rows = tracer.profile.summary(kinds=True).splitlines()[1:]
     assert sorted(row.split()[-1] for row in rows) == sorted(kinds)
     np.testing.assert_allclose(found.numpy(), np.full((4, 4), 0.25), rtol=1e-6)
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_spans_lie_one_after_the_other(backend: str) -> None:
+    with weft.graph(backend=backend), weft.trace() as tracer:
+        for size in (40, 50):
+            x = weft.ones((size, size))
+            weft.eval(weft.sum(x @ weft.exp(x) @ x, axis=0))
+    assert tracer.profile is not None
+    spans = tracer.profile.spans
+    assert len(spans) > 3
+    for one, other in itertools.pairwise(spans):
+        assert one.start + one.seconds <= other.start + 1e-9
 
 
 @pytest.mark.parametrize("config", [{"profile_backend": True}, {"debug_tensors": True}])

@@ -29,6 +29,9 @@ from weft.ptir.types import TensorType
 DIALECTS: Final = ("stablehlo.", "mhlo.", "chlo.")
 _LINE: Final = re.compile(r'"([^"]*)":(\d+):(\d+)')
 _MOST_NAME: Final = 60
+COUNT: Final = "count"
+"""The attribute of `partition_id` and `replica_id` that says how many run the module."""
+_CROWDS: Final = {"partition_id": "mhlo.num_partitions", "replica_id": "mhlo.num_replicas"}
 CALL_DICTIONARIES: Final = ("byteir_attrs", "mhlo.attributes")
 """Where a custom call has the attributes that belong to its target."""
 
@@ -106,7 +109,7 @@ class HloFunction:
 
 def read_module(module: Any) -> dict[str, HloFunction]:
     """The functions of a parsed module, by name, in its order."""
-    reader = _Reader()
+    reader = _Reader(dict(_entries(module.operation.attributes, list(module.operation.attributes))))
     found = {}
     for operation in module.body.operations:
         if operation.operation.name != "func.func":
@@ -124,7 +127,9 @@ def read_module(module: Any) -> dict[str, HloFunction]:
 class _Reader:
     """Numbers the values of a module while it reads them."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: Mapping[str, Any]) -> None:
+        self.module = module
+        """The attributes of the module."""
         self.numbers: dict[Any, int] = {}
 
     def number(self, value: Any) -> int:
@@ -151,10 +156,15 @@ class _Reader:
             tuple(self.number(value) for value in op.operands),
             tuple(self.number(value) for value in op.results),
             tuple(read_type(value.type, f"{name}, {place}") for value in op.results),
-            _attributes(op, name),
+            {**_attributes(op, name), **self._crowd(name)},
             tuple(self.block(region.blocks[0]) for region in op.regions),
             place,
         )
+
+    def _crowd(self, name: str) -> dict[str, Any]:
+        """How many there are of what an operation tells the number of, where the module says so."""
+        counted = self.module.get(_CROWDS.get(name, ""))
+        return {} if counted is None else {COUNT: int(_plain(counted))}
 
 
 def place_of(op: Any) -> str:

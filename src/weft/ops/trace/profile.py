@@ -86,8 +86,11 @@ def profiled(compiled: Prepared, inputs: Sequence[Any], seed: int, profile: Prof
     if by_kernel is not None:
         again = unshared(compiled, inputs)
         results = compiled.execute(inputs, seed=seed)
+        end = time.perf_counter()
         for name, seconds in by_kernel(again, seed=seed):
-            profile.add(name, time.perf_counter(), seconds)
+            # Kernels run one after the other; those of a loop are one span with all their time.
+            end += seconds
+            profile.add(name, end, seconds)
         return results
 
     def observe(body: Body, instruction: Instruction, seconds: float) -> None:

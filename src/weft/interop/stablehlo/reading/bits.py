@@ -79,10 +79,11 @@ def _shift_left(at: Site) -> Value:
 
 
 def _amount(at: Site, amount: Value) -> Value:
-    """StableHLO gives 0 for an amount that is negative as well as for one that is too large."""
-    if not amount.dtype.is_signed:
-        return amount
+    """StableHLO gives 0 for an amount that is negative as well as for one that is too large. What
+    is too large is brought down to where it is representable in signed integers too."""
     most = at.full(amount.dtype.bits, amount) if amount.dtype.bits > 4 else at.full(7, amount)
+    if not amount.dtype.is_signed:
+        return at.b.emit("minimum", amount, most)
     return at.b.emit("select", amount < 0, most, amount)
 
 

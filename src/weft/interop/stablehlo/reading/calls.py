@@ -10,6 +10,7 @@ from weft.foundation.dtypes import F32, F64, I1, SI64
 from weft.foundation.errors import SpecViolation
 from weft.interop.stablehlo.reading.shapes import broadcast_in_dim, shape_of
 from weft.interop.stablehlo.reading.site import Lowering, Results, Site
+from weft.interop.stablehlo.reading.sorting import extremes
 from weft.interop.stablehlo.records import CALL_DICTIONARIES, HloTensor, MlirText, tensors
 from weft.ptir.builder import Value
 from weft.ptir.calls import STREAMED, decode_call
@@ -71,8 +72,7 @@ def _top_k(at: Site) -> Results:
     k, largest = given.get("k"), given.get("largest", True)
     if not isinstance(k, int) or isinstance(k, bool) or not isinstance(largest, bool):
         raise at.violation(f"{TOP_K} needs the attribute 'k', a number, and may have 'largest'")
-    dtype = at.result(1).dtype
-    return list(at.b.emit("top_k", at.x[0], k=k, axis=-1, largest=largest, indices_dtype=dtype))
+    return extremes(at, k, largest)
 
 
 _PLAIN_CALLS: Final[Mapping[str, tuple[int, int, Lowering]]] = {

@@ -85,12 +85,20 @@ def _by_turns(left: Sequence[Value], right: Sequence[Value]) -> list[Value]:
 
 
 def _top_k(at: Site) -> Results:
+    return extremes(at, int(at.attr("k")), bool(at.attr("largest", True)))
+
+
+def extremes(at: Site, k: int, largest: bool) -> list[Value]:
+    """The k largest or smallest elements of each row, and where they are. XLA orders floats by
+    totalOrder: NaN beyond the infinities on the side of its sign, and -0 before +0."""
     (x,) = at.x
-    found = at.b.emit(
-        "top_k", x, k=int(at.attr("k")), axis=-1, largest=bool(at.attr("largest", True)),
-        indices_dtype=at.result(1).dtype,
-    )  # fmt: skip
-    return list(found)
+    ordered = total_order(at, x) if x.dtype.is_float else x
+    values, places = at.b.emit(
+        "top_k", ordered, k=k, axis=-1, largest=largest, indices_dtype=at.result(1).dtype
+    )
+    if x.dtype.is_float:
+        values = at.b.emit("gather", x, places, axis=-1)
+    return [values, places]
 
 
 SORTING: Final[Mapping[str, Lowering]] = {"sort": _sort, "top_k": _top_k, "topk": _top_k}

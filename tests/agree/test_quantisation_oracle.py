@@ -43,10 +43,11 @@ def saturate(value: int, dtype: DType) -> int:
     return min(max(value, low), high)
 
 
-def quantise_one(x: Any, scale: Any, zero: int, dtype: DType) -> int:
-    """x and scale are NumPy scalars of the dtype that divides; round() is half to even."""
+def quantise_one(x: Any, scale: Any, zero: int, dtype: DType, quotient: Any = None) -> int:
+    """x and scale are NumPy scalars of the dtype that divides, and the quotient is rounded to its
+    own; round() is half to even."""
     with np.errstate(all="ignore"):
-        ratio = float(x / scale)
+        ratio = float(np.asarray(x / scale).astype(quotient or x.dtype))
     if math.isnan(ratio):
         return 0
     if math.isinf(ratio):
@@ -72,6 +73,7 @@ def loop_quantise(
             wide(at(scale, index, axis)),
             0 if zero is None else int(at(zero, index, axis)),
             dtype,
+            x.dtype,
         )
         for index in np.ndindex(x.shape)
     ]
@@ -136,8 +138,9 @@ def test_quantize_rounds_halves_to_even_before_the_zero_point() -> None:
     assert apply(Quantize(SI8, None), x, one, odd).astype(int).tolist() == [3, 5, 5, 3, 1, 1]
 
 
-def test_quantize_divides_in_the_dtype_of_x_or_in_f32() -> None:
-    """0.15 / 0.1 is below 1.5 in f32 and at 1.5 or above in f64; 1/3 in f16 must not be rounded."""
+def test_quantize_divides_in_the_dtype_of_the_scale() -> None:
+    """0.15 / 0.1 is below 1.5 in f32 and at 1.5 or above in f64; as ONNX has it without a
+    `precision`, f16 and bf16 round their quotients too."""
     for dtype in (F32, F64):
         x = np.asarray(np.arange(1, 4000) * 0.05).astype(dtype.numpy)
         scale = np.asarray(0.1).astype(dtype.numpy)
@@ -145,9 +148,14 @@ def test_quantize_divides_in_the_dtype_of_x_or_in_f32() -> None:
         assert apply(Quantize(UI16, None), x, scale).tolist() == want
     half = np.asarray([2049, 3000.0], np.float16)
     scale = np.asarray(1.0009765625, np.float16)
-    want = [round(float(np.float32(v) / np.float32(scale))) for v in half]
-    assert want == [2046, 2997]
+    want = [round(float(v / scale)) for v in half]
+    assert want == [2046, 2998]
     assert apply(Quantize(SI16, None), half, scale).tolist() == want
+    for dtype in (F16, BF16):
+        x, scale = (np.asarray(n).astype(dtype.numpy) for n in (-2.25, 0.3))
+        assert int(apply(Quantize(SI8, None), x, scale)) == (-8 if dtype is F16 else -7)
+    x, scale = np.asarray(-2.25, np.float32), np.asarray(np.float16(0.3), np.float32)
+    assert int(apply(Quantize(SI8, None), x, scale)) == -7
 
 
 def test_quantize_of_a_zero_scale_saturates() -> None:

@@ -211,6 +211,17 @@ def fold(function: Any, x: Array, axes: Sequence[int], accum: DType, start: Arra
     return numeric.narrow(np.asarray(total), accum)
 
 
+def running(function: Any, x: Array, axis: int, reverse: bool) -> Array:
+    """Each element along an axis combined by a ufunc with those before it, or with `reverse` after
+    it. Floats are added in f64, and each sum is rounded once: one that has grown large would no
+    longer change by what is small beside it, though much of that be to come."""
+    source = np.flip(x, axis) if reverse else x
+    adds = function is np.add and x.dtype.kind in "fc"
+    wide = np.result_type(x.dtype, np.float64) if adds else x.dtype
+    found = function.accumulate(source, axis=axis, dtype=wide).astype(x.dtype, copy=False)
+    return np.flip(found, axis) if reverse else np.asarray(found)
+
+
 def rounds_each_step(function: Any, accum: DType) -> bool:
     """Whether accumulating in a narrow float differs from accumulating in f32 and rounding."""
     return accum.is_float and accum.bits < 32 and function in (np.add, np.multiply)

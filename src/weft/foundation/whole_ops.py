@@ -18,6 +18,7 @@ have the elements that the record says. Indices are in range: whoever makes the 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 from weft.foundation import numeric
 from weft.foundation.digit_sort import Digits, Moved, Starts
 from weft.foundation.dtypes import SI32, SI64, UI32, UI64, DType, as_dtype
-from weft.foundation.functions import REDUCTIONS
+from weft.foundation.functions import REDUCTIONS, running
 
 Array = NDArray[Any]
 
@@ -94,7 +95,7 @@ _COMBINE = {"add": np.add, "max": np.maximum, "min": np.minimum}
 class Columns:
     """Elements x, [outer, length, width], that are combined along their columns from the first on,
     or with `reverse` from the last on. `fn` is a reduction; floats under 32 bits are combined in
-    f32."""
+    f32, and running sums of floats added in f64."""
 
     fn: str
     outer: int
@@ -105,11 +106,8 @@ class Columns:
     def running(self, x: Array) -> Array:
         """Each element combined with those before it; each result is rounded once."""
         rows = x.reshape(self.outer, self.length, self.width)
-        return numeric.compute(self._running, as_dtype(x.dtype), rows).reshape(-1)
-
-    def _running(self, rows: Array) -> Array:
-        result = REDUCTIONS[self.fn].accumulate(self._turned(rows), axis=1, dtype=rows.dtype)
-        return self._turned(np.asarray(result))
+        combine = partial(running, REDUCTIONS[self.fn], axis=1, reverse=self.reverse)
+        return numeric.compute(combine, as_dtype(x.dtype), rows).reshape(-1)
 
     def _turned(self, rows: Array) -> Array:
         return np.flip(rows, 1) if self.reverse else rows

@@ -231,8 +231,8 @@ def _along(parameter: Value, x: Value, axis: int | None) -> Value:
     return build.expand(parameter, x.shape)
 
 
-def _quantised(x: Value, scale: Value, zero_point: Value | None, dtype: DType) -> Value:
-    steps: Value = Unary(Fn.ROUND, Binary(Fn.DIV, x, scale))
+def _quantised(quotient: Value, zero_point: Value | None, dtype: DType) -> Value:
+    steps: Value = Unary(Fn.ROUND, quotient)
     if zero_point is not None:
         steps = Binary(Fn.ADD, steps, build.cast(zero_point, steps.dtype))
     return build.cast(steps, dtype)
@@ -248,10 +248,10 @@ def _dequantised(x: Value, scale: Value, zero_point: Value | None) -> Value:
 
 
 def _quantize(op: quantisation.Quantize, args: Sequence[Value], output: TensorType) -> Value:
-    x, scale, *rest = args
-    wide = _real(x.dtype)
-    scale, *rest = (_along(p, x, op.axis) for p in (build.cast(scale, wide), *rest))
-    return _quantised(build.cast(x, wide), scale, rest[0] if rest else None, op.output_dtype)
+    x, *parameters = args
+    scale, *rest = (_along(p, x, op.axis) for p in parameters)
+    quotient = build.cast(Binary(Fn.DIV, x, scale), _real(x.dtype))
+    return _quantised(quotient, rest[0] if rest else None, op.output_dtype)
 
 
 def _dequantize(op: quantisation.Dequantize, args: Sequence[Value], output: TensorType) -> Value:
@@ -267,7 +267,8 @@ def _requantize(op: quantisation.Requantize, args: Sequence[Value], output: Tens
     scales = (build.cast(scale, wide) for scale in (in_scale, out_scale))
     before, after = (_along(scale, q, op.axis) for scale in scales)
     real = _dequantised(q, before, _along(in_zero, q, op.axis))
-    return _quantised(real, after, _along(out_zero, q, op.axis), op.output_dtype)
+    quotient = Binary(Fn.DIV, real, after)
+    return _quantised(quotient, _along(out_zero, q, op.axis), op.output_dtype)
 
 
 ROWS: Final[Rows] = {

@@ -15,6 +15,7 @@ from math import prod
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.domain import prove_stores
 from weft.codegen.cpu.ir import LoopKind
+from weft.foundation.dtypes import F64
 from weft.foundation.errors import Finding, InternalError
 from weft.foundation.index_expr import Expr, axis, constant, param
 from weft.foundation.whole_ops import Order, Running, Scatter, WholeOp
@@ -179,16 +180,20 @@ class _Builder:
         step = axis("n") * -1 + (op.length - 1) if op.reverse else axis("n")
         address = (outer * op.length + step) * op.width + column
         loops = (("l", columns.lanes, LoopKind.LANES),) if columns.lanes > 1 else ()
+        adds = op.fn == "sum" and self.dtype.is_float
+        wide = F64 if adds else self.dtype
         # Beginning at -0 leaves the first element as it is, whatever its sign.
-        start = -0.0 if op.fn == "sum" and self.dtype.is_float else None
+        start = -0.0 if adds else None
         inner: list[ir.Stmt] = [
             ir.Load("x", self.inputs[0], address),
-            ir.Accumulate("acc", "x"),
+            ir.Let("wide", wide, "cast", ("x",)),
+            ir.Accumulate("acc", "wide"),
             ir.Current("so_far", "acc"),
-            ir.Store(self.outputs[0], address, "so_far", (outer, step, column)),
+            ir.Let("rounded", self.dtype, "cast", ("so_far",)),
+            ir.Store(self.outputs[0], address, "rounded", (outer, step, column)),
         ]
         turn = _tiled(inner, columns)
-        init = ir.Init("acc", self.dtype, op.fn, loops, start)
+        init = ir.Init("acc", wide, op.fn, loops, start)
         return [init, _for("n", turn, LoopKind.SERIAL, 0, op.length)]
 
     # -- sorting ---------------------------------------------------------------------------------

@@ -40,7 +40,8 @@ READABLE = QUANTISED | {SI32}
 class Quantize(Op):
     """`saturate(round(x / scale) + zero_point)` in `output_dtype`, rounding halves to even. `scale`
     has the dtype of x and `zero_point` (default 0) the output dtype; both are rank 0, or with
-    `axis` rank 1 of that axis's extent. Floats under 32 bits divide in f32. NaN becomes 0."""
+    `axis` rank 1 of that axis's extent. The quotient is rounded to the dtype of the scale, as in
+    ONNX without a `precision`; to divide more precisely, cast both first. NaN becomes 0."""
 
     operands = ("x", "scale", "zero_point?")
     dtypes = {"x": FLOATS, "scale": FLOATS, "zero_point": QUANTISED, "output_dtype": QUANTISED}
@@ -59,9 +60,11 @@ class Quantize(Op):
         return x.with_dtype(self.output_dtype)
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
-        x, scale, *rest = (_real(a) for a in args)
-        scale, *rest = (_along(a, x.ndim, self.axis) for a in (scale, *rest))
-        return _quantise(x, scale, rest[0] if rest else None, self.output_dtype)
+        x, *parameters = args
+        scale, *rest = (_along(a, x.ndim, self.axis) for a in parameters)
+        quotient = numeric.compute(np.divide, as_dtype(x.dtype), x, scale)
+        zero_point = _real(rest[0]) if rest else None
+        return _stepped(_real(quotient), zero_point, self.output_dtype)
 
 
 @core_op(tag=34)
@@ -109,7 +112,7 @@ class Dequantize(Op):
 @core_op(tag=35)
 class Requantize(Op):
     """The value `(q - in_zero_point) * in_scale` quantised again with `out_scale` and
-    `out_zero_point`, as `quantize` does, to `output_dtype`. The two scales have one float dtype;
+    `out_zero_point` to `output_dtype`. The two scales have one float dtype;
     the zero points have the dtypes of q and of the result. With `axis` each scale and its zero
     point may be rank 1 of that axis's extent. Nothing is rounded in between but what f32 arithmetic
     rounds (f64 for f64 scales)."""
@@ -144,7 +147,7 @@ class Requantize(Op):
         q, *parameters = args
         in_scale, in_zero, out_scale, out_zero = (_along(a, q.ndim, self.axis) for a in parameters)
         real = _dequantise(q, _real(in_scale), in_zero)
-        return _quantise(real, _real(out_scale), _real(out_zero), self.output_dtype)
+        return _stepped(real / _real(out_scale), _real(out_zero), self.output_dtype)
 
 
 def _check_parameter(scale: TensorType, x: TensorType, axis: int | None, name: str) -> None:
@@ -181,8 +184,8 @@ def _real(array: Array) -> Array:
     return array if array.dtype == np.float64 else array.astype(np.float32, copy=False)
 
 
-def _quantise(x: Array, scale: Array, zero_point: Array | None, dtype: DType) -> Array:
-    steps = np.rint(x / scale)
+def _stepped(quotient: Array, zero_point: Array | None, dtype: DType) -> Array:
+    steps = np.rint(quotient)
     if zero_point is not None:
         # Inexact only beyond 2^24, where every quantised dtype saturates.
         steps = steps + zero_point

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from weft.foundation import numeric
 from weft.foundation.axes import normalise_axes, normalise_axis
 from weft.foundation.dtypes import BOOL, I1, INDICES, NUMBERS, ORDERED, SI64, DType, as_dtype
-from weft.foundation.functions import fold, rounds_each_step
+from weft.foundation.functions import fold, rounds_each_step, running
 from weft.ptir.op import Array, EvalContext, Op, core_op, extension_op, op_base
 from weft.ptir.ops.reduce_kind import DEFINED, ReduceKind, identity, ufunc
 from weft.ptir.rules import accumulator, index_range, rank_at_least, rank_is, same_dim, violation
@@ -417,19 +418,14 @@ class _Cumulative(Op):
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
         (x,) = args
         axis = normalise_axis(self.axis, x.ndim)
-
-        def running(x: Array) -> Array:
-            source = np.flip(x, axis) if self.reverse else x
-            result = self.function.accumulate(source, axis=axis, dtype=x.dtype)
-            return np.flip(result, axis) if self.reverse else np.asarray(result)
-
-        return numeric.compute(running, as_dtype(x.dtype), x)
+        combine = partial(running, self.function, axis=axis, reverse=self.reverse)
+        return numeric.compute(combine, as_dtype(x.dtype), x)
 
 
 @extension_op("cumulative_sum")
 class CumulativeSum(_Cumulative):
     """`out[i]` is the sum of the elements up to and including i along `axis`, or from i to the end
-    with `reverse`. Integers wrap; floats under 32 bits add up in f32, each result rounded once."""
+    with `reverse`. Integers wrap; floats add up in f64, each result rounded once."""
 
     dtypes = {"x": NUMBERS}
     function = np.add

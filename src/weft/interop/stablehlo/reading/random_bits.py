@@ -54,7 +54,7 @@ def _by_philox(
     high = _entry(at, state, 2) if long else key
     number = at.b.iota(UI64, [blocks], 0)
     parts = _philox(
-        at, key, *_added(at, at.spread(low, [blocks]), at.spread(high, [blocks]), number)
+        at, key, *_added(at, at.spread(low, (blocks,)), at.spread(high, (blocks,)), number)
     )
     columns = [at.reshaped(part, [blocks, 1]) for part in parts]
     words = at.reshaped(at.b.concat(columns, 1), [blocks * 4])
@@ -77,7 +77,7 @@ def _by_threefry(
     half = [-(-n // 2) if axis == along and bits < 64 else n for axis, n in enumerate(whole)]
     blocks = math.prod(half)
     key, counter = _entry(at, state, 0), _entry(at, state, 1)
-    number = at.b.iota(UI64, [blocks], 0) + at.spread(counter, [blocks])
+    number = at.b.iota(UI64, [blocks], 0) + at.spread(counter, (blocks,))
     first, second = _threefry(at, key, number)
     after = [key, counter + blocks]
     if bits == 64:

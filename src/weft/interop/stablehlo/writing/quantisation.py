@@ -44,9 +44,9 @@ def _coarse(page: Page, op: Quantize | Dequantize, x: list[Ssa], kind: TensorTyp
 
 def _quantize(page: Page, op: Quantize, x: list[Ssa], kind: TensorType) -> Ssa:
     wide = F64 if x[0].dtype is F64 else F32
-    value, scale = cast(page, x[0], wide), _along(page, cast(page, x[1], wide), x[0], op.axis)
+    quotient = page.op("divide", x[0], _along(page, x[1], x[0], op.axis))
     zero = _along(page, x[2], x[0], op.axis) if len(x) > 2 else None
-    return _quantised(page, value, scale, zero, kind.dtype)
+    return _quantised(page, cast(page, quotient, wide), zero, kind.dtype)
 
 
 def _dequantize(page: Page, op: Dequantize, x: list[Ssa], kind: TensorType) -> Ssa:
@@ -62,7 +62,8 @@ def _requantize(page: Page, op: Requantize, x: list[Ssa], kind: TensorType) -> S
     scales = (cast(page, scale, wide) for scale in (in_scale, out_scale))
     before, after = (_along(page, scale, value, op.axis) for scale in scales)
     real = _dequantised(page, value, before, _along(page, in_zero, value, op.axis))
-    return _quantised(page, real, after, _along(page, out_zero, value, op.axis), kind.dtype)
+    quotient = page.op("divide", real, after)
+    return _quantised(page, quotient, _along(page, out_zero, value, op.axis), kind.dtype)
 
 
 def _along(page: Page, parameter: Ssa, x: Ssa, axis: int | None) -> Ssa:
@@ -78,8 +79,8 @@ def _along(page: Page, parameter: Ssa, x: Ssa, axis: int | None) -> Ssa:
     )
 
 
-def _quantised(page: Page, x: Ssa, scale: Ssa, zero: Ssa | None, dtype: DType) -> Ssa:
-    steps = page.op("round_nearest_even", page.op("divide", x, scale))
+def _quantised(page: Page, quotient: Ssa, zero: Ssa | None, dtype: DType) -> Ssa:
+    steps = page.op("round_nearest_even", quotient)
     if zero is not None:
         steps = page.op("add", steps, cast(page, zero, steps.dtype))
     return cast(page, steps, dtype)

@@ -143,9 +143,8 @@ def _quantize(dtype: DType, output: DType, name: str) -> Trial:
     if name == "tensor":
         special = edges(dtype)
         x[: min(special.size, 24)] = special[:24]
-    work = quantisation.work_dtype(dtype)
     scales, zeros = (quantisation.along(p, x.ndim, axis) for p in (scale, zero))
-    want = quantisation.quantised(x.astype(work), scales.astype(work), zeros, output)
+    want = quantisation.quantised(quantisation.quotient(x, scales), zeros, output)
     build = apply("byteir.quantize", [x, scale, zero], dims=dims, axis=axis)
     return trial(build, [x, scale, zero], exactly(want.reshape(shape)))
 

@@ -119,10 +119,9 @@ def _quantize_trial(
     x: Array, scale: Array, zero: Array | None, output: DType, axis: int | None, name: str
 ) -> Trial:
     place = _place(x.shape, axis)
-    work = np.float64 if x.dtype == np.float64 else np.float32
-    wide_x, wide_scale = x.astype(work), oracle.along(scale.astype(work), x.ndim, place)
     offset = None if zero is None else oracle.along(zero, x.ndim, place)
-    want = oracle.quantised(wide_x, wide_scale, offset, output)
+    ratio = oracle.quotient(x, oracle.along(scale, x.ndim, place))
+    want = oracle.quantised(ratio, offset, output)
     inputs = [x, scale] if zero is None else [x, scale, zero]
     dims = _dims(name, len(inputs) - 1)
     build = apply("quantize", inputs, dims=dims, output_dtype=output, axis=axis)
@@ -215,7 +214,9 @@ def _requantize(
         oracle.along(parameter, q.ndim, place)
         for parameter in (in_scale.astype(work), in_zero, out_scale.astype(work), out_zero)
     )
-    want = oracle.quantised(oracle.restored(q, steps, zero), step, offset, output)
+    with np.errstate(all="ignore"):
+        ratio = oracle.restored(q, steps, zero) / step
+    want = oracle.quantised(ratio, offset, output)
     inputs = [q, in_scale, in_zero, out_scale, out_zero]
     dims = _dims(name, 4)
     build = apply("requantize", inputs, dims=dims, output_dtype=output, axis=axis)

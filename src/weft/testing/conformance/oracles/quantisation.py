@@ -1,5 +1,6 @@
-"""Linear quantisation as ONNX defines it, with the arithmetic that PTIR fixes: the division and the
-product are single IEEE operations in f32, or in f64 where f64 takes part."""
+"""Linear quantisation as ONNX defines it, with the arithmetic that PTIR fixes: the division is a
+single IEEE operation in the dtype of the scale, the product one in f32, or in f64 where f64 takes
+part."""
 
 from __future__ import annotations
 
@@ -28,10 +29,16 @@ def work_dtype(*dtypes: DType) -> np.dtype[Any]:
     return np.dtype(np.float64 if F64 in dtypes else np.float32)
 
 
-def quantised(x: Array, scale: Array, zero: Array | None, dtype: DType) -> Array:
-    """Divide, round halves to even, add the zero point, saturate; NaN gives 0."""
+def quotient(x: Array, scale: Array) -> Array:
+    """x / scale, rounded once: f32 holds the quotient of narrower floats with twice their digits
+    and two more, so that rounding twice changes nothing."""
+    work = np.float64 if x.dtype == np.float64 else np.float32
     with np.errstate(all="ignore"):
-        ratio = x / scale
+        return np.asarray((x.astype(work) / scale.astype(work)).astype(x.dtype))
+
+
+def quantised(ratio: Array, zero: Array | None, dtype: DType) -> Array:
+    """A quotient rounded, halves to even, plus the zero point, saturated; NaN gives 0."""
     low, high = int(dtype.lowest), int(dtype.highest)
 
     def step(value: float, offset: int) -> int:

@@ -41,6 +41,7 @@ from weft.foundation import limits
 from weft.foundation.calls import told_outside
 from weft.foundation.errors import ResourceExceeded, UserError, WeftWarning
 from weft.foundation.forks import no_fork
+from weft.foundation.progress import at, compiling
 from weft.foundation.tally import counted
 from weft.ptir.ir import Program
 from weft.ptir.sizes import check_memory, check_results
@@ -287,11 +288,13 @@ class Executable(Compiled):
 
     def _build(self, compilation: Compilation, watch: _Stopwatch) -> Built:
         """A program through all stages."""
-        pipeline().run_pipeline(compilation)
-        watch.note("loading", less=compilation.seconds)
-        with naming_lines(compilation):
-            built = generator_for(self.target).build(compilation, self.signature, self.state)
-        watch.note("machine code")
+        with compiling(f"@{compilation.program.entry}"):
+            pipeline().run_pipeline(compilation)
+            watch.note("loading", less=compilation.seconds)
+            at("machine code")
+            with naming_lines(compilation):
+                built = generator_for(self.target).build(compilation, self.signature, self.state)
+            watch.note("machine code")
         return built
 
 

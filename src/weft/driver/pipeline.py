@@ -25,6 +25,7 @@ from weft.driver.stages.opaque import decode_op, encode_op
 from weft.driver.stages.places import naming_lines, with_lines_of, with_origins_of
 from weft.driver.tuning.tuned import with_tuned
 from weft.foundation.errors import SpecViolation, UserError
+from weft.foundation.progress import at
 from weft.foundation.tally import tallied
 from weft.indexbook import agree as indexbook_agree
 from weft.indexbook import text as indexbook_text
@@ -207,6 +208,7 @@ def run_pipeline(compilation: Compilation, until: str | None = None) -> Compilat
     check_overrides(compilation.overrides, compilation.target, until)
     for stage in stages_for(compilation.target):
         started = time.perf_counter()
+        at(stage.name)
         with tallied(compilation.tally), naming_lines(compilation):
             _enter(stage, compilation)
         compilation.seconds[stage.name] = time.perf_counter() - started

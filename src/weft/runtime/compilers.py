@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Final
 
+from weft.foundation.progress import at
 from weft.runtime import cache
 from weft.runtime.jit import code_facts, compile_object, kept_object
 from weft.runtime.threads import thread_count
@@ -51,6 +52,7 @@ def compile_objects(texts: Sequence[str], processes: int | None = None) -> list[
     waiting = deque(sorted(range(len(texts)), key=lambda n: -len(texts[n])))
     made: dict[int, bytes] = {}
     count = _worth(texts) if processes is None else processes
+    at("machine code", lambda: (len(made), len(texts)))
     helpers = [_Helper(waiting, texts, made) for _ in range(count - 1)]
     try:
         while True:

@@ -1,0 +1,110 @@
+"""What is being compiled, on the last line of a terminal, where it takes long: the line comes after
+half a second and is gone when the work is done.
+
+Who works says where it is, with `at`; nobody else needs to know. Nothing is written where standard
+error is no terminal, and with WEFT_PROGRESS=off.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final, TextIO, TypeAlias
+
+Count: TypeAlias = Callable[[], tuple[int, int]]
+"""How many are done, and of how many."""
+PATIENCE: Final = 0.5
+"""Seconds before anything is shown."""
+_BETWEEN: Final = 0.1
+"""Seconds from one look to the next."""
+_CLEAR: Final = "\r\x1b[2K"
+
+
+class _Line:
+    """The line on the terminal, written by a thread of its own."""
+
+    def __init__(self, what: str, stream: TextIO, patience: float) -> None:
+        self.what = what
+        self.stage = ""
+        self.count: Count | None = None
+        self._stream = stream
+        self._patience = patience
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._show, name="weft-progress", daemon=True)
+
+    def __str__(self) -> str:
+        parts = [self.stage] if self.stage else []
+        if self.count is not None:
+            done, total = self.count()
+            parts.append(f"{done} of {total} kernels")
+        return f"compiling {self.what} ..." + (f" {', '.join(parts)}" if parts else "")
+
+    def _show(self) -> None:
+        last, shown = "", self._over.wait(self._patience)
+        while not shown:
+            text = str(self)[: shutil.get_terminal_size().columns - 1]
+            if text != last:
+                self._write(_CLEAR + text)
+            last, shown = text, self._over.wait(_BETWEEN)
+        if last:
+            self._write(_CLEAR)
+
+    def _write(self, text: str) -> None:
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except (OSError, ValueError):  # The terminal has gone; that is no reason to stop.
+            self._over.set()
+
+    def begin(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+_LINE: ContextVar[_Line | None] = ContextVar("line", default=None)
+
+
+def is_wanted(stream: TextIO) -> bool:
+    """Whether somebody may be looking."""
+    if os.environ.get("WEFT_PROGRESS") == "off" or "CI" in os.environ:
+        return False
+    try:
+        return stream.isatty()
+    except ValueError:  # It is closed.
+        return False
+
+
+@contextmanager
+def compiling(
+    what: str, stream: TextIO | None = None, patience: float = PATIENCE
+) -> Iterator[None]:
+    """Tell what is compiled, and how far it is, while the block runs; inside another such block
+    that one goes on."""
+    shown = sys.stderr if stream is None else stream
+    if _LINE.get() is not None or shown is None or not is_wanted(shown):
+        yield
+        return
+    line = _Line(what, shown, patience)
+    token = _LINE.set(line)
+    line.begin()
+    try:
+        yield
+    finally:
+        _LINE.reset(token)
+        line.end()
+
+
+def at(stage: str, count: Count | None = None) -> None:
+    """The work has come to a stage, of which so many kernels are done."""
+    line = _LINE.get()
+    if line is not None:
+        line.count = None
+        line.stage, line.count = stage, count

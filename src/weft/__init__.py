@@ -81,7 +81,7 @@ def __getattr__(name: str) -> Any:
     if name.startswith("__") and not name.startswith("__array"):
         raise AttributeError(f"module 'weft' has no attribute {name!r}")
     if home == _OPS and not hasattr(_loaded(_OPS), name):
-        raise _loaded(_OPS).missing(name)
+        raise _loaded(_OPS).missing(name, __dir__())
     value = getattr(_loaded(home), attribute)
     globals()[name] = value
     return value
@@ -94,4 +94,5 @@ def _loaded(module: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES, *_PACKAGES, *_loaded(_OPS).__all__})
+    """The public names."""
+    return sorted({*__all__, *_HOMES, *_PACKAGES, *_loaded(_OPS).__all__})

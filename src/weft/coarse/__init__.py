@@ -37,3 +37,8 @@ __all__ = [
     "sampling",
     "softmax",
 ]
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return sorted(__all__)

@@ -33,3 +33,8 @@ __all__ = [
     "to_ptir",
     "verify",
 ]
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return sorted(__all__)

@@ -183,8 +183,9 @@ def explained(name: str, error: WeftError, line: Line | None) -> WeftError:
     frames inside Weft that it came through, and those it will, are of no use to the caller."""
     where = shown(line)
     if isinstance(error, SpecViolation):
-        findings = [_named(name, finding, where) for finding in error.findings]
-        return ending_outside(type(error).of(findings))
+        findings = tuple(_named(name, finding, where) for finding in error.findings)
+        same = findings == error.findings
+        return ending_outside(error.with_traceback(None) if same else type(error).of(findings))
     found = error.at(name, where) if isinstance(error, UserError) else placed(error, where)
     return ending_outside(found.with_traceback(None))
 

@@ -1,7 +1,8 @@
 """The nineteen element types, in the order of the wire format, and the NumPy type each one is.
 
-A `DType` is a singleton: compare with `is` or `==`. The narrow types (`si4`, `ui4`, the two fp8,
-`bf16`) are ml_dtypes' NumPy extension types; NumPy stores one element a byte for the 4-bit ones.
+A `DType` is a singleton: compare with `is` or `==`. It also equals the NumPy type it is, and has
+the hash of that. The narrow types (`si4`, `ui4`, the two fp8, `bf16`) are ml_dtypes' NumPy
+extension types; NumPy stores one element a byte for the 4-bit ones.
 """
 
 from __future__ import annotations
@@ -39,12 +40,24 @@ class DType:
     numpy: np.dtype[Any]
     precision: int
     """Significand bits of a float (hidden bit included); 0 for everything else."""
+    hash: int = 0
 
     def __str__(self) -> str:
         return self.name
 
     def __repr__(self) -> str:
         return self.name
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, DType):
+            return self is other
+        is_type = isinstance(other, type) and issubclass(other, np.generic)
+        if is_type or isinstance(other, np.dtype):
+            return bool(self.numpy == other)
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return self.hash
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copied to another process, a dtype is still the one there is."""
@@ -100,7 +113,7 @@ class DType:
 
 def _define(rows: Iterable[tuple[str, str, Kind, int, Any, int]]) -> tuple[DType, ...]:
     return tuple(
-        DType(name, wire, index, kind, bits, np.dtype(scalar), precision)
+        DType(name, wire, index, kind, bits, np.dtype(scalar), precision, hash(np.dtype(scalar)))
         for index, (name, wire, kind, bits, scalar, precision) in enumerate(rows)
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from weft.driver.backends import default_backend
 from weft.driver.programs.shape_sets import ShapeSet
 from weft.foundation.tracebacks import ending_outside
@@ -77,12 +79,15 @@ from weft.ops.trace.config import watch_process
 from weft.ops.vectorise import vmap
 
 
-def missing(name: str) -> AttributeError:
-    """What is raised for a name that `weft` does not have: it says what to write instead."""
-    packages = (("functional", functional), ("linalg", linalg), ("special", special))
-    homes = [home for home, module in packages if name in module.__all__]
-    advice = f"; here it is weft.{homes[0]}.{name}" if homes else function_advice(name)
-    return ending_outside(AttributeError(f"module 'weft' has no attribute {name!r}{advice}"))
+def missing(name: str, known: Sequence[str]) -> AttributeError:
+    """What is raised for a name that `weft` does not have: it says what to write instead. `known`
+    are the names it has."""
+    parts = {"functional": functional, "linalg": linalg, "special": special}
+    parts |= {"nn": nn, "optim": optim}
+    homes = [home for home, module in parts.items() if name in module.__all__]
+    advice = f"; here it is weft.{homes[0]}.{name}" if homes else function_advice(name, known)
+    error = AttributeError(f"module 'weft' has no attribute {name!r}{advice}", name=name)
+    return ending_outside(error)
 
 
 operators.install()

@@ -5,7 +5,11 @@ Nothing here is an alias: where a name is not found, the message says what to wr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Final
+
+from weft.foundation.tracebacks import ending_outside
 
 ARGUMENTS: Final[dict[str, str]] = {
     "a": "x",
@@ -28,6 +32,8 @@ ARGUMENTS: Final[dict[str, str]] = {
     "p": "rate",
     "pad": "widths",
     "pad_width": "widths",
+    "static_argnames": "static",
+    "static_argnums": "static",
     "unbiased": "correction",
 }
 """The names of arguments."""
@@ -59,6 +65,7 @@ METHODS: Final[dict[str, str]] = {
     "norm": "weft.linalg.vector_norm(x)",
     "numel": "x.size",
     "permute": "x.permute_dims(axes)",
+    "realize": "x.eval(), or nothing: a tensor is computed when it is read",
     "repeat_interleave": "x.repeat(count)",
     "requires_grad_": "x.requires_grad = True",
     "sub": "x - y",
@@ -98,6 +105,25 @@ FUNCTIONS: Final[dict[str, str]] = {
 }
 """The names of functions."""
 
+MODULES: Final[dict[str, str]] = {
+    "apply": "model.map(function), which answers a new module",
+    "buffers": "the class attribute buffers",
+    "children": "vars(model)",
+    "cpu": 'model.map(lambda x: x.to("cpu"))',
+    "cuda": 'model.map(lambda x: x.to("cuda"))',
+    "double": "model.map(lambda x: x.astype(weft.float64))",
+    "eval": "nothing: a layer is in training only inside `with nn.training(key):`",
+    "forward": "model(x); a module says what it computes in a method __call__",
+    "half": "model.map(lambda x: x.astype(weft.float16))",
+    "load_state_dict": "model.with_state(state), which answers a new module",
+    "named_parameters": "model.state_dict().items()",
+    "requires_grad_": "the argument that weft.grad is asked for: nothing else gets gradients",
+    "to": 'model.map(lambda x: x.to("cpu")), or of x.astype(dtype)',
+    "train": "the block `with nn.training(key):` around the call",
+    "zero_grad": "nothing: weft.grad answers gradients and keeps none",
+}
+"""The names of methods of modules."""
+
 
 def method_advice(name: str) -> str:
     """What to write instead of `x.name`, as the end of a message."""
@@ -106,10 +132,29 @@ def method_advice(name: str) -> str:
     return _advice(METHODS, name)
 
 
-def function_advice(name: str) -> str:
-    """What to write instead of `weft.name`, as the end of a message."""
-    return _advice(FUNCTIONS, name)
+def module_advice(name: str) -> str:
+    """What to write instead of `model.name`, as the end of a message."""
+    return _advice(MODULES, name)
+
+
+def function_advice(name: str, known: Sequence[str] = ()) -> str:
+    """What to write instead of `weft.name`, as the end of a message: what it is called here, or
+    what is spelled most like it."""
+    return _advice(FUNCTIONS, name) or _closest(name, known)
+
+
+def missing(module: str, name: str, known: Sequence[str]) -> AttributeError:
+    """What is raised for a name that a part of `weft` does not have."""
+    advice = function_advice(name, known)
+    error = AttributeError(f"{module} has no {name!r}{advice}", name=name)
+    return error if name.startswith("__") else ending_outside(error)
 
 
 def _advice(table: dict[str, str], name: str) -> str:
     return f"; here it is {table[name]}" if name in table else ""
+
+
+def _closest(name: str, known: Sequence[str]) -> str:
+    by_small = {each.lower(): each for each in known}
+    found = get_close_matches(name.lower(), by_small, n=1, cutoff=0.75)
+    return f"; did you mean {by_small[found[0]]}?" if found else ""

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from weft.foundation.calls import told, told_outside
 from weft.foundation.dims import Shape
 from weft.foundation.dtypes import DType, as_dtype
-from weft.foundation.errors import SpecViolation, UserError, WrongArguments, a_type
+from weft.foundation.errors import SpecViolation, UserError, WeftError, WrongArguments, a_type
 from weft.foundation.lines import user_line
 from weft.foundation.tracebacks import ending_outside
 from weft.ops.calls import explained, public
@@ -34,6 +34,7 @@ from weft.ops.graph.evaluate import evaluate
 from weft.ops.graph.node import Donated, Node
 from weft.ops.graph.program import as_program, reachable
 from weft.ops.other_names import method_advice
+from weft.ops.printing import MOST_SHOWN, WRITTEN, corner, printed, written
 from weft.ops.pytree import LEAF, flatten
 from weft.ops.traced_numbers import TracedNumber
 from weft.ptir.ir import Program
@@ -44,8 +45,6 @@ Array = NDArray[Any]
 F = TypeVar("F", bound=Callable[..., Any])
 API_VERSION = "2024.12"
 """The version of the array API standard that the namespace follows."""
-_MOST_SHOWN = 1_000
-"""How many elements `repr` computes and shows; it never reads a larger tensor that is lazy."""
 _HOST = (1, 0)
 """The host's memory, as DLPack numbers it."""
 
@@ -296,14 +295,27 @@ class Tensor:
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:
-        about = f"shape={list(self.shape)}, dtype={self.dtype}, backend={self.backend!r}"
+        about = f"shape={list(self.shape)}, dtype={written(self.dtype)}, backend={self.backend!r}"
         if self.is_traced:
             return f"Tensor(traced, {about})"
-        if self.is_lazy and (self.size or 0) > _MOST_SHOWN:
+        if not self.is_lazy or (self.size or 0) <= MOST_SHOWN:
+            return f"Tensor({printed(self._elements())}, {about})"
+        try:
+            corners = self._corners()
+        except WeftError:  # Who prints a tensor to find a mistake must not meet another one.
             return f"Tensor(lazy, {about})"
-        elements = self._elements()
-        text = np.array2string(elements, separator=", ", threshold=_MOST_SHOWN, prefix="Tensor(")
-        return f"Tensor({text}, {about})"
+        return f"Tensor({printed(corners, whole=False)}, {about})"
+
+    def _corners(self) -> Array:
+        """What is shown of a large tensor: nothing else of it is computed, and nothing is kept."""
+        shown = self
+        for axis, size in enumerate(self.shape):
+            places = corner(size)
+            if places is not None:
+                shown = shown.take(from_array(places, self.arena), axis=axis)
+        node = shown._node
+        evaluate([node], alone=True)
+        return self._node.arena.backend.read_storage(node.storage, node.tensor)
 
     @public
     def __format__(self, spec: str) -> str:
@@ -343,6 +355,11 @@ class Tensor:
         """The tensor on another backend, itself where it is there already; or in another dtype."""
         if isinstance(backend, DType):
             return self if backend is self.dtype else self.astype(backend)
+        if backend in WRITTEN:
+            raise UserError(
+                f"a tensor is moved to a backend, and {backend!r} is a dtype; write "
+                f"x.astype(weft.{backend}) or x.to(weft.{backend})"
+            )
         if backend == self.backend:
             return self
         return from_array(self._elements(), default_arena(backend), self.requires_grad)

@@ -20,6 +20,7 @@ from weft.ops.graph.evaluate import evaluate
 from weft.ops.graph.node import Donated, Node
 from weft.ops.graph.program import captured, program_with_parts
 from weft.ops.leaks import check_leaks
+from weft.ops.parameters import Parameters
 from weft.ops.pytree import Structure, flatten
 from weft.ops.state import Watched, taken_back
 from weft.ops.tensor import Tensor
@@ -131,7 +132,7 @@ def trace(
         order=order,
     )
     with taken_back(arena):
-        found = _called(arena, kinds, fill, call, numbers)
+        found = _called(arena, function, kinds, fill, call, numbers)
         check_leaks(arena, function)
     outside = captured(arena, found.roots)
     evaluate([node for node in outside if not node.arena.tracing])
@@ -143,6 +144,7 @@ def trace(
 
 def _called(
     arena: Arena,
+    function: Callable[..., Any],
     kinds: Sequence[TensorType],
     fill: Callable[[list[Tensor]], Any],
     call: Callable[[Any], Any],
@@ -154,6 +156,7 @@ def _called(
         arguments[index].number = number
     with within(arena):
         given = fill(arguments)
+        arena.names = _names(function, given)
         watched = Watched(given)
         leaves, structure = flatten(call(given))
         changes = watched.changes()
@@ -165,6 +168,19 @@ def _called(
     state = tuple((number, roots.index(node)) for number, node in changes.items())
     outputs = tuple(None if isinstance(leaf, Tensor) else Plain(leaf) for leaf in leaves)
     return _Result(roots, outputs, structure, tuple(loose), state)
+
+
+def _names(function: Callable[..., Any], given: Any) -> Callable[[], list[str]]:
+    """What the tensors among the arguments are called, for whoever asks. The tensors themselves are
+    not held: it is looked at who does."""
+    leaves, structure = flatten(given)
+    is_tensor = [isinstance(leaf, Tensor) for leaf in leaves]
+
+    def called() -> list[str]:
+        names = Parameters(function, "").leaf_names(structure)
+        return [name for name, wanted in zip(names, is_tensor, strict=True) if wanted]
+
+    return called
 
 
 def _held(node: Node) -> Captured:

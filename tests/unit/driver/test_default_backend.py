@@ -50,7 +50,7 @@ SUM = "import weft; print(weft.asarray([1, 2, 3]) + 1)"
     ids=["nothing", "empty", "reference"],
 )
 def test_the_environment_chooses(environment: dict[str, str], backend: str) -> None:
-    shown = f"Tensor([2, 3, 4], shape=[3], dtype=si64, backend='{backend}')"
+    shown = f"Tensor([2, 3, 4], shape=[3], dtype=int64, backend='{backend}')"
     assert printed(SUM, **environment) == shown
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from weft.foundation.axes import normalise_axes, normalise_axis
 from weft.foundation.dtypes import CF32, CF64, F32, F64, SI64
@@ -15,6 +15,7 @@ from weft.ops.array.manipulation import axes_of
 from weft.ops.array.movement import flipped, padded, permuted, rolled, unpermuted, window
 from weft.ops.array.operands import known
 from weft.ops.calls import public
+from weft.ops.other_names import missing
 from weft.ops.promotion import DEFAULT_FLOAT
 from weft.ops.recipes import recorded
 from weft.ops.session import Handle, Session
@@ -278,3 +279,14 @@ def _shifted(x: Handle, axes: Any, sign: int) -> Handle:
     for axis in axes_of(axes, x.rank):
         x = rolled(x, sign * (known(x.shape[axis], "the axis") // 2), axis)
     return x
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        raise missing("weft.fft", name, __all__)
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return sorted(__all__)

@@ -7,7 +7,7 @@ the default float; floats under 32 bits are computed in f32 and rounded once.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weft.foundation.axes import normalise_axis
 from weft.foundation.dtypes import SI64, DType
@@ -31,6 +31,7 @@ from weft.ops.array.operands import in_common_dtype, known
 from weft.ops.array.statistics import summed, total_dtype
 from weft.ops.calls import public
 from weft.ops.functional.linear import matmul
+from weft.ops.other_names import missing
 from weft.ops.promotion import as_float
 from weft.ops.recipes import captured, recorded
 from weft.ops.session import Handle
@@ -343,3 +344,14 @@ def trace(x: Handle, /, *, offset: int = 0, dtype: Any = None) -> Handle:
     check_matrices(x)
     elements = diagonal_of(x, offset)
     return summed(elements, [elements.rank - 1], False, total_dtype(x.dtype, dtype))
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        raise missing("weft.linalg", name, __all__)
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return sorted(__all__)

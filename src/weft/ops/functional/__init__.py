@@ -7,7 +7,6 @@ after the other. Nothing is computed until a tensor is read.
 
 from typing import TYPE_CHECKING
 
-from weft.foundation.tracebacks import ending_outside
 from weft.ops.array.elementwise import clip, tanh
 from weft.ops.array.manipulation import tile
 from weft.ops.array.searching import where
@@ -146,7 +145,7 @@ from weft.ops.functional.unpooling import (
     max_unpool3d,
     unfold,
 )
-from weft.ops.other_names import function_advice
+from weft.ops.other_names import missing
 
 __all__ = [
     "adaptive_avg_pool1d",
@@ -266,5 +265,9 @@ __all__ = [
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        error = AttributeError(f"weft.functional has no {name!r}{function_advice(name)}")
-        raise error if name.startswith("__") else ending_outside(error)
+        raise missing("weft.functional", name, __all__)
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return sorted(__all__)

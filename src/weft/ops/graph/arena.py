@@ -31,7 +31,8 @@ class Arena:
 
     __slots__ = (
         "__weakref__", "_compiled", "_compiled_version", "assigned", "backend", "created",
-        "exports", "name", "order", "parameters", "parent", "parts", "tracing", "version",
+        "exports", "name", "names", "order", "parameters", "parent", "parts", "tracing",
+        "version",
     )  # fmt: skip
 
     def __init__(
@@ -59,6 +60,8 @@ class Arena:
         self.assigned: list[Callable[[], None]] = []
         """What takes assignments to modules of the outside back, where the trace fails."""
         self.parameters: list[Node] = []
+        self.names: Callable[[], Sequence[str]] = tuple
+        """What the parameters are called where they are the arguments of a function."""
         self.exports: list[Node] = []
         self._compiled: Prepared | None = None
         self._compiled_version = -1
@@ -99,6 +102,10 @@ class Arena:
         self.parameters.append(node)
         self.version += 1
         return node
+
+    def arguments(self) -> dict[Node, str]:
+        """The arguments of a traced function, with what they are called there."""
+        return dict(zip(self.parameters, self.names(), strict=False))
 
     def export(self, node: Node) -> None:
         """Make a node a result of the arena's program."""

@@ -30,18 +30,18 @@ class Request:
 
     __slots__ = ("exports", "leaves", "literals", "made", "signature")
 
-    def __init__(self, roots: Sequence[Node]) -> None:
+    def __init__(self, roots: Sequence[Node], alone: bool = False) -> None:
         nodes = reachable(roots)
         self.made = taken(nodes)
         self.leaves: list[Node] = []
         self.literals: list[Node] = []
         self.exports: list[Node] = []
-        key, used = self._walk(set(roots))
+        key, used = self._walk(set(roots), alone)
         position = dict(zip(nodes, count(), strict=False))
         backend = nodes[-1].arena.backend.name
         self.signature: Signature = (backend, *key, *map(position.__getitem__, used))
 
-    def _walk(self, roots: set[Node]) -> tuple[list[Any], list[Node]]:
+    def _walk(self, roots: set[Node], alone: bool) -> tuple[list[Any], list[Node]]:
         """What the nodes are, each in turn, and the operands of all instructions, one after the
         other: an instruction's form says how many are its own."""
         key: list[Any] = []
@@ -51,7 +51,8 @@ class Request:
                 key.append(form.number)
                 used += operands
                 owner = node.owner
-                if node in roots or (owner is not None and owner() is not None):
+                held = not alone and owner is not None and owner() is not None
+                if held or node in roots:
                     self.exports.append(node)
                     key.append("export")
                 continue
@@ -78,15 +79,15 @@ class Request:
         return program, self.exports[0].arena.backend
 
 
-def evaluate(roots: Sequence[Node]) -> None:
-    """Compute these nodes, all in one program."""
+def evaluate(roots: Sequence[Node], alone: bool = False) -> None:
+    """Compute these nodes, all in one program; `alone` leaves what else the user holds as it is."""
     wanted = [node for node in roots if node.storage is None]
     if not wanted:
         return
     for node in wanted:
         if node.arena.tracing:
             raise unknown_value(node)
-    request = Request(wanted)
+    request = Request(wanted, alone)
     if not request.exports:
         return
     numbers = tuple([node.storage.data for node in request.literals])
@@ -106,9 +107,21 @@ def evaluate(roots: Sequence[Node]) -> None:
 def unknown_value(node: Node) -> UserError:
     """A traced value has no elements that Python could look at."""
     why = (
-        f"the elements of a traced value of type {node.type} are asked for, but they are known "
+        f"[{node.arena.name}] the elements of {_described(node)} are asked for, but they are known "
         "only when the function runs; inside weft.jit use weft.where, weft.cond or weft.while_loop "
         "instead of Python's if and while, name an argument that Python must know in static=, and "
         "return what you want to look at"
     )
     return ending_outside(UserError(why, "TracedValueRead", shown(user_line())))
+
+
+def _described(node: Node) -> str:
+    """A traced value as the user knows it: an argument, or what was made of arguments and where."""
+    arguments = node.arena.arguments()
+    if node in arguments:
+        return f"the argument {arguments[node]}, {node.type},"
+    sources = [arguments[found] for found in reachable([node]) if found in arguments]
+    listed = ", ".join(sources[:3]) + (", ..." if len(sources) > 3 else "")
+    made = f" made at {shown(node.line)}" if shown(node.line) else ""
+    of = f" of the argument{'s' if len(sources) > 1 else ''} {listed}" if sources else ""
+    return f"a traced value of type {node.type}{made}{of}"

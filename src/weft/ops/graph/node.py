@@ -108,7 +108,12 @@ class Home(Protocol):
     """What a node knows of the arena it was captured in."""
 
     backend: Backend
+    name: str
     tracing: bool
+
+    def arguments(self) -> dict[Node, str]:
+        """The arguments of a traced function, with what they are called there."""
+        ...
 
 
 class Node:

@@ -1,6 +1,8 @@
 """`weft.nn`: layers as modules. A module is a container of tensors and modules (a pytree), so that
 `grad`, `jit` and the optimisers take it as it is."""
 
+from typing import TYPE_CHECKING
+
 from weft.ops.nn import init
 from weft.ops.nn.activation import (
     ELU,
@@ -71,6 +73,7 @@ from weft.ops.nn.pooling import (
 )
 from weft.ops.nn.recurrent import GRU, LSTM, RNN
 from weft.ops.nn.training import is_training, next_key, training
+from weft.ops.other_names import missing
 
 __all__ = [
     "ELU",
@@ -148,3 +151,14 @@ __all__ = [
     "next_key",
     "training",
 ]
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        raise missing("weft.nn", name, __all__)
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return sorted(__all__)

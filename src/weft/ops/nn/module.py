@@ -22,7 +22,10 @@ from typing import Any, ClassVar, TypeVar
 
 from weft.foundation.calls import told
 from weft.foundation.errors import SpecViolation, UserError, a_type
+from weft.foundation.tracebacks import ending_outside
 from weft.ops.calls import public
+from weft.ops.nn.layers import told_by_layer
+from weft.ops.other_names import module_advice
 from weft.ops.pytree import Structure, exact, flatten, leaf_names, map_leaves, register_pytree
 from weft.ops.state import Holder
 from weft.ops.tensor import Tensor
@@ -38,8 +41,10 @@ class Module(Holder):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if cls.__module__.startswith("weft.") and "__call__" in vars(cls):
-            cls.__call__ = told(cls.__call__)  # type: ignore[method-assign]
+        if "__call__" in vars(cls):
+            call = vars(cls)["__call__"]
+            own = told(call) if cls.__module__.startswith("weft.") else call
+            cls.__call__ = told_by_layer(own)  # type: ignore[method-assign]
         register_pytree(cls, _take_apart, lambda rest, c: _put_together(cls, rest, c), _names)
 
     @told
@@ -52,6 +57,11 @@ class Module(Holder):
         raise UserError(
             f"{type(self).__name__} does not say what it computes; give it a method __call__"
         )
+
+    def __getattr__(self, name: str) -> Any:
+        kind = type(self).__name__
+        error = AttributeError(f"{kind} has no attribute {name!r}{module_advice(name)}", name=name)
+        raise error if name.startswith("__") else ending_outside(error)
 
     def parameters(self) -> list[Tensor]:
         """Every tensor in it, in order."""

@@ -8,6 +8,8 @@ An update is captured like everything else: under `jit` with `donate`, parameter
 in their buffers.
 """
 
+from typing import TYPE_CHECKING
+
 from weft.ops.optim.adam import LAMB, Adam, AdamW, Lion
 from weft.ops.optim.adaptive import Adafactor, Adagrad, RMSprop
 from weft.ops.optim.clipping import clip_by_global_norm, global_norm
@@ -28,6 +30,7 @@ from weft.ops.optim.schedules import (
 )
 from weft.ops.optim.sgd import SGD
 from weft.ops.optim.transform import average, averaged, clip, decay, scale
+from weft.ops.other_names import missing
 
 __all__ = [
     "LAMB",
@@ -65,3 +68,14 @@ __all__ = [
     "warmup",
     "warmup_cosine",
 ]
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        raise missing("weft.optim", name, __all__)
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return sorted(__all__)

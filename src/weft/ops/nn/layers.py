@@ -1,0 +1,71 @@
+"""Where in a model an error happened: `blocks[1].qkv`.
+
+An error on its way out passes the calls of the modules around the one it happened in. Each of them
+knows what it calls the one inside it, and so the name grows from the innermost layer outwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import wraps
+from typing import Any, NamedTuple, TypeVar
+
+from weft.foundation.errors import SpecViolation, UserError
+from weft.foundation.tracebacks import ending_outside
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _Inside(NamedTuple):
+    """The error as it was, the module that it has just left, and the way there from the layer."""
+
+    error: SpecViolation | UserError
+    module: object
+    path: str
+
+
+def told_by_layer(call: F) -> F:
+    """What a module computes; an error in it names the layer, as the modules around it call it."""
+
+    @wraps(call)
+    def told(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return call(self, *args, **kwargs)
+        except (SpecViolation, UserError) as error:
+            raise ending_outside(_seen_from(self, error)) from None
+
+    return told  # type: ignore[return-value]
+
+
+def _seen_from(module: object, error: SpecViolation | UserError) -> SpecViolation | UserError:
+    found = getattr(error, "inside", None)
+    inside = found if isinstance(found, _Inside) else _Inside(error, module, "")
+    path = _way(module, inside.module) + inside.path
+    made = _named(inside.error, path.removeprefix(".")) if path else error
+    made.inside = _Inside(inside.error, module, path)  # type: ignore[union-attr]
+    return made
+
+
+def _named(error: SpecViolation | UserError, path: str) -> SpecViolation | UserError:
+    where = f", in the layer {path}"
+    if isinstance(error, SpecViolation):
+        return type(error).of([replace(f, why=f.why + where) for f in error.findings])
+    return type(error)(error.why + where, error.code, error.where)
+
+
+def _way(module: object, child: object) -> str:
+    """What a module calls one that it holds; its class where it does not hold it."""
+    if module is child:
+        return ""
+    ways = (f".{name}{way}" for name, held in vars(module).items() for way in _ways(held, child))
+    return next(ways, f".{type(child).__name__}")
+
+
+def _ways(held: object, child: object) -> Iterator[str]:
+    if held is child:
+        yield ""
+    elif isinstance(held, list | tuple):
+        yield from (f"[{at}]{way}" for at, each in enumerate(held) for way in _ways(each, child))
+    elif isinstance(held, dict):
+        yield from (f"[{key!r}]{way}" for key, each in held.items() for way in _ways(each, child))

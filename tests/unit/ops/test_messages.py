@@ -1,0 +1,216 @@
+"""What people meet in their first hour: names that are spelled otherwise, values that are not known
+while a function is traced, errors deep inside a model; how tensors and dtypes are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import weft
+from weft import nn
+from weft.foundation.dtypes import ALL
+from weft.foundation.errors import SpecViolation, UserError
+from weft.ops.graph.cache import PROGRAMS
+
+# -- names ---------------------------------------------------------------------------------------
+
+
+wide: Any = weft
+"""`weft` for names that it does not have."""
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda: wide.zeroes, "module 'weft' has no attribute 'zeroes'; did you mean zeros?"),
+        (lambda: wide.Linear, "module 'weft' has no attribute 'Linear'; here it is weft.nn.Linear"),
+        (lambda: wide.tree_map, "has no attribute 'tree_map'; here it is weft.tree.map"),
+        (lambda: wide.functional.sofmax, "weft.functional has no 'sofmax'; did you mean softmax?"),
+        (lambda: wide.nn.Relu, "weft.nn has no 'Relu'; did you mean ReLU?"),
+        (lambda: wide.optim.Adm, "weft.optim has no 'Adm'; did you mean Adam?"),
+        (lambda: wide.linalg.choleski, "weft.linalg has no 'choleski'; did you mean cholesky?"),
+        (lambda: wide.fft.ffft, "weft.fft has no 'ffft'; did you mean fft?"),
+        (lambda: wide.ones(3).realize, "here it is x.eval(), or nothing"),
+        (
+            lambda: wide.nn.Linear(2, 2).train,
+            "Linear has no attribute 'train'; here it is the block",
+        ),
+        (lambda: wide.nn.Linear(2, 2).forward, "here it is model(x)"),
+        (lambda: wide.nn.Linear(2, 2).wieght, "Linear has no attribute 'wieght'"),
+    ],
+)
+def test_a_name_that_is_not_there_is_answered_with_one_that_is(
+    ask: Callable[[], Any], message: str
+) -> None:
+    with pytest.raises(AttributeError) as caught:
+        ask()
+    assert message in str(caught.value)
+
+
+def test_nothing_is_guessed_where_nothing_is_alike() -> None:
+    with pytest.raises(AttributeError) as caught:
+        wide.quaternion  # noqa: B018
+    assert str(caught.value) == "module 'weft' has no attribute 'quaternion'"
+
+
+def test_what_jit_calls_static() -> None:
+    with pytest.raises(TypeError, match="static_argnums is called static here"):
+        wide.jit(lambda x: x, static_argnums=0)
+
+
+def test_a_tensor_is_not_moved_to_a_dtype() -> None:
+    with pytest.raises(UserError, match=r"write x\.astype\(weft\.float16\)"):
+        weft.ones(3).to("float16")
+
+
+# -- public names --------------------------------------------------------------------------------
+
+
+def parts() -> list[ModuleType]:
+    """`weft`, and what of it is a module."""
+    named = [getattr(weft, name) for name in dir(weft)]
+    return [weft, *(part for part in named if isinstance(part, ModuleType))]
+
+
+@pytest.mark.parametrize("part", parts(), ids=lambda part: part.__name__)
+def test_dir_shows_public_names_only(part: ModuleType) -> None:
+    shown = dir(part)
+    assert shown == sorted(shown)
+    hidden = [name for name in shown if name.startswith("_") and "__array_" not in name]
+    assert hidden in ([], ["__version__"])
+    for name in shown:
+        assert hasattr(part, name), name
+    if part is not weft:
+        assert shown == sorted(part.__all__)
+
+
+def test_dir_of_weft_is_what_it_hands_out() -> None:
+    shown = dir(weft)
+    assert {"Tensor", "jit", "grad", "nn", "optim", "functional", "compile", "load"} <= set(shown)
+    assert not {"importlib", "annotations", "TYPE_CHECKING", "Any", "missing"} & set(shown)
+
+
+# -- traced values -------------------------------------------------------------------------------
+
+
+def read(message: str, function: Callable[..., Any], *args: Any) -> None:
+    with pytest.raises(UserError) as caught:
+        function(*args)
+    assert caught.value.code == "TracedValueRead"
+    assert message in str(caught.value)
+
+
+def test_a_traced_value_that_is_read_is_told_by_its_argument() -> None:
+    x = weft.ones(3)
+
+    def step(params: Any, x: Any) -> Any:
+        return x if params["w"].item() > 0 else -x
+
+    read("[step] the elements of the argument params['w'], f32[], are", weft.jit(step),
+         {"w": weft.ones(())}, x)  # fmt: skip
+
+    def grow(x: Any, y: Any) -> Any:
+        return x if (x * 2).sum() > y else y
+
+    read("of the arguments x, y are asked for", weft.jit(grow), x, 3.0)
+    read("of the arguments x, y are asked for", weft.grad(lambda x, y: weft.sum(grow(x, y))), x,
+         weft.ones(()))  # fmt: skip
+    read("the elements of the argument y, si64[],", weft.jit(lambda x, y: x[: int(y)]), x, 2)
+
+
+# -- errors in a model ---------------------------------------------------------------------------
+
+
+class Block(nn.Module):
+    """Two layers, the second for more inputs than the first gives."""
+
+    def __init__(self, wrong: int = 0) -> None:
+        self.qkv = nn.Linear(4, 12)
+        self.out = {"last": (nn.Linear(12 + wrong, 4),)}
+
+    def __call__(self, x: Any) -> Any:
+        return self.out["last"][0](self.qkv(x))
+
+
+class Model(nn.Module):
+    """Blocks in a list."""
+
+    def __init__(self) -> None:
+        self.blocks = [Block(), Block(wrong=1)]
+
+    def __call__(self, x: Any) -> Any:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+@pytest.mark.parametrize("around", [lambda f: f, weft.jit], ids=["eager", "jit"])
+def test_an_error_in_a_layer_names_its_place_in_the_model(around: Any) -> None:
+    with pytest.raises(SpecViolation) as caught:
+        around(lambda model, x: model(x))(Model(), weft.ones((2, 4)))
+    assert caught.value.code == "ShapeMismatch"
+    assert caught.value.why.endswith(", in the layer blocks[1].out['last'][0]")
+    assert caught.value.where.startswith("test_messages.py:")
+
+
+def test_a_layer_of_a_sequence_and_one_alone() -> None:
+    with pytest.raises(SpecViolation, match=r", in the layer \S*\[1\]"):
+        nn.Sequential(nn.Linear(4, 3), nn.Linear(4, 3))(weft.ones((2, 4)))
+    with pytest.raises(SpecViolation) as caught:
+        nn.Linear(4, 3)(weft.ones((2, 3)))
+    assert "layer " not in caught.value.why
+
+
+# -- what is shown -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(1001,), (40, 100), (3, 500), (2, 40, 30), (6, 6, 6, 6)])
+def test_a_large_lazy_tensor_shows_its_corners(shape: tuple[int, ...]) -> None:
+    x = weft.asarray(np.arange(np.prod(shape), dtype=np.float32).reshape(shape)).eval()
+    lazy = x * 2.0
+    text = repr(lazy)
+    assert lazy.is_lazy or len(shape) == 4  # of which all is shown
+    assert repr(lazy.eval()) == text
+    assert "..." in text or len(shape) == 4
+
+
+def test_what_cannot_be_computed_is_still_printed() -> None:
+    x = weft.ones((2000,)) * 2.0
+    wrong = weft.take(x, weft.asarray(np.full(2000, 5000)))
+    assert repr(wrong) == f"Tensor(lazy, shape=[2000], dtype=float32, backend={x.backend!r})"
+
+
+def test_corners_of_other_places_share_a_program() -> None:
+    x = weft.asarray(np.ones((50, 60), np.float32)).eval()
+    repr(x * 2.0)
+    before = PROGRAMS.statistics.compiled
+    repr(x * 2.0)
+    assert PROGRAMS.statistics.compiled == before
+
+
+@pytest.mark.parametrize("dtype", ALL, ids=str)
+def test_tensors_show_dtypes_as_people_write_them(dtype: Any) -> None:
+    shown = repr(weft.zeros((), dtype=dtype)).partition("dtype=")[2].partition(",")[0]
+    assert getattr(weft, shown) is dtype
+
+
+def test_dtypes_equal_the_numpy_types_that_they_are() -> None:
+    x = weft.ones(3)
+    assert x.dtype == np.float32
+    assert np.float32 == x.dtype
+    assert x.dtype == np.dtype("float32")
+    assert np.dtype("float32") == x.dtype
+    assert x.dtype != np.float64
+    assert x.dtype != "f32"
+    assert x.dtype == weft.float32
+    assert weft.bfloat16 == ml_dtypes.bfloat16
+    assert weft.bool == np.bool_
+    for dtype in ALL:
+        assert hash(dtype) == hash(dtype.numpy)
+        assert dtype in {dtype.numpy}
+        assert [other for other in ALL if other == dtype.numpy] == [dtype]
